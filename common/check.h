@@ -1,0 +1,41 @@
+/// \file
+/// Is a step's result right? The bound comes from the error that an unfused kernel of the same
+/// precision makes, row by row (the idea of FlashAttention-2's own tests).
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "common/inputs.h"
+#include "common/reference.h"
+#include "common/run.h"
+
+namespace fa {
+
+/// The verdict on one tensor.
+struct TensorCheck {
+  std::string tensor;  ///< "O", "LSE", "dQ", "dK", "dV"
+  double max_abs_err =
+      0;  ///< against fp64; NaN when the result holds a NaN or an unwritten element
+  double rmse = 0;
+  double baseline_err = 0;  ///< the unfused baseline's largest error against fp64
+  double bound = 0;         ///< of the row that came nearest to failing (or failed worst)
+  size_t rows_checked = 0;
+  bool ok = false;
+  std::string message;  ///< when wrong: the worst element with its indices, expected and got
+};
+
+struct CheckResult {
+  std::vector<TensorCheck> tensors;
+  std::vector<std::string> damage;  ///< guard bands
+  bool complete = true;             ///< false: a sample of the rows was checked
+  bool ok() const;
+};
+
+/// Compares all outputs that are present. A row passes when
+///   |out - fp64| <= factor * (largest baseline error in that row) + floor,
+/// factor 2 for O and LSE, 3 for gradients; the floor is scaled by the row's sum of |P||V|.
+/// NaN, an Inf where none belongs and an element never written fail, always.
+CheckResult check(const Problem&, const Inputs&, const Outputs&, const Sample&);
+
+}  // namespace fa

@@ -1,0 +1,95 @@
+/// \file
+/// The one header that every kernel includes.
+///
+/// nvcc sees real CUDA. g++ sees the simulator's CUDA vocabulary, so that the same text also runs,
+/// counted and checked, on a machine without a GPU. FA_GPU selects real CUDA for the plain .cpp
+/// files of a GPU build, which nvcc does not compile.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+
+#if defined(__CUDACC__) || defined(FA_GPU)
+#define FA_BACKEND_GPU 1
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#else
+#define FA_BACKEND_GPU 0
+#include "common/sim/cuda_vocabulary.h"
+#endif
+
+/// A bare `#pragma unroll` is dragged to column 0 by clang-format; this one stays with its loop.
+#if defined(__CUDACC__)
+#define UNROLL _Pragma("unroll")
+#else
+#define UNROLL
+#endif
+
+namespace fa {
+
+constexpr int kWarp = 32;                   ///< lanes of a warp
+constexpr unsigned kFullMask = 0xffffffff;  ///< all lanes take part
+
+/// Throws std::runtime_error with CUDA's own sentence when `status` is not success.
+inline void cuda_check(cudaError_t status) {
+  if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+}
+
+/// Shape of a launch: what stands between <<< and >>>, and the cluster size.
+struct LaunchConfig {
+  dim3 grid;
+  dim3 block;
+  size_t smem = 0;       ///< bytes of dynamic shared memory
+  unsigned cluster = 1;  ///< blocks of a cluster, along x
+};
+
+#if defined(__CUDACC__)
+
+/// `launch(kernel, {grid, block, smem, cluster}, args...)` is `kernel<<<grid, block, smem>>>(args...)`.
+/// \throws std::runtime_error when CUDA refuses the launch.
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
+  if (c.smem > 48 * 1024) {  // above 48 KiB a kernel must opt in
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(c.smem)));
+  }
+  if (c.cluster == 1) {
+    kernel<<<c.grid, c.block, c.smem>>>(static_cast<P>(args)...);
+  } else {
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {c.cluster, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = c.grid;
+    config.blockDim = c.block;
+    config.dynamicSmemBytes = c.smem;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
+  }
+  cuda_check(cudaGetLastError());
+}
+
+#elif !FA_BACKEND_GPU
+
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
+  sim::launch(kernel, {c.grid, c.block, c.smem, c.cluster}, static_cast<A&&>(args)...);
+}
+
+#endif
+
+/// `extern __shared__` with a type: the dynamic shared memory of this block, 1024-byte aligned.
+template <class T>
+__device__ inline T* dynamic_shared() {
+#if defined(__CUDACC__)
+  extern __shared__ __align__(1024) unsigned char fa_dynamic_smem[];
+  return reinterpret_cast<T*>(fa_dynamic_smem);
+#elif !FA_BACKEND_GPU
+  return reinterpret_cast<T*>(sim::dynamic_smem);
+#else
+  return nullptr;  // a plain .cpp of a GPU build has no device code
+#endif
+}
+
+}  // namespace fa

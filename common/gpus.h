@@ -1,0 +1,31 @@
+/// \file
+/// The table of GPUs that the simulator can model: common/data/gpus.json, which users extend.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace fa {
+
+/// One row of the table: data-sheet figures.
+struct GpuSpec {
+  std::string name;  ///< "H200"
+  std::string arch;  ///< "sm_90"
+  int sms = 0;
+  double hbm_bytes_per_s = 0;
+  double memory_bytes = 0;
+  double l2_bytes = 0;
+  double fp32_flops = 0;  ///< FMA on the CUDA cores
+  double bf16_flops = 0;  ///< dense tensor cores; 0: none
+  double fp8_flops = 0;   ///< 0: none
+};
+
+/// All rows. \throws UsageError when the file is missing or damaged.
+std::vector<GpuSpec> gpu_table();
+/// The same from another file. \throws UsageError as above.
+std::vector<GpuSpec> read_gpu_table(const std::string& path);
+/// The row of this name; upper and lower case are the same.
+/// \throws UsageError that lists the known names.
+GpuSpec find_gpu(const std::string& name);
+
+}  // namespace fa

@@ -1,0 +1,21 @@
+/// \file
+/// NumPy's .npy files, format 1.0 to 3.0, C order: read f2, f4, f8 (little endian); write f4.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace fa {
+
+struct Npy {
+  std::vector<size_t> shape;
+  std::vector<float> data;  ///< C order
+};
+
+/// \throws UsageError with one sentence that names the file and what is wrong with it.
+Npy read_npy(const std::string& path);
+/// \throws UsageError when the file cannot be written.
+void write_npy(const std::string& path, const std::vector<size_t>& shape,
+               const std::vector<float>& data);
+
+}  // namespace fa

@@ -1,0 +1,294 @@
+/// \file
+/// The words of CUDA C++ for g++. Included by common/cuda.h when nvcc does not compile the file; a
+/// kernel never includes it itself. What stands behind the words: scheduler/, memory/,
+/// instructions/ (README.md has the map).
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <tuple>
+#include <type_traits>
+
+#include "common/sim/sim.h"
+
+// --- qualifiers ---------------------------------------------------------------------------------
+
+#define __global__
+// Always inlined: g++'s pass does not see a struct that is loaded as a by-value argument of a call.
+#define __device__ __attribute__((always_inline))
+#define __host__
+#define __forceinline__ inline __attribute__((always_inline))
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __align__(n) __attribute__((aligned(n)))
+#define __restrict__ __restrict
+// One OS thread hosts one block at a time, so "one copy per block" is "one copy per OS thread".
+// thread_local in a function implies static; constinit makes the access a plain %fs: address. The
+// alignment leaves gaps between arrays, so that an overrun can be seen.
+#define __shared__ constinit thread_local __attribute__((aligned(128)))
+
+// --- vector types -------------------------------------------------------------------------------
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct dim3 {
+  unsigned x, y, z;
+  constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
+  constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+};
+struct alignas(8) float2 {
+  float x, y;
+};
+struct alignas(16) float4 {
+  float x, y, z, w;
+};
+struct alignas(8) int2 {
+  int x, y;
+};
+struct alignas(16) int4 {
+  int x, y, z, w;
+};
+struct alignas(8) uint2 {
+  unsigned x, y;
+};
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+__device__ inline float2 make_float2(float x, float y) { return {x, y}; }
+__device__ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+__device__ inline int2 make_int2(int x, int y) { return {x, y}; }
+__device__ inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+__device__ inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+__device__ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+  return {x, y, z, w};
+}
+
+// --- who am I -----------------------------------------------------------------------------------
+
+// Constant for the life of a CUDA thread; the scheduler rewrites them at each switch. `const` also
+// tells the compiler's pass that reading them is no memory access.
+extern const __thread uint3 threadIdx, blockIdx, blockDim, gridDim;
+constexpr int warpSize = 32;
+
+// --- what the words stand for -------------------------------------------------------------------
+
+namespace sim {
+
+/// The source line of a call, captured by a default argument.
+struct Where {
+  const char* file = "";
+  unsigned line = 0;
+  static constexpr Where here(const char* f = __builtin_FILE(), unsigned l = __builtin_LINE()) {
+    return {f, l};
+  }
+};
+
+enum class Shuffle { idx, xor_, down, up };
+
+void sync_block(Where);                                  // __syncthreads
+void sync_named(int id, int threads, bool wait, Where);  // bar.sync, bar.arrive
+void sync_warp(uint32_t mask, Where);                    // __syncwarp
+uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, int arg, int width, Where);
+uint32_t ballot(uint32_t mask, bool predicate, Where);
+void fence();  // __threadfence
+
+enum class AtomicOp { add, min, max, exch, and_, or_, xor_, inc, cas };
+float atomic_f32(AtomicOp, float* p, float v);
+double atomic_f64(AtomicOp, double* p, double v);
+int32_t atomic_s32(AtomicOp, int32_t* p, int32_t v, int32_t compare = 0);
+uint32_t atomic_u32(AtomicOp, uint32_t* p, uint32_t v, uint32_t compare = 0);
+uint64_t atomic_u64(AtomicOp, uint64_t* p, uint64_t v, uint64_t compare = 0);
+
+constexpr size_t kMaxDynamicSmem = 227 * 1024;  // sm_90's limit
+extern constinit thread_local unsigned char dynamic_smem[kMaxDynamicSmem];
+
+struct LaunchConfig {
+  dim3 grid;
+  dim3 block;
+  size_t smem = 0;
+  unsigned cluster = 1;
+};
+/// A kernel with its arguments, type-erased: call(closure) runs one CUDA thread of it.
+struct Launch {
+  const void* kernel;
+  LaunchConfig config;
+  void (*call)(void*);
+  void* closure;
+  size_t closure_bytes;
+};
+void run_grid(const Launch&);  // throws sim::Error when the kernel misbehaves
+
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... args) {
+  static_assert((std::is_trivially_copyable_v<std::decay_t<P>> && ...),
+                "kernel parameters are copied byte by byte to the device");
+  struct Closure {
+    void (*kernel)(P...);
+    std::tuple<std::decay_t<P>...> args;
+  } closure{kernel, {static_cast<std::decay_t<P>>(args)...}};
+  auto call = [](void* p) {
+    auto& c = *static_cast<Closure*>(p);
+    std::apply(c.kernel, c.args);
+  };
+  run_grid({reinterpret_cast<const void*>(kernel), config, call, &closure, sizeof closure});
+}
+
+template <class T>
+__device__ inline T shuffle_as(Shuffle kind, uint32_t mask, T v, int arg, int width, Where where) {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  return std::bit_cast<T>(
+      static_cast<U>(shuffle(kind, mask, std::bit_cast<U>(v), arg, width, where)));
+}
+
+}  // namespace sim
+
+// --- synchronisation and warp primitives ----------------------------------------------------------
+
+#define SIM_HERE sim::Where where = sim::Where::here()
+inline void __syncthreads(SIM_HERE) { sim::sync_block(where); }
+inline void __syncwarp(uint32_t mask = 0xffffffffu, SIM_HERE) { sim::sync_warp(mask, where); }
+inline void __threadfence() { sim::fence(); }
+inline void __threadfence_block() {}
+template <class T>
+T __shfl_sync(uint32_t mask, T v, int src, int width = 32, SIM_HERE) {
+  return sim::shuffle_as(sim::Shuffle::idx, mask, v, src, width, where);
+}
+template <class T>
+T __shfl_xor_sync(uint32_t mask, T v, int x, int width = 32, SIM_HERE) {
+  return sim::shuffle_as(sim::Shuffle::xor_, mask, v, x, width, where);
+}
+template <class T>
+T __shfl_down_sync(uint32_t mask, T v, unsigned n, int width = 32, SIM_HERE) {
+  return sim::shuffle_as(sim::Shuffle::down, mask, v, static_cast<int>(n), width, where);
+}
+template <class T>
+T __shfl_up_sync(uint32_t mask, T v, unsigned n, int width = 32, SIM_HERE) {
+  return sim::shuffle_as(sim::Shuffle::up, mask, v, static_cast<int>(n), width, where);
+}
+inline uint32_t __ballot_sync(uint32_t mask, int p, SIM_HERE) {
+  return sim::ballot(mask, p != 0, where);
+}
+inline int __any_sync(uint32_t mask, int p, SIM_HERE) {
+  return sim::ballot(mask, p != 0, where) != 0;
+}
+inline int __all_sync(uint32_t mask, int p, SIM_HERE) {
+  return sim::ballot(mask, p == 0, where) == 0;
+}
+
+// --- atomics --------------------------------------------------------------------------------------
+
+inline float atomicAdd(float* p, float v) { return sim::atomic_f32(sim::AtomicOp::add, p, v); }
+inline double atomicAdd(double* p, double v) { return sim::atomic_f64(sim::AtomicOp::add, p, v); }
+inline float atomicExch(float* p, float v) { return sim::atomic_f32(sim::AtomicOp::exch, p, v); }
+#define SIM_ATOMIC(name, op)                                                          \
+  inline int name(int* p, int v) { return sim::atomic_s32(sim::AtomicOp::op, p, v); } \
+  inline unsigned name(unsigned* p, unsigned v) {                                     \
+    return sim::atomic_u32(sim::AtomicOp::op, p, v);                                  \
+  }                                                                                   \
+  inline unsigned long long name(unsigned long long* p, unsigned long long v) {       \
+    return sim::atomic_u64(sim::AtomicOp::op, reinterpret_cast<uint64_t*>(p), v);     \
+  }
+SIM_ATOMIC(atomicAdd, add)
+SIM_ATOMIC(atomicMin, min)
+SIM_ATOMIC(atomicMax, max)
+SIM_ATOMIC(atomicExch, exch)
+SIM_ATOMIC(atomicAnd, and_)
+SIM_ATOMIC(atomicOr, or_)
+SIM_ATOMIC(atomicXor, xor_)
+#undef SIM_ATOMIC
+inline unsigned atomicInc(unsigned* p, unsigned limit) {
+  return sim::atomic_u32(sim::AtomicOp::inc, p, limit);
+}
+inline int atomicCAS(int* p, int compare, int v) {
+  return sim::atomic_s32(sim::AtomicOp::cas, p, v, compare);
+}
+inline unsigned atomicCAS(unsigned* p, unsigned compare, unsigned v) {
+  return sim::atomic_u32(sim::AtomicOp::cas, p, v, compare);
+}
+
+// --- arithmetic -----------------------------------------------------------------------------------
+
+// The fast intrinsics compute the accurate function here: a GPU's error in them is not modelled.
+__device__ inline float __expf(float x) { return std::exp(x); }
+__device__ inline float __logf(float x) { return std::log(x); }
+__device__ inline float __fdividef(float a, float b) { return a / b; }
+__device__ inline float __frcp_rn(float x) { return 1.0f / x; }
+__device__ inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+__device__ inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+__device__ inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
+__device__ inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
+__device__ inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+__device__ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+__device__ inline int __popc(unsigned x) { return std::popcount(x); }
+__device__ inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
+__device__ inline int __ffs(int x) {
+  return x ? std::countr_zero(static_cast<unsigned>(x)) + 1 : 0;
+}
+/// max(max(a, b), 0) of three signed integers: one instruction on sm_90.
+__device__ inline int __vimax3_s32_relu(int a, int b, int c) {
+  const int ab = a > b ? a : b, abc = ab > c ? ab : c;
+  return abc > 0 ? abc : 0;
+}
+template <class T>
+__device__ inline T __ldg(const T* p) {
+  return *p;
+}
+template <class T>
+requires std::is_arithmetic_v<T> __device__ inline T max(T a, T b) {  // by value, as in CUDA
+  return a < b ? b : a;
+}
+template <class T>
+requires std::is_arithmetic_v<T> __device__ inline T min(T a, T b) { return b < a ? b : a; }
+
+/// 1 sign, 8 exponent, 7 mantissa bits; rounds to nearest even, as cuda_bf16.h does.
+struct __nv_bfloat16 {
+  uint16_t bits;
+  __nv_bfloat16() = default;
+  __device__ __nv_bfloat16(float f) {
+    const uint32_t u = std::bit_cast<uint32_t>(f);
+    const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
+    bits = static_cast<uint16_t>(nan ? 0x7fff : (u + 0x7fffu + ((u >> 16) & 1)) >> 16);
+  }
+  __device__ operator float() const {
+    return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+  }
+};
+struct alignas(4) __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+__device__ inline __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
+__device__ inline __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
+__device__ inline float __bfloat162float(__nv_bfloat16 h) { return h; }
+__device__ inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
+  return {__nv_bfloat16(a), __nv_bfloat16(b)};
+}
+
+// --- the small part of the runtime API that the steps use -------------------------------------------
+
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice
+};
+enum cudaError_t { cudaSuccess = 0, cudaErrorMemoryAllocation = 2 };
+cudaError_t cudaMalloc(void** p, size_t bytes);
+template <class T>
+cudaError_t cudaMalloc(T** p, size_t bytes) {
+  return cudaMalloc(reinterpret_cast<void**>(p), bytes);
+}
+cudaError_t cudaFree(void* p);
+cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind);
+cudaError_t cudaMemset(void* p, int value, size_t bytes);
+inline cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline const char* cudaGetErrorString(cudaError_t e) {
+  return e == cudaSuccess ? "no error" : "out of memory";
+}

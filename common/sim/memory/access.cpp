@@ -1,0 +1,232 @@
+// Every load and store of kernel code ends here: classify the address, check it, count it.
+//
+// g++ -fsanitize=thread plants a call to __tsan_* at each access. Kernels are compiled with the flag
+// and linked without it: the functions at the end of this file stand in for libtsan.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "common/sim/scheduler/block.h"
+#include "common/sim/scheduler/symbols.h"
+
+namespace sim {
+
+namespace {
+
+const char* verb(Kind k) {
+  return k == Kind::load ? "load" : k == Kind::store ? "store" : "atomic";
+}
+
+[[gnu::noinline, gnu::cold]] void bad_hbm(uint64_t offset, unsigned size, Kind kind,
+                                          const void* pc) {
+  uint16_t number = page_owner[offset / kPage];
+  if (!number && offset >= kPage) number = page_owner[offset / kPage - 1];  // just behind a buffer?
+  if (!number && offset / kPage + 1 < kHbmSpan / kPage) number = page_owner[offset / kPage + 1];
+  std::string text =
+      here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) + " ";
+  if (!number) fail(text + "of an address that no cudaMalloc returned");
+  const BufferInfo& b = buffers[number];
+  if (!b.live) fail(text + "of buffer " + b.name + " after cudaFree");
+  if (offset < b.begin) {
+    fail(text + std::to_string(b.begin - offset) + " bytes before the start of buffer " + b.name);
+  }
+  fail(text + "at byte " + std::to_string(offset - b.begin) + " of buffer " + b.name +
+       ", which has " + std::to_string(b.end - b.begin) + " bytes");
+}
+
+[[gnu::noinline, gnu::cold]] void misaligned(const char* where, unsigned size, const void* pc) {
+  fail(here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) + " of " + where +
+       " at an address that is not a multiple of " + std::to_string(size));
+}
+
+[[gnu::noinline, gnu::cold]] void bad_dynamic(Block& home, uint64_t byte, unsigned size,
+                                              const void* pc) {
+  fail(here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) + " at byte " +
+       std::to_string(byte) + " of dynamic shared memory, but the launch asked for " +
+       std::to_string(home.launch->config.smem));
+}
+
+[[gnu::noinline, gnu::cold]] void bad_static(Block& home, uint64_t offset, unsigned size,
+                                             const void* pc) {
+  fail(here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) +
+       " runs past the end of a shared array (nearest: " + shared_name(home, offset) + ")");
+}
+
+[[gnu::noinline, gnu::cold]] void host_touch(const void* pc) {
+  std::fprintf(stderr, "host code dereferences a device pointer at %s; use cudaMemcpy\n",
+               source_of(pc).c_str());
+  std::abort();
+}
+
+[[gnu::noinline, gnu::cold]] void spinning(const void* pc) {
+  fail(here() + " spins at " + source_of(pc) +
+       ": no thread of its block has met a barrier, switched or returned for " +
+       std::to_string(static_cast<int>(options().watchdog_s)) +
+       " s; waiting for another block or thread by polling memory is outside the dialect");
+}
+
+extern "C" char __executable_start, _end;
+
+// Not device memory, not shared memory, not this thread's stack.
+[[gnu::noinline]] void foreign(Block& b, uintptr_t address, unsigned size, const void* pc) {
+  if (b.host) return;
+  const auto program = reinterpret_cast<uintptr_t>(&__executable_start);
+  if (address - program < reinterpret_cast<uintptr_t>(&_end) - program) return;  // constants
+  if (address - reinterpret_cast<uintptr_t>(b.launch->closure) < b.launch->closure_bytes) return;
+  fail(here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) +
+       " of host memory; copy it to device memory first");
+}
+
+void tell_observers(Block& b, const Access& a) {
+  if (b.stop.load(std::memory_order_relaxed)) spinning(a.pc);
+  for (auto& o : b.observers) o->access(b, a);
+}
+
+// Shared memory of `home`, which is the current block or another one of its cluster.
+void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind kind,
+                   const void* pc) {
+  const uint64_t byte = home.shared_base + offset - home.dynamic_base;
+  if (byte < kMaxDynamicSmem) {
+    if (byte + size > home.launch->config.smem) [[unlikely]]
+      bad_dynamic(home, byte, size, pc);
+  }
+  b.shared_bytes[static_cast<int>(kind)] += size;
+  if (b.attention.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (byte >= kMaxDynamicSmem && !in_shared_array(offset, size))
+      bad_static(home, offset, size, pc);
+    tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home});
+  }
+}
+
+// `aligned`: the hardware wants this access at a multiple of its size.
+[[gnu::always_inline]] inline void access_inline(const void* p, unsigned size, Kind kind,
+                                                 const void* pc, bool aligned) {
+  Block& b = *self;
+  const uintptr_t address = reinterpret_cast<uintptr_t>(p);
+  const uint64_t offset = address - kHbmBase;
+  if (offset < kHbmSpan) {
+    const uint16_t number = page_owner[offset / kPage];
+    const BufferInfo& info = buffers[number];
+    if (b.host) [[unlikely]]
+      host_touch(pc);
+    if (offset < info.begin || offset + size > info.end) [[unlikely]] {
+      bad_hbm(offset, size, kind, pc);
+    }
+    if (aligned && (offset & (size - 1))) [[unlikely]]
+      misaligned(info.name.c_str(), size, pc);
+    b.hbm[number].bytes[static_cast<int>(kind)] += size;
+    if (b.attention.load(std::memory_order_relaxed)) [[unlikely]] {
+      tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr});
+    }
+  } else if (address - b.shared_base < b.shared_size) {
+    if (aligned && (address & (size - 1))) [[unlikely]]
+      misaligned("shared memory", size, pc);
+    shared_access(b, b, address - b.shared_base, size, kind, pc);
+  } else if (address - b.stack_base >= b.stack_size) [[unlikely]] {
+    if (b.cluster) {
+      for (Block* peer : b.cluster->blocks) {
+        if (address - peer->shared_base < peer->shared_size) {
+          shared_access(b, *peer, address - peer->shared_base, size, kind, pc);
+          return;
+        }
+      }
+    }
+    foreign(b, address, size, pc);
+  }
+}
+
+}  // namespace
+
+void access(const void* p, unsigned size, Kind kind, const void* pc) {
+  access_inline(p, size, kind, pc, std::has_single_bit(size) && size <= 16);
+}
+
+void fence() {
+  for (auto& o : self->observers) o->fence(*self);
+}
+
+}  // namespace sim
+
+// --- in place of libtsan ----------------------------------------------------------------------------------
+
+using sim::access_inline;
+using sim::Kind;
+
+#define SIM_PC __builtin_return_address(0)
+#define SIM_LOAD(name, n, aligned) \
+  void name##n(void* p) { access_inline(p, n, Kind::load, SIM_PC, aligned); }
+#define SIM_STORE(name, n, aligned) \
+  void name##n(void* p) { access_inline(p, n, Kind::store, SIM_PC, aligned); }
+#define SIM_BOTH(name, n, aligned)                     \
+  void name##n(void* p) {                              \
+    access_inline(p, n, Kind::load, SIM_PC, aligned);  \
+    access_inline(p, n, Kind::store, SIM_PC, aligned); \
+  }
+#define SIM_HOOKS(n)                                   \
+  SIM_LOAD(__tsan_read, n, true)                       \
+  SIM_LOAD(__tsan_volatile_read, n, true)              \
+  SIM_LOAD(__tsan_unaligned_read, n, false)            \
+  SIM_LOAD(__tsan_unaligned_volatile_read, n, false)   \
+  SIM_STORE(__tsan_write, n, true)                     \
+  SIM_STORE(__tsan_volatile_write, n, true)            \
+  SIM_STORE(__tsan_unaligned_write, n, false)          \
+  SIM_STORE(__tsan_unaligned_volatile_write, n, false) \
+  SIM_BOTH(__tsan_read_write, n, true)                 \
+  SIM_BOTH(__tsan_unaligned_read_write, n, false)
+
+// Atomics of host code in the same file (std::shared_ptr, ...): do what was asked.
+#define SIM_ATOMICS(bits, T)                                                                \
+  T __tsan_atomic##bits##_load(const volatile T* p, int) {                                  \
+    return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                            \
+  }                                                                                         \
+  void __tsan_atomic##bits##_store(volatile T* p, T v, int) {                               \
+    __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                               \
+  }                                                                                         \
+  T __tsan_atomic##bits##_exchange(volatile T* p, T v, int) {                               \
+    return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);                                     \
+  }                                                                                         \
+  T __tsan_atomic##bits##_fetch_add(volatile T* p, T v, int) {                              \
+    return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);                                      \
+  }                                                                                         \
+  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T v, int) {                              \
+    return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST);                                      \
+  }                                                                                         \
+  T __tsan_atomic##bits##_fetch_and(volatile T* p, T v, int) {                              \
+    return __atomic_fetch_and(p, v, __ATOMIC_SEQ_CST);                                      \
+  }                                                                                         \
+  T __tsan_atomic##bits##_fetch_or(volatile T* p, T v, int) {                               \
+    return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST);                                       \
+  }                                                                                         \
+  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* e, T v, int, int) {   \
+    return __atomic_compare_exchange_n(p, e, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+  }                                                                                         \
+  int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* e, T v, int, int) {     \
+    return __atomic_compare_exchange_n(p, e, v, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
+  }
+
+extern "C" {
+SIM_HOOKS(1)
+SIM_HOOKS(2)
+SIM_HOOKS(4)
+SIM_HOOKS(8)
+SIM_HOOKS(16)
+void __tsan_read_range(void* p, size_t n) {
+  access_inline(p, static_cast<unsigned>(n), Kind::load, SIM_PC, false);
+}
+void __tsan_write_range(void* p, size_t n) {
+  access_inline(p, static_cast<unsigned>(n), Kind::store, SIM_PC, false);
+}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_init() {}
+void __tsan_vptr_read(void*) {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_ignore_thread_begin() {}
+void __tsan_ignore_thread_end() {}
+SIM_ATOMICS(8, uint8_t)
+SIM_ATOMICS(16, uint16_t)
+SIM_ATOMICS(32, uint32_t)
+SIM_ATOMICS(64, uint64_t)
+void __tsan_atomic_thread_fence(int) { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+void __tsan_atomic_signal_fence(int) {}
+}

@@ -1,0 +1,57 @@
+/// \file
+/// Where an address belongs: the simulated device memory (HBM), a block's shared memory, a CUDA
+/// thread's own stack, or the host. All loads and stores of kernel code arrive at access().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace sim {
+
+struct Block;
+
+enum class Kind : uint8_t { load, store, atomic };
+enum class Space : uint8_t { hbm, shared };
+
+/// One access by one CUDA thread.
+struct Access {
+  uint64_t at;    ///< byte offset: in the HBM window, or in the shared memory of `home`
+  uint32_t size;  ///< bytes
+  Kind kind;
+  Space space;
+  uint16_t buffer;  ///< HBM: which buffer; 0 in shared memory
+  const void* pc;   ///< return address in the kernel's code
+  Block* home;      ///< shared: whose memory it is (another block's, inside a cluster)
+};
+
+// --- device memory: one window of address space, so "is this HBM?" is a subtract and a compare ----
+
+// Low enough for 39-bit user space (some aarch64), clear of where Linux puts programs and libraries.
+constexpr uint64_t kHbmBase = 0x20'0000'0000;
+constexpr uint64_t kHbmSpan = 192ull << 30;
+constexpr uint64_t kPage = 64 * 1024;
+constexpr size_t kMaxBuffers = 65535;
+
+struct BufferInfo {
+  uint64_t begin = 0, end = 0;  ///< offsets in the window; equal after cudaFree
+  std::string name;
+  bool live = false;
+};
+extern uint16_t page_owner[kHbmSpan / kPage];  ///< 0: nobody (guard pages too)
+extern BufferInfo buffers[kMaxBuffers];        ///< [0] is nobody
+size_t buffer_count();                         ///< one past the largest buffer number ever used
+
+/// Bytes of the window in use by offset; shadows (initialised words, races) scale with it.
+uint64_t hbm_top();
+/// Marks the words that [p, p + n) touches as written. hbm_written has one byte per 4-byte word.
+void mark_written(uint64_t offset, size_t n);
+extern uint8_t* hbm_written;
+
+// --- entry point of every access -------------------------------------------------------------------
+
+/// Classifies, checks the bounds, counts, and tells the observers. `pc` names the source line.
+/// Used by the compiler's hooks and by instructions that touch memory on a kernel's behalf.
+void access(const void* p, unsigned size, Kind kind, const void* pc);
+
+}  // namespace sim

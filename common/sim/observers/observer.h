@@ -1,0 +1,63 @@
+/// \file
+/// What may watch a block while it runs. An observer sees every access and every synchronisation;
+/// with no observer the simulator only counts bytes.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/sim/memory/memory.h"
+
+namespace fa {
+struct Counts;
+struct KernelCount;
+}  // namespace fa
+
+namespace sim {
+
+struct Block;
+
+/// Lanes by warp: bit l of [w] is thread 32 w + l of the block.
+using ThreadSet = const uint32_t (&)[32];
+
+/// One instance per OS worker; only that worker calls it (with races or L2: see each observer).
+class Observer {
+ public:
+  virtual ~Observer() = default;
+  virtual void begin_block(Block&) {}
+  virtual void end_block(Block&) {}
+  /// block.current is the thread that accesses; `space` and `kind` tell the rest.
+  virtual void access(Block&, const Access&) {}
+  /// The warp that ran until now gives way to another (or the block ends).
+  virtual void leave_warp(Block&, unsigned warp) { (void)warp; }
+  /// What the threads of `arrived` did before is visible to those of `waiting` from now on.
+  virtual void barrier(Block&, ThreadSet arrived, ThreadSet waiting) {
+    (void)arrived, (void)waiting;
+  }
+  /// The lanes of one warp met in __syncwarp or in another instruction that orders memory.
+  virtual void warp_sync(Block&, unsigned warp, uint32_t lanes) { (void)warp, (void)lanes; }
+  /// The current thread released `object` (mbarrier arrive) or acquired it (mbarrier wait).
+  virtual void release(Block&, const void* object) { (void)object; }
+  virtual void acquire(Block&, const void* object) { (void)object; }
+  /// The current thread executed __threadfence().
+  virtual void fence(Block&) {}
+  /// The launch is over: add what was seen. Called once per worker, one after the other.
+  virtual void merge(fa::Counts&, fa::KernelCount&) {}
+};
+
+/// Requests, sectors and bank wavefronts; with `l2_bytes` the sectors feed the L2 model.
+std::unique_ptr<Observer> make_request_observer(bool sites, bool l2);
+/// Races in shared and global memory, and reads of words that nobody wrote.
+std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised);
+
+// --- hooks for state that outlives one worker --------------------------------------------------------
+
+/// Called by run_grid around each launch, on the host thread.
+void l2_begin_recording(double l2_bytes);  ///< cold cache, counters zero
+void l2_begin_launch(uint64_t blocks);
+void l2_copy(uint64_t offset, uint64_t bytes,
+             bool write);  ///< cudaMemset, cudaMemcpy on the device
+void l2_end_recording(uint64_t& dram_read, uint64_t& dram_write);  ///< dirty lines written back
+void hazards_begin_launch();
+
+}  // namespace sim

@@ -1,0 +1,16 @@
+/// \file
+/// The recording in progress, if any: launches and copies add to it. Private to the simulator.
+#pragma once
+
+#include <cstdint>
+
+#include "common/sim/sim.h"
+
+namespace sim {
+
+/// Null while nothing is recorded.
+fa::Counts* recording();
+
+void add_tensor_flops(fa::Counts&, uint64_t flops);
+
+}  // namespace sim

@@ -1,0 +1,167 @@
+/// \file
+/// One block in flight. An OS worker hosts one block at a time, as an SM slot does; each CUDA thread
+/// of it is a fiber. The blocks of a cluster live on as many workers, which hand a baton to each
+/// other: exactly one of them runs at any time, so nothing in here needs a lock.
+#pragma once
+
+#include <atomic>
+#include <boost/context/fiber.hpp>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "common/sim/cuda_vocabulary.h"
+#include "common/sim/memory/memory.h"
+#include "common/sim/observers/observer.h"
+
+namespace sim {
+
+// --- CUDA threads ------------------------------------------------------------------------------------
+
+enum class State : uint8_t { fresh, ready, waiting, done };
+
+struct Thread {
+  boost::context::fiber fiber;  ///< where it goes on; empty while it runs or before it starts
+  uint3 idx{};
+  uint16_t id = 0;  ///< linear index in the block
+  State state = State::done;
+  // While waiting:
+  const char* waits_for = nullptr;  ///< "__syncthreads", "mbarrier wait", ...
+  Where where;                      ///< at which line
+};
+
+// --- where threads meet --------------------------------------------------------------------------------
+
+/// bar.sync and bar.arrive (number 0 is __syncthreads), and other rendezvous of many warps.
+struct Barrier {
+  int arrived = 0, expected = 0;
+  uint32_t here[32] = {};     ///< who arrived
+  uint32_t waiting[32] = {};  ///< who waits (bar.arrive does not)
+  Where first;                ///< the line of the first arrival
+};
+
+struct WarpMeeting;
+using WarpFn = void (*)(WarpMeeting&);
+/// A rendezvous of the lanes in `mask`; the last lane to arrive does the work for all of them.
+struct WarpMeeting {
+  uint32_t mask = 0, arrived = 0;
+  WarpFn work = nullptr;
+  const char* what = nullptr;
+  void* frame[32] = {};  ///< each lane's operands, in the caller's frame
+  Where where;
+  unsigned warp = 0;
+};
+
+// --- bytes, always counted -----------------------------------------------------------------------------
+
+struct BufferBytes {
+  uint64_t bytes[3] = {};  ///< by Kind
+};
+
+// --- the block -----------------------------------------------------------------------------------------
+
+struct Cluster;
+class Stacks;       // scheduler/stacks.h
+struct AsyncState;  // instructions/async.h: copies and wgmma groups in flight
+
+struct Block {
+  Block();
+  ~Block();
+
+  // Identity.
+  const Launch* launch = nullptr;
+  uint64_t linear = 0;  ///< number of the block in the grid
+  uint3 index{};        ///< blockIdx
+  unsigned rank = 0;    ///< in its cluster
+  unsigned nthreads = 0, nwarps = 0;
+  Cluster* cluster = nullptr;  ///< null for a cluster of one
+
+  // Threads.
+  unsigned live = 0;          ///< not yet returned
+  Thread* current = nullptr;  ///< null while the worker's own stack runs
+  Thread threads[1024];
+  uint32_t ready[32] = {};   ///< lanes that can run; the running one is not among them
+  uint32_t member[32] = {};  ///< lanes that exist
+
+  // Rendezvous.
+  Barrier barriers[16];
+  WarpMeeting meetings[32][4];  ///< up to four disjoint groups of lanes of a warp at a time
+  std::shared_ptr<AsyncState> async;
+
+  // Memory.
+  uintptr_t shared_base = 0, shared_size = 0;  ///< this worker's thread-local storage
+  uintptr_t dynamic_base = 0;                  ///< dynamic shared memory, inside it
+  uintptr_t stack_base = 0, stack_size = ~uintptr_t{0};
+  bool host = true;  ///< no block: host code must not touch device memory
+
+  // Counts of this launch.
+  std::vector<BufferBytes> hbm;
+  uint64_t shared_bytes[3] = {};
+  uint64_t blocks_done = 0, tensor_flops = 0;
+  std::vector<std::unique_ptr<Observer>> observers;
+
+  std::deque<std::function<void()>> deferred;  ///< see defer()
+
+  // Trouble.
+  std::string error;  ///< the first finding; the launch is abandoned
+  /// Accesses take the slow path: observers watch, or the watchdog wants to stop the kernel.
+  std::atomic<bool> attention{true};
+  std::atomic<bool> stop{false};      ///< the watchdog's order
+  std::atomic<uint64_t> progress{0};  ///< what the watchdog looks at
+
+  // Scheduling.
+  boost::context::fiber worker;  ///< the worker's own stack
+  Thread* previous = nullptr;    ///< who switched to the running fiber
+  std::unique_ptr<Stacks> stacks;
+};
+
+/// The block of this OS thread; never null (host threads have a dummy).
+extern constinit thread_local Block* self;
+
+/// Blocks that are resident together and reach each other's shared memory. Each lives on an OS
+/// worker of its own; the one whose `turn` it is holds the baton and runs.
+struct Cluster {
+  std::vector<Block*> blocks;                  ///< by rank
+  std::deque<std::function<void()>> deferred;  ///< see defer()
+  std::mutex mutex;
+  std::condition_variable handed_over;
+  unsigned turn = 0;     ///< rank of the running block
+  bool aborted = false;  ///< a block failed: all leave
+};
+
+// --- services for instructions ---------------------------------------------------------------------------
+
+/// Abandons the launch; becomes sim::Error on the host.
+[[noreturn]] void fail(const std::string& message);
+/// The current thread stops until wake(). Others run meanwhile.
+void wait_here(const char* what, const Where&);
+/// Makes a waiting thread runnable. `block` may be another block of the cluster.
+void wake(Block&, unsigned thread);
+/// All lanes of `mask` call this; the last one runs `work`. Orders no memory by itself.
+void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, const Where&);
+/// `count` threads meet at `barrier`; the last one runs `last`. Orders no memory by itself.
+void meet(Barrier&, const char* what, int count, const std::function<void()>& last, const Where&);
+/// Asynchronous work (a TMA copy): done only when no thread of the block or cluster can run, that
+/// is, as late as possible, so that a missing wait shows.
+void defer(std::function<void()> work);
+/// The blocks of the current cluster, or the current block alone.
+unsigned cluster_size();
+Block& block_of_rank(unsigned rank);
+/// The same shared-memory location in another block of the cluster (PTX mapa).
+void* map_shared_rank(const void* p, unsigned rank);
+
+// --- words for messages ------------------------------------------------------------------------------------
+
+std::string here();                                  ///< "kernel f, block (1,0,0), thread (5,0,0)"
+std::string thread_name(const Block&, unsigned id);  ///< "thread (5,0,0)"
+std::string at(const Where&);                        ///< "kernel.cuh:42"
+std::string source_of(const void* pc);               ///< "kernel.cuh:42", from the line table
+std::string kernel_name(const void* kernel);         ///< demangled, without parameters
+std::string shared_name(const Block&, uint64_t offset);  ///< "sK, byte 132"
+
+}  // namespace sim

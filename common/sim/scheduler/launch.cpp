@@ -1,0 +1,358 @@
+// A launch: the grid's blocks over the OS workers, clusters side by side, and the watchdog.
+#include <link.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <barrier>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <thread>
+
+#include "common/sim/recording.h"
+#include "common/sim/scheduler/scheduler.h"
+#include "common/sim/scheduler/stacks.h"
+
+namespace sim {
+
+alignas(1024) constinit thread_local unsigned char dynamic_smem[kMaxDynamicSmem];
+
+namespace {
+
+// --- what all workers of a launch share -----------------------------------------------------------------
+
+struct Grid {
+  const Launch* launch;
+  uint64_t blocks = 0;
+  unsigned cluster = 1;
+  bool requests = false, sites = false, l2 = false, hazards = false, races = false,
+       uninitialised = false;
+  std::atomic<uint64_t> next{0};  // next cluster to place
+  std::atomic<bool> stop{false};
+};
+
+// --- stack overflow: the one mistake that the hooks cannot see ----------------------------------------------
+
+void on_segv(int, siginfo_t* info, void*) {
+  const Block& b = *self;
+  if (b.stacks && b.stacks->is_guard(reinterpret_cast<uintptr_t>(info->si_addr))) {
+    static const char text[] =
+        "a simulated CUDA thread overflowed its stack: its local arrays are too large "
+        "(sim::options().stack_bytes)\n";
+    [[maybe_unused]] auto n = write(STDERR_FILENO, text, sizeof text - 1);
+    _exit(1);
+  }
+  signal(SIGSEGV, SIG_DFL);
+  raise(SIGSEGV);
+}
+
+void catch_stack_overflow() {
+  thread_local std::vector<char> signal_stack(64 * 1024);
+  stack_t alternate{};
+  alternate.ss_sp = signal_stack.data();
+  alternate.ss_size = signal_stack.size();
+  sigaltstack(&alternate, nullptr);
+  struct sigaction action {};
+  action.sa_sigaction = on_segv;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(SIGSEGV, &action, nullptr);
+}
+
+// --- one worker ------------------------------------------------------------------------------------------------
+
+void first_use(Block& b) {
+  dl_iterate_phdr(  // the program's thread-local storage holds every __shared__ variable
+      [](dl_phdr_info* info, size_t, void* p) {
+        Block& b = *static_cast<Block*>(p);
+        for (int k = 0; k < info->dlpi_phnum; ++k) {
+          if (info->dlpi_phdr[k].p_type != PT_TLS) continue;
+          b.shared_base = reinterpret_cast<uintptr_t>(info->dlpi_tls_data);
+          b.shared_size = info->dlpi_phdr[k].p_memsz;
+        }
+        return 1;
+      },
+      &b);
+  b.dynamic_base = reinterpret_cast<uintptr_t>(dynamic_smem);
+  b.stacks = std::make_unique<Stacks>(options().stack_bytes);
+  b.stack_base = b.stacks->base();
+  b.stack_size = b.stacks->size();
+  catch_stack_overflow();
+}
+
+void prepare(Block& b, const Grid& grid) {
+  if (!b.stacks) first_use(b);
+  b.launch = grid.launch;
+  b.host = false;
+  const dim3 block = grid.launch->config.block;
+  b.nthreads = block.x * block.y * block.z;
+  b.nwarps = (b.nthreads + 31) / 32;
+  for (unsigned i = 0; i < b.nthreads; ++i) {
+    b.threads[i].id = static_cast<uint16_t>(i);
+    b.threads[i].idx = {i % block.x, i / block.x % block.y, i / block.x / block.y};
+  }
+  b.hbm.assign(buffer_count(), {});
+  std::memset(b.shared_bytes, 0, sizeof b.shared_bytes);
+  b.blocks_done = b.tensor_flops = 0;
+  b.error.clear();
+  b.observers.clear();
+  if (grid.requests) b.observers.push_back(make_request_observer(grid.sites, grid.l2));
+  if (grid.hazards) b.observers.push_back(make_hazard_observer(grid.races, grid.uninitialised));
+  b.stop = false;
+  b.attention = !b.observers.empty();
+}
+
+// Blocks of a grid without clusters.
+void work_alone(Block& b, Grid& grid) {
+  b.cluster = nullptr;
+  b.rank = 0;
+  while (!grid.stop) {
+    const uint64_t i = grid.next++;
+    if (i >= grid.blocks) break;
+    place_block(b, i);
+    run_placed_block(b);
+    if (!b.error.empty()) grid.stop = true;
+  }
+}
+
+// A gang of workers hosts one cluster after the other.
+struct Gang {
+  explicit Gang(unsigned size) : together(size) { cluster.blocks.resize(size); }
+  Cluster cluster;
+  std::barrier<> together;
+  uint64_t current = 0;  // number of the cluster in the grid
+};
+
+void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
+  Cluster& c = gang.cluster;
+  b.cluster = &c;
+  b.rank = rank;
+  c.blocks[rank] = &b;
+  for (;;) {
+    if (rank == 0) {
+      gang.current = grid.stop ? grid.blocks : grid.next++;
+      c.turn = 0;
+      c.aborted = false;
+      c.deferred.clear();
+    }
+    gang.together.arrive_and_wait();
+    if (gang.current * grid.cluster >= grid.blocks) break;
+    {
+      std::lock_guard lock(c.mutex);  // observers may share state between workers
+      place_block(b, gang.current * grid.cluster + rank);
+    }
+    gang.together.arrive_and_wait();
+    if (wait_for_turn(b)) {
+      run_placed_block(b);
+      retire_from_cluster(b);
+    }
+    gang.together.arrive_and_wait();
+    if (c.aborted) grid.stop = true;
+  }
+  b.cluster = nullptr;
+}
+
+// --- the workers -------------------------------------------------------------------------------------------------
+
+class Pool {
+ public:
+  explicit Pool(int n) {
+    for (int i = 0; i < n; ++i) {
+      blocks_.push_back(std::make_unique<Block>());
+      threads_.emplace_back([this, i] { loop(i); });
+    }
+  }
+  ~Pool() {
+    {
+      std::lock_guard lock(mutex_);
+      quit_ = true;
+    }
+    start_.notify_all();
+    for (auto& t : threads_) t.join();
+  }
+  int size() const { return static_cast<int>(blocks_.size()); }
+  Block& block(int i) { return *blocks_[i]; }
+
+  /// Runs the grid on the first `n` workers and waits for them.
+  void run(Grid& grid, int n) {
+    std::vector<std::unique_ptr<Gang>> gangs;
+    if (grid.cluster > 1) {
+      for (int i = 0; i < n / static_cast<int>(grid.cluster); ++i) {
+        gangs.push_back(std::make_unique<Gang>(grid.cluster));
+      }
+    }
+    std::unique_lock lock(mutex_);
+    grid_ = &grid;
+    gangs_ = &gangs;
+    active_ = running_ = n;
+    ++epoch_;
+    start_.notify_all();
+    watch(lock);
+    for (int i = 0; i < n; ++i) {
+      if (!blocks_[i]->error.empty() || grid.stop) abandon_threads(*blocks_[i]);
+    }
+  }
+
+ private:
+  // Waits for the end. A kernel in which no thread switches, ends or meets another for
+  // watchdog_s seconds is told to stop at its next access.
+  void watch(std::unique_lock<std::mutex>& lock) {
+    const auto limit = std::chrono::duration<double>(options().watchdog_s);
+    uint64_t seen = 0;
+    auto since = std::chrono::steady_clock::now();
+    bool told = false;
+    while (!done_.wait_for(
+        lock, std::min<std::chrono::duration<double>>(limit / 4, std::chrono::duration<double>(1)),
+        [&] { return running_ == 0; })) {
+      uint64_t progress = 0;
+      for (int i = 0; i < active_; ++i) progress += blocks_[i]->progress.load();
+      const auto now = std::chrono::steady_clock::now();
+      if (progress != seen) {
+        seen = progress;
+        since = now;
+        continue;
+      }
+      if (now - since < limit) continue;
+      if (told) {  // it spins without touching memory: nothing can reach it
+        std::fprintf(stderr,
+                     "kernel %s spins without a memory access; the simulator cannot stop it\n",
+                     kernel_name(grid_->launch->kernel).c_str());
+        std::_Exit(1);
+      }
+      told = true;
+      since = now;
+      for (int i = 0; i < active_; ++i) {
+        blocks_[i]->stop = true;
+        blocks_[i]->attention = true;
+      }
+    }
+  }
+
+  void loop(int i) {
+    uint64_t seen = 0;
+    Block& b = *blocks_[i];
+    self = &b;
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      start_.wait(lock, [&] { return quit_ || epoch_ != seen; });
+      if (quit_) break;
+      seen = epoch_;
+      if (i >= active_) continue;
+      Grid& grid = *grid_;
+      lock.unlock();
+      prepare(b, grid);
+      const int gang = i / static_cast<int>(grid.cluster);
+      if (grid.cluster == 1) {
+        work_alone(b, grid);
+      } else if (gang < static_cast<int>(gangs_->size())) {
+        work_in_gang(b, grid, *(*gangs_)[gang], i % grid.cluster);
+      }
+      b.host = true;
+      lock.lock();
+      if (--running_ == 0) done_.notify_one();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable start_, done_;
+  Grid* grid_ = nullptr;
+  std::vector<std::unique_ptr<Gang>>* gangs_ = nullptr;
+  int active_ = 0, running_ = 0;
+  uint64_t epoch_ = 0;
+  bool quit_ = false;
+  std::vector<std::unique_ptr<Block>> blocks_;
+  std::vector<std::thread> threads_;
+};
+
+Pool& pool_of(int n) {
+  static std::unique_ptr<Pool> pool;
+  if (!pool || pool->size() < n) {
+    pool.reset();  // the old workers end first
+    pool = std::make_unique<Pool>(n);
+  }
+  return *pool;
+}
+
+void validate(const Launch& launch, const std::string& name) {
+  const auto [grid, block, smem, cluster] = launch.config;
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  const std::string kernel = "kernel " + name + ": ";
+  if (threads == 0 || threads > 1024 || block.z > 64) {
+    throw Error(kernel + "a block of " + std::to_string(threads) +
+                " threads; CUDA allows 1 to 1024 (and 64 along z)");
+  }
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
+      grid.z > 65535) {
+    throw Error(kernel + "a grid of (" + std::to_string(grid.x) + "," + std::to_string(grid.y) +
+                "," + std::to_string(grid.z) +
+                "); CUDA allows 1 to 2147483647 along x and 1 to 65535 along y and z");
+  }
+  if (smem > kMaxDynamicSmem) {
+    throw Error(kernel + std::to_string(smem) +
+                " B of dynamic shared memory; a block has at most " +
+                std::to_string(kMaxDynamicSmem));
+  }
+  if (cluster == 0 || cluster > 16 || grid.x % cluster) {
+    throw Error(kernel + "clusters of " + std::to_string(cluster) + " blocks in a grid of " +
+                std::to_string(grid.x) + " along x; the grid must be a multiple, at most 16");
+  }
+}
+
+}  // namespace
+
+void run_grid(const Launch& launch) {
+  const std::string name = kernel_name(launch.kernel);
+  validate(launch, name);
+  const Options& o = options();
+  const dim3 g = launch.config.grid, block = launch.config.block;
+  Grid grid;
+  grid.launch = &launch;
+  grid.blocks = uint64_t{g.x} * g.y * g.z;
+  grid.cluster = launch.config.cluster;
+  grid.requests = o.requests || o.sites || o.l2_bytes > 0;
+  grid.sites = o.sites;
+  grid.l2 = o.l2_bytes > 0 && recording();
+  grid.races = o.races;
+  grid.uninitialised = o.uninitialised;
+  grid.hazards = o.races || o.uninitialised;
+
+  int n = o.workers > 0 ? o.workers : static_cast<int>(std::thread::hardware_concurrency());
+  if (grid.hazards) n = 1;  // findings repeat exactly
+  const int c = static_cast<int>(grid.cluster);
+  n = std::max(1, n / c) * c;
+  if (grid.l2) l2_begin_launch(grid.blocks);
+  if (grid.hazards) hazards_begin_launch();
+
+  Pool& pool = pool_of(n);
+  pool.run(grid, n);
+
+  fa::KernelCount kernel;
+  kernel.name = name;
+  kernel.threads = uint64_t{block.x} * block.y * block.z * grid.blocks;
+  std::vector<BufferBytes> hbm(buffer_count());
+  std::string error;
+  fa::Counts unused;
+  fa::Counts& counts = recording() ? *recording() : unused;
+  for (int i = 0; i < n; ++i) {
+    Block& b = pool.block(i);
+    if (error.empty()) error = b.error;
+    kernel.blocks += b.blocks_done;
+    kernel.shared_read += b.shared_bytes[0];
+    kernel.shared_write += b.shared_bytes[1];
+    add_tensor_flops(counts, b.tensor_flops);
+    for (size_t k = 0; k < hbm.size(); ++k) {
+      for (int kind = 0; kind < 3; ++kind) hbm[k].bytes[kind] += b.hbm[k].bytes[kind];
+    }
+    for (auto& observer : b.observers) observer->merge(counts, kernel);
+    b.observers.clear();
+  }
+  for (size_t k = 1; k < hbm.size(); ++k) {
+    const fa::Bytes bytes{hbm[k].bytes[0], hbm[k].bytes[1], hbm[k].bytes[2]};
+    if (bytes.total() == 0) continue;
+    counts.buffers[buffers[k].name].bytes += bytes;
+    kernel.bytes += bytes;
+  }
+  counts.kernels.push_back(kernel);
+  if (!error.empty()) throw Error(error);
+}
+
+}  // namespace sim

@@ -1,0 +1,74 @@
+// Sentences about threads: who, where, and who waits for whom.
+#include <cstring>
+#include <map>
+
+#include "common/sim/scheduler/scheduler.h"
+
+namespace sim {
+
+static std::string triple(uint3 v) {
+  return "(" + std::to_string(v.x) + "," + std::to_string(v.y) + "," + std::to_string(v.z) + ")";
+}
+
+std::string at(const Where& w) {
+  const char* slash = std::strrchr(w.file, '/');
+  return std::string(slash ? slash + 1 : w.file) + ":" + std::to_string(w.line);
+}
+
+std::string thread_name(const Block& b, unsigned id) {
+  return "thread " + triple(b.threads[id].idx);
+}
+
+static std::string block_name(const Block& b) {
+  return "kernel " + kernel_name(b.launch->kernel) + ", block " + triple(b.index);
+}
+
+std::string here() {
+  const Block& b = *self;
+  if (!b.launch || !b.current) return "host code";
+  return block_name(b) + ", " + thread_name(b, b.current->id);
+}
+
+// "0-31, 40, 42-63": at most six runs.
+static std::string runs_of(const std::vector<unsigned>& ids) {
+  std::string text;
+  int shown = 0;
+  for (size_t i = 0; i < ids.size(); ++shown) {
+    if (shown == 6) return text + ", ...";
+    size_t last = i;
+    while (last + 1 < ids.size() && ids[last + 1] == ids[last] + 1) ++last;
+    text += (shown ? ", " : "") + std::to_string(ids[i]);
+    if (last > i) text += "-" + std::to_string(ids[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+static std::string who_waits(const Block& b) {
+  std::map<std::string, std::vector<unsigned>> groups;
+  for (unsigned i = 0; i < b.nthreads; ++i) {
+    const Thread& t = b.threads[i];
+    groups[t.state == State::done ? "returned"
+                                  : std::string("wait at ") + t.waits_for + " " + at(t.where)]
+        .push_back(i);
+  }
+  std::string text;
+  for (const auto& [what, ids] : groups) {
+    text += "\n  " + std::to_string(ids.size()) + (ids.size() == 1 ? " thread " : " threads ") +
+            what + " (linear ids " + runs_of(ids) + ")";
+  }
+  return text;
+}
+
+std::string deadlock_report(const Block& b) {
+  std::string text = "deadlock in " + block_name(b) + ":" + who_waits(b);
+  if (b.cluster) {
+    for (const Block* other : b.cluster->blocks) {
+      if (other != &b)
+        text += "\n and " + block_name(*other) + " of its cluster:" + who_waits(*other);
+    }
+  }
+  return text;
+}
+
+}  // namespace sim

@@ -1,0 +1,295 @@
+// Fibers and the order in which they run: the lowest runnable thread after the current one, cyclic,
+// so the lanes of a warp run one after the other and warps stay together.
+#include "common/sim/scheduler/scheduler.h"
+
+#include "common/sim/scheduler/stacks.h"
+
+// The CUDA built-ins. Kernels see them const; only the scheduler, under these names, writes them.
+__thread uint3 sim_threadIdx asm("threadIdx");
+__thread uint3 sim_blockIdx asm("blockIdx");
+__thread uint3 sim_blockDim asm("blockDim");
+__thread uint3 sim_gridDim asm("gridDim");
+
+namespace sim {
+
+using boost::context::fiber;
+
+Block::Block() : hbm(1) {}
+Block::~Block() = default;
+
+static Block host_block;
+constinit thread_local Block* self = &host_block;
+
+// --- switching ---------------------------------------------------------------------------------------
+
+namespace {
+
+struct StackAllocator {
+  Stacks* stacks;
+  boost::context::stack_context allocate() { return stacks->take(); }
+  void deallocate(boost::context::stack_context& s) noexcept { stacks->give_back(s); }
+};
+
+Thread* pick(Block& b, unsigned after) {
+  unsigned warp = after / 32;
+  const unsigned lane = after % 32;
+  uint32_t candidates = lane == 31 ? 0 : b.ready[warp] & (~0u << (lane + 1));
+  for (unsigned k = 0; k <= b.nwarps; ++k) {
+    if (candidates) {
+      const unsigned next = std::countr_zero(candidates);
+      b.ready[warp] &= ~(1u << next);
+      return &b.threads[warp * 32 + next];
+    }
+    warp = warp + 1 == b.nwarps ? 0 : warp + 1;
+    candidates = b.ready[warp];
+  }
+  return nullptr;
+}
+
+Thread& next_thread(Block& b, unsigned after) {
+  for (;;) {
+    if (Thread* t = pick(b, after)) return *t;
+    if (b.cluster) {
+      pass_baton(b);
+    } else {
+      if (b.deferred.empty()) fail(deadlock_report(b));
+      auto work = std::move(b.deferred.front());
+      b.deferred.pop_front();
+      work();
+    }
+  }
+}
+
+void leave_warp_of(Block& b, const Thread* t) {
+  if (t) {
+    for (auto& o : b.observers) o->leave_warp(b, t->id / 32);
+  }
+}
+
+// From now on `t` is the thread that runs.
+void become(Block& b, Thread& t) {
+  Thread* me = b.current;
+  if (me && me->id / 32 != t.id / 32) leave_warp_of(b, me);
+  b.progress.store(b.progress.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  b.previous = me;
+  b.current = &t;
+  t.state = State::ready;
+  sim_threadIdx = t.idx;
+}
+
+// First thing after every switch: whoever switched here left its continuation.
+void landed(Block& b, fiber&& from) {
+  (b.previous ? b.previous->fiber : b.worker) = std::move(from);
+}
+
+// The life of a fiber: one CUDA thread, and, as long as none of them ever waited, the next ones on
+// the same stack, as a plain loop would run them.
+fiber run_threads(fiber&& from) {
+  Block& b = *self;
+  landed(b, std::move(from));
+  for (;;) {
+    b.launch->call(b.launch->closure);
+    Thread& me = *b.current;
+    me.state = State::done;
+    if (--b.live == 0) {
+      leave_warp_of(b, &me);
+      b.previous = b.current;
+      b.current = nullptr;
+      return std::move(b.worker);
+    }
+    Thread& next = next_thread(b, me.id);
+    const bool fresh = next.state == State::fresh;
+    become(b, next);
+    if (!fresh) return std::move(next.fiber);  // this stack is given back
+  }
+}
+
+void switch_to(Block& b, Thread& t) {
+  const bool fresh = t.state == State::fresh;
+  become(b, t);
+  fiber from = fresh
+                   ? fiber(std::allocator_arg, StackAllocator{b.stacks.get()}, run_threads).resume()
+                   : std::move(t.fiber).resume();
+  landed(b, std::move(from));
+}
+
+[[noreturn]] void leave_block(Block& b) {
+  b.previous = b.current;
+  b.current = nullptr;
+  fiber never = std::move(b.worker).resume();
+  __builtin_unreachable();
+}
+
+}  // namespace
+
+// --- a block from start to end --------------------------------------------------------------------------
+
+void place_block(Block& b, uint64_t linear) {
+  const dim3 grid = b.launch->config.grid;
+  b.linear = linear;
+  b.index = sim_blockIdx = {static_cast<unsigned>(linear % grid.x),
+                            static_cast<unsigned>(linear / grid.x % grid.y),
+                            static_cast<unsigned>(linear / grid.x / grid.y)};
+  const dim3 block = b.launch->config.block;
+  sim_blockDim = {block.x, block.y, block.z};
+  sim_gridDim = {grid.x, grid.y, grid.z};
+  for (unsigned i = 0; i < b.nthreads; ++i) b.threads[i].state = State::fresh;
+  for (unsigned w = 0; w < b.nwarps; ++w) {
+    const unsigned lanes = std::min(32u, b.nthreads - w * 32);
+    b.ready[w] = b.member[w] = lanes == 32 ? ~0u : (1u << lanes) - 1;
+    for (WarpMeeting& m : b.meetings[w]) m.arrived = 0;
+  }
+  for (Barrier& barrier : b.barriers) barrier = {};
+  b.live = b.nthreads;
+  b.current = b.previous = nullptr;
+  b.deferred.clear();
+  for (auto& o : b.observers) o->begin_block(b);
+}
+
+void run_placed_block(Block& b) {
+  switch_to(b, *pick(b, b.nwarps * 32 - 1));
+  // Here the last thread has returned, or fail() gave the block up.
+  if (b.error.empty()) {
+    while (!b.cluster && !b.deferred.empty()) {  // a copy that nobody waited for still happens
+      auto work = std::move(b.deferred.front());
+      b.deferred.pop_front();
+      work();
+    }
+    for (auto& o : b.observers) o->end_block(b);
+    ++b.blocks_done;
+  }
+}
+
+void abandon_threads(Block& b) {
+  // A fiber's destructor would unwind its stack through kernel frames, which hold no resources.
+  for (Thread& t : b.threads) new (&t.fiber) fiber();
+  if (b.stacks) b.stacks->reset();
+}
+
+// --- services ---------------------------------------------------------------------------------------------
+
+void fail(const std::string& message) {
+  Block& b = *self;
+  if (b.host || !b.current) throw Error(message);
+  if (b.error.empty()) b.error = message;
+  leave_block(b);
+}
+
+void wait_here(const char* what, const Where& where) {
+  Block& b = *self;
+  Thread& me = *b.current;
+  me.state = State::waiting;
+  me.waits_for = what;
+  me.where = where;
+  Thread& next = next_thread(b, me.id);
+  if (&next != &me) {
+    switch_to(b, next);
+  } else {
+    become(b, me);
+  }
+  me.waits_for = nullptr;
+}
+
+void wake(Block& b, unsigned id) {
+  b.threads[id].state = State::ready;
+  b.ready[id / 32] |= 1u << (id % 32);
+}
+
+void yield_from(unsigned first) {
+  Block& b = *self;
+  Thread& me = *b.current;
+  wake(b, me.id);
+  Thread& next = *pick(b, first == 0 ? b.nwarps * 32 - 1 : first - 1);
+  if (&next != &me) {
+    switch_to(b, next);
+  } else {
+    become(b, me);
+  }
+}
+
+void defer(std::function<void()> work) {
+  Block& b = *self;
+  (b.cluster ? b.cluster->deferred : b.deferred).push_back(std::move(work));
+}
+
+bool can_run(const Block& b) {
+  for (unsigned w = 0; w < b.nwarps; ++w) {
+    if (b.ready[w]) return true;
+  }
+  return false;
+}
+
+// --- clusters: one block after the other, on different OS threads --------------------------------------------
+
+unsigned cluster_size() {
+  return self->cluster ? static_cast<unsigned>(self->cluster->blocks.size()) : 1;
+}
+Block& block_of_rank(unsigned rank) {
+  if (rank >= cluster_size()) {
+    fail(here() + ": block " + std::to_string(rank) + " of a cluster of " +
+         std::to_string(cluster_size()));
+  }
+  return self->cluster ? *self->cluster->blocks[rank] : *self;
+}
+void* map_shared_rank(const void* p, unsigned rank) {
+  const uintptr_t offset = reinterpret_cast<uintptr_t>(p) - self->shared_base;
+  if (offset >= self->shared_size) fail(here() + ": mapa of an address outside shared memory");
+  return reinterpret_cast<void*>(block_of_rank(rank).shared_base + offset);
+}
+
+// Looks for a block that can run, in order behind `b`; does deferred work when there is none.
+// Returns null when every block has returned, or after a deadlock (`b.error` says so).
+static Block* next_block(Block& b) {
+  Cluster& c = *b.cluster;
+  const size_t n = c.blocks.size();
+  for (;;) {
+    for (size_t k = 1; k <= n; ++k) {
+      Block* candidate = c.blocks[(b.rank + k) % n];
+      if (can_run(*candidate)) return candidate;
+    }
+    if (c.deferred.empty()) return nullptr;
+    auto work = std::move(c.deferred.front());
+    c.deferred.pop_front();
+    work();
+  }
+}
+
+static void hand_over(Cluster& c, unsigned rank) {
+  std::lock_guard lock(c.mutex);
+  c.turn = rank;
+  c.handed_over.notify_all();
+}
+
+bool wait_for_turn(Block& b) {
+  Cluster& c = *b.cluster;
+  std::unique_lock lock(c.mutex);
+  c.handed_over.wait(lock, [&] { return c.aborted || c.turn == b.rank; });
+  return !c.aborted;
+}
+
+void pass_baton(Block& b) {
+  Block* next = next_block(b);
+  if (!next) fail(deadlock_report(b));
+  if (next == &b) return;
+  hand_over(*b.cluster, next->rank);
+  if (!wait_for_turn(b)) leave_block(b);
+}
+
+void retire_from_cluster(Block& b) {
+  Cluster& c = *b.cluster;
+  if (b.error.empty()) {
+    if (Block* next = next_block(b)) {
+      hand_over(c, next->rank);
+      return;
+    }
+    bool all_done = true;
+    for (Block* other : c.blocks) all_done &= other->live == 0;
+    if (all_done) return;
+    b.error = deadlock_report(b);
+  }
+  std::lock_guard lock(c.mutex);
+  c.aborted = true;
+  c.handed_over.notify_all();
+}
+
+}  // namespace sim

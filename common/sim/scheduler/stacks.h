@@ -1,0 +1,37 @@
+/// \file
+/// The stacks that CUDA threads run on: one mapping per worker, 1024 slots with a guard page each.
+#pragma once
+
+#include <boost/context/stack_context.hpp>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace sim {
+
+class Stacks {
+ public:
+  /// \param bytes of one stack; each slot has a guard page below it.
+  explicit Stacks(size_t bytes);
+  ~Stacks();
+  Stacks(const Stacks&) = delete;
+  Stacks& operator=(const Stacks&) = delete;
+
+  boost::context::stack_context take();
+  void give_back(const boost::context::stack_context&);
+  /// All slots are free again: the fibers on them were abandoned.
+  void reset();
+  uintptr_t base() const { return reinterpret_cast<uintptr_t>(memory_); }
+  size_t size() const { return stride_ * kSlots; }
+  /// Is this address in a guard page, that is, did a CUDA thread overflow its stack?
+  bool is_guard(uintptr_t address) const;
+
+ private:
+  static constexpr int kSlots = 1024;
+  static constexpr size_t kGuard = 4096;
+  size_t stride_;
+  char* memory_;
+  std::vector<uint16_t> free_;
+};
+
+}  // namespace sim

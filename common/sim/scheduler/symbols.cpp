@@ -1,0 +1,171 @@
+// Names from the program itself: kernels and shared arrays from its symbol table, source lines from
+// addr2line.
+#include <cxxabi.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "common/sim/scheduler/scheduler.h"
+#include "common/sim/scheduler/symbols.h"
+
+namespace sim {
+
+namespace {
+
+struct Symbol {
+  uint64_t size;
+  const char* name;
+};
+
+struct SymbolTable {
+  uint64_t base = 0;  // where the program was loaded
+  std::map<uint64_t, Symbol> functions, thread_locals;
+
+  SymbolTable() {
+    dl_iterate_phdr(  // the first object is the program
+        [](dl_phdr_info* info, size_t, void* p) {
+          *static_cast<uint64_t*>(p) = info->dlpi_addr;
+          return 1;
+        },
+        &base);
+    const int fd = open("/proc/self/exe", O_RDONLY);
+    struct stat st {};
+    if (fd < 0 || fstat(fd, &st) != 0) return;
+    void* mapping = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (mapping == MAP_FAILED) return;
+    const char* file = static_cast<const char*>(mapping);
+    const auto* header = reinterpret_cast<const Elf64_Ehdr*>(file);
+    const auto* sections = reinterpret_cast<const Elf64_Shdr*>(file + header->e_shoff);
+    for (int k = 0; k < header->e_shnum; ++k) {
+      if (sections[k].sh_type != SHT_SYMTAB) continue;
+      const auto* symbols = reinterpret_cast<const Elf64_Sym*>(file + sections[k].sh_offset);
+      const char* names = file + sections[sections[k].sh_link].sh_offset;
+      for (size_t i = 0; i < sections[k].sh_size / sizeof(Elf64_Sym); ++i) {
+        const Elf64_Sym& s = symbols[i];
+        const Symbol entry{s.st_size, names + s.st_name};
+        if (ELF64_ST_TYPE(s.st_info) == STT_FUNC) functions[s.st_value] = entry;
+        if (ELF64_ST_TYPE(s.st_info) == STT_TLS && s.st_shndx) thread_locals[s.st_value] = entry;
+      }
+    }
+  }
+};
+
+const SymbolTable& table() {
+  static const SymbolTable t;
+  return t;
+}
+
+std::string demangle(const char* name) {
+  int status = 0;
+  char* text = abi::__cxa_demangle(name, nullptr, nullptr, &status);
+  std::string result = status ? name : text;
+  std::free(text);
+  return result;
+}
+
+std::mutex source_mutex;
+std::map<const void*, std::string> source_cache;
+
+// Frames of the simulator's own headers, inlined into the kernel, are not what the reader looks for.
+bool is_own_header(const std::string& line) {
+  return line.find("cuda_vocabulary.h") != std::string::npos ||
+         line.find("common/ptx/") != std::string::npos ||
+         line.find("common/cuda.h") != std::string::npos;
+}
+
+std::string tidy(std::string line) {
+  while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
+  if (const auto p = line.find(" (disc"); p != std::string::npos) line.resize(p);
+  if (const auto p = line.rfind('/'); p != std::string::npos) line = line.substr(p + 1);
+  if (line.empty() || line[0] == '?') return "an unknown line (compile with -g)";
+  return line;
+}
+
+}  // namespace
+
+std::string kernel_name(const void* kernel) {
+  const auto it = table().functions.find(reinterpret_cast<uint64_t>(kernel) - table().base);
+  if (it == table().functions.end()) return "?";
+  std::string name = demangle(it->second.name);
+  if (const auto p = name.rfind('('); p != std::string::npos && p) name.resize(p);
+  if (name.rfind("void ", 0) == 0) name = name.substr(5);
+  return name;
+}
+
+std::string shared_name(const Block& b, uint64_t offset) {
+  if (const uintptr_t dynamic = b.shared_base + offset - b.dynamic_base;
+      dynamic < kMaxDynamicSmem) {
+    return "dynamic shared memory, byte " + std::to_string(dynamic);
+  }
+  auto it = table().thread_locals.upper_bound(offset);
+  if (it == table().thread_locals.begin()) return "shared memory";
+  --it;
+  std::string name = demangle(it->second.name);
+  if (const auto p = name.rfind("::"); p != std::string::npos) name = name.substr(p + 2);
+  return name + ", byte " + std::to_string(offset - it->first);
+}
+
+bool in_shared_array(uint64_t offset, unsigned size) {
+  static const std::vector<bool> inside = [] {  // by 4-byte word of the thread-local storage
+    std::vector<bool> words;
+    for (const auto& [start, symbol] : table().thread_locals) {
+      const size_t end = (start + symbol.size + 3) / 4;
+      if (words.size() < end) words.resize(end);
+      std::fill(words.begin() + start / 4, words.begin() + end, true);
+    }
+    return words;
+  }();
+  const uint64_t last = (offset + size - 1) / 4;
+  return last < inside.size() && inside[offset / 4] && inside[last];
+}
+
+void resolve_sources(const std::vector<const void*>& pcs) {
+  std::lock_guard lock(source_mutex);
+  std::vector<const void*> missing;
+  for (const void* pc : pcs) {
+    if (!source_cache.contains(pc)) missing.push_back(pc);
+  }
+  constexpr size_t kBatch = 1000;  // addresses a command line takes with ease
+  for (size_t start = 0; start < missing.size(); start += kBatch) {
+    const size_t end = std::min(missing.size(), start + kBatch);
+    std::string command = "addr2line -a -i -e /proc/" + std::to_string(getpid()) + "/exe";
+    for (size_t i = start; i < end; ++i) {
+      char address[32];  // the return address is behind the access
+      std::snprintf(address, sizeof address, " 0x%lx",
+                    reinterpret_cast<uint64_t>(missing[i]) - table().base - 1);
+      command += address;
+    }
+    FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r");
+    size_t next = start;  // answers: the address, then the chain of inlined frames, innermost first
+    const void* current = nullptr;
+    char buffer[1024];
+    while (pipe && std::fgets(buffer, sizeof buffer, pipe)) {
+      const std::string line = buffer;
+      if (line.rfind("0x", 0) == 0) {
+        if (next == end) break;
+        current = missing[next++];
+      } else if (current) {
+        std::string& known = source_cache[current];
+        if (known.empty() || is_own_header(known)) known = line;
+      }
+    }
+    if (pipe) pclose(pipe);
+    for (size_t i = start; i < end; ++i) source_cache[missing[i]] = tidy(source_cache[missing[i]]);
+  }
+}
+
+std::string source_of(const void* pc) {
+  resolve_sources({pc});
+  std::lock_guard lock(source_mutex);
+  return source_cache[pc];
+}
+
+}  // namespace sim

@@ -1,0 +1,55 @@
+/// \file
+/// What a host program asks of the simulator: options, names, and what was counted.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "common/traffic.h"
+
+namespace sim {
+
+/// A kernel misbehaved: the message names kernel, block, thread, file:line and buffer.
+struct Error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// Read at each launch.
+struct Options {
+  int workers = 0;             ///< OS threads; 0 = one per core
+  bool requests = false;       ///< group the lanes of a warp: requests, sectors, bank wavefronts
+  bool sites = false;          ///< with requests: a row per source line
+  double l2_bytes = 0;         ///< > 0: model an L2 of this size, and with it DRAM traffic
+  bool races = false;          ///< shared and global memory (one worker: findings repeat exactly)
+  bool uninitialised = false;  ///< reads of words that nobody wrote
+  double watchdog_s = 30;      ///< a kernel that spins this long without a barrier is stopped
+  size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread
+};
+Options& options();
+
+/// The name that tables and messages use for the buffer that holds `p`.
+void name_buffer(const void* p, const std::string& name);
+
+/// Collects every launch, cudaMemset and device copy from construction to finish().
+/// Not nested; launches outside a recording are counted but kept by nobody.
+class Recording {
+ public:
+  Recording();
+  ~Recording();
+  Recording(const Recording&) = delete;
+  Recording& operator=(const Recording&) = delete;
+  /// Ends the recording; what it saw, with `source` = "counted".
+  fa::Counts finish();
+};
+
+/// Fills device memory with 0xFF (NaN in every float type) and forgets that anybody wrote it, so
+/// that a read before the first write is still found.
+void poison(void* p, size_t bytes);
+
+/// Host memory that the simulated device may still take, in bytes.
+size_t free_bytes();
+
+}  // namespace sim

@@ -1,0 +1,113 @@
+/// \file
+/// What a step hands to step_main(): its host functions and its predictions.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "common/cuda.h"
+#include "common/problem.h"
+#include "common/traffic.h"
+
+namespace fa {
+
+using bf16 = __nv_bfloat16;
+
+/// Device memory that a step needs beyond inputs and outputs.
+struct Scratch {
+  std::string name;  ///< the name in traffic tables and messages
+  size_t bytes;
+};
+
+/// Device pointers of one problem; T is the element type. Shapes: see Problem.
+template <class T>
+struct Tensors {
+  const T* Q = nullptr;
+  const T* K = nullptr;
+  const T* V = nullptr;
+  T* O = nullptr;
+  float* LSE = nullptr;
+  const T* dO = nullptr;
+  T* dQ = nullptr;
+  T* dK = nullptr;
+  T* dV = nullptr;
+  const std::map<std::string, void*>* workspace = nullptr;
+
+  /// A piece of the step's workspace, by its name.
+  template <class U>
+  U* scratch(const char* name) const {
+    return static_cast<U*>(workspace->at(name));
+  }
+};
+
+/// A host function that launches a step's kernels, with its element type forgotten.
+class Runner {
+ public:
+  Runner() = default;
+  template <class T>
+  Runner(void (*f)(const Problem&, const Tensors<T>&))  // NOLINT: `step.forward = step01::forward`
+      : dtype_(std::is_same_v<T, float> ? DType::f32 : DType::bf16) {
+    run_ = [f](const Problem& p, const Tensors<void>& t) {
+      f(p, {static_cast<const T*>(t.Q), static_cast<const T*>(t.K), static_cast<const T*>(t.V),
+            static_cast<T*>(t.O), t.LSE, static_cast<const T*>(t.dO), static_cast<T*>(t.dQ),
+            static_cast<T*>(t.dK), static_cast<T*>(t.dV), t.workspace});
+    };
+  }
+  explicit operator bool() const { return static_cast<bool>(run_); }
+  DType dtype() const { return dtype_; }
+  void operator()(const Problem& p, const Tensors<void>& t) const { run_(p, t); }
+
+ private:
+  DType dtype_ = DType::f32;
+  std::function<void(const Problem&, const Tensors<void>&)> run_;
+};
+
+using PredictFn = Prediction (*)(const Problem&);
+using WorkspaceFn = std::vector<Scratch> (*)(const Problem&);
+
+/// One way of doing the step; a step with several ideas has several, in the order of reading.
+struct Variant {
+  std::string name;  ///< the file's stem: "kernel", "shared"
+  std::string idea;  ///< one line for the tables
+  Runner forward;
+  PredictFn traffic = nullptr;      ///< of the forward
+  WorkspaceFn workspace = nullptr;  ///< null: none
+  bool writes_lse = false;
+  Runner backward;  ///< empty: the step has no backward
+  PredictFn backward_traffic = nullptr;
+};
+
+/// The step whose text this one changes.
+struct Parent {
+  std::string id;  ///< "01_naive"
+  PredictFn traffic = nullptr;
+  Support support = {};  ///< outside of it the two steps are not compared
+};
+
+/// Everything that step_main() needs to know about a step.
+struct Step {
+  std::string id;    ///< "02_tiled": the name of its folder
+  std::string idea;  ///< one line
+  Parent parent;
+  Parent backward_parent = {};  ///< of the backward, where the step changes one
+  Support support;
+  std::string needs;              ///< "sm_90a", or empty when any GPU will do
+  std::vector<Variant> variants;  ///< the last one is the step's result and the default
+};
+
+/// Calls f(std::integral_constant<int, d>) for the one of `Ds` that equals d.
+/// \throws UsageError when there is none.
+template <int... Ds, class F>
+void dispatch_d(int d, F&& f) {
+  const bool found = ((d == Ds && (f(std::integral_constant<int, Ds>{}), true)) || ...);
+  if (!found) throw UsageError("no kernel for this head dimension");
+}
+
+/// The whole program: parse, allocate, check, count, time, print.
+/// \returns 0 right, 1 wrong result, 2 bad use, 3 no memory or no device.
+int step_main(int argc, char** argv, const Step&);
+
+}  // namespace fa

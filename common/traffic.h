@@ -1,0 +1,107 @@
+/// \file
+/// Bytes, in the three levels and from the three sources that must never be mixed.
+///
+/// Levels: *requested* by the kernels' instructions, *L2*, and *HBM* (DRAM).
+/// Sources: *predicted* by the step's formula, *counted* by the simulator, *measured* by hardware.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace fa {
+
+/// Bytes by direction. An atomic counts once, beside read and write.
+struct Bytes {
+  uint64_t read = 0;
+  uint64_t write = 0;
+  uint64_t atomic = 0;
+
+  uint64_t total() const { return read + write + atomic; }
+  bool operator==(const Bytes&) const = default;
+  Bytes& operator+=(const Bytes& o) {
+    read += o.read;
+    write += o.write;
+    atomic += o.atomic;
+    return *this;
+  }
+};
+
+/// How often, by kind of instruction: warp requests, or 32-byte sectors.
+struct Ops {
+  uint64_t load = 0;
+  uint64_t store = 0;
+  uint64_t atomic = 0;
+
+  bool operator==(const Ops&) const = default;
+  Ops& operator+=(const Ops& o) {
+    load += o.load;
+    store += o.store;
+    atomic += o.atomic;
+    return *this;
+  }
+};
+
+/// What a step predicts about one run, from formulas that stand in its kernel file.
+struct Prediction {
+  std::map<std::string, Bytes> buffers;  ///< requested bytes per named buffer ("Q", "S", ...)
+  Bytes hbm;                             ///< DRAM bytes when each kernel streams its operands once
+  uint64_t flops = 0;  ///< floating-point operations of the matrix products, as executed
+
+  /// `t["Q"].read = ...`
+  Bytes& operator[](const std::string& buffer) { return buffers[buffer]; }
+  Bytes total() const;
+};
+
+/// What was seen of one named buffer.
+struct BufferCount {
+  Bytes bytes;
+  Ops requests;
+  Ops sectors;
+};
+
+/// Shared-memory or global accesses of one source line, summed over all warps.
+struct SiteCount {
+  std::string where;  ///< "kernel.cuh:42"
+  std::string what;   ///< "shared load32", "K load128"
+  uint64_t requests = 0;
+  uint64_t transfers = 0;  ///< sectors (global) or bank wavefronts (shared)
+  uint64_t ideal = 0;      ///< the fewest that the same bytes need
+};
+
+/// One kernel (or memset, or copy) of the run.
+struct KernelCount {
+  std::string name;
+  uint64_t blocks = 0;
+  uint64_t threads = 0;
+  Bytes bytes;
+  Ops requests;
+  Ops sectors;
+  uint64_t shared_read = 0;   ///< bytes
+  uint64_t shared_write = 0;  ///< bytes
+  uint64_t shared_requests = 0;
+  uint64_t shared_wavefronts = 0;  ///< above shared_requests' ideal: bank conflicts
+  uint64_t shared_ideal = 0;       ///< wavefronts without a conflict
+};
+
+/// What was counted (simulator) or measured (hardware) in one run of a step.
+struct Counts {
+  std::string source;                          ///< "counted" or "measured"
+  std::map<std::string, BufferCount> buffers;  ///< simulator only: hardware knows no buffers
+  std::vector<KernelCount> kernels;
+  std::vector<SiteCount> sites;  ///< simulator with --analyse only
+  std::optional<Bytes> requested;
+  std::optional<Ops> requests;
+  std::optional<Ops> sectors;
+  std::optional<Bytes> hbm;  ///< simulator: the L2 model's figure; hardware: the DRAM counters
+  std::optional<uint64_t> tensor_flops;
+  std::string note;  ///< why something is absent: "counters refused: ...", one line
+};
+
+/// The buffers whose counted bytes are not the predicted ones, in the order of their names. A buffer
+/// that only one side knows counts as zero bytes on the other.
+std::vector<std::string> differing_buffers(const Prediction&, const Counts& counted);
+
+}  // namespace fa
