@@ -19,6 +19,7 @@ struct Finding : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Where the step runs.
 struct Device {
   std::string kind;  ///< "sim" or "gpu"
   std::string name;  ///< "NVIDIA H200", or "simulator (x86-64, 2 cores)"
@@ -35,6 +36,7 @@ size_t free_device_bytes();
 /// Names device memory for tables and messages. Does nothing on a GPU.
 void name_device_memory(const void* p, const std::string& name);
 
+/// What count() looks at.
 struct CountOptions {
   bool analyse = false;  ///< simulator: races, uninitialised reads, banks, a row per source line
   GpuSpec gpu;           ///< whose L2 is modelled
@@ -45,6 +47,7 @@ struct CountOptions {
 /// \throws Finding when the simulator stops a kernel.
 Counts count(const std::function<void()>& run, const CountOptions&);
 
+/// Milliseconds of one run, over `iters` runs.
 struct Timing {
   double median_ms = 0;
   double p10_ms = 0;
@@ -62,6 +65,7 @@ struct Roofs {
   double bf16_flops = 0;         ///< cuBLAS 8192^3, 0 when cuBLAS cannot be loaded
   double fp32_matmul_flops = 0;  ///< cuBLAS fp32 8192^3 without TF32, 0 when it cannot be loaded
 };
+/// Nothing in the simulator.
 std::optional<Roofs> measured_roofs();
 
 }  // namespace fa

@@ -25,6 +25,7 @@ struct TensorCheck {
   std::string message;  ///< when wrong: the worst element with its indices, expected and got
 };
 
+/// The verdict on all tensors of one run.
 struct CheckResult {
   std::vector<TensorCheck> tensors;
   std::vector<std::string> damage;  ///< guard bands

@@ -7,10 +7,14 @@
 
 namespace fa {
 
+/// One array, whatever type the file holds.
 struct Npy {
   std::vector<size_t> shape;
   std::vector<float> data;  ///< C order
 };
+
+/// "[1, 4, 1024, 64]".
+std::string text_of(const std::vector<size_t>& shape);
 
 /// \throws UsageError with one sentence that names the file and what is wrong with it.
 Npy read_npy(const std::string& path);

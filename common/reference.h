@@ -16,22 +16,30 @@ struct Sample {
   std::vector<size_t> heads;  ///< indices into [B*Hkv]: gradients, whole heads
   bool complete = true;       ///< false: the report says "checked on a sample"
 };
-/// Everything while it costs less than `budget` multiply-adds, else a seeded sample that always
-/// holds the first and the last row and the rows next to multiples of 64.
+/// All rows (heads) while they cost at most `budget` multiply-adds, else a seeded sample of as many
+/// as that buys. A sample of rows always holds the first and the last row of the first and the last
+/// head; every other row of it lies next to a multiple of 64. A sample of heads holds the last one.
 Sample sample_of(const Problem&, uint64_t seed, double budget = 4e9);
 
 /// Results of the sampled rows only, in the order of the sample.
 struct ReferenceForward {
   std::vector<double> O;    ///< [rows, d]
   std::vector<double> LSE;  ///< [rows]; -inf for a fully masked row, whose O is 0
-  std::vector<double>
-      sum_PV;  ///< [rows]: max over x of the row's sum of |P| |V|, the floor's scale
+  // The scales of the checker's floor; attention_fp64() only.
+  std::vector<double> sum_PV;       ///< [rows]: max over x of the row's sum of |P| |V|
+  std::vector<double> score_bound;  ///< [rows]: scale |q| max |k|, no score of the row is larger
 };
 /// Gradients of the sampled K/V heads and of the query heads that read them.
 struct ReferenceBackward {
   std::vector<double> dQ;  ///< [heads, H / Hkv, N, d]
   std::vector<double> dK;  ///< [heads, Nk, d]
   std::vector<double> dV;  ///< [heads, Nk, d]
+  // The scales of the checker's floor: the size of each row's terms, every P weighed with
+  // 1 + score_bound, because an error in a score grows into P. attention_backward_fp64() only.
+  // dQ: sum of P (|dP| + |delta|) * scale * rms(K); dK: the same with rms(Q); dV: sum of P * rms(dO).
+  std::vector<double> dQ_scale;  ///< [heads, H / Hkv, N]
+  std::vector<double> dK_scale;  ///< [heads, Nk]
+  std::vector<double> dV_scale;  ///< [heads, Nk]
 };
 
 /// O = softmax(scale Q K^T) V and LSE = m + log l, all in double.

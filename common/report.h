@@ -76,7 +76,7 @@ struct RunReport {
   /// No finding, every tensor right, and predictions exact where they were counted.
   bool ok() const;
   /// Scratch that the naive step needs for S and P: 2*B*H*N*Nk elements.
-  double naive_workspace_bytes() const;
+  uint64_t naive_workspace_bytes() const;
 };
 
 /// One screen, at most 100 columns.

@@ -22,9 +22,14 @@ struct Outputs {
   std::vector<std::string> damage;  ///< "guard band behind O was overwritten", one sentence each
 };
 
+/// Whether an element of Outputs still has all bits set, as before the run. The NaN that arithmetic
+/// makes has other bits (on x86, unless an operand had these).
+bool never_written(float x);
+
 /// Inputs, outputs and workspace of one problem on the device, under their names.
 ///
-/// Every output starts as NaN (all bits set) and has a guard band of 4 KiB behind it.
+/// Outputs and workspace start as NaN (all bits set). On a GPU each has a guard band of 4 KiB behind
+/// it; in the simulator none, because there every access past the end is found when it happens.
 class Session {
  public:
   /// Allocates and uploads. Needs `dO` in the inputs when the variant has a backward.
@@ -54,7 +59,11 @@ struct MemoryNeed {
   size_t workspace = 0;
   size_t total() const { return inputs + outputs + workspace; }
 };
+/// Without allocating anything.
 MemoryNeed memory_need(const Problem&, const Variant&);
+/// \throws ResourceError "needs 68.7 GB of scratch, 24.0 GB free: ..." when it does not fit. Session
+/// calls it first; a program may ask before it makes the inputs.
+void require_memory(const MemoryNeed&);
 
 /// One forward (and backward, where there is one) from fresh memory. What the tests call.
 Outputs run(const Variant&, const Problem&, const Inputs&);

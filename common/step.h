@@ -14,6 +14,7 @@
 
 namespace fa {
 
+/// The 16-bit type of the tensor-core steps.
 using bf16 = __nv_bfloat16;
 
 /// Device memory that a step needs beyond inputs and outputs.
@@ -65,7 +66,9 @@ class Runner {
   std::function<void(const Problem&, const Tensors<void>&)> run_;
 };
 
+/// A step's traffic formulas: what one run of this problem will ask for.
 using PredictFn = Prediction (*)(const Problem&);
+/// The scratch buffers that one problem needs.
 using WorkspaceFn = std::vector<Scratch> (*)(const Problem&);
 
 /// One way of doing the step; a step with several ideas has several, in the order of reading.
@@ -76,7 +79,7 @@ struct Variant {
   PredictFn traffic = nullptr;      ///< of the forward
   WorkspaceFn workspace = nullptr;  ///< null: none
   bool writes_lse = false;
-  Runner backward;  ///< empty: the step has no backward
+  Runner backward = {};              ///< empty: the step has no backward
   PredictFn backward_traffic = nullptr;
 };
 

@@ -97,6 +97,7 @@ struct Counts {
   std::optional<Ops> sectors;
   std::optional<Bytes> hbm;  ///< simulator: the L2 model's figure; hardware: the DRAM counters
   std::optional<uint64_t> tensor_flops;
+  std::map<std::string, uint64_t> metrics;  ///< hardware only: each counter under its CUPTI name
   std::string note;  ///< why something is absent: "counters refused: ...", one line
 };
 

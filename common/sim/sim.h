@@ -28,6 +28,7 @@ struct Options {
   double watchdog_s = 30;      ///< a kernel that spins this long without a barrier is stopped
   size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread
 };
+/// The one set of options of this process.
 Options& options();
 
 /// The name that tables and messages use for the buffer that holds `p`.

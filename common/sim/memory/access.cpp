@@ -19,9 +19,16 @@ const char* verb(Kind k) {
 
 [[gnu::noinline, gnu::cold]] void bad_hbm(uint64_t offset, unsigned size, Kind kind,
                                           const void* pc) {
+  // The buffer that owns the page, else the nearer one of the pages beside it.
   uint16_t number = page_owner[offset / kPage];
-  if (!number && offset >= kPage) number = page_owner[offset / kPage - 1];  // just behind a buffer?
-  if (!number && offset / kPage + 1 < kHbmSpan / kPage) number = page_owner[offset / kPage + 1];
+  if (!number) {
+    const uint16_t below = offset >= kPage ? page_owner[offset / kPage - 1] : 0;
+    const uint16_t above =
+        offset / kPage + 1 < kHbmSpan / kPage ? page_owner[offset / kPage + 1] : 0;
+    const bool nearer_above =
+        above && (!below || buffers[above].begin - offset < offset - buffers[below].end);
+    number = nearer_above ? above : below;
+  }
   std::string text =
       here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) + " ";
   if (!number) fail(text + "of an address that no cudaMalloc returned");
@@ -69,7 +76,7 @@ extern "C" char __executable_start, _end;
 
 // Not device memory, not shared memory, not this thread's stack.
 [[gnu::noinline]] void foreign(Block& b, uintptr_t address, unsigned size, const void* pc) {
-  if (b.host) return;
+  if (b.host || !b.launch) return;  // no launch: a constructor before main()
   const auto program = reinterpret_cast<uintptr_t>(&__executable_start);
   if (address - program < reinterpret_cast<uintptr_t>(&_end) - program) return;  // constants
   if (address - reinterpret_cast<uintptr_t>(b.launch->closure) < b.launch->closure_bytes) return;
@@ -83,8 +90,8 @@ void tell_observers(Block& b, const Access& a) {
 }
 
 // Shared memory of `home`, which is the current block or another one of its cluster.
-void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind kind,
-                   const void* pc) {
+void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind kind, const void* pc,
+                   bool lsu) {
   const uint64_t byte = home.shared_base + offset - home.dynamic_base;
   if (byte < kMaxDynamicSmem) {
     if (byte + size > home.launch->config.smem) [[unlikely]]
@@ -94,13 +101,13 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
   if (b.attention.load(std::memory_order_relaxed)) [[unlikely]] {
     if (byte >= kMaxDynamicSmem && !in_shared_array(offset, size))
       bad_static(home, offset, size, pc);
-    tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home});
+    tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, lsu});
   }
 }
 
 // `aligned`: the hardware wants this access at a multiple of its size.
 [[gnu::always_inline]] inline void access_inline(const void* p, unsigned size, Kind kind,
-                                                 const void* pc, bool aligned) {
+                                                 const void* pc, bool aligned, bool lsu = true) {
   Block& b = *self;
   const uintptr_t address = reinterpret_cast<uintptr_t>(p);
   const uint64_t offset = address - kHbmBase;
@@ -116,17 +123,17 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
       misaligned(info.name.c_str(), size, pc);
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
     if (b.attention.load(std::memory_order_relaxed)) [[unlikely]] {
-      tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr});
+      tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, lsu});
     }
   } else if (address - b.shared_base < b.shared_size) {
     if (aligned && (address & (size - 1))) [[unlikely]]
       misaligned("shared memory", size, pc);
-    shared_access(b, b, address - b.shared_base, size, kind, pc);
+    shared_access(b, b, address - b.shared_base, size, kind, pc, lsu);
   } else if (address - b.stack_base >= b.stack_size) [[unlikely]] {
     if (b.cluster) {
       for (Block* peer : b.cluster->blocks) {
         if (address - peer->shared_base < peer->shared_size) {
-          shared_access(b, *peer, address - peer->shared_base, size, kind, pc);
+          shared_access(b, *peer, address - peer->shared_base, size, kind, pc, lsu);
           return;
         }
       }
@@ -137,8 +144,8 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
 
 }  // namespace
 
-void access(const void* p, unsigned size, Kind kind, const void* pc) {
-  access_inline(p, size, kind, pc, std::has_single_bit(size) && size <= 16);
+void access(const void* p, unsigned size, Kind kind, const void* pc, bool lsu) {
+  access_inline(p, size, kind, pc, lsu && std::has_single_bit(size) && size <= 16, lsu);
 }
 
 void fence() {

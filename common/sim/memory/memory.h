@@ -23,6 +23,7 @@ struct Access {
   uint16_t buffer;  ///< HBM: which buffer; 0 in shared memory
   const void* pc;   ///< return address in the kernel's code
   Block* home;      ///< shared: whose memory it is (another block's, inside a cluster)
+  bool lsu = true;  ///< false: a copy engine (TMA) moves it, no warp's request
 };
 
 // --- device memory: one window of address space, so "is this HBM?" is a subtract and a compare ----
@@ -52,6 +53,7 @@ extern uint8_t* hbm_written;
 
 /// Classifies, checks the bounds, counts, and tells the observers. `pc` names the source line.
 /// Used by the compiler's hooks and by instructions that touch memory on a kernel's behalf.
-void access(const void* p, unsigned size, Kind kind, const void* pc);
+/// `lsu` is false for what a copy engine does: bytes of any number, no request of a warp.
+void access(const void* p, unsigned size, Kind kind, const void* pc, bool lsu = true);
 
 }  // namespace sim

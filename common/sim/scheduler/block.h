@@ -155,6 +155,12 @@ Block& block_of_rank(unsigned rank);
 /// The same shared-memory location in another block of the cluster (PTX mapa).
 void* map_shared_rank(const void* p, unsigned rank);
 
+// --- what the scheduler tells instructions ------------------------------------------------------------
+
+/// A thread of the current block, one of a cluster, has returned: it counts as arrived at the
+/// cluster's barrier.
+void cluster_thread_returned();
+
 // --- words for messages ------------------------------------------------------------------------------------
 
 std::string here();                                  ///< "kernel f, block (1,0,0), thread (5,0,0)"

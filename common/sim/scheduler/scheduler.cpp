@@ -91,7 +91,9 @@ fiber run_threads(fiber&& from) {
     b.launch->call(b.launch->closure);
     Thread& me = *b.current;
     me.state = State::done;
-    if (--b.live == 0) {
+    --b.live;
+    if (b.cluster) cluster_thread_returned();
+    if (b.live == 0) {
       leave_warp_of(b, &me);
       b.previous = b.current;
       b.current = nullptr;
@@ -143,6 +145,7 @@ void place_block(Block& b, uint64_t linear) {
   b.live = b.nthreads;
   b.current = b.previous = nullptr;
   b.deferred.clear();
+  b.async.reset();
   for (auto& o : b.observers) o->begin_block(b);
 }
 

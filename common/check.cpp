@@ -1,0 +1,204 @@
+#include "common/check.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+#include <functional>
+
+namespace fa {
+namespace {
+
+// The floor: what fp32 arithmetic alone may do to a value whose terms have the size `scale`, when
+// the baseline's own error happens to be zero in that row. A score of size s is off by about
+// s * 2^-24, whatever the order of its sum; exp() turns that into a relative error of P. Four
+// roundings of that size cover the score, its scaling, the exponential and its hardware
+// approximation. FLT_MIN lets results flush to zero below the normal numbers.
+double floor_of(double scale) { return 4 * 0x1p-24 * scale + FLT_MIN; }
+
+constexpr double kForwardFactor = 2;
+constexpr double kGradientFactor = 3;
+
+/// One tensor, as rows of `width` elements.
+struct Tensor {
+  const char* name;
+  const std::vector<float>& values;
+  size_t width;
+  size_t length;    ///< rows of a head
+  size_t heads;     ///< of a batch entry
+  const char* row;  ///< what a row is called: "row" or "key"
+  size_t rows() const { return values.size() / width; }
+
+  /// "O[b=0, h=1, row=37, feature=5]"
+  std::string element(size_t i) const {
+    const size_t r = i / width;
+    const size_t bh = r / length;
+    std::string text =
+        fmt::format("{}[b={}, h={}, {}={}", name, bh / heads, bh % heads, row, r % length);
+    if (width > 1) text += fmt::format(", feature={}", i % width);
+    return text + "]";
+  }
+};
+
+/// The rows of a tensor that are compared, and what they are compared with.
+struct Expected {
+  std::vector<size_t> rows;             ///< of the tensor
+  const std::vector<double>& want;      ///< [rows, width], fp64
+  const std::vector<double>& baseline;  ///< [rows, width]
+  double factor;
+  std::function<double(size_t)> floor;  ///< of rows[i]
+};
+
+double distance(double a, double b) { return a == b ? 0 : std::abs(a - b); }  // -inf equals -inf
+
+/// Looks at every element for what is wrong whatever the reference says. Empty: nothing is.
+std::string find_impossible(const Problem& p, const Tensor& t) {
+  size_t unwritten = 0, first = 0;
+  for (size_t i = t.values.size(); i-- > 0;) {
+    if (never_written(t.values[i])) {
+      ++unwritten;
+      first = i;
+    }
+  }
+  if (unwritten > 0) {
+    return fmt::format("{} of {} elements of {} were never written, first {}", unwritten,
+                       t.values.size(), t.name, t.element(first));
+  }
+  for (size_t i = 0; i < t.values.size(); ++i) {
+    const float value = t.values[i];
+    if (std::isfinite(value)) continue;
+    const bool masked_row =
+        t.name == std::string("LSE") && p.visible(static_cast<int>(i % t.length)) == 0;
+    if (!masked_row || !(value < 0)) {
+      return fmt::format("{} is {}{}", t.element(i), value,
+                         masked_row ? ", expected -inf for a fully masked row" : "");
+    }
+  }
+  return "";
+}
+
+TensorCheck compare(const Problem& p, const Tensor& t, const Expected& e) {
+  TensorCheck result;
+  result.tensor = t.name;
+  result.rows_checked = e.rows.size();
+  double squares = 0, worst = -1;
+  size_t worst_element = 0;
+  for (size_t i = 0; i < e.rows.size(); ++i) {
+    const double* want = &e.want[i * t.width];
+    const double* baseline = &e.baseline[i * t.width];
+    const float* got = &t.values[e.rows[i] * t.width];
+    double baseline_err = 0, err = 0;
+    size_t x_worst = 0;
+    for (size_t x = 0; x < t.width; ++x) {
+      baseline_err = std::max(baseline_err, distance(baseline[x], want[x]));
+      const double e_x = distance(got[x], want[x]);
+      squares += e_x * e_x;
+      if (!(e_x <= err)) {  // a NaN is worse than anything
+        err = e_x;
+        x_worst = x;
+      }
+    }
+    result.baseline_err = std::max(result.baseline_err, baseline_err);
+    if (!(err <= result.max_abs_err)) result.max_abs_err = err;
+    const double bound = e.factor * baseline_err + e.floor(i);
+    const double used = std::isnan(err) ? INFINITY : err / bound;
+    if (used > worst) {
+      worst = used;
+      worst_element = i * t.width + x_worst;
+      result.bound = bound;
+    }
+  }
+  result.rmse = std::sqrt(squares / static_cast<double>(e.rows.size() * t.width));
+  result.message = find_impossible(p, t);
+  if (!result.message.empty()) result.max_abs_err = NAN;
+  if (result.message.empty() && worst > 1) {
+    const size_t element = e.rows[worst_element / t.width] * t.width + worst_element % t.width;
+    const double want = e.want[worst_element];
+    result.message =
+        fmt::format("{} is {:.7g}, expected {:.7g}: error {:.2e}, bound {:.2e}", t.element(element),
+                    t.values[element], want, distance(t.values[element], want), result.bound);
+  }
+  result.ok = result.message.empty();
+  return result;
+}
+
+void require_size(const char* name, size_t size, size_t expected) {
+  if (size != expected) {
+    throw std::invalid_argument(
+        fmt::format("check: {} has {} elements instead of {}", name, size, expected));
+  }
+}
+
+void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample,
+                   CheckResult& result) {
+  const ReferenceForward want = attention_fp64(p, in, sample);
+  const ReferenceForward baseline = attention_unfused(p, in, sample);
+  require_size("O", out.O.size(), p.q_size());
+  const Tensor O{
+      "O",  out.O, static_cast<size_t>(p.d), static_cast<size_t>(p.N), static_cast<size_t>(p.H),
+      "row"};
+  result.tensors.push_back(
+      compare(p, O, {sample.rows, want.O, baseline.O, kForwardFactor, [&](size_t i) {
+                       return floor_of((1 + want.score_bound[i]) * want.sum_PV[i]);
+                     }}));
+  if (out.LSE.empty()) return;
+  require_size("LSE", out.LSE.size(), p.rows());
+  const Tensor LSE{"LSE", out.LSE, 1, static_cast<size_t>(p.N), static_cast<size_t>(p.H), "row"};
+  result.tensors.push_back(
+      compare(p, LSE, {sample.rows, want.LSE, baseline.LSE, kForwardFactor, [&](size_t i) {
+                         const double lse = std::isfinite(want.LSE[i]) ? std::abs(want.LSE[i]) : 0;
+                         return floor_of(1 + want.score_bound[i] + lse);
+                       }}));
+}
+
+void check_backward(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample,
+                    CheckResult& result) {
+  require_size("dQ", out.dQ.size(), p.q_size());
+  require_size("dK", out.dK.size(), p.kv_size());
+  require_size("dV", out.dV.size(), p.kv_size());
+  const ReferenceBackward want = attention_backward_fp64(p, in, sample);
+  const ReferenceBackward baseline = attention_backward_unfused(p, in, sample);
+  const size_t N = p.N, Nk = p.Nk, d = p.d, group = p.H / p.Hkv;
+
+  std::vector<size_t> query_rows, key_rows;
+  for (const size_t kv_head : sample.heads) {
+    const size_t first = kv_head / p.Hkv * p.H + kv_head % p.Hkv * group;  // query head
+    for (size_t r = 0; r < group * N; ++r) query_rows.push_back(first * N + r);
+    for (size_t c = 0; c < Nk; ++c) key_rows.push_back(kv_head * Nk + c);
+  }
+  auto floor = [](const std::vector<double>& scale) {
+    return [&scale](size_t i) { return floor_of(scale[i]); };
+  };
+  const auto H = static_cast<size_t>(p.H), Hkv = static_cast<size_t>(p.Hkv);
+  result.tensors.push_back(
+      compare(p, {"dQ", out.dQ, d, N, H, "row"},
+              {query_rows, want.dQ, baseline.dQ, kGradientFactor, floor(want.dQ_scale)}));
+  result.tensors.push_back(
+      compare(p, {"dK", out.dK, d, Nk, Hkv, "key"},
+              {key_rows, want.dK, baseline.dK, kGradientFactor, floor(want.dK_scale)}));
+  result.tensors.push_back(
+      compare(p, {"dV", out.dV, d, Nk, Hkv, "key"},
+              {key_rows, want.dV, baseline.dV, kGradientFactor, floor(want.dV_scale)}));
+}
+
+}  // namespace
+
+bool CheckResult::ok() const {
+  return damage.empty() && !tensors.empty() &&
+         std::all_of(tensors.begin(), tensors.end(), [](const TensorCheck& t) { return t.ok; });
+}
+
+CheckResult check(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample) {
+  CheckResult result;
+  result.damage = out.damage;
+  result.complete = sample.rows.size() == p.rows();
+  check_forward(p, in, out, sample, result);
+  if (!out.dQ.empty()) {
+    result.complete = result.complete && sample.heads.size() == p.kv_heads();
+    check_backward(p, in, out, sample, result);
+  }
+  return result;
+}
+
+}  // namespace fa

@@ -1,0 +1,68 @@
+// common/backend.h for a GPU: the device. count() is in counters.cpp, time_gpu() in timer.cpp,
+// measured_roofs() in roofs.cu.
+#include "common/backend.h"
+
+#include <fmt/format.h>
+
+#include <cstdlib>
+
+#include "common/cuda.h"
+#include "common/gpu/l2_sweep.h"
+#include "common/problem.h"
+
+namespace fa {
+
+namespace {
+
+/// Does a GPU of `arch` (90 for sm_90) run code for "sm_90a" (that architecture alone) or "sm_80"
+/// (that one and newer)?
+bool runs(int arch, const std::string& needs) {
+  const int needed = std::atoi(needs.c_str() + 3);  // behind "sm_"
+  return needs.back() == 'a' ? arch == needed : arch >= needed;
+}
+
+}  // namespace
+
+Device open_device(const std::string& step_id, const std::string& needs) {
+  const std::string instead = ": run build/sim/steps/" + step_id + " in the simulator instead";
+  int devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&devices);
+  if (status == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    if (driver != 0) {
+      throw ResourceError(fmt::format(
+          "the NVIDIA driver knows CUDA {}.{}, this program was built with {}.{}: update the "
+          "driver, "
+          "or build with an older toolkit",
+          driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10));
+    }
+  }
+  if (status != cudaSuccess || devices == 0) throw ResourceError("no GPU found" + instead);
+
+  cudaDeviceProp properties;
+  if (cudaSetDevice(0) != cudaSuccess || cudaGetDeviceProperties(&properties, 0) != cudaSuccess) {
+    throw ResourceError(fmt::format("the GPU does not answer ({}){}",
+                                    cudaGetErrorString(cudaGetLastError()), instead));
+  }
+  const int arch = 10 * properties.major + properties.minor;
+  if (!needs.empty() && !runs(arch, needs)) {
+    throw ResourceError(fmt::format("needs {}; this is sm_{}{}", needs, arch, instead));
+  }
+  if (!gpu::built_for_this_gpu()) {
+    throw ResourceError(fmt::format(
+        "built for other GPUs than this sm_{}: configure again (cmake --preset gpu --fresh)",
+        arch));
+  }
+  return {"gpu", properties.name, fmt::format("sm_{}", arch)};
+}
+
+size_t free_device_bytes() {
+  size_t free = 0, total = 0;
+  cuda_check(cudaMemGetInfo(&free, &total));
+  return free;
+}
+
+void name_device_memory(const void*, const std::string&) {}
+
+}  // namespace fa

@@ -1,0 +1,137 @@
+#include <cmath>
+
+#include "common/backend.h"
+#include "common/cuda.h"
+#include "common/gpu/l2_sweep.h"
+#include "common/gpu/range_profiler.h"
+#include "common/gpu/under_tool.h"
+#include "common/problem.h"
+
+namespace fa {
+
+namespace {
+
+using Values = std::map<std::string, double>;
+
+// Names as in `ncu --query-metrics`. Paths are kept apart: LSU (ordinary loads and stores), LDGSTS
+// (cp.async), RED (atomics without a result), ATOM (with one) and TMA.
+#define LSU_GLOBAL(what, op) "l1tex__t_" what "_pipe_lsu_mem_global_op_" op ".sum"
+
+const std::vector<std::string> kStepMetrics = {
+    LSU_GLOBAL("requests", "ld"),
+    LSU_GLOBAL("requests", "st"),
+    LSU_GLOBAL("requests", "red"),
+    LSU_GLOBAL("requests", "atom"),
+    LSU_GLOBAL("sectors", "ld"),
+    LSU_GLOBAL("sectors", "st"),
+    LSU_GLOBAL("sectors", "red"),
+    LSU_GLOBAL("sectors", "atom"),
+    LSU_GLOBAL("requests", "ldgsts_cache_access"),  // from Hopper on, and only without .cg
+    LSU_GLOBAL("sectors", "ldgsts_cache_access"),
+    "smsp__inst_executed_op_ldgsts_pred_on_any.sum",
+    "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum",
+    "l1tex__m_l1tex2xbar_write_bytes_mem_global_op_tma_st.sum",
+    "l1tex__m_l1tex2xbar_write_bytes_mem_global_op_tma_red.sum",
+    "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
+    "lts__t_bytes.sum",
+    "gpu__time_duration.sum",
+    "dram__bytes_read.sum",
+    "dram__bytes_op_read.sum",  // its name on consumer Blackwell
+};
+const std::vector<std::string> kDramWrite = {"dram__bytes_write.sum", "dram__bytes_op_write.sum"};
+
+/// The first of `names` that this chip has.
+std::optional<uint64_t> find(const Values& values, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const auto it = values.find(name);
+    if (it != values.end()) return static_cast<uint64_t>(std::llround(it->second));
+  }
+  return std::nullopt;
+}
+
+uint64_t find_or_0(const Values& values, const char* name) {
+  return find(values, {name}).value_or(0);
+}
+
+std::optional<Ops> requests_of(const Values& v) {
+  if (!v.count(LSU_GLOBAL("requests", "ld"))) return std::nullopt;
+  return Ops{
+      find_or_0(v, LSU_GLOBAL("requests", "ld")) +
+          find_or_0(v, "smsp__inst_executed_op_ldgsts_pred_on_any.sum"),
+      find_or_0(v, LSU_GLOBAL("requests", "st")),
+      find_or_0(v, LSU_GLOBAL("requests", "red")) + find_or_0(v, LSU_GLOBAL("requests", "atom"))};
+}
+
+/// Nothing when a part of the loads is invisible: cp.async.cg bypasses the L1, where sectors are
+/// counted.
+std::optional<Ops> sectors_of(const Values& v) {
+  if (!v.count(LSU_GLOBAL("sectors", "ld"))) return std::nullopt;
+  if (find_or_0(v, "smsp__inst_executed_op_ldgsts_pred_on_any.sum") >
+      find_or_0(v, LSU_GLOBAL("requests", "ldgsts_cache_access"))) {
+    return std::nullopt;
+  }
+  return Ops{
+      find_or_0(v, LSU_GLOBAL("sectors", "ld")) +
+          find_or_0(v, LSU_GLOBAL("sectors", "ldgsts_cache_access")),
+      find_or_0(v, LSU_GLOBAL("sectors", "st")),
+      find_or_0(v, LSU_GLOBAL("sectors", "red")) + find_or_0(v, LSU_GLOBAL("sectors", "atom"))};
+}
+
+void add_note(Counts& counts, const std::string& sentence) {
+  counts.note += (counts.note.empty() ? "" : "; ") + sentence;
+}
+
+void measure(const std::function<void()>& run, Counts& counts) {
+  gpu::RangeProfiler profiler;
+  const gpu::L2Sweep l2_sweep;
+  const auto sweep = [&] { l2_sweep(); };
+
+  // Everything but the DRAM writes: a range that holds only the step, after a sweep.
+  Values v = profiler.measure(kStepMetrics, sweep, run);
+  // A step's results are still dirty in the L2 when it ends, so its DRAM writes show only when
+  // something pushes them out: step and sweep, minus the sweep alone.
+  const auto step_and_sweep = [&] {
+    run();
+    sweep();
+  };
+  const auto with_step = find(profiler.measure(kDramWrite, sweep, step_and_sweep), kDramWrite);
+  const auto alone = find(profiler.measure(kDramWrite, sweep, sweep), kDramWrite);
+
+  const auto read = find(v, {"dram__bytes_read.sum", "dram__bytes_op_read.sum"});
+  if (read && with_step && alone) {
+    counts.hbm = Bytes{*read, *with_step > *alone ? *with_step - *alone : 0, 0};
+  } else {
+    add_note(counts, "this chip has no DRAM counters");
+  }
+  counts.requests = requests_of(v);
+  counts.sectors = sectors_of(v);
+  if (!counts.requests) add_note(counts, "this chip has no counters of global requests");
+  if (counts.requests && !counts.sectors) {
+    add_note(counts, "no sectors: cp.async bypasses the L1, where they are counted");
+  }
+  for (const auto& [name, value] : v) counts.metrics[name] = static_cast<uint64_t>(value + 0.5);
+}
+
+}  // namespace
+
+Counts count(const std::function<void()>& run, const CountOptions&) {
+  Counts counts;
+  counts.source = "measured";
+  try {
+    if (gpu::under_tool()) {
+      throw gpu::NoCounters("no hardware counters while another tool watches this program");
+    }
+    measure(run, counts);
+  } catch (const gpu::NoCounters& e) {
+    counts.note = e.what();
+    run();                            // the caller relies on one run having happened
+  } catch (const ResourceError& e) {  // no room for the sweep
+    counts.note = std::string("no hardware counters: ") + e.what();
+    run();
+  }
+  cuda_check(cudaDeviceSynchronize());
+  return counts;
+}
+
+}  // namespace fa

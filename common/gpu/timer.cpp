@@ -1,0 +1,86 @@
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "common/backend.h"
+#include "common/cuda.h"
+#include "common/gpu/l2_sweep.h"
+#include "common/gpu/under_tool.h"
+#include "common/problem.h"
+
+namespace fa {
+
+namespace {
+
+class Event {
+ public:
+  Event() { cuda_check(cudaEventCreate(&event_)); }
+  ~Event() { cudaEventDestroy(event_); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record() { cuda_check(cudaEventRecord(event_)); }
+  /// Waits for this event.
+  double ms_since(const Event& start) const {
+    cuda_check(cudaEventSynchronize(event_));
+    float ms = 0;
+    cuda_check(cudaEventElapsedTime(&ms, start.event_, event_));
+    return ms;
+  }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+/// Runs until three batches in a row agree within 1%: an idle GPU clocks low and takes a while to
+/// rise, and a busy one may fall again to keep to its power.
+void warm_up(const std::function<void()>& run) {
+  constexpr double kAtLeastMs = 100, kAtMostMs = 1000, kBatchMs = 20;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto elapsed_ms = [&] {
+    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
+        .count();
+  };
+  Event start, stop;
+  std::array<double, 3> last{};  // ms of one run, the newest first
+  int runs = 1;
+  for (bool steady = false; !steady && elapsed_ms() < kAtMostMs;) {
+    start.record();
+    for (int i = 0; i < runs; ++i) run();
+    stop.record();
+    last = {stop.ms_since(start) / runs, last[0], last[1]};
+    const auto [least, most] = std::minmax_element(last.begin(), last.end());
+    steady = elapsed_ms() > kAtLeastMs && *least > 0 && *most <= 1.01 * *least;
+    runs = static_cast<int>(std::clamp(kBatchMs / std::max(last[0], 1e-3), 1.0, 500.0));
+  }
+}
+
+}  // namespace
+
+// The callable always gets the same tensors. The sweep, not a rotation of inputs, is what keeps a run
+// from finding its operands in the L2; it also gives the host time to queue the step's launches, so
+// the events see the GPU's time and not the host's.
+std::optional<Timing> time_gpu(const std::function<void()>& run, int iters) {
+  if (iters < 1) throw UsageError("timing needs at least one run");
+  if (gpu::under_tool()) return std::nullopt;
+  const gpu::L2Sweep sweep;
+  warm_up(run);
+
+  std::vector<Event> start(iters), stop(iters);
+  for (int i = 0; i < iters; ++i) {
+    sweep();
+    start[i].record();
+    run();
+    stop[i].record();
+  }
+  std::vector<double> ms(iters);
+  for (int i = 0; i < iters; ++i) ms[i] = stop[i].ms_since(start[i]);
+  cuda_check(cudaDeviceSynchronize());
+
+  std::sort(ms.begin(), ms.end());
+  const auto quantile = [&](double q) { return ms[std::lround(q * (iters - 1))]; };
+  return Timing{quantile(0.5), quantile(0.1), quantile(0.9), iters};
+}
+
+}  // namespace fa

@@ -1,0 +1,40 @@
+/// \file
+/// A loop over all cores, for the host code that a learner waits for: references and inputs.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace fa {
+
+/// Calls work(i) once for each i in [0, n). Each thread makes its own `work` with make_worker(), so
+/// that a worker can keep buffers from one i to the next. Every thread takes the next i that is
+/// left, in order. The first exception is rethrown here.
+template <class MakeWorker>
+void parallel_for(size_t n, const MakeWorker& make_worker) {
+  std::atomic<size_t> next = 0;
+  std::exception_ptr failure;
+  std::mutex failure_mutex;
+  auto loop = [&] {
+    try {
+      auto work = make_worker();
+      for (size_t i; (i = next++) < n;) work(i);
+    } catch (...) {
+      const std::lock_guard lock(failure_mutex);
+      if (!failure) failure = std::current_exception();
+      next = n;
+    }
+  };
+  const size_t threads = std::min<size_t>(n, std::max(1u, std::thread::hardware_concurrency()));
+  std::vector<std::thread> others;
+  for (size_t t = 1; t < threads; ++t) others.emplace_back(loop);
+  loop();
+  for (std::thread& t : others) t.join();
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace fa

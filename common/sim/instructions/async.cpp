@@ -1,0 +1,41 @@
+#include "common/sim/instructions/async.h"
+
+#include <cstring>
+
+namespace sim {
+
+AsyncState& async_of(Block& b) {
+  if (!b.async) {
+    b.async = std::make_shared<AsyncState>();
+    b.async->copies.resize(b.nthreads);
+    b.async->stores.resize(b.nthreads);
+    b.async->cluster_phase.resize(b.nthreads);
+  }
+  return *b.async;
+}
+
+Block* home_of(const void* p) {
+  for (unsigned rank = 0; rank < cluster_size(); ++rank) {
+    Block& b = block_of_rank(rank);
+    if (reinterpret_cast<uintptr_t>(p) - b.shared_base < b.shared_size) return &b;
+  }
+  return nullptr;
+}
+
+void need_own_shared(const char* what, const void* p, size_t bytes, size_t alignment,
+                     const Where& where) {
+  const uintptr_t offset = reinterpret_cast<uintptr_t>(p) - self->shared_base;
+  if (offset >= self->shared_size || bytes > self->shared_size - offset) {
+    fail(here() + ": the operand of " + what + " at " + at(where) +
+         " is not in the block's shared memory");
+  }
+  if (reinterpret_cast<uintptr_t>(p) % alignment != 0) {
+    fail(here() + ": the shared-memory operand of " + what + " at " + at(where) + " (" +
+         shared_name(*self, offset) + ") is not aligned to " + std::to_string(alignment) +
+         " bytes");
+  }
+}
+
+void async_write_shared(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
+
+}  // namespace sim

@@ -1,0 +1,108 @@
+/// \file
+/// What a block has in flight: copies, mbarriers, wgmma groups. Private to instructions/.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/sim/instructions/instructions.h"
+#include "common/sim/scheduler/block.h"
+
+namespace sim {
+
+/// Operations issued, and those already committed to groups, oldest group first.
+template <class T>
+struct Groups {
+  std::vector<T> open;
+  std::vector<std::vector<T>> committed;
+
+  void commit() {
+    committed.push_back(std::move(open));
+    open.clear();
+  }
+  /// Performs the oldest groups until `pending` are left.
+  template <class F>
+  void wait(size_t pending, F&& perform) {
+    while (committed.size() > pending) {
+      for (T& operation : committed.front()) perform(operation);
+      committed.erase(committed.begin());
+    }
+  }
+};
+
+/// One cp.async.
+struct AsyncCopy {
+  void* to;
+  const void* from;
+  uint32_t bytes, from_bytes;
+  const void* pc;
+};
+
+/// One bulk store or reduction. Done at its wait, or at the end of the block.
+struct BulkStore {
+  std::function<void()> perform;
+  bool done = false;
+};
+
+/// The state of an mbarrier. The 8 bytes in shared memory hold a copy, so that a kernel that writes
+/// over them is found.
+struct Mbarrier {
+  uint32_t phase = 0;  ///< number of completed phases
+  int expected = 0;    ///< arrivals a phase
+  int pending = 0;     ///< arrivals still missing
+  int64_t tx = 0;      ///< bytes still missing; negative while copies are ahead of expect_tx
+  std::vector<std::pair<Block*, unsigned>> waiters;
+};
+
+/// One wgmma of all 128 threads. Threads run ahead of each other, so the k-th one that a thread
+/// issues belongs to the k-th one of the others.
+struct WgmmaEvent {
+  bool commit = false;  ///< commit_group instead of a product
+  Wgmma product{};
+  Where where;
+  float* d[128] = {};
+  std::vector<uint32_t> a_registers;  ///< [128][4], as they were at issue
+};
+
+struct Warpgroup {
+  std::vector<std::unique_ptr<WgmmaEvent>> events;  ///< since the last wait
+  unsigned issued[128] = {};                        ///< events of each thread
+  bool fenced[128] = {};                            ///< wgmma.fence since the last wait
+  Groups<std::unique_ptr<WgmmaEvent>> groups;
+  Barrier wait;
+};
+
+/// barrier.cluster. Lives in the block of rank 0.
+struct ClusterBarrier {
+  uint32_t phase = 0;
+  unsigned arrived = 0;
+  std::vector<std::pair<Block*, unsigned>> waiters;
+};
+
+struct AsyncState {
+  std::vector<Groups<AsyncCopy>> copies;                   ///< by thread
+  std::vector<Groups<std::shared_ptr<BulkStore>>> stores;  ///< by thread
+  std::unordered_map<const void*, Mbarrier> mbarriers;
+  Warpgroup warpgroups[8];
+  ClusterBarrier cluster_barrier;
+  std::vector<uint32_t> cluster_phase;  ///< by thread: the phase it arrived in, plus one
+};
+
+/// The state of a block, made at its first use; place_block() forgets the one of the block before.
+AsyncState& async_of(Block&);
+
+/// Whose shared memory holds p: this block's or another's of the cluster; null: nobody's.
+Block* home_of(const void* p);
+/// Finding unless [p, p + bytes) is shared memory of this block, aligned to `alignment`.
+void need_own_shared(const char* what, const void* p, size_t bytes, size_t alignment, const Where&);
+
+/// Every asynchronous write to shared memory (TMA) passes here.
+void async_write_shared(void* to, const void* from, size_t bytes);
+/// `bytes` of a copy have landed: mbarrier complete_tx.
+void mbarrier_complete_tx(Block& home, uint64_t* bar, int64_t bytes);
+/// Finding unless `bar` is an initialised mbarrier of this block.
+void need_mbarrier(uint64_t* bar, const char* what, const Where&);
+
+}  // namespace sim

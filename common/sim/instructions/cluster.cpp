@@ -1,0 +1,60 @@
+// Clusters: the barrier of all their threads. block_of_rank() and map_shared_rank() are scheduler/.
+#include "common/sim/instructions/async.h"
+
+namespace sim {
+
+namespace {
+
+ClusterBarrier& barrier() { return async_of(block_of_rank(0)).cluster_barrier; }
+uint32_t& my_phase() { return async_of(*self).cluster_phase[self->current->id]; }
+
+// Threads that have returned count as arrived.
+unsigned live_threads() {
+  unsigned n = 0;
+  for (unsigned rank = 0; rank < cluster_size(); ++rank) n += block_of_rank(rank).live;
+  return n;
+}
+
+void complete(ClusterBarrier& c) {
+  ++c.phase;
+  c.arrived = 0;
+  for (auto [block, thread] : c.waiters) wake(*block, thread);
+  c.waiters.clear();
+  for (unsigned rank = 0; rank < cluster_size(); ++rank) {
+    Block& b = block_of_rank(rank);
+    for (auto& o : b.observers) o->barrier(b, b.member, b.member);
+  }
+}
+
+}  // namespace
+
+void cluster_thread_returned() {
+  ClusterBarrier& c = barrier();
+  if (c.arrived > 0 && c.arrived == live_threads()) complete(c);
+}
+
+void cluster_arrive(Where where) {
+  ClusterBarrier& c = barrier();
+  if (my_phase() != 0) {
+    fail(here() + ": barrier.cluster.arrive at " + at(where) +
+         " for the second time without a barrier.cluster.wait");
+  }
+  my_phase() = c.phase + 1;
+  if (++c.arrived == live_threads()) complete(c);
+}
+
+void cluster_wait(Where where) {
+  ClusterBarrier& c = barrier();
+  if (my_phase() == 0) {
+    fail(here() + ": barrier.cluster.wait at " + at(where) + " without a barrier.cluster.arrive");
+  }
+  while (c.phase < my_phase()) {
+    c.waiters.emplace_back(self, self->current->id);
+    wait_here("barrier.cluster.wait", where);
+  }
+  my_phase() = 0;
+}
+
+unsigned cluster_rank() { return self->rank; }
+
+}  // namespace sim

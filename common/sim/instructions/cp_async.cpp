@@ -1,0 +1,45 @@
+// cp.async: a thread's own copies from device to shared memory, performed at its wait.
+#include <cstring>
+
+#include "common/sim/instructions/async.h"
+
+namespace sim {
+
+namespace {
+
+Groups<AsyncCopy>& my_copies() { return async_of(*self).copies[self->current->id]; }
+
+void perform(const AsyncCopy& copy) {
+  access(copy.to, copy.bytes, Kind::store, copy.pc);
+  std::memcpy(copy.to, copy.from, copy.from_bytes);
+  std::memset(static_cast<char*>(copy.to) + copy.from_bytes, 0, copy.bytes - copy.from_bytes);
+}
+
+}  // namespace
+
+void cp_async(void* to, const void* from, int bytes, int from_bytes, Where where) {
+  const void* pc = __builtin_return_address(0);
+  need_own_shared("cp.async", to, bytes, bytes, where);
+  if (reinterpret_cast<uintptr_t>(from) % bytes != 0) {
+    fail(here() + ": the source of cp.async at " + at(where) + " is not aligned to " +
+         std::to_string(bytes) + " bytes");
+  }
+  if (from_bytes < 0 || from_bytes > bytes) {
+    fail(here() + ": cp.async at " + at(where) + " takes " + std::to_string(from_bytes) + " of " +
+         std::to_string(bytes) + " bytes from its source");
+  }
+  if (from_bytes > 0) access(from, from_bytes, Kind::load, pc);
+  my_copies().open.push_back({to, from, static_cast<uint32_t>(bytes),
+                              static_cast<uint32_t>(from_bytes), pc});
+}
+
+void cp_async_commit() { my_copies().commit(); }
+
+void cp_async_wait(int pending_groups) { my_copies().wait(pending_groups, perform); }
+
+void cp_async_wait_all() {
+  my_copies().commit();
+  my_copies().wait(0, perform);
+}
+
+}  // namespace sim

@@ -1,0 +1,97 @@
+/// \file
+/// The instructions behind common/ptx/. Each function is one PTX instruction for the current CUDA
+/// thread; what it means stands at its wrapper there. `Where` is the kernel's line, for messages.
+///
+/// Whatever the hardware does asynchronously happens here as late as the kernel's waits allow, so a
+/// missing wait gives a wrong answer on a laptop too.
+#pragma once
+
+#include <cstdint>
+
+#include "common/sim/cuda_vocabulary.h"
+
+namespace fa {
+enum class Swizzle : int;
+}
+
+namespace sim {
+
+// --- mma.cpp: fragments ------------------------------------------------------------------------------
+
+void ldmatrix(uint32_t* registers, int matrices, bool trans, const void* row, Where);
+void stmatrix(const uint32_t* registers, int matrices, bool trans, void* row, Where);
+void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where);
+
+// --- cp_async.cpp -------------------------------------------------------------------------------------
+
+/// The last `bytes - from_bytes` bytes become zero.
+void cp_async(void* to, const void* from, int bytes, int from_bytes, Where);
+void cp_async_commit();
+void cp_async_wait(int pending_groups);
+void cp_async_wait_all();
+
+// --- mbarrier.cpp -------------------------------------------------------------------------------------
+
+void mbarrier_init(uint64_t* bar, int count, Where);
+void mbarrier_inval(uint64_t* bar, Where);
+/// `bytes` > 0: arrive.expect_tx. `bar` may be another block's.
+void mbarrier_arrive(uint64_t* bar, int bytes, Where);
+void mbarrier_expect_tx(uint64_t* bar, int bytes, Where);
+void mbarrier_wait(uint64_t* bar, int parity, Where);
+
+// --- tma.cpp --------------------------------------------------------------------------------------------
+
+enum class Element : int { u8, bf16, f32 };
+constexpr int kMaxRank = 5;
+
+/// What cuTensorMapEncodeTiled packs into 128 bytes. Index 0 is the innermost dimension.
+struct TensorMap {
+  void* base;
+  Element element;
+  int element_bytes;
+  int rank;
+  fa::Swizzle swizzle;
+  uint64_t size[kMaxRank];    ///< elements
+  uint64_t stride[kMaxRank];  ///< bytes; [0] is one element
+  uint32_t box[kMaxRank];     ///< elements
+};
+
+/// `at`: `rank` coordinates. `blocks`: bit r = the block of rank r receives the box and the signal;
+/// 0 = this block alone.
+void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar, unsigned blocks,
+              Where);
+void tma_store(const TensorMap*, const int* at, int rank, const void* from, bool add, Where);
+void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where);
+void bulk_store(void* to, const void* from, int bytes, Where);
+void bulk_add(float* to, const float* from, int bytes, Where);
+void bulk_commit();
+void bulk_wait(int pending_groups);
+
+// --- wgmma.cpp ------------------------------------------------------------------------------------------
+
+/// One wgmma.mma_async of m64nNk16.
+struct Wgmma {
+  int n = 0;
+  uint64_t a = 0;                         ///< descriptor, when A lies in shared memory
+  const uint32_t* a_registers = nullptr;  ///< [4], when it does not
+  uint64_t b = 0;                         ///< descriptor
+  bool a_mn_major = false;
+  bool b_mn_major = false;
+  bool accumulate = true;  ///< false: D = A B
+};
+uint64_t wgmma_descriptor(const void* tile, fa::Swizzle, int leading_bytes, int stride_bytes,
+                          Where);
+void wgmma(float* d, const Wgmma&, Where);
+void wgmma_fence();
+void wgmma_commit();
+void wgmma_wait(int pending_groups, Where);
+
+// --- cluster.cpp ------------------------------------------------------------------------------------------
+
+void cluster_arrive(Where);
+void cluster_wait(Where);
+unsigned cluster_rank();
+unsigned cluster_size();
+void* map_shared_rank(const void* p, unsigned rank);
+
+}  // namespace sim

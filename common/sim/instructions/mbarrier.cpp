@@ -1,0 +1,134 @@
+// mbarrier: a phase completes when all its arrivals have come and all its bytes have landed.
+#include <cstring>
+
+#include "common/sim/instructions/async.h"
+
+namespace sim {
+
+namespace {
+
+constexpr int kMaxCount = (1 << 20) - 1;
+
+// The copy of the state that lies in the kernel's own 8 bytes.
+uint64_t packed(const Mbarrier& m) {
+  return (static_cast<uint64_t>(m.phase & 1) << 63) | (static_cast<uint64_t>(m.expected) << 42) |
+         (static_cast<uint64_t>(m.pending) << 21) | (static_cast<uint64_t>(m.tx) & 0x1fffff);
+}
+
+void store(uint64_t* bar, const Mbarrier& m) { *bar = packed(m); }
+
+// Completes the phase when nothing is missing.
+void settle(uint64_t* bar, Mbarrier& m) {
+  if (m.pending == 0 && m.tx == 0) {
+    ++m.phase;
+    m.pending = m.expected;
+    for (auto [block, thread] : m.waiters) wake(*block, thread);
+    m.waiters.clear();
+  }
+  store(bar, m);
+}
+
+std::string name_of(const Block& home, const void* bar) {
+  return shared_name(home, reinterpret_cast<uintptr_t>(bar) - home.shared_base);
+}
+
+// The initialised mbarrier at `bar`, wherever in the cluster it is.
+Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
+  Block* home = home_of(bar);
+  if (!home) fail(here() + ": " + what + " at " + at(where) + " of an mbarrier outside shared memory");
+  auto& all = async_of(*home).mbarriers;
+  const auto found = all.find(bar);
+  if (found == all.end()) {
+    fail(here() + ": " + what + " at " + at(where) + ", but nobody has initialised the mbarrier (" +
+         name_of(*home, bar) + ")");
+  }
+  if (*bar != packed(found->second)) {
+    fail(here() + ": " + what + " at " + at(where) + ", but something has overwritten the mbarrier (" +
+         name_of(*home, bar) + ")");
+  }
+  return found->second;
+}
+
+void need_bytes(int bytes, const char* what, const Where& where) {
+  if (bytes < 0 || bytes > kMaxCount) {
+    fail(here() + ": " + what + " at " + at(where) + " of " + std::to_string(bytes) +
+         " bytes; 0 to " + std::to_string(kMaxCount) + " are possible");
+  }
+}
+
+}  // namespace
+
+void mbarrier_init(uint64_t* bar, int count, Where where) {
+  need_own_shared("mbarrier.init", bar, sizeof *bar, alignof(uint64_t), where);
+  if (count < 1 || count > kMaxCount) {
+    fail(here() + ": mbarrier.init at " + at(where) + " with a count of " + std::to_string(count) +
+         "; 1 to " + std::to_string(kMaxCount) + " are possible");
+  }
+  auto& all = async_of(*self).mbarriers;
+  if (all.count(bar)) {
+    fail(here() + ": mbarrier.init at " + at(where) + " of an mbarrier in use (" +
+         name_of(*self, bar) + "); mbarrier.inval must come first");
+  }
+  access(bar, sizeof *bar, Kind::store, __builtin_return_address(0));
+  Mbarrier& m = all[bar];
+  m.expected = m.pending = count;
+  store(bar, m);
+}
+
+void mbarrier_inval(uint64_t* bar, Where where) {
+  const Mbarrier& m = find(bar, "mbarrier.inval", where);
+  if (!m.waiters.empty()) {
+    fail(here() + ": mbarrier.inval at " + at(where) + " while threads wait for the mbarrier");
+  }
+  access(bar, sizeof *bar, Kind::store, __builtin_return_address(0));
+  async_of(*self).mbarriers.erase(bar);
+}
+
+void mbarrier_arrive(uint64_t* bar, int bytes, Where where) {
+  const char* what = bytes ? "mbarrier.arrive.expect_tx" : "mbarrier.arrive";
+  Mbarrier& m = find(bar, what, where);
+  need_bytes(bytes, what, where);
+  if (m.pending == 0) {
+    fail(here() + ": one arrival too many: " + what + " at " + at(where) +
+         " in a phase that has all its " + std::to_string(m.expected) + " arrivals");
+  }
+  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0));
+  for (auto& o : self->observers) o->release(*self, bar);
+  m.tx += bytes;
+  --m.pending;
+  settle(bar, m);
+}
+
+void mbarrier_expect_tx(uint64_t* bar, int bytes, Where where) {
+  Mbarrier& m = find(bar, "mbarrier.expect_tx", where);
+  need_bytes(bytes, "mbarrier.expect_tx", where);
+  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0));
+  m.tx += bytes;
+  settle(bar, m);
+}
+
+void mbarrier_wait(uint64_t* bar, int parity, Where where) {
+  need_own_shared("the mbarrier wait", bar, sizeof *bar, alignof(uint64_t), where);
+  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0));
+  // The running phase has parity phase & 1: as long as it is the one asked for, it is not complete.
+  while ((find(bar, "mbarrier wait", where).phase & 1) == static_cast<uint32_t>(parity & 1)) {
+    find(bar, "mbarrier wait", where).waiters.emplace_back(self, self->current->id);
+    wait_here("mbarrier wait", where);
+  }
+  for (auto& o : self->observers) o->acquire(*self, bar);
+}
+
+void need_mbarrier(uint64_t* bar, const char* what, const Where& where) {
+  need_own_shared(what, bar, sizeof *bar, alignof(uint64_t), where);
+  find(bar, what, where);
+}
+
+void mbarrier_complete_tx(Block& home, uint64_t* bar, int64_t bytes) {
+  auto& all = async_of(home).mbarriers;
+  const auto found = all.find(bar);
+  if (found == all.end()) return;  // invalidated while the copy was in flight: nobody can wait
+  found->second.tx -= bytes;
+  settle(bar, found->second);
+}
+
+}  // namespace sim

@@ -1,0 +1,134 @@
+// ldmatrix, stmatrix and mma.sync: a warp works together; the last lane to arrive does the work.
+#include <utility>
+
+#include "common/ptx/layouts.h"
+#include "common/sim/instructions/async.h"
+#include "common/sim/instructions/bf16.h"
+
+namespace sim {
+
+namespace {
+
+constexpr uint32_t kWholeWarp = 0xffffffff;
+
+template <class Frame>
+Frame& frame_of(WarpMeeting& m, int lane) {
+  return *static_cast<Frame*>(m.frame[lane]);
+}
+
+// Element i of the two that one register packs.
+uint32_t half(uint32_t reg, int i) { return reg >> (16 * i) & 0xffff; }
+
+struct LoadFrame {
+  uint32_t* registers;
+  const uint16_t* row;
+  int matrices;
+  bool trans;
+};
+
+// Lanes 8m .. 8m + 7 hold the row addresses of matrix m.
+void do_ldmatrix(WarpMeeting& m) {
+  for (int lane = 0; lane < 32; ++lane) {
+    auto& f = frame_of<LoadFrame>(m, lane);
+    for (int matrix = 0; matrix < f.matrices; ++matrix) {
+      uint32_t packed = 0;
+      for (int i = 0; i < 2; ++i) {
+        auto [r, c] = fa::ldmatrix_element(lane, i);
+        if (f.trans) std::swap(r, c);
+        const uint32_t element = frame_of<LoadFrame>(m, matrix * 8 + r).row[c];
+        packed |= element << (16 * i);
+      }
+      f.registers[matrix] = packed;
+    }
+  }
+}
+
+struct StoreFrame {
+  const uint32_t* registers;
+  uint16_t* row;
+  int matrices;
+  bool trans;
+};
+
+void do_stmatrix(WarpMeeting& m) {
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& f = frame_of<StoreFrame>(m, lane);
+    for (int matrix = 0; matrix < f.matrices; ++matrix) {
+      for (int i = 0; i < 2; ++i) {
+        auto [r, c] = fa::ldmatrix_element(lane, i);
+        if (f.trans) std::swap(r, c);
+        frame_of<StoreFrame>(m, matrix * 8 + r).row[c] =
+            static_cast<uint16_t>(half(f.registers[matrix], i));
+      }
+    }
+  }
+}
+
+struct MmaFrame {
+  float* d;
+  const uint32_t* a;
+  const uint32_t* b;
+};
+
+void do_mma(WarpMeeting& m) {
+  float A[16][16], B[8][16];  // B transposed: both run along k
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& f = frame_of<MmaFrame>(m, lane);
+    for (int i = 0; i < 8; ++i) {
+      const auto [r, k] = fa::mma_a_element(lane, i);
+      A[r][k] = bf16_value(half(f.a[i / 2], i % 2));
+    }
+    for (int i = 0; i < 4; ++i) {
+      const auto [k, c] = fa::mma_b_element(lane, i);
+      B[c][k] = bf16_value(half(f.b[i / 2], i % 2));
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    float* d = frame_of<MmaFrame>(m, lane).d;
+    for (int i = 0; i < 4; ++i) {
+      const auto [r, c] = fa::mma_d_element(lane, i);
+      float sum = 0;
+      for (int k = 0; k < 16; ++k) sum += A[r][k] * B[c][k];
+      d[i] += sum;
+    }
+  }
+  self->tensor_flops += 2 * 16 * 8 * 16;
+}
+
+// Every lane of the warp must exist: these are .sync.aligned instructions.
+void need_whole_warp(const char* what, const Where& where) {
+  if (self->member[self->current->id / 32] != kWholeWarp) {
+    fail(here() + ": " + what + " at " + at(where) + " in a warp of fewer than 32 threads");
+  }
+}
+
+// Only the lanes that name a row touch memory.
+void account_rows(const char* what, int matrices, const void* row, Kind kind, const void* pc,
+                  const Where& where) {
+  need_whole_warp(what, where);
+  if (static_cast<int>(self->current->id % 32) >= 8 * matrices) return;
+  need_own_shared(what, row, 16, 16, where);
+  access(row, 16, kind, pc);
+}
+
+}  // namespace
+
+void ldmatrix(uint32_t* registers, int matrices, bool trans, const void* row, Where where) {
+  account_rows("ldmatrix", matrices, row, Kind::load, __builtin_return_address(0), where);
+  LoadFrame f{registers, static_cast<const uint16_t*>(row), matrices, trans};
+  meet_in_warp("ldmatrix", kWholeWarp, do_ldmatrix, &f, where);
+}
+
+void stmatrix(const uint32_t* registers, int matrices, bool trans, void* row, Where where) {
+  account_rows("stmatrix", matrices, row, Kind::store, __builtin_return_address(0), where);
+  StoreFrame f{registers, static_cast<uint16_t*>(row), matrices, trans};
+  meet_in_warp("stmatrix", kWholeWarp, do_stmatrix, &f, where);
+}
+
+void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where where) {
+  need_whole_warp("mma.sync", where);
+  MmaFrame f{d, a, b};
+  meet_in_warp("mma.sync", kWholeWarp, do_mma, &f, where);
+}
+
+}  // namespace sim

@@ -1,0 +1,227 @@
+// The tensor memory accelerator: boxes of tensors and plain runs of bytes, copied by one thread's
+// order, asynchronously.
+//
+// Accesses are counted, bounds-checked and shown to the observers when the instruction is issued;
+// the data move later: a load when no thread can run any more, a store at the wait for its group.
+#include <atomic>
+#include <cstring>
+
+#include "common/ptx/layouts.h"
+#include "common/sim/instructions/async.h"
+
+namespace sim {
+
+namespace {
+
+constexpr size_t kChunk = 16;        // what a swizzle moves
+constexpr size_t kTensorAlign = 128;  // of a box in shared memory
+constexpr bool kLsu = false;          // a copy engine's accesses are no requests of a warp
+constexpr size_t kBulkAlign = 16;    // of addresses and sizes of plain copies
+
+/// A box of a tensor at given coordinates, row by row (a row: the innermost dimension).
+struct Box {
+  TensorMap map;  // copied: the kernel's parameters may be gone when the data move
+  int at[kMaxRank] = {};
+
+  size_t row_bytes() const { return size_t{map.box[0]} * map.element_bytes; }
+  size_t rows() const {
+    size_t n = 1;
+    for (int i = 1; i < map.rank; ++i) n *= map.box[i];
+    return n;
+  }
+  size_t bytes() const { return rows() * row_bytes(); }
+  /// The part of a row that lies inside the tensor: bytes [first, last) of the row.
+  size_t first_byte() const { return clip(0) * map.element_bytes; }
+  size_t last_byte() const {
+    return clip(static_cast<int64_t>(map.size[0]) - at[0]) * map.element_bytes;
+  }
+  /// Where byte 0 of row r would be in device memory; null when the row is outside the tensor.
+  char* row(size_t r) const {
+    char* p = static_cast<char*>(map.base) + at[0] * int64_t{map.element_bytes};
+    for (int i = 1; i < map.rank; ++i) {
+      const int64_t c = at[i] + static_cast<int64_t>(r % map.box[i]);
+      r /= map.box[i];
+      if (c < 0 || c >= static_cast<int64_t>(map.size[i])) return nullptr;
+      p += c * static_cast<int64_t>(map.stride[i]);
+    }
+    return first_byte() < last_byte() ? p : nullptr;
+  }
+  /// Where chunk `byte` of row r lies in a box in shared memory.
+  char* chunk(const void* shared, size_t r, size_t byte) const {
+    const auto address = reinterpret_cast<uintptr_t>(shared) + r * row_bytes() + byte;
+    return reinterpret_cast<char*>(fa::swizzled(address, map.swizzle));
+  }
+
+ private:
+  size_t clip(int64_t c) const {
+    const int64_t low = at[0] < 0 ? -int64_t{at[0]} : 0;
+    return static_cast<size_t>(std::clamp<int64_t>(std::max(c, low), 0, map.box[0]));
+  }
+};
+
+// Both ends of the journey in shared memory, through the swizzle, one row at a time.
+void scatter_row(const Box& box, void* shared, size_t r, const char* row) {
+  for (size_t byte = 0; byte < box.row_bytes(); byte += kChunk) {
+    async_write_shared(box.chunk(shared, r, byte), row + byte, kChunk);
+  }
+}
+void gather_row(const Box& box, const void* shared, size_t r, char* row) {
+  for (size_t byte = 0; byte < box.row_bytes(); byte += kChunk) {
+    std::memcpy(row + byte, box.chunk(shared, r, byte), kChunk);
+  }
+}
+
+void count_box(const Box& box, Kind kind, const void* pc) {
+  for (size_t r = 0; r < box.rows(); ++r) {
+    if (const char* p = box.row(r)) {
+      access(p + box.first_byte(), static_cast<unsigned>(box.last_byte() - box.first_byte()), kind,
+             pc, kLsu);
+    }
+  }
+}
+
+Box box_at(const TensorMap* map, const int* coordinates, int rank, const char* what,
+           const Where& where) {
+  if (map->rank != rank) {
+    fail(here() + ": " + what + " at " + at(where) + " with " + std::to_string(rank) +
+         " coordinates; the tensor map has rank " + std::to_string(map->rank));
+  }
+  Box box{*map};
+  std::copy_n(coordinates, rank, box.at);
+  return box;
+}
+
+void need_plain(const char* what, const void* shared, const void* global, int bytes,
+                const Where& where) {
+  if (bytes <= 0 || bytes % kBulkAlign != 0 ||
+      reinterpret_cast<uintptr_t>(global) % kBulkAlign != 0) {
+    fail(here() + ": " + what + " at " + at(where) +
+         " needs a size and a global address that are multiples of 16 bytes");
+  }
+  need_own_shared(what, shared, bytes, kBulkAlign, where);
+}
+
+void add_floats(char* to, const char* from, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += sizeof(float)) {
+    float v;
+    std::memcpy(&v, from + i, sizeof v);
+    std::atomic_ref<float>(*reinterpret_cast<float*>(to + i)).fetch_add(v);
+  }
+}
+
+// What the issuing thread did before, the copy's own writes included, is visible to whoever waits.
+void publish(const void* bar) {
+  for (auto& o : self->observers) o->release(*self, bar);
+}
+
+void issue_store(std::function<void()> perform) {
+  auto store = std::make_shared<BulkStore>(BulkStore{std::move(perform)});
+  async_of(*self).stores[self->current->id].open.push_back(store);
+  defer([store] {  // nobody waited for it
+    if (!std::exchange(store->done, true)) store->perform();
+  });
+}
+
+}  // namespace
+
+void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, uint64_t* bar,
+              unsigned blocks, Where where) {
+  const void* pc = __builtin_return_address(0);
+  const Box box = box_at(map, coordinates, rank, "a TMA load", where);
+  need_own_shared("a TMA load", to, box.bytes(), kTensorAlign, where);
+  need_mbarrier(bar, "a TMA load", where);
+  if (blocks >> cluster_size()) {
+    fail(here() + ": the TMA load at " + at(where) +
+         " is multicast to a block outside the cluster of " + std::to_string(cluster_size()));
+  }
+  count_box(box, Kind::load, pc);
+  if (blocks == 0) blocks = 1u << cluster_rank();
+  for (unsigned r = 0; r < cluster_size(); ++r) {
+    if (!(blocks >> r & 1)) continue;
+    Block* home = &block_of_rank(r);
+    void* shared = map_shared_rank(to, r);
+    auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
+    access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, kLsu);
+    publish(signal);
+    defer([=] {
+      std::vector<char> row(box.row_bytes());
+      for (size_t r = 0; r < box.rows(); ++r) {
+        std::fill(row.begin(), row.end(), 0);
+        if (const char* p = box.row(r)) {
+          std::memcpy(row.data() + box.first_byte(), p + box.first_byte(),
+                      box.last_byte() - box.first_byte());
+        }
+        scatter_row(box, shared, r, row.data());
+      }
+      mbarrier_complete_tx(*home, signal, static_cast<int64_t>(box.bytes()));
+    });
+  }
+}
+
+void tma_store(const TensorMap* map, const int* coordinates, int rank, const void* from, bool add,
+               Where where) {
+  const void* pc = __builtin_return_address(0);
+  const char* what = add ? "a TMA reduction" : "a TMA store";
+  const Box box = box_at(map, coordinates, rank, what, where);
+  need_own_shared(what, from, box.bytes(), kTensorAlign, where);
+  if (add && map->element != Element::f32) {
+    fail(here() + ": the TMA reduction at " + at(where) + " is not of floats");
+  }
+  access(from, static_cast<unsigned>(box.bytes()), Kind::load, pc, kLsu);
+  count_box(box, add ? Kind::atomic : Kind::store, pc);
+  issue_store([=] {
+    std::vector<char> row(box.row_bytes());
+    const size_t first = box.first_byte(), n = box.last_byte() - first;
+    for (size_t r = 0; r < box.rows(); ++r) {
+      char* p = box.row(r);
+      if (!p) continue;
+      gather_row(box, from, r, row.data());
+      if (add) {
+        add_floats(p + first, row.data() + first, n);
+      } else {
+        std::memcpy(p + first, row.data() + first, n);
+      }
+    }
+  });
+}
+
+void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where) {
+  const void* pc = __builtin_return_address(0);
+  need_plain("a bulk load", to, from, bytes, where);
+  need_mbarrier(bar, "a bulk load", where);
+  access(from, bytes, Kind::load, pc, kLsu);
+  access(to, bytes, Kind::store, pc, kLsu);
+  publish(bar);
+  defer([=, home = self] {
+    async_write_shared(to, from, bytes);
+    mbarrier_complete_tx(*home, bar, bytes);
+  });
+}
+
+void bulk_store(void* to, const void* from, int bytes, Where where) {
+  const void* pc = __builtin_return_address(0);
+  need_plain("a bulk store", from, to, bytes, where);
+  access(from, bytes, Kind::load, pc, kLsu);
+  access(to, bytes, Kind::store, pc, kLsu);
+  issue_store([=] { std::memcpy(to, from, bytes); });
+}
+
+void bulk_add(float* to, const float* from, int bytes, Where where) {
+  const void* pc = __builtin_return_address(0);
+  need_plain("a bulk reduction", from, to, bytes, where);
+  access(from, bytes, Kind::load, pc, kLsu);
+  access(to, bytes, Kind::atomic, pc, kLsu);
+  issue_store([=] {
+    add_floats(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes);
+  });
+}
+
+void bulk_commit() { async_of(*self).stores[self->current->id].commit(); }
+
+void bulk_wait(int pending_groups) {
+  async_of(*self).stores[self->current->id].wait(pending_groups, [](auto& store) {
+    if (!std::exchange(store->done, true)) store->perform();
+  });
+}
+
+}  // namespace sim

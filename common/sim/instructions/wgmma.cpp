@@ -1,0 +1,176 @@
+// wgmma: four warps multiply together, operands named by descriptors. Products are performed at
+// wgmma.wait_group, so what a kernel overwrites too early, or reads too early, comes out wrong.
+#include <cstring>
+
+#include "common/ptx/layouts.h"
+#include "common/sim/instructions/async.h"
+#include "common/sim/instructions/bf16.h"
+
+namespace sim {
+
+namespace {
+
+constexpr int kThreads = 128;  // of a warpgroup
+constexpr int kM = 64, kK = 16, kMaxN = 256;
+
+Warpgroup& my_warpgroup() { return async_of(*self).warpgroups[self->current->id / kThreads]; }
+unsigned my_place() { return self->current->id % kThreads; }
+
+// --- descriptors: PTX's bit fields --------------------------------------------------------------------
+//
+//   bits  0-13 start >> 4      16-29 leading >> 4     32-45 stride >> 4     62-63 swizzle
+//
+// An address here is the offset from the 1024-byte boundary below the block's shared memory. The
+// host's thread-local storage may be larger than the 256 KiB of the hardware's field: the rest of
+// the start goes to bits 52-61, which PTX leaves free, and a carry out of bit 13 is kept.
+
+constexpr uint64_t kCode[] = {0, 3, 2, 1};  // none, 32, 64, 128 bytes
+constexpr fa::Swizzle kSwizzle[] = {fa::Swizzle::none, fa::Swizzle::b128, fa::Swizzle::b64,
+                                    fa::Swizzle::b32};
+
+uintptr_t origin() { return self->shared_base & ~uintptr_t{1023}; }
+
+fa::WgmmaOperand decode(uint64_t d) {
+  return {.start = origin() + ((d & 0xffff) << 4) + ((d >> 52 & 0x3ff) << 18),
+          .leading = static_cast<uint32_t>((d >> 16 & 0x3fff) << 4),
+          .stride = static_cast<uint32_t>((d >> 32 & 0x3fff) << 4),
+          .swizzle = kSwizzle[d >> 62]};
+}
+
+// --- the product ----------------------------------------------------------------------------------------
+
+// Reads the [rows][16] operand at `descriptor` into out[k][row].
+void read_operand(uint64_t descriptor, fa::Major major, int rows, float (*out)[kMaxN],
+                  const Where& where) {
+  const fa::WgmmaOperand o = decode(descriptor);
+  for (int r = 0; r < rows; ++r) {
+    for (int k = 0; k < kK; ++k) {
+      const uint64_t p = fa::swizzled(o.start + fa::wgmma_offset(o, major, r, k), o.swizzle);
+      if (p - self->shared_base >= self->shared_size) {
+        fail(here() + ": an operand of the wgmma at " + at(where) +
+             " reaches beyond the block's shared memory");
+      }
+      uint16_t bits;
+      std::memcpy(&bits, reinterpret_cast<const void*>(p), sizeof bits);
+      out[k][r] = bf16_value(bits);
+    }
+  }
+  self->shared_bytes[static_cast<int>(Kind::load)] += uint64_t{2} * rows * kK;
+}
+
+void perform(const WgmmaEvent& e) {
+  static thread_local float A[kK][kMaxN], B[kK][kMaxN];
+  const Wgmma& p = e.product;
+  if (p.a_registers) {
+    for (int thread = 0; thread < kThreads; ++thread) {
+      for (int i = 0; i < 8; ++i) {
+        const auto [r, k] = fa::wgmma_a_element(thread, i);
+        A[k][r] = bf16_value(e.a_registers[thread * 4 + i / 2] >> (16 * (i % 2)) & 0xffff);
+      }
+    }
+  } else {
+    read_operand(p.a, p.a_mn_major ? fa::Major::mn : fa::Major::k, kM, A, e.where);
+  }
+  read_operand(p.b, p.b_mn_major ? fa::Major::mn : fa::Major::k, p.n, B, e.where);
+
+  static thread_local float D[kM][kMaxN];
+  for (int r = 0; r < kM; ++r) {
+    std::fill_n(D[r], p.n, 0.0f);
+    for (int k = 0; k < kK; ++k) {
+      const float a = A[k][r];
+      for (int c = 0; c < p.n; ++c) D[r][c] += a * B[k][c];
+    }
+  }
+  for (int thread = 0; thread < kThreads; ++thread) {
+    float* d = e.d[thread];
+    for (int i = 0; i < p.n / 2; ++i) {
+      const auto [r, c] = fa::wgmma_d_element(thread, i);
+      d[i] = (p.accumulate ? d[i] : 0.0f) + D[r][c];
+    }
+  }
+  self->tensor_flops += uint64_t{2} * kM * p.n * kK;
+}
+
+// --- matching the threads' operations ---------------------------------------------------------------------
+
+bool same_operation(const Wgmma& x, const Wgmma& y) {
+  return x.n == y.n && x.a == y.a && x.b == y.b && !x.a_registers == !y.a_registers &&
+         x.a_mn_major == y.a_mn_major && x.b_mn_major == y.b_mn_major &&
+         x.accumulate == y.accumulate;
+}
+
+// The event that this thread's next operation belongs to.
+WgmmaEvent& next_event(bool commit, const Wgmma& product, const Where& where) {
+  Warpgroup& g = my_warpgroup();
+  const unsigned number = g.issued[my_place()]++;
+  if (number == g.events.size()) {
+    auto e = std::make_unique<WgmmaEvent>();
+    e->commit = commit;
+    e->product = product;
+    e->where = where;
+    g.events.push_back(std::move(e));
+  }
+  WgmmaEvent& e = *g.events[number];
+  if (e.commit != commit || !same_operation(e.product, product)) {
+    fail(here() + ": the wgmma at " + at(where) +
+         " differs from the one that other threads of the warpgroup issued (" + at(e.where) +
+         "): other operands, another size, or another number of operations before it");
+  }
+  return e;
+}
+
+// All 128 threads have issued and committed: sort the events into groups, perform the oldest ones.
+void drain(Warpgroup& g, int pending_groups, const Where& where) {
+  for (unsigned& issued : g.issued) {
+    if (issued != g.events.size()) {
+      fail(here() + ": at the wgmma.wait_group at " + at(where) +
+           " the threads of the warpgroup have issued different numbers of wgmma operations");
+    }
+    issued = 0;
+  }
+  for (auto& e : g.events) {
+    if (e->commit) {
+      g.groups.commit();
+    } else {
+      g.groups.open.push_back(std::move(e));
+    }
+  }
+  g.events.clear();
+  g.groups.wait(pending_groups, [](const auto& e) { perform(*e); });
+  std::fill(std::begin(g.fenced), std::end(g.fenced), false);
+}
+
+}  // namespace
+
+uint64_t wgmma_descriptor(const void* tile, fa::Swizzle swizzle, int leading_bytes,
+                          int stride_bytes, Where where) {
+  need_own_shared("a wgmma descriptor", tile, 1, 16, where);
+  const uint64_t start = reinterpret_cast<uintptr_t>(tile) - origin();
+  const uint64_t code = kCode[std::countr_zero(static_cast<unsigned>(swizzle)) - 4];
+  return (start & 0x3ffff) >> 4 | uint64_t(leading_bytes >> 4 & 0x3fff) << 16 |
+         uint64_t(stride_bytes >> 4 & 0x3fff) << 32 | (start >> 18) << 52 | code << 62;
+}
+
+void wgmma(float* d, const Wgmma& product, Where where) {
+  if (!my_warpgroup().fenced[my_place()]) {
+    fail(here() + ": the wgmma at " + at(where) +
+         " has no wgmma.fence before it: the registers may not be ready");
+  }
+  WgmmaEvent& e = next_event(false, product, where);
+  e.d[my_place()] = d;
+  if (product.a_registers) {
+    e.a_registers.resize(kThreads * 4);
+    std::copy_n(product.a_registers, 4, &e.a_registers[my_place() * 4]);
+  }
+}
+
+void wgmma_fence() { my_warpgroup().fenced[my_place()] = true; }
+
+void wgmma_commit() { next_event(true, {}, {}); }
+
+void wgmma_wait(int pending_groups, Where where) {
+  Warpgroup& g = my_warpgroup();
+  meet(g.wait, "wgmma.wait_group", kThreads, [&] { drain(g, pending_groups, where); }, where);
+}
+
+}  // namespace sim

@@ -1,0 +1,62 @@
+/// \file
+/// Large tables that cost memory only where they are used. Private to observers/.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "common/sim/sim.h"
+
+namespace sim {
+
+/// `count` zeroed elements; the operating system supplies a page at its first use.
+template <class T>
+class LazyArray {
+ public:
+  explicit LazyArray(size_t count) : bytes_(count * sizeof(T)) {
+    void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) throw Error("the simulator's analysis finds no address space");
+    data_ = static_cast<T*>(p);
+  }
+  ~LazyArray() { munmap(data_, bytes_); }
+  LazyArray(const LazyArray&) = delete;
+  LazyArray& operator=(const LazyArray&) = delete;
+  T& operator[](size_t i) { return data_[i]; }
+  T* data() { return data_; }
+
+ private:
+  size_t bytes_;
+  T* data_;
+};
+
+/// kPages * kPageSize elements, zero until they are used; clear() makes them so again.
+template <class T, size_t kPages, size_t kPageSize>
+class PagedShadow {
+ public:
+  T& operator[](uint64_t i) {
+    LazyArray<T>*& page = pages_[i / kPageSize];
+    if (!page) {
+      used_.push_back(std::make_unique<LazyArray<T>>(kPageSize));
+      page = used_.back().get();
+      numbers_.push_back(i / kPageSize);
+    }
+    return (*page)[i % kPageSize];
+  }
+  void clear() {
+    for (size_t number : numbers_) pages_[number] = nullptr;
+    numbers_.clear();
+    used_.clear();
+  }
+
+ private:
+  LazyArray<T>* pages_[kPages] = {};
+  std::vector<std::unique_ptr<LazyArray<T>>> used_;
+  std::vector<size_t> numbers_;
+};
+
+}  // namespace sim

@@ -1,0 +1,131 @@
+// Step 01 -- naive attention, the textbook's three kernels.
+// Idea      S = scale * Q K^T, P = softmax(S), O = P V, one kernel each, one thread an output.
+//           S and P have N * N elements a head; they are written to HBM and read back.
+// Changed   this is where the ladder starts
+// Traffic   requested read  4*BH*(2*n*d + 3*N*N + n*(d + d)) B   n = visible scores: N*N, or
+//                     write 4*BH*(2*N*N + N*d) B                 N*(N + 1)/2 when causal
+//           compulsory      4*BH*4*N*d B
+// Launch    scores (N/32, N/8, B*H), softmax (N/8, 1, B*H), output (d/32, N/8, B*H), 256 threads
+// Owns      thread: one score; warp: one row of P; thread: one element of O
+// Still bad each row of Q and K is requested N times, and a warp's loads of K are 32 rows apart
+#pragma once
+
+#include "common/cuda.h"
+#include "common/step.h"
+#include "common/tiles.h"
+
+namespace step01 {
+
+constexpr int kCols = 32;  // a block of threads is kCols wide and kRows high
+constexpr int kRows = 8;
+
+__device__ inline float warp_max(float x) {
+  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
+    x = fmaxf(x, __shfl_xor_sync(fa::kFullMask, x, lanes));
+  }
+  return x;  // the same in all lanes
+}
+__device__ inline float warp_sum(float x) {
+  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
+    x += __shfl_xor_sync(fa::kFullMask, x, lanes);
+  }
+  return x;
+}
+
+// S = scale * Q K^T. One thread owns one score; nothing is shared: a row of Q is read N times.
+template <int d>
+__global__ void scores_kernel(const float* Q,  // [B*H, N, d]
+                              const float* K,  // [B*H, N, d]
+                              float* S,        // [B*H, N, N]
+                              int N, float scale, bool causal) {
+  const int c = blockIdx.x * kCols + threadIdx.x;  // key: the fast axis, so stores coalesce
+  const int r = blockIdx.y * kRows + threadIdx.y;  // query
+  const size_t bh = blockIdx.z;
+  if (r >= N || c >= N) return;  // legal: no barrier follows
+
+  float s = -INFINITY;  // a masked score: its probability will be 0
+  if (!causal || c <= r) {
+    const float* q = Q + (bh * N + r) * d;
+    const float* k = K + (bh * N + c) * d;
+    s = 0.f;
+    for (int x = 0; x < d; ++x) s += q[x] * k[x];
+    s *= scale;
+  }
+  S[(bh * N + r) * N + c] = s;
+}
+
+// P = softmax(S), row by row. One warp owns a row and reads it three times: the maximum first, for
+// without it expf overflows; then the sum; then the quotient.
+static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
+                                      float* P,        // [B*H, N, N]
+                                      int N) {
+  const int r = blockIdx.x * kRows + threadIdx.y;
+  const int lane = threadIdx.x;
+  const size_t bh = blockIdx.z;
+  if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
+  const float* s = S + (bh * N + r) * N;
+  float* p = P + (bh * N + r) * N;
+
+  float m = -INFINITY;
+  for (int c = lane; c < N; c += fa::kWarp) m = fmaxf(m, s[c]);
+  m = warp_max(m);  // finite: a row sees at least key 0
+
+  float l = 0.f;
+  for (int c = lane; c < N; c += fa::kWarp) l += expf(s[c] - m);
+  l = warp_sum(l);
+
+  for (int c = lane; c < N; c += fa::kWarp) p[c] = expf(s[c] - m) / l;
+}
+
+// O = P V. One thread owns one element of O. Masked keys have P = 0; they are not visited.
+template <int d>
+__global__ void output_kernel(const float* P,  // [B*H, N, N]
+                              const float* V,  // [B*H, N, d]
+                              float* O,        // [B*H, N, d]
+                              int N, bool causal) {
+  const int x = blockIdx.x * kCols + threadIdx.x;  // feature: the fast axis
+  const int r = blockIdx.y * kRows + threadIdx.y;  // query
+  const size_t bh = blockIdx.z;
+  if (r >= N) return;
+  const float* p = P + (bh * N + r) * N;
+  const float* v = V + bh * N * d + x;
+
+  float o = 0.f;
+  const int keys = causal ? r + 1 : N;
+  for (int c = 0; c < keys; ++c) o += p[c] * v[size_t(c) * d];
+  O[(bh * N + r) * d + x] = o;
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  return {{"S", 4 * p.scores()}, {"P", 4 * p.scores()}};
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d, n = p.visible_scores();
+  fa::Prediction t;
+  t["Q"].read = t["K"].read = 4 * BH * n * d;
+  t["S"] = {.read = 4 * BH * 3 * N * N, .write = 4 * BH * N * N};
+  t["P"] = {.read = 4 * BH * n * d, .write = 4 * BH * N * N};  // each feature reads the row again
+  t["V"].read = 4 * BH * n * d;
+  t["O"].write = 4 * BH * N * d;
+  t.hbm = {.read = 4 * BH * (3 * N * d + 2 * N * N), .write = 4 * BH * (2 * N * N + N * d)};
+  t.flops = BH * 4 * n * d;
+  return t;
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
+  float* S = t.scratch<float>("S");
+  float* P = t.scratch<float>("P");
+  const unsigned BH = p.heads(), rows = fa::ceil_div(p.N, kRows);
+  const dim3 block(kCols, kRows);
+  fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
+    fa::launch(scores_kernel<d>, {dim3(fa::ceil_div(p.N, kCols), rows, BH), block}, t.Q, t.K, S,
+               p.N, p.scale(), p.causal);
+    fa::launch(softmax_kernel, {dim3(rows, 1, BH), block}, S, P, p.N);
+    fa::launch(output_kernel<d>, {dim3(d / kCols, rows, BH), block}, P, t.V, t.O, p.N, p.causal);
+  });
+}
+
+}  // namespace step01

@@ -1,0 +1,117 @@
+// What the tests of all steps ask: is it right, are its bytes as predicted, does it behave as
+// attention must.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/backend.h"
+#include "common/check.h"
+#include "common/inputs.h"
+#include "common/run.h"
+#include "common/step.h"
+#include "tests/test.h"
+
+namespace fa::test {
+
+inline Problem problem(int N, int d, bool causal, int B = 1, int H = 2) {
+  Problem p;
+  p.B = B;
+  p.H = p.Hkv = H;
+  p.N = p.Nk = N;
+  p.d = d;
+  p.causal = causal;
+  return p;
+}
+
+/// Every row against fp64, by the checker's bound.
+inline void require_right(const Variant& v, const Problem& p, const Inputs& in) {
+  const CheckResult result = check(p, in, run(v, p, in), sample_of(p, 1, 1e18));
+  for (const TensorCheck& t : result.tensors) {
+    CAPTURE(t.tensor, t.max_abs_err, t.bound, t.message);
+    CHECK(t.ok);
+  }
+  CHECK(result.damage.empty());
+  REQUIRE(result.ok());
+  REQUIRE(result.complete);
+}
+inline void require_right(const Variant& v, const Problem& p) {
+  require_right(v, p, normal_inputs(p, static_cast<uint64_t>(p.N) * 1000 + p.d));
+}
+
+/// The bytes of one forward, counted (simulator) or measured (GPU).
+inline Counts count_forward(const Variant& v, const Problem& p, bool analyse = false) {
+  Session session(p, normal_inputs(p, 1), v);
+  CountOptions options;
+  options.analyse = analyse;
+  options.gpu = find_gpu("H200");
+  return count([&] { session.forward(); }, options);
+}
+
+/// Predicted requested bytes are the counted ones, per buffer, to the byte. Simulator only.
+inline void require_predicted(const Variant& v, const Problem& p) {
+  const Counts counts = count_forward(v, p);
+  Prediction prediction = v.traffic(p);
+  for (const auto& [name, count] : counts.buffers) {
+    CAPTURE(name);
+    CHECK(count.bytes.read == prediction[name].read);
+    CHECK(count.bytes.write == prediction[name].write);
+    CHECK(count.bytes.atomic == prediction[name].atomic);
+  }
+  REQUIRE(counts.buffers.size() == prediction.buffers.size());
+  REQUIRE(counts.requested == prediction.total());
+}
+
+inline double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  REQUIRE(a.size() == b.size());
+  double worst = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double e = std::abs(static_cast<double>(a[i]) - b[i]);
+    if (!(e <= worst)) worst = e;  // NaN wins
+  }
+  return worst;
+}
+
+/// V = 1 gives O = 1: every row of P sums to one.
+inline void require_rows_sum_to_one(const Variant& v, const Problem& p, double tolerance) {
+  Inputs in = normal_inputs(p, 2);
+  std::fill(in.V.begin(), in.V.end(), 1.f);
+  const Outputs out = run(v, p, in);
+  REQUIRE(max_difference(out.O, std::vector<float>(out.O.size(), 1.f)) <= tolerance);
+}
+
+/// The same vector added to every key shifts each row of S by a constant: O does not change.
+inline void require_shift_invariance(const Variant& v, const Problem& p, double tolerance) {
+  Inputs in = normal_inputs(p, 3);
+  const Outputs before = run(v, p, in);
+  for (size_t i = 0; i < in.K.size(); ++i) in.K[i] += 0.25f * static_cast<float>(i % p.d % 3);
+  REQUIRE(max_difference(run(v, p, in).O, before.O) <= tolerance);
+}
+
+/// Keys and values in another order: O does not change (no causal mask).
+inline void require_key_permutation(const Variant& v, const Problem& p, double tolerance) {
+  REQUIRE(!p.causal);
+  const Inputs in = normal_inputs(p, 4);
+  Inputs reversed = in;
+  const size_t d = p.d, Nk = p.Nk;
+  for (size_t h = 0; h < p.kv_heads(); ++h) {
+    for (size_t c = 0; c < Nk; ++c) {
+      const size_t from = (h * Nk + c) * d, to = (h * Nk + (Nk - 1 - c)) * d;
+      std::copy_n(&in.K[from], d, &reversed.K[to]);
+      std::copy_n(&in.V[from], d, &reversed.V[to]);
+    }
+  }
+  REQUIRE(max_difference(run(v, p, in).O, run(v, p, reversed).O) <= tolerance);
+}
+
+/// Scores in the thousands (only the largest survives) and near zero (a mean) are both right.
+inline void require_any_score_size(const Variant& v, const Problem& p) {
+  for (const float factor : {300.f, 1e-6f}) {
+    CAPTURE(factor);
+    Inputs in = normal_inputs(p, 5);
+    for (float& q : in.Q) q *= factor;
+    require_right(v, p, in);
+  }
+}
+
+}  // namespace fa::test

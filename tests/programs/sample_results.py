@@ -1,0 +1,65 @@
+"""JSON as the step programs write it, made by hand: for the tests of the scripts that read it."""
+
+import copy
+import json
+
+SIM = {
+    "schema": 1,
+    "step": "01_naive",
+    "variant": "kernel",
+    "device": {"kind": "sim", "name": "simulator", "arch": "sim"},
+    "model_gpu": "H200",
+    "problem": {"b": 1, "h": 4, "hkv": 4, "n": 1024, "nk": 1024, "d": 64, "causal": True,
+                "dtype": "fp32", "input": "real", "seed": 1},
+    "check": [{"tensor": "O", "max_abs_err": 1e-6, "bound": 1e-5, "ok": True}],
+    "traffic": {
+        "requested": {
+            "predicted": {"read": 2000000000, "write": 40000000, "atomic": 0},
+            "counted": {"read": 2000000000, "write": 40000000, "atomic": 0},
+            "buffers": {"Q": {"predicted": None,
+                              "counted": {"read": 1500000000, "write": 0, "atomic": 0}}},
+        },
+        "requests": {"load": 4000000, "store": 1000000, "atomic": 0},
+        "sectors": {"load": 36000000, "store": 4000000, "atomic": 0},
+        "hbm": {"predicted": {"read": 30000000, "write": 30000000},
+                "model": {"read": 31000000, "write": 29000000}, "measured": None},
+    },
+    "time": None,
+    "bound_ms": 0.25,
+    "host_ms": 900.0,
+    "flops": 536870912,
+    "flops_executed": 1073741824,
+    "backward": None,
+    "workspace_bytes": 33554432,
+    "ok": True,
+}
+
+
+def sim(**changes):
+    """A simulator's run; changes are keys of the run or of its problem."""
+    data = copy.deepcopy(SIM)
+    for key, value in changes.items():
+        (data["problem"] if key in data["problem"] else data)[key] = value
+    return data
+
+
+def gpu(name="NVIDIA H200", median_ms=0.5, **changes):
+    """The same run on a GPU: measured, nothing counted."""
+    data = sim(**changes)
+    data["device"] = {"kind": "gpu", "name": name, "arch": "sm_90"}
+    data["model_gpu"] = None
+    data["traffic"]["requested"]["counted"] = None
+    data["traffic"]["hbm"].update(model=None, measured={"read": 32000000, "write": 30000000})
+    data["time"] = {"median_ms": median_ms, "p10_ms": median_ms * 0.98,
+                    "p90_ms": median_ms * 1.05, "iters": 50}
+    data["bound_ms"] = 0.2
+    data["host_ms"] = None
+    data["roofs"] = {"copy_bytes_per_s": 4.2e12, "fp32_flops": 6.0e13, "bf16_flops": 7.6e14,
+                     "fp32_matmul_flops": 5.1e13}
+    return data
+
+
+def write(path, data):
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump(data, file)
+    return str(path)

@@ -1,0 +1,90 @@
+"""common/gpu/architectures.cmake with a pretended nvcc and nvidia-smi: needs neither."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+NVCC_12 = "50 52 60 70 75 80 86 87 89 90"
+NVCC_13 = "75 80 86 87 88 89 90 100 110 103 120 121"
+
+
+class Architectures(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def tool(self, name, script):
+        path = os.path.join(self.folder, name)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\n" + script)
+        os.chmod(path, 0o755)
+        return path
+
+    def run_cmake(self, needs, codes=NVCC_13, gpus="", override=None):
+        """CMake's answer for a machine with these GPUs ("9.0 8.6") and an nvcc of these codes."""
+        nvcc = self.tool("nvcc", f"for c in {codes}; do echo sm_$c; done\n" if codes else "exit 1\n")
+        self.tool("nvidia-smi", f"for c in {gpus}; do echo $c; done\n" if gpus else
+                  "echo 'NVIDIA-SMI has failed because it could not communicate' >&2; exit 9\n")
+        script = os.path.join(self.folder, "script.cmake")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(f"cmake_policy(VERSION 3.25)\ninclude({ROOT}/common/gpu/architectures.cmake)\n"
+                       f'fa_architectures(result "{needs}")\n'
+                       'message("RESULT ${result} COMMON ${CMAKE_CUDA_ARCHITECTURES}")\n')
+        command = [shutil.which("cmake"), f"-DCMAKE_CUDA_COMPILER={nvcc}"]
+        command += [f"-DCMAKE_CUDA_ARCHITECTURES={override}"] if override else []
+        return subprocess.run([*command, "-P", script], capture_output=True, text=True,
+                              env={**os.environ, "PATH": self.folder + ":" + os.environ["PATH"]})
+
+    def chosen(self, needs, **machine):
+        done = self.run_cmake(needs, **machine)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stderr.partition("RESULT ")[2].partition(" COMMON")[0]
+
+    def test_the_gpu_that_is_there(self):
+        self.assertEqual(self.chosen("", gpus="9.0"), "90-real")
+        self.assertEqual(self.chosen("sm_80", gpus="9.0"), "90-real")
+        self.assertEqual(self.chosen("", gpus="9.0 9.0 8.6"), "90-real;86-real")
+        self.assertEqual(self.chosen("sm_80", gpus="7.5 8.6"), "86-real")
+
+    def test_an_a_step_is_compiled_for_that_architecture_whatever_is_there(self):
+        for machine in (dict(gpus="9.0"), dict(gpus="8.6"), dict(), dict(override="80")):
+            self.assertEqual(self.chosen("sm_90a", **machine), "90a-real")
+
+    def test_no_gpu_takes_the_oldest_that_step_and_nvcc_allow(self):
+        self.assertEqual(self.chosen("", codes=NVCC_12), "50")
+        self.assertEqual(self.chosen(""), "75")
+        self.assertEqual(self.chosen("sm_80"), "80")
+        self.assertEqual(self.chosen("sm_80", gpus="7.5"), "80")  # runs nowhere here, but compiles
+
+    def test_an_nvcc_older_than_the_gpu_makes_ptx(self):
+        self.assertEqual(self.chosen("", codes=NVCC_12, gpus="12.0"), "90-virtual")
+
+    def test_a_gpu_older_than_the_nvcc_is_named(self):
+        done = self.run_cmake("", gpus="6.1")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("makes no code for a GPU of sm_61", done.stderr)
+        self.assertIn("RESULT 75 ", done.stderr)
+
+    def test_the_user_overrides(self):
+        self.assertEqual(self.chosen("", gpus="9.0", override="86;90-virtual"), "86;90-virtual")
+        self.assertEqual(self.chosen("sm_80", override="75;86"), "86")
+        self.assertEqual(self.chosen("", override="native"), "native")
+
+    def test_what_cannot_be_compiled_is_refused_in_one_sentence(self):
+        done = self.run_cmake("sm_90a", codes="75 80")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("makes no code for sm_90a", " ".join(done.stderr.split()))
+        done = self.run_cmake("", codes="")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("is it an nvcc of CUDA 12.4 or newer", " ".join(done.stderr.split()))
+        done = self.run_cmake("hopper")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("expected sm_NN or sm_NNa", " ".join(done.stderr.split()))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,219 @@
+"""counters_vs_sim.py and gpu_check.sh without a GPU: JSON and programs made by hand."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from sample_results import gpu, sim, write
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
+sys.path.insert(0, SCRIPTS)
+import counters_vs_sim  # noqa: E402
+import gpu_check  # noqa: E402
+from results import Run  # noqa: E402
+
+
+class Folders(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        for name in ("gpu", "sim"):
+            os.makedirs(os.path.join(self.folder, name))
+
+    def file(self, kind, data, name="run"):
+        return write(os.path.join(self.folder, kind, name + ".json"), data)
+
+    def compare(self):
+        return subprocess.run(
+            [sys.executable, os.path.join(SCRIPTS, "counters_vs_sim.py"),
+             os.path.join(self.folder, "gpu"), os.path.join(self.folder, "sim")],
+            capture_output=True, text=True)
+
+
+class Compare(Folders):
+    def test_equal_counters(self):
+        self.file("sim", sim())
+        self.file("gpu", gpu())
+        done = self.compare()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("all 4 figures are equal; the largest difference is 0", done.stdout)
+
+    def test_one_sector_too_many(self):
+        measured = gpu()
+        measured["traffic"]["sectors"]["store"] += 1
+        self.file("sim", sim())
+        self.file("gpu", measured)
+        done = self.compare()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("1 of 4 figures differ; the largest difference is 2.5e-05%: store sectors of "
+                      "01_naive", done.stdout)
+
+    def test_an_atomic_that_only_one_side_saw(self):
+        measured = gpu()
+        measured["traffic"]["requests"]["atomic"] = 7
+        self.file("sim", sim())
+        self.file("gpu", measured)
+        self.assertEqual(self.compare().returncode, 1)
+
+    def test_refused_counters_are_no_success(self):
+        measured = gpu()
+        measured["traffic"].update(requests=None, sectors=None, note="hardware counters refused")
+        self.file("sim", sim())
+        self.file("gpu", measured)
+        done = self.compare()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("note: hardware counters refused", done.stdout)
+        self.assertIn("no figure was measured", done.stdout)
+
+    def test_other_problems_are_not_compared(self):
+        self.file("sim", sim(n=512))
+        self.file("gpu", gpu())
+        done = self.compare()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("nothing to compare", done.stdout)
+
+    def test_bad_input(self):
+        self.file("sim", sim())
+        with open(os.path.join(self.folder, "gpu", "x.json"), "w", encoding="utf-8") as file:
+            file.write("{")
+        done = self.compare()
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(len(done.stderr.strip().splitlines()), 1, done.stderr)
+
+
+class Hbm(unittest.TestCase):
+    def entry(self, working_set, read=31e6, write_=29e6):
+        measured = gpu()
+        measured["traffic"]["hbm"]["measured"] = {"read": read, "write": write_}
+        row = counters_vs_sim.join([Run(sim(), "forward"), Run(measured, "forward")])[0]
+        return counters_vs_sim.hbm_entry(row, working_set, l2_bytes=50e6)
+
+    def test_ratio(self):
+        entry = self.entry(10e6, read=31e6 * 1.05)
+        self.assertAlmostEqual(entry["read_ratio"], 1.05)
+        self.assertAlmostEqual(entry["write_ratio"], 1.0)
+        self.assertTrue(entry["within_10_percent"])
+        self.assertFalse(self.entry(10e6, read=31e6 * 1.2)["within_10_percent"])
+
+    def test_what_the_model_promises(self):
+        self.assertEqual([self.entry(x * 50e6)["promised"] for x in (0.25, 0.5, 1, 3, 4)],
+                         [True, False, False, False, True])
+        self.assertIn("promises nothing", counters_vs_sim.hbm_text([self.entry(50e6)]))
+        self.assertNotIn("promises nothing", counters_vs_sim.hbm_text([self.entry(10e6)]))
+
+
+class Machine(unittest.TestCase):
+    def test_the_model_of_a_device(self):
+        for device, row in (("NVIDIA H200", "H200"), ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+                            ("NVIDIA A100-SXM4-40GB", "A100"), ("Tesla T4", "T4"),
+                            ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("Voodoo 2", None)):
+            self.assertEqual(gpu_check.model_of(device), row)
+
+
+class Command(unittest.TestCase):
+    """gpu_check.sh in a copy of the repository's scripts, with programs that only pretend."""
+
+    PROGRAM = """#!/usr/bin/env python3
+import json, sys
+if "--help" in sys.argv:
+    print("Variants, in the order of reading (the last one is the default):")
+    print("  shared       tiles\\n  kernel       registers\\n\\nExample:\\n  x")
+    sys.exit(0)
+a = dict(x.lstrip("-").split("=") for x in sys.argv[1:] if "=" in x)
+if a["d"] == "32":
+    print("x: --d 32: this step supports 64, 128", file=sys.stderr)
+    sys.exit(2)
+n, h = int(a["n"]), int(a["h"])
+run = json.load(open(sys.path[0] + "/../../sample.json"))
+run.update(step="02_tiled", variant=a["variant"], workspace_bytes=8 * n * n * h)
+run["problem"].update(b=int(a["b"]), h=h, hkv=h, n=n, nk=n, d=int(a["d"]),
+                      causal="--causal" in sys.argv)
+json.dump(run, open(a["json"], "w"))
+"""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = os.path.join(folder.name, "repo")
+        os.makedirs(os.path.join(self.root, "steps", "02_tiled"))
+        os.makedirs(os.path.join(self.root, "build", "sim", "steps"))
+        os.makedirs(os.path.join(self.root, "scripts"))
+        for name in ("gpu_check.sh", "gpu_check.py", "counters_vs_sim.py", "results.py"):
+            with open(os.path.join(SCRIPTS, name), encoding="utf-8") as file:
+                self.write(os.path.join("scripts", name), file.read(), 0o755)
+        table = os.path.join(SCRIPTS, "..", "common", "data", "gpus.json")
+        with open(table, encoding="utf-8") as file:
+            self.write("common/data/gpus.json", file.read())
+        self.write("steps/02_tiled/main.cu", "")
+        self.write("build/sample.json", json.dumps(sim()))
+        self.write("build/sim/steps/02_tiled", self.PROGRAM, 0o755)
+
+    def write(self, path, text, mode=0o644):
+        path = os.path.join(self.root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, mode)
+
+    def check(self, *args):
+        return subprocess.run([os.path.join(self.root, "scripts", "gpu_check.sh"), *args],
+                              capture_output=True, text=True,
+                              env={**os.environ, "PATH": "/usr/bin:/bin"})
+
+    def test_the_simulators_side(self):
+        done = self.check("--sim-only", "--no-build", "--quick", "--out", "out")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        out = os.path.join(self.root, "out")
+        with open(os.path.join(out, "results.json"), encoding="utf-8") as file:
+            results = json.load(file)
+        self.assertEqual(results["model_gpu"], "H200")
+        self.assertTrue(results["sections"]["simulate"]["ok"])
+        ran = {(r["variant"], r["problem"]["n"], r["problem"]["causal"]) for r in results["runs"]}
+        for variant in ("shared", "kernel"):
+            self.assertIn((variant, 257, False), ran)
+            self.assertIn((variant, 257, True), ran)
+        self.assertTrue(os.path.exists(os.path.join(out, "sim", "sources.sha256")))
+        self.assertTrue(any("02_tiled" in c["command"] for c in results["commands"]))
+
+    def test_a_program_that_dies_is_reported_and_the_rest_goes_on(self):
+        self.write("build/sim/steps/02_tiled",
+                   self.PROGRAM.replace('if a["d"]', 'if a["n"] == "257": sys.exit(1)\nif a["d"]'),
+                   0o755)
+        done = self.check("--sim-only", "--no-build", "--quick", "--out", "out")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("02_tiled kernel b1_h2_n257_d64: exit 1", done.stdout)
+        self.assertIn("FAILED  simulate", done.stdout)
+
+    def test_bad_use(self):
+        for args in (("--steps", "77", "--sim-only"), ("--model-gpu", "Voodoo", "--sim-only"),
+                     ("--sim-json", "/nowhere"), ("--frobnicate",)):
+            done = self.check(*args)
+            self.assertEqual(done.returncode, 2, args)
+            self.assertNotIn("Traceback", done.stderr)
+
+    def test_no_gpu(self):
+        self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
+        done = subprocess.run([os.path.join(self.root, "scripts", "gpu_check.sh")],
+                              capture_output=True, text=True,
+                              env={**os.environ, "PATH": f"{self.root}/bin:/usr/bin:/bin"})
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("no GPU found", done.stderr)
+
+    def test_sources_of_another_commit_are_refused(self):
+        self.check("--sim-only", "--no-build", "--quick", "--out", "out")
+        digest = os.path.join(self.root, "out", "sim", "sources.sha256")
+        probe = [sys.executable, "-c", "import sys; sys.path.insert(0, 'scripts'); import gpu_check;"
+                 f"print(gpu_check.source_digest() == open({digest!r}).read().strip())"]
+        for change, same in ((None, "True"), ("// changed\n", "False")):
+            if change:
+                self.write("steps/02_tiled/kernel.cuh", change)
+            done = subprocess.run(probe, cwd=self.root, capture_output=True, text=True)
+            self.assertEqual(done.stdout.strip(), same, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,184 @@
+"""scripts/new: docs/own_kernel.md as its reader would do it, in a copy of the repository.
+
+With --update the outputs in docs/own_kernel.md are replaced by the real ones.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+DOC = os.path.join(ROOT, "docs", "own_kernel.md")
+BUILD = None  # the build folder that ctest passes
+OUTPUTS = {}  # what the page shows, by the name in its markers
+
+
+def copy_of_repository(folder):
+    root = os.path.join(folder, "repository")
+    os.makedirs(root)
+    for name in ("CMakeLists.txt", "CMakePresets.json", "common", "docs", "scripts", "steps",
+                 "tests"):
+        path = os.path.join(ROOT, name)
+        if os.path.isdir(path):
+            shutil.copytree(path, os.path.join(root, name),
+                            ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(path, root)
+    return root
+
+
+class Scaffold(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = copy_of_repository(folder.name)
+
+    def new(self, *args):
+        return subprocess.run([os.path.join(self.root, "scripts", "new"), *args],
+                              capture_output=True, text=True)
+
+    def test_writes_its_files_once(self):
+        done = self.new("mine")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        for path in ("steps/mine/kernel.cuh", "steps/mine/main.cu", "steps/mine/README.md",
+                     "tests/step_mine.cu"):
+            with open(os.path.join(self.root, path), encoding="utf-8") as file:
+                text = file.read()
+            self.assertIn("mine", text, path)
+            self.assertNotIn("@NAME@", text, path)
+        with open(os.path.join(self.root, "steps", "CMakeLists.txt"), encoding="utf-8") as file:
+            self.assertEqual(file.read().splitlines()[-1], "fa_step(mine)")
+        again = self.new("mine")
+        self.assertEqual(again.returncode, 2)
+        self.assertIn("steps/mine exists already", again.stderr)
+
+    def test_refuses_what_is_no_name(self):
+        for name in ("9th", "Mine", "a-b", "../up", "float", "fa", ""):
+            done = self.new(name)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), name)
+        self.assertEqual(self.new().returncode, 2)
+        self.assertEqual(self.new("--help").returncode, 0)
+
+
+class OwnKernel(unittest.TestCase):
+    """One build tree for all stages; what common/ compiles to is taken from BUILD."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = copy_of_repository(folder.name)
+        self.kernel = os.path.join(self.root, "steps", "mine", "kernel.cuh")
+        with open(DOC, encoding="utf-8") as file:
+            self.blocks = re.findall(r"```cpp\n(.*?)```", file.read(), re.DOTALL)
+        self.take_built_library()
+
+    def take_built_library(self):
+        """The copy links BUILD's library: compiling common/ again would take a minute."""
+        common = os.path.join(self.root, "common")
+        for folder, _, names in os.walk(common):
+            for name in names:
+                if name.endswith(".cpp"):
+                    os.remove(os.path.join(folder, name))
+        with open(os.path.join(common, "built_already.cpp"), "w", encoding="utf-8") as file:
+            file.write("// libfa_common.a\n")
+        with open(os.path.join(common, "CMakeLists.txt"), "a", encoding="utf-8") as file:
+            file.write("add_library(built_already STATIC IMPORTED GLOBAL)\n"
+                       "set_target_properties(built_already PROPERTIES\n"
+                       f"  IMPORTED_LOCATION {BUILD}/common/libfa_common.a\n"
+                       "  INTERFACE_LINK_LIBRARIES Boost::context)\n"
+                       "target_link_libraries(fa_common PUBLIC built_already)\n")
+
+    def sh(self, *command, status=0):
+        done = subprocess.run(command, cwd=self.root, capture_output=True, text=True)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def build(self, target="mine"):
+        text = self.sh("cmake", "--build", "--preset", "sim", "--target", target)
+        self.assertNotIn("warning:", text)
+
+    def type_in(self, kernel):
+        """Replaces attention_kernel, as a reader does with an editor."""
+        with open(self.kernel, encoding="utf-8") as file:
+            text = file.read()
+        start, end = text.index("// O = softmax"), text.index("// --- host")
+        with open(self.kernel, "w", encoding="utf-8") as file:
+            file.write(text[:start] + kernel + "\n" + text[end:])
+
+    def predict(self, line):
+        """Replaces the formula for K and V."""
+        with open(self.kernel, encoding="utf-8") as file:
+            text = file.read()
+        text, replaced = re.subn(r'^  t\["K"\].*\n', lambda _: line, text, flags=re.MULTILINE)
+        self.assertEqual(replaced, 1)
+        with open(self.kernel, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def run_mine(self, *args, status=0, name=None):
+        text = self.sh("build/sim/steps/mine", *args, status=status)
+        if name:
+            OUTPUTS[name] = "$ build/sim/steps/mine " + " ".join(args) + "\n" + text.strip()
+        return text
+
+    def test_from_empty_to_right_to_racy(self):
+        self.sh("./scripts/new", "mine")
+        self.sh("cmake", "--preset", "sim")
+
+        self.build()
+        empty = self.run_mine("--n", "200", status=1)
+        self.assertIn("never written", empty)
+
+        self.type_in(self.blocks[0])
+        self.build()
+        naive = self.run_mine("--n", "200", name="mine")
+        # One row of 64 floats for each of the 200 keys, in each of 4 * 200 threads.
+        self.assertRegex(naive, rf"K .*{4 * 200 * 200 * 64 * 4:,}.*{4 * 200 * 200 * 64 * 4:,}")
+        for causal in ([], ["--causal"]):
+            for n in ("1", "129"):
+                self.run_mine("--n", n, "--d", "32", *causal)
+        self.build("test_step_mine")
+        self.sh("ctest", "--preset", "sim", "-R", "test_step_mine", "--output-on-failure")
+
+        shared = self.blocks[1]
+        self.type_in(shared)
+        self.predict(self.blocks[2])
+        self.build()
+        self.run_mine("--n", "200", name="shared")
+        self.assertIn("no finding", self.run_mine("--n", "200", "--analyse"))
+
+        barriers = [line for line in shared.splitlines() if "__syncthreads" in line]
+        self.assertEqual(len(barriers), 2)
+        self.type_in(shared.replace(barriers[1] + "\n", ""))
+        self.build()
+        race = self.run_mine("--n", "200", "--analyse", status=1, name="race")
+        self.assertRegex(race, r"finding: .*race")
+        with open(self.kernel, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        named = [int(n) for n in re.findall(r"kernel\.cuh:(\d+)", race)]
+        self.assertTrue(named, race)
+        self.assertTrue(all(re.search(r"s[KV]\[", lines[n - 1]) for n in named), race)
+
+
+def update():
+    """Puts the real outputs between the page's markers."""
+    with open(DOC, encoding="utf-8") as file:
+        text = file.read()
+    for name, output in OUTPUTS.items():
+        text = re.sub(rf"(<!-- output: {name} -->\n).*?(<!-- /output -->)",
+                      lambda m: f"{m[1]}```\n{output}\n```\n{m[2]}", text, flags=re.DOTALL)
+    with open(DOC, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+if __name__ == "__main__":
+    BUILD = os.path.abspath(sys.argv[1])
+    if not os.path.exists(os.path.join(BUILD, "common", "libfa_common.a")):
+        sys.exit(f"{BUILD} holds no libfa_common.a: build it first")
+    done = unittest.main(argv=sys.argv[:1], exit=False)
+    if done.result.wasSuccessful() and "--update" in sys.argv:
+        update()
+    sys.exit(not done.result.wasSuccessful())

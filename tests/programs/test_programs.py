@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""The step programs as a user types them: exit status, messages, files. Argument: a build folder."""
+
+import array
+import ast
+import json
+import math
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(sys.argv.pop()).resolve() if len(sys.argv) > 1 else ROOT / "build" / "sim"
+NAIVE = BUILD / "steps" / "01_naive"
+SMALL = ["--h", "2", "--n", "40", "--d", "32"]
+
+
+def steps():
+    """All step programs of the build, in order."""
+    return sorted(p for p in (BUILD / "steps").glob("[0-9][0-9]_*") if p.is_file())
+
+
+def run(*arguments, program=NAIVE):
+    return subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True)
+
+
+def write_npy(path, shape, values, typecode="f", descr="<f4"):
+    """A .npy file of format 1.0; `values` may be too few, for damaged files."""
+    header = repr({"descr": descr, "fortran_order": False, "shape": tuple(shape)})
+    header += " " * (63 - (10 + len(header)) % 64) + "\n"
+    data = array.array(typecode, values).tobytes()
+    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data)
+    return path
+
+
+def read_npy(path):
+    """Shape and values of a '<f4' file."""
+    raw = path.read_bytes()
+    assert raw[:8] == b"\x93NUMPY\x01\x00"
+    end = 10 + int.from_bytes(raw[8:10], "little")
+    header = ast.literal_eval(raw[10:end].decode())
+    assert header["descr"] == "<f4" and not header["fortran_order"]
+    return header["shape"], array.array("f", raw[end:])
+
+
+def numbers(n, step):
+    return [math.sin(step * i) for i in range(n)]
+
+
+def attention(q, k, v, n, d):
+    """One head in plain Python."""
+    out = []
+    for r in range(n):
+        s = [sum(q[r * d + x] * k[c * d + x] for x in range(d)) / math.sqrt(d) for c in range(n)]
+        p = [math.exp(x - max(s)) for x in s]
+        out += [sum(p[c] * v[c * d + x] for c in range(n)) / sum(p) for x in range(d)]
+    return out
+
+
+class Programs(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def refused(self, arguments, status, *words):
+        """The program ends with `status` and one sentence that holds all `words`."""
+        with self.subTest(arguments=arguments):
+            result = run(*arguments)
+            self.assertEqual(result.returncode, status, result.stdout + result.stderr)
+            self.assertEqual(result.stdout, "")
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+            self.assertTrue(result.stderr.startswith("01_naive: "), result.stderr)
+            for word in words:
+                self.assertIn(word, result.stderr)
+
+    def json_of(self, *arguments, program=NAIVE):
+        path = self.folder / "run.json"
+        path.unlink(missing_ok=True)
+        result = run(*arguments, "--json", path, program=program)
+        self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+        return json.loads(path.read_text())
+
+    def tensor(self, name, shape, values=None, **kind):
+        values = values if values is not None else numbers(math.prod(shape), 0.37)
+        return write_npy(self.folder / name, shape, values, **kind)
+
+    # --- bad use ---------------------------------------------------------------------------------
+
+    def test_wrong_flags(self):
+        self.refused(["--size", "3"], 2, "--size", "--help")
+        self.refused(["stray"], 2, "stray", "--help")
+        self.refused(["--n", "many"], 2, "--n", "--help")
+        self.refused(["--n", "0"], 2, "--n 0")
+        self.refused(["--n", "-3"], 2, "--n -3")
+        self.refused(["--n", "99999999999"], 2, "--n")
+        self.refused(["--d", "48"], 2, "--d 48", "32, 64, 96, 128")
+        self.refused(["--hkv", "2"], 2, "--hkv 2")
+        self.refused(["--nk", "7"], 2, "--nk 7")
+        self.refused(["--input", "fake"], 2, "--input")
+        self.refused(["--variant", "none"], 2, "--variant none", "kernel")
+        self.refused(["--model-gpu", "H201"], 2, "--model-gpu H201", "H200", "T4")
+        self.refused(["--iters", "0"], 2, "--iters 0")
+
+    def test_wrong_npy_files(self):
+        good = self.tensor("good.npy", (1, 2, 8, 32))
+        self.refused(["--q", self.folder / "missing.npy"], 2, "missing.npy")
+        flat = self.tensor("flat.npy", (8, 32))
+        self.refused(["--q", flat], 2, "flat.npy", "32")
+        other = self.tensor("other.npy", (1, 2, 9, 32))
+        self.refused(["--q", good, "--k", good, "--v", other], 2, "other.npy")
+        self.refused(["--q", good, "--n", "9"], 2, "--n 9")
+        self.refused(["--q", self.tensor("d48.npy", (1, 1, 4, 48))], 2, "48", "32, 64, 96, 128")
+        ints = self.tensor("ints.npy", (1, 2, 8, 32), [1] * 512, typecode="i", descr="<i4")
+        self.refused(["--q", ints], 2, "ints.npy", "<i4")
+        cut = self.tensor("cut.npy", (1, 2, 8, 32), numbers(500, 1))
+        self.refused(["--q", cut], 2, "cut.npy")
+        text = self.folder / "text.npy"
+        text.write_text("1 2 3\n")
+        self.refused(["--q", text], 2, "text.npy")
+
+    def test_unwritable_files_are_found_before_the_run(self):
+        missing = self.folder / "no" / "such"
+        self.refused(["--json", missing / "r.json"], 2, "--json", "r.json")
+        self.refused(["--out", missing / "O.npy"], 2, "--out", "O.npy")
+        occupied = self.folder / "file"
+        occupied.write_text("")
+        self.refused(["--out-dir", occupied], 2, "--out-dir")
+        self.refused([*SMALL, "--json", self.folder / "r.json", "--out", missing / "O.npy"], 2)
+        self.assertFalse((self.folder / "r.json").exists(), "the probe must leave no file")
+
+    def test_too_much_memory(self):
+        self.refused(["--n", "200000"], 3, "needs", "free", "scratch", "TB")
+
+    # --- help --------------------------------------------------------------------------------------
+
+    def test_help_and_version(self):
+        cmake = (ROOT / "CMakeLists.txt").read_text()
+        version = re.search(r"project\(.*?VERSION (\S+)", cmake).group(1)
+        for program in steps():
+            with self.subTest(program=program.name):
+                text = run("--help", program=program)
+                self.assertEqual(text.returncode, 0)
+                for option in ("b h hkv n nk d causal input q k v do out out-dir seed iters variant "
+                               "json model-gpu analyse workers help version").split():
+                    self.assertRegex(text.stdout, rf"(?m)^ +--{option}\b")
+                self.assertIn("Example", text.stdout)
+                self.assertEqual(run("--version", program=program).stdout,
+                                 f"{program.name} {version}\n")
+
+    # --- right use -----------------------------------------------------------------------------------
+
+    def test_report_fits_a_screen(self):
+        for program in steps():
+            with self.subTest(program=program.name):
+                result = run("--n", "64", "--h", "1", "--d", "64", program=program)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                self.assertEqual(result.stderr, "")
+                self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+                self.assertIn(program.name, result.stdout)
+
+    def test_json_has_every_promised_key(self):
+        r = self.json_of(*SMALL, "--causal", "--seed", "5", "--input", "normal")
+        self.assertLessEqual(
+            {"schema", "step", "variant", "device", "problem", "check", "traffic", "time",
+             "bound_ms", "host_ms", "flops", "flops_executed", "workspace_bytes", "backward", "ok"},
+            set(r))
+        self.assertEqual(r["schema"], 1)
+        self.assertEqual(r["step"], "01_naive")
+        self.assertLessEqual({"kind", "name", "arch"}, set(r["device"]))
+        expected = {"b": 1, "h": 2, "hkv": 2, "n": 40, "nk": 40, "d": 32, "causal": True,
+                    "dtype": "fp32", "input": "normal", "seed": 5}
+        self.assertEqual(expected, {key: r["problem"][key] for key in expected})
+        for tensor in r["check"]:
+            self.assertLessEqual({"tensor", "max_abs_err", "bound", "ok", "baseline_err",
+                                  "rows_checked"}, set(tensor))
+            self.assertTrue(tensor["ok"])
+        self.assertEqual([t["rows_checked"] for t in r["check"] if t["tensor"] == "O"], [80])
+        self.assertEqual(set(r["traffic"]["hbm"]), {"predicted", "model", "measured"})
+        self.assertEqual(r["flops"], 4 * 2 * 40 * 40 * 32 / 2)
+        self.assertEqual(r["workspace_bytes"], 2 * 2 * 40 * 40 * 4)
+        self.assertTrue(r["ok"])
+
+    def test_predicted_bytes_are_the_counted_ones(self):
+        """For every step, odd N, with and without the mask; a variant's own formula each time."""
+        for program in steps():
+            variants = re.findall(r"(?m)^  (\w+) ", run("--help", program=program).stdout
+                                  .split("Variants")[1].split("Example")[0])
+            self.assertTrue(variants)
+            for variant in variants:
+                for extra in ([], ["--causal"]):
+                    with self.subTest(program=program.name, variant=variant, extra=extra):
+                        r = self.json_of("--n", "77", "--h", "2", "--d", "64", "--variant", variant,
+                                         *extra, program=program)
+                        if r["device"]["kind"] != "sim":
+                            self.skipTest("only the simulator counts per buffer")
+                        for one in [r] + ([r["backward"]] if r["backward"] else []):
+                            requested = one["traffic"]["requested"]
+                            self.assertEqual(requested["predicted"], requested["counted"])
+                            self.assertGreater(requested["counted"]["read"], 0)
+                            for name, buffer in requested["buffers"].items():
+                                self.assertEqual(buffer["predicted"], buffer["counted"], name)
+                            self.assertTrue(one["traffic"]["prediction_ok"])
+
+    def test_files_in_and_out(self):
+        n, d = 5, 32
+        q, k, v = numbers(n * d, 0.7), numbers(n * d, 1.3), numbers(n * d, 2.1)
+        files = ["--q", self.tensor("q.npy", (1, 1, n, d), q),
+                 "--k", self.tensor("k.npy", (1, 1, n, d), k),
+                 "--v", self.tensor("v.npy", (1, 1, n, d), v, typecode="d", descr="<f8")]
+        out = self.folder / "O.npy"
+        r = self.json_of(*files, "--out", out, "--out-dir", self.folder / "all")
+        self.assertEqual(r["problem"]["input"], "files")
+        self.assertEqual((r["problem"]["n"], r["problem"]["h"]), (n, 1))
+        shape, got = read_npy(out)
+        self.assertEqual(shape, (1, 1, n, d))
+        for a, b in zip(got, attention(q, k, v, n, d)):
+            self.assertAlmostEqual(a, b, places=5)
+        self.assertEqual((self.folder / "all" / "O.npy").read_bytes(), out.read_bytes())
+
+    def test_a_written_output_can_be_read_back_as_input(self):
+        out = self.folder / "O.npy"
+        self.json_of(*SMALL, "--out", out)
+        again = self.folder / "O2.npy"
+        r = self.json_of("--q", out, "--k", out, "--v", out, "--out", again)
+        self.assertEqual((r["problem"]["h"], r["problem"]["n"], r["problem"]["d"]), (2, 40, 32))
+        self.assertEqual(read_npy(again)[0], (1, 2, 40, 32))
+
+    def test_seeds(self):
+        def output(seed, kind="normal"):
+            path = self.folder / f"{kind}{seed}.npy"
+            self.json_of(*SMALL, "--input", kind, "--seed", seed, "--out", path)
+            return path.read_bytes()
+
+        self.assertEqual(output(1), output(1))
+        self.assertNotEqual(output(1), output(2))
+        self.assertNotEqual(output(1), output(1, "outliers"))
+
+    def test_analyse_finds_nothing_in_a_step(self):
+        for program in steps():
+            with self.subTest(program=program.name):
+                result = run("--n", "70", "--h", "1", "--d", "64", "--analyse", program=program)
+                if "works in the simulator" in result.stderr:
+                    self.skipTest("a GPU build")
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                self.assertIn("no finding", result.stdout)
+                self.assertRegex(result.stdout, r"kernel\.cuh:\d+")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

@@ -1,0 +1,220 @@
+"""setup.sh, tour.sh and test.sh with stand-ins for apt, cmake, ctest and the programs."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from sample_results import sim, write
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+TOOLS = ("bash env sed awk grep sort head tail cat tee tr mkdir rm id nproc basename dirname date "
+         "mktemp python3 ls cp printf wc").split()
+
+
+class Sandbox(unittest.TestCase):
+    """A copy of the scripts, and a PATH that holds the standard tools and nothing else."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = os.path.join(folder.name, "repository")
+        self.bin = os.path.join(folder.name, "bin")
+        os.makedirs(self.root)
+        os.makedirs(self.bin)
+        shutil.copytree(os.path.join(ROOT, "scripts"), os.path.join(self.root, "scripts"))
+        for tool in TOOLS:
+            os.symlink(shutil.which(tool), os.path.join(self.bin, tool))
+
+    def tool(self, name, script):
+        """Puts a bash script on the PATH."""
+        path = os.path.join(self.bin, name)
+        if os.path.lexists(path):
+            os.remove(path)
+        self.executable(path, script)
+
+    def executable(self, path, script):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("#!/usr/bin/env bash\n" + script + "\n")
+        os.chmod(path, 0o755)
+
+    def run_script(self, *command):
+        return subprocess.run(command, cwd=self.root, capture_output=True, text=True,
+                              env={"PATH": self.bin, "HOME": self.root})
+
+
+class Setup(Sandbox):
+    def setUp(self):
+        super().setUp()
+        self.tool("cmake", "echo cmake version 3.25.1")
+        self.tool("make", ":")
+        self.tool("addr2line", ":")
+
+    def test_without_root_prints_the_line_to_ask_for(self):
+        self.tool("id", "echo 1000")
+        self.tool("sudo", "exit 1")
+        self.tool("apt-get", "exit 1")
+        done = self.run_script("./scripts/setup.sh")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("g++                  is missing: compiles the kernels", done.stdout)
+        self.assertIn("ask for:  sudo apt-get install -y --no-install-recommends g++",
+                      done.stdout)
+
+    def test_as_root_updates_and_installs(self):
+        self.tool("id", "echo 0")
+        self.tool("apt-get", f'echo "$DEBIAN_FRONTEND $*" >> {self.root}/apt.log')
+        done = self.run_script("./scripts/setup.sh")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(os.path.join(self.root, "apt.log"), encoding="utf-8") as file:
+            update, install = file.read().splitlines()
+        self.assertEqual(update.strip(), "update")
+        self.assertRegex(install, r"^noninteractive install -y --no-install-recommends .*g\+\+")
+
+    def test_a_failing_apt_is_told_and_not_fatal(self):
+        self.tool("id", "echo 0")
+        self.tool("apt-get", "echo E: no network; exit 100")
+        done = self.run_script("./scripts/setup.sh")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("E: no network", done.stdout)
+        self.assertIn("going on with what is there", done.stdout)
+
+    def test_another_distribution_gets_the_list(self):
+        done = self.run_script("./scripts/setup.sh")
+        self.assertEqual(done.returncode, 0)
+        self.assertIn("no Debian or Ubuntu", done.stdout)
+
+    def test_groups_are_optional(self):
+        self.assertNotIn("doxygen ", self.run_script("./scripts/setup.sh").stdout)
+        self.assertIn("doxygen ", self.run_script("./scripts/setup.sh", "docs").stdout)
+
+    def test_an_old_cmake_is_named(self):
+        self.tool("cmake", "echo cmake version 3.22.1")
+        self.assertIn("CMake 3.22.1 is too old", self.run_script("./scripts/setup.sh").stdout)
+
+    def test_bad_use(self):
+        done = self.run_script("./scripts/setup.sh", "everything")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("unknown group 'everything'", done.stderr)
+
+
+class Tour(Sandbox):
+    def setUp(self):
+        super().setUp()
+        self.executable(os.path.join(self.root, "scripts", "setup.sh"), ":")
+        self.tool("cmake", ":")
+        for name, variants in (("01_naive", ["kernel"]), ("02_tiled", ["kernel", "shared"])):
+            os.makedirs(os.path.join(self.root, "steps", name))
+            for file in ["main.cu"] + [f"{v}.cuh" for v in variants]:
+                open(os.path.join(self.root, "steps", name, file), "w", encoding="utf-8").close()
+            for variant in variants:
+                write(os.path.join(self.root, f"{name}.{variant}.json"),
+                      sim(step=name, variant=variant))
+            self.program("sim", name, 'echo "$@" >> calls; cp "$step.$variant.json" "$json"')
+
+    def program(self, backend, name, body):
+        """A step that knows its own name, its --variant and its --json."""
+        self.executable(os.path.join(self.root, "build", backend, "steps", name), f"""
+step={name}
+for ((i = 1; i <= $#; i++)); do
+  j=$((i + 1))
+  case "${{!i}}" in --variant) variant=${{!j}} ;; --json) json=${{!j}} ;; esac
+done
+echo "the report of {name} $variant"
+{body}""")
+
+    def test_runs_all_variants_in_the_order_of_reading(self):
+        done = self.run_script("./scripts/tour.sh", "--n", "64")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        with open(os.path.join(self.root, "calls"), encoding="utf-8") as file:
+            calls = file.read().splitlines()
+        self.assertEqual([call.split()[1] for call in calls], ["kernel", "shared", "kernel"])
+        for call in calls:
+            self.assertIn("--causal --n 64 --h 4 --d 64 --input real", call)
+        labels = [line.split("  ")[0] for line in done.stdout.splitlines() if line[:1] == "0"]
+        self.assertEqual(labels, ["01_naive", "02_tiled shared", "02_tiled"])
+        with open(os.path.join(self.root, "report.html"), encoding="utf-8") as file:
+            self.assertIn("the report of 02_tiled shared", file.read())
+
+    def test_steps_by_number_and_by_name(self):
+        for wanted in ("02", "02_tiled"):
+            done = self.run_script("./scripts/tour.sh", "--steps", wanted)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertNotIn("01_naive", done.stdout)
+
+    def test_a_failed_step_is_shown_and_the_rest_goes_on(self):
+        self.program("sim", "01_naive", "echo something broke; exit 1")
+        done = self.run_script("./scripts/tour.sh")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("FAILED, exit status 1", done.stdout)
+        self.assertIn("something broke", done.stdout)
+        self.assertIn("02_tiled shared", done.stdout)
+
+    def test_a_gpu_that_cannot_falls_back(self):
+        self.tool("nvidia-smi", ":")
+        self.tool("nvcc", ":")
+        self.program("gpu", "01_naive",
+                     "echo 'needs sm_90a; this is sm_86: run build/sim/steps/01_naive'; exit 3")
+        self.program("gpu", "02_tiled", 'cp "$step.$variant.json" "$json"')
+        done = self.run_script("./scripts/tour.sh")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("needs sm_90a; this is sm_86: shown in the simulator\n", done.stdout)
+        self.assertIn("[6/6]", done.stdout)
+
+    def test_a_failed_build_shows_its_end(self):
+        self.tool("cmake", "echo the compiler said no; exit 1")
+        done = self.run_script("./scripts/tour.sh")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("the compiler said no", done.stdout)
+        self.assertIn("build/tour.log", done.stderr)
+
+    def test_bad_use(self):
+        for args, word in ((("--nosuch",), "--nosuch"), (("--steps", "99"), "no step '99'"),
+                           (("--n", "0"), "--n needs"), (("--steps",), "--steps needs")):
+            done = self.run_script("./scripts/tour.sh", *args)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), args)
+            self.assertIn(word, done.stderr)
+        self.assertEqual(self.run_script("./scripts/tour.sh", "--help").returncode, 0)
+
+
+class Test(Sandbox):
+    def setUp(self):
+        super().setUp()
+        self.executable(os.path.join(self.root, "scripts", "setup.sh"), ":")
+        self.executable(os.path.join(self.root, "scripts", "ptxas_report.py"), "")  # also Python
+        os.makedirs(os.path.join(self.root, "build"))
+        self.tool("cmake", "echo cmake $*")
+        self.tool("ctest", "echo '100% tests passed, 0 tests failed out of 3'")
+
+    def last_line(self, *args):
+        done = self.run_script("./scripts/test.sh", *args)
+        return done.returncode, done.stdout.splitlines()[-1]
+
+    def test_all_passed(self):
+        self.tool("doxygen", ":")
+        self.tool("nvcc", "echo release 13.0; echo build")
+        self.assertEqual(self.last_line(), (
+            0, "test.sh: all passed; 100% tests passed, 0 tests failed out of 3"))
+
+    def test_a_failing_test_fails_the_script(self):
+        self.tool("ctest", "echo '67% tests passed, 1 tests failed out of 3'; exit 8")
+        status, line = self.last_line("-R", "x")
+        self.assertEqual(status, 1)
+        self.assertEqual(line, "test.sh: FAILED: tests; 67% tests passed, 1 tests failed out of 3")
+
+    def test_a_warning_of_doxygen_fails_the_script(self):
+        self.tool("doxygen", ":")
+        self.tool("cmake", '[[ "$*" != *docs* ]]')
+        status, line = self.last_line()
+        self.assertEqual(status, 1)
+        self.assertIn("FAILED: documentation", line)
+
+    def test_a_failing_build_ends_it(self):
+        self.tool("cmake", '[[ "$*" != *--build* ]]')
+        self.assertEqual(self.last_line(), (1, "test.sh: the build failed"))
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,93 @@
+// Clusters: blocks that read and write each other's shared memory.
+#include "tests/ptx/device.h"
+#include "tests/test.h"
+
+namespace {
+
+using test::Buffer;
+
+// Each block fills its own shared memory and reads its neighbour's.
+__global__ void neighbours_kernel(int* out) {
+  __shared__ int own_static[64];
+  int* own_dynamic = fa::dynamic_shared<int>();
+  const unsigned rank = fa::cluster_rank(), size = fa::cluster_size(), t = threadIdx.x;
+  own_static[t] = static_cast<int>(1000 * blockIdx.x + t);
+  own_dynamic[t] = static_cast<int>(5000 + 1000 * blockIdx.x + t);
+  fa::cluster_sync();
+  const unsigned next = (rank + 1) % size;
+  int* o = out + blockIdx.x * 128;
+  o[t] = fa::map_shared(own_static, next)[63 - t];
+  o[64 + t] = fa::map_shared(own_dynamic, next)[63 - t];
+  fa::cluster_sync();  // nobody returns while its memory is read
+}
+
+// Writing: every block leaves a word in every other block, then counts on the barrier's two halves.
+__global__ void scatter_kernel(int* out) {
+  __shared__ int inbox[8];
+  const unsigned rank = fa::cluster_rank(), size = fa::cluster_size();
+  fa::cluster_sync();  // all blocks run
+  if (threadIdx.x < size) {
+    *fa::map_shared(&inbox[rank], threadIdx.x) = static_cast<int>(100 * rank + threadIdx.x);
+  }
+  fa::cluster_arrive();
+  fa::cluster_wait();
+  if (threadIdx.x < size) out[blockIdx.x * size + threadIdx.x] = inbox[threadIdx.x];
+}
+
+// Block 1 waits on its own mbarrier for an arrival of block 0, and reads what block 0 wrote.
+__global__ void remote_arrive_kernel(int* out) {
+  __shared__ int word;
+  __shared__ uint64_t ready;
+  if (threadIdx.x == 0) {
+    word = 0;
+    fa::mbarrier_init(&ready, 1);
+    fa::mbarrier_init_fence();
+  }
+  fa::cluster_sync();
+  if (fa::cluster_rank() == 0 && threadIdx.x == 0) {
+    *fa::map_shared(&word, 1) = 42;
+    fa::mbarrier_arrive_remote(&ready, 1);
+  }
+  if (fa::cluster_rank() == 1) {
+    fa::mbarrier_wait_cluster(&ready, 0);
+    out[threadIdx.x] = word;
+  }
+  fa::cluster_sync();
+}
+
+}  // namespace
+
+TEST_CASE("blocks of a cluster read each other's shared memory", "[ptx][cluster]") {
+  const unsigned size = GENERATE(2u, 4u);
+  CAPTURE(size);
+  constexpr int kClusters = 3;
+  const unsigned blocks = kClusters * size;
+  Buffer<int> out("out", blocks * 128);
+  fa::launch(neighbours_kernel, {blocks, 64, 64 * sizeof(int), size}, out.get());
+  const auto got = out.download();
+  for (unsigned block = 0; block < blocks; ++block) {
+    const unsigned neighbour = block / size * size + (block % size + 1) % size;
+    for (int t = 0; t < 64; ++t) {
+      CHECK(got[block * 128 + t] == static_cast<int>(1000 * neighbour) + 63 - t);
+      CHECK(got[block * 128 + 64 + t] == static_cast<int>(5000 + 1000 * neighbour) + 63 - t);
+    }
+  }
+}
+
+TEST_CASE("blocks of a cluster write to each other's shared memory", "[ptx][cluster]") {
+  constexpr unsigned kSize = 4;
+  Buffer<int> out("out", 2 * kSize * kSize);
+  fa::launch(scatter_kernel, {2 * kSize, 32, 0, kSize}, out.get());
+  const auto got = out.download();
+  for (unsigned i = 0; i < got.size(); ++i) {
+    const unsigned from = i % kSize, to = i / kSize % kSize;
+    CHECK(got[i] == static_cast<int>(100 * from + to));
+  }
+}
+
+TEST_CASE("an arrival at another block's mbarrier releases what was written there",
+          "[ptx][cluster]") {
+  Buffer<int> out("out", 32);
+  fa::launch(remote_arrive_kernel, {2, 32, 0, 2}, out.get());
+  CHECK(out.download() == std::vector<int>(32, 42));
+}

@@ -1,0 +1,67 @@
+// mbarriers between warps of one block: phases, parities, a producer/consumer ring.
+#include "tests/ptx/device.h"
+#include "tests/test.h"
+
+namespace {
+
+using test::Buffer;
+
+constexpr int kStages = 2;
+
+// Warp 0 produces, the other warps consume; `full` has one arrival a phase, `empty` one per
+// consumer warp.
+__global__ void ring_kernel(const int* in, int* out, int tiles) {
+  __shared__ int tile[kStages][32];
+  __shared__ uint64_t full[kStages], empty[kStages];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int consumers = blockDim.x / 32 - 1;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      fa::mbarrier_init(&full[s], 1);
+      fa::mbarrier_init(&empty[s], consumers);
+    }
+    fa::mbarrier_init_fence();
+  }
+  __syncthreads();
+  for (int j = 0; j < tiles; ++j) {
+    const int s = j % kStages, round = j / kStages & 1;
+    if (warp == 0) {
+      fa::mbarrier_wait(&empty[s], round ^ 1);  // passes at once in the first round
+      tile[s][lane] = in[j * 32 + lane];
+      __syncwarp();
+      if (lane == 0) fa::mbarrier_arrive(&full[s]);
+    } else {
+      fa::mbarrier_wait(&full[s], round);
+      const int v = tile[s][31 - lane];
+      __syncwarp();
+      if (lane == 0) fa::mbarrier_arrive(&empty[s]);
+      out[(j * consumers + warp - 1) * 32 + lane] = v;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) {
+      fa::mbarrier_inval(&full[s]);
+      fa::mbarrier_init(&full[s], 1);  // the memory can become a barrier again
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a ring of mbarriers passes every tile to every consumer", "[ptx][mbarrier]") {
+  const int tiles = GENERATE(1, 2, 5, 8);
+  const int consumers = GENERATE(1, 3);
+  CAPTURE(tiles, consumers);
+  const auto values = test::iota<int>(size_t(tiles) * 32);
+  Buffer<int> in("in", values), out("out", values.size() * consumers);
+  fa::launch(ring_kernel, {1, unsigned(32 * (consumers + 1))}, in.get(), out.get(), tiles);
+  const auto got = out.download();
+  for (int j = 0; j < tiles; ++j) {
+    for (int w = 0; w < consumers; ++w) {
+      for (int lane = 0; lane < 32; ++lane) {
+        CHECK(got[(j * consumers + w) * 32 + lane] == j * 32 + 31 - lane);
+      }
+    }
+  }
+}

@@ -1,0 +1,268 @@
+// TMA: boxes, edges, swizzles, stores, reductions, multicast, plain bulk copies.
+#include "tests/ptx/device.h"
+#include "tests/test.h"
+
+namespace {
+
+using fa::Swizzle;
+using fa::TensorMap;
+using test::Buffer;
+
+// One box of a rank-2 tensor of floats: box[1] rows of box[0] = 8 columns; at[] may be outside.
+constexpr int kCols = 8, kRows = 16;
+
+// Where the element (row, column) of a dense, swizzled box of `width`-element rows of T lies.
+template <class T>
+__host__ __device__ int box_index(int row, int col, int width, Swizzle swizzle) {
+  return static_cast<int>(fa::swizzled((uint64_t(row) * width + col) * sizeof(T), swizzle) /
+                          sizeof(T));
+}
+
+template <class T, int width, Swizzle swizzle>
+__global__ void load_kernel(const __grid_constant__ TensorMap map, T* out, int x, int y) {
+  T* tile = fa::dynamic_shared<T>();
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    fa::prefetch_tensor_map(&map);
+    fa::mbarrier_init(&full, 1);
+    fa::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    fa::mbarrier_arrive_expect_tx(&full, kRows * width * sizeof(T));
+    fa::tma_load(tile, &map, &full, {x, y});
+  }
+  fa::mbarrier_wait(&full, 0);
+  for (int i = threadIdx.x; i < kRows * width; i += blockDim.x) {
+    out[i] = tile[box_index<T>(i / width, i % width, width, swizzle)];
+  }
+}
+
+template <class T, int width, Swizzle swizzle>
+void check_load(int rows, int cols, int x, int y) {
+  CAPTURE(width, static_cast<int>(swizzle), rows, cols, x, y);
+  const auto values = test::small_integers<T>(size_t(rows) * cols, 3);
+  Buffer<T> in("in", values), out("out", kRows * width);
+  const TensorMap map = fa::tensor_map(
+      in.get(), {{uint64_t(cols), 1, width}, {uint64_t(rows), uint64_t(cols), kRows}}, swizzle);
+  fa::launch(load_kernel<T, width, swizzle>, {1, 64, kRows * width * sizeof(T)}, map, out.get(), x,
+             y);
+  const auto got = out.download();
+  for (int r = 0; r < kRows; ++r) {
+    for (int c = 0; c < width; ++c) {
+      const bool inside = y + r >= 0 && y + r < rows && x + c >= 0 && x + c < cols;
+      const float want = inside ? static_cast<float>(values[(y + r) * cols + x + c]) : 0.f;
+      CHECK(static_cast<float>(got[r * width + c]) == want);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("TMA loads a box, zeros outside the tensor", "[ptx][tma]") {
+  check_load<float, kCols, Swizzle::none>(40, 24, 8, 16);   // inside
+  check_load<float, kCols, Swizzle::none>(21, 12, 8, 16);   // ragged right and below
+  check_load<float, kCols, Swizzle::none>(40, 24, -3, -5);  // ragged left and above
+  check_load<float, kCols, Swizzle::none>(8, 4, 2, 3);      // a tensor smaller than the box
+  check_load<float, kCols, Swizzle::none>(8, 4, 64, 3);     // wholly outside
+}
+
+TEST_CASE("TMA permutes 16-byte chunks by the map's swizzle", "[ptx][tma]") {
+  check_load<__nv_bfloat16, 16, Swizzle::b32>(40, 24, 8, 16);
+  check_load<__nv_bfloat16, 32, Swizzle::b64>(40, 40, 8, 16);
+  check_load<__nv_bfloat16, 64, Swizzle::b128>(40, 72, 8, 30);
+  check_load<float, 32, Swizzle::b128>(20, 36, 8, 10);
+  check_load<uint8_t, 64, Swizzle::b64>(20, 80, 32, 10);
+}
+
+namespace {
+
+// A [B*H][N][d] tensor cut as attention does it: {64 features, N, panel of 64 features, head}.
+__global__ void load_4d_kernel(const __grid_constant__ TensorMap map, float* out, int row,
+                               int head, int elements) {
+  float* tile = fa::dynamic_shared<float>();
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 1);
+    fa::mbarrier_init_fence();
+    fa::mbarrier_arrive_expect_tx(&full, elements * int(sizeof(float)));
+    fa::tma_load(tile, &map, &full, {0, row, 0, head});
+  }
+  __syncthreads();
+  fa::mbarrier_wait(&full, 0);
+  for (int i = threadIdx.x; i < elements; i += blockDim.x) out[i] = tile[i];
+}
+
+}  // namespace
+
+TEST_CASE("TMA loads the panels of a head in one instruction", "[ptx][tma]") {
+  constexpr int kHeads = 3, kN = 13, kD = 16, kPanel = 4, kBox = 5;
+  const auto values = test::iota<float>(kHeads * kN * kD);
+  Buffer<float> in("in", values), out("out", kBox * kD);
+  const TensorMap map = fa::tensor_map(
+      in.get(),
+      {{kPanel, 1, kPanel}, {kN, kD, kBox}, {kD / kPanel, kPanel, kD / kPanel}, {kHeads, kN * kD, 1}},
+      Swizzle::none);
+  const int row = 10, head = 1;  // rows 13 and 14 are beyond the head: zeros, not head 2
+  fa::launch(load_4d_kernel, {1, 32, kBox * kD * sizeof(float)}, map, out.get(), row, head,
+             kBox * kD);
+  const auto got = out.download();
+  for (int panel = 0; panel < kD / kPanel; ++panel) {
+    for (int r = 0; r < kBox; ++r) {
+      for (int c = 0; c < kPanel; ++c) {
+        const float want =
+            row + r < kN ? values[(head * kN + row + r) * kD + panel * kPanel + c] : 0;
+        CHECK(got[(panel * kBox + r) * kPanel + c] == want);
+      }
+    }
+  }
+}
+
+namespace {
+
+// Thread 0 stores (or adds) the box that all threads wrote; a second box goes through the same tile.
+template <bool add, Swizzle swizzle>
+__global__ void store_kernel(const __grid_constant__ TensorMap map, int x, int y) {
+  float* tile = fa::dynamic_shared<float>();
+  for (int round = 0; round < 2; ++round) {
+    for (int i = threadIdx.x; i < kRows * kCols; i += blockDim.x) {
+      tile[box_index<float>(i / kCols, i % kCols, kCols, swizzle)] = 1000.f * (round + 1) + i;
+    }
+    fa::fence_proxy_async();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      if constexpr (add) {
+        fa::tma_reduce_add(&map, tile, {x, y});
+      } else {
+        fa::tma_store(&map, tile, {x + round * kCols, y});
+      }
+      fa::tma_store_commit();
+      fa::tma_store_wait_read<0>();
+    }
+    __syncthreads();  // the tile may be overwritten
+  }
+  if (threadIdx.x == 0) fa::tma_store_wait<0>();
+}
+
+template <bool add, Swizzle swizzle>
+void check_store() {
+  CAPTURE(add, static_cast<int>(swizzle));
+  constexpr int kHeight = 20, kWidth = 24;
+  const auto before = test::small_integers<float>(kHeight * kWidth, 9);
+  Buffer<float> out("out", before);
+  const TensorMap map =
+      fa::tensor_map(out.get(), {{kWidth, 1, kCols}, {kHeight, kWidth, kRows}}, swizzle);
+  const int x = 12, y = 8;  // rows 20.. and, in the second round, columns 24.. are outside
+  fa::launch(store_kernel<add, swizzle>, {1, 64, kRows * kCols * sizeof(float)}, map, x, y);
+  const auto got = out.download();
+  for (int r = 0; r < kHeight; ++r) {
+    for (int c = 0; c < kWidth; ++c) {
+      float want = before[r * kWidth + c];
+      for (int round = 0; round < 2; ++round) {
+        const int bx = c - x - (add ? 0 : round * kCols), by = r - y;
+        if (bx < 0 || bx >= kCols || by < 0 || by >= kRows) continue;
+        const float v = 1000.f * (round + 1) + by * kCols + bx;
+        want = add ? want + v : v;
+      }
+      CHECK(got[r * kWidth + c] == want);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("TMA stores a box, nothing outside the tensor", "[ptx][tma]") {
+  check_store<false, Swizzle::none>();
+  check_store<false, Swizzle::b32>();
+}
+
+TEST_CASE("TMA adds a box to the tensor", "[ptx][tma]") { check_store<true, Swizzle::none>(); }
+
+namespace {
+
+__global__ void bulk_kernel(const float* in, float* out, float* sums, int n) {
+  float* tile = fa::dynamic_shared<float>();
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 1);
+    fa::mbarrier_init_fence();
+    fa::mbarrier_arrive_expect_tx(&full, n * int(sizeof(float)));
+    fa::bulk_load(tile, in, n * int(sizeof(float)), &full);
+  }
+  __syncthreads();
+  fa::mbarrier_wait(&full, 0);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) tile[i] *= 2;
+  fa::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    fa::bulk_store(out, tile, n * int(sizeof(float)));
+    fa::bulk_reduce_add(sums, tile, n * int(sizeof(float)));
+    fa::tma_store_commit();
+    fa::tma_store_wait<0>();
+  }
+}
+
+}  // namespace
+
+TEST_CASE("bulk copies and reductions move plain runs of bytes", "[ptx][tma]") {
+  constexpr int kN = 36;
+  const auto values = test::small_integers<float>(kN, 4);
+  Buffer<float> in("in", values), out("out", kN), sums("sums", values);
+  fa::launch(bulk_kernel, {1, 32, kN * sizeof(float)}, in.get(), out.get(), sums.get(), kN);
+  const auto got = out.download(), added = sums.download();
+  for (int i = 0; i < kN; ++i) {
+    CHECK(got[i] == 2 * values[i]);
+    CHECK(added[i] == 3 * values[i]);
+  }
+}
+
+namespace {
+
+// Each block of a pair loads one half of the tile for both.
+__global__ void multicast_kernel(const __grid_constant__ TensorMap map, float* out) {
+  float* tile = fa::dynamic_shared<float>();
+  __shared__ uint64_t full;
+  const int rank = static_cast<int>(fa::cluster_rank());
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 1);
+    fa::mbarrier_init_fence();
+  }
+  fa::cluster_sync();  // both barriers exist before anybody signals them
+  if (threadIdx.x == 0) {
+    fa::mbarrier_arrive_expect_tx(&full, 2 * kRows * kCols * int(sizeof(float)));
+    fa::tma_load_multicast(tile + rank * kRows * kCols, &map, &full, {0, rank * kRows},
+                           uint16_t{3});
+  }
+  fa::mbarrier_wait_cluster(&full, 0);
+  for (int i = threadIdx.x; i < 2 * kRows * kCols; i += blockDim.x) {
+    out[blockIdx.x * 2 * kRows * kCols + i] = tile[i];
+  }
+  fa::cluster_sync();
+}
+
+}  // namespace
+
+TEST_CASE("a multicast load reaches both blocks of a cluster", "[ptx][tma][cluster]") {
+  const auto values = test::iota<float>(2 * kRows * kCols);
+  Buffer<float> in("in", values), out("out", 2 * values.size());
+  const TensorMap map =
+      fa::tensor_map(in.get(), {{kCols, 1, kCols}, {2 * kRows, kCols, kRows}}, Swizzle::none);
+  fa::launch(multicast_kernel, {2, 64, 2 * kRows * kCols * sizeof(float), 2}, map, out.get());
+  const auto got = out.download();
+  for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == values[i % values.size()]);
+}
+
+TEST_CASE("a tensor map that the hardware cannot hold is refused", "[ptx][tma]") {
+  Buffer<float> in("in", 64 * 64);
+  float* p = in.get();
+  const auto refused = [&](auto* base, std::initializer_list<fa::TensorDim> dims, Swizzle s,
+                           const char* why) {
+    CHECK_THROWS_WITH(fa::tensor_map(base, dims, s), ContainsSubstring(why));
+  };
+  refused(p, {{64, 1, 8}, {64, 63, 8}}, Swizzle::none, "stride of 252 bytes");
+  refused(p, {{64, 2, 8}}, Swizzle::none, "innermost dimension must have stride 1");
+  refused(p, {{64, 1, 3}}, Swizzle::none, "multiple of 16 bytes");
+  refused(p, {{64, 1, 64}, {64, 64, 8}}, Swizzle::b128, "wider than the swizzle");
+  refused(p, {{64, 1, 260}}, Swizzle::none, "1 to 256");
+  refused(p + 1, {{63, 1, 8}}, Swizzle::none, "16-byte aligned");
+}

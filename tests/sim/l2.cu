@@ -1,0 +1,188 @@
+// The L2 model, and with it DRAM traffic.
+#include "tests/sim/diagnosis.h"
+
+using sim::test::Buffer;
+using sim::test::WithOptions;
+
+namespace {
+
+constexpr size_t kL2 = 1 << 20;  // bytes; small, so that the tests are quick
+
+struct Dram {
+  double read, write;
+};
+
+sim::Options with_l2(int workers = 1) {
+  sim::Options o;
+  o.workers = workers;
+  o.l2_bytes = kL2;
+  return o;
+}
+
+template <class F>
+Dram record(F&& run) {
+  WithOptions with(with_l2());
+  sim::Recording recording;
+  run();
+  const auto counts = recording.finish();
+  REQUIRE(counts.hbm);
+  return {static_cast<double>(counts.hbm->read), static_cast<double>(counts.hbm->write)};
+}
+
+__global__ void load_all(const float4* x, float4* y) {
+  const float4 v = x[size_t{blockIdx.x} * blockDim.x + threadIdx.x];
+  if (v.x != 0) y[threadIdx.x] = v;  // never: x is zero
+}
+__global__ void store_all(float4* x) {
+  x[size_t{blockIdx.x} * blockDim.x + threadIdx.x] = float4{0, 0, 0, 0};
+}
+__global__ void add_all(float* x) {
+  atomicAdd(x + size_t{blockIdx.x} * blockDim.x + threadIdx.x, 1.f);
+}
+__global__ void load_strided(const float* x, float* y, int stride) {
+  y[threadIdx.x] = x[size_t{blockIdx.x * blockDim.x + threadIdx.x} * stride];
+}
+__global__ void scattered(const float* x, float* y, int n) {
+  unsigned h = (blockIdx.x * blockDim.x + threadIdx.x) * 2654435761u;
+  float sum = 0;
+  for (unsigned k = 0; k <= blockIdx.x % 9; ++k) {  // blocks of different length
+    h = h * 1664525u + 1013904223u;
+    sum += x[(h >> 8) % n];
+  }
+  y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+constexpr unsigned kThreads = 256;
+
+// A buffer of the given size, and kernels over all of it.
+struct Data {
+  explicit Data(size_t bytes)
+      : blocks(static_cast<unsigned>(bytes / sizeof(float4) / kThreads)),
+        bytes(size_t{blocks} * kThreads * sizeof(float4)),
+        x("x", this->bytes / sizeof(float4)),
+        y("y", kThreads) {}
+  void load() { fa::launch(load_all, {dim3(blocks), dim3(kThreads)}, x, y); }
+  void store() { fa::launch(store_all, {dim3(blocks), dim3(kThreads)}, x); }
+
+  unsigned blocks;
+  size_t bytes;
+  Buffer<float4> x, y;
+};
+
+}  // namespace
+
+TEST_CASE("what fits into half of the L2 is read from DRAM once", "[sim][l2]") {
+  Data data(kL2 / 2);
+  const Dram dram = record([&] {
+    for (int i = 0; i < 4; ++i) data.load();
+  });
+  CHECK(dram.read == Approx(data.bytes).epsilon(0.1));
+  CHECK(dram.read >= data.bytes);
+  CHECK(dram.write == 0);
+}
+
+TEST_CASE("what was written and fits is never read, and written back once", "[sim][l2]") {
+  Data data(kL2 / 2);
+  const Dram dram = record([&] {
+    for (int i = 0; i < 3; ++i) {
+      data.store();
+      data.load();
+    }
+  });
+  CHECK(dram.read <= 0.1 * data.bytes);
+  CHECK(dram.write == Approx(data.bytes).epsilon(0.1));
+  CHECK(dram.write >= data.bytes);
+}
+
+TEST_CASE("what is three times the L2 streams", "[sim][l2]") {
+  Data data(3 * kL2);
+  const Dram dram = record([&] {
+    data.store();
+    data.load();
+    data.load();
+  });
+  CHECK(dram.read == Approx(2. * data.bytes).epsilon(0.1));
+  CHECK(dram.read <= 2. * data.bytes);
+  CHECK(dram.write == data.bytes);
+}
+
+// X written and read back, with the L2 full of other lines; an H200's measured shares. Design:
+// close at both ends, a promise of nothing but the shape between.
+TEST_CASE("between half and three times its size the L2 behaves like an H200's", "[sim][l2]") {
+  struct Point {
+    double size, measured, tolerance;
+  };
+  const auto p = GENERATE(values<Point>({{32 / 50., .008, .04},
+                                         {40 / 50., .11, .05},
+                                         {48 / 50., .48, .13},
+                                         {64 / 50., .72, .05},
+                                         {96 / 50., .82, .13},
+                                         {128 / 50., .94, .06}}));
+  Data other(4 * kL2), data(static_cast<size_t>(p.size * kL2));
+  const Dram before = record([&] {
+    other.load();
+    data.store();
+  });
+  const Dram dram = record([&] {
+    other.load();
+    data.store();
+    data.load();
+  });
+  const double share = (dram.read - before.read) / data.bytes;
+  CAPTURE(p.size, share);
+  CHECK(share == Approx(p.measured).margin(p.tolerance));
+}
+
+TEST_CASE("a line holds only the sectors that were asked for", "[sim][l2]") {
+  Buffer<float> x("x", 32 * 1024), y("y", 128);
+  const auto run = [&](int stride) {
+    return record([&] { fa::launch(load_strided, {dim3(8), dim3(128)}, x, y, stride); });
+  };
+  CHECK(run(1).read == 1024 * 4);
+  CHECK(run(8).read == 1024 * 32);
+  CHECK(run(32).read == 1024 * 32);
+}
+
+TEST_CASE("an atomic fetches its sector and leaves it dirty", "[sim][l2]") {
+  Buffer<float> x("x", 4096);
+  const Dram dram = record([&] { fa::launch(add_all, {dim3(16), dim3(256)}, x); });
+  CHECK(dram.read == 4096 * 4);
+  CHECK(dram.write == 4096 * 4);
+}
+
+TEST_CASE("memsets and device copies pass through the L2", "[sim][l2]") {
+  constexpr size_t kBytes = 64 * 1024;
+  Buffer<char> x("x", kBytes), y("y", kBytes);
+  Dram dram = record([&] { cudaMemset(x.get(), 0, kBytes); });
+  CHECK(dram.read == 0);
+  CHECK(dram.write == kBytes);
+  dram = record([&] { cudaMemcpy(y.get(), x.get(), kBytes, cudaMemcpyDeviceToDevice); });
+  CHECK(dram.read == kBytes);
+  CHECK(dram.write == kBytes);
+  dram = record([&] { cudaMemset(x.get() + 16, 0, 32); });  // parts of two sectors
+  CHECK(dram.write == 64);
+}
+
+TEST_CASE("DRAM traffic does not depend on the number of workers", "[sim][l2]") {
+  constexpr int kN = 1 << 20;  // floats: four times the L2
+  Buffer<float> x("x", kN), y("y", 600 * 64);
+  std::vector<fa::Bytes> dram;
+  for (const int workers : {1, 2, 2, 3}) {
+    WithOptions with(with_l2(workers));
+    sim::Recording recording;
+    for (int i = 0; i < 2; ++i) {
+      fa::launch(scattered, {dim3(600), dim3(64)}, x, y, kN);
+    }
+    dram.push_back(recording.finish().hbm.value());
+  }
+  CHECK(dram[0].read > 2 * kL2);
+  for (const fa::Bytes& d : dram) CHECK(d == dram[0]);
+}
+
+TEST_CASE("a recording begins with a cold L2", "[sim][l2]") {
+  Data data(kL2 / 4);
+  const auto load = [&] { return record([&] { data.load(); }).read; };
+  const double first = load();
+  CHECK(first == data.bytes);
+  CHECK(load() == first);
+}

@@ -1,0 +1,233 @@
+// Requests and sectors: what the lanes of a warp ask for together.
+#include <array>
+#include <map>
+#include <set>
+
+#include "tests/sim/diagnosis.h"
+
+using sim::test::Buffer;
+using sim::test::WithOptions;
+
+namespace {
+
+constexpr int kFloatsPerSector = 8;
+
+fa::Counts count(const std::function<void()>& run, int workers = 1, bool sites = false) {
+  sim::Options o;
+  o.workers = workers;
+  o.requests = true;
+  o.sites = sites;
+  WithOptions with(o);
+  sim::Recording recording;
+  run();
+  return recording.finish();
+}
+
+__global__ void gather(const float* x, const int* index, float* y) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  y[i] = x[index[i]];
+}
+__global__ void copy4(const float4* x, float4* y) { y[threadIdx.x] = x[threadIdx.x]; }
+__global__ void halves(const float* x, const float* z, float* y) {
+  if (threadIdx.x % 2) {
+    y[threadIdx.x] = x[threadIdx.x];
+  } else {
+    y[threadIdx.x] = z[threadIdx.x];
+  }
+}
+// Lane l makes l % 4 + 1 trips; afterwards all lanes load once more with the same instruction.
+__global__ void ragged(const float* x, const float* z, float* y) {
+  float sum = 0;
+  for (int k = 0; k <= static_cast<int>(threadIdx.x) % 4; ++k) sum += x[k * 32 + threadIdx.x];
+  y[threadIdx.x] = sum + z[threadIdx.x];
+}
+__global__ void reduce(float* sum) { atomicAdd(sum + threadIdx.x / 16 * 8, 1.f); }
+__global__ void long_loop(const float* x, float* y, int n) {
+  float sum = 0;
+  for (int k = 0; k < n; ++k) sum += x[threadIdx.x];
+  y[threadIdx.x] = sum;
+}
+struct Triple {
+  float4 a;
+  float2 b;
+};
+__global__ void copy_struct(const Triple* x, Triple* y) { y[threadIdx.x] = x[threadIdx.x]; }
+
+// A program without structure: at each step a lane takes one of four paths, chosen by a hash. In
+// between the lanes meet, so that some have come further than others when they are switched.
+__host__ inline __attribute__((always_inline)) unsigned hash(unsigned a, unsigned b) {
+  unsigned h = a * 0x9E3779B1u ^ b * 0x85EBCA77u;
+  h ^= h >> 15;
+  h *= 0x2C1B3C6Du;
+  return h ^ h >> 13;
+}
+constexpr int kSteps = 60;
+__global__ void chaos(const float* x, float* y) {
+  float sum = 0;
+  for (int s = 0; s < kSteps; ++s) {
+    const unsigned h = hash(threadIdx.x, s), at = h >> 8 & 1023;
+    switch (h % 4) {
+      case 0:
+        sum += x[at];
+        break;
+      case 1:
+        sum -= x[at];
+        break;
+      case 2:
+        sum *= x[at];
+        break;
+    }
+    if (s % 7 == 6) sum += __shfl_xor_sync(0xffffffff, sum, 1);
+  }
+  y[threadIdx.x] = sum;
+}
+
+}  // namespace
+
+TEST_CASE("a warp's load takes as many sectors as its lanes touch", "[sim][requests]") {
+  struct Case {
+    const char* name;
+    std::function<int(int)> index;
+    unsigned sectors;
+  };
+  const auto c = GENERATE(values<Case>({
+      {"coalesced", [](int l) { return l; }, 4},
+      {"broadcast", [](int) { return 5; }, 1},
+      {"misaligned by one", [](int l) { return l + 1; }, 5},
+      {"stride 2", [](int l) { return 2 * l; }, 8},
+      {"stride 32", [](int l) { return 32 * l; }, 32},
+      {"backwards", [](int l) { return 31 - l; }, 4},
+      {"backwards, stride 8", [](int l) { return 8 * (31 - l); }, 32},
+      {"butterfly", [](int l) { return l ^ 21; }, 4},
+      {"two rows", [](int l) { return l % 2 * 512 + l / 2; }, 4},
+      {"same low bits", [](int l) { return l % 3 * 512; }, 3},
+  }));
+  CAPTURE(c.name);
+  Buffer<float> x("x", 1024), y("y", 32);
+  Buffer<int> index("index", 32);
+  std::vector<int> at;
+  for (int l = 0; l < 32; ++l) at.push_back(c.index(l));
+  index.fill(at);
+  auto counts = count([&] { fa::launch(gather, {dim3(1), dim3(32)}, x, index, y); });
+  CHECK(counts.buffers["x"].requests == fa::Ops{1, 0, 0});
+  CHECK(counts.buffers["x"].sectors == fa::Ops{c.sectors, 0, 0});
+  CHECK(counts.buffers["y"].requests == fa::Ops{0, 1, 0});
+  CHECK(counts.buffers["y"].sectors == fa::Ops{0, 4, 0});
+  CHECK(counts.requests == fa::Ops{2, 1, 0});
+  CHECK(counts.sectors == fa::Ops{c.sectors + 4, 4, 0});
+  REQUIRE(counts.kernels.size() == 1);
+  CHECK(counts.kernels[0].requests == fa::Ops{2, 1, 0});
+  CHECK(counts.kernels[0].sectors == fa::Ops{c.sectors + 4, 4, 0});
+}
+
+TEST_CASE("vector loads are one request", "[sim][requests]") {
+  Buffer<float4> x("x", 32), y("y", 32);
+  auto counts = count([&] { fa::launch(copy4, {dim3(1), dim3(32)}, x, y); });
+  CHECK(counts.requests == fa::Ops{1, 1, 0});
+  CHECK(counts.sectors == fa::Ops{16, 16, 0});
+}
+
+TEST_CASE("a struct takes as many requests as a lane needs instructions", "[sim][requests]") {
+  Buffer<Triple> x("x", 32), y("y", 32);  // 32 bytes each
+  auto counts = count([&] { fa::launch(copy_struct, {dim3(1), dim3(32)}, x, y); });
+  CHECK(counts.buffers["x"].bytes.read == 32 * sizeof(Triple));
+  CHECK(counts.requests == fa::Ops{2, 2, 0});
+}
+
+TEST_CASE("an odd block ends in a smaller warp", "[sim][requests]") {
+  Buffer<float> x("x", 64), y("y", 64);
+  Buffer<int> index("index", 64);
+  auto counts = count([&] { fa::launch(gather, {dim3(1), dim3(40)}, x, index, y); });
+  CHECK(counts.buffers["y"].requests == fa::Ops{0, 2, 0});
+  CHECK(counts.buffers["y"].sectors == fa::Ops{0, 5, 0});
+}
+
+TEST_CASE("lanes on different paths make different requests", "[sim][requests]") {
+  Buffer<float> x("x", 32), y("y", 32), z("z", 32);
+  auto counts = count([&] { fa::launch(halves, {dim3(1), dim3(32)}, x, z, y); });
+  CHECK(counts.buffers["x"].requests == fa::Ops{1, 0, 0});
+  CHECK(counts.buffers["z"].requests == fa::Ops{1, 0, 0});
+  CHECK(counts.buffers["y"].requests == fa::Ops{0, 2, 0});
+  CHECK(counts.sectors == fa::Ops{8, 8, 0});
+}
+
+TEST_CASE("the n-th trip of one lane belongs to the n-th trip of the others", "[sim][requests]") {
+  Buffer<float> x("x", 128), y("y", 32), z("z", 32);
+  auto counts = count([&] { fa::launch(ragged, {dim3(1), dim3(32)}, x, z, y); });
+  CHECK(counts.buffers["x"].requests == fa::Ops{4, 0, 0});
+  CHECK(counts.buffers["x"].sectors == fa::Ops{16, 0, 0});  // each sector has a lane with 4 trips
+  CHECK(counts.buffers["z"].requests == fa::Ops{1, 0, 0});
+  CHECK(counts.buffers["y"].requests == fa::Ops{0, 1, 0});
+}
+
+TEST_CASE("atomics are counted as their own kind", "[sim][requests]") {
+  Buffer<float> sum("sum", 16);
+  auto counts = count([&] { fa::launch(reduce, {dim3(3), dim3(32)}, sum); });
+  CHECK(counts.buffers["sum"].bytes == fa::Bytes{0, 0, 3 * 32 * 4});
+  CHECK(counts.buffers["sum"].requests == fa::Ops{0, 0, 3});
+  CHECK(counts.buffers["sum"].sectors == fa::Ops{0, 0, 6});
+}
+
+TEST_CASE("requests of divergent lanes are grouped by instruction and occurrence",
+          "[sim][requests]") {
+  constexpr int kThreads = 96;
+  using Key = std::array<int, 3>;  // warp, instruction, occurrence
+  std::map<Key, std::set<unsigned>> sectors;
+  for (int t = 0; t < kThreads; ++t) {
+    int occurrence[4] = {};
+    for (int s = 0; s < kSteps; ++s) {
+      const unsigned h = hash(t, s), path = h % 4;
+      if (path == 3) continue;
+      const Key key{t / 32, static_cast<int>(path), occurrence[path]++};
+      sectors[key].insert((h >> 8 & 1023) / kFloatsPerSector);
+    }
+  }
+  uint64_t total = 0;
+  for (const auto& [key, set] : sectors) total += set.size();
+
+  Buffer<float> x("x", 1024), y("y", kThreads);
+  auto counts = count([&] { fa::launch(chaos, {dim3(5), dim3(kThreads)}, x, y); });
+  CHECK(counts.buffers["x"].requests == fa::Ops{5 * sectors.size(), 0, 0});
+  CHECK(counts.buffers["x"].sectors == fa::Ops{5 * total, 0, 0});
+}
+
+TEST_CASE("requests do not depend on the number of workers", "[sim][requests]") {
+  Buffer<float> x("x", 1024), y("y", 96);
+  const auto run = [&] { fa::launch(chaos, {dim3(40), dim3(96)}, x, y); };
+  const auto one = count(run, 1), two = count(run, 2);
+  CHECK(one.requests == two.requests);
+  CHECK(one.sectors == two.sectors);
+}
+
+TEST_CASE("a log that is full is counted in parts: never too few requests", "[sim][requests]") {
+  constexpr int kLoads = 1200000;
+  Buffer<float> x("x", 32), y("y", 32);
+  auto counts = count([&] { fa::launch(long_loop, {dim3(1), dim3(2)}, x, y, kLoads); });
+  CHECK(counts.buffers["x"].requests.load >= kLoads);
+  CHECK(counts.buffers["x"].requests.load <= 2 * kLoads);
+  counts = count([&] { fa::launch(long_loop, {dim3(1), dim3(2)}, x, y, kLoads / 2); });
+  CHECK(counts.buffers["x"].requests.load == kLoads / 2);
+}
+
+TEST_CASE("with sites there is a row per source line", "[sim][requests]") {
+  Buffer<float> x("x", 1024), y("y", 64);
+  Buffer<int> index("index", 64);
+  std::vector<int> at;
+  for (int l = 0; l < 64; ++l) at.push_back(8 * l);
+  index.fill(at);
+  const auto run = [&] { fa::launch(gather, {dim3(1), dim3(64)}, x, index, y); };
+  CHECK(count(run).sites.empty());
+  const auto counts = count(run, 1, true);
+  REQUIRE(counts.sites.size() == 3);
+  std::map<std::string, fa::SiteCount> rows;
+  for (const fa::SiteCount& s : counts.sites) {
+    CHECK_THAT(s.where, ContainsSubstring("requests.cu:"));
+    rows[s.what] = s;
+  }
+  CHECK(rows.at("x load32").requests == 2);
+  CHECK(rows.at("x load32").transfers == 64);
+  CHECK(rows.at("x load32").ideal == 8);
+  CHECK(rows.at("index load32").transfers == 8);
+  CHECK(rows.at("y store32").transfers == 8);
+  CHECK(rows.at("y store32").ideal == 8);
+}

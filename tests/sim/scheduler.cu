@@ -1,0 +1,200 @@
+// Barriers, deadlocks, divergence, spinning, and what a launch refuses.
+#include "tests/sim/diagnosis.h"
+
+using sim::test::Buffer;
+using sim::test::finding;
+
+namespace {
+
+template <bool kEarlyReturn>
+__global__ void barrier_behind_return(float* x, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (kEarlyReturn && i >= n) return;
+  if (i < n) x[i] = 1;
+  __syncthreads();
+}
+
+template <bool kDivergent>
+__global__ void barrier_in_branches(float* x) {
+  if (kDivergent && threadIdx.x < 16) {
+    x[threadIdx.x] = 1;
+    __syncthreads();
+  } else {
+    x[threadIdx.x] = 2;
+    __syncthreads();
+  }
+}
+
+template <bool kHalf>
+__global__ void shuffle(float* x) {
+  float v = static_cast<float>(threadIdx.x);
+  const unsigned mask = kHalf ? 0xffffffff : 0x0000ffff;
+  if (threadIdx.x < 16) v += __shfl_xor_sync(mask, v, 1);
+  x[threadIdx.x] = v;
+}
+
+__global__ void shuffle_from_absent_lane(float* x) {
+  if (threadIdx.x < 16) x[threadIdx.x] = __shfl_sync(0x0000ffff, 1.f, 20);
+}
+
+template <bool kDivergent>
+__global__ void shuffle_at_two_lines(float* x) {
+  float v = 1;
+  if (kDivergent && threadIdx.x % 2) {
+    v += __shfl_xor_sync(0xffffffff, v, 2);
+  } else {
+    v += __shfl_xor_sync(0xffffffff, v, 2);
+  }
+  x[threadIdx.x] = v;
+}
+
+__global__ void mask_without_own_lane(float* x) {
+  if (threadIdx.x == 0) __syncwarp(0xfffffffe);
+  x[threadIdx.x] = 0;
+}
+
+__global__ void spins(volatile float* flag) {
+  while (flag[0] == 0.f) {
+  }
+}
+
+// Block 1 waits for block 0, in a way that a GPU may or may not survive.
+__global__ void waits_for_another_block(volatile float* flag) {
+  if (blockIdx.x == 0) {
+    while (flag[0] == 0.f) {
+    }
+  } else {
+    flag[0] = 1.f;
+  }
+}
+
+__global__ void order(int* log, int* next) {
+  for (int round = 0; round < 3; ++round) {
+    log[atomicAdd(next, 1)] = threadIdx.x;
+    __syncthreads();
+  }
+}
+
+__global__ void odd_block(float* x) {  // the last warp has 8 lanes
+  float v = 1;
+  for (int lanes = 1; lanes < 8; lanes *= 2) v += __shfl_xor_sync(0xffffffff, v, lanes);
+  __syncthreads();
+  x[threadIdx.x] = v;
+}
+
+}  // namespace
+
+TEST_CASE("a thread that returns before a barrier leaves the others waiting", "[sim]") {
+  Buffer<float> x("x", 100);
+  const auto text = finding([&] {
+    fa::launch(barrier_behind_return<true>, {dim3(2), dim3(64)}, x, 100);
+  });
+  CHECK_THAT(text, ContainsSubstring("deadlock in kernel"));
+  CHECK_THAT(text, ContainsSubstring("block (1,0,0)"));
+  CHECK_THAT(text, ContainsSubstring("28 threads returned (linear ids 36-63)"));
+  CHECK_THAT(text, ContainsSubstring("36 threads wait at __syncthreads scheduler.cu:"));
+  CHECK(finding([&] {
+          fa::launch(barrier_behind_return<false>, {dim3(2), dim3(64)}, x, 100);
+        }) == "");
+}
+
+TEST_CASE("a barrier in divergent branches is found", "[sim]") {
+  Buffer<float> x("x", 32);
+  const auto text = finding([&] { fa::launch(barrier_in_branches<true>, {dim3(1), dim3(32)}, x); });
+  CHECK_THAT(text, ContainsSubstring("divergent barrier"));
+  CHECK_THAT(text, ContainsSubstring("barrier_in_branches<true>"));
+  CHECK(finding([&] { fa::launch(barrier_in_branches<false>, {dim3(1), dim3(32)}, x); }) == "");
+}
+
+TEST_CASE("a shuffle that half a warp misses is found", "[sim]") {
+  Buffer<float> x("x", 32);
+  const auto text = finding([&] { fa::launch(shuffle<true>, {dim3(1), dim3(32)}, x); });
+  CHECK_THAT(text, ContainsSubstring("deadlock"));
+  CHECK_THAT(text, ContainsSubstring("16 threads wait at __shfl"));
+  CHECK(finding([&] { fa::launch(shuffle<false>, {dim3(1), dim3(32)}, x); }) == "");
+}
+
+TEST_CASE("a shuffle from a lane that does not take part is found", "[sim]") {
+  Buffer<float> x("x", 32);
+  const auto text = finding([&] { fa::launch(shuffle_from_absent_lane, {dim3(1), dim3(32)}, x); });
+  CHECK_THAT(text, ContainsSubstring("lane"));
+  CHECK_THAT(text, ContainsSubstring("20"));
+}
+
+TEST_CASE("lanes that shuffle at different lines are found", "[sim]") {
+  Buffer<float> x("x", 32);
+  const auto text = finding([&] {
+    fa::launch(shuffle_at_two_lines<true>, {dim3(1), dim3(32)}, x);
+  });
+  CHECK_THAT(text, ContainsSubstring("divergent warp operation"));
+  CHECK(finding([&] { fa::launch(shuffle_at_two_lines<false>, {dim3(1), dim3(32)}, x); }) == "");
+}
+
+TEST_CASE("a mask without the caller's lane is found", "[sim]") {
+  Buffer<float> x("x", 32);
+  const auto text = finding([&] { fa::launch(mask_without_own_lane, {dim3(1), dim3(32)}, x); });
+  CHECK_THAT(text, ContainsSubstring("mask that does not contain its own lane"));
+}
+
+TEST_CASE("the watchdog stops an endless spin, and names its line", "[sim]") {
+  sim::Options o;
+  o.watchdog_s = 0.3;
+  o.workers = 1;
+  sim::test::WithOptions with(o);
+  Buffer<float> flag("flag", 1);
+  const auto text = finding([&] { fa::launch(spins, {dim3(1), dim3(32)}, flag.get()); });
+  CHECK_THAT(text, ContainsSubstring("kernel (anonymous namespace)::spins"));
+  CHECK_THAT(text, ContainsSubstring("spins at scheduler.cu:"));
+  CHECK_THAT(finding([&] {
+               fa::launch(waits_for_another_block, {dim3(2), dim3(32)}, flag.get());
+             }),
+             ContainsSubstring("outside the dialect"));
+  flag.fill({1.f});  // the twin: the flag is up already
+  CHECK(finding([&] { fa::launch(spins, {dim3(1), dim3(32)}, flag.get()); }) == "");
+}
+
+TEST_CASE("threads run in order between barriers", "[sim]") {
+  Buffer<int> log("log", 3 * 64), next("next", 1);
+  fa::launch(order, {dim3(1), dim3(64)}, log, next);
+  const auto got = log.download();
+  for (int i = 0; i < 3 * 64; ++i) REQUIRE(got[i] == i % 64);
+}
+
+TEST_CASE("a block need not be a multiple of a warp", "[sim]") {
+  Buffer<float> x("x", 40);
+  fa::launch(odd_block, {dim3(1), dim3(40)}, x);
+  CHECK(x.download() == std::vector<float>(40, 8.f));
+}
+
+TEST_CASE("a launch outside CUDA's limits is refused", "[sim]") {
+  Buffer<float> x("x", 32);
+  CHECK_THAT(finding([&] {
+               fa::launch(barrier_in_branches<false>, {dim3(1), dim3(1025)}, x);
+             }),
+             ContainsSubstring("1 to 1024"));
+  CHECK_THAT(finding([&] {
+               fa::launch(barrier_in_branches<false>, {dim3(1, 70000), dim3(32)}, x);
+             }),
+             ContainsSubstring("65535"));
+  CHECK_THAT(finding([&] {
+               fa::launch(barrier_in_branches<false>, {dim3(1), dim3(32), 300000}, x);
+             }),
+             ContainsSubstring("a block has at most 232448"));
+  CHECK_THAT(finding([&] {
+               fa::launch(barrier_in_branches<false>, {dim3(3), dim3(32), 0, 2}, x);
+             }),
+             ContainsSubstring("clusters of 2 blocks in a grid of 3"));
+}
+
+TEST_CASE("after a finding the simulator goes on", "[sim]") {
+  Buffer<float> x("x", 100);
+  for (int i = 0; i < 5; ++i) {
+    CHECK(finding([&] {
+            fa::launch(barrier_behind_return<true>, {dim3(2), dim3(64)}, x, 100);
+          }) != "");
+    CHECK(finding([&] {
+            fa::launch(barrier_behind_return<false>, {dim3(2), dim3(64)}, x, 100);
+          }) == "");
+  }
+  CHECK(x.download() == std::vector<float>(100, 1.f));
+}
