@@ -17,6 +17,20 @@ namespace {
 // approximation. FLT_MIN lets results flush to zero below the normal numbers.
 double floor_of(double scale) { return 4 * 0x1p-24 * scale + FLT_MIN; }
 
+// Half the distance of two neighbours, relative: the baseline may have been lucky, but no kernel
+// escapes the rounding of its result.
+double unit_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return 0x1p-24;
+    case DType::bf16:
+      return 0x1p-8;
+    case DType::e4m3:
+      return 0x1p-4;
+  }
+  throw std::logic_error("unknown element type");
+}
+
 constexpr double kForwardFactor = 2;
 constexpr double kGradientFactor = 3;
 
@@ -47,6 +61,7 @@ struct Expected {
   const std::vector<double>& want;      ///< [rows, width], fp64
   const std::vector<double>& baseline;  ///< [rows, width]
   double factor;
+  double unit;                          ///< relative error of rounding a result to its type
   std::function<double(size_t)> floor;  ///< of rows[i]
 };
 
@@ -88,10 +103,11 @@ TensorCheck compare(const Problem& p, const Tensor& t, const Expected& e) {
     const double* want = &e.want[i * t.width];
     const double* baseline = &e.baseline[i * t.width];
     const float* got = &t.values[e.rows[i] * t.width];
-    double baseline_err = 0, err = 0;
+    double baseline_err = 0, err = 0, largest = 0;
     size_t x_worst = 0;
     for (size_t x = 0; x < t.width; ++x) {
       baseline_err = std::max(baseline_err, distance(baseline[x], want[x]));
+      if (std::isfinite(want[x])) largest = std::max(largest, std::abs(want[x]));
       const double e_x = distance(got[x], want[x]);
       squares += e_x * e_x;
       if (!(e_x <= err)) {  // a NaN is worse than anything
@@ -101,7 +117,7 @@ TensorCheck compare(const Problem& p, const Tensor& t, const Expected& e) {
     }
     result.baseline_err = std::max(result.baseline_err, baseline_err);
     if (!(err <= result.max_abs_err)) result.max_abs_err = err;
-    const double bound = e.factor * baseline_err + e.floor(i);
+    const double bound = e.factor * baseline_err + e.unit * largest + e.floor(i);
     const double used = std::isnan(err) ? INFINITY : err / bound;
     if (used > worst) {
       worst = used;
@@ -138,18 +154,19 @@ void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const
   const Tensor O{
       "O",  out.O, static_cast<size_t>(p.d), static_cast<size_t>(p.N), static_cast<size_t>(p.H),
       "row"};
-  result.tensors.push_back(
-      compare(p, O, {sample.rows, want.O, baseline.O, kForwardFactor, [&](size_t i) {
-                       return floor_of((1 + want.score_bound[i]) * want.sum_PV[i]);
-                     }}));
+  result.tensors.push_back(compare(
+      p, O, {sample.rows, want.O, baseline.O, kForwardFactor, unit_of(p.dtype), [&](size_t i) {
+               return floor_of((1 + want.score_bound[i]) * want.sum_PV[i]);
+             }}));
   if (out.LSE.empty()) return;
   require_size("LSE", out.LSE.size(), p.rows());
   const Tensor LSE{"LSE", out.LSE, 1, static_cast<size_t>(p.N), static_cast<size_t>(p.H), "row"};
-  result.tensors.push_back(
-      compare(p, LSE, {sample.rows, want.LSE, baseline.LSE, kForwardFactor, [&](size_t i) {
-                         const double lse = std::isfinite(want.LSE[i]) ? std::abs(want.LSE[i]) : 0;
-                         return floor_of(1 + want.score_bound[i] + lse);
-                       }}));
+  result.tensors.push_back(compare(
+      p, LSE,
+      {sample.rows, want.LSE, baseline.LSE, kForwardFactor, unit_of(DType::f32), [&](size_t i) {
+         const double lse = std::isfinite(want.LSE[i]) ? std::abs(want.LSE[i]) : 0;
+         return floor_of(1 + want.score_bound[i] + lse);
+       }}));
 }
 
 void check_backward(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample,
@@ -167,19 +184,24 @@ void check_backward(const Problem& p, const Inputs& in, const Outputs& out, cons
     for (size_t r = 0; r < group * N; ++r) query_rows.push_back(first * N + r);
     for (size_t c = 0; c < Nk; ++c) key_rows.push_back(kv_head * Nk + c);
   }
-  auto floor = [](const std::vector<double>& scale) {
-    return [&scale](size_t i) { return floor_of(scale[i]); };
+  const double unit = unit_of(p.dtype);
+  auto dQ_floor = [&](size_t i) {
+    return floor_of(want.dQ_scale[i]) + kGradientFactor * unit * want.dQ_delta[i];
   };
+  auto dK_floor = [&](size_t i) {
+    return floor_of(want.dK_scale[i]) + kGradientFactor * unit * want.dK_delta[i];
+  };
+  auto dV_floor = [&](size_t i) { return floor_of(want.dV_scale[i]); };
   const auto H = static_cast<size_t>(p.H), Hkv = static_cast<size_t>(p.Hkv);
   result.tensors.push_back(
       compare(p, {"dQ", out.dQ, d, N, H, "row"},
-              {query_rows, want.dQ, baseline.dQ, kGradientFactor, floor(want.dQ_scale)}));
+              {query_rows, want.dQ, baseline.dQ, kGradientFactor, unit, dQ_floor}));
   result.tensors.push_back(
       compare(p, {"dK", out.dK, d, Nk, Hkv, "key"},
-              {key_rows, want.dK, baseline.dK, kGradientFactor, floor(want.dK_scale)}));
+              {key_rows, want.dK, baseline.dK, kGradientFactor, unit, dK_floor}));
   result.tensors.push_back(
       compare(p, {"dV", out.dV, d, Nk, Hkv, "key"},
-              {key_rows, want.dV, baseline.dV, kGradientFactor, floor(want.dV_scale)}));
+              {key_rows, want.dV, baseline.dV, kGradientFactor, unit, dV_floor}));
 }
 
 }  // namespace

@@ -35,7 +35,9 @@ struct CheckResult {
 
 /// Compares all outputs that are present. A row passes when
 ///   |out - fp64| <= factor * (largest baseline error in that row) + floor,
-/// factor 2 for O and LSE, 3 for gradients; the floor is scaled by the row's sum of |P||V|.
+/// factor 2 for O and LSE, 3 for gradients. The floor is what no kernel escapes, for rows in which
+/// the baseline was lucky: the rounding of the result to its type, fp32 arithmetic on terms of the
+/// row's size (O: its sum of |P||V|), and in the gradients delta's share of the rounding of O.
 /// NaN, an Inf where none belongs and an element never written fail, always.
 CheckResult check(const Problem&, const Inputs&, const Outputs&, const Sample&);
 

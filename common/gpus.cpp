@@ -2,12 +2,10 @@
 
 #include <strings.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "common/problem.h"
+#include "common/inputs.h"
 
 namespace fa {
 
@@ -45,14 +43,7 @@ std::vector<GpuSpec> read_gpu_table(const std::string& path) {
   return table;
 }
 
-std::vector<GpuSpec> gpu_table() {
-  // The folder of the build, or the user's own: the same rule as for the real input.
-  if (const char* folder = std::getenv("FLASH_STEPS_DATA")) {
-    return read_gpu_table(std::string(folder) + "/gpus.json");
-  }
-  const std::string built = FA_DATA_DIR "/gpus.json";
-  return read_gpu_table(std::filesystem::exists(built) ? built : "common/data/gpus.json");
-}
+std::vector<GpuSpec> gpu_table() { return read_gpu_table(data_file("gpus.json")); }
 
 GpuSpec find_gpu(const std::string& name) {
   std::string known;

@@ -76,12 +76,6 @@ std::vector<float> outlier_tensor(size_t n, DType dtype, uint64_t seed, Stream s
 
 // --- the shipped activations -----------------------------------------------------------------------
 
-std::string data_file(const std::string& name) {
-  if (const char* folder = std::getenv("FLASH_STEPS_DATA")) return std::string(folder) + "/" + name;
-  const std::string built = std::string(FA_DATA_DIR) + "/" + name;
-  return std::filesystem::exists(built) ? built : "common/data/" + name;
-}
-
 Npy read_real(const std::string& name) {
   Npy npy = read_npy(data_file(name));
   if (npy.shape.size() != 4 || npy.shape[0] != 1 || npy.data.empty()) {
@@ -180,6 +174,16 @@ void load_tensor(const std::string& path, const std::vector<size_t>& shape, DTyp
 }
 
 }  // namespace
+
+#ifndef FA_DATA_DIR  // a build without CMake runs in the repository's root
+#define FA_DATA_DIR "common/data"
+#endif
+
+std::string data_file(const std::string& name) {
+  if (const char* folder = std::getenv("FLASH_STEPS_DATA")) return std::string(folder) + "/" + name;
+  const std::string built = std::string(FA_DATA_DIR) + "/" + name;
+  return std::filesystem::exists(built) ? built : "common/data/" + name;
+}
 
 Inputs normal_inputs(const Problem& p, uint64_t seed) {
   return {normal_tensor(p.q_size(), p.dtype, seed, kQ),

@@ -18,6 +18,9 @@ struct Inputs {
   std::string note;       ///< "real input tiled from N=1024 to N=4096", or empty
 };
 
+/// A shipped file: in the folder $FLASH_STEPS_DATA if set, else in common/data.
+std::string data_file(const std::string& name);
+
 /// `normal`: N(0,1). Same seed, same numbers, on every machine.
 Inputs normal_inputs(const Problem&, uint64_t seed);
 /// `outliers`: N(0,1) + N(0,100) * Bernoulli(0.001), FlashAttention-3's distribution

@@ -81,8 +81,8 @@ std::string head(const RunReport& r) {
   out += labelled("device", r.device.kind == "sim"
                                 ? fmt::format("{}, modelling {}", r.device.name, r.model.name)
                                 : fmt::format("{} ({})", r.device.name, r.device.arch));
-  out += labelled("problem", fmt::format("{}; input {}, seed {}{}", describe(r.problem), r.input,
-                                         r.seed, r.input_note.empty() ? "" : ": " + r.input_note));
+  const std::string input = r.input_note.empty() ? r.input + " input" : r.input_note;
+  out += labelled("problem", fmt::format("{}; {}, seed {}", describe(r.problem), input, r.seed));
   return out;
 }
 
@@ -507,11 +507,13 @@ nlohmann::ordered_json to_json(const RunReport& r) {
 std::string human_bytes(double bytes) { return scaled(bytes) + "B"; }
 
 std::string grouped(uint64_t x) {
-  std::string digits = std::to_string(x);
-  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+  const std::string digits = std::to_string(x);
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i != 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
   }
-  return digits;
+  return out;
 }
 
 }  // namespace fa

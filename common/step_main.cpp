@@ -68,6 +68,7 @@ std::optional<ParentTraffic> parent_traffic(const Parent& parent, const Problem&
 
 Pass predict(const char* name, const Problem& problem, PredictFn traffic, double flops,
              const Parent& parent) {
+  if (!traffic) throw UsageError(std::string("the step has no traffic formula for its ") + name);
   Pass pass;
   pass.name = name;
   pass.predicted = traffic(problem);

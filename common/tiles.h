@@ -21,6 +21,7 @@ struct TileVisits {
   uint64_t pairs = 0;  ///< sum of rows * keys over visited (i, j)
 };
 
+/// Of one head.
 inline TileVisits visited_tiles(const Problem& p, int Br, int Bc) {
   TileVisits v;
   for (int i = 0; i < ceil_div(p.N, Br); ++i) {

@@ -4,8 +4,9 @@
 #     needs sm_90a   90a-real: `a` code runs on that architecture alone, so there is no choice
 #     needs sm_80    the GPUs of this machine, but none older than sm_80
 #     needs nothing  the GPUs of this machine
-# Without a GPU it is the oldest architecture that the step and this nvcc both allow, whose PTX the
-# driver compiles for any newer GPU. -DCMAKE_CUDA_ARCHITECTURES=... replaces the GPUs of this machine.
+# Without a GPU it is the oldest architecture that the step and this nvcc both allow, whose PTX
+# the driver compiles for any newer GPU. -DCMAKE_CUDA_ARCHITECTURES=... replaces the GPUs of this
+# machine.
 
 if(NOT CMAKE_CUDA_COMPILER)
   find_program(FA_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH /usr/local/cuda /opt/cuda
@@ -14,8 +15,8 @@ if(NOT CMAKE_CUDA_COMPILER)
     set(FA_NVCC $ENV{CUDACXX})
   endif()
   if(NOT FA_NVCC)
-    message(FATAL_ERROR "No nvcc found: put the CUDA toolkit (12.4 or newer) on PATH or name nvcc in "
-                        "CUDACXX. The simulator needs none: cmake --preset sim")
+    message(FATAL_ERROR "No nvcc found: put the CUDA toolkit (12.4 or newer) on PATH or name nvcc "
+                        "in CUDACXX. The simulator needs none: cmake --preset sim")
   endif()
   set(CMAKE_CUDA_COMPILER ${FA_NVCC} CACHE FILEPATH "nvcc")
 endif()

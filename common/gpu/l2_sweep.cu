@@ -11,7 +11,7 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kBlocks = 1024;
 
-// The sum depends on every load, so none can be dropped; the buffer holds zeros, so nothing is stored.
+// The sum depends on every load, so none can be dropped; of zeros, so nothing is stored.
 __global__ void sweep_kernel(const float4* buffer,  // [n]
                              size_t n,
                              float* sink) {  // [1]

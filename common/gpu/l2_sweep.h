@@ -10,9 +10,9 @@ namespace fa::gpu {
 
 /// Reads a buffer of its own, four times as large as the L2.
 ///
-/// A read, not a memset: lines that a memset leaves dirty would be written back, and counted, inside
-/// the next range (250 MB on an H200). Four times: the L2 is not LRU, and after twice its size an
-/// H200 still holds a sixth of what was there before.
+/// A read, not a memset: lines that a memset leaves dirty would be written back, and counted,
+/// inside the next range (250 MB on an H200). Four times: the L2 is not LRU, and after twice its
+/// size an H200 still holds a sixth of what was there before.
 class L2Sweep {
  public:
   /// \throws ResourceError when the device has no room for the buffer.

@@ -12,8 +12,8 @@ enum class MatmulType {
   fp32,  ///< fp32 throughout, TF32 forbidden: the CUDA cores
 };
 
-/// C = A B with square n x n matrices of random numbers. Not zeros: a GPU that multiplies zeros draws
-/// less power and clocks higher.
+/// C = A B with square n x n matrices of random numbers. Not zeros: a GPU that multiplies zeros
+/// draws less power and clocks higher.
 class Matmul {
  public:
   Matmul(MatmulType type, int n);

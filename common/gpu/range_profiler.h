@@ -25,7 +25,7 @@ class RangeProfiler {
   RangeProfiler(const RangeProfiler&) = delete;
   RangeProfiler& operator=(const RangeProfiler&) = delete;
 
-  /// Measures `metrics` over one user range around `body`. Hardware has few counters, so the metrics
+  /// Measures `metrics` over one user range around `body`. Hardware has few counters, so they
   /// are split into groups of one pass each, and `body` runs once per group.
   /// \param before runs ahead of each pass, outside the range.
   /// \returns the value of each metric; what this chip does not have is left out.

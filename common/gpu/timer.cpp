@@ -58,9 +58,9 @@ void warm_up(const std::function<void()>& run) {
 
 }  // namespace
 
-// The callable always gets the same tensors. The sweep, not a rotation of inputs, is what keeps a run
-// from finding its operands in the L2; it also gives the host time to queue the step's launches, so
-// the events see the GPU's time and not the host's.
+// The callable always gets the same tensors. The sweep, not a rotation of inputs, is what keeps a
+// run from finding its operands in the L2; it also gives the host time to queue the step's
+// launches, so the events see the GPU's time and not the host's.
 std::optional<Timing> time_gpu(const std::function<void()>& run, int iters) {
   if (iters < 1) throw UsageError("timing needs at least one run");
   if (gpu::under_tool()) return std::nullopt;

@@ -23,13 +23,9 @@ FA_PTX unsigned cluster_size() {
 }
 /// First half of the cluster's barrier: releases what this thread did. All threads of all blocks
 /// take part; a thread that has returned counts as arrived.
-FA_PTX void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-}
+FA_PTX void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 /// Second half: waits for all arrivals and acquires what they released.
-FA_PTX void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-}
+FA_PTX void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 /// __syncthreads() for all blocks of the cluster.
 FA_PTX void cluster_sync() {
   cluster_arrive();

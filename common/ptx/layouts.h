@@ -12,6 +12,7 @@
 
 namespace fa {
 
+/// Where an element of a fragment stands in its tile.
 struct RowCol {
   int row;
   int col;

@@ -54,10 +54,10 @@ FA_PTX void mbarrier_arrive_expect_tx(uint64_t* bar, int bytes) {
 }
 /// Announces `bytes` without an arrival.
 FA_PTX void mbarrier_expect_tx(uint64_t* bar, int bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(
-                   shared_address(bar)),
-               "r"(bytes)
-               : "memory");
+  asm volatile(
+      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)),
+      "r"(bytes)
+      : "memory");
 }
 /// Waits until the running phase's parity is not `parity`, that is, until the last phase with this
 /// parity is complete.

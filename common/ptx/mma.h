@@ -70,10 +70,10 @@ FA_PTX void ldmatrix_x1_trans(uint32_t& r, const void* row) {
 /// matrix[m][row][col] = r[m].half[i]. It writes rows of 16 bytes where the D fragment of an mma,
 /// packed to bf16, would give each lane only 4 bytes of a row.
 FA_PTX void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
-                   shared_address(row)),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)),
+      "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+      : "memory");
 }
 /// Four matrices, transposed: matrix[m][col][row] = r[m].half[i].
 FA_PTX void stmatrix_x4_trans(void* row, const uint32_t (&r)[4]) {
@@ -90,10 +90,10 @@ FA_PTX void stmatrix_x2(void* row, const uint32_t (&r)[2]) {
 }
 /// Two matrices, transposed.
 FA_PTX void stmatrix_x2_trans(void* row, const uint32_t (&r)[2]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(
-                   shared_address(row)),
-               "r"(r[0]), "r"(r[1])
-               : "memory");
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(shared_address(row)),
+      "r"(r[0]), "r"(r[1])
+      : "memory");
 }
 /// One matrix; the addresses of lanes 8..31 are ignored.
 FA_PTX void stmatrix_x1(void* row, uint32_t r) {
@@ -103,10 +103,10 @@ FA_PTX void stmatrix_x1(void* row, uint32_t r) {
 }
 /// One matrix, transposed.
 FA_PTX void stmatrix_x1_trans(void* row, uint32_t r) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(
-                   shared_address(row)),
-               "r"(r)
-               : "memory");
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(shared_address(row)),
+      "r"(r)
+      : "memory");
 }
 
 /// D[16][8] += A[16][16] B[16][8]: bf16 inputs, fp32 accumulators, one warp. Scalar meaning:

@@ -8,7 +8,9 @@
 namespace fa {
 
 /// What setmaxnreg accepts: registers per thread.
-__host__ __device__ constexpr bool valid_register_count(int n) { return n % 8 == 0 && n >= 24 && n <= 256; }
+__host__ __device__ constexpr bool valid_register_count(int n) {
+  return n % 8 == 0 && n >= 24 && n <= 256;
+}
 
 #if defined(__CUDACC__)
 

@@ -30,6 +30,7 @@ namespace fa {
 // --- host: tensor maps ---------------------------------------------------------------------------------
 
 #if FA_BACKEND_GPU
+/// How TMA finds a box in a tensor: pointer, sizes, strides, box, swizzle.
 using TensorMap = CUtensorMap;
 #else
 using TensorMap = sim::TensorMap;
@@ -108,10 +109,9 @@ TensorMap tensor_map(const T* base, std::initializer_list<TensorDim> dims, Swizz
     box[i] = dim.box;
     step[i++] = 1;
   }
-  const CUtensorMapDataType type = std::is_same_v<T, float> ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
-                                   : std::is_same_v<T, uint8_t>
-                                       ? CU_TENSOR_MAP_DATA_TYPE_UINT8
-                                       : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+  const CUtensorMapDataType type = std::is_same_v<T, float>     ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
+                                   : std::is_same_v<T, uint8_t> ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                                                : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const CUtensorMapSwizzle pattern = swizzle == Swizzle::none  ? CU_TENSOR_MAP_SWIZZLE_NONE
                                      : swizzle == Swizzle::b32 ? CU_TENSOR_MAP_SWIZZLE_32B
                                      : swizzle == Swizzle::b64 ? CU_TENSOR_MAP_SWIZZLE_64B
@@ -157,7 +157,9 @@ FA_PTX void prefetch_tensor_map(const TensorMap* map) {
 FA_PTX void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /// Copies the box at `at` (innermost coordinate first; any coordinate may be outside the tensor) to
-/// shared memory, then tells `bar` its bytes. By one thread. Scalar meaning, in two dimensions:
+/// shared memory, then tells `bar` its bytes. By one thread. The innermost coordinate must be a
+/// multiple of 16 bytes, or an H200 stops with "illegal instruction". Scalar meaning, in two
+/// dimensions:
 ///
 ///     for (y = 0 .. box[1] - 1) for (x = 0 .. box[0] - 1)
 ///       to[swizzled(y * box[0] + x)] = inside(at[0] + x, at[1] + y) ? T[at[1] + y][at[0] + x] : 0;
@@ -195,7 +197,8 @@ FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar, const int (&
     asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
         "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+        "l"(map), "r"(shared_address(bar)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]),
+        "r"(at[4])
         : "memory");
   }
 }
@@ -203,8 +206,8 @@ FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar, const int (&
 /// As tma_load, to every block r of the cluster with bit r set in `blocks`, at the same place in its
 /// shared memory; each of them gets the signal at the same place as `bar`. The tensor is read once.
 template <int rank>
-FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar,
-                               const int (&at)[rank], uint16_t blocks) {
+FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar, const int (&at)[rank],
+                               uint16_t blocks) {
   static_assert(rank <= 5);
   if constexpr (rank == 1) {
     asm volatile(
@@ -228,13 +231,15 @@ FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar,
     asm volatile(
         "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
         ".multicast::cluster [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "h"(blocks), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
+        "l"(map), "r"(shared_address(bar)), "h"(blocks), "r"(at[0]), "r"(at[1]), "r"(at[2]),
+        "r"(at[3])
         : "memory");
   } else {
     asm volatile(
         "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
         ".multicast::cluster [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "h"(blocks), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
+        "l"(map), "r"(shared_address(bar)), "h"(blocks), "r"(at[0]), "r"(at[1]), "r"(at[2]),
+        "r"(at[3]), "r"(at[4])
         : "memory");
   }
 }
@@ -246,8 +251,7 @@ FA_PTX void tma_store(const TensorMap* map, const void* from, const int (&at)[ra
   static_assert(rank <= 5);
   if constexpr (rank == 1) {
     asm volatile(
-        "cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%0, {%2}], [%1];" ::"l"(
-            map),
+        "cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%0, {%2}], [%1];" ::"l"(map),
         "r"(shared_address(from)), "r"(at[0])
         : "memory");
   } else if constexpr (rank == 2) {
@@ -258,20 +262,20 @@ FA_PTX void tma_store(const TensorMap* map, const void* from, const int (&at)[ra
         : "memory");
   } else if constexpr (rank == 3) {
     asm volatile(
-        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(
-            map),
+        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::
+            "l"(map),
         "r"(shared_address(from)), "r"(at[0]), "r"(at[1]), "r"(at[2])
         : "memory");
   } else if constexpr (rank == 4) {
     asm volatile(
-        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(
-            map),
+        "cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], "
+        "[%1];" ::"l"(map),
         "r"(shared_address(from)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
         : "memory");
   } else {
     asm volatile(
-        "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(
-            map),
+        "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], "
+        "[%1];" ::"l"(map),
         "r"(shared_address(from)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
         : "memory");
   }
@@ -317,8 +321,8 @@ FA_PTX void tma_reduce_add(const TensorMap* map, const void* from, const int (&a
 /// Copies `bytes` bytes to shared memory, then tells `bar`. Addresses and size: multiples of 16.
 FA_PTX void bulk_load(void* to, const void* from, int bytes, uint64_t* bar) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(to)),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
       "l"(from), "r"(bytes), "r"(shared_address(bar))
       : "memory");
 }
@@ -330,9 +334,10 @@ FA_PTX void bulk_store(void* to, const void* from, int bytes) {
 }
 /// to[i] += from[i], one atomic addition a float. Belongs to the thread's open group.
 FA_PTX void bulk_reduce_add(float* to, const float* from, int bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
-               "r"(shared_address(from)), "r"(bytes)
-               : "memory");
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
+      "r"(shared_address(from)), "r"(bytes)
+      : "memory");
 }
 
 /// Closes the group of the stores and reductions that this thread issued since the last commit.
@@ -361,8 +366,8 @@ FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar, const int (&
   sim::tma_load(to, map, at, rank, bar, 0, where);
 }
 template <int rank>
-FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar,
-                               const int (&at)[rank], uint16_t blocks, FA_WHERE) {
+FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar, const int (&at)[rank],
+                               uint16_t blocks, FA_WHERE) {
   sim::tma_load(to, map, at, rank, bar, blocks, where);
 }
 template <int rank>

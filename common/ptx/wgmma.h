@@ -61,6 +61,7 @@ FA_PTX void pin_registers(float (&r)[n]) {
   UNROLL
   for (int i = 0; i < n; ++i) asm volatile("" : "+f"(r[i])::"memory");
 }
+/// The same for operands and packed pairs.
 template <int n>
 FA_PTX void pin_registers(uint32_t (&r)[n]) {
   UNROLL
@@ -118,26 +119,26 @@ struct WgmmaOfWidth;
   struct WgmmaOfWidth<N> {                                                                       \
     template <Major a_major, Major b_major>                                                      \
     static FA_PTX void from_shared(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) { \
-      asm volatile(                                                                              \
-          "{ .reg .pred p; setp.ne.b32 p, " in2 ", 0;\n"                                         \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGS "}, " in0 ", " in1   \
-          ", p, 1, 1, " in3 ", " in4 "; }"                                                       \
-          : ACCS                                                                                 \
-          : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(a_major)),   \
-            "n"(static_cast<int>(b_major))                                                       \
-          : "memory");                                                                           \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, " in2                                         \
+                   ", 0;\n"                                                                      \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGS "}, " in0   \
+                   ", " in1 ", p, 1, 1, " in3 ", " in4 "; }"                                     \
+                   : ACCS                                                                        \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)),                          \
+                     "n"(static_cast<int>(a_major)), "n"(static_cast<int>(b_major))              \
+                   : "memory");                                                                  \
     }                                                                                            \
     template <Major b_major>                                                                     \
     static FA_PTX void from_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b,     \
                                       bool accumulate) {                                         \
-      asm volatile(                                                                              \
-          "{ .reg .pred p; setp.ne.b32 p, " in5 ", 0;\n"                                         \
-          "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGS "}, {" in0 "," in1   \
-          "," in2 "," in3 "}, " in4 ", p, 1, 1, " in6 "; }"                                      \
-          : ACCS                                                                                 \
-          : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                                  \
-            "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(b_major))                    \
-          : "memory");                                                                           \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, " in5                                         \
+                   ", 0;\n"                                                                      \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGS "}, {" in0  \
+                   "," in1 "," in2 "," in3 "}, " in4 ", p, 1, 1, " in6 "; }"                     \
+                   : ACCS                                                                        \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                         \
+                     "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(b_major))           \
+                   : "memory");                                                                  \
     }                                                                                            \
   };
 

@@ -184,16 +184,22 @@ inline int __all_sync(uint32_t mask, int p, SIM_HERE) {
 
 // --- atomics --------------------------------------------------------------------------------------
 
-inline float atomicAdd(float* p, float v) { return sim::atomic_f32(sim::AtomicOp::add, p, v); }
-inline double atomicAdd(double* p, double v) { return sim::atomic_f64(sim::AtomicOp::add, p, v); }
-inline float atomicExch(float* p, float v) { return sim::atomic_f32(sim::AtomicOp::exch, p, v); }
-#define SIM_ATOMIC(name, op)                                                          \
-  inline int name(int* p, int v) { return sim::atomic_s32(sim::AtomicOp::op, p, v); } \
-  inline unsigned name(unsigned* p, unsigned v) {                                     \
-    return sim::atomic_u32(sim::AtomicOp::op, p, v);                                  \
-  }                                                                                   \
-  inline unsigned long long name(unsigned long long* p, unsigned long long v) {       \
-    return sim::atomic_u64(sim::AtomicOp::op, reinterpret_cast<uint64_t*>(p), v);     \
+__device__ inline float atomicAdd(float* p, float v) {
+  return sim::atomic_f32(sim::AtomicOp::add, p, v);
+}
+__device__ inline double atomicAdd(double* p, double v) {
+  return sim::atomic_f64(sim::AtomicOp::add, p, v);
+}
+__device__ inline float atomicExch(float* p, float v) {
+  return sim::atomic_f32(sim::AtomicOp::exch, p, v);
+}
+#define SIM_ATOMIC(name, op)                                                                     \
+  __device__ inline int name(int* p, int v) { return sim::atomic_s32(sim::AtomicOp::op, p, v); } \
+  __device__ inline unsigned name(unsigned* p, unsigned v) {                                     \
+    return sim::atomic_u32(sim::AtomicOp::op, p, v);                                             \
+  }                                                                                              \
+  __device__ inline unsigned long long name(unsigned long long* p, unsigned long long v) {       \
+    return sim::atomic_u64(sim::AtomicOp::op, reinterpret_cast<uint64_t*>(p), v);                \
   }
 SIM_ATOMIC(atomicAdd, add)
 SIM_ATOMIC(atomicMin, min)
@@ -203,13 +209,13 @@ SIM_ATOMIC(atomicAnd, and_)
 SIM_ATOMIC(atomicOr, or_)
 SIM_ATOMIC(atomicXor, xor_)
 #undef SIM_ATOMIC
-inline unsigned atomicInc(unsigned* p, unsigned limit) {
+__device__ inline unsigned atomicInc(unsigned* p, unsigned limit) {
   return sim::atomic_u32(sim::AtomicOp::inc, p, limit);
 }
-inline int atomicCAS(int* p, int compare, int v) {
+__device__ inline int atomicCAS(int* p, int compare, int v) {
   return sim::atomic_s32(sim::AtomicOp::cas, p, v, compare);
 }
-inline unsigned atomicCAS(unsigned* p, unsigned compare, unsigned v) {
+__device__ inline unsigned atomicCAS(unsigned* p, unsigned compare, unsigned v) {
   return sim::atomic_u32(sim::AtomicOp::cas, p, v, compare);
 }
 

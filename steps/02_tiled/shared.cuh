@@ -63,7 +63,8 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
 }
 
 // P = softmax(S), row by row. One warp owns a row and reads it three times: the maximum first, for
-// without it expf overflows; then the sum; then the quotient.
+// without it expf overflows; then the sum; then the quotient. All lanes count c0 alike: with a trip
+// count of its own for each lane, the compiler's unrolled loop would split a ragged warp's requests.
 static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
                                       float* P,        // [B*H, N, N]
                                       int N) {
@@ -75,14 +76,20 @@ static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
   float* p = P + (bh * N + r) * N;
 
   float m = -INFINITY;
-  for (int c = lane; c < N; c += fa::kWarp) m = fmaxf(m, s[c]);
+  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
+    if (c0 + lane < N) m = fmaxf(m, s[c0 + lane]);
+  }
   m = warp_max(m);  // finite: a row sees at least key 0
 
   float l = 0.f;
-  for (int c = lane; c < N; c += fa::kWarp) l += expf(s[c] - m);
+  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
+    if (c0 + lane < N) l += expf(s[c0 + lane] - m);
+  }
   l = warp_sum(l);
 
-  for (int c = lane; c < N; c += fa::kWarp) p[c] = expf(s[c] - m) / l;
+  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
+    if (c0 + lane < N) p[c0 + lane] = expf(s[c0 + lane] - m) / l;
+  }
 }
 
 // O = P V. A block owns T rows and T features of O and walks the keys in tiles of T.

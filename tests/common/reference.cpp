@@ -213,7 +213,7 @@ TEST_CASE("a small problem is checked completely, a large one by a seeded sample
     edges += row % 5000 % 64 == 0 || row % 5000 % 64 == 63;
     heads[row / 5000] = true;
   }
-  CHECK(2 * edges >= sample.rows.size());
+  CHECK(3 * edges >= sample.rows.size());  // of all rows they are one in 32
   CHECK(std::count(heads.begin(), heads.end(), true) == 16);
   CHECK(sample.heads == std::vector<size_t>{7});  // one head is all that the budget buys
 

@@ -124,15 +124,29 @@ if "--help" in sys.argv:
     print("  shared       tiles\\n  kernel       registers\\n\\nExample:\\n  x")
     sys.exit(0)
 a = dict(x.lstrip("-").split("=") for x in sys.argv[1:] if "=" in x)
-if a["d"] == "32":
-    print("x: --d 32: this step supports 64, 128", file=sys.stderr)
+if a["n"] == "100":
+    print("x: --n 100: this step does not like it", file=sys.stderr)
     sys.exit(2)
 n, h = int(a["n"]), int(a["h"])
-run = json.load(open(sys.path[0] + "/../../sample.json"))
+kind = sys.argv[0].split("/")[-3].replace("gpu-check", "gpu")
+run = json.load(open(sys.path[0] + "/../../" + kind + ".json"))
 run.update(step="02_tiled", variant=a["variant"], workspace_bytes=8 * n * n * h)
 run["problem"].update(b=int(a["b"]), h=h, hkv=h, n=n, nk=n, d=int(a["d"]),
                       causal="--causal" in sys.argv)
-json.dump(run, open(a["json"], "w"))
+if "json" in a:
+    json.dump(run, open(a["json"], "w"))
+"""
+    CTEST = """#!/bin/sh
+echo '    Start 1: test_a'
+echo '1/2 Test #1: test_a ...................   Passed    0.50 sec'
+echo '2/2 Test #2: test_b ...................   Passed    1.00 sec'
+"""
+    SANITIZER = """#!/bin/sh
+[ "$FLASH_STEPS_UNDER_TOOL" ] || exit 5
+tool=$2; shift 4
+"$@" || exit
+[ $tool = racecheck ] && echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'
+[ $tool = racecheck ] || echo '========= ERROR SUMMARY: 0 errors'
 """
 
     def setUp(self):
@@ -149,7 +163,8 @@ json.dump(run, open(a["json"], "w"))
         with open(table, encoding="utf-8") as file:
             self.write("common/data/gpus.json", file.read())
         self.write("steps/02_tiled/main.cu", "")
-        self.write("build/sample.json", json.dumps(sim()))
+        self.write("build/sim.json", json.dumps(sim()))
+        self.write("build/gpu.json", json.dumps(gpu()))
         self.write("build/sim/steps/02_tiled", self.PROGRAM, 0o755)
 
     def write(self, path, text, mode=0o644):
@@ -162,26 +177,80 @@ json.dump(run, open(a["json"], "w"))
     def check(self, *args):
         return subprocess.run([os.path.join(self.root, "scripts", "gpu_check.sh"), *args],
                               capture_output=True, text=True,
-                              env={**os.environ, "PATH": "/usr/bin:/bin"})
+                              env={**os.environ, "PATH": f"{self.root}/bin:/usr/bin:/bin"})
+
+    def pretend_a_gpu(self):
+        for preset in ("gpu", "gpu-check"):
+            self.write(f"build/{preset}/steps/02_tiled", self.PROGRAM, 0o755)
+        self.write("bin/nvidia-smi", "#!/bin/sh\necho 'NVIDIA H200, 580.1'\n", 0o755)
+        self.write("bin/nvcc", "#!/bin/sh\necho 'release 13.0, V13.0.88'\n", 0o755)
+        self.write("bin/ctest", self.CTEST, 0o755)
+        self.write("bin/compute-sanitizer", self.SANITIZER, 0o755)
+
+    def results(self, out="out"):
+        with open(os.path.join(self.root, out, "results.json"), encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_everything(self):
+        self.pretend_a_gpu()
+        done = self.check("--no-build", "--out", "out")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        results = self.results()
+        self.assertEqual((results["device"], results["driver"], results["toolkit"]),
+                         ("NVIDIA H200", "580.1", "13.0.88"))
+        self.assertEqual([t["name"] for t in results["tests"]], ["test_a", "test_b"])
+        self.assertTrue(all(e["equal"] for e in results["counters"]))
+        self.assertEqual(len(results["timing"]), 8)  # two variants, four problems
+        tools = {(e["variant"], e["tool"]) for e in results["sanitizer"] if e["verdict"] == "clean"}
+        self.assertEqual(len(tools), 8)
+        self.assertEqual([round(e["of_l2"], 1) for e in results["hbm"]], [0.2, 0.5, 1.0, 4.0] * 2)
+        kinds = {run["device"]["kind"] for run in results["runs"]}
+        self.assertEqual(kinds, {"sim", "gpu"})
+
+    def test_the_simulators_side_made_before(self):
+        self.pretend_a_gpu()
+        self.check("--sim-only", "--no-build", "--out", "side")
+        os.remove(os.path.join(self.root, "build/sim/steps/02_tiled"))
+        done = self.check("--no-build", "--out", "out", "--sim-json", "side/sim")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertTrue(self.results()["counters"])
+        self.write("steps/02_tiled/kernel.cuh", "// changed since")
+        done = self.check("--no-build", "--out", "out", "--sim-json", "side/sim")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("made from other sources", done.stdout)
+
+    def test_each_failure_is_recorded_and_the_rest_goes_on(self):
+        self.pretend_a_gpu()
+        wrong = gpu()
+        wrong["traffic"]["requests"]["load"] += 1
+        self.write("build/gpu.json", json.dumps(wrong))
+        self.write("bin/ctest", self.CTEST.replace("   Passed    1.00", "***Failed    1.00")
+                   + "exit 8\n", 0o755)
+        self.write("bin/compute-sanitizer",
+                   self.SANITIZER.replace("exit 5", "exit 5\nexit 9"), 0o755)
+        done = self.check("--no-build", "--quick", "--out", "out")
+        self.assertEqual(done.returncode, 1)
+        sections = self.results()["sections"]
+        failed = {name for name, section in sections.items() if not section["ok"]}
+        self.assertEqual(failed, {"tests", "sanitizer", "counters"}, done.stdout)
+        self.assertIn("1 of 2 tests failed: test_b", done.stdout)
 
     def test_the_simulators_side(self):
         done = self.check("--sim-only", "--no-build", "--quick", "--out", "out")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        out = os.path.join(self.root, "out")
-        with open(os.path.join(out, "results.json"), encoding="utf-8") as file:
-            results = json.load(file)
+        results = self.results()
         self.assertEqual(results["model_gpu"], "H200")
         self.assertTrue(results["sections"]["simulate"]["ok"])
         ran = {(r["variant"], r["problem"]["n"], r["problem"]["causal"]) for r in results["runs"]}
         for variant in ("shared", "kernel"):
             self.assertIn((variant, 257, False), ran)
             self.assertIn((variant, 257, True), ran)
-        self.assertTrue(os.path.exists(os.path.join(out, "sim", "sources.sha256")))
+        self.assertTrue(os.path.exists(os.path.join(self.root, "out/sim/sources.sha256")))
         self.assertTrue(any("02_tiled" in c["command"] for c in results["commands"]))
 
     def test_a_program_that_dies_is_reported_and_the_rest_goes_on(self):
         self.write("build/sim/steps/02_tiled",
-                   self.PROGRAM.replace('if a["d"]', 'if a["n"] == "257": sys.exit(1)\nif a["d"]'),
+                   self.PROGRAM.replace('if a["n"]', 'if a["n"] == "257": sys.exit(1)\nif a["n"]'),
                    0o755)
         done = self.check("--sim-only", "--no-build", "--quick", "--out", "out")
         self.assertEqual(done.returncode, 1)
@@ -197,9 +266,7 @@ json.dump(run, open(a["json"], "w"))
 
     def test_no_gpu(self):
         self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
-        done = subprocess.run([os.path.join(self.root, "scripts", "gpu_check.sh")],
-                              capture_output=True, text=True,
-                              env={**os.environ, "PATH": f"{self.root}/bin:/usr/bin:/bin"})
+        done = self.check()
         self.assertEqual(done.returncode, 3)
         self.assertIn("no GPU found", done.stderr)
 
@@ -216,4 +283,4 @@ json.dump(run, open(a["json"], "w"))
 
 
 if __name__ == "__main__":
-    unittest.main()
+    unittest.main(argv=sys.argv[:1])

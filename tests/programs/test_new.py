@@ -89,7 +89,7 @@ class OwnKernel(unittest.TestCase):
             file.write("add_library(built_already STATIC IMPORTED GLOBAL)\n"
                        "set_target_properties(built_already PROPERTIES\n"
                        f"  IMPORTED_LOCATION {BUILD}/common/libfa_common.a\n"
-                       "  INTERFACE_LINK_LIBRARIES Boost::context)\n"
+                       "  INTERFACE_LINK_LIBRARIES ${FA_BOOST_CONTEXT})\n"
                        "target_link_libraries(fa_common PUBLIC built_already)\n")
 
     def sh(self, *command, status=0):

@@ -39,9 +39,9 @@ __global__ void indexed(float* x, const int* k) {
 """
 
 SERIALISED = """\
-ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized due \
-to non wgmma instructions defining accumulator registers of a wgmma between start and end of the \
-pipeline stage in the function '_Z1kPf'
+ptxas info    : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized \
+due to non wgmma instructions defining accumulator registers of a wgmma between start and end of \
+the pipeline stage in the function '_Z1kPf'
 ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function '_Z1kPf' for 'sm_90a'
 ptxas info    : Function properties for _Z1kPf

@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
-"""The step programs as a user types them: exit status, messages, files. Argument: a build folder."""
+"""The step programs as a user types them: exit status, messages, files.
+
+Argument: a build folder.
+"""
 
 import array
 import ast
@@ -31,8 +34,8 @@ def write_npy(path, shape, values, typecode="f", descr="<f4"):
     """A .npy file of format 1.0; `values` may be too few, for damaged files."""
     header = repr({"descr": descr, "fortran_order": False, "shape": tuple(shape)})
     header += " " * (63 - (10 + len(header)) % 64) + "\n"
-    data = array.array(typecode, values).tobytes()
-    path.write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data)
+    start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+    path.write_bytes(start + array.array(typecode, values).tobytes())
     return path
 
 
@@ -88,7 +91,7 @@ class Programs(unittest.TestCase):
         values = values if values is not None else numbers(math.prod(shape), 0.37)
         return write_npy(self.folder / name, shape, values, **kind)
 
-    # --- bad use ---------------------------------------------------------------------------------
+    # --- bad use --------------------------------------------------------------------------------
 
     def test_wrong_flags(self):
         self.refused(["--size", "3"], 2, "--size", "--help")
@@ -133,9 +136,9 @@ class Programs(unittest.TestCase):
         self.assertFalse((self.folder / "r.json").exists(), "the probe must leave no file")
 
     def test_too_much_memory(self):
-        self.refused(["--n", "200000"], 3, "needs", "free", "scratch", "TB")
+        self.refused(["--n", "400000"], 3, "needs 5120.0 GB of scratch", "free")
 
-    # --- help --------------------------------------------------------------------------------------
+    # --- help -----------------------------------------------------------------------------------
 
     def test_help_and_version(self):
         cmake = (ROOT / "CMakeLists.txt").read_text()
@@ -144,14 +147,14 @@ class Programs(unittest.TestCase):
             with self.subTest(program=program.name):
                 text = run("--help", program=program)
                 self.assertEqual(text.returncode, 0)
-                for option in ("b h hkv n nk d causal input q k v do out out-dir seed iters variant "
-                               "json model-gpu analyse workers help version").split():
+                for option in ("b h hkv n nk d causal input q k v do out out-dir seed iters "
+                               "variant json model-gpu analyse workers help version").split():
                     self.assertRegex(text.stdout, rf"(?m)^ +--{option}\b")
                 self.assertIn("Example", text.stdout)
                 self.assertEqual(run("--version", program=program).stdout,
                                  f"{program.name} {version}\n")
 
-    # --- right use -----------------------------------------------------------------------------------
+    # --- right use ------------------------------------------------------------------------------
 
     def test_report_fits_a_screen(self):
         for program in steps():
@@ -183,6 +186,16 @@ class Programs(unittest.TestCase):
         self.assertEqual(r["flops"], 4 * 2 * 40 * 40 * 32 / 2)
         self.assertEqual(r["workspace_bytes"], 2 * 2 * 40 * 40 * 4)
         self.assertTrue(r["ok"])
+
+    def test_every_key_is_documented(self):
+        document = (ROOT / "docs" / "json.md").read_text()
+        table, example = document.split("## An example")
+        example = json.loads(re.search(r"```json\n(.*?)```", example, re.S).group(1))
+        r = self.json_of(*SMALL)
+        self.assertEqual(set(example), set(r))
+        self.assertEqual(set(example["traffic"]), set(r["traffic"]))
+        for key in r:
+            self.assertRegex(table, rf"`{key}[`.]")
 
     def test_predicted_bytes_are_the_counted_ones(self):
         """For every step, odd N, with and without the mask; a variant's own formula each time."""

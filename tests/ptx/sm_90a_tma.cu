@@ -8,8 +8,7 @@ using fa::Swizzle;
 using fa::TensorMap;
 using test::Buffer;
 
-// One box of a rank-2 tensor of floats: box[1] rows of box[0] = 8 columns; at[] may be outside.
-constexpr int kCols = 8, kRows = 16;
+constexpr int kCols = 8, kRows = 16;  // of the boxes of floats
 
 // Where the element (row, column) of a dense, swizzled box of `width`-element rows of T lies.
 template <class T>
@@ -62,8 +61,8 @@ void check_load(int rows, int cols, int x, int y) {
 TEST_CASE("TMA loads a box, zeros outside the tensor", "[ptx][tma]") {
   check_load<float, kCols, Swizzle::none>(40, 24, 8, 16);   // inside
   check_load<float, kCols, Swizzle::none>(21, 12, 8, 16);   // ragged right and below
-  check_load<float, kCols, Swizzle::none>(40, 24, -3, -5);  // ragged left and above
-  check_load<float, kCols, Swizzle::none>(8, 4, 2, 3);      // a tensor smaller than the box
+  check_load<float, kCols, Swizzle::none>(40, 24, -4, -5);  // ragged left and above
+  check_load<float, kCols, Swizzle::none>(8, 4, -4, 3);     // a tensor smaller than the box
   check_load<float, kCols, Swizzle::none>(8, 4, 64, 3);     // wholly outside
 }
 
@@ -78,8 +77,8 @@ TEST_CASE("TMA permutes 16-byte chunks by the map's swizzle", "[ptx][tma]") {
 namespace {
 
 // A [B*H][N][d] tensor cut as attention does it: {64 features, N, panel of 64 features, head}.
-__global__ void load_4d_kernel(const __grid_constant__ TensorMap map, float* out, int row,
-                               int head, int elements) {
+__global__ void load_4d_kernel(const __grid_constant__ TensorMap map, float* out, int row, int head,
+                               int elements) {
   float* tile = fa::dynamic_shared<float>();
   __shared__ uint64_t full;
   if (threadIdx.x == 0) {
@@ -99,10 +98,12 @@ TEST_CASE("TMA loads the panels of a head in one instruction", "[ptx][tma]") {
   constexpr int kHeads = 3, kN = 13, kD = 16, kPanel = 4, kBox = 5;
   const auto values = test::iota<float>(kHeads * kN * kD);
   Buffer<float> in("in", values), out("out", kBox * kD);
-  const TensorMap map = fa::tensor_map(
-      in.get(),
-      {{kPanel, 1, kPanel}, {kN, kD, kBox}, {kD / kPanel, kPanel, kD / kPanel}, {kHeads, kN * kD, 1}},
-      Swizzle::none);
+  const TensorMap map = fa::tensor_map(in.get(),
+                                       {{kPanel, 1, kPanel},
+                                        {kN, kD, kBox},
+                                        {kD / kPanel, kPanel, kD / kPanel},
+                                        {kHeads, kN * kD, 1}},
+                                       Swizzle::none);
   const int row = 10, head = 1;  // rows 13 and 14 are beyond the head: zeros, not head 2
   fa::launch(load_4d_kernel, {1, 32, kBox * kD * sizeof(float)}, map, out.get(), row, head,
              kBox * kD);
@@ -116,6 +117,88 @@ TEST_CASE("TMA loads the panels of a head in one instruction", "[ptx][tma]") {
       }
     }
   }
+}
+
+namespace {
+
+// A box goes from one tensor to another (or is added).
+template <int rank, bool add>
+__global__ void copy_box_kernel(const __grid_constant__ TensorMap from,
+                                const __grid_constant__ TensorMap to, int elements) {
+  float* tile = fa::dynamic_shared<float>();
+  __shared__ uint64_t full;
+  if (threadIdx.x != 0) return;
+  fa::mbarrier_init(&full, 1);
+  fa::mbarrier_init_fence();
+  fa::mbarrier_arrive_expect_tx(&full, elements * int(sizeof(float)));
+  int at[rank];
+  UNROLL
+  for (int i = 0; i < rank; ++i) at[i] = i % 2 ? 1 : 4;
+  if constexpr (add) {
+    fa::tma_load_multicast(tile, &from, &full, at, uint16_t{1});  // to this block alone
+  } else {
+    fa::tma_load(tile, &from, &full, at);
+  }
+  fa::mbarrier_wait(&full, 0);
+  if constexpr (add) {
+    fa::tma_reduce_add(&to, tile, at);
+  } else {
+    fa::tma_store(&to, tile, at);
+  }
+  fa::tma_store_commit();
+  fa::tma_store_wait<0>();
+}
+
+template <int rank, bool add>
+void check_rank() {
+  CAPTURE(rank, add);
+  // Sizes 12, 3, 12, 3, 12 and boxes 8, 2, 8, 2, 8: the box ends where the tensor does.
+  std::vector<uint64_t> size, stride;
+  size_t elements = 1, box_elements = 1;
+  for (int i = 0; i < rank; ++i) {
+    size.push_back(i % 2 ? 3 : 12);
+    stride.push_back(elements);
+    elements *= size[i];
+    box_elements *= i % 2 ? 2 : 8;
+  }
+  const auto values = test::iota<float>(elements),
+             before = test::small_integers<float>(elements, 8);
+  Buffer<float> in("in", values), out("out", before);
+  const auto map = [&](float* p) {
+    const auto dim = [&](int i) { return fa::TensorDim{size[i], stride[i], i % 2 ? 2u : 8u}; };
+    if constexpr (rank == 1) return fa::tensor_map(p, {dim(0)}, Swizzle::none);
+    if constexpr (rank == 2) return fa::tensor_map(p, {dim(0), dim(1)}, Swizzle::none);
+    if constexpr (rank == 3) return fa::tensor_map(p, {dim(0), dim(1), dim(2)}, Swizzle::none);
+    if constexpr (rank == 4)
+      return fa::tensor_map(p, {dim(0), dim(1), dim(2), dim(3)}, Swizzle::none);
+    if constexpr (rank == 5)
+      return fa::tensor_map(p, {dim(0), dim(1), dim(2), dim(3), dim(4)}, Swizzle::none);
+  };
+  fa::launch(copy_box_kernel<rank, add>, {1, 32, box_elements * sizeof(float)}, map(in.get()),
+             map(out.get()), int(box_elements));
+  const auto got = out.download();
+  int wrong = 0;
+  for (size_t e = 0; e < elements; ++e) {
+    bool inside = true;
+    for (int i = 0; i < rank; ++i) inside &= e / stride[i] % size[i] >= (i % 2 ? 1u : 4u);
+    wrong += got[e] != (inside ? values[e] + (add ? before[e] : 0) : before[e]);
+  }
+  CHECK(wrong == 0);
+}
+
+}  // namespace
+
+TEST_CASE("TMA works in every rank", "[ptx][tma]") {
+  check_rank<1, false>();
+  check_rank<2, false>();
+  check_rank<3, false>();
+  check_rank<4, false>();
+  check_rank<5, false>();
+  check_rank<1, true>();
+  check_rank<2, true>();
+  check_rank<3, true>();
+  check_rank<4, true>();
+  check_rank<5, true>();
 }
 
 namespace {

@@ -58,9 +58,9 @@ __device__ void write_accumulators(float* D, const float (&d)[N / 2]) {
 
 // D[64][N] = A[64][64] B[N][64]^T, A and B from shared memory.
 template <int N, Major a_major, Major b_major, Swizzle swizzle>
-__global__ void __launch_bounds__(128) product_kernel(const __grid_constant__ TensorMap map_a,
-                                                      const __grid_constant__ TensorMap map_b,
-                                                      float* D) {
+__global__ void __launch_bounds__(128)
+    product_kernel(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
+                   float* D) {
   using A = Operand<kM, a_major, swizzle>;
   using B = Operand<N, b_major, swizzle>;
   char* sA = fa::dynamic_shared<char>();

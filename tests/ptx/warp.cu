@@ -100,7 +100,7 @@ __global__ void atomics_kernel(int* sums, float* total, unsigned* ring) {
   atomicAdd(total, 0.5f);
   atomicInc(ring, 9);
   atomicOr(reinterpret_cast<unsigned*>(&sums[3]), 1u << (threadIdx.x % 32));
-  for (int old = sums[4], seen;; old = seen) {  // an addition by compare and swap
+  for (int old = 0, seen;; old = seen) {  // an addition by compare and swap
     seen = atomicCAS(&sums[4], old, old + 3);
     if (seen == old) break;
   }

@@ -195,6 +195,15 @@ __global__ void misplaced_box(const __grid_constant__ TensorMap map) {
   fa::tma_load(tile + 4, &map, &full, {0, 0});
 }
 
+template <int x>
+__global__ void inner_coordinate(const __grid_constant__ TensorMap map) {
+  float* tile = fa::dynamic_shared<float>();
+  __shared__ uint64_t full;
+  fa::mbarrier_init(&full, 1);
+  fa::mbarrier_arrive_expect_tx(&full, 64);
+  fa::tma_load(tile, &map, &full, {x, 0});
+  fa::mbarrier_wait(&full, 0);
+}
 __global__ void wrong_rank(const __grid_constant__ TensorMap map) {
   __shared__ __align__(128) float tile[64];
   __shared__ uint64_t full;
@@ -239,12 +248,17 @@ TEST_CASE("operands that the hardware refuses are findings", "[sim][async]") {
   };
   says([&] { fa::launch(misplaced_box, {1, 1}, map); }, "not aligned to 128 bytes");
   says([&] { fa::launch(wrong_rank, {1, 1}, map); }, "with 3 coordinates");
+  says([&] { fa::launch(inner_coordinate<-3>, {1, 1, 64}, map); }, "not a multiple of 16");
+  CHECK(finding([&] { fa::launch(inner_coordinate<-4>, {1, 1, 64}, map); }) == "");
   says([&] { fa::launch(load_box<true>, {1, 1}, beyond, in.get()); }, "buffer in");
   says([&] { fa::launch(misaligned_copy, {1, 1}, in.get()); }, "not aligned to 16 bytes");
   says([&] { fa::launch(copy_past_the_end, {1, 1}, in.get()); }, "buffer in");
   says([&] { fa::launch(matrix_in_registers, {1, 32}); }, "not in the block's shared memory");
-  says([&] { fa::launch(shuffle_from_nobody, {1, 32}, out.get()); },
-       "reads from lane 20, which does not take part");
+  says(
+      [&] {
+        fa::launch(shuffle_from_nobody, {1, 32}, out.get());
+      },
+      "reads from lane 20, which does not take part");
   const auto atomic = finding([&] { fa::launch(add_past_the_end, {1, 1}, out.get()); });
   CHECK_THAT(atomic, ContainsSubstring("buffer out"));
   CHECK_THAT(atomic, ContainsSubstring("asynchronous.cu:" + std::to_string(kAddLine)));

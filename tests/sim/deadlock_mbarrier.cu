@@ -60,6 +60,35 @@ __global__ void too_many_bytes(const float* in) {
   fa::mbarrier_wait(&full, 0);
 }
 
+// Thread 32 reads what thread 0 wrote; `wait` orders the two.
+template <bool wait>
+__global__ void hand_over(int* out) {
+  __shared__ int word;
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    word = 5;
+    fa::mbarrier_arrive(&full);
+  }
+  if (threadIdx.x == 32) {
+    if (wait) fa::mbarrier_wait(&full, 0);
+    out[0] = word;
+  }
+}
+
+// Nothing lies between the initialisation and its use by other threads.
+template <bool barrier>
+__global__ void use_at_once(int* out) {
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
+  if (barrier) __syncthreads();
+  if (threadIdx.x == 1) {
+    fa::mbarrier_arrive(&full);
+    out[0] = 1;
+  }
+}
+
 }  // namespace
 
 TEST_CASE("a wait for an arrival that never comes is a deadlock with its line", "[sim][mbarrier]") {
@@ -68,7 +97,7 @@ TEST_CASE("a wait for an arrival that never comes is a deadlock with its line", 
   CHECK_THAT(text, ContainsSubstring("deadlock"));
   CHECK_THAT(text, ContainsSubstring("too_few_arrivals"));
   CHECK_THAT(text, ContainsSubstring("mbarrier wait"));
-  CHECK_THAT(text, ContainsSubstring("thread (63,0,0)"));
+  CHECK_THAT(text, ContainsSubstring("linear ids 63"));
   CHECK_THAT(text, ContainsSubstring("deadlock_mbarrier.cu:" + std::to_string(kWaitLine)));
   CHECK(finding([&] { fa::launch(too_few_arrivals<2>, {1, 64}, out.get()); }) == "");
   CHECK(out.download()[0] == 1);
@@ -93,4 +122,19 @@ TEST_CASE("announced bytes that do not come are a deadlock", "[sim][mbarrier]") 
   Buffer<float> in("in", 32);
   const auto text = finding([&] { fa::launch(too_many_bytes, {1, 1}, in.get()); });
   CHECK_THAT(text, ContainsSubstring("deadlock"));
+}
+
+TEST_CASE("an arrival and a wait order what two threads do", "[sim][mbarrier]") {
+  sim::Options options = sim::options();
+  options.races = true;
+  const sim::test::WithOptions with(options);
+  Buffer<int> out("out", 64);
+  CHECK(finding([&] { fa::launch(hand_over<true>, {1, 64}, out.get()); }) == "");
+  CHECK(out.download()[0] == 5);
+  const auto text = finding([&] { fa::launch(hand_over<false>, {1, 64}, out.get()); });
+  CHECK_THAT(text, ContainsSubstring("race"));
+  CHECK_THAT(text, ContainsSubstring("word"));
+  CHECK(finding([&] { fa::launch(use_at_once<true>, {1, 64}, out.get()); }) == "");
+  const auto unseen = finding([&] { fa::launch(use_at_once<false>, {1, 64}, out.get()); });
+  CHECK_THAT(unseen, ContainsSubstring("race"));
 }

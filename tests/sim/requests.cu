@@ -100,7 +100,7 @@ TEST_CASE("a warp's load takes as many sectors as its lanes touch", "[sim][reque
       {"backwards, stride 8", [](int l) { return 8 * (31 - l); }, 32},
       {"butterfly", [](int l) { return l ^ 21; }, 4},
       {"two rows", [](int l) { return l % 2 * 512 + l / 2; }, 4},
-      {"same low bits", [](int l) { return l % 3 * 512; }, 3},
+      {"same low bits", [](int l) { return l % 3 * 256; }, 3},
   }));
   CAPTURE(c.name);
   Buffer<float> x("x", 1024), y("y", 32);

@@ -30,6 +30,7 @@ void complete(ClusterBarrier& c) {
 
 void cluster_thread_returned() {
   ClusterBarrier& c = barrier();
+  if (my_phase() == c.phase + 1) --c.arrived;  // it arrived, but will not wait
   if (c.arrived > 0 && c.arrived == live_threads()) complete(c);
 }
 

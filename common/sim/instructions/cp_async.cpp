@@ -29,8 +29,8 @@ void cp_async(void* to, const void* from, int bytes, int from_bytes, Where where
          std::to_string(bytes) + " bytes from its source");
   }
   if (from_bytes > 0) access(from, from_bytes, Kind::load, pc);
-  my_copies().open.push_back({to, from, static_cast<uint32_t>(bytes),
-                              static_cast<uint32_t>(from_bytes), pc});
+  my_copies().open.push_back(
+      {to, from, static_cast<uint32_t>(bytes), static_cast<uint32_t>(from_bytes), pc});
 }
 
 void cp_async_commit() { my_copies().commit(); }

@@ -35,7 +35,8 @@ std::string name_of(const Block& home, const void* bar) {
 // The initialised mbarrier at `bar`, wherever in the cluster it is.
 Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
   Block* home = home_of(bar);
-  if (!home) fail(here() + ": " + what + " at " + at(where) + " of an mbarrier outside shared memory");
+  if (!home)
+    fail(here() + ": " + what + " at " + at(where) + " of an mbarrier outside shared memory");
   auto& all = async_of(*home).mbarriers;
   const auto found = all.find(bar);
   if (found == all.end()) {
@@ -43,8 +44,8 @@ Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
          name_of(*home, bar) + ")");
   }
   if (*bar != packed(found->second)) {
-    fail(here() + ": " + what + " at " + at(where) + ", but something has overwritten the mbarrier (" +
-         name_of(*home, bar) + ")");
+    fail(here() + ": " + what + " at " + at(where) +
+         ", but something has overwritten the mbarrier (" + name_of(*home, bar) + ")");
   }
   return found->second;
 }

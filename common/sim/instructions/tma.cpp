@@ -13,10 +13,10 @@ namespace sim {
 
 namespace {
 
-constexpr size_t kChunk = 16;        // what a swizzle moves
+constexpr size_t kChunk = 16;         // what a swizzle moves
 constexpr size_t kTensorAlign = 128;  // of a box in shared memory
 constexpr bool kLsu = false;          // a copy engine's accesses are no requests of a warp
-constexpr size_t kBulkAlign = 16;    // of addresses and sizes of plain copies
+constexpr size_t kBulkAlign = 16;     // of addresses and sizes of plain copies
 
 /// A box of a tensor at given coordinates, row by row (a row: the innermost dimension).
 struct Box {
@@ -85,6 +85,11 @@ Box box_at(const TensorMap* map, const int* coordinates, int rank, const char* w
   if (map->rank != rank) {
     fail(here() + ": " + what + " at " + at(where) + " with " + std::to_string(rank) +
          " coordinates; the tensor map has rank " + std::to_string(map->rank));
+  }
+  if (const int bytes = coordinates[0] * static_cast<int>(map->element_bytes); bytes % 16 != 0) {
+    fail(here() + ": " + what + " at " + at(where) + " with the innermost coordinate " +
+         std::to_string(coordinates[0]) + ", which is " + std::to_string(bytes) +
+         " bytes and not a multiple of 16: the hardware calls it an illegal instruction");
   }
   Box box{*map};
   std::copy_n(coordinates, rank, box.at);
@@ -211,9 +216,8 @@ void bulk_add(float* to, const float* from, int bytes, Where where) {
   need_plain("a bulk reduction", from, to, bytes, where);
   access(from, bytes, Kind::load, pc, kLsu);
   access(to, bytes, Kind::atomic, pc, kLsu);
-  issue_store([=] {
-    add_floats(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes);
-  });
+  issue_store(
+      [=] { add_floats(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes); });
 }
 
 void bulk_commit() { async_of(*self).stores[self->current->id].commit(); }

@@ -170,7 +170,8 @@ void wgmma_commit() { next_event(true, {}, {}); }
 
 void wgmma_wait(int pending_groups, Where where) {
   Warpgroup& g = my_warpgroup();
-  meet(g.wait, "wgmma.wait_group", kThreads, [&] { drain(g, pending_groups, where); }, where);
+  meet(
+      g.wait, "wgmma.wait_group", kThreads, [&] { drain(g, pending_groups, where); }, where);
 }
 
 }  // namespace sim

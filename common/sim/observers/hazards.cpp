@@ -359,7 +359,7 @@ class HazardObserver final : public Observer {
       std::memcpy(&w, shadow, sizeof w);
       const uint8_t bytes = a.at % kWord || a.size % kWord ? bytes_of(a, word) : 15;
       if (uninitialised_ && a.kind != Kind::store && w.wrote < block_floor_) {
-        unwritten(a, word, "which this block has not written");
+        unwritten(a, word, "which this block has not written yet");
       }
       if (races_ && !mine.sees(w.thread, w.wrote) && w.thread != me && (w.bytes & bytes) &&
           !(w.atomic && a.kind == Kind::atomic)) {

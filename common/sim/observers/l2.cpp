@@ -10,10 +10,10 @@
 //
 //   X          32     40     48     64     96     128
 //   measured   0.8%   11%    48%    72%    82%    94%
-//   modelled   2-3%   14%    37%    72%    94%    98%
+//   modelled   2%     15%    36%    72%    94%    99%
 //
-// (LRU: 0% up to 50 MiB, 100% behind it. Random: 40% at 32 MiB.) So within 3 points where the data
-// fits, within 5 where it is far too large, and between the two no better than 12.
+// So within 5 points up to 0.8 times the L2 and again at 2.5 times; between the two no better than
+// 12. tests/sim/l2.cu holds these figures.
 #include <algorithm>
 #include <bit>
 #include <map>
@@ -33,15 +33,27 @@ class L2Model {
   explicit L2Model(double bytes)
       : sets_(std::max<uint64_t>(1, static_cast<uint64_t>(bytes) / (kLine * kWays))) {}
 
+  /// One entry of an L2Stream.
   void touch(uint64_t entry) {
     const uint32_t line = static_cast<uint32_t>(entry >> 8);
     const unsigned read = entry & 15, written = entry >> 4 & 15;
-    // Fibonacci hashing: neighbours, and lines at any fixed stride, spread evenly over the sets.
-    Set& set = sets_[uint64_t{line * 2654435769u} * sets_.size() >> 32];
+    Set& set = set_of(line);
     const unsigned way = find(set, line);
     uint8_t& state = set.state[way];
     dram_read_ += 32u * std::popcount(read & ~state);
     state |= static_cast<uint8_t>(read | written | written << 4);
+  }
+
+  void touch_all(const std::vector<uint64_t>& stream) {
+    constexpr size_t kAhead = 8;  // the sets are larger than this machine's own L2
+    for (size_t i = 0; i < stream.size(); ++i) {
+      if (i + kAhead < stream.size()) {
+        const Set& next = set_of(static_cast<uint32_t>(stream[i + kAhead] >> 8));
+        __builtin_prefetch(next.tag);
+        __builtin_prefetch(&next.order);
+      }
+      touch(stream[i]);
+    }
   }
 
   uint64_t dram_read() const { return dram_read_; }
@@ -60,12 +72,15 @@ class L2Model {
   static constexpr unsigned kLine = 128, kWays = 16;
   static constexpr uint64_t kOnes = 0x1111'1111'1111'1111;
 
-  struct Set {
-    uint64_t order = 0xfedc'ba98'7654'3210;  // one way per nibble, the latest lowest
+  struct alignas(64) Set {
     uint32_t tag[kWays] = {};
-    uint8_t state[kWays] = {};  // sectors: valid in the low nibble, dirty in the high one
-    uint8_t used = 0;           // ways that hold a line
+    uint64_t order = 0xfedc'ba98'7654'3210;  // one way per nibble, the latest lowest
+    uint8_t state[kWays] = {};               // sectors: valid (low nibble), dirty (high nibble)
+    uint8_t used = 0;                        // ways that hold a line
   };
+
+  // Fibonacci hashing: neighbours, and lines at any fixed stride, spread evenly over the sets.
+  Set& set_of(uint32_t line) { return sets_[uint64_t{line * 2654435769u} * sets_.size() >> 32]; }
 
   // The way that holds `line` now, brought in if need be; it becomes the latest of its set.
   unsigned find(Set& set, uint32_t line) {
@@ -124,7 +139,7 @@ struct Queue {
     while (!waiting.empty() && waiting.begin()->first == next) {
       const auto first = waiting.extract(waiting.begin());
       lock.unlock();
-      for (uint64_t entry : first.mapped()) model->touch(entry);
+      model->touch_all(first.mapped());
       lock.lock();
       ++next;
     }

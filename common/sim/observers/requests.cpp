@@ -5,9 +5,9 @@
 // by one lane belongs to the n-th one by the other lanes, counted from the moment that the warp
 // began to run; when the warp gives way to another, its requests are complete and are counted.
 //
-// The first lane writes the log of requests; the others walk along it, and for as long as they do
-// the same as their neighbours the next entry is theirs. Only a lane that took another path looks
-// its entry up.
+// The first lane writes the log of requests; the others walk along it, and as long as all do the
+// same, the next entry is theirs. A lane that takes another path falls out of step: from then on
+// the executions of each instruction are counted, to find the entry that it belongs to.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -26,58 +26,64 @@ namespace {
 constexpr unsigned kLanes = 32;
 constexpr uint32_t kAllLanes = ~0u;
 constexpr unsigned kSector = 32;
-constexpr unsigned kWidest = 16;  // bytes that one instruction moves per lane
+constexpr unsigned kWidest = 16;  // bytes that one instruction moves for a lane
 
-// A warp may run this many requests without giving way. (Each takes 160 bytes, when it is used.) If
+// A warp may run this many requests without giving way. (Each takes 152 bytes, when it is used.) If
 // a thread does more, its log is counted and begun anew, so what lies before and behind that point
 // counts as a request of one lane: too many requests, never too few.
-constexpr size_t kLogCapacity = size_t{1} << 20;
+constexpr uint32_t kLogCapacity = 1 << 20;
 
-/// What an instruction does, in one word. (A select of two pointers counts as a request to each.)
-struct What {
-  Kind kind;
-  Space space;
-  uint16_t buffer;
-  bool operator==(const What& o) const { return bits() == o.bits(); }
-  uint32_t bits() const { return std::bit_cast<uint32_t>(*this); }
+/// An instruction, and what it accesses, in one word. (A select of two pointers is a request to each
+/// buffer.) The program's code lies within 4 GiB, so the low half of an address names it.
+struct Instruction {
+  uint64_t bits = 0;
+
+  Instruction() = default;
+  explicit Instruction(const Access& a)
+      : bits((reinterpret_cast<uintptr_t>(a.pc) & 0xffffffff) | uint64_t(a.kind) << 32 |
+             uint64_t(a.space) << 34 | uint64_t{a.buffer} << 48) {}
+  bool operator==(const Instruction&) const = default;
+
+  Kind kind() const { return static_cast<Kind>(bits >> 32 & 3); }
+  Space space() const { return static_cast<Space>(bits >> 34 & 1); }
+  size_t buffer() const { return bits >> 48; }
 };
 
-/// One entry of the log: the lanes that met at an instruction, and their addresses.
+/// One entry of the log: the lanes that met at an instruction.
 struct Request {
-  const void* pc;
-  Request* next;
-  uint32_t site;
-  uint32_t occurrence;  ///< the how-many-th execution of the site
-  What what;
-  uint32_t size;  ///< bytes a lane
-  uint32_t lanes;
-  uint32_t at[kLanes];  ///< sector number (its low 32 bits), or byte in shared memory
+  Instruction instruction;
+  uint32_t site = 0;  ///< number of the site
+  uint32_t next = 0;  ///< number of the entry that follows
+  uint32_t size = 0;  ///< bytes a lane
+  uint32_t lanes = 0;
 };
 
-/// An instruction, with what it accesses.
+/// A number for each lane: the addresses of a request, or how often a site has been executed.
+struct PerLane {
+  uint32_t of[kLanes];
+};
+
+/// All executions of an instruction.
 struct Site {
+  Instruction instruction;
   const void* pc;
-  What what;
   uint32_t size;
-  std::vector<Request*> requests;  ///< by occurrence, of the warp that runs
+  std::vector<uint32_t> entries;  ///< of the log, by occurrence
   uint64_t count = 0, transfers = 0, ideal = 0;
 };
-
-/// How often each lane of the running warp has executed a site.
-using Occurrences = uint32_t[kLanes];
 
 struct PerBuffer {
   uint64_t requests[3] = {}, sectors[3] = {};
 };
 
 // The lanes' addresses without gaps. \returns how many.
-unsigned dense(const Request& r, uint32_t* out) {
-  if (r.lanes == kAllLanes) {
-    std::memcpy(out, r.at, sizeof r.at);
+unsigned dense(uint32_t lanes, const PerLane& at, uint32_t* out) {
+  if (lanes == kAllLanes) {
+    std::memcpy(out, at.of, sizeof at.of);
     return kLanes;
   }
   unsigned n = 0;
-  for (uint32_t m = r.lanes; m; m &= m - 1) out[n++] = r.at[std::countr_zero(m)];
+  for (uint32_t m = lanes; m; m &= m - 1) out[n++] = at.of[std::countr_zero(m)];
   return n;
 }
 
@@ -127,7 +133,8 @@ unsigned bank_cycles(const uint32_t* at, unsigned n, unsigned width) {
 
 class RequestObserver final : public Observer {
  public:
-  RequestObserver(bool sites, bool l2) : keep_sites_(sites), l2_(l2), log_(kLogCapacity) {
+  RequestObserver(bool sites, bool l2)
+      : keep_sites_(sites), l2_(l2), log_(kLogCapacity), at_(kLogCapacity) {
     buffers_.resize(buffer_count());
     table_.resize(256);
     begin_log();
@@ -142,21 +149,13 @@ class RequestObserver final : public Observer {
   void leave_warp(Block&, unsigned) override { count_log(); }
 
   void access(Block& b, const Access& a) override {
-    if (!a.lsu) {
-      if (l2_ && a.space == Space::hbm) touch_range(a);
-      return;
-    }
-    const uint64_t end = a.at + a.size;
     const unsigned lane = b.current->id % kLanes;
-    if (a.size <= kWidest && (a.space == Space::shared || a.at % kSector + a.size <= kSector))
-        [[likely]] {
-      add(lane, a, a.at, a.size);
-    } else {  // a struct, or a misaligned word: as many instructions as it takes
-      for (uint64_t at = a.at; at < end;) {
-        const uint64_t next = std::min(end, (at / kWidest + 1) * kWidest);
-        add(lane, a, at, static_cast<unsigned>(next - at));
-        at = next;
-      }
+    const uint32_t next = log_[in_step_[lane]].next;
+    if (log_[next].instruction == Instruction(a) && narrow(a)) [[likely]] {
+      take(lane, next, a.space, a.at);
+      in_step_[lane] = next;
+    } else {
+      access_elsewhere(lane, a);
     }
   }
 
@@ -184,55 +183,98 @@ class RequestObserver final : public Observer {
   // --- the log ---------------------------------------------------------------------------------------
 
   void begin_log() {
-    free_ = log_.data();
-    head_.next = &tail_;
-    std::fill_n(last_, kLanes, &head_);
+    log_[kHead].next = log_[kNowhere].next = kTail;
+    free_ = kFirst;
+    std::fill_n(in_step_, kLanes, kHead);
   }
 
-  void add(unsigned lane, const Access& a, uint64_t at, unsigned size) {
-    const What what{a.kind, a.space, a.buffer};
-    const auto where = static_cast<uint32_t>(a.space == Space::hbm ? at / kSector : at);
-    Request* r = last_[lane]->next;
-    if (r->pc != a.pc || !(r->what == what) || occurrences_[r->site].n[lane] != r->occurrence)
-        [[unlikely]] {
-      r = look_up(lane, a.pc, what, size);
+  static bool narrow(const Access& a) { return a.at % kWidest + a.size <= kWidest; }
+
+  void take(unsigned lane, uint32_t entry, Space space, uint64_t at) {
+    at_[entry].of[lane] = static_cast<uint32_t>(space == Space::hbm ? at / kSector : at);
+    log_[entry].lanes |= 1u << lane;
+  }
+
+  // A new instruction, another path, a struct, or a copy engine.
+  [[gnu::noinline]] void access_elsewhere(unsigned lane, const Access& a) {
+    const uint64_t end = a.at + a.size;
+    if (!a.lsu) {
+      if (!l2_ || a.space == Space::shared) return;
+      for (uint64_t s = a.at / kSector; s <= (end - 1) / kSector; ++s) {
+        stream_.touch(s, a.kind != Kind::store, a.kind != Kind::load);
+      }
+      return;
     }
-    ++occurrences_[r->site].n[lane];
-    r->at[lane] = where;
-    r->lanes |= 1u << lane;
-    last_[lane] = r;
+    if (narrow(a)) {
+      take(lane, entry_for(lane, a, a.size), a.space, a.at);
+      return;
+    }
+    for (uint64_t at = a.at; at < end;) {  // a struct takes as many instructions as it needs
+      const uint64_t next = std::min(end, (at / kWidest + 1) * kWidest);
+      take(lane, entry_for(lane, a, static_cast<uint32_t>(next - at)), a.space, at);
+      at = next;
+    }
   }
 
-  // The lane's entry when it is not the next one; a new entry if the lane is the first to get there.
-  [[gnu::noinline]] Request* look_up(unsigned lane, const void* pc, What what, unsigned size) {
-    if (free_ == log_.data() + kLogCapacity) count_log();
-    const uint32_t number = site_of(pc, what, size);
-    Site& site = sites_[number];
-    const uint32_t occurrence = occurrences_[number].n[lane];
-    if (occurrence < site.requests.size()) return site.requests[occurrence];
-    Request* r = free_++;
-    r->pc = pc;
-    r->next = last_[lane]->next;  // where this lane is, so that the lanes to come find it in order
-    r->site = number;
-    r->occurrence = occurrence;
-    r->what = what;
-    r->size = size;
-    r->lanes = 0;
-    last_[lane]->next = r;
-    if (site.requests.empty()) active_.push_back(number);
-    site.requests.push_back(r);
-    return r;
+  // The entry of this execution; a new one if the lane is the first to get there.
+  uint32_t entry_for(unsigned lane, const Access& a, uint32_t size) {
+    const Instruction instruction(a);
+    if (in_step_[lane] != kNowhere) {
+      const uint32_t next = log_[in_step_[lane]].next;
+      if (log_[next].instruction == instruction) return in_step_[lane] = next;
+      if (next == kTail) {
+        if (free_ == kLogCapacity) count_log();
+        return in_step_[lane] = insert(in_step_[lane], site_of(instruction, a.pc, size), size);
+      }
+      fall_out_of_step(lane);
+    }
+    const uint32_t next = log_[last_[lane]].next;
+    const uint32_t site =
+        log_[next].instruction == instruction ? log_[next].site : site_of(instruction, a.pc, size);
+    const std::vector<uint32_t>& entries = sites_[site].entries;
+    const uint32_t occurrence = executed_[site].of[lane]++;
+    if (occurrence < entries.size()) return last_[lane] = entries[occurrence];
+    if (free_ == kLogCapacity) {
+      count_log();  // all lanes are in step again
+      return entry_for(lane, a, size);
+    }
+    if (next != kTail) {
+      // An entry in the middle: who is in step has not counted, but may walk past it.
+      for (unsigned other = 0; other < kLanes; ++other) {
+        if (in_step_[other] != kNowhere) fall_out_of_step(other);
+      }
+    }
+    return last_[lane] = insert(last_[lane], site, size);
   }
 
-  uint32_t site_of(const void* pc, What what, unsigned size) {
-    for (size_t h = hash(pc, what);; ++h) {
+  // A new entry behind the lane's last one, so that the lanes to come find it in their order.
+  uint32_t insert(uint32_t last, uint32_t site, uint32_t size) {
+    const uint32_t entry = free_++;
+    std::vector<uint32_t>& entries = sites_[site].entries;
+    if (entries.empty()) active_.push_back(site);
+    log_[entry] = {sites_[site].instruction, site, log_[last].next, size, 0};
+    entries.push_back(entry);
+    return log_[last].next = entry;
+  }
+
+  // In step, a lane has executed what stands in the log up to where it is.
+  void fall_out_of_step(unsigned lane) {
+    last_[lane] = in_step_[lane];
+    in_step_[lane] = kNowhere;
+    for (uint32_t entry = kHead; entry != last_[lane];) {
+      entry = log_[entry].next;
+      ++executed_[log_[entry].site].of[lane];
+    }
+  }
+
+  uint32_t site_of(Instruction instruction, const void* pc, uint32_t size) {
+    for (size_t h = hash(instruction);; ++h) {
       uint32_t& slot = table_[h % table_.size()];
       if (slot == 0) break;
-      const Site& s = sites_[slot - 1];
-      if (s.pc == pc && s.what == what) return slot - 1;
+      if (sites_[slot - 1].instruction == instruction) return slot - 1;
     }
-    sites_.push_back({pc, what, size, {}});
-    occurrences_.push_back({});
+    sites_.push_back({instruction, pc, size, {}});
+    executed_.emplace_back();
     if (sites_.size() * 2 > table_.size()) {
       table_.assign(table_.size() * 2, 0);
       for (uint32_t i = 0; i < sites_.size(); ++i) enter(i);
@@ -242,46 +284,44 @@ class RequestObserver final : public Observer {
     return static_cast<uint32_t>(sites_.size() - 1);
   }
   void enter(uint32_t number) {
-    size_t h = hash(sites_[number].pc, sites_[number].what);
+    size_t h = hash(sites_[number].instruction);
     while (table_[h % table_.size()]) ++h;
     table_[h % table_.size()] = number + 1;
   }
-  static size_t hash(const void* pc, What what) {
-    return (reinterpret_cast<uintptr_t>(pc) ^ uint64_t{what.bits()} * 31) * 0x9E3779B97F4A7C15u >>
-           40;
-  }
+  static size_t hash(const Instruction& i) { return i.bits * 0x9E3779B97F4A7C15u >> 40; }
 
   // --- counting ---------------------------------------------------------------------------------------
 
   void count_log() {
-    for (const Request* r = head_.next; r != &tail_; r = r->next) {
-      if (r->what.space == Space::shared) {
-        count_shared(*r);
+    for (uint32_t entry = log_[kHead].next; entry != kTail; entry = log_[entry].next) {
+      if (log_[entry].instruction.space() == Space::shared) {
+        count_shared(log_[entry], at_[entry]);
       } else {
-        count_hbm(*r);
+        count_hbm(log_[entry], at_[entry]);
       }
     }
     for (uint32_t number : active_) {
-      sites_[number].requests.clear();
-      occurrences_[number] = {};
+      sites_[number].entries.clear();
+      executed_[number] = {};
     }
     active_.clear();
     begin_log();
   }
 
-  void count_hbm(const Request& r) {
+  void count_hbm(const Request& r, const PerLane& at) {
     uint32_t sectors[kLanes];
-    const unsigned lanes = dense(r, sectors);
+    const unsigned lanes = dense(r.lanes, at, sectors);
     const unsigned n = unique(sectors, lanes);
-    const int kind = static_cast<int>(r.what.kind);
-    buffers_[r.what.buffer].requests[kind] += 1;
-    buffers_[r.what.buffer].sectors[kind] += n;
+    const Kind kind = r.instruction.kind();
+    PerBuffer& b = buffers_[r.instruction.buffer()];
+    b.requests[static_cast<int>(kind)] += 1;
+    b.sectors[static_cast<int>(kind)] += n;
     if (l2_) {
       // The log keeps 32 bits of a sector's number; the buffer's beginning tells the others.
-      const uint64_t first = sim::buffers[r.what.buffer].begin / kSector;
+      const uint64_t first = sim::buffers[r.instruction.buffer()].begin / kSector;
       for (unsigned i = 0; i < n; ++i) {
-        stream_.touch(first + (sectors[i] - static_cast<uint32_t>(first)),
-                      r.what.kind != Kind::store, r.what.kind != Kind::load);
+        stream_.touch(first + (sectors[i] - static_cast<uint32_t>(first)), kind != Kind::store,
+                      kind != Kind::load);
       }
     }
     if (keep_sites_) {
@@ -292,18 +332,18 @@ class RequestObserver final : public Observer {
   }
 
   // Wide accesses go in parts: 8 bytes by half warps, 16 by quarters. Idle parts cost nothing.
-  void count_shared(const Request& r) {
+  void count_shared(const Request& r, const PerLane& at) {
     const unsigned width = r.size <= 4 ? 1 : r.size <= 8 ? 2 : 4;
     const unsigned part = kLanes / width;
     unsigned wavefronts = 0, ideal = 0;
     for (unsigned first = 0; first < kLanes; first += part) {
-      uint32_t at[kLanes];
+      uint32_t dense[kLanes];
       unsigned n = 0;
       for (unsigned lane = first; lane < first + part; ++lane) {
-        if (r.lanes >> lane & 1) at[n++] = r.at[lane];
+        if (r.lanes >> lane & 1) dense[n++] = at.of[lane];
       }
       if (n == 0) continue;
-      wavefronts += bank_cycles(at, n, width);
+      wavefronts += bank_cycles(dense, n, width);
       ideal += 1;
     }
     shared_requests_ += 1;
@@ -319,13 +359,6 @@ class RequestObserver final : public Observer {
     s.ideal += ideal;
   }
 
-  // A copy engine moves these bytes: sectors for the L2, but no request of a warp.
-  void touch_range(const Access& a) {
-    for (uint64_t s = a.at / kSector; s <= (a.at + a.size - 1) / kSector; ++s) {
-      stream_.touch(s, a.kind != Kind::store, a.kind != Kind::load);
-    }
-  }
-
   // Several instructions of one line become one row.
   void merge_sites(fa::Counts& counts) const {
     static constexpr const char* kVerbs[] = {" load", " store", " atomic"};
@@ -335,10 +368,10 @@ class RequestObserver final : public Observer {
     fresh.reserve(sites_.size());
     for (const Site& s : sites_) {
       if (s.count == 0) continue;
-      const std::string& memory =
-          s.what.space == Space::shared ? std::string("shared") : sim::buffers[s.what.buffer].name;
+      const Instruction& i = s.instruction;
       const std::string what =
-          memory + kVerbs[static_cast<int>(s.what.kind)] + std::to_string(8 * s.size);
+          (i.space() == Space::shared ? "shared" : sim::buffers[i.buffer()].name) +
+          kVerbs[static_cast<int>(i.kind())] + std::to_string(8 * s.size);
       fa::SiteCount*& row = rows[{source_of(s.pc), what}];
       if (!row) row = &fresh.emplace_back(fa::SiteCount{source_of(s.pc), what});
       row->requests += s.count;
@@ -350,18 +383,18 @@ class RequestObserver final : public Observer {
 
   const bool keep_sites_, l2_;
 
+  // The log is a list. Its ends match no access, nor does what follows kNowhere.
+  static constexpr uint32_t kHead = 0, kTail = 1, kNowhere = 2, kFirst = 3;
   LazyArray<Request> log_;
-  Request* free_ = nullptr;  // the first unused entry
-  Request head_{}, tail_{};  // of the list; no access has their pc, null
-  Request* last_[kLanes];    // where each lane is
+  LazyArray<PerLane> at_;     // by entry: number of the sector (32 bits), or byte in shared memory
+  uint32_t free_ = kFirst;    // the first unused entry
+  uint32_t in_step_[kLanes];  // the last entry of a lane that took all up to there; or kNowhere,
+  uint32_t last_[kLanes] = {};  // and then its last entry is here
 
-  struct Lanes {
-    Occurrences n;
-  };
   std::vector<Site> sites_;
-  std::vector<Lanes> occurrences_;  // by site
-  std::vector<uint32_t> table_;     // hash -> number of the site, plus one
-  std::vector<uint32_t> active_;    // sites in the log
+  std::vector<PerLane> executed_;  // by site: how often, by the lanes out of step
+  std::vector<uint32_t> table_;    // hash -> number of the site + 1
+  std::vector<uint32_t> active_;   // sites in the log
 
   std::vector<PerBuffer> buffers_;
   uint64_t shared_requests_ = 0, shared_wavefronts_ = 0, shared_ideal_ = 0;

@@ -1,0 +1,601 @@
+#!/usr/bin/env python3
+"""Everything that needs a GPU, in one call. Started by gpu_check.sh; docs/gpu.md explains it.
+
+A section that fails is recorded and the rest goes on. All results land in one folder:
+
+    results.json    machine, commands, one list of rows per section, and every run under "runs"
+    report.txt      what was printed
+    gpu/ sim/       what the programs wrote with --json
+    logs/           the output of each command
+"""
+
+import argparse
+import concurrent.futures
+import datetime
+import hashlib
+import json
+import math
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+from counters_vs_sim import compare_counters, hbm_entry, hbm_text, load_folder, pairs
+from results import (BadInput, Column, columns_for, get, join, load, problem_text, text_table,
+                     time_text)
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
+TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
+
+# One row, tile edges, ragged tiles, a full grid; the programs refuse a d that their step lacks.
+COUNTER_PROBLEMS = (
+    [dict(b=1, h=2, n=n, d=64, causal=causal)
+     for n in (1, 17, 64, 100, 257, 1024) for causal in (False, True)]
+    + [dict(b=2, h=1, n=n, d=d, causal=causal)
+       for n in (100, 257) for d in (32, 96, 128) for causal in (False, True)])
+SANITIZER_PROBLEMS = [
+    dict(b=1, h=2, n=65, d=64, causal=True),
+    dict(b=1, h=1, n=130, d=128, causal=False),
+]
+# FlashAttention's own series: B*N = 16384, H*d = 2048.
+TIMING_PROBLEMS = [dict(b=16384 // n, h=32, n=n, d=64, causal=causal)
+                   for n in (512, 1024, 2048, 4096) for causal in (False, True)]
+L2_SHARES = (0.25, 0.5, 1, 4)  # working sets of the HBM section, Q, K, V and O come on top
+
+
+class NoGpu(Exception):
+    """One sentence; exit status 3."""
+
+
+def tag(problem):
+    return (f"b{problem['b']}_h{problem['h']}_n{problem['n']}_d{problem['d']}"
+            + ("_causal" if problem["causal"] else ""))
+
+
+def flags(problem):
+    found = [f"--{key}={problem[key]}" for key in ("b", "h", "n", "d")]
+    return found + (["--causal"] if problem["causal"] else [])
+
+
+def first_line(text):
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1].strip() if lines else ""
+
+
+class Shell:
+    """Runs commands, keeps their output in logs/ and remembers them for results.json."""
+
+    def __init__(self, out, deadline):
+        self.logs = os.path.join(out, "logs")
+        os.makedirs(self.logs, exist_ok=True)
+        self.deadline = deadline  # of time.monotonic(), or None
+        self.commands = []
+        self.lock = threading.Lock()
+
+    def remaining(self):
+        return math.inf if self.deadline is None else self.deadline - time.monotonic()
+
+    def __call__(self, name, command, timeout=None, environment=None):
+        """(exit status, output); status None: stopped because the time was over."""
+        log = os.path.join(self.logs, re.sub(r"[^\w.-]+", "_", name) + ".txt")
+        limit = min(timeout or math.inf, max(self.remaining(), 0.1))
+        start = time.monotonic()
+        with open(log, "w+", encoding="utf-8", errors="replace") as file:
+            try:
+                status = subprocess.run(
+                    command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
+                    timeout=None if limit == math.inf else limit,
+                    env={**os.environ, **(environment or {})}).returncode
+            except subprocess.TimeoutExpired:
+                status = None
+            except OSError as error:
+                file.write(f"{command[0]}: {error.strerror}\n")
+                status = 127
+            file.seek(0)
+            output = file.read()
+        with self.lock:
+            self.commands.append({
+                "name": name, "command": shlex.join(
+                    [f"{k}={v}" for k, v in (environment or {}).items()] + command),
+                "exit_status": status, "seconds": round(time.monotonic() - start, 2)})
+        return status, output
+
+
+class Check:
+    def __init__(self, options):
+        self.options = options
+        self.out = os.path.abspath(options.out)
+        for folder in ("gpu", "sim"):
+            os.makedirs(os.path.join(self.out, folder), exist_ok=True)
+        deadline = None if options.sim_only else time.monotonic() + options.budget
+        self.shell = Shell(self.out, deadline)
+        self.steps = find_steps(options.steps)
+        self.report = []
+        self.sections = {}
+        self.results = {"schema": 1}
+        self.jobs = os.cpu_count() or 1
+
+    # --- printing and keeping ---------------------------------------------------------------------
+
+    def say(self, text=""):
+        print(text, flush=True)
+        self.report.append(text)
+
+    def section(self, name, body, always=False):
+        """Runs body() -> (ok, one line). Whatever goes wrong fails this section only; `always`
+        is for those that read results and take no time."""
+        self.say(f"== {name}")
+        start = time.monotonic()
+        if self.shell.remaining() <= 0 and not always:
+            ok, line = False, "not reached: the time was over"
+        else:
+            try:
+                ok, line = body()
+            except BadInput as error:
+                ok, line = False, str(error)
+            except Exception as error:  # a bug here must not cost the other sections
+                ok, line = False, f"{type(error).__name__}: {error}"
+        self.sections[name] = {"ok": ok, "summary": line,
+                               "seconds": round(time.monotonic() - start, 1)}
+        self.say(f"{'ok' if ok else 'FAILED'}: {line}\n")
+        return ok
+
+    def write(self):
+        runs = []
+        for folder in (os.path.join(self.out, "gpu"),
+                       self.options.sim_json or os.path.join(self.out, "sim")):
+            for run in load_folder(folder):
+                if run.direction == "forward":  # the object holds its backward
+                    runs.append(run.data)
+        self.results.update(sections=self.sections, commands=self.shell.commands, runs=runs)
+        with open(os.path.join(self.out, "results.json"), "w", encoding="utf-8") as file:
+            json.dump(self.results, file, indent=1)
+        with open(os.path.join(self.out, "report.txt"), "w", encoding="utf-8") as file:
+            file.write("\n".join(self.report) + "\n")
+
+    # --- programs ---------------------------------------------------------------------------------
+
+    def program(self, preset, step):
+        return os.path.join(ROOT, "build", preset, "steps", step)
+
+    def build(self, preset, targets):
+        status, output = self.shell(f"configure {preset}", ["cmake", "--preset", preset])
+        if status == 0:
+            wanted = ["--target", *targets] if targets else []
+            status, output = self.shell(
+                f"build {preset}",
+                ["cmake", "--build", "--preset", preset, "-j", str(self.jobs), *wanted])
+        if status == 0:
+            return True, f"built {preset}"
+        reason = next((line.strip() for line in output.splitlines() if "rror" in line),
+                      first_line(output))
+        return False, f"{preset} did not build (logs/): {reason}"
+
+    def variants(self, preset):
+        """[(step, variant)] from the programs' --help, which lists them in the order of reading."""
+        found = []
+        for step in self.steps:
+            status, text = self.shell(f"help {step}", [self.program(preset, step), "--help"], 60)
+            listed = text.partition("Variants,")[2].partition("\n\n")[0]
+            names = re.findall(r"^  (\S+)", listed, re.MULTILINE)
+            if status != 0 or not names:
+                raise BadInput(f"{step} --help lists no variants")
+            found += [(step, name) for name in names]
+        return found
+
+    def run(self, kind, step, variant, problem, *more, timeout=None):
+        """(exit status, JSON or None, last line of the output); the JSON lands in gpu/ or sim/."""
+        name = f"{step}.{variant}.{tag(problem)}"
+        path = os.path.join(self.out, kind, name + ".json")
+        status, output = self.shell(
+            f"{kind} {name}",
+            [self.program(kind, step), f"--variant={variant}", *flags(problem), "--input=normal",
+             f"--json={path}", *more], timeout)
+        data = None
+        if status in (0, 1) and os.path.exists(path):
+            data = load(path)[0].data
+        return status, data, first_line(output)
+
+    def working_set_problems(self, kind, variants, l2_bytes):
+        """[(step, variant, problem, bytes)]: scratch, where a step keeps S and P, else Q, K, V and
+        O together, as large as the wanted shares of the L2 (rounded down)."""
+        found = []
+        small, large = (dict(b=1, h=1, n=n, d=64, causal=False) for n in (64, 128))
+        for step, variant in variants:
+            probes = [self.run(kind, step, variant, p, timeout=60)[1] for p in (small, large)]
+            if None in probes:
+                continue  # the counters section says why
+            scratch = [probe["workspace_bytes"] for probe in probes]
+            for share in L2_SHARES[:-1] if self.options.quick else L2_SHARES:
+                target = share * l2_bytes
+                if scratch[0] and scratch[1] > 3 * scratch[0]:  # grows as N^2
+                    per_score = scratch[1] // 128**2
+                    n = 64 * int(math.sqrt(target / per_score) / 64)
+                    problem, size = dict(b=1, h=1, n=n, d=32, causal=False), per_score * n * n
+                else:
+                    element = 4 if get(probes[0], "problem.dtype") == "fp32" else 2
+                    per_head = 4 * 128 * 64 * element
+                    heads = max(1, int(target / per_head))
+                    problem, size = dict(b=1, h=heads, n=128, d=64, causal=False), heads * per_head
+                found.append((step, variant, problem, size))
+        return found
+
+    def simulate(self, cases, workers):
+        """Runs cases side by side, one simulator thread each."""
+        def one(case):
+            step, variant, problem = case
+            return case, self.run("sim", step, variant, problem, "--workers=1",
+                                  f"--model-gpu={self.results['model_gpu']}")
+        with concurrent.futures.ThreadPoolExecutor(max(1, workers)) as pool:
+            # The largest first: the last to finish decides.
+            ordered = sorted(cases, key=lambda c: -c[2]["h"] * c[2]["n"] ** 2 * c[2]["d"])
+            return list(pool.map(one, ordered))
+
+    # --- sections ---------------------------------------------------------------------------------
+
+    def tests(self):
+        status, output = self.shell("ctest", ["ctest", "--preset", "gpu", "-j", "4"])
+        tests = re.findall(r"^\s*\d+/\d+ Test\s+#\d+: (\S+) \.*\s*(.+?)\s+([\d.]+) sec", output,
+                           re.MULTILINE)
+        self.results["tests"] = [{"name": n, "result": r.strip("* "), "seconds": float(s)}
+                                 for n, r, s in tests]
+        failed = [n for n, r, _ in tests if "Passed" not in r]
+        if status is None:
+            return False, f"stopped after {len(tests)} tests: the time was over"
+        if failed or status != 0 or not tests:
+            return False, f"{len(failed)} of {len(tests)} tests failed: {', '.join(failed)}"
+        return True, f"all {len(tests)} tests passed"
+
+    def gpu_runs(self, cases, *more):
+        """(how many came out right, a line on each that did not); refused problems are neither."""
+        good, bad = 0, []
+        for step, variant, problem in cases:
+            status, data, line = self.run("gpu", step, variant, problem, *more, timeout=120)
+            if status == 0:
+                good += 1
+            elif status == 2:
+                self.say(f"{step} {variant} {tag(problem)}: {line}")  # this step cannot do it
+            else:
+                what = {None: "took too long", 1: "wrong result"}.get(status, f"exit {status}")
+                bad.append(f"{step} {variant} {tag(problem)}: {what}: {line}")
+        for line in bad:
+            self.say(line)
+        return good, bad
+
+    def counters(self, sim_runs):
+        gpu = load_folder(os.path.join(self.out, "gpu"))
+        wanted = {tag(p) for p in COUNTER_PROBLEMS}
+        rows = [row for row in pairs(gpu, sim_runs) if tag(row.any.data["problem"]) in wanted]
+        entries, text, ok = compare_counters(rows)
+        self.results["counters"] = entries
+        self.say(text)
+        return ok, text.splitlines()[-1]
+
+    def hbm(self, cases, sim_runs, l2_bytes):
+        gpu = load_folder(os.path.join(self.out, "gpu"))
+        sizes = {(step, variant, tag(problem)): size for step, variant, problem, size in cases}
+        entries = []
+        for row in pairs(gpu, sim_runs):
+            size = sizes.get((row.any.data["step"], row.any.data["variant"],
+                              tag(row.any.data["problem"])))
+            if size is not None and row.gpu.get("traffic.hbm.measured"):
+                entries.append(hbm_entry(row, size, l2_bytes))
+        entries.sort(key=lambda e: (e["step"], e["working_set"]))
+        self.results["hbm"] = entries
+        self.say(hbm_text(entries))
+        promised = [e for e in entries if e["promised"]]
+        near = [e for e in promised if e["within_10_percent"]]
+        return len(entries) == len(cases), (
+            f"{len(entries)} of {len(cases)} problems compared; where the model promises 10%, "
+            f"{len(near)} of {len(promised)} are within it")
+
+    def sanitizer(self):
+        tool = shutil.which("compute-sanitizer")
+        for folder in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"):
+            tool = tool or shutil.which("compute-sanitizer", path=os.path.join(folder, "bin"))
+        if not tool:
+            return False, "compute-sanitizer was not found: it comes with the CUDA toolkit"
+        problems = SANITIZER_PROBLEMS[:1] if self.options.quick else SANITIZER_PROBLEMS
+        cases = [(s, v, p, t) for s, v in self.variants("gpu-check") for p in problems
+                 for t in SANITIZER_TOOLS]
+
+        def one(case):
+            step, variant, problem, name = case
+            status, output = self.shell(
+                f"{name} {step}.{variant}.{tag(problem)}",
+                [tool, "--tool", name, "--error-exitcode", "9",
+                 self.program("gpu-check", step), f"--variant={variant}", *flags(problem),
+                 "--input=normal"], 240, TOOL_ENVIRONMENT)
+            summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)
+            # 2: this step cannot do the problem. Silence is no clean bill: there must be a summary.
+            verdict = ("not supported" if status == 2 else
+                       "clean" if status == 0 and summary else "FAILED")
+            return {"step": step, "variant": variant, "problem": tag(problem), "tool": name,
+                    "exit_status": status, "verdict": verdict,
+                    "summary": summary[-1] if summary else first_line(output)}
+
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            entries = list(pool.map(one, cases))
+        self.results["sanitizer"] = entries
+        failed = [e for e in entries if e["verdict"] == "FAILED"]
+        clean = [e for e in entries if e["verdict"] == "clean"]
+        self.say(text_table(
+            [Column(("", "step"), lambda e: f"{e['step']} {e['variant']}", left=True),
+             Column(("", "problem"), lambda e: e["problem"], left=True),
+             Column(("", "tool"), lambda e: e["tool"], left=True),
+             Column(("", "result"), lambda e: e["verdict"], left=True),
+             Column(("", "summary"), lambda e: e["summary"][:60], left=True)], entries))
+        return bool(clean) and not failed, f"{len(clean)} runs clean, {len(failed)} not"
+
+    def timing(self, variants):
+        problems = TIMING_PROBLEMS[:2] if self.options.quick else TIMING_PROBLEMS
+        good, bad = self.gpu_runs([(s, v, p) for s, v in variants for p in problems], "--iters=20")
+        wanted = {tag(p) for p in problems}
+        rows = [row for row in join(load_folder(os.path.join(self.out, "gpu")))
+                if tag(row.any.data["problem"]) in wanted]
+        entries = []
+        for row in rows:
+            ms = row.gpu.get("time.median_ms")
+            roofs = row.gpu.get("roofs") or {}
+            fp32 = row.gpu.get("problem.dtype") == "fp32"
+            roof = roofs.get("fp32_flops" if fp32 else "bf16_flops")
+            rate = row.gpu.get("flops") / (ms * 1e-3) if ms else None
+            entries.append({"step": row.any.label, "problem": problem_text(row.any.data["problem"]),
+                            "median_ms": ms, "p10_ms": row.gpu.get("time.p10_ms"),
+                            "p90_ms": row.gpu.get("time.p90_ms"), "flops_per_s": rate,
+                            "share_of_roof": rate / roof if rate and roof else None})
+        self.results["timing"] = entries
+        if entries:
+            self.say(text_table(
+                [Column(("", "step"), lambda e: e["step"], left=True),
+                 Column(("", "problem"), lambda e: e["problem"], left=True),
+                 Column(("", "median"), lambda e: time_text(e["median_ms"])),
+                 Column(("", "p10"), lambda e: time_text(e["p10_ms"])),
+                 Column(("", "p90"), lambda e: time_text(e["p90_ms"])),
+                 Column(("TFLOP", "per s"), lambda e: f"{(e['flops_per_s'] or 0) / 1e12:.3f}"),
+                 Column(("of", "roof"), lambda e: "-" if e["share_of_roof"] is None
+                        else f"{100 * e['share_of_roof']:.1f}%")], entries))
+        untimed = [e for e in entries if e["median_ms"] is None]
+        return good > 0 and not bad and not untimed, f"{good} problems timed, {len(bad)} failed"
+
+    def comparison(self, sim_runs):
+        rows = join(load_folder(os.path.join(self.out, "gpu")) + sim_runs)
+        wrong = [run for row in rows for run in (row.sim, row.gpu) if run and not run.get("ok")]
+        columns, common = columns_for(rows)
+        self.say(text_table(columns, rows) + (f"\n{common}" if common else ""))
+        return not wrong, f"{len(rows)} problems, {len(wrong)} wrong"
+
+    # --- the two ways to run ----------------------------------------------------------------------
+
+    def sim_only(self):
+        """The simulator's side alone, on any machine, for --sim-json elsewhere."""
+        self.results["model_gpu"] = self.options.model_gpu or "H200"
+        l2_bytes = find_model(self.results["model_gpu"])["l2_bytes"]
+        if not self.options.no_build:
+            if not self.section("build", lambda: self.build("sim", self.steps)):
+                return
+        def runs():
+            variants = self.variants("sim")
+            cases = [(s, v, p) for s, v in variants for p in self.counter_problems()]
+            cases += [c[:3] for c in self.working_set_problems("sim", variants, l2_bytes)]
+            done = self.simulate(cases, self.jobs)
+            failed = [(c, r) for c, r in done if r[0] not in (0, 2)]
+            for (step, variant, problem), (status, _, line) in failed:
+                self.say(f"{step} {variant} {tag(problem)}: exit {status}: {line}")
+            with open(os.path.join(self.out, "sim", "sources.sha256"), "w",
+                      encoding="utf-8") as file:
+                file.write(source_digest() + "\n")
+            return not failed, f"{len(done) - len(failed)} of {len(done)} problems simulated"
+        self.section("simulate", runs)
+
+    def counter_problems(self):
+        return COUNTER_PROBLEMS[:2] if self.options.quick else COUNTER_PROBLEMS
+
+    def everything(self):
+        self.results.update(machine())
+        self.results["model_gpu"] = self.options.model_gpu or model_of(self.results["device"])
+        model = self.results["model_gpu"] and find_model(self.results["model_gpu"])
+        self.say(f"{self.results['device']}, driver {self.results['driver']}, CUDA "
+                 f"{self.results['toolkit']}, the simulator models "
+                 f"{self.results['model_gpu'] or 'no GPU: name one with --model-gpu'}\n")
+        if not self.options.no_build and not self.section("build", lambda: self.build("gpu", [])):
+            return
+
+        variants, cases, sets = [], [], []
+        def prepare():
+            variants.extend(self.variants("gpu"))
+            cases.extend((s, v, p) for s, v in variants for p in self.counter_problems())
+            if model:
+                sets.extend(self.working_set_problems("gpu", variants, model["l2_bytes"]))
+            return True, f"{len(variants)} variants, {len(cases) + len(sets)} problems"
+        if not self.section("variants", prepare):
+            return
+        both = cases + [c[:3] for c in sets]
+        simulated = self.start_simulator(both)
+        self.section("tests", self.tests)
+        self.section("runs", lambda: self.counted_runs(both))
+        if not self.options.no_build:
+            self.section("build gpu-check", lambda: self.build("gpu-check", self.steps))
+        self.section("sanitizer", self.sanitizer)
+        self.section("timing", lambda: self.timing(variants))
+        sim_runs = []
+        def wait():
+            ok, line, runs = simulated()
+            sim_runs.extend(runs)
+            return ok, line
+        self.section("simulator", wait, always=True)
+        self.section("counters", lambda: self.counters(sim_runs), always=True)
+        if model:
+            self.section("HBM", lambda: self.hbm(sets, sim_runs, model["l2_bytes"]), always=True)
+        self.section("comparison", lambda: self.comparison(sim_runs), always=True)
+
+    def counted_runs(self, cases):
+        good, bad = self.gpu_runs(cases, "--iters=5")
+        return good > 0 and not bad, (f"{good} problems right, {len(bad)} failed, "
+                                      f"{len(cases) - good - len(bad)} that their step refuses")
+
+    def start_simulator(self, cases):
+        """Returns a function that waits and gives (ok, line, runs)."""
+        if self.options.sim_json:
+            def made_before():
+                return (*self.check_digest(), load_folder(self.options.sim_json))
+            return made_before
+        if not self.results["model_gpu"]:
+            return lambda: (False, "no model of this GPU: add a row to common/data/gpus.json", [])
+
+        def work():
+            if not self.options.no_build:
+                ok, line = self.build("sim", self.steps)
+                if not ok:
+                    return False, (line + "; pass --sim-json with a folder that gpu_check.sh "
+                                   "--sim-only made on another machine"), []
+            done = self.simulate(cases, self.jobs - 4)
+            failed = [r for _, r in done if r[0] not in (0, 2)]
+            return (not failed, f"{len(done) - len(failed)} of {len(done)} problems simulated",
+                    load_folder(os.path.join(self.out, "sim")))
+        future = concurrent.futures.ThreadPoolExecutor(1).submit(work)
+        return future.result
+
+    def check_digest(self):
+        path = os.path.join(self.options.sim_json, "sources.sha256")
+        try:
+            with open(path, encoding="utf-8") as file:
+                recorded = file.read().strip()
+        except OSError:
+            return False, f"{path} is missing: make the folder with --sim-only"
+        if recorded != source_digest():
+            return False, f"{self.options.sim_json} was made from other sources: make it again"
+        return True, f"{self.options.sim_json}, made from the same sources"
+
+
+# --- what is there ------------------------------------------------------------------------------
+
+
+def find_steps(wanted):
+    known = sorted(name for name in os.listdir(os.path.join(ROOT, "steps"))
+                   if os.path.exists(os.path.join(ROOT, "steps", name, "main.cu")))
+    if not wanted:
+        return known
+    found = []
+    for word in wanted.split():
+        matching = [s for s in known if s == word or s.startswith(word + "_")]
+        if not matching:
+            raise BadInput(f"no step '{word}'; there are {', '.join(known)}")
+        found += matching
+    return found
+
+
+def source_digest():
+    """Of everything that decides what a step counts: equal sources count equally."""
+    digest = hashlib.sha256()
+    for top in ("steps", "common"):
+        for folder, folders, files in os.walk(os.path.join(ROOT, top)):
+            folders.sort()
+            for name in sorted(files):
+                if name.endswith((".cuh", ".cu", ".h", ".cpp", ".json")):
+                    path = os.path.join(folder, name)
+                    digest.update(os.path.relpath(path, ROOT).encode())
+                    with open(path, "rb") as file:
+                        digest.update(file.read())
+    return digest.hexdigest()
+
+
+def gpu_table():
+    with open(os.path.join(ROOT, "common", "data", "gpus.json"), encoding="utf-8") as file:
+        return json.load(file)["gpus"]
+
+
+def find_model(name):
+    for row in gpu_table():
+        if row["name"] == name:
+            return row
+    raise BadInput(f"--model-gpu {name}: common/data/gpus.json has no such row")
+
+
+def model_of(device):
+    """The row whose words are all in the device's name: A100-80GB in NVIDIA A100-SXM4-80GB."""
+    def words(name):
+        return set(re.split(r"[ -]", name))
+    fitting = [row["name"] for row in gpu_table() if words(row["name"]) <= words(device)]
+    return max(fitting, key=lambda name: len(words(name)), default=None)
+
+
+def machine():
+    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        answer = None
+    if answer is None or answer.returncode != 0 or "," not in answer.stdout:
+        raise NoGpu("no GPU found (nvidia-smi does not answer); --sim-only makes the simulator's "
+                    "side on any machine")
+    device, driver = (part.strip() for part in answer.stdout.splitlines()[0].rsplit(",", 1))
+    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
+    try:
+        text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+    except OSError:
+        raise NoGpu("no nvcc found: install the CUDA toolkit, 12.4 or newer") from None
+    version = re.search(r"release [\d.]+, V([\d.]+)", text)
+    return {"device": device, "driver": driver, "toolkit": version[1] if version else None,
+            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="gpu_check.sh", description=__doc__.split("\n\n")[0])
+    parser.add_argument("--steps", metavar='"01 02"', help="by number or by name; default: all")
+    parser.add_argument("--out", default=os.path.join("build", "gpu_check"), metavar="DIR",
+                        help="folder for the results (default %(default)s)")
+    parser.add_argument("--sim-json", metavar="DIR",
+                        help="the sim/ folder that --sim-only made from the same sources")
+    parser.add_argument("--sim-only", action="store_true",
+                        help="no GPU: only make the simulator's side in DIR/sim")
+    parser.add_argument("--model-gpu", metavar="NAME",
+                        help="whose L2 is modelled (default: this GPU's; --sim-only: H200)")
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller problems")
+    parser.add_argument("--no-build", action="store_true", help="the programs are already built")
+    parser.add_argument("--budget", type=float, default=570, metavar="SECONDS",
+                        help="sections that start later are not run (default %(default)s)")
+    options = parser.parse_args()
+    if options.sim_json and options.sim_only:
+        parser.error("--sim-json and --sim-only exclude each other")
+    if options.sim_json:
+        options.sim_json = os.path.abspath(options.sim_json)
+        if not os.path.isdir(options.sim_json):
+            parser.error(f"--sim-json {options.sim_json}: no such folder")
+    return options
+
+
+def main():
+    check = Check(parse())
+    try:
+        if check.options.sim_only:
+            check.sim_only()
+        else:
+            check.everything()
+    finally:
+        if check.sections:
+            check.write()
+    failed = [name for name, s in check.sections.items() if not s["ok"]]
+    check.say("== summary")
+    for name, s in check.sections.items():
+        verdict = "ok" if s["ok"] else "FAILED"
+        check.say(f"{verdict:7} {name:16} {s['seconds']:6.1f} s  {s['summary']}")
+    check.say(f"results: {os.path.relpath(check.out, os.getcwd())}")
+    check.write()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BadInput as error:
+        print(f"gpu_check.sh: {error}", file=sys.stderr)
+        sys.exit(2)
+    except NoGpu as error:
+        print(f"gpu_check.sh: {error}", file=sys.stderr)
+        sys.exit(3)

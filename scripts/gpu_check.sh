@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# Everything that needs a GPU, in one call under ten minutes: builds, runs all tests on the GPU,
+# compares the hardware's counters with the simulator's counts, modelled with measured HBM bytes,
+# runs compute-sanitizer's four tools and times the steps. docs/gpu.md says what that proves.
+#
+#   ./scripts/gpu_check.sh                        everything
+#   ./scripts/gpu_check.sh --steps "01 02"        some steps, by number or by name
+#   ./scripts/gpu_check.sh --sim-json DIR         the simulator's side, made before with --sim-only
+#   ./scripts/gpu_check.sh --help                 all options
+#
+# Exit status: 0 all right, 1 a section failed or was not reached, 2 bad use, 3 no GPU or no tool.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+command -v python3 > /dev/null || { echo "gpu_check.sh: python3 is missing" >&2; exit 3; }
+exec python3 scripts/gpu_check.py "$@"

@@ -1,0 +1,283 @@
+"""What step programs write with --json: read it, join it by problem, lay it out in tables.
+
+'Counted' comes only from the simulator and 'measured' only from a GPU; a Row holds one run of each
+for the same step, variant, direction and problem.
+"""
+
+import json
+import math
+from dataclasses import dataclass, field
+
+
+class BadInput(Exception):
+    """One sentence for the user; scripts print it and exit 2."""
+
+
+def get(tree, path):
+    """tree["a"]["b"] for the path "a.b"; None when anything on the way is absent or null."""
+    for key in path.split("."):
+        if not isinstance(tree, dict) or tree.get(key) is None:
+            return None
+        tree = tree[key]
+    return tree
+
+
+def total(counts):
+    """The sum of {read, write, atomic} or {load, store, atomic}; None stays None."""
+    return None if counts is None else sum(v for v in counts.values() if v)
+
+
+@dataclass
+class Run:
+    """The forward or the backward of one program's run."""
+
+    data: dict  # the program's JSON; for a backward, with the backward's own keys on top
+    direction: str  # "forward" or "backward"
+
+    def get(self, path):
+        return get(self.data, path)
+
+    @property
+    def kind(self):
+        return self.get("device.kind")
+
+    @property
+    def label(self):
+        parts = [self.data["step"]]
+        if self.get("variant") not in (None, "kernel"):
+            parts.append(self.data["variant"])
+        if self.direction == "backward":
+            parts.append("bwd")
+        return " ".join(parts)
+
+    @property
+    def key(self):
+        """What two runs share when they moved the same bytes: input and seed do not matter."""
+        p = self.data["problem"]
+        sizes = tuple(p.get(k) for k in ("b", "h", "hkv", "n", "nk", "d", "causal", "dtype"))
+        return (self.data["step"], self.get("variant") or "kernel", self.direction, sizes)
+
+
+@dataclass
+class Row:
+    """One line of a table: what the simulator counted beside what one GPU measured."""
+
+    sim: Run = None
+    gpu: Run = None
+    any: Run = field(init=False)  # whichever is there
+
+    def __post_init__(self):
+        self.any = self.gpu or self.sim
+
+    def sim_get(self, path):
+        return self.sim.get(path) if self.sim else None
+
+    def gpu_get(self, path):
+        return self.gpu.get(path) if self.gpu else None
+
+
+def load(path):
+    """The runs in one file: a program's object, a list of them, or {"runs": [...]}."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            tree = json.load(file)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise BadInput(f"{path} is no JSON: {error}") from None
+    objects = tree.get("runs", [tree]) if isinstance(tree, dict) else tree
+    runs = []
+    for data in objects if isinstance(objects, list) else [objects]:
+        if not isinstance(data, dict) or not data.get("step") or not get(data, "problem.n"):
+            raise BadInput(f"{path} holds no run of a step: write it with a step's --json")
+        runs.append(Run(data, "forward"))
+        if data.get("backward"):
+            runs.append(Run({**data, **data["backward"]}, "backward"))
+    return runs
+
+
+def join(runs):
+    """Rows in the order of reading: by step, kernel.cuh last, then by size.
+
+    A later run of the same step, problem and device replaces an earlier one.
+    """
+    sims, gpus = {}, {}
+    for run in runs:
+        if run.kind == "sim":
+            sims[run.key] = run
+        else:
+            gpus.setdefault(run.key, {})[run.get("device.name")] = run
+
+    def reading_order(key):
+        step, variant, direction, sizes = key
+        return step, variant == "kernel", variant, direction != "forward", sizes
+
+    rows = []
+    for key in sorted({run.key for run in runs}, key=reading_order):
+        measured = list(gpus.get(key, {}).values()) or [None]
+        rows += [Row(sims.get(key), gpu) for gpu in measured]
+    return rows
+
+
+# --- figures for people -------------------------------------------------------------------------
+
+
+def scaled(value, units, step=1000):
+    """Three significant digits: 1073741824 -> "1.07 G" with units of ("", "K", "M", "G")."""
+    if value is None:
+        return "-"
+    exponent = 0
+    while abs(value) >= 999.5 and exponent < len(units) - 1:
+        value /= step
+        exponent += 1
+    digits = 0 if exponent == 0 and value == int(value) else max(0, 2 - int(math.log10(abs(value))))
+    return f"{value:.{digits}f} {units[exponent]}".rstrip()
+
+
+def bytes_text(value):
+    return scaled(value, ("B", "kB", "MB", "GB", "TB"))
+
+
+def count_text(value):
+    return scaled(value, ("", "K", "M", "G", "T"))
+
+
+def time_text(ms):
+    return "-" if ms is None else scaled(ms * 1e3, ("us", "ms", "s"))
+
+
+def flops_text(per_second):
+    return "-" if per_second is None else f"{per_second / 1e12:.3g}"
+
+
+# The sizes by which problems differ: how they are called, and their text in a table.
+SIZES = {
+    "B": lambda p: str(p["b"]),
+    "H": lambda p: str(p["h"]),
+    "Hkv": lambda p: str(p["hkv"]),
+    "N": lambda p: str(p["n"]),
+    "Nk": lambda p: str(p["nk"]),
+    "d": lambda p: str(p["d"]),
+    "causal": lambda p: "yes" if p["causal"] else "no",
+    "type": lambda p: p["dtype"],
+}
+
+
+def problem_text(p, omit=()):
+    """"B=1 H=4 N=1024 d=64 causal fp32": Hkv and Nk only where they differ from H and N."""
+    same = {"Hkv": p["hkv"] == p["h"], "Nk": p["nk"] == p["n"]}
+    parts = [f"{name}={SIZES[name](p)}" for name in ("B", "H", "Hkv", "N", "Nk", "d")
+             if name not in omit and not same.get(name)]
+    if "causal" not in omit:
+        parts += ["causal"] if p["causal"] else []
+    return " ".join(parts + ([] if "type" in omit else [p["dtype"]]))
+
+
+# --- columns ------------------------------------------------------------------------------------
+
+
+def sectors_per_request(row):
+    for source in (row.sim_get, row.gpu_get):
+        requests, sectors = total(source("traffic.requests")), total(source("traffic.sectors"))
+        if requests and sectors is not None:
+            return f"{sectors / requests:.1f}"
+    return "-"
+
+
+def requests(row):
+    counted = row.sim_get("traffic.requests") or row.gpu_get("traffic.requests")
+    return count_text(total(counted))
+
+
+def time(row):
+    """A GPU's median, or the modelled GPU's bound, which says so: no step can be faster."""
+    if row.gpu_get("time.median_ms") is not None:
+        return time_text(row.gpu_get("time.median_ms"))
+    bound = row.any.get("bound_ms")
+    return "-" if bound is None else ">= " + time_text(bound)
+
+
+def speed(row):
+    ms, flops = row.gpu_get("time.median_ms"), row.any.get("flops")
+    return flops_text(flops / (ms * 1e-3)) if ms and flops else "-"
+
+
+def verdict(row):
+    oks = [run.get("ok") for run in (row.sim, row.gpu) if run]
+    return "ok" if all(oks) else "WRONG"
+
+
+@dataclass
+class Column:
+    head: tuple  # two lines
+    cell: object  # Row -> text
+    left: bool = False
+
+    @property
+    def title(self):
+        """The head on one line."""
+        return " ".join(self.head).strip().replace("- ", "").replace("/ ", "/")
+
+
+STEP = Column(("", "step"), lambda r: r.any.label, left=True)
+DEVICE = Column(("", "measured on"), lambda r: r.gpu_get("device.name") or "-", left=True)
+COLUMNS = (
+    Column(("requested", "read"),
+           lambda r: bytes_text(r.sim_get("traffic.requested.counted.read"))),
+    Column(("requested", "write"),
+           lambda r: bytes_text(r.sim_get("traffic.requested.counted.write"))),
+    Column(("warp", "requests"), requests),
+    Column(("sectors/", "request"), sectors_per_request),
+    Column(("HBM", "modelled"), lambda r: bytes_text(total(r.sim_get("traffic.hbm.model")))),
+    Column(("HBM", "measured"), lambda r: bytes_text(total(r.gpu_get("traffic.hbm.measured")))),
+    Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes"))),
+    Column(("", "time"), time),
+    Column(("TFLOP", "per s"), speed),
+    Column(("", "check"), verdict),
+)
+
+
+def columns_for(rows):
+    """The columns that say something about these rows, and what all rows have in common."""
+    problems = [row.any.data["problem"] for row in rows]
+    varying = [name for name, text in SIZES.items() if len({text(p) for p in problems}) > 1]
+    # Where Hkv follows H, and Nk follows N, one column says it.
+    for follower, leader, same in (("Hkv", "H", "h hkv"), ("Nk", "N", "n nk")):
+        x, y = same.split()
+        if follower in varying and leader in varying and all(p[x] == p[y] for p in problems):
+            varying.remove(follower)
+    columns = [STEP] + [
+        Column(("", name), lambda r, text=SIZES[name]: text(r.any.data["problem"]))
+        for name in varying]
+    omit = set(varying) | ({"Nk"} if "N" in varying else set()) | (
+        {"Hkv"} if "H" in varying else set())
+    common = [problem_text(problems[0], omit)] if problems else []
+    devices = {DEVICE.cell(row) for row in rows}
+    if len(devices) > 1:
+        columns.append(DEVICE)
+    elif devices != {"-"}:
+        common.append(f"measured on {devices.pop()}")
+    keep = [c for c in COLUMNS if any(c.cell(row) != "-" for row in rows)]
+    return columns + keep, ", ".join(text for text in common if text)
+
+
+def text_table(columns, rows, width=100):
+    """Aligned text. Two blanks between columns, or one where the table would exceed `width`."""
+    cells = [[c.cell(row) for c in columns] for row in rows]
+    lines = [[c.head[i] for c in columns] for i in (0, 1)] + cells
+    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "
+
+    def layout(line):
+        return gap.join(cell.ljust(w) if c.left else cell.rjust(w)
+                        for cell, w, c in zip(line, widths, columns)).rstrip()
+
+    rule = "-" * len(gap.join("-" * w for w in widths))
+    return "\n".join([layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in cells])
+
+
+def markdown_table(columns, rows):
+    lines = ["| " + " | ".join(c.title for c in columns) + " |",
+             "|" + "|".join(":--" if c.left else "--:" for c in columns) + "|"]
+    lines += ["| " + " | ".join(c.cell(row) for c in columns) + " |" for row in rows]
+    return "\n".join(lines)

@@ -1,0 +1,211 @@
+// The checker accepts a right kernel on every shape and rejects every planted bug.
+#include "tests/planted_bugs.cuh"
+
+#include <string>
+#include <vector>
+
+#include "common/check.h"
+#include "common/inputs.h"
+#include "common/run.h"
+#include "tests/test.h"
+
+namespace {
+
+using fa::DType;
+using fa::Problem;
+using planted::Bug;
+
+Problem problem(int B, int H, int Hkv, int N, int Nk, bool causal) {
+  Problem p;
+  p.B = B, p.H = H, p.Hkv = Hkv, p.N = N, p.Nk = Nk, p.causal = causal;
+  return p;
+}
+
+// The default problems. Nothing divides by the tile's 32 unless it is meant to.
+const Problem kFull = problem(1, 2, 2, 100, 100, false);
+const Problem kCausal = problem(1, 2, 2, 100, 100, true);
+const Problem kEven = problem(1, 2, 2, 96, 96, true);
+const Problem kBatch = problem(2, 1, 1, 40, 40, false);
+const Problem kGroups = problem(2, 4, 2, 40, 75, true);      // Nk > N
+const Problem kMaskedRows = problem(1, 4, 2, 75, 40, true);  // rows 0 to 34 see no key
+const std::vector<Problem> kProblems = {kFull, kCausal, kEven, kBatch, kGroups, kMaskedRows};
+
+const Problem kLong = problem(1, 1, 1, 400, 400, false);
+
+/// A bug, and the default problems on which it must be rejected.
+struct Planted {
+  Bug bug;
+  const char* name;
+  std::vector<Problem> shows_on = kProblems;
+};
+#define PLANTED(bug, ...) \
+  Planted { Bug::bug, #bug __VA_OPT__(, {__VA_ARGS__}) }
+
+std::vector<Planted> forward_bugs() {
+  return {
+      PLANTED(no_scale),
+      PLANTED(scale_twice),
+      PLANTED(scale_only_in_max),
+      PLANTED(exp2_without_log2e),
+      PLANTED(O_not_rescaled),
+      PLANTED(l_not_rescaled),
+      PLANTED(O_rescaled_twice),
+      PLANTED(stale_m),
+      PLANTED(O_not_normalised),
+      PLANTED(masked_row_divides_by_zero, kMaskedRows),
+      PLANTED(mask_shows_one_more, kCausal, kEven, kGroups, kMaskedRows),
+      PLANTED(mask_hides_one_more, kCausal, kEven, kGroups, kMaskedRows),
+      PLANTED(mask_top_left, kGroups, kMaskedRows),
+      PLANTED(mask_ignored, kCausal, kEven, kGroups, kMaskedRows),
+      PLANTED(mask_ignored_in_last_tile, kCausal, kEven, kGroups, kMaskedRows),
+      PLANTED(tail_not_masked, kFull, kBatch),
+      PLANTED(tail_stale, kFull, kBatch),
+      PLANTED(last_tile_forgotten, kFull, kCausal, kBatch, kGroups, kMaskedRows),
+      PLANTED(N_for_Nk, kGroups),
+      PLANTED(first_key_dropped),
+      PLANTED(wrong_head_stride, kFull, kCausal, kEven, kBatch, kGroups, kMaskedRows),
+      PLANTED(batch_ignored, kBatch, kGroups),
+      PLANTED(kv_heads_interleaved, kGroups, kMaskedRows),
+      PLANTED(V_tile_transposed),
+      PLANTED(LSE_without_log),
+      PLANTED(LSE_without_m),
+      PLANTED(last_row_not_written),
+      PLANTED(one_element_not_written),
+      PLANTED(writes_past_the_end, kFull, kCausal, kBatch, kGroups, kMaskedRows),
+      PLANTED(one_nan),
+      PLANTED(one_inf),
+  };
+}
+
+std::vector<Planted> backward_bugs() {
+  return {
+      PLANTED(no_delta),
+      PLANTED(delta_of_dP),
+      PLANTED(dS_not_scaled),
+      PLANTED(dS_scaled_twice),
+      PLANTED(P_without_LSE),
+      PLANTED(dV_from_dS),
+      PLANTED(dP_from_K),
+      PLANTED(dQ_of_last_tile),
+      PLANTED(group_overwrites, kGroups, kMaskedRows),
+      PLANTED(backward_mask_ignored, kCausal, kEven, kGroups, kMaskedRows),
+      PLANTED(dK_and_dV_swapped),
+      PLANTED(dQ_row_not_written),
+      PLANTED(dK_writes_past_the_end, kFull, kCausal, kBatch, kGroups, kMaskedRows),
+      PLANTED(dV_one_nan),
+  };
+}
+
+fa::Variant variant(DType dtype, bool with_backward) {
+  return dtype == DType::f32 ? planted::variant<float>(with_backward)
+                             : planted::variant<fa::bf16>(with_backward);
+}
+
+/// Why the run is wrong; empty when it is right.
+std::string verdict(Bug bug, Problem p, DType dtype, bool with_backward, const fa::Inputs& in) {
+  p.dtype = dtype;
+  planted::bug = bug;
+  const fa::Outputs out = fa::run(variant(dtype, with_backward), p, in);
+  const fa::CheckResult result = fa::check(p, in, out, fa::sample_of(p, 1, 1e18));
+  if (!result.damage.empty()) return result.damage[0];
+  for (const fa::TensorCheck& t : result.tensors) {
+    if (!t.ok) return t.message;
+  }
+  return "";
+}
+std::string verdict(Bug bug, Problem p, DType dtype, bool with_backward) {
+  p.dtype = dtype;
+  return verdict(bug, p, dtype, with_backward, fa::normal_inputs(p, 11));
+}
+
+bool writes_past(Bug bug) {
+  return bug == Bug::writes_past_the_end || bug == Bug::dK_writes_past_the_end;
+}
+
+void require_rejected(const Planted& fault, DType dtype, bool with_backward) {
+  for (const Problem& p : fault.shows_on) {
+    CAPTURE(fault.name, fa::describe(p), fa::name_of(dtype));
+#if !FA_BACKEND_GPU
+    if (writes_past(fault.bug)) {  // found at the write itself
+      CHECK_THROWS_AS(verdict(fault.bug, p, dtype, with_backward), sim::Error);
+      continue;
+    }
+#endif
+    const std::string message = verdict(fault.bug, p, dtype, with_backward);
+    CHECK_FALSE(message.empty());
+    if (writes_past(fault.bug)) CHECK_THAT(message, ContainsSubstring("guard band behind"));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("the right kernel is accepted on every shape", "[planted]") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  for (const Problem& p : kProblems) {
+    CAPTURE(fa::describe(p), fa::name_of(dtype));
+    CHECK(verdict(Bug::none, p, dtype, true) == "");
+  }
+  CHECK(verdict(Bug::none, kLong, dtype, true) == "");
+  for (const int N : {1, 2, 31, 32, 33, 65}) {
+    for (const bool causal : {false, true}) {
+      const Problem p = problem(1, 2, 2, N, N, causal);
+      CAPTURE(fa::describe(p), fa::name_of(dtype));
+      CHECK(verdict(Bug::none, p, dtype, true) == "");
+    }
+  }
+}
+
+TEST_CASE("the right kernel is accepted on the real input and on outliers", "[planted]") {
+  Problem p = problem(1, 4, 4, 200, 200, true);
+  p.dtype = GENERATE(DType::f32, DType::bf16);
+  CAPTURE(fa::name_of(p.dtype));
+  CHECK(verdict(Bug::none, p, p.dtype, true, fa::real_inputs(p, 1)) == "");
+  CHECK(verdict(Bug::none, p, p.dtype, true, fa::outlier_inputs(p, 1)) == "");
+}
+
+TEST_CASE("every forward bug is rejected", "[planted]") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  for (const Planted& fault : forward_bugs()) require_rejected(fault, dtype, false);
+}
+
+TEST_CASE("every backward bug is rejected", "[planted]") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  for (const Planted& fault : backward_bugs()) require_rejected(fault, dtype, true);
+}
+
+TEST_CASE("sums of too little precision are rejected", "[planted]") {
+  for (const Bug bug : {Bug::bf16_accumulator, Bug::fp16_accumulator, Bug::bf16_l}) {
+    for (const Problem& p : kProblems) {
+      CAPTURE(static_cast<int>(bug), fa::describe(p));
+      CHECK(verdict(bug, p, DType::f32, false) != "");
+    }
+  }
+  CHECK(verdict(Bug::dK_bf16_accumulator, kFull, DType::f32, true) != "");
+  // bf16 outputs hide a few roundings to bf16, not hundreds of them.
+  CHECK(verdict(Bug::bf16_accumulator, kLong, DType::bf16, false) != "");
+  CHECK(verdict(Bug::dK_bf16_accumulator, kLong, DType::bf16, true) != "");
+}
+
+#if !FA_BACKEND_GPU
+
+// On a GPU a missing barrier may give the right result by luck; the simulator finds the race itself.
+TEST_CASE("a dropped barrier is found as a race", "[planted]") {
+  const sim::Options saved = sim::options();
+  sim::options().races = sim::options().uninitialised = true;
+  sim::options().workers = 1;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const Problem& p : {kFull, kGroups}) {
+      CAPTURE(fa::describe(p), fa::name_of(dtype));
+      CHECK(verdict(Bug::none, p, dtype, true) == "");
+      CHECK_THROWS_WITH(verdict(Bug::no_barrier_after_load, p, dtype, true),
+                        ContainsSubstring("planted_bugs.cuh"));
+      CHECK_THROWS_WITH(verdict(Bug::no_barrier_before_load, p, dtype, true),
+                        ContainsSubstring("race"));
+      CHECK_THROWS_WITH(verdict(Bug::backward_no_barrier, p, dtype, true),
+                        ContainsSubstring("race"));
+    }
+  }
+  sim::options() = saved;
+}
+
+#endif

@@ -1,0 +1,67 @@
+"""docs/debugging.md: its gdb command stops in one CUDA thread and steps over a barrier.
+
+With --update the output in docs/debugging.md is replaced by the real one.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import unittest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+DOC = os.path.join(ROOT, "docs", "debugging.md")
+SHOWN = re.compile(r"(<!-- output: gdb -->\n```\n)(.*?)(```\n<!-- /output -->)", re.DOTALL)
+BUILD = None  # the build folder that ctest passes
+
+
+def documented():
+    with open(DOC, encoding="utf-8") as file:
+        return file.read()
+
+
+def run_gdb():
+    """What the documented command prints, from the breakpoint on."""
+    command = re.search(r"```sh\n(gdb .*?)```", documented(), re.DOTALL)[1]
+    command = command.replace("build/sim", BUILD)
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT,
+                          timeout=300)
+    output = done.stdout
+    start = output.find("hit Breakpoint")
+    if start < 0:
+        raise AssertionError(f"gdb did not stop:\n{output}\n{done.stderr}")
+    return output[output.rfind("\n", 0, start) + 1:].replace(ROOT + "/", "")
+
+
+@unittest.skipUnless(shutil.which("gdb"), "gdb is not installed")
+class Gdb(unittest.TestCase):
+    def test_stops_in_one_thread_and_steps_over_a_barrier(self):
+        output = run_gdb()
+        self.assertIn("scores_kernel<64>", output)
+        values = re.findall(r"^\$\d = (.*)$", output, re.MULTILINE)
+        self.assertEqual(len(values), 3, output)
+        before, after, thread = values
+        self.assertNotEqual(before, after)  # other threads ran while this one was at the barrier
+        self.assertEqual(thread, "{x = 3, y = 5, z = 0}")  # and gdb came back to this one
+        stopped_at, stepped_to = (int(n) for n in re.findall(r"^(\d+)\t", output, re.MULTILINE))
+        with open(os.path.join(ROOT, "steps/02_tiled/shared.cuh"), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        self.assertIn("__syncthreads();", lines[stopped_at - 1])
+        self.assertEqual(stepped_to, stopped_at + 1)
+
+    def test_the_page_shows_what_gdb_prints(self):
+        def without_versions(text):  # library paths and thread names differ between machines
+            return [line for line in text.splitlines() if re.match(r"\$|\d+\t", line)]
+        shown = SHOWN.search(documented())[2]
+        self.assertEqual(without_versions(shown), without_versions(run_gdb()))
+
+
+if __name__ == "__main__":
+    BUILD = os.path.abspath(sys.argv.pop(1))
+    if "--update" in sys.argv:
+        updated = SHOWN.sub(lambda m: m[1] + run_gdb() + m[3], documented())
+        with open(DOC, "w", encoding="utf-8") as file:
+            file.write(updated)
+    else:
+        unittest.main(verbosity=2)
