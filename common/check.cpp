@@ -1,11 +1,11 @@
 #include "common/check.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
 #include <functional>
+
+#include "common/format.h"
 
 namespace fa {
 namespace {

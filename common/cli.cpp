@@ -1,8 +1,8 @@
 #include "common/cli.h"
 
-#include <fmt/format.h>
-
 #include <CLI/CLI.hpp>
+
+#include "common/format.h"
 
 namespace fa {
 

@@ -1,13 +1,12 @@
 #include "common/inputs.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <optional>
 
+#include "common/format.h"
 #include "common/npy.h"
 #include "common/parallel.h"
 

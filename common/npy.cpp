@@ -1,7 +1,5 @@
 #include "common/npy.h"
 
-#include <fmt/format.h>
-
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -10,6 +8,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "common/format.h"
 #include "common/problem.h"
 
 namespace fa {

@@ -1,9 +1,9 @@
 #include "common/problem.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
+
+#include "common/format.h"
 
 namespace fa {
 namespace {

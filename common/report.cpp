@@ -1,11 +1,11 @@
 #include "common/report.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <sstream>
 #include <vector>
+
+#include "common/format.h"
 
 namespace fa {
 

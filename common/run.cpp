@@ -1,7 +1,5 @@
 #include "common/run.h"
 
-#include <fmt/format.h>
-
 #include <bit>
 #include <cstdint>
 #include <map>
@@ -9,6 +7,7 @@
 
 #include "common/backend.h"
 #include "common/cuda.h"
+#include "common/format.h"
 
 namespace fa {
 namespace {

@@ -1,6 +1,4 @@
 // The whole program behind a step's main(): parse, allocate, check, count, time, print.
-#include <fmt/format.h>
-
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -10,6 +8,7 @@
 #include "common/backend.h"
 #include "common/check.h"
 #include "common/cli.h"
+#include "common/format.h"
 #include "common/inputs.h"
 #include "common/npy.h"
 #include "common/reference.h"

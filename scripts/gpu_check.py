@@ -35,7 +35,7 @@ TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing 
 # One row, tile edges, ragged tiles, a full grid; the programs refuse a d that their step lacks.
 COUNTER_PROBLEMS = (
     [dict(b=1, h=2, n=n, d=64, causal=causal)
-     for n in (1, 17, 64, 100, 257, 1024) for causal in (False, True)]
+     for n in (257, 1, 17, 64, 100, 1024) for causal in (False, True)]
     + [dict(b=2, h=1, n=n, d=d, causal=causal)
        for n in (100, 257) for d in (32, 96, 128) for causal in (False, True)])
 SANITIZER_PROBLEMS = [
@@ -71,6 +71,7 @@ class Shell:
     """Runs commands, keeps their output in logs/ and remembers them for results.json."""
 
     def __init__(self, out, deadline):
+        self.out = out
         self.logs = os.path.join(out, "logs")
         os.makedirs(self.logs, exist_ok=True)
         self.deadline = deadline  # of time.monotonic(), or None
@@ -98,10 +99,12 @@ class Shell:
                 status = 127
             file.seek(0)
             output = file.read()
+        shown = shlex.join([f"{k}={v}" for k, v in (environment or {}).items()] + command)
+        for folder, name_of_it in ((self.out, "OUT"), (ROOT, ".")):  # no machine's paths in results
+            shown = shown.replace(folder, name_of_it)
         with self.lock:
             self.commands.append({
-                "name": name, "command": shlex.join(
-                    [f"{k}={v}" for k, v in (environment or {}).items()] + command),
+                "name": name, "command": shown,
                 "exit_status": status, "seconds": round(time.monotonic() - start, 2)})
         return status, output
 
@@ -308,7 +311,7 @@ class Check:
             step, variant, problem, name = case
             status, output = self.shell(
                 f"{name} {step}.{variant}.{tag(problem)}",
-                [tool, "--tool", name, "--error-exitcode", "9",
+                [os.path.basename(tool) if shutil.which("compute-sanitizer") else tool, "--tool", name, "--error-exitcode", "9",
                  self.program("gpu-check", step), f"--variant={variant}", *flags(problem),
                  "--input=normal"], 240, TOOL_ENVIRONMENT)
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)

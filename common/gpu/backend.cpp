@@ -2,11 +2,10 @@
 // measured_roofs() in roofs.cu.
 #include "common/backend.h"
 
-#include <fmt/format.h>
-
 #include <cstdlib>
 
 #include "common/cuda.h"
+#include "common/format.h"
 #include "common/gpu/l2_sweep.h"
 #include "common/problem.h"
 

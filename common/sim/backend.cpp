@@ -18,6 +18,7 @@ class OptionsFor {
     sim::Options& options = sim::options();
     options.requests = true;
     options.l2_bytes = o.gpu.l2_bytes;
+    options.l2_sms = o.gpu.sms;
     options.sites = o.analyse;
     options.races = o.analyse;
     options.uninitialised = o.analyse;

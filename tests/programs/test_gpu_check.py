@@ -200,7 +200,7 @@ tool=$2; shift 4
                          ("NVIDIA H200", "580.1", "13.0.88"))
         self.assertEqual([t["name"] for t in results["tests"]], ["test_a", "test_b"])
         self.assertTrue(all(e["equal"] for e in results["counters"]))
-        self.assertEqual(len(results["timing"]), 8)  # two variants, four problems
+        self.assertEqual(len(results["timing"]), 16)  # two variants, eight problems
         tools = {(e["variant"], e["tool"]) for e in results["sanitizer"] if e["verdict"] == "clean"}
         self.assertEqual(len(tools), 8)
         self.assertEqual([round(e["of_l2"], 1) for e in results["hbm"]], [0.2, 0.5, 1.0, 4.0] * 2)

@@ -20,8 +20,8 @@ sim::Options with_l2(int workers = 1) {
 }
 
 template <class F>
-Dram record(F&& run) {
-  WithOptions with(with_l2());
+Dram record(F&& run, const sim::Options& options = with_l2()) {
+  WithOptions with(options);
   sim::Recording recording;
   run();
   const auto counts = recording.finish();
@@ -50,6 +50,31 @@ __global__ void scattered(const float* x, float* y, int n) {
     sum += x[(h >> 8) % n];
   }
   y[blockIdx.x * blockDim.x + threadIdx.x] = sum;
+}
+
+// Each warp reads a range of its own twice.
+__global__ void two_passes(const float4* x, float4* y, int per_warp) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const float4* mine = x + (size_t{blockIdx.x} * (blockDim.x / 32) + warp) * per_warp;
+  float4 v = {};
+  for (int pass = 0; pass < 2; ++pass) {
+    for (int i = lane; i < per_warp; i += 32) v.x += mine[i].x;
+  }
+  if (v.x != 0) y[lane] = v;  // never: x is zero
+}
+// Warp 1 reads what warp 0 wrote before the barrier, the last line first: without the barrier it
+// would be there before warp 0.
+__global__ void hand_over(float* x, float* y, int n) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  if (warp == 0) {
+    for (int i = lane; i < n; i += 32) x[i] = 0;
+  }
+  __syncthreads();
+  if (warp == 1) {
+    float sum = 0;
+    for (int i = lane; i < n; i += 32) sum += x[n - 1 - i];
+    if (sum != 0) y[lane] = sum;  // never
+  }
 }
 
 constexpr unsigned kThreads = 256;
@@ -165,18 +190,70 @@ TEST_CASE("memsets and device copies pass through the L2", "[sim][l2]") {
 
 TEST_CASE("DRAM traffic does not depend on the number of workers", "[sim][l2]") {
   constexpr int kN = 1 << 20;  // floats: four times the L2
+  const unsigned cluster = GENERATE(1u, 2u);
   Buffer<float> x("x", kN), y("y", 600 * 64);
   std::vector<fa::Bytes> dram;
-  for (const int workers : {1, 2, 2, 3}) {
-    WithOptions with(with_l2(workers));
+  for (const int workers : {1, 2, 2, 3, 4}) {
+    sim::Options options = with_l2(workers);
+    options.l2_sms = 2;  // 64 blocks are resident, 600 run
+    WithOptions with(options);
     sim::Recording recording;
     for (int i = 0; i < 2; ++i) {
-      fa::launch(scattered, {dim3(600), dim3(64)}, x, y, kN);
+      fa::launch(scattered, {dim3(600), dim3(64), 0, cluster}, x, y, kN);
     }
     dram.push_back(recording.finish().hbm.value());
   }
   CHECK(dram[0].read > 2 * kL2);
   for (const fa::Bytes& d : dram) CHECK(d == dram[0]);
+}
+
+// One SM holds 8 blocks of 8 warps.
+TEST_CASE("warps that are resident together share the L2", "[sim][l2]") {
+  struct Case {
+    size_t range;  // bytes of a warp, which alone always fits
+    size_t smem;   // of a block
+    double passes_from_dram;
+  };
+  const auto c = GENERATE(values<Case>({{kL2 / 128, 0, 1},             // half the L2 in flight
+                                        {kL2 / 16, 0, 2},              // four times the L2
+                                        {kL2 / 16, 200 * 1024, 1}}));  // one block: again half
+  const unsigned blocks = 32;
+  const size_t bytes = blocks * 8 * c.range;
+  Buffer<float4> x("x", bytes / sizeof(float4)), y("y", 32);
+  sim::Options options = with_l2();
+  options.l2_sms = 1;
+  const Dram dram = record(
+      [&] {
+        fa::launch(two_passes, {dim3(blocks), dim3(kThreads), c.smem}, x, y,
+                   static_cast<int>(c.range / sizeof(float4)));
+      },
+      options);
+  CAPTURE(c.range, c.smem);
+  CHECK(dram.read == Approx(c.passes_from_dram * bytes).epsilon(0.1));
+}
+
+TEST_CASE("what follows a barrier comes after what precedes it", "[sim][l2]") {
+  constexpr int kN = kL2 / 4 / sizeof(float);
+  Buffer<float> x("x", kN), y("y", 32);
+  const Dram dram = record([&] { fa::launch(hand_over, {dim3(1), dim3(64)}, x, y, kN); });
+  CHECK(dram.read == 0);
+  CHECK(dram.write == kN * sizeof(float));
+}
+
+// All its blocks would be resident together, so none of them reached the L2 when the last one failed.
+TEST_CASE("an abandoned launch leaves nothing to the next one", "[sim][l2]") {
+  Data data(kL2 / 4);
+  const Dram alone = record([&] { data.load(); });
+  const Dram after = record([&] {
+    const std::string found = sim::test::finding([&] {
+      fa::launch(store_all, {dim3(data.blocks + 1), dim3(kThreads)}, data.x);
+    });
+    CHECK(found.find("buffer x") != std::string::npos);
+    data.load();
+  });
+  CHECK(alone.read == data.bytes);
+  CHECK(after.read == alone.read);
+  CHECK(after.write == 0);
 }
 
 TEST_CASE("a recording begins with a cold L2", "[sim][l2]") {

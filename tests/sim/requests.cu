@@ -41,6 +41,17 @@ __global__ void ragged(const float* x, const float* z, float* y) {
   for (int k = 0; k <= static_cast<int>(threadIdx.x) % 4; ++k) sum += x[k * 32 + threadIdx.x];
   y[threadIdx.x] = sum + z[threadIdx.x];
 }
+// Rows of 20 floats by half warps, in pieces of 16: in every second trip lanes 4.. of each half skip
+// the store, so that a lane's n-th store is not the n-th of its neighbour.
+__global__ void skipped_trips(float* y) {
+  const int row = threadIdx.x / 16, col = threadIdx.x % 16;
+  for (int pair = 0; pair < 4; ++pair) {
+    for (int piece = 0; piece < 2; ++piece) {
+      const int c = piece * 16 + col;
+      if (c < 20) y[(2 * pair + row) * 64 + c] = 1;
+    }
+  }
+}
 __global__ void reduce(float* sum) { atomicAdd(sum + threadIdx.x / 16 * 8, 1.f); }
 __global__ void long_loop(const float* x, float* y, int n) {
   float sum = 0;
@@ -158,6 +169,13 @@ TEST_CASE("the n-th trip of one lane belongs to the n-th trip of the others", "[
   CHECK(counts.buffers["x"].sectors == fa::Ops{16, 0, 0});  // each sector has a lane with 4 trips
   CHECK(counts.buffers["z"].requests == fa::Ops{1, 0, 0});
   CHECK(counts.buffers["y"].requests == fa::Ops{0, 1, 0});
+}
+
+TEST_CASE("a lane that skips a trip joins its neighbours at the next one", "[sim][requests]") {
+  Buffer<float> y("y", 512);
+  const auto counts = count([&] { fa::launch(skipped_trips, {dim3(1), dim3(32)}, y); });
+  CHECK(counts.requests->store == 8);
+  CHECK(counts.sectors->store == 4 * (2 * 2 + 2 * 1));  // 16 floats of two rows, then 4 of two
 }
 
 TEST_CASE("atomics are counted as their own kind", "[sim][requests]") {

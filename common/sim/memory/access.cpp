@@ -80,6 +80,9 @@ extern "C" char __executable_start, _end;
   const auto program = reinterpret_cast<uintptr_t>(&__executable_start);
   if (address - program < reinterpret_cast<uintptr_t>(&_end) - program) return;  // constants
   if (address - reinterpret_cast<uintptr_t>(b.launch->closure) < b.launch->closure_bytes) return;
+  if (const uint64_t past = address - b.shared_base; past - b.shared_size < kPage) {
+    bad_static(b, past, size, pc);
+  }
   fail(here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) +
        " of host memory; copy it to device memory first");
 }

@@ -2,47 +2,86 @@
 /// What one block asks of the L2, on its way to the model. Private to observers/.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
 namespace sim {
 
-/// The sectors that a block touches, in order, without repeats of the recent past. Blocks run on
-/// several OS workers, so each collects its own; the model takes whole blocks in the grid's order,
-/// and its figures do not depend on the number of workers.
+/// The lines that a block touches, warp by warp. Warps that run side by side on a GPU run one after
+/// the other here, each a *segment* at a time: until it waits for other warps, or ends. A *phase*
+/// is a sequence of segments of different warps: these ran between the same barriers, so on a GPU
+/// they run together. When a warp comes again, the block has passed a barrier.
+struct L2Requests {
+  /// A run of neighbouring lines of which the same sectors are touched:
+  /// lines << 40 | the first line's number << 8 | sectors written << 4 | sectors read.
+  std::vector<uint64_t> runs;
+  struct Segment {
+    uint32_t end;  ///< one past its last run
+    bool begins_phase;
+  };
+  std::vector<Segment> segments;
+
+  static constexpr unsigned kCountShift = 40, kLineShift = 8;
+
+  /// \returns bytes of memory.
+  size_t size() const {
+    return runs.size() * sizeof runs[0] + segments.size() * sizeof segments[0];
+  }
+};
+
+/// Collects the requests of one block after the other. Blocks run on several OS workers, each with
+/// a stream of its own; the model takes the blocks in the grid's order, and its figures do not
+/// depend on the number of workers.
 class L2Stream {
  public:
   void begin(uint64_t block);
   /// `sector`: offset in the window / 32. An atomic reads and writes.
   void touch(uint64_t sector, bool read, bool write) {
-    const uint64_t line = sector >> 2;
-    const uint64_t bits = (read ? 0x01u : 0u) << (sector & 3) | (write ? 0x10u : 0u)
-                                                                    << (sector & 3);
-    uint64_t& recent = recent_[line % kRecent];
-    if (recent >> 8 == line) {
-      const uint64_t seen = recent & 0xff;
-      const uint64_t news = bits & ~(seen | seen >> 4);  // what was written can be read
+    const uint64_t line = sector / 4;
+    const uint64_t bits = (read ? 0x01u : 0u) << sector % 4 | (write ? 0x10u : 0u) << sector % 4;
+    Recent& recent = recent_[line % kSlots];
+    uint64_t news = bits;
+    if (recent.line == line && clock_ - recent.fetched < kNear) {
+      news &= ~(recent.bits | recent.bits >> 4);  // what was written can be read
       if (!news) return;
-      recent |= bits;
-      if (stream_.back() >> 8 == line) {
-        stream_.back() |= news;
-      } else {
-        stream_.push_back(line << 8 | news);
-      }
+      recent.bits |= bits;
     } else {
-      recent = line << 8 | bits;
-      stream_.push_back(recent);
+      recent.line = line;
+      recent.bits = bits;
     }
+    recent.fetched = ++clock_;
+    if (open_ >> L2Requests::kLineShift != line) {
+      close_line();
+      open_ = line << L2Requests::kLineShift;
+    }
+    open_ |= news;
   }
-  /// Hands the block over to the model.
-  void end();
+  /// The warp gives way to another one.
+  void end_segment(unsigned warp);
+  /// Hands the block over to the model; counts `progress` up while the model works.
+  void end(std::atomic<uint64_t>& progress);
 
  private:
-  // Lines that the block touched just now are still in the L2: 256 of them are 32 KiB.
-  static constexpr uint64_t kRecent = 256;
-  uint64_t recent_[kRecent];
+  // A warp comes back to its latest sectors (32 strided rows, feature after feature) without asking
+  // the L2 again. An H200's L1 has 256 KiB for 64 warps: 4 KiB each. More would hide that a warp's
+  // second pass over a row finds it gone from the L2.
+  static constexpr uint64_t kNear = 4096 / 32;
+  static constexpr uint64_t kSlots = 256;  // more than 32, since rows lie a stride apart
+  struct Recent {
+    uint64_t line = ~uint64_t{0}, bits = 0, fetched = 0;
+  };
+
+  void close_line();
+
+  Recent recent_[kSlots];
+  uint64_t clock_ = 0;         // sectors asked for, in all blocks
+  uint64_t open_ = 0;          // the line that the warp touches now, as a run without a count
+  uint64_t neighbour_ = 0;     // what `open_` must be to prolong the last run
+  uint64_t warps_ = 0;         // that ran in this phase
+  bool begins_phase_ = false;  // so does the next segment that is not empty
   uint64_t block_ = 0;
-  std::vector<uint64_t> stream_;  // line << 8 | sectors written << 4 | sectors read
+  L2Requests requests_;
 };
 
 }  // namespace sim

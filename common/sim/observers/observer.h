@@ -54,9 +54,11 @@ std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised);
 
 /// Called by run_grid around each launch, on the host thread.
 void l2_begin_recording(double l2_bytes);  ///< cold cache, counters zero
-void l2_begin_launch(uint64_t blocks);
-void l2_copy(uint64_t offset, uint64_t bytes,
-             bool write);  ///< cudaMemset, cudaMemcpy on the device
+/// The modelled GPU has room for `resident` blocks of this launch at a time.
+void l2_begin_launch(uint64_t blocks, uint64_t resident);
+void l2_end_launch();  ///< of an abandoned one too
+/// cudaMemset, cudaMemcpy on the device
+void l2_copy(uint64_t offset, uint64_t bytes, bool write);
 void l2_end_recording(uint64_t& dram_read, uint64_t& dram_write);  ///< dirty lines written back
 void hazards_begin_launch();
 

@@ -8,6 +8,10 @@
 // The first lane writes the log of requests; the others walk along it, and as long as all do the
 // same, the next entry is theirs. A lane that takes another path falls out of step: from then on
 // the executions of each instruction are counted, to find the entry that it belongs to.
+//
+// The n-th execution is the wrong partner when a lane skipped an iteration (`if (c < N)` in a loop):
+// its later ones would be counted one iteration too early. So where lanes executed an instruction
+// unequally often, they are lined up once more, by the distance between their addresses.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -26,6 +30,7 @@ namespace {
 constexpr unsigned kLanes = 32;
 constexpr uint32_t kAllLanes = ~0u;
 constexpr unsigned kSector = 32;
+constexpr unsigned kWord = 4;
 constexpr unsigned kWidest = 16;  // bytes that one instruction moves for a lane
 
 // A warp may run this many requests without giving way. (Each takes 152 bytes, when it is used.) If
@@ -143,10 +148,13 @@ class RequestObserver final : public Observer {
   void begin_block(Block& b) override {
     if (l2_) stream_.begin(b.linear);
   }
-  void end_block(Block&) override {
-    if (l2_) stream_.end();
+  void end_block(Block& b) override {
+    if (l2_) stream_.end(b.progress);
   }
-  void leave_warp(Block&, unsigned) override { count_log(); }
+  void leave_warp(Block&, unsigned warp) override {
+    count_log();
+    if (l2_) stream_.end_segment(warp);
+  }
 
   void access(Block& b, const Access& a) override {
     const unsigned lane = b.current->id % kLanes;
@@ -191,7 +199,7 @@ class RequestObserver final : public Observer {
   static bool narrow(const Access& a) { return a.at % kWidest + a.size <= kWidest; }
 
   void take(unsigned lane, uint32_t entry, Space space, uint64_t at) {
-    at_[entry].of[lane] = static_cast<uint32_t>(space == Space::hbm ? at / kSector : at);
+    at_[entry].of[lane] = static_cast<uint32_t>(space == Space::hbm ? at / kWord : at);
     log_[entry].lanes |= 1u << lane;
   }
 
@@ -292,7 +300,51 @@ class RequestObserver final : public Observer {
 
   // --- counting ---------------------------------------------------------------------------------------
 
+  // Lines up the lanes that executed an instruction less often than others.
+  void line_up(const std::vector<uint32_t>& entries) {
+    const uint32_t all = log_[entries.front()].lanes, most = log_[entries.back()].lanes;
+    const unsigned model = std::countr_zero(most);  // a lane that took every entry
+    std::vector<uint32_t> mine, place;
+    for (uint32_t m = all & ~most; m; m &= m - 1) {
+      const unsigned lane = std::countr_zero(m);
+      mine.clear();
+      for (uint32_t e : entries) {
+        if (!(log_[e].lanes >> lane & 1)) break;
+        mine.push_back(at_[e].of[lane]);
+      }
+      if (!find_places(entries, model, mine, place) || place.back() == mine.size() - 1) continue;
+      for (size_t k = 0; k < mine.size(); ++k) log_[entries[k]].lanes &= ~(1u << lane);
+      for (size_t k = 0; k < mine.size(); ++k) {
+        at_[entries[place[k]]].of[lane] = mine[k];
+        log_[entries[place[k]]].lanes |= 1u << lane;
+      }
+    }
+  }
+
+  // For each of a lane's addresses the entry in which it lies at the same distance from the model
+  // lane's. \returns false when no distance fits all: then the order of execution has to do.
+  bool find_places(const std::vector<uint32_t>& entries, unsigned model,
+                   const std::vector<uint32_t>& mine, std::vector<uint32_t>& place) {
+    constexpr size_t kTries = 64;
+    const size_t starts = std::min(entries.size() - mine.size() + 1, kTries);
+    for (size_t start = 0; start < starts; ++start) {
+      const uint32_t distance = mine[0] - at_[entries[start]].of[model];
+      place.clear();
+      for (size_t e = start; e < entries.size() && place.size() < mine.size(); ++e) {
+        if (at_[entries[e]].of[model] + distance == mine[place.size()]) {
+          place.push_back(static_cast<uint32_t>(e));
+        }
+      }
+      if (place.size() == mine.size()) return true;
+    }
+    return false;
+  }
+
   void count_log() {
+    for (uint32_t number : active_) {
+      const std::vector<uint32_t>& entries = sites_[number].entries;
+      if (log_[entries.back()].lanes != log_[entries.front()].lanes) line_up(entries);
+    }
     for (uint32_t entry = log_[kHead].next; entry != kTail; entry = log_[entry].next) {
       if (log_[entry].instruction.space() == Space::shared) {
         count_shared(log_[entry], at_[entry]);
@@ -311,16 +363,18 @@ class RequestObserver final : public Observer {
   void count_hbm(const Request& r, const PerLane& at) {
     uint32_t sectors[kLanes];
     const unsigned lanes = dense(r.lanes, at, sectors);
+    for (unsigned i = 0; i < lanes; ++i) sectors[i] /= kSector / kWord;
     const unsigned n = unique(sectors, lanes);
     const Kind kind = r.instruction.kind();
     PerBuffer& b = buffers_[r.instruction.buffer()];
     b.requests[static_cast<int>(kind)] += 1;
     b.sectors[static_cast<int>(kind)] += n;
     if (l2_) {
-      // The log keeps 32 bits of a sector's number; the buffer's beginning tells the others.
+      // The log keeps the low bits of a sector's number; the buffer's beginning tells the others.
+      constexpr uint64_t kKept = (uint64_t{1} << 32) / (kSector / kWord) - 1;
       const uint64_t first = sim::buffers[r.instruction.buffer()].begin / kSector;
       for (unsigned i = 0; i < n; ++i) {
-        stream_.touch(first + (sectors[i] - static_cast<uint32_t>(first)), kind != Kind::store,
+        stream_.touch(first + ((sectors[i] - first) & kKept), kind != Kind::store,
                       kind != Kind::load);
       }
     }
@@ -386,9 +440,9 @@ class RequestObserver final : public Observer {
   // The log is a list. Its ends match no access, nor does what follows kNowhere.
   static constexpr uint32_t kHead = 0, kTail = 1, kNowhere = 2, kFirst = 3;
   LazyArray<Request> log_;
-  LazyArray<PerLane> at_;     // by entry: number of the sector (32 bits), or byte in shared memory
-  uint32_t free_ = kFirst;    // the first unused entry
-  uint32_t in_step_[kLanes];  // the last entry of a lane that took all up to there; or kNowhere,
+  LazyArray<PerLane> at_;       // by entry: number of the word (32 bits), or byte in shared memory
+  uint32_t free_ = kFirst;      // the first unused entry
+  uint32_t in_step_[kLanes];    // the last entry of a lane that took all up to there; or kNowhere,
   uint32_t last_[kLanes] = {};  // and then its last entry is here
 
   std::vector<Site> sites_;

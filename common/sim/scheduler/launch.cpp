@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <barrier>
 #include <chrono>
 #include <cstdio>
@@ -297,6 +298,17 @@ void validate(const Launch& launch, const std::string& name) {
   }
 }
 
+// How many blocks the modelled GPU holds at a time. Its SMs are taken to be a Hopper's. Registers and
+// static shared memory, which only a GPU's compiler knows, may leave room for fewer.
+uint64_t resident_blocks(const LaunchConfig& config, int sms) {
+  constexpr unsigned kBlocks = 32, kThreads = 2048, kSmem = 228 * 1024, kReserved = 1024;
+  const dim3 block = config.block;
+  const unsigned warps = (block.x * block.y * block.z + 31) / 32;
+  const auto smem = static_cast<unsigned>(config.smem) + kReserved;
+  const unsigned per_sm = std::min({kBlocks, kThreads / 32 / warps, kSmem / smem});
+  return uint64_t{std::max(1u, per_sm)} * static_cast<unsigned>(std::max(1, sms));
+}
+
 }  // namespace
 
 void run_grid(const Launch& launch) {
@@ -319,11 +331,12 @@ void run_grid(const Launch& launch) {
   if (grid.hazards) n = 1;  // findings repeat exactly
   const int c = static_cast<int>(grid.cluster);
   n = std::max(1, n / c) * c;
-  if (grid.l2) l2_begin_launch(grid.blocks);
+  if (grid.l2) l2_begin_launch(grid.blocks, resident_blocks(launch.config, o.l2_sms));
   if (grid.hazards) hazards_begin_launch();
 
   Pool& pool = pool_of(n);
   pool.run(grid, n);
+  if (grid.l2) l2_end_launch();
 
   fa::KernelCount kernel;
   kernel.name = name;
