@@ -65,6 +65,9 @@ struct Expected {
   std::function<double(size_t)> floor;  ///< of rows[i]
 };
 
+// A NaN is worse than any number, and stays the worst.
+bool worse(double e, double than) { return std::isnan(e) || e > than; }
+
 double distance(double a, double b) { return a == b ? 0 : std::abs(a - b); }  // -inf equals -inf
 
 /// Looks at every element for what is wrong whatever the reference says. Empty: nothing is.
@@ -110,13 +113,13 @@ TensorCheck compare(const Problem& p, const Tensor& t, const Expected& e) {
       if (std::isfinite(want[x])) largest = std::max(largest, std::abs(want[x]));
       const double e_x = distance(got[x], want[x]);
       squares += e_x * e_x;
-      if (!(e_x <= err)) {  // a NaN is worse than anything
+      if (worse(e_x, err)) {
         err = e_x;
         x_worst = x;
       }
     }
     result.baseline_err = std::max(result.baseline_err, baseline_err);
-    if (!(err <= result.max_abs_err)) result.max_abs_err = err;
+    if (worse(err, result.max_abs_err)) result.max_abs_err = err;
     const double bound = e.factor * baseline_err + e.unit * largest + e.floor(i);
     const double used = std::isnan(err) ? INFINITY : err / bound;
     if (used > worst) {

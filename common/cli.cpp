@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 
 #include "common/format.h"
+#include "common/sim/sim.h"
 
 namespace fa {
 
@@ -86,6 +87,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   CLI::App app(fmt::format("{}: {}", step.id, step.idea), step.id);
   app.set_help_flag("--help", "print this text and exit");
   app.set_version_flag("--version", fmt::format("{} {}", step.id, kVersion), "print the version");
+  bool list_variants = false;
+  app.add_flag("--list-variants", list_variants,
+               "print the variants' names in the order of reading, and exit");
   app.get_formatter()->column_width(28);
   app.footer(footer(step));
 
@@ -129,7 +133,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                "simulator: find races and uninitialised reads, show a row per source line")
       ->group("Run");
   option("Run", "--workers", o.workers, "INT",
-         "simulator: OS threads, 0 is one per core; take 1 in a debugger");
+         "simulator: OS threads; 0: one per core, up to 16; take 1 in a debugger");
 
   const std::string see_help = fmt::format("; see {} --help", step.id);
   try {
@@ -145,9 +149,16 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   } catch (const CLI::ParseError& e) {
     throw UsageError(one_line(e.what()) + see_help);
   }
+  if (list_variants) {
+    for (const Variant& v : step.variants) o.text += v.name + "\n";
+    return o;
+  }
 
   if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
-  if (o.workers < 0) throw UsageError(fmt::format("--workers {}: must be 0 or more", o.workers));
+  if (o.workers < 0 || o.workers > sim::kMaxWorkers) {
+    throw UsageError(
+        fmt::format("--workers {}: 0 to {} are possible", o.workers, sim::kMaxWorkers));
+  }
   o.variant = find_variant(step, variant);
   p.dtype = step.variants[o.variant].forward.dtype();
   if (flags.hkv->empty()) p.Hkv = p.H;

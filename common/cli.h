@@ -24,8 +24,8 @@ struct Options {
   size_t variant = 0;  ///< index into Step::variants
   std::string model_gpu = "H200";
   bool analyse = false;
-  int workers = 0;   ///< the simulator's OS threads; 0: one per core
-  std::string text;  ///< not empty: print it (help, version) and exit with status 0
+  int workers = 0;   ///< the simulator's OS threads; 0: one per core, up to 16
+  std::string text;  ///< not empty: print it (help, version, variants), exit with status 0
 };
 
 /// Parses the command line and, where .npy files are given, takes the sizes from their headers.

@@ -53,6 +53,9 @@ void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(c.smem)));
   }
+  if (c.cluster > 8) {  // and above the portable cluster size too
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  }
   if (c.cluster == 1) {
     kernel<<<c.grid, c.block, c.smem>>>(static_cast<P>(args)...);
   } else {

@@ -187,11 +187,17 @@ class Run {
   }
 
   void time_passes(Session& session) {
-    report_.forward.time = time_gpu([&] { session.forward(); }, options_.iters);
-    if (report_.backward) {
-      report_.backward->time = time_gpu([&] { session.backward(); }, options_.iters);
-    }
+    time_pass(report_.forward, [&] { session.forward(); });
+    if (report_.backward) time_pass(*report_.backward, [&] { session.backward(); });
     report_.roofs = measured_roofs();
+  }
+
+  void time_pass(Pass& pass, const std::function<void()>& run) {
+    try {
+      pass.time = time_gpu(run, options_.iters);
+    } catch (const ResourceError& e) {  // a checked result is worth printing without a time
+      pass.seen.note += (pass.seen.note.empty() ? "" : "; ") + std::string(e.what());
+    }
   }
 
   void bound_passes() {

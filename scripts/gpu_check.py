@@ -62,7 +62,7 @@ def flags(problem):
     return found + (["--causal"] if problem["causal"] else [])
 
 
-def first_line(text):
+def last_line(text):
     lines = [line for line in text.splitlines() if line.strip()]
     return lines[-1].strip() if lines else ""
 
@@ -176,19 +176,18 @@ class Check:
         if status == 0:
             return True, f"built {preset}"
         reason = next((line.strip() for line in output.splitlines() if "rror" in line),
-                      first_line(output))
+                      last_line(output))
         return False, f"{preset} did not build (logs/): {reason}"
 
     def variants(self, preset):
-        """[(step, variant)] from the programs' --help, which lists them in the order of reading."""
+        """[(step, variant)] in the order of reading."""
         found = []
         for step in self.steps:
-            status, text = self.shell(f"help {step}", [self.program(preset, step), "--help"], 60)
-            listed = text.partition("Variants,")[2].partition("\n\n")[0]
-            names = re.findall(r"^  (\S+)", listed, re.MULTILINE)
-            if status != 0 or not names:
-                raise BadInput(f"{step} --help lists no variants")
-            found += [(step, name) for name in names]
+            status, text = self.shell(
+                f"variants {step}", [self.program(preset, step), "--list-variants"], 60)
+            if status != 0 or not text.strip():
+                raise BadInput(f"{step} --list-variants names none: {last_line(text)}")
+            found += [(step, name) for name in text.split()]
         return found
 
     def run(self, kind, step, variant, problem, *more, timeout=None):
@@ -202,7 +201,7 @@ class Check:
         data = None
         if status in (0, 1) and os.path.exists(path):
             data = load(path)[0].data
-        return status, data, first_line(output)
+        return status, data, last_line(output)
 
     def working_set_problems(self, kind, variants, l2_bytes):
         """[(step, variant, problem, bytes)]: scratch, where a step keeps S and P, else Q, K, V and
@@ -219,7 +218,7 @@ class Check:
                 if scratch[0] and scratch[1] > 3 * scratch[0]:  # grows as N^2
                     per_score = scratch[1] // 128**2
                     n = 64 * int(math.sqrt(target / per_score) / 64)
-                    problem, size = dict(b=1, h=1, n=n, d=32, causal=False), per_score * n * n
+                    problem, size = dict(b=1, h=1, n=n, d=64, causal=False), per_score * n * n
                 else:
                     element = 4 if get(probes[0], "problem.dtype") == "fp32" else 2
                     per_head = 4 * 128 * 64 * element
@@ -293,7 +292,8 @@ class Check:
         self.say(hbm_text(entries))
         promised = [e for e in entries if e["promised"]]
         near = [e for e in promised if e["within_10_percent"]]
-        return len(entries) == len(cases), (
+        ok = bool(entries) and len(entries) == len(cases) and len(near) == len(promised)
+        return ok, (
             f"{len(entries)} of {len(cases)} problems compared; where the model promises 10%, "
             f"{len(near)} of {len(promised)} are within it")
 
@@ -303,6 +303,8 @@ class Check:
             tool = tool or shutil.which("compute-sanitizer", path=os.path.join(folder, "bin"))
         if not tool:
             return False, "compute-sanitizer was not found: it comes with the CUDA toolkit"
+        # By its name where that finds it: no machine's paths in results.
+        word = "compute-sanitizer" if shutil.which("compute-sanitizer") else tool
         problems = SANITIZER_PROBLEMS[:1] if self.options.quick else SANITIZER_PROBLEMS
         cases = [(s, v, p, t) for s, v in self.variants("gpu-check") for p in problems
                  for t in SANITIZER_TOOLS]
@@ -311,7 +313,7 @@ class Check:
             step, variant, problem, name = case
             status, output = self.shell(
                 f"{name} {step}.{variant}.{tag(problem)}",
-                [os.path.basename(tool) if shutil.which("compute-sanitizer") else tool, "--tool", name, "--error-exitcode", "9",
+                [word, "--tool", name, "--error-exitcode", "9",
                  self.program("gpu-check", step), f"--variant={variant}", *flags(problem),
                  "--input=normal"], 240, TOOL_ENVIRONMENT)
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)
@@ -320,7 +322,7 @@ class Check:
                        "clean" if status == 0 and summary else "FAILED")
             return {"step": step, "variant": variant, "problem": tag(problem), "tool": name,
                     "exit_status": status, "verdict": verdict,
-                    "summary": summary[-1] if summary else first_line(output)}
+                    "summary": summary[-1] if summary else last_line(output)}
 
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             entries = list(pool.map(one, cases))

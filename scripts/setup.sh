@@ -4,8 +4,9 @@
 #   ./scripts/setup.sh              what every command needs
 #   ./scripts/setup.sh docs gdb     and these groups besides
 #
-# On Debian and Ubuntu it calls apt, as root or through passwordless sudo. Without either, or on
-# another distribution, it prints what to ask for and goes on with what is there.
+# On Debian and Ubuntu it calls apt, as root or through sudo, which may ask for your password where
+# there is a terminal. Without either, or on another distribution, it prints what to ask for and
+# goes on with what is there.
 set -euo pipefail
 
 # group     package              probe                                   why
@@ -28,7 +29,7 @@ plots       python3-matplotlib   python:matplotlib|file:/usr/lib/python3/dist-pa
 '
 
 usage() {
-  sed -n '2,8s/^# \{0,1\}//p' "$0"
+  sed -n '2,9s/^# \{0,1\}//p' "$0"
   echo "groups: docs gdb plots"
 }
 
@@ -71,25 +72,35 @@ while read -r group package probe why; do
 done <<< "$packages"
 
 as_root() {
-  if [[ $(id -u) == 0 ]]; then "$@"; else sudo -n "$@"; fi
+  if [[ $(id -u) == 0 ]]; then
+    "$@"
+  elif [[ -t 0 ]]; then
+    sudo "$@"  # somebody is there to type the password
+  else
+    sudo -n "$@"
+  fi
 }
 
 if ((${#missing[@]})); then
   install="apt-get install -y --no-install-recommends ${missing[*]}"
   if ! command -v apt-get > /dev/null; then
     echo "setup: this is no Debian or Ubuntu: install the above (the names are Debian's) by hand"
-  elif ! as_root true 2> /dev/null; then
-    echo "setup: no root here; ask for:  sudo $install"
   else
-    echo "setup: $install"
-    log=$(mktemp)
-    trap 'rm -f "$log"' EXIT
-    # The package lists of a fresh machine are empty or too old to be of use.
-    # shellcheck disable=SC2086  # $install is a command line
-    if ! as_root apt-get update > "$log" 2>&1 ||
-       ! as_root env DEBIAN_FRONTEND=noninteractive $install > "$log" 2>&1; then
-      tail -n 5 "$log"
-      echo "setup: apt could not install these; going on with what is there"
+    echo "setup: as root: $install"
+    if ! as_root true; then
+      echo "setup: no root here; ask for:  sudo $install"
+    else
+      log=$(mktemp)
+      trap 'rm -f "$log"' EXIT
+      # The package lists of a fresh machine are empty or too old to be of use. One broken source
+      # fails this, and need not be the one that has the packages.
+      as_root apt-get update > "$log" 2>&1 ||
+        echo "setup: warning: apt-get update failed: $(tail -n 1 "$log")"
+      # shellcheck disable=SC2086  # $install is a command line
+      if ! as_root env DEBIAN_FRONTEND=noninteractive $install > "$log" 2>&1; then
+        tail -n 5 "$log"
+        echo "setup: apt could not install these; going on with what is there"
+      fi
     fi
   fi
 fi

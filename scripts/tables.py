@@ -2,13 +2,15 @@
 """Fills the tables and outputs in README.md and the chapters from results.
 
     tables.py                        all Markdown of the repository, from docs/results/*.json
-    tables.py --check                changes nothing; exit status 1 when a table is out of date
+    tables.py --check                changes nothing; exit status 1 when a table is out of date, or
+                                     a table or an output is empty
     tables.py --run FILE.md ...      also runs these files' commands and pastes what they print
 
 Between the markers everything is replaced:
 
     <!-- table: steps n=1024 causal=true -->     columns as in compare.py; the filters are keys of
     <!-- /table -->                              `problem`, `step`, `variant`, `direction`, `device`
+                                                 (a space in a name is written _)
 
     <!-- table: speed d=64 causal=false -->      TFLOP/s on a GPU: a row per step, a column per N
     <!-- /table -->
@@ -16,7 +18,7 @@ Between the markers everything is replaced:
     <!-- run: build/sim/steps/01_naive --n 256 -->
     <!-- /run -->
 
-Exit status: 0 done, 1 out of date or a command failed, 2 bad use.
+Exit status: 0 done, 1 out of date or empty, 2 bad use or a command failed.
 """
 
 import argparse
@@ -31,6 +33,7 @@ from results import BadInput, columns_for, flops_text, join, load, markdown_tabl
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
 COMMAND = re.compile(r"(<!-- run: (.+?) -->\n).*?(<!-- /run -->)", re.DOTALL)
+EMPTY = re.compile(r"<!-- ((table|run): .+?) -->\s*<!-- /\2 -->")
 
 
 def matches(row, filters):
@@ -42,7 +45,7 @@ def matches(row, filters):
             raise BadInput(f"table filter '{key}': choose from {', '.join(sorted(known))}")
         value = known[key]
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        if text not in wanted.split(","):
+        if text.replace(" ", "_") not in wanted.split(","):
             return False
     return True
 
@@ -116,22 +119,28 @@ def main():
 
     paths = sorted(glob.glob(os.path.join(args.results, "*.json")))
     rows = join([run for path in paths for run in load(path)])
-    stale = []
+    findings = []
     for path in args.files or markdown_files():
         try:
             with open(path, encoding="utf-8") as file:
                 before = file.read()
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror}") from None
+        name = os.path.relpath(path, ROOT)
+        # What a command printed holds times, so all that can be asked of it is to be there.
+        empty = [match[1] for match in EMPTY.finditer(before)] if args.check else []
+        if empty:
+            findings += [f"{name}: nothing under '{block}'" for block in empty]
+            continue  # there may be no results yet to compare the others with
         after = fill(before, rows, args.run)
         if after != before:
-            stale.append(path)
+            findings.append(f"{name}: {'out of date' if args.check else 'filled'}")
             if not args.check:
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(after)
-    for path in stale:
-        print(f"{os.path.relpath(path, ROOT)}: {'out of date' if args.check else 'filled'}")
-    return 1 if args.check and stale else 0
+    for finding in findings:
+        print(finding)
+    return 1 if args.check and findings else 0
 
 
 if __name__ == "__main__":

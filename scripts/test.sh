@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All tests: needs no GPU. Installs what is missing, builds, runs every test, builds the
-# documentation and, where nvcc is there, compiles every kernel for its GPU.
+# All tests: needs no GPU. Installs what is missing, builds, runs every test, looks for stale tables
+# in the text, builds the documentation and, where nvcc is there, compiles every kernel for its GPU.
 #
 #   ./scripts/test.sh              everything
 #   ./scripts/test.sh -R step04    only the tests whose name matches (arguments go to ctest)
@@ -20,9 +20,13 @@ cmake --preset sim || exit 1
 cmake --build --preset sim -j "$jobs" || { echo "test.sh: the build failed"; exit 1; }
 
 echo "== tests"
-ctest --preset sim -j "$jobs" "$@" | tee build/ctest.txt || failures+=("tests")
+ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt ||
+  failures+=("tests")
 
 if (($# == 0)); then
+  echo "== tables"
+  python3 scripts/tables.py --check || failures+=("tables")
+
   echo "== documentation"
   if command -v doxygen > /dev/null; then
     cmake --build --preset sim --target docs || failures+=("documentation")

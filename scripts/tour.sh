@@ -40,16 +40,6 @@ for wanted in $steps; do
   [[ $found ]] || refuse "no step '$wanted' in steps/"
 done
 
-# The variants of a step are its .cuh files, in the order of reading: kernel.cuh is the result.
-variants_of() {
-  local file
-  for file in steps/"$1"/*.cuh; do
-    file=$(basename "$file" .cuh)
-    [[ $file == kernel ]] || echo "$file"
-  done
-  echo kernel
-}
-
 # --- set up and build ---------------------------------------------------------------------------
 
 ./scripts/setup.sh || exit
@@ -58,18 +48,24 @@ log=build/tour.log
 mkdir -p build
 : > "$log"
 
-# build <preset>: quiet, with the share that is done where somebody looks on.
+# progress <what>: one line; in a terminal it also shows how far the build (on stdin) has come.
+progress() {
+  local line
+  printf '%s' "$1"
+  while IFS= read -r line; do
+    if [[ -t 1 && $line =~ ^\[\ *([0-9]+(%|/[0-9]+))\] ]]; then  # make's share or ninja's count
+      printf '\r%s  %s' "$1" "${BASH_REMATCH[1]}"
+    fi
+  done
+  printf '\n'
+}
+
+# build <preset>: quiet.
 build() {
-  printf 'building for %s (%s)\n' "$1" "$log"
   {
     cmake --preset "$1" &&
       cmake --build --preset "$1" -j "$(nproc)" --target "${programs[@]}"
-  } 2>&1 | tee -a "$log" | if [[ -t 1 ]]; then
-    sed -un 's/^\[ *\([0-9]*%\)\].*/\r\1/p' | tr -d '\n'
-    printf '\r    \r'
-  else
-    cat > /dev/null
-  fi
+  } 2>&1 | tee -a "$log" | progress "building for $1 ($log)"
 }
 
 if ! build sim; then
@@ -97,11 +93,16 @@ mkdir -p "$out"
 failed=0
 count=0
 all=0
+declare -A variants
 for name in "${programs[@]}"; do
-  all=$((all + $(variants_of "$name" | wc -l) * ${#backends[@]}))
+  if ! variants[$name]=$("build/sim/steps/$name" --list-variants); then
+    echo "tour.sh: build/sim/steps/$name --list-variants failed" >&2
+    exit 1
+  fi
+  all=$((all + $(wc -w <<< "${variants[$name]}") * ${#backends[@]}))
 done
 for name in "${programs[@]}"; do
-  for variant in $(variants_of "$name"); do
+  for variant in ${variants[$name]}; do
     for backend in "${backends[@]}"; do
       count=$((count + 1))
       printf '[%*d/%d] %-4s %-34s ' ${#all} "$count" "$all" "$backend" "$name $variant"

@@ -67,7 +67,8 @@ inline double max_difference(const std::vector<float>& a, const std::vector<floa
   double worst = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     const double e = std::abs(static_cast<double>(a[i]) - b[i]);
-    if (!(e <= worst)) worst = e;  // NaN wins
+    if (std::isnan(e)) return e;  // which is <= no tolerance
+    worst = std::max(worst, e);
   }
   return worst;
 }

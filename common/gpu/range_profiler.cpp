@@ -33,7 +33,7 @@ std::vector<const char*> pointers(const Metrics& metrics) {
   name.structSize = type##_STRUCT_SIZE
 
 std::vector<std::string> cupti_names() {
-  const int built_with = CUPTI_API_VERSION / 10000;  // 130001 for CUDA 13.0
+  const int built_with = CUDART_VERSION / 1000;  // the library's major version is the toolkit's
   std::vector<std::string> names;
   for (int major : {built_with, 13, 12}) names.push_back("libcupti.so." + std::to_string(major));
   names.push_back("libcupti.so");

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -45,35 +46,42 @@ __global__ void __launch_bounds__(kThreads) fma_kernel(float factor, float* sink
   if (total == -1.f) *sink = total;  // never, but the compiler cannot know
 }
 
+using DeviceMemory = std::unique_ptr<void, cudaError_t (*)(void*)>;
+
+/// Null when there is no room.
+DeviceMemory allocate(size_t bytes) {
+  void* p = nullptr;
+  if (cudaMalloc(&p, bytes) != cudaSuccess) cudaGetLastError();  // the next call must not see it
+  return {p, cudaFree};
+}
+
 /// Read and written bytes per second of a plain copy, far larger than the L2. 0: no room.
 double copy_roof(size_t l2_bytes) {
   size_t bytes = 512u << 20;
   while (bytes < 4 * l2_bytes) bytes *= 2;
-  float4 *from = nullptr, *to = nullptr;
-  double roof = 0;
-  if (cudaMalloc(&from, bytes) == cudaSuccess && cudaMalloc(&to, bytes) == cudaSuccess) {
-    cuda_check(cudaMemset(from, 1, bytes));
-    const size_t n = bytes / sizeof(float4);
-    const dim3 grid(static_cast<unsigned>((n + kThreads - 1) / kThreads));
-    const auto timing = time_gpu(
-        [&] {
-          launch(copy_kernel, {grid, kThreads}, from, to, n);
-        },
-        kRuns);
-    roof = 2.0 * bytes / (timing->median_ms * 1e-3);
-  }
-  cudaGetLastError();  // a failed allocation is not sticky: the next call must not see it
-  cudaFree(from);
-  cudaFree(to);
-  return roof;
+  const DeviceMemory from = allocate(bytes), to = allocate(bytes);
+  if (!from || !to) return 0;
+  cuda_check(cudaMemset(from.get(), 1, bytes));
+  const size_t n = bytes / sizeof(float4);
+  const dim3 grid(static_cast<unsigned>((n + kThreads - 1) / kThreads));
+  const auto timing = time_gpu(
+      [&] {
+        launch(copy_kernel, {grid, kThreads}, static_cast<const float4*>(from.get()),
+               static_cast<float4*>(to.get()), n);
+      },
+      kRuns);
+  return 2.0 * bytes / (timing->median_ms * 1e-3);
 }
 
 double fma_roof(int sms) {
   const unsigned blocks = 16 * static_cast<unsigned>(sms);
-  float* sink = nullptr;
-  cuda_check(cudaMalloc(&sink, sizeof(float)));
-  const auto timing = time_gpu([&] { launch(fma_kernel, {blocks, kThreads}, 0.5f, sink); }, kRuns);
-  cudaFree(sink);
+  const DeviceMemory sink = allocate(sizeof(float));
+  if (!sink) return 0;
+  const auto timing = time_gpu(
+      [&] {
+        launch(fma_kernel, {blocks, kThreads}, 0.5f, static_cast<float*>(sink.get()));
+      },
+      kRuns);
   return 2.0 * blocks * kThreads * kChains * kFmaRounds / (timing->median_ms * 1e-3);
 }
 

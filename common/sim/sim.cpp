@@ -1,11 +1,6 @@
 // Options and recordings.
 #include "common/sim/sim.h"
 
-#include <unistd.h>
-
-#include <algorithm>
-#include <fstream>
-
 #include "common/sim/observers/observer.h"
 #include "common/sim/recording.h"
 
@@ -45,21 +40,6 @@ fa::Counts Recording::finish() {
     storage.hbm = hbm;
   }
   return std::move(storage);
-}
-
-// The smallest of what the machine and the process's control group leave.
-size_t free_bytes() {
-  size_t available = static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * sysconf(_SC_PAGESIZE);
-  std::ifstream meminfo("/proc/meminfo");
-  std::string key, unit;
-  for (size_t kib; meminfo >> key >> kib; std::getline(meminfo, unit)) {
-    if (key == "MemAvailable:") available = kib * 1024;
-  }
-  std::ifstream max("/sys/fs/cgroup/memory.max"), used("/sys/fs/cgroup/memory.current");
-  size_t limit = 0, taken = 0;
-  if (max >> limit && used >> taken)
-    available = std::min(available, limit - std::min(limit, taken));
-  return available;
 }
 
 }  // namespace sim

@@ -17,16 +17,21 @@ struct Error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// Each worker has 1024 stacks with a guard page each, so about 2000 mappings; Linux allows a
+/// process 65530.
+constexpr int kMaxWorkers = 24;
+constexpr int kDefaultWorkers = 16;
+
 /// Read at each launch.
 struct Options {
-  int workers = 0;             ///< OS threads; 0 = one per core
+  int workers = 0;  ///< OS threads, at most kMaxWorkers; 0 = one per core, up to kDefaultWorkers
   bool requests = false;       ///< group the lanes of a warp: requests, sectors, bank wavefronts
   bool sites = false;          ///< with requests: a row per source line
   double l2_bytes = 0;         ///< > 0: model an L2 of this size, and with it DRAM traffic
   int l2_sms = 132;            ///< with l2_bytes: SMs, whose blocks share the L2 at a time
   bool races = false;          ///< shared and global memory (one worker: findings repeat exactly)
   bool uninitialised = false;  ///< reads of words that nobody wrote
-  double watchdog_s = 30;      ///< a kernel that spins this long without a barrier is stopped
+  double watchdog_s = 30;      ///< a kernel that computes this long without a barrier is stopped
   size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread
 };
 /// The one set of options of this process.

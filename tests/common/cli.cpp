@@ -102,7 +102,7 @@ TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {
   CHECK(o.problem.Nk == 77);
 }
 
-TEST_CASE("help and version are words, not errors", "[cli]") {
+TEST_CASE("help, version and variants are words, not errors", "[cli]") {
   const std::string help = parse({"--help"}).text;
   for (const char* word : {"--b",       "--h",       "--hkv",          "--n",         "--nk",
                            "--d",       "--causal",  "--input",        "--q",         "--k",
@@ -112,7 +112,9 @@ TEST_CASE("help and version are words, not errors", "[cli]") {
                            "H200"}) {
     CHECK_THAT(help, ContainsSubstring(word));
   }
+  CHECK_THAT(help, ContainsSubstring("--list-variants"));
   CHECK(parse({"--version"}).text == std::string("99_step ") + fa::kVersion + "\n");
+  CHECK(parse({"--list-variants"}).text == "first\nsecond\n");
 }
 
 TEST_CASE("bad arguments are refused with one sentence", "[cli]") {

@@ -216,6 +216,26 @@ class Tables(Scripts):
         self.assertEqual((done.returncode, text), (1, page))
         self.assertIn("out of date", done.stdout)
 
+    def test_check_finds_what_is_empty(self):
+        self.file("r.json", sim())
+        for block in ("<!-- table: steps -->\n{}<!-- /table -->\n",
+                      "<!-- run: echo one -->\n{}<!-- /run -->\n"):
+            for body in ("", "\n \n"):
+                done, text = self.fill(block.format(body), "--check")
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertEqual(text, block.format(body))
+                self.assertIn(f"page.md: nothing under '{block[5:block.index(' -->')]}'",
+                              done.stdout)
+        page = "<!-- run: echo one -->\n```\n$ echo one\none\n```\n<!-- /run -->\n"
+        self.assertEqual(self.fill(page, "--check")[0].returncode, 0)
+
+    def test_a_space_in_a_filter_is_written_as_an_underscore(self):
+        self.file("r.json", [gpu("NVIDIA H200"), gpu("NVIDIA A100", 1.5)])
+        done, text = self.fill("<!-- table: steps device=NVIDIA_A100 -->\n<!-- /table -->\n")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("1.50 ms", text)
+        self.assertNotIn("H200", text)
+
     def test_speed(self):
         self.file("r.json", [gpu(), gpu(n=2048, median_ms=0.25)])
         done, text = self.fill("<!-- table: speed causal=true -->\n<!-- /table -->\n")

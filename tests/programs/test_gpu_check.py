@@ -119,9 +119,8 @@ class Command(unittest.TestCase):
 
     PROGRAM = """#!/usr/bin/env python3
 import json, sys
-if "--help" in sys.argv:
-    print("Variants, in the order of reading (the last one is the default):")
-    print("  shared       tiles\\n  kernel       registers\\n\\nExample:\\n  x")
+if "--list-variants" in sys.argv:
+    print("shared\\nkernel")
     sys.exit(0)
 a = dict(x.lstrip("-").split("=") for x in sys.argv[1:] if "=" in x)
 if a["n"] == "100":
@@ -234,6 +233,27 @@ tool=$2; shift 4
         failed = {name for name, section in sections.items() if not section["ok"]}
         self.assertEqual(failed, {"tests", "sanitizer", "counters"}, done.stdout)
         self.assertIn("1 of 2 tests failed: test_b", done.stdout)
+
+    def test_hbm_fails_on_a_miss_only_where_the_model_promises(self):
+        self.pretend_a_gpu()
+        for n, promised in ((1280, True), (2560, False)):  # a quarter of the L2, and all of it
+            self.write("build/gpu/steps/02_tiled", self.PROGRAM.replace(
+                'if "json" in a', f"""if n == {n}:
+    run["traffic"]["hbm"]["measured"]["read"] = 62000000
+if "json" in a"""), 0o755)
+            done = self.check("--no-build", "--quick", "--out", "out")
+            results = self.results()
+            missed = [e for e in results["hbm"] if not e["within_10_percent"]]
+            self.assertEqual([e["promised"] for e in missed], [promised] * 2, done.stdout)
+            failed = {name for name, section in results["sections"].items() if not section["ok"]}
+            self.assertEqual(failed, {"HBM"} if promised else set(), done.stdout)
+            self.assertEqual(done.returncode, 1 if promised else 0)
+
+    def test_a_program_without_variants_is_named(self):
+        self.write("build/sim/steps/02_tiled", "#!/bin/sh\necho cannot start\nexit 2\n", 0o755)
+        done = self.check("--sim-only", "--no-build", "--out", "out")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("02_tiled --list-variants names none: cannot start", done.stdout)
 
     def test_the_simulators_side(self):
         done = self.check("--sim-only", "--no-build", "--quick", "--out", "out")

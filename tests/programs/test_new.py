@@ -161,6 +161,10 @@ class OwnKernel(unittest.TestCase):
         named = [int(n) for n in re.findall(r"kernel\.cuh:(\d+)", race)]
         self.assertTrue(named, race)
         self.assertTrue(all(re.search(r"s[KV]\[", lines[n - 1]) for n in named), race)
+        self.build("test_step_mine")
+        tests = self.sh("ctest", "--preset", "sim", "-R", "test_step_mine", "--output-on-failure",
+                        status=8)
+        self.assertIn("race on shared memory", tests)
 
 
 def update():

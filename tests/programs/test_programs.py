@@ -10,6 +10,7 @@ import json
 import math
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -26,8 +27,9 @@ def steps():
     return sorted(p for p in (BUILD / "steps").glob("[0-9][0-9]_*") if p.is_file())
 
 
-def run(*arguments, program=NAIVE):
-    return subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True)
+def run(*arguments, program=NAIVE, **kind):
+    return subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True,
+                          **kind)
 
 
 def write_npy(path, shape, values, typecode="f", descr="<f4"):
@@ -107,6 +109,8 @@ class Programs(unittest.TestCase):
         self.refused(["--variant", "none"], 2, "--variant none", "kernel")
         self.refused(["--model-gpu", "H201"], 2, "--model-gpu H201", "H200", "T4")
         self.refused(["--iters", "0"], 2, "--iters 0")
+        self.refused(["--workers", "-1"], 2, "--workers -1")
+        self.refused(["--workers", "25"], 2, "--workers 25", "24")
 
     def test_wrong_npy_files(self):
         good = self.tensor("good.npy", (1, 2, 8, 32))
@@ -138,6 +142,18 @@ class Programs(unittest.TestCase):
     def test_too_much_memory(self):
         self.refused(["--n", "400000"], 3, "needs 5120.0 GB of scratch", "free")
 
+    def test_too_little_address_space(self):
+        def limit():
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 36, 1 << 36))
+
+        result = run(*SMALL, preexec_fn=limit)
+        self.assertEqual(result.returncode, 3, result.stdout + result.stderr)
+        self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+        self.assertIn("cannot reserve address space", result.stderr)
+
+    def test_the_largest_number_of_workers(self):
+        self.assertEqual(self.json_of(*SMALL, "--workers", "24")["ok"], True)
+
     # --- help -----------------------------------------------------------------------------------
 
     def test_help_and_version(self):
@@ -148,9 +164,14 @@ class Programs(unittest.TestCase):
                 text = run("--help", program=program)
                 self.assertEqual(text.returncode, 0)
                 for option in ("b h hkv n nk d causal input q k v do out out-dir seed iters "
-                               "variant json model-gpu analyse workers help version").split():
+                               "variant json model-gpu analyse workers list-variants help "
+                               "version").split():
                     self.assertRegex(text.stdout, rf"(?m)^ +--{option}\b")
                 self.assertIn("Example", text.stdout)
+                named = re.findall(r"(?m)^  (\w+) ", text.stdout.split("Variants")[1]
+                                   .split("Example")[0])
+                listed = run("--list-variants", program=program)
+                self.assertEqual((listed.returncode, listed.stdout.split()), (0, named))
                 self.assertEqual(run("--version", program=program).stdout,
                                  f"{program.name} {version}\n")
 
@@ -200,8 +221,7 @@ class Programs(unittest.TestCase):
     def test_predicted_bytes_are_the_counted_ones(self):
         """For every step, odd N, with and without the mask; a variant's own formula each time."""
         for program in steps():
-            variants = re.findall(r"(?m)^  (\w+) ", run("--help", program=program).stdout
-                                  .split("Variants")[1].split("Example")[0])
+            variants = run("--list-variants", program=program).stdout.split()
             self.assertTrue(variants)
             for variant in variants:
                 for extra in ([], ["--causal"]):

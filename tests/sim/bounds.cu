@@ -1,4 +1,10 @@
 // Addresses: out of bounds, freed, of the host, misaligned, beyond the shared memory.
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/sim/memory/free_bytes.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
@@ -21,6 +27,17 @@ __global__ void overrun_static(float* y, int n) {
   __syncthreads();
   y[threadIdx.x] = s[threadIdx.x];
 }
+
+float host_table[64] = {1};
+constexpr float kTable[4] = {1, 2, 3, 4};
+constexpr const float* kRows[2] = {kTable, kTable + 2};
+
+__global__ void load_constants(float* y) {
+  const char* digits = "0123456789";
+  const int i = static_cast<int>(threadIdx.x) % 2;
+  y[threadIdx.x] = kTable[i] + kRows[i][1] + static_cast<float>(digits[i] - '0');
+}
+
 __global__ void load_vector(const float* x, float* y, int offset) {
   const float4 v = *reinterpret_cast<const float4*>(x + offset);
   y[threadIdx.x] = v.x;
@@ -81,6 +98,28 @@ TEST_CASE("a host pointer given to a kernel is found", "[sim]") {
              ContainsSubstring("of host memory; copy it to device memory first"));
 }
 
+TEST_CASE("a host variable used by a kernel is found, a constant is none", "[sim]") {
+  Buffer<float> y("y", 64);
+  CHECK_THAT(finding([&] {
+               fa::launch(load, {dim3(1), dim3(64)}, host_table, y);
+             }),
+             ContainsSubstring("4-byte load at bounds.cu:") && ContainsSubstring("of host memory"));
+  CHECK_THAT(
+      finding([&] {
+        fa::launch(store, {dim3(1), dim3(64)}, host_table, 0);
+      }),
+      ContainsSubstring("4-byte store at bounds.cu:") && ContainsSubstring("of host memory"));
+  CHECK_THAT(finding([&] {
+               fa::launch(store, {dim3(1), dim3(4)}, const_cast<float*>(kTable), 0);
+             }),
+             ContainsSubstring("of host memory"));
+  CHECK(host_table[0] == 1.f);
+  fa::launch(load_constants, {dim3(1), dim3(64)}, y);
+  const auto got = y.download();
+  CHECK(got[0] == 3.f);   // 1 + 2 + 0
+  CHECK(got[63] == 7.f);  // 2 + 4 + 1
+}
+
 TEST_CASE("dynamic shared memory beyond the launch's size is found", "[sim]") {
   Buffer<float> y("y", 128);
   CHECK_THAT(
@@ -118,6 +157,65 @@ TEST_CASE("copies outside a buffer are refused", "[sim]") {
   CHECK_THAT(finding([&] { cudaMemcpy(x.get(), host.data(), 128, cudaMemcpyHostToDevice); }),
              ContainsSubstring("128 bytes do not lie inside one device buffer (x, 64 bytes)"));
   CHECK_THAT(finding([&] { cudaMemset(x.get() + 8, 0, 64); }), ContainsSubstring("cudaMemset"));
+}
+
+TEST_CASE("a copy in the wrong direction is refused", "[sim]") {
+  Buffer<float> x("x", 16), y("y", 16);
+  std::vector<float> host(16), other(16);
+  const auto copy = [](void* to, const void* from, cudaMemcpyKind kind) {
+    return finding([&] { cudaMemcpy(to, from, 64, kind); });
+  };
+  CHECK(copy(host.data(), x, cudaMemcpyHostToDevice) ==
+        "cudaMemcpy with cudaMemcpyHostToDevice: the destination is host memory");
+  CHECK(copy(x, y, cudaMemcpyHostToDevice) ==
+        "cudaMemcpy with cudaMemcpyHostToDevice: the source is device memory");
+  CHECK(copy(x, host.data(), cudaMemcpyDeviceToHost) ==
+        "cudaMemcpy with cudaMemcpyDeviceToHost: the destination is device memory");
+  CHECK(copy(x, host.data(), cudaMemcpyDeviceToDevice) ==
+        "cudaMemcpy with cudaMemcpyDeviceToDevice: the source is host memory");
+  CHECK(copy(x, host.data(), cudaMemcpyHostToHost) ==
+        "cudaMemcpy with cudaMemcpyHostToHost: the destination is device memory");
+  CHECK(copy(x, host.data(), cudaMemcpyHostToDevice) == "");
+  CHECK(copy(host.data(), x, cudaMemcpyDeviceToHost) == "");
+  CHECK(copy(y, x, cudaMemcpyDeviceToDevice) == "");
+  CHECK(copy(host.data(), other.data(), cudaMemcpyHostToHost) == "");
+}
+
+TEST_CASE("addresses are used again when all have been, around a buffer that lives", "[sim]") {
+  constexpr size_t kBytes = size_t{256} << 20;
+  void* last = nullptr;
+  for (int i = 0; i < 1000; ++i) {  // more than the window of addresses holds
+    void* p = nullptr;
+    REQUIRE(cudaMalloc(&p, kBytes) == cudaSuccess);
+    REQUIRE(p != last);
+    cudaFree(last);
+    last = p;
+  }
+  cudaFree(last);
+}
+
+TEST_CASE("the page cache of a control group counts as free", "[sim]") {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::temp_directory_path() / ("cgroup" + std::to_string(getpid()));
+  fs::create_directories(folder / "memory");
+  const auto write = [&](const char* name, const char* text) {
+    std::ofstream(folder / name) << text;
+  };
+  const auto left = [&] { return sim::free_in_control_group(folder); };
+  CHECK(left() == SIZE_MAX);
+  write("memory.max", "max\n");
+  write("memory.current", "950\n");
+  write("memory.stat", "anon 300\ninactive_file 400\nactive_file 200\nslab 50\n");
+  CHECK(left() == SIZE_MAX);
+  write("memory.max", "1000\n");
+  CHECK(left() == 650);
+  write("memory/memory.limit_in_bytes", "800\n");
+  write("memory/memory.usage_in_bytes", "790\n");
+  write("memory/memory.stat", "inactive_file 1\ntotal_inactive_file 30\ntotal_active_file 60\n");
+  CHECK(left() == 100);
+  write("memory/memory.usage_in_bytes", "900\n");
+  CHECK(left() == 0);
+  fs::remove_all(folder);
 }
 
 TEST_CASE("more device memory than there is is refused", "[sim]") {

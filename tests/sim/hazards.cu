@@ -474,6 +474,15 @@ TEST_CASE("device memory that nobody has written is uninitialised", "[sim][races
   SILENT(fa::launch(copy, {dim3(1), dim3(64)}, x, y, 64));
 }
 
+TEST_CASE("what a launch without the analysis writes is written for one with it", "[sim][races]") {
+  WithOptions with{sim::Options{}};
+  Buffer<float> x("x", 64), y("y", 64, false), z("z", 64);
+  SILENT(fa::launch(copy, {dim3(1), dim3(64)}, x, y, 60));
+  WithOptions uninitialised(with_uninitialised());
+  SILENT(fa::launch(copy, {dim3(1), dim3(64)}, y, z, 60));
+  FOUND("load of y, byte 240", fa::launch(copy, {dim3(1), dim3(64)}, y, z, 61));
+}
+
 TEST_CASE("races and uninitialised reads are looked for only when asked", "[sim][races]") {
   WithOptions with{sim::Options{}};
   Buffer<float> x("x", 64, false), y("y", 64);

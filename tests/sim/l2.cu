@@ -240,7 +240,7 @@ TEST_CASE("what follows a barrier comes after what precedes it", "[sim][l2]") {
   CHECK(dram.write == kN * sizeof(float));
 }
 
-// All its blocks would be resident together, so none of them reached the L2 when the last one failed.
+// All its blocks fit on the GPU: none of them has reached the L2 when the last one fails.
 TEST_CASE("an abandoned launch leaves nothing to the next one", "[sim][l2]") {
   Data data(kL2 / 4);
   const Dram alone = record([&] { data.load(); });

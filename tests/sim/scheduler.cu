@@ -1,4 +1,12 @@
-// Barriers, deadlocks, divergence, spinning, and what a launch refuses.
+// Barriers, deadlocks, divergence, spinning, stacks, workers, and what a launch refuses.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "common/problem.h"
+#include "common/sim/scheduler/block.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
@@ -65,6 +73,33 @@ __global__ void waits_for_another_block(volatile float* flag) {
     }
   } else {
     flag[0] = 1.f;
+  }
+}
+
+// Like a process that a debugger has stopped: time passes, nothing is computed.
+__global__ void sleeps(float* x) {
+  if (threadIdx.x == 0) usleep(600'000);
+  x[threadIdx.x] = 1;
+}
+
+template <int kBytes>
+__global__ void large_frame(float* x, int n) {
+  float local[kBytes / 4];
+  for (int i = 0; i < n; ++i) local[i] = 1;
+  float sum = 0;
+  for (int i = 0; i < n; ++i) sum += local[i];
+  x[threadIdx.x] = sum;
+}
+
+// kDeferred: when all threads have returned, so on the worker's own stack.
+template <bool kDeferred>
+__global__ void throws(float* x) {
+  x[threadIdx.x] = 1;
+  if (blockIdx.x != 1 || threadIdx.x != 3) return;
+  if (kDeferred) {
+    sim::defer(nullptr);  // std::bad_function_call
+  } else {
+    throw std::bad_alloc();
   }
 }
 
@@ -151,6 +186,80 @@ TEST_CASE("the watchdog stops an endless spin, and names its line", "[sim]") {
              ContainsSubstring("outside the dialect"));
   flag.fill({1.f});  // the twin: the flag is up already
   CHECK(finding([&] { fa::launch(spins, {dim3(1), dim3(32)}, flag.get()); }) == "");
+}
+
+TEST_CASE("the watchdog counts no time in which the process does not run", "[sim]") {
+  sim::Options o;
+  o.watchdog_s = 0.1;
+  sim::test::WithOptions with(o);
+  Buffer<float> x("x", 32);
+  CHECK(finding([&] { fa::launch(sleeps, {dim3(1), dim3(32)}, x); }) == "");
+}
+
+TEST_CASE("stack_bytes holds from the next launch on", "[sim]") {
+  Buffer<float> x("x", 64);
+  sim::Options o;
+  o.workers = 1;
+  o.stack_bytes = 100'001;  // rounded up to pages
+  {
+    sim::test::WithOptions with(o);
+    fa::launch(large_frame<80 * 1024>, {dim3(2), dim3(64)}, x, 100);
+    CHECK(x.download() == std::vector<float>(64, 100.f));
+  }
+  o.stack_bytes = 300 * 1024;
+  {
+    sim::test::WithOptions with(o);
+    fa::launch(large_frame<200 * 1024>, {dim3(2), dim3(64)}, x, 200);
+    CHECK(x.download() == std::vector<float>(64, 200.f));
+  }
+  o.stack_bytes = size_t{1} << 40;
+  {
+    sim::test::WithOptions with(o);
+    CHECK_THROWS_AS(fa::launch(order, {dim3(1), dim3(1)}, nullptr, nullptr), fa::ResourceError);
+  }
+  fa::launch(large_frame<1024>, {dim3(1), dim3(64)}, x, 7);
+  CHECK(x.download() == std::vector<float>(64, 7.f));
+}
+
+// Run by the next test, in a process of its own.
+TEST_CASE("a frame larger than the stack", "[.]") {
+  Buffer<float> x("x", 64);
+  fa::launch(large_frame<80 * 1024>, {dim3(1), dim3(64)}, x, 100);
+}
+
+TEST_CASE("an overflow of a CUDA thread's stack ends the program with a sentence", "[sim]") {
+  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
+  FILE* child = popen(("'" + self + "' 'a frame larger than the stack' 2>&1").c_str(), "r");
+  REQUIRE(child != nullptr);
+  std::string text;
+  for (char line[256]; std::fgets(line, sizeof line, child);) text += line;
+  const int status = pclose(child);
+  CHECK_THAT(text, ContainsSubstring("a simulated CUDA thread overflowed its stack"));
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 1);
+}
+
+TEST_CASE("what is thrown on a worker reaches the caller of the launch", "[sim]") {
+  Buffer<float> x("x", 32);
+  sim::Options o;
+  o.workers = 2;
+  sim::test::WithOptions with(o);
+  for (const unsigned cluster : {1u, 2u}) {
+    const fa::LaunchConfig config{dim3(4), dim3(32), 0, cluster};
+    CHECK_THROWS_AS(fa::launch(throws<true>, config, x), std::bad_function_call);
+    CHECK_THROWS_AS(fa::launch(throws<false>, config, x), std::bad_alloc);
+    fa::launch(large_frame<1024>, config, x, 3);
+    CHECK(x.download() == std::vector<float>(32, 3.f));
+  }
+}
+
+TEST_CASE("there are never more workers than the process can have mappings", "[sim]") {
+  sim::Options o;
+  o.workers = 1000;
+  sim::test::WithOptions with(o);
+  Buffer<float> x("x", 64);
+  fa::launch(large_frame<1024>, {dim3(100), dim3(64)}, x, 5);
+  CHECK(x.download() == std::vector<float>(64, 5.f));
 }
 
 TEST_CASE("threads run in order between barriers", "[sim]") {

@@ -2,6 +2,8 @@
 //
 // g++ -fsanitize=thread plants a call to __tsan_* at each access. Kernels are compiled with the flag
 // and linked without it: the functions at the end of this file stand in for libtsan.
+#include <link.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -72,19 +74,53 @@ const char* verb(Kind k) {
        " s; waiting for another block or thread by polling memory is outside the dialect");
 }
 
-extern "C" char __executable_start, _end;
+struct Range {
+  uintptr_t begin, size;
+};
+
+// Where the program keeps constexpr tables and string literals: segments that are never writable,
+// or no more once their pointers are relocated.
+std::vector<Range> find_constants() {
+  std::vector<Range> ranges;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* p) {
+        for (int k = 0; k < info->dlpi_phnum; ++k) {
+          const auto& segment = info->dlpi_phdr[k];
+          if ((segment.p_type == PT_LOAD && !(segment.p_flags & PF_W)) ||
+              segment.p_type == PT_GNU_RELRO) {
+            static_cast<std::vector<Range>*>(p)->push_back(
+                {info->dlpi_addr + segment.p_vaddr, segment.p_memsz});
+          }
+        }
+        return 1;  // the program comes first; libraries hold no kernels
+      },
+      &ranges);
+  return ranges;
+}
+const std::vector<Range> constants = find_constants();
 
 // Not device memory, not shared memory, not this thread's stack.
-[[gnu::noinline]] void foreign(Block& b, uintptr_t address, unsigned size, const void* pc) {
+[[gnu::noinline]] void foreign(Block& b, uintptr_t address, unsigned size, Kind kind,
+                               const void* pc) {
   if (b.host || !b.launch) return;  // no launch: a constructor before main()
-  const auto program = reinterpret_cast<uintptr_t>(&__executable_start);
-  if (address - program < reinterpret_cast<uintptr_t>(&_end) - program) return;  // constants
+  if (kind == Kind::load) {
+    for (const Range& r : constants) {
+      if (address - r.begin < r.size) return;
+    }
+  }
   if (address - reinterpret_cast<uintptr_t>(b.launch->closure) < b.launch->closure_bytes) return;
   if (const uint64_t past = address - b.shared_base; past - b.shared_size < kPage) {
     bad_static(b, past, size, pc);
   }
-  fail(here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) +
+  fail(here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) +
        " of host memory; copy it to device memory first");
+}
+
+// Two workers may write to one word at a time, hence the atomic.
+inline void mark_stored(uint64_t offset, unsigned size) {
+  for (uint64_t word = offset / 4; word <= (offset + size - 1) / 4; ++word) {
+    __atomic_store_n(hbm_written + word, 1, __ATOMIC_RELAXED);
+  }
 }
 
 void tell_observers(Block& b, const Access& a) {
@@ -128,6 +164,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     if (b.attention.load(std::memory_order_relaxed)) [[unlikely]] {
       tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, lsu});
     }
+    if (kind != Kind::load) mark_stored(offset, size);  // after an observer looked for the mark
   } else if (address - b.shared_base < b.shared_size) {
     if (aligned && (address & (size - 1))) [[unlikely]]
       misaligned("shared memory", size, pc);
@@ -141,7 +178,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
         }
       }
     }
-    foreign(b, address, size, pc);
+    foreign(b, address, size, kind, pc);
   }
 }
 

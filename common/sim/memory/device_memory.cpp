@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "common/problem.h"
 #include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"
@@ -33,14 +34,26 @@ BufferInfo* owner(const void* p) {
                                                          : nullptr;
 }
 
+fa::ResourceError no_address_space() {
+  return fa::ResourceError(
+      "cannot reserve address space for the simulated device memory: 'ulimit -v' must allow more "
+      "than " +
+      std::to_string((kHbmSpan + kHbmSpan / 4) >> 30) + " GiB");
+}
+
 void reserve_window() {
   void* wanted = reinterpret_cast<void*>(kHbmBase);
   if (mmap(wanted, kHbmSpan, PROT_NONE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0) != wanted) {
-    throw Error("cannot reserve address space for the simulated device memory");
+    throw no_address_space();
   }
-  hbm_written = static_cast<uint8_t*>(mmap(nullptr, kHbmSpan / 4, PROT_READ | PROT_WRITE,
-                                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  void* written = mmap(nullptr, kHbmSpan / 4, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (written == MAP_FAILED) {
+    munmap(wanted, kHbmSpan);
+    throw no_address_space();
+  }
+  hbm_written = static_cast<uint8_t*>(written);
 }
 
 void forget(uint16_t number) {
@@ -58,21 +71,27 @@ uint16_t take_number() {
   return next_number++;
 }
 
+// First run of free pages at or above `from`, with a free one on either side; 0: there is none.
+uint64_t find_free(uint64_t from, uint64_t pages) {
+  uint64_t run = 0;
+  for (uint64_t page = from / kPage - 1; page < kHbmSpan / kPage; ++page) {
+    run = page_owner[page] ? 0 : run + 1;
+    if (run == pages + 2) return (page - pages) * kPage;
+  }
+  return 0;
+}
+
 // First run of free pages, from `top` on, once around.
 uint64_t take_pages(uint64_t pages) {
-  if (top + (pages + 1) * kPage > kHbmSpan) {
-    while (!freed.empty()) {  // around once: the old addresses are forgotten
-      forget(freed.front());
-      freed.pop_front();
+  uint64_t offset = find_free(top, pages);
+  if (offset == 0) {  // around: the addresses of freed buffers are used again
+    for (uint64_t page = 0; page <= highest / kPage; ++page) {
+      if (!buffers[page_owner[page]].live) page_owner[page] = 0;
     }
-    top = kPage;
-    for (uint16_t i = 1; i < next_number; ++i) {
-      if (buffers[i].live) top = std::max(top, buffers[i].end / kPage * kPage + 2 * kPage);
-    }
-    if (top + (pages + 1) * kPage > kHbmSpan) return 0;
+    offset = find_free(kPage, pages);
+    if (offset == 0) return 0;
   }
-  const uint64_t offset = top;
-  top += (pages + 1) * kPage;
+  top = offset + (pages + 1) * kPage;
   highest = std::max(highest, top);
   return offset;
 }
@@ -103,6 +122,22 @@ void require_inside(const char* what, const void* p, size_t bytes) {
 
 bool in_window(const void* p) { return offset_of(p) < kHbmSpan; }
 
+// A GPU refuses a copy in the wrong direction.
+void require_end(const char* end, const void* p, bool device, const char* direction) {
+  if (in_window(p) == device) return;
+  throw Error(std::string("cudaMemcpy with ") + direction + ": the " + end + " is " +
+              (device ? "host" : "device") + " memory");
+}
+
+void require_direction(const void* dst, const void* src, cudaMemcpyKind kind) {
+  static const char* const names[] = {"cudaMemcpyHostToHost", "cudaMemcpyHostToDevice",
+                                      "cudaMemcpyDeviceToHost", "cudaMemcpyDeviceToDevice"};
+  require_end("destination", dst,
+              kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice, names[kind]);
+  require_end("source", src, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice,
+              names[kind]);
+}
+
 }  // namespace
 
 size_t buffer_count() { return next_number; }
@@ -132,11 +167,12 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
   const uint64_t pages = (bytes + kPage - 1) / kPage;
   const uint64_t offset = take_pages(pages);
   if (offset == 0) return cudaErrorMemoryAllocation;
+  void* p = reinterpret_cast<void*>(kHbmBase + offset);
+  if (mprotect(p, pages * kPage, PROT_READ | PROT_WRITE) != 0) return cudaErrorMemoryAllocation;
   const uint16_t number = take_number();
   buffers[number] = {offset, offset + bytes, "buffer" + std::to_string(number), true};
   std::fill_n(page_owner + offset / kPage, pages, number);
-  *out = reinterpret_cast<void*>(kHbmBase + offset);
-  mprotect(*out, pages * kPage, PROT_READ | PROT_WRITE);
+  *out = p;
   return cudaSuccess;
 }
 
@@ -158,6 +194,7 @@ cudaError_t cudaFree(void* p) {
 cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {
   using namespace sim;
   if (bytes == 0) return cudaSuccess;
+  require_direction(dst, src, kind);
   if (in_window(dst)) require_inside("cudaMemcpy", dst, bytes);
   if (in_window(src)) require_inside("cudaMemcpy", src, bytes);
   std::memcpy(dst, src, bytes);

@@ -45,7 +45,8 @@ size_t buffer_count();                         ///< one past the largest buffer 
 
 /// Bytes of the window in use by offset; shadows (initialised words, races) scale with it.
 uint64_t hbm_top();
-/// Marks the words that [p, p + n) touches as written. hbm_written has one byte per 4-byte word.
+/// Marks the words that a copy to [offset, offset + n) touches as written; access() marks those of
+/// stores, whoever watches. hbm_written has one byte per 4-byte word.
 void mark_written(uint64_t offset, size_t n);
 extern uint8_t* hbm_written;
 

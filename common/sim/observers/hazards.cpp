@@ -418,7 +418,6 @@ class HazardObserver final : public Observer {
         if (!hbm_written[word]) unwritten(a, word, "which nobody has written");
       }
     }
-    if (a.kind != Kind::load) mark_written(a.at, a.size);
     if (!races_) return;
     if (a.kind == Kind::atomic && launch_state.fences) use_ticket(b, first);
     for (uint64_t word = first; word <= last; ++word) check_device_word(b, a, word);

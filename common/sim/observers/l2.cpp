@@ -15,19 +15,20 @@
 // So within 5 points up to 0.8 times the L2 and again at 2.5 times; between the two no better than
 // 12. tests/sim/l2.cu holds these figures.
 //
-// Who comes when? The simulator runs one warp after the other, a GPU thousands side by side, and that
-// decides what is still there: a warp that passes three times over its own row of 29 KB would find it
-// in the L2, if it were alone; with 7232 such rows in flight every pass goes to DRAM. So the requests
-// of all blocks that fit on the GPU at a time are kept until they can advance together.
+// Who comes when? The simulator runs one warp after the other, a GPU thousands side by side, and
+// that decides what is still there: a warp that passes three times over its own row of 29 KB would
+// find it in the L2, if it were alone; with 7232 such rows in flight every pass goes to DRAM. So
+// the requests of all blocks that fit on the GPU at a time are kept until they advance together.
 //
-// Textbook attention with that softmax, one head, d=32; MB that an H200 read from DRAM, and the model:
+// Textbook attention with such a softmax, one head, d = 32: MB that an H200 read from DRAM, and
+// what the model says (S is 0.24, 0.5, 1.02 and 4 times the L2):
 //
-//   N           1792    2560    3648    7232    (S is 0.24, 0.5, 1.02 and 4 times the L2)
-//   measured    0.73    1.20    159     836
-//   modelled    0.69    1.84    93      831
+//   N          1792   2560   3648   7232
+//   measured   0.73   1.20   159    836
+//   modelled   0.69   1.84   93     831
 //
-// Near the size of the L2 the model is too lenient: it knows nothing of the two halves of an H200's
-// L2, which may both hold a line.
+// Near the size of the L2 the model is no good. One reason may be that it knows nothing of the two
+// halves of an H200's L2: if both keep a copy of what SMs on both sides read, less fits.
 #include <algorithm>
 #include <bit>
 #include <condition_variable>
@@ -334,7 +335,7 @@ void L2Stream::end(std::atomic<uint64_t>& progress) {
   machine.hand_over(block_, requests_, progress);
 }
 
-// --- hooks -------------------------------------------------------------------------------------------
+// --- hooks ---------------------------------------------------------------------------------------
 
 void l2_begin_recording(double l2_bytes) { machine.begin_recording(l2_bytes); }
 void l2_begin_launch(uint64_t blocks, uint64_t resident) { machine.begin_launch(blocks, resident); }

@@ -1,7 +1,8 @@
 /// \file
 /// One block in flight. An OS worker hosts one block at a time, as an SM slot does; each CUDA thread
 /// of it is a fiber. The blocks of a cluster live on as many workers, which hand a baton to each
-/// other: exactly one of them runs at any time, so nothing in here needs a lock.
+/// other: exactly one of them runs at any time. The baton has a mutex and a condition variable; what
+/// it passes on needs no lock of its own.
 #pragma once
 
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -108,7 +110,8 @@ struct Block {
   std::deque<std::function<void()>> deferred;  ///< see defer()
 
   // Trouble.
-  std::string error;  ///< the first finding; the launch is abandoned
+  std::string error;          ///< the first finding; the launch is abandoned
+  std::exception_ptr thrown;  ///< the error was no finding but this, thrown on the worker
   /// Accesses take the slow path: observers watch, or the watchdog wants to stop the kernel.
   std::atomic<bool> attention{true};
   std::atomic<bool> stop{false};      ///< the watchdog's order

@@ -1,6 +1,8 @@
 // A launch: the grid's blocks over the OS workers, clusters side by side, and the watchdog.
 #include <link.h>
+#include <pthread.h>
 #include <signal.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -47,19 +49,34 @@ void on_segv(int, siginfo_t* info, void*) {
   raise(SIGSEGV);
 }
 
+// At each launch: a test framework may have installed a handler of its own since the last one.
 void catch_stack_overflow() {
-  thread_local std::vector<char> signal_stack(64 * 1024);
-  stack_t alternate{};
-  alternate.ss_sp = signal_stack.data();
-  alternate.ss_size = signal_stack.size();
-  sigaltstack(&alternate, nullptr);
   struct sigaction action {};
   action.sa_sigaction = on_segv;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigaction(SIGSEGV, &action, nullptr);
 }
 
+// For the handler, which cannot run on the stack that overflowed. One for each OS thread.
+void use_signal_stack() {
+  thread_local std::vector<char> signal_stack(64 * 1024);
+  stack_t alternate{};
+  alternate.ss_sp = signal_stack.data();
+  alternate.ss_size = signal_stack.size();
+  sigaltstack(&alternate, nullptr);
+}
+
 // --- one worker ------------------------------------------------------------------------------------------------
+
+// On the host thread, which can tell its caller that there is no memory.
+void renew_stacks(Block& b) {
+  const size_t bytes = options().stack_bytes;
+  if (b.stacks && b.stacks->bytes() == bytes) return;
+  b.stacks.reset();  // the old ones first: both may not fit
+  b.stacks = std::make_unique<Stacks>(bytes);
+  b.stack_base = b.stacks->base();
+  b.stack_size = b.stacks->size();
+}
 
 void first_use(Block& b) {
   dl_iterate_phdr(  // the program's thread-local storage holds every __shared__ variable
@@ -74,14 +91,13 @@ void first_use(Block& b) {
       },
       &b);
   b.dynamic_base = reinterpret_cast<uintptr_t>(dynamic_smem);
-  b.stacks = std::make_unique<Stacks>(options().stack_bytes);
-  b.stack_base = b.stacks->base();
-  b.stack_size = b.stacks->size();
-  catch_stack_overflow();
+  use_signal_stack();
 }
 
 void prepare(Block& b, const Grid& grid) {
-  if (!b.stacks) first_use(b);
+  b.error.clear();
+  b.thrown = nullptr;
+  if (!b.dynamic_base) first_use(b);
   b.launch = grid.launch;
   b.host = false;
   const dim3 block = grid.launch->config.block;
@@ -94,7 +110,6 @@ void prepare(Block& b, const Grid& grid) {
   b.hbm.assign(buffer_count(), {});
   std::memset(b.shared_bytes, 0, sizeof b.shared_bytes);
   b.blocks_done = b.tensor_flops = 0;
-  b.error.clear();
   b.observers.clear();
   if (grid.requests) b.observers.push_back(make_request_observer(grid.sites, grid.l2));
   if (grid.hazards) b.observers.push_back(make_hazard_observer(grid.races, grid.uninitialised));
@@ -109,8 +124,10 @@ void work_alone(Block& b, Grid& grid) {
   while (!grid.stop) {
     const uint64_t i = grid.next++;
     if (i >= grid.blocks) break;
-    place_block(b, i);
-    run_placed_block(b);
+    keep_exception(b, [&] {
+      place_block(b, i);
+      run_placed_block(b);
+    });
     if (!b.error.empty()) grid.stop = true;
   }
 }
@@ -128,6 +145,7 @@ void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
   b.cluster = &c;
   b.rank = rank;
   c.blocks[rank] = &b;
+  gang.together.arrive_and_wait();  // all are prepared, or grid.stop says that one could not be
   for (;;) {
     if (rank == 0) {
       gang.current = grid.stop ? grid.blocks : grid.next++;
@@ -137,17 +155,21 @@ void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
     }
     gang.together.arrive_and_wait();
     if (gang.current * grid.cluster >= grid.blocks) break;
-    {
+    keep_exception(b, [&] {
       std::lock_guard lock(c.mutex);  // observers may share state between workers
       place_block(b, gang.current * grid.cluster + rank);
-    }
-    gang.together.arrive_and_wait();
+    });
+    if (!b.error.empty()) abort_cluster(c);
+    gang.together.arrive_and_wait();  // all blocks are in place
     if (wait_for_turn(b)) {
-      run_placed_block(b);
-      retire_from_cluster(b);
+      keep_exception(b, [&] {
+        run_placed_block(b);
+        retire_from_cluster(b);
+      });
+      if (!b.error.empty()) abort_cluster(c);
     }
-    gang.together.arrive_and_wait();
-    if (c.aborted) grid.stop = true;
+    if (!b.error.empty()) grid.stop = true;
+    gang.together.arrive_and_wait();  // all have left: rank 0 may prepare the next cluster
   }
   b.cluster = nullptr;
 }
@@ -173,6 +195,11 @@ class Pool {
   int size() const { return static_cast<int>(blocks_.size()); }
   Block& block(int i) { return *blocks_[i]; }
 
+  /// \throws fa::ResourceError when there is no room for the stacks of the first `n` workers.
+  void take_stacks(int n) {
+    for (int i = 0; i < n; ++i) renew_stacks(*blocks_[i]);
+  }
+
   /// Runs the grid on the first `n` workers and waits for them.
   void run(Grid& grid, int n) {
     std::vector<std::unique_ptr<Gang>> gangs;
@@ -181,6 +208,7 @@ class Pool {
         gangs.push_back(std::make_unique<Gang>(grid.cluster));
       }
     }
+    catch_stack_overflow();
     std::unique_lock lock(mutex_);
     grid_ = &grid;
     gangs_ = &gangs;
@@ -194,25 +222,39 @@ class Pool {
   }
 
  private:
-  // Waits for the end. A kernel in which no thread switches, ends or meets another for
-  // watchdog_s seconds is told to stop at its next access.
+  // What each active worker has computed, in seconds. A clock on the wall would go on while a
+  // debugger holds the process.
+  std::vector<double> cpu_seconds() {
+    std::vector<double> seconds;
+    for (int i = 0; i < active_; ++i) {
+      clockid_t clock;
+      timespec t{};
+      if (pthread_getcpuclockid(threads_[i].native_handle(), &clock) == 0) clock_gettime(clock, &t);
+      seconds.push_back(static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec));
+    }
+    return seconds;
+  }
+
+  // Waits for the end. A kernel in which a worker computes for watchdog_s seconds while no thread
+  // switches, ends or meets another is told to stop at its next access.
   void watch(std::unique_lock<std::mutex>& lock) {
-    const auto limit = std::chrono::duration<double>(options().watchdog_s);
+    const double limit = options().watchdog_s;
+    const std::chrono::duration<double> interval(std::min(limit / 4, 1.0));
     uint64_t seen = 0;
-    auto since = std::chrono::steady_clock::now();
+    std::vector<double> since = cpu_seconds();
     bool told = false;
-    while (!done_.wait_for(
-        lock, std::min<std::chrono::duration<double>>(limit / 4, std::chrono::duration<double>(1)),
-        [&] { return running_ == 0; })) {
+    while (!done_.wait_for(lock, interval, [&] { return running_ == 0; })) {
       uint64_t progress = 0;
       for (int i = 0; i < active_; ++i) progress += blocks_[i]->progress.load();
-      const auto now = std::chrono::steady_clock::now();
+      const std::vector<double> now = cpu_seconds();
+      double spun = 0;
+      for (int i = 0; i < active_; ++i) spun = std::max(spun, now[i] - since[i]);
       if (progress != seen) {
         seen = progress;
         since = now;
         continue;
       }
-      if (now - since < limit) continue;
+      if (spun < limit) continue;
       if (told) {  // it spins without touching memory: nothing can reach it
         std::fprintf(stderr,
                      "kernel %s spins without a memory access; the simulator cannot stop it\n",
@@ -240,7 +282,8 @@ class Pool {
       if (i >= active_) continue;
       Grid& grid = *grid_;
       lock.unlock();
-      prepare(b, grid);
+      keep_exception(b, [&] { prepare(b, grid); });
+      if (!b.error.empty()) grid.stop = true;
       const int gang = i / static_cast<int>(grid.cluster);
       if (grid.cluster == 1) {
         work_alone(b, grid);
@@ -298,8 +341,8 @@ void validate(const Launch& launch, const std::string& name) {
   }
 }
 
-// How many blocks the modelled GPU holds at a time. Its SMs are taken to be a Hopper's. Registers and
-// static shared memory, which only a GPU's compiler knows, may leave room for fewer.
+// How many blocks the modelled GPU holds at a time. Its SMs are taken to be a Hopper's. Registers
+// and static shared memory, which only a GPU's compiler knows, may leave room for fewer.
 uint64_t resident_blocks(const LaunchConfig& config, int sms) {
   constexpr unsigned kBlocks = 32, kThreads = 2048, kSmem = 228 * 1024, kReserved = 1024;
   const dim3 block = config.block;
@@ -327,16 +370,22 @@ void run_grid(const Launch& launch) {
   grid.uninitialised = o.uninitialised;
   grid.hazards = o.races || o.uninitialised;
 
-  int n = o.workers > 0 ? o.workers : static_cast<int>(std::thread::hardware_concurrency());
+  int n = o.workers > 0
+              ? std::min(o.workers, kMaxWorkers)
+              : std::min(static_cast<int>(std::thread::hardware_concurrency()), kDefaultWorkers);
   if (grid.hazards) n = 1;  // findings repeat exactly
   const int c = static_cast<int>(grid.cluster);
   n = std::max(1, n / c) * c;
-  if (grid.l2) l2_begin_launch(grid.blocks, resident_blocks(launch.config, o.l2_sms));
-  if (grid.hazards) hazards_begin_launch();
 
   Pool& pool = pool_of(n);
+  pool.take_stacks(n);
+  if (grid.l2) l2_begin_launch(grid.blocks, resident_blocks(launch.config, o.l2_sms));
+  if (grid.hazards) hazards_begin_launch();
   pool.run(grid, n);
   if (grid.l2) l2_end_launch();
+  for (int i = 0; i < n; ++i) {
+    if (auto thrown = std::exchange(pool.block(i).thrown, nullptr)) std::rethrow_exception(thrown);
+  }
 
   fa::KernelCount kernel;
   kernel.name = name;

@@ -82,13 +82,21 @@ void landed(Block& b, fiber&& from) {
   (b.previous ? b.previous->fiber : b.worker) = std::move(from);
 }
 
+[[noreturn]] void leave_block(Block& b) {
+  b.previous = b.current;
+  b.current = nullptr;
+  fiber never = std::move(b.worker).resume();
+  __builtin_unreachable();
+}
+
 // The life of a fiber: one CUDA thread, and, as long as none of them ever waited, the next ones on
 // the same stack, as a plain loop would run them.
 fiber run_threads(fiber&& from) {
   Block& b = *self;
   landed(b, std::move(from));
   for (;;) {
-    b.launch->call(b.launch->closure);
+    keep_exception(b, [&] { b.launch->call(b.launch->closure); });
+    if (b.thrown) leave_block(b);
     Thread& me = *b.current;
     me.state = State::done;
     --b.live;
@@ -113,13 +121,6 @@ void switch_to(Block& b, Thread& t) {
                    ? fiber(std::allocator_arg, StackAllocator{b.stacks.get()}, run_threads).resume()
                    : std::move(t.fiber).resume();
   landed(b, std::move(from));
-}
-
-[[noreturn]] void leave_block(Block& b) {
-  b.previous = b.current;
-  b.current = nullptr;
-  fiber never = std::move(b.worker).resume();
-  __builtin_unreachable();
 }
 
 }  // namespace
@@ -279,17 +280,17 @@ void pass_baton(Block& b) {
 }
 
 void retire_from_cluster(Block& b) {
-  Cluster& c = *b.cluster;
-  if (b.error.empty()) {
-    if (Block* next = next_block(b)) {
-      hand_over(c, next->rank);
-      return;
-    }
-    bool all_done = true;
-    for (Block* other : c.blocks) all_done &= other->live == 0;
-    if (all_done) return;
-    b.error = deadlock_report(b);
+  if (!b.error.empty()) return;
+  if (Block* next = next_block(b)) {
+    hand_over(*b.cluster, next->rank);
+    return;
   }
+  bool all_done = true;
+  for (Block* other : b.cluster->blocks) all_done &= other->live == 0;
+  if (!all_done) b.error = deadlock_report(b);
+}
+
+void abort_cluster(Cluster& c) {
   std::lock_guard lock(c.mutex);
   c.aborted = true;
   c.handed_over.notify_all();

@@ -18,10 +18,24 @@ void abandon_threads(Block&);
 
 /// Cluster only. Hands the baton to a block that can run. \returns when this block has it again.
 void pass_baton(Block&);
-/// Cluster only. The block is done (or failed): hands the baton on for good.
+/// Cluster only. The block is done: hands the baton on for good. A deadlock of the others becomes
+/// this block's `error`.
 void retire_from_cluster(Block&);
+/// All blocks of the cluster leave at their next turn.
+void abort_cluster(Cluster&);
 /// Cluster only. Waits for the first turn. \returns false when the cluster was aborted before.
 bool wait_for_turn(Block&);
+
+/// Above a worker is nobody who could catch: what `work` throws becomes the launch's error.
+template <class F>
+void keep_exception(Block& b, F&& work) {
+  try {
+    work();
+  } catch (const std::exception& e) {
+    b.thrown = std::current_exception();
+    b.error = e.what();
+  }
+}
 
 bool can_run(const Block&);
 std::string deadlock_report(const Block&);

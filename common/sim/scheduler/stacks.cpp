@@ -1,17 +1,29 @@
 #include "common/sim/scheduler/stacks.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
-#include "common/sim/sim.h"
+#include "common/problem.h"
 
 namespace sim {
 
-Stacks::Stacks(size_t bytes) : stride_(bytes + kGuard) {
+Stacks::Stacks(size_t bytes)
+    : bytes_(bytes),
+      guard_(static_cast<size_t>(sysconf(_SC_PAGESIZE))),
+      stride_((bytes + guard_ - 1) / guard_ * guard_ + guard_) {
+  const fa::ResourceError no_room(
+      "no address space for the stacks of the simulated threads: take fewer workers or a smaller "
+      "stack_bytes");
   void* p = mmap(nullptr, size(), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (p == MAP_FAILED) throw Error("no address space for the stacks of the simulated threads");
+  if (p == MAP_FAILED) throw no_room;
   memory_ = static_cast<char*>(p);
-  for (int i = 0; i < kSlots; ++i) mprotect(memory_ + i * stride_, kGuard, PROT_NONE);
+  for (int i = 0; i < kSlots; ++i) {
+    if (mprotect(memory_ + i * stride_, guard_, PROT_NONE) != 0) {
+      munmap(memory_, size());
+      throw no_room;
+    }
+  }
   reset();
 }
 
@@ -28,7 +40,7 @@ boost::context::stack_context Stacks::take() {
   boost::context::stack_context stack;
   // Tops are staggered: with equal offsets all stacks would fight for the same cache sets.
   stack.sp = memory_ + (slot + 1) * stride_ - slot % 61 * 192;
-  stack.size = stride_ - kGuard - slot % 61 * 192;
+  stack.size = stride_ - guard_ - slot % 61 * 192;
   return stack;
 }
 
@@ -38,7 +50,7 @@ void Stacks::give_back(const boost::context::stack_context& stack) {
 
 bool Stacks::is_guard(uintptr_t address) const {
   const uintptr_t offset = address - base();
-  return offset < size() && offset % stride_ < kGuard;
+  return offset < size() && offset % stride_ < guard_;
 }
 
 }  // namespace sim
