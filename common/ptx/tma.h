@@ -244,7 +244,8 @@ FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar, co
   }
 }
 
-/// Copies a box from shared memory to the tensor; elements outside are dropped. By one thread, after
+/// Copies a box from shared memory to the tensor; elements behind its end are dropped (a negative
+/// coordinate is an illegal instruction, unlike in a load). By one thread, after
 /// fence_proxy_async() by the writers and a barrier. Belongs to the thread's open group.
 template <int rank>
 FA_PTX void tma_store(const TensorMap* map, const void* from, const int (&at)[rank]) {

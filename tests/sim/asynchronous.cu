@@ -195,6 +195,15 @@ __global__ void misplaced_box(const __grid_constant__ TensorMap map) {
   fa::tma_load(tile + 4, &map, &full, {0, 0});
 }
 
+template <int y>
+__global__ void store_at(const __grid_constant__ TensorMap map) {
+  float* tile = fa::dynamic_shared<float>();
+  for (int i = 0; i < 16; ++i) tile[i] = 1;
+  fa::fence_proxy_async();
+  fa::tma_store(&map, tile, {0, y});
+  fa::tma_store_commit();
+  fa::tma_store_wait<0>();
+}
 template <int x>
 __global__ void inner_coordinate(const __grid_constant__ TensorMap map) {
   float* tile = fa::dynamic_shared<float>();
@@ -249,6 +258,8 @@ TEST_CASE("operands that the hardware refuses are findings", "[sim][async]") {
   says([&] { fa::launch(misplaced_box, {1, 1}, map); }, "not aligned to 128 bytes");
   says([&] { fa::launch(wrong_rank, {1, 1}, map); }, "with 3 coordinates");
   says([&] { fa::launch(inner_coordinate<-3>, {1, 1, 64}, map); }, "not a multiple of 16");
+  says([&] { fa::launch(store_at<-1>, {1, 1, 64}, map); }, "with a negative coordinate");
+  CHECK(finding([&] { fa::launch(store_at<1>, {1, 1, 64}, map); }) == "");
   CHECK(finding([&] { fa::launch(inner_coordinate<-4>, {1, 1, 64}, map); }) == "");
   says([&] { fa::launch(load_box<true>, {1, 1}, beyond, in.get()); }, "buffer in");
   says([&] { fa::launch(misaligned_copy, {1, 1}, in.get()); }, "not aligned to 16 bytes");

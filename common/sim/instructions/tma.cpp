@@ -3,6 +3,7 @@
 //
 // Accesses are counted, bounds-checked and shown to the observers when the instruction is issued;
 // the data move later: a load when no thread can run any more, a store at the wait for its group.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 
@@ -168,6 +169,10 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
   const void* pc = __builtin_return_address(0);
   const char* what = add ? "a TMA reduction" : "a TMA store";
   const Box box = box_at(map, coordinates, rank, what, where);
+  if (std::any_of(coordinates, coordinates + rank, [](int c) { return c < 0; })) {
+    fail(here() + ": " + what + " at " + at(where) +
+         " with a negative coordinate: the hardware calls it an illegal instruction");
+  }
   need_own_shared(what, from, box.bytes(), kTensorAlign, where);
   if (add && map->element != Element::f32) {
     fail(here() + ": the TMA reduction at " + at(where) + " is not of floats");
