@@ -6,6 +6,7 @@
 #define FMT_HEADER_ONLY
 #endif
 #if defined(__NVCC__) && !defined(__CUDACC__) && !defined(FMT_USE_CONSTEXPR)
-#define FMT_USE_CONSTEXPR 1  // nvcc hands a .cpp to the host compiler, yet fmt 9 takes it for nvcc's own
+#define FMT_USE_CONSTEXPR \
+  1  // nvcc hands a .cpp to the host compiler, yet fmt 9 takes it for nvcc's own
 #endif
 #include <fmt/format.h>

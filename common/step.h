@@ -79,7 +79,7 @@ struct Variant {
   PredictFn traffic = nullptr;      ///< of the forward
   WorkspaceFn workspace = nullptr;  ///< null: none
   bool writes_lse = false;
-  Runner backward = {};              ///< empty: the step has no backward
+  Runner backward = {};  ///< empty: the step has no backward
   PredictFn backward_traffic = nullptr;
 };
 
