@@ -20,6 +20,7 @@ struct Error : std::runtime_error {
 /// Each worker has 1024 stacks with a guard page each, so about 2000 mappings; Linux allows a
 /// process 65530.
 constexpr int kMaxWorkers = 24;
+/// What Options::workers = 0 takes at most.
 constexpr int kDefaultWorkers = 16;
 
 /// Read at each launch.
