@@ -51,7 +51,10 @@ class Sandbox(unittest.TestCase):
 
     def terminal(self):
         """(our end of a terminal, the file that a script gets)."""
-        ours, script_end = pty.openpty()
+        try:
+            ours, script_end = pty.openpty()
+        except OSError:  # a container without /dev/pts
+            self.skipTest("this machine gives no pseudo terminal")
         self.addCleanup(os.close, ours)
         return ours, os.fdopen(script_end)
 
