@@ -126,6 +126,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   option("Output", "--json", o.json, "F.json", "write the report as JSON (docs/json.md)");
 
   option("Run", "--variant", variant, "NAME", "which of the step's kernels");
+  if (step.support.smem) {
+    option("Run", "--smem", p.smem, "BYTES", "shared memory M of a block; 0: the step's default");
+  }
   option("Run", "--iters", o.iters, "INT", "timed runs on a GPU");
   option("Run", "--model-gpu", o.model_gpu, "NAME",
          "whose L2 and roofs the simulator models (common/data/gpus.json)");

@@ -94,6 +94,9 @@ void validate(const Problem& p, const Support& support) {
     for (const int d : support.d) list += (list.empty() ? "" : ", ") + std::to_string(d);
     throw UsageError(fmt::format("--d {}: this step supports --d {}", p.d, list));
   }
+  if (p.smem != 0 && !support.smem) {
+    throw UsageError(fmt::format("--smem {}: the tiles of this step are fixed", p.smem));
+  }
   if (p.Hkv != p.H && !support.gqa) {
     throw UsageError(
         fmt::format("--hkv {}: this step supports as many key/value heads as query heads (--h {})",
@@ -131,6 +134,7 @@ std::string describe(const Problem& p) {
   if (p.Nk != p.N) text += fmt::format(" Nk={}", p.Nk);
   text += fmt::format(" d={}", p.d);
   if (p.causal) text += " causal";
+  if (p.smem != 0) text += fmt::format(" smem={}", p.smem);
   return text + " " + name_of(p.dtype);
 }
 

@@ -43,6 +43,8 @@ struct Problem {
   int d = 64;           ///< head dimension
   bool causal = false;  ///< key c is visible to row r when c <= r + Nk - N (bottom-right aligned)
   DType dtype = DType::f32;
+  size_t smem =
+      0;  ///< bytes of shared memory that a block may use (the papers' M); 0: the step's own
 
   /// 1 / sqrt(d).
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(d)); }
@@ -79,6 +81,7 @@ struct Support {
   std::vector<int> d = {32, 64, 96, 128};  ///< head dimensions
   bool gqa = false;                        ///< Hkv < H
   bool cross = false;                      ///< Nk != N
+  bool smem = false;                       ///< Problem::smem: the step cuts its tiles to fit
 };
 
 /// \throws UsageError with one sentence that names the flag, its value and what is supported.

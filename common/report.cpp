@@ -159,6 +159,13 @@ std::string requested_section(const Pass& p) {
   } else {
     out += traffic_row("all", total, nullptr);
   }
+  for (const PerElement& e : p.predicted.per_element) {
+    const std::optional<double> counted = counted_per_element(e, p.seen);
+    out +=
+        labelled(e.element.c_str(),
+                 fmt::format("{}: {:.4g} accesses per {} predicted{}", e.kernel, e.accesses,
+                             e.element, counted ? fmt::format(", {:.4g} counted", *counted) : ""));
+  }
   if (p.measured() && p.seen.requests && p.seen.sectors) {
     out += labelled("requests",
                     fmt::format("{} load requests, {} sectors; {} store requests, {} "
@@ -170,6 +177,10 @@ std::string requested_section(const Pass& p) {
     std::string names_of;
     for (const std::string& name : differing_buffers(p.predicted, p.seen)) {
       names_of += (names_of.empty() ? "" : ", ") + name;
+    }
+    for (const PerElement& e : p.predicted.per_element) {
+      if (counted_per_element(e, p.seen) == e.accesses) continue;
+      names_of += (names_of.empty() ? "" : ", ") + e.kernel;
     }
     out += labelled("", "prediction differs from the count in: " + names_of);
   }
@@ -339,7 +350,17 @@ Json traffic_json(const Pass& p) {
     buffers[name]["sectors"] = json_of(count.sectors);
   }
   const Json seen_hbm = p.seen.hbm ? hbm_json(*p.seen.hbm) : Json(nullptr);
-  return {{"requested",
+  Json per_element = Json::array();
+  for (const PerElement& e : p.predicted.per_element) {
+    const std::optional<double> counted = counted_per_element(e, p.seen);
+    per_element.push_back({{"kernel", e.kernel},
+                           {"element", e.element},
+                           {"elements", e.elements},
+                           {"predicted", e.accesses},
+                           {"counted", counted ? Json(*counted) : Json(nullptr)}});
+  }
+  return {{"per_element", per_element},
+          {"requested",
            {{"predicted", json_of(p.predicted.total())},
             {"counted", p.counted() ? or_null(p.seen.requested) : Json(nullptr)},
             {"buffers", buffers}}},
@@ -431,6 +452,9 @@ std::optional<Bound> roofline(double hbm_bytes, double flops, double bytes_per_s
 
 std::optional<bool> Pass::prediction_ok() const {
   if (!counted()) return std::nullopt;
+  for (const PerElement& e : predicted.per_element) {
+    if (counted_per_element(e, seen) != e.accesses) return false;
+  }
   return differing_buffers(predicted, seen).empty();
 }
 
@@ -474,6 +498,7 @@ nlohmann::ordered_json to_json(const RunReport& r) {
   j["schema"] = kReportSchema;
   j["step"] = r.step;
   j["variant"] = r.variant;
+  j["variant_index"] = r.variant_index;
   j["device"] = {{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};
   j["model_gpu"] = r.device.kind == "sim" ? Json(r.model.name) : Json(nullptr);
   j["problem"] = {{"b", r.problem.B},
@@ -484,6 +509,7 @@ nlohmann::ordered_json to_json(const RunReport& r) {
                   {"d", r.problem.d},
                   {"causal", r.problem.causal},
                   {"dtype", name_of(r.problem.dtype)},
+                  {"smem", r.problem.smem == 0 ? Json(nullptr) : Json(r.problem.smem)},
                   {"input", r.input},
                   {"input_note", r.input_note.empty() ? Json(nullptr) : Json(r.input_note)},
                   {"seed", r.seed}};

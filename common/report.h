@@ -47,7 +47,8 @@ struct Pass {
 
   bool counted() const { return seen.source == "counted"; }
   bool measured() const { return seen.source == "measured"; }
-  /// Predicted and counted bytes are equal in every buffer; nothing when nothing was counted.
+  /// Predicted and counted bytes are equal in every buffer, and so are the accesses per element;
+  /// nothing when nothing was counted.
   std::optional<bool> prediction_ok() const;
   /// What the tensor cores were seen to do, else what the step predicts.
   uint64_t flops_executed() const;
@@ -55,9 +56,10 @@ struct Pass {
 
 /// Everything known about one run.
 struct RunReport {
-  std::string step;     ///< "02_tiled"
-  std::string idea;     ///< of the step
-  std::string variant;  ///< "shared"
+  std::string step;          ///< "02_tiled"
+  std::string idea;          ///< of the step
+  std::string variant;       ///< "shared"
+  size_t variant_index = 0;  ///< its place in the order of reading
   std::string variant_idea;
   Device device;
   Problem problem;

@@ -123,6 +123,7 @@ class Run {
     report_.step = step.id;
     report_.idea = step.idea;
     report_.variant = variant_.name;
+    report_.variant_index = options.variant;
     report_.variant_idea = variant_.idea;
     report_.problem = problem_;
     report_.input = options.files.any() ? "files" : options.input;

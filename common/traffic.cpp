@@ -26,4 +26,15 @@ std::vector<std::string> differing_buffers(const Prediction& predicted, const Co
   return differing;
 }
 
+std::optional<double> counted_per_element(const PerElement& e, const Counts& counted) {
+  for (const KernelCount& k : counted.kernels) {
+    // "step03::online_softmax_kernel<64>" is "online_softmax_kernel".
+    const std::string qualified = k.name.substr(0, k.name.find('<'));
+    const size_t scope = qualified.rfind("::");
+    if (qualified.substr(scope == std::string::npos ? 0 : scope + 2) != e.kernel) continue;
+    return static_cast<double>(k.bytes.total()) / static_cast<double>(e.elements * e.bytes);
+  }
+  return std::nullopt;
+}
+
 }  // namespace fa

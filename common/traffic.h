@@ -44,11 +44,21 @@ struct Ops {
   }
 };
 
+/// What textbooks count of one kernel: loads and stores per element of its operand.
+struct PerElement {
+  std::string kernel;     ///< its name without template arguments
+  std::string element;    ///< "score"
+  uint64_t elements = 0;  ///< how many there are
+  uint64_t bytes = 4;     ///< of one element
+  double accesses = 0;    ///< predicted loads and stores of each
+};
+
 /// What a step predicts about one run, from formulas that stand in its kernel file.
 struct Prediction {
   std::map<std::string, Bytes> buffers;  ///< requested bytes per named buffer ("Q", "S", ...)
   Bytes hbm;                             ///< DRAM bytes when each kernel streams its operands once
   uint64_t flops = 0;  ///< floating-point operations of the matrix products, as executed
+  std::vector<PerElement> per_element = {};  ///< where counting per element says more than a sum
 
   /// `t["Q"].read = ...`
   Bytes& operator[](const std::string& buffer) { return buffers[buffer]; }
@@ -104,5 +114,8 @@ struct Counts {
 /// The buffers whose counted bytes are not the predicted ones, in the order of their names. A buffer
 /// that only one side knows counts as zero bytes on the other.
 std::vector<std::string> differing_buffers(const Prediction&, const Counts& counted);
+
+/// Loads and stores per element as counted; nothing when no kernel of that name ran.
+std::optional<double> counted_per_element(const PerElement&, const Counts&);
 
 }  // namespace fa

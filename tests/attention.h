@@ -48,10 +48,18 @@ inline Counts count_forward(const Variant& v, const Problem& p, bool analyse = f
   return count([&] { session.forward(); }, options);
 }
 
+/// The bytes of one backward, behind one forward that is not counted.
+inline Counts count_backward(const Variant& v, const Problem& p, bool analyse = false) {
+  Session session(p, normal_inputs(p, 1), v);
+  CountOptions options;
+  options.analyse = analyse;
+  options.gpu = find_gpu("H200");
+  session.forward();
+  return count([&] { session.backward(); }, options);
+}
+
 /// Predicted requested bytes are the counted ones, per buffer, to the byte. Simulator only.
-inline void require_predicted(const Variant& v, const Problem& p) {
-  const Counts counts = count_forward(v, p);
-  Prediction prediction = v.traffic(p);
+inline void require_equal(Prediction prediction, const Counts& counts) {
   for (const auto& [name, count] : counts.buffers) {
     CAPTURE(name);
     CHECK(count.bytes.read == prediction[name].read);
@@ -60,6 +68,12 @@ inline void require_predicted(const Variant& v, const Problem& p) {
   }
   REQUIRE(counts.buffers.size() == prediction.buffers.size());
   REQUIRE(counts.requested == prediction.total());
+}
+inline void require_predicted(const Variant& v, const Problem& p) {
+  require_equal(v.traffic(p), count_forward(v, p));
+}
+inline void require_backward_predicted(const Variant& v, const Problem& p) {
+  require_equal(v.backward_traffic(p), count_backward(v, p));
 }
 
 inline double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
