@@ -18,11 +18,15 @@
 #include "common/sim/cuda_vocabulary.h"
 #endif
 
-/// A bare `#pragma unroll` is dragged to column 0 by clang-format; this one stays with its loop.
+/// A bare `#pragma unroll` is dragged to column 0 by clang-format; these stay with their loop.
+/// UNROLL_BY(4): four rounds at a time.
 #if defined(__CUDACC__)
+#define FA_PRAGMA(text) _Pragma(#text)
 #define UNROLL _Pragma("unroll")
+#define UNROLL_BY(rounds) FA_PRAGMA(unroll rounds)
 #else
 #define UNROLL
+#define UNROLL_BY(rounds)
 #endif
 
 namespace fa {

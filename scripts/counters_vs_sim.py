@@ -80,6 +80,10 @@ def compare_counters(rows):
     lines = [text_table(DIFFERENCE_COLUMNS, entries)]
     compared = [e for e in entries if e["equal"] is not None]
     unequal = [e for e in compared if not e["equal"]]
+    special = [sum(word in e[key] for e in compared)
+               for word, key in (("bwd", "step"), ("atomic", "figure"))]
+    if any(special):
+        lines.append(f"of the figures {special[0]} are of backward passes, {special[1]} of atomics")
     notes = dict.fromkeys(e["note"] for e in entries if e["note"])
     lines += [f"note: {note}" for note in notes]
     if unequal:
@@ -92,6 +96,19 @@ def compare_counters(rows):
     else:
         lines.append("no figure was measured")
     return entries, "\n".join(lines), bool(compared) and not unequal
+
+
+def working_set(run):
+    """Bytes of the buffers that one pass touches, by their names: S, P and their gradients are
+    [N, Nk], Q, K, V, O and theirs are matrices, all others hold a float per row."""
+    p = run.data["problem"]
+    element = {"fp32": 4, "bf16": 2, "e4m3": 1}[p["dtype"]]
+    heads, kv_heads = p["b"] * p["h"], p["b"] * p["hkv"]
+    sizes = {"Q": heads * p["n"] * p["d"] * element, "K": kv_heads * p["nk"] * p["d"] * element,
+             "S": heads * p["n"] * p["nk"] * element}
+    sizes.update(V=sizes["K"], O=sizes["Q"], P=sizes["S"])
+    return sum(sizes.get(name.removeprefix("d"), heads * p["n"] * 4)
+               for name in run.get("traffic.requested.buffers"))
 
 
 def hbm_entry(row, working_set, l2_bytes):

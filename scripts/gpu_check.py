@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Everything that needs a GPU, in one call. Started by gpu_check.sh; docs/gpu.md explains it.
+"""Everything that needs a GPU. Started by gpu_check.sh; docs/gpu.md explains it.
 
 A section that fails is recorded and the rest goes on. All results land in one folder:
 
-    results.json    machine, commands, one list of rows per section, and every run under "runs"
+    results.json    machine, commands, what each section found, and every run under "runs"
     report.txt      what was printed
     gpu/ sim/       what the programs wrote with --json
     logs/           the output of each command
@@ -24,28 +24,46 @@ import sys
 import threading
 import time
 
-from counters_vs_sim import compare_counters, hbm_entry, hbm_text, load_folder, pairs
-from results import (BadInput, Column, columns_for, get, join, load, problem_text, text_table,
-                     time_text)
+from counters_vs_sim import compare_counters, hbm_entry, hbm_text, load_folder, pairs, working_set
+from results import (BadInput, Column, Run, bytes_text, columns_for, flops_text, get, join, load,
+                     problem_text, text_table, time_text, total)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
 
-# One row, tile edges, ragged tiles, a full grid; the programs refuse a d that their step lacks.
-COUNTER_PROBLEMS = (
-    [dict(b=1, h=2, n=n, d=64, causal=causal)
-     for n in (257, 1, 17, 64, 100, 1024) for causal in (False, True)]
-    + [dict(b=2, h=1, n=n, d=d, causal=causal)
-       for n in (100, 257) for d in (32, 96, 128) for causal in (False, True)])
+# What --sections chooses from, in the order in which they run.
+SECTIONS = ("tests", "counters", "hbm", "sanitizer", "timing", "scale", "memory", "peers",
+            "figure2")
+
+# One row, tile edges, ragged tiles, a full grid, every d, with and without the mask; the programs
+# refuse a d that their step lacks.
+COUNTER_PROBLEMS = [
+    dict(b=1, h=2, n=257, d=64, causal=False), dict(b=1, h=2, n=257, d=64, causal=True),
+    dict(b=1, h=2, n=1, d=64, causal=False), dict(b=1, h=2, n=17, d=64, causal=True),
+    dict(b=1, h=2, n=64, d=64, causal=False), dict(b=2, h=1, n=100, d=32, causal=True),
+    dict(b=2, h=1, n=100, d=96, causal=False), dict(b=2, h=1, n=100, d=128, causal=False),
+    dict(b=2, h=1, n=257, d=128, causal=True),
+    dict(b=1, h=2, n=1024, d=64, causal=False), dict(b=1, h=2, n=1024, d=64, causal=True)]
+# For the steps that have --smem: a smaller and a larger tile than the step's own.
+SMEM_PROBLEMS = [dict(b=1, h=2, n=257, d=64, causal=False, smem=smem) for smem in (32768, 98304)]
 SANITIZER_PROBLEMS = [
     dict(b=1, h=2, n=65, d=64, causal=True),
     dict(b=1, h=1, n=130, d=128, causal=False),
 ]
-# FlashAttention's own series: B*N = 16384, H*d = 2048.
-TIMING_PROBLEMS = [dict(b=16384 // n, h=32, n=n, d=64, causal=causal)
-                   for n in (512, 1024, 2048, 4096) for causal in (False, True)]
-L2_SHARES = (0.25, 0.5, 1, 4)  # working sets of the HBM section, Q, K, V and O come on top
+
+
+def series(n, d, causal):
+    """FlashAttention's own series: B*N = 16384, H*d = 2048."""
+    return dict(b=16384 // n, h=2048 // d, n=n, d=d, causal=causal)
+
+
+TIMING_PROBLEMS = ([series(n, 64, False) for n in (512, 1024, 2048, 4096)]
+                   + [series(n, 64, True) for n in (1024, 4096)])
+SCALE_SIZES = (1024, 2048, 4096, 8192, 16384)
+SCALE_PATIENCE = 150  # seconds that one run of the scale section may take
+L2_SHARES = (0.25, 1, 4)  # working sets of the HBM section
+FIGURE2_STEPS = ("05_recompute_backward", "06_work_partitioning")
 
 
 class NoGpu(Exception):
@@ -54,11 +72,12 @@ class NoGpu(Exception):
 
 def tag(problem):
     return (f"b{problem['b']}_h{problem['h']}_n{problem['n']}_d{problem['d']}"
-            + ("_causal" if problem["causal"] else ""))
+            + ("_causal" if problem["causal"] else "")
+            + (f"_m{problem['smem']}" if problem.get("smem") else ""))
 
 
 def flags(problem):
-    found = [f"--{key}={problem[key]}" for key in ("b", "h", "n", "d")]
+    found = [f"--{key}={problem[key]}" for key in ("b", "h", "n", "d", "smem") if problem.get(key)]
     return found + (["--causal"] if problem["causal"] else [])
 
 
@@ -113,15 +132,31 @@ class Check:
     def __init__(self, options):
         self.options = options
         self.out = os.path.abspath(options.out)
-        for folder in ("gpu", "sim"):
-            os.makedirs(os.path.join(self.out, folder), exist_ok=True)
+        self.results = {"schema": 1, "sources": source_digest()}
+        self.keep_runs_of_these_sources()
         deadline = None if options.sim_only else time.monotonic() + options.budget
         self.shell = Shell(self.out, deadline)
         self.steps = find_steps(options.steps)
+        self.chosen = options.sections
+        self.done = {}  # what run() gave in this call
         self.report = []
         self.sections = {}
-        self.results = {"schema": 1}
         self.jobs = os.cpu_count() or 1
+
+    def keep_runs_of_these_sources(self):
+        """Calls for other sections add to a folder; runs of other sources have no place in it."""
+        mark = os.path.join(self.out, "sources.sha256")
+        same = False
+        if os.path.exists(mark):
+            with open(mark, encoding="utf-8") as file:
+                same = file.read() == self.results["sources"]
+        for name in ("gpu", "sim"):
+            folder = os.path.join(self.out, name)
+            if not same and os.path.isdir(folder):
+                shutil.rmtree(folder)
+            os.makedirs(folder, exist_ok=True)
+        with open(mark, "w", encoding="utf-8") as file:
+            file.write(self.results["sources"])
 
     # --- printing and keeping ---------------------------------------------------------------------
 
@@ -156,8 +191,7 @@ class Check:
                 if run.direction == "forward":  # the object holds its backward
                     runs.append(run.data)
         self.results.update(sections=self.sections, commands=self.shell.commands, runs=runs)
-        with open(os.path.join(self.out, "results.json"), "w", encoding="utf-8") as file:
-            json.dump(self.results, file, indent=1)
+        write_results(os.path.join(self.out, "results.json"), self.results)
         with open(os.path.join(self.out, "report.txt"), "w", encoding="utf-8") as file:
             file.write("\n".join(self.report) + "\n")
 
@@ -183,48 +217,64 @@ class Check:
         """[(step, variant)] in the order of reading."""
         found = []
         for step in self.steps:
-            status, text = self.shell(
-                f"variants {step}", [self.program(preset, step), "--list-variants"], 60)
-            if status != 0 or not text.strip():
-                raise BadInput(f"{step} --list-variants names none: {last_line(text)}")
-            found += [(step, name) for name in text.split()]
+            found += [(step, name) for name in self.variants_of(preset, step)]
         return found
 
-    def run(self, kind, step, variant, problem, *more, timeout=None):
-        """(exit status, JSON or None, last line of the output); the JSON lands in gpu/ or sim/."""
+    def variants_of(self, preset, step):
+        status, text = self.shell(
+            f"variants {step}", [self.program(preset, step), "--list-variants"], 60)
+        if status != 0 or not text.strip():
+            raise BadInput(f"{step} --list-variants names none: {last_line(text)}")
+        return text.split()
+
+    def counter_cases(self, preset, variants):
+        """[(step, variant, problem)], with the problems of --smem where a step has it."""
+        cases = []
+        for step in self.steps:
+            problems = COUNTER_PROBLEMS[:2] if self.options.quick else list(COUNTER_PROBLEMS)
+            if "--smem" in self.shell(f"help {step}", [self.program(preset, step), "--help"], 60)[1]:
+                problems += SMEM_PROBLEMS
+            cases += [(s, v, p) for s, v in variants if s == step for p in problems]
+        return cases
+
+    def run(self, kind, step, variant, problem, *more, timeout=None, environment=None, folder=None):
+        """(exit status, JSON or None, last line of the output); the JSON lands in `folder`, which
+        is gpu/ or sim/ where none is named."""
         name = f"{step}.{variant}.{tag(problem)}"
-        path = os.path.join(self.out, kind, name + ".json")
+        path = os.path.join(self.out, folder or kind, name + ".json")
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        if os.path.exists(path):
+            os.remove(path)  # of an earlier call
         status, output = self.shell(
-            f"{kind} {name}",
+            f"{folder or kind} {name}",
             [self.program(kind, step), f"--variant={variant}", *flags(problem), "--input=normal",
-             f"--json={path}", *more], timeout)
+             f"--json={path}", *more], timeout, environment)
         data = None
         if status in (0, 1) and os.path.exists(path):
             data = load(path)[0].data
         return status, data, last_line(output)
 
     def working_set_problems(self, kind, variants, l2_bytes):
-        """[(step, variant, problem, bytes)]: scratch, where a step keeps S and P, else Q, K, V and
-        O together, as large as the wanted shares of the L2 (rounded down)."""
+        """[(step, variant, problem)]: scratch, where a step keeps S and P, else Q, K, V and O
+        together, as large as the wanted shares of the L2 (rounded down)."""
         found = []
         small, large = (dict(b=1, h=1, n=n, d=64, causal=False) for n in (64, 128))
         for step, variant in variants:
-            probes = [self.run(kind, step, variant, p, timeout=60)[1] for p in (small, large)]
+            probes = [self.run(kind, step, variant, p, timeout=60, environment=TOOL_ENVIRONMENT,
+                               folder="probes")[1] for p in (small, large)]
             if None in probes:
                 continue  # the counters section says why
             scratch = [probe["workspace_bytes"] for probe in probes]
             for share in L2_SHARES[:-1] if self.options.quick else L2_SHARES:
                 target = share * l2_bytes
                 if scratch[0] and scratch[1] > 3 * scratch[0]:  # grows as N^2
-                    per_score = scratch[1] // 128**2
-                    n = 64 * int(math.sqrt(target / per_score) / 64)
-                    problem, size = dict(b=1, h=1, n=n, d=64, causal=False), per_score * n * n
+                    n = 64 * int(math.sqrt(target / (scratch[1] / 128**2)) / 64)
+                    problem = dict(b=1, h=1, n=n, d=64, causal=False)
                 else:
                     element = 4 if get(probes[0], "problem.dtype") == "fp32" else 2
-                    per_head = 4 * 128 * 64 * element
-                    heads = max(1, int(target / per_head))
-                    problem, size = dict(b=1, h=heads, n=128, d=64, causal=False), heads * per_head
-                found.append((step, variant, problem, size))
+                    heads = max(1, int(target / (4 * 128 * 64 * element)))
+                    problem = dict(b=1, h=heads, n=128, d=64, causal=False)
+                found.append((step, variant, problem))
         return found
 
     def simulate(self, cases, workers):
@@ -253,48 +303,58 @@ class Check:
             return False, f"{len(failed)} of {len(tests)} tests failed: {', '.join(failed)}"
         return True, f"all {len(tests)} tests passed"
 
-    def gpu_runs(self, cases, *more):
-        """(how many came out right, a line on each that did not); refused problems are neither."""
-        good, bad = 0, []
-        for step, variant, problem in cases:
-            status, data, line = self.run("gpu", step, variant, problem, *more, timeout=120)
-            if status == 0:
-                good += 1
-            elif status == 2:
-                self.say(f"{step} {variant} {tag(problem)}: {line}")  # this step cannot do it
-            else:
+    def gpu_run(self, case, *more, timeout=120):
+        """(exit status, seconds); a problem that this call has run before is not run again."""
+        step, variant, problem = case
+        name = (step, variant, tag(problem))
+        if name not in self.done:
+            start = time.monotonic()
+            status, _, line = self.run("gpu", step, variant, problem, *more, timeout=timeout)
+            if status != 0:
                 what = {None: "took too long", 1: "wrong result"}.get(status, f"exit {status}")
-                bad.append(f"{step} {variant} {tag(problem)}: {what}: {line}")
-        for line in bad:
-            self.say(line)
-        return good, bad
+                if status != 2:  # 2: this step cannot do it, and says so
+                    line = f"{what}: {line}"
+                self.say(f"{step} {variant} {tag(problem)}: {line}")
+            self.done[name] = status, time.monotonic() - start
+        return self.done[name]
+
+    def gpu_runs(self, cases, *more):
+        """(how many came out right, how many did not); refused problems are neither."""
+        statuses = [self.gpu_run(case, *more)[0] for case in cases]
+        return statuses.count(0), sum(status not in (0, 2) for status in statuses)
+
+    def of_this_call(self, problems, runs):
+        """The runs of these problems, of the steps that this call is about."""
+        wanted = {tag(p) for p in problems}
+        return [run for run in runs
+                if run.data["step"] in self.steps and tag(run.data["problem"]) in wanted]
+
+    def gpu_results(self):
+        return load_folder(os.path.join(self.out, "gpu"))
 
     def counters(self, sim_runs):
-        gpu = load_folder(os.path.join(self.out, "gpu"))
-        wanted = {tag(p) for p in COUNTER_PROBLEMS}
-        rows = [row for row in pairs(gpu, sim_runs) if tag(row.any.data["problem"]) in wanted]
+        problems = COUNTER_PROBLEMS + SMEM_PROBLEMS
+        rows = pairs(self.of_this_call(problems, self.gpu_results()),
+                     self.of_this_call(problems, sim_runs))
         entries, text, ok = compare_counters(rows)
         self.results["counters"] = entries
         self.say(text)
         return ok, text.splitlines()[-1]
 
     def hbm(self, cases, sim_runs, l2_bytes):
-        gpu = load_folder(os.path.join(self.out, "gpu"))
-        sizes = {(step, variant, tag(problem)): size for step, variant, problem, size in cases}
-        entries = []
-        for row in pairs(gpu, sim_runs):
-            size = sizes.get((row.any.data["step"], row.any.data["variant"],
-                              tag(row.any.data["problem"])))
-            if size is not None and row.gpu.get("traffic.hbm.measured"):
-                entries.append(hbm_entry(row, size, l2_bytes))
-        entries.sort(key=lambda e: (e["step"], e["working_set"]))
+        wanted = {(step, variant, tag(problem)) for step, variant, problem in cases}
+        entries, seen = [], set()
+        for row in pairs(self.gpu_results(), sim_runs):
+            name = (row.any.data["step"], row.any.variant, tag(row.any.data["problem"]))
+            if name in wanted and row.gpu.get("traffic.hbm.measured"):
+                seen.add(name)
+                entries.append(hbm_entry(row, working_set(row.any), l2_bytes))
         self.results["hbm"] = entries
         self.say(hbm_text(entries))
         promised = [e for e in entries if e["promised"]]
         near = [e for e in promised if e["within_10_percent"]]
-        ok = bool(entries) and len(entries) == len(cases) and len(near) == len(promised)
-        return ok, (
-            f"{len(entries)} of {len(cases)} problems compared; where the model promises 10%, "
+        return bool(entries) and seen == wanted and len(near) == len(promised), (
+            f"{len(seen)} of {len(wanted)} problems compared; where the model promises 10%, "
             f"{len(near)} of {len(promised)} are within it")
 
     def sanitizer(self):
@@ -340,9 +400,12 @@ class Check:
     def timing(self, variants):
         problems = TIMING_PROBLEMS[:2] if self.options.quick else TIMING_PROBLEMS
         good, bad = self.gpu_runs([(s, v, p) for s, v in variants for p in problems], "--iters=20")
-        wanted = {tag(p) for p in problems}
-        rows = [row for row in join(load_folder(os.path.join(self.out, "gpu")))
-                if tag(row.any.data["problem"]) in wanted]
+        rows = join(self.of_this_call(problems, self.gpu_results()))
+        untimed = self.keep_times("timing", rows)
+        return good > 0 and not bad and not untimed, f"{good} problems timed, {bad} failed"
+
+    def keep_times(self, section, rows):
+        """Shows and keeps what was timed; returns how many rows have no time."""
         entries = []
         for row in rows:
             ms = row.gpu.get("time.median_ms")
@@ -353,23 +416,100 @@ class Check:
             entries.append({"step": row.any.label, "problem": problem_text(row.any.data["problem"]),
                             "median_ms": ms, "p10_ms": row.gpu.get("time.p10_ms"),
                             "p90_ms": row.gpu.get("time.p90_ms"), "flops_per_s": rate,
-                            "share_of_roof": rate / roof if rate and roof else None})
-        self.results["timing"] = entries
+                            "share_of_roof": rate / roof if rate and roof else None,
+                            "requested_predicted": total(
+                                row.gpu.get("traffic.requested.predicted")),
+                            "hbm_measured": total(row.gpu.get("traffic.hbm.measured")),
+                            "workspace": row.gpu.get("workspace_bytes")})
+        self.results[section] = entries
         if entries:
             self.say(text_table(
                 [Column(("", "step"), lambda e: e["step"], left=True),
                  Column(("", "problem"), lambda e: e["problem"], left=True),
                  Column(("", "median"), lambda e: time_text(e["median_ms"])),
-                 Column(("", "p10"), lambda e: time_text(e["p10_ms"])),
-                 Column(("", "p90"), lambda e: time_text(e["p90_ms"])),
-                 Column(("TFLOP", "per s"), lambda e: f"{(e['flops_per_s'] or 0) / 1e12:.3f}"),
+                 Column(("TFLOP", "per s"), lambda e: flops_text(e["flops_per_s"])),
                  Column(("of", "roof"), lambda e: "-" if e["share_of_roof"] is None
-                        else f"{100 * e['share_of_roof']:.1f}%")], entries))
-        untimed = [e for e in entries if e["median_ms"] is None]
-        return good > 0 and not bad and not untimed, f"{good} problems timed, {len(bad)} failed"
+                        else f"{100 * e['share_of_roof']:.1f}%"),
+                 Column(("requested", "predicted"), lambda e: bytes_text(e["requested_predicted"])),
+                 Column(("HBM", "measured"), lambda e: bytes_text(e["hbm_measured"])),
+                 Column(("work-", "space"), lambda e: bytes_text(e["workspace"]))], entries))
+        return sum(e["median_ms"] is None for e in entries)
+
+    def scale(self, variants):
+        """Time and bytes against N. A step whose S and P no longer fit says so, and one that would
+        take too long is left out with a line: neither is a failure."""
+        last = dict(variants)  # of each step
+        cases = [(s, v, 64) for s, v in variants if last[s] == v or s >= "06"]
+        cases += [(s, v, 128) for s, v in variants if s >= "06"]
+        sizes = SCALE_SIZES[:2] if self.options.quick else SCALE_SIZES
+        statuses = []
+        for step, variant, d in cases:
+            seconds = 0
+            for n in sizes:
+                if 2 * seconds > SCALE_PATIENCE:  # B*N is constant: twice the N, twice the work
+                    self.say(f"{step} {variant} d={d}: N={n} left out, "
+                             f"N={n // 2} took {seconds:.0f} s")
+                    break
+                status, seconds = self.gpu_run((step, variant, series(n, d, False)), "--iters=3",
+                                               timeout=2 * SCALE_PATIENCE)
+                statuses.append(status)
+        good, bad = statuses.count(0), sum(status not in (0, 2, 3) for status in statuses)
+        problems = [series(n, d, False) for n in sizes for d in (64, 128)]
+        untimed = self.keep_times("scale", join(self.of_this_call(problems, self.gpu_results())))
+        return good > 0 and not bad and not untimed, (
+            f"{good} problems right, {statuses.count(3)} that do not fit this GPU, {bad} failed")
+
+    def memory(self):
+        """A problem whose S and P do not fit this GPU: the naive step must say so in one sentence,
+        the last one must be right."""
+        bytes_here = int(ask_gpu("memory.total").split()[0]) << 20
+        b, h = 4, 32
+        n = 1024 * math.ceil(math.sqrt(1.1 * bytes_here / (8 * b * h)) / 1024)
+        problem = dict(b=b, h=h, n=n, d=64, causal=False)
+        entries = []
+        for step, expected in ((find_steps(None)[0], 3), (self.steps[-1], 0)):
+            variant = self.variants_of("gpu", step)[-1]
+            status, data, line = self.run("gpu", step, variant, problem, "--iters=3", timeout=300,
+                                          folder="memory")
+            entries.append({
+                "step": step, "variant": variant, "problem": tag(problem), "exit_status": status,
+                "expected": expected, "line": line, "workspace_bytes": get(data, "workspace_bytes"),
+                "median_ms": get(data, "time.median_ms")})
+            self.say(f"{' '.join([step, *flags(problem)])}: exit status {status}\n  {line}")
+        self.results["memory"] = entries
+        naive, fused = entries
+        ok = naive["exit_status"] == 3 and "scratch" in naive["line"] and fused["exit_status"] == 0
+        return ok, (f"N={n}: {naive['step']} exit status {naive['exit_status']}, {fused['step']} "
+                    f"exit status {fused['exit_status']}")
+
+    def peers(self):
+        return self.script("peers", "--steps", " ".join(self.steps))
+
+    def figure2(self):
+        return self.script("figure2", "--backend", "gpu")
+
+    def script(self, name, *arguments):
+        """Runs scripts/NAME.py and keeps the JSON that it writes."""
+        path = os.path.join(self.out, name + ".json")
+        if os.path.exists(path):
+            os.remove(path)  # of an earlier call
+        status, output = self.shell(
+            name, [self.options.python, os.path.join(ROOT, "scripts", name + ".py"), *arguments,
+                   "--json", path])
+        self.say(output.rstrip())
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                self.results[name] = json.load(file)
+        if status == 3 and not self.options.sections_named:  # nothing that this machine must have
+            return True, f"not here: {last_line(output)}"
+        rows = len(get(self.results, f"{name}.rows") or [])
+        if status != 0:
+            what = "stopped: the time was over" if status is None else last_line(output)
+            return False, f"{what} ({rows} rows kept)"
+        return True, f"{rows} rows"
 
     def comparison(self, sim_runs):
-        rows = join(load_folder(os.path.join(self.out, "gpu")) + sim_runs)
+        rows = join(self.gpu_results() + sim_runs)
         wrong = [run for row in rows for run in (row.sim, row.gpu) if run and not run.get("ok")]
         columns, common = columns_for(rows)
         self.say(text_table(columns, rows) + (f"\n{common}" if common else ""))
@@ -386,20 +526,18 @@ class Check:
                 return
         def runs():
             variants = self.variants("sim")
-            cases = [(s, v, p) for s, v in variants for p in self.counter_problems()]
-            cases += [c[:3] for c in self.working_set_problems("sim", variants, l2_bytes)]
+            cases = self.counter_cases("sim", variants) if "counters" in self.chosen else []
+            if "hbm" in self.chosen:
+                cases += self.working_set_problems("sim", variants, l2_bytes)
             done = self.simulate(cases, self.jobs)
             failed = [(c, r) for c, r in done if r[0] not in (0, 2)]
             for (step, variant, problem), (status, _, line) in failed:
                 self.say(f"{step} {variant} {tag(problem)}: exit {status}: {line}")
             with open(os.path.join(self.out, "sim", "sources.sha256"), "w",
                       encoding="utf-8") as file:
-                file.write(source_digest() + "\n")
+                file.write(self.results["sources"] + "\n")
             return not failed, f"{len(done) - len(failed)} of {len(done)} problems simulated"
         self.section("simulate", runs)
-
-    def counter_problems(self):
-        return COUNTER_PROBLEMS[:2] if self.options.quick else COUNTER_PROBLEMS
 
     def everything(self):
         self.results.update(machine())
@@ -408,41 +546,60 @@ class Check:
         self.say(f"{self.results['device']}, driver {self.results['driver']}, CUDA "
                  f"{self.results['toolkit']}, the simulator models "
                  f"{self.results['model_gpu'] or 'no GPU: name one with --model-gpu'}\n")
-        if not self.options.no_build and not self.section("build", lambda: self.build("gpu", [])):
+        chosen = self.chosen
+        targets = set(self.steps)
+        if "memory" in chosen:
+            targets.add(find_steps(None)[0])
+        if "figure2" in chosen:
+            targets.update(FIGURE2_STEPS)
+        targets = [] if "tests" in chosen else sorted(targets)
+        if not self.options.no_build and not self.section(
+                "build", lambda: self.build("gpu", targets)):
             return
 
         variants, cases, sets = [], [], []
         def prepare():
             variants.extend(self.variants("gpu"))
-            cases.extend((s, v, p) for s, v in variants for p in self.counter_problems())
-            if model:
+            if "counters" in chosen:
+                cases.extend(self.counter_cases("gpu", variants))
+            if "hbm" in chosen and model:
                 sets.extend(self.working_set_problems("gpu", variants, model["l2_bytes"]))
-            return True, f"{len(variants)} variants, {len(cases) + len(sets)} problems"
+            return True, f"{len(variants)} variants, {len(cases) + len(sets)} problems to count"
         if not self.section("variants", prepare):
             return
-        both = cases + [c[:3] for c in sets]
-        simulated = self.start_simulator(both)
-        self.section("tests", self.tests)
-        self.section("runs", lambda: self.counted_runs(both))
-        if not self.options.no_build:
-            self.section("build gpu-check", lambda: self.build("gpu-check", self.steps))
-        self.section("sanitizer", self.sanitizer)
-        self.section("timing", lambda: self.timing(variants))
+        both = cases + sets
+        simulated = self.start_simulator(both) if both else None
+        if "tests" in chosen:
+            self.section("tests", self.tests)
+        if both:
+            self.section("runs", lambda: self.counted_runs(both))
+        if "sanitizer" in chosen:
+            if not self.options.no_build:
+                self.section("build gpu-check", lambda: self.build("gpu-check", self.steps))
+            self.section("sanitizer", self.sanitizer)
+        for name, body in (("timing", lambda: self.timing(variants)),
+                           ("scale", lambda: self.scale(variants)), ("memory", self.memory),
+                           ("peers", self.peers), ("figure2", self.figure2)):
+            if name in chosen:
+                self.section(name, body)
         sim_runs = []
         def wait():
             ok, line, runs = simulated()
             sim_runs.extend(runs)
             return ok, line
-        self.section("simulator", wait, always=True)
-        self.section("counters", lambda: self.counters(sim_runs), always=True)
-        if model:
-            self.section("HBM", lambda: self.hbm(sets, sim_runs, model["l2_bytes"]), always=True)
-        self.section("comparison", lambda: self.comparison(sim_runs), always=True)
+        if both:
+            self.section("simulator", wait, always=True)
+        if "counters" in chosen:
+            self.section("counters", lambda: self.counters(sim_runs), always=True)
+        if "hbm" in chosen and model:
+            self.section("hbm", lambda: self.hbm(sets, sim_runs, model["l2_bytes"]), always=True)
+        if {"counters", "hbm", "timing", "scale"} & set(chosen):
+            self.section("comparison", lambda: self.comparison(sim_runs), always=True)
 
     def counted_runs(self, cases):
         good, bad = self.gpu_runs(cases, "--iters=5")
-        return good > 0 and not bad, (f"{good} problems right, {len(bad)} failed, "
-                                      f"{len(cases) - good - len(bad)} that their step refuses")
+        return good > 0 and not bad, (f"{good} problems right, {bad} failed, "
+                                      f"{len(cases) - good - bad} that their step refuses")
 
     def start_simulator(self, cases):
         """Returns a function that waits and gives (ok, line, runs)."""
@@ -473,7 +630,7 @@ class Check:
                 recorded = file.read().strip()
         except OSError:
             return False, f"{path} is missing: make the folder with --sim-only"
-        if recorded != source_digest():
+        if recorded != self.results["sources"]:
             return False, f"{self.options.sim_json} was made from other sources: make it again"
         return True, f"{self.options.sim_json}, made from the same sources"
 
@@ -530,16 +687,21 @@ def model_of(device):
     return max(fitting, key=lambda name: len(words(name)), default=None)
 
 
-def machine():
-    query = ["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+def ask_gpu(fields):
+    """What nvidia-smi says of the first GPU: values with commas between."""
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         answer = subprocess.run(query, capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         answer = None
-    if answer is None or answer.returncode != 0 or "," not in answer.stdout:
+    if answer is None or answer.returncode != 0 or not answer.stdout.strip():
         raise NoGpu("no GPU found (nvidia-smi does not answer); --sim-only makes the simulator's "
                     "side on any machine")
-    device, driver = (part.strip() for part in answer.stdout.splitlines()[0].rsplit(",", 1))
+    return answer.stdout.splitlines()[0]
+
+
+def machine():
+    device, driver = (part.strip() for part in ask_gpu("name,driver_version").rsplit(",", 1))
     nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
     try:
         text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
@@ -550,9 +712,72 @@ def machine():
             "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
 
 
+# --- results.json -------------------------------------------------------------------------------
+
+
+def write_results(path, results):
+    """One line per run: the file is long, and changes by runs."""
+    runs = ",\n".join("  " + json.dumps(run) for run in results["runs"])
+    head = json.dumps({**results, "runs": []}, indent=1)
+    start, end = head.rsplit('"runs": []', 1)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(f'{start}"runs": [\n{runs}\n ]{end}\n')
+
+
+def identity(row):
+    """What makes a later row take the place of an earlier one."""
+    if "step" in row and isinstance(row.get("problem"), dict):
+        run = Run(row, "forward")
+        return (run.key, run.kind, run.get("device.name"))
+    return tuple(row.get(key) for key in ("name", "step", "variant", "problem", "tool", "figure"))
+
+
+def merge(paths):
+    """The results of several calls as one: lists by their rows, a later row in place of an earlier
+    one; all else from the later file. Sections of the same name are both kept, in one."""
+    merged = {}
+    for path in paths:
+        try:
+            with open(path, encoding="utf-8") as file:
+                results = json.load(file)
+        except (OSError, ValueError) as error:
+            raise BadInput(f"{path}: {error}") from None
+        if not isinstance(results, dict) or "sections" not in results:
+            raise BadInput(f"{path} is no results.json of gpu_check.sh")
+        for key in ("device", "sources"):
+            if merged and merged.get(key) != results.get(key):
+                print(f"note: {path} has another '{key}' than the file before it")
+        for key, value in results.items():
+            old = merged.get(key)
+            if key == "commands":
+                merged[key] = (old or []) + value
+            elif key == "sections":
+                merged[key] = merge_sections(old or {}, value)
+            elif isinstance(value, list):
+                rows = {identity(row): row for row in old or []}
+                rows.update({identity(row): row for row in value})
+                merged[key] = list(rows.values())
+            else:
+                merged[key] = value
+    return merged
+
+
+def merge_sections(old, new):
+    sections = dict(old)
+    for name, section in new.items():
+        before = sections.get(name)
+        sections[name] = section if before is None else {
+            "ok": before["ok"] and section["ok"],
+            "summary": f"{before['summary']}; {section['summary']}",
+            "seconds": round(before["seconds"] + section["seconds"], 1)}
+    return sections
+
+
 def parse():
     parser = argparse.ArgumentParser(prog="gpu_check.sh", description=__doc__.split("\n\n")[0])
     parser.add_argument("--steps", metavar='"01 02"', help="by number or by name; default: all")
+    parser.add_argument("--sections", metavar='"tests timing"',
+                        help=f"some of: {' '.join(SECTIONS)}; default: all")
     parser.add_argument("--out", default=os.path.join("build", "gpu_check"), metavar="DIR",
                         help="folder for the results (default %(default)s)")
     parser.add_argument("--sim-json", metavar="DIR",
@@ -561,11 +786,20 @@ def parse():
                         help="no GPU: only make the simulator's side in DIR/sim")
     parser.add_argument("--model-gpu", metavar="NAME",
                         help="whose L2 is modelled (default: this GPU's; --sim-only: H200)")
+    parser.add_argument("--merge", nargs="+", metavar="results.json",
+                        help="no run: make one results.json in --out from those of several calls")
+    parser.add_argument("--python", default=sys.executable, metavar="PATH",
+                        help="the Python that has PyTorch, for the section peers")
     parser.add_argument("--quick", action="store_true", help="fewer and smaller problems")
     parser.add_argument("--no-build", action="store_true", help="the programs are already built")
     parser.add_argument("--budget", type=float, default=570, metavar="SECONDS",
                         help="sections that start later are not run (default %(default)s)")
     options = parser.parse_args()
+    options.sections_named = options.sections is not None
+    options.sections = (options.sections or " ".join(SECTIONS)).split()
+    for name in options.sections:
+        if name not in SECTIONS:
+            parser.error(f"--sections: '{name}' is none of {' '.join(SECTIONS)}")
     if options.sim_json and options.sim_only:
         parser.error("--sim-json and --sim-only exclude each other")
     if options.sim_json:
@@ -576,7 +810,15 @@ def parse():
 
 
 def main():
-    check = Check(parse())
+    options = parse()
+    if options.merge:
+        merged = merge(options.merge)
+        os.makedirs(options.out, exist_ok=True)
+        path = os.path.join(options.out, "results.json")
+        write_results(path, merged)
+        print(f"{path}: {len(merged['runs'])} runs of {len(options.merge)} files")
+        return 0
+    check = Check(options)
     try:
         if check.options.sim_only:
             check.sim_only()

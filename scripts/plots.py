@@ -1,9 +1,21 @@
-"""The plots of compare.py: time and traffic against N, and the roofline. Needs matplotlib."""
+#!/usr/bin/env python3
+"""The plots of compare.py: time and traffic against N, and the roofline. Needs matplotlib.
 
+    plots.py                                  docs/pictures/hbm_against_n.svg from docs/results
+    plots.py --out FILE.svg results.json ...  the same of other results
+
+HBM bytes of one head's forward against N: measured, and predicted by each step's formula, for each
+step's result, with guide lines that grow as N and as N^2.
+Exit status: 0 done, 2 bad use, no matplotlib or no result to draw.
+"""
+
+import argparse
+import glob
 import json
 import os
+import sys
 
-from results import BadInput, total
+from results import BadInput, join, load, total
 
 try:
     import matplotlib
@@ -12,10 +24,15 @@ try:
     from matplotlib import pyplot
     from matplotlib.lines import Line2D
 except ImportError:
-    raise BadInput("plots need matplotlib: ./scripts/setup.sh plots, or pip install matplotlib "
-                   "for this python3; the tables do without") from None
+    sentence = ("plots need matplotlib: ./scripts/setup.sh plots, or pip install matplotlib for "
+                "this python3; the tables do without")
+    if __name__ == "__main__":
+        print(f"plots.py: {sentence}", file=sys.stderr)
+        sys.exit(2)
+    raise BadInput(sentence) from None
 
-GPUS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "common", "data", "gpus.json")
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+GPUS = os.path.join(ROOT, "common", "data", "gpus.json")
 STYLE = {"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False,
          "svg.hashsalt": "flash-steps",  # the same file for the same rows
          "axes.spines.right": False, "figure.figsize": (7, 4.5), "legend.fontsize": 9}
@@ -65,6 +82,60 @@ def against_n(path, title, ylabel, groups):
     axes.minorticks_off()
     legend(axes, colors, {name: style for name, (style, _) in groups.items()})
     return save(figure, path)
+
+
+def hbm_against_n(path, rows):
+    """HBM bytes of one head's forward for each step's result: its last variant, or kernel.cuh of
+    files that do not know the order. B*N is constant in FlashAttention's series, so the bytes of all
+    heads together would hide one power of N."""
+    chosen = [row for row in rows if row.gpu and row.any.direction == "forward"
+              and in_series(row.any.data["problem"]) and row.gpu_get("traffic.hbm.measured")]
+    last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order
+    chosen = [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
+    devices = sorted({row.gpu_get("device.name") for row in chosen})
+    if len(devices) != 1:
+        raise BadInput("no measured run with B*N = 16384, H*d = 2048, d = 64, not causal" if not
+                       devices else f"one GPU a picture, please: these are {', '.join(devices)}")
+
+    def per_head(figure):
+        lines = {}
+        for row in chosen:
+            p = row.any.data["problem"]
+            y = total(row.gpu_get(f"traffic.hbm.{figure}")) / (p["b"] * p["h"])
+            lines.setdefault(row.any.data["step"], []).append((p["n"], y))
+        return lines
+
+    measured, predicted = per_head("measured"), per_head("predicted")
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots()
+        colors = {label: f"C{i % 10}" for i, label in enumerate(measured)}
+        for label, points in predicted.items():
+            axes.plot(*zip(*points), color=colors[label], linestyle="--", linewidth=1, zorder=3)
+        for i, (label, points) in enumerate(measured.items()):
+            # Steps that move the same bytes lie on one another: rings around rings.
+            axes.plot(*zip(*points), color=colors[label], marker="o", linestyle="-", linewidth=1,
+                      markersize=4 + 3 * (len(measured) - 1 - i), markerfacecolor="none")
+        sizes = sorted({n for points in measured.values() for n, _ in points})
+        # Through the largest and the smallest point at the left, moved a little out of the way.
+        at_left = [y for points in measured.values() for n, y in points if n == sizes[0]]
+        for power, y, factor in ((2, max(at_left), 1.6), (1, min(at_left), 1 / 1.6)):
+            guide = [factor * y * (n / sizes[0]) ** power for n in sizes]
+            axes.plot(sizes, guide, color="0.6", linestyle=":", zorder=1)
+            axes.annotate("~ N" + ("²" if power == 2 else ""), (sizes[-1], guide[-1]), color="0.4",
+                          xytext=(-6, 6 if power == 2 else -14), textcoords="offset points",
+                          ha="right")
+        axes.set_xscale("log", base=2)
+        axes.set(yscale="log", xlabel="N", ylabel="HBM bytes per head, forward",
+                 title=f"{devices[0]}, d=64, fp32, not causal")
+        axes.set_xticks(sizes, [str(n) for n in sizes])
+        axes.minorticks_off()
+        legend(axes, colors, {"measured": ("o", "-"), "predicted": ("", "--")})
+        return save(figure, path)
+
+
+def in_series(problem):
+    return (problem["b"] * problem["n"] == 16384 and problem["h"] == 32 and problem["d"] == 64
+            and problem["n"] >= 1024 and not problem["causal"] and not problem.get("smem"))
 
 
 def save(figure, path):
@@ -156,3 +227,27 @@ def write_all(rows, folder):
                 "HBM measured": (("s", "--"),
                                  lines(lambda r: total(r.gpu_get("traffic.hbm.measured"))))}) +
             roofline(at("roofline.svg"), rows))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", metavar="results.json",
+                        help="default: all of docs/results")
+    parser.add_argument("--out", metavar="FILE.svg",
+                        default=os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg"))
+    args = parser.parse_args()
+    files = args.files or sorted(glob.glob(os.path.join(ROOT, "docs", "results", "*.json")))
+    rows = join([run for path in files for run in load(path)])
+    os.makedirs(os.path.dirname(os.path.abspath(args.out)), exist_ok=True)
+    for path in hbm_against_n(args.out, rows):
+        print(os.path.relpath(path))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except BadInput as error:
+        print(f"plots.py: {error}", file=sys.stderr)
+        sys.exit(2)

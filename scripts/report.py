@@ -10,6 +10,7 @@ has failed; the page shows its last lines. Exit status: 0 done, 1 there was noth
 import argparse
 import glob
 import html
+import math
 import os
 import sys
 
@@ -153,9 +154,13 @@ def main():
 
 
 def reading_order(path):
-    """By step, then its variants with kernel.cuh, the result, last."""
+    """By step, then by the variant's place; a run that left no JSON stands where kernel.cuh is last."""
     name, variant, backend, _ = os.path.basename(path).split(".")
-    return name, variant == "kernel", variant, backend
+    data = path[:-len(".txt")] + ".json"
+    place = load(data)[0].get("variant_index") if os.path.exists(data) else None
+    if place is None:
+        place = math.inf if variant == "kernel" else 0
+    return name, place, variant, backend
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ for the same step, variant, direction and problem.
 
 import json
 import math
+import re
 from dataclasses import dataclass, field
 
 
@@ -42,20 +43,31 @@ class Run:
         return self.get("device.kind")
 
     @property
+    def variant(self):
+        return self.get("variant") or "kernel"
+
+    @property
     def label(self):
-        parts = [self.data["step"]]
-        if self.get("variant") not in (None, "kernel"):
-            parts.append(self.data["variant"])
-        if self.direction == "backward":
-            parts.append("bwd")
-        return " ".join(parts)
+        """kernel.cuh goes by its step's name, all else by the step's number: "05_recompute_backward",
+        "05 standard", "05 bwd", "05 standard bwd"."""
+        words = [] if self.variant == "kernel" else [self.variant]
+        words += ["bwd"] if self.direction == "backward" else []
+        number = re.match(r"\d+(?=_)", self.data["step"])
+        return " ".join([number[0] if number and words else self.data["step"]] + words)
+
+    @property
+    def short_label(self):
+        """"05 kernel": where there is no room for the step's name."""
+        number = re.match(r"\d+(?=_)", self.data["step"])
+        plain = number and self.label == self.data["step"]
+        return f"{number[0]} {self.variant}" if plain else self.label
 
     @property
     def key(self):
         """What two runs share when they moved the same bytes: input and seed do not matter."""
         p = self.data["problem"]
         sizes = tuple(p.get(k) for k in ("b", "h", "hkv", "n", "nk", "d", "causal", "dtype"))
-        return (self.data["step"], self.get("variant") or "kernel", self.direction, sizes)
+        return (self.data["step"], self.variant, self.direction, (*sizes, p.get("smem") or 0))
 
 
 @dataclass
@@ -97,12 +109,14 @@ def load(path):
 
 
 def join(runs):
-    """Rows in the order of reading: by step, kernel.cuh last, then by size.
+    """Rows in the order of reading: by step, by the place of its variant, then by size.
 
-    A later run of the same step, problem and device replaces an earlier one.
+    Files that do not know the place (`variant_index`) have kernel.cuh last. A later run of the same step, problem and device replaces an earlier one.
     """
-    sims, gpus = {}, {}
+    sims, gpus, places = {}, {}, {}
     for run in runs:
+        if run.get("variant_index") is not None:
+            places[run.data["step"], run.variant] = run.get("variant_index")
         if run.kind == "sim":
             sims[run.key] = run
         else:
@@ -110,7 +124,8 @@ def join(runs):
 
     def reading_order(key):
         step, variant, direction, sizes = key
-        return step, variant == "kernel", variant, direction != "forward", sizes
+        place = places.get((step, variant), 0)
+        return step, place, variant == "kernel", variant, direction != "forward", sizes
 
     rows = []
     for key in sorted({run.key for run in runs}, key=reading_order):
@@ -160,13 +175,15 @@ SIZES = {
     "d": lambda p: str(p["d"]),
     "causal": lambda p: "yes" if p["causal"] else "no",
     "type": lambda p: p["dtype"],
+    "smem": lambda p: str(p["smem"]) if p.get("smem") else "-",
 }
 
 
 def problem_text(p, omit=()):
-    """"B=1 H=4 N=1024 d=64 causal fp32": Hkv and Nk only where they differ from H and N."""
-    same = {"Hkv": p["hkv"] == p["h"], "Nk": p["nk"] == p["n"]}
-    parts = [f"{name}={SIZES[name](p)}" for name in ("B", "H", "Hkv", "N", "Nk", "d")
+    """"B=1 H=4 N=1024 d=64 causal fp32": Hkv and Nk only where they differ from H and N, and the
+    shared memory M of a block only where it was limited."""
+    same = {"Hkv": p["hkv"] == p["h"], "Nk": p["nk"] == p["n"], "smem": not p.get("smem")}
+    parts = [f"{name}={SIZES[name](p)}" for name in ("B", "H", "Hkv", "N", "Nk", "d", "smem")
              if name not in omit and not same.get(name)]
     if "causal" not in omit:
         parts += ["causal"] if p["causal"] else []
@@ -194,7 +211,7 @@ def time(row):
     if row.gpu_get("time.median_ms") is not None:
         return time_text(row.gpu_get("time.median_ms"))
     bound = row.any.get("bound_ms")
-    return "-" if bound is None else ">= " + time_text(bound)
+    return "-" if bound is None else ">=" + time_text(bound)
 
 
 def speed(row):
@@ -212,6 +229,7 @@ class Column:
     head: tuple  # two lines
     cell: object  # Row -> text
     left: bool = False
+    short: object = None  # Row -> text, where a table would be too wide
 
     @property
     def title(self):
@@ -219,13 +237,15 @@ class Column:
         return " ".join(self.head).strip().replace("- ", "").replace("/ ", "/")
 
 
-STEP = Column(("", "step"), lambda r: r.any.label, left=True)
+STEP = Column(("", "step"), lambda r: r.any.label, left=True, short=lambda r: r.any.short_label)
 DEVICE = Column(("", "measured on"), lambda r: r.gpu_get("device.name") or "-", left=True)
 COLUMNS = (
     Column(("requested", "read"),
            lambda r: bytes_text(r.sim_get("traffic.requested.counted.read"))),
     Column(("requested", "write"),
            lambda r: bytes_text(r.sim_get("traffic.requested.counted.write"))),
+    Column(("", "atomic"),
+           lambda r: bytes_text(r.sim_get("traffic.requested.counted.atomic") or None)),
     Column(("warp", "requests"), requests),
     Column(("sectors/", "request"), sectors_per_request),
     Column(("HBM", "modelled"), lambda r: bytes_text(total(r.sim_get("traffic.hbm.model")))),
@@ -262,18 +282,23 @@ def columns_for(rows):
 
 
 def text_table(columns, rows, width=100):
-    """Aligned text. Two blanks between columns, or one where the table would exceed `width`."""
-    cells = [[c.cell(row) for c in columns] for row in rows]
-    lines = [[c.head[i] for c in columns] for i in (0, 1)] + cells
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width else " "
+    """Aligned text. Two blanks between columns; where the table would exceed `width` one, and short
+    cells where only they make it fit."""
+    def cells(short):
+        return [[(short and c.short or c.cell)(row) for c in columns] for row in rows]
+
+    for gap, short in (("  ", False), (" ", False), (" ", True), (" ", False)):
+        lines = [[c.head[i] for c in columns] for i in (0, 1)] + cells(short)
+        widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+        if sum(widths) + len(gap) * (len(widths) - 1) <= width:
+            break
 
     def layout(line):
         return gap.join(cell.ljust(w) if c.left else cell.rjust(w)
                         for cell, w, c in zip(line, widths, columns)).rstrip()
 
     rule = "-" * len(gap.join("-" * w for w in widths))
-    return "\n".join([layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in cells])
+    return "\n".join([layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in lines[2:]])
 
 
 def markdown_table(columns, rows):

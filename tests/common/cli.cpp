@@ -96,6 +96,22 @@ TEST_CASE("every option arrives", "[cli]") {
   CHECK(o.workers == 3);
 }
 
+TEST_CASE("--smem exists where a step cuts its tiles to fit", "[cli]") {
+  fa::Step step = some_step();
+  CHECK_THROWS_AS(parse({"--smem", "65536"}, step), fa::UsageError);
+  CHECK_THROWS_WITH(parse({"--smem", "65536"}, step),
+                    ContainsSubstring("--smem") && ContainsSubstring("see 99_step --help"));
+  CHECK_THAT(parse({"--help"}, step).text, !ContainsSubstring("--smem"));
+
+  step.support.smem = true;
+  CHECK(parse({}, step).problem.smem == 0);
+  const fa::Options o = parse({"--smem", "65536"}, step);
+  CHECK(o.problem.smem == 65536);
+  CHECK(fa::describe(o.problem) == "B=1 H=4 N=1024 d=64 smem=65536 bf16");
+  CHECK_THAT(parse({"--help"}, step).text, ContainsSubstring("--smem"));
+  CHECK_THROWS_WITH(parse({"--smem", "much"}, step), ContainsSubstring("--smem"));
+}
+
 TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {
   const fa::Options o = parse({"--h", "3", "--n=77"});
   CHECK(o.problem.Hkv == 3);

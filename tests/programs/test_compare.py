@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-from sample_results import gpu, sim, write
+from sample_results import gpu, sim, with_backward, write
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
 
@@ -46,7 +46,7 @@ class Table(Scripts):
 
     def test_a_bound_is_marked(self):
         done = run("compare.py", self.file("a.json", sim()))
-        self.assertIn(">= 250 us", self.row(done.stdout, "01_naive"))
+        self.assertIn(">=250 us", self.row(done.stdout, "01_naive"))
         self.assertNotIn("TFLOP", done.stdout)
 
     def test_input_and_seed_do_not_part_runs_but_sizes_do(self):
@@ -72,8 +72,34 @@ class Table(Scripts):
         data["backward"] = {"traffic": data["traffic"], "time": None, "bound_ms": 0.75,
                             "flops": 1, "flops_executed": 1, "host_ms": 1.0}
         done = run("compare.py", self.file("a.json", data))
-        self.assertIn(">= 250 us", done.stdout)
-        self.assertIn(">= 750 us", self.row(done.stdout, "02_tiled shared bwd"))
+        self.assertIn(">=250 us", done.stdout)
+        self.assertIn(">=750 us", self.row(done.stdout, "02 shared bwd"))
+
+    def test_labels_are_short_and_name_one_run_each(self):
+        runs = [with_backward(sim(step=step, variant=variant, variant_index=i))
+                for step, variants in (("05_recompute_backward", ("standard", "kernel")),
+                                       ("06_work_partitioning", ("kernel", "register", "backward")),
+                                       ("mine", ("kernel", "other")))
+                for i, variant in enumerate(variants)]
+        done = run("compare.py", self.file("a.json", runs[::-1]))
+        labels = [line[:22].strip() for line in done.stdout.splitlines() if "ok" in line]
+        self.assertEqual(labels, [  # in the order of reading, whatever the order of the file
+            "05 standard", "05 standard bwd", "05_recompute_backward", "05 bwd",
+            "06_work_partitioning", "06 bwd", "06 register", "06 register bwd", "06 backward",
+            "06 backward bwd", "mine", "mine bwd", "mine other", "mine other bwd"])
+
+    def test_files_that_do_not_know_the_order_have_the_kernel_last(self):
+        runs = [sim(step="02_tiled", variant=variant) for variant in ("kernel", "shared")]
+        done = run("compare.py", self.file("a.json", runs))
+        labels = [line[:9] for line in done.stdout.splitlines() if "ok" in line]
+        self.assertEqual(labels, ["02 shared", "02_tiled "])
+
+    def test_shared_memory_parts_runs_and_shows(self):
+        done = run("compare.py", self.file("a.json", [sim(), sim(smem=32768), gpu(smem=32768)]))
+        lines = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("01")]
+        self.assertEqual(lines, [["01_naive", "-"], ["01_naive", "32768"]])
+        done = run("compare.py", self.file("a.json", sim(smem=32768)))
+        self.assertIn("B=1 H=4 N=1024 d=64 smem=32768 causal fp32", done.stdout)
 
     def test_a_wrong_run_shows_and_fails(self):
         done = run("compare.py", self.file("a.json", sim(ok=False)))
@@ -81,10 +107,20 @@ class Table(Scripts):
         self.assertIn("WRONG", self.row(done.stdout, "01_naive"))
 
     def test_table_fits_100_columns(self):
-        label = {"step": "02_tiled", "variant": "shared"}
-        done = run("compare.py", self.file("a.json", sim(**label)),
-                   self.file("b.json", gpu(**label)))
-        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100)
+        step = {"step": "05_recompute_backward"}  # the longest name
+        for files in ((with_backward(sim(**step), atomic=7),), (sim(**step), gpu(**step))):
+            paths = [self.file(f"{i}.json", data) for i, data in enumerate(files)]
+            done = run("compare.py", *paths)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, done.stdout)
+
+    def test_atomics_have_a_column_where_there_are_any(self):
+        data = with_backward(sim(step="06_work_partitioning"), atomic=7)
+        self.assertNotIn("atomic", run("compare.py", self.file("a.json", data)).stdout)
+        data["backward"]["traffic"]["requested"]["counted"]["atomic"] = 9000000
+        done = run("compare.py", self.file("a.json", data))
+        self.assertIn("9.00 MB", self.row(done.stdout, "06 bwd"))
+        self.assertNotIn("9.00 MB", self.row(done.stdout, "06_work_partitioning"))
 
     def test_markdown(self):
         done = run("compare.py", "--markdown", self.file("a.json", sim()))
@@ -159,25 +195,49 @@ class Plots(Scripts):
             self.assertEqual(len(done.stderr.splitlines()), 1)
 
 
+class HbmPicture(Scripts):
+    def test_measured_and_predicted_bytes_per_head(self):
+        if not importlib.util.find_spec("matplotlib"):
+            self.skipTest("no matplotlib")
+        sizes = [(1024, 16), (2048, 8)]
+        runs = [gpu(step=step, b=b, h=32, hkv=32, n=n, nk=n, causal=False)
+                for step in ("01_naive", "06_work_partitioning") for n, b in sizes]
+        picture = os.path.join(self.folder, "new", "hbm.svg")
+        done = run("plots.py", "--out", picture, self.file("r.json", runs))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(picture, encoding="utf-8") as file:
+            self.assertIn("<svg", file.read())
+        for data, word in (([gpu()], "no measured run"),
+                           (runs + [gpu("NVIDIA A100", b=16, h=32, hkv=32, causal=False)],
+                            "one GPU a picture")):
+            done = run("plots.py", "--out", picture, self.file("r.json", data))
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
+            self.assertIn(word, done.stderr)
+
+
 class Report(Scripts):
     def test_table_and_page(self):
         self.file("01_naive.kernel.sim.json", sim())
         self.file("02_tiled.kernel.sim.json", sim(step="02_tiled"))
         self.file("02_tiled.shared.sim.json", sim(step="02_tiled", variant="shared", ok=False))
+        for i, variant in enumerate(("kernel", "register")):
+            self.file(f"06_x.{variant}.sim.json",
+                      sim(step="06_x", variant=variant, variant_index=i))
         for name in ("01_naive.kernel.sim", "02_tiled.kernel.sim", "02_tiled.shared.sim",
-                     "03_online_softmax.kernel.sim"):
+                     "03_online_softmax.kernel.sim", "06_x.register.sim", "06_x.kernel.sim"):
             with open(os.path.join(self.folder, name + ".txt"), "w", encoding="utf-8") as file:
                 file.write(f"the text of {name} & <more>")
         page = os.path.join(self.folder, "report.html")
         done = run("report.py", "--out", page, self.folder)
         self.assertEqual(done.returncode, 0, done.stderr)
         labels = [line.split("  ")[0] for line in done.stdout.splitlines() if line.startswith("0")]
-        self.assertEqual(labels, ["01_naive", "02_tiled shared", "02_tiled"])
+        self.assertEqual(labels, ["01_naive", "02 shared", "02_tiled", "06_x", "06 register"])
         with open(page, encoding="utf-8") as file:
             text = file.read()
         for part in ("<svg", "WRONG", "the text of 01_naive.kernel.sim &amp; &lt;more&gt;",
                      "03_online_softmax kernel, sim"):
             self.assertIn(part, text)
+        self.assertLess(text.index("the text of 06_x.kernel"), text.index("the text of 06_x.register"))
         for outside in ("http:", "https:", "src=", "url(", "@import"):
             self.assertNotIn(outside, text)
 
@@ -242,6 +302,81 @@ class Tables(Scripts):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("| TFLOP/s | N=1024 | N=2048 |", text)
         self.assertIn("| 01_naive | 1.07 | 2.15 |", text)
+
+    def scale_results(self):
+        """Two steps in FlashAttention's series, and a size that is not of it."""
+        runs = [gpu(step=step, b=16384 // n, h=32, hkv=32, n=n, nk=n, median_ms=n / 1024,
+                    causal=False, workspace_bytes=bytes_)
+                for step, bytes_ in (("01_naive", 2000), ("06_work_partitioning", 1000))
+                for n in (1024, 4096)] + [gpu(n=2048, nk=2048, causal=False)]
+        self.file("r.json", {"device": "NVIDIA H200", "runs": runs})
+
+    def test_scale(self):
+        self.scale_results()
+        done, text = self.fill("<!-- table: scale d=64 causal=false -->\n<!-- /table -->\n")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(text.count("| N=1024 | N=4096 |"), 5)  # time, speed, two bytes, workspace
+        self.assertIn("| 06_work_partitioning | 1.00 ms | 4.00 ms |", text)
+        self.assertIn("| 01_naive | 2.00 kB | 2.00 kB |", text)
+        self.assertIn("| 01_naive | 62.0 MB | 62.0 MB |", text)
+        self.assertIn("Requested bytes, predicted", text)
+        done, text = self.fill(
+            "<!-- table: scale figure=workspace step=01_naive -->\n<!-- /table -->\n")
+        self.assertEqual(text.splitlines()[1:-1], ["| Workspace | N=1024 | N=4096 |",
+                                                   "|:--|--:|--:|", "| 01_naive | 2.00 kB | 2.00 kB |"])
+        for spec, word in (("scale n=2048", "no measured run"), ("scale figure=x", "choose from")):
+            done, _ = self.fill(f"<!-- table: {spec} -->\n<!-- /table -->\n")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(word, done.stderr)
+
+    def test_scale_does_not_mix_problems(self):
+        self.file("r.json", [gpu(b=16, h=32, hkv=32, causal=causal) for causal in (True, False)])
+        done, _ = self.fill("<!-- table: scale d=64 -->\n<!-- /table -->\n")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("must choose one causal", done.stderr)
+
+    def test_what_other_scripts_measured(self):
+        sizes = {"b": 4, "h": 32, "hkv": 32, "n": 4096, "nk": 4096, "d": 64, "causal": False,
+                 "dtype": "fp32", "problem": "B=4 H=32 N=4096 d=64 fp32", "direction": "forward"}
+        step = {**sizes, "step": "06_work_partitioning", "variant": "kernel", "ms": 2.0,
+                "label": "06_work_partitioning", "flops_per_s": 3e13, "of_matmul": 0.6,
+                "ratios": {"math": 1.5}}
+        peer = {**sizes, "step": None, "variant": "math", "label": "torch math", "ms": 3.0,
+                "flops_per_s": 2e13, "of_matmul": 0.4, "ratios": {}, "error": 2e-7}
+        row = {"step": "05_recompute_backward", "variant": "kernel", "flops": 8e11, "hbm": 4e9,
+               "hbm_predicted": 4e9, "ms": 10.0, "workspace": 100}
+        self.file("r.json", {
+            "device": "NVIDIA H200", "runs": [gpu()],
+            "peers": {"device": "NVIDIA H200", "torch": "2.11", "rounds": 2, "iters": 10,
+                      "rows": [step, peer, {**step, "n": 1024, "step": "01_naive"}],
+                      "notes": ["flash has no kernel"]},
+            "figure2": {"kind": "gpu", "device": "NVIDIA H200",
+                        "problem": {**sizes, "n": 1024, "nk": 1024, "b": 64, "h": 16},
+                        "rows": [{**row, "name": "standard", "hbm": 4e10, "ms": 40.0},
+                                 {**row, "name": "fused"}, {**row, "name": "FA-2", "ms": 5.0}]},
+            "memory": [{"step": "01_naive", "problem": "b4_h32_n13312_d64", "exit_status": 3,
+                        "line": "01_naive: needs 181.5 GB  of scratch"}]})
+
+        def filled(spec):
+            done, text = self.fill(f"<!-- table: {spec} -->\n<!-- /table -->\n")
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return text
+
+        text = filled("peers n=4096 step=06_work_partitioning")
+        self.assertIn("| 06_work_partitioning | 2.00 ms | 30 | 60.0% | 1.5x |", text)
+        self.assertIn("| torch math | 3.00 ms | 20 | 40.0% | - |", text)
+        self.assertIn("PyTorch 2.11", text)
+        self.assertIn("against fp64: math 2.0e-07.", text)
+        self.assertIn("flash has no kernel", text)
+        self.assertNotIn("01_naive", text)
+        text = filled("figure2")
+        self.assertIn("| HBM, measured | 40.0 GB | 4.00 GB | 10 | 4.00 GB | 10 |", text)
+        self.assertIn("| time | 40.0 ms | 10.0 ms | 4 | 5.00 ms | 8 | 41.7 ms / 7.30 ms | 5.71 |", text)
+        self.assertIn("66.6 GFLOP does not follow", text)
+        self.assertIn("| 01_naive | b4_h32_n13312_d64 | 3 | 01_naive: needs 181.5 GB of scratch |",
+                      filled("memory"))
+        done, _ = self.fill("<!-- table: peers n=77 -->\n<!-- /table -->\n")
+        self.assertIn("no result passes", done.stderr)
 
     def test_bad_markers_get_one_sentence(self):
         self.file("r.json", sim())

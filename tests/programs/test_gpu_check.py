@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-from sample_results import gpu, sim, write
+from sample_results import gpu, sim, with_backward, write
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
 sys.path.insert(0, SCRIPTS)
@@ -59,6 +59,28 @@ class Compare(Folders):
         self.file("gpu", measured)
         self.assertEqual(self.compare().returncode, 1)
 
+    def test_backward_passes_and_atomics_are_compared_and_named(self):
+        self.file("sim", with_backward(sim(step="06_x", variant="backward"), atomic=7))
+        self.file("gpu", with_backward(gpu(step="06_x", variant="backward"), atomic=7))
+        done = self.compare()
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("of the figures 6 are of backward passes, 2 of atomics\nall 10 figures are "
+                      "equal", done.stdout)
+        self.file("gpu", with_backward(gpu(step="06_x", variant="backward"), atomic=8))
+        done = self.compare()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("2 of 10 figures differ; the largest difference is 14.3%: atomic requests of "
+                      "06 backward bwd", done.stdout)
+
+    def test_runs_with_other_shared_memory_are_not_compared(self):
+        self.file("sim", [sim(smem=32768), sim(smem=65536)])
+        self.file("gpu", gpu(smem=65536))
+        done = self.compare()
+        self.assertEqual(done.stdout.count("smem=65536"), 4, done.stdout)
+        self.assertNotIn("32768", done.stdout)
+        self.file("gpu", gpu())
+        self.assertEqual(self.compare().returncode, 1)
+
     def test_refused_counters_are_no_success(self):
         measured = gpu()
         measured["traffic"].update(requests=None, sectors=None, note="hardware counters refused")
@@ -106,6 +128,17 @@ class Hbm(unittest.TestCase):
         self.assertNotIn("promises nothing", counters_vs_sim.hbm_text([self.entry(10e6)]))
 
 
+    def test_the_working_set_is_that_of_the_buffers_a_pass_touches(self):
+        data = sim(b=2, h=3, hkv=3, n=8, nk=8, d=4)
+        buffers = data["traffic"]["requested"]["buffers"]
+        for names, elements in ((["Q"], 8 * 4), (["S", "dP"], 2 * 8 * 8), (["m", "LSE"], 2 * 8),
+                                (["delta", "dO", "V"], 8 + 2 * 8 * 4)):
+            buffers.clear()
+            buffers.update(dict.fromkeys(names, {}))
+            self.assertEqual(counters_vs_sim.working_set(Run(data, "forward")),
+                             4 * 2 * 3 * elements, names)
+
+
 class Machine(unittest.TestCase):
     def test_the_model_of_a_device(self):
         for device, row in (("NVIDIA H200", "H200"), ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
@@ -117,23 +150,40 @@ class Machine(unittest.TestCase):
 class Command(unittest.TestCase):
     """gpu_check.sh in a copy of the repository's scripts, with programs that only pretend."""
 
-    PROGRAM = """#!/usr/bin/env python3
-import json, sys
+    # 02_tiled keeps S and P; 04_fused does not, has --smem and a backward with atomics.
+    PROGRAM = """#!/usr/bin/python3 -IS
+import json, os, sys
+step = os.path.basename(sys.argv[0])
 if "--list-variants" in sys.argv:
-    print("shared\\nkernel")
+    print("kernel" if step == "04_fused" else "shared\\nkernel")
+    sys.exit(0)
+if "--help" in sys.argv:
+    print("--smem BYTES" if step == "04_fused" else "")
     sys.exit(0)
 a = dict(x.lstrip("-").split("=") for x in sys.argv[1:] if "=" in x)
 if a["n"] == "100":
     print("x: --n 100: this step does not like it", file=sys.stderr)
     sys.exit(2)
-n, h = int(a["n"]), int(a["h"])
-kind = sys.argv[0].split("/")[-3].replace("gpu-check", "gpu")
-run = json.load(open(sys.path[0] + "/../../" + kind + ".json"))
-run.update(step="02_tiled", variant=a["variant"], workspace_bytes=8 * n * n * h)
-run["problem"].update(b=int(a["b"]), h=h, hkv=h, n=n, nk=n, d=int(a["d"]),
-                      causal="--causal" in sys.argv)
+b, n, h = int(a["b"]), int(a["n"]), int(a["h"])
+scratch = 4 * n * h if step == "04_fused" else 8 * b * n * n * h
+kind = os.path.dirname(sys.argv[0]).split("/")[-2].replace("gpu-check", "gpu")
+if kind == "gpu" and scratch > 80e9:
+    print(step + ": needs " + str(scratch // 10**9) + " GB of scratch, 80 GB free", file=sys.stderr)
+    sys.exit(3)
+run = json.load(open(os.path.join(os.path.dirname(sys.argv[0]), "..", "..", kind + ".json")))
+run.update(step=step, variant=a["variant"], workspace_bytes=scratch)
+run["problem"].update(b=b, h=h, hkv=h, n=n, nk=n, d=int(a["d"]), causal="--causal" in sys.argv,
+                      smem=int(a["smem"]) if "smem" in a else None)
+if step == "04_fused":
+    buffers = dict.fromkeys("QKVO")
+    run["traffic"]["requested"]["buffers"] = buffers
+    run["backward"] = json.loads(json.dumps({k: run[k] for k in ("traffic", "time", "flops")}))
+    run["backward"]["traffic"]["requests"]["atomic"] = n
+else:
+    run["traffic"]["requested"]["buffers"] = dict.fromkeys("SP")
 if "json" in a:
     json.dump(run, open(a["json"], "w"))
+print("right     as it should be")
 """
     CTEST = """#!/bin/sh
 echo '    Start 1: test_a'
@@ -152,7 +202,6 @@ tool=$2; shift 4
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = os.path.join(folder.name, "repo")
-        os.makedirs(os.path.join(self.root, "steps", "02_tiled"))
         os.makedirs(os.path.join(self.root, "build", "sim", "steps"))
         os.makedirs(os.path.join(self.root, "scripts"))
         for name in ("gpu_check.sh", "gpu_check.py", "counters_vs_sim.py", "results.py"):
@@ -161,10 +210,15 @@ tool=$2; shift 4
         table = os.path.join(SCRIPTS, "..", "common", "data", "gpus.json")
         with open(table, encoding="utf-8") as file:
             self.write("common/data/gpus.json", file.read())
-        self.write("steps/02_tiled/main.cu", "")
+        for step in ("02_tiled", "04_fused"):
+            self.write(f"steps/{step}/main.cu", "")
         self.write("build/sim.json", json.dumps(sim()))
         self.write("build/gpu.json", json.dumps(gpu()))
-        self.write("build/sim/steps/02_tiled", self.PROGRAM, 0o755)
+        self.programs("sim", self.PROGRAM)
+
+    def programs(self, preset, text):
+        for step in ("02_tiled", "04_fused"):
+            self.write(f"build/{preset}/steps/{step}", text, 0o755)
 
     def write(self, path, text, mode=0o644):
         path = os.path.join(self.root, path)
@@ -180,8 +234,14 @@ tool=$2; shift 4
 
     def pretend_a_gpu(self):
         for preset in ("gpu", "gpu-check"):
-            self.write(f"build/{preset}/steps/02_tiled", self.PROGRAM, 0o755)
-        self.write("bin/nvidia-smi", "#!/bin/sh\necho 'NVIDIA H200, 580.1'\n", 0o755)
+            self.programs(preset, self.PROGRAM)
+        self.write("bin/nvidia-smi", """#!/bin/sh
+case "$1" in *memory*) echo '80000 MiB' ;; *) echo 'NVIDIA H200, 580.1' ;; esac
+""", 0o755)
+        self.write("scripts/peers.py", "import sys; print('peers.py: no PyTorch'); sys.exit(3)")
+        self.write("scripts/figure2.py", """import json, sys
+json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
+""")
         self.write("bin/nvcc", "#!/bin/sh\necho 'release 13.0, V13.0.88'\n", 0o755)
         self.write("bin/ctest", self.CTEST, 0o755)
         self.write("bin/compute-sanitizer", self.SANITIZER, 0o755)
@@ -199,22 +259,110 @@ tool=$2; shift 4
                          ("NVIDIA H200", "580.1", "13.0.88"))
         self.assertEqual([t["name"] for t in results["tests"]], ["test_a", "test_b"])
         self.assertTrue(all(e["equal"] for e in results["counters"]))
-        self.assertEqual(len(results["timing"]), 16)  # two variants, eight problems
-        tools = {(e["variant"], e["tool"]) for e in results["sanitizer"] if e["verdict"] == "clean"}
-        self.assertEqual(len(tools), 8)
-        self.assertEqual([round(e["of_l2"], 1) for e in results["hbm"]], [0.2, 0.5, 1.0, 4.0] * 2)
+        compared = {(e["step"], e["figure"]) for e in results["counters"]}
+        self.assertIn(("04 bwd", "atomic requests"), compared)
+        self.assertIn(("02 shared", "store sectors"), compared)
+        self.assertEqual({e["problem"] for e in results["counters"] if "smem=" in e["problem"]},
+                         {"B=1 H=2 N=257 d=64 smem=32768 fp32", "B=1 H=2 N=257 d=64 smem=98304 fp32"})
+        # Two variants and a step with its backward, six problems.
+        self.assertEqual(len(results["timing"]), 4 * 6)
+        tools = {(e["step"], e["variant"], e["tool"]) for e in results["sanitizer"]
+                 if e["verdict"] == "clean"}
+        self.assertEqual(len(tools), 3 * 4)
+        self.assertEqual({round(e["of_l2"], 1) for e in results["hbm"]}, {0.2, 1.0, 4.0})
+        self.assertEqual({e["step"] for e in results["hbm"]},
+                         {"02 shared", "02_tiled", "04_fused", "04 bwd"})
+        scale = {(e["step"], e["problem"]) for e in results["scale"]}
+        self.assertIn(("02_tiled", "B=2 H=32 N=8192 d=64 fp32"), scale)
+        self.assertIn(("04 bwd", "B=1 H=32 N=16384 d=64 fp32"), scale)
+        self.assertNotIn(("02 shared", "B=2 H=32 N=8192 d=64 fp32"), scale)  # not a step's result
+        naive, fused = results["memory"]
+        self.assertEqual((naive["step"], naive["exit_status"], fused["step"], fused["exit_status"]),
+                         ("02_tiled", 3, "04_fused", 0))
+        self.assertIn("GB of scratch", naive["line"])
+        self.assertIn("not here: peers.py: no PyTorch", done.stdout)
+        self.assertEqual(results["figure2"], {"rows": [1, 2, 3]})
         kinds = {run["device"]["kind"] for run in results["runs"]}
         self.assertEqual(kinds, {"sim", "gpu"})
+        # What timing had run, scale did not run again; the memory section's run is no result.
+        names = [c["name"] for c in results["commands"]]
+        self.assertEqual(names.count("gpu 02_tiled.kernel.b4_h32_n4096_d64"), 1)
+        self.assertNotIn(naive["problem"], {gpu_check.tag(r["problem"]) for r in results["runs"]})
+
+    def test_sections_are_selectable(self):
+        self.pretend_a_gpu()
+        done = self.check("--no-build", "--out", "out", "--sections", "memory figure2")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual(set(self.results()["sections"]),
+                         {"variants", "memory", "figure2"})
+        done = self.check("--no-build", "--out", "out", "--sections", "peers")
+        self.assertEqual(done.returncode, 1)  # asked for by name
+        self.assertIn("FAILED: peers.py: no PyTorch", done.stdout)
+        done = self.check("--no-build", "--sections", "nosuch")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("'nosuch' is none of tests counters", done.stderr)
+
+    def test_calls_add_to_a_folder_until_the_sources_change(self):
+        self.pretend_a_gpu()
+        def runs_after(*args):
+            self.check("--no-build", "--quick", "--out", "out", *args)
+            return {(run["step"], run["problem"]["n"]) for run in self.results()["runs"]}
+        self.assertEqual(runs_after("--sections", "timing", "--steps", "02"),
+                         {("02_tiled", 512), ("02_tiled", 1024)})
+        both = runs_after("--sections", "timing", "--steps", "04")
+        self.assertEqual({step for step, _ in both}, {"02_tiled", "04_fused"})
+        self.write("steps/02_tiled/kernel.cuh", "// changed since")
+        self.assertEqual(runs_after("--sections", "scale", "--steps", "04"),
+                         {("04_fused", 1024), ("04_fused", 2048)})
+
+    def test_scale_leaves_out_what_would_take_too_long(self):
+        self.pretend_a_gpu()
+        self.write("build/gpu/steps/04_fused", self.PROGRAM.replace(
+            "run = json", 'import time; time.sleep(0.3 if a["n"] == "4096" else 0)\nrun = json'),
+            0o755)
+        script = os.path.join(self.root, "scripts", "gpu_check.py")
+        with open(script, encoding="utf-8") as file:
+            text = file.read().replace("SCALE_PATIENCE = 150", "SCALE_PATIENCE = 0.5")
+        self.write("scripts/gpu_check.py", text)
+        done = self.check("--no-build", "--out", "out", "--sections", "scale", "--steps", "04")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn("04_fused kernel d=64: N=8192 left out, N=4096 took 0 s", done.stdout)
+        self.assertEqual({run["problem"]["n"] for run in self.results()["runs"]},
+                         {1024, 2048, 4096})
+
+    def test_results_of_several_calls_become_one(self):
+        self.pretend_a_gpu()
+        for out, steps in (("a", "02"), ("b", "04"), ("c", "04")):
+            self.check("--no-build", "--quick", "--out", out, "--steps", steps,
+                       "--sections", "counters timing")
+        self.assertEqual({run["step"] for run in self.results("b")["runs"]}, {"04_fused"})
+        files = [os.path.join(self.root, out, "results.json") for out in "abc"]
+        done = self.check("--merge", *files, "--out", os.path.join(self.root, "merged"))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        parts, merged = [self.results(out) for out in "ab"], self.results("merged")
+        for key in ("runs", "counters", "timing"):
+            self.assertEqual(len(merged[key]), sum(len(part[key]) for part in parts), key)
+        self.assertTrue(merged["sections"]["timing"]["ok"])
+        self.assertEqual(merged["sections"]["timing"]["summary"].count("problems timed"), 3)
+        self.assertNotIn("note:", done.stdout)
+        self.write("steps/02_tiled/kernel.cuh", "// changed since")
+        self.check("--no-build", "--quick", "--out", "d", "--steps", "04", "--sections", "timing")
+        files.append(os.path.join(self.root, "d", "results.json"))
+        done = self.check("--merge", *files, "--out", os.path.join(self.root, "merged"))
+        self.assertIn("has another 'sources' than", done.stdout)
+        self.assertEqual(self.check("--merge", "/nowhere").returncode, 2)
 
     def test_the_simulators_side_made_before(self):
         self.pretend_a_gpu()
         self.check("--sim-only", "--no-build", "--out", "side")
         os.remove(os.path.join(self.root, "build/sim/steps/02_tiled"))
-        done = self.check("--no-build", "--out", "out", "--sim-json", "side/sim")
+        args = ("--no-build", "--out", "out", "--sim-json", "side/sim", "--sections",
+                "counters hbm", "--steps", "02")
+        done = self.check(*args)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertTrue(self.results()["counters"])
         self.write("steps/02_tiled/kernel.cuh", "// changed since")
-        done = self.check("--no-build", "--out", "out", "--sim-json", "side/sim")
+        done = self.check(*args)
         self.assertEqual(done.returncode, 1)
         self.assertIn("made from other sources", done.stdout)
 
@@ -241,12 +389,13 @@ tool=$2; shift 4
                 'if "json" in a', f"""if n == {n}:
     run["traffic"]["hbm"]["measured"]["read"] = 62000000
 if "json" in a"""), 0o755)
-            done = self.check("--no-build", "--quick", "--out", "out")
+            done = self.check("--no-build", "--quick", "--out", "out", "--sections", "hbm",
+                              "--steps", "02")
             results = self.results()
             missed = [e for e in results["hbm"] if not e["within_10_percent"]]
             self.assertEqual([e["promised"] for e in missed], [promised] * 2, done.stdout)
             failed = {name for name, section in results["sections"].items() if not section["ok"]}
-            self.assertEqual(failed, {"HBM"} if promised else set(), done.stdout)
+            self.assertEqual(failed, {"hbm"} if promised else set(), done.stdout)
             self.assertEqual(done.returncode, 1 if promised else 0)
 
     def test_a_program_without_variants_is_named(self):
@@ -270,7 +419,7 @@ if "json" in a"""), 0o755)
 
     def test_a_program_that_dies_is_reported_and_the_rest_goes_on(self):
         self.write("build/sim/steps/02_tiled",
-                   self.PROGRAM.replace('if a["n"]', 'if a["n"] == "257": sys.exit(1)\nif a["n"]'),
+                   self.PROGRAM.replace('if a["n"]', 'if a["n"] == "257": sys.exit(1)\nif a["n"]', 1),
                    0o755)
         done = self.check("--sim-only", "--no-build", "--quick", "--out", "out")
         self.assertEqual(done.returncode, 1)

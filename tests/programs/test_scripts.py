@@ -182,7 +182,7 @@ echo "the report of {name} $variant"
             self.assertIn("--causal --n 64 --h 4 --d 64 --input real", call)
         labels = [line.split("  ")[0] for line in done.stdout.splitlines() if line[:1] == "0"]
         self.assertEqual(sorted(labels),
-                         ["01_naive", "02_tiled", "02_tiled after", "02_tiled shared"])
+                         ["01_naive", "02 after", "02 shared", "02_tiled"])
         self.assertIn("the report of 02_tiled shared", self.text("report.html"))
 
     def test_steps_by_number_and_by_name(self):

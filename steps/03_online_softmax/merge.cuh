@@ -1,0 +1,30 @@
+// Step 03, read first -- what is known of a row of S while its scores still come in.
+// Idea      The softmax of a row needs two numbers: its maximum m and its sum l of exp(s - m). Both
+//           can be had from parts: merge() joins two of them. It is associative and commutative and
+//           has an identity, so a row may be cut anywhere and joined in any order.
+#pragma once
+
+#include "common/cuda.h"
+
+namespace step03 {
+
+// Of some scores: their maximum, and the sum of exp(s - m). As they stand, of no score at all.
+struct RowStats {
+  float m = -INFINITY;
+  float l = 0.f;
+};
+
+// Of one score; a masked one counts as no score.
+__host__ __device__ inline RowStats stats_of(float s) { return {s, s == -INFINITY ? 0.f : 1.f}; }
+
+// Of the scores of both. The sum with the smaller maximum moves to the larger one; the other stays
+// as it is, so one expf does. Where the smaller maximum is -inf there is nothing to move, and
+// -inf - -inf, which is NaN, is not asked for.
+__host__ __device__ inline RowStats merge(RowStats a, RowStats b) {
+  const bool a_larger = a.m >= b.m;
+  const RowStats large = a_larger ? a : b, small = a_larger ? b : a;
+  const float exponent = small.m == -INFINITY ? -INFINITY : small.m - large.m;
+  return {large.m, large.l + small.l * expf(exponent)};
+}
+
+}  // namespace step03

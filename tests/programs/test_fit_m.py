@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+"""scripts/fit_m.py: step 04's traffic against its shared memory.
+
+Argument: a build folder.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(sys.argv.pop()).resolve() if len(sys.argv) > 1 else ROOT / "build" / "sim"
+FUSED = BUILD / "steps" / "04_fused"
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import fit_m  # noqa: E402 -- found on the path above
+
+
+def run(*arguments, program=FUSED):
+    return subprocess.run([sys.executable, str(ROOT / "scripts" / "fit_m.py"),
+                           *([f"--program={program}"] if program else []), *map(str, arguments)],
+                          capture_output=True, text=True)
+
+
+def points(n, d, sizes):
+    """What the header of step 04's kernel predicts for one head."""
+    found = []
+    for smem in sizes:
+        tc = -(-n // fit_m.keys_of(smem, n, d))
+        elements = (2 + 2 * tc) * n * d + 2 * (tc + 1) * n + (tc + 1) * n * d + (2 * tc + 3) * n
+        found.append({"smem": smem, "predicted": 4 * elements})
+    return found
+
+
+class Mathematics(unittest.TestCase):
+    def test_least_squares_finds_a_line(self):
+        a, b, r2 = fit_m.least_squares([1, 2, 5, 7], [3 + 4 * x for x in (1, 2, 5, 7)])
+        self.assertAlmostEqual(a, 3)
+        self.assertAlmostEqual(b, 4)
+        self.assertAlmostEqual(r2, 1)
+
+    def test_least_squares_says_when_it_is_none(self):
+        a, b, r2 = fit_m.least_squares([1, 2, 3, 4], [1, -1, -1, 1])
+        self.assertAlmostEqual(b, 0)
+        self.assertAlmostEqual(a, 0)
+        self.assertAlmostEqual(r2, 0)
+
+    def test_where_nothing_is_rounded_the_fit_is_the_formula(self):
+        n = 1024
+        for d in (32, 64, 128):
+            exact = [4 * (fit_m.BR * d + bc * (2 * d + fit_m.PAD + fit_m.BR))
+                     for bc in (32, 64, 128, 256)]
+            self.assertEqual([fit_m.keys_of(m, n, d) for m in exact], [32, 64, 128, 256])
+            found, (a, b) = fit_m.fits(points(n, d, exact), 1, n, d)
+            rest = found["M - Br d"]
+            self.assertAlmostEqual(rest[0] / a, 1)
+            self.assertAlmostEqual(rest[1] / b, 1)
+            self.assertAlmostEqual(rest[2], 1)
+            self.assertLess(found["M"][2], 1)
+
+
+class Program(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def refused(self, status, *arguments, words, program=FUSED):
+        with self.subTest(arguments=arguments):
+            done = run(*arguments, program=program)
+            self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+            self.assertEqual(done.stdout, "")
+            for word in words:
+                self.assertIn(word, done.stderr)
+
+    def test_runs_fits_and_writes(self):
+        out = self.folder / "fit.json"
+        done = run("--n", 130, "--d", 32, "--smem", "20000,8192,12000", "--json", out)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("B=1 H=1 N=130 d=32 fp32", done.stdout)
+        self.assertIn("  fit ", done.stdout)
+        self.assertIn("  formula ", done.stdout)
+        tree = json.loads(out.read_text())
+        self.assertEqual([p["smem"] for p in tree["points"]], [8192, 12000, 20000])
+        for run_of, seen, wanted in zip(tree["runs"], tree["points"],
+                                        points(130, 32, [8192, 12000, 20000])):
+            self.assertEqual(run_of["problem"]["smem"], seen["smem"])
+            self.assertEqual(seen["predicted"], wanted["predicted"])
+            self.assertEqual(seen["counted"], seen["predicted"])
+            self.assertIn(f"{seen['counted']:,} B", done.stdout)
+        self.assertEqual(set(tree["fit"]), {"M", "M - Br d"})
+
+    def test_bad_use(self):
+        small = ("--n", 20, "--d", 32)
+        self.refused(2, *small, "--smem", "many", words=("many", "16384"))
+        self.refused(2, *small, "--smem", "8192,9000", words=("three",))
+        self.refused(2, *small, "--smem", "100,8192,9000", words=("--smem 100",))
+        self.refused(2, "--d", 48, words=("--d 48",))
+        self.refused(2, *small, "--json", self.folder / "no" / "fit.json", words=("fit.json",))
+        self.refused(2, *small, words=("--smem",), program=BUILD / "steps" / "02_tiled")
+        self.refused(3, words=("cmake --build",), program=self.folder / "nothing")
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
