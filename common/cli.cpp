@@ -83,6 +83,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   Options o;
   Problem& p = o.problem;
   std::string variant = step.variants.back().name;
+  int64_t smem = 0;  // signed, so that -1 is refused as it was typed
 
   CLI::App app(fmt::format("{}: {}", step.id, step.idea), step.id);
   app.set_help_flag("--help", "print this text and exit");
@@ -127,7 +128,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
 
   option("Run", "--variant", variant, "NAME", "which of the step's kernels");
   if (step.support.smem) {
-    option("Run", "--smem", p.smem, "BYTES", "shared memory M of a block; 0: the step's default");
+    option("Run", "--smem", smem, "BYTES", "shared memory M of a block; 0: the step's default");
   }
   option("Run", "--iters", o.iters, "INT", "timed runs on a GPU");
   option("Run", "--model-gpu", o.model_gpu, "NAME",
@@ -158,6 +159,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   }
 
   if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
+  if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
+  p.smem = static_cast<size_t>(smem);
   if (o.workers < 0 || o.workers > sim::kMaxWorkers) {
     throw UsageError(
         fmt::format("--workers {}: 0 to {} are possible", o.workers, sim::kMaxWorkers));

@@ -9,6 +9,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "common/errors.h"
+
 #if defined(__CUDACC__) || defined(FA_GPU)
 #define FA_BACKEND_GPU 1
 #include <cuda_bf16.h>
@@ -18,15 +20,15 @@
 #include "common/sim/cuda_vocabulary.h"
 #endif
 
-/// A bare `#pragma unroll` is dragged to column 0 by clang-format; these stay with their loop.
-/// UNROLL_BY(4): four rounds at a time.
 #if defined(__CUDACC__)
-#define FA_PRAGMA(text) _Pragma(#text)
+#define FA_PRAGMA(text) _Pragma(#text)  ///< a pragma from a macro's argument
+/// A bare `#pragma unroll` is dragged to column 0 by clang-format; this one stays with its loop.
 #define UNROLL _Pragma("unroll")
+/// `UNROLL_BY(4)`: four rounds at a time.
 #define UNROLL_BY(rounds) FA_PRAGMA(unroll rounds)
 #else
-#define UNROLL
-#define UNROLL_BY(rounds)
+#define UNROLL             ///< only nvcc unrolls when told
+#define UNROLL_BY(rounds)  ///< only nvcc unrolls when told
 #endif
 
 namespace fa {
@@ -49,11 +51,24 @@ struct LaunchConfig {
 
 #if defined(__CUDACC__)
 
+/// \throws ResourceError when this device cannot give a block so many bytes of shared memory.
+inline void require_shared_memory(size_t bytes) {
+  int device = 0, limit = 0;
+  cuda_check(cudaGetDevice(&device));
+  cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  if (bytes <= static_cast<size_t>(limit)) return;
+  throw ResourceError("needs " + std::to_string(bytes) + " bytes of shared memory for a block, " +
+                      std::to_string(limit) +
+                      " is this GPU's limit: try a smaller --d, or --smem where the step takes it");
+}
+
 /// `launch(kernel, {grid, block, smem, cluster}, args...)` is `kernel<<<grid, block, smem>>>(args...)`.
+/// \throws ResourceError when a block asks for more shared memory than this device has.
 /// \throws std::runtime_error when CUDA refuses the launch.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
   if (c.smem > 48 * 1024) {  // above 48 KiB a kernel must opt in
+    require_shared_memory(c.smem);
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(c.smem)));
   }

@@ -5,21 +5,12 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "common/errors.h"
+
 namespace fa {
-
-/// Bad use: wrong flags, an unsupported problem, a broken file. Programs print the sentence, exit 2.
-struct UsageError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-/// Not enough memory, or no device. Programs print the sentence and exit 3.
-struct ResourceError : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
 
 /// Element type of Q, K, V, O and their gradients. Statistics (LSE) are always fp32.
 enum class DType { f32, bf16, e4m3 };

@@ -222,7 +222,8 @@ std::string change_line(const Pass& p) {
   const double before = double(p.parent->requested.total());
   const double now = double(p.predicted.total().total());
   const std::string ratio = now == 0        ? ""
-                            : before >= now ? fmt::format(": {:.2f}x fewer", before / now)
+                            : before == now ? ", unchanged"
+                            : before > now  ? fmt::format(": {:.2f}x fewer", before / now)
                             : before != 0   ? fmt::format(": {:.2f}x more", now / before)
                                             : "";
   return labelled("change", fmt::format("since {}: requested {} -> {}{}", p.parent->id,

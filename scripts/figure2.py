@@ -147,7 +147,7 @@ def parse():
     options = parser.parse_args()
     options.backend = options.backend or ("gpu" if shutil.which("nvidia-smi") else "sim")
     options.build = options.build or os.path.join(ROOT, "build", options.backend)
-    if options.backend == "sim" and options.b * options.h * options.n**2 > 2**26:
+    if options.backend == "sim" and options.b * options.h * options.n**2 > 2**24:
         raise BadInput("this shape takes a GPU; in the simulator try --b 1 --h 1 --n 256")
     return options
 

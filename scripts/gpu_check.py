@@ -12,6 +12,7 @@ A section that fails is recorded and the rest goes on. All results land in one f
 import argparse
 import concurrent.futures
 import datetime
+import glob
 import hashlib
 import json
 import math
@@ -89,8 +90,9 @@ def last_line(text):
 class Shell:
     """Runs commands, keeps their output in logs/ and remembers them for results.json."""
 
-    def __init__(self, out, deadline):
-        self.out = out
+    def __init__(self, out, deadline, python):
+        # No machine's paths in results.
+        self.names = ((python, "python3"), (out, "OUT"), (ROOT, "."))
         self.logs = os.path.join(out, "logs")
         os.makedirs(self.logs, exist_ok=True)
         self.deadline = deadline  # of time.monotonic(), or None
@@ -119,8 +121,8 @@ class Shell:
             file.seek(0)
             output = file.read()
         shown = shlex.join([f"{k}={v}" for k, v in (environment or {}).items()] + command)
-        for folder, name_of_it in ((self.out, "OUT"), (ROOT, ".")):  # no machine's paths in results
-            shown = shown.replace(folder, name_of_it)
+        for path, name_of_it in self.names:
+            shown = shown.replace(path, name_of_it)
         with self.lock:
             self.commands.append({
                 "name": name, "command": shown,
@@ -135,7 +137,7 @@ class Check:
         self.results = {"schema": 1, "sources": source_digest()}
         self.keep_runs_of_these_sources()
         deadline = None if options.sim_only else time.monotonic() + options.budget
-        self.shell = Shell(self.out, deadline)
+        self.shell = Shell(self.out, deadline, options.python)
         self.steps = find_steps(options.steps)
         self.chosen = options.sections
         self.done = {}  # what run() gave in this call
@@ -152,9 +154,10 @@ class Check:
                 same = file.read() == self.results["sources"]
         for name in ("gpu", "sim"):
             folder = os.path.join(self.out, name)
-            if not same and os.path.isdir(folder):
-                shutil.rmtree(folder)
             os.makedirs(folder, exist_ok=True)
+            if not same and folder != self.options.sim_json:
+                for path in glob.glob(os.path.join(folder, "*.json")):
+                    os.remove(path)
         with open(mark, "w", encoding="utf-8") as file:
             file.write(self.results["sources"])
 
@@ -232,7 +235,8 @@ class Check:
         cases = []
         for step in self.steps:
             problems = COUNTER_PROBLEMS[:2] if self.options.quick else list(COUNTER_PROBLEMS)
-            if "--smem" in self.shell(f"help {step}", [self.program(preset, step), "--help"], 60)[1]:
+            _, text = self.shell(f"help {step}", [self.program(preset, step), "--help"], 60)
+            if "--smem" in text:
                 problems += SMEM_PROBLEMS
             cases += [(s, v, p) for s, v in variants if s == step for p in problems]
         return cases
@@ -657,7 +661,7 @@ def source_digest():
     digest = hashlib.sha256()
     for top in ("steps", "common"):
         for folder, folders, files in os.walk(os.path.join(ROOT, top)):
-            folders.sort()
+            folders[:] = sorted(set(folders) - {"exercises"})  # no step depends on them
             for name in sorted(files):
                 if name.endswith((".cuh", ".cu", ".h", ".cpp", ".json")):
                     path = os.path.join(folder, name)

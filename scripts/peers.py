@@ -4,12 +4,12 @@
     peers.py                                 all steps at two sizes, the last step at more
     peers.py --steps 06 --n "1024 4096" --d "64 128" --causal both
 
-PyTorch's scaled_dot_product_attention is timed with each of its backends that takes the step's type:
-math (unfused), efficient, flash, cudnn. A step and the backends take turns, `--rounds` times, and
-medians are compared: CUDA events, warmed up, the L2 swept with reads before each run. A ratio above
-1 says that the step is the faster one. fp32: flash and cudnn refuse it; math multiplies on the CUDA
-cores like the steps (TF32 is off); efficient uses the tensor cores, three TF32 products for each of
-fp32, so it is context and no equal.
+PyTorch's scaled_dot_product_attention is timed with each of its backends that takes the step's
+type: math (unfused), efficient, flash, cudnn. A step and the backends take turns, `--rounds` times,
+and medians are compared: CUDA events, warmed up, the L2 swept with reads before each run. A ratio
+above 1 says that the step is the faster one. fp32: flash and cudnn refuse it; math multiplies on
+the CUDA cores like the steps (TF32 is off); efficient uses the tensor cores, three TF32 products
+for each of fp32, so it is context and no equal.
 Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no PyTorch, no GPU or no program.
 """
 

@@ -86,8 +86,8 @@ def against_n(path, title, ylabel, groups):
 
 def hbm_against_n(path, rows):
     """HBM bytes of one head's forward for each step's result: its last variant, or kernel.cuh of
-    files that do not know the order. B*N is constant in FlashAttention's series, so the bytes of all
-    heads together would hide one power of N."""
+    files that do not know the order. B*N is constant in FlashAttention's series, so the bytes of
+    all heads together would hide one power of N."""
     chosen = [row for row in rows if row.gpu and row.any.direction == "forward"
               and in_series(row.any.data["problem"]) and row.gpu_get("traffic.hbm.measured")]
     last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order

@@ -154,7 +154,7 @@ def main():
 
 
 def reading_order(path):
-    """By step, then by the variant's place; a run that left no JSON stands where kernel.cuh is last."""
+    """By step, then by the variant's place; without a JSON that says it, kernel.cuh last."""
     name, variant, backend, _ = os.path.basename(path).split(".")
     data = path[:-len(".txt")] + ".json"
     place = load(data)[0].get("variant_index") if os.path.exists(data) else None

@@ -48,8 +48,8 @@ class Run:
 
     @property
     def label(self):
-        """kernel.cuh goes by its step's name, all else by the step's number: "05_recompute_backward",
-        "05 standard", "05 bwd", "05 standard bwd"."""
+        """kernel.cuh goes by its step's name, all else by the step's number:
+        "05_recompute_backward", "05 standard", "05 bwd", "05 standard bwd"."""
         words = [] if self.variant == "kernel" else [self.variant]
         words += ["bwd"] if self.direction == "backward" else []
         number = re.match(r"\d+(?=_)", self.data["step"])
@@ -111,7 +111,8 @@ def load(path):
 def join(runs):
     """Rows in the order of reading: by step, by the place of its variant, then by size.
 
-    Files that do not know the place (`variant_index`) have kernel.cuh last. A later run of the same step, problem and device replaces an earlier one.
+    Files that do not know the place (`variant_index`) have kernel.cuh last. A later
+    run of the same step, problem and device replaces an earlier one.
     """
     sims, gpus, places = {}, {}, {}
     for run in runs:

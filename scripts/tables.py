@@ -15,7 +15,7 @@ Between the markers everything is replaced:
     <!-- table: speed d=64 causal=false -->      TFLOP/s on a GPU: a row per step, a column per N
     <!-- /table -->
 
-    <!-- table: scale d=64 causal=false -->      time, TFLOP/s, bytes and workspace against N, a small
+    <!-- table: scale d=64 causal=false -->      time, TFLOP/s, bytes and workspace against N, a
     <!-- /table -->                              table each; figure=time,hbm names some of them
 
     <!-- table: peers d=64 causal=false -->      against PyTorch, as peers.py printed it
@@ -113,8 +113,8 @@ def scale_table(rows, figures):
     if not rows:
         raise BadInput("table 'scale': no measured run with B*N = 16384 and H*d = 2048 passes its "
                        "filters")
-    for key, flag in (("d", "d"), ("causal", "causal"), ("device.name", "device")):
-        if len({row.gpu.get(key if key == "device.name" else f"problem.{key}") for row in rows}) > 1:
+    for path, flag in (("problem.d", "d"), ("problem.causal", "causal"), ("device.name", "device")):
+        if len({row.gpu.get(path) for row in rows}) > 1:
             raise BadInput(f"table 'scale': its filters must choose one {flag}")
     labels = list(dict.fromkeys(row.any.label for row in rows))
     sizes = sorted({row.any.data["problem"]["n"] for row in rows})

@@ -60,8 +60,8 @@ __device__ inline float dot(float4 a, float4 b) {
   return a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;
 }
 
-// O = softmax(scale * Q K^T) V and LSE of one head; "line n" is a line of Algorithm 1. Two blocks an
-// SM are asked for: left alone, ptxas 13 stops at 64 or 80 registers and spills.
+// O = softmax(scale * Q K^T) V and LSE of one head; "line n" is a line of Algorithm 1. Two blocks
+// an SM are asked for: left alone, ptxas 13 stops at 64 or 80 registers and spills.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_fwd_kernel(const float* Q,  // [B*H, N, d]

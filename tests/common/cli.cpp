@@ -110,6 +110,7 @@ TEST_CASE("--smem exists where a step cuts its tiles to fit", "[cli]") {
   CHECK(fa::describe(o.problem) == "B=1 H=4 N=1024 d=64 smem=65536 bf16");
   CHECK_THAT(parse({"--help"}, step).text, ContainsSubstring("--smem"));
   CHECK_THROWS_WITH(parse({"--smem", "much"}, step), ContainsSubstring("--smem"));
+  CHECK_THROWS_WITH(parse({"--smem", "-1"}, step), "--smem -1: bytes cannot be negative");
 }
 
 TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {

@@ -28,6 +28,13 @@ std::string text_of(const std::filesystem::path& path) {
 
 }  // namespace
 
+TEST_CASE("gpu: more shared memory than a block can have is no memory, in one sentence", "[gpu]") {
+  const size_t megabyte = 1 << 20;
+  CHECK_THROWS_AS(fa::launch(spin_kernel, {dim3(1), dim3(1), megabyte}, 0), fa::ResourceError);
+  CHECK_NOTHROW(fa::launch(spin_kernel, {dim3(1), dim3(1), 60 * 1024}, 0));
+  CHECK(cudaDeviceSynchronize() == cudaSuccess);
+}
+
 TEST_CASE("gpu: the device and what it is too old or too new for", "[gpu]") {
   const fa::Device device = fa::open_device("01_naive", "");
   CHECK(device.kind == "gpu");

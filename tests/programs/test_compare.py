@@ -237,7 +237,8 @@ class Report(Scripts):
         for part in ("<svg", "WRONG", "the text of 01_naive.kernel.sim &amp; &lt;more&gt;",
                      "03_online_softmax kernel, sim"):
             self.assertIn(part, text)
-        self.assertLess(text.index("the text of 06_x.kernel"), text.index("the text of 06_x.register"))
+        first, second = (text.index(f"the text of 06_x.{name}") for name in ("kernel", "register"))
+        self.assertLess(first, second)
         for outside in ("http:", "https:", "src=", "url(", "@import"):
             self.assertNotIn(outside, text)
 
@@ -322,8 +323,8 @@ class Tables(Scripts):
         self.assertIn("Requested bytes, predicted", text)
         done, text = self.fill(
             "<!-- table: scale figure=workspace step=01_naive -->\n<!-- /table -->\n")
-        self.assertEqual(text.splitlines()[1:-1], ["| Workspace | N=1024 | N=4096 |",
-                                                   "|:--|--:|--:|", "| 01_naive | 2.00 kB | 2.00 kB |"])
+        self.assertEqual(text.splitlines()[1:-1], [
+            "| Workspace | N=1024 | N=4096 |", "|:--|--:|--:|", "| 01_naive | 2.00 kB | 2.00 kB |"])
         for spec, word in (("scale n=2048", "no measured run"), ("scale figure=x", "choose from")):
             done, _ = self.fill(f"<!-- table: {spec} -->\n<!-- /table -->\n")
             self.assertEqual(done.returncode, 2)
@@ -371,7 +372,8 @@ class Tables(Scripts):
         self.assertNotIn("01_naive", text)
         text = filled("figure2")
         self.assertIn("| HBM, measured | 40.0 GB | 4.00 GB | 10 | 4.00 GB | 10 |", text)
-        self.assertIn("| time | 40.0 ms | 10.0 ms | 4 | 5.00 ms | 8 | 41.7 ms / 7.30 ms | 5.71 |", text)
+        self.assertIn("| time | 40.0 ms | 10.0 ms | 4 | 5.00 ms | 8 | 41.7 ms / 7.30 ms | 5.71 |",
+                      text)
         self.assertIn("66.6 GFLOP does not follow", text)
         self.assertIn("| 01_naive | b4_h32_n13312_d64 | 3 | 01_naive: needs 181.5 GB of scratch |",
                       filled("memory"))

@@ -263,7 +263,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.assertIn(("04 bwd", "atomic requests"), compared)
         self.assertIn(("02 shared", "store sectors"), compared)
         self.assertEqual({e["problem"] for e in results["counters"] if "smem=" in e["problem"]},
-                         {"B=1 H=2 N=257 d=64 smem=32768 fp32", "B=1 H=2 N=257 d=64 smem=98304 fp32"})
+                         {f"B=1 H=2 N=257 d=64 smem={smem} fp32" for smem in (32768, 98304)})
         # Two variants and a step with its backward, six problems.
         self.assertEqual(len(results["timing"]), 4 * 6)
         tools = {(e["step"], e["variant"], e["tool"]) for e in results["sanitizer"]
@@ -419,8 +419,8 @@ if "json" in a"""), 0o755)
 
     def test_a_program_that_dies_is_reported_and_the_rest_goes_on(self):
         self.write("build/sim/steps/02_tiled",
-                   self.PROGRAM.replace('if a["n"]', 'if a["n"] == "257": sys.exit(1)\nif a["n"]', 1),
-                   0o755)
+                   self.PROGRAM.replace('if a["n"]',
+                                        'if a["n"] == "257": sys.exit(1)\nif a["n"]', 1), 0o755)
         done = self.check("--sim-only", "--no-build", "--quick", "--out", "out")
         self.assertEqual(done.returncode, 1)
         self.assertIn("02_tiled kernel b1_h2_n257_d64: exit 1", done.stdout)

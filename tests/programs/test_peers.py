@@ -79,7 +79,8 @@ class Peers(unittest.TestCase):
         """What it prints; the pretended PyTorch is warm at once and right to 2e-7."""
         argv = ["peers.py", "--build", self.build, "--json", self.json, *args]
         out = io.StringIO()
-        with mock.patch.dict(sys.modules, pretended_torch()), mock.patch.object(sys, "argv", argv), \
+        with mock.patch.dict(sys.modules, pretended_torch()), \
+             mock.patch.object(sys, "argv", argv), \
              mock.patch.object(peers.Torch, "error", return_value=2e-7), \
              mock.patch.object(peers.time, "monotonic", side_effect=range(10**6)), \
              contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
@@ -107,8 +108,9 @@ class Peers(unittest.TestCase):
         self.assertEqual(text.count("flash has no kernel"), 1)
         self.assertIn("CUDA out of memory. Tried to allocate 1 TB", text)
         self.assertIn("x: --d 128: this step does not like it", text)
-        self.assertIn("Largest error of PyTorch's outputs against fp64: math", " ".join(text.split()))
-        self.assertIn("3 TF32 products", " ".join(text.split()))
+        words = " ".join(text.split())
+        self.assertIn("Largest error of PyTorch's outputs against fp64: math 2.0e-07", words)
+        self.assertIn("3 TF32 products", words)
 
     def test_a_table_that_fits(self):
         text = self.compare("--steps", "01", "--n", "1024", "--causal", "no", "--d", "64")

@@ -1,0 +1,9 @@
+"""What ./scripts/learn is made of.
+
+exercises.py  reads steps/*/exercises/*.toml and makes a student's file, or a solution, of a step
+check.py      compiles such a file, runs it under limits, and says what is wrong
+desk.py       the student's folder learn/: copies, state, backups
+show.py       how all this looks in a terminal
+watch.py      the bare ./scripts/learn: re-checks on save, keys
+grade.py      a folder of submissions
+"""

@@ -1,0 +1,194 @@
+"""Exercises: small files that say how a step's kernel file becomes a student's file.
+
+steps/exercises.toml holds their order. steps/NN_name/exercises/NAME.toml holds one exercise; its
+format is described in docs/teaching.md. An exercise never repeats a kernel: it names the lines of
+the step that it changes, and they must stand there exactly once.
+"""
+
+import dataclasses
+import textwrap
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+KINDS = ("fill in", "find the bug")
+
+
+class Broken(Exception):
+    """An exercise that its author must mend: one sentence."""
+
+
+@dataclasses.dataclass
+class Change:
+    step: str  # as in the step's file; empty: nowhere (see `solution`)
+    exercise: str
+    solution: str
+
+
+@dataclasses.dataclass
+class Wrong:
+    """A plausible wrong solution: its changes are made in the solution."""
+    name: str
+    because: str
+    changes: list  # (solution, wrong)
+
+
+@dataclasses.dataclass
+class Exercise:
+    name: str  # "scores"
+    number: int  # 1, 2, ...
+    step: str  # "01_naive"
+    path: Path  # of the .toml
+    title: str
+    kind: str
+    difficulty: int  # 1 to 3
+    minutes: int
+    session: int
+    made_from: str  # "kernel.cuh", in the step's folder
+    task: str
+    hints: list
+    question: str
+    answer: str
+    program: dict  # include, forward, workspace, backward, lse, spec
+    check: dict  # pass, problems, banks, coalesced
+    changes: list
+    wrongs: list
+
+    @property
+    def label(self):
+        return f"{self.number:02}_{self.name}"
+
+    @property
+    def source(self):
+        """The step's file, relative to the repository."""
+        return f"steps/{self.step}/{self.made_from}"
+
+    # --- the texts ------------------------------------------------------------------------------
+
+    def step_text(self):
+        return (ROOT / self.source).read_text(encoding="utf-8")
+
+    def _made(self, which):
+        text = self.step_text()
+        for change in self.changes:
+            text = replace_once(text, change.step, getattr(change, which),
+                                f"{self.path.name}: {self.source}")
+        return text
+
+    def solution(self):
+        return self._made("solution")
+
+    def unsolved(self):
+        """What the student finds, with the task on top."""
+        return self.heading() + self._made("exercise")
+
+    def wrong(self, wrong):
+        text = self.solution()
+        for before, after in wrong.changes:
+            text = replace_once(text, before, after, f"{self.path.name}: the solution")
+        return text
+
+    def heading(self):
+        rule = "// " + "=" * 97
+        stars = "*" * self.difficulty
+        lines = [rule, f"// Exercise {self.number}, {self.kind}: {self.title}   ({stars}, about "
+                       f"{self.minutes} minutes)", "//"]
+        for paragraph in self.task.strip().split("\n\n"):
+            lines += ["// " + line for line in textwrap.wrap(paragraph, 97)] + ["//"]
+        lines += [f"// check  ./scripts/learn run {self.name}",
+                  f"// hint   ./scripts/learn hint {self.name}", rule]
+        return "\n".join(lines) + "\n"
+
+    def main(self):
+        """The program around the student's file."""
+        p = self.program
+        lines = ['#include "steps/exercises/exercise.h"', f'#include "{p["include"]}"', "",
+                 "int main(int argc, char** argv) {", "  fa::Variant yours;",
+                 f"  yours.forward = {p['forward']};"]
+        for key in ("workspace", "backward"):
+            if key in p:
+                lines.append(f"  yours.{key} = {p[key]};")
+        if p.get("lse", False):
+            lines.append("  yours.writes_lse = true;")
+        lines += ["  return fa::exercise_main(argc, argv, yours);", "}"]
+        return "\n".join(lines) + "\n"
+
+
+def replace_once(text, before, after, where):
+    count = text.count(before)
+    if before == "" or count != 1:
+        first = before.strip().splitlines()[0] if before.strip() else ""
+        raise Broken(f"{where} holds these lines {count} times instead of once: {first}")
+    return text.replace(before, after)
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+def _toml(path):
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError) as error:
+        raise Broken(f"{path.relative_to(ROOT)}: {error}") from None
+
+
+def _take(table, keys, where):
+    """The values of `keys` ("name" or "name?"), which must be all that there is."""
+    names = [key.rstrip("?") for key in keys]
+    unknown = sorted(set(table) - set(names))
+    if unknown:
+        raise Broken(f"{where}: unknown key '{unknown[0]}'; there are {', '.join(names)}")
+    for key in keys:
+        if not key.endswith("?") and key not in table:
+            raise Broken(f"{where}: '{key}' is missing")
+    return [table.get(name) for name in names]
+
+
+def _read(path, number, row):
+    where = str(path.relative_to(ROOT))
+    t = _toml(path)
+    (title, kind, made_from, task, hints, question, answer, program, check, changes,
+     wrongs) = _take(t, ["title", "kind", "made_from", "task", "hints", "question", "answer",
+                         "program", "check", "change", "wrong"], where)
+    if kind not in KINDS:
+        raise Broken(f"{where}: kind = '{kind}'; there are {', '.join(KINDS)}")
+    _take(program, ["include", "forward", "spec", "workspace?", "backward?", "lse?"], where)
+    _take(check, ["problems", "pass?", "banks?", "coalesced?"], where)
+    made = []
+    for change in changes:
+        step, exercise, solution = _take(change, ["step", "exercise", "solution?"], where)
+        made.append(Change(step, exercise, step if solution is None else solution))
+    refused = []
+    for wrong in wrongs:
+        name, because, edits = _take(wrong, ["name", "because", "change"], where)
+        refused.append(Wrong(name, because, [tuple(_take(edit, ["solution", "wrong"], where))
+                                             for edit in edits]))
+    return Exercise(path.stem, number, path.parent.parent.name, path, title, kind,
+                    row["difficulty"], row["minutes"], row["session"], made_from, task, hints,
+                    question, answer, program, check, made, refused)
+
+
+def load(folder=ROOT / "steps"):
+    """All exercises, in the order of steps/exercises.toml. Raises Broken."""
+    order = folder / "exercises.toml"
+    exercises = []
+    for number, row in enumerate(_toml(order)["exercise"], 1):
+        _take(row, ["name", "difficulty", "minutes", "session"], order.name)
+        step, _, name = row["name"].partition("/")
+        exercises.append(_read(folder / step / "exercises" / f"{name}.toml", number, row))
+    names = [e.name for e in exercises]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise Broken(f"{order.name}: two exercises are called '{twice[0]}'")
+    return exercises
+
+
+def find(exercises, wanted):
+    """By name, number, "03_name", or the path of a student's file; None when there is none."""
+    wanted = Path(wanted).name.removesuffix(".cuh")
+    for e in exercises:
+        if wanted in (e.name, e.label, str(e.number), f"{e.number:02}"):
+            return e
+    for e in exercises:  # a file from before the order changed
+        if wanted[:2].isdigit() and wanted[2:3] == "_" and wanted[3:] == e.name:
+            return e
+    return None

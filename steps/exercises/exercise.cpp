@@ -1,0 +1,247 @@
+#include "steps/exercises/exercise.h"
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "common/backend.h"
+#include "common/check.h"
+#include "common/format.h"
+#include "common/inputs.h"
+#include "common/run.h"
+#if !FA_BACKEND_GPU
+#include "common/sim/sim.h"
+#include "steps/exercises/specs.h"
+#endif
+
+namespace fa {
+
+namespace {
+
+using nlohmann::json;
+
+/// The first thing that is wrong.
+struct Fault {
+  std::string kind;  ///< a few words: "race", "wrong result"
+  std::string text;  ///< one sentence that says where
+};
+
+struct Request {
+  std::string spec;
+  bool backward = false;
+  uint64_t seed = 1;
+  json problems;
+  bool banks = false;
+  std::vector<std::string> coalesced;
+};
+
+Request read_request(const char* path) {
+  std::ifstream file(path);
+  if (!file) throw UsageError(std::string(path) + ": cannot be read");
+  const json j = json::parse(file);
+  return {.spec = j.at("spec"),
+          .backward = j.at("pass") == "backward",
+          .seed = j.at("seed"),
+          .problems = j.at("problems"),
+          .banks = j.value("banks", false),
+          .coalesced = j.value("coalesced", std::vector<std::string>{})};
+}
+
+Problem problem_of(const json& j) {
+  Problem p;
+  p.B = j.value("b", 1);
+  p.H = p.Hkv = j.value("h", 1);
+  p.N = p.Nk = j.at("n");
+  p.d = j.at("d");
+  p.causal = j.value("causal", false);
+  validate(p, {});
+  return p;
+}
+
+Inputs inputs_of(const json& j, const Problem& p, uint64_t seed) {
+  Inputs in = j.value("input", "normal") == "outliers" ? outlier_inputs(p, seed)
+                                                       : normal_inputs(p, seed);
+  for (float& q : in.Q) q *= j.value("factor", 1.f);  // how far apart the scores of a row are
+  return in;
+}
+
+std::optional<Fault> wrong_element(const CheckResult& result) {
+  if (!result.damage.empty()) return Fault{"out of bounds", result.damage[0]};
+  for (const TensorCheck& t : result.tensors) {
+    if (!t.ok) return Fault{"wrong result", t.message};
+  }
+  return std::nullopt;
+}
+
+#if !FA_BACKEND_GPU
+
+/// What the simulator says of a kernel that it stopped, in the words of the exercises.
+std::string kind_of(const std::string& text) {
+  const auto has = [&text](const char* words) { return text.find(words) != std::string::npos; };
+  if (text.starts_with("race")) return "race";
+  if (text.starts_with("uninitialised")) return "uninitialised";
+  if (text.starts_with("deadlock") || text.starts_with("divergent")) return "deadlock";
+  if (has(" spins at ")) return "endless loop";
+  if (has("at an address that is not a multiple of") || has("is not aligned")) return "misaligned";
+  if (has(" of buffer ") || has("no cudaMalloc returned") || has("shared memory")) {
+    return "out of bounds";
+  }
+  return "refused";
+}
+
+json to_json(const Bytes& b) {
+  return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
+}
+
+/// Yours beside the spec's, per buffer.
+json traffic_table(const Prediction& spec, const Counts& yours) {
+  json table = json::object();
+  for (const auto& [name, bytes] : spec.buffers) {
+    table[name] = {{"spec", to_json(bytes)}, {"yours", to_json({})}};
+  }
+  for (const auto& [name, count] : yours.buffers) {
+    if (!table.contains(name)) table[name]["spec"] = to_json({});
+    table[name]["yours"] = to_json(count.bytes);
+  }
+  return table;
+}
+
+std::optional<Fault> too_many_bytes(const json& table) {
+  for (const auto& [name, row] : table.items()) {
+    for (const char* way : {"read", "write", "atomic"}) {
+      const uint64_t yours = row["yours"][way], spec = row["spec"][way];
+      if (yours <= spec) continue;
+      return Fault{"traffic",
+                   fmt::format("{}: {} bytes by {}, the spec has {}", name, yours, way, spec)};
+    }
+  }
+  return std::nullopt;
+}
+
+/// The worst of the source lines that `counts` says must be ideal.
+template <class F>
+std::optional<Fault> worst_site(const Counts& counts, const char* kind, const char* unit,
+                                double tolerance, F&& matters) {
+  const SiteCount* worst = nullptr;
+  for (const SiteCount& s : counts.sites) {
+    if (!matters(s) || double(s.transfers) <= tolerance * double(s.ideal)) continue;
+    if (!worst || s.transfers - s.ideal > worst->transfers - worst->ideal) worst = &s;
+  }
+  if (!worst) return std::nullopt;
+  const double requests = double(worst->requests);
+  return Fault{kind, fmt::format("{} at {}: {:.1f} {} a request, {:.1f} would do", worst->what,
+                                 worst->where, double(worst->transfers) / requests, unit,
+                                 double(worst->ideal) / requests)};
+}
+
+std::optional<Fault> bank_conflicts(const Counts& counts) {
+  return worst_site(counts, "bank conflicts", "wavefronts", 1,
+                    [](const SiteCount& s) { return s.what.starts_with("shared "); });
+}
+
+/// Rows of odd length begin anywhere in a sector: twice the ideal is still coalesced.
+std::optional<Fault> uncoalesced(const Counts& counts, const std::vector<std::string>& buffers) {
+  return worst_site(counts, "coalescing", "sectors", 2, [&](const SiteCount& s) {
+    for (const std::string& name : buffers) {
+      if (s.what.starts_with(name + " ")) return true;
+    }
+    return false;
+  });
+}
+
+json totals(const Counts& counts) {
+  json t = {{"requests", 0}, {"sectors", 0}, {"wavefronts", 0}, {"wavefronts_ideal", 0}};
+  const auto add = [&t](const char* name, uint64_t n) { t[name] = t[name].get<uint64_t>() + n; };
+  for (const KernelCount& k : counts.kernels) {
+    add("requests", k.requests.load + k.requests.store);
+    add("sectors", k.sectors.load + k.sectors.store);
+    add("wavefronts", k.shared_wavefronts);
+    add("wavefronts_ideal", k.shared_ideal);
+  }
+  return t;
+}
+
+/// Counts the pass in question; the forward in front of a backward is run, not judged.
+Counts counted(Session& session, bool backward) {
+  CountOptions options;
+  options.analyse = true;
+  options.gpu = find_gpu("H200");
+  if (!backward) return count([&] { session.forward(); }, options);
+  session.forward();
+  return count([&] { session.backward(); }, options);
+}
+
+#endif
+
+/// One problem; fills in `seen`.
+std::optional<Fault> try_problem(const Request& request, const json& wanted, const Variant& yours,
+                                 json& seen) {
+  const Problem p = problem_of(wanted);
+  const Inputs in = inputs_of(wanted, p, request.seed);
+  seen["problem"] = describe(p);
+  Session session(p, in, yours);
+#if FA_BACKEND_GPU
+  session.forward();
+  if (request.backward) session.backward();
+#else
+  Counts counts;
+  try {
+    counts = counted(session, request.backward);
+  } catch (const Finding& e) {
+    return Fault{kind_of(e.what()), e.what()};
+  } catch (const sim::Error& e) {
+    return Fault{kind_of(e.what()), e.what()};
+  }
+  const Spec spec = find_spec(request.spec);
+  seen["traffic"] = traffic_table((request.backward ? spec.backward : spec.forward)(p), counts);
+  seen["totals"] = totals(counts);
+#endif
+  const CheckResult result = check(p, in, session.download(), sample_of(p, request.seed, 1e18));
+  if (auto fault = wrong_element(result)) return fault;
+#if !FA_BACKEND_GPU
+  if (auto fault = too_many_bytes(seen["traffic"])) return fault;
+  if (auto fault = uncoalesced(counts, request.coalesced)) return fault;
+  if (request.banks) return bank_conflicts(counts);
+#endif
+  return std::nullopt;
+}
+
+json try_all(const Request& request, const Variant& yours) {
+  json result = {{"ok", true}, {"problems", json::array()}};
+  for (const json& wanted : request.problems) {
+    json& seen = result["problems"].emplace_back(json::object());
+    const std::optional<Fault> fault = try_problem(request, wanted, yours, seen);
+    if (!fault) continue;
+    result["ok"] = false;
+    result["kind"] = fault->kind;
+    result["message"] = fault->text;
+    break;  // one thing at a time
+  }
+  return result;
+}
+
+}  // namespace
+
+int exercise_main(int argc, char** argv, const Variant& yours) try {
+  if (argc != 3) throw UsageError("usage: " + std::string(argv[0]) + " REQUEST.json RESULT.json");
+  const Request request = read_request(argv[1]);
+  open_device("exercise", "");
+#if !FA_BACKEND_GPU
+  sim::options().watchdog_s = 5;  // these problems are small
+#endif
+  const json result = try_all(request, yours);
+  std::ofstream file(argv[2]);
+  file << result.dump() << "\n";
+  file.close();
+  if (!file) throw UsageError(std::string(argv[2]) + ": cannot be written");
+  return 0;
+} catch (const ResourceError& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 3;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 2;
+}
+
+}  // namespace fa

@@ -1,0 +1,23 @@
+/// \file
+/// The program that checks a student's kernel file: ./scripts/learn compiles it with a generated
+/// main() that hands the file's host functions to exercise_main().
+#pragma once
+
+#include "common/step.h"
+
+namespace fa {
+
+/// Runs what the request asks for and writes the verdict.
+///
+/// `program REQUEST.json RESULT.json`. The request: `spec` (whose predictions are the bound),
+/// `pass` ("forward" or "backward"), `seed`, `problems` [{n, d, h, causal, input, factor}], `banks`
+/// (bank conflicts count), `coalesced` (buffers whose accesses must be). The result: `ok`, `kind`
+/// and `message` of the first thing that is wrong, and `problems` with what was seen of each.
+///
+/// In the simulator it looks for findings, wrong elements, bytes above the prediction, bank
+/// conflicts and uncoalesced accesses, in this order; on a GPU for wrong elements.
+/// \returns 0 when a verdict was written, right or wrong; 2 for a request that cannot be read; 3
+/// without memory or device.
+int exercise_main(int argc, char** argv, const Variant& yours);
+
+}  // namespace fa
