@@ -136,6 +136,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   app.add_flag("--analyse", o.analyse,
                "simulator: find races and uninitialised reads, show a row per source line")
       ->group("Run");
+  bool no_counters = false;
+  app.add_flag("--no-counters", no_counters, "GPU: time only; reading counters takes seconds")
+      ->group("Run");
   option("Run", "--workers", o.workers, "INT",
          "simulator: OS threads; 0: one per core, up to 16; take 1 in a debugger");
 
@@ -161,6 +164,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
   if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
   p.smem = static_cast<size_t>(smem);
+  o.counters = !no_counters;
   if (o.workers < 0 || o.workers > sim::kMaxWorkers) {
     throw UsageError(
         fmt::format("--workers {}: 0 to {} are possible", o.workers, sim::kMaxWorkers));

@@ -24,6 +24,7 @@ struct Options {
   size_t variant = 0;  ///< index into Step::variants
   std::string model_gpu = "H200";
   bool analyse = false;
+  bool counters = true;  ///< GPU: read the hardware's counters, which takes seconds
   int workers = 0;   ///< the simulator's OS threads; 0: one per core, up to 16
   std::string text;  ///< not empty: print it (help, version, variants), exit with status 0
 };

@@ -16,6 +16,11 @@ GpuSpec row_of(const nlohmann::json& row) {
   row.at("name").get_to(g.name);
   row.at("arch").get_to(g.arch);
   row.at("sms").get_to(g.sms);
+  g.sm.threads = row.value("sm_threads", g.sm.threads);
+  g.sm.blocks = row.value("sm_blocks", g.sm.blocks);
+  g.sm.registers = row.value("sm_registers", g.sm.registers);
+  g.sm.shared_bytes = row.value("sm_shared_bytes", g.sm.shared_bytes);
+  g.sm.block_reserved_bytes = row.value("block_reserved_bytes", g.sm.block_reserved_bytes);
   row.at("hbm_bytes_per_s").get_to(g.hbm_bytes_per_s);
   row.at("memory_bytes").get_to(g.memory_bytes);
   row.at("l2_bytes").get_to(g.l2_bytes);

@@ -7,11 +7,22 @@
 
 namespace fa {
 
+/// What one SM holds at a time; a Hopper's, where a row does not say.
+struct SmSpec {
+  unsigned threads = 2048;
+  unsigned blocks = 32;
+  unsigned registers = 65536;          ///< 32 bits each
+  unsigned shared_bytes = 228 * 1024;  ///< at most, the rest of that memory being its L1
+  unsigned block_reserved_bytes =
+      1024;  ///< of shared memory, which each block takes besides its own
+};
+
 /// One row of the table: data-sheet figures.
 struct GpuSpec {
   std::string name;  ///< "H200"
   std::string arch;  ///< "sm_90"
   int sms = 0;
+  SmSpec sm;
   double hbm_bytes_per_s = 0;
   double memory_bytes = 0;
   double l2_bytes = 0;

@@ -169,7 +169,7 @@ class Run {
 
   void count_pass(Pass& pass, const std::function<void()>& run) {
     const auto start = std::chrono::steady_clock::now();
-    pass.seen = count(run, {options_.analyse, report_.model, options_.workers});
+    pass.seen = count(run, {options_.analyse, report_.model, options_.workers, options_.counters});
     if (simulated()) {
       const std::chrono::duration<double, std::milli> took =
           std::chrono::steady_clock::now() - start;

@@ -34,7 +34,7 @@ SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
 
 # What --sections chooses from, in the order in which they run.
-SECTIONS = ("tests", "counters", "hbm", "sanitizer", "timing", "scale", "memory", "peers",
+SECTIONS = ("tests", "counters", "hbm", "sanitizer", "scale", "timing", "memory", "peers",
             "figure2")
 
 # One row, tile edges, ragged tiles, a full grid, every d, with and without the mask; the programs
@@ -403,7 +403,8 @@ class Check:
 
     def timing(self, variants):
         problems = TIMING_PROBLEMS[:2] if self.options.quick else TIMING_PROBLEMS
-        good, bad = self.gpu_runs([(s, v, p) for s, v in variants for p in problems], "--iters=20")
+        good, bad = self.gpu_runs([(s, v, p) for s, v in variants for p in problems], "--iters=20",
+                                  "--no-counters")
         rows = join(self.of_this_call(problems, self.gpu_results()))
         untimed = self.keep_times("timing", rows)
         return good > 0 and not bad and not untimed, f"{good} problems timed, {bad} failed"
@@ -454,7 +455,7 @@ class Check:
                     self.say(f"{step} {variant} d={d}: N={n} left out, "
                              f"N={n // 2} took {seconds:.0f} s")
                     break
-                status, seconds = self.gpu_run((step, variant, series(n, d, False)), "--iters=3",
+                status, seconds = self.gpu_run((step, variant, series(n, d, False)), "--iters=5",
                                                timeout=2 * SCALE_PATIENCE)
                 statuses.append(status)
         good, bad = statuses.count(0), sum(status not in (0, 2, 3) for status in statuses)
@@ -581,8 +582,9 @@ class Check:
             if not self.options.no_build:
                 self.section("build gpu-check", lambda: self.build("gpu-check", self.steps))
             self.section("sanitizer", self.sanitizer)
-        for name, body in (("timing", lambda: self.timing(variants)),
-                           ("scale", lambda: self.scale(variants)), ("memory", self.memory),
+        # What "scale" has run with counters, "timing" need not run again without.
+        for name, body in (("scale", lambda: self.scale(variants)),
+                           ("timing", lambda: self.timing(variants)), ("memory", self.memory),
                            ("peers", self.peers), ("figure2", self.figure2)):
             if name in chosen:
                 self.section(name, body)

@@ -2,15 +2,19 @@
 """Compiles every step's kernels with nvcc and reads what ptxas says about them.
 
     ptxas_report.py [--nvcc NVCC] [--jobs N] [--out DIR] [STEP | FILE.cu ...]
+    ptxas_report.py --update        writes common/data/registers.json
 
 Prints registers, static shared memory and spills per kernel. Without arguments it takes all steps
-of steps/CMakeLists.txt, each for the architecture that it NEEDS, or sm_80. Needs no GPU.
+of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture that it NEEDS. Needs no
+GPU. The simulator takes the figures of sm_90 from common/data/registers.json; the same nvcc that
+wrote that file must find them again.
 Exit status: 0 clean; 1 when a file does not compile, or a kernel has a stack frame or a spill, or
-its wgmma instructions were serialised; 2 bad use.
+its wgmma instructions were serialised, or registers.json is out of date; 2 bad use.
 """
 
 import argparse
 import concurrent.futures
+import json
 import os
 import re
 import shutil
@@ -20,6 +24,8 @@ from dataclasses import dataclass
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DEFAULT_ARCH = "sm_80"
+STEP_ARCHES = ("sm_80", "sm_90")  # the oldest one with all that they use; registers.json's
+REGISTERS = "common/data/registers.json"
 
 
 @dataclass
@@ -70,13 +76,12 @@ def parse(text):
 
 
 def demangled(names):
-    """Readable names without parameter lists, where c++filt is there."""
+    """Names as the simulator has them, without parameter lists, where c++filt is there."""
     if not shutil.which("c++filt") or not names:
         return names
     text = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True,
                           check=True).stdout
-    return [re.sub(r"^void ", "", re.sub(r"\(anonymous namespace\)::", "", line)).split("(")[0]
-            for line in text.splitlines()]
+    return [re.sub(r"^void ", "", line.rsplit("(", 1)[0]) for line in text.splitlines()]
 
 
 def numbers_in_order(name):
@@ -85,10 +90,17 @@ def numbers_in_order(name):
 
 
 def steps_and_needs():
-    """[(step, architecture)] from steps/CMakeLists.txt."""
+    """[(step, what it NEEDS or None)] from steps/CMakeLists.txt."""
     with open(os.path.join(ROOT, "steps", "CMakeLists.txt"), encoding="utf-8") as file:
         calls = re.findall(r"^fa_step\((\w+)(?:\s+NEEDS\s+(\w+))?\s*\)", file.read(), re.MULTILINE)
-    return [(name, needs or DEFAULT_ARCH) for name, needs in calls]
+    return [(name, needs or None) for name, needs in calls]
+
+
+def arches_of(needs):
+    """What a step is compiled for: sm_90 besides what it needs, unless that runs nowhere else."""
+    if needs is None:
+        return STEP_ARCHES
+    return (needs,) if needs.endswith("a") else tuple(dict.fromkeys((needs, "sm_90")))
 
 
 def nvcc_command(nvcc, source, arch, output):
@@ -100,7 +112,7 @@ def nvcc_command(nvcc, source, arch, output):
 
 def compile_one(nvcc, label, source, arch, out):
     """(label, architecture, kernels, error text or None)."""
-    output = os.path.join(out, label + ".o")
+    output = os.path.join(out, f"{label}.{arch}.o")
     done = subprocess.run(nvcc_command(nvcc, source, arch, output), capture_output=True, text=True)
     text = done.stdout + done.stderr
     return label, arch, parse(text), text if done.returncode else None
@@ -108,6 +120,60 @@ def compile_one(nvcc, label, source, arch, out):
 
 def find_nvcc():
     return shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+
+
+def version_of(nvcc):
+    """'13.0.88'"""
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\bV(\d+(?:\.\d+)+)", text)
+    return found[1] if found else "unknown"
+
+
+def write_registers(path, version, kernels):
+    """The file that the simulator reads. `kernels`: {name: Kernel}."""
+    head = {"source": "What ptxas gave to each kernel for sm_90 (or sm_90a): registers of a thread, "
+                      "bytes of static shared memory of a block. The simulator's L2 model takes "
+                      "from here how many blocks an SM holds. Written by "
+                      "scripts/ptxas_report.py --update.", "nvcc": version}
+    rows = [f'    {json.dumps(name)}: {{"registers": {kernels[name].registers}, '
+            f'"shared_bytes": {kernels[name].smem}}}'
+            for name in sorted(kernels, key=numbers_in_order)]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(json.dumps(head, indent=2)[:-len("\n}")] + ',\n  "kernels": {\n' +
+                   ",\n".join(rows) + "\n  }\n}\n")
+
+
+def compare_registers(path, version, kernels, numbered, all_steps):
+    """(finding or None, remark or None) on the file against what ptxas has just said.
+
+    `kernels`: {name: Kernel}. Of these the file must know the `numbered` steps' ones; a step of the
+    user's own may be unknown. With `all_steps`, it may hold no other kernel."""
+    update = "run ./scripts/ptxas_report.py --update"
+    try:
+        with open(path, encoding="utf-8") as file:
+            known = json.load(file)
+        of_version = known["nvcc"]
+        rows = {name: (row["registers"], row["shared_bytes"])
+                for name, row in known["kernels"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{REGISTERS} cannot be read ({type(error).__name__}: {error}): {update}", None
+    if of_version != version:
+        return None, f"{REGISTERS} is nvcc {of_version}'s, this is {version}: not compared"
+    wrong = []
+    for name, kernel in kernels.items():
+        now = (kernel.registers, kernel.smem)
+        if name not in rows:
+            if name in numbered:
+                wrong.append(f"lacks {name}")
+        elif rows[name] != now:
+            wrong.append("gives {} {} registers and {} B of shared memory, ptxas {} and {}".format(
+                name, *rows[name], *now))
+    if all_steps:
+        wrong += [f"holds {name}, which no step has" for name in rows if name not in kernels]
+    if not wrong:
+        return None, None
+    more = f" (and {len(wrong) - 1} more like this)" if len(wrong) > 1 else ""
+    return f"{REGISTERS} {wrong[0]}{more}: {update}", None
 
 
 def main():
@@ -118,7 +184,12 @@ def main():
     parser.add_argument("--arch", help=f"for files (default {DEFAULT_ARCH})", default=DEFAULT_ARCH)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", default=os.path.join(ROOT, "build", "nvcc"))
+    parser.add_argument("--update", action="store_true",
+                        help=f"write {REGISTERS} instead of comparing with it")
     args = parser.parse_args()
+    if args.update and args.what:
+        print("ptxas_report.py: --update takes all steps: name none", file=sys.stderr)
+        return 2
     if not args.nvcc:
         print("ptxas_report.py: no nvcc here: install the CUDA toolkit or give --nvcc",
               file=sys.stderr)
@@ -128,7 +199,8 @@ def main():
     work = []  # (label, source, architecture)
     for what in args.what or known:
         if what in known:
-            work.append((what, os.path.join(ROOT, "steps", what, "main.cu"), known[what]))
+            source = os.path.join(ROOT, "steps", what, "main.cu")
+            work += [(what, source, arch) for arch in arches_of(known[what])]
         elif what.endswith(".cu") and os.path.exists(what):
             work.append((os.path.basename(what)[:-len(".cu")], what, args.arch))
         else:
@@ -142,6 +214,7 @@ def main():
     bad = []
     print(f"{'step':<26}{'arch':<8}{'registers':>9} {'smem':>7} {'stack':>6} {'spills':>7}  kernel")
     seen = set()  # a step also compiles its parent's kernels, whose formulas it compares with
+    for_simulator, numbered = {}, set()
     for label, arch, kernels, error in results:
         if error:
             bad.append(f"{label} does not compile:\n{error}")
@@ -151,6 +224,10 @@ def main():
             if (name, arch) in seen:
                 continue
             seen.add((name, arch))
+            if label in known and arch.startswith("sm_90"):
+                for_simulator.setdefault(name, kernel)
+                if label[0].isdigit():
+                    numbered.add(name)
             spills = kernel.spill_stores + kernel.spill_loads
             print(f"{label:<26}{arch:<8}{kernel.registers:>9} {kernel.smem:>7} {kernel.stack:>6} "
                   f"{spills:>7}  {name}")
@@ -159,6 +236,20 @@ def main():
                     [f"{spills} bytes of spills"] if spills else []) + (
                     ["serialised wgmma"] if kernel.serialised else [])
                 bad.append(f"{label}: {name} has {' and '.join(why)}")
+    path = os.path.join(ROOT, REGISTERS)
+    compiled = not any("does not compile" in sentence for sentence in bad)
+    if not bad and for_simulator and not shutil.which("c++filt"):
+        bad.append(f"{REGISTERS} goes by readable names: install c++filt (package binutils)")
+    elif args.update:
+        if not bad:
+            write_registers(path, version_of(args.nvcc), for_simulator)
+            print(f"wrote {REGISTERS}: {len(for_simulator)} kernels")
+    elif for_simulator and compiled:
+        finding, remark = compare_registers(path, version_of(args.nvcc), for_simulator, numbered,
+                                            all_steps=not args.what)
+        bad += [finding] if finding else []
+        if remark:
+            print("remark: " + remark)
     for sentence in bad:
         print("finding: " + sentence)
     return 1 if bad else 0

@@ -115,10 +115,11 @@ void measure(const std::function<void()>& run, Counts& counts) {
 
 }  // namespace
 
-Counts count(const std::function<void()>& run, const CountOptions&) {
+Counts count(const std::function<void()>& run, const CountOptions& options) {
   Counts counts;
   counts.source = "measured";
   try {
+    if (!options.counters) throw gpu::NoCounters("hardware counters were not asked for");
     if (gpu::under_tool()) {
       throw gpu::NoCounters("no hardware counters while another tool watches this program");
     }

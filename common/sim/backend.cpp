@@ -19,6 +19,7 @@ class OptionsFor {
     options.requests = true;
     options.l2_bytes = o.gpu.l2_bytes;
     options.l2_sms = o.gpu.sms;
+    options.l2_sm = o.gpu.sm;
     options.sites = o.analyse;
     options.races = o.analyse;
     options.uninitialised = o.analyse;

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/gpus.h"
 #include "common/traffic.h"
 
 namespace sim {
@@ -30,6 +31,7 @@ struct Options {
   bool sites = false;          ///< with requests: a row per source line
   double l2_bytes = 0;         ///< > 0: model an L2 of this size, and with it DRAM traffic
   int l2_sms = 132;            ///< with l2_bytes: SMs, whose blocks share the L2 at a time
+  fa::SmSpec l2_sm;            ///< how many blocks each of them holds
   bool races = false;          ///< shared and global memory (one worker: findings repeat exactly)
   bool uninitialised = false;  ///< reads of words that nobody wrote
   double watchdog_s = 30;      ///< a kernel that computes this long without a barrier is stopped

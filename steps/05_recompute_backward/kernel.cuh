@@ -250,11 +250,12 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
     for (int a = 0; a < kTile; ++a) {
       const int c = j * Bc + kTile * ty + a;
       if (c >= N) continue;
+      float2* gdK = reinterpret_cast<float2*>(dK + size_t(c) * d) + tx;
+      float2* gdV = reinterpret_cast<float2*>(dV + size_t(c) * d) + tx;
       UNROLL
       for (int b = 0; b < kPairs; ++b) {
-        const size_t at = size_t(c) * d + 2 * tx + b * 2 * kGrid;
-        *reinterpret_cast<float2*>(dK + at) = rdK[a][b];
-        *reinterpret_cast<float2*>(dV + at) = rdV[a][b];
+        gdK[b * kGrid] = rdK[a][b];
+        gdV[b * kGrid] = rdV[a][b];
       }
     }
   }

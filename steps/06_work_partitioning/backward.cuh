@@ -261,11 +261,12 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
   for (int k = 0; k < kOwnKeys; ++k) {
     const int c = j * Bc + 4 * ty + k / 4 * 4 * kRowGrid + k % 4;
     if (c >= N) continue;
+    float2* gdK = reinterpret_cast<float2*>(dK + size_t(c) * d) + tx;
+    float2* gdV = reinterpret_cast<float2*>(dV + size_t(c) * d) + tx;
     UNROLL
     for (int b = 0; b < kPairs; ++b) {
-      const size_t at = size_t(c) * d + 2 * tx + b * 2 * kCols;
-      *reinterpret_cast<float2*>(dK + at) = rdK[k][b];
-      *reinterpret_cast<float2*>(dV + at) = rdV[k][b];
+      gdK[b * kCols] = rdK[k][b];
+      gdV[b * kCols] = rdV[k][b];
     }
   }
 }

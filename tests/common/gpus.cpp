@@ -30,6 +30,12 @@ TEST_CASE("the table of GPUs holds plausible rows", "[gpus]") {
     CAPTURE(gpu.name);
     CHECK(gpu.arch.substr(0, 3) == "sm_");
     CHECK(gpu.sms >= 10);
+    CHECK(gpu.sm.threads % 512 == 0);
+    CHECK(gpu.sm.threads / 32 / gpu.sm.blocks >= 2);  // full SMs need blocks of 2 warps or more
+    CHECK(gpu.sm.registers == 65536);
+    CHECK(gpu.sm.shared_bytes >= 64 * 1024);
+    CHECK(gpu.sm.shared_bytes <= 228 * 1024);
+    CHECK(gpu.sm.block_reserved_bytes == (gpu.arch >= "sm_80" ? 1024u : 0u));
     CHECK(gpu.hbm_bytes_per_s > 1e11);
     CHECK(gpu.memory_bytes > 4e9);
     CHECK(gpu.l2_bytes > 1e6);
@@ -65,6 +71,12 @@ TEST_CASE("a missing or damaged table is a sentence", "[gpus]") {
     REQUIRE(table.size() == 1);
     CHECK(table[0].fp32_flops == 2);
     CHECK(table[0].bf16_flops == 0);  // may be absent
+  }
+  {
+    const TemporaryFile sm(R"({"gpus":[)" + row + R"("fp32_flops":2,"sm_threads":1024}]})");
+    const auto table = fa::read_gpu_table(sm.path);
+    CHECK(table.at(0).sm.threads == 1024);
+    CHECK(table.at(0).sm.blocks == 32);  // absent: a Hopper's
   }
   {
     const TemporaryFile no_fp32(R"({"gpus":[)" + row + R"("fp8_flops":2}]})");

@@ -1,6 +1,9 @@
-"""ptxas_report.py: finds spills, stack frames and serialised wgmma, and passes a clean kernel."""
+"""ptxas_report.py: finds spills, stack frames and serialised wgmma, passes a clean kernel, and
+keeps common/data/registers.json up to date."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -63,9 +66,154 @@ class Parse(unittest.TestCase):
 
     def test_steps_and_their_architectures(self):
         steps = dict(ptxas_report.steps_and_needs())
-        self.assertEqual(steps["01_naive"], "sm_80")
+        self.assertIsNone(steps["01_naive"])
         for name in steps:
             self.assertTrue(os.path.exists(os.path.join(ROOT, "steps", name, "main.cu")), name)
+
+    def test_every_step_is_compiled_for_the_architecture_of_the_file(self):
+        for needs, arches in ((None, ("sm_80", "sm_90")), ("sm_80", ("sm_80", "sm_90")),
+                              ("sm_89", ("sm_89", "sm_90")), ("sm_90", ("sm_90",)),
+                              ("sm_90a", ("sm_90a",))):
+            self.assertEqual(ptxas_report.arches_of(needs), arches)
+
+    @unittest.skipUnless(shutil.which("c++filt"), "no c++filt here")
+    def test_names_are_the_simulators(self):
+        self.assertEqual(
+            ptxas_report.demangled(["_ZN6step041kILi64EEEvPKf", "plain",
+                                    "_ZN3abc1mILNS_1EE1EEEvPf"]),
+            ["step04::k<64>", "plain", "abc::m<(abc::E)1>"])
+
+
+class Compare(unittest.TestCase):
+    """What is said of a file, against kernels that ptxas has just seen."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = os.path.join(folder.name, "registers.json")
+        self.kernels = {"step01::k<64>": ptxas_report.Kernel("", 40, 512),
+                        "mine::k": ptxas_report.Kernel("", 20, 0)}
+        ptxas_report.write_registers(self.path, "13.0.1", self.kernels)
+
+    def compare(self, version="13.0.1", all_steps=True):
+        return ptxas_report.compare_registers(self.path, version, self.kernels, {"step01::k<64>"},
+                                              all_steps)
+
+    def test_what_was_written_is_right(self):
+        with open(self.path, encoding="utf-8") as file:
+            written = json.load(file)
+        self.assertEqual(written["nvcc"], "13.0.1")
+        self.assertEqual(written["kernels"], {
+            "step01::k<64>": {"registers": 40, "shared_bytes": 512},
+            "mine::k": {"registers": 20, "shared_bytes": 0}})
+        self.assertEqual(self.compare(), (None, None))
+
+    def test_another_figure(self):
+        for change in ({"registers": 41}, {"smem": 1024}):
+            with self.subTest(**change):
+                self.setUp()
+                for key, value in change.items():
+                    setattr(self.kernels["step01::k<64>"], key, value)
+                finding, _ = self.compare()
+                self.assertIn("gives step01::k<64> 40 registers and 512 B", finding)
+                self.assertIn("--update", finding)
+                self.assertEqual(len(finding.splitlines()), 1)
+
+    def test_a_steps_kernel_must_be_there_a_users_need_not(self):
+        ptxas_report.write_registers(self.path, "13.0.1", {})
+        self.assertIn("lacks step01::k<64>:", self.compare()[0])
+        del self.kernels["step01::k<64>"]
+        self.assertEqual(self.compare(), (None, None))
+
+    def test_a_kernel_that_is_gone(self):
+        del self.kernels["mine::k"]
+        self.assertIn("holds mine::k, which no step has", self.compare()[0])
+        self.assertEqual(self.compare(all_steps=False), (None, None))
+
+    def test_several_faults_are_one_sentence(self):
+        for kernel in self.kernels.values():
+            kernel.registers += 8
+        self.assertIn("(and 1 more like this)", self.compare()[0])
+
+    def test_another_nvcc_is_not_compared(self):
+        self.kernels["step01::k<64>"].registers += 8
+        finding, remark = self.compare(version="12.4.99")
+        self.assertIsNone(finding)
+        self.assertIn("nvcc 13.0.1's, this is 12.4.99: not compared", remark)
+
+    def test_no_file_or_a_damaged_one(self):
+        for words in ("{", "[]", "{}", '{"nvcc": "13.0.1", "kernels": {"k": {}}}', None):
+            if words is None:
+                os.remove(self.path)
+            else:
+                with open(self.path, "w", encoding="utf-8") as file:
+                    file.write(words)
+            finding, _ = self.compare()
+            self.assertIn("common/data/registers.json cannot be read", finding, words)
+            self.assertIn("--update", finding)
+            self.assertEqual(len(finding.splitlines()), 1)
+
+
+@unittest.skipUnless(ptxas_report.find_nvcc() and shutil.which("c++filt"),
+                     "no nvcc or no c++filt here")
+class Update(unittest.TestCase):
+    """A repository of one small step."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        for path, text in (("steps/CMakeLists.txt", "fa_step(01_small)\n"),
+                           ("steps/01_small/main.cu", CLEAN)):
+            self.write(path, text)
+        os.makedirs(os.path.join(self.root, "common", "data"))
+        os.makedirs(os.path.join(self.root, "scripts"))
+        shutil.copy(os.path.join(ROOT, "scripts", "ptxas_report.py"),
+                    os.path.join(self.root, "scripts"))
+
+    def write(self, path, text):
+        path = os.path.join(self.root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def run_report(self, *args):
+        done = subprocess.run([sys.executable, os.path.join("scripts", "ptxas_report.py"), *args],
+                              cwd=self.root, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    def test_update_then_check(self):
+        status, out, _ = self.run_report()
+        self.assertEqual(status, 1)
+        self.assertIn("finding: common/data/registers.json cannot be read", out)
+        status, out, _ = self.run_report("--update")
+        self.assertEqual(status, 0, out)
+        with open(os.path.join(self.root, "common/data/registers.json"), encoding="utf-8") as file:
+            written = json.load(file)
+        self.assertRegex(written["nvcc"], r"^\d+\.\d+\.\d+$")
+        self.assertEqual(list(written["kernels"]), ["reverse"])
+        self.assertEqual(written["kernels"]["reverse"]["shared_bytes"], 128)
+        self.assertGreater(written["kernels"]["reverse"]["registers"], 3)
+        status, out, _ = self.run_report()
+        self.assertEqual((status, out.count("finding")), (0, 0), out)
+
+        self.write("steps/01_small/main.cu", CLEAN.replace("s[32]", "s[64]"))
+        status, out, _ = self.run_report("01_small")
+        self.assertEqual(status, 1)
+        self.assertRegex(out, r"finding: .*registers.json gives reverse \d+ registers and 128 B of "
+                              r"shared memory, ptxas \d+ and 256: run ./scripts/ptxas_report.py")
+
+    def test_a_finding_leaves_the_file_alone(self):
+        self.write("steps/01_small/main.cu", STACK)
+        status, out, _ = self.run_report("--update")
+        self.assertEqual(status, 1, out)
+        self.assertNotIn("registers.json", out)
+        self.assertFalse(os.path.exists(os.path.join(self.root, "common/data/registers.json")))
+
+    def test_update_of_one_step_is_refused(self):
+        status, _, error = self.run_report("--update", "01_small")
+        self.assertEqual((status, len(error.splitlines())), (2, 1))
+        self.assertIn("--update takes all steps", error)
 
 
 @unittest.skipUnless(ptxas_report.find_nvcc(), "no nvcc here")

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "common/sim/recording.h"
+#include "common/sim/scheduler/residency.h"
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/scheduler/stacks.h"
 
@@ -341,15 +342,11 @@ void validate(const Launch& launch, const std::string& name) {
   }
 }
 
-// How many blocks the modelled GPU holds at a time. Its SMs are taken to be a Hopper's. Registers
-// and static shared memory, which only a GPU's compiler knows, may leave room for fewer.
-uint64_t resident_blocks(const LaunchConfig& config, int sms) {
-  constexpr unsigned kBlocks = 32, kThreads = 2048, kSmem = 228 * 1024, kReserved = 1024;
-  const dim3 block = config.block;
-  const unsigned warps = (block.x * block.y * block.z + 31) / 32;
-  const auto smem = static_cast<unsigned>(config.smem) + kReserved;
-  const unsigned per_sm = std::min({kBlocks, kThreads / 32 / warps, kSmem / smem});
-  return uint64_t{std::max(1u, per_sm)} * static_cast<unsigned>(std::max(1, sms));
+// How many blocks the modelled GPU holds at a time.
+uint64_t resident_blocks(const LaunchConfig& config, const std::string& kernel, const Options& o) {
+  const unsigned threads = config.block.x * config.block.y * config.block.z;
+  const unsigned per_sm = blocks_per_sm(o.l2_sm, threads, config.smem, resources_of(kernel));
+  return uint64_t{per_sm} * static_cast<unsigned>(std::max(1, o.l2_sms));
 }
 
 }  // namespace
@@ -379,7 +376,7 @@ void run_grid(const Launch& launch) {
 
   Pool& pool = pool_of(n);
   pool.take_stacks(n);
-  if (grid.l2) l2_begin_launch(grid.blocks, resident_blocks(launch.config, o.l2_sms));
+  if (grid.l2) l2_begin_launch(grid.blocks, resident_blocks(launch.config, name, o));
   if (grid.hazards) hazards_begin_launch();
   pool.run(grid, n);
   if (grid.l2) l2_end_launch();
