@@ -38,15 +38,15 @@ ADVICE = {
     "not a number": "A NaN or an infinity. Look for -inf - -inf, 0 / 0, and an exp whose exponent "
                     "is above 88.",
     "traffic": "The result is right, but the kernel moves more bytes than it needs to. Which "
-               "elements does a thread, or a block, load twice?",
+               "elements are loaded twice, or loaded and not used?",
     "bank conflicts": "Lanes of one warp want different words of the same shared-memory bank, and "
                       "are served one after the other. Bank = word index mod 32: write down the "
                       "banks of lanes 0, 1 and 2.",
     "coalescing": "The lanes of a warp touch words that lie far apart in HBM, and each costs a "
                   "sector of 32 bytes. Consecutive lanes should touch consecutive words.",
     "uninitialised": "Something is read that nobody has written. Who should have, and when?",
-    "out of bounds": "The index passes the end. N need not be a multiple of the tile: what does the "
-                     "last tile hold?",
+    "out of bounds": "The index passes the end. N need not be a multiple of the tile: what does "
+                     "the last tile hold?",
     "deadlock": "Some threads wait at a barrier that others never reach. Find the branch or the "
                 "return between them.",
     "endless loop": "A loop whose condition never becomes false, or a wait for something that "
@@ -95,6 +95,7 @@ class Toolchain:
         own = [c for c in commands if c["file"].endswith("steps/exercises/prelude.cu")]
         if not own:
             raise NotBuilt(f"{self.build}/compile_commands.json does not name prelude.cu")
+        self.directory = own[0]["directory"]
         words = shlex.split(own[0]["command"])
         if Path(words[0]).name == "ccache":  # knows little of precompiled headers
             words = words[1:]
@@ -137,7 +138,7 @@ def build_library(build, preset, say):
     started = time.time()
     log = ROOT / "build" / "learn.log"
     log.parent.mkdir(exist_ok=True)
-    say(f"building the checker ({log.relative_to(ROOT)}): about a minute, the first time only")
+    say(f"building the checker, a minute or two when it is new ({log.relative_to(ROOT)})")
     configure = ["cmake", "--preset", preset, "-B", str(build)]
     make = ["cmake", "--build", str(build), "-j", str(os.cpu_count()), "--target", "exercises"]
     with open(log, "w", encoding="utf-8") as file:
@@ -148,7 +149,6 @@ def build_library(build, preset, say):
                 tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
                 raise NotBuilt("\n".join([f"{shlex.join(command)} failed; the end of {log}:"]
                                          + tail))
-    (Path(build) / "steps/exercises/built").touch()
     say(f"built in {time.time() - started:.0f} s")
 
 
@@ -240,7 +240,7 @@ def _write(path, text):
 def check(exercise, student, toolchain, *, seed=None, folder=None, isolate=False):
     """The verdict on the file `student`. `folder`: where to compile (one per check at a time)."""
     student = Path(student).resolve()
-    folder = Path(folder or toolchain.build / "learn" / exercise.name)
+    folder = Path(folder or toolchain.build / "learn" / exercise.name).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     # The step's other files include each other by path; the shadow puts the student's in its place.
     _write(folder / exercise.source, f'#include "{student}"\n')
@@ -252,9 +252,9 @@ def check(exercise, student, toolchain, *, seed=None, folder=None, isolate=False
 
     compiled = 0.0
     built = subprocess.run(toolchain.compile(folder, folder / "main.cu", folder / "main.o"),
-                           cwd=folder, capture_output=True, text=True, errors="replace",
-                           preexec_fn=_limits(COMPILE_SECONDS, 0 if toolchain.gpu
-                                              else COMPILE_BYTES), check=False)
+                           cwd=toolchain.directory, capture_output=True, text=True,
+                           errors="replace", check=False, preexec_fn=_limits(
+                               COMPILE_SECONDS, 0 if toolchain.gpu else COMPILE_BYTES))
     if built.returncode == 0:
         built = subprocess.run(toolchain.link(folder / "main.o", folder / "check"), cwd=folder,
                                capture_output=True, text=True, errors="replace", check=False)
@@ -269,13 +269,15 @@ def check(exercise, student, toolchain, *, seed=None, folder=None, isolate=False
     result = folder / "result.json"
     result.unlink(missing_ok=True)
     prefix = without_network() if isolate else []
-    status, errors = _watched([*prefix, str(folder / "check"), "request.json", "result.json"],
-                              folder, RUN_SECONDS, RUN_BYTES)
+    command = [*prefix, str(folder / "check"), "request.json", "result.json"]
+    status, errors = _watched(command, folder, RUN_SECONDS, RUN_BYTES)
     if isinstance(status, str):
         limit = f"{RUN_SECONDS} s" if status == "too slow" else f"{RUN_BYTES >> 20} MiB"
         return verdict(ok=False, kind=status, message=f"stopped at the limit of {limit}")
     if status == 3:
-        return verdict(ok=False, kind="no GPU", message=errors.strip())
+        none = "no GPU found" in errors
+        return verdict(ok=False, kind="no GPU", message="no GPU found: without --gpu the simulator "
+                       "checks" if none else errors.strip())
     try:
         seen = json.loads(result.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):

@@ -60,8 +60,8 @@ Problem problem_of(const json& j) {
 }
 
 Inputs inputs_of(const json& j, const Problem& p, uint64_t seed) {
-  Inputs in = j.value("input", "normal") == "outliers" ? outlier_inputs(p, seed)
-                                                       : normal_inputs(p, seed);
+  Inputs in =
+      j.value("input", "normal") == "outliers" ? outlier_inputs(p, seed) : normal_inputs(p, seed);
   for (float& q : in.Q) q *= j.value("factor", 1.f);  // how far apart the scores of a row are
   return in;
 }
@@ -103,17 +103,33 @@ json traffic_table(const Prediction& spec, const Counts& yours) {
   for (const auto& [name, count] : yours.buffers) {
     if (!table.contains(name)) table[name]["spec"] = to_json({});
     table[name]["yours"] = to_json(count.bytes);
+    table[name]["requests"] = {{"read", count.requests.load}, {"write", count.requests.store}};
+    table[name]["sectors"] = {{"read", count.sectors.load}, {"write", count.sectors.store}};
   }
   return table;
 }
 
-std::optional<Fault> too_many_bytes(const json& table) {
+/// The source line with the most requests of a kind to a buffer.
+std::string busiest_line(const Counts& counts, const std::string& what) {
+  const SiteCount* most = nullptr;
+  for (const SiteCount& s : counts.sites) {
+    if (s.what.starts_with(what) && (!most || s.requests > most->requests)) most = &s;
+  }
+  return most ? ", most of them at " + most->where : "";
+}
+
+std::optional<Fault> too_many_bytes(const json& table, const Counts& counts) {
+  static const struct {
+    const char *way, *words, *site;
+  } ways[] = {{"read", "read from", " load"},
+              {"write", "written to", " store"},
+              {"atomic", "added atomically to", " atomic"}};
   for (const auto& [name, row] : table.items()) {
-    for (const char* way : {"read", "write", "atomic"}) {
+    for (const auto& [way, words, site] : ways) {
       const uint64_t yours = row["yours"][way], spec = row["spec"][way];
       if (yours <= spec) continue;
-      return Fault{"traffic",
-                   fmt::format("{}: {} bytes by {}, the spec has {}", name, yours, way, spec)};
+      return Fault{"traffic", fmt::format("{} bytes {} {}{}; the spec has {}", yours, words, name,
+                                          busiest_line(counts, name + site), spec)};
     }
   }
   return std::nullopt;
@@ -150,16 +166,14 @@ std::optional<Fault> uncoalesced(const Counts& counts, const std::vector<std::st
   });
 }
 
+/// What it took the shared memory, and what it takes without bank conflicts.
 json totals(const Counts& counts) {
-  json t = {{"requests", 0}, {"sectors", 0}, {"wavefronts", 0}, {"wavefronts_ideal", 0}};
-  const auto add = [&t](const char* name, uint64_t n) { t[name] = t[name].get<uint64_t>() + n; };
+  uint64_t wavefronts = 0, ideal = 0;
   for (const KernelCount& k : counts.kernels) {
-    add("requests", k.requests.load + k.requests.store);
-    add("sectors", k.sectors.load + k.sectors.store);
-    add("wavefronts", k.shared_wavefronts);
-    add("wavefronts_ideal", k.shared_ideal);
+    wavefronts += k.shared_wavefronts;
+    ideal += k.shared_ideal;
   }
-  return t;
+  return {{"wavefronts", wavefronts}, {"wavefronts_ideal", ideal}};
 }
 
 /// Counts the pass in question; the forward in front of a backward is run, not judged.
@@ -200,7 +214,7 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
   const CheckResult result = check(p, in, session.download(), sample_of(p, request.seed, 1e18));
   if (auto fault = wrong_element(result)) return fault;
 #if !FA_BACKEND_GPU
-  if (auto fault = too_many_bytes(seen["traffic"])) return fault;
+  if (auto fault = too_many_bytes(seen["traffic"], counts)) return fault;
   if (auto fault = uncoalesced(counts, request.coalesced)) return fault;
   if (request.banks) return bank_conflicts(counts);
 #endif

@@ -10,8 +10,10 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <system_error>
 #include <thread>
 
+#include "common/problem.h"
 #include "common/sim/recording.h"
 #include "common/sim/scheduler/residency.h"
 #include "common/sim/scheduler/scheduler.h"
@@ -179,20 +181,20 @@ void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
 
 class Pool {
  public:
+  /// \throws fa::ResourceError when the system refuses a thread.
   explicit Pool(int n) {
-    for (int i = 0; i < n; ++i) {
-      blocks_.push_back(std::make_unique<Block>());
-      threads_.emplace_back([this, i] { loop(i); });
+    // All blocks before the first thread: it looks at blocks_, which must not move then.
+    for (int i = 0; i < n; ++i) blocks_.push_back(std::make_unique<Block>());
+    try {
+      for (int i = 0; i < n; ++i) threads_.emplace_back([this, i] { loop(i); });
+    } catch (const std::system_error&) {
+      end_threads();
+      throw fa::ResourceError(
+          "the system refuses threads for the simulator's " + std::to_string(n) +
+          " workers: 'ulimit -u' or the control group's pids.max must allow more");
     }
   }
-  ~Pool() {
-    {
-      std::lock_guard lock(mutex_);
-      quit_ = true;
-    }
-    start_.notify_all();
-    for (auto& t : threads_) t.join();
-  }
+  ~Pool() { end_threads(); }
   int size() const { return static_cast<int>(blocks_.size()); }
   Block& block(int i) { return *blocks_[i]; }
 
@@ -223,6 +225,15 @@ class Pool {
   }
 
  private:
+  void end_threads() {
+    {
+      std::lock_guard lock(mutex_);
+      quit_ = true;
+    }
+    start_.notify_all();
+    for (auto& t : threads_) t.join();
+  }
+
   // What each active worker has computed, in seconds. A clock on the wall would go on while a
   // debugger holds the process.
   std::vector<double> cpu_seconds() {

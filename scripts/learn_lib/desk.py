@@ -1,0 +1,146 @@
+"""The student's desk: the folder learn/, which git ignores.
+
+learn/NN_name.cuh    a copy of an exercise, made when it is first asked for, then the student's
+learn/NN_name.cuh.bak-1    an older copy: `reset` and nothing else makes these
+learn/solutions/     one solution of each exercise that is done
+learn/.state.json    what is done, which hints were shown
+"""
+
+import hashlib
+import json
+import os
+import time
+from pathlib import Path
+
+
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class Desk:
+    def __init__(self, folder, exercises):
+        self.folder = Path(folder)
+        self.exercises = exercises
+        self.state_file = self.folder / ".state.json"
+        self.damaged = ""  # a sentence, when the state could not be read
+        self.state = {"current": exercises[0].name, "done": {}, "hints": {}, "made": {}}
+        self._load()
+
+    # --- state ----------------------------------------------------------------------------------
+
+    def _load(self):
+        try:
+            found = json.loads(self.state_file.read_text(encoding="utf-8"))
+            for key, kind in (("done", str), ("hints", int), ("made", str)):
+                if isinstance(found.get(key), dict):
+                    self.state[key] = {name: value for name, value in found[key].items()
+                                       if isinstance(value, kind)}
+            self.state["current"] = found.get("current")
+        except FileNotFoundError:
+            pass
+        except (ValueError, AttributeError):
+            kept = backup(self.state_file)
+            self.damaged = f"{self.state_file} could not be read; it is kept as {kept.name}"
+        if self.state["current"] not in [e.name for e in self.exercises]:
+            self.state["current"] = self.exercises[0].name
+
+    def save(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
+        new = self.state_file.with_suffix(".new")
+        new.write_text(json.dumps(self.state, indent=1) + "\n", encoding="utf-8")
+        os.replace(new, self.state_file)
+
+    @property
+    def current(self):
+        return next(e for e in self.exercises if e.name == self.state["current"])
+
+    def go_to(self, exercise):
+        self.state["current"] = exercise.name
+        self.save()
+
+    def is_done(self, exercise):
+        return exercise.name in self.state["done"]
+
+    def mark_done(self, exercise):
+        """Whether this was the first time. Then the solution may be looked at."""
+        solutions = self.folder / "solutions"
+        solutions.mkdir(parents=True, exist_ok=True)
+        self.solution_path(exercise).write_text(exercise.solution(), encoding="utf-8")
+        if self.is_done(exercise):
+            return False
+        self.state["done"][exercise.name] = time.strftime("%Y-%m-%d %H:%M:%S")
+        self.save()
+        return True
+
+    def next_hint(self, exercise):
+        """(number, text) of the next hint; after the last one, the last again."""
+        number = min(self.state["hints"].get(exercise.name, 0) + 1, len(exercise.hints))
+        self.state["hints"][exercise.name] = number
+        self.save()
+        return number, exercise.hints[number - 1]
+
+    def next_open(self, after):
+        """The next exercise that is not done, from `after` on and then from the start."""
+        at = self.exercises.index(after)
+        for e in self.exercises[at + 1:] + self.exercises[:at + 1]:
+            if not self.is_done(e):
+                return e
+        return None
+
+    # --- files ----------------------------------------------------------------------------------
+
+    def path(self, exercise):
+        """The student's file; one with an older number is found, too."""
+        path = self.folder / f"{exercise.label}.cuh"
+        if not path.exists():
+            for other in sorted(self.folder.glob(f"[0-9][0-9]_{exercise.name}.cuh")):
+                return other
+        return path
+
+    def solution_path(self, exercise):
+        return self.folder / "solutions" / f"{exercise.label}.cuh"
+
+    def open(self, exercise):
+        """The student's file, made if there is none."""
+        path = self.path(exercise)
+        if not path.exists():
+            self._make(exercise, path)
+        return path
+
+    def _make(self, exercise, path):
+        text = exercise.unsolved()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        self.state["made"][exercise.name] = digest(text)
+        self.save()
+
+    def is_untouched(self, exercise):
+        path = self.path(exercise)
+        if not path.exists():
+            return True
+        return digest(path.read_text(encoding="utf-8", errors="replace")) in (
+            self.state["made"].get(exercise.name), digest(exercise.unsolved()))
+
+    def has_changed(self, exercise):
+        """Whether the repository's exercise is another one than the copy was made from."""
+        made = self.state["made"].get(exercise.name)
+        return (self.path(exercise).exists() and made is not None
+                and made != digest(exercise.unsolved()))
+
+    def reset(self, exercise):
+        """A fresh copy. The old one's new name, or None where there was none."""
+        path = self.path(exercise)
+        kept = backup(path) if path.exists() else None
+        self.state["done"].pop(exercise.name, None)
+        self.state["hints"].pop(exercise.name, None)
+        self._make(exercise, self.folder / f"{exercise.label}.cuh")
+        return kept
+
+
+def backup(path):
+    """Renames a file to the first free path.bak-N."""
+    number = 1
+    while (kept := path.with_name(f"{path.name}.bak-{number}")).exists():
+        number += 1
+    path.rename(kept)
+    return kept
