@@ -100,7 +100,7 @@ TensorCheck compare(const Problem& p, const Tensor& t, const Expected& e) {
   TensorCheck result;
   result.tensor = t.name;
   result.rows_checked = e.rows.size();
-  double squares = 0, worst = -1;
+  double squares = 0, worst = -1, worst_bound = 0;
   size_t worst_element = 0;
   for (size_t i = 0; i < e.rows.size(); ++i) {
     const double* want = &e.want[i * t.width];
@@ -119,24 +119,28 @@ TensorCheck compare(const Problem& p, const Tensor& t, const Expected& e) {
       }
     }
     result.baseline_err = std::max(result.baseline_err, baseline_err);
-    if (worse(err, result.max_abs_err)) result.max_abs_err = err;
     const double bound = e.factor * baseline_err + e.unit * largest + e.floor(i);
+    if (i == 0 || worse(err, result.max_abs_err)) {
+      result.max_abs_err = err;
+      result.bound = bound;
+    }
     const double used = std::isnan(err) ? INFINITY : err / bound;
     if (used > worst) {
       worst = used;
       worst_element = i * t.width + x_worst;
-      result.bound = bound;
+      result.used = used;
+      worst_bound = bound;
     }
   }
   result.rmse = std::sqrt(squares / static_cast<double>(e.rows.size() * t.width));
   result.message = find_impossible(p, t);
-  if (!result.message.empty()) result.max_abs_err = NAN;
+  if (!result.message.empty()) result.max_abs_err = result.used = NAN;
   if (result.message.empty() && worst > 1) {
     const size_t element = e.rows[worst_element / t.width] * t.width + worst_element % t.width;
     const double want = e.want[worst_element];
     result.message =
         fmt::format("{} is {:.7g}, expected {:.7g}: error {:.2e}, bound {:.2e}", t.element(element),
-                    t.values[element], want, distance(t.values[element], want), result.bound);
+                    t.values[element], want, distance(t.values[element], want), worst_bound);
   }
   result.ok = result.message.empty();
   return result;

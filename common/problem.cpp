@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMaxLength = 1 << 28;    // sums of a few lengths and tiles still fit an int
 constexpr int kMaxHeads = 65535;       // gridDim.y and gridDim.z
-constexpr double kMaxScores = 0x1p56;  // bytes of S and P together stay far below 2^64
+constexpr double kMaxScores = 0x1p53;  // bytes and FLOPs of any step stay below 2^64
 
 float round_to_bf16(float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);
@@ -121,7 +121,7 @@ void validate(const Problem& p, const Support& support) {
   }
   if (static_cast<double>(p.heads()) * p.N * p.Nk > kMaxScores) {
     throw UsageError(fmt::format(
-        "--b {} --h {} --n {} --nk {}: b * h * n * nk must be at most 2^56, so that byte counts "
+        "--b {} --h {} --n {} --nk {}: b * h * n * nk must be at most 2^53, so that byte counts "
         "fit 64 bits",
         p.B, p.H, p.N, p.Nk));
   }

@@ -87,11 +87,12 @@ std::string head(const RunReport& r) {
 }
 
 std::string check_section(const RunReport& r) {
-  std::string out = fmt::format("\n{:<{}}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "check", kLabel,
-                                "max error", "bound", "baseline", "rmse", "rows");
+  std::string out = fmt::format("\n{:<{}}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "check", kLabel,
+                                "max error", "its bound", "worst row", "baseline", "rmse", "rows");
   for (const TensorCheck& t : r.check.tensors) {
-    out += fmt::format("  {:<{}}{:>12}{:>12}{:>12}{:>12}{:>12}  {}\n", t.tensor, kLabel - 2,
-                       error_of(t.max_abs_err), error_of(t.bound), error_of(t.baseline_err),
+    const std::string used = std::isfinite(t.used) ? fmt::format("{:.0f}%", 100 * t.used) : "nan";
+    out += fmt::format("  {:<{}}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}  {}\n", t.tensor, kLabel - 2,
+                       error_of(t.max_abs_err), error_of(t.bound), used, error_of(t.baseline_err),
                        error_of(t.rmse), grouped(t.rows_checked), t.ok ? "ok" : "WRONG");
     if (!t.ok) out += wrapped("    ", t.message, 4);
   }
@@ -434,6 +435,7 @@ Json check_json(const CheckResult& check) {
     tensors.push_back({{"tensor", t.tensor},
                        {"max_abs_err", number(t.max_abs_err)},
                        {"bound", number(t.bound)},
+                       {"used", number(t.used)},
                        {"baseline_err", number(t.baseline_err)},
                        {"rmse", number(t.rmse)},
                        {"rows_checked", t.rows_checked},

@@ -71,6 +71,13 @@ using PredictFn = Prediction (*)(const Problem&);
 /// The scratch buffers that one problem needs.
 using WorkspaceFn = std::vector<Scratch> (*)(const Problem&);
 
+/// The step, or the earlier variant, whose text is changed.
+struct Parent {
+  std::string id;  ///< "01_naive"
+  PredictFn traffic = nullptr;
+  Support support = {};  ///< outside of it the two are not compared
+};
+
 /// One way of doing the step; a step with several ideas has several, in the order of reading.
 struct Variant {
   std::string name;  ///< the file's stem: "kernel", "shared"
@@ -81,13 +88,8 @@ struct Variant {
   bool writes_lse = false;
   Runner backward = {};  ///< empty: the step has no backward
   PredictFn backward_traffic = nullptr;
-};
-
-/// The step whose text this one changes.
-struct Parent {
-  std::string id;  ///< "01_naive"
-  PredictFn traffic = nullptr;
-  Support support = {};  ///< outside of it the two steps are not compared
+  Parent parent = {};           ///< where it is not the step's
+  Parent backward_parent = {};  ///< empty: the backward is not compared
 };
 
 /// Everything that step_main() needs to know about a step.
@@ -95,7 +97,6 @@ struct Step {
   std::string id;    ///< "02_tiled": the name of its folder
   std::string idea;  ///< one line
   Parent parent;
-  Parent backward_parent = {};  ///< of the backward, where the step changes one
   Support support;
   std::string needs;              ///< "sm_90a", or empty when any GPU will do
   std::vector<Variant> variants;  ///< the last one is the step's result and the default

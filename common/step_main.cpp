@@ -129,10 +129,11 @@ class Run {
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
     report_.forward =
-        predict("forward", problem_, variant_.traffic, problem_.flops_forward(), step.parent);
+        predict("forward", problem_, variant_.traffic, problem_.flops_forward(),
+                variant_.parent.traffic ? variant_.parent : step.parent);
     if (variant_.backward) {
       report_.backward = predict("backward", problem_, variant_.backward_traffic,
-                                 problem_.flops_backward(), step.backward_parent);
+                                 problem_.flops_backward(), variant_.backward_parent);
     }
   }
 

@@ -27,13 +27,12 @@ inline TileVisits visited_tiles(const Problem& p, int Br, int Bc) {
   for (int i = 0; i < ceil_div(p.N, Br); ++i) {
     const uint64_t rows = std::min(Br, p.N - i * Br);
     const int seen = p.visible(i * Br + static_cast<int>(rows) - 1);  // by the tile's last row
-    for (int j = 0; j < ceil_div(seen, Bc); ++j) {
-      const uint64_t keys = std::min(Bc, p.Nk - j * Bc);
-      v.tiles += 1;
-      v.rows += rows;
-      v.keys += keys;
-      v.pairs += rows * keys;
-    }
+    const uint64_t tiles = ceil_div(seen, Bc);
+    const uint64_t keys = std::min<uint64_t>(tiles * Bc, p.Nk);  // of all these tiles
+    v.tiles += tiles;
+    v.rows += rows * tiles;
+    v.keys += keys;
+    v.pairs += rows * keys;
   }
   return v;
 }

@@ -141,8 +141,9 @@ def plot(path, points, heads, found, n, d):
                   color="C0", label=f"fit: a + {b:.2f} N²d² / (M - Br d)")
         axes.plot([s / KIB for s in smems], [p["predicted"] / 1e6 for p in points], "o", color="C0",
                   label="requested")
-        axes.plot([s / KIB for s in smems], [p["hbm"] / 1e6 for p in points], "v", color="C1",
-                  label="HBM modelled" if points[0]["ms"] is None else "HBM measured")
+        if all(p["hbm"] is not None for p in points):  # a GPU may refuse its counters
+            axes.plot([s / KIB for s in smems], [p["hbm"] / 1e6 for p in points], "v", color="C1",
+                      label="HBM modelled" if points[0]["ms"] is None else "HBM measured")
         axes.set(xscale="log", xlabel="shared memory M of a block, KiB", ylabel="MB",
                  ylim=(0, None),
                  title=f"FlashAttention-1's forward, B·H={heads} N={n} d={d}")

@@ -61,7 +61,7 @@ __device__ inline float dot(float4 a, float4 b) {
 }
 
 // O = softmax(scale * Q K^T) V and LSE of one head; "line n" is a line of Algorithm 1. Two blocks
-// an SM are asked for: left alone, ptxas 13 stops at 64 or 80 registers and spills.
+// an SM are asked for: left alone, ptxas 13 stops at 64 or 80 registers and may spill.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_fwd_kernel(const float* Q,  // [B*H, N, d]

@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
     }
     __syncthreads();  // the tiles are complete, before the first ones also K_j and V_j
 
-    // P = exp(S - LSE): the same numbers that the forward had, and already normalised.
+    // P = exp(S - LSE): from the same S that the forward had, and already normalised.
     float rP[kRows][kKeys] = {};
     dot_rows<d>(s.Q, s.K, rP);
     const bool edge = (j + 1) * Bc > N || (causal && (j + 1) * Bc > i * Br + 1);
@@ -295,7 +295,8 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
     t["dK"].write = t["dV"].write = 4 * BH * N * d;
     t.flops = BH * 10 * Br * Bc * v.tiles * d;  // five products; zeros are multiplied too
   });
-  t.hbm = {.read = 4 * BH * (6 * N * d + 2 * N), .write = 4 * BH * (4 * N * d + N)};
+  // An atomic reads what it adds to: dQ is among the reads.
+  t.hbm = {.read = 4 * BH * (7 * N * d + 2 * N), .write = 4 * BH * (4 * N * d + N)};
   return t;
 }
 

@@ -10,7 +10,6 @@ int main(int argc, char** argv) {
   step.id = "06_work_partitioning";
   step.idea = "FlashAttention-2: a block a tile of Q; O, m and l stay in registers";
   step.parent = {"04_fused", step04::traffic};
-  step.backward_parent = {"05_recompute_backward", step05::backward_traffic};
   step.variants = {{.name = "kernel",
                     .idea = "loops swapped, a warp 4 rows, a lane one key",
                     .forward = step06::forward,
@@ -20,7 +19,8 @@ int main(int argc, char** argv) {
                     .idea = "64 x 64 tiles, 8 x 4 scores a thread in registers",
                     .forward = step06_register::forward,
                     .traffic = step06_register::traffic,
-                    .writes_lse = true},
+                    .writes_lse = true,
+                    .parent = {"06 kernel", step06::traffic}},
                    {.name = "backward",
                     .idea = "register's forward; backward: a block a tile of keys, dQ by atomics",
                     .forward = step06_backward::forward,
@@ -28,6 +28,8 @@ int main(int argc, char** argv) {
                     .workspace = step06_backward::workspace,
                     .writes_lse = true,
                     .backward = step06_backward::backward,
-                    .backward_traffic = step06_backward::backward_traffic}};
+                    .backward_traffic = step06_backward::backward_traffic,
+                    .parent = {"06 kernel", step06::traffic},
+                    .backward_parent = {"05_recompute_backward", step05::backward_traffic}}};
   return fa::step_main(argc, argv, step);
 }

@@ -140,7 +140,7 @@ TEST_CASE("validate names the flag, its value and what is supported", "[problem]
     CHECK(refusal(p) == "--n 536870912: at most 268435456 is supported");
     p.N = p.Nk = 1 << 28;
     CHECK(refusal(p) ==
-          "--b 1 --h 4 --n 268435456 --nk 268435456: b * h * n * nk must be at most 2^56, so that "
+          "--b 1 --h 4 --n 268435456 --nk 268435456: b * h * n * nk must be at most 2^53, so that "
           "byte counts fit 64 bits");
     p.N = p.Nk = 1024;
     p.B = p.H = p.Hkv = 65536;  // their product overflows an int

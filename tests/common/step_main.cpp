@@ -137,8 +137,8 @@ TEST_CASE("a backward is checked, counted and compared beside the forward", "[st
   fa::Step step = step_of(copy_v, copy_traffic);
   step.variants[0].backward = backward_of_copy;
   step.variants[0].backward_traffic = backward_traffic;
-  step.backward_parent.id = "97_before";
-  step.backward_parent.traffic = backward_traffic;
+  step.variants[0].backward_parent.id = "97_before";
+  step.variants[0].backward_parent.traffic = backward_traffic;
   const Ran ran = run_program(step);
   CHECK(ran.status == 0);
   std::vector<std::string> tensors;
