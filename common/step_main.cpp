@@ -117,6 +117,9 @@ class Run {
     if (options.analyse && !simulated()) {
       throw UsageError("--analyse works in the simulator: cmake --preset sim");
     }
+    if (!options.counters && simulated()) {
+      throw UsageError("--no-counters is for a GPU: the simulator has no time to print instead");
+    }
     report_.memory = memory_need(problem_, variant_);
     require_memory(report_.memory);
 
@@ -128,9 +131,8 @@ class Run {
     report_.problem = problem_;
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
-    report_.forward =
-        predict("forward", problem_, variant_.traffic, problem_.flops_forward(),
-                variant_.parent.traffic ? variant_.parent : step.parent);
+    report_.forward = predict("forward", problem_, variant_.traffic, problem_.flops_forward(),
+                              variant_.parent.traffic ? variant_.parent : step.parent);
     if (variant_.backward) {
       report_.backward = predict("backward", problem_, variant_.backward_traffic,
                                  problem_.flops_backward(), variant_.backward_parent);

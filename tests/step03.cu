@@ -151,13 +151,21 @@ TEST_CASE("step 03: a row whose maximum rises or falls with every slice", "[step
   fa::test::require_right(*variant, p, in);
 }
 
-TEST_CASE("step 03: the naive softmax overflows and the check says so", "[step03]") {
+TEST_CASE("step 03: the naive softmax overflows, underflows, and the check says so", "[step03]") {
   const auto p = fa::test::problem(75, 64, GENERATE(false, true));
   fa::Inputs in = fa::normal_inputs(p, 5);
   for (float& q : in.Q) q *= 300;
   const auto rejects = [&](const fa::Variant& v) {
     return !fa::check(p, in, fa::run(v, p, in), fa::sample_of(p, 1, 1e18)).ok();
   };
+  CHECK(rejects(naive));
+  CHECK_FALSE(rejects(safe));
+  CHECK_FALSE(rejects(online));
+  CHECK_FALSE(rejects(fused));
+
+  // All scores far below zero: every exponential is 0, and so is their sum.
+  for (float& q : in.Q) q = 30.f;
+  for (float& k : in.K) k = -2.f + 0.01f * k;
   CHECK(rejects(naive));
   CHECK_FALSE(rejects(safe));
   CHECK_FALSE(rejects(online));

@@ -259,9 +259,10 @@ TEST_CASE("step 05: no bank conflicts, coalesced loads", "[step05]") {
 
 TEST_CASE("step 05: the analysis finds nothing", "[step05]") {
   const auto* variant = GENERATE(&standard, &recompute);
-  const int N = GENERATE(1, 33, 75);
+  const auto [N, d] = GENERATE(std::pair(1, 64), std::pair(33, 64), std::pair(75, 64),
+                               std::pair(130, 32), std::pair(130, 128));  // other tiles
   const bool causal = GENERATE(false, true);
-  const auto p = fa::test::problem(N, 64, causal);
+  const auto p = fa::test::problem(N, d, causal);
   fa::test::count_forward(*variant, p, /*analyse=*/true);
   fa::test::count_backward(*variant, p, /*analyse=*/true);
 }

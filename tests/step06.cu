@@ -122,7 +122,10 @@ TEST_CASE("step 06: no bank conflicts, coalesced loads", "[step06]") {
   CAPTURE(p.d, p.causal);
   require_clean_accesses(fa::test::count_forward(plain, p));
   require_clean_accesses(fa::test::count_forward(register_tiles, p));
-  require_clean_accesses(fa::test::count_backward(with_backward, p));
+  const fa::Counts backward = fa::test::count_backward(with_backward, p);
+  require_clean_accesses(backward);
+  REQUIRE(backward.sectors);
+  CHECK(backward.sectors->atomic * 32 == backward.requested->atomic);  // neighbours' features
 }
 
 TEST_CASE("step 06: HBM sees inputs and outputs only, and the grid grows with N", "[step06]") {
@@ -159,9 +162,10 @@ TEST_CASE("step 06: dQ is added once for each tile of keys, and read by no kerne
 }
 
 TEST_CASE("step 06: the analysis finds nothing", "[step06]") {
-  const int N = GENERATE(1, 33, 75);
+  const auto [N, d] = GENERATE(std::pair(1, 64), std::pair(33, 64), std::pair(75, 64),
+                               std::pair(130, 32), std::pair(130, 128));  // other tiles
   const bool causal = GENERATE(false, true);
-  const auto p = fa::test::problem(N, 64, causal);
+  const auto p = fa::test::problem(N, d, causal);
   fa::test::count_forward(plain, p, /*analyse=*/true);
   fa::test::count_forward(register_tiles, p, /*analyse=*/true);
   fa::test::count_backward(with_backward, p, /*analyse=*/true);

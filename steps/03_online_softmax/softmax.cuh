@@ -25,7 +25,8 @@ using step03::merge;
 using step03::RowStats;
 using step03::stats_of;
 
-// P = exp(S) / sum. Two loads and a store; but expf is infinite from s = 88.73 on.
+// P = exp(S) / sum. Two loads and a store; but expf is infinite from s = 88.73 on, and a row in
+// which every s is below -104 has the sum 0.
 static __global__ void naive_softmax_kernel(const float* S,  // [B*H, N, N]
                                             float* P,        // [B*H, N, N]
                                             int N) {

@@ -7,7 +7,7 @@
 // Traffic   requested read  4*BH*(N*d + 2*Tr*N*d) B   Tr = N/32; causal: K and V of visited tiles
 //                     write 4*BH*(N*d + N) B          O, LSE
 //           compulsory      4*BH*(4*N*d + N) B
-// Launch    grid (Tr, B*H), 256 threads; causal: the longest walks first
+// Launch    grid (Tr, B*H), 256 threads; causal: a head's longest walks first
 // Owns      block: 32 rows of O; warp: 4 of them; lane: one key of S and d/32 features of O
 // Still bad a load from shared memory for every three multiply-adds: see register.cuh
 #pragma once

@@ -7,7 +7,7 @@
 // Traffic   requested read  4*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
 //                     write 4*BH*(N*d + N) B          O, LSE
 //           compulsory      4*BH*(4*N*d + N) B
-// Launch    grid (Tr, B*H), 128 threads; causal: the longest walks first
+// Launch    grid (Tr, B*H), 128 threads; causal: a head's longest walks first
 // Owns      block: 64 rows of O; thread: 8 of them, with 4 keys of S and d/16 features of O each
 // Still bad fp32 multiply-adds are the slowest way to multiply matrices: step 07
 #pragma once
