@@ -25,8 +25,8 @@ struct Options {
   std::string model_gpu = "H200";
   bool analyse = false;
   bool counters = true;  ///< GPU: read the hardware's counters, which takes seconds
-  int workers = 0;   ///< the simulator's OS threads; 0: one per core, up to 16
-  std::string text;  ///< not empty: print it (help, version, variants), exit with status 0
+  int workers = 0;       ///< the simulator's OS threads; 0: one per core, up to 16
+  std::string text;      ///< not empty: print it (help, version, variants), exit with status 0
 };
 
 /// Parses the command line and, where .npy files are given, takes the sizes from their headers.
