@@ -28,11 +28,25 @@ FA_PTX void ldmatrix_x4(uint32_t (&r)[4], const void* row) {
                : "r"(shared_address(row))
                : "memory");
 }
+/// The same four matrices as two B fragments of mma_m16n8k16: r[m / 2][m % 2] = matrix m.
+FA_PTX void ldmatrix_x4(uint32_t (&r)[2][2], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0][0]), "=r"(r[0][1]), "=r"(r[1][0]), "=r"(r[1][1])
+               : "r"(shared_address(row))
+               : "memory");
+}
 /// As ldmatrix_x4, each matrix transposed: r[m].half[i] = matrix[m][col][row]. It turns rows of V
 /// (keys) into the B fragment of P V, whose registers want neighbours in k.
 FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+/// Two B fragments, each matrix transposed.
+FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[2][2], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0][0]), "=r"(r[0][1]), "=r"(r[1][0]), "=r"(r[1][1])
                : "r"(shared_address(row))
                : "memory");
 }
@@ -109,6 +123,22 @@ FA_PTX void stmatrix_x1_trans(void* row, uint32_t r) {
       : "memory");
 }
 
+/// Transposes one 8x8 matrix of bf16 that lies in the registers of a warp, a row in four lanes, as
+/// ldmatrix_x1 leaves it (sm_75). Scalar meaning:
+///
+///     for (i = 0..1) {
+///       [row, col] = ldmatrix_element(lane, i);
+///       matrix[row][col] = r.half[i];             // of every lane; then
+///       result.half[i] = matrix[col][row];
+///     }
+///
+/// It makes P^T of P without a way through shared memory. All 32 lanes take part.
+FA_PTX uint32_t movmatrix_trans(uint32_t r) {
+  uint32_t transposed;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(r));
+  return transposed;
+}
+
 /// D[16][8] += A[16][16] B[16][8]: bf16 inputs, fp32 accumulators, one warp. Scalar meaning:
 ///
 ///     for (r = 0..15) for (c = 0..7) for (k = 0..15) D[r][c] += A[r][k] * B[k][c];
@@ -141,6 +171,12 @@ FA_PTX void ldmatrix_x4(uint32_t (&r)[4], const void* row, FA_WHERE) {
 FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, FA_WHERE) {
   sim::ldmatrix(r, 4, true, row, where);
 }
+FA_PTX void ldmatrix_x4(uint32_t (&r)[2][2], const void* row, FA_WHERE) {
+  sim::ldmatrix(r[0], 4, false, row, where);
+}
+FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[2][2], const void* row, FA_WHERE) {
+  sim::ldmatrix(r[0], 4, true, row, where);
+}
 FA_PTX void ldmatrix_x2(uint32_t (&r)[2], const void* row, FA_WHERE) {
   sim::ldmatrix(r, 2, false, row, where);
 }
@@ -171,6 +207,7 @@ FA_PTX void stmatrix_x1(void* row, uint32_t r, FA_WHERE) {
 FA_PTX void stmatrix_x1_trans(void* row, uint32_t r, FA_WHERE) {
   sim::stmatrix(&r, 1, true, row, where);
 }
+FA_PTX uint32_t movmatrix_trans(uint32_t r, FA_WHERE) { return sim::movmatrix_trans(r, where); }
 FA_PTX void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], FA_WHERE) {
   sim::mma_m16n8k16(d, a, b, where);
 }

@@ -6,6 +6,7 @@
 #include "common/ptx/cluster.h"
 #include "common/ptx/cp_async.h"
 #include "common/ptx/layouts.h"
+#include "common/ptx/math.h"
 #include "common/ptx/mbarrier.h"
 #include "common/ptx/mma.h"
 #include "common/ptx/setmaxnreg.h"

@@ -1,4 +1,9 @@
-// ldmatrix and mma.sync against plain code; the fragments are placed by common/ptx/layouts.h.
+// ldmatrix, movmatrix, packing and mma.sync against plain code; the fragments are placed by
+// common/ptx/layouts.h.
+#include <bit>
+#include <cmath>
+#include <limits>
+
 #include "tests/ptx/device.h"
 #include "tests/test.h"
 
@@ -58,6 +63,127 @@ TEST_CASE("ldmatrix spreads 8x8 matrices over the lanes", "[ptx][mma]") {
   check_ldmatrix<2, true>();
   check_ldmatrix<1, false>();
   check_ldmatrix<1, true>();
+}
+
+namespace {
+
+// rows[r]: the row of in[32][8] whose address lane r passes. Writes the registers as they are.
+__global__ void scattered_rows_kernel(const uint16_t* in, const int* rows, uint32_t* out) {
+  __shared__ __align__(16) uint16_t tile[32 * 8];
+  const int lane = threadIdx.x;
+  for (int i = lane; i < 32 * 8; i += 32) tile[i] = in[i];
+  __syncwarp();
+  uint32_t r[4];
+  fa::ldmatrix_x4(r, tile + rows[lane] * 8);
+  for (int m = 0; m < 4; ++m) out[lane * 4 + m] = r[m];
+}
+
+// in: one register a lane
+__global__ void movmatrix_kernel(const uint32_t* in, uint32_t* out) {
+  out[threadIdx.x] = fa::movmatrix_trans(in[threadIdx.x]);
+}
+
+__global__ void pack_kernel(const float* lo, const float* hi, uint32_t* out, int n) {
+  for (int i = threadIdx.x; i < n; i += 32) out[i] = fa::pack_bf16(lo[i], hi[i]);
+}
+
+}  // namespace
+
+TEST_CASE("lane 8m + r of ldmatrix_x4 names row r of matrix m, wherever it lies", "[ptx][mma]") {
+  const auto tile = test::iota<uint16_t>(32 * 8);
+  std::vector<int> rows(32);
+  for (int i = 0; i < 32; ++i) rows[i] = (i * 11 + 5) % 32;  // each once, in no order
+  Buffer<uint16_t> in("in", tile);
+  Buffer<int> row("rows", rows);
+  Buffer<uint32_t> out("out", 32 * 4);
+  fa::launch(scattered_rows_kernel, {1, 32}, in.get(), row.get(), out.get());
+  const auto got = out.download();
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int m = 0; m < 4; ++m) {
+      for (int i = 0; i < 2; ++i) {
+        const fa::RowCol e = fa::ldmatrix_element(lane, i);
+        const unsigned half = got[lane * 4 + m] >> (16 * i) & 0xffff;
+        CHECK(half == tile[rows[m * 8 + e.row] * 8 + e.col]);
+      }
+    }
+  }
+}
+
+TEST_CASE("movmatrix_trans transposes the 8x8 matrix of a warp", "[ptx][mma]") {
+  // Element [r][c] is the number 100 r + c.
+  auto matrix = [](int row, int col) { return static_cast<unsigned>(100 * row + col); };
+  std::vector<uint32_t> registers(32);
+  for (int lane = 0; lane < 32; ++lane) {
+    const fa::RowCol e0 = fa::ldmatrix_element(lane, 0), e1 = fa::ldmatrix_element(lane, 1);
+    registers[lane] = matrix(e0.row, e0.col) | matrix(e1.row, e1.col) << 16;
+  }
+  Buffer<uint32_t> in("in", registers), out("out", 32);
+  fa::launch(movmatrix_kernel, {1, 32}, in.get(), out.get());
+  const auto got = out.download();
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 2; ++i) {
+      const fa::RowCol e = fa::ldmatrix_element(lane, i);
+      CHECK((got[lane] >> (16 * i) & 0xffff) == matrix(e.col, e.row));
+    }
+  }
+}
+
+namespace {
+
+// The nearest bf16 in plain arithmetic: of the two around x the nearer one, or the even one.
+unsigned nearest_bf16(float x) {
+  auto value = [](uint32_t bits) { return std::bit_cast<float>(bits << 16); };
+  const uint32_t towards_zero = std::bit_cast<uint32_t>(x) >> 16, away = towards_zero + 1;
+  const double below = std::abs(double{x} - value(towards_zero));
+  // Beyond the largest bf16 lies infinity, as if it were the next power of two.
+  const double next =
+      std::isinf(value(away)) ? std::copysign(std::ldexp(1.0, 128), x) : double{value(away)};
+  const double above = std::abs(next - x);
+  return below < above || (below == above && towards_zero % 2 == 0) ? towards_zero : away;
+}
+
+}  // namespace
+
+TEST_CASE("pack_bf16 rounds to nearest even, the first into the low half", "[ptx][mma]") {
+  std::mt19937 rng(1);
+  std::vector<float> lo, hi;
+  auto finite = [&] {
+    while (true) {
+      const float x = std::bit_cast<float>(static_cast<uint32_t>(rng()));
+      if (std::isfinite(x)) return x;
+    }
+  };
+  for (int i = 0; i < 2048; ++i) {
+    lo.push_back(finite());
+    hi.push_back(std::ldexp(static_cast<float>(rng() % 1024), -9));  // many ties
+  }
+  const float tiny = std::ldexp(1.0f, -134);  // half of the smallest bf16
+  for (float x : {0.0f, -0.0f, tiny, -tiny, 3 * tiny, std::numeric_limits<float>::max(),
+                  -std::numeric_limits<float>::max()}) {
+    lo.push_back(x);
+    hi.push_back(-x);
+  }
+  Buffer<float> Lo("lo", lo), Hi("hi", hi);
+  Buffer<uint32_t> out("out", lo.size());
+  fa::launch(pack_kernel, {1, 32}, Lo.get(), Hi.get(), out.get(), static_cast<int>(lo.size()));
+  const auto got = out.download();
+  for (size_t i = 0; i < lo.size(); ++i) {
+    CAPTURE(lo[i], hi[i]);
+    CHECK((got[i] & 0xffff) == nearest_bf16(lo[i]));
+    CHECK(got[i] >> 16 == nearest_bf16(hi[i]));
+  }
+}
+
+TEST_CASE("pack_bf16 keeps infinity and NaN", "[ptx][mma]") {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::bit_cast<float>(0x7f800001u);  // its upper half alone is infinity
+  Buffer<float> Lo("lo", std::vector<float>{infinity, nan});
+  Buffer<float> Hi("hi", std::vector<float>{-infinity, 1.0f});
+  Buffer<uint32_t> out("out", 2);
+  fa::launch(pack_kernel, {1, 32}, Lo.get(), Hi.get(), out.get(), 2);
+  const auto got = out.download();
+  CHECK(got[0] == 0xff807f80u);
+  CHECK(got[1] == 0x3f807fffu);
 }
 
 namespace {
@@ -148,6 +274,17 @@ TEST_CASE("mma.sync multiplies 16x16 by 16x8 and accumulates", "[ptx][mma]") {
       CHECK(got[r * 8 + col] == want);
     }
   }
+}
+
+TEST_CASE("mma.sync keeps its accumulators in fp32", "[ptx][mma]") {
+  const std::vector<bf16> a(16 * 16, bf16(1.0f)), b(16 * 8, bf16(1.0f));
+  std::vector<float> c(16 * 8);
+  for (int i = 0; i < 16 * 8; ++i) c[i] = static_cast<float>((1 << 20) + i);  // 8 bits would not do
+  Buffer<bf16> A("A", a), B("B", b);
+  Buffer<float> C("C", c), D("D", 16 * 8);
+  fa::launch(mma_kernel, {1, 32}, A.get(), B.get(), C.get(), D.get());
+  const auto got = D.download();
+  for (int i = 0; i < 16 * 8; ++i) CHECK(got[i] == c[i] + 16);
 }
 
 TEST_CASE("S = Q K^T, then S V, from ldmatrix fragments", "[ptx][mma]") {

@@ -20,6 +20,7 @@ namespace sim {
 
 void ldmatrix(uint32_t* registers, int matrices, bool trans, const void* row, Where);
 void stmatrix(const uint32_t* registers, int matrices, bool trans, void* row, Where);
+uint32_t movmatrix_trans(uint32_t, Where);
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where);
 
 // --- cp_async.cpp -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// ldmatrix, stmatrix and mma.sync: a warp works together; the last lane to arrive does the work.
+// ldmatrix, stmatrix, movmatrix and mma.sync: a warp works together; the last lane to arrive does the work.
 #include <utility>
 
 #include "common/ptx/layouts.h"
@@ -64,6 +64,28 @@ void do_stmatrix(WarpMeeting& m) {
   }
 }
 
+struct MoveFrame {
+  uint32_t in, out;
+};
+
+void do_movmatrix(WarpMeeting& m) {
+  uint32_t matrix[8][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 2; ++i) {
+      const auto [r, c] = fa::ldmatrix_element(lane, i);
+      matrix[r][c] = half(frame_of<MoveFrame>(m, lane).in, i);
+    }
+  }
+  for (int lane = 0; lane < 32; ++lane) {
+    uint32_t packed = 0;
+    for (int i = 0; i < 2; ++i) {
+      const auto [r, c] = fa::ldmatrix_element(lane, i);
+      packed |= matrix[c][r] << (16 * i);
+    }
+    frame_of<MoveFrame>(m, lane).out = packed;
+  }
+}
+
 struct MmaFrame {
   float* d;
   const uint32_t* a;
@@ -123,6 +145,13 @@ void stmatrix(const uint32_t* registers, int matrices, bool trans, void* row, Wh
   account_rows("stmatrix", matrices, row, Kind::store, __builtin_return_address(0), where);
   StoreFrame f{registers, static_cast<uint16_t*>(row), matrices, trans};
   meet_in_warp("stmatrix", kWholeWarp, do_stmatrix, &f, where);
+}
+
+uint32_t movmatrix_trans(uint32_t r, Where where) {
+  need_whole_warp("movmatrix", where);
+  MoveFrame f{r, 0};
+  meet_in_warp("movmatrix", kWholeWarp, do_movmatrix, &f, where);
+  return f.out;
 }
 
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where where) {
