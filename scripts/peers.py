@@ -1,312 +1,350 @@
 #!/usr/bin/env python3
-"""This project's steps against PyTorch's attention on one GPU, in one run, as ratios.
+"""This project's steps against PyTorch's attention on one GPU: same inputs, same clock, as ratios.
 
-    peers.py                                 all steps at two sizes, the last step at more
-    peers.py --steps 06 --n "1024 4096" --d "64 128" --causal both
+    peers.py                        bf16 steps: d 64 and 128, N 512..16384, with and without the
+                                    mask; fp32 steps: two of these problems
+    peers.py --steps 07 --backends flash --n "1024 4096" --d 64 --causal both
+    peers.py --steps 02 --variants all                 the step's variants beside each other
 
-PyTorch's scaled_dot_product_attention is timed with each of its backends that takes the step's
-type: math (unfused), efficient, flash, cudnn. A step and the backends take turns, `--rounds` times,
-and medians are compared: CUDA events, warmed up, the L2 swept with reads before each run. A ratio
-above 1 says that the step is the faster one. fp32: flash and cudnn refuse it; math multiplies on
-the CUDA cores like the steps (TF32 is off); efficient uses the tensor cores, three TF32 products
+Each step's shared library (build/gpu/steps/lib*.so) and the backends of PyTorch's
+scaled_dot_product_attention that take its type, math (unfused), efficient, flash and cudnn, read
+the same tensors. First the results are compared with fp64 on two heads. Then step and backends take
+turns, `--rounds` times, in the opposite order each other time, so a GPU that slows down under load
+slows down all alike: CUDA events around each run, the L2 swept with reads before it, medians. A
+ratio above 1 says that the step is the faster one. fp32: flash and cudnn refuse it; math multiplies
+on the CUDA cores like the steps (TF32 is off); efficient uses the tensor cores, three TF32 products
 for each of fp32, so it is context and no equal.
-Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no PyTorch, no GPU or no program.
+Exit status: 0 done, 1 a step is wrong, 2 bad use, 3 no PyTorch, no GPU or no library.
 """
 
 import argparse
 import json
+import math
 import os
+import re
 import statistics
-import subprocess
 import sys
-import tempfile
 import textwrap
-import time
-import warnings
 
-from results import (BadInput, Column, flops_text, load, markdown_table, problem_text, text_table,
+from results import (BadInput, Column, Run, flops_text, markdown_table, problem_text, text_table,
                      time_text)
+from step_library import SIZES, Refused, StepLibrary
+from torch_attention import BACKENDS, GRADIENTS, Contender, NotHere, Torch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-BACKENDS = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
-            "cudnn": "CUDNN_ATTENTION"}
 DIRECTIONS = ("forward", "backward")
 FP32_NOTE = ("fp32: math multiplies on the CUDA cores (no TF32), as the steps do; efficient runs 3 "
              "TF32 products on the tensor cores for each of fp32: context, no equal.")
 
 
-class NotHere(Exception):
-    """One sentence; exit status 3."""
-
-
-# --- PyTorch ------------------------------------------------------------------------------------
-
-
-class Torch:
-    """PyTorch's side: times its backends as the steps time themselves."""
-
-    def __init__(self, iters):
-        try:
-            import torch
-            from torch.nn.attention import SDPBackend, sdpa_kernel
-        except ImportError:
-            raise NotHere("this Python has no PyTorch (2.5 or newer): pip install torch, or name "
-                          "one that has it") from None
-        if not torch.cuda.is_available():
-            raise NotHere("PyTorch finds no CUDA GPU")
-        warnings.filterwarnings("ignore")  # why a backend refuses; ours says that it does
-        self.torch, self.kernel, self.iters = torch, sdpa_kernel, iters
-        self.refused = set()  # (backend, type, head dimension)
-        self.backends = {name: getattr(SDPBackend, word) for name, word in BACKENDS.items()
-                         if hasattr(SDPBackend, word)}
-        torch.backends.cuda.matmul.allow_tf32 = False
-        properties = torch.cuda.get_device_properties(0)
-        self.device = properties.name
-        l2_bytes = getattr(properties, "L2_cache_size", 0) or 64 << 20
-        self.sweep_bytes = 4 * l2_bytes
-        self.sweeper = torch.zeros(self.sweep_bytes // 4, device="cuda")
-
-    def sweep(self):
-        """Reads four times the L2: no run finds what the last one left there. Four times over, so
-        that the host has queued the run behind it by the time it ends."""
-        for _ in range(4):
-            self.sweeper.sum()
-
-    def times(self, run):
-        """The median of CUDA events, in ms."""
-        torch = self.torch
-        start = time.monotonic()
-        runs = 0
-        while runs < 3 or time.monotonic() - start < 0.3:
-            run()
-            torch.cuda.synchronize()
-            runs += 1
-        events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)]
-                  for _ in range(self.iters)]
-        for begin, end in events:
-            self.sweep()
-            begin.record()
-            run()
-            end.record()
-        torch.cuda.synchronize()
-        return statistics.median(begin.elapsed_time(end) for begin, end in events)
-
-    def measure(self, name, problem, backward):
-        """{"forward": ms, "backward": ms or None, "error": against fp64} of one backend.
-        \\raises RuntimeError with PyTorch's words when the backend refuses the problem."""
-        torch = self.torch
-        attention = torch.nn.functional.scaled_dot_product_attention
-        shape = [problem[key] for key in ("b", "h", "n", "d")]
-        dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[problem["dtype"]]
-        torch.manual_seed(1)
-        q, k, v, do = (torch.randn(shape, device="cuda", dtype=dtype) for _ in range(4))
-        causal = problem["causal"]
-        try:
-            with self.kernel([self.backends[name]]):
-                with torch.no_grad():
-                    out = attention(q, k, v, is_causal=causal)
-                    error = self.error(out, q, k, v, causal)
-                    del out
-                    found = {"error": error, "backward": None,
-                             "forward": self.times(lambda: attention(q, k, v, is_causal=causal))}
-                if backward:
-                    for x in (q, k, v):
-                        x.requires_grad_()
-                    out = attention(q, k, v, is_causal=causal)
-                    found["backward"] = self.times(lambda: torch.autograd.grad(
-                        out, (q, k, v), do, retain_graph=True))
-            return found
-        finally:
-            q = k = v = do = out = None
-            torch.cuda.empty_cache()  # the step is a process of its own and needs the memory
-
-    def error(self, out, q, k, v, causal):
-        """The largest error of a head's last rows against fp64."""
-        torch = self.torch
-        n, d = q.shape[-2:]
-        rows = min(n, 128)
-        last = slice(n - rows, n)
-        s = q[0, 0, last].double() @ k[0, 0].double().T / d**0.5
-        if causal:
-            row = torch.arange(n - rows, n, device="cuda")[:, None]
-            s = s.masked_fill(torch.arange(n, device="cuda") > row, float("-inf"))
-        want = torch.softmax(s, -1) @ v[0, 0].double()
-        return (out[0, 0, last].double() - want).abs().max().item()
+class WrongResult(Exception):
+    """One sentence; exit status 1."""
 
 
 # --- the steps ----------------------------------------------------------------------------------
 
 
-def find_programs(options):
+def find_libraries(options):
     folder = os.path.join(options.build, "steps")
-    known = sorted(name for name in (os.listdir(folder) if os.path.isdir(folder) else [])
-                   if name[:2].isdigit() and os.path.isfile(os.path.join(folder, name)))
+    known = sorted(found[1] for found in (
+        re.fullmatch(r"lib(\d.*)\.so", name)
+        for name in (os.listdir(folder) if os.path.isdir(folder) else [])) if found)
     if not known:
         raise NotHere(f"no step is built in {options.build}: cmake --preset gpu && cmake --build "
                       "--preset gpu")
-    if not options.steps:
-        return known
     chosen = []
-    for word in options.steps.split():
+    for word in options.steps.split() if options.steps else known:
         matching = [name for name in known if name == word or name.startswith(word + "_")]
         if not matching:
             raise BadInput(f"no step '{word}'; {options.build} has {', '.join(known)}")
         chosen += matching
-    return chosen
+    libraries = []
+    for name in dict.fromkeys(chosen):
+        path = os.path.abspath(os.path.join(folder, f"lib{name}.so"))
+        try:
+            libraries.append(StepLibrary(path))
+        except OSError as error:  # the simulator's ask for too much thread-local storage
+            raise NotHere(f"{path} does not load; is it a GPU's (preset gpu)? {error}") from None
+        if libraries[-1].kind != "gpu":
+            raise NotHere(f"{path} is a simulator's library: build the preset gpu")
+    return libraries
 
 
-def run_step(options, step, problem, folder):
-    """The runs of the program's JSON, or the sentence with which it refuses the problem."""
-    path = os.path.join(folder, "run.json")
-    command = [os.path.join(options.build, "steps", step), "--input=normal",
-               f"--iters={options.iters}", f"--json={path}"]
-    command += [f"--{key}={problem[key]}" for key in ("b", "h", "n", "d")]
-    command += ["--causal"] if problem["causal"] else []
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode in (2, 3):
-        return None, done.stderr.strip()
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command[:1] + command[4:])}\n{done.stdout}{done.stderr}")
-    runs = load(path)
-    os.remove(path)
-    if runs[0].kind != "gpu":
-        raise NotHere(f"{step} in {options.build} is a simulator's program: build the preset gpu")
-    return runs, None
+def chosen_variants(options, library):
+    """Their places in the library's list; by default the last one, the step's result."""
+    names = [variant["name"] for variant in library.variants]
+    if options.variants is None:
+        return [len(names) - 1]
+    if options.variants == "all":
+        return list(range(len(names)))
+    return [names.index(word) for word in options.variants.split() if word in names]
 
 
-def problems_of(options, step, is_last):
-    """FlashAttention's series: B*N = 16384, H*d = 2048."""
+def problems_of(options, dtype):
+    """FlashAttention's series: B*N = 16384, H*d = 2048. All of it for the tensor-core steps."""
     sizes, ds, causals = [1024, 4096], [64], [False]
-    if is_last:
-        sizes, ds, causals = [1024, 4096, 16384], [64, 128], [False, True]
+    if dtype != "fp32":
+        sizes, ds, causals = [512 << i for i in range(6)], [64, 128], [False, True]
     sizes = options.n or sizes
     ds = options.d or ds
     if options.causal:
         causals = {"no": [False], "yes": [True], "both": [False, True]}[options.causal]
-    return [dict(b=max(1, options.tokens // n), h=max(1, 2048 // d), n=n, d=d, causal=causal)
-            for d in ds for causal in causals for n in sizes]
+    problems = []
+    for d in ds:
+        h = max(1, 2048 // d)
+        problems += [dict(b=max(1, options.tokens // n), h=h, hkv=options.hkv or h, n=n, nk=n, d=d,
+                          causal=causal, dtype=dtype) for causal in causals for n in sizes]
+    return problems
+
+
+def flops_of(problem, direction):
+    """FlashAttention's convention: half of it with the mask, the backward 2.5 times the forward."""
+    forward = 4 * problem["b"] * problem["h"] * problem["n"] * problem["nk"] * problem["d"]
+    return forward * (0.5 if problem["causal"] else 1) * (2.5 if direction == "backward" else 1)
 
 
 # --- one comparison -----------------------------------------------------------------------------
 
 
-def with_kv(problem):
-    return {**problem, "hkv": problem["h"], "nk": problem["n"]}
+class Comparison:
+    """Variants of one step, of one type, against the backends, on one problem."""
 
+    def __init__(self, options, torch, library, variants, problem, notes):
+        self.options, self.torch, self.library, self.notes = options, torch, library, notes
+        self.variants, self.problem = variants, problem
+        self.sizes = {name: problem[name] for name in SIZES}
+        self.text = problem_text(problem)
 
-def median(values):
-    known = [value for value in values if value is not None]
-    return statistics.median(known) if known else None
+    def rows(self):
+        """The step's variants, then the backends; forward and backward."""
+        try:
+            self.library.check(self.sizes)
+            self.tensors = self.torch.tensors(self.problem)
+            self.truth = self.torch.truth(self.problem, self.tensors)
+            self.addresses = {name: x.data_ptr() for name, x in self.tensors.items()}
+            return sum(map(self.direction, self.options.directions), [])
+        except Refused as error:
+            if error.status == 1:
+                raise WrongResult(f"{self.library.step}, {self.text}: {error}") from None
+            where = f", {self.text}" if error.status == 3 else ""
+            self.notes.append(f"{self.library.step}{where}: {error}")
+        except self.torch.torch.cuda.OutOfMemoryError as error:
+            self.notes.append(f"{self.text}: {first_line(error)}")
+        finally:
+            self.tensors = self.truth = None
+            self.library.release()
+            self.torch.torch.cuda.empty_cache()
+        return []
 
-
-def compare(options, torch, step, problem, folder, notes):
-    """The rows of one step and problem: the step, then the backends, forward and backward."""
-    step_runs, peers = [], {}
-    for _ in range(options.rounds):
-        runs, refusal = run_step(options, step, problem, folder)
-        if refusal:
-            notes.append(refusal)
+    def direction(self, direction):
+        contenders, errors = [], {}
+        for index in self.variants:
+            variant = self.library.variants[index]
+            if direction == "forward" or variant["backward"]:
+                contender, found = self.step(index, variant, direction)
+                contenders.append(contender)
+                errors[contender.name] = found
+        if not contenders:
             return []
-        step_runs.append(runs)
-        problem = {**problem, "dtype": runs[0].data["problem"]["dtype"]}
-        for name in torch.backends:
-            kind = (name, problem["dtype"], problem["d"])
-            if kind in torch.refused:
-                continue
+        ours = len(contenders)
+        for name in self.torch.backends:
             try:
-                peers.setdefault(name, []).append(torch.measure(name, problem, len(runs) > 1))
+                self.add_backend(name, direction, contenders, errors)
             except RuntimeError as error:
-                peers.pop(name)
-                if "available kernel" in str(error) or "viable backend" in str(error):
-                    torch.refused.add(kind)
-                    notes.append(f"PyTorch's {name} has no kernel for {kind[1]}, d={kind[2]}.")
-                else:  # out of memory, mostly
-                    notes.append(f"PyTorch's {name}, {problem_text(with_kv(problem))}: "
-                                 f"{str(error).strip().splitlines()[0]}")
-    sizes = with_kv(problem)
-    rows = []
-    for i, direction in enumerate(DIRECTIONS[:len(step_runs[0])]):
-        first = step_runs[0][i]
-        flops = first.get("flops")
-        ms = median(runs[i].get("time.median_ms") for runs in step_runs)
-        if ms is None:
-            raise RuntimeError(f"{first.label} was not timed: {first.get('traffic.note')}")
-        others = {name: median(found[direction] for found in rounds)
-                  for name, rounds in peers.items()}
-        others = {name: value for name, value in others.items() if value}
-        matmul = first.get("roofs.fp32_matmul_flops") if problem["dtype"] == "fp32" else None
-        common = {**sizes, "problem": problem_text(sizes), "direction": direction}
-        rows.append({**common, "step": step, "variant": first.variant, "label": first.label,
-                     "ms": ms, "flops_per_s": flops / (ms * 1e-3),
-                     "ratios": {name: value / ms for name, value in others.items()},
-                     "of_matmul": flops / (ms * 1e-3) / matmul if matmul else None})
-        rows += [{**common, "step": None, "variant": name, "label": f"torch {name}",
-                  "ms": value, "flops_per_s": flops / (value * 1e-3), "ratios": {},
-                  "of_matmul": flops / (value * 1e-3) / matmul if matmul else None,
-                  "error": max(found["error"] for found in peers[name])}
-                 for name, value in others.items()]
-    return rows
+                self.refused(name, direction, error)
+        found = self.torch.clock.take_turns(contenders, self.options.rounds, self.options.iters)
+        for contender in contenders:
+            time = found[contender.name]
+            if 10 * time["late"] > time["runs"]:
+                self.notes.append(f"{contender.label}, {self.text}: {time['late']} of "
+                                  f"{time['runs']} runs began before the host had queued them.")
+        return [self.row(contender, direction, found, errors, is_ours=i < ours)
+                for i, contender in enumerate(contenders)]
+
+    def step(self, index, variant, direction):
+        """A Contender of ours and its errors, after a look at its result."""
+        def runner(which):
+            return self.library.runner(which, index, self.sizes, self.addresses)
+
+        written = ["O"] + ["LSE"] * variant["writes_lse"]
+        written = [*GRADIENTS] if direction == "backward" else written
+        for name in written:
+            self.tensors[name].fill_(float("nan"))
+        runner("forward")()  # a backward reads its O and LSE
+        if direction == "backward":
+            runner("backward")()
+        errors = self.torch.errors(self.truth, {name: self.tensors[name] for name in written})
+        label = Run({"step": self.library.step, "variant": variant["name"]}, direction).label
+        for name, (error, share) in errors.items():
+            if not share <= 1:
+                raise WrongResult(f"{label}, {self.text}: {name} is wrong, by {error:.2e} where "
+                                  f"{error / share:.2e} is allowed" if share == share else
+                                  f"{label}, {self.text}: {name} has an element that is no number, "
+                                  "or was not written")
+        # Timed with these O and LSE, or with those of the next variant: the work is the same.
+        return Contender(variant["name"], label, runner(direction)), errors
+
+    def add_backend(self, name, direction, contenders, errors):
+        if (name, direction, *self.kind()) in self.torch.refused:
+            return
+        contender, outputs = self.torch.backend(name, self.problem, self.tensors, direction)
+        errors[name] = self.torch.errors(self.truth, outputs)
+        contenders.append(contender)
+
+    def kind(self):
+        """What decides, beside the direction, whether a backend has a kernel."""
+        p = self.problem
+        return p["dtype"], p["d"], p["h"] != p["hkv"]
+
+    def refused(self, name, direction, error):
+        self.torch.torch.cuda.empty_cache()
+        if "available kernel" in str(error) or "viable backend" in str(error):
+            dtype, d, grouped = self.kind()
+            for each in DIRECTIONS[DIRECTIONS.index(direction):]:  # without a forward no backward
+                self.torch.refused.add((name, each, dtype, d, grouped))
+            self.notes.append(f"PyTorch's {name} has no kernel for {dtype}, d={d}"
+                              + (", fewer key/value heads" if grouped else "") + ".")
+        else:  # out of memory, mostly
+            self.notes.append(f"PyTorch's {name}, {self.text}: {first_line(error)}")
+
+    def row(self, contender, direction, found, errors, is_ours):
+        ms = found[contender.name]["ms"]
+        rate = flops_of(self.problem, direction) / (ms * 1e-3)
+        peers = [name for name in found if name in self.torch.backends] if is_ours else []
+        return {**self.problem, "problem": self.text, "direction": direction,
+                "step": self.library.step if is_ours else None, "variant": contender.name,
+                "label": contender.label, "ms": ms, "runs": found[contender.name]["runs"],
+                "flops_per_s": rate, "ratios": {name: found[name]["ms"] / ms for name in peers},
+                "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"]),
+                "errors": {name: error if error == error else None
+                           for name, (error, _) in errors[contender.name].items()}}
+
+
+def first_line(error):
+    return str(error).strip().splitlines()[0]
 
 
 # --- the table ----------------------------------------------------------------------------------
 
 
 def columns_for(rows):
+    """For rows of one type."""
     backends = [name for name in BACKENDS if any(name in row["ratios"] for row in rows)]
 
     def ratio(name):
         return lambda row: f"{row['ratios'][name]:.3g}x" if name in row["ratios"] else "-"
 
-    return [Column(("", "problem"), lambda row: row["problem"], left=True),
-            Column(("", "direction"), lambda row: row["direction"], left=True),
-            Column(("", "who"), lambda row: row["label"], left=True),
+    return [Column(("", "problem"), lambda row: row["problem"], left=True,
+                   short=lambda row: problem_text(row, omit=("B", "H", "type"))),
+            Column(("direc-", "tion"), lambda row: row["direction"], left=True,
+                   short=lambda row: {"forward": "fwd", "backward": "bwd"}[row["direction"]]),
+            Column(("", "who"), lambda row: row["label"], left=True,
+                   short=lambda row: short_label(row)),
             Column(("", "time"), lambda row: time_text(row["ms"])),
             Column(("TFLOP", "per s"), lambda row: flops_text(row["flops_per_s"])),
-            Column(("of fp32", "matmul"), lambda row: "-" if row["of_matmul"] is None
+            Column((f"of {rows[0]['dtype']}", "matmul"),
+                   lambda row: "-" if row["of_matmul"] is None
                    else f"{100 * row['of_matmul']:.1f}%")] + [
                 Column(("against", name), ratio(name)) for name in backends]
 
 
+def short_label(row):
+    if not row["step"]:
+        return row["label"]
+    return Run({"step": row["step"], "variant": row["variant"]}, row["direction"]).short_label
+
+
 def in_order(rows):
-    """By problem, then direction; PyTorch's backends, which each step meets anew, once: the median
-    of their times."""
+    """By type, problem, then direction; PyTorch's backends, which each step meets anew, once: the
+    median of their times."""
     groups = {}
     for row in rows:
-        groups.setdefault((row["d"], row["causal"], row["n"], row["direction"], row["problem"]),
+        groups.setdefault((row["dtype"], row["d"], row["causal"], row["n"],
+                           DIRECTIONS.index(row["direction"]), row["problem"]),
                           {}).setdefault(row["label"], []).append(row)
     ordered = []
-    for key in sorted(groups, key=lambda key: (key[0], key[1], key[2],
-                                               DIRECTIONS.index(key[3]), key[4])):
+    for key in sorted(groups):
         if all(label.startswith("torch ") for label in groups[key]):
             continue
         for label in sorted(groups[key], key=lambda label: label.startswith("torch ")):
             same = groups[key][label]
-            ms = median(row["ms"] for row in same)
+            ms = statistics.median(row["ms"] for row in same)
             ordered.append(min(same, key=lambda row: abs(row["ms"] - ms)))
     return ordered
 
 
-def notes_of(result, rows):
+def means_of(rows):
+    """One line for each variant and direction with three problems or more: the geometric means of
+    its ratios, and the least."""
+    groups = {}
+    for row in rows:
+        for name in row["ratios"]:
+            groups.setdefault((row["label"], row["direction"], row["dtype"]), {}).setdefault(
+                name, []).append(row)
+    lines = []
+    for (label, direction, dtype), backends in groups.items():
+        parts = []
+        for name, found in backends.items():
+            if len(found) > 2:
+                mean = statistics.geometric_mean(row["ratios"][name] for row in found)
+                least = min(found, key=lambda row, name=name: row["ratios"][name])
+                parts.append(f"{mean:.3g}x {name} (least {least['ratios'][name]:.3g}x, "
+                             f"{problem_text(least, omit=('B', 'H', 'type'))})")
+        if parts:
+            lines.append(f"Geometric mean of {len(found)} problems, {label}, {dtype} {direction}: "
+                         + ", ".join(parts) + ".")
+    return lines
+
+
+def errors_of(rows):
+    """The largest errors of all outputs, as a sentence."""
+    parts = []
+    for what, direction in (("O", "forward"), ("gradients", "backward")):
+        largest = {}
+        for row in rows:
+            if row["direction"] == direction:
+                name = row["label"] if row["step"] else row["variant"]
+                error = max(math.inf if value is None else value
+                            for tensor, value in row["errors"].items() if tensor != "LSE")
+                largest[name] = max(error, largest.get(name, 0))
+        if largest:
+            parts.append(f"{what} " + ", ".join(f"{name} {e:.1e}" for name, e in largest.items()))
+    return f"Largest error against fp64, {rows[0]['dtype']}: " + "; ".join(parts) + "."
+
+
+def torch_errors_of(rows):
+    """The same of a result of schema 1, which has PyTorch's errors only."""
     errors = {name: max((row["error"] for row in rows
                          if not row["step"] and row["variant"] == name), default=None)
               for name in BACKENDS}
-    return [f"{result['device']}, PyTorch {result['torch']}, {result['rounds']} rounds of "
-            f"{result['iters']} runs, medians; above 1x the step is faster. Largest error of "
-            "PyTorch's outputs against fp64: "
-            + ", ".join(f"{name} {e:.1e}" for name, e in errors.items() if e is not None) + ".",
-            *([FP32_NOTE] if any(row["dtype"] == "fp32" for row in rows) else []),
-            *dict.fromkeys(result["notes"])]
+    return ("Largest error of PyTorch's outputs against fp64: "
+            + ", ".join(f"{name} {e:.1e}" for name, e in errors.items() if e is not None) + ".")
+
+
+def tables_and_notes(result):
+    """The rows of each type, in order, and what is to be read below them."""
+    rows = in_order(result["rows"])
+    by_type = {}
+    for row in rows:
+        by_type.setdefault(row["dtype"], []).append(row)
+    errors = [(errors_of if "errors" in same[0] else torch_errors_of)(same)
+              for same in by_type.values()]
+    return by_type.values(), [
+        f"{result['device']}, PyTorch {result['torch']}, {result['rounds']} rounds of "
+        f"{result['iters']} runs, medians; above 1x the step is faster. " + " ".join(errors),
+        *([FP32_NOTE] if "fp32" in by_type else []),
+        *dict.fromkeys(result["notes"]), *means_of(rows)]
 
 
 def text_of(result):
-    rows = in_order(result["rows"])
-    notes = [textwrap.fill(note, 100) for note in notes_of(result, rows)]
-    return "\n".join([text_table(columns_for(rows), rows), "", *notes])
+    tables, notes = tables_and_notes(result)
+    return "\n".join([text_table(columns_for(rows), rows) + "\n" for rows in tables]
+                     + [textwrap.fill(note, 100) for note in notes])
 
 
 def markdown_of(result):
-    rows = in_order(result["rows"])
-    return "\n\n".join([markdown_table(columns_for(rows), rows), *notes_of(result, rows)])
+    tables, notes = tables_and_notes(result)
+    return "\n\n".join([markdown_table(columns_for(rows), rows) for rows in tables] + notes)
 
 
 def parse():
@@ -316,49 +354,76 @@ def parse():
     def numbers(text):
         return [int(word) for word in text.split()]
 
+    def some_of(known):
+        def words(text):
+            wrong = [word for word in text.split() if word not in known]
+            if wrong or not text.split():
+                raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
+            return [word for word in known if word in text.split()]
+        return words
+
     parser.add_argument("--steps", metavar='"01 06"', help="by number or by name; default: all")
+    parser.add_argument("--variants", metavar='"kernel shared"',
+                        help="by name, or all; default: each step's last one, its result")
     parser.add_argument("--build", metavar="DIR", default=os.path.join(ROOT, "build", "gpu"),
                         help="default: build/gpu")
+    parser.add_argument("--backends", type=some_of(list(BACKENDS)), default=list(BACKENDS),
+                        metavar='"flash cudnn"', help=f"of PyTorch: {', '.join(BACKENDS)}")
+    parser.add_argument("--directions", type=some_of(DIRECTIONS), default=list(DIRECTIONS),
+                        metavar='"forward backward"')
     parser.add_argument("--n", type=numbers, metavar='"1024 4096"', help="sequence lengths")
     parser.add_argument("--d", type=numbers, metavar='"64 128"', help="head dimensions")
+    parser.add_argument("--hkv", type=int, metavar="INT",
+                        help="key/value heads (default: as many as query heads, 2048 / d)")
     parser.add_argument("--causal", choices=("no", "yes", "both"))
     parser.add_argument("--tokens", type=int, default=16384, metavar="INT",
                         help="batch times sequence length (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=2, metavar="INT",
-                        help="turns of the step and PyTorch (default %(default)s)")
-    parser.add_argument("--iters", type=int, default=10, metavar="INT",
+    parser.add_argument("--rounds", type=int, default=10, metavar="INT",
+                        help="turns of all; fewer where they would take long (default %(default)s)")
+    parser.add_argument("--iters", type=int, default=2, metavar="INT",
                         help="timed runs in each turn (default %(default)s)")
     parser.add_argument("--json", metavar="F.json", help="write the result as JSON")
     options = parser.parse_args()
-    if min(options.rounds, options.iters, options.tokens, *(options.n or [1]),
-           *(options.d or [1])) < 1:
+    if min(options.rounds, options.iters, options.tokens, 1 if options.hkv is None else options.hkv,
+           *(options.n or [1]), *(options.d or [1])) < 1:
         parser.error("sizes and counts are at least 1")
     return options
 
 
-def main():
-    options = parse()
-    torch = Torch(options.iters)
-    steps = find_programs(options)
-    rows, notes = [], []
-    result = {"schema": 1, "device": torch.device, "torch": torch.torch.__version__,
-              "rounds": options.rounds, "iters": options.iters, "notes": notes, "rows": rows}
-    with tempfile.TemporaryDirectory() as folder:
-        for step in steps:
-            for problem in problems_of(options, step, step == steps[-1]):
-                found = compare(options, torch, step, problem, folder, notes)
+def compare_all(options, torch, libraries, result):
+    """Adds rows to the result, which is kept as soon as a problem is measured."""
+    for library in libraries:
+        by_type = {}
+        for index in chosen_variants(options, library):
+            by_type.setdefault(library.variants[index]["dtype"], []).append(index)
+        for dtype, variants in by_type.items():
+            torch.matmul_rate(dtype)
+            for problem in problems_of(options, dtype):
+                found = Comparison(options, torch, library, variants, problem,
+                                   result["notes"]).rows()
                 for row in found:
                     if row["step"]:
                         ratios = ", ".join(f"{value:.3g}x {name}"
                                            for name, value in row["ratios"].items())
                         print(f"{row['label']} {row['problem']}: {time_text(row['ms'])}; {ratios}",
                               file=sys.stderr, flush=True)
-                rows += found
-                if options.json:  # after each problem: what is measured is not lost
+                result["rows"] += found
+                if options.json:
                     with open(options.json, "w", encoding="utf-8") as file:
                         json.dump(result, file, indent=1)
-    if not rows:
-        raise NotHere("nothing was compared: " + "; ".join(dict.fromkeys(notes)))
+
+
+def main():
+    options = parse()
+    torch = Torch(options.backends)
+    libraries = find_libraries(options)
+    if not any(chosen_variants(options, library) for library in libraries):
+        raise BadInput(f"no step here has a variant '{options.variants}'")
+    result = {"schema": 2, "device": torch.device, "torch": torch.torch.__version__,
+              "rounds": options.rounds, "iters": options.iters, "notes": [], "rows": []}
+    compare_all(options, torch, libraries, result)
+    if not result["rows"]:
+        raise NotHere("nothing was compared: " + "; ".join(dict.fromkeys(result["notes"])))
     print(text_of(result))
     return 0
 
@@ -372,6 +437,6 @@ if __name__ == "__main__":
     except NotHere as error:
         print(f"peers.py: {error}", file=sys.stderr)
         sys.exit(3)
-    except RuntimeError as error:
-        print(f"peers.py: a run was wrong: {error}", file=sys.stderr)
+    except (WrongResult, RuntimeError) as error:
+        print(f"peers.py: {error}", file=sys.stderr)
         sys.exit(1)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
 
 #include "common/backend.h"
 #include "common/check.h"
@@ -22,6 +23,31 @@ inline Problem problem(int N, int d, bool causal, int B = 1, int H = 2) {
   p.d = d;
   p.causal = causal;
   return p;
+}
+
+/// The same in bf16, with what the tensor-core steps allow besides: N queries and Nk keys, and H
+/// query heads that share Hkv key heads.
+inline Problem bf16_problem(int N, int Nk, int d, bool causal, int B = 1, int H = 1, int Hkv = 1) {
+  Problem p = problem(N, d, causal, B, H);
+  p.Nk = Nk;
+  p.Hkv = Hkv;
+  p.dtype = DType::bf16;
+  return p;
+}
+
+/// N and Nk of no common tile; a long walk for one row; one key more, or less, than there are rows.
+inline const std::vector<std::pair<int, int>> kLengths = {
+    {113, 203}, {128, 217}, {108, 256}, {256, 512}, {1, 2048}, {1023, 1024}, {1024, 1023}};
+
+/// Any small problem of the tensor-core steps.
+inline Problem random_problem(std::mt19937& random) {
+  auto between = [&](int low, int high) {
+    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+  };
+  const int N = between(1, 150), Nk = between(1, 150), d = between(1, 2) * 64;
+  const bool causal = between(0, 1);
+  const int B = between(1, 2), Hkv = between(1, 2), group = between(1, 3);
+  return bf16_problem(N, Nk, d, causal, B, Hkv * group, Hkv);
 }
 
 /// Every row against fp64, by the checker's bound.
@@ -98,6 +124,7 @@ inline void require_rows_sum_to_one(const Variant& v, const Problem& p, double t
 /// The same vector added to every key shifts each row of S by a constant: O does not change.
 inline void require_shift_invariance(const Variant& v, const Problem& p, double tolerance) {
   Inputs in = normal_inputs(p, 3);
+  for (float& k : in.K) k = std::round(16 * k) / 16;  // bf16 too adds the vector without rounding
   const Outputs before = run(v, p, in);
   for (size_t i = 0; i < in.K.size(); ++i) in.K[i] += 0.25f * static_cast<float>(i % p.d % 3);
   REQUIRE(max_difference(run(v, p, in).O, before.O) <= tolerance);
@@ -124,7 +151,7 @@ inline void require_any_score_size(const Variant& v, const Problem& p) {
   for (const float factor : {300.f, 1e-6f}) {
     CAPTURE(factor);
     Inputs in = normal_inputs(p, 5);
-    for (float& q : in.Q) q *= factor;
+    for (float& q : in.Q) q = round_to(p.dtype, q * factor);
     require_right(v, p, in);
   }
 }

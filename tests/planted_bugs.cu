@@ -1,6 +1,7 @@
 // The checker accepts a right kernel on every shape and rejects every planted bug.
 #include "tests/planted_bugs.cuh"
 
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -184,6 +185,13 @@ TEST_CASE("sums of too little precision are rejected", "[planted]") {
   // bf16 outputs hide a few roundings to bf16, not hundreds of them.
   CHECK(verdict(Bug::bf16_accumulator, kLong, DType::bf16, false) != "");
   CHECK(verdict(Bug::dK_bf16_accumulator, kLong, DType::bf16, true) != "");
+  // They hide fp16's 11 bits longer: until a sum has grown so large that its terms no longer count.
+  Problem p = problem(1, 1, 1, 8, 2048, false);
+  p.dtype = DType::bf16;
+  fa::Inputs in = fa::normal_inputs(p, 11);
+  for (float& v : in.V) v = std::abs(v);
+  CHECK(verdict(Bug::none, p, p.dtype, false, in) == "");
+  CHECK(verdict(Bug::fp16_accumulator, p, p.dtype, false, in) != "");
 }
 
 #if !FA_BACKEND_GPU

@@ -83,14 +83,16 @@ class OwnKernel(unittest.TestCase):
             for name in names:
                 if name.endswith(".cpp"):
                     os.remove(os.path.join(folder, name))
-        with open(os.path.join(common, "built_already.cpp"), "w", encoding="utf-8") as file:
-            file.write("// libfa_common.a\n")
+        lines = []
+        for target, source in (("fa_common", "built_already.cpp"),
+                               ("fa_step_main", "step_main.cpp"),
+                               ("fa_step_library", "library/library.cpp")):
+            with open(os.path.join(common, source), "w", encoding="utf-8") as file:
+                file.write(f"// lib{target}.a\n")
+            lines += [f"target_link_options({target} INTERFACE",  # one option: none is taken away
+                      f"  LINKER:--whole-archive,{BUILD}/common/lib{target}.a,--no-whole-archive)"]
         with open(os.path.join(common, "CMakeLists.txt"), "a", encoding="utf-8") as file:
-            file.write("add_library(built_already STATIC IMPORTED GLOBAL)\n"
-                       "set_target_properties(built_already PROPERTIES\n"
-                       f"  IMPORTED_LOCATION {BUILD}/common/libfa_common.a\n"
-                       "  INTERFACE_LINK_LIBRARIES ${FA_BOOST_CONTEXT})\n"
-                       "target_link_libraries(fa_common PUBLIC built_already)\n")
+            file.write("\n".join(lines) + "\n")
 
     def sh(self, *command, status=0):
         done = subprocess.run(command, cwd=self.root, capture_output=True, text=True)

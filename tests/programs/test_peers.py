@@ -1,6 +1,7 @@
-"""peers.py without a GPU: a step's program and a PyTorch that only pretend."""
+"""peers.py without a GPU: a step's library and a PyTorch that only pretend."""
 
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -12,112 +13,224 @@ import unittest
 from unittest import mock
 
 TESTS = os.path.dirname(os.path.abspath(__file__))
-SCRIPTS = os.path.join(TESTS, "..", "..", "scripts")
+ROOT = os.path.join(TESTS, "..", "..")
+SCRIPTS = os.path.join(ROOT, "scripts")
 sys.path.insert(0, SCRIPTS)
 import peers  # noqa: E402
+import torch_attention  # noqa: E402
 
-PROGRAM = f"""#!/usr/bin/python3 -IS
-import json, os, sys
-sys.path.insert(0, {TESTS!r})
-from sample_results import gpu, with_backward
-a = dict(x.lstrip("-").split("=") for x in sys.argv[1:] if "=" in x)
-if a["d"] == "128":
-    print("x: --d 128: this step does not like it", file=sys.stderr)
-    sys.exit(2)
-run = gpu(median_ms=2.0, step=os.path.basename(sys.argv[0]), b=int(a["b"]), h=int(a["h"]),
-          n=int(a["n"]), d=int(a["d"]), causal="--causal" in sys.argv, flops=1e11)
-run = with_backward(run) if run["step"] > "05" else run
-json.dump(run, open(a["json"], "w"))
+LIBRARY = r"""
+#include <stdlib.h>
+#include "common/library/library.h"
+const char* fa_describe(void) { return DESCRIPTION; }
+const char* fa_last_error(void) { return "the pretended library says no"; }
+int fa_check(const FaProblem* p) { return p->d == 128 ? 2 : p->d == 96 ? 3 : 0; }
+int fa_workspace_bytes(int v, const FaProblem* p, size_t* bytes) { *bytes = 0; return v - v; }
+int fa_forward(int v, const FaProblem* p, const FaTensors* t) {
+  return p->d == 32 || v > 1 || t->Q == NULL || t->dV == NULL;
+}
+int fa_backward(int v, const FaProblem* p, const FaTensors* t) { return fa_forward(v, p, t); }
+int fa_release(void) { return 0; }
+int fa_malloc(void** p, size_t bytes) { return (*p = malloc(bytes)) == NULL; }
+int fa_free(void* p) { free(p); return 0; }
+int fa_upload(void* to, const void* from, size_t bytes) { return to == from; }
+int fa_download(void* to, const void* from, size_t bytes) { return to == from; }
 """
+STEPS = {"01_naive": [("kernel", "fp32", False)],
+         "06_work_partitioning": [("register", "fp32", False), ("backward", "fp32", True)],
+         "07_tensor_cores": [("kernel", "bf16", False)]}
+MS = {"ours": 2.0, "math": 3.0, "efficient": 1.0, "flash": 2.4, "cudnn": 2.2}
 
 
-def pretended_torch():
-    """The modules that peers.py imports. Each run of math takes 3 ms, of efficient 1 ms; flash has
-    no kernel, cudnn no memory."""
-    backend = []
+class OutOfMemoryError(RuntimeError):
+    pass
 
-    def attention(*_, **__):
-        if backend[-1] == "flash":
-            raise RuntimeError("No available kernel. Aborting execution.")
-        if backend[-1] == "cudnn":
-            raise RuntimeError("CUDA out of memory. Tried to allocate 1 TB\nmore")
-        return mock.MagicMock()
 
-    @contextlib.contextmanager
-    def sdpa_kernel(names):
-        backend.append(names[0])
-        yield
+REFUSALS = {"flash": RuntimeError("No available kernel. Aborting execution."),
+            "cudnn": OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TB\nmore")}
+GOOD = {name: (2e-7, 0.5) for name in ("O", "LSE", "dQ", "dK", "dV")}
 
-    torch = mock.MagicMock()
-    torch.__version__ = "2.99"
-    torch.cuda.is_available.return_value = True
-    torch.cuda.get_device_properties.return_value = types.SimpleNamespace(
-        name="Pretended GPU", L2_cache_size=1 << 20)
-    event = torch.cuda.Event.return_value
-    event.elapsed_time.side_effect = lambda _: {"math": 3.0, "efficient": 1.0}[backend[-1]]
-    torch.nn.functional.scaled_dot_product_attention.side_effect = attention
-    attention_module = types.SimpleNamespace(
-        sdpa_kernel=sdpa_kernel, SDPBackend=types.SimpleNamespace(
-            **{word: name for name, word in peers.BACKENDS.items()}))
-    return {"torch": torch, "torch.nn": torch.nn, "torch.nn.attention": attention_module}
+
+def build_libraries(folder):
+    """Plain C: what they include is the real interface."""
+    source = os.path.join(folder, "library.c")
+    with open(source, "w", encoding="utf-8") as file:
+        file.write(LIBRARY)
+    for step, variants in STEPS.items():
+        about = {"step": step, "idea": "", "kind": "gpu", "needs": "",
+                 "supports": {"d": [64], "gqa": False, "cross": False},
+                 "variants": [{"name": name, "idea": "", "dtype": dtype, "writes_lse": True,
+                               "backward": backward} for name, dtype, backward in variants]}
+        subprocess.run(["gcc", "-std=c99", "-Wall", "-Werror", "-shared", "-fPIC", "-I", ROOT,
+                        f"-DDESCRIPTION={json.dumps(json.dumps(about))}", source, "-o",
+                        os.path.join(folder, f"lib{step}.so")], check=True)
+
+
+class PretendedTorch:
+    """The modules that peers.py imports, and who was timed, in order. Times are those of MS."""
+
+    def __init__(self, refusals, slower=1, late=()):
+        self.timed = []
+        within = ["ours"]
+
+        def attention(*_, **__):
+            if within[-1] in refusals:
+                raise refusals[within[-1]]
+            return mock.MagicMock()
+
+        @contextlib.contextmanager
+        def sdpa_kernel(names):
+            within.append(names[0])
+            try:
+                yield
+            finally:
+                within.pop()
+
+        class Event:
+            def __init__(event, enable_timing):
+                assert enable_timing
+
+            def record(event):
+                event.who = within[-1]
+                self.timed.append(event.who)
+
+            def query(event):
+                return event.who in late
+
+            def elapsed_time(event, end):
+                assert event.who == end.who
+                return MS[event.who] * slower
+
+        torch = mock.MagicMock()
+        torch.__version__ = "2.99"
+        torch.cuda.Event, torch.cuda.OutOfMemoryError = Event, OutOfMemoryError
+        torch.cuda.is_available.return_value = True
+        torch.cuda.get_device_properties.return_value = types.SimpleNamespace(
+            name="Pretended GPU", L2_cache_size=1 << 20)
+        for make in (torch.randn, torch.full):
+            make.return_value.data_ptr.return_value = 0x1000
+        torch.nn.functional.scaled_dot_product_attention.side_effect = attention
+        self.autograd = torch.autograd.grad
+        self.autograd.return_value = [mock.MagicMock()] * 3
+        attention_module = types.SimpleNamespace(
+            sdpa_kernel=sdpa_kernel, SDPBackend=types.SimpleNamespace(
+                **{word: name for name, word in peers.BACKENDS.items()}))
+        self.modules = {"torch": torch, "torch.nn": torch.nn,
+                        "torch.nn.attention": attention_module}
 
 
 class Peers(unittest.TestCase):
-    def setUp(self):
+    @classmethod
+    def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.build = folder.name
-        self.json = os.path.join(folder.name, "peers.json")
-        os.makedirs(os.path.join(self.build, "steps"))
-        for step in ("01_naive", "06_work_partitioning"):
-            path = os.path.join(self.build, "steps", step)
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(PROGRAM)
-            os.chmod(path, 0o755)
+        cls.addClassCleanup(folder.cleanup)
+        cls.build, cls.json = folder.name, os.path.join(folder.name, "peers.json")
+        os.makedirs(os.path.join(cls.build, "steps"))
+        build_libraries(os.path.join(cls.build, "steps"))
 
-    def compare(self, *args):
-        """What it prints; the pretended PyTorch is warm at once and right to 2e-7."""
+    def compare(self, *args, errors=GOOD, refusals=REFUSALS, **pretended):
+        """What it prints and the result; the pretended PyTorch finds `errors`."""
+        self.torch = PretendedTorch(refusals, **pretended)
         argv = ["peers.py", "--build", self.build, "--json", self.json, *args]
         out = io.StringIO()
-        with mock.patch.dict(sys.modules, pretended_torch()), \
+        with mock.patch.dict(sys.modules, self.torch.modules), \
              mock.patch.object(sys, "argv", argv), \
-             mock.patch.object(peers.Torch, "error", return_value=2e-7), \
-             mock.patch.object(peers.time, "monotonic", side_effect=range(10**6)), \
+             mock.patch.object(peers.Torch, "truth"), \
+             mock.patch.object(peers.Torch, "errors", side_effect=lambda _, outputs: {
+                 name: errors[name] for name in outputs}), \
              contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
             self.assertEqual(peers.main(), 0)
-        return out.getvalue()
+        with open(self.json, encoding="utf-8") as file:
+            return out.getvalue(), json.load(file)
 
     def test_ratios_of_all_steps(self):
-        text = self.compare()
-        with open(self.json, encoding="utf-8") as file:
-            result = json.load(file)
+        text, result = self.compare()
         self.assertEqual((result["device"], result["torch"]), ("Pretended GPU", "2.99"))
         ours = [row for row in result["rows"] if row["step"]]
         for row in ours:
             self.assertEqual(row["ratios"], {"math": 1.5, "efficient": 0.5})
-        self.assertEqual({(r["step"], r["direction"]) for r in ours},
-                         {("01_naive", "forward"), ("06_work_partitioning", "forward"),
-                          ("06_work_partitioning", "backward")})
-        # 1e11 FLOP in 2 ms are 50 of the card's 51 TFLOP/s.
-        self.assertAlmostEqual(ours[0]["of_matmul"], 0.98, places=2)
-        sizes = {(r["b"], r["h"], r["n"], r["d"], r["causal"]) for r in ours
-                 if r["step"] == "06_work_partitioning"}
-        self.assertIn((1, 32, 16384, 64, True), sizes)
+        self.assertEqual({(r["label"], r["direction"]) for r in ours},
+                         {("01_naive", "forward"), ("06 backward", "forward"),
+                          ("06 backward bwd", "backward"), ("07_tensor_cores", "forward")})
+        # B=16 H=32 N=1024 d=64: 137 GFLOP in 2 ms; the pretended matmul makes 550 TFLOP/s.
+        self.assertEqual((ours[0]["b"], ours[0]["h"], ours[0]["n"]), (16, 32, 1024))
+        self.assertAlmostEqual(ours[0]["flops_per_s"] * 1e-12, 68.7, places=1)
+        self.assertAlmostEqual(ours[0]["of_matmul"], 0.125)
+        backward = [row for row in ours if row["direction"] == "backward"][0]
+        self.assertAlmostEqual(backward["flops_per_s"] * 1e-12, 2.5 * 68.7, places=0)
         self.assertEqual({r["n"] for r in ours if r["step"] == "01_naive"}, {1024, 4096})
+        sizes = {(r["b"], r["h"], r["n"], r["d"], r["causal"]) for r in ours
+                 if r["step"] == "07_tensor_cores"}
+        self.assertEqual(len(sizes), 12)  # d = 128 is refused
+        self.assertLessEqual({(32, 32, 512, 64, False), (1, 32, 16384, 64, True)}, sizes)
         self.assertIn("PyTorch's flash has no kernel for fp32, d=64.", text)
-        self.assertEqual(text.count("flash has no kernel"), 1)
+        self.assertEqual(text.count("flash has no kernel for fp32"), 1)
         self.assertIn("CUDA out of memory. Tried to allocate 1 TB", text)
-        self.assertIn("x: --d 128: this step does not like it", text)
         words = " ".join(text.split())
-        self.assertIn("Largest error of PyTorch's outputs against fp64: math 2.0e-07", words)
+        self.assertEqual(text.count("07_tensor_cores: the pretended library says no"), 1)
+        self.assertIn("Largest error against fp64, bf16: O 07_tensor_cores 2.0e-07, math", words)
+        self.assertIn("Largest error against fp64, fp32: O 01_naive 2.0e-07", words)
+        self.assertIn("; gradients 06 backward bwd 2.0e-07, math 2.0e-07, efficient 2.0e-07.",
+                      words)
+        self.assertEqual([words.count(f"of {kind} against") for kind in ("bf16", "fp32")], [1, 1])
         self.assertIn("3 TF32 products", words)
+        self.assertIn("Geometric mean of 12 problems, 07_tensor_cores, bf16 forward: 1.5x math "
+                      "(least 1.5x, N=512 d=64), 0.5x efficient", words)
 
-    def test_a_table_that_fits(self):
-        text = self.compare("--steps", "01", "--n", "1024", "--causal", "no", "--d", "64")
+    def test_turns(self):
+        _, result = self.compare("--steps", "06", "--n", "512", "--variants", "all", "--rounds",
+                                 "3", "--directions", "forward", refusals={})
+        self.assertEqual({row["runs"] for row in result["rows"]}, {6})
+        begins = self.torch.timed[::2]
+        turn = ["ours", "ours", "math", "efficient", "flash", "cudnn"]
+        forth = [who for who in turn for _ in range(2)]
+        self.assertEqual(begins[-len(forth) * 3:], forth + forth[::-1] + forth)
+        self.assertFalse(self.torch.autograd.called)
+
+    def test_a_slow_step_gets_fewer_rounds(self):
+        _, result = self.compare("--steps", "01", "--n", "512", slower=100)
+        self.assertEqual({row["runs"] for row in result["rows"]}, {4})
+        _, result = self.compare("--steps", "01", "--n", "512")
+        self.assertEqual({row["runs"] for row in result["rows"]}, {20})
+
+    def test_a_host_that_is_late_is_told(self):
+        text, _ = self.compare("--steps", "01", "--n", "512", late=["math"])
+        self.assertIn("torch math, B=32 H=32 N=512 d=64 fp32: 20 of 20 runs began before",
+                      " ".join(text.split()))
+        text, _ = self.compare("--steps", "01", "--n", "512")
+        self.assertNotIn("began before", text)
+
+    def test_a_wrong_step_is_not_timed(self):
+        for wrong, words in (((0.25, 2.5), "06 backward bwd, .*: dK is wrong, by 2.50e-01 where "
+                                           "1.00e-01 is allowed"),
+                             ((float("nan"),) * 2, "dK has an element that is no number")):
+            with self.assertRaisesRegex(peers.WrongResult, words):
+                self.compare("--steps", "06", "--directions", "backward",
+                             errors={**GOOD, "dK": wrong})
+            self.assertNotIn("math", self.torch.timed)
+        with self.assertRaisesRegex(peers.WrongResult, "01_naive, .*: the pretended library says"):
+            self.compare("--steps", "01", "--d", "32")
+
+    def test_nothing_that_fits(self):
+        with self.assertRaisesRegex(peers.NotHere, "nothing was compared: .* says no"):
+            self.compare("--steps", "01", "--d", "96 128")
+
+    def test_chosen_backends(self):
+        _, result = self.compare("--steps", "07", "--backends", "cudnn flash", "--d", "64",
+                                 "--hkv", "4", "--n", "1024", refusals={})
+        self.assertEqual([row["label"] for row in result["rows"]],
+                         ["07_tensor_cores", "torch flash", "torch cudnn"] * 2)
+        self.assertEqual({row["hkv"] for row in result["rows"]}, {4})
+
+    def test_tables_that_fit(self):
+        text, _ = self.compare("--steps", "01", "--n", "1024", "--causal", "no", "--d", "64")
         lines = [line for line in text.splitlines() if line.startswith("B=")]
         self.assertEqual([line.split()[6] for line in lines], ["01_naive", "torch", "torch"])
-        self.assertLessEqual(max(map(len, text.splitlines())), 100)
         self.assertEqual(lines[0].split()[-2:], ["1.5x", "0.5x"])
+        for steps in ("01", "06", "07"):
+            for refusals in (REFUSALS, {}):
+                text, _ = self.compare("--steps", steps, "--causal", "yes", refusals=refusals)
+                self.assertLessEqual(max(map(len, text.splitlines())), 100, text)
 
     def test_each_problem_is_kept_as_soon_as_it_is_measured(self):
         with mock.patch.object(peers, "text_of", side_effect=KeyboardInterrupt):
@@ -141,16 +254,53 @@ class Peers(unittest.TestCase):
         self.assertIn("no PyTorch", done.stderr)
 
     def test_bad_use(self):
-        for args in (("--rounds", "0"), ("--n", "many"), ("--causal", "perhaps")):
+        for args in (("--rounds", "0"), ("--n", "many"), ("--causal", "perhaps"),
+                     ("--directions", "sideways"), ("--backends", ""), ("--hkv", "0")):
             done = self.script(*args)
             self.assertEqual(done.returncode, 2, args)
             self.assertNotIn("Traceback", done.stderr)
-        with mock.patch.dict(sys.modules, pretended_torch()):
-            for args, kind, word in ((["--steps", "77"], peers.BadInput, "no step '77'"),
-                                     (["--build", "/nowhere"], peers.NotHere, "no step is built")):
+        broken = os.path.join(self.build, "broken", "steps")
+        os.makedirs(broken)
+        with open(os.path.join(broken, "lib01_naive.so"), "w", encoding="utf-8") as file:
+            file.write("no library")
+        with mock.patch.dict(sys.modules, PretendedTorch({}).modules):
+            for args, kind, word in (
+                    (["--steps", "77"], peers.BadInput, "no step '77'"),
+                    (["--variants", "nosuch"], peers.BadInput, "has a variant 'nosuch'"),
+                    (["--build", "/nowhere"], peers.NotHere, "no step is built"),
+                    (["--build", os.path.dirname(broken)], peers.NotHere, "does not load")):
                 with mock.patch.object(sys, "argv", ["peers.py", "--build", self.build, *args]):
                     with self.assertRaisesRegex(kind, word):
                         peers.main()
+
+
+@unittest.skipUnless(importlib.util.find_spec("torch"), "PyTorch is not installed")
+class Truth(unittest.TestCase):
+    """What outputs are held to, on the CPU; PyTorch's own attention is right."""
+
+    def test_right_and_wrong_outputs(self):
+        import torch
+        side = torch_attention.Torch.__new__(torch_attention.Torch)
+        side.torch = torch
+        for dtype, causal in (("fp32", False), ("bf16", True)):
+            problem = dict(b=2, h=4, hkv=2, n=130, nk=130, d=64, causal=causal, dtype=dtype)
+            tensors = {name: torch.randn(2, heads, 130, 64).to(side.type_of(dtype))
+                       for name, heads in (("Q", 4), ("K", 2), ("V", 2), ("dO", 4))}
+            truth = side.truth(problem, tensors)
+            inputs = [tensors[name].requires_grad_() for name in "QKV"]
+            out = torch.nn.functional.scaled_dot_product_attention(
+                *inputs, is_causal=causal, enable_gqa=True)
+            found = torch.autograd.grad(out, inputs, tensors["dO"])
+            outputs = {"O": out.detach(), **dict(zip(torch_attention.GRADIENTS, found))}
+            for name, (error, share) in side.errors(truth, outputs).items():
+                self.assertTrue(0 < error and share <= 1, (dtype, name, error, share))
+            for name, right in outputs.items():
+                for at, value in (((0, 0, 7, 3), 0.1), ((1, -1, 129, 63), -0.1),
+                                  ((1, 0, 5, 5), float("nan"))):  # a head that nobody checks
+                    wrong = right.clone()
+                    wrong[at] += value
+                    share = side.errors(truth, {name: wrong})[name][1]
+                    self.assertFalse(share <= 1, (dtype, name, at))
 
 
 if __name__ == "__main__":

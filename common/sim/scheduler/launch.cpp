@@ -18,6 +18,7 @@
 #include "common/sim/scheduler/residency.h"
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/scheduler/stacks.h"
+#include "common/sim/scheduler/symbols.h"
 
 namespace sim {
 
@@ -82,8 +83,9 @@ void renew_stacks(Block& b) {
 }
 
 void first_use(Block& b) {
-  dl_iterate_phdr(  // the program's thread-local storage holds every __shared__ variable
+  dl_iterate_phdr(  // the object's thread-local storage holds every __shared__ variable
       [](dl_phdr_info* info, size_t, void* p) {
+        if (!is_own_object(*info)) return 0;
         Block& b = *static_cast<Block*>(p);
         for (int k = 0; k < info->dlpi_phnum; ++k) {
           if (info->dlpi_phdr[k].p_type != PT_TLS) continue;

@@ -1,5 +1,5 @@
-// Names from the program itself: kernels and shared arrays from its symbol table, source lines from
-// addr2line.
+// Names from the program itself (or the shared library that holds the kernels): kernels and shared
+// arrays from its symbol table, source lines from addr2line.
 #include <cxxabi.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -26,16 +27,20 @@ struct Symbol {
 
 struct SymbolTable {
   uint64_t base = 0;  // where the program was loaded
+  std::string path = "/proc/" + std::to_string(getpid()) + "/exe";
   std::map<uint64_t, Symbol> functions, thread_locals;
 
   SymbolTable() {
-    dl_iterate_phdr(  // the first object is the program
+    dl_iterate_phdr(
         [](dl_phdr_info* info, size_t, void* p) {
-          *static_cast<uint64_t*>(p) = info->dlpi_addr;
+          if (!is_own_object(*info)) return 0;
+          SymbolTable& table = *static_cast<SymbolTable*>(p);
+          table.base = info->dlpi_addr;
+          if (*info->dlpi_name) table.path = info->dlpi_name;  // the program's is empty
           return 1;
         },
-        &base);
-    const int fd = open("/proc/self/exe", O_RDONLY);
+        this);
+    const int fd = open(path.c_str(), O_RDONLY);
     struct stat st {};
     if (fd < 0 || fstat(fd, &st) != 0) return;
     void* mapping = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
@@ -91,6 +96,13 @@ std::string tidy(std::string line) {
 
 }  // namespace
 
+bool is_own_object(const dl_phdr_info& info) {
+  const uint64_t here = reinterpret_cast<uint64_t>(&is_own_object) - info.dlpi_addr;
+  return std::any_of(info.dlpi_phdr, info.dlpi_phdr + info.dlpi_phnum, [here](const auto& part) {
+    return part.p_type == PT_LOAD && here - part.p_vaddr < part.p_memsz;
+  });
+}
+
 std::string kernel_name(const void* kernel) {
   const auto it = table().functions.find(reinterpret_cast<uint64_t>(kernel) - table().base);
   if (it == table().functions.end()) return "?";
@@ -136,7 +148,7 @@ void resolve_sources(const std::vector<const void*>& pcs) {
   constexpr size_t kBatch = 1000;  // addresses a command line takes with ease
   for (size_t start = 0; start < missing.size(); start += kBatch) {
     const size_t end = std::min(missing.size(), start + kBatch);
-    std::string command = "addr2line -a -i -e /proc/" + std::to_string(getpid()) + "/exe";
+    std::string command = "addr2line -a -i -e '" + table().path + "'";
     for (size_t i = start; i < end; ++i) {
       char address[32];  // the return address is behind the access
       std::snprintf(address, sizeof address, " 0x%lx",

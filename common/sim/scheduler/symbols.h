@@ -2,10 +2,16 @@
 /// Names from the program's own symbol table and line table; see also the words in block.h.
 #pragma once
 
+#include <link.h>
+
 #include <cstdint>
 #include <vector>
 
 namespace sim {
+
+/// Is this loaded object the one that holds the simulator and its kernels? Mostly the program itself;
+/// a step's shared library (common/library/) holds its own.
+bool is_own_object(const dl_phdr_info& info);
 
 /// Looks up many program counters with one call of addr2line, for source_of().
 void resolve_sources(const std::vector<const void*>& pcs);

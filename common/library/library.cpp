@@ -1,0 +1,248 @@
+// A step as a shared library: what stands behind its main() in place of common/step_main.cpp.
+//
+// The library is linked from the objects of the program, main() included. That main() describes the
+// step and calls step_main(); the step_main() below runs nothing, it keeps the description. So
+// main.cu is written and compiled once for both.
+#include "common/library/library.h"
+
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "common/backend.h"
+#include "common/cuda.h"
+#include "common/format.h"
+#include "common/step.h"
+
+// C++ forbids to call main(); the linker knows this function by the same name. exports.map binds it
+// to the library's own.
+int describe_step(int argc, char** argv) __asm__("main");
+
+namespace fa {
+
+namespace {
+
+enum Status { kDone = 0, kError = 1, kBadUse = 2, kNoResource = 3 };
+
+std::optional<Step> described;
+std::string last_error;
+
+const Step& the_step() {
+  if (!described) describe_step(0, nullptr);
+  return *described;
+}
+
+/// Runs f; an exception becomes its status, and its sentence the last error.
+template <class F>
+int answer(F&& f) {
+  try {
+    f();
+    return kDone;
+  } catch (const UsageError& e) {
+    last_error = e.what();
+    return kBadUse;
+  } catch (const ResourceError& e) {
+    last_error = e.what();
+    return kNoResource;
+  } catch (const std::bad_alloc&) {
+    last_error = "not enough memory on the host";
+    return kNoResource;
+  } catch (const std::exception& e) {
+    last_error = e.what();
+    return kError;
+  }
+}
+
+void require_device() {
+  static bool open = false;
+  if (!open) open_device(the_step().id, the_step().needs);
+  open = true;
+}
+
+/// Device memory of at least `bytes`. \throws ResourceError when there is none.
+void* allocate(const std::string& name, size_t bytes) {
+  void* p = nullptr;
+  const cudaError_t status = cudaMalloc(&p, bytes == 0 ? 1 : bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // or the next launch would take it for its own
+    throw ResourceError(fmt::format("{}: the device refuses {:.1f} GB", name, double(bytes) / 1e9));
+  }
+  cuda_check(status);
+  name_device_memory(p, name);
+  return p;
+}
+
+/// What one variant keeps between calls.
+class Workspace {
+ public:
+  /// Room for these pieces, by name; what is large enough stays where it is.
+  const std::map<std::string, void*>& of(const std::vector<Scratch>& pieces) {
+    for (const Scratch& piece : pieces) {
+      size_t& held = bytes_[piece.name];
+      void*& p = pointers_[piece.name];
+      if (p && held >= piece.bytes) continue;
+      cuda_check(cudaFree(std::exchange(p, nullptr)));  // waits for the kernels that use it
+      held = 0;
+      p = allocate(piece.name, piece.bytes);
+      held = piece.bytes;
+    }
+    return pointers_;
+  }
+
+  void release() {
+    for (auto& [name, p] : pointers_) cuda_check(cudaFree(std::exchange(p, nullptr)));
+  }
+
+ private:
+  std::map<std::string, size_t> bytes_;
+  std::map<std::string, void*> pointers_;
+};
+
+/// Per variant: one's backward may read what its forward left, whatever runs in between.
+std::map<int, Workspace> workspaces;
+
+const Variant& variant_of(int index) {
+  const auto& variants = the_step().variants;
+  if (index < 0 || index >= static_cast<int>(variants.size())) {
+    throw UsageError(fmt::format("variant {}: {} has {}", index, the_step().id, variants.size()));
+  }
+  return variants[index];
+}
+
+/// \throws UsageError when the step does not support it.
+Problem problem_of(const FaProblem* given, DType dtype) {
+  if (!given) throw UsageError("no problem: the pointer is null");
+  Problem p;
+  p.B = given->B;
+  p.H = given->H;
+  p.Hkv = given->Hkv;
+  p.N = given->N;
+  p.Nk = given->Nk;
+  p.d = given->d;
+  p.causal = given->causal != 0;
+  p.dtype = dtype;
+  validate(p, the_step().support);
+  return p;
+}
+
+std::vector<Scratch> scratch_of(const Variant& v, const Problem& p) {
+  return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
+}
+
+void require(const char* name, const void* p) {
+  if (!p) throw UsageError(std::string(name) + " is a null pointer");
+  if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {
+    throw UsageError(std::string(name) + " is not aligned to 16 bytes");
+  }
+}
+
+int run(int index, const FaProblem* problem, const FaTensors* t, bool backward) {
+  return answer([&] {
+    const Variant& v = variant_of(index);
+    const Runner& runner = backward ? v.backward : v.forward;
+    if (!runner) throw UsageError(the_step().id + " " + v.name + ": it has no backward");
+    const Problem p = problem_of(problem, runner.dtype());
+    if (!t) throw UsageError("no tensors: the pointer is null");
+    require("Q", t->Q);
+    require("K", t->K);
+    require("V", t->V);
+    require("O", t->O);
+    if (v.writes_lse) require("LSE", t->LSE);
+    if (backward) {
+      require("dO", t->dO);
+      require("dQ", t->dQ);
+      require("dK", t->dK);
+      require("dV", t->dV);
+    }
+    require_device();
+    const auto& workspace = workspaces[index].of(scratch_of(v, p));
+    runner(p, {t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV, &workspace});
+  });
+}
+
+std::string description() {
+  const Step& step = the_step();
+  nlohmann::json variants = nlohmann::json::array();
+  for (const Variant& v : step.variants) {
+    variants.push_back({{"name", v.name},
+                        {"idea", v.idea},
+                        {"dtype", name_of(v.forward.dtype())},
+                        {"writes_lse", v.writes_lse},
+                        {"backward", static_cast<bool>(v.backward)}});
+  }
+  const nlohmann::json tree = {
+      {"step", step.id},
+      {"idea", step.idea},
+      {"kind", FA_BACKEND_GPU ? "gpu" : "sim"},
+      {"needs", step.needs},
+      {"supports",
+       {{"d", step.support.d}, {"gqa", step.support.gqa}, {"cross", step.support.cross}}},
+      {"variants", variants}};
+  return tree.dump();
+}
+
+}  // namespace
+
+int step_main(int, char**, const Step& step) {
+  described = step;
+  return kDone;
+}
+
+}  // namespace fa
+
+const char* fa_describe() {
+  static const std::string text = fa::description();
+  return text.c_str();
+}
+
+const char* fa_last_error() { return fa::last_error.c_str(); }
+
+int fa_check(const FaProblem* problem) {
+  return fa::answer([&] { fa::problem_of(problem, fa::DType::f32); });
+}
+
+int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes) {
+  return fa::answer([&] {
+    const fa::Variant& v = fa::variant_of(variant);
+    *bytes = 0;
+    for (const fa::Scratch& piece : fa::scratch_of(v, fa::problem_of(problem, v.forward.dtype()))) {
+      *bytes += piece.bytes;
+    }
+  });
+}
+
+int fa_forward(int variant, const FaProblem* problem, const FaTensors* tensors) {
+  return fa::run(variant, problem, tensors, /*backward=*/false);
+}
+
+int fa_backward(int variant, const FaProblem* problem, const FaTensors* tensors) {
+  return fa::run(variant, problem, tensors, /*backward=*/true);
+}
+
+int fa_release() {
+  return fa::answer([] {
+    for (auto& [variant, workspace] : fa::workspaces) workspace.release();
+  });
+}
+
+int fa_malloc(void** p, size_t bytes) {
+  *p = nullptr;
+  return fa::answer([&] {
+    fa::require_device();
+    *p = fa::allocate("memory", bytes);
+  });
+}
+
+int fa_free(void* p) {
+  return fa::answer([&] { fa::cuda_check(cudaFree(p)); });
+}
+
+int fa_upload(void* to, const void* from, size_t bytes) {
+  return fa::answer([&] { fa::cuda_check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice)); });
+}
+
+int fa_download(void* to, const void* from, size_t bytes) {
+  return fa::answer([&] { fa::cuda_check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost)); });
+}
