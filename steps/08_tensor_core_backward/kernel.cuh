@@ -102,8 +102,8 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;
-  const size_t kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
-  const size_t key0 = kv_head * Nk + j * Bc;
+  const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
+  const size_t key0 = size_t(kv_head) * Nk + j * Bc;
   load_tile<d, Bc, kThreads<d>>(K + key0 * d, s.K, Nk - j * Bc);
   load_tile<d, Bc, kThreads<d>>(V + key0 * d, s.V, Nk - j * Bc);
   bf16 *sK = s.K + warp * kBand * d, *sV = s.V + warp * kBand * d;
@@ -114,10 +114,10 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
   // --- mainloop
   const int first = causal ? max(0, j * Bc + N - Nk) / Br : 0;  // rows above see none of the keys
   for (int h = 0; h < group; ++h) {
-    const size_t head = kv_head * group + h;
+    const int head = kv_head * group + h;
     auto load_rows = [&](int i) {
       const int stage = i % kStages, rows = N - i * Br, r = threadIdx.x;
-      const size_t row0 = head * N + i * Br;
+      const size_t row0 = size_t(head) * N + i * Br;
       load_tile<d, Br, kThreads<d>>(Q + row0 * d, s.Q[stage], rows);
       load_tile<d, Br, kThreads<d>>(dO + row0 * d, s.dO[stage], rows);
       if (r < Br) {  // past the end all are 0: P is 1 there, and adds 1 * 0
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
       }
     };
     auto add_dQ = [&](int i) {
-      query_gradient<d, Br, Bc>(s.dS[i % kStages], s.K, dQ_sum + (head * Tr + i) * Br * d);
+      query_gradient<d, Br, Bc>(s.dS[i % kStages], s.K, dQ_sum + (size_t(head) * Tr + i) * Br * d);
     };
     if (first < Tr) load_rows(first);
     for (int i = first; i < Tr; ++i) {
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
         const bf16 *sQ = s.Q[stage] + q * d, *sdO = s.dO[stage] + q * d;
 
         // P^T = 2^(S^T - LSE): normalised already, for LSE holds the row's sum.
-        float rP[kBands<d>][kQ / 8][4] = {}, rdS[kBands<d>][kQ / 8][4];
+        float rP[kBands<d>][kQ / 8][4] = {};
         dot_rows<d, kBands<d>, kQ>(sK, sQ, rP);
         const int row = i * Br + q;
         if (key + kBand > (causal ? min(Nk, row + 1 + Nk - N) : Nk)) {
@@ -151,19 +151,29 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
         for (int n = 0; n < kQ / 8; ++n) {
           const int r = q + n * 8 + lane % 4 * 2;  // of this lane's two rows
           const float2 l = *reinterpret_cast<const float2*>(&s.LSE[stage][r]);
-          const float2 D = *reinterpret_cast<const float2*>(&s.delta[stage][r]);
           UNROLL
           for (int t = 0; t < kBands<d>; ++t) {
             UNROLL
             for (int e = 0; e < 4; ++e) {
               rP[t][n][e] = fa::exp2_approx(rP[t][n][e] * to_log2 - (e % 2 ? l.y : l.x));
-              rdS[t][n][e] = e % 2 ? -D.y : -D.x;
             }
           }
         }
-        dot_rows<d, kBands<d>, kQ>(sV, sdO, rdS);  // dP^T, added to -delta
-
         add_product<d, kBands<d>, kQ>(rP, sdO, rdV);
+
+        // dS^T = P^T (dP^T - delta): the sum of dP^T = V dO^T starts from -delta.
+        float rdS[kBands<d>][kQ / 8][4];
+        UNROLL
+        for (int n = 0; n < kQ / 8; ++n) {
+          const int r = q + n * 8 + lane % 4 * 2;
+          const float2 D = *reinterpret_cast<const float2*>(&s.delta[stage][r]);
+          UNROLL
+          for (int t = 0; t < kBands<d>; ++t) {
+            UNROLL
+            for (int e = 0; e < 4; ++e) rdS[t][n][e] = e % 2 ? -D.y : -D.x;
+          }
+        }
+        dot_rows<d, kBands<d>, kQ>(sV, sdO, rdS);
         UNROLL
         for (int t = 0; t < kBands<d>; ++t) {
           UNROLL
@@ -190,8 +200,8 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
 
   // --- epilogue
   __syncthreads();  // all warps are done with K
-  store_tile<d, kBands<d>>(rdK, scale, sK, dK + (kv_head * Nk + key) * d, Nk - key);
-  store_tile<d, kBands<d>>(rdV, 1.f, sV, dV + (kv_head * Nk + key) * d, Nk - key);
+  store_tile<d, kBands<d>>(rdK, scale, sK, dK + (size_t(kv_head) * Nk + key) * d, Nk - key);
+  store_tile<d, kBands<d>>(rdV, 1.f, sV, dV + (size_t(kv_head) * Nk + key) * d, Nk - key);
 }
 
 // dQ = scale * dQ_sum, rounded and in order. A thread makes 8 features of a row; neighbours make 8

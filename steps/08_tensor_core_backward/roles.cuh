@@ -42,8 +42,8 @@ static __global__ void __launch_bounds__(kThreads<d>)
   const bool makes_dK = warp >= kPairs;  // else P and dV
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;
-  const size_t kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
-  const size_t key0 = kv_head * Nk + j * Bc;
+  const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
+  const size_t key0 = size_t(kv_head) * Nk + j * Bc;
   load_tile<d, Bc, kThreads<d>>(K + key0 * d, s.K, Nk - j * Bc);
   load_tile<d, Bc, kThreads<d>>(V + key0 * d, s.V, Nk - j * Bc);
   bf16* own = (makes_dK ? s.V : s.K) + pair * kBand * d;  // V for dP^T = V dO^T, K for S^T = K Q^T
@@ -54,10 +54,10 @@ static __global__ void __launch_bounds__(kThreads<d>)
   // --- mainloop
   const int first = causal ? max(0, j * Bc + N - Nk) / Br : 0;  // rows above see none of the keys
   for (int h = 0; h < group; ++h) {
-    const size_t head = kv_head * group + h;
+    const int head = kv_head * group + h;
     auto load_rows = [&](int i) {
       const int stage = i % kStages, rows = N - i * Br, r = threadIdx.x;
-      const size_t row0 = head * N + i * Br;
+      const size_t row0 = size_t(head) * N + i * Br;
       load_tile<d, Br, kThreads<d>>(Q + row0 * d, s.Q[stage], rows);
       load_tile<d, Br, kThreads<d>>(dO + row0 * d, s.dO[stage], rows);
       if (r < Br) {  // past the end all are 0: P is 1 there, and adds 1 * 0
@@ -66,7 +66,7 @@ static __global__ void __launch_bounds__(kThreads<d>)
       }
     };
     auto add_dQ = [&](int i) {
-      query_gradient<d, Br, Bc>(s.dS[i % kStages], s.K, dQ_sum + (head * Tr + i) * Br * d);
+      query_gradient<d, Br, Bc>(s.dS[i % kStages], s.K, dQ_sum + (size_t(head) * Tr + i) * Br * d);
     };
     if (first < Tr) load_rows(first);
     for (int i = first; i < Tr; ++i) {
@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(kThreads<d>)
   // --- epilogue: dK takes K's place, dV takes V's
   __syncthreads();  // all warps are done with K and V
   bf16* to = (makes_dK ? s.K : s.V) + pair * kBand * d;
-  bf16* gradient = (makes_dK ? dK : dV) + (kv_head * Nk + key) * d;
+  bf16* gradient = (makes_dK ? dK : dV) + (size_t(kv_head) * Nk + key) * d;
   store_tile<d, kBands>(rdKV, makes_dK ? scale : 1.f, to, gradient, Nk - key);
 }
 
