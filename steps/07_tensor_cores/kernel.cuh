@@ -188,8 +188,7 @@ __device__ inline void multiply_values(float (&rS)[kBands][Bc<d> / 8][4], float 
   }
 }
 
-// Two blocks an SM are asked for: 255 registers a thread, and eight warps that are at different
-// places of the loop.
+// Two blocks an SM: 255 registers a thread, and eight warps at different places of the loop.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]
@@ -205,10 +204,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   // fill the gaps at the end. Else a head's blocks follow each other and find K and V in the L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
-  const size_t bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
+  const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
   const int rows = N - i * Br;  // from the tile's first one on
-  Q += (bh * N + i * Br) * d, O += (bh * N + i * Br) * d, LSE += bh * N + i * Br;
-  K += bh / group * Nk * d, V += bh / group * Nk * d;             // `group` heads share K and V
+  const size_t row0 = size_t(bh) * N + i * Br;
+  const size_t key0 = size_t(bh / group) * Nk;  // `group` heads share K and V
+  Q += row0 * d, O += row0 * d, LSE += row0, K += key0 * d, V += key0 * d;
   const int seen = causal ? min(Nk, (i + 1) * Br + Nk - N) : Nk;  // keys, by the tile's last row
   const int tiles = seen <= 0 ? 0 : (seen + Bc<d> - 1) / Bc<d>;
   load_tile<d, Br>(Q, s.Q, rows);
