@@ -37,20 +37,23 @@ TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing 
 SECTIONS = ("tests", "counters", "hbm", "sanitizer", "scale", "timing", "memory", "peers",
             "figure2")
 
-# One row, tile edges, ragged tiles, a full grid, every d, with and without the mask; the programs
-# refuse a d that their step lacks.
+# One row, tile edges, ragged tiles, a full grid, every d, with and without the mask, shared key heads
+# and Nk != N; the programs refuse what their step lacks.
 COUNTER_PROBLEMS = [
     dict(b=1, h=2, n=257, d=64, causal=False), dict(b=1, h=2, n=257, d=64, causal=True),
     dict(b=1, h=2, n=1, d=64, causal=False), dict(b=1, h=2, n=17, d=64, causal=True),
     dict(b=1, h=2, n=64, d=64, causal=False), dict(b=2, h=1, n=100, d=32, causal=True),
     dict(b=2, h=1, n=100, d=96, causal=False), dict(b=2, h=1, n=100, d=128, causal=False),
     dict(b=2, h=1, n=257, d=128, causal=True),
-    dict(b=1, h=2, n=1024, d=64, causal=False), dict(b=1, h=2, n=1024, d=64, causal=True)]
+    dict(b=1, h=2, n=1024, d=64, causal=False), dict(b=1, h=2, n=1024, d=64, causal=True),
+    dict(b=1, h=4, hkv=2, n=113, nk=203, d=64, causal=True),
+    dict(b=2, h=2, hkv=1, n=300, nk=20, d=128, causal=True)]
 # For the steps that have --smem: a smaller and a larger tile than the step's own.
 SMEM_PROBLEMS = [dict(b=1, h=2, n=257, d=64, causal=False, smem=smem) for smem in (32768, 98304)]
 SANITIZER_PROBLEMS = [
     dict(b=1, h=2, n=65, d=64, causal=True),
     dict(b=1, h=1, n=130, d=128, causal=False),
+    dict(b=1, h=2, hkv=1, n=100, nk=150, d=64, causal=True),
 ]
 
 
@@ -60,7 +63,8 @@ def series(n, d, causal):
 
 
 TIMING_PROBLEMS = ([series(n, 64, False) for n in (512, 1024, 2048, 4096)]
-                   + [series(n, 64, True) for n in (1024, 4096)])
+                   + [series(n, 64, True) for n in (1024, 4096)]
+                   + [series(4096, 128, causal) for causal in (False, True)])
 SCALE_SIZES = (1024, 2048, 4096, 8192, 16384)
 SCALE_PATIENCE = 150  # seconds that one run of the scale section may take
 L2_SHARES = (0.25, 1, 4)  # working sets of the HBM section
@@ -73,12 +77,15 @@ class NoGpu(Exception):
 
 def tag(problem):
     return (f"b{problem['b']}_h{problem['h']}_n{problem['n']}_d{problem['d']}"
+            + "".join(f"_{key}{problem[key]}" for key, same in (("hkv", "h"), ("nk", "n"))
+                      if problem.get(key, problem[same]) != problem[same])
             + ("_causal" if problem["causal"] else "")
             + (f"_m{problem['smem']}" if problem.get("smem") else ""))
 
 
 def flags(problem):
-    found = [f"--{key}={problem[key]}" for key in ("b", "h", "n", "d", "smem") if problem.get(key)]
+    found = [f"--{key}={problem[key]}" for key in ("b", "h", "hkv", "n", "nk", "d", "smem")
+             if problem.get(key)]
     return found + (["--causal"] if problem["causal"] else [])
 
 

@@ -13,8 +13,8 @@ namespace {
 
 using Values = std::map<std::string, double>;
 
-// Names as in `ncu --query-metrics`. Paths are kept apart: LSU (ordinary loads and stores), LDGSTS
-// (cp.async), RED (atomics without a result), ATOM (with one) and TMA.
+// Names as in `ncu --query-metrics`. Paths are kept apart: LSU (loads, stores and cp.async), RED
+// (atomics without a result), ATOM (with one) and TMA.
 #define LSU_GLOBAL(what, op) "l1tex__t_" what "_pipe_lsu_mem_global_op_" op ".sum"
 
 const std::vector<std::string> kStepMetrics = {
@@ -26,9 +26,6 @@ const std::vector<std::string> kStepMetrics = {
     LSU_GLOBAL("sectors", "st"),
     LSU_GLOBAL("sectors", "red"),
     LSU_GLOBAL("sectors", "atom"),
-    LSU_GLOBAL("requests", "ldgsts_cache_access"),  // from Hopper on, and only without .cg
-    LSU_GLOBAL("sectors", "ldgsts_cache_access"),
-    "smsp__inst_executed_op_ldgsts_pred_on_any.sum",
     "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum",
     "l1tex__m_l1tex2xbar_write_bytes_mem_global_op_tma_st.sum",
     "l1tex__m_l1tex2xbar_write_bytes_mem_global_op_tma_red.sum",
@@ -54,28 +51,20 @@ uint64_t find_or_0(const Values& values, const char* name) {
   return find(values, {name}).value_or(0);
 }
 
-std::optional<Ops> requests_of(const Values& v) {
-  if (!v.count(LSU_GLOBAL("requests", "ld"))) return std::nullopt;
-  return Ops{
-      find_or_0(v, LSU_GLOBAL("requests", "ld")) +
-          find_or_0(v, "smsp__inst_executed_op_ldgsts_pred_on_any.sum"),
-      find_or_0(v, LSU_GLOBAL("requests", "st")),
-      find_or_0(v, LSU_GLOBAL("requests", "red")) + find_or_0(v, LSU_GLOBAL("requests", "atom"))};
+// Ordinary loads and cp.async together: both count as "ld", on an H200 to the last request and
+// sector. The separate names of cp.async count a part of the same once more.
+std::optional<Ops> ops_of(const Values& v, const char* load, const char* store, const char* red,
+                          const char* atom) {
+  if (!v.count(load)) return std::nullopt;
+  return Ops{find_or_0(v, load), find_or_0(v, store), find_or_0(v, red) + find_or_0(v, atom)};
 }
-
-/// Nothing when a part of the loads is invisible: cp.async.cg bypasses the L1, where sectors are
-/// counted.
+std::optional<Ops> requests_of(const Values& v) {
+  return ops_of(v, LSU_GLOBAL("requests", "ld"), LSU_GLOBAL("requests", "st"),
+                LSU_GLOBAL("requests", "red"), LSU_GLOBAL("requests", "atom"));
+}
 std::optional<Ops> sectors_of(const Values& v) {
-  if (!v.count(LSU_GLOBAL("sectors", "ld"))) return std::nullopt;
-  if (find_or_0(v, "smsp__inst_executed_op_ldgsts_pred_on_any.sum") >
-      find_or_0(v, LSU_GLOBAL("requests", "ldgsts_cache_access"))) {
-    return std::nullopt;
-  }
-  return Ops{
-      find_or_0(v, LSU_GLOBAL("sectors", "ld")) +
-          find_or_0(v, LSU_GLOBAL("sectors", "ldgsts_cache_access")),
-      find_or_0(v, LSU_GLOBAL("sectors", "st")),
-      find_or_0(v, LSU_GLOBAL("sectors", "red")) + find_or_0(v, LSU_GLOBAL("sectors", "atom"))};
+  return ops_of(v, LSU_GLOBAL("sectors", "ld"), LSU_GLOBAL("sectors", "st"),
+                LSU_GLOBAL("sectors", "red"), LSU_GLOBAL("sectors", "atom"));
 }
 
 void add_note(Counts& counts, const std::string& sentence) {
@@ -107,9 +96,6 @@ void measure(const std::function<void()>& run, Counts& counts) {
   counts.requests = requests_of(v);
   counts.sectors = sectors_of(v);
   if (!counts.requests) add_note(counts, "this chip has no counters of global requests");
-  if (counts.requests && !counts.sectors) {
-    add_note(counts, "no sectors: cp.async bypasses the L1, where they are counted");
-  }
   for (const auto& [name, value] : v) counts.metrics[name] = static_cast<uint64_t>(value + 0.5);
 }
 
