@@ -95,11 +95,7 @@ static __global__ void __launch_bounds__(kThreads<d>)
         }
       }
       dot_rows<d, kBands, Br>(own, makes_dK ? sdO : sQ, rS);
-      if (makes_dK) {  // dS^T = P^T (dP^T - delta), in place: a lane reads what it will write
-        fa::bar_sync(ready, 2 * fa::kWarp);
-        multiply_tile<Br, kBands, Br>(sdS, 0, rS);
-        put_tile<Br, kBands, Br>(rS, 1.f, sdS, 0);
-      } else {
+      if (!makes_dK) {
         const int row = i * Br;
         if (key + kBand > (causal ? min(Nk, row + 1 + Nk - N) : Nk)) {
           mask<true, kBands, Br>(rS, row + lane % 4 * 2, key + lane / 4, N, Nk, causal);
@@ -117,7 +113,11 @@ static __global__ void __launch_bounds__(kThreads<d>)
           }
         }
         put_tile<Br, kBands, Br>(rS, 1.f, sdS, 0);
-        fa::bar_arrive(ready, 2 * fa::kWarp);
+      }
+      fa::bar_sync(ready, 2 * fa::kWarp);
+      if (makes_dK) {  // dS^T = P^T (dP^T - delta), in place: a lane reads what it will write
+        multiply_tile<Br, kBands, Br>(sdS, 0, rS);
+        put_tile<Br, kBands, Br>(rS, 1.f, sdS, 0);
       }
       add_product<d, kBands, Br>(rS, makes_dK ? sQ : sdO, rdKV);
       if (!makes_dK && i > first) add_dQ(i - 1);
