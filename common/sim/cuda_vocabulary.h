@@ -275,9 +275,6 @@ __device__ inline float __bfloat162float(__nv_bfloat16 h) { return h; }
 __device__ inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
   return {__nv_bfloat16(a), __nv_bfloat16(b)};
 }
-__device__ inline float2 __bfloat1622float2(__nv_bfloat162 two) {
-  return {__bfloat162float(two.x), __bfloat162float(two.y)};
-}
 
 // --- the small part of the runtime API that the steps use -------------------------------------------
 

@@ -189,5 +189,5 @@ def listing(desk):
         mark = paint("green", "done") if desk.is_done(e) else (
             "here" if e.name == desk.state["current"] else "    ")
         rows.append(f"{mark}  {e.number:2}  {e.name:14}{stars(e):5}{e.minutes:3} min  "
-                    f"{e.kind:13} {e.step:21} {e.title}")
+                    f"{e.kind:13} {e.step:23} {e.title}")
     return "\n".join(rows)

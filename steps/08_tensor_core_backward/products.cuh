@@ -183,21 +183,52 @@ __device__ inline void put_tile(const float (&rC)[Bands][Cols / 8][4], float sca
   }
 }
 
-// C *= a tile that put_tile has written; each lane reads the places that it would write to.
+// Two weights for a partner warp, in 16 bits each. They are at most 1, so an fp32's sign and the top
+// bit of its exponent are 0: the next 16 bits have two bits more of mantissa than bf16, which would
+// be rounded once more, to dS.
+__device__ inline uint32_t pack_weights(float lo, float hi) {
+  const uint32_t half = 1u << 13;  // rounds to nearest
+  return (__float_as_uint(lo) + half) >> 14 | (__float_as_uint(hi) + half) >> 14 << 16;
+}
+__device__ inline float2 unpack_weights(uint32_t two) {
+  return make_float2(__uint_as_float((two & 0xffff) << 14), __uint_as_float(two >> 16 << 14));
+}
+
+// P to shared memory for the partner, where dS will stand: each lane writes the places that it would
+// write to with put_tile.
 template <int kStride, int Bands, int Cols>
-__device__ inline void multiply_tile(const bf16* s, int column, float (&rC)[Bands][Cols / 8][4]) {
+__device__ inline void hand_over(const float (&rP)[Bands][Cols / 8][4],
+                                 bf16* s) {  // [16 * Bands, kStride] swizzled: the pair's keys
   const int lane = threadIdx.x % fa::kWarp;
-  const int from = swizzle<kStride>(lane / 4, column) + lane % 4 * 2;
+  const int to = swizzle<kStride>(lane / 4, 0) + lane % 4 * 2;
   UNROLL
   for (int t = 0; t < Bands; ++t) {
     UNROLL
     for (int n = 0; n < Cols / 8; ++n) {
       UNROLL
       for (int h = 0; h < 2; ++h) {
-        const float2 two = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(
-            s + (t * kMma + h * 8) * kStride + (from ^ n * 8)));
-        rC[t][n][2 * h] *= two.x;
-        rC[t][n][2 * h + 1] *= two.y;
+        *reinterpret_cast<uint32_t*>(s + (t * kMma + h * 8) * kStride + (to ^ n * 8)) =
+            pack_weights(rP[t][n][2 * h], rP[t][n][2 * h + 1]);
+      }
+    }
+  }
+}
+// C *= P, as the partner handed it over; each lane reads its own places.
+template <int kStride, int Bands, int Cols>
+__device__ inline void multiply_by(const bf16* s,  // [16 * Bands, kStride] swizzled
+                                   float (&rC)[Bands][Cols / 8][4]) {
+  const int lane = threadIdx.x % fa::kWarp;
+  const int from = swizzle<kStride>(lane / 4, 0) + lane % 4 * 2;
+  UNROLL
+  for (int t = 0; t < Bands; ++t) {
+    UNROLL
+    for (int n = 0; n < Cols / 8; ++n) {
+      UNROLL
+      for (int h = 0; h < 2; ++h) {
+        const float2 p = unpack_weights(
+            *reinterpret_cast<const uint32_t*>(s + (t * kMma + h * 8) * kStride + (from ^ n * 8)));
+        rC[t][n][2 * h] *= p.x;
+        rC[t][n][2 * h + 1] *= p.y;
       }
     }
   }

@@ -4,7 +4,8 @@
 //           Let two warps share 32 keys instead: one makes P and dV, the other dS and dK. Each has
 //           one gradient to keep, and each fragment serves two mma
 // Changed   since kernel.cuh: a warp does half of the work for twice as many keys; P goes from one
-//           warp to the other through the place of dS. d = 64 stays there: its warps own 32 keys
+//           warp to the other, in 16 bits, through the place of dS. d = 64 stays there: its warps
+//           own 32 keys
 // Traffic   as kernel.cuh
 // Launch    as kernel.cuh
 // Owns      pair of warps: 32 keys; one of them their dV, the other their dK
@@ -112,11 +113,11 @@ static __global__ void __launch_bounds__(kThreads<d>)
             }
           }
         }
-        put_tile<Br, kBands, Br>(rS, 1.f, sdS, 0);
+        hand_over<Br, kBands, Br>(rS, sdS);
       }
       fa::bar_sync(ready, 2 * fa::kWarp);
       if (makes_dK) {  // dS^T = P^T (dP^T - delta), in place: a lane reads what it will write
-        multiply_tile<Br, kBands, Br>(sdS, 0, rS);
+        multiply_by<Br, kBands, Br>(sdS, rS);
         put_tile<Br, kBands, Br>(rS, 1.f, sdS, 0);
       }
       add_product<d, kBands, Br>(rS, makes_dK ? sQ : sdO, rdKV);

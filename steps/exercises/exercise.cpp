@@ -48,21 +48,26 @@ Request read_request(const char* path) {
           .coalesced = j.value("coalesced", std::vector<std::string>{})};
 }
 
-Problem problem_of(const json& j) {
+/// hkv and nk: as h and n where they are not given.
+Problem problem_of(const json& j, DType dtype) {
   Problem p;
   p.B = j.value("b", 1);
-  p.H = p.Hkv = j.value("h", 1);
-  p.N = p.Nk = j.at("n");
+  p.H = j.value("h", 1);
+  p.Hkv = j.value("hkv", p.H);
+  p.N = j.at("n");
+  p.Nk = j.value("nk", p.N);
   p.d = j.at("d");
   p.causal = j.value("causal", false);
-  validate(p, {});
+  p.dtype = dtype;
+  validate(p, {.gqa = true, .cross = true});
   return p;
 }
 
 Inputs inputs_of(const json& j, const Problem& p, uint64_t seed) {
   Inputs in =
       j.value("input", "normal") == "outliers" ? outlier_inputs(p, seed) : normal_inputs(p, seed);
-  for (float& q : in.Q) q *= j.value("factor", 1.f);  // how far apart the scores of a row are
+  const float factor = j.value("factor", 1.f);  // how far apart the scores of a row are
+  for (float& q : in.Q) q = round_to(p.dtype, q * factor);
   return in;
 }
 
@@ -191,7 +196,7 @@ Counts counted(Session& session, bool backward) {
 /// One problem; fills in `seen`.
 std::optional<Fault> try_problem(const Request& request, const json& wanted, const Variant& yours,
                                  json& seen) {
-  const Problem p = problem_of(wanted);
+  const Problem p = problem_of(wanted, yours.forward.dtype());
   const Inputs in = inputs_of(wanted, p, request.seed);
   seen["problem"] = describe(p);
   Session session(p, in, yours);

@@ -11,6 +11,8 @@
 #define step06 spec06
 #define step06_register spec06_register
 #define step06_backward spec06_backward
+#define step07 spec07
+#define step08 spec08
 
 #include <map>
 
@@ -25,6 +27,8 @@
 #include "steps/06_work_partitioning/backward.cuh"
 #include "steps/06_work_partitioning/kernel.cuh"
 #include "steps/06_work_partitioning/register.cuh"
+#include "steps/07_tensor_cores/kernel.cuh"
+#include "steps/08_tensor_core_backward/kernel.cuh"
 #include "steps/exercises/specs.h"
 
 namespace fa {
@@ -44,6 +48,8 @@ Spec find_spec(const std::string& name) {
       {"step06", {step06::traffic}},
       {"step06_register", {step06_register::traffic}},
       {"step06_backward", {step06_backward::traffic, step06_backward::backward_traffic}},
+      {"step07", {step07::traffic}},
+      {"step08", {step07::traffic, step08::backward_traffic}},
   };
   const auto found = specs.find(name);
   if (found != specs.end()) return found->second;

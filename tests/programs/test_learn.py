@@ -31,7 +31,8 @@ EXERCISES = catalogue.load()
 SEED = 20260
 JOBS = 2
 
-PLANTED = {"race", "coalescing", "bank conflicts", "wrong result", "uninitialised", "deadlock"}
+PLANTED = {"race", "coalescing", "bank conflicts", "wrong result", "uninitialised", "deadlock",
+           "not a number"}
 
 
 def exercise(name):
@@ -109,7 +110,7 @@ class Guards(Folder):
                 self.assertGreaterEqual(len(e.wrongs), 2)
                 self.assertIn(len(e.hints), range(2, 5))
                 self.assertIn(e.difficulty, (1, 2, 3))
-                self.assertIn(e.session, range(1, 9))
+                self.assertIn(e.session, range(1, 11))
                 self.assertTrue(e.question.endswith("?"))
                 self.assertTrue(e.answer.strip())
                 shapes = e.check["problems"]
@@ -187,6 +188,14 @@ class Checks(Folder):
         text = show.verdict(e, "x.cuh", verdict)
         self.assertIn("  on B=1 H=2 N=40 d=32 fp32", text)
         self.assertIn("Its indices say", text)
+
+    def test_bf16_with_fewer_key_heads_and_another_number_of_keys(self):
+        e = exercise("fragments")
+        verdict = self.check(e, e.solution())
+        self.assertTrue(verdict.ok, verdict.message)
+        seen = verdict.problems[-1]
+        self.assertEqual(seen["problem"], "B=1 H=2 Hkv=1 N=33 Nk=70 d=128 causal bf16")
+        self.assertEqual(seen["traffic"]["K"]["yours"]["read"], 2 * 2 * 70 * 128)  # each query head
 
     def test_traffic_is_a_table(self):
         e = exercise("tiles")

@@ -27,6 +27,38 @@ __global__ void add_shared(float* y) {
   y[threadIdx.x] = sum;
 }
 
+// A warp reads `rows` rows of d 2-byte elements, 16 bytes a lane; d / 8 lanes read a row together.
+// The chunks of a row are swizzled, so each trip is free of conflicts, the last one too, in which
+// lanes behind the last row have nothing to do.
+template <int d>
+__global__ void read_rows(float4* y, int rows) {
+  float4* s = fa::dynamic_shared<float4>();
+  constexpr int kChunks = d / 8, kTrip = 32 / kChunks;
+  for (int step = 0; step < 32; step += kTrip) {
+    const int r = step + threadIdx.x / kChunks, x = threadIdx.x % kChunks;
+    if (r >= rows) continue;
+    y[r * kChunks + x] = s[r * kChunks + (x ^ r % 8)];
+  }
+}
+template <int d>
+void check_rows() {
+  sim::Options o;
+  o.requests = true;
+  o.workers = 1;
+  WithOptions with(o);
+  Buffer<float4> y("y", 32 * d / 8);
+  for (int rows = 1; rows <= 32; ++rows) {
+    CAPTURE(d, rows);
+    sim::Recording recording;
+    fa::launch(read_rows<d>, {dim3(1), dim3(32), 32 * d * 2}, y, rows);
+    const fa::KernelCount k = recording.finish().kernels.at(0);
+    const unsigned quarters = (rows * (d / 8) + 7) / 8;  // of a warp, 8 lanes each
+    CHECK(k.shared_requests == (quarters + 3) / 4);
+    CHECK(k.shared_wavefronts == quarters);
+    CHECK(k.shared_ideal == quarters);
+  }
+}
+
 struct Case {
   const char* name;
   std::function<int(int)> index;
@@ -104,6 +136,12 @@ TEST_CASE("16-byte accesses go by quarter warps", "[sim][banks]") {
   check<float4>({"rows of 128 bytes, padded by 16", [](int l) { return 9 * l; }, 4, 4});
   check<float4>({"broadcast", [](int) { return 0; }, 4, 4});
   check<float4>({"a quarter", [](int l) { return l; }, 1, 1}, 8);
+}
+
+TEST_CASE("lanes that have no row left in the last trip do not move to another trip",
+          "[sim][banks]") {
+  check_rows<64>();
+  check_rows<128>();
 }
 
 TEST_CASE("atomics on one word of shared memory are one wavefront", "[sim][banks]") {

@@ -131,6 +131,51 @@ __global__ void named_barrier(float* y) {
   if (warp == 1) fa::bar_sync(1, 64);
   if (warp == (kWait ? 1 : 2)) y[lane] = tile[31 - lane];
 }
+// Who arrives does not wait: what it stores or loads behind that is not handed over.
+template <bool kLate, int kArriver>
+__global__ void store_behind_arrival(float* y) {
+  __shared__ float tile[32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == kArriver) {
+    if (!kLate) tile[lane] = lane;
+    fa::bar_arrive(1, 64);
+    if (kLate) tile[lane] = lane;
+  } else {
+    fa::bar_sync(1, 64);
+    y[lane] = tile[31 - lane];
+  }
+}
+template <bool kLate, int kArriver>
+__global__ void load_behind_arrival(float* y) {
+  __shared__ float tile[32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 0) tile[lane] = lane;
+  __syncthreads();
+  if (warp == kArriver) {
+    if (!kLate) y[lane] = tile[31 - lane];
+    fa::bar_arrive(1, 64);
+    if (kLate) y[lane] = tile[31 - lane];
+  } else {
+    fa::bar_sync(1, 64);
+    tile[lane] = 0;
+  }
+}
+// Three warps meet in phase 0; then warp 0 fills the tile and arrives for phase 1, for which warp 1
+// has to wait.
+template <bool kWait>
+__global__ void next_phase(float* y) {
+  __shared__ float tile[32];
+  __shared__ uint64_t bar;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) fa::mbarrier_init(&bar, 96);
+  __syncthreads();
+  fa::mbarrier_arrive(&bar);
+  fa::mbarrier_wait(&bar, 0);
+  if (warp == 0) tile[lane] = lane;
+  fa::mbarrier_arrive(&bar);
+  if (kWait) fa::mbarrier_wait(&bar, 1);
+  if (warp == 1) y[lane] = tile[31 - lane];
+}
 // As above through an mbarrier; the consumer also hands the tile back.
 template <bool kFull, bool kEmpty>
 __global__ void pipeline(float* y) {
@@ -232,6 +277,21 @@ __global__ void last_block(float* partial, unsigned* ticket, float* y) {
   for (unsigned b = 0; b < gridDim.x; ++b) sum += partial[b * blockDim.x + threadIdx.x];
   y[threadIdx.x] = sum;
   if (threadIdx.x == 0) *ticket = 0;
+}
+// Warp 0 fences its stores and arrives; warp 1, which waited, takes the ticket.
+template <bool kFence>
+__global__ void fenced_by_another(float* partial, unsigned* ticket, float* y) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 0) {
+    partial[blockIdx.x * 32 + lane] = lane;
+    if (kFence) __threadfence();
+    fa::bar_arrive(1, 64);
+    return;
+  }
+  fa::bar_sync(1, 64);
+  if (lane == 0 && atomicAdd(ticket, 1u) == gridDim.x - 1) {
+    for (unsigned i = 0; i < gridDim.x * 32; ++i) *y += partial[i];
+  }
 }
 // Two stores, one in front of the fence and one behind it.
 template <bool kBehind>
@@ -354,6 +414,27 @@ TEST_CASE("a named barrier orders those who take part", "[sim][races]") {
   SILENT(fa::launch(named_barrier<true>, {dim3(1), dim3(96)}, y));
 }
 
+TEST_CASE("bar.arrive hands over what came before it, not what follows", "[sim][races]") {
+  WithOptions with(with_races());
+  Buffer<float> y("y", 32);
+  const fa::LaunchConfig two_warps{dim3(1), dim3(64)};
+  FOUND("race on shared memory", fa::launch(store_behind_arrival<true, 0>, two_warps, y));
+  FOUND("race on shared memory", fa::launch(store_behind_arrival<true, 1>, two_warps, y));
+  SILENT(fa::launch(store_behind_arrival<false, 0>, two_warps, y));
+  SILENT(fa::launch(store_behind_arrival<false, 1>, two_warps, y));
+  FOUND("race on shared memory", fa::launch(load_behind_arrival<true, 0>, two_warps, y));
+  FOUND("race on shared memory", fa::launch(load_behind_arrival<true, 1>, two_warps, y));
+  SILENT(fa::launch(load_behind_arrival<false, 0>, two_warps, y));
+  SILENT(fa::launch(load_behind_arrival<false, 1>, two_warps, y));
+}
+
+TEST_CASE("an mbarrier's wait is for its own phase, not for arrivals of the next", "[sim][races]") {
+  WithOptions with(with_races());
+  Buffer<float> y("y", 32);
+  FOUND("load of tile", fa::launch(next_phase<false>, {dim3(1), dim3(96)}, y));
+  SILENT(fa::launch(next_phase<true>, {dim3(1), dim3(96)}, y));
+}
+
 TEST_CASE("mbarriers order producer and consumer, both ways", "[sim][races]") {
   WithOptions with(with_races());
   Buffer<float> y("y", 64);
@@ -433,6 +514,16 @@ TEST_CASE("a fence publishes what came before it, not what follows", "[sim][race
         fa::launch(fenced_too_early<true>, {dim3(4), dim3(1)}, partial, ticket, y));
   cudaMemset(ticket.get(), 0, sizeof(unsigned));
   SILENT(fa::launch(fenced_too_early<false>, {dim3(4), dim3(1)}, partial, ticket, y));
+}
+
+TEST_CASE("bar.arrive hands over what was fenced", "[sim][races]") {
+  WithOptions with(with_races());
+  Buffer<float> partial("partial", 3 * 32), y("y", 1);
+  Buffer<unsigned> ticket("ticket", 1);
+  FOUND("load of partial",
+        fa::launch(fenced_by_another<false>, {dim3(3), dim3(64)}, partial, ticket, y));
+  cudaMemset(ticket.get(), 0, sizeof(unsigned));
+  SILENT(fa::launch(fenced_by_another<true>, {dim3(3), dim3(64)}, partial, ticket, y));
 }
 
 TEST_CASE("a finding names the same place in every run", "[sim][races]") {

@@ -20,6 +20,60 @@ __global__ void exchange(const float* x, float* y) {
   y[threadIdx.x] = tile[(threadIdx.x ^ 32) * 4];
 }
 
+// One warp copies a tile and returns; the other one reads it behind a barrier. Without the wait the
+// copies are still on their way when it reads (warp 1 copies) or landed when their thread returned.
+template <bool kWait, int kCopier>
+__global__ void leave_in_flight(const float* x, float* y) {
+  __shared__ __align__(16) float tile[32 * 4];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == kCopier) fa::cp_async_16(&tile[lane * 4], &x[lane * 4]);
+  if (kWait) fa::cp_async_wait_all();
+  __syncthreads();
+  if (warp != kCopier) y[lane] = tile[lane];
+}
+// The same, and the other warp's load comes to an end before the wait does.
+__global__ void read_in_flight(const float* x, float* y) {
+  __shared__ __align__(16) float tile[32 * 4];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 0) fa::cp_async_16(&tile[lane * 4], &x[lane * 4]);
+  __syncthreads();
+  if (warp == 1) y[lane] = tile[lane];
+  __syncthreads();
+  fa::cp_async_wait_all();
+}
+// Each thread reads what it copies itself: no barrier is needed, but a wait.
+template <bool kWait>
+__global__ void copy_for_myself(const float* x, float* y) {
+  __shared__ __align__(16) float tile[64 * 4];
+  fa::cp_async_16(&tile[threadIdx.x * 4], &x[threadIdx.x * 4]);
+  if (kWait) fa::cp_async_wait_all();
+  y[threadIdx.x] = tile[threadIdx.x * 4];
+}
+__global__ void copy_twice(const float* x) {
+  __shared__ __align__(16) float tile[4];
+  fa::cp_async_16(tile, x);
+  fa::cp_async_16(tile, x + 4);
+  fa::cp_async_wait_all();
+}
+// Two stages, one tile ahead. Its place is free behind the barrier, not in front of it.
+template <bool kEarly>
+__global__ void one_tile_ahead(const float* x, float* y) {
+  __shared__ __align__(16) float tile[kStages][64 * 4];
+  const auto copy = [&](int j) {
+    fa::cp_async_16(&tile[j % kStages][threadIdx.x * 4], &x[threadIdx.x * 4]);
+  };
+  copy(0);
+  float sum = 0;
+  for (int j = 0; j < kTiles; ++j) {
+    fa::cp_async_wait_all();
+    if (kEarly && j + 1 < kTiles) copy(j + 1);
+    __syncthreads();
+    if (!kEarly && j + 1 < kTiles) copy(j + 1);
+    sum += tile[j % kStages][(threadIdx.x ^ 32) * 4];
+  }
+  y[threadIdx.x] = sum;
+}
+
 // One elected thread of warp 0 loads tiles into a ring, warp 1 adds them up. Faults: the consumer
 // does not wait for a full stage, or the producer not for an empty one.
 template <bool kFull, bool kEmpty>
@@ -85,6 +139,47 @@ TEST_CASE("cp.async's wait is for the thread's own copies only", "[sim][races]")
              }),
              ContainsSubstring("race on shared memory"));
   CHECK(finding([&] { fa::launch(exchange<true>, {dim3(1), dim3(64)}, x, y); }) == "");
+}
+
+TEST_CASE("a copy that nobody waits for is still a store", "[sim][races]") {
+  WithOptions with(watchful());
+  Buffer<float> x("x", 256), y("y", 64);
+  const auto of = [&](auto kernel) {
+    return finding([&] { fa::launch(kernel, {dim3(1), dim3(64)}, x, y); });
+  };
+  CHECK_THAT(of(leave_in_flight<false, 0>), ContainsSubstring("have no barrier between them"));
+  CHECK_THAT(of(leave_in_flight<false, 1>), ContainsSubstring("have no cp.async wait between"));
+  CHECK(of(leave_in_flight<true, 0>) == "");
+  CHECK(of(leave_in_flight<true, 1>) == "");
+}
+
+TEST_CASE("from its issue to its wait nobody touches a copy's place", "[sim][races]") {
+  WithOptions with(watchful());
+  Buffer<float> x("x", 256), y("y", 64);
+  const auto of = [&](auto kernel) {
+    return finding([&] { fa::launch(kernel, {dim3(1), dim3(64)}, x, y); });
+  };
+  CHECK_THAT(of(read_in_flight), ContainsSubstring("have no cp.async wait between them"));
+  CHECK_THAT(of(copy_for_myself<false>), ContainsSubstring("have no cp.async wait between them"));
+  CHECK(of(copy_for_myself<true>) == "");
+  CHECK_THAT(finding([&] {
+               fa::launch(copy_twice, {dim3(1), dim3(1)}, x);
+             }),
+             ContainsSubstring("store of tile, byte 0"));
+  const auto early = of(one_tile_ahead<true>);
+  CHECK_THAT(early, ContainsSubstring("load of tile"));
+  CHECK_THAT(early, ContainsSubstring("and a store by thread"));
+  CHECK(of(one_tile_ahead<false>) == "");
+}
+
+TEST_CASE("a copy on its way has written nothing yet", "[sim][races]") {
+  sim::Options o;
+  o.uninitialised = true;
+  WithOptions with(o);
+  Buffer<float> x("x", 256), y("y", 64);
+  const auto text = finding([&] { fa::launch(copy_for_myself<false>, {dim3(1), dim3(64)}, x, y); });
+  CHECK_THAT(text, ContainsSubstring("uninitialised shared memory"));
+  CHECK(finding([&] { fa::launch(copy_for_myself<true>, {dim3(1), dim3(64)}, x, y); }) == "");
 }
 
 TEST_CASE("a TMA ring needs both waits", "[sim][races]") {

@@ -102,6 +102,8 @@ void need_own_shared(const char* what, const void* p, size_t bytes, size_t align
 void async_write_shared(void* to, const void* from, size_t bytes);
 /// `bytes` of a copy have landed: mbarrier complete_tx.
 void mbarrier_complete_tx(Block& home, uint64_t* bar, int64_t bytes);
+/// How many phases of the mbarrier are complete; 0: nobody has initialised it.
+uint32_t mbarrier_phase(Block& home, const void* bar);
 /// Finding unless `bar` is an initialised mbarrier of this block.
 void need_mbarrier(uint64_t* bar, const char* what, const Where&);
 

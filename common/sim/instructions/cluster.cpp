@@ -22,7 +22,7 @@ void complete(ClusterBarrier& c) {
   c.waiters.clear();
   for (unsigned rank = 0; rank < cluster_size(); ++rank) {
     Block& b = block_of_rank(rank);
-    for (auto& o : b.observers) o->barrier(b, b.member, b.member);
+    for (auto& o : b.observers) o->barrier(b, b.member, nullptr);
   }
 }
 

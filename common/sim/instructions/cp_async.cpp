@@ -1,4 +1,5 @@
-// cp.async: a thread's own copies from device to shared memory, performed at its wait.
+// cp.async: a thread's own copies from device to shared memory, performed at its wait, or when it
+// ends.
 #include <cstring>
 
 #include "common/sim/instructions/async.h"
@@ -9,7 +10,18 @@ namespace {
 
 Groups<AsyncCopy>& my_copies() { return async_of(*self).copies[self->current->id]; }
 
+Access destination(const AsyncCopy& copy) {
+  return {.at = reinterpret_cast<uintptr_t>(copy.to) - self->shared_base,
+          .size = copy.bytes,
+          .kind = Kind::store,
+          .space = Space::shared,
+          .buffer = 0,
+          .pc = copy.pc,
+          .home = self};
+}
+
 void perform(const AsyncCopy& copy) {
+  for (auto& o : self->observers) o->end_copy(*self, destination(copy));
   access(copy.to, copy.bytes, Kind::store, copy.pc);
   std::memcpy(copy.to, copy.from, copy.from_bytes);
   std::memset(static_cast<char*>(copy.to) + copy.from_bytes, 0, copy.bytes - copy.from_bytes);
@@ -29,8 +41,10 @@ void cp_async(void* to, const void* from, int bytes, int from_bytes, Where where
          std::to_string(bytes) + " bytes from its source");
   }
   if (from_bytes > 0) access(from, from_bytes, Kind::load, pc);
-  my_copies().open.push_back(
-      {to, from, static_cast<uint32_t>(bytes), static_cast<uint32_t>(from_bytes), pc});
+  const AsyncCopy copy{to, from, static_cast<uint32_t>(bytes), static_cast<uint32_t>(from_bytes),
+                       pc};
+  for (auto& o : self->observers) o->begin_copy(*self, destination(copy));
+  my_copies().open.push_back(copy);
 }
 
 void cp_async_commit() { my_copies().commit(); }
@@ -41,5 +55,7 @@ void cp_async_wait_all() {
   my_copies().commit();
   my_copies().wait(0, perform);
 }
+
+void thread_returned() { cp_async_wait_all(); }
 
 }  // namespace sim

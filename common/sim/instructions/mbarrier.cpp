@@ -94,7 +94,7 @@ void mbarrier_arrive(uint64_t* bar, int bytes, Where where) {
          " in a phase that has all its " + std::to_string(m.expected) + " arrivals");
   }
   access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0));
-  for (auto& o : self->observers) o->release(*self, bar);
+  for (auto& o : self->observers) o->release(*self, bar, m.phase);
   m.tx += bytes;
   --m.pending;
   settle(bar, m);
@@ -116,12 +116,19 @@ void mbarrier_wait(uint64_t* bar, int parity, Where where) {
     find(bar, "mbarrier wait", where).waiters.emplace_back(self, self->current->id);
     wait_here("mbarrier wait", where);
   }
-  for (auto& o : self->observers) o->acquire(*self, bar);
+  const uint32_t phase = find(bar, "mbarrier wait", where).phase;
+  for (auto& o : self->observers) o->acquire(*self, bar, phase);
 }
 
 void need_mbarrier(uint64_t* bar, const char* what, const Where& where) {
   need_own_shared(what, bar, sizeof *bar, alignof(uint64_t), where);
   find(bar, what, where);
+}
+
+uint32_t mbarrier_phase(Block& home, const void* bar) {
+  const auto& all = async_of(home).mbarriers;
+  const auto found = all.find(bar);
+  return found == all.end() ? 0 : found->second.phase;
 }
 
 void mbarrier_complete_tx(Block& home, uint64_t* bar, int64_t bytes) {

@@ -116,8 +116,9 @@ void add_floats(char* to, const char* from, size_t bytes) {
 }
 
 // What the issuing thread did before, the copy's own writes included, is visible to whoever waits.
-void publish(const void* bar) {
-  for (auto& o : self->observers) o->release(*self, bar);
+void publish(Block& home, const void* bar) {
+  const uint32_t phase = mbarrier_phase(home, bar);
+  for (auto& o : self->observers) o->release(*self, bar, phase);
 }
 
 void issue_store(std::function<void()> perform) {
@@ -148,7 +149,7 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
     void* shared = map_shared_rank(to, r);
     auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
     access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, kLsu);
-    publish(signal);
+    publish(*home, signal);
     defer([=] {
       std::vector<char> row(box.row_bytes());
       for (size_t r = 0; r < box.rows(); ++r) {
@@ -201,7 +202,7 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
   need_mbarrier(bar, "a bulk load", where);
   access(from, bytes, Kind::load, pc, kLsu);
   access(to, bytes, Kind::store, pc, kLsu);
-  publish(bar);
+  publish(*self, bar);
   defer([=, home = self] {
     async_write_shared(to, from, bytes);
     mbarrier_complete_tx(*home, bar, bytes);

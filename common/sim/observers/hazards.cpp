@@ -7,9 +7,14 @@
 // other thread is visible to it. Stamps come from one counter, so a barrier of the whole block is
 // one number: everything up to now.
 //
-// What orders accesses: barriers, __syncwarp for its own lanes, mbarriers. Shuffles do not. Blocks
-// are ordered by one thing only: __threadfence() and then an atomic on some word by one block, and
-// later an atomic on the same word by the other ("the last block done").
+// What orders accesses: barriers, __syncwarp for its own lanes, mbarriers. Shuffles do not. Who
+// arrives without waiting (bar.arrive, mbarrier arrive) hands over what it did until then, not what
+// it does until the others have come. Blocks are ordered by one thing only: __threadfence() and then
+// an atomic on some word by one block, and later an atomic on the same word by the other ("the last
+// block done").
+//
+// A cp.async writes from its issue to its wait: whoever touches the place in between races with it,
+// the copying thread too.
 //
 // What is not found: races between blocks of one cluster; a load that races with a later store when
 // other loads of the same word (shared: by the same warp) came between.
@@ -29,6 +34,7 @@ namespace sim {
 namespace {
 
 constexpr unsigned kWord = 4;
+constexpr uint8_t kAllBytes = 15;  // of a word, a bit each
 
 using Stamp = uint32_t;
 
@@ -49,6 +55,15 @@ struct Seen {
   Stamp when;
 };
 using Tickets = std::vector<Seen>;
+
+/// What threads have released to an mbarrier or a named barrier.
+struct Released {
+  uint32_t phase = 0;
+  Clock clock;   ///< until now; empty: nothing
+  Clock before;  ///< before this phase
+  Clock fenced;  ///< the like of ThreadState; empty: nothing
+  Tickets tickets;
+};
 
 struct ThreadState {
   Stamp stamp = 0;
@@ -88,7 +103,9 @@ struct SharedWord {
   uint32_t pc;
   uint16_t thread;
   uint8_t bytes;
-  bool atomic;
+  bool atomic : 1;
+  bool in_flight : 1;    // cp.async, issued and not waited for
+  bool never_wrote : 1;  // there is only what is in flight
 };
 struct SharedRead {
   Stamp stamp;
@@ -160,36 +177,65 @@ class HazardObserver final : public Observer {
     }
   }
 
-  void barrier(Block& b, ThreadSet arrived, ThreadSet waiting) override {
-    if (std::equal(arrived, arrived + b.nwarps, b.member) &&
-        std::equal(waiting, waiting + b.nwarps, b.member)) {
+  void barrier(Block& b, ThreadSet met, const void* object) override {
+    const auto released = objects_.find(object);
+    if (released != objects_.end()) {
+      join(b, 0, b.nwarps, met, &released->second);
+      objects_.erase(released);
+    } else if (std::equal(met, met + b.nwarps, b.member)) {
       join_all(b);
-      return;
+    } else {
+      join(b, 0, b.nwarps, met);
     }
-    join(b, 0, b.nwarps, arrived, waiting);
   }
 
   void warp_sync(Block& b, unsigned warp, uint32_t lanes) override {
     uint32_t set[32] = {};
     set[warp] = lanes;
-    join(b, warp, warp + 1, set, set);
+    join(b, warp, warp + 1, set);
   }
 
-  void release(Block& b, const void* object) override {
+  void release(Block& b, const void* object, uint32_t phase) override {
     ThreadState& me = threads_[b.current->id];
-    Clock& clock = objects_[object];
-    clock.resize(b.nthreads);
-    add(clock, b.current->id, me);
-    me.stamp = ++launch_state.now;
+    Released& released = objects_[object];
+    if (released.phase != phase) {
+      released.phase = phase;
+      released.before = released.clock;
+    }
+    released.clock.resize(b.nthreads);
+    add(released.clock, b.current->id, me);
+    if (me.fenced) {
+      released.fenced.resize(b.nthreads);
+      raise(released.fenced, *me.fenced);
+    }
+    if (me.tickets) note(released.tickets, *me.tickets);
+    me.stamp = ++launch_state.now;  // what follows is not released
   }
 
-  void acquire(Block& b, const void* object) override {
+  void acquire(Block& b, const void* object, uint32_t phase) override {
     const auto found = objects_.find(object);
     if (found == objects_.end()) return;
+    const Released& released = found->second;
+    Clock clock = released.phase == phase ? released.before : released.clock;
+    if (clock.empty()) return;
     ThreadState& me = threads_[b.current->id];
-    Clock clock = found->second;
     add(clock, b.current->id, me);
     me.clock = std::make_shared<const Clock>(std::move(clock));
+  }
+
+  // As a store for whoever comes, but nothing is written yet.
+  void begin_copy(Block& b, const Access& a) override {
+    for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) {
+      const SharedWord before = word_of(word);
+      const bool never_wrote = before.wrote < block_floor_ || before.never_wrote;
+      access_word(b, a, word, kAllBytes);
+      mark(word, true, never_wrote);
+    }
+  }
+  void end_copy(Block&, const Access& a) override {
+    for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) {
+      mark(word, false, false);
+    }
   }
 
   void fence(Block& b) override {
@@ -234,15 +280,16 @@ class HazardObserver final : public Observer {
       thread.stamp = launch_state.now;
       if (thread.clock) thread.clock.reset();
     }
-    if (launch_state.fences) join_blocks(b, 0, b.nwarps, b.member, b.member);
+    if (launch_state.fences) join_blocks(b, 0, b.nwarps, b.member, nullptr);
   }
 
-  void join(Block& b, unsigned first_warp, unsigned last_warp, const uint32_t* arrived,
-            const uint32_t* waiting) {
+  // The threads of `set` meet; `released`: what others have handed over to them.
+  void join(Block& b, unsigned first_warp, unsigned last_warp, const uint32_t* set,
+            const Released* released = nullptr) {
     Clock clock(b.nthreads);
     const Clock* added = nullptr;
     Stamp floor = 0;
-    for_each(first_warp, last_warp, arrived, [&](unsigned t, ThreadState& thread) {
+    for_each(first_warp, last_warp, set, [&](unsigned t, ThreadState& thread) {
       floor = std::max(floor, thread.floor);
       if (thread.clock && thread.clock.get() != added) {
         added = thread.clock.get();
@@ -250,39 +297,44 @@ class HazardObserver final : public Observer {
       }
       clock[t] = std::max(clock[t], thread.stamp);
     });
+    if (released) raise(clock, released->clock);
     auto shared = std::make_shared<const Clock>(std::move(clock));
-    for_each(first_warp, last_warp, waiting, [&](unsigned, ThreadState& thread) {
+    ++launch_state.now;
+    for_each(first_warp, last_warp, set, [&](unsigned, ThreadState& thread) {
       thread.floor = std::max(thread.floor, floor);
       thread.clock = shared;
+      thread.stamp = launch_state.now;
     });
-    ++launch_state.now;
-    for_each(first_warp, last_warp, arrived,
-             [&](unsigned, ThreadState& thread) { thread.stamp = launch_state.now; });
-    if (launch_state.fences) join_blocks(b, first_warp, last_warp, arrived, waiting);
+    if (launch_state.fences) join_blocks(b, first_warp, last_warp, set, released);
   }
 
   // The same for what goes beyond the block: fenced stores, tickets seen.
-  void join_blocks(Block& b, unsigned first_warp, unsigned last_warp, const uint32_t* arrived,
-                   const uint32_t* waiting) {
+  void join_blocks(Block& b, unsigned first_warp, unsigned last_warp, const uint32_t* set,
+                   const Released* released) {
     Clock fenced(b.nthreads);
     Tickets tickets;
     bool any_fence = false;
     const Tickets* added = nullptr;
-    for_each(first_warp, last_warp, arrived, [&](unsigned, ThreadState& thread) {
+    if (released) {
+      any_fence = !released->fenced.empty();
+      if (any_fence) fenced = released->fenced;
+      tickets = released->tickets;
+    }
+    for_each(first_warp, last_warp, set, [&](unsigned, ThreadState& thread) {
       if (thread.fenced) {
         any_fence = true;
         raise(fenced, *thread.fenced);
       }
       if (thread.tickets && thread.tickets.get() != added) {
         added = thread.tickets.get();
-        for (const Seen& seen : *added) note(tickets, seen);
+        note(tickets, *added);
       }
     });
     if (!any_fence && tickets.empty()) return;
     auto shared_fenced = any_fence ? std::make_shared<const Clock>(std::move(fenced)) : nullptr;
     auto shared_tickets =
         tickets.empty() ? nullptr : std::make_shared<const Tickets>(std::move(tickets));
-    for_each(first_warp, last_warp, waiting, [&](unsigned, ThreadState& thread) {
+    for_each(first_warp, last_warp, set, [&](unsigned, ThreadState& thread) {
       if (shared_fenced) thread.fenced = shared_fenced;
       if (shared_tickets) thread.tickets = shared_tickets;
     });
@@ -296,6 +348,9 @@ class HazardObserver final : public Observer {
       }
     }
     tickets.push_back(seen);
+  }
+  static void note(Tickets& tickets, const Tickets& others) {
+    for (const Seen& seen : others) note(tickets, seen);
   }
 
   // An atomic on a word of device memory: publishes what was fenced, and sees what others published.
@@ -341,6 +396,17 @@ class HazardObserver final : public Observer {
   // --- shared memory --------------------------------------------------------------------------------------
 
   SharedRead* shadow_of(uint64_t word) { return &(*shadow_)[word * stride_]; }
+  SharedWord word_of(uint64_t word) {
+    SharedWord w;
+    std::memcpy(&w, shadow_of(word), sizeof w);
+    return w;
+  }
+  void mark(uint64_t word, bool in_flight, bool never_wrote) {
+    SharedWord w = word_of(word);
+    w.in_flight = in_flight;
+    w.never_wrote = never_wrote;
+    std::memcpy(shadow_of(word), &w, sizeof w);
+  }
 
   void access_shared(Block& b, const Access& a) {
     const uint64_t first = a.at / kWord, last = (a.at + a.size - 1) / kWord;
@@ -351,39 +417,48 @@ class HazardObserver final : public Observer {
       }
       return;
     }
+    for (uint64_t word = first; word <= last; ++word) {
+      access_word(b, a, word, a.at % kWord || a.size % kWord ? bytes_of(a, word) : kAllBytes);
+    }
+  }
+
+  [[gnu::always_inline]] void access_word(Block& b, const Access& a, uint64_t word, uint8_t bytes) {
     const unsigned me = b.current->id;
     const ThreadState& mine = threads_[me];
-    for (uint64_t word = first; word <= last; ++word) {
-      SharedRead* shadow = shadow_of(word);
-      SharedWord w;
-      std::memcpy(&w, shadow, sizeof w);
-      const uint8_t bytes = a.at % kWord || a.size % kWord ? bytes_of(a, word) : 15;
-      if (uninitialised_ && a.kind != Kind::store && w.wrote < block_floor_) {
-        unwritten(a, word, "which this block has not written yet");
-      }
-      if (races_ && !mine.sees(w.thread, w.wrote) && w.thread != me && (w.bytes & bytes) &&
-          !(w.atomic && a.kind == Kind::atomic)) {
-        race(b, a, word, w.atomic ? Kind::atomic : Kind::store, thread_name(b, w.thread), w.pc);
-      }
-      if (a.kind == Kind::load) {
-        SharedRead& r = shadow[1 + me / 32];
-        if (r.stamp != mine.stamp) r = {mine.stamp, 0, 0, 0};
-        r.lanes |= 1u << me % 32;
-        r.bytes |= bytes;
-        r.pc = low(a.pc);
-        w.read = mine.stamp;
-      } else {
-        if (races_ && w.read > mine.floor) check_readers(b, a, word, bytes, shadow);
-        const bool again = w.wrote == mine.stamp && w.thread == me;
-        w = {mine.stamp,
-             w.read,
-             low(a.pc),
-             static_cast<uint16_t>(me),
-             static_cast<uint8_t>(again ? w.bytes | bytes : bytes),
-             a.kind == Kind::atomic};
-      }
-      std::memcpy(shadow, &w, sizeof w);
+    SharedRead* shadow = shadow_of(word);
+    SharedWord w;
+    std::memcpy(&w, shadow, sizeof w);
+    const bool ordered = w.thread == me || mine.sees(w.thread, w.wrote);
+    if (races_ && w.in_flight) {
+      race(b, a, word, Kind::store, thread_name(b, w.thread), w.pc,
+           ordered ? "no cp.async wait" : "no barrier");
     }
+    if (uninitialised_ && a.kind != Kind::store && (w.wrote < block_floor_ || w.never_wrote)) {
+      unwritten(a, word, "which this block has not written yet");
+    }
+    if (races_ && !ordered && (w.bytes & bytes) && !(w.atomic && a.kind == Kind::atomic)) {
+      race(b, a, word, w.atomic ? Kind::atomic : Kind::store, thread_name(b, w.thread), w.pc);
+    }
+    if (a.kind == Kind::load) {
+      SharedRead& r = shadow[1 + me / 32];
+      if (r.stamp != mine.stamp) r = {mine.stamp, 0, 0, 0};
+      r.lanes |= 1u << me % 32;
+      r.bytes |= bytes;
+      r.pc = low(a.pc);
+      w.read = mine.stamp;
+    } else {
+      if (races_ && w.read > mine.floor) check_readers(b, a, word, bytes, shadow);
+      const bool again = w.wrote == mine.stamp && w.thread == me;
+      w = {mine.stamp,
+           w.read,
+           low(a.pc),
+           static_cast<uint16_t>(me),
+           static_cast<uint8_t>(again ? w.bytes | bytes : bytes),
+           a.kind == Kind::atomic,
+           false,
+           false};
+    }
+    std::memcpy(shadow, &w, sizeof w);
   }
 
   // A store after loads: all of them must be visible to the thread that stores.
@@ -404,7 +479,7 @@ class HazardObserver final : public Observer {
   // Words that another block wrote: known, and ordered with everything here.
   void initialise(uint64_t first, uint64_t last) {
     for (uint64_t word = first; word <= last; ++word) {
-      const SharedWord w{block_floor_, 0, 0, 0, 0, false};
+      const SharedWord w{block_floor_, 0, 0, 0, 0, false, false, false};
       std::memcpy(shadow_of(word), &w, sizeof w);
     }
   }
@@ -494,8 +569,8 @@ class HazardObserver final : public Observer {
 
   const bool races_, uninitialised_;
   std::vector<ThreadState> threads_;
-  Stamp block_floor_ = 0;                           // before the block's first access
-  std::unordered_map<const void*, Clock> objects_;  // mbarriers: what has been released to them
+  Stamp block_floor_ = 0;  // before the block's first access
+  std::unordered_map<const void*, Released> objects_;
 
   // Stamps only grow, so the shadow of shared memory need not be cleared between blocks.
   std::unique_ptr<LazyArray<SharedRead>> shadow_;

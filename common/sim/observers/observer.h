@@ -30,15 +30,20 @@ class Observer {
   virtual void access(Block&, const Access&) {}
   /// The warp that ran until now gives way to another (or the block ends).
   virtual void leave_warp(Block&, unsigned warp) { (void)warp; }
-  /// What the threads of `arrived` did before is visible to those of `waiting` from now on.
-  virtual void barrier(Block&, ThreadSet arrived, ThreadSet waiting) {
-    (void)arrived, (void)waiting;
-  }
+  /// The threads of `met` waited for each other: what each did before is visible to all of them from
+  /// now on, and so is what others released to `object` (bar.arrive); null: there are no others.
+  virtual void barrier(Block&, ThreadSet met, const void* object) { (void)met, (void)object; }
   /// The lanes of one warp met in __syncwarp or in another instruction that orders memory.
   virtual void warp_sync(Block&, unsigned warp, uint32_t lanes) { (void)warp, (void)lanes; }
-  /// The current thread released `object` (mbarrier arrive) or acquired it (mbarrier wait).
-  virtual void release(Block&, const void* object) { (void)object; }
-  virtual void acquire(Block&, const void* object) { (void)object; }
+  /// The current thread goes on, but what it did until now is visible to who waits for `object`: an
+  /// mbarrier in its phase number `phase`, or a named barrier (phase 0), which barrier() forgets.
+  virtual void release(Block&, const void* object, uint32_t phase) { (void)object, (void)phase; }
+  /// The current thread has waited for all phases of the mbarrier in front of `phase`.
+  virtual void acquire(Block&, const void* object, uint32_t phase) { (void)object, (void)phase; }
+  /// A copy of the current thread to its block's shared memory is on its way (cp.async): until
+  /// end_copy() nobody may touch that place. Then access() tells of the store.
+  virtual void begin_copy(Block&, const Access&) {}
+  virtual void end_copy(Block&, const Access&) {}
   /// The current thread executed __threadfence().
   virtual void fence(Block&) {}
   /// The launch is over: add what was seen. Called once per worker, one after the other.

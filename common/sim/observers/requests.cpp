@@ -321,21 +321,33 @@ class RequestObserver final : public Observer {
     }
   }
 
+  // How far a lane's address lies from the model's. Swizzled, two lanes differ in each trip by the
+  // same bits within 128 bytes, where all banks lie side by side, and by the same number of those.
+  static uint32_t linear_distance(uint32_t at, uint32_t model) { return at - model; }
+  static uint32_t swizzled_distance(uint32_t at, uint32_t model) {
+    constexpr uint32_t kBanks = 128;
+    return (at / kBanks - model / kBanks) * kBanks + (at ^ model) % kBanks;
+  }
+
   // For each of a lane's addresses the entry in which it lies at the same distance from the model
   // lane's. \returns false when no distance fits all: then the order of execution has to do.
   bool find_places(const std::vector<uint32_t>& entries, unsigned model,
                    const std::vector<uint32_t>& mine, std::vector<uint32_t>& place) {
     constexpr size_t kTries = 64;
+    const bool shared = log_[entries.front()].instruction.space() == Space::shared;
     const size_t starts = std::min(entries.size() - mine.size() + 1, kTries);
-    for (size_t start = 0; start < starts; ++start) {
-      const uint32_t distance = mine[0] - at_[entries[start]].of[model];
+    const auto fits = [&](size_t start, auto distance) {
+      const uint32_t constant = distance(mine[0], at_[entries[start]].of[model]);
       place.clear();
       for (size_t e = start; e < entries.size() && place.size() < mine.size(); ++e) {
-        if (at_[entries[e]].of[model] + distance == mine[place.size()]) {
+        if (distance(mine[place.size()], at_[entries[e]].of[model]) == constant) {
           place.push_back(static_cast<uint32_t>(e));
         }
       }
-      if (place.size() == mine.size()) return true;
+      return place.size() == mine.size();
+    };
+    for (size_t start = 0; start < starts; ++start) {
+      if (fits(start, linear_distance) || (shared && fits(start, swizzled_distance))) return true;
     }
     return false;
   }

@@ -160,6 +160,8 @@ void* map_shared_rank(const void* p, unsigned rank);
 
 // --- what the scheduler tells instructions ------------------------------------------------------------
 
+/// The current thread has returned: its copies that it has not waited for still happen.
+void thread_returned();
 /// A thread of the current block, one of a cluster, has returned: it counts as arrived at the
 /// cluster's barrier.
 void cluster_thread_returned();

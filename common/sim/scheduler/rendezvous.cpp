@@ -19,7 +19,11 @@ void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, F
   const unsigned warp = me.id / 32;
   const uint32_t bit = 1u << (me.id % 32);
   barrier.here[warp] |= bit;
-  if (wait) barrier.waiting[warp] |= bit;
+  if (wait) {
+    barrier.waiting[warp] |= bit;
+  } else {
+    for (auto& o : b.observers) o->release(b, &barrier, 0);
+  }
   if (++barrier.arrived < barrier.expected) {
     if (wait) wait_here(what, where);
     return;
@@ -40,7 +44,7 @@ void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, F
 }
 
 void tell_observers(Block& b, const Barrier& barrier) {
-  for (auto& o : b.observers) o->barrier(b, barrier.here, barrier.waiting);
+  for (auto& o : b.observers) o->barrier(b, barrier.waiting, &barrier);
 }
 
 }  // namespace

@@ -95,7 +95,10 @@ fiber run_threads(fiber&& from) {
   Block& b = *self;
   landed(b, std::move(from));
   for (;;) {
-    keep_exception(b, [&] { b.launch->call(b.launch->closure); });
+    keep_exception(b, [&] {
+      b.launch->call(b.launch->closure);
+      if (b.async) thread_returned();
+    });
     if (b.thrown) leave_block(b);
     Thread& me = *b.current;
     me.state = State::done;
