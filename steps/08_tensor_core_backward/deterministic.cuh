@@ -7,7 +7,7 @@
 //                             + 4*BH*(3*N + 2*Tc*N) B
 //                     write 2*BH*N*d + 2*BHkv*2*Nk*d + 8*BH*N B
 //                           Tr = N/128, Tc = Nk/128; causal: visited tiles
-//           compulsory      2*(6*BH*N*d + 6*BHkv*Nk*d) + 20*BH*N B
+//           compulsory      2*(7*BH*N*d + 6*BHkv*Nk*d) + 28*BH*N B
 // Launch    backward_kernel: grid (Tc * B*Hkv); query_kernel: grid (Tr * B*H), 128 threads
 // Owns      block: 128 keys of dK and dV, or 128 rows of dQ; warp of query_kernel: 32 of these
 // Still bad 7 products

@@ -7,7 +7,7 @@
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + N + 2*Tc*N) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B
 //                     atomic 4*BH*Tc*Np*d B   Tc = Nk/128, Np: N in whole tiles; causal: visited ones
-//           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
+//           compulsory       2*(5*BH*N*d + 4*BHkv*Nk*d) + 4*BH*(5*N + (3*Np + N)*d) B
 // Launch    grid (Tc * B*Hkv), 128 threads (d = 64) or 256; causal: the longest walks first
 // Owns      block: 128 keys of dK and dV; warp: 32 of them (d = 64) or 16
 // Still bad the order in which dQ is summed, so its last bits: deterministic.cuh. And when d = 128
