@@ -14,8 +14,29 @@ namespace {
 // the baseline's own error happens to be zero in that row. A score of size s is off by about
 // s * 2^-24, whatever the order of its sum; exp() turns that into a relative error of P. Four
 // roundings of that size cover the score, its scaling, the exponential and its hardware
-// approximation. FLT_MIN lets results flush to zero below the normal numbers.
-double floor_of(double scale) { return 4 * 0x1p-24 * scale + FLT_MIN; }
+// approximation. Below FLT_MIN, where the normal numbers end, a result may flush to zero, and so may
+// the weights and products that it is a sum of: `factors` is the largest sum of what they are
+// multiplied by.
+double floor_of(double scale, double factors = 0) {
+  return 4 * 0x1p-24 * scale + FLT_MIN * (1 + factors);
+}
+
+double largest(const std::vector<float>& t) {
+  double size = 0;
+  for (const float x : t) size = std::max(size, std::abs(static_cast<double>(x)));
+  return size;
+}
+
+/// Of the rows of [rows, d].
+double largest_norm(const std::vector<float>& t, size_t d) {
+  double squares = 0;
+  for (size_t row = 0; row < t.size(); row += d) {
+    double sum = 0;
+    for (size_t x = row; x < row + d; ++x) sum += static_cast<double>(t[x]) * t[x];
+    squares = std::max(squares, sum);
+  }
+  return std::sqrt(squares);
+}
 
 // Half the distance of two neighbours, relative: the baseline may have been lucky, but no kernel
 // escapes the rounding of its result.
@@ -161,9 +182,10 @@ void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const
   const Tensor O{
       "O",  out.O, static_cast<size_t>(p.d), static_cast<size_t>(p.N), static_cast<size_t>(p.H),
       "row"};
+  const double values = p.Nk * largest(in.V);  // P's factors
   result.tensors.push_back(compare(
       p, O, {sample.rows, want.O, baseline.O, kForwardFactor, unit_of(p.dtype), [&](size_t i) {
-               return floor_of((1 + want.score_bound[i]) * want.sum_PV[i]);
+               return floor_of((1 + want.score_bound[i]) * want.sum_PV[i], values);
              }}));
   if (out.LSE.empty()) return;
   require_size("LSE", out.LSE.size(), p.rows());
@@ -192,13 +214,18 @@ void check_backward(const Problem& p, const Inputs& in, const Outputs& out, cons
     for (size_t c = 0; c < Nk; ++c) key_rows.push_back(kv_head * Nk + c);
   }
   const double unit = unit_of(p.dtype);
+  // dS = P (dP - delta) may flush itself, or P before: the factors of both. dV has P alone.
+  const double of_dS = (1 + 2 * largest_norm(in.dO, d) * largest_norm(in.V, d)) * p.scale();
+  const double dQ_factors = static_cast<double>(Nk) * of_dS * largest(in.K);
+  const double dK_factors = static_cast<double>(group * N) * of_dS * largest(in.Q);
+  const double dV_factors = static_cast<double>(group * N) * largest(in.dO);
   auto dQ_floor = [&](size_t i) {
-    return floor_of(want.dQ_scale[i]) + kGradientFactor * unit * want.dQ_delta[i];
+    return floor_of(want.dQ_scale[i], dQ_factors) + kGradientFactor * unit * want.dQ_delta[i];
   };
   auto dK_floor = [&](size_t i) {
-    return floor_of(want.dK_scale[i]) + kGradientFactor * unit * want.dK_delta[i];
+    return floor_of(want.dK_scale[i], dK_factors) + kGradientFactor * unit * want.dK_delta[i];
   };
-  auto dV_floor = [&](size_t i) { return floor_of(want.dV_scale[i]); };
+  auto dV_floor = [&](size_t i) { return floor_of(want.dV_scale[i], dV_factors); };
   const auto H = static_cast<size_t>(p.H), Hkv = static_cast<size_t>(p.Hkv);
   result.tensors.push_back(
       compare(p, {"dQ", out.dQ, d, N, H, "row"},

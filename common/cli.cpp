@@ -134,7 +134,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   option("Run", "--model-gpu", o.model_gpu, "NAME",
          "whose L2 and roofs the simulator models (common/data/gpus.json)");
   app.add_flag("--analyse", o.analyse,
-               "simulator: find races and uninitialised reads, show a row per source line")
+               "simulator: find races and uninitialised reads; a row per source line")
       ->group("Run");
   bool no_counters = false;
   app.add_flag("--no-counters", no_counters, "GPU: time only; reading counters takes seconds")

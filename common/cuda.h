@@ -41,6 +41,22 @@ inline void cuda_check(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
 }
 
+/// SMs of the GPU: as many blocks as a persistent kernel has, one or a few on each. In the simulator
+/// those of the modelled one.
+inline int multiprocessors() {
+#if FA_BACKEND_GPU
+  static const int count = [] {
+    int device = 0, n = 0;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device));
+    return n;
+  }();
+  return count;
+#else
+  return sim::multiprocessors();
+#endif
+}
+
 /// Shape of a launch: what stands between <<< and >>>, and the cluster size.
 struct LaunchConfig {
   dim3 grid;

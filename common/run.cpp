@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <stdexcept>
 
 #include "common/backend.h"
@@ -54,6 +55,16 @@ class DeviceBuffer {
 #else
     sim::poison(data_, bytes_);  // unlike cudaMemset it leaves the memory uninitialised
 #endif
+  }
+
+  void zero() { cuda_check(cudaMemset(data_, 0, bytes_)); }
+
+  /// Adds a sentence when a byte is not zero.
+  void inspect_zeros(std::vector<std::string>& damage) const {
+    const std::vector<uint8_t> bytes = download<uint8_t>();
+    if (std::any_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte != 0; })) {
+      damage.push_back(name_ + " was not left zero for the next run");
+    }
   }
 
   template <class T>
@@ -150,6 +161,7 @@ struct Session::Impl {
   Problem problem;
   Variant variant;
   std::map<std::string, DeviceBuffer> inputs, outputs, workspace;
+  std::set<std::string> zeroed;  // of the workspace
   std::map<std::string, void*> workspace_pointers;
   Tensors<void> tensors;
 
@@ -194,6 +206,7 @@ Session::Session(const Problem& p, const Inputs& in, const Variant& v)
         s.workspace.try_emplace(piece.name, piece.name, piece.bytes, kGuardBytes);
     if (!inserted) throw std::invalid_argument("two pieces of scratch named " + piece.name);
     s.workspace_pointers[piece.name] = at->second.data();
+    if (piece.zeroed) s.zeroed.insert(piece.name);
   }
   t.workspace = &s.workspace_pointers;
   poison();
@@ -206,7 +219,10 @@ void Session::backward() { impl_->variant.backward(impl_->problem, impl_->tensor
 
 void Session::poison() {
   for (auto& [name, buffer] : impl_->outputs) buffer.poison();
-  for (auto& [name, buffer] : impl_->workspace) buffer.poison();
+  for (auto& [name, buffer] : impl_->workspace) {
+    buffer.poison();
+    if (impl_->zeroed.contains(name)) buffer.zero();
+  }
 }
 
 Outputs Session::download() {
@@ -221,7 +237,10 @@ Outputs Session::download() {
   const auto lse = impl_->outputs.find("LSE");
   if (lse != impl_->outputs.end()) out.LSE = download_as(DType::f32, lse->second);
   for (const auto& [name, buffer] : impl_->outputs) buffer.inspect_guard(out.damage);
-  for (const auto& [name, buffer] : impl_->workspace) buffer.inspect_guard(out.damage);
+  for (const auto& [name, buffer] : impl_->workspace) {
+    buffer.inspect_guard(out.damage);
+    if (impl_->zeroed.contains(name)) buffer.inspect_zeros(out.damage);
+  }
   return out;
 }
 

@@ -21,6 +21,9 @@ using bf16 = __nv_bfloat16;
 struct Scratch {
   std::string name;  ///< the name in traffic tables and messages
   size_t bytes;
+  /// Zero before the first run, and each run must leave it zero for the next one: counters that
+  /// blocks share, without a memset before each launch. Else it starts as garbage.
+  bool zeroed = false;
 };
 
 /// Device pointers of one problem; T is the element type. Shapes: see Problem.

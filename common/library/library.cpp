@@ -86,6 +86,7 @@ class Workspace {
       cuda_check(cudaFree(std::exchange(p, nullptr)));  // waits for the kernels that use it
       held = 0;
       p = allocate(piece.name, piece.bytes);
+      if (piece.zeroed) cuda_check(cudaMemset(p, 0, piece.bytes));
       held = piece.bytes;
     }
     return pointers_;
@@ -205,8 +206,9 @@ int fa_check(const FaProblem* problem) {
 
 int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes) {
   return fa::answer([&] {
-    const fa::Variant& v = fa::variant_of(variant);
+    if (!bytes) throw fa::UsageError("no place for the bytes: the pointer is null");
     *bytes = 0;
+    const fa::Variant& v = fa::variant_of(variant);
     for (const fa::Scratch& piece : fa::scratch_of(v, fa::problem_of(problem, v.forward.dtype()))) {
       *bytes += piece.bytes;
     }
@@ -228,8 +230,9 @@ int fa_release() {
 }
 
 int fa_malloc(void** p, size_t bytes) {
-  *p = nullptr;
   return fa::answer([&] {
+    if (!p) throw fa::UsageError("no place for the address: the pointer is null");
+    *p = nullptr;
     fa::require_device();
     *p = fa::allocate("memory", bytes);
   });

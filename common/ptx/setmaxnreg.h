@@ -17,7 +17,8 @@ __host__ __device__ constexpr bool valid_register_count(int n) {
 /// Raises the registers of each thread of this warpgroup to `n` (a multiple of 8, 24..256); waits
 /// until the pool has them. All warps of the warpgroup take part.
 /// The pool is what the launch gave the block, so the kernel needs __launch_bounds__(threads, 1);
-/// sums over all warpgroups that exceed it wait for ever.
+/// sums over all warpgroups that exceed it wait for ever (the simulator finds those that exceed what
+/// any launch of so many threads can have).
 template <int n>
 FA_PTX void setmaxnreg_inc() {
   static_assert(valid_register_count(n));
@@ -32,14 +33,16 @@ FA_PTX void setmaxnreg_dec() {
 
 #elif !FA_BACKEND_GPU
 
-// A simulated thread has all the registers it wants.
+// A simulated thread has all the registers it wants; only the sum over the block is checked.
 template <int n>
-FA_PTX void setmaxnreg_inc() {
+FA_PTX void setmaxnreg_inc(FA_WHERE) {
   static_assert(valid_register_count(n));
+  sim::setmaxnreg(n, where);
 }
 template <int n>
-FA_PTX void setmaxnreg_dec() {
+FA_PTX void setmaxnreg_dec(FA_WHERE) {
   static_assert(valid_register_count(n));
+  sim::setmaxnreg(n, where);
 }
 
 #endif

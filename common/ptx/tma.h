@@ -358,8 +358,7 @@ FA_PTX void tma_store_wait_read() {
 #elif !FA_BACKEND_GPU
 
 FA_PTX void prefetch_tensor_map(const TensorMap*) {}
-// The simulator has one proxy: a missing fence is not found.
-FA_PTX void fence_proxy_async() {}
+FA_PTX void fence_proxy_async() { sim::proxy_fence(); }
 
 template <int rank>
 FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar, const int (&at)[rank],
@@ -392,11 +391,11 @@ FA_PTX void bulk_reduce_add(float* to, const float* from, int bytes, FA_WHERE) {
 FA_PTX void tma_store_commit() { sim::bulk_commit(); }
 template <int pending>
 FA_PTX void tma_store_wait() {
-  sim::bulk_wait(pending);
+  sim::bulk_wait(pending, false);
 }
 template <int pending>
 FA_PTX void tma_store_wait_read() {
-  sim::bulk_wait(pending);
+  sim::bulk_wait(pending, true);
 }
 
 #endif

@@ -8,7 +8,7 @@
 ///     wgmma_wait<0>();                                 // now S may be read
 ///
 /// From the wgmma to the wait that covers it the accumulators, A's registers and the operands in
-/// shared memory must not be touched; the compiler then has no reason to serialise ("wgmma
+/// shared memory must not be touched (so give each product of a group its own array for A); the compiler then has no reason to serialise ("wgmma
 /// serialized" in ptxas's output is a finding). Operands written by plain stores need
 /// fence_proxy_async() and a barrier first. All threads of the warpgroup issue the same operations.
 #pragma once

@@ -97,6 +97,8 @@ void sync_warp(uint32_t mask, Where);                    // __syncwarp
 uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, int arg, int width, Where);
 uint32_t ballot(uint32_t mask, bool predicate, Where);
 void fence();  // __threadfence
+/// SMs of the modelled GPU.
+int multiprocessors();
 
 enum class AtomicOp { add, min, max, exch, and_, or_, xor_, inc, cas };
 float atomic_f32(AtomicOp, float* p, float v);
@@ -224,6 +226,7 @@ __device__ inline unsigned atomicCAS(unsigned* p, unsigned compare, unsigned v) 
 // The fast intrinsics compute the accurate function here: a GPU's error in them is not modelled.
 __device__ inline float __expf(float x) { return std::exp(x); }
 __device__ inline float __logf(float x) { return std::log(x); }
+__device__ inline float __log2f(float x) { return std::log2(x); }
 __device__ inline float __fdividef(float a, float b) { return a / b; }
 __device__ inline float __frcp_rn(float x) { return 1.0f / x; }
 __device__ inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
@@ -237,11 +240,6 @@ __device__ inline int __clz(int x) { return std::countl_zero(static_cast<unsigne
 __device__ inline int __ffs(int x) {
   return x ? std::countr_zero(static_cast<unsigned>(x)) + 1 : 0;
 }
-/// max(max(a, b), 0) of three signed integers: one instruction on sm_90.
-__device__ inline int __vimax3_s32_relu(int a, int b, int c) {
-  const int ab = a > b ? a : b, abc = ab > c ? ab : c;
-  return abc > 0 ? abc : 0;
-}
 template <class T>
 __device__ inline T __ldg(const T* p) {
   return *p;
@@ -252,6 +250,17 @@ requires std::is_arithmetic_v<T> __device__ inline T max(T a, T b) {  // by valu
 }
 template <class T>
 requires std::is_arithmetic_v<T> __device__ inline T min(T a, T b) { return b < a ? b : a; }
+/// The largest or smallest of three integers, with _relu of it and 0: one instruction on sm_90.
+__device__ inline int __vimax3_s32(int a, int b, int c) { return max(max(a, b), c); }
+__device__ inline int __vimin3_s32(int a, int b, int c) { return min(min(a, b), c); }
+__device__ inline unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) {
+  return max(max(a, b), c);
+}
+__device__ inline unsigned __vimin3_u32(unsigned a, unsigned b, unsigned c) {
+  return min(min(a, b), c);
+}
+__device__ inline int __vimax3_s32_relu(int a, int b, int c) { return max(max(max(a, b), c), 0); }
+__device__ inline int __vimin3_s32_relu(int a, int b, int c) { return max(min(min(a, b), c), 0); }
 
 /// 1 sign, 8 exponent, 7 mantissa bits; rounds to nearest even, as cuda_bf16.h does.
 struct __nv_bfloat16 {

@@ -11,6 +11,8 @@ Options& options() {
   return o;
 }
 
+int multiprocessors() { return options().l2_sms; }
+
 static fa::Counts* current = nullptr;
 static fa::Counts storage;
 

@@ -30,7 +30,7 @@ struct Options {
   bool requests = false;       ///< group the lanes of a warp: requests, sectors, bank wavefronts
   bool sites = false;          ///< with requests: a row per source line
   double l2_bytes = 0;         ///< > 0: model an L2 of this size, and with it DRAM traffic
-  int l2_sms = 132;            ///< with l2_bytes: SMs, whose blocks share the L2 at a time
+  int l2_sms = 132;            ///< SMs: blocks of a persistent kernel; with l2_bytes, who shares it
   fa::SmSpec l2_sm;            ///< how many blocks each of them holds
   bool races = false;          ///< shared and global memory (one worker: findings repeat exactly)
   bool uninitialised = false;  ///< reads of words that nobody wrote

@@ -281,3 +281,31 @@ TEST_CASE("operands that the hardware refuses are findings", "[sim][async]") {
   CHECK_THAT(atomic, ContainsSubstring("buffer out"));
   CHECK_THAT(atomic, ContainsSubstring("asynchronous.cu:" + std::to_string(kAddLine)));
 }
+
+namespace {
+
+template <int producer, int consumer>
+__global__ void reallocate() {
+  if (threadIdx.x < 128) {
+    fa::setmaxnreg_dec<producer>();
+  } else {
+    fa::setmaxnreg_inc<consumer>();
+  }
+}
+
+}  // namespace
+
+// 65536 registers are 168 for each of 384 threads, and 128 for each of 512.
+TEST_CASE("setmaxnreg for more registers than there are is found", "[sim][async]") {
+  const auto of = [](auto kernel, unsigned threads) {
+    return finding([&] { fa::launch(kernel, {1, threads}); });
+  };
+  CHECK(of(reallocate<24, 240>, 384) == "");
+  CHECK(of(reallocate<32, 160>, 512) == "");
+  const auto text = of(reallocate<32, 240>, 384);
+  CAPTURE(text);
+  CHECK_THAT(text, ContainsSubstring("setmaxnreg at asynchronous.cu:"));
+  CHECK_THAT(text, ContainsSubstring("would wait for ever: the warpgroups ask for 32 + 240 + 240"));
+  CHECK_THAT(text, ContainsSubstring("65536 in all, but a launch of 384 threads has at most 168"));
+  CHECK_THAT(of(reallocate<32, 168>, 512), ContainsSubstring("would wait for ever"));
+}

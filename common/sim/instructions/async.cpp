@@ -36,6 +36,17 @@ void need_own_shared(const char* what, const void* p, size_t bytes, size_t align
   }
 }
 
+Access async_operand(Block& home, const void* p, size_t bytes, Kind kind, const void* pc) {
+  return {.at = reinterpret_cast<uintptr_t>(p) - home.shared_base,
+          .size = static_cast<uint32_t>(bytes),
+          .kind = kind,
+          .space = Space::shared,
+          .buffer = 0,
+          .pc = pc,
+          .home = &home,
+          .lsu = false};
+}
+
 void async_write_shared(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
 }  // namespace sim

@@ -43,6 +43,8 @@ struct AsyncCopy {
 /// One bulk store or reduction. Done at its wait, or at the end of the block.
 struct BulkStore {
   std::function<void()> perform;
+  Where where;
+  uint32_t operation;  ///< the observers' number; 0: none
   bool done = false;
 };
 
@@ -64,6 +66,16 @@ struct WgmmaEvent {
   Where where;
   float* d[128] = {};
   std::vector<uint32_t> a_registers;  ///< [128][4], as they were at issue
+  bool told = false;                  ///< the observers know its operands
+  uint32_t operation = 0;             ///< and this is their number; 0: none
+};
+
+/// Registers of one thread that wgmma has in use: nobody may touch an accumulator, nor write A.
+struct BusyRegisters {
+  uintptr_t begin, end;
+  bool accumulator;
+  unsigned group;  ///< the last of the thread's groups that uses them
+  Where where;     ///< and a product of it
 };
 
 struct Warpgroup {
@@ -71,6 +83,10 @@ struct Warpgroup {
   unsigned issued[128] = {};                        ///< events of each thread
   bool fenced[128] = {};                            ///< wgmma.fence since the last wait
   Groups<std::unique_ptr<WgmmaEvent>> groups;
+  uint32_t finished = 0;                 ///< the observers' number of the last product that is done
+  unsigned committed[128] = {};          ///< groups of each thread
+  unsigned performed = 0;                ///< groups
+  std::vector<BusyRegisters> busy[128];  ///< by thread; only while races are looked for
   Barrier wait;
 };
 
@@ -87,6 +103,7 @@ struct AsyncState {
   std::unordered_map<const void*, Mbarrier> mbarriers;
   Warpgroup warpgroups[8];
   ClusterBarrier cluster_barrier;
+  int registers[8] = {};  ///< by warpgroup: the least that setmaxnreg asked for; 0: it did not
   std::vector<uint32_t> cluster_phase;  ///< by thread: the phase it arrived in, plus one
 };
 
@@ -100,6 +117,10 @@ void need_own_shared(const char* what, const void* p, size_t bytes, size_t align
 
 /// Every asynchronous write to shared memory (TMA) passes here.
 void async_write_shared(void* to, const void* from, size_t bytes);
+/// For the observers: the operand of an operation at [p, p + bytes) of `home`'s shared memory.
+Access async_operand(Block& home, const void* p, size_t bytes, Kind, const void* pc);
+/// The current thread returns: finding when a bulk store of it may still read shared memory.
+void need_stores_finished();
 /// `bytes` of a copy have landed: mbarrier complete_tx.
 void mbarrier_complete_tx(Block& home, uint64_t* bar, int64_t bytes);
 /// How many phases of the mbarrier are complete; 0: nobody has initialised it.

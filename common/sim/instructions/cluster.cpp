@@ -20,17 +20,22 @@ void complete(ClusterBarrier& c) {
   c.arrived = 0;
   for (auto [block, thread] : c.waiters) wake(*block, thread);
   c.waiters.clear();
-  for (unsigned rank = 0; rank < cluster_size(); ++rank) {
-    Block& b = block_of_rank(rank);
-    for (auto& o : b.observers) o->barrier(b, b.member, nullptr);
-  }
+}
+
+// What the current thread did until now is visible to who waits for the running phase.
+void release(const ClusterBarrier& c) {
+  for (auto& o : self->observers) o->release(*self, &c, c.phase);
 }
 
 }  // namespace
 
 void cluster_thread_returned() {
   ClusterBarrier& c = barrier();
-  if (my_phase() == c.phase + 1) --c.arrived;  // it arrived, but will not wait
+  if (my_phase() == c.phase + 1) {
+    --c.arrived;  // it will not wait
+  } else {
+    release(c);
+  }
   if (c.arrived > 0 && c.arrived == live_threads()) complete(c);
 }
 
@@ -41,6 +46,7 @@ void cluster_arrive(Where where) {
          " for the second time without a barrier.cluster.wait");
   }
   my_phase() = c.phase + 1;
+  release(c);
   if (++c.arrived == live_threads()) complete(c);
 }
 
@@ -54,6 +60,7 @@ void cluster_wait(Where where) {
     wait_here("barrier.cluster.wait", where);
   }
   my_phase() = 0;
+  for (auto& o : self->observers) o->acquire(*self, &c, c.phase);
 }
 
 unsigned cluster_rank() { return self->rank; }

@@ -56,6 +56,9 @@ void cp_async_wait_all() {
   my_copies().wait(0, perform);
 }
 
-void thread_returned() { cp_async_wait_all(); }
+void thread_returned() {
+  cp_async_wait_all();
+  if (self->hazards) need_stores_finished();
+}
 
 }  // namespace sim

@@ -66,7 +66,10 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where);
 void bulk_store(void* to, const void* from, int bytes, Where);
 void bulk_add(float* to, const float* from, int bytes, Where);
 void bulk_commit();
-void bulk_wait(int pending_groups);
+/// `read_only`: until shared memory has been read (.read).
+void bulk_wait(int pending_groups, bool read_only);
+/// fence.proxy.async
+void proxy_fence();
 
 // --- wgmma.cpp ------------------------------------------------------------------------------------------
 
@@ -86,6 +89,9 @@ void wgmma(float* d, const Wgmma&, Where);
 void wgmma_fence();
 void wgmma_commit();
 void wgmma_wait(int pending_groups, Where);
+
+/// setmaxnreg of the current thread's warpgroup.
+void setmaxnreg(int registers, Where);
 
 // --- cluster.cpp ------------------------------------------------------------------------------------------
 

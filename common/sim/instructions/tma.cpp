@@ -115,14 +115,33 @@ void add_floats(char* to, const char* from, size_t bytes) {
   }
 }
 
-// What the issuing thread did before, the copy's own writes included, is visible to whoever waits.
-void publish(Block& home, const void* bar) {
+// The observers' number of a load, 0 when nobody asks for it.
+uint32_t tell_load(Block& home, const void* to, size_t bytes, const void* bar, const void* pc,
+                   const Where& where) {
+  if (!self->hazards) return 0;
+  uint32_t operation = 0;
+  for (auto& o : self->observers) {
+    operation |= o->issue_load(*self, async_operand(home, to, bytes, Kind::store, pc), bar, where);
+  }
+  return operation;
+}
+void tell_landed(Block& home, uint32_t operation, const void* bar) {
+  if (!operation) return;
   const uint32_t phase = mbarrier_phase(home, bar);
-  for (auto& o : self->observers) o->release(*self, bar, phase);
+  for (auto& o : home.observers) o->landed(home, operation, bar, phase);
+}
+// In front of the accesses to device memory.
+uint32_t tell_store(const void* from, size_t bytes, const void* pc, const Where& where) {
+  if (!self->hazards) return 0;
+  uint32_t operation = 0;
+  for (auto& o : self->observers) {
+    operation |= o->issue_store(*self, async_operand(*self, from, bytes, Kind::load, pc), where);
+  }
+  return operation;
 }
 
-void issue_store(std::function<void()> perform) {
-  auto store = std::make_shared<BulkStore>(BulkStore{std::move(perform)});
+void issue_store(std::function<void()> perform, uint32_t operation, const Where& where) {
+  auto store = std::make_shared<BulkStore>(BulkStore{std::move(perform), where, operation});
   async_of(*self).stores[self->current->id].open.push_back(store);
   defer([store] {  // nobody waited for it
     if (!std::exchange(store->done, true)) store->perform();
@@ -149,7 +168,7 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
     void* shared = map_shared_rank(to, r);
     auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
     access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, kLsu);
-    publish(*home, signal);
+    const uint32_t operation = tell_load(*home, shared, box.bytes(), signal, pc, where);
     defer([=] {
       std::vector<char> row(box.row_bytes());
       for (size_t r = 0; r < box.rows(); ++r) {
@@ -160,6 +179,7 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
         }
         scatter_row(box, shared, r, row.data());
       }
+      tell_landed(*home, operation, signal);
       mbarrier_complete_tx(*home, signal, static_cast<int64_t>(box.bytes()));
     });
   }
@@ -179,8 +199,9 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
     fail(here() + ": the TMA reduction at " + at(where) + " is not of floats");
   }
   access(from, static_cast<unsigned>(box.bytes()), Kind::load, pc, kLsu);
+  const uint32_t operation = tell_store(from, box.bytes(), pc, where);
   count_box(box, add ? Kind::atomic : Kind::store, pc);
-  issue_store([=] {
+  const auto perform = [=] {
     std::vector<char> row(box.row_bytes());
     const size_t first = box.first_byte(), n = box.last_byte() - first;
     for (size_t r = 0; r < box.rows(); ++r) {
@@ -193,7 +214,8 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
         std::memcpy(p + first, row.data() + first, n);
       }
     }
-  });
+  };
+  issue_store(perform, operation, where);
 }
 
 void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where) {
@@ -202,9 +224,10 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
   need_mbarrier(bar, "a bulk load", where);
   access(from, bytes, Kind::load, pc, kLsu);
   access(to, bytes, Kind::store, pc, kLsu);
-  publish(*self, bar);
+  const uint32_t operation = tell_load(*self, to, bytes, bar, pc, where);
   defer([=, home = self] {
     async_write_shared(to, from, bytes);
+    tell_landed(*home, operation, bar);
     mbarrier_complete_tx(*home, bar, bytes);
   });
 }
@@ -213,25 +236,51 @@ void bulk_store(void* to, const void* from, int bytes, Where where) {
   const void* pc = __builtin_return_address(0);
   need_plain("a bulk store", from, to, bytes, where);
   access(from, bytes, Kind::load, pc, kLsu);
+  const uint32_t operation = tell_store(from, bytes, pc, where);
   access(to, bytes, Kind::store, pc, kLsu);
-  issue_store([=] { std::memcpy(to, from, bytes); });
+  issue_store([=] { std::memcpy(to, from, bytes); }, operation, where);
 }
 
 void bulk_add(float* to, const float* from, int bytes, Where where) {
   const void* pc = __builtin_return_address(0);
   need_plain("a bulk reduction", from, to, bytes, where);
   access(from, bytes, Kind::load, pc, kLsu);
+  const uint32_t operation = tell_store(from, bytes, pc, where);
   access(to, bytes, Kind::atomic, pc, kLsu);
   issue_store(
-      [=] { add_floats(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes); });
+      [=] { add_floats(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes); },
+      operation, where);
 }
 
 void bulk_commit() { async_of(*self).stores[self->current->id].commit(); }
 
-void bulk_wait(int pending_groups) {
-  async_of(*self).stores[self->current->id].wait(pending_groups, [](auto& store) {
+void bulk_wait(int pending_groups, bool read_only) {
+  auto& mine = async_of(*self).stores[self->current->id];
+  uint32_t last = 0;
+  const auto finish = [&](auto& store) {
     if (!std::exchange(store->done, true)) store->perform();
-  });
+    last = store->operation;
+  };
+  mine.wait(pending_groups, finish);
+  if (last) {
+    for (auto& o : self->observers) o->finished(*self, last, !read_only);
+  }
+}
+
+void need_stores_finished() {
+  const auto& mine = async_of(*self).stores[self->current->id];
+  const BulkStore* pending = nullptr;
+  if (!mine.open.empty()) pending = mine.open.front().get();
+  for (const auto& group : mine.committed) {
+    if (!pending && !group.empty()) pending = group.front().get();
+  }
+  if (!pending || !pending->operation) return;
+  fail(here() + " returns while its TMA store at " + at(pending->where) +
+       " may still read shared memory; tma_store_wait_read<0>() must come first");
+}
+
+void proxy_fence() {
+  for (auto& o : self->observers) o->proxy_fence(*self);
 }
 
 }  // namespace sim

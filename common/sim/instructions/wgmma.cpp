@@ -1,6 +1,8 @@
 // wgmma: four warps multiply together, operands named by descriptors. Products are performed at
 // wgmma.wait_group, so what a kernel overwrites too early, or reads too early, comes out wrong.
+// While races are looked for, touching registers that a product has in use is a finding, too.
 #include <cstring>
+#include <utility>
 
 #include "common/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
@@ -56,6 +58,36 @@ void read_operand(uint64_t descriptor, fa::Major major, int rows, float (*out)[k
     }
   }
   self->shared_bytes[static_cast<int>(Kind::load)] += uint64_t{2} * rows * kK;
+}
+
+// Offsets of the 16-byte chunks that an operand of [rows][16] takes from shared memory.
+void add_chunks(uint64_t descriptor, fa::Major major, int rows, std::vector<uint32_t>& chunks) {
+  constexpr int kElements = 8;  // of a chunk, along k or along the rows
+  const fa::WgmmaOperand o = decode(descriptor);
+  const int row_step = major == fa::Major::mn ? kElements : 1;
+  const int k_step = major == fa::Major::k ? kElements : 1;
+  for (int r = 0; r < rows; r += row_step) {
+    for (int k = 0; k < kK; k += k_step) {
+      const uint64_t p = fa::swizzled(o.start + fa::wgmma_offset(o, major, r, k), o.swizzle);
+      const uint64_t offset = p - self->shared_base;
+      if (offset < self->shared_size) chunks.push_back(static_cast<uint32_t>(offset));
+    }
+  }
+}
+
+// The current thread's part of the product, for the observers.
+void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
+  static thread_local std::vector<uint32_t> chunks;
+  chunks.clear();
+  const Wgmma& p = e.product;
+  if (!std::exchange(e.told, true)) {
+    const auto major = [](bool mn) { return mn ? fa::Major::mn : fa::Major::k; };
+    if (!p.a_registers) add_chunks(p.a, major(p.a_mn_major), kM, chunks);
+    add_chunks(p.b, major(p.b_mn_major), p.n, chunks);
+  }
+  for (auto& o : self->observers) {
+    e.operation |= o->issue_wgmma(*self, e.operation, chunks, pc, where);
+  }
 }
 
 void perform(const WgmmaEvent& e) {
@@ -119,6 +151,41 @@ WgmmaEvent& next_event(bool commit, const Wgmma& product, const Where& where) {
   return e;
 }
 
+// --- registers in use --------------------------------------------------------------------------------
+
+void use_registers(const void* p, size_t bytes, bool accumulator, const Where& where) {
+  Warpgroup& g = my_warpgroup();
+  auto& busy = g.busy[my_place()];
+  const auto begin = reinterpret_cast<uintptr_t>(p), end = begin + bytes;
+  const unsigned group = g.committed[my_place()];
+  for (BusyRegisters& r : busy) {
+    const bool same = r.begin == begin && r.end == end;
+    const bool next = !accumulator && r.end == begin && r.group == group;  // A, 16 values further
+    if (r.accumulator != accumulator || !(same || next)) continue;
+    r.end = end;
+    r.group = group;
+    r.where = where;
+    return;
+  }
+  busy.push_back({begin, end, accumulator, group, where});
+  if (!self->registers_watched) watch_registers(*self, true);
+}
+
+void free_registers(Warpgroup& g) {
+  for (auto& busy : g.busy) {
+    std::erase_if(busy, [&](const BusyRegisters& r) { return r.group < g.performed; });
+  }
+}
+
+bool any_busy() {
+  for (const Warpgroup& g : async_of(*self).warpgroups) {
+    for (const auto& busy : g.busy) {
+      if (!busy.empty()) return true;
+    }
+  }
+  return false;
+}
+
 // All 128 threads have issued and committed: sort the events into groups, perform the oldest ones.
 void drain(Warpgroup& g, int pending_groups, const Where& where) {
   for (unsigned& issued : g.issued) {
@@ -136,7 +203,16 @@ void drain(Warpgroup& g, int pending_groups, const Where& where) {
     }
   }
   g.events.clear();
-  g.groups.wait(pending_groups, [](const auto& e) { perform(*e); });
+  g.performed += static_cast<unsigned>(g.groups.committed.size());
+  g.groups.wait(pending_groups, [&](const auto& e) {
+    perform(*e);
+    g.finished = e->operation;
+  });
+  g.performed -= static_cast<unsigned>(g.groups.committed.size());
+  if (self->registers_watched) {
+    free_registers(g);
+    if (!any_busy()) watch_registers(*self, false);
+  }
   std::fill(std::begin(g.fenced), std::end(g.fenced), false);
 }
 
@@ -157,21 +233,68 @@ void wgmma(float* d, const Wgmma& product, Where where) {
          " has no wgmma.fence before it: the registers may not be ready");
   }
   WgmmaEvent& e = next_event(false, product, where);
+  if (self->hazards) tell_issue(e, __builtin_return_address(0), where);
   e.d[my_place()] = d;
+  if (e.operation) {
+    use_registers(d, product.n / 2 * sizeof(float), true, where);
+    if (product.a_registers) {
+      use_registers(product.a_registers, 4 * sizeof(uint32_t), false, where);
+    }
+  }
   if (product.a_registers) {
     e.a_registers.resize(kThreads * 4);
     std::copy_n(product.a_registers, 4, &e.a_registers[my_place() * 4]);
   }
 }
 
+void check_registers(uintptr_t address, unsigned size, Kind kind, const void* pc) {
+  const unsigned thread = self->current->id;
+  for (const BusyRegisters& r : self->async->warpgroups[thread / kThreads].busy[my_place()]) {
+    if (address + size <= r.begin || address >= r.end) continue;
+    if (kind == Kind::load && !r.accumulator) continue;
+    fail("race on registers: " + here() + ": " + (kind == Kind::load ? "load" : "store") + " of " +
+         (r.accumulator ? "the accumulators" : "A's registers") + ", element " +
+         std::to_string((std::max(address, r.begin) - r.begin) / sizeof(float)) + ", at " +
+         source_of(pc) + " and the wgmma at " + at(r.where) + " have no wgmma_wait between them");
+  }
+}
+
 void wgmma_fence() { my_warpgroup().fenced[my_place()] = true; }
 
-void wgmma_commit() { next_event(true, {}, {}); }
+void wgmma_commit() {
+  next_event(true, {}, {});
+  ++my_warpgroup().committed[my_place()];
+}
 
 void wgmma_wait(int pending_groups, Where where) {
   Warpgroup& g = my_warpgroup();
   meet(
       g.wait, "wgmma.wait_group", kThreads, [&] { drain(g, pending_groups, where); }, where);
+  if (g.finished) {
+    for (auto& o : self->observers) o->finished(*self, g.finished, true);
+  }
+}
+
+// The launch gives all warps alike what 65536 registers allow, in steps of 8; setmaxnreg shares it
+// out anew. That is the most that any launch gives: how many the compiler took is not known here.
+void setmaxnreg(int registers, Where where) {
+  constexpr int kFile = 65536, kStep = 8, kMost = 256;  // registers of an SM; of a thread
+  auto& asked = async_of(*self).registers;
+  int& mine = asked[self->current->id / kThreads];
+  mine = mine ? std::min(mine, registers) : registers;
+  const int threads = static_cast<int>(self->nthreads);
+  const int each = std::min(kMost, kFile / threads / kStep * kStep);
+  int sum = 0;
+  for (const int n : asked) sum += n * kThreads;
+  if (sum <= each * threads) return;
+  std::string words;
+  for (const int n : asked) {
+    if (n) words += (words.empty() ? "" : " + ") + std::to_string(n);
+  }
+  fail(here() + ": setmaxnreg at " + at(where) + " would wait for ever: the warpgroups ask for " +
+       words + " registers a thread, " + std::to_string(sum) + " in all, but a launch of " +
+       std::to_string(threads) + " threads has at most " + std::to_string(each) + " for each, " +
+       std::to_string(each * threads) + " in all");
 }
 
 }  // namespace sim

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "common/sim/scheduler/block.h"
+#include "common/sim/scheduler/stacks.h"
 #include "common/sim/scheduler/symbols.h"
 
 namespace sim {
@@ -170,6 +171,10 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
       misaligned("shared memory", size, pc);
     shared_access(b, b, address - b.shared_base, size, kind, pc, lsu);
   } else if (address - b.stack_base >= b.stack_size) [[unlikely]] {
+    if (b.registers_watched && address - b.stack_base < b.stacks->size()) {
+      check_registers(address, size, kind, pc);
+      return;
+    }
     if (b.cluster) {
       for (Block* peer : b.cluster->blocks) {
         if (address - peer->shared_base < peer->shared_size) {

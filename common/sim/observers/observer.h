@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "common/sim/memory/memory.h"
 
@@ -16,6 +17,7 @@ struct KernelCount;
 namespace sim {
 
 struct Block;
+struct Where;
 
 /// Lanes by warp: bit l of [w] is thread 32 w + l of the block.
 using ThreadSet = const uint32_t (&)[32];
@@ -38,7 +40,8 @@ class Observer {
   /// The current thread goes on, but what it did until now is visible to who waits for `object`: an
   /// mbarrier in its phase number `phase`, or a named barrier (phase 0), which barrier() forgets.
   virtual void release(Block&, const void* object, uint32_t phase) { (void)object, (void)phase; }
-  /// The current thread has waited for all phases of the mbarrier in front of `phase`.
+  /// The current thread has waited for all phases of the mbarrier (or of the cluster's barrier) in
+  /// front of `phase`.
   virtual void acquire(Block&, const void* object, uint32_t phase) { (void)object, (void)phase; }
   /// A copy of the current thread to its block's shared memory is on its way (cp.async): until
   /// end_copy() nobody may touch that place. Then access() tells of the store.
@@ -46,6 +49,36 @@ class Observer {
   virtual void end_copy(Block&, const Access&) {}
   /// The current thread executed __threadfence().
   virtual void fence(Block&) {}
+
+  // Asynchronous operations on shared memory, which access() tells of with lsu = false. They are
+  // told only when the search for races or uninitialised reads is on. Each has a number, not 0.
+
+  /// The current thread executed fence.proxy.async.
+  virtual void proxy_fence(Block&) {}
+  /// The current thread issues a TMA load to the store's place; `bar`, in the same block, will tell
+  /// of its end.
+  virtual uint32_t issue_load(Block&, const Access&, const void* bar, const Where&) {
+    (void)bar;
+    return 0;
+  }
+  /// The data have arrived, in the mbarrier's phase number `phase`. `home`: who received them.
+  virtual void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) {
+    (void)home, (void)operation, (void)bar, (void)phase;
+  }
+  /// The current thread issues its part of a wgmma that reads the 16-byte chunks at these offsets of
+  /// shared memory. `operation` is 0 for the first thread of the warpgroup.
+  virtual uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
+                               const void* pc, const Where&) {
+    (void)chunks, (void)pc;
+    return operation;
+  }
+  /// The current thread issues a bulk store that reads the load's place.
+  virtual uint32_t issue_store(Block&, const Access&, const Where&) { return 0; }
+  /// The current thread knows by a wait that this wgmma or bulk store, and those of the same
+  /// warpgroup or thread before it, have read their operands; with `written` also that they are done.
+  virtual void finished(Block&, uint32_t operation, bool written) {
+    (void)operation, (void)written;
+  }
   /// The launch is over: add what was seen. Called once per worker, one after the other.
   virtual void merge(fa::Counts&, fa::KernelCount&) {}
 };

@@ -99,6 +99,9 @@ struct Block {
   uintptr_t shared_base = 0, shared_size = 0;  ///< this worker's thread-local storage
   uintptr_t dynamic_base = 0;                  ///< dynamic shared memory, inside it
   uintptr_t stack_base = 0, stack_size = ~uintptr_t{0};
+  /// wgmma has registers in use, which lie on the stack: stack_size is 0, so that every access to
+  /// the stack takes the slow path and check_registers() sees it.
+  bool registers_watched = false;
   bool host = true;  ///< no block: host code must not touch device memory
 
   // Counts of this launch.
@@ -106,6 +109,7 @@ struct Block {
   uint64_t shared_bytes[3] = {};
   uint64_t blocks_done = 0, tensor_flops = 0;
   std::vector<std::unique_ptr<Observer>> observers;
+  bool hazards = false;  ///< some observer wants to know of asynchronous operations
 
   std::deque<std::function<void()>> deferred;  ///< see defer()
 
@@ -149,6 +153,8 @@ void wake(Block&, unsigned thread);
 void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, const Where&);
 /// `count` threads meet at `barrier`; the last one runs `last`. Orders no memory by itself.
 void meet(Barrier&, const char* what, int count, const std::function<void()>& last, const Where&);
+/// From now on check_registers() sees all accesses to the stacks, or none.
+void watch_registers(Block&, bool on);
 /// Asynchronous work (a TMA copy): done only when no thread of the block or cluster can run, that
 /// is, as late as possible, so that a missing wait shows.
 void defer(std::function<void()> work);
@@ -158,8 +164,10 @@ Block& block_of_rank(unsigned rank);
 /// The same shared-memory location in another block of the cluster (PTX mapa).
 void* map_shared_rank(const void* p, unsigned rank);
 
-// --- what the scheduler tells instructions ------------------------------------------------------------
+// --- what the scheduler and memory tell instructions ------------------------------------------------------------
 
+/// The current thread, while registers are watched, touches its stack.
+void check_registers(uintptr_t address, unsigned size, Kind, const void* pc);
 /// The current thread has returned: its copies that it has not waited for still happen.
 void thread_returned();
 /// A thread of the current block, one of a cluster, has returned: it counts as arrived at the

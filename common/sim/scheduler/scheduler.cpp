@@ -150,13 +150,14 @@ void place_block(Block& b, uint64_t linear) {
   b.current = b.previous = nullptr;
   b.deferred.clear();
   b.async.reset();
+  watch_registers(b, false);
   for (auto& o : b.observers) o->begin_block(b);
 }
 
 void run_placed_block(Block& b) {
   switch_to(b, *pick(b, b.nwarps * 32 - 1));
-  // Here the last thread has returned, or fail() gave the block up.
-  if (b.error.empty()) {
+  // Here the last thread has returned, or fail() gave the block or its cluster up.
+  if (b.error.empty() && b.live == 0) {
     while (!b.cluster && !b.deferred.empty()) {  // a copy that nobody waited for still happens
       auto work = std::move(b.deferred.front());
       b.deferred.pop_front();
@@ -212,6 +213,11 @@ void yield_from(unsigned first) {
   } else {
     become(b, me);
   }
+}
+
+void watch_registers(Block& b, bool on) {
+  b.registers_watched = on;
+  b.stack_size = on ? 0 : b.stacks->size();
 }
 
 void defer(std::function<void()> work) {

@@ -1,0 +1,310 @@
+// Races with TMA and wgmma, which read and write shared memory on their own (the "async proxy").
+//
+// An operation lasts from its issue to its completion, and only who has learnt of that may touch what
+// it writes, or write what it reads. Completions are entries of the vector clocks, so
+// barriers and mbarriers hand them on like anything else:
+//
+//   TMA load    writes until the phase of its mbarrier is complete: learnt by waiting on it
+//   wgmma       reads its operands until wgmma_wait: learnt by each thread of the warpgroup
+//   TMA store   reads until tma_store_wait_read, and has written the tensor at tma_store_wait:
+//               learnt by the thread that issued it
+//
+// Before an operation reads what a thread stored, that thread must have executed fence.proxy.async
+// behind the store. The fences are entries of the clocks, too. No fence is asked for where a load
+// overwrites what threads read or wrote: order is enough.
+//
+// What is not found: a missing fence.proxy.async in front of an operation of another block, and for
+// device memory; wgmma reading words that nobody wrote; that a TMA load still reads device memory;
+// of two bulk stores by different threads from the same bytes, the earlier one.
+#include <algorithm>
+
+#include "common/sim/observers/hazards.h"
+
+namespace sim {
+
+namespace {
+constexpr unsigned kStoreReads = 8;  // AsyncWord::reads, behind the warpgroups
+
+uint64_t first_word(const Access& a) { return a.at / kWord; }
+uint64_t end_word(const Access& a) { return (a.at + a.size + kWord - 1) / kWord; }
+}  // namespace
+
+// --- operations --------------------------------------------------------------------------------------------
+
+void HazardObserver::begin_async() {
+  first_ += static_cast<uint32_t>(operations_.size());
+  operations_.clear();
+  loads_.clear();
+  learnt_ = {};
+}
+
+uint32_t HazardObserver::new_operation(Block& b, HazardObserver& by, Operation::Engine engine,
+                                       const void* channel_of, const Where& where) {
+  if (!async_) async_ = std::make_unique<LazyArray<AsyncWord>>(b.shared_size / kWord + 1);
+  extended_ = by.extended_ = true;
+  auto& channels = launch_state.channels;
+  const auto next = static_cast<unsigned>(2 * total_ + 2 * channels.size());
+  const unsigned channel = channels.try_emplace(channel_of, next).first->second;
+  operations_.push_back(
+      {engine, where, by.entry(b.current->id), channel, ++launch_state.now, nullptr, {}});
+  return first_ + static_cast<uint32_t>(operations_.size()) - 1;
+}
+
+const Operation* HazardObserver::find(uint32_t number) const {
+  return number < first_ ? nullptr : &operations_[number - first_];
+}
+
+uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
+                                    const Where& where) {
+  HazardObserver& home = of(*a.home);
+  const Actor actor{"TMA load into", &where};
+  for (uint64_t word = first_word(a); races_ && word < end_word(a); ++word) {
+    const SharedWord w = home.word_of(word);
+    home.check_writer(*this, b, a, word, w, actor);
+    if (w.read > home.block_floor_) home.check_readers(b, *this, a, word, kAllBytes, actor);
+    if (w.async) home.check_async(*this, b, a, word, true, actor);
+  }
+  const uint32_t number = home.new_operation(b, *this, Operation::load, bar, where);
+  for (uint64_t word = first_word(a); word < end_word(a); ++word) {
+    home.store(word, {.wrote = home.block_floor_,
+                      .read = 0,
+                      .pc = 0,
+                      .thread = static_cast<uint16_t>(home.base_),
+                      .bytes = 0,
+                      .atomic = false,
+                      .in_flight = false,
+                      .never_wrote = false,
+                      .async = true});
+    (*home.async_)[word] = {number, {}};
+  }
+  home.loads_[bar].last = number;
+  ThreadState& me = threads_[b.current->id];
+  Clock past;
+  add(past, b.current->id, me);
+  home.operations_.back().past = std::make_shared<const Clock>(std::move(past));
+  me.stamp = ++launch_state.now;  // what follows does not come with the data
+  return number;
+}
+
+void HazardObserver::landed(Block&, uint32_t number, const void* bar, uint32_t phase) {
+  Operation& o = operations_[number - first_];
+  Released& released = open(bar, phase);
+  raise(released.clock, *o.past);
+  set(released.clock, o.channel, o.stamp);
+  o.past.reset();
+}
+
+void HazardObserver::note_waited(const void* object, const Clock& clock) {
+  if (loads_.empty()) return;
+  const auto found = loads_.find(object);
+  if (found == loads_.end()) return;
+  const unsigned channel = find(found->second.last)->channel;
+  if (channel < clock.size()) found->second.waited = clock[channel];
+}
+
+// All loads have been waited for: a block that ends leaves its shared memory to the next one.
+void HazardObserver::end_block(Block& b) {
+  if (!races_) return;
+  uint32_t first = 0;
+  for (const auto& [bar, loads] : loads_) {
+    if (find(loads.last)->stamp > loads.waited && (!first || loads.last < first))
+      first = loads.last;
+  }
+  if (!first) return;
+  fail("kernel " + kernel_name(b.launch->kernel) + ", block " + block_index(b, b.linear) +
+       " ends without a wait for " + describe(b, *find(first)) +
+       ": the load may write after the block has left its shared memory to another one");
+}
+
+uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vector<uint32_t>& chunks,
+                                     const void* pc, const Where& where) {
+  if (!races_) return 0;
+  constexpr unsigned kChunk = 16, kThreads = 128;
+  const unsigned thread = b.current->id, group = thread / kThreads, me = entry(thread);
+  const Actor actor{"wgmma that reads", &where};
+  Access a{.at = 0,
+           .size = kChunk,
+           .kind = Kind::load,
+           .space = Space::shared,
+           .buffer = 0,
+           .pc = pc,
+           .home = &b,
+           .lsu = false};
+  const ThreadState& mine = threads_[thread];
+  if (number) {  // the operands are known: only what this thread must know is to be checked
+    for (const Operation::Need& need : operations_[number - first_].needs) {
+      const bool knows = need.entry - total_ < total_
+                             ? fenced_for_async(mine, me, need.entry - total_, need.stamp)
+                             : need.entry == me || sees(mine, need.entry, need.stamp);
+      if (knows) continue;
+      a.at = need.word * kWord;
+      check_before_read(b, a, need.word, word_of(need.word), actor);
+    }
+    return number;
+  }
+  number = new_operation(b, *this, Operation::wgmma, &b.threads[group * kThreads].state, where);
+  auto& needs = operations_.back().needs;
+  const auto need = [&](unsigned entry, Stamp stamp, uint64_t word) {
+    if (entry >= need_at_.size()) need_at_.resize(entry + 1);
+    uint32_t& at = need_at_[entry];
+    if (at == 0) {
+      needs.push_back({entry, stamp, word});
+      at = static_cast<uint32_t>(needs.size());
+    } else if (stamp > needs[at - 1].stamp) {
+      needs[at - 1] = {entry, stamp, word};
+    }
+  };
+  for (const uint32_t chunk : chunks) {
+    a.at = chunk;
+    for (uint64_t word = chunk / kWord; word < (chunk + kChunk) / kWord; ++word) {
+      SharedWord w = word_of(word);
+      check_before_read(b, a, word, w, actor);
+      AsyncWord& async = (*async_)[word];
+      if (!w.async) async = {};
+      if (w.bytes && w.wrote > block_floor_) {
+        need(w.thread, w.wrote, word);
+        if (w.thread - base_ < padded_) need(total_ + w.thread, w.wrote, word);
+      }
+      if (const Operation* load = find(async.write)) need(load->channel, load->stamp, word);
+      async.reads[group] = number;
+      w.async = true;
+      store(word, w);
+    }
+  }
+  for (const auto& n : needs) need_at_[n.entry] = 0;
+  return number;
+}
+
+uint32_t HazardObserver::issue_store(Block& b, const Access& a, const Where& where) {
+  const Actor actor{"TMA store that reads", &where};
+  for (uint64_t word = first_word(a); word < end_word(a); ++word) {
+    const SharedWord w = word_of(word);
+    if (uninitialised_ && (w.wrote < block_floor_ || w.never_wrote)) {
+      report_unwritten(a, word, actor, "which this block has not written yet");
+    }
+    if (races_) check_before_read(b, a, word, w, actor);
+  }
+  if (!races_) return 0;
+  const uint32_t number =
+      new_operation(b, *this, Operation::store, &b.threads[b.current->id].id, where);
+  for (uint64_t word = first_word(a); word < end_word(a); ++word) {
+    SharedWord w = word_of(word);
+    AsyncWord& async = (*async_)[word];
+    if (!w.async) async = {};
+    async.reads[kStoreReads] = number;
+    w.async = true;
+    store(word, w);
+  }
+  store_entry_ = operations_.back().channel + 1;
+  store_stamp_ = operations_.back().stamp;
+  return number;
+}
+
+void HazardObserver::finished(Block& b, uint32_t number, bool written) {
+  if (!find(number)) return;
+  Operation& o = operations_[number - first_];
+  o.needs = {};
+  ThreadState& me = threads_[b.current->id];
+  learn(me, o.channel, o.stamp);
+  if (written) learn(me, o.channel + 1, o.stamp);
+}
+
+void HazardObserver::learn(ThreadState& me, unsigned entry, Stamp stamp) {
+  if (has(me.clock, entry, stamp)) return;
+  if (learnt_.entry != entry || learnt_.stamp != stamp || learnt_.from != me.clock) {
+    Clock clock;
+    if (me.clock) clock = *me.clock;
+    set(clock, entry, stamp);
+    learnt_ = {me.clock, std::make_shared<const Clock>(std::move(clock)), entry, stamp};
+  }
+  me.clock = learnt_.result;
+}
+
+// --- the proxies' fence --------------------------------------------------------------------------------------
+
+void HazardObserver::proxy_fence(Block& b) {
+  ThreadState& me = threads_[b.current->id];
+  me.proxied = me.stamp;
+  me.stamp = ++launch_state.now;  // what follows is not fenced
+  extended_ = true;
+}
+
+bool HazardObserver::fenced_for_async(const ThreadState& mine, unsigned me, unsigned writer,
+                                      Stamp stamp) const {
+  return (writer == me && stamp <= mine.proxied) || has(mine.clock, total_ + writer, stamp);
+}
+
+// --- checks ----------------------------------------------------------------------------------------------------
+
+// The last thread's store to the word has happened before.
+void HazardObserver::check_writer(const HazardObserver& by, const Block& b, const Access& a,
+                                  uint64_t word, const SharedWord& w, const Actor& actor) const {
+  const unsigned me = by.entry(b.current->id);
+  const bool ordered = w.thread == me || w.wrote <= block_floor_ ||
+                       by.sees(by.threads_[b.current->id], w.thread, w.wrote);
+  if ((ordered || !w.bytes) && !w.in_flight) return;
+  report_race(a, word, actor,
+              earlier(b, a, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc, padded_),
+              w.in_flight && ordered ? "no cp.async wait" : "no barrier");
+}
+
+// An operation of this block is about to read the word.
+void HazardObserver::check_before_read(const Block& b, const Access& a, uint64_t word,
+                                       const SharedWord& w, const Actor& actor) const {
+  check_writer(*this, b, a, word, w, actor);
+  const unsigned me = entry(b.current->id);
+  const ThreadState& mine = threads_[b.current->id];
+  if (w.bytes && w.wrote > block_floor_ && w.thread - base_ < padded_ &&
+      !fenced_for_async(mine, me, w.thread, w.wrote)) {
+    report_race(a, word, actor,
+                earlier(b, a, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc, padded_),
+                w.thread == me ? "no fence.proxy.async (fence_proxy_async)"
+                               : "no fence.proxy.async (fence_proxy_async by the storing thread, "
+                                 "in front of the barrier)");
+  }
+  if (w.async) check_async(*this, b, a, word, false, actor);
+}
+
+void HazardObserver::check_async(const HazardObserver& by, const Block& b, const Access& a,
+                                 uint64_t word, bool writes, const Actor& actor) const {
+  const ThreadState& mine = by.threads_[b.current->id];
+  const AsyncWord& async = (*async_)[word];
+  const auto check = [&](uint32_t number) {
+    const Operation* o = find(number);
+    if (!o || has(mine.clock, o->channel, o->stamp)) return;
+    const bool too_early = actor.words && writes && o->engine != Operation::load;
+    report_race(a, word, actor, describe(b, *o), missing(by, b, *o),
+                too_early ? ": it is overwritten too early" : "");
+  };
+  check(async.write);
+  if (!writes) return;
+  for (const uint32_t read : async.reads) check(read);
+}
+
+// --- sentences ---------------------------------------------------------------------------------------------
+
+std::string HazardObserver::describe(const Block& b, const Operation& o) const {
+  const char* what = o.engine == Operation::load    ? "a TMA load"
+                     : o.engine == Operation::wgmma ? "a wgmma"
+                                                    : "a TMA store";
+  const std::string thread = who(b, o.issuer, padded_);
+  return std::string(what) + (o.engine == Operation::wgmma ? " by the warpgroup of " : " by ") +
+         thread + " at " + at(o.where);
+}
+
+std::string HazardObserver::missing(const HazardObserver& by, const Block& b, const Operation& o) {
+  const unsigned me = by.entry(b.current->id);
+  const std::string handed_on = ", then a barrier or an mbarrier)";
+  switch (o.engine) {
+    case Operation::load:
+      return "no wait on its mbarrier";
+    case Operation::wgmma:
+      return me / 128 == o.issuer / 128 ? "no wgmma_wait" : "no order (wgmma_wait" + handed_on;
+    case Operation::store:
+      return me == o.issuer ? "no tma_store_wait_read"
+                            : "no order (tma_store_wait_read" + handed_on;
+  }
+  __builtin_unreachable();
+}
+
+}  // namespace sim

@@ -1,0 +1,294 @@
+/// \file
+/// The search for races. Private to observers/: hazards.cpp has the accesses that threads make
+/// themselves, async_hazards.cpp those of TMA and of wgmma.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "common/sim/observers/observer.h"
+#include "common/sim/observers/shadow.h"
+#include "common/sim/scheduler/block.h"
+
+namespace sim {
+
+using Stamp = uint32_t;
+
+/// What is visible, up to and including which stamp. Entries, in this order (those behind the
+/// vector's end are zero):
+///  - the threads of the cluster, block after block, each block padded to whole warps;
+///  - the same again: of each thread the stores that lie in front of its fence.proxy.async;
+///  - channels: asynchronous operations that complete in order (LaunchState::channels).
+using Clock = std::vector<Stamp>;
+using SharedClock = std::shared_ptr<const Clock>;
+
+/// A word of device memory that blocks synchronise on with atomics.
+struct Ticket {
+  struct Entry {
+    Stamp since;  ///< when the block or cluster published for the first time
+    SharedClock clock;
+  };
+  std::unordered_map<uint64_t, Entry> published;  ///< by cluster of blocks
+};
+/// A ticket that a thread has seen, and when.
+struct Seen {
+  const Ticket* ticket;
+  Stamp when;
+};
+using Tickets = std::vector<Seen>;
+
+/// What threads and copies have released to an mbarrier, a named barrier or the cluster's barrier.
+struct Released {
+  uint32_t phase = 0;
+  uint32_t version = 0;  ///< counts changes
+  Clock clock;           ///< until now; empty: nothing
+  Clock before;          ///< before this phase
+  Clock fenced;          ///< the like of ThreadState; empty: nothing
+  Tickets tickets;
+};
+
+struct ThreadState {
+  Stamp stamp = 0;
+  Stamp floor = 0;     ///< the past of everybody in the block up to here is visible, ...
+  SharedClock clock;   ///< ... and of each entry perhaps more; may be null
+  Stamp proxied = 0;   ///< its stores up to here lie in front of its fence.proxy.async
+  SharedClock fenced;  ///< what an atomic of this thread publishes
+  std::shared_ptr<const Tickets> tickets;
+};
+
+// --- what all workers share: with races on, only one of them runs at a time --------------------------
+
+struct DeviceWord {
+  Stamp wrote, read;
+  uint32_t wrote_block, read_block;
+  uint32_t wrote_pc, read_pc;       // low 32 bits
+  uint16_t wrote_by, read_by;       // entries of the clock
+  uint8_t wrote_bytes, read_bytes;  // a bit per byte of the word
+  bool atomic;
+};
+
+struct LaunchState {
+  Stamp now = 0;
+  bool fences = false;  // somebody has called __threadfence(): only then atomics are tickets
+  PagedShadow<DeviceWord, kHbmSpan / kPage, kPage / 4> words;
+  std::unordered_map<uint64_t, Ticket> tickets;  // by word
+  // Of the block or cluster that runs:
+  std::unordered_map<const void*, Released> objects;
+  /// Clock entries of what completes in order: the loads of an mbarrier, the products of a
+  /// warpgroup, the bulk stores of a thread (and one entry further on: that they are written).
+  std::unordered_map<const void*, unsigned> channels;
+};
+extern LaunchState launch_state;
+
+// --- shared memory: [word] one SharedWord, then one SharedRead per warp ------------------------------
+
+struct SharedWord {
+  Stamp wrote, read;  // read: the latest of all
+  uint32_t pc;
+  uint16_t thread;  // entry of the clock
+  uint8_t bytes;    // none: what TMA wrote
+  bool atomic : 1;
+  bool in_flight : 1;    // cp.async, issued and not waited for
+  bool never_wrote : 1;  // there is only what is in flight
+  bool async : 1;        // AsyncWord has more
+};
+struct SharedRead {
+  Stamp stamp;
+  uint32_t lanes;
+  uint32_t pc;
+  uint32_t bytes;
+};
+static_assert(sizeof(SharedWord) == sizeof(SharedRead));
+
+/// The latest asynchronous operations on a word, by number. Numbers of earlier blocks count for
+/// nothing.
+struct AsyncWord {
+  uint32_t write;     // a TMA load
+  uint32_t reads[9];  // by warpgroup: a wgmma; [8] a bulk store
+};
+
+/// What TMA or the tensor cores do to shared memory, from its issue to its completion.
+struct Operation {
+  enum Engine { load, wgmma, store } engine;
+  Where where;
+  unsigned issuer;   ///< entry of the (first) thread that issued it
+  unsigned channel;  ///< its completion: who has this entry up to `stamp` knows that it is over
+  Stamp stamp;
+  SharedClock past;  ///< load: what the issuer knew, handed over with the data
+  /// wgmma: what each thread of the warpgroup must know when it issues its part.
+  struct Need {
+    unsigned entry;
+    Stamp stamp;
+    uint64_t word;
+  };
+  std::vector<Need> needs;
+};
+
+/// Who meets an earlier access: a thread's own load or store (both null), or an operation, by its
+/// words ("TMA load into") and its line.
+struct Actor {
+  const char* words = nullptr;
+  const Where* where = nullptr;
+};
+
+class HazardObserver final : public Observer {
+ public:
+  HazardObserver(bool races, bool uninitialised)
+      : races_(races), uninitialised_(uninitialised), threads_(1024) {}
+
+  void begin_block(Block&) override;
+  void end_block(Block&) override;
+  void access(Block&, const Access&) override;
+  void barrier(Block&, ThreadSet met, const void* object) override;
+  void warp_sync(Block&, unsigned warp, uint32_t lanes) override;
+  void release(Block&, const void* object, uint32_t phase) override;
+  void acquire(Block&, const void* object, uint32_t phase) override;
+  void begin_copy(Block&, const Access&) override;
+  void end_copy(Block&, const Access&) override;
+  void fence(Block&) override;
+
+  void proxy_fence(Block&) override;
+  uint32_t issue_load(Block&, const Access&, const void* bar, const Where&) override;
+  void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) override;
+  uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
+                       const void* pc, const Where&) override;
+  uint32_t issue_store(Block&, const Access&, const Where&) override;
+  void finished(Block&, uint32_t operation, bool written) override;
+
+ private:
+  // --- who knows what ----------------------------------------------------------------------------------
+
+  unsigned entry(unsigned thread) const { return base_ + thread; }
+  static bool has(const SharedClock& clock, unsigned entry, Stamp s) {
+    return clock && entry < clock->size() && s <= (*clock)[entry];
+  }
+  bool sees(const ThreadState& thread, unsigned entry, Stamp s) const {
+    return (s <= thread.floor && entry - base_ < padded_) || has(thread.clock, entry, s);
+  }
+  static void set(Clock& clock, unsigned entry, Stamp s) {
+    if (entry >= clock.size()) clock.resize(entry + 1);
+    clock[entry] = std::max(clock[entry], s);
+  }
+  static void raise(Clock& clock, const Clock& other) {
+    if (clock.size() < other.size()) clock.resize(other.size());
+    for (size_t t = 0; t < other.size(); ++t) clock[t] = std::max(clock[t], other[t]);
+  }
+  void add(Clock& clock, unsigned thread, const ThreadState&) const;
+  Released& open(const void* object, uint32_t phase) const;
+  void join_all(Block&);
+  void join(Block&, unsigned first_warp, unsigned last_warp, const uint32_t* set,
+            const Released* = nullptr);
+  void join_blocks(Block&, unsigned first_warp, unsigned last_warp, const uint32_t* set,
+                   const Released*);
+  /// Calls f(thread number, state) for the threads of a set.
+  template <class F>
+  void for_each(unsigned first_warp, unsigned last_warp, const uint32_t* set, F&& f);
+  static void note(Tickets&, const Seen&);
+  static void note(Tickets&, const Tickets&);
+  void use_ticket(Block&, uint64_t word);
+  bool ordered_across_blocks(const Block&, uint64_t block, unsigned entry, Stamp, uint64_t word,
+                             bool atomic) const;
+
+  // --- accesses of threads -----------------------------------------------------------------------------
+
+  static HazardObserver& of(Block& home);
+  SharedRead* shadow_of(uint64_t word) { return &(*shadow_)[word * stride_]; }
+  SharedWord word_of(uint64_t word) {
+    SharedWord w;
+    std::memcpy(&w, shadow_of(word), sizeof w);
+    return w;
+  }
+  void store(uint64_t word, const SharedWord& w) { std::memcpy(shadow_of(word), &w, sizeof w); }
+  void mark(uint64_t word, bool in_flight, bool never_wrote);
+  void access_shared(Block&, const Access&);
+  template <bool kCluster>
+  void access_word(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes);
+  void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes,
+                     const Actor&);
+  void access_device(Block&, const Access&);
+  void check_device_word(Block&, const Access&, uint64_t word);
+  [[noreturn]] void race_across(Block&, const Access&, uint64_t word, Kind, uint64_t block,
+                                unsigned entry, uint32_t pc);
+
+  // --- asynchronous operations ---------------------------------------------------------------------------
+
+  void begin_async();
+  /// Of this block, by the current thread of `by`. `channel_of`: an address that stands for the
+  /// channel.
+  uint32_t new_operation(Block&, HazardObserver& by, Operation::Engine, const void* channel_of,
+                         const Where&);
+  /// Null: of an earlier block.
+  const Operation* find(uint32_t number) const;
+  void learn(ThreadState&, unsigned entry, Stamp);
+  void note_waited(const void* object, const Clock&);
+  bool fenced_for_async(const ThreadState&, unsigned me, unsigned writer, Stamp) const;
+  /// What is under way in this block's `word` and must be over before the access.
+  void check_async(const HazardObserver& by, const Block&, const Access&, uint64_t word,
+                   bool writes, const Actor&) const;
+  void check_writer(const HazardObserver& by, const Block&, const Access&, uint64_t word,
+                    const SharedWord&, const Actor&) const;
+  void check_before_read(const Block&, const Access&, uint64_t word, const SharedWord&,
+                         const Actor&) const;
+  std::string describe(const Block&, const Operation&) const;
+  static std::string missing(const HazardObserver& by, const Block&, const Operation&);
+
+  const bool races_, uninitialised_;
+  std::vector<ThreadState> threads_;
+  unsigned base_ = 0;         // this block's first entry
+  unsigned padded_ = 0;       // threads of a block, rounded up to whole warps
+  unsigned total_ = 0;        // of the cluster
+  Stamp block_floor_ = 0;     // before the block's first access
+  bool extended_ = false;     // clocks say more than floors can
+  unsigned store_entry_ = 0;  // who writes device memory for the bulk store being issued
+  Stamp store_stamp_ = 0;
+
+  // The latest answers, which other threads of a warp will ask for again.
+  struct Acquired {
+    SharedClock from, result;
+    const void* object = nullptr;
+    uint32_t version = 0, phase = 0;
+  } acquired_;
+  struct Learnt {
+    SharedClock from, result;
+    unsigned entry = 0;
+    Stamp stamp = 0;
+  } learnt_;
+
+  // Stamps only grow, so the shadow of shared memory need not be cleared between blocks.
+  std::unique_ptr<LazyArray<SharedRead>> shadow_;
+  size_t stride_ = 0;
+  std::unique_ptr<LazyArray<AsyncWord>> async_;  // null until TMA or wgmma is used
+  std::vector<Operation> operations_;            // of this block; number first_ + index
+  std::vector<uint32_t> need_at_;                // by entry: place in Operation::needs, plus one
+  uint32_t first_ = 1;
+  // Loads: by mbarrier the last one issued, and up to which stamp somebody has waited.
+  struct Loads {
+    uint32_t last;
+    Stamp waited;
+  };
+  std::unordered_map<const void*, Loads> loads_;
+};
+
+// --- words for both files ----------------------------------------------------------------------------------
+
+constexpr unsigned kWord = 4;
+constexpr uint8_t kAllBytes = 15;  // of a word, a bit each
+
+/// "tile, byte 132"
+std::string place(const Access&, uint64_t byte);
+std::string block_index(const Block&, uint64_t linear);
+/// The thread behind a clock's entry, seen from `b`.
+std::string who(const Block& b, unsigned entry, unsigned padded);
+/// `other`: "a store by thread (0,0,0) at kernel.cuh:12"; `missing`: "no barrier".
+[[noreturn]] void report_race(const Access&, uint64_t word, const Actor&, const std::string& other,
+                              const std::string& missing, const char* end = "");
+[[noreturn]] void report_unwritten(const Access&, uint64_t word, const Actor&, const char* why);
+/// "a store by thread (0,0,0) at kernel.cuh:12"
+std::string earlier(const Block&, const Access&, Kind, unsigned entry, uint32_t pc,
+                    unsigned padded);
+
+}  // namespace sim
