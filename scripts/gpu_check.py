@@ -200,7 +200,8 @@ class Check:
             for run in load_folder(folder):
                 if run.direction == "forward":  # the object holds its backward
                     runs.append(run.data)
-        self.results.update(sections=self.sections, commands=self.shell.commands, runs=runs)
+        self.results.update(sections=self.sections, commands=self.shell.commands, runs=runs,
+                            notes=roof_notes(runs, self.results.get("device")))
         write_results(os.path.join(self.out, "results.json"), self.results)
         with open(os.path.join(self.out, "report.txt"), "w", encoding="utf-8") as file:
             file.write("\n".join(self.report) + "\n")
@@ -738,6 +739,34 @@ def write_results(path, results):
         file.write(f'{start}"runs": [\n{runs}\n ]{end}\n')
 
 
+ROOF_NAMES = {"copy_bytes_per_s": "copy", "fp32_flops": "FMA", "bf16_flops": "bf16 matmul",
+              "fp32_matmul_flops": "fp32 matmul"}
+
+
+def roof_notes(runs, device):
+    """Sentences that say when the roofs of these runs look wrong: a GPU that something slowed down
+    while they were measured, and most likely the steps with them."""
+    found = [run["roofs"] for run in runs if run.get("roofs")]
+    model = model_of(device or "")
+    # The data sheet's figure is all SMs' lanes times two times the highest clock.
+    peak = model and find_model(model)["fp32_flops"]
+    notes = []
+    rates = [roofs["fp32_flops"] for roofs in found if roofs.get("fp32_flops")]
+    if peak and rates and min(rates) < 0.9 * peak:
+        slow = sum(rate < 0.9 * peak for rate in rates)
+        notes.append(f"{slow} of {len(rates)} runs have an FMA roof under 90% of the "
+                     f"{flops_text(peak)} TFLOP/s of this GPU's highest clock (least: "
+                     f"{flops_text(min(rates))}): the GPU was slowed down, measure them again.")
+    for key, name in ROOF_NAMES.items():
+        rates = [roofs[key] for roofs in found if roofs.get(key)]
+        if rates and max(rates) > 1.05 * min(rates):
+            unit = bytes_text if key == "copy_bytes_per_s" else (
+                lambda rate: f"{flops_text(rate)} TFLOP")
+            notes.append(f"The {name} roof differs between runs, {unit(min(rates))}/s to "
+                         f"{unit(max(rates))}/s: their times are not to be compared.")
+    return notes
+
+
 def identity(row):
     """What makes a later row take the place of an earlier one."""
     if "step" in row and isinstance(row.get("problem"), dict):
@@ -756,24 +785,50 @@ def merge(paths):
                 results = json.load(file)
         except (OSError, ValueError) as error:
             raise BadInput(f"{path}: {error}") from None
+        if isinstance(results, dict) and "rounds" in results:  # written by peers.py --json
+            results = {"device": results.get("device"), "sections": {}, "peers": results,
+                       "commands": [{"name": "peers", "command": command}
+                                    for command in results.get("commands", [])]}
         if not isinstance(results, dict) or "sections" not in results:
-            raise BadInput(f"{path} is no results.json of gpu_check.sh")
+            raise BadInput(f"{path} is no results.json of gpu_check.sh, and no peers.json")
         for key in ("device", "sources"):
-            if merged and merged.get(key) != results.get(key):
+            if merged and key in results and merged.get(key, results[key]) != results[key]:
                 print(f"note: {path} has another '{key}' than the file before it")
         for key, value in results.items():
             old = merged.get(key)
+            if key == "notes":
+                continue  # made anew of all runs
             if key == "commands":
                 merged[key] = (old or []) + value
             elif key == "sections":
                 merged[key] = merge_sections(old or {}, value)
+            elif key == "peers" and old:
+                merged[key] = merge_peers(old, value, path)
             elif isinstance(value, list):
                 rows = {identity(row): row for row in old or []}
                 rows.update({identity(row): row for row in value})
                 merged[key] = list(rows.values())
             else:
                 merged[key] = value
+    merged["runs"] = merged.get("runs", [])
+    merged["notes"] = roof_notes(merged["runs"], merged.get("device"))
     return merged
+
+
+def merge_peers(old, new, path):
+    """A later run's rows in place of those of the same problem, step and variant, or backend."""
+    for key in ("schema", "device", "torch", "rounds", "iters"):
+        if old.get(key) != new.get(key):
+            raise BadInput(f"{path}: its peers have another '{key}' ({new.get(key)}) than those "
+                           f"before ({old.get(key)}): one table cannot hold both")
+
+    def place(row):
+        return tuple(row.get(key) for key in ("step", "variant", "direction", "problem"))
+
+    later = {place(row) for row in new["rows"]}
+    return {**new, "commands": old.get("commands", []) + new.get("commands", []),
+            "notes": list(dict.fromkeys(old["notes"] + new["notes"])),
+            "rows": [row for row in old["rows"] if place(row) not in later] + new["rows"]}
 
 
 def merge_sections(old, new):
@@ -801,7 +856,8 @@ def parse():
     parser.add_argument("--model-gpu", metavar="NAME",
                         help="whose L2 is modelled (default: this GPU's; --sim-only: H200)")
     parser.add_argument("--merge", nargs="+", metavar="results.json",
-                        help="no run: make one results.json in --out from those of several calls")
+                        help="no run: make one results.json in --out from those of several calls, "
+                             "and from what peers.py --json wrote")
     parser.add_argument("--python", default=sys.executable, metavar="PATH",
                         help="the Python that has PyTorch, for the section peers")
     parser.add_argument("--quick", action="store_true", help="fewer and smaller problems")
@@ -831,6 +887,8 @@ def main():
         path = os.path.join(options.out, "results.json")
         write_results(path, merged)
         print(f"{path}: {len(merged['runs'])} runs of {len(options.merge)} files")
+        for note in merged["notes"]:
+            print(f"note: {note}")
         return 0
     check = Check(options)
     try:
@@ -843,6 +901,8 @@ def main():
             check.write()
     failed = [name for name, s in check.sections.items() if not s["ok"]]
     check.say("== summary")
+    for note in check.results.get("notes", []):
+        check.say(f"note: {note}")
     for name, s in check.sections.items():
         verdict = "ok" if s["ok"] else "FAILED"
         check.say(f"{verdict:7} {name:16} {s['seconds']:6.1f} s  {s['summary']}")

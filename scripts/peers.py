@@ -22,6 +22,7 @@ import json
 import math
 import os
 import re
+import shlex
 import statistics
 import sys
 import textwrap
@@ -321,6 +322,17 @@ def torch_errors_of(rows):
             + ", ".join(f"{name} {e:.1e}" for name, e in errors.items() if e is not None) + ".")
 
 
+def runs_of(rows):
+    """A sentence where these rows, of one type, are of several runs, each with its own matmul."""
+    rates = sorted(row["flops_per_s"] / row["of_matmul"] for row in rows if row["of_matmul"])
+    runs = [rate for i, rate in enumerate(rates) if i == 0 or rate > rates[i - 1] * (1 + 1e-9)]
+    if len(runs) < 2:
+        return []
+    return [f"These rows are of {len(runs)} runs, in which the {rows[0]['dtype']} matmul reached "
+            f"{' and '.join(flops_text(rate) for rate in runs)} TFLOP/s. Each ratio is of one run; "
+            "times of different runs are not to be compared."]
+
+
 def tables_and_notes(result):
     """The rows of each type, in order, and what is to be read below them."""
     rows = in_order(result["rows"])
@@ -332,6 +344,7 @@ def tables_and_notes(result):
     return by_type.values(), [
         f"{result['device']}, PyTorch {result['torch']}, {result['rounds']} rounds of "
         f"{result['iters']} runs, medians; above 1x the step is faster. " + " ".join(errors),
+        *[note for same in by_type.values() for note in runs_of(same)],
         *([FP32_NOTE] if "fp32" in by_type else []),
         *dict.fromkeys(result["notes"]), *means_of(rows)]
 
@@ -390,6 +403,16 @@ def parse():
     return options
 
 
+def command_line(words):
+    """How peers.py was called, for the result: without where that went, and no machine's paths."""
+    kept, skip = [], False
+    for word in words:
+        if not skip and word != "--json" and not word.startswith("--json="):
+            kept.append(word.replace(ROOT + os.sep, ""))
+        skip = word == "--json"
+    return shlex.join(["./scripts/peers.py", *kept])
+
+
 def compare_all(options, torch, libraries, result):
     """Adds rows to the result, which is kept as soon as a problem is measured."""
     for library in libraries:
@@ -420,7 +443,8 @@ def main():
     if not any(chosen_variants(options, library) for library in libraries):
         raise BadInput(f"no step here has a variant '{options.variants}'")
     result = {"schema": 2, "device": torch.device, "torch": torch.torch.__version__,
-              "rounds": options.rounds, "iters": options.iters, "notes": [], "rows": []}
+              "rounds": options.rounds, "iters": options.iters,
+              "commands": [command_line(sys.argv[1:])], "notes": [], "rows": []}
     compare_all(options, torch, libraries, result)
     if not result["rows"]:
         raise NotHere("nothing was compared: " + "; ".join(dict.fromkeys(result["notes"])))

@@ -57,10 +57,12 @@ class Run:
 
     @property
     def short_label(self):
-        """"05 kernel": where there is no room for the step's name."""
+        """"05 kernel", "08 determin. bwd": where there is no room for the names of the step and of
+        a long variant."""
         number = re.match(r"\d+(?=_)", self.data["step"])
         plain = number and self.label == self.data["step"]
-        return f"{number[0]} {self.variant}" if plain else self.label
+        short = self.variant if len(self.variant) < 10 else self.variant[:8] + "."
+        return f"{number[0]} {short}" if plain else self.label.replace(self.variant, short)
 
     @property
     def key(self):

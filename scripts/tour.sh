@@ -105,7 +105,7 @@ for name in "${programs[@]}"; do
   for variant in ${variants[$name]}; do
     for backend in "${backends[@]}"; do
       count=$((count + 1))
-      printf '[%*d/%d] %-4s %-34s ' ${#all} "$count" "$all" "$backend" "$name $variant"
+      printf '[%*d/%d] %-4s %-38s ' ${#all} "$count" "$all" "$backend" "$name $variant"
       file=$out/$name.$variant.$backend
       start=$(date +%s%N)
       "build/$backend/steps/$name" --variant "$variant" --causal --n "$n" --h 4 --d 64 \

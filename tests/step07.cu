@@ -151,6 +151,20 @@ TEST_CASE("step 07: a maximum far from zero, and one key that outweighs all othe
                           inputs_with_scores(p, [&](int c) { return c == peak ? 64.f : 0.f; }));
 }
 
+TEST_CASE("step 07: scores below -1e30, which bf16 can make", "[step07]") {
+  const auto [N, Nk] = GENERATE(std::pair(40, 150), std::pair(150, 40));
+  const auto p = bf16_problem(N, Nk, GENERATE(64, 128), /*causal=*/true);
+  const float q = GENERATE(-0x1p93f, -0x1p103f, -0x1p114f);  // -1e28 .. -2e34
+  CAPTURE(N, Nk, p.d, q);
+  fa::Inputs in = fa::normal_inputs(p, 10);
+  // Powers of two: scores of such a size have no digit to lose before a weight is made of them.
+  std::fill(in.Q.begin(), in.Q.end(), q);
+  std::fill(in.K.begin(), in.K.end(), 1.f);
+  fa::test::require_right(kernel, p, in);  // O: the mean of V
+  for (size_t i = 0; i < in.K.size(); ++i) in.K[i] = i / p.d % 3 ? 1.f : 2.f;
+  fa::test::require_right(kernel, p, in);
+}
+
 // --- bytes ----------------------------------------------------------------------------------------
 
 #if !FA_BACKEND_GPU
@@ -163,6 +177,18 @@ TEST_CASE("step 07: predicted bytes are counted bytes", "[step07]") {
   const bool causal = GENERATE(false, true);
   CAPTURE(N, Nk, d, causal);
   fa::test::require_predicted(kernel, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
+}
+
+TEST_CASE("step 07: the formulas of the header", "[step07]") {
+  const uint64_t d = GENERATE(64, 128), N = GENERATE(65, 193), Nk = 300, H = 4, Hkv = 2;
+  CAPTURE(N, d);
+  const auto p = bf16_problem(N, Nk, d, /*causal=*/false, /*B=*/3, H, Hkv);
+  const uint64_t BH = 3 * H, BHkv = 3 * Hkv, Tr = (N + 127) / 128;
+  const fa::Bytes counted = *fa::test::count_forward(kernel, p).requested;
+  CHECK(counted.read == 2 * BH * (N * d + 2 * Tr * Nk * d));
+  CHECK(counted.write == 2 * BH * N * d + 4 * BH * N);
+  const fa::Bytes least = kernel.traffic(p).hbm;
+  CHECK(least.read + least.write == 2 * (2 * BH * N * d + 2 * BHkv * Nk * d) + 4 * BH * N);
 }
 
 TEST_CASE("step 07: predicted bytes are counted bytes at N = 1024", "[step07]") {

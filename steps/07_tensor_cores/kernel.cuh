@@ -13,6 +13,8 @@
 // Still bad while a warp computes exponentials its tensor core waits for the other warps: step 09
 #pragma once
 
+#include <cfloat>
+
 #include "common/cuda.h"
 #include "common/ptx/cp_async.h"
 #include "common/ptx/math.h"
@@ -33,7 +35,7 @@ constexpr int Br = kWarps * kRows;    // rows of a tile of Q
 template <int d>
 constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers hold beside O
 constexpr int kStages = 2;              // tiles of K and V: one in use, one on its way
-constexpr float kNoMaximum = -1e30f;    // below all scores, but finite: -inf - -inf is no number
+constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is no number
 constexpr float kLateRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
@@ -118,7 +120,7 @@ __device__ inline void mask(float (&rS)[kBands][Bc<d> / 8][4], int row, int key,
 
 // Row maxima, in powers of two. O and l are relative to m. While no row of the warp has grown by
 // more than 2^8 they all stay as they are: the weights are then at most 2^8, not 1, which costs
-// neither fp32 nor bf16 a digit.
+// neither fp32 nor bf16 a digit. Only a row's largest weight is no longer exactly 1: bf16 rounds it.
 template <int d>
 __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float to_log2,
                                       float (&m)[kBands][2], float (&l)[kBands][2],
@@ -153,7 +155,8 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
 }
 
 // O += P V, 16 keys at a time: their weights, then their products. The tensor cores work on these
-// keys while the exponentials of the next ones are computed.
+// keys while the exponentials of the next ones are computed. Only here do a warp's products and
+// exponentials overlap: S has no exponentials beside it, the first 16 keys' weights no products.
 template <int d>
 __device__ inline void multiply_values(float (&rS)[kBands][Bc<d> / 8][4], float to_log2,
                                        const float (&m)[kBands][2],

@@ -3,7 +3,7 @@
 //           the forward, sums it in registers in a fixed order. It has to compute S and dP again:
 //           7 products instead of 5
 // Changed   since kernel.cuh: that kernel makes dK and dV only; a second one makes dQ
-// Traffic   requested read  2*BH*(3*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 2*BH*2*Tr*Nk*d
+// Traffic   requested read  2*BH*(4*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 2*BH*2*Tr*Nk*d
 //                             + 4*BH*(3*N + 2*Tc*N) B
 //                     write 2*BH*N*d + 2*BHkv*2*Nk*d + 8*BH*N B
 //                           Tr = N/128, Tc = Nk/128; causal: visited tiles
@@ -149,8 +149,8 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned Tr = fa::ceil_div(p.N, kOwn), Tc = fa::ceil_div(p.Nk, Bc);
   const int Np = fa::ceil_div(p.N, Br) * Br, group = p.H / p.Hkv;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(delta_kernel<d>, {dim3(BH * Np * (d / 8) / kRowThreads), dim3(kRowThreads)}, t.O,
-               t.dO, t.LSE, delta, LSE2, nullptr, p.N, Np);
+    fa::launch(delta_kernel<d>, {dim3(row_blocks<d>(p)), dim3(kRowThreads)}, t.O, t.dO, t.LSE,
+               delta, LSE2, nullptr, p.N, Np);
     fa::launch(backward_kernel<d, false>, {dim3(Tc * BHkv), dim3(kThreads<d>), sizeof(Tiles<d>)},
                t.Q, t.K, t.V, t.dO, LSE2, delta, nullptr, t.dK, t.dV, BHkv, group, p.N, p.Nk,
                p.scale(), p.causal);

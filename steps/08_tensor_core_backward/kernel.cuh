@@ -4,7 +4,7 @@
 //           sums over the keys of all warps: dS goes through shared memory, once, in bf16
 // Changed   since 06 backward.cuh: products by mma.sync, the next tiles of Q and dO under way; P stays
 //           in registers; one barrier a tile; Nk != N and fewer key heads than query heads
-// Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + N + 2*Tc*N) B
+// Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*Tc*N) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B
 //                     atomic 4*BH*Tc*Np*d B   Tc = Nk/128, Np: N in whole tiles; causal: visited ones
 //           compulsory       2*(5*BH*N*d + 4*BHkv*Nk*d) + 4*BH*(5*N + (3*Np + N)*d) B
@@ -112,7 +112,8 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
   float rdK[kBands<d>][d / 8][4] = {}, rdV[kBands<d>][d / 8][4] = {};
 
   // --- mainloop
-  const int first = causal ? max(0, j * Bc + N - Nk) / Br : 0;  // rows above see none of the keys
+  // Rows above see none of the keys. The last row sees key j * Bc, for it is < Nk: first < Tr.
+  const int first = causal ? max(0, j * Bc + N - Nk) / Br : 0;
   for (int h = 0; h < group; ++h) {
     const int head = kv_head * group + h;
     auto load_rows = [&](int i) {
@@ -128,7 +129,7 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
     auto add_dQ = [&](int i) {
       query_gradient<d, Br, Bc>(s.dS[i % kStages], s.K, dQ_sum + (size_t(head) * Tr + i) * Br * d);
     };
-    if (first < Tr) load_rows(first);
+    load_rows(first);
     for (int i = first; i < Tr; ++i) {
       fa::cp_async_wait_all();
       // Behind this barrier all copies of tile i are here, all warps are done with tile i - 1, and
@@ -191,11 +192,8 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
         if (i > first) add_dQ(i - 1);
       }
     }
-    fa::cp_async_wait_all();  // without a tile K and V may still be under way
-    __syncthreads();          // all warps are done with this head's tiles; the last dS is complete
-    if constexpr (kWithQ) {
-      if (first < Tr) add_dQ(Tr - 1);
-    }
+    __syncthreads();  // all warps are done with this head's tiles; the last dS is complete
+    if constexpr (kWithQ) add_dQ(Tr - 1);
   }
 
   // --- epilogue
@@ -232,6 +230,12 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{"delta", 4 * p.rows()}, {"LSE2", 4 * p.rows()}, {"dQ_sum", 4 * p.heads() * Np * p.d}};
 }
 
+// Blocks of delta_kernel and convert_kernel: a thread makes 8 features of a row.
+template <int d>
+inline unsigned row_blocks(const fa::Problem& p) {
+  return p.heads() * fa::ceil_div(p.N, Br) * (Br * (d / 8) / kRowThreads);
+}
+
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = fa::ceil_div(p.N, Br) * Br;
   const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
@@ -259,10 +263,10 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) { step07::
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
   float* dQ_sum = t.scratch<float>("dQ_sum");
-  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tc = fa::ceil_div(p.Nk, Bc);
+  const unsigned BHkv = p.kv_heads(), Tc = fa::ceil_div(p.Nk, Bc);
   const int Np = fa::ceil_div(p.N, Br) * Br;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    const unsigned blocks = BH * Np * (d / 8) / kRowThreads;  // 8 features a thread
+    const unsigned blocks = row_blocks<d>(p);
     fa::launch(delta_kernel<d>, {dim3(blocks), dim3(kRowThreads)}, t.O, t.dO, t.LSE, delta, LSE2,
                dQ_sum, p.N, Np);
     fa::launch(backward_kernel<d, true>, {dim3(Tc * BHkv), dim3(kThreads<d>), sizeof(Tiles<d>)},

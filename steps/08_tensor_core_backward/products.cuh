@@ -185,10 +185,12 @@ __device__ inline void put_tile(const float (&rC)[Bands][Cols / 8][4], float sca
 
 // Two weights for a partner warp, in 16 bits each. They are at most 1, so an fp32's sign and the top
 // bit of its exponent are 0: the next 16 bits have two bits more of mantissa than bf16, which would
-// be rounded once more, to dS.
+// be rounded once more, to dS. Rounding of s and LSE may make a weight larger: hardly, but beyond
+// scores of 2^21 by so much that it would need the top bit. So there is a minimum.
 __device__ inline uint32_t pack_weights(float lo, float hi) {
-  const uint32_t half = 1u << 13;  // rounds to nearest
-  return (__float_as_uint(lo) + half) >> 14 | (__float_as_uint(hi) + half) >> 14 << 16;
+  const uint32_t half = 1u << 13, one = __float_as_uint(1.f);  // half: rounds to nearest
+  return min(__float_as_uint(lo) + half, one) >> 14 |
+         min(__float_as_uint(hi) + half, one) >> 14 << 16;
 }
 __device__ inline float2 unpack_weights(uint32_t two) {
   return make_float2(__uint_as_float((two & 0xffff) << 14), __uint_as_float(two >> 16 << 14));

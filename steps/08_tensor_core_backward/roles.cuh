@@ -53,7 +53,8 @@ static __global__ void __launch_bounds__(kThreads<d>)
   float rdKV[kBands][d / 8][4] = {};  // dK or dV
 
   // --- mainloop
-  const int first = causal ? max(0, j * Bc + N - Nk) / Br : 0;  // rows above see none of the keys
+  // Rows above see none of the keys. The last row sees key j * Bc, for it is < Nk: first < Tr.
+  const int first = causal ? max(0, j * Bc + N - Nk) / Br : 0;
   for (int h = 0; h < group; ++h) {
     const int head = kv_head * group + h;
     auto load_rows = [&](int i) {
@@ -69,7 +70,7 @@ static __global__ void __launch_bounds__(kThreads<d>)
     auto add_dQ = [&](int i) {
       query_gradient<d, Br, Bc>(s.dS[i % kStages], s.K, dQ_sum + (size_t(head) * Tr + i) * Br * d);
     };
-    if (first < Tr) load_rows(first);
+    load_rows(first);
     for (int i = first; i < Tr; ++i) {
       fa::cp_async_wait_all();
       // Behind this barrier all copies of tile i are here, all warps are done with tile i - 1, and
@@ -123,9 +124,8 @@ static __global__ void __launch_bounds__(kThreads<d>)
       add_product<d, kBands, Br>(rS, makes_dK ? sQ : sdO, rdKV);
       if (!makes_dK && i > first) add_dQ(i - 1);
     }
-    fa::cp_async_wait_all();  // without a tile K and V may still be under way
-    __syncthreads();          // all warps are done with this head's tiles; the last dS is complete
-    if (first < Tr) add_dQ(Tr - 1);
+    __syncthreads();  // all warps are done with this head's tiles; the last dS is complete
+    add_dQ(Tr - 1);
   }
 
   // --- epilogue: dK takes K's place, dV takes V's
@@ -141,9 +141,8 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   if (p.d != d) return step08::backward(p, t);
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
   float* dQ_sum = t.scratch<float>("dQ_sum");
-  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tc = fa::ceil_div(p.Nk, Bc);
+  const unsigned BHkv = p.kv_heads(), Tc = fa::ceil_div(p.Nk, Bc), blocks = row_blocks<d>(p);
   const int Np = fa::ceil_div(p.N, Br) * Br;
-  const unsigned blocks = BH * Np * (d / 8) / kRowThreads;  // 8 features a thread
   fa::launch(delta_kernel<d>, {dim3(blocks), dim3(kRowThreads)}, t.O, t.dO, t.LSE, delta, LSE2,
              dQ_sum, p.N, Np);
   fa::launch(step08_roles::backward_kernel, {dim3(Tc * BHkv), dim3(kThreads<d>), sizeof(Tiles<d>)},

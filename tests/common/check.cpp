@@ -228,3 +228,33 @@ TEST_CASE("V = 0 leaves no room: O must be 0", "[check]") {
   answer.out.O[0] = 1e-20f;
   CHECK_FALSE(answer.check().ok());
 }
+
+TEST_CASE("a weight below the normal numbers may be 0, whatever it is multiplied by", "[check]") {
+  // One row and two keys, the second of which has the weight e^-score.
+  const float score = GENERATE(88.f, 84.f);  // 6.1e-39, 3.3e-37; FLT_MIN is 1.2e-38
+  const float size = GENERATE(1.f, 1000.f);  // of dO and V
+  CAPTURE(score, size);
+  Answer answer(DType::f32);
+  Problem& p = answer.p;
+  p.B = p.H = p.Hkv = p.N = 1, p.Nk = 2, p.d = 4;
+  p.causal = false;
+  answer.in.Q = {1, 0, 0, 0};
+  answer.in.K = {0, 0, 0, 0, -2 * score, 0, 0, 0};
+  answer.in.V = {size, 0, size, 0, 0, size, 0, 0};
+  answer.in.dO = {size, -size, size, 0};
+  answer.sample = fa::sample_of(p, 1, 1e18);
+  const auto forward = fa::attention_fp64(p, answer.in, answer.sample);
+  const auto backward = fa::attention_backward_fp64(p, answer.in, answer.sample);
+  answer.out.O = rounded(DType::f32, forward.O);
+  answer.out.LSE = rounded(DType::f32, forward.LSE);
+  answer.out.dQ = rounded(DType::f32, backward.dQ);
+  answer.out.dK = rounded(DType::f32, backward.dK);
+  answer.out.dV = rounded(DType::f32, backward.dV);
+  CHECK(answer.check().ok());
+  std::fill(answer.out.dK.begin() + 4, answer.out.dK.end(), 0.f);
+  std::fill(answer.out.dV.begin() + 4, answer.out.dV.end(), 0.f);
+  for (const fa::TensorCheck& t : answer.check().tensors) {
+    CAPTURE(t.tensor, t.message);
+    CHECK(t.ok == (score > 87 || (t.tensor != "dK" && t.tensor != "dV")));
+  }
+}

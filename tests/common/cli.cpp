@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <initializer_list>
+#include <sstream>
 
 #include "common/npy.h"
 #include "tests/test.h"
@@ -130,6 +131,11 @@ TEST_CASE("help, version and variants are words, not errors", "[cli]") {
     CHECK_THAT(help, ContainsSubstring(word));
   }
   CHECK_THAT(help, ContainsSubstring("--list-variants"));
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    CHECK(line.size() <= 100);
+  }
   CHECK(parse({"--version"}).text == std::string("99_step ") + fa::kVersion + "\n");
   CHECK(parse({"--list-variants"}).text == "first\nsecond\n");
 }

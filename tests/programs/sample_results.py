@@ -56,7 +56,7 @@ def gpu(name="NVIDIA H200", median_ms=0.5, **changes):
                     "p90_ms": median_ms * 1.05, "iters": 50}
     data["bound_ms"] = 0.2
     data["host_ms"] = None
-    data["roofs"] = {"copy_bytes_per_s": 4.2e12, "fp32_flops": 6.0e13, "bf16_flops": 7.6e14,
+    data["roofs"] = {"copy_bytes_per_s": 4.2e12, "fp32_flops": 6.5e13, "bf16_flops": 7.6e14,
                      "fp32_matmul_flops": 5.1e13}
     return data
 

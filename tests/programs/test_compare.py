@@ -106,6 +106,19 @@ class Table(Scripts):
         self.assertEqual(done.returncode, 1)
         self.assertIn("WRONG", self.row(done.stdout, "01_naive"))
 
+    def test_the_tours_table_fits_100_columns(self):
+        runs = [sim(step="01_naive"), sim(step="06_work_partitioning", variant="backward")]
+        for variant in ("kernel", "deterministic", "roles"):
+            data = sim(step="08_tensor_core_backward", variant=variant, dtype="bf16")
+            data = with_backward(data, atomic=7)
+            data["backward"]["traffic"]["requested"]["counted"]["atomic"] = 4720000
+            runs.append(data)
+        done = run("compare.py", self.file("tour.json", runs))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, done.stdout)
+        self.assertIn("08 determin. bwd bf16", done.stdout)
+        self.assertIn("\n08 kernel ", done.stdout)
+
     def test_table_fits_100_columns(self):
         step = {"step": "05_recompute_backward"}  # the longest name
         for files in ((with_backward(sim(**step), atomic=7),), (sim(**step), gpu(**step))):

@@ -147,6 +147,75 @@ class Machine(unittest.TestCase):
             self.assertEqual(gpu_check.model_of(device), row)
 
 
+class Roofs(unittest.TestCase):
+    def notes(self, *changes, device="NVIDIA H200"):
+        runs = [sim()] + [gpu() for _ in changes]
+        for run, change in zip(runs[1:], changes):
+            run["roofs"].update(change)
+        return gpu_check.roof_notes(runs, device)
+
+    def test_one_session_on_a_gpu_at_full_speed(self):
+        self.assertEqual(self.notes({}, {"bf16_flops": 7.3e14}), [])  # 4% less
+        self.assertEqual(gpu_check.roof_notes([sim()], None), [])
+
+    def test_a_gpu_that_was_slowed_down(self):
+        low, = self.notes({"fp32_flops": 4.88e13})
+        self.assertEqual(low, "1 of 1 runs have an FMA roof under 90% of the 66.9 TFLOP/s of this "
+                              "GPU's highest clock (least: 48.8): the GPU was slowed down, measure "
+                              "them again.")
+        self.assertEqual(self.notes({"fp32_flops": 4.88e13}, device="Voodoo 2"), [])
+
+    def test_sessions_that_differ(self):
+        notes = self.notes({}, {"fp32_flops": 4.88e13, "bf16_flops": 5.57e14,
+                                "copy_bytes_per_s": 3.9e12})
+        self.assertEqual(len(notes), 4)
+        self.assertTrue(notes[0].startswith("1 of 2 runs have an FMA roof"))
+        self.assertEqual(notes[1], "The copy roof differs between runs, 3.90 TB/s to 4.20 TB/s: "
+                                   "their times are not to be compared.")
+        self.assertIn("The FMA roof differs between runs, 48.8 TFLOP/s to 65 TFLOP/s: ", notes[2])
+        self.assertIn("The bf16 matmul roof differs between runs, 557 TFLOP/s to 760 ", notes[3])
+
+    def test_a_card_without_bf16(self):
+        self.assertEqual(self.notes({"bf16_flops": 0}, {"bf16_flops": 0}), [])
+
+
+class Peers(unittest.TestCase):
+    """What peers.py --json wrote, in a merge."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def file(self, name, rows, **changes):
+        return write(os.path.join(self.folder, name), {
+            "schema": 2, "device": "NVIDIA H200", "torch": "2.99", "rounds": 10, "iters": 2,
+            "commands": [f"./scripts/peers.py --steps {name}"], "notes": [name], "rows": [
+                dict(zip(("step", "variant", "direction", "problem", "ms"), row)) for row in rows],
+            **changes})
+
+    def test_later_rows_take_the_place_of_earlier_ones(self):
+        forward, backward = ("forward", "p"), ("backward", "p")
+        first = self.file("a", [("07", "kernel", *forward, 1), (None, "flash", *forward, 2),
+                                ("08", "roles", *backward, 3), (None, "flash", *backward, 4)])
+        second = self.file("b", [("08", "roles", *backward, 5), ("08", "kernel", *backward, 6),
+                                 (None, "flash", *backward, 7)])
+        merged = gpu_check.merge([first, second])
+        self.assertEqual([row["ms"] for row in merged["peers"]["rows"]], [1, 2, 5, 6, 7])
+        self.assertEqual([c["command"] for c in merged["commands"]],
+                         ["./scripts/peers.py --steps a", "./scripts/peers.py --steps b"])
+        self.assertEqual(merged["peers"]["commands"], [c["command"] for c in merged["commands"]])
+        self.assertEqual(merged["peers"]["notes"], ["a", "b"])
+        again = write(os.path.join(self.folder, "results.json"), merged)
+        self.assertEqual(gpu_check.merge([again])["peers"], merged["peers"])
+
+    def test_runs_of_another_kind_are_refused(self):
+        first, second = self.file("a", []), self.file("b", [], rounds=3)
+        with self.assertRaisesRegex(gpu_check.BadInput,
+                                    "another 'rounds' .3. than those before .10."):
+            gpu_check.merge([first, second])
+
+
 class Command(unittest.TestCase):
     """gpu_check.sh in a copy of the repository's scripts, with programs that only pretend."""
 
@@ -365,6 +434,23 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         done = self.check(*args)
         self.assertEqual(done.returncode, 1)
         self.assertIn("made from other sources", done.stdout)
+
+    def test_roofs_that_look_wrong_are_noted(self):
+        self.pretend_a_gpu()
+        args = ("--no-build", "--quick", "--out", "out", "--sections", "timing")
+        done = self.check(*args)
+        self.assertEqual(self.results()["notes"], [])
+        self.assertNotIn("note:", done.stdout)
+        slow = gpu()
+        slow["roofs"]["fp32_flops"] = 4.88e13
+        self.write("build/gpu.json", json.dumps(slow))
+        done = self.check(*args)
+        self.assertEqual(done.returncode, 0)  # the results are right, only late
+        note, = self.results()["notes"]
+        self.assertIn("the GPU was slowed down", note)
+        self.assertIn(f"note: {note}\n", done.stdout)
+        with open(os.path.join(self.root, "out", "report.txt"), encoding="utf-8") as file:
+            self.assertIn(f"note: {note}\n", file.read())
 
     def test_each_failure_is_recorded_and_the_rest_goes_on(self):
         self.pretend_a_gpu()

@@ -232,6 +232,26 @@ class Peers(unittest.TestCase):
                 text, _ = self.compare("--steps", steps, "--causal", "yes", refusals=refusals)
                 self.assertLessEqual(max(map(len, text.splitlines())), 100, text)
 
+    def test_how_it_was_called_is_kept(self):
+        args = ("--steps", "01", "--n", "1024 4096", "--d", "64")
+        _, result = self.compare(*args)
+        self.assertEqual(result["commands"], [
+            f"./scripts/peers.py --build {self.build} --steps 01 --n '1024 4096' --d 64"])
+        self.assertEqual(peers.command_line(["--json=x", "--json", "y", "--build",
+                                             os.path.join(peers.ROOT, "build", "gpu")]),
+                         "./scripts/peers.py --build build/gpu")
+
+    def test_rows_of_several_runs_say_so(self):
+        args = ("--steps", "07", "--n", "1024", "--d", "64")
+        text, result = self.compare(*args)
+        self.assertNotIn("runs, in which", text)
+        for row in result["rows"][:3]:
+            row["of_matmul"] *= 1.1
+        words = " ".join(peers.text_of(result).split())
+        self.assertIn("These rows are of 2 runs, in which the bf16 matmul reached 500 and 550 "
+                      "TFLOP/s.", words)
+        self.assertIn("These rows are of 2 runs", peers.markdown_of(result))
+
     def test_each_problem_is_kept_as_soon_as_it_is_measured(self):
         with mock.patch.object(peers, "text_of", side_effect=KeyboardInterrupt):
             with self.assertRaises(KeyboardInterrupt):

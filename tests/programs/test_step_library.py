@@ -19,7 +19,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from step_library import Refused, StepLibrary  # noqa: E402
+from step_library import Refused, StepLibrary, _problem  # noqa: E402
 
 FACTOR = {"fp32": 2e-6, "bf16": 2e-2}  # of a tensor's largest value; a missing key is 2e-2 and more
 
@@ -160,6 +160,11 @@ class OneLibrary:
                  (run(Q=one + 4), 2, "Q is not aligned to 16 bytes"),
                  (run(**most), 2, "O is a null pointer"),
                  (lambda: library.malloc(1 << 50), 3, "the device refuses"),
+                 (lambda: library._require(library._c.fa_malloc(None, 16)), 2,
+                  "no place for the address: the pointer is null"),
+                 (lambda: library._require(library._c.fa_workspace_bytes(
+                     last, _problem(good), None)), 2,
+                  "no place for the bytes: the pointer is null"),
                  # Q has 16 bytes: the simulator names the kernel and its line.
                  (run(**most, O=one), 1, ".cuh:")]
         for index, variant in enumerate(library.variants):
