@@ -3,12 +3,15 @@
 
     layouts.py mma_a                the A fragment of mma.m16n8k16: a text table
     layouts.py mma_a --svg FILE     the same as a picture
-    layouts.py --pictures           draws all of docs/pictures/mma_*.svg anew
+    layouts.py --pictures           draws all of docs/pictures/mma_*.svg and wgmma_*.svg anew
 
     mma_a mma_b mma_d       the fragments of D[16][8] += A[16][16] B[16][8]
     ldmatrix                one 8x8 matrix in the registers of a warp
     p_as_a                  the accumulators of S, packed to bf16, are the A operand of P V
     swizzle_64 swizzle_128  a tile of rows of 64 or 128 bf16, and the banks that an access touches
+    wgmma_d wgmma_a         of a warpgroup: 16 columns of D[64][N], and an A from registers
+    wgmma_k_major           operands of wgmma in shared memory, as TMA lays them down: Q or K,
+    wgmma_mn_major          and V, with what one product reads
 
 All of it comes from the functions of common/ptx/layouts.h, with which the simulator executes the
 instructions: common/ptx/print_layouts.cpp, compiled on the spot ($CXX, or c++), prints them.
@@ -28,6 +31,7 @@ PRINTER = os.path.join("common", "ptx", "print_layouts.cpp")
 PICTURES = os.path.join(ROOT, "docs", "pictures")
 EXAMPLE = 5  # the lane, and the chunk or row, that pictures single out
 EXAMPLE_CHUNK, EXAMPLE_ROW = 2, 3
+EXAMPLE_WARP, EXAMPLE_PRODUCT = 1, 1  # of a warpgroup; of those that walk along an operand
 QUARTER = 8  # lanes that move 16 bytes each in one wavefront at best
 
 
@@ -75,6 +79,13 @@ def check_layouts(layouts):
                                       f"{len(lanes)} lanes, not by one")
         for row, col in holders:
             raise WrongLayout(f"{name}: [{row}][{col}] lies outside {f.tile}")
+        for c in cells_of(layouts, name):
+            own = range(c.lane // 32 * f.rows_of_warp, (c.lane // 32 + 1) * f.rows_of_warp)
+            if c.row not in own:
+                raise WrongLayout(f"{name}: thread {c.lane} holds [{c.row}][{c.col}], but rows "
+                                  f"{own[0]} to {own[-1]} are its warp's")
+    for name in OPERANDS:
+        Operand(layouts, name)
     for d in (64, 128):
         for row, places in enumerate(layouts[f"swizzle_{d}"]["places"]):
             if sorted(places) != list(range(len(places))):
@@ -112,6 +123,9 @@ class Fragment:
         self.letter, self.shape, self.rows, self.cols = letter, tile_shape, rows, cols
         self.tile = name + "".join(f"[{n}]" for n in tile_shape)
         self.packed = packed  # two bf16 a register
+        self.rows_of_warp = min(16, tile_shape[0])
+        self.warps = tile_shape[0] // self.rows_of_warp
+        self.instruction = "mma.m16n8k16" if self.warps == 1 else "wgmma.m64nNk16"
 
     def half(self, cell):
         return ("lo", "hi")[cell.half] if self.packed else ""
@@ -122,7 +136,49 @@ FRAGMENTS = {
     "mma_b": Fragment("b", "B", (16, 8), "k", "col"),
     "mma_d": Fragment("d", "D", (16, 8), "row", "col", packed=False),
     "ldmatrix": Fragment("r", "a matrix", (8, 8), "row", "col"),
+    "wgmma_d": Fragment("d", "D", (64, 16), "row", "col", packed=False),
+    "wgmma_a": Fragment("a", "A", (64, 16), "row", "k"),
 }
+
+
+def cells_of_one_warp(layouts, name):
+    """(cells, first row) of the only warp, or of the example's in a warpgroup; lanes 0 to 31."""
+    f = FRAGMENTS[name]
+    if name == "wgmma_d":
+        check_wgmma_scores(layouts)  # its notes say so
+    warp = EXAMPLE_WARP if f.warps > 1 else 0
+    first = warp * f.rows_of_warp
+    return [Cell(c.lane % 32, c.register, c.half, c.row - first, c.col)
+            for c in cells_of(layouts, name) if c.lane // 32 == warp], first
+
+
+class Operand:
+    """An operand of wgmma in shared memory: what lies at each 16-byte place, and who reads it."""
+
+    def __init__(self, layouts, name):
+        self.k_major = name == "wgmma_k_major"
+        self.places = {}  # (panel, row of memory, place): (chunk, product)
+        panel_bytes, row_bytes, chunk_bytes = 64 * 128, 128, 16
+        for product, mn, k, byte in layouts[name]:
+            row, along = (mn, k) if self.k_major else (k, mn)
+            at = (byte // panel_bytes, byte % panel_bytes // row_bytes,
+                  byte % row_bytes // chunk_bytes)
+            what = along // 8, product
+            if (at[1] != row or byte % chunk_bytes != along % 8 * 2
+                    or self.places.setdefault(at, what) != what):
+                raise WrongLayout(f"{name}: element mn = {mn}, k = {k} lies at byte {byte}, where "
+                                  "no whole chunk of its row is")
+        self.panels = 1 + max(panel for panel, _, _ in self.places)
+        self.rows = 1 + max(row for _, row, _ in self.places)
+        if len(self.places) != self.panels * self.rows * 8:
+            raise WrongLayout(f"{name}: {len(self.places)} places hold something, not "
+                              f"{self.panels * self.rows * 8}")
+
+    def is_example(self, at):
+        return self.places[at][1] == EXAMPLE_PRODUCT
+
+
+OPERANDS = ("wgmma_k_major", "wgmma_mn_major")
 
 
 def check_packed_scores(layouts):
@@ -141,21 +197,30 @@ def check_packed_scores(layouts):
     return scores
 
 
+def check_wgmma_scores(layouts):
+    """Raises WrongLayout unless wgmma leaves D where its A operand wants it."""
+    for d, a in zip(cells_of(layouts, "wgmma_d"), cells_of(layouts, "wgmma_a")):
+        if (d.lane, d.row, d.col) != (a.lane, a.row, a.col):
+            raise WrongLayout(f"thread {d.lane} of a warpgroup has D[{d.row}][{d.col}] where A "
+                              f"wants A[{a.row}][{a.col}]")
+
+
 # --- text -----------------------------------------------------------------------------------------
 
 
-def grid(cells, text):
+def grid(cells, text, first_row=0):
     """Lines of a table, with the numbers of its rows and columns."""
     at = {(c.row, c.col): text(c) for c in cells}
     height, width = shape(cells)
     size = max(len(t) for t in at.values())
     return ["  " + "".join(f" {c:>{size}}" for c in range(width))] + [
-        f"{r:>2}" + "".join(f" {at[r, c]:>{size}}" for c in range(width)) for r in range(height)]
+        f"{r + first_row:>2}" + "".join(f" {at[r, c]:>{size}}" for c in range(width))
+        for r in range(height)]
 
 
 def fragment_text(layouts, name):
     f = FRAGMENTS[name]
-    cells = cells_of(layouts, name)
+    cells, first_row = cells_of_one_warp(layouts, name)
     if name == "ldmatrix":
         plain = grid(cells, lambda c: f"{c.lane}:{f.half(c)[0]}")
         trans = grid(transposed(cells), lambda c: f"{c.lane}:{f.half(c)[0]}")
@@ -167,11 +232,58 @@ def fragment_text(layouts, name):
                 *(f"{a:<{wide}}{b}" for a, b in zip(plain, trans))]
     if f.packed:
         key = f"7:1h is the high half of {f.letter}[1] of lane 7"
-        lines = grid(cells, lambda c: f"{c.lane}:{c.register}{f.half(c)[0]}")
+        lines = grid(cells, lambda c: f"{c.lane}:{c.register}{f.half(c)[0]}", first_row)
     else:
         key = f"7:{f.letter}1 is {f.letter}[1] of lane 7"
-        lines = grid(cells, lambda c: f"{c.lane}:{f.letter}{c.register}")
-    return [f"lane:register of {f.tile}; down: {f.rows}, across: {f.cols}. {key}.", "", *lines]
+        lines = grid(cells, lambda c: f"{c.lane}:{f.letter}{c.register}", first_row)
+    head = [f"lane:register of {f.tile}; down: {f.rows}, across: {f.cols}. {key}."]
+    return head + warpgroup_notes(f) + ["", *lines]
+
+
+def warpgroup_notes(f):
+    if f.warps == 1:
+        return []
+    notes = [f"Warp {EXAMPLE_WARP} of a warpgroup; warp w holds rows 16w to 16w + 15 in the same "
+             "way."]
+    if not f.packed:
+        notes.append("Each further 8 columns take the next 4 registers. Of 16 columns, packed to "
+                     "bf16,")
+        notes.append("d[i] is half i % 2 of register i / 2 of an A operand: where wgmma_a has it.")
+    return notes
+
+
+def operand_notes(o):
+    """What a product reads, in words of its descriptor."""
+    if o.k_major:
+        return [f"Product {EXAMPLE_PRODUCT} reads 16 features of all rows. Its descriptor starts "
+                "32 bytes after that", "of product 0. 8 rows are 1024 bytes (stride)."]
+    return [f"Product {EXAMPLE_PRODUCT} reads 16 keys with all features. Its descriptor starts "
+            "2048 bytes after that", "of product 0. 8 keys are 1024 bytes (stride), a panel of 64 "
+            "keys 8192 (leading)."]
+
+
+def operand_text(layouts, name):
+    o = Operand(layouts, name)
+    what = ("K-major: rows of 64 features, as Q and K have them; the products sum over features."
+            if o.k_major else
+            "MN-major: rows of 64 features, as V has them; the products sum over keys, the rows.")
+    lines = [what, "At each place of a row: which 8 features, 2 for 16 to 23."]
+    lines += [f"[ ]: what product {EXAMPLE_PRODUCT} reads."] + operand_notes(o)
+    pad = " " * 3
+    lines += ["", pad.join([f"{'place':>8}" + "".join(f"{p:>4} " for p in range(8))] * o.panels)]
+    for row in range(o.rows):
+        cells = []
+        for panel in range(o.panels):
+            text = f"{'row' if o.k_major else 'key'} {row:>2}".rjust(8)
+            for place in range(8):
+                at = panel, row, place
+                number = str(o.places[at][0])
+                text += f"{'[' + number + ']' if o.is_example(at) else number + ' ':>5}"
+            cells.append(text)
+        lines.append(pad.join(cells))
+        if row % 8 == 7 and row + 1 < o.rows:
+            lines.append("")
+    return [line.rstrip() for line in lines]
 
 
 def p_as_a_text(layouts):
@@ -245,6 +357,8 @@ def swizzle_text(layouts, d):
 def text_of(layouts, name):
     if name in FRAGMENTS:
         return fragment_text(layouts, name)
+    if name in OPERANDS:
+        return operand_text(layouts, name)
     if name == "p_as_a":
         return p_as_a_text(layouts)
     return swizzle_text(layouts, int(name.split("_")[1]))
@@ -310,14 +424,14 @@ class Picture:
             f'fill="{PAPER}" class="edge"/>', *self.parts, "</svg>", ""])
 
 
-def draw_tile(picture, x, y, cells, size, axes, label=None):
+def draw_tile(picture, x, y, cells, size, axes, label=None, first_row=0):
     """A tile with numbered rows and columns; label(cell) is a second, small line."""
     width, height = size
     tall, wide = shape(cells)
     for c in range(wide):
         picture.text(x + (c + 0.5) * width, y - 6, str(c), "middle quiet")
     for r in range(tall):
-        picture.text(x - 7, y + (r + 0.5) * height + 4, str(r), "end quiet")
+        picture.text(x - 7, y + (r + 0.5) * height + 4, str(r + first_row), "end quiet")
     picture.text(x - 7, y - 6, " \\ ".join(axes), "end quiet")
     for c in cells:
         left, top = x + c.col * width, y + c.row * height
@@ -346,22 +460,24 @@ def fragment_svg(layouts, name):
     if name == "ldmatrix":
         return ldmatrix_svg(layouts)
     f = FRAGMENTS[name]
-    cells = cells_of(layouts, name)
+    cells, first_row = cells_of_one_warp(layouts, name)
     entries = [(COLORS[r], f"{f.letter}[{r}]") for r in sorted({c.register for c in cells})]
     entries.append((None, f"what lane {EXAMPLE} holds"))
     notes = ["bold: the lane, 0 to 31",
              "lo, hi: half of its 32-bit register" if f.packed else "each register is one fp32"]
     wide = f.shape[1] > 8  # the legend goes below
-    picture = Picture(f"mma.m16n8k16: who holds {f.tile}", WIDTH if wide else 680)
+    picture = Picture(f"{f.instruction}: who holds {f.tile}", WIDTH if wide else 680)
     size = (44, 34)
     left, top = 84, 78
     draw_tile(picture, left, top, cells, size, (f.rows, f.cols),
-              lambda c: f"{f.letter}{c.register} {f.half(c)}".strip())
+              lambda c: f"{f.letter}{c.register} {f.half(c)}".strip(), first_row)
     if wide:
-        below = top + f.shape[0] * size[1] + 20
+        below = top + f.rows_of_warp * size[1] + 20
         for i, (fill, words) in enumerate(entries):
-            legend(picture, left + i * 80, below, fill, words)
+            legend(picture, left + i * (80 if len(entries) < 8 else 66), below, fill, words)
         picture.text(left, below + 40, "; ".join(notes))
+        for i, note in enumerate(warpgroup_notes(f)):
+            picture.text(left, below + 60 + 20 * i, note)
     else:
         beside = left + f.shape[1] * size[0] + 32
         for i, (fill, words) in enumerate(entries):
@@ -446,6 +562,35 @@ def swizzle_svg(layouts, d):
     return picture.svg()
 
 
+def operand_svg(layouts, name):
+    o = Operand(layouts, name)
+    picture = Picture("wgmma: Q or K in shared memory, K-major" if o.k_major else
+                      "wgmma: V in shared memory, MN-major")
+    side, height, top = (420, 22, 98) if o.k_major else (320, 16, 98)
+    width, left = side / 8, (84, 468)
+    for panel in range(o.panels):
+        x = left[panel]
+        picture.text(x, 66, f"features {64 * panel} to {64 * panel + 63}", "bold")
+        for p in range(8):
+            picture.text(x + (p + 0.5) * width, top - 7, str(p), "middle quiet")
+        picture.text(x - 7, top - 7, "place", "end small quiet")
+        for row in range(o.rows):
+            y = top + row * height + row // 8 * 8  # a gap behind each group of 8 rows
+            picture.text(x - 7, y + height / 2 + 4, ("row " if o.k_major else "key ") + str(row),
+                         "end small quiet")
+            for p in range(8):
+                chunk, product = o.places[panel, row, p]
+                picture.box(x + p * width, y, width, height, COLORS[product])
+                picture.text(x + (p + 0.5) * width, y + height / 2 + 4, str(chunk), "middle")
+    below = picture.bottom + 18
+    for product in sorted({product for _, product in o.places.values()}):
+        legend(picture, left[0] + product * 110, below, COLORS[product], f"product {product}")
+    picture.text(left[0], below + 40, "Number: which 8 features, 2 for 16 to 23; 16 bytes.")
+    for i, note in enumerate(operand_notes(o)):
+        picture.text(left[0], below + 60 + 20 * i, note)
+    return picture.svg()
+
+
 def draw_banks(picture, x, y, side, what, words, room):
     """A bar for each wavefront in which a group of four banks takes part. Returns the bottom."""
     waves = max(words)
@@ -465,14 +610,17 @@ def svg_of(layouts, name):
         return fragment_svg(layouts, name)
     if name == "p_as_a":
         return p_as_a_svg(layouts)
+    if name in OPERANDS:
+        return operand_svg(layouts, name)
     return swizzle_svg(layouts, int(name.split("_")[1]))
 
 
-NAMES = [*FRAGMENTS, "p_as_a", "swizzle_64", "swizzle_128"]
+NAMES = [*FRAGMENTS, "p_as_a", "swizzle_64", "swizzle_128", *OPERANDS]
 
 
 def picture_path(name):
-    return os.path.join(PICTURES, name if name.startswith("mma_") else f"mma_{name}") + ".svg"
+    named = name.startswith(("mma_", "wgmma_"))
+    return os.path.join(PICTURES, name if named else f"mma_{name}") + ".svg"
 
 
 def write(path, text):

@@ -156,4 +156,204 @@ inline void require_any_score_size(const Variant& v, const Problem& p) {
   }
 }
 
+// --- what every forward on tensor cores is asked ------------------------------------------------
+//
+// Each belongs into a TEST_CASE of its own: some GENERATE.
+
+/// One more and one less than the rows and keys of tiles, warps and products.
+inline void require_right_at_edges(const Variant& v) {
+  const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 200, 257);
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, d, causal);
+  require_right(v, bf16_problem(N, N, d, causal, /*B=*/1, /*H=*/2, /*Hkv=*/2));
+}
+
+/// Eight query heads on 8, 4, 2 and 1 key heads.
+inline void require_right_with_shared_heads(const Variant& v) {
+  const int Hkv = GENERATE(8, 4, 2, 1);
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(Hkv, d, causal);
+  require_right(v, bf16_problem(70, 90, d, causal, /*B=*/2, /*H=*/8, Hkv));
+}
+
+inline void require_right_for_lengths(const Variant& v) {
+  const auto [N, Nk] = GENERATE(from_range(kLengths));
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, Nk, d, causal);
+  require_right(v, bf16_problem(N, Nk, d, causal));
+}
+
+/// A row without keys gives O = 0 and LSE = -inf, any other row does not.
+inline void require_blind_rows(const Variant& v) {
+  // One row; whole tiles of rows and a part of one; all but the last row.
+  const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
+  const int d = GENERATE(64, 128);
+  CAPTURE(N, Nk, d);
+  const auto p = bf16_problem(N, Nk, d, /*causal=*/true, /*B=*/1, /*H=*/FA_BACKEND_GPU ? 64 : 2);
+  const auto in = normal_inputs(p, 9);
+  require_right(v, p, in);
+  const Outputs out = run(v, p, in);
+  const auto features = static_cast<size_t>(d);
+  for (size_t row = 0; row < p.rows(); ++row) {
+    const bool sees = p.visible(static_cast<int>(row % p.N)) > 0;
+    const auto O = out.O.begin() + row * features;
+    const bool zero = std::all_of(O, O + features, [](float o) { return o == 0; });
+    const bool infinite = out.LSE[row] == -INFINITY;
+    if (zero == sees || infinite == sees) FAIL("row " << row << " sees " << sees);
+  }
+}
+
+/// 200 of them; 1000 on a GPU.
+inline void require_right_for_random_shapes(const Variant& v, unsigned seed) {
+  std::mt19937 random(seed);
+  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 200); ++i) {
+    const Problem p = random_problem(random);
+    CAPTURE(i, describe(p));
+    require_right(v, p);
+  }
+}
+
+inline void require_right_for_real_and_outliers(const Variant& v) {
+  const auto p = bf16_problem(150, 200, GENERATE(64, 128), true, /*B=*/1, /*H=*/4, /*Hkv=*/2);
+  require_right(v, p, real_inputs(p, 1));
+  require_right(v, p, outlier_inputs(p, 1));
+}
+
+inline void require_bf16_properties(const Variant& v) {
+  const int d = GENERATE(64, 128);
+  const auto full = bf16_problem(75, 140, d, false), causal = bf16_problem(75, 140, d, true);
+  // One rounding of P and one of O, to 8 bits each.
+  require_rows_sum_to_one(v, full, 0x1p-8);
+  require_rows_sum_to_one(v, causal, 0x1p-8);
+  require_shift_invariance(v, full, 0x1p-6);
+  require_shift_invariance(v, causal, 0x1p-6);
+  require_key_permutation(v, full, 0x1p-6);
+  require_any_score_size(v, causal);
+}
+
+inline void require_same_bits(const Variant& v) {
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(d, causal);
+  const auto p = bf16_problem(330, 400, d, causal, 1, FA_BACKEND_GPU ? 64 : 2);
+  const auto in = normal_inputs(p, 7);
+  const Outputs once = run(v, p, in), twice = run(v, p, in);
+  REQUIRE(once.O == twice.O);
+  REQUIRE(once.LSE == twice.LSE);
+}
+
+/// Key c scores score(c), times what its row makes of it: each second `rows` rows, a warp's, agree,
+/// in the others some grow while others fall. All of these numbers are bf16, so the bound is a
+/// narrow one.
+template <class F>
+Inputs inputs_with_scores(const Problem& p, int rows, const F& score) {
+  REQUIRE((p.d == 64 && p.kv_heads() == 1));  // 1 / sqrt(64) is a power of two
+  Inputs in = normal_inputs(p, 8);
+  std::fill(in.Q.begin(), in.Q.end(), 0.f);
+  constexpr float kFactors[] = {1, -1, 0.5f, 0.25f};
+  for (size_t r = 0; r < p.rows(); ++r) {
+    in.Q[r * p.d] = (r / rows % 2 ? kFactors[r % 4] : 1) / p.scale();
+  }
+  bool exact = true;
+  for (int c = 0; c < p.Nk; ++c) {
+    const float s = score(c);
+    exact &= s == round_to(p.dtype, s);
+    in.K[static_cast<size_t>(c) * p.d] = s;
+  }
+  REQUIRE(exact);
+  return in;
+}
+
+/// Maxima that grow slowly, fast, not at all, from tile to tile of Bc keys. `rows`: of a warp.
+inline void require_right_for_any_maxima(const Variant& v, int rows, int Bc) {
+  const auto p = bf16_problem(128, 7 * Bc, 64, GENERATE(false, true));
+  // 2^8 is e^5.545: a tile's step of 5.5 leaves O as it is, one of 5.75 does not.
+  const float step = GENERATE(0.f, 1.f, 2.75f, 5.5f, 5.75f, 6.f, 20.f, 100.f);
+  const float sign = GENERATE(1.f, -1.f);
+  CAPTURE(p.causal, step, sign);
+  require_right(v, p, inputs_with_scores(p, rows, [&](int c) {
+                  return sign * step * static_cast<float>(c / Bc);
+                }));
+  require_right(v, p, inputs_with_scores(p, rows, [&](int c) {  // up and down
+                  return sign * (c / Bc % 2 ? step : -step);
+                }));
+  require_right(v, p, inputs_with_scores(p, rows, [&](int c) {  // within a tile, too
+                  return sign * step * static_cast<float>(c % 5);
+                }));
+}
+
+/// A maximum far from zero, and one key that outweighs all others.
+inline void require_right_far_from_zero(const Variant& v, int rows) {
+  const auto p = bf16_problem(128, 448, 64, GENERATE(false, true));
+  const float far = GENERATE(-30000.f, -2000.f, 2000.f, 30000.f);
+  const int peak = GENERATE(0, 63, 64, 127, 128, 300, 447);
+  CAPTURE(p.causal, far, peak);
+  require_right(v, p, inputs_with_scores(p, rows, [&](int c) {
+                  return round_to(DType::bf16, far * (c % 3 ? 1 : 1.125f));
+                }));
+  require_right(v, p, inputs_with_scores(p, rows, [&](int c) { return c == peak ? 64.f : 0.f; }));
+}
+
+/// Scores below -1e30, which bf16 can make.
+inline void require_right_for_huge_negative_scores(const Variant& v) {
+  const auto [N, Nk] = GENERATE(std::pair(40, 150), std::pair(150, 40));
+  const auto p = bf16_problem(N, Nk, GENERATE(64, 128), /*causal=*/true);
+  const float q = GENERATE(-0x1p93f, -0x1p103f, -0x1p114f);  // -1e28 .. -2e34
+  CAPTURE(N, Nk, p.d, q);
+  Inputs in = normal_inputs(p, 10);
+  // Powers of two: scores of such a size have no digit to lose before a weight is made of them.
+  std::fill(in.Q.begin(), in.Q.end(), q);
+  std::fill(in.K.begin(), in.K.end(), 1.f);
+  require_right(v, p, in);  // O: the mean of V
+  for (size_t i = 0; i < in.K.size(); ++i) in.K[i] = i / p.d % 3 ? 1.f : 2.f;
+  require_right(v, p, in);
+}
+
+/// Predicted bytes are counted bytes, heads that share keys among them. Simulator only.
+inline void require_predicted_for_lengths(const Variant& v) {
+  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(129, 129),
+                                std::pair(257, 131), std::pair(131, 257), std::pair(300, 20));
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, Nk, d, causal);
+  require_predicted(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
+}
+
+/// The formulas that a header shows, of a kernel whose blocks have Br rows. Simulator only.
+inline void require_header_formulas(const Variant& v, int Br) {
+  const uint64_t d = GENERATE(64, 128), N = GENERATE(65, 193), Nk = 300, H = 4, Hkv = 2;
+  CAPTURE(N, d);
+  const auto p = bf16_problem(N, Nk, d, /*causal=*/false, /*B=*/3, H, Hkv);
+  const uint64_t BH = 3 * H, BHkv = 3 * Hkv, Tr = (N + Br - 1) / Br;
+  const Bytes counted = *count_forward(v, p).requested;
+  CHECK(counted.read == 2 * BH * (N * d + 2 * Tr * Nk * d));
+  CHECK(counted.write == 2 * BH * N * d + 4 * BH * N);
+  const Bytes least = v.traffic(p).hbm;
+  CHECK(least.read + least.write == 2 * (2 * BH * N * d + 2 * BHkv * Nk * d) + 4 * BH * N);
+}
+
+/// HBM sees inputs and outputs only, and keys once a group of heads. Simulator only.
+inline void require_compulsory_hbm(const Variant& v) {
+  const uint64_t N = 256, Nk = 512, d = 64;
+  const auto p = bf16_problem(N, Nk, d, false, 1, /*H=*/4, /*Hkv=*/2);
+  CHECK(v.traffic(p).hbm ==
+        Bytes{.read = 2 * (4 * N + 2 * 2 * Nk) * d, .write = 4 * (2 * N * d + 4 * N)});
+  const Counts counts = count_forward(v, p);
+  REQUIRE(counts.hbm);
+  CHECK(*counts.hbm == v.traffic(p).hbm);
+}
+
+/// The analysis finds nothing. Simulator only.
+inline void require_no_finding(const Variant& v) {
+  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 33), std::pair(75, 130),
+                                std::pair(150, 70), std::pair(300, 20), std::pair(129, 400));
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, Nk, d, causal);
+  count_forward(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/2), /*analyse=*/true);
+}
+
 }  // namespace fa::test

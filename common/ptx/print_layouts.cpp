@@ -13,6 +13,7 @@ namespace {
 constexpr int kLanes = 32, kBanks = 32, kBankBytes = 4, kChunkBytes = 16;
 constexpr int kRows = 8;     // rows of an 8x8 matrix, and the period of the swizzle
 constexpr int kQuarter = 8;  // lanes that shared memory serves together when each moves 16 bytes
+constexpr int kGroup = 128;  // threads of a warpgroup
 
 std::string join(const std::vector<std::string>& items) {
   std::string text;
@@ -28,10 +29,11 @@ std::string numbers(const Range& values) {
 }
 
 // [lane, register, half, row, col] for each element of a fragment whose registers hold `halves`
-// elements each.
-std::string fragment(fa::RowCol (*element)(int lane, int i), int elements, int halves) {
+// elements each; of a warpgroup's fragment the lanes are its 128 threads.
+std::string fragment(fa::RowCol (*element)(int lane, int i), int elements, int halves,
+                     int lanes = kLanes) {
   std::vector<std::string> items;
-  for (int lane = 0; lane < kLanes; ++lane) {
+  for (int lane = 0; lane < lanes; ++lane) {
     for (int i = 0; i < elements; ++i) {
       const fa::RowCol e = element(lane, i);
       items.push_back(numbers(std::array{lane, i / halves, i % halves, e.row, e.col}));
@@ -111,6 +113,30 @@ std::string swizzle(int d) {
          ",\n\"cp_async\": " + join(rows) + "}";
 }
 
+// [product, mn, k, byte] for each element of an operand in shared memory, as TMA lays it down with
+// the 128-byte swizzle: where in the tile wgmma looks for it. `products` of 16 k each, by
+// descriptors that begin 16 k further each time.
+std::string operand(fa::Major major, int rows_of_panel, int mns, int products) {
+  constexpr int kRowBytes = 128, kProduct = 16;
+  const fa::WgmmaOperand dense = {.start = 0,
+                                  .leading = static_cast<uint32_t>(rows_of_panel * kRowBytes),
+                                  .stride = 8 * kRowBytes,
+                                  .swizzle = fa::Swizzle::b128};
+  std::vector<std::string> items;
+  for (int product = 0; product < products; ++product) {
+    const int start = product * kProduct * (major == fa::Major::k ? 2 : kRowBytes);
+    for (int mn = 0; mn < mns; ++mn) {
+      for (int k = 0; k < kProduct; ++k) {
+        const uint64_t byte =
+            fa::swizzled(start + fa::wgmma_offset(dense, major, mn, k), fa::Swizzle::b128);
+        items.push_back(
+            numbers(std::array{product, mn, product * kProduct + k, static_cast<int>(byte)}));
+      }
+    }
+  }
+  return join(items);
+}
+
 }  // namespace
 
 int main() {
@@ -119,6 +145,10 @@ int main() {
   std::printf("\"mma_d\": %s,\n", fragment(fa::mma_d_element, 4, 1).c_str());
   std::printf("\"ldmatrix\": %s,\n", fragment(fa::ldmatrix_element, 2, 2).c_str());
   std::printf("\"packed_scores\": %s,\n", packed_scores().c_str());
+  std::printf("\"wgmma_d\": %s,\n", fragment(fa::wgmma_d_element, 8, 1, kGroup).c_str());
+  std::printf("\"wgmma_a\": %s,\n", fragment(fa::wgmma_a_element, 8, 2, kGroup).c_str());
+  std::printf("\"wgmma_k_major\": %s,\n", operand(fa::Major::k, 64, 16, 4).c_str());
+  std::printf("\"wgmma_mn_major\": %s,\n", operand(fa::Major::mn, 64, 128, 2).c_str());
   std::printf("\"swizzle_64\": %s,\n", swizzle(64).c_str());
   std::printf("\"swizzle_128\": %s}\n", swizzle(128).c_str());
 }

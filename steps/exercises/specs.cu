@@ -13,6 +13,7 @@
 #define step06_backward spec06_backward
 #define step07 spec07
 #define step08 spec08
+#define step09 spec09
 
 #include <map>
 
@@ -29,6 +30,7 @@
 #include "steps/06_work_partitioning/register.cuh"
 #include "steps/07_tensor_cores/kernel.cuh"
 #include "steps/08_tensor_core_backward/kernel.cuh"
+#include "steps/09_tma_wgmma/kernel.cuh"
 #include "steps/exercises/specs.h"
 
 namespace fa {
@@ -50,6 +52,7 @@ Spec find_spec(const std::string& name) {
       {"step06_backward", {step06_backward::traffic, step06_backward::backward_traffic}},
       {"step07", {step07::traffic}},
       {"step08", {step07::traffic, step08::backward_traffic}},
+      {"step09", {step09::traffic}},
   };
   const auto found = specs.find(name);
   if (found != specs.end()) return found->second;

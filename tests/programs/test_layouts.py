@@ -12,7 +12,8 @@ import xml.etree.ElementTree
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 HEADER = os.path.join("common", "ptx", "layouts.h")
 FRAGMENTS = ("mma_a", "mma_b", "mma_d", "ldmatrix")
-NAMES = (*FRAGMENTS, "p_as_a", "swizzle_64", "swizzle_128")
+NAMES = (*FRAGMENTS, "p_as_a", "swizzle_64", "swizzle_128", "wgmma_d", "wgmma_a", "wgmma_k_major",
+         "wgmma_mn_major")
 
 
 def run(*args, root=ROOT, **environment):
@@ -40,7 +41,7 @@ class Layouts(unittest.TestCase):
     def grid(self, name):
         """The cells of a fragment's table, [row][col]."""
         lines = self.table(name).splitlines()
-        return [line.split()[1:] for line in lines if re.match(r"( \d|1\d) ", line)]
+        return [line.split()[1:] for line in lines if re.match(r"( \d|[123]\d) ", line)]
 
     def copy(self):
         """A copy of what layouts.py reads; returns its root."""
@@ -69,7 +70,7 @@ class Layouts(unittest.TestCase):
         folder = os.path.join(root, "docs", "pictures")
         found = {}
         for name in os.listdir(folder):
-            if name.startswith("mma_"):
+            if name.startswith(("mma_", "wgmma_")):
                 with open(os.path.join(folder, name), encoding="utf-8") as file:
                     found[name] = file.read()
         return found
@@ -153,6 +154,60 @@ class Layouts(unittest.TestCase):
         text = self.table("p_as_a")
         self.assertRegex(text, r"a\[2\]\.hi +tile 1, d\[1\] +S\[0\]\[9\] +S\[1\]\[11\]")
         self.assertIn("32 lanes x 8 elements", text)
+
+    def test_wgmma_fragments_are_those_of_the_ptx_manual(self):
+        # The manual's D of wgmma, m64: row 16 w + lane / 4, eight rows below for i % 4 >= 2;
+        # columns 8 (i / 4) + 2 (lane % 4) + i % 2. Its A: the same, register i / 2, half i % 2.
+        d, a = self.grid("wgmma_d"), self.grid("wgmma_a")
+        self.assertEqual([len(t) for t in (d, a)], [16, 16])
+        for lane in range(32):
+            for i in range(8):
+                row, col = lane // 4 + i % 4 // 2 * 8, i // 4 * 8 + lane % 4 * 2 + i % 2
+                self.assertEqual(d[row][col], f"{lane}:d{i}")
+                self.assertEqual(a[row][col], f"{lane}:{i // 2}{'lh'[i % 2]}")
+        for name in ("wgmma_d", "wgmma_a"):  # warp 1
+            self.assertRegex(self.table(name), r"\n16  0:[^\n]*\n17  4:")
+
+    def test_wgmma_operands_are_the_swizzled_tile(self):
+        def rows(name):
+            """{row: [the places of each panel]} with the brackets of product 1."""
+            found = re.findall(r"^ *(?:row|key) +(\d+) (.*)$", self.table(name), re.MULTILINE)
+            return {int(row): re.split(r" +key +\d+ ", rest) for row, rest in found}
+
+        k = rows("wgmma_k_major")
+        self.assertEqual(list(k), list(range(16)))
+        for r, (row,) in k.items():
+            self.assertEqual(re.findall(r"\d+", row), [str(p ^ r % 8) for p in range(8)])
+            self.assertEqual(sorted(re.findall(r"\[(\d+)\]", row)), ["2", "3"])
+        mn = rows("wgmma_mn_major")
+        self.assertEqual(list(mn), list(range(32)))
+        for r, panels in mn.items():
+            self.assertEqual(len(panels), 2)
+            for panel, row in enumerate(panels):
+                self.assertEqual(re.findall(r"\d+", row),
+                                 [str(8 * panel + (p ^ r % 8)) for p in range(8)])
+                self.assertEqual(row.count("["), 8 if r >= 16 else 0)
+
+    def test_a_wrong_operand_of_wgmma_is_told_in_one_sentence(self):
+        for old, new, words in (
+                ("inner % width + row % 8 * width", "inner % width + row % 8 * 16",
+                 "wgmma_k_major"),
+                ("thread / 32 * 16 + e.row, i / 4 * 8", "thread / 64 * 32 + e.row, i / 4 * 8",
+                 "wgmma_d")):
+            root = self.copy()
+            self.change(root, old, new)
+            done = run("wgmma_k_major", root=root)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+            self.assertIn(words, done.stderr)
+            shutil.rmtree(root)
+
+    def test_scores_of_wgmma_are_an_operand_of_wgmma(self):
+        root = self.copy()
+        self.change(root, "const RowCol e = mma_a_element(thread % 32, i);",
+                    "const RowCol e = mma_a_element(thread % 32, i ^ 2);")
+        done = run("wgmma_d", root=root)
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+        self.assertIn("thread 0 of a warpgroup has D[0][0] where A wants A[8][0]", done.stderr)
 
     def test_text_is_100_columns_at_most(self):
         for name in NAMES:
