@@ -14,6 +14,8 @@
 #define step07 spec07
 #define step08 spec08
 #define step09 spec09
+#define step10 spec10
+#define step10_specialized spec10_specialized
 
 #include <map>
 
@@ -31,6 +33,8 @@
 #include "steps/07_tensor_cores/kernel.cuh"
 #include "steps/08_tensor_core_backward/kernel.cuh"
 #include "steps/09_tma_wgmma/kernel.cuh"
+#include "steps/10_warp_specialized/kernel.cuh"
+#include "steps/10_warp_specialized/specialized.cuh"
 #include "steps/exercises/specs.h"
 
 namespace fa {
@@ -53,6 +57,8 @@ Spec find_spec(const std::string& name) {
       {"step07", {step07::traffic}},
       {"step08", {step07::traffic, step08::backward_traffic}},
       {"step09", {step09::traffic}},
+      {"step10", {step10::traffic}},
+      {"step10_specialized", {step10_specialized::traffic}},
   };
   const auto found = specs.find(name);
   if (found != specs.end()) return found->second;

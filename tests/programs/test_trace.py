@@ -1,0 +1,80 @@
+"""trace_pipeline.py: its pictures are those of the trace, and the kernels have the lines it needs."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+STEP = os.path.join("steps", "10_warp_specialized")
+
+
+class Trace(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        for part in (STEP, os.path.join("docs", "pictures")):
+            shutil.copytree(os.path.join(ROOT, part), os.path.join(self.root, part))
+        os.makedirs(os.path.join(self.root, "scripts"))
+        shutil.copy(os.path.join(ROOT, "scripts", "trace_pipeline.py"),
+                    os.path.join(self.root, "scripts"))
+
+    def run_script(self, *args):
+        return subprocess.run([sys.executable, os.path.join("scripts", "trace_pipeline.py"), *args],
+                              cwd=self.root, capture_output=True, text=True)
+
+    def replace(self, path, old, new):
+        path = os.path.join(self.root, path)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn(old, text)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace(old, new))
+
+    def test_pictures_are_those_of_the_trace(self):
+        done = self.run_script("--check")
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_another_picture_is_found(self):
+        self.replace(os.path.join("docs", "pictures", "pipeline_kernel.svg"), "P V", "PV")
+        done = self.run_script("--check")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("pipeline_kernel.svg is not what", done.stderr)
+        self.assertEqual(self.run_script().returncode, 0)  # draws it anew
+        self.assertEqual(self.run_script("--check").returncode, 0)
+
+    def test_a_line_that_left_a_kernel_is_named(self):
+        self.replace(os.path.join(STEP, "specialized.cuh"), "wgmma_wait<1>", "wgmma_wait<2>")
+        done = self.run_script("--check")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("specialized.cuh has no line for scores_done", done.stderr)
+
+    def test_each_product_and_each_weight_has_a_beginning_and_an_end(self):
+        sys.path.insert(0, os.path.join(ROOT, "scripts"))
+        import trace_pipeline
+        with open(trace_pipeline.RESULTS, encoding="utf-8") as file:
+            results = json.load(file)
+        for name in trace_pipeline.KERNELS:
+            spans = trace_pipeline.spans_of(results, name)
+            for lane in (f"{kind} {wg}" for kind in ("tensor cores", "P V", "weights")
+                         for wg in range(2)):
+                times = [(begin, end) for where, _, begin, end in spans if where == lane]
+                self.assertGreater(len(times), 6, (name, lane))
+                for (begin, end), (following, _) in zip(times, times[1:]):
+                    self.assertLess(begin, end, (name, lane))
+                    self.assertLessEqual(end, following, (name, lane))
+
+    def test_without_nvcc_it_says_so(self):
+        done = subprocess.run([sys.executable, os.path.join("scripts", "trace_pipeline.py"),
+                               "--measure"], cwd=self.root, capture_output=True, text=True,
+                              env={**os.environ, "PATH": "/nowhere"})
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("no nvcc", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

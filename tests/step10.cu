@@ -1,0 +1,179 @@
+#include "steps/10_warp_specialized/kernel.cuh"
+
+#include "steps/09_tma_wgmma/kernel.cuh"
+#include "steps/10_warp_specialized/specialized.cuh"
+#include "tests/attention.h"
+
+using fa::test::bf16_problem;
+
+static const fa::Variant parent{"kernel", "", step09::forward, step09::traffic, nullptr, true};
+static const fa::Variant specialized{
+    "specialized", "",  step10_specialized::forward<false>, step10_specialized::traffic,
+    nullptr,       true};
+static const fa::Variant lazy{
+    "lazy", "", step10_specialized::forward<true>, step10_specialized::traffic, nullptr, true};
+static const fa::Variant kernel{"kernel",          "",  step10::forward, step10::traffic,
+                                step10::workspace, true};
+
+static constexpr int kWarpRows = step10::kRows / 4;
+
+// One of them; a test runs once with each.
+static const fa::Variant& any() {
+  const fa::Variant* variant = GENERATE(&specialized, &lazy, &kernel);
+  UNSCOPED_INFO("variant " << variant->name);
+  return *variant;
+}
+
+TEST_CASE("step 10: right at the edges of tiles and products", "[step10]") {
+  fa::test::require_right_at_edges(any());
+}
+
+TEST_CASE("step 10: heads that share keys and values", "[step10]") {
+  fa::test::require_right_with_shared_heads(any());
+}
+
+TEST_CASE("step 10: as many keys as one likes", "[step10]") {
+  fa::test::require_right_for_lengths(any());
+}
+
+TEST_CASE("step 10: a row without keys gives O = 0 and LSE = -inf", "[step10]") {
+  fa::test::require_blind_rows(any());
+}
+
+TEST_CASE("step 10: random shapes", "[step10]") {
+  fa::test::require_right_for_random_shapes(kernel, 10);
+}
+
+TEST_CASE("step 10: random shapes, one item a block", "[step10]") {
+  fa::test::require_right_for_random_shapes(specialized, 11);
+}
+
+TEST_CASE("step 10: real input and outliers", "[step10]") {
+  fa::test::require_right_for_real_and_outliers(any());
+}
+
+TEST_CASE("step 10: behaves as attention must", "[step10]") {
+  fa::test::require_bf16_properties(any());
+}
+
+TEST_CASE("step 10: agrees with step 09", "[step10]") {
+  const fa::Variant& variant = any();
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(d, causal);
+  const auto p = bf16_problem(300, 430, d, causal, 1, /*H=*/4, /*Hkv=*/2);
+  const auto in = fa::normal_inputs(p, 6);
+  const fa::Outputs now = fa::run(variant, p, in), before = fa::run(parent, p, in);
+  REQUIRE(fa::test::max_difference(now.O, before.O) <= 0x1p-6);
+  REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 2e-5);
+}
+
+TEST_CASE("step 10: two runs give the same bits", "[step10]") {
+  fa::test::require_same_bits(any());
+}
+
+TEST_CASE("step 10: maxima that grow slowly, fast, not at all", "[step10]") {
+  fa::test::require_right_for_any_maxima(kernel, kWarpRows, step10::Tiling<64, false>::Bc);
+}
+
+TEST_CASE("step 10: maxima, when a block has one item", "[step10]") {
+  fa::test::require_right_for_any_maxima(lazy, kWarpRows, step10::Tiling<64, false>::Bc);
+}
+
+TEST_CASE("step 10: a maximum far from zero, and one key that outweighs all others", "[step10]") {
+  fa::test::require_right_far_from_zero(kernel, kWarpRows);
+}
+
+TEST_CASE("step 10: scores below -1e30, which bf16 can make", "[step10]") {
+  fa::test::require_right_for_huge_negative_scores(any());
+}
+
+// --- the seam between items ----------------------------------------------------------------------
+
+static int blocks;  // of the persistent kernel
+
+static void forward_on_few_blocks(const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
+  step10::dispatch(p, [&](auto tiling) { step10::launch<decltype(tiling)>(p, t, blocks); });
+}
+
+static const fa::Variant few_blocks{"few blocks",      "",  forward_on_few_blocks, step10::traffic,
+                                    step10::workspace, true};
+
+TEST_CASE("step 10: many items on few blocks", "[step10]") {
+  blocks = GENERATE(1, 2, 3);
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  // Items of one tile; of some; warpgroups that skip tiles; a diagonal that crosses two tiles.
+  const auto [N, Nk] = GENERATE(std::pair(20, 30), std::pair(300, 300), std::pair(257, 100),
+                                std::pair(300, 331), std::pair(65, 400));
+  CAPTURE(blocks, d, causal, N, Nk);
+  fa::test::require_right(few_blocks, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
+}
+
+TEST_CASE("step 10: heads in more than one section", "[step10]") {
+  blocks = GENERATE(3, 132);
+  const int d = GENERATE(64, 128), heads = 4096 / d + 5;
+  CAPTURE(blocks, d);
+  fa::test::require_right(few_blocks, bf16_problem(20, 20, d, /*causal=*/true, 1, heads, heads));
+}
+
+TEST_CASE("step 10: the counter of items is ready for the next run", "[step10]") {
+  const auto p = bf16_problem(300, 300, 64, /*causal=*/true, 1, /*H=*/2, /*Hkv=*/2);
+  fa::Session session(p, fa::normal_inputs(p, 1), kernel);
+  session.forward();
+  session.forward();
+  const fa::Outputs out = session.download();
+  REQUIRE(out.damage.empty());
+  REQUIRE(fa::check(p, fa::normal_inputs(p, 1), out, fa::sample_of(p, 1, 1e18)).ok());
+}
+
+// --- bytes ---------------------------------------------------------------------------------------
+
+#if !FA_BACKEND_GPU
+TEST_CASE("step 10: predicted bytes are counted bytes", "[step10]") {
+  fa::test::require_predicted_for_lengths(GENERATE(&specialized, &kernel)[0]);
+}
+
+TEST_CASE("step 10: the formulas of the headers", "[step10]") {
+  const bool first = GENERATE(true, false);  // d = 64: 256 rows a block
+  const auto p = bf16_problem(193, 300, 64, /*causal=*/false, /*B=*/3, /*H=*/4, /*Hkv=*/2);
+  const uint64_t BH = 12, N = 193, Nk = 300, d = 64, Tr = 1;
+  const fa::Bytes counted = *fa::test::count_forward(first ? specialized : kernel, p).requested;
+  CHECK(counted.read == 2 * BH * (N * d + 2 * Tr * Nk * d));
+  CHECK(counted.write == 2 * BH * N * d + 4 * BH * N);
+}
+
+TEST_CASE("step 10: no bank conflicts", "[step10]") {
+  const fa::Variant& variant = any();
+  const auto p = bf16_problem(130, 130, GENERATE(64, 128), GENERATE(false, true));
+  CAPTURE(p.d, p.causal);
+  const fa::Counts counts = fa::test::count_forward(variant, p, /*analyse=*/true);
+  REQUIRE(counts.kernels.size() == 1);
+  const fa::KernelCount& k = counts.kernels[0];
+  CHECK(k.shared_wavefronts == k.shared_ideal);
+  CHECK(k.requests.load == 0);
+}
+
+TEST_CASE("step 10: HBM sees inputs and outputs only, and keys once a group", "[step10]") {
+  fa::test::require_compulsory_hbm(GENERATE(&specialized, &kernel)[0]);
+}
+
+TEST_CASE("step 10: multiplies no more than it says, on tensor cores", "[step10]") {
+  const fa::Variant& variant = any();
+  const auto p = bf16_problem(300, 200, GENERATE(64, 128), GENERATE(false, true));
+  CHECK(fa::test::count_forward(variant, p).tensor_flops == variant.traffic(p).flops);
+}
+
+TEST_CASE("step 10: the analysis finds nothing", "[step10]") {
+  fa::test::require_no_finding(any());
+}
+
+TEST_CASE("step 10: the analysis finds nothing at the seam between items", "[step10]") {
+  blocks = GENERATE(1, 2);
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(blocks, d, causal);
+  fa::test::count_forward(few_blocks, bf16_problem(300, 300, d, causal, 1, /*H=*/3),
+                          /*analyse=*/true);
+}
+#endif
