@@ -30,6 +30,10 @@ struct Device {
 /// sentence names the command that runs the step in the simulator.
 Device open_device(const std::string& step_id, const std::string& needs);
 
+/// From now on the simulator runs kernels as on this GPU: as many blocks as it has SMs are persistent
+/// (multiprocessors()). To be called before predictions are made. Does nothing on a GPU.
+void run_as(const GpuSpec&);
+
 /// Bytes that can still be allocated on the device.
 size_t free_device_bytes();
 

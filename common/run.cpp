@@ -1,5 +1,6 @@
 #include "common/run.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <map>

@@ -112,6 +112,7 @@ class Run {
   Run(const Step& step, const Options& options)
       : options_(options), problem_(options.problem), variant_(step.variants[options.variant]) {
     report_.model = find_gpu(options.model_gpu);
+    run_as(report_.model);
     require_writable_outputs(options);
     report_.device = open_device(step.id, step.needs);
     if (options.analyse && !simulated()) {

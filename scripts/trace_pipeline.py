@@ -24,35 +24,32 @@ RESULTS = os.path.join(ROOT, "docs", "pictures", "pipeline.json")
 KEPT = 60000  # clocks of the trace
 PICTURES = os.path.join(ROOT, "docs", "pictures")
 
-# What is noted, and behind which line (a line may stand at more than one place). Roles: -1 the
-# copying thread, -2 the storing one, 0 .. the warpgroups that compute.
+# What is noted, by whom, behind which line, and at how many places it stands. Roles: -1 the copying
+# thread, -2 the storing one, wg: the warpgroups that compute, 0 ...
 EVENTS = ("k_issue", "v_issue", "scores_issue", "values_issue", "scores_done", "weights_done",
           "values_done", "o_ready", "o_stored")
-COMMON = [
-    ("k_issue", -1, "fa::tma_load(s.K[k.stage], K,"),
-    ("v_issue", -1, "fa::tma_load(s.V[v.stage], V,"),
-]
-CONSUMER = [
-    ("scores_issue", "wg", "multiply_scores<T>("),
-    ("values_issue", "wg", "multiply_values<T>("),
-]
+COPIES = [("k_issue", -1, "fa::tma_load(s.K[k.stage], K,", 1),
+          ("v_issue", -1, "fa::tma_load(s.V[v.stage], V,", 1)]
 KERNELS = {
     "specialized": {
-        "file": "specialized.cuh", "include": "specialized.cuh",
-        "call": "step10_specialized::forward<false>(p, t)",
-        "events": COMMON + CONSUMER + [("weights_done", "wg", " weigh_tile("),
-                                       ("o_ready", "wg", "put_rows<d>("),
-                                       ("o_stored", "wg", "fa::tma_store_wait_read<0>();")],
-        "waits": [("wgmma_wait<1>", ["scores_done"]), ("wgmma_wait<0>", ["values_done"])],
-    },
+        "file": "specialized.cuh", "call": "step10_specialized::forward<false>(p, t)",
+        "events": COPIES + [("scores_issue", "wg", "multiply_scores<T>(", 2),
+                            ("values_issue", "wg", "multiply_values<T>(", 2),
+                            ("scores_done", "wg", "wgmma_wait<1>", 1),
+                            ("values_done", "wg", "wgmma_wait<0>", 3),
+                            ("weights_done", "wg", " weigh_tile(", 2),
+                            ("o_ready", "wg", "put_rows<d>(", 1),
+                            ("o_stored", "wg", "fa::tma_store_wait_read<0>();", 1)]},
     "kernel": {
-        "file": "kernel.cuh", "include": "kernel.cuh", "call": "step10::forward(p, t)",
-        "events": COMMON + CONSUMER + [("weights_done", "wg", "fa::pin_registers(rS);  // or"),
-                                       ("weights_done", "wg", " first_weights();"),
-                                       ("o_ready", -2, "fa::mbarrier_wait(&s.o_full[b][wg]"),
-                                       ("o_stored", -2, "fa::tma_store_wait_read<0>();")],
-        "waits": [("wgmma_wait<1>", ["scores_done"]), ("wgmma_wait<0>", ["values_done"])],
-    },
+        "file": "kernel.cuh", "call": "step10::forward(p, t)",
+        "events": COPIES + [("scores_issue", "wg", "multiply_scores<T>(", 3),
+                            ("values_issue", "wg", "multiply_values<T>(", 2),
+                            ("scores_done", "wg", "wgmma_wait<1>", 2),
+                            ("values_done", "wg", "wgmma_wait<0>", 3),
+                            ("weights_done", "wg", "fa::pin_registers(rS);  // or", 1),
+                            ("weights_done", "wg", " first_weights();", 2),
+                            ("o_ready", -2, "fa::mbarrier_wait(&s.o_full[b][wg]", 1),
+                            ("o_stored", -2, "fa::tma_store_wait_read<0>();", 1)]},
 }
 COUNTER = "Ring<T::kStagesK> k;"  # once in each function that notes something
 PROBLEM = dict(b=16, h=16, n=1024, d=128, causal=False)
@@ -126,20 +123,17 @@ def traced_text(name):
     path = os.path.join(ROOT, STEP, kernel["file"])
     with open(path, encoding="utf-8") as file:
         lines = file.read().splitlines()
-    found = {event: 0 for event in EVENTS}
+    found = {text: 0 for _, _, text, _ in kernel["events"]}
     out = []
     pending = []  # notes to write at the end of the running statement
     for line in lines:
         out.append(line)
-        for event, role, text in kernel["events"]:
+        for event, role, text, _ in kernel["events"]:
             if text in line and "const auto" not in line and "inline" not in line:
+                found[text] += 1
                 pending.append((event, role))
-        for text, events in kernel["waits"]:
-            if text in line:
-                pending += [(event, "wg") for event in events]
         if pending and line.rstrip().split("  //")[0].endswith(";"):
             for event, role in pending:
-                found[event] += 1
                 index = "trace_n++"
                 if role == -2:  # the storing thread has no place for a counter
                     index = f"2 * (n * T::kConsumers + wg) + {int(event == 'o_stored')}"
@@ -147,12 +141,10 @@ def traced_text(name):
             pending = []
         if line.strip() == COUNTER:
             out.append("int trace_n = 0;")
-    wanted = {event for event, _, _ in kernel["events"]}
-    wanted |= {event for _, events in kernel["waits"] for event in events}
-    missing = sorted(event for event in wanted if not found[event])
-    if missing:
-        raise Failure(f"{STEP}/{kernel['file']} has no line for {', '.join(missing)}: "
-                      "scripts/trace_pipeline.py names the lines", 1)
+    for _, _, text, times in kernel["events"]:
+        if found[text] != times:
+            raise Failure(f"{STEP}/{kernel['file']} has '{text}' {found[text]} times, not {times}: "
+                          "scripts/trace_pipeline.py names the lines", 1)
     text = "\n".join(out)
     return text.replace("#pragma once", "#pragma once\n#include \"common/cuda.h\"" + PRELUDE, 1)
 
@@ -196,11 +188,11 @@ def measure():
 
 # --- drawing ------------------------------------------------------------------------------------
 
-WIDTH, LEFT, RIGHT = 1000, 120, 10
+WIDTH, LEFT, RIGHT = 1000, 120, 26
 LANE, GAP, TOP = 26, 12, 46
 COLOURS = {"scores": "#3b6fb6", "values": "#2a9d6f", "weights": "#d98a29", "copy": "#8c6bb1",
            "store": "#b5485d"}
-CLOCKS = 24000  # what a picture shows of the trace
+CLOCKS = {"specialized": 30000, "kernel": 36000}  # what a picture shows of the trace
 
 
 def spans_of(results, name):
@@ -211,7 +203,8 @@ def spans_of(results, name):
         by_role.setdefault(role, []).append((kind, clock))
     for role, events in sorted(by_role.items()):
         if role == -1:
-            spans += [("copies", "copy", clock, clock + 60) for kind, clock in events]
+            spans += [("copies", "copy" if kind == what["k_issue"] else "store", clock, clock + 60)
+                      for kind, clock in events]
         elif role == -2:
             ready = None
             for kind, clock in events:
@@ -249,7 +242,7 @@ def spans_of(results, name):
 
 def draw(results, name):
     """SVG text."""
-    clocks = CLOCKS
+    clocks = CLOCKS[name]
     spans = [span for span in spans_of(results, name) if span[2] < clocks]
     groups = sorted({role for role, _, _ in results["kernels"][name] if role >= 0})
     lanes = ["copies"]
@@ -257,7 +250,7 @@ def draw(results, name):
         lanes += [f"tensor cores {wg}", f"P V {wg}", f"weights {wg}"]
     if any(lane == "stores" for lane, *_ in spans):
         lanes.append("stores")
-    labels = {"copies": "copies asked for", "stores": "O leaves"}
+    labels = {"copies": "K, V asked for", "stores": "O leaves"}
     for wg in groups:
         labels |= {f"tensor cores {wg}": f"warpgroup {wg + 1}: S", f"P V {wg}": "P V",
                    f"weights {wg}": "weights"}
@@ -280,19 +273,19 @@ def draw(results, name):
                    f'text-anchor="end">{labels[lane]}</text>')
         out.append(f'<rect x="{LEFT}" y="{tops[lane]}" width="{WIDTH - LEFT - RIGHT}" '
                    f'height="{LANE - 4}" fill="#f3f3f3"/>')
-    for lane, kind, begin, end in spans:
-        if lane in tops:
-            width = max(1.0, (min(end, clocks) - begin) * scale)
-            out.append(f'<rect x="{LEFT + begin * scale:.1f}" y="{tops[lane]}" '
-                       f'width="{width:.1f}" height="{LANE - 4}" fill="{COLOURS[kind]}" '
-                       f'stroke="white" stroke-width="0.5"/>')
-    for tick in range(0, clocks + 1, clocks // 11 // 500 * 500 or 500):
+    for tick in range(0, clocks + 1, 2000):
         x = LEFT + tick * scale
         if x <= WIDTH - RIGHT:
             out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{y}" stroke="#cccccc" '
                        f'stroke-width="0.5"/>')
             out.append(f'<text x="{x:.1f}" y="{y + 16}" text-anchor="middle" '
                        f'fill="#555555">{tick}</text>')
+    for lane, kind, begin, end in spans:
+        if lane in tops:
+            width = max(1.0, (min(end, clocks) - begin) * scale)
+            out.append(f'<rect x="{LEFT + begin * scale:.1f}" y="{tops[lane]}" '
+                       f'width="{width:.1f}" height="{LANE - 4}" fill="{COLOURS[kind]}" '
+                       f'stroke="white" stroke-width="0.5"/>')
     out.append(f'<text x="{WIDTH - RIGHT}" y="{y + 31}" text-anchor="end" fill="#555555">'
                f'clocks</text></svg>')
     return "\n".join(out) + "\n"

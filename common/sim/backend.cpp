@@ -46,6 +46,8 @@ Device open_device(const std::string&, const std::string&) {
           "sim"};
 }
 
+void run_as(const GpuSpec& gpu) { sim::options().l2_sms = gpu.sms; }
+
 size_t free_device_bytes() { return sim::free_bytes(); }
 
 void name_device_memory(const void* p, const std::string& name) { sim::name_buffer(p, name); }

@@ -5,15 +5,16 @@
 // Changed   since specialized.cuh: as many blocks as SMs, which take an item of work after another;
 //           Q twice, so an item's last product runs beside the next one's first; O stored by a
 //           thread of its own; m moves only when a score has passed it by 2^8
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/Br; causal: K and V of visited tiles
+// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //                     causal: 4 B an item and a block, atomic, and 8 B: the counters of items
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (SMs), 128 threads a warpgroup: one copies and stores, 2 (d = 128) or 4 compute
+// Launch    grid (SMs, or fewer items), 128 threads a warpgroup: one copies and stores, 2 (d = 128) or 4 compute
 // Owns      block: an item, Br rows of O, at a time; warpgroup: 64 of them
 // Still bad short walks: the first tile of an item has its maximum and its mask to compute
 #pragma once
 
+#include "common/ptx/barrier.h"
 #include "common/ptx/mbarrier.h"
 #include "common/ptx/setmaxnreg.h"
 #include "common/tiles.h"
@@ -163,8 +164,7 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
   Item item;
   int j = 0, skipped = 0;  // the tile whose scores come next; tiles of which V was not handed back
 
-  // Lane 0 reads the item for its warp, for which it also arrives: so the place is free only when
-  // nobody will read it any more.
+  // Lane 0 reads it for its warp, for which it also arrives: an order that racecheck can follow.
   const auto take = [&](unsigned n) {
     fa::mbarrier_wait(&s.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) item = s.item[n % 2][wg];
@@ -179,12 +179,14 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
     j = tiles_for<T>(p, item.row + kRows - 1) - 1;
     for (skipped = 0; skipped < item.tiles - 1 - j; ++skipped, k.next()) {
       fa::mbarrier_wait(&s.k_full[k.stage], k.parity);
+      __syncwarp();  // a lane that is late must not find the stage full again
       arrive(&s.k_empty[k.stage]);
     }
   };
   const auto skip_values = [&] {
     for (; skipped > 0; --skipped, v.next()) {
       fa::mbarrier_wait(&s.v_full[v.stage], v.parity);
+      __syncwarp();
       arrive(&s.v_empty[v.stage]);
     }
   };
@@ -250,7 +252,7 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
       }
     };
     // Only when N and Nk differ by no multiple of 64 does a warpgroup's diagonal cross two tiles.
-    while (j > 0 && visible<T>(p, item.row) < j * Bc) next_tile(std::true_type{});
+    while (T::kCausal && j > 0 && visible<T>(p, item.row) < j * Bc) next_tile(std::true_type{});
     while (j > 0) next_tile(std::false_type{});
 
     // --- the seam: the item's last P V beside the next one's first Q K^T. Without a next one that
@@ -292,6 +294,7 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
     pack(rS, rP);
 
     // --- epilogue
+    fa::bar_sync(1 + wg, kGroup);  // all four warps' products have read Q
     put_rows<d>(rO, normalise, s.Q[b][wg]);
     fa::fence_proxy_async();  // TMA reads what this thread has written ...
     __syncwarp();             // ... and what the other lanes have

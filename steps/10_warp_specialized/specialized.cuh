@@ -5,7 +5,7 @@
 // Changed   since 09: the thread that copies has nothing else to do, so it waits alone and early;
 //           setmaxnreg; Q K^T of a tile is issued with P V of the one before; named barriers give
 //           the turns. `lazy` moves the maximum only when a score has passed it by 2^8
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/Br; causal: K and V of visited tiles
+// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 128 threads a warpgroup: one copies, 2 (d = 128) or 4 compute; causal:
@@ -172,6 +172,7 @@ __device__ inline void attend(Tiles<T>& s, const fa::TensorMap* O,
       LSE[size_t(w.bh) * w.N + row + h * 8] = (m[h] + log2f(l[h])) * kLn2;
     }
   }
+  fa::bar_sync(1 + T::kConsumers + wg, kGroup);  // all four warps' products have read Q
   put_rows<d>(rO, normalise, s.Q[wg]);
   fa::fence_proxy_async();                       // TMA reads what this thread has written ...
   fa::bar_sync(1 + T::kConsumers + wg, kGroup);  // ... and what the warpgroup's others have

@@ -43,7 +43,7 @@ struct Tiling {
   static constexpr int kConsumerRegisters = d == 64 ? 112 : 232;
   static constexpr int kSection = 4096 / d;  // causal: heads whose items are mixed; measured
   static constexpr int kSkipped = (Br - kRows + Bc - 1) / Bc;  // tiles at most that 64 rows skip
-  static_assert(kSkipped < kStagesK && kSkipped <= kStagesV, "they fit into the rings");
+  static_assert(kSkipped <= kStagesV, "V of the tile in use and of all but one skipped must fit");
 };
 
 // A place in a ring of stages, and the parity of the round: what an mbarrier's wait asks for.

@@ -96,6 +96,29 @@ TEST_CASE("the backward has its tensors and its workspace", "[run]") {
   CHECK(fa::Session(p, in, v).workspace_bytes() == 40);
 }
 
+TEST_CASE("workspace that starts as zeros must be left so", "[run]") {
+  const Problem p = small();
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  static int left = 0;
+  fa::Variant v = variant<float>([](const Problem& problem, const fa::Tensors<float>& t) {
+    copy_all<float>(problem, t);
+    std::vector<uint8_t> bytes(8, 1);
+    auto* counter = t.scratch<uint8_t>("counter");
+    fa::cuda_check(cudaMemcpy(bytes.data(), counter, 8, cudaMemcpyDeviceToHost));
+    CHECK(bytes == std::vector<uint8_t>(8, 0));
+    fa::cuda_check(cudaMemset(counter + 5, left, 1));
+  });
+  v.workspace = [](const Problem&) {
+    return std::vector<fa::Scratch>{{.name = "counter", .bytes = 8, .zeroed = true}};
+  };
+  left = 0;
+  CHECK(fa::run(v, p, in).damage.empty());
+  left = 1;
+  const std::vector<std::string> damage = fa::run(v, p, in).damage;
+  REQUIRE(damage.size() == 1);
+  CHECK(damage[0] == "counter was not left zero for the next run");
+}
+
 TEST_CASE("the memory that a problem needs", "[run]") {
   Problem p;
   p.B = 2, p.H = 4, p.Hkv = 2, p.N = 100, p.Nk = 300, p.d = 64;

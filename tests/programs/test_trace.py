@@ -51,7 +51,17 @@ class Trace(unittest.TestCase):
         self.replace(os.path.join(STEP, "specialized.cuh"), "wgmma_wait<1>", "wgmma_wait<2>")
         done = self.run_script("--check")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("specialized.cuh has no line for scores_done", done.stderr)
+        self.assertIn("specialized.cuh has 'wgmma_wait<1>' 0 times, not 1", done.stderr)
+
+    def test_one_place_of_two_that_left_is_found(self):
+        path = os.path.join(self.root, STEP, "kernel.cuh")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace("multiply_scores<T>(", "multiply<T>(", 1))
+        done = self.run_script("--check")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("2 times, not 3", done.stderr)
 
     def test_each_product_and_each_weight_has_a_beginning_and_an_end(self):
         sys.path.insert(0, os.path.join(ROOT, "scripts"))
