@@ -222,8 +222,11 @@ std::string change_line(const Pass& p) {
   if (!p.parent) return "";
   const double before = double(p.parent->requested.total());
   const double now = double(p.predicted.total().total());
+  const double change = now - before;
+  const bool small = change != 0 && std::abs(change) < 0.005 * before;  // "1.00x" says nothing
   const std::string ratio = now == 0        ? ""
                             : before == now ? ", unchanged"
+                            : small         ? fmt::format(", {:+.0f} B", change)
                             : before > now  ? fmt::format(": {:.2f}x fewer", before / now)
                             : before != 0   ? fmt::format(": {:.2f}x more", now / before)
                                             : "";

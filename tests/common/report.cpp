@@ -125,6 +125,15 @@ TEST_CASE("the roofline is the slower of bytes and arithmetic", "[report]") {
   CHECK_FALSE(fa::roofline(1, 1, 1e12, 0));  // a T4 has no bf16 roof
 }
 
+TEST_CASE("a change too small for a factor is given in bytes", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.forward.parent->requested = r.forward.predicted.total();
+  r.forward.parent->requested.read += 100;
+  CHECK_THAT(line_with(fa::text(r), "change"), ContainsSubstring(", -100 B"));
+  r.forward.parent->requested = r.forward.predicted.total();
+  CHECK_THAT(line_with(fa::text(r), "change"), ContainsSubstring(", unchanged"));
+}
+
 TEST_CASE("the simulator's report fits a screen and says what it knows", "[report]") {
   const std::string text = fa::text(simulated_run());
   check_one_screen(text, 45);
