@@ -78,8 +78,8 @@ __device__ inline void load_tile(Tiles<d>& s, const fa::TensorMap& K, const fa::
 }
 
 // S = Q K^T of a warpgroup's 64 rows and a tile's keys, 16 features at a time. Number i of rS is S
-// at wgmma_d_element(thread, i): row lane / 4 + i / 2 % 2 * 8 of the warp's 16, and of the keys
-// i / 4 * 8 and on the two that the lane had of mma's D.
+// at wgmma_d_element(thread, i): row lane / 4 + i / 2 % 2 * 8 of the warp's 16, key i / 4 * 8 +
+// lane % 4 * 2 + i % 2, as in mma's D.
 template <int d>
 __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][64][64] swizzled: its rows
                                        const bf16* sK,  // [d / 64][Bc][64] swizzled
