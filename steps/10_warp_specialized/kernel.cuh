@@ -47,19 +47,6 @@ struct alignas(1024) Tiles {               // each as panels of 64 features, swi
   Item item[2][T::kConsumers];  // comes with Q
 };
 
-// Keys that a row sees.
-template <class T>
-__device__ inline int visible(const Shape& p, int row) {
-  return T::kCausal ? min(p.Nk, row + 1 + p.Nk - p.N) : p.Nk;
-}
-
-// Tiles of keys that hold something for the rows up to this one; at least one, which is then hidden
-// from all of them.
-template <class T>
-__device__ inline int tiles_for(const Shape& p, int last_row) {
-  return max(1, (visible<T>(p, last_row) + T::Bc - 1) / T::Bc);
-}
-
 // Item t of all. Causal: the longest walks of a section of heads first, then shorter ones.
 template <class T>
 __device__ inline Item item_at(int t, const Shape& p) {

@@ -42,12 +42,6 @@ struct Work {
   int N, Nk;
 };
 
-// Keys that a row sees.
-template <class T>
-__device__ inline int visible(const Work& w, int row) {
-  return T::kCausal ? min(w.Nk, row + 1 + w.Nk - w.N) : w.Nk;
-}
-
 // --- one thread copies ---------------------------------------------------------------------------
 
 // From the last tile of keys to the first, in the order of their use: K_n V_n K_n-1 ... would keep
@@ -211,7 +205,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int i = T::kCausal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = T::kCausal ? blockIdx.x % heads : blockIdx.x / Tr;
   Work w = {bh, bh / group, i * T::Br, 0, N, Nk};
-  w.tiles = max(1, (visible<T>(w, w.row + T::Br - 1) + T::Bc - 1) / T::Bc);
+  w.tiles = tiles_for<T>(w, w.row + T::Br - 1);
   const int wg =
       __shfl_sync(fa::kFullMask, threadIdx.x / kGroup, 0);  // the same for the whole warp
   if (wg == 0) {

@@ -55,6 +55,19 @@ struct Ring {
   }
 };
 
+// Keys that a row sees. `sizes` has N and Nk.
+template <class T, class Sizes>
+__device__ inline int visible(const Sizes& sizes, int row) {
+  return T::kCausal ? min(sizes.Nk, row + 1 + sizes.Nk - sizes.N) : sizes.Nk;
+}
+
+// Tiles of keys that hold something for the rows up to this one; at least one, which is then hidden
+// from all of them.
+template <class T, class Sizes>
+__device__ inline int tiles_for(const Sizes& sizes, int last_row) {
+  return max(1, (visible<T>(sizes, last_row) + T::Bc - 1) / T::Bc);
+}
+
 // Names a swizzled tile to wgmma. panel_bytes: of 64 features, for V; K and Q need none.
 __device__ inline uint64_t descriptor(const bf16* tile, int panel_bytes = 16) {
   return fa::wgmma_descriptor(tile, fa::Swizzle::b128, panel_bytes, 8 * kPanelRow);
