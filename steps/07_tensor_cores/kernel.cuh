@@ -14,7 +14,6 @@
 #pragma once
 
 #include <cfloat>
-
 #include "common/cuda.h"
 #include "common/ptx/cp_async.h"
 #include "common/ptx/math.h"
@@ -98,8 +97,7 @@ __device__ inline void multiply_scores(const bf16* sQ,  // [32, d] swizzled: thi
   }
 }
 
-// Scores that their row does not see become -inf. Only tiles that the diagonal or the end of the
-// keys cuts come here.
+// Scores that their row does not see become -inf: in tiles that the diagonal or the end cuts.
 template <int d>
 __device__ inline void mask(float (&rS)[kBands][Bc<d> / 8][4], int row, int key, int N, int Nk,
                             bool causal) {  // row, key: the first ones of this lane
@@ -155,8 +153,7 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
 }
 
 // O += P V, 16 keys at a time: their weights, then their products. The tensor cores work on these
-// keys while the exponentials of the next ones are computed. Only here do a warp's products and
-// exponentials overlap: S has no exponentials beside it, the first 16 keys' weights no products.
+// while the next keys' exponentials are computed: only here do a warp's two kinds of work overlap.
 template <int d>
 __device__ inline void multiply_values(float (&rS)[kBands][Bc<d> / 8][4], float to_log2,
                                        const float (&m)[kBands][2],
