@@ -144,6 +144,10 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
   const auto arrive = [&](uint64_t* bar) {  // a warp's; its 32 lanes are at the same place
     if (lane == 0) fa::mbarrier_arrive(bar);
   };
+  const auto hand_back = [&](auto& ring, uint64_t* empty) {
+    arrive(&empty[ring.stage]);
+    ring.next();
+  };
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
   Ring<T::kStagesK> k;
@@ -160,22 +164,19 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
     item.tiles = __shfl_sync(fa::kFullMask, item.tiles, 0);
     return item.tiles > 0;
   };
+  const auto skip = [&](auto& ring, uint64_t* full, uint64_t* empty) {
+    fa::mbarrier_wait(&full[ring.stage], ring.parity);
+    __syncwarp();  // a lane that is late must not find the stage full again
+    hand_back(ring, empty);
+  };
   // Tiles that this warpgroup's rows do not see are handed back unread, K now, V only after the
   // product that still waits for its own V, or a shorter ring could be full of them.
   const auto skip_keys = [&] {
     j = tiles_for<T>(p, item.row + kRows - 1) - 1;
-    for (skipped = 0; skipped < item.tiles - 1 - j; ++skipped, k.next()) {
-      fa::mbarrier_wait(&s.k_full[k.stage], k.parity);
-      __syncwarp();  // a lane that is late must not find the stage full again
-      arrive(&s.k_empty[k.stage]);
-    }
+    for (skipped = 0; skipped < item.tiles - 1 - j; ++skipped) skip(k, s.k_full, s.k_empty);
   };
   const auto skip_values = [&] {
-    for (; skipped > 0; --skipped, v.next()) {
-      fa::mbarrier_wait(&s.v_full[v.stage], v.parity);
-      __syncwarp();
-      arrive(&s.v_empty[v.stage]);
-    }
+    for (; skipped > 0; --skipped) skip(v, s.v_full, s.v_empty);
   };
   const auto cut = [&] {  // tile j at the diagonal or at the end of the keys
     const int row = item.row + warp * 16 + lane / 4, key = j * Bc + lane % 4 * 2;
@@ -200,8 +201,7 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
   multiply_scores<T>(q_in(0), k_in(k.stage), rS);
   fa::wgmma_wait<0>();
   fa::pin_registers(rS);
-  arrive(&s.k_empty[k.stage]);
-  k.next();
+  hand_back(k, s.k_empty);
   first_weights();
   pack(rS, rP);
 
@@ -220,8 +220,7 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
       multiply_values<T>(rP, v_in(v.stage), rO);
       fa::wgmma_wait<1>();
       fa::pin_registers(rS);
-      arrive(&s.k_empty[k.stage]);
-      k.next();
+      hand_back(k, s.k_empty);
       if (decltype(may_be_cut)::value) cut();
       const bool grown = has_grown(rS, m, p.to_log2);
       if (__builtin_expect(grown, 0)) raise_maximum(rS, p.to_log2, m, l, alpha);
@@ -230,8 +229,7 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
       fa::wgmma_wait<0>();
       fa::pin_registers(rO);
       fa::pin_registers(rS);  // and packs them before it, while P is in use
-      arrive(&s.v_empty[v.stage]);
-      v.next();
+      hand_back(v, s.v_empty);
       pack(rS, rP);
       if (__builtin_expect(grown, 0)) {
         UNROLL
@@ -258,8 +256,7 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
     fa::wgmma_wait<1>();
     fa::pin_registers(rS);
     if (more) {
-      arrive(&s.k_empty[k.stage]);
-      k.next();
+      hand_back(k, s.k_empty);
       first_weights();
     }
     UNROLL
@@ -275,8 +272,7 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
     fa::pin_registers(rS);
-    arrive(&s.v_empty[v.stage]);
-    v.next();
+    hand_back(v, s.v_empty);
     skip_values();
     pack(rS, rP);
 
@@ -301,20 +297,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (threadIdx.x == 0) {
     constexpr int kWarps = kGroup / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
     for (int b = 0; b < 2; ++b) {
-      for (int wg = 0; wg < T::kConsumers; ++wg) {
-        fa::mbarrier_init(&s.q_full[b][wg], 1);
-        fa::mbarrier_init(&s.o_full[b][wg], kWarps);
-        fa::mbarrier_init(&s.q_empty[b][wg], 1);
-      }
+      init(s.q_full[b], 1), init(s.q_empty[b], 1), init(s.o_full[b], kWarps);
     }
-    for (int stage = 0; stage < T::kStagesK; ++stage) {
-      fa::mbarrier_init(&s.k_full[stage], 1);
-      fa::mbarrier_init(&s.k_empty[stage], kAllWarps);
-    }
-    for (int stage = 0; stage < T::kStagesV; ++stage) {
-      fa::mbarrier_init(&s.v_full[stage], 1);
-      fa::mbarrier_init(&s.v_empty[stage], kAllWarps);
-    }
+    init(s.k_full, 1), init(s.k_empty, kAllWarps);
+    init(s.v_full, 1), init(s.v_empty, kAllWarps);
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // the barriers are there

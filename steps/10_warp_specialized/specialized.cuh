@@ -90,6 +90,10 @@ __device__ inline void attend(Tiles<T>& s, const fa::TensorMap* O,
   const auto arrive = [&](uint64_t* bar) {  // a warp's; its 32 lanes are at the same place
     if (lane == 0) fa::mbarrier_arrive(bar);
   };
+  const auto hand_back = [&](auto& ring, uint64_t* empty) {
+    arrive(&empty[ring.stage]);
+    ring.next();
+  };
   // The warpgroups issue their products in turn, so that they do not all compute weights at once.
   const auto my_turn = [&] { fa::bar_sync(1 + wg, 2 * kGroup); };
   const auto next_turn = [&] { fa::bar_arrive(1 + (wg + 1) % T::kConsumers, 2 * kGroup); };
@@ -119,8 +123,7 @@ __device__ inline void attend(Tiles<T>& s, const fa::TensorMap* O,
   next_turn();
   fa::wgmma_wait<0>();
   fa::pin_registers(rS);
-  arrive(&s.k_empty[k.stage]);
-  k.next();
+  hand_back(k, s.k_empty);
   weigh_tile(w.tiles - 1);
   pack(rS, rP);
 
@@ -134,15 +137,13 @@ __device__ inline void attend(Tiles<T>& s, const fa::TensorMap* O,
     next_turn();
     fa::wgmma_wait<1>();
     fa::pin_registers(rS);
-    arrive(&s.k_empty[k.stage]);
-    k.next();
+    hand_back(k, s.k_empty);
     const bool raised = weigh_tile(j);
     fa::pin_registers(rS);  // or ptxas computes the weights behind the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
     fa::pin_registers(rS);  // and packs them before it, while P is in use
-    arrive(&s.v_empty[v.stage]);
-    v.next();
+    hand_back(v, s.v_empty);
     pack(rS, rP);
     if (raised) {
       UNROLL
@@ -189,14 +190,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   if (threadIdx.x == 0) {
     constexpr int kWarps = T::kConsumers * kGroup / fa::kWarp;
     fa::mbarrier_init(&s.q_full, 1);
-    for (int stage = 0; stage < T::kStagesK; ++stage) {
-      fa::mbarrier_init(&s.k_full[stage], 1);
-      fa::mbarrier_init(&s.k_empty[stage], kWarps);
-    }
-    for (int stage = 0; stage < T::kStagesV; ++stage) {
-      fa::mbarrier_init(&s.v_full[stage], 1);
-      fa::mbarrier_init(&s.v_empty[stage], kWarps);
-    }
+    init(s.k_full, 1), init(s.k_empty, kWarps);
+    init(s.v_full, 1), init(s.v_empty, kWarps);
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // the barriers are there

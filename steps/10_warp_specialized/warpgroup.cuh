@@ -55,6 +55,12 @@ struct Ring {
   }
 };
 
+// Barriers of that many arrivals a phase.
+template <int n>
+__device__ inline void init(uint64_t (&bars)[n], int arrivals) {
+  for (uint64_t& bar : bars) fa::mbarrier_init(&bar, arrivals);
+}
+
 // Keys that a row sees. `sizes` has N and Nk.
 template <class T, class Sizes>
 __device__ inline int visible(const Sizes& sizes, int row) {
