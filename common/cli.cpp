@@ -95,7 +95,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   app.footer(footer(step));
 
   const auto option = [&app](const char* group, const char* name, auto& value, const char* type,
-                             const char* what) {
+                             const std::string& what) {
     return app.add_option(name, value, what)
         ->group(group)
         ->type_name(type)
@@ -111,7 +111,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   flags.hkv = defaults_to(option("Problem", "--hkv", p.Hkv, "INT", "key and value heads"), "--h");
   flags.n = option("Problem", "--n", p.N, "INT", "queries");
   flags.nk = defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"), "--n");
-  flags.d = option("Problem", "--d", p.d, "INT", "head dimension");
+  flags.d = option("Problem", "--d", p.d, "INT", "head dimension: " + step.support.list_d());
   app.add_flag("--causal", p.causal, "a query sees no later key")->group("Problem");
 
   option("Input", "--input", o.input, "NAME", "where Q, K, V and dO come from")

@@ -83,6 +83,12 @@ double Problem::flops_forward() const {
   return causal ? full / 2 : full;
 }
 
+std::string Support::list_d() const {
+  std::string list;
+  for (const int each : d) list += (list.empty() ? "" : ", ") + std::to_string(each);
+  return list;
+}
+
 void validate(const Problem& p, const Support& support) {
   require_positive("--b", p.B);
   require_positive("--h", p.H);
@@ -90,9 +96,7 @@ void validate(const Problem& p, const Support& support) {
   require_positive("--n", p.N);
   require_positive("--nk", p.Nk);
   if (std::find(support.d.begin(), support.d.end(), p.d) == support.d.end()) {
-    std::string list;
-    for (const int d : support.d) list += (list.empty() ? "" : ", ") + std::to_string(d);
-    throw UsageError(fmt::format("--d {}: this step supports --d {}", p.d, list));
+    throw UsageError(fmt::format("--d {}: this step supports --d {}", p.d, support.list_d()));
   }
   if (p.smem != 0 && !support.smem) {
     throw UsageError(fmt::format("--smem {}: the tiles of this step are fixed", p.smem));

@@ -73,6 +73,9 @@ struct Support {
   bool gqa = false;                        ///< Hkv < H
   bool cross = false;                      ///< Nk != N
   bool smem = false;                       ///< Problem::smem: the step cuts its tiles to fit
+
+  /// The head dimensions, "64, 128".
+  std::string list_d() const;
 };
 
 /// \throws UsageError with one sentence that names the flag, its value and what is supported.

@@ -24,6 +24,7 @@ import os
 import shlex
 import subprocess
 import sys
+import textwrap
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -165,6 +166,7 @@ class Operand:
                   byte % row_bytes // chunk_bytes)
             what = along // 8, product
             if (at[1] != row or byte % chunk_bytes != along % 8 * 2
+                    or at[2] != along // 8 % 8 ^ row % 8  # as the notes say
                     or self.places.setdefault(at, what) != what):
                 raise WrongLayout(f"{name}: element mn = {mn}, k = {k} lies at byte {byte}, where "
                                   "no whole chunk of its row is")
@@ -253,12 +255,16 @@ def warpgroup_notes(f):
 
 
 def operand_notes(o):
-    """What a product reads, in words of its descriptor."""
+    """Where what lies, and what a product reads, in words of its descriptor."""
     if o.k_major:
-        return [f"Product {EXAMPLE_PRODUCT} reads 16 features of all rows. Its descriptor starts "
-                "32 bytes after that", "of product 0. 8 rows are 1024 bytes (stride)."]
-    return [f"Product {EXAMPLE_PRODUCT} reads 16 keys with all features. Its descriptor starts "
-            "2048 bytes after that", "of product 0. 8 keys are 1024 bytes (stride), a panel of 64 "
+        return [f"8 features, a chunk of 16 bytes, lie at place chunk ^ row % 8. The rows from "
+                f"{o.rows} on go on alike.",
+                f"Product {EXAMPLE_PRODUCT} reads 16 features of all rows. Its descriptor starts "
+                "32 bytes after that of product 0. 8 rows are 1024 bytes (stride)."]
+    return [f"8 features, a chunk of 16 bytes, lie at place chunk % 8 ^ key % 8. The keys from "
+            f"{o.rows} on go on alike.",
+            f"Product {EXAMPLE_PRODUCT} reads 16 keys with all features. Its descriptor starts "
+            "2048 bytes after that of product 0. 8 keys are 1024 bytes (stride), a panel of 64 "
             "keys 8192 (leading)."]
 
 
@@ -268,7 +274,8 @@ def operand_text(layouts, name):
             if o.k_major else
             "MN-major: rows of 64 features, as V has them; the products sum over keys, the rows.")
     lines = [what, "At each place of a row: which 8 features, 2 for 16 to 23."]
-    lines += [f"[ ]: what product {EXAMPLE_PRODUCT} reads."] + operand_notes(o)
+    lines += [f"[ ]: what product {EXAMPLE_PRODUCT} reads."]
+    lines += [line for note in operand_notes(o) for line in textwrap.wrap(note, 96)]
     pad = " " * 3
     lines += ["", pad.join([f"{'place':>8}" + "".join(f"{p:>4} " for p in range(8))] * o.panels)]
     for row in range(o.rows):
@@ -582,12 +589,18 @@ def operand_svg(layouts, name):
                 chunk, product = o.places[panel, row, p]
                 picture.box(x + p * width, y, width, height, COLORS[product])
                 picture.text(x + (p + 0.5) * width, y + height / 2 + 4, str(chunk), "middle")
-    below = picture.bottom + 18
+    # The words stand beside one panel, or below two.
+    x, y, room = (left[0] + side + 36, top + 2, 36) if o.k_major else (
+        left[0], picture.bottom + 18, 96)
     for product in sorted({product for _, product in o.places.values()}):
-        legend(picture, left[0] + product * 110, below, COLORS[product], f"product {product}")
-    picture.text(left[0], below + 40, "Number: which 8 features, 2 for 16 to 23; 16 bytes.")
-    for i, note in enumerate(operand_notes(o)):
-        picture.text(left[0], below + 60 + 20 * i, note)
+        at = (x, y + 26 * product) if o.k_major else (x + 110 * product, y)
+        legend(picture, *at, COLORS[product], f"product {product}")
+    y = at[1] + 44
+    for note in ["Number: which 8 features, 2 for 16 to 23.", *operand_notes(o)]:
+        for line in textwrap.wrap(note, room):
+            picture.text(x, y, line)
+            y += 20
+        y += 8
     return picture.svg()
 
 

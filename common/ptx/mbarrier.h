@@ -35,7 +35,8 @@ FA_PTX void mbarrier_inval(uint64_t* bar) {
 FA_PTX void mbarrier_arrive(uint64_t* bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 }
-/// One arrival at the barrier at the same place in block `rank` of the cluster.
+/// One arrival at the barrier at the same place in block `rank` of the cluster, which hands over what
+/// this thread wrote anywhere: on sm_90 a fence of the whole GPU stands in front of it.
 FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank) {
   asm volatile(
       "{ .reg .b32 remote;\n"

@@ -130,6 +130,7 @@ TEST_CASE("help, version and variants are words, not errors", "[cli]") {
                            "H200"}) {
     CHECK_THAT(help, ContainsSubstring(word));
   }
+  CHECK_THAT(help, ContainsSubstring("head dimension: 32, 64, 96, 128"));
   CHECK_THAT(help, ContainsSubstring("--list-variants"));
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) {

@@ -414,6 +414,14 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.assertTrue(merged["sections"]["timing"]["ok"])
         self.assertEqual(merged["sections"]["timing"]["summary"].count("problems timed"), 3)
         self.assertNotIn("note:", done.stdout)
+        for run in parts[0]["runs"]:  # the simulated ones on a machine with other cores
+            if run["device"]["kind"] == "sim":
+                run["device"]["name"] = "simulator (x86_64, 99 cores)"
+        files.append(os.path.join(self.root, "elsewhere.json"))
+        write(files[-1], parts[0])
+        again = gpu_check.merge(files)
+        self.assertEqual(len(again["runs"]), len(merged["runs"]))
+        self.assertIn("simulator (x86_64, 99 cores)", {r["device"]["name"] for r in again["runs"]})
         self.write("steps/02_tiled/kernel.cuh", "// changed since")
         self.check("--no-build", "--quick", "--out", "d", "--steps", "04", "--sections", "timing")
         files.append(os.path.join(self.root, "d", "results.json"))

@@ -118,6 +118,26 @@ __global__ void multicast_ring(const __grid_constant__ TensorMap map, float* y) 
   fa::cluster_sync();
 }
 
+// One block arrives at the other's mbarrier, or reads its tile. Does that one know when it ends?
+enum class Use { waited_for, arrival, read };
+template <Use use, unsigned user>
+__global__ void leave(float* y) {
+  __shared__ float tile[32];
+  __shared__ uint64_t done;
+  tile[threadIdx.x] = 1;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&done, 32);
+    fa::mbarrier_init_fence();
+  }
+  fa::cluster_sync();
+  if (fa::cluster_rank() == user) {
+    if (use == Use::read) y[threadIdx.x] = fa::map_shared(tile, user ^ 1)[threadIdx.x];
+    if (use != Use::read) fa::mbarrier_arrive_remote(&done, user ^ 1);
+  } else if (use == Use::waited_for) {
+    fa::mbarrier_wait_cluster(&done, 0);
+  }
+}
+
 sim::Options with_races() {
   sim::Options o;
   o.races = true;
@@ -193,4 +213,24 @@ TEST_CASE("a multicast load waits for the readers of all blocks", "[sim][races][
   const auto early = of(multicast_ring<Fault::empty_too_early>);
   CAPTURE(early);
   CHECK_THAT(early, ContainsSubstring("race on shared memory"));
+}
+
+TEST_CASE("a block does not end while others use its shared memory", "[sim][races][cluster]") {
+  WithOptions with(with_races());
+  Buffer<float> y("y", 32);
+  const auto of = [&](auto kernel) {
+    return finding([&] { fa::launch(kernel, {dim3(2), dim3(32), 0, 2}, y.get()); });
+  };
+  CHECK(of(leave<Use::waited_for, 0>) == "");
+  CHECK(of(leave<Use::waited_for, 1>) == "");
+  // Which of the two blocks runs first decides which of the two sentences is said.
+  const std::string behind = of(leave<Use::arrival, 0>), before = of(leave<Use::arrival, 1>);
+  CAPTURE(before, behind);
+  CHECK_THAT(before, ContainsSubstring("block (0,0,0) may end before the atomic by block (1,0,0), "
+                                       "thread ("));
+  CHECK_THAT(behind, ContainsSubstring("block (0,0,0), thread ("));
+  CHECK_THAT(behind, ContainsSubstring("in block (1,0,0)"));
+  CHECK_THAT(behind, ContainsSubstring("that block has ended"));
+  CHECK_THAT(of(leave<Use::read, 0>), ContainsSubstring("that block has ended"));
+  CHECK_THAT(of(leave<Use::read, 1>), ContainsSubstring("may end before the load"));
 }

@@ -103,8 +103,7 @@ void HazardObserver::note_waited(const void* object, const Clock& clock) {
 }
 
 // All loads have been waited for: a block that ends leaves its shared memory to the next one.
-void HazardObserver::end_block(Block& b) {
-  if (!races_) return;
+void HazardObserver::check_loads(const Block& b) {
   uint32_t first = 0;
   for (const auto& [bar, loads] : loads_) {
     if (find(loads.last)->stamp > loads.waited && (!first || loads.last < first))

@@ -125,7 +125,14 @@ void HazardObserver::begin_block(Block& b) {
   launch_state.objects.clear();
   launch_state.channels.clear();
   acquired_ = {};
+  guests_.clear();
   begin_async();
+}
+
+void HazardObserver::end_block(Block& b) {
+  if (!races_) return;
+  check_loads(b);
+  check_guests(b);
 }
 
 void HazardObserver::access(Block& b, const Access& a) {
@@ -377,6 +384,7 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
     HazardObserver& home = of(*a.home);
     ThreadState& me = threads_[b.current->id];
     if (me.stamp <= home.block_floor_) me.stamp = ++launch_state.now;  // that block began later
+    if (races_ && a.home != &b) use_of_neighbour(b, a, home);
     for (uint64_t word = first; word <= last; ++word) {
       home.access_word<true>(b, *this, a, word, whole ? kAllBytes : bytes_of(a, word));
     }
@@ -384,6 +392,27 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
   }
   for (uint64_t word = first; word <= last; ++word) {
     access_word<false>(b, *this, a, word, whole ? kAllBytes : bytes_of(a, word));
+  }
+}
+
+void HazardObserver::use_of_neighbour(Block& b, const Access& a, HazardObserver& home) {
+  if (a.home->live == 0) {
+    fail(here() + ": " + subject(a, {}, a.at / kWord) + ", but that block has ended");
+  }
+  home.guests_[entry(b.current->id)] = {threads_[b.current->id].stamp, a.kind, a.pc};
+}
+
+// What other blocks of the cluster did to its shared memory has happened before a block ends, or it
+// could have ended first.
+void HazardObserver::check_guests(Block& b) {
+  if (guests_.empty()) return;
+  Clock known;
+  for (unsigned t = 0; t < b.nthreads; ++t) add(known, t, threads_[t]);
+  for (const auto& [entry, guest] : guests_) {
+    if (entry < known.size() && guest.stamp <= known[entry]) continue;
+    fail("kernel " + kernel_name(b.launch->kernel) + ", block " + block_index(b, b.linear) +
+         " may end before the " + noun(guest.kind) + " by " + who(b, entry, padded_) + " at " +
+         source_of(guest.pc) + " has used its shared memory: no barrier between them");
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -209,6 +210,9 @@ class HazardObserver final : public Observer {
   void access_word(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes);
   void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes,
                      const Actor&);
+  /// The current thread uses shared memory of `home`, another block of the cluster.
+  void use_of_neighbour(Block&, const Access&, HazardObserver& home);
+  void check_guests(Block&);
   void access_device(Block&, const Access&);
   void check_device_word(Block&, const Access&, uint64_t word);
   [[noreturn]] void race_across(Block&, const Access&, uint64_t word, Kind, uint64_t block,
@@ -225,6 +229,7 @@ class HazardObserver final : public Observer {
   const Operation* find(uint32_t number) const;
   void learn(ThreadState&, unsigned entry, Stamp);
   void note_waited(const void* object, const Clock&);
+  void check_loads(const Block&);
   bool fenced_for_async(const ThreadState&, unsigned me, unsigned writer, Stamp) const;
   /// What is under way in this block's `word` and must be over before the access.
   void check_async(const HazardObserver& by, const Block&, const Access&, uint64_t word,
@@ -257,6 +262,14 @@ class HazardObserver final : public Observer {
     unsigned entry = 0;
     Stamp stamp = 0;
   } learnt_;
+
+  // The latest uses of this block's shared memory by threads of other blocks, by entry.
+  struct Guest {
+    Stamp stamp;
+    Kind kind;
+    const void* pc;
+  };
+  std::map<unsigned, Guest> guests_;
 
   // Stamps only grow, so the shadow of shared memory need not be cleared between blocks.
   std::unique_ptr<LazyArray<SharedRead>> shadow_;
