@@ -166,7 +166,6 @@ class Operand:
                   byte % row_bytes // chunk_bytes)
             what = along // 8, product
             if (at[1] != row or byte % chunk_bytes != along % 8 * 2
-                    or at[2] != along // 8 % 8 ^ row % 8  # as the notes say
                     or self.places.setdefault(at, what) != what):
                 raise WrongLayout(f"{name}: element mn = {mn}, k = {k} lies at byte {byte}, where "
                                   "no whole chunk of its row is")
@@ -256,6 +255,9 @@ def warpgroup_notes(f):
 
 def operand_notes(o):
     """Where what lies, and what a product reads, in words of its descriptor."""
+    for (panel, row, place), (chunk, _) in o.places.items():
+        if place != chunk % 8 ^ row % 8:
+            raise WrongLayout(f"panel {panel}, row {row}: chunk {chunk} lies at place {place}")
     if o.k_major:
         return [f"8 features, a chunk of 16 bytes, lie at place chunk ^ row % 8. The rows from "
                 f"{o.rows} on go on alike.",
