@@ -771,8 +771,9 @@ def identity(row):
     """What makes a later row take the place of an earlier one."""
     if "step" in row and isinstance(row.get("problem"), dict):
         run = Run(row, "forward")
-        # A simulated run is the same wherever it was made; its device's name has the host's cores.
-        return (run.key, run.kind, run.get("device.name") if run.kind == "gpu" else None)
+        # A simulated run is the same wherever it was made, and its device's name has the host's
+        # cores; what it depends on is the GPU that it models.
+        return (run.key, run.kind, run.get("device.name" if run.kind == "gpu" else "model_gpu"))
     return tuple(row.get(key) for key in ("name", "step", "variant", "problem", "tool", "figure"))
 
 

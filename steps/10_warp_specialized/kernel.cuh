@@ -104,7 +104,9 @@ __device__ inline void load_tiles(Tiles<T>& s, const fa::TensorMap* Q, const fa:
       load_v(j, item.bh_kv);
     }
   }
-  if (T::kCausal) {  // the last block to leave sets the counters back for the next launch
+  // The last block to leave sets the counters back for the next launch. Launches that run at the same
+  // time need counters of their own.
+  if (T::kCausal) {
     __threadfence();
     if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
   }

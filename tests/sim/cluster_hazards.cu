@@ -138,6 +138,50 @@ __global__ void leave(float* y) {
   }
 }
 
+// A multicast load into a block that does not wait for it, and so may end first.
+template <unsigned issuer>
+__global__ void multicast_into_the_dead(const __grid_constant__ TensorMap map, float* y) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 1);
+    fa::mbarrier_init_fence();
+  }
+  fa::cluster_sync();
+  if (threadIdx.x == 0) fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+  if (fa::cluster_rank() == issuer) {
+    if (threadIdx.x == 0) fa::tma_load_multicast(tile, &map, &full, {0}, uint16_t{3});
+    fa::mbarrier_wait(&full, 0);
+    y[threadIdx.x] = tile[threadIdx.x];
+  }
+}
+
+// One block uses the other's memory, but only its own threads have met since the start.
+enum class First { arrival, store, multicast };
+template <First first, unsigned user, bool kSync>
+__global__ void begin(const __grid_constant__ TensorMap map) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, first == First::arrival ? 32 : 1);
+    fa::mbarrier_init_fence();
+  }
+  kSync ? fa::cluster_sync() : __syncthreads();
+  if (fa::cluster_rank() == user) {
+    if (first == First::arrival) fa::mbarrier_arrive_remote(&full, user ^ 1);
+    if (first == First::store) fa::map_shared(tile, user ^ 1)[threadIdx.x] = 1;
+    if (first == First::multicast && threadIdx.x == 0) {
+      fa::tma_load_multicast(tile, &map, &full, {0}, uint16_t(1 << (user ^ 1)));
+    }
+  } else {
+    if (first == First::multicast && threadIdx.x == 0) {
+      fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+    }
+    if (first != First::store) fa::mbarrier_wait_cluster(&full, 0);
+  }
+  fa::cluster_sync();
+}
+
 sim::Options with_races() {
   sim::Options o;
   o.races = true;
@@ -233,4 +277,37 @@ TEST_CASE("a block does not end while others use its shared memory", "[sim][race
   CHECK_THAT(behind, ContainsSubstring("that block has ended"));
   CHECK_THAT(of(leave<Use::read, 0>), ContainsSubstring("that block has ended"));
   CHECK_THAT(of(leave<Use::read, 1>), ContainsSubstring("may end before the load"));
+}
+
+TEST_CASE("a multicast load needs a block that is still there", "[sim][races][cluster]") {
+  WithOptions with(with_races());
+  Buffer<float> x("x", kTile), y("y", kTile);
+  const TensorMap map = fa::tensor_map(x.get(), {{kTile, 1, kTile}}, fa::Swizzle::none);
+  const auto of = [&](auto kernel) {
+    return finding([&] { fa::launch(kernel, {dim3(2), dim3(32), 0, 2}, map, y.get()); });
+  };
+  const std::string behind = of(multicast_into_the_dead<0>);
+  CAPTURE(behind);
+  CHECK_THAT(behind, ContainsSubstring("TMA load into tile, byte 0, in block (1,0,0)"));
+  CHECK_THAT(behind, ContainsSubstring("that block has ended"));
+  CHECK_THAT(of(multicast_into_the_dead<1>), ContainsSubstring("ends without a wait for"));
+}
+
+TEST_CASE("a block is used only when it is known to have begun", "[sim][races][cluster]") {
+  WithOptions with(with_races());
+  Buffer<float> x("x", kTile);
+  const TensorMap map = fa::tensor_map(x.get(), {{kTile, 1, kTile}}, fa::Swizzle::none);
+  const auto of = [&](auto kernel) {
+    return finding([&] { fa::launch(kernel, {dim3(2), dim3(32), 0, 2}, map); });
+  };
+  CHECK(of(begin<First::arrival, 0, true>) == "");
+  CHECK(of(begin<First::store, 1, true>) == "");
+  CHECK(of(begin<First::multicast, 0, true>) == "");
+  const char* text = "may not have begun";
+  CHECK_THAT(of(begin<First::arrival, 0, false>), ContainsSubstring("nobody has initialised"));
+  CHECK_THAT(of(begin<First::arrival, 1, false>), ContainsSubstring(text));
+  CHECK_THAT(of(begin<First::store, 0, false>), ContainsSubstring(text));
+  CHECK_THAT(of(begin<First::store, 1, false>), ContainsSubstring(text));
+  CHECK_THAT(of(begin<First::multicast, 0, false>), ContainsSubstring(text));
+  CHECK_THAT(of(begin<First::multicast, 1, false>), ContainsSubstring(text));
 }

@@ -58,6 +58,7 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
                                     const Where& where) {
   HazardObserver& home = of(*a.home);
   const Actor actor{"TMA load into", &where};
+  if (races_ && a.home != &b) check_neighbour(b, a, home, actor);
   for (uint64_t word = first_word(a); races_ && word < end_word(a); ++word) {
     const SharedWord w = home.word_of(word);
     home.check_writer(*this, b, a, word, w, actor);

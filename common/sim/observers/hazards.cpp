@@ -384,7 +384,10 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
     HazardObserver& home = of(*a.home);
     ThreadState& me = threads_[b.current->id];
     if (me.stamp <= home.block_floor_) me.stamp = ++launch_state.now;  // that block began later
-    if (races_ && a.home != &b) use_of_neighbour(b, a, home);
+    if (races_ && a.home != &b) {
+      check_neighbour(b, a, home, {});
+      home.guests_[entry(b.current->id)] = {me.stamp, a.kind, a.pc};
+    }
     for (uint64_t word = first; word <= last; ++word) {
       home.access_word<true>(b, *this, a, word, whole ? kAllBytes : bytes_of(a, word));
     }
@@ -395,11 +398,18 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
   }
 }
 
-void HazardObserver::use_of_neighbour(Block& b, const Access& a, HazardObserver& home) {
-  if (a.home->live == 0) {
-    fail(here() + ": " + subject(a, {}, a.at / kWord) + ", but that block has ended");
+// It must have begun, and not have ended.
+void HazardObserver::check_neighbour(Block& b, const Access& a, const HazardObserver& home,
+                                     const Actor& actor) const {
+  const auto refuse = [&](const char* why) {
+    fail(here() + ": " + subject(a, actor, a.at / kWord) + ", but that block " + why);
+  };
+  if (a.home->live == 0) refuse("has ended (a cluster_sync() at the end would hold it)");
+  const SharedClock& known = threads_[b.current->id].clock;
+  for (unsigned t = 0; t < a.home->nthreads; ++t) {
+    if (has(known, home.entry(t), home.block_floor_ + 1)) return;
   }
-  home.guests_[entry(b.current->id)] = {threads_[b.current->id].stamp, a.kind, a.pc};
+  refuse("may not have begun (a cluster_sync() would tell)");
 }
 
 // What other blocks of the cluster did to its shared memory has happened before a block ends, or it
@@ -412,7 +422,8 @@ void HazardObserver::check_guests(Block& b) {
     if (entry < known.size() && guest.stamp <= known[entry]) continue;
     fail("kernel " + kernel_name(b.launch->kernel) + ", block " + block_index(b, b.linear) +
          " may end before the " + noun(guest.kind) + " by " + who(b, entry, padded_) + " at " +
-         source_of(guest.pc) + " has used its shared memory: no barrier between them");
+         source_of(guest.pc) +
+         " has used its shared memory: no barrier between them (a cluster_sync() at the end)");
   }
 }
 

@@ -210,8 +210,8 @@ class HazardObserver final : public Observer {
   void access_word(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes);
   void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes,
                      const Actor&);
-  /// The current thread uses shared memory of `home`, another block of the cluster.
-  void use_of_neighbour(Block&, const Access&, HazardObserver& home);
+  /// The current thread, of this block, uses shared memory of `home`, another block of the cluster.
+  void check_neighbour(Block&, const Access&, const HazardObserver& home, const Actor&) const;
   void check_guests(Block&);
   void access_device(Block&, const Access&);
   void check_device_word(Block&, const Access&, uint64_t word);
