@@ -190,8 +190,8 @@ def measure():
 
 WIDTH, LEFT, RIGHT = 1000, 120, 26
 LANE, GAP, TOP = 26, 12, 46
-COLOURS = {"scores": "#3b6fb6", "values": "#2a9d6f", "weights": "#d98a29", "copy": "#8c6bb1",
-           "store": "#b5485d"}
+COLOURS = {"scores": "#3b6fb6", "values": "#2a9d6f", "weights": "#d98a29", "copy K": "#3b6fb6",
+           "copy V": "#2a9d6f", "store": "#b5485d"}
 CLOCKS = {"specialized": 30000, "kernel": 36000}  # what a picture shows of the trace
 
 
@@ -203,7 +203,7 @@ def spans_of(results, name):
         by_role.setdefault(role, []).append((kind, clock))
     for role, events in sorted(by_role.items()):
         if role == -1:
-            spans += [("copies", "copy" if kind == what["k_issue"] else "store", clock, clock + 60)
+            spans += [("copies", "copy K" if kind == what["k_issue"] else "copy V", clock, clock + 60)
                       for kind, clock in events]
         elif role == -2:
             ready = None
@@ -250,7 +250,7 @@ def draw(results, name):
         lanes += [f"tensor cores {wg}", f"P V {wg}", f"weights {wg}"]
     if any(lane == "stores" for lane, *_ in spans):
         lanes.append("stores")
-    labels = {"copies": "K, V asked for", "stores": "O leaves"}
+    labels = {"copies": "asked for", "stores": "O leaves"}
     for wg in groups:
         labels |= {f"tensor cores {wg}": f"warpgroup {wg + 1}: S", f"P V {wg}": "P V",
                    f"weights {wg}": "weights"}
@@ -260,7 +260,7 @@ def draw(results, name):
             y += GAP
         tops[lane] = y
         y += LANE
-    height = y + 34
+    height = y + 38
     scale = (WIDTH - LEFT - RIGHT) / clocks
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
            f'font-family="sans-serif" font-size="12">',
@@ -286,6 +286,22 @@ def draw(results, name):
             out.append(f'<rect x="{LEFT + begin * scale:.1f}" y="{tops[lane]}" '
                        f'width="{width:.1f}" height="{LANE - 4}" fill="{COLOURS[kind]}" '
                        f'stroke="white" stroke-width="0.5"/>')
+    for wg in groups:  # where an item ends and the next one begins
+        begins = [begin for lane, kind, begin, _ in spans
+                  if lane == f"tensor cores {wg}" and kind == "scores"]
+        tiles = results["problem"]["n"] // 128
+        for begin in begins[tiles::tiles]:
+            x = LEFT + begin * scale - 2
+            out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{tops[f"tensor cores {wg}"] - 6}" '
+                       f'y2="{tops[f"weights {wg}"] + LANE}" stroke="#222222" '
+                       f'stroke-dasharray="4 3"/>')
+    x = LEFT
+    for kind, words in (("copy K", "K asked for, S from issue to completion"),
+                        ("copy V", "V asked for, P V from issue to completion"),
+                        ("weights", "weights")):
+        out.append(f'<rect x="{x}" y="{y + 22}" width="10" height="10" fill="{COLOURS[kind]}"/>')
+        out.append(f'<text x="{x + 15}" y="{y + 31}">{words}</text>')
+        x += 30 + 6.2 * len(words)
     out.append(f'<text x="{WIDTH - RIGHT}" y="{y + 31}" text-anchor="end" fill="#555555">'
                f'clocks</text></svg>')
     return "\n".join(out) + "\n"

@@ -146,6 +146,7 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
   const auto arrive = [&](uint64_t* bar) {  // a warp's; its 32 lanes are at the same place
     if (lane == 0) fa::mbarrier_arrive(bar);
   };
+  // This warp is done with the ring's stage; on to the next one.
   const auto hand_back = [&](auto& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();
@@ -168,7 +169,7 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
   };
   const auto skip = [&](auto& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();  // a lane that is late must not find the stage full again
+    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
     hand_back(ring, empty);
   };
   // Tiles that this warpgroup's rows do not see are handed back unread, K now, V only after the

@@ -90,6 +90,7 @@ __device__ inline void attend(Tiles<T>& s, const fa::TensorMap* O,
   const auto arrive = [&](uint64_t* bar) {  // a warp's; its 32 lanes are at the same place
     if (lane == 0) fa::mbarrier_arrive(bar);
   };
+  // This warp is done with the ring's stage; on to the next one.
   const auto hand_back = [&](auto& ring, uint64_t* empty) {
     arrive(&empty[ring.stage]);
     ring.next();

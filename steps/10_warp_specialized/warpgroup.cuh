@@ -55,7 +55,7 @@ struct Ring {
   }
 };
 
-// Barriers of that many arrivals a phase.
+// Makes barriers whose phases are complete after `arrivals`.
 template <int n>
 __device__ inline void init(uint64_t (&bars)[n], int arrivals) {
   for (uint64_t& bar : bars) fa::mbarrier_init(&bar, arrivals);
