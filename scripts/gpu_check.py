@@ -647,7 +647,7 @@ class Check:
             return False, f"{path} is missing: make the folder with --sim-only"
         if recorded != self.results["sources"]:
             return False, f"{self.options.sim_json} was made from other sources: make it again"
-        return True, f"{self.options.sim_json}, made from the same sources"
+        return True, "made before, from the same sources"  # results name no machine's folders
 
 
 # --- what is there ------------------------------------------------------------------------------
