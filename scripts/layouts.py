@@ -24,8 +24,8 @@ import os
 import shlex
 import subprocess
 import sys
-import textwrap
 import tempfile
+import textwrap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PRINTER = os.path.join("common", "ptx", "print_layouts.cpp")
@@ -595,9 +595,10 @@ def operand_svg(layouts, name):
     x, y, room = (left[0] + side + 36, top + 2, 36) if o.k_major else (
         left[0], picture.bottom + 18, 96)
     for product in sorted({product for _, product in o.places.values()}):
-        at = (x, y + 26 * product) if o.k_major else (x + 110 * product, y)
-        legend(picture, *at, COLORS[product], f"product {product}")
-    y = at[1] + 44
+        right, down = (0, 26) if o.k_major else (110, 0)
+        legend(picture, x + right * product, y + down * product, COLORS[product],
+               f"product {product}")
+    y += down * product + 44
     for note in ["Number: which 8 features, 2 for 16 to 23.", *operand_notes(o)]:
         for line in textwrap.wrap(note, room):
             picture.text(x, y, line)

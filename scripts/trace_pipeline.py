@@ -53,6 +53,7 @@ KERNELS = {
 }
 COUNTER = "Ring<T::kStagesK> k;"  # once in each function that notes something
 PROBLEM = dict(b=16, h=16, n=1024, d=128, causal=False)
+TILE_KEYS = 128  # Bc at this d
 
 PRELUDE = """
 namespace trace {
@@ -289,7 +290,7 @@ def draw(results, name):
     for wg in groups:  # where an item ends and the next one begins
         begins = [begin for lane, kind, begin, _ in spans
                   if lane == f"tensor cores {wg}" and kind == "scores"]
-        tiles = results["problem"]["n"] // 128
+        tiles = results["problem"]["n"] // TILE_KEYS
         for begin in begins[tiles::tiles]:
             x = LEFT + begin * scale - 2
             out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{tops[f"tensor cores {wg}"] - 6}" '

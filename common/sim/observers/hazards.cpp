@@ -398,7 +398,7 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
   }
 }
 
-// It must have begun, and not have ended.
+// A block whose shared memory another one uses must have begun, and not have ended.
 void HazardObserver::check_neighbour(Block& b, const Access& a, const HazardObserver& home,
                                      const Actor& actor) const {
   const auto refuse = [&](const char* why) {
