@@ -13,8 +13,8 @@
 
 namespace fa {
 
-/// The simulator stopped a kernel: a race, an access out of bounds, a deadlock, ... The message names
-/// kernel, block, thread and file:line.
+/// The simulator stopped a kernel: a race, an access out of bounds, a deadlock, ... The message
+/// names kernel, block, thread and file:line.
 struct Finding : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -30,8 +30,8 @@ struct Device {
 /// sentence names the command that runs the step in the simulator.
 Device open_device(const std::string& step_id, const std::string& needs);
 
-/// From now on the simulator runs kernels as on this GPU: as many blocks as it has SMs are persistent
-/// (multiprocessors()). To be called before predictions are made. Does nothing on a GPU.
+/// From now on the simulator runs kernels as on this GPU: as many blocks as it has SMs are
+/// persistent (multiprocessors()). To be called before predictions are made. Does nothing on a GPU.
 void run_as(const GpuSpec&);
 
 /// Bytes that can still be allocated on the device.

@@ -14,8 +14,8 @@ namespace {
 // the baseline's own error happens to be zero in that row. A score of size s is off by about
 // s * 2^-24, whatever the order of its sum; exp() turns that into a relative error of P. Four
 // roundings of that size cover the score, its scaling, the exponential and its hardware
-// approximation. Below FLT_MIN, where the normal numbers end, a result may flush to zero, and so may
-// the weights and products that it is a sum of: `factors` is the largest sum of what they are
+// approximation. Below FLT_MIN, where the normal numbers end, a result may flush to zero, and so
+// may the weights and products that it is a sum of: `factors` is the largest sum of what they are
 // multiplied by.
 double floor_of(double scale, double factors = 0) {
   return 4 * 0x1p-24 * scale + FLT_MIN * (1 + factors);

@@ -41,8 +41,8 @@ inline void cuda_check(cudaError_t status) {
   if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
 }
 
-/// SMs of the GPU: as many blocks as a persistent kernel has, one or a few on each. In the simulator
-/// those of the modelled one.
+/// SMs of the GPU: as many blocks as a persistent kernel has, one or a few on each. In the
+/// simulator those of the modelled one.
 inline int multiprocessors() {
 #if FA_BACKEND_GPU
   static const int count = [] {
@@ -78,7 +78,8 @@ inline void require_shared_memory(size_t bytes) {
                       " is this GPU's limit: try a smaller --d, or --smem where the step takes it");
 }
 
-/// `launch(kernel, {grid, block, smem, cluster}, args...)` is `kernel<<<grid, block, smem>>>(args...)`.
+/// `launch(kernel, {grid, block, smem, cluster}, args...)` is
+/// `kernel<<<grid, block, smem>>>(args...)`.
 /// \throws ResourceError when a block asks for more shared memory than this device has.
 /// \throws std::runtime_error when CUDA refuses the launch.
 template <class... P, class... A>

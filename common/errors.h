@@ -6,7 +6,8 @@
 
 namespace fa {
 
-/// Bad use: wrong flags, an unsupported problem, a broken file. Programs print the sentence, exit 2.
+/// Bad use: wrong flags, an unsupported problem, a broken file. Programs print the sentence and
+/// exit with 2.
 struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -73,7 +73,7 @@ std::vector<float> outlier_tensor(size_t n, DType dtype, uint64_t seed, Stream s
   });
 }
 
-// --- the shipped activations -----------------------------------------------------------------------
+// --- the shipped activations ---------------------------------------------------------------------
 
 Npy read_real(const std::string& name) {
   Npy npy = read_npy(data_file(name));
@@ -118,7 +118,7 @@ std::string note_on_real(const Npy& from, const Problem& p) {
   return changes.empty() ? "" : "real input " + changes;
 }
 
-// --- files -------------------------------------------------------------------------------------------
+// --- files ---------------------------------------------------------------------------------------
 
 struct GivenFile {
   std::string path;

@@ -145,8 +145,8 @@ struct Softmax {
   Block<Real> P;
   Real m[kBlock], l[kBlock];
 
-  /// S = scale * q K^T for the keys that each row sees, then P = exp(S - m) / l. A row that sees none
-  /// has m = -inf, l = 0.
+  /// S = scale * q K^T for the keys that each row sees, then P = exp(S - m) / l. A row that sees
+  /// none has m = -inf, l = 0.
   void compute(const A& arithmetic, const Block<Real>& q, const Panels<Real>& K_transposed,
                Real scale, const std::vector<Range>& features, const std::vector<Range>& seen) {
     K_transposed.multiply(q, features, seen, P);

@@ -37,20 +37,21 @@ struct ReferenceBackward {
   std::vector<double> dV;  ///< [heads, Nk, d]
   // The scales of the checker's floor: the size of each row's terms, every P weighed with
   // 1 + score_bound, because an error in a score grows into P. attention_backward_fp64() only.
-  // dQ: sum of P (|dP| + |delta| + |dO| max |v| / sqrt(d)) * scale * rms(K); dK: the same with rms(Q);
-  // dV: sum of P * rms(dO).
+  // dQ: sum of P (|dP| + |delta| + |dO| max |v| / sqrt(d)) * scale * rms(K); dK: the same with
+  // rms(Q); dV: sum of P * rms(dO).
   std::vector<double> dQ_scale;  ///< [heads, H / Hkv, N]
   std::vector<double> dK_scale;  ///< [heads, Nk]
   std::vector<double> dV_scale;  ///< [heads, Nk]
-  // delta = rowsum(dO * O) sees O rounded to the problem's type, and dP - delta may cancel: what one
-  // unit of relative error in each element of O does, the elements' errors being independent.
+  // delta = rowsum(dO * O) sees O rounded to the problem's type, and dP - delta may cancel: what
+  // one unit of relative error in each element of O does, the elements' errors being independent.
   std::vector<double> dQ_delta;  ///< [heads, H / Hkv, N]: |dO * O| * scale * max over x of |P K|
   std::vector<double> dK_delta;  ///< [heads, Nk]: root of the sum of (P |dO * O| max |q| * scale)^2
 };
 
 /// O = softmax(scale Q K^T) V and LSE = m + log l, all in double.
 ReferenceForward attention_fp64(const Problem&, const Inputs&, const Sample&);
-/// The textbook kernel of the problem's own precision: S, P and O rounded to its type, sums in fp32.
+/// The textbook kernel of the problem's own precision: S, P and O rounded to its type, sums in
+/// fp32.
 ReferenceForward attention_unfused(const Problem&, const Inputs&, const Sample&);
 /// dQ, dK, dV of FlashAttention's Algorithm 4 (arXiv 2205.14135) without tiles, in double.
 ReferenceBackward attention_backward_fp64(const Problem&, const Inputs&, const Sample&);

@@ -1,6 +1,6 @@
 /// \file
-/// Runs one variant of a step on host data: allocation with guard bands, NaN-filled outputs, copies.
-/// step_main() and the tests share it, so both see a step through the same eyes.
+/// Runs one variant of a step on host data: allocation with guard bands, NaN-filled outputs,
+/// copies. step_main() and the tests share it, so both see a step through the same eyes.
 #pragma once
 
 #include <memory>
@@ -28,8 +28,9 @@ bool never_written(float x);
 
 /// Inputs, outputs and workspace of one problem on the device, under their names.
 ///
-/// Outputs and workspace start as NaN (all bits set). On a GPU each has a guard band of 4 KiB behind
-/// it; in the simulator none, because there every access past the end is found when it happens.
+/// Outputs and workspace start as NaN (all bits set). On a GPU each has a guard band of 4 KiB
+/// behind it; in the simulator none, because there every access past the end is found when it
+/// happens.
 class Session {
  public:
   /// Allocates and uploads. Needs `dO` in the inputs when the variant has a backward.
@@ -61,8 +62,8 @@ struct MemoryNeed {
 };
 /// Without allocating anything.
 MemoryNeed memory_need(const Problem&, const Variant&);
-/// \throws ResourceError "needs 68.7 GB of scratch, 24.0 GB free: ..." when it does not fit. Session
-/// calls it first; a program may ask before it makes the inputs.
+/// \throws ResourceError "needs 68.7 GB of scratch, 24.0 GB free: ..." when it does not fit.
+/// Session calls it first; a program may ask before it makes the inputs.
 void require_memory(const MemoryNeed&);
 
 /// One forward (and backward, where there is one) from fresh memory. What the tests call.

@@ -12,8 +12,8 @@ namespace fa {
 /// ceil(a / b).
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
-/// Rows of Q cut into tiles of Br, keys into tiles of Bc; with a causal mask only those tiles (i, j)
-/// are visited that hold a visible score. Ragged tiles count their real rows and keys. Per head.
+/// Rows of Q cut into tiles of Br, keys into tiles of Bc; with a causal mask only those tiles (i,
+/// j) are visited that hold a visible score. Ragged tiles count their real rows and keys. Per head.
 struct TileVisits {
   uint64_t tiles = 0;  ///< visited tiles
   uint64_t rows = 0;   ///< sum of the rows of tile i over visited (i, j)

@@ -111,8 +111,8 @@ struct Counts {
   std::string note;  ///< why something is absent: "counters refused: ...", one line
 };
 
-/// The buffers whose counted bytes are not the predicted ones, in the order of their names. A buffer
-/// that only one side knows counts as zero bytes on the other.
+/// The buffers whose counted bytes are not the predicted ones, in the order of their names. A
+/// buffer that only one side knows counts as zero bytes on the other.
 std::vector<std::string> differing_buffers(const Prediction&, const Counts& counted);
 
 /// Loads and stores per element as counted; nothing when no kernel of that name ran.

@@ -49,10 +49,12 @@ def convert(text, folder):
         if i % 2:
             out.append(block)
             continue
-        block = re.sub(r"(?<!!)\[([^\]\n]+)\]\(([^)\s]+)\)",
-                       lambda found: link(found[1], found[2], folder), block)
-        out += [part if j % 2 else convert_text(part)
-                for j, part in enumerate(spans.split(block))]
+        block = re.sub(
+            r"(?<!!)\[([^\]\n]+)\]\(([^)\s]+)\)",
+            lambda found: link(found[1], found[2], folder),
+            block,
+        )
+        out += [part if j % 2 else convert_text(part) for j, part in enumerate(spans.split(block))]
     return "".join(out)
 
 

@@ -11,15 +11,20 @@ import subprocess
 import sys
 
 SELF_EXPLANATORY = re.compile(
-    r"(Member .* of (struct|class) .*|/steps/\w+/\w+\.cuh:\d+: .*) is not documented\.$")
+    r"(Member .* of (struct|class) .*|/steps/\w+/\w+\.cuh:\d+: .*) is not documented\.$"
+)
 
 
 def main():
     doxygen, doxyfile = sys.argv[1:]
-    done = subprocess.run([doxygen, doxyfile], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                          text=True)
-    warnings = [line for line in done.stderr.splitlines()
-                if line.strip() and not SELF_EXPLANATORY.search(line)]
+    done = subprocess.run(
+        [doxygen, doxyfile], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    warnings = [
+        line
+        for line in done.stderr.splitlines()
+        if line.strip() and not SELF_EXPLANATORY.search(line)
+    ]
     print("\n".join(warnings), end="\n" if warnings else "")
     return 1 if warnings or done.returncode else 0
 

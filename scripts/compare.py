@@ -15,8 +15,20 @@ import argparse
 import os
 import sys
 
-from results import (BadInput, bytes_text, columns_for, count_text, get, join, load,
-                     markdown_table, problem_text, text_table, time_text, total)
+from results import (
+    BadInput,
+    bytes_text,
+    columns_for,
+    count_text,
+    get,
+    join,
+    load,
+    markdown_table,
+    problem_text,
+    text_table,
+    time_text,
+    total,
+)
 
 # What --diff shows: name, path in the JSON, how to sum it, how to print it.
 METRICS = (
@@ -70,8 +82,11 @@ def diff_lines(a, b):
         cells.append((name, text(x[0]) if x else "-", text(y[0]) if y else "-", ratio))
     widths = [max(len(line[i]) for line in cells) for i in range(4)]
     for line in cells:
-        lines.append("  ".join([line[0].ljust(widths[0])] +
-                               [c.rjust(w) for c, w in zip(line[1:], widths[1:])]).rstrip())
+        lines.append(
+            "  ".join(
+                [line[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(line[1:], widths[1:])]
+            ).rstrip()
+        )
     return lines
 
 
@@ -88,7 +103,8 @@ def diff(first, second):
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="+", metavar="FILE.json")
     parser.add_argument("--markdown", action="store_true", help="a Markdown table")
     parser.add_argument("--plots", metavar="DIR", help="write time, traffic and roofline as SVG")

@@ -14,7 +14,7 @@ import glob
 import os
 import sys
 
-from results import (BadInput, Column, bytes_text, join, load, problem_text, text_table)
+from results import BadInput, Column, bytes_text, join, load, problem_text, text_table
 
 KINDS = ("load", "store", "atomic")
 
@@ -42,12 +42,17 @@ def differences(row):
                 continue  # neither atomic ... nor anything to show
             if measured is None and kind != "load":
                 continue  # one line says it
-            found.append({
-                "step": row.any.label, "problem": problem_text(row.any.data["problem"]),
-                "figure": f"{kind} {group}", "counted": c, "measured": m,
-                "equal": None if measured is None or counted is None else c == m,
-                "note": row.gpu.get("traffic.note") if measured is None else None,
-            })
+            found.append(
+                {
+                    "step": row.any.label,
+                    "problem": problem_text(row.any.data["problem"]),
+                    "figure": f"{kind} {group}",
+                    "counted": c,
+                    "measured": m,
+                    "equal": None if measured is None or counted is None else c == m,
+                    "note": row.gpu.get("traffic.note") if measured is None else None,
+                }
+            )
     return found
 
 
@@ -67,8 +72,12 @@ DIFFERENCE_COLUMNS = [
     Column(("", "figure"), lambda e: e["figure"], left=True),
     Column(("", "counted"), lambda e: number(e["counted"])),
     Column(("", "measured"), lambda e: number(e["measured"])),
-    Column(("differ-", "ence"), lambda e: {True: "=", None: "not measured"}.get(
-        e["equal"], f"{100 * relative_difference(e):.3g}%")),
+    Column(
+        ("differ-", "ence"),
+        lambda e: {True: "=", None: "not measured"}.get(
+            e["equal"], f"{100 * relative_difference(e):.3g}%"
+        ),
+    ),
 ]
 
 
@@ -80,17 +89,21 @@ def compare_counters(rows):
     lines = [text_table(DIFFERENCE_COLUMNS, entries)]
     compared = [e for e in entries if e["equal"] is not None]
     unequal = [e for e in compared if not e["equal"]]
-    special = [sum(word in e[key] for e in compared)
-               for word, key in (("bwd", "step"), ("atomic", "figure"))]
+    special = [
+        sum(word in e[key] for e in compared)
+        for word, key in (("bwd", "step"), ("atomic", "figure"))
+    ]
     if any(special):
         lines.append(f"of the figures {special[0]} are of backward passes, {special[1]} of atomics")
     notes = dict.fromkeys(e["note"] for e in entries if e["note"])
     lines += [f"note: {note}" for note in notes]
     if unequal:
         worst = max(unequal, key=relative_difference)
-        lines.append(f"{len(unequal)} of {len(compared)} figures differ; the largest difference is "
-                     f"{100 * relative_difference(worst):.3g}%: {worst['figure']} of "
-                     f"{worst['step']}, {worst['problem']}")
+        lines.append(
+            f"{len(unequal)} of {len(compared)} figures differ; the largest difference is "
+            f"{100 * relative_difference(worst):.3g}%: {worst['figure']} of "
+            f"{worst['step']}, {worst['problem']}"
+        )
     elif compared:
         lines.append(f"all {len(compared)} figures are equal; the largest difference is 0")
     else:
@@ -104,27 +117,42 @@ def working_set(run):
     p = run.data["problem"]
     element = {"fp32": 4, "bf16": 2, "e4m3": 1}[p["dtype"]]
     heads, kv_heads = p["b"] * p["h"], p["b"] * p["hkv"]
-    sizes = {"Q": heads * p["n"] * p["d"] * element, "K": kv_heads * p["nk"] * p["d"] * element,
-             "S": heads * p["n"] * p["nk"] * element}
+    sizes = {
+        "Q": heads * p["n"] * p["d"] * element,
+        "K": kv_heads * p["nk"] * p["d"] * element,
+        "S": heads * p["n"] * p["nk"] * element,
+    }
     sizes.update(V=sizes["K"], O=sizes["Q"], P=sizes["S"])
-    return sum(sizes.get(name.removeprefix("d"), heads * p["n"] * 4)
-               for name in run.get("traffic.requested.buffers"))
+    return sum(
+        sizes.get(name.removeprefix("d"), heads * p["n"] * 4)
+        for name in run.get("traffic.requested.buffers")
+    )
 
 
 def hbm_entry(row, working_set, l2_bytes):
     """Modelled beside measured HBM bytes of one run; ratios are measured / modelled."""
     model, measured = row.sim.get("traffic.hbm.model"), row.gpu.get("traffic.hbm.measured")
-    entry = {"step": row.any.label, "problem": problem_text(row.any.data["problem"]),
-             "working_set": working_set, "of_l2": working_set / l2_bytes,
-             "model": model, "measured": measured,
-             "promised": working_set < l2_bytes / 2 or working_set > 3 * l2_bytes}
+    entry = {
+        "step": row.any.label,
+        "problem": problem_text(row.any.data["problem"]),
+        "working_set": working_set,
+        "of_l2": working_set / l2_bytes,
+        "model": model,
+        "measured": measured,
+        "promised": working_set < l2_bytes / 2 or working_set > 3 * l2_bytes,
+    }
     for kind in ("read", "write"):
         known = model and measured and model[kind]
         entry[f"{kind}_ratio"] = measured[kind] / model[kind] if known else None
     # An almost empty kernel reads 35 to 50 kB: code, constants, parameters.
-    entry["within_10_percent"] = None if not model or not measured else all(
-        abs(measured[kind] - model[kind]) <= max(0.1 * measured[kind], 64e3)
-        for kind in ("read", "write"))
+    entry["within_10_percent"] = (
+        None
+        if not model or not measured
+        else all(
+            abs(measured[kind] - model[kind]) <= max(0.1 * measured[kind], 64e3)
+            for kind in ("read", "write")
+        )
+    )
     return entry
 
 
@@ -147,8 +175,13 @@ HBM_COLUMNS = [
     Column(("write", "modelled"), hbm_bytes("model", "write")),
     Column(("", "measured"), hbm_bytes("measured", "write")),
     Column(("", "ratio"), ratio("write")),
-    Column(("", "10%"), lambda e: {True: "yes", False: "no", None: "-"}[e["within_10_percent"]]
-           + ("" if e["promised"] else " *")),
+    Column(
+        ("", "10%"),
+        lambda e: (
+            {True: "yes", False: "no", None: "-"}[e["within_10_percent"]]
+            + ("" if e["promised"] else " *")
+        ),
+    ),
 ]
 
 
@@ -162,8 +195,9 @@ def hbm_text(entries):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("gpu", metavar="GPU_DIR")
     parser.add_argument("sim", metavar="SIM_DIR")
     options = parser.parse_args()

@@ -20,13 +20,24 @@ import sys
 import tempfile
 import textwrap
 
-from results import (BadInput, Column, bytes_text, load, markdown_table, problem_text, text_table,
-                     time_text, total)
+from results import (
+    BadInput,
+    Column,
+    bytes_text,
+    load,
+    markdown_table,
+    problem_text,
+    text_table,
+    time_text,
+    total,
+)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-RUNS = (("standard", "05_recompute_backward", "standard"),
-        ("fused", "05_recompute_backward", "kernel"),
-        ("FA-2", "06_work_partitioning", None))
+RUNS = (
+    ("standard", "05_recompute_backward", "standard"),
+    ("fused", "05_recompute_backward", "kernel"),
+    ("FA-2", "06_work_partitioning", None),
+)
 # What the paper prints: GFLOPs, GB of HBM, ms of an A100, for the standard attention and its own.
 PAPER = {"flops": (66.6e9, 75.2e9), "hbm": (40.3e9, 4.4e9), "ms": (41.7, 7.3)}
 OTHER_VERSIONS = "Other versions of the paper print 35.3 / 4.4 GB and 35.1 / 11.7 ms."
@@ -45,11 +56,21 @@ def sum_of_both(runs, path, reduce=lambda x: x):
 def run_step(options, step, variant, folder):
     program = os.path.join(options.build, "steps", step)
     if not os.path.exists(program):
-        raise NotHere(f"{os.path.relpath(program, os.getcwd())} is not built: cmake --preset "
-                      f"{options.backend} && cmake --build --preset {options.backend}")
+        raise NotHere(
+            f"{os.path.relpath(program, os.getcwd())} is not built: cmake --preset "
+            f"{options.backend} && cmake --build --preset {options.backend}"
+        )
     path = os.path.join(folder, "run.json")
-    command = [program, f"--b={options.b}", f"--h={options.h}", f"--n={options.n}",
-               f"--d={options.d}", "--input=normal", f"--iters={options.iters}", f"--json={path}"]
+    command = [
+        program,
+        f"--b={options.b}",
+        f"--h={options.h}",
+        f"--n={options.n}",
+        f"--d={options.d}",
+        "--input=normal",
+        f"--iters={options.iters}",
+        f"--json={path}",
+    ]
     command += [f"--variant={variant}"] if variant else []
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode == 3:
@@ -69,12 +90,16 @@ def figures_of(name, runs):
     """One row of the result: forward and backward together."""
     data = runs[0].data
     hbm = "traffic.hbm.measured" if data["device"]["kind"] == "gpu" else "traffic.hbm.model"
-    return {"name": name, "step": data["step"], "variant": runs[0].variant,
-            "flops": sum_of_both(runs, "flops_executed"),
-            "hbm_predicted": sum_of_both(runs, "traffic.hbm.predicted", total),
-            "hbm": sum_of_both(runs, hbm, total),
-            "ms": sum_of_both(runs, "time.median_ms"),
-            "workspace": data["workspace_bytes"]}
+    return {
+        "name": name,
+        "step": data["step"],
+        "variant": runs[0].variant,
+        "flops": sum_of_both(runs, "flops_executed"),
+        "hbm_predicted": sum_of_both(runs, "traffic.hbm.predicted", total),
+        "hbm": sum_of_both(runs, hbm, total),
+        "ms": sum_of_both(runs, "time.median_ms"),
+        "workspace": data["workspace_bytes"],
+    }
 
 
 def ratio(standard, other):
@@ -91,36 +116,61 @@ def lines_of(result):
 
     rows = []
     for title, key, text in (
-            ("GFLOP executed", "flops", giga),
-            ("HBM, predicted", "hbm_predicted", bytes_text),
-            ("HBM, measured" if measured else "HBM, modelled", "hbm", bytes_text),
-            ("workspace", "workspace", bytes_text),
-            ("time", "ms", time_text)):
+        ("GFLOP executed", "flops", giga),
+        ("HBM, predicted", "hbm_predicted", bytes_text),
+        ("HBM, measured" if measured else "HBM, modelled", "hbm", bytes_text),
+        ("workspace", "workspace", bytes_text),
+        ("time", "ms", time_text),
+    ):
         standard, fused, fa2 = (by_name[name][key] for name in ("standard", "fused", "FA-2"))
         paper = PAPER.get(key)
-        rows.append((title, text(standard), text(fused), ratio(standard, fused), text(fa2),
-                     ratio(standard, fa2), f"{text(paper[0])} / {text(paper[1])}" if paper else "-",
-                     ratio(*paper) if paper else "-"))
+        rows.append(
+            (
+                title,
+                text(standard),
+                text(fused),
+                ratio(standard, fused),
+                text(fa2),
+                ratio(standard, fa2),
+                f"{text(paper[0])} / {text(paper[1])}" if paper else "-",
+                ratio(*paper) if paper else "-",
+            )
+        )
     return rows
 
 
-COLUMNS = [Column(head, lambda row, i=i: row[i], left=i == 0) for i, head in enumerate((
-    ("forward +", "backward"), ("05", "standard"), ("05", "fused"), ("standard", "/ fused"),
-    ("06", "FA-2"), ("standard", "/ FA-2"), ("paper, A100:", "standard / fused"),
-    ("", "ratio")))]
+COLUMNS = [
+    Column(head, lambda row, i=i: row[i], left=i == 0)
+    for i, head in enumerate(
+        (
+            ("forward +", "backward"),
+            ("05", "standard"),
+            ("05", "fused"),
+            ("standard", "/ fused"),
+            ("06", "FA-2"),
+            ("standard", "/ FA-2"),
+            ("paper, A100:", "standard / fused"),
+            ("", "ratio"),
+        )
+    )
+]
 
 
 def notes_of(result):
     p = result["problem"]
-    forward = 4 * p["n"]**2 * p["d"] * p["b"] * p["h"] / 1e9
+    forward = 4 * p["n"] ** 2 * p["d"] * p["b"] * p["h"] / 1e9
     notes = [f"{problem_text(p)}, {result['device']}"]
     if result["kind"] == "sim":
-        notes.append("The simulator has no time. Its model of the L2 keeps what fits there, so "
-                     "a small problem's S and P are not read back from HBM as a large one's are.")
-    notes += [f"The paper's figures: N=1024, d=64, 16 heads, batch 64, 16-bit. {OTHER_VERSIONS}",
-              f"66.6 GFLOP does not follow from that shape, whose forward alone is "
-              f"{4 * 1024**2 * 64 * 1024 / 1e9:.1f} GFLOP (here: {forward:.4g}). So compare the "
-              "ratios and where they come from, not the absolute figures."]
+        notes.append(
+            "The simulator has no time. Its model of the L2 keeps what fits there, so "
+            "a small problem's S and P are not read back from HBM as a large one's are."
+        )
+    notes += [
+        f"The paper's figures: N=1024, d=64, 16 heads, batch 64, 16-bit. {OTHER_VERSIONS}",
+        f"66.6 GFLOP does not follow from that shape, whose forward alone is "
+        f"{4 * 1024**2 * 64 * 1024 / 1e9:.1f} GFLOP (here: {forward:.4g}). So compare the "
+        "ratios and where they come from, not the absolute figures.",
+    ]
     return notes
 
 
@@ -134,15 +184,23 @@ def markdown_of(result):
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", choices=("gpu", "sim"),
-                        help="default: gpu where nvidia-smi is, else sim")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--backend", choices=("gpu", "sim"), help="default: gpu where nvidia-smi is, else sim"
+    )
     parser.add_argument("--build", metavar="DIR", help="default: build/gpu or build/sim")
-    for flag, value, what in (("--b", 64, "batch"), ("--h", 16, "heads"), ("--n", 1024, "queries"),
-                              ("--d", 64, "head dimension"), ("--iters", 20, "timed runs")):
-        parser.add_argument(flag, type=int, default=value, metavar="INT",
-                            help=f"{what} (default %(default)s)")
+    for flag, value, what in (
+        ("--b", 64, "batch"),
+        ("--h", 16, "heads"),
+        ("--n", 1024, "queries"),
+        ("--d", 64, "head dimension"),
+        ("--iters", 20, "timed runs"),
+    ):
+        parser.add_argument(
+            flag, type=int, default=value, metavar="INT", help=f"{what} (default %(default)s)"
+        )
     parser.add_argument("--json", metavar="F.json", help="write the result as JSON")
     options = parser.parse_args()
     options.backend = options.backend or ("gpu" if shutil.which("nvidia-smi") else "sim")
@@ -157,10 +215,16 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         found = [(name, run_step(options, step, variant, folder)) for name, step, variant in RUNS]
     first = found[0][1][0].data
-    problem = {key: first["problem"][key]
-               for key in ("b", "h", "hkv", "n", "nk", "d", "causal", "dtype")}
-    result = {"schema": 1, "kind": first["device"]["kind"], "device": first["device"]["name"],
-              "problem": problem, "rows": [figures_of(name, runs) for name, runs in found]}
+    problem = {
+        key: first["problem"][key] for key in ("b", "h", "hkv", "n", "nk", "d", "causal", "dtype")
+    }
+    result = {
+        "schema": 1,
+        "kind": first["device"]["kind"],
+        "device": first["device"]["name"],
+        "problem": problem,
+        "rows": [figures_of(name, runs) for name, runs in found],
+    }
     print(text_of(result))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:

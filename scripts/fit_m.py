@@ -40,13 +40,22 @@ class Wrong(Exception):
 def run_step(options, smem, folder):
     """The run of the step with `smem` bytes of shared memory."""
     path = os.path.join(folder, "run.json")
-    command = [options.program, f"--b={options.b}", f"--h={options.h}", f"--n={options.n}",
-               f"--d={options.d}", f"--smem={smem}", f"--json={path}"]
+    command = [
+        options.program,
+        f"--b={options.b}",
+        f"--h={options.h}",
+        f"--n={options.n}",
+        f"--d={options.d}",
+        f"--smem={smem}",
+        f"--json={path}",
+    ]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
-        raise NotHere(f"{options.program}: {error.strerror}; build it first: cmake --preset sim && "
-                      "cmake --build --preset sim") from None
+        raise NotHere(
+            f"{options.program}: {error.strerror}; build it first: cmake --preset sim && "
+            "cmake --build --preset sim"
+        ) from None
     if done.returncode in (2, 3):
         raise (BadInput if done.returncode == 2 else NotHere)(done.stderr.strip())
     if done.returncode != 0:
@@ -67,13 +76,19 @@ def point(run):
     tiles = buffers["Q"]["predicted"]["read"] // buffers["K"]["predicted"]["read"]
     keys = keys_of(p["smem"], p["n"], p["d"])
     if -(-p["n"] // keys) != tiles:
-        raise BadInput(f"--smem {p['smem']}: {tiles} K/V tiles where step 04 has "
-                       f"{-(-p['n'] // keys)}; this is another step")
-    return {"smem": p["smem"], "bc": keys, "tc": tiles,
-            "predicted": total(run.get("traffic.requested.predicted")),
-            "counted": total(run.get("traffic.requested.counted")),
-            "hbm": total(run.get("traffic.hbm.model") or run.get("traffic.hbm.measured")),
-            "ms": run.get("time.median_ms")}
+        raise BadInput(
+            f"--smem {p['smem']}: {tiles} K/V tiles where step 04 has "
+            f"{-(-p['n'] // keys)}; this is another step"
+        )
+    return {
+        "smem": p["smem"],
+        "bc": keys,
+        "tc": tiles,
+        "predicted": total(run.get("traffic.requested.predicted")),
+        "counted": total(run.get("traffic.requested.counted")),
+        "hbm": total(run.get("traffic.hbm.model") or run.get("traffic.hbm.measured")),
+        "ms": run.get("time.median_ms"),
+    }
 
 
 def least_squares(xs, ys):
@@ -101,29 +116,38 @@ def fits(points, heads, n, d):
 
 
 def table(points, n, d):
-    columns = [Column(("", "M"), lambda p: f"{p['smem']:,} B"),
-               Column(("", "Bc"), lambda p: str(p["bc"])),
-               Column(("", "Tc"), lambda p: str(p["tc"])),
-               Column(("requested", "predicted"), lambda p: f"{p['predicted']:,} B"),
-               Column(("requested", "counted"),
-                      lambda p: "-" if p["counted"] is None else f"{p['counted']:,} B"),
-               Column(("N^2 d^2 / M", "elements"),
-                      lambda p: f"{n * n * d * d / (p['smem'] / 4):,.0f}"),
-               Column(("HBM", "modelled" if points[0]["ms"] is None else "measured"),
-                      lambda p: bytes_text(p["hbm"])),
-               Column(("", "time"), lambda p: time_text(p["ms"]))]
+    columns = [
+        Column(("", "M"), lambda p: f"{p['smem']:,} B"),
+        Column(("", "Bc"), lambda p: str(p["bc"])),
+        Column(("", "Tc"), lambda p: str(p["tc"])),
+        Column(("requested", "predicted"), lambda p: f"{p['predicted']:,} B"),
+        Column(
+            ("requested", "counted"),
+            lambda p: "-" if p["counted"] is None else f"{p['counted']:,} B",
+        ),
+        Column(("N^2 d^2 / M", "elements"), lambda p: f"{n * n * d * d / (p['smem'] / 4):,.0f}"),
+        Column(
+            ("HBM", "modelled" if points[0]["ms"] is None else "measured"),
+            lambda p: bytes_text(p["hbm"]),
+        ),
+        Column(("", "time"), lambda p: time_text(p["ms"])),
+    ]
     shown = [c for c in columns if any(c.cell(p) != "-" for p in points)]
     return text_table(shown, points)
 
 
 def fit_lines(found, formula):
-    lines = ["requested elements a head = a + b * N^2 d^2 / (what divides); M in elements",
-             f"{'':<14}{'divided by':<12}{'a':>14}{'b':>8}{'R^2':>10}"]
+    lines = [
+        "requested elements a head = a + b * N^2 d^2 / (what divides); M in elements",
+        f"{'':<14}{'divided by':<12}{'a':>14}{'b':>8}{'R^2':>10}",
+    ]
     for name, (a, b, r2) in found.items():
         lines.append(f"{'  fit':<14}{name:<12}{a:>14,.0f}{b:>8.2f}{r2:>10.5f}")
     a, b = formula
-    lines.append(f"{'  formula':<14}{'M - Br d':<12}{a:>14,.0f}{b:>8.2f}"
-                 f"   (3 + 4/d) (2 + {PAD + BR}/d), towards 6")
+    lines.append(
+        f"{'  formula':<14}{'M - Br d':<12}{a:>14,.0f}{b:>8.2f}"
+        f"   (3 + 4/d) (2 + {PAD + BR}/d), towards 6"
+    )
     return "\n".join(lines)
 
 
@@ -136,17 +160,34 @@ def plot(path, points, heads, found, n, d):
     curve = [min(smems) * (max(smems) / min(smems)) ** (i / 200) for i in range(201)]
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots()
-        axes.plot([s / KIB for s in curve],
-                  [4 * heads * (a + b * work / (s / 4 - BR * d)) / 1e6 for s in curve],
-                  color="C0", label=f"fit: a + {b:.2f} N²d² / (M - Br d)")
-        axes.plot([s / KIB for s in smems], [p["predicted"] / 1e6 for p in points], "o", color="C0",
-                  label="requested")
+        axes.plot(
+            [s / KIB for s in curve],
+            [4 * heads * (a + b * work / (s / 4 - BR * d)) / 1e6 for s in curve],
+            color="C0",
+            label=f"fit: a + {b:.2f} N²d² / (M - Br d)",
+        )
+        axes.plot(
+            [s / KIB for s in smems],
+            [p["predicted"] / 1e6 for p in points],
+            "o",
+            color="C0",
+            label="requested",
+        )
         if all(p["hbm"] is not None for p in points):  # a GPU may refuse its counters
-            axes.plot([s / KIB for s in smems], [p["hbm"] / 1e6 for p in points], "v", color="C1",
-                      label="HBM modelled" if points[0]["ms"] is None else "HBM measured")
-        axes.set(xscale="log", xlabel="shared memory M of a block, KiB", ylabel="MB",
-                 ylim=(0, None),
-                 title=f"FlashAttention-1's forward, B·H={heads} N={n} d={d}")
+            axes.plot(
+                [s / KIB for s in smems],
+                [p["hbm"] / 1e6 for p in points],
+                "v",
+                color="C1",
+                label="HBM modelled" if points[0]["ms"] is None else "HBM measured",
+            )
+        axes.set(
+            xscale="log",
+            xlabel="shared memory M of a block, KiB",
+            ylabel="MB",
+            ylim=(0, None),
+            title=f"FlashAttention-1's forward, B·H={heads} N={n} d={d}",
+        )
         axes.set_xticks([s / KIB for s in smems], [f"{s // KIB}" for s in smems])
         axes.minorticks_off()
         axes.legend(frameon=False)
@@ -165,10 +206,16 @@ def sizes(text):
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--program", default=os.path.join(ROOT, PROGRAM), metavar="PATH")
-    parser.add_argument("--smem", type=sizes, default=SIZES, metavar="M,M,...",
-                        help="bytes (default: 8 values from 16 to 227 KiB)")
+    parser.add_argument(
+        "--smem",
+        type=sizes,
+        default=SIZES,
+        metavar="M,M,...",
+        help="bytes (default: 8 values from 16 to 227 KiB)",
+    )
     parser.add_argument("--b", type=int, default=1)
     parser.add_argument("--h", type=int, default=1)
     parser.add_argument("--n", type=int, default=512)
@@ -194,9 +241,16 @@ def main():
     print(fit_lines(found, formula))
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
-            json.dump({"runs": [run.data for run in runs], "points": points,
-                       "fit": {name: dict(zip(("a", "b", "r2"), f)) for name, f in found.items()},
-                       "formula": dict(zip("ab", formula))}, file, indent=2)
+            json.dump(
+                {
+                    "runs": [run.data for run in runs],
+                    "points": points,
+                    "fit": {name: dict(zip(("a", "b", "r2"), f)) for name, f in found.items()},
+                    "formula": dict(zip("ab", formula)),
+                },
+                file,
+                indent=2,
+            )
             file.write("\n")
     if options.plot:
         plot(options.plot, points, heads, found, options.n, options.d)

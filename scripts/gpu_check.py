@@ -26,28 +26,56 @@ import threading
 import time
 
 from counters_vs_sim import compare_counters, hbm_entry, hbm_text, load_folder, pairs, working_set
-from results import (BadInput, Column, Run, bytes_text, columns_for, flops_text, get, join, load,
-                     problem_text, text_table, time_text, total)
+from results import (
+    BadInput,
+    Column,
+    Run,
+    bytes_text,
+    columns_for,
+    flops_text,
+    get,
+    join,
+    load,
+    problem_text,
+    text_table,
+    time_text,
+    total,
+)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
 
 # What --sections chooses from, in the order in which they run.
-SECTIONS = ("tests", "counters", "hbm", "sanitizer", "scale", "timing", "memory", "peers",
-            "figure2")
+SECTIONS = (
+    "tests",
+    "counters",
+    "hbm",
+    "sanitizer",
+    "scale",
+    "timing",
+    "memory",
+    "peers",
+    "figure2",
+)
 
-# One row, tile edges, ragged tiles, a full grid, every d, with and without the mask, shared key heads
+# One row, tile edges, ragged tiles, a full grid, every d, with and without mask, shared key heads
 # and Nk != N; the programs refuse what their step lacks.
 COUNTER_PROBLEMS = [
-    dict(b=1, h=2, n=257, d=64, causal=False), dict(b=1, h=2, n=257, d=64, causal=True),
-    dict(b=1, h=2, n=1, d=64, causal=False), dict(b=1, h=2, n=17, d=64, causal=True),
-    dict(b=1, h=2, n=64, d=64, causal=False), dict(b=2, h=1, n=100, d=32, causal=True),
-    dict(b=2, h=1, n=100, d=96, causal=False), dict(b=2, h=1, n=100, d=128, causal=False),
+    dict(b=1, h=2, n=257, d=64, causal=False),
+    dict(b=1, h=2, n=257, d=64, causal=True),
+    dict(b=1, h=2, n=1, d=64, causal=False),
+    dict(b=1, h=2, n=17, d=64, causal=True),
+    dict(b=1, h=2, n=64, d=64, causal=False),
+    dict(b=2, h=1, n=100, d=32, causal=True),
+    dict(b=2, h=1, n=100, d=96, causal=False),
+    dict(b=2, h=1, n=100, d=128, causal=False),
     dict(b=2, h=1, n=257, d=128, causal=True),
-    dict(b=1, h=2, n=1024, d=64, causal=False), dict(b=1, h=2, n=1024, d=64, causal=True),
+    dict(b=1, h=2, n=1024, d=64, causal=False),
+    dict(b=1, h=2, n=1024, d=64, causal=True),
     dict(b=1, h=4, hkv=2, n=113, nk=203, d=64, causal=True),
-    dict(b=2, h=2, hkv=1, n=300, nk=20, d=128, causal=True)]
+    dict(b=2, h=2, hkv=1, n=300, nk=20, d=128, causal=True),
+]
 # For the steps that have --smem: a smaller and a larger tile than the step's own.
 SMEM_PROBLEMS = [dict(b=1, h=2, n=257, d=64, causal=False, smem=smem) for smem in (32768, 98304)]
 SANITIZER_PROBLEMS = [
@@ -62,9 +90,11 @@ def series(n, d, causal):
     return dict(b=16384 // n, h=2048 // d, n=n, d=d, causal=causal)
 
 
-TIMING_PROBLEMS = ([series(n, 64, False) for n in (512, 1024, 2048, 4096)]
-                   + [series(n, 64, True) for n in (1024, 4096)]
-                   + [series(4096, 128, causal) for causal in (False, True)])
+TIMING_PROBLEMS = (
+    [series(n, 64, False) for n in (512, 1024, 2048, 4096)]
+    + [series(n, 64, True) for n in (1024, 4096)]
+    + [series(4096, 128, causal) for causal in (False, True)]
+)
 SCALE_SIZES = (1024, 2048, 4096, 8192, 16384)
 SCALE_PATIENCE = 150  # seconds that one run of the scale section may take
 L2_SHARES = (0.25, 1, 4)  # working sets of the HBM section
@@ -76,16 +106,24 @@ class NoGpu(Exception):
 
 
 def tag(problem):
-    return (f"b{problem['b']}_h{problem['h']}_n{problem['n']}_d{problem['d']}"
-            + "".join(f"_{key}{problem[key]}" for key, same in (("hkv", "h"), ("nk", "n"))
-                      if problem.get(key, problem[same]) != problem[same])
-            + ("_causal" if problem["causal"] else "")
-            + (f"_m{problem['smem']}" if problem.get("smem") else ""))
+    return (
+        f"b{problem['b']}_h{problem['h']}_n{problem['n']}_d{problem['d']}"
+        + "".join(
+            f"_{key}{problem[key]}"
+            for key, same in (("hkv", "h"), ("nk", "n"))
+            if problem.get(key, problem[same]) != problem[same]
+        )
+        + ("_causal" if problem["causal"] else "")
+        + (f"_m{problem['smem']}" if problem.get("smem") else "")
+    )
 
 
 def flags(problem):
-    found = [f"--{key}={problem[key]}" for key in ("b", "h", "hkv", "n", "nk", "d", "smem")
-             if problem.get(key)]
+    found = [
+        f"--{key}={problem[key]}"
+        for key in ("b", "h", "hkv", "n", "nk", "d", "smem")
+        if problem.get(key)
+    ]
     return found + (["--causal"] if problem["causal"] else [])
 
 
@@ -117,9 +155,13 @@ class Shell:
         with open(log, "w+", encoding="utf-8", errors="replace") as file:
             try:
                 status = subprocess.run(
-                    command, stdout=file, stderr=subprocess.STDOUT, cwd=ROOT,
+                    command,
+                    stdout=file,
+                    stderr=subprocess.STDOUT,
+                    cwd=ROOT,
                     timeout=None if limit == math.inf else limit,
-                    env={**os.environ, **(environment or {})}).returncode
+                    env={**os.environ, **(environment or {})},
+                ).returncode
             except subprocess.TimeoutExpired:
                 status = None
             except OSError as error:
@@ -131,9 +173,14 @@ class Shell:
         for path, name_of_it in self.names:
             shown = shown.replace(path, name_of_it)
         with self.lock:
-            self.commands.append({
-                "name": name, "command": shown,
-                "exit_status": status, "seconds": round(time.monotonic() - start, 2)})
+            self.commands.append(
+                {
+                    "name": name,
+                    "command": shown,
+                    "exit_status": status,
+                    "seconds": round(time.monotonic() - start, 2),
+                }
+            )
         return status, output
 
 
@@ -188,20 +235,29 @@ class Check:
                 ok, line = False, str(error)
             except Exception as error:  # a bug here must not cost the other sections
                 ok, line = False, f"{type(error).__name__}: {error}"
-        self.sections[name] = {"ok": ok, "summary": line,
-                               "seconds": round(time.monotonic() - start, 1)}
+        self.sections[name] = {
+            "ok": ok,
+            "summary": line,
+            "seconds": round(time.monotonic() - start, 1),
+        }
         self.say(f"{'ok' if ok else 'FAILED'}: {line}\n")
         return ok
 
     def write(self):
         runs = []
-        for folder in (os.path.join(self.out, "gpu"),
-                       self.options.sim_json or os.path.join(self.out, "sim")):
+        for folder in (
+            os.path.join(self.out, "gpu"),
+            self.options.sim_json or os.path.join(self.out, "sim"),
+        ):
             for run in load_folder(folder):
                 if run.direction == "forward":  # the object holds its backward
                     runs.append(run.data)
-        self.results.update(sections=self.sections, commands=self.shell.commands, runs=runs,
-                            notes=roof_notes(runs, self.results.get("device")))
+        self.results.update(
+            sections=self.sections,
+            commands=self.shell.commands,
+            runs=runs,
+            notes=roof_notes(runs, self.results.get("device")),
+        )
         write_results(os.path.join(self.out, "results.json"), self.results)
         with open(os.path.join(self.out, "report.txt"), "w", encoding="utf-8") as file:
             file.write("\n".join(self.report) + "\n")
@@ -217,11 +273,13 @@ class Check:
             wanted = ["--target", *targets] if targets else []
             status, output = self.shell(
                 f"build {preset}",
-                ["cmake", "--build", "--preset", preset, "-j", str(self.jobs), *wanted])
+                ["cmake", "--build", "--preset", preset, "-j", str(self.jobs), *wanted],
+            )
         if status == 0:
             return True, f"built {preset}"
-        reason = next((line.strip() for line in output.splitlines() if "rror" in line),
-                      last_line(output))
+        reason = next(
+            (line.strip() for line in output.splitlines() if "rror" in line), last_line(output)
+        )
         return False, f"{preset} did not build (logs/): {reason}"
 
     def variants(self, preset):
@@ -233,7 +291,8 @@ class Check:
 
     def variants_of(self, preset, step):
         status, text = self.shell(
-            f"variants {step}", [self.program(preset, step), "--list-variants"], 60)
+            f"variants {step}", [self.program(preset, step), "--list-variants"], 60
+        )
         if status != 0 or not text.strip():
             raise BadInput(f"{step} --list-variants names none: {last_line(text)}")
         return text.split()
@@ -259,8 +318,17 @@ class Check:
             os.remove(path)  # of an earlier call
         status, output = self.shell(
             f"{folder or kind} {name}",
-            [self.program(kind, step), f"--variant={variant}", *flags(problem), "--input=normal",
-             f"--json={path}", *more], timeout, environment)
+            [
+                self.program(kind, step),
+                f"--variant={variant}",
+                *flags(problem),
+                "--input=normal",
+                f"--json={path}",
+                *more,
+            ],
+            timeout,
+            environment,
+        )
         data = None
         if status in (0, 1) and os.path.exists(path):
             data = load(path)[0].data
@@ -272,8 +340,18 @@ class Check:
         found = []
         small, large = (dict(b=1, h=1, n=n, d=64, causal=False) for n in (64, 128))
         for step, variant in variants:
-            probes = [self.run(kind, step, variant, p, timeout=60, environment=TOOL_ENVIRONMENT,
-                               folder="probes")[1] for p in (small, large)]
+            probes = [
+                self.run(
+                    kind,
+                    step,
+                    variant,
+                    p,
+                    timeout=60,
+                    environment=TOOL_ENVIRONMENT,
+                    folder="probes",
+                )[1]
+                for p in (small, large)
+            ]
             if None in probes:
                 continue  # the counters section says why
             scratch = [probe["workspace_bytes"] for probe in probes]
@@ -291,10 +369,18 @@ class Check:
 
     def simulate(self, cases, workers):
         """Runs cases side by side, one simulator thread each."""
+
         def one(case):
             step, variant, problem = case
-            return case, self.run("sim", step, variant, problem, "--workers=1",
-                                  f"--model-gpu={self.results['model_gpu']}")
+            return case, self.run(
+                "sim",
+                step,
+                variant,
+                problem,
+                "--workers=1",
+                f"--model-gpu={self.results['model_gpu']}",
+            )
+
         with concurrent.futures.ThreadPoolExecutor(max(1, workers)) as pool:
             # The largest first: the last to finish decides.
             ordered = sorted(cases, key=lambda c: -c[2]["h"] * c[2]["n"] ** 2 * c[2]["d"])
@@ -304,10 +390,12 @@ class Check:
 
     def tests(self):
         status, output = self.shell("ctest", ["ctest", "--preset", "gpu", "-j", "4"])
-        tests = re.findall(r"^\s*\d+/\d+ Test\s+#\d+: (\S+) \.*\s*(.+?)\s+([\d.]+) sec", output,
-                           re.MULTILINE)
-        self.results["tests"] = [{"name": n, "result": r.strip("* "), "seconds": float(s)}
-                                 for n, r, s in tests]
+        tests = re.findall(
+            r"^\s*\d+/\d+ Test\s+#\d+: (\S+) \.*\s*(.+?)\s+([\d.]+) sec", output, re.MULTILINE
+        )
+        self.results["tests"] = [
+            {"name": n, "result": r.strip("* "), "seconds": float(s)} for n, r, s in tests
+        ]
         failed = [n for n, r, _ in tests if "Passed" not in r]
         if status is None:
             return False, f"stopped after {len(tests)} tests: the time was over"
@@ -339,16 +427,20 @@ class Check:
     def of_this_call(self, problems, runs):
         """The runs of these problems, of the steps that this call is about."""
         wanted = {tag(p) for p in problems}
-        return [run for run in runs
-                if run.data["step"] in self.steps and tag(run.data["problem"]) in wanted]
+        return [
+            run
+            for run in runs
+            if run.data["step"] in self.steps and tag(run.data["problem"]) in wanted
+        ]
 
     def gpu_results(self):
         return load_folder(os.path.join(self.out, "gpu"))
 
     def counters(self, sim_runs):
         problems = COUNTER_PROBLEMS + SMEM_PROBLEMS
-        rows = pairs(self.of_this_call(problems, self.gpu_results()),
-                     self.of_this_call(problems, sim_runs))
+        rows = pairs(
+            self.of_this_call(problems, self.gpu_results()), self.of_this_call(problems, sim_runs)
+        )
         entries, text, ok = compare_counters(rows)
         self.results["counters"] = entries
         self.say(text)
@@ -368,7 +460,8 @@ class Check:
         near = [e for e in promised if e["within_10_percent"]]
         return bool(entries) and seen == wanted and len(near) == len(promised), (
             f"{len(seen)} of {len(wanted)} problems compared; where the model promises 10%, "
-            f"{len(near)} of {len(promised)} are within it")
+            f"{len(near)} of {len(promised)} are within it"
+        )
 
     def sanitizer(self):
         tool = shutil.which("compute-sanitizer")
@@ -379,41 +472,70 @@ class Check:
         # By its name where that finds it: no machine's paths in results.
         word = "compute-sanitizer" if shutil.which("compute-sanitizer") else tool
         problems = SANITIZER_PROBLEMS[:1] if self.options.quick else SANITIZER_PROBLEMS
-        cases = [(s, v, p, t) for s, v in self.variants("gpu-check") for p in problems
-                 for t in SANITIZER_TOOLS]
+        cases = [
+            (s, v, p, t)
+            for s, v in self.variants("gpu-check")
+            for p in problems
+            for t in SANITIZER_TOOLS
+        ]
 
         def one(case):
             step, variant, problem, name = case
             status, output = self.shell(
                 f"{name} {step}.{variant}.{tag(problem)}",
-                [word, "--tool", name, "--error-exitcode", "9",
-                 self.program("gpu-check", step), f"--variant={variant}", *flags(problem),
-                 "--input=normal"], 240, TOOL_ENVIRONMENT)
+                [
+                    word,
+                    "--tool",
+                    name,
+                    "--error-exitcode",
+                    "9",
+                    self.program("gpu-check", step),
+                    f"--variant={variant}",
+                    *flags(problem),
+                    "--input=normal",
+                ],
+                240,
+                TOOL_ENVIRONMENT,
+            )
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)
             # 2: this step cannot do the problem. Silence is no clean bill: there must be a summary.
-            verdict = ("not supported" if status == 2 else
-                       "clean" if status == 0 and summary else "FAILED")
-            return {"step": step, "variant": variant, "problem": tag(problem), "tool": name,
-                    "exit_status": status, "verdict": verdict,
-                    "summary": summary[-1] if summary else last_line(output)}
+            verdict = (
+                "not supported" if status == 2 else "clean" if status == 0 and summary else "FAILED"
+            )
+            return {
+                "step": step,
+                "variant": variant,
+                "problem": tag(problem),
+                "tool": name,
+                "exit_status": status,
+                "verdict": verdict,
+                "summary": summary[-1] if summary else last_line(output),
+            }
 
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             entries = list(pool.map(one, cases))
         self.results["sanitizer"] = entries
         failed = [e for e in entries if e["verdict"] == "FAILED"]
         clean = [e for e in entries if e["verdict"] == "clean"]
-        self.say(text_table(
-            [Column(("", "step"), lambda e: f"{e['step']} {e['variant']}", left=True),
-             Column(("", "problem"), lambda e: e["problem"], left=True),
-             Column(("", "tool"), lambda e: e["tool"], left=True),
-             Column(("", "result"), lambda e: e["verdict"], left=True),
-             Column(("", "summary"), lambda e: e["summary"][:60], left=True)], entries))
+        self.say(
+            text_table(
+                [
+                    Column(("", "step"), lambda e: f"{e['step']} {e['variant']}", left=True),
+                    Column(("", "problem"), lambda e: e["problem"], left=True),
+                    Column(("", "tool"), lambda e: e["tool"], left=True),
+                    Column(("", "result"), lambda e: e["verdict"], left=True),
+                    Column(("", "summary"), lambda e: e["summary"][:60], left=True),
+                ],
+                entries,
+            )
+        )
         return bool(clean) and not failed, f"{len(clean)} runs clean, {len(failed)} not"
 
     def timing(self, variants):
         problems = TIMING_PROBLEMS[:2] if self.options.quick else TIMING_PROBLEMS
-        good, bad = self.gpu_runs([(s, v, p) for s, v in variants for p in problems], "--iters=20",
-                                  "--no-counters")
+        good, bad = self.gpu_runs(
+            [(s, v, p) for s, v in variants for p in problems], "--iters=20", "--no-counters"
+        )
         rows = join(self.of_this_call(problems, self.gpu_results()))
         untimed = self.keep_times("timing", rows)
         return good > 0 and not bad and not untimed, f"{good} problems timed, {bad} failed"
@@ -427,26 +549,47 @@ class Check:
             fp32 = row.gpu.get("problem.dtype") == "fp32"
             roof = roofs.get("fp32_flops" if fp32 else "bf16_flops")
             rate = row.gpu.get("flops") / (ms * 1e-3) if ms else None
-            entries.append({"step": row.any.label, "problem": problem_text(row.any.data["problem"]),
-                            "median_ms": ms, "p10_ms": row.gpu.get("time.p10_ms"),
-                            "p90_ms": row.gpu.get("time.p90_ms"), "flops_per_s": rate,
-                            "share_of_roof": rate / roof if rate and roof else None,
-                            "requested_predicted": total(
-                                row.gpu.get("traffic.requested.predicted")),
-                            "hbm_measured": total(row.gpu.get("traffic.hbm.measured")),
-                            "workspace": row.gpu.get("workspace_bytes")})
+            entries.append(
+                {
+                    "step": row.any.label,
+                    "problem": problem_text(row.any.data["problem"]),
+                    "median_ms": ms,
+                    "p10_ms": row.gpu.get("time.p10_ms"),
+                    "p90_ms": row.gpu.get("time.p90_ms"),
+                    "flops_per_s": rate,
+                    "share_of_roof": rate / roof if rate and roof else None,
+                    "requested_predicted": total(row.gpu.get("traffic.requested.predicted")),
+                    "hbm_measured": total(row.gpu.get("traffic.hbm.measured")),
+                    "workspace": row.gpu.get("workspace_bytes"),
+                }
+            )
         self.results[section] = entries
         if entries:
-            self.say(text_table(
-                [Column(("", "step"), lambda e: e["step"], left=True),
-                 Column(("", "problem"), lambda e: e["problem"], left=True),
-                 Column(("", "median"), lambda e: time_text(e["median_ms"])),
-                 Column(("TFLOP", "per s"), lambda e: flops_text(e["flops_per_s"])),
-                 Column(("of", "roof"), lambda e: "-" if e["share_of_roof"] is None
-                        else f"{100 * e['share_of_roof']:.1f}%"),
-                 Column(("requested", "predicted"), lambda e: bytes_text(e["requested_predicted"])),
-                 Column(("HBM", "measured"), lambda e: bytes_text(e["hbm_measured"])),
-                 Column(("work-", "space"), lambda e: bytes_text(e["workspace"]))], entries))
+            self.say(
+                text_table(
+                    [
+                        Column(("", "step"), lambda e: e["step"], left=True),
+                        Column(("", "problem"), lambda e: e["problem"], left=True),
+                        Column(("", "median"), lambda e: time_text(e["median_ms"])),
+                        Column(("TFLOP", "per s"), lambda e: flops_text(e["flops_per_s"])),
+                        Column(
+                            ("of", "roof"),
+                            lambda e: (
+                                "-"
+                                if e["share_of_roof"] is None
+                                else f"{100 * e['share_of_roof']:.1f}%"
+                            ),
+                        ),
+                        Column(
+                            ("requested", "predicted"),
+                            lambda e: bytes_text(e["requested_predicted"]),
+                        ),
+                        Column(("HBM", "measured"), lambda e: bytes_text(e["hbm_measured"])),
+                        Column(("work-", "space"), lambda e: bytes_text(e["workspace"])),
+                    ],
+                    entries,
+                )
+            )
         return sum(e["median_ms"] is None for e in entries)
 
     def scale(self, variants):
@@ -461,17 +604,20 @@ class Check:
             seconds = 0
             for n in sizes:
                 if 2 * seconds > SCALE_PATIENCE:  # B*N is constant: twice the N, twice the work
-                    self.say(f"{step} {variant} d={d}: N={n} left out, "
-                             f"N={n // 2} took {seconds:.0f} s")
+                    self.say(
+                        f"{step} {variant} d={d}: N={n} left out, N={n // 2} took {seconds:.0f} s"
+                    )
                     break
-                status, seconds = self.gpu_run((step, variant, series(n, d, False)), "--iters=5",
-                                               timeout=2 * SCALE_PATIENCE)
+                status, seconds = self.gpu_run(
+                    (step, variant, series(n, d, False)), "--iters=5", timeout=2 * SCALE_PATIENCE
+                )
                 statuses.append(status)
         good, bad = statuses.count(0), sum(status not in (0, 2, 3) for status in statuses)
         problems = [series(n, d, False) for n in sizes for d in (64, 128)]
         untimed = self.keep_times("scale", join(self.of_this_call(problems, self.gpu_results())))
         return good > 0 and not bad and not untimed, (
-            f"{good} problems right, {statuses.count(3)} that do not fit this GPU, {bad} failed")
+            f"{good} problems right, {statuses.count(3)} that do not fit this GPU, {bad} failed"
+        )
 
     def memory(self):
         """A problem whose S and P do not fit this GPU: the naive step must say so in one sentence,
@@ -483,18 +629,29 @@ class Check:
         entries = []
         for step, expected in ((find_steps(None)[0], 3), (find_steps(None)[-1], 0)):
             variant = self.variants_of("gpu", step)[-1]
-            status, data, line = self.run("gpu", step, variant, problem, "--iters=3", timeout=300,
-                                          folder="memory")
-            entries.append({
-                "step": step, "variant": variant, "problem": tag(problem), "exit_status": status,
-                "expected": expected, "line": line, "workspace_bytes": get(data, "workspace_bytes"),
-                "median_ms": get(data, "time.median_ms")})
+            status, data, line = self.run(
+                "gpu", step, variant, problem, "--iters=3", timeout=300, folder="memory"
+            )
+            entries.append(
+                {
+                    "step": step,
+                    "variant": variant,
+                    "problem": tag(problem),
+                    "exit_status": status,
+                    "expected": expected,
+                    "line": line,
+                    "workspace_bytes": get(data, "workspace_bytes"),
+                    "median_ms": get(data, "time.median_ms"),
+                }
+            )
             self.say(f"{' '.join([step, *flags(problem)])}: exit status {status}\n  {line}")
         self.results["memory"] = entries
         naive, fused = entries
         ok = naive["exit_status"] == 3 and "scratch" in naive["line"] and fused["exit_status"] == 0
-        return ok, (f"N={n}: {naive['step']} exit status {naive['exit_status']}, {fused['step']} "
-                    f"exit status {fused['exit_status']}")
+        return ok, (
+            f"N={n}: {naive['step']} exit status {naive['exit_status']}, {fused['step']} "
+            f"exit status {fused['exit_status']}"
+        )
 
     def peers(self):
         return self.script("peers", "--steps", " ".join(self.steps))
@@ -508,8 +665,15 @@ class Check:
         if os.path.exists(path):
             os.remove(path)  # of an earlier call
         status, output = self.shell(
-            name, [self.options.python, os.path.join(ROOT, "scripts", name + ".py"), *arguments,
-                   "--json", path])
+            name,
+            [
+                self.options.python,
+                os.path.join(ROOT, "scripts", name + ".py"),
+                *arguments,
+                "--json",
+                path,
+            ],
+        )
         self.say(output.rstrip())
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:
@@ -538,6 +702,7 @@ class Check:
         if not self.options.no_build:
             if not self.section("build", lambda: self.build("sim", self.steps)):
                 return
+
         def runs():
             variants = self.variants("sim")
             cases = self.counter_cases("sim", variants) if "counters" in self.chosen else []
@@ -547,19 +712,23 @@ class Check:
             failed = [(c, r) for c, r in done if r[0] not in (0, 2)]
             for (step, variant, problem), (status, _, line) in failed:
                 self.say(f"{step} {variant} {tag(problem)}: exit {status}: {line}")
-            with open(os.path.join(self.out, "sim", "sources.sha256"), "w",
-                      encoding="utf-8") as file:
+            with open(
+                os.path.join(self.out, "sim", "sources.sha256"), "w", encoding="utf-8"
+            ) as file:
                 file.write(self.results["sources"] + "\n")
             return not failed, f"{len(done) - len(failed)} of {len(done)} problems simulated"
+
         self.section("simulate", runs)
 
     def everything(self):
         self.results.update(machine())
         self.results["model_gpu"] = self.options.model_gpu or model_of(self.results["device"])
         model = self.results["model_gpu"] and find_model(self.results["model_gpu"])
-        self.say(f"{self.results['device']}, driver {self.results['driver']}, CUDA "
-                 f"{self.results['toolkit']}, the simulator models "
-                 f"{self.results['model_gpu'] or 'no GPU: name one with --model-gpu'}\n")
+        self.say(
+            f"{self.results['device']}, driver {self.results['driver']}, CUDA "
+            f"{self.results['toolkit']}, the simulator models "
+            f"{self.results['model_gpu'] or 'no GPU: name one with --model-gpu'}\n"
+        )
         chosen = self.chosen
         targets = set(self.steps)
         if "memory" in chosen:
@@ -568,10 +737,12 @@ class Check:
             targets.update(FIGURE2_STEPS)
         targets = [] if "tests" in chosen else sorted(targets)
         if not self.options.no_build and not self.section(
-                "build", lambda: self.build("gpu", targets)):
+            "build", lambda: self.build("gpu", targets)
+        ):
             return
 
         variants, cases, sets = [], [], []
+
         def prepare():
             variants.extend(self.variants("gpu"))
             if "counters" in chosen:
@@ -579,6 +750,7 @@ class Check:
             if "hbm" in chosen and model:
                 sets.extend(self.working_set_problems("gpu", variants, model["l2_bytes"]))
             return True, f"{len(variants)} variants, {len(cases) + len(sets)} problems to count"
+
         if not self.section("variants", prepare):
             return
         both = cases + sets
@@ -592,16 +764,22 @@ class Check:
                 self.section("build gpu-check", lambda: self.build("gpu-check", self.steps))
             self.section("sanitizer", self.sanitizer)
         # What "scale" has run with counters, "timing" need not run again without.
-        for name, body in (("scale", lambda: self.scale(variants)),
-                           ("timing", lambda: self.timing(variants)), ("memory", self.memory),
-                           ("peers", self.peers), ("figure2", self.figure2)):
+        for name, body in (
+            ("scale", lambda: self.scale(variants)),
+            ("timing", lambda: self.timing(variants)),
+            ("memory", self.memory),
+            ("peers", self.peers),
+            ("figure2", self.figure2),
+        ):
             if name in chosen:
                 self.section(name, body)
         sim_runs = []
+
         def wait():
             ok, line, runs = simulated()
             sim_runs.extend(runs)
             return ok, line
+
         if both:
             self.section("simulator", wait, always=True)
         if "counters" in chosen:
@@ -613,14 +791,18 @@ class Check:
 
     def counted_runs(self, cases):
         good, bad = self.gpu_runs(cases, "--iters=5")
-        return good > 0 and not bad, (f"{good} problems right, {bad} failed, "
-                                      f"{len(cases) - good - bad} that their step refuses")
+        return good > 0 and not bad, (
+            f"{good} problems right, {bad} failed, "
+            f"{len(cases) - good - bad} that their step refuses"
+        )
 
     def start_simulator(self, cases):
         """Returns a function that waits and gives (ok, line, runs)."""
         if self.options.sim_json:
+
             def made_before():
                 return (*self.check_digest(), load_folder(self.options.sim_json))
+
             return made_before
         if not self.results["model_gpu"]:
             return lambda: (False, "no model of this GPU: add a row to common/data/gpus.json", [])
@@ -629,12 +811,22 @@ class Check:
             if not self.options.no_build:
                 ok, line = self.build("sim", self.steps)
                 if not ok:
-                    return False, (line + "; pass --sim-json with a folder that gpu_check.sh "
-                                   "--sim-only made on another machine"), []
+                    return (
+                        False,
+                        (
+                            line + "; pass --sim-json with a folder that gpu_check.sh "
+                            "--sim-only made on another machine"
+                        ),
+                        [],
+                    )
             done = self.simulate(cases, self.jobs - 4)
             failed = [r for _, r in done if r[0] not in (0, 2)]
-            return (not failed, f"{len(done) - len(failed)} of {len(done)} problems simulated",
-                    load_folder(os.path.join(self.out, "sim")))
+            return (
+                not failed,
+                f"{len(done) - len(failed)} of {len(done)} problems simulated",
+                load_folder(os.path.join(self.out, "sim")),
+            )
+
         future = concurrent.futures.ThreadPoolExecutor(1).submit(work)
         return future.result
 
@@ -654,8 +846,11 @@ class Check:
 
 
 def find_steps(wanted):
-    known = sorted(name for name in os.listdir(os.path.join(ROOT, "steps"))
-                   if os.path.exists(os.path.join(ROOT, "steps", name, "main.cu")))
+    known = sorted(
+        name
+        for name in os.listdir(os.path.join(ROOT, "steps"))
+        if os.path.exists(os.path.join(ROOT, "steps", name, "main.cu"))
+    )
     if not wanted:
         return known
     found = []
@@ -696,8 +891,10 @@ def find_model(name):
 
 def model_of(device):
     """The row whose words are all in the device's name: A100-80GB in NVIDIA A100-SXM4-80GB."""
+
     def words(name):
         return set(re.split(r"[ -]", name))
+
     fitting = [row["name"] for row in gpu_table() if words(row["name"]) <= words(device)]
     return max(fitting, key=lambda name: len(words(name)), default=None)
 
@@ -710,8 +907,10 @@ def ask_gpu(fields):
     except (OSError, subprocess.TimeoutExpired):
         answer = None
     if answer is None or answer.returncode != 0 or not answer.stdout.strip():
-        raise NoGpu("no GPU found (nvidia-smi does not answer); --sim-only makes the simulator's "
-                    "side on any machine")
+        raise NoGpu(
+            "no GPU found (nvidia-smi does not answer); --sim-only makes the simulator's "
+            "side on any machine"
+        )
     return answer.stdout.splitlines()[0]
 
 
@@ -723,8 +922,12 @@ def machine():
     except OSError:
         raise NoGpu("no nvcc found: install the CUDA toolkit, 12.4 or newer") from None
     version = re.search(r"release [\d.]+, V([\d.]+)", text)
-    return {"device": device, "driver": driver, "toolkit": version[1] if version else None,
-            "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")}
+    return {
+        "device": device,
+        "driver": driver,
+        "toolkit": version[1] if version else None,
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+    }
 
 
 # --- results.json -------------------------------------------------------------------------------
@@ -739,8 +942,12 @@ def write_results(path, results):
         file.write(f'{start}"runs": [\n{runs}\n ]{end}\n')
 
 
-ROOF_NAMES = {"copy_bytes_per_s": "copy", "fp32_flops": "FMA", "bf16_flops": "bf16 matmul",
-              "fp32_matmul_flops": "fp32 matmul"}
+ROOF_NAMES = {
+    "copy_bytes_per_s": "copy",
+    "fp32_flops": "FMA",
+    "bf16_flops": "bf16 matmul",
+    "fp32_matmul_flops": "fp32 matmul",
+}
 
 
 def roof_notes(runs, device):
@@ -754,16 +961,23 @@ def roof_notes(runs, device):
     rates = [roofs["fp32_flops"] for roofs in found if roofs.get("fp32_flops")]
     if peak and rates and min(rates) < 0.9 * peak:
         slow = sum(rate < 0.9 * peak for rate in rates)
-        notes.append(f"{slow} of {len(rates)} runs have an FMA roof under 90% of the "
-                     f"{flops_text(peak)} TFLOP/s of this GPU's highest clock (least: "
-                     f"{flops_text(min(rates))}): the GPU was slowed down, measure them again.")
+        notes.append(
+            f"{slow} of {len(rates)} runs have an FMA roof under 90% of the "
+            f"{flops_text(peak)} TFLOP/s of this GPU's highest clock (least: "
+            f"{flops_text(min(rates))}): the GPU was slowed down, measure them again."
+        )
     for key, name in ROOF_NAMES.items():
         rates = [roofs[key] for roofs in found if roofs.get(key)]
         if rates and max(rates) > 1.05 * min(rates):
-            unit = bytes_text if key == "copy_bytes_per_s" else (
-                lambda rate: f"{flops_text(rate)} TFLOP")
-            notes.append(f"The {name} roof differs between runs, {unit(min(rates))}/s to "
-                         f"{unit(max(rates))}/s: their times are not to be compared.")
+            unit = (
+                bytes_text
+                if key == "copy_bytes_per_s"
+                else (lambda rate: f"{flops_text(rate)} TFLOP")
+            )
+            notes.append(
+                f"The {name} roof differs between runs, {unit(min(rates))}/s to "
+                f"{unit(max(rates))}/s: their times are not to be compared."
+            )
     return notes
 
 
@@ -788,9 +1002,14 @@ def merge(paths):
         except (OSError, ValueError) as error:
             raise BadInput(f"{path}: {error}") from None
         if isinstance(results, dict) and "rounds" in results:  # written by peers.py --json
-            results = {"device": results.get("device"), "sections": {}, "peers": results,
-                       "commands": [{"name": "peers", "command": command}
-                                    for command in results.get("commands", [])]}
+            results = {
+                "device": results.get("device"),
+                "sections": {},
+                "peers": results,
+                "commands": [
+                    {"name": "peers", "command": command} for command in results.get("commands", [])
+                ],
+            }
         if not isinstance(results, dict) or "sections" not in results:
             raise BadInput(f"{path} is no results.json of gpu_check.sh, and no peers.json")
         for key in ("device", "sources"):
@@ -821,51 +1040,86 @@ def merge_peers(old, new, path):
     """A later run's rows in place of those of the same problem, step and variant, or backend."""
     for key in ("schema", "device", "torch", "rounds", "iters"):
         if old.get(key) != new.get(key):
-            raise BadInput(f"{path}: its peers have another '{key}' ({new.get(key)}) than those "
-                           f"before ({old.get(key)}): one table cannot hold both")
+            raise BadInput(
+                f"{path}: its peers have another '{key}' ({new.get(key)}) than those "
+                f"before ({old.get(key)}): one table cannot hold both"
+            )
 
     def place(row):
         return tuple(row.get(key) for key in ("step", "variant", "direction", "problem"))
 
     later = {place(row) for row in new["rows"]}
-    return {**new, "commands": old.get("commands", []) + new.get("commands", []),
-            "notes": list(dict.fromkeys(old["notes"] + new["notes"])),
-            "rows": [row for row in old["rows"] if place(row) not in later] + new["rows"]}
+    return {
+        **new,
+        "commands": old.get("commands", []) + new.get("commands", []),
+        "notes": list(dict.fromkeys(old["notes"] + new["notes"])),
+        "rows": [row for row in old["rows"] if place(row) not in later] + new["rows"],
+    }
 
 
 def merge_sections(old, new):
     sections = dict(old)
     for name, section in new.items():
         before = sections.get(name)
-        sections[name] = section if before is None else {
-            "ok": before["ok"] and section["ok"],
-            "summary": f"{before['summary']}; {section['summary']}",
-            "seconds": round(before["seconds"] + section["seconds"], 1)}
+        sections[name] = (
+            section
+            if before is None
+            else {
+                "ok": before["ok"] and section["ok"],
+                "summary": f"{before['summary']}; {section['summary']}",
+                "seconds": round(before["seconds"] + section["seconds"], 1),
+            }
+        )
     return sections
 
 
 def parse():
     parser = argparse.ArgumentParser(prog="gpu_check.sh", description=__doc__.split("\n\n")[0])
     parser.add_argument("--steps", metavar='"01 02"', help="by number or by name; default: all")
-    parser.add_argument("--sections", metavar='"tests timing"',
-                        help=f"some of: {' '.join(SECTIONS)}; default: all")
-    parser.add_argument("--out", default=os.path.join("build", "gpu_check"), metavar="DIR",
-                        help="folder for the results (default %(default)s)")
-    parser.add_argument("--sim-json", metavar="DIR",
-                        help="the sim/ folder that --sim-only made from the same sources")
-    parser.add_argument("--sim-only", action="store_true",
-                        help="no GPU: only make the simulator's side in DIR/sim")
-    parser.add_argument("--model-gpu", metavar="NAME",
-                        help="whose L2 is modelled (default: this GPU's; --sim-only: H200)")
-    parser.add_argument("--merge", nargs="+", metavar="results.json",
-                        help="no run: make one results.json in --out from those of several calls, "
-                             "and from what peers.py --json wrote")
-    parser.add_argument("--python", default=sys.executable, metavar="PATH",
-                        help="the Python that has PyTorch, for the section peers")
+    parser.add_argument(
+        "--sections", metavar='"tests timing"', help=f"some of: {' '.join(SECTIONS)}; default: all"
+    )
+    parser.add_argument(
+        "--out",
+        default=os.path.join("build", "gpu_check"),
+        metavar="DIR",
+        help="folder for the results (default %(default)s)",
+    )
+    parser.add_argument(
+        "--sim-json",
+        metavar="DIR",
+        help="the sim/ folder that --sim-only made from the same sources",
+    )
+    parser.add_argument(
+        "--sim-only", action="store_true", help="no GPU: only make the simulator's side in DIR/sim"
+    )
+    parser.add_argument(
+        "--model-gpu",
+        metavar="NAME",
+        help="whose L2 is modelled (default: this GPU's; --sim-only: H200)",
+    )
+    parser.add_argument(
+        "--merge",
+        nargs="+",
+        metavar="results.json",
+        help="no run: make one results.json in --out from those of several calls, "
+        "and from what peers.py --json wrote",
+    )
+    parser.add_argument(
+        "--python",
+        default=sys.executable,
+        metavar="PATH",
+        help="the Python that has PyTorch, for the section peers",
+    )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller problems")
     parser.add_argument("--no-build", action="store_true", help="the programs are already built")
-    parser.add_argument("--budget", type=float, default=570, metavar="SECONDS",
-                        help="sections that start later are not run (default %(default)s)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        default=570,
+        metavar="SECONDS",
+        help="sections that start later are not run (default %(default)s)",
+    )
     options = parser.parse_args()
     options.sections_named = options.sections is not None
     options.sections = (options.sections or " ".join(SECTIONS)).split()

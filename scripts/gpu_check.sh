@@ -13,5 +13,8 @@
 # Exit status: 0 all right, 1 a section failed or was not reached, 2 bad use, 3 no GPU or no tool.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-command -v python3 > /dev/null || { echo "gpu_check.sh: python3 is missing" >&2; exit 3; }
+command -v python3 > /dev/null || {
+  echo "gpu_check.sh: python3 is missing" >&2
+  exit 3
+}
 exec python3 scripts/gpu_check.py "$@"

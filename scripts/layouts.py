@@ -50,12 +50,15 @@ def read_layouts():
     with tempfile.TemporaryDirectory() as folder:
         program = os.path.join(folder, "print_layouts")
         try:
-            done = subprocess.run([*compiler, "-std=c++20", "-I", ROOT,
-                                   os.path.join(ROOT, PRINTER), "-o", program],
-                                  capture_output=True, text=True)
+            done = subprocess.run(
+                [*compiler, "-std=c++20", "-I", ROOT, os.path.join(ROOT, PRINTER), "-o", program],
+                capture_output=True,
+                text=True,
+            )
         except OSError:
-            raise NoCompiler(f"no compiler '{compiler[0]}': set CXX to a C++20 compiler, or "
-                             "./scripts/setup.sh") from None
+            raise NoCompiler(
+                f"no compiler '{compiler[0]}': set CXX to a C++20 compiler, or ./scripts/setup.sh"
+            ) from None
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error" in line]
             first = (errors or done.stderr.splitlines() or ["no message"])[0]
@@ -76,15 +79,19 @@ def check_layouts(layouts):
             for col in range(f.shape[1]):
                 lanes = holders.pop((row, col), [])
                 if len(lanes) != 1:
-                    raise WrongLayout(f"{name}: element [{row}][{col}] of {f.tile} is held by "
-                                      f"{len(lanes)} lanes, not by one")
+                    raise WrongLayout(
+                        f"{name}: element [{row}][{col}] of {f.tile} is held by "
+                        f"{len(lanes)} lanes, not by one"
+                    )
         for row, col in holders:
             raise WrongLayout(f"{name}: [{row}][{col}] lies outside {f.tile}")
         for c in cells_of(layouts, name):
             own = range(c.lane // 32 * f.rows_of_warp, (c.lane // 32 + 1) * f.rows_of_warp)
             if c.row not in own:
-                raise WrongLayout(f"{name}: thread {c.lane} holds [{c.row}][{c.col}], but rows "
-                                  f"{own[0]} to {own[-1]} are its warp's")
+                raise WrongLayout(
+                    f"{name}: thread {c.lane} holds [{c.row}][{c.col}], but rows "
+                    f"{own[0]} to {own[-1]} are its warp's"
+                )
     for name in OPERANDS:
         Operand(layouts, name)
     for d in (64, 128):
@@ -149,8 +156,11 @@ def cells_of_one_warp(layouts, name):
         check_wgmma_scores(layouts)  # its notes say so
     warp = EXAMPLE_WARP if f.warps > 1 else 0
     first = warp * f.rows_of_warp
-    return [Cell(c.lane % 32, c.register, c.half, c.row - first, c.col)
-            for c in cells_of(layouts, name) if c.lane // 32 == warp], first
+    return [
+        Cell(c.lane % 32, c.register, c.half, c.row - first, c.col)
+        for c in cells_of(layouts, name)
+        if c.lane // 32 == warp
+    ], first
 
 
 class Operand:
@@ -162,18 +172,28 @@ class Operand:
         panel_bytes, row_bytes, chunk_bytes = 64 * 128, 128, 16
         for product, mn, k, byte in layouts[name]:
             row, along = (mn, k) if self.k_major else (k, mn)
-            at = (byte // panel_bytes, byte % panel_bytes // row_bytes,
-                  byte % row_bytes // chunk_bytes)
+            at = (
+                byte // panel_bytes,
+                byte % panel_bytes // row_bytes,
+                byte % row_bytes // chunk_bytes,
+            )
             what = along // 8, product
-            if (at[1] != row or byte % chunk_bytes != along % 8 * 2
-                    or self.places.setdefault(at, what) != what):
-                raise WrongLayout(f"{name}: element mn = {mn}, k = {k} lies at byte {byte}, where "
-                                  "no whole chunk of its row is")
+            if (
+                at[1] != row
+                or byte % chunk_bytes != along % 8 * 2
+                or self.places.setdefault(at, what) != what
+            ):
+                raise WrongLayout(
+                    f"{name}: element mn = {mn}, k = {k} lies at byte {byte}, where "
+                    "no whole chunk of its row is"
+                )
         self.panels = 1 + max(panel for panel, _, _ in self.places)
         self.rows = 1 + max(row for _, row, _ in self.places)
         if len(self.places) != self.panels * self.rows * 8:
-            raise WrongLayout(f"{name}: {len(self.places)} places hold something, not "
-                              f"{self.panels * self.rows * 8}")
+            raise WrongLayout(
+                f"{name}: {len(self.places)} places hold something, not "
+                f"{self.panels * self.rows * 8}"
+            )
 
     def is_example(self, at):
         return self.places[at][1] == EXAMPLE_PRODUCT
@@ -192,7 +212,8 @@ def check_packed_scores(layouts):
             where = f"at [{a.row}][{a.col}]" if a else "nowhere"
             raise WrongLayout(
                 f"lane {s.lane}: half {s.half} of a[{s.register}] is S[{s.row}][{s.col}] when the "
-                f"accumulators are packed, but the A operand has it {where}")
+                f"accumulators are packed, but the A operand has it {where}"
+            )
     if fragment:
         raise WrongLayout(f"{len(fragment)} elements of the A operand are packed from nothing")
     return scores
@@ -202,8 +223,10 @@ def check_wgmma_scores(layouts):
     """Raises WrongLayout unless wgmma leaves D where its A operand wants it."""
     for d, a in zip(cells_of(layouts, "wgmma_d"), cells_of(layouts, "wgmma_a")):
         if (d.lane, d.row, d.col) != (a.lane, a.row, a.col):
-            raise WrongLayout(f"thread {d.lane} of a warpgroup has D[{d.row}][{d.col}] where A "
-                              f"wants A[{a.row}][{a.col}]")
+            raise WrongLayout(
+                f"thread {d.lane} of a warpgroup has D[{d.row}][{d.col}] where A "
+                f"wants A[{a.row}][{a.col}]"
+            )
 
 
 # --- text -----------------------------------------------------------------------------------------
@@ -216,7 +239,8 @@ def grid(cells, text, first_row=0):
     size = max(len(t) for t in at.values())
     return ["  " + "".join(f" {c:>{size}}" for c in range(width))] + [
         f"{r + first_row:>2}" + "".join(f" {at[r, c]:>{size}}" for c in range(width))
-        for r in range(height)]
+        for r in range(height)
+    ]
 
 
 def fragment_text(layouts, name):
@@ -226,11 +250,13 @@ def fragment_text(layouts, name):
         plain = grid(cells, lambda c: f"{c.lane}:{f.half(c)[0]}")
         trans = grid(transposed(cells), lambda c: f"{c.lane}:{f.half(c)[0]}")
         wide = len(plain[0]) + 5
-        return [f"lane:half of {f.tile}: 7:h is the high half of the register of lane 7.",
-                "Lane 8m + r of x4 passes the address of row r of matrix m, which arrives in r[m].",
-                "",
-                f"{'ldmatrix':<{wide}}ldmatrix.trans",
-                *(f"{a:<{wide}}{b}" for a, b in zip(plain, trans))]
+        return [
+            f"lane:half of {f.tile}: 7:h is the high half of the register of lane 7.",
+            "Lane 8m + r of x4 passes the address of row r of matrix m, which arrives in r[m].",
+            "",
+            f"{'ldmatrix':<{wide}}ldmatrix.trans",
+            *(f"{a:<{wide}}{b}" for a, b in zip(plain, trans)),
+        ]
     if f.packed:
         key = f"7:1h is the high half of {f.letter}[1] of lane 7"
         lines = grid(cells, lambda c: f"{c.lane}:{c.register}{f.half(c)[0]}", first_row)
@@ -244,11 +270,13 @@ def fragment_text(layouts, name):
 def warpgroup_notes(f):
     if f.warps == 1:
         return []
-    notes = [f"Warp {EXAMPLE_WARP} of a warpgroup; warp w holds rows 16w to 16w + 15 in the same "
-             "way."]
+    notes = [
+        f"Warp {EXAMPLE_WARP} of a warpgroup; warp w holds rows 16w to 16w + 15 in the same way."
+    ]
     if not f.packed:
-        notes.append("Each further 8 columns take the next 4 registers. Of 16 columns, packed to "
-                     "bf16,")
+        notes.append(
+            "Each further 8 columns take the next 4 registers. Of 16 columns, packed to bf16,"
+        )
         notes.append("d[i] is half i % 2 of register i / 2 of an A operand: where wgmma_a has it.")
     return notes
 
@@ -259,22 +287,28 @@ def operand_notes(o):
         if place != chunk % 8 ^ row % 8:
             raise WrongLayout(f"panel {panel}, row {row}: chunk {chunk} lies at place {place}")
     if o.k_major:
-        return [f"8 features, a chunk of 16 bytes, lie at place chunk ^ row % 8. The rows from "
-                f"{o.rows} on go on alike.",
-                f"Product {EXAMPLE_PRODUCT} reads 16 features of all rows. Its descriptor starts "
-                "32 bytes after that of product 0. 8 rows are 1024 bytes (stride)."]
-    return [f"8 features, a chunk of 16 bytes, lie at place chunk % 8 ^ key % 8. The keys from "
+        return [
+            f"8 features, a chunk of 16 bytes, lie at place chunk ^ row % 8. The rows from "
             f"{o.rows} on go on alike.",
-            f"Product {EXAMPLE_PRODUCT} reads 16 keys with all features. Its descriptor starts "
-            "2048 bytes after that of product 0. 8 keys are 1024 bytes (stride), a panel of 64 "
-            "keys 8192 (leading)."]
+            f"Product {EXAMPLE_PRODUCT} reads 16 features of all rows. Its descriptor starts "
+            "32 bytes after that of product 0. 8 rows are 1024 bytes (stride).",
+        ]
+    return [
+        f"8 features, a chunk of 16 bytes, lie at place chunk % 8 ^ key % 8. The keys from "
+        f"{o.rows} on go on alike.",
+        f"Product {EXAMPLE_PRODUCT} reads 16 keys with all features. Its descriptor starts "
+        "2048 bytes after that of product 0. 8 keys are 1024 bytes (stride), a panel of 64 "
+        "keys 8192 (leading).",
+    ]
 
 
 def operand_text(layouts, name):
     o = Operand(layouts, name)
-    what = ("K-major: rows of 64 features, as Q and K have them; the products sum over features."
-            if o.k_major else
-            "MN-major: rows of 64 features, as V has them; the products sum over keys, the rows.")
+    what = (
+        "K-major: rows of 64 features, as Q and K have them; the products sum over features."
+        if o.k_major
+        else "MN-major: rows of 64 features, as V has them; the products sum over keys, the rows."
+    )
     lines = [what, "At each place of a row: which 8 features, 2 for 16 to 23."]
     lines += [f"[ ]: what product {EXAMPLE_PRODUCT} reads."]
     lines += [line for note in operand_notes(o) for line in textwrap.wrap(note, 96)]
@@ -298,19 +332,26 @@ def operand_text(layouts, name):
 def p_as_a_text(layouts):
     scores = check_packed_scores(layouts)
     lanes = (0, EXAMPLE, 31)
-    lines = ["Accumulators of S, two neighbouring n8 tiles, packed to bf16 -> A operand of P V", "",
-             f"{'A operand':<13}{'accumulator':<18}"
-             + "".join(f"{'in lane ' + str(lane):<16}" for lane in lanes)]
+    lines = [
+        "Accumulators of S, two neighbouring n8 tiles, packed to bf16 -> A operand of P V",
+        "",
+        f"{'A operand':<13}{'accumulator':<18}"
+        + "".join(f"{'in lane ' + str(lane):<16}" for lane in lanes),
+    ]
     for c in [c for c in scores if c.lane == 0]:
         tile, d = c.source
         same = [s for s in scores if (s.register, s.half) == (c.register, c.half)]
         at = {s.lane: f"S[{s.row}][{s.col}]" for s in same}
-        lines.append(f"a[{c.register}].{('lo', 'hi')[c.half]:<8}tile {tile}, d[{d}]{'':<6}"
-                     + "".join(f"{at[lane]:<16}" for lane in lanes))
+        lines.append(
+            f"a[{c.register}].{('lo', 'hi')[c.half]:<8}tile {tile}, d[{d}]{'':<6}"
+            + "".join(f"{at[lane]:<16}" for lane in lanes)
+        )
     lanes_held = len({c.lane for c in scores})
     return [line.rstrip() for line in lines] + [
-        "", f"Every element stands where mma's A operand wants it: {lanes_held} lanes x "
-        f"{len(scores) // lanes_held} elements."]
+        "",
+        f"Every element stands where mma's A operand wants it: {lanes_held} lanes x "
+        f"{len(scores) // lanes_held} elements.",
+    ]
 
 
 class Swizzle:
@@ -329,37 +370,51 @@ class Swizzle:
     def accesses(self):
         """[(what, {"plain": words of each bank, "swizzled": ...})] of the example."""
         first = "" if self.chunks == QUARTER else f", chunks 0-{QUARTER - 1}"
-        return [(f"ldmatrix reads chunk {EXAMPLE_CHUNK} of 8 rows", self.ldmatrix[EXAMPLE_CHUNK]),
-                (f"cp.async writes row {EXAMPLE_ROW}{first}", self.cp_async[EXAMPLE_ROW])]
+        return [
+            (f"ldmatrix reads chunk {EXAMPLE_CHUNK} of 8 rows", self.ldmatrix[EXAMPLE_CHUNK]),
+            (f"cp.async writes row {EXAMPLE_ROW}{first}", self.cp_async[EXAMPLE_ROW]),
+        ]
 
 
 def groups_of_four(words):
     """Words of 32 banks -> of 8 groups; 16 bytes touch four neighbours alike."""
-    return [max(words[g:g + 4]) for g in range(0, len(words), 4)]
+    return [max(words[g : g + 4]) for g in range(0, len(words), 4)]
 
 
 def swizzle_text(layouts, d):
     s = Swizzle(layouts, d)
-    lines = [f"A tile of rows of {d} bf16: the 16-byte chunk that lies at each place of a row.",
-             "Without the swizzle place p holds chunk p.", "",
-             "      place" + "".join(f"{p:>4}" for p in range(s.chunks)),
-             " first bank" + "".join(f"{p * 4 % 32:>4}" for p in range(s.chunks))]
+    lines = [
+        f"A tile of rows of {d} bf16: the 16-byte chunk that lies at each place of a row.",
+        "Without the swizzle place p holds chunk p.",
+        "",
+        "      place" + "".join(f"{p:>4}" for p in range(s.chunks)),
+        " first bank" + "".join(f"{p * 4 % 32:>4}" for p in range(s.chunks)),
+    ]
     for r in range(len(s.places)):
         lines.append(f"      row {r}" + "".join(f"{s.chunk_at(r, p):>4}" for p in range(s.chunks)))
-    lines += ["", "Words that each bank moves, for groups of four banks from bank",
-              f"{'':<40}{'':<10}" + "".join(f"{b:>4}" for b in range(0, 32, 4)) + "  wavefronts"]
+    lines += [
+        "",
+        "Words that each bank moves, for groups of four banks from bank",
+        f"{'':<40}{'':<10}" + "".join(f"{b:>4}" for b in range(0, 32, 4)) + "  wavefronts",
+    ]
     for what, words in s.accesses():
         for kind in ("plain", "swizzled"):
-            lines.append(f"{what if kind == 'plain' else '':<40}{kind:<10}"
-                         + "".join(f"{w:>4}" for w in groups_of_four(words[kind]))
-                         + f"{max(words[kind]):>12}")
+            lines.append(
+                f"{what if kind == 'plain' else '':<40}{kind:<10}"
+                + "".join(f"{w:>4}" for w in groups_of_four(words[kind]))
+                + f"{max(words[kind]):>12}"
+            )
     lines += ["", "The same of any chunk column and any row"]
-    for name, accesses in ((f"ldmatrix of chunk 0 to {s.chunks - 1}", s.ldmatrix),
-                           (f"cp.async of row 0 to {len(s.places) - 1}", s.cp_async)):
+    for name, accesses in (
+        (f"ldmatrix of chunk 0 to {s.chunks - 1}", s.ldmatrix),
+        (f"cp.async of row 0 to {len(s.places) - 1}", s.cp_async),
+    ):
         for kind in ("plain", "swizzled"):
             counts = sorted({max(a[kind]) for a in accesses})
-            lines.append(f"{name if kind == 'plain' else '':<40}{kind:<10}{'':<32}"
-                         + f"{' or '.join(map(str, counts)):>12}")
+            lines.append(
+                f"{name if kind == 'plain' else '':<40}{kind:<10}{'':<32}"
+                + f"{' or '.join(map(str, counts)):>12}"
+            )
     return lines
 
 
@@ -380,13 +435,15 @@ INK, QUIET, PAPER, EDGE, BAR = "#1b1f24", "#57606a", "#ffffff", "#d0d7de", "#4c8
 COLORS = ("#cfe3f8", "#fde0b8", "#cdebc9", "#f5cfe0", "#e2d6f5", "#fdf3b0", "#c9ecec", "#e3e3e0")
 
 
-STYLE = (f"text {{ font: 12px Helvetica, Arial, sans-serif; fill: {INK} }} "
-         f"text.small {{ font-size: 10px }} text.title {{ font-size: 17px }} "
-         f".middle {{ text-anchor: middle }} .end {{ text-anchor: end }} "
-         f".quiet {{ fill: {QUIET} }} .bold {{ font-weight: bold }} "
-         f"rect {{ stroke: {PAPER} }} .edge {{ stroke: {EDGE} }} "
-         f".frame {{ fill: none; stroke: {INK}; stroke-width: 2px }} "
-         f".arrow {{ fill: none; stroke: {INK}; stroke-width: 2px }}")
+STYLE = (
+    f"text {{ font: 12px Helvetica, Arial, sans-serif; fill: {INK} }} "
+    f"text.small {{ font-size: 10px }} text.title {{ font-size: 17px }} "
+    f".middle {{ text-anchor: middle }} .end {{ text-anchor: end }} "
+    f".quiet {{ fill: {QUIET} }} .bold {{ font-weight: bold }} "
+    f"rect {{ stroke: {PAPER} }} .edge {{ stroke: {EDGE} }} "
+    f".frame {{ fill: none; stroke: {INK}; stroke-width: 2px }} "
+    f".arrow {{ fill: none; stroke: {INK}; stroke-width: 2px }}"
+)
 
 
 class Picture:
@@ -408,29 +465,44 @@ class Picture:
 
     def box(self, x, y, width, height, fill, look=""):
         look = f' class="{look}"' if look else ""
-        self.add(f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
-                 f'{look}/>', y + height)
+        self.add(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
+            f"{look}/>",
+            y + height,
+        )
 
     def frame(self, x, y, width, height):
         """Singles out what lies inside."""
-        self.add(f'<rect x="{x + 1:g}" y="{y + 1:g}" width="{width - 2:g}" '
-                 f'height="{height - 2:g}" class="frame"/>', y + height)
+        self.add(
+            f'<rect x="{x + 1:g}" y="{y + 1:g}" width="{width - 2:g}" '
+            f'height="{height - 2:g}" class="frame"/>',
+            y + height,
+        )
 
     def line(self, x1, x2, y):
         self.add(f'<path d="M {x1:g} {y:g} H {x2:g}" class="edge"/>', y)
 
     def arrow(self, x1, x2, y):
-        self.add(f'<path d="M {x1:g} {y:g} H {x2:g} M {x2 - 7:g} {y - 5:g} L {x2:g} {y:g} '
-                 f'L {x2 - 7:g} {y + 5:g}" class="arrow"/>', y + 5)
+        self.add(
+            f'<path d="M {x1:g} {y:g} H {x2:g} M {x2 - 7:g} {y - 5:g} L {x2:g} {y:g} '
+            f'L {x2 - 7:g} {y + 5:g}" class="arrow"/>',
+            y + 5,
+        )
 
     def svg(self):
         width, height = self.width, self.bottom + 16
-        return "\n".join([
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" '
-            f'viewBox="0 0 {width} {height:g}">',
-            f"<style>{STYLE}</style>",
-            f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1:g}" rx="8" '
-            f'fill="{PAPER}" class="edge"/>', *self.parts, "</svg>", ""])
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" '
+                f'viewBox="0 0 {width} {height:g}">',
+                f"<style>{STYLE}</style>",
+                f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1:g}" rx="8" '
+                f'fill="{PAPER}" class="edge"/>',
+                *self.parts,
+                "</svg>",
+                "",
+            ]
+        )
 
 
 def draw_tile(picture, x, y, cells, size, axes, label=None, first_row=0):
@@ -472,14 +544,24 @@ def fragment_svg(layouts, name):
     cells, first_row = cells_of_one_warp(layouts, name)
     entries = [(COLORS[r], f"{f.letter}[{r}]") for r in sorted({c.register for c in cells})]
     entries.append((None, f"what lane {EXAMPLE} holds"))
-    notes = ["bold: the lane, 0 to 31",
-             "lo, hi: half of its 32-bit register" if f.packed else "each register is one fp32"]
+    notes = [
+        "bold: the lane, 0 to 31",
+        "lo, hi: half of its 32-bit register" if f.packed else "each register is one fp32",
+    ]
     wide = f.shape[1] > 8  # the legend goes below
     picture = Picture(f"{f.instruction}: who holds {f.tile}", WIDTH if wide else 680)
     size = (44, 34)
     left, top = 84, 78
-    draw_tile(picture, left, top, cells, size, (f.rows, f.cols),
-              lambda c: f"{f.letter}{c.register} {f.half(c)}".strip(), first_row)
+    draw_tile(
+        picture,
+        left,
+        top,
+        cells,
+        size,
+        (f.rows, f.cols),
+        lambda c: f"{f.letter}{c.register} {f.half(c)}".strip(),
+        first_row,
+    )
     if wide:
         below = top + f.rows_of_warp * size[1] + 20
         for i, (fill, words) in enumerate(entries):
@@ -501,16 +583,23 @@ def ldmatrix_svg(layouts):
     cells = cells_of(layouts, "ldmatrix")
     picture = Picture("ldmatrix: one 8x8 matrix of bf16 in the registers of a warp")
     size, top = (37, 34), 96
-    for x, title, drawn in ((92, "ldmatrix", cells),
-                            (484, "ldmatrix.trans", transposed(cells))):
+    for x, title, drawn in ((92, "ldmatrix", cells), (484, "ldmatrix.trans", transposed(cells))):
         picture.text(x, 66, title, "bold")
         draw_tile(picture, x, top, drawn, size, (f.rows, f.cols), f.half)
     below = top + 8 * size[1] + 20
     legend(picture, 92, below, None, f"what lane {EXAMPLE} holds")
-    picture.text(92, below + 42, "bold: the lane, 0 to 31; lo, hi: half of its 32-bit register. "
-                 "Both show the matrix as it lies in memory.")
-    picture.text(92, below + 62, "x4: lane 8m + r passes the address of row r of matrix m, whose "
-                 "elements arrive in register r[m].")
+    picture.text(
+        92,
+        below + 42,
+        "bold: the lane, 0 to 31; lo, hi: half of its 32-bit register. "
+        "Both show the matrix as it lies in memory.",
+    )
+    picture.text(
+        92,
+        below + 62,
+        "x4: lane 8m + r passes the address of row r of matrix m, whose "
+        "elements arrive in register r[m].",
+    )
     return picture.svg()
 
 
@@ -526,12 +615,18 @@ def p_as_a_svg(layouts):
     picture.arrow(left + 16 * size[0] + 14, right - 30, top + 8 * size[1])
     below = top + 16 * size[1] + 20
     for register in sorted({c.register for c in scores}):
-        halves = sorted((c for c in scores if c.lane == 0 and c.register == register),
-                        key=lambda c: c.half)
+        halves = sorted(
+            (c for c in scores if c.lane == 0 and c.register == register), key=lambda c: c.half
+        )
         tile = halves[0].source[0]
         words = ", ".join(f"d[{c.source[1]}]" for c in halves)
-        legend(picture, (left, right)[register % 2], below + register // 2 * 24, COLORS[register],
-               f"a[{register}] = pack_bf16({words}) of tile {tile}")
+        legend(
+            picture,
+            (left, right)[register % 2],
+            below + register // 2 * 24,
+            COLORS[register],
+            f"a[{register}] = pack_bf16({words}) of tile {tile}",
+        )
     legend(picture, left, below + 48, None, f"what lane {EXAMPLE} holds")
     picture.text(right, below + 60.5, "number: the lane; nothing moves between lanes")
     return picture.svg()
@@ -552,10 +647,12 @@ def swizzle_svg(layouts, d):
             picture.text(x - 7, top + (r + 0.5) * height + 4, f"row {r}", "end quiet")
             for p in range(s.chunks):
                 chunk = p if kind == "plain" else s.chunk_at(r, p)
-                picture.box(x + p * width, top + r * height, width, height,
-                            COLORS[chunk % len(COLORS)])
-                picture.text(x + (p + 0.5) * width, top + (r + 0.5) * height + 4, str(chunk),
-                             "middle")
+                picture.box(
+                    x + p * width, top + r * height, width, height, COLORS[chunk % len(COLORS)]
+                )
+                picture.text(
+                    x + (p + 0.5) * width, top + (r + 0.5) * height + 4, str(chunk), "middle"
+                )
                 if chunk == EXAMPLE_CHUNK:
                     framed.append((x + p * width, top + r * height, width, height))
         for place in framed:
@@ -564,17 +661,26 @@ def swizzle_svg(layouts, d):
         for what, words in s.accesses():
             room = max(max(w) for w in words.values())  # the same on both sides
             y = draw_banks(picture, x, y, side, what, words[kind], room) + 30
-    picture.text(left[0], y, "In the tiles number and colour are the chunk; framed is chunk "
-                 f"{EXAMPLE_CHUNK}.")
-    picture.text(left[0], y + 20, "In the accesses a bar is a wavefront in which these four banks "
-                 "move a word each.")
+    picture.text(
+        left[0],
+        y,
+        f"In the tiles number and colour are the chunk; framed is chunk {EXAMPLE_CHUNK}.",
+    )
+    picture.text(
+        left[0],
+        y + 20,
+        "In the accesses a bar is a wavefront in which these four banks move a word each.",
+    )
     return picture.svg()
 
 
 def operand_svg(layouts, name):
     o = Operand(layouts, name)
-    picture = Picture("wgmma: Q or K in shared memory, K-major" if o.k_major else
-                      "wgmma: V in shared memory, MN-major")
+    picture = Picture(
+        "wgmma: Q or K in shared memory, K-major"
+        if o.k_major
+        else "wgmma: V in shared memory, MN-major"
+    )
     side, height, top = (420, 22, 98) if o.k_major else (320, 16, 98)
     width, left = side / 8, (84, 468)
     for panel in range(o.panels):
@@ -585,19 +691,25 @@ def operand_svg(layouts, name):
         picture.text(x - 7, top - 7, "place", "end small quiet")
         for row in range(o.rows):
             y = top + row * height + row // 8 * 8  # a gap behind each group of 8 rows
-            picture.text(x - 7, y + height / 2 + 4, ("row " if o.k_major else "key ") + str(row),
-                         "end small quiet")
+            picture.text(
+                x - 7,
+                y + height / 2 + 4,
+                ("row " if o.k_major else "key ") + str(row),
+                "end small quiet",
+            )
             for p in range(8):
                 chunk, product = o.places[panel, row, p]
                 picture.box(x + p * width, y, width, height, COLORS[product])
                 picture.text(x + (p + 0.5) * width, y + height / 2 + 4, str(chunk), "middle")
     # The words stand beside one panel, or below two.
-    x, y, room = (left[0] + side + 36, top + 2, 36) if o.k_major else (
-        left[0], picture.bottom + 18, 96)
+    x, y, room = (
+        (left[0] + side + 36, top + 2, 36) if o.k_major else (left[0], picture.bottom + 18, 96)
+    )
     for product in sorted({product for _, product in o.places.values()}):
         right, down = (0, 26) if o.k_major else (110, 0)
-        legend(picture, x + right * product, y + down * product, COLORS[product],
-               f"product {product}")
+        legend(
+            picture, x + right * product, y + down * product, COLORS[product], f"product {product}"
+        )
     y += down * product + 44
     for note in ["Number: which 8 features, 2 for 16 to 23.", *operand_notes(o)]:
         for line in textwrap.wrap(note, room):
@@ -646,8 +758,9 @@ def write(path, text):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", nargs="?", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
     parser.add_argument("--svg", metavar="FILE", help="a picture instead of text")
     parser.add_argument("--pictures", action="store_true", help="all pictures of docs/pictures")
@@ -672,5 +785,4 @@ if __name__ == "__main__":
         sys.exit(main())
     except (WrongLayout, NoCompiler, OSError) as error:
         print(f"layouts.py: {error}", file=sys.stderr)
-        sys.exit(1 if isinstance(error, WrongLayout) else
-                 3 if isinstance(error, NoCompiler) else 2)
+        sys.exit(1 if isinstance(error, WrongLayout) else 3 if isinstance(error, NoCompiler) else 2)

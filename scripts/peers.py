@@ -27,15 +27,25 @@ import statistics
 import sys
 import textwrap
 
-from results import (BadInput, Column, Run, flops_text, markdown_table, problem_text, text_table,
-                     time_text)
+from results import (
+    BadInput,
+    Column,
+    Run,
+    flops_text,
+    markdown_table,
+    problem_text,
+    text_table,
+    time_text,
+)
 from step_library import SIZES, Refused, StepLibrary
 from torch_attention import BACKENDS, GRADIENTS, Contender, NotHere, Torch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 DIRECTIONS = ("forward", "backward")
-FP32_NOTE = ("fp32: math multiplies on the CUDA cores (no TF32), as the steps do; efficient runs 3 "
-             "TF32 products on the tensor cores for each of fp32: context, no equal.")
+FP32_NOTE = (
+    "fp32: math multiplies on the CUDA cores (no TF32), as the steps do; efficient runs 3 "
+    "TF32 products on the tensor cores for each of fp32: context, no equal."
+)
 
 
 class WrongResult(Exception):
@@ -47,12 +57,18 @@ class WrongResult(Exception):
 
 def find_libraries(options):
     folder = os.path.join(options.build, "steps")
-    known = sorted(found[1] for found in (
-        re.fullmatch(r"lib(\d.*)\.so", name)
-        for name in (os.listdir(folder) if os.path.isdir(folder) else [])) if found)
+    known = sorted(
+        found[1]
+        for found in (
+            re.fullmatch(r"lib(\d.*)\.so", name)
+            for name in (os.listdir(folder) if os.path.isdir(folder) else [])
+        )
+        if found
+    )
     if not known:
-        raise NotHere(f"no step is built in {options.build}: cmake --preset gpu && cmake --build "
-                      "--preset gpu")
+        raise NotHere(
+            f"no step is built in {options.build}: cmake --preset gpu && cmake --build --preset gpu"
+        )
     chosen = []
     for word in options.steps.split() if options.steps else known:
         matching = [name for name in known if name == word or name.startswith(word + "_")]
@@ -93,8 +109,20 @@ def problems_of(options, dtype):
     problems = []
     for d in ds:
         h = max(1, 2048 // d)
-        problems += [dict(b=max(1, options.tokens // n), h=h, hkv=options.hkv or h, n=n, nk=n, d=d,
-                          causal=causal, dtype=dtype) for causal in causals for n in sizes]
+        problems += [
+            dict(
+                b=max(1, options.tokens // n),
+                h=h,
+                hkv=options.hkv or h,
+                n=n,
+                nk=n,
+                d=d,
+                causal=causal,
+                dtype=dtype,
+            )
+            for causal in causals
+            for n in sizes
+        ]
     return problems
 
 
@@ -157,13 +185,18 @@ class Comparison:
         for contender in contenders:
             time = found[contender.name]
             if 10 * time["late"] > time["runs"]:
-                self.notes.append(f"{contender.label}, {self.text}: {time['late']} of "
-                                  f"{time['runs']} runs began before the host had queued them.")
-        return [self.row(contender, direction, found, errors, is_ours=i < ours)
-                for i, contender in enumerate(contenders)]
+                self.notes.append(
+                    f"{contender.label}, {self.text}: {time['late']} of "
+                    f"{time['runs']} runs began before the host had queued them."
+                )
+        return [
+            self.row(contender, direction, found, errors, is_ours=i < ours)
+            for i, contender in enumerate(contenders)
+        ]
 
     def step(self, index, variant, direction):
         """A Contender of ours and its errors, after a look at its result."""
+
         def runner(which):
             return self.library.runner(which, index, self.sizes, self.addresses)
 
@@ -178,10 +211,13 @@ class Comparison:
         label = Run({"step": self.library.step, "variant": variant["name"]}, direction).label
         for name, (error, share) in errors.items():
             if not share <= 1:
-                raise WrongResult(f"{label}, {self.text}: {name} is wrong, by {error:.2e} where "
-                                  f"{error / share:.2e} is allowed" if share == share else
-                                  f"{label}, {self.text}: {name} has an element that is no number, "
-                                  "or was not written")
+                raise WrongResult(
+                    f"{label}, {self.text}: {name} is wrong, by {error:.2e} where "
+                    f"{error / share:.2e} is allowed"
+                    if share == share
+                    else f"{label}, {self.text}: {name} has an element that is no number, "
+                    "or was not written"
+                )
         # Timed with these O and LSE, or with those of the next variant: the work is the same.
         return Contender(variant["name"], label, runner(direction)), errors
 
@@ -201,10 +237,13 @@ class Comparison:
         self.torch.torch.cuda.empty_cache()
         if "available kernel" in str(error) or "viable backend" in str(error):
             dtype, d, grouped = self.kind()
-            for each in DIRECTIONS[DIRECTIONS.index(direction):]:  # without a forward no backward
+            for each in DIRECTIONS[DIRECTIONS.index(direction) :]:  # without a forward no backward
                 self.torch.refused.add((name, each, dtype, d, grouped))
-            self.notes.append(f"PyTorch's {name} has no kernel for {dtype}, d={d}"
-                              + (", fewer key/value heads" if grouped else "") + ".")
+            self.notes.append(
+                f"PyTorch's {name} has no kernel for {dtype}, d={d}"
+                + (", fewer key/value heads" if grouped else "")
+                + "."
+            )
         else:  # out of memory, mostly
             self.notes.append(f"PyTorch's {name}, {self.text}: {first_line(error)}")
 
@@ -212,13 +251,23 @@ class Comparison:
         ms = found[contender.name]["ms"]
         rate = flops_of(self.problem, direction) / (ms * 1e-3)
         peers = [name for name in found if name in self.torch.backends] if is_ours else []
-        return {**self.problem, "problem": self.text, "direction": direction,
-                "step": self.library.step if is_ours else None, "variant": contender.name,
-                "label": contender.label, "ms": ms, "runs": found[contender.name]["runs"],
-                "flops_per_s": rate, "ratios": {name: found[name]["ms"] / ms for name in peers},
-                "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"]),
-                "errors": {name: error if error == error else None
-                           for name, (error, _) in errors[contender.name].items()}}
+        return {
+            **self.problem,
+            "problem": self.text,
+            "direction": direction,
+            "step": self.library.step if is_ours else None,
+            "variant": contender.name,
+            "label": contender.label,
+            "ms": ms,
+            "runs": found[contender.name]["runs"],
+            "flops_per_s": rate,
+            "ratios": {name: found[name]["ms"] / ms for name in peers},
+            "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"]),
+            "errors": {
+                name: error if error == error else None
+                for name, (error, _) in errors[contender.name].items()
+            },
+        }
 
 
 def first_line(error):
@@ -235,18 +284,29 @@ def columns_for(rows):
     def ratio(name):
         return lambda row: f"{row['ratios'][name]:.3g}x" if name in row["ratios"] else "-"
 
-    return [Column(("", "problem"), lambda row: row["problem"], left=True,
-                   short=lambda row: problem_text(row, omit=("B", "H", "type"))),
-            Column(("direc-", "tion"), lambda row: row["direction"], left=True,
-                   short=lambda row: {"forward": "fwd", "backward": "bwd"}[row["direction"]]),
-            Column(("", "who"), lambda row: row["label"], left=True,
-                   short=lambda row: short_label(row)),
-            Column(("", "time"), lambda row: time_text(row["ms"])),
-            Column(("TFLOP", "per s"), lambda row: flops_text(row["flops_per_s"])),
-            Column((f"of {rows[0]['dtype']}", "matmul"),
-                   lambda row: "-" if row["of_matmul"] is None
-                   else f"{100 * row['of_matmul']:.1f}%")] + [
-                Column(("against", name), ratio(name)) for name in backends]
+    return [
+        Column(
+            ("", "problem"),
+            lambda row: row["problem"],
+            left=True,
+            short=lambda row: problem_text(row, omit=("B", "H", "type")),
+        ),
+        Column(
+            ("direc-", "tion"),
+            lambda row: row["direction"],
+            left=True,
+            short=lambda row: {"forward": "fwd", "backward": "bwd"}[row["direction"]],
+        ),
+        Column(
+            ("", "who"), lambda row: row["label"], left=True, short=lambda row: short_label(row)
+        ),
+        Column(("", "time"), lambda row: time_text(row["ms"])),
+        Column(("TFLOP", "per s"), lambda row: flops_text(row["flops_per_s"])),
+        Column(
+            (f"of {rows[0]['dtype']}", "matmul"),
+            lambda row: "-" if row["of_matmul"] is None else f"{100 * row['of_matmul']:.1f}%",
+        ),
+    ] + [Column(("against", name), ratio(name)) for name in backends]
 
 
 def short_label(row):
@@ -260,9 +320,17 @@ def in_order(rows):
     median of their times."""
     groups = {}
     for row in rows:
-        groups.setdefault((row["dtype"], row["d"], row["causal"], row["n"],
-                           DIRECTIONS.index(row["direction"]), row["problem"]),
-                          {}).setdefault(row["label"], []).append(row)
+        groups.setdefault(
+            (
+                row["dtype"],
+                row["d"],
+                row["causal"],
+                row["n"],
+                DIRECTIONS.index(row["direction"]),
+                row["problem"],
+            ),
+            {},
+        ).setdefault(row["label"], []).append(row)
     ordered = []
     for key in sorted(groups):
         if all(label.startswith("torch ") for label in groups[key]):
@@ -281,7 +349,8 @@ def means_of(rows):
     for row in rows:
         for name in row["ratios"]:
             groups.setdefault((row["label"], row["direction"], row["dtype"]), {}).setdefault(
-                name, []).append(row)
+                name, []
+            ).append(row)
     lines = []
     for (label, direction, dtype), backends in groups.items():
         parts = []
@@ -289,11 +358,16 @@ def means_of(rows):
             if len(found) > 2:
                 mean = statistics.geometric_mean(row["ratios"][name] for row in found)
                 least = min(found, key=lambda row, name=name: row["ratios"][name])
-                parts.append(f"{mean:.3g}x {name} (least {least['ratios'][name]:.3g}x, "
-                             f"{problem_text(least, omit=('B', 'H', 'type'))})")
+                parts.append(
+                    f"{mean:.3g}x {name} (least {least['ratios'][name]:.3g}x, "
+                    f"{problem_text(least, omit=('B', 'H', 'type'))})"
+                )
         if parts:
-            lines.append(f"Geometric mean of {len(found)} problems, {label}, {dtype} {direction}: "
-                         + ", ".join(parts) + ".")
+            lines.append(
+                f"Geometric mean of {len(found)} problems, {label}, {dtype} {direction}: "
+                + ", ".join(parts)
+                + "."
+            )
     return lines
 
 
@@ -305,8 +379,11 @@ def errors_of(rows):
         for row in rows:
             if row["direction"] == direction:
                 name = row["label"] if row["step"] else row["variant"]
-                error = max(math.inf if value is None else value
-                            for tensor, value in row["errors"].items() if tensor != "LSE")
+                error = max(
+                    math.inf if value is None else value
+                    for tensor, value in row["errors"].items()
+                    if tensor != "LSE"
+                )
                 largest[name] = max(error, largest.get(name, 0))
         if largest:
             parts.append(f"{what} " + ", ".join(f"{name} {e:.1e}" for name, e in largest.items()))
@@ -315,11 +392,18 @@ def errors_of(rows):
 
 def torch_errors_of(rows):
     """The same of a result of schema 1, which has PyTorch's errors only."""
-    errors = {name: max((row["error"] for row in rows
-                         if not row["step"] and row["variant"] == name), default=None)
-              for name in BACKENDS}
-    return ("Largest error of PyTorch's outputs against fp64: "
-            + ", ".join(f"{name} {e:.1e}" for name, e in errors.items() if e is not None) + ".")
+    errors = {
+        name: max(
+            (row["error"] for row in rows if not row["step"] and row["variant"] == name),
+            default=None,
+        )
+        for name in BACKENDS
+    }
+    return (
+        "Largest error of PyTorch's outputs against fp64: "
+        + ", ".join(f"{name} {e:.1e}" for name, e in errors.items() if e is not None)
+        + "."
+    )
 
 
 def runs_of(rows):
@@ -328,9 +412,11 @@ def runs_of(rows):
     runs = [rate for i, rate in enumerate(rates) if i == 0 or rate > rates[i - 1] * (1 + 1e-9)]
     if len(runs) < 2:
         return []
-    return [f"These rows are of {len(runs)} runs, in which the {rows[0]['dtype']} matmul reached "
-            f"{' and '.join(flops_text(rate) for rate in runs)} TFLOP/s. Each ratio is of one run; "
-            "times of different runs are not to be compared."]
+    return [
+        f"These rows are of {len(runs)} runs, in which the {rows[0]['dtype']} matmul reached "
+        f"{' and '.join(flops_text(rate) for rate in runs)} TFLOP/s. Each ratio is of one run; "
+        "times of different runs are not to be compared."
+    ]
 
 
 def tables_and_notes(result):
@@ -339,20 +425,25 @@ def tables_and_notes(result):
     by_type = {}
     for row in rows:
         by_type.setdefault(row["dtype"], []).append(row)
-    errors = [(errors_of if "errors" in same[0] else torch_errors_of)(same)
-              for same in by_type.values()]
+    errors = [
+        (errors_of if "errors" in same[0] else torch_errors_of)(same) for same in by_type.values()
+    ]
     return by_type.values(), [
         f"{result['device']}, PyTorch {result['torch']}, {result['rounds']} rounds of "
         f"{result['iters']} runs, medians; above 1x the step is faster. " + " ".join(errors),
         *[note for same in by_type.values() for note in runs_of(same)],
         *([FP32_NOTE] if "fp32" in by_type else []),
-        *dict.fromkeys(result["notes"]), *means_of(rows)]
+        *dict.fromkeys(result["notes"]),
+        *means_of(rows),
+    ]
 
 
 def text_of(result):
     tables, notes = tables_and_notes(result)
-    return "\n".join([text_table(columns_for(rows), rows) + "\n" for rows in tables]
-                     + [textwrap.fill(note, 100) for note in notes])
+    return "\n".join(
+        [text_table(columns_for(rows), rows) + "\n" for rows in tables]
+        + [textwrap.fill(note, 100) for note in notes]
+    )
 
 
 def markdown_of(result):
@@ -361,8 +452,9 @@ def markdown_of(result):
 
 
 def parse():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
 
     def numbers(text):
         return [int(word) for word in text.split()]
@@ -373,32 +465,77 @@ def parse():
             if wrong or not text.split():
                 raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
             return [word for word in known if word in text.split()]
+
         return words
 
     parser.add_argument("--steps", metavar='"01 06"', help="by number or by name; default: all")
-    parser.add_argument("--variants", metavar='"kernel shared"',
-                        help="by name, or all; default: each step's last one, its result")
-    parser.add_argument("--build", metavar="DIR", default=os.path.join(ROOT, "build", "gpu"),
-                        help="default: build/gpu")
-    parser.add_argument("--backends", type=some_of(list(BACKENDS)), default=list(BACKENDS),
-                        metavar='"flash cudnn"', help=f"of PyTorch: {', '.join(BACKENDS)}")
-    parser.add_argument("--directions", type=some_of(DIRECTIONS), default=list(DIRECTIONS),
-                        metavar='"forward backward"')
+    parser.add_argument(
+        "--variants",
+        metavar='"kernel shared"',
+        help="by name, or all; default: each step's last one, its result",
+    )
+    parser.add_argument(
+        "--build",
+        metavar="DIR",
+        default=os.path.join(ROOT, "build", "gpu"),
+        help="default: build/gpu",
+    )
+    parser.add_argument(
+        "--backends",
+        type=some_of(list(BACKENDS)),
+        default=list(BACKENDS),
+        metavar='"flash cudnn"',
+        help=f"of PyTorch: {', '.join(BACKENDS)}",
+    )
+    parser.add_argument(
+        "--directions",
+        type=some_of(DIRECTIONS),
+        default=list(DIRECTIONS),
+        metavar='"forward backward"',
+    )
     parser.add_argument("--n", type=numbers, metavar='"1024 4096"', help="sequence lengths")
     parser.add_argument("--d", type=numbers, metavar='"64 128"', help="head dimensions")
-    parser.add_argument("--hkv", type=int, metavar="INT",
-                        help="key/value heads (default: as many as query heads, 2048 / d)")
+    parser.add_argument(
+        "--hkv",
+        type=int,
+        metavar="INT",
+        help="key/value heads (default: as many as query heads, 2048 / d)",
+    )
     parser.add_argument("--causal", choices=("no", "yes", "both"))
-    parser.add_argument("--tokens", type=int, default=16384, metavar="INT",
-                        help="batch times sequence length (default %(default)s)")
-    parser.add_argument("--rounds", type=int, default=10, metavar="INT",
-                        help="turns of all; fewer where they would take long (default %(default)s)")
-    parser.add_argument("--iters", type=int, default=2, metavar="INT",
-                        help="timed runs in each turn (default %(default)s)")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        default=16384,
+        metavar="INT",
+        help="batch times sequence length (default %(default)s)",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=10,
+        metavar="INT",
+        help="turns of all; fewer where they would take long (default %(default)s)",
+    )
+    parser.add_argument(
+        "--iters",
+        type=int,
+        default=2,
+        metavar="INT",
+        help="timed runs in each turn (default %(default)s)",
+    )
     parser.add_argument("--json", metavar="F.json", help="write the result as JSON")
     options = parser.parse_args()
-    if min(options.rounds, options.iters, options.tokens, 1 if options.hkv is None else options.hkv,
-           *(options.n or [1]), *(options.d or [1])) < 1:
+    if (
+        min(
+            options.rounds,
+            options.iters,
+            options.tokens,
+            1 if options.hkv is None else options.hkv,
+            *(options.n or [1]),
+            *(options.d or [1]),
+        )
+        < 1
+    ):
         parser.error("sizes and counts are at least 1")
     return options
 
@@ -422,14 +559,19 @@ def compare_all(options, torch, libraries, result):
         for dtype, variants in by_type.items():
             torch.matmul_rate(dtype)
             for problem in problems_of(options, dtype):
-                found = Comparison(options, torch, library, variants, problem,
-                                   result["notes"]).rows()
+                found = Comparison(
+                    options, torch, library, variants, problem, result["notes"]
+                ).rows()
                 for row in found:
                     if row["step"]:
-                        ratios = ", ".join(f"{value:.3g}x {name}"
-                                           for name, value in row["ratios"].items())
-                        print(f"{row['label']} {row['problem']}: {time_text(row['ms'])}; {ratios}",
-                              file=sys.stderr, flush=True)
+                        ratios = ", ".join(
+                            f"{value:.3g}x {name}" for name, value in row["ratios"].items()
+                        )
+                        print(
+                            f"{row['label']} {row['problem']}: {time_text(row['ms'])}; {ratios}",
+                            file=sys.stderr,
+                            flush=True,
+                        )
                 result["rows"] += found
                 if options.json:
                     with open(options.json, "w", encoding="utf-8") as file:
@@ -442,9 +584,16 @@ def main():
     libraries = find_libraries(options)
     if not any(chosen_variants(options, library) for library in libraries):
         raise BadInput(f"no step here has a variant '{options.variants}'")
-    result = {"schema": 2, "device": torch.device, "torch": torch.torch.__version__,
-              "rounds": options.rounds, "iters": options.iters,
-              "commands": [command_line(sys.argv[1:])], "notes": [], "rows": []}
+    result = {
+        "schema": 2,
+        "device": torch.device,
+        "torch": torch.torch.__version__,
+        "rounds": options.rounds,
+        "iters": options.iters,
+        "commands": [command_line(sys.argv[1:])],
+        "notes": [],
+        "rows": [],
+    }
     compare_all(options, torch, libraries, result)
     if not result["rows"]:
         raise NotHere("nothing was compared: " + "; ".join(dict.fromkeys(result["notes"])))

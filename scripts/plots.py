@@ -24,8 +24,10 @@ try:
     from matplotlib import pyplot
     from matplotlib.lines import Line2D
 except ImportError:
-    sentence = ("plots need matplotlib: ./scripts/setup.sh plots, or pip install matplotlib for "
-                "this python3; the tables do without")
+    sentence = (
+        "plots need matplotlib: ./scripts/setup.sh plots, or pip install matplotlib for "
+        "this python3; the tables do without"
+    )
     if __name__ == "__main__":
         print(f"plots.py: {sentence}", file=sys.stderr)
         sys.exit(2)
@@ -33,9 +35,15 @@ except ImportError:
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GPUS = os.path.join(ROOT, "common", "data", "gpus.json")
-STYLE = {"axes.grid": True, "grid.alpha": 0.3, "axes.spines.top": False,
-         "svg.hashsalt": "flash-steps",  # the same file for the same rows
-         "axes.spines.right": False, "figure.figsize": (7, 4.5), "legend.fontsize": 9}
+STYLE = {
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "svg.hashsalt": "flash-steps",  # the same file for the same rows
+    "axes.spines.right": False,
+    "figure.figsize": (7, 4.5),
+    "legend.fontsize": 9,
+}
 
 
 def series(rows, value):
@@ -57,10 +65,14 @@ def shape(row):
 
 def legend(axes, colors, styles):
     """Beside the plot: a colour per step, then a line style per source."""
-    entries = [Line2D([], [], color=color, marker="o", linestyle="", label=label)
-               for label, color in colors.items()]
-    entries += [Line2D([], [], color="0.3", marker=marker, linestyle=line, label=label)
-                for label, (marker, line) in styles.items()]
+    entries = [
+        Line2D([], [], color=color, marker="o", linestyle="", label=label)
+        for label, color in colors.items()
+    ]
+    entries += [
+        Line2D([], [], color="0.3", marker=marker, linestyle=line, label=label)
+        for label, (marker, line) in styles.items()
+    ]
     axes.legend(handles=entries, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
 
 
@@ -88,14 +100,23 @@ def hbm_against_n(path, rows):
     """HBM bytes of one head's forward for each step's result: its last variant, or kernel.cuh of
     files that do not know the order. B*N is constant in FlashAttention's series, so the bytes of
     all heads together would hide one power of N."""
-    chosen = [row for row in rows if row.gpu and row.any.direction == "forward"
-              and in_series(row.any.data["problem"]) and row.gpu_get("traffic.hbm.measured")]
+    chosen = [
+        row
+        for row in rows
+        if row.gpu
+        and row.any.direction == "forward"
+        and in_series(row.any.data["problem"])
+        and row.gpu_get("traffic.hbm.measured")
+    ]
     last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order
     chosen = [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
     devices = sorted({row.gpu_get("device.name") for row in chosen})
     if len(devices) != 1:
-        raise BadInput("no measured run with B*N = 16384, H*d = 2048, d = 64, not causal" if not
-                       devices else f"one GPU a picture, please: these are {', '.join(devices)}")
+        raise BadInput(
+            "no measured run with B*N = 16384, H*d = 2048, d = 64, not causal"
+            if not devices
+            else f"one GPU a picture, please: these are {', '.join(devices)}"
+        )
 
     def per_head(figure):
         lines = {}
@@ -113,20 +134,36 @@ def hbm_against_n(path, rows):
             axes.plot(*zip(*points), color=colors[label], linestyle="--", linewidth=1, zorder=3)
         for i, (label, points) in enumerate(measured.items()):
             # Steps that move the same bytes lie on one another: rings around rings.
-            axes.plot(*zip(*points), color=colors[label], marker="o", linestyle="-", linewidth=1,
-                      markersize=4 + 3 * (len(measured) - 1 - i), markerfacecolor="none")
+            axes.plot(
+                *zip(*points),
+                color=colors[label],
+                marker="o",
+                linestyle="-",
+                linewidth=1,
+                markersize=4 + 3 * (len(measured) - 1 - i),
+                markerfacecolor="none",
+            )
         sizes = sorted({n for points in measured.values() for n, _ in points})
         # Through the largest and the smallest point at the left, moved a little out of the way.
         at_left = [y for points in measured.values() for n, y in points if n == sizes[0]]
         for power, y, factor in ((2, max(at_left), 1.6), (1, min(at_left), 1 / 1.6)):
             guide = [factor * y * (n / sizes[0]) ** power for n in sizes]
             axes.plot(sizes, guide, color="0.6", linestyle=":", zorder=1)
-            axes.annotate("~ N" + ("²" if power == 2 else ""), (sizes[-1], guide[-1]), color="0.4",
-                          xytext=(-6, 6 if power == 2 else -14), textcoords="offset points",
-                          ha="right")
+            axes.annotate(
+                "~ N" + ("²" if power == 2 else ""),
+                (sizes[-1], guide[-1]),
+                color="0.4",
+                xytext=(-6, 6 if power == 2 else -14),
+                textcoords="offset points",
+                ha="right",
+            )
         axes.set_xscale("log", base=2)
-        axes.set(yscale="log", xlabel="N", ylabel="HBM bytes per head, forward",
-                 title=f"{devices[0]}, d=64, fp32, not causal")
+        axes.set(
+            yscale="log",
+            xlabel="N",
+            ylabel="HBM bytes per head, forward",
+            title=f"{devices[0]}, d=64, fp32, not causal",
+        )
         axes.set_xticks(sizes, [str(n) for n in sizes])
         axes.minorticks_off()
         legend(axes, colors, {"measured": ("o", "-"), "predicted": ("", "--")})
@@ -134,8 +171,14 @@ def hbm_against_n(path, rows):
 
 
 def in_series(problem):
-    return (problem["b"] * problem["n"] == 16384 and problem["h"] == 32 and problem["d"] == 64
-            and problem["n"] >= 1024 and not problem["causal"] and not problem.get("smem"))
+    return (
+        problem["b"] * problem["n"] == 16384
+        and problem["h"] == 32
+        and problem["d"] == 64
+        and problem["n"] >= 1024
+        and not problem["causal"]
+        and not problem.get("smem")
+    )
 
 
 def save(figure, path):
@@ -154,13 +197,18 @@ def machines(rows):
         if roofs:
             found[f"{row.gpu.get('device.name')} (measured roofs)"] = (
                 roofs["copy_bytes_per_s"],
-                {"fp32": roofs["fp32_flops"], "bf16": roofs["bf16_flops"]})
+                {"fp32": roofs["fp32_flops"], "bf16": roofs["bf16_flops"]},
+            )
         sheet = table.get(row.sim_get("model_gpu"))
         if sheet:
             found[f"{sheet['name']} (data sheet)"] = (
                 sheet["hbm_bytes_per_s"],
-                {"fp32": sheet["fp32_flops"], "bf16": sheet.get("bf16_flops"),
-                 "e4m3": sheet.get("fp8_flops")})
+                {
+                    "fp32": sheet["fp32_flops"],
+                    "bf16": sheet.get("bf16_flops"),
+                    "e4m3": sheet.get("fp8_flops"),
+                },
+            )
     return found
 
 
@@ -169,8 +217,10 @@ def roofline_points(rows):
     points = []
     for row in rows:
         flops = row.any.get("flops_executed") or row.any.get("flops")
-        for run, path, ms_path in ((row.gpu, "traffic.hbm.measured", "time.median_ms"),
-                                   (row.sim, "traffic.hbm.model", "bound_ms")):
+        for run, path, ms_path in (
+            (row.gpu, "traffic.hbm.measured", "time.median_ms"),
+            (row.sim, "traffic.hbm.model", "bound_ms"),
+        ):
             hbm = total(run.get(path)) if run else None
             ms = run.get(ms_path) if run else None
             if hbm and ms and flops:
@@ -192,22 +242,27 @@ def roofline(path, rows):
         styles["measured" if measured else "bound"] = (marker, "")
         axes.plot(x, y, marker=marker, color=color, markersize=5)
     dtypes = sorted({row.any.data["problem"]["dtype"] for row in rows})
-    roofs = [(f"{name}, {dtype}", bandwidth, rates[dtype])
-             for name, (bandwidth, rates) in machines(rows).items() for dtype in dtypes
-             if rates.get(dtype)]
+    roofs = [
+        (f"{name}, {dtype}", bandwidth, rates[dtype])
+        for name, (bandwidth, rates) in machines(rows).items()
+        for dtype in dtypes
+        if rates.get(dtype)
+    ]
     for i, (name, bandwidth, rate) in enumerate(roofs):
         line = ("-", "--", ":", "-.")[i % 4]
         xs = sorted({left, min(max(rate / bandwidth, left), right), right})
         axes.plot(xs, [min(rate, bandwidth * x) for x in xs], color="0.3", linestyle=line, zorder=1)
         styles[name] = ("", line)
-    axes.set(xscale="log", yscale="log", xlabel="FLOP per byte of HBM", ylabel="FLOP/s",
-             title="Roofline")
+    axes.set(
+        xscale="log", yscale="log", xlabel="FLOP per byte of HBM", ylabel="FLOP/s", title="Roofline"
+    )
     legend(axes, colors, styles)
     return save(figure, path)
 
 
 def write_all(rows, folder):
     """Writes what the rows have figures for; returns the paths."""
+
     def at(name):
         return os.path.join(folder, name)
 
@@ -216,26 +271,50 @@ def write_all(rows, folder):
 
     with pyplot.rc_context(STYLE):
         return (
-            against_n(at("time.svg"), "Time", "ms", {
-                "measured": (("o", "-"), lines(lambda r: r.gpu_get("time.median_ms"))),
-                "roofline bound": (("v", ":"), lines(lambda r: r.sim_get("bound_ms")))}) +
-            against_n(at("traffic.svg"), "Traffic", "bytes", {
-                "requested": (("o", "-"),
-                              lines(lambda r: total(r.sim_get("traffic.requested.counted")))),
-                "HBM modelled": (("v", ":"),
-                                 lines(lambda r: total(r.sim_get("traffic.hbm.model")))),
-                "HBM measured": (("s", "--"),
-                                 lines(lambda r: total(r.gpu_get("traffic.hbm.measured"))))}) +
-            roofline(at("roofline.svg"), rows))
+            against_n(
+                at("time.svg"),
+                "Time",
+                "ms",
+                {
+                    "measured": (("o", "-"), lines(lambda r: r.gpu_get("time.median_ms"))),
+                    "roofline bound": (("v", ":"), lines(lambda r: r.sim_get("bound_ms"))),
+                },
+            )
+            + against_n(
+                at("traffic.svg"),
+                "Traffic",
+                "bytes",
+                {
+                    "requested": (
+                        ("o", "-"),
+                        lines(lambda r: total(r.sim_get("traffic.requested.counted"))),
+                    ),
+                    "HBM modelled": (
+                        ("v", ":"),
+                        lines(lambda r: total(r.sim_get("traffic.hbm.model"))),
+                    ),
+                    "HBM measured": (
+                        ("s", "--"),
+                        lines(lambda r: total(r.gpu_get("traffic.hbm.measured"))),
+                    ),
+                },
+            )
+            + roofline(at("roofline.svg"), rows)
+        )
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="*", metavar="results.json",
-                        help="default: all of docs/results")
-    parser.add_argument("--out", metavar="FILE.svg",
-                        default=os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg"))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "files", nargs="*", metavar="results.json", help="default: all of docs/results"
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE.svg",
+        default=os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg"),
+    )
     args = parser.parse_args()
     files = args.files or sorted(glob.glob(os.path.join(ROOT, "docs", "results", "*.json")))
     rows = join([run for path in files for run in load(path)])

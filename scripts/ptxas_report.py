@@ -56,8 +56,11 @@ def parse(text):
         elif found := re.search(r"Function properties for (\w+)", line):
             # Device functions that were not inlined are listed too; a call costs a stack frame.
             properties_of = kernels.get(found[1], current)
-        elif found := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, "
-                                r"(\d+) bytes spill loads", line):
+        elif found := re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, "
+            r"(\d+) bytes spill loads",
+            line,
+        ):
             if properties_of:
                 properties_of.stack += int(found[1])
                 properties_of.spill_stores += int(found[2])
@@ -79,8 +82,9 @@ def demangled(names):
     """Names as the simulator has them, without parameter lists, where c++filt is there."""
     if not shutil.which("c++filt") or not names:
         return names
-    text = subprocess.run(["c++filt"], input="\n".join(names), capture_output=True, text=True,
-                          check=True).stdout
+    text = subprocess.run(
+        ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
+    ).stdout
     return [re.sub(r"^void ", "", line.rsplit("(", 1)[0]) for line in text.splitlines()]
 
 
@@ -106,8 +110,21 @@ def arches_of(needs):
 def nvcc_command(nvcc, source, arch, output):
     virtual = arch.replace("sm_", "compute_")
     launcher = ["ccache"] if shutil.which("ccache") else []
-    return launcher + [nvcc, "-std=c++20", "-O3", "-I", ROOT, "-gencode",
-                       f"arch={virtual},code={arch}", "-Xptxas", "-v", "-c", source, "-o", output]
+    return launcher + [
+        nvcc,
+        "-std=c++20",
+        "-O3",
+        "-I",
+        ROOT,
+        "-gencode",
+        f"arch={virtual},code={arch}",
+        "-Xptxas",
+        "-v",
+        "-c",
+        source,
+        "-o",
+        output,
+    ]
 
 
 def compile_one(nvcc, label, source, arch, out):
@@ -131,16 +148,25 @@ def version_of(nvcc):
 
 def write_registers(path, version, kernels):
     """The file that the simulator reads. `kernels`: {name: Kernel}."""
-    head = {"source": "What ptxas gave to each kernel for sm_90 (or sm_90a): registers of a thread, "
-                      "bytes of static shared memory of a block. The simulator's L2 model takes "
-                      "from here how many blocks an SM holds. Written by "
-                      "scripts/ptxas_report.py --update.", "nvcc": version}
-    rows = [f'    {json.dumps(name)}: {{"registers": {kernels[name].registers}, '
-            f'"shared_bytes": {kernels[name].smem}}}'
-            for name in sorted(kernels, key=numbers_in_order)]
+    head = {
+        "source": "What ptxas gave to each kernel for sm_90 (or sm_90a): registers of a thread, "
+        "bytes of static shared memory of a block. The simulator's L2 model takes "
+        "from here how many blocks an SM holds. Written by "
+        "scripts/ptxas_report.py --update.",
+        "nvcc": version,
+    }
+    rows = [
+        f'    {json.dumps(name)}: {{"registers": {kernels[name].registers}, '
+        f'"shared_bytes": {kernels[name].smem}}}'
+        for name in sorted(kernels, key=numbers_in_order)
+    ]
     with open(path, "w", encoding="utf-8") as file:
-        file.write(json.dumps(head, indent=2)[:-len("\n}")] + ',\n  "kernels": {\n' +
-                   ",\n".join(rows) + "\n  }\n}\n")
+        file.write(
+            json.dumps(head, indent=2)[: -len("\n}")]
+            + ',\n  "kernels": {\n'
+            + ",\n".join(rows)
+            + "\n  }\n}\n"
+        )
 
 
 def compare_registers(path, version, kernels, numbered, all_steps):
@@ -153,8 +179,9 @@ def compare_registers(path, version, kernels, numbered, all_steps):
         with open(path, encoding="utf-8") as file:
             known = json.load(file)
         of_version = known["nvcc"]
-        rows = {name: (row["registers"], row["shared_bytes"])
-                for name, row in known["kernels"].items()}
+        rows = {
+            name: (row["registers"], row["shared_bytes"]) for name, row in known["kernels"].items()
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{REGISTERS} cannot be read ({type(error).__name__}: {error}): {update}", None
     if of_version != version:
@@ -166,8 +193,11 @@ def compare_registers(path, version, kernels, numbered, all_steps):
             if name in numbered:
                 wrong.append(f"lacks {name}")
         elif rows[name] != now:
-            wrong.append("gives {} {} registers and {} B of shared memory, ptxas {} and {}".format(
-                name, *rows[name], *now))
+            wrong.append(
+                "gives {} {} registers and {} B of shared memory, ptxas {} and {}".format(
+                    name, *rows[name], *now
+                )
+            )
     if all_steps:
         wrong += [f"holds {name}, which no step has" for name in rows if name not in kernels]
     if not wrong:
@@ -178,21 +208,25 @@ def compare_registers(path, version, kernels, numbered, all_steps):
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", nargs="*", metavar="STEP or FILE.cu")
     parser.add_argument("--nvcc", default=find_nvcc())
     parser.add_argument("--arch", help=f"for files (default {DEFAULT_ARCH})", default=DEFAULT_ARCH)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", default=os.path.join(ROOT, "build", "nvcc"))
-    parser.add_argument("--update", action="store_true",
-                        help=f"write {REGISTERS} instead of comparing with it")
+    parser.add_argument(
+        "--update", action="store_true", help=f"write {REGISTERS} instead of comparing with it"
+    )
     args = parser.parse_args()
     if args.update and args.what:
         print("ptxas_report.py: --update takes all steps: name none", file=sys.stderr)
         return 2
     if not args.nvcc:
-        print("ptxas_report.py: no nvcc here: install the CUDA toolkit or give --nvcc",
-              file=sys.stderr)
+        print(
+            "ptxas_report.py: no nvcc here: install the CUDA toolkit or give --nvcc",
+            file=sys.stderr,
+        )
         return 2
 
     known = dict(steps_and_needs())
@@ -202,7 +236,7 @@ def main():
             source = os.path.join(ROOT, "steps", what, "main.cu")
             work += [(what, source, arch) for arch in arches_of(known[what])]
         elif what.endswith(".cu") and os.path.exists(what):
-            work.append((os.path.basename(what)[:-len(".cu")], what, args.arch))
+            work.append((os.path.basename(what)[: -len(".cu")], what, args.arch))
         else:
             print(f"ptxas_report.py: '{what}' is neither a step nor a .cu file", file=sys.stderr)
             return 2
@@ -229,12 +263,16 @@ def main():
                 if label[0].isdigit():
                     numbered.add(name)
             spills = kernel.spill_stores + kernel.spill_loads
-            print(f"{label:<26}{arch:<8}{kernel.registers:>9} {kernel.smem:>7} {kernel.stack:>6} "
-                  f"{spills:>7}  {name}")
+            print(
+                f"{label:<26}{arch:<8}{kernel.registers:>9} {kernel.smem:>7} {kernel.stack:>6} "
+                f"{spills:>7}  {name}"
+            )
             if not kernel.clean:
-                why = ([f"a stack frame of {kernel.stack} bytes"] if kernel.stack else []) + (
-                    [f"{spills} bytes of spills"] if spills else []) + (
-                    ["serialised wgmma"] if kernel.serialised else [])
+                why = (
+                    ([f"a stack frame of {kernel.stack} bytes"] if kernel.stack else [])
+                    + ([f"{spills} bytes of spills"] if spills else [])
+                    + (["serialised wgmma"] if kernel.serialised else [])
+                )
                 bad.append(f"{label}: {name} has {' and '.join(why)}")
     path = os.path.join(ROOT, REGISTERS)
     compiled = not any("does not compile" in sentence for sentence in bad)
@@ -245,8 +283,9 @@ def main():
             write_registers(path, version_of(args.nvcc), for_simulator)
             print(f"wrote {REGISTERS}: {len(for_simulator)} kernels")
     elif for_simulator and compiled:
-        finding, remark = compare_registers(path, version_of(args.nvcc), for_simulator, numbered,
-                                            all_steps=not args.what)
+        finding, remark = compare_registers(
+            path, version_of(args.nvcc), for_simulator, numbered, all_steps=not args.what
+        )
         bad += [finding] if finding else []
         if remark:
             print("remark: " + remark)

@@ -14,8 +14,7 @@ import math
 import os
 import sys
 
-from results import (BadInput, bytes_text, columns_for, join, load, text_table, time_text,
-                     total)
+from results import BadInput, bytes_text, columns_for, join, load, text_table, time_text, total
 
 STYLE = """
 :root { --fg: #1b1f24; --bg: #ffffff; --soft: #f4f6f8; --line: #d5dae0; --dim: #5b6570;
@@ -60,10 +59,13 @@ def bars(title, caption, entries, text):
             f'<text x="{label_width - 8}" y="{y + 16}" text-anchor="end">{label}</text>'
             f'<rect x="{label_width}" y="{y + 4}" width="{length:.1f}" height="{row - 8}" rx="2" '
             f'fill="var({color})"/>'
-            f'<text x="{label_width + length + 6:.1f}" y="{y + 16}">{figure}</text>')
-    return (f'<figure><h3>{html.escape(title)}</h3><figcaption>{html.escape(caption)}</figcaption>'
-            f'<svg viewBox="0 0 {width} {len(entries) * row}" role="img" '
-            f'aria-label="{html.escape(title)}">{"".join(lines)}</svg></figure>')
+            f'<text x="{label_width + length + 6:.1f}" y="{y + 16}">{figure}</text>'
+        )
+    return (
+        f"<figure><h3>{html.escape(title)}</h3><figcaption>{html.escape(caption)}</figcaption>"
+        f'<svg viewBox="0 0 {width} {len(entries) * row}" role="img" '
+        f'aria-label="{html.escape(title)}">{"".join(lines)}</svg></figure>'
+    )
 
 
 def charts(rows):
@@ -76,19 +78,42 @@ def charts(rows):
     for row in rows:
         hbm.append((row.any.label, total(row.sim_get("traffic.hbm.model")), "--bar"))
         hbm.append((row.any.label, total(row.gpu_get("traffic.hbm.measured")), "--bar2"))
-    return "".join((
-        bars("Requested", "Bytes that the kernels' loads, stores and atomics ask for, counted.",
-             entries(lambda r: total(r.sim_get("traffic.requested.counted"))), bytes_text),
-        bars("HBM", f"Bytes that reach DRAM: modelled with the L2 of {model} (blue), measured on "
-             "this machine's GPU (orange, where there is one).", hbm, bytes_text),
-        bars("Workspace", "Memory beyond inputs and outputs.",
-             entries(lambda r: r.any.get("workspace_bytes")), bytes_text),
-        bars("Measured time", "Median on this machine's GPU, L2 flushed before each run.",
-             entries(lambda r: r.gpu_get("time.median_ms"), "--bar2"), time_text),
-        bars("Roofline bound", f"No run on {model} can be faster than this: a bound from bytes and "
-             "FLOPs, not a time.",
-             entries(lambda r: r.sim_get("bound_ms")), time_text),
-    ))
+    return "".join(
+        (
+            bars(
+                "Requested",
+                "Bytes that the kernels' loads, stores and atomics ask for, counted.",
+                entries(lambda r: total(r.sim_get("traffic.requested.counted"))),
+                bytes_text,
+            ),
+            bars(
+                "HBM",
+                f"Bytes that reach DRAM: modelled with the L2 of {model} (blue), measured on "
+                "this machine's GPU (orange, where there is one).",
+                hbm,
+                bytes_text,
+            ),
+            bars(
+                "Workspace",
+                "Memory beyond inputs and outputs.",
+                entries(lambda r: r.any.get("workspace_bytes")),
+                bytes_text,
+            ),
+            bars(
+                "Measured time",
+                "Median on this machine's GPU, L2 flushed before each run.",
+                entries(lambda r: r.gpu_get("time.median_ms"), "--bar2"),
+                time_text,
+            ),
+            bars(
+                "Roofline bound",
+                f"No run on {model} can be faster than this: a bound from bytes and "
+                "FLOPs, not a time.",
+                entries(lambda r: r.sim_get("bound_ms")),
+                time_text,
+            ),
+        )
+    )
 
 
 def html_table(columns, rows):
@@ -98,8 +123,9 @@ def html_table(columns, rows):
         return f"<{start}>{html.escape(text).replace('&gt;=', '&ge;')}</{tag}>"
 
     head = "".join(cell("th", c, c.title) for c in columns)
-    body = "".join("<tr>" + "".join(cell("td", c, c.cell(row)) for c in columns) + "</tr>"
-                   for row in rows)
+    body = "".join(
+        "<tr>" + "".join(cell("td", c, c.cell(row)) for c in columns) + "</tr>" for row in rows
+    )
     return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
 
 
@@ -107,8 +133,10 @@ def page(rows, texts):
     columns, common = columns_for(rows)
     sections = []
     for name, (text, ok) in texts.items():
-        sections.append(f'<details{"" if ok else " open"}><summary{"" if ok else " class=bad"}>'
-                        f'{html.escape(name)}</summary><pre>{html.escape(text)}</pre></details>')
+        sections.append(
+            f"<details{'' if ok else ' open'}><summary{'' if ok else ' class=bad'}>"
+            f"{html.escape(name)}</summary><pre>{html.escape(text)}</pre></details>"
+        )
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
@@ -128,14 +156,15 @@ Every row passed or failed the same check against an fp64 reference.</p>
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder")
     parser.add_argument("--out", default="report.html")
     args = parser.parse_args()
 
     runs, texts = [], {}
     for path in sorted(glob.glob(os.path.join(args.folder, "*.txt")), key=reading_order):
-        stem = path[:-len(".txt")]
+        stem = path[: -len(".txt")]
         found = load(stem + ".json") if os.path.exists(stem + ".json") else []
         runs += found
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -156,7 +185,7 @@ def main():
 def reading_order(path):
     """By step, then by the variant's place; without a JSON that says it, kernel.cuh last."""
     name, variant, backend, _ = os.path.basename(path).split(".")
-    data = path[:-len(".txt")] + ".json"
+    data = path[: -len(".txt")] + ".json"
     place = load(data)[0].get("variant_index") if os.path.exists(data) else None
     if place is None:
         place = math.inf if variant == "kernel" else 0

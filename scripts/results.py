@@ -57,7 +57,7 @@ class Run:
 
     @property
     def short_label(self):
-        """"05 kernel", "08 determin. bwd": where there is no room for the names of the step and of
+        """ "05 kernel", "08 determin. bwd": where there is no room for the names of the step and of
         a long variant."""
         number = re.match(r"\d+(?=_)", self.data["step"])
         plain = number and self.label == self.data["step"]
@@ -183,11 +183,14 @@ SIZES = {
 
 
 def problem_text(p, omit=()):
-    """"B=1 H=4 N=1024 d=64 causal fp32": Hkv and Nk only where they differ from H and N, and the
+    """ "B=1 H=4 N=1024 d=64 causal fp32": Hkv and Nk only where they differ from H and N, and the
     shared memory M of a block only where it was limited."""
     same = {"Hkv": p["hkv"] == p["h"], "Nk": p["nk"] == p["n"], "smem": not p.get("smem")}
-    parts = [f"{name}={SIZES[name](p)}" for name in ("B", "H", "Hkv", "N", "Nk", "d", "smem")
-             if name not in omit and not same.get(name)]
+    parts = [
+        f"{name}={SIZES[name](p)}"
+        for name in ("B", "H", "Hkv", "N", "Nk", "d", "smem")
+        if name not in omit and not same.get(name)
+    ]
     if "causal" not in omit:
         parts += ["causal"] if p["causal"] else []
     return " ".join(parts + ([] if "type" in omit else [p["dtype"]]))
@@ -243,12 +246,15 @@ class Column:
 STEP = Column(("", "step"), lambda r: r.any.label, left=True, short=lambda r: r.any.short_label)
 DEVICE = Column(("", "measured on"), lambda r: r.gpu_get("device.name") or "-", left=True)
 COLUMNS = (
-    Column(("requested", "read"),
-           lambda r: bytes_text(r.sim_get("traffic.requested.counted.read"))),
-    Column(("requested", "write"),
-           lambda r: bytes_text(r.sim_get("traffic.requested.counted.write"))),
-    Column(("", "atomic"),
-           lambda r: bytes_text(r.sim_get("traffic.requested.counted.atomic") or None)),
+    Column(
+        ("requested", "read"), lambda r: bytes_text(r.sim_get("traffic.requested.counted.read"))
+    ),
+    Column(
+        ("requested", "write"), lambda r: bytes_text(r.sim_get("traffic.requested.counted.write"))
+    ),
+    Column(
+        ("", "atomic"), lambda r: bytes_text(r.sim_get("traffic.requested.counted.atomic") or None)
+    ),
     Column(("warp", "requests"), requests),
     Column(("sectors/", "request"), sectors_per_request),
     Column(("HBM", "modelled"), lambda r: bytes_text(total(r.sim_get("traffic.hbm.model")))),
@@ -271,9 +277,13 @@ def columns_for(rows):
             varying.remove(follower)
     columns = [STEP] + [
         Column(("", name), lambda r, text=SIZES[name]: text(r.any.data["problem"]))
-        for name in varying]
-    omit = set(varying) | ({"Nk"} if "N" in varying else set()) | (
-        {"Hkv"} if "H" in varying else set())
+        for name in varying
+    ]
+    omit = (
+        set(varying)
+        | ({"Nk"} if "N" in varying else set())
+        | ({"Hkv"} if "H" in varying else set())
+    )
     common = [problem_text(problems[0], omit)] if problems else []
     devices = {DEVICE.cell(row) for row in rows}
     if len(devices) > 1:
@@ -287,6 +297,7 @@ def columns_for(rows):
 def text_table(columns, rows, width=100):
     """Aligned text. Two blanks between columns; where the table would exceed `width` one, and short
     cells where only they make it fit."""
+
     def cells(short):
         return [[(short and c.short or c.cell)(row) for c in columns] for row in rows]
 
@@ -297,15 +308,18 @@ def text_table(columns, rows, width=100):
             break
 
     def layout(line):
-        return gap.join(cell.ljust(w) if c.left else cell.rjust(w)
-                        for cell, w, c in zip(line, widths, columns)).rstrip()
+        return gap.join(
+            cell.ljust(w) if c.left else cell.rjust(w) for cell, w, c in zip(line, widths, columns)
+        ).rstrip()
 
     rule = "-" * len(gap.join("-" * w for w in widths))
     return "\n".join([layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in lines[2:]])
 
 
 def markdown_table(columns, rows):
-    lines = ["| " + " | ".join(c.title for c in columns) + " |",
-             "|" + "|".join(":--" if c.left else "--:" for c in columns) + "|"]
+    lines = [
+        "| " + " | ".join(c.title for c in columns) + " |",
+        "|" + "|".join(":--" if c.left else "--:" for c in columns) + "|",
+    ]
     lines += ["| " + " | ".join(c.cell(row) for c in columns) + " |" for row in rows]
     return "\n".join(lines)

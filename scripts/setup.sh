@@ -51,12 +51,13 @@ present() {
       command) command -v "$what" > /dev/null && return ;;
       file) [[ -e $what ]] && return ;;
       python) python3 -c "import importlib.util as u; exit(u.find_spec('$what') is None)" \
-                2> /dev/null && return ;;
+        2> /dev/null && return ;;
       header)
         for dir in /usr/include /usr/local/include ${CPATH:+${CPATH//:/ }} \
-                   ${CMAKE_PREFIX_PATH:+${CMAKE_PREFIX_PATH//:/\/include }/include}; do
+          ${CMAKE_PREFIX_PATH:+${CMAKE_PREFIX_PATH//:/\/include }/include}; do
           [[ -e $dir/$what ]] && return
-        done ;;
+        done
+        ;;
     esac
   done
   return 1
@@ -75,7 +76,7 @@ as_root() {
   if [[ $(id -u) == 0 ]]; then
     "$@"
   elif [[ -t 0 ]]; then
-    sudo "$@"  # somebody is there to type the password
+    sudo "$@" # somebody is there to type the password
   else
     sudo -n "$@"
   fi
@@ -94,8 +95,8 @@ if ((${#missing[@]})); then
       trap 'rm -f "$log"' EXIT
       # The package lists of a fresh machine are empty or too old to be of use. One broken source
       # fails this, and need not be the one that has the packages.
-      as_root apt-get update > "$log" 2>&1 ||
-        echo "setup: warning: apt-get update failed: $(tail -n 1 "$log")"
+      as_root apt-get update > "$log" 2>&1 \
+        || echo "setup: warning: apt-get update failed: $(tail -n 1 "$log")"
       # shellcheck disable=SC2086  # $install is a command line
       if ! as_root env DEBIAN_FRONTEND=noninteractive $install > "$log" 2>&1; then
         tail -n 5 "$log"
@@ -110,6 +111,6 @@ if command -v cmake > /dev/null; then
   version=$(cmake --version | sed -n '1s/[^0-9]*//p')
   if [[ $(printf '%s\n3.25\n' "$version" | sort -V | head -n 1) != 3.25 ]]; then
     echo "setup: CMake $version is too old: 3.25 is the first that will do" \
-         "(pip install cmake brings a newer one)"
+      "(pip install cmake brings a newer one)"
   fi
 fi

@@ -37,13 +37,17 @@ class StepLibrary:
         self._c.fa_describe.restype = self._c.fa_last_error.restype = ctypes.c_char_p
         problem, tensors = ctypes.POINTER(_Problem), ctypes.POINTER(_Tensors)
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
-        for name, types in (("check", [problem]), ("release", []), ("free", [pointer]),
-                            ("forward", [ctypes.c_int, problem, tensors]),
-                            ("backward", [ctypes.c_int, problem, tensors]),
-                            ("workspace_bytes", [ctypes.c_int, problem, ctypes.POINTER(size)]),
-                            ("malloc", [ctypes.POINTER(pointer), size]),
-                            ("upload", [pointer, pointer, size]),
-                            ("download", [pointer, pointer, size])):
+        for name, types in (
+            ("check", [problem]),
+            ("release", []),
+            ("free", [pointer]),
+            ("forward", [ctypes.c_int, problem, tensors]),
+            ("backward", [ctypes.c_int, problem, tensors]),
+            ("workspace_bytes", [ctypes.c_int, problem, ctypes.POINTER(size)]),
+            ("malloc", [ctypes.POINTER(pointer), size]),
+            ("upload", [pointer, pointer, size]),
+            ("download", [pointer, pointer, size]),
+        ):
             getattr(self._c, "fa_" + name).argtypes = types
         about = json.loads(self._c.fa_describe())
         self.step, self.kind, self.supports = about["step"], about["kind"], about["supports"]

@@ -43,8 +43,17 @@ import sys
 
 import figure2
 import peers
-from results import (BadInput, bytes_text, columns_for, join, load, markdown_table, speed,
-                     time_text, total)
+from results import (
+    BadInput,
+    bytes_text,
+    columns_for,
+    join,
+    load,
+    markdown_table,
+    speed,
+    time_text,
+    total,
+)
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -66,8 +75,14 @@ def matches(known, filters):
 
 def keys_of(row):
     run = row.any
-    return {"smem": None, **run.data["problem"], "step": run.data["step"],
-            "direction": run.direction, "variant": run.variant, "device": run.get("device.name")}
+    return {
+        "smem": None,
+        **run.data["problem"],
+        "step": run.data["step"],
+        "direction": run.direction,
+        "variant": run.variant,
+        "device": run.get("device.name"),
+    }
 
 
 def steps_table(rows):
@@ -85,20 +100,25 @@ def speed_table(rows):
         raise BadInput("table 'speed': no measured time passes its filters")
     labels = list(dict.fromkeys(label for label, _ in cells))
     sizes = sorted({n for _, n in cells})
-    lines = ["| TFLOP/s | " + " | ".join(f"N={n}" for n in sizes) + " |",
-             "|:--|" + "--:|" * len(sizes)]
-    lines += [f"| {label} | " + " | ".join(cells.get((label, n), "-") for n in sizes) + " |"
-              for label in labels]
+    lines = [
+        "| TFLOP/s | " + " | ".join(f"N={n}" for n in sizes) + " |",
+        "|:--|" + "--:|" * len(sizes),
+    ]
+    lines += [
+        f"| {label} | " + " | ".join(cells.get((label, n), "-") for n in sizes) + " |"
+        for label in labels
+    ]
     return "\n".join(lines)
 
 
 SCALE_FIGURES = {
     "time": ("Time", lambda r: time_text(r.gpu_get("time.median_ms"))),
     "speed": ("TFLOP/s", speed),
-    "requested": ("Requested bytes, predicted by the step's formula", lambda r: bytes_text(
-        total(r.gpu_get("traffic.requested.predicted")))),
-    "hbm": ("HBM bytes, measured", lambda r: bytes_text(
-        total(r.gpu_get("traffic.hbm.measured")))),
+    "requested": (
+        "Requested bytes, predicted by the step's formula",
+        lambda r: bytes_text(total(r.gpu_get("traffic.requested.predicted"))),
+    ),
+    "hbm": ("HBM bytes, measured", lambda r: bytes_text(total(r.gpu_get("traffic.hbm.measured")))),
     "workspace": ("Workspace", lambda r: bytes_text(r.gpu_get("workspace_bytes"))),
 }
 
@@ -106,13 +126,15 @@ SCALE_FIGURES = {
 def scale_table(rows, figures):
     """A small table for each figure: a row per step, a column per N, B*N and H*d as constant as
     FlashAttention's series has them."""
+
     def in_series(p):
         return p["b"] * p["n"] == 16384 and p["h"] * p["d"] == 2048 and not p.get("smem")
 
     rows = [row for row in rows if row.gpu and in_series(row.any.data["problem"])]
     if not rows:
-        raise BadInput("table 'scale': no measured run with B*N = 16384 and H*d = 2048 passes its "
-                       "filters")
+        raise BadInput(
+            "table 'scale': no measured run with B*N = 16384 and H*d = 2048 passes its filters"
+        )
     for path, flag in (("problem.d", "d"), ("problem.causal", "causal"), ("device.name", "device")):
         if len({row.gpu.get(path) for row in rows}) > 1:
             raise BadInput(f"table 'scale': its filters must choose one {flag}")
@@ -121,14 +143,19 @@ def scale_table(rows, figures):
     tables = []
     for figure in figures:
         if figure not in SCALE_FIGURES:
-            raise BadInput(f"table 'scale': figure '{figure}': choose from "
-                           f"{', '.join(SCALE_FIGURES)}")
+            raise BadInput(
+                f"table 'scale': figure '{figure}': choose from {', '.join(SCALE_FIGURES)}"
+            )
         title, cell = SCALE_FIGURES[figure]
         cells = {(row.any.label, row.any.data["problem"]["n"]): cell(row) for row in rows}
-        lines = [f"| {title} | " + " | ".join(f"N={n}" for n in sizes) + " |",
-                 "|:--|" + "--:|" * len(sizes)]
-        lines += [f"| {label} | " + " | ".join(cells.get((label, n), "-") for n in sizes) + " |"
-                  for label in labels]
+        lines = [
+            f"| {title} | " + " | ".join(f"N={n}" for n in sizes) + " |",
+            "|:--|" + "--:|" * len(sizes),
+        ]
+        lines += [
+            f"| {label} | " + " | ".join(cells.get((label, n), "-") for n in sizes) + " |"
+            for label in labels
+        ]
         tables.append("\n".join(lines))
     return "\n\n".join(tables)
 
@@ -138,25 +165,37 @@ def peers_table(found, filters):
     chosen = []
     for result in found:
         # A backend has no step: it stays beside the steps that pass.
-        rows = [row for row in result["rows"] if matches(
-            {**row, "device": result["device"]},
-            {k: v for k, v in filters.items() if row["step"] or k not in ("step", "variant")})]
+        rows = [
+            row
+            for row in result["rows"]
+            if matches(
+                {**row, "device": result["device"]},
+                {k: v for k, v in filters.items() if row["step"] or k not in ("step", "variant")},
+            )
+        ]
         if any(row["step"] for row in rows):
             chosen.append({**result, "rows": rows})
     return peers.markdown_of(only(chosen, "peers"))
 
 
 def figure2_table(found, filters):
-    return figure2.markdown_of(only([result for result in found if matches(
-        {"device": result["device"]}, filters)], "figure2"))
+    return figure2.markdown_of(
+        only(
+            [result for result in found if matches({"device": result["device"]}, filters)],
+            "figure2",
+        )
+    )
 
 
 def memory_table(found, filters):
     lines = ["| step | problem | exit status | says |", "|:--|:--|--:|:--|"]
-    for row in only([result for result in found if matches(
-            {"device": result["device"]}, filters)], "memory")["rows"]:
-        lines.append(f"| {row['step']} | {row['problem']} | {row['exit_status']} | "
-                     f"{' '.join(row['line'].split())} |")
+    for row in only(
+        [result for result in found if matches({"device": result["device"]}, filters)], "memory"
+    )["rows"]:
+        lines.append(
+            f"| {row['step']} | {row['problem']} | {row['exit_status']} | "
+            f"{' '.join(row['line'].split())} |"
+        )
     return "\n".join(lines)
 
 
@@ -222,13 +261,17 @@ def fill(text, rows, extras, run):
 
 
 def markdown_files():
-    return [path for pattern in ("README.md", "docs/*.md", "steps/*/README.md")
-            for path in sorted(glob.glob(os.path.join(ROOT, pattern)))]
+    return [
+        path
+        for pattern in ("README.md", "docs/*.md", "steps/*/README.md")
+        for path in sorted(glob.glob(os.path.join(ROOT, pattern)))
+    ]
 
 
 def main():
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("files", nargs="*", metavar="FILE.md")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--run", action="store_true")

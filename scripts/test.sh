@@ -8,7 +8,11 @@
 # Exit status: 0 all passed, 1 something failed; the last line says what.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
-case "${1-}" in -h | --help) sed -n '2,8s/^# \{0,1\}//p' "$0"; exit 0 ;; esac
+case "${1-}" in -h | --help)
+  sed -n '2,8s/^# \{0,1\}//p' "$0"
+  exit 0
+  ;;
+esac
 
 jobs=$(nproc)
 failures=()
@@ -17,11 +21,14 @@ failures=()
 
 echo "== build"
 cmake --preset sim || exit 1
-cmake --build --preset sim -j "$jobs" || { echo "test.sh: the build failed"; exit 1; }
+cmake --build --preset sim -j "$jobs" || {
+  echo "test.sh: the build failed"
+  exit 1
+}
 
 echo "== tests"
-ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt ||
-  failures+=("tests")
+ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt \
+  || failures+=("tests")
 
 if (($# == 0)); then
   echo "== tables"

@@ -4,8 +4,12 @@ import contextlib
 import statistics
 import warnings
 
-BACKENDS = {"math": "MATH", "efficient": "EFFICIENT_ATTENTION", "flash": "FLASH_ATTENTION",
-            "cudnn": "CUDNN_ATTENTION"}
+BACKENDS = {
+    "math": "MATH",
+    "efficient": "EFFICIENT_ATTENTION",
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+}
 GRADIENTS = ("dQ", "dK", "dV")
 LONGEST_S = 1.0  # of timed runs in one comparison; where a round takes long there are fewer
 LEAST_ROUNDS = 2
@@ -70,9 +74,14 @@ class Clock:
             for contender in contenders if i % 2 == 0 else reversed(contenders):
                 found[contender.name] += [self.timed(contender) for _ in range(iters)]
         self.torch.cuda.synchronize()
-        return {name: {"ms": statistics.median(begin.elapsed_time(end) for begin, end, _ in runs),
-                       "runs": len(runs), "late": sum(late for *_, late in runs)}
-                for name, runs in found.items()}
+        return {
+            name: {
+                "ms": statistics.median(begin.elapsed_time(end) for begin, end, _ in runs),
+                "runs": len(runs),
+                "late": sum(late for *_, late in runs),
+            }
+            for name, runs in found.items()
+        }
 
 
 # --- PyTorch ------------------------------------------------------------------------------------
@@ -84,7 +93,7 @@ def unfused(torch, q, k, v, do, causal, working, rounded):
     q, do: [G, N, d]; k, v: [Nk, d]. Computed in the type `working`; what an unfused attention
     stores (S, P, O, dP, dS and the gradients) passes through `rounded`."""
     q, k, v, do = (x.to(working) for x in (q, k, v, do))
-    n, nk, scale = q.shape[1], k.shape[0], q.shape[2]**-0.5
+    n, nk, scale = q.shape[1], k.shape[0], q.shape[2] ** -0.5
     parts = {name: [] for name in ("O", "LSE", "dQ")}
     dk, dv = torch.zeros_like(k), torch.zeros_like(v)
     for first in range(0, n, 1024):  # rows of S at a time
@@ -102,8 +111,11 @@ def unfused(torch, q, k, v, do, causal, working, rounded):
             parts[name].append(part)
         dk += (ds.transpose(1, 2) @ q[:, rows]).sum(0) * scale
         dv += (p.transpose(1, 2) @ do[:, rows]).sum(0)
-    return {**{name: torch.cat(part, 1) for name, part in parts.items()},
-            "dK": rounded(dk), "dV": rounded(dv)}
+    return {
+        **{name: torch.cat(part, 1) for name, part in parts.items()},
+        "dK": rounded(dk),
+        "dV": rounded(dv),
+    }
 
 
 class Torch:
@@ -114,15 +126,20 @@ class Torch:
             import torch
             from torch.nn.attention import SDPBackend, sdpa_kernel
         except ImportError:
-            raise NotHere("this Python has no PyTorch (2.5 or newer): pip install torch, or name "
-                          "one that has it") from None
+            raise NotHere(
+                "this Python has no PyTorch (2.5 or newer): pip install torch, or name "
+                "one that has it"
+            ) from None
         if not torch.cuda.is_available():
             raise NotHere("PyTorch finds no CUDA GPU")
         warnings.filterwarnings("ignore")  # why a backend refuses; ours says that it does
         self.torch, self.kernel = torch, sdpa_kernel
         self.refused = set()  # (backend, type, head dimension, grouped)
-        self.backends = {name: getattr(SDPBackend, word) for name, word in BACKENDS.items()
-                         if name in backends and hasattr(SDPBackend, word)}
+        self.backends = {
+            name: getattr(SDPBackend, word)
+            for name, word in BACKENDS.items()
+            if name in backends and hasattr(SDPBackend, word)
+        }
         torch.backends.cuda.matmul.allow_tf32 = False
         self.device = torch.cuda.get_device_properties(0).name
         self.clock = Clock(torch)
@@ -134,8 +151,10 @@ class Torch:
     def matmul_rate(self, dtype):
         """FLOP/s of this card's matmul in that type, by the same clock. Heats the card up, too."""
         if dtype not in self.rates:
-            a, b = (self.torch.randn(MATMUL_SIZE, MATMUL_SIZE, device="cuda",
-                                     dtype=self.type_of(dtype)) for _ in range(2))
+            a, b = (
+                self.torch.randn(MATMUL_SIZE, MATMUL_SIZE, device="cuda", dtype=self.type_of(dtype))
+                for _ in range(2)
+            )
             found = self.clock.take_turns([Contender("matmul", "matmul", lambda: a @ b)], 50, 1)
             self.rates[dtype] = 2 * MATMUL_SIZE**3 / (found["matmul"]["ms"] * 1e-3)
         return self.rates[dtype]
@@ -144,11 +163,15 @@ class Torch:
         """{"Q": ..., "LSE": ...}, inputs N(0, 1), outputs NaN."""
         torch = self.torch
         torch.manual_seed(1)
-        q, kv = ([problem["b"], problem[heads], problem[length], problem["d"]]
-                 for heads, length in (("h", "n"), ("hkv", "nk")))
+        q, kv = (
+            [problem["b"], problem[heads], problem[length], problem["d"]]
+            for heads, length in (("h", "n"), ("hkv", "nk"))
+        )
         kind = dict(device="cuda", dtype=self.type_of(problem["dtype"]))
-        tensors = {name: torch.randn(shape, **kind)
-                   for name, shape in (("Q", q), ("K", kv), ("V", kv), ("dO", q))}
+        tensors = {
+            name: torch.randn(shape, **kind)
+            for name, shape in (("Q", q), ("K", kv), ("V", kv), ("dO", q))
+        }
         for name, shape in (("O", q), ("dQ", q), ("dK", kv), ("dV", kv)):
             tensors[name] = torch.full(shape, float("nan"), **kind)
         tensors["LSE"] = torch.full(q[:3], float("nan"), device="cuda")
@@ -165,15 +188,24 @@ class Torch:
         found = []
         for batch, head in sorted({(0, 0), (problem["b"] - 1, problem["hkv"] - 1)}):
             heads = slice(head * group, (head + 1) * group)
-            args = (tensors["Q"][batch, heads], tensors["K"][batch, head],
-                    tensors["V"][batch, head], tensors["dO"][batch, heads], problem["causal"])
+            args = (
+                tensors["Q"][batch, heads],
+                tensors["K"][batch, head],
+                tensors["V"][batch, head],
+                tensors["dO"][batch, heads],
+                problem["causal"],
+            )
             exact = unfused(torch, *args, torch.float64, lambda x: x)
             baseline = unfused(torch, *args, torch.float32, lambda x: x.to(dtype).to(torch.float32))
-            allowed = {name: (3 if name in GRADIENTS else 2)
-                       * (baseline[name].double() - want).abs().max().item()
-                       + floor * want.abs().max().item() for name, want in exact.items()}
-            found.append((batch, head, heads,
-                          {name: (exact[name], allowed[name]) for name in exact}))
+            allowed = {
+                name: (3 if name in GRADIENTS else 2)
+                * (baseline[name].double() - want).abs().max().item()
+                + floor * want.abs().max().item()
+                for name, want in exact.items()
+            }
+            found.append(
+                (batch, head, heads, {name: (exact[name], allowed[name]) for name in exact})
+            )
         return found
 
     def errors(self, truth, outputs):
@@ -188,8 +220,10 @@ class Torch:
                 got = output[batch, head if name in ("dK", "dV") else heads]
                 error = (got.double() - want).abs().max().item()
                 pairs.append((error, error / allowed))
-            found[name] = tuple(float("nan") if any(x != x for x in column) else max(column)
-                                for column in zip(*pairs))
+            found[name] = tuple(
+                float("nan") if any(x != x for x in column) else max(column)
+                for column in zip(*pairs)
+            )
         return found
 
     def backend(self, name, problem, tensors, direction):
@@ -206,6 +240,7 @@ class Torch:
             return self.kernel([self.backends[name]])
 
         if direction == "forward":
+
             def run():
                 with torch.no_grad():
                     return attention(*inputs, **words)

@@ -19,9 +19,20 @@ steps=all
 n=1024
 while (($#)); do
   case "$1" in
-    --steps) steps=${2-}; [[ -n $steps ]] || refuse '--steps needs a list like "01 04"'; shift 2 ;;
-    --n) n=${2-}; [[ $n =~ ^[1-9][0-9]*$ ]] || refuse "--n needs a positive number"; shift 2 ;;
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --steps)
+      steps=${2-}
+      [[ -n $steps ]] || refuse '--steps needs a list like "01 04"'
+      shift 2
+      ;;
+    --n)
+      n=${2-}
+      [[ $n =~ ^[1-9][0-9]*$ ]] || refuse "--n needs a positive number"
+      shift 2
+      ;;
+    -h | --help)
+      sed -n '2,9s/^# \{0,1\}//p' "$0"
+      exit 0
+      ;;
     *) refuse "unknown option '$1'; see --help" ;;
   esac
 done
@@ -53,7 +64,7 @@ progress() {
   local line
   printf '%s' "$1"
   while IFS= read -r line; do
-    if [[ -t 1 && $line =~ ^\[\ *([0-9]+(%|/[0-9]+))\] ]]; then  # make's share or ninja's count
+    if [[ -t 1 && $line =~ ^\[\ *([0-9]+(%|/[0-9]+))\] ]]; then # make's share or ninja's count
       printf '\r%s  %s' "$1" "${BASH_REMATCH[1]}"
     fi
   done
@@ -63,8 +74,8 @@ progress() {
 # build <preset>: quiet.
 build() {
   {
-    cmake --preset "$1" &&
-      cmake --build --preset "$1" -j "$(nproc)" --target "${programs[@]}"
+    cmake --preset "$1" \
+      && cmake --build --preset "$1" -j "$(nproc)" --target "${programs[@]}"
   } 2>&1 | tee -a "$log" | progress "building for $1 ($log)"
 }
 
@@ -122,11 +133,13 @@ for name in "${programs[@]}"; do
           else
             printf 'FAILED\n        %s\n' "$sentence"
             failed=1
-          fi ;;
+          fi
+          ;;
         *)
           printf 'FAILED, exit status %d\n' "$status"
           tail -n 8 "$file.txt" | sed 's/^/        /'
-          failed=1 ;;
+          failed=1
+          ;;
       esac
     done
   done

@@ -26,30 +26,51 @@ PICTURES = os.path.join(ROOT, "docs", "pictures")
 
 # What is noted, by whom, behind which line, and at how many places it stands. Roles: -1 the copying
 # thread, -2 the storing one, wg: the warpgroups that compute, 0 ...
-EVENTS = ("k_issue", "v_issue", "scores_issue", "values_issue", "scores_done", "weights_done",
-          "values_done", "o_ready", "o_stored")
-COPIES = [("k_issue", -1, "fa::tma_load(s.K[k.stage], K,", 1),
-          ("v_issue", -1, "fa::tma_load(s.V[v.stage], V,", 1)]
+EVENTS = (
+    "k_issue",
+    "v_issue",
+    "scores_issue",
+    "values_issue",
+    "scores_done",
+    "weights_done",
+    "values_done",
+    "o_ready",
+    "o_stored",
+)
+COPIES = [
+    ("k_issue", -1, "fa::tma_load(s.K[k.stage], K,", 1),
+    ("v_issue", -1, "fa::tma_load(s.V[v.stage], V,", 1),
+]
 KERNELS = {
     "specialized": {
-        "file": "specialized.cuh", "call": "step10_specialized::forward<false>(p, t)",
-        "events": COPIES + [("scores_issue", "wg", "multiply_scores<T>(", 2),
-                            ("values_issue", "wg", "multiply_values<T>(", 2),
-                            ("scores_done", "wg", "wgmma_wait<1>", 1),
-                            ("values_done", "wg", "wgmma_wait<0>", 3),
-                            ("weights_done", "wg", " weigh_tile(", 2),
-                            ("o_ready", "wg", "put_rows<d>(", 1),
-                            ("o_stored", "wg", "fa::tma_store_wait_read<0>();", 1)]},
+        "file": "specialized.cuh",
+        "call": "step10_specialized::forward<false>(p, t)",
+        "events": COPIES
+        + [
+            ("scores_issue", "wg", "multiply_scores<T>(", 2),
+            ("values_issue", "wg", "multiply_values<T>(", 2),
+            ("scores_done", "wg", "wgmma_wait<1>", 1),
+            ("values_done", "wg", "wgmma_wait<0>", 3),
+            ("weights_done", "wg", " weigh_tile(", 2),
+            ("o_ready", "wg", "put_rows<d>(", 1),
+            ("o_stored", "wg", "fa::tma_store_wait_read<0>();", 1),
+        ],
+    },
     "kernel": {
-        "file": "kernel.cuh", "call": "step10::forward(p, t)",
-        "events": COPIES + [("scores_issue", "wg", "multiply_scores<T>(", 3),
-                            ("values_issue", "wg", "multiply_values<T>(", 2),
-                            ("scores_done", "wg", "wgmma_wait<1>", 2),
-                            ("values_done", "wg", "wgmma_wait<0>", 3),
-                            ("weights_done", "wg", "fa::pin_registers(rS);  // or", 1),
-                            ("weights_done", "wg", " first_weights();", 2),
-                            ("o_ready", -2, "fa::mbarrier_wait(&s.o_full[b][wg]", 1),
-                            ("o_stored", -2, "fa::tma_store_wait_read<0>();", 1)]},
+        "file": "kernel.cuh",
+        "call": "step10::forward(p, t)",
+        "events": COPIES
+        + [
+            ("scores_issue", "wg", "multiply_scores<T>(", 3),
+            ("values_issue", "wg", "multiply_values<T>(", 2),
+            ("scores_done", "wg", "wgmma_wait<1>", 2),
+            ("values_done", "wg", "wgmma_wait<0>", 3),
+            ("weights_done", "wg", "fa::pin_registers(rS);  // or", 1),
+            ("weights_done", "wg", " first_weights();", 2),
+            ("o_ready", -2, "fa::mbarrier_wait(&s.o_full[b][wg]", 1),
+            ("o_stored", -2, "fa::tma_store_wait_read<0>();", 1),
+        ],
+    },
 }
 COUNTER = "Ring<T::kStagesK> k;"  # once in each function that notes something
 PROBLEM = dict(b=16, h=16, n=1024, d=128, causal=False)
@@ -144,10 +165,13 @@ def traced_text(name):
             out.append("int trace_n = 0;")
     for _, _, text, times in kernel["events"]:
         if found[text] != times:
-            raise Failure(f"{STEP}/{kernel['file']} has '{text}' {found[text]} times, not {times}: "
-                          "scripts/trace_pipeline.py names the lines", 1)
+            raise Failure(
+                f"{STEP}/{kernel['file']} has '{text}' {found[text]} times, not {times}: "
+                "scripts/trace_pipeline.py names the lines",
+                1,
+            )
     text = "\n".join(out)
-    return text.replace("#pragma once", "#pragma once\n#include \"common/cuda.h\"" + PRELUDE, 1)
+    return text.replace("#pragma once", '#pragma once\n#include "common/cuda.h"' + PRELUDE, 1)
 
 
 def measure():
@@ -166,9 +190,21 @@ def measure():
                     includes.append(f"-I{os.path.join(prefix, 'include')}")
             try:
                 done = subprocess.run(
-                    ["nvcc", "-std=c++20", "-O3", "-gencode=arch=compute_90a,code=sm_90a",
-                     "-DFA_GPU", *includes, source, os.path.join(ROOT, "common", "problem.cpp"),
-                     "-o", program], capture_output=True, text=True)
+                    [
+                        "nvcc",
+                        "-std=c++20",
+                        "-O3",
+                        "-gencode=arch=compute_90a,code=sm_90a",
+                        "-DFA_GPU",
+                        *includes,
+                        source,
+                        os.path.join(ROOT, "common", "problem.cpp"),
+                        "-o",
+                        program,
+                    ],
+                    capture_output=True,
+                    text=True,
+                )
             except OSError:
                 raise Failure("no nvcc: the CUDA toolkit is needed to measure", 3) from None
             if done.returncode:
@@ -191,8 +227,14 @@ def measure():
 
 WIDTH, LEFT, RIGHT = 1000, 120, 26
 LANE, GAP, TOP = 26, 12, 46
-COLOURS = {"scores": "#3b6fb6", "values": "#2a9d6f", "weights": "#d98a29", "copy K": "#3b6fb6",
-           "copy V": "#2a9d6f", "store": "#b5485d"}
+COLOURS = {
+    "scores": "#3b6fb6",
+    "values": "#2a9d6f",
+    "weights": "#d98a29",
+    "copy K": "#3b6fb6",
+    "copy V": "#2a9d6f",
+    "store": "#b5485d",
+}
 CLOCKS = {"specialized": 30000, "kernel": 36000}  # what a picture shows of the trace
 
 
@@ -204,8 +246,10 @@ def spans_of(results, name):
         by_role.setdefault(role, []).append((kind, clock))
     for role, events in sorted(by_role.items()):
         if role == -1:
-            spans += [("copies", "copy K" if kind == what["k_issue"] else "copy V", clock, clock + 60)
-                      for kind, clock in events]
+            spans += [
+                ("copies", "copy K" if kind == what["k_issue"] else "copy V", clock, clock + 60)
+                for kind, clock in events
+            ]
         elif role == -2:
             ready = None
             for kind, clock in events:
@@ -253,8 +297,11 @@ def draw(results, name):
         lanes.append("stores")
     labels = {"copies": "asked for", "stores": "O leaves"}
     for wg in groups:
-        labels |= {f"tensor cores {wg}": f"warpgroup {wg + 1}: S", f"P V {wg}": "P V",
-                   f"weights {wg}": "weights"}
+        labels |= {
+            f"tensor cores {wg}": f"warpgroup {wg + 1}: S",
+            f"P V {wg}": "P V",
+            f"weights {wg}": "weights",
+        }
     y, tops = TOP, {}
     for lane in lanes:
         if lane.startswith("tensor") or lane in ("copies", "stores"):
@@ -263,54 +310,75 @@ def draw(results, name):
         y += LANE
     height = y + 38
     scale = (WIDTH - LEFT - RIGHT) / clocks
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
-           f'font-family="sans-serif" font-size="12">',
-           f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-           f'<text x="{LEFT}" y="20" font-size="14">{name}: the first {clocks} clocks of one block '
-           f'on an {results["device"]}, d = {results["problem"]["d"]}, '
-           f'N = {results["problem"]["n"]}</text>']
+    out = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" '
+        f'font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
+        f'<text x="{LEFT}" y="20" font-size="14">{name}: the first {clocks} clocks of one block '
+        f"on an {results['device']}, d = {results['problem']['d']}, "
+        f"N = {results['problem']['n']}</text>",
+    ]
     for lane in lanes:
-        out.append(f'<text x="{LEFT - 8}" y="{tops[lane] + LANE / 2 + 4:.0f}" '
-                   f'text-anchor="end">{labels[lane]}</text>')
-        out.append(f'<rect x="{LEFT}" y="{tops[lane]}" width="{WIDTH - LEFT - RIGHT}" '
-                   f'height="{LANE - 4}" fill="#f3f3f3"/>')
+        out.append(
+            f'<text x="{LEFT - 8}" y="{tops[lane] + LANE / 2 + 4:.0f}" '
+            f'text-anchor="end">{labels[lane]}</text>'
+        )
+        out.append(
+            f'<rect x="{LEFT}" y="{tops[lane]}" width="{WIDTH - LEFT - RIGHT}" '
+            f'height="{LANE - 4}" fill="#f3f3f3"/>'
+        )
     for tick in range(0, clocks + 1, 2000):
         x = LEFT + tick * scale
         if x <= WIDTH - RIGHT:
-            out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{y}" stroke="#cccccc" '
-                       f'stroke-width="0.5"/>')
-            out.append(f'<text x="{x:.1f}" y="{y + 16}" text-anchor="middle" '
-                       f'fill="#555555">{tick}</text>')
+            out.append(
+                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP}" y2="{y}" stroke="#cccccc" '
+                f'stroke-width="0.5"/>'
+            )
+            out.append(
+                f'<text x="{x:.1f}" y="{y + 16}" text-anchor="middle" fill="#555555">{tick}</text>'
+            )
     for lane, kind, begin, end in spans:
         if lane in tops:
             width = max(1.0, (min(end, clocks) - begin) * scale)
-            out.append(f'<rect x="{LEFT + begin * scale:.1f}" y="{tops[lane]}" '
-                       f'width="{width:.1f}" height="{LANE - 4}" fill="{COLOURS[kind]}" '
-                       f'stroke="white" stroke-width="0.5"/>')
+            out.append(
+                f'<rect x="{LEFT + begin * scale:.1f}" y="{tops[lane]}" '
+                f'width="{width:.1f}" height="{LANE - 4}" fill="{COLOURS[kind]}" '
+                f'stroke="white" stroke-width="0.5"/>'
+            )
     for wg in groups:  # where an item ends and the next one begins
-        begins = [begin for lane, kind, begin, _ in spans
-                  if lane == f"tensor cores {wg}" and kind == "scores"]
+        begins = [
+            begin
+            for lane, kind, begin, _ in spans
+            if lane == f"tensor cores {wg}" and kind == "scores"
+        ]
         tiles = results["problem"]["n"] // TILE_KEYS
         for begin in begins[tiles::tiles]:
             x = LEFT + begin * scale - 2
-            out.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{tops[f"tensor cores {wg}"] - 6}" '
-                       f'y2="{tops[f"weights {wg}"] + LANE}" stroke="#222222" '
-                       f'stroke-dasharray="4 3"/>')
+            out.append(
+                f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{tops[f"tensor cores {wg}"] - 6}" '
+                f'y2="{tops[f"weights {wg}"] + LANE}" stroke="#222222" '
+                f'stroke-dasharray="4 3"/>'
+            )
     x = LEFT
-    for kind, words in (("copy K", "K asked for, S from issue to completion"),
-                        ("copy V", "V asked for, P V from issue to completion"),
-                        ("weights", "weights")):
+    for kind, words in (
+        ("copy K", "K asked for, S from issue to completion"),
+        ("copy V", "V asked for, P V from issue to completion"),
+        ("weights", "weights"),
+    ):
         out.append(f'<rect x="{x}" y="{y + 22}" width="10" height="10" fill="{COLOURS[kind]}"/>')
         out.append(f'<text x="{x + 15}" y="{y + 31}">{words}</text>')
         x += 30 + 6.2 * len(words)
-    out.append(f'<text x="{WIDTH - RIGHT}" y="{y + 31}" text-anchor="end" fill="#555555">'
-               f'clocks</text></svg>')
+    out.append(
+        f'<text x="{WIDTH - RIGHT}" y="{y + 31}" text-anchor="end" fill="#555555">'
+        f"clocks</text></svg>"
+    )
     return "\n".join(out) + "\n"
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--measure", action="store_true", help="trace the kernels on this GPU")
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args()
@@ -327,9 +395,11 @@ def main():
             if options.check:
                 with open(path, encoding="utf-8") as file:
                     if file.read() != text:
-                        raise Failure(f"docs/pictures/pipeline_{name}.svg is not what "
-                                      "docs/pictures/pipeline.json says: scripts/trace_pipeline.py",
-                                      1)
+                        raise Failure(
+                            f"docs/pictures/pipeline_{name}.svg is not what "
+                            "docs/pictures/pipeline.json says: scripts/trace_pipeline.py",
+                            1,
+                        )
             else:
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(text)

@@ -196,7 +196,8 @@ TEST_CASE("sums of too little precision are rejected", "[planted]") {
 
 #if !FA_BACKEND_GPU
 
-// On a GPU a missing barrier may give the right result by luck; the simulator finds the race itself.
+// On a GPU a missing barrier may give the right result by luck; the simulator finds the race
+// itself.
 TEST_CASE("a dropped barrier is found as a race", "[planted]") {
   const sim::Options saved = sim::options();
   sim::options().races = sim::options().uninitialised = true;

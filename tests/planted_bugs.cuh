@@ -238,7 +238,7 @@ __global__ void flash_fwd_kernel(const T* Q,  // [B*H, N, d]
   LSE[bh * a.N + row] = lse;
 }
 
-// --- backward -------------------------------------------------------------------------------------
+// --- backward ------------------------------------------------------------------------------------
 
 template <class T>
 __global__ void delta_kernel(const T* O, const T* dO,  // [rows, d]
@@ -390,7 +390,7 @@ __global__ void dkdv_kernel(const T* Q, const T* K, const T* V, const T* dO,  //
   }
 }
 
-// --- host -------------------------------------------------------------------------------------------
+// --- host ----------------------------------------------------------------------------------------
 
 /// What the next launch gets wrong. A Runner is a plain function, so it cannot carry this.
 inline Bug bug = Bug::none;

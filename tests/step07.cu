@@ -63,7 +63,7 @@ TEST_CASE("step 07: scores below -1e30, which bf16 can make", "[step07]") {
   fa::test::require_right_for_huge_negative_scores(kernel);
 }
 
-// --- bytes ----------------------------------------------------------------------------------------
+// --- bytes ---------------------------------------------------------------------------------------
 
 #if !FA_BACKEND_GPU
 static constexpr int keys_of_tile(int d) { return d == 64 ? step07::Bc<64> : step07::Bc<128>; }

@@ -259,7 +259,7 @@ TEST_CASE("step 08: two runs give the same bits, of dQ only without atomics", "[
   }
 }
 
-// --- bytes ----------------------------------------------------------------------------------------
+// --- bytes ---------------------------------------------------------------------------------------
 
 TEST_CASE("step 08: no N * N in memory, and no dQ_sum without atomics", "[step08]") {
   const auto bytes = [](const fa::Variant& v, int N) {

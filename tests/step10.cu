@@ -105,7 +105,7 @@ TEST_CASE("step 10: scores below -1e30, which bf16 can make", "[step10]") {
   fa::test::require_right_for_huge_negative_scores(any());
 }
 
-// --- the seam between items -----------------------------------------------------------------------
+// --- the seam between items ----------------------------------------------------------------------
 
 TEST_CASE("step 10: many items on few blocks", "[step10]") {
   blocks = GENERATE(1, 2, 3);

@@ -1,13 +1,14 @@
 /// \file
 /// The C interface of a step's shared library, build/gpu/steps/lib01_naive.so and so on.
 ///
-/// It holds the kernels of the step's program, without the program: a caller with tensors of its own
-/// (scripts/peers.py) runs them between the runs of another library and times both with one clock.
+/// It holds the kernels of the step's program, without the program: a caller with tensors of its
+/// own (scripts/peers.py) runs them between the runs of another library and times both with one
+/// clock.
 ///
 /// A function that returns int gives the programs' exit status: 0 done, 1 CUDA or the simulator
 /// reports an error, 2 bad use, 3 no memory or no device; except for 0, fa_last_error() has the
-/// sentence. A library serves one thread at a time. It uses GPU 0 (CUDA_VISIBLE_DEVICES chooses) and
-/// its legacy default stream. Plain C.
+/// sentence. A library serves one thread at a time. It uses GPU 0 (CUDA_VISIBLE_DEVICES chooses)
+/// and its legacy default stream. Plain C.
 #pragma once
 
 #include <stddef.h>
@@ -31,9 +32,9 @@ typedef struct {
 } FaProblem;
 
 /// Device pointers, aligned to 16 bytes, to row-major contiguous tensors of the variant's type
-/// (LSE: fp32). The forward reads Q, K, V and writes O, and LSE if the variant writes it; it ignores
-/// the rest. The backward reads Q, K, V, O, LSE (those of this variant's forward), dO and writes dQ,
-/// dK, dV.
+/// (LSE: fp32). The forward reads Q, K, V and writes O, and LSE if the variant writes it; it
+/// ignores the rest. The backward reads Q, K, V, O, LSE (those of this variant's forward), dO and
+/// writes dQ, dK, dV.
 typedef struct {
   const void* Q;   ///< [B, H, N, d]
   const void* K;   ///< [B, Hkv, Nk, d]

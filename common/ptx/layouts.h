@@ -18,7 +18,7 @@ struct RowCol {
   int col;
 };
 
-// --- mma.m16n8k16: D[16][8] += A[16][16] B[16][8], one warp ------------------------------------------
+// --- mma.m16n8k16: D[16][8] += A[16][16] B[16][8], one warp --------------------------------------
 //
 //        columns 0 1   2 3   4 5   6 7  |  8 9 ...        D, and each 8x8 quarter of A:
 //   row 0   lane 0  lane 1  lane 2  lane 3                two neighbours in a row per lane,
@@ -47,7 +47,7 @@ FA_LAYOUT RowCol mma_d_element(int lane, int i) {
 /// row and col change places. stmatrix is the way back.
 FA_LAYOUT RowCol ldmatrix_element(int lane, int i) { return {lane / 4, lane % 4 * 2 + i}; }
 
-// --- wgmma.m64nNk16: D[64][N] += A[64][16] B[16][N], one warpgroup of 128 threads ----------------------
+// --- wgmma.m64nNk16: D[64][N] += A[64][16] B[16][N], one warpgroup of 128 threads ----------------
 
 /// Element i (0 .. N/2 - 1) of D that `thread` (0..127) holds: warp w has rows 16w .. 16w + 15, and
 /// there each 8 columns are laid out like mma's D.
@@ -62,7 +62,7 @@ FA_LAYOUT RowCol wgmma_a_element(int thread, int i) {
   return {thread / 32 * 16 + e.row, e.col};
 }
 
-// --- swizzles --------------------------------------------------------------------------------------------
+// --- swizzles ------------------------------------------------------------------------------------
 
 /// How TMA and wgmma permute the 16-byte chunks of shared memory. The value is the width in bytes
 /// within which chunks move, and so the length of a tile's row in memory.
@@ -76,7 +76,7 @@ FA_LAYOUT uint64_t swizzled(uint64_t address, Swizzle swizzle) {
   return address ^ (address >> 7 & (chunks - 1)) << 4;
 }
 
-// --- wgmma's operands in shared memory -----------------------------------------------------------------------
+// --- wgmma's operands in shared memory -----------------------------------------------------------
 
 /// Which index of an operand runs along a row of memory: k, or m (A) and n (B).
 enum class Major : int { k = 0, mn = 1 };
@@ -92,8 +92,8 @@ struct WgmmaOperand {
 /// Where element (mn, k) of a 2-byte operand lies, in bytes from the start, before the swizzle.
 ///
 /// With a swizzle of W bytes memory holds rows of W bytes in groups of 8:
-///  - K-major: a row is one mn and W / 2 values of k; groups follow each other in mn, `stride` apart.
-///    (`leading` is not used; a step of 16 in k moves the start by 32 bytes.)
+///  - K-major: a row is one mn and W / 2 values of k; groups follow each other in mn, `stride`
+///    apart. (`leading` is not used; a step of 16 in k moves the start by 32 bytes.)
 ///  - MN-major: a row is one k and W / 2 values of mn; groups follow each other in k, `stride`
 ///    apart, and panels of W / 2 values of mn are `leading` apart.
 ///

@@ -3,12 +3,13 @@
 ///
 /// A phase is complete when `count` arrivals have come and every byte announced by expect_tx has
 /// landed; then the next phase begins by itself. Waiting is by parity: phases 0, 2, 4, ... have
-/// parity 0, phases 1, 3, 5, ... parity 1. A ring of stages therefore waits with (use / stages) & 1,
-/// and a fresh barrier lets wait(bar, 1) pass, which is how a producer finds the first round empty.
+/// parity 0, phases 1, 3, 5, ... parity 1. A ring of stages therefore waits with (use / stages) &
+/// 1, and a fresh barrier lets wait(bar, 1) pass, which is how a producer finds the first round
+/// empty.
 ///
-/// An arrival releases, a wait acquires: what a thread did before its arrival is visible to a thread
-/// after its wait. Undefined: more than `count` arrivals in a phase, use before the init is visible
-/// (mbarrier_init_fence() and a barrier), a second init without mbarrier_inval.
+/// An arrival releases, a wait acquires: what a thread did before its arrival is visible to a
+/// thread after its wait. Undefined: more than `count` arrivals in a phase, use before the init is
+/// visible (mbarrier_init_fence() and a barrier), a second init without mbarrier_inval.
 #pragma once
 
 #include "common/ptx/wrapper.h"
@@ -35,8 +36,8 @@ FA_PTX void mbarrier_inval(uint64_t* bar) {
 FA_PTX void mbarrier_arrive(uint64_t* bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 }
-/// One arrival at the barrier at the same place in block `rank` of the cluster, which hands over what
-/// this thread wrote anywhere: on sm_90 a fence of the whole GPU stands in front of it.
+/// One arrival at the barrier at the same place in block `rank` of the cluster, which hands over
+/// what this thread wrote anywhere: on sm_90 a fence of the whole GPU stands in front of it.
 FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank) {
   asm volatile(
       "{ .reg .b32 remote;\n"
@@ -46,8 +47,8 @@ FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank) {
       "r"(rank)
       : "memory");
 }
-/// Announces `bytes` that TMA will bring in this phase, then arrives once. By the thread that issues
-/// the copies, before it issues them.
+/// Announces `bytes` that TMA will bring in this phase, then arrives once. By the thread that
+/// issues the copies, before it issues them.
 FA_PTX void mbarrier_arrive_expect_tx(uint64_t* bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)),
                "r"(bytes)

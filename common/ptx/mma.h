@@ -50,8 +50,8 @@ FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[2][2], const void* row) {
                : "r"(shared_address(row))
                : "memory");
 }
-/// Two matrices; the addresses of lanes 16..31 are ignored. With rows n of a [n][k] tile it is the B
-/// fragment of mma_m16n8k16: lane passes &tile[lane % 8][lane / 8 % 2 * 8].
+/// Two matrices; the addresses of lanes 16..31 are ignored. With rows n of a [n][k] tile it is the
+/// B fragment of mma_m16n8k16: lane passes &tile[lane % 8][lane / 8 % 2 * 8].
 FA_PTX void ldmatrix_x2(uint32_t (&r)[2], const void* row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
                : "=r"(r[0]), "=r"(r[1])
@@ -155,8 +155,8 @@ FA_PTX void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// Two floats as one fragment register: `lo` in the low half (the smaller column). Rounds to nearest
-/// even.
+/// Two floats as one fragment register: `lo` in the low half (the smaller column). Rounds to
+/// nearest even.
 FA_PTX uint32_t pack_bf16(float lo, float hi) {
   uint32_t r;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));

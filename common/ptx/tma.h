@@ -5,8 +5,9 @@
 /// A tensor map, made on the host, describes tensor and box; the kernel takes it as
 /// `const __grid_constant__ TensorMap`. Elements of a box that lie outside the tensor arrive as
 /// zero and are never written. In shared memory a box is dense, innermost dimension first, its
-/// 16-byte chunks permuted by the map's swizzle (layouts.h). Such addresses must be multiples of 128
-/// bytes; with a swizzle of W bytes tiles start at multiples of 8 W, so that offsets decide alone.
+/// 16-byte chunks permuted by the map's swizzle (layouts.h). Such addresses must be multiples of
+/// 128 bytes; with a swizzle of W bytes tiles start at multiples of 8 W, so that offsets decide
+/// alone.
 ///
 /// Loads end at an mbarrier, which receives the box's bytes (the zeros included). Stores are waited
 /// for by groups, like cp.async.
@@ -27,7 +28,7 @@
 
 namespace fa {
 
-// --- host: tensor maps ---------------------------------------------------------------------------------
+// --- host: tensor maps ---------------------------------------------------------------------------
 
 #if FA_BACKEND_GPU
 /// How TMA finds a box in a tensor: pointer, sizes, strides, box, swizzle.
@@ -143,7 +144,7 @@ TensorMap tensor_map(const T* base, std::initializer_list<TensorDim> dims, Swizz
 #endif
 }
 
-// --- device ------------------------------------------------------------------------------------------------
+// --- device --------------------------------------------------------------------------------------
 
 #if defined(__CUDACC__)
 
@@ -203,8 +204,9 @@ FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar, const int (&
   }
 }
 
-/// As tma_load, to every block r of the cluster with bit r set in `blocks`, at the same place in its
-/// shared memory; each of them gets the signal at the same place as `bar`. The tensor is read once.
+/// As tma_load, to every block r of the cluster with bit r set in `blocks`, at the same place in
+/// its shared memory; each of them gets the signal at the same place as `bar`. The tensor is read
+/// once.
 template <int rank>
 FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar, const int (&at)[rank],
                                uint16_t blocks) {

@@ -8,9 +8,10 @@
 ///     wgmma_wait<0>();                                 // now S may be read
 ///
 /// From the wgmma to the wait that covers it the accumulators, A's registers and the operands in
-/// shared memory must not be touched (so give each product of a group its own array for A); the compiler then has no reason to serialise ("wgmma
-/// serialized" in ptxas's output is a finding). Operands written by plain stores need
-/// fence_proxy_async() and a barrier first. All threads of the warpgroup issue the same operations.
+/// shared memory must not be touched (so give each product of a group its own array for A); the
+/// compiler then has no reason to serialise ("wgmma serialized" in ptxas's output is a finding).
+/// Operands written by plain stores need fence_proxy_async() and a barrier first. All threads of
+/// the warpgroup issue the same operations.
 #pragma once
 
 #include "common/ptx/layouts.h"
@@ -161,8 +162,8 @@ FA_WGMMA(240, FA_REGS_120, FA_ARGS(FA_ACCS_120), "%120", "%121", "%122", "%123",
 FA_WGMMA(256, FA_REGS_128, FA_ARGS(FA_ACCS_128), "%128", "%129", "%130", "%131", "%132", "%133", "%134")
 // clang-format on
 
-/// D[64][N] = A[64][16] B[16][N] (+ D when `accumulate`): bf16 inputs, fp32 accumulators; N = 2 r, a
-/// multiple of 16 up to 256. Scalar meaning, at some time before the wait returns:
+/// D[64][N] = A[64][16] B[16][N] (+ D when `accumulate`): bf16 inputs, fp32 accumulators; N = 2 r,
+/// a multiple of 16 up to 256. Scalar meaning, at some time before the wait returns:
 ///
 ///     for (m = 0..63) for (n = 0..N-1) for (k = 0..15) D[m][n] += A[m][k] * B[k][n];
 ///

@@ -151,7 +151,7 @@ __device__ inline T shuffle_as(Shuffle kind, uint32_t mask, T v, int arg, int wi
 
 }  // namespace sim
 
-// --- synchronisation and warp primitives ----------------------------------------------------------
+// --- synchronisation and warp primitives ---------------------------------------------------------
 
 #define SIM_HERE sim::Where where = sim::Where::here()
 inline void __syncthreads(SIM_HERE) { sim::sync_block(where); }
@@ -184,7 +184,7 @@ inline int __all_sync(uint32_t mask, int p, SIM_HERE) {
   return sim::ballot(mask, p == 0, where) == 0;
 }
 
-// --- atomics --------------------------------------------------------------------------------------
+// --- atomics -------------------------------------------------------------------------------------
 
 __device__ inline float atomicAdd(float* p, float v) {
   return sim::atomic_f32(sim::AtomicOp::add, p, v);
@@ -221,7 +221,7 @@ __device__ inline unsigned atomicCAS(unsigned* p, unsigned compare, unsigned v) 
   return sim::atomic_u32(sim::AtomicOp::cas, p, v, compare);
 }
 
-// --- arithmetic -----------------------------------------------------------------------------------
+// --- arithmetic ----------------------------------------------------------------------------------
 
 // The fast intrinsics compute the accurate function here: a GPU's error in them is not modelled.
 __device__ inline float __expf(float x) { return std::exp(x); }
@@ -285,7 +285,7 @@ __device__ inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
   return {__nv_bfloat16(a), __nv_bfloat16(b)};
 }
 
-// --- the small part of the runtime API that the steps use -------------------------------------------
+// --- the small part of the runtime API that the steps use ----------------------------------------
 
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost,

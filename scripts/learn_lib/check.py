@@ -27,36 +27,36 @@ RUN_BYTES = 1 << 30  # resident; the simulator reserves far more addresses than 
 # What a kind of fault means, and where to look.
 ADVICE = {
     "does not compile": "The compiler stops here. Only the first error is shown: the others often "
-                        "follow from it.",
+    "follow from it.",
     "race": "Two threads touch the same word, one of them writes, and nothing orders them. Look at "
-            "the two lines: which barrier must stand between them, or who else owns that word?",
+    "the two lines: which barrier must stand between them, or who else owns that word?",
     "wrong result": "The kernel runs clean and computes something else. Take the element above: "
-                    "which thread writes it, and from what? Its indices say whether it lies at the "
-                    "edge of a tile, at the end of the sequence, or in the middle.",
+    "which thread writes it, and from what? Its indices say whether it lies at the "
+    "edge of a tile, at the end of the sequence, or in the middle.",
     "unwritten": "Some elements still hold what was there before the kernel ran: no thread stores "
-                 "them.",
+    "them.",
     "not a number": "A NaN or an infinity. Look for -inf - -inf, 0 / 0, and an exp whose exponent "
-                    "is above 88.",
+    "is above 88.",
     "traffic": "The result is right, but the kernel moves more bytes than it needs to. Which "
-               "elements are loaded twice, or loaded and not used?",
+    "elements are loaded twice, or loaded and not used?",
     "bank conflicts": "Lanes of one warp want different words of the same shared-memory bank, and "
-                      "are served one after the other. Bank = word index mod 32: write down the "
-                      "banks of lanes 0, 1 and 2.",
+    "are served one after the other. Bank = word index mod 32: write down the "
+    "banks of lanes 0, 1 and 2.",
     "coalescing": "The lanes of a warp touch words that lie far apart in HBM, and each costs a "
-                  "sector of 32 bytes. Consecutive lanes should touch consecutive words.",
+    "sector of 32 bytes. Consecutive lanes should touch consecutive words.",
     "uninitialised": "Something is read that nobody has written. Who should have, and when?",
     "out of bounds": "The index passes the end. N need not be a multiple of the tile: what does "
-                     "the last tile hold?",
+    "the last tile hold?",
     "deadlock": "Some threads wait at a barrier that others never reach. Find the branch or the "
-                "return between them.",
+    "return between them.",
     "endless loop": "A loop whose condition never becomes false, or a wait for something that "
-                    "never comes.",
+    "never comes.",
     "misaligned": "A vector access needs an address that is a multiple of its size.",
     "refused": "",
     "too slow": "The problems are small: a loop runs far too often, or never ends.",
     "too much memory": "",
     "crash": "The program ended before a verdict: an index into a register array past its end, or "
-             "an endless recursion.",
+    "an endless recursion.",
     "no GPU": "",
 }
 
@@ -81,6 +81,7 @@ class Verdict:
 
 # --- the build tree -----------------------------------------------------------------------------
 
+
 class Toolchain:
     """How a build tree compiles and links an exercise."""
 
@@ -100,9 +101,12 @@ class Toolchain:
         if Path(words[0]).name == "ccache":  # knows little of precompiled headers
             words = words[1:]
         out = words.index("-o")
-        del words[out:out + 2]
-        self.compile_words = [w for w in words if not w.endswith("prelude.cu")
-                              and w not in ("-c", "-M", "-MD", "-MT", "-MF")]
+        del words[out : out + 2]
+        self.compile_words = [
+            w
+            for w in words
+            if not w.endswith("prelude.cu") and w not in ("-c", "-M", "-MD", "-MT", "-MF")
+        ]
         self.link_words = link
         self.gpu = Path(link[0]).name.startswith("nvcc")
 
@@ -113,7 +117,7 @@ class Toolchain:
 
     def link(self, obj, target):
         at = self.link_words.index("PROGRAM")
-        return [*self.link_words[:at], str(obj), "-o", str(target), *self.link_words[at + 1:]]
+        return [*self.link_words[:at], str(obj), "-o", str(target), *self.link_words[at + 1 :]]
 
 
 def newest(*patterns):
@@ -123,12 +127,22 @@ def newest(*patterns):
 def is_built(build):
     """Whether the tree's library is there and no older than its sources."""
     folder = Path(build) / "steps" / "exercises"
-    made = [folder / "libfa_exercise.a", folder / "link.txt", Path(build) / "common/libfa_common.a",
-            folder / "CMakeFiles/exercise_prelude.dir/prelude.cu.o"]
+    made = [
+        folder / "libfa_exercise.a",
+        folder / "link.txt",
+        Path(build) / "common/libfa_common.a",
+        folder / "CMakeFiles/exercise_prelude.dir/prelude.cu.o",
+    ]
     if not all(p.exists() for p in made):
         return False
-    sources = newest("common/**/*.h", "common/**/*.cpp", "steps/exercises/*.*", "steps/*/*.cuh",
-                     "common/CMakeLists.txt", "CMakeLists.txt")
+    sources = newest(
+        "common/**/*.h",
+        "common/**/*.cpp",
+        "steps/exercises/*.*",
+        "steps/*/*.cuh",
+        "common/CMakeLists.txt",
+        "CMakeLists.txt",
+    )
     stamp = folder / "built"
     return stamp.exists() and stamp.stat().st_mtime >= sources
 
@@ -143,16 +157,19 @@ def build_library(build, preset, say):
     make = ["cmake", "--build", str(build), "-j", str(os.cpu_count()), "--target", "exercises"]
     with open(log, "w", encoding="utf-8") as file:
         for command in (["./scripts/setup.sh"], configure, make):
-            done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT,
-                                  check=False)
+            done = subprocess.run(
+                command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False
+            )
             if done.returncode:
                 tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
-                raise NotBuilt("\n".join([f"{shlex.join(command)} failed; the end of {log}:"]
-                                         + tail))
+                raise NotBuilt(
+                    "\n".join([f"{shlex.join(command)} failed; the end of {log}:"] + tail)
+                )
     say(f"built in {time.time() - started:.0f} s")
 
 
 # --- running under limits -----------------------------------------------------------------------
+
 
 @functools.cache
 def without_network():
@@ -171,6 +188,7 @@ def _limits(seconds, address_space):
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
         if address_space:
             resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
+
     return apply
 
 
@@ -193,9 +211,14 @@ def _kill(process):
 def _watched(command, folder, seconds, resident):
     """Runs to the end or to a limit. (status or the kind of fault, standard error)"""
     with open(folder / "stderr.txt", "w+", encoding="utf-8", errors="replace") as errors:
-        process = subprocess.Popen(command, cwd=folder, stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL, stderr=errors,
-                                   preexec_fn=_limits(2 * seconds, 0))
+        process = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            preexec_fn=_limits(2 * seconds, 0),
+        )
         end = time.monotonic() + seconds
         status = None
         while status is None:
@@ -217,6 +240,7 @@ def _watched(command, folder, seconds, resident):
 
 # --- a check ------------------------------------------------------------------------------------
 
+
 def _first_error(text, student):
     """The first error of a compiler's output, with the lines that show it."""
     text = text.replace(str(student), student.name).replace(str(ROOT) + "/", "")
@@ -224,7 +248,7 @@ def _first_error(text, student):
     for i, line in enumerate(lines):
         if re.search(r"\berror\b", line):
             shown = [line]
-            for more in lines[i + 1:i + 6]:
+            for more in lines[i + 1 : i + 6]:
                 if not re.match(r"\s+(\d+ )?\|", more):
                     break
                 shown.append(more)
@@ -251,17 +275,31 @@ def check(exercise, student, toolchain, *, seed=None, folder=None, isolate=False
         return Verdict(seconds=time.monotonic() - started, compile_seconds=compiled, **kind)
 
     compiled = 0.0
-    built = subprocess.run(toolchain.compile(folder, folder / "main.cu", folder / "main.o"),
-                           cwd=toolchain.directory, capture_output=True, text=True,
-                           errors="replace", check=False, preexec_fn=_limits(
-                               COMPILE_SECONDS, 0 if toolchain.gpu else COMPILE_BYTES))
+    built = subprocess.run(
+        toolchain.compile(folder, folder / "main.cu", folder / "main.o"),
+        cwd=toolchain.directory,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+        preexec_fn=_limits(COMPILE_SECONDS, 0 if toolchain.gpu else COMPILE_BYTES),
+    )
     if built.returncode == 0:
-        built = subprocess.run(toolchain.link(folder / "main.o", folder / "check"), cwd=folder,
-                               capture_output=True, text=True, errors="replace", check=False)
+        built = subprocess.run(
+            toolchain.link(folder / "main.o", folder / "check"),
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
     compiled = time.monotonic() - started
     if built.returncode:
-        return verdict(ok=False, kind="does not compile",
-                       message=_first_error(built.stderr + built.stdout, student))
+        return verdict(
+            ok=False,
+            kind="does not compile",
+            message=_first_error(built.stderr + built.stdout, student),
+        )
 
     seed = random.randrange(1, 1 << 31) if seed is None else seed
     request = {"spec": exercise.program["spec"], "seed": seed, "pass": "forward", **exercise.check}
@@ -276,8 +314,11 @@ def check(exercise, student, toolchain, *, seed=None, folder=None, isolate=False
         return verdict(ok=False, kind=status, message=f"stopped at the limit of {limit}")
     if status == 3:
         none = "no GPU found" in errors
-        return verdict(ok=False, kind="no GPU", message="no GPU found: without --gpu the simulator "
-                       "checks" if none else errors.strip())
+        return verdict(
+            ok=False,
+            kind="no GPU",
+            message="no GPU found: without --gpu the simulator checks" if none else errors.strip(),
+        )
     try:
         seen = json.loads(result.read_text(encoding="utf-8"))
     except (OSError, json.JSONDecodeError):

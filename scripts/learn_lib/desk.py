@@ -33,8 +33,9 @@ class Desk:
             found = json.loads(self.state_file.read_text(encoding="utf-8"))
             for key, kind in (("done", str), ("hints", int), ("made", str)):
                 if isinstance(found.get(key), dict):
-                    self.state[key] = {name: value for name, value in found[key].items()
-                                       if isinstance(value, kind)}
+                    self.state[key] = {
+                        name: value for name, value in found[key].items() if isinstance(value, kind)
+                    }
             self.state["current"] = found.get("current")
         except FileNotFoundError:
             pass
@@ -82,7 +83,7 @@ class Desk:
     def next_open(self, after):
         """The next exercise that is not done, from `after` on and then from the start."""
         at = self.exercises.index(after)
-        for e in self.exercises[at + 1:] + self.exercises[:at + 1]:
+        for e in self.exercises[at + 1 :] + self.exercises[: at + 1]:
             if not self.is_done(e):
                 return e
         return None
@@ -119,13 +120,18 @@ class Desk:
         if not path.exists():
             return True
         return digest(path.read_text(encoding="utf-8", errors="replace")) in (
-            self.state["made"].get(exercise.name), digest(exercise.unsolved()))
+            self.state["made"].get(exercise.name),
+            digest(exercise.unsolved()),
+        )
 
     def has_changed(self, exercise):
         """Whether the repository's exercise is another one than the copy was made from."""
         made = self.state["made"].get(exercise.name)
-        return (self.path(exercise).exists() and made is not None
-                and made != digest(exercise.unsolved()))
+        return (
+            self.path(exercise).exists()
+            and made is not None
+            and made != digest(exercise.unsolved())
+        )
 
     def reset(self, exercise):
         """A fresh copy. The old one's new name, or None where there was none."""

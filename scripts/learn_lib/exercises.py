@@ -28,6 +28,7 @@ class Change:
 @dataclasses.dataclass
 class Wrong:
     """A plausible wrong solution: its changes are made in the solution."""
+
     name: str
     because: str
     changes: list  # (solution, wrong)
@@ -71,8 +72,9 @@ class Exercise:
     def _made(self, which):
         text = self.step_text()
         for change in self.changes:
-            text = replace_once(text, change.step, getattr(change, which),
-                                f"{self.path.name}: {self.source}")
+            text = replace_once(
+                text, change.step, getattr(change, which), f"{self.path.name}: {self.source}"
+            )
         return text
 
     def solution(self):
@@ -91,20 +93,32 @@ class Exercise:
     def heading(self):
         rule = "// " + "=" * 97
         stars = "*" * self.difficulty
-        lines = [rule, f"// Exercise {self.number}, {self.kind}: {self.title}   ({stars}, about "
-                       f"{self.minutes} minutes)", "//"]
+        lines = [
+            rule,
+            f"// Exercise {self.number}, {self.kind}: {self.title}   ({stars}, about "
+            f"{self.minutes} minutes)",
+            "//",
+        ]
         for paragraph in self.task.strip().split("\n\n"):
             lines += ["// " + line for line in textwrap.wrap(paragraph, 97)] + ["//"]
-        lines += [f"// check  ./scripts/learn run {self.name}",
-                  f"// hint   ./scripts/learn hint {self.name}", rule]
+        lines += [
+            f"// check  ./scripts/learn run {self.name}",
+            f"// hint   ./scripts/learn hint {self.name}",
+            rule,
+        ]
         return "\n".join(lines) + "\n"
 
     def main(self):
         """The program around the student's file."""
         p = self.program
-        lines = ['#include "steps/exercises/exercise.h"', f'#include "{p["include"]}"', "",
-                 "int main(int argc, char** argv) {", "  fa::Variant yours;",
-                 f"  yours.forward = {p['forward']};"]
+        lines = [
+            '#include "steps/exercises/exercise.h"',
+            f'#include "{p["include"]}"',
+            "",
+            "int main(int argc, char** argv) {",
+            "  fa::Variant yours;",
+            f"  yours.forward = {p['forward']};",
+        ]
         for key in ("workspace", "backward"):
             if key in p:
                 lines.append(f"  yours.{key} = {p[key]};")
@@ -123,6 +137,7 @@ def replace_once(text, before, after, where):
 
 
 # --- reading ------------------------------------------------------------------------------------
+
 
 def _toml(path):
     try:
@@ -146,9 +161,25 @@ def _take(table, keys, where):
 def _read(path, number, row):
     where = str(path.relative_to(ROOT))
     t = _toml(path)
-    (title, kind, made_from, task, hints, question, answer, program, check, changes,
-     wrongs) = _take(t, ["title", "kind", "made_from", "task", "hints", "question", "answer",
-                         "program", "check", "change", "wrong"], where)
+    (title, kind, made_from, task, hints, question, answer, program, check, changes, wrongs) = (
+        _take(
+            t,
+            [
+                "title",
+                "kind",
+                "made_from",
+                "task",
+                "hints",
+                "question",
+                "answer",
+                "program",
+                "check",
+                "change",
+                "wrong",
+            ],
+            where,
+        )
+    )
     if kind not in KINDS:
         raise Broken(f"{where}: kind = '{kind}'; there are {', '.join(KINDS)}")
     _take(program, ["include", "forward", "spec", "workspace?", "backward?", "lse?"], where)
@@ -160,11 +191,31 @@ def _read(path, number, row):
     refused = []
     for wrong in wrongs:
         name, because, edits = _take(wrong, ["name", "because", "change"], where)
-        refused.append(Wrong(name, because, [tuple(_take(edit, ["solution", "wrong"], where))
-                                             for edit in edits]))
-    return Exercise(path.stem, number, path.parent.parent.name, path, title, kind,
-                    row["difficulty"], row["minutes"], row["session"], made_from, task, hints,
-                    question, answer, program, check, made, refused)
+        refused.append(
+            Wrong(
+                name, because, [tuple(_take(edit, ["solution", "wrong"], where)) for edit in edits]
+            )
+        )
+    return Exercise(
+        path.stem,
+        number,
+        path.parent.parent.name,
+        path,
+        title,
+        kind,
+        row["difficulty"],
+        row["minutes"],
+        row["session"],
+        made_from,
+        task,
+        hints,
+        question,
+        answer,
+        program,
+        check,
+        made,
+        refused,
+    )
 
 
 def load(folder=ROOT / "steps"):

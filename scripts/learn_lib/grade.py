@@ -42,8 +42,9 @@ def submitted(folder, exercises):
     def leave(path, why):
         aside.append(f"left aside: {Path(path).relative_to(folder.parent)}, {why}")
 
-    for here, folders, files in os.walk(folder, onerror=lambda error: leave(
-            error.filename, "a folder that cannot be read")):
+    for here, folders, files in os.walk(
+        folder, onerror=lambda error: leave(error.filename, "a folder that cannot be read")
+    ):
         folders[:] = sorted(name for name in folders if name != "solutions")
         for path in sorted(Path(here, name) for name in files if name.endswith(".cuh")):
             exercise = find(exercises, path.name)
@@ -51,8 +52,10 @@ def submitted(folder, exercises):
                 leave(path, "which is no plain file")
             elif exercise is None:
                 leave(path, "whose name is no exercise's")
-            elif (exercise.name not in found
-                  or path.stat().st_mtime > found[exercise.name].stat().st_mtime):
+            elif (
+                exercise.name not in found
+                or path.stat().st_mtime > found[exercise.name].stat().st_mtime
+            ):
                 found[exercise.name] = path
     return found, aside
 
@@ -88,8 +91,14 @@ class Grader:
     def _verdict(self, exercise, path):
         desk = self.desks.get()
         try:
-            return check(exercise, path, self.toolchain, seed=self.seed,
-                         folder=desk / exercise.name, isolate=True)
+            return check(
+                exercise,
+                path,
+                self.toolchain,
+                seed=self.seed,
+                folder=desk / exercise.name,
+                isolate=True,
+            )
         finally:
             self.desks.put(desk)
 
@@ -98,8 +107,13 @@ class Grader:
         if path is None:
             return lambda: Grade(student, exercise, "missing")
         if path.stat().st_size > LARGEST_FILE:
-            return lambda: Grade(student, exercise, "wrong", "too large",
-                                 f"{path.name} has more than {LARGEST_FILE >> 20} MiB")
+            return lambda: Grade(
+                student,
+                exercise,
+                "wrong",
+                "too large",
+                f"{path.name} has more than {LARGEST_FILE >> 20} MiB",
+            )
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
@@ -113,8 +127,16 @@ class Grader:
 
         def wait():
             v = self.known[key].result()
-            return Grade(student, exercise, "ok" if v.ok else "wrong", v.kind, v.message, v.seconds,
-                         lines_outside(exercise, text))
+            return Grade(
+                student,
+                exercise,
+                "ok" if v.ok else "wrong",
+                v.kind,
+                v.message,
+                v.seconds,
+                lines_outside(exercise, text),
+            )
+
         return wait
 
     def run(self, students):
@@ -124,8 +146,15 @@ class Grader:
             for folder in students:
                 files, aside = submitted(folder, self.exercises)
                 self.aside += aside
-                waiting.append((folder.name, [self._grade(pool, folder.name, e, files.get(e.name))
-                                              for e in self.exercises]))
+                waiting.append(
+                    (
+                        folder.name,
+                        [
+                            self._grade(pool, folder.name, e, files.get(e.name))
+                            for e in self.exercises
+                        ],
+                    )
+                )
             grades = {}
             for name, functions in waiting:
                 grades[name] = [f() for f in functions]
@@ -135,14 +164,19 @@ class Grader:
 
 # --- tables and files ---------------------------------------------------------------------------
 
+
 def table(grades, exercises):
     """Student x exercise, only exercises that somebody has touched; as many tables, one below the
     other, as it takes to fit the width."""
-    columns = [i for i, _ in enumerate(exercises)
-               if any(g[i].result not in ("missing", "untouched") for g in grades.values())]
+    columns = [
+        i
+        for i, _ in enumerate(exercises)
+        if any(g[i].result not in ("missing", "untouched") for g in grades.values())
+    ]
     name_width = max([len("student")] + [len(name) for name in grades])
-    widths = [max([len(exercises[i].label)] + [len(g[i].word) for g in grades.values()])
-              for i in columns]
+    widths = [
+        max([len(exercises[i].label)] + [len(g[i].word) for g in grades.values()]) for i in columns
+    ]
     parts, width = [[]], 0
     for column in zip(columns, widths):
         if parts[-1] and width + 2 + column[1] > WIDTH:
@@ -153,8 +187,9 @@ def table(grades, exercises):
         width += 2 + column[1]
     lines = []
     for part in parts:
-        head = "  ".join(["student".ljust(name_width), "done"]
-                         + [exercises[i].label.ljust(w) for i, w in part]).rstrip()
+        head = "  ".join(
+            ["student".ljust(name_width), "done"] + [exercises[i].label.ljust(w) for i, w in part]
+        ).rstrip()
         lines += [head, "-" * len(head)]
         for name, row in grades.items():
             done = sum(g.result == "ok" for g in row)
@@ -163,11 +198,15 @@ def table(grades, exercises):
             lines.append("  ".join(cells).rstrip())
         lines.append("")
     lines.append("- untouched   . not handed in")
-    changed = [f"{g.student} {g.exercise.label}" for row in grades.values() for g in row
-               if g.outside]
+    changed = [
+        f"{g.student} {g.exercise.label}" for row in grades.values() for g in row if g.outside
+    ]
     if changed:
-        lines.append(prose("lines outside the holes were changed, have a look: "
-                           + ", ".join(changed), indent=0))
+        lines.append(
+            prose(
+                "lines outside the holes were changed, have a look: " + ", ".join(changed), indent=0
+            )
+        )
     return "\n".join(lines)
 
 
@@ -175,15 +214,21 @@ def write_junit(path, grades, seed):
     root = ElementTree.Element("testsuites", name="flash-steps")
     for name, row in grades.items():
         suite = ElementTree.SubElement(
-            root, "testsuite", name=name, tests=str(len(row)),
-            failures=str(sum(g.result == "wrong" for g in row)), errors="0",
+            root,
+            "testsuite",
+            name=name,
+            tests=str(len(row)),
+            failures=str(sum(g.result == "wrong" for g in row)),
+            errors="0",
             skipped=str(sum(g.result in ("missing", "untouched") for g in row)),
-            time=f"{sum(g.seconds for g in row):.2f}")
+            time=f"{sum(g.seconds for g in row):.2f}",
+        )
         properties = ElementTree.SubElement(suite, "properties")
         ElementTree.SubElement(properties, "property", name="seed", value=str(seed))
         for g in row:
-            case = ElementTree.SubElement(suite, "testcase", classname=name, name=g.exercise.label,
-                                          time=f"{g.seconds:.2f}")
+            case = ElementTree.SubElement(
+                suite, "testcase", classname=name, name=g.exercise.label, time=f"{g.seconds:.2f}"
+            )
             if g.result == "wrong":
                 failure = ElementTree.SubElement(case, "failure", type=g.kind, message=g.kind)
                 failure.text = printable(g.message)
@@ -201,11 +246,23 @@ def printable(text):
 def write_json(path, grades, seed):
     students = []
     for name, row in grades.items():
-        students.append({
-            "name": name, "done": sum(g.result == "ok" for g in row),
-            "exercises": [{"name": g.exercise.name, "number": g.exercise.number,
-                           "result": g.result, "kind": g.kind, "message": g.message,
-                           "seconds": round(g.seconds, 2), "lines_outside": g.outside}
-                          for g in row]})
+        students.append(
+            {
+                "name": name,
+                "done": sum(g.result == "ok" for g in row),
+                "exercises": [
+                    {
+                        "name": g.exercise.name,
+                        "number": g.exercise.number,
+                        "result": g.result,
+                        "kind": g.kind,
+                        "message": g.message,
+                        "seconds": round(g.seconds, 2),
+                        "lines_outside": g.outside,
+                    }
+                    for g in row
+                ],
+            }
+        )
     document = {"schema": 1, "seed": seed, "students": students}
     Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -45,16 +45,20 @@ def prose(text, indent=2):
         if line.startswith(" ") or not line:
             out.append(" " * indent + line)
         else:
-            out += textwrap.wrap(line, WIDTH - indent, initial_indent=" " * indent,
-                                 subsequent_indent=" " * indent, break_on_hyphens=False)
+            out += textwrap.wrap(
+                line,
+                WIDTH - indent,
+                initial_indent=" " * indent,
+                subsequent_indent=" " * indent,
+                break_on_hyphens=False,
+            )
     return "\n".join(out)
 
 
 def progress(done, total):
     width = 40
     full = round(width * done / total)
-    return (f"[{paint('green', '#' * full)}{'-' * (width - full)}] "
-            f"{done}/{total} done")
+    return f"[{paint('green', '#' * full)}{'-' * (width - full)}] {done}/{total} done"
 
 
 def stars(exercise):
@@ -63,8 +67,10 @@ def stars(exercise):
 
 def title(exercise):
     text = f"{exercise.number}. {exercise.title}"
-    return paint("bold", text) + paint("dim", f"   {exercise.kind}, step {exercise.step}, "
-                                              f"{stars(exercise)}, ~{exercise.minutes} min")
+    return paint("bold", text) + paint(
+        "dim",
+        f"   {exercise.kind}, step {exercise.step}, {stars(exercise)}, ~{exercise.minutes} min",
+    )
 
 
 def place(message, path):
@@ -107,26 +113,47 @@ def traffic(problem):
                 continue
             requests = row.get("requests", {}).get(way, 0)
             sectors = f"{row['sectors'][way] / requests:.1f}" if requests else ""
-            rows.append((f"{name} {way}", _bytes(yours), _bytes(spec), sectors,
-                         "=" if yours == spec else "fewer" if yours < spec else
-                         paint("red", f"{yours / spec:.1f}x too many" if spec
-                               else "none is needed")))
+            rows.append(
+                (
+                    f"{name} {way}",
+                    _bytes(yours),
+                    _bytes(spec),
+                    sectors,
+                    "="
+                    if yours == spec
+                    else "fewer"
+                    if yours < spec
+                    else paint(
+                        "red", f"{yours / spec:.1f}x too many" if spec else "none is needed"
+                    ),
+                )
+            )
     t = problem["totals"]
     if t["wavefronts_ideal"]:
         same = t["wavefronts"] == t["wavefronts_ideal"]
-        rows.append(("bank wavefronts", _bytes(t["wavefronts"]), _bytes(t["wavefronts_ideal"]), "",
-                     "=" if same else f"{t['wavefronts'] / t['wavefronts_ideal']:.1f}x"))
+        rows.append(
+            (
+                "bank wavefronts",
+                _bytes(t["wavefronts"]),
+                _bytes(t["wavefronts_ideal"]),
+                "",
+                "=" if same else f"{t['wavefronts'] / t['wavefronts_ideal']:.1f}x",
+            )
+        )
     head = f"  {'bytes':16}{'yours':>14}{'spec':>14}  {'':14}{'sectors/request':>16}"
     lines = [paint("dim", f"  {problem['problem']}"), paint("dim", head)]
-    lines += [f"  {name:16}{yours:>14}{spec:>14}  {word:14}{sectors:>16}".rstrip()
-              for name, yours, spec, sectors, word in rows]
+    lines += [
+        f"  {name:16}{yours:>14}{spec:>14}  {word:14}{sectors:>16}".rstrip()
+        for name, yours, spec, sectors, word in rows
+    ]
     return "\n".join(lines)
 
 
 def verdict(exercise, path, v, untouched=False):
     """The result of one check. untouched: of the exercise as it was handed out."""
-    times = paint("dim", f"checked in {v.seconds:.1f} s (of which the compiler "
-                         f"{v.compile_seconds:.1f})")
+    times = paint(
+        "dim", f"checked in {v.seconds:.1f} s (of which the compiler {v.compile_seconds:.1f})"
+    )
     if v.ok:
         lines = [paint("green", f"done: {exercise.title}") + "   " + times, ""]
         problems = ", ".join(p["problem"] for p in v.problems)
@@ -134,13 +161,22 @@ def verdict(exercise, path, v, untouched=False):
         tables = [traffic(p) for p in v.problems[-1:]]
         return "\n".join(lines + [""] + tables) if any(tables) else "\n".join(lines)
     if untouched:
-        lines = [prose(f"Open {relative(path)} in your editor: its first lines say what to do. It "
-                       "is checked when you save it (or run this command again). As it stands, "
-                       "this is what is wrong:"), ""]
+        lines = [
+            prose(
+                f"Open {relative(path)} in your editor: its first lines say what to do. It "
+                "is checked when you save it (or run this command again). As it stands, "
+                "this is what is wrong:"
+            ),
+            "",
+        ]
     else:
         lines = []
-    lines += [paint("red", f"not yet: {v.kind}") + "   " + times, "",
-             f"  {link(path, place(v.message, path))}", ""]
+    lines += [
+        paint("red", f"not yet: {v.kind}") + "   " + times,
+        "",
+        f"  {link(path, place(v.message, path))}",
+        "",
+    ]
     if v.kind == "does not compile":
         lines += ["  " + line for line in v.message.splitlines()]
     else:
@@ -160,9 +196,13 @@ def verdict(exercise, path, v, untouched=False):
 def after_success(exercise, desk):
     """The way on: a solution, a question, where it stands in the ladder."""
     chapter = ROOT / "steps" / exercise.step / "README.md"
-    lines = [f"  one solution  {link(desk.solution_path(exercise))}",
-             f"  its step      {link(ROOT / exercise.source)}, chapter {link(chapter)}", "",
-             paint("bold", "  A question to take along"), prose(exercise.question)]
+    lines = [
+        f"  one solution  {link(desk.solution_path(exercise))}",
+        f"  its step      {link(ROOT / exercise.source)}, chapter {link(chapter)}",
+        "",
+        paint("bold", "  A question to take along"),
+        prose(exercise.question),
+    ]
     return "\n".join(lines)
 
 
@@ -186,8 +226,13 @@ def check_all(desk, check):
 def listing(desk):
     rows = []
     for e in desk.exercises:
-        mark = paint("green", "done") if desk.is_done(e) else (
-            "here" if e.name == desk.state["current"] else "    ")
-        rows.append(f"{mark}  {e.number:2}  {e.name:14}{stars(e):5}{e.minutes:3} min  "
-                    f"{e.kind:13} {e.step:23} {e.title}")
+        mark = (
+            paint("green", "done")
+            if desk.is_done(e)
+            else ("here" if e.name == desk.state["current"] else "    ")
+        )
+        rows.append(
+            f"{mark}  {e.number:2}  {e.name:14}{stars(e):5}{e.minutes:3} min  "
+            f"{e.kind:13} {e.step:23} {e.title}"
+        )
     return "\n".join(rows)

@@ -23,6 +23,7 @@ def keys_at_once():
         return
     import termios
     import tty
+
     fd = sys.stdin.fileno()
     before = termios.tcgetattr(fd)
     try:
@@ -106,8 +107,13 @@ class Watch:
         if show.in_terminal():
             self.head()
         if self.desk.has_changed(exercise):
-            print(show.prose("The repository has a newer version of this exercise. Your file stays "
-                             "as it is; x makes a fresh copy and keeps yours.") + "\n")
+            print(
+                show.prose(
+                    "The repository has a newer version of this exercise. Your file stays "
+                    "as it is; x makes a fresh copy and keeps yours."
+                )
+                + "\n"
+            )
         print(show.verdict(exercise, path, verdict, self.desk.is_untouched(exercise)))
         if verdict.ok:
             print("\n" + show.after_success(exercise, self.desk))
@@ -139,8 +145,9 @@ class Watch:
         if not self.desk.is_done(self.desk.current):
             print("\n  The question and its answer come when the exercise is done.")
         else:
-            print("\n" + show.paint("bold", "  answer") + "\n" +
-                  show.prose(self.desk.current.answer))
+            print(
+                "\n" + show.paint("bold", "  answer") + "\n" + show.prose(self.desk.current.answer)
+            )
         sys.stdout.flush()
 
     def check_all(self):
@@ -149,8 +156,11 @@ class Watch:
 
     def reset(self):
         exercise = self.desk.current
-        print(f"\n  x again makes a fresh copy of {show.relative(self.path())}; yours is kept "
-              "beside it. Any other key: nothing happens.", flush=True)
+        print(
+            f"\n  x again makes a fresh copy of {show.relative(self.path())}; yours is kept "
+            "beside it. Any other key: nothing happens.",
+            flush=True,
+        )
         if self.keys.next(30) != "x":
             return
         kept = self.desk.reset(exercise)
@@ -159,8 +169,14 @@ class Watch:
         self.stamp = None
 
     def run(self):
-        actions = {"n": self.next, "h": self.hint, "a": self.answer, "c": self.check_all,
-                   "x": self.reset, "l": lambda: print("\n" + show.listing(self.desk), flush=True)}
+        actions = {
+            "n": self.next,
+            "h": self.hint,
+            "a": self.answer,
+            "c": self.check_all,
+            "x": self.reset,
+            "l": lambda: print("\n" + show.listing(self.desk), flush=True),
+        }
         self.desk.open(self.desk.current)
         with keys_at_once():
             while True:

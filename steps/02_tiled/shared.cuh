@@ -64,7 +64,8 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
 
 // P = softmax(S), row by row. One warp owns a row and reads it three times: the maximum first, for
 // without it expf overflows; then the sum; then the quotient. All lanes count c0 alike: with a trip
-// count of its own for each lane, the compiler's unrolled loop would split a ragged warp's requests.
+// count of its own for each lane, the compiler's unrolled loop would split a ragged warp's
+// requests.
 static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
                                       float* P,        // [B*H, N, N]
                                       int N) {

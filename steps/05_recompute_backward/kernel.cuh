@@ -28,7 +28,8 @@ constexpr int kDeltaRows = 8;
 static_assert(Bc == kGrid * kTile, "the threads' keys cover the tile");
 
 // What a block keeps in shared memory. Br shrinks with d, so that it stays under the 99 KiB that a
-// block can have on most cards; Br says how many rows are at work, not how many bytes are requested.
+// block can have on most cards; Br says how many rows are at work, not how many bytes are
+// requested.
 template <int d>
 struct Tiles {
   static constexpr int Br = d <= 64 ? 64 : d <= 96 ? 32 : 16;  // rows of a tile
@@ -156,10 +157,11 @@ __global__ void delta_kernel(const float* O,   // [B*H, N, d]
   if (lane == 0) delta[row] = sum;
 }
 
-// One block walks a head: tiles of keys in the outer loop, tiles of rows in the inner one. dK and dV
-// of the tile of keys stay in registers; dQ of the tile of rows is read from HBM, added to and
+// One block walks a head: tiles of keys in the outer loop, tiles of rows in the inner one. dK and
+// dV of the tile of keys stay in registers; dQ of the tile of rows is read from HBM, added to and
 // written back. No other block touches it, so the order of the additions is fixed: no atomics, and
-// the same bits in each run. Two blocks an SM are asked for where 128 registers a thread are enough.
+// the same bits in each run. Two blocks an SM are asked for where 128 registers a thread are
+// enough.
 template <int d>
 __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
     backward_kernel(const float* Q,      // [B*H, N, d]

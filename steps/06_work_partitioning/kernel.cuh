@@ -40,8 +40,8 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// Rows row0 .. row0 + rows - 1 of a matrix [N, d] to shared memory, `stride` floats apart; rows past
-// the end are zero. `threads` threads share the work, this one is number `thread`.
+// Rows row0 .. row0 + rows - 1 of a matrix [N, d] to shared memory, `stride` floats apart; rows
+// past the end are zero. `threads` threads share the work, this one is number `thread`.
 template <int d>
 __device__ inline void load_tile(const float* g,  // [N, d]
                                  float* s,        // [rows, stride]

@@ -2,8 +2,8 @@
 // Idea      One instruction of one warp multiplies 16 x 16 by 16 x 8 numbers. Its operands lie in
 //           registers, in a pattern; the pattern in which it leaves S is the one in which P V wants
 //           P. So scores are born, become weights and are used up in the same registers
-// Changed   since 06 register.cuh: products by mma.sync, operands by ldmatrix; tiles by cp.async, one
-//           ahead, swizzled instead of padded; O rescaled only when a maximum has grown by 2^8;
+// Changed   since 06 register.cuh: products by mma.sync, operands by ldmatrix; tiles by cp.async,
+//           one ahead, swizzled instead of padded; O rescaled only when a maximum has grown by 2^8;
 //           Nk != N and fewer key heads than query heads
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE

@@ -1,7 +1,7 @@
 // Step 08, second part -- without atomics: always the same bits.
-// Idea      dQ of a row is a sum over keys, as O is: a block that owns rows and walks the keys, like
-//           the forward, sums it in registers in a fixed order. It has to compute S and dP again:
-//           7 products instead of 5
+// Idea      dQ of a row is a sum over keys, as O is: a block that owns rows and walks the keys,
+//           like the forward, sums it in registers in a fixed order. It has to compute S and dP
+//           again: 7 products instead of 5
 // Changed   since kernel.cuh: that kernel makes dK and dV only; a second one makes dQ
 // Traffic   requested read  2*BH*(4*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 2*BH*2*Tr*Nk*d
 //                             + 4*BH*(3*N + 2*Tc*N) B

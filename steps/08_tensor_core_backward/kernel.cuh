@@ -1,12 +1,13 @@
 // Step 08 -- FlashAttention-2's backward on tensor cores, bf16.
 // Idea      S^T = K Q^T instead of S: then P^T and dS^T leave the tensor cores in the pattern in
-//           which dV += P^T dO and dK += dS^T Q want them, as P did for P V in step 07. Only dQ = dS K
-//           sums over the keys of all warps: dS goes through shared memory, once, in bf16
-// Changed   since 06 backward.cuh: products by mma.sync, the next tiles of Q and dO under way; P stays
-//           in registers; one barrier a tile; Nk != N and fewer key heads than query heads
+//           which dV += P^T dO and dK += dS^T Q want them, as P did for P V in step 07. Only dQ =
+//           dS K sums over the keys of all warps: dS goes through shared memory, once, in bf16
+// Changed   since 06 backward.cuh: products by mma.sync, the next tiles of Q and dO under way; P
+//           stays in registers; one barrier a tile; Nk != N and fewer key heads than query heads
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*Tc*N) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B
-//                     atomic 4*BH*Tc*Np*d B   Tc = Nk/128, Np: N in whole tiles; causal: visited ones
+//                     atomic 4*BH*Tc*Np*d B   Tc = Nk/128, Np: N in whole tiles; causal: visited
+//                     ones
 //           compulsory       2*(5*BH*N*d + 4*BHkv*Nk*d) + 4*BH*(5*N + (3*Np + N)*d) B
 // Launch    grid (Tc * B*Hkv), 128 threads (d = 64) or 256; causal: the longest walks first
 // Owns      block: 128 keys of dK and dV; warp: 32 of them (d = 64) or 16
@@ -46,8 +47,8 @@ struct Tiles {
 };
 
 // Once a row: delta = rowsum(dO * O), and LSE in powers of two. A row without a key has LSE = -inf;
-// here it gets +inf, so that its P = 2^(S - LSE) is 0. d/8 lanes own a row; they also set it to zero
-// in dQ_sum, because backward_kernel adds to it.
+// here it gets +inf, so that its P = 2^(S - LSE) is 0. d/8 lanes own a row; they also set it to
+// zero in dQ_sum, because backward_kernel adds to it.
 template <int d>
 __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
                              const bf16* dO,    // [B*H, N, d]

@@ -1,7 +1,7 @@
 // Step 08 -- the products of one warp, for kernel.cuh, deterministic.cuh and roles.cuh.
 // Idea      Five products with three patterns: a sum over features of two tiles' rows (S and dP), a
-//           sum over what the rows of the first product were (dV, dK and, in deterministic.cuh, dQ),
-//           and dQ = dS K through shared memory (kernel.cuh)
+//           sum over what the rows of the first product were (dV, dK and, in deterministic.cuh,
+//           dQ), and dQ = dS K through shared memory (kernel.cuh)
 // Changed   since step 07: multiply_scores and multiply_values, for any pair of tiles
 #pragma once
 
@@ -162,8 +162,8 @@ __device__ inline void mask(float (&rS)[Bands][Cols / 8][4], int row, int key, i
   }
 }
 
-// Accumulators to shared memory, rounded to bf16, 4 bytes a lane: the chunks of 8 rows are swizzled,
-// so that a warp writes to all 32 banks.
+// Accumulators to shared memory, rounded to bf16, 4 bytes a lane: the chunks of 8 rows are
+// swizzled, so that a warp writes to all 32 banks.
 template <int kStride, int Bands, int Cols>
 __device__ inline void put_tile(const float (&rC)[Bands][Cols / 8][4], float scale,
                                 bf16* s,       // [16 * Bands, kStride] swizzled: this warp's rows
@@ -183,10 +183,10 @@ __device__ inline void put_tile(const float (&rC)[Bands][Cols / 8][4], float sca
   }
 }
 
-// Two weights for a partner warp, in 16 bits each. They are at most 1, so an fp32's sign and the top
-// bit of its exponent are 0: the next 16 bits have two bits more of mantissa than bf16, which would
-// be rounded once more, to dS. Rounding of s and LSE may make a weight larger: hardly, but beyond
-// scores of 2^21 by so much that it would need the top bit. So there is a minimum.
+// Two weights for a partner warp, in 16 bits each. They are at most 1, so an fp32's sign and the
+// top bit of its exponent are 0: the next 16 bits have two bits more of mantissa than bf16, which
+// would be rounded once more, to dS. Rounding of s and LSE may make a weight larger: hardly, but
+// beyond scores of 2^21 by so much that it would need the top bit. So there is a minimum.
 __device__ inline uint32_t pack_weights(float lo, float hi) {
   const uint32_t half = 1u << 13, one = __float_as_uint(1.f);  // half: rounds to nearest
   return min(__float_as_uint(lo) + half, one) >> 14 |
@@ -196,8 +196,8 @@ __device__ inline float2 unpack_weights(uint32_t two) {
   return make_float2(__uint_as_float((two & 0xffff) << 14), __uint_as_float(two >> 16 << 14));
 }
 
-// P to shared memory for the partner, where dS will stand: each lane writes the places that it would
-// write to with put_tile.
+// P to shared memory for the partner, where dS will stand: each lane writes the places that it
+// would write to with put_tile.
 template <int kStride, int Bands, int Cols>
 __device__ inline void hand_over(const float (&rP)[Bands][Cols / 8][4],
                                  bf16* s) {  // [16 * Bands, kStride] swizzled: the pair's keys

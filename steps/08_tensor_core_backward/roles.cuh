@@ -1,8 +1,8 @@
 // Step 08, third part -- two roles, for d = 128.
-// Idea      With all warps alike, d = 128 leaves a warp registers for dK and dV of 16 keys, and each
-//           fragment of Q and dO that it loads serves one mma: shared memory is what it waits for.
-//           Let two warps share 32 keys instead: one makes P and dV, the other dS and dK. Each has
-//           one gradient to keep, and each fragment serves two mma
+// Idea      With all warps alike, d = 128 leaves a warp registers for dK and dV of 16 keys, and
+//           each fragment of Q and dO that it loads serves one mma: shared memory is what it waits
+//           for. Let two warps share 32 keys instead: one makes P and dV, the other dS and dK. Each
+//           has one gradient to keep, and each fragment serves two mma
 // Changed   since kernel.cuh: a warp does half of the work for twice as many keys; P goes from one
 //           warp to the other, in 16 bits, through the place of dS. d = 64 stays there: its warps
 //           own 32 keys

@@ -5,12 +5,12 @@
 // Changed   since specialized.cuh: as many blocks as SMs, which take an item of work after another;
 //           Q twice, so an item's last product runs beside the next one's first; O stored by a
 //           thread of its own; m moves only when a score has passed it by 2^8
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited tiles
-//                     write 2*BH*N*d + 4*BH*N B        O, LSE
+// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
+//                     tiles write 2*BH*N*d + 4*BH*N B        O, LSE
 //                     causal: 4 B an item and a block, atomic, and 8 B: the counters of items
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (SMs, or fewer items), 128 threads a warpgroup: one copies and stores, 2 (d = 128) or 4 compute
-// Owns      block: an item, Br rows of O, at a time; warpgroup: 64 of them
+// Launch    grid (SMs, or fewer items), 128 threads a warpgroup: one copies and stores, 2 (d = 128)
+// or 4 compute Owns      block: an item, Br rows of O, at a time; warpgroup: 64 of them
 // Still bad short walks: the first tile of an item has its maximum and its mask to compute
 #pragma once
 
@@ -104,8 +104,8 @@ __device__ inline void load_tiles(Tiles<T>& s, const fa::TensorMap* Q, const fa:
       load_v(j, item.bh_kv);
     }
   }
-  // The last block to leave sets the counters back for the next launch. Launches that run at the same
-  // time need counters of their own.
+  // The last block to leave sets the counters back for the next launch. Launches that run at the
+  // same time need counters of their own.
   if (T::kCausal) {
     __threadfence();
     if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;

@@ -5,8 +5,8 @@
 // Changed   since 09: the thread that copies has nothing else to do, so it waits alone and early;
 //           setmaxnreg; Q K^T of a tile is issued with P V of the one before; named barriers give
 //           the turns. `lazy` moves the maximum only when a score has passed it by 2^8
-// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited tiles
-//                     write 2*BH*N*d + 4*BH*N B        O, LSE
+// Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
+//                     tiles write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 128 threads a warpgroup: one copies, 2 (d = 128) or 4 compute; causal:
 //           the longest walks of all heads first

@@ -2,8 +2,8 @@
 //
 // Registers of a lane, of its two rows r and r + 8 (r = 16 warp + lane / 4):
 //
-//     rS[i]  row r + 8 (i / 2 % 2), key     8 (i / 4) + 2 (lane % 4) + i % 2    P, too, until packed
-//     rO[i]  row r + 8 (i / 2 % 2), feature 8 (i / 4) + 2 (lane % 4) + i % 2
+//     rS[i]  row r + 8 (i / 2 % 2), key     8 (i / 4) + 2 (lane % 4) + i % 2    P, too, until
+//     packed rO[i]  row r + 8 (i / 2 % 2), feature 8 (i / 4) + 2 (lane % 4) + i % 2
 //     rP[c]  P of the keys 16 c .. 16 c + 15, as wgmma's A
 //     m[h], l[h]  of row r + 8 h; l of this lane's keys only
 #pragma once

@@ -12,8 +12,8 @@ namespace fa {
 /// `program REQUEST.json RESULT.json`. The request: `spec` (whose predictions are the bound),
 /// `pass` ("forward" or "backward"), `seed`, `problems` [{n, nk, d, b, h, hkv, causal, input,
 /// factor}], `banks` (bank conflicts count), `coalesced` (buffers whose accesses must be). The
-/// result: `ok`, `kind` and `message` of the first thing that is wrong, and `problems` with what was
-/// seen of each. The element type is that of `yours`.
+/// result: `ok`, `kind` and `message` of the first thing that is wrong, and `problems` with what
+/// was seen of each. The element type is that of `yours`.
 ///
 /// In the simulator it looks for findings, wrong elements, bytes above the prediction, bank
 /// conflicts and uncoalesced accesses, in this order; on a GPU for wrong elements.

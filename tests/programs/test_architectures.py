@@ -27,18 +27,30 @@ class Architectures(unittest.TestCase):
 
     def run_cmake(self, needs, codes=NVCC_13, gpus="", override=None):
         """CMake's answer for a machine with these GPUs ("9.0 8.6") and an nvcc of these codes."""
-        nvcc = self.tool("nvcc", f"for c in {codes}; do echo sm_$c; done\n" if codes else "exit 1\n")
-        self.tool("nvidia-smi", f"for c in {gpus}; do echo $c; done\n" if gpus else
-                  "echo 'NVIDIA-SMI has failed because it could not communicate' >&2; exit 9\n")
+        nvcc = self.tool(
+            "nvcc", f"for c in {codes}; do echo sm_$c; done\n" if codes else "exit 1\n"
+        )
+        self.tool(
+            "nvidia-smi",
+            f"for c in {gpus}; do echo $c; done\n"
+            if gpus
+            else "echo 'NVIDIA-SMI has failed because it could not communicate' >&2; exit 9\n",
+        )
         script = os.path.join(self.folder, "script.cmake")
         with open(script, "w", encoding="utf-8") as file:
-            file.write(f"cmake_policy(VERSION 3.25)\ninclude({ROOT}/common/gpu/architectures.cmake)\n"
-                       f'fa_architectures(result "{needs}")\n'
-                       'message("RESULT ${result} COMMON ${CMAKE_CUDA_ARCHITECTURES}")\n')
+            file.write(
+                f"cmake_policy(VERSION 3.25)\ninclude({ROOT}/common/gpu/architectures.cmake)\n"
+                f'fa_architectures(result "{needs}")\n'
+                'message("RESULT ${result} COMMON ${CMAKE_CUDA_ARCHITECTURES}")\n'
+            )
         command = [shutil.which("cmake"), f"-DCMAKE_CUDA_COMPILER={nvcc}"]
         command += [f"-DCMAKE_CUDA_ARCHITECTURES={override}"] if override else []
-        return subprocess.run([*command, "-P", script], capture_output=True, text=True,
-                              env={**os.environ, "PATH": self.folder + ":" + os.environ["PATH"]})
+        return subprocess.run(
+            [*command, "-P", script],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": self.folder + ":" + os.environ["PATH"]},
+        )
 
     def chosen(self, needs, **machine):
         done = self.run_cmake(needs, **machine)

@@ -13,8 +13,9 @@ SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 
 
 def run(script, *args):
-    return subprocess.run([sys.executable, os.path.join(SCRIPTS, script), *args],
-                          capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, os.path.join(SCRIPTS, script), *args], capture_output=True, text=True
+    )
 
 
 class Scripts(unittest.TestCase):
@@ -38,8 +39,18 @@ class Table(Scripts):
         done = run("compare.py", self.file("a.json", sim()), self.file("b.json", gpu()))
         self.assertEqual(done.returncode, 0, done.stderr)
         line = self.row(done.stdout, "01_naive")
-        for figure in ("2.00 GB", "40.0 MB", "5.00 M", "8.0", "60.0 MB", "62.0 MB", "33.6 MB",
-                       "500 us", "1.07", "ok"):
+        for figure in (
+            "2.00 GB",
+            "40.0 MB",
+            "5.00 M",
+            "8.0",
+            "60.0 MB",
+            "62.0 MB",
+            "33.6 MB",
+            "500 us",
+            "1.07",
+            "ok",
+        ):
             self.assertIn(figure, line)
         self.assertNotIn(">=", line)
         self.assertIn("B=1 H=4 N=1024 d=64 causal fp32, measured on NVIDIA H200", done.stdout)
@@ -50,18 +61,26 @@ class Table(Scripts):
         self.assertNotIn("TFLOP", done.stdout)
 
     def test_input_and_seed_do_not_part_runs_but_sizes_do(self):
-        same = run("compare.py", self.file("a.json", sim()),
-                   self.file("b.json", gpu(input="normal", seed=7)))
+        same = run(
+            "compare.py",
+            self.file("a.json", sim()),
+            self.file("b.json", gpu(input="normal", seed=7)),
+        )
         self.row(same.stdout, "01_naive")
-        other = run("compare.py", self.file("a.json", sim()),
-                    self.file("b.json", gpu(n=2048, nk=2048)))
+        other = run(
+            "compare.py", self.file("a.json", sim()), self.file("b.json", gpu(n=2048, nk=2048))
+        )
         lines = [line.split()[:2] for line in other.stdout.splitlines() if line.startswith("0")]
         self.assertEqual(lines, [["01_naive", "1024"], ["01_naive", "2048"]])
         self.assertIn("B=1 H=4 d=64 causal fp32", other.stdout)
 
     def test_each_gpu_has_its_row(self):
-        done = run("compare.py", self.file("a.json", sim()), self.file("b.json", gpu()),
-                   self.file("c.json", gpu("NVIDIA A100", 1.5)))
+        done = run(
+            "compare.py",
+            self.file("a.json", sim()),
+            self.file("b.json", gpu()),
+            self.file("c.json", gpu("NVIDIA A100", 1.5)),
+        )
         lines = [line for line in done.stdout.splitlines() if line.startswith("01_naive")]
         self.assertEqual(len(lines), 2)
         self.assertIn("NVIDIA A100", lines[1])
@@ -69,24 +88,49 @@ class Table(Scripts):
 
     def test_variants_and_backward_have_rows(self):
         data = sim(step="02_tiled", variant="shared")
-        data["backward"] = {"traffic": data["traffic"], "time": None, "bound_ms": 0.75,
-                            "flops": 1, "flops_executed": 1, "host_ms": 1.0}
+        data["backward"] = {
+            "traffic": data["traffic"],
+            "time": None,
+            "bound_ms": 0.75,
+            "flops": 1,
+            "flops_executed": 1,
+            "host_ms": 1.0,
+        }
         done = run("compare.py", self.file("a.json", data))
         self.assertIn(">=250 us", done.stdout)
         self.assertIn(">=750 us", self.row(done.stdout, "02 shared bwd"))
 
     def test_labels_are_short_and_name_one_run_each(self):
-        runs = [with_backward(sim(step=step, variant=variant, variant_index=i))
-                for step, variants in (("05_recompute_backward", ("standard", "kernel")),
-                                       ("06_work_partitioning", ("kernel", "register", "backward")),
-                                       ("mine", ("kernel", "other")))
-                for i, variant in enumerate(variants)]
+        runs = [
+            with_backward(sim(step=step, variant=variant, variant_index=i))
+            for step, variants in (
+                ("05_recompute_backward", ("standard", "kernel")),
+                ("06_work_partitioning", ("kernel", "register", "backward")),
+                ("mine", ("kernel", "other")),
+            )
+            for i, variant in enumerate(variants)
+        ]
         done = run("compare.py", self.file("a.json", runs[::-1]))
         labels = [line[:22].strip() for line in done.stdout.splitlines() if "ok" in line]
-        self.assertEqual(labels, [  # in the order of reading, whatever the order of the file
-            "05 standard", "05 standard bwd", "05_recompute_backward", "05 bwd",
-            "06_work_partitioning", "06 bwd", "06 register", "06 register bwd", "06 backward",
-            "06 backward bwd", "mine", "mine bwd", "mine other", "mine other bwd"])
+        self.assertEqual(
+            labels,
+            [  # in the order of reading, whatever the order of the file
+                "05 standard",
+                "05 standard bwd",
+                "05_recompute_backward",
+                "05 bwd",
+                "06_work_partitioning",
+                "06 bwd",
+                "06 register",
+                "06 register bwd",
+                "06 backward",
+                "06 backward bwd",
+                "mine",
+                "mine bwd",
+                "mine other",
+                "mine other bwd",
+            ],
+        )
 
     def test_files_that_do_not_know_the_order_have_the_kernel_last(self):
         runs = [sim(step="02_tiled", variant=variant) for variant in ("kernel", "shared")]
@@ -175,15 +219,22 @@ class Diff(Scripts):
         self.assertIn("1.50 GB", self.row(done.stdout, "  Q"))
 
     def test_many_runs_pair_by_step_and_problem(self):
-        done = run("compare.py", "--diff",
-                   self.file("a.json", [sim(), sim(n=64), sim(step="09_x")]),
-                   self.file("b.json", [sim(n=64), sim()]))
+        done = run(
+            "compare.py",
+            "--diff",
+            self.file("a.json", [sim(), sim(n=64), sim(step="09_x")]),
+            self.file("b.json", [sim(n=64), sim()]),
+        )
         self.assertEqual(done.stdout.count("A: "), 2)
         self.assertNotIn("09_x", done.stdout)
 
     def test_nothing_in_common(self):
-        done = run("compare.py", "--diff", self.file("a.json", [sim(), sim(n=64)]),
-                   self.file("b.json", [sim(n=65), sim(n=66)]))
+        done = run(
+            "compare.py",
+            "--diff",
+            self.file("a.json", [sim(), sim(n=64)]),
+            self.file("b.json", [sim(n=65), sim(n=66)]),
+        )
         self.assertEqual(done.returncode, 2)
         self.assertIn("no step and problem in common", done.stderr)
 
@@ -194,8 +245,11 @@ class Diff(Scripts):
 class Plots(Scripts):
     def test_plots_or_one_sentence(self):
         out = os.path.join(self.folder, "plots")
-        files = [self.file(f"{n}.{i}.json", make(n=n, nk=n))
-                 for n in (512, 1024) for i, make in enumerate((sim, gpu))]
+        files = [
+            self.file(f"{n}.{i}.json", make(n=n, nk=n))
+            for n in (512, 1024)
+            for i, make in enumerate((sim, gpu))
+        ]
         done = run("compare.py", *files, "--plots", out)
         if importlib.util.find_spec("matplotlib"):
             self.assertEqual(done.returncode, 0, done.stderr)
@@ -213,16 +267,20 @@ class HbmPicture(Scripts):
         if not importlib.util.find_spec("matplotlib"):
             self.skipTest("no matplotlib")
         sizes = [(1024, 16), (2048, 8)]
-        runs = [gpu(step=step, b=b, h=32, hkv=32, n=n, nk=n, causal=False)
-                for step in ("01_naive", "06_work_partitioning") for n, b in sizes]
+        runs = [
+            gpu(step=step, b=b, h=32, hkv=32, n=n, nk=n, causal=False)
+            for step in ("01_naive", "06_work_partitioning")
+            for n, b in sizes
+        ]
         picture = os.path.join(self.folder, "new", "hbm.svg")
         done = run("plots.py", "--out", picture, self.file("r.json", runs))
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(picture, encoding="utf-8") as file:
             self.assertIn("<svg", file.read())
-        for data, word in (([gpu()], "no measured run"),
-                           (runs + [gpu("NVIDIA A100", b=16, h=32, hkv=32, causal=False)],
-                            "one GPU a picture")):
+        for data, word in (
+            ([gpu()], "no measured run"),
+            (runs + [gpu("NVIDIA A100", b=16, h=32, hkv=32, causal=False)], "one GPU a picture"),
+        ):
             done = run("plots.py", "--out", picture, self.file("r.json", data))
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
             self.assertIn(word, done.stderr)
@@ -234,10 +292,17 @@ class Report(Scripts):
         self.file("02_tiled.kernel.sim.json", sim(step="02_tiled"))
         self.file("02_tiled.shared.sim.json", sim(step="02_tiled", variant="shared", ok=False))
         for i, variant in enumerate(("kernel", "register")):
-            self.file(f"06_x.{variant}.sim.json",
-                      sim(step="06_x", variant=variant, variant_index=i))
-        for name in ("01_naive.kernel.sim", "02_tiled.kernel.sim", "02_tiled.shared.sim",
-                     "03_online_softmax.kernel.sim", "06_x.register.sim", "06_x.kernel.sim"):
+            self.file(
+                f"06_x.{variant}.sim.json", sim(step="06_x", variant=variant, variant_index=i)
+            )
+        for name in (
+            "01_naive.kernel.sim",
+            "02_tiled.kernel.sim",
+            "02_tiled.shared.sim",
+            "03_online_softmax.kernel.sim",
+            "06_x.register.sim",
+            "06_x.kernel.sim",
+        ):
             with open(os.path.join(self.folder, name + ".txt"), "w", encoding="utf-8") as file:
                 file.write(f"the text of {name} & <more>")
         page = os.path.join(self.folder, "report.html")
@@ -247,8 +312,12 @@ class Report(Scripts):
         self.assertEqual(labels, ["01_naive", "02 shared", "02_tiled", "06_x", "06 register"])
         with open(page, encoding="utf-8") as file:
             text = file.read()
-        for part in ("<svg", "WRONG", "the text of 01_naive.kernel.sim &amp; &lt;more&gt;",
-                     "03_online_softmax kernel, sim"):
+        for part in (
+            "<svg",
+            "WRONG",
+            "the text of 01_naive.kernel.sim &amp; &lt;more&gt;",
+            "03_online_softmax kernel, sim",
+        ):
             self.assertIn(part, text)
         first, second = (text.index(f"the text of 06_x.{name}") for name in ("kernel", "register"))
         self.assertLess(first, second)
@@ -273,7 +342,8 @@ class Tables(Scripts):
     def test_fills_between_the_markers_and_only_there(self):
         self.file("r.json", [sim(), sim(n=64), gpu()])
         done, text = self.fill(
-            "before\n<!-- table: steps n=1024 -->\nold\n<!-- /table -->\nafter\n")
+            "before\n<!-- table: steps n=1024 -->\nold\n<!-- /table -->\nafter\n"
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertTrue(text.startswith("before\n<!-- table: steps n=1024 -->\n"))
         self.assertTrue(text.endswith("<!-- /table -->\nafter\n"))
@@ -292,14 +362,17 @@ class Tables(Scripts):
 
     def test_check_finds_what_is_empty(self):
         self.file("r.json", sim())
-        for block in ("<!-- table: steps -->\n{}<!-- /table -->\n",
-                      "<!-- run: echo one -->\n{}<!-- /run -->\n"):
+        for block in (
+            "<!-- table: steps -->\n{}<!-- /table -->\n",
+            "<!-- run: echo one -->\n{}<!-- /run -->\n",
+        ):
             for body in ("", "\n \n"):
                 done, text = self.fill(block.format(body), "--check")
                 self.assertEqual(done.returncode, 1, done.stderr)
                 self.assertEqual(text, block.format(body))
-                self.assertIn(f"page.md: nothing under '{block[5:block.index(' -->')]}'",
-                              done.stdout)
+                self.assertIn(
+                    f"page.md: nothing under '{block[5 : block.index(' -->')]}'", done.stdout
+                )
         page = "<!-- run: echo one -->\n```\n$ echo one\none\n```\n<!-- /run -->\n"
         self.assertEqual(self.fill(page, "--check")[0].returncode, 0)
 
@@ -319,10 +392,21 @@ class Tables(Scripts):
 
     def scale_results(self):
         """Two steps in FlashAttention's series, and a size that is not of it."""
-        runs = [gpu(step=step, b=16384 // n, h=32, hkv=32, n=n, nk=n, median_ms=n / 1024,
-                    causal=False, workspace_bytes=bytes_)
-                for step, bytes_ in (("01_naive", 2000), ("06_work_partitioning", 1000))
-                for n in (1024, 4096)] + [gpu(n=2048, nk=2048, causal=False)]
+        runs = [
+            gpu(
+                step=step,
+                b=16384 // n,
+                h=32,
+                hkv=32,
+                n=n,
+                nk=n,
+                median_ms=n / 1024,
+                causal=False,
+                workspace_bytes=bytes_,
+            )
+            for step, bytes_ in (("01_naive", 2000), ("06_work_partitioning", 1000))
+            for n in (1024, 4096)
+        ] + [gpu(n=2048, nk=2048, causal=False)]
         self.file("r.json", {"device": "NVIDIA H200", "runs": runs})
 
     def test_scale(self):
@@ -335,9 +419,16 @@ class Tables(Scripts):
         self.assertIn("| 01_naive | 62.0 MB | 62.0 MB |", text)
         self.assertIn("Requested bytes, predicted", text)
         done, text = self.fill(
-            "<!-- table: scale figure=workspace step=01_naive -->\n<!-- /table -->\n")
-        self.assertEqual(text.splitlines()[1:-1], [
-            "| Workspace | N=1024 | N=4096 |", "|:--|--:|--:|", "| 01_naive | 2.00 kB | 2.00 kB |"])
+            "<!-- table: scale figure=workspace step=01_naive -->\n<!-- /table -->\n"
+        )
+        self.assertEqual(
+            text.splitlines()[1:-1],
+            [
+                "| Workspace | N=1024 | N=4096 |",
+                "|:--|--:|--:|",
+                "| 01_naive | 2.00 kB | 2.00 kB |",
+            ],
+        )
         for spec, word in (("scale n=2048", "no measured run"), ("scale figure=x", "choose from")):
             done, _ = self.fill(f"<!-- table: {spec} -->\n<!-- /table -->\n")
             self.assertEqual(done.returncode, 2)
@@ -350,26 +441,81 @@ class Tables(Scripts):
         self.assertIn("must choose one causal", done.stderr)
 
     def test_what_other_scripts_measured(self):
-        sizes = {"b": 4, "h": 32, "hkv": 32, "n": 4096, "nk": 4096, "d": 64, "causal": False,
-                 "dtype": "fp32", "problem": "B=4 H=32 N=4096 d=64 fp32", "direction": "forward"}
-        step = {**sizes, "step": "06_work_partitioning", "variant": "kernel", "ms": 2.0,
-                "label": "06_work_partitioning", "flops_per_s": 3e13, "of_matmul": 0.6,
-                "ratios": {"math": 1.5}}
-        peer = {**sizes, "step": None, "variant": "math", "label": "torch math", "ms": 3.0,
-                "flops_per_s": 2e13, "of_matmul": 0.4, "ratios": {}, "error": 2e-7}
-        row = {"step": "05_recompute_backward", "variant": "kernel", "flops": 8e11, "hbm": 4e9,
-               "hbm_predicted": 4e9, "ms": 10.0, "workspace": 100}
-        self.file("r.json", {
-            "device": "NVIDIA H200", "runs": [gpu()],
-            "peers": {"device": "NVIDIA H200", "torch": "2.11", "rounds": 2, "iters": 10,
-                      "rows": [step, peer, {**step, "n": 1024, "step": "01_naive"}],
-                      "notes": ["flash has no kernel"]},
-            "figure2": {"kind": "gpu", "device": "NVIDIA H200",
-                        "problem": {**sizes, "n": 1024, "nk": 1024, "b": 64, "h": 16},
-                        "rows": [{**row, "name": "standard", "hbm": 4e10, "ms": 40.0},
-                                 {**row, "name": "fused"}, {**row, "name": "FA-2", "ms": 5.0}]},
-            "memory": [{"step": "01_naive", "problem": "b4_h32_n13312_d64", "exit_status": 3,
-                        "line": "01_naive: needs 181.5 GB  of scratch"}]})
+        sizes = {
+            "b": 4,
+            "h": 32,
+            "hkv": 32,
+            "n": 4096,
+            "nk": 4096,
+            "d": 64,
+            "causal": False,
+            "dtype": "fp32",
+            "problem": "B=4 H=32 N=4096 d=64 fp32",
+            "direction": "forward",
+        }
+        step = {
+            **sizes,
+            "step": "06_work_partitioning",
+            "variant": "kernel",
+            "ms": 2.0,
+            "label": "06_work_partitioning",
+            "flops_per_s": 3e13,
+            "of_matmul": 0.6,
+            "ratios": {"math": 1.5},
+        }
+        peer = {
+            **sizes,
+            "step": None,
+            "variant": "math",
+            "label": "torch math",
+            "ms": 3.0,
+            "flops_per_s": 2e13,
+            "of_matmul": 0.4,
+            "ratios": {},
+            "error": 2e-7,
+        }
+        row = {
+            "step": "05_recompute_backward",
+            "variant": "kernel",
+            "flops": 8e11,
+            "hbm": 4e9,
+            "hbm_predicted": 4e9,
+            "ms": 10.0,
+            "workspace": 100,
+        }
+        self.file(
+            "r.json",
+            {
+                "device": "NVIDIA H200",
+                "runs": [gpu()],
+                "peers": {
+                    "device": "NVIDIA H200",
+                    "torch": "2.11",
+                    "rounds": 2,
+                    "iters": 10,
+                    "rows": [step, peer, {**step, "n": 1024, "step": "01_naive"}],
+                    "notes": ["flash has no kernel"],
+                },
+                "figure2": {
+                    "kind": "gpu",
+                    "device": "NVIDIA H200",
+                    "problem": {**sizes, "n": 1024, "nk": 1024, "b": 64, "h": 16},
+                    "rows": [
+                        {**row, "name": "standard", "hbm": 4e10, "ms": 40.0},
+                        {**row, "name": "fused"},
+                        {**row, "name": "FA-2", "ms": 5.0},
+                    ],
+                },
+                "memory": [
+                    {
+                        "step": "01_naive",
+                        "problem": "b4_h32_n13312_d64",
+                        "exit_status": 3,
+                        "line": "01_naive: needs 181.5 GB  of scratch",
+                    }
+                ],
+            },
+        )
 
         def filled(spec):
             done, text = self.fill(f"<!-- table: {spec} -->\n<!-- /table -->\n")
@@ -385,18 +531,25 @@ class Tables(Scripts):
         self.assertNotIn("01_naive", text)
         text = filled("figure2")
         self.assertIn("| HBM, measured | 40.0 GB | 4.00 GB | 10 | 4.00 GB | 10 |", text)
-        self.assertIn("| time | 40.0 ms | 10.0 ms | 4 | 5.00 ms | 8 | 41.7 ms / 7.30 ms | 5.71 |",
-                      text)
+        self.assertIn(
+            "| time | 40.0 ms | 10.0 ms | 4 | 5.00 ms | 8 | 41.7 ms / 7.30 ms | 5.71 |", text
+        )
         self.assertIn("66.6 GFLOP does not follow", text)
-        self.assertIn("| 01_naive | b4_h32_n13312_d64 | 3 | 01_naive: needs 181.5 GB of scratch |",
-                      filled("memory"))
+        self.assertIn(
+            "| 01_naive | b4_h32_n13312_d64 | 3 | 01_naive: needs 181.5 GB of scratch |",
+            filled("memory"),
+        )
         done, _ = self.fill("<!-- table: peers n=77 -->\n<!-- /table -->\n")
         self.assertIn("no result passes", done.stderr)
 
     def test_bad_markers_get_one_sentence(self):
         self.file("r.json", sim())
-        for spec, word in (("nosuch", "choose from"), ("steps n", "key=value"),
-                           ("steps n=3", "no result"), ("steps x=3", "choose from")):
+        for spec, word in (
+            ("nosuch", "choose from"),
+            ("steps n", "key=value"),
+            ("steps n=3", "no result"),
+            ("steps x=3", "choose from"),
+        ):
             done, text = self.fill(f"<!-- table: {spec} -->\nold\n<!-- /table -->\n")
             self.assertEqual(done.returncode, 2, spec)
             self.assertIn(word, done.stderr)

@@ -13,8 +13,11 @@ SMALL = ("--backend", "sim", "--b", "1", "--h", "2", "--n", "128", "--d", "32")
 
 
 def run(*args, build=BUILD):
-    return subprocess.run([sys.executable, os.path.join(ROOT, "scripts", "figure2.py"), *args,
-                           "--build", build], capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, os.path.join(ROOT, "scripts", "figure2.py"), *args, "--build", build],
+        capture_output=True,
+        text=True,
+    )
 
 
 class Figure2(unittest.TestCase):
@@ -48,8 +51,10 @@ class Figure2(unittest.TestCase):
 
     def test_what_is_not_there(self):
         for args, status, word in (
-                ((*SMALL, "--d", "48"), 2, "--d 48"), (("--backend", "sim"), 2, "takes a GPU"),
-                (("--n", "many"), 2, "--n")):
+            ((*SMALL, "--d", "48"), 2, "--d 48"),
+            (("--backend", "sim"), 2, "takes a GPU"),
+            (("--n", "many"), 2, "--n"),
+        ):
             done = run(*args)
             self.assertEqual(done.returncode, status, done.stderr)
             self.assertIn(word, done.stderr)

@@ -20,9 +20,16 @@ import fit_m  # noqa: E402 -- found on the path above
 
 
 def run(*arguments, program=FUSED):
-    return subprocess.run([sys.executable, str(ROOT / "scripts" / "fit_m.py"),
-                           *([f"--program={program}"] if program else []), *map(str, arguments)],
-                          capture_output=True, text=True)
+    return subprocess.run(
+        [
+            sys.executable,
+            str(ROOT / "scripts" / "fit_m.py"),
+            *([f"--program={program}"] if program else []),
+            *map(str, arguments),
+        ],
+        capture_output=True,
+        text=True,
+    )
 
 
 def points(n, d, sizes):
@@ -51,8 +58,10 @@ class Mathematics(unittest.TestCase):
     def test_where_nothing_is_rounded_the_fit_is_the_formula(self):
         n = 1024
         for d in (32, 64, 128):
-            exact = [4 * (fit_m.BR * d + bc * (2 * d + fit_m.PAD + fit_m.BR))
-                     for bc in (32, 64, 128, 256)]
+            exact = [
+                4 * (fit_m.BR * d + bc * (2 * d + fit_m.PAD + fit_m.BR))
+                for bc in (32, 64, 128, 256)
+            ]
             self.assertEqual([fit_m.keys_of(m, n, d) for m in exact], [32, 64, 128, 256])
             found, (a, b) = fit_m.fits(points(n, d, exact), 1, n, d)
             rest = found["M - Br d"]
@@ -85,8 +94,9 @@ class Program(unittest.TestCase):
         self.assertIn("  formula ", done.stdout)
         tree = json.loads(out.read_text())
         self.assertEqual([p["smem"] for p in tree["points"]], [8192, 12000, 20000])
-        for run_of, seen, wanted in zip(tree["runs"], tree["points"],
-                                        points(130, 32, [8192, 12000, 20000])):
+        for run_of, seen, wanted in zip(
+            tree["runs"], tree["points"], points(130, 32, [8192, 12000, 20000])
+        ):
             self.assertEqual(run_of["problem"]["smem"], seen["smem"])
             self.assertEqual(seen["predicted"], wanted["predicted"])
             self.assertEqual(seen["counted"], seen["predicted"])

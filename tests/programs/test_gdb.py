@@ -25,13 +25,14 @@ def run_gdb():
     """What the documented command prints, from the breakpoint on."""
     command = re.search(r"```sh\n(gdb .*?)```", documented(), re.DOTALL)[1]
     command = command.replace("build/sim", BUILD)
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=ROOT,
-                          timeout=300)
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=300
+    )
     output = done.stdout
     start = output.find("hit Breakpoint")
     if start < 0:
         raise AssertionError(f"gdb did not stop:\n{output}\n{done.stderr}")
-    return output[output.rfind("\n", 0, start) + 1:].replace(ROOT + "/", "")
+    return output[output.rfind("\n", 0, start) + 1 :].replace(ROOT + "/", "")
 
 
 @unittest.skipUnless(shutil.which("gdb"), "gdb is not installed")
@@ -53,6 +54,7 @@ class Gdb(unittest.TestCase):
     def test_the_page_shows_what_gdb_prints(self):
         def without_versions(text):  # library paths and thread names differ between machines
             return [line for line in text.splitlines() if re.match(r"\$|\d+\t", line)]
+
         shown = SHOWN.search(documented())[2]
         self.assertEqual(without_versions(shown), without_versions(run_gdb()))
 

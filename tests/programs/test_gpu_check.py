@@ -29,9 +29,15 @@ class Folders(unittest.TestCase):
 
     def compare(self):
         return subprocess.run(
-            [sys.executable, os.path.join(SCRIPTS, "counters_vs_sim.py"),
-             os.path.join(self.folder, "gpu"), os.path.join(self.folder, "sim")],
-            capture_output=True, text=True)
+            [
+                sys.executable,
+                os.path.join(SCRIPTS, "counters_vs_sim.py"),
+                os.path.join(self.folder, "gpu"),
+                os.path.join(self.folder, "sim"),
+            ],
+            capture_output=True,
+            text=True,
+        )
 
 
 class Compare(Folders):
@@ -49,8 +55,10 @@ class Compare(Folders):
         self.file("gpu", measured)
         done = self.compare()
         self.assertEqual(done.returncode, 1)
-        self.assertIn("1 of 4 figures differ; the largest difference is 2.5e-05%: store sectors of "
-                      "01_naive", done.stdout)
+        self.assertIn(
+            "1 of 4 figures differ; the largest difference is 2.5e-05%: store sectors of 01_naive",
+            done.stdout,
+        )
 
     def test_an_atomic_that_only_one_side_saw(self):
         measured = gpu()
@@ -64,13 +72,18 @@ class Compare(Folders):
         self.file("gpu", with_backward(gpu(step="06_x", variant="backward"), atomic=7))
         done = self.compare()
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("of the figures 6 are of backward passes, 2 of atomics\nall 10 figures are "
-                      "equal", done.stdout)
+        self.assertIn(
+            "of the figures 6 are of backward passes, 2 of atomics\nall 10 figures are equal",
+            done.stdout,
+        )
         self.file("gpu", with_backward(gpu(step="06_x", variant="backward"), atomic=8))
         done = self.compare()
         self.assertEqual(done.returncode, 1)
-        self.assertIn("2 of 10 figures differ; the largest difference is 14.3%: atomic requests of "
-                      "06 backward bwd", done.stdout)
+        self.assertIn(
+            "2 of 10 figures differ; the largest difference is 14.3%: atomic requests of "
+            "06 backward bwd",
+            done.stdout,
+        )
 
     def test_runs_with_other_shared_memory_are_not_compared(self):
         self.file("sim", [sim(smem=32768), sim(smem=65536)])
@@ -122,28 +135,39 @@ class Hbm(unittest.TestCase):
         self.assertFalse(self.entry(10e6, read=31e6 * 1.2)["within_10_percent"])
 
     def test_what_the_model_promises(self):
-        self.assertEqual([self.entry(x * 50e6)["promised"] for x in (0.25, 0.5, 1, 3, 4)],
-                         [True, False, False, False, True])
+        self.assertEqual(
+            [self.entry(x * 50e6)["promised"] for x in (0.25, 0.5, 1, 3, 4)],
+            [True, False, False, False, True],
+        )
         self.assertIn("promises nothing", counters_vs_sim.hbm_text([self.entry(50e6)]))
         self.assertNotIn("promises nothing", counters_vs_sim.hbm_text([self.entry(10e6)]))
-
 
     def test_the_working_set_is_that_of_the_buffers_a_pass_touches(self):
         data = sim(b=2, h=3, hkv=3, n=8, nk=8, d=4)
         buffers = data["traffic"]["requested"]["buffers"]
-        for names, elements in ((["Q"], 8 * 4), (["S", "dP"], 2 * 8 * 8), (["m", "LSE"], 2 * 8),
-                                (["delta", "dO", "V"], 8 + 2 * 8 * 4)):
+        for names, elements in (
+            (["Q"], 8 * 4),
+            (["S", "dP"], 2 * 8 * 8),
+            (["m", "LSE"], 2 * 8),
+            (["delta", "dO", "V"], 8 + 2 * 8 * 4),
+        ):
             buffers.clear()
             buffers.update(dict.fromkeys(names, {}))
-            self.assertEqual(counters_vs_sim.working_set(Run(data, "forward")),
-                             4 * 2 * 3 * elements, names)
+            self.assertEqual(
+                counters_vs_sim.working_set(Run(data, "forward")), 4 * 2 * 3 * elements, names
+            )
 
 
 class Machine(unittest.TestCase):
     def test_the_model_of_a_device(self):
-        for device, row in (("NVIDIA H200", "H200"), ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
-                            ("NVIDIA A100-SXM4-40GB", "A100"), ("Tesla T4", "T4"),
-                            ("NVIDIA GeForce RTX 4090", "RTX 4090"), ("Voodoo 2", None)):
+        for device, row in (
+            ("NVIDIA H200", "H200"),
+            ("NVIDIA A100-SXM4-80GB", "A100-80GB"),
+            ("NVIDIA A100-SXM4-40GB", "A100"),
+            ("Tesla T4", "T4"),
+            ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+            ("Voodoo 2", None),
+        ):
             self.assertEqual(gpu_check.model_of(device), row)
 
 
@@ -159,19 +183,26 @@ class Roofs(unittest.TestCase):
         self.assertEqual(gpu_check.roof_notes([sim()], None), [])
 
     def test_a_gpu_that_was_slowed_down(self):
-        low, = self.notes({"fp32_flops": 4.88e13})
-        self.assertEqual(low, "1 of 1 runs have an FMA roof under 90% of the 66.9 TFLOP/s of this "
-                              "GPU's highest clock (least: 48.8): the GPU was slowed down, measure "
-                              "them again.")
+        (low,) = self.notes({"fp32_flops": 4.88e13})
+        self.assertEqual(
+            low,
+            "1 of 1 runs have an FMA roof under 90% of the 66.9 TFLOP/s of this "
+            "GPU's highest clock (least: 48.8): the GPU was slowed down, measure "
+            "them again.",
+        )
         self.assertEqual(self.notes({"fp32_flops": 4.88e13}, device="Voodoo 2"), [])
 
     def test_sessions_that_differ(self):
-        notes = self.notes({}, {"fp32_flops": 4.88e13, "bf16_flops": 5.57e14,
-                                "copy_bytes_per_s": 3.9e12})
+        notes = self.notes(
+            {}, {"fp32_flops": 4.88e13, "bf16_flops": 5.57e14, "copy_bytes_per_s": 3.9e12}
+        )
         self.assertEqual(len(notes), 4)
         self.assertTrue(notes[0].startswith("1 of 2 runs have an FMA roof"))
-        self.assertEqual(notes[1], "The copy roof differs between runs, 3.90 TB/s to 4.20 TB/s: "
-                                   "their times are not to be compared.")
+        self.assertEqual(
+            notes[1],
+            "The copy roof differs between runs, 3.90 TB/s to 4.20 TB/s: "
+            "their times are not to be compared.",
+        )
         self.assertIn("The FMA roof differs between runs, 48.8 TFLOP/s to 65 TFLOP/s: ", notes[2])
         self.assertIn("The bf16 matmul roof differs between runs, 557 TFLOP/s to 760 ", notes[3])
 
@@ -188,22 +219,49 @@ class Peers(unittest.TestCase):
         self.folder = folder.name
 
     def file(self, name, rows, **changes):
-        return write(os.path.join(self.folder, name), {
-            "schema": 2, "device": "NVIDIA H200", "torch": "2.99", "rounds": 10, "iters": 2,
-            "commands": [f"./scripts/peers.py --steps {name}"], "notes": [name], "rows": [
-                dict(zip(("step", "variant", "direction", "problem", "ms"), row)) for row in rows],
-            **changes})
+        return write(
+            os.path.join(self.folder, name),
+            {
+                "schema": 2,
+                "device": "NVIDIA H200",
+                "torch": "2.99",
+                "rounds": 10,
+                "iters": 2,
+                "commands": [f"./scripts/peers.py --steps {name}"],
+                "notes": [name],
+                "rows": [
+                    dict(zip(("step", "variant", "direction", "problem", "ms"), row))
+                    for row in rows
+                ],
+                **changes,
+            },
+        )
 
     def test_later_rows_take_the_place_of_earlier_ones(self):
         forward, backward = ("forward", "p"), ("backward", "p")
-        first = self.file("a", [("07", "kernel", *forward, 1), (None, "flash", *forward, 2),
-                                ("08", "roles", *backward, 3), (None, "flash", *backward, 4)])
-        second = self.file("b", [("08", "roles", *backward, 5), ("08", "kernel", *backward, 6),
-                                 (None, "flash", *backward, 7)])
+        first = self.file(
+            "a",
+            [
+                ("07", "kernel", *forward, 1),
+                (None, "flash", *forward, 2),
+                ("08", "roles", *backward, 3),
+                (None, "flash", *backward, 4),
+            ],
+        )
+        second = self.file(
+            "b",
+            [
+                ("08", "roles", *backward, 5),
+                ("08", "kernel", *backward, 6),
+                (None, "flash", *backward, 7),
+            ],
+        )
         merged = gpu_check.merge([first, second])
         self.assertEqual([row["ms"] for row in merged["peers"]["rows"]], [1, 2, 5, 6, 7])
-        self.assertEqual([c["command"] for c in merged["commands"]],
-                         ["./scripts/peers.py --steps a", "./scripts/peers.py --steps b"])
+        self.assertEqual(
+            [c["command"] for c in merged["commands"]],
+            ["./scripts/peers.py --steps a", "./scripts/peers.py --steps b"],
+        )
         self.assertEqual(merged["peers"]["commands"], [c["command"] for c in merged["commands"]])
         self.assertEqual(merged["peers"]["notes"], ["a", "b"])
         again = write(os.path.join(self.folder, "results.json"), merged)
@@ -211,8 +269,9 @@ class Peers(unittest.TestCase):
 
     def test_runs_of_another_kind_are_refused(self):
         first, second = self.file("a", []), self.file("b", [], rounds=3)
-        with self.assertRaisesRegex(gpu_check.BadInput,
-                                    "another 'rounds' .3. than those before .10."):
+        with self.assertRaisesRegex(
+            gpu_check.BadInput, "another 'rounds' .3. than those before .10."
+        ):
             gpu_check.merge([first, second])
 
 
@@ -263,7 +322,8 @@ echo '2/2 Test #2: test_b ...................   Passed    1.00 sec'
 [ "$FLASH_STEPS_UNDER_TOOL" ] || exit 5
 tool=$2; shift 4
 "$@" || exit
-[ $tool = racecheck ] && echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'
+[ $tool = racecheck ] &&
+  echo '========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)'
 [ $tool = racecheck ] || echo '========= ERROR SUMMARY: 0 errors'
 """
 
@@ -297,20 +357,30 @@ tool=$2; shift 4
         os.chmod(path, mode)
 
     def check(self, *args):
-        return subprocess.run([os.path.join(self.root, "scripts", "gpu_check.sh"), *args],
-                              capture_output=True, text=True,
-                              env={**os.environ, "PATH": f"{self.root}/bin:/usr/bin:/bin"})
+        return subprocess.run(
+            [os.path.join(self.root, "scripts", "gpu_check.sh"), *args],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": f"{self.root}/bin:/usr/bin:/bin"},
+        )
 
     def pretend_a_gpu(self):
         for preset in ("gpu", "gpu-check"):
             self.programs(preset, self.PROGRAM)
-        self.write("bin/nvidia-smi", """#!/bin/sh
+        self.write(
+            "bin/nvidia-smi",
+            """#!/bin/sh
 case "$1" in *memory*) echo '80000 MiB' ;; *) echo 'NVIDIA H200, 580.1' ;; esac
-""", 0o755)
+""",
+            0o755,
+        )
         self.write("scripts/peers.py", "import sys; print('peers.py: no PyTorch'); sys.exit(3)")
-        self.write("scripts/figure2.py", """import json, sys
+        self.write(
+            "scripts/figure2.py",
+            """import json, sys
 json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
-""")
+""",
+        )
         self.write("bin/nvcc", "#!/bin/sh\necho 'release 13.0, V13.0.88'\n", 0o755)
         self.write("bin/ctest", self.CTEST, 0o755)
         self.write("bin/compute-sanitizer", self.SANITIZER, 0o755)
@@ -324,30 +394,40 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         done = self.check("--no-build", "--out", "out")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         results = self.results()
-        self.assertEqual((results["device"], results["driver"], results["toolkit"]),
-                         ("NVIDIA H200", "580.1", "13.0.88"))
+        self.assertEqual(
+            (results["device"], results["driver"], results["toolkit"]),
+            ("NVIDIA H200", "580.1", "13.0.88"),
+        )
         self.assertEqual([t["name"] for t in results["tests"]], ["test_a", "test_b"])
         self.assertTrue(all(e["equal"] for e in results["counters"]))
         compared = {(e["step"], e["figure"]) for e in results["counters"]}
         self.assertIn(("04 bwd", "atomic requests"), compared)
         self.assertIn(("02 shared", "store sectors"), compared)
-        self.assertEqual({e["problem"] for e in results["counters"] if "smem=" in e["problem"]},
-                         {f"B=1 H=2 N=257 d=64 smem={smem} fp32" for smem in (32768, 98304)})
+        self.assertEqual(
+            {e["problem"] for e in results["counters"] if "smem=" in e["problem"]},
+            {f"B=1 H=2 N=257 d=64 smem={smem} fp32" for smem in (32768, 98304)},
+        )
         # Two variants and a step with its backward, six problems.
         self.assertEqual(len(results["timing"]), 4 * 8)
-        tools = {(e["step"], e["variant"], e["tool"]) for e in results["sanitizer"]
-                 if e["verdict"] == "clean"}
+        tools = {
+            (e["step"], e["variant"], e["tool"])
+            for e in results["sanitizer"]
+            if e["verdict"] == "clean"
+        }
         self.assertEqual(len(tools), 3 * 4)
         self.assertEqual({round(e["of_l2"], 1) for e in results["hbm"]}, {0.2, 1.0, 4.0})
-        self.assertEqual({e["step"] for e in results["hbm"]},
-                         {"02 shared", "02_tiled", "04_fused", "04 bwd"})
+        self.assertEqual(
+            {e["step"] for e in results["hbm"]}, {"02 shared", "02_tiled", "04_fused", "04 bwd"}
+        )
         scale = {(e["step"], e["problem"]) for e in results["scale"]}
         self.assertIn(("02_tiled", "B=2 H=32 N=8192 d=64 fp32"), scale)
         self.assertIn(("04 bwd", "B=1 H=32 N=16384 d=64 fp32"), scale)
         self.assertNotIn(("02 shared", "B=2 H=32 N=8192 d=64 fp32"), scale)  # not a step's result
         naive, fused = results["memory"]
-        self.assertEqual((naive["step"], naive["exit_status"], fused["step"], fused["exit_status"]),
-                         ("02_tiled", 3, "04_fused", 0))
+        self.assertEqual(
+            (naive["step"], naive["exit_status"], fused["step"], fused["exit_status"]),
+            ("02_tiled", 3, "04_fused", 0),
+        )
         self.assertIn("GB of scratch", naive["line"])
         self.assertIn("not here: peers.py: no PyTorch", done.stdout)
         self.assertEqual(results["figure2"], {"rows": [1, 2, 3]})
@@ -362,8 +442,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.pretend_a_gpu()
         done = self.check("--no-build", "--out", "out", "--sections", "memory figure2")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertEqual(set(self.results()["sections"]),
-                         {"variants", "memory", "figure2"})
+        self.assertEqual(set(self.results()["sections"]), {"variants", "memory", "figure2"})
         done = self.check("--no-build", "--out", "out", "--sections", "peers")
         self.assertEqual(done.returncode, 1)  # asked for by name
         self.assertIn("FAILED: peers.py: no PyTorch", done.stdout)
@@ -373,22 +452,32 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
 
     def test_calls_add_to_a_folder_until_the_sources_change(self):
         self.pretend_a_gpu()
+
         def runs_after(*args):
             self.check("--no-build", "--quick", "--out", "out", *args)
             return {(run["step"], run["problem"]["n"]) for run in self.results()["runs"]}
-        self.assertEqual(runs_after("--sections", "timing", "--steps", "02"),
-                         {("02_tiled", 512), ("02_tiled", 1024)})
+
+        self.assertEqual(
+            runs_after("--sections", "timing", "--steps", "02"),
+            {("02_tiled", 512), ("02_tiled", 1024)},
+        )
         both = runs_after("--sections", "timing", "--steps", "04")
         self.assertEqual({step for step, _ in both}, {"02_tiled", "04_fused"})
         self.write("steps/02_tiled/kernel.cuh", "// changed since")
-        self.assertEqual(runs_after("--sections", "scale", "--steps", "04"),
-                         {("04_fused", 1024), ("04_fused", 2048)})
+        self.assertEqual(
+            runs_after("--sections", "scale", "--steps", "04"),
+            {("04_fused", 1024), ("04_fused", 2048)},
+        )
 
     def test_scale_leaves_out_what_would_take_too_long(self):
         self.pretend_a_gpu()
-        self.write("build/gpu/steps/04_fused", self.PROGRAM.replace(
-            "run = json", 'import time; time.sleep(0.3 if a["n"] == "4096" else 0)\nrun = json'),
-            0o755)
+        self.write(
+            "build/gpu/steps/04_fused",
+            self.PROGRAM.replace(
+                "run = json", 'import time; time.sleep(0.3 if a["n"] == "4096" else 0)\nrun = json'
+            ),
+            0o755,
+        )
         script = os.path.join(self.root, "scripts", "gpu_check.py")
         with open(script, encoding="utf-8") as file:
             text = file.read().replace("SCALE_PATIENCE = 150", "SCALE_PATIENCE = 0.5")
@@ -396,14 +485,23 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         done = self.check("--no-build", "--out", "out", "--sections", "scale", "--steps", "04")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("04_fused kernel d=64: N=8192 left out, N=4096 took 0 s", done.stdout)
-        self.assertEqual({run["problem"]["n"] for run in self.results()["runs"]},
-                         {1024, 2048, 4096})
+        self.assertEqual(
+            {run["problem"]["n"] for run in self.results()["runs"]}, {1024, 2048, 4096}
+        )
 
     def test_results_of_several_calls_become_one(self):
         self.pretend_a_gpu()
         for out, steps in (("a", "02"), ("b", "04"), ("c", "04")):
-            self.check("--no-build", "--quick", "--out", out, "--steps", steps,
-                       "--sections", "counters timing")
+            self.check(
+                "--no-build",
+                "--quick",
+                "--out",
+                out,
+                "--steps",
+                steps,
+                "--sections",
+                "counters timing",
+            )
         self.assertEqual({run["step"] for run in self.results("b")["runs"]}, {"04_fused"})
         files = [os.path.join(self.root, out, "results.json") for out in "abc"]
         done = self.check("--merge", *files, "--out", os.path.join(self.root, "merged"))
@@ -433,8 +531,17 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.pretend_a_gpu()
         self.check("--sim-only", "--no-build", "--out", "side")
         os.remove(os.path.join(self.root, "build/sim/steps/02_tiled"))
-        args = ("--no-build", "--out", "out", "--sim-json", "side/sim", "--sections",
-                "counters hbm", "--steps", "02")
+        args = (
+            "--no-build",
+            "--out",
+            "out",
+            "--sim-json",
+            "side/sim",
+            "--sections",
+            "counters hbm",
+            "--steps",
+            "02",
+        )
         done = self.check(*args)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertTrue(self.results()["counters"])
@@ -454,7 +561,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.write("build/gpu.json", json.dumps(slow))
         done = self.check(*args)
         self.assertEqual(done.returncode, 0)  # the results are right, only late
-        note, = self.results()["notes"]
+        (note,) = self.results()["notes"]
         self.assertIn("the GPU was slowed down", note)
         self.assertIn(f"note: {note}\n", done.stdout)
         with open(os.path.join(self.root, "out", "report.txt"), encoding="utf-8") as file:
@@ -465,10 +572,14 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         wrong = gpu()
         wrong["traffic"]["requests"]["load"] += 1
         self.write("build/gpu.json", json.dumps(wrong))
-        self.write("bin/ctest", self.CTEST.replace("   Passed    1.00", "***Failed    1.00")
-                   + "exit 8\n", 0o755)
-        self.write("bin/compute-sanitizer",
-                   self.SANITIZER.replace("exit 5", "exit 5\nexit 9"), 0o755)
+        self.write(
+            "bin/ctest",
+            self.CTEST.replace("   Passed    1.00", "***Failed    1.00") + "exit 8\n",
+            0o755,
+        )
+        self.write(
+            "bin/compute-sanitizer", self.SANITIZER.replace("exit 5", "exit 5\nexit 9"), 0o755
+        )
         done = self.check("--no-build", "--quick", "--out", "out")
         self.assertEqual(done.returncode, 1)
         sections = self.results()["sections"]
@@ -479,12 +590,19 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
     def test_hbm_fails_on_a_miss_only_where_the_model_promises(self):
         self.pretend_a_gpu()
         for n, promised in ((1280, True), (2560, False)):  # a quarter of the L2, and all of it
-            self.write("build/gpu/steps/02_tiled", self.PROGRAM.replace(
-                'if "json" in a', f"""if n == {n}:
+            self.write(
+                "build/gpu/steps/02_tiled",
+                self.PROGRAM.replace(
+                    'if "json" in a',
+                    f"""if n == {n}:
     run["traffic"]["hbm"]["measured"]["read"] = 62000000
-if "json" in a"""), 0o755)
-            done = self.check("--no-build", "--quick", "--out", "out", "--sections", "hbm",
-                              "--steps", "02")
+if "json" in a""",
+                ),
+                0o755,
+            )
+            done = self.check(
+                "--no-build", "--quick", "--out", "out", "--sections", "hbm", "--steps", "02"
+            )
             results = self.results()
             missed = [e for e in results["hbm"] if not e["within_10_percent"]]
             self.assertEqual([e["promised"] for e in missed], [promised] * 2, done.stdout)
@@ -512,17 +630,23 @@ if "json" in a"""), 0o755)
         self.assertTrue(any("02_tiled" in c["command"] for c in results["commands"]))
 
     def test_a_program_that_dies_is_reported_and_the_rest_goes_on(self):
-        self.write("build/sim/steps/02_tiled",
-                   self.PROGRAM.replace('if a["n"]',
-                                        'if a["n"] == "257": sys.exit(1)\nif a["n"]', 1), 0o755)
+        self.write(
+            "build/sim/steps/02_tiled",
+            self.PROGRAM.replace('if a["n"]', 'if a["n"] == "257": sys.exit(1)\nif a["n"]', 1),
+            0o755,
+        )
         done = self.check("--sim-only", "--no-build", "--quick", "--out", "out")
         self.assertEqual(done.returncode, 1)
         self.assertIn("02_tiled kernel b1_h2_n257_d64: exit 1", done.stdout)
         self.assertIn("FAILED  simulate", done.stdout)
 
     def test_bad_use(self):
-        for args in (("--steps", "77", "--sim-only"), ("--model-gpu", "Voodoo", "--sim-only"),
-                     ("--sim-json", "/nowhere"), ("--frobnicate",)):
+        for args in (
+            ("--steps", "77", "--sim-only"),
+            ("--model-gpu", "Voodoo", "--sim-only"),
+            ("--sim-json", "/nowhere"),
+            ("--frobnicate",),
+        ):
             done = self.check(*args)
             self.assertEqual(done.returncode, 2, args)
             self.assertNotIn("Traceback", done.stderr)
@@ -536,8 +660,12 @@ if "json" in a"""), 0o755)
     def test_sources_of_another_commit_are_refused(self):
         self.check("--sim-only", "--no-build", "--quick", "--out", "out")
         digest = os.path.join(self.root, "out", "sim", "sources.sha256")
-        probe = [sys.executable, "-c", "import sys; sys.path.insert(0, 'scripts'); import gpu_check;"
-                 f"print(gpu_check.source_digest() == open({digest!r}).read().strip())"]
+        probe = [
+            sys.executable,
+            "-c",
+            "import sys; sys.path.insert(0, 'scripts'); import gpu_check;"
+            f"print(gpu_check.source_digest() == open({digest!r}).read().strip())",
+        ]
         for change, same in ((None, "True"), ("// changed\n", "False")):
             if change:
                 self.write("steps/02_tiled/kernel.cuh", change)

@@ -12,13 +12,25 @@ import xml.etree.ElementTree
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 HEADER = os.path.join("common", "ptx", "layouts.h")
 FRAGMENTS = ("mma_a", "mma_b", "mma_d", "ldmatrix")
-NAMES = (*FRAGMENTS, "p_as_a", "swizzle_64", "swizzle_128", "wgmma_d", "wgmma_a", "wgmma_k_major",
-         "wgmma_mn_major")
+NAMES = (
+    *FRAGMENTS,
+    "p_as_a",
+    "swizzle_64",
+    "swizzle_128",
+    "wgmma_d",
+    "wgmma_a",
+    "wgmma_k_major",
+    "wgmma_mn_major",
+)
 
 
 def run(*args, root=ROOT, **environment):
-    return subprocess.run([sys.executable, os.path.join(root, "scripts", "layouts.py"), *args],
-                          capture_output=True, text=True, env={**os.environ, **environment})
+    return subprocess.run(
+        [sys.executable, os.path.join(root, "scripts", "layouts.py"), *args],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+    )
 
 
 class Layouts(unittest.TestCase):
@@ -46,8 +58,11 @@ class Layouts(unittest.TestCase):
     def copy(self):
         """A copy of what layouts.py reads; returns its root."""
         root = os.path.join(self.folder, "repository")
-        shutil.copytree(os.path.join(ROOT, "common"), os.path.join(root, "common"),
-                        ignore=shutil.ignore_patterns("data", "gpu"))
+        shutil.copytree(
+            os.path.join(ROOT, "common"),
+            os.path.join(root, "common"),
+            ignore=shutil.ignore_patterns("data", "gpu"),
+        )
         os.makedirs(os.path.join(root, "scripts"))
         os.makedirs(os.path.join(root, "docs", "pictures"))
         shutil.copy(os.path.join(ROOT, "scripts", "layouts.py"), os.path.join(root, "scripts"))
@@ -84,16 +99,23 @@ class Layouts(unittest.TestCase):
         for name, text in self.shipped().items():
             root = xml.etree.ElementTree.fromstring(text)
             self.assertLessEqual(int(root.get("width")), 800, name)
-            sizes = [int(size) for size in re.findall(r"(\d+)px Helvetica|font-size: (\d+)px", text)
-                     for size in size if size]
+            sizes = [
+                int(size)
+                for size in re.findall(r"(\d+)px Helvetica|font-size: (\d+)px", text)
+                for size in size
+                if size
+            ]
             self.assertGreaterEqual(min(sizes), 10, name)
 
     def test_a_changed_function_changes_its_picture_and_its_table(self):
         root = self.copy()
         before = self.pictures(root)
         # Registers 1 and 2 of A change places; the packed scores fit no more.
-        self.change(root, "{lane / 4 + i / 2 % 2 * 8, lane % 4 * 2 + i % 2 + i / 4 * 8}",
-                    "{lane / 4 + i / 4 * 8, lane % 4 * 2 + i % 2 + i / 2 % 2 * 8}")
+        self.change(
+            root,
+            "{lane / 4 + i / 2 % 2 * 8, lane % 4 * 2 + i % 2 + i / 4 * 8}",
+            "{lane / 4 + i / 4 * 8, lane % 4 * 2 + i % 2 + i / 2 % 2 * 8}",
+        )
         done = run("p_as_a", root=root)
         self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1))
         self.assertIn("lane 0: half 0 of a[1]", done.stderr)
@@ -147,8 +169,9 @@ class Layouts(unittest.TestCase):
                 self.assertEqual([int(c) for c in row.split()], [p ^ r for p in range(d // 8)])
             # In order: the example's ldmatrix and cp.async, then those of any chunk and row.
             waves = re.findall(r"(plain|swizzled) .* (\d+)$", text, re.MULTILINE)
-            self.assertEqual(waves, 2 * [("plain", "8"), ("swizzled", "1"),
-                                         ("plain", "1"), ("swizzled", "1")])
+            self.assertEqual(
+                waves, 2 * [("plain", "8"), ("swizzled", "1"), ("plain", "1"), ("swizzled", "1")]
+            )
 
     def test_packed_scores(self):
         text = self.table("p_as_a")
@@ -184,16 +207,20 @@ class Layouts(unittest.TestCase):
         for r, panels in mn.items():
             self.assertEqual(len(panels), 2)
             for panel, row in enumerate(panels):
-                self.assertEqual(re.findall(r"\d+", row),
-                                 [str(8 * panel + (p ^ r % 8)) for p in range(8)])
+                self.assertEqual(
+                    re.findall(r"\d+", row), [str(8 * panel + (p ^ r % 8)) for p in range(8)]
+                )
                 self.assertEqual(row.count("["), 8 if r >= 16 else 0)
 
     def test_a_wrong_operand_of_wgmma_is_told_in_one_sentence(self):
         for old, new, words in (
-                ("inner % width + row % 8 * width", "inner % width + row % 8 * 16",
-                 "wgmma_k_major"),
-                ("thread / 32 * 16 + e.row, i / 4 * 8", "thread / 64 * 32 + e.row, i / 4 * 8",
-                 "wgmma_d")):
+            ("inner % width + row % 8 * width", "inner % width + row % 8 * 16", "wgmma_k_major"),
+            (
+                "thread / 32 * 16 + e.row, i / 4 * 8",
+                "thread / 64 * 32 + e.row, i / 4 * 8",
+                "wgmma_d",
+            ),
+        ):
             root = self.copy()
             self.change(root, old, new)
             done = run("wgmma_k_major", root=root)
@@ -203,8 +230,11 @@ class Layouts(unittest.TestCase):
 
     def test_scores_of_wgmma_are_an_operand_of_wgmma(self):
         root = self.copy()
-        self.change(root, "const RowCol e = mma_a_element(thread % 32, i);",
-                    "const RowCol e = mma_a_element(thread % 32, i ^ 2);")
+        self.change(
+            root,
+            "const RowCol e = mma_a_element(thread % 32, i);",
+            "const RowCol e = mma_a_element(thread % 32, i ^ 2);",
+        )
         done = run("wgmma_d", root=root)
         self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
         self.assertIn("thread 0 of a warpgroup has D[0][0] where A wants A[8][0]", done.stderr)
@@ -214,8 +244,13 @@ class Layouts(unittest.TestCase):
             self.assertLessEqual(max(map(len, self.table(name).splitlines())), 100, name)
 
     def test_bad_use(self):
-        for args in ((), ("mma_c",), ("mma_a", "--pictures"), ("--pictures", "--svg", "x.svg"),
-                     ("mma_a", "--svg", os.path.join(self.folder, "none", "x.svg"))):
+        for args in (
+            (),
+            ("mma_c",),
+            ("mma_a", "--pictures"),
+            ("--pictures", "--svg", "x.svg"),
+            ("mma_a", "--svg", os.path.join(self.folder, "none", "x.svg")),
+        ):
             done = run(*args)
             self.assertEqual(done.returncode, 2, args)
             self.assertNotIn("Traceback", done.stderr)

@@ -31,8 +31,15 @@ EXERCISES = catalogue.load()
 SEED = 20260
 JOBS = 2
 
-PLANTED = {"race", "coalescing", "bank conflicts", "wrong result", "uninitialised", "deadlock",
-           "not a number"}
+PLANTED = {
+    "race",
+    "coalescing",
+    "bank conflicts",
+    "wrong result",
+    "uninitialised",
+    "deadlock",
+    "not a number",
+}
 
 
 def exercise(name):
@@ -51,17 +58,31 @@ class Folder(unittest.TestCase):
         place.mkdir(exist_ok=True)
         path = place / f"{e.label}.cuh"
         path.write_text(text)
-        return checking.check(e, path, checking.Toolchain(BUILD), seed=SEED, folder=place / "build",
-                              **options)
+        return checking.check(
+            e, path, checking.Toolchain(BUILD), seed=SEED, folder=place / "build", **options
+        )
 
     def learn(self, *arguments, **kind):
         return subprocess.run(
-            [sys.executable, str(LEARN), *map(str, arguments), "--build", str(BUILD), "--folder",
-             str(self.folder / "learn")], capture_output=True, text=True, cwd=ROOT, check=False,
-            **kind)
+            [
+                sys.executable,
+                str(LEARN),
+                *map(str, arguments),
+                "--build",
+                str(BUILD),
+                "--folder",
+                str(self.folder / "learn"),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            check=False,
+            **kind,
+        )
 
 
 # --- the author's guards ------------------------------------------------------------------------
+
 
 class Guards(Folder):
     def test_every_exercise_keeps_its_promises(self):
@@ -81,8 +102,10 @@ class Guards(Folder):
             for e in EXERCISES:
                 texts = [("unsolved", e.unsolved()), ("solution", e.solution())]
                 texts += [(wrong.name, e.wrong(wrong)) for wrong in e.wrongs]
-                waiting += [pool.submit(one, e, name, text, number)
-                            for number, (name, text) in enumerate(texts)]
+                waiting += [
+                    pool.submit(one, e, name, text, number)
+                    for number, (name, text) in enumerate(texts)
+                ]
             results = [w.result() for w in waiting]
         unsolved_kinds = set()
         slowest = max(results, key=lambda result: result[2].seconds)
@@ -101,8 +124,10 @@ class Guards(Folder):
                     because = next(w.because for w in e.wrongs if w.name == name)
                     self.assertEqual(verdict.kind, because, verdict.message)
         self.assertLessEqual(PLANTED, unsolved_kinds)
-        print(f"{len(results)} checks, the slowest {slowest[0].name}, {slowest[1]}: "
-              f"{slowest[2].seconds:.1f} s with {JOBS} at a time")
+        print(
+            f"{len(results)} checks, the slowest {slowest[0].name}, {slowest[1]}: "
+            f"{slowest[2].seconds:.1f} s with {JOBS} at a time"
+        )
 
     def test_each_has_what_a_student_needs(self):
         for e in EXERCISES:
@@ -179,6 +204,7 @@ class Guards(Folder):
 
 # --- one check ----------------------------------------------------------------------------------
 
+
 class Checks(Folder):
     def test_a_wrong_element_is_shown(self):
         e = exercise("scores")
@@ -216,17 +242,22 @@ class Checks(Folder):
 
     def host_code(self, line):
         e = exercise("scores")
-        return e, e.solution().replace("  float* S = t.scratch<float>(\"S\");",
-                                       f"  {line}\n  float* S = t.scratch<float>(\"S\");")
+        return e, e.solution().replace(
+            '  float* S = t.scratch<float>("S");', f'  {line}\n  float* S = t.scratch<float>("S");'
+        )
 
     def test_limits(self):
         with mock.patch.object(checking, "RUN_SECONDS", 2):
             verdict = self.check(*self.host_code("for (volatile int x = 0;; ++x) {}"))
             self.assertEqual(verdict.kind, "too slow")
         with mock.patch.object(checking, "RUN_BYTES", 256 << 20):
-            verdict = self.check(*self.host_code(
-                "for (;;) { char* more = new char[1 << 20]; for (int i = 0; i < 1 << 20; i += 64) "
-                "more[i] = 1; }"))
+            verdict = self.check(
+                *self.host_code(
+                    "for (;;) { char* more = new char[1 << 20];"
+                    " for (int i = 0; i < 1 << 20; i += 64) "
+                    "more[i] = 1; }"
+                )
+            )
             self.assertEqual(verdict.kind, "too much memory")
         verdict = self.check(*self.host_code("__builtin_trap();"))
         self.assertEqual(verdict.kind, "crash")
@@ -234,8 +265,10 @@ class Checks(Folder):
 
     def test_a_kernel_that_never_ends(self):
         e = exercise("scores")
-        text = e.solution().replace("  S[(bh * N + r) * N + c] = s;",
-                                    "  while (causal) s += Q[0];\n  S[(bh * N + r) * N + c] = s;")
+        text = e.solution().replace(
+            "  S[(bh * N + r) * N + c] = s;",
+            "  while (causal) s += Q[0];\n  S[(bh * N + r) * N + c] = s;",
+        )
         verdict = self.check(e, text)
         self.assertEqual(verdict.kind, "endless loop")
         self.assertIn("01_scores.cuh", verdict.message)
@@ -259,6 +292,7 @@ class Checks(Folder):
 
 
 # --- the student's files ------------------------------------------------------------------------
+
 
 class Desks(Folder):
     def setUp(self):
@@ -327,6 +361,7 @@ class Desks(Folder):
 
 # --- the commands -------------------------------------------------------------------------------
 
+
 class Commands(Folder):
     def test_from_the_first_look_to_done(self):
         e = EXERCISES[0]
@@ -360,12 +395,13 @@ class Commands(Folder):
         self.assertEqual(self.learn("check-all").returncode, 1)
 
     def test_bad_use(self):
-        for arguments, words in ((("run", "nothing"), ("nothing", "list")),
-                                 (("grade", "/no/such/folder"), ("no folder",)),
-                                 (("grade", str(self.folder)), ("one for each student",)),
-                                 (("grade", str(ROOT / "steps"), "--jobs", "0"), ("--jobs 0",)),
-                                 (("grade", str(ROOT / "steps"), "--json", str(self.folder)),
-                                  ("cannot be written",))):
+        for arguments, words in (
+            (("run", "nothing"), ("nothing", "list")),
+            (("grade", "/no/such/folder"), ("no folder",)),
+            (("grade", str(self.folder)), ("one for each student",)),
+            (("grade", str(ROOT / "steps"), "--jobs", "0"), ("--jobs 0",)),
+            (("grade", str(ROOT / "steps"), "--json", str(self.folder)), ("cannot be written",)),
+        ):
             with self.subTest(arguments=arguments):
                 refused = self.learn(*arguments)
                 self.assertEqual(refused.returncode, 2, refused.stdout)
@@ -383,24 +419,42 @@ class Watching(Folder):
     """The bare command, in a terminal and without one."""
 
     def watch(self, terminal):
-        command = [sys.executable, str(LEARN), "--build", str(BUILD), "--folder",
-                   str(self.folder / "learn")]
+        command = [
+            sys.executable,
+            str(LEARN),
+            "--build",
+            str(BUILD),
+            "--folder",
+            str(self.folder / "learn"),
+        ]
         if terminal:
             master, slave = pty.openpty()
             self.addCleanup(os.close, master)
-            process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, cwd=ROOT,
-                                       env={**os.environ, "TERM": "xterm"})
+            process = subprocess.Popen(
+                command,
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                cwd=ROOT,
+                env={**os.environ, "TERM": "xterm"},
+            )
             os.close(slave)
             self.write, self.read_from = (lambda keys: os.write(master, keys.encode())), master
         else:
-            process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                       stderr=subprocess.STDOUT, cwd=ROOT)
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+            )
             self.addCleanup(process.stdout.close)
             self.addCleanup(process.stdin.close)
 
             def write(keys):
                 process.stdin.write("".join(key + "\n" for key in keys).encode())
                 process.stdin.flush()
+
             self.write, self.read_from = write, process.stdout.fileno()
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
@@ -467,6 +521,7 @@ class Watching(Folder):
 
 # --- grading ------------------------------------------------------------------------------------
 
+
 class Grading(Folder):
     def test_thirty_copies_with_injected_faults(self):
         """Three exercises, thirty students; who made which mistake is known beforehand."""
@@ -490,8 +545,18 @@ class Grading(Folder):
         (odd / "99_unknown.cuh").write_text("void f();")
 
         junit, report = self.folder / "grades.xml", self.folder / "grades.json"
-        done = self.learn("grade", self.folder / "class", "--junit", junit, "--json", report,
-                          "--seed", SEED, "--jobs", JOBS)
+        done = self.learn(
+            "grade",
+            self.folder / "class",
+            "--junit",
+            junit,
+            "--json",
+            report,
+            "--seed",
+            SEED,
+            "--jobs",
+            JOBS,
+        )
         self.assertEqual(done.returncode, 0, done.stderr)
         document = json.loads(report.read_text())
         self.assertEqual((document["schema"], document["seed"]), (1, SEED))
@@ -505,10 +570,21 @@ class Grading(Folder):
                 word = row["kind"] if row["result"] == "wrong" else row["result"]
                 self.assertEqual(word, what, f"{student['name']} {name}: {row['message']}")
                 seen_kinds.add(what)
-            self.assertEqual(student["done"],
-                             sum(w == "ok" for w in expected[student["name"]].values()))
-        self.assertLessEqual({"ok", "untouched", "missing", "race", "bank conflicts",
-                              "wrong result", "does not compile"}, seen_kinds)
+            self.assertEqual(
+                student["done"], sum(w == "ok" for w in expected[student["name"]].values())
+            )
+        self.assertLessEqual(
+            {
+                "ok",
+                "untouched",
+                "missing",
+                "race",
+                "bank conflicts",
+                "wrong result",
+                "does not compile",
+            },
+            seen_kinds,
+        )
 
         table = done.stdout.split("\n\n")[0]  # name, done, a word for each exercise
         for line in table.splitlines():
@@ -521,8 +597,11 @@ class Grading(Folder):
         suites = ElementTree.parse(junit).getroot()
         self.assertEqual(len(suites), 30)
         for suite in suites:
-            wrong = [w for w in expected[suite.get("name")].values()
-                     if w not in ("ok", "untouched", "missing")]
+            wrong = [
+                w
+                for w in expected[suite.get("name")].values()
+                if w not in ("ok", "untouched", "missing")
+            ]
             self.assertEqual(int(suite.get("failures")), len(wrong))
             self.assertEqual(sorted(f.get("type") for f in suite.iter("failure")), sorted(wrong))
 
@@ -553,22 +632,27 @@ class Grading(Folder):
         done = self.learn("grade", self.folder / "class", "--seed", SEED)
         self.assertEqual(done.returncode, 0, done.stderr)
         aside = [line for line in done.stdout.splitlines() if line.startswith("left aside: ")]
-        self.assertEqual(aside, [
-            "left aside: student/01_scores.cuh, which is no plain file",
-            "left aside: student/02_reduction.cuh, which is no plain file",
-            "left aside: student/99_unknown.cuh, whose name is no exercise's"])
+        self.assertEqual(
+            aside,
+            [
+                "left aside: student/01_scores.cuh, which is no plain file",
+                "left aside: student/02_reduction.cuh, which is no plain file",
+                "left aside: student/99_unknown.cuh, whose name is no exercise's",
+            ],
+        )
         found, _ = grading.submitted(student, EXERCISES)
         self.assertEqual(list(found), ["barrier"])
 
     def test_the_table_of_all_exercises_fits_a_terminal(self):
-        row = [grading.Grade("a student with a long name", e, "wrong", "does not compile")
-               for e in EXERCISES]
+        row = [
+            grading.Grade("a student with a long name", e, "wrong", "does not compile")
+            for e in EXERCISES
+        ]
         lines = grading.table({row[0].student: row}, EXERCISES).splitlines()
         self.assertLessEqual(max(map(len, lines)), 100)
         self.assertEqual(" ".join(lines).count("does not compile"), len(EXERCISES))
         for e in EXERCISES:
             self.assertEqual(" ".join(lines).count(e.label), 1)
-
 
 
 def main():

@@ -20,12 +20,20 @@ OUTPUTS = {}  # what the page shows, by the name in its markers
 def copy_of_repository(folder):
     root = os.path.join(folder, "repository")
     os.makedirs(root)
-    for name in ("CMakeLists.txt", "CMakePresets.json", "common", "docs", "scripts", "steps",
-                 "tests"):
+    for name in (
+        "CMakeLists.txt",
+        "CMakePresets.json",
+        "common",
+        "docs",
+        "scripts",
+        "steps",
+        "tests",
+    ):
         path = os.path.join(ROOT, name)
         if os.path.isdir(path):
-            shutil.copytree(path, os.path.join(root, name),
-                            ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(
+                path, os.path.join(root, name), ignore=shutil.ignore_patterns("__pycache__")
+            )
         else:
             shutil.copy(path, root)
     return root
@@ -38,14 +46,19 @@ class Scaffold(unittest.TestCase):
         self.root = copy_of_repository(folder.name)
 
     def new(self, *args):
-        return subprocess.run([os.path.join(self.root, "scripts", "new"), *args],
-                              capture_output=True, text=True)
+        return subprocess.run(
+            [os.path.join(self.root, "scripts", "new"), *args], capture_output=True, text=True
+        )
 
     def test_writes_its_files_once(self):
         done = self.new("mine")
         self.assertEqual(done.returncode, 0, done.stderr)
-        for path in ("steps/mine/kernel.cuh", "steps/mine/main.cu", "steps/mine/README.md",
-                     "tests/step_mine.cu"):
+        for path in (
+            "steps/mine/kernel.cuh",
+            "steps/mine/main.cu",
+            "steps/mine/README.md",
+            "tests/step_mine.cu",
+        ):
             with open(os.path.join(self.root, path), encoding="utf-8") as file:
                 text = file.read()
             self.assertIn("mine", text, path)
@@ -84,13 +97,17 @@ class OwnKernel(unittest.TestCase):
                 if name.endswith(".cpp"):
                     os.remove(os.path.join(folder, name))
         lines = []
-        for target, source in (("fa_common", "built_already.cpp"),
-                               ("fa_step_main", "step_main.cpp"),
-                               ("fa_step_library", "library/library.cpp")):
+        for target, source in (
+            ("fa_common", "built_already.cpp"),
+            ("fa_step_main", "step_main.cpp"),
+            ("fa_step_library", "library/library.cpp"),
+        ):
             with open(os.path.join(common, source), "w", encoding="utf-8") as file:
                 file.write(f"// lib{target}.a\n")
-            lines += [f"target_link_options({target} INTERFACE",  # one option: none is taken away
-                      f"  LINKER:--whole-archive,{BUILD}/common/lib{target}.a,--no-whole-archive)"]
+            lines += [
+                f"target_link_options({target} INTERFACE",  # one option: none is taken away
+                f"  LINKER:--whole-archive,{BUILD}/common/lib{target}.a,--no-whole-archive)",
+            ]
         with open(os.path.join(common, "CMakeLists.txt"), "a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
 
@@ -164,8 +181,9 @@ class OwnKernel(unittest.TestCase):
         self.assertTrue(named, race)
         self.assertTrue(all(re.search(r"s[KV]\[", lines[n - 1]) for n in named), race)
         self.build("test_step_mine")
-        tests = self.sh("ctest", "--preset", "sim", "-R", "test_step_mine", "--output-on-failure",
-                        status=8)
+        tests = self.sh(
+            "ctest", "--preset", "sim", "-R", "test_step_mine", "--output-on-failure", status=8
+        )
         self.assertIn("race on shared memory", tests)
 
 
@@ -174,8 +192,12 @@ def update():
     with open(DOC, encoding="utf-8") as file:
         text = file.read()
     for name, output in OUTPUTS.items():
-        text = re.sub(rf"(<!-- output: {name} -->\n).*?(<!-- /output -->)",
-                      lambda m: f"{m[1]}```\n{output}\n```\n{m[2]}", text, flags=re.DOTALL)
+        text = re.sub(
+            rf"(<!-- output: {name} -->\n).*?(<!-- /output -->)",
+            lambda m: f"{m[1]}```\n{output}\n```\n{m[2]}",
+            text,
+            flags=re.DOTALL,
+        )
     with open(DOC, "w", encoding="utf-8") as file:
         file.write(text)
 

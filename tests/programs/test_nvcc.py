@@ -60,8 +60,9 @@ ptxas info    : Used 40 registers, used 1 barriers
 class Parse(unittest.TestCase):
     def test_serialised_wgmma_belongs_to_its_kernel(self):
         k, j = ptxas_report.parse(SERIALISED)
-        self.assertEqual((k.name, k.registers, k.smem, k.serialised, k.clean),
-                         ("_Z1kPf", 168, 1024, True, False))
+        self.assertEqual(
+            (k.name, k.registers, k.smem, k.serialised, k.clean), ("_Z1kPf", 168, 1024, True, False)
+        )
         self.assertEqual((j.name, j.registers, j.serialised, j.clean), ("_Z1jPf", 40, False, True))
 
     def test_steps_and_their_architectures(self):
@@ -71,17 +72,23 @@ class Parse(unittest.TestCase):
             self.assertTrue(os.path.exists(os.path.join(ROOT, "steps", name, "main.cu")), name)
 
     def test_every_step_is_compiled_for_the_architecture_of_the_file(self):
-        for needs, arches in ((None, ("sm_80", "sm_90")), ("sm_80", ("sm_80", "sm_90")),
-                              ("sm_89", ("sm_89", "sm_90")), ("sm_90", ("sm_90",)),
-                              ("sm_90a", ("sm_90a",))):
+        for needs, arches in (
+            (None, ("sm_80", "sm_90")),
+            ("sm_80", ("sm_80", "sm_90")),
+            ("sm_89", ("sm_89", "sm_90")),
+            ("sm_90", ("sm_90",)),
+            ("sm_90a", ("sm_90a",)),
+        ):
             self.assertEqual(ptxas_report.arches_of(needs), arches)
 
     @unittest.skipUnless(shutil.which("c++filt"), "no c++filt here")
     def test_names_are_the_simulators(self):
         self.assertEqual(
-            ptxas_report.demangled(["_ZN6step041kILi64EEEvPKf", "plain",
-                                    "_ZN3abc1mILNS_1EE1EEEvPf"]),
-            ["step04::k<64>", "plain", "abc::m<(abc::E)1>"])
+            ptxas_report.demangled(
+                ["_ZN6step041kILi64EEEvPKf", "plain", "_ZN3abc1mILNS_1EE1EEEvPf"]
+            ),
+            ["step04::k<64>", "plain", "abc::m<(abc::E)1>"],
+        )
 
 
 class Compare(unittest.TestCase):
@@ -91,21 +98,28 @@ class Compare(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.path = os.path.join(folder.name, "registers.json")
-        self.kernels = {"step01::k<64>": ptxas_report.Kernel("", 40, 512),
-                        "mine::k": ptxas_report.Kernel("", 20, 0)}
+        self.kernels = {
+            "step01::k<64>": ptxas_report.Kernel("", 40, 512),
+            "mine::k": ptxas_report.Kernel("", 20, 0),
+        }
         ptxas_report.write_registers(self.path, "13.0.1", self.kernels)
 
     def compare(self, version="13.0.1", all_steps=True):
-        return ptxas_report.compare_registers(self.path, version, self.kernels, {"step01::k<64>"},
-                                              all_steps)
+        return ptxas_report.compare_registers(
+            self.path, version, self.kernels, {"step01::k<64>"}, all_steps
+        )
 
     def test_what_was_written_is_right(self):
         with open(self.path, encoding="utf-8") as file:
             written = json.load(file)
         self.assertEqual(written["nvcc"], "13.0.1")
-        self.assertEqual(written["kernels"], {
-            "step01::k<64>": {"registers": 40, "shared_bytes": 512},
-            "mine::k": {"registers": 20, "shared_bytes": 0}})
+        self.assertEqual(
+            written["kernels"],
+            {
+                "step01::k<64>": {"registers": 40, "shared_bytes": 512},
+                "mine::k": {"registers": 20, "shared_bytes": 0},
+            },
+        )
         self.assertEqual(self.compare(), (None, None))
 
     def test_another_figure(self):
@@ -154,8 +168,9 @@ class Compare(unittest.TestCase):
             self.assertEqual(len(finding.splitlines()), 1)
 
 
-@unittest.skipUnless(ptxas_report.find_nvcc() and shutil.which("c++filt"),
-                     "no nvcc or no c++filt here")
+@unittest.skipUnless(
+    ptxas_report.find_nvcc() and shutil.which("c++filt"), "no nvcc or no c++filt here"
+)
 class Update(unittest.TestCase):
     """A repository of one small step."""
 
@@ -163,13 +178,16 @@ class Update(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = folder.name
-        for path, text in (("steps/CMakeLists.txt", "fa_step(01_small)\n"),
-                           ("steps/01_small/main.cu", CLEAN)):
+        for path, text in (
+            ("steps/CMakeLists.txt", "fa_step(01_small)\n"),
+            ("steps/01_small/main.cu", CLEAN),
+        ):
             self.write(path, text)
         os.makedirs(os.path.join(self.root, "common", "data"))
         os.makedirs(os.path.join(self.root, "scripts"))
-        shutil.copy(os.path.join(ROOT, "scripts", "ptxas_report.py"),
-                    os.path.join(self.root, "scripts"))
+        shutil.copy(
+            os.path.join(ROOT, "scripts", "ptxas_report.py"), os.path.join(self.root, "scripts")
+        )
 
     def write(self, path, text):
         path = os.path.join(self.root, path)
@@ -178,8 +196,12 @@ class Update(unittest.TestCase):
             file.write(text)
 
     def run_report(self, *args):
-        done = subprocess.run([sys.executable, os.path.join("scripts", "ptxas_report.py"), *args],
-                              cwd=self.root, capture_output=True, text=True)
+        done = subprocess.run(
+            [sys.executable, os.path.join("scripts", "ptxas_report.py"), *args],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+        )
         return done.returncode, done.stdout, done.stderr
 
     def test_update_then_check(self):
@@ -200,8 +222,11 @@ class Update(unittest.TestCase):
         self.write("steps/01_small/main.cu", CLEAN.replace("s[32]", "s[64]"))
         status, out, _ = self.run_report("01_small")
         self.assertEqual(status, 1)
-        self.assertRegex(out, r"finding: .*registers.json gives reverse \d+ registers and 128 B of "
-                              r"shared memory, ptxas \d+ and 256: run ./scripts/ptxas_report.py")
+        self.assertRegex(
+            out,
+            r"finding: .*registers.json gives reverse \d+ registers and 128 B of "
+            r"shared memory, ptxas \d+ and 256: run ./scripts/ptxas_report.py",
+        )
 
     def test_a_finding_leaves_the_file_alone(self):
         self.write("steps/01_small/main.cu", STACK)
@@ -224,8 +249,16 @@ class Compile(unittest.TestCase):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
             return subprocess.run(
-                [sys.executable, os.path.join(ROOT, "scripts", "ptxas_report.py"), "--out", folder,
-                 path], capture_output=True, text=True)
+                [
+                    sys.executable,
+                    os.path.join(ROOT, "scripts", "ptxas_report.py"),
+                    "--out",
+                    folder,
+                    path,
+                ],
+                capture_output=True,
+                text=True,
+            )
 
     def test_clean(self):
         done = self.report(CLEAN)

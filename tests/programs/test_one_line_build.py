@@ -1,4 +1,4 @@
-"""The nvcc line of chapter 01 builds the step without CMake, and the program without a GPU says so."""
+"""The nvcc line of chapter 01 builds the step without CMake; without a GPU the program says so."""
 
 import os
 import re
@@ -19,16 +19,22 @@ class OneLineBuild(unittest.TestCase):
             command = re.search(r"```sh\n(nvcc .*?)```", file.read(), re.DOTALL)[1]
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "01_naive")
-            command = command.replace("nvcc ", NVCC + " ", 1).replace("-o 01_naive", "-o " + program)
-            built = subprocess.run(["bash", "-c", command], cwd=ROOT, capture_output=True, text=True)
+            command = command.replace("nvcc ", NVCC + " ", 1).replace(
+                "-o 01_naive", "-o " + program
+            )
+            built = subprocess.run(
+                ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True
+            )
             self.assertEqual(built.returncode, 0, built.stdout + built.stderr)
             done = subprocess.run([program, "--n", "64"], cwd=ROOT, capture_output=True, text=True)
         if shutil.which("nvidia-smi"):
             self.assertIn(done.returncode, (0, 3), done.stderr)
         else:
             self.assertEqual(done.returncode, 3)
-            self.assertEqual(done.stderr, "01_naive: no GPU found: run build/sim/steps/01_naive in "
-                                          "the simulator instead\n")
+            self.assertEqual(
+                done.stderr,
+                "01_naive: no GPU found: run build/sim/steps/01_naive in the simulator instead\n",
+            )
             self.assertEqual(done.stdout, "")
 
 

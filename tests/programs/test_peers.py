@@ -36,9 +36,11 @@ int fa_free(void* p) { free(p); return 0; }
 int fa_upload(void* to, const void* from, size_t bytes) { return to == from; }
 int fa_download(void* to, const void* from, size_t bytes) { return to == from; }
 """
-STEPS = {"01_naive": [("kernel", "fp32", False)],
-         "06_work_partitioning": [("register", "fp32", False), ("backward", "fp32", True)],
-         "07_tensor_cores": [("kernel", "bf16", False)]}
+STEPS = {
+    "01_naive": [("kernel", "fp32", False)],
+    "06_work_partitioning": [("register", "fp32", False), ("backward", "fp32", True)],
+    "07_tensor_cores": [("kernel", "bf16", False)],
+}
 MS = {"ours": 2.0, "math": 3.0, "efficient": 1.0, "flash": 2.4, "cudnn": 2.2}
 
 
@@ -46,8 +48,10 @@ class OutOfMemoryError(RuntimeError):
     pass
 
 
-REFUSALS = {"flash": RuntimeError("No available kernel. Aborting execution."),
-            "cudnn": OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TB\nmore")}
+REFUSALS = {
+    "flash": RuntimeError("No available kernel. Aborting execution."),
+    "cudnn": OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TB\nmore"),
+}
 GOOD = {name: (2e-7, 0.5) for name in ("O", "LSE", "dQ", "dK", "dV")}
 
 
@@ -57,13 +61,34 @@ def build_libraries(folder):
     with open(source, "w", encoding="utf-8") as file:
         file.write(LIBRARY)
     for step, variants in STEPS.items():
-        about = {"step": step, "idea": "", "kind": "gpu", "needs": "",
-                 "supports": {"d": [64], "gqa": False, "cross": False},
-                 "variants": [{"name": name, "idea": "", "dtype": dtype, "writes_lse": True,
-                               "backward": backward} for name, dtype, backward in variants]}
-        subprocess.run(["gcc", "-std=c99", "-Wall", "-Werror", "-shared", "-fPIC", "-I", ROOT,
-                        f"-DDESCRIPTION={json.dumps(json.dumps(about))}", source, "-o",
-                        os.path.join(folder, f"lib{step}.so")], check=True)
+        about = {
+            "step": step,
+            "idea": "",
+            "kind": "gpu",
+            "needs": "",
+            "supports": {"d": [64], "gqa": False, "cross": False},
+            "variants": [
+                {"name": name, "idea": "", "dtype": dtype, "writes_lse": True, "backward": backward}
+                for name, dtype, backward in variants
+            ],
+        }
+        subprocess.run(
+            [
+                "gcc",
+                "-std=c99",
+                "-Wall",
+                "-Werror",
+                "-shared",
+                "-fPIC",
+                "-I",
+                ROOT,
+                f"-DDESCRIPTION={json.dumps(json.dumps(about))}",
+                source,
+                "-o",
+                os.path.join(folder, f"lib{step}.so"),
+            ],
+            check=True,
+        )
 
 
 class PretendedTorch:
@@ -106,17 +131,24 @@ class PretendedTorch:
         torch.cuda.Event, torch.cuda.OutOfMemoryError = Event, OutOfMemoryError
         torch.cuda.is_available.return_value = True
         torch.cuda.get_device_properties.return_value = types.SimpleNamespace(
-            name="Pretended GPU", L2_cache_size=1 << 20)
+            name="Pretended GPU", L2_cache_size=1 << 20
+        )
         for make in (torch.randn, torch.full):
             make.return_value.data_ptr.return_value = 0x1000
         torch.nn.functional.scaled_dot_product_attention.side_effect = attention
         self.autograd = torch.autograd.grad
         self.autograd.return_value = [mock.MagicMock()] * 3
         attention_module = types.SimpleNamespace(
-            sdpa_kernel=sdpa_kernel, SDPBackend=types.SimpleNamespace(
-                **{word: name for name, word in peers.BACKENDS.items()}))
-        self.modules = {"torch": torch, "torch.nn": torch.nn,
-                        "torch.nn.attention": attention_module}
+            sdpa_kernel=sdpa_kernel,
+            SDPBackend=types.SimpleNamespace(
+                **{word: name for name, word in peers.BACKENDS.items()}
+            ),
+        )
+        self.modules = {
+            "torch": torch,
+            "torch.nn": torch.nn,
+            "torch.nn.attention": attention_module,
+        }
 
 
 class Peers(unittest.TestCase):
@@ -133,12 +165,18 @@ class Peers(unittest.TestCase):
         self.torch = PretendedTorch(refusals, **pretended)
         argv = ["peers.py", "--build", self.build, "--json", self.json, *args]
         out = io.StringIO()
-        with mock.patch.dict(sys.modules, self.torch.modules), \
-             mock.patch.object(sys, "argv", argv), \
-             mock.patch.object(peers.Torch, "truth"), \
-             mock.patch.object(peers.Torch, "errors", side_effect=lambda _, outputs: {
-                 name: errors[name] for name in outputs}), \
-             contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        with (
+            mock.patch.dict(sys.modules, self.torch.modules),
+            mock.patch.object(sys, "argv", argv),
+            mock.patch.object(peers.Torch, "truth"),
+            mock.patch.object(
+                peers.Torch,
+                "errors",
+                side_effect=lambda _, outputs: {name: errors[name] for name in outputs},
+            ),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             self.assertEqual(peers.main(), 0)
         with open(self.json, encoding="utf-8") as file:
             return out.getvalue(), json.load(file)
@@ -149,9 +187,15 @@ class Peers(unittest.TestCase):
         ours = [row for row in result["rows"] if row["step"]]
         for row in ours:
             self.assertEqual(row["ratios"], {"math": 1.5, "efficient": 0.5})
-        self.assertEqual({(r["label"], r["direction"]) for r in ours},
-                         {("01_naive", "forward"), ("06 backward", "forward"),
-                          ("06 backward bwd", "backward"), ("07_tensor_cores", "forward")})
+        self.assertEqual(
+            {(r["label"], r["direction"]) for r in ours},
+            {
+                ("01_naive", "forward"),
+                ("06 backward", "forward"),
+                ("06 backward bwd", "backward"),
+                ("07_tensor_cores", "forward"),
+            },
+        )
         # B=16 H=32 N=1024 d=64: 137 GFLOP in 2 ms; the pretended matmul makes 550 TFLOP/s.
         self.assertEqual((ours[0]["b"], ours[0]["h"], ours[0]["n"]), (16, 32, 1024))
         self.assertAlmostEqual(ours[0]["flops_per_s"] * 1e-12, 68.7, places=1)
@@ -159,8 +203,11 @@ class Peers(unittest.TestCase):
         backward = [row for row in ours if row["direction"] == "backward"][0]
         self.assertAlmostEqual(backward["flops_per_s"] * 1e-12, 2.5 * 68.7, places=0)
         self.assertEqual({r["n"] for r in ours if r["step"] == "01_naive"}, {1024, 4096})
-        sizes = {(r["b"], r["h"], r["n"], r["d"], r["causal"]) for r in ours
-                 if r["step"] == "07_tensor_cores"}
+        sizes = {
+            (r["b"], r["h"], r["n"], r["d"], r["causal"])
+            for r in ours
+            if r["step"] == "07_tensor_cores"
+        }
         self.assertEqual(len(sizes), 12)  # d = 128 is refused
         self.assertLessEqual({(32, 32, 512, 64, False), (1, 32, 16384, 64, True)}, sizes)
         self.assertIn("PyTorch's flash has no kernel for fp32, d=64.", text)
@@ -170,21 +217,36 @@ class Peers(unittest.TestCase):
         self.assertEqual(text.count("07_tensor_cores: the pretended library says no"), 1)
         self.assertIn("Largest error against fp64, bf16: O 07_tensor_cores 2.0e-07, math", words)
         self.assertIn("Largest error against fp64, fp32: O 01_naive 2.0e-07", words)
-        self.assertIn("; gradients 06 backward bwd 2.0e-07, math 2.0e-07, efficient 2.0e-07.",
-                      words)
+        self.assertIn(
+            "; gradients 06 backward bwd 2.0e-07, math 2.0e-07, efficient 2.0e-07.", words
+        )
         self.assertEqual([words.count(f"of {kind} against") for kind in ("bf16", "fp32")], [1, 1])
         self.assertIn("3 TF32 products", words)
-        self.assertIn("Geometric mean of 12 problems, 07_tensor_cores, bf16 forward: 1.5x math "
-                      "(least 1.5x, N=512 d=64), 0.5x efficient", words)
+        self.assertIn(
+            "Geometric mean of 12 problems, 07_tensor_cores, bf16 forward: 1.5x math "
+            "(least 1.5x, N=512 d=64), 0.5x efficient",
+            words,
+        )
 
     def test_turns(self):
-        _, result = self.compare("--steps", "06", "--n", "512", "--variants", "all", "--rounds",
-                                 "3", "--directions", "forward", refusals={})
+        _, result = self.compare(
+            "--steps",
+            "06",
+            "--n",
+            "512",
+            "--variants",
+            "all",
+            "--rounds",
+            "3",
+            "--directions",
+            "forward",
+            refusals={},
+        )
         self.assertEqual({row["runs"] for row in result["rows"]}, {6})
         begins = self.torch.timed[::2]
         turn = ["ours", "ours", "math", "efficient", "flash", "cudnn"]
         forth = [who for who in turn for _ in range(2)]
-        self.assertEqual(begins[-len(forth) * 3:], forth + forth[::-1] + forth)
+        self.assertEqual(begins[-len(forth) * 3 :], forth + forth[::-1] + forth)
         self.assertFalse(self.torch.autograd.called)
 
     def test_a_slow_step_gets_fewer_rounds(self):
@@ -195,18 +257,25 @@ class Peers(unittest.TestCase):
 
     def test_a_host_that_is_late_is_told(self):
         text, _ = self.compare("--steps", "01", "--n", "512", late=["math"])
-        self.assertIn("torch math, B=32 H=32 N=512 d=64 fp32: 20 of 20 runs began before",
-                      " ".join(text.split()))
+        self.assertIn(
+            "torch math, B=32 H=32 N=512 d=64 fp32: 20 of 20 runs began before",
+            " ".join(text.split()),
+        )
         text, _ = self.compare("--steps", "01", "--n", "512")
         self.assertNotIn("began before", text)
 
     def test_a_wrong_step_is_not_timed(self):
-        for wrong, words in (((0.25, 2.5), "06 backward bwd, .*: dK is wrong, by 2.50e-01 where "
-                                           "1.00e-01 is allowed"),
-                             ((float("nan"),) * 2, "dK has an element that is no number")):
+        for wrong, words in (
+            (
+                (0.25, 2.5),
+                "06 backward bwd, .*: dK is wrong, by 2.50e-01 where 1.00e-01 is allowed",
+            ),
+            ((float("nan"),) * 2, "dK has an element that is no number"),
+        ):
             with self.assertRaisesRegex(peers.WrongResult, words):
-                self.compare("--steps", "06", "--directions", "backward",
-                             errors={**GOOD, "dK": wrong})
+                self.compare(
+                    "--steps", "06", "--directions", "backward", errors={**GOOD, "dK": wrong}
+                )
             self.assertNotIn("math", self.torch.timed)
         with self.assertRaisesRegex(peers.WrongResult, "01_naive, .*: the pretended library says"):
             self.compare("--steps", "01", "--d", "32")
@@ -216,10 +285,23 @@ class Peers(unittest.TestCase):
             self.compare("--steps", "01", "--d", "96 128")
 
     def test_chosen_backends(self):
-        _, result = self.compare("--steps", "07", "--backends", "cudnn flash", "--d", "64",
-                                 "--hkv", "4", "--n", "1024", refusals={})
-        self.assertEqual([row["label"] for row in result["rows"]],
-                         ["07_tensor_cores", "torch flash", "torch cudnn"] * 2)
+        _, result = self.compare(
+            "--steps",
+            "07",
+            "--backends",
+            "cudnn flash",
+            "--d",
+            "64",
+            "--hkv",
+            "4",
+            "--n",
+            "1024",
+            refusals={},
+        )
+        self.assertEqual(
+            [row["label"] for row in result["rows"]],
+            ["07_tensor_cores", "torch flash", "torch cudnn"] * 2,
+        )
         self.assertEqual({row["hkv"] for row in result["rows"]}, {4})
 
     def test_tables_that_fit(self):
@@ -235,11 +317,16 @@ class Peers(unittest.TestCase):
     def test_how_it_was_called_is_kept(self):
         args = ("--steps", "01", "--n", "1024 4096", "--d", "64")
         _, result = self.compare(*args)
-        self.assertEqual(result["commands"], [
-            f"./scripts/peers.py --build {self.build} --steps 01 --n '1024 4096' --d 64"])
-        self.assertEqual(peers.command_line(["--json=x", "--json", "y", "--build",
-                                             os.path.join(peers.ROOT, "build", "gpu")]),
-                         "./scripts/peers.py --build build/gpu")
+        self.assertEqual(
+            result["commands"],
+            [f"./scripts/peers.py --build {self.build} --steps 01 --n '1024 4096' --d 64"],
+        )
+        self.assertEqual(
+            peers.command_line(
+                ["--json=x", "--json", "y", "--build", os.path.join(peers.ROOT, "build", "gpu")]
+            ),
+            "./scripts/peers.py --build build/gpu",
+        )
 
     def test_rows_of_several_runs_say_so(self):
         args = ("--steps", "07", "--n", "1024", "--d", "64")
@@ -248,8 +335,9 @@ class Peers(unittest.TestCase):
         for row in result["rows"][:3]:
             row["of_matmul"] *= 1.1
         words = " ".join(peers.text_of(result).split())
-        self.assertIn("These rows are of 2 runs, in which the bf16 matmul reached 500 and 550 "
-                      "TFLOP/s.", words)
+        self.assertIn(
+            "These rows are of 2 runs, in which the bf16 matmul reached 500 and 550 TFLOP/s.", words
+        )
         self.assertIn("These rows are of 2 runs", peers.markdown_of(result))
 
     def test_each_problem_is_kept_as_soon_as_it_is_measured(self):
@@ -261,8 +349,12 @@ class Peers(unittest.TestCase):
 
     def script(self, *args, modules=None):
         environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": modules or ""}
-        return subprocess.run([sys.executable, os.path.join(SCRIPTS, "peers.py"), *args],
-                              capture_output=True, text=True, env=environment)
+        return subprocess.run(
+            [sys.executable, os.path.join(SCRIPTS, "peers.py"), *args],
+            capture_output=True,
+            text=True,
+            env=environment,
+        )
 
     def test_without_pytorch(self):
         missing = os.path.join(self.build, "torch")
@@ -274,8 +366,14 @@ class Peers(unittest.TestCase):
         self.assertIn("no PyTorch", done.stderr)
 
     def test_bad_use(self):
-        for args in (("--rounds", "0"), ("--n", "many"), ("--causal", "perhaps"),
-                     ("--directions", "sideways"), ("--backends", ""), ("--hkv", "0")):
+        for args in (
+            ("--rounds", "0"),
+            ("--n", "many"),
+            ("--causal", "perhaps"),
+            ("--directions", "sideways"),
+            ("--backends", ""),
+            ("--hkv", "0"),
+        ):
             done = self.script(*args)
             self.assertEqual(done.returncode, 2, args)
             self.assertNotIn("Traceback", done.stderr)
@@ -285,10 +383,11 @@ class Peers(unittest.TestCase):
             file.write("no library")
         with mock.patch.dict(sys.modules, PretendedTorch({}).modules):
             for args, kind, word in (
-                    (["--steps", "77"], peers.BadInput, "no step '77'"),
-                    (["--variants", "nosuch"], peers.BadInput, "has a variant 'nosuch'"),
-                    (["--build", "/nowhere"], peers.NotHere, "no step is built"),
-                    (["--build", os.path.dirname(broken)], peers.NotHere, "does not load")):
+                (["--steps", "77"], peers.BadInput, "no step '77'"),
+                (["--variants", "nosuch"], peers.BadInput, "has a variant 'nosuch'"),
+                (["--build", "/nowhere"], peers.NotHere, "no step is built"),
+                (["--build", os.path.dirname(broken)], peers.NotHere, "does not load"),
+            ):
                 with mock.patch.object(sys, "argv", ["peers.py", "--build", self.build, *args]):
                     with self.assertRaisesRegex(kind, word):
                         peers.main()
@@ -300,23 +399,30 @@ class Truth(unittest.TestCase):
 
     def test_right_and_wrong_outputs(self):
         import torch
+
         side = torch_attention.Torch.__new__(torch_attention.Torch)
         side.torch = torch
         for dtype, causal in (("fp32", False), ("bf16", True)):
             problem = dict(b=2, h=4, hkv=2, n=130, nk=130, d=64, causal=causal, dtype=dtype)
-            tensors = {name: torch.randn(2, heads, 130, 64).to(side.type_of(dtype))
-                       for name, heads in (("Q", 4), ("K", 2), ("V", 2), ("dO", 4))}
+            tensors = {
+                name: torch.randn(2, heads, 130, 64).to(side.type_of(dtype))
+                for name, heads in (("Q", 4), ("K", 2), ("V", 2), ("dO", 4))
+            }
             truth = side.truth(problem, tensors)
             inputs = [tensors[name].requires_grad_() for name in "QKV"]
             out = torch.nn.functional.scaled_dot_product_attention(
-                *inputs, is_causal=causal, enable_gqa=True)
+                *inputs, is_causal=causal, enable_gqa=True
+            )
             found = torch.autograd.grad(out, inputs, tensors["dO"])
             outputs = {"O": out.detach(), **dict(zip(torch_attention.GRADIENTS, found))}
             for name, (error, share) in side.errors(truth, outputs).items():
                 self.assertTrue(0 < error and share <= 1, (dtype, name, error, share))
             for name, right in outputs.items():
-                for at, value in (((0, 0, 7, 3), 0.1), ((1, -1, 129, 63), -0.1),
-                                  ((1, 0, 5, 5), float("nan"))):  # a head that nobody checks
+                for at, value in (
+                    ((0, 0, 7, 3), 0.1),
+                    ((1, -1, 129, 63), -0.1),
+                    ((1, 0, 5, 5), float("nan")),
+                ):  # a head that nobody checks
                     wrong = right.clone()
                     wrong[at] += value
                     share = side.errors(truth, {name: wrong})[name][1]

@@ -28,8 +28,9 @@ def steps():
 
 
 def run(*arguments, program=NAIVE, **kind):
-    return subprocess.run([str(program), *map(str, arguments)], capture_output=True, text=True,
-                          **kind)
+    return subprocess.run(
+        [str(program), *map(str, arguments)], capture_output=True, text=True, **kind
+    )
 
 
 def write_npy(path, shape, values, typecode="f", descr="<f4"):
@@ -163,17 +164,21 @@ class Programs(unittest.TestCase):
             with self.subTest(program=program.name):
                 text = run("--help", program=program)
                 self.assertEqual(text.returncode, 0)
-                for option in ("b h hkv n nk d causal input q k v do out out-dir seed iters "
-                               "variant json model-gpu analyse workers list-variants help "
-                               "version").split():
+                for option in (
+                    "b h hkv n nk d causal input q k v do out out-dir seed iters "
+                    "variant json model-gpu analyse workers list-variants help "
+                    "version"
+                ).split():
                     self.assertRegex(text.stdout, rf"(?m)^ +--{option}\b")
                 self.assertIn("Example", text.stdout)
-                named = re.findall(r"(?m)^  (\w+) ", text.stdout.split("Variants")[1]
-                                   .split("Example")[0])
+                named = re.findall(
+                    r"(?m)^  (\w+) ", text.stdout.split("Variants")[1].split("Example")[0]
+                )
                 listed = run("--list-variants", program=program)
                 self.assertEqual((listed.returncode, listed.stdout.split()), (0, named))
-                self.assertEqual(run("--version", program=program).stdout,
-                                 f"{program.name} {version}\n")
+                self.assertEqual(
+                    run("--version", program=program).stdout, f"{program.name} {version}\n"
+                )
 
     # --- right use ------------------------------------------------------------------------------
 
@@ -189,18 +194,46 @@ class Programs(unittest.TestCase):
     def test_json_has_every_promised_key(self):
         r = self.json_of(*SMALL, "--causal", "--seed", "5", "--input", "normal")
         self.assertLessEqual(
-            {"schema", "step", "variant", "device", "problem", "check", "traffic", "time",
-             "bound_ms", "host_ms", "flops", "flops_executed", "workspace_bytes", "backward", "ok"},
-            set(r))
+            {
+                "schema",
+                "step",
+                "variant",
+                "device",
+                "problem",
+                "check",
+                "traffic",
+                "time",
+                "bound_ms",
+                "host_ms",
+                "flops",
+                "flops_executed",
+                "workspace_bytes",
+                "backward",
+                "ok",
+            },
+            set(r),
+        )
         self.assertEqual(r["schema"], 1)
         self.assertEqual(r["step"], "01_naive")
         self.assertLessEqual({"kind", "name", "arch"}, set(r["device"]))
-        expected = {"b": 1, "h": 2, "hkv": 2, "n": 40, "nk": 40, "d": 32, "causal": True,
-                    "dtype": "fp32", "input": "normal", "seed": 5}
+        expected = {
+            "b": 1,
+            "h": 2,
+            "hkv": 2,
+            "n": 40,
+            "nk": 40,
+            "d": 32,
+            "causal": True,
+            "dtype": "fp32",
+            "input": "normal",
+            "seed": 5,
+        }
         self.assertEqual(expected, {key: r["problem"][key] for key in expected})
         for tensor in r["check"]:
-            self.assertLessEqual({"tensor", "max_abs_err", "bound", "ok", "baseline_err",
-                                  "rows_checked"}, set(tensor))
+            self.assertLessEqual(
+                {"tensor", "max_abs_err", "bound", "ok", "baseline_err", "rows_checked"},
+                set(tensor),
+            )
             self.assertTrue(tensor["ok"])
         self.assertEqual([t["rows_checked"] for t in r["check"] if t["tensor"] == "O"], [80])
         self.assertEqual(set(r["traffic"]["hbm"]), {"predicted", "model", "measured"})
@@ -227,8 +260,18 @@ class Programs(unittest.TestCase):
             for variant in variants:
                 for extra in ([], ["--causal"]):
                     with self.subTest(program=program.name, variant=variant, extra=extra):
-                        r = self.json_of("--n", "77", "--h", "2", "--d", "64", "--variant", variant,
-                                         *extra, program=program)
+                        r = self.json_of(
+                            "--n",
+                            "77",
+                            "--h",
+                            "2",
+                            "--d",
+                            "64",
+                            "--variant",
+                            variant,
+                            *extra,
+                            program=program,
+                        )
                         if r["device"]["kind"] != "sim":
                             self.skipTest("only the simulator counts per buffer")
                         for one in [r] + ([r["backward"]] if r["backward"] else []):
@@ -242,9 +285,14 @@ class Programs(unittest.TestCase):
     def test_files_in_and_out(self):
         n, d = 5, 32
         q, k, v = numbers(n * d, 0.7), numbers(n * d, 1.3), numbers(n * d, 2.1)
-        files = ["--q", self.tensor("q.npy", (1, 1, n, d), q),
-                 "--k", self.tensor("k.npy", (1, 1, n, d), k),
-                 "--v", self.tensor("v.npy", (1, 1, n, d), v, typecode="d", descr="<f8")]
+        files = [
+            "--q",
+            self.tensor("q.npy", (1, 1, n, d), q),
+            "--k",
+            self.tensor("k.npy", (1, 1, n, d), k),
+            "--v",
+            self.tensor("v.npy", (1, 1, n, d), v, typecode="d", descr="<f8"),
+        ]
         out = self.folder / "O.npy"
         r = self.json_of(*files, "--out", out, "--out-dir", self.folder / "all")
         self.assertEqual(r["problem"]["input"], "files")

@@ -11,8 +11,10 @@ import unittest
 from sample_results import sim, write
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-TOOLS = ("bash env sed awk grep sort head tail cat tee tr mkdir rm id nproc basename dirname date "
-         "mktemp python3 ls cp printf wc sleep").split()
+TOOLS = (
+    "bash env sed awk grep sort head tail cat tee tr mkdir rm id nproc basename dirname date "
+    "mktemp python3 ls cp printf wc sleep"
+).split()
 
 
 class Sandbox(unittest.TestCase):
@@ -43,8 +45,14 @@ class Sandbox(unittest.TestCase):
         os.chmod(path, 0o755)
 
     def run_script(self, *command):
-        return subprocess.run(command, cwd=self.root, capture_output=True, text=True,
-                              stdin=subprocess.DEVNULL, env=self.environment())
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            env=self.environment(),
+        )
 
     def environment(self):
         return {"PATH": self.bin, "HOME": self.root}
@@ -77,8 +85,7 @@ class Setup(Sandbox):
         done = self.run_script("./scripts/setup.sh")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("g++                  is missing: compiles the kernels", done.stdout)
-        self.assertIn("ask for:  sudo apt-get install -y --no-install-recommends g++",
-                      done.stdout)
+        self.assertIn("ask for:  sudo apt-get install -y --no-install-recommends g++", done.stdout)
 
     def test_sudo_may_ask_for_a_password_only_where_somebody_can_type_it(self):
         self.tool("id", "echo 1000")
@@ -86,10 +93,18 @@ class Setup(Sandbox):
         self.tool("apt-get", ":")
         script_end = self.terminal()[1]
         self.addCleanup(script_end.close)
-        for stdin, calls in ((subprocess.DEVNULL, ("-n true", "-n apt-get update", "-n env ")),
-                             (script_end, ("true", "apt-get update", "env "))):
-            done = subprocess.run(["./scripts/setup.sh"], cwd=self.root, capture_output=True,
-                                  text=True, stdin=stdin, env=self.environment())
+        for stdin, calls in (
+            (subprocess.DEVNULL, ("-n true", "-n apt-get update", "-n env ")),
+            (script_end, ("true", "apt-get update", "env ")),
+        ):
+            done = subprocess.run(
+                ["./scripts/setup.sh"],
+                cwd=self.root,
+                capture_output=True,
+                text=True,
+                stdin=stdin,
+                env=self.environment(),
+            )
             self.assertEqual(done.returncode, 0, done.stderr)
             self.assertIn("as root: apt-get install", done.stdout)
             made = self.text("sudo.log").splitlines()
@@ -109,12 +124,16 @@ class Setup(Sandbox):
 
     def test_a_broken_source_does_not_keep_it_from_installing(self):
         self.tool("id", "echo 0")
-        self.tool("apt-get", f'echo "$*" >> {self.root}/apt.log\n'
-                  '[[ $* != update ]] || { echo E: a source has no Release file; exit 100; }')
+        self.tool(
+            "apt-get",
+            f'echo "$*" >> {self.root}/apt.log\n'
+            "[[ $* != update ]] || { echo E: a source has no Release file; exit 100; }",
+        )
         done = self.run_script("./scripts/setup.sh")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertIn("warning: apt-get update failed: E: a source has no Release file",
-                      done.stdout)
+        self.assertIn(
+            "warning: apt-get update failed: E: a source has no Release file", done.stdout
+        )
         self.assertNotIn("could not install", done.stdout)
         self.assertTrue(self.text("apt.log").splitlines()[1].startswith("install"))
 
@@ -156,13 +175,17 @@ class Tour(Sandbox):
             os.makedirs(os.path.join(self.root, "steps", name))
             open(os.path.join(self.root, "steps", name, "main.cu"), "w", encoding="utf-8").close()
             for variant in variants:
-                write(os.path.join(self.root, f"{name}.{variant}.json"),
-                      sim(step=name, variant=variant))
+                write(
+                    os.path.join(self.root, f"{name}.{variant}.json"),
+                    sim(step=name, variant=variant),
+                )
             self.program("sim", name, 'echo "$@" >> calls; cp "$step.$variant.json" "$json"')
 
     def program(self, backend, name, body):
         """A step that knows its own name, its variants, its --variant and its --json."""
-        self.executable(os.path.join(self.root, "build", backend, "steps", name), f"""
+        self.executable(
+            os.path.join(self.root, "build", backend, "steps", name),
+            f"""
 step={name}
 [[ $1 == --list-variants ]] && printf '%s\\n' {" ".join(self.VARIANTS[name])} && exit
 for ((i = 1; i <= $#; i++)); do
@@ -170,19 +193,20 @@ for ((i = 1; i <= $#; i++)); do
   case "${{!i}}" in --variant) variant=${{!j}} ;; --json) json=${{!j}} ;; esac
 done
 echo "the report of {name} $variant"
-{body}""")
+{body}""",
+        )
 
     def test_runs_all_variants_in_the_order_of_reading(self):
         done = self.run_script("./scripts/tour.sh", "--n", "64")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         calls = self.text("calls").splitlines()
-        self.assertEqual([call.split()[1] for call in calls],
-                         ["kernel", "shared", "kernel", "after"])
+        self.assertEqual(
+            [call.split()[1] for call in calls], ["kernel", "shared", "kernel", "after"]
+        )
         for call in calls:
             self.assertIn("--causal --n 64 --h 4 --d 64 --input real", call)
         labels = [line.split("  ")[0] for line in done.stdout.splitlines() if line[:1] == "0"]
-        self.assertEqual(sorted(labels),
-                         ["01_naive", "02 after", "02 shared", "02_tiled"])
+        self.assertEqual(sorted(labels), ["01_naive", "02 after", "02 shared", "02_tiled"])
         self.assertIn("the report of 02_tiled shared", self.text("report.html"))
 
     def test_steps_by_number_and_by_name(self):
@@ -202,8 +226,11 @@ echo "the report of {name} $variant"
     def test_a_gpu_that_cannot_falls_back(self):
         self.tool("nvidia-smi", ":")
         self.tool("nvcc", ":")
-        self.program("gpu", "01_naive",
-                     "echo 'needs sm_90a; this is sm_86: run build/sim/steps/01_naive'; exit 3")
+        self.program(
+            "gpu",
+            "01_naive",
+            "echo 'needs sm_90a; this is sm_86: run build/sim/steps/01_naive'; exit 3",
+        )
         self.program("gpu", "02_tiled", 'cp "$step.$variant.json" "$json"')
         done = self.run_script("./scripts/tour.sh")
         self.assertEqual(done.returncode, 0, done.stdout)
@@ -217,14 +244,22 @@ echo "the report of {name} $variant"
         self.assertIn("02_tiled --list-variants failed", done.stderr)
 
     def test_a_terminal_sees_at_once_how_far_the_build_is(self):
-        self.tool("cmake", """[[ $* == *--build* ]] || exit 0
+        self.tool(
+            "cmake",
+            """[[ $* == *--build* ]] || exit 0
 echo '[ 37%] Building CXX object'
 for ((i = 0; i < 200; i++)); do [[ -e seen ]] && exit 0; sleep 0.05; done
-exit 1""")
+exit 1""",
+        )
         ours, script_end = self.terminal()
-        tour = subprocess.Popen(["./scripts/tour.sh", "--steps", "01"], cwd=self.root,
-                                stdin=subprocess.DEVNULL, stdout=script_end,
-                                stderr=subprocess.DEVNULL, env=self.environment())
+        tour = subprocess.Popen(
+            ["./scripts/tour.sh", "--steps", "01"],
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            stdout=script_end,
+            stderr=subprocess.DEVNULL,
+            env=self.environment(),
+        )
         script_end.close()  # reading fails, and does not wait, when the tour ends early
         shown = b""
         while b"37%" not in shown:
@@ -247,8 +282,12 @@ exit 1""")
         self.assertIn("build/tour.log", done.stderr)
 
     def test_bad_use(self):
-        for args, word in ((("--nosuch",), "--nosuch"), (("--steps", "99"), "no step '99'"),
-                           (("--n", "0"), "--n needs"), (("--steps",), "--steps needs")):
+        for args, word in (
+            (("--nosuch",), "--nosuch"),
+            (("--steps", "99"), "no step '99'"),
+            (("--n", "0"), "--n needs"),
+            (("--steps",), "--steps needs"),
+        ):
             done = self.run_script("./scripts/tour.sh", *args)
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), args)
             self.assertIn(word, done.stderr)
@@ -271,8 +310,9 @@ class Test(Sandbox):
     def test_all_passed(self):
         self.tool("doxygen", ":")
         self.tool("nvcc", "echo release 13.0; echo build")
-        self.assertEqual(self.last_line(), (
-            0, "test.sh: all passed; 100% tests passed, 0 tests failed out of 3"))
+        self.assertEqual(
+            self.last_line(), (0, "test.sh: all passed; 100% tests passed, 0 tests failed out of 3")
+        )
 
     def test_a_failing_test_fails_the_script(self):
         self.tool("ctest", "echo '67% tests passed, 1 tests failed out of 3'; exit 8")
@@ -282,8 +322,9 @@ class Test(Sandbox):
 
     def test_a_name_that_no_test_has_fails_the_script(self):
         self.tool("ctest", "echo 'No tests were found!!!' >&2; [[ $* != *--no-tests=error* ]]")
-        self.assertEqual(self.last_line("-R", "typo"),
-                         (1, "test.sh: FAILED: tests; No tests were found!!!"))
+        self.assertEqual(
+            self.last_line("-R", "typo"), (1, "test.sh: FAILED: tests; No tests were found!!!")
+        )
 
     def test_an_empty_table_fails_the_script(self):
         with open(os.path.join(self.root, "README.md"), "w", encoding="utf-8") as file:

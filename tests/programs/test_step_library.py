@@ -27,7 +27,7 @@ FACTOR = {"fp32": 2e-6, "bf16": 2e-2}  # of a tensor's largest value; a missing 
 def bf16(x):
     """x rounded to bf16, as 16 bits."""
     bits = struct.unpack("<I", struct.pack("<f", x))[0]
-    return (bits + 0x7fff + (bits >> 16 & 1)) >> 16
+    return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
 
 
 def from_bf16(bits):
@@ -42,8 +42,9 @@ def reference(p, t):
     """{name: flat list} in fp64; `t` holds Q, K, V and dO as lists."""
     n, nk, d, group = p["n"], p["nk"], p["d"], p["h"] // p["hkv"]
     scale = 1 / math.sqrt(d)
-    q, k, v, do = ([t[name][i:i + d] for i in range(0, len(t[name]), d)]
-                   for name in ("Q", "K", "V", "dO"))
+    q, k, v, do = (
+        [t[name][i : i + d] for i in range(0, len(t[name]), d)] for name in ("Q", "K", "V", "dO")
+    )
     out = {"O": [], "LSE": [], "dQ": [], "dK": [[0.0] * d for _ in k], "dV": [[0.0] * d for _ in v]}
     for head, r in itertools.product(range(p["b"] * p["h"]), range(n)):
         first = head // group * nk  # B*H and B*Hkv are in the same order
@@ -96,8 +97,9 @@ class OneLibrary:
         """Runs one variant; what is wrong, one sentence each."""
         rows = {"q": p["b"] * p["h"] * p["n"], "k": p["b"] * p["hkv"] * p["nk"]}
         sizes = {"Q": rows["q"] * p["d"], "K": rows["k"] * p["d"], "LSE": rows["q"]}
-        sizes.update(V=sizes["K"], O=sizes["Q"], dO=sizes["Q"], dQ=sizes["Q"], dK=sizes["K"],
-                     dV=sizes["K"])
+        sizes.update(
+            V=sizes["K"], O=sizes["Q"], dO=sizes["Q"], dQ=sizes["Q"], dK=sizes["K"], dV=sizes["K"]
+        )
         small = variant["dtype"] == "bf16"
         at, given = {}, {}
         for name, size in sizes.items():
@@ -108,7 +110,7 @@ class OneLibrary:
                     values = array.array(code, map(bf16, values))
                 given[name] = list(map(from_bf16, values)) if small else list(values)
             else:
-                values = array.array(code, [0xffff if code == "H" else math.nan] * size)
+                values = array.array(code, [0xFFFF if code == "H" else math.nan] * size)
             at[name] = self.library.malloc(len(values) * values.itemsize)
             self.library.upload(at[name], values)
         self.library.runner("forward", index, p, at)()
@@ -151,22 +153,29 @@ class OneLibrary:
 
         one = library.malloc(16)
         most = {name: one for name in ("Q", "K", "V", "LSE", "dO", "dQ", "dK", "dV")}
-        cases = [(lambda: library.check({**good, "d": 7}), 2, "--d 7: this step supports --d"),
-                 (lambda: library.check({**good, "n": 0}), 2, "--n 0: must be at least 1"),
-                 (run(sizes={**good, "d": 7}), 2, "--d 7"),
-                 (run(variant=99), 2, "variant 99: "),
-                 (run(variant=-1), 2, "variant -1: "),
-                 (run(), 2, "Q is a null pointer"),
-                 (run(Q=one + 4), 2, "Q is not aligned to 16 bytes"),
-                 (run(**most), 2, "O is a null pointer"),
-                 (lambda: library.malloc(1 << 50), 3, "the device refuses"),
-                 (lambda: library._require(library._c.fa_malloc(None, 16)), 2,
-                  "no place for the address: the pointer is null"),
-                 (lambda: library._require(library._c.fa_workspace_bytes(
-                     last, _problem(good), None)), 2,
-                  "no place for the bytes: the pointer is null"),
-                 # Q has 16 bytes: the simulator names the kernel and its line.
-                 (run(**most, O=one), 1, ".cuh:")]
+        cases = [
+            (lambda: library.check({**good, "d": 7}), 2, "--d 7: this step supports --d"),
+            (lambda: library.check({**good, "n": 0}), 2, "--n 0: must be at least 1"),
+            (run(sizes={**good, "d": 7}), 2, "--d 7"),
+            (run(variant=99), 2, "variant 99: "),
+            (run(variant=-1), 2, "variant -1: "),
+            (run(), 2, "Q is a null pointer"),
+            (run(Q=one + 4), 2, "Q is not aligned to 16 bytes"),
+            (run(**most), 2, "O is a null pointer"),
+            (lambda: library.malloc(1 << 50), 3, "the device refuses"),
+            (
+                lambda: library._require(library._c.fa_malloc(None, 16)),
+                2,
+                "no place for the address: the pointer is null",
+            ),
+            (
+                lambda: library._require(library._c.fa_workspace_bytes(last, _problem(good), None)),
+                2,
+                "no place for the bytes: the pointer is null",
+            ),
+            # Q has 16 bytes: the simulator names the kernel and its line.
+            (run(**most, O=one), 1, ".cuh:"),
+        ]
         for index, variant in enumerate(library.variants):
             if not variant["backward"]:
                 cases.append((run("backward", index, **most, O=one), 2, "it has no backward"))
@@ -187,16 +196,23 @@ class Libraries(unittest.TestCase):
         self.assertTrue(libraries)
         for path in libraries:
             with self.subTest(library=path.name):
-                done = subprocess.run([sys.executable, __file__, "--library", str(path)],
-                                      capture_output=True, text=True,
-                                      env={**os.environ, "LD_PRELOAD": str(path)})
+                done = subprocess.run(
+                    [sys.executable, __file__, "--library", str(path)],
+                    capture_output=True,
+                    text=True,
+                    env={**os.environ, "LD_PRELOAD": str(path)},
+                )
                 self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
     def test_beside_each_program_and_nothing_else_exported(self):
         for program in (BUILD / "steps").glob("[0-9][0-9]_*"):
             library = program.with_name(f"lib{program.name}.so")
-            names = subprocess.run(["nm", "-D", "--defined-only", str(library)],
-                                   capture_output=True, text=True, check=True).stdout.split()[2::3]
+            names = subprocess.run(
+                ["nm", "-D", "--defined-only", str(library)],
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split()[2::3]
             self.assertIn("fa_forward", names)
             self.assertEqual([name for name in names if not name.startswith("fa_")], [])
 

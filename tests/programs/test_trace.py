@@ -1,4 +1,4 @@
-"""trace_pipeline.py: its pictures are those of the trace, and the kernels have the lines it needs."""
+"""trace_pipeline.py: its pictures are those of the trace; the kernels have the lines it needs."""
 
 import json
 import os
@@ -20,12 +20,17 @@ class Trace(unittest.TestCase):
         for part in (STEP, os.path.join("docs", "pictures")):
             shutil.copytree(os.path.join(ROOT, part), os.path.join(self.root, part))
         os.makedirs(os.path.join(self.root, "scripts"))
-        shutil.copy(os.path.join(ROOT, "scripts", "trace_pipeline.py"),
-                    os.path.join(self.root, "scripts"))
+        shutil.copy(
+            os.path.join(ROOT, "scripts", "trace_pipeline.py"), os.path.join(self.root, "scripts")
+        )
 
     def run_script(self, *args):
-        return subprocess.run([sys.executable, os.path.join("scripts", "trace_pipeline.py"), *args],
-                              cwd=self.root, capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, os.path.join("scripts", "trace_pipeline.py"), *args],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+        )
 
     def replace(self, path, old, new):
         path = os.path.join(self.root, path)
@@ -66,12 +71,14 @@ class Trace(unittest.TestCase):
     def test_each_product_and_each_weight_has_a_beginning_and_an_end(self):
         sys.path.insert(0, os.path.join(ROOT, "scripts"))
         import trace_pipeline
+
         with open(trace_pipeline.RESULTS, encoding="utf-8") as file:
             results = json.load(file)
         for name in trace_pipeline.KERNELS:
             spans = trace_pipeline.spans_of(results, name)
-            for lane in (f"{kind} {wg}" for kind in ("tensor cores", "P V", "weights")
-                         for wg in range(2)):
+            for lane in (
+                f"{kind} {wg}" for kind in ("tensor cores", "P V", "weights") for wg in range(2)
+            ):
                 times = [(begin, end) for where, _, begin, end in spans if where == lane]
                 self.assertGreater(len(times), 6, (name, lane))
                 for (begin, end), (following, _) in zip(times, times[1:]):
@@ -79,9 +86,13 @@ class Trace(unittest.TestCase):
                     self.assertLessEqual(end, following, (name, lane))
 
     def test_without_nvcc_it_says_so(self):
-        done = subprocess.run([sys.executable, os.path.join("scripts", "trace_pipeline.py"),
-                               "--measure"], cwd=self.root, capture_output=True, text=True,
-                              env={**os.environ, "PATH": "/nowhere"})
+        done = subprocess.run(
+            [sys.executable, os.path.join("scripts", "trace_pipeline.py"), "--measure"],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "PATH": "/nowhere"},
+        )
         self.assertEqual(done.returncode, 3)
         self.assertIn("no nvcc", done.stderr)
 

@@ -203,7 +203,8 @@ TEST_CASE("TMA works in every rank", "[ptx][tma]") {
 
 namespace {
 
-// Thread 0 stores (or adds) the box that all threads wrote; a second box goes through the same tile.
+// Thread 0 stores (or adds) the box that all threads wrote; a second box goes through the same
+// tile.
 template <bool add, Swizzle swizzle>
 __global__ void store_kernel(const __grid_constant__ TensorMap map, int x, int y) {
   float* tile = fa::dynamic_shared<float>();

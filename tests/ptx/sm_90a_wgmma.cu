@@ -216,7 +216,7 @@ TEST_CASE("wgmma takes A from registers", "[ptx][wgmma]") {
 
 namespace {
 
-// --- a GEMM tile: producer warpgroup, two consumer warpgroups, a ring of two stages --------------------
+// --- a GEMM tile: producer warpgroup, two consumer warpgroups, a ring of two stages --------------
 
 constexpr int kTile = 128, kStages = 2, kTileBytes = kTile * kK * 2;
 constexpr int kConsumers = 2;

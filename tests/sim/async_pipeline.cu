@@ -1,6 +1,6 @@
 // The pattern of a Hopper attention kernel, complete and small, with one fault planted at a time: a
-// producer thread feeds a ring by TMA, a warpgroup multiplies, the result leaves through the tile of
-// Q by stmatrix and TMA, and the next work item's Q comes into the same tile.
+// producer thread feeds a ring by TMA, a warpgroup multiplies, the result leaves through the tile
+// of Q by stmatrix and TMA, and the next work item's Q comes into the same tile.
 #include <random>
 
 #include "common/ptx/ptx.h"

@@ -21,7 +21,7 @@ sim::Options with_races() {
   return o;
 }
 
-// --- threads write, TMA or wgmma reads: fence.proxy.async ---------------------------------------------
+// --- threads write, TMA or wgmma reads: fence.proxy.async ----------------------------------------
 
 enum class Fence { none, everybody, issuer, early, late };
 
@@ -91,7 +91,7 @@ __global__ void one_writer(float* y) {
   y[threadIdx.x] = d[0];
 }
 
-// --- wgmma reads until its wait --------------------------------------------------------------------------
+// --- wgmma reads until its wait ------------------------------------------------------------------
 
 enum class Overwrite { behind_the_wait, in_front, other_warpgroup, of_the_older_group };
 
@@ -132,7 +132,7 @@ __global__ void overwritten_operand(float* y) {
   }
 }
 
-// --- wgmma's registers are its own until the wait -----------------------------------------------------
+// --- wgmma's registers are its own until the wait ------------------------------------------------
 
 enum class Registers { right, read, write, write_a, older_group };
 
@@ -164,7 +164,7 @@ __global__ void registers(float* y) {
   y[t] = sum + e[3];
 }
 
-// --- TMA loads write until their phase is waited for -----------------------------------------------------
+// --- TMA loads write until their phase is waited for ---------------------------------------------
 
 enum class Load { right, no_wait, other_barrier, no_bytes, store, twice, left_behind };
 
@@ -198,7 +198,7 @@ __global__ void load_tiles(const float* x, float* y) {
   }
 }
 
-// --- TMA stores read until tma_store_wait_read ------------------------------------------------------------
+// --- TMA stores read until tma_store_wait_read ---------------------------------------------------
 
 enum class Store { right, overwritten, by_another, loaded_over, not_waited, not_committed };
 

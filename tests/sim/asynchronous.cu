@@ -18,7 +18,7 @@ std::vector<float> iota(size_t n) {
   return v;
 }
 
-// --- waits -----------------------------------------------------------------------------------------------
+// --- waits ---------------------------------------------------------------------------------------
 
 template <bool wait>
 __global__ void copy_async(const float* in, float* out) {
@@ -129,7 +129,7 @@ TEST_CASE("wgmma: early reads and early writes come out wrong, misuse is found",
 
 namespace {
 
-// --- bytes -------------------------------------------------------------------------------------------------
+// --- bytes ---------------------------------------------------------------------------------------
 
 template <bool wait>
 __global__ void zero_filled(const float* in) {
@@ -193,7 +193,7 @@ TEST_CASE("a TMA store writes what is inside the tensor", "[sim][async]") {
 
 namespace {
 
-// --- operands that the hardware refuses --------------------------------------------------------------------
+// --- operands that the hardware refuses ----------------------------------------------------------
 
 __global__ void misplaced_box(const __grid_constant__ TensorMap map) {
   __shared__ __align__(128) float tile[64];

@@ -72,8 +72,8 @@ __global__ void through_device(float* x, float* y) {
 }
 
 // Block 0 loads tiles for both blocks; each block's warp 1 adds them up and hands the stage back to
-// block 0. Faults: the consumers of block 1 are not waited for, they do not wait for the last tile, or
-// all hand a stage back before they have read it.
+// block 0. Faults: the consumers of block 1 are not waited for, they do not wait for the last tile,
+// or all hand a stage back before they have read it.
 enum class Fault { none, local, no_full_wait, empty_too_early };
 template <Fault fault>
 __global__ void multicast_ring(const __grid_constant__ TensorMap map, float* y) {

@@ -21,7 +21,7 @@ sim::Options with_uninitialised() {
   return o;
 }
 
-// --- shared memory: barriers of the block ----------------------------------------------------------
+// --- shared memory: barriers of the block --------------------------------------------------------
 
 // Each thread reads what a thread of another warp wrote.
 constexpr int kExchange = __LINE__;  // the store is 4 lines further down, the load 6
@@ -93,7 +93,7 @@ __global__ void histogram(int* y) {
   y[threadIdx.x] = bins[threadIdx.x % 4];
 }
 
-// --- shared memory: parts of a block ----------------------------------------------------------------
+// --- shared memory: parts of a block -------------------------------------------------------------
 
 template <bool kSync>
 __global__ void reverse_in_warp(float* y) {
@@ -221,7 +221,7 @@ __global__ void elected_arrival(float* y) {
   }
 }
 
-// --- device memory ------------------------------------------------------------------------------------
+// --- device memory -------------------------------------------------------------------------------
 
 template <bool kBarrier>
 __global__ void through_device(float* x, float* y) {
@@ -304,7 +304,7 @@ __global__ void fenced_too_early(float* partial, unsigned* ticket, float* y) {
   }
 }
 
-// --- uninitialised ---------------------------------------------------------------------------------------
+// --- uninitialised -------------------------------------------------------------------------------
 
 template <int kWritten>
 __global__ void partly_written(float* y) {

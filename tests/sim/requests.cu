@@ -41,8 +41,8 @@ __global__ void ragged(const float* x, const float* z, float* y) {
   for (int k = 0; k <= static_cast<int>(threadIdx.x) % 4; ++k) sum += x[k * 32 + threadIdx.x];
   y[threadIdx.x] = sum + z[threadIdx.x];
 }
-// Rows of 20 floats by half warps, in pieces of 16: in every second trip lanes 4.. of each half skip
-// the store, so that a lane's n-th store is not the n-th of its neighbour.
+// Rows of 20 floats by half warps, in pieces of 16: in every second trip lanes 4.. of each half
+// skip the store, so that a lane's n-th store is not the n-th of its neighbour.
 __global__ void skipped_trips(float* y) {
   const int row = threadIdx.x / 16, col = threadIdx.x % 16;
   for (int pair = 0; pair < 4; ++pair) {

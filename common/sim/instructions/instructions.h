@@ -16,14 +16,14 @@ enum class Swizzle : int;
 
 namespace sim {
 
-// --- mma.cpp: fragments ------------------------------------------------------------------------------
+// --- mma.cpp: fragments --------------------------------------------------------------------------
 
 void ldmatrix(uint32_t* registers, int matrices, bool trans, const void* row, Where);
 void stmatrix(const uint32_t* registers, int matrices, bool trans, void* row, Where);
 uint32_t movmatrix_trans(uint32_t, Where);
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where);
 
-// --- cp_async.cpp -------------------------------------------------------------------------------------
+// --- cp_async.cpp --------------------------------------------------------------------------------
 
 /// The last `bytes - from_bytes` bytes become zero.
 void cp_async(void* to, const void* from, int bytes, int from_bytes, Where);
@@ -31,7 +31,7 @@ void cp_async_commit();
 void cp_async_wait(int pending_groups);
 void cp_async_wait_all();
 
-// --- mbarrier.cpp -------------------------------------------------------------------------------------
+// --- mbarrier.cpp --------------------------------------------------------------------------------
 
 void mbarrier_init(uint64_t* bar, int count, Where);
 void mbarrier_inval(uint64_t* bar, Where);
@@ -40,7 +40,7 @@ void mbarrier_arrive(uint64_t* bar, int bytes, Where);
 void mbarrier_expect_tx(uint64_t* bar, int bytes, Where);
 void mbarrier_wait(uint64_t* bar, int parity, Where);
 
-// --- tma.cpp --------------------------------------------------------------------------------------------
+// --- tma.cpp -------------------------------------------------------------------------------------
 
 enum class Element : int { u8, bf16, f32 };
 constexpr int kMaxRank = 5;
@@ -71,7 +71,7 @@ void bulk_wait(int pending_groups, bool read_only);
 /// fence.proxy.async
 void proxy_fence();
 
-// --- wgmma.cpp ------------------------------------------------------------------------------------------
+// --- wgmma.cpp -----------------------------------------------------------------------------------
 
 /// One wgmma.mma_async of m64nNk16.
 struct Wgmma {
@@ -93,7 +93,7 @@ void wgmma_wait(int pending_groups, Where);
 /// setmaxnreg of the current thread's warpgroup.
 void setmaxnreg(int registers, Where);
 
-// --- cluster.cpp ------------------------------------------------------------------------------------------
+// --- cluster.cpp ---------------------------------------------------------------------------------
 
 void cluster_arrive(Where);
 void cluster_wait(Where);

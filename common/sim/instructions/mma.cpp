@@ -1,4 +1,5 @@
-// ldmatrix, stmatrix, movmatrix and mma.sync: a warp works together; the last lane to arrive does the work.
+// ldmatrix, stmatrix, movmatrix and mma.sync: a warp works together; the last lane to arrive does
+// the work.
 #include <utility>
 
 #include "common/ptx/layouts.h"

@@ -18,7 +18,7 @@ constexpr int kM = 64, kK = 16, kMaxN = 256;
 Warpgroup& my_warpgroup() { return async_of(*self).warpgroups[self->current->id / kThreads]; }
 unsigned my_place() { return self->current->id % kThreads; }
 
-// --- descriptors: PTX's bit fields --------------------------------------------------------------------
+// --- descriptors: PTX's bit fields ---------------------------------------------------------------
 //
 //   bits  0-13 start >> 4      16-29 leading >> 4     32-45 stride >> 4     62-63 swizzle
 //
@@ -39,7 +39,7 @@ fa::WgmmaOperand decode(uint64_t d) {
           .swizzle = kSwizzle[d >> 62]};
 }
 
-// --- the product ----------------------------------------------------------------------------------------
+// --- the product ---------------------------------------------------------------------------------
 
 // Reads the [rows][16] operand at `descriptor` into out[k][row].
 void read_operand(uint64_t descriptor, fa::Major major, int rows, float (*out)[kMaxN],
@@ -123,7 +123,7 @@ void perform(const WgmmaEvent& e) {
   self->tensor_flops += uint64_t{2} * kM * p.n * kK;
 }
 
-// --- matching the threads' operations ---------------------------------------------------------------------
+// --- matching the threads' operations ------------------------------------------------------------
 
 bool same_operation(const Wgmma& x, const Wgmma& y) {
   return x.n == y.n && x.a == y.a && x.b == y.b && !x.a_registers == !y.a_registers &&
@@ -151,7 +151,7 @@ WgmmaEvent& next_event(bool commit, const Wgmma& product, const Where& where) {
   return e;
 }
 
-// --- registers in use --------------------------------------------------------------------------------
+// --- registers in use ----------------------------------------------------------------------------
 
 void use_registers(const void* p, size_t bytes, bool accumulator, const Where& where) {
   Warpgroup& g = my_warpgroup();

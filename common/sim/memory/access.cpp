@@ -1,7 +1,7 @@
 // Every load and store of kernel code ends here: classify the address, check it, count it.
 //
-// g++ -fsanitize=thread plants a call to __tsan_* at each access. Kernels are compiled with the flag
-// and linked without it: the functions at the end of this file stand in for libtsan.
+// g++ -fsanitize=thread plants a call to __tsan_* at each access. Kernels are compiled with the
+// flag and linked without it: the functions at the end of this file stand in for libtsan.
 #include <link.h>
 
 #include <cstdio>
@@ -199,7 +199,7 @@ void fence() {
 
 }  // namespace sim
 
-// --- in place of libtsan ----------------------------------------------------------------------------------
+// --- in place of libtsan -------------------------------------------------------------------------
 
 using sim::access_inline;
 using sim::Kind;

@@ -26,9 +26,10 @@ struct Access {
   bool lsu = true;  ///< false: a copy engine (TMA) moves it, no warp's request
 };
 
-// --- device memory: one window of address space, so "is this HBM?" is a subtract and a compare ----
+// --- device memory: one window of address space, so "is this HBM?" is a subtract and a compare ---
 
-// Low enough for 39-bit user space (some aarch64), clear of where Linux puts programs and libraries.
+// Low enough for 39-bit user space (some aarch64), clear of where Linux puts programs and
+// libraries.
 constexpr uint64_t kHbmBase = 0x20'0000'0000;
 constexpr uint64_t kHbmSpan = 192ull << 30;
 constexpr uint64_t kPage = 64 * 1024;
@@ -50,7 +51,7 @@ uint64_t hbm_top();
 void mark_written(uint64_t offset, size_t n);
 extern uint8_t* hbm_written;
 
-// --- entry point of every access -------------------------------------------------------------------
+// --- entry point of every access -----------------------------------------------------------------
 
 /// Classifies, checks the bounds, counts, and tells the observers. `pc` names the source line.
 /// Used by the compiler's hooks and by instructions that touch memory on a kernel's behalf.

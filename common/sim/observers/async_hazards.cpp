@@ -1,7 +1,7 @@
 // Races with TMA and wgmma, which read and write shared memory on their own (the "async proxy").
 //
-// An operation lasts from its issue to its completion, and only who has learnt of that may touch what
-// it writes, or write what it reads. Completions are entries of the vector clocks, so
+// An operation lasts from its issue to its completion, and only who has learnt of that may touch
+// what it writes, or write what it reads. Completions are entries of the vector clocks, so
 // barriers and mbarriers hand them on like anything else:
 //
 //   TMA load    writes until the phase of its mbarrier is complete: learnt by waiting on it
@@ -29,7 +29,7 @@ uint64_t first_word(const Access& a) { return a.at / kWord; }
 uint64_t end_word(const Access& a) { return (a.at + a.size + kWord - 1) / kWord; }
 }  // namespace
 
-// --- operations --------------------------------------------------------------------------------------------
+// --- operations ----------------------------------------------------------------------------------
 
 void HazardObserver::begin_async() {
   first_ += static_cast<uint32_t>(operations_.size());
@@ -220,7 +220,7 @@ void HazardObserver::learn(ThreadState& me, unsigned entry, Stamp stamp) {
   me.clock = learnt_.result;
 }
 
-// --- the proxies' fence --------------------------------------------------------------------------------------
+// --- the proxies' fence --------------------------------------------------------------------------
 
 void HazardObserver::proxy_fence(Block& b) {
   ThreadState& me = threads_[b.current->id];
@@ -234,7 +234,7 @@ bool HazardObserver::fenced_for_async(const ThreadState& mine, unsigned me, unsi
   return (writer == me && stamp <= mine.proxied) || has(mine.clock, total_ + writer, stamp);
 }
 
-// --- checks ----------------------------------------------------------------------------------------------------
+// --- checks --------------------------------------------------------------------------------------
 
 // The last thread's store to the word has happened before.
 void HazardObserver::check_writer(const HazardObserver& by, const Block& b, const Access& a,
@@ -281,7 +281,7 @@ void HazardObserver::check_async(const HazardObserver& by, const Block& b, const
   for (const uint32_t read : async.reads) check(read);
 }
 
-// --- sentences ---------------------------------------------------------------------------------------------
+// --- sentences -----------------------------------------------------------------------------------
 
 std::string HazardObserver::describe(const Block& b, const Operation& o) const {
   const char* what = o.engine == Operation::load    ? "a TMA load"

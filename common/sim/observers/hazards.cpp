@@ -16,8 +16,8 @@
 // A cp.async writes from its issue to its wait: whoever touches the place in between races with it,
 // the copying thread too. TMA and wgmma: async_hazards.cpp.
 //
-// What is not found: a load that races with a later store when other loads of the same word (shared:
-// by the same warp) came between.
+// What is not found: a load that races with a later store when other loads of the same word
+// (shared: by the same warp) came between.
 #include "common/sim/observers/hazards.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ const void* widen(uint32_t pc, const void* neighbour) {
 
 }  // namespace
 
-// --- sentences -------------------------------------------------------------------------------------------
+// --- sentences -----------------------------------------------------------------------------------
 
 std::string block_index(const Block& b, uint64_t linear) {
   const dim3 g = b.launch->config.grid;
@@ -104,7 +104,7 @@ std::string earlier(const Block& b, const Access& a, Kind kind, unsigned entry, 
          who(b, entry, padded) + " at " + source_of(widen(pc, a.pc));
 }
 
-// --- begin, synchronise ------------------------------------------------------------------------------------
+// --- begin, synchronise --------------------------------------------------------------------------
 
 void HazardObserver::begin_block(Block& b) {
   padded_ = b.nwarps * 32;
@@ -208,7 +208,7 @@ void HazardObserver::fence(Block& b) {
   me.stamp = ++launch_state.now;  // what follows is not fenced
 }
 
-// --- who knows what --------------------------------------------------------------------------------------
+// --- who knows what ------------------------------------------------------------------------------
 
 // Adds what the thread did and what is visible to it.
 void HazardObserver::add(Clock& clock, unsigned id, const ThreadState& thread) const {
@@ -346,7 +346,7 @@ bool HazardObserver::ordered_across_blocks(const Block& b, uint64_t block, unsig
   return false;
 }
 
-// --- shared memory -----------------------------------------------------------------------------------------
+// --- shared memory -------------------------------------------------------------------------------
 
 HazardObserver& HazardObserver::of(Block& home) {
   for (auto& o : home.observers) {
@@ -497,7 +497,7 @@ void HazardObserver::check_readers(Block& b, const HazardObserver& by, const Acc
   }
 }
 
-// --- device memory -----------------------------------------------------------------------------------------
+// --- device memory -------------------------------------------------------------------------------
 
 void HazardObserver::access_device(Block& b, const Access& a) {
   const uint64_t first = a.at / kWord, last = (a.at + a.size - 1) / kWord;

@@ -61,7 +61,7 @@ struct ThreadState {
   std::shared_ptr<const Tickets> tickets;
 };
 
-// --- what all workers share: with races on, only one of them runs at a time --------------------------
+// --- what all workers share: with races on, only one of them runs at a time ----------------------
 
 struct DeviceWord {
   Stamp wrote, read;
@@ -85,7 +85,7 @@ struct LaunchState {
 };
 extern LaunchState launch_state;
 
-// --- shared memory: [word] one SharedWord, then one SharedRead per warp ------------------------------
+// --- shared memory: [word] one SharedWord, then one SharedRead per warp --------------------------
 
 struct SharedWord {
   Stamp wrote, read;  // read: the latest of all
@@ -161,7 +161,7 @@ class HazardObserver final : public Observer {
   void finished(Block&, uint32_t operation, bool written) override;
 
  private:
-  // --- who knows what ----------------------------------------------------------------------------------
+  // --- who knows what ----------------------------------------------------------------------------
 
   unsigned entry(unsigned thread) const { return base_ + thread; }
   static bool has(const SharedClock& clock, unsigned entry, Stamp s) {
@@ -194,7 +194,7 @@ class HazardObserver final : public Observer {
   bool ordered_across_blocks(const Block&, uint64_t block, unsigned entry, Stamp, uint64_t word,
                              bool atomic) const;
 
-  // --- accesses of threads -----------------------------------------------------------------------------
+  // --- accesses of threads -----------------------------------------------------------------------
 
   static HazardObserver& of(Block& home);
   SharedRead* shadow_of(uint64_t word) { return &(*shadow_)[word * stride_]; }
@@ -218,7 +218,7 @@ class HazardObserver final : public Observer {
   [[noreturn]] void race_across(Block&, const Access&, uint64_t word, Kind, uint64_t block,
                                 unsigned entry, uint32_t pc);
 
-  // --- asynchronous operations ---------------------------------------------------------------------------
+  // --- asynchronous operations -------------------------------------------------------------------
 
   void begin_async();
   /// Of this block, by the current thread of `by`. `channel_of`: an address that stands for the
@@ -286,7 +286,7 @@ class HazardObserver final : public Observer {
   std::unordered_map<const void*, Loads> loads_;
 };
 
-// --- words for both files ----------------------------------------------------------------------------------
+// --- words for both files ------------------------------------------------------------------------
 
 constexpr unsigned kWord = 4;
 constexpr uint8_t kAllBytes = 15;  // of a word, a bit each

@@ -32,8 +32,9 @@ class Observer {
   virtual void access(Block&, const Access&) {}
   /// The warp that ran until now gives way to another (or the block ends).
   virtual void leave_warp(Block&, unsigned warp) { (void)warp; }
-  /// The threads of `met` waited for each other: what each did before is visible to all of them from
-  /// now on, and so is what others released to `object` (bar.arrive); null: there are no others.
+  /// The threads of `met` waited for each other: what each did before is visible to all of them
+  /// from now on, and so is what others released to `object` (bar.arrive); null: there are no
+  /// others.
   virtual void barrier(Block&, ThreadSet met, const void* object) { (void)met, (void)object; }
   /// The lanes of one warp met in __syncwarp or in another instruction that orders memory.
   virtual void warp_sync(Block&, unsigned warp, uint32_t lanes) { (void)warp, (void)lanes; }
@@ -65,8 +66,8 @@ class Observer {
   virtual void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) {
     (void)home, (void)operation, (void)bar, (void)phase;
   }
-  /// The current thread issues its part of a wgmma that reads the 16-byte chunks at these offsets of
-  /// shared memory. `operation` is 0 for the first thread of the warpgroup.
+  /// The current thread issues its part of a wgmma that reads the 16-byte chunks at these offsets
+  /// of shared memory. `operation` is 0 for the first thread of the warpgroup.
   virtual uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
                                const void* pc, const Where&) {
     (void)chunks, (void)pc;
@@ -75,7 +76,8 @@ class Observer {
   /// The current thread issues a bulk store that reads the load's place.
   virtual uint32_t issue_store(Block&, const Access&, const Where&) { return 0; }
   /// The current thread knows by a wait that this wgmma or bulk store, and those of the same
-  /// warpgroup or thread before it, have read their operands; with `written` also that they are done.
+  /// warpgroup or thread before it, have read their operands; with `written` also that they are
+  /// done.
   virtual void finished(Block&, uint32_t operation, bool written) {
     (void)operation, (void)written;
   }
@@ -88,7 +90,7 @@ std::unique_ptr<Observer> make_request_observer(bool sites, bool l2);
 /// Races in shared and global memory, and reads of words that nobody wrote.
 std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised);
 
-// --- hooks for state that outlives one worker --------------------------------------------------------
+// --- hooks for state that outlives one worker ----------------------------------------------------
 
 /// Called by run_grid around each launch, on the host thread.
 void l2_begin_recording(double l2_bytes);  ///< cold cache, counters zero

@@ -1,17 +1,18 @@
 // From accesses of single threads back to the requests of whole warps.
 //
 // On a GPU the lanes of a warp issue a load together. Here they run one after the other, each until
-// it meets a barrier or a shuffle. So the n-th execution of an instruction (its address in the code)
-// by one lane belongs to the n-th one by the other lanes, counted from the moment that the warp
-// began to run; when the warp gives way to another, its requests are complete and are counted.
+// it meets a barrier or a shuffle. So the n-th execution of an instruction (its address in the
+// code) by one lane belongs to the n-th one by the other lanes, counted from the moment that the
+// warp began to run; when the warp gives way to another, its requests are complete and are counted.
 //
 // The first lane writes the log of requests; the others walk along it, and as long as all do the
 // same, the next entry is theirs. A lane that takes another path falls out of step: from then on
 // the executions of each instruction are counted, to find the entry that it belongs to.
 //
-// The n-th execution is the wrong partner when a lane skipped an iteration (`if (c < N)` in a loop):
-// its later ones would be counted one iteration too early. So where lanes executed an instruction
-// unequally often, they are lined up once more, by the distance between their addresses.
+// The n-th execution is the wrong partner when a lane skipped an iteration (`if (c < N)` in a
+// loop): its later ones would be counted one iteration too early. So where lanes executed an
+// instruction unequally often, they are lined up once more, by the distance between their
+// addresses.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -38,8 +39,8 @@ constexpr unsigned kWidest = 16;  // bytes that one instruction moves for a lane
 // counts as a request of one lane: too many requests, never too few.
 constexpr uint32_t kLogCapacity = 1 << 20;
 
-/// An instruction, and what it accesses, in one word. (A select of two pointers is a request to each
-/// buffer.) The program's code lies within 4 GiB, so the low half of an address names it.
+/// An instruction, and what it accesses, in one word. (A select of two pointers is a request to
+/// each buffer.) The program's code lies within 4 GiB, so the low half of an address names it.
 struct Instruction {
   uint64_t bits = 0;
 
@@ -188,7 +189,7 @@ class RequestObserver final : public Observer {
   }
 
  private:
-  // --- the log ---------------------------------------------------------------------------------------
+  // --- the log -----------------------------------------------------------------------------------
 
   void begin_log() {
     log_[kHead].next = log_[kNowhere].next = kTail;
@@ -298,7 +299,7 @@ class RequestObserver final : public Observer {
   }
   static size_t hash(const Instruction& i) { return i.bits * 0x9E3779B97F4A7C15u >> 40; }
 
-  // --- counting ---------------------------------------------------------------------------------------
+  // --- counting ----------------------------------------------------------------------------------
 
   // Lines up the lanes that executed an instruction less often than others.
   void line_up(const std::vector<uint32_t>& entries) {

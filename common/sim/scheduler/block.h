@@ -1,8 +1,8 @@
 /// \file
-/// One block in flight. An OS worker hosts one block at a time, as an SM slot does; each CUDA thread
-/// of it is a fiber. The blocks of a cluster live on as many workers, which hand a baton to each
-/// other: exactly one of them runs at any time. The baton has a mutex and a condition variable; what
-/// it passes on needs no lock of its own.
+/// One block in flight. An OS worker hosts one block at a time, as an SM slot does; each CUDA
+/// thread of it is a fiber. The blocks of a cluster live on as many workers, which hand a baton to
+/// each other: exactly one of them runs at any time. The baton has a mutex and a condition
+/// variable; what it passes on needs no lock of its own.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@
 
 namespace sim {
 
-// --- CUDA threads ------------------------------------------------------------------------------------
+// --- CUDA threads --------------------------------------------------------------------------------
 
 enum class State : uint8_t { fresh, ready, waiting, done };
 
@@ -37,7 +37,7 @@ struct Thread {
   Where where;                      ///< at which line
 };
 
-// --- where threads meet --------------------------------------------------------------------------------
+// --- where threads meet --------------------------------------------------------------------------
 
 /// bar.sync and bar.arrive (number 0 is __syncthreads), and other rendezvous of many warps.
 struct Barrier {
@@ -59,13 +59,13 @@ struct WarpMeeting {
   unsigned warp = 0;
 };
 
-// --- bytes, always counted -----------------------------------------------------------------------------
+// --- bytes, always counted -----------------------------------------------------------------------
 
 struct BufferBytes {
   uint64_t bytes[3] = {};  ///< by Kind
 };
 
-// --- the block -----------------------------------------------------------------------------------------
+// --- the block -----------------------------------------------------------------------------------
 
 struct Cluster;
 class Stacks;       // scheduler/stacks.h
@@ -141,7 +141,7 @@ struct Cluster {
   bool aborted = false;  ///< a block failed: all leave
 };
 
-// --- services for instructions ---------------------------------------------------------------------------
+// --- services for instructions -------------------------------------------------------------------
 
 /// Abandons the launch; becomes sim::Error on the host.
 [[noreturn]] void fail(const std::string& message);
@@ -164,7 +164,7 @@ Block& block_of_rank(unsigned rank);
 /// The same shared-memory location in another block of the cluster (PTX mapa).
 void* map_shared_rank(const void* p, unsigned rank);
 
-// --- what the scheduler and memory tell instructions ------------------------------------------------------------
+// --- what the scheduler and memory tell instructions ---------------------------------------------
 
 /// The current thread, while registers are watched, touches its stack.
 void check_registers(uintptr_t address, unsigned size, Kind, const void* pc);
@@ -174,7 +174,7 @@ void thread_returned();
 /// cluster's barrier.
 void cluster_thread_returned();
 
-// --- words for messages ------------------------------------------------------------------------------------
+// --- words for messages --------------------------------------------------------------------------
 
 std::string here();                                  ///< "kernel f, block (1,0,0), thread (5,0,0)"
 std::string thread_name(const Block&, unsigned id);  ///< "thread (5,0,0)"

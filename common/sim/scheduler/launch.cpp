@@ -26,7 +26,7 @@ alignas(1024) constinit thread_local unsigned char dynamic_smem[kMaxDynamicSmem]
 
 namespace {
 
-// --- what all workers of a launch share -----------------------------------------------------------------
+// --- what all workers of a launch share ----------------------------------------------------------
 
 struct Grid {
   const Launch* launch;
@@ -38,7 +38,7 @@ struct Grid {
   std::atomic<bool> stop{false};
 };
 
-// --- stack overflow: the one mistake that the hooks cannot see ----------------------------------------------
+// --- stack overflow: the one mistake that the hooks cannot see -----------------------------------
 
 void on_segv(int, siginfo_t* info, void*) {
   const Block& b = *self;
@@ -70,7 +70,7 @@ void use_signal_stack() {
   sigaltstack(&alternate, nullptr);
 }
 
-// --- one worker ------------------------------------------------------------------------------------------------
+// --- one worker ----------------------------------------------------------------------------------
 
 // On the host thread, which can tell its caller that there is no memory.
 void renew_stacks(Block& b) {
@@ -180,7 +180,7 @@ void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
   b.cluster = nullptr;
 }
 
-// --- the workers -------------------------------------------------------------------------------------------------
+// --- the workers ---------------------------------------------------------------------------------
 
 class Pool {
  public:

@@ -20,7 +20,7 @@ Block::~Block() = default;
 static Block host_block;
 constinit thread_local Block* self = &host_block;
 
-// --- switching ---------------------------------------------------------------------------------------
+// --- switching -----------------------------------------------------------------------------------
 
 namespace {
 
@@ -128,7 +128,7 @@ void switch_to(Block& b, Thread& t) {
 
 }  // namespace
 
-// --- a block from start to end --------------------------------------------------------------------------
+// --- a block from start to end -------------------------------------------------------------------
 
 void place_block(Block& b, uint64_t linear) {
   const dim3 grid = b.launch->config.grid;
@@ -174,7 +174,7 @@ void abandon_threads(Block& b) {
   if (b.stacks) b.stacks->reset();
 }
 
-// --- services ---------------------------------------------------------------------------------------------
+// --- services ------------------------------------------------------------------------------------
 
 void fail(const std::string& message) {
   Block& b = *self;
@@ -232,7 +232,7 @@ bool can_run(const Block& b) {
   return false;
 }
 
-// --- clusters: one block after the other, on different OS threads --------------------------------------------
+// --- clusters: one block after the other, on different OS threads --------------------------------
 
 unsigned cluster_size() {
   return self->cluster ? static_cast<unsigned>(self->cluster->blocks.size()) : 1;

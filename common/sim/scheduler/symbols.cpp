@@ -79,7 +79,8 @@ std::string demangle(const char* name) {
 std::mutex source_mutex;
 std::map<const void*, std::string> source_cache;
 
-// Frames of the simulator's own headers, inlined into the kernel, are not what the reader looks for.
+// Frames of the simulator's own headers, inlined into the kernel, are not what the reader looks
+// for.
 bool is_own_header(const std::string& line) {
   return line.find("cuda_vocabulary.h") != std::string::npos ||
          line.find("common/ptx/") != std::string::npos ||

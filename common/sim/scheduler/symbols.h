@@ -9,8 +9,8 @@
 
 namespace sim {
 
-/// Is this loaded object the one that holds the simulator and its kernels? Mostly the program itself;
-/// a step's shared library (common/library/) holds its own.
+/// Is this loaded object the one that holds the simulator and its kernels? Mostly the program
+/// itself; a step's shared library (common/library/) holds its own.
 bool is_own_object(const dl_phdr_info& info);
 
 /// Looks up many program counters with one call of addr2line, for source_of().
