@@ -107,7 +107,8 @@ def arches_of(needs):
     return (needs,) if needs.endswith("a") else tuple(dict.fromkeys((needs, "sm_90")))
 
 
-def nvcc_command(nvcc, source, arch, output):
+def nvcc_command(nvcc, source, arch, output, host):
+    """`host`: compile the host's half of the file, too, which is the same for all architectures."""
     virtual = arch.replace("sm_", "compute_")
     launcher = ["ccache"] if shutil.which("ccache") else []
     return launcher + [
@@ -120,17 +121,18 @@ def nvcc_command(nvcc, source, arch, output):
         f"arch={virtual},code={arch}",
         "-Xptxas",
         "-v",
-        "-c",
+        *(("-Xcompiler", "-O0", "-c") if host else ("-cubin",)),
         source,
         "-o",
         output,
     ]
 
 
-def compile_one(nvcc, label, source, arch, out):
+def compile_one(nvcc, label, source, arch, host, out):
     """(label, architecture, kernels, error text or None)."""
     output = os.path.join(out, f"{label}.{arch}.o")
-    done = subprocess.run(nvcc_command(nvcc, source, arch, output), capture_output=True, text=True)
+    command = nvcc_command(nvcc, source, arch, output, host)
+    done = subprocess.run(command, capture_output=True, text=True)
     text = done.stdout + done.stderr
     return label, arch, parse(text), text if done.returncode else None
 
@@ -230,13 +232,14 @@ def main():
         return 2
 
     known = dict(steps_and_needs())
-    work = []  # (label, source, architecture)
+    work = []  # (label, source, architecture, with the host's half)
     for what in args.what or known:
         if what in known:
             source = os.path.join(ROOT, "steps", what, "main.cu")
-            work += [(what, source, arch) for arch in arches_of(known[what])]
+            arches = arches_of(known[what])
+            work += [(what, source, arch, arch == arches[0]) for arch in arches]
         elif what.endswith(".cu") and os.path.exists(what):
-            work.append((os.path.basename(what)[: -len(".cu")], what, args.arch))
+            work.append((os.path.basename(what)[: -len(".cu")], what, args.arch, True))
         else:
             print(f"ptxas_report.py: '{what}' is neither a step nor a .cu file", file=sys.stderr)
             return 2

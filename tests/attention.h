@@ -96,10 +96,13 @@ inline void require_equal(Prediction prediction, const Counts& counts) {
   REQUIRE(counts.requested == prediction.total());
 }
 inline void require_predicted(const Variant& v, const Problem& p) {
-  require_equal(v.traffic(p), count_forward(v, p));
+  Session session(p, normal_inputs(p, 1), v);
+  require_equal(v.traffic(p), count([&] { session.forward(); }, {.counters = false}));
 }
 inline void require_backward_predicted(const Variant& v, const Problem& p) {
-  require_equal(v.backward_traffic(p), count_backward(v, p));
+  Session session(p, normal_inputs(p, 1), v);
+  session.forward();
+  require_equal(v.backward_traffic(p), count([&] { session.backward(); }, {.counters = false}));
 }
 
 inline double max_difference(const std::vector<float>& a, const std::vector<float>& b) {

@@ -16,8 +16,8 @@ class OptionsFor {
  public:
   explicit OptionsFor(const CountOptions& o) : saved_(sim::options()) {
     sim::Options& options = sim::options();
-    options.requests = true;
-    options.l2_bytes = o.gpu.l2_bytes;
+    options.requests = o.counters;
+    options.l2_bytes = o.counters ? o.gpu.l2_bytes : 0;
     options.l2_sms = o.gpu.sms;
     options.l2_sm = o.gpu.sm;
     options.sites = o.analyse;

@@ -19,9 +19,11 @@ class OneLineBuild(unittest.TestCase):
             command = re.search(r"```sh\n(nvcc .*?)```", file.read(), re.DOTALL)[1]
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "01_naive")
+            self.assertIn(" -O3 ", command)
             command = command.replace("nvcc ", NVCC + " ", 1).replace(
                 "-o 01_naive", "-o " + program
             )
+            command = command.replace(" -O3 ", " -O0 ")  # it will not run, only say so
             built = subprocess.run(
                 ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True
             )

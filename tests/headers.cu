@@ -1,0 +1,1 @@
+// What the tests' precompiled header is compiled with (CMakeLists.txt).
