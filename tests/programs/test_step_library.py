@@ -216,6 +216,20 @@ class Libraries(unittest.TestCase):
             self.assertIn("fa_forward", names)
             self.assertEqual([name for name in names if not name.startswith("fa_")], [])
 
+    def test_a_kernel_may_read_the_librarys_constants(self):
+        path = BUILD / "tests" / "libtest_constants.so"
+        code = (
+            "import ctypes; c = ctypes.CDLL(None); c.fa_read_tables.restype = ctypes.c_char_p\n"
+            "y = (ctypes.c_float * 4)(); print(c.fa_read_tables(y).decode(), *y)"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "LD_PRELOAD": str(path)},
+        )
+        self.assertEqual(done.stdout + done.stderr, " 2.0 5.0 4.0 7.0\n")
+
 
 if __name__ == "__main__":
     if sys.argv[1] == "--library":

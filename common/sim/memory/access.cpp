@@ -85,6 +85,7 @@ std::vector<Range> find_constants() {
   std::vector<Range> ranges;
   dl_iterate_phdr(
       [](dl_phdr_info* info, size_t, void* p) {
+        if (!is_own_object(*info)) return 0;
         for (int k = 0; k < info->dlpi_phnum; ++k) {
           const auto& segment = info->dlpi_phdr[k];
           if ((segment.p_type == PT_LOAD && !(segment.p_flags & PF_W)) ||
@@ -93,7 +94,7 @@ std::vector<Range> find_constants() {
                 {info->dlpi_addr + segment.p_vaddr, segment.p_memsz});
           }
         }
-        return 1;  // the program comes first; libraries hold no kernels
+        return 1;
       },
       &ranges);
   return ranges;
