@@ -2,6 +2,7 @@
 // on, and threads that it refuses. pthread_create and operator delete are replaced, because only
 // they can make the moment come that otherwise comes once in thousands of starts.
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -74,6 +75,23 @@ extern "C" UNWATCHED int pthread_create(pthread_t* thread, const pthread_attr_t*
 
 UNWATCHED void operator delete(void* p) noexcept { std::free(p); }
 UNWATCHED void operator delete(void* p, size_t bytes) noexcept { release(p, bytes); }
+
+// Whatever is thread-local lies in the window of shared memory, where a kernel's stray index may
+// meet it. This program has no shared array.
+TEST_CASE("the simulator keeps no memory of its own beside the shared arrays", "[sim]") {
+  size_t bytes = 0;
+  dl_iterate_phdr(
+      [](dl_phdr_info* info, size_t, void* p) {
+        for (int k = 0; k < info->dlpi_phnum; ++k) {
+          if (info->dlpi_phdr[k].p_type == PT_TLS)
+            *static_cast<size_t*>(p) = info->dlpi_phdr[k].p_memsz;
+        }
+        return 1;  // the program comes first
+      },
+      &bytes);
+  CHECK(bytes >= sim::kMaxDynamicSmem);
+  CHECK(bytes < sim::kMaxDynamicSmem + 4096);  // a few words, and gaps for alignment
+}
 
 TEST_CASE("workers that start late find their blocks", "[sim]") {
   host = pthread_self();

@@ -41,6 +41,16 @@ fa::WgmmaOperand decode(uint64_t d) {
 
 // --- the product ---------------------------------------------------------------------------------
 
+struct Scratch {
+  float A[kK][kMaxN], B[kK][kMaxN], D[kM][kMaxN];
+  std::vector<uint32_t> chunks;
+};
+
+Scratch& scratch() {
+  if (!self->wgmma_scratch) self->wgmma_scratch = std::make_shared<Scratch>();
+  return *static_cast<Scratch*>(self->wgmma_scratch.get());
+}
+
 // Reads the [rows][16] operand at `descriptor` into out[k][row].
 void read_operand(uint64_t descriptor, fa::Major major, int rows, float (*out)[kMaxN],
                   const Where& where) {
@@ -77,7 +87,7 @@ void add_chunks(uint64_t descriptor, fa::Major major, int rows, std::vector<uint
 
 // The current thread's part of the product, for the observers.
 void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
-  static thread_local std::vector<uint32_t> chunks;
+  auto& chunks = scratch().chunks;
   chunks.clear();
   const Wgmma& p = e.product;
   if (!std::exchange(e.told, true)) {
@@ -91,7 +101,7 @@ void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
 }
 
 void perform(const WgmmaEvent& e) {
-  static thread_local float A[kK][kMaxN], B[kK][kMaxN];
+  auto& [A, B, D, chunks] = scratch();
   const Wgmma& p = e.product;
   if (p.a_registers) {
     for (int thread = 0; thread < kThreads; ++thread) {
@@ -105,7 +115,6 @@ void perform(const WgmmaEvent& e) {
   }
   read_operand(p.b, p.b_mn_major ? fa::Major::mn : fa::Major::k, p.n, B, e.where);
 
-  static thread_local float D[kM][kMaxN];
   for (int r = 0; r < kM; ++r) {
     std::fill_n(D[r], p.n, 0.0f);
     for (int k = 0; k < kK; ++k) {

@@ -94,6 +94,7 @@ struct Block {
   Barrier barriers[16];
   WarpMeeting meetings[32][4];  ///< up to four disjoint groups of lanes of a warp at a time
   std::shared_ptr<AsyncState> async;
+  std::shared_ptr<void> wgmma_scratch;  ///< thread_local would lie among the kernels' shared arrays
 
   // Memory.
   uintptr_t shared_base = 0, shared_size = 0;  ///< this worker's thread-local storage
