@@ -47,8 +47,8 @@ ADVICE = {
     "uninitialised": "Something is read that nobody has written. Who should have, and when?",
     "out of bounds": "The index passes the end. N need not be a multiple of the tile: what does "
     "the last tile hold?",
-    "deadlock": "Some threads wait at a barrier that others never reach. Find the branch or the "
-    "return between them.",
+    "deadlock": "Some threads wait at a barrier that others never reach. Find the branch between "
+    "them; a barrier with a count waits for threads that have returned, too.",
     "endless loop": "A loop whose condition never becomes false, or a wait for something that "
     "never comes.",
     "misaligned": "A vector access needs an address that is a multiple of its size.",

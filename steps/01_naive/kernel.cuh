@@ -41,7 +41,7 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
   const int c = blockIdx.x * kCols + threadIdx.x;  // key: the fast axis, so stores coalesce
   const int r = blockIdx.y * kRows + threadIdx.y;  // query
   const size_t bh = blockIdx.z;
-  if (r >= N || c >= N) return;  // legal: no barrier follows
+  if (r >= N || c >= N) return;  // legal: no other thread needs it
 
   float s = -INFINITY;  // a masked score: its probability will be 0
   if (!causal || c <= r) {

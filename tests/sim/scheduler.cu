@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "common/problem.h"
+#include "common/ptx/barrier.h"
 #include "common/sim/scheduler/block.h"
 #include "tests/sim/diagnosis.h"
 
@@ -19,7 +20,7 @@ __global__ void barrier_behind_return(float* x, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (kEarlyReturn && i >= n) return;
   if (i < n) x[i] = 1;
-  __syncthreads();
+  fa::bar_sync(1, 64);
 }
 
 template <bool kDivergent>
@@ -38,6 +39,7 @@ __global__ void shuffle(float* x) {
   float v = static_cast<float>(threadIdx.x);
   const unsigned mask = kHalf ? 0xffffffff : 0x0000ffff;
   if (threadIdx.x < 16) v += __shfl_xor_sync(mask, v, 1);
+  __syncthreads();  // the other half is here and does not come
   x[threadIdx.x] = v;
 }
 
@@ -119,17 +121,17 @@ __global__ void odd_block(float* x) {  // the last warp has 8 lanes
 
 }  // namespace
 
-TEST_CASE("a thread that returns before a barrier leaves the others waiting", "[sim]") {
-  Buffer<float> x("x", 100);
+TEST_CASE("warps that return before a barrier with a count leave the others waiting", "[sim]") {
+  Buffer<float> x("x", 96);
   const auto text = finding([&] {
-    fa::launch(barrier_behind_return<true>, {dim3(2), dim3(64)}, x, 100);
+    fa::launch(barrier_behind_return<true>, {dim3(2), dim3(64)}, x, 96);
   });
   CHECK_THAT(text, ContainsSubstring("deadlock in kernel"));
   CHECK_THAT(text, ContainsSubstring("block (1,0,0)"));
-  CHECK_THAT(text, ContainsSubstring("28 threads returned (linear ids 36-63)"));
-  CHECK_THAT(text, ContainsSubstring("36 threads wait at __syncthreads scheduler.cu:"));
+  CHECK_THAT(text, ContainsSubstring("32 threads returned (linear ids 32-63)"));
+  CHECK_THAT(text, ContainsSubstring("32 threads wait at bar.sync scheduler.cu:"));
   CHECK(finding([&] {
-          fa::launch(barrier_behind_return<false>, {dim3(2), dim3(64)}, x, 100);
+          fa::launch(barrier_behind_return<false>, {dim3(2), dim3(64)}, x, 96);
         }) == "");
 }
 
@@ -296,14 +298,14 @@ TEST_CASE("a launch outside CUDA's limits is refused", "[sim]") {
 }
 
 TEST_CASE("after a finding the simulator goes on", "[sim]") {
-  Buffer<float> x("x", 100);
+  Buffer<float> x("x", 96);
   for (int i = 0; i < 5; ++i) {
     CHECK(finding([&] {
-            fa::launch(barrier_behind_return<true>, {dim3(2), dim3(64)}, x, 100);
+            fa::launch(barrier_behind_return<true>, {dim3(2), dim3(64)}, x, 96);
           }) != "");
     CHECK(finding([&] {
-            fa::launch(barrier_behind_return<false>, {dim3(2), dim3(64)}, x, 100);
+            fa::launch(barrier_behind_return<false>, {dim3(2), dim3(64)}, x, 96);
           }) == "");
   }
-  CHECK(x.download() == std::vector<float>(100, 1.f));
+  CHECK(x.download() == std::vector<float>(96, 1.f));
 }

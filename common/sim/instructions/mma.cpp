@@ -17,6 +17,14 @@ Frame& frame_of(WarpMeeting& m, int lane) {
   return *static_cast<Frame*>(m.frame[lane]);
 }
 
+// A lane that returned while the others waited left nothing to work with.
+void need_all_lanes(const WarpMeeting& m) {
+  if (m.arrived != kWholeWarp) {
+    fail(here() + " has returned, but the " + m.what + " at " + at(m.where) +
+         " needs all lanes of its warp");
+  }
+}
+
 // Element i of the two that one register packs.
 uint32_t half(uint32_t reg, int i) { return reg >> (16 * i) & 0xffff; }
 
@@ -29,6 +37,7 @@ struct LoadFrame {
 
 // Lanes 8m .. 8m + 7 hold the row addresses of matrix m.
 void do_ldmatrix(WarpMeeting& m) {
+  need_all_lanes(m);
   for (int lane = 0; lane < 32; ++lane) {
     auto& f = frame_of<LoadFrame>(m, lane);
     for (int matrix = 0; matrix < f.matrices; ++matrix) {
@@ -52,6 +61,7 @@ struct StoreFrame {
 };
 
 void do_stmatrix(WarpMeeting& m) {
+  need_all_lanes(m);
   for (int lane = 0; lane < 32; ++lane) {
     const auto& f = frame_of<StoreFrame>(m, lane);
     for (int matrix = 0; matrix < f.matrices; ++matrix) {
@@ -70,6 +80,7 @@ struct MoveFrame {
 };
 
 void do_movmatrix(WarpMeeting& m) {
+  need_all_lanes(m);
   uint32_t matrix[8][8];
   for (int lane = 0; lane < 32; ++lane) {
     for (int i = 0; i < 2; ++i) {
@@ -94,6 +105,7 @@ struct MmaFrame {
 };
 
 void do_mma(WarpMeeting& m) {
+  need_all_lanes(m);
   float A[16][16], B[8][16];  // B transposed: both run along k
   for (int lane = 0; lane < 32; ++lane) {
     const auto& f = frame_of<MmaFrame>(m, lane);
@@ -118,11 +130,13 @@ void do_mma(WarpMeeting& m) {
   self->tensor_flops += 2 * 16 * 8 * 16;
 }
 
-// Every lane of the warp must exist: these are .sync.aligned instructions.
+// Every lane of the warp must exist and run: these are .sync.aligned instructions.
 void need_whole_warp(const char* what, const Where& where) {
-  if (self->member[self->current->id / 32] != kWholeWarp) {
-    fail(here() + ": " + what + " at " + at(where) + " in a warp of fewer than 32 threads");
-  }
+  const unsigned warp = self->current->id / 32;
+  if (self->alive[warp] == kWholeWarp) return;
+  fail(here() + ": " + what + " at " + at(where) +
+       (self->member[warp] == kWholeWarp ? " in a warp of which some lanes have returned"
+                                         : " in a warp of fewer than 32 threads"));
 }
 
 // Only the lanes that name a row touch memory.

@@ -46,7 +46,8 @@ void do_shuffle(WarpMeeting& m) {
     if (!(m.arrived >> source & 1)) {
       fail(here() + ": in the shuffle at " + at(m.where) + " lane " + std::to_string(lane) +
            " of warp " + std::to_string(m.warp) + " reads from lane " + std::to_string(source) +
-           ", which does not take part");
+           (self->alive[m.warp] >> source & 1 ? ", which does not take part"
+                                              : ", which has returned"));
     }
     f.out = frame_of<ShuffleFrame>(m, source).in;
   }

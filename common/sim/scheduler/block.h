@@ -41,10 +41,12 @@ struct Thread {
 
 /// bar.sync and bar.arrive (number 0 is __syncthreads), and other rendezvous of many warps.
 struct Barrier {
-  int arrived = 0, expected = 0;
+  int arrived = 0;
+  int expected = 0;           ///< threads; kAll: those of the block that have not returned
   uint32_t here[32] = {};     ///< who arrived
   uint32_t waiting[32] = {};  ///< who waits (bar.arrive does not)
   Where first;                ///< the line of the first arrival
+  static constexpr int kAll = 0;
 };
 
 struct WarpMeeting;
@@ -89,9 +91,11 @@ struct Block {
   Thread threads[1024];
   uint32_t ready[32] = {};   ///< lanes that can run; the running one is not among them
   uint32_t member[32] = {};  ///< lanes that exist
+  uint32_t alive[32] = {};   ///< and have not returned
 
   // Rendezvous.
   Barrier barriers[16];
+  bool named_barriers = false;  ///< a barrier with a count was used
   WarpMeeting meetings[32][4];  ///< up to four disjoint groups of lanes of a warp at a time
   std::shared_ptr<AsyncState> async;
   std::shared_ptr<void> wgmma_scratch;  ///< thread_local would lie among the kernels' shared arrays

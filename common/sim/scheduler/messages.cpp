@@ -57,6 +57,13 @@ static std::string who_waits(const Block& b) {
     text += "\n  " + std::to_string(ids.size()) + (ids.size() == 1 ? " thread " : " threads ") +
             what + " (linear ids " + runs_of(ids) + ")";
   }
+  for (const Barrier& barrier : b.barriers) {
+    if (!barrier.arrived || barrier.expected == Barrier::kAll) continue;
+    text += "\n  barrier " + std::to_string(&barrier - b.barriers) + " waits for " +
+            std::to_string(barrier.expected) + " threads, " + std::to_string(barrier.arrived) +
+            " have arrived";
+    if (b.live < b.nthreads) text += "; a barrier with a count waits for those that returned, too";
+  }
   return text;
 }
 

@@ -1,5 +1,11 @@
 // Where threads meet: __syncthreads and named barriers, and the lanes of a warp.
+//
+// A thread that has returned is not waited for: __syncthreads waits for the threads of the block,
+// and __syncwarp and its like for the lanes of the mask, that have not returned (PTX, exit and
+// bar). Only a barrier with a count waits for that many threads, come what may.
+#include <bit>
 #include <cstring>
+#include <utility>
 
 #include "common/sim/scheduler/scheduler.h"
 
@@ -9,6 +15,28 @@ namespace {
 
 bool same(const Where& a, const Where& b) {
   return a.line == b.line && (a.file == b.file || std::strcmp(a.file, b.file) == 0);
+}
+
+bool complete(const Block& b, const Barrier& barrier) {
+  if (barrier.expected == Barrier::kAll) return barrier.arrived == static_cast<int>(b.live);
+  // A warp arrives as a whole and counts 32, also when some of its lanes have returned.
+  int n = barrier.arrived;
+  for (unsigned w = 0; b.live < 32 * b.nwarps && w < b.nwarps; ++w) {
+    const uint32_t here = barrier.here[w];
+    if (here && !(b.alive[w] & ~here)) n += 32 - std::popcount(here);
+  }
+  return n >= barrier.expected;
+}
+
+void let_go(Block& b, Barrier& barrier) {
+  barrier.arrived = 0;
+  for (unsigned w = 0; w < b.nwarps; ++w) {
+    for (uint32_t m = barrier.waiting[w]; m; m &= m - 1) {
+      b.threads[w * 32 + std::countr_zero(m)].state = State::ready;
+    }
+    b.ready[w] |= barrier.waiting[w];
+    barrier.waiting[w] = barrier.here[w] = 0;
+  }
 }
 
 // One more thread at `barrier`; the last one runs `last` and lets all go on.
@@ -24,27 +52,32 @@ void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, F
   } else {
     for (auto& o : b.observers) o->release(b, &barrier, 0);
   }
-  if (++barrier.arrived < barrier.expected) {
+  ++barrier.arrived;
+  if (!complete(b, barrier)) {
     if (wait) wait_here(what, where);
     return;
   }
-  barrier.arrived = 0;
   last();
-  for (unsigned w = 0; w < b.nwarps; ++w) {
-    for (uint32_t m = barrier.waiting[w]; m; m &= m - 1) {
-      b.threads[w * 32 + std::countr_zero(m)].state = State::ready;
-    }
-    b.ready[w] |= barrier.waiting[w];
-    barrier.waiting[w] = barrier.here[w] = 0;
-  }
+  let_go(b, barrier);
   if (wait) {
     b.ready[warp] &= ~bit;
     yield_from(0);
   }
 }
 
+// At a barrier of the whole block a thread that has returned counts as arrived: what it did before
+// is visible behind the barrier.
 void tell_observers(Block& b, const Barrier& barrier) {
-  for (auto& o : b.observers) o->barrier(b, barrier.waiting, &barrier);
+  const auto& met = barrier.expected == Barrier::kAll ? b.member : barrier.waiting;
+  for (auto& o : b.observers) o->barrier(b, met, &barrier);
+}
+
+void let_go(Block& b, WarpMeeting& m) {
+  const uint32_t lanes = std::exchange(m.arrived, 0);
+  for (uint32_t left = lanes; left; left &= left - 1) {
+    b.threads[m.warp * 32 + std::countr_zero(left)].state = State::ready;
+  }
+  b.ready[m.warp] |= lanes;
 }
 
 }  // namespace
@@ -53,7 +86,7 @@ void sync_block(Where where) {
   Block& b = *self;
   Barrier& barrier = b.barriers[0];
   if (barrier.arrived == 0) {
-    barrier.expected = static_cast<int>(b.nthreads);
+    barrier.expected = Barrier::kAll;
     barrier.first = where;
   } else if (!same(barrier.first, where)) {
     fail("divergent barrier: " + here() + " is at the __syncthreads of " + at(where) +
@@ -72,6 +105,7 @@ void sync_named(int id, int threads, bool wait, Where where) {
   if (threads <= 0 || threads % 32)
     fail(here() + ": " + what + " at " + at(where) + " with " + std::to_string(threads) +
          " threads, which is not a multiple of a warp");
+  b.named_barriers = true;
   Barrier& barrier = b.barriers[id];
   if (barrier.arrived == 0) {
     barrier.expected = threads;
@@ -97,7 +131,7 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
   Block& b = *self;
   Thread& me = *b.current;
   const unsigned warp = me.id / 32, lane = me.id % 32;
-  mask &= b.member[warp];  // the last warp of an odd-sized block has fewer lanes
+  mask &= b.alive[warp];  // the last warp of an odd-sized block has fewer lanes
   if (!(mask >> lane & 1)) {
     fail(here() + " calls " + what + " at " + at(where) +
          " with a mask that does not contain its own lane");
@@ -128,13 +162,26 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
     return;
   }
   work(*meeting);
-  meeting->arrived = 0;
-  const uint32_t others = mask & ~(1u << lane);
-  for (uint32_t m = others; m; m &= m - 1) {
-    b.threads[warp * 32 + std::countr_zero(m)].state = State::ready;
+  let_go(b, *meeting);
+  b.ready[warp] &= ~(1u << lane);
+  if (mask != 1u << lane) yield_from(warp * 32);
+}
+
+void stop_waiting_for_current(Block& b) {
+  const unsigned warp = b.current->id / 32, lane = b.current->id % 32;
+  for (WarpMeeting& m : b.meetings[warp]) {
+    if (!m.arrived || !(m.mask >> lane & 1)) continue;
+    m.mask &= ~(1u << lane);
+    if (m.arrived != m.mask) continue;
+    m.work(m);
+    let_go(b, m);
   }
-  b.ready[warp] |= others;
-  if (others) yield_from(warp * 32);
+  for (int id = 0; id < (b.named_barriers ? 16 : 1); ++id) {
+    Barrier& barrier = b.barriers[id];
+    if (!barrier.arrived || !complete(b, barrier)) continue;
+    tell_observers(b, barrier);
+    let_go(b, barrier);
+  }
 }
 
 }  // namespace sim

@@ -103,7 +103,10 @@ fiber run_threads(fiber&& from) {
     Thread& me = *b.current;
     me.state = State::done;
     --b.live;
+    b.alive[me.id / 32] &= ~(1u << (me.id % 32));
     if (b.cluster) cluster_thread_returned();
+    if (b.live) keep_exception(b, [&] { stop_waiting_for_current(b); });
+    if (b.thrown) leave_block(b);
     if (b.live == 0) {
       leave_warp_of(b, &me);
       b.previous = b.current;
@@ -142,10 +145,11 @@ void place_block(Block& b, uint64_t linear) {
   for (unsigned i = 0; i < b.nthreads; ++i) b.threads[i].state = State::fresh;
   for (unsigned w = 0; w < b.nwarps; ++w) {
     const unsigned lanes = std::min(32u, b.nthreads - w * 32);
-    b.ready[w] = b.member[w] = lanes == 32 ? ~0u : (1u << lanes) - 1;
+    b.ready[w] = b.member[w] = b.alive[w] = lanes == 32 ? ~0u : (1u << lanes) - 1;
     for (WarpMeeting& m : b.meetings[w]) m.arrived = 0;
   }
   for (Barrier& barrier : b.barriers) barrier = {};
+  b.named_barriers = false;
   b.live = b.nthreads;
   b.current = b.previous = nullptr;
   b.deferred.clear();

@@ -1,0 +1,107 @@
+// Threads that have returned: a barrier of the block and the primitives of a warp do not wait for
+// them (PTX: exit, bar). tests/sim/returned.cu has what goes wrong.
+#include "tests/ptx/device.h"
+#include "tests/test.h"
+
+namespace {
+
+using test::Buffer;
+
+// In each round some threads leave: whole warps, parts of warps, single threads; the others add up
+// what those who are left have written.
+__global__ void leave_kernel(const int* rounds_of, int* out) {
+  __shared__ int slot[128];
+  const int t = threadIdx.x;
+  int sum = 0;
+  slot[t] = 0;
+  __syncthreads();
+  for (int round = 0; round < 4; ++round) {
+    if (rounds_of[t] == round) {
+      out[t] = sum;
+      return;
+    }
+    slot[t] = t + round;
+    __syncthreads();  // everybody who is left has written
+    for (int other = 0; other < 128; ++other) sum += slot[other];
+    __syncthreads();  // and read
+    slot[t] = 0;
+    __syncthreads();  // who leaves now has left a zero
+  }
+  out[t] = sum;
+}
+
+}  // namespace
+
+TEST_CASE("__syncthreads waits for the threads that have not returned", "[ptx][barrier]") {
+  std::vector<int> rounds(128);
+  for (int t = 0; t < 128; ++t) {
+    rounds[t] = t / 32 == 1 ? 1 : t % 32 < 5 ? 2 : t == 127 ? 3 : t == 64 ? 0 : 4;
+  }
+  Buffer<int> in("rounds", rounds), out("out", 128);
+  fa::launch(leave_kernel, {1, 128}, in.get(), out.get());
+  const auto got = out.download();
+  for (int t = 0; t < 128; ++t) {
+    int want = 0;
+    for (int round = 0; round < std::min(rounds[t], 4); ++round) {
+      for (int other = 0; other < 128; ++other) want += rounds[other] > round ? other + round : 0;
+    }
+    CAPTURE(t);
+    CHECK(got[t] == want);
+  }
+}
+
+namespace {
+
+// The lanes of `leaving` return, the others meet; mask: all 32.
+__global__ void warp_kernel(unsigned leaving, int* out) {
+  __shared__ int slot[32];
+  const int lane = threadIdx.x;
+  if (leaving >> lane & 1) return;
+  slot[lane] = lane;
+  __syncwarp();
+  out[lane] = slot[lane ^ 1];
+  out[32 + lane] = __shfl_xor_sync(fa::kFullMask, 10 * lane, 1);
+  out[64 + lane] = static_cast<int>(__ballot_sync(fa::kFullMask, lane % 3 == 0));
+  out[96 + lane] = __all_sync(fa::kFullMask, lane >= 0) + 2 * __any_sync(fa::kFullMask, lane < 0);
+}
+
+}  // namespace
+
+TEST_CASE("lanes of the mask that have returned are not waited for", "[ptx][warp]") {
+  const unsigned leaving = GENERATE(0x0000ffffu, 0xffff0000u, 0x0ff00c03u);
+  Buffer<int> out("out", 128);
+  fa::launch(warp_kernel, {1, 32}, leaving, out.get());
+  const auto got = out.download();
+  unsigned votes = 0;
+  for (int lane = 0; lane < 32; lane += 3) votes |= 1u << lane;
+  for (int lane = 0; lane < 32; ++lane) {
+    CAPTURE(lane);
+    const bool left = leaving >> lane & 1;
+    CHECK(got[lane] == (left ? -1 : lane ^ 1));
+    CHECK(got[32 + lane] == (left ? -1 : 10 * (lane ^ 1)));
+    CHECK(got[64 + lane] == (left ? -1 : static_cast<int>(votes & ~leaving)));
+    CHECK(got[96 + lane] == (left ? -1 : 1));
+  }
+}
+
+namespace {
+
+// Half of warp 1 returns or does not exist: the warp still counts 32.
+__global__ void count_kernel(int* out) {
+  __shared__ int slot[2];
+  const int t = threadIdx.x;
+  if (t >= 48) return;
+  if (t % 32 == 0) slot[t / 32] = 7 + t;
+  fa::bar_sync(1, 64);
+  out[t] = slot[1 - t / 32];
+}
+
+}  // namespace
+
+TEST_CASE("a barrier with a count takes a warp as 32 threads", "[ptx][barrier]") {
+  const unsigned threads = GENERATE(64u, 48u, 40u);
+  Buffer<int> out("out", 48);
+  fa::launch(count_kernel, {1, threads}, out.get());
+  const auto got = out.download();
+  for (unsigned t = 0; t < std::min(threads, 48u); ++t) CHECK(got[t] == (t < 32 ? 39 : 7));
+}
