@@ -18,9 +18,10 @@
 
 // --- qualifiers ---------------------------------------------------------------------------------
 
-#define __global__
-// Always inlined: g++'s pass does not see a struct that is loaded as a by-value argument of a call.
-#define __device__ __attribute__((always_inline))
+// Everything that a kernel calls becomes part of it, as with nvcc, except for recursion and what is
+// called through a pointer. (At -O0 nothing does.)
+#define __global__ __attribute__((flatten))
+#define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
@@ -60,12 +61,12 @@ struct alignas(8) uint2 {
 struct alignas(16) uint4 {
   unsigned x, y, z, w;
 };
-__device__ inline float2 make_float2(float x, float y) { return {x, y}; }
-__device__ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
-__device__ inline int2 make_int2(int x, int y) { return {x, y}; }
-__device__ inline int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
-__device__ inline uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
-__device__ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+__forceinline__ float2 make_float2(float x, float y) { return {x, y}; }
+__forceinline__ float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+__forceinline__ int2 make_int2(int x, int y) { return {x, y}; }
+__forceinline__ int4 make_int4(int x, int y, int z, int w) { return {x, y, z, w}; }
+__forceinline__ uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
+__forceinline__ uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
   return {x, y, z, w};
 }
 
@@ -142,7 +143,7 @@ void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... args) {
 }
 
 template <class T>
-__device__ inline T shuffle_as(Shuffle kind, uint32_t mask, T v, int arg, int width, Where where) {
+__forceinline__ T shuffle_as(Shuffle kind, uint32_t mask, T v, int arg, int width, Where where) {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   return std::bit_cast<T>(
@@ -186,22 +187,22 @@ inline int __all_sync(uint32_t mask, int p, SIM_HERE) {
 
 // --- atomics -------------------------------------------------------------------------------------
 
-__device__ inline float atomicAdd(float* p, float v) {
+__forceinline__ float atomicAdd(float* p, float v) {
   return sim::atomic_f32(sim::AtomicOp::add, p, v);
 }
-__device__ inline double atomicAdd(double* p, double v) {
+__forceinline__ double atomicAdd(double* p, double v) {
   return sim::atomic_f64(sim::AtomicOp::add, p, v);
 }
-__device__ inline float atomicExch(float* p, float v) {
+__forceinline__ float atomicExch(float* p, float v) {
   return sim::atomic_f32(sim::AtomicOp::exch, p, v);
 }
-#define SIM_ATOMIC(name, op)                                                                     \
-  __device__ inline int name(int* p, int v) { return sim::atomic_s32(sim::AtomicOp::op, p, v); } \
-  __device__ inline unsigned name(unsigned* p, unsigned v) {                                     \
-    return sim::atomic_u32(sim::AtomicOp::op, p, v);                                             \
-  }                                                                                              \
-  __device__ inline unsigned long long name(unsigned long long* p, unsigned long long v) {       \
-    return sim::atomic_u64(sim::AtomicOp::op, reinterpret_cast<uint64_t*>(p), v);                \
+#define SIM_ATOMIC(name, op)                                                                   \
+  __forceinline__ int name(int* p, int v) { return sim::atomic_s32(sim::AtomicOp::op, p, v); } \
+  __forceinline__ unsigned name(unsigned* p, unsigned v) {                                     \
+    return sim::atomic_u32(sim::AtomicOp::op, p, v);                                           \
+  }                                                                                            \
+  __forceinline__ unsigned long long name(unsigned long long* p, unsigned long long v) {       \
+    return sim::atomic_u64(sim::AtomicOp::op, reinterpret_cast<uint64_t*>(p), v);              \
   }
 SIM_ATOMIC(atomicAdd, add)
 SIM_ATOMIC(atomicMin, min)
@@ -211,77 +212,75 @@ SIM_ATOMIC(atomicAnd, and_)
 SIM_ATOMIC(atomicOr, or_)
 SIM_ATOMIC(atomicXor, xor_)
 #undef SIM_ATOMIC
-__device__ inline unsigned atomicInc(unsigned* p, unsigned limit) {
+__forceinline__ unsigned atomicInc(unsigned* p, unsigned limit) {
   return sim::atomic_u32(sim::AtomicOp::inc, p, limit);
 }
-__device__ inline int atomicCAS(int* p, int compare, int v) {
+__forceinline__ int atomicCAS(int* p, int compare, int v) {
   return sim::atomic_s32(sim::AtomicOp::cas, p, v, compare);
 }
-__device__ inline unsigned atomicCAS(unsigned* p, unsigned compare, unsigned v) {
+__forceinline__ unsigned atomicCAS(unsigned* p, unsigned compare, unsigned v) {
   return sim::atomic_u32(sim::AtomicOp::cas, p, v, compare);
 }
 
 // --- arithmetic ----------------------------------------------------------------------------------
 
 // The fast intrinsics compute the accurate function here: a GPU's error in them is not modelled.
-__device__ inline float __expf(float x) { return std::exp(x); }
-__device__ inline float __logf(float x) { return std::log(x); }
-__device__ inline float __log2f(float x) { return std::log2(x); }
-__device__ inline float __fdividef(float a, float b) { return a / b; }
-__device__ inline float __frcp_rn(float x) { return 1.0f / x; }
-__device__ inline float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
-__device__ inline float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
-__device__ inline float __int_as_float(int x) { return std::bit_cast<float>(x); }
-__device__ inline int __float_as_int(float x) { return std::bit_cast<int>(x); }
-__device__ inline unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
-__device__ inline float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
-__device__ inline int __popc(unsigned x) { return std::popcount(x); }
-__device__ inline int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
-__device__ inline int __ffs(int x) {
-  return x ? std::countr_zero(static_cast<unsigned>(x)) + 1 : 0;
-}
+__forceinline__ float __expf(float x) { return std::exp(x); }
+__forceinline__ float __logf(float x) { return std::log(x); }
+__forceinline__ float __log2f(float x) { return std::log2(x); }
+__forceinline__ float __fdividef(float a, float b) { return a / b; }
+__forceinline__ float __frcp_rn(float x) { return 1.0f / x; }
+__forceinline__ float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
+__forceinline__ float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
+__forceinline__ float __int_as_float(int x) { return std::bit_cast<float>(x); }
+__forceinline__ int __float_as_int(float x) { return std::bit_cast<int>(x); }
+__forceinline__ unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
+__forceinline__ float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }
+__forceinline__ int __popc(unsigned x) { return std::popcount(x); }
+__forceinline__ int __clz(int x) { return std::countl_zero(static_cast<unsigned>(x)); }
+__forceinline__ int __ffs(int x) { return x ? std::countr_zero(static_cast<unsigned>(x)) + 1 : 0; }
 template <class T>
-__device__ inline T __ldg(const T* p) {
+__forceinline__ T __ldg(const T* p) {
   return *p;
 }
 template <class T>
-requires std::is_arithmetic_v<T> __device__ inline T max(T a, T b) {  // by value, as in CUDA
+requires std::is_arithmetic_v<T> __forceinline__ T max(T a, T b) {  // by value, as in CUDA
   return a < b ? b : a;
 }
 template <class T>
-requires std::is_arithmetic_v<T> __device__ inline T min(T a, T b) { return b < a ? b : a; }
+requires std::is_arithmetic_v<T> __forceinline__ T min(T a, T b) { return b < a ? b : a; }
 /// The largest or smallest of three integers, with _relu of it and 0: one instruction on sm_90.
-__device__ inline int __vimax3_s32(int a, int b, int c) { return max(max(a, b), c); }
-__device__ inline int __vimin3_s32(int a, int b, int c) { return min(min(a, b), c); }
-__device__ inline unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) {
+__forceinline__ int __vimax3_s32(int a, int b, int c) { return max(max(a, b), c); }
+__forceinline__ int __vimin3_s32(int a, int b, int c) { return min(min(a, b), c); }
+__forceinline__ unsigned __vimax3_u32(unsigned a, unsigned b, unsigned c) {
   return max(max(a, b), c);
 }
-__device__ inline unsigned __vimin3_u32(unsigned a, unsigned b, unsigned c) {
+__forceinline__ unsigned __vimin3_u32(unsigned a, unsigned b, unsigned c) {
   return min(min(a, b), c);
 }
-__device__ inline int __vimax3_s32_relu(int a, int b, int c) { return max(max(max(a, b), c), 0); }
-__device__ inline int __vimin3_s32_relu(int a, int b, int c) { return max(min(min(a, b), c), 0); }
+__forceinline__ int __vimax3_s32_relu(int a, int b, int c) { return max(max(max(a, b), c), 0); }
+__forceinline__ int __vimin3_s32_relu(int a, int b, int c) { return max(min(min(a, b), c), 0); }
 
 /// 1 sign, 8 exponent, 7 mantissa bits; rounds to nearest even, as cuda_bf16.h does.
 struct __nv_bfloat16 {
   uint16_t bits;
   __nv_bfloat16() = default;
-  __device__ __nv_bfloat16(float f) {
+  __forceinline__ __nv_bfloat16(float f) {
     const uint32_t u = std::bit_cast<uint32_t>(f);
     const bool nan = (u & 0x7fffffffu) > 0x7f800000u;
     bits = static_cast<uint16_t>(nan ? 0x7fff : (u + 0x7fffu + ((u >> 16) & 1)) >> 16);
   }
-  __device__ operator float() const {
+  __forceinline__ operator float() const {
     return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
   }
 };
 struct alignas(4) __nv_bfloat162 {
   __nv_bfloat16 x, y;
 };
-__device__ inline __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
-__device__ inline __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
-__device__ inline float __bfloat162float(__nv_bfloat16 h) { return h; }
-__device__ inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
+__forceinline__ __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
+__forceinline__ __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
+__forceinline__ float __bfloat162float(__nv_bfloat16 h) { return h; }
+__forceinline__ __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
   return {__nv_bfloat16(a), __nv_bfloat16(b)};
 }
 

@@ -150,6 +150,8 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
 [[gnu::always_inline]] inline void access_inline(const void* p, unsigned size, Kind kind,
                                                  const void* pc, bool aligned, bool lsu = true) {
   Block& b = *self;
+  if (b.copied_at) [[unlikely]]
+    pc = b.copied_at;
   const uintptr_t address = reinterpret_cast<uintptr_t>(p);
   const uint64_t offset = address - kHbmBase;
   if (offset < kHbmSpan) {
@@ -269,8 +271,11 @@ void __tsan_read_range(void* p, size_t n) {
 void __tsan_write_range(void* p, size_t n) {
   access_inline(p, static_cast<unsigned>(n), Kind::store, SIM_PC, false);
 }
-void __tsan_func_entry(void*) {}
-void __tsan_func_exit() {}
+void __tsan_func_entry(void* caller) {
+  sim::Block& b = *sim::self;
+  b.copied_at = !b.host && sim::is_struct_copy(SIM_PC) ? caller : nullptr;
+}
+void __tsan_func_exit() { sim::self->copied_at = nullptr; }
 void __tsan_init() {}
 void __tsan_vptr_read(void*) {}
 void __tsan_vptr_update(void**, void*) {}

@@ -108,6 +108,8 @@ struct Block {
   /// the stack takes the slow path and check_registers() sees it.
   bool registers_watched = false;
   bool host = true;  ///< no block: host code must not touch device memory
+  /// In the compiler's copy of a struct, where that is a function: who called it.
+  const void* copied_at = nullptr;
 
   // Counts of this launch.
   std::vector<BufferBytes> hbm;

@@ -76,6 +76,23 @@ std::string demangle(const char* name) {
   return result;
 }
 
+// "ns::P::operator=(ns::P const&)" or "ns::P<4>::P(ns::P<4> const&)", or with &&
+bool copies_struct(const std::string& function) {
+  for (const std::string end : {" const&)", "&&)"}) {
+    if (!function.ends_with(end)) continue;
+    for (size_t open = function.find('('); open != function.npos;
+         open = function.find('(', open + 1)) {
+      const std::string type = function.substr(open + 1, function.size() - end.size() - open - 1);
+      if (!function.starts_with(type + "::")) continue;
+      std::string name = type.substr(0, type.find('<', type.rfind("::") + 1));
+      if (const auto p = name.rfind("::"); p != name.npos) name = name.substr(p + 2);
+      const std::string member = function.substr(type.size() + 2, open - type.size() - 2);
+      if (member == name || member == "operator=") return true;
+    }
+  }
+  return false;
+}
+
 std::mutex source_mutex;
 std::map<const void*, std::string> source_cache;
 
@@ -85,6 +102,24 @@ bool is_own_header(const std::string& line) {
   return line.find("cuda_vocabulary.h") != std::string::npos ||
          line.find("common/ptx/") != std::string::npos ||
          line.find("common/cuda.h") != std::string::npos;
+}
+
+// A frame of the compiler's own copy of a struct has the line at which the struct begins.
+bool begins_struct(const std::string& place) {
+  const auto colon = place.rfind(':');
+  if (colon == place.npos) return false;
+  FILE* file = std::fopen(place.substr(0, colon).c_str(), "r");
+  if (!file) return false;
+  std::string text;
+  for (int left = std::atoi(place.c_str() + colon + 1); left > 0;) {
+    const int c = std::fgetc(file);
+    if (c == EOF || (c == '\n' && --left == 0)) break;
+    if (left == 1) text += static_cast<char>(c);
+  }
+  std::fclose(file);
+  return text.find('{') != text.npos &&
+         (text.find("struct ") != text.npos || text.find("class ") != text.npos ||
+          text.find("union ") != text.npos);
 }
 
 std::string tidy(std::string line) {
@@ -104,11 +139,29 @@ bool is_own_object(const dl_phdr_info& info) {
   });
 }
 
+bool is_struct_copy(const void* pc) {
+  static thread_local std::map<const void*, bool>* known;
+  if (!known) known = new std::map<const void*, bool>;
+  const auto [it, fresh] = known->try_emplace(pc);
+  if (fresh) {
+    auto f = table().functions.upper_bound(reinterpret_cast<uint64_t>(pc) - table().base);
+    it->second = f != table().functions.begin() && copies_struct(demangle((--f)->second.name));
+  }
+  return it->second;
+}
+
 std::string kernel_name(const void* kernel) {
   const auto it = table().functions.find(reinterpret_cast<uint64_t>(kernel) - table().base);
   if (it == table().functions.end()) return "?";
   std::string name = demangle(it->second.name);
-  if (const auto p = name.rfind('('); p != std::string::npos && p) name.resize(p);
+  int depth = 0;  // of parentheses: a parameter's type may have some
+  for (size_t i = name.size(); i-- > 1;) {
+    depth += (name[i] == ')') - (name[i] == '(');
+    if (name[i] == '(' && depth == 0) {
+      name.resize(i);
+      break;
+    }
+  }
   if (name.rfind("void ", 0) == 0) name = name.substr(5);
   return name;
 }
@@ -167,7 +220,7 @@ void resolve_sources(const std::vector<const void*>& pcs) {
         current = missing[next++];
       } else if (current) {
         std::string& known = source_cache[current];
-        if (known.empty() || is_own_header(known)) known = line;
+        if (known.empty() || is_own_header(known) || begins_struct(known)) known = line;
       }
     }
     if (pipe) pclose(pipe);

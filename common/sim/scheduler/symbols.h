@@ -13,6 +13,10 @@ namespace sim {
 /// itself; a step's shared library (common/library/) holds its own.
 bool is_own_object(const dl_phdr_info& info);
 
+/// Does pc lie in a function that copies a struct, written by the compiler as a rule? (`T::T(const
+/// T&)`, `T::operator=(const T&)`) Quick for a pc that it has seen before.
+bool is_struct_copy(const void* pc);
+
 /// Looks up many program counters with one call of addr2line, for source_of().
 void resolve_sources(const std::vector<const void*>& pcs);
 
