@@ -13,8 +13,8 @@
 
 namespace fa {
 
-/// The simulator stopped a kernel: a race, an access out of bounds, a deadlock, ... The message
-/// names kernel, block, thread and file:line.
+/// The simulator found a fault in a kernel: a race, an access out of bounds, a deadlock, ... The
+/// message names kernel, block, thread and file:line; findings_of() (report.h) takes it apart.
 struct Finding : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

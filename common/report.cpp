@@ -314,7 +314,11 @@ std::string analysis_section(const Pass& p) {
 }
 
 std::string verdict(const RunReport& r) {
-  if (!r.finding.empty()) return wrapped("finding: ", r.finding, 2);
+  if (!r.finding.empty()) {
+    std::string out;
+    for (const std::string& f : findings_of(r.finding)) out += wrapped("finding: ", f, 2);
+    return out;
+  }
   if (!r.check.ok()) return labelled("WRONG", "the result is outside its bound; see check above");
   const bool counted = r.forward.counted();
   if (!r.ok()) {
@@ -468,6 +472,17 @@ uint64_t Pass::flops_executed() const {
   return seen.tensor_flops.value_or(0) > 0 ? *seen.tensor_flops : predicted.flops;
 }
 
+std::vector<std::string> findings_of(const std::string& message) {
+  static const std::string also = "\nalso: ";
+  std::vector<std::string> all;
+  for (size_t begin = 0; begin < message.size();) {
+    const size_t end = std::min(message.find(also, begin), message.size());
+    all.push_back(message.substr(begin, end - begin));
+    begin = end + also.size();
+  }
+  return all;
+}
+
 bool RunReport::ok() const {
   return finding.empty() && check.ok() && forward.prediction_ok().value_or(true) &&
          (!backward || backward->prediction_ok().value_or(true));
@@ -522,7 +537,8 @@ nlohmann::ordered_json to_json(const RunReport& r) {
   j["check"] = check_json(r.check);
   j["check_complete"] = r.check.complete;
   j["damage"] = r.check.damage;
-  j["finding"] = r.finding.empty() ? Json(nullptr) : Json(r.finding);
+  j["finding"] = r.finding.empty() ? Json(nullptr) : Json(findings_of(r.finding)[0]);
+  j["findings"] = findings_of(r.finding);
   j.update(pass_json(r, r.forward));
   j["backward"] = r.backward ? pass_json(r, *r.backward) : Json(nullptr);
   j["workspace_bytes"] = r.memory.workspace;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "common/backend.h"
 #include "common/check.h"
@@ -73,13 +74,17 @@ struct RunReport {
   Pass forward;
   std::optional<Pass> backward;
   bool analysed = false;  ///< races and uninitialised reads were looked for
-  std::string finding;    ///< why the simulator stopped a kernel, or empty
+  std::string finding;    ///< what the simulator found in a kernel, or empty
 
   /// No finding, every tensor right, and predictions exact where they were counted.
   bool ok() const;
   /// Scratch that the naive step needs for S and P: 2*B*H*N*Nk elements.
   uint64_t naive_workspace_bytes() const;
 };
+
+/// The findings that a Finding's message lists, the first one first: each of the others begins a
+/// line with "also: ". The last may be "3 more, at other lines".
+std::vector<std::string> findings_of(const std::string& message);
 
 /// One screen, at most 100 columns.
 std::string text(const RunReport&);

@@ -158,7 +158,7 @@ class Run {
           time_passes(session);
         }
       }
-      report_.analysed = options_.analyse;
+      report_.analysed = report_.forward.seen.analysed > 0;
       bound_passes();
     } catch (const Finding& e) {
       report_.finding = e.what();

@@ -102,6 +102,7 @@ struct Counts {
   std::map<std::string, BufferCount> buffers;  ///< simulator only: hardware knows no buffers
   std::vector<KernelCount> kernels;
   std::vector<SiteCount> sites;  ///< simulator with --analyse only
+  uint64_t analysed = 0;         ///< the same: accesses that the search for races has looked at
   std::optional<Bytes> requested;
   std::optional<Ops> requests;
   std::optional<Ops> sectors;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <random>
 
@@ -65,23 +66,28 @@ inline void require_right(const Variant& v, const Problem& p) {
   require_right(v, p, normal_inputs(p, static_cast<uint64_t>(p.N) * 1000 + p.d));
 }
 
-/// The bytes of one forward, counted (simulator) or measured (GPU).
-inline Counts count_forward(const Variant& v, const Problem& p, bool analyse = false) {
-  Session session(p, normal_inputs(p, 1), v);
+/// With `analyse` the analysis must have looked at something: else it finds nothing anywhere.
+inline Counts count_pass(const std::function<void()>& pass, bool analyse) {
   CountOptions options;
   options.analyse = analyse;
   options.gpu = find_gpu("H200");
-  return count([&] { session.forward(); }, options);
+  Counts counts = count(pass, options);
+  REQUIRE((counts.analysed > 0) == analyse);
+  REQUIRE(counts.sites.empty() != analyse);
+  return counts;
+}
+
+/// The bytes of one forward, counted (simulator) or measured (GPU).
+inline Counts count_forward(const Variant& v, const Problem& p, bool analyse = false) {
+  Session session(p, normal_inputs(p, 1), v);
+  return count_pass([&] { session.forward(); }, analyse);
 }
 
 /// The bytes of one backward, behind one forward that is not counted.
 inline Counts count_backward(const Variant& v, const Problem& p, bool analyse = false) {
   Session session(p, normal_inputs(p, 1), v);
-  CountOptions options;
-  options.analyse = analyse;
-  options.gpu = find_gpu("H200");
   session.forward();
-  return count([&] { session.backward(); }, options);
+  return count_pass([&] { session.backward(); }, analyse);
 }
 
 /// Predicted requested bytes are the counted ones, per buffer, to the byte. Simulator only.

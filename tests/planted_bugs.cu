@@ -205,7 +205,9 @@ TEST_CASE("a dropped barrier is found as a race", "[planted]") {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const Problem& p : {kFull, kGroups}) {
       CAPTURE(fa::describe(p), fa::name_of(dtype));
+      sim::Recording recording;
       CHECK(verdict(Bug::none, p, dtype, true) == "");
+      CHECK(recording.finish().analysed > 0);
       CHECK_THROWS_WITH(verdict(Bug::no_barrier_after_load, p, dtype, true),
                         ContainsSubstring("planted_bugs.cuh"));
       CHECK_THROWS_WITH(verdict(Bug::no_barrier_before_load, p, dtype, true),

@@ -15,18 +15,17 @@ static const fa::Variant lazy{
 static const fa::Variant kernel{"kernel",          "",  step10::forward, step10::traffic,
                                 step10::workspace, true};
 
-// The persistent kernel with `blocks` blocks instead of one on each SM, so that a small problem has
-// seams between items; 0: with 1, 2 and 3 in turn.
-static int blocks = 0;
-
-static void forward_on_few_blocks(const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
-  static int turn = 0;
-  const int n = blocks > 0 ? blocks : 1 + turn++ % 3;
+// The persistent kernel with kBlocks blocks instead of one on each SM, so that a small problem has
+// seams between items; 0: with 1, 2 or 3, as the problem says.
+template <int kBlocks>
+static void forward_on(const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
+  const int n = kBlocks > 0 ? kBlocks : 1 + (p.N + p.Nk + p.d / 64 + p.H + p.causal) % 3;
   step10::dispatch(p, [&](auto tiling) { step10::launch<decltype(tiling)>(p, t, n); });
 }
-
-static const fa::Variant few_blocks{"few blocks",      "",  forward_on_few_blocks, step10::traffic,
-                                    step10::workspace, true};
+template <int kBlocks>
+static const fa::Variant on_blocks{"few blocks",      "",  forward_on<kBlocks>, step10::traffic,
+                                   step10::workspace, true};
+static const fa::Variant& few_blocks = on_blocks<0>;
 
 static constexpr int kWarpRows = step10::kRows / 4;
 
@@ -34,7 +33,6 @@ static constexpr int kWarpRows = step10::kRows / 4;
 static const fa::Variant& any() {
   const fa::Variant* variant = GENERATE(&specialized, &lazy, &few_blocks);
   UNSCOPED_INFO("variant " << variant->name);
-  blocks = 0;
   return *variant;
 }
 
@@ -55,7 +53,6 @@ TEST_CASE("step 10: a row without keys gives O = 0 and LSE = -inf", "[step10]") 
 }
 
 TEST_CASE("step 10: random shapes", "[step10]") {
-  blocks = 0;
   fa::test::require_right_for_random_shapes(few_blocks, 10);
 }
 
@@ -87,8 +84,21 @@ TEST_CASE("step 10: two runs give the same bits", "[step10]") {
   fa::test::require_same_bits(any());
 }
 
+TEST_CASE("step 10: as many blocks as one likes give the same bits", "[step10]") {
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(d, causal);
+  const auto p = bf16_problem(330, 400, d, causal, 1, /*H=*/FA_BACKEND_GPU ? 64 : 2);
+  const auto in = fa::normal_inputs(p, 7);
+  const fa::Outputs one = fa::run(on_blocks<1>, p, in);
+  for (const fa::Variant* more : {&on_blocks<2>, &on_blocks<3>}) {
+    const fa::Outputs out = fa::run(*more, p, in);
+    REQUIRE(out.O == one.O);
+    REQUIRE(out.LSE == one.LSE);
+  }
+}
+
 TEST_CASE("step 10: maxima that grow slowly, fast, not at all", "[step10]") {
-  blocks = 0;
   fa::test::require_right_for_any_maxima(few_blocks, kWarpRows, step10::Tiling<64, false>::Bc);
 }
 
@@ -97,7 +107,6 @@ TEST_CASE("step 10: maxima, when a block has one item", "[step10]") {
 }
 
 TEST_CASE("step 10: a maximum far from zero, and one key that outweighs all others", "[step10]") {
-  blocks = 0;
   fa::test::require_right_far_from_zero(few_blocks, kWarpRows);
 }
 
@@ -108,21 +117,21 @@ TEST_CASE("step 10: scores below -1e30, which bf16 can make", "[step10]") {
 // --- the seam between items ----------------------------------------------------------------------
 
 TEST_CASE("step 10: many items on few blocks", "[step10]") {
-  blocks = GENERATE(1, 2, 3);
+  const fa::Variant& variant = *GENERATE(&on_blocks<1>, &on_blocks<2>, &on_blocks<3>);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
   // Items of one tile; of some; warpgroups that skip tiles; a diagonal that crosses two tiles.
   const auto [N, Nk] = GENERATE(std::pair(20, 30), std::pair(300, 300), std::pair(257, 100),
                                 std::pair(300, 331), std::pair(65, 400));
-  CAPTURE(blocks, d, causal, N, Nk);
-  fa::test::require_right(few_blocks, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
+  CAPTURE(d, causal, N, Nk);
+  fa::test::require_right(variant, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
 }
 
 TEST_CASE("step 10: heads in more than one section", "[step10]") {
-  blocks = GENERATE(3, 132);
+  const fa::Variant& variant = *GENERATE(&on_blocks<3>, &on_blocks<132>);
   const int d = GENERATE(64, 128), heads = 4096 / d + 5;
-  CAPTURE(blocks, d);
-  fa::test::require_right(few_blocks, bf16_problem(20, 20, d, /*causal=*/true, 1, heads, heads));
+  CAPTURE(d);
+  fa::test::require_right(variant, bf16_problem(20, 20, d, /*causal=*/true, 1, heads, heads));
 }
 
 TEST_CASE("step 10: more items than SMs", "[step10]") {
@@ -137,9 +146,9 @@ TEST_CASE("step 10: more items than SMs", "[step10]") {
 }
 
 TEST_CASE("step 10: the counter of items is left ready for the next run", "[step10]") {
-  blocks = GENERATE(1, 2);
+  const fa::Variant& variant = *GENERATE(&on_blocks<1>, &on_blocks<2>);
   const auto p = bf16_problem(300, 300, 64, /*causal=*/true, 1, /*H=*/3, /*Hkv=*/3);
-  fa::Session session(p, fa::normal_inputs(p, 1), few_blocks);
+  fa::Session session(p, fa::normal_inputs(p, 1), variant);
   session.forward();
   REQUIRE(session.download().damage.empty());  // inspects it
 }
@@ -153,7 +162,10 @@ TEST_CASE("step 10: predicted bytes are counted bytes", "[step10]") {
 
 TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
   const fa::GpuSpec T4 = fa::find_gpu("T4");
-  fa::run_as(T4);
+  const struct RunAs {
+    explicit RunAs(const fa::GpuSpec& gpu) { fa::run_as(gpu); }
+    ~RunAs() { fa::run_as(fa::find_gpu("H200")); }
+  } run_as(T4);
   const auto p = bf16_problem(64, 64, 64, /*causal=*/true, /*B=*/5, /*H=*/16, /*Hkv=*/16);
   fa::Session session(p, fa::normal_inputs(p, 1), kernel);
   fa::CountOptions options;
@@ -161,7 +173,6 @@ TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
   const fa::Bytes counted = *fa::count([&] { session.forward(); }, options).requested;
   CHECK(counted == kernel.traffic(p).total());
   CHECK(counted.atomic == 4 * (80 + 40));  // items, SMs
-  fa::run_as(fa::find_gpu("H200"));
 }
 
 TEST_CASE("step 10: the formulas of the headers", "[step10]") {
@@ -206,11 +217,11 @@ TEST_CASE("step 10: the analysis finds nothing", "[step10]") {
 }
 
 TEST_CASE("step 10: the analysis finds nothing at the seam between items", "[step10]") {
-  blocks = GENERATE(1, 2);
+  const fa::Variant& variant = *GENERATE(&on_blocks<1>, &on_blocks<2>);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  CAPTURE(blocks, d, causal);
-  fa::test::count_forward(few_blocks, bf16_problem(300, 300, d, causal, 1, /*H=*/3),
+  CAPTURE(d, causal);
+  fa::test::count_forward(variant, bf16_problem(300, 300, d, causal, 1, /*H=*/3),
                           /*analyse=*/true);
 }
 #endif

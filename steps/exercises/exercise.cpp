@@ -9,6 +9,7 @@
 #include "common/check.h"
 #include "common/format.h"
 #include "common/inputs.h"
+#include "common/report.h"
 #include "common/run.h"
 #if !FA_BACKEND_GPU
 #include "common/sim/sim.h"
@@ -93,6 +94,17 @@ std::string kind_of(const std::string& text) {
     return "out of bounds";
   }
   return "refused";
+}
+
+/// The first finding of a message, and how many others there are.
+Fault fault_of(const std::string& message) {
+  const std::vector<std::string> all = findings_of(message);
+  const std::string kind = kind_of(all[0]);
+  if (all.size() == 1) return {kind, all[0]};
+  const int unsaid = std::atoi(all.back().c_str());  // "3 more, at other lines"
+  const size_t others = all.size() - 1 + static_cast<size_t>(unsaid > 0 ? unsaid - 1 : 0);
+  return {kind, fmt::format("{} (and {} more {} at other lines)", all[0], others,
+                            others == 1 ? "finding" : "findings")};
 }
 
 json to_json(const Bytes& b) {
@@ -208,9 +220,9 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
   try {
     counts = counted(session, request.backward);
   } catch (const Finding& e) {
-    return Fault{kind_of(e.what()), e.what()};
+    return fault_of(e.what());
   } catch (const sim::Error& e) {
-    return Fault{kind_of(e.what()), e.what()};
+    return fault_of(e.what());
   }
   const Spec spec = find_spec(request.spec);
   seen["traffic"] = traffic_table((request.backward ? spec.backward : spec.forward)(p), counts);

@@ -231,6 +231,24 @@ TEST_CASE("a finding is one paragraph", "[report]") {
   CHECK(fa::to_json(r)["finding"] == r.finding);
 }
 
+TEST_CASE("of several findings each is a paragraph", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.forward.seen = {};
+  r.check = {};
+  r.finding = "race on sK\nalso: deadlock in f:\n  3 threads\nalso: 3 more, at other lines";
+  const std::vector<std::string> all = fa::findings_of(r.finding);
+  REQUIRE(all == std::vector<std::string>{"race on sK", "deadlock in f:\n  3 threads",
+                                          "3 more, at other lines"});
+  const std::string text = fa::text(r);
+  for (const char* line : {"\nfinding: race on sK\n", "\nfinding: deadlock in f: 3 threads\n",
+                           "\nfinding: 3 more, at other lines\n"}) {
+    CHECK_THAT(text, ContainsSubstring(line));
+  }
+  CHECK(fa::to_json(r)["finding"] == all[0]);
+  CHECK(fa::to_json(r)["findings"] == all);
+  CHECK(fa::findings_of("").empty());
+}
+
 TEST_CASE("a backward is reported beside the forward, and judged too", "[report]") {
   fa::RunReport r = simulated_run();
   r.backward = r.forward;

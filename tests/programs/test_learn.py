@@ -231,6 +231,18 @@ class Checks(Folder):
         self.assertRegex(text, r"\n  K read +844 800 +25 600  33\.0x too many +\d+\.\d\n")
         self.assertRegex(text, r"\n  V read +25 600 +25 600  = +4\.0\n")
 
+    def test_the_first_finding_and_how_many_others(self):
+        e = exercise("tiles")
+        text = e.solution()
+        self.assertGreater(text.count("__syncthreads();"), 1)
+        verdict = self.check(e, text.replace("__syncthreads();", ""))
+        self.assertIn(verdict.kind, ("race", "uninitialised"))
+        self.assertRegex(
+            verdict.message,
+            r"^(race on|uninitialised) shared memory: .* \(and \d more findings? at other lines\)$",
+        )
+        self.assertEqual(len(re.findall("race on|uninitialised", verdict.message)), 1)
+
     def test_the_first_compile_error_only(self):
         e = exercise("scores")
         text = e.solution().replace("s *= scale;", "s *= sale;\n    alos wrong;")

@@ -50,15 +50,17 @@ class WithOptions {
   Options saved_;
 };
 
-/// What the simulator says when it stops `run`; empty when it does not.
+/// What the simulator finds in `run`; empty when it finds nothing, though it looked if it was asked.
 template <class F>
 std::string finding(F&& run) {
+  Recording recording;
   try {
     run();
   } catch (const Error& e) {
     return e.what();
   }
-  return "";
+  const bool asked = options().races || options().uninitialised;
+  return asked && recording.finish().analysed == 0 ? "the analysis has looked at nothing" : "";
 }
 
 }  // namespace sim::test

@@ -7,6 +7,7 @@
 #include "common/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
 #include "common/sim/instructions/bf16.h"
+#include "common/sim/observers/findings.h"
 
 namespace sim {
 
@@ -261,10 +262,14 @@ void check_registers(uintptr_t address, unsigned size, Kind kind, const void* pc
   for (const BusyRegisters& r : self->async->warpgroups[thread / kThreads].busy[my_place()]) {
     if (address + size <= r.begin || address >= r.end) continue;
     if (kind == Kind::load && !r.accumulator) continue;
-    fail("race on registers: " + here() + ": " + (kind == Kind::load ? "load" : "store") + " of " +
-         (r.accumulator ? "the accumulators" : "A's registers") + ", element " +
-         std::to_string((std::max(address, r.begin) - r.begin) / sizeof(float)) + ", at " +
-         source_of(pc) + " and the wgmma at " + at(r.where) + " have no wgmma_wait between them");
+    Findings::Finding& finding =
+        findings.at(Fault::register_race, {pc, nullptr}, {nullptr, &r.where});
+    if (!finding.text.empty()) continue;
+    finding.text = "race on registers: " + here() + ": " + (kind == Kind::load ? "load" : "store") +
+                   " of " + (r.accumulator ? "the accumulators" : "A's registers") + ", element " +
+                   std::to_string((std::max(address, r.begin) - r.begin) / sizeof(float)) +
+                   ", at " + source_of(pc) + " and the wgmma at " + at(r.where) +
+                   " have no wgmma_wait between them";
   }
 }
 

@@ -118,10 +118,18 @@ const std::vector<Range> constants = find_constants();
        " of host memory; copy it to device memory first");
 }
 
-// Two workers may write to one word at a time, hence the atomic.
+// Two workers may write to one word at a time, hence the atomics.
+[[gnu::noinline]] void mark_parts(uint64_t offset, unsigned size) {
+  for (uint64_t word = offset / kWord; word <= (offset + size - 1) / kWord; ++word) {
+    const uint8_t bits = bytes_of_word(offset, size, word);
+    if ((__atomic_load_n(hbm_written + word, __ATOMIC_RELAXED) & bits) == bits) continue;
+    __atomic_fetch_or(hbm_written + word, bits, __ATOMIC_RELAXED);
+  }
+}
 inline void mark_stored(uint64_t offset, unsigned size) {
-  for (uint64_t word = offset / 4; word <= (offset + size - 1) / 4; ++word) {
-    __atomic_store_n(hbm_written + word, 1, __ATOMIC_RELAXED);
+  if ((offset | size) % kWord != 0) return mark_parts(offset, size);
+  for (uint64_t word = offset / kWord; word < (offset + size) / kWord; ++word) {
+    __atomic_store_n(hbm_written + word, kAllBytes, __ATOMIC_RELAXED);
   }
 }
 
@@ -132,7 +140,7 @@ void tell_observers(Block& b, const Access& a) {
 
 // Shared memory of `home`, which is the current block or another one of its cluster.
 void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind kind, const void* pc,
-                   bool lsu) {
+                   bool lsu, bool hooked) {
   const uint64_t byte = home.shared_base + offset - home.dynamic_base;
   if (byte < kMaxDynamicSmem) {
     if (byte + size > home.launch->config.smem) [[unlikely]]
@@ -142,13 +150,14 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
   if (b.attention.load(std::memory_order_relaxed)) [[unlikely]] {
     if (byte >= kMaxDynamicSmem && !in_shared_array(offset, size))
       bad_static(home, offset, size, pc);
-    tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, lsu});
+    tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, lsu, hooked});
   }
 }
 
 // `aligned`: the hardware wants this access at a multiple of its size.
 [[gnu::always_inline]] inline void access_inline(const void* p, unsigned size, Kind kind,
-                                                 const void* pc, bool aligned, bool lsu = true) {
+                                                 const void* pc, bool aligned, bool lsu = true,
+                                                 bool hooked = true) {
   Block& b = *self;
   if (b.copied_at) [[unlikely]]
     pc = b.copied_at;
@@ -166,13 +175,13 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
       misaligned(info.name.c_str(), size, pc);
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
     if (b.attention.load(std::memory_order_relaxed)) [[unlikely]] {
-      tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, lsu});
+      tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, lsu, hooked});
     }
     if (kind != Kind::load) mark_stored(offset, size);  // after an observer looked for the mark
   } else if (address - b.shared_base < b.shared_size) {
     if (aligned && (address & (size - 1))) [[unlikely]]
       misaligned("shared memory", size, pc);
-    shared_access(b, b, address - b.shared_base, size, kind, pc, lsu);
+    shared_access(b, b, address - b.shared_base, size, kind, pc, lsu, hooked);
   } else if (address - b.stack_base >= b.stack_size) [[unlikely]] {
     if (b.registers_watched && address - b.stack_base < b.stacks->size()) {
       check_registers(address, size, kind, pc);
@@ -181,7 +190,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     if (b.cluster) {
       for (Block* peer : b.cluster->blocks) {
         if (address - peer->shared_base < peer->shared_size) {
-          shared_access(b, *peer, address - peer->shared_base, size, kind, pc, lsu);
+          shared_access(b, *peer, address - peer->shared_base, size, kind, pc, lsu, hooked);
           return;
         }
       }
@@ -193,7 +202,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
 }  // namespace
 
 void access(const void* p, unsigned size, Kind kind, const void* pc, bool lsu) {
-  access_inline(p, size, kind, pc, lsu && std::has_single_bit(size) && size <= 16, lsu);
+  access_inline(p, size, kind, pc, lsu && std::has_single_bit(size) && size <= 16, lsu, false);
 }
 
 void fence() {

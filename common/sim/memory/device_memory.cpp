@@ -143,9 +143,21 @@ void require_direction(const void* dst, const void* src, cudaMemcpyKind kind) {
 size_t buffer_count() { return next_number; }
 uint64_t hbm_top() { return highest; }
 
-void mark_written(uint64_t offset, size_t n) {
-  std::memset(hbm_written + offset / 4, 1, (offset % 4 + n + 3) / 4);
+static void mark(uint64_t offset, size_t n, bool written) {
+  if (n == 0) return;
+  const uint64_t first = offset / kWord, last = (offset + n - 1) / kWord;
+  const auto change = [&](uint64_t word) {
+    const uint8_t bits = bytes_of_word(offset, n, word);
+    hbm_written[word] = written ? hbm_written[word] | bits : hbm_written[word] & ~bits;
+  };
+  change(first);
+  change(last);
+  if (last > first + 1) {
+    std::memset(hbm_written + first + 1, written ? kAllBytes : 0, last - first - 1);
+  }
 }
+
+void mark_written(uint64_t offset, size_t n) { mark(offset, n, true); }
 
 void name_buffer(const void* p, const std::string& name) {
   if (BufferInfo* b = owner(p)) b->name = name;
@@ -154,7 +166,7 @@ void name_buffer(const void* p, const std::string& name) {
 void poison(void* p, size_t bytes) {
   require_inside("poison", p, bytes);
   std::memset(p, 0xff, bytes);
-  std::memset(hbm_written + offset_of(p) / 4, 0, (bytes + 3) / 4);
+  mark(offset_of(p), bytes, false);
 }
 
 }  // namespace sim

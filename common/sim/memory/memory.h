@@ -20,10 +20,11 @@ struct Access {
   uint32_t size;  ///< bytes
   Kind kind;
   Space space;
-  uint16_t buffer;  ///< HBM: which buffer; 0 in shared memory
-  const void* pc;   ///< return address in the kernel's code
-  Block* home;      ///< shared: whose memory it is (another block's, inside a cluster)
-  bool lsu = true;  ///< false: a copy engine (TMA) moves it, no warp's request
+  uint16_t buffer;      ///< HBM: which buffer; 0 in shared memory
+  const void* pc;       ///< return address in the kernel's code
+  Block* home;          ///< shared: whose memory it is (another block's, inside a cluster)
+  bool lsu = true;      ///< false: a copy engine (TMA) moves it, no warp's request
+  bool hooked = false;  ///< the compiler's hook tells of it: a store happens right behind
 };
 
 // --- device memory: one window of address space, so "is this HBM?" is a subtract and a compare ---
@@ -46,10 +47,21 @@ size_t buffer_count();                         ///< one past the largest buffer 
 
 /// Bytes of the window in use by offset; shadows (initialised words, races) scale with it.
 uint64_t hbm_top();
-/// Marks the words that a copy to [offset, offset + n) touches as written; access() marks those of
-/// stores, whoever watches. hbm_written has one byte per 4-byte word.
+/// The shadows have an entry per word; a bit stands for each of its bytes.
+constexpr unsigned kWord = 4;
+constexpr uint8_t kAllBytes = 15;
+/// Which bytes of word number `word` lie in [offset, offset + n).
+constexpr uint8_t bytes_of_word(uint64_t offset, uint64_t n, uint64_t word) {
+  const uint64_t begin = word * kWord;
+  unsigned bits = kAllBytes;
+  if (offset > begin) bits &= unsigned{kAllBytes} << (offset - begin);
+  if (offset + n < begin + kWord) bits &= unsigned{kAllBytes} >> (begin + kWord - offset - n);
+  return static_cast<uint8_t>(bits);
+}
+/// Marks the bytes of a copy to [offset, offset + n) as written; access() marks those of stores,
+/// whoever watches.
 void mark_written(uint64_t offset, size_t n);
-extern uint8_t* hbm_written;
+extern uint8_t* hbm_written;  ///< by word: its bytes that somebody has written
 
 // --- entry point of every access -----------------------------------------------------------------
 

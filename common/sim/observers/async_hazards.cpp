@@ -60,22 +60,25 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
   const Actor actor{"TMA load into", &where};
   if (races_ && a.home != &b) check_neighbour(b, a, home, actor);
   for (uint64_t word = first_word(a); races_ && word < end_word(a); ++word) {
-    const SharedWord w = home.word_of(word);
-    home.check_writer(*this, b, a, word, w, actor);
-    if (w.read > home.block_floor_) home.check_readers(b, *this, a, word, kAllBytes, actor);
-    if (w.async) home.check_async(*this, b, a, word, true, actor);
+    home.for_each_cell(word, [&](SharedRead* row, uint64_t byte) {
+      const SharedCell w = cell_of(row);
+      home.check_writer(*this, b, a, byte, w, actor);
+      if (w.read > home.block_floor_) home.check_readers(b, *this, a, byte, row, actor);
+    });
+    if (home.word_of(word).async) home.check_async(*this, b, a, word, true, actor);
   }
   const uint32_t number = home.new_operation(b, *this, Operation::load, bar, where);
   for (uint64_t word = first_word(a); word < end_word(a); ++word) {
-    home.store(word, {.wrote = home.block_floor_,
-                      .read = 0,
-                      .pc = 0,
-                      .thread = static_cast<uint16_t>(home.base_),
-                      .bytes = 0,
-                      .atomic = false,
-                      .in_flight = false,
-                      .never_wrote = false,
-                      .async = true});
+    store(home.row_of(word), {.wrote = home.block_floor_,
+                              .read = 0,
+                              .pc = 0,
+                              .thread = static_cast<uint16_t>(home.base_),
+                              .stored = false,
+                              .atomic = false,
+                              .in_flight = false,
+                              .never_wrote = false,
+                              .async = true,
+                              .split = false});
     (*home.async_)[word] = {number, {}};
   }
   home.loads_[bar].last = number;
@@ -88,6 +91,7 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
 }
 
 void HazardObserver::landed(Block&, uint32_t number, const void* bar, uint32_t phase) {
+  findings.compare();
   Operation& o = operations_[number - first_];
   Released& released = open(bar, phase);
   raise(released.clock, *o.past);
@@ -111,9 +115,11 @@ void HazardObserver::check_loads(const Block& b) {
       first = loads.last;
   }
   if (!first) return;
-  fail("kernel " + kernel_name(b.launch->kernel) + ", block " + block_index(b, b.linear) +
-       " ends without a wait for " + describe(b, *find(first)) +
-       ": the load may write after the block has left its shared memory to another one");
+  Findings::Finding& finding = findings.at(Fault::left_behind, {nullptr, &find(first)->where}, {});
+  if (!finding.text.empty()) return;
+  finding.text = "kernel " + kernel_name(b.launch->kernel) + ", block " + block_index(b, b.linear) +
+                 " ends without a wait for " + describe(b, *find(first)) +
+                 ": the load may write after the block has left its shared memory to another one";
 }
 
 uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vector<uint32_t>& chunks,
@@ -138,7 +144,7 @@ uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vecto
                              : need.entry == me || sees(mine, need.entry, need.stamp);
       if (knows) continue;
       a.at = need.word * kWord;
-      check_before_read(b, a, need.word, word_of(need.word), actor);
+      check_before_read(b, a, need.word, actor);
     }
     return number;
   }
@@ -157,18 +163,20 @@ uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vecto
   for (const uint32_t chunk : chunks) {
     a.at = chunk;
     for (uint64_t word = chunk / kWord; word < (chunk + kChunk) / kWord; ++word) {
-      SharedWord w = word_of(word);
-      check_before_read(b, a, word, w, actor);
-      AsyncWord& async = (*async_)[word];
-      if (!w.async) async = {};
-      if (w.bytes && w.wrote > block_floor_) {
+      check_before_read(b, a, word, actor);
+      for_each_cell(word, [&](SharedRead* row, uint64_t) {
+        const SharedCell w = cell_of(row);
+        if (!w.stored || w.wrote <= block_floor_) return;
         need(w.thread, w.wrote, word);
         if (w.thread - base_ < padded_) need(total_ + w.thread, w.wrote, word);
-      }
+      });
+      SharedCell w = word_of(word);
+      AsyncWord& async = (*async_)[word];
+      if (!w.async) async = {};
       if (const Operation* load = find(async.write)) need(load->channel, load->stamp, word);
       async.reads[group] = number;
       w.async = true;
-      store(word, w);
+      store(row_of(word), w);
     }
   }
   for (const auto& n : needs) need_at_[n.entry] = 0;
@@ -178,22 +186,21 @@ uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vecto
 uint32_t HazardObserver::issue_store(Block& b, const Access& a, const Where& where) {
   const Actor actor{"TMA store that reads", &where};
   for (uint64_t word = first_word(a); word < end_word(a); ++word) {
-    const SharedWord w = word_of(word);
-    if (uninitialised_ && (w.wrote < block_floor_ || w.never_wrote)) {
-      report_unwritten(a, word, actor, "which this block has not written yet");
+    if (uninitialised_ && !is_written(word)) {
+      report_unwritten(a, word * kWord, actor, "which this block has not written yet");
     }
-    if (races_) check_before_read(b, a, word, w, actor);
+    if (races_) check_before_read(b, a, word, actor);
   }
   if (!races_) return 0;
   const uint32_t number =
       new_operation(b, *this, Operation::store, &b.threads[b.current->id].id, where);
   for (uint64_t word = first_word(a); word < end_word(a); ++word) {
-    SharedWord w = word_of(word);
+    SharedCell w = word_of(word);
     AsyncWord& async = (*async_)[word];
     if (!w.async) async = {};
     async.reads[kStoreReads] = number;
     w.async = true;
-    store(word, w);
+    store(row_of(word), w);
   }
   store_entry_ = operations_.back().channel + 1;
   store_stamp_ = operations_.back().stamp;
@@ -236,33 +243,45 @@ bool HazardObserver::fenced_for_async(const ThreadState& mine, unsigned me, unsi
 
 // --- checks --------------------------------------------------------------------------------------
 
-// The last thread's store to the word has happened before.
-void HazardObserver::check_writer(const HazardObserver& by, const Block& b, const Access& a,
-                                  uint64_t word, const SharedWord& w, const Actor& actor) const {
+// The last thread's store to the word or byte has happened before.
+bool HazardObserver::check_writer(const HazardObserver& by, const Block& b, const Access& a,
+                                  uint64_t byte, const SharedCell& w, const Actor& actor) const {
   const unsigned me = by.entry(b.current->id);
   const bool ordered = w.thread == me || w.wrote <= block_floor_ ||
                        by.sees(by.threads_[b.current->id], w.thread, w.wrote);
-  if ((ordered || !w.bytes) && !w.in_flight) return;
-  report_race(a, word, actor,
-              earlier(b, a, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc, padded_),
-              w.in_flight && ordered ? "no cp.async wait" : "no barrier");
+  if ((ordered || !w.stored) && !w.in_flight) return true;
+  const bool stores = !actor.words && a.kind == Kind::store && !w.atomic && !w.in_flight;
+  if (auto* finding = note_race(a, byte, actor, {widen(w.pc, a.pc), nullptr}, stores)) {
+    finding->text =
+        race_sentence(a, byte, actor,
+                      earlier(b, a, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc, padded_),
+                      w.in_flight && ordered ? "no cp.async wait" : "no barrier");
+  }
+  return false;
 }
 
 // An operation of this block is about to read the word.
 void HazardObserver::check_before_read(const Block& b, const Access& a, uint64_t word,
-                                       const SharedWord& w, const Actor& actor) const {
-  check_writer(*this, b, a, word, w, actor);
+                                       const Actor& actor) {
   const unsigned me = entry(b.current->id);
   const ThreadState& mine = threads_[b.current->id];
-  if (w.bytes && w.wrote > block_floor_ && w.thread - base_ < padded_ &&
-      !fenced_for_async(mine, me, w.thread, w.wrote)) {
-    report_race(a, word, actor,
-                earlier(b, a, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc, padded_),
-                w.thread == me ? "no fence.proxy.async (fence_proxy_async)"
-                               : "no fence.proxy.async (fence_proxy_async by the storing thread, "
-                                 "in front of the barrier)");
-  }
-  if (w.async) check_async(*this, b, a, word, false, actor);
+  for_each_cell(word, [&](SharedRead* row, uint64_t byte) {
+    const SharedCell w = cell_of(row);
+    if (!check_writer(*this, b, a, byte, w, actor)) return;
+    if (!w.stored || w.wrote <= block_floor_ || w.thread - base_ >= padded_ ||
+        fenced_for_async(mine, me, w.thread, w.wrote)) {
+      return;
+    }
+    if (auto* finding = note_race(a, byte, actor, {widen(w.pc, a.pc), nullptr}, false)) {
+      finding->text = race_sentence(
+          a, byte, actor,
+          earlier(b, a, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc, padded_),
+          w.thread == me ? "no fence.proxy.async (fence_proxy_async)"
+                         : "no fence.proxy.async (fence_proxy_async by the storing thread, "
+                           "in front of the barrier)");
+    }
+  });
+  if (word_of(word).async) check_async(*this, b, a, word, false, actor);
 }
 
 void HazardObserver::check_async(const HazardObserver& by, const Block& b, const Access& a,
@@ -273,8 +292,10 @@ void HazardObserver::check_async(const HazardObserver& by, const Block& b, const
     const Operation* o = find(number);
     if (!o || has(mine.clock, o->channel, o->stamp)) return;
     const bool too_early = actor.words && writes && o->engine != Operation::load;
-    report_race(a, word, actor, describe(b, *o), missing(by, b, *o),
-                too_early ? ": it is overwritten too early" : "");
+    if (auto* finding = note_race(a, word * kWord, actor, {nullptr, &o->where}, false)) {
+      finding->text = race_sentence(a, word * kWord, actor, describe(b, *o), missing(by, b, *o),
+                                    too_early ? ": it is overwritten too early" : "");
+    }
   };
   check(async.write);
   if (!writes) return;

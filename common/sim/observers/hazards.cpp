@@ -5,7 +5,7 @@
 // has a stamp, which grows when the thread synchronises; each 4-byte word remembers the stamp of
 // its last store and of its latest loads; and each thread knows up to which stamp the past of every
 // other thread is visible to it. Stamps come from one counter, so a barrier of the whole block is
-// one number: everything up to now.
+// one number: everything up to now. A word that is touched in parts has this for each of its bytes.
 //
 // What orders accesses: barriers, __syncwarp for its own lanes, mbarriers, the cluster's barrier.
 // Shuffles do not. Who arrives without waiting (bar.arrive, mbarrier arrive) hands over what it did
@@ -16,7 +16,9 @@
 // A cp.async writes from its issue to its wait: whoever touches the place in between races with it,
 // the copying thread too. TMA and wgmma: async_hazards.cpp.
 //
-// What is not found: a load that races with a later store when other loads of the same word
+// The search goes on behind a finding (findings.h).
+//
+// What is not found: a load that races with a later store when other loads of the same word or byte
 // (shared: by the same warp) came between.
 #include "common/sim/observers/hazards.h"
 
@@ -30,15 +32,6 @@ LaunchState launch_state;
 
 namespace {
 
-/// The bytes of word `word` that the access touches, a bit each.
-uint8_t bytes_of(const Access& a, uint64_t word) {
-  const uint64_t begin = word * kWord;
-  unsigned bits = 15;
-  if (a.at > begin) bits &= 15u << (a.at - begin);
-  if (a.at + a.size < begin + kWord) bits &= 15u >> (begin + kWord - a.at - a.size);
-  return static_cast<uint8_t>(bits);
-}
-
 uint32_t low(const void* pc) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pc)); }
 
 uint64_t blocks_of_cluster(const Block& b) { return b.cluster ? b.cluster->blocks.size() : 1; }
@@ -47,14 +40,13 @@ const char* noun(Kind kind) {
   return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
 }
 
-/// The program's code lies within 2 GiB, so a neighbour tells the high bits.
+}  // namespace
+
 const void* widen(uint32_t pc, const void* neighbour) {
   const auto near = reinterpret_cast<uintptr_t>(neighbour);
   return reinterpret_cast<const void*>(near +
                                        static_cast<int32_t>(pc - static_cast<uint32_t>(near)));
 }
-
-}  // namespace
 
 // --- sentences -----------------------------------------------------------------------------------
 
@@ -74,22 +66,43 @@ std::string place(const Access& a, uint64_t byte) {
 }
 
 // "load of tile, byte 132 at kernel.cuh:14"
-static std::string subject(const Access& a, const Actor& actor, uint64_t word) {
+static std::string subject(const Access& a, const Actor& actor, uint64_t byte) {
   return (actor.words ? actor.words : noun(a.kind) + std::string(" of")) + " " +
-         place(a, std::max(a.at, word * kWord)) + " at " +
+         place(a, std::max(a.at, byte)) + " at " +
          (actor.where ? at(*actor.where) : source_of(a.pc));
 }
 
-void report_race(const Access& a, uint64_t word, const Actor& actor, const std::string& other,
-                 const std::string& missing, const char* end) {
-  fail("race on " + std::string(a.space == Space::shared ? "shared" : "device") +
-       " memory: " + here() + ": " + subject(a, actor, word) + " and " + other + " have " +
-       missing + " between them" + end);
+static Line line_of(const Access& a, const Actor& actor) { return {a.pc, actor.where}; }
+
+Findings::Finding* note_race(const Access& a, uint64_t byte, const Actor& actor, const Line& other,
+                             bool stores) {
+  const bool shared = a.space == Space::shared;
+  Findings::Finding& finding =
+      findings.at(shared ? Fault::shared_race : Fault::device_race, line_of(a, actor), other);
+  const bool fresh = finding.text.empty();
+  finding.same_value = stores && a.hooked && (fresh || finding.same_value);
+  if (finding.same_value) {
+    const uint64_t begin = std::max(a.at, byte), end = std::min(a.at + a.size, byte + kWord);
+    const uint64_t base = shared ? a.home->shared_base : kHbmBase;
+    findings.compare_later(finding, reinterpret_cast<const void*>(base + begin),
+                           static_cast<unsigned>(end - begin));
+  }
+  return fresh ? &finding : nullptr;
 }
 
-void report_unwritten(const Access& a, uint64_t word, const Actor& actor, const char* why) {
-  fail("uninitialised " + std::string(a.space == Space::shared ? "shared" : "device") +
-       " memory: " + here() + ": " + subject(a, actor, word) + ", " + why);
+std::string race_sentence(const Access& a, uint64_t byte, const Actor& actor,
+                          const std::string& other, const std::string& missing, const char* end) {
+  return "race on " + std::string(a.space == Space::shared ? "shared" : "device") +
+         " memory: " + here() + ": " + subject(a, actor, byte) + " and " + other + " have " +
+         missing + " between them" + end;
+}
+
+[[gnu::noinline, gnu::cold]] void report_unwritten(const Access& a, uint64_t byte,
+                                                   const Actor& actor, const char* why) {
+  Findings::Finding& finding = findings.at(Fault::uninitialised, line_of(a, actor), {});
+  if (!finding.text.empty()) return;
+  finding.text = "uninitialised " + std::string(a.space == Space::shared ? "shared" : "device") +
+                 " memory: " + here() + ": " + subject(a, actor, byte) + ", " + why;
 }
 
 std::string who(const Block& b, unsigned entry, unsigned padded) {
@@ -110,9 +123,9 @@ void HazardObserver::begin_block(Block& b) {
   padded_ = b.nwarps * 32;
   base_ = b.rank * padded_;
   total_ = static_cast<unsigned>(blocks_of_cluster(b)) * padded_;
-  if (!shadow_) {
+  if (!words_) {
     stride_ = 1 + total_ / 32;
-    shadow_ = std::make_unique<LazyArray<SharedRead>>((b.shared_size / kWord + 1) * stride_);
+    words_ = std::make_unique<LazyArray<SharedRead>>((b.shared_size / kWord + 1) * stride_);
   }
   block_floor_ = ++launch_state.now;
   ++launch_state.now;
@@ -126,6 +139,7 @@ void HazardObserver::begin_block(Block& b) {
   launch_state.channels.clear();
   acquired_ = {};
   guests_.clear();
+  under_atomics_.clear();
   begin_async();
 }
 
@@ -136,6 +150,8 @@ void HazardObserver::end_block(Block& b) {
 }
 
 void HazardObserver::access(Block& b, const Access& a) {
+  findings.compare();
+  ++seen_;
   if (a.space != Space::shared) {
     access_device(b, a);
   } else if (a.lsu) {  // a copy engine's accesses are operations
@@ -144,6 +160,7 @@ void HazardObserver::access(Block& b, const Access& a) {
 }
 
 void HazardObserver::barrier(Block& b, ThreadSet met, const void* object) {
+  findings.compare();
   const auto released = launch_state.objects.find(object);
   if (released != launch_state.objects.end()) {
     join(b, 0, b.nwarps, met, &released->second);
@@ -355,18 +372,46 @@ HazardObserver& HazardObserver::of(Block& home) {
   __builtin_unreachable();  // all blocks of a launch have the same observers
 }
 
+// From now on the bytes of the word have rows of their own.
+void HazardObserver::split(Block& b, uint64_t word) {
+  if (!bytes_) {
+    bytes_ = std::make_unique<LazyArray<SharedRead>>((b.shared_size + kWord) * stride_);
+  }
+  SharedRead* row = row_of(word);
+  SharedCell w = cell_of(row);
+  SharedCell cell = w;
+  cell.async = false;
+  for (uint64_t byte = word * kWord; byte < (word + 1) * kWord; ++byte) {
+    SharedRead* own = row_of_byte(byte);
+    store(own, cell);
+    if (w.read > block_floor_) std::copy(row + 1, row + stride_, own + 1);
+  }
+  w.split = true;
+  store(row, w);
+}
+
+bool HazardObserver::is_written(uint64_t word) {
+  bool written = true;
+  for_each_cell(word, [&](SharedRead* row, uint64_t) {
+    const SharedCell c = cell_of(row);
+    written &= c.wrote >= block_floor_ && !c.never_wrote;
+  });
+  return written;
+}
+
 void HazardObserver::mark(uint64_t word, bool in_flight, bool never_wrote) {
-  SharedWord w = word_of(word);
-  w.in_flight = in_flight;
-  w.never_wrote = never_wrote;
-  store(word, w);
+  for_each_cell(word, [&](SharedRead* row, uint64_t) {
+    SharedCell c = cell_of(row);
+    c.in_flight = in_flight;
+    c.never_wrote = never_wrote;
+    store(row, c);
+  });
 }
 
 // As a store for whoever comes, but nothing is written yet.
 void HazardObserver::begin_copy(Block& b, const Access& a) {
   for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) {
-    const SharedWord before = word_of(word);
-    const bool never_wrote = before.wrote < block_floor_ || before.never_wrote;
+    const bool never_wrote = !is_written(word);
     access_word<false>(b, *this, a, word, kAllBytes);
     mark(word, true, never_wrote);
   }
@@ -389,12 +434,13 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
       home.guests_[entry(b.current->id)] = {me.stamp, a.kind, a.pc};
     }
     for (uint64_t word = first; word <= last; ++word) {
-      home.access_word<true>(b, *this, a, word, whole ? kAllBytes : bytes_of(a, word));
+      home.access_word<true>(b, *this, a, word,
+                             whole ? kAllBytes : bytes_of_word(a.at, a.size, word));
     }
     return;
   }
   for (uint64_t word = first; word <= last; ++word) {
-    access_word<false>(b, *this, a, word, whole ? kAllBytes : bytes_of(a, word));
+    access_word<false>(b, *this, a, word, whole ? kAllBytes : bytes_of_word(a.at, a.size, word));
   }
 }
 
@@ -402,7 +448,7 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
 void HazardObserver::check_neighbour(Block& b, const Access& a, const HazardObserver& home,
                                      const Actor& actor) const {
   const auto refuse = [&](const char* why) {
-    fail(here() + ": " + subject(a, actor, a.at / kWord) + ", but that block " + why);
+    fail(here() + ": " + subject(a, actor, a.at) + ", but that block " + why);
   };
   if (a.home->live == 0) refuse("has ended (a cluster_sync() at the end would hold it)");
   const SharedClock& known = threads_[b.current->id].clock;
@@ -420,10 +466,13 @@ void HazardObserver::check_guests(Block& b) {
   for (unsigned t = 0; t < b.nthreads; ++t) add(known, t, threads_[t]);
   for (const auto& [entry, guest] : guests_) {
     if (entry < known.size() && guest.stamp <= known[entry]) continue;
-    fail("kernel " + kernel_name(b.launch->kernel) + ", block " + block_index(b, b.linear) +
-         " may end before the " + noun(guest.kind) + " by " + who(b, entry, padded_) + " at " +
-         source_of(guest.pc) +
-         " has used its shared memory: no barrier between them (a cluster_sync() at the end)");
+    Findings::Finding& finding = findings.at(Fault::left_behind, {guest.pc, nullptr}, {});
+    if (!finding.text.empty()) continue;
+    finding.text =
+        "kernel " + kernel_name(b.launch->kernel) + ", block " + block_index(b, b.linear) +
+        " may end before the " + noun(guest.kind) + " by " + who(b, entry, padded_) + " at " +
+        source_of(guest.pc) +
+        " has used its shared memory: no barrier between them (a cluster_sync() at the end)";
   }
 }
 
@@ -432,67 +481,107 @@ template <bool kCluster>
 [[gnu::always_inline]] inline void HazardObserver::access_word(Block& b, const HazardObserver& by,
                                                                const Access& a, uint64_t word,
                                                                uint8_t bytes) {
-  const unsigned me = by.entry(b.current->id);
-  const ThreadState& mine = by.threads_[b.current->id];
-  SharedRead* shadow = shadow_of(word);
-  SharedWord w;
-  std::memcpy(&w, shadow, sizeof w);
-  const bool ordered = w.thread == me || by.sees(mine, w.thread, w.wrote) ||
-                       (kCluster && w.wrote < block_floor_);  // of an earlier block
-  if (races_ && w.in_flight) {
-    report_race(a, word, {}, earlier(b, a, Kind::store, w.thread, w.pc, padded_),
-                ordered ? "no cp.async wait" : "no barrier");
-  }
+  SharedRead* row = row_of(word);
+  const SharedCell w = cell_of(row);
   if (races_ && w.async) [[unlikely]] {
     check_async(by, b, a, word, a.kind != Kind::load, {});
   }
-  if (uninitialised_ && a.kind != Kind::store && (w.wrote < block_floor_ || w.never_wrote)) {
-    report_unwritten(a, word, {}, "which this block has not written yet");
+  if (bytes == kAllBytes && !w.split) [[likely]] {
+    access_cell<kCluster>(b, by, a, word * kWord, row);
+  } else {
+    access_bytes<kCluster>(b, by, a, word, bytes);
   }
-  if (races_ && !ordered && (w.bytes & bytes) && !(w.atomic && a.kind == Kind::atomic)) {
-    report_race(a, word, {},
-                earlier(b, a, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc, padded_),
-                "no barrier");
+}
+
+template <bool kCluster>
+[[gnu::noinline]] void HazardObserver::access_bytes(Block& b, const HazardObserver& by,
+                                                    const Access& a, uint64_t word, uint8_t bytes) {
+  if (!word_of(word).split) split(b, word);
+  for (unsigned i = 0; i < kWord; ++i) {
+    const uint64_t byte = word * kWord + i;
+    if (bytes >> i & 1) access_cell<kCluster>(b, by, a, byte, row_of_byte(byte));
+  }
+  // Who comes behind a store and is in order with it is so with all that came in front of it. Not
+  // so behind an atomic, which other atomics need not be in order with.
+  if (bytes == kAllBytes && a.kind == Kind::store) {
+    SharedCell w = cell_of(row_of_byte(word * kWord));
+    w.read = 0;
+    store(row_of(word), w);
+  }
+}
+
+// A word that is not split, or a byte of one that is.
+template <bool kCluster>
+[[gnu::always_inline]] inline void HazardObserver::access_cell(Block& b, const HazardObserver& by,
+                                                               const Access& a, uint64_t byte,
+                                                               SharedRead* row) {
+  const unsigned me = by.entry(b.current->id);
+  const ThreadState& mine = by.threads_[b.current->id];
+  SharedCell w = cell_of(row);
+  const bool ordered = w.thread == me || by.sees(mine, w.thread, w.wrote) ||
+                       (kCluster && w.wrote < block_floor_);  // of an earlier block
+  if (uninitialised_ && a.kind != Kind::store && (w.wrote < block_floor_ || w.never_wrote)) {
+    report_unwritten(a, byte, {}, "which this block has not written yet");
+  }
+  if (races_ && (w.in_flight || (!ordered && w.stored && !(w.atomic && a.kind == Kind::atomic)))) {
+    check_writer(by, b, a, byte, w, {});
   }
   if (a.kind == Kind::load) {
-    SharedRead& r = shadow[1 + me / 32];
-    if (r.stamp != mine.stamp) r = {mine.stamp, 0, 0, 0};
+    SharedRead& r = row[1 + me / 32];
+    if (r.stamp != mine.stamp) r = {mine.stamp, 0, 0};
     r.lanes |= 1u << me % 32;
-    r.bytes |= bytes;
     r.pc = low(a.pc);
     w.read = mine.stamp;
   } else {
     if (races_ && w.read > (kCluster ? block_floor_ : mine.floor)) {
-      check_readers(b, by, a, word, bytes, {});
+      check_readers(b, by, a, byte, row, {});
     }
-    const bool again = w.wrote == mine.stamp && w.thread == me;
-    w = {mine.stamp,
-         w.read,
-         low(a.pc),
-         static_cast<uint16_t>(me),
-         static_cast<uint8_t>(again ? w.bytes | bytes : bytes),
-         a.kind == Kind::atomic,
-         false,
-         false,
-         false};
+    if (races_ && a.kind == Kind::atomic) check_under_atomics(b, by, a, byte, w);
+    w = {mine.stamp, w.read,
+         low(a.pc),  static_cast<uint16_t>(me),
+         true,       a.kind == Kind::atomic,
+         false,      false,
+         false,      false};
   }
-  std::memcpy(shadow, &w, sizeof w);
+  store(row, w);
+}
+
+// Atomics are in order among each other, but each of them must be so with the last plain store.
+void HazardObserver::check_under_atomics(Block& b, const HazardObserver& by, const Access& a,
+                                         uint64_t byte, const SharedCell& w) {
+  if (!w.atomic) {
+    if (w.stored && w.wrote > block_floor_) under_atomics_[byte] = {w.wrote, 0, w.pc, w.thread};
+    return;
+  }
+  const auto found = under_atomics_.find(byte);
+  if (found == under_atomics_.end()) return;
+  const PlainStore& s = found->second;
+  const unsigned me = by.entry(b.current->id);
+  if (s.thread == me || by.sees(by.threads_[b.current->id], s.thread, s.stamp)) return;
+  if (auto* finding = note_race(a, byte, {}, {widen(s.pc, a.pc), nullptr}, false)) {
+    finding->text = race_sentence(a, byte, {}, earlier(b, a, Kind::store, s.thread, s.pc, padded_),
+                                  "no barrier");
+  }
 }
 
 // A store after loads: all of them must be visible to the thread that stores.
 void HazardObserver::check_readers(Block& b, const HazardObserver& by, const Access& a,
-                                   uint64_t word, uint8_t bytes, const Actor& actor) {
+                                   uint64_t byte, const SharedRead* row, const Actor& actor) {
   const unsigned me = by.entry(b.current->id);
   const ThreadState& mine = by.threads_[b.current->id];
-  const SharedRead* reads = shadow_of(word) + 1;
+  const SharedRead* reads = row + 1;
   for (unsigned w = 0; w < total_ / 32; ++w) {
     const SharedRead& r = reads[w];
-    if (r.stamp <= block_floor_ || !(r.bytes & bytes)) continue;
+    if (r.stamp <= block_floor_) continue;
     if (w * 32 - by.base_ < by.padded_ && r.stamp <= mine.floor) continue;
     for (uint32_t m = r.lanes; m; m &= m - 1) {
       const unsigned other = w * 32 + std::countr_zero(m);
       if (other == me || by.sees(mine, other, r.stamp)) continue;
-      report_race(a, word, actor, earlier(b, a, Kind::load, other, r.pc, padded_), "no barrier");
+      if (auto* finding = note_race(a, byte, actor, {widen(r.pc, a.pc), nullptr}, false)) {
+        finding->text = race_sentence(
+            a, byte, actor, earlier(b, a, Kind::load, other, r.pc, padded_), "no barrier");
+      }
+      break;  // the other lanes have the same line
     }
   }
 }
@@ -501,78 +590,120 @@ void HazardObserver::check_readers(Block& b, const HazardObserver& by, const Acc
 
 void HazardObserver::access_device(Block& b, const Access& a) {
   const uint64_t first = a.at / kWord, last = (a.at + a.size - 1) / kWord;
+  const bool whole = a.at % kWord == 0 && a.size % kWord == 0;
   if (uninitialised_ && a.kind != Kind::store) {
     for (uint64_t word = first; word <= last; ++word) {
-      if (!hbm_written[word]) report_unwritten(a, word, {}, "which nobody has written");
+      const unsigned missing =
+          (whole ? kAllBytes : bytes_of_word(a.at, a.size, word)) & ~hbm_written[word];
+      if (missing) {
+        report_unwritten(a, word * kWord + std::countr_zero(missing), {},
+                         "which nobody has written");
+      }
     }
   }
   if (!races_) return;
   if (a.kind == Kind::atomic && a.lsu && launch_state.fences) use_ticket(b, first);
-  for (uint64_t word = first; word <= last; ++word) check_device_word(b, a, word);
+  for (uint64_t word = first; word <= last; ++word) {
+    check_device_word(b, a, word, whole ? kAllBytes : bytes_of_word(a.at, a.size, word));
+  }
 }
 
-void HazardObserver::check_device_word(Block& b, const Access& a, uint64_t word) {
+void HazardObserver::check_device_word(Block& b, const Access& a, uint64_t word, uint8_t bytes) {
+  DeviceCell& w = launch_state.words[word];
+  if (bytes == kAllBytes && !w.split) [[likely]] {
+    check_device_cell(b, a, word * kWord, w);
+    return;
+  }
+  auto* cells = &launch_state.bytes[word * kWord];
+  if (!w.split) {
+    std::fill_n(cells, kWord, w);
+    w.split = true;
+  }
+  for (unsigned i = 0; i < kWord; ++i) {
+    if (bytes >> i & 1) check_device_cell(b, a, word * kWord + i, cells[i]);
+  }
+  if (bytes == kAllBytes && a.kind == Kind::store) {  // as in access_bytes()
+    w = cells[0];
+    w.read = 0;
+  }
+}
+
+void HazardObserver::check_device_cell(Block& b, const Access& a, uint64_t byte, DeviceCell& w) {
   const ThreadState& mine = threads_[b.current->id];
   // Who will have done it: the thread, or the bulk store that it issues.
   const bool bulk_store = !a.lsu && a.kind != Kind::load;
   const unsigned me = bulk_store ? store_entry_ : entry(b.current->id);
   const Stamp now = bulk_store ? store_stamp_ : mine.stamp;
   const auto block = static_cast<uint32_t>(b.linear);
-  const uint8_t bytes = bytes_of(a, word);
-  DeviceWord& w = launch_state.words[word];
   const uint64_t cluster = blocks_of_cluster(b);
   const auto ordered = [&](uint32_t other_block, unsigned other, Stamp stamp, bool atomic) {
     if (other_block / cluster == block / cluster &&
         ((other == entry(b.current->id) && other_block == block) || sees(mine, other, stamp))) {
       return true;
     }
-    return ordered_across_blocks(b, other_block, other, stamp, word, atomic);
+    return ordered_across_blocks(b, other_block, other, stamp, byte / kWord, atomic);
   };
-  const auto race = [&](Kind kind, uint32_t other_block, unsigned other, uint32_t pc) {
-    race_across(b, a, word, kind, other_block, other, pc);
-  };
-  if (w.wrote && (w.wrote_bytes & bytes) && !(w.atomic && a.kind == Kind::atomic) &&
-      !ordered(w.wrote_block, w.wrote_by, w.wrote, w.atomic)) {
-    race(w.atomic ? Kind::atomic : Kind::store, w.wrote_block, w.wrote_by, w.wrote_pc);
+  const bool atomics = w.atomic && a.kind == Kind::atomic;
+  if (w.wrote && !atomics && !ordered(w.wrote_block, w.wrote_by, w.wrote, w.atomic)) {
+    race_across(b, a, byte, w.atomic ? Kind::atomic : Kind::store, w.wrote_block, w.wrote_by,
+                w.wrote_pc);
   }
   if (a.kind == Kind::load) {
     // A reader in another block stays on record: whoever stores later races with it.
     if (w.read && w.read_block != block) return;
-    const bool again = w.read == now && w.read_by == me;
     w.read = now;
     w.read_block = block;
     w.read_by = static_cast<uint16_t>(me);
     w.read_pc = low(a.pc);
-    w.read_bytes = static_cast<uint8_t>(again ? w.read_bytes | bytes : bytes);
     return;
   }
-  if (w.read && (w.read_bytes & bytes) && !ordered(w.read_block, w.read_by, w.read, false)) {
-    race(Kind::load, w.read_block, w.read_by, w.read_pc);
+  if (w.read && !ordered(w.read_block, w.read_by, w.read, false)) {
+    race_across(b, a, byte, Kind::load, w.read_block, w.read_by, w.read_pc);
   }
-  const bool again = w.wrote == now && w.wrote_block == block && w.wrote_by == me;
+  if (a.kind == Kind::atomic) {  // see check_under_atomics()
+    auto& under = launch_state.under_atomics;
+    if (w.wrote && !w.atomic) {
+      under[byte] = {w.wrote, w.wrote_block, w.wrote_pc, w.wrote_by};
+    } else if (atomics && !under.empty()) {
+      const auto found = under.find(byte);
+      if (found != under.end()) {
+        const PlainStore& s = found->second;
+        if (!ordered(s.block, s.thread, s.stamp, false)) {
+          race_across(b, a, byte, Kind::store, s.block, s.thread, s.pc);
+        }
+      }
+    }
+  }
   w.wrote = now;
   w.wrote_block = block;
   w.wrote_by = static_cast<uint16_t>(me);
   w.wrote_pc = low(a.pc);
-  w.wrote_bytes = static_cast<uint8_t>(again ? w.wrote_bytes | bytes : bytes);
   w.atomic = a.kind == Kind::atomic;
 }
 
-void HazardObserver::race_across(Block& b, const Access& a, uint64_t word, Kind kind,
+void HazardObserver::race_across(Block& b, const Access& a, uint64_t byte, Kind kind,
                                  uint64_t block, unsigned entry, uint32_t pc) {
+  const bool bulk_store = entry >= total_;
+  const void* other = widen(pc, a.pc);
+  const bool stores = kind == Kind::store && a.kind == Kind::store && !bulk_store;
+  auto* finding = note_race(a, byte, {}, {other, nullptr}, stores);
+  if (!finding) return;
   const bool near = block / blocks_of_cluster(b) == b.linear / blocks_of_cluster(b);
-  const std::string line = source_of(widen(pc, a.pc));
-  if (entry >= total_) {
-    report_race(a, word, {}, "a bulk store by block " + block_index(b, block) + " at " + line,
-                near ? "no order (tma_store_wait, then a barrier)"
-                     : "no order (tma_store_wait, __threadfence and an atomic)");
+  const std::string line = source_of(other);
+  if (bulk_store) {
+    finding->text =
+        race_sentence(a, byte, {}, "a bulk store by block " + block_index(b, block) + " at " + line,
+                      near ? "no order (tma_store_wait, then a barrier)"
+                           : "no order (tma_store_wait, __threadfence and an atomic)");
+    return;
   }
   const std::string thread = thread_name(b, entry % padded_);
-  report_race(a, word, {},
-              (kind == Kind::atomic ? "an " : "a ") + std::string(noun(kind)) + " by " +
-                  (block == b.linear ? thread : "block " + block_index(b, block) + ", " + thread) +
-                  " at " + line,
-              near ? "no barrier" : "no order (__threadfence and an atomic)");
+  finding->text = race_sentence(
+      a, byte, {},
+      (kind == Kind::atomic ? "an " : "a ") + std::string(noun(kind)) + " by " +
+          (block == b.linear ? thread : "block " + block_index(b, block) + ", " + thread) + " at " +
+          line,
+      near ? "no barrier" : "no order (__threadfence and an atomic)");
 }
 
 std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised) {
@@ -583,7 +714,10 @@ void hazards_begin_launch() {
   launch_state.now = 0;
   launch_state.fences = false;
   launch_state.words.clear();
+  launch_state.bytes.clear();
+  launch_state.under_atomics.clear();
   launch_state.tickets.clear();
+  findings.clear();
 }
 
 }  // namespace sim

@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "common/sim/observers/findings.h"
 #include "common/sim/observers/observer.h"
 #include "common/sim/observers/shadow.h"
 #include "common/sim/scheduler/block.h"
@@ -63,20 +64,29 @@ struct ThreadState {
 
 // --- what all workers share: with races on, only one of them runs at a time ----------------------
 
-struct DeviceWord {
+/// A word that all accesses touch whole, or a byte of one that they do not.
+struct DeviceCell {
   Stamp wrote, read;
   uint32_t wrote_block, read_block;
-  uint32_t wrote_pc, read_pc;       // low 32 bits
-  uint16_t wrote_by, read_by;       // entries of the clock
-  uint8_t wrote_bytes, read_bytes;  // a bit per byte of the word
+  uint32_t wrote_pc, read_pc;  // low 32 bits
+  uint16_t wrote_by, read_by;  // entries of the clock
   bool atomic;
+  bool split;  // a word: LaunchState::bytes has the rest
+};
+/// The last plain store to a cell that atomics have changed since.
+struct PlainStore {
+  Stamp stamp;
+  uint32_t block, pc;
+  uint16_t thread;
 };
 
 struct LaunchState {
   Stamp now = 0;
   bool fences = false;  // somebody has called __threadfence(): only then atomics are tickets
-  PagedShadow<DeviceWord, kHbmSpan / kPage, kPage / 4> words;
-  std::unordered_map<uint64_t, Ticket> tickets;  // by word
+  PagedShadow<DeviceCell, kHbmSpan / kPage, kPage / 4> words;
+  PagedShadow<DeviceCell, kHbmSpan / kPage, kPage> bytes;
+  std::unordered_map<uint64_t, PlainStore> under_atomics;  // by the cell's first byte
+  std::unordered_map<uint64_t, Ticket> tickets;            // by word
   // Of the block or cluster that runs:
   std::unordered_map<const void*, Released> objects;
   /// Clock entries of what completes in order: the loads of an mbarrier, the products of a
@@ -85,25 +95,28 @@ struct LaunchState {
 };
 extern LaunchState launch_state;
 
-// --- shared memory: [word] one SharedWord, then one SharedRead per warp --------------------------
+// --- shared memory: by word a row of one SharedCell, then one SharedRead per warp ----------------
+//
+// From an access to a part of a word on, its four bytes have such rows instead, until one thread
+// stores to the whole word.
 
-struct SharedWord {
+struct SharedCell {
   Stamp wrote, read;  // read: the latest of all
   uint32_t pc;
   uint16_t thread;  // entry of the clock
-  uint8_t bytes;    // none: what TMA wrote
+  bool stored : 1;  // by a thread, not by TMA
   bool atomic : 1;
   bool in_flight : 1;    // cp.async, issued and not waited for
   bool never_wrote : 1;  // there is only what is in flight
-  bool async : 1;        // AsyncWord has more
+  bool async : 1;        // a word: AsyncWord has more
+  bool split : 1;        // a word: its bytes have the rest
 };
-struct SharedRead {
+struct alignas(16) SharedRead {
   Stamp stamp;
   uint32_t lanes;
   uint32_t pc;
-  uint32_t bytes;
 };
-static_assert(sizeof(SharedWord) == sizeof(SharedRead));
+static_assert(sizeof(SharedCell) == sizeof(SharedRead));
 
 /// The latest asynchronous operations on a word, by number. Numbers of earlier blocks count for
 /// nothing.
@@ -144,6 +157,7 @@ class HazardObserver final : public Observer {
   void begin_block(Block&) override;
   void end_block(Block&) override;
   void access(Block&, const Access&) override;
+  void merge(fa::Counts& counts, fa::KernelCount&) override { counts.analysed += seen_; }
   void barrier(Block&, ThreadSet met, const void* object) override;
   void warp_sync(Block&, unsigned warp, uint32_t lanes) override;
   void release(Block&, const void* object, uint32_t phase) override;
@@ -197,26 +211,49 @@ class HazardObserver final : public Observer {
   // --- accesses of threads -----------------------------------------------------------------------
 
   static HazardObserver& of(Block& home);
-  SharedRead* shadow_of(uint64_t word) { return &(*shadow_)[word * stride_]; }
-  SharedWord word_of(uint64_t word) {
-    SharedWord w;
-    std::memcpy(&w, shadow_of(word), sizeof w);
-    return w;
+  SharedRead* row_of(uint64_t word) { return &(*words_)[word * stride_]; }
+  SharedRead* row_of_byte(uint64_t byte) { return &(*bytes_)[byte * stride_]; }
+  static SharedCell cell_of(const SharedRead* row) {
+    SharedCell c;
+    std::memcpy(&c, row, sizeof c);
+    return c;
   }
-  void store(uint64_t word, const SharedWord& w) { std::memcpy(shadow_of(word), &w, sizeof w); }
+  static void store(SharedRead* row, const SharedCell& c) { std::memcpy(row, &c, sizeof c); }
+  SharedCell word_of(uint64_t word) { return cell_of(row_of(word)); }
+  /// Calls f(row, first byte) for the word, or for each byte of a split one.
+  template <class F>
+  void for_each_cell(uint64_t word, F&& f) {
+    SharedRead* row = row_of(word);
+    if (!cell_of(row).split) [[likely]] {
+      f(row, word * kWord);
+    } else {
+      for (uint64_t byte = word * kWord; byte < (word + 1) * kWord; ++byte) {
+        f(row_of_byte(byte), byte);
+      }
+    }
+  }
+  bool is_written(uint64_t word);
   void mark(uint64_t word, bool in_flight, bool never_wrote);
   void access_shared(Block&, const Access&);
   template <bool kCluster>
   void access_word(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes);
-  void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes,
-                     const Actor&);
+  template <bool kCluster>
+  void access_bytes(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes);
+  template <bool kCluster>
+  void access_cell(Block&, const HazardObserver& by, const Access&, uint64_t byte, SharedRead* row);
+  void split(Block&, uint64_t word);
+  void check_under_atomics(Block&, const HazardObserver& by, const Access&, uint64_t byte,
+                           const SharedCell&);
+  void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t byte,
+                     const SharedRead* row, const Actor&);
   /// The current thread, of this block, uses shared memory of `home`, another block of the cluster.
   void check_neighbour(Block&, const Access&, const HazardObserver& home, const Actor&) const;
   void check_guests(Block&);
   void access_device(Block&, const Access&);
-  void check_device_word(Block&, const Access&, uint64_t word);
-  [[noreturn]] void race_across(Block&, const Access&, uint64_t word, Kind, uint64_t block,
-                                unsigned entry, uint32_t pc);
+  void check_device_word(Block&, const Access&, uint64_t word, uint8_t bytes);
+  void check_device_cell(Block&, const Access&, uint64_t byte, DeviceCell&);
+  void race_across(Block&, const Access&, uint64_t byte, Kind, uint64_t block, unsigned entry,
+                   uint32_t pc);
 
   // --- asynchronous operations -------------------------------------------------------------------
 
@@ -234,10 +271,10 @@ class HazardObserver final : public Observer {
   /// What is under way in this block's `word` and must be over before the access.
   void check_async(const HazardObserver& by, const Block&, const Access&, uint64_t word,
                    bool writes, const Actor&) const;
-  void check_writer(const HazardObserver& by, const Block&, const Access&, uint64_t word,
-                    const SharedWord&, const Actor&) const;
-  void check_before_read(const Block&, const Access&, uint64_t word, const SharedWord&,
-                         const Actor&) const;
+  /// Returns whether it is right.
+  bool check_writer(const HazardObserver& by, const Block&, const Access&, uint64_t byte,
+                    const SharedCell&, const Actor&) const;
+  void check_before_read(const Block&, const Access&, uint64_t word, const Actor&);
   std::string describe(const Block&, const Operation&) const;
   static std::string missing(const HazardObserver& by, const Block&, const Operation&);
 
@@ -272,7 +309,9 @@ class HazardObserver final : public Observer {
   std::map<unsigned, Guest> guests_;
 
   // Stamps only grow, so the shadow of shared memory need not be cleared between blocks.
-  std::unique_ptr<LazyArray<SharedRead>> shadow_;
+  std::unique_ptr<LazyArray<SharedRead>> words_, bytes_;    // bytes_: null until a word is split
+  std::unordered_map<uint64_t, PlainStore> under_atomics_;  // by the cell's first byte
+  uint64_t seen_ = 0;                                       // accesses
   size_t stride_ = 0;
   std::unique_ptr<LazyArray<AsyncWord>> async_;  // null until TMA or wgmma is used
   std::vector<Operation> operations_;            // of this block; number first_ + index
@@ -288,20 +327,23 @@ class HazardObserver final : public Observer {
 
 // --- words for both files ------------------------------------------------------------------------
 
-constexpr unsigned kWord = 4;
-constexpr uint8_t kAllBytes = 15;  // of a word, a bit each
-
 /// "tile, byte 132"
 std::string place(const Access&, uint64_t byte);
 std::string block_index(const Block&, uint64_t linear);
 /// The thread behind a clock's entry, seen from `b`.
 std::string who(const Block& b, unsigned entry, unsigned padded);
+/// A race between the access, in the word or byte that begins at `byte`, and what stands at `other`.
+/// Returns the finding if it has no sentence yet. `stores`: both are stores of threads.
+Findings::Finding* note_race(const Access&, uint64_t byte, const Actor&, const Line& other,
+                             bool stores);
 /// `other`: "a store by thread (0,0,0) at kernel.cuh:12"; `missing`: "no barrier".
-[[noreturn]] void report_race(const Access&, uint64_t word, const Actor&, const std::string& other,
-                              const std::string& missing, const char* end = "");
-[[noreturn]] void report_unwritten(const Access&, uint64_t word, const Actor&, const char* why);
+std::string race_sentence(const Access&, uint64_t byte, const Actor&, const std::string& other,
+                          const std::string& missing, const char* end = "");
+void report_unwritten(const Access&, uint64_t byte, const Actor&, const char* why);
 /// "a store by thread (0,0,0) at kernel.cuh:12"
 std::string earlier(const Block&, const Access&, Kind, unsigned entry, uint32_t pc,
                     unsigned padded);
+/// The program's code lies within 2 GiB, so a neighbour tells the high bits.
+const void* widen(uint32_t pc, const void* neighbour);
 
 }  // namespace sim

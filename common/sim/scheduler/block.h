@@ -121,7 +121,7 @@ struct Block {
   std::deque<std::function<void()>> deferred;  ///< see defer()
 
   // Trouble.
-  std::string error;          ///< the first finding; the launch is abandoned
+  std::string error;          ///< why the launch is abandoned
   std::exception_ptr thrown;  ///< the error was no finding but this, thrown on the worker
   /// Accesses take the slow path: observers watch, or the watchdog wants to stop the kernel.
   std::atomic<bool> attention{true};

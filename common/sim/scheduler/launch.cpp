@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "common/problem.h"
+#include "common/sim/observers/findings.h"
 #include "common/sim/recording.h"
 #include "common/sim/scheduler/residency.h"
 #include "common/sim/scheduler/scheduler.h"
@@ -425,6 +426,7 @@ void run_grid(const Launch& launch) {
     kernel.bytes += bytes;
   }
   counts.kernels.push_back(kernel);
+  if (grid.hazards) error = findings.message(error);
   if (!error.empty()) throw Error(error);
 }
 

@@ -1,0 +1,83 @@
+#include "common/sim/observers/findings.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/sim/scheduler/block.h"
+
+namespace sim {
+
+Findings findings;
+
+std::string Line::text() const {
+  return where ? sim::at(*where) : pc ? source_of(pc) : std::string();
+}
+
+// Two instructions of one line have two addresses, but one finding. Equal addresses are asked for
+// again and again, so they are looked up before the lines' names.
+static uintptr_t place_of(const Line& line) {
+  if (!line.where) return reinterpret_cast<uintptr_t>(line.pc);
+  return reinterpret_cast<uintptr_t>(line.where->file) * 31 +
+         static_cast<unsigned>(line.where->line);
+}
+
+void Findings::clear() { *this = {}; }
+
+Findings::Finding& Findings::at(Fault fault, const Line& one, const Line& other) {
+  const auto [low, high] = std::minmax({place_of(one), place_of(other)});
+  const Key key{fault, low, high};
+  if (!all_.empty() && key == latest_) return all_[latest_finding_];
+  const auto [place, fresh] = by_place_.try_emplace(key, 0);
+  if (fresh) {
+    const auto [first, second] = std::minmax({one.text(), other.text()});
+    const std::string lines = std::to_string(static_cast<int>(fault)) + first + "\n" + second;
+    place->second = by_lines_.try_emplace(lines, all_.size()).first->second;
+    if (place->second == all_.size()) all_.emplace_back();
+  }
+  latest_ = key;
+  latest_finding_ = place->second;
+  return all_[latest_finding_];
+}
+
+void Findings::compare_later(const Finding& finding, const void* p, unsigned size) {
+  Store& store = pending_.emplace_back();
+  store.finding = &finding - all_.data();
+  store.p = static_cast<const unsigned char*>(p);
+  store.size = size;
+  std::memcpy(store.old, p, size);
+}
+
+void Findings::compare_now() {
+  for (const Store& s : pending_) {
+    if (std::memcmp(s.old, s.p, s.size) != 0) all_[s.finding].same_value = false;
+  }
+  pending_.clear();
+}
+
+std::string Findings::message(const std::string& fatal) {
+  compare();
+  std::vector<std::string> texts;
+  const auto add = [&](bool same_value) {
+    for (const Finding& f : all_) {
+      if (f.same_value != same_value) continue;
+      texts.push_back(f.text + (same_value ? "; each stores the same value" : ""));
+    }
+  };
+  add(false);
+  size_t more = 0;
+  const auto shorten = [&](size_t limit) {
+    if (texts.size() <= limit) return;
+    more += texts.size() - limit;
+    texts.resize(limit);
+  };
+  shorten(kSpelledOut - !fatal.empty());
+  if (!fatal.empty()) texts.push_back(fatal);
+  add(true);
+  shorten(kSpelledOut);
+  std::string text;
+  for (const std::string& t : texts) text += (text.empty() ? "" : "\nalso: ") + t;
+  if (more) text += "\nalso: " + std::to_string(more) + " more, at other lines";
+  return text;
+}
+
+}  // namespace sim

@@ -1,0 +1,70 @@
+/// \file
+/// What the search for races and uninitialised reads has found in a launch. It goes on behind a
+/// finding, so that one does not hide the next; the launch ends with all of them in one message.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/sim/memory/memory.h"
+
+namespace sim {
+
+struct Where;
+
+/// How many findings a message spells out.
+constexpr size_t kSpelledOut = 8;
+
+/// Where an access stands in the source: by its code address, or as its instruction told it.
+struct Line {
+  const void* pc = nullptr;
+  const Where* where = nullptr;
+  std::string text() const;  ///< "kernel.cuh:42"; empty when neither is given
+};
+
+enum class Fault : uint8_t { shared_race, device_race, register_race, uninitialised, left_behind };
+
+/// Of one launch. With the search on, one OS worker runs at a time, so there is no lock.
+class Findings {
+ public:
+  struct Finding {
+    std::string text;         ///< empty: found now, the caller says what
+    bool same_value = false;  ///< a race of stores that all store what is there already
+  };
+
+  void clear();
+  /// The finding of this kind at these two lines, in either order; mostly a new or the latest one.
+  Finding& at(Fault, const Line&, const Line&);
+  /// `finding` is a race of two stores: the one of the access has its value behind this event.
+  void compare_later(const Finding&, const void* p, unsigned size);
+  /// Called before anything else stores. The values of compare_later() are there.
+  void compare() {
+    if (!pending_.empty()) compare_now();
+  }
+  /// All of them, the first one first: each behind the first begins a line with "also: ". What only
+  /// stores the same value comes last. `fatal` is what ended the launch, or empty.
+  std::string message(const std::string& fatal);
+
+ private:
+  using Key = std::tuple<Fault, uintptr_t, uintptr_t>;
+  struct Store {
+    size_t finding;
+    const unsigned char* p;
+    unsigned size;
+    unsigned char old[4];
+  };
+  void compare_now();
+
+  std::vector<Finding> all_;
+  std::map<Key, size_t> by_place_;
+  std::map<std::string, size_t> by_lines_;
+  Key latest_{};
+  size_t latest_finding_ = 0;
+  std::vector<Store> pending_;
+};
+extern Findings findings;
+
+}  // namespace sim
