@@ -90,7 +90,7 @@ __global__ void parts_and_whole(unsigned* word, Byte* out) {
   if (kMissing != Missing::in_front) __syncthreads();
   if (t == 33) s[0] = *word;
   if (kMissing != Missing::behind) __syncthreads();
-  if (t < 4) out[t] = bytes[t];
+  if (t >= 60) out[t] = bytes[t - 60];
 }
 template <Missing kMissing>
 __global__ void parts_and_whole_of_device_memory(unsigned* x, Byte* out) {
@@ -100,7 +100,7 @@ __global__ void parts_and_whole_of_device_memory(unsigned* x, Byte* out) {
   if (kMissing != Missing::in_front) __syncthreads();
   if (t == 33) x[0] = 5;
   if (kMissing != Missing::behind) __syncthreads();
-  if (t < 4) out[t] = bytes[t];
+  if (t >= 60) out[t] = bytes[t - 60];
 }
 // A TMA store reads bytes of many threads. Thread 1, whose byte is not the last of its word, may
 // not have executed the fence.

@@ -39,7 +39,8 @@ template <class T, size_t kPages, size_t kPageSize>
 class PagedShadow {
  public:
   T& operator[](uint64_t i) {
-    LazyArray<T>*& page = pages_[i / kPageSize];
+    if (!pages_) pages_ = std::make_unique<LazyArray<LazyArray<T>*>>(kPages);
+    LazyArray<T>*& page = (*pages_)[i / kPageSize];
     if (!page) {
       used_.push_back(std::make_unique<LazyArray<T>>(kPageSize));
       page = used_.back().get();
@@ -48,13 +49,13 @@ class PagedShadow {
     return (*page)[i % kPageSize];
   }
   void clear() {
-    for (size_t number : numbers_) pages_[number] = nullptr;
+    for (size_t number : numbers_) (*pages_)[number] = nullptr;
     numbers_.clear();
     used_.clear();
   }
 
  private:
-  LazyArray<T>* pages_[kPages] = {};
+  std::unique_ptr<LazyArray<LazyArray<T>*>> pages_;
   std::vector<std::unique_ptr<LazyArray<T>>> used_;
   std::vector<size_t> numbers_;
 };
