@@ -182,6 +182,17 @@ TEST_CASE("a copy on its way has written nothing yet", "[sim][races]") {
   CHECK(finding([&] { fa::launch(copy_for_myself<true>, {dim3(1), dim3(64)}, x, y); }) == "");
 }
 
+TEST_CASE("who reads a copy on its way has a race, not an unwritten place", "[sim][races]") {
+  sim::Options o = watchful();
+  o.uninitialised = true;
+  WithOptions with(o);
+  Buffer<float> x("x", 256), y("y", 64);
+  const auto text = finding([&] { fa::launch(copy_for_myself<false>, {dim3(1), dim3(64)}, x, y); });
+  CHECK(text.starts_with("race on shared memory"));
+  CHECK(text.find("uninitialised") == std::string::npos);
+  CHECK(finding([&] { fa::launch(copy_for_myself<true>, {dim3(1), dim3(64)}, x, y); }) == "");
+}
+
 TEST_CASE("a TMA ring needs both waits", "[sim][races]") {
   WithOptions with(watchful());
   Buffer<float> x("x", kTile * kTiles), y("y", 32);

@@ -520,11 +520,15 @@ template <bool kCluster>
   SharedCell w = cell_of(row);
   const bool ordered = w.thread == me || by.sees(mine, w.thread, w.wrote) ||
                        (kCluster && w.wrote < block_floor_);  // of an earlier block
-  if (uninitialised_ && a.kind != Kind::store && (w.wrote < block_floor_ || w.never_wrote)) {
-    report_unwritten(a, byte, {}, "which this block has not written yet");
-  }
-  if (races_ && (w.in_flight || (!ordered && w.stored && !(w.atomic && a.kind == Kind::atomic)))) {
+  if (races_ && w.in_flight) {
     check_writer(by, b, a, byte, w, {});
+  } else {
+    if (uninitialised_ && a.kind != Kind::store && (w.wrote < block_floor_ || w.never_wrote)) {
+      report_unwritten(a, byte, {}, "which this block has not written yet");
+    }
+    if (races_ && !ordered && w.stored && !(w.atomic && a.kind == Kind::atomic)) {
+      check_writer(by, b, a, byte, w, {});
+    }
   }
   if (a.kind == Kind::load) {
     SharedRead& r = row[1 + me / 32];
