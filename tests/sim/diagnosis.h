@@ -51,7 +51,7 @@ class WithOptions {
   Options saved_;
 };
 
-/// What the simulator finds in `run`; empty when it finds nothing, though it looked if it was asked.
+/// What the simulator finds in `run`; empty when it finds nothing, and has looked if it was asked.
 template <class F>
 std::string finding(F&& run) {
   std::optional<Recording> recording;

@@ -332,8 +332,8 @@ std::string place(const Access&, uint64_t byte);
 std::string block_index(const Block&, uint64_t linear);
 /// The thread behind a clock's entry, seen from `b`.
 std::string who(const Block& b, unsigned entry, unsigned padded);
-/// A race between the access, in the word or byte that begins at `byte`, and what stands at `other`.
-/// Returns the finding if it has no sentence yet. `stores`: both are stores of threads.
+/// A race between the access, in the word or byte that begins at `byte`, and what stands at
+/// `other`. Returns the finding if it has no sentence yet. `stores`: both are stores of threads.
 Findings::Finding* note_race(const Access&, uint64_t byte, const Actor&, const Line& other,
                              bool stores);
 /// `other`: "a store by thread (0,0,0) at kernel.cuh:12"; `missing`: "no barrier".
