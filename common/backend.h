@@ -63,7 +63,13 @@ struct Timing {
 };
 /// CUDA events around each of `iters` runs, L2 flushed before each, after a warm-up that lasts
 /// until the clock is steady. Nothing in the simulator: it never pretends a GPU time.
-std::optional<Timing> time_gpu(const std::function<void()>& run, int iters);
+/// \param before_last called ahead of the last run and its flush, outside the events.
+std::optional<Timing> time_gpu(
+    const std::function<void()>& run, int iters, const std::function<void()>& before_last = [] {});
+
+/// Runs `run`, neither counted nor timed.
+/// \throws Finding when the simulator stops a kernel.
+void run_unwatched(const std::function<void()>& run);
 
 /// What this card reaches, measured once per device and kept in the user's cache folder.
 struct Roofs {

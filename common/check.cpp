@@ -4,6 +4,8 @@
 #include <cfloat>
 #include <cmath>
 #include <functional>
+#include <optional>
+#include <utility>
 
 #include "common/format.h"
 
@@ -174,10 +176,17 @@ void require_size(const char* name, size_t size, size_t expected) {
   }
 }
 
+/// What is right, and what an unfused kernel makes of it.
+struct Forward {
+  ReferenceForward want, baseline;
+};
+struct Backward {
+  ReferenceBackward want, baseline;
+};
+
 void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample,
-                   CheckResult& result) {
-  const ReferenceForward want = attention_fp64(p, in, sample);
-  const ReferenceForward baseline = attention_unfused(p, in, sample);
+                   const Forward& reference, CheckResult& result) {
+  const ReferenceForward &want = reference.want, &baseline = reference.baseline;
   require_size("O", out.O.size(), p.q_size());
   const Tensor O{
       "O",  out.O, static_cast<size_t>(p.d), static_cast<size_t>(p.N), static_cast<size_t>(p.H),
@@ -199,12 +208,11 @@ void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const
 }
 
 void check_backward(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample,
-                    CheckResult& result) {
+                    const Backward& reference, CheckResult& result) {
   require_size("dQ", out.dQ.size(), p.q_size());
   require_size("dK", out.dK.size(), p.kv_size());
   require_size("dV", out.dV.size(), p.kv_size());
-  const ReferenceBackward want = attention_backward_fp64(p, in, sample);
-  const ReferenceBackward baseline = attention_backward_unfused(p, in, sample);
+  const ReferenceBackward &want = reference.want, &baseline = reference.baseline;
   const size_t N = p.N, Nk = p.Nk, d = p.d, group = p.H / p.Hkv;
 
   std::vector<size_t> query_rows, key_rows;
@@ -245,16 +253,42 @@ bool CheckResult::ok() const {
          std::all_of(tensors.begin(), tensors.end(), [](const TensorCheck& t) { return t.ok; });
 }
 
-CheckResult check(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample) {
+struct Checker::Impl {
+  const Problem& p;
+  const Inputs& in;
+  const Sample sample;
+  std::optional<Forward> forward;    // made when first asked for
+  std::optional<Backward> backward;  // likewise: a step without a backward needs none
+};
+
+Checker::Checker(const Problem& p, const Inputs& in, Sample sample)
+    : impl_(new Impl{p, in, std::move(sample), {}, {}}) {}
+Checker::~Checker() = default;
+
+CheckResult Checker::operator()(const Outputs& out) {
+  const Problem& p = impl_->p;
+  const Inputs& in = impl_->in;
+  const Sample& sample = impl_->sample;
   CheckResult result;
   result.damage = out.damage;
   result.complete = sample.rows.size() == p.rows();
-  check_forward(p, in, out, sample, result);
+  if (!impl_->forward) {
+    impl_->forward = {attention_fp64(p, in, sample), attention_unfused(p, in, sample)};
+  }
+  check_forward(p, in, out, sample, *impl_->forward, result);
   if (!out.dQ.empty()) {
     result.complete = result.complete && sample.heads.size() == p.kv_heads();
-    check_backward(p, in, out, sample, result);
+    if (!impl_->backward) {
+      impl_->backward = {attention_backward_fp64(p, in, sample),
+                         attention_backward_unfused(p, in, sample)};
+    }
+    check_backward(p, in, out, sample, *impl_->backward, result);
   }
   return result;
+}
+
+CheckResult check(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample) {
+  return Checker(p, in, sample)(out);
 }
 
 }  // namespace fa

@@ -3,6 +3,7 @@
 /// precision makes, row by row (the idea of FlashAttention-2's own tests).
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -34,12 +35,31 @@ struct CheckResult {
   bool ok() const;
 };
 
-/// Compares all outputs that are present. A row passes when
+/// Compares outputs of one problem, once or again after more runs: the references, which cost far
+/// more than a comparison, are made once. A row passes when
 ///   |out - fp64| <= factor * (largest baseline error in that row) + floor,
 /// factor 2 for O and LSE, 3 for gradients. The floor is what no kernel escapes, for rows in which
 /// the baseline was lucky: the rounding of the result to its type, fp32 arithmetic on terms of the
-/// row's size (O: its sum of |P||V|), and in the gradients delta's share of the rounding of O.
+/// row's size (O: its sum of |P||V|), and in the gradients delta's share of the rounding of O. The
+/// baseline's LSE is fp32 whatever the type: its scores are not rounded.
 /// NaN, an Inf where none belongs and an element never written fail, always.
+class Checker {
+ public:
+  /// Keeps references to problem and inputs.
+  Checker(const Problem&, const Inputs&, Sample);
+  ~Checker();
+  Checker(const Checker&) = delete;
+  Checker& operator=(const Checker&) = delete;
+
+  /// All outputs that are present.
+  CheckResult operator()(const Outputs&);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// One comparison.
 CheckResult check(const Problem&, const Inputs&, const Outputs&, const Sample&);
 
 }  // namespace fa

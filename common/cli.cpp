@@ -64,7 +64,7 @@ std::string footer(const Step& step) {
   text += fmt::format(
       "\nExample:\n"
       "  {} --n 512 --causal --input outliers --json run.json\n"
-      "\nExit status: 0 right, 1 wrong result, 2 bad use, 3 no memory or no device.",
+      "\nExit status: 0 right, 1 wrong result, 2 bad use, 3 no memory, device or room on the disk.",
       step.id);
   return text;
 }

@@ -8,6 +8,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "common/errors.h"
 
@@ -36,10 +37,25 @@ namespace fa {
 constexpr int kWarp = 32;                   ///< lanes of a warp
 constexpr unsigned kFullMask = 0xffffffff;  ///< all lanes take part
 
-/// Throws std::runtime_error with CUDA's own sentence when `status` is not success.
+/// CUDA refused a call, or reports what happened to work that was queued before it.
+struct CudaError : std::runtime_error {
+  explicit CudaError(cudaError_t s) : std::runtime_error(cudaGetErrorString(s)), status(s) {}
+  cudaError_t status;
+};
+
+/// \throws CudaError with CUDA's own sentence when `status` is not success.
 inline void cuda_check(cudaError_t status) {
-  if (status != cudaSuccess) throw std::runtime_error(cudaGetErrorString(status));
+  if (status != cudaSuccess) throw CudaError(status);
 }
+
+#if FA_BACKEND_GPU
+/// Where this thread's launches go. The programs leave it at the default stream; a step's library
+/// (common/library) sets it to the caller's. The simulator runs a launch where it stands.
+inline cudaStream_t& current_stream() {
+  static thread_local cudaStream_t stream = nullptr;
+  return stream;
+}
+#endif
 
 /// SMs of the GPU: as many blocks as a persistent kernel has, one or a few on each. In the
 /// simulator those of the modelled one.
@@ -65,6 +81,21 @@ struct LaunchConfig {
   unsigned cluster = 1;  ///< blocks of a cluster, along x
 };
 
+/// An A becomes a P without narrowing, as between braces.
+template <class P, class A>
+concept PassesAs = std::is_convertible_v<A, P> && requires(A&& a) {
+  P{static_cast<A&&>(a)};
+};
+
+/// A kernel's argument as its parameter.
+template <class P, class A>
+P pass_as(A&& a) {
+  static_assert(PassesAs<P, A>,
+                "launch: this argument may not fit the kernel's parameter (a size_t for an int, a "
+                "double for a float, an int for a size_t): give it the parameter's type");
+  return static_cast<P>(static_cast<A&&>(a));
+}
+
 #if defined(__CUDACC__)
 
 /// \throws ResourceError when this device cannot give a block so many bytes of shared memory.
@@ -73,15 +104,17 @@ inline void require_shared_memory(size_t bytes) {
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   if (bytes <= static_cast<size_t>(limit)) return;
-  throw ResourceError("needs " + std::to_string(bytes) + " bytes of shared memory for a block, " +
-                      std::to_string(limit) +
-                      " is this GPU's limit: try a smaller --d, or --smem where the step takes it");
+  throw ResourceError(
+      "needs " + std::to_string(bytes) + " bytes of shared memory for a block, " +
+      std::to_string(limit) +
+      " is this GPU's limit: try a smaller --d, or --smem where the program has it");
 }
 
 /// `launch(kernel, {grid, block, smem, cluster}, args...)` is
-/// `kernel<<<grid, block, smem>>>(args...)`.
+/// `kernel<<<grid, block, smem, current_stream()>>>(args...)`; an argument that its parameter would
+/// narrow does not compile.
 /// \throws ResourceError when a block asks for more shared memory than this device has.
-/// \throws std::runtime_error when CUDA refuses the launch.
+/// \throws CudaError when CUDA refuses the launch.
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
   if (c.smem > 48 * 1024) {  // above 48 KiB a kernel must opt in
@@ -93,7 +126,7 @@ void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   }
   if (c.cluster == 1) {
-    kernel<<<c.grid, c.block, c.smem>>>(static_cast<P>(args)...);
+    kernel<<<c.grid, c.block, c.smem, current_stream()>>>(pass_as<P>(static_cast<A&&>(args))...);
   } else {
     cudaLaunchAttribute cluster{};
     cluster.id = cudaLaunchAttributeClusterDimension;
@@ -102,9 +135,10 @@ void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
     config.gridDim = c.grid;
     config.blockDim = c.block;
     config.dynamicSmemBytes = c.smem;
+    config.stream = current_stream();
     config.attrs = &cluster;
     config.numAttrs = 1;
-    cuda_check(cudaLaunchKernelEx(&config, kernel, static_cast<P>(args)...));
+    cuda_check(cudaLaunchKernelEx(&config, kernel, pass_as<P>(static_cast<A&&>(args))...));
   }
   cuda_check(cudaGetLastError());
 }
@@ -113,7 +147,7 @@ void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
 
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
-  sim::launch(kernel, {c.grid, c.block, c.smem, c.cluster}, static_cast<A&&>(args)...);
+  sim::launch(kernel, {c.grid, c.block, c.smem, c.cluster}, pass_as<P>(static_cast<A&&>(args))...);
 }
 
 #endif

@@ -12,7 +12,7 @@ struct UsageError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Not enough memory, or no device. Programs print the sentence and exit 3.
+/// Not enough memory, no device, or no room for the output. Programs print the sentence and exit 3.
 struct ResourceError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "common/format.h"
+#include "common/output_file.h"
 #include "common/problem.h"
 
 namespace fa {
@@ -156,13 +157,12 @@ void write_npy(const std::string& path, const std::vector<size_t>& shape,
   header += '\n';
   const auto length = static_cast<uint16_t>(header.size());
 
-  std::ofstream out(path, std::ios::binary);
-  out << kMagic << '\1' << '\0' << static_cast<char>(length & 255) << static_cast<char>(length >> 8)
-      << header;
-  out.write(reinterpret_cast<const char*>(data.data()),
-            static_cast<std::streamsize>(data.size() * sizeof(float)));
-  out.close();
-  if (!out) refuse(path, "cannot be written");
+  write_file(path, [&](std::ostream& out) {
+    out << kMagic << '\1' << '\0' << static_cast<char>(length & 255)
+        << static_cast<char>(length >> 8) << header;
+    out.write(reinterpret_cast<const char*>(data.data()),
+              static_cast<std::streamsize>(data.size() * sizeof(float)));
+  });
 }
 
 }  // namespace fa

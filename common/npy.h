@@ -18,7 +18,7 @@ std::string text_of(const std::vector<size_t>& shape);
 
 /// \throws UsageError with one sentence that names the file and what is wrong with it.
 Npy read_npy(const std::string& path);
-/// \throws UsageError when the file cannot be written.
+/// Whole or not at all: write_file(). \throws UsageError, ResourceError as that does.
 void write_npy(const std::string& path, const std::vector<size_t>& shape,
                const std::vector<float>& data);
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -13,7 +14,8 @@ namespace fa {
 
 /// Calls work(i) once for each i in [0, n). Each thread makes its own `work` with make_worker(), so
 /// that a worker can keep buffers from one i to the next. Every thread takes the next i that is
-/// left, in order. The first exception is rethrown here.
+/// left, in order. Where the system refuses a thread, those that run do the work. The first
+/// exception is rethrown here.
 template <class MakeWorker>
 void parallel_for(size_t n, const MakeWorker& make_worker) {
   std::atomic<size_t> next = 0;
@@ -31,7 +33,11 @@ void parallel_for(size_t n, const MakeWorker& make_worker) {
   };
   const size_t threads = std::min<size_t>(n, std::max(1u, std::thread::hardware_concurrency()));
   std::vector<std::thread> others;
-  for (size_t t = 1; t < threads; ++t) others.emplace_back(loop);
+  others.reserve(threads);
+  try {
+    while (others.size() + 1 < threads) others.emplace_back(loop);
+  } catch (const std::system_error&) {  // no more threads to be had: those that run do all
+  }
   loop();
   for (std::thread& t : others) t.join();
   if (failure) std::rethrow_exception(failure);

@@ -18,6 +18,7 @@ namespace {
 struct Fp64 {
   using Real = double;
   double round(double x) const { return x; }
+  bool rounds() const { return false; }
 };
 
 /// Sums in fp32; what a textbook kernel stores in memory is rounded to the problem's type.
@@ -25,6 +26,7 @@ struct Unfused {
   using Real = float;
   DType dtype;
   float round(float x) const { return round_to(dtype, x); }
+  bool rounds() const { return dtype != DType::f32; }
 };
 
 // --- matrices ------------------------------------------------------------------------------------
@@ -144,6 +146,7 @@ struct Softmax {
   using Real = typename A::Real;
   Block<Real> P;
   Real m[kBlock], l[kBlock];
+  Real LSE[kBlock];  // of the scores before they are rounded: no kernel that writes LSE stores S
 
   /// S = scale * q K^T for the keys that each row sees, then P = exp(S - m) / l. A row that sees
   /// none has m = -inf, l = 0.
@@ -152,17 +155,23 @@ struct Softmax {
     K_transposed.multiply(q, features, seen, P);
     for (size_t k = 0; k < seen.size(); ++k) {
       Real* p = P[k];
+      const int n = seen[k].last;
       m[k] = -INFINITY;
-      l[k] = 0;
-      for (int c = 0; c < seen[k].last; ++c) {
-        p[c] = arithmetic.round(scale * p[c]);
-        m[k] = std::max(m[k], p[c]);
+      for (int c = 0; c < n; ++c) m[k] = std::max(m[k], p[c] *= scale);
+      if (arithmetic.rounds()) {
+        Real sum = 0;
+        for (int c = 0; c < n; ++c) sum += std::exp(p[c] - m[k]);
+        LSE[k] = m[k] + std::log(sum);
+        for (int c = 0; c < n; ++c) p[c] = arithmetic.round(p[c]);
+        m[k] = arithmetic.round(m[k]);  // rounding keeps the order
       }
-      for (int c = 0; c < seen[k].last; ++c) {
+      l[k] = 0;
+      for (int c = 0; c < n; ++c) {
         p[c] = std::exp(p[c] - m[k]);
         l[k] += p[c];
       }
-      for (int c = 0; c < seen[k].last; ++c) p[c] = arithmetic.round(p[c] / l[k]);
+      if (!arithmetic.rounds()) LSE[k] = m[k] + std::log(l[k]);
+      for (int c = 0; c < n; ++c) p[c] = arithmetic.round(p[c] / l[k]);
     }
   }
 };
@@ -227,7 +236,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
       w.V.multiply(w.softmax.P, w.seen, w.features, w.o);
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = item.begin + k;
-        out.LSE[row] = w.softmax.m[k] + std::log(w.softmax.l[k]);
+        out.LSE[row] = w.softmax.LSE[k];
         for (size_t x = 0; x < d; ++x) out.O[row * d + x] = arithmetic.round(w.o[k][x]);
       }
       if (!kWithScales) return;

@@ -51,7 +51,8 @@ struct ReferenceBackward {
 /// O = softmax(scale Q K^T) V and LSE = m + log l, all in double.
 ReferenceForward attention_fp64(const Problem&, const Inputs&, const Sample&);
 /// The textbook kernel of the problem's own precision: S, P and O rounded to its type, sums in
-/// fp32.
+/// fp32. Its LSE is of the fp32 scores before that rounding: a kernel that writes LSE keeps S in
+/// registers, and a baseline with rounded scores would be off by more than a missing key.
 ReferenceForward attention_unfused(const Problem&, const Inputs&, const Sample&);
 /// dQ, dK, dV of FlashAttention's Algorithm 4 (arXiv 2205.14135) without tiles, in double.
 ReferenceBackward attention_backward_fp64(const Problem&, const Inputs&, const Sample&);

@@ -97,6 +97,7 @@ std::string check_section(const RunReport& r) {
     if (!t.ok) out += wrapped("    ", t.message, 4);
   }
   for (const std::string& damage : r.check.damage) out += wrapped("  WRONG: ", damage, 4);
+  if (!r.again.value_or("").empty()) out += wrapped("  WRONG in a later run: ", *r.again, 4);
   if (!r.check.complete) out += labelled("", "A seeded sample of the rows was checked.");
   return out;
 }
@@ -320,6 +321,11 @@ std::string verdict(const RunReport& r) {
     return out;
   }
   if (!r.check.ok()) return labelled("WRONG", "the result is outside its bound; see check above");
+  if (!r.again.value_or("").empty()) {
+    return labelled("WRONG",
+                    "the first run is right and a later one is not: it depends on what an "
+                    "earlier run left behind; see check above");
+  }
   const bool counted = r.forward.counted();
   if (!r.ok()) {
     return labelled("WRONG", "the result is right, but the prediction differs from the count");
@@ -484,7 +490,8 @@ std::vector<std::string> findings_of(const std::string& message) {
 }
 
 bool RunReport::ok() const {
-  return finding.empty() && check.ok() && forward.prediction_ok().value_or(true) &&
+  return finding.empty() && check.ok() && again.value_or("").empty() &&
+         forward.prediction_ok().value_or(true) &&
          (!backward || backward->prediction_ok().value_or(true));
 }
 
@@ -536,6 +543,10 @@ nlohmann::ordered_json to_json(const RunReport& r) {
                   {"seed", r.seed}};
   j["check"] = check_json(r.check);
   j["check_complete"] = r.check.complete;
+  j["check_again"] = !r.again
+                         ? Json(nullptr)
+                         : Json{{"ok", r.again->empty()},
+                                {"message", r.again->empty() ? Json(nullptr) : Json(*r.again)}};
   j["damage"] = r.check.damage;
   j["finding"] = r.finding.empty() ? Json(nullptr) : Json(findings_of(r.finding)[0]);
   j["findings"] = findings_of(r.finding);

@@ -75,8 +75,12 @@ struct RunReport {
   std::optional<Pass> backward;
   bool analysed = false;  ///< races and uninitialised reads were looked for
   std::string finding;    ///< what the simulator found in a kernel, or empty
+  /// What is wrong after the last of the runs that followed the checked one (on a GPU the timed
+  /// ones); "" when it is right, nothing when none followed.
+  std::optional<std::string> again;
 
-  /// No finding, every tensor right, and predictions exact where they were counted.
+  /// No finding, every tensor right, in the last run too, and predictions exact where they were
+  /// counted.
   bool ok() const;
   /// Scratch that the naive step needs for S and P: 2*B*H*N*Nk elements.
   uint64_t naive_workspace_bytes() const;

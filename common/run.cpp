@@ -176,6 +176,10 @@ struct Session::Impl {
     p = at->second.data();
   }
 
+  void forget(const char* name) {
+    if (const auto at = outputs.find(name); at != outputs.end()) at->second.poison();
+  }
+
   void* add_output(const char* name, size_t bytes) {
     return outputs.try_emplace(name, name, bytes, kGuardBytes).first->second.data();
   }
@@ -225,6 +229,16 @@ void Session::poison() {
     if (impl_->zeroed.contains(name)) buffer.zero();
   }
 }
+
+void Session::forget_forward() {
+  for (const char* name : {"O", "LSE"}) impl_->forget(name);
+}
+
+void Session::forget_backward() {
+  for (const char* name : {"dQ", "dK", "dV"}) impl_->forget(name);
+}
+
+bool Session::keeps_state() const { return !impl_->zeroed.empty(); }
 
 Outputs Session::download() {
   cuda_check(cudaDeviceSynchronize());

@@ -44,6 +44,12 @@ class Session {
   void backward();
   /// Makes all outputs NaN again and rewrites the guard bands.
   void poison();
+  /// Makes the outputs of one direction NaN again and leaves the workspace alone: the next run
+  /// finds there what the last one left.
+  void forget_forward();
+  void forget_backward();
+  /// Some scratch lives from run to run (Scratch::zeroed), so a second run may differ from a first.
+  bool keeps_state() const;
   /// Waits, copies the outputs back and looks at the guard bands.
   Outputs download();
   size_t workspace_bytes() const;

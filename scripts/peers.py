@@ -5,6 +5,8 @@
                                     mask; fp32 steps: two of these problems
     peers.py --steps 07 --backends flash --n "1024 4096" --d 64 --causal both
     peers.py --steps 02 --variants all                 the step's variants beside each other
+    peers.py --steps "07 09 10" --together             several steps in the same turns
+    peers.py --steps 10 --library mine=./libmine.so    beside a library of your own
 
 Each step's shared library (build/gpu/steps/lib*.so) and the backends of PyTorch's
 scaled_dot_product_attention that take its type, math (unfused), efficient, flash and cudnn, read
@@ -13,7 +15,8 @@ turns, `--rounds` times, in the opposite order each other time, so a GPU that sl
 slows down all alike: CUDA events around each run, the L2 swept with reads before it, medians. A
 ratio above 1 says that the step is the faster one. fp32: flash and cudnn refuse it; math multiplies
 on the CUDA cores like the steps (TF32 is off); efficient uses the tensor cores, three TF32 products
-for each of fp32, so it is context and no equal.
+for each of fp32, so it is context and no equal. A library of your own exports fa_forward() as
+common/library/library.h describes it.
 Exit status: 0 done, 1 a step is wrong, 2 bad use, 3 no PyTorch, no GPU or no library.
 """
 
@@ -37,7 +40,7 @@ from results import (
     text_table,
     time_text,
 )
-from step_library import SIZES, Refused, StepLibrary
+from step_library import SIZES, Library, Refused, StepLibrary
 from torch_attention import BACKENDS, GRADIENTS, Contender, NotHere, Torch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -85,6 +88,36 @@ def find_libraries(options):
         if libraries[-1].kind != "gpu":
             raise NotHere(f"{path} is a simulator's library: build the preset gpu")
     return libraries
+
+
+def find_others(options):
+    """The libraries of --library NAME=PATH."""
+    others = []
+    for word in options.library:
+        name, _, path = word.partition("=")
+        if not name or not path:
+            raise BadInput(f"--library {word}: NAME=PATH.so is wanted")
+        if name in BACKENDS or name in (other.step for other in others):
+            raise BadInput(f"--library {word}: the name '{name}' is taken")
+        try:
+            others.append(Library(os.path.abspath(path), name))
+        except OSError as error:
+            raise BadInput(f"--library {word}: {error}") from None
+    return others
+
+
+def require_variants(options, libraries):
+    r"""\raises BadInput where --variants names what no step has."""
+    if options.variants in (None, "all"):
+        return
+    known = {variant["name"] for library in libraries for variant in library.variants}
+    wrong = [word for word in options.variants.split() if word not in known]
+    if wrong or not options.variants.split():
+        have = "; ".join(
+            f"{library.step} has {', '.join(variant['name'] for variant in library.variants)}"
+            for library in libraries
+        )
+        raise BadInput(f"no step here has a variant '{' '.join(wrong)}': {have}")
 
 
 def chosen_variants(options, library):
@@ -136,46 +169,62 @@ def flops_of(problem, direction):
 
 
 class Comparison:
-    """Variants of one step, of one type, against the backends, on one problem."""
+    """Variants of one type, of one step or of several (`sides`: [(library, their places)]), against
+    the backends and the libraries of others, on one problem."""
 
-    def __init__(self, options, torch, library, variants, problem, notes):
-        self.options, self.torch, self.library, self.notes = options, torch, library, notes
-        self.variants, self.problem = variants, problem
+    def __init__(self, options, torch, sides, others, problem, notes):
+        self.options, self.torch, self.notes = options, torch, notes
+        self.sides, self.others, self.problem = sides, others, problem
         self.sizes = {name: problem[name] for name in SIZES}
         self.text = problem_text(problem)
 
     def rows(self):
-        """The step's variants, then the backends; forward and backward."""
+        """The steps' variants, then the others; forward and backward."""
+        self.sides = [side for side in self.sides if self.accepts(side[0])]
+        if not self.sides:
+            return []
+        self.others = [other for other in self.others if self.accepts(other)]
         try:
-            self.library.check(self.sizes)
             self.tensors = self.torch.tensors(self.problem)
             self.truth = self.torch.truth(self.problem, self.tensors)
             self.addresses = {name: x.data_ptr() for name, x in self.tensors.items()}
             return sum(map(self.direction, self.options.directions), [])
-        except Refused as error:
-            if error.status == 1:
-                raise WrongResult(f"{self.library.step}, {self.text}: {error}") from None
-            where = f", {self.text}" if error.status == 3 else ""
-            self.notes.append(f"{self.library.step}{where}: {error}")
+        except Refused as error:  # of a run that had gone well before
+            raise WrongResult(f"{self.text}: {error}") from None
         except self.torch.torch.cuda.OutOfMemoryError as error:
             self.notes.append(f"{self.text}: {first_line(error)}")
         finally:
             self.tensors = self.truth = None
-            self.library.release()
+            for library in [library for library, _ in self.sides] + self.others:
+                library.release()
             self.torch.torch.cuda.empty_cache()
         return []
 
+    def accepts(self, library):
+        """Whether it does this problem; a note where it does not."""
+        try:
+            library.check(self.sizes)
+            return True
+        except Refused as error:
+            self.refused_by(library, error)
+            return False
+
+    def refused_by(self, library, error):
+        if error.status == 1:
+            raise WrongResult(f"{library.step}, {self.text}: {error}") from None
+        where = f", {self.text}" if error.status == 3 else ""
+        self.notes.append(f"{library.step}{where}: {error}")
+
     def direction(self, direction):
         contenders, errors = [], {}
-        for index in self.variants:
-            variant = self.library.variants[index]
-            if direction == "forward" or variant["backward"]:
-                contender, found = self.step(index, variant, direction)
-                contenders.append(contender)
-                errors[contender.name] = found
+        for library, variants in self.sides:
+            for index in variants:
+                self.add_variant(library, index, direction, contenders, errors)
         if not contenders:
             return []
         ours = len(contenders)
+        for other in self.others:
+            self.add_variant(other, len(other.variants) - 1, direction, contenders, errors)
         for name in self.torch.backends:
             try:
                 self.add_backend(name, direction, contenders, errors)
@@ -183,22 +232,36 @@ class Comparison:
                 self.refused(name, direction, error)
         found = self.torch.clock.take_turns(contenders, self.options.rounds, self.options.iters)
         for contender in contenders:
-            time = found[contender.name]
+            time = found[contender.label]
             if 10 * time["late"] > time["runs"]:
                 self.notes.append(
                     f"{contender.label}, {self.text}: {time['late']} of "
                     f"{time['runs']} runs began before the host had queued them."
                 )
         return [
-            self.row(contender, direction, found, errors, is_ours=i < ours)
+            self.row(contender, direction, found, errors, contenders[ours:], is_ours=i < ours)
             for i, contender in enumerate(contenders)
         ]
 
-    def step(self, index, variant, direction):
-        """A Contender of ours and its errors, after a look at its result."""
+    def add_variant(self, library, index, direction, contenders, errors):
+        variant = library.variants[index]
+        if variant["dtype"] != self.problem["dtype"]:
+            return
+        if direction == "backward" and not variant["backward"]:
+            return
+        try:
+            contender, found = self.step(library, index, variant, direction)
+        except Refused as error:
+            self.refused_by(library, error)
+            return
+        contenders.append(contender)
+        errors[contender.label] = found
+
+    def step(self, library, index, variant, direction):
+        """A Contender of a library and its errors, after a look at its result."""
 
         def runner(which):
-            return self.library.runner(which, index, self.sizes, self.addresses)
+            return library.runner(which, index, self.sizes, self.addresses, self.torch.stream())
 
         written = ["O"] + ["LSE"] * variant["writes_lse"]
         written = [*GRADIENTS] if direction == "backward" else written
@@ -208,7 +271,10 @@ class Comparison:
         if direction == "backward":
             runner("backward")()
         errors = self.torch.errors(self.truth, {name: self.tensors[name] for name in written})
-        label = Run({"step": self.library.step, "variant": variant["name"]}, direction).label
+        if library in self.others:
+            self.judge_other(library, errors)
+            return Contender(library.step, library.step, runner(direction)), errors
+        label = Run({"step": library.step, "variant": variant["name"]}, direction).label
         for name, (error, share) in errors.items():
             if not share <= 1:
                 raise WrongResult(
@@ -219,13 +285,22 @@ class Comparison:
                     "or was not written"
                 )
         # Timed with these O and LSE, or with those of the next variant: the work is the same.
-        return Contender(variant["name"], label, runner(direction)), errors
+        return Contender(variant["name"], label, runner(direction), step=library.step), errors
+
+    def judge_other(self, library, errors):
+        """It is timed all the same, as PyTorch's backends are; but a note tells."""
+        for name, (error, share) in errors.items():
+            if not share <= 1:
+                self.notes.append(
+                    f"{library.step}, {self.text}: {name} is off by {error:.2e}, "
+                    f"{share:.3g} times what a step is allowed."
+                )
 
     def add_backend(self, name, direction, contenders, errors):
         if (name, direction, *self.kind()) in self.torch.refused:
             return
         contender, outputs = self.torch.backend(name, self.problem, self.tensors, direction)
-        errors[name] = self.torch.errors(self.truth, outputs)
+        errors[contender.label] = self.torch.errors(self.truth, outputs)
         contenders.append(contender)
 
     def kind(self):
@@ -247,25 +322,24 @@ class Comparison:
         else:  # out of memory, mostly
             self.notes.append(f"PyTorch's {name}, {self.text}: {first_line(error)}")
 
-    def row(self, contender, direction, found, errors, is_ours):
-        ms = found[contender.name]["ms"]
+    def row(self, contender, direction, found, errors, peers, is_ours):
+        ms = found[contender.label]["ms"]
         rate = flops_of(self.problem, direction) / (ms * 1e-3)
-        peers = [name for name in found if name in self.torch.backends] if is_ours else []
         return {
             **self.problem,
             "problem": self.text,
             "direction": direction,
-            "step": self.library.step if is_ours else None,
+            "step": contender.step if is_ours else None,
             "variant": contender.name,
             "label": contender.label,
             "ms": ms,
-            "runs": found[contender.name]["runs"],
+            "runs": found[contender.label]["runs"],
             "flops_per_s": rate,
-            "ratios": {name: found[name]["ms"] / ms for name in peers},
+            "ratios": {p.name: found[p.label]["ms"] / ms for p in peers} if is_ours else {},
             "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"]),
             "errors": {
                 name: error if error == error else None
-                for name, (error, _) in errors[contender.name].items()
+                for name, (error, _) in errors[contender.label].items()
             },
         }
 
@@ -279,7 +353,9 @@ def first_line(error):
 
 def columns_for(rows):
     """For rows of one type."""
-    backends = [name for name in BACKENDS if any(name in row["ratios"] for row in rows)]
+    met = dict.fromkeys(name for row in rows for name in row["ratios"])
+    backends = [name for name in BACKENDS if name in met]
+    backends += [name for name in met if name not in BACKENDS]  # libraries of others
 
     def ratio(name):
         return lambda row: f"{row['ratios'][name]:.3g}x" if name in row["ratios"] else "-"
@@ -316,8 +392,8 @@ def short_label(row):
 
 
 def in_order(rows):
-    """By type, problem, then direction; PyTorch's backends, which each step meets anew, once: the
-    median of their times."""
+    """By type, problem, then direction; PyTorch's backends and other libraries, which each step
+    meets anew, once: the median of their times."""
     groups = {}
     for row in rows:
         groups.setdefault(
@@ -333,9 +409,10 @@ def in_order(rows):
         ).setdefault(row["label"], []).append(row)
     ordered = []
     for key in sorted(groups):
-        if all(label.startswith("torch ") for label in groups[key]):
+        ours = {label for label, same in groups[key].items() if same[0]["step"]}
+        if not ours:
             continue
-        for label in sorted(groups[key], key=lambda label: label.startswith("torch ")):
+        for label in sorted(groups[key], key=lambda label, ours=ours: label not in ours):
             same = groups[key][label]
             ms = statistics.median(row["ms"] for row in same)
             ordered.append(min(same, key=lambda row: abs(row["ms"] - ms)))
@@ -475,6 +552,18 @@ def parse():
         help="by name, or all; default: each step's last one, its result",
     )
     parser.add_argument(
+        "--together",
+        action="store_true",
+        help="steps of one type take turns with each other, too, instead of one after the other",
+    )
+    parser.add_argument(
+        "--library",
+        action="append",
+        default=[],
+        metavar="NAME=PATH.so",
+        help="another contender, with the C interface of common/library/library.h; repeatable",
+    )
+    parser.add_argument(
         "--build",
         metavar="DIR",
         default=os.path.join(ROOT, "build", "gpu"),
@@ -550,40 +639,67 @@ def command_line(words):
     return shlex.join(["./scripts/peers.py", *kept])
 
 
-def compare_all(options, torch, libraries, result):
-    """Adds rows to the result, which is kept as soon as a problem is measured."""
+def sides_of(options, libraries):
+    """[(type, [(library, places of its variants)])]: who takes turns with whom."""
+    sides = []
     for library in libraries:
         by_type = {}
         for index in chosen_variants(options, library):
             by_type.setdefault(library.variants[index]["dtype"], []).append(index)
-        for dtype, variants in by_type.items():
-            torch.matmul_rate(dtype)
+        sides += [(dtype, [(library, variants)]) for dtype, variants in by_type.items()]
+    if not options.together:
+        return sides
+    together = {}
+    for dtype, side in sides:
+        together.setdefault(dtype, []).extend(side)
+    return list(together.items())
+
+
+def require_supported(options, sides):
+    r"""\raises BadInput where no step can do any of the problems."""
+    refusals = []
+    for dtype, side in sides:
+        for library, _ in side:
             for problem in problems_of(options, dtype):
-                found = Comparison(
-                    options, torch, library, variants, problem, result["notes"]
-                ).rows()
-                for row in found:
-                    if row["step"]:
-                        ratios = ", ".join(
-                            f"{value:.3g}x {name}" for name, value in row["ratios"].items()
-                        )
-                        print(
-                            f"{row['label']} {row['problem']}: {time_text(row['ms'])}; {ratios}",
-                            file=sys.stderr,
-                            flush=True,
-                        )
-                result["rows"] += found
-                if options.json:
-                    with open(options.json, "w", encoding="utf-8") as file:
-                        json.dump(result, file, indent=1)
+                try:
+                    library.check({name: problem[name] for name in SIZES})
+                    return
+                except Refused as error:
+                    if error.status != 2:
+                        return
+                    refusals.append(f"{library.step}: {error}")
+    raise BadInput("no step here can do that; " + "; ".join(dict.fromkeys(refusals)))
+
+
+def compare_all(options, torch, sides, others, result):
+    """Adds rows to the result, which is kept as soon as a problem is measured."""
+    for dtype, side in sides:
+        torch.matmul_rate(dtype)
+        for problem in problems_of(options, dtype):
+            found = Comparison(options, torch, side, others, problem, result["notes"]).rows()
+            for row in found:
+                if row["step"]:
+                    ratios = ", ".join(
+                        f"{value:.3g}x {name}" for name, value in row["ratios"].items()
+                    )
+                    print(
+                        f"{row['label']} {row['problem']}: {time_text(row['ms'])}; {ratios}",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+            result["rows"] += found
+            if options.json:
+                with open(options.json, "w", encoding="utf-8") as file:
+                    json.dump(result, file, indent=1)
 
 
 def main():
     options = parse()
     torch = Torch(options.backends)
-    libraries = find_libraries(options)
-    if not any(chosen_variants(options, library) for library in libraries):
-        raise BadInput(f"no step here has a variant '{options.variants}'")
+    libraries, others = find_libraries(options), find_others(options)
+    require_variants(options, libraries)
+    sides = sides_of(options, libraries)
+    require_supported(options, sides)
     result = {
         "schema": 2,
         "device": torch.device,
@@ -594,7 +710,7 @@ def main():
         "notes": [],
         "rows": [],
     }
-    compare_all(options, torch, libraries, result)
+    compare_all(options, torch, sides, others, result)
     if not result["rows"]:
         raise NotHere("nothing was compared: " + "; ".join(dict.fromkeys(result["notes"])))
     print(text_of(result))

@@ -29,53 +29,84 @@ def _problem(sizes):
     return _Problem(*(int(sizes[name]) for name in SIZES))
 
 
-class StepLibrary:
-    """\\raises OSError when the file cannot be loaded."""
+class Library:
+    r"""What peers.py needs of a library: a step's, or somebody else's with the same fa_forward().
+    Of the other functions those that it has.
 
-    def __init__(self, path):
+    \raises OSError when the file cannot be loaded."""
+
+    # What a library without fa_describe() is taken for.
+    UNDESCRIBED = {"name": "forward", "dtype": "bf16", "writes_lse": False}
+
+    def __init__(self, path, name):
         self._c = ctypes.CDLL(path)
-        self._c.fa_describe.restype = self._c.fa_last_error.restype = ctypes.c_char_p
         problem, tensors = ctypes.POINTER(_Problem), ctypes.POINTER(_Tensors)
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
-        for name, types in (
+        for function, types in (
+            ("describe", []),
+            ("last_error", []),
             ("check", [problem]),
             ("release", []),
             ("free", [pointer]),
-            ("forward", [ctypes.c_int, problem, tensors]),
-            ("backward", [ctypes.c_int, problem, tensors]),
+            ("forward", [ctypes.c_int, problem, tensors, pointer]),
+            ("backward", [ctypes.c_int, problem, tensors, pointer]),
             ("workspace_bytes", [ctypes.c_int, problem, ctypes.POINTER(size)]),
             ("malloc", [ctypes.POINTER(pointer), size]),
             ("upload", [pointer, pointer, size]),
             ("download", [pointer, pointer, size]),
         ):
-            getattr(self._c, "fa_" + name).argtypes = types
-        about = json.loads(self._c.fa_describe())
-        self.step, self.kind, self.supports = about["step"], about["kind"], about["supports"]
-        self.variants = about["variants"]  # [{name, idea, dtype, writes_lse, backward}]
+            if self._has(function):
+                getattr(self._c, "fa_" + function).argtypes = types
+        for function in ("describe", "last_error"):
+            if self._has(function):
+                getattr(self._c, "fa_" + function).restype = ctypes.c_char_p
+        if not self._has("forward"):
+            raise OSError(f"{path} has no function fa_forward (common/library/library.h)")
+        about = json.loads(self._c.fa_describe()) if self._has("describe") else {}
+        self.step, self.kind = name or about["step"], about.get("kind", "gpu")
+        self.supports = about.get("supports")
+        undescribed = {**self.UNDESCRIBED, "backward": self._has("backward")}
+        # [{name, idea, dtype, writes_lse, backward}]
+        self.variants = [{**undescribed, **v} for v in about.get("variants", [{}])]
+
+    def _has(self, function):
+        return hasattr(self._c, "fa_" + function)
 
     def _require(self, status):
         if status != 0:
-            raise Refused(status, self._c.fa_last_error().decode())
+            sentence = self._c.fa_last_error().decode() if self._has("last_error") else ""
+            raise Refused(status, sentence or f"status {status}")
 
     def check(self, sizes):
-        """\\raises Refused when the step does not support the problem."""
-        self._require(self._c.fa_check(_problem(sizes)))
+        r"""\raises Refused when the step does not support the problem."""
+        if self._has("check"):
+            self._require(self._c.fa_check(_problem(sizes)))
+
+    def runner(self, direction, variant, sizes, addresses, stream=None):
+        """A function that queues one "forward" or "backward" on `stream`, the address of a
+        cudaStream_t (PyTorch: torch.cuda.current_stream().cuda_stream; None: CUDA's default).
+        `variant` is its place in the list; `addresses` names device memory as TENSORS does, absent
+        is null."""
+        function, problem = getattr(self._c, "fa_" + direction), _problem(sizes)
+        tensors = _Tensors(**addresses)
+        return lambda: self._require(function(variant, problem, tensors, stream))
+
+    def release(self):
+        """Frees the workspaces."""
+        if self._has("release"):
+            self._require(self._c.fa_release())
+
+
+class StepLibrary(Library):
+    """A step's: it has all functions."""
+
+    def __init__(self, path):
+        super().__init__(path, None)
 
     def workspace_bytes(self, variant, sizes):
         found = ctypes.c_size_t()
         self._require(self._c.fa_workspace_bytes(variant, _problem(sizes), found))
         return found.value
-
-    def runner(self, direction, variant, sizes, addresses):
-        """A function that queues one "forward" or "backward". `variant` is its place in the list;
-        `addresses` names device memory as TENSORS does, absent is null."""
-        function, problem = getattr(self._c, "fa_" + direction), _problem(sizes)
-        tensors = _Tensors(**addresses)
-        return lambda: self._require(function(variant, problem, tensors))
-
-    def release(self):
-        """Frees the workspaces."""
-        self._require(self._c.fa_release())
 
     def malloc(self, size):
         p = ctypes.c_void_p()

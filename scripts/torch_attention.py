@@ -24,10 +24,11 @@ class NotHere(Exception):
 
 
 class Contender:
-    """Who takes part in a comparison: a variant of the step, or a backend of PyTorch."""
+    """Who takes part in a comparison: a variant of a step, a library of somebody else, or a backend
+    of PyTorch. The label is its own, the name may be another step's, too."""
 
-    def __init__(self, name, label, run, context=contextlib.nullcontext):
-        self.name, self.label = name, label
+    def __init__(self, name, label, run, context=contextlib.nullcontext, step=None):
+        self.name, self.label, self.step = name, label, step
         self.run = run  # queues one forward or backward
         self.context = context  # entered around it, outside the clock
 
@@ -66,21 +67,21 @@ class Clock:
             self.sweeps *= 2
 
     def take_turns(self, contenders, rounds, iters):
-        """{name: {"ms": median, "runs", "late"}}."""
+        """{label: {"ms": median, "runs", "late"}}."""
         round_s = sum(self.warm_up(c) for c in contenders) * iters * 1e-3
         rounds = min(rounds, max(LEAST_ROUNDS, int(LONGEST_S / max(round_s, 1e-6))))
-        found = {contender.name: [] for contender in contenders}
+        found = {contender.label: [] for contender in contenders}
         for i in range(rounds):
             for contender in contenders if i % 2 == 0 else reversed(contenders):
-                found[contender.name] += [self.timed(contender) for _ in range(iters)]
+                found[contender.label] += [self.timed(contender) for _ in range(iters)]
         self.torch.cuda.synchronize()
         return {
-            name: {
+            label: {
                 "ms": statistics.median(begin.elapsed_time(end) for begin, end, _ in runs),
                 "runs": len(runs),
                 "late": sum(late for *_, late in runs),
             }
-            for name, runs in found.items()
+            for label, runs in found.items()
         }
 
 
@@ -91,19 +92,23 @@ def unfused(torch, q, k, v, do, causal, working, rounded):
     """{"O", "LSE", "dQ", "dK", "dV"} of one key/value head and the G query heads that read it.
 
     q, do: [G, N, d]; k, v: [Nk, d]. Computed in the type `working`; what an unfused attention
-    stores (S, P, O, dP, dS and the gradients) passes through `rounded`."""
+    stores (S, P, O, dP, dS and the gradients) passes through `rounded`. LSE is of the scores before
+    that: a kernel that writes LSE does not store S."""
     q, k, v, do = (x.to(working) for x in (q, k, v, do))
     n, nk, scale = q.shape[1], k.shape[0], q.shape[2] ** -0.5
     parts = {name: [] for name in ("O", "LSE", "dQ")}
     dk, dv = torch.zeros_like(k), torch.zeros_like(v)
     for first in range(0, n, 1024):  # rows of S at a time
         rows = slice(first, min(n, first + 1024))
-        s = rounded(q[:, rows] @ k.T) * scale
+        exact = q[:, rows] @ k.T
+        s = rounded(exact) * scale
+        exact *= scale
         if causal:
             row = torch.arange(rows.start, rows.stop, device=q.device)[:, None]
-            s = s.masked_fill(torch.arange(nk, device=q.device) > row + nk - n, float("-inf"))
-        lse = torch.logsumexp(s, -1)
-        p = rounded(torch.exp(s - lse[..., None]))
+            hidden = torch.arange(nk, device=q.device) > row + nk - n
+            s, exact = (x.masked_fill(hidden, float("-inf")) for x in (s, exact))
+        lse = torch.logsumexp(exact, -1)
+        p = rounded(torch.exp(s - torch.logsumexp(s, -1)[..., None]))
         o = rounded(p @ v)
         dp = rounded(do[:, rows] @ v.T)
         ds = rounded(p * (dp - (do[:, rows] * o).sum(-1, keepdim=True)))
@@ -145,6 +150,10 @@ class Torch:
         self.clock = Clock(torch)
         self.rates = {}
 
+    def stream(self):
+        """Where PyTorch queues its own work now: a cudaStream_t."""
+        return self.torch.cuda.current_stream().cuda_stream
+
     def type_of(self, dtype):
         return {"fp32": self.torch.float32, "bf16": self.torch.bfloat16}[dtype]
 
@@ -184,7 +193,7 @@ class Torch:
         torch = self.torch
         dtype = self.type_of(problem["dtype"])
         group = problem["h"] // problem["hkv"]
-        floor = 2**-14 if problem["dtype"] == "fp32" else 2**-9  # of the largest value
+        floor = {"fp32": 2**-14, "bf16": 2**-9}  # of the largest value
         found = []
         for batch, head in sorted({(0, 0), (problem["b"] - 1, problem["hkv"] - 1)}):
             heads = slice(head * group, (head + 1) * group)
@@ -200,7 +209,7 @@ class Torch:
             allowed = {
                 name: (3 if name in GRADIENTS else 2)
                 * (baseline[name].double() - want).abs().max().item()
-                + floor * want.abs().max().item()
+                + floor["fp32" if name == "LSE" else problem["dtype"]] * want.abs().max().item()
                 for name, want in exact.items()
             }
             found.append(

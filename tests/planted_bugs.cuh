@@ -36,6 +36,7 @@ enum class Bug {
   last_tile_forgotten,
   N_for_Nk,
   first_key_dropped,
+  last_key_dropped_at_edge,  // a tile's last row misses the last key
   // --- forward: addresses
   wrong_head_stride,
   batch_ignored,
@@ -100,6 +101,7 @@ __device__ inline bool is_visible(const Shape& a, int row, int key) {
 // The mask as the forward sees it.
 __device__ inline bool shown(const Shape& a, int row, int key, bool last_tile, Bug bug) {
   if (bug == Bug::first_key_dropped && key == 0) return false;
+  if (bug == Bug::last_key_dropped_at_edge && row % Br == Br - 1 && key == a.Nk - 1) return false;
   if (bug == Bug::tail_not_masked || bug == Bug::tail_stale) key = key < a.Nk ? key : a.Nk - 1;
   if (bug == Bug::mask_ignored) return key < a.Nk;
   if (bug == Bug::mask_ignored_in_last_tile && last_tile) return key < a.Nk;

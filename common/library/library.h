@@ -7,8 +7,15 @@
 ///
 /// A function that returns int gives the programs' exit status: 0 done, 1 CUDA or the simulator
 /// reports an error, 2 bad use, 3 no memory or no device; except for 0, fa_last_error() has the
-/// sentence. A library serves one thread at a time. It uses GPU 0 (CUDA_VISIBLE_DEVICES chooses)
-/// and its legacy default stream. Plain C.
+/// sentence. A library serves one thread at a time. It uses GPU 0 (CUDA_VISIBLE_DEVICES chooses).
+/// Plain C.
+///
+/// After an illegal address or another error that CUDA does not forget, each call that needs the
+/// device fails with a sentence that says so; only a new process helps.
+///
+/// A library of somebody else that has fa_forward() is a contender for peers.py (--library); of the
+/// other functions peers.py uses those that it finds: fa_backward(), fa_check(), fa_last_error(),
+/// fa_describe() (without it: one variant, bf16, that writes no LSE), fa_release().
 #pragma once
 
 #include <stddef.h>
@@ -65,15 +72,26 @@ FA_EXPORT int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* 
 
 /// Queues the kernels of the variant's forward and returns (in the simulator: runs them).
 ///
+/// All work goes to `stream`, a cudaStream_t; null is the legacy default stream. The simulator has
+/// no streams and ignores it.
+///
 /// A variant's first run, and one that needs more workspace than its runs before, allocates it,
-/// which waits for the GPU. The workspace is kept for the runs to come.
-FA_EXPORT int fa_forward(int variant, const FaProblem* problem, const FaTensors* tensors);
+/// which waits for the GPU. The workspace is kept for the runs to come, on whatever stream: two
+/// streams that run one variant must be ordered by the caller.
+///
+/// A stream may be captured into a CUDA graph once the variant has run outside of the capture
+/// (status 2 before that: nothing can be allocated meanwhile). The graph holds the addresses of
+/// tensors and workspace: it must not be replayed after a run that needed more workspace, or after
+/// fa_release().
+FA_EXPORT int fa_forward(int variant, const FaProblem* problem, const FaTensors* tensors,
+                         void* stream);
 
 /// As fa_forward(). The variant's last forward must have been of the same tensors: some keep P
-/// from there in the workspace.
-FA_EXPORT int fa_backward(int variant, const FaProblem* problem, const FaTensors* tensors);
+/// from there in the workspace. Status 2 when it was of another problem, or when there was none.
+FA_EXPORT int fa_backward(int variant, const FaProblem* problem, const FaTensors* tensors,
+                          void* stream);
 
-/// Frees the workspace of all variants.
+/// Waits for the GPU and frees the workspace of all variants.
 FA_EXPORT int fa_release(void);
 
 /// Device memory, for a caller who has no CUDA of its own, and for the simulator, whose kernels may
@@ -81,9 +99,9 @@ FA_EXPORT int fa_release(void);
 FA_EXPORT int fa_malloc(void** p, size_t bytes);
 /// Frees what fa_malloc() gave; null is allowed.
 FA_EXPORT int fa_free(void* p);
-/// Copies host memory to the device; waits.
+/// Copies host memory to the device, after all that was queued before on any stream; waits.
 FA_EXPORT int fa_upload(void* to, const void* from, size_t bytes);
-/// Copies device memory to the host, after all that was queued before; waits.
+/// Copies device memory to the host, after all that was queued before on any stream; waits.
 FA_EXPORT int fa_download(void* to, const void* from, size_t bytes);
 
 #ifdef __cplusplus

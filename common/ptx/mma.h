@@ -172,10 +172,14 @@ FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[4], const void* row, FA_WHERE) {
   sim::ldmatrix(r, 4, true, row, where);
 }
 FA_PTX void ldmatrix_x4(uint32_t (&r)[2][2], const void* row, FA_WHERE) {
-  sim::ldmatrix(r[0], 4, false, row, where);
+  uint32_t four[4];  // r[0] alone has two elements
+  sim::ldmatrix(four, 4, false, row, where);
+  for (int m = 0; m < 4; ++m) r[m / 2][m % 2] = four[m];
 }
 FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[2][2], const void* row, FA_WHERE) {
-  sim::ldmatrix(r[0], 4, true, row, where);
+  uint32_t four[4];
+  sim::ldmatrix(four, 4, true, row, where);
+  for (int m = 0; m < 4; ++m) r[m / 2][m % 2] = four[m];
 }
 FA_PTX void ldmatrix_x2(uint32_t (&r)[2], const void* row, FA_WHERE) {
   sim::ldmatrix(r, 2, false, row, where);

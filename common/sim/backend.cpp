@@ -63,7 +63,17 @@ Counts count(const std::function<void()>& run, const CountOptions& o) {
   }
 }
 
-std::optional<Timing> time_gpu(const std::function<void()>&, int) { return std::nullopt; }
+std::optional<Timing> time_gpu(const std::function<void()>&, int, const std::function<void()>&) {
+  return std::nullopt;
+}
+
+void run_unwatched(const std::function<void()>& run) {
+  try {
+    run();
+  } catch (const sim::Error& e) {
+    throw Finding(e.what());
+  }
+}
 
 std::optional<Roofs> measured_roofs() { return std::nullopt; }
 

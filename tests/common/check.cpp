@@ -136,6 +136,31 @@ TEST_CASE("the bound is twice the baseline's error in the same row, and the roun
   }
 }
 
+TEST_CASE("LSE is held to fp32's error whatever the type", "[check]") {
+  Answer answer(DType::bf16);
+  for (const size_t row : {size_t{30}, size_t{200}}) {
+    const float kept = answer.out.LSE[row];
+    answer.out.LSE[row] = kept + 2e-6f;  // an fp32 sum may be off by that
+    CHECK(answer.check("LSE").ok);
+    answer.out.LSE[row] = kept - 1e-4f;  // a key that has 1 / 10000 of the row's weight is missing
+    CHECK_FALSE(answer.check("LSE").ok);
+    CHECK(answer.check("LSE").baseline_err < 1e-5);
+    answer.out.LSE[row] = kept;
+  }
+}
+
+TEST_CASE("one checker compares again and again", "[check]") {
+  Answer answer(DType::bf16);
+  fa::Checker checker(answer.p, answer.in, answer.sample);
+  CHECK(checker(answer.out).ok());
+  const float kept = answer.out.dK[7];
+  answer.out.dK[7] += 1;
+  CHECK_FALSE(checker(answer.out).ok());
+  answer.out.dK[7] = kept;
+  CHECK(checker(answer.out).ok());
+  CHECK(checker(answer.out).tensors[3].max_abs_err == answer.check("dK").max_abs_err);
+}
+
 TEST_CASE("NaN never passes", "[check]") {
   for (const auto tensor :
        {&fa::Outputs::O, &fa::Outputs::LSE, &fa::Outputs::dQ, &fa::Outputs::dK, &fa::Outputs::dV}) {

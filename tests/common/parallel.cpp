@@ -1,5 +1,7 @@
 #include "common/parallel.h"
 
+#include <pthread.h>
+
 #include <stdexcept>
 
 #include "tests/test.h"
@@ -29,4 +31,19 @@ TEST_CASE("a worker's exception arrives at the caller", "[parallel]") {
     };
   };
   CHECK_THROWS_WITH(fa::parallel_for(100, make), "37");
+}
+
+TEST_CASE("where no thread can be started the caller does all the work", "[parallel]") {
+  pthread_attr_t saved, huge;
+  REQUIRE(pthread_getattr_default_np(&saved) == 0);
+  REQUIRE(pthread_attr_init(&huge) == 0);
+  REQUIRE(pthread_attr_setstacksize(&huge, size_t{1} << 60) == 0);  // no address space holds it
+  REQUIRE(pthread_setattr_default_np(&huge) == 0);
+  CHECK_THROWS_AS(std::thread([] {}), std::system_error);
+  std::vector<int> visits(1000);
+  fa::parallel_for(visits.size(), [&] { return [&](size_t i) { ++visits[i]; }; });
+  CHECK(visits == std::vector<int>(1000, 1));
+  REQUIRE(pthread_setattr_default_np(&saved) == 0);
+  pthread_attr_destroy(&saved);
+  pthread_attr_destroy(&huge);
 }

@@ -26,7 +26,8 @@ Problem any_problem() {
 
 Sample everything(const Problem& p) { return fa::sample_of(p, 1, 1e18); }
 
-/// The definition, written as plainly as possible. Real is the type of all sums.
+/// The definition, written as plainly as possible. Real is the type of all sums. LSE is of the
+/// scores before they are rounded.
 template <class Real>
 struct Plain {
   std::vector<Real> O, LSE;
@@ -35,19 +36,19 @@ struct Plain {
     for (size_t bh = 0; bh < p.heads(); ++bh) {
       const size_t kv = p.kv_head_of(bh);
       for (int r = 0; r < p.N; ++r) {
-        std::vector<Real> S;
+        std::vector<Real> S, exact;
         for (int c = 0; c < p.Nk && (!p.causal || c <= r + p.Nk - p.N); ++c) {
           Real s = 0;
           for (int x = 0; x < p.d; ++x) {
             s += Real(in.Q[(bh * p.N + r) * p.d + x]) * Real(in.K[(kv * p.Nk + c) * p.d + x]);
           }
-          S.push_back(round(Real(p.scale()) * s));
+          exact.push_back(Real(p.scale()) * s);
+          S.push_back(round(exact.back()));
         }
         if (S.empty()) continue;
-        const Real m = *std::max_element(S.begin(), S.end());
-        Real l = 0;
-        for (const Real s : S) l += std::exp(s - m);
-        LSE[bh * p.N + r] = m + std::log(l);
+        const auto [m, l] = statistics(S);
+        const auto [m_exact, l_exact] = statistics(exact);
+        LSE[bh * p.N + r] = m_exact + std::log(l_exact);
         for (int x = 0; x < p.d; ++x) {
           Real o = 0;
           for (size_t c = 0; c < S.size(); ++c) {
@@ -57,6 +58,13 @@ struct Plain {
         }
       }
     }
+  }
+  /// The maximum of a row of scores and the sum of exp(s - maximum).
+  static std::pair<Real, Real> statistics(const std::vector<Real>& scores) {
+    const Real m = *std::max_element(scores.begin(), scores.end());
+    Real l = 0;
+    for (const Real s : scores) l += std::exp(s - m);
+    return {m, l};
   }
 };
 

@@ -109,6 +109,80 @@ TEST_CASE("a wrong result ends with status 1", "[step_main]") {
   CHECK_THAT(ran.printed, ContainsSubstring("O["));
 }
 
+// A step whose runs share a counter: a persistent kernel without its reset.
+namespace {
+int runs = 0;
+void right_once(const fa::Problem& p, const fa::Tensors<float>& t) {
+  if (runs++ == 0) copy_v(p, t);
+}
+void wrong_later(const fa::Problem& p, const fa::Tensors<float>& t) {
+  runs++ == 0 ? copy_v(p, t) : all_zero(p, t);
+}
+void right_always(const fa::Problem& p, const fa::Tensors<float>& t) {
+  ++runs;
+  copy_v(p, t);
+}
+void dirty_later(const fa::Problem& p, const fa::Tensors<float>& t) {
+  copy_v(p, t);
+  if (runs++ > 0) fa::cuda_check(cudaMemset(t.scratch<char>("taken"), 1, 1));
+}
+void backward_once(const fa::Problem& p, const fa::Tensors<float>& t) {
+  if (runs++ == 0) backward_of_copy(p, t);
+}
+fa::Step persistent(fa::Runner forward) {
+  fa::Step step = step_of(std::move(forward), copy_traffic);
+  step.variants[0].workspace = [](const fa::Problem&) {
+    return std::vector<fa::Scratch>{{.name = "taken", .bytes = 4, .zeroed = true}};
+  };
+  runs = 0;
+  return step;
+}
+}  // namespace
+
+TEST_CASE("a later run that is wrong ends with status 1", "[step_main]") {
+  SECTION("it writes nothing: what the first run wrote does not count") {
+    const Ran ran = run_program(persistent(right_once));
+    CHECK(ran.status == 1);
+    CHECK_THAT(ran.json["check_again"]["message"].get<std::string>(),
+               ContainsSubstring("never written"));
+  }
+  SECTION("it writes something else") {
+    const Ran ran = run_program(persistent(wrong_later));
+    CHECK(ran.status == 1);
+    CHECK(ran.json["ok"] == false);
+    CHECK(ran.json["check"][0]["ok"] == true);
+    CHECK(ran.json["check_again"]["ok"] == false);
+    CHECK_THAT(ran.json["check_again"]["message"].get<std::string>(), ContainsSubstring("O["));
+    CHECK_THAT(ran.printed, ContainsSubstring("WRONG in a later run: O[") &&
+                                ContainsSubstring("the first run is right and a later one is not"));
+  }
+  SECTION("it leaves its counter as it should not") {
+    const Ran ran = run_program(persistent(dirty_later));
+    CHECK(ran.status == 1);
+    CHECK_THAT(ran.json["check_again"]["message"].get<std::string>(),
+               ContainsSubstring("taken was not left zero"));
+  }
+  SECTION("a backward") {
+    fa::Step step = persistent(copy_v);
+    step.variants[0].backward = backward_once;
+    step.variants[0].backward_traffic = backward_traffic;
+    CHECK(run_program(step).status == 1);
+  }
+}
+
+TEST_CASE("a step that keeps state is run again, one that does not is not simulated twice",
+          "[step_main]") {
+  const Ran ran = run_program(persistent(right_always));
+  CHECK(ran.status == 0);
+  CHECK(ran.json["check_again"]["ok"] == true);
+  CHECK(runs >= 2);
+  if (!simulated()) return;
+  CHECK(runs == 2);
+  runs = 0;
+  CHECK(run_program(step_of(right_always, copy_traffic)).json["check_again"].is_null());
+  CHECK(runs == 1);
+}
+
 TEST_CASE("an output that nobody wrote is wrong, and its error is null", "[step_main]") {
   const Ran ran = run_program(step_of(nothing, no_traffic));
   CHECK(ran.status == 1);

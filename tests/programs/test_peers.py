@@ -26,15 +26,24 @@ const char* fa_describe(void) { return DESCRIPTION; }
 const char* fa_last_error(void) { return "the pretended library says no"; }
 int fa_check(const FaProblem* p) { return p->d == 128 ? 2 : p->d == 96 ? 3 : 0; }
 int fa_workspace_bytes(int v, const FaProblem* p, size_t* bytes) { *bytes = 0; return v - v; }
-int fa_forward(int v, const FaProblem* p, const FaTensors* t) {
-  return p->d == 32 || v > 1 || t->Q == NULL || t->dV == NULL;
+int fa_forward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
+  return p->d == 32 || v > 1 || t->Q == NULL || t->dV == NULL || stream != (void*)0x77;
 }
-int fa_backward(int v, const FaProblem* p, const FaTensors* t) { return fa_forward(v, p, t); }
+int fa_backward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
+  return fa_forward(v, p, t, stream);
+}
 int fa_release(void) { return 0; }
 int fa_malloc(void** p, size_t bytes) { return (*p = malloc(bytes)) == NULL; }
 int fa_free(void* p) { free(p); return 0; }
 int fa_upload(void* to, const void* from, size_t bytes) { return to == from; }
 int fa_download(void* to, const void* from, size_t bytes) { return to == from; }
+"""
+# What somebody else needs to write.
+OTHER = r"""
+#include "common/library/library.h"
+int fa_forward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
+  return v != 0 || p->B < 1 || t->O == NULL || stream != (void*)0x77;
+}
 """
 STEPS = {
     "01_naive": [("kernel", "fp32", False)],
@@ -52,6 +61,7 @@ REFUSALS = {
     "flash": RuntimeError("No available kernel. Aborting execution."),
     "cudnn": OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TB\nmore"),
 }
+JUDGE = peers.Comparison.judge_other
 GOOD = {name: (2e-7, 0.5) for name in ("O", "LSE", "dQ", "dK", "dV")}
 
 
@@ -89,6 +99,16 @@ def build_libraries(folder):
             ],
             check=True,
         )
+
+
+def build_other(folder):
+    source, path = os.path.join(folder, "other.c"), os.path.join(folder, "libother.so")
+    with open(source, "w", encoding="utf-8") as file:
+        file.write(OTHER)
+    subprocess.run(
+        ["gcc", "-Wall", "-Werror", "-shared", "-fPIC", "-I", ROOT, source, "-o", path], check=True
+    )
+    return path
 
 
 class PretendedTorch:
@@ -130,6 +150,7 @@ class PretendedTorch:
         torch.__version__ = "2.99"
         torch.cuda.Event, torch.cuda.OutOfMemoryError = Event, OutOfMemoryError
         torch.cuda.is_available.return_value = True
+        torch.cuda.current_stream.return_value.cuda_stream = 0x77
         torch.cuda.get_device_properties.return_value = types.SimpleNamespace(
             name="Pretended GPU", L2_cache_size=1 << 20
         )
@@ -159,6 +180,7 @@ class Peers(unittest.TestCase):
         cls.build, cls.json = folder.name, os.path.join(folder.name, "peers.json")
         os.makedirs(os.path.join(cls.build, "steps"))
         build_libraries(os.path.join(cls.build, "steps"))
+        cls.other = build_other(cls.build)
 
     def compare(self, *args, errors=GOOD, refusals=REFUSALS, **pretended):
         """What it prints and the result; the pretended PyTorch finds `errors`."""
@@ -284,6 +306,63 @@ class Peers(unittest.TestCase):
         with self.assertRaisesRegex(peers.NotHere, "nothing was compared: .* says no"):
             self.compare("--steps", "01", "--d", "96 128")
 
+    def test_steps_in_the_same_turns(self):
+        args = ("--n", "1024", "--d", "64", "--causal", "no", "--rounds", "2", "--iters", "1")
+        args += ("--directions", "forward", "--backends", "flash")
+        _, result = self.compare("--together", *args, refusals={})
+        labels = [row["label"] for row in result["rows"]]
+        self.assertEqual(
+            labels,
+            ["01_naive", "06 backward", "torch flash", "07_tensor_cores", "torch flash"],
+        )
+        turn = ["ours", "ours", "flash"]  # fp32; a round forth and one back
+        begins = self.torch.timed[::2]
+        self.assertTrue(
+            any(begins[i : i + 6] == turn + turn[::-1] for i in range(len(begins))), begins
+        )
+        _, result = self.compare(*args, refusals={})
+        self.assertEqual([row["label"] for row in result["rows"]].count("torch flash"), 3)
+
+    def test_a_library_of_somebody_else(self):
+        args = ("--steps", "01 07", "--n", "1024", "--d", "64", "--causal", "no")
+        text, result = self.compare(*args, "--library", f"mine={self.other}")
+        labels = [row["label"] for row in result["rows"]]
+        self.assertEqual(labels[labels.index("07_tensor_cores") :][:2], ["07_tensor_cores", "mine"])
+        self.assertEqual(labels.count("mine"), 1)  # without a description it takes bf16
+        ours = {row["label"]: row["ratios"] for row in result["rows"] if row["step"]}
+        self.assertEqual(ours["07_tensor_cores"]["mine"], 1)
+        self.assertNotIn("mine", ours["01_naive"])
+        mine = next(row for row in result["rows"] if row["label"] == "mine")
+        self.assertEqual((mine["step"], mine["ratios"]), (None, {}))
+        self.assertIn("mine", text)
+        with mock.patch.object(peers.Comparison, "judge_other", autospec=True) as judge:
+            judge.side_effect = lambda it, library, _: JUDGE(it, library, {"O": (0.5, 3.0)})
+            text, _ = self.compare(*args, "--library", f"mine={self.other}")
+        self.assertIn(
+            "mine, B=16 H=32 N=1024 d=64 bf16: O is off by 5.00e-01, 3 times what a step is "
+            "allowed.",
+            " ".join(text.split()),
+        )
+        for word, words in (
+            ("mine", "NAME=PATH.so is wanted"),
+            ("mine=/nowhere.so", "cannot open shared object"),
+            (f"flash={self.other}", "the name 'flash' is taken"),
+        ):
+            with self.assertRaisesRegex(peers.BadInput, words):
+                self.compare(*args, "--library", word)
+
+    def test_what_no_step_can_do_is_bad_use(self):
+        with self.assertRaisesRegex(
+            peers.BadInput, "07_tensor_cores: the pretended library says no"
+        ):
+            self.compare("--d", "128")
+        with self.assertRaisesRegex(
+            peers.BadInput,
+            "no step here has a variant 'nope': 01_naive has kernel; "
+            "06_work_partitioning has register, backward; 07_tensor_cores has kernel",
+        ):
+            self.compare("--variants", "kernel nope")
+
     def test_chosen_backends(self):
         _, result = self.compare(
             "--steps",
@@ -384,7 +463,7 @@ class Peers(unittest.TestCase):
         with mock.patch.dict(sys.modules, PretendedTorch({}).modules):
             for args, kind, word in (
                 (["--steps", "77"], peers.BadInput, "no step '77'"),
-                (["--variants", "nosuch"], peers.BadInput, "has a variant 'nosuch'"),
+                (["--variants", "nosuch"], peers.BadInput, "has a variant 'nosuch': 01_naive has"),
                 (["--build", "/nowhere"], peers.NotHere, "no step is built"),
                 (["--build", os.path.dirname(broken)], peers.NotHere, "does not load"),
             ):

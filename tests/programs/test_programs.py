@@ -11,6 +11,7 @@ import math
 import pathlib
 import re
 import resource
+import signal
 import subprocess
 import sys
 import tempfile
@@ -28,9 +29,8 @@ def steps():
 
 
 def run(*arguments, program=NAIVE, **kind):
-    return subprocess.run(
-        [str(program), *map(str, arguments)], capture_output=True, text=True, **kind
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.run([str(program), *map(str, arguments)], text=True, **{**pipes, **kind})
 
 
 def write_npy(path, shape, values, typecode="f", descr="<f4"):
@@ -139,6 +139,44 @@ class Programs(unittest.TestCase):
         self.refused(["--out-dir", occupied], 2, "--out-dir")
         self.refused([*SMALL, "--json", self.folder / "r.json", "--out", missing / "O.npy"], 2)
         self.assertFalse((self.folder / "r.json").exists(), "the probe must leave no file")
+
+    def test_a_full_disk(self):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            for arguments in (["--help"], [*SMALL, "--json", self.folder / "kept.json"]):
+                result = run(*arguments, stdout=full)
+                self.assertEqual(result.returncode, 3, arguments)
+                self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+                self.assertIn("standard output cannot be written: No space left", result.stderr)
+        self.assertTrue(json.loads((self.folder / "kept.json").read_text())["ok"])
+
+        # A limit on the size of files is a disk with little room. What was there stays.
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+
+        old = self.folder / "old"
+        old.mkdir()
+        for flag, name in (("--json", "r.json"), ("--out", "O.npy"), ("--out-dir", "O.npy")):
+            (old / name).write_text("as it was")
+            path = old if flag == "--out-dir" else old / name
+            result = run(*SMALL, flag, path, preexec_fn=limit, restore_signals=False)
+            self.assertEqual(result.returncode, 3, flag)
+            self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
+            self.assertIn(f"{old / name}: cannot be written: File too large", result.stderr)
+            self.assertEqual((old / name).read_text(), "as it was")
+        self.assertEqual(sorted(path.name for path in old.iterdir()), ["O.npy", "r.json"])
+
+    def test_output_through_a_link_or_to_a_pipe(self):
+        target = self.folder / "target.json"
+        link = self.folder / "link.json"
+        link.symlink_to(target)
+        target.write_text("")
+        self.assertEqual(run(*SMALL, "--json", link).returncode, 0)
+        self.assertTrue(link.is_symlink())
+        self.assertTrue(json.loads(target.read_text())["ok"])
+        result = run(*SMALL, "--json", "/dev/stdout")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertTrue(json.loads(result.stdout[result.stdout.index("\n{") :])["ok"])
 
     def test_too_much_memory(self):
         self.refused(["--n", "400000"], 3, "needs 5120.0 GB of scratch", "free")

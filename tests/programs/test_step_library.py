@@ -154,9 +154,9 @@ class OneLibrary:
         one = library.malloc(16)
         most = {name: one for name in ("Q", "K", "V", "LSE", "dO", "dQ", "dK", "dV")}
         cases = [
-            (lambda: library.check({**good, "d": 7}), 2, "--d 7: this step supports --d"),
-            (lambda: library.check({**good, "n": 0}), 2, "--n 0: must be at least 1"),
-            (run(sizes={**good, "d": 7}), 2, "--d 7"),
+            (lambda: library.check({**good, "d": 7}), 2, "d 7: this step supports d "),
+            (lambda: library.check({**good, "n": 0}), 2, "N 0: must be at least 1"),
+            (run(sizes={**good, "d": 7}), 2, "d 7: "),
             (run(variant=99), 2, "variant 99: "),
             (run(variant=-1), 2, "variant -1: "),
             (run(), 2, "Q is a null pointer"),
@@ -177,8 +177,8 @@ class OneLibrary:
             (run(**most, O=one), 1, ".cuh:"),
         ]
         for index, variant in enumerate(library.variants):
-            if not variant["backward"]:
-                cases.append((run("backward", index, **most, O=one), 2, "it has no backward"))
+            words = "none has run" if variant["backward"] else "it has no backward"
+            cases.append((run("backward", index, **most, O=one), 2, words))
         wrong = []
         for call, status, words in cases:
             try:

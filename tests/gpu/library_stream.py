@@ -1,0 +1,199 @@
+#!/usr/bin/env python3
+"""The steps' libraries on a GPU, from PyTorch: order on a stream, CUDA graphs, an illegal address.
+
+    python3 tests/gpu/library_stream.py [build/gpu]
+
+Needs PyTorch and the preset gpu. Exit status: 0 all right, 1 not, 3 no PyTorch or no GPU.
+"""
+
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from step_library import Refused, StepLibrary  # noqa: E402
+
+try:
+    import torch
+except ImportError:
+    torch = None
+
+
+class Wrong(Exception):
+    """One sentence."""
+
+
+def require(right, sentence):
+    if not right:
+        raise Wrong(sentence)
+
+
+class Case:
+    """One variant of one library, with tensors and what is right for them."""
+
+    def __init__(self, library, index, n=1024):
+        self.library, self.index = library, index
+        self.variant = library.variants[index]
+        self.name = f"{library.step} {self.variant['name']}"
+        d = 64
+        self.sizes = dict(b=2, h=4, hkv=4, n=n, nk=n, d=d, causal=True)
+        dtype = torch.float32 if self.variant["dtype"] == "fp32" else torch.bfloat16
+        shape = (2, 4, n, d)
+        torch.manual_seed(3)
+        self.tensors = {
+            name: torch.randn(shape, device="cuda", dtype=dtype) for name in ("Q", "K", "V", "dO")
+        }
+        for name in ("O", "dQ", "dK", "dV"):
+            self.tensors[name] = torch.empty(shape, device="cuda", dtype=dtype)
+        self.tensors["LSE"] = torch.empty(shape[:3], device="cuda")
+        self.written = ["O"] + ["dQ", "dK", "dV"] * self.variant["backward"]
+        torch.cuda.synchronize()
+
+    def run(self, stream):
+        at = {name: x.data_ptr() for name, x in self.tensors.items()}
+        for direction in ["forward"] + ["backward"] * self.variant["backward"]:
+            self.library.runner(direction, self.index, self.sizes, at, stream.cuda_stream)()
+
+    def forget(self):
+        for name in self.written:
+            self.tensors[name].fill_(float("nan"))
+
+    def require_right(self, when):
+        torch.cuda.synchronize()
+        inputs = [self.tensors[x].double().requires_grad_() for x in "QKV"]
+        out = torch.nn.functional.scaled_dot_product_attention(*inputs, is_causal=True)
+        want = [out, *torch.autograd.grad(out, inputs, self.tensors["dO"].double())]
+        for name, exact in zip(("O", "dQ", "dK", "dV"), want):
+            if name in self.written:
+                error = (self.tensors[name].double() - exact).abs().max().item()
+                bound = (2e-4 if self.variant["dtype"] == "fp32" else 4e-2) * max(
+                    1.0, exact.abs().max().item()
+                )
+                require(error <= bound, f"{self.name}, {when}: {name} is off by {error:.2e}")
+
+
+def on_a_stream(case):
+    """The stream is busy for a while, then the inputs are written, then the step runs: a step on
+    another stream reads them too early."""
+    stream = torch.cuda.Stream()
+    right = {name: case.tensors[name].clone() for name in ("Q", "K", "V", "dO")}
+    case.run(torch.cuda.current_stream())  # allocates the workspace
+    torch.cuda.synchronize()
+    for name in right:
+        case.tensors[name].zero_()
+    case.forget()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(200_000_000)  # about 0.1 s
+        for name, x in right.items():
+            case.tensors[name].copy_(x)
+        case.run(stream)
+    require(not stream.query(), f"{case.name}: the stream was idle too early to prove anything")
+    case.require_right("behind work of its stream")
+
+
+def in_a_graph(case):
+    case.run(torch.cuda.current_stream())
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    case.forget()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        case.run(torch.cuda.current_stream())
+    torch.cuda.synchronize()
+    require(
+        torch.isnan(case.tensors["O"]).all().item(), f"{case.name}: the capture ran the step itself"
+    )
+    for when in ("replayed", "replayed again"):
+        case.forget()
+        graph.replay()
+        case.require_right(when)
+    for name in ("Q", "K", "V", "dO"):
+        case.tensors[name].normal_()
+    case.forget()
+    graph.replay()
+    case.require_right("replayed with other inputs")
+
+
+def first_run_under_capture(case):
+    """Must be refused: nothing can be allocated. A step without workspace may run."""
+    case.run(torch.cuda.current_stream())  # loads the kernels
+    torch.cuda.synchronize()
+    case.library.release()
+    graph = torch.cuda.CUDAGraph()
+    refused = None
+    try:
+        with torch.cuda.graph(graph):
+            torch.empty(1, device="cuda").zero_()  # an empty graph warns
+            try:
+                case.run(torch.cuda.current_stream())
+            except Refused as error:
+                refused = error
+    except RuntimeError as error:
+        raise Wrong(f"{case.name}: the refusal broke the capture: {error}") from None
+    if case.library.workspace_bytes(case.index, case.sizes) > 0:
+        require(refused is not None, f"{case.name}: allocated under capture")
+        require("before the capture" in str(refused), f"{case.name}: {refused}")
+
+
+def illegal_address(path):
+    """In a process of its own: the context is lost. What it prints is what the library says."""
+    library = StepLibrary(path)
+    case = Case(library, len(library.variants) - 1)
+    stream = torch.cuda.current_stream()
+    case.run(stream)
+    torch.cuda.synchronize()
+    at = {name: x.data_ptr() for name, x in case.tensors.items()}
+    for name in "QKVO":
+        at[name] = 1 << 40  # aligned, and nobody's
+    sentences = []
+    for _ in range(3):
+        try:
+            library.runner("forward", case.index, case.sizes, at, stream.cuda_stream)()
+            library.free(library.malloc(16))
+            torch.cuda.synchronize()
+        except Refused as error:
+            sentences.append(str(error))
+        except RuntimeError:
+            pass  # PyTorch saw it first; the library's next call must name it
+    print("\n".join(sentences))
+
+
+def main():
+    if torch is None or not torch.cuda.is_available():
+        print("library_stream.py: needs PyTorch and a GPU", file=sys.stderr)
+        return 3
+    build = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build" / "gpu"
+    paths = sorted((build / "steps").glob("lib[0-9][0-9]_*.so"))
+    if not paths:
+        print(f"library_stream.py: no libraries in {build}/steps: build gpu", file=sys.stderr)
+        return 3
+    wrong = []
+    for path in paths:
+        library = StepLibrary(str(path))
+        for index in range(len(library.variants)):
+            case = Case(library, index)
+            for test in (first_run_under_capture, on_a_stream, in_a_graph):
+                try:
+                    test(case)
+                except (Wrong, Refused, RuntimeError) as error:
+                    wrong.append(f"{case.name}, {test.__name__}: {error}")
+            print(f"{case.name}: stream, graph", flush=True)
+        library.release()
+        done = subprocess.run(
+            [sys.executable, __file__, "--illegal", str(path)], capture_output=True, text=True
+        )
+        for words in ("CUDA reports '", "context is lost", "last run here was fa_forward"):
+            if words not in done.stdout:
+                wrong.append(f"{path.name}: no '{words}' in {done.stdout + done.stderr[-300:]}")
+        print(f"{library.step}: {done.stdout.splitlines()[:1]}", flush=True)
+    print("\n".join(wrong) or "all right")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--illegal"]:
+        illegal_address(sys.argv[2])
+        sys.exit(0)
+    sys.exit(main())

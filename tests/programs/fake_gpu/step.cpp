@@ -1,0 +1,59 @@
+// A step whose kernels are lines in a list, for test_library_calls.py: what its library asks of
+// CUDA, and on which stream.
+#include <utility>
+
+#include "common/step.h"
+
+#include "common/backend.h"
+#include "common/library/library.h"
+
+namespace fa {
+
+Device open_device(const std::string&, const std::string&) { return {"gpu", "fake", "sm_90"}; }
+void name_device_memory(const void*, const std::string&) {}
+
+}  // namespace fa
+
+namespace {
+
+void forward(const fa::Problem&, const fa::Tensors<float>&) {
+  fa::cuda_check(fake::note("forward", fa::current_stream()));
+}
+void backward(const fa::Problem&, const fa::Tensors<float>&) {
+  fa::cuda_check(fake::note("backward", fa::current_stream()));
+}
+fa::Prediction traffic(const fa::Problem&) { return {}; }
+std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  return {{.name = "sums", .bytes = p.rows() * 4}, {.name = "taken", .bytes = 8, .zeroed = true}};
+}
+
+}  // namespace
+
+extern "C" {
+/// The calls since the last question.
+FA_EXPORT const char* fa_fake_calls() {
+  static std::string answer;
+  answer = std::exchange(fake::calls, "");
+  return answer.c_str();
+}
+FA_EXPORT void fa_fake_status(int status) { fake::status = static_cast<cudaError_t>(status); }
+FA_EXPORT void fa_fake_capture(int capturing) { fake::capturing = capturing != 0; }
+}
+
+int main(int argc, char** argv) {
+  fa::Step step;
+  step.id = "99_fake";
+  step.support.gqa = step.support.cross = true;
+  fa::Variant v;
+  v.name = "kernel";
+  v.forward = forward;
+  v.traffic = traffic;
+  v.workspace = workspace;
+  v.writes_lse = true;
+  step.variants = {v};
+  v.name = "both";
+  v.backward = backward;
+  v.backward_traffic = traffic;
+  step.variants.push_back(v);
+  return fa::step_main(argc, argv, step);
+}

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+"""What a step's library asks of CUDA, with a runtime that only writes the calls down: which stream,
+what under a graph's capture, which sentence after an error. On a GPU: tests/gpu/library_stream.py.
+
+Argument: a build folder.
+"""
+
+import ctypes
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+from step_library import Refused, StepLibrary  # noqa: E402
+
+SIZES = {"b": 1, "h": 2, "hkv": 2, "n": 8, "nk": 8, "d": 64, "causal": False}
+ILLEGAL_ADDRESS, INVALID_VALUE = 700, 1
+
+
+def build(folder):
+    """The library of fake_gpu/step.cpp, from the real library.cpp."""
+    cache = (BUILD / "CMakeCache.txt").read_text(encoding="utf-8")
+    found = re.findall(r"^FA_(?:JSON|FMT)_INCLUDE:PATH=(.+)$", cache, re.M)
+    compiler = re.search(r"^CMAKE_CXX_COMPILER:[A-Z]+=(.+)$", cache, re.M)[1]
+    fake = ROOT / "tests" / "programs" / "fake_gpu"
+    sources = [fake / "step.cpp", ROOT / "common/library/library.cpp", ROOT / "common/problem.cpp"]
+    path = folder / "lib99_fake.so"
+    command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
+    command += ["-DFA_GPU", f"-I{fake}", f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]
+    command += [f"-Wl,--version-script={ROOT}/common/library/exports.map", *sources, "-o", path]
+    subprocess.run([str(word) for word in command], check=True)
+    return path
+
+
+class Calls(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.path = str(build(pathlib.Path(folder.name)))
+
+    def setUp(self):
+        self.library = StepLibrary(self.path)
+        self.fake = ctypes.CDLL(self.path)
+        self.fake.fa_fake_calls.restype = ctypes.c_char_p
+        self.addCleanup(self.library.release)
+        self.addCleanup(self.fake.fa_fake_capture, 0)
+        self.addCleanup(self.fake.fa_fake_status, 0)
+        self.calls()
+        self.at = dict.fromkeys(("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV"), 4096)
+
+    def calls(self):
+        return self.fake.fa_fake_calls().decode().split("\n")[:-1]
+
+    def run_step(self, direction="forward", variant=1, stream=None, sizes=SIZES, **at):
+        self.library.runner(direction, variant, sizes, {**self.at, **at}, stream)()
+        return self.calls()
+
+    def test_all_work_goes_to_the_callers_stream(self):
+        self.assertEqual(
+            self.run_step(stream=7), ["malloc", "malloc", "memset on 7", "forward on 7"]
+        )
+        self.assertEqual(self.run_step("backward", stream=9), ["backward on 9"])
+        self.assertEqual(self.run_step(), ["forward on 0"])
+        with self.assertRaises(Refused):
+            self.run_step(stream=7, Q=4)
+        self.assertEqual(self.run_step(), ["forward on 0"])
+
+    def test_nothing_is_allocated_under_capture(self):
+        self.fake.fa_fake_capture(1)
+        with self.assertRaisesRegex(Refused, "captured: run this variant and problem once before"):
+            self.run_step(stream=7)
+        self.assertEqual(self.calls(), [])
+        self.fake.fa_fake_capture(0)
+        self.run_step(stream=7)
+        self.fake.fa_fake_capture(1)
+        self.assertEqual(self.run_step(stream=7), ["forward on 7"])
+        with self.assertRaisesRegex(Refused, "sums: nothing can be allocated"):
+            self.run_step(stream=7, sizes={**SIZES, "n": 9})
+
+    def test_an_illegal_address_is_named(self):
+        self.run_step(stream=7)
+        self.fake.fa_fake_status(ILLEGAL_ADDRESS)
+        for call, run in (
+            ("fa_forward", self.run_step),
+            ("fa_free", lambda: self.library.free(self.library_memory())),
+            ("fa_release", self.library.release),
+        ):
+            with self.assertRaises(Refused) as caught:
+                run()
+            self.assertEqual(caught.exception.status, 1)
+            words = str(caught.exception)
+            self.assertIn(f"{call}: CUDA reports 'an illegal memory access was", words)
+            self.assertIn("last run here was fa_forward of variant 1 (both), B=1 H=2 N=8", words)
+            self.assertIn("context is lost: start a new process", words)
+        self.fake.fa_fake_status(INVALID_VALUE)
+        with self.assertRaises(Refused) as caught:
+            self.library.release()
+        self.assertEqual(str(caught.exception), "fa_release: CUDA reports 'invalid argument'")
+
+    def library_memory(self):
+        """Memory that may be freed, from before the error."""
+        self.fake.fa_fake_status(0)
+        address = self.library.malloc(16)
+        self.fake.fa_fake_status(ILLEGAL_ADDRESS)
+        return address
+
+    def test_backward_without_forward(self):
+        for sizes, words in (
+            (SIZES, "none has run"),
+            ({**SIZES, "n": 9}, "the last one was of B=1 H=2 N=8 d=64 fp32"),
+        ):
+            with self.assertRaisesRegex(Refused, "variant 1: fa_forward of the same.*" + words):
+                self.run_step("backward", sizes=sizes)
+            self.run_step()
+        self.run_step("backward")
+        with self.assertRaisesRegex(Refused, "LSE is a null pointer"):
+            self.run_step("backward", LSE=None)
+        with self.assertRaisesRegex(Refused, "99_fake kernel: it has no backward"):
+            self.run_step("backward", variant=0)
+        self.library.release()
+        with self.assertRaisesRegex(Refused, "none has run"):
+            self.run_step("backward")
+
+    def test_sentences_name_the_fields_of_FaProblem(self):
+        for wrong, words in (
+            ({"d": 7}, "d 7: this step supports d 32, 64, 96, 128"),
+            ({"n": 0}, "N 0: must be at least 1"),
+            ({"hkv": 3}, "Hkv 3: H 2 must be a multiple of it"),
+            ({"nk": 1 << 29}, "Nk 536870912: at most 268435456 is supported"),
+        ):
+            with self.assertRaises(Refused) as caught:
+                self.library.check({**SIZES, **wrong})
+            self.assertEqual(str(caught.exception), words)
+
+
+if __name__ == "__main__":
+    BUILD = pathlib.Path(sys.argv.pop()).resolve()
+    unittest.main(argv=sys.argv[:1])
