@@ -91,8 +91,9 @@ concept PassesAs = std::is_convertible_v<A, P> && requires(A&& a) {
 template <class P, class A>
 P pass_as(A&& a) {
   static_assert(PassesAs<P, A>,
-                "launch: this argument may not fit the kernel's parameter (a size_t for an int, a "
-                "double for a float, an int for a size_t): give it the parameter's type");
+                "launch: this argument may not fit the kernel's parameter (a size_t or an "
+                "unsigned for an int, a double for a float, an int for a size_t): give it the "
+                "parameter's type");
   return static_cast<P>(static_cast<A&&>(a));
 }
 

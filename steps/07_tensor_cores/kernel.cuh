@@ -292,7 +292,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned Tr = fa::ceil_div(p.N, Br), BH = p.heads();
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)}, t.Q, t.K,
-               t.V, t.O, t.LSE, BH, p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
+               t.V, t.O, t.LSE, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
   });
 }
 

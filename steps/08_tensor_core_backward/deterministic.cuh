@@ -152,10 +152,11 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
     fa::launch(delta_kernel<d>, {dim3(row_blocks<d>(p)), dim3(kRowThreads)}, t.O, t.dO, t.LSE,
                delta, LSE2, nullptr, p.N, Np);
     fa::launch(backward_kernel<d, false>, {dim3(Tc * BHkv), dim3(kThreads<d>), sizeof(Tiles<d>)},
-               t.Q, t.K, t.V, t.dO, LSE2, delta, nullptr, t.dK, t.dV, BHkv, group, p.N, p.Nk,
+               t.Q, t.K, t.V, t.dO, LSE2, delta, nullptr, t.dK, t.dV, int(BHkv), group, p.N, p.Nk,
                p.scale(), p.causal);
     fa::launch(query_kernel<d>, {dim3(Tr * BH), dim3(kRowWarps * fa::kWarp), sizeof(RowTiles<d>)},
-               t.Q, t.K, t.V, t.dO, LSE2, delta, t.dQ, BH, group, p.N, p.Nk, p.scale(), p.causal);
+               t.Q, t.K, t.V, t.dO, LSE2, delta, t.dQ, int(BH), group, p.N, p.Nk, p.scale(),
+               p.causal);
   });
 }
 

@@ -271,8 +271,8 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
     fa::launch(delta_kernel<d>, {dim3(blocks), dim3(kRowThreads)}, t.O, t.dO, t.LSE, delta, LSE2,
                dQ_sum, p.N, Np);
     fa::launch(backward_kernel<d, true>, {dim3(Tc * BHkv), dim3(kThreads<d>), sizeof(Tiles<d>)},
-               t.Q, t.K, t.V, t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, BHkv, p.H / p.Hkv, p.N, p.Nk,
-               p.scale(), p.causal);
+               t.Q, t.K, t.V, t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, int(BHkv), p.H / p.Hkv, p.N,
+               p.Nk, p.scale(), p.causal);
     fa::launch(convert_kernel<d>, {dim3(blocks), dim3(kRowThreads)}, dQ_sum, t.dQ, p.N, Np,
                p.scale());
   });

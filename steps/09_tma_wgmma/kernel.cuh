@@ -295,8 +295,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)},
                tensor_map<d>(t.Q, BH, p.N, kRows), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
-               tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, kRows), t.LSE, BH,
-               p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
+               tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, kRows), t.LSE,
+               int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
   });
 }
 
