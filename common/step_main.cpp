@@ -106,13 +106,17 @@ void write_json(const std::string& path, const RunReport& report) {
   write_file(path, [&](std::ostream& file) { file << to_json(report).dump(2) << "\n"; });
 }
 
-/// A program whose words got lost has not done its work.
-void require_printed() {
+/// \returns 0, or the errno that says why words got lost.
+int flush_stdout() {
   errno = 0;
-  std::fflush(stdout);
-  if (std::ferror(stdout)) {
-    throw ResourceError(fmt::format("standard output cannot be written: {}", std::strerror(errno)));
-  }
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return 0;
+  return errno == 0 ? EIO : errno;
+}
+
+/// A program whose words got lost has not done its work.
+void require_printed(int error) {
+  if (error == 0) return;
+  throw ResourceError(fmt::format("standard output cannot be written: {}", std::strerror(error)));
 }
 
 /// One run of one step, in the order in which things happen.
@@ -179,8 +183,9 @@ class Run {
       report_.finding = e.what();
     }
     std::fputs(text(report_).c_str(), stdout);
+    const int lost = flush_stdout();  // before a --json /dev/stdout
     if (!options_.json.empty()) write_json(options_.json, report_);
-    require_printed();
+    require_printed(lost);
     return report_.ok() ? kRight : kWrong;
   }
 
@@ -290,7 +295,7 @@ int step_main(int argc, char** argv, const Step& step) try {
   const Options options = parse(argc, argv, step);
   if (!options.text.empty()) {
     std::fputs(options.text.c_str(), stdout);
-    require_printed();
+    require_printed(flush_stdout());
     return kRight;
   }
   return Run(step, options)();
