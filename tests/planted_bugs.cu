@@ -170,16 +170,16 @@ TEST_CASE("every forward bug is rejected", "[planted]") {
   for (const Planted& fault : forward_bugs()) require_rejected(fault, dtype, false);
 }
 
-// The missing key has 1 / 5000 of the row's weight: too little to show in O, whose last bit is
+// The missing key has 1 / 40000 of the row's weight: too little to show in O, whose last bit is
 // worth more, but not in LSE, which is fp32.
 TEST_CASE("a light key that is missing at a tile's edge is seen in LSE", "[planted]") {
   Problem p = problem(1, 2, 2, 64, 65, false);
   p.dtype = GENERATE(DType::f32, DType::bf16);
   CAPTURE(fa::name_of(p.dtype));
-  fa::Inputs in = fa::normal_inputs(p, 11);
+  fa::Inputs in = fa::normal_inputs(p, 12);
   const auto d = static_cast<size_t>(p.d);
   for (size_t r = 0; r < p.rows(); ++r) in.Q[r * d] = 8;  // 1 / scale
-  for (size_t c = 0; c < p.kv_heads() * p.Nk; ++c) in.K[c * d] = c % p.Nk == 64 ? -4 : 0;
+  for (size_t c = 0; c < p.kv_heads() * p.Nk; ++c) in.K[c * d] = c % p.Nk == 64 ? -6 : 0;
   CHECK(verdict(Bug::none, p, p.dtype, false, in) == "");
   const std::string message = verdict(Bug::last_key_dropped_at_edge, p, p.dtype, false, in);
   CHECK_THAT(message, ContainsSubstring(p.dtype == DType::f32 ? "O[" : "LSE["));
