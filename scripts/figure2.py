@@ -31,6 +31,7 @@ from results import (
     time_text,
     total,
 )
+from step_text import digest_of
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RUNS = (
@@ -93,12 +94,14 @@ def figures_of(name, runs):
     return {
         "name": name,
         "step": data["step"],
+        "text": digest_of(data["step"]),
         "variant": runs[0].variant,
         "flops": sum_of_both(runs, "flops_executed"),
         "hbm_predicted": sum_of_both(runs, "traffic.hbm.predicted", total),
         "hbm": sum_of_both(runs, hbm, total),
         "ms": sum_of_both(runs, "time.median_ms"),
         "workspace": data["workspace_bytes"],
+        "roofs": data.get("roofs"),
     }
 
 

@@ -20,6 +20,7 @@ import os
 import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import threading
@@ -34,15 +35,19 @@ from results import (
     columns_for,
     flops_text,
     get,
+    gpu_table,
     join,
     load,
+    mark_slowed,
+    model_of,
     problem_text,
     text_table,
     time_text,
     total,
 )
+from step_text import ROOT, digest_of
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SCRIPTS = os.path.dirname(os.path.abspath(__file__))
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
 
@@ -85,6 +90,10 @@ SANITIZER_PROBLEMS = [
 ]
 
 
+# What --figures takes of these: the tables' own problem, two ragged ones, shared key heads.
+FIGURES_COUNTER_PROBLEMS = [COUNTER_PROBLEMS[i] for i in (9, 0, 1, 11)]
+
+
 def series(n, d, causal):
     """FlashAttention's own series: B*N = 16384, H*d = 2048."""
     return dict(b=16384 // n, h=2048 // d, n=n, d=d, causal=causal)
@@ -97,12 +106,27 @@ TIMING_PROBLEMS = (
 )
 SCALE_SIZES = (1024, 2048, 4096, 8192, 16384)
 SCALE_PATIENCE = 150  # seconds that one run of the scale section may take
+SHORTEST_RUN = 8  # seconds; with fewer left no run begins
+# Commands of which there is one for each run: their section says enough of them.
+PROGRAM_CALLS = r"(gpu|sim|probes|memory|variants|help|\w+check) "
+RESUMED = ("tests", "sanitizer", "memory", "figure2")  # which --figures does once
 L2_SHARES = (0.25, 1, 4)  # working sets of the HBM section
+# What the tables and texts of README.md and the chapters hold of peers.py: arguments, and how many
+# seconds a call may take on an H200.
+FIGURES_PEERS = (
+    (("06",), ("--backends", "math efficient")),
+    (("07", "09", "10"), ("--directions", "forward", "--backends", "flash cudnn")),
+    (("08",), ("--directions", "backward", "--backends", "flash")),
+)
 FIGURE2_STEPS = ("05_recompute_backward", "06_work_partitioning")
 
 
 class NoGpu(Exception):
     """One sentence; exit status 3."""
+
+
+class NoTime(Exception):
+    """One sentence: the section is not finished."""
 
 
 def tag(problem):
@@ -189,7 +213,9 @@ class Check:
         self.options = options
         self.out = os.path.abspath(options.out)
         self.results = {"schema": 1, "sources": source_digest()}
-        self.keep_runs_of_these_sources()
+        self.keep_runs_of_this_text()
+        if options.figures:
+            self.go_on_from_an_earlier_call()
         deadline = None if options.sim_only else time.monotonic() + options.budget
         self.shell = Shell(self.out, deadline, options.python)
         self.steps = find_steps(options.steps)
@@ -199,8 +225,9 @@ class Check:
         self.sections = {}
         self.jobs = os.cpu_count() or 1
 
-    def keep_runs_of_these_sources(self):
-        """Calls for other sections add to a folder; runs of other sources have no place in it."""
+    def keep_runs_of_this_text(self):
+        """Calls for other sections add to a folder; runs of another text have no place in it. What
+        the simulator counts depends on the simulator, too."""
         mark = os.path.join(self.out, "sources.sha256")
         same = False
         if os.path.exists(mark):
@@ -209,11 +236,42 @@ class Check:
         for name in ("gpu", "sim"):
             folder = os.path.join(self.out, name)
             os.makedirs(folder, exist_ok=True)
-            if not same and folder != self.options.sim_json:
-                for path in glob.glob(os.path.join(folder, "*.json")):
+            for path in glob.glob(os.path.join(folder, "*.json")):
+                data = load(path)[0].data
+                if data.get("text") != digest_of(data["step"]) or (
+                    name == "sim" and not same and folder != self.options.sim_json
+                ):
                     os.remove(path)
         with open(mark, "w", encoding="utf-8") as file:
             file.write(self.results["sources"])
+
+    def go_on_from_an_earlier_call(self):
+        """What OUT/results.json has of this text is not run again; that one file is enough, so a
+        call can go on where one on another machine ended."""
+        path = os.path.join(self.out, "results.json")
+        if not os.path.exists(path):
+            return
+        with open(path, encoding="utf-8") as file:
+            before = json.load(file)
+        mark_slowed([Run(data, "forward") for data in before["runs"]])
+        for data in before["runs"]:
+            if not data.pop("slowed") and get(data, "device.kind") == "gpu":
+                write_json(
+                    self.path_of("gpu", data["step"], data["variant"], data["problem"]), data
+                )
+        self.keep_runs_of_this_text()
+        for key in ("tests", "sanitizer", "memory", "figure2", "peers", "done", "sections"):
+            if key in before:
+                self.results[key] = before[key]
+
+    def path_of(self, folder, step, variant, problem):
+        return os.path.join(self.out, folder, f"{step}.{variant}.{tag(problem)}.json")
+
+    def digest_of_steps(self, name):
+        """What decides what a section of this call gives."""
+        if name == "tests":
+            return self.results["sources"]
+        return " ".join(digest_of(step) for step in self.steps)
 
     # --- printing and keeping ---------------------------------------------------------------------
 
@@ -226,12 +284,17 @@ class Check:
         is for those that read results and take no time."""
         self.say(f"== {name}")
         start = time.monotonic()
+        done = self.results.get("done", {})
+        if name in RESUMED and done.get(name) == self.digest_of_steps(name):
+            self.sections[name] = self.results["sections"][name]
+            self.say("done in an earlier call\n")
+            return True
         if self.shell.remaining() <= 0 and not always:
             ok, line = False, "not reached: the time was over"
         else:
             try:
                 ok, line = body()
-            except BadInput as error:
+            except (BadInput, NoTime) as error:
                 ok, line = False, str(error)
             except Exception as error:  # a bug here must not cost the other sections
                 ok, line = False, f"{type(error).__name__}: {error}"
@@ -241,6 +304,10 @@ class Check:
             "seconds": round(time.monotonic() - start, 1),
         }
         self.say(f"{'ok' if ok else 'FAILED'}: {line}\n")
+        if self.options.figures:
+            if ok and name in RESUMED:
+                self.results["done"] = {**done, name: self.digest_of_steps(name)}
+            self.write()
         return ok
 
     def write(self):
@@ -253,7 +320,7 @@ class Check:
                 if run.direction == "forward":  # the object holds its backward
                     runs.append(run.data)
         self.results.update(
-            sections=self.sections,
+            sections={**(self.results.get("sections") or {}), **self.sections},
             commands=self.shell.commands,
             runs=runs,
             notes=roof_notes(runs, self.results.get("device")),
@@ -302,6 +369,11 @@ class Check:
         cases = []
         for step in self.steps:
             problems = COUNTER_PROBLEMS[:2] if self.options.quick else list(COUNTER_PROBLEMS)
+            if self.options.figures:
+                cases += [
+                    (s, v, p) for s, v in variants if s == step for p in FIGURES_COUNTER_PROBLEMS
+                ]
+                continue
             _, text = self.shell(f"help {step}", [self.program(preset, step), "--help"], 60)
             if "--smem" in text:
                 problems += SMEM_PROBLEMS
@@ -312,7 +384,7 @@ class Check:
         """(exit status, JSON or None, last line of the output); the JSON lands in `folder`, which
         is gpu/ or sim/ where none is named."""
         name = f"{step}.{variant}.{tag(problem)}"
-        path = os.path.join(self.out, folder or kind, name + ".json")
+        path = self.path_of(folder or kind, step, variant, problem)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.exists(path):
             os.remove(path)  # of an earlier call
@@ -332,6 +404,8 @@ class Check:
         data = None
         if status in (0, 1) and os.path.exists(path):
             data = load(path)[0].data
+            data["text"] = digest_of(step)
+            write_json(path, data)
         return status, data, last_line(output)
 
     def working_set_problems(self, kind, variants, l2_bytes):
@@ -407,6 +481,14 @@ class Check:
         """(exit status, seconds); a problem that this call has run before is not run again."""
         step, variant, problem = case
         name = (step, variant, tag(problem))
+        if name not in self.done and self.options.figures:
+            path = self.path_of("gpu", step, variant, problem)
+            data = load(path)[0].data if os.path.exists(path) else None
+            counted = get(data, "traffic.requests") and get(data, "traffic.hbm.measured")
+            if data and (counted or "--no-counters" in more):
+                self.done[name] = 0, 0.0
+            elif self.shell.remaining() < SHORTEST_RUN:
+                raise NoTime("the time was over: the same command goes on from here")
         if name not in self.done:
             start = time.monotonic()
             status, _, line = self.run("gpu", step, variant, problem, *more, timeout=timeout)
@@ -437,7 +519,8 @@ class Check:
         return load_folder(os.path.join(self.out, "gpu"))
 
     def counters(self, sim_runs):
-        problems = COUNTER_PROBLEMS + SMEM_PROBLEMS
+        problems = FIGURES_COUNTER_PROBLEMS if self.options.figures else COUNTER_PROBLEMS
+        problems = problems + SMEM_PROBLEMS
         rows = pairs(
             self.of_this_call(problems, self.gpu_results()), self.of_this_call(problems, sim_runs)
         )
@@ -472,6 +555,7 @@ class Check:
         # By its name where that finds it: no machine's paths in results.
         word = "compute-sanitizer" if shutil.which("compute-sanitizer") else tool
         problems = SANITIZER_PROBLEMS[:1] if self.options.quick else SANITIZER_PROBLEMS
+        problems = problems[:2] if self.options.figures else problems
         cases = [
             (s, v, p, t)
             for s, v in self.variants("gpu-check")
@@ -533,9 +617,14 @@ class Check:
 
     def timing(self, variants):
         problems = TIMING_PROBLEMS[:2] if self.options.quick else TIMING_PROBLEMS
-        good, bad = self.gpu_runs(
-            [(s, v, p) for s, v in variants for p in problems], "--iters=20", "--no-counters"
-        )
+        cases = [
+            (s, v, p)
+            for s, v in variants
+            for p in problems
+            # No table has an fp32 step with d = 128, one text has step 06's forward.
+            if not self.options.figures or number_of(s) > 6 or p["d"] == 64 or v == "register"
+        ]
+        good, bad = self.gpu_runs(cases, "--iters=20", "--no-counters")
         rows = join(self.of_this_call(problems, self.gpu_results()))
         untimed = self.keep_times("timing", rows)
         return good > 0 and not bad and not untimed, f"{good} problems timed, {bad} failed"
@@ -596,8 +685,16 @@ class Check:
         """Time and bytes against N. A step whose S and P no longer fit says so, and one that would
         take too long is left out with a line: neither is a failure."""
         last = dict(variants)  # of each step
-        cases = [(s, v, 64) for s, v in variants if last[s] == v or s >= "06"]
-        cases += [(s, v, 128) for s, v in variants if s >= "06"]
+        late = [
+            (s, v) for s, v in variants if 6 <= number_of(s) <= (6 if self.options.figures else 99)
+        ]
+        cases = [(s, v, 64) for s, v in variants if (s, v) in late]
+        cases += [(s, v, 64) for s, v in variants if (s, v) not in late and last[s] == v]
+        if self.options.figures:  # tables hold no other
+            cases = [case for case in cases if number_of(case[0]) <= 6]
+        else:
+            cases += [(s, v, 128) for s, v in late]
+        cases.sort(key=lambda case: (case[2], variants.index(case[:2])))
         sizes = SCALE_SIZES[:2] if self.options.quick else SCALE_SIZES
         statuses = []
         for step, variant, d in cases:
@@ -627,7 +724,8 @@ class Check:
         n = 1024 * math.ceil(math.sqrt(1.1 * bytes_here / (8 * b * h)) / 1024)
         problem = dict(b=b, h=h, n=n, d=64, causal=False)
         entries = []
-        for step, expected in ((find_steps(None)[0], 3), (find_steps(None)[-1], 0)):
+        ladder = numbered_steps()
+        for step, expected in ((ladder[0], 3), (ladder[-1], 0)):
             variant = self.variants_of("gpu", step)[-1]
             status, data, line = self.run(
                 "gpu", step, variant, problem, "--iters=3", timeout=300, folder="memory"
@@ -635,6 +733,7 @@ class Check:
             entries.append(
                 {
                     "step": step,
+                    "text": digest_of(step),
                     "variant": variant,
                     "problem": tag(problem),
                     "exit_status": status,
@@ -654,7 +753,44 @@ class Check:
         )
 
     def peers(self):
-        return self.script("peers", "--steps", " ".join(self.steps))
+        """peers.py; with --figures what the tables need, as often as --peers-runs says."""
+        if not self.options.figures:
+            return self.script("peers", "--steps", " ".join(self.steps))
+        slices = [
+            (steps, arguments)
+            for numbers, arguments in FIGURES_PEERS
+            if (steps := [s for s in self.steps if f"{number_of(s):02}" in numbers])
+        ]
+        made = 0
+        for wanted in range(1, self.options.peers_runs + 1):
+            for steps, arguments in slices:
+                if self.runs_of_peers(steps, arguments) >= wanted:
+                    continue
+                before = self.results.get("peers")
+                ok, line = self.script(
+                    "peers", "--steps", " ".join(steps), "--variants", "all", *arguments
+                )
+                new = self.results.get("peers") if ok else None
+                if before is not None:
+                    self.results["peers"] = merge_peers(before, new, "peers") if new else before
+                elif not ok:
+                    self.results.pop("peers", None)
+                if not ok:
+                    return False, f"run {wanted}: {line}"
+                made += 1
+                self.write()
+        return True, f"{made} calls made, {self.options.peers_runs} runs of each problem"
+
+    def runs_of_peers(self, steps, arguments):
+        """How many runs of these steps' present text there are: a call is kept as a whole."""
+        direction = "backward" if "backward" in arguments else "forward"
+        rows = get(self.results, "peers.rows") or []
+        counts = []
+        for step in steps:
+            mine = [r for r in rows if r["step"] == step and r["direction"] == direction]
+            mine = [r for r in mine if r.get("text") == digest_of(step)]
+            counts.append(min((len(peers_repeats(row)) for row in mine), default=0))
+        return min(counts)
 
     def figure2(self):
         return self.script("figure2", "--backend", "gpu")
@@ -732,7 +868,7 @@ class Check:
         chosen = self.chosen
         targets = set(self.steps)
         if "memory" in chosen:
-            targets.add(find_steps(None)[0])
+            targets.update((numbered_steps()[0], numbered_steps()[-1]))
         if "figure2" in chosen:
             targets.update(FIGURE2_STEPS)
         targets = [] if "tests" in chosen else sorted(targets)
@@ -755,15 +891,18 @@ class Check:
             return
         both = cases + sets
         simulated = self.start_simulator(both) if both else None
-        if "tests" in chosen:
-            self.section("tests", self.tests)
-        if both:
-            self.section("runs", lambda: self.counted_runs(both))
-        if "sanitizer" in chosen:
+
+        def sanitizer():
             if not self.options.no_build:
                 self.section("build gpu-check", lambda: self.build("gpu-check", self.steps))
             self.section("sanitizer", self.sanitizer)
+
         # What "scale" has run with counters, "timing" need not run again without.
+        parts = [
+            ("tests", "tests" in chosen, lambda: self.section("tests", self.tests)),
+            ("runs", both, lambda: self.section("runs", lambda: self.counted_runs(both))),
+            ("sanitizer", "sanitizer" in chosen, sanitizer),
+        ]
         for name, body in (
             ("scale", lambda: self.scale(variants)),
             ("timing", lambda: self.timing(variants)),
@@ -771,8 +910,13 @@ class Check:
             ("peers", self.peers),
             ("figure2", self.figure2),
         ):
-            if name in chosen:
-                self.section(name, body)
+            parts.append((name, name in chosen, lambda n=name, b=body: self.section(n, b)))
+        if self.options.figures:  # what tables need comes first
+            first = ("scale", "timing", "peers", "runs", "figure2", "memory")
+            parts.sort(key=lambda part: first.index(part[0]) if part[0] in first else 9)
+        for _, wanted, body in parts:
+            if wanted:
+                body()
         sim_runs = []
 
         def wait():
@@ -862,8 +1006,21 @@ def find_steps(wanted):
     return found
 
 
+def number_of(step):
+    """6 of "06_work_partitioning", 0 of a step of the user's own."""
+    found = re.match(r"\d+(?=_)", step)
+    return int(found[0]) if found else 0
+
+
+def numbered_steps():
+    """The ladder, without steps of the user's own."""
+    found = find_steps(None)
+    return [step for step in found if number_of(step)] or found
+
+
 def source_digest():
-    """Of everything that decides what a step counts: equal sources count equally."""
+    """Of everything that decides what a step counts, the simulator included: equal sources count
+    equally. What a GPU measures is decided by less: step_text.py."""
     digest = hashlib.sha256()
     for top in ("steps", "common"):
         for folder, folders, files in os.walk(os.path.join(ROOT, top)):
@@ -877,26 +1034,11 @@ def source_digest():
     return digest.hexdigest()
 
 
-def gpu_table():
-    with open(os.path.join(ROOT, "common", "data", "gpus.json"), encoding="utf-8") as file:
-        return json.load(file)["gpus"]
-
-
 def find_model(name):
     for row in gpu_table():
         if row["name"] == name:
             return row
     raise BadInput(f"--model-gpu {name}: common/data/gpus.json has no such row")
-
-
-def model_of(device):
-    """The row whose words are all in the device's name: A100-80GB in NVIDIA A100-SXM4-80GB."""
-
-    def words(name):
-        return set(re.split(r"[ -]", name))
-
-    fitting = [row["name"] for row in gpu_table() if words(row["name"]) <= words(device)]
-    return max(fitting, key=lambda name: len(words(name)), default=None)
 
 
 def ask_gpu(fields):
@@ -933,13 +1075,27 @@ def machine():
 # --- results.json -------------------------------------------------------------------------------
 
 
-def write_results(path, results):
-    """One line per run: the file is long, and changes by runs."""
-    runs = ",\n".join("  " + json.dumps(run) for run in results["runs"])
-    head = json.dumps({**results, "runs": []}, indent=1)
-    start, end = head.rsplit('"runs": []', 1)
+def write_json(path, data):
     with open(path, "w", encoding="utf-8") as file:
-        file.write(f'{start}"runs": [\n{runs}\n ]{end}\n')
+        json.dump(data, file)
+
+
+def write_results(path, results):
+    """One line per run, and per row of peers: the file is long, and changes by runs."""
+    peers = results.get("peers") or {}
+    lists = {'"runs": []': results["runs"], '"rows": []': peers.get("rows")}
+    short = {**results, "runs": []}
+    if peers.get("rows"):
+        short["peers"] = {**peers, "rows": []}
+    text = json.dumps(short, indent=1)
+    for mark, rows in lists.items():
+        if rows:
+            before, after = text.rsplit(mark, 1)
+            lines = ",\n".join("  " + json.dumps(row) for row in rows)
+            text = f"{before}{mark[:-1]}\n{lines}\n ]{after}"
+    with open(path + ".part", "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+    os.replace(path + ".part", path)
 
 
 ROOF_NAMES = {
@@ -1032,12 +1188,23 @@ def merge(paths):
             else:
                 merged[key] = value
     merged["runs"] = merged.get("runs", [])
+    merged.pop("done", None)  # of one folder
     merged["notes"] = roof_notes(merged["runs"], merged.get("device"))
     return merged
 
 
+def peers_repeats(row, run=None):
+    """What each run found, in a row of one run or of several."""
+    if "repeats" in row:
+        return row["repeats"]
+    keys = ("ms", "flops_per_s", "of_matmul", "ratios", "text")
+    return [{"run": run, **{key: row.get(key) for key in keys}}]
+
+
 def merge_peers(old, new, path):
-    """A later run's rows in place of those of the same problem, step and variant, or backend."""
+    """The rows of both. Runs of the same text add up: a row holds their medians and, under
+    `repeats`, each of them. A run of another text, or the same run again, takes the place of
+    those before it."""
     for key in ("schema", "device", "torch", "rounds", "iters"):
         if old.get(key) != new.get(key):
             raise BadInput(
@@ -1048,13 +1215,40 @@ def merge_peers(old, new, path):
     def place(row):
         return tuple(row.get(key) for key in ("step", "variant", "direction", "problem"))
 
-    later = {place(row) for row in new["rows"]}
+    rows = {}
+    for result in (old, new):
+        later = {}  # a backend has a row beside each step
+        for row in result["rows"]:
+            later.setdefault(place(row), []).append(row)
+        for key, same in later.items():
+            runs = [run for row in same for run in peers_repeats(row, result.get("run"))]
+            ids = {run["run"] for run in runs}
+            before = [run for run in rows.pop(key, [[], []])[1] if run["run"] not in ids]
+            text = runs[-1].get("text")
+            kept = [run for run in before if run.get("text") == text and None not in ids]
+            rows[key] = same[-1], [run for run in kept if run["run"]] + runs
     return {
         **new,
-        "commands": old.get("commands", []) + new.get("commands", []),
+        "run": None,
+        "commands": list(dict.fromkeys(old.get("commands", []) + new.get("commands", []))),
         "notes": list(dict.fromkeys(old["notes"] + new["notes"])),
-        "rows": [row for row in old["rows"] if place(row) not in later] + new["rows"],
+        "rows": [median_row(row, runs) for row, runs in rows.values()],
     }
+
+
+def median_row(row, runs):
+    if len(runs) == 1 and runs[0]["run"] is None:
+        return row
+    row = {**row, "repeats": runs}
+    for key in ("ms", "flops_per_s", "of_matmul"):
+        values = [run[key] for run in runs if run.get(key) is not None]
+        row[key] = statistics.median(values) if values else None
+    names = dict.fromkeys(name for run in runs for name in run["ratios"])
+    row["ratios"] = {
+        name: statistics.median(run["ratios"][name] for run in runs if name in run["ratios"])
+        for name in names
+    }
+    return row
 
 
 def merge_sections(old, new):
@@ -1071,6 +1265,60 @@ def merge_sections(old, new):
             }
         )
     return sections
+
+
+# --- docs/results -------------------------------------------------------------------------------
+
+# What a section found in runs that are in the file themselves, and what no table or plot reads.
+DERIVED = ("counters", "hbm", "timing", "scale", "sanitizer", "sources", "done")
+UNREAD = ("kernels", "sites", "parent", "host_ms", "slowed", "damage", "finding")
+
+
+def slim(tree):
+    """Without what no table, plot or comparison of stored results reads; figures of 6 digits."""
+    if isinstance(tree, dict):
+        dropped = (*UNREAD, "buffers", "per_element", "rmse", "message", "input_note")
+        return {key: slim(value) for key, value in tree.items() if key not in dropped}
+    if isinstance(tree, list):
+        return [slim(value) for value in tree]
+    return float(f"{tree:.6g}") if isinstance(tree, float) else tree
+
+
+def publish(paths, folder):
+    """docs/results/<gpu>.json and <gpu>_bf16.json of what these files hold; returns their paths."""
+    merged = merge(paths)
+    for key in DERIVED:
+        merged.pop(key, None)
+    # A call that was cut short is no news when a later one has done its work.
+    merged["commands"] = [
+        c
+        for c in {c["command"]: c for c in merged.get("commands", [])}.values()
+        if not re.match(PROGRAM_CALLS, c["name"])
+    ]
+    model = model_of(merged.get("device") or "")
+    if not model:
+        raise BadInput(f"'{merged.get('device')}' is no row of common/data/gpus.json: add it there")
+    written = []
+    for suffix, fp32 in (("", True), ("_bf16", False)):
+        part = slim(merged)
+        part["runs"] = [
+            run for run in part["runs"] if (get(run, "problem.dtype") == "fp32") == fp32
+        ]
+        if part.get("peers"):
+            rows = [row for row in part["peers"]["rows"] if (row["dtype"] == "fp32") == fp32]
+            part["peers"] = {**part["peers"], "rows": rows}
+            if not rows:
+                part.pop("peers")
+        if not fp32:
+            part.pop("figure2", None)
+            part.pop("memory", None)
+        if not part["runs"] and not part.get("peers"):
+            continue
+        part["notes"] = roof_notes(part["runs"], part["device"])
+        path = os.path.join(folder, f"{model.lower()}{suffix}.json")
+        write_results(path, part)
+        written.append(path)
+    return written
 
 
 def parse():
@@ -1106,10 +1354,29 @@ def parse():
         "and from what peers.py --json wrote",
     )
     parser.add_argument(
+        "--publish",
+        nargs="+",
+        metavar="results.json",
+        help="no run: write docs/results/<gpu>.json and <gpu>_bf16.json from those of several "
+        "calls, and fill all tables, figures and the picture",
+    )
+    parser.add_argument(
         "--python",
         default=sys.executable,
         metavar="PATH",
         help="the Python that has PyTorch, for the section peers",
+    )
+    parser.add_argument(
+        "--figures",
+        action="store_true",
+        help="only what README.md and the chapters show; goes on where the last call ended",
+    )
+    parser.add_argument(
+        "--peers-runs",
+        type=int,
+        default=3,
+        metavar="N",
+        help="with --figures: how often peers.py runs (default %(default)s)",
     )
     parser.add_argument("--quick", action="store_true", help="fewer and smaller problems")
     parser.add_argument("--no-build", action="store_true", help="the programs are already built")
@@ -1122,6 +1389,8 @@ def parse():
     )
     options = parser.parse_args()
     options.sections_named = options.sections is not None
+    if options.figures and not options.sections:  # no table shows what hbm compares
+        options.sections = " ".join(name for name in SECTIONS if name != "hbm")
     options.sections = (options.sections or " ".join(SECTIONS)).split()
     for name in options.sections:
         if name not in SECTIONS:
@@ -1146,6 +1415,13 @@ def main():
         for note in merged["notes"]:
             print(f"note: {note}")
         return 0
+    if options.publish:
+        for path in publish(options.publish, os.path.join(ROOT, "docs", "results")):
+            print(os.path.relpath(path))
+        status = 0
+        for script in ("tables.py", "plots.py"):
+            status |= subprocess.run([sys.executable, os.path.join(SCRIPTS, script)]).returncode
+        return 1 if status else 0
     check = Check(options)
     try:
         if check.options.sim_only:

@@ -21,6 +21,7 @@ Exit status: 0 done, 1 a step is wrong, 2 bad use, 3 no PyTorch, no GPU or no li
 """
 
 import argparse
+import datetime
 import json
 import math
 import os
@@ -41,6 +42,7 @@ from results import (
     time_text,
 )
 from step_library import SIZES, Library, Refused, StepLibrary
+from step_text import digest_of
 from torch_attention import BACKENDS, GRADIENTS, Contender, NotHere, Torch
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -330,6 +332,7 @@ class Comparison:
             "problem": self.text,
             "direction": direction,
             "step": contender.step if is_ours else None,
+            "text": digest_of(contender.step) if is_ours else None,
             "variant": contender.name,
             "label": contender.label,
             "ms": ms,
@@ -419,6 +422,22 @@ def in_order(rows):
     return ordered
 
 
+def repeats_of(row):
+    """What each run found: a row of gpu_check.py --merge may hold several, with their median."""
+    return row.get("repeats") or [row]
+
+
+def least_of(rows, name):
+    """(the least ratio of all runs, its row, how many runs each row has at least)."""
+    found = [(run["ratios"][name], i) for i, row in enumerate(rows) for run in repeats_of(row)]
+    ratio, i = min(found)
+    return ratio, rows[i], min(len(repeats_of(row)) for row in rows)
+
+
+def runs_text(count):
+    return "1 run" if count == 1 else f"{count} runs"
+
+
 def means_of(rows):
     """One line for each variant and direction with three problems or more: the geometric means of
     its ratios, and the least."""
@@ -434,10 +453,10 @@ def means_of(rows):
         for name, found in backends.items():
             if len(found) > 2:
                 mean = statistics.geometric_mean(row["ratios"][name] for row in found)
-                least = min(found, key=lambda row, name=name: row["ratios"][name])
+                least, where, count = least_of(found, name)
                 parts.append(
-                    f"{mean:.3g}x {name} (least {least['ratios'][name]:.3g}x, "
-                    f"{problem_text(least, omit=('B', 'H', 'type'))})"
+                    f"{mean:.3g}x {name} (least {least:.3g}x in {runs_text(count)}, "
+                    f"{problem_text(where, omit=('B', 'H', 'type'))})"
                 )
         if parts:
             lines.append(
@@ -483,12 +502,22 @@ def torch_errors_of(rows):
     )
 
 
+def matmul_of(row):
+    return row["flops_per_s"] / row["of_matmul"]
+
+
 def runs_of(rows):
     """A sentence where these rows, of one type, are of several runs, each with its own matmul."""
-    rates = sorted(row["flops_per_s"] / row["of_matmul"] for row in rows if row["of_matmul"])
-    runs = [rate for i, rate in enumerate(rates) if i == 0 or rate > rates[i - 1] * (1 + 1e-9)]
+    rates = sorted(matmul_of(run) for row in rows for run in repeats_of(row) if run["of_matmul"])
+    runs = [rate for i, rate in enumerate(rates) if i == 0 or rate > rates[i - 1] * (1 + 1e-4)]
     if len(runs) < 2:
         return []
+    counts = sorted({len(repeats_of(row)) for row in rows if row["step"]})
+    if counts[-1] > 1:
+        return [
+            f"Medians of {' to '.join(map(str, counts))} runs, in which the {rows[0]['dtype']} "
+            f"matmul reached {flops_text(runs[0])} to {flops_text(runs[-1])} TFLOP/s."
+        ]
     return [
         f"These rows are of {len(runs)} runs, in which the {rows[0]['dtype']} matmul reached "
         f"{' and '.join(flops_text(rate) for rate in runs)} TFLOP/s. Each ratio is of one run; "
@@ -706,6 +735,7 @@ def main():
         "torch": torch.torch.__version__,
         "rounds": options.rounds,
         "iters": options.iters,
+        "run": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "commands": [command_line(sys.argv[1:])],
         "notes": [],
         "rows": [],

@@ -6,8 +6,11 @@ for the same step, variant, direction and problem.
 
 import json
 import math
+import os
 import re
 from dataclasses import dataclass, field
+
+from step_text import ROOT, digest_of
 
 
 class BadInput(Exception):
@@ -135,6 +138,75 @@ def join(runs):
         measured = list(gpus.get(key, {}).values()) or [None]
         rows += [Row(sims.get(key), gpu) for gpu in measured]
     return rows
+
+
+# --- whether a figure belongs to the text beside it ---------------------------------------------
+
+OLDER, SLOWED = "of an older text of the kernel", "measured while the GPU was slowed down"
+
+
+def standing(step, text, slowed=False):
+    """None, or why a run is not one of this tree's kernel on a GPU at its full speed."""
+    return OLDER if text is None or text != digest_of(step) else SLOWED if slowed else None
+
+
+def gpu_table():
+    with open(os.path.join(ROOT, "common", "data", "gpus.json"), encoding="utf-8") as file:
+        return json.load(file)["gpus"]
+
+
+def model_of(device):
+    """The row whose words are all in the device's name: A100-80GB in NVIDIA A100-SXM4-80GB."""
+
+    def words(name):
+        return set(re.split(r"[ -]", name))
+
+    fitting = [row["name"] for row in gpu_table() if words(row["name"]) <= words(device)]
+    return max(fitting, key=lambda name: len(words(name)), default=None)
+
+
+def peak_of(device):
+    """FMA FLOP/s of all lanes at the highest clock, from the data sheet; None of an unknown GPU."""
+    name = model_of(device or "")
+    return next((row["fp32_flops"] for row in gpu_table() if row["name"] == name), None)
+
+
+def mark_slowed(runs):
+    """Sets `slowed` of runs on a GPU whose FMA roof is under 90% of its highest clock's, or with a
+    roof under 90% of the best that the same kind of card has in these runs."""
+    best = {}
+    for run in runs:
+        for key, rate in (run.get("roofs") or {}).items():
+            place = run.get("device.name"), key
+            best[place] = max(rate or 0, best.get(place, 0))
+    peaks = {device: peak_of(device) for device, _ in best}
+    for run in runs:
+        device = run.get("device.name")
+        roofs = {key: rate for key, rate in (run.get("roofs") or {}).items() if rate}
+        run.data["slowed"] = any(
+            rate < 0.9 * best[device, key]
+            or key == "fp32_flops"
+            and rate < 0.9 * (peaks[device] or 0)
+            for key, rate in roofs.items()
+        )
+
+
+def standing_of(run):
+    return standing(run.data["step"], run.get("text"), run.kind == "gpu" and run.get("slowed"))
+
+
+def standing_parts(found):
+    """A part of a sentence for each reason in [(step, reason or None)]."""
+    steps = {}
+    for step, reason in found:
+        if reason:
+            steps.setdefault(reason, set()).add(step)
+    return [f"{reason}: {', '.join(sorted(steps[reason]))}" for reason in sorted(steps)]
+
+
+def standing_text(found):
+    """The same as paragraphs, to stand under a table."""
+    return "".join(f"\n\n*{part[0].upper()}{part[1:]}.*" for part in standing_parts(found))
 
 
 # --- figures for people -------------------------------------------------------------------------

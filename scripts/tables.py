@@ -30,6 +30,19 @@ Between the markers everything is replaced:
     <!-- run: build/sim/steps/01_naive --n 256 -->
     <!-- /run -->
 
+and within a sentence, <!-- figure: WHAT FILTERS -->1.21x<!-- /figure -->, where WHAT is
+
+    mean, least, where, cells, runs     of peers' ratios to against=BACKEND: geometric mean of the
+                                        medians, the least of all runs, its problem, in how many
+                                        cells the step is faster, and how many runs there are
+    speed, share                        TFLOP/s, and its share of the matmul rate: one figure, or
+                                        the least and the most of all that pass (from the runs;
+                                        with against= from peers)
+
+A result carries a digest of its kernel's text (step_text.py). Where the tree's is another one, or the
+GPU was slowed down, the table, or the last figure of a paragraph, says so: after a change of a kernel
+--check fails until the page does.
+
 Exit status: 0 done, 1 out of date or empty, 2 bad use or a command failed.
 """
 
@@ -38,6 +51,7 @@ import glob
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 
@@ -47,10 +61,17 @@ from results import (
     BadInput,
     bytes_text,
     columns_for,
+    flops_text,
     join,
     load,
+    mark_slowed,
     markdown_table,
+    problem_text,
     speed,
+    standing,
+    standing_of,
+    standing_parts,
+    standing_text,
     time_text,
     total,
 )
@@ -58,7 +79,9 @@ from results import (
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
 COMMAND = re.compile(r"(<!-- run: (.+?) -->\n).*?(<!-- /run -->)", re.DOTALL)
-EMPTY = re.compile(r"<!-- ((table|run): .+?) -->\s*<!-- /\2 -->")
+FIGURE = re.compile(r"(<!-- figure: (.+?) -->)(.*?)(<!-- /figure -->)", re.DOTALL)
+EMPTY = re.compile(r"<!-- ((table|run|figure): .+?) -->\s*<!-- /\2 -->")
+PICTURE = os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg")
 
 
 def matches(known, filters):
@@ -111,6 +134,11 @@ def speed_table(rows):
     return "\n".join(lines)
 
 
+def in_series(row):
+    p = row.any.data["problem"]
+    return row.gpu and p["b"] * p["n"] == 16384 and p["h"] * p["d"] == 2048 and not p.get("smem")
+
+
 SCALE_FIGURES = {
     "time": ("Time", lambda r: time_text(r.gpu_get("time.median_ms"))),
     "speed": ("TFLOP/s", speed),
@@ -126,11 +154,6 @@ SCALE_FIGURES = {
 def scale_table(rows, figures):
     """A small table for each figure: a row per step, a column per N, B*N and H*d as constant as
     FlashAttention's series has them."""
-
-    def in_series(p):
-        return p["b"] * p["n"] == 16384 and p["h"] * p["d"] == 2048 and not p.get("smem")
-
-    rows = [row for row in rows if row.gpu and in_series(row.any.data["problem"])]
     if not rows:
         raise BadInput(
             "table 'scale': no measured run with B*N = 16384 and H*d = 2048 passes its filters"
@@ -162,6 +185,12 @@ def scale_table(rows, figures):
 
 def peers_table(found, filters):
     """The rows of peers.py that pass, of one device."""
+    result = peers_that_pass(found, filters)
+    reasons = [(row["step"], row["standing"]) for row in result["rows"] if row["step"]]
+    return peers.markdown_of(result) + standing_text(reasons)
+
+
+def peers_that_pass(found, filters):
     chosen = []
     for result in found:
         # A backend has no step: it stays beside the steps that pass.
@@ -175,28 +204,31 @@ def peers_table(found, filters):
         ]
         if any(row["step"] for row in rows):
             chosen.append({**result, "rows": rows})
-    return peers.markdown_of(only(chosen, "peers"))
+    return only(chosen, "peers")
 
 
 def figure2_table(found, filters):
-    return figure2.markdown_of(
-        only(
-            [result for result in found if matches({"device": result["device"]}, filters)],
-            "figure2",
-        )
+    result = only(
+        [result for result in found if matches({"device": result["device"]}, filters)], "figure2"
     )
+    return figure2.markdown_of(result) + standing_text(standings(result["rows"]))
+
+
+def standings(rows):
+    return [(row["step"], standing(row["step"], row.get("text"))) for row in rows]
 
 
 def memory_table(found, filters):
     lines = ["| step | problem | exit status | says |", "|:--|:--|--:|:--|"]
-    for row in only(
+    result = only(
         [result for result in found if matches({"device": result["device"]}, filters)], "memory"
-    )["rows"]:
+    )
+    for row in result["rows"]:
         lines.append(
             f"| {row['step']} | {row['problem']} | {row['exit_status']} | "
             f"{' '.join(row['line'].split())} |"
         )
-    return "\n".join(lines)
+    return "\n".join(lines) + standing_text(standings(result["rows"]))
 
 
 def only(found, name):
@@ -212,13 +244,18 @@ TABLES = {"steps": steps_table, "speed": speed_table, "scale": scale_table}
 EXTRAS = {"peers": peers_table, "figure2": figure2_table, "memory": memory_table}
 
 
-def table(spec, rows, extras):
+def read_spec(kind, spec, known):
+    """(name, {key: value}) of what a marker says."""
     name, *words = spec.split()
-    if name not in {**TABLES, **EXTRAS}:
-        raise BadInput(f"table '{name}': choose from {', '.join({**TABLES, **EXTRAS})}")
+    if name not in known:
+        raise BadInput(f"{kind} '{name}': choose from {', '.join(known)}")
     if not all("=" in word for word in words):
-        raise BadInput(f"table '{spec}': a filter is key=value")
-    filters = dict(word.split("=", 1) for word in words)
+        raise BadInput(f"{kind} '{spec}': a filter is key=value")
+    return name, dict(word.split("=", 1) for word in words)
+
+
+def table(spec, rows, extras):
+    name, filters = read_spec("table", spec, {**TABLES, **EXTRAS})
     if name in EXTRAS:
         return EXTRAS[name](extras[name], filters)
     more = ()
@@ -227,7 +264,107 @@ def table(spec, rows, extras):
     chosen = [row for row in rows if matches(keys_of(row), filters)]
     if not chosen:
         raise BadInput(f"table '{spec}': no result passes its filters")
-    return TABLES[name](chosen, *more)
+    shown = {"speed": lambda row: speed(row) != "-", "scale": in_series}.get(name)
+    if shown:
+        chosen = [row for row in chosen if shown(row)]
+    runs = [run for row in chosen for run in ((row.gpu,) if shown else (row.sim, row.gpu)) if run]
+    reasons = [(run.data["step"], standing_of(run)) for run in runs]
+    return TABLES[name](chosen, *more) + standing_text(reasons)
+
+
+# --- figures in a sentence ----------------------------------------------------------------------
+
+
+def range_text(values, text):
+    """ "36.9", or "36.9 to 37.9"."""
+    return " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values))))
+
+
+def share_text(share):
+    return f"{100 * share:.0f}"
+
+
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def count_word(count):
+    return WORDS[count] if count < len(WORDS) else str(count)
+
+
+RATIO_FIGURES = ("mean", "least", "where", "cells", "runs")
+RATE_FIGURES = ("speed", "share")
+
+
+def figure_of_peers(name, backend, rows):
+    ratios = [row["ratios"][backend] for row in rows]
+    if name == "mean":
+        return f"{statistics.geometric_mean(ratios):.3g}x"
+    if name == "speed":
+        return range_text([row["flops_per_s"] for row in rows], flops_text)
+    if name == "share":
+        return range_text([row["of_matmul"] for row in rows], share_text) + "%"
+    least, where, count = peers.least_of(rows, backend)
+    if name == "least":
+        return f"{least:.3g}x"
+    if name == "where":
+        return problem_text(where, omit=("B", "H", "type"))
+    if name == "runs":
+        return count_word(count) + (" run" if count == 1 else " runs")
+    faster = [min(run["ratios"][backend] for run in peers.repeats_of(row)) > 1 for row in rows]
+    return f"each of {len(rows)}" if all(faster) else f"{sum(faster)} of {len(rows)}"
+
+
+def rate_of(row):
+    return row.any.get("flops") / (row.gpu.get("time.median_ms") * 1e-3)
+
+
+def figure_of_runs(name, rows):
+    if name == "speed":
+        return range_text([rate_of(row) for row in rows], flops_text)
+    shares = []
+    for row in rows:
+        fp32 = row.any.data["problem"]["dtype"] == "fp32"
+        roof = row.gpu_get("roofs.fp32_matmul_flops" if fp32 else "roofs.bf16_flops")
+        shares += [rate_of(row) / roof] if roof else []
+    if not shares:
+        raise BadInput("figure 'share': these runs have no matmul rate")
+    return range_text(shares, share_text) + "%"
+
+
+def figure(spec, rows, extras):
+    """(the text, [(step, why it is not of this tree's kernel at full speed, or None)])."""
+    name, filters = read_spec("figure", spec, RATIO_FIGURES + RATE_FIGURES)
+    backend = filters.pop("against", None)
+    if name in RATIO_FIGURES and not backend:
+        raise BadInput(f"figure '{spec}': against which backend? against=flash")
+    if backend:
+        result = peers_that_pass(extras["peers"], filters)
+        chosen = [row for row in result["rows"] if row["step"] and backend in row["ratios"]]
+        if not chosen:
+            raise BadInput(f"figure '{spec}': no ratio against '{backend}' passes its filters")
+        found = [(row["step"], row["standing"]) for row in chosen]
+        return figure_of_peers(name, backend, chosen), found
+    chosen = [row for row in rows if matches(keys_of(row), filters) and speed(row) != "-"]
+    if not chosen:
+        raise BadInput(f"figure '{spec}': no measured time passes its filters")
+    found = [(row.any.data["step"], standing_of(row.gpu)) for row in chosen]
+    return figure_of_runs(name, chosen), found
+
+
+def fill_figures(paragraph, rows, extras):
+    """The last figure of a paragraph says what is to be said of any of them."""
+    reasons, left = [], len(FIGURE.findall(paragraph))
+
+    def one(match):
+        nonlocal left
+        left -= 1
+        text, found = figure(match[2], rows, extras)
+        reasons.extend(found)
+        if left == 0 and (said := standing_parts(reasons)):
+            text += f" ({'; '.join(said)})"
+        return match[1] + text + match[4]
+
+    return FIGURE.sub(one, paragraph)
 
 
 def load_extras(paths):
@@ -242,7 +379,42 @@ def load_extras(paths):
                 found = {"device": tree.get("device"), "rows": found}
             if found:
                 extras[name].append(found)
+    mark_peers(extras["peers"])
     return extras
+
+
+def mark_peers(results):
+    """Each row's `standing`, by its text and by the matmul rate of its runs: one that is more than
+    10% below the best of the same device and type was measured on a GPU that was slowed down."""
+    best = {}
+    for result in results:
+        for row in result["rows"]:
+            for run in peers.repeats_of(row):
+                place = result["device"], row.get("dtype")
+                if run.get("of_matmul"):
+                    best[place] = max(peers.matmul_of(run), best.get(place, 0))
+    for result in results:
+        for row in result["rows"]:
+            rates = [peers.matmul_of(r) for r in peers.repeats_of(row) if r.get("of_matmul")]
+            slow = any(rate < 0.9 * best[result["device"], row.get("dtype")] for rate in rates)
+            texts = {run.get("text") for run in peers.repeats_of(row)}
+            row["standing"] = row["step"] and standing(
+                row["step"], texts.pop() if len(texts) == 1 else None, slow
+            )
+
+
+def picture_finding(rows):
+    """Why the picture of HBM bytes is not of these results, or None: it names its runs' texts."""
+    if not os.path.exists(PICTURE):
+        return None
+    with open(PICTURE, encoding="utf-8") as file:
+        drawn = dict(re.findall(r"(\d\d_\w+)=(\w+)", file.read()))
+    there = {row.any.data["step"]: row.gpu.get("text") for row in rows if row.gpu}
+    old = [step for step, text in drawn.items() if there.get(step, text) != text]
+    if drawn and not old:
+        return None
+    name = os.path.relpath(PICTURE, ROOT)
+    return f"{name}: drawn from other results ({', '.join(old) or 'unknown'}): run plots.py"
 
 
 def output_of(command):
@@ -255,6 +427,7 @@ def output_of(command):
 
 def fill(text, rows, extras, run):
     text = TABLE.sub(lambda m: f"{m[1]}{table(m[2], rows, extras)}\n{m[3]}", text)
+    text = "\n\n".join(fill_figures(part, rows, extras) for part in text.split("\n\n"))
     if run:
         text = COMMAND.sub(lambda m: f"{m[1]}{output_of(m[2])}\n{m[3]}", text)
     return text
@@ -279,7 +452,11 @@ def main():
     args = parser.parse_args()
 
     paths = sorted(glob.glob(os.path.join(args.results, "*.json")))
-    rows = join([run for path in paths for run in load(path)])
+    runs = [run for path in paths for run in load(path)]
+    mark_slowed(runs)
+    # Where there are several runs of a problem the last counts: one of this text at full speed.
+    runs.sort(key=lambda run: standing_of(run) is None)
+    rows = join(runs)
     extras = load_extras(paths)
     findings = []
     for path in args.files or markdown_files():
@@ -295,11 +472,17 @@ def main():
             findings += [f"{name}: nothing under '{block}'" for block in empty]
             continue  # there may be no results yet to compare the others with
         after = fill(before, rows, extras, args.run)
+        if re.search(r"^ *<!-- figure:", after, re.MULTILINE):
+            raise BadInput(
+                f"{name}: a line that begins with a figure's marker is HTML to a browser: put a word before it"
+            )
         if after != before:
             findings.append(f"{name}: {'out of date' if args.check else 'filled'}")
             if not args.check:
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(after)
+    if args.check and not args.files and (finding := picture_finding(rows)):
+        findings.append(finding)
     for finding in findings:
         print(finding)
     return 1 if args.check and findings else 0

@@ -1,0 +1,172 @@
+#!/usr/bin/env python3
+"""The text that decides what a run of a step gives, as a digest: results carry it, tables ask for it.
+
+    step_text.py                      each step of this tree and its digest
+    step_text.py --root DIR 07 10     of another copy of the repository, some steps
+
+Hashed are the step's own .cu and .cuh files and what they include of other steps, common/cuda.h,
+common/tiles.h and common/ptx/, as nvcc sees them: the simulator's branches are left out. Not hashed
+are comments, white space, the names of files, #include lines and the sentences under `idea`: none
+changes a result. Nor are the harness (HARNESS below), which tests hold to the same results, and what
+main.cu includes of other steps, which is there for the comparison with the parent only.
+Exit status: 0 done, 2 bad use.
+"""
+
+import argparse
+import functools
+import hashlib
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+HARNESS = {"common/" + name for name in ("errors.h", "problem.h", "step.h", "traffic.h")}
+SIMULATOR = "common/sim/"
+KNOWN = {"defined(__CUDACC__)": "1", "defined(FA_GPU)": "0", "FA_BACKEND_GPU": "1"}
+
+# A number may hold ' between its digits, so it is taken before a character.
+TOKEN = re.compile(
+    r"""//(?:\\\n|[^\n])*|/\*.*?\*/                     # comments
+      | (?P<kept>R"(?P<mark>\w*)\(.*?\)(?P=mark)"      # a raw string
+      | "(?:\\.|[^"\\\n])*" | \d[\w']* | '(?:\\.|[^'\\\n])*')""",
+    re.DOTALL | re.VERBOSE,
+)
+INCLUDE = re.compile(r'#\s*include\s*(?:"(.+?)"|<.+?>)')
+CONDITION = re.compile(r"#\s*(ifdef|ifndef|if|elif|else|endif)\b(.*)")
+IDEA = re.compile(r'\bidea ?= ?("(\\.|[^"\\])*"\s*)+')
+
+
+def without_comments(text):
+    return TOKEN.sub(lambda m: m["kept"] or " ", text).replace("\\\n", " ")
+
+
+def value_of(kind, condition):
+    """True, False, or None where it is of something else than the compiler."""
+    if kind in ("ifdef", "ifndef"):
+        condition = ("!" if kind == "ifndef" else "") + f"defined({condition.strip()})"
+    condition = re.sub(r"\s|(?<=defined)\((?=\w+\s*\))|\)(?<=\w\))", r"", condition)
+    for name, value in KNOWN.items():
+        condition = condition.replace(re.sub(r"[()]", "", name), value)
+    if not re.fullmatch(r"[01!&|()]+", condition):
+        return None
+    python = condition.replace("!", " not ").replace("&&", " and ").replace("||", " or ")
+    return bool(eval(python))  # of 0, 1, not, and, or and brackets
+
+
+def lines_of_nvcc(text):
+    """The lines that nvcc compiles. A condition on anything else stays, with all that it holds."""
+    branches = []  # of each open #if: [kept now, one was true before, its lines are kept as they are]
+    for line in text.split("\n"):
+        found = CONDITION.match(line.strip())
+        if not found:
+            if all(branch[0] for branch in branches):
+                yield line
+            continue
+        kind, condition = found.groups()
+        if kind.startswith("if"):
+            value = value_of(kind, condition)
+            branches.append([value is not False, value is True, value is None])
+        elif branches[-1][2]:
+            pass
+        elif kind == "elif":
+            value = not branches[-1][1] and value_of(kind, condition)
+            branches[-1][:2] = [value is not False, branches[-1][1] or value is True]
+        elif kind == "else":
+            branches[-1][:2] = [not branches[-1][1], True]
+        plain = branches[-1][2]
+        if kind == "endif":
+            branches.pop()
+        if plain and all(branch[0] for branch in branches):
+            yield line
+
+
+def squeezed(line):
+    """Without white space that parts no two words and no two signs that would be one together."""
+    parts = re.split(r'("(?:\\.|[^"\\])*")', line)
+    for i in range(0, len(parts), 2):
+        text = re.sub(r"\s+", " ", parts[i])
+        parts[i] = re.sub(r"(?<![\w+\-<>&|=:]) | (?![\w+\-<>&|=:])", "", text)
+        parts[i] = re.sub(r"(?<=\w) (?=\W)|(?<=\W) (?=\w)", "", parts[i])
+    return "".join(parts).strip()
+
+
+def code_of(text):
+    """(what is compiled, the files that it includes by "...")."""
+    code, included, plain = [], [], []
+
+    def flush():
+        if plain:
+            code.append(squeezed("\n".join(plain)))
+            plain.clear()
+
+    for line in lines_of_nvcc(without_comments(text)):
+        found = INCLUDE.match(line.strip())
+        if found:
+            included += [found[1]] if found[1] else []
+        elif line.strip().startswith("#"):  # a directive ends with its line
+            if not re.fullmatch(r"#\s*pragma\s+once", line.strip()):
+                flush()
+                code.append(squeezed(line))
+        elif line.strip():
+            plain.append(line)
+    flush()
+    return IDEA.sub("", "\n".join(code)), included
+
+
+def counts(path):
+    return path not in HARNESS and not path.startswith(SIMULATOR)
+
+
+@functools.cache
+def digest_of(step, root=ROOT):
+    """Of one step's folder; None where there is no such step."""
+    folder = os.path.join(root, "steps", step)
+    if not os.path.exists(os.path.join(folder, "main.cu")):
+        return None
+    waiting = [
+        f"steps/{step}/{name}"
+        for name in sorted(os.listdir(folder))
+        if name.endswith((".cu", ".cuh", ".h"))
+    ]
+    seen, texts = set(waiting), []
+    while waiting:
+        path = waiting.pop()
+        try:
+            with open(os.path.join(root, path), encoding="utf-8") as file:
+                code, included = code_of(file.read())
+        except FileNotFoundError:
+            continue  # it would not compile either
+        texts.append(code)
+        if not path.endswith("main.cu"):
+            found = {name for name in included if counts(name)} - seen
+            seen |= found
+            waiting += found
+    # Sorted by what they hold: a file that is only renamed or moved changes nothing.
+    return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("steps", nargs="*", metavar="STEP", help="by number or by name")
+    parser.add_argument("--root", default=ROOT, metavar="DIR")
+    args = parser.parse_args()
+    folder = os.path.join(args.root, "steps")
+    known = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    known = [step for step in known if digest_of(step, args.root)]
+    chosen = [
+        step
+        for step in known
+        if not args.steps or any(step == w or step.startswith(w + "_") for w in args.steps)
+    ]
+    if not chosen:
+        print(f"step_text.py: no such step; there are {', '.join(known)}", file=sys.stderr)
+        return 2
+    for step in chosen:
+        print(digest_of(step, args.root), step)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
