@@ -125,9 +125,12 @@ def main():
     if args.plots:
         import plots  # needs matplotlib, which the tables do without
 
-        os.makedirs(args.plots, exist_ok=True)
-        for path in plots.write_all(rows, args.plots):
-            print(path)
+        try:
+            os.makedirs(args.plots, exist_ok=True)
+            for path in plots.write_all(rows, args.plots):
+                print(path)
+        except OSError as error:
+            raise BadInput(f"{args.plots}: {error.strerror}") from None
     return 0 if all(run.get("ok") for runs in loaded for run in runs) else 1
 
 

@@ -111,18 +111,20 @@ SHORTEST_RUN = 8  # seconds; with fewer left no run begins
 PROGRAM_CALLS = r"(gpu|sim|probes|memory|variants|help|\w+check) "
 RESUMED = ("tests", "sanitizer", "memory", "figure2")  # which --figures does once
 L2_SHARES = (0.25, 1, 4)  # working sets of the HBM section
-# What the tables and texts of README.md and the chapters hold of peers.py: arguments, and how many
-# seconds a call may take on an H200.
+# What the tables and texts of README.md and the chapters hold of peers.py: steps and arguments.
 FIGURES_PEERS = (
-    (("06",), ("--backends", "math efficient")),
-    (("07", "09", "10"), ("--directions", "forward", "--backends", "flash cudnn")),
-    (("08",), ("--directions", "backward", "--backends", "flash")),
+    (("06",), "--backends", "math efficient"),
+    (("07", "09", "10"), "--variants=all", "--directions=forward", "--backends", "flash cudnn"),
+    (("08",), "--variants=all", "--directions=backward", "--backends", "flash"),
 )
 FIGURE2_STEPS = ("05_recompute_backward", "06_work_partitioning")
 
 
 class NoGpu(Exception):
     """One sentence; exit status 3."""
+
+
+OUT_OF_TIME = "the time was over: the same command goes on from here"
 
 
 class NoTime(Exception):
@@ -214,6 +216,7 @@ class Check:
         self.out = os.path.abspath(options.out)
         self.results = {"schema": 1, "sources": source_digest()}
         self.keep_runs_of_this_text()
+        self.earlier_commands = []
         if options.figures:
             self.go_on_from_an_earlier_call()
         deadline = None if options.sim_only else time.monotonic() + options.budget
@@ -260,7 +263,8 @@ class Check:
                     self.path_of("gpu", data["step"], data["variant"], data["problem"]), data
                 )
         self.keep_runs_of_this_text()
-        for key in ("tests", "sanitizer", "memory", "figure2", "peers", "done", "sections"):
+        self.earlier_commands = before.get("commands", [])
+        for key in ("tests", "sanitizer", "memory", "figure2", "peers", "peers_seconds", "done"):
             if key in before:
                 self.results[key] = before[key]
 
@@ -286,7 +290,7 @@ class Check:
         start = time.monotonic()
         done = self.results.get("done", {})
         if name in RESUMED and done.get(name) == self.digest_of_steps(name):
-            self.sections[name] = self.results["sections"][name]
+            self.sections[name] = {"ok": True, "summary": "done in an earlier call", "seconds": 0}
             self.say("done in an earlier call\n")
             return True
         if self.shell.remaining() <= 0 and not always:
@@ -317,11 +321,12 @@ class Check:
             self.options.sim_json or os.path.join(self.out, "sim"),
         ):
             for run in load_folder(folder):
-                if run.direction == "forward":  # the object holds its backward
+                ours = not self.options.figures or run.data["step"] in self.steps
+                if run.direction == "forward" and ours:  # the object holds its backward
                     runs.append(run.data)
         self.results.update(
-            sections={**(self.results.get("sections") or {}), **self.sections},
-            commands=self.shell.commands,
+            sections=self.sections,
+            commands=self.earlier_commands + self.shell.commands,
             runs=runs,
             notes=roof_notes(runs, self.results.get("device")),
         )
@@ -488,7 +493,7 @@ class Check:
             if data and (counted or "--no-counters" in more):
                 self.done[name] = 0, 0.0
             elif self.shell.remaining() < SHORTEST_RUN:
-                raise NoTime("the time was over: the same command goes on from here")
+                raise NoTime(OUT_OF_TIME)
         if name not in self.done:
             start = time.monotonic()
             status, _, line = self.run("gpu", step, variant, problem, *more, timeout=timeout)
@@ -758,32 +763,35 @@ class Check:
             return self.script("peers", "--steps", " ".join(self.steps))
         slices = [
             (steps, arguments)
-            for numbers, arguments in FIGURES_PEERS
+            for numbers, *arguments in FIGURES_PEERS
             if (steps := [s for s in self.steps if f"{number_of(s):02}" in numbers])
         ]
+        seconds = self.results.setdefault("peers_seconds", {})
         made = 0
         for wanted in range(1, self.options.peers_runs + 1):
             for steps, arguments in slices:
                 if self.runs_of_peers(steps, arguments) >= wanted:
                     continue
-                before = self.results.get("peers")
-                ok, line = self.script(
-                    "peers", "--steps", " ".join(steps), "--variants", "all", *arguments
-                )
-                new = self.results.get("peers") if ok else None
-                if before is not None:
-                    self.results["peers"] = merge_peers(before, new, "peers") if new else before
-                elif not ok:
-                    self.results.pop("peers", None)
+                name = " ".join(steps)
+                if self.shell.remaining() < 1.1 * seconds.get(name, SHORTEST_RUN):
+                    raise NoTime(OUT_OF_TIME)
+                before, start = self.results.pop("peers", None), time.monotonic()
+                ok, line = self.script("peers", "--steps", name, *arguments)
+                new = self.results.pop("peers", None) if ok else None
+                if before or new:
+                    self.results["peers"] = (
+                        merge_peers(before, new, "peers") if before and new else before or new
+                    )
                 if not ok:
                     return False, f"run {wanted}: {line}"
+                seconds[name] = time.monotonic() - start
                 made += 1
                 self.write()
         return True, f"{made} calls made, {self.options.peers_runs} runs of each problem"
 
     def runs_of_peers(self, steps, arguments):
         """How many runs of these steps' present text there are: a call is kept as a whole."""
-        direction = "backward" if "backward" in arguments else "forward"
+        direction = "backward" if "--directions=backward" in arguments else "forward"
         rows = get(self.results, "peers.rows") or []
         counts = []
         for step in steps:
@@ -1270,7 +1278,7 @@ def merge_sections(old, new):
 # --- docs/results -------------------------------------------------------------------------------
 
 # What a section found in runs that are in the file themselves, and what no table or plot reads.
-DERIVED = ("counters", "hbm", "timing", "scale", "sanitizer", "sources", "done")
+DERIVED = ("counters", "hbm", "timing", "scale", "sanitizer", "sources", "peers_seconds")
 UNREAD = ("kernels", "sites", "parent", "host_ms", "slowed", "damage", "finding")
 
 

@@ -12,10 +12,21 @@ Exit status: 0 done, 2 bad use, no matplotlib or no result to draw.
 import argparse
 import glob
 import json
+import math
 import os
 import sys
 
-from results import BadInput, join, load, total
+from results import (
+    BadInput,
+    bytes_text,
+    join,
+    load,
+    mark_slowed,
+    rows_of_picture,
+    standing_of,
+    time_text,
+    total,
+)
 
 try:
     import matplotlib
@@ -23,6 +34,7 @@ try:
     matplotlib.use("svg")
     from matplotlib import pyplot
     from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 except ImportError:
     sentence = (
         "plots need matplotlib: ./scripts/setup.sh plots, or pip install matplotlib for "
@@ -46,24 +58,49 @@ STYLE = {
 }
 
 
-def series(rows, value):
-    """{label: [(N, value)]}; a label names what else differs between the rows."""
-    shapes = {shape(row) for row in rows}
-    lines = {}
-    for row in rows:
-        y = value(row)
-        if y:
-            name = row.any.label + (f", {shape(row)}" if len(shapes) > 1 else "")
-            lines.setdefault(name, []).append((row.any.data["problem"]["n"], y))
-    return {name: sorted(points) for name, points in lines.items()}
+MOST_LABELS = 12  # in a legend; with more, each step has one colour and shows its last variant
+MOST_PANELS = 6
+COLORS = [f"C{i}" for i in range(10)] + ["black", "gold"]
 
 
-def shape(row):
+def family(row):
+    """What the points of one panel have in common: FlashAttention's series, or B and H."""
     p = row.any.data["problem"]
-    return f"d={p['d']}" + (" causal" if p["causal"] else "")
+    sizes = f"B={p['b']} H={p['h']}"
+    if p["b"] * p["n"] == 16384 and p["h"] * p["d"] == 2048:
+        sizes = "B·N=16384 H·d=2048"
+    more = [f"Hkv={p['hkv']}"] if p["hkv"] != p["h"] else []
+    more += [f"Nk={p['nk']}"] if p["nk"] != p["n"] else []
+    more += [f"M={p['smem']}"] if p.get("smem") else []
+    more += ["causal"] if p["causal"] else []
+    return " ".join([sizes, f"d={p['d']}", *more]) + f", {row.any.direction}"
 
 
-def legend(axes, colors, styles):
+def labels_of(rows):
+    """{row's id: label}, and a sentence where not every row has one. Devices are told apart."""
+    devices = {row.gpu_get("device.name") for row in rows if row.gpu}
+
+    def place(row):
+        device = row.gpu_get("device.name") if len(devices) > 1 else None
+        return row.any.data["step"], device
+
+    def text(label, row):
+        device = place(row)[1]
+        return f"{label}, {device}" if device else label
+
+    # A panel has one direction and says which.
+    labels = {id(row): text(row.any.label.removesuffix(" bwd"), row) for row in rows}
+    if len(set(labels.values())) <= MOST_LABELS:
+        return labels, ""
+    last = {place(row): row.any.variant for row in rows}  # rows are in reading order
+    return {
+        id(row): text(row.any.data["step"], row)
+        for row in rows
+        if row.any.variant == last[place(row)]
+    }, "each step's last variant"
+
+
+def legend(where, colors, styles):
     """Beside the plot: a colour per step, then a line style per source."""
     entries = [
         Line2D([], [], color=color, marker="o", linestyle="", label=label)
@@ -73,26 +110,89 @@ def legend(axes, colors, styles):
         Line2D([], [], color="0.3", marker=marker, linestyle=line, label=label)
         for label, (marker, line) in styles.items()
     ]
-    axes.legend(handles=entries, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    where.legend(handles=entries, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
 
 
-def against_n(path, title, ylabel, groups):
-    """groups: {name: ((marker, line), {label: points})}. Nothing is written without a point."""
-    groups = {name: group for name, group in groups.items() if group[1]}
-    if not groups:
+def ticks_of(sizes):
+    """Those of the sizes that leave their labels room, the largest first."""
+    room = max(0.06 * math.log2(max(sizes) / min(sizes)), 0.1)
+    kept = []
+    for n in sorted(sizes, reverse=True):
+        if not kept or math.log2(kept[-1] / n) >= room * len(str(n)) / 2:
+            kept.append(n)
+    return kept[::-1]
+
+
+def value_axis(axes, values, text):
+    """Logarithmic, and never so short that no tick has a label: 1, 2 and 5 of each power of ten."""
+    low, high = min(values), max(values)
+    room = max(4 / (high / low), 1.5) ** 0.5
+    axes.set_yscale("log")
+    axes.set_ylim(low / room, high * room)
+    subs = (1, 2, 5) if high / low < 200 else (1,)
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=20))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+
+
+def against_n(path, title, text, rows, sources):
+    """A panel for each family of problems, those with the most sizes; sources: {name: ((marker,
+    line), row -> value)}. Nothing is written without a point."""
+    labels, note = labels_of(rows)
+    panels, used = {}, {}
+    for row in rows:
+        for name, (style, value) in sources.items():
+            y = value(row) if id(row) in labels else None
+            if y:
+                used[name] = style
+                line = panels.setdefault(family(row), {}).setdefault((labels[id(row)], name), [])
+                line.append((row.any.data["problem"]["n"], y))
+    if not panels:
         return []
-    figure, axes = pyplot.subplots()
-    colors, sizes = {}, set()
-    for (marker, line), lines in groups.values():
-        for label, points in lines.items():
-            color = colors.setdefault(label, f"C{len(colors) % 10}")
-            axes.plot(*zip(*points), color=color, marker=marker, linestyle=line, markersize=4)
-            sizes |= {n for n, _ in points}
-    axes.set_xscale("log", base=2)
-    axes.set(yscale="log", xlabel="N", ylabel=ylabel, title=title)
-    axes.set_xticks(sorted(sizes), [str(n) for n in sorted(sizes)])
-    axes.minorticks_off()
-    legend(axes, colors, {name: style for name, (style, _) in groups.items()})
+
+    def richness(name):
+        lines = panels[name].values()
+        return -len({n for line in lines for n, _ in line}), -sum(map(len, lines))
+
+    chosen = sorted(panels, key=richness)[:MOST_PANELS]
+    left_out = len(panels) - len(chosen)
+    notes = [note] if note else []
+    notes += [f"{left_out} shapes with fewer sizes left out"] if left_out else []
+    width = 1 if len(chosen) == 1 else 2
+    height = math.ceil(len(chosen) / width)
+    figure, grid = pyplot.subplots(
+        height,
+        width,
+        figsize=(6.2 * width, 3.6 * height + 0.6),
+        squeeze=False,
+        layout="constrained",
+    )
+    colors = {}
+    for row in rows:  # in the order of reading
+        if id(row) in labels:
+            colors.setdefault(labels[id(row)], COLORS[len(colors) % len(COLORS)])
+    drawn = set()
+    for axes, name in zip(grid.flat, chosen):
+        for (label, source), points in panels[name].items():
+            marker, line = sources[source][0]
+            points = sorted(points)
+            drawn.add(label)
+            axes.plot(*zip(*points), color=colors[label], marker=marker, linestyle=line, ms=4)
+        points = [point for line in panels[name].values() for point in line]
+        sizes = {n for n, _ in points}
+        axes.set_xscale("log", base=2)
+        if len(sizes) == 1:
+            axes.set_xlim(min(sizes) / 2, 2 * min(sizes))
+        axes.set_xticks(ticks_of(sizes), [str(n) for n in ticks_of(sizes)])
+        axes.xaxis.set_minor_locator(NullLocator())
+        value_axis(axes, [y for _, y in points], text)
+        axes.set_xlabel("N")
+        axes.set_title(name, fontsize=10)
+    for axes in grid.flat[len(chosen) :]:
+        axes.set_visible(False)
+    figure.suptitle(title(used) + (f" ({'; '.join(notes)})" if notes else ""))
+    colors = {label: color for label, color in colors.items() if label in drawn}
+    legend(grid[0, -1], colors, used)
     return save(figure, path)
 
 
@@ -100,16 +200,7 @@ def hbm_against_n(path, rows):
     """HBM bytes of one head's forward for each step's result: its last variant, or kernel.cuh of
     files that do not know the order. B*N is constant in FlashAttention's series, so the bytes of
     all heads together would hide one power of N."""
-    chosen = [
-        row
-        for row in rows
-        if row.gpu
-        and row.any.direction == "forward"
-        and in_series(row.any.data["problem"])
-        and row.gpu_get("traffic.hbm.measured")
-    ]
-    last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order
-    chosen = [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
+    chosen = rows_of_picture(rows)
     devices = sorted({row.gpu_get("device.name") for row in chosen})
     if len(devices) != 1:
         raise BadInput(
@@ -162,27 +253,25 @@ def hbm_against_n(path, rows):
             yscale="log",
             xlabel="N",
             ylabel="HBM bytes per head, forward",
-            title=f"{devices[0]}, d=64, fp32, not causal",
+            title=f"{devices[0]}, d=64, fp32, not causal{said(chosen)}",
         )
         axes.set_xticks(sizes, [str(n) for n in sizes])
         axes.minorticks_off()
         legend(axes, colors, {"measured": ("o", "-"), "predicted": ("", "--")})
-        return save(figure, path)
+        # tables.py --check asks whether the picture is of the results beside it.
+        texts = {row.any.data["step"]: row.gpu.get("text") for row in chosen}
+        return save(figure, path, "texts " + " ".join(f"{s}={t}" for s, t in texts.items()))
 
 
-def in_series(problem):
-    return (
-        problem["b"] * problem["n"] == 16384
-        and problem["h"] == 32
-        and problem["d"] == 64
-        and problem["n"] >= 1024
-        and not problem["causal"]
-        and not problem.get("smem")
-    )
+def said(rows):
+    """What is to be said of runs that are not of this tree's kernels at the GPU's full speed."""
+    reasons = {standing_of(row.gpu) for row in rows} - {None}
+    return "".join(f"\n{reason}" for reason in sorted(reasons))
 
 
-def save(figure, path):
-    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
+def save(figure, path, description=None):
+    metadata = {"Date": None, "Description": description}
+    figure.savefig(path, metadata=metadata, bbox_inches="tight")
     pyplot.close(figure)
     return [path]
 
@@ -212,7 +301,7 @@ def machines(rows):
     return found
 
 
-def roofline_points(rows):
+def roofline_points(rows, labels):
     """[(label, FLOP per HBM byte, FLOP/s, measured)]: a bound lies on its roof by construction."""
     points = []
     for row in rows:
@@ -224,12 +313,13 @@ def roofline_points(rows):
             hbm = total(run.get(path)) if run else None
             ms = run.get(ms_path) if run else None
             if hbm and ms and flops:
-                points.append((row.any.label, flops / hbm, flops / (ms * 1e-3), run is row.gpu))
+                points.append((labels[id(row)], flops / hbm, flops / (ms * 1e-3), run is row.gpu))
     return points
 
 
 def roofline(path, rows):
-    points = roofline_points(rows)
+    labels, note = labels_of(rows)
+    points = roofline_points([row for row in rows if id(row) in labels], labels)
     if not points:
         return []
     figure, axes = pyplot.subplots()
@@ -237,7 +327,7 @@ def roofline(path, rows):
     right = max(p[1] for p in points) * 2
     colors, styles = {}, {}
     for label, x, y, measured in points:
-        color = colors.setdefault(label, f"C{len(colors) % 10}")
+        color = colors.setdefault(label, COLORS[len(colors) % len(COLORS)])
         marker = "o" if measured else "v"
         styles["measured" if measured else "bound"] = (marker, "")
         axes.plot(x, y, marker=marker, color=color, markersize=5)
@@ -253,9 +343,11 @@ def roofline(path, rows):
         xs = sorted({left, min(max(rate / bandwidth, left), right), right})
         axes.plot(xs, [min(rate, bandwidth * x) for x in xs], color="0.3", linestyle=line, zorder=1)
         styles[name] = ("", line)
-    axes.set(
-        xscale="log", yscale="log", xlabel="FLOP per byte of HBM", ylabel="FLOP/s", title="Roofline"
-    )
+    title = "Roofline" + (f" ({note})" if note else "")
+    axes.set(xscale="log", xlabel="FLOP per byte of HBM", ylabel="FLOP/s", title=title)
+    axes.set_xlim(left, right)
+    value_axis(axes, [y for _, _, y, _ in points] + [r[2] for r in roofs], flop_rate_text)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     legend(axes, colors, styles)
     return save(figure, path)
 
@@ -266,41 +358,50 @@ def write_all(rows, folder):
     def at(name):
         return os.path.join(folder, name)
 
-    def lines(value):
-        return series(rows, value)
+    def time_title(used):
+        bounds = "roofline bounds, which are no times"
+        if "measured" not in used:
+            return bounds.capitalize()
+        return "Time" + (f", and {bounds}" if "roofline bound" in used else "")
 
     with pyplot.rc_context(STYLE):
         return (
             against_n(
                 at("time.svg"),
-                "Time",
-                "ms",
+                time_title,
+                time_text,
+                rows,
                 {
-                    "measured": (("o", "-"), lines(lambda r: r.gpu_get("time.median_ms"))),
-                    "roofline bound": (("v", ":"), lines(lambda r: r.sim_get("bound_ms"))),
+                    "measured": (("o", "-"), lambda r: r.gpu_get("time.median_ms")),
+                    "roofline bound": (("v", ":"), lambda r: r.sim_get("bound_ms")),
                 },
             )
             + against_n(
                 at("traffic.svg"),
-                "Traffic",
-                "bytes",
+                lambda used: "Traffic",
+                bytes_text,
+                rows,
                 {
                     "requested": (
                         ("o", "-"),
-                        lines(lambda r: total(r.sim_get("traffic.requested.counted"))),
+                        lambda r: total(r.sim_get("traffic.requested.counted")),
                     ),
                     "HBM modelled": (
                         ("v", ":"),
-                        lines(lambda r: total(r.sim_get("traffic.hbm.model"))),
+                        lambda r: total(r.sim_get("traffic.hbm.model")),
                     ),
                     "HBM measured": (
                         ("s", "--"),
-                        lines(lambda r: total(r.gpu_get("traffic.hbm.measured"))),
+                        lambda r: total(r.gpu_get("traffic.hbm.measured")),
                     ),
                 },
             )
             + roofline(at("roofline.svg"), rows)
         )
+
+
+def flop_rate_text(value):
+    return f"{value / 1e12:g} T" if value >= 1e12 else f"{value / 1e9:g} G"
 
 
 def main():
@@ -317,7 +418,10 @@ def main():
     )
     args = parser.parse_args()
     files = args.files or sorted(glob.glob(os.path.join(ROOT, "docs", "results", "*.json")))
-    rows = join([run for path in files for run in load(path)])
+    runs = [run for path in files for run in load(path)]
+    mark_slowed(runs)
+    runs.sort(key=lambda run: standing_of(run) is None)  # as tables.py takes them
+    rows = join(runs)
     os.makedirs(os.path.dirname(os.path.abspath(args.out)), exist_ok=True)
     for path in hbm_against_n(args.out, rows):
         print(os.path.relpath(path))

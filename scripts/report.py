@@ -4,7 +4,8 @@
     report.py --out report.html build/tour
 
 reads NAME.VARIANT.{sim,gpu}.json with the programs' texts beside them (.txt). A run without JSON
-has failed; the page shows its last lines. Exit status: 0 done, 1 there was nothing to show.
+has failed; the page shows its last lines. Exit status: 0 done, 1 there was nothing to show, or the
+page cannot be written.
 """
 
 import argparse
@@ -154,6 +155,19 @@ Every row passed or failed the same check against an fp64 reference.</p>
 """
 
 
+def write(path, text):
+    """As a whole or not at all."""
+    part = path + ".part"
+    try:
+        with open(part, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(part, path)
+    except OSError as error:
+        if os.path.exists(part):
+            os.remove(part)
+        raise BadInput(f"{path} cannot be written: {error.strerror}") from None
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -176,8 +190,7 @@ def main():
     rows = join(runs)
     columns, common = columns_for(rows)
     print(common + "\n\n" + text_table(columns, rows))
-    with open(args.out, "w", encoding="utf-8") as file:
-        file.write(page(rows, texts))
+    write(args.out, page(rows, texts))
     print(f"\n{args.out}: the same with pictures and each step's report")
     return 0
 

@@ -209,6 +209,19 @@ def standing_text(found):
     return "".join(f"\n\n*{part[0].upper()}{part[1:]}.*" for part in standing_parts(found))
 
 
+def rows_of_picture(rows):
+    """What plots.py draws of HBM bytes against N: each step's last variant in FlashAttention's
+    series, d = 64, not causal, where they were measured."""
+    chosen = []
+    for row in rows:
+        p = row.any.data["problem"]
+        series = p["b"] * p["n"] == 16384 and p["h"] == 32 and p["d"] == 64 and p["n"] >= 1024
+        if row.gpu_get("traffic.hbm.measured") and row.any.direction == "forward" and series:
+            chosen += [] if p["causal"] or p.get("smem") else [row]
+    last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order
+    return [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
+
+
 # --- figures for people -------------------------------------------------------------------------
 
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The text that decides what a run of a step gives, as a digest: results carry it, tables ask for it.
+"""The text that decides what a run of a step gives, as a digest, which results carry.
 
     step_text.py                      each step of this tree and its digest
     step_text.py --root DIR 07 10     of another copy of the repository, some steps
 
 Hashed are the step's own .cu and .cuh files and what they include of other steps, common/cuda.h,
-common/tiles.h and common/ptx/, as nvcc sees them: the simulator's branches are left out. Not hashed
-are comments, white space, the names of files, #include lines and the sentences under `idea`: none
-changes a result. Nor are the harness (HARNESS below), which tests hold to the same results, and what
-main.cu includes of other steps, which is there for the comparison with the parent only.
+common/tiles.h and common/ptx/, as nvcc sees them: the simulator's branches are left out. Not
+hashed are comments, white space, the names of files, #include lines and the sentences under `idea`:
+none changes a result. Nor are the harness (HARNESS below), which tests hold to the same results,
+and what main.cu includes of other steps, which serves the comparison with the parent only.
 Exit status: 0 done, 2 bad use.
 """
 
@@ -55,7 +55,7 @@ def value_of(kind, condition):
 
 def lines_of_nvcc(text):
     """The lines that nvcc compiles. A condition on anything else stays, with all that it holds."""
-    branches = []  # of each open #if: [kept now, one was true before, its lines are kept as they are]
+    branches = []  # of each open #if: [kept now, one was true before, stays as it is]
     for line in text.split("\n"):
         found = CONDITION.match(line.strip())
         if not found:
@@ -136,7 +136,7 @@ def digest_of(step, root=ROOT):
                 code, included = code_of(file.read())
         except FileNotFoundError:
             continue  # it would not compile either
-        texts.append(code)
+        texts += [code] if code else []
         if not path.endswith("main.cu"):
             found = {name for name in included if counts(name)} - seen
             seen |= found

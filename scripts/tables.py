@@ -39,9 +39,9 @@ and within a sentence, <!-- figure: WHAT FILTERS -->1.21x<!-- /figure -->, where
                                         the least and the most of all that pass (from the runs;
                                         with against= from peers)
 
-A result carries a digest of its kernel's text (step_text.py). Where the tree's is another one, or the
-GPU was slowed down, the table, or the last figure of a paragraph, says so: after a change of a kernel
---check fails until the page does.
+A result carries a digest of its kernel's text (step_text.py). Where the tree's is another one, or
+the GPU was slowed down, the table, or the last figure of a paragraph, says so: after a change of a
+kernel --check fails until the page does.
 
 Exit status: 0 done, 1 out of date or empty, 2 bad use or a command failed.
 """
@@ -67,6 +67,7 @@ from results import (
     mark_slowed,
     markdown_table,
     problem_text,
+    rows_of_picture,
     speed,
     standing,
     standing_of,
@@ -409,12 +410,12 @@ def picture_finding(rows):
         return None
     with open(PICTURE, encoding="utf-8") as file:
         drawn = dict(re.findall(r"(\d\d_\w+)=(\w+)", file.read()))
-    there = {row.any.data["step"]: row.gpu.get("text") for row in rows if row.gpu}
-    old = [step for step, text in drawn.items() if there.get(step, text) != text]
-    if drawn and not old:
+    there = {row.any.data["step"]: str(row.gpu.get("text")) for row in rows_of_picture(rows)}
+    old = [step for step in {**drawn, **there} if drawn.get(step) != there.get(step)]
+    if not old:
         return None
     name = os.path.relpath(PICTURE, ROOT)
-    return f"{name}: drawn from other results ({', '.join(old) or 'unknown'}): run plots.py"
+    return f"{name}: drawn from other results ({', '.join(old)}): run plots.py"
 
 
 def output_of(command):
@@ -474,7 +475,8 @@ def main():
         after = fill(before, rows, extras, args.run)
         if re.search(r"^ *<!-- figure:", after, re.MULTILINE):
             raise BadInput(
-                f"{name}: a line that begins with a figure's marker is HTML to a browser: put a word before it"
+                f"{name}: a line that begins with a figure's marker is HTML to a browser: "
+                "put a word before it"
             )
         if after != before:
             findings.append(f"{name}: {'out of date' if args.check else 'filled'}")

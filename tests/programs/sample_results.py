@@ -2,6 +2,12 @@
 
 import copy
 import json
+import os
+import sys
+
+SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
+sys.path.insert(0, SCRIPTS)
+from step_text import digest_of  # noqa: E402
 
 SIM = {
     "schema": 1,
@@ -55,10 +61,11 @@ SIM = {
 
 
 def sim(**changes):
-    """A simulator's run; changes are keys of the run or of its problem."""
+    """A simulator's run of this tree's text; changes are keys of the run or of its problem."""
     data = copy.deepcopy(SIM)
     for key, value in changes.items():
         (data["problem"] if key in data["problem"] else data)[key] = value
+    data.setdefault("text", digest_of(data["step"]))
     return data
 
 

@@ -333,7 +333,13 @@ tool=$2; shift 4
         self.root = os.path.join(folder.name, "repo")
         os.makedirs(os.path.join(self.root, "build", "sim", "steps"))
         os.makedirs(os.path.join(self.root, "scripts"))
-        for name in ("gpu_check.sh", "gpu_check.py", "counters_vs_sim.py", "results.py"):
+        for name in (
+            "gpu_check.sh",
+            "gpu_check.py",
+            "counters_vs_sim.py",
+            "results.py",
+            "step_text.py",
+        ):
             with open(os.path.join(SCRIPTS, name), encoding="utf-8") as file:
                 self.write(os.path.join("scripts", name), file.read(), 0o755)
         table = os.path.join(SCRIPTS, "..", "common", "data", "gpus.json")
@@ -463,10 +469,12 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         )
         both = runs_after("--sections", "timing", "--steps", "04")
         self.assertEqual({step for step, _ in both}, {"02_tiled", "04_fused"})
-        self.write("steps/02_tiled/kernel.cuh", "// changed since")
+        self.write("steps/02_tiled/kernel.cuh", "// a comment is no change")
+        self.assertEqual(runs_after("--sections", "timing", "--steps", "04"), both)
+        self.write("steps/02_tiled/kernel.cuh", "int changed;")
         self.assertEqual(
             runs_after("--sections", "scale", "--steps", "04"),
-            {("04_fused", 1024), ("04_fused", 2048)},
+            {(step, n) for step, n in both if step == "04_fused"} | {("04_fused", 2048)},
         )
 
     def test_scale_leaves_out_what_would_take_too_long(self):

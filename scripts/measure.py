@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""Measures again all that README.md and the chapters show of a GPU, and nothing else.
+
+    measure.py --sim-json build/sim_side/sim           as often as it takes: each call goes on
+    measure.py --publish                               docs/results, tables, figures, picture
+
+A call takes up to --budget seconds; the exit status says whether anything is left. It builds, then
+calls gpu_check.sh --figures for the fp32 and for the bf16 steps, side by side where there are two
+GPUs. What is to be kept is in --out: fp32.json, bf16.json, and a report of each. Copied to another
+machine, a call goes on from there. The simulator's side is made before, anywhere:
+
+    ./scripts/gpu_check.sh --figures --sim-only --out build/sim_side
+
+Exit status: 0 all measured, 1 something failed or is left, 2 bad use, 3 no GPU or no tool.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CHECK = os.path.join(ROOT, "scripts", "gpu_check.py")
+# What each half does; figure2 and the naive step of memory are fp32, the tests are of all.
+HALVES = {
+    "fp32": (
+        ("01", "02", "03", "04", "05", "06"),
+        "counters sanitizer scale timing memory figure2",
+    ),
+    "bf16": (("07", "08", "09", "10"), "tests counters sanitizer timing"),
+}
+LEAST = 60  # seconds: with fewer left no half begins
+
+
+def gpus():
+    """How many there are."""
+    try:
+        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+def build():
+    """Both presets; False after a line for each that does not build."""
+    ok = True
+    for preset in ("gpu", "gpu-check"):
+        log = os.path.join(ROOT, "build", f"measure.{preset}.txt")
+        os.makedirs(os.path.dirname(log), exist_ok=True)
+        with open(log, "w", encoding="utf-8") as file:
+            for command in (
+                ["cmake", "--preset", preset],
+                ["cmake", "--build", "--preset", preset, "-j", str(os.cpu_count())],
+            ):
+                if subprocess.run(command, cwd=ROOT, stdout=file, stderr=file).returncode:
+                    print(f"measure.py: {preset} did not build: {os.path.relpath(log)}")
+                    ok = False
+                    break
+    return ok
+
+
+def start(name, options, gpu, budget):
+    """gpu_check.py of one half, on one GPU."""
+    numbers, sections = HALVES[name]
+    folder = os.path.join(ROOT, "build", "measure", name)
+    os.makedirs(folder, exist_ok=True)
+    kept = os.path.join(options.out, name + ".json")
+    if os.path.exists(kept):
+        shutil.copy(kept, os.path.join(folder, "results.json"))
+    sections = " ".join(s for s in (sections + " peers").split() if s in options.sections.split())
+    command = [sys.executable, CHECK, "--figures", "--no-build", "--out", folder]
+    command += ["--steps", " ".join(numbers), "--sections", sections, "--python", options.python]
+    command += ["--budget", str(budget), "--peers-runs", str(options.peers_runs)]
+    command += ["--sim-json", options.sim_json] if options.sim_json else []
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    with open(os.path.join(folder, "log.txt"), "w", encoding="utf-8") as log:
+        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+
+
+def keep(name, options):
+    """The results of one half, and its report, into --out."""
+    folder = os.path.join(ROOT, "build", "measure", name)
+    for source, target in (("results.json", f"{name}.json"), ("log.txt", f"{name}.txt")):
+        path = os.path.join(folder, source)
+        if os.path.exists(path):
+            shutil.copy(path, os.path.join(options.out, target))
+
+
+def summary(name, options):
+    path = os.path.join(options.out, f"{name}.txt")
+    if os.path.exists(path):
+        with open(path, encoding="utf-8", errors="replace") as file:
+            text = file.read()
+        print(f"{name}:\n" + (text[text.find("== summary") :] if "== summary" in text else text))
+
+
+def measure(options):
+    count = gpus()
+    if not count:
+        print("measure.py: no GPU found (nvidia-smi does not answer)", file=sys.stderr)
+        return 3
+    end = time.monotonic() + options.budget
+    os.makedirs(options.out, exist_ok=True)
+    if not options.no_build and not build():
+        return 1
+    names = options.halves.split()
+    status = 0
+    if count > 1 and len(names) > 1:
+        halves = {n: start(n, options, i, end - time.monotonic()) for i, n in enumerate(names)}
+        status = max(half.wait() for half in halves.values())
+    else:
+        for name in names:
+            left = end - time.monotonic()
+            status = max(status, start(name, options, 0, left).wait() if left > LEAST else 1)
+    for name in names:
+        keep(name, options)
+        summary(name, options)
+    return 1 if status else 0
+
+
+def parse():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", default=os.path.join(ROOT, "build", "figures"), metavar="DIR")
+    parser.add_argument("--publish", action="store_true", help="no run: fill docs and pages")
+    parser.add_argument("--sim-json", metavar="DIR", help="made with gpu_check.sh --sim-only")
+    parser.add_argument("--halves", default=" ".join(HALVES), metavar='"fp32 bf16"')
+    parser.add_argument(
+        "--sections",
+        default="tests counters sanitizer scale timing memory figure2 peers",
+        metavar='"scale peers"',
+        help="of gpu_check.sh; default: %(default)s",
+    )
+    parser.add_argument("--budget", type=float, default=560, metavar="SECONDS")
+    parser.add_argument("--peers-runs", type=int, default=3, metavar="N")
+    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="with PyTorch")
+    parser.add_argument("--no-build", action="store_true")
+    options = parser.parse_args()
+    for name in options.halves.split():
+        if name not in HALVES:
+            parser.error(f"--halves: '{name}' is none of {' '.join(HALVES)}")
+    options.out = os.path.abspath(options.out)
+    if options.sim_json:
+        options.sim_json = os.path.abspath(options.sim_json)
+    return options
+
+
+def main():
+    options = parse()
+    if not options.publish:
+        return measure(options)
+    found = [os.path.join(options.out, name + ".json") for name in HALVES]
+    found = [path for path in found if os.path.exists(path)]
+    if not found:
+        print(f"measure.py: nothing to publish in {options.out}", file=sys.stderr)
+        return 2
+    return subprocess.run([sys.executable, CHECK, "--publish", *found]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""The digest that results carry, and tables.py --check after a change of a kernel."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+import step_text  # noqa: E402
+
+
+def code(text):
+    return step_text.code_of(text)[0]
+
+
+class Code(unittest.TestCase):
+    def same(self, a, b):
+        self.assertEqual(code(a), code(b))
+
+    def differ(self, a, b):
+        self.assertNotEqual(code(a), code(b))
+
+    def test_comments_and_white_space_do_not_count(self):
+        self.same("int a = 1;  // one\n", "int a=1;/* two\nlines */")
+        self.same("f(a,\n  b);\n\n\n", "f(a, b);")
+        self.same("// it's a comment\nint a;", "int a;")
+        self.same("for (int i = 0; i < 1'024; ++i) x();  // don't", "for(int i=0;i<1'024;++i)x();")
+        self.same('#include "a.h"\n#include <b>\n#pragma once\nint a;', "int a;")
+        self.same('.idea = "one "\n "two", .x = 1', '.idea = "three", .x = 1')
+
+    def test_each_character_of_code_counts(self):
+        for a, b in (
+            ("int a = 1;", "int a = 2;"),
+            ("int ab;", "int a b;"),
+            ("x = a - -b;", "x = a-- b;"),
+            ("#pragma unroll\nfor (;;);", "for (;;);"),
+            ("#define A 1\n+B;", "#define A 1 + B\n;"),
+            ('f("a b");', 'f("a  b");'),
+            ('f("// a");', 'f("// b");'),
+            ('f(\'"\'); g("//"); h();', 'f(\'"\'); g("//"); i();'),
+            ('R"(/* a */)";', 'R"(/* b */)";'),
+        ):
+            self.differ(a, b)
+
+    def test_the_simulators_branches_do_not_count(self):
+        text = (
+            "#if defined(__CUDACC__)\ngpu();\n#elif !FA_BACKEND_GPU\nsim();\n#else\nhost();\n#endif"
+        )
+        self.assertEqual(code(text), "gpu();")
+        self.assertEqual(code("#if !FA_BACKEND_GPU\na();\n#else\nb();\n#endif\nc();"), "b();c();")
+        self.assertEqual(
+            code("#if defined(__CUDACC__) || defined(FA_GPU)\na();\n#else\nb();\n#endif"), "a();"
+        )
+        self.assertEqual(code("#ifndef __CUDACC__\na();\n#endif\nb();"), "b();")
+        # A condition on anything else: both branches, and all within.
+        text = "#if CUDART_VERSION >= 12050\na();\n#else\nb();\n#endif"
+        self.assertEqual([word in code(text) for word in ("a()", "b()", "12050")], [True] * 3)
+        nested = "#if FA_BACKEND_GPU\n#if X\na();\n#endif\n#else\n#if X\nb();\n#endif\n#endif"
+        self.assertEqual(["a()" in code(nested), "b()" in code(nested)], [True, False])
+
+
+class Copy(unittest.TestCase):
+    """A copy of what results and pages need, to be changed."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        for name in ("README.md", "docs", "scripts", "steps", "common"):
+            path = os.path.join(ROOT, name)
+            if os.path.isdir(path):
+                unwanted = shutil.ignore_patterns("__pycache__", "exercises", "*.npy", "learn_lib")
+                shutil.copytree(path, os.path.join(self.root, name), ignore=unwanted)
+            else:
+                shutil.copy(path, self.root)
+
+    def read(self, path):
+        with open(os.path.join(self.root, path), encoding="utf-8") as file:
+            return file.read()
+
+    def write(self, path, text):
+        with open(os.path.join(self.root, path), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def replace(self, path, before, after):
+        text = self.read(path)
+        self.assertIn(before, text)
+        self.write(path, text.replace(before, after, 1))
+
+    def digests(self):
+        done = subprocess.run(
+            [sys.executable, os.path.join(ROOT, "scripts", "step_text.py"), "--root", self.root],
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return dict(line.split()[::-1] for line in done.stdout.splitlines())
+
+    def changed(self, before):
+        after = self.digests()
+        return {step[:2] for step in before if before[step] != after[step]}
+
+    def test_what_decides_a_steps_result(self):
+        before = self.digests()
+        self.assertEqual(len(before), 10)
+        for path, text, steps in (
+            ("steps/01_naive/kernel.cuh", "// more\n", set()),
+            ("common/sim/sim.h", "int more;\n", set()),
+            ("common/step.h", "int more;\n", set()),  # the harness
+            ("steps/09_tma_wgmma/kernel.cuh", "int more;\n", {"09"}),
+            ("common/ptx/wgmma.h", "int more;\n", {"09", "10"}),
+            ("steps/07_tensor_cores/kernel.cuh", "int more;\n", {"07", "08"}),
+        ):
+            self.write(path, self.read(path) + text)
+            self.assertEqual(self.changed(before), steps, path)
+            before = self.digests()
+        self.replace("common/cuda.h", "kWarp = 32", "kWarp = 33")
+        self.assertEqual(len(self.changed(before)), 10)
+
+    def test_a_file_that_is_only_moved_changes_nothing(self):
+        before = self.digests()
+        folder = os.path.join(self.root, "steps", "03_online_softmax")
+        os.rename(os.path.join(folder, "merge.cuh"), os.path.join(folder, "2_merge.cuh"))
+        for name in ("kernel.cuh", "softmax.cuh"):
+            self.replace(
+                f"steps/03_online_softmax/{name}", "softmax/merge.cuh", "softmax/2_merge.cuh"
+            )
+        self.assertEqual(self.changed(before), set())
+
+    def tables(self, *args):
+        done = subprocess.run(
+            [sys.executable, os.path.join(self.root, "scripts", "tables.py"), *args],
+            capture_output=True,
+            text=True,
+        )
+        self.assertEqual(done.stderr, "")
+        return done.returncode, done.stdout
+
+    def measured_with_this_text(self):
+        """As if all results had been measured with the kernels of this tree, and the pages filled."""
+        digests = self.digests()
+
+        def stamp(tree):
+            for value in tree.values() if isinstance(tree, dict) else tree:
+                if isinstance(value, (dict, list)):
+                    stamp(value)
+            if isinstance(tree, dict) and tree.get("step"):
+                tree["text"] = digests[tree["step"]]
+                for run in tree.get("repeats", []):
+                    run["text"] = tree["text"]
+
+        folder = os.path.join(self.root, "docs", "results")
+        for name in os.listdir(folder):
+            if name.endswith(".json"):
+                tree = json.loads(self.read(f"docs/results/{name}"))
+                stamp(tree)
+                self.write(f"docs/results/{name}", json.dumps(tree))
+        os.remove(os.path.join(self.root, "docs", "pictures", "hbm_against_n.svg"))
+        self.tables()
+
+    def test_the_check_of_tables_fails_after_one_changed_character(self):
+        self.measured_with_this_text()
+        self.assertEqual(self.tables("--check"), (0, ""))
+        said = "f an older text of the kernel"
+        for step in ("01_naive", "10_warp_specialized"):
+            kernel, page = f"steps/{step}/kernel.cuh", f"steps/{step}/README.md"
+            self.assertNotIn(said, self.read(page))
+            text = self.read(kernel)
+            self.write(kernel, text.replace("//", "// reworded:", 1))
+            self.assertEqual(self.tables("--check"), (0, ""))
+            found = re.search(r"constexpr int \w+ = (\d)", text)  # a digit of a constant
+            digit = str((int(found[1]) + 1) % 10)
+            self.write(kernel, text[: found.start(1)] + digit + text[found.end(1) :])
+            status, out = self.tables("--check")
+            self.assertEqual(status, 1)
+            self.assertIn(f"{page}: out of date", out)
+            self.assertIn("README.md: out of date", out)
+            self.tables()
+            self.assertIn(f"{said}: {step}", self.read(page))
+            self.assertEqual(self.tables("--check"), (0, ""))
+
+    def test_the_picture_must_be_of_the_results(self):
+        self.assertEqual(self.tables("--check"), (0, ""))
+        picture = "docs/pictures/hbm_against_n.svg"
+        drawn = re.search(r"02_tiled=(\w+)", self.read(picture))[1]
+        self.replace(picture, f"02_tiled={drawn}", "02_tiled=0123456789abcdef")
+        status, out = self.tables("--check")
+        self.assertEqual(status, 1)
+        self.assertIn(f"{picture}: drawn from other results (02_tiled): run plots.py", out)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])  # the build folder that ctest passes is not needed
