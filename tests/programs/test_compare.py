@@ -2,12 +2,14 @@
 
 import importlib.util
 import os
+import re
+import resource
 import subprocess
 import sys
 import tempfile
 import unittest
 
-from sample_results import gpu, sim, with_backward, write
+from sample_results import digest_of, gpu, sim, with_backward, write
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
 
@@ -261,6 +263,49 @@ class Plots(Scripts):
             self.assertIn("plots need matplotlib", done.stderr)
             self.assertEqual(len(done.stderr.splitlines()), 1)
 
+    def texts(self, picture, *runs):
+        """What is written in one picture; matplotlib notes each text as a comment."""
+        if not importlib.util.find_spec("matplotlib"):
+            self.skipTest("no matplotlib")
+        out = os.path.join(self.folder, "plots")
+        done = run("compare.py", self.file("r.json", list(runs)), "--plots", out)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(os.path.join(out, picture), encoding="utf-8") as file:
+            return re.findall(r"<!-- (.*?) -->", file.read())
+
+    def test_one_size_has_labels_and_bounds_are_no_times(self):
+        texts = self.texts("time.svg", sim(), sim(step="02_tiled"))
+        self.assertIn("Roofline bounds, which are no times", texts)
+        self.assertTrue([t for t in texts if t.endswith(" us")], texts)
+        self.assertIn("1024", texts)
+        texts = self.texts("time.svg", sim(), gpu())
+        self.assertIn("Time, and roofline bounds, which are no times", texts)
+        self.assertIn("Time", self.texts("time.svg", gpu()))
+
+    def test_labels_of_sizes_leave_one_another_room(self):
+        sizes = (1, 17, 63, 64, 65, 66, 100, 113, 128, 257, 1024)
+        texts = self.texts("time.svg", *[gpu(n=n, nk=n, median_ms=n / 100) for n in sizes])
+        shown = [int(t) for t in texts if t.isdigit()]
+        self.assertIn(1024, shown)
+        self.assertLess(len([n for n in shown if 60 < n < 70]), 2, shown)
+
+    def test_the_legend_of_a_file_of_results_is_short(self):
+        runs = [
+            gpu(step=f"{i:02}_x", variant=v, variant_index=k, n=n, nk=n, d=d, median_ms=n / 100)
+            for i in range(1, 11)
+            for k, v in enumerate(("one", "two", "kernel"))
+            for n in (512, 1024)
+            for d in (32, 64, 96, 128)
+        ]
+        for picture in ("time.svg", "roofline.svg"):
+            texts = self.texts(picture, *runs)
+            steps = [t for t in texts if re.fullmatch(r"\d\d(_x| one| two)", t)]
+            self.assertEqual(sorted(set(steps)), [f"{i:02}_x" for i in range(1, 11)])
+            self.assertEqual(len(steps), 10)
+            self.assertTrue([t for t in texts if "each step's last variant" in t], texts)
+        titles = [t for t in self.texts("time.svg", *runs) if t.startswith("B=1 H=4 d=")]
+        self.assertEqual(len(titles), 4)
+
 
 class HbmPicture(Scripts):
     def test_measured_and_predicted_bytes_per_head(self):
@@ -323,6 +368,30 @@ class Report(Scripts):
         self.assertLess(first, second)
         for outside in ("http:", "https:", "src=", "url(", "@import"):
             self.assertNotIn(outside, text)
+
+    def test_a_page_that_cannot_be_written_gets_one_sentence(self):
+        """On a full disk nothing half-written is left, and the old page is."""
+        self.file("01_naive.kernel.sim.json", sim())
+        open(os.path.join(self.folder, "01_naive.kernel.sim.txt"), "w", encoding="utf-8").close()
+        page = os.path.join(self.folder, "report.html")
+        with open(page, "w", encoding="utf-8") as file:
+            file.write("the old page")
+        command = [sys.executable, os.path.join(SCRIPTS, "report.py"), self.folder, "--out"]
+        for path, word in (
+            (page, "File too large"),
+            (f"{self.folder}/no/page.html", "No such file"),
+        ):
+            done = subprocess.run(
+                [*command, path],
+                capture_output=True,
+                text=True,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
+            )
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+            self.assertIn(f"{path} cannot be written: {word}", done.stderr)
+        with open(page, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "the old page")
+        self.assertFalse([name for name in os.listdir(self.folder) if name.endswith(".part")])
 
     def test_nothing_to_show(self):
         done = run("report.py", "--out", os.path.join(self.folder, "r.html"), self.folder)
@@ -541,6 +610,99 @@ class Tables(Scripts):
         )
         done, _ = self.fill("<!-- table: peers n=77 -->\n<!-- /table -->\n")
         self.assertIn("no result passes", done.stderr)
+
+    def peers_results(self, runs=3, text=None):
+        """Steps 07 and 10 against flash, in two cells: medians of 2x and 1.5x, least 1.2x."""
+        rows = []
+        for step in ("07_tensor_cores", "10_warp_specialized"):
+            for n, ratios in ((512, (1.9, 2, 2.1)), (1024, (1.2, 1.5, 1.6))):
+                common = {"flops_per_s": 4e14, "of_matmul": 0.5, "ms": 1.0}
+                common["text"] = text or digest_of(step)
+                row = {"b": 1, "h": 32, "hkv": 32, "n": n, "nk": n, "d": 64, "causal": True}
+                row.update(step=step, variant="kernel", direction="forward", dtype="bf16")
+                row.update(problem=f"N={n}", label=step, errors={"O": 1e-3}, **common)
+                repeats = [
+                    {"run": str(i), **common, "ratios": {"flash": r}} for i, r in enumerate(ratios)
+                ]
+                row.update(ratios={"flash": ratios[1]}, repeats=repeats[:runs])
+                rows.append(row)
+        peers = {"device": "NVIDIA H200", "torch": "2", "rounds": 1, "iters": 1, "notes": []}
+        self.file(
+            "r.json", {"device": "NVIDIA H200", "runs": [gpu()], "peers": {**peers, "rows": rows}}
+        )
+
+    def figure(self, spec, before="is "):
+        done, text = self.fill(f"{before}<!-- figure: {spec} -->old<!-- /figure --> so\n")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return re.sub(r"<!-- .*? -->", "", text).strip()
+
+    def test_figures_in_a_sentence(self):
+        self.peers_results()
+        step = "against=flash step=07_tensor_cores"
+        for name, value in (
+            ("mean", "1.73x"),
+            ("least", "1.2x"),
+            ("where", "N=1024 d=64 causal"),
+            ("cells", "each of 2"),
+            ("runs", "three runs"),
+            ("speed", "400"),
+            ("share", "50%"),
+        ):
+            self.assertEqual(self.figure(f"{name} {step}"), f"is {value} so")
+        self.assertEqual(self.figure("speed step=01_naive n=1024"), "is 1.07 so")
+        self.assertEqual(self.figure("share step=01_naive"), "is 2% so")
+        self.peers_results(runs=1)
+        self.assertEqual(self.figure(f"runs {step}"), "is one run so")
+
+    def test_the_last_figure_of_a_paragraph_says_what_is_older(self):
+        self.peers_results(text="0" * 16)
+        one = "<!-- figure: least against=flash step={} -->x<!-- /figure -->"
+        first, second = one.format("07_tensor_cores"), one.format("10_warp_specialized")
+        _, text = self.fill(f"a {first}, b {second}.\n\nc {first}\n")
+        older = "of an older text of the kernel: 07_tensor_cores"
+        self.assertEqual(
+            re.sub(r"<!-- .*? -->", "", text),
+            f"a 1.2x, b 1.2x ({older}, 10_warp_specialized).\n\nc 1.2x ({older})\n",
+        )
+        done, _ = self.fill(text, "--check")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        _, text = self.fill("<!-- table: peers step=07_tensor_cores -->\n<!-- /table -->\n")
+        self.assertIn(f"*O{older[1:]}.*\n<!-- /table -->", text)
+
+    def test_bad_figures_get_one_sentence(self):
+        self.peers_results()
+        one = "<!-- figure: {} -->x<!-- /figure -->\n"
+        for text, word in (
+            ("a " + one.format("most step=x"), "choose from"),
+            ("a " + one.format("mean step=07_tensor_cores"), "against which"),
+            ("a " + one.format("mean against=cudnn"), "no ratio"),
+            ("a " + one.format("speed n=3"), "no measured time"),
+            (one.format("speed"), "put a word before it"),
+        ):
+            done, after = self.fill(text)
+            self.assertEqual((done.returncode, after), (2, text))
+            self.assertIn(word, done.stderr)
+            self.assertEqual(len(done.stderr.splitlines()), 1)
+        done, _ = self.fill("a <!-- figure: speed --><!-- /figure -->\n", "--check")
+        self.assertIn("nothing under 'figure: speed'", done.stdout)
+
+    def test_tables_take_a_run_of_this_text_at_full_speed_first(self):
+        older, slow, good = gpu(median_ms=0.1), gpu(median_ms=0.2), gpu(median_ms=0.5)
+        older["text"] = "0" * 16
+        slow["roofs"]["bf16_flops"] = 5.8e14
+        other = gpu(step="02_tiled")  # at full speed, on the same card
+        page = "<!-- table: steps step=01_naive -->\n<!-- /table -->\n"
+        for runs, time, said in (
+            ([good, slow, older], "500 us", None),
+            ([slow], "200 us", "*Measured while the GPU was slowed down: 01_naive.*"),
+            ([older], "100 us", "*Of an older text of the kernel: 01_naive.*"),
+        ):
+            self.file("r.json", runs + [other])
+            _, text = self.fill(page)
+            self.assertIn(time, text)
+            self.assertIn(said or "ok |\n<!-- /table -->", text)
+            if not said:
+                self.assertNotIn("*", text)
 
     def test_bad_markers_get_one_sentence(self):
         self.file("r.json", sim())

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 sys.path.insert(0, SCRIPTS)
 import counters_vs_sim  # noqa: E402
 import gpu_check  # noqa: E402
+import peers  # noqa: E402
 from results import Run  # noqa: E402
 
 
@@ -266,6 +268,31 @@ class Peers(unittest.TestCase):
         self.assertEqual(merged["peers"]["notes"], ["a", "b"])
         again = write(os.path.join(self.folder, "results.json"), merged)
         self.assertEqual(gpu_check.merge([again])["peers"], merged["peers"])
+
+    def run_of(self, name, ms, text="abc"):
+        """One call of peers.py: a step beside a backend that takes 12 ms, met twice."""
+        common = {"direction": "forward", "problem": "p", "dtype": "bf16", "of_matmul": 0.5}
+        mine = {"step": "07", "variant": "kernel", "ms": ms, "flops_per_s": 1e12 / ms, "text": text}
+        peer = {"step": None, "variant": "flash", "ms": 12, "flops_per_s": 1e12 / 12, "ratios": {}}
+        rows = [{**mine, **common, "ratios": {"flash": 12 / ms}}] + [{**peer, **common}] * 2
+        path = self.file(name, [], run=name)
+        with open(path, encoding="utf-8") as file:
+            result = json.load(file)
+        return write(path, {**result, "rows": rows})
+
+    def test_runs_of_one_text_add_up_to_medians(self):
+        runs = [self.run_of(name, ms) for name, ms in (("a", 10), ("b", 8), ("c", 6))]
+        mine, peer = gpu_check.merge(runs)["peers"]["rows"]
+        self.assertEqual((mine["ms"], mine["ratios"]), (8, {"flash": 1.5}))
+        self.assertEqual([run["run"] for run in mine["repeats"]], ["a", "b", "c"])
+        self.assertEqual((peer["ms"], len(peer["repeats"])), (12, 6))
+        ratio, row, count = peers.least_of([mine], "flash")
+        self.assertEqual((ratio, row, count), (1.2, mine, 3))
+        # The same run again is no further run; one of another text is the only one.
+        self.assertEqual(len(gpu_check.merge(runs + runs[:1])["peers"]["rows"][0]["repeats"]), 3)
+        other = self.run_of("d", 5, text="def")
+        (mine, _) = gpu_check.merge(runs + [other])["peers"]["rows"]
+        self.assertEqual(([run["run"] for run in mine["repeats"]], mine["ms"]), (["d"], 5))
 
     def test_runs_of_another_kind_are_refused(self):
         first, second = self.file("a", []), self.file("b", [], rounds=3)
@@ -557,6 +584,123 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         done = self.check(*args)
         self.assertEqual(done.returncode, 1)
         self.assertIn("made from other sources", done.stdout)
+
+    PEERS = """import json, sys
+a = dict(zip(sys.argv[1:], sys.argv[2:]))
+direction = "backward" if "--directions=backward" in sys.argv else "forward"
+runs = open("peers.log", "a+")
+runs.write(a["--steps"] + "\\n")
+runs.seek(0)
+sys.path.insert(0, "scripts")
+from step_text import digest_of
+row = dict(variant="kernel", direction=direction, problem="p", dtype="bf16", flops_per_s=1e14,
+           of_matmul=0.5, ms=1.0)
+rows = [dict(row, step=s, text=digest_of(s), ratios={"flash": 1.5}) for s in a["--steps"].split()]
+rows.append(dict(row, step=None, variant="flash", ratios={}))
+json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, notes=[], commands=[],
+               run=str(len(runs.readlines())), rows=rows), open(a["--json"], "w"))
+"""
+
+    def figures(self, *args, out="out"):
+        return self.check("--no-build", "--figures", "--out", out, *args)
+
+    def test_figures_go_on_where_the_last_call_ended(self):
+        self.pretend_a_gpu()
+        self.write("scripts/peers.py", self.PEERS)
+        for step in ("06_parts", "07_cores"):
+            self.write(f"steps/{step}/main.cu", "")
+            self.write(f"build/gpu/steps/{step}", self.PROGRAM, 0o755)
+            self.write(f"build/gpu-check/steps/{step}", self.PROGRAM, 0o755)
+        chosen = ("--sections", "scale timing peers tests")
+        done = self.figures(*chosen, "--budget", "0.1")
+        self.assertEqual(done.returncode, 1)
+        done = self.figures(*chosen, "--budget", "12")  # no run begins with 8 seconds left
+        self.assertEqual(done.returncode, 1)
+        done = self.figures(*chosen)
+        self.assertEqual(done.returncode, 0, done.stdout)
+        first = self.results()
+        self.assertEqual(
+            {row["step"] for row in first["peers"]["rows"]}, {"06_parts", "07_cores", None}
+        )
+        for row in first["peers"]["rows"]:
+            self.assertEqual(len(row["repeats"]), 6 if row["step"] is None else 3)
+        with open(os.path.join(self.root, "peers.log"), encoding="utf-8") as file:
+            self.assertEqual(sorted(file.read().split()), ["06_parts"] * 3 + ["07_cores"] * 3)
+        shapes = {(r["step"][:2], r["problem"]["n"], r["problem"]["d"]) for r in first["runs"]}
+        self.assertIn(("06", 16384, 64), shapes)
+        self.assertNotIn(("07", 16384, 64), shapes)  # no table has it
+        self.assertIn(("07", 4096, 128), shapes)
+        self.assertNotIn(("02", 4096, 128), shapes)
+
+        # On another machine that one file is enough: nothing is run again.
+        os.makedirs(os.path.join(self.root, "moved"))
+        write(os.path.join(self.root, "moved", "results.json"), first)
+        self.write(
+            "build/gpu/steps/07_cores", self.PROGRAM.replace("import json", "sys.exit(9)", 1)
+        )
+        calls = len(first["commands"])
+        done = self.figures(*chosen, out="moved")
+        self.assertEqual(done.returncode, 1)  # 07_cores cannot even name its variants
+        self.write("build/gpu/steps/07_cores", self.PROGRAM, 0o755)
+        done = self.figures(*chosen, out="moved")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        again = self.results("moved")
+        names = [c["name"] for c in again["commands"][calls:]]
+        self.assertFalse([n for n in names if not n.startswith("variants ")], names)
+        self.assertEqual(len(again["runs"]), len(first["runs"]))
+
+        # After a change of one kernel its runs, and those only, are made again.
+        self.write("steps/06_parts/kernel.cuh", "int changed;")
+        done = self.figures("--sections", "scale timing", out="moved")
+        names = {c["name"] for c in self.results("moved")["commands"][len(again["commands"]) :]}
+        self.assertEqual({n.split(".")[0] for n in names if n.startswith("gpu ")}, {"gpu 06_parts"})
+
+    def test_a_run_on_a_slowed_gpu_is_made_again(self):
+        self.pretend_a_gpu()
+        slow = gpu()
+        slow["roofs"]["fp32_flops"] = 4.88e13
+        self.write("build/gpu.json", json.dumps(slow))
+        chosen = ("--sections", "timing", "--steps", "04")
+        self.figures(*chosen)
+        self.write("build/gpu.json", json.dumps(gpu()))
+        # The folder of runs is another machine's; what came back is results.json.
+        shutil.rmtree(os.path.join(self.root, "out", "gpu"))
+        self.figures(*chosen)
+        self.assertEqual({run["roofs"]["fp32_flops"] for run in self.results()["runs"]}, {6.5e13})
+
+    def test_published_results_are_short_and_of_one_type(self):
+        self.pretend_a_gpu()
+        self.figures("--sections", "counters timing")
+        folder = os.path.join(self.root, "docs")
+        os.makedirs(folder)
+        both = self.results()
+        for run in both["runs"]:
+            if run["step"] == "04_fused":
+                run["problem"]["dtype"] = "bf16"
+        source = write(os.path.join(self.root, "both.json"), both)
+        written = gpu_check.publish([source], folder)
+        self.assertEqual(
+            [os.path.basename(path) for path in written], ["h200.json", "h200_bf16.json"]
+        )
+        for path, step in zip(written, ("02_tiled", "04_fused")):
+            with open(path, encoding="utf-8") as file:
+                published = json.load(file)
+            self.assertEqual({run["step"] for run in published["runs"]}, {step})
+            self.assertTrue(all(run["text"] for run in published["runs"]))
+            self.assertNotIn("counters", published)
+            self.assertFalse([c for c in published["commands"] if c["name"].startswith("gpu ")])
+            self.assertNotIn("buffers", json.dumps(published))
+        self.assertLess(os.path.getsize(written[0]), os.path.getsize(source) / 2)
+
+    def test_a_step_of_ones_own_is_not_the_last_of_the_ladder(self):
+        self.pretend_a_gpu()
+        self.write("steps/mine/main.cu", "")
+        self.write("build/gpu/steps/mine", "#!/bin/sh\nexit 1\n", 0o755)
+        done = self.check("--no-build", "--out", "out", "--sections", "memory", "--steps", "02")
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertEqual(
+            [entry["step"] for entry in self.results()["memory"]], ["02_tiled", "04_fused"]
+        )
 
     def test_roofs_that_look_wrong_are_noted(self):
         self.pretend_a_gpu()

@@ -5,6 +5,7 @@ With --update the outputs in docs/own_kernel.md are replaced by the real ones.
 
 import os
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -50,6 +51,36 @@ class Scaffold(unittest.TestCase):
             [os.path.join(self.root, "scripts", "new"), *args], capture_output=True, text=True
         )
 
+    def files(self):
+        """Each file of the copy, with its size."""
+        found = {}
+        for folder, _, names in os.walk(self.root):
+            for name in names:
+                path = os.path.join(folder, name)
+                found[os.path.relpath(path, self.root)] = os.path.getsize(path)
+        return found
+
+    def test_a_file_that_cannot_be_written_leaves_nothing_behind(self):
+        before = self.files()
+        # A full disk, met at the first large file, or at the last: steps/CMakeLists.txt.
+        limits = [1000, os.path.getsize(os.path.join(self.root, "steps", "CMakeLists.txt")) + 5]
+        with open(
+            os.path.join(self.root, "steps", "CMakeLists.txt"), "a", encoding="utf-8"
+        ) as file:
+            file.write("# " + "x" * 4000 + "\n")
+        limits[1] += 4003
+        before = self.files()
+        for limit in limits:
+            done = subprocess.run(
+                [os.path.join(self.root, "scripts", "new"), "mine"],
+                capture_output=True,
+                text=True,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+            )
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
+            self.assertIn("cannot be written: File too large; nothing was changed", done.stderr)
+            self.assertEqual(self.files(), before)
+
     def test_writes_its_files_once(self):
         done = self.new("mine")
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -70,11 +101,55 @@ class Scaffold(unittest.TestCase):
         self.assertIn("steps/mine exists already", again.stderr)
 
     def test_refuses_what_is_no_name(self):
-        for name in ("9th", "Mine", "a-b", "../up", "float", "fa", ""):
+        before = self.files()
+        for name in (
+            *("9th", "Mine", "a-b", "../up", "", "x" * 300),
+            *("float", "delete", "co_await", "not_eq"),  # words of C++
+            *("docs", "all", "install", "test", "exercises", "fa_common", "fa_step", "01_naive"),
+            *("test_common", "test_mine", "step_mine", "mine_library"),  # or forms of targets
+            *("fa", "exp", "float4"),  # declared by what every step includes
+        ):
             done = self.new(name)
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), name)
+        self.assertEqual(self.files(), before)
         self.assertEqual(self.new().returncode, 2)
         self.assertEqual(self.new("--help").returncode, 0)
+
+
+class Architecture(unittest.TestCase):
+    """What the build's own text gives to a test of a step that needs an architecture."""
+
+    def between(self, path, first, last):
+        with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+            text = file.read()
+        start = text.index(first)
+        return text[start : text.index(last, start) + len(last)]
+
+    def test_an_own_step_is_tested_for_what_it_needs(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        for name in ("step07", "step_mine", "step_mimic"):
+            open(os.path.join(folder.name, name + ".cu"), "w", encoding="utf-8").close()
+        script = os.path.join(folder.name, "CMakeLists.txt")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(
+                "cmake_minimum_required(VERSION 3.25)\nproject(x NONE)\n"
+                "function(fa_step_program name)\n"
+                "  add_custom_target(${name})\n  add_custom_target(${name}_library)\n"
+                "endfunction()\n"
+                'function(fa_kernel_test)\n  message("${ARGV}")\nendfunction()\n'
+                + self.between("steps/CMakeLists.txt", "function(fa_step", "endfunction()\n")
+                + "fa_step(07_tensor_cores NEEDS sm_80)\nfa_step(mimic)\n"
+                + "fa_step(mine NEEDS sm_90a)\n"
+                + self.between("tests/CMakeLists.txt", "file(GLOB step_tests", "endforeach()\n")
+            )
+        build = os.path.join(folder.name, "build")
+        done = subprocess.run(
+            ["cmake", "-S", folder.name, "-B", build], capture_output=True, text=True
+        )
+        self.assertEqual(done.returncode, 0, done.stderr)
+        tests = dict(re.findall(r"^test_(\w+);.*?(?:NEEDS;(\w+))?$", done.stderr, re.MULTILINE))
+        self.assertEqual(tests, {"step07": "sm_80", "step_mine": "sm_90a", "step_mimic": ""})
 
 
 class OwnKernel(unittest.TestCase):
