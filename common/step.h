@@ -74,7 +74,7 @@ using PredictFn = Prediction (*)(const Problem&);
 /// The scratch buffers that one problem needs.
 using WorkspaceFn = std::vector<Scratch> (*)(const Problem&);
 
-/// The step, or the earlier variant, whose text is changed.
+/// What the report's "change" compares with: the step before, or an earlier variant.
 struct Parent {
   std::string id;  ///< "01_naive"
   PredictFn traffic = nullptr;

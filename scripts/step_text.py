@@ -6,9 +6,9 @@
 
 Hashed are the step's own .cu and .cuh files and what they include of other steps, common/cuda.h,
 common/tiles.h and common/ptx/, as nvcc sees them: the simulator's branches are left out. Not
-hashed are comments, white space, the names of files, #include lines and the sentences under `idea`:
-none changes a result. Nor are the harness (HARNESS below), which tests hold to the same results,
-and what main.cu includes of other steps, which serves the comparison with the parent only.
+hashed are comments, white space, the names of files and #include lines: none changes a result. Nor
+is the harness (HARNESS below, launch() in cuda.h), which tests hold to the same results. Of main.cu
+only the functions that each variant runs count.
 Exit status: 0 done, 2 bad use.
 """
 
@@ -33,7 +33,11 @@ TOKEN = re.compile(
 )
 INCLUDE = re.compile(r'#\s*include\s*(?:"(.+?)"|<.+?>)')
 CONDITION = re.compile(r"#\s*(ifdef|ifndef|if|elif|else|endif)\b(.*)")
-IDEA = re.compile(r'\bidea ?= ?("(\\.|[^"\\])*"\s*)+')
+# Of common/cuda.h what a kernel uses: macros, constants, and the heads of __device__ functions. The
+# launch and the checks around it are the harness.
+DEVICE = re.compile(r"^#define.*$|\bconstexpr [\w ]+=[^;]*;|\b__device__[^;{]*", re.MULTILINE)
+# Of main.cu: which functions a variant runs.
+VARIANT = re.compile(r'\.(?:name|forward|backward|workspace)=(?:"\w+"|[\w:<>,]+?(?=,\.|\}))')
 
 
 def without_comments(text):
@@ -106,11 +110,25 @@ def code_of(text):
         elif line.strip().startswith("#"):  # a directive ends with its line
             if not re.fullmatch(r"#\s*pragma\s+once", line.strip()):
                 flush()
-                code.append(squeezed(line))
+                code.append(" ".join(line.split()))  # `#define A (b)` is not `#define A(b)`
         elif line.strip():
             plain.append(line)
     flush()
-    return IDEA.sub("", "\n".join(code)), included
+    return "\n".join(code), included
+
+
+def device_part(code):
+    found = []
+    for match in DEVICE.finditer(code):
+        end, depth = match.end(), 0
+        if match[0].startswith("__device__"):
+            while end < len(code):  # its body
+                depth += {"{": 1, "}": -1}.get(code[end], 0)
+                end += 1
+                if depth <= 0:
+                    break
+        found.append(code[match.start() : end])
+    return "\n".join(found)
 
 
 def counts(path):
@@ -136,13 +154,17 @@ def digest_of(step, root=ROOT):
                 code, included = code_of(file.read())
         except FileNotFoundError:
             continue  # it would not compile either
-        texts += [code] if code else []
-        if not path.endswith("main.cu"):
+        if path.endswith("main.cu"):
+            texts.append("".join(VARIANT.findall(code)) or code)
+        elif path == "common/cuda.h":
+            texts.append(device_part(code))
+        else:
+            texts.append(code)
             found = {name for name in included if counts(name)} - seen
             seen |= found
             waiting += found
     # Sorted by what they hold: a file that is only renamed or moved changes nothing.
-    return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16]
+    return hashlib.sha256("\0".join(sorted(filter(None, texts))).encode()).hexdigest()[:16]
 
 
 def main():

@@ -6,7 +6,7 @@ int main(int argc, char** argv) {
   fa::Step step;
   step.id = "07_tensor_cores";
   step.idea = "mma.sync, ldmatrix, swizzle, cp.async: FlashAttention-2 in bf16";
-  step.parent = {"06_work_partitioning", step06_register::traffic};
+  step.parent = {"06 register", step06_register::traffic};
   step.support = {.d = {64, 128}, .gqa = true, .cross = true};
   step.needs = "sm_80";
   step.variants = {{.name = "kernel",

@@ -31,7 +31,6 @@ class Code(unittest.TestCase):
         self.same("// it's a comment\nint a;", "int a;")
         self.same("for (int i = 0; i < 1'024; ++i) x();  // don't", "for(int i=0;i<1'024;++i)x();")
         self.same('#include "a.h"\n#include <b>\n#pragma once\nint a;', "int a;")
-        self.same('.idea = "one "\n "two", .x = 1', '.idea = "three", .x = 1')
 
     def test_each_character_of_code_counts(self):
         for a, b in (
@@ -40,6 +39,7 @@ class Code(unittest.TestCase):
             ("x = a - -b;", "x = a-- b;"),
             ("#pragma unroll\nfor (;;);", "for (;;);"),
             ("#define A 1\n+B;", "#define A 1 + B\n;"),
+            ("#define A (b)", "#define A(b)"),
             ('f("a b");', 'f("a  b");'),
             ('f("// a");', 'f("// b");'),
             ('f(\'"\'); g("//"); h();', 'f(\'"\'); g("//"); i();'),
@@ -119,8 +119,22 @@ class Copy(unittest.TestCase):
             self.write(path, self.read(path) + text)
             self.assertEqual(self.changed(before), steps, path)
             before = self.digests()
-        self.replace("common/cuda.h", "kWarp = 32", "kWarp = 33")
-        self.assertEqual(len(self.changed(before)), 10)
+        self.replace("common/cuda.h", "c.cluster > 8", "c.cluster > 4")  # launch()
+        self.assertEqual(self.changed(before), set())
+        main = "steps/10_warp_specialized/main.cu"
+        self.replace(main, "the maximum moves", "the largest one moves")
+        self.assertEqual(self.changed(before), set())
+        self.replace(main, "forward<false>", "forward<true>")
+        self.assertEqual(self.changed(before), {"10"})
+        before = self.digests()
+        for text, other in (
+            ("kWarp = 32", "kWarp = 33"),
+            ('_Pragma("unroll")', '_Pragma("unroll 2")'),
+            ("__align__(1024)", "__align__(512)"),
+        ):
+            self.replace("common/cuda.h", text, other)
+            self.assertEqual(len(self.changed(before)), 10)
+            before = self.digests()
 
     def test_a_file_that_is_only_moved_changes_nothing(self):
         before = self.digests()
