@@ -366,6 +366,7 @@ tool=$2; shift 4
             "counters_vs_sim.py",
             "results.py",
             "step_text.py",
+            "measure.py",
         ):
             with open(os.path.join(SCRIPTS, name), encoding="utf-8") as file:
                 self.write(os.path.join("scripts", name), file.read(), 0o755)
@@ -654,6 +655,44 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         done = self.figures("--sections", "scale timing", out="moved")
         names = {c["name"] for c in self.results("moved")["commands"][len(again["commands"]) :]}
         self.assertEqual({n.split(".")[0] for n in names if n.startswith("gpu ")}, {"gpu 06_parts"})
+
+    def test_measure_runs_both_halves_and_goes_on(self):
+        self.pretend_a_gpu()
+        self.write("scripts/peers.py", self.PEERS)
+        self.write("steps/07_cores/main.cu", "")
+        self.write("build/gpu/steps/07_cores", self.PROGRAM, 0o755)
+        smi = "echo 'NVIDIA H200, 580.1'"
+        for count in (1, 2):
+            gpus = "\n".join(f"echo 'GPU {i}: H200'" for i in range(count))
+            script = f'#!/bin/sh\nif [ "$1" = -L ]; then\n{gpus}\nelse\n{smi}\nfi\n'
+            self.write("bin/nvidia-smi", script, 0o755)
+            out = os.path.join(self.root, f"out{count}")
+            self.assertEqual(self.measure(out, "--budget", "0.1").returncode, 1)
+            done = self.measure(out)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(
+                sorted(os.listdir(out)), ["bf16.json", "bf16.txt", "fp32.json", "fp32.txt"]
+            )
+            for name, steps in (("fp32", {"02_tiled", "04_fused"}), ("bf16", {"07_cores"})):
+                with open(os.path.join(out, name + ".json"), encoding="utf-8") as file:
+                    result = json.load(file)
+                self.assertEqual({run["step"] for run in result["runs"]}, steps)
+            self.assertEqual(len(result["peers"]["rows"][0]["repeats"]), 3)
+        self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n", 0o755)
+        self.assertEqual(self.measure("out").returncode, 3)
+        self.assertEqual(self.measure("nothing", "--publish").returncode, 2)
+
+    def measure(self, out, *args):
+        return subprocess.run(
+            [
+                *(sys.executable, os.path.join(self.root, "scripts", "measure.py"), "--no-build"),
+                *("--sections", "timing peers", "--out", out, *args),
+            ],
+            capture_output=True,
+            text=True,
+            cwd=self.root,
+            env={**os.environ, "PATH": f"{self.root}/bin:/usr/bin:/bin"},
+        )
 
     def test_a_run_on_a_slowed_gpu_is_made_again(self):
         self.pretend_a_gpu()

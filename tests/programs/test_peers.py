@@ -246,7 +246,7 @@ class Peers(unittest.TestCase):
         self.assertIn("3 TF32 products", words)
         self.assertIn(
             "Geometric mean of 12 problems, 07_tensor_cores, bf16 forward: 1.5x math "
-            "(least 1.5x, N=512 d=64), 0.5x efficient",
+            "(least 1.5x in 1 run, N=512 d=64), 0.5x efficient",
             words,
         )
 
