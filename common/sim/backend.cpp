@@ -40,9 +40,14 @@ Device open_device(const std::string&, const std::string&) {
   utsname host{};
   uname(&host);
   const unsigned cores = std::thread::hardware_concurrency();
+#ifdef FA_UCONTEXT
+  const std::string slower = ", slower without Boost.Context";
+#else
+  const std::string slower;
+#endif
   return {"sim",
           std::string("simulator (") + host.machine + ", " + std::to_string(cores) +
-              (cores == 1 ? " core)" : " cores)"),
+              (cores == 1 ? " core" : " cores") + slower + ")",
           "sim"};
 }
 

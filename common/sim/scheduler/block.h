@@ -6,7 +6,6 @@
 #pragma once
 
 #include <atomic>
-#include <boost/context/fiber.hpp>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -20,6 +19,7 @@
 #include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"
+#include "common/sim/scheduler/fiber.h"
 
 namespace sim {
 
@@ -28,7 +28,7 @@ namespace sim {
 enum class State : uint8_t { fresh, ready, waiting, done };
 
 struct Thread {
-  boost::context::fiber fiber;  ///< where it goes on; empty while it runs or before it starts
+  sim::fiber fiber;  ///< where it goes on; empty while it runs or before it starts
   uint3 idx{};
   uint16_t id = 0;  ///< linear index in the block
   State state = State::done;
@@ -129,8 +129,8 @@ struct Block {
   std::atomic<uint64_t> progress{0};  ///< what the watchdog looks at
 
   // Scheduling.
-  boost::context::fiber worker;  ///< the worker's own stack
-  Thread* previous = nullptr;    ///< who switched to the running fiber
+  sim::fiber worker;           ///< the worker's own stack
+  Thread* previous = nullptr;  ///< who switched to the running fiber
   std::unique_ptr<Stacks> stacks;
 };
 

@@ -12,8 +12,6 @@ __thread uint3 sim_gridDim asm("gridDim");
 
 namespace sim {
 
-using boost::context::fiber;
-
 Block::Block() : hbm(1) {}
 Block::~Block() = default;
 
@@ -26,8 +24,8 @@ namespace {
 
 struct StackAllocator {
   Stacks* stacks;
-  boost::context::stack_context allocate() { return stacks->take(); }
-  void deallocate(boost::context::stack_context& s) noexcept { stacks->give_back(s); }
+  stack_context allocate() { return stacks->take(); }
+  void deallocate(stack_context& s) noexcept { stacks->give_back(s); }
 };
 
 Thread* pick(Block& b, unsigned after) {

@@ -34,17 +34,17 @@ void Stacks::reset() {
   for (int i = kSlots - 1; i >= 0; --i) free_.push_back(static_cast<uint16_t>(i));
 }
 
-boost::context::stack_context Stacks::take() {
+stack_context Stacks::take() {
   const uint16_t slot = free_.back();
   free_.pop_back();
-  boost::context::stack_context stack;
+  stack_context stack;
   // Tops are staggered: with equal offsets all stacks would fight for the same cache sets.
   stack.sp = memory_ + (slot + 1) * stride_ - slot % 61 * 192;
   stack.size = stride_ - guard_ - slot % 61 * 192;
   return stack;
 }
 
-void Stacks::give_back(const boost::context::stack_context& stack) {
+void Stacks::give_back(const stack_context& stack) {
   free_.push_back(static_cast<uint16_t>((static_cast<char*>(stack.sp) - memory_ - 1) / stride_));
 }
 

@@ -2,10 +2,11 @@
 /// The stacks that CUDA threads run on: one mapping per worker, 1024 slots with a guard page each.
 #pragma once
 
-#include <boost/context/stack_context.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
+
+#include "common/sim/scheduler/fiber.h"
 
 namespace sim {
 
@@ -18,8 +19,8 @@ class Stacks {
   Stacks(const Stacks&) = delete;
   Stacks& operator=(const Stacks&) = delete;
 
-  boost::context::stack_context take();
-  void give_back(const boost::context::stack_context&);
+  stack_context take();
+  void give_back(const stack_context&);
   /// All slots are free again: the fibers on them were abandoned.
   void reset();
   uintptr_t base() const { return reinterpret_cast<uintptr_t>(memory_); }
