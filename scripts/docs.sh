@@ -8,5 +8,9 @@ case "${1-}" in
   *) echo "docs.sh: it takes no arguments" >&2 && exit 2 ;;
 esac
 ./scripts/setup.sh docs
+./scripts/setup.sh --have docs || {
+  echo "docs.sh: cannot go on without them" >&2
+  exit 1
+}
 cmake --preset sim > /dev/null
 cmake --build --preset sim --target docs

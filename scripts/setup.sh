@@ -1,14 +1,18 @@
 #!/usr/bin/env bash
-# Installs what is missing, and says what and why.
+# Says what is missing and why, and installs it on Debian and Ubuntu when you say so.
 #
-#   ./scripts/setup.sh              what every command needs
-#   ./scripts/setup.sh docs gdb     and these groups besides
+#   ./scripts/setup.sh                     what every command needs
+#   ./scripts/setup.sh docs gdb format     and these groups besides (plots is another one)
+#   ./scripts/setup.sh --yes               asks nothing
+#   ./scripts/setup.sh --have docs         installs nothing: is all of this group there?
 #
-# On Debian and Ubuntu it calls apt, as root or through sudo, which may ask for your password where
-# there is a terminal. Without either, or on another distribution, it prints what to ask for and
-# goes on with what is there.
+# It calls apt as root or through sudo, which may ask for your password where there is a terminal.
+# Where it may not, it prints the line to run and goes on with what is there.
+# Exit status: 0 the commands can run, 1 something that they cannot do without is missing, 2 bad use.
 set -euo pipefail
 
+# "required" must be there. Of "library", CMake fetches what is missing.
+#
 # group     package              probe                                   why
 packages='
 required    g++                  command:g++                             compiles the kernels for the simulator
@@ -16,29 +20,30 @@ required    cmake                command:cmake                           builds
 required    make                 command:make|command:ninja              builds
 required    binutils             command:addr2line                       names the source line of a finding
 required    python3              command:python3                         tables, reports and tests
-required    catch2               header:catch2/catch.hpp|header:catch2/catch_all.hpp   tests
-required    libboost-context-dev header:boost/context/fiber.hpp          one fiber per CUDA thread
-required    libcli11-dev         header:CLI/CLI.hpp                      command lines
-required    nlohmann-json3-dev   header:nlohmann/json.hpp                --json
-required    libfmt-dev           header:fmt/format.h                     formatted text
+library     catch2               header:catch2/catch.hpp|header:catch2/catch_all.hpp   tests
+library     libboost-context-dev header:boost/context/fiber.hpp          one fiber per CUDA thread
+library     libcli11-dev         header:CLI/CLI.hpp                      command lines
+library     nlohmann-json3-dev   header:nlohmann/json.hpp                --json
+library     libfmt-dev           header:fmt/format.h                     formatted text
 docs        doxygen              command:doxygen                         builds the documentation
 docs        doxygen-awesome-css  file:/usr/share/doxygen-awesome-css/doxygen-awesome.css   its looks
 docs        libjs-mathjax        file:/usr/share/javascript/mathjax/MathJax.js   its formulas, offline
 gdb         gdb                  command:gdb                             steps through one CUDA thread
+format      git                  command:git                             names the files to format
+format      python3-venv         python:ensurepip                        holds the formatters
 plots       python3-matplotlib   python:matplotlib|file:/usr/lib/python3/dist-packages/matplotlib   draws the plots of compare.py
 '
+choices='docs, gdb, format, plots'
 
-usage() {
-  sed -n '2,9s/^# \{0,1\}//p' "$0"
-  echo "groups: docs gdb plots"
-}
-
-groups=required
+yes='' have=''
+groups='required library'
 for argument in "$@"; do
   case "$argument" in
-    docs | gdb | plots) groups+=" $argument" ;;
-    -h | --help) usage && exit 0 ;;
-    *) echo "setup.sh: unknown group '$argument': choose from docs, gdb, plots" >&2 && exit 2 ;;
+    --yes) yes=yes ;;
+    --have) have=yes groups= ;;
+    docs | gdb | format | plots) groups+=" $argument" ;;
+    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    *) echo "setup.sh: unknown group '$argument': choose from $choices" >&2 && exit 2 ;;
   esac
 done
 
@@ -63,14 +68,19 @@ present() {
   return 1
 }
 
-missing=()
-while read -r group package probe why; do
-  [[ -n $group && " $groups " == *" $group "* ]] || continue
-  if ! present "$probe"; then
+# look [say]: the packages that are missing, by what becomes of it
+look() {
+  local group package probe why
+  missing=() required=()
+  while read -r group package probe why; do
+    [[ -n $group && " $groups " == *" $group "* ]] || continue
+    present "$probe" && continue
     missing+=("$package")
-    printf 'setup: %-20s is missing: %s\n' "$package" "$why"
-  fi
-done <<< "$packages"
+    [[ $group == required ]] && required+=("$package")
+    [[ ${1-} ]] && printf 'setup: %-20s is missing: %s\n' "$package" "$why"
+  done <<< "$packages"
+  return 0
+}
 
 as_root() {
   if [[ $(id -u) == 0 ]]; then
@@ -82,35 +92,82 @@ as_root() {
   fi
 }
 
-if ((${#missing[@]})); then
-  install="apt-get install -y --no-install-recommends ${missing[*]}"
+# Where there is no network, apt would try for minutes.
+apt() {
+  as_root env DEBIAN_FRONTEND=noninteractive RES_OPTIONS='timeout:3 attempts:1' apt-get -q \
+    -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15 \
+    -o DPkg::Lock::Timeout=60 "$@" > "$log" 2>&1
+}
+
+install() {
+  echo "setup: reading the package lists (apt-get update)"
+  # The lists of a fresh machine are empty or too old to be of use. One broken source fails this,
+  # and need not be the one that has the packages.
+  apt update || echo "setup: warning: apt-get update failed: $(tail -n 1 "$log")"
+  if ! grep -qE '^(Hit|Get):' "$log"; then
+    echo "setup: apt reached no server: is there a network?"
+    return
+  fi
+  echo "setup: installing, a minute or two"
+  apt install -y --no-install-recommends "${missing[@]}" || {
+    tail -n 5 "$log"
+    echo "setup: apt could not install these"
+  }
+}
+
+# May apt be called? Says what to run where it may not.
+allowed() {
+  local answer
   if ! command -v apt-get > /dev/null; then
     echo "setup: this is no Debian or Ubuntu: install the above (the names are Debian's) by hand"
-  else
-    echo "setup: as root: $install"
-    if ! as_root true; then
-      echo "setup: no root here; ask for:  sudo $install"
+  elif [[ $(id -u) != 0 ]] && ! command -v sudo > /dev/null; then
+    echo "setup: no root here; ask for:  $line"
+  elif [[ $yes ]]; then
+    echo "setup: as root: $line"
+    as_root true && return
+    echo "setup: no root here; ask for:  sudo $line"
+  elif [[ -t 0 ]]; then # the question goes to stderr: learn passes it on
+    read -r -p "setup: as root: $line: install them now? [Y/n] " answer || answer=no
+    if [[ $answer == [Nn]* ]]; then
+      echo "setup: nothing was installed"
     else
-      log=$(mktemp)
-      trap 'rm -f "$log"' EXIT
-      # The package lists of a fresh machine are empty or too old to be of use. One broken source
-      # fails this, and need not be the one that has the packages.
-      as_root apt-get update > "$log" 2>&1 \
-        || echo "setup: warning: apt-get update failed: $(tail -n 1 "$log")"
-      # shellcheck disable=SC2086  # $install is a command line
-      if ! as_root env DEBIAN_FRONTEND=noninteractive $install > "$log" 2>&1; then
-        tail -n 5 "$log"
-        echo "setup: apt could not install these; going on with what is there"
-      fi
+      as_root true && return
+      echo "setup: no root here; ask for:  sudo $line"
     fi
+  else
+    echo "setup: nothing was installed; run:  ${sudo}$line   (or add --yes)"
   fi
+  return 1
+}
+
+if [[ $have ]]; then
+  look
+  ((${#missing[@]} == 0))
+  exit
+fi
+look say
+line="apt-get install -y --no-install-recommends ${missing[*]-}"
+sudo=sudo\ 
+[[ $(id -u) == 0 ]] && sudo=''
+if ((${#missing[@]})) && allowed; then
+  log=$(mktemp)
+  trap 'rm -f "$log"' EXIT
+  install
+  look
+fi
+if ((${#required[@]})); then
+  echo "setup: cannot go on without ${required[*]}: install them with" \
+    "${sudo}apt-get install -y --no-install-recommends ${required[*]}" >&2
+  exit 1
+fi
+if ((${#missing[@]})); then
+  echo "setup: going on without ${missing[*]} (CMake fetches the libraries)"
 fi
 
 # An old CMake fails on the presets with a message that helps nobody.
-if command -v cmake > /dev/null; then
-  version=$(cmake --version | sed -n '1s/[^0-9]*//p')
-  if [[ $(printf '%s\n3.25\n' "$version" | sort -V | head -n 1) != 3.25 ]]; then
-    echo "setup: CMake $version is too old: 3.25 is the first that will do" \
-      "(pip install cmake brings a newer one)"
-  fi
+version=$(cmake --version | sed -n '1s/[^0-9]*//p')
+if [[ $(printf '%s\n3.25\n' "$version" | sort -V | head -n 1) != 3.25 ]]; then
+  echo "setup: CMake $version is too old: 3.25 is the first that will do" \
+    "(pip install cmake brings a newer one)" >&2
+  exit 1
 fi

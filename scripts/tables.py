@@ -423,6 +423,7 @@ def output_of(command):
     text = (done.stdout + done.stderr).rstrip()
     if done.returncode > 1:  # 1 is a step that shows a finding
         raise BadInput(f"'{command}' ended with exit status {done.returncode}: {text[-200:]}")
+    text = text.replace(ROOT, "/home/you/flash-steps")
     return f"```\n$ {command}\n{text}\n```"
 
 

@@ -1,59 +1,126 @@
 #!/usr/bin/env bash
-# All tests: needs no GPU. Installs what is missing, builds, runs every test, looks for stale tables
-# in the text, builds the documentation and, where nvcc is there, compiles every kernel for its GPU.
+# All tests: needs no GPU. Says what is missing and installs it when you say so, builds, runs every
+# test, looks for stale tables in the text, builds the documentation and, where nvcc is there,
+# compiles every kernel for its GPU.
 #
-#   ./scripts/test.sh              everything
+#   ./scripts/test.sh              all but what only a maintainer has the tools for
+#   ./scripts/test.sh --all        that too: asks for Doxygen, MathJax, gdb and the formatters
+#   ./scripts/test.sh --yes        installs what is missing without asking
 #   ./scripts/test.sh -R step04    only the tests whose name matches (arguments go to ctest)
+#   ./scripts/test.sh --cuda       only what needs nvcc and no GPU: builds the preset gpu, and looks
+#                                  for spills; without nvcc that fails
 #
-# Exit status: 0 all passed, 1 something failed; the last line says what.
+# The first time takes about ten minutes on two cores, and 0.5 GB of disk.
+# Exit status: 0 all passed, 1 something failed; the last line says what, and what was not run.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
-case "${1-}" in -h | --help)
-  sed -n '2,8s/^# \{0,1\}//p' "$0"
-  exit 0
-  ;;
-esac
+
+all='' cuda='' yes=()
+while (($#)); do
+  case "$1" in
+    --all) all=yes ;;
+    --cuda) cuda=yes ;;
+    --yes) yes=(--yes) ;;
+    -h | --help)
+      sed -n '2,15s/^# \{0,1\}//p' "$0"
+      exit 0
+      ;;
+    *) break ;;
+  esac
+  shift
+done
 
 jobs=$(nproc)
+nvcc=$(command -v nvcc || command -v "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")
 failures=()
+not_run=()
 
-./scripts/setup.sh docs gdb || exit
-
-echo "== build"
-cmake --preset sim || exit 1
-cmake --build --preset sim -j "$jobs" || {
-  echo "test.sh: the build failed"
+stop() {
+  echo "test.sh: $1"
   exit 1
 }
+
+# missing <what> <tools>: a newcomer's machine need not have the tools, a maintainer's must.
+missing() {
+  if [[ $all ]]; then
+    echo "FAILED: $2 missing"
+    failures+=("$1 ($2 missing)")
+  else
+    echo "not run: $2 missing (./scripts/test.sh --all asks for them)"
+    not_run+=("$1")
+  fi
+}
+
+look_at_kernels() {
+  "$nvcc" --version | tail -n 2 | head -n 1
+  python3 scripts/ptxas_report.py --nvcc "$nvcc" --jobs "$jobs" || failures+=("kernels for GPUs")
+}
+
+# summary <sentence>: the last line
+summary() {
+  local text=$1
+  echo
+  if ((${#not_run[@]})); then
+    text+="; NOT RUN: $(printf '%s, ' "${not_run[@]}" | sed 's/, $//')"
+  fi
+  if ((${#failures[@]})); then
+    stop "FAILED: $(printf '%s, ' "${failures[@]}" | sed 's/, $//'); $text"
+  fi
+  echo "test.sh: all passed; $text"
+  exit 0
+}
+
+if [[ $cuda && ! $nvcc ]]; then
+  stop "FAILED: no nvcc here, which --cuda is for"
+fi
+[[ -e build/sim/steps || $cuda ]] \
+  || echo "the first time: about ten minutes on two cores, 0.5 GB of disk"
+./scripts/setup.sh "${yes[@]}" ${all:+docs gdb format} || exit 1
+
+preset=sim
+[[ $cuda ]] && preset=gpu && export CUDACXX=$nvcc
+echo "== build"
+cmake --preset "$preset" || stop "cmake could not set up the build"
+cmake --build --preset "$preset" -j "$jobs" || stop "the build failed"
+
+if [[ $cuda ]]; then
+  echo "== kernels for GPUs"
+  look_at_kernels
+  summary "the preset gpu builds"
+fi
 
 echo "== tests"
 ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt \
   || failures+=("tests")
 
 if (($# == 0)); then
+  ./scripts/setup.sh --have gdb || missing "a kernel in gdb" "gdb is"
+
   echo "== tables"
   python3 scripts/tables.py --check || failures+=("tables")
 
   echo "== documentation"
-  if command -v doxygen > /dev/null; then
+  if ./scripts/setup.sh --have docs; then
     cmake --build --preset sim --target docs || failures+=("documentation")
   else
-    echo "skipped: no doxygen here"
+    missing documentation "Doxygen, its theme or MathJax are"
+  fi
+
+  echo "== formatting"
+  if [[ $all || -e build/format/tools ]]; then
+    ./scripts/format.sh --check || failures+=("formatting")
+  else
+    missing formatting "the formatters are"
   fi
 
   echo "== kernels for GPUs"
-  if nvcc=$(command -v nvcc || command -v /usr/local/cuda/bin/nvcc); then
-    "$nvcc" --version | tail -n 2 | head -n 1
-    python3 scripts/ptxas_report.py --nvcc "$nvcc" --jobs 2 || failures+=("kernels for GPUs")
+  if [[ $nvcc ]]; then
+    look_at_kernels
   else
-    echo "skipped: no nvcc here"
+    echo "not run: no nvcc here"
+    not_run+=("kernels for GPUs (no nvcc here)")
   fi
 fi
 
-summary=$(grep -E "tests passed|No tests were found" build/ctest.txt)
-echo
-if ((${#failures[@]})); then
-  echo "test.sh: FAILED: $(printf '%s, ' "${failures[@]}" | sed 's/, $//'); ${summary:-ctest died}"
-  exit 1
-fi
-echo "test.sh: all passed; $summary"
+tests=$(grep -E "tests passed|No tests were found" build/ctest.txt)
+summary "${tests:-ctest died}"

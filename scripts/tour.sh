@@ -4,9 +4,11 @@
 #   ./scripts/tour.sh                       everything
 #   ./scripts/tour.sh --steps "01 04"       some steps, by number or by name
 #   ./scripts/tour.sh --n 512               a shorter sequence (default 1024)
+#   ./scripts/tour.sh --yes                 installs what is missing without asking
 #
-# Installs what is missing, builds, runs. With a GPU and the CUDA toolkit each step also runs there.
-# Exit status: 0 all right, 1 a step failed or was wrong, 2 bad use.
+# Says what is missing and installs it when you say so, builds, runs. With a GPU and the CUDA toolkit
+# each step also runs there. The first time takes about five minutes on two cores, and 0.1 GB of disk.
+# Exit status: 0 all right, 1 it could not go on or a step failed or was wrong, 2 bad use.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -15,8 +17,14 @@ refuse() {
   exit 2
 }
 
+stop() {
+  echo "tour.sh: $1" >&2
+  exit 1
+}
+
 steps=all
 n=1024
+yes=()
 while (($#)); do
   case "$1" in
     --steps)
@@ -29,8 +37,12 @@ while (($#)); do
       [[ $n =~ ^[1-9][0-9]*$ ]] || refuse "--n needs a positive number"
       shift 2
       ;;
+    --yes)
+      yes=(--yes)
+      shift
+      ;;
     -h | --help)
-      sed -n '2,9s/^# \{0,1\}//p' "$0"
+      sed -n '2,11s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) refuse "unknown option '$1'; see --help" ;;
@@ -53,11 +65,18 @@ done
 
 # --- set up and build ---------------------------------------------------------------------------
 
-./scripts/setup.sh || exit
-
 log=build/tour.log
-mkdir -p build
-: > "$log"
+report=$PWD/report.html
+mkdir -p build 2> /dev/null
+[[ -d build && -w build ]] || stop "cannot write $PWD/build"
+[[ -w $report || (! -e $report && -w .) ]] || stop "cannot write $report"
+# Two tours at once would mix their results in one table.
+{ exec 9> build/tour.lock; } 2> /dev/null || stop "cannot write $PWD/build/tour.lock"
+! command -v flock > /dev/null || flock -n 9 || stop "another tour is running in $PWD: wait until it has ended"
+: > "$log" || stop "cannot write $PWD/$log"
+
+[[ -e build/sim/steps ]] || echo "the first time: about five minutes on two cores, 0.1 GB of disk"
+./scripts/setup.sh "${yes[@]}" || exit 1
 
 # progress <what>: one line; in a terminal it also shows how far the build (on stdin) has come.
 progress() {
@@ -79,22 +98,29 @@ build() {
   } 2>&1 | tee -a "$log" | progress "building for $1 ($log)"
 }
 
-if ! build sim; then
-  tail -n 25 "$log"
-  echo "tour.sh: the simulator did not build; the whole log is $log" >&2
-  exit 1
+# Why the build failed: our own sentence about what CMake could not fetch, or the end of the log.
+reason() {
+  sed -n 's/^ *flash-steps: //p' "$log" | head -n 1 | grep . || tail -n 25 "$log"
+}
+
+backends=()
+if build sim; then
+  backends+=(sim)
+else
+  reason
 fi
-backends=(sim)
 if command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; then
   if ! command -v nvcc > /dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
-    echo "there is a GPU but no nvcc: the steps run in the simulator only"
-  elif build gpu; then
-    backends+=(gpu)
+    echo "there is a GPU but no nvcc: the steps cannot run on it"
+  elif ! build gpu; then
+    reason
+    echo "the GPU programs did not build: the steps cannot run on it"
   else
-    tail -n 15 "$log"
-    echo "the GPU programs did not build (see $log): the steps run in the simulator only"
+    [[ ${backends[*]} ]] || echo "the simulator did not build: the steps run on the GPU alone"
+    backends+=(gpu)
   fi
 fi
+[[ ${backends[*]} ]] || stop "the simulator did not build; the whole log is $PWD/$log"
 
 # --- run ----------------------------------------------------------------------------------------
 
@@ -106,9 +132,8 @@ count=0
 all=0
 declare -A variants
 for name in "${programs[@]}"; do
-  if ! variants[$name]=$("build/sim/steps/$name" --list-variants); then
-    echo "tour.sh: build/sim/steps/$name --list-variants failed" >&2
-    exit 1
+  if ! variants[$name]=$("build/${backends[0]}/steps/$name" --list-variants); then
+    stop "build/${backends[0]}/steps/$name --list-variants failed"
   fi
   all=$((all + $(wc -w <<< "${variants[$name]}") * ${#backends[@]}))
 done
@@ -128,7 +153,8 @@ for name in "${programs[@]}"; do
         3) # No device for it, or no memory: its sentence says which.
           sentence=$(tail -n 1 "$file.txt")
           if [[ $backend == gpu ]]; then
-            printf 'not here\n        %s: shown in the simulator\n' "${sentence%: run build/sim*}"
+            [[ ${backends[0]} == sim ]] && instead=': shown in the simulator'
+            printf 'not here\n        %s%s\n' "${sentence%: run build/sim*}" "${instead-}"
             rm -f "$file".*
           else
             printf 'FAILED\n        %s\n' "$sentence"
@@ -146,5 +172,6 @@ for name in "${programs[@]}"; do
 done
 
 echo
-python3 scripts/report.py --out report.html "$out" || failed=1
+python3 scripts/report.py --out "$report" "$out" || failed=1
+echo "next: steps/01_naive/README.md, the first chapter; ./scripts/learn, exercises that check themselves"
 exit $failed
