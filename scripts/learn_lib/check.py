@@ -3,17 +3,22 @@
 Nothing here uses a network. The program runs in a folder of its own under build/<preset>/learn.
 """
 
+import contextlib
 import dataclasses
+import errno
+import fcntl
 import functools
 import json
 import os
 import random
 import re
-import resource
 import shlex
 import shutil
 import signal
 import subprocess
+import sys
+import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -52,11 +57,14 @@ ADVICE = {
     "endless loop": "A loop whose condition never becomes false, or a wait for something that "
     "never comes.",
     "misaligned": "A vector access needs an address that is a multiple of its size.",
+    "part right": "",
+    "not in a kernel": "The result is right, but the kernels did not make it.",
     "refused": "",
     "too slow": "The problems are small: a loop runs far too often, or never ends.",
     "too much memory": "",
     "crash": "The program ended before a verdict: an index into a register array past its end, or "
     "an endless recursion.",
+    "no verdict": "",
     "no GPU": "",
 }
 
@@ -72,6 +80,7 @@ class Verdict:
     message: str = ""
     seconds: float = 0.0  # compiling and running
     compile_seconds: float = 0.0
+    holes: list = dataclasses.field(default_factory=list)  # "right", "filled", "empty"
     problems: list = dataclasses.field(default_factory=list)  # as exercise.cpp wrote them
 
     @property
@@ -110,10 +119,14 @@ class Toolchain:
         self.link_words = link
         self.gpu = Path(link[0]).name.startswith("nvcc")
 
-    def compile(self, shadow, source, target):
+    def compile(self, shadow, beside, source, target):
+        """`shadow` is looked through before the repository, `beside` after it. The files that were
+        read stand in target.d."""
         first, *rest = self.compile_words
         kind = [] if self.gpu else ["-fmax-errors=1", "-fdiagnostics-color=never"]
-        return [first, f"-I{shadow}", *rest, *kind, "-c", str(source), "-o", str(target)]
+        kind += ["-MMD", "-MF", f"{target}.d"]
+        out = ["-c", str(source), "-o", str(target)]
+        return [first, f"-I{shadow}", *rest, f"-I{beside}", *kind, *out]
 
     def link(self, obj, target):
         at = self.link_words.index("PROGRAM")
@@ -147,23 +160,69 @@ def is_built(build):
     return stamp.exists() and stamp.stat().st_mtime >= sources
 
 
+def _setup(log):
+    """Runs setup.sh, whose words go to the terminal and to `log`. They are returned."""
+    said = []
+    with subprocess.Popen(
+        ["./scripts/setup.sh"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        while chunk := os.read(process.stdout.fileno(), 4096):  # not line by line: it may ask
+            text = chunk.decode(errors="replace")
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            log.write(text)
+            said.append(text)
+    return "".join(said)
+
+
+def _what_to_ask_for(said):
+    """The command that setup.sh could not run, in a sentence; "" where it missed nothing."""
+    if not re.search(r"^setup: .* is missing", said, re.MULTILINE):
+        return ""
+    command = re.findall(r"(?:sudo )?apt(?:-get)? install [^\n]*", said)
+    ask = f"ask for  {command[-1].strip()}  and" if command else "install what it names, then"
+    return f"setup.sh says above what is missing: {ask} call ./scripts/learn again"
+
+
 def build_library(build, preset, say):
     """Sets up and builds; `say` prints a line. Raises NotBuilt."""
-    started = time.time()
     log = ROOT / "build" / "learn.log"
     log.parent.mkdir(exist_ok=True)
+    with open(log.with_suffix(".lock"), "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another ./scripts/learn is building the checker: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if is_built(build):
+                return
+        _build(build, preset, say, log)
+
+
+def _build(build, preset, say, log):
+    started = time.time()
     say(f"building the checker, a minute or two when it is new ({log.relative_to(ROOT)})")
     configure = ["cmake", "--preset", preset, "-B", str(build)]
     make = ["cmake", "--build", str(build), "-j", str(os.cpu_count()), "--target", "exercises"]
     with open(log, "w", encoding="utf-8") as file:
-        for command in (["./scripts/setup.sh"], configure, make):
-            done = subprocess.run(
-                command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, check=False
-            )
-            if done.returncode:
-                tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
+        said = _setup(file)
+        for command in (configure, make):
+            file.flush()
+            try:
+                status = run_group(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)[0]
+            except FileNotFoundError:
                 raise NotBuilt(
-                    "\n".join([f"{shlex.join(command)} failed; the end of {log}:"] + tail)
+                    _what_to_ask_for(said) or f"{command[0]} is not installed: ./scripts/setup.sh"
+                ) from None
+            if status:
+                tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
+                end = _what_to_ask_for(said)
+                raise NotBuilt(
+                    "\n".join(
+                        [f"{shlex.join(command)} failed; the end of {log}:"]
+                        + tail
+                        + ([end] if end else [])
+                    )
                 )
     say(f"built in {time.time() - started:.0f} s")
 
@@ -181,15 +240,59 @@ def without_network():
     return words if tried.returncode == 0 else []
 
 
-def _limits(seconds, address_space):
-    def apply():
-        os.setsid()
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
-        if address_space:
-            resource.setrlimit(resource.RLIMIT_AS, (address_space, address_space))
+# Sets the limits and becomes the program. Not by preexec_fn, which may hang where there are threads.
+LIMITED = """
+{ ulimit -c 0; ulimit -S -t "$1"; ulimit -H -t $(($1 + 1)); } 2> /dev/null
+[ "$2" = 0 ] || ulimit -v "$2" 2> /dev/null
+shift 2
+exec "$@"
+"""
 
-    return apply
+
+def limited(command, seconds, address_space=0):
+    """The command under limits: seconds of CPU time, bytes of addresses (0: any)."""
+    return ["/bin/sh", "-c", LIMITED, "learn", str(seconds), str(address_space >> 10), *command]
+
+
+_running = set()  # process groups
+_lock = threading.Lock()
+_stopping = False
+
+
+@contextlib.contextmanager
+def group_of(command, **options):
+    """A process in a group of its own, all of which ends with the block, however it is left. Ctrl-C
+    of a terminal does not reach it, so that only this program says something."""
+    with _lock:
+        if _stopping:
+            raise KeyboardInterrupt
+        process = subprocess.Popen(command, start_new_session=True, **options)
+        _running.add(process)
+    try:
+        yield process
+    finally:
+        _kill(process)
+        for stream in (process.stdout, process.stderr):
+            if stream:
+                stream.close()
+        with _lock:
+            _running.discard(process)
+
+
+def run_group(command, **options):
+    """Waits for the end: (status, output, error output)"""
+    with group_of(command, **options) as process:
+        out, errors = process.communicate()
+        return process.returncode, out, errors
+
+
+def stop_all():
+    """Ends what other threads have started, and lets them start nothing more."""
+    global _stopping
+    with _lock:
+        _stopping = True
+        for process in _running:
+            _kill_group(process)
 
 
 def _resident(pid):
@@ -200,40 +303,39 @@ def _resident(pid):
         return 0
 
 
-def _kill(process):
-    try:
+def _kill_group(process):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+
+
+def _kill(process):
+    _kill_group(process)
     process.wait()
 
 
 def _watched(command, folder, seconds, resident):
     """Runs to the end or to a limit. (status or the kind of fault, standard error)"""
     with open(folder / "stderr.txt", "w+", encoding="utf-8", errors="replace") as errors:
-        process = subprocess.Popen(
-            command,
+        with group_of(
+            limited(command, 2 * seconds),
             cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=errors,
-            preexec_fn=_limits(2 * seconds, 0),
-        )
-        end = time.monotonic() + seconds
-        status = None
-        while status is None:
-            try:
-                process.wait(0.02)
-                status = process.returncode
-            except subprocess.TimeoutExpired:
-                if time.monotonic() > end:
-                    status = "too slow"
-                elif _resident(process.pid) > resident:
-                    status = "too much memory"
-            except KeyboardInterrupt:
-                _kill(process)
-                raise
-        _kill(process)
+        ) as process:
+            end = time.monotonic() + seconds
+            status = None
+            while status is None:
+                try:
+                    process.wait(0.02)
+                    status = process.returncode
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() > end:
+                        status = "too slow"
+                    elif _resident(process.pid) > resident:
+                        status = "too much memory"
+        if status == -signal.SIGXCPU:
+            status = "too slow"
         errors.seek(0)
         return status, errors.read(10000)
 
@@ -241,9 +343,9 @@ def _watched(command, folder, seconds, resident):
 # --- a check ------------------------------------------------------------------------------------
 
 
-def _first_error(text, student):
+def _first_error(text, folder):
     """The first error of a compiler's output, with the lines that show it."""
-    text = text.replace(str(student), student.name).replace(str(ROOT) + "/", "")
+    text = text.replace(f"{folder}/", "").replace(f"{ROOT}/", "")
     lines = text.splitlines()
     for i, line in enumerate(lines):
         if re.search(r"\berror\b", line):
@@ -261,74 +363,224 @@ def _write(path, text):
     path.write_text(text, encoding="utf-8")
 
 
-def check(exercise, student, toolchain, *, seed=None, folder=None, isolate=False):
-    """The verdict on the file `student`. `folder`: where to compile (one per check at a time)."""
-    student = Path(student).resolve()
-    folder = Path(folder or toolchain.build / "learn" / exercise.name).resolve()
-    folder.mkdir(parents=True, exist_ok=True)
-    # The step's other files include each other by path; the shadow puts the student's in its place.
-    _write(folder / exercise.source, f'#include "{student}"\n')
-    _write(folder / "main.cu", exercise.main())
-    started = time.monotonic()
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]*)[">]', re.MULTILINE)
+STEP_FILE = re.compile(r"(?:^|/)(steps/[0-9a-z_]+/[^/]+)$")
 
-    def verdict(**kind):
-        return Verdict(seconds=time.monotonic() - started, compile_seconds=compiled, **kind)
 
-    compiled = 0.0
-    built = subprocess.run(
-        toolchain.compile(folder, folder / "main.cu", folder / "main.o"),
-        cwd=toolchain.directory,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        check=False,
-        preexec_fn=_limits(COMPILE_SECONDS, 0 if toolchain.gpu else COMPILE_BYTES),
+def steps_included(text):
+    """{"steps/NN_name/file": line} of a text's own include lines."""
+    found = {}
+    for match in INCLUDE.finditer(text):
+        step = STEP_FILE.search(match[1])
+        if step:
+            found.setdefault(step[1], text.count("\n", 0, match.start()) + 1)
+    return found
+
+
+def _may_include(exercise):
+    """The steps' files that the exercise itself reads, as it was handed out."""
+    allowed, waiting = {exercise.source}, [exercise.unsolved(), exercise.main()]
+    while waiting:
+        for name in steps_included(waiting.pop()):
+            if name not in allowed and (ROOT / name).is_file():
+                allowed.add(name)
+                waiting.append((ROOT / name).read_text(encoding="utf-8"))
+    return allowed
+
+
+def _refused_include(exercise, name, text, made=None):
+    """A sentence when a file of a step is included that the exercise does not include; `made`: the
+    compiler's list of what it read."""
+    allowed = _may_include(exercise)
+    lines = steps_included(text)
+    if made is None:
+        seen = [step for step in lines if step not in allowed or step == exercise.source]
+    else:
+        folder = str((ROOT / "steps").resolve()) + "/"
+        words = re.split(r"(?<!\\)\s+", made.replace("\\\n", " "))  # a rule for make
+        files = [str(Path(word.replace("\\ ", " ")).resolve()) for word in words[1:]]
+        steps = [f.removeprefix(str(ROOT.resolve()) + "/") for f in files if f.startswith(folder)]
+        seen = [f for f in steps if f not in allowed and not f.startswith("steps/exercises/")]
+        seen += [f for f in steps if f == exercise.source]
+    if not seen:
+        return ""
+    at = f":{lines[seen[0]]}" if seen[0] in lines else ""
+    return (
+        f"{name}{at} includes {seen[0]}: write it yourself; of the steps only what the exercise "
+        "included when it was handed out may be used"
     )
-    if built.returncode == 0:
-        built = subprocess.run(
-            toolchain.link(folder / "main.o", folder / "check"),
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    compiled = time.monotonic() - started
-    if built.returncode:
-        return verdict(
-            ok=False,
-            kind="does not compile",
-            message=_first_error(built.stderr + built.stdout, student),
+
+
+def check(exercise, student, toolchain, *, seed=None, folder=None, isolate=False):
+    """The verdict on the file `student`. `folder`: where to compile, one per check at a time; else
+    one that is gone afterwards."""
+    student = Path(student).resolve()
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            parent = toolchain.build / "learn"
+            parent.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(
+                tempfile.TemporaryDirectory(
+                    prefix=f"{exercise.name}-", dir=parent, ignore_cleanup_errors=True
+                )
+            )
+        one = Check(exercise, student, toolchain, seed, Path(folder).resolve(), isolate)
+        return one.verdict()
+
+
+class Check:
+    """One check of one file."""
+
+    def __init__(self, exercise, student, toolchain, seed, folder, isolate):
+        self.exercise = exercise
+        self.student = student
+        self.toolchain = toolchain
+        self.seed = random.randrange(1, 1 << 31) if seed is None else seed
+        self.folder = folder
+        self.isolate = isolate
+        self.started = time.monotonic()
+        self.compiled = 0.0
+
+    def verdict(self):
+        text = self.student.read_bytes().decode(errors="replace")
+        refused = _refused_include(self.exercise, self.student.name, text)
+        if refused:
+            return self.wrong("refused", refused)
+        holes = self.exercise.holes(text)
+        words = ["empty" if hole.empty else "filled" for hole in holes]
+        if len(set(words)) == 2:  # some are filled: what are they worth?
+            verdict = self.try_text(self.exercise.completed(text, holes), text)
+            if verdict.kind != "does not compile":
+                return self.part(verdict, holes, words)
+        verdict = self.try_text(text, text)
+        verdict.holes = words
+        return verdict
+
+    def part(self, verdict, holes, words):
+        """The verdict on the filled holes, from one on a text in which none is empty."""
+        empty = [hole for hole in holes if hole.empty]
+        name = self.student.name
+        todo = _and([f"hole {hole.number} at {name}:{hole.line}" for hole in empty])
+        if verdict.ok:
+            right = [str(hole.number) for hole in holes if not hole.empty]
+            verdict.holes = ["right" if word == "filled" else word for word in words]
+            verdict.ok, verdict.kind = False, "part right"
+            verdict.message = (
+                f"{'Hole' if len(right) == 1 else 'Holes'} {_and(right)} of {len(holes)} "
+                f"{'is' if len(right) == 1 else 'are'} right: with the rest filled as in a solution "
+                f"all problems pass. Still empty: {todo}."
+            )
+        else:
+            verdict.holes = words
+            verdict.message += f"\nStill empty, and here filled as in a solution: {todo}."
+        return verdict
+
+    def wrong(self, kind, message, problems=()):
+        return self.made(ok=False, kind=kind, message=message, problems=list(problems))
+
+    def made(self, **fields):
+        return Verdict(
+            seconds=time.monotonic() - self.started, compile_seconds=self.compiled, **fields
         )
 
-    seed = random.randrange(1, 1 << 31) if seed is None else seed
-    request = {"spec": exercise.program["spec"], "seed": seed, "pass": "forward", **exercise.check}
-    _write(folder / "request.json", json.dumps(request))
-    result = folder / "result.json"
-    result.unlink(missing_ok=True)
-    prefix = without_network() if isolate else []
-    command = [*prefix, str(folder / "check"), "request.json", "result.json"]
-    status, errors = _watched(command, folder, RUN_SECONDS, RUN_BYTES)
-    if isinstance(status, str):
-        limit = f"{RUN_SECONDS} s" if status == "too slow" else f"{RUN_BYTES >> 20} MiB"
-        return verdict(ok=False, kind=status, message=f"stopped at the limit of {limit}")
-    if status == 3:
-        none = "no GPU found" in errors
-        return verdict(
-            ok=False,
-            kind="no GPU",
-            message="no GPU found: without --gpu the simulator checks" if none else errors.strip(),
-        )
-    try:
-        seen = json.loads(result.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
+    def compile(self, text):
+        """The compiler's words where it fails, else None."""
+        folder, tools = self.folder, self.toolchain
+        # The step's other files include each other by path; the shadow puts the student's in its
+        # place. A copy: its path holds no character that an include could not spell.
+        _write(folder / self.student.name, text)
+        _write(folder / self.exercise.source, f'#include "{self.student.name}"\n')
+        _write(folder / "main.cu", self.exercise.main())
+        obj = folder / "main.o"
+        started = time.monotonic()
+        for command, cwd in (
+            (
+                tools.compile(folder, self.student.parent, folder / "main.cu", obj),
+                tools.directory,
+            ),
+            (tools.link(obj, folder / "check"), folder),
+        ):
+            status, out, errors = run_group(
+                limited(command, COMPILE_SECONDS, 0 if tools.gpu else COMPILE_BYTES),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+            if status in (126, 127) and "error" not in errors:
+                raise NotBuilt(f"{command[0]} cannot be run: {errors.strip()}")
+            if status:
+                break
+        self.compiled += time.monotonic() - started
+        if status and "No space left on device" in errors + out:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
+        return errors + out if status else None
+
+    def try_text(self, text, original):
+        words = self.compile(text)
+        if words is not None:
+            return self.wrong("does not compile", _first_error(words, self.folder))
+        made = (self.folder / "main.o.d").read_text(encoding="utf-8", errors="replace")
+        refused = _refused_include(self.exercise, self.student.name, original, made)
+        if refused:
+            return self.wrong("refused", refused)
+        return self.run()
+
+    def run(self):
+        folder, exercise = self.folder, self.exercise
+        request = {
+            "spec": exercise.program["spec"],
+            "seed": self.seed,
+            "pass": "forward",
+            **exercise.check,
+        }
+        _write(folder / "request.json", json.dumps(request))
+        result = folder / "result.json"
+        result.unlink(missing_ok=True)
+        prefix = without_network() if self.isolate else []
+        command = [*prefix, str(folder / "check"), "request.json", "result.json"]
+        status, errors = _watched(command, folder, RUN_SECONDS, RUN_BYTES)
+        if isinstance(status, str):
+            limit = f"{RUN_SECONDS} s" if status == "too slow" else f"{RUN_BYTES >> 20} MiB"
+            return self.wrong(status, f"stopped at the limit of {limit}")
         last = errors.strip().splitlines()[-1:] or [f"status {status}"]
-        name = signal.Signals(-status).name + ": " if status < 0 else ""
-        return verdict(ok=False, kind="crash", message=name + last[0])
-    kind, message = seen.get("kind", ""), seen.get("message", "")
-    if kind == "wrong result":
-        if "never written" in message:
-            kind = "unwritten"
-        elif re.search(r" is -?(nan|inf)", message):
-            kind = "not a number"
-    return verdict(ok=seen["ok"], kind=kind, message=message, problems=seen["problems"])
+        if status == 3:
+            none = "no GPU found" in errors
+            return self.wrong(
+                "no GPU",
+                "no GPU found: without --gpu the simulator checks" if none else errors.strip(),
+            )
+        if "spins without a memory access" in last[0]:  # nothing but the end of all stops it
+            return self.wrong("endless loop", last[0])
+        if status == 2 and "result.json: cannot be written" in errors:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(result))
+        try:
+            seen = json.loads(result.read_text(encoding="utf-8"))
+            ok, kind, message = seen["ok"] is True, seen.get("kind", ""), seen.get("message", "")
+            problems = [p for p in seen["problems"] if p["problem"]]
+            if not ok and not (kind and message):
+                raise ValueError
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            name = signal.Signals(-status).name + ": " if status < 0 else ""
+            return self.wrong("crash", name + last[0])
+        if ok and status:
+            return self.wrong("crash", f"the program ended with status {status}: {last[0]}")
+        if ok and len(problems) != len(exercise.check["problems"]):
+            return self.wrong(
+                "no verdict",
+                f"the program ended after {len(problems)} of {len(exercise.check['problems'])} "
+                "problems",
+            )
+        if kind == "wrong result":
+            first = message.splitlines()[0]
+            if "never written" in first:
+                kind = "unwritten"
+            elif re.search(r" is -?(nan|inf)", first):
+                kind = "not a number"
+        return self.made(ok=ok, kind=kind, message=message, problems=problems)
+
+
+def _and(words):
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

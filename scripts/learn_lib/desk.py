@@ -6,15 +6,37 @@ learn/solutions/     one solution of each exercise that is done
 learn/.state.json    what is done, which hints were shown
 """
 
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 
 
 def digest(text):
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def write_whole(path, text):
+    """The file as it shall be, or as it was: a full disk leaves no half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = None
+    try:
+        number, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with open(number, "w", encoding="utf-8") as file:
+            file.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(aside, 0o666 & ~mask)  # mkstemp lets nobody else read it
+        os.replace(aside, path)
+    except OSError as error:
+        if aside:
+            with contextlib.suppress(OSError):
+                os.unlink(aside)
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 class Desk:
@@ -46,38 +68,46 @@ class Desk:
             self.state["current"] = self.exercises[0].name
 
     def save(self):
+        write_whole(self.state_file, json.dumps(self.state, indent=1) + "\n")
+
+    @contextlib.contextmanager
+    def change(self):
+        """self.state as it is now, to be changed and saved: another ./scripts/learn may be running
+        in the same folder."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        new = self.state_file.with_suffix(".new")
-        new.write_text(json.dumps(self.state, indent=1) + "\n", encoding="utf-8")
-        os.replace(new, self.state_file)
+        with open(self.folder / ".lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            current = self.state["current"]
+            self._load()
+            self.state["current"] = current
+            yield self.state
+            self.save()
 
     @property
     def current(self):
         return next(e for e in self.exercises if e.name == self.state["current"])
 
     def go_to(self, exercise):
-        self.state["current"] = exercise.name
-        self.save()
+        with self.change() as state:
+            state["current"] = exercise.name
 
     def is_done(self, exercise):
         return exercise.name in self.state["done"]
 
     def mark_done(self, exercise):
         """Whether this was the first time. Then the solution may be looked at."""
-        solutions = self.folder / "solutions"
-        solutions.mkdir(parents=True, exist_ok=True)
-        self.solution_path(exercise).write_text(exercise.solution(), encoding="utf-8")
+        write_whole(self.solution_path(exercise), exercise.solution())
         if self.is_done(exercise):
             return False
-        self.state["done"][exercise.name] = time.strftime("%Y-%m-%d %H:%M:%S")
-        self.save()
+        with self.change() as state:
+            state["done"][exercise.name] = time.strftime("%Y-%m-%d %H:%M:%S")
         return True
 
     def next_hint(self, exercise):
         """(number, text) of the next hint; after the last one, the last again."""
-        number = min(self.state["hints"].get(exercise.name, 0) + 1, len(exercise.hints))
-        self.state["hints"][exercise.name] = number
-        self.save()
+        with self.change() as state:
+            number = min(state["hints"].get(exercise.name, 0) + 1, len(exercise.hints))
+            state["hints"][exercise.name] = number
         return number, exercise.hints[number - 1]
 
     def next_open(self, after):
@@ -110,10 +140,9 @@ class Desk:
 
     def _make(self, exercise, path):
         text = exercise.unsolved()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-        self.state["made"][exercise.name] = digest(text)
-        self.save()
+        write_whole(path, text)
+        with self.change() as state:
+            state["made"][exercise.name] = digest(text)
 
     def is_untouched(self, exercise):
         path = self.path(exercise)
@@ -137,8 +166,9 @@ class Desk:
         """A fresh copy. The old one's new name, or None where there was none."""
         path = self.path(exercise)
         kept = backup(path) if path.exists() else None
-        self.state["done"].pop(exercise.name, None)
-        self.state["hints"].pop(exercise.name, None)
+        with self.change() as state:
+            state["done"].pop(exercise.name, None)
+            state["hints"].pop(exercise.name, None)
         self._make(exercise, self.folder / f"{exercise.label}.cuh")
         return kept
 

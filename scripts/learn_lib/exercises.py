@@ -6,6 +6,7 @@ the step that it changes, and they must stand there exactly once.
 """
 
 import dataclasses
+import re
 import textwrap
 import tomllib
 from pathlib import Path
@@ -23,6 +24,18 @@ class Change:
     step: str  # as in the step's file; empty: nowhere (see `solution`)
     exercise: str
     solution: str
+
+
+@dataclasses.dataclass
+class Hole:
+    """A place of a student's file that is to be filled."""
+
+    number: int  # 1, 2, ...
+    begin: int  # its text is file[begin:end]
+    end: int
+    line: int
+    empty: bool  # as it was handed out, comments aside
+    change: Change
 
 
 @dataclasses.dataclass
@@ -84,6 +97,48 @@ class Exercise:
         """What the student finds, with the task on top."""
         return self.heading() + self._made("exercise")
 
+    def fixed(self):
+        """The changes in the order of the step's lines, and the texts before, between and behind
+        them, which a student need not touch."""
+        text = self.step_text()
+        changes = sorted(self.changes, key=lambda change: text.find(change.step))
+        pieces = []
+        for change in changes:
+            before, _, text = text.partition(change.step)
+            pieces.append(before)
+        return changes, [*pieces, text]
+
+    def holes(self, text):
+        """The holes of a student's file; [] where it is no longer the same around them, or there
+        is nothing to fill in."""
+        changes, pieces = self.fixed()
+        at = text.find(pieces[0])
+        if at < 0:
+            return []
+        at += len(pieces[0])
+        holes = []
+        for change, piece in zip(changes, pieces[1:]):
+            last = change is changes[-1]
+            end = text.rfind(piece, at) if last and piece else text.find(piece, at)
+            if end < 0:
+                return []
+            if "FILL IN" in change.exercise:
+                empty = code_of(text[at:end]) == code_of(change.exercise)
+                line = text.count("\n", 0, at) + 1
+                holes.append(Hole(len(holes) + 1, at, end, line, empty, change))
+            at = end + len(piece)
+        return holes
+
+    def completed(self, text, holes):
+        """A student's file with its empty holes filled as in the solution; the lines behind them
+        keep their numbers."""
+        for hole in reversed(holes):
+            if hole.empty:
+                after = text.count("\n", 0, hole.end) + 1
+                filled = f"#line {hole.line}\n{hole.change.solution}#line {after}\n"
+                text = text[: hole.begin] + filled + text[hole.end :]
+        return text
+
     def wrong(self, wrong):
         text = self.solution()
         for before, after in wrong.changes:
@@ -136,6 +191,11 @@ def replace_once(text, before, after, where):
     return text.replace(before, after)
 
 
+def code_of(text):
+    """Without comments and white space."""
+    return re.sub(r"//[^\n]*|/\*.*?\*/|\s+", "", text, flags=re.DOTALL)
+
+
 # --- reading ------------------------------------------------------------------------------------
 
 
@@ -184,6 +244,8 @@ def _read(path, number, row):
         raise Broken(f"{where}: kind = '{kind}'; there are {', '.join(KINDS)}")
     _take(program, ["include", "forward", "spec", "workspace?", "backward?", "lse?"], where)
     _take(check, ["problems", "pass?", "banks?", "coalesced?"], where)
+    if not check["problems"]:
+        raise Broken(f"{where}: 'problems' is empty: such a check passes everything")
     made = []
     for change in changes:
         step, exercise, solution = _take(change, ["step", "exercise", "solution?"], where)
