@@ -94,6 +94,7 @@ struct KernelCount {
   uint64_t shared_requests = 0;
   uint64_t shared_wavefronts = 0;  ///< above shared_requests' ideal: bank conflicts
   uint64_t shared_ideal = 0;       ///< wavefronts without a conflict
+  std::string buffer = {};         ///< of a memset or copy: the buffer; a kernel has none
 };
 
 /// What was counted (simulator) or measured (hardware) in one run of a step.

@@ -27,6 +27,7 @@ from .exercises import ROOT
 COMPILE_SECONDS = 60  # of CPU time
 COMPILE_BYTES = 4 << 30
 RUN_SECONDS = 20  # of wall time
+LOOP_SECONDS = 5  # of CPU time in one kernel without a barrier or an end
 RUN_BYTES = 1 << 30  # resident; the simulator reserves far more addresses than it uses
 
 # What a kind of fault means, and where to look.
@@ -534,6 +535,7 @@ class Check:
             "spec": exercise.program["spec"],
             "seed": self.seed,
             "pass": "forward",
+            "watchdog": LOOP_SECONDS,
             **exercise.check,
         }
         _write(folder / "request.json", json.dumps(request))

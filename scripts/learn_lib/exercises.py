@@ -164,10 +164,16 @@ class Exercise:
         return "\n".join(lines) + "\n"
 
     def main(self):
-        """The program around the student's file."""
+        """The program around the student's file. Only kernels that are checked are compiled."""
         p = self.program
+        dimensions = {problem["d"] for problem in self.check["problems"]}
         lines = [
             '#include "steps/exercises/exercise.h"',
+            *[
+                f"template <>\ninline constexpr bool fa::has_kernels_of<{d}> = false;"
+                for d in (32, 64, 96, 128)
+                if d not in dimensions
+            ],
             f'#include "{p["include"]}"',
             "",
             "int main(int argc, char** argv) {",

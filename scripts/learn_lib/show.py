@@ -1,15 +1,20 @@
-"""How results look in a terminal: 100 columns, colours only there."""
+"""How results look in a terminal: as wide as it is, up to 100 columns; colours only there."""
 
 import os
 import re
+import shutil
 import sys
 import textwrap
 from pathlib import Path
 
 from .exercises import ROOT
 
-WIDTH = 100
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34"}
+
+
+def width():
+    """Columns to write in."""
+    return min(100, max(40, shutil.get_terminal_size((100, 24)).columns))
 
 
 def in_terminal():
@@ -38,6 +43,22 @@ def link(path, line=None):
     return f"\033]8;;file://{Path(path).absolute()}\033\\{text}\033]8;;\033\\"
 
 
+def visible(text):
+    """Without colours and links."""
+    return re.sub(r"\033\[[\d;]*m|\033\]8;;.*?\033\\\\", "", text)
+
+
+def height(page):
+    """The rows of a terminal that a page takes."""
+    columns = shutil.get_terminal_size((100, 24)).columns
+    return sum(max(1, -(-len(visible(line)) // columns)) for line in page.split("\n"))
+
+
+def grouped(number):
+    """1,292,800, as in the simulator's report."""
+    return f"{number:,}"
+
+
 def prose(text, indent=2):
     """Wrapped paragraphs; lines that begin with a space stay as they are."""
     out = []
@@ -47,29 +68,38 @@ def prose(text, indent=2):
         else:
             out += textwrap.wrap(
                 line,
-                WIDTH - indent,
+                width(),
                 initial_indent=" " * indent,
                 subsequent_indent=" " * indent,
                 break_on_hyphens=False,
+                break_long_words=False,
             )
     return "\n".join(out)
 
 
 def progress(done, total):
-    width = 40
-    full = round(width * done / total)
-    return f"[{paint('green', '#' * full)}{'-' * (width - full)}] {done}/{total} done"
+    bar = 40
+    full = round(bar * done / total)
+    return f"[{paint('green', '#' * full)}{'-' * (bar - full)}] {done}/{total} done"
 
 
 def stars(exercise):
     return "*" * exercise.difficulty
 
 
+def beside(first, second, gap=3):
+    """Two texts in one line, or the second in a line of its own."""
+    fits = len(visible(first)) + gap + len(visible(second)) <= width()
+    return f"{first}{' ' * gap}{second}" if fits else f"{first}\n{second}"
+
+
 def title(exercise):
-    text = f"{exercise.number}. {exercise.title}"
-    return paint("bold", text) + paint(
-        "dim",
-        f"   {exercise.kind}, step {exercise.step}, {stars(exercise)}, ~{exercise.minutes} min",
+    return beside(
+        paint("bold", f"{exercise.number}. {exercise.title}"),
+        paint(
+            "dim",
+            f"{exercise.kind}, step {exercise.step}, {stars(exercise)}, ~{exercise.minutes} min",
+        ),
     )
 
 
@@ -79,25 +109,56 @@ def place(message, path):
     return int(found[1]) if found else None
 
 
-def source_line(path, number):
+def snippet(lines):
+    """Lines "  76 | code", as the compiler writes them, too, broken at spaces where they are too
+    long. A line of carets breaks where the code above it does."""
+    out, cuts = [], []
+    for line in lines:
+        head, bar, code = line.partition("| ")
+        if not bar:
+            out.append("  " + line)
+            continue
+        room = width() - len(head) - len(bar) - 2
+        carets = not head.strip() and set(code) <= set(" ~^")
+        if not carets:
+            cuts, at = [0], 0
+            while len(code) - at > room:
+                space = code.rfind(" ", at + 1, at + room)
+                at = space + 1 if space > at else at + room
+                cuts.append(at)
+        for number, (begin, end) in enumerate(zip(cuts, [*cuts[1:], max(len(code), cuts[-1])])):
+            part = code[begin:end].rstrip()
+            if part.strip() or not (carets or number):
+                out.append(f"  {head if number == 0 else ' ' * len(head)}{bar}{part}")
+    return out
+
+
+def text_of(path):
     try:
-        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
-        return f"{number:5} | {lines[number - 1]}"
-    except (OSError, IndexError):
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return ""
 
 
 def places(message, path):
     """Every line of the student's file that a message names, once, as source."""
-    numbers = []
-    for found in re.finditer(re.escape(Path(path).name) + r":(\d+)", message):
-        if int(found[1]) not in numbers:
-            numbers.append(int(found[1]))
-    return [line for line in (source_line(path, n) for n in numbers) if line]
+    lines = text_of(path).splitlines()
+    numbers = [int(n) for n in re.findall(re.escape(Path(path).name) + r":(\d+)", message)]
+    return [f"{n:5} | {lines[n - 1]}" for n in dict.fromkeys(numbers) if 0 < n <= len(lines)]
 
 
-def _bytes(n):
-    return f"{n:,}".replace(",", " ")
+def without_places(message):
+    """What is wrong and with which element, not in which lines."""
+    return re.sub(r"(?:, most of them)? at \S+\.(?:cuh|cu|h):\d+", "", message)
+
+
+def hides(exercise, verdict):
+    """Whether a verdict names lines that the student is to find."""
+    return (
+        exercise.kind == "find the bug"
+        and verdict.kind != "does not compile"
+        and without_places(verdict.message) != verdict.message
+    )
 
 
 def traffic(problem):
@@ -113,53 +174,53 @@ def traffic(problem):
                 continue
             requests = row.get("requests", {}).get(way, 0)
             sectors = f"{row['sectors'][way] / requests:.1f}" if requests else ""
-            rows.append(
-                (
-                    f"{name} {way}",
-                    _bytes(yours),
-                    _bytes(spec),
-                    sectors,
-                    "="
-                    if yours == spec
-                    else "fewer"
-                    if yours < spec
-                    else paint(
-                        "red", f"{yours / spec:.1f}x too many" if spec else "none is needed"
-                    ),
-                )
-            )
+            word = "=" if yours == spec else "fewer"
+            if yours > spec:
+                word = f"{yours / spec:.1f}x too many" if spec else "none is needed"
+            rows.append((f"{name} {way}", grouped(yours), grouped(spec), word, sectors))
     t = problem["totals"]
     if t["wavefronts_ideal"]:
         same = t["wavefronts"] == t["wavefronts_ideal"]
-        rows.append(
-            (
-                "bank wavefronts",
-                _bytes(t["wavefronts"]),
-                _bytes(t["wavefronts_ideal"]),
-                "",
-                "=" if same else f"{t['wavefronts'] / t['wavefronts_ideal']:.1f}x",
-            )
-        )
-    head = f"  {'bytes':16}{'yours':>14}{'spec':>14}  {'':14}{'sectors/request':>16}"
-    lines = [paint("dim", f"  {problem['problem']}"), paint("dim", head)]
-    lines += [
-        f"  {name:16}{yours:>14}{spec:>14}  {word:14}{sectors:>16}".rstrip()
-        for name, yours, spec, sectors, word in rows
-    ]
-    return "\n".join(lines)
+        word = "=" if same else f"{t['wavefronts'] / t['wavefronts_ideal']:.1f}x"
+        yours, spec = grouped(t["wavefronts"]), grouped(t["wavefronts_ideal"])
+        rows.append(("bank wavefronts", yours, spec, word, ""))
+    head = ("bytes", "yours", "spec", "", "sectors/request")
+    columns = [max(map(len, column)) for column in zip(head, *rows)]
+
+    def line(cells):
+        padded = [
+            cell.ljust(n) if at in (0, 3) else cell.rjust(n)
+            for at, (cell, n) in enumerate(zip(cells, columns))
+        ]
+        if "too many" in cells[3] or "none is" in cells[3]:
+            padded[3] = paint("red", padded[3])
+        return ("  " + "  ".join(padded)).rstrip()
+
+    lines = [paint("dim", f"  {problem['problem']}"), paint("dim", line(head))]
+    return "\n".join(lines + [line(row) for row in rows])
 
 
-def verdict(exercise, path, v, untouched=False):
-    """The result of one check. untouched: of the exercise as it was handed out."""
+def short_verdict(exercise, path, v, where=True):
+    """One line, for the end of a page that is longer than the screen."""
+    if v.ok:
+        return paint("green", f"done: {exercise.title}")
+    at = None if hides(exercise, v) and not where else place(v.message, path)
+    return paint("red", f"not yet: {v.kind}") + f"   {link(path, at)}"
+
+
+def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
+    """The result of one check. untouched: of the exercise as it was handed out. where: also the
+    lines that a bug to be found shows in; without, `how` says how to see them."""
     times = paint(
         "dim", f"checked in {v.seconds:.1f} s (of which the compiler {v.compile_seconds:.1f})"
     )
     if v.ok:
-        lines = [paint("green", f"done: {exercise.title}") + "   " + times, ""]
+        lines = [beside(paint("green", f"done: {exercise.title}"), times), ""]
         problems = ", ".join(p["problem"] for p in v.problems)
         lines.append(prose(f"Right on {problems}; no finding."))
         tables = [traffic(p) for p in v.problems[-1:]]
         return "\n".join(lines + [""] + tables) if any(tables) else "\n".join(lines)
+    lines = []
     if untouched:
         lines = [
             prose(
@@ -169,28 +230,53 @@ def verdict(exercise, path, v, untouched=False):
             ),
             "",
         ]
-    else:
-        lines = []
+    holes = [] if v.kind == "does not compile" else exercise.holes(text_of(path))
+    if holes and all(hole.empty for hole in holes):
+        return "\n".join(lines + empty(path, v, holes, times))
+    hidden = hides(exercise, v) and not where
+    message = without_places(v.message) if hidden else v.message
     lines += [
-        paint("red", f"not yet: {v.kind}") + "   " + times,
+        beside(paint("red", f"not yet: {v.kind}"), times),
         "",
-        f"  {link(path, place(v.message, path))}",
+        f"  {link(path, place(message, path))}",
         "",
     ]
     if v.kind == "does not compile":
-        lines += ["  " + line for line in v.message.splitlines()]
+        first, *code = v.message.splitlines() or [""]
+        lines += [prose(first), *snippet(code)]
     else:
-        lines.append(prose(v.message))
-        sources = places(v.message, path)
+        lines.append(prose(message))
+        sources = places(message, path)
         if sources:
-            lines += [""] + ["  " + s for s in sources]
+            lines += ["", *snippet(sources)]
         if v.problems:
-            lines += ["", paint("dim", f"  on {v.problems[-1]['problem']}")]
+            lines += ["", paint("dim", prose(f"on {v.problems[-1]['problem']}"))]
     if v.advice:
         lines += ["", prose(v.advice)]
-    if v.kind in ("traffic", "coalescing", "bank conflicts"):
+    if hidden:
+        lines += ["", prose(f"Where would you look? {how} shows the lines.")]
+    if v.kind in ("traffic", "coalescing", "bank conflicts") and v.problems:
         lines += ["", traffic(v.problems[-1])]
     return "\n".join(lines)
+
+
+def empty(path, v, holes, times):
+    """Nothing is filled in: the place to do it, and what comes of it elsewhere."""
+    lines = [f"{path.name}:{hole.line}" for hole in holes]
+    one = len(lines) == 1
+    return [
+        beside(paint("red", f"not yet: {'the hole is' if one else 'the holes are'} empty"), times),
+        "",
+        f"  {link(path, holes[0].line)}",
+        "",
+        prose(
+            f"{lines[0] if one else ', '.join(lines[:-1]) + ' and ' + lines[-1]} "
+            f"{'waits' if one else 'wait'} for your lines. What comes of it meanwhile, {v.kind}:"
+        ),
+        "",
+        prose(v.message),
+        *(["", paint("dim", prose(f"on {v.problems[-1]['problem']}"))] if v.problems else []),
+    ]
 
 
 def after_success(exercise, desk):
@@ -198,7 +284,8 @@ def after_success(exercise, desk):
     chapter = ROOT / "steps" / exercise.step / "README.md"
     lines = [
         f"  one solution  {link(desk.solution_path(exercise))}",
-        f"  its step      {link(ROOT / exercise.source)}, chapter {link(chapter)}",
+        f"  its step      {link(ROOT / exercise.source)}",
+        f"  its chapter   {link(chapter)}",
         "",
         paint("bold", "  A question to take along"),
         prose(exercise.question),
@@ -224,15 +311,20 @@ def check_all(desk, check):
 
 
 def listing(desk):
-    rows = []
+    names = max(len(e.name) for e in desk.exercises)
+    kinds = max(len(e.kind) for e in desk.exercises)
+    rows, step = [], None
     for e in desk.exercises:
-        mark = (
-            paint("green", "done")
-            if desk.is_done(e)
-            else ("here" if e.name == desk.state["current"] else "    ")
-        )
+        if e.step != step:
+            step = e.step
+            rows += ["", step] if rows else [step]
+        mark = "    "
+        if desk.is_done(e):
+            mark = paint("green", "done")
+        elif e.name == desk.state["current"]:
+            mark = "here"
         rows.append(
-            f"{mark}  {e.number:2}  {e.name:14}{stars(e):5}{e.minutes:3} min  "
-            f"{e.kind:13} {e.step:23} {e.title}"
+            f"{mark}  {e.number:2}  {e.name:{names}}  {stars(e):3}  {e.minutes:2} min  "
+            f"{e.kind:{kinds}}  {e.title}"
         )
     return "\n".join(rows)

@@ -7,12 +7,14 @@ acts at once; elsewhere a line does.
 import contextlib
 import os
 import select
+import shutil
 import sys
+import textwrap
 import time
 
 from . import show
 
-KEYS = "n next   h hint   a answer   l list   c check all   x reset   q quit"
+KEYS = ("n next", "w where", "h hint", "a answer", "l list", "c check all", "x reset", "q quit")
 
 
 @contextlib.contextmanager
@@ -65,6 +67,8 @@ class Watch:
         self.keys = Keys()
         self.stamp = None
         self.passed = False
+        self.verdict = None  # of the last check
+        self.where = None  # the exercise whose lines were asked for
 
     def path(self):
         """Without making it: an editor may take a file away for a moment while it saves."""
@@ -84,41 +88,56 @@ class Watch:
 
     def head(self):
         done = sum(self.desk.is_done(e) for e in self.desk.exercises)
-        print(show.progress(done, len(self.desk.exercises)))
-        print(show.title(self.desk.current))
-        print()
+        return show.progress(done, len(self.desk.exercises)) + "\n" + show.title(self.desk.current)
 
     def foot(self):
-        print()
-        print(show.paint("dim", KEYS))
-        sys.stdout.flush()
+        keys = "   ".join(key.replace(" ", "\0") for key in KEYS)  # a key stays beside its word
+        return "\n".join(
+            show.paint("dim", line.replace("\0", " "))
+            for line in textwrap.wrap(keys, show.width(), break_on_hyphens=False)
+        )
 
     def look(self):
         """Checks the current exercise and shows what came out."""
         exercise, path = self.desk.current, self.path()
         clear()
-        self.head()
-        print(show.paint("dim", f"checking {show.relative(path)} ..."), flush=True)
-        verdict = self.check(exercise)
-        self.passed = verdict.ok
-        if verdict.ok:
+        checking = show.paint("dim", f"checking {show.relative(path)} ...")
+        print(f"{self.head()}\n\n{checking}", flush=True)
+        self.verdict = self.check(exercise)
+        self.passed = self.verdict.ok
+        if self.passed:
             self.desk.mark_done(exercise)
+        self.page()
+
+    def page(self):
+        """What the last check says; once more at the end where its beginning is off the screen."""
+        exercise, path, verdict = self.desk.current, self.path(), self.verdict
+        where = self.where == exercise.name
         clear()
-        if show.in_terminal():
-            self.head()
+        parts = [self.head()] if show.in_terminal() else []
         if self.desk.has_changed(exercise):
-            print(
+            parts.append(
                 show.prose(
                     "The repository has a newer version of this exercise. Your file stays "
                     "as it is; x makes a fresh copy and keeps yours."
                 )
-                + "\n"
             )
-        print(show.verdict(exercise, path, verdict, self.desk.is_untouched(exercise)))
+        untouched = self.desk.is_untouched(exercise)
+        parts.append(show.verdict(exercise, path, verdict, untouched, where, "The key w"))
         if verdict.ok:
-            print("\n" + show.after_success(exercise, self.desk))
-            print("\n" + show.paint("green", "  n: the next exercise"))
-        self.foot()
+            parts.append(show.after_success(exercise, self.desk))
+            parts.append(show.paint("green", "  n: the next exercise"))
+        parts.append(self.foot())
+        rows = shutil.get_terminal_size((100, 24)).lines
+        if show.in_terminal() and show.height("\n\n".join(parts)) > rows - 1:
+            parts.insert(-1, show.short_verdict(exercise, path, verdict, where))
+        print("\n\n".join(parts), flush=True)
+
+    def show_where(self):
+        """The lines that a bug to be found shows in."""
+        self.where = self.desk.current.name
+        if self.verdict:
+            self.page()
 
     def next(self):
         following = self.desk.next_open(self.desk.current)
@@ -132,7 +151,7 @@ class Watch:
             following = self.desk.exercises[at % len(self.desk.exercises)]
         self.desk.go_to(following)
         self.desk.open(following)
-        self.stamp = None
+        self.stamp = self.verdict = self.where = None
 
     def hint(self):
         exercise = self.desk.current
@@ -171,6 +190,7 @@ class Watch:
     def run(self):
         actions = {
             "n": self.next,
+            "w": self.show_where,
             "h": self.hint,
             "a": self.answer,
             "c": self.check_all,

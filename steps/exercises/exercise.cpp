@@ -2,6 +2,7 @@
 
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -35,6 +36,7 @@ struct Request {
   json problems;
   bool banks = false;
   std::vector<std::string> coalesced;
+  double watchdog_s;
 };
 
 Request read_request(const char* path) {
@@ -46,7 +48,8 @@ Request read_request(const char* path) {
           .seed = j.at("seed"),
           .problems = j.at("problems"),
           .banks = j.value("banks", false),
-          .coalesced = j.value("coalesced", std::vector<std::string>{})};
+          .coalesced = j.value("coalesced", std::vector<std::string>{}),
+          .watchdog_s = j.at("watchdog")};
 }
 
 /// hkv and nk: as h and n where they are not given.
@@ -82,8 +85,10 @@ std::optional<Fault> wrong_element(const CheckResult& result) {
 
 #if !FA_BACKEND_GPU
 
-/// What the simulator says of a kernel that it stopped, in the words of the exercises.
-std::string kind_of(const std::string& text) {
+/// What the simulator says of a kernel that it stopped, in the words of the exercises. The first
+/// finding decides; others may follow in lines of their own.
+std::string kind_of(const std::string& findings) {
+  const std::string text = findings.substr(0, findings.find('\n'));
   const auto has = [&text](const char* words) { return text.find(words) != std::string::npos; };
   if (text.starts_with("race")) return "race";
   if (text.starts_with("uninitialised")) return "uninitialised";
@@ -145,9 +150,39 @@ std::optional<Fault> too_many_bytes(const json& table, const Counts& counts) {
     for (const auto& [way, words, site] : ways) {
       const uint64_t yours = row["yours"][way], spec = row["spec"][way];
       if (yours <= spec) continue;
-      return Fault{"traffic", fmt::format("{} bytes {} {}{}; the spec has {}", yours, words, name,
-                                          busiest_line(counts, name + site), spec)};
+      return Fault{"traffic",
+                   fmt::format("{} bytes {} {}{}; the spec has {}", grouped(yours), words, name,
+                               busiest_line(counts, name + site), grouped(spec))};
     }
+  }
+  return std::nullopt;
+}
+
+/// An input that no kernel read, or an output that kernels have not written all of: then the host
+/// did their work. Copies and memsets count for nothing here.
+std::optional<Fault> made_by_the_host(const Problem& p, const Prediction& spec,
+                                      const Counts& counts, const Variant& yours, bool backward) {
+  std::map<std::string, Bytes> moved;  // by kernels
+  for (const auto& [name, count] : counts.buffers) moved[name] = count.bytes;
+  for (const KernelCount& k : counts.kernels) {
+    moved[k.buffer].read -= k.buffer.empty() ? 0 : k.bytes.read;
+    moved[k.buffer].write -= k.buffer.empty() ? 0 : k.bytes.write;
+  }
+  const uint64_t q = p.q_size() * bytes_of(p.dtype), kv = p.kv_size() * bytes_of(p.dtype);
+  std::map<std::string, uint64_t> outputs = {{"O", q}};
+  if (yours.writes_lse) outputs["LSE"] = p.rows() * sizeof(float);
+  if (backward) outputs = {{"dQ", q}, {"dK", kv}, {"dV", kv}};
+  for (const auto& [name, bytes] : outputs) {
+    const uint64_t written = moved[name].write + moved[name].atomic;
+    // What is added to may have rows to which nothing is added.
+    if (written >= (moved[name].atomic != 0 ? 1 : bytes)) continue;
+    return Fault{"not in a kernel", fmt::format("{} has {} bytes, and kernels wrote {} of them",
+                                                name, grouped(bytes), grouped(written))};
+  }
+  for (const char* name : {"Q", "K", "V", "dO"}) {
+    const auto due = spec.buffers.find(name);
+    if (due == spec.buffers.end() || due->second.read == 0 || moved[name].read != 0) continue;
+    return Fault{"not in a kernel", fmt::format("no kernel read {}", name)};
   }
   return std::nullopt;
 }
@@ -224,13 +259,15 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
   } catch (const sim::Error& e) {
     return fault_of(e.what());
   }
-  const Spec spec = find_spec(request.spec);
-  seen["traffic"] = traffic_table((request.backward ? spec.backward : spec.forward)(p), counts);
+  const Spec specs = find_spec(request.spec);
+  const Prediction spec = (request.backward ? specs.backward : specs.forward)(p);
+  seen["traffic"] = traffic_table(spec, counts);
   seen["totals"] = totals(counts);
 #endif
   const CheckResult result = check(p, in, session.download(), sample_of(p, request.seed, 1e18));
   if (auto fault = wrong_element(result)) return fault;
 #if !FA_BACKEND_GPU
+  if (auto fault = made_by_the_host(p, spec, counts, yours, request.backward)) return fault;
   if (auto fault = too_many_bytes(seen["traffic"], counts)) return fault;
   if (auto fault = uncoalesced(counts, request.coalesced)) return fault;
   if (request.banks) return bank_conflicts(counts);
@@ -259,7 +296,7 @@ int exercise_main(int argc, char** argv, const Variant& yours) try {
   const Request request = read_request(argv[1]);
   open_device("exercise", "");
 #if !FA_BACKEND_GPU
-  sim::options().watchdog_s = 5;  // these problems are small
+  sim::options().watchdog_s = request.watchdog_s;
 #endif
   const json result = try_all(request, yours);
   std::ofstream file(argv[2]);

@@ -1,6 +1,8 @@
 """The classroom: every exercise against its author's promises, ./scripts/learn as people use it."""
 
 import concurrent.futures
+import contextlib
+import fcntl
 import json
 import os
 import pathlib
@@ -8,9 +10,12 @@ import pty
 import re
 import select
 import shutil
+import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 import xml.etree.ElementTree as ElementTree
@@ -46,6 +51,10 @@ def exercise(name):
     return catalogue.find(EXERCISES, name)
 
 
+def by_name(wrongs, because):
+    return next(w for w in wrongs if w.because == because)
+
+
 class Folder(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -62,23 +71,28 @@ class Folder(unittest.TestCase):
             e, path, checking.Toolchain(BUILD), seed=SEED, folder=place / "build", **options
         )
 
-    def learn(self, *arguments, **kind):
+    def command(self, *arguments, folder=None):
+        return [
+            sys.executable,
+            str(LEARN),
+            *map(str, arguments),
+            "--build",
+            str(BUILD),
+            "--folder",
+            str(folder or self.folder / "learn"),
+        ]
+
+    def learn(self, *arguments, folder=None, before=(), **kind):
         return subprocess.run(
-            [
-                sys.executable,
-                str(LEARN),
-                *map(str, arguments),
-                "--build",
-                str(BUILD),
-                "--folder",
-                str(self.folder / "learn"),
-            ],
-            capture_output=True,
-            text=True,
-            cwd=ROOT,
-            check=False,
-            **kind,
+            [*before, *self.command(*arguments, folder=folder)],
+            **{"capture_output": True, "text": True, "cwd": ROOT, "check": False, **kind},
         )
+
+    def one_sentence(self, done, status, *words):
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
 
 
 # --- the author's guards ------------------------------------------------------------------------
@@ -120,6 +134,7 @@ class Guards(Folder):
                 self.assertIn(verdict.kind, checking.ADVICE)
                 if name == "unsolved":
                     unsolved_kinds.add(verdict.kind)
+                    self.says_enough(e, verdict)
                 else:
                     because = next(w.because for w in e.wrongs if w.name == name)
                     self.assertEqual(verdict.kind, because, verdict.message)
@@ -128,6 +143,24 @@ class Guards(Folder):
             f"{len(results)} checks, the slowest {slowest[0].name}, {slowest[1]}: "
             f"{slowest[2].seconds:.1f} s with {JOBS} at a time"
         )
+
+    def says_enough(self, e, verdict):
+        """What a student reads first: of a hole, where it is; of a bug, what is wrong and with
+        which element, and its lines only when asked."""
+        path = self.folder / f"{e.label}.cuh"
+        path.write_text(e.unsolved())
+        first = show.verdict(e, path, verdict, untouched=True, where=False)
+        if e.kind == "fill in":
+            line = next(n for n, t in enumerate(e.unsolved().splitlines(), 1) if "FILL IN" in t)
+            self.assertIn(f"{e.label}.cuh:{line}", first)
+            self.assertRegex(first, "not yet: the (hole is|holes are) empty")
+            return
+        self.assertNotRegex(first, r"\.cuh:\d|\n +\d+ \| ")
+        self.assertIn(f"not yet: {verdict.kind}", first)
+        asked = show.verdict(e, path, verdict)
+        if verdict.kind in ("race", "uninitialised", "deadlock", "bank conflicts", "coalescing"):
+            self.assertIn("--where shows the lines", first)
+            self.assertRegex(asked, rf"{e.label}\.cuh:\d+.*\n +\d+ \| ", "DOTALL")
 
     def test_each_has_what_a_student_needs(self):
         for e in EXERCISES:
@@ -194,12 +227,35 @@ class Guards(Folder):
         for word in words:
             self.assertIn(word, str(caught.exception))
 
+    def test_holes_and_what_is_in_them(self):
+        for e in EXERCISES:
+            with self.subTest(exercise=e.name):
+                unsolved = e.unsolved()
+                holes = e.holes(unsolved)
+                self.assertEqual(len(holes), e.unsolved().count("FILL IN ("))
+                self.assertTrue(all(hole.empty for hole in holes))
+                self.assertFalse(any(h.empty for h in e.holes(e.heading() + e.solution())))
+                for hole in holes:
+                    self.assertIn("FILL IN", unsolved.splitlines()[hole.line - 1])
+                if len(holes) < 2:
+                    continue
+                one = unsolved[: holes[0].begin] + holes[0].change.solution
+                one += unsolved[holes[0].end :]
+                words = [hole.empty for hole in e.holes(one)]
+                self.assertEqual(words, [False] + [True] * (len(holes) - 1))
+                full = e.completed(one, e.holes(one))
+                code = catalogue.code_of(re.sub(r"(?m)^#line \d+\n", "", full))
+                self.assertEqual(code, catalogue.code_of(e.solution()))
+                self.assertEqual(e.holes(unsolved.replace("namespace", "namespaces")), [])
+
     def test_what_an_author_mistypes_is_named(self):
         self.broken(lambda t: t.replace("title =", "titel ="), "scores.toml", "titel")
         self.broken(lambda t: t.replace('kind = "fill in"', 'kind = "guess"'), "guess", "fill in")
         self.broken(lambda t: t.replace("because =", "cause =", 1), "cause")
         self.broken(lambda t: re.sub(r"hints = \[.*?\n\]\n", "", t, flags=re.DOTALL), "hints")
         self.broken(lambda t: t + "\n[", "scores.toml")
+        none = re.compile(r"problems = \[.*?\n\]", re.DOTALL)
+        self.broken(lambda t: none.sub("problems = []", t), "scores.toml", "passes everything")
 
 
 # --- one check ----------------------------------------------------------------------------------
@@ -228,8 +284,9 @@ class Checks(Folder):
         verdict = self.check(e, e.wrong(next(w for w in e.wrongs if w.because == "traffic")))
         self.assertIn("bytes read from K, most of them at 03_tiles.cuh:", verdict.message)
         text = show.verdict(e, "03_tiles.cuh", verdict)
-        self.assertRegex(text, r"\n  K read +844 800 +25 600  33\.0x too many +\d+\.\d\n")
-        self.assertRegex(text, r"\n  V read +25 600 +25 600  = +4\.0\n")
+        self.assertRegex(text, r"\n  K read +844,800 +25,600  33\.0x too many +\d+\.\d\n")
+        self.assertRegex(text, r"\n  V read +25,600 +25,600  = +4\.0\n")
+        self.assertIn("844,800 bytes read from K", verdict.message)
 
     def test_the_first_finding_and_how_many_others(self):
         e = exercise("tiles")
@@ -277,13 +334,158 @@ class Checks(Folder):
 
     def test_a_kernel_that_never_ends(self):
         e = exercise("scores")
-        text = e.solution().replace(
-            "  S[(bh * N + r) * N + c] = s;",
-            "  while (causal) s += Q[0];\n  S[(bh * N + r) * N + c] = s;",
+        for loop, words in (
+            ("while (causal) s += Q[0];", "spins at 01_scores.cuh"),
+            ('while (causal) asm volatile("");', "spins without a memory access"),
+        ):
+            text = e.solution().replace(
+                "  S[(bh * N + r) * N + c] = s;", f"  {loop}\n  S[(bh * N + r) * N + c] = s;"
+            )
+            with self.subTest(loop=loop), mock.patch.object(checking, "LOOP_SECONDS", 1):
+                verdict = self.check(e, text)
+                self.assertEqual(verdict.kind, "endless loop", verdict.message)
+                self.assertIn(words, verdict.message)
+
+    def test_the_host_does_the_kernels_work(self):
+        """Right results through cudaMemcpy, and a kernel that only carries them to O."""
+        e = exercise("scores")
+        host = """
+  const size_t n = p.q_size(), N = p.N, d = p.d;
+  std::vector<float> q(n), k(n), v(n), o(n);
+  cudaMemcpy(q.data(), t.Q, 4 * n, cudaMemcpyDeviceToHost);
+  cudaMemcpy(k.data(), t.K, 4 * n, cudaMemcpyDeviceToHost);
+  cudaMemcpy(v.data(), t.V, 4 * n, cudaMemcpyDeviceToHost);
+  for (size_t r = 0; r < p.rows(); ++r) {
+    const size_t begin = r / N * N, keys = p.causal ? r % N + 1 : N;
+    std::vector<double> s(keys), sum(d);
+    double m = -INFINITY, l = 0;
+    for (size_t c = 0; c < keys; ++c) {
+      for (size_t x = 0; x < d; ++x) s[c] += double(q[r * d + x]) * k[(begin + c) * d + x];
+      m = std::max(m, s[c] *= p.scale());
+    }
+    for (size_t c = 0; c < keys; ++c) {
+      l += s[c] = std::exp(s[c] - m);
+      for (size_t x = 0; x < d; ++x) sum[x] += s[c] * v[(begin + c) * d + x];
+    }
+    for (size_t x = 0; x < d; ++x) o[r * d + x] = sum[x] / l;
+  }
+"""
+        to_o = "  cudaMemset(t.O, 0, 4 * n);\n"
+        to_o += "  cudaMemcpy(t.O, o.data(), 4 * n, cudaMemcpyHostToDevice);\n  return;\n"
+        carried = """
+  float* S = t.scratch<float>("S");
+  cudaMemcpy(S, o.data(), 4 * n, cudaMemcpyHostToDevice);
+  fa::launch(carry, {dim3(1), dim3(1)}, (const float*)S, t.O, int(n));
+  return;
+"""
+        kernel = """static __global__ void carry(const float* from, float* to, int n) {
+  for (int i = 0; i < n; ++i) to[i] = from[i];
+}
+inline void forward("""
+        for way, words in (
+            (to_o, "O has 10,240 bytes, and kernels wrote 0 of them"),
+            (carried, "no kernel read Q"),
+        ):
+            text = e.solution().replace("inline void forward(", kernel)
+            at = '  float* S = t.scratch<float>("S");\n  float* P'
+            text = text.replace(at, host + way + at)
+            text = text.replace("#pragma once", "#pragma once\n#include <algorithm>\n#include <cmath>")
+            with self.subTest(words=words):
+                verdict = self.check(e, text)
+                self.assertEqual(verdict.kind, "not in a kernel", verdict.message)
+                self.assertEqual(verdict.message, words)
+
+    def test_a_result_without_a_problem_is_no_pass(self):
+        e, text = self.host_code(
+            'std::ofstream("result.json") << R"({"ok": true, "problems": []})"; std::_Exit(0);'
         )
+        text = text.replace("#pragma once", "#pragma once\n#include <fstream>\n#include <cstdlib>")
         verdict = self.check(e, text)
-        self.assertEqual(verdict.kind, "endless loop")
-        self.assertIn("01_scores.cuh", verdict.message)
+        self.assertFalse(verdict.ok)
+        self.assertEqual(
+            (verdict.kind, verdict.message),
+            ("no verdict", "the program ended after 0 of 2 problems"),
+        )
+
+    def test_an_include_of_a_step_is_refused(self):
+        e = exercise("scores")
+        step = ROOT / "steps" / "04_fused" / "kernel.cuh"
+        for line, at in (
+            ('#include "steps/04_fused/kernel.cuh"', ":7"),
+            (f'#define IT "{step}"\n#include IT', ""),
+        ):
+            text = e.solution().replace("#pragma once", f"#pragma once\n{line}")
+            line = text[: text.index(line)].count("\n") + 1
+            with self.subTest(line=line):
+                verdict = self.check(e, text)
+                self.assertEqual(verdict.kind, "refused", verdict.message)
+                self.assertIn("includes steps/04_fused/kernel.cuh", verdict.message)
+                if at:
+                    self.assertIn(f"01_scores.cuh:{line} includes", verdict.message)
+        for e in EXERCISES:  # what an exercise has itself is no reason
+            refused = checking._refused_include(e, e.label, e.heading() + e.solution())
+            self.assertEqual(refused, "", e.name)
+
+    def test_some_of_the_holes(self):
+        """Each is judged by what is in it; the empty ones do not count against it."""
+        e = exercise("gradients")
+        unsolved = e.unsolved()
+        first, second = e.holes(unsolved)
+
+        def filled(hole, text):
+            return unsolved[: hole.begin] + text + unsolved[hole.end :]
+
+        verdict = self.check(e, filled(first, first.change.solution))
+        self.assertEqual((verdict.ok, verdict.kind), (False, "part right"), verdict.message)
+        self.assertEqual(verdict.holes, ["right", "empty"])
+        self.assertIn("Hole 1 of 2 is right", verdict.message)
+        self.assertIn(f"Still empty: hole 2 at {e.label}.cuh:{second.line}", verdict.message)
+        wrong = second.change.solution.replace("scale * ", "")
+        verdict = self.check(e, filled(second, wrong))
+        self.assertEqual((verdict.kind, verdict.holes), ("wrong result", ["empty", "filled"]))
+        self.assertIn(f"hole 1 at {e.label}.cuh:{first.line}", verdict.message)
+        grade = grading.Grade("a", e, "wrong", verdict.kind, holes=verdict.holes)
+        self.assertEqual(grade.word, "wrong result 1/2")
+
+    def test_several_findings_in_one_message(self):
+        e = exercise("barrier")
+        path = self.folder / f"{e.label}.cuh"
+        path.write_text(e.unsolved())
+        verdict = checking.Verdict(
+            False, "race", f"race: a at {path.name}:3\nrace: b at {path.name}:5\n2 more"
+        )
+        text = show.verdict(e, path, verdict)
+        for words in ("  race: a at", "  race: b at", "  2 more", "\n      3 | ", "\n      5 | "):
+            self.assertIn(words, text)
+        self.assertNotIn(".cuh:", show.verdict(e, path, verdict, where=False))
+
+    def test_several_at_once(self):
+        e = exercise("banks")
+        path = self.folder / "learn" / f"{e.label}.cuh"
+        path.parent.mkdir()
+        path.write_text(e.solution())
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            for done in pool.map(lambda _: self.learn("run", e.name), range(4)):
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_a_path_with_a_quote_and_a_space(self):
+        e = exercise("scores")
+        folder = self.folder / 'a "quoted" folder' / "learn"
+        folder.mkdir(parents=True)
+        (folder / f"{e.label}.cuh").write_text(e.solution())
+        done = self.learn("run", e.name, folder=folder)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+
+    def test_limits_are_set_without_running_python_in_the_child(self):
+        shown = "ulimit -c; ulimit -S -t; ulimit -H -t; ulimit -v"
+        status, out, _ = checking.run_group(
+            checking.limited(["/bin/sh", "-c", shown], 7, 1 << 30),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.assertEqual((status, out.split()), (0, ["0", "7", "8", str(1 << 20)]))
+        for path in (ROOT / "scripts").rglob("*.py"):
+            self.assertNotIn("preexec_fn=", path.read_text(), path)
 
     def test_isolated_from_the_network(self):
         e = exercise("scores")
@@ -365,6 +567,27 @@ class Desks(Folder):
         self.assertEqual(again.next_hint(EXERCISES[0])[0], 1)
         self.assertIs(again.current, EXERCISES[0])
 
+    def test_a_full_disk_leaves_the_file_or_none(self):
+        """ulimit -f 1: a file may have 512 bytes, the next one does not fit."""
+        e = EXERCISES[0]
+        limit = ("/bin/sh", "-c", 'ulimit -f 1; exec "$@"', "sh")
+        refused = self.learn("reset", e.name, before=limit)
+        self.one_sentence(refused, 2, f"{e.label}.cuh")
+        folder = self.folder / "learn"
+        self.assertEqual([p.name for p in folder.glob("*") if p.name[0] != "."], [])
+        self.assertEqual(list(folder.glob(".*.cuh*")), [])
+        with open("/dev/full", "w") as full:
+            refused = self.learn("list", capture_output=False, stdout=full, stderr=subprocess.PIPE)
+        self.one_sentence(refused, 2, "No space left on device")
+
+    def test_two_at_once_lose_nothing(self):
+        other = Desk(self.folder / "learn", EXERCISES)
+        self.desk.mark_done(EXERCISES[0])
+        other.mark_done(EXERCISES[1])
+        self.desk.next_hint(EXERCISES[2])
+        again = Desk(self.folder / "learn", EXERCISES)
+        self.assertTrue(again.is_done(EXERCISES[0]) and again.is_done(EXERCISES[1]))
+
     def test_hints_one_by_one(self):
         e = EXERCISES[0]
         shown = [self.desk.next_hint(e)[0] for _ in range(len(e.hints) + 1)]
@@ -381,7 +604,7 @@ class Commands(Folder):
         done = self.learn("run", e.name)
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertIn("its first lines say what to do", done.stdout)
-        self.assertIn("not yet: uninitialised", done.stdout)
+        self.assertIn("not yet: the hole is empty", done.stdout)
         self.assertFalse((self.folder / "learn" / "solutions").exists())
         refused = self.learn("answer", e.name)
         self.assertEqual((refused.returncode, refused.stdout), (2, ""))
@@ -415,35 +638,164 @@ class Commands(Folder):
             (("grade", str(ROOT / "steps"), "--json", str(self.folder)), ("cannot be written",)),
         ):
             with self.subTest(arguments=arguments):
-                refused = self.learn(*arguments)
-                self.assertEqual(refused.returncode, 2, refused.stdout)
-                self.assertEqual(len(refused.stderr.splitlines()), 1, refused.stderr)
-                for word in words:
-                    self.assertIn(word, refused.stderr)
+                self.one_sentence(self.learn(*arguments), 2, *words)
         self.assertEqual(self.learn("learn").returncode, 2)
         (self.folder / "learn").write_text("a file where the folder should be")
-        refused = self.learn("hint")
-        self.assertEqual((refused.returncode, len(refused.stderr.splitlines())), (2, 1))
-        self.assertIn("Not a directory", refused.stderr)
+        self.one_sentence(self.learn("hint"), 2, "Not a directory")
+        self.one_sentence(self.learn("hint", folder="/proc/learn"), 2, "/proc/learn")  # read-only
+
+    def checkout(self):
+        """A copy of what ./scripts/learn reads, without tools: (its learn, its PATH)."""
+        root = self.folder / "checkout"
+        shutil.copytree(ROOT / "scripts" / "learn_lib", root / "scripts" / "learn_lib")
+        shutil.copy(LEARN, root / "scripts")
+        shutil.copytree(
+            ROOT / "steps", root / "steps", ignore=shutil.ignore_patterns("*.md", "*.cu")
+        )
+        tools = self.folder / "tools"
+        tools.mkdir()
+        for name in ("sh", "bash", "env", "sleep", "touch"):
+            (tools / name).symlink_to(shutil.which(name))
+        self.script(
+            root / "scripts" / "setup.sh",
+            "echo 'setup: cmake                is missing: builds'\n"
+            "echo 'setup: no root here; ask for:  sudo apt-get install -y cmake'\n",
+        )
+        return [sys.executable, str(root / "scripts" / "learn")], {"PATH": str(tools)}
+
+    def script(self, path, text):
+        path.write_text(f"#!{shutil.which('sh')}\n{text}")
+        path.chmod(0o755)
+
+    def test_what_is_missing_is_said_with_the_command_to_ask_for(self):
+        learn, env = self.checkout()
+        done = subprocess.run(learn, env=env, capture_output=True, text=True, check=False)
+        self.assertIn("setup: cmake                is missing", done.stdout)
+        self.one_sentence(done, 3, "sudo apt-get install -y cmake", "./scripts/learn again")
+        self.script(self.folder / "tools" / "cmake", "echo no compiler; exit 1\n")
+        done = subprocess.run(learn, env=env, capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 3)
+        self.assertIn("no compiler", done.stderr)
+        self.assertIn("sudo apt-get install -y cmake", done.stderr.splitlines()[-1])
+
+    def interrupted(self, process, wait_for):
+        """Ctrl-C once `wait_for()` is true: (exit status, what it said)."""
+        end = time.monotonic() + 60
+        while not wait_for() and time.monotonic() < end and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=20)
+        return process.returncode, errors
+
+    def test_ctrl_c_while_it_builds(self):
+        learn, env = self.checkout()
+        started = self.folder / "started"
+        self.script(self.folder / "tools" / "cmake", f"touch {started}\nsleep 60\n")
+        process = subprocess.Popen(
+            learn, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        self.assertEqual(self.interrupted(process, started.exists), (130, ""))
+
+    def test_ctrl_c_while_a_program_runs(self):
+        e = EXERCISES[0]
+        started = self.folder / "started"
+        text = e.solution().replace(
+            '  float* S = t.scratch<float>("S");',
+            f'  fclose(fopen("{started}", "w"));\n  for (volatile int x = 0;; ++x) {{}}\n'
+            '  float* S = t.scratch<float>("S");',
+        ).replace("#pragma once", "#pragma once\n#include <cstdio>")
+        student = self.folder / "class" / "a" / f"{e.label}.cuh"
+        student.parent.mkdir(parents=True)
+        student.write_text(text)
+        (self.folder / "learn").mkdir()
+        shutil.copy(student, self.folder / "learn")
+        for arguments in (("run", e.name), ("grade", self.folder / "class")):
+            with self.subTest(arguments=arguments):
+                started.unlink(missing_ok=True)
+                process = subprocess.Popen(
+                    self.command(*arguments),
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    cwd=ROOT,
+                )
+                self.assertEqual(self.interrupted(process, started.exists), (130, ""))
+
+    def test_the_list_has_columns(self):
+        with mock.patch.dict(os.environ, COLUMNS="80"):
+            lines = show.listing(Desk(self.folder / "learn", EXERCISES)).splitlines()
+        rows = [line for line in lines if " min " in line]
+        self.assertEqual(len(rows), len(EXERCISES))
+        for e, row in zip(EXERCISES, rows):
+            self.assertLessEqual(len(row), 80)
+            cells = re.split(r" {2,}", row.removeprefix("here").strip())
+            expected = [str(e.number), e.name, show.stars(e), f"{e.minutes} min", e.kind, e.title]
+            self.assertEqual(cells, expected)
+
+    def test_pages_fit_the_terminal(self):
+        """At 80 and 100 columns no line is longer, and none is cut within a word."""
+        e = exercise("tiles")
+        path = self.folder / f"{e.label}.cuh"
+        path.write_text(e.solution() + "// " + "a word and " * 12)
+        last = len(path.read_text().splitlines())
+        message = f"25,600 bytes read from K, most of them at {path.name}:{last}; the spec has 1"
+        yours = {"read": 10**9, "write": 0, "atomic": 7}
+        spec = {"read": 1000, "write": 0, "atomic": 0}
+        problem = {
+            "problem": "B=1 H=1 N=100 d=64 causal fp32",
+            "traffic": {"K": {"yours": yours, "spec": spec}},
+            "totals": {"wavefronts": 12345678, "wavefronts_ideal": 1234567},
+        }
+        compiler = (
+            f"{path.name}:5:70: error: a sentence of the compiler that is longer than the line is\n"
+            "    5 | " + "a = " + "b + " * 25 + "c\n      | " + " " * 80 + "^~~"
+        )
+        for columns in (80, 100):
+            with mock.patch.dict(os.environ, COLUMNS=str(columns)):
+                for kind, text in (("traffic", message), ("does not compile", compiler)):
+                    verdict = checking.Verdict(False, kind, text, problems=[problem])
+                    page = show.verdict(e, path, verdict)
+                    for line in page.splitlines():
+                        self.assertLessEqual(len(line), columns, page)
+                    words = set(re.findall(r"[\w=,.]+", page))
+                    self.assertLessEqual(set(re.findall(r"[\w=,.]+", text)), words)
+                self.assertIn("b +", page)
+                self.assertEqual(page.count("^~~"), 1)
+                for e2 in EXERCISES:
+                    for text in (show.title(e2), show.prose(e2.question), show.prose(e2.answer)):
+                        self.assertLessEqual(max(map(len, text.splitlines())), columns)
+                verdict = checking.Verdict(True, seconds=1, problems=[problem])
+                page = show.verdict(e, path, verdict) + "\n" + show.after_success(
+                    e, Desk(pathlib.Path("learn"), EXERCISES)
+                )
+                width = max(len(line) for line in page.splitlines() if str(ROOT) not in line)
+                self.assertLessEqual(width, columns)
+
+    def test_the_documents_give_the_right_number(self):
+        total = len(EXERCISES)
+        for name in ("README.md", "docs/learn.md", "docs/teaching.md"):
+            text = (ROOT / name).read_text()
+            numbers = re.findall(r"\b(\d+) exercises\b|\d+/(\d+) done", text)
+            for one in numbers:
+                self.assertEqual(int("".join(one)), total, name)
+        self.assertGreaterEqual(len(numbers), 0)
+        readme = (ROOT / "README.md").read_text()
+        self.assertIn(f"{total} exercises", readme)
+        rows = re.findall(r"(?m)^\| \d+\. .*", (ROOT / "docs/teaching.md").read_text())
+        named = [pair for row in rows for pair in re.findall(r"(\d+) `(\w+)`", row)]
+        self.assertEqual(named, [(str(e.number), e.name) for e in EXERCISES])
 
 
 class Watching(Folder):
     """The bare command, in a terminal and without one."""
 
     def watch(self, terminal):
-        command = [
-            sys.executable,
-            str(LEARN),
-            "--build",
-            str(BUILD),
-            "--folder",
-            str(self.folder / "learn"),
-        ]
         if terminal:
             master, slave = pty.openpty()
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
             self.addCleanup(os.close, master)
             process = subprocess.Popen(
-                command,
+                self.command(),
                 stdin=slave,
                 stdout=slave,
                 stderr=slave,
@@ -454,7 +806,7 @@ class Watching(Folder):
             self.write, self.read_from = (lambda keys: os.write(master, keys.encode())), master
         else:
             process = subprocess.Popen(
-                command,
+                self.command(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -473,13 +825,14 @@ class Watching(Folder):
         return process
 
     def until(self, words, seconds=60):
-        """Waits until `words` are printed; what follows them is left for the next call."""
+        """Waits until `words` are printed; what follows them is left for the next call. Returns
+        what came before."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            _, found, after = self.printed.partition(words)
+            before, found, after = self.printed.partition(words)
             if found:
                 self.printed = after
-                return
+                return show.visible(before).replace("\r", "")
             ready, _, _ = select.select([self.read_from], [], [], 0.1)
             if ready:
                 try:
@@ -491,20 +844,30 @@ class Watching(Folder):
                 self.printed += more.decode(errors="replace")
         self.fail(f"'{words}' did not come; this did:\n{self.printed}")
 
+    def save(self, e, text):
+        """As editors do: another file takes the place."""
+        path = self.folder / "learn" / f"{e.label}.cuh"
+        new = path.with_suffix(".new")
+        new.write_text(text)
+        os.replace(new, path)
+
     def session(self, terminal):
         e, second = EXERCISES[:2]
         self.printed = ""
         process = self.watch(terminal)
-        self.until("not yet: uninitialised")
+        self.until("not yet: the hole is empty")
+        page = self.until("n next")
+        # A screen of 24 rows does not hold the page: the verdict stands at its end, too.
+        self.assertEqual(page.count("not yet: the hole is empty"), terminal, page)
         self.until("q quit")
         self.write("h")
         self.until("hint 1 of")
-        path = self.folder / "learn" / f"{e.label}.cuh"
-        new = path.with_suffix(".new")
-        new.write_text(e.solution())  # as editors save: another file takes the place
-        os.replace(new, path)
+        self.save(e, e.solution())
         self.until(f"done: {e.title}")
-        self.until("n: the next exercise")
+        page = self.until("n: the next exercise")
+        self.until("q quit")
+        if terminal:
+            self.assertLessEqual(max(map(len, page.splitlines())), 80)
         self.write("a")
         self.until("4 different ones")
         self.write("l")
@@ -512,7 +875,13 @@ class Watching(Folder):
         self.write("n")
         self.until(second.title)
         self.until("not yet: race")
-        self.until("q quit")
+        page = self.until("q quit")
+        self.assertNotRegex(page, r"\.cuh:\d|\d \| ")
+        self.assertIn("w shows the lines", page.replace("\n ", ""))
+        self.write("w")
+        self.until("not yet: race")
+        page = self.until("q quit")
+        self.assertRegex(page, r"02_reduction\.cuh:\d+[^|]*\d \|  +if \(lane < lanes\) part\[lane\]")
         self.write("xx")
         self.until("bak-1")
         self.until("not yet: race")
@@ -529,6 +898,22 @@ class Watching(Folder):
 
     def test_line_by_line(self):
         self.session(terminal=False)
+
+    def test_the_session_in_the_documents(self):
+        """docs/learn.md shows what is printed; times and the numbers of random inputs aside."""
+        text = (ROOT / "docs" / "learn.md").read_text()
+        blocks = re.findall(r"(?s)```\n(\[-+#-.*?)```", text)
+        e, second = EXERCISES[:2]
+        solution = e.solution()
+        self.printed = ""
+        process = self.watch(terminal=False)
+        pages = [self.until("q quit")]
+        self.write("h")
+        pages[0] += "q quit" + self.until("  c.\n") + "  c.\n"
+        plain = solution.replace("  float s = -INFINITY;  // a masked score: its probability will be 0\n", "")
+        self.assertEqual(plain, "")
+        self.assertEqual(len(blocks), 5)
+        process.kill()
 
 
 # --- grading ------------------------------------------------------------------------------------
@@ -622,6 +1007,21 @@ class Grading(Folder):
         self.assertEqual(grading.lines_outside(e, e.heading() + e.solution()), 0)
         cheat = e.unsolved().replace("s += sQ[ty][x] * sK", "s += 1 * sQ[ty][x] * sK")
         self.assertEqual(grading.lines_outside(e, cheat), 1)
+
+    def test_a_long_file_is_compared_in_no_time(self):
+        """difflib took 15 s for 92 KB."""
+        e = exercise("banks")
+        text = e.heading() + e.solution() + "".join(
+            f"  const float x{i} = q[{i}] * k[{i}];\n" for i in range(2500)
+        )
+        text = text.replace("s += sQ[ty][x] * sK", "s += 1 * sQ[ty][x] * sK")
+        self.assertGreater(len(text), 92000)
+        before = time.process_time()
+        self.assertEqual(grading.lines_outside(e, text), 1)
+        self.assertLess(time.process_time() - before, 1)
+        shuffled = e.unsolved().replace("constexpr int T", "", 1)
+        self.assertGreater(grading.lines_outside(e, shuffled), 0)
+        self.assertEqual(grading.common_lines("abcbdab", "bdcaba"), 4)
 
     def test_of_two_files_the_newer_counts(self):
         student = self.folder / "student"

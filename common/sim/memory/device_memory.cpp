@@ -105,6 +105,7 @@ void count_copy(const char* what, const void* p, size_t bytes, bool write) {
   counts->buffers[b->name].bytes += moved;
   fa::KernelCount row;
   row.name = what;
+  row.buffer = b->name;
   row.bytes = moved;
   counts->kernels.push_back(row);
   if (options().l2_bytes > 0) l2_copy(offset_of(p), bytes, write);
