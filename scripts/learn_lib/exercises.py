@@ -33,7 +33,7 @@ class Hole:
     number: int  # 1, 2, ...
     begin: int  # its text is file[begin:end]
     end: int
-    line: int
+    line: int  # of its FILL IN, or of its beginning
     empty: bool  # as it was handed out, comments aside
     change: Change
 
@@ -124,7 +124,7 @@ class Exercise:
                 return []
             if "FILL IN" in change.exercise:
                 empty = code_of(text[at:end]) == code_of(change.exercise)
-                line = text.count("\n", 0, at) + 1
+                line = line_at(text, max(at, text.find("FILL IN", at, end)))
                 holes.append(Hole(len(holes) + 1, at, end, line, empty, change))
             at = end + len(piece)
         return holes
@@ -134,8 +134,8 @@ class Exercise:
         keep their numbers."""
         for hole in reversed(holes):
             if hole.empty:
-                after = text.count("\n", 0, hole.end) + 1
-                filled = f"#line {hole.line}\n{hole.change.solution}#line {after}\n"
+                first, after = line_at(text, hole.begin), line_at(text, hole.end)
+                filled = f"#line {first}\n{hole.change.solution}#line {after}\n"
                 text = text[: hole.begin] + filled + text[hole.end :]
         return text
 
@@ -195,6 +195,10 @@ def replace_once(text, before, after, where):
         first = before.strip().splitlines()[0] if before.strip() else ""
         raise Broken(f"{where} holds these lines {count} times instead of once: {first}")
     return text.replace(before, after)
+
+
+def line_at(text, place):
+    return text.count("\n", 0, place) + 1
 
 
 def code_of(text):

@@ -45,7 +45,7 @@ def link(path, line=None):
 
 def visible(text):
     """Without colours and links."""
-    return re.sub(r"\033\[[\d;]*m|\033\]8;;.*?\033\\\\", "", text)
+    return re.sub(r"\033\[[\d;]*m|\033\]8;;.*?\033\\", "", text)
 
 
 def height(page):
@@ -161,6 +161,10 @@ def hides(exercise, verdict):
     )
 
 
+def times(yours, spec):
+    return f"{yours / spec:,.{0 if yours >= 100 * spec else 1}f}x"
+
+
 def traffic(problem):
     """Yours / Spec per buffer, of one problem."""
     table = problem.get("traffic")
@@ -176,12 +180,12 @@ def traffic(problem):
             sectors = f"{row['sectors'][way] / requests:.1f}" if requests else ""
             word = "=" if yours == spec else "fewer"
             if yours > spec:
-                word = f"{yours / spec:.1f}x too many" if spec else "none is needed"
+                word = f"{times(yours, spec)} too many" if spec else "none is needed"
             rows.append((f"{name} {way}", grouped(yours), grouped(spec), word, sectors))
     t = problem["totals"]
     if t["wavefronts_ideal"]:
         same = t["wavefronts"] == t["wavefronts_ideal"]
-        word = "=" if same else f"{t['wavefronts'] / t['wavefronts_ideal']:.1f}x"
+        word = "=" if same else times(t["wavefronts"], t["wavefronts_ideal"])
         yours, spec = grouped(t["wavefronts"]), grouped(t["wavefronts_ideal"])
         rows.append(("bank wavefronts", yours, spec, word, ""))
     head = ("bytes", "yours", "spec", "", "sectors/request")
@@ -211,11 +215,11 @@ def short_verdict(exercise, path, v, where=True):
 def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
     """The result of one check. untouched: of the exercise as it was handed out. where: also the
     lines that a bug to be found shows in; without, `how` says how to see them."""
-    times = paint(
+    took = paint(
         "dim", f"checked in {v.seconds:.1f} s (of which the compiler {v.compile_seconds:.1f})"
     )
     if v.ok:
-        lines = [beside(paint("green", f"done: {exercise.title}"), times), ""]
+        lines = [beside(paint("green", f"done: {exercise.title}"), took), ""]
         problems = ", ".join(p["problem"] for p in v.problems)
         lines.append(prose(f"Right on {problems}; no finding."))
         tables = [traffic(p) for p in v.problems[-1:]]
@@ -232,11 +236,11 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
         ]
     holes = [] if v.kind == "does not compile" else exercise.holes(text_of(path))
     if holes and all(hole.empty for hole in holes):
-        return "\n".join(lines + empty(path, v, holes, times))
+        return "\n".join(lines + empty(path, v, holes, took))
     hidden = hides(exercise, v) and not where
     message = without_places(v.message) if hidden else v.message
     lines += [
-        beside(paint("red", f"not yet: {v.kind}"), times),
+        beside(paint("red", f"not yet: {v.kind}"), took),
         "",
         f"  {link(path, place(message, path))}",
         "",
@@ -260,12 +264,12 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
     return "\n".join(lines)
 
 
-def empty(path, v, holes, times):
+def empty(path, v, holes, took):
     """Nothing is filled in: the place to do it, and what comes of it elsewhere."""
     lines = [f"{path.name}:{hole.line}" for hole in holes]
     one = len(lines) == 1
     return [
-        beside(paint("red", f"not yet: {'the hole is' if one else 'the holes are'} empty"), times),
+        beside(paint("red", f"not yet: {'the hole is' if one else 'the holes are'} empty"), took),
         "",
         f"  {link(path, holes[0].line)}",
         "",

@@ -373,9 +373,9 @@ class Checks(Folder):
         to_o = "  cudaMemset(t.O, 0, 4 * n);\n"
         to_o += "  cudaMemcpy(t.O, o.data(), 4 * n, cudaMemcpyHostToDevice);\n  return;\n"
         carried = """
-  float* S = t.scratch<float>("S");
-  cudaMemcpy(S, o.data(), 4 * n, cudaMemcpyHostToDevice);
-  fa::launch(carry, {dim3(1), dim3(1)}, (const float*)S, t.O, int(n));
+  float* by = t.scratch<float>("S");
+  cudaMemcpy(by, o.data(), 4 * n, cudaMemcpyHostToDevice);
+  fa::launch(carry, {dim3(1), dim3(1)}, (const float*)by, t.O, int(n));
   return;
 """
         kernel = """static __global__ void carry(const float* from, float* to, int n) {
@@ -739,8 +739,8 @@ class Commands(Folder):
         path.write_text(e.solution() + "// " + "a word and " * 12)
         last = len(path.read_text().splitlines())
         message = f"25,600 bytes read from K, most of them at {path.name}:{last}; the spec has 1"
-        yours = {"read": 10**9, "write": 0, "atomic": 7}
-        spec = {"read": 1000, "write": 0, "atomic": 0}
+        yours = {"read": 123456789, "write": 0, "atomic": 7}
+        spec = {"read": 12345, "write": 0, "atomic": 0}
         problem = {
             "problem": "B=1 H=1 N=100 d=64 causal fp32",
             "traffic": {"K": {"yours": yours, "spec": spec}},
@@ -792,7 +792,7 @@ class Watching(Folder):
     def watch(self, terminal):
         if terminal:
             master, slave = pty.openpty()
-            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 20, 80, 0, 0))
             self.addCleanup(os.close, master)
             process = subprocess.Popen(
                 self.command(),
@@ -857,7 +857,7 @@ class Watching(Folder):
         process = self.watch(terminal)
         self.until("not yet: the hole is empty")
         page = self.until("n next")
-        # A screen of 24 rows does not hold the page: the verdict stands at its end, too.
+        # A screen of 20 rows does not hold the page: the verdict stands at its end, too.
         self.assertEqual(page.count("not yet: the hole is empty"), terminal, page)
         self.until("q quit")
         self.write("h")
@@ -898,22 +898,6 @@ class Watching(Folder):
 
     def test_line_by_line(self):
         self.session(terminal=False)
-
-    def test_the_session_in_the_documents(self):
-        """docs/learn.md shows what is printed; times and the numbers of random inputs aside."""
-        text = (ROOT / "docs" / "learn.md").read_text()
-        blocks = re.findall(r"(?s)```\n(\[-+#-.*?)```", text)
-        e, second = EXERCISES[:2]
-        solution = e.solution()
-        self.printed = ""
-        process = self.watch(terminal=False)
-        pages = [self.until("q quit")]
-        self.write("h")
-        pages[0] += "q quit" + self.until("  c.\n") + "  c.\n"
-        plain = solution.replace("  float s = -INFINITY;  // a masked score: its probability will be 0\n", "")
-        self.assertEqual(plain, "")
-        self.assertEqual(len(blocks), 5)
-        process.kill()
 
 
 # --- grading ------------------------------------------------------------------------------------
