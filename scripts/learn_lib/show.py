@@ -204,12 +204,26 @@ def traffic(problem):
     return "\n".join(lines + [line(row) for row in rows])
 
 
+def empty_holes(exercise, path, v):
+    """The holes of a file in which nothing is filled in; else []."""
+    holes = [] if v.ok or v.kind == "does not compile" else exercise.holes(text_of(path))
+    return holes if all(hole.empty for hole in holes) else []
+
+
+def head_of(exercise, path, v, where=True):
+    """(What a verdict is called, the line that it names)"""
+    holes = empty_holes(exercise, path, v)
+    if holes:
+        return f"{'the hole is' if len(holes) == 1 else 'the holes are'} empty", holes[0].line
+    return v.kind, None if hides(exercise, v) and not where else place(v.message, path)
+
+
 def short_verdict(exercise, path, v, where=True):
     """One line, for the end of a page that is longer than the screen."""
     if v.ok:
         return paint("green", f"done: {exercise.title}")
-    at = None if hides(exercise, v) and not where else place(v.message, path)
-    return paint("red", f"not yet: {v.kind}") + f"   {link(path, at)}"
+    word, line = head_of(exercise, path, v, where)
+    return paint("red", f"not yet: {word}") + f"   {link(path, line)}"
 
 
 def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
@@ -234,17 +248,13 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
             ),
             "",
         ]
-    holes = [] if v.kind == "does not compile" else exercise.holes(text_of(path))
-    if holes and all(hole.empty for hole in holes):
-        return "\n".join(lines + empty(path, v, holes, took))
+    word, line = head_of(exercise, path, v, where)
+    lines += [beside(paint("red", f"not yet: {word}"), took), "", f"  {link(path, line)}", ""]
+    holes = empty_holes(exercise, path, v)
+    if holes:
+        return "\n".join(lines + empty(path, v, holes))
     hidden = hides(exercise, v) and not where
     message = without_places(v.message) if hidden else v.message
-    lines += [
-        beside(paint("red", f"not yet: {v.kind}"), took),
-        "",
-        f"  {link(path, place(message, path))}",
-        "",
-    ]
     if v.kind == "does not compile":
         first, *code = v.message.splitlines() or [""]
         lines += [prose(first), *snippet(code)]
@@ -264,23 +274,20 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
     return "\n".join(lines)
 
 
-def empty(path, v, holes, took):
+def empty(path, v, holes):
     """Nothing is filled in: the place to do it, and what comes of it elsewhere."""
-    lines = [f"{path.name}:{hole.line}" for hole in holes]
-    one = len(lines) == 1
-    return [
-        beside(paint("red", f"not yet: {'the hole is' if one else 'the holes are'} empty"), took),
-        "",
-        f"  {link(path, holes[0].line)}",
-        "",
-        prose(
-            f"{lines[0] if one else ', '.join(lines[:-1]) + ' and ' + lines[-1]} "
-            f"{'waits' if one else 'wait'} for your lines. What comes of it meanwhile, {v.kind}:"
-        ),
+    places = [f"{path.name}:{hole.line}" for hole in holes]
+    waiting = f"{places[0]} waits"
+    if len(places) > 1:
+        waiting = f"{', '.join(places[:-1])} and {places[-1]} wait"
+    lines = [
+        prose(f"{waiting} for your lines. What comes of it meanwhile, {v.kind}:"),
         "",
         prose(v.message),
-        *(["", paint("dim", prose(f"on {v.problems[-1]['problem']}"))] if v.problems else []),
     ]
+    if v.problems:
+        lines += ["", paint("dim", prose(f"on {v.problems[-1]['problem']}"))]
+    return lines
 
 
 def after_success(exercise, desk):
