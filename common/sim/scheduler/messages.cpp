@@ -62,7 +62,8 @@ static std::string who_waits(const Block& b) {
     text += "\n  barrier " + std::to_string(&barrier - b.barriers) + " waits for " +
             std::to_string(barrier.expected) + " threads, " + std::to_string(barrier.arrived) +
             " have arrived";
-    if (b.live < b.nthreads) text += "; a barrier with a count waits for those that returned, too";
+    if (static_cast<int>(b.live) < barrier.expected)
+      text += "; a barrier with a count waits for those that returned, too";
   }
   return text;
 }

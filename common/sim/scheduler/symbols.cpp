@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <map>
+#include <set>
+#include <string_view>
 
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/scheduler/symbols.h"
@@ -104,22 +106,30 @@ bool is_own_header(const std::string& line) {
          line.find("common/cuda.h") != std::string::npos;
 }
 
+// The lines of a source file at which a struct begins; read once.
+const std::set<int>& structs_of(const std::string& path) {
+  static std::map<std::string, std::set<int>> known;
+  const auto [it, fresh] = known.try_emplace(path);
+  FILE* file = fresh ? std::fopen(path.c_str(), "r") : nullptr;
+  if (!file) return it->second;
+  char text[1024];
+  for (int line = 1; std::fgets(text, sizeof text, file); ++line) {
+    const std::string_view words = text;
+    if (words.find('{') != words.npos &&
+        (words.find("struct ") != words.npos || words.find("class ") != words.npos ||
+         words.find("union ") != words.npos)) {
+      it->second.insert(line);
+    }
+  }
+  std::fclose(file);
+  return it->second;
+}
+
 // A frame of the compiler's own copy of a struct has the line at which the struct begins.
 bool begins_struct(const std::string& place) {
   const auto colon = place.rfind(':');
-  if (colon == place.npos) return false;
-  FILE* file = std::fopen(place.substr(0, colon).c_str(), "r");
-  if (!file) return false;
-  std::string text;
-  for (int left = std::atoi(place.c_str() + colon + 1); left > 0;) {
-    const int c = std::fgetc(file);
-    if (c == EOF || (c == '\n' && --left == 0)) break;
-    if (left == 1) text += static_cast<char>(c);
-  }
-  std::fclose(file);
-  return text.find('{') != text.npos &&
-         (text.find("struct ") != text.npos || text.find("class ") != text.npos ||
-          text.find("union ") != text.npos);
+  return colon != place.npos &&
+         structs_of(place.substr(0, colon)).contains(std::atoi(place.c_str() + colon + 1));
 }
 
 std::string tidy(std::string line) {
