@@ -94,8 +94,8 @@ as_root() {
 
 # Where there is no network, apt would try for minutes.
 apt() {
-  as_root env DEBIAN_FRONTEND=noninteractive RES_OPTIONS='timeout:3 attempts:1' apt-get -q \
-    -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15 \
+  as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive RES_OPTIONS='timeout:3 attempts:1' \
+    apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15 \
     -o DPkg::Lock::Timeout=60 "$@" > "$log" 2>&1
 }
 
@@ -156,8 +156,9 @@ if ((${#missing[@]})) && allowed; then
   look
 fi
 if ((${#required[@]})); then
-  echo "setup: cannot go on without ${required[*]}: install them with" \
-    "${sudo}apt-get install -y --no-install-recommends ${required[*]}" >&2
+  how="${sudo}apt-get install -y --no-install-recommends ${required[*]}"
+  command -v apt-get > /dev/null || how="your package manager"
+  echo "setup: cannot go on without ${required[*]}: install them with $how" >&2
   exit 1
 fi
 if ((${#missing[@]})); then

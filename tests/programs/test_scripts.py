@@ -220,7 +220,11 @@ class Setup(Sandbox):
         self.assertRegex(call, r"^timeout:3 attempts:1 .*Acquire::http::Timeout=15 .*update$")
 
     def test_another_distribution_gets_the_list(self):
-        self.assertIn("no Debian or Ubuntu", self.run_script("./scripts/setup.sh").stdout)
+        done = self.run_script("./scripts/setup.sh")
+        self.assertIn("no Debian or Ubuntu", done.stdout)
+        self.assertEqual(
+            done.stderr, "setup: cannot go on without g++: install them with your package manager\n"
+        )
 
     def test_groups_are_optional(self):
         self.assertNotIn("doxygen ", self.run_script("./scripts/setup.sh").stdout)
