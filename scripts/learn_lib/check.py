@@ -34,8 +34,8 @@ RUN_BYTES = 1 << 30  # resident; the simulator reserves far more addresses than 
 ADVICE = {
     "does not compile": "The compiler stops here. Only the first error is shown: the others often "
     "follow from it.",
-    "race": "Two threads touch the same word, one of them writes, and nothing orders them. Look at "
-    "the two lines: which barrier must stand between them, or who else owns that word?",
+    "race": "Two threads touch the same word, one of them writes, and nothing orders them. Which "
+    "barrier must stand between the two accesses, or who else owns that word?",
     "wrong result": "The kernel runs clean and computes something else. Take the element above: "
     "which thread writes it, and from what? Its indices say whether it lies at the "
     "edge of a tile, at the end of the sequence, or in the middle.",

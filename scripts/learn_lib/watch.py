@@ -101,8 +101,9 @@ class Watch:
         """Checks the current exercise and shows what came out."""
         exercise, path = self.desk.current, self.path()
         clear()
-        checking = show.paint("dim", f"checking {show.relative(path)} ...")
-        print(f"{self.head()}\n\n{checking}", flush=True)
+        if show.in_terminal():
+            print(self.head() + "\n")
+        print(show.paint("dim", f"checking {show.relative(path)} ..."), flush=True)
         self.verdict = self.check(exercise)
         self.passed = self.verdict.ok
         if self.passed:
@@ -114,7 +115,7 @@ class Watch:
         exercise, path, verdict = self.desk.current, self.path(), self.verdict
         where = self.where == exercise.name
         clear()
-        parts = [self.head()] if show.in_terminal() else []
+        parts = [self.head()]
         if self.desk.has_changed(exercise):
             parts.append(
                 show.prose(

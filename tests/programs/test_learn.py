@@ -3,6 +3,7 @@
 import concurrent.futures
 import contextlib
 import fcntl
+import io
 import json
 import os
 import pathlib
@@ -29,6 +30,7 @@ from learn_lib import exercises as catalogue  # noqa: E402
 from learn_lib import grade as grading  # noqa: E402
 from learn_lib import show  # noqa: E402
 from learn_lib.desk import Desk  # noqa: E402
+from learn_lib.watch import Watch  # noqa: E402
 
 LEARN = ROOT / "scripts" / "learn"
 BUILD = pathlib.Path()  # the build folder that ctest passes
@@ -45,6 +47,10 @@ PLANTED = {
     "deadlock",
     "not a number",
 }
+
+
+LEARN_PAGE = ROOT / "docs" / "learn.md"
+PAGES = re.compile(r"(?s)(?<=```\n)(\[[-#]+\] .*?)(?=```)")
 
 
 def exercise(name):
@@ -889,6 +895,52 @@ class Watching(Folder):
         self.assertEqual(process.wait(20), 0)
         self.assertTrue((self.folder / "learn" / f"{second.label}.cuh.bak-1").exists())
 
+    def recorded(self):
+        """The pages of docs/learn.md."""
+        e, second = EXERCISES[:2]
+        desk = Desk(self.folder / "learn", EXERCISES)
+        toolchain = checking.Toolchain(BUILD)
+        watcher = Watch(desk, lambda e: checking.check(e, desk.path(e), toolchain, seed=SEED))
+
+        def page(*looks):
+            with contextlib.chdir(self.folder), contextlib.redirect_stdout(io.StringIO()) as out:
+                for look in looks:
+                    look()
+            return re.sub(r"^checking .*\n", "", out.getvalue()).replace(f"{ROOT}/", "")
+
+        solution = e.solution()
+        masked = "  if (!causal || c <= r) {\n"
+        assert masked in solution
+        everything = solution.replace("if (!causal || c <= r) {", "{")
+        everything = everything.replace(
+            "    s *= scale;\n", "    s = causal && c > r ? -INFINITY : s * scale;\n"
+        )
+        path = desk.open(e)
+        with mock.patch.dict(os.environ, COLUMNS="100", LINES="1000"):
+            pages = [page(watcher.look, watcher.hint)]
+            for text in (e.wrong(next(w for w in e.wrongs if w.name == "no scale")), everything):
+                path.write_text(text)
+                pages.append(page(watcher.look))
+            path.write_text(solution)
+            pages.append(page(watcher.look))
+            watcher.next()
+            pages.append(page(watcher.look))
+            pages.append(page(watcher.show_where))
+        return pages
+
+    def test_the_pages_in_the_documents(self):
+        """docs/learn.md shows what is printed, but for the times."""
+        text = LEARN_PAGE.read_text()
+
+        def without_times(page):
+            return re.sub(r"(in|compiler) \d+\.\d", r"\1 T", page).strip()
+
+        self.assertEqual(
+            [without_times(block) for block in PAGES.findall(text)],
+            [without_times(page) for page in self.recorded()],
+            f"record them again: {sys.argv[0]} BUILD_FOLDER --record",
+        )
+
     def test_in_a_terminal(self):
         try:
             os.close(pty.openpty()[0])
@@ -1051,15 +1103,27 @@ class Grading(Folder):
             self.assertEqual(" ".join(lines).count(e.label), 1)
 
 
+def record():
+    """Writes the pages in docs/learn.md as they are printed now."""
+    case = Watching()
+    case.setUp()
+    pages = iter(case.recorded())
+    text = PAGES.sub(lambda _: next(pages).rstrip() + "\n", LEARN_PAGE.read_text())
+    case.doCleanups()
+    LEARN_PAGE.write_text(text)
+
+
 def main():
     global BUILD
     if len(sys.argv) < 2:
-        sys.exit("usage: test_learn.py BUILD_FOLDER [TEST ...]")
+        sys.exit("usage: test_learn.py BUILD_FOLDER [TEST ... | --record]")
     BUILD = pathlib.Path(sys.argv[1]).resolve()
     try:
         checking.Toolchain(BUILD)
     except checking.NotBuilt as error:
         sys.exit(f"test_learn.py: {error}: cmake --build {BUILD} --target exercises")
+    if "--record" in sys.argv:
+        return record()
     unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
 
 
