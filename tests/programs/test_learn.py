@@ -395,7 +395,9 @@ inline void forward("""
             text = e.solution().replace("inline void forward(", kernel)
             at = '  float* S = t.scratch<float>("S");\n  float* P'
             text = text.replace(at, host + way + at)
-            text = text.replace("#pragma once", "#pragma once\n#include <algorithm>\n#include <cmath>")
+            text = text.replace(
+                "#pragma once", "#pragma once\n#include <algorithm>\n#include <cmath>"
+            )
             with self.subTest(words=words):
                 verdict = self.check(e, text)
                 self.assertEqual(verdict.kind, "not in a kernel", verdict.message)
@@ -705,11 +707,15 @@ class Commands(Folder):
     def test_ctrl_c_while_a_program_runs(self):
         e = EXERCISES[0]
         started = self.folder / "started"
-        text = e.solution().replace(
-            '  float* S = t.scratch<float>("S");',
-            f'  fclose(fopen("{started}", "w"));\n  for (volatile int x = 0;; ++x) {{}}\n'
-            '  float* S = t.scratch<float>("S");',
-        ).replace("#pragma once", "#pragma once\n#include <cstdio>")
+        text = (
+            e.solution()
+            .replace(
+                '  float* S = t.scratch<float>("S");',
+                f'  fclose(fopen("{started}", "w"));\n  for (volatile int x = 0;; ++x) {{}}\n'
+                '  float* S = t.scratch<float>("S");',
+            )
+            .replace("#pragma once", "#pragma once\n#include <cstdio>")
+        )
         student = self.folder / "class" / "a" / f"{e.label}.cuh"
         student.parent.mkdir(parents=True)
         student.write_text(text)
@@ -771,8 +777,10 @@ class Commands(Folder):
                     for text in (show.title(e2), show.prose(e2.question), show.prose(e2.answer)):
                         self.assertLessEqual(max(map(len, text.splitlines())), columns)
                 verdict = checking.Verdict(True, seconds=1, problems=[problem])
-                page = show.verdict(e, path, verdict) + "\n" + show.after_success(
-                    e, Desk(pathlib.Path("learn"), EXERCISES)
+                page = (
+                    show.verdict(e, path, verdict)
+                    + "\n"
+                    + show.after_success(e, Desk(pathlib.Path("learn"), EXERCISES))
                 )
                 width = max(len(line) for line in page.splitlines() if str(ROOT) not in line)
                 self.assertLessEqual(width, columns)
@@ -887,7 +895,7 @@ class Watching(Folder):
         self.write("w")
         self.until("not yet: race")
         page = self.until("q quit")
-        self.assertRegex(page, r"02_reduction\.cuh:\d+[^|]*\d \|  +if \(lane < lanes\) part\[lane\]")
+        self.assertRegex(page, r"reduction\.cuh:\d+[^|]*\d \|  +if \(lane < lanes\) part\[lane\]")
         self.write("xx")
         self.until("bak-1")
         self.until("not yet: race")
@@ -1047,8 +1055,10 @@ class Grading(Folder):
     def test_a_long_file_is_compared_in_no_time(self):
         """difflib took 15 s for 92 KB."""
         e = exercise("banks")
-        text = e.heading() + e.solution() + "".join(
-            f"  const float x{i} = q[{i}] * k[{i}];\n" for i in range(2500)
+        text = (
+            e.heading()
+            + e.solution()
+            + "".join(f"  const float x{i} = q[{i}] * k[{i}];\n" for i in range(2500))
         )
         text = text.replace("s += sQ[ty][x] * sK", "s += 1 * sQ[ty][x] * sK")
         self.assertGreater(len(text), 92000)
