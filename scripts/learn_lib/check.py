@@ -241,7 +241,7 @@ def without_network():
     return words if tried.returncode == 0 else []
 
 
-# Sets the limits and becomes the program. Not by preexec_fn, which may hang where there are threads.
+# Sets the limits and becomes the program. A preexec_fn may hang where there are threads.
 LIMITED = """
 { ulimit -c 0; ulimit -S -t "$1"; ulimit -H -t $(($1 + 1)); } 2> /dev/null
 [ "$2" = 0 ] || ulimit -v "$2" 2> /dev/null
@@ -464,12 +464,13 @@ class Check:
         todo = _and([f"hole {hole.number} at {name}:{hole.line}" for hole in empty])
         if verdict.ok:
             right = [str(hole.number) for hole in holes if not hole.empty]
+            one = len(right) == 1
             verdict.holes = ["right" if word == "filled" else word for word in words]
             verdict.ok, verdict.kind = False, "part right"
             verdict.message = (
-                f"{'Hole' if len(right) == 1 else 'Holes'} {_and(right)} of {len(holes)} "
-                f"{'is' if len(right) == 1 else 'are'} right: with the rest filled as in a solution "
-                f"all problems pass. Still empty: {todo}."
+                f"{'Hole' if one else 'Holes'} {_and(right)} of {len(holes)} "
+                f"{'is' if one else 'are'} right: with the rest filled as in a solution all "
+                f"problems pass. Still empty: {todo}."
             )
         else:
             verdict.holes = words

@@ -883,7 +883,7 @@ class Watching(Folder):
         if terminal:
             self.assertLessEqual(max(map(len, page.splitlines())), 80)
         self.write("a")
-        self.until("4 different ones")
+        self.until("128 bytes asked for")
         self.write("l")
         self.until(EXERCISES[-1].title)
         self.write("n")
