@@ -13,10 +13,10 @@ namespace fa {
 /// `pass` ("forward" or "backward"), `seed`, `problems` [{n, nk, d, b, h, hkv, causal, input,
 /// factor}], `watchdog` (seconds of CPU time that a kernel may take without a barrier or an end),
 /// `banks` (bank conflicts count), `coalesced` (buffers whose accesses must be). The result: `ok`,
-/// `kind` and `message` of the first thing that is wrong, and `problems` with what was seen of each.
+/// `kind` and `message` of the first thing that is wrong, and `problems`: what was seen of each.
 /// The element type is that of `yours`.
 ///
-/// In the simulator it looks for findings, wrong elements, outputs that no kernel wrote, bytes above
+/// In the simulator it looks for findings, wrong elements, outputs that no kernel wrote, bytes over
 /// the prediction, uncoalesced accesses and bank conflicts, in this order; on a GPU for wrong
 /// elements.
 /// \returns 0 when a verdict was written, right or wrong; 2 for a request that cannot be read; 3
