@@ -162,7 +162,7 @@ def is_built(build):
 
 
 def _setup(log):
-    """Runs setup.sh, whose words go to the terminal and to `log`. They are returned."""
+    """Runs setup.sh, whose words go to the terminal and to `log`: (its status, its words)"""
     said = []
     with subprocess.Popen(
         ["./scripts/setup.sh"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -173,7 +173,7 @@ def _setup(log):
             sys.stdout.flush()
             log.write(text)
             said.append(text)
-    return "".join(said)
+    return process.returncode, "".join(said)
 
 
 def _what_to_ask_for(said):
@@ -182,7 +182,7 @@ def _what_to_ask_for(said):
         return ""
     command = re.findall(r"(?:sudo )?apt(?:-get)? install [^\n]*", said)
     ask = f"ask for  {command[-1].strip()}  and" if command else "install what it names, then"
-    return f"setup.sh says above what is missing: {ask} call ./scripts/learn again"
+    return f"something is missing, as said above: {ask} call ./scripts/learn again"
 
 
 def build_library(build, preset, say):
@@ -206,7 +206,9 @@ def _build(build, preset, say, log):
     configure = ["cmake", "--preset", preset, "-B", str(build)]
     make = ["cmake", "--build", str(build), "-j", str(os.cpu_count()), "--target", "exercises"]
     with open(log, "w", encoding="utf-8") as file:
-        said = _setup(file)
+        status, said = _setup(file)
+        if status:
+            raise NotBuilt(_what_to_ask_for(said) or said.strip().splitlines()[-1])
         for command in (configure, make):
             file.flush()
             try:
