@@ -101,14 +101,17 @@ inline void require_equal(Prediction prediction, const Counts& counts) {
   REQUIRE(counts.buffers.size() == prediction.buffers.size());
   REQUIRE(counts.requested == prediction.total());
 }
+inline Counts count_bytes(const std::function<void()>& pass) {
+  return count(pass, {.gpu = find_gpu("H200"), .counters = false});
+}
 inline void require_predicted(const Variant& v, const Problem& p) {
   Session session(p, normal_inputs(p, 1), v);
-  require_equal(v.traffic(p), count([&] { session.forward(); }, {.counters = false}));
+  require_equal(v.traffic(p), count_bytes([&] { session.forward(); }));
 }
 inline void require_backward_predicted(const Variant& v, const Problem& p) {
   Session session(p, normal_inputs(p, 1), v);
   session.forward();
-  require_equal(v.backward_traffic(p), count([&] { session.backward(); }, {.counters = false}));
+  require_equal(v.backward_traffic(p), count_bytes([&] { session.backward(); }));
 }
 
 inline double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
