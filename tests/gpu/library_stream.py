@@ -146,7 +146,7 @@ def illegal_address(path):
     torch.cuda.synchronize()
     at = {name: x.data_ptr() for name, x in case.tensors.items()}
     for name in "QKVO":
-        at[name] = 1 << 40  # aligned, and nobody's
+        at[name] = 1 << 46  # aligned, and nobody's
     sentences = []
     for _ in range(3):
         try:

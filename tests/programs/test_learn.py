@@ -166,7 +166,7 @@ class Guards(Folder):
         asked = show.verdict(e, path, verdict)
         if verdict.kind in ("race", "uninitialised", "deadlock", "bank conflicts", "coalescing"):
             self.assertIn("--where shows the lines", first)
-            self.assertRegex(asked, rf"{e.label}\.cuh:\d+.*\n +\d+ \| ", "DOTALL")
+            self.assertRegex(asked, rf"(?s){e.label}\.cuh:\d+.*\n +\d+ \| ")
 
     def test_each_has_what_a_student_needs(self):
         for e in EXERCISES:

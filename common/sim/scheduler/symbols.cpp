@@ -193,6 +193,7 @@ bool in_shared_array(uint64_t offset, unsigned size) {
   static const std::vector<bool> inside = [] {  // by 4-byte word of the thread-local storage
     std::vector<bool> words;
     for (const auto& [start, symbol] : table().thread_locals) {
+      if (start % 128) continue;  // no __shared__: a variable of the simulator, perhaps in the gap
       const size_t end = (start + symbol.size + 3) / 4;
       if (words.size() < end) words.resize(end);
       std::fill(words.begin() + start / 4, words.begin() + end, true);
