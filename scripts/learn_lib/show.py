@@ -149,7 +149,8 @@ def places(message, path):
 
 def without_places(message):
     """What is wrong and with which element, not in which lines."""
-    return re.sub(r"(?:, most of them)? at \S+\.(?:cuh|cu|h):\d+", "", message)
+    place = r"\S+\.(?:cuh|cu|h):\d+"
+    return re.sub(rf"(?:, most of them)? at {place}(?: \(called at {place}\))?", "", message)
 
 
 def hides(exercise, verdict):

@@ -69,7 +69,7 @@ std::string place(const Access& a, uint64_t byte) {
 static std::string subject(const Access& a, const Actor& actor, uint64_t byte) {
   return (actor.words ? actor.words : noun(a.kind) + std::string(" of")) + " " +
          place(a, std::max(a.at, byte)) + " at " +
-         (actor.where ? at(*actor.where) : source_of(a.pc));
+         (actor.where ? at(*actor.where) : source_and_caller(a.pc));
 }
 
 static Line line_of(const Access& a, const Actor& actor) { return {a.pc, actor.where}; }
@@ -114,7 +114,7 @@ std::string who(const Block& b, unsigned entry, unsigned padded) {
 std::string earlier(const Block& b, const Access& a, Kind kind, unsigned entry, uint32_t pc,
                     unsigned padded) {
   return std::string(kind == Kind::atomic ? "an " : "a ") + noun(kind) + " by " +
-         who(b, entry, padded) + " at " + source_of(widen(pc, a.pc));
+         who(b, entry, padded) + " at " + source_and_caller(widen(pc, a.pc));
 }
 
 // --- begin, synchronise --------------------------------------------------------------------------
@@ -471,7 +471,7 @@ void HazardObserver::check_guests(Block& b) {
     finding.text =
         "kernel " + kernel_name(b.launch->kernel) + ", block " + block_index(b, b.linear) +
         " may end before the " + noun(guest.kind) + " by " + who(b, entry, padded_) + " at " +
-        source_of(guest.pc) +
+        source_and_caller(guest.pc) +
         " has used its shared memory: no barrier between them (a cluster_sync() at the end)";
   }
 }
@@ -693,7 +693,7 @@ void HazardObserver::race_across(Block& b, const Access& a, uint64_t byte, Kind 
   auto* finding = note_race(a, byte, {}, {other, nullptr}, stores);
   if (!finding) return;
   const bool near = block / blocks_of_cluster(b) == b.linear / blocks_of_cluster(b);
-  const std::string line = source_of(other);
+  const std::string line = source_and_caller(other);
   if (bulk_store) {
     finding->text =
         race_sentence(a, byte, {}, "a bulk store by block " + block_index(b, block) + " at " + line,

@@ -22,6 +22,7 @@
 #include "common/sim/observers/observer.h"
 #include "common/sim/observers/shadow.h"
 #include "common/sim/scheduler/block.h"
+#include "common/sim/scheduler/symbols.h"
 #include "common/traffic.h"
 
 namespace sim {
@@ -433,6 +434,11 @@ class RequestObserver final : public Observer {
     for (fa::SiteCount& row : counts.sites) rows[{row.where, row.what}] = &row;
     std::vector<fa::SiteCount> fresh;
     fresh.reserve(sites_.size());
+    std::vector<const void*> pcs;
+    for (const Site& s : sites_) {
+      if (s.count) pcs.push_back(s.pc);
+    }
+    resolve_sources(pcs);
     for (const Site& s : sites_) {
       if (s.count == 0) continue;
       const Instruction& i = s.instruction;

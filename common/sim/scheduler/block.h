@@ -186,7 +186,9 @@ void cluster_thread_returned();
 std::string here();                                  ///< "kernel f, block (1,0,0), thread (5,0,0)"
 std::string thread_name(const Block&, unsigned id);  ///< "thread (5,0,0)"
 std::string at(const Where&);                        ///< "kernel.cuh:42"
-std::string source_of(const void* pc);               ///< "kernel.cuh:42", from the line table
+std::string source_of(const void* pc);               ///< "tile.cuh:42", from the line table
+/// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)".
+std::string source_and_caller(const void* pc);
 std::string kernel_name(const void* kernel);         ///< demangled, without parameters
 std::string shared_name(const Block&, uint64_t offset);  ///< "sK, byte 132"
 

@@ -95,8 +95,13 @@ bool copies_struct(const std::string& function) {
   return false;
 }
 
+struct Source {
+  std::string line;    // of the innermost frame that is not of the simulator's headers
+  std::string caller;  // of the kernel itself, into which that function is inlined; empty: the same
+};
+
 std::mutex source_mutex;
-std::map<const void*, std::string> source_cache;
+std::map<const void*, Source> source_cache;
 
 // Frames of the simulator's own headers, inlined into the kernel, are not what the reader looks
 // for.
@@ -138,6 +143,18 @@ std::string tidy(std::string line) {
   if (const auto p = line.rfind('/'); p != std::string::npos) line = line.substr(p + 1);
   if (line.empty() || line[0] == '?') return "an unknown line (compile with -g)";
   return line;
+}
+
+std::string file_of(const std::string& place) { return place.substr(0, place.rfind(':')); }
+
+Source of_frames(const std::vector<std::string>& frames) {  // innermost first
+  size_t k = 0;
+  while (k + 1 < frames.size() && (is_own_header(frames[k]) || begins_struct(frames[k]))) ++k;
+  Source source{tidy(frames.empty() ? "" : frames[k]), ""};
+  if (k + 1 < frames.size() && file_of(frames.back()) != file_of(frames[k])) {
+    source.caller = tidy(frames.back());
+  }
+  return source;
 }
 
 }  // namespace
@@ -208,7 +225,7 @@ void resolve_sources(const std::vector<const void*>& pcs) {
   std::lock_guard lock(source_mutex);
   std::vector<const void*> missing;
   for (const void* pc : pcs) {
-    if (!source_cache.contains(pc)) missing.push_back(pc);
+    if (source_cache.try_emplace(pc).second) missing.push_back(pc);
   }
   constexpr size_t kBatch = 1000;  // addresses a command line takes with ease
   for (size_t start = 0; start < missing.size(); start += kBatch) {
@@ -221,28 +238,35 @@ void resolve_sources(const std::vector<const void*>& pcs) {
       command += address;
     }
     FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r");
-    size_t next = start;  // answers: the address, then the chain of inlined frames, innermost first
-    const void* current = nullptr;
+    std::vector<std::vector<std::string>> answers;  // the address, then a line for each frame
     char buffer[1024];
     while (pipe && std::fgets(buffer, sizeof buffer, pipe)) {
       const std::string line = buffer;
       if (line.rfind("0x", 0) == 0) {
-        if (next == end) break;
-        current = missing[next++];
-      } else if (current) {
-        std::string& known = source_cache[current];
-        if (known.empty() || is_own_header(known) || begins_struct(known)) known = line;
+        answers.emplace_back();
+      } else if (!answers.empty()) {
+        answers.back().push_back(line);
       }
     }
     if (pipe) pclose(pipe);
-    for (size_t i = start; i < end; ++i) source_cache[missing[i]] = tidy(source_cache[missing[i]]);
+    answers.resize(end - start);
+    for (size_t i = start; i < end; ++i) {
+      source_cache[missing[i]] = of_frames(answers[i - start]);
+    }
   }
 }
 
-std::string source_of(const void* pc) {
+static const Source& look_up(const void* pc) {
   resolve_sources({pc});
   std::lock_guard lock(source_mutex);
   return source_cache[pc];
+}
+
+std::string source_of(const void* pc) { return look_up(pc).line; }
+
+std::string source_and_caller(const void* pc) {
+  const Source& source = look_up(pc);
+  return source.line + (source.caller.empty() ? "" : " (called at " + source.caller + ")");
 }
 
 }  // namespace sim
