@@ -142,47 +142,37 @@ void tell_observers(Block& b, const Access& a) {
 void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind kind, const void* pc,
                    bool lsu, bool hooked) {
   const uint64_t byte = home.shared_base + offset - home.dynamic_base;
-  if (byte < kMaxDynamicSmem) {
-    if (byte + size > home.launch->config.smem) [[unlikely]]
-      bad_dynamic(home, byte, size, pc);
+  if (byte < kMaxDynamicSmem && byte + size > home.launch->config.smem) {
+    bad_dynamic(home, byte, size, pc);
   }
   b.shared_bytes[static_cast<int>(kind)] += size;
-  if (b.attention.load(std::memory_order_relaxed)) [[unlikely]] {
-    if (byte >= kMaxDynamicSmem && !in_shared_array(offset, size))
-      bad_static(home, offset, size, pc);
-    tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, lsu, hooked});
-  }
+  if (!b.attention.load(std::memory_order_relaxed)) return;
+  if (byte >= kMaxDynamicSmem && !in_shared_array(offset, size)) bad_static(home, offset, size, pc);
+  tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, lsu, hooked});
 }
 
-// `aligned`: the hardware wants this access at a multiple of its size.
-[[gnu::always_inline]] inline void access_inline(const void* p, unsigned size, Kind kind,
-                                                 const void* pc, bool aligned, bool lsu = true,
-                                                 bool hooked = true) {
+// Any access, and all that can be wrong with it. `aligned`: the hardware wants it at a multiple of
+// its size.
+[[gnu::noinline]] void whole_access(uintptr_t address, unsigned size, Kind kind, const void* pc,
+                                    bool aligned, bool lsu, bool hooked) {
   Block& b = *self;
-  if (b.copied_at) [[unlikely]]
-    pc = b.copied_at;
-  const uintptr_t address = reinterpret_cast<uintptr_t>(p);
+  if (b.copied_at) pc = b.copied_at;
   const uint64_t offset = address - kHbmBase;
   if (offset < kHbmSpan) {
     const uint16_t number = page_owner[offset / kPage];
     const BufferInfo& info = buffers[number];
-    if (b.host) [[unlikely]]
-      host_touch(pc);
-    if (offset < info.begin || offset + size > info.end) [[unlikely]] {
-      bad_hbm(offset, size, kind, pc);
-    }
-    if (aligned && (offset & (size - 1))) [[unlikely]]
-      misaligned(info.name.c_str(), size, pc);
+    if (b.host) host_touch(pc);
+    if (offset < info.begin || offset + size > info.end) bad_hbm(offset, size, kind, pc);
+    if (aligned && (offset & (size - 1))) misaligned(info.name.c_str(), size, pc);
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
-    if (b.attention.load(std::memory_order_relaxed)) [[unlikely]] {
+    if (b.attention.load(std::memory_order_relaxed)) {
       tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, lsu, hooked});
     }
     if (kind != Kind::load) mark_stored(offset, size);  // after an observer looked for the mark
   } else if (address - b.shared_base < b.shared_size) {
-    if (aligned && (address & (size - 1))) [[unlikely]]
-      misaligned("shared memory", size, pc);
+    if (aligned && (address & (size - 1))) misaligned("shared memory", size, pc);
     shared_access(b, b, address - b.shared_base, size, kind, pc, lsu, hooked);
-  } else if (address - b.stack_base >= b.stack_size) [[unlikely]] {
+  } else if (address - b.stack_base >= b.stack_size) {
     if (b.registers_watched && address - b.stack_base < b.stacks->size()) {
       check_registers(address, size, kind, pc);
       return;
@@ -197,6 +187,37 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     }
     foreign(b, address, size, kind, pc);
   }
+}
+
+// Most accesses: nothing is wrong and nobody but the counter of bytes looks. A tail call leads to
+// the rest, so that these few lines need no register saved.
+[[gnu::always_inline]] inline void access_inline(const void* p, unsigned size, Kind kind,
+                                                 const void* pc, bool aligned, bool lsu = true,
+                                                 bool hooked = true) {
+  Block& b = *self;
+  const uintptr_t address = reinterpret_cast<uintptr_t>(p);
+  const uint64_t offset = address - kHbmBase;
+  const bool fits = !aligned || !(address & (size - 1));  // kHbmBase is a multiple of any size
+  if (!b.attention.load(std::memory_order_relaxed) && fits) [[likely]] {
+    if (address - b.shared_base < b.shared_size) {
+      const uint64_t byte = address - b.dynamic_base;
+      if (byte >= kMaxDynamicSmem || byte + size <= b.launch->config.smem) [[likely]] {
+        b.shared_bytes[static_cast<int>(kind)] += size;
+        return;
+      }
+    } else if (offset < kHbmSpan) {
+      const uint16_t number = page_owner[offset / kPage];
+      const BufferInfo& info = buffers[number];
+      if (offset >= info.begin && offset + size <= info.end && !b.host) [[likely]] {
+        b.hbm[number].bytes[static_cast<int>(kind)] += size;
+        if (kind != Kind::load) mark_stored(offset, size);
+        return;
+      }
+    } else if (address - b.stack_base < b.stack_size) {
+      return;
+    }
+  }
+  whole_access(address, size, kind, pc, aligned, lsu, hooked);
 }
 
 }  // namespace
