@@ -97,7 +97,9 @@ void sync_named(int id, int threads, bool wait, Where);  // bar.sync, bar.arrive
 void sync_warp(uint32_t mask, Where);                    // __syncwarp
 uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, int arg, int width, Where);
 uint32_t ballot(uint32_t mask, bool predicate, Where);
-void fence();  // __threadfence
+void fence();                                          // __threadfence
+void* copy_bytes(void* to, const void* from, size_t);  // memcpy, memmove
+void* set_bytes(void* to, int value, size_t);          // memset
 /// SMs of the modelled GPU.
 int multiprocessors();
 
@@ -141,6 +143,9 @@ void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... args) {
   };
   run_grid({reinterpret_cast<const void*>(kernel), config, call, &closure, sizeof closure});
 }
+
+/// Whether the compiler makes a plain load and store of a copy, which its pass then sees.
+constexpr bool is_one_access(size_t bytes) { return bytes <= 16 && std::has_single_bit(bytes); }
 
 template <class T>
 __forceinline__ T shuffle_as(Shuffle kind, uint32_t mask, T v, int arg, int width, Where where) {
@@ -306,3 +311,24 @@ inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t e) {
   return e == cudaSuccess ? "no error" : "out of memory";
 }
+
+// --- the C library in a kernel -------------------------------------------------------------------
+
+// The pass that plants the callbacks leaves these to its own library. A definition that is only for
+// inlining stands in front of the C library's, as in the latter's <bits/string_fortified.h>.
+#ifdef __SANITIZE_THREAD__  // not in the simulator itself
+#define FA_C_LIBRARY extern "C" inline __attribute__((always_inline, gnu_inline, artificial)) void*
+FA_C_LIBRARY memcpy(void* to, const void* from, size_t bytes) noexcept {
+  if (__builtin_constant_p(bytes) && sim::is_one_access(bytes)) {
+    return __builtin_memcpy(to, from, bytes);
+  }
+  return sim::copy_bytes(to, from, bytes);
+}
+FA_C_LIBRARY memmove(void* to, const void* from, size_t bytes) noexcept {
+  return sim::copy_bytes(to, from, bytes);
+}
+FA_C_LIBRARY memset(void* to, int value, size_t bytes) noexcept {
+  return sim::set_bytes(to, value, bytes);
+}
+#undef FA_C_LIBRARY
+#endif

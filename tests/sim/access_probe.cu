@@ -136,6 +136,21 @@ __global__ void conditional(const float* x, float* y) {
 __global__ void small_memcpy(const float* x, float* y) {
   std::memcpy(y + 4 * threadIdx.x, x + 4 * threadIdx.x, 16);
 }
+__global__ void long_memcpy(const float* x, float* y) {
+  memcpy(y + 8 * threadIdx.x, x + 8 * threadIdx.x, 32);
+}
+__global__ void memcpy_of_any_length(const float* x, float* y, int bytes) {
+  std::memcpy(y + 8 * threadIdx.x, x + 8 * threadIdx.x, bytes);
+}
+__global__ void memmove_and_memset(const float* x, float* y) {
+  std::memmove(y + 8 * threadIdx.x, x + 8 * threadIdx.x, 8);
+  memset(y + 8 * threadIdx.x + 2, 0, 24);
+}
+__global__ void memcpy_to_shared(const float* x, float* y) {
+  __shared__ float s[32 * 8];
+  memcpy(s + 8 * threadIdx.x, x + 8 * threadIdx.x, 32);
+  memcpy(y + 8 * threadIdx.x, s + 8 * threadIdx.x, 32);
+}
 __global__ void bf16_scale(const bf16* x, bf16* y) {
   y[threadIdx.x] = __float2bfloat16(2.0f * __bfloat162float(x[threadIdx.x]));
 }
@@ -172,6 +187,33 @@ TEST_CASE("the hooks count what the source asks for", "[sim][probe]") {
   probe("conditional", {32, 1, 128, 1}, conditional, x, y);
   probe("small_memcpy", {512, 1, 512, 1}, small_memcpy, x, y);
   probe("bf16_scale", {64, 1, 64, 1}, bf16_scale, h, g);
+}
+
+TEST_CASE("memcpy, memmove and memset are counted and checked", "[sim][probe]") {
+  Buffer<float> x("x", 256), y("y", 256);
+  x.fill(std::vector<float>(256, 1.f));
+  const auto bytes = [](const fa::Counts& c) {
+    return std::pair(c.requested->read, c.requested->write);
+  };
+  const auto count = [&](auto&& launch) {
+    sim::Recording recording;
+    launch();
+    return recording.finish();
+  };
+  const fa::LaunchConfig warp{dim3(1), dim3(32)};
+  CHECK(bytes(count([&] { fa::launch(long_memcpy, warp, x, y); })) == std::pair(1024ul, 1024ul));
+  CHECK(y.download() == std::vector<float>(256, 1.f));
+  CHECK(bytes(count([&] { fa::launch(memcpy_of_any_length, warp, x, y, 12); })) ==
+        std::pair(384ul, 384ul));
+  CHECK(bytes(count([&] { fa::launch(memmove_and_memset, warp, x, y); })) ==
+        std::pair(256ul, 1024ul));
+  CHECK(y.download()[10] == 0.f);
+  const fa::Counts shared = count([&] { fa::launch(memcpy_to_shared, warp, x, y); });
+  CHECK(bytes(shared) == std::pair(1024ul, 1024ul));
+  CHECK(shared.kernels.at(0).shared_write == 1024);
+  CHECK(shared.kernels.at(0).shared_read == 1024);
+  CHECK_THAT(sim::test::finding([&] { fa::launch(memcpy_of_any_length, warp, x, y, 36); }),
+             ContainsSubstring("at byte 992 of buffer x, which has 1024 bytes"));
 }
 
 TEST_CASE("an atomic counts once, beside reads and writes", "[sim][probe]") {

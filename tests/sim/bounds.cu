@@ -28,6 +28,14 @@ __global__ void overrun_static(float* y, int n) {
   y[threadIdx.x] = s[threadIdx.x];
 }
 
+template <int kByte>
+__global__ void overrun_bytes(float* y) {
+  __shared__ unsigned char s[5];
+  s[threadIdx.x] = 1;
+  if (threadIdx.x == 4) s[kByte] = 2;
+  y[threadIdx.x] = s[threadIdx.x];
+}
+
 float host_table[64] = {1};
 constexpr float kTable[4] = {1, 2, 3, 4};
 constexpr const float* kRows[2] = {kTable, kTable + 2};
@@ -140,6 +148,10 @@ TEST_CASE("an overrun of a static shared array into the gap behind it is found",
              }),
              ContainsSubstring("runs past the end of a shared array"));
   CHECK(finding([&] { fa::launch(overrun_static, {dim3(1), dim3(32)}, y, 60); }) == "");
+  const fa::LaunchConfig five{dim3(1), dim3(5)};
+  CHECK(finding([&] { fa::launch(overrun_bytes<4>, five, y); }) == "");
+  CHECK_THAT(finding([&] { fa::launch(overrun_bytes<5>, five, y); }),
+             ContainsSubstring("runs past the end of a shared array"));
 }
 
 TEST_CASE("a misaligned vector load is found", "[sim]") {

@@ -149,6 +149,21 @@ __global__ void zero_and_add_device(int* sum) {
   if (kBarrier) __syncthreads();
   atomicAdd(sum, 1);
 }
+// All add to a sum, and the last one, or the first one, reads it or sets it to zero.
+template <bool kBarrier, bool kStore>
+__global__ void add_and_use(int* out, int who) {
+  __shared__ int sum;
+  if (threadIdx.x == 0) sum = 0;
+  __syncthreads();
+  atomicAdd(&sum, 1);
+  if (kBarrier) __syncthreads();
+  if (static_cast<int>(threadIdx.x) != who) return;
+  if (kStore) {
+    sum = 0;
+  } else {
+    *out = sum;
+  }
+}
 template <int kByte>
 __global__ void next_byte(Byte* out) {
   __shared__ Byte s[8];
@@ -299,6 +314,20 @@ TEST_CASE("each atomic must be in order with the store in front of all", "[sim][
   CHECK(y.download()[9] == 64);
   FOUND("thread (1,0,0): atomic of y, byte 0", fa::launch(zero_and_add_device<false>, config, y));
   SILENT(fa::launch(zero_and_add_device<true>, config, y));
+}
+
+TEST_CASE("a plain access must be in order with each atomic in front of it", "[sim][races]") {
+  WithOptions with(with_races());
+  const fa::LaunchConfig config{dim3(1), dim3(64)};
+  Buffer<int> y("y", kEnough);
+  for (const int who : {0, 31, 63}) {
+    CAPTURE(who);
+    FOUND("race on shared memory", fa::launch(add_and_use<false, false>, config, y, who));
+    FOUND("race on shared memory", fa::launch(add_and_use<false, true>, config, y, who));
+    SILENT(fa::launch(add_and_use<true, false>, config, y, who));
+    CHECK(y.download()[0] == 64);
+    SILENT(fa::launch(add_and_use<true, true>, config, y, who));
+  }
 }
 
 TEST_CASE("a byte beside a written one is not written", "[sim][races][parts]") {

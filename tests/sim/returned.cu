@@ -48,6 +48,17 @@ __global__ void counted(float* y) {
   y[threadIdx.x] = 1;
 }
 
+// The last lanes of a warp store and return; the others meet at a barrier with a count, and read.
+template <bool kBarrier>
+__global__ void last_words_to_a_count(float* y) {
+  __shared__ float tile[64];
+  const int t = threadIdx.x;
+  tile[t] = 3;
+  if (t >= 60) return;
+  if (kBarrier) fa::bar_sync(1, 64);
+  y[t] = tile[t + 4];
+}
+
 // The last lanes are asked for after they have returned.
 template <bool kAbsent>
 __global__ void shuffle(float* y) {
@@ -90,6 +101,15 @@ TEST_CASE("what a thread did before it returned is known behind __syncthreads", 
              ContainsSubstring("tile, byte 0"));
   CHECK(finding([&] { fa::launch(last_words<true>, {dim3(1), dim3(64)}, y); }) == "");
   CHECK(y.download() == std::vector<float>(32, 3.f));
+}
+
+TEST_CASE("what a lane did before it returned is known behind its warp's count", "[sim]") {
+  Buffer<float> y("y", 64);
+  WithOptions with(watching());
+  const fa::LaunchConfig config{dim3(1), dim3(64)};
+  CHECK_THAT(finding([&] { fa::launch(last_words_to_a_count<false>, config, y); }),
+             ContainsSubstring("race on shared memory"));
+  CHECK(finding([&] { fa::launch(last_words_to_a_count<true>, config, y); }) == "");
 }
 
 TEST_CASE("a barrier with a count waits for a warp that has returned", "[sim]") {

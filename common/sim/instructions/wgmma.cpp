@@ -198,6 +198,13 @@ bool any_busy() {
 
 // All 128 threads have issued and committed: sort the events into groups, perform the oldest ones.
 void drain(Warpgroup& g, int pending_groups, const Where& where) {
+  const unsigned first = self->current->id / kThreads * (kThreads / 32);
+  for (unsigned w = first; w < first + kThreads / 32; ++w) {
+    if (self->alive[w] != ~0u) {
+      fail(here() + ": the wgmma.wait_group at " + at(where) +
+           " needs all threads of its warpgroup, of which some have returned");
+    }
+  }
   for (unsigned& issued : g.issued) {
     if (issued != g.events.size()) {
       fail(here() + ": at the wgmma.wait_group at " + at(where) +

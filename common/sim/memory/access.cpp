@@ -226,6 +226,23 @@ void access(const void* p, unsigned size, Kind kind, const void* pc, bool lsu) {
   access_inline(p, size, kind, pc, lsu && std::has_single_bit(size) && size <= 16, lsu, false);
 }
 
+void* copy_bytes(void* to, const void* from, size_t bytes) {
+  if (bytes) {
+    const auto size = static_cast<unsigned>(bytes);
+    access_inline(from, size, Kind::load, __builtin_return_address(0), false);
+    access_inline(to, size, Kind::store, __builtin_return_address(0), false);
+  }
+  return std::memmove(to, from, bytes);
+}
+
+void* set_bytes(void* to, int value, size_t bytes) {
+  if (bytes) {
+    access_inline(to, static_cast<unsigned>(bytes), Kind::store, __builtin_return_address(0),
+                  false);
+  }
+  return std::memset(to, value, bytes);
+}
+
 void fence() {
   for (auto& o : self->observers) o->fence(*self);
 }

@@ -19,7 +19,8 @@
 // The search goes on behind a finding (findings.h).
 //
 // What is not found: a load that races with a later store when other loads of the same word or byte
-// (shared: by the same warp) came between.
+// (shared: by the same warp) came between; in device memory, an atomic that races with a later
+// plain access when other atomics on the same word came between.
 #include "common/sim/observers/hazards.h"
 
 #include <algorithm>
@@ -140,6 +141,7 @@ void HazardObserver::begin_block(Block& b) {
   acquired_ = {};
   guests_.clear();
   under_atomics_.clear();
+  atomics_.clear();
   begin_async();
 }
 
@@ -529,6 +531,7 @@ template <bool kCluster>
     if (races_ && !ordered && w.stored && !(w.atomic && a.kind == Kind::atomic)) {
       check_writer(by, b, a, byte, w, {});
     }
+    if (races_ && w.atomic && a.kind != Kind::atomic) check_atomics(b, by, a, byte);
   }
   if (a.kind == Kind::load) {
     SharedRead& r = row[1 + me / 32];
@@ -540,7 +543,10 @@ template <bool kCluster>
     if (races_ && w.read > (kCluster ? block_floor_ : mine.floor)) {
       check_readers(b, by, a, byte, row, {});
     }
-    if (races_ && a.kind == Kind::atomic) check_under_atomics(b, by, a, byte, w);
+    if (races_ && a.kind == Kind::atomic) {
+      check_under_atomics(b, by, a, byte, w);
+      if (w.atomic && w.wrote > block_floor_) note_atomic(by, b, byte, w);
+    }
     w = {mine.stamp, w.read,
          low(a.pc),  static_cast<uint16_t>(me),
          true,       a.kind == Kind::atomic,
@@ -566,6 +572,33 @@ void HazardObserver::check_under_atomics(Block& b, const HazardObserver& by, con
     finding->text = race_sentence(a, byte, {}, earlier(b, a, Kind::store, s.thread, s.pc, padded_),
                                   "no barrier");
   }
+}
+
+// Before an atomic takes the place of the earlier one `w`. What all of the block knows of is no
+// longer needed: who comes behind the new atomic comes behind that, too.
+void HazardObserver::note_atomic(const HazardObserver& by, const Block& b, uint64_t byte,
+                                 const SharedCell& w) {
+  Atomics& atomics = atomics_[byte];
+  if (!b.cluster && atomics.latest <= by.threads_[b.current->id].floor) atomics.by_thread.clear();
+  atomics.latest = w.wrote;
+  atomics.by_thread[w.thread] = {w.wrote, w.pc};
+}
+
+// A plain access behind atomics must be in order with each of them.
+void HazardObserver::check_atomics(Block& b, const HazardObserver& by, const Access& a,
+                                   uint64_t byte) {
+  const auto found = atomics_.find(byte);
+  if (found == atomics_.end()) return;
+  const unsigned me = by.entry(b.current->id);
+  for (const auto& [thread, one] : found->second.by_thread) {
+    if (thread == me || by.sees(by.threads_[b.current->id], thread, one.stamp)) continue;
+    if (auto* finding = note_race(a, byte, {}, {widen(one.pc, a.pc), nullptr}, false)) {
+      finding->text = race_sentence(
+          a, byte, {}, earlier(b, a, Kind::atomic, thread, one.pc, padded_), "no barrier");
+    }
+    break;  // the other threads' are the same line, mostly
+  }
+  if (a.kind == Kind::store) atomics_.erase(found);
 }
 
 // A store after loads: all of them must be visible to the thread that stores.

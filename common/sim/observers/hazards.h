@@ -79,6 +79,15 @@ struct PlainStore {
   uint32_t block, pc;
   uint16_t thread;
 };
+/// The atomics of a cell of shared memory behind its last plain store, without the last of them.
+struct Atomics {
+  struct One {
+    Stamp stamp;
+    uint32_t pc;
+  };
+  Stamp latest = 0;
+  std::map<uint16_t, One> by_thread;  ///< the latest one of each
+};
 
 struct LaunchState {
   Stamp now = 0;
@@ -244,6 +253,8 @@ class HazardObserver final : public Observer {
   void split(Block&, uint64_t word);
   void check_under_atomics(Block&, const HazardObserver& by, const Access&, uint64_t byte,
                            const SharedCell&);
+  void note_atomic(const HazardObserver& by, const Block&, uint64_t byte, const SharedCell&);
+  void check_atomics(Block&, const HazardObserver& by, const Access&, uint64_t byte);
   void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t byte,
                      const SharedRead* row, const Actor&);
   /// The current thread, of this block, uses shared memory of `home`, another block of the cluster.
@@ -311,6 +322,7 @@ class HazardObserver final : public Observer {
   // Stamps only grow, so the shadow of shared memory need not be cleared between blocks.
   std::unique_ptr<LazyArray<SharedRead>> words_, bytes_;    // bytes_: null until a word is split
   std::unordered_map<uint64_t, PlainStore> under_atomics_;  // by the cell's first byte
+  std::unordered_map<uint64_t, Atomics> atomics_;           // likewise
   uint64_t seen_ = 0;                                       // accesses
   size_t stride_ = 0;
   std::unique_ptr<LazyArray<AsyncWord>> async_;  // null until TMA or wgmma is used

@@ -189,7 +189,7 @@ std::string at(const Where&);                        ///< "kernel.cuh:42"
 std::string source_of(const void* pc);               ///< "tile.cuh:42", from the line table
 /// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)".
 std::string source_and_caller(const void* pc);
-std::string kernel_name(const void* kernel);         ///< demangled, without parameters
+std::string kernel_name(const void* kernel);             ///< demangled, without parameters
 std::string shared_name(const Block&, uint64_t offset);  ///< "sK, byte 132"
 
 }  // namespace sim

@@ -65,10 +65,15 @@ void arrive(Barrier& barrier, const char* what, bool wait, const Where& where, F
   }
 }
 
-// At a barrier of the whole block a thread that has returned counts as arrived: what it did before
-// is visible behind the barrier.
+// A thread that has returned counts as arrived, at a barrier with a count if its warp has: what it
+// did before is visible behind the barrier. Not so what it did after an arrival of its own.
 void tell_observers(Block& b, const Barrier& barrier) {
-  const auto& met = barrier.expected == Barrier::kAll ? b.member : barrier.waiting;
+  uint32_t met[32] = {};
+  for (unsigned w = 0; w < b.nwarps; ++w) {
+    const bool with_returned = barrier.expected == Barrier::kAll || barrier.here[w];
+    met[w] =
+        barrier.waiting[w] | (with_returned ? b.member[w] & ~b.alive[w] & ~barrier.here[w] : 0);
+  }
   for (auto& o : b.observers) o->barrier(b, met, &barrier);
 }
 

@@ -137,6 +137,12 @@ bool begins_struct(const std::string& place) {
          structs_of(place.substr(0, colon)).contains(std::atoi(place.c_str() + colon + 1));
 }
 
+std::string quoted(const std::string& path) {  // for the shell
+  std::string text = "'";
+  for (const char c : path) text += c == '\'' ? "'\\''" : std::string(1, c);
+  return text + "'";
+}
+
 std::string tidy(std::string line) {
   while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
   if (const auto p = line.find(" (disc"); p != std::string::npos) line.resize(p);
@@ -207,18 +213,18 @@ std::string shared_name(const Block& b, uint64_t offset) {
 }
 
 bool in_shared_array(uint64_t offset, unsigned size) {
-  static const std::vector<bool> inside = [] {  // by 4-byte word of the thread-local storage
-    std::vector<bool> words;
+  static const std::vector<bool> inside = [] {  // by byte of the thread-local storage
+    std::vector<bool> bytes;
     for (const auto& [start, symbol] : table().thread_locals) {
       if (start % 128) continue;  // no __shared__: a variable of the simulator, perhaps in the gap
-      const size_t end = (start + symbol.size + 3) / 4;
-      if (words.size() < end) words.resize(end);
-      std::fill(words.begin() + start / 4, words.begin() + end, true);
+      const size_t end = start + symbol.size;
+      if (bytes.size() < end) bytes.resize(end);
+      std::fill(bytes.begin() + start, bytes.begin() + end, true);
     }
-    return words;
+    return bytes;
   }();
-  const uint64_t last = (offset + size - 1) / 4;
-  return last < inside.size() && inside[offset / 4] && inside[last];
+  const uint64_t last = offset + size - 1;
+  return last < inside.size() && inside[offset] && inside[last];
 }
 
 void resolve_sources(const std::vector<const void*>& pcs) {
@@ -230,7 +236,7 @@ void resolve_sources(const std::vector<const void*>& pcs) {
   constexpr size_t kBatch = 1000;  // addresses a command line takes with ease
   for (size_t start = 0; start < missing.size(); start += kBatch) {
     const size_t end = std::min(missing.size(), start + kBatch);
-    std::string command = "addr2line -a -i -e '" + table().path + "'";
+    std::string command = "addr2line -a -i -e " + quoted(table().path);
     for (size_t i = start; i < end; ++i) {
       char address[32];  // the return address is behind the access
       std::snprintf(address, sizeof address, " 0x%lx",
