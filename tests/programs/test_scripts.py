@@ -30,7 +30,8 @@ class Sandbox(unittest.TestCase):
         os.makedirs(self.bin)
         shutil.copytree(os.path.join(ROOT, "scripts"), os.path.join(self.root, "scripts"))
         for tool in TOOLS:
-            os.symlink(shutil.which(tool), os.path.join(self.bin, tool))
+            path = sys.executable if tool == "python3" else shutil.which(tool)
+            os.symlink(path, os.path.join(self.bin, tool))
 
     def tool(self, name, script):
         """Puts a bash script on the PATH."""
@@ -444,7 +445,8 @@ exit 1""",
 class Test(Sandbox):
     def setUp(self):
         super().setUp()
-        self.executable(os.path.join(self.root, "scripts", "setup.sh"), ":")
+        for name in ("setup.sh", "format.sh"):  # neither apt nor PyPI
+            self.executable(os.path.join(self.root, "scripts", name), ":")
         self.executable(os.path.join(self.root, "scripts", "ptxas_report.py"), "")  # also Python
         os.makedirs(os.path.join(self.root, "build", "sim", "steps"))
         self.tool("cmake", "echo cmake $*")
