@@ -30,7 +30,7 @@ NAMES = (
 
 def run(*args, root=ROOT, **environment):
     return subprocess.run(
-        [sys.executable, os.path.join(root, "scripts", "layouts.py"), *args],
+        [sys.executable, "-S", os.path.join(root, "scripts", "layouts.py"), *args],
         capture_output=True,
         text=True,
         env={**os.environ, **environment},

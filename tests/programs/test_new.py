@@ -48,7 +48,7 @@ class Scaffold(unittest.TestCase):
 
     def new(self, *args):
         return subprocess.run(
-            [sys.executable, os.path.join(self.root, "scripts", "new"), *args],
+            [sys.executable, "-S", os.path.join(self.root, "scripts", "new"), *args],
             capture_output=True,
             text=True,
         )

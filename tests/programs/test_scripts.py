@@ -14,12 +14,13 @@ from sample_results import sim, write
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 TOOLS = (
     "bash env sed awk grep sort head tail cat tee tr mkdir rm id nproc basename dirname date "
-    "mktemp python3 ls cp printf wc sleep flock"
+    "mktemp ls cp printf wc sleep flock"
 ).split()
 
 
 class Sandbox(unittest.TestCase):
-    """A copy of the scripts, and a PATH that holds the standard tools and nothing else."""
+    """A copy of the scripts, and a PATH that holds the standard tools and nothing else: Python
+    without what is installed beside it."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -30,8 +31,8 @@ class Sandbox(unittest.TestCase):
         os.makedirs(self.bin)
         shutil.copytree(os.path.join(ROOT, "scripts"), os.path.join(self.root, "scripts"))
         for tool in TOOLS:
-            path = sys.executable if tool == "python3" else shutil.which(tool)
-            os.symlink(path, os.path.join(self.bin, tool))
+            os.symlink(shutil.which(tool), os.path.join(self.bin, tool))
+        self.tool("python3", f'exec {sys.executable} -S "$@"')
 
     def tool(self, name, script):
         """Puts a bash script on the PATH."""

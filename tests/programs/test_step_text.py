@@ -156,7 +156,7 @@ class Copy(unittest.TestCase):
 
     def tables(self, *args):
         done = subprocess.run(
-            [sys.executable, os.path.join(self.root, "scripts", "tables.py"), *args],
+            [sys.executable, "-S", os.path.join(self.root, "scripts", "tables.py"), *args],
             capture_output=True,
             text=True,
         )
