@@ -117,6 +117,12 @@ def code_of(text):
     return "\n".join(code), included
 
 
+@functools.cache  # most files are of several steps
+def code_of_file(path):
+    with open(path, encoding="utf-8") as file:
+        return code_of(file.read())
+
+
 def device_part(code):
     found = []
     for match in DEVICE.finditer(code):
@@ -150,8 +156,7 @@ def digest_of(step, root=ROOT):
     while waiting:
         path = waiting.pop()
         try:
-            with open(os.path.join(root, path), encoding="utf-8") as file:
-                code, included = code_of(file.read())
+            code, included = code_of_file(os.path.join(root, path))
         except FileNotFoundError:
             continue  # it would not compile either
         if path.endswith("main.cu"):

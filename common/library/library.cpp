@@ -5,11 +5,12 @@
 // main.cu is written and compiled once for both.
 #include "common/library/library.h"
 
+#include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "common/backend.h"
@@ -39,10 +40,13 @@ const Step& the_step() {
 /// The steps' sentences name the programs' flags; a caller of the library has FaProblem's fields.
 std::string in_fields(const std::string& sentence) {
   std::string words = sentence;
-  for (const auto& [flag, field] :
-       {std::pair("--b", "B"), std::pair("--h", "H"), std::pair("--hkv", "Hkv"),
-        std::pair("--n", "N"), std::pair("--nk", "Nk"), std::pair("--d", "d")}) {
-    words = std::regex_replace(words, std::regex(std::string(flag) + "\\b"), field);
+  using Flag = std::pair<std::string_view, const char*>;
+  for (const auto& [flag, field] : {Flag("--b", "B"), Flag("--h", "H"), Flag("--hkv", "Hkv"),
+                                    Flag("--n", "N"), Flag("--nk", "Nk"), Flag("--d", "d")}) {
+    for (size_t at = 0; (at = words.find(flag, at)) != words.npos; ++at) {
+      const char next = words.c_str()[at + flag.size()];  // 0 at the end
+      if (!std::isalnum(static_cast<unsigned char>(next))) words.replace(at, flag.size(), field);
+    }
   }
   return words;
 }

@@ -3,6 +3,7 @@
 With --update the output in docs/debugging.md is replaced by the real one.
 """
 
+import functools
 import os
 import re
 import shutil
@@ -21,6 +22,7 @@ def documented():
         return file.read()
 
 
+@functools.cache  # gdb stops at the breakpoint in each thread, to ask its condition
 def run_gdb():
     """What the documented command prints, from the breakpoint on."""
     command = re.search(r"```sh\n(gdb .*?)```", documented(), re.DOTALL)[1]

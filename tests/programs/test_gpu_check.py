@@ -1,5 +1,6 @@
 """counters_vs_sim.py and gpu_check.sh without a GPU: JSON and programs made by hand."""
 
+import copy
 import json
 import os
 import shutil
@@ -306,40 +307,33 @@ class Peers(unittest.TestCase):
 class Command(unittest.TestCase):
     """gpu_check.sh in a copy of the repository's scripts, with programs that only pretend."""
 
-    # 02_tiled keeps S and P; 04_fused does not, has --smem and a backward with atomics.
-    PROGRAM = """#!/usr/bin/python3 -IS
-import json, os, sys
-step = os.path.basename(sys.argv[0])
-if "--list-variants" in sys.argv:
-    print("kernel" if step == "04_fused" else "shared\\nkernel")
-    sys.exit(0)
-if "--help" in sys.argv:
-    print("--smem BYTES" if step == "04_fused" else "")
-    sys.exit(0)
-a = dict(x.lstrip("-").split("=") for x in sys.argv[1:] if "=" in x)
-if a["n"] == "100":
-    print("x: --n 100: this step does not like it", file=sys.stderr)
-    sys.exit(2)
-b, n, h = int(a["b"]), int(a["n"]), int(a["h"])
-scratch = 4 * n * h if step == "04_fused" else 8 * b * n * n * h
-kind = os.path.dirname(sys.argv[0]).split("/")[-2].replace("gpu-check", "gpu")
-if kind == "gpu" and scratch > 80e9:
-    print(step + ": needs " + str(scratch // 10**9) + " GB of scratch, 80 GB free", file=sys.stderr)
-    sys.exit(3)
-run = json.load(open(os.path.join(os.path.dirname(sys.argv[0]), "..", "..", kind + ".json")))
-run.update(step=step, variant=a["variant"], workspace_bytes=scratch)
-run["problem"].update(b=b, h=h, hkv=h, n=n, nk=n, d=int(a["d"]), causal="--causal" in sys.argv,
-                      smem=int(a["smem"]) if "smem" in a else None)
-if step == "04_fused":
-    buffers = dict.fromkeys("QKVO")
-    run["traffic"]["requested"]["buffers"] = buffers
-    run["backward"] = json.loads(json.dumps({k: run[k] for k in ("traffic", "time", "flops")}))
-    run["backward"]["traffic"]["requests"]["atomic"] = n
-else:
-    run["traffic"]["requested"]["buffers"] = dict.fromkeys("SP")
-if "json" in a:
-    json.dump(run, open(a["json"], "w"))
-print("right     as it should be")
+    # 02_tiled keeps S and P; 04_fused does not, has --smem and a backward with atomics. Six hundred
+    # runs: no Python, which starts seven times as slowly. What they write: template().
+    PROGRAM = r"""#!/bin/sh
+step=${0##*/} root=${0%/build/*} kind=gpu smem=null causal=false json=
+case $0 in */sim/steps/*) kind=sim ;; esac
+for word; do
+  case $word in
+  --list-variants) [ $step = 04_fused ] || echo shared; echo kernel; exit ;;
+  --help) [ $step != 04_fused ] || echo '--smem BYTES'; exit ;;
+  --causal) causal=true ;;
+  --b=* | --h=* | --n=* | --d=* | --smem=* | --variant=* | --json=*) export "${word#--}" ;;
+  esac
+done
+if [ $n = 100 ]; then
+  echo 'x: --n 100: this step does not like it' >&2
+  exit 2
+fi
+scratch=$((8 * b * n * n * h)) template=$kind
+[ $step != 04_fused ] || scratch=$((4 * n * h)) template=$kind.04_fused
+if [ $kind = gpu ] && [ $scratch -gt 80000000000 ]; then
+  echo "$step: needs $((scratch / 1000000000)) GB of scratch, 80 GB free" >&2
+  exit 3
+fi
+[ ! "$json" ] || sed "s/@step@/$step/; s/@variant@/$variant/; s/\"@scratch@\"/$scratch/
+s/\"@b@\"/$b/g; s/\"@h@\"/$h/g; s/\"@n@\"/$n/g; s/\"@d@\"/$d/g
+s/\"@causal@\"/$causal/; s/\"@smem@\"/$smem/" "$root/build/$template.json" > "$json"
+echo 'right     as it should be'
 """
     CTEST = """#!/bin/sh
 echo '    Start 1: test_a'
@@ -376,9 +370,22 @@ tool=$2; shift 4
             self.write("common/data/gpus.json", file.read())
         for step in ("02_tiled", "04_fused"):
             self.write(f"steps/{step}/main.cu", "")
-        self.write("build/sim.json", json.dumps(sim()))
-        self.write("build/gpu.json", json.dumps(gpu()))
+        self.template("sim", sim())
+        self.template("gpu", gpu())
         self.programs("sim", self.PROGRAM)
+
+    def template(self, kind, run):
+        """What the programs write with --json: `run` with their own arguments in place of @...@."""
+        sizes = {key: f"@{key}@" for key in ("b", "h", "n", "d", "causal", "smem")}
+        run["problem"].update(sizes, hkv="@h@", nk="@n@")
+        run.update(step="@step@", variant="@variant@", workspace_bytes="@scratch@")
+        buffers = run["traffic"]["requested"]["buffers"] = dict.fromkeys("SP")
+        self.write(f"build/{kind}.json", json.dumps(run))
+        buffers.clear()
+        buffers.update(dict.fromkeys("QKVO"))
+        run["backward"] = copy.deepcopy({key: run[key] for key in ("traffic", "time", "flops")})
+        run["backward"]["traffic"]["requests"]["atomic"] = "@n@"
+        self.write(f"build/{kind}.04_fused.json", json.dumps(run))
 
     def programs(self, preset, text):
         for step in ("02_tiled", "04_fused"):
@@ -510,9 +517,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.pretend_a_gpu()
         self.write(
             "build/gpu/steps/04_fused",
-            self.PROGRAM.replace(
-                "run = json", 'import time; time.sleep(0.3 if a["n"] == "4096" else 0)\nrun = json'
-            ),
+            self.PROGRAM.replace("\nscratch=", "\n[ $n != 4096 ] || sleep 0.3\nscratch=", 1),
             0o755,
         )
         script = os.path.join(self.root, "scripts", "gpu_check.py")
@@ -641,9 +646,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         # On another machine that one file is enough: nothing is run again.
         os.makedirs(os.path.join(self.root, "moved"))
         write(os.path.join(self.root, "moved", "results.json"), first)
-        self.write(
-            "build/gpu/steps/07_cores", self.PROGRAM.replace("import json", "sys.exit(9)", 1)
-        )
+        self.write("build/gpu/steps/07_cores", self.PROGRAM.replace("\nfor", "\nexit 9\nfor", 1))
         calls = len(first["commands"])
         done = self.figures(*chosen, out="moved")
         self.assertEqual(done.returncode, 1)  # 07_cores cannot even name its variants
@@ -703,10 +706,10 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         self.pretend_a_gpu()
         slow = gpu()
         slow["roofs"]["fp32_flops"] = 4.88e13
-        self.write("build/gpu.json", json.dumps(slow))
+        self.template("gpu", slow)
         chosen = ("--sections", "timing", "--steps", "04")
         self.figures(*chosen)
-        self.write("build/gpu.json", json.dumps(gpu()))
+        self.template("gpu", gpu())
         # The folder of runs is another machine's; what came back is results.json.
         shutil.rmtree(os.path.join(self.root, "out", "gpu"))
         self.figures(*chosen)
@@ -754,7 +757,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         self.assertNotIn("note:", done.stdout)
         slow = gpu()
         slow["roofs"]["fp32_flops"] = 4.88e13
-        self.write("build/gpu.json", json.dumps(slow))
+        self.template("gpu", slow)
         done = self.check(*args)
         self.assertEqual(done.returncode, 0)  # the results are right, only late
         (note,) = self.results()["notes"]
@@ -767,7 +770,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         self.pretend_a_gpu()
         wrong = gpu()
         wrong["traffic"]["requests"]["load"] += 1
-        self.write("build/gpu.json", json.dumps(wrong))
+        self.template("gpu", wrong)
         self.write(
             "bin/ctest",
             self.CTEST.replace("   Passed    1.00", "***Failed    1.00") + "exit 8\n",
@@ -789,10 +792,8 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
             self.write(
                 "build/gpu/steps/02_tiled",
                 self.PROGRAM.replace(
-                    'if "json" in a',
-                    f"""if n == {n}:
-    run["traffic"]["hbm"]["measured"]["read"] = 62000000
-if "json" in a""",
+                    "\necho 'right",
+                    f'\n[ $n != {n} ] || sed -i s/32000000/62000000/ "$json"\necho \'right',
                 ),
                 0o755,
             )
@@ -828,7 +829,7 @@ if "json" in a""",
     def test_a_program_that_dies_is_reported_and_the_rest_goes_on(self):
         self.write(
             "build/sim/steps/02_tiled",
-            self.PROGRAM.replace('if a["n"]', 'if a["n"] == "257": sys.exit(1)\nif a["n"]', 1),
+            self.PROGRAM.replace("\nscratch=", "\n[ $n != 257 ] || exit 1\nscratch=", 1),
             0o755,
         )
         done = self.check("--sim-only", "--no-build", "--quick", "--out", "out")

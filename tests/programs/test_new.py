@@ -48,7 +48,9 @@ class Scaffold(unittest.TestCase):
 
     def new(self, *args):
         return subprocess.run(
-            [os.path.join(self.root, "scripts", "new"), *args], capture_output=True, text=True
+            [sys.executable, "-S", os.path.join(self.root, "scripts", "new"), *args],
+            capture_output=True,
+            text=True,
         )
 
     def files(self):
@@ -72,7 +74,7 @@ class Scaffold(unittest.TestCase):
         before = self.files()
         for limit in limits:
             done = subprocess.run(
-                [os.path.join(self.root, "scripts", "new"), "mine"],
+                [sys.executable, os.path.join(self.root, "scripts", "new"), "mine"],
                 capture_output=True,
                 text=True,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
@@ -153,7 +155,7 @@ class Architecture(unittest.TestCase):
 
 
 class OwnKernel(unittest.TestCase):
-    """One build tree for all stages; what common/ compiles to is taken from BUILD."""
+    """One build tree for all stages; what is not the reader's own is taken from BUILD."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -163,6 +165,7 @@ class OwnKernel(unittest.TestCase):
         with open(DOC, encoding="utf-8") as file:
             self.blocks = re.findall(r"```cpp\n(.*?)```", file.read(), re.DOTALL)
         self.take_built_library()
+        self.take_what_tests_share()
 
     def take_built_library(self):
         """The copy links BUILD's library: compiling common/ again would take a minute."""
@@ -185,6 +188,24 @@ class OwnKernel(unittest.TestCase):
             ]
         with open(os.path.join(common, "CMakeLists.txt"), "a", encoding="utf-8") as file:
             file.write("\n".join(lines) + "\n")
+
+    def take_what_tests_share(self):
+        """Catch2's main() and the precompiled header, which would take a quarter of a minute."""
+        tests, built = os.path.join(self.root, "tests"), os.path.join(BUILD, "tests", "CMakeFiles")
+        with open(os.path.join(tests, "main.cpp"), "w", encoding="utf-8") as file:
+            file.write("// fa_test_main.dir/main.cpp.o\n")
+        path = os.path.join(tests, "CMakeLists.txt")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(
+                "function(target_precompile_headers target)\n"
+                "  target_compile_options(${target} PRIVATE\n"
+                f'    "SHELL:-include {built}/fa_test_headers.dir/cmake_pch.hxx")\n'
+                f"endfunction()\n{text}"
+                "target_link_libraries(fa_test_main INTERFACE\n"
+                f"  {built}/fa_test_main.dir/main.cpp.o)\n"
+            )
 
     def sh(self, *command, status=0):
         done = subprocess.run(command, cwd=self.root, capture_output=True, text=True)

@@ -14,12 +14,13 @@ from sample_results import sim, write
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 TOOLS = (
     "bash env sed awk grep sort head tail cat tee tr mkdir rm id nproc basename dirname date "
-    "mktemp python3 ls cp printf wc sleep flock"
+    "mktemp ls cp printf wc sleep flock"
 ).split()
 
 
 class Sandbox(unittest.TestCase):
-    """A copy of the scripts, and a PATH that holds the standard tools and nothing else."""
+    """A copy of the scripts, and a PATH that holds the standard tools and nothing else: Python
+    without what is installed beside it."""
 
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -31,6 +32,7 @@ class Sandbox(unittest.TestCase):
         shutil.copytree(os.path.join(ROOT, "scripts"), os.path.join(self.root, "scripts"))
         for tool in TOOLS:
             os.symlink(shutil.which(tool), os.path.join(self.bin, tool))
+        self.tool("python3", f'exec {sys.executable} -S "$@"')
 
     def tool(self, name, script):
         """Puts a bash script on the PATH."""
@@ -444,7 +446,8 @@ exit 1""",
 class Test(Sandbox):
     def setUp(self):
         super().setUp()
-        self.executable(os.path.join(self.root, "scripts", "setup.sh"), ":")
+        for name in ("setup.sh", "format.sh"):  # neither apt nor PyPI
+            self.executable(os.path.join(self.root, "scripts", name), ":")
         self.executable(os.path.join(self.root, "scripts", "ptxas_report.py"), "")  # also Python
         os.makedirs(os.path.join(self.root, "build", "sim", "steps"))
         self.tool("cmake", "echo cmake $*")
