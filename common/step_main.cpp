@@ -35,7 +35,8 @@ void require_writable(const char* flag, const std::string& path) {
   if (!std::ofstream(path, std::ios::app)) {
     throw UsageError(fmt::format("{} {}: cannot be written; does its folder exist?", flag, path));
   }
-  if (!existed) fs::remove(path, ignored);
+  // Not the link, where `path` is one to a file that was not there.
+  if (!existed) fs::remove(fs::canonical(path, ignored), ignored);
 }
 
 void require_writable_outputs(const Options& o) {

@@ -23,7 +23,7 @@ CONFIGURATION = re.compile("warning: (Tag '|ignoring unsupported tag )")
 
 
 def findings(text):
-    """(what must be mended, remarks on the configuration): lines of Doxygen's stderr."""
+    """(what must be fixed, remarks on the configuration): lines of Doxygen's stderr."""
     wrong, remarks = [], []
     into = wrong
     for line in text.splitlines():

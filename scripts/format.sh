@@ -22,6 +22,12 @@ case "${1-}" in
     ;;
 esac
 
+mapfile -t cpp < <(git ls-files '*.cu' '*.cuh' '*.cpp' '*.h' ':!scripts/template' 2> /dev/null)
+if ((${#cpp[@]} == 0)); then
+  echo "format.sh: git names no file here: it formats what a checkout of git holds" >&2
+  exit 3
+fi
+
 # Another version formats another way, so these come from PyPI and not from the system.
 tools=(clang-format==14.0.6 ruff==0.17.6 shfmt-py==4.2.0)
 bin=build/format/bin
@@ -33,7 +39,6 @@ if [[ $(cat build/format/tools 2> /dev/null) != "${tools[*]}" ]]; then
   echo "${tools[*]}" > build/format/tools
 fi
 
-mapfile -t cpp < <(git ls-files '*.cu' '*.cuh' '*.cpp' '*.h' ':!scripts/template')
 mapfile -t python < <(git ls-files '*.py' && git grep -lE '^#!.*python3' -- scripts ':!*.py')
 mapfile -t shell < <(git ls-files '*.sh' '.ci/run')
 bad=0
@@ -54,7 +59,7 @@ if [[ $check ]]; then
   }
   "$bin/ruff" check --quiet "${python[@]}" || bad=1
   "$bin/shfmt" -i 2 -bn -ci -sr -l "${shell[@]}" | grep . && bad=1
-  ((bad)) && echo "format.sh: ./scripts/format.sh mends what can be mended" >&2
+  ((bad)) && echo "format.sh: ./scripts/format.sh fixes what a tool can fix" >&2
 else
   "$bin/clang-format" -i "${cpp[@]}" || bad=1
   "$bin/ruff" check --quiet --fix "${python[@]}" > /dev/null

@@ -41,6 +41,8 @@ from results import (
     mark_slowed,
     model_of,
     problem_text,
+    repeats_of,
+    slowed_peers,
     text_table,
     time_text,
     total,
@@ -267,6 +269,8 @@ class Check:
         for key in ("tests", "sanitizer", "memory", "figure2", "peers", "peers_seconds", "done"):
             if key in before:
                 self.results[key] = before[key]
+        if "peers" in before:
+            self.results["peers"] = without_slowed(before["peers"])
 
     def path_of(self, folder, step, variant, problem):
         return os.path.join(self.out, folder, f"{step}.{variant}.{tag(problem)}.json")
@@ -490,7 +494,9 @@ class Check:
             path = self.path_of("gpu", step, variant, problem)
             data = load(path)[0].data if os.path.exists(path) else None
             counted = get(data, "traffic.requests") and get(data, "traffic.hbm.measured")
-            if data and (counted or "--no-counters" in more):
+            passes = [data, get(data, "backward")]
+            timed = all(get(run, "time.median_ms") for run in passes if run)
+            if get(data, "ok") and timed and (counted or "--no-counters" in more):
                 self.done[name] = 0, 0.0
             elif self.shell.remaining() < SHORTEST_RUN:
                 raise NoTime(OUT_OF_TIME)
@@ -775,29 +781,42 @@ class Check:
                 name = " ".join(steps)
                 if self.shell.remaining() < 1.1 * seconds.get(name, SHORTEST_RUN):
                     raise NoTime(OUT_OF_TIME)
-                before, start = self.results.pop("peers", None), time.monotonic()
-                ok, line = self.script("peers", "--steps", name, *arguments)
-                new = self.results.pop("peers", None) if ok else None
-                if before or new:
-                    self.results["peers"] = (
-                        merge_peers(before, new, "peers") if before and new else before or new
-                    )
+                start = time.monotonic()
+                ok, line = self.run_of_peers("--steps", name, *arguments)
                 if not ok:
                     return False, f"run {wanted}: {line}"
                 seconds[name] = time.monotonic() - start
                 made += 1
                 self.write()
+        found = self.results.get("peers")
+        if found and without_slowed(found) != found:
+            return False, "the GPU was slowed down in some runs: the same command makes them again"
         return True, f"{made} calls made, {self.options.peers_runs} runs of each problem"
 
+    def run_of_peers(self, *arguments):
+        """One more run, beside those before it; whatever happens to it, those are kept."""
+        before = kept = self.results.pop("peers", None)
+        try:
+            ok, line = self.script("peers", *arguments)
+            new = self.results.get("peers") if ok else None
+            if new:
+                kept = merge_peers(before, new, "peers") if before else new
+            return ok, line
+        finally:
+            self.results.pop("peers", None)
+            if kept:
+                self.results["peers"] = kept
+
     def runs_of_peers(self, steps, arguments):
-        """How many runs of these steps' present text there are: a call is kept as a whole."""
+        """How many runs of these steps' present text there are, on a GPU at full speed: a call is
+        kept as a whole."""
         direction = "backward" if "--directions=backward" in arguments else "forward"
-        rows = get(self.results, "peers.rows") or []
+        rows = without_slowed(self.results["peers"])["rows"] if "peers" in self.results else []
         counts = []
         for step in steps:
             mine = [r for r in rows if r["step"] == step and r["direction"] == direction]
             mine = [r for r in mine if r.get("text") == digest_of(step)]
-            counts.append(min((len(peers_repeats(row)) for row in mine), default=0))
+            counts.append(min((len(repeats_of(row)) for row in mine), default=0))
         return min(counts)
 
     def figure2(self):
@@ -1242,6 +1261,18 @@ def merge_peers(old, new, path):
         "notes": list(dict.fromkeys(old["notes"] + new["notes"])),
         "rows": [median_row(row, runs) for row, runs in rows.values()],
     }
+
+
+def without_slowed(found):
+    """These results of peers.py without the runs on a slowed GPU."""
+    slowed, rows = slowed_peers([found]), []
+    for row in found["rows"]:
+        runs = [run for run in repeats_of(row) if not slowed(found, row, run)]
+        if len(runs) == len(repeats_of(row)):
+            rows.append(row)
+        elif runs:
+            rows.append(median_row(row, runs))
+    return {**found, "rows": rows}
 
 
 def median_row(row, runs):

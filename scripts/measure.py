@@ -21,26 +21,31 @@ import subprocess
 import sys
 import time
 
+from gpu_check import SECTIONS
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CHECK = os.path.join(ROOT, "scripts", "gpu_check.py")
 # What each half does; figure2 and the naive step of memory are fp32, the tests are of all.
 HALVES = {
     "fp32": (
         ("01", "02", "03", "04", "05", "06"),
-        "counters sanitizer scale timing memory figure2",
+        "counters sanitizer scale timing memory figure2 peers",
     ),
-    "bf16": (("07", "08", "09", "10"), "tests counters sanitizer timing"),
+    "bf16": (("07", "08", "09", "10"), "tests counters sanitizer timing peers"),
 }
 LEAST = 60  # seconds: with fewer left no half begins
 
 
 def gpus():
-    """How many there are."""
+    """Those that this call may use, by the words of CUDA_VISIBLE_DEVICES where it is set."""
     try:
         done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+        return []
+    there = sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(there))))
+    words = [word.strip() for word in chosen.split(",")] if there else []
+    return [word for word in words if word and not word.startswith("-")]
 
 
 def build():
@@ -67,20 +72,25 @@ def steps_of(name):
     return [n for n in HALVES[name][0] if any(step.startswith(n + "_") for step in known)]
 
 
+def sections_of(name, options):
+    """Of those that were asked for, the ones of this half."""
+    return [section for section in HALVES[name][1].split() if section in options.sections.split()]
+
+
 def start(name, options, gpu, budget):
     """gpu_check.py of one half, on one GPU."""
-    numbers, sections = steps_of(name), HALVES[name][1]
+    numbers, sections = steps_of(name), sections_of(name, options)
     folder = os.path.join(ROOT, "build", "measure", name)
     os.makedirs(folder, exist_ok=True)
     kept = os.path.join(options.out, name + ".json")
     if os.path.exists(kept):
         shutil.copy(kept, os.path.join(folder, "results.json"))
-    sections = " ".join(s for s in (sections + " peers").split() if s in options.sections.split())
     command = [sys.executable, CHECK, "--figures", "--no-build", "--out", folder]
-    command += ["--steps", " ".join(numbers), "--sections", sections, "--python", options.python]
+    command += ["--steps", " ".join(numbers), "--sections", " ".join(sections)]
+    command += ["--python", options.python]
     command += ["--budget", str(budget), "--peers-runs", str(options.peers_runs)]
     command += ["--sim-json", options.sim_json] if options.sim_json else []
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": str(gpu)}
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
     with open(os.path.join(folder, "log.txt"), "w", encoding="utf-8") as log:
         return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
 
@@ -103,23 +113,27 @@ def summary(name, options):
 
 
 def measure(options):
-    count = gpus()
-    if not count:
-        print("measure.py: no GPU found (nvidia-smi does not answer)", file=sys.stderr)
+    found = gpus()
+    if not found:
+        print(
+            "measure.py: no GPU found (nvidia-smi does not answer, or CUDA_VISIBLE_DEVICES names "
+            "none)",
+            file=sys.stderr,
+        )
         return 3
     end = time.monotonic() + options.budget
     os.makedirs(options.out, exist_ok=True)
     if not options.no_build and not build():
         return 1
-    names = options.halves.split()
+    names = [name for name in options.halves.split() if sections_of(name, options)]
     status = 0
-    if count > 1 and len(names) > 1:
-        halves = {n: start(n, options, i, end - time.monotonic()) for i, n in enumerate(names)}
-        status = max(half.wait() for half in halves.values())
+    if len(found) > 1 and len(names) > 1:
+        halves = [start(n, options, g, end - time.monotonic()) for n, g in zip(names, found)]
+        status = max(half.wait() for half in halves)
     else:
         for name in names:
             left = end - time.monotonic()
-            status = max(status, start(name, options, 0, left).wait() if left > LEAST else 1)
+            status = max(status, start(name, options, found[0], left).wait() if left > LEAST else 1)
     for name in names:
         keep(name, options)
         summary(name, options)
@@ -148,6 +162,11 @@ def parse():
     for name in options.halves.split():
         if name not in HALVES:
             parser.error(f"--halves: '{name}' is none of {' '.join(HALVES)}")
+    for name in options.sections.split():
+        if name not in SECTIONS:
+            parser.error(f"--sections: '{name}' is none of {' '.join(SECTIONS)}")
+    if not any(sections_of(name, options) for name in options.halves.split()):
+        parser.error(f"--sections {options.sections}: nothing of the halves '{options.halves}'")
     options.out = os.path.abspath(options.out)
     if options.sim_json:
         options.sim_json = os.path.abspath(options.sim_json)

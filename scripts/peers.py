@@ -37,7 +37,9 @@ from results import (
     Run,
     flops_text,
     markdown_table,
+    matmul_of,
     problem_text,
+    repeats_of,
     text_table,
     time_text,
 )
@@ -422,16 +424,17 @@ def in_order(rows):
     return ordered
 
 
-def repeats_of(row):
-    """What each run found: a row of gpu_check.py --merge may hold several, with their median."""
-    return row.get("repeats") or [row]
+def ratios_of(row, name):
+    """Of the runs in which this backend ran: it may have had too little memory in one."""
+    return [run["ratios"][name] for run in repeats_of(row) if name in run["ratios"]]
 
 
 def least_of(rows, name):
-    """(the least ratio of all runs, its row, how many runs each row has at least)."""
-    found = [(run["ratios"][name], i) for i, row in enumerate(rows) for run in repeats_of(row)]
-    ratio, i = min(found)
-    return ratio, rows[i], min(len(repeats_of(row)) for row in rows)
+    """(the least ratio of all runs, its row, how many runs with this backend each row has at
+    least)."""
+    found = [ratios_of(row, name) for row in rows]
+    ratio, i = min((min(ratios), i) for i, ratios in enumerate(found))
+    return ratio, rows[i], min(map(len, found))
 
 
 def runs_text(count):
@@ -500,10 +503,6 @@ def torch_errors_of(rows):
         + ", ".join(f"{name} {e:.1e}" for name, e in errors.items() if e is not None)
         + "."
     )
-
-
-def matmul_of(row):
-    return row["flops_per_s"] / row["of_matmul"]
 
 
 def runs_of(rows):
@@ -722,8 +721,21 @@ def compare_all(options, torch, sides, others, result):
                     json.dump(result, file, indent=1)
 
 
+def require_writable(path):
+    r"""\raises BadInput before anything is measured; leaves the file as it was."""
+    existed = os.path.exists(path)
+    try:
+        open(path, "a", encoding="utf-8").close()
+    except OSError as error:
+        raise BadInput(f"--json {path} cannot be written: {error.strerror}") from None
+    if not existed:
+        os.remove(os.path.realpath(path))
+
+
 def main():
     options = parse()
+    if options.json:
+        require_writable(options.json)
     torch = Torch(options.backends)
     libraries, others = find_libraries(options), find_others(options)
     require_variants(options, libraries)

@@ -191,6 +191,34 @@ def mark_slowed(runs):
         )
 
 
+def repeats_of(row):
+    """What each run of peers.py found: a row of gpu_check.py --merge may hold several, with their
+    median."""
+    return row.get("repeats") or [row]
+
+
+def matmul_of(run):
+    """The matmul rate beside a run of peers.py."""
+    return run["flops_per_s"] / run["of_matmul"]
+
+
+def slowed_peers(results):
+    """A function of (result, row, run) of peers.py: whether the GPU was slowed down, which is where
+    its matmul rate is under 90% of the best of the same device and type."""
+    best = {}
+    for result in results:
+        for row in result["rows"]:
+            place = result["device"], row.get("dtype")
+            rates = [matmul_of(run) for run in repeats_of(row) if run.get("of_matmul")]
+            best[place] = max([*rates, best.get(place, 0)])
+
+    def slowed(result, row, run):
+        least = 0.9 * best[result["device"], row.get("dtype")]
+        return bool(run.get("of_matmul")) and matmul_of(run) < least
+
+    return slowed
+
+
 def standing_of(run):
     return standing(run.data["step"], run.get("text"), run.kind == "gpu" and run.get("slowed"))
 

@@ -36,16 +36,18 @@ plots       python3-matplotlib   python:matplotlib|file:/usr/lib/python3/dist-pa
 choices='docs, gdb, format, plots'
 
 yes='' have=''
-groups='required library'
+chosen=
 for argument in "$@"; do
   case "$argument" in
     --yes) yes=yes ;;
-    --have) have=yes groups= ;;
-    docs | gdb | format | plots) groups+=" $argument" ;;
+    --have) have=yes ;;
+    docs | gdb | format | plots) chosen+=" $argument" ;;
     -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "setup.sh: unknown group '$argument': choose from $choices" >&2 && exit 2 ;;
   esac
 done
+[[ ! $have || $chosen ]] || { echo "setup.sh: --have of which group? $choices" >&2 && exit 2; }
+groups="${have:-required library}$chosen"
 
 # Is one of the probes "kind:what|kind:what" satisfied?
 present() {

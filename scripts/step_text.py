@@ -48,13 +48,16 @@ def value_of(kind, condition):
     """True, False, or None where it is of something else than the compiler."""
     if kind in ("ifdef", "ifndef"):
         condition = ("!" if kind == "ifndef" else "") + f"defined({condition.strip()})"
-    condition = re.sub(r"\s|(?<=defined)\((?=\w+\s*\))|\)(?<=\w\))", r"", condition)
+    condition = re.sub(r"\bdefined\((\w+)\)", r"defined\1", re.sub(r"\s", "", condition))
     for name, value in KNOWN.items():
         condition = condition.replace(re.sub(r"[()]", "", name), value)
-    if not re.fullmatch(r"[01!&|()]+", condition):
+    if not re.fullmatch(r"(?:[01!()]|&&|\|\|)+", condition):
         return None
     python = condition.replace("!", " not ").replace("&&", " and ").replace("||", " or ")
-    return bool(eval(python))  # of 0, 1, not, and, or and brackets
+    try:
+        return bool(eval(python))  # of 0, 1, not, and, or and brackets
+    except (SyntaxError, TypeError):  # no compiler takes it either
+        return None
 
 
 def lines_of_nvcc(text):

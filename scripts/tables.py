@@ -67,7 +67,9 @@ from results import (
     mark_slowed,
     markdown_table,
     problem_text,
+    repeats_of,
     rows_of_picture,
+    slowed_peers,
     speed,
     standing,
     standing_of,
@@ -311,7 +313,7 @@ def figure_of_peers(name, backend, rows):
         return problem_text(where, omit=("B", "H", "type"))
     if name == "runs":
         return count_word(count) + (" run" if count == 1 else " runs")
-    faster = [min(run["ratios"][backend] for run in peers.repeats_of(row)) > 1 for row in rows]
+    faster = [min(peers.ratios_of(row, backend)) > 1 for row in rows]
     return f"each of {len(rows)}" if all(faster) else f"{sum(faster)} of {len(rows)}"
 
 
@@ -385,20 +387,12 @@ def load_extras(paths):
 
 
 def mark_peers(results):
-    """Each row's `standing`, by its text and by the matmul rate of its runs: one that is more than
-    10% below the best of the same device and type was measured on a GPU that was slowed down."""
-    best = {}
+    """Each row's `standing`, by its text and by whether one of its runs was on a slowed GPU."""
+    slowed = slowed_peers(results)
     for result in results:
         for row in result["rows"]:
-            for run in peers.repeats_of(row):
-                place = result["device"], row.get("dtype")
-                if run.get("of_matmul"):
-                    best[place] = max(peers.matmul_of(run), best.get(place, 0))
-    for result in results:
-        for row in result["rows"]:
-            rates = [peers.matmul_of(r) for r in peers.repeats_of(row) if r.get("of_matmul")]
-            slow = any(rate < 0.9 * best[result["device"], row.get("dtype")] for rate in rates)
-            texts = {run.get("text") for run in peers.repeats_of(row)}
+            slow = any(slowed(result, row, run) for run in repeats_of(row))
+            texts = {run.get("text") for run in repeats_of(row)}
             row["standing"] = row["step"] and standing(
                 row["step"], texts.pop() if len(texts) == 1 else None, slow
             )

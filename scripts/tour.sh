@@ -92,15 +92,18 @@ progress() {
 
 # build <preset>: quiet.
 build() {
+  logged=$(wc -c < "$log")
   {
     cmake --preset "$1" \
       && cmake --build --preset "$1" -j "$(nproc)" --target "${programs[@]}"
   } 2>&1 | tee -a "$log" | progress "building for $1 ($log)"
 }
 
-# Why the build failed: our own sentence about what CMake could not fetch, or the end of the log.
+# Why the last build failed: our own sentence about what CMake could not fetch, or the log's end.
 reason() {
-  sed -n 's/^ *flash-steps: //p' "$log" | head -n 1 | grep . || tail -n 25 "$log"
+  local said
+  said=$(tail -c "+$((logged + 1))" "$log")
+  sed -n 's/^ *flash-steps: //p' <<< "$said" | head -n 1 | grep . || tail -n 25 <<< "$said"
 }
 
 backends=()

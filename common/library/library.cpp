@@ -266,6 +266,8 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream, b
     }
     require_device();
     const OnStream on_stream(stream);
+    if (!backward)
+      workspace.last_forward.reset();  // should it fail, a backward has nothing to read
     const auto& pieces = workspace.of(scratch_of(v, p));
     last_run = fmt::format("{} of variant {} ({}), {}", call, index, v.name, describe(p));
     runner(p, {t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV, &pieces});

@@ -180,8 +180,9 @@ def _what_to_ask_for(said):
     """The command that setup.sh could not run, in a sentence; "" where it missed nothing."""
     if not re.search(r"^setup: .* is missing", said, re.MULTILINE):
         return ""
-    command = re.findall(r"(?:sudo )?apt(?:-get)? install [^\n]*", said)
-    ask = f"ask for  {command[-1].strip()}  and" if command else "install what it names, then"
+    ends = r"(?=  | *\(|: |$)"  # what else the line says
+    command = re.findall(r"(?:sudo )?apt(?:-get)? install .*?" + ends, said, re.MULTILINE)
+    ask = f"ask for  {command[-1]}  and" if command else "install what it names, then"
     return f"something is missing, as said above: {ask} call ./scripts/learn again"
 
 

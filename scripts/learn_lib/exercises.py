@@ -16,7 +16,7 @@ KINDS = ("fill in", "find the bug")
 
 
 class Broken(Exception):
-    """An exercise that its author must mend: one sentence."""
+    """An exercise that its author must fix: one sentence."""
 
 
 @dataclasses.dataclass

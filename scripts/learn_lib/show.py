@@ -149,8 +149,9 @@ def places(message, path):
 
 def without_places(message):
     """What is wrong and with which element, not in which lines."""
-    place = r"\S+\.(?:cuh|cu|h):\d+"
-    return re.sub(rf"(?:, most of them)? at {place}(?: \(called at {place}\))?", "", message)
+    place = r"[^\s()]+\.(?:cuh|cu|h):\d+"
+    place += rf"(?: \(called at {place}\))?"
+    return re.sub(rf"(?:, most of them)?(?: at| of)? (?:{place}|\({place}\))", "", message)
 
 
 def hides(exercise, verdict):

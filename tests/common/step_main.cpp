@@ -239,6 +239,23 @@ TEST_CASE("the change since the parent is only told for problems that the parent
   CHECK(run_program(step).json["parent"].is_null());
 }
 
+TEST_CASE("a link to a file that is not there stays a link", "[step_main]") {
+  namespace fs = std::filesystem;
+  const fs::path folder =
+      fs::temp_directory_path() / ("flash_steps_link_" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  const std::string link = folder / "link.npy", target = folder / "target.npy";
+  fs::create_symlink(target, link);
+  const fa::Step step = step_of(copy_v, copy_traffic);
+  CHECK(run_program(step, {"--out", link.c_str(), "--out-dir", "/dev/null/x"}).status == 2);
+  CHECK(fs::is_symlink(link));
+  CHECK(!fs::exists(target));
+  CHECK(run_program(step, {"--out", link.c_str()}).status == 0);
+  CHECK(fs::is_symlink(link));
+  CHECK(fs::exists(target));
+  fs::remove_all(folder);
+}
+
 TEST_CASE("bad use writes no file", "[step_main]") {
   CHECK(run_program(step_of(copy_v, copy_traffic), {"--d", "48"}).status == 2);
   const Ran ran = run_program(step_of(copy_v, copy_traffic), {"--model-gpu", "none"});

@@ -690,6 +690,38 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         self.assertEqual(self.measure("out").returncode, 3)
         self.assertEqual(self.measure("nothing", "--publish").returncode, 2)
 
+    def test_measure_takes_the_gpus_that_it_may_and_sections_that_there_are(self):
+        self.pretend_a_gpu()
+        smi = "case $1 in -L) printf 'GPU %s: H200\\n' 0 1 2 3 ;; *) echo H200, 580 ;; esac"
+        self.write("bin/nvidia-smi", f"#!/bin/sh\n{smi}\n", 0o755)
+        seen = os.path.join(self.root, "seen")
+        self.write("steps/07_cores/main.cu", "")
+        for step in ("02_tiled", "07_cores"):
+            tell = f'#!/bin/sh\necho "${{0##*/}} $CUDA_VISIBLE_DEVICES" >> {seen}\nexit 1\n'
+            self.write(f"build/gpu/steps/{step}", tell, 0o755)
+        both = ["02_tiled 4", "07_cores 5"]
+        for gpus, sections, expected in (
+            ("4,5", "timing", both),
+            ("4", "timing", ["02_tiled 4", "07_cores 4"]),
+            ("4,5", "scale", both[:1]),  # no section of the other half
+            ("4,5", "tests", ["07_cores 4"]),
+            ("", "timing", []),
+            ("4,5", "scales", []),
+            ("4,5", "hbm", []),
+        ):
+            out = os.path.join(self.root, "out")
+            with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=gpus):
+                done = self.measure(out, "--sections", sections)
+            status = 1 if expected else 2 if gpus else 3
+            self.assertEqual(done.returncode, status, done.stderr)
+            found = []
+            if os.path.exists(seen):
+                with open(seen, encoding="utf-8") as file:
+                    found = sorted(file.read().splitlines())
+                os.remove(seen)
+            self.assertEqual(found, expected, sections)
+        self.assertIn("--sections hbm: nothing of the halves", done.stderr)
+
     def measure(self, out, *args):
         return subprocess.run(
             [
@@ -700,6 +732,51 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
             text=True,
             cwd=self.root,
             env={**os.environ, "PATH": f"{self.root}/bin:/usr/bin:/bin"},
+        )
+
+    def peers_of(self, text, count, **environment):
+        """(what a call with this peers.py gives, the runs of step 07 that it has kept)"""
+        self.write("scripts/peers.py", text)
+        with mock.patch.dict(os.environ, environment):
+            done = self.figures("--sections", "peers", "--steps", "07", "--peers-runs", str(count))
+        rows = [row for row in self.results()["peers"]["rows"] if row["step"]]
+        return done, [run["run"] for row in rows for run in row.get("repeats", [row])]
+
+    def test_runs_of_peers_are_kept_whatever_comes_of_a_later_one(self):
+        self.pretend_a_gpu()
+        self.write("steps/07_cores/main.cu", "")
+        self.write("build/gpu/steps/07_cores", self.PROGRAM, 0o755)
+        done, runs = self.peers_of(self.PEERS, 2)
+        self.assertEqual((done.returncode, runs), (0, ["1", "2"]), done.stdout)
+        done, runs = self.peers_of(self.PEERS.replace('torch="2"', 'torch="3"'), 3)
+        self.assertEqual((done.returncode, runs), (1, ["1", "2"]))
+        self.assertIn("another 'torch' (3) than those before (2)", done.stdout)
+        stopped = "import os, signal, time\nos.kill(os.getppid(), signal.SIGINT)\ntime.sleep(9)"
+        done, runs = self.peers_of(stopped, 3)
+        self.assertEqual((done.returncode != 0, runs), (True, ["1", "2"]))
+        # A run on a slowed GPU does not count, and leaves the file when others come.
+        slow = self.PEERS.replace("flops_per_s=1e14", "flops_per_s=8e13")
+        done, runs = self.peers_of(slow, 3)
+        self.assertEqual((done.returncode, len(runs)), (1, 3))
+        self.assertIn("the GPU was slowed down in some runs", done.stdout)
+        done, again = self.peers_of(self.PEERS, 3)
+        self.assertEqual((done.returncode, len(again)), (0, 3), done.stdout)
+        self.assertNotIn(runs[-1], again)
+
+    def test_kept_runs_that_are_wrong_or_without_a_time_are_made_again(self):
+        self.pretend_a_gpu()
+        chosen = ("--sections", "timing", "--steps", "04")
+        self.figures(*chosen)
+        kept = self.results()
+        changes = ({"ok": False}, {"time": None}, {"backward": {"time": None}})
+        for run, change in zip(kept["runs"], changes):
+            run.update(change)
+        write(os.path.join(self.root, "out", "results.json"), kept)
+        self.figures(*chosen)
+        commands = self.results()["commands"][len(kept["commands"]) :]
+        self.assertEqual(
+            sorted(c["name"].rpartition(".")[2] for c in commands if c["name"][:4] == "gpu "),
+            sorted(gpu_check.tag(run["problem"]) for run in kept["runs"][:3]),
         )
 
     def test_a_run_on_a_slowed_gpu_is_made_again(self):

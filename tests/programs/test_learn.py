@@ -516,6 +516,43 @@ inline void forward("""
 # --- the student's files ------------------------------------------------------------------------
 
 
+class Words(unittest.TestCase):
+    def test_no_message_of_a_bug_to_find_keeps_a_line(self):
+        for message, left in (
+            (
+                "it is at the __syncthreads of 04_barrier.cuh:71 while other threads of the block "
+                "wait at the __syncthreads of 04_barrier.cuh:80; all threads",
+                "it is at the __syncthreads while other threads of the block wait at the "
+                "__syncthreads; all threads",
+            ),
+            (
+                "deadlock:\n  32 threads wait at mbarrier wait 26_free_place.cuh:180 (called at "
+                "a.cuh:7) (linear ids 0-31)",
+                "deadlock:\n  32 threads wait at mbarrier wait (linear ids 0-31)",
+            ),
+            (
+                "calls __shfl_sync at X.cuh:3 while others wait at the __syncwarp of 04_b.cuh:9",
+                "calls __shfl_sync while others wait at the __syncwarp",
+            ),
+            ("that other threads issued (04_b.cuh:9)", "that other threads issued"),
+        ):
+            self.assertEqual(show.without_places(message), left)
+
+    def test_what_to_ask_for_is_a_command_and_no_more(self):
+        missing = "setup: g++                  is missing: compiles\n"
+        command = "sudo apt-get install -y --no-install-recommends g++"
+        for line in (
+            f"setup: nothing was installed; run:  {command}   (or add --yes)\n",
+            f"setup: as root: {command}: install them now? [Y/n] setup: nothing was installed\n",
+            f"setup: no root here; ask for:  {command}\n",
+        ):
+            self.assertEqual(
+                checking._what_to_ask_for(missing + line),
+                f"something is missing, as said above: ask for  {command}  and call "
+                "./scripts/learn again",
+            )
+
+
 class Desks(Folder):
     def setUp(self):
         super().setUp()

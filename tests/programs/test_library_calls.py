@@ -127,6 +127,17 @@ class Calls(unittest.TestCase):
         with self.assertRaisesRegex(Refused, "none has run"):
             self.run_step("backward")
 
+    def test_a_forward_that_failed_leaves_nothing_to_a_backward(self):
+        self.run_step()
+        self.addCleanup(self.fake.fa_fake_largest, 1 << 30)
+        self.fake.fa_fake_largest(1000)
+        with self.assertRaisesRegex(Refused, "sums: the device refuses"):
+            self.run_step(sizes={**SIZES, "n": 900})
+        with self.assertRaisesRegex(Refused, "none has run"):
+            self.run_step("backward")
+        self.run_step()
+        self.assertEqual(self.run_step("backward"), ["backward on 0"])
+
     def test_sentences_name_the_fields_of_FaProblem(self):
         for wrong, words in (
             ({"d": 7}, "d 7: this step supports d 32, 64, 96, 128"),

@@ -17,6 +17,7 @@ ROOT = os.path.join(TESTS, "..", "..")
 SCRIPTS = os.path.join(ROOT, "scripts")
 sys.path.insert(0, SCRIPTS)
 import peers  # noqa: E402
+import tables  # noqa: E402
 import torch_attention  # noqa: E402
 
 LIBRARY = r"""
@@ -418,6 +419,28 @@ class Peers(unittest.TestCase):
             "These rows are of 2 runs, in which the bf16 matmul reached 500 and 550 TFLOP/s.", words
         )
         self.assertIn("These rows are of 2 runs", peers.markdown_of(result))
+
+    def test_a_backend_that_failed_in_one_of_three_runs(self):
+        _, result = self.compare("--steps", "07", "--n", "512 1024 2048", "--d", "64")
+        for row in result["rows"]:
+            row["repeats"] = [dict(row, run=str(i)) for i in range(3)]
+            row["repeats"][1]["ratios"] = {"efficient": 0.4} if row["step"] else {}
+        words = " ".join(peers.text_of(result).split())
+        self.assertIn("1.5x math (least 1.5x in 2 runs, ", words)
+        self.assertIn("0.5x efficient (least 0.4x in 3 runs, ", words)
+        rows = [row for row in result["rows"] if row["step"]]
+        found = [tables.figure_of_peers(name, "math", rows) for name in ("runs", "cells")]
+        self.assertEqual(found, ["two runs", f"each of {len(rows)}"])
+
+    def test_where_the_result_cannot_go_is_found_before_the_run(self):
+        with mock.patch.object(peers, "Torch", side_effect=AssertionError("the GPU's work began")):
+            with mock.patch.object(sys, "argv", ["peers.py", "--json", "/nowhere/x.json"]):
+                with self.assertRaisesRegex(peers.BadInput, "x.json cannot be written: No such"):
+                    peers.main()
+            left = os.path.join(self.build, "left.json")
+            with mock.patch.object(sys, "argv", ["peers.py", "--json", left]):
+                self.assertRaises(AssertionError, peers.main)
+        self.assertFalse(os.path.exists(left))
 
     def test_each_problem_is_kept_as_soon_as_it_is_measured(self):
         with mock.patch.object(peers, "text_of", side_effect=KeyboardInterrupt):

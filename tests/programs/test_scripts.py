@@ -139,8 +139,13 @@ class Setup(Sandbox):
     def test_have_only_looks(self):
         self.assertEqual(self.run_script("./scripts/setup.sh", "--have", "gdb").returncode, 1)
         self.tool("gdb", ":")
-        done = self.run_script("./scripts/setup.sh", "--have", "gdb")
-        self.assertEqual((done.returncode, done.stdout), (0, ""))
+        for arguments in (("--have", "gdb"), ("gdb", "--have")):
+            done = self.run_script("./scripts/setup.sh", *arguments)
+            self.assertEqual((done.returncode, done.stdout), (0, ""))
+        self.assertEqual(self.run_script("./scripts/setup.sh", "docs", "--have").returncode, 1)
+        done = self.run_script("./scripts/setup.sh", "--have")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--have of which group? docs, gdb", done.stderr)
 
     def test_sudo_may_ask_for_a_password_only_where_somebody_can_type_it(self):
         self.tool("id", "echo 1000")
@@ -417,6 +422,17 @@ exit 1""",
         self.assertTrue(following.startswith("next: "))
         self.assertIn("./scripts/learn", following)
 
+    def test_each_build_fails_with_its_own_reason(self):
+        self.tool("nvidia-smi", ":")
+        self.tool("nvcc", ":")
+        said = {"gpu": "nvcc says no", "sim": "  flash-steps: fmt is not here"}
+        self.tool(
+            "cmake", f'[[ $* == *gpu* ]] && echo "{said["gpu"]}" || echo "{said["sim"]}"; exit 1'
+        )
+        words = self.run_script("./scripts/tour.sh").stdout
+        self.assertIn("(build/tour.log)\nfmt is not here\nbuilding for gpu", words)
+        self.assertIn("(build/tour.log)\nnvcc says no\n", words)
+
     def test_a_gpu_serves_where_the_simulator_does_not_build(self):
         self.tool("nvidia-smi", ":")
         self.tool("nvcc", ":")
@@ -441,6 +457,14 @@ exit 1""",
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), args)
             self.assertIn(word, done.stderr)
         self.assertEqual(self.run_script("./scripts/tour.sh", "--help").returncode, 0)
+
+
+class Format(Sandbox):
+    def test_outside_a_checkout_it_says_so(self):
+        self.tool("git", "echo 'fatal: not a git repository' >&2; exit 128")
+        done = self.run_script("./scripts/format.sh", "--check")
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertRegex(done.stderr, r"^format.sh: git names no file here: .*\n$")
 
 
 class Test(Sandbox):

@@ -57,6 +57,10 @@ class Code(unittest.TestCase):
             code("#if defined(__CUDACC__) || defined(FA_GPU)\na();\n#else\nb();\n#endif"), "a();"
         )
         self.assertEqual(code("#ifndef __CUDACC__\na();\n#endif\nb();"), "b();")
+        for condition in ("(FA_BACKEND_GPU)", "!(FA_BACKEND_GPU && 0)", "defined ( __CUDACC__ )"):
+            self.assertEqual(code(f"#if {condition}\na();\n#else\nb();\n#endif"), "a();", condition)
+        odd = "#if FA_BACKEND_GPU)\na();\n#endif"  # no compiler takes it: it stays
+        self.assertIn("a();", code(odd))
         # A condition on anything else: both branches, and all within.
         text = "#if CUDART_VERSION >= 12050\na();\n#else\nb();\n#endif"
         self.assertEqual([word in code(text) for word in ("a()", "b()", "12050")], [True] * 3)

@@ -38,6 +38,7 @@ namespace fake {
 inline std::string calls;                 // one a line
 inline cudaError_t status = cudaSuccess;  // what the next calls answer
 inline bool capturing = false;
+inline size_t largest = 1 << 30;  // bytes of one allocation
 
 inline cudaError_t note(const std::string& call) {
   calls += call + "\n";
@@ -61,6 +62,7 @@ inline cudaError_t cudaDeviceGetAttribute(int* n, cudaDeviceAttr, int) {
 }
 inline cudaError_t cudaDeviceSynchronize() { return fake::note("synchronize"); }
 inline cudaError_t cudaMalloc(void** p, size_t bytes) {
+  if (bytes > fake::largest) return cudaErrorMemoryAllocation;
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return fake::note("malloc");
 }

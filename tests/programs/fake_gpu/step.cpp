@@ -37,6 +37,7 @@ FA_EXPORT const char* fa_fake_calls() {
   return answer.c_str();
 }
 FA_EXPORT void fa_fake_status(int status) { fake::status = static_cast<cudaError_t>(status); }
+FA_EXPORT void fa_fake_largest(int bytes) { fake::largest = bytes; }
 FA_EXPORT void fa_fake_capture(int capturing) { fake::capturing = capturing != 0; }
 }
 
