@@ -29,8 +29,8 @@ TEST_CASE("step 01: behaves as attention must", "[step01]") {
 
 #if !FA_BACKEND_GPU
 TEST_CASE("step 01: predicted bytes are counted bytes", "[step01]") {
-  const int N = GENERATE(1, 17, 64, 100, 257, 1024);
   const int d = GENERATE(32, 64, 96, 128);
+  const int N = d == 32 ? GENERATE(1, 17, 64, 100, 257, 1024) : GENERATE(1, 17, 64, 100, 257);
   const bool causal = GENERATE(false, true);
   CAPTURE(N, d, causal);
   const int H = N == 1024 ? 1 : 3;

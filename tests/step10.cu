@@ -138,7 +138,7 @@ TEST_CASE("step 10: more items than SMs", "[step10]") {
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
   CAPTURE(d, causal);
-  const auto p = bf16_problem(20, 30, d, causal, 1, /*H=*/300, /*Hkv=*/100);
+  const auto p = bf16_problem(20, 30, d, causal, 1, /*H=*/150, /*Hkv=*/50);
   fa::test::require_right(kernel, p);
 #if !FA_BACKEND_GPU
   fa::test::require_predicted(kernel, p);
