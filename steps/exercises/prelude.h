@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <bit>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,10 @@ namespace fa {
 /// What the headers and the steps' host functions use of these templates. g++ leaves all templates
 /// of a precompiled header to the files that include it, except for those that a constant needs.
 constexpr bool instantiated() {
+  using namespace std::literals;
+  const size_t strings = "a"s.size() + L"a"s.size() + u8"a"s.size() + u"a"s.size() + U"a"s.size();
+  const size_t views =
+      "a"sv.size() + L"a"sv.size() + u8"a"sv.size() + u"a"sv.size() + U"a"sv.size();
   std::string s = "a";
   s = "b" + s;
   s = "b" + std::move(s) + "c";
@@ -31,9 +36,10 @@ constexpr bool instantiated() {
   many = std::move(copy);
   std::vector<int> sizes = {1, 2};
   std::vector<Scratch> workspace = {{"S", 4}, {"P", 4, true}}, other(workspace);
-  return !s.empty() && !sizes.empty() && !other.empty() && std::popcount(3u) == 2 &&
-         std::countl_zero(1u) == 31 && std::countr_zero(4u) == 2 && std::max<size_t>(1, 2) == 2 &&
-         std::min<size_t>(1, 2) == 1 && std::max(1, 2) == 2 && std::min(1, 2) == 1;
+  return strings == views && !s.empty() && !sizes.empty() && !other.empty() &&
+         std::popcount(3u) == 2 && std::countl_zero(1u) == 31 && std::countr_zero(4u) == 2 &&
+         std::max<size_t>(1, 2) == 2 && std::min<size_t>(1, 2) == 1 && std::max(1, 2) == 2 &&
+         std::min(1, 2) == 1;
 }
 static_assert(instantiated());
 
