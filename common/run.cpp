@@ -132,6 +132,10 @@ std::vector<Scratch> workspace_of(const Problem& p, const Variant& v) {
 
 }  // namespace
 
+void* scratch_of(const std::map<std::string, void*>& workspace, const char* name) {
+  return workspace.at(name);
+}
+
 bool never_written(float x) { return std::bit_cast<uint32_t>(x) == 0xffffffff; }
 
 MemoryNeed memory_need(const Problem& p, const Variant& v) {

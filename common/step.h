@@ -26,6 +26,9 @@ struct Scratch {
   bool zeroed = false;
 };
 
+/// The piece of a workspace that has this name.
+void* scratch_of(const std::map<std::string, void*>& workspace, const char* name);
+
 /// Device pointers of one problem; T is the element type. Shapes: see Problem.
 template <class T>
 struct Tensors {
@@ -43,7 +46,7 @@ struct Tensors {
   /// A piece of the step's workspace, by its name.
   template <class U>
   U* scratch(const char* name) const {
-    return static_cast<U*>(workspace->at(name));
+    return static_cast<U*>(scratch_of(*workspace, name));
   }
 };
 

@@ -4,6 +4,8 @@
 
 namespace fa {
 
+Bytes& Prediction::operator[](const std::string& buffer) { return buffers[buffer]; }
+
 Bytes Prediction::total() const {
   Bytes sum;
   for (const auto& [name, bytes] : buffers) sum += bytes;

@@ -61,7 +61,7 @@ struct Prediction {
   std::vector<PerElement> per_element = {};  ///< where counting per element says more than a sum
 
   /// `t["Q"].read = ...`
-  Bytes& operator[](const std::string& buffer) { return buffers[buffer]; }
+  Bytes& operator[](const std::string& buffer);
   Bytes total() const;
 };
 

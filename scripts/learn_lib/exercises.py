@@ -177,7 +177,7 @@ class Exercise:
             f'#include "{p["include"]}"',
             "",
             "int main(int argc, char** argv) {",
-            "  fa::Variant yours;",
+            "  fa::Yours yours;",
             f"  yours.forward = {p['forward']};",
         ]
         for key in ("workspace", "backward"):

@@ -7,6 +7,25 @@
 
 namespace fa {
 
+/// A host function of a student's file, which launches kernels in fp32 or in bf16. A pointer: the
+/// generated main() then instantiates nothing.
+struct HostFunction {
+  void (*f32)(const Problem&, const Tensors<float>&) = nullptr;
+  void (*b16)(const Problem&, const Tensors<bf16>&) = nullptr;
+
+  HostFunction() = default;
+  HostFunction(decltype(f32) f) : f32(f) {}  // NOLINT: `yours.forward = step01::forward`
+  HostFunction(decltype(b16) f) : b16(f) {}  // NOLINT
+};
+
+/// What a student's file has.
+struct Yours {
+  HostFunction forward;
+  HostFunction backward;            ///< null where there is none
+  WorkspaceFn workspace = nullptr;  ///< null: none
+  bool writes_lse = false;
+};
+
 /// Runs what the request asks for and writes the verdict.
 ///
 /// `program REQUEST.json RESULT.json`. The request: `spec` (whose predictions are the bound),
@@ -21,6 +40,6 @@ namespace fa {
 /// elements.
 /// \returns 0 when a verdict was written, right or wrong; 2 for a request that cannot be read; 3
 /// without memory or device.
-int exercise_main(int argc, char** argv, const Variant& yours);
+int exercise_main(int argc, char** argv, const Yours& yours);
 
 }  // namespace fa
