@@ -221,7 +221,7 @@ Problem problem_of(const FaProblem* given, DType dtype) {
   return p;
 }
 
-std::vector<Scratch> scratch_of(const Variant& v, const Problem& p) {
+std::vector<Scratch> workspace_of(const Variant& v, const Problem& p) {
   return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
 }
 
@@ -268,7 +268,7 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream, b
     const OnStream on_stream(stream);
     if (!backward)
       workspace.last_forward.reset();  // should it fail, a backward has nothing to read
-    const auto& pieces = workspace.of(scratch_of(v, p));
+    const auto& pieces = workspace.of(workspace_of(v, p));
     last_run = fmt::format("{} of variant {} ({}), {}", call, index, v.name, describe(p));
     runner(p, {t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV, &pieces});
     if (!backward) workspace.last_forward = p;
@@ -321,7 +321,8 @@ int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes) {
     if (!bytes) throw fa::UsageError("no place for the bytes: the pointer is null");
     *bytes = 0;
     const fa::Variant& v = fa::variant_of(variant);
-    for (const fa::Scratch& piece : fa::scratch_of(v, fa::problem_of(problem, v.forward.dtype()))) {
+    for (const fa::Scratch& piece :
+         fa::workspace_of(v, fa::problem_of(problem, v.forward.dtype()))) {
       *bytes += piece.bytes;
     }
   });

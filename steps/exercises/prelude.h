@@ -1,10 +1,6 @@
 // Compiled once, so that a check need not read the standard library again.
 #pragma once
 
-// Without <cmath>'s special functions (Bessel's and their like), which no kernel calls: libstdc++
-// instantiates them for each file that includes it.
-#define _GLIBCXX_BITS_SPECFUN_H 1
-
 #include "common/ptx/ptx.h"
 #include "common/step.h"
 #include "common/tiles.h"
