@@ -83,7 +83,7 @@ void landed(Block& b, fiber&& from) {
 [[noreturn]] void leave_block(Block& b) {
   b.previous = b.current;
   b.current = nullptr;
-  fiber never = std::move(b.worker).resume();
+  [[maybe_unused]] fiber never = std::move(b.worker).resume();
   __builtin_unreachable();
 }
 
