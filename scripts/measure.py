@@ -126,16 +126,26 @@ def measure(options):
     if not options.no_build and not build():
         return 1
     names = [name for name in options.halves.split() if sections_of(name, options)]
-    status = 0
-    if len(found) > 1 and len(names) > 1:
-        halves = [start(n, options, g, end - time.monotonic()) for n, g in zip(names, found)]
-        status = max(half.wait() for half in halves)
-    else:
+    status, running = 0, []
+    try:
+        if len(found) > 1 and len(names) > 1:
+            for name, gpu in zip(names, found):
+                running.append(start(name, options, gpu, end - time.monotonic()))
+            status = max(half.wait() for half in running)
+        else:
+            for name in names:
+                left = end - time.monotonic()
+                if left <= LEAST:
+                    status = 1
+                    break
+                running.append(start(name, options, found[0], left))
+                status = max(status, running[-1].wait())
+    finally:  # Ctrl-C reaches gpu_check.py too, which writes what it has
+        for half in running:
+            half.wait()
         for name in names:
-            left = end - time.monotonic()
-            status = max(status, start(name, options, found[0], left).wait() if left > LEAST else 1)
+            keep(name, options)
     for name in names:
-        keep(name, options)
         summary(name, options)
     return 1 if status else 0
 
