@@ -203,8 +203,7 @@ class OwnKernel(unittest.TestCase):
                 "  target_compile_options(${target} PRIVATE\n"
                 f'    "SHELL:-include {built}/fa_test_headers.dir/cmake_pch.hxx")\n'
                 f"endfunction()\n{text}"
-                "target_link_libraries(fa_test_main INTERFACE\n"
-                f"  {built}/fa_test_main.dir/main.cpp.o)\n"
+                f"target_sources(fa_test_main INTERFACE {built}/fa_test_main.dir/main.cpp.o)\n"
             )
 
     def sh(self, *command, status=0):
