@@ -10,7 +10,7 @@
 #   ./scripts/test.sh --cuda       only what needs nvcc and no GPU: builds the preset gpu, and looks
 #                                  for spills; without nvcc that fails
 #
-# The first time takes about ten minutes on two cores, and 0.5 GB of disk.
+# The first time takes about ten minutes on two cores, and 0.8 GB of disk.
 # Exit status: 0 all passed, 1 something failed; the last line says what, and what was not run.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -74,7 +74,7 @@ if [[ $cuda && ! $nvcc ]]; then
   stop "FAILED: no nvcc here, which --cuda is for"
 fi
 [[ -e build/sim/steps || $cuda ]] \
-  || echo "the first time: about ten minutes on two cores, 0.5 GB of disk"
+  || echo "the first time: about ten minutes on two cores, 0.8 GB of disk"
 ./scripts/setup.sh "${yes[@]}" ${all:+docs gdb format} || exit 1
 
 preset=sim
