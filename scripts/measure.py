@@ -126,24 +126,23 @@ def measure(options):
     if not options.no_build and not build():
         return 1
     names = [name for name in options.halves.split() if sections_of(name, options)]
-    status, running = 0, []
+    status, running = 0, {}
     try:
         if len(found) > 1 and len(names) > 1:
             for name, gpu in zip(names, found):
-                running.append(start(name, options, gpu, end - time.monotonic()))
-            status = max(half.wait() for half in running)
+                running[name] = start(name, options, gpu, end - time.monotonic())
+            status = max(half.wait() for half in running.values())
         else:
             for name in names:
                 left = end - time.monotonic()
                 if left <= LEAST:
                     status = 1
                     break
-                running.append(start(name, options, found[0], left))
-                status = max(status, running[-1].wait())
+                running[name] = start(name, options, found[0], left)
+                status = max(status, running[name].wait())
     finally:  # Ctrl-C reaches gpu_check.py too, which writes what it has
-        for half in running:
+        for name, half in running.items():
             half.wait()
-        for name in names:
             keep(name, options)
     for name in names:
         summary(name, options)
