@@ -13,8 +13,8 @@
     wgmma_k_major           operands of wgmma in shared memory, as TMA lays them down: Q or K,
     wgmma_mn_major          and V, with what one product reads
 
-All of it comes from the functions of common/ptx/layouts.h, with which the simulator executes the
-instructions: common/ptx/print_layouts.cpp, compiled on the spot ($CXX, or c++), prints them.
+All of it comes from the functions of common/dialect/ptx/layouts.h, with which the simulator executes the
+instructions: common/dialect/ptx/print_layouts.cpp, compiled on the spot ($CXX, or c++), prints them.
 Exit status: 0 done, 1 the layouts contradict each other, 2 bad use, 3 no compiler.
 """
 
@@ -28,7 +28,7 @@ import tempfile
 import textwrap
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-PRINTER = os.path.join("common", "ptx", "print_layouts.cpp")
+PRINTER = os.path.join("common", "dialect", "ptx", "print_layouts.cpp")
 PICTURES = os.path.join(ROOT, "docs", "pictures")
 EXAMPLE = 5  # the lane, and the chunk or row, that pictures single out
 EXAMPLE_CHUNK, EXAMPLE_ROW = 2, 3

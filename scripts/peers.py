@@ -16,7 +16,7 @@ slows down all alike: CUDA events around each run, the L2 swept with reads befor
 ratio above 1 says that the step is the faster one. fp32: flash and cudnn refuse it; math multiplies
 on the CUDA cores like the steps (TF32 is off); efficient uses the tensor cores, three TF32 products
 for each of fp32, so it is context and no equal. A library of your own exports fa_forward() as
-common/library/library.h describes it.
+common/harness/library/library.h describes it.
 Exit status: 0 done, 1 a step is wrong, 2 bad use, 3 no PyTorch, no GPU or no library.
 """
 
@@ -589,7 +589,7 @@ def parse():
         action="append",
         default=[],
         metavar="NAME=PATH.so",
-        help="another contender, with the C interface of common/library/library.h; repeatable",
+        help="another contender, with the C interface of common/harness/library/library.h; repeatable",
     )
     parser.add_argument(
         "--build",

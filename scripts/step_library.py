@@ -1,5 +1,5 @@
 """A step's shared library, build/<preset>/steps/lib<step>.so, from Python. The C interface and what
-its functions promise: common/library/library.h.
+its functions promise: common/harness/library/library.h.
 """
 
 import ctypes
@@ -61,7 +61,7 @@ class Library:
             if self._has(function):
                 getattr(self._c, "fa_" + function).restype = ctypes.c_char_p
         if not self._has("forward"):
-            raise OSError(f"{path} has no function fa_forward (common/library/library.h)")
+            raise OSError(f"{path} has no function fa_forward (common/harness/library/library.h)")
         about = json.loads(self._c.fa_describe()) if self._has("describe") else {}
         self.step, self.kind = name or about["step"], about.get("kind", "gpu")
         self.supports = about.get("supports")

@@ -4,9 +4,9 @@
     step_text.py                      each step of this tree and its digest
     step_text.py --root DIR 07 10     of another copy of the repository, some steps
 
-Hashed are the step's own .cu and .cuh files and what they include of other steps, common/cuda.h,
-common/tiles.h and common/ptx/, as nvcc sees them: the simulator's branches are left out. Not
-hashed are comments, white space, the names of files and #include lines: none changes a result. Nor
+Hashed are the step's own .cu and .cuh files and what they include of other steps, of common/dialect
+and common/harness/tiles.h, as nvcc sees them: the simulator's branches are left out. Not hashed are
+comments, white space, the names of files and #include lines: none changes a result. Nor
 is the harness (HARNESS below, launch() in cuda.h), which tests hold to the same results. Of main.cu
 only the functions that each variant runs count.
 Exit status: 0 done, 2 bad use.
@@ -20,7 +20,8 @@ import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-HARNESS = {"common/" + name for name in ("errors.h", "problem.h", "step.h", "traffic.h")}
+HARNESS = ("common/harness/", "common/dialect/errors.h")
+FORMULAS = "common/harness/tiles.h"
 SIMULATOR = "common/sim/"
 KNOWN = {"defined(__CUDACC__)": "1", "defined(FA_GPU)": "0", "FA_BACKEND_GPU": "1"}
 
@@ -33,8 +34,8 @@ TOKEN = re.compile(
 )
 INCLUDE = re.compile(r'#\s*include\s*(?:"(.+?)"|<.+?>)')
 CONDITION = re.compile(r"#\s*(ifdef|ifndef|if|elif|else|endif)\b(.*)")
-# Of common/cuda.h what a kernel uses: macros, constants, and the heads of __device__ functions. The
-# launch and the checks around it are the harness.
+# Of common/dialect/cuda.h what a kernel uses: macros, constants, and the heads of __device__
+# functions. The launch and the checks around it are the harness.
 DEVICE = re.compile(r"^#define.*$|\bconstexpr [\w ]+=[^;]*;|\b__device__[^;{]*", re.MULTILINE)
 # Of main.cu: which functions a variant runs.
 VARIANT = re.compile(r'\.(?:name|forward|backward|workspace)=(?:"\w+"|[\w:<>,]+?(?=,\.|\}))')
@@ -141,7 +142,7 @@ def device_part(code):
 
 
 def counts(path):
-    return path not in HARNESS and not path.startswith(SIMULATOR)
+    return path == FORMULAS or not path.startswith((*HARNESS, SIMULATOR))
 
 
 @functools.cache
@@ -164,7 +165,7 @@ def digest_of(step, root=ROOT):
             continue  # it would not compile either
         if path.endswith("main.cu"):
             texts.append("".join(VARIANT.findall(code)) or code)
-        elif path == "common/cuda.h":
+        elif path == "common/dialect/cuda.h":
             texts.append(device_part(code))
         else:
             texts.append(code)

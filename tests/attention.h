@@ -7,11 +7,11 @@
 #include <numeric>
 #include <random>
 
-#include "common/backend.h"
-#include "common/check.h"
-#include "common/inputs.h"
-#include "common/run.h"
-#include "common/step.h"
+#include "common/harness/backend.h"
+#include "common/harness/check.h"
+#include "common/harness/inputs.h"
+#include "common/harness/run.h"
+#include "common/harness/step.h"
 #include "tests/test.h"
 
 namespace fa::test {

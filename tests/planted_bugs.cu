@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "common/check.h"
-#include "common/inputs.h"
-#include "common/run.h"
+#include "common/harness/check.h"
+#include "common/harness/inputs.h"
+#include "common/harness/run.h"
 #include "tests/test.h"
 
 namespace {

@@ -4,8 +4,8 @@
 // any N and Nk, causal, grouped queries; d = 64. Where a bug is planted the code says so.
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
 
 namespace planted {
 

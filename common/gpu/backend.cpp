@@ -1,13 +1,13 @@
-// common/backend.h for a GPU: the device. count() is in counters.cpp, time_gpu() in timer.cpp,
+// common/harness/backend.h for a GPU: the device. count() is in counters.cpp, time_gpu() in timer.cpp,
 // measured_roofs() in roofs.cu.
-#include "common/backend.h"
+#include "common/harness/backend.h"
 
 #include <cstdlib>
 
-#include "common/cuda.h"
-#include "common/format.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/format.h"
 #include "common/gpu/l2_sweep.h"
-#include "common/problem.h"
+#include "common/harness/problem.h"
 
 namespace fa {
 

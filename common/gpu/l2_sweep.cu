@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "common/problem.h"
+#include "common/harness/problem.h"
 
 namespace fa::gpu {
 

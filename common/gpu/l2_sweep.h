@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "common/cuda.h"
+#include "common/dialect/cuda.h"
 
 namespace fa::gpu {
 

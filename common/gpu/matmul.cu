@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "common/cuda.h"
+#include "common/dialect/cuda.h"
 #include "common/gpu/matmul.h"
 #include "common/gpu/shared_library.h"
 

@@ -12,7 +12,7 @@
 
 #include <cmath>
 
-#include "common/cuda.h"
+#include "common/dialect/cuda.h"
 #include "common/gpu/shared_library.h"
 
 namespace fa::gpu {

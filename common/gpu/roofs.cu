@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/backend.h"
-#include "common/cuda.h"
+#include "common/harness/backend.h"
+#include "common/dialect/cuda.h"
 #include "common/gpu/matmul.h"
 #include "common/gpu/under_tool.h"
-#include "common/problem.h"
+#include "common/harness/problem.h"
 
 namespace fa {
 

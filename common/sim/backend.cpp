@@ -1,5 +1,5 @@
-// common/backend.h for the simulator.
-#include "common/backend.h"
+// common/harness/backend.h for the simulator.
+#include "common/harness/backend.h"
 
 #include <sys/utsname.h>
 

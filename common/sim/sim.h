@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "common/gpus.h"
-#include "common/traffic.h"
+#include "common/harness/gpus.h"
+#include "common/harness/traffic.h"
 
 namespace sim {
 

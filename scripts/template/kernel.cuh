@@ -4,9 +4,9 @@
 // Owns      thread: one query row
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace @NAME@ {
 

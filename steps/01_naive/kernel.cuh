@@ -10,9 +10,9 @@
 // Still bad each row of Q and K is requested N times, and a warp's loads of K are 32 rows apart
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step01 {
 

@@ -11,9 +11,9 @@
 // Still bad S and P still cross HBM: 4 N*N elements a head, whatever the tiles do
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step02 {
 

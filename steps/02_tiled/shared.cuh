@@ -10,9 +10,9 @@
 // Still bad two shared loads for one multiply-add: shared memory is the limit now
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step02_shared {
 

@@ -11,9 +11,9 @@
 // Still bad S still crosses HBM twice: 2 N*N elements a head
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 #include "steps/03_online_softmax/merge.cuh"
 
 namespace step03 {

@@ -4,7 +4,7 @@
 //           has an identity, so a row may be cut anywhere and joined in any order.
 #pragma once
 
-#include "common/cuda.h"
+#include "common/dialect/cuda.h"
 
 namespace step03 {
 

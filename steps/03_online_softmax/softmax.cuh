@@ -11,8 +11,8 @@
 // Still bad P exists: a kernel of its own must write it, and the next one read it back
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
 #include "steps/02_tiled/kernel.cuh"
 #include "steps/03_online_softmax/merge.cuh"
 

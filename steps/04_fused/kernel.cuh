@@ -15,9 +15,9 @@
 //           blocks, however long the sequence
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step04 {
 

@@ -11,9 +11,9 @@
 // Still bad B*H blocks for the whole GPU; dQ crosses HBM twice for each tile of keys
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 #include "steps/04_fused/kernel.cuh"
 
 namespace step05 {

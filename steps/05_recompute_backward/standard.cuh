@@ -11,9 +11,9 @@
 // Still bad P waits in HBM from forward to backward, and dP and dS cross it too
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 #include "steps/02_tiled/kernel.cuh"
 
 namespace step05_standard {

@@ -12,9 +12,9 @@
 // Still bad the order in which dQ is summed differs from run to run, and so do its last bits
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 #include "steps/06_work_partitioning/register.cuh"
 
 namespace step06_backward {

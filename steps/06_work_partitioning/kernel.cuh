@@ -12,9 +12,9 @@
 // Still bad a load from shared memory for every three multiply-adds: see register.cuh
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step06 {
 

@@ -12,9 +12,9 @@
 // Still bad fp32 multiply-adds are the slowest way to multiply matrices: step 07
 #pragma once
 
-#include "common/cuda.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step06_register {
 

@@ -14,12 +14,12 @@
 #pragma once
 
 #include <cfloat>
-#include "common/cuda.h"
-#include "common/ptx/cp_async.h"
-#include "common/ptx/math.h"
-#include "common/ptx/mma.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/dialect/ptx/cp_async.h"
+#include "common/dialect/ptx/math.h"
+#include "common/dialect/ptx/mma.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step07 {
 

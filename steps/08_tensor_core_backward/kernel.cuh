@@ -15,8 +15,8 @@
 //           shared memory: roles.cuh
 #pragma once
 
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 #include "steps/07_tensor_cores/kernel.cuh"
 #include "steps/08_tensor_core_backward/products.cuh"
 

@@ -5,11 +5,11 @@
 // Changed   since step 07: multiply_scores and multiply_values, for any pair of tiles
 #pragma once
 
-#include "common/cuda.h"
-#include "common/ptx/cp_async.h"
-#include "common/ptx/math.h"
-#include "common/ptx/mma.h"
-#include "common/step.h"
+#include "common/dialect/cuda.h"
+#include "common/dialect/ptx/cp_async.h"
+#include "common/dialect/ptx/math.h"
+#include "common/dialect/ptx/mma.h"
+#include "common/harness/step.h"
 
 namespace step08 {
 

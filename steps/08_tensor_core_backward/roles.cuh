@@ -12,7 +12,7 @@
 // Still bad tensor cores and shared memory take turns with exponentials and barriers: step 11
 #pragma once
 
-#include "common/ptx/barrier.h"
+#include "common/dialect/ptx/barrier.h"
 #include "steps/08_tensor_core_backward/kernel.cuh"
 
 namespace step08_roles {

@@ -14,10 +14,10 @@
 // Still bad short walks: the first tile of an item has its maximum and its mask to compute
 #pragma once
 
-#include "common/ptx/barrier.h"
-#include "common/ptx/mbarrier.h"
-#include "common/ptx/setmaxnreg.h"
-#include "common/tiles.h"
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/setmaxnreg.h"
+#include "common/harness/tiles.h"
 #include "steps/10_warp_specialized/warpgroup.cuh"
 
 namespace step10 {

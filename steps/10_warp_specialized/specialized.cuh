@@ -14,10 +14,10 @@
 // Still bad between blocks an SM is idle; causal warpgroups compute tiles that they do not see
 #pragma once
 
-#include "common/ptx/barrier.h"
-#include "common/ptx/mbarrier.h"
-#include "common/ptx/setmaxnreg.h"
-#include "common/tiles.h"
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/setmaxnreg.h"
+#include "common/harness/tiles.h"
 #include "steps/10_warp_specialized/warpgroup.cuh"
 
 namespace step10_specialized {

@@ -8,13 +8,13 @@
 //     m[h], l[h]  of row r + 8 h; l of this lane's keys only
 #pragma once
 
-#include "common/cuda.h"
-#include "common/ptx/math.h"
-#include "common/ptx/mma.h"
-#include "common/ptx/tma.h"
-#include "common/ptx/wgmma.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/cuda.h"
+#include "common/dialect/ptx/math.h"
+#include "common/dialect/ptx/mma.h"
+#include "common/dialect/ptx/tma.h"
+#include "common/dialect/ptx/wgmma.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step10 {
 

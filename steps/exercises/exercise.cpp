@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "common/backend.h"
-#include "common/check.h"
-#include "common/format.h"
-#include "common/inputs.h"
-#include "common/report.h"
-#include "common/run.h"
+#include "common/harness/backend.h"
+#include "common/harness/check.h"
+#include "common/harness/format.h"
+#include "common/harness/inputs.h"
+#include "common/harness/report.h"
+#include "common/harness/run.h"
 #if !FA_BACKEND_GPU
 #include "common/sim/sim.h"
 #include "steps/exercises/specs.h"

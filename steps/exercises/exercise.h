@@ -3,7 +3,7 @@
 /// main() that hands the file's host functions to exercise_main().
 #pragma once
 
-#include "common/step.h"
+#include "common/harness/step.h"
 
 namespace fa {
 

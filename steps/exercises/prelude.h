@@ -1,9 +1,9 @@
 // Compiled once, so that a check need not read the standard library again.
 #pragma once
 
-#include "common/ptx/ptx.h"
-#include "common/step.h"
-#include "common/tiles.h"
+#include "common/dialect/ptx/ptx.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 #include "steps/exercises/exercise.h"
 
 // From g++ 12 on.

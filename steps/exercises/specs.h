@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "common/step.h"
+#include "common/harness/step.h"
 
 namespace fa {
 

@@ -1,13 +1,13 @@
-// The rest of common/backend.h on a GPU: the device, the clock, the yardsticks.
+// The rest of common/harness/backend.h on a GPU: the device, the clock, the yardsticks.
 #include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
-#include "common/backend.h"
-#include "common/cuda.h"
-#include "common/problem.h"
+#include "common/harness/backend.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/problem.h"
 #include "tests/test.h"
 
 namespace {

@@ -2,7 +2,7 @@
 // through pointers.
 #include <string>
 
-#include "common/cuda.h"
+#include "common/dialect/cuda.h"
 
 namespace {
 

@@ -13,7 +13,7 @@ import ptxas_report  # noqa: E402
 
 SENTENCE = "this argument may not fit the kernel's parameter"
 SOURCE = """\
-#include "common/cuda.h"
+#include "common/dialect/cuda.h"
 struct Shape {
   int N;
 };

@@ -1,4 +1,4 @@
-"""layouts.py: its tables and pictures follow the functions of common/ptx/layouts.h."""
+"""layouts.py: its tables and pictures follow the functions of common/dialect/ptx/layouts.h."""
 
 import os
 import re
@@ -39,8 +39,8 @@ def run(*args, root=ROOT, **environment):
 
 # c++ as layouts.py calls it, but once for each text of the header: most of a run is compiling.
 COMPILER = """#!/bin/sh
-[ "$1 $2 $4 $5" = "-std=c++20 -I $3/common/ptx/print_layouts.cpp -o" ] || exit 9
-made=$0.$(sha256sum < "$3/common/ptx/layouts.h" | cut -c 1-64)
+[ "$1 $2 $4 $5" = "-std=c++20 -I $3/common/dialect/ptx/print_layouts.cpp -o" ] || exit 9
+made=$0.$(sha256sum < "$3/common/dialect/ptx/layouts.h" | cut -c 1-64)
 [ -e "$made" ] || c++ "$@" && cp -n "$6" "$made"
 cp "$made" "$6"
 """

@@ -27,12 +27,12 @@ def build(folder):
     found = re.findall(r"^FA_(?:JSON|FMT)_INCLUDE:PATH=(.+)$", cache, re.M)
     compiler = re.search(r"^CMAKE_CXX_COMPILER:[A-Z]+=(.+)$", cache, re.M)[1]
     fake = ROOT / "tests" / "programs" / "fake_gpu"
-    sources = [fake / "step.cpp", ROOT / "common/library/library.cpp"]
+    sources = [fake / "step.cpp", ROOT / "common/harness/library/library.cpp"]
     sources += [BUILD / "common/CMakeFiles/fa_common.dir/problem.cpp.o"]  # the same on a GPU
     path = folder / "lib99_fake.so"
     command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
     command += ["-DFA_GPU", f"-I{fake}", f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]
-    command += [f"-Wl,--version-script={ROOT}/common/library/exports.map", *sources, "-o", path]
+    command += [f"-Wl,--version-script={ROOT}/common/harness/library/exports.map", *sources, "-o", path]
     subprocess.run([str(word) for word in command], check=True)
     return path
 

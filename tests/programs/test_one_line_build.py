@@ -55,7 +55,7 @@ class OneLineBuild(unittest.TestCase):
             )
             self.assertEqual(built.returncode, 0, built.stdout + built.stderr)
             with open(log, encoding="utf-8") as file:
-                self.assertIn("common/report.cpp", file.read().split())
+                self.assertIn("common/harness/report.cpp", file.read().split())
             done = subprocess.run([program, "--n", "64"], cwd=ROOT, capture_output=True, text=True)
         if shutil.which("nvidia-smi"):
             self.assertIn(done.returncode, (0, 3), done.stderr)

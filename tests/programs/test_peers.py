@@ -22,7 +22,7 @@ import torch_attention  # noqa: E402
 
 LIBRARY = r"""
 #include <stdlib.h>
-#include "common/library/library.h"
+#include "common/harness/library/library.h"
 const char* fa_describe(void) { return DESCRIPTION; }
 const char* fa_last_error(void) { return "the pretended library says no"; }
 int fa_check(const FaProblem* p) { return p->d == 128 ? 2 : p->d == 96 ? 3 : 0; }
@@ -41,7 +41,7 @@ int fa_download(void* to, const void* from, size_t bytes) { return to == from; }
 """
 # What somebody else needs to write.
 OTHER = r"""
-#include "common/library/library.h"
+#include "common/harness/library/library.h"
 int fa_forward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
   return v != 0 || p->B < 1 || t->O == NULL || stream != (void*)0x77;
 }

@@ -610,7 +610,7 @@ warning: Tag 'HTML_TIMESTAMP' at line 79 of file 'Doxyfile' has become obsolete.
          To avoid this warning please remove this line from your configuration file or upgrade it \
 using "doxygen -u\""""
     UNKNOWN = "warning: ignoring unsupported tag 'HTML_COLORSTYLE' at line 70, file Doxyfile"
-    REAL = "common/run.h:12: warning: Member f() of namespace fa is not documented."
+    REAL = "common/harness/run.h:12: warning: Member f() of namespace fa is not documented."
 
     def test_its_own_configuration_is_no_failure(self):
         done = self.run_with(self.OBSOLETE + "\n" + self.UNKNOWN)

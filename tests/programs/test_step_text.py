@@ -123,15 +123,15 @@ class Copy(unittest.TestCase):
         for path, text, steps in (
             ("steps/01_naive/kernel.cuh", "// more\n", set()),
             ("common/sim/sim.h", "int more;\n", set()),
-            ("common/step.h", "int more;\n", set()),  # the harness
+            ("common/harness/step.h", "int more;\n", set()),  # the harness
             ("steps/09_tma_wgmma/kernel.cuh", "int more;\n", {"09"}),
-            ("common/ptx/wgmma.h", "int more;\n", {"09", "10"}),
+            ("common/dialect/ptx/wgmma.h", "int more;\n", {"09", "10"}),
             ("steps/07_tensor_cores/kernel.cuh", "int more;\n", {"07", "08"}),
         ):
             self.write(path, self.read(path) + text)
             self.assertEqual(self.changed(before), steps, path)
             before = self.digests()
-        self.replace("common/cuda.h", "c.cluster > 8", "c.cluster > 4")  # launch()
+        self.replace("common/dialect/cuda.h", "c.cluster > 8", "c.cluster > 4")  # launch()
         self.assertEqual(self.changed(before), set())
         main = "steps/10_warp_specialized/main.cu"
         self.replace(main, "the maximum moves", "the largest one moves")
@@ -144,7 +144,7 @@ class Copy(unittest.TestCase):
             ('_Pragma("unroll")', '_Pragma("unroll 2")'),
             ("__align__(1024)", "__align__(512)"),
         ):
-            self.replace("common/cuda.h", text, other)
+            self.replace("common/dialect/cuda.h", text, other)
             self.assertEqual(len(self.changed(before)), 10)
             before = self.digests()
 

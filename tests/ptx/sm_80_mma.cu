@@ -1,5 +1,5 @@
 // ldmatrix, movmatrix, packing and mma.sync against plain code; the fragments are placed by
-// common/ptx/layouts.h.
+// common/dialect/ptx/layouts.h.
 #include <bit>
 #include <cmath>
 #include <limits>

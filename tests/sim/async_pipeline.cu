@@ -3,7 +3,7 @@
 // of Q by stmatrix and TMA, and the next work item's Q comes into the same tile.
 #include <random>
 
-#include "common/ptx/ptx.h"
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
 using fa::Swizzle;

@@ -1,6 +1,6 @@
 // Races with TMA and wgmma, which touch shared memory on their own: each with a kernel that has
 // exactly that fault, and a near twin without it.
-#include "common/ptx/ptx.h"
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
 using fa::Swizzle;

@@ -2,7 +2,7 @@
 // operands that the hardware would refuse are findings.
 #include <numeric>
 
-#include "common/ptx/ptx.h"
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
 using fa::Swizzle;

@@ -1,5 +1,5 @@
 // Races between the blocks of a cluster: what orders them, and what a multicast load needs.
-#include "common/ptx/ptx.h"
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
 using fa::TensorMap;

@@ -1,5 +1,5 @@
 // The cluster's barrier and other blocks' memory, where they are used unusually or wrongly.
-#include "common/ptx/ptx.h"
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
 using fa::TensorMap;

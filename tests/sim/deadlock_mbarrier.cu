@@ -1,5 +1,5 @@
 // What the simulator says about mbarriers that are used wrongly. Each kernel has one fault.
-#include "common/ptx/ptx.h"
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

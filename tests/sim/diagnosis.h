@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "common/cuda.h"
+#include "common/dialect/cuda.h"
 #include "common/sim/sim.h"
 #include "tests/test.h"
 

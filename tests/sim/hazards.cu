@@ -1,7 +1,7 @@
 // Races and uninitialised reads: each diagnosis with a kernel that has exactly that fault, and a
 // near twin without it.
-#include "common/ptx/barrier.h"
-#include "common/ptx/mbarrier.h"
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/mbarrier.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

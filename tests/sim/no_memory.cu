@@ -6,7 +6,7 @@
 
 #include <cerrno>
 
-#include "common/problem.h"
+#include "common/harness/problem.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

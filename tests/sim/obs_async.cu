@@ -1,5 +1,5 @@
 // What races mean for copies that go on by themselves: cp.async and TMA.
-#include "common/ptx/ptx.h"
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

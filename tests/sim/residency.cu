@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <fstream>
 
-#include "common/errors.h"
-#include "common/inputs.h"
+#include "common/dialect/errors.h"
+#include "common/harness/inputs.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::blocks_per_sm;

@@ -1,6 +1,6 @@
 // Threads that return early: what is wrong with it, and what is not. The right uses run on both
 // backends in tests/ptx/returned.cu.
-#include "common/ptx/ptx.h"
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/problem.h"
+#include "common/harness/problem.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

@@ -2,7 +2,7 @@
 // the work.
 #include <utility>
 
-#include "common/ptx/layouts.h"
+#include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
 #include "common/sim/instructions/bf16.h"
 

@@ -7,7 +7,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "common/ptx/layouts.h"
+#include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
 
 namespace sim {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/ptx/layouts.h"
+#include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
 #include "common/sim/instructions/bf16.h"
 #include "common/sim/observers/findings.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "common/problem.h"
+#include "common/harness/problem.h"
 #include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"

@@ -23,7 +23,7 @@
 #include "common/sim/observers/shadow.h"
 #include "common/sim/scheduler/block.h"
 #include "common/sim/scheduler/symbols.h"
-#include "common/traffic.h"
+#include "common/harness/traffic.h"
 
 namespace sim {
 

@@ -13,7 +13,7 @@
 #include <system_error>
 #include <thread>
 
-#include "common/problem.h"
+#include "common/harness/problem.h"
 #include "common/sim/observers/findings.h"
 #include "common/sim/recording.h"
 #include "common/sim/scheduler/residency.h"

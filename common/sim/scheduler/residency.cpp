@@ -4,8 +4,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "common/errors.h"
-#include "common/inputs.h"
+#include "common/dialect/errors.h"
+#include "common/harness/inputs.h"
 
 namespace sim {
 

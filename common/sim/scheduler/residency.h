@@ -6,7 +6,7 @@
 #include <map>
 #include <string>
 
-#include "common/gpus.h"
+#include "common/harness/gpus.h"
 
 namespace sim {
 

@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/problem.h"
+#include "common/harness/problem.h"
 
 namespace sim {
 

@@ -107,8 +107,8 @@ std::map<const void*, Source> source_cache;
 // for.
 bool is_own_header(const std::string& line) {
   return line.find("cuda_vocabulary.h") != std::string::npos ||
-         line.find("common/ptx/") != std::string::npos ||
-         line.find("common/cuda.h") != std::string::npos;
+         line.find("common/dialect/ptx/") != std::string::npos ||
+         line.find("common/dialect/cuda.h") != std::string::npos;
 }
 
 // The lines of a source file at which a struct begins; read once.

@@ -10,7 +10,7 @@
 namespace sim {
 
 /// Is this loaded object the one that holds the simulator and its kernels? Mostly the program
-/// itself; a step's shared library (common/library/) holds its own.
+/// itself; a step's shared library (common/harness/library/) holds its own.
 bool is_own_object(const dl_phdr_info& info);
 
 /// Does pc lie in a function that copies a struct, written by the compiler as a rule? (`T::T(const

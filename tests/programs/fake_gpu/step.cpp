@@ -2,10 +2,10 @@
 // CUDA, and on which stream.
 #include <utility>
 
-#include "common/step.h"
+#include "common/harness/step.h"
 
-#include "common/backend.h"
-#include "common/library/library.h"
+#include "common/harness/backend.h"
+#include "common/harness/library/library.h"
 
 namespace fa {
 

@@ -1,0 +1,169 @@
+/// \file
+/// The one header that every kernel includes.
+///
+/// nvcc sees real CUDA. g++ sees the simulator's CUDA vocabulary, so that the same text also runs,
+/// counted and checked, on a machine without a GPU. FA_GPU selects real CUDA for the plain .cpp
+/// files of a GPU build, which nvcc does not compile.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "common/dialect/errors.h"
+
+#if defined(__CUDACC__) || defined(FA_GPU)
+#define FA_BACKEND_GPU 1
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#else
+#define FA_BACKEND_GPU 0
+#include "common/sim/cuda_vocabulary.h"
+#endif
+
+#if defined(__CUDACC__)
+#define FA_PRAGMA(text) _Pragma(#text)  ///< a pragma from a macro's argument
+/// A bare `#pragma unroll` is dragged to column 0 by clang-format; this one stays with its loop.
+#define UNROLL _Pragma("unroll")
+/// `UNROLL_BY(4)`: four rounds at a time.
+#define UNROLL_BY(rounds) FA_PRAGMA(unroll rounds)
+#else
+#define UNROLL             ///< only nvcc unrolls when told
+#define UNROLL_BY(rounds)  ///< only nvcc unrolls when told
+#endif
+
+namespace fa {
+
+constexpr int kWarp = 32;                   ///< lanes of a warp
+constexpr unsigned kFullMask = 0xffffffff;  ///< all lanes take part
+
+/// CUDA refused a call, or reports what happened to work that was queued before it.
+struct CudaError : std::runtime_error {
+  explicit CudaError(cudaError_t s) : std::runtime_error(cudaGetErrorString(s)), status(s) {}
+  cudaError_t status;
+};
+
+/// \throws CudaError with CUDA's own sentence when `status` is not success.
+inline void cuda_check(cudaError_t status) {
+  if (status != cudaSuccess) throw CudaError(status);
+}
+
+#if FA_BACKEND_GPU
+/// Where this thread's launches go. The programs leave it at the default stream; a step's library
+/// (common/harness/library) sets it to the caller's. The simulator runs a launch where it stands.
+inline cudaStream_t& current_stream() {
+  static thread_local cudaStream_t stream = nullptr;
+  return stream;
+}
+#endif
+
+/// SMs of the GPU: as many blocks as a persistent kernel has, one or a few on each. In the
+/// simulator those of the modelled one.
+inline int multiprocessors() {
+#if FA_BACKEND_GPU
+  static const int count = [] {
+    int device = 0, n = 0;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device));
+    return n;
+  }();
+  return count;
+#else
+  return sim::multiprocessors();
+#endif
+}
+
+/// Shape of a launch: what stands between <<< and >>>, and the cluster size.
+struct LaunchConfig {
+  dim3 grid;
+  dim3 block;
+  size_t smem = 0;       ///< bytes of dynamic shared memory
+  unsigned cluster = 1;  ///< blocks of a cluster, along x
+};
+
+/// An A becomes a P without narrowing, as between braces.
+template <class P, class A>
+concept PassesAs = std::is_convertible_v<A, P> && requires(A&& a) {
+  P{static_cast<A&&>(a)};
+};
+
+/// A kernel's argument as its parameter.
+template <class P, class A>
+P pass_as(A&& a) {
+  static_assert(PassesAs<P, A>,
+                "launch: this argument may not fit the kernel's parameter (a size_t or an "
+                "unsigned for an int, a double for a float, an int for a size_t): give it the "
+                "parameter's type");
+  return static_cast<P>(static_cast<A&&>(a));
+}
+
+#if defined(__CUDACC__)
+
+/// \throws ResourceError when this device cannot give a block so many bytes of shared memory.
+inline void require_shared_memory(size_t bytes) {
+  int device = 0, limit = 0;
+  cuda_check(cudaGetDevice(&device));
+  cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  if (bytes <= static_cast<size_t>(limit)) return;
+  throw ResourceError(
+      "needs " + std::to_string(bytes) + " bytes of shared memory for a block, " +
+      std::to_string(limit) +
+      " is this GPU's limit: try a smaller --d, or --smem where the program has it");
+}
+
+/// `launch(kernel, {grid, block, smem, cluster}, args...)` is
+/// `kernel<<<grid, block, smem, current_stream()>>>(args...)`; an argument that its parameter would
+/// narrow does not compile.
+/// \throws ResourceError when a block asks for more shared memory than this device has.
+/// \throws CudaError when CUDA refuses the launch.
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
+  if (c.smem > 48 * 1024) {  // above 48 KiB a kernel must opt in
+    require_shared_memory(c.smem);
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(c.smem)));
+  }
+  if (c.cluster > 8) {  // and above the portable cluster size too
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  }
+  if (c.cluster == 1) {
+    kernel<<<c.grid, c.block, c.smem, current_stream()>>>(pass_as<P>(static_cast<A&&>(args))...);
+  } else {
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {c.cluster, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = c.grid;
+    config.blockDim = c.block;
+    config.dynamicSmemBytes = c.smem;
+    config.stream = current_stream();
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    cuda_check(cudaLaunchKernelEx(&config, kernel, pass_as<P>(static_cast<A&&>(args))...));
+  }
+  cuda_check(cudaGetLastError());
+}
+
+#elif !FA_BACKEND_GPU
+
+template <class... P, class... A>
+void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
+  sim::launch(kernel, {c.grid, c.block, c.smem, c.cluster}, pass_as<P>(static_cast<A&&>(args))...);
+}
+
+#endif
+
+/// `extern __shared__` with a type: the dynamic shared memory of this block, 1024-byte aligned.
+template <class T>
+__device__ inline T* dynamic_shared() {
+#if defined(__CUDACC__)
+  extern __shared__ __align__(1024) unsigned char fa_dynamic_smem[];
+  return reinterpret_cast<T*>(fa_dynamic_smem);
+#elif !FA_BACKEND_GPU
+  return reinterpret_cast<T*>(sim::dynamic_smem);
+#else
+  return nullptr;  // a plain .cpp of a GPU build has no device code
+#endif
+}
+
+}  // namespace fa

@@ -1,0 +1,34 @@
+/// \file
+/// Named barriers (bar.sync, bar.arrive): __syncthreads for a part of the block's warps.
+#pragma once
+
+#include "common/dialect/ptx/wrapper.h"
+
+namespace fa {
+
+#if defined(__CUDACC__)
+
+/// Waits until `threads` threads have arrived at barrier `id`, and orders their memory accesses.
+/// \param id       1..15; 0 is the barrier of __syncthreads
+/// \param threads  a multiple of 32; the same for all who use the barrier at this time
+/// Whole warps take part; all threads of a warp must call it.
+FA_PTX void bar_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Arrives at barrier `id` without waiting: the producer's half, bar_sync is the consumer's.
+/// `threads` counts both halves.
+FA_PTX void bar_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+#elif !FA_BACKEND_GPU
+
+FA_PTX void bar_sync(int id, int threads, FA_WHERE) { sim::sync_named(id, threads, true, where); }
+FA_PTX void bar_arrive(int id, int threads, FA_WHERE) {
+  sim::sync_named(id, threads, false, where);
+}
+
+#endif
+
+}  // namespace fa

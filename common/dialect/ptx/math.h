@@ -1,0 +1,36 @@
+/// \file
+/// Arithmetic that one instruction approximates.
+#pragma once
+
+#include <cmath>
+#include <limits>
+
+#include "common/dialect/ptx/wrapper.h"
+
+namespace fa {
+
+#if defined(__CUDACC__)
+
+/// 2 to the power x, by the special function unit. Scalar meaning:
+///
+///     y = exp2(x), wrong by up to 2 units in the last place;
+///     return y < 2^-126 ? 0 : y;   // no subnormal results
+///
+/// exp2_approx(-inf) = +0, so a masked score gets the weight 0 without a branch. exp2f() is this
+/// instruction with a multiplication on either side, which save the subnormal results.
+FA_PTX float exp2_approx(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#elif !FA_BACKEND_GPU
+
+FA_PTX float exp2_approx(float x) {
+  const float y = std::exp2(x);
+  return y < std::numeric_limits<float>::min() ? 0.0f : y;
+}
+
+#endif
+
+}  // namespace fa

@@ -1,0 +1,33 @@
+/// \file
+/// What the wrappers of this folder share. A wrapper is one instruction: nvcc sees one asm
+/// statement, the simulator a function of the same meaning (common/sim/instructions/). In a plain
+/// .cpp of a GPU build only what the host needs is declared.
+///
+/// Shared-memory operands are ordinary pointers; the 32-bit shared address that PTX wants is made
+/// inside.
+#pragma once
+
+#include <cstdint>
+
+#include "common/dialect/cuda.h"
+
+#if !FA_BACKEND_GPU
+#include "common/sim/instructions/instructions.h"
+/// Last parameter of a wrapper in the simulator: the line of the call, for messages.
+#define FA_WHERE sim::Where where = sim::Where::here()
+#endif
+
+/// Always inlined: a register array that is passed by reference stays in registers, and the
+/// simulator sees the kernel's line as the caller.
+#define FA_PTX __device__ __forceinline__
+
+namespace fa {
+
+#if defined(__CUDACC__)
+/// The shared-memory window's own 32-bit address of `p`.
+FA_PTX uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+#endif
+
+}  // namespace fa

@@ -1,0 +1,65 @@
+/// \file
+/// Is a step's result right? The bound comes from the error that an unfused kernel of the same
+/// precision makes, row by row (the idea of FlashAttention-2's own tests).
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/harness/inputs.h"
+#include "common/harness/reference.h"
+#include "common/harness/run.h"
+
+namespace fa {
+
+/// The verdict on one tensor.
+struct TensorCheck {
+  std::string tensor;  ///< "O", "LSE", "dQ", "dK", "dV"
+  double max_abs_err =
+      0;  ///< against fp64; NaN when the result holds a NaN or an unwritten element
+  double rmse = 0;
+  double baseline_err = 0;  ///< the unfused baseline's largest error against fp64
+  double bound = 0;         ///< of the row that has the largest error
+  double used = 0;          ///< largest error / bound of any row; above 1 it fails
+  size_t rows_checked = 0;
+  bool ok = false;
+  std::string message;  ///< when wrong: the worst element with its indices, expected and got
+};
+
+/// The verdict on all tensors of one run.
+struct CheckResult {
+  std::vector<TensorCheck> tensors;
+  std::vector<std::string> damage;  ///< guard bands
+  bool complete = true;             ///< false: a sample of the rows was checked
+  bool ok() const;
+};
+
+/// Compares outputs of one problem, once or again after more runs: the references, which cost far
+/// more than a comparison, are made once. A row passes when
+///   |out - fp64| <= factor * (largest baseline error in that row) + floor,
+/// factor 2 for O and LSE, 3 for gradients. The floor is what no kernel escapes, for rows in which
+/// the baseline was lucky: the rounding of the result to its type, fp32 arithmetic on terms of the
+/// row's size (O: its sum of |P||V|), and in the gradients delta's share of the rounding of O. The
+/// baseline's LSE is fp32 whatever the type: its scores are not rounded.
+/// NaN, an Inf where none belongs and an element never written fail, always.
+class Checker {
+ public:
+  /// Keeps references to problem and inputs.
+  Checker(const Problem&, const Inputs&, Sample);
+  ~Checker();
+  Checker(const Checker&) = delete;
+  Checker& operator=(const Checker&) = delete;
+
+  /// All outputs that are present.
+  CheckResult operator()(const Outputs&);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// One comparison.
+CheckResult check(const Problem&, const Inputs&, const Outputs&, const Sample&);
+
+}  // namespace fa

@@ -1,0 +1,181 @@
+#include "common/harness/cli.h"
+
+#include <CLI/CLI.hpp>
+
+#include "common/harness/format.h"
+#include "common/sim/sim.h"
+
+namespace fa {
+
+const char* const kVersion = "0.1";
+
+namespace {
+
+/// The flags of the sizes, to know which were given.
+struct SizeFlags {
+  CLI::Option* b;
+  CLI::Option* h;
+  CLI::Option* hkv;
+  CLI::Option* n;
+  CLI::Option* nk;
+  CLI::Option* d;
+};
+
+/// Files decide the sizes; a flag that says something else is a mistake worth a sentence.
+void sizes_from_files(const SizeFlags& flags, Options& o) {
+  Problem& p = o.problem;
+  const Problem asked = p;
+  p = problem_of(o.files, asked);
+
+  const bool kv_file = !o.files.k.empty() || !o.files.v.empty();
+  const bool q_file = !o.files.q.empty() || !o.files.dO.empty();
+  // A size that no file gives is what its flag says.
+  if (!kv_file && !flags.nk->empty()) p.Nk = asked.Nk;
+  if (!kv_file && !flags.hkv->empty()) p.Hkv = asked.Hkv;
+  if (!q_file && !flags.n->empty()) p.N = asked.N;
+  if (!q_file && !flags.h->empty()) p.H = asked.H;
+
+  const auto agree = [](const CLI::Option* flag, int said, int is) {
+    if (!flag->empty() && said != is) {
+      throw UsageError(fmt::format("--{} {} contradicts the .npy files, which say {}",
+                                   flag->get_lnames().front(), said, is));
+    }
+  };
+  agree(flags.b, asked.B, p.B);
+  agree(flags.h, asked.H, p.H);
+  agree(flags.hkv, asked.Hkv, p.Hkv);
+  agree(flags.n, asked.N, p.N);
+  agree(flags.nk, asked.Nk, p.Nk);
+  agree(flags.d, asked.d, p.d);
+}
+
+size_t find_variant(const Step& step, const std::string& name) {
+  std::string known;
+  for (size_t i = 0; i < step.variants.size(); ++i) {
+    if (step.variants[i].name == name) return i;
+    known += (i == 0 ? "" : ", ") + step.variants[i].name;
+  }
+  throw UsageError(fmt::format("--variant {}: {} has {}", name, step.id, known));
+}
+
+std::string footer(const Step& step) {
+  std::string text = "Variants, in the order of reading (the last one is the default):\n";
+  for (const Variant& v : step.variants) text += fmt::format("  {:<12} {}\n", v.name, v.idea);
+  text += fmt::format(
+      "\nExample:\n"
+      "  {} --n 512 --causal --input outliers --json run.json\n"
+      "\nExit status: 0 right, 1 wrong result, 2 bad use, 3 no memory, device or room on the disk.",
+      step.id);
+  return text;
+}
+
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (c == '\n') c = ' ';
+  }
+  while (!text.empty() && (text.back() == ' ' || text.back() == '.')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+Options parse(int argc, const char* const* argv, const Step& step) {
+  Options o;
+  Problem& p = o.problem;
+  std::string variant = step.variants.back().name;
+  int64_t smem = 0;  // signed, so that -1 is refused as it was typed
+
+  CLI::App app(fmt::format("{}: {}", step.id, step.idea), step.id);
+  app.set_help_flag("--help", "print this text and exit");
+  app.set_version_flag("--version", fmt::format("{} {}", step.id, kVersion), "print the version");
+  bool list_variants = false;
+  app.add_flag("--list-variants", list_variants,
+               "print the variants' names in the order of reading, and exit");
+  app.get_formatter()->column_width(28);
+  app.footer(footer(step));
+
+  const auto option = [&app](const char* group, const char* name, auto& value, const char* type,
+                             const std::string& what) {
+    return app.add_option(name, value, what)
+        ->group(group)
+        ->type_name(type)
+        ->capture_default_str()
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  };
+  // Hkv and Nk follow H and N unless they are given, so they show words for their defaults.
+  const auto defaults_to = [](CLI::Option* o, const char* words) { return o->default_str(words); };
+
+  SizeFlags flags{};
+  flags.b = option("Problem", "--b", p.B, "INT", "batch");
+  flags.h = option("Problem", "--h", p.H, "INT", "query heads");
+  flags.hkv = defaults_to(option("Problem", "--hkv", p.Hkv, "INT", "key and value heads"), "--h");
+  flags.n = option("Problem", "--n", p.N, "INT", "queries");
+  flags.nk = defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"), "--n");
+  flags.d = option("Problem", "--d", p.d, "INT", "head dimension: " + step.support.list_d());
+  app.add_flag("--causal", p.causal, "a query sees no later key")->group("Problem");
+
+  option("Input", "--input", o.input, "NAME", "where Q, K, V and dO come from")
+      ->check(CLI::IsMember({"real", "normal", "outliers"}));
+  option("Input", "--seed", o.seed, "INT", "of the random numbers");
+  option("Input", "--q", o.files.q, "F.npy", "Q [B, H, N, d]; files decide the sizes");
+  option("Input", "--k", o.files.k, "F.npy", "K [B, Hkv, Nk, d]");
+  option("Input", "--v", o.files.v, "F.npy", "V [B, Hkv, Nk, d]");
+  option("Input", "--do", o.files.dO, "F.npy", "dO [B, H, N, d], for a backward");
+
+  option("Output", "--out", o.out, "F.npy", "write O");
+  option("Output", "--out-dir", o.out_dir, "DIR", "write O, LSE, dQ, dK, dV as .npy");
+  option("Output", "--json", o.json, "F.json", "write the report as JSON (docs/json.md)");
+
+  option("Run", "--variant", variant, "NAME", "which of the step's kernels");
+  if (step.support.smem) {
+    option("Run", "--smem", smem, "BYTES", "shared memory M of a block; 0: the step's default");
+  }
+  option("Run", "--iters", o.iters, "INT", "timed runs on a GPU");
+  option("Run", "--model-gpu", o.model_gpu, "NAME",
+         "whose L2 and roofs the simulator models (common/data/gpus.json)");
+  app.add_flag("--analyse", o.analyse,
+               "simulator: find races and uninitialised reads; a row per source line")
+      ->group("Run");
+  bool no_counters = false;
+  app.add_flag("--no-counters", no_counters, "GPU: time only; reading counters takes seconds")
+      ->group("Run");
+  option("Run", "--workers", o.workers, "INT",
+         "simulator: OS threads; 0: one per core, up to 16; take 1 in a debugger");
+
+  const std::string see_help = fmt::format("; see {} --help", step.id);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    o.text = app.help();
+    return o;
+  } catch (const CLI::CallForVersion& e) {
+    o.text = std::string(e.what()) + "\n";
+    return o;
+  } catch (const CLI::ExtrasError&) {
+    throw UsageError("unknown argument " + app.remaining().front() + see_help);
+  } catch (const CLI::ParseError& e) {
+    throw UsageError(one_line(e.what()) + see_help);
+  }
+  if (list_variants) {
+    for (const Variant& v : step.variants) o.text += v.name + "\n";
+    return o;
+  }
+
+  if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
+  if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
+  p.smem = static_cast<size_t>(smem);
+  o.counters = !no_counters;
+  if (o.workers < 0 || o.workers > sim::kMaxWorkers) {
+    throw UsageError(
+        fmt::format("--workers {}: 0 to {} are possible", o.workers, sim::kMaxWorkers));
+  }
+  o.variant = find_variant(step, variant);
+  p.dtype = step.variants[o.variant].forward.dtype();
+  if (flags.hkv->empty()) p.Hkv = p.H;
+  if (flags.nk->empty()) p.Nk = p.N;
+  if (o.files.any()) sizes_from_files(flags, o);
+  validate(p, step.support);
+  return o;
+}
+
+}  // namespace fa

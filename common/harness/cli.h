@@ -1,0 +1,40 @@
+/// \file
+/// The command line, the same in every step.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "common/harness/inputs.h"
+#include "common/harness/problem.h"
+#include "common/harness/step.h"
+
+namespace fa {
+
+/// What a step program was asked to do.
+struct Options {
+  Problem problem;  ///< sizes from the flags or the .npy files; dtype of the chosen variant
+  std::string input = "real";  ///< "real", "normal" or "outliers"
+  InputFiles files;            ///< replace what `input` makes
+  std::string out;             ///< O as .npy, or empty
+  std::string out_dir;         ///< all outputs as .npy, or empty
+  std::string json;            ///< the report as JSON, or empty
+  uint64_t seed = 1;
+  int iters = 50;      ///< timed runs on a GPU
+  size_t variant = 0;  ///< index into Step::variants
+  std::string model_gpu = "H200";
+  bool analyse = false;
+  bool counters = true;  ///< GPU: read the hardware's counters, which takes seconds
+  int workers = 0;       ///< the simulator's OS threads; 0: one per core, up to 16
+  std::string text;      ///< not empty: print it (help, version, variants), exit with status 0
+};
+
+/// Parses the command line and, where .npy files are given, takes the sizes from their headers.
+/// \throws UsageError with one sentence: unknown flag, not a number, unknown variant, a file that
+/// is missing or contradicts a flag, a problem that the step does not support.
+Options parse(int argc, const char* const* argv, const Step&);
+
+/// The version of the project, as in CMakeLists.txt.
+extern const char* const kVersion;
+
+}  // namespace fa

@@ -1,0 +1,62 @@
+#include "common/harness/gpus.h"
+
+#include <strings.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "common/harness/inputs.h"
+
+namespace fa {
+
+namespace {
+
+GpuSpec row_of(const nlohmann::json& row) {
+  GpuSpec g;
+  row.at("name").get_to(g.name);
+  row.at("arch").get_to(g.arch);
+  row.at("sms").get_to(g.sms);
+  g.sm.threads = row.value("sm_threads", g.sm.threads);
+  g.sm.blocks = row.value("sm_blocks", g.sm.blocks);
+  g.sm.registers = row.value("sm_registers", g.sm.registers);
+  g.sm.shared_bytes = row.value("sm_shared_bytes", g.sm.shared_bytes);
+  g.sm.block_reserved_bytes = row.value("block_reserved_bytes", g.sm.block_reserved_bytes);
+  row.at("hbm_bytes_per_s").get_to(g.hbm_bytes_per_s);
+  row.at("memory_bytes").get_to(g.memory_bytes);
+  row.at("l2_bytes").get_to(g.l2_bytes);
+  row.at("fp32_flops").get_to(g.fp32_flops);
+  g.bf16_flops = row.value("bf16_flops", 0.0);
+  g.fp8_flops = row.value("fp8_flops", 0.0);
+  return g;
+}
+
+}  // namespace
+
+std::vector<GpuSpec> read_gpu_table(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw UsageError("the table of GPUs, " + path + ", cannot be read");
+  std::vector<GpuSpec> table;
+  try {
+    const nlohmann::json root = nlohmann::json::parse(file);
+    for (const nlohmann::json& row : root.at("gpus")) {
+      table.push_back(row_of(row));
+    }
+  } catch (const nlohmann::json::exception& e) {
+    throw UsageError("the table of GPUs, " + path + ", is damaged after " +
+                     std::to_string(table.size()) + " rows: " + e.what());
+  }
+  return table;
+}
+
+std::vector<GpuSpec> gpu_table() { return read_gpu_table(data_file("gpus.json")); }
+
+GpuSpec find_gpu(const std::string& name) {
+  std::string known;
+  for (const GpuSpec& gpu : gpu_table()) {
+    if (strcasecmp(gpu.name.c_str(), name.c_str()) == 0) return gpu;
+    known += (known.empty() ? "" : ", ") + gpu.name;
+  }
+  throw UsageError("--model-gpu " + name + ": not in common/data/gpus.json, which holds " + known);
+}
+
+}  // namespace fa

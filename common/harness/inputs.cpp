@@ -1,0 +1,262 @@
+#include "common/harness/inputs.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <functional>
+#include <optional>
+
+#include "common/harness/format.h"
+#include "common/harness/npy.h"
+#include "common/harness/parallel.h"
+
+namespace fa {
+namespace {
+
+// --- random numbers ------------------------------------------------------------------------------
+// std::normal_distribution differs between libraries, so the numbers are made here: a hash of
+// (seed, stream, index), which any thread can compute for any element.
+
+enum Stream : uint64_t { kQ, kK, kV, kdO, kStreams };
+
+// The output function of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
+uint64_t mix(uint64_t z) {
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+  return z ^ (z >> 31);
+}
+
+// Element i of an endless random sequence, uniform in (0, 1).
+class Uniform {
+ public:
+  Uniform(uint64_t seed, uint64_t stream) : key_(mix(seed * kStreams + stream + 1)) {}
+  double operator()(uint64_t i) const {
+    const uint64_t bits = mix(key_ + (i + 1) * 0x9e3779b97f4a7c15);
+    return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53;
+  }
+
+ private:
+  uint64_t key_;
+};
+
+// N(0,1) by Box and Muller, from elements 2i and 2i + 1 of `u`.
+double normal(const Uniform& u, uint64_t i) {
+  const double z = std::sqrt(-2 * std::log(u(2 * i))) * std::cos(2 * M_PI * u(2 * i + 1));
+  return std::nearbyint(z * 0x1p16) * 0x1p-16;  // hides the last bit, which libraries disagree on
+}
+
+using Generator = std::function<double(uint64_t)>;
+
+std::vector<float> generate(size_t n, DType dtype, const Generator& value) {
+  constexpr size_t kChunk = 1 << 14;
+  std::vector<float> data(n);
+  parallel_for((n + kChunk - 1) / kChunk, [&] {
+    return [&](size_t chunk) {
+      for (size_t i = chunk * kChunk; i < std::min(n, (chunk + 1) * kChunk); ++i) {
+        data[i] = round_to(dtype, static_cast<float>(value(i)));
+      }
+    };
+  });
+  return data;
+}
+
+std::vector<float> normal_tensor(size_t n, DType dtype, uint64_t seed, Stream stream) {
+  const Uniform u(seed, stream);
+  return generate(n, dtype, [u](uint64_t i) { return normal(u, i); });
+}
+
+std::vector<float> outlier_tensor(size_t n, DType dtype, uint64_t seed, Stream stream) {
+  const Uniform u(seed, stream);
+  const Uniform chance(~seed, stream), spread(~seed, stream + kStreams);
+  return generate(n, dtype, [=](uint64_t i) {
+    return normal(u, i) + (chance(i) < 0.001 ? 10 * normal(spread, i) : 0.0);
+  });
+}
+
+// --- the shipped activations ---------------------------------------------------------------------
+
+Npy read_real(const std::string& name) {
+  Npy npy = read_npy(data_file(name));
+  if (npy.shape.size() != 4 || npy.shape[0] != 1 || npy.data.empty()) {
+    throw UsageError(fmt::format("{}: holds {} instead of [1, heads, tokens, features]",
+                                 data_file(name), text_of(npy.shape)));
+  }
+  return npy;
+}
+
+// [heads, n, p.d] from the file's [1, H, N, d]. Row r is token r + first_token of the text.
+std::vector<float> resample(const Npy& from, const Problem& p, size_t heads, int n, int first_token,
+                            double factor) {
+  const auto H = from.shape[1], N = from.shape[2], d = from.shape[3];
+  std::vector<float> to(heads * n * p.d);
+  size_t i = 0;
+  for (size_t head = 0; head < heads; ++head) {
+    for (int r = 0; r < n; ++r) {
+      const int64_t token = static_cast<int64_t>(r) + first_token;
+      const auto length = static_cast<int64_t>(N);
+      const size_t row = (head % H) * N + static_cast<size_t>((token % length + length) % length);
+      for (int x = 0; x < p.d; ++x) {
+        const size_t feature = static_cast<size_t>(x) * d / p.d;
+        to[i++] = round_to(p.dtype, static_cast<float>(factor * from.data[row * d + feature]));
+      }
+    }
+  }
+  return to;
+}
+
+std::string note_on_real(const Npy& from, const Problem& p) {
+  std::string changes;
+  auto add = [&](const std::string& change) { changes += (changes.empty() ? "" : ", ") + change; };
+  const auto H = from.shape[1], N = from.shape[2], d = from.shape[3];
+  const size_t longest = std::max(p.N, p.Nk);
+  if (longest > N) add(fmt::format("tiled from N={} to N={}", N, longest));
+  if (longest < N) add(fmt::format("cut from N={} to N={}", N, longest));
+  if (p.heads() > H) add(fmt::format("repeated from {} to {} heads", H, p.heads()));
+  if (static_cast<size_t>(p.d) != d) {
+    add(fmt::format("resampled from d={} to d={}", d, p.d));
+  }
+  return changes.empty() ? "" : "real input " + changes;
+}
+
+// --- files ---------------------------------------------------------------------------------------
+
+struct GivenFile {
+  std::string path;
+  Npy npy;
+};
+
+std::optional<GivenFile> read_tensor(const std::string& path) {
+  if (path.empty()) return std::nullopt;
+  GivenFile file{path, read_npy(path)};
+  if (file.npy.shape.size() != 4) {
+    throw UsageError(
+        fmt::format("{}: its shape is {}, not [B, H, N, d]", path, text_of(file.npy.shape)));
+  }
+  for (const size_t n : file.npy.shape) {
+    if (n < 1 || n > (1u << 30)) {
+      throw UsageError(fmt::format("{}: its shape {} has a size that is not supported", path,
+                                   text_of(file.npy.shape)));
+    }
+  }
+  return file;
+}
+
+// Two files must agree on the sizes (indices into [B, H, N, d]) in `dims`.
+void require_same(const std::optional<GivenFile>& a, const std::optional<GivenFile>& b,
+                  const std::vector<int>& dims) {
+  if (!a || !b) return;
+  for (const int i : dims) {
+    if (a->npy.shape[i] != b->npy.shape[i]) {
+      throw UsageError(fmt::format("{} and {}: their shapes {} and {} differ in {}", a->path,
+                                   b->path, text_of(a->npy.shape), text_of(b->npy.shape),
+                                   std::vector{"B", "the heads", "the length", "d"}[i]));
+    }
+  }
+}
+
+void load_tensor(const std::string& path, const std::vector<size_t>& shape, DType dtype,
+                 std::vector<float>& to) {
+  const auto file = read_tensor(path);
+  if (!file) return;
+  if (file->npy.shape != shape) {
+    throw UsageError(fmt::format("{}: its shape is {}, but the problem's is {}", path,
+                                 text_of(file->npy.shape), text_of(shape)));
+  }
+  to.resize(file->npy.data.size());
+  for (size_t i = 0; i < to.size(); ++i) {
+    to[i] = round_to(dtype, file->npy.data[i]);
+    if (!std::isfinite(to[i])) {
+      throw UsageError(fmt::format("{}: element {} is {}, which {} cannot hold as a number", path,
+                                   i, file->npy.data[i], name_of(dtype)));
+    }
+  }
+}
+
+}  // namespace
+
+#ifndef FA_DATA_DIR  // a build without CMake runs in the repository's root
+#define FA_DATA_DIR "common/data"
+#endif
+
+std::string data_file(const std::string& name) {
+  if (const char* folder = std::getenv("FLASH_STEPS_DATA")) return std::string(folder) + "/" + name;
+  const std::string built = std::string(FA_DATA_DIR) + "/" + name;
+  return std::filesystem::exists(built) ? built : "common/data/" + name;
+}
+
+Inputs normal_inputs(const Problem& p, uint64_t seed) {
+  return {normal_tensor(p.q_size(), p.dtype, seed, kQ),
+          normal_tensor(p.kv_size(), p.dtype, seed, kK),
+          normal_tensor(p.kv_size(), p.dtype, seed, kV),
+          normal_tensor(p.q_size(), p.dtype, seed, kdO), ""};
+}
+
+Inputs outlier_inputs(const Problem& p, uint64_t seed) {
+  return {outlier_tensor(p.q_size(), p.dtype, seed, kQ),
+          outlier_tensor(p.kv_size(), p.dtype, seed, kK),
+          outlier_tensor(p.kv_size(), p.dtype, seed, kV),
+          normal_tensor(p.q_size(), p.dtype, seed, kdO), ""};
+}
+
+Inputs real_inputs(const Problem& p, uint64_t seed) {
+  const Npy q = read_real("q.npy"), k = read_real("k.npy"), v = read_real("v.npy");
+  if (q.shape != k.shape || q.shape != v.shape) {
+    throw UsageError(
+        fmt::format("{}: its shape differs from those of k.npy and v.npy", data_file("q.npy")));
+  }
+  // The queries are the last N of the Nk positions, as the mask has it. Repeated features would
+  // make q.k grow with d, its scale fall with sqrt(d): the factor keeps the scores' size.
+  const double factor = std::pow(static_cast<double>(q.shape[3]) / p.d, 0.25);
+  Inputs in;
+  in.Q = resample(q, p, p.heads(), p.N, p.Nk - p.N, factor);
+  in.K = resample(k, p, p.kv_heads(), p.Nk, 0, factor);
+  in.V = resample(v, p, p.kv_heads(), p.Nk, 0, 1);
+  in.dO = normal_tensor(p.q_size(), p.dtype, seed, kdO);
+  in.note = note_on_real(q, p);
+  return in;
+}
+
+Problem problem_of(const InputFiles& files, const Problem& defaults) {
+  const auto q = read_tensor(files.q), k = read_tensor(files.k), v = read_tensor(files.v),
+             dO = read_tensor(files.dO);
+  require_same(q, dO, {0, 1, 2, 3});
+  require_same(k, v, {0, 1, 2, 3});
+  for (const auto* queries : {&q, &dO}) {
+    for (const auto* keys : {&k, &v}) require_same(*queries, *keys, {0, 3});
+  }
+
+  Problem p = defaults;
+  const auto& queries = q ? q : dO;
+  const auto& keys = k ? k : v;
+  auto size = [](const std::optional<GivenFile>& file, int i) {
+    return static_cast<int>(file->npy.shape[i]);
+  };
+  if (queries || keys) {
+    p.B = size(queries ? queries : keys, 0);
+    p.d = size(queries ? queries : keys, 3);
+  }
+  if (queries) p.H = size(queries, 1), p.N = size(queries, 2);
+  if (keys) p.Hkv = size(keys, 1), p.Nk = size(keys, 2);
+  // What has no file follows what has, where the defaults are equal.
+  if (queries && !keys) {
+    if (defaults.Hkv == defaults.H) p.Hkv = p.H;
+    if (defaults.Nk == defaults.N) p.Nk = p.N;
+  }
+  if (keys && !queries) {
+    if (defaults.Hkv == defaults.H) p.H = p.Hkv;
+    if (defaults.Nk == defaults.N) p.N = p.Nk;
+  }
+  return p;
+}
+
+void load_inputs(const InputFiles& files, const Problem& p, Inputs& in) {
+  auto shape = [](std::initializer_list<int> sizes) {
+    return std::vector<size_t>(sizes.begin(), sizes.end());
+  };
+  load_tensor(files.q, shape({p.B, p.H, p.N, p.d}), p.dtype, in.Q);
+  load_tensor(files.k, shape({p.B, p.Hkv, p.Nk, p.d}), p.dtype, in.K);
+  load_tensor(files.v, shape({p.B, p.Hkv, p.Nk, p.d}), p.dtype, in.V);
+  load_tensor(files.dO, shape({p.B, p.H, p.N, p.d}), p.dtype, in.dO);
+}
+
+}  // namespace fa

@@ -1,0 +1,373 @@
+// A step as a shared library: what stands behind its main() in place of common/harness/step_main.cpp.
+//
+// The library is linked from the objects of the program, main() included. That main() describes the
+// step and calls step_main(); the step_main() below runs nothing, it keeps the description. So
+// main.cu is written and compiled once for both.
+#include "common/harness/library/library.h"
+
+#include <cctype>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "common/harness/backend.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/format.h"
+#include "common/harness/step.h"
+
+// C++ forbids to call main(); the linker knows this function by the same name. exports.map binds it
+// to the library's own.
+int describe_step(int argc, char** argv) __asm__("main");
+
+namespace fa {
+
+namespace {
+
+enum Status { kDone = 0, kError = 1, kBadUse = 2, kNoResource = 3 };
+
+std::optional<Step> described;
+std::string last_error;
+std::string last_run;  // "fa_forward of variant 0 (kernel), B=1 H=4 N=512 d=64 bf16", or empty
+
+const Step& the_step() {
+  if (!described) describe_step(0, nullptr);
+  return *described;
+}
+
+/// The steps' sentences name the programs' flags; a caller of the library has FaProblem's fields.
+std::string in_fields(const std::string& sentence) {
+  std::string words = sentence;
+  using Flag = std::pair<std::string_view, const char*>;
+  for (const auto& [flag, field] : {Flag("--b", "B"), Flag("--h", "H"), Flag("--hkv", "Hkv"),
+                                    Flag("--n", "N"), Flag("--nk", "Nk"), Flag("--d", "d")}) {
+    for (size_t at = 0; (at = words.find(flag, at)) != words.npos; ++at) {
+      const char next = words.c_str()[at + flag.size()];  // 0 at the end
+      if (!std::isalnum(static_cast<unsigned char>(next))) words.replace(at, flag.size(), field);
+    }
+  }
+  return words;
+}
+
+/// CUDA reports such an error from now on to each call of this process.
+bool is_lasting([[maybe_unused]] cudaError_t status) {
+#if FA_BACKEND_GPU
+  switch (status) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+      return true;
+    default:
+      return false;
+  }
+#else
+  return false;
+#endif
+}
+
+std::string sentence_of(const char* call, const CudaError& e) {
+  const std::string what = fmt::format("{}: CUDA reports '{}'", call, e.what());
+  if (!is_lasting(e.status)) return what;
+  return fmt::format(
+      "{}. It happened in a kernel queued before, of this library or of another; the last run "
+      "here was {} (CUDA_LAUNCH_BLOCKING=1 reports it at once). The CUDA context is lost: start a "
+      "new process",
+      what, last_run.empty() ? "none" : last_run);
+}
+
+/// Runs f; an exception becomes its status, and its sentence the last error.
+template <class F>
+int answer(const char* call, F&& f) {
+  try {
+    f();
+    return kDone;
+  } catch (const UsageError& e) {
+    last_error = in_fields(e.what());
+    return kBadUse;
+  } catch (const ResourceError& e) {
+    last_error = in_fields(e.what());
+    return kNoResource;
+  } catch (const CudaError& e) {
+    last_error = sentence_of(call, e);
+    return kError;
+  } catch (const std::bad_alloc&) {
+    last_error = "not enough memory on the host";
+    return kNoResource;
+  } catch (const std::exception& e) {
+    last_error = e.what();
+    return kError;
+  }
+}
+
+void require_device() {
+  static bool open = false;
+  if (!open) open_device(the_step().id, the_step().needs);
+  open = true;
+}
+
+/// Device memory of at least `bytes`. \throws ResourceError when there is none.
+void* allocate(const std::string& name, size_t bytes) {
+  void* p = nullptr;
+  const cudaError_t status = cudaMalloc(&p, bytes == 0 ? 1 : bytes);
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // or the next launch would take it for its own
+    throw ResourceError(fmt::format("{}: the device refuses {:.1f} GB", name, double(bytes) / 1e9));
+  }
+  cuda_check(status);
+  name_device_memory(p, name);
+  return p;
+}
+
+/// All that the library queues while this lives goes to the caller's stream.
+class OnStream {
+ public:
+#if FA_BACKEND_GPU
+  explicit OnStream(void* stream) { current_stream() = static_cast<cudaStream_t>(stream); }
+  ~OnStream() { current_stream() = nullptr; }
+#else
+  explicit OnStream(void*) {}
+#endif
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+};
+
+bool is_capturing() {
+#if FA_BACKEND_GPU
+  cudaStreamCaptureStatus status{};
+  cuda_check(cudaStreamIsCapturing(current_stream(), &status));
+  return status != cudaStreamCaptureStatusNone;
+#else
+  return false;
+#endif
+}
+
+void zero(void* p, size_t bytes) {
+#if FA_BACKEND_GPU
+  cuda_check(cudaMemsetAsync(p, 0, bytes, current_stream()));
+#else
+  cuda_check(cudaMemset(p, 0, bytes));
+#endif
+}
+
+/// What one variant keeps between calls.
+class Workspace {
+ public:
+  std::optional<Problem> last_forward;
+
+  /// Room for these pieces, by name; what is large enough stays where it is.
+  const std::map<std::string, void*>& of(const std::vector<Scratch>& pieces) {
+    for (const Scratch& piece : pieces) {
+      size_t& held = bytes_[piece.name];
+      void*& p = pointers_[piece.name];
+      if (p && held >= piece.bytes) continue;
+      if (is_capturing()) {
+        throw UsageError(fmt::format(
+            "{}: nothing can be allocated while the stream is captured: run this variant and "
+            "problem once before the capture",
+            piece.name));
+      }
+      cuda_check(cudaFree(std::exchange(p, nullptr)));  // waits for the kernels that use it
+      held = 0;
+      p = allocate(piece.name, piece.bytes);
+      if (piece.zeroed) zero(p, piece.bytes);
+      held = piece.bytes;
+    }
+    return pointers_;
+  }
+
+  void release() {
+    last_forward.reset();
+    for (auto& [name, p] : pointers_) cuda_check(cudaFree(std::exchange(p, nullptr)));
+  }
+
+ private:
+  std::map<std::string, size_t> bytes_;
+  std::map<std::string, void*> pointers_;
+};
+
+/// Per variant: one's backward may read what its forward left, whatever runs in between.
+std::map<int, Workspace> workspaces;
+
+const Variant& variant_of(int index) {
+  const auto& variants = the_step().variants;
+  if (index < 0 || index >= static_cast<int>(variants.size())) {
+    throw UsageError(fmt::format("variant {}: {} has {}", index, the_step().id, variants.size()));
+  }
+  return variants[index];
+}
+
+/// \throws UsageError when the step does not support it.
+Problem problem_of(const FaProblem* given, DType dtype) {
+  if (!given) throw UsageError("no problem: the pointer is null");
+  Problem p;
+  p.B = given->B;
+  p.H = given->H;
+  p.Hkv = given->Hkv;
+  p.N = given->N;
+  p.Nk = given->Nk;
+  p.d = given->d;
+  p.causal = given->causal != 0;
+  p.dtype = dtype;
+  validate(p, the_step().support);
+  return p;
+}
+
+std::vector<Scratch> workspace_of(const Variant& v, const Problem& p) {
+  return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
+}
+
+void require(const char* name, const void* p) {
+  if (!p) throw UsageError(std::string(name) + " is a null pointer");
+  if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {
+    throw UsageError(std::string(name) + " is not aligned to 16 bytes");
+  }
+}
+
+bool same_sizes(const Problem& a, const Problem& b) {
+  return a.B == b.B && a.H == b.H && a.Hkv == b.Hkv && a.N == b.N && a.Nk == b.Nk && a.d == b.d &&
+         a.causal == b.causal;
+}
+
+int run(int index, const FaProblem* problem, const FaTensors* t, void* stream, bool backward) {
+  const char* call = backward ? "fa_backward" : "fa_forward";
+  return answer(call, [&] {
+    const Variant& v = variant_of(index);
+    const Runner& runner = backward ? v.backward : v.forward;
+    if (!runner) throw UsageError(the_step().id + " " + v.name + ": it has no backward");
+    const Problem p = problem_of(problem, runner.dtype());
+    if (!t) throw UsageError("no tensors: the pointer is null");
+    require("Q", t->Q);
+    require("K", t->K);
+    require("V", t->V);
+    require("O", t->O);
+    if (v.writes_lse) require("LSE", t->LSE);
+    Workspace& workspace = workspaces[index];
+    if (backward) {
+      require("dO", t->dO);
+      require("dQ", t->dQ);
+      require("dK", t->dK);
+      require("dV", t->dV);
+      if (!workspace.last_forward || !same_sizes(*workspace.last_forward, p)) {
+        throw UsageError(fmt::format(
+            "variant {}: fa_forward of the same tensors, {}, must come before fa_backward; {}",
+            index, describe(p),
+            workspace.last_forward ? "the last one was of " + describe(*workspace.last_forward)
+                                   : "none has run"));
+      }
+    }
+    require_device();
+    const OnStream on_stream(stream);
+    if (!backward)
+      workspace.last_forward.reset();  // should it fail, a backward has nothing to read
+    const auto& pieces = workspace.of(workspace_of(v, p));
+    last_run = fmt::format("{} of variant {} ({}), {}", call, index, v.name, describe(p));
+    runner(p, {t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV, &pieces});
+    if (!backward) workspace.last_forward = p;
+  });
+}
+
+std::string description() {
+  const Step& step = the_step();
+  nlohmann::json variants = nlohmann::json::array();
+  for (const Variant& v : step.variants) {
+    variants.push_back({{"name", v.name},
+                        {"idea", v.idea},
+                        {"dtype", name_of(v.forward.dtype())},
+                        {"writes_lse", v.writes_lse},
+                        {"backward", static_cast<bool>(v.backward)}});
+  }
+  const nlohmann::json tree = {
+      {"step", step.id},
+      {"idea", step.idea},
+      {"kind", FA_BACKEND_GPU ? "gpu" : "sim"},
+      {"needs", step.needs},
+      {"supports",
+       {{"d", step.support.d}, {"gqa", step.support.gqa}, {"cross", step.support.cross}}},
+      {"variants", variants}};
+  return tree.dump();
+}
+
+}  // namespace
+
+int step_main(int, char**, const Step& step) {
+  described = step;
+  return kDone;
+}
+
+}  // namespace fa
+
+const char* fa_describe() {
+  static const std::string text = fa::description();
+  return text.c_str();
+}
+
+const char* fa_last_error() { return fa::last_error.c_str(); }
+
+int fa_check(const FaProblem* problem) {
+  return fa::answer("fa_check", [&] { fa::problem_of(problem, fa::DType::f32); });
+}
+
+int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes) {
+  return fa::answer("fa_workspace_bytes", [&] {
+    if (!bytes) throw fa::UsageError("no place for the bytes: the pointer is null");
+    *bytes = 0;
+    const fa::Variant& v = fa::variant_of(variant);
+    for (const fa::Scratch& piece :
+         fa::workspace_of(v, fa::problem_of(problem, v.forward.dtype()))) {
+      *bytes += piece.bytes;
+    }
+  });
+}
+
+int fa_forward(int variant, const FaProblem* problem, const FaTensors* tensors, void* stream) {
+  return fa::run(variant, problem, tensors, stream, /*backward=*/false);
+}
+
+int fa_backward(int variant, const FaProblem* problem, const FaTensors* tensors, void* stream) {
+  return fa::run(variant, problem, tensors, stream, /*backward=*/true);
+}
+
+int fa_release() {
+  return fa::answer("fa_release", [] {
+    fa::cuda_check(cudaDeviceSynchronize());
+    for (auto& [variant, workspace] : fa::workspaces) workspace.release();
+  });
+}
+
+int fa_malloc(void** p, size_t bytes) {
+  return fa::answer("fa_malloc", [&] {
+    if (!p) throw fa::UsageError("no place for the address: the pointer is null");
+    *p = nullptr;
+    fa::require_device();
+    *p = fa::allocate("memory", bytes);
+  });
+}
+
+int fa_free(void* p) {
+  return fa::answer("fa_free", [&] { fa::cuda_check(cudaFree(p)); });
+}
+
+int fa_upload(void* to, const void* from, size_t bytes) {
+  return fa::answer("fa_upload", [&] {
+    fa::cuda_check(cudaDeviceSynchronize());
+    fa::cuda_check(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    fa::cuda_check(
+        cudaDeviceSynchronize());  // pageable memory: the copy returns while it is staged
+  });
+}
+
+int fa_download(void* to, const void* from, size_t bytes) {
+  return fa::answer("fa_download", [&] {
+    fa::cuda_check(cudaDeviceSynchronize());
+    fa::cuda_check(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToHost));
+  });
+}

@@ -1,0 +1,109 @@
+/// \file
+/// The C interface of a step's shared library, build/gpu/steps/lib01_naive.so and so on.
+///
+/// It holds the kernels of the step's program, without the program: a caller with tensors of its
+/// own (scripts/peers.py) runs them between the runs of another library and times both with one
+/// clock.
+///
+/// A function that returns int gives the programs' exit status: 0 done, 1 CUDA or the simulator
+/// reports an error, 2 bad use, 3 no memory or no device; except for 0, fa_last_error() has the
+/// sentence. A library serves one thread at a time. It uses GPU 0 (CUDA_VISIBLE_DEVICES chooses).
+/// Plain C.
+///
+/// After an illegal address or another error that CUDA does not forget, each call that needs the
+/// device fails with a sentence that says so; only a new process helps.
+///
+/// A library of somebody else that has fa_forward() is a contender for peers.py (--library); of the
+/// other functions peers.py uses those that it finds: fa_backward(), fa_check(), fa_last_error(),
+/// fa_describe() (without it: one variant, bf16, that writes no LSE), fa_release().
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define FA_EXPORT __attribute__((visibility("default")))  ///< all else is hidden
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/// One attention problem; what the sizes mean: fa::Problem in common/harness/problem.h.
+typedef struct {
+  int32_t B;       ///< batch
+  int32_t H;       ///< query heads
+  int32_t Hkv;     ///< key and value heads; H is a multiple of it
+  int32_t N;       ///< queries
+  int32_t Nk;      ///< keys
+  int32_t d;       ///< head dimension
+  int32_t causal;  ///< not 0: key c is visible to row r when c <= r + Nk - N
+} FaProblem;
+
+/// Device pointers, aligned to 16 bytes, to row-major contiguous tensors of the variant's type
+/// (LSE: fp32). The forward reads Q, K, V and writes O, and LSE if the variant writes it; it
+/// ignores the rest. The backward reads Q, K, V, O, LSE (those of this variant's forward), dO and
+/// writes dQ, dK, dV.
+typedef struct {
+  const void* Q;   ///< [B, H, N, d]
+  const void* K;   ///< [B, Hkv, Nk, d]
+  const void* V;   ///< [B, Hkv, Nk, d]
+  void* O;         ///< [B, H, N, d]
+  float* LSE;      ///< [B, H, N], natural logarithm; null where the variant writes none
+  const void* dO;  ///< [B, H, N, d]
+  void* dQ;        ///< [B, H, N, d]
+  void* dK;        ///< [B, Hkv, Nk, d]
+  void* dV;        ///< [B, Hkv, Nk, d]
+} FaTensors;
+
+/// The step as JSON: {"step", "idea", "kind": "sim" or "gpu", "needs": "sm_90a" or "", "supports":
+/// {"d": [64, 128], "gqa": bool, "cross": bool (Nk != N)}, "variants": [{"name", "idea", "dtype":
+/// "fp32" or "bf16", "writes_lse": bool, "backward": bool}]}. Needs no device. The last variant is
+/// the step's result. Valid until the library is unloaded.
+FA_EXPORT const char* fa_describe(void);
+
+/// The sentence of the last call that failed; "" before. Valid until the next call fails.
+FA_EXPORT const char* fa_last_error(void);
+
+/// Status 2 when the step does not support the problem. Needs no device.
+FA_EXPORT int fa_check(const FaProblem* problem);
+
+/// Bytes of workspace that a variant (its place in fa_describe()'s list) takes for a problem,
+/// forward and backward together.
+FA_EXPORT int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes);
+
+/// Queues the kernels of the variant's forward and returns (in the simulator: runs them).
+///
+/// All work goes to `stream`, a cudaStream_t; null is the legacy default stream. The simulator has
+/// no streams and ignores it.
+///
+/// A variant's first run, and one that needs more workspace than its runs before, allocates it,
+/// which waits for the GPU. The workspace is kept for the runs to come, on whatever stream: two
+/// streams that run one variant must be ordered by the caller.
+///
+/// A stream may be captured into a CUDA graph once the variant has run outside of the capture
+/// (status 2 before that: nothing can be allocated meanwhile). The graph holds the addresses of
+/// tensors and workspace: it must not be replayed after a run that needed more workspace, or after
+/// fa_release().
+FA_EXPORT int fa_forward(int variant, const FaProblem* problem, const FaTensors* tensors,
+                         void* stream);
+
+/// As fa_forward(). The variant's last forward must have been of the same tensors: some keep P
+/// from there in the workspace. Status 2 when it was of another problem, or when there was none.
+FA_EXPORT int fa_backward(int variant, const FaProblem* problem, const FaTensors* tensors,
+                          void* stream);
+
+/// Waits for the GPU and frees the workspace of all variants.
+FA_EXPORT int fa_release(void);
+
+/// Device memory, for a caller who has no CUDA of its own, and for the simulator, whose kernels may
+/// touch no other. `*p` is null after a failure.
+FA_EXPORT int fa_malloc(void** p, size_t bytes);
+/// Frees what fa_malloc() gave; null is allowed.
+FA_EXPORT int fa_free(void* p);
+/// Copies host memory to the device, after all that was queued before on any stream; waits.
+FA_EXPORT int fa_upload(void* to, const void* from, size_t bytes);
+/// Copies device memory to the host, after all that was queued before on any stream; waits.
+FA_EXPORT int fa_download(void* to, const void* from, size_t bytes);
+
+#ifdef __cplusplus
+}
+#endif

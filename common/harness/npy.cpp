@@ -1,0 +1,168 @@
+#include "common/harness/npy.h"
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <string_view>
+
+#include "common/harness/format.h"
+#include "common/harness/output_file.h"
+#include "common/harness/problem.h"
+
+namespace fa {
+namespace {
+
+static_assert(std::endian::native == std::endian::little,
+              "values are copied as they lie in a file");
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+
+[[noreturn]] void refuse(const std::string& path, const std::string& why) {
+  throw UsageError(fmt::format("{}: {}", path, why));
+}
+
+// IEEE binary16, exactly.
+float half_to_float(uint16_t h) {
+  const int exponent = h >> 10 & 31, mantissa = h & 1023;
+  float size;
+  if (exponent == 31) {
+    size = mantissa ? NAN : INFINITY;
+  } else if (exponent == 0) {
+    size = std::ldexp(static_cast<float>(mantissa), -24);
+  } else {
+    size = std::ldexp(static_cast<float>(mantissa + 1024), exponent - 25);
+  }
+  return h & 0x8000 ? -size : size;
+}
+
+template <class T>
+T load(const char* p) {
+  T value;
+  std::memcpy(&value, p, sizeof value);
+  return value;
+}
+
+// The header is the text of a Python dictionary with three keys. The text after "'key':".
+std::string_view after_key(std::string_view header, const std::string& key,
+                           const std::string& path) {
+  for (const char quote : {'\'', '"'}) {
+    const std::string quoted = quote + key + quote;
+    if (const size_t at = header.find(quoted); at != header.npos) {
+      const size_t colon = header.find(':', at + quoted.size());
+      const size_t value = header.find_first_not_of(' ', colon + 1);
+      if (colon != header.npos && value != header.npos) return header.substr(value);
+    }
+  }
+  refuse(path, fmt::format("the .npy header has no '{}'", key));
+}
+
+std::vector<size_t> parse_shape(std::string_view text, const std::string& path) {
+  const size_t close = text.find(')');
+  if (text.empty() || text[0] != '(' || close == text.npos) {
+    refuse(path, "the .npy header's shape is damaged");
+  }
+  std::vector<size_t> shape;
+  std::string digits;
+  for (const char c : text.substr(1, close)) {  // with the ')', which ends the last number
+    if (c >= '0' && c <= '9' && digits.size() < 18) {
+      digits += c;
+    } else if (c == ',' || c == ')') {
+      if (!digits.empty()) shape.push_back(std::stoull(digits));
+      digits.clear();
+    } else if (c != ' ') {
+      refuse(path, "the .npy header's shape is damaged");
+    }
+  }
+  return shape;
+}
+
+}  // namespace
+
+std::string text_of(const std::vector<size_t>& shape) {
+  std::string text;
+  for (const size_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
+  return "[" + text + "]";
+}
+
+Npy read_npy(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) refuse(path, "cannot be opened");
+  const std::string file((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (in.bad() || file.empty()) refuse(path, "cannot be read, or is empty");
+
+  // Magic, version, then the header's length in 2 bytes (format 1) or 4 (formats 2 and 3).
+  if (file.size() < 12 || file.compare(0, kMagic.size(), kMagic) != 0) {
+    refuse(path, "is not a .npy file");
+  }
+  const int version = file[6];
+  if (version < 1 || version > 3) refuse(path, "has an unknown .npy version");
+  const size_t start = version == 1 ? 10 : 12;
+  const size_t length = version == 1 ? load<uint16_t>(&file[8]) : load<uint32_t>(&file[8]);
+  if (start + length > file.size()) refuse(path, "ends inside the .npy header");
+  const std::string_view header = std::string_view(file).substr(start, length);
+
+  const std::string_view descr = after_key(header, "descr", path);
+  const std::string type(descr.substr(1, descr.find_first_of("'\"", 1) - 1));
+  if (type != "<f2" && type != "<f4" && type != "<f8") {
+    refuse(path, fmt::format("holds '{}'; supported are float16, float32 and float64 "
+                             "('<f2', '<f4', '<f8')",
+                             type));
+  }
+  if (after_key(header, "fortran_order", path).starts_with("True")) {
+    refuse(path, "is in Fortran order; save it with np.ascontiguousarray");
+  }
+  Npy npy;
+  npy.shape = parse_shape(after_key(header, "shape", path), path);
+
+  const size_t width = type[2] - '0';
+  const size_t available = (file.size() - start - length) / width;
+  size_t count = 1;
+  for (const size_t n : npy.shape) {
+    // Also keeps the product from overflowing.
+    if (n != 0 && count > available / n)
+      count = available + 1;
+    else
+      count *= n;
+  }
+  if (count != available || (file.size() - start - length) % width != 0) {
+    refuse(path, fmt::format("holds {} bytes of data, but its shape {} has elements of {} bytes",
+                             file.size() - start - length, text_of(npy.shape), width));
+  }
+
+  npy.data.resize(count);
+  const char* data = file.data() + start + length;
+  for (size_t i = 0; i < count; ++i) {
+    if (width == 2) npy.data[i] = half_to_float(load<uint16_t>(data + 2 * i));
+    if (width == 4) npy.data[i] = load<float>(data + 4 * i);
+    if (width == 8) npy.data[i] = static_cast<float>(load<double>(data + 8 * i));
+  }
+  return npy;
+}
+
+void write_npy(const std::string& path, const std::vector<size_t>& shape,
+               const std::vector<float>& data) {
+  std::string dims;
+  size_t count = 1;
+  for (const size_t n : shape) {
+    dims += fmt::format("{}, ", n);
+    count *= n;
+  }
+  if (count != data.size()) throw std::invalid_argument("write_npy: shape and data differ");
+  std::string header =
+      fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}), }}", dims);
+  header.append(63 - (10 + header.size()) % 64, ' ');  // data starts at a multiple of 64
+  header += '\n';
+  const auto length = static_cast<uint16_t>(header.size());
+
+  write_file(path, [&](std::ostream& out) {
+    out << kMagic << '\1' << '\0' << static_cast<char>(length & 255)
+        << static_cast<char>(length >> 8) << header;
+    out.write(reinterpret_cast<const char*>(data.data()),
+              static_cast<std::streamsize>(data.size() * sizeof(float)));
+  });
+}
+
+}  // namespace fa

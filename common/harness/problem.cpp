@@ -1,0 +1,145 @@
+#include "common/harness/problem.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "common/harness/format.h"
+
+namespace fa {
+namespace {
+
+constexpr int kMaxLength = 1 << 28;    // sums of a few lengths and tiles still fit an int
+constexpr int kMaxHeads = 65535;       // gridDim.y and gridDim.z
+constexpr double kMaxScores = 0x1p53;  // bytes and FLOPs of any step stay below 2^64
+
+float round_to_bf16(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  if (std::isnan(x)) return x;
+  return std::bit_cast<float>((u + 0x7fff + (u >> 16 & 1)) & 0xffff0000);
+}
+
+// OCP E4M3: bias 7, no infinities; 448 is the largest number, 2^-9 the smallest above 0.
+float round_to_e4m3(float x) {
+  const float size = std::fabs(x);
+  if (std::isnan(x) || size == 0) return x;
+  if (size >= 448) return std::copysign(448.0f, x);
+  const int exponent = std::max(std::ilogb(size), -6);  // below 2^-6 the spacing stays the same
+  const float spacing = std::ldexp(1.0f, exponent - 3);
+  return std::copysign(std::nearbyint(size / spacing) * spacing, x);
+}
+
+void require_positive(const char* flag, int value) {
+  if (value < 1) throw UsageError(fmt::format("{} {}: must be at least 1", flag, value));
+}
+
+}  // namespace
+
+size_t bytes_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return 4;
+    case DType::bf16:
+      return 2;
+    case DType::e4m3:
+      return 1;
+  }
+  throw std::logic_error("unknown element type");
+}
+
+const char* name_of(DType dtype) {
+  switch (dtype) {
+    case DType::f32:
+      return "fp32";
+    case DType::bf16:
+      return "bf16";
+    case DType::e4m3:
+      return "e4m3";
+  }
+  throw std::logic_error("unknown element type");
+}
+
+float round_to(DType dtype, float x) {
+  switch (dtype) {
+    case DType::f32:
+      return x;
+    case DType::bf16:
+      return round_to_bf16(x);
+    case DType::e4m3:
+      return round_to_e4m3(x);
+  }
+  throw std::logic_error("unknown element type");
+}
+
+uint64_t Problem::visible_scores() const {
+  const uint64_t rows = N, keys = Nk;
+  if (!causal) return rows * keys;
+  // A triangle of the rows that see 1, 2, ... keys, and what every row sees before it.
+  const uint64_t side = std::min(rows, keys);
+  return side * (side + 1) / 2 + (keys > rows ? rows * (keys - rows) : 0);
+}
+
+double Problem::flops_forward() const {
+  const double full = 4.0 * static_cast<double>(heads()) * N * Nk * d;
+  return causal ? full / 2 : full;
+}
+
+std::string Support::list_d() const {
+  std::string list;
+  for (const int each : d) list += (list.empty() ? "" : ", ") + std::to_string(each);
+  return list;
+}
+
+void validate(const Problem& p, const Support& support) {
+  require_positive("--b", p.B);
+  require_positive("--h", p.H);
+  require_positive("--hkv", p.Hkv);
+  require_positive("--n", p.N);
+  require_positive("--nk", p.Nk);
+  if (std::find(support.d.begin(), support.d.end(), p.d) == support.d.end()) {
+    throw UsageError(fmt::format("--d {}: this step supports --d {}", p.d, support.list_d()));
+  }
+  if (p.smem != 0 && !support.smem) {
+    throw UsageError(fmt::format("--smem {}: the tiles of this step are fixed", p.smem));
+  }
+  if (p.Hkv != p.H && !support.gqa) {
+    throw UsageError(
+        fmt::format("--hkv {}: this step supports as many key/value heads as query heads (--h {})",
+                    p.Hkv, p.H));
+  }
+  if (p.H % p.Hkv != 0) {
+    throw UsageError(fmt::format("--hkv {}: --h {} must be a multiple of it", p.Hkv, p.H));
+  }
+  if (p.Nk != p.N && !support.cross) {
+    throw UsageError(
+        fmt::format("--nk {}: this step supports as many keys as queries (--n {})", p.Nk, p.N));
+  }
+  for (const auto& [flag, length] : {std::pair("--n", p.N), std::pair("--nk", p.Nk)}) {
+    if (length > kMaxLength) {
+      throw UsageError(fmt::format("{} {}: at most {} is supported", flag, length, kMaxLength));
+    }
+  }
+  if (p.heads() > kMaxHeads) {
+    throw UsageError(
+        fmt::format("--b {} --h {}: their product must be at most {}, a CUDA grid's size", p.B, p.H,
+                    kMaxHeads));
+  }
+  if (static_cast<double>(p.heads()) * p.N * p.Nk > kMaxScores) {
+    throw UsageError(fmt::format(
+        "--b {} --h {} --n {} --nk {}: b * h * n * nk must be at most 2^53, so that byte counts "
+        "fit 64 bits",
+        p.B, p.H, p.N, p.Nk));
+  }
+}
+
+std::string describe(const Problem& p) {
+  std::string text = fmt::format("B={} H={}", p.B, p.H);
+  if (p.Hkv != p.H) text += fmt::format(" Hkv={}", p.Hkv);
+  text += fmt::format(" N={}", p.N);
+  if (p.Nk != p.N) text += fmt::format(" Nk={}", p.Nk);
+  text += fmt::format(" d={}", p.d);
+  if (p.causal) text += " causal";
+  if (p.smem != 0) text += fmt::format(" smem={}", p.smem);
+  return text + " " + name_of(p.dtype);
+}
+
+}  // namespace fa

@@ -1,0 +1,561 @@
+#include "common/harness/reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <set>
+
+#include "common/harness/parallel.h"
+
+namespace fa {
+namespace {
+
+// --- two precisions, one algorithm ---------------------------------------------------------------
+
+/// Everything in double.
+struct Fp64 {
+  using Real = double;
+  double round(double x) const { return x; }
+  bool rounds() const { return false; }
+};
+
+/// Sums in fp32; what a textbook kernel stores in memory is rounded to the problem's type.
+struct Unfused {
+  using Real = float;
+  DType dtype;
+  float round(float x) const { return round_to(dtype, x); }
+  bool rounds() const { return dtype != DType::f32; }
+};
+
+// --- matrices ------------------------------------------------------------------------------------
+
+constexpr size_t kBlock =
+    16;  // rows that a thread takes at a time: each use of a matrix serves all
+
+/// first, first + 1, ..., last - 1.
+struct Range {
+  int first, last;
+};
+
+/// A block of up to kBlock rows.
+template <class Real>
+struct Block {
+  size_t width = 0;
+  std::vector<Real> data;  // [kBlock, width]
+
+  void resize(size_t width_) {
+    width = width_;
+    data.assign(kBlock * width, 0);
+  }
+  void load(const float* from, size_t row) { std::copy_n(from, width, (*this)[row]); }
+  Real* operator[](size_t row) { return &data[row * width]; }
+  const Real* operator[](size_t row) const { return &data[row * width]; }
+};
+
+/// A matrix in panels of kWidth columns, zero-padded: the sums of one panel stay in registers while
+/// its rows stream by, and each sum still adds its terms in the order of the rows.
+template <class Real>
+struct Panels {
+  // 64 bytes are four SSE or NEON registers, enough sums in flight to hide an addition's latency. A
+  // plain array in their place does not stay in registers: 6 times slower with g++ 12.
+  using Vector [[gnu::vector_size(64)]] = Real;
+  static constexpr int kWidth = sizeof(Vector) / sizeof(Real);
+  int rows = 0;
+  int columns = 0;
+  std::vector<Real> data;  // [ceil(columns / kWidth), rows, kWidth]
+
+  /// from[i * row_stride + j * column_stride] becomes element (i, j).
+  void fill(const float* from, int rows_, int columns_, size_t row_stride, size_t column_stride) {
+    rows = rows_;
+    columns = columns_;
+    data.assign(static_cast<size_t>((columns + kWidth - 1) / kWidth) * rows * kWidth, 0);
+    for (int j = 0; j < columns; ++j) {
+      Real* column = &data[static_cast<size_t>(j / kWidth) * rows * kWidth + j % kWidth];
+      for (int i = 0; i < rows; ++i) {
+        column[static_cast<size_t>(i) * kWidth] =
+            static_cast<Real>(from[i * row_stride + j * column_stride]);
+      }
+    }
+  }
+  /// The matrix `from` [n, d] itself: columns are features.
+  void fill_rows(const float* from, int n, int d) { fill(from, n, d, d, 1); }
+  /// Its transpose [d, n]: columns are tokens.
+  void fill_transposed(const float* from, int n, int d) { fill(from, d, n, 1, d); }
+
+  /// out[k][j] = sum of a[k][i] * (i, j) over i in terms[k], for j in wanted[k]: a row for each k.
+  void multiply(const Block<Real>& a, const std::vector<Range>& terms,
+                const std::vector<Range>& wanted, Block<Real>& out) const {
+    for (int start = 0; start < columns; start += kWidth) {
+      const Real* panel = &data[static_cast<size_t>(start) * rows];
+      for (size_t k = 0; k < terms.size(); ++k) {
+        const int begin = std::max(wanted[k].first, start);
+        const int end = std::min(wanted[k].last, start + kWidth);
+        if (begin >= end) continue;
+        Vector sum = {}, b;
+        for (int i = terms[k].first; i < terms[k].last; ++i) {
+          std::memcpy(&b, panel + static_cast<size_t>(i) * kWidth, sizeof b);
+          sum += a[k][i] * b;
+        }
+        for (int j = begin; j < end; ++j) out[k][j] = sum[j - start];
+      }
+    }
+  }
+};
+
+double norm(const float* a, int d) {
+  double sum = 0;
+  for (int x = 0; x < d; ++x) sum += static_cast<double>(a[x]) * a[x];
+  return std::sqrt(sum);
+}
+
+double largest_norm(const float* a, int n, int d) {
+  double largest = 0;
+  for (int r = 0; r < n; ++r) largest = std::max(largest, norm(a + static_cast<size_t>(r) * d, d));
+  return largest;
+}
+
+template <class Real>
+double largest_size(const Real* a, int d) {
+  double largest = 0;
+  for (int x = 0; x < d; ++x) largest = std::max<double>(largest, std::abs(a[x]));
+  return largest;
+}
+
+double rms(const float* a, size_t n) {
+  double sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * a[i];
+  return std::sqrt(sum / static_cast<double>(n));
+}
+
+// --- forward -------------------------------------------------------------------------------------
+
+constexpr size_t kNoHead = std::numeric_limits<size_t>::max();
+
+/// Rows of one head: what a thread takes at a time.
+struct Item {
+  size_t head;
+  size_t begin, end;  // a range of the sample (forward) or of the head's rows (backward)
+  size_t size() const { return end - begin; }
+};
+
+/// P of a block of rows: scores, softmax, and its statistics.
+template <class A>
+struct Softmax {
+  using Real = typename A::Real;
+  Block<Real> P;
+  Real m[kBlock], l[kBlock];
+  Real LSE[kBlock];  // of the scores before they are rounded: no kernel that writes LSE stores S
+
+  /// S = scale * q K^T for the keys that each row sees, then P = exp(S - m) / l. A row that sees
+  /// none has m = -inf, l = 0.
+  void compute(const A& arithmetic, const Block<Real>& q, const Panels<Real>& K_transposed,
+               Real scale, const std::vector<Range>& features, const std::vector<Range>& seen) {
+    K_transposed.multiply(q, features, seen, P);
+    for (size_t k = 0; k < seen.size(); ++k) {
+      Real* p = P[k];
+      const int n = seen[k].last;
+      m[k] = -INFINITY;
+      for (int c = 0; c < n; ++c) m[k] = std::max(m[k], p[c] *= scale);
+      if (arithmetic.rounds()) {
+        Real sum = 0;
+        for (int c = 0; c < n; ++c) sum += std::exp(p[c] - m[k]);
+        LSE[k] = m[k] + std::log(sum);
+        for (int c = 0; c < n; ++c) p[c] = arithmetic.round(p[c]);
+        m[k] = arithmetic.round(m[k]);  // rounding keeps the order
+      }
+      l[k] = 0;
+      for (int c = 0; c < n; ++c) {
+        p[c] = std::exp(p[c] - m[k]);
+        l[k] += p[c];
+      }
+      if (!arithmetic.rounds()) LSE[k] = m[k] + std::log(l[k]);
+      for (int c = 0; c < n; ++c) p[c] = arithmetic.round(p[c] / l[k]);
+    }
+  }
+};
+
+template <class A>
+ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in,
+                         const Sample& sample) {
+  using Real = typename A::Real;
+  constexpr bool kWithScales = std::is_same_v<A, Fp64>;
+  const size_t rows = sample.rows.size(), d = p.d, Nk = p.Nk;
+  ReferenceForward out;
+  out.O.assign(rows * d, 0);
+  out.LSE.assign(rows, 0);
+  if (kWithScales) {
+    out.sum_PV.assign(rows, 0);
+    out.score_bound.assign(rows, 0);
+  }
+
+  std::vector<Item> items;
+  for (size_t i = 0; i < rows; ++i) {
+    const size_t bh = sample.rows[i] / p.N;
+    if (items.empty() || items.back().head != bh || items.back().size() == kBlock) {
+      items.push_back({bh, i, i});
+    }
+    items.back().end = i + 1;
+  }
+
+  parallel_for(items.size(), [&] {
+    struct Worker {
+      size_t kv_head = kNoHead;
+      Panels<Real> K_transposed, V, V_size;
+      double largest_k = 0;
+      Softmax<A> softmax;
+      Block<Real> q, o;
+      std::vector<Range> features, seen;
+    };
+    return [&, w = Worker()](size_t i) mutable {
+      const Item& item = items[i];
+      if (const size_t kv_head = p.kv_head_of(item.head); kv_head != w.kv_head) {
+        w.kv_head = kv_head;
+        const float* K = &in.K[kv_head * Nk * d];
+        const float* V = &in.V[kv_head * Nk * d];
+        w.K_transposed.fill_transposed(K, p.Nk, p.d);
+        w.V.fill_rows(V, p.Nk, p.d);
+        w.softmax.P.resize(Nk);
+        w.q.resize(d);
+        w.o.resize(d);
+        if (kWithScales) {
+          w.V_size = w.V;
+          for (Real& v : w.V_size.data) v = std::abs(v);
+          w.largest_k = largest_norm(K, p.Nk, p.d);
+        }
+      }
+      w.features.assign(item.size(), {0, p.d});
+      w.seen.clear();
+      for (size_t k = 0; k < item.size(); ++k) {
+        const size_t row = sample.rows[item.begin + k];
+        w.seen.push_back({0, p.visible(static_cast<int>(row % p.N))});
+        w.q.load(&in.Q[row * d], k);
+      }
+      w.softmax.compute(arithmetic, w.q, w.K_transposed, p.scale(), w.features, w.seen);
+      w.V.multiply(w.softmax.P, w.seen, w.features, w.o);
+      for (size_t k = 0; k < item.size(); ++k) {
+        const size_t row = item.begin + k;
+        out.LSE[row] = w.softmax.LSE[k];
+        for (size_t x = 0; x < d; ++x) out.O[row * d + x] = arithmetic.round(w.o[k][x]);
+      }
+      if (!kWithScales) return;
+      w.V_size.multiply(w.softmax.P, w.seen, w.features, w.o);
+      for (size_t k = 0; k < item.size(); ++k) {
+        const size_t row = item.begin + k;
+        out.sum_PV[row] = largest_size(w.o[k], p.d);
+        out.score_bound[row] = p.scale() * norm(&in.Q[sample.rows[row] * d], p.d) * w.largest_k;
+      }
+    };
+  });
+  return out;
+}
+
+// --- backward ------------------------------------------------------------------------------------
+//
+// Two sweeps, so that nobody ever holds a matrix of N * Nk and every sum has one owner: by rows for
+// the softmax's statistics, delta and dQ; by keys, with P computed again, for dK and dV.
+
+/// What the second sweep needs of each row of a query head.
+template <class Real>
+struct RowStatistics {
+  Real m = -INFINITY, l = 0;
+  Real delta = 0;          // rowsum(dO * O), with the O that the forward stored
+  double score_bound = 0;  // as in ReferenceForward
+  double dP_size = 0;      // |dO| max |v| / sqrt(d)
+  double dK_delta = 0;     // |dO * O| max |q|: what an error in O's last bit can do to dS q
+};
+
+/// dS = P (dP - delta) of one pair; dP comes as it was summed.
+template <class A>
+typename A::Real dS_of(const A& arithmetic, typename A::Real P, typename A::Real& dP,
+                       typename A::Real delta) {
+  dP = arithmetic.round(dP);
+  return arithmetic.round(P * (dP - delta));
+}
+
+/// One call of attention_backward_*().
+template <class A>
+class Backward {
+ public:
+  using Real = typename A::Real;
+
+  Backward(const A& arithmetic, const Problem& problem, const Inputs& inputs, const Sample& sample)
+      : arithmetic_(arithmetic), p(problem), in(inputs), sample_(sample) {}
+
+  ReferenceBackward operator()() {
+    const size_t heads = sample_.heads.size();
+    out_.dQ.assign(heads * group * N * d, 0);
+    out_.dK.assign(heads * Nk * d, 0);
+    out_.dV.assign(heads * Nk * d, 0);
+    if (kWithScales) {
+      out_.dQ_scale.assign(heads * group * N, 0);
+      out_.dK_scale.assign(heads * Nk, 0);
+      out_.dV_scale.assign(heads * Nk, 0);
+      out_.dQ_delta.assign(heads * group * N, 0);
+      out_.dK_delta.assign(heads * Nk, 0);
+    }
+    statistics_.resize(heads * group * N);
+    sweep<RowWorker>(heads * group, N, &Backward::rows);
+    sweep<KeyWorker>(heads, Nk, &Backward::keys);
+    return std::move(out_);
+  }
+
+ private:
+  static constexpr bool kWithScales = std::is_same_v<A, Fp64>;
+
+  template <class Worker>
+  void sweep(size_t heads, size_t length, void (Backward::*work)(Worker&, const Item&)) {
+    std::vector<Item> items;
+    for (size_t head = 0; head < heads; ++head) {
+      for (size_t begin = 0; begin < length; begin += kBlock) {
+        items.push_back({head, begin, std::min(length, begin + kBlock)});
+      }
+    }
+    parallel_for(items.size(), [&] {
+      return [&, w = Worker()](size_t i) mutable { (this->*work)(w, items[i]); };
+    });
+  }
+
+  /// Query head g of the group that reads K/V head j of the sample.
+  size_t query_head(size_t j, size_t g) const {
+    const size_t b = sample_.heads[j] / p.Hkv, hkv = sample_.heads[j] % p.Hkv;
+    return b * p.H + hkv * group + g;
+  }
+
+  // --- by rows: m, l, delta, dQ
+
+  struct RowWorker {
+    size_t kv_head = kNoHead;
+    Panels<Real> K, V, K_transposed, V_transposed;
+    double largest_k = 0, largest_v = 0, rms_k = 0;
+    Softmax<A> softmax;
+    Block<Real> q, o, dO, dS, dQ;
+    std::vector<Range> features, seen;
+  };
+
+  /// item.head counts the query heads of the sample.
+  void rows(RowWorker& w, const Item& item) {
+    if (const size_t kv_head = sample_.heads[item.head / group]; kv_head != w.kv_head) {
+      w.kv_head = kv_head;
+      const float *K = &in.K[kv_head * Nk * d], *V = &in.V[kv_head * Nk * d];
+      w.K.fill_rows(K, p.Nk, p.d);
+      w.V.fill_rows(V, p.Nk, p.d);
+      w.K_transposed.fill_transposed(K, p.Nk, p.d);
+      w.V_transposed.fill_transposed(V, p.Nk, p.d);
+      w.softmax.P.resize(Nk);
+      w.dS.resize(Nk);
+      for (Block<Real>* block : {&w.q, &w.o, &w.dO, &w.dQ}) block->resize(d);
+      if (kWithScales) {
+        w.largest_k = largest_norm(K, p.Nk, p.d);
+        w.largest_v = largest_norm(V, p.Nk, p.d);
+        w.rms_k = rms(K, Nk * d);
+      }
+    }
+    const size_t first = query_head(item.head / group, item.head % group) * N + item.begin;
+    w.features.assign(item.size(), {0, p.d});
+    w.seen.clear();
+    for (size_t k = 0; k < item.size(); ++k) {
+      w.seen.push_back({0, p.visible(static_cast<int>(item.begin + k))});
+      w.q.load(&in.Q[(first + k) * d], k);
+      w.dO.load(&in.dO[(first + k) * d], k);
+    }
+    const Block<Real>& P = w.softmax.P;
+    w.softmax.compute(arithmetic_, w.q, w.K_transposed, scale, w.features, w.seen);
+    w.V.multiply(P, w.seen, w.features, w.o);
+    w.V_transposed.multiply(w.dO, w.features, w.seen, w.dS);  // dP
+
+    for (size_t k = 0; k < item.size(); ++k) {
+      RowStatistics<Real>& row = statistics_[item.head * N + item.begin + k];
+      row.m = w.softmax.m[k];
+      row.l = w.softmax.l[k];
+      double squares = 0;
+      for (size_t x = 0; x < d; ++x) {
+        const Real term = w.dO[k][x] * arithmetic_.round(w.o[k][x]);
+        row.delta += term;
+        squares += static_cast<double>(term) * term;
+      }
+      if (kWithScales) {
+        row.score_bound = scale * norm(&in.Q[(first + k) * d], p.d) * w.largest_k;
+        // Of a typical partial sum of dP and delta: those two may be small by cancellation.
+        row.dP_size = norm(&in.dO[(first + k) * d], p.d) * w.largest_v / std::sqrt(d);
+        row.dK_delta = std::sqrt(squares) * largest_size(w.q[k], p.d);
+      }
+      double size = 0;
+      for (int c = 0; c < w.seen[k].last; ++c) {
+        Real dP = w.dS[k][c];
+        w.dS[k][c] = dS_of(arithmetic_, P[k][c], dP, row.delta);
+        if (kWithScales) size += P[k][c] * (std::abs(dP) + std::abs(row.delta) + row.dP_size);
+      }
+      if (kWithScales) {
+        out_.dQ_scale[item.head * N + item.begin + k] =
+            (1 + row.score_bound) * scale * size * w.rms_k;
+        out_.dQ_delta[item.head * N + item.begin + k] = scale * std::sqrt(squares);
+      }
+    }
+
+    w.K.multiply(w.dS, w.seen, w.features, w.dQ);
+    for (size_t k = 0; k < item.size(); ++k) {
+      double* to = &out_.dQ[(item.head * N + item.begin + k) * d];
+      for (size_t x = 0; x < d; ++x) to[x] = arithmetic_.round(scale * w.dQ[k][x]);
+    }
+    if (!kWithScales) return;
+    w.K.multiply(P, w.seen, w.features, w.dQ);
+    for (size_t k = 0; k < item.size(); ++k) {
+      out_.dQ_delta[item.head * N + item.begin + k] *= largest_size(w.dQ[k], p.d);
+    }
+  }
+
+  // --- by keys: dK, dV
+
+  struct KeyWorker {
+    size_t bh = kNoHead;
+    Panels<Real> Q, dO, Q_transposed, dO_transposed;
+    double rms_q = 0, rms_dO = 0;
+    Block<Real> k, v, P, dS, sum, dK, dV;
+    std::vector<Range> features, seen;  // the rows that see a key: all from some row on
+  };
+
+  /// item.head counts the K/V heads of the sample.
+  void keys(KeyWorker& w, const Item& item) {
+    const size_t j = item.head;
+    for (Block<Real>* block : {&w.P, &w.dS}) block->resize(N);
+    for (Block<Real>* block : {&w.k, &w.v, &w.sum, &w.dK, &w.dV}) block->resize(d);
+    w.features.assign(item.size(), {0, p.d});
+    w.seen.clear();
+    for (size_t k = 0; k < item.size(); ++k) {
+      const int c = static_cast<int>(item.begin + k);
+      w.seen.push_back({p.causal ? std::max(0, c + p.N - p.Nk) : 0, p.N});
+      w.k.load(&in.K[(sample_.heads[j] * Nk + c) * d], k);
+      w.v.load(&in.V[(sample_.heads[j] * Nk + c) * d], k);
+    }
+
+    for (size_t g = 0; g < group; ++g) {
+      load_query_head(w, query_head(j, g));
+      w.Q_transposed.multiply(w.k, w.features, w.seen, w.P);    // S
+      w.dO_transposed.multiply(w.v, w.features, w.seen, w.dS);  // dP
+      for (size_t k = 0; k < item.size(); ++k) {
+        softmax_of_key(w, k, &statistics_[(j * group + g) * N], j * Nk + item.begin + k);
+      }
+      w.Q.multiply(w.dS, w.seen, w.features, w.sum);
+      for (size_t x = 0; x < w.dK.data.size(); ++x) w.dK.data[x] += w.sum.data[x];
+      w.dO.multiply(w.P, w.seen, w.features, w.sum);
+      for (size_t x = 0; x < w.dV.data.size(); ++x) w.dV.data[x] += w.sum.data[x];
+    }
+    double *dK = &out_.dK[(j * Nk + item.begin) * d], *dV = &out_.dV[(j * Nk + item.begin) * d];
+    for (size_t x = 0; x < item.size() * d; ++x) {
+      dK[x] = arithmetic_.round(scale * w.dK.data[x]);
+      dV[x] = arithmetic_.round(w.dV.data[x]);
+    }
+  }
+
+  void load_query_head(KeyWorker& w, size_t bh) {
+    if (bh == w.bh) return;
+    w.bh = bh;
+    const float *Q = &in.Q[bh * N * d], *dO = &in.dO[bh * N * d];
+    w.Q.fill_rows(Q, p.N, p.d);
+    w.dO.fill_rows(dO, p.N, p.d);
+    w.Q_transposed.fill_transposed(Q, p.N, p.d);
+    w.dO_transposed.fill_transposed(dO, p.N, p.d);
+    if (kWithScales) {
+      w.rms_q = rms(Q, N * d);
+      w.rms_dO = rms(dO, N * d);
+    }
+  }
+
+  /// S and dP of the block's key k become P and dS; `key` is its place in the results.
+  void softmax_of_key(KeyWorker& w, size_t k, const RowStatistics<Real>* rows, size_t key) {
+    double squares = 0;
+    for (int r = w.seen[k].first; r < p.N; ++r) {
+      const RowStatistics<Real>& row = rows[r];
+      Real &P = w.P[k][r], dP = w.dS[k][r];
+      P = arithmetic_.round(std::exp(arithmetic_.round(scale * P) - row.m) / row.l);
+      w.dS[k][r] = dS_of(arithmetic_, P, dP, row.delta);
+      if (kWithScales) {
+        const double size = (1 + row.score_bound) * P;
+        out_.dK_scale[key] +=
+            size * (std::abs(dP) + std::abs(row.delta) + row.dP_size) * scale * w.rms_q;
+        out_.dV_scale[key] += size * w.rms_dO;
+        const double share = scale * P * row.dK_delta;
+        squares += share * share;
+      }
+    }
+    if (kWithScales) out_.dK_delta[key] += std::sqrt(squares);
+  }
+
+  const A arithmetic_;
+  const Problem& p;  // what the formulas use goes by the formulas' names
+  const Inputs& in;
+  const Sample& sample_;
+  const size_t N = p.N, Nk = p.Nk, d = p.d, group = p.H / p.Hkv;
+  const Real scale = p.scale();
+  std::vector<RowStatistics<Real>> statistics_;  // [heads, group, N]
+  ReferenceBackward out_;
+};
+
+/// `count` different numbers below `limit`, besides those of `chosen`; `next` proposes them.
+template <class Next>
+std::vector<size_t> fill_up(std::set<size_t> chosen, size_t count, const Next& next) {
+  while (chosen.size() < count) chosen.insert(next());
+  return {chosen.begin(), chosen.end()};
+}
+
+std::vector<size_t> all(size_t n) {
+  std::vector<size_t> list(n);
+  for (size_t i = 0; i < n; ++i) list[i] = i;
+  return list;
+}
+
+}  // namespace
+
+Sample sample_of(const Problem& p, uint64_t seed, double budget) {
+  // Multiply-adds: 2 d a score forward (Q K^T and P V), 7 d backward (S and dP twice, dQ, dK, dV).
+  const double row_cost = 2.0 * p.d * p.visible_scores() / p.N;
+  const double head_cost = 7.0 * p.d * p.visible_scores() * (p.H / p.Hkv);
+  const double row_budget = std::max(16.0, budget / row_cost);
+  const double head_budget = std::max(1.0, budget / head_cost);
+  std::mt19937_64 random(seed);
+  auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
+
+  Sample sample;
+  if (row_budget >= static_cast<double>(p.rows())) {
+    sample.rows = all(p.rows());
+  } else {
+    sample.complete = false;
+    const size_t N = p.N;
+    bool at_edge = false;
+    sample.rows =
+        fill_up({0, N - 1, p.rows() - N, p.rows() - 1}, static_cast<size_t>(row_budget), [&] {
+          at_edge = !at_edge;
+          const size_t head = below(p.heads()) * N;
+          const size_t r = below(N);
+          // The last row of a tile, or the first row of the next one.
+          return head + (at_edge ? std::min(r / 64 * 64 + (below(2) ? 63 : 0), N - 1) : r);
+        });
+  }
+  if (head_budget >= static_cast<double>(p.kv_heads())) {
+    sample.heads = all(p.kv_heads());
+  } else {
+    sample.complete = false;
+    sample.heads = fill_up({p.kv_heads() - 1}, static_cast<size_t>(head_budget),
+                           [&] { return below(p.kv_heads()); });
+  }
+  return sample;
+}
+
+ReferenceForward attention_fp64(const Problem& p, const Inputs& in, const Sample& sample) {
+  return forward(Fp64{}, p, in, sample);
+}
+ReferenceForward attention_unfused(const Problem& p, const Inputs& in, const Sample& sample) {
+  return forward(Unfused{p.dtype}, p, in, sample);
+}
+ReferenceBackward attention_backward_fp64(const Problem& p, const Inputs& in,
+                                          const Sample& sample) {
+  return Backward<Fp64>({}, p, in, sample)();
+}
+ReferenceBackward attention_backward_unfused(const Problem& p, const Inputs& in,
+                                             const Sample& sample) {
+  return Backward<Unfused>({p.dtype}, p, in, sample)();
+}
+
+}  // namespace fa

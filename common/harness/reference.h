@@ -1,0 +1,62 @@
+/// \file
+/// What is right: attention on the CPU in fp64, and how wrong an unfused kernel of the same
+/// precision would be. Both see the rounded inputs. Multithreaded, plain C++.
+#pragma once
+
+#include <vector>
+
+#include "common/harness/inputs.h"
+#include "common/harness/problem.h"
+
+namespace fa {
+
+/// Which rows (and heads) of a problem are looked at; all of them for a small problem.
+struct Sample {
+  std::vector<size_t> rows;   ///< indices into [B*H*N]: forward outputs
+  std::vector<size_t> heads;  ///< indices into [B*Hkv]: gradients, whole heads
+  bool complete = true;       ///< false: the report says "checked on a sample"
+};
+/// All rows (heads) while they cost at most `budget` multiply-adds, else a seeded sample of as many
+/// as that buys. A sample of rows always holds the first and the last row of the first and the last
+/// head; every second draw takes a row next to a multiple of 64, where tiles end. A sample of heads
+/// holds the last one.
+Sample sample_of(const Problem&, uint64_t seed, double budget = 4e9);
+
+/// Results of the sampled rows only, in the order of the sample.
+struct ReferenceForward {
+  std::vector<double> O;    ///< [rows, d]
+  std::vector<double> LSE;  ///< [rows]; -inf for a fully masked row, whose O is 0
+  // The scales of the checker's floor; attention_fp64() only.
+  std::vector<double> sum_PV;       ///< [rows]: max over x of the row's sum of |P| |V|
+  std::vector<double> score_bound;  ///< [rows]: scale |q| max |k|, no score of the row is larger
+};
+/// Gradients of the sampled K/V heads and of the query heads that read them.
+struct ReferenceBackward {
+  std::vector<double> dQ;  ///< [heads, H / Hkv, N, d]
+  std::vector<double> dK;  ///< [heads, Nk, d]
+  std::vector<double> dV;  ///< [heads, Nk, d]
+  // The scales of the checker's floor: the size of each row's terms, every P weighed with
+  // 1 + score_bound, because an error in a score grows into P. attention_backward_fp64() only.
+  // dQ: sum of P (|dP| + |delta| + |dO| max |v| / sqrt(d)) * scale * rms(K); dK: the same with
+  // rms(Q); dV: sum of P * rms(dO).
+  std::vector<double> dQ_scale;  ///< [heads, H / Hkv, N]
+  std::vector<double> dK_scale;  ///< [heads, Nk]
+  std::vector<double> dV_scale;  ///< [heads, Nk]
+  // delta = rowsum(dO * O) sees O rounded to the problem's type, and dP - delta may cancel: what
+  // one unit of relative error in each element of O does, the elements' errors being independent.
+  std::vector<double> dQ_delta;  ///< [heads, H / Hkv, N]: |dO * O| * scale * max over x of |P K|
+  std::vector<double> dK_delta;  ///< [heads, Nk]: root of the sum of (P |dO * O| max |q| * scale)^2
+};
+
+/// O = softmax(scale Q K^T) V and LSE = m + log l, all in double.
+ReferenceForward attention_fp64(const Problem&, const Inputs&, const Sample&);
+/// The textbook kernel of the problem's own precision: S, P and O rounded to its type, sums in
+/// fp32. Its LSE is of the fp32 scores before that rounding: a kernel that writes LSE keeps S in
+/// registers, and a baseline with rounded scores would be off by more than a missing key.
+ReferenceForward attention_unfused(const Problem&, const Inputs&, const Sample&);
+/// dQ, dK, dV of FlashAttention's Algorithm 4 (arXiv 2205.14135) without tiles, in double.
+ReferenceBackward attention_backward_fp64(const Problem&, const Inputs&, const Sample&);
+/// The same with S, P, O, dP, dS and the results rounded to the problem's type, sums in fp32.
+ReferenceBackward attention_backward_unfused(const Problem&, const Inputs&, const Sample&);
+
+}  // namespace fa

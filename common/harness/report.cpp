@@ -1,0 +1,578 @@
+#include "common/harness/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+#include <vector>
+
+#include "common/harness/format.h"
+
+namespace fa {
+
+namespace {
+
+constexpr size_t kWidth = 100;
+constexpr size_t kLabel = 10;     // columns of the label at the left of each section
+constexpr size_t kSiteRows = 15;  // rows of the table per source line
+
+// --- words and figures --------------------------------------------------------------------------
+
+/// Three significant digits with a decimal unit: 1234567 -> "1.23 M".
+std::string scaled(double x) {
+  static const char* const kUnits[] = {"", "k", "M", "G", "T", "P", "E"};
+  size_t u = 0;
+  while (std::fabs(x) >= 999.5 && u + 1 < std::size(kUnits)) x /= 1000, ++u;
+  if (u == 0) return fmt::format("{:.0f} ", x);
+  const int digits = std::fabs(x) < 9.995 ? 2 : std::fabs(x) < 99.95 ? 1 : 0;
+  return fmt::format("{:.{}f} {}", x, digits, kUnits[u]);
+}
+
+std::string milliseconds(double ms) {
+  if (ms >= 1000) return fmt::format("{:.2f} s", ms / 1000);
+  return ms >= 0.1 ? fmt::format("{:.4g} ms", ms) : fmt::format("{:.3g} us", ms * 1000);
+}
+
+std::string error_of(double e) { return std::isnan(e) ? "nan" : fmt::format("{:.2e}", e); }
+
+/// "3.2" for 32 transfers in 10 requests.
+std::string per_request(uint64_t transfers, uint64_t requests) {
+  return requests == 0 ? "" : fmt::format("{:.1f}", double(transfers) / double(requests));
+}
+
+/// One line, without spaces at its end.
+std::string trimmed(std::string line) {
+  while (!line.empty() && line.back() == ' ') line.pop_back();
+  return line + "\n";
+}
+
+/// Breaks at spaces so that no line is longer than the screen; later lines are indented.
+std::string wrapped(const std::string& first, const std::string& words, size_t indent) {
+  std::string out, line = first;
+  std::istringstream in(words);
+  bool empty = true;
+  for (std::string word; in >> word;) {
+    if (!empty && line.size() + 1 + word.size() > kWidth) {
+      out += line + "\n";
+      line = std::string(indent, ' ');
+      empty = true;
+    }
+    for (; line.size() + word.size() > kWidth && word.size() > kWidth - indent;) {
+      const size_t fits = kWidth - line.size();
+      out += line + word.substr(0, fits) + "\n";
+      word = word.substr(fits);
+      line = std::string(indent, ' ');
+    }
+    line += (empty ? "" : " ") + word;
+    empty = false;
+  }
+  return out + trimmed(line);
+}
+
+/// A labelled line of prose.
+std::string labelled(const char* label, const std::string& words) {
+  return wrapped(fmt::format("{:<{}}", label, kLabel), words, kLabel);
+}
+
+// --- sections -----------------------------------------------------------------------------------
+
+std::string head(const RunReport& r) {
+  std::string out = wrapped(r.step + "  ", r.idea, kLabel);
+  out += labelled("variant", r.variant + ": " + r.variant_idea);
+  out += labelled("device", r.device.kind == "sim"
+                                ? fmt::format("{}, modelling {}", r.device.name, r.model.name)
+                                : fmt::format("{} ({})", r.device.name, r.device.arch));
+  const std::string input = r.input_note.empty() ? r.input + " input" : r.input_note;
+  out += labelled("problem", fmt::format("{}; {}, seed {}", describe(r.problem), input, r.seed));
+  return out;
+}
+
+std::string check_section(const RunReport& r) {
+  std::string out = fmt::format("\n{:<{}}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "check", kLabel,
+                                "max error", "its bound", "worst row", "baseline", "rmse", "rows");
+  for (const TensorCheck& t : r.check.tensors) {
+    const std::string used = std::isfinite(t.used) ? fmt::format("{:.0f}%", 100 * t.used) : "nan";
+    out += fmt::format("  {:<{}}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}  {}\n", t.tensor, kLabel - 2,
+                       error_of(t.max_abs_err), error_of(t.bound), used, error_of(t.baseline_err),
+                       error_of(t.rmse), grouped(t.rows_checked), t.ok ? "ok" : "WRONG");
+    if (!t.ok) out += wrapped("    ", t.message, 4);
+  }
+  for (const std::string& damage : r.check.damage) out += wrapped("  WRONG: ", damage, 4);
+  if (!r.again.value_or("").empty()) out += wrapped("  WRONG in a later run: ", *r.again, 4);
+  if (!r.check.complete) out += labelled("", "A seeded sample of the rows was checked.");
+  return out;
+}
+
+std::string cell(bool present, uint64_t bytes) { return present ? grouped(bytes) : ""; }
+
+std::string traffic_row(const std::string& name, const Bytes& predicted,
+                        const BufferCount* counted) {
+  const bool reads = predicted.read != 0 || (counted && counted->bytes.read != 0);
+  const bool writes = predicted.write != 0 || (counted && counted->bytes.write != 0);
+  std::string out;
+  const auto row = [&](const std::string& label, const std::string& loads,
+                       const std::string& stores, const std::string& got_loads,
+                       const std::string& got_stores, const std::string& per_load,
+                       const std::string& per_store, bool same) {
+    const char* mark = !counted ? "" : same ? "=" : "!=";
+    out += trimmed(fmt::format("  {:<{}}{:>17}{:>17}{:>17}{:>17}{:>8}{:>8}{:>4}", label, kLabel - 2,
+                               loads, got_loads, stores, got_stores, per_load, per_store, mark));
+  };
+  const Bytes got = counted ? counted->bytes : Bytes{};
+  if (reads || writes) {
+    row(name, cell(reads, predicted.read), cell(writes, predicted.write),
+        cell(counted && reads, got.read), cell(counted && writes, got.write),
+        counted ? per_request(counted->sectors.load, counted->requests.load) : "",
+        counted ? per_request(counted->sectors.store, counted->requests.store) : "",
+        predicted.read == got.read && predicted.write == got.write);
+  }
+  if (predicted.atomic != 0 || got.atomic != 0) {
+    row(name, "atomic", grouped(predicted.atomic), "", cell(counted, got.atomic), "",
+        counted ? per_request(counted->sectors.atomic, counted->requests.atomic) : "",
+        predicted.atomic == got.atomic);
+  }
+  return out;
+}
+
+std::string requested_section(const Pass& p) {
+  const bool counted = p.counted();
+  std::string out = fmt::format("\n{}, bytes requested by the kernels' loads and stores\n", p.name);
+  out += trimmed(fmt::format("  {:<{}}{:>17}{:>17}{:>17}{:>17}{:>16}", "", kLabel - 2,
+                             "read predicted", counted ? "counted" : "", "write predicted",
+                             counted ? "counted" : "", counted ? "sectors/request" : ""));
+  std::vector<std::string> names;
+  for (const auto& [name, bytes] : p.predicted.buffers) names.push_back(name);
+  for (const auto& [name, count] : p.seen.buffers) {
+    if (!p.predicted.buffers.contains(name)) names.push_back(name);
+  }
+  for (const std::string& name : names) {
+    const auto predicted = p.predicted.buffers.find(name);
+    const auto counted = p.seen.buffers.find(name);
+    const BufferCount none;
+    out += traffic_row(name, predicted == p.predicted.buffers.end() ? Bytes{} : predicted->second,
+                       counted != p.seen.buffers.end() ? &counted->second
+                       : p.counted()                   ? &none
+                                                       : nullptr);
+  }
+  const Bytes total = p.predicted.total();
+  if (p.counted()) {
+    BufferCount sum{*p.seen.requested, p.seen.requests.value_or(Ops{}),
+                    p.seen.sectors.value_or(Ops{})};
+    out += traffic_row("all", total, &sum);
+  } else {
+    out += traffic_row("all", total, nullptr);
+  }
+  for (const PerElement& e : p.predicted.per_element) {
+    const std::optional<double> counted = counted_per_element(e, p.seen);
+    out +=
+        labelled(e.element.c_str(),
+                 fmt::format("{}: {:.4g} accesses per {} predicted{}", e.kernel, e.accesses,
+                             e.element, counted ? fmt::format(", {:.4g} counted", *counted) : ""));
+  }
+  if (p.measured() && p.seen.requests && p.seen.sectors) {
+    out += labelled("requests",
+                    fmt::format("{} load requests, {} sectors; {} store requests, {} "
+                                "sectors",
+                                grouped(p.seen.requests->load), grouped(p.seen.sectors->load),
+                                grouped(p.seen.requests->store), grouped(p.seen.sectors->store)));
+  }
+  if (p.prediction_ok() == false) {
+    std::string names_of;
+    for (const std::string& name : differing_buffers(p.predicted, p.seen)) {
+      names_of += (names_of.empty() ? "" : ", ") + name;
+    }
+    for (const PerElement& e : p.predicted.per_element) {
+      if (counted_per_element(e, p.seen) == e.accesses) continue;
+      names_of += (names_of.empty() ? "" : ", ") + e.kernel;
+    }
+    out += labelled("", "prediction differs from the count in: " + names_of);
+  }
+  return out;
+}
+
+std::string hbm_section(const RunReport& r, const Pass& p) {
+  const auto row = [](const char* label, const std::optional<Bytes>& bytes,
+                      const std::string& remark) {
+    return wrapped(fmt::format("  {:<{}}{:>12}{:>12}{:>12}  ", label, kLabel - 2,
+                               bytes ? human_bytes(double(bytes->read)) : "-",
+                               bytes ? human_bytes(double(bytes->write)) : "-",
+                               bytes ? human_bytes(double(bytes->total())) : "-"),
+                   remark, kLabel + 38);
+  };
+  std::string out =
+      fmt::format("{:<{}}{:>12}{:>12}{:>12}\n", "HBM", kLabel, "read", "write", "both");
+  out += row("predicted", p.predicted.hbm, "each kernel streams its operands once");
+  if (r.device.kind == "sim") {
+    const double footprint = double(r.memory.total());
+    const bool promised = footprint < r.model.l2_bytes / 2 || footprint > 3 * r.model.l2_bytes;
+    out += row("modelled", p.seen.hbm,
+               fmt::format("{}'s L2 {}, footprint {}", r.model.name, human_bytes(r.model.l2_bytes),
+                           human_bytes(footprint)));
+    if (!promised) {
+      out += labelled("", "so near to the size of the L2 the model promises nothing");
+    }
+    out += row("measured", std::nullopt, "only a GPU measures");
+    if (!p.seen.note.empty()) out += labelled("", p.seen.note);
+  } else {
+    out += row("modelled", std::nullopt, "only the simulator models");
+    out += row("measured", p.measured() ? p.seen.hbm : std::nullopt, p.seen.note);
+  }
+  return out;
+}
+
+std::string change_line(const Pass& p) {
+  if (!p.parent) return "";
+  const double before = double(p.parent->requested.total());
+  const double now = double(p.predicted.total().total());
+  const double change = now - before;
+  const bool small = change != 0 && std::abs(change) < 0.005 * before;  // "1.00x" says nothing
+  const std::string ratio = now == 0        ? ""
+                            : before == now ? ", unchanged"
+                            : small         ? fmt::format(", {:+.0f} B", change)
+                            : before > now  ? fmt::format(": {:.2f}x fewer", before / now)
+                            : before != 0   ? fmt::format(": {:.2f}x more", now / before)
+                                            : "";
+  return labelled("change", fmt::format("since {}: requested {} -> {}{}", p.parent->id,
+                                        human_bytes(before), human_bytes(now), ratio));
+}
+
+/// The arithmetic roof of a card for this element type; 0 when it has none.
+double measured_flops(const Roofs& roofs, DType dtype) {
+  return dtype == DType::f32 ? roofs.fp32_flops : dtype == DType::bf16 ? roofs.bf16_flops : 0;
+}
+
+/// What was timed, beside what this card was measured to reach.
+std::string measured_time(const RunReport& r, const Pass& p) {
+  const double seconds = p.time->median_ms * 1e-3;
+  std::string out =
+      labelled("time", fmt::format("{} median of {} (p10 {}, p90 {})",
+                                   milliseconds(p.time->median_ms), p.time->iters,
+                                   milliseconds(p.time->p10_ms), milliseconds(p.time->p90_ms)));
+  std::string rate =
+      fmt::format("{}FLOP/s (FlashAttention's convention)", scaled(p.flops / seconds));
+  const double roof = r.roofs ? measured_flops(*r.roofs, r.problem.dtype) : 0;
+  if (roof > 0) {
+    rate += fmt::format(": {:.1f}% of this card's measured {}FLOP/s",
+                        100 * p.flops / seconds / roof, scaled(roof));
+  }
+  out += labelled("", rate);
+  const double copy = r.roofs ? r.roofs->copy_bytes_per_s : 0;
+  if (copy > 0 && p.measured() && p.seen.hbm) {
+    const double bytes_per_s = double(p.seen.hbm->total()) / seconds;
+    out += labelled(
+        "", fmt::format("{}/s of HBM traffic: {:.1f}% of this card's measured {}/s",
+                        human_bytes(bytes_per_s), 100 * bytes_per_s / copy, human_bytes(copy)));
+  }
+  return out;
+}
+
+std::string time_section(const RunReport& r, const Pass& p) {
+  std::string out;
+  if (p.time) out += measured_time(r, p);
+  if (p.bound) {
+    const bool simulated = r.device.kind == "sim";
+    out += labelled(
+        "bound",
+        fmt::format("at least {} on {}, a bound and no time: {}FLOP {}, HBM bytes {}",
+                    milliseconds(p.bound->ms()), simulated ? r.model.name : "this card",
+                    scaled(double(p.flops_executed())), milliseconds(p.bound->arithmetic_ms),
+                    milliseconds(p.bound->memory_ms)));
+  }
+  if (p.host_ms) {
+    out += labelled("host", fmt::format("the simulation took {}", milliseconds(*p.host_ms)));
+  }
+  return out;
+}
+
+std::string memory_line(const RunReport& r) {
+  return labelled("memory", fmt::format("scratch {}; inputs and outputs {}; the naive step's S and "
+                                        "P {}",
+                                        human_bytes(double(r.memory.workspace)),
+                                        human_bytes(double(r.memory.inputs + r.memory.outputs)),
+                                        human_bytes(double(r.naive_workspace_bytes()))));
+}
+
+/// Worst first: most transfers above the fewest possible.
+std::string analysis_section(const Pass& p) {
+  std::string out = fmt::format("\n{:<40}{:>14}{:>16}{:>12}{:>14}\n", p.name + ", by source line",
+                                "requests", "transfers", "ideal", "per request");
+  std::vector<SiteCount> sites = p.seen.sites;
+  std::stable_sort(sites.begin(), sites.end(), [](const SiteCount& a, const SiteCount& b) {
+    const auto excess = [](const SiteCount& s) {
+      return s.transfers > s.ideal ? s.transfers - s.ideal : 0;
+    };
+    return std::pair(excess(a), a.transfers) > std::pair(excess(b), b.transfers);
+  });
+  for (size_t i = 0; i < std::min(sites.size(), kSiteRows); ++i) {
+    const SiteCount& s = sites[i];
+    out += fmt::format("  {:<38.38}{:>14}{:>16}{:>12}{:>14}\n", s.where + " " + s.what,
+                       grouped(s.requests), grouped(s.transfers),
+                       s.transfers > s.ideal ? grouped(s.ideal) : "=",
+                       per_request(s.transfers, s.requests));
+  }
+  if (sites.size() > kSiteRows) out += fmt::format("  and {} more\n", sites.size() - kSiteRows);
+  out += "  transfers: sectors of 32 bytes (global) or wavefronts of 32 banks (shared memory)\n";
+  return out;
+}
+
+std::string verdict(const RunReport& r) {
+  if (!r.finding.empty()) {
+    std::string out;
+    for (const std::string& f : findings_of(r.finding)) out += wrapped("finding: ", f, 2);
+    return out;
+  }
+  if (!r.check.ok()) return labelled("WRONG", "the result is outside its bound; see check above");
+  if (!r.again.value_or("").empty()) {
+    return labelled("WRONG",
+                    "the first run is right and a later one is not: it depends on what an "
+                    "earlier run left behind; see check above");
+  }
+  const bool counted = r.forward.counted();
+  if (!r.ok()) {
+    return labelled("WRONG", "the result is right, but the prediction differs from the count");
+  }
+  std::string words = "every checked element is within its bound";
+  if (counted) words += "; predicted and counted bytes are equal";
+  std::string out = labelled("right", words + ".");
+  if (r.analysed) out += labelled("analysis", "no finding: no race, no uninitialised read.");
+  return out;
+}
+
+// --- JSON ---------------------------------------------------------------------------------------
+
+using Json = nlohmann::ordered_json;
+
+Json number(double x) { return std::isfinite(x) ? Json(x) : Json(nullptr); }
+Json json_of(const Bytes& b) {
+  return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
+}
+Json json_of(const Ops& o) { return {{"load", o.load}, {"store", o.store}, {"atomic", o.atomic}}; }
+Json hbm_json(const Bytes& b) { return {{"read", b.read}, {"write", b.write}}; }
+template <class T>
+Json or_null(const std::optional<T>& x) {
+  return x ? json_of(*x) : Json(nullptr);
+}
+
+Json traffic_json(const Pass& p) {
+  Json buffers = Json::object();
+  for (const auto& [name, bytes] : p.predicted.buffers) {
+    buffers[name] = {{"predicted", json_of(bytes)},
+                     {"counted", p.counted() ? json_of(Bytes{}) : Json(nullptr)}};
+  }
+  for (const auto& [name, count] : p.seen.buffers) {
+    if (!buffers.contains(name)) buffers[name]["predicted"] = json_of(Bytes{});
+    buffers[name]["counted"] = json_of(count.bytes);
+    buffers[name]["requests"] = json_of(count.requests);
+    buffers[name]["sectors"] = json_of(count.sectors);
+  }
+  const Json seen_hbm = p.seen.hbm ? hbm_json(*p.seen.hbm) : Json(nullptr);
+  Json per_element = Json::array();
+  for (const PerElement& e : p.predicted.per_element) {
+    const std::optional<double> counted = counted_per_element(e, p.seen);
+    per_element.push_back({{"kernel", e.kernel},
+                           {"element", e.element},
+                           {"elements", e.elements},
+                           {"predicted", e.accesses},
+                           {"counted", counted ? Json(*counted) : Json(nullptr)}});
+  }
+  return {{"per_element", per_element},
+          {"requested",
+           {{"predicted", json_of(p.predicted.total())},
+            {"counted", p.counted() ? or_null(p.seen.requested) : Json(nullptr)},
+            {"buffers", buffers}}},
+          {"requests", or_null(p.seen.requests)},
+          {"sectors", or_null(p.seen.sectors)},
+          {"hbm",
+           {{"predicted", hbm_json(p.predicted.hbm)},
+            {"model", p.counted() ? seen_hbm : Json(nullptr)},
+            {"measured", p.measured() ? seen_hbm : Json(nullptr)}}},
+          {"prediction_ok", p.prediction_ok() ? Json(*p.prediction_ok()) : Json(nullptr)},
+          {"note", p.seen.note.empty() ? Json(nullptr) : Json(p.seen.note)}};
+}
+
+Json kernels_json(const Pass& p) {
+  if (p.seen.source.empty()) return nullptr;
+  Json kernels = Json::array();
+  for (const KernelCount& k : p.seen.kernels) {
+    kernels.push_back({{"name", k.name},
+                       {"blocks", k.blocks},
+                       {"threads", k.threads},
+                       {"bytes", json_of(k.bytes)},
+                       {"requests", json_of(k.requests)},
+                       {"sectors", json_of(k.sectors)},
+                       {"shared",
+                        {{"read", k.shared_read},
+                         {"write", k.shared_write},
+                         {"requests", k.shared_requests},
+                         {"wavefronts", k.shared_wavefronts},
+                         {"ideal", k.shared_ideal}}}});
+  }
+  return kernels;
+}
+
+Json sites_json(const RunReport& r, const Pass& p) {
+  if (!r.analysed) return nullptr;
+  Json sites = Json::array();
+  for (const SiteCount& s : p.seen.sites) {
+    sites.push_back({{"where", s.where},
+                     {"what", s.what},
+                     {"requests", s.requests},
+                     {"transfers", s.transfers},
+                     {"ideal", s.ideal}});
+  }
+  return sites;
+}
+
+Json pass_json(const RunReport& r, const Pass& p) {
+  Json j;
+  j["traffic"] = traffic_json(p);
+  j["kernels"] = kernels_json(p);
+  j["sites"] = sites_json(r, p);
+  j["time"] = !p.time ? Json(nullptr)
+                      : Json{{"median_ms", number(p.time->median_ms)},
+                             {"p10_ms", number(p.time->p10_ms)},
+                             {"p90_ms", number(p.time->p90_ms)},
+                             {"iters", p.time->iters}};
+  j["bound_ms"] = p.bound ? number(p.bound->ms()) : Json(nullptr);
+  j["host_ms"] = p.host_ms ? number(*p.host_ms) : Json(nullptr);
+  j["flops"] = p.flops;
+  j["flops_executed"] = p.flops_executed();
+  j["parent"] = !p.parent ? Json(nullptr)
+                          : Json{{"step", p.parent->id},
+                                 {"requested", {{"predicted", json_of(p.parent->requested)}}}};
+  return j;
+}
+
+Json check_json(const CheckResult& check) {
+  Json tensors = Json::array();
+  for (const TensorCheck& t : check.tensors) {
+    tensors.push_back({{"tensor", t.tensor},
+                       {"max_abs_err", number(t.max_abs_err)},
+                       {"bound", number(t.bound)},
+                       {"used", number(t.used)},
+                       {"baseline_err", number(t.baseline_err)},
+                       {"rmse", number(t.rmse)},
+                       {"rows_checked", t.rows_checked},
+                       {"ok", t.ok},
+                       {"message", t.message.empty() ? Json(nullptr) : Json(t.message)}});
+  }
+  return tensors;
+}
+
+}  // namespace
+
+std::optional<Bound> roofline(double hbm_bytes, double flops, double bytes_per_s,
+                              double flops_per_s) {
+  if (bytes_per_s <= 0 || flops_per_s <= 0) return std::nullopt;
+  return Bound{1e3 * hbm_bytes / bytes_per_s, 1e3 * flops / flops_per_s};
+}
+
+std::optional<bool> Pass::prediction_ok() const {
+  if (!counted()) return std::nullopt;
+  for (const PerElement& e : predicted.per_element) {
+    if (counted_per_element(e, seen) != e.accesses) return false;
+  }
+  return differing_buffers(predicted, seen).empty();
+}
+
+uint64_t Pass::flops_executed() const {
+  return seen.tensor_flops.value_or(0) > 0 ? *seen.tensor_flops : predicted.flops;
+}
+
+std::vector<std::string> findings_of(const std::string& message) {
+  static const std::string also = "\nalso: ";
+  std::vector<std::string> all;
+  for (size_t begin = 0; begin < message.size();) {
+    const size_t end = std::min(message.find(also, begin), message.size());
+    all.push_back(message.substr(begin, end - begin));
+    begin = end + also.size();
+  }
+  return all;
+}
+
+bool RunReport::ok() const {
+  return finding.empty() && check.ok() && again.value_or("").empty() &&
+         forward.prediction_ok().value_or(true) &&
+         (!backward || backward->prediction_ok().value_or(true));
+}
+
+uint64_t RunReport::naive_workspace_bytes() const {
+  return 2 * problem.scores() * bytes_of(problem.dtype);
+}
+
+std::string text(const RunReport& r) {
+  std::string out = head(r);
+  if (!r.finding.empty()) return out + "\n" + verdict(r);
+  out += check_section(r);
+  const auto pass = [&](const Pass& p) {
+    // A wrong result on a GPU is neither counted nor timed.
+    if (!r.check.ok() && p.seen.source.empty()) return;
+    out += requested_section(p);
+    out += hbm_section(r, p);
+    out += change_line(p);
+    out += time_section(r, p);
+  };
+  pass(r.forward);
+  if (r.backward) pass(*r.backward);
+  out += memory_line(r);
+  if (r.analysed) {
+    out += analysis_section(r.forward);
+    if (r.backward) out += analysis_section(*r.backward);
+  }
+  return out + verdict(r);
+}
+
+nlohmann::ordered_json to_json(const RunReport& r) {
+  Json j;
+  j["schema"] = kReportSchema;
+  j["step"] = r.step;
+  j["variant"] = r.variant;
+  j["variant_index"] = r.variant_index;
+  j["device"] = {{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};
+  j["model_gpu"] = r.device.kind == "sim" ? Json(r.model.name) : Json(nullptr);
+  j["problem"] = {{"b", r.problem.B},
+                  {"h", r.problem.H},
+                  {"hkv", r.problem.Hkv},
+                  {"n", r.problem.N},
+                  {"nk", r.problem.Nk},
+                  {"d", r.problem.d},
+                  {"causal", r.problem.causal},
+                  {"dtype", name_of(r.problem.dtype)},
+                  {"smem", r.problem.smem == 0 ? Json(nullptr) : Json(r.problem.smem)},
+                  {"input", r.input},
+                  {"input_note", r.input_note.empty() ? Json(nullptr) : Json(r.input_note)},
+                  {"seed", r.seed}};
+  j["check"] = check_json(r.check);
+  j["check_complete"] = r.check.complete;
+  j["check_again"] = !r.again
+                         ? Json(nullptr)
+                         : Json{{"ok", r.again->empty()},
+                                {"message", r.again->empty() ? Json(nullptr) : Json(*r.again)}};
+  j["damage"] = r.check.damage;
+  j["finding"] = r.finding.empty() ? Json(nullptr) : Json(findings_of(r.finding)[0]);
+  j["findings"] = findings_of(r.finding);
+  j.update(pass_json(r, r.forward));
+  j["backward"] = r.backward ? pass_json(r, *r.backward) : Json(nullptr);
+  j["workspace_bytes"] = r.memory.workspace;
+  j["naive_workspace_bytes"] = r.naive_workspace_bytes();
+  j["roofs"] = !r.roofs ? Json(nullptr)
+                        : Json{{"copy_bytes_per_s", r.roofs->copy_bytes_per_s},
+                               {"fp32_flops", r.roofs->fp32_flops},
+                               {"bf16_flops", r.roofs->bf16_flops},
+                               {"fp32_matmul_flops", r.roofs->fp32_matmul_flops}};
+  j["ok"] = r.ok();
+  return j;
+}
+
+std::string human_bytes(double bytes) { return scaled(bytes) + "B"; }
+
+std::string grouped(uint64_t x) {
+  const std::string digits = std::to_string(x);
+  std::string out;
+  for (size_t i = 0; i < digits.size(); ++i) {
+    if (i != 0 && (digits.size() - i) % 3 == 0) out += ',';
+    out += digits[i];
+  }
+  return out;
+}
+
+}  // namespace fa

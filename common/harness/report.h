@@ -1,0 +1,103 @@
+/// \file
+/// Everything that is known about one run of a step, as one screen of text and as JSON.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/harness/backend.h"
+#include "common/harness/check.h"
+#include "common/harness/gpus.h"
+#include "common/harness/run.h"
+#include "common/harness/step.h"
+#include "common/harness/traffic.h"
+
+namespace fa {
+
+/// Version of the JSON of to_json(); docs/json.md describes it.
+constexpr int kReportSchema = 1;
+
+/// The least time that a machine needs for bytes and arithmetic: the roofline.
+struct Bound {
+  double memory_ms = 0;      ///< HBM bytes at the machine's bandwidth
+  double arithmetic_ms = 0;  ///< executed FLOPs at the machine's rate for the element type
+  double ms() const { return memory_ms > arithmetic_ms ? memory_ms : arithmetic_ms; }
+};
+/// \returns nothing when a rate is unknown (0).
+std::optional<Bound> roofline(double hbm_bytes, double flops, double bytes_per_s,
+                              double flops_per_s);
+
+/// What the parent step predicts for the same problem.
+struct ParentTraffic {
+  std::string id;
+  Bytes requested;
+};
+
+/// One direction of a run: the forward or the backward.
+struct Pass {
+  std::string name;  ///< "forward", "backward"
+  Prediction predicted;
+  Counts seen;                    ///< empty when the run ended before it was counted
+  std::optional<Timing> time;     ///< GPU only
+  std::optional<Bound> bound;     ///< simulator: of the modelled GPU; GPU: of the measured roofs
+  std::optional<double> host_ms;  ///< simulator only: how long the simulation took
+  double flops = 0;               ///< by FlashAttention's convention
+  std::optional<ParentTraffic> parent;  ///< absent: no parent, or it does not do this problem
+
+  bool counted() const { return seen.source == "counted"; }
+  bool measured() const { return seen.source == "measured"; }
+  /// Predicted and counted bytes are equal in every buffer, and so are the accesses per element;
+  /// nothing when nothing was counted.
+  std::optional<bool> prediction_ok() const;
+  /// What the tensor cores were seen to do, else what the step predicts.
+  uint64_t flops_executed() const;
+};
+
+/// Everything known about one run.
+struct RunReport {
+  std::string step;          ///< "02_tiled"
+  std::string idea;          ///< of the step
+  std::string variant;       ///< "shared"
+  size_t variant_index = 0;  ///< its place in the order of reading
+  std::string variant_idea;
+  Device device;
+  Problem problem;
+  std::string input;       ///< "real", "normal", "outliers" or "files"
+  std::string input_note;  ///< what was done to the input, or empty
+  uint64_t seed = 0;
+  GpuSpec model;  ///< the GPU that the simulator models
+  CheckResult check;
+  MemoryNeed memory;
+  std::optional<Roofs> roofs;
+  Pass forward;
+  std::optional<Pass> backward;
+  bool analysed = false;  ///< races and uninitialised reads were looked for
+  std::string finding;    ///< what the simulator found in a kernel, or empty
+  /// What is wrong after the last of the runs that followed the checked one (on a GPU the timed
+  /// ones); "" when it is right, nothing when none followed.
+  std::optional<std::string> again;
+
+  /// No finding, every tensor right, in the last run too, and predictions exact where they were
+  /// counted.
+  bool ok() const;
+  /// Scratch that the naive step needs for S and P: 2*B*H*N*Nk elements.
+  uint64_t naive_workspace_bytes() const;
+};
+
+/// The findings that a Finding's message lists, the first one first: each of the others begins a
+/// line with "also: ". The last may be "3 more, at other lines".
+std::vector<std::string> findings_of(const std::string& message);
+
+/// One screen, at most 100 columns.
+std::string text(const RunReport&);
+/// The contract that scripts read: absent is null, and so is a NaN.
+nlohmann::ordered_json to_json(const RunReport&);
+
+/// "1.50 GB", "64.0 kB", "12 B": three digits, decimal units.
+std::string human_bytes(double bytes);
+/// "68,719,476,736".
+std::string grouped(uint64_t);
+
+}  // namespace fa

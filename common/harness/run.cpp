@@ -1,0 +1,277 @@
+#include "common/harness/run.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <stdexcept>
+
+#include "common/harness/backend.h"
+#include "common/dialect/cuda.h"
+#include "common/harness/format.h"
+
+namespace fa {
+namespace {
+
+// A GPU says nothing when a kernel writes past the end of a buffer, so a band of known bytes lies
+// there. In the simulator such a write is stopped at once, with its source line, and a band would
+// only make it legal.
+constexpr size_t kGuardBytes = FA_BACKEND_GPU ? 4096 : 0;
+constexpr uint8_t kGuard = 0xa5;  // not the poison: a NaN written into the band must show
+
+std::string gigabytes(size_t bytes) {
+  return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+/// Device memory with a name.
+class DeviceBuffer {
+ public:
+  DeviceBuffer() = default;
+  DeviceBuffer(const std::string& name, size_t bytes, size_t guard)
+      : name_(name), bytes_(bytes), guard_(guard) {
+    const cudaError_t status = cudaMalloc(&data_, std::max<size_t>(1, bytes + guard));
+    if (status == cudaErrorMemoryAllocation) {
+      throw ResourceError(fmt::format("{}: the device refuses {}: try a smaller --n or --b", name,
+                                      gigabytes(bytes)));
+    }
+    cuda_check(status);
+    name_device_memory(data_, name);
+  }
+  ~DeviceBuffer() { cudaFree(data_); }
+  DeviceBuffer(const DeviceBuffer&) = delete;
+  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
+
+  void* data() const { return data_; }
+
+  void upload(const void* from) {
+    cuda_check(cudaMemcpy(data_, from, bytes_, cudaMemcpyHostToDevice));
+  }
+
+  /// All bits set, which is a NaN in each element type, and a fresh guard band.
+  void poison() {
+#if FA_BACKEND_GPU
+    cuda_check(cudaMemset(data_, 0xff, bytes_));
+    cuda_check(cudaMemset(static_cast<char*>(data_) + bytes_, kGuard, guard_));
+#else
+    sim::poison(data_, bytes_);  // unlike cudaMemset it leaves the memory uninitialised
+#endif
+  }
+
+  void zero() { cuda_check(cudaMemset(data_, 0, bytes_)); }
+
+  /// Adds a sentence when a byte is not zero.
+  void inspect_zeros(std::vector<std::string>& damage) const {
+    const std::vector<uint8_t> bytes = download<uint8_t>();
+    if (std::any_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte != 0; })) {
+      damage.push_back(name_ + " was not left zero for the next run");
+    }
+  }
+
+  template <class T>
+  std::vector<T> download() const {
+    std::vector<T> to(bytes_ / sizeof(T));
+    cuda_check(cudaMemcpy(to.data(), data_, bytes_, cudaMemcpyDeviceToHost));
+    return to;
+  }
+
+  /// Adds a sentence when something was written behind the end.
+  void inspect_guard(std::vector<std::string>& damage) const {
+    std::vector<uint8_t> band(guard_);
+    cuda_check(cudaMemcpy(band.data(), static_cast<char*>(data_) + bytes_, guard_,
+                          cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < guard_; ++i) {
+      if (band[i] == kGuard) continue;
+      damage.push_back(fmt::format(
+          "guard band behind {} was overwritten, first {} bytes past its end", name_, i));
+      return;
+    }
+  }
+
+ private:
+  std::string name_;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  size_t guard_ = 0;
+};
+
+uint16_t to_bf16_bits(float x) {
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(round_to(DType::bf16, x)) >> 16);
+}
+
+/// Elements of the problem's type to and from the device.
+void upload_as(DType dtype, const std::vector<float>& from, DeviceBuffer& to) {
+  if (dtype == DType::f32) return to.upload(from.data());
+  std::vector<uint16_t> bits(from.size());
+  for (size_t i = 0; i < bits.size(); ++i) bits[i] = to_bf16_bits(from[i]);
+  to.upload(bits.data());
+}
+
+std::vector<float> download_as(DType dtype, const DeviceBuffer& from) {
+  if (dtype == DType::f32) return from.download<float>();
+  const std::vector<uint16_t> bits = from.download<uint16_t>();
+  std::vector<float> to(bits.size());
+  for (size_t i = 0; i < to.size(); ++i) {
+    // All 16 bits set become all 32 bits set, so that never_written() knows both.
+    const uint32_t low = bits[i] == 0xffff ? 0xffff : 0;
+    to[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16 | low);
+  }
+  return to;
+}
+
+void require_type(const char* what, const Runner& f, const Problem& p) {
+  if (f && f.dtype() != p.dtype) {
+    throw std::invalid_argument(fmt::format("the {} computes in {}, the problem is {}", what,
+                                            name_of(f.dtype()), name_of(p.dtype)));
+  }
+}
+
+std::vector<Scratch> workspace_of(const Problem& p, const Variant& v) {
+  return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
+}
+
+}  // namespace
+
+void* scratch_of(const std::map<std::string, void*>& workspace, const char* name) {
+  return workspace.at(name);
+}
+
+bool never_written(float x) { return std::bit_cast<uint32_t>(x) == 0xffffffff; }
+
+MemoryNeed memory_need(const Problem& p, const Variant& v) {
+  const size_t q = p.q_size() * bytes_of(p.dtype), kv = p.kv_size() * bytes_of(p.dtype);
+  MemoryNeed need;
+  need.inputs = q + 2 * kv;
+  need.outputs = q;
+  if (v.writes_lse) need.outputs += p.rows() * sizeof(float);
+  if (v.backward) {
+    need.inputs += q;            // dO
+    need.outputs += q + 2 * kv;  // dQ, dK, dV
+  }
+  for (const Scratch& s : workspace_of(p, v)) need.workspace += s.bytes;
+  return need;
+}
+
+void require_memory(const MemoryNeed& need) {
+  const size_t free = free_device_bytes();
+  if (need.total() <= free) return;
+  const std::string what = need.workspace > free
+                               ? fmt::format("needs {} of scratch", gigabytes(need.workspace))
+                               : fmt::format("needs {} ({} of scratch)", gigabytes(need.total()),
+                                             gigabytes(need.workspace));
+  throw ResourceError(what + fmt::format(", {} free: try a smaller --n or --b", gigabytes(free)));
+}
+
+struct Session::Impl {
+  Problem problem;
+  Variant variant;
+  std::map<std::string, DeviceBuffer> inputs, outputs, workspace;
+  std::set<std::string> zeroed;  // of the workspace
+  std::map<std::string, void*> workspace_pointers;
+  Tensors<void> tensors;
+
+  void add_input(const char* name, const std::vector<float>& from, size_t size, const void*& p) {
+    if (from.size() != size) {
+      throw std::invalid_argument(
+          fmt::format("{} has {} elements instead of {}", name, from.size(), size));
+    }
+    auto [at, _] = inputs.try_emplace(name, name, size * bytes_of(problem.dtype), 0);
+    upload_as(problem.dtype, from, at->second);
+    p = at->second.data();
+  }
+
+  void forget(const char* name) {
+    if (const auto at = outputs.find(name); at != outputs.end()) at->second.poison();
+  }
+
+  void* add_output(const char* name, size_t bytes) {
+    return outputs.try_emplace(name, name, bytes, kGuardBytes).first->second.data();
+  }
+};
+
+Session::Session(const Problem& p, const Inputs& in, const Variant& v)
+    : impl_(std::make_unique<Impl>()) {
+  require_type("forward", v.forward, p);
+  require_type("backward", v.backward, p);
+  require_memory(memory_need(p, v));
+  Impl& s = *impl_;
+  s.problem = p;
+  s.variant = v;
+  Tensors<void>& t = s.tensors;
+  s.add_input("Q", in.Q, p.q_size(), t.Q);
+  s.add_input("K", in.K, p.kv_size(), t.K);
+  s.add_input("V", in.V, p.kv_size(), t.V);
+  const size_t q_bytes = p.q_size() * bytes_of(p.dtype), kv_bytes = p.kv_size() * bytes_of(p.dtype);
+  t.O = s.add_output("O", q_bytes);
+  if (v.writes_lse) t.LSE = static_cast<float*>(s.add_output("LSE", p.rows() * sizeof(float)));
+  if (v.backward) {
+    s.add_input("dO", in.dO, p.q_size(), t.dO);
+    t.dQ = s.add_output("dQ", q_bytes);
+    t.dK = s.add_output("dK", kv_bytes);
+    t.dV = s.add_output("dV", kv_bytes);
+  }
+  for (const Scratch& piece : workspace_of(p, v)) {
+    const auto [at, inserted] =
+        s.workspace.try_emplace(piece.name, piece.name, piece.bytes, kGuardBytes);
+    if (!inserted) throw std::invalid_argument("two pieces of scratch named " + piece.name);
+    s.workspace_pointers[piece.name] = at->second.data();
+    if (piece.zeroed) s.zeroed.insert(piece.name);
+  }
+  t.workspace = &s.workspace_pointers;
+  poison();
+}
+
+Session::~Session() = default;
+
+void Session::forward() { impl_->variant.forward(impl_->problem, impl_->tensors); }
+void Session::backward() { impl_->variant.backward(impl_->problem, impl_->tensors); }
+
+void Session::poison() {
+  for (auto& [name, buffer] : impl_->outputs) buffer.poison();
+  for (auto& [name, buffer] : impl_->workspace) {
+    buffer.poison();
+    if (impl_->zeroed.contains(name)) buffer.zero();
+  }
+}
+
+void Session::forget_forward() {
+  for (const char* name : {"O", "LSE"}) impl_->forget(name);
+}
+
+void Session::forget_backward() {
+  for (const char* name : {"dQ", "dK", "dV"}) impl_->forget(name);
+}
+
+bool Session::keeps_state() const { return !impl_->zeroed.empty(); }
+
+Outputs Session::download() {
+  cuda_check(cudaDeviceSynchronize());
+  Outputs out;
+  const DType dtype = impl_->problem.dtype;
+  for (const auto& [name, to] : {std::pair("O", &out.O), std::pair("dQ", &out.dQ),
+                                 std::pair("dK", &out.dK), std::pair("dV", &out.dV)}) {
+    const auto buffer = impl_->outputs.find(name);
+    if (buffer != impl_->outputs.end()) *to = download_as(dtype, buffer->second);
+  }
+  const auto lse = impl_->outputs.find("LSE");
+  if (lse != impl_->outputs.end()) out.LSE = download_as(DType::f32, lse->second);
+  for (const auto& [name, buffer] : impl_->outputs) buffer.inspect_guard(out.damage);
+  for (const auto& [name, buffer] : impl_->workspace) {
+    buffer.inspect_guard(out.damage);
+    if (impl_->zeroed.contains(name)) buffer.inspect_zeros(out.damage);
+  }
+  return out;
+}
+
+size_t Session::workspace_bytes() const {
+  return memory_need(impl_->problem, impl_->variant).workspace;
+}
+
+Outputs run(const Variant& v, const Problem& p, const Inputs& in) {
+  Session session(p, in, v);
+  session.forward();
+  if (v.backward) session.backward();
+  return session.download();
+}
+
+}  // namespace fa

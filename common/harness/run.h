@@ -1,0 +1,78 @@
+/// \file
+/// Runs one variant of a step on host data: allocation with guard bands, NaN-filled outputs,
+/// copies. step_main() and the tests share it, so both see a step through the same eyes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/harness/inputs.h"
+#include "common/harness/step.h"
+
+namespace fa {
+
+/// What came back from the device.
+struct Outputs {
+  std::vector<float> O;             ///< [B, H, N, d]
+  std::vector<float> LSE;           ///< [B, H, N], empty when the variant writes none
+  std::vector<float> dQ;            ///< [B, H, N, d], the gradients empty without a backward
+  std::vector<float> dK;            ///< [B, Hkv, Nk, d]
+  std::vector<float> dV;            ///< [B, Hkv, Nk, d]
+  std::vector<std::string> damage;  ///< "guard band behind O was overwritten", one sentence each
+};
+
+/// Whether an element of Outputs still has all bits set, as before the run. The NaN that arithmetic
+/// makes has other bits (on x86, unless an operand had these).
+bool never_written(float x);
+
+/// Inputs, outputs and workspace of one problem on the device, under their names.
+///
+/// Outputs and workspace start as NaN (all bits set). On a GPU each has a guard band of 4 KiB
+/// behind it; in the simulator none, because there every access past the end is found when it
+/// happens.
+class Session {
+ public:
+  /// Allocates and uploads. Needs `dO` in the inputs when the variant has a backward.
+  /// \throws ResourceError "needs 68.7 GB of scratch, 24.0 GB free" before anything is allocated.
+  Session(const Problem&, const Inputs&, const Variant&);
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  void forward();
+  void backward();
+  /// Makes all outputs NaN again and rewrites the guard bands.
+  void poison();
+  /// Makes the outputs of one direction NaN again and leaves the workspace alone: the next run
+  /// finds there what the last one left.
+  void forget_forward();
+  void forget_backward();
+  /// Some scratch lives from run to run (Scratch::zeroed), so a second run may differ from a first.
+  bool keeps_state() const;
+  /// Waits, copies the outputs back and looks at the guard bands.
+  Outputs download();
+  size_t workspace_bytes() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The device bytes that a Session of this problem needs.
+struct MemoryNeed {
+  size_t inputs = 0;
+  size_t outputs = 0;
+  size_t workspace = 0;
+  size_t total() const { return inputs + outputs + workspace; }
+};
+/// Without allocating anything.
+MemoryNeed memory_need(const Problem&, const Variant&);
+/// \throws ResourceError "needs 68.7 GB of scratch, 24.0 GB free: ..." when it does not fit.
+/// Session calls it first; a program may ask before it makes the inputs.
+void require_memory(const MemoryNeed&);
+
+/// One forward (and backward, where there is one) from fresh memory. What the tests call.
+Outputs run(const Variant&, const Problem&, const Inputs&);
+
+}  // namespace fa

@@ -1,0 +1,313 @@
+// The whole program behind a step's main(): parse, allocate, check, count, time, print.
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <new>
+
+#include "common/harness/backend.h"
+#include "common/harness/check.h"
+#include "common/harness/cli.h"
+#include "common/harness/format.h"
+#include "common/harness/inputs.h"
+#include "common/harness/npy.h"
+#include "common/harness/output_file.h"
+#include "common/harness/reference.h"
+#include "common/harness/report.h"
+#include "common/harness/run.h"
+#include "common/harness/step.h"
+
+namespace fa {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+enum ExitStatus { kRight = 0, kWrong = 1, kBadUse = 2, kNoResource = 3 };
+
+/// A long run must not end with "cannot write"; the file is left as it was.
+void require_writable(const char* flag, const std::string& path) {
+  if (path.empty()) return;
+  std::error_code ignored;
+  const bool existed = fs::exists(path, ignored);
+  if (!std::ofstream(path, std::ios::app)) {
+    throw UsageError(fmt::format("{} {}: cannot be written; does its folder exist?", flag, path));
+  }
+  // Not the link, where `path` is one to a file that was not there.
+  if (!existed) fs::remove(fs::canonical(path, ignored), ignored);
+}
+
+void require_writable_outputs(const Options& o) {
+  require_writable("--out", o.out);
+  require_writable("--json", o.json);
+  if (o.out_dir.empty()) return;
+  std::error_code error;
+  fs::create_directories(o.out_dir, error);
+  if (error) {
+    throw UsageError(fmt::format("--out-dir {}: cannot be made: {}", o.out_dir, error.message()));
+  }
+  require_writable("--out-dir", fs::path(o.out_dir) / "O.npy");
+}
+
+Inputs make_inputs(const Options& o) {
+  Inputs in = o.input == "normal"     ? normal_inputs(o.problem, o.seed)
+              : o.input == "outliers" ? outlier_inputs(o.problem, o.seed)
+                                      : real_inputs(o.problem, o.seed);
+  if (o.files.any()) load_inputs(o.files, o.problem, in);
+  return in;
+}
+
+std::optional<ParentTraffic> parent_traffic(const Parent& parent, const Problem& problem) {
+  if (!parent.traffic) return std::nullopt;
+  try {
+    validate(problem, parent.support);
+  } catch (const UsageError&) {
+    return std::nullopt;
+  }
+  return ParentTraffic{parent.id, parent.traffic(problem).total()};
+}
+
+Pass predict(const char* name, const Problem& problem, PredictFn traffic, double flops,
+             const Parent& parent) {
+  if (!traffic) throw UsageError(std::string("the step has no traffic formula for its ") + name);
+  Pass pass;
+  pass.name = name;
+  pass.predicted = traffic(problem);
+  pass.flops = flops;
+  pass.parent = parent_traffic(parent, problem);
+  return pass;
+}
+
+void write_outputs(const Options& o, const Outputs& out) {
+  const Problem& p = o.problem;
+  const auto dims = [](int b, int h, int n) {
+    return std::vector<size_t>{size_t(b), size_t(h), size_t(n)};
+  };
+  const auto with_d = [&p](std::vector<size_t> shape) {
+    shape.push_back(size_t(p.d));
+    return shape;
+  };
+  const std::vector<size_t> rows = dims(p.B, p.H, p.N), keys = dims(p.B, p.Hkv, p.Nk);
+  if (!o.out.empty()) write_npy(o.out, with_d(rows), out.O);
+  if (o.out_dir.empty()) return;
+  const auto write = [&o](const char* name, const std::vector<size_t>& shape,
+                          const std::vector<float>& data) {
+    if (!data.empty()) write_npy(fs::path(o.out_dir) / (std::string(name) + ".npy"), shape, data);
+  };
+  write("O", with_d(rows), out.O);
+  write("LSE", rows, out.LSE);
+  write("dQ", with_d(rows), out.dQ);
+  write("dK", with_d(keys), out.dK);
+  write("dV", with_d(keys), out.dV);
+}
+
+void write_json(const std::string& path, const RunReport& report) {
+  write_file(path, [&](std::ostream& file) { file << to_json(report).dump(2) << "\n"; });
+}
+
+/// \returns 0, or the errno that says why words got lost.
+int flush_stdout() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return 0;
+  return errno == 0 ? EIO : errno;
+}
+
+/// A program whose words got lost has not done its work.
+void require_printed(int error) {
+  if (error == 0) return;
+  throw ResourceError(fmt::format("standard output cannot be written: {}", std::strerror(error)));
+}
+
+/// One run of one step, in the order in which things happen.
+class Run {
+ public:
+  Run(const Step& step, const Options& options)
+      : options_(options), problem_(options.problem), variant_(step.variants[options.variant]) {
+    report_.model = find_gpu(options.model_gpu);
+    run_as(report_.model);
+    require_writable_outputs(options);
+    report_.device = open_device(step.id, step.needs);
+    if (options.analyse && !simulated()) {
+      throw UsageError("--analyse works in the simulator: cmake --preset sim");
+    }
+    if (!options.counters && simulated()) {
+      throw UsageError("--no-counters is for a GPU: the simulator has no time to print instead");
+    }
+    report_.memory = memory_need(problem_, variant_);
+    require_memory(report_.memory);
+
+    report_.step = step.id;
+    report_.idea = step.idea;
+    report_.variant = variant_.name;
+    report_.variant_index = options.variant;
+    report_.variant_idea = variant_.idea;
+    report_.problem = problem_;
+    report_.input = options.files.any() ? "files" : options.input;
+    report_.seed = options.seed;
+    report_.forward = predict("forward", problem_, variant_.traffic, problem_.flops_forward(),
+                              variant_.parent.traffic ? variant_.parent : step.parent);
+    if (variant_.backward) {
+      report_.backward = predict("backward", problem_, variant_.backward_traffic,
+                                 problem_.flops_backward(), variant_.backward_parent);
+    }
+  }
+
+  /// \returns the exit status.
+  int operator()() {
+    const Inputs inputs = make_inputs(options_);
+    report_.input_note = inputs.note;
+    Session session(problem_, inputs, variant_);
+    Checker checker(problem_, inputs, sample_of(problem_, options_.seed));
+    try {
+      if (simulated()) {
+        count_passes(session);  // the counted run is the checked one: a simulation takes its time
+        check_outputs(checker, session.download());
+        if (report_.check.ok() && session.keeps_state()) {
+          run_again(session);
+          check_again(checker, session.download());
+        }
+      } else {
+        session.forward();
+        if (report_.backward) session.backward();
+        check_outputs(checker, session.download());
+        if (report_.check.ok()) {
+          count_passes(session);
+          time_passes(session);
+          check_again(checker, session.download());
+        }
+      }
+      report_.analysed = report_.forward.seen.analysed > 0;
+      bound_passes();
+    } catch (const Finding& e) {
+      report_.finding = e.what();
+    }
+    std::fputs(text(report_).c_str(), stdout);
+    const int lost = flush_stdout();  // before a --json /dev/stdout
+    if (!options_.json.empty()) write_json(options_.json, report_);
+    require_printed(lost);
+    return report_.ok() ? kRight : kWrong;
+  }
+
+ private:
+  bool simulated() const { return report_.device.kind == "sim"; }
+
+  void count_pass(Pass& pass, const std::function<void()>& run) {
+    const auto start = std::chrono::steady_clock::now();
+    pass.seen = count(run, {options_.analyse, report_.model, options_.workers, options_.counters});
+    if (simulated()) {
+      const std::chrono::duration<double, std::milli> took =
+          std::chrono::steady_clock::now() - start;
+      pass.host_ms = took.count();
+    }
+  }
+
+  void count_passes(Session& session) {
+    count_pass(report_.forward, [&] { session.forward(); });
+    if (report_.backward) count_pass(*report_.backward, [&] { session.backward(); });
+  }
+
+  void check_outputs(Checker& checker, const Outputs& outputs) {
+    report_.check = checker(outputs);
+    write_outputs(options_, outputs);
+  }
+
+  /// Of the last timed run, whose outputs were NaN before it. The first run may be right only
+  /// because it found fresh memory.
+  void check_again(Checker& checker, const Outputs& outputs) {
+    const CheckResult again = checker(outputs);
+    report_.again = "";
+    for (const TensorCheck& t : again.tensors) {
+      if (!t.ok && report_.again->empty()) report_.again = t.message;
+    }
+    if (!again.damage.empty()) report_.again = again.damage[0];
+  }
+
+  /// What the timed runs are to a GPU.
+  void run_again(Session& session) {
+    session.forget_forward();
+    run_unwatched([&] { session.forward(); });
+    if (!report_.backward) return;
+    session.forget_backward();
+    run_unwatched([&] { session.backward(); });
+  }
+
+  void time_passes(Session& session) {
+    time_pass(
+        report_.forward, [&] { session.forward(); }, [&] { session.forget_forward(); });
+    if (report_.backward) {
+      time_pass(
+          *report_.backward, [&] { session.backward(); }, [&] { session.forget_backward(); });
+    }
+    report_.roofs = measured_roofs();
+  }
+
+  void time_pass(Pass& pass, const std::function<void()>& run,
+                 const std::function<void()>& forget) {
+    try {
+      pass.time = time_gpu(run, options_.iters, forget);
+    } catch (const ResourceError& e) {  // a checked result is worth printing without a time
+      pass.seen.note += (pass.seen.note.empty() ? "" : "; ") + std::string(e.what());
+    }
+  }
+
+  void bound_passes() {
+    bound_pass(report_.forward);
+    if (report_.backward) bound_pass(*report_.backward);
+  }
+
+  /// Of the modelled GPU's data sheet in the simulator, of the measured roofs on a GPU.
+  void bound_pass(Pass& pass) {
+    const DType t = problem_.dtype;
+    const GpuSpec& gpu = report_.model;
+    double bytes_per_s = 0, flops_per_s = 0;
+    if (simulated()) {
+      bytes_per_s = gpu.hbm_bytes_per_s;
+      flops_per_s = t == DType::f32    ? gpu.fp32_flops
+                    : t == DType::bf16 ? gpu.bf16_flops
+                                       : gpu.fp8_flops;
+    } else if (report_.roofs) {
+      bytes_per_s = report_.roofs->copy_bytes_per_s;
+      flops_per_s = t == DType::f32    ? report_.roofs->fp32_flops
+                    : t == DType::bf16 ? report_.roofs->bf16_flops
+                                       : 0;
+    }
+    const Bytes hbm = pass.seen.hbm.value_or(pass.predicted.hbm);
+    pass.bound =
+        roofline(double(hbm.total()), double(pass.flops_executed()), bytes_per_s, flops_per_s);
+  }
+
+  const Options options_;
+  const Problem problem_;
+  const Variant& variant_;
+  RunReport report_;
+};
+
+int complain(const Step& step, const char* sentence, ExitStatus status) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "%s: %s\n", step.id.c_str(), sentence);
+  return status;
+}
+
+}  // namespace
+
+int step_main(int argc, char** argv, const Step& step) try {
+  const Options options = parse(argc, argv, step);
+  if (!options.text.empty()) {
+    std::fputs(options.text.c_str(), stdout);
+    require_printed(flush_stdout());
+    return kRight;
+  }
+  return Run(step, options)();
+} catch (const UsageError& e) {
+  return complain(step, e.what(), kBadUse);
+} catch (const ResourceError& e) {
+  return complain(step, e.what(), kNoResource);
+} catch (const std::bad_alloc&) {
+  return complain(step, "not enough memory on the host: take a smaller problem", kNoResource);
+} catch (const std::exception& e) {
+  return complain(step, e.what(), kWrong);
+}
+
+}  // namespace fa

@@ -1,0 +1,285 @@
+#include "common/harness/check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "tests/test.h"
+
+using fa::DType;
+using fa::Problem;
+
+namespace {
+
+std::vector<float> rounded(DType dtype, const std::vector<double>& a) {
+  std::vector<float> to;
+  for (const double x : a) to.push_back(fa::round_to(dtype, static_cast<float>(x)));
+  return to;
+}
+
+/// A small problem and its right answer, which each test then damages.
+struct Answer {
+  Problem p;
+  fa::Inputs in;
+  fa::Sample sample;
+  fa::Outputs out;
+
+  explicit Answer(DType dtype = DType::f32, bool masked_rows = false) {
+    p.B = 2, p.H = 4, p.Hkv = 2, p.N = 40, p.Nk = masked_rows ? 30 : 50, p.d = 32;
+    p.causal = true;
+    p.dtype = dtype;
+    in = fa::normal_inputs(p, 5);
+    sample = fa::sample_of(p, 1, 1e18);
+    const auto forward = fa::attention_fp64(p, in, sample);
+    const auto backward = fa::attention_backward_fp64(p, in, sample);
+    out.O = rounded(dtype, forward.O);
+    out.LSE = rounded(DType::f32, forward.LSE);
+    out.dQ = rounded(dtype, backward.dQ);
+    out.dK = rounded(dtype, backward.dK);
+    out.dV = rounded(dtype, backward.dV);
+  }
+  fa::CheckResult check() const { return fa::check(p, in, out, sample); }
+  fa::TensorCheck check(const std::string& name) const {
+    const fa::CheckResult result = check();
+    for (const fa::TensorCheck& t : result.tensors) {
+      if (t.tensor == name) {
+        CHECK(result.ok() == t.ok);
+        return t;
+      }
+    }
+    throw std::logic_error("no tensor " + name);
+  }
+};
+
+float poison() {
+  float x;
+  std::memset(&x, 0xff, sizeof x);
+  return x;
+}
+
+}  // namespace
+
+TEST_CASE("the rounded truth passes, with its error within the bound", "[check]") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const Answer answer(dtype, GENERATE(false, true));
+  const fa::CheckResult result = answer.check();
+  CHECK(result.ok());
+  CHECK(result.complete);
+  REQUIRE(result.tensors.size() == 5);
+  const size_t query_rows = answer.p.rows(), key_rows = answer.p.kv_heads() * answer.p.Nk;
+  const size_t rows[] = {query_rows, query_rows, query_rows, key_rows, key_rows};
+  const char* names[] = {"O", "LSE", "dQ", "dK", "dV"};
+  for (int i = 0; i < 5; ++i) {
+    const fa::TensorCheck& t = result.tensors[i];
+    CAPTURE(t.tensor, t.max_abs_err, t.bound, t.message);
+    CHECK(t.tensor == names[i]);
+    CHECK(t.ok);
+    CHECK(t.message.empty());
+    CHECK(t.rows_checked == rows[i]);
+    CHECK(t.max_abs_err > 0);
+    CHECK(t.rmse > 0);
+    CHECK(t.rmse < t.max_abs_err);
+    CHECK(t.baseline_err > 0);
+  }
+}
+
+TEST_CASE("only what is present is checked", "[check]") {
+  Answer answer;
+  answer.out.dQ.clear(), answer.out.dK.clear(), answer.out.dV.clear();
+  CHECK(answer.check().tensors.size() == 2);
+  answer.out.LSE.clear();
+  CHECK(answer.check().tensors.size() == 1);
+  CHECK(answer.check().ok());
+  answer.out.O.pop_back();
+  CHECK_THROWS_AS(answer.check(), std::invalid_argument);
+}
+
+TEST_CASE("the message names the worst element", "[check]") {
+  Answer answer;
+  const size_t row = (1 * 4 + 2) * 40 + 37;  // b = 1, h = 2
+  const float right = answer.out.O[row * 32 + 5];
+  answer.out.O[row * 32 + 4] += 0.125f;
+  answer.out.O[row * 32 + 5] = right + 0.5f;
+  const fa::TensorCheck t = answer.check("O");
+  CHECK_FALSE(t.ok);
+  CHECK(t.max_abs_err == Approx(0.5));
+  CHECK(t.bound < 1e-4);
+  CHECK_THAT(t.message, ContainsSubstring("O[b=1, h=2, row=37, feature=5] is "));
+  CHECK_THAT(t.message, ContainsSubstring(", expected "));
+  CHECK_THAT(t.message, ContainsSubstring("error 5.00e-01, bound "));
+}
+
+TEST_CASE("gradients of keys are named by K/V head and key", "[check]") {
+  Answer answer;
+  answer.out.dV[((1 * 2 + 1) * 50 + 49) * 32 + 31] += 1;
+  CHECK_THAT(answer.check("dV").message, ContainsSubstring("dV[b=1, h=1, key=49, feature=31] is "));
+}
+
+TEST_CASE("the bound is twice the baseline's error in the same row, and the rounding", "[check]") {
+  Answer answer(DType::bf16);
+  const fa::ReferenceForward want = fa::attention_fp64(answer.p, answer.in, answer.sample);
+  const fa::ReferenceForward base = fa::attention_unfused(answer.p, answer.in, answer.sample);
+  for (const size_t row : {size_t{77}, size_t{160}, size_t{319}}) {
+    double baseline = 0, largest = 0;
+    for (int x = 0; x < 32; ++x) {
+      baseline = std::max(baseline, std::abs(base.O[row * 32 + x] - want.O[row * 32 + x]));
+      largest = std::max(largest, std::abs(want.O[row * 32 + x]));
+    }
+    const double bound = 2 * baseline + 0x1p-8 * largest;
+    const float kept = answer.out.O[row * 32 + 9];
+    answer.out.O[row * 32 + 9] = static_cast<float>(want.O[row * 32 + 9] + 0.99 * bound);
+    CHECK(answer.check("O").ok);
+    CHECK(answer.check("O").bound == Approx(bound).epsilon(0.005));  // the rest is fp32's share
+    answer.out.O[row * 32 + 9] = static_cast<float>(want.O[row * 32 + 9] + 1.01 * bound);
+    CHECK_FALSE(answer.check("O").ok);
+    answer.out.O[row * 32 + 9] = kept;
+  }
+}
+
+TEST_CASE("LSE is held to fp32's error whatever the type", "[check]") {
+  Answer answer(DType::bf16);
+  for (const size_t row : {size_t{30}, size_t{200}}) {
+    const float kept = answer.out.LSE[row];
+    answer.out.LSE[row] = kept + 2e-6f;  // an fp32 sum may be off by that
+    CHECK(answer.check("LSE").ok);
+    answer.out.LSE[row] = kept - 1e-4f;  // a key that has 1 / 10000 of the row's weight is missing
+    CHECK_FALSE(answer.check("LSE").ok);
+    CHECK(answer.check("LSE").baseline_err < 1e-5);
+    answer.out.LSE[row] = kept;
+  }
+}
+
+TEST_CASE("one checker compares again and again", "[check]") {
+  Answer answer(DType::bf16);
+  fa::Checker checker(answer.p, answer.in, answer.sample);
+  CHECK(checker(answer.out).ok());
+  const float kept = answer.out.dK[7];
+  answer.out.dK[7] += 1;
+  CHECK_FALSE(checker(answer.out).ok());
+  answer.out.dK[7] = kept;
+  CHECK(checker(answer.out).ok());
+  CHECK(checker(answer.out).tensors[3].max_abs_err == answer.check("dK").max_abs_err);
+}
+
+TEST_CASE("NaN never passes", "[check]") {
+  for (const auto tensor :
+       {&fa::Outputs::O, &fa::Outputs::LSE, &fa::Outputs::dQ, &fa::Outputs::dK, &fa::Outputs::dV}) {
+    Answer answer;
+    (answer.out.*tensor)[45] = NAN;
+    const fa::CheckResult result = answer.check();
+    CHECK_FALSE(result.ok());
+    const auto failed = std::find_if(result.tensors.begin(), result.tensors.end(),
+                                     [](const fa::TensorCheck& t) { return !t.ok; });
+    REQUIRE(failed != result.tensors.end());
+    CHECK(std::isnan(failed->max_abs_err));
+    CHECK_THAT(failed->message, ContainsSubstring("is nan"));
+  }
+}
+
+TEST_CASE("an element that was never written is called so", "[check]") {
+  Answer answer;
+  answer.out.O[33] = poison();
+  CHECK(answer.check("O").message ==
+        "1 of 10240 elements of O were never written, first O[b=0, h=0, row=1, feature=1]");
+  for (size_t i = 40; i < 72; ++i) answer.out.O[i] = poison();
+  CHECK_THAT(answer.check("O").message, ContainsSubstring("33 of 10240"));
+  CHECK(std::isnan(answer.check("O").max_abs_err));
+  // So many elements cannot hide outside the sample either.
+  answer.sample.rows = {300, 301};
+  CHECK_FALSE(answer.check("O").ok);
+}
+
+TEST_CASE("an Inf fails where none belongs, and only there", "[check]") {
+  Answer answer(DType::f32, /*masked_rows=*/true);  // rows 0 to 9 of a head see no key
+  CHECK(answer.out.LSE[3] == -INFINITY);
+  CHECK(answer.check().ok());
+  SECTION("in O") {
+    answer.out.O[500] = INFINITY;
+    CHECK_THAT(answer.check("O").message, ContainsSubstring("is inf"));
+  }
+  SECTION("in LSE of a row that sees keys") {
+    answer.out.LSE[20] = -INFINITY;
+    CHECK_THAT(answer.check("LSE").message, ContainsSubstring("LSE[b=0, h=0, row=20] is -inf"));
+  }
+  SECTION("+inf for a fully masked row") {
+    answer.out.LSE[3] = INFINITY;
+    CHECK_THAT(answer.check("LSE").message,
+               ContainsSubstring("is inf, expected -inf for a fully masked row"));
+  }
+  SECTION("a finite LSE for a fully masked row") {
+    answer.out.LSE[3] = -1e30f;
+    CHECK_THAT(answer.check("LSE").message, ContainsSubstring("expected -inf"));
+  }
+  SECTION("anything but 0 in O of a fully masked row") {
+    answer.out.O[3 * 32] = 1e-6f;
+    CHECK_THAT(answer.check("O").message, ContainsSubstring("row=3, feature=0"));
+  }
+}
+
+TEST_CASE("a touched guard band fails", "[check]") {
+  Answer answer;
+  answer.out.damage = {"guard band behind O was overwritten, first 0 bytes past its end"};
+  const fa::CheckResult result = answer.check();
+  CHECK_FALSE(result.ok());
+  CHECK(result.damage == answer.out.damage);
+}
+
+TEST_CASE("a sample sees its own rows and heads", "[check]") {
+  Answer answer;
+  answer.sample.rows = {0, 100};
+  answer.sample.heads = {1, 2};
+  answer.sample.complete = false;
+  CHECK(answer.check().ok());
+  CHECK_FALSE(answer.check().complete);
+  CHECK(answer.check("O").rows_checked == 2);
+  CHECK(answer.check("dQ").rows_checked == 4 * 40);
+  CHECK(answer.check("dK").rows_checked == 2 * 50);
+  answer.out.O[100 * 32] += 1;
+  CHECK_THAT(answer.check("O").message, ContainsSubstring("O[b=0, h=2, row=20, feature=0]"));
+  answer.out.O[100 * 32] -= 1;
+  answer.out.dQ[(5 * 40 + 3) * 32] += 1;  // query head 5 = (b=1, h=1) reads K/V head 2
+  CHECK_THAT(answer.check("dQ").message, ContainsSubstring("dQ[b=1, h=1, row=3, feature=0]"));
+  answer.out.dQ[(5 * 40 + 3) * 32] -= 1;
+  answer.out.dK[(3 * 50 + 3) * 32] += 1;  // K/V head 3 is not in the sample
+  CHECK(answer.check().ok());
+}
+
+TEST_CASE("V = 0 leaves no room: O must be 0", "[check]") {
+  Answer answer;
+  std::fill(answer.in.V.begin(), answer.in.V.end(), 0.0f);
+  answer.out.dQ.clear();
+  std::fill(answer.out.O.begin(), answer.out.O.end(), 0.0f);
+  CHECK(answer.check().ok());
+  answer.out.O[0] = 1e-20f;
+  CHECK_FALSE(answer.check().ok());
+}
+
+TEST_CASE("a weight below the normal numbers may be 0, whatever it is multiplied by", "[check]") {
+  // One row and two keys, the second of which has the weight e^-score.
+  const float score = GENERATE(88.f, 84.f);  // 6.1e-39, 3.3e-37; FLT_MIN is 1.2e-38
+  const float size = GENERATE(1.f, 1000.f);  // of dO and V
+  CAPTURE(score, size);
+  Answer answer(DType::f32);
+  Problem& p = answer.p;
+  p.B = p.H = p.Hkv = p.N = 1, p.Nk = 2, p.d = 4;
+  p.causal = false;
+  answer.in.Q = {1, 0, 0, 0};
+  answer.in.K = {0, 0, 0, 0, -2 * score, 0, 0, 0};
+  answer.in.V = {size, 0, size, 0, 0, size, 0, 0};
+  answer.in.dO = {size, -size, size, 0};
+  answer.sample = fa::sample_of(p, 1, 1e18);
+  const auto forward = fa::attention_fp64(p, answer.in, answer.sample);
+  const auto backward = fa::attention_backward_fp64(p, answer.in, answer.sample);
+  answer.out.O = rounded(DType::f32, forward.O);
+  answer.out.LSE = rounded(DType::f32, forward.LSE);
+  answer.out.dQ = rounded(DType::f32, backward.dQ);
+  answer.out.dK = rounded(DType::f32, backward.dK);
+  answer.out.dV = rounded(DType::f32, backward.dV);
+  CHECK(answer.check().ok());
+  std::fill(answer.out.dK.begin() + 4, answer.out.dK.end(), 0.f);
+  std::fill(answer.out.dV.begin() + 4, answer.out.dV.end(), 0.f);
+  for (const fa::TensorCheck& t : answer.check().tensors) {
+    CAPTURE(t.tensor, t.message);
+    CHECK(t.ok == (score > 87 || (t.tensor != "dK" && t.tensor != "dV")));
+  }
+}

@@ -1,0 +1,191 @@
+#include "common/harness/cli.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <initializer_list>
+#include <sstream>
+
+#include "common/harness/npy.h"
+#include "tests/test.h"
+
+namespace {
+
+void forward(const fa::Problem&, const fa::Tensors<float>&) {}
+void forward_bf16(const fa::Problem&, const fa::Tensors<fa::bf16>&) {}
+
+fa::Step some_step() {
+  fa::Step step;
+  step.id = "99_step";
+  step.idea = "An idea.";
+  step.variants.resize(2);
+  step.variants[0].name = "first";
+  step.variants[0].idea = "the first way";
+  step.variants[0].forward = forward;
+  step.variants[1].name = "second";
+  step.variants[1].idea = "the second way";
+  step.variants[1].forward = forward_bf16;
+  return step;
+}
+
+fa::Options parse(std::initializer_list<const char*> arguments,
+                  const fa::Step& step = some_step()) {
+  std::vector<const char*> argv = {"99_step"};
+  argv.insert(argv.end(), arguments);
+  return fa::parse(static_cast<int>(argv.size()), argv.data(), step);
+}
+
+/// A folder with .npy files, gone at the end of the test.
+class Folder {
+ public:
+  Folder()
+      : path_(std::filesystem::temp_directory_path() /
+              ("flash_steps_cli_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string npy(const char* name, std::vector<size_t> shape) const {
+    size_t n = 1;
+    for (const size_t s : shape) n *= s;
+    fa::write_npy(path_ / name, shape, std::vector<float>(n, 1.0f));
+    return path_ / name;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+}  // namespace
+
+TEST_CASE("without arguments: the defaults and the last variant", "[cli]") {
+  const fa::Options o = parse({});
+  CHECK(fa::describe(o.problem) == "B=1 H=4 N=1024 d=64 bf16");
+  CHECK(o.input == "real");
+  CHECK(o.variant == 1);
+  CHECK(o.model_gpu == "H200");
+  CHECK(o.iters >= 10);
+  CHECK(o.workers == 0);
+  CHECK_FALSE(o.analyse);
+  CHECK(o.text.empty());
+}
+
+TEST_CASE("every option arrives", "[cli]") {
+  fa::Step step = some_step();
+  step.support.gqa = step.support.cross = true;
+  const fa::Options o = parse({"--b",         "2",        "--h",
+                               "6",           "--hkv",    "3",
+                               "--n",         "100",      "--nk",
+                               "200",         "--d",      "32",
+                               "--causal",    "--input",  "outliers",
+                               "--out",       "O.npy",    "--out-dir",
+                               "dir",         "--seed",   "18446744073709551615",
+                               "--iters",     "7",        "--variant",
+                               "first",       "--json",   "r.json",
+                               "--model-gpu", "RTX 4090", "--analyse",
+                               "--workers",   "3"},
+                              step);
+  CHECK(fa::describe(o.problem) == "B=2 H=6 Hkv=3 N=100 Nk=200 d=32 causal fp32");
+  CHECK(o.input == "outliers");
+  CHECK(o.out == "O.npy");
+  CHECK(o.out_dir == "dir");
+  CHECK(o.seed == UINT64_MAX);
+  CHECK(o.iters == 7);
+  CHECK(o.variant == 0);
+  CHECK(o.json == "r.json");
+  CHECK(o.model_gpu == "RTX 4090");
+  CHECK(o.analyse);
+  CHECK(o.workers == 3);
+}
+
+TEST_CASE("--smem exists where a step cuts its tiles to fit", "[cli]") {
+  fa::Step step = some_step();
+  CHECK_THROWS_AS(parse({"--smem", "65536"}, step), fa::UsageError);
+  CHECK_THROWS_WITH(parse({"--smem", "65536"}, step),
+                    ContainsSubstring("--smem") && ContainsSubstring("see 99_step --help"));
+  CHECK_THAT(parse({"--help"}, step).text, !ContainsSubstring("--smem"));
+
+  step.support.smem = true;
+  CHECK(parse({}, step).problem.smem == 0);
+  const fa::Options o = parse({"--smem", "65536"}, step);
+  CHECK(o.problem.smem == 65536);
+  CHECK(fa::describe(o.problem) == "B=1 H=4 N=1024 d=64 smem=65536 bf16");
+  CHECK_THAT(parse({"--help"}, step).text, ContainsSubstring("--smem"));
+  CHECK_THROWS_WITH(parse({"--smem", "much"}, step), ContainsSubstring("--smem"));
+  CHECK_THROWS_WITH(parse({"--smem", "-1"}, step), "--smem -1: bytes cannot be negative");
+}
+
+TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {
+  const fa::Options o = parse({"--h", "3", "--n=77"});
+  CHECK(o.problem.Hkv == 3);
+  CHECK(o.problem.Nk == 77);
+}
+
+TEST_CASE("help, version and variants are words, not errors", "[cli]") {
+  const std::string help = parse({"--help"}).text;
+  for (const char* word : {"--b",       "--h",       "--hkv",          "--n",         "--nk",
+                           "--d",       "--causal",  "--input",        "--q",         "--k",
+                           "--v",       "--do",      "--out",          "--out-dir",   "--seed",
+                           "--iters",   "--variant", "--json",         "--model-gpu", "--analyse",
+                           "--workers", "first",     "the second way", "Example",     "1024",
+                           "H200"}) {
+    CHECK_THAT(help, ContainsSubstring(word));
+  }
+  CHECK_THAT(help, ContainsSubstring("head dimension: 32, 64, 96, 128"));
+  CHECK_THAT(help, ContainsSubstring("--list-variants"));
+  std::istringstream lines(help);
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    CHECK(line.size() <= 100);
+  }
+  CHECK(parse({"--version"}).text == std::string("99_step ") + fa::kVersion + "\n");
+  CHECK(parse({"--list-variants"}).text == "first\nsecond\n");
+}
+
+TEST_CASE("bad arguments are refused with one sentence", "[cli]") {
+  const auto refused = [](std::initializer_list<const char*> arguments, const char* words) {
+    CAPTURE(words);
+    CHECK_THROWS_AS(parse(arguments), fa::UsageError);
+    CHECK_THROWS_WITH(parse(arguments), ContainsSubstring(words) && !ContainsSubstring("\n"));
+  };
+  refused({"--nn", "3"}, "--nn");
+  refused({"--nn", "3"}, "see 99_step --help");
+  refused({"stray"}, "stray");
+  refused({"--n", "many"}, "--n");
+  refused({"--n", "many"}, "see 99_step --help");
+  refused({"--n", "1.5"}, "--n");
+  refused({"--n", "5000000000"}, "--n");
+  refused({"--n"}, "--n");
+  refused({"--n", "0"}, "--n 0");
+  refused({"--n", "-5"}, "--n -5");
+  refused({"--hkv", "0"}, "--hkv 0");
+  refused({"--d", "48"}, "32, 64, 96, 128");
+  refused({"--nk", "7"}, "--nk 7");
+  refused({"--input", "fake"}, "--input");
+  refused({"--iters", "0"}, "--iters 0");
+  refused({"--workers", "-1"}, "--workers -1");
+  refused({"--variant", "third"}, "first, second");
+  refused({"--q", "missing.npy"}, "missing.npy");
+}
+
+TEST_CASE(".npy files decide the sizes", "[cli]") {
+  const Folder folder;
+  const std::string q = folder.npy("q.npy", {2, 3, 50, 32});
+  const fa::Options o = parse({"--q", q.c_str()});
+  CHECK(fa::describe(o.problem) == "B=2 H=3 N=50 d=32 bf16");
+
+  SECTION("a flag that agrees is welcome, one that does not is refused") {
+    CHECK(parse({"--q", q.c_str(), "--n", "50"}).problem.N == 50);
+    CHECK_THROWS_WITH(parse({"--q", q.c_str(), "--n", "51"}),
+                      ContainsSubstring("--n 51") && ContainsSubstring("50"));
+    CHECK_THROWS_AS(parse({"--q", q.c_str(), "--d", "64"}), fa::UsageError);
+  }
+  SECTION("what no file gives can be given by a flag, even at its default value") {
+    fa::Step step = some_step();
+    step.support.cross = true;
+    CHECK(parse({"--q", q.c_str(), "--nk", "1024"}, step).problem.Nk == 1024);
+  }
+  SECTION("the step's limits hold for files too") {
+    const std::string odd = folder.npy("odd.npy", {1, 1, 5, 48});
+    CHECK_THROWS_AS(parse({"--q", odd.c_str()}), fa::UsageError);
+  }
+}

@@ -1,0 +1,90 @@
+#include "common/harness/gpus.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/harness/problem.h"
+#include "tests/test.h"
+
+namespace {
+
+/// A file that is gone at the end of the test.
+struct TemporaryFile {
+  explicit TemporaryFile(const std::string& words)
+      : path(std::filesystem::temp_directory_path() /
+             ("flash_steps_gpus_" + std::to_string(getpid()) + ".json")) {
+    std::ofstream(path) << words;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path); }
+  std::filesystem::path path;
+};
+
+}  // namespace
+
+TEST_CASE("the table of GPUs holds plausible rows", "[gpus]") {
+  const auto table = fa::gpu_table();
+  REQUIRE(table.size() >= 10);
+  for (const fa::GpuSpec& gpu : table) {
+    CAPTURE(gpu.name);
+    CHECK(gpu.arch.substr(0, 3) == "sm_");
+    CHECK(gpu.sms >= 10);
+    CHECK(gpu.sm.threads % 512 == 0);
+    CHECK(gpu.sm.threads / 32 / gpu.sm.blocks >= 2);  // full SMs need blocks of 2 warps or more
+    CHECK(gpu.sm.registers == 65536);
+    CHECK(gpu.sm.shared_bytes >= 64 * 1024);
+    CHECK(gpu.sm.shared_bytes <= 228 * 1024);
+    CHECK(gpu.sm.block_reserved_bytes == (gpu.arch >= "sm_80" ? 1024u : 0u));
+    CHECK(gpu.hbm_bytes_per_s > 1e11);
+    CHECK(gpu.memory_bytes > 4e9);
+    CHECK(gpu.l2_bytes > 1e6);
+    CHECK(gpu.l2_bytes < gpu.memory_bytes);
+    CHECK(gpu.fp32_flops > 1e12);
+    // Tensor cores beat the CUDA cores, and fp8 is at most about twice bf16.
+    if (gpu.bf16_flops != 0) CHECK(gpu.bf16_flops > gpu.fp32_flops);
+    if (gpu.fp8_flops != 0) CHECK(gpu.fp8_flops == Approx(2 * gpu.bf16_flops).epsilon(0.01));
+  }
+}
+
+TEST_CASE("every name is found, in upper and lower case, and is there once", "[gpus]") {
+  for (const fa::GpuSpec& gpu : fa::gpu_table()) {
+    CHECK(fa::find_gpu(gpu.name).memory_bytes == gpu.memory_bytes);
+  }
+  CHECK(fa::find_gpu("h200").name == "H200");
+  CHECK(fa::find_gpu("H200").l2_bytes == 50 * 1024 * 1024);
+}
+
+TEST_CASE("an unknown GPU is refused with the names that are known", "[gpus]") {
+  CHECK_THROWS_AS(fa::find_gpu("H201"), fa::UsageError);
+  CHECK_THROWS_WITH(fa::find_gpu("H201"),
+                    ContainsSubstring("--model-gpu H201") && ContainsSubstring("RTX 4090"));
+}
+
+TEST_CASE("a missing or damaged table is a sentence", "[gpus]") {
+  CHECK_THROWS_AS(fa::read_gpu_table("no/such/gpus.json"), fa::UsageError);
+  const std::string row =
+      R"({"name":"A","arch":"sm_1","sms":1,"hbm_bytes_per_s":1,"memory_bytes":1,"l2_bytes":1,)";
+  {
+    const TemporaryFile good(R"({"gpus":[)" + row + R"("fp32_flops":2}]})");
+    const auto table = fa::read_gpu_table(good.path);
+    REQUIRE(table.size() == 1);
+    CHECK(table[0].fp32_flops == 2);
+    CHECK(table[0].bf16_flops == 0);  // may be absent
+  }
+  {
+    const TemporaryFile sm(R"({"gpus":[)" + row + R"("fp32_flops":2,"sm_threads":1024}]})");
+    const auto table = fa::read_gpu_table(sm.path);
+    CHECK(table.at(0).sm.threads == 1024);
+    CHECK(table.at(0).sm.blocks == 32);  // absent: a Hopper's
+  }
+  {
+    const TemporaryFile no_fp32(R"({"gpus":[)" + row + R"("fp8_flops":2}]})");
+    CHECK_THROWS_AS(fa::read_gpu_table(no_fp32.path), fa::UsageError);
+    CHECK_THROWS_WITH(fa::read_gpu_table(no_fp32.path), ContainsSubstring("fp32_flops"));
+  }
+  {
+    const TemporaryFile cut(R"({"gpus":[)" + row);
+    CHECK_THROWS_AS(fa::read_gpu_table(cut.path), fa::UsageError);
+  }
+}

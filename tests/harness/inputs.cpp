@@ -1,0 +1,262 @@
+#include "common/harness/inputs.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <set>
+
+#include "common/harness/npy.h"
+#include "tests/test.h"
+
+using fa::DType;
+using fa::Problem;
+
+namespace {
+
+struct Moments {
+  double mean = 0, variance = 0, kurtosis = 0;
+};
+Moments moments(const std::vector<float>& a) {
+  Moments m;
+  const auto n = static_cast<double>(a.size());
+  for (const float x : a) m.mean += x / n;
+  for (const float x : a) m.variance += (x - m.mean) * (x - m.mean) / n;
+  for (const float x : a) m.kurtosis += std::pow(x - m.mean, 4) / (n * m.variance * m.variance);
+  return m;
+}
+
+double correlation(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += static_cast<double>(a[i]) * b[i];
+  return sum / static_cast<double>(a.size());
+}
+
+std::string shipped_data(const std::string& name) {
+  return (std::filesystem::path(__FILE__).parent_path() / "../../common/data" / name).string();
+}
+
+/// Files of one test, in a folder that goes away with it.
+class Folder {
+ public:
+  Folder()
+      : path_(std::filesystem::temp_directory_path() /
+              ("flash_steps_inputs_" + std::to_string(getpid()))) {
+    std::filesystem::create_directories(path_);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  /// A tensor whose element i is `value(i)`.
+  template <class F>
+  std::string tensor(const std::string& name, const std::vector<size_t>& shape, const F& value) {
+    size_t n = 1;
+    for (const size_t s : shape) n *= s;
+    std::vector<float> data(n);
+    for (size_t i = 0; i < n; ++i) data[i] = value(i);
+    const std::string path = (path_ / name).string();
+    fa::write_npy(path, shape, data);
+    return path;
+  }
+  std::string zeros(const std::string& name, const std::vector<size_t>& shape) {
+    return tensor(name, shape, [](size_t) { return 0.0f; });
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string refusal(const fa::InputFiles& files) {
+  try {
+    fa::problem_of(files, {});
+  } catch (const fa::UsageError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("normal inputs are N(0,1), independent, and the same on every machine", "[inputs]") {
+  Problem p;
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  for (const auto* tensor : {&in.Q, &in.K, &in.V, &in.dO}) {
+    const Moments m = moments(*tensor);
+    CHECK(std::abs(m.mean) < 0.01);
+    CHECK(m.variance == Approx(1).margin(0.02));
+    CHECK(m.kurtosis == Approx(3).margin(0.1));
+  }
+  CHECK(std::abs(correlation(in.Q, in.K)) < 0.01);
+  CHECK(std::abs(correlation(in.K, in.V)) < 0.01);
+  CHECK(std::abs(correlation(in.V, in.dO)) < 0.01);
+  CHECK(in.note.empty());
+
+  CHECK(fa::normal_inputs(p, 1).dO == in.dO);
+  CHECK(std::abs(correlation(in.Q, fa::normal_inputs(p, 2).Q)) < 0.01);
+  // Written down once: another library, compiler or machine must agree.
+  CHECK(in.Q[0] == -1.2887725830078125f);
+  CHECK(in.V[100] == 0.1934051513671875f);
+}
+
+TEST_CASE("a longer problem starts with the numbers of a shorter one", "[inputs]") {
+  Problem small, large;
+  small.H = small.Hkv = 1, small.N = small.Nk = 100;
+  large.H = large.Hkv = 1;
+  const auto a = fa::normal_inputs(small, 3).Q, b = fa::normal_inputs(large, 3).Q;
+  CHECK(std::equal(a.begin(), a.end(), b.begin()));
+}
+
+TEST_CASE("inputs are rounded to the problem's type", "[inputs]") {
+  Problem p;
+  p.N = p.Nk = 64;
+  p.dtype = GENERATE(DType::bf16, DType::e4m3);
+  for (const fa::Inputs& in :
+       {fa::normal_inputs(p, 1), fa::outlier_inputs(p, 1), fa::real_inputs(p, 1)}) {
+    for (const auto* tensor : {&in.Q, &in.K, &in.V, &in.dO}) {
+      for (const float x : *tensor) REQUIRE(x == fa::round_to(p.dtype, x));
+    }
+  }
+}
+
+TEST_CASE("one element in a thousand is an outlier", "[inputs]") {
+  Problem p;
+  const fa::Inputs in = fa::outlier_inputs(p, 1);
+  for (const auto* tensor : {&in.Q, &in.K, &in.V}) {
+    CHECK(moments(*tensor).variance == Approx(1 + 100 * 0.001).margin(0.04));
+    const auto n = static_cast<double>(tensor->size());
+    double large = 0;
+    for (const float x : *tensor) large += std::abs(x) > 6;
+    CHECK(large / n == Approx(0.001 * std::erfc(6 / std::sqrt(2 * 101.0))).epsilon(0.3));
+  }
+  CHECK(moments(in.dO).variance == Approx(1).margin(0.02));
+}
+
+TEST_CASE("the default problem's real input is the shipped files themselves", "[inputs]") {
+  const fa::Inputs in = fa::real_inputs({}, 1);
+  CHECK(in.note.empty());
+  CHECK(in.Q == fa::read_npy(shipped_data("q.npy")).data);
+  CHECK(in.K == fa::read_npy(shipped_data("k.npy")).data);
+  CHECK(in.V == fa::read_npy(shipped_data("v.npy")).data);
+  CHECK(moments(in.dO).variance == Approx(1).margin(0.02));
+  double largest = 0;  // trained attention is peaked; noise at this scale stays below 7
+  Problem p;
+  for (int h = 0; h < p.H; ++h) {
+    for (int r = 0; r < p.N; r += 7) {
+      for (int c = 0; c <= r; ++c) {
+        double s = 0;
+        for (int x = 0; x < p.d; ++x) {
+          s += in.Q[(size_t(h) * p.N + r) * p.d + x] * in.K[(size_t(h) * p.N + c) * p.d + x];
+        }
+        largest = std::max(largest, std::abs(s * p.scale()));
+      }
+    }
+  }
+  CHECK(largest > 12);
+  CHECK(largest < 25);
+}
+
+TEST_CASE("real input of other sizes tiles, cuts, repeats and resamples, and says so", "[inputs]") {
+  const fa::Inputs shipped = fa::real_inputs({}, 1);
+  Problem p;
+  SECTION("longer") {
+    p.N = p.Nk = 3000;
+    const fa::Inputs in = fa::real_inputs(p, 1);
+    CHECK(in.note == "real input tiled from N=1024 to N=3000");
+    CHECK(in.Q[2048 * 64 + 5] == shipped.Q[5]);
+  }
+  SECTION("shorter") {
+    p.N = p.Nk = 100;
+    const fa::Inputs in = fa::real_inputs(p, 1);
+    CHECK(in.note == "real input cut from N=1024 to N=100");
+    CHECK(in.K[(3 * 100 + 99) * 64] == shipped.K[(3 * 1024 + 99) * 64]);
+  }
+  SECTION("more heads") {
+    p.B = 2, p.H = 8, p.Hkv = 2;
+    const fa::Inputs in = fa::real_inputs(p, 1);
+    CHECK(in.note == "real input repeated from 4 to 16 heads");
+    CHECK(in.Q.size() == p.q_size());
+    CHECK(in.V.size() == p.kv_size());
+  }
+  SECTION("other features keep the size of the scores") {
+    p.d = 128;
+    const fa::Inputs in = fa::real_inputs(p, 1);
+    CHECK(in.note == "real input resampled from d=64 to d=128");
+    double wide = 0, narrow = 0;
+    for (int x = 0; x < 128; ++x) wide += double(in.Q[x]) * in.K[x] / std::sqrt(128.0);
+    for (int x = 0; x < 64; ++x) narrow += double(shipped.Q[x]) * shipped.K[x] / std::sqrt(64.0);
+    CHECK(wide == Approx(narrow).epsilon(1e-5));
+    CHECK(in.V[2 * 40] == shipped.V[40]);
+  }
+  SECTION("queries are the last positions of the keys") {
+    p.N = 24;
+    const fa::Inputs in = fa::real_inputs(p, 1);
+    CHECK(in.Q[0] == shipped.Q[1000 * 64]);
+    CHECK(in.K == shipped.K);
+  }
+  SECTION("more queries than keys") {
+    p.Nk = 1000;
+    const fa::Inputs in = fa::real_inputs(p, 1);
+    CHECK(in.Q[0] == shipped.Q[1000 * 64]);  // 24 positions before the first
+    CHECK(in.Q[24 * 64] == shipped.Q[0]);
+  }
+}
+
+TEST_CASE("a missing data folder is named", "[inputs]") {
+  setenv("FLASH_STEPS_DATA", "/nowhere/data", 1);
+  CHECK_THROWS_WITH(fa::real_inputs({}, 1), "/nowhere/data/q.npy: cannot be opened");
+  unsetenv("FLASH_STEPS_DATA");
+}
+
+TEST_CASE("files give the problem's sizes", "[inputs]") {
+  Folder folder;
+  const auto q = folder.zeros("q", {2, 6, 10, 32}), k = folder.zeros("k", {2, 3, 20, 32});
+  Problem p = fa::problem_of({q, k, k, q}, {});
+  CHECK(fa::describe(p) == "B=2 H=6 Hkv=3 N=10 Nk=20 d=32 fp32");
+  p = fa::problem_of({q, "", "", ""}, {});  // the rest follows
+  CHECK(fa::describe(p) == "B=2 H=6 N=10 d=32 fp32");
+  p = fa::problem_of({"", "", k, ""}, {});
+  CHECK(fa::describe(p) == "B=2 H=3 N=20 d=32 fp32");
+  Problem cross;
+  cross.Nk = 7;
+  CHECK(fa::problem_of({q, "", "", ""}, cross).Nk == 7);  // given by hand: stays
+  CHECK(fa::describe(fa::problem_of({}, cross)) == fa::describe(cross));
+}
+
+TEST_CASE("files of wrong or contradicting shapes get one sentence", "[inputs]") {
+  Folder folder;
+  const auto q = folder.zeros("q", {1, 4, 8, 32});
+  const auto flat = folder.zeros("flat", {8, 32}), wide = folder.zeros("wide", {1, 4, 8, 64}),
+             long_ = folder.zeros("long", {1, 4, 9, 32}), batch = folder.zeros("b", {2, 4, 8, 32}),
+             heads = folder.zeros("h", {1, 2, 8, 32});
+  CHECK(refusal({flat, "", "", ""}) == flat + ": its shape is [8, 32], not [B, H, N, d]");
+  CHECK_THAT(refusal({q, wide, "", ""}), ContainsSubstring("differ in d"));
+  CHECK_THAT(refusal({q, batch, "", ""}), ContainsSubstring("differ in B"));
+  CHECK_THAT(refusal({"", q, long_, ""}), ContainsSubstring("differ in the length"));
+  CHECK_THAT(refusal({"", q, heads, ""}), ContainsSubstring("differ in the heads"));
+  CHECK_THAT(refusal({q, "", "", long_}), ContainsSubstring("differ in the length"));
+  CHECK(refusal({q, long_, long_, q}) == "accepted");
+  CHECK_THAT(refusal({"/nowhere.npy", "", "", ""}), ContainsSubstring("cannot be opened"));
+}
+
+TEST_CASE("load_inputs replaces what the files give, rounded, and refuses NaN", "[inputs]") {
+  Folder folder;
+  Problem p;
+  p.H = p.Hkv = 1, p.N = p.Nk = 2, p.d = 32, p.dtype = DType::bf16;
+  fa::Inputs in = fa::normal_inputs(p, 1);
+  const fa::Inputs before = in;
+  const auto k = folder.tensor("k", {1, 1, 2, 32}, [](size_t i) { return 1 + float(i) * 0x1p-9f; });
+  fa::load_inputs({"", k, "", ""}, p, in);
+  CHECK(in.Q == before.Q);
+  CHECK(in.V == before.V);
+  CHECK(in.K[1] == 1);
+  CHECK(in.K[63] == fa::round_to(DType::bf16, 1 + 63 * 0x1p-9f));
+
+  const auto bad = folder.tensor("bad", {1, 1, 2, 32}, [](size_t i) { return i == 9 ? NAN : 0; });
+  CHECK_THROWS_WITH(fa::load_inputs({bad, "", "", ""}, p, in),
+                    bad + ": element 9 is nan, which bf16 cannot hold as a number");
+  const auto huge =
+      folder.tensor("huge", {1, 1, 2, 32}, [](size_t i) { return i == 3 ? 3.4e38f : 0; });
+  CHECK_THROWS_WITH(fa::load_inputs({huge, "", "", ""}, p, in),
+                    ContainsSubstring("element 3 is 3.4e+38, which bf16 cannot hold"));
+  p.N = 3;
+  CHECK_THROWS_WITH(fa::load_inputs({bad, "", "", ""}, p, in),
+                    bad + ": its shape is [1, 1, 2, 32], but the problem's is [1, 1, 3, 32]");
+}

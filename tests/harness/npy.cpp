@@ -1,0 +1,131 @@
+#include "common/harness/npy.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "common/harness/problem.h"
+#include "tests/test.h"
+
+namespace {
+
+/// A file of the system's temporary folder that goes away with the test.
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& content = "") {
+    static int count = 0;
+    path_ = std::filesystem::temp_directory_path() /
+            ("flash_steps_npy_" + std::to_string(getpid()) + "_" + std::to_string(count++));
+    std::ofstream(path_, std::ios::binary) << content;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::string npy_file(int version, const std::string& header, const std::string& data) {
+  std::string file = "\x93NUMPY";
+  file += static_cast<char>(version);
+  file += '\0';
+  const size_t n = header.size();
+  for (int i = 0; i < (version == 1 ? 2 : 4); ++i) file += static_cast<char>(n >> (8 * i) & 255);
+  return file + header + data;
+}
+
+std::string header_of(const std::string& type, const std::string& shape,
+                      const std::string& fortran = "False") {
+  return "{'descr': '" + type + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }\n";
+}
+
+template <class T>
+std::string bytes_of(const std::vector<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+std::string refusal(const std::string& content) {
+  const TemporaryFile file(content);
+  try {
+    fa::read_npy(file.path());
+  } catch (const fa::UsageError& e) {
+    CHECK_THAT(e.what(), ContainsSubstring(file.path() + ": "));
+    return e.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("what write_npy writes read_npy reads", "[npy]") {
+  const std::vector<float> data{0, -0.0f, 1.5f, -3e38f, 1e-45f, 7};
+  const TemporaryFile file;
+  fa::write_npy(file.path(), {1, 2, 3, 1}, data);
+  const fa::Npy back = fa::read_npy(file.path());
+  CHECK(back.shape == std::vector<size_t>{1, 2, 3, 1});
+  REQUIRE(back.data.size() == data.size());
+  CHECK(std::memcmp(back.data.data(), data.data(), sizeof(float) * data.size()) == 0);
+
+  std::ifstream in(file.path(), std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  CHECK((bytes.size() - 4 * data.size()) % 64 == 0);  // NumPy aligns the data
+  CHECK(bytes[bytes.size() - 4 * data.size() - 1] == '\n');
+}
+
+TEST_CASE("write_npy names the file that cannot be written", "[npy]") {
+  CHECK_THROWS_WITH(fa::write_npy("/nowhere/at/all.npy", {1}, {1.0f}),
+                    "/nowhere/at/all.npy: cannot be written: No such file or directory");
+}
+
+TEST_CASE("float16, float32 and float64 in all three format versions", "[npy]") {
+  const int version = GENERATE(1, 2, 3);
+  CAPTURE(version);
+  const std::vector<uint16_t> half{0x3c00, 0xc000, 0x0001, 0x83ff, 0x7bff, 0x7c00, 0x7e00, 0x8000};
+  const TemporaryFile f2(npy_file(version, header_of("<f2", "(8,)"), bytes_of(half)));
+  const fa::Npy a = fa::read_npy(f2.path());
+  CHECK(a.shape == std::vector<size_t>{8});
+  CHECK(a.data[0] == 1);
+  CHECK(a.data[1] == -2);
+  CHECK(a.data[2] == 0x1p-24f);          // the smallest subnormal
+  CHECK(a.data[3] == -1023 * 0x1p-24f);  // the largest
+  CHECK(a.data[4] == 65504);
+  CHECK(a.data[5] == INFINITY);
+  CHECK(std::isnan(a.data[6]));
+  CHECK(a.data[7] == 0);
+  CHECK(std::signbit(a.data[7]));
+
+  const TemporaryFile f4(
+      npy_file(version, header_of("<f4", "(2, 1)"), bytes_of<float>({0.1f, -7})));
+  CHECK(fa::read_npy(f4.path()).data == std::vector<float>{0.1f, -7});
+  const TemporaryFile f8(npy_file(version, header_of("<f8", "()"), bytes_of<double>({0.1})));
+  CHECK(fa::read_npy(f8.path()).data == std::vector<float>{0.1f});
+}
+
+TEST_CASE("a broken .npy file gets one sentence", "[npy]") {
+  const std::string four = bytes_of<float>({1, 2, 3, 4});
+  CHECK_THROWS_WITH(fa::read_npy("/nowhere/q.npy"), "/nowhere/q.npy: cannot be opened");
+  CHECK_THAT(refusal(""), ContainsSubstring("is empty"));
+  CHECK_THAT(refusal("PK\3\4 this is a zip file"), ContainsSubstring("is not a .npy file"));
+  CHECK_THAT(refusal(npy_file(9, header_of("<f4", "(4,)"), four)),
+             ContainsSubstring("unknown .npy version"));
+  CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(4,)"), "").substr(0, 30)),
+             ContainsSubstring("ends inside the .npy header"));
+  CHECK_THAT(refusal(npy_file(1, header_of("<i4", "(4,)"), four)),
+             ContainsSubstring("holds '<i4'; supported are float16, float32 and float64"));
+  CHECK_THAT(refusal(npy_file(1, header_of(">f4", "(4,)"), four)), ContainsSubstring("'>f4'"));
+  CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(2, 2)", "True"), four)),
+             ContainsSubstring("Fortran order"));
+  CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(5,)"), four)),
+             ContainsSubstring("holds 16 bytes of data, but its shape [5]"));
+  CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(3,)"), four)), ContainsSubstring("[3]"));
+  CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(4294967296, 4294967296)"), four)),
+             ContainsSubstring("its shape"));  // 2^64 elements: the product overflows
+  CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(four,)"), four)),
+             ContainsSubstring("shape is damaged"));
+  CHECK_THAT(refusal(npy_file(1, header_of("<f4", "(4,"), four)), ContainsSubstring("damaged"));
+  CHECK_THAT(refusal(npy_file(1, "{'descr': '<f4', 'fortran_order': False}\n", four)),
+             ContainsSubstring("has no 'shape'"));
+}

@@ -1,0 +1,156 @@
+#include "common/harness/problem.h"
+
+#include "tests/test.h"
+
+using fa::DType;
+using fa::Problem;
+using fa::Support;
+
+namespace {
+
+std::string refusal(const Problem& p, const Support& support = {}) {
+  try {
+    fa::validate(p, support);
+  } catch (const fa::UsageError& e) {
+    return e.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("bf16 rounds to nearest even", "[problem]") {
+  auto bf16 = [](float x) { return fa::round_to(DType::bf16, x); };
+  CHECK(bf16(1.0f) == 1.0f);
+  CHECK(bf16(1.0f + 0x1p-8f) == 1.0f);                // a tie: 1 is even
+  CHECK(bf16(1.0f + 3 * 0x1p-8f) == 1.0f + 0x1p-6f);  // a tie: upwards to even
+  CHECK(bf16(1.0f + 0x1.02p-8f) == 1.0f + 0x1p-7f);   // just above a tie
+  CHECK(bf16(-3.14159f) == -3.140625f);
+  CHECK(bf16(3.4e38f) == INFINITY);
+  CHECK(bf16(-INFINITY) == -INFINITY);
+  CHECK(std::isnan(bf16(NAN)));
+  CHECK(fa::round_to(DType::f32, 1.0f + 0x1p-23f) == 1.0f + 0x1p-23f);
+}
+
+TEST_CASE("e4m3 rounds to nearest even, saturates at 448 and keeps NaN", "[problem]") {
+  auto e4m3 = [](float x) { return fa::round_to(DType::e4m3, x); };
+  CHECK(e4m3(448) == 448);
+  CHECK(e4m3(1e9f) == 448);
+  CHECK(e4m3(-INFINITY) == -448);
+  CHECK(e4m3(17) == 16);  // between 16 and 18: a tie, to even
+  CHECK(e4m3(19) == 20);  // between 18 and 20: a tie, to even
+  CHECK(e4m3(0.3f) == 0.3125f);
+  CHECK(e4m3(0x1p-9f) == 0x1p-9f);  // the smallest subnormal
+  CHECK(e4m3(0x1p-10f) == 0);       // half of it: a tie, to even
+  CHECK(e4m3(-0x1.8p-10f) == -0x1p-9f);
+  CHECK(std::isnan(e4m3(NAN)));
+  // Every representable value is its own rounding, and there are 2 * 127 of them with both zeros.
+  int values = 0;
+  for (int exponent = 0; exponent < 16; ++exponent) {
+    for (int mantissa = 0; mantissa < 8; ++mantissa) {
+      if (exponent == 15 && mantissa == 7) continue;  // NaN
+      const float x = exponent == 0 ? std::ldexp(float(mantissa), -9)
+                                    : std::ldexp(float(8 + mantissa), exponent - 10);
+      CHECK(e4m3(x) == x);
+      CHECK(e4m3(-x) == -x);
+      ++values;
+    }
+  }
+  CHECK(values == 127);
+}
+
+TEST_CASE("types have names and sizes", "[problem]") {
+  CHECK(fa::bytes_of(DType::f32) == 4);
+  CHECK(fa::bytes_of(DType::bf16) == 2);
+  CHECK(fa::bytes_of(DType::e4m3) == 1);
+  CHECK(std::string(fa::name_of(DType::f32)) == "fp32");
+  CHECK(std::string(fa::name_of(DType::bf16)) == "bf16");
+  CHECK(std::string(fa::name_of(DType::e4m3)) == "e4m3");
+}
+
+TEST_CASE("the closed form of the visible scores is their number", "[problem]") {
+  Problem p;
+  p.causal = GENERATE(false, true);
+  p.N = GENERATE(1, 5, 64, 100);
+  p.Nk = GENERATE(1, 5, 63, 257);
+  CAPTURE(p.causal, p.N, p.Nk);
+  uint64_t count = 0;
+  for (int r = 0; r < p.N; ++r) {
+    int visible = 0;
+    for (int c = 0; c < p.Nk; ++c) visible += !p.causal || c <= r + p.Nk - p.N;
+    CHECK(p.visible(r) == visible);
+    count += visible;
+  }
+  CHECK(p.visible_scores() == count);
+}
+
+TEST_CASE("FLOPs follow FlashAttention's convention", "[problem]") {
+  Problem p;
+  p.B = 2, p.H = 3, p.N = 10, p.Nk = 20, p.d = 32;
+  CHECK(p.flops_forward() == 4.0 * 2 * 3 * 10 * 20 * 32);
+  CHECK(p.flops_backward() == 2.5 * p.flops_forward());
+  p.causal = true;
+  CHECK(p.flops_forward() == 2.0 * 2 * 3 * 10 * 20 * 32);
+}
+
+TEST_CASE("query heads of a group read the same K/V head", "[problem]") {
+  Problem p;
+  p.B = 2, p.H = 6, p.Hkv = 2;
+  const size_t want[] = {0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3};
+  for (size_t bh = 0; bh < p.heads(); ++bh) CHECK(p.kv_head_of(bh) == want[bh]);
+}
+
+TEST_CASE("validate names the flag, its value and what is supported", "[problem]") {
+  Support everything;
+  everything.gqa = everything.cross = true;
+  Problem p;
+  CHECK(refusal(p) == "accepted");
+  SECTION("empty sizes") {
+    p.N = 0;
+    CHECK(refusal(p) == "--n 0: must be at least 1");
+    p.N = 8, p.B = -1;
+    CHECK(refusal(p) == "--b -1: must be at least 1");
+    p.B = 1, p.H = 0;
+    CHECK(refusal(p) == "--h 0: must be at least 1");
+    p.H = 4, p.Hkv = 0;
+    CHECK(refusal(p) == "--hkv 0: must be at least 1");
+    p.Hkv = 4, p.Nk = 0;
+    CHECK(refusal(p) == "--nk 0: must be at least 1");
+  }
+  SECTION("head dimension") {
+    p.d = 80;
+    CHECK(refusal(p) == "--d 80: this step supports --d 32, 64, 96, 128");
+  }
+  SECTION("grouped queries") {
+    p.Hkv = 2;
+    CHECK_THAT(refusal(p), ContainsSubstring("--hkv 2: this step supports as many"));
+    CHECK(refusal(p, everything) == "accepted");
+    p.Hkv = 3;
+    CHECK(refusal(p, everything) == "--hkv 3: --h 4 must be a multiple of it");
+    p.Hkv = 8;
+    CHECK(refusal(p, everything) == "--hkv 8: --h 4 must be a multiple of it");
+  }
+  SECTION("two lengths") {
+    p.Nk = 77;
+    CHECK_THAT(refusal(p), ContainsSubstring("--nk 77: this step supports as many keys"));
+    CHECK(refusal(p, everything) == "accepted");
+  }
+  SECTION("sizes that would overflow") {
+    p.N = p.Nk = 1 << 29;
+    CHECK(refusal(p) == "--n 536870912: at most 268435456 is supported");
+    p.N = p.Nk = 1 << 28;
+    CHECK(refusal(p) ==
+          "--b 1 --h 4 --n 268435456 --nk 268435456: b * h * n * nk must be at most 2^53, so that "
+          "byte counts fit 64 bits");
+    p.N = p.Nk = 1024;
+    p.B = p.H = p.Hkv = 65536;  // their product overflows an int
+    CHECK_THAT(refusal(p), ContainsSubstring("their product must be at most 65535"));
+  }
+}
+
+TEST_CASE("describe leaves out what is at its default meaning", "[problem]") {
+  Problem p;
+  CHECK(fa::describe(p) == "B=1 H=4 N=1024 d=64 fp32");
+  p.causal = true, p.Hkv = 2, p.Nk = 99, p.dtype = DType::bf16;
+  CHECK(fa::describe(p) == "B=1 H=4 Hkv=2 N=1024 Nk=99 d=64 causal bf16");
+}

@@ -1,0 +1,231 @@
+#include "common/harness/reference.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "tests/test.h"
+
+using fa::DType;
+using fa::Problem;
+using fa::Sample;
+
+namespace {
+
+Problem problem(int B, int H, int Hkv, int N, int Nk, int d, bool causal) {
+  Problem p;
+  p.B = B, p.H = H, p.Hkv = Hkv, p.N = N, p.Nk = Nk, p.d = d, p.causal = causal;
+  return p;
+}
+
+/// Ragged lengths, groups, both masks, more keys than queries and fewer (so fully masked rows).
+Problem any_problem() {
+  return GENERATE(problem(1, 1, 1, 1, 1, 32, true), problem(2, 2, 2, 33, 33, 32, false),
+                  problem(1, 2, 2, 70, 70, 32, true), problem(2, 4, 2, 20, 45, 32, true),
+                  problem(1, 4, 1, 45, 20, 64, true), problem(1, 3, 3, 17, 40, 96, false));
+}
+
+Sample everything(const Problem& p) { return fa::sample_of(p, 1, 1e18); }
+
+/// The definition, written as plainly as possible. Real is the type of all sums. LSE is of the
+/// scores before they are rounded.
+template <class Real>
+struct Plain {
+  std::vector<Real> O, LSE;
+  Plain(const Problem& p, const fa::Inputs& in, const std::function<Real(Real)>& round)
+      : O(p.q_size()), LSE(p.rows(), -INFINITY) {
+    for (size_t bh = 0; bh < p.heads(); ++bh) {
+      const size_t kv = p.kv_head_of(bh);
+      for (int r = 0; r < p.N; ++r) {
+        std::vector<Real> S, exact;
+        for (int c = 0; c < p.Nk && (!p.causal || c <= r + p.Nk - p.N); ++c) {
+          Real s = 0;
+          for (int x = 0; x < p.d; ++x) {
+            s += Real(in.Q[(bh * p.N + r) * p.d + x]) * Real(in.K[(kv * p.Nk + c) * p.d + x]);
+          }
+          exact.push_back(Real(p.scale()) * s);
+          S.push_back(round(exact.back()));
+        }
+        if (S.empty()) continue;
+        const auto [m, l] = statistics(S);
+        const auto [m_exact, l_exact] = statistics(exact);
+        LSE[bh * p.N + r] = m_exact + std::log(l_exact);
+        for (int x = 0; x < p.d; ++x) {
+          Real o = 0;
+          for (size_t c = 0; c < S.size(); ++c) {
+            o += round(std::exp(S[c] - m) / l) * Real(in.V[(kv * p.Nk + c) * p.d + x]);
+          }
+          O[(bh * p.N + r) * p.d + x] = round(o);
+        }
+      }
+    }
+  }
+  /// The maximum of a row of scores and the sum of exp(s - maximum).
+  static std::pair<Real, Real> statistics(const std::vector<Real>& scores) {
+    const Real m = *std::max_element(scores.begin(), scores.end());
+    Real l = 0;
+    for (const Real s : scores) l += std::exp(s - m);
+    return {m, l};
+  }
+};
+
+double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
+  REQUIRE(a.size() == b.size());
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] == b[i]) continue;  // both -inf
+    const double difference = std::abs(a[i] - b[i]);
+    REQUIRE(!std::isnan(difference));
+    largest = std::max(largest, difference);
+  }
+  return largest;
+}
+
+/// The sum of dO * O: the scalar whose gradients the backward computes.
+double loss(const Problem& p, const fa::Inputs& in) {
+  const fa::ReferenceForward f = fa::attention_fp64(p, in, everything(p));
+  double sum = 0;
+  for (size_t i = 0; i < f.O.size(); ++i) sum += f.O[i] * in.dO[i];
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("the fp64 forward is the definition", "[reference]") {
+  const Problem p = any_problem();
+  CAPTURE(fa::describe(p));
+  const fa::Inputs in = fa::outlier_inputs(p, 7);
+  const fa::ReferenceForward got = fa::attention_fp64(p, in, everything(p));
+  const Plain<double> want(p, in, [](double x) { return x; });
+  CHECK(largest_difference(got.O, want.O) < 1e-13);
+  CHECK(largest_difference(got.LSE, want.LSE) < 1e-13);
+}
+
+TEST_CASE("the unfused baseline is the plain loop of its precision, bit for bit", "[reference]") {
+  Problem p = any_problem();
+  p.dtype = GENERATE(DType::f32, DType::bf16);
+  CAPTURE(fa::describe(p));
+  const fa::Inputs in = fa::normal_inputs(p, 7);
+  const fa::ReferenceForward got = fa::attention_unfused(p, in, everything(p));
+  const Plain<float> want(p, in, [&](float x) { return fa::round_to(p.dtype, x); });
+  CHECK(got.O == std::vector<double>(want.O.begin(), want.O.end()));
+  CHECK(got.LSE == std::vector<double>(want.LSE.begin(), want.LSE.end()));
+}
+
+TEST_CASE("fully masked rows give O = 0, LSE = -inf and no gradient", "[reference]") {
+  const Problem p = problem(1, 2, 1, 10, 4, 32, true);  // rows 0 to 5 see nothing
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  const auto sample = everything(p);
+  const auto check_forward = [&](const fa::ReferenceForward& f) {
+    for (size_t row = 0; row < p.rows(); ++row) {
+      const bool masked = row % 10 < 6;
+      CHECK((f.LSE[row] == -INFINITY) == masked);
+      CHECK((f.O[row * 32] == 0) == masked);
+    }
+  };
+  check_forward(fa::attention_fp64(p, in, sample));
+  check_forward(fa::attention_unfused(p, in, sample));
+  const fa::ReferenceBackward b = fa::attention_backward_fp64(p, in, sample);
+  for (size_t row = 0; row < p.rows(); ++row) {
+    CHECK((b.dQ[row * 32] == 0) == (row % 10 < 7));  // row 6 sees one key: its P is constant
+  }
+}
+
+TEST_CASE("the fp64 backward is the forward's finite difference", "[reference]") {
+  const Problem p = any_problem();
+  CAPTURE(fa::describe(p));
+  fa::Inputs in = fa::normal_inputs(p, 7);
+  const fa::ReferenceBackward b = fa::attention_backward_fp64(p, in, everything(p));
+  const float h = 0x1p-10f;
+  const auto check_some = [&](const char* name, std::vector<float>& tensor,
+                              const std::vector<double>& gradient) {
+    REQUIRE(gradient.size() == tensor.size());  // the sample holds all heads, in order
+    for (size_t k = 0; k < 12; ++k) {
+      const size_t i = (k * 7919 + 3) % tensor.size();
+      const float kept = tensor[i];
+      // A step that fp32 holds exactly, so that the inputs are what the formula divides by.
+      tensor[i] = kept + h;
+      const double up = tensor[i], loss_up = loss(p, in);
+      tensor[i] = kept - h;
+      const double down = tensor[i], loss_down = loss(p, in);
+      tensor[i] = kept;
+      CAPTURE(name, i);
+      CHECK(gradient[i] == Approx((loss_up - loss_down) / (up - down)).margin(2e-5).epsilon(1e-4));
+    }
+  };
+  check_some("dQ", in.Q, b.dQ);
+  check_some("dK", in.K, b.dK);
+  check_some("dV", in.V, b.dV);
+}
+
+TEST_CASE("the unfused backward errs as its precision does", "[reference]") {
+  Problem p = problem(1, 4, 2, 60, 100, 64, true);
+  p.dtype = GENERATE(DType::f32, DType::bf16);
+  const double unit = p.dtype == DType::f32 ? 0x1p-24 : 0x1p-9;
+  const fa::Inputs in = fa::normal_inputs(p, 7);
+  const auto want = fa::attention_backward_fp64(p, in, everything(p));
+  const auto got = fa::attention_backward_unfused(p, in, everything(p));
+  for (const auto& [a, b] :
+       {std::pair(&got.dQ, &want.dQ), std::pair(&got.dK, &want.dK), std::pair(&got.dV, &want.dV)}) {
+    double size = 0;
+    for (const double x : *b) size = std::max(size, std::abs(x));
+    const double error = largest_difference(*a, *b) / size;
+    CHECK(error > unit / 8);
+    CHECK(error < unit * 16);
+    for (const double x : *a) REQUIRE(x == fa::round_to(p.dtype, static_cast<float>(x)));
+  }
+}
+
+TEST_CASE("a sample's results are those of the whole", "[reference]") {
+  const Problem p = problem(2, 4, 2, 50, 80, 32, true);
+  const fa::Inputs in = fa::normal_inputs(p, 7);
+  Sample some;
+  some.rows = {3, 49, 50, 51, 377, 399};
+  some.heads = {1, 2};
+  const auto whole = fa::attention_fp64(p, in, everything(p));
+  const auto part = fa::attention_fp64(p, in, some);
+  REQUIRE(part.O.size() == some.rows.size() * 32);
+  for (size_t i = 0; i < some.rows.size(); ++i) {
+    CHECK(part.LSE[i] == whole.LSE[some.rows[i]]);
+    for (int x = 0; x < 32; ++x) CHECK(part.O[i * 32 + x] == whole.O[some.rows[i] * 32 + x]);
+  }
+  const auto all_heads = fa::attention_backward_fp64(p, in, everything(p));
+  const auto two_heads = fa::attention_backward_fp64(p, in, some);
+  const size_t group = 2 * 50 * 32, keys = 80 * 32;  // heads 1 and 2 lie one behind the other
+  CHECK(std::equal(two_heads.dQ.begin(), two_heads.dQ.end(), all_heads.dQ.begin() + group));
+  CHECK(std::equal(two_heads.dK.begin(), two_heads.dK.end(), all_heads.dK.begin() + keys));
+  CHECK(std::equal(two_heads.dV.begin(), two_heads.dV.end(), all_heads.dV.begin() + keys));
+  CHECK(two_heads.dQ.size() == 2 * group);
+}
+
+TEST_CASE("a small problem is checked completely, a large one by a seeded sample", "[reference]") {
+  CHECK(fa::sample_of({}, 1).complete);
+  CHECK(fa::sample_of({}, 1).rows.size() == 4096);
+  CHECK(fa::sample_of({}, 1).heads == std::vector<size_t>{0, 1, 2, 3});
+
+  Problem p;
+  p.B = 2, p.H = 8, p.Hkv = 4, p.N = p.Nk = 5000, p.d = 128;
+  const Sample sample = fa::sample_of(p, 1);
+  CHECK_FALSE(sample.complete);
+  const double cost = 2.0 * p.d * p.Nk * static_cast<double>(sample.rows.size());
+  CHECK(cost <= 4e9);
+  CHECK(cost > 3.9e9);
+  CHECK(std::is_sorted(sample.rows.begin(), sample.rows.end()));
+  CHECK(std::adjacent_find(sample.rows.begin(), sample.rows.end()) == sample.rows.end());
+  for (const size_t row : {size_t{0}, size_t{4999}, p.rows() - 5000, p.rows() - 1}) {
+    CHECK(std::binary_search(sample.rows.begin(), sample.rows.end(), row));
+  }
+  CHECK(sample.rows.back() == p.rows() - 1);
+  size_t edges = 0;
+  std::vector<bool> heads(p.heads());
+  for (const size_t row : sample.rows) {
+    edges += row % 5000 % 64 == 0 || row % 5000 % 64 == 63;
+    heads[row / 5000] = true;
+  }
+  CHECK(3 * edges >= sample.rows.size());  // of all rows they are one in 32
+  CHECK(std::count(heads.begin(), heads.end(), true) == 16);
+  CHECK(sample.heads == std::vector<size_t>{7});  // one head is all that the budget buys
+
+  CHECK(fa::sample_of(p, 1).rows == sample.rows);
+  CHECK(fa::sample_of(p, 2).rows != sample.rows);
+  CHECK(fa::sample_of(p, 1, 1e13).complete);
+}

@@ -1,0 +1,337 @@
+#include "common/harness/report.h"
+
+#include <cmath>
+#include <sstream>
+
+#include "tests/test.h"
+
+namespace {
+
+/// A small forward as the simulator would have seen it; figures are made up but consistent.
+fa::RunReport simulated_run() {
+  fa::RunReport r;
+  r.step = "98_example";
+  r.idea = "An idea in one line.";
+  r.variant = "kernel";
+  r.variant_idea = "the only way";
+  r.device = {"sim", "simulator (x86-64, 2 cores)", "sim"};
+  r.problem.N = r.problem.Nk = 256;
+  r.input = "normal";
+  r.seed = 7;
+  r.model = fa::find_gpu("H200");
+  r.memory = {1000, 2000, 3000};
+
+  fa::TensorCheck o;
+  o.tensor = "O";
+  o.max_abs_err = 1e-7;
+  o.rmse = 1e-8;
+  o.baseline_err = 2e-7;
+  o.bound = 4e-7;
+  o.rows_checked = 1024;
+  o.ok = true;
+  r.check.tensors = {o};
+
+  fa::Pass& f = r.forward;
+  f.name = "forward";
+  f.predicted["Q"].read = 68719476736;
+  f.predicted["S"] = {4096, 8192, 0};
+  f.predicted["O"].write = 1234567;
+  f.predicted.hbm = {1000000, 2000000, 0};
+  f.predicted.flops = 67108864;
+  f.seen.source = "counted";
+  f.seen.buffers["Q"] = {{68719476736, 0, 0}, {100, 0, 0}, {1650, 0, 0}};
+  f.seen.buffers["S"] = {{4096, 8192, 0}, {32, 64, 0}, {128, 256, 0}};
+  f.seen.buffers["O"] = {{0, 1234567, 0}, {0, 10, 0}, {0, 40, 0}};
+  f.seen.requested = fa::Bytes{68719480832, 1242759, 0};
+  f.seen.requests = fa::Ops{132, 74, 0};
+  f.seen.sectors = fa::Ops{1778, 296, 0};
+  f.seen.hbm = fa::Bytes{900000, 1900000, 0};
+  fa::KernelCount kernel;
+  kernel.name = "example_kernel";
+  kernel.blocks = 8;
+  f.seen.kernels = {kernel};
+  f.flops = 67108864;
+  f.bound = fa::roofline(2800000, 67108864, r.model.hbm_bytes_per_s, r.model.fp32_flops);
+  f.host_ms = 12.5;
+  f.parent = fa::ParentTraffic{"97_before", {137438953472, 4096, 0}};
+  return r;
+}
+
+/// The same step on a GPU: no buffers, but times and measured roofs.
+fa::RunReport gpu_run() {
+  fa::RunReport r = simulated_run();
+  r.device = {"gpu", "NVIDIA H200", "sm_90"};
+  fa::Pass& f = r.forward;
+  f.seen = {};
+  f.seen.source = "measured";
+  f.seen.requests = fa::Ops{132, 74, 0};
+  f.seen.sectors = fa::Ops{1778, 296, 0};
+  f.seen.hbm = fa::Bytes{950000, 2000000, 0};
+  f.host_ms.reset();
+  f.time = fa::Timing{0.5, 0.45, 0.6, 50};
+  r.roofs = fa::Roofs{4.28e12, 60e12, 762e12, 51e12};
+  return r;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
+/// The first line that starts with `start` after its indentation.
+std::string line_with(const std::string& text, const std::string& start) {
+  for (const std::string& line : lines_of(text)) {
+    const size_t at = line.find_first_not_of(' ');
+    if (at != std::string::npos && line.compare(at, start.size(), start) == 0) return line;
+  }
+  return "";
+}
+
+void check_one_screen(const std::string& text, size_t height) {
+  const auto lines = lines_of(text);
+  CHECK(lines.size() <= height);
+  for (const std::string& line : lines) {
+    CAPTURE(line);
+    CHECK(line.size() <= 100);
+    CHECK((line.empty() || line.back() != ' '));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("figures for people", "[report]") {
+  CHECK(fa::human_bytes(0) == "0 B");
+  CHECK(fa::human_bytes(999) == "999 B");
+  CHECK(fa::human_bytes(1000) == "1.00 kB");
+  CHECK(fa::human_bytes(12345) == "12.3 kB");
+  CHECK(fa::human_bytes(999499) == "999 kB");
+  CHECK(fa::human_bytes(999500) == "1.00 MB");
+  CHECK(fa::human_bytes(68719476736) == "68.7 GB");
+  CHECK(fa::grouped(0) == "0");
+  CHECK(fa::grouped(999) == "999");
+  CHECK(fa::grouped(1000) == "1,000");
+  CHECK(fa::grouped(68719476736) == "68,719,476,736");
+}
+
+TEST_CASE("the roofline is the slower of bytes and arithmetic", "[report]") {
+  const auto bound = fa::roofline(4e9, 1e12, 1e12, 1e15);
+  REQUIRE(bound);
+  CHECK(bound->memory_ms == Approx(4));
+  CHECK(bound->arithmetic_ms == Approx(1));
+  CHECK(bound->ms() == Approx(4));
+  CHECK(fa::roofline(1, 1e15, 1e12, 1e15)->ms() == Approx(1000));
+  CHECK_FALSE(fa::roofline(1, 1, 1e12, 0));  // a T4 has no bf16 roof
+}
+
+TEST_CASE("a change too small for a factor is given in bytes", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.forward.parent->requested = r.forward.predicted.total();
+  r.forward.parent->requested.read += 100;
+  CHECK_THAT(line_with(fa::text(r), "change"), ContainsSubstring(", -100 B"));
+  r.forward.parent->requested = r.forward.predicted.total();
+  CHECK_THAT(line_with(fa::text(r), "change"), ContainsSubstring(", unchanged"));
+}
+
+TEST_CASE("the simulator's report fits a screen and says what it knows", "[report]") {
+  const std::string text = fa::text(simulated_run());
+  check_one_screen(text, 45);
+  CHECK_THAT(line_with(text, "Q"), ContainsSubstring("68,719,476,736") &&
+                                       ContainsSubstring("16.5") && ContainsSubstring(" ="));
+  CHECK_THAT(line_with(text, "modelled"), ContainsSubstring("900 kB") &&
+                                              ContainsSubstring("1.90 MB") &&
+                                              ContainsSubstring("H200's L2 52.4 MB"));
+  CHECK_THAT(line_with(text, "change"),
+             ContainsSubstring("97_before") && ContainsSubstring("2.00x fewer"));
+  CHECK_THAT(line_with(text, "bound"),
+             ContainsSubstring("at least 1 us on H200, a bound and no time"));
+  CHECK_THAT(line_with(text, "host"), ContainsSubstring("12.5 ms"));
+  CHECK_THAT(line_with(text, "memory"), ContainsSubstring("scratch 3.00 kB"));
+  CHECK_THAT(line_with(text, "right"), ContainsSubstring("predicted and counted bytes are equal"));
+  CHECK(line_with(text, "time").empty());  // never a pretended GPU time
+}
+
+TEST_CASE("a problem near the size of the L2 is promised nothing", "[report]") {
+  fa::RunReport r = simulated_run();
+  const auto promise = [&](double footprint) {
+    r.memory.inputs = static_cast<size_t>(footprint * r.model.l2_bytes);
+    r.memory.outputs = r.memory.workspace = 0;
+    return fa::text(r).find("promises nothing") == std::string::npos;
+  };
+  CHECK(promise(0.4));
+  CHECK_FALSE(promise(0.6));
+  CHECK_FALSE(promise(2.9));
+  CHECK(promise(3.1));
+}
+
+TEST_CASE("a GPU's report shows times and measured traffic, and counts no buffer", "[report]") {
+  const std::string text = fa::text(gpu_run());
+  check_one_screen(text, 45);
+  CHECK_THAT(line_with(text, "time"),
+             ContainsSubstring("0.5 ms median of 50 (p10 0.45 ms, p90 0.6 ms)"));
+  CHECK_THAT(line_with(text, "134 GFLOP/s"),
+             ContainsSubstring("0.2% of this card's measured 60.0 TFLOP/s"));
+  CHECK_THAT(line_with(text, "5.90 GB/s"),
+             ContainsSubstring("0.1% of this card's measured 4.28 TB/s"));
+  CHECK_THAT(line_with(text, "measured"), ContainsSubstring("950 kB"));
+  CHECK_THAT(text, !ContainsSubstring("counted"));
+  CHECK_THAT(text, !ContainsSubstring("simulation"));
+}
+
+TEST_CASE("refused counters are one line", "[report]") {
+  fa::RunReport r = gpu_run();
+  r.forward.seen = {};
+  r.forward.seen.note = "counters refused: ask the administrator";
+  const std::string text = fa::text(r);
+  CHECK_THAT(text, ContainsSubstring("counters refused"));
+  CHECK_THAT(text, ContainsSubstring("median"));
+  CHECK(r.ok());
+}
+
+TEST_CASE("a wrong tensor is named, with the reason", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.check.tensors[0].ok = false;
+  r.check.tensors[0].max_abs_err = std::nan("");
+  r.check.tensors[0].message = "O[0, 1, 2, 3] was never written";
+  const std::string text = fa::text(r);
+  CHECK_FALSE(r.ok());
+  CHECK_THAT(line_with(text, "O"), ContainsSubstring("nan") && ContainsSubstring("WRONG"));
+  CHECK_THAT(text, ContainsSubstring("O[0, 1, 2, 3] was never written"));
+  CHECK_FALSE(line_with(text, "WRONG").empty());
+  CHECK(line_with(text, "right").empty());
+  CHECK(fa::to_json(r)["check"][0]["max_abs_err"].is_null());
+  CHECK(fa::to_json(r)["ok"] == false);
+}
+
+TEST_CASE("a prediction that is one byte off is not ok, and the buffer is named", "[report]") {
+  fa::RunReport r = simulated_run();
+  CHECK(r.ok());
+  r.forward.seen.buffers["S"].bytes.write += 1;
+  CHECK_FALSE(r.ok());
+  const std::string text = fa::text(r);
+  CHECK_THAT(text, ContainsSubstring("prediction differs from the count in: S"));
+  CHECK_THAT(line_with(text, "S"), ContainsSubstring("!="));
+  CHECK_THAT(line_with(text, "Q"), !ContainsSubstring("!="));
+  CHECK(fa::to_json(r)["traffic"]["prediction_ok"] == false);
+}
+
+TEST_CASE("a finding is one paragraph", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.forward.seen = {};
+  r.check = {};
+  std::string words = "race on sK:";
+  for (int i = 0; i < 60; ++i) words += " thread (" + std::to_string(i) + ",0,0)";
+  r.finding = words + "\nkernel.cuh:42";
+  const std::string text = fa::text(r);
+  check_one_screen(text, 45);
+  CHECK_THAT(line_with(text, "finding:"), ContainsSubstring("race on sK"));
+  CHECK_THAT(text, ContainsSubstring("kernel.cuh:42"));
+  CHECK_FALSE(r.ok());
+  CHECK(fa::to_json(r)["finding"] == r.finding);
+}
+
+TEST_CASE("of several findings each is a paragraph", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.forward.seen = {};
+  r.check = {};
+  r.finding = "race on sK\nalso: deadlock in f:\n  3 threads\nalso: 3 more, at other lines";
+  const std::vector<std::string> all = fa::findings_of(r.finding);
+  REQUIRE(all == std::vector<std::string>{"race on sK", "deadlock in f:\n  3 threads",
+                                          "3 more, at other lines"});
+  const std::string text = fa::text(r);
+  for (const char* line : {"\nfinding: race on sK\n", "\nfinding: deadlock in f: 3 threads\n",
+                           "\nfinding: 3 more, at other lines\n"}) {
+    CHECK_THAT(text, ContainsSubstring(line));
+  }
+  CHECK(fa::to_json(r)["finding"] == all[0]);
+  CHECK(fa::to_json(r)["findings"] == all);
+  CHECK(fa::findings_of("").empty());
+}
+
+TEST_CASE("a backward is reported beside the forward, and judged too", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.backward = r.forward;
+  r.backward->name = "backward";
+  r.backward->predicted["dQ"].atomic = 4096;
+  r.backward->seen.buffers["dQ"].bytes.atomic = 4096;
+  CHECK(r.ok());
+  const std::string text = fa::text(r);
+  check_one_screen(text, 60);
+  CHECK_THAT(line_with(text, "dQ"), ContainsSubstring("atomic") && ContainsSubstring("4,096"));
+  const auto j = fa::to_json(r);
+  CHECK(j["backward"]["traffic"]["requested"]["buffers"]["dQ"]["counted"]["atomic"] == 4096);
+  CHECK(j["backward"]["flops"] == 67108864.0);
+
+  r.backward->predicted["dQ"].atomic = 4092;
+  CHECK_FALSE(r.ok());
+}
+
+TEST_CASE("--analyse lists the worst source lines first", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.analysed = true;
+  for (int i = 0; i < 40; ++i) {
+    r.forward.seen.sites.push_back(
+        {"kernel.cuh:" + std::to_string(100 + i), "Q load32", 10, 40 + uint64_t(i), 40});
+  }
+  const std::string text = fa::text(r);
+  check_one_screen(text, 60);
+  CHECK(text.find("kernel.cuh:139") < text.find("kernel.cuh:138"));
+  CHECK(text.find("kernel.cuh:100") == std::string::npos);
+  CHECK_THAT(line_with(text, "kernel.cuh:139"), ContainsSubstring("7.9"));
+  CHECK_THAT(text, ContainsSubstring("and 25 more"));
+  CHECK_THAT(text, ContainsSubstring("no finding"));
+  CHECK(fa::to_json(r)["sites"].size() == 40);
+}
+
+TEST_CASE("the JSON has the promised keys", "[report]") {
+  const auto j = fa::to_json(simulated_run());
+  CHECK(j["schema"] == fa::kReportSchema);
+  CHECK(j["step"] == "98_example");
+  CHECK(j["device"]["kind"] == "sim");
+  CHECK(j["device"]["name"] == "simulator (x86-64, 2 cores)");
+  CHECK(j["device"]["arch"] == "sim");
+  for (const char* key : {"b", "h", "hkv", "n", "nk", "d", "causal", "dtype", "input", "seed"}) {
+    CAPTURE(key);
+    CHECK(j["problem"].contains(key));
+  }
+  CHECK(j["problem"]["n"] == 256);
+  for (const char* key : {"tensor", "max_abs_err", "bound", "ok", "baseline_err", "rows_checked"}) {
+    CAPTURE(key);
+    CHECK(j["check"][0].contains(key));
+  }
+  const auto& traffic = j["traffic"];
+  CHECK(traffic["requested"]["predicted"]["read"] == 68719480832);
+  CHECK(traffic["requested"]["counted"]["write"] == 1242759);
+  CHECK(traffic["requested"]["buffers"]["S"]["predicted"] ==
+        traffic["requested"]["buffers"]["S"]["counted"]);
+  CHECK(traffic["requests"]["load"] == 132);
+  CHECK(traffic["sectors"]["store"] == 296);
+  CHECK(traffic["hbm"]["predicted"]["read"] == 1000000);
+  CHECK(traffic["hbm"]["model"]["write"] == 1900000);
+  CHECK(traffic["hbm"]["measured"].is_null());
+  CHECK(traffic["prediction_ok"] == true);
+  CHECK(j["time"].is_null());
+  CHECK(j["bound_ms"].get<double>() > 0);
+  CHECK(j["host_ms"] == 12.5);
+  CHECK(j["flops"] == 67108864.0);
+  CHECK(j["flops_executed"] == 67108864);
+  CHECK(j["workspace_bytes"] == 3000);
+  CHECK(j["parent"]["step"] == "97_before");
+  CHECK(j["backward"].is_null());
+  CHECK(j["ok"] == true);
+}
+
+TEST_CASE("on a GPU 'counted' and 'model' are null, 'measured' and times are not", "[report]") {
+  const auto j = fa::to_json(gpu_run());
+  CHECK(j["traffic"]["requested"]["counted"].is_null());
+  CHECK(j["traffic"]["requested"]["buffers"]["Q"]["counted"].is_null());
+  CHECK(j["traffic"]["hbm"]["model"].is_null());
+  CHECK(j["traffic"]["hbm"]["measured"]["read"] == 950000);
+  CHECK(j["traffic"]["prediction_ok"].is_null());
+  CHECK(j["time"]["median_ms"] == 0.5);
+  CHECK(j["time"]["iters"] == 50);
+  CHECK(j["host_ms"].is_null());
+  CHECK(j["model_gpu"].is_null());
+  CHECK(j["roofs"]["copy_bytes_per_s"] == 4.28e12);
+}

@@ -1,0 +1,161 @@
+#include "common/harness/run.h"
+
+#include <cmath>
+
+#include "tests/test.h"
+
+using fa::DType;
+using fa::Problem;
+
+namespace {
+
+Problem small() {
+  Problem p;
+  p.H = p.Hkv = 2, p.N = p.Nk = 5, p.d = 32;
+  return p;
+}
+
+/// A step without kernels: O is a copy of Q, or Q's first half of the rows.
+template <class T>
+void copy_all(const Problem& p, const fa::Tensors<T>& t) {
+  fa::cuda_check(cudaMemcpy(t.O, t.Q, p.q_size() * sizeof(T), cudaMemcpyDeviceToDevice));
+}
+template <class T>
+void copy_half(const Problem& p, const fa::Tensors<T>& t) {
+  fa::cuda_check(cudaMemcpy(t.O, t.Q, p.q_size() / 2 * sizeof(T), cudaMemcpyDeviceToDevice));
+}
+void zero_gradients(const Problem& p, const fa::Tensors<float>& t) {
+  fa::cuda_check(cudaMemset(t.dQ, 0, p.q_size() * sizeof(float)));
+  fa::cuda_check(cudaMemset(t.dK, 0, p.kv_size() * sizeof(float)));
+  fa::cuda_check(cudaMemset(t.dV, 0, p.kv_size() * sizeof(float)));
+  fa::cuda_check(cudaMemset(t.scratch<float>("sums"), 0, 40));
+}
+
+template <class T>
+fa::Variant variant(void (*forward)(const Problem&, const fa::Tensors<T>&)) {
+  fa::Variant v;
+  v.forward = forward;
+  return v;
+}
+
+size_t unwritten(const std::vector<float>& a) {
+  size_t n = 0;
+  for (const float x : a) n += fa::never_written(x);
+  return n;
+}
+
+}  // namespace
+
+TEST_CASE("inputs arrive, outputs come back, in each type", "[run]") {
+  Problem p = small();
+  p.dtype = GENERATE(DType::f32, DType::bf16);
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  const fa::Outputs out = p.dtype == DType::f32 ? fa::run(variant(copy_all<float>), p, in)
+                                                : fa::run(variant(copy_all<fa::bf16>), p, in);
+  CHECK(out.O == in.Q);
+  CHECK(out.LSE.empty());
+  CHECK(out.dQ.empty());
+  CHECK(out.damage.empty());
+}
+
+TEST_CASE("what a step did not write is known", "[run]") {
+  Problem p = small();
+  p.dtype = GENERATE(DType::f32, DType::bf16);
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  fa::Variant v = p.dtype == DType::f32 ? variant(copy_half<float>) : variant(copy_half<fa::bf16>);
+  v.writes_lse = true;
+  const fa::Outputs out = fa::run(v, p, in);
+  CHECK(unwritten(out.O) == p.q_size() / 2);
+  CHECK(fa::never_written(out.O.back()));
+  CHECK(std::isnan(out.O.back()));
+  CHECK(unwritten(out.LSE) == p.rows());
+  CHECK_FALSE(fa::never_written(NAN));
+  CHECK_FALSE(fa::never_written(-NAN));
+}
+
+TEST_CASE("poison() forgets an earlier run", "[run]") {
+  const Problem p = small();
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  fa::Session session(p, in, variant(copy_all<float>));
+  session.forward();
+  CHECK(unwritten(session.download().O) == 0);
+  session.poison();
+  CHECK(unwritten(session.download().O) == p.q_size());
+}
+
+TEST_CASE("the backward has its tensors and its workspace", "[run]") {
+  const Problem p = small();
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  fa::Variant v = variant(copy_all<float>);
+  v.backward = zero_gradients;
+  v.workspace = [](const Problem&) { return std::vector<fa::Scratch>{{"sums", 40}}; };
+  const fa::Outputs out = fa::run(v, p, in);
+  CHECK(out.dQ == std::vector<float>(p.q_size(), 0));
+  CHECK(out.dK == std::vector<float>(p.kv_size(), 0));
+  CHECK(out.dV == std::vector<float>(p.kv_size(), 0));
+  CHECK(fa::Session(p, in, v).workspace_bytes() == 40);
+}
+
+TEST_CASE("workspace that starts as zeros must be left so", "[run]") {
+  const Problem p = small();
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  static int left = 0;
+  fa::Variant v = variant<float>([](const Problem& problem, const fa::Tensors<float>& t) {
+    copy_all<float>(problem, t);
+    std::vector<uint8_t> bytes(8, 1);
+    auto* counter = t.scratch<uint8_t>("counter");
+    fa::cuda_check(cudaMemcpy(bytes.data(), counter, 8, cudaMemcpyDeviceToHost));
+    CHECK(bytes == std::vector<uint8_t>(8, 0));
+    fa::cuda_check(cudaMemset(counter + 5, left, 1));
+  });
+  v.workspace = [](const Problem&) {
+    return std::vector<fa::Scratch>{{.name = "counter", .bytes = 8, .zeroed = true}};
+  };
+  left = 0;
+  CHECK(fa::run(v, p, in).damage.empty());
+  left = 1;
+  const std::vector<std::string> damage = fa::run(v, p, in).damage;
+  REQUIRE(damage.size() == 1);
+  CHECK(damage[0] == "counter was not left zero for the next run");
+}
+
+TEST_CASE("the memory that a problem needs", "[run]") {
+  Problem p;
+  p.B = 2, p.H = 4, p.Hkv = 2, p.N = 100, p.Nk = 300, p.d = 64;
+  fa::Variant v = variant(copy_all<float>);
+  const size_t q = 2 * 4 * 100 * 64 * 4, kv = 2 * 2 * 300 * 64 * 4;
+  CHECK(fa::memory_need(p, v).inputs == q + 2 * kv);
+  CHECK(fa::memory_need(p, v).outputs == q);
+  CHECK(fa::memory_need(p, v).workspace == 0);
+  v.writes_lse = true;
+  v.workspace = [](const Problem& problem) {
+    return std::vector<fa::Scratch>{{"S", 4 * problem.scores()}, {"l", 7}};
+  };
+  CHECK(fa::memory_need(p, v).outputs == q + 2 * 4 * 100 * 4);
+  CHECK(fa::memory_need(p, v).workspace == 4 * 2 * 4 * 100 * 300 + 7);
+  v.backward = zero_gradients;
+  CHECK(fa::memory_need(p, v).inputs == 2 * q + 2 * kv);
+  CHECK(fa::memory_need(p, v).outputs == 2 * q + 2 * kv + 2 * 4 * 100 * 4);
+  p.dtype = DType::bf16;
+  CHECK(fa::memory_need(p, v).inputs == q + kv);
+}
+
+TEST_CASE("too much scratch is refused before anything is allocated", "[run]") {
+  const Problem p = small();
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  fa::Variant v = variant(copy_all<float>);
+  v.workspace = [](const Problem&) { return std::vector<fa::Scratch>{{"S", size_t{1} << 50}}; };
+  CHECK_THROWS_AS(fa::Session(p, in, v), fa::ResourceError);
+  CHECK_THROWS_WITH(fa::Session(p, in, v),
+                    Catch::Matchers::StartsWith("needs 1125899.9 GB of scratch, ") &&
+                        ContainsSubstring(" GB free: try a smaller --n or --b"));
+}
+
+TEST_CASE("a step of another type, or inputs of another size, are the program's mistake", "[run]") {
+  Problem p = small();
+  fa::Inputs in = fa::normal_inputs(p, 1);
+  CHECK_THROWS_WITH(fa::run(variant(copy_all<fa::bf16>), p, in),
+                    "the forward computes in bf16, the problem is fp32");
+  in.V.pop_back();
+  CHECK_THROWS_WITH(fa::run(variant(copy_all<float>), p, in), "V has 319 elements instead of 320");
+}

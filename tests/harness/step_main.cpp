@@ -1,0 +1,265 @@
+// step_main() with steps that need no kernel: for one query and one key, O is V.
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "common/harness/backend.h"
+#include "common/harness/step.h"
+#include "tests/test.h"
+
+namespace {
+
+void copy_v(const fa::Problem& p, const fa::Tensors<float>& t) {
+  fa::cuda_check(cudaMemcpy(t.O, t.V, 4 * p.q_size(), cudaMemcpyDeviceToDevice));
+}
+void all_zero(const fa::Problem& p, const fa::Tensors<float>& t) {
+  fa::cuda_check(cudaMemset(t.O, 0, 4 * p.q_size()));
+}
+void nothing(const fa::Problem&, const fa::Tensors<float>&) {}
+void stopped(const fa::Problem&, const fa::Tensors<float>&) {
+  throw fa::Finding("kernel f, thread (1,0,0): race on sK");
+}
+fa::Prediction copy_traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  t["V"].read = t["O"].write = 4 * p.q_size();
+  return t;
+}
+/// For one query and one key P is 1, so dV is dO, and nothing depends on Q and K.
+void backward_of_copy(const fa::Problem& p, const fa::Tensors<float>& t) {
+  fa::cuda_check(cudaMemcpy(t.dV, t.dO, 4 * p.q_size(), cudaMemcpyDeviceToDevice));
+  fa::cuda_check(cudaMemset(t.dQ, 0, 4 * p.q_size()));
+  fa::cuda_check(cudaMemset(t.dK, 0, 4 * p.kv_size()));
+}
+fa::Prediction backward_traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  t["dO"].read = t["dQ"].write = t["dK"].write = t["dV"].write = 4 * p.q_size();
+  return t;
+}
+fa::Prediction no_traffic(const fa::Problem&) { return {}; }
+
+fa::Step step_of(fa::Runner forward, fa::PredictFn traffic) {
+  fa::Step step;
+  step.id = "99_copy";
+  step.idea = "O is V";
+  fa::Variant v;
+  v.name = "kernel";
+  v.idea = "a copy";
+  v.forward = std::move(forward);
+  v.traffic = traffic;
+  step.variants = {v};
+  return step;
+}
+
+struct Ran {
+  int status;
+  std::string printed;  ///< standard output
+  nlohmann::json json;  ///< null when none was written
+};
+
+/// Runs the program on a problem of one query and one key.
+Ran run_program(const fa::Step& step, std::vector<const char*> more = {}) {
+  namespace fs = std::filesystem;
+  const fs::path folder =
+      fs::temp_directory_path() / ("flash_steps_main_" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  const std::string json = folder / "run.json", printed = folder / "out.txt";
+  std::vector<const char*> argv = {"99_copy", "--n", "1",      "--input",   "normal",
+                                   "--iters", "2",   "--json", json.c_str()};
+  argv.insert(argv.end(), more.begin(), more.end());
+
+  std::fflush(stdout);
+  const int terminal = dup(STDOUT_FILENO);
+  REQUIRE(std::freopen(printed.c_str(), "w", stdout));
+  Ran ran;
+  ran.status = fa::step_main(static_cast<int>(argv.size()), const_cast<char**>(argv.data()), step);
+  std::fflush(stdout);
+  dup2(terminal, STDOUT_FILENO);
+  close(terminal);
+
+  std::stringstream words;
+  words << std::ifstream(printed).rdbuf();
+  ran.printed = words.str();
+  if (std::ifstream file(json); file) ran.json = nlohmann::json::parse(file);
+  fs::remove_all(folder);
+  return ran;
+}
+
+bool simulated() { return fa::open_device("99_copy", "").kind == "sim"; }
+
+}  // namespace
+
+TEST_CASE("a right step ends with status 0", "[step_main]") {
+  const Ran ran = run_program(step_of(copy_v, copy_traffic));
+  CHECK(ran.status == 0);
+  CHECK(ran.json["ok"] == true);
+  CHECK(ran.json["check"][0]["max_abs_err"] == 0.0);
+  CHECK_THAT(ran.printed, ContainsSubstring("\nright "));
+}
+
+TEST_CASE("a wrong result ends with status 1", "[step_main]") {
+  const Ran ran = run_program(step_of(all_zero, no_traffic));
+  CHECK(ran.status == 1);
+  CHECK(ran.json["ok"] == false);
+  CHECK(ran.json["check"][0]["ok"] == false);
+  CHECK_THAT(ran.printed, ContainsSubstring("\nWRONG "));
+  CHECK_THAT(ran.printed, ContainsSubstring("O["));
+}
+
+// A step whose runs share a counter: a persistent kernel without its reset.
+namespace {
+int runs = 0;
+void right_once(const fa::Problem& p, const fa::Tensors<float>& t) {
+  if (runs++ == 0) copy_v(p, t);
+}
+void wrong_later(const fa::Problem& p, const fa::Tensors<float>& t) {
+  runs++ == 0 ? copy_v(p, t) : all_zero(p, t);
+}
+void right_always(const fa::Problem& p, const fa::Tensors<float>& t) {
+  ++runs;
+  copy_v(p, t);
+}
+void dirty_later(const fa::Problem& p, const fa::Tensors<float>& t) {
+  copy_v(p, t);
+  if (runs++ > 0) fa::cuda_check(cudaMemset(t.scratch<char>("taken"), 1, 1));
+}
+void backward_once(const fa::Problem& p, const fa::Tensors<float>& t) {
+  if (runs++ == 0) backward_of_copy(p, t);
+}
+fa::Step persistent(fa::Runner forward) {
+  fa::Step step = step_of(std::move(forward), copy_traffic);
+  step.variants[0].workspace = [](const fa::Problem&) {
+    return std::vector<fa::Scratch>{{.name = "taken", .bytes = 4, .zeroed = true}};
+  };
+  runs = 0;
+  return step;
+}
+}  // namespace
+
+TEST_CASE("a later run that is wrong ends with status 1", "[step_main]") {
+  SECTION("it writes nothing: what the first run wrote does not count") {
+    const Ran ran = run_program(persistent(right_once));
+    CHECK(ran.status == 1);
+    CHECK_THAT(ran.json["check_again"]["message"].get<std::string>(),
+               ContainsSubstring("never written"));
+  }
+  SECTION("it writes something else") {
+    const Ran ran = run_program(persistent(wrong_later));
+    CHECK(ran.status == 1);
+    CHECK(ran.json["ok"] == false);
+    CHECK(ran.json["check"][0]["ok"] == true);
+    CHECK(ran.json["check_again"]["ok"] == false);
+    CHECK_THAT(ran.json["check_again"]["message"].get<std::string>(), ContainsSubstring("O["));
+    CHECK_THAT(ran.printed, ContainsSubstring("WRONG in a later run: O[") &&
+                                ContainsSubstring("the first run is right and a later one is not"));
+  }
+  SECTION("it leaves its counter as it should not") {
+    const Ran ran = run_program(persistent(dirty_later));
+    CHECK(ran.status == 1);
+    CHECK_THAT(ran.json["check_again"]["message"].get<std::string>(),
+               ContainsSubstring("taken was not left zero"));
+  }
+  SECTION("a backward") {
+    fa::Step step = persistent(copy_v);
+    step.variants[0].backward = backward_once;
+    step.variants[0].backward_traffic = backward_traffic;
+    CHECK(run_program(step).status == 1);
+  }
+}
+
+TEST_CASE("a step that keeps state is run again, one that does not is not simulated twice",
+          "[step_main]") {
+  const Ran ran = run_program(persistent(right_always));
+  CHECK(ran.status == 0);
+  CHECK(ran.json["check_again"]["ok"] == true);
+  CHECK(runs >= 2);
+  if (!simulated()) return;
+  CHECK(runs == 2);
+  runs = 0;
+  CHECK(run_program(step_of(right_always, copy_traffic)).json["check_again"].is_null());
+  CHECK(runs == 1);
+}
+
+TEST_CASE("an output that nobody wrote is wrong, and its error is null", "[step_main]") {
+  const Ran ran = run_program(step_of(nothing, no_traffic));
+  CHECK(ran.status == 1);
+  CHECK(ran.json["check"][0]["max_abs_err"].is_null());
+  CHECK_THAT(ran.printed, ContainsSubstring("never written"));
+}
+
+TEST_CASE("a right result with a wrong prediction ends with status 1", "[step_main]") {
+  if (!simulated()) return;
+  const Ran ran = run_program(step_of(copy_v, no_traffic));
+  CHECK(ran.status == 1);
+  CHECK(ran.json["check"][0]["ok"] == true);
+  CHECK(ran.json["traffic"]["prediction_ok"] == false);
+  CHECK_THAT(ran.printed, ContainsSubstring("prediction differs from the count in: O, V"));
+}
+
+TEST_CASE("a finding ends with status 1 and is in the JSON", "[step_main]") {
+  const Ran ran = run_program(step_of(stopped, copy_traffic));
+  CHECK(ran.status == 1);
+  CHECK(ran.json["ok"] == false);
+  CHECK(ran.json["finding"] == "kernel f, thread (1,0,0): race on sK");
+  CHECK_THAT(ran.printed, ContainsSubstring("finding: kernel f, thread (1,0,0): race on sK"));
+}
+
+TEST_CASE("a backward is checked, counted and compared beside the forward", "[step_main]") {
+  fa::Step step = step_of(copy_v, copy_traffic);
+  step.variants[0].backward = backward_of_copy;
+  step.variants[0].backward_traffic = backward_traffic;
+  step.variants[0].backward_parent.id = "97_before";
+  step.variants[0].backward_parent.traffic = backward_traffic;
+  const Ran ran = run_program(step);
+  CHECK(ran.status == 0);
+  std::vector<std::string> tensors;
+  for (const auto& tensor : ran.json["check"]) tensors.push_back(tensor["tensor"]);
+  CHECK(tensors == std::vector<std::string>{"O", "dQ", "dK", "dV"});
+  CHECK(ran.json["parent"].is_null());
+  const auto& backward = ran.json["backward"];
+  CHECK(backward["parent"]["step"] == "97_before");
+  CHECK(backward["flops"] == 2.5 * ran.json["flops"].get<double>());
+  CHECK(backward["traffic"]["requested"]["predicted"]["write"] == 3 * 4 * 4 * 64);
+  CHECK_THAT(ran.printed, ContainsSubstring("\nforward, ") && ContainsSubstring("\nbackward, "));
+
+  step.variants[0].backward = all_zero;  // writes no gradient
+  CHECK(run_program(step).status == 1);
+}
+
+TEST_CASE("the change since the parent is only told for problems that the parent does",
+          "[step_main]") {
+  fa::Step step = step_of(copy_v, copy_traffic);
+  step.parent.id = "98_before";
+  step.parent.traffic = copy_traffic;
+  CHECK(run_program(step).json["parent"]["step"] == "98_before");
+  step.parent.support.d = {128};
+  CHECK(run_program(step).json["parent"].is_null());
+}
+
+TEST_CASE("a link to a file that is not there stays a link", "[step_main]") {
+  namespace fs = std::filesystem;
+  const fs::path folder =
+      fs::temp_directory_path() / ("flash_steps_link_" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  const std::string link = folder / "link.npy", target = folder / "target.npy";
+  fs::create_symlink(target, link);
+  const fa::Step step = step_of(copy_v, copy_traffic);
+  CHECK(run_program(step, {"--out", link.c_str(), "--out-dir", "/dev/null/x"}).status == 2);
+  CHECK(fs::is_symlink(link));
+  CHECK(!fs::exists(target));
+  CHECK(run_program(step, {"--out", link.c_str()}).status == 0);
+  CHECK(fs::is_symlink(link));
+  CHECK(fs::exists(target));
+  fs::remove_all(folder);
+}
+
+TEST_CASE("bad use writes no file", "[step_main]") {
+  CHECK(run_program(step_of(copy_v, copy_traffic), {"--d", "48"}).status == 2);
+  const Ran ran = run_program(step_of(copy_v, copy_traffic), {"--model-gpu", "none"});
+  CHECK(ran.status == 2);
+  CHECK(ran.json.is_null());
+  CHECK(ran.printed.empty());
+}
