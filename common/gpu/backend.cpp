@@ -5,8 +5,8 @@
 #include <cstdlib>
 
 #include "common/dialect/cuda.h"
-#include "common/harness/format.h"
 #include "common/gpu/l2_sweep.h"
+#include "common/harness/format.h"
 #include "common/harness/problem.h"
 
 namespace fa {
@@ -56,7 +56,9 @@ Device open_device(const std::string& step_id, const std::string& needs) {
   return {"gpu", properties.name, fmt::format("sm_{}", arch)};
 }
 
-void run_as(const GpuSpec&) {}
+bool simulated() { return false; }
+
+void configure(const SimOptions&) {}
 
 size_t free_device_bytes() {
   size_t free = 0, total = 0;
@@ -66,6 +68,37 @@ size_t free_device_bytes() {
 
 void name_device_memory(const void*, const std::string&) {}
 
-void run_unwatched(const std::function<void()>& run) { run(); }
+void poison_device_memory(void* p, size_t bytes) { cuda_check(cudaMemset(p, 0xff, bytes)); }
+
+void zero_device_memory(void* p, size_t bytes) {
+  cuda_check(cudaMemsetAsync(p, 0, bytes, current_stream()));
+}
+
+OnStream::OnStream(void* stream) { current_stream() = static_cast<cudaStream_t>(stream); }
+OnStream::~OnStream() { current_stream() = nullptr; }
+
+bool is_capturing() {
+  cudaStreamCaptureStatus status{};
+  cuda_check(cudaStreamIsCapturing(current_stream(), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+bool is_lasting(const CudaError& e) {
+  switch (e.status) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+      return true;
+    default:
+      return false;
+  }
+}
 
 }  // namespace fa

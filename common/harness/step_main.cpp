@@ -126,7 +126,7 @@ class Run {
   Run(const Step& step, const Options& options)
       : options_(options), problem_(options.problem), variant_(step.variants[options.variant]) {
     report_.model = find_gpu(options.model_gpu);
-    run_as(report_.model);
+    configure({.gpu = report_.model, .workers = options.workers});
     require_writable_outputs(options);
     report_.device = open_device(step.id, step.needs);
     if (options.analyse && !simulated()) {
@@ -180,8 +180,8 @@ class Run {
       }
       report_.analysed = report_.forward.seen.analysed > 0;
       bound_passes();
-    } catch (const Finding& e) {
-      report_.finding = e.what();
+    } catch (const KernelStopped& e) {
+      report_.findings = e.sentences();
     }
     std::fputs(text(report_).c_str(), stdout);
     const int lost = flush_stdout();  // before a --json /dev/stdout
@@ -195,7 +195,7 @@ class Run {
 
   void count_pass(Pass& pass, const std::function<void()>& run) {
     const auto start = std::chrono::steady_clock::now();
-    pass.seen = count(run, {options_.analyse, report_.model, options_.workers, options_.counters});
+    pass.seen = count(run, {options_.analyse, options_.counters});
     if (simulated()) {
       const std::chrono::duration<double, std::milli> took =
           std::chrono::steady_clock::now() - start;
@@ -227,10 +227,10 @@ class Run {
   /// What the timed runs are to a GPU.
   void run_again(Session& session) {
     session.forget_forward();
-    run_unwatched([&] { session.forward(); });
+    session.forward();
     if (!report_.backward) return;
     session.forget_backward();
-    run_unwatched([&] { session.backward(); });
+    session.backward();
   }
 
   void time_passes(Session& session) {

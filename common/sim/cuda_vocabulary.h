@@ -127,7 +127,7 @@ struct Launch {
   void* closure;
   size_t closure_bytes;
 };
-void run_grid(const Launch&);  // throws sim::Error when the kernel misbehaves
+void run_grid(const Launch&);  // throws fa::KernelStopped when the kernel misbehaves
 
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... args) {

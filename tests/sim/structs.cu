@@ -127,7 +127,7 @@ TEST_CASE("structs that functions return and take are checked, with the caller's
 
 TEST_CASE("a device function may call itself", "[sim][structs]") {
   Buffer<int> table("table", 2), y("y", 10);
-  table.fill({0, 1});
+  table.upload({0, 1});
   const auto counts = counted([&] { fa::launch(recursion, {1, 10}, table, y); });
   CHECK(y.download() == std::vector<int>{0, 1, 1, 2, 3, 5, 8, 13, 21, 34});
   CHECK(counts.buffers.at("table").bytes.read == 4 * (1 + 1 + 2 + 3 + 5 + 8 + 13 + 21 + 34 + 55));
@@ -140,7 +140,7 @@ TEST_CASE("a device function may call itself", "[sim][structs]") {
 
 TEST_CASE("device functions may be called through pointers", "[sim][structs]") {
   Buffer<float> x("x", 4), y("y", 4);
-  x.fill({1, 2, 3, 4});
+  x.upload({1, 2, 3, 4});
   const auto counts = counted([&] { fa::launch(pointers, {1, 4}, x, y, false); });
   CHECK(y.download() == std::vector<float>{1, 8, 9, 64});
   CHECK(counts.buffers.at("x").bytes.read == 4 * (2 + 3 + 2 + 3));

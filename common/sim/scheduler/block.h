@@ -13,9 +13,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "common/dialect/errors.h"
 #include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"
@@ -121,8 +123,8 @@ struct Block {
   std::deque<std::function<void()>> deferred;  ///< see defer()
 
   // Trouble.
-  std::string error;          ///< why the launch is abandoned
-  std::exception_ptr thrown;  ///< the error was no finding but this, thrown on the worker
+  std::optional<fa::Finding> fault;  ///< why the launch is abandoned
+  std::exception_ptr thrown;         ///< the fault was no finding but this, thrown on the worker
   /// Accesses take the slow path: observers watch, or the watchdog wants to stop the kernel.
   std::atomic<bool> attention{true};
   std::atomic<bool> stop{false};      ///< the watchdog's order
@@ -150,8 +152,9 @@ struct Cluster {
 
 // --- services for instructions -------------------------------------------------------------------
 
-/// Abandons the launch; becomes sim::Error on the host.
-[[noreturn]] void fail(const std::string& message);
+using fa::FaultKind;
+/// Abandons the launch; becomes fa::KernelStopped on the host.
+[[noreturn]] void fail(FaultKind, const std::string& sentence);
 /// The current thread stops until wake(). Others run meanwhile.
 void wait_here(const char* what, const Where&);
 /// Makes a waiting thread runnable. `block` may be another block of the cluster.

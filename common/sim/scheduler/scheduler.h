@@ -21,7 +21,7 @@ void abandon_threads(Block&);
 /// Cluster only. Hands the baton to a block that can run. \returns when this block has it again.
 void pass_baton(Block&);
 /// Cluster only. The block is done: hands the baton on for good. A deadlock of the others becomes
-/// this block's `error`.
+/// this block's `fault`.
 void retire_from_cluster(Block&);
 /// All blocks of the cluster leave at their next turn.
 void abort_cluster(Cluster&);
@@ -35,7 +35,7 @@ void keep_exception(Block& b, F&& work) {
     work();
   } catch (const std::exception& e) {
     b.thrown = std::current_exception();
-    b.error = e.what();
+    b.fault = {FaultKind::refused, e.what()};
   }
 }
 
