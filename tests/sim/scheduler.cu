@@ -7,7 +7,7 @@
 
 #include "common/dialect/ptx/barrier.h"
 #include "common/harness/problem.h"
-#include "common/sim/scheduler/block.h"
+#include "common/sim/block.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

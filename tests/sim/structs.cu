@@ -14,12 +14,18 @@ struct Pair {
 struct Row {
   float x[8];
 };
+#include "tests/sim/long_line.inc"
 
 #define OUTLINE __attribute__((noinline))
 
 OUTLINE __device__ Pair make_pair(float x) { return {x, x + 1}; }
 OUTLINE __device__ Row make_row(float x) {
   Row r;
+  for (float& e : r.x) e = x;
+  return r;
+}
+OUTLINE __device__ FarRow make_far_row(float x) {
+  FarRow r;
   for (float& e : r.x) e = x;
   return r;
 }
@@ -36,6 +42,7 @@ __global__ void load_arguments(const Pair* pairs, const Row* rows, float* y) {
   const float s = sum(pairs[threadIdx.x]);
   y[threadIdx.x] = s + last(rows[threadIdx.x]);
 }
+__global__ void store_far(FarRow* rows) { rows[threadIdx.x] = make_far_row(threadIdx.x); }
 __global__ void both(const Pair* in, Pair* out) { out[threadIdx.x] = twice(in[threadIdx.x]); }
 __global__ void through_pointer(const Pair* in, Pair* out, Pair (*f)(Pair)) {
   out[threadIdx.x] = f(in[threadIdx.x]);
@@ -114,6 +121,9 @@ TEST_CASE("structs that functions return and take are checked, with the caller's
              ContainsSubstring("32-byte load at " + line(7)));
   CHECK_THAT(found(through_pointer, config, pairs.get(), many_pairs.get(), twice),
              ContainsSubstring("8-byte load"));
+  Buffer<FarRow> far_rows("far rows", 40);
+  CHECK_THAT(found(store_far, config, far_rows.get()),
+             ContainsSubstring("32-byte store at structs.cu:"));
   CHECK(found(store_calls, config, many_pairs.get(), many_rows.get()) == "");
   CHECK(found(load_arguments, config, many_pairs.get(), many_rows.get(), y.get()) == "");
 

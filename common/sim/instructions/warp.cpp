@@ -1,7 +1,8 @@
 // Warp primitives: every lane leaves its operands, the last one to arrive does the work for all.
 #include <bit>
 
-#include "common/sim/scheduler/block.h"
+#include "common/sim/block.h"
+#include "common/sim/messages/messages.h"
 
 namespace sim {
 

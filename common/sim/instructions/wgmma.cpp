@@ -7,7 +7,7 @@
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
 #include "common/sim/instructions/bf16.h"
-#include "common/sim/observers/findings.h"
+#include "common/sim/messages/findings.h"
 
 namespace sim {
 

@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/sim/scheduler/block.h"
+#include "common/sim/block.h"
+#include "common/sim/messages/messages.h"
 #include "common/sim/scheduler/stacks.h"
-#include "common/sim/scheduler/symbols.h"
 
 namespace sim {
 

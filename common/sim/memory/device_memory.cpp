@@ -6,11 +6,11 @@
 #include <deque>
 
 #include "common/harness/problem.h"
+#include "common/sim/block.h"
 #include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"
 #include "common/sim/recording.h"
-#include "common/sim/scheduler/block.h"
 
 namespace sim {
 

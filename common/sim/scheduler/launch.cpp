@@ -14,12 +14,12 @@
 #include <thread>
 
 #include "common/harness/backend.h"
-#include "common/sim/observers/findings.h"
+#include "common/sim/messages/findings.h"
+#include "common/sim/messages/symbols.h"
+#include "common/sim/observers/residency.h"
 #include "common/sim/recording.h"
-#include "common/sim/scheduler/residency.h"
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/scheduler/stacks.h"
-#include "common/sim/scheduler/symbols.h"
 
 namespace sim {
 

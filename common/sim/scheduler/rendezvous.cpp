@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/sim/messages/messages.h"
 #include "common/sim/scheduler/scheduler.h"
 
 namespace sim {

@@ -1,6 +1,7 @@
 // Fibers and the order in which they run: the lowest runnable thread after the current one, cyclic,
 // so the lanes of a warp run one after the other and warps stay together.
 #include "common/sim/scheduler/scheduler.h"
+#include "common/sim/messages/messages.h"
 
 #include "common/sim/scheduler/stacks.h"
 

@@ -2,7 +2,7 @@
 /// Which CUDA thread runs next. Private to scheduler/; instructions use the services in block.h.
 #pragma once
 
-#include "common/sim/scheduler/block.h"
+#include "common/sim/block.h"
 
 namespace sim {
 
@@ -40,6 +40,5 @@ void keep_exception(Block& b, F&& work) {
 }
 
 bool can_run(const Block&);
-std::string deadlock_report(const Block&);
 
 }  // namespace sim

@@ -1,9 +1,9 @@
-#include "common/sim/observers/findings.h"
+#include "common/sim/messages/findings.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "common/sim/scheduler/block.h"
+#include "common/sim/messages/messages.h"
 
 namespace sim {
 
