@@ -3,7 +3,7 @@
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/cluster.h"
 #include "common/dialect/ptx/mbarrier.h"
-#include "common/dialect/ptx/tma.h"
+#include "common/dialect/ptx/more/tma.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
