@@ -165,7 +165,7 @@ TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
   const struct RunAs {
     explicit RunAs(const fa::GpuSpec& gpu) { fa::configure({.gpu = gpu}); }
     ~RunAs() { fa::configure({}); }
-  } run_as(T4);
+  } as_T4(T4);
   const auto p = bf16_problem(64, 64, 64, /*causal=*/true, /*B=*/5, /*H=*/16, /*Hkv=*/16);
   fa::Session session(p, fa::normal_inputs(p, 1), kernel);
   const fa::Bytes counted = *fa::count([&] { session.forward(); }, {}).requested;

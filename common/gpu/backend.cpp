@@ -1,5 +1,5 @@
-// common/harness/backend.h for a GPU: the device. count() is in counters.cpp, time_gpu() in timer.cpp,
-// measured_roofs() in roofs.cu.
+// common/harness/backend.h for a GPU: the device. The stream is in stream.cpp, count() in
+// counters.cpp, time_gpu() in timer.cpp, measured_roofs() in roofs.cu.
 #include "common/harness/backend.h"
 
 #include <cstdlib>
@@ -69,36 +69,5 @@ size_t free_device_bytes() {
 void name_device_memory(const void*, const std::string&) {}
 
 void poison_device_memory(void* p, size_t bytes) { cuda_check(cudaMemset(p, 0xff, bytes)); }
-
-void zero_device_memory(void* p, size_t bytes) {
-  cuda_check(cudaMemsetAsync(p, 0, bytes, current_stream()));
-}
-
-OnStream::OnStream(void* stream) { current_stream() = static_cast<cudaStream_t>(stream); }
-OnStream::~OnStream() { current_stream() = nullptr; }
-
-bool is_capturing() {
-  cudaStreamCaptureStatus status{};
-  cuda_check(cudaStreamIsCapturing(current_stream(), &status));
-  return status != cudaStreamCaptureStatusNone;
-}
-
-bool is_lasting(const CudaError& e) {
-  switch (e.status) {
-    case cudaErrorIllegalAddress:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorHardwareStackError:
-    case cudaErrorLaunchFailure:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorECCUncorrectable:
-      return true;
-    default:
-      return false;
-  }
-}
 
 }  // namespace fa

@@ -1,6 +1,6 @@
 /// \file
-/// The tensor memory accelerator (sm_90): one thread orders the copy of a whole box of a tensor, or
-/// of a run of bytes, between device and shared memory.
+/// The tensor memory accelerator (sm_90): one thread issues the copy of a whole box of a tensor
+/// between device and shared memory. Other ranks, multicast, additions: more/tma.h.
 ///
 /// A tensor map, made on the host, describes tensor and box; the kernel takes it as
 /// `const __grid_constant__ TensorMap`. Elements of a box that lie outside the tensor arrive as

@@ -133,8 +133,9 @@ class Workspace {
   std::map<std::string, void*> pointers_;
 };
 
-/// Per variant: one's backward may read what its forward left, whatever runs in between.
-std::map<int, Workspace> workspaces;
+/// Per variant: one's backward may read what its forward left, whatever runs in between. Never
+/// destroyed: at the end of the process CUDA may be gone first.
+std::map<int, Workspace>& workspaces = *new std::map<int, Workspace>;
 
 const Variant& variant_of(int index) {
   const auto& variants = the_step().variants;
