@@ -59,8 +59,8 @@ void zero_device_memory(void* p, size_t bytes);
 
 // --- the caller's stream, for a step's library ---------------------------------------------------
 
-/// What this thread queues while it lives goes to this cudaStream_t, else to the default stream. The
-/// simulator has no streams: it runs everything where it stands.
+/// What this thread queues while it lives goes to this cudaStream_t, else to the default stream.
+/// The simulator has no streams: it runs everything where it stands.
 class OnStream {
  public:
   explicit OnStream(void* stream);

@@ -1,9 +1,8 @@
 #include "common/harness/run.h"
 
-#include "common/harness/device_memory.h"
-
 #include <cmath>
 
+#include "common/harness/device_memory.h"
 #include "tests/test.h"
 
 using fa::DType;

@@ -1,5 +1,6 @@
 // The ways from a tile in memory to the operands of mma.sync, register by register: each address
-// rule that common/dialect/ptx/mma.h states gives the fragment that common/dialect/ptx/layouts.h describes.
+// rule that common/dialect/ptx/mma.h states gives the fragment that common/dialect/ptx/layouts.h
+// describes.
 #include <functional>
 
 #include "tests/ptx/device.h"

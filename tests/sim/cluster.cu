@@ -1,6 +1,6 @@
 // Blocks of a cluster are resident together and reach each other's shared memory.
-#include "common/dialect/ptx/cluster.h"
-#include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/more/cluster.h"
+#include "common/dialect/ptx/more/mbarrier.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

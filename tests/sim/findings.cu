@@ -1,8 +1,8 @@
 // The search for races goes on behind a finding, and knows the bytes of a word that threads share.
 // Each fault with a kernel that has exactly that one, and a near twin without it.
 #include "common/dialect/ptx/barrier.h"
-#include "common/dialect/ptx/cluster.h"
 #include "common/dialect/ptx/mbarrier.h"
+#include "common/dialect/ptx/more/cluster.h"
 #include "common/dialect/ptx/more/tma.h"
 #include "tests/sim/diagnosis.h"
 

@@ -9,7 +9,8 @@
 ///
 /// An arrival releases, a wait acquires: what a thread did before its arrival is visible to a
 /// thread after its wait. Undefined: more than `count` arrivals in a phase, use before the init is
-/// visible (mbarrier_init_fence() and a barrier), a second init without mbarrier_inval.
+/// visible (mbarrier_init_fence() and a barrier), a second init without mbarrier_inval
+/// (more/mbarrier.h, which also has what the blocks of a cluster need).
 #pragma once
 
 #include "common/dialect/ptx/wrapper.h"
@@ -28,24 +29,9 @@ FA_PTX void mbarrier_init(uint64_t* bar, int count) {
 FA_PTX void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
-/// The 8 bytes are ordinary memory again.
-FA_PTX void mbarrier_inval(uint64_t* bar) {
-  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(bar)) : "memory");
-}
 /// One arrival.
 FA_PTX void mbarrier_arrive(uint64_t* bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
-}
-/// One arrival at the barrier at the same place in block `rank` of the cluster, which hands over
-/// what this thread wrote anywhere: on sm_90 a fence of the whole GPU stands in front of it.
-FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank) {
-  asm volatile(
-      "{ .reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(
-          shared_address(bar)),
-      "r"(rank)
-      : "memory");
 }
 /// Announces `bytes` that TMA will bring in this phase, then arrives once. By the thread that
 /// issues the copies, before it issues them.
@@ -53,13 +39,6 @@ FA_PTX void mbarrier_arrive_expect_tx(uint64_t* bar, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)),
                "r"(bytes)
                : "memory");
-}
-/// Announces `bytes` without an arrival.
-FA_PTX void mbarrier_expect_tx(uint64_t* bar, int bytes) {
-  asm volatile(
-      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)),
-      "r"(bytes)
-      : "memory");
 }
 /// Waits until the running phase's parity is not `parity`, that is, until the last phase with this
 /// parity is complete.
@@ -72,16 +51,6 @@ FA_PTX void mbarrier_wait(uint64_t* bar, int parity) {
       "r"(parity)
       : "memory");
 }
-/// As mbarrier_wait, and acquires what other blocks of the cluster released.
-FA_PTX void mbarrier_wait_cluster(uint64_t* bar, int parity) {
-  asm volatile(
-      "{ .reg .pred complete;\n"
-      "TRY:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%0], %1;\n"
-      "@!complete bra TRY; }" ::"r"(shared_address(bar)),
-      "r"(parity)
-      : "memory");
-}
 
 #elif !FA_BACKEND_GPU
 
@@ -89,21 +58,11 @@ FA_PTX void mbarrier_init(uint64_t* bar, int count, FA_WHERE) {
   sim::mbarrier_init(bar, count, where);
 }
 FA_PTX void mbarrier_init_fence() {}
-FA_PTX void mbarrier_inval(uint64_t* bar, FA_WHERE) { sim::mbarrier_inval(bar, where); }
 FA_PTX void mbarrier_arrive(uint64_t* bar, FA_WHERE) { sim::mbarrier_arrive(bar, 0, where); }
-FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank, FA_WHERE) {
-  sim::mbarrier_arrive(static_cast<uint64_t*>(sim::map_shared_rank(bar, rank)), 0, where);
-}
 FA_PTX void mbarrier_arrive_expect_tx(uint64_t* bar, int bytes, FA_WHERE) {
   sim::mbarrier_arrive(bar, bytes, where);
 }
-FA_PTX void mbarrier_expect_tx(uint64_t* bar, int bytes, FA_WHERE) {
-  sim::mbarrier_expect_tx(bar, bytes, where);
-}
 FA_PTX void mbarrier_wait(uint64_t* bar, int parity, FA_WHERE) {
-  sim::mbarrier_wait(bar, parity, where);
-}
-FA_PTX void mbarrier_wait_cluster(uint64_t* bar, int parity, FA_WHERE) {
   sim::mbarrier_wait(bar, parity, where);
 }
 

@@ -1,14 +1,14 @@
 /// \file
-/// All wrappers of single PTX instructions.
+/// All wrappers of single PTX instructions; more/ has those that no step uses.
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
-#include "common/dialect/ptx/cluster.h"
 #include "common/dialect/ptx/cp_async.h"
 #include "common/dialect/ptx/layouts.h"
 #include "common/dialect/ptx/math.h"
-#include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/mma.h"
+#include "common/dialect/ptx/more/cluster.h"
+#include "common/dialect/ptx/more/mbarrier.h"
 #include "common/dialect/ptx/more/tma.h"
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/setmaxnreg.h"

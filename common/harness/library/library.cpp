@@ -1,4 +1,5 @@
-// A step as a shared library: what stands behind its main() in place of common/harness/step_main.cpp.
+// A step as a shared library: what stands behind its main() in place of
+// common/harness/step_main.cpp.
 //
 // The library is linked from the objects of the program, main() included. That main() describes the
 // step and calls step_main(); the step_main() below runs nothing, it keeps the description. So

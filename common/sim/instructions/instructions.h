@@ -1,8 +1,8 @@
 /// \file
 /// All that a kernel asks of the simulator by name: what stands behind CUDA's words
 /// (cuda_vocabulary.h) and behind the wrappers of common/dialect/ptx/. Each function is one
-/// instruction of the current CUDA thread; what it means stands at its wrapper there. `Where` is the
-/// kernel's line, for messages.
+/// instruction of the current CUDA thread; what it means stands at its wrapper there. `Where` is
+/// the kernel's line, for messages.
 ///
 /// Whatever the hardware does asynchronously happens here as late as the kernel's waits allow, so a
 /// missing wait gives a wrong answer on a laptop too.
