@@ -25,7 +25,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROGRAM = os.path.join("build", "sim", "steps", "04_fused")
 KIB = 1024
 SIZES = [kib * KIB for kib in (16, 24, 32, 48, 64, 96, 128, 227)]
-# The tiles of steps/04_fused/kernel.cuh; every run is checked against them.
+# The tiles of steps/04_fused/1_fused.cuh; every run is checked against them.
 BR, PAD, KEY_STEP = 32, 4, 4
 
 

@@ -14,7 +14,6 @@
 #include "common/harness/run.h"
 #if !FA_BACKEND_GPU
 #include "common/sim/sim.h"
-#include "steps/exercises/specs.h"
 #endif
 
 namespace fa {
@@ -30,7 +29,6 @@ struct Fault {
 };
 
 struct Request {
-  std::string spec;
   bool backward = false;
   uint64_t seed = 1;
   json problems;
@@ -43,8 +41,7 @@ Request read_request(const char* path) {
   std::ifstream file(path);
   if (!file) throw UsageError(std::string(path) + ": cannot be read");
   const json j = json::parse(file);
-  return {.spec = j.at("spec"),
-          .backward = j.at("pass") == "backward",
+  return {.backward = j.at("pass") == "backward",
           .seed = j.at("seed"),
           .problems = j.at("problems"),
           .banks = j.value("banks", false),
@@ -114,6 +111,14 @@ Fault fault_of(const std::string& message) {
 
 json to_json(const Bytes& b) {
   return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
+}
+
+Prediction spec_of(const json& wanted) {
+  Prediction spec;
+  for (const auto& [name, b] : wanted.at("spec").items()) {
+    spec[name] = {.read = b.at("read"), .write = b.at("write"), .atomic = b.at("atomic")};
+  }
+  return spec;
 }
 
 /// Yours beside the spec's, per buffer.
@@ -259,8 +264,7 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
   } catch (const sim::Error& e) {
     return fault_of(e.what());
   }
-  const Spec specs = find_spec(request.spec);
-  const Prediction spec = (request.backward ? specs.backward : specs.forward)(p);
+  const Prediction spec = spec_of(wanted);
   seen["traffic"] = traffic_table(spec, counts);
   seen["totals"] = totals(counts);
 #endif
@@ -273,19 +277,6 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
   if (request.banks) return bank_conflicts(counts);
 #endif
   return std::nullopt;
-}
-
-Runner runner_of(const HostFunction& f) {
-  return f.f32 ? Runner(f.f32) : f.b16 ? Runner(f.b16) : Runner();
-}
-
-Variant variant_of(const Yours& yours) {
-  Variant v;
-  v.forward = runner_of(yours.forward);
-  v.backward = runner_of(yours.backward);
-  v.workspace = yours.workspace;
-  v.writes_lse = yours.writes_lse;
-  return v;
 }
 
 json try_all(const Request& request, const Variant& yours) {
@@ -304,14 +295,14 @@ json try_all(const Request& request, const Variant& yours) {
 
 }  // namespace
 
-int exercise_main(int argc, char** argv, const Yours& yours) try {
+int exercise_main(int argc, char** argv, const Variant& yours) try {
   if (argc != 3) throw UsageError("usage: " + std::string(argv[0]) + " REQUEST.json RESULT.json");
   const Request request = read_request(argv[1]);
   open_device("exercise", "");
 #if !FA_BACKEND_GPU
   sim::options().watchdog_s = request.watchdog_s;
 #endif
-  const json result = try_all(request, variant_of(yours));
+  const json result = try_all(request, yours);
   std::ofstream file(argv[2]);
   file << result.dump() << "\n";
   file.close();

@@ -232,10 +232,10 @@ TEST_CASE("a backward is checked, counted and compared beside the forward", "[st
 TEST_CASE("the change since the parent is only told for problems that the parent does",
           "[step_main]") {
   fa::Step step = step_of(copy_v, copy_traffic);
-  step.parent.id = "98_before";
-  step.parent.traffic = copy_traffic;
+  step.variants[0].parent.id = "98_before";
+  step.variants[0].parent.traffic = copy_traffic;
   CHECK(run_program(step).json["parent"]["step"] == "98_before");
-  step.parent.support.d = {128};
+  step.variants[0].parent.support.d = {128};
   CHECK(run_program(step).json["parent"].is_null());
 }
 

@@ -505,9 +505,9 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         )
         both = runs_after("--sections", "timing", "--steps", "04")
         self.assertEqual({step for step, _ in both}, {"02_tiled", "04_fused"})
-        self.write("steps/02_tiled/kernel.cuh", "// a comment is no change")
+        self.write("steps/02_tiled/2_registers.cuh", "// a comment is no change")
         self.assertEqual(runs_after("--sections", "timing", "--steps", "04"), both)
-        self.write("steps/02_tiled/kernel.cuh", "int changed;")
+        self.write("steps/02_tiled/2_registers.cuh", "int changed;")
         self.assertEqual(
             runs_after("--sections", "scale", "--steps", "04"),
             {(step, n) for step, n in both if step == "04_fused"} | {("04_fused", 2048)},
@@ -562,7 +562,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         again = gpu_check.merge(files)
         self.assertEqual(len(again["runs"]), len(merged["runs"]))
         self.assertIn("simulator (x86_64, 99 cores)", {r["device"]["name"] for r in again["runs"]})
-        self.write("steps/02_tiled/kernel.cuh", "// changed since")
+        self.write("steps/02_tiled/2_registers.cuh", "// changed since")
         self.check("--no-build", "--quick", "--out", "d", "--steps", "04", "--sections", "timing")
         files.append(os.path.join(self.root, "d", "results.json"))
         done = self.check("--merge", *files, "--out", os.path.join(self.root, "merged"))
@@ -587,7 +587,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         done = self.check(*args)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertTrue(self.results()["counters"])
-        self.write("steps/02_tiled/kernel.cuh", "// changed since")
+        self.write("steps/02_tiled/2_registers.cuh", "// changed since")
         done = self.check(*args)
         self.assertEqual(done.returncode, 1)
         self.assertIn("made from other sources", done.stdout)
@@ -942,7 +942,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         ]
         for change, same in ((None, "True"), ("// changed\n", "False")):
             if change:
-                self.write("steps/02_tiled/kernel.cuh", change)
+                self.write("steps/02_tiled/2_registers.cuh", change)
             done = subprocess.run(probe, cwd=self.root, capture_output=True, text=True)
             self.assertEqual(done.stdout.strip(), same, done.stderr)
 

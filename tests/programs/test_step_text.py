@@ -121,12 +121,12 @@ class Copy(unittest.TestCase):
         before = self.printed()
         self.assertEqual((len(before), before), (10, self.digests()))
         for path, text, steps in (
-            ("steps/01_naive/kernel.cuh", "// more\n", set()),
+            ("steps/01_naive/1_naive.cuh", "// more\n", set()),
             ("common/sim/sim.h", "int more;\n", set()),
             ("common/harness/step.h", "int more;\n", set()),  # the harness
-            ("steps/09_tma_wgmma/kernel.cuh", "int more;\n", {"09"}),
+            ("steps/09_tma_wgmma/1_wgmma.cuh", "int more;\n", {"09"}),
             ("common/dialect/ptx/wgmma.h", "int more;\n", {"09", "10"}),
-            ("steps/07_tensor_cores/kernel.cuh", "int more;\n", {"07", "08"}),
+            ("steps/07_tensor_cores/1_mma.cuh", "int more;\n", {"07", "08"}),
         ):
             self.write(path, self.read(path) + text)
             self.assertEqual(self.changed(before), steps, path)
