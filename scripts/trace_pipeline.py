@@ -171,7 +171,9 @@ def traced_text(name):
                 1,
             )
     text = "\n".join(out)
-    return text.replace("#pragma once", '#pragma once\n#include "common/dialect/cuda.h"' + PRELUDE, 1)
+    return text.replace(
+        "#pragma once", '#pragma once\n#include "common/dialect/cuda.h"' + PRELUDE, 1
+    )
 
 
 def measure():

@@ -1,12 +1,12 @@
-// common/harness/backend.h for a GPU: the device. count() is in counters.cpp, time_gpu() in timer.cpp,
+// harness/backend.h for a GPU: the device. count() is in counters.cpp, time_gpu() in timer.cpp,
 // measured_roofs() in roofs.cu.
 #include "common/harness/backend.h"
 
 #include <cstdlib>
 
 #include "common/dialect/cuda.h"
-#include "common/harness/format.h"
 #include "common/gpu/l2_sweep.h"
+#include "common/harness/format.h"
 #include "common/harness/problem.h"
 
 namespace fa {

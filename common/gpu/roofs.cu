@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "common/harness/backend.h"
 #include "common/dialect/cuda.h"
 #include "common/gpu/matmul.h"
 #include "common/gpu/under_tool.h"
+#include "common/harness/backend.h"
 #include "common/harness/problem.h"
 
 namespace fa {

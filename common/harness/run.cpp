@@ -7,8 +7,8 @@
 #include <set>
 #include <stdexcept>
 
-#include "common/harness/backend.h"
 #include "common/dialect/cuda.h"
+#include "common/harness/backend.h"
 #include "common/harness/format.h"
 
 namespace fa {

@@ -78,8 +78,8 @@ struct Parent {
 
 /// One way of doing the step; a step with several ideas has several, in the order of reading.
 struct Variant {
-  std::string name;  ///< as in its file's name: "shared" in 1_shared.cuh
-  std::string idea;  ///< one line for the tables
+  std::string name;    ///< as in its file's name: "shared" in 1_shared.cuh
+  std::string idea;    ///< one line for the tables
   Parent parent = {};  ///< empty: the forward is not compared
   Runner forward;
   PredictFn traffic = nullptr;      ///< of the forward

@@ -149,8 +149,8 @@ class Run {
     report_.problem = problem_;
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
-    report_.forward = predict("forward", problem_, variant_.traffic, problem_.flops_forward(),
-                              variant_.parent);
+    report_.forward =
+        predict("forward", problem_, variant_.traffic, problem_.flops_forward(), variant_.parent);
     report_.forward_of = variant_.forward_of;
     if (variant_.backward) {
       report_.backward = predict("backward", problem_, variant_.backward_traffic,

@@ -1,5 +1,5 @@
 /// \file
-/// The words of CUDA C++ for g++. Included by common/dialect/cuda.h when nvcc does not compile the file; a
+/// The words of CUDA C++ for g++. Included by dialect/cuda.h when nvcc does not compile the file; a
 /// kernel never includes it itself. What stands behind the words: scheduler/, memory/,
 /// instructions/ (README.md has the map).
 #pragma once

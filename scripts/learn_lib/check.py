@@ -159,7 +159,9 @@ class Toolchain:
             if done.returncode:
                 raise NotBuilt(f"{shlex.join([*command, *words])}: {done.stderr.strip()}")
             report = json.loads(done.stderr)
-            buffers = (report["backward"] if backward else report)["traffic"]["requested"]["buffers"]
+            buffers = (report["backward"] if backward else report)["traffic"]["requested"][
+                "buffers"
+            ]
             specs.append({name: row["predicted"] for name, row in buffers.items()})
         return specs
 

@@ -11,26 +11,14 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
 namespace step01 {
 
-constexpr int kCols = 32;  // a block of threads is kCols wide and kRows high
-constexpr int kRows = 8;
-
-__device__ inline float warp_max(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(fa::kFullMask, x, lanes));
-  }
-  return x;  // the same in all lanes
-}
-__device__ inline float warp_sum(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(fa::kFullMask, x, lanes);
-  }
-  return x;
-}
+constexpr int kBlockX = 32;  // a block of threads is kBlockX wide and kBlockY high
+constexpr int kBlockY = 8;
 
 // S = scale * Q K^T. One thread owns one score; nothing is shared: a row of Q is read N times.
 template <int d>
@@ -38,8 +26,8 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
                               const float* K,  // [B*H, N, d]
                               float* S,        // [B*H, N, N]
                               int N, float scale, bool causal) {
-  const int c = blockIdx.x * kCols + threadIdx.x;  // key: the fast axis, so stores coalesce
-  const int r = blockIdx.y * kRows + threadIdx.y;  // query
+  const int c = blockIdx.x * kBlockX + threadIdx.x;  // key: the fast axis, so stores coalesce
+  const int r = blockIdx.y * kBlockY + threadIdx.y;  // query
   const size_t bh = blockIdx.z;
   if (r >= N || c >= N) return;  // legal: no other thread needs it
 
@@ -61,7 +49,7 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
 static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
                                       float* P,        // [B*H, N, N]
                                       int N) {
-  const int r = blockIdx.x * kRows + threadIdx.y;
+  const int r = blockIdx.x * kBlockY + threadIdx.y;
   const int lane = threadIdx.x;
   const size_t bh = blockIdx.z;
   if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
@@ -72,13 +60,13 @@ static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
   for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
     if (c0 + lane < N) m = fmaxf(m, s[c0 + lane]);
   }
-  m = warp_max(m);  // finite: a row sees at least key 0
+  m = fa::warp_max(m);  // finite: a row sees at least key 0
 
   float l = 0.f;
   for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
     if (c0 + lane < N) l += expf(s[c0 + lane] - m);
   }
-  l = warp_sum(l);
+  l = fa::warp_sum(l);
 
   for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
     if (c0 + lane < N) p[c0 + lane] = expf(s[c0 + lane] - m) / l;
@@ -91,8 +79,8 @@ __global__ void output_kernel(const float* P,  // [B*H, N, N]
                               const float* V,  // [B*H, N, d]
                               float* O,        // [B*H, N, d]
                               int N, bool causal) {
-  const int x = blockIdx.x * kCols + threadIdx.x;  // feature: the fast axis
-  const int r = blockIdx.y * kRows + threadIdx.y;  // query
+  const int x = blockIdx.x * kBlockX + threadIdx.x;  // feature: the fast axis
+  const int r = blockIdx.y * kBlockY + threadIdx.y;  // query
   const size_t bh = blockIdx.z;
   if (r >= N) return;
   const float* p = P + (bh * N + r) * N;
@@ -123,16 +111,23 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
+inline void softmax(const fa::Problem& p,
+                    const float* S,  // [B*H, N, N]
+                    float* P) {      // [B*H, N, N]
+  const dim3 grid(fa::ceil_div(p.N, kBlockY), 1, p.heads());
+  fa::launch(softmax_kernel, {grid, dim3(fa::kWarp, kBlockY)}, S, P, p.N);
+}
+
 inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* S = t.scratch<float>("S");
   float* P = t.scratch<float>("P");
-  const unsigned BH = p.heads(), rows = fa::ceil_div(p.N, kRows);
-  const dim3 block(kCols, kRows);
+  const unsigned BH = p.heads(), rows = fa::ceil_div(p.N, kBlockY);
+  const dim3 block(kBlockX, kBlockY);
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
-    fa::launch(scores_kernel<d>, {dim3(fa::ceil_div(p.N, kCols), rows, BH), block}, t.Q, t.K, S,
+    fa::launch(scores_kernel<d>, {dim3(fa::ceil_div(p.N, kBlockX), rows, BH), block}, t.Q, t.K, S,
                p.N, p.scale(), p.causal);
-    fa::launch(softmax_kernel, {dim3(rows, 1, BH), block}, S, P, p.N);
-    fa::launch(output_kernel<d>, {dim3(d / kCols, rows, BH), block}, P, t.V, t.O, p.N, p.causal);
+    softmax(p, S, P);
+    fa::launch(output_kernel<d>, {dim3(d / kBlockX, rows, BH), block}, P, t.V, t.O, p.N, p.causal);
   });
 }
 

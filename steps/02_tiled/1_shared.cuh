@@ -13,26 +13,13 @@
 #include "common/dialect/cuda.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
+#include "steps/01_naive/1_naive.cuh"
 
 namespace step02_shared {
 
 constexpr int T = 32;    // tile width: a warp loads one row of a tile
 constexpr int kPad = 1;  // shifts row r by r banks, so that a column is 32 different banks
-constexpr int kSoftmaxRows = 8;
 static_assert(T == fa::kWarp, "a warp loads a row of a tile and owns a row of the result");
-
-__device__ inline float warp_max(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(fa::kFullMask, x, lanes));
-  }
-  return x;  // the same in all lanes
-}
-__device__ inline float warp_sum(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(fa::kFullMask, x, lanes);
-  }
-  return x;
-}
 
 // S = scale * Q K^T. A block owns a tile of S and walks the features in slices of T.
 template <int d>
@@ -60,37 +47,6 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
     __syncthreads();  // all have read; the next slice may overwrite
   }
   if (r < N && c < N) S[(bh * N + r) * N + c] = !causal || c <= r ? s * scale : -INFINITY;
-}
-
-// P = softmax(S), row by row. One warp owns a row and reads it three times: the maximum first, for
-// without it expf overflows; then the sum; then the quotient. All lanes count c0 alike: with a trip
-// count of its own for each lane, the compiler's unrolled loop would split a ragged warp's
-// requests.
-static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
-                                      float* P,        // [B*H, N, N]
-                                      int N) {
-  const int r = blockIdx.x * kSoftmaxRows + threadIdx.y;
-  const int lane = threadIdx.x;
-  const size_t bh = blockIdx.z;
-  if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
-  const float* s = S + (bh * N + r) * N;
-  float* p = P + (bh * N + r) * N;
-
-  float m = -INFINITY;
-  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
-    if (c0 + lane < N) m = fmaxf(m, s[c0 + lane]);
-  }
-  m = warp_max(m);  // finite: a row sees at least key 0
-
-  float l = 0.f;
-  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
-    if (c0 + lane < N) l += expf(s[c0 + lane] - m);
-  }
-  l = warp_sum(l);
-
-  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
-    if (c0 + lane < N) p[c0 + lane] = expf(s[c0 + lane] - m) / l;
-  }
 }
 
 // O = P V. A block owns T rows and T features of O and walks the keys in tiles of T.
@@ -149,9 +105,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     fa::launch(scores_kernel<d>, {dim3(tiles, tiles, BH), block}, t.Q, t.K, S, p.N, p.scale(),
                p.causal);
-    fa::launch(softmax_kernel,
-               {dim3(fa::ceil_div(p.N, kSoftmaxRows), 1, BH), dim3(fa::kWarp, kSoftmaxRows)}, S, P,
-               p.N);
+    step01::softmax(p, S, P);
     fa::launch(output_kernel<d>, {dim3(d / T, tiles, BH), block}, P, t.V, t.O, p.N, p.causal);
   });
 }

@@ -1,7 +1,7 @@
 // Step 02, second half -- register tiles.
 // Idea      A thread computes 4 x 4 scores instead of one. What it loads from shared memory serves
 //           four multiply-adds, so arithmetic, not shared memory, can become the limit.
-// Changed   since 1_shared.cuh: tiles of 64 x 64 for 256 threads, accumulators in registers, loads of
+// Changed   since 1_shared: tiles of 64 x 64 for 256 threads, accumulators in registers, loads of
 //           four floats; the tile is twice as wide, so Q, K and V are requested half as often
 // Traffic   requested read  4*BH*(2*N*d*Tc + 3*N*N + N*N + N*d*Tc) B   Tc = N/64; causal:
 //                     write 4*BH*(2*N*N + N*d) B                       visited tiles only
@@ -14,6 +14,7 @@
 #include "common/dialect/cuda.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
+#include "steps/01_naive/1_naive.cuh"
 
 namespace step02 {
 
@@ -23,21 +24,7 @@ constexpr int kPad = 4;          // keeps rows 16-byte aligned; 8 lanes 36 float
 constexpr int kGrid = 16;        // the block's threads form a 16 x 16 grid
 constexpr int kTile = 4;         // a thread owns 4 x 4 scores, 16 rows and 16 keys apart
 constexpr int kThreads = kGrid * kGrid;
-constexpr int kSoftmaxRows = 8;
 static_assert(Br == kGrid * kTile && Bc == kGrid * kTile, "the threads' tiles cover the block's");
-
-__device__ inline float warp_max(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(fa::kFullMask, x, lanes));
-  }
-  return x;  // the same in all lanes
-}
-__device__ inline float warp_sum(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(fa::kFullMask, x, lanes);
-  }
-  return x;
-}
 
 // Rows row0 .. row0 + 63 and features x0 .. x0 + 31 of a matrix [N, d] to shared memory; rows past
 // the end are zero. Eight threads load a row, 16 bytes each.
@@ -99,37 +86,6 @@ __global__ void __launch_bounds__(kThreads) scores_kernel(const float* Q,  // [B
         S[(bh * N + r) * N + c] = !causal || c <= r ? rS[a][b] * scale : -INFINITY;
       }
     }
-  }
-}
-
-// P = softmax(S), row by row. One warp owns a row and reads it three times: the maximum first, for
-// without it expf overflows; then the sum; then the quotient. All lanes count c0 alike: with a trip
-// count of its own for each lane, the compiler's unrolled loop would split a ragged warp's
-// requests.
-static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
-                                      float* P,        // [B*H, N, N]
-                                      int N) {
-  const int r = blockIdx.x * kSoftmaxRows + threadIdx.y;
-  const int lane = threadIdx.x;
-  const size_t bh = blockIdx.z;
-  if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
-  const float* s = S + (bh * N + r) * N;
-  float* p = P + (bh * N + r) * N;
-
-  float m = -INFINITY;
-  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
-    if (c0 + lane < N) m = fmaxf(m, s[c0 + lane]);
-  }
-  m = warp_max(m);  // finite: a row sees at least key 0
-
-  float l = 0.f;
-  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
-    if (c0 + lane < N) l += expf(s[c0 + lane] - m);
-  }
-  l = warp_sum(l);
-
-  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
-    if (c0 + lane < N) p[c0 + lane] = expf(s[c0 + lane] - m) / l;
   }
 }
 
@@ -223,9 +179,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     fa::launch(scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.Q, t.K, S, p.N,
                p.scale(), p.causal);
-    fa::launch(softmax_kernel,
-               {dim3(fa::ceil_div(p.N, kSoftmaxRows), 1, BH), dim3(fa::kWarp, kSoftmaxRows)}, S, P,
-               p.N);
+    step01::softmax(p, S, P);
     fa::launch(output_kernel<d>, {dim3(1, tiles, BH), dim3(kThreads)}, P, t.V, t.O, p.N, p.causal);
   });
 }

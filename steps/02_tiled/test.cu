@@ -64,7 +64,8 @@ TEST_CASE("step 02: no bank conflicts, coalesced loads", "[step02]") {
 
 TEST_CASE("step 02: requests fall by the tile width, the N*N in HBM stays", "[step02]") {
   const auto p = fa::test::problem(256, 64, false);
-  const auto naive = parent().traffic(p), tiled = shared().traffic(p), wide = registers().traffic(p);
+  const auto naive = parent().traffic(p), tiled = shared().traffic(p),
+             wide = registers().traffic(p);
   CHECK(naive.buffers.at("K").read == 32 * tiled.buffers.at("K").read);
   CHECK(naive.buffers.at("K").read == 64 * wide.buffers.at("K").read);
   CHECK(naive.hbm == tiled.hbm);

@@ -1,7 +1,7 @@
 // Step 03, first half -- three softmaxes.
 // Idea      How often must a softmax touch a score? Three kernels that differ in nothing else:
 //           naive (no maximum), safe (maximum first), online (maximum and sum in one pass).
-// Changed   since 02: softmax_kernel has two rivals; scores and output are 02's own kernels
+// Changed   since 02: softmax_kernel, the safe one, has two rivals; scores and output are 02's own
 // Traffic   requested read  4*BH*(2*N*d*Tc + R*N*N + N*N + N*d*Tc) B   Tc = N/64; causal: visited
 //                     write 4*BH*(2*N*N + N*d) B                       tiles only, but all of R*N*N
 //           R = 2 naive, 3 safe, 2 online: with the store of P 3, 4 and 3 accesses per score
@@ -12,15 +12,14 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "steps/02_tiled/2_registers.cuh"
 #include "steps/03_online_softmax/1_merge.cuh"
 
 namespace step03_softmax {
 
-using step02::kSoftmaxRows;
-using step02::warp_max;
-using step02::warp_sum;
+constexpr int kBlockY = step01::kBlockY;  // of S, that a block owns: a warp each
 using step03::merge;
 using step03::RowStats;
 using step03::stats_of;
@@ -30,7 +29,7 @@ using step03::stats_of;
 static __global__ void naive_softmax_kernel(const float* S,  // [B*H, N, N]
                                             float* P,        // [B*H, N, N]
                                             int N) {
-  const int r = blockIdx.x * kSoftmaxRows + threadIdx.y;
+  const int r = blockIdx.x * kBlockY + threadIdx.y;
   const int lane = threadIdx.x;
   const size_t bh = blockIdx.z;
   if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
@@ -41,47 +40,20 @@ static __global__ void naive_softmax_kernel(const float* S,  // [B*H, N, N]
   for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
     if (c0 + lane < N) l += expf(s[c0 + lane]);
   }
-  l = warp_sum(l);
+  l = fa::warp_sum(l);
 
   for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
     if (c0 + lane < N) p[c0 + lane] = expf(s[c0 + lane]) / l;
   }
 }
 
-// P = exp(S - m) / sum: as in 02. No exponent is above 0, for the price of a third load.
-static __global__ void safe_softmax_kernel(const float* S,  // [B*H, N, N]
-                                           float* P,        // [B*H, N, N]
-                                           int N) {
-  const int r = blockIdx.x * kSoftmaxRows + threadIdx.y;
-  const int lane = threadIdx.x;
-  const size_t bh = blockIdx.z;
-  if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
-  const float* s = S + (bh * N + r) * N;
-  float* p = P + (bh * N + r) * N;
-
-  float m = -INFINITY;
-  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
-    if (c0 + lane < N) m = fmaxf(m, s[c0 + lane]);
-  }
-  m = warp_max(m);  // finite: a row sees at least key 0
-
-  float l = 0.f;
-  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
-    if (c0 + lane < N) l += expf(s[c0 + lane] - m);
-  }
-  l = warp_sum(l);
-
-  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
-    if (c0 + lane < N) p[c0 + lane] = expf(s[c0 + lane] - m) / l;
-  }
-}
-
-// The same P from two passes: m and l come out of one. Each lane merges the scores that it meets,
+// P = exp(S - m) / sum from two passes, where the safe one, step 01's, has three: m and l come out
+// of one. Each lane merges the scores that it meets,
 // then the lanes merge what they have. Any order will do: merge() is associative and commutative.
 static __global__ void online_softmax_kernel(const float* S,  // [B*H, N, N]
                                              float* P,        // [B*H, N, N]
                                              int N) {
-  const int r = blockIdx.x * kSoftmaxRows + threadIdx.y;
+  const int r = blockIdx.x * kBlockY + threadIdx.y;
   const int lane = threadIdx.x;
   const size_t bh = blockIdx.z;
   if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
@@ -118,9 +90,7 @@ inline fa::Prediction traffic(const fa::Problem& p, const char* kernel, int load
 inline fa::Prediction naive_traffic(const fa::Problem& p) {
   return traffic(p, "naive_softmax_kernel", 2);
 }
-inline fa::Prediction safe_traffic(const fa::Problem& p) {
-  return traffic(p, "safe_softmax_kernel", 3);
-}
+inline fa::Prediction safe_traffic(const fa::Problem& p) { return traffic(p, "softmax_kernel", 3); }
 inline fa::Prediction online_traffic(const fa::Problem& p) {
   return traffic(p, "online_softmax_kernel", 2);
 }
@@ -135,9 +105,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<float>& t,
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     fa::launch(step02::scores_kernel<d>, {dim3(tiles, tiles, BH), block}, t.Q, t.K, S, p.N,
                p.scale(), p.causal);
-    fa::launch(softmax_kernel,
-               {dim3(fa::ceil_div(p.N, kSoftmaxRows), 1, BH), dim3(fa::kWarp, kSoftmaxRows)}, S, P,
-               p.N);
+    fa::launch(softmax_kernel, {dim3(fa::ceil_div(p.N, kBlockY), 1, BH), dim3(fa::kWarp, kBlockY)},
+               S, P, p.N);
     fa::launch(step02::output_kernel<d>, {dim3(1, tiles, BH), block}, P, t.V, t.O, p.N, p.causal);
   });
 }
@@ -145,7 +114,7 @@ inline void naive_forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   forward(p, t, naive_softmax_kernel);
 }
 inline void safe_forward(const fa::Problem& p, const fa::Tensors<float>& t) {
-  forward(p, t, safe_softmax_kernel);
+  forward(p, t, step01::softmax_kernel);
 }
 inline void online_forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   forward(p, t, online_softmax_kernel);

@@ -2,7 +2,8 @@
 // Idea      A block of the output product keeps the running (m, l) of its rows. When a slice of S
 //           raises m, what was summed so far, l and O alike, is rescaled to the new m.
 // Changed   since 02: softmax_kernel is gone; output_kernel reads S and makes P of it in shared
-//           memory. P is neither written nor read, and S is read once instead of three times
+//           memory; scores_kernel is 02's. P is neither written nor read, and S is read once
+//           instead of three times
 // Traffic   requested read  4*BH*(2*N*d*Tc + N*N + N*d*Tc) B  Tc = N/64; causal: visited tiles only
 //                     write 4*BH*(N*N + N*d) B
 //           compulsory      4*BH*4*N*d B
@@ -12,97 +13,25 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
+#include "steps/02_tiled/2_registers.cuh"
 #include "steps/03_online_softmax/1_merge.cuh"
 
 namespace step03 {
 
-constexpr int Br = 64, Bc = 64;  // rows and keys of a tile of S
-constexpr int kSlice = 32;       // features (scores) or keys (output) in shared memory at a time
-constexpr int kPad = 4;          // keeps rows 16-byte aligned; 8 lanes 36 floats apart: 32 banks
-constexpr int kGrid = 16;        // the block's threads form a 16 x 16 grid
-constexpr int kTile = 4;         // a thread owns 4 x 4 scores, 16 rows and 16 keys apart
-constexpr int kThreads = kGrid * kGrid;
-static_assert(Br == kGrid * kTile && Bc == kGrid * kTile, "the threads' tiles cover the block's");
+using step02::Br, step02::Bc, step02::kSlice, step02::kPad;  // tiles of 64 x 64, slices of 32
+using step02::kGrid, step02::kTile, step02::kThreads;        // 16 x 16 threads, 4 x 4 each
 static_assert(kSlice == 2 * kGrid, "a thread turns two scores of a row into p");
 
 // Over the 16 threads of a row: half a warp, the lanes that differ in tx.
-__device__ inline float row_max(float x) {
-  for (int lanes = kGrid / 2; lanes > 0; lanes /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(fa::kFullMask, x, lanes));
-  }
-  return x;  // the same in all 16
-}
 __device__ inline RowStats row_merge(RowStats stats) {
   for (int lanes = kGrid / 2; lanes > 0; lanes /= 2) {
     stats = merge(stats, {__shfl_xor_sync(fa::kFullMask, stats.m, lanes),
                           __shfl_xor_sync(fa::kFullMask, stats.l, lanes)});
   }
   return stats;
-}
-
-// Rows row0 .. row0 + 63 and features x0 .. x0 + 31 of a matrix [N, d] to shared memory; rows past
-// the end are zero. Eight threads load a row, 16 bytes each.
-template <int d>
-__device__ inline void load_tile(const float* g,  // [N, d]
-                                 float (&s)[Br][kSlice + kPad], int row0, int x0, int N) {
-  constexpr int kVectors = kSlice / 4;  // of four floats, a row
-  UNROLL
-  for (int v = threadIdx.x; v < Br * kVectors; v += kThreads) {
-    const int r = v / kVectors, x = v % kVectors * 4;
-    float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (row0 + r < N) row = *reinterpret_cast<const float4*>(g + size_t(row0 + r) * d + x0 + x);
-    *reinterpret_cast<float4*>(&s[r][x]) = row;
-  }
-}
-
-// S = scale * Q K^T. A block owns a tile of S and walks the features in slices.
-template <int d>
-__global__ void __launch_bounds__(kThreads) scores_kernel(const float* Q,  // [B*H, N, d]
-                                                          const float* K,  // [B*H, N, d]
-                                                          float* S,        // [B*H, N, N]
-                                                          int N, float scale, bool causal) {
-  __shared__ __align__(16) float sQ[Br][kSlice + kPad];
-  __shared__ __align__(16) float sK[Bc][kSlice + kPad];
-  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
-  const int j = blockIdx.x, i = blockIdx.y;
-  const size_t bh = blockIdx.z;
-
-  float rS[kTile][kTile] = {};             // rows ty + 16 a, keys tx + 16 b of the tile
-  const bool visible = !causal || j <= i;  // the same for all threads of the block
-  for (int x0 = 0; visible && x0 < d; x0 += kSlice) {
-    load_tile<d>(Q + bh * N * d, sQ, i * Br, x0, N);
-    load_tile<d>(K + bh * N * d, sK, j * Bc, x0, N);
-    __syncthreads();  // the tiles are complete
-    for (int x = 0; x < kSlice; x += 4) {
-      float4 q[kTile], k[kTile];  // 8 loads of four floats feed 64 multiply-adds
-      UNROLL
-      for (int a = 0; a < kTile; ++a) {
-        q[a] = *reinterpret_cast<const float4*>(&sQ[ty + a * kGrid][x]);
-        k[a] = *reinterpret_cast<const float4*>(&sK[tx + a * kGrid][x]);
-      }
-      UNROLL
-      for (int a = 0; a < kTile; ++a) {
-        UNROLL
-        for (int b = 0; b < kTile; ++b) {
-          rS[a][b] += q[a].x * k[b].x + q[a].y * k[b].y + q[a].z * k[b].z + q[a].w * k[b].w;
-        }
-      }
-    }
-    __syncthreads();  // all have read; the next slice may overwrite
-  }
-
-  UNROLL
-  for (int a = 0; a < kTile; ++a) {
-    UNROLL
-    for (int b = 0; b < kTile; ++b) {
-      const int r = i * Br + ty + a * kGrid, c = j * Bc + tx + b * kGrid;
-      if (r < N && c < N) {
-        S[(bh * N + r) * N + c] = !causal || c <= r ? rS[a][b] * scale : -INFINITY;
-      }
-    }
-  }
 }
 
 // O = softmax(S) V. A block owns 64 whole rows of O, so S is read once, and walks the keys
@@ -144,7 +73,7 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
     for (int a = 0; a < kTile; ++a) {
       float2& pair = *reinterpret_cast<float2*>(&sP[ty + a * kGrid][2 * tx]);
       const float2 s = pair;
-      const float m = fmaxf(stats[a].m, row_max(fmaxf(s.x, s.y)));
+      const float m = fmaxf(stats[a].m, fa::warp_max<kGrid>(fmaxf(s.x, s.y)));
       const float2 p = make_float2(expf(s.x - m), expf(s.y - m));
       pair = p;
       const float alpha = expf(stats[a].m - m);          // moves earlier sums to the new maximum
@@ -214,7 +143,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* S = t.scratch<float>("S");
   const unsigned BH = p.heads(), tiles = fa::ceil_div(p.N, Br);
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
-    fa::launch(scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.Q, t.K, S, p.N,
+    fa::launch(step02::scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.Q, t.K, S, p.N,
                p.scale(), p.causal);
     fa::launch(output_kernel<d>, {dim3(1, tiles, BH), dim3(kThreads)}, S, t.V, t.O, p.N, p.causal);
   });

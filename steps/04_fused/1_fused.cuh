@@ -16,30 +16,18 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
 namespace step04 {
 
 constexpr int kWarps = 8;
-constexpr int kRows = 4;            // of Q, O, m and l, that a warp owns in each Q tile
-constexpr int Br = kWarps * kRows;  // rows of a Q tile; no traffic depends on it
-constexpr int kKeyStep = 4;         // Bc is a multiple: P and V are read four keys at a time
-constexpr int kPad = 4;             // keeps rows of K 16-byte aligned; 8 lanes, 8 rows: 32 banks
+constexpr int kWarpRows = 4;            // of Q, O, m and l, that a warp owns in each Q tile
+constexpr int Br = kWarps * kWarpRows;  // rows of a Q tile; no traffic depends on it
+constexpr int kKeyStep = 4;             // Bc is a multiple: P and V are read four keys at a time
+constexpr int kPad = 4;  // keeps rows of K 16-byte aligned; 8 lanes, 8 rows: 32 banks
 constexpr int kThreads = kWarps * fa::kWarp;
-
-__device__ inline float warp_max(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(fa::kFullMask, x, lanes));
-  }
-  return x;  // the same in all lanes
-}
-__device__ inline float warp_sum(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(fa::kFullMask, x, lanes);
-  }
-  return x;
-}
 
 // Rows row0 .. row0 + rows - 1 of a matrix [N, d] to shared memory, `stride` floats apart; rows
 // past the end are zero. `threads` threads share the work; this one is number `thread`.
@@ -75,10 +63,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   // --- prologue: the shared memory, and O, m and l in HBM
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   constexpr int kStrideK = d + kPad;
-  float* sK = fa::dynamic_shared<float>();             // [Bc, d + kPad]
-  float* sV = sK + Bc * kStrideK;                      // [Bc, d]
-  float* sQ = sV + Bc * d + warp * kRows * d;          // [kRows, d], this warp's rows of Q_i
-  float* sP = sV + (Bc + Br) * d + warp * kRows * Bc;  // [kRows, Bc], of S_ij, then of P_ij
+  float* sK = fa::dynamic_shared<float>();         // [Bc, d + kPad]
+  float* sV = sK + Bc * kStrideK;                  // [Bc, d]
+  float* sQ = sV + Bc * d + warp * kWarpRows * d;  // [kWarpRows, d], this warp's rows of Q_i
+  float* sP = sV + (Bc + Br) * d + warp * kWarpRows * Bc;  // [kWarpRows, Bc], of S_ij, then of P_ij
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, O += bh * N * d;
   m += bh * N, l += bh * N, LSE += bh * N;
@@ -99,39 +87,39 @@ __global__ void __launch_bounds__(kThreads, 2)
     __syncthreads();  // K_j and V_j are complete; before tile 0 also O, m and l
 
     for (int i = 0; i * Br < N; ++i) {  // line 7; a warp needs no other one until K_j is done with
-      const int row0 = i * Br + warp * kRows;
-      load_tile<d>(Q, sQ, d, row0, kRows, N, lane, fa::kWarp);  // line 8
-      float rO[kRows][d / fa::kWarp] = {};                      // features lane + 32 x
+      const int row0 = i * Br + warp * kWarpRows;
+      load_tile<d>(Q, sQ, d, row0, kWarpRows, N, lane, fa::kWarp);  // line 8
+      float rO[kWarpRows][d / fa::kWarp] = {};                      // features lane + 32 x
       UNROLL
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kWarpRows; ++r) {
         UNROLL
         for (int x = 0; x < d / fa::kWarp; ++x) {
           if (row0 + r < N) rO[r][x] = O[size_t(row0 + r) * d + x * fa::kWarp + lane];
         }
       }
       // Lane r holds row r's statistics: one load a row, where a broadcast would be 32.
-      const bool has_row = lane < kRows && row0 + lane < N;
+      const bool has_row = lane < kWarpRows && row0 + lane < N;
       float m_lane = has_row ? m[row0 + lane] : -INFINITY;
       float l_lane = has_row ? l[row0 + lane] : 0.f;
       __syncwarp();  // sQ is complete, and all lanes have read the last tile's P: overwrite sP
 
       // line 9: S_ij = scale * Q_i K_j^T
-      float m_tile[kRows];
+      float m_tile[kWarpRows];
       UNROLL
-      for (int r = 0; r < kRows; ++r) m_tile[r] = -INFINITY;
+      for (int r = 0; r < kWarpRows; ++r) m_tile[r] = -INFINITY;
       for (int c0 = 0; c0 < Bc; c0 += fa::kWarp) {
         const int c = c0 + lane;
         if (c >= Bc) continue;
-        float rS[kRows] = {};
+        float rS[kWarpRows] = {};
         for (int x = 0; x < d; x += 4) {  // 5 loads of four floats feed 16 multiply-adds
           const float4 k = *reinterpret_cast<const float4*>(sK + c * kStrideK + x);
           UNROLL
-          for (int r = 0; r < kRows; ++r) {
+          for (int r = 0; r < kWarpRows; ++r) {
             rS[r] += dot(*reinterpret_cast<const float4*>(sQ + r * d + x), k);
           }
         }
         UNROLL
-        for (int r = 0; r < kRows; ++r) {
+        for (int r = 0; r < kWarpRows; ++r) {
           const int key = j * Bc + c;
           const bool visible = key < N && (!causal || key <= row0 + r);
           const float s = visible ? rS[r] * scale : -INFINITY;
@@ -143,12 +131,12 @@ __global__ void __launch_bounds__(kThreads, 2)
       // lines 10, 11: merge() of step 03, with alpha kept for line 12. P~ is relative to m_new and
       // not to the tile's own maximum, so the paper's factor e^(m~ - m_new) is in it already. m_new
       // is finite, for tile 0 shows each row its key 0: no exp(-inf - -inf), even in a masked tile.
-      float l_new[kRows];
+      float l_new[kWarpRows];
       UNROLL
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kWarpRows; ++r) {
         const float m_old = __shfl_sync(fa::kFullMask, m_lane, r);
         const float l_old = __shfl_sync(fa::kFullMask, l_lane, r);
-        const float m_new = fmaxf(m_old, warp_max(m_tile[r]));
+        const float m_new = fmaxf(m_old, fa::warp_max(m_tile[r]));
         float l_tile = 0.f;
         for (int c0 = 0; c0 < Bc; c0 += fa::kWarp) {
           const int c = c0 + lane;
@@ -158,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, 2)
           sP[r * Bc + c] = p;
         }
         const float alpha = expf(m_old - m_new);  // 0 in tile 0, where m_old is -inf
-        l_new[r] = alpha * l_old + warp_sum(l_tile);
+        l_new[r] = alpha * l_old + fa::warp_sum(l_tile);
         UNROLL
         for (int x = 0; x < d / fa::kWarp; ++x) rO[r][x] *= l_old * alpha;
         if (lane == r) m_lane = m_new, l_lane = l_new[r];
@@ -167,9 +155,9 @@ __global__ void __launch_bounds__(kThreads, 2)
 
       // line 12: O_i = (l alpha O_i + P~ V_j) / l_new
       for (int c = 0; c < Bc; c += kKeyStep) {
-        __align__(16) float p[kRows][kKeyStep];
+        __align__(16) float p[kWarpRows][kKeyStep];
         UNROLL
-        for (int r = 0; r < kRows; ++r) {
+        for (int r = 0; r < kWarpRows; ++r) {
           *reinterpret_cast<float4*>(p[r]) = *reinterpret_cast<const float4*>(sP + r * Bc + c);
         }
         UNROLL
@@ -178,12 +166,12 @@ __global__ void __launch_bounds__(kThreads, 2)
           for (int x = 0; x < d / fa::kWarp; ++x) {
             const float v = sV[(c + k) * d + x * fa::kWarp + lane];
             UNROLL
-            for (int r = 0; r < kRows; ++r) rO[r][x] += p[r][k] * v;
+            for (int r = 0; r < kWarpRows; ++r) rO[r][x] += p[r][k] * v;
           }
         }
       }
       UNROLL
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kWarpRows; ++r) {
         UNROLL
         for (int x = 0; x < d / fa::kWarp; ++x) {
           if (row0 + r < N) {

@@ -103,7 +103,7 @@ TEST_CASE("step 04: the tiles fill M, and an M that holds none is refused", "[st
     const std::string flag = "--smem " + std::to_string(M), need = std::to_string(least);
     CHECK_THROWS_AS(fused().traffic(p), fa::UsageError);
     CHECK_THROWS_WITH(fused().traffic(p), ContainsSubstring(flag) && ContainsSubstring(need) &&
-                                            ContainsSubstring("d=" + std::to_string(d)));
+                                              ContainsSubstring("d=" + std::to_string(d)));
   }
 }
 

@@ -12,6 +12,7 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 #include "steps/02_tiled/2_registers.cuh"
@@ -19,7 +20,7 @@
 namespace step05_standard {
 
 using step02::Br, step02::Bc, step02::kSlice, step02::kGrid, step02::kTile, step02::kThreads;
-constexpr int kSoftmaxRows = 8;  // rows of dS a block: a warp each
+constexpr int kBlockY = 8;  // rows of dS a block: a warp each
 
 // dS = scale * P * (dP - delta) with delta = rowsum(P * dP): the gradient of softmax. One warp owns
 // a row and reads it twice: the sum first, then the result, over dP in place. The factor of the
@@ -27,7 +28,7 @@ constexpr int kSoftmaxRows = 8;  // rows of dS a block: a warp each
 static __global__ void softmax_backward_kernel(const float* P,  // [B*H, N, N]
                                                float* dP_dS,    // [B*H, N, N], dP in, dS out
                                                int N, float scale, bool causal) {
-  const int r = blockIdx.x * kSoftmaxRows + threadIdx.y;
+  const int r = blockIdx.x * kBlockY + threadIdx.y;
   const int lane = threadIdx.x;
   const size_t bh = blockIdx.z;
   if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
@@ -40,7 +41,7 @@ static __global__ void softmax_backward_kernel(const float* P,  // [B*H, N, N]
   for (int c0 = 0; c0 < keys; c0 += fa::kWarp) {
     if (c0 + lane < keys) delta += p[c0 + lane] * dp[c0 + lane];
   }
-  delta = step02::warp_sum(delta);
+  delta = fa::warp_sum(delta);
 
   for (int c0 = 0; c0 < last; c0 += fa::kWarp) {
     const int c = c0 + lane;
@@ -142,8 +143,8 @@ inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
     fa::launch(step02::scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.dO, t.V, dP,
                p.N, 1.f, p.causal);
     fa::launch(softmax_backward_kernel,
-               {dim3(fa::ceil_div(p.N, kSoftmaxRows), 1, BH), dim3(fa::kWarp, kSoftmaxRows)}, P, dP,
-               p.N, p.scale(), p.causal);
+               {dim3(fa::ceil_div(p.N, kBlockY), 1, BH), dim3(fa::kWarp, kBlockY)}, P, dP, p.N,
+               p.scale(), p.causal);
     // ... and dQ = dS K one of a square matrix with rows, as O = P V was.
     fa::launch(step02::output_kernel<d>, {rows, dim3(kThreads)}, dS, t.K, t.dQ, p.N, p.causal);
     fa::launch(key_gradient_kernel<d>, {rows, dim3(kThreads)}, dS, t.Q, t.dK, p.N, p.causal);

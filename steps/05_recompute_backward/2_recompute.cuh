@@ -12,6 +12,7 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 #include "steps/04_fused/1_fused.cuh"
@@ -42,13 +43,6 @@ struct Tiles {
   float delta[Br];
 };
 
-__device__ inline float warp_sum(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(fa::kFullMask, x, lanes);
-  }
-  return x;
-}
-
 // Rows row0 .. row0 + Rows - 1 of a matrix [N, d] to shared memory; rows past the end are zero.
 template <int d, int Rows>
 __device__ inline void load_tile(const float* g,  // [N, d]
@@ -63,14 +57,15 @@ __device__ inline void load_tile(const float* g,  // [N, d]
 }
 
 // A B^T, a dot product along the features: S = Q K^T and dP = dO V^T.
-template <int d, int Br, int kRows>
-__device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&sB)[Bc][d + kPad],
-                                float (&rC)[kRows][kTile]) {  // rows ty + 16 a, keys tx + 16 b
+template <int d, int Br, int kThreadRows>
+__device__ inline void dot_rows(
+    const float (&sA)[Br][d + kPad], const float (&sB)[Bc][d + kPad],
+    float (&rC)[kThreadRows][kTile]) {  // rows ty + 16 a, keys tx + 16 b
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   for (int x = 0; x < d; x += 4) {
-    float4 p[kRows], q[kTile];
+    float4 p[kThreadRows], q[kTile];
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
+    for (int a = 0; a < kThreadRows; ++a) {
       p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][x]);
     }
     UNROLL
@@ -78,7 +73,7 @@ __device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&s
       q[b] = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
     }
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
+    for (int a = 0; a < kThreadRows; ++a) {
       UNROLL
       for (int b = 0; b < kTile; ++b) {
         rC[a][b] += p[a].x * q[b].x + p[a].y * q[b].y + p[a].z * q[b].z + p[a].w * q[b].w;
@@ -109,15 +104,15 @@ __device__ inline void add_key_gradient(const float (&sA)[Br][Bc + kPadP],
 }
 
 // C = A B, a sum over the keys: dS K, of rows ty + 16 a.
-template <int d, int Br, int kRows>
+template <int d, int Br, int kThreadRows>
 __device__ inline void query_gradient(const float (&sA)[Br][Bc + kPadP],
                                       const float (&sB)[Bc][d + kPad],
-                                      float2 (&rC)[kRows][d / (2 * kGrid)]) {
+                                      float2 (&rC)[kThreadRows][d / (2 * kGrid)]) {
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   for (int c = 0; c < Bc; c += 4) {
-    __align__(16) float p[kRows][4];  // of a row and four keys
+    __align__(16) float p[kThreadRows][4];  // of a row and four keys
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
+    for (int a = 0; a < kThreadRows; ++a) {
       *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][c]);
     }
     UNROLL
@@ -126,7 +121,7 @@ __device__ inline void query_gradient(const float (&sA)[Br][Bc + kPadP],
       for (int b = 0; b < d / (2 * kGrid); ++b) {
         const float2 v = *reinterpret_cast<const float2*>(&sB[c + k][2 * tx + b * 2 * kGrid]);
         UNROLL
-        for (int a = 0; a < kRows; ++a) {
+        for (int a = 0; a < kThreadRows; ++a) {
           rC[a][b].x += p[a][k] * v.x;
           rC[a][b].y += p[a][k] * v.y;
         }
@@ -153,7 +148,7 @@ __global__ void delta_kernel(const float* O,   // [B*H, N, d]
     sum += dO[row * d + x] * O[row * d + x];
     dQ[row * d + x] = 0.f;
   }
-  sum = warp_sum(sum);
+  sum = fa::warp_sum(sum);
   if (lane == 0) delta[row] = sum;
 }
 
@@ -176,9 +171,9 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
                     int N, float scale, bool causal) {
   static_assert(sizeof(Tiles<d>) <= 99 * 1024, "a block's tiles fit a GeForce card");
   constexpr int Br = Tiles<d>::Br;
-  constexpr int kRows = Br / kGrid;        // rows of a tile that a thread owns
+  constexpr int kThreadRows = Br / kGrid;  // rows of a tile that a thread owns
   constexpr int kPairs = d / (2 * kGrid);  // pairs of features that a thread owns
-  Tiles<d>& s = *fa::dynamic_shared<Tiles<d>>();
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, dO += bh * N * d;
@@ -186,56 +181,56 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
   LSE += bh * N, delta += bh * N;
 
   for (int j = 0; j * Bc < N; ++j) {
-    load_tile<d>(K, s.K, j * Bc, N);
-    load_tile<d>(V, s.V, j * Bc, N);
+    load_tile<d>(K, smem.K, j * Bc, N);
+    load_tile<d>(V, smem.V, j * Bc, N);
     float2 rdK[kTile][kPairs] = {};  // keys 4 ty + a, features 2 tx + 32 b and the next one
     float2 rdV[kTile][kPairs] = {};
 
     for (int i = 0; i * Br < N; ++i) {
-      load_tile<d>(Q, s.Q, i * Br, N);
-      load_tile<d>(dO, s.dO, i * Br, N);
+      load_tile<d>(Q, smem.Q, i * Br, N);
+      load_tile<d>(dO, smem.dO, i * Br, N);
       if (threadIdx.x < Br) {
         const int r = i * Br + threadIdx.x;
-        s.LSE[threadIdx.x] = r < N ? LSE[r] : INFINITY;  // so P = 0 in rows past the end
-        s.delta[threadIdx.x] = r < N ? delta[r] : 0.f;
+        smem.LSE[threadIdx.x] = r < N ? LSE[r] : INFINITY;  // so P = 0 in rows past the end
+        smem.delta[threadIdx.x] = r < N ? delta[r] : 0.f;
       }
       __syncthreads();  // the tiles are complete
 
       // P = exp(S - LSE), normalised at once: LSE holds both m and log l.
-      float rP[kRows][kTile] = {};  // rows ty + 16 a, keys tx + 16 b
-      dot_rows<d>(s.Q, s.K, rP);
+      float rP[kThreadRows][kTile] = {};  // rows ty + 16 a, keys tx + 16 b
+      dot_rows<d>(smem.Q, smem.K, rP);
       UNROLL
-      for (int a = 0; a < kRows; ++a) {
+      for (int a = 0; a < kThreadRows; ++a) {
         UNROLL
         for (int b = 0; b < kTile; ++b) {
           const int r = i * Br + ty + a * kGrid, c = j * Bc + tx + b * kGrid;
           const bool visible = c < N && (!causal || c <= r);
-          rP[a][b] = visible ? expf(rP[a][b] * scale - s.LSE[ty + a * kGrid]) : 0.f;
-          s.P_dS[ty + a * kGrid][tx + b * kGrid] = rP[a][b];
+          rP[a][b] = visible ? expf(rP[a][b] * scale - smem.LSE[ty + a * kGrid]) : 0.f;
+          smem.P_dS[ty + a * kGrid][tx + b * kGrid] = rP[a][b];
         }
       }
       __syncthreads();  // P is complete
-      add_key_gradient<d>(s.P_dS, s.dO, rdV);
+      add_key_gradient<d>(smem.P_dS, smem.dO, rdV);
 
       // dS = scale * P * (dP - delta); dQ and dK both need the factor of the scores.
-      float rdP[kRows][kTile] = {};
-      dot_rows<d>(s.dO, s.V, rdP);
+      float rdP[kThreadRows][kTile] = {};
+      dot_rows<d>(smem.dO, smem.V, rdP);
       __syncthreads();  // all have read P; dS may take its place
       UNROLL
-      for (int a = 0; a < kRows; ++a) {
+      for (int a = 0; a < kThreadRows; ++a) {
         UNROLL
         for (int b = 0; b < kTile; ++b) {
-          s.P_dS[ty + a * kGrid][tx + b * kGrid] =
-              scale * rP[a][b] * (rdP[a][b] - s.delta[ty + a * kGrid]);
+          smem.P_dS[ty + a * kGrid][tx + b * kGrid] =
+              scale * rP[a][b] * (rdP[a][b] - smem.delta[ty + a * kGrid]);
         }
       }
       __syncthreads();  // dS is complete
-      add_key_gradient<d>(s.P_dS, s.Q, rdK);
+      add_key_gradient<d>(smem.P_dS, smem.Q, rdK);
 
-      float2 rdQ[kRows][kPairs] = {};
-      query_gradient<d>(s.P_dS, s.K, rdQ);
+      float2 rdQ[kThreadRows][kPairs] = {};
+      query_gradient<d>(smem.P_dS, smem.K, rdQ);
       UNROLL
-      for (int a = 0; a < kRows; ++a) {
+      for (int a = 0; a < kThreadRows; ++a) {
         const int r = i * Br + ty + a * kGrid;
         if (r >= N) continue;
         UNROLL
@@ -294,13 +289,18 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 
 inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) { step04::forward(p, t); }
 
+template <int d>
+void make_delta(const fa::Problem& p, const fa::Tensors<float>& t,
+                float* delta) {  // [B*H, N]
+  const dim3 grid(fa::ceil_div(p.N, kDeltaRows), 1, p.heads());
+  fa::launch(delta_kernel<d>, {grid, dim3(fa::kWarp, kDeltaRows)}, t.O, t.dO, delta, t.dQ, p.N);
+}
+
 inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* delta = t.scratch<float>("delta");
   const unsigned BH = p.heads();
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
-    fa::launch(delta_kernel<d>,
-               {dim3(fa::ceil_div(p.N, kDeltaRows), 1, BH), dim3(fa::kWarp, kDeltaRows)}, t.O, t.dO,
-               delta, t.dQ, p.N);
+    make_delta<d>(p, t, delta);
     fa::launch(backward_kernel<d>, {dim3(1, BH), dim3(kThreads), sizeof(Tiles<d>)}, t.Q, t.K, t.V,
                t.dO, t.LSE, delta, t.dQ, t.dK, t.dV, p.N, p.scale(), p.causal);
   });

@@ -185,8 +185,7 @@ TEST_CASE("step 05: the variants agree, and with step 04", "[step05]") {
 TEST_CASE("step 05: five products instead of four, no N * N in memory", "[step05]") {
   for (const int d : {32, 64, 96, 128}) {
     const auto p = fa::test::problem(256, d, false);
-    const auto stored = standard().backward_traffic(p),
-               again = recompute().backward_traffic(p);
+    const auto stored = standard().backward_traffic(p), again = recompute().backward_traffic(p);
     CAPTURE(d);
     CHECK(4 * again.flops == 5 * stored.flops);
     CHECK(again.total().total() < stored.total().total());

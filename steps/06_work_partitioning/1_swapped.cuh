@@ -13,32 +13,20 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
 namespace step06 {
 
 constexpr int kWarps = 8;
-constexpr int kRows = 4;            // of Q, O, m and l, that a warp owns
-constexpr int Br = kWarps * kRows;  // rows of a Q tile
-constexpr int Bc = fa::kWarp;       // lane c scores key c of a tile
-constexpr int kKeyStep = 4;         // P and V are read four keys at a time
-constexpr int kPad = 4;             // keeps rows of K 16-byte aligned; 8 lanes, 8 rows: 32 banks
+constexpr int kWarpRows = 4;            // of Q, O, m and l, that a warp owns
+constexpr int Br = kWarps * kWarpRows;  // rows of a Q tile
+constexpr int Bc = fa::kWarp;           // lane c scores key c of a tile
+constexpr int kKeyStep = 4;             // P and V are read four keys at a time
+constexpr int kPad = 4;  // keeps rows of K 16-byte aligned; 8 lanes, 8 rows: 32 banks
 constexpr int kThreads = kWarps * fa::kWarp;
 static_assert(Br == Bc, "the diagonal crosses a causal row's last tile only");
-
-__device__ inline float warp_max(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(fa::kFullMask, x, lanes));
-  }
-  return x;  // the same in all lanes
-}
-__device__ inline float warp_sum(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(fa::kFullMask, x, lanes);
-  }
-  return x;
-}
 
 // Rows row0 .. row0 + rows - 1 of a matrix [N, d] to shared memory, `stride` floats apart; rows
 // past the end are zero. `threads` threads share the work, this one is number `thread`.
@@ -75,24 +63,25 @@ __global__ void __launch_bounds__(kThreads) flash_fwd_kernel(const float* Q,  //
   // --- prologue: the shared memory, and O, m and l in registers
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   constexpr int kStrideK = d + kPad;
-  float* sK = fa::dynamic_shared<float>();             // [Bc, d + kPad]
-  float* sV = sK + Bc * kStrideK;                      // [Bc, d]
-  float* sQ = sV + Bc * d + warp * kRows * d;          // [kRows, d], this warp's part of Q_i
-  float* sP = sV + (Bc + Br) * d + warp * kRows * Bc;  // [kRows, Bc], this warp's part of P_ij
+  float* sK = fa::dynamic_shared<float>();         // [Bc, d + kPad]
+  float* sV = sK + Bc * kStrideK;                  // [Bc, d]
+  float* sQ = sV + Bc * d + warp * kWarpRows * d;  // [kWarpRows, d], this warp's part of Q_i
+  float* sP =
+      sV + (Bc + Br) * d + warp * kWarpRows * Bc;  // [kWarpRows, Bc], this warp's part of P_ij
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, O += bh * N * d, LSE += bh * N;
 
   // Blocks start in the order of their index. A causal tile i visits i + 1 tiles of keys: the
   // longest walks start first, and short ones fill the gaps at the end.
   const int i = gridDim.x - 1 - blockIdx.x;
-  const int row0 = i * Br + warp * kRows;
-  load_tile<d>(Q, sQ, d, row0, kRows, N, lane, fa::kWarp);
+  const int row0 = i * Br + warp * kWarpRows;
+  load_tile<d>(Q, sQ, d, row0, kWarpRows, N, lane, fa::kWarp);
   __syncwarp();  // sQ is complete
 
-  float rO[kRows][d / fa::kWarp] = {};  // features lane + 32 x; not normalised before the end
-  float m[kRows], l[kRows] = {};        // l: this lane's keys only, not summed before the end
+  float rO[kWarpRows][d / fa::kWarp] = {};  // features lane + 32 x; not normalised before the end
+  float m[kWarpRows], l[kWarpRows] = {};    // l: this lane's keys only, not summed before the end
   UNROLL
-  for (int r = 0; r < kRows; ++r) m[r] = -INFINITY;
+  for (int r = 0; r < kWarpRows; ++r) m[r] = -INFINITY;
 
   // --- mainloop
   const int last = causal ? i : (N - 1) / Bc;  // tiles above the diagonal are not visited
@@ -102,11 +91,11 @@ __global__ void __launch_bounds__(kThreads) flash_fwd_kernel(const float* Q,  //
     __syncthreads();  // K_j and V_j are complete
 
     // S_ij = scale * Q_i K_j^T
-    float rS[kRows] = {};
+    float rS[kWarpRows] = {};
     for (int x = 0; x < d; x += 4) {  // 5 loads of four floats feed 16 multiply-adds
       const float4 k = *reinterpret_cast<const float4*>(sK + lane * kStrideK + x);
       UNROLL  // r indexes register arrays, so it must be a compile-time constant
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kWarpRows; ++r) {
         rS[r] += dot(*reinterpret_cast<const float4*>(sQ + r * d + x), k);
       }
     }
@@ -115,11 +104,11 @@ __global__ void __launch_bounds__(kThreads) flash_fwd_kernel(const float* Q,  //
     const bool edge = j == last;  // the same for all threads of the block
     const int key = j * Bc + lane;
     UNROLL
-    for (int r = 0; r < kRows; ++r) {
+    for (int r = 0; r < kWarpRows; ++r) {
       const bool masked = edge && (key >= N || (causal && key > row0 + r));
       const float s = masked ? -INFINITY : rS[r] * scale;
       // m_new is finite, for tile 0 shows every row its key 0: no exp(-inf - -inf).
-      const float m_new = fmaxf(m[r], warp_max(s));
+      const float m_new = fmaxf(m[r], fa::warp_max(s));
       const float alpha = expf(m[r] - m_new);  // 0 in tile 0, where m is -inf
       const float p = expf(s - m_new);
       l[r] = alpha * l[r] + p;
@@ -132,9 +121,9 @@ __global__ void __launch_bounds__(kThreads) flash_fwd_kernel(const float* Q,  //
 
     // O_i = alpha O_i + P_ij V_j
     for (int c = 0; c < Bc; c += kKeyStep) {
-      __align__(16) float p[kRows][kKeyStep];
+      __align__(16) float p[kWarpRows][kKeyStep];
       UNROLL
-      for (int r = 0; r < kRows; ++r) {
+      for (int r = 0; r < kWarpRows; ++r) {
         *reinterpret_cast<float4*>(p[r]) = *reinterpret_cast<const float4*>(sP + r * Bc + c);
       }
       UNROLL
@@ -143,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) flash_fwd_kernel(const float* Q,  //
         for (int x = 0; x < d / fa::kWarp; ++x) {
           const float v = sV[(c + k) * d + x * fa::kWarp + lane];
           UNROLL
-          for (int r = 0; r < kRows; ++r) rO[r][x] += p[r][k] * v;
+          for (int r = 0; r < kWarpRows; ++r) rO[r][x] += p[r][k] * v;
         }
       }
     }
@@ -153,15 +142,15 @@ __global__ void __launch_bounds__(kThreads) flash_fwd_kernel(const float* Q,  //
   // --- epilogue: the only division, the only stores
   float lse = 0.f;  // lane r takes row r's, so that one request writes the warp's four
   UNROLL
-  for (int r = 0; r < kRows; ++r) {
-    l[r] = warp_sum(l[r]);
+  for (int r = 0; r < kWarpRows; ++r) {
+    l[r] = fa::warp_sum(l[r]);
     if (lane == r) lse = m[r] + logf(l[r]);
     UNROLL
     for (int x = 0; x < d / fa::kWarp; ++x) {
       if (row0 + r < N) O[size_t(row0 + r) * d + x * fa::kWarp + lane] = rO[r][x] / l[r];
     }
   }
-  if (lane < kRows && row0 + lane < N) LSE[row0 + lane] = lse;
+  if (lane < kWarpRows && row0 + lane < N) LSE[row0 + lane] = lse;
 }
 
 // --- host ---------------------------------------------------------------------------------------

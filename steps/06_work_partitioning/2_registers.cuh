@@ -2,7 +2,7 @@
 // Idea      A thread computes 8 x 4 scores and 8 rows x d/16 features of O, as step 02's threads
 //           did with 4 x 4: what it loads from shared memory serves four or eight multiply-adds,
 //           and the arithmetic units are what the kernel waits for
-// Changed   since 1_swapped.cuh: tiles of 64 x 64 for 128 threads; 16 threads share a row; P takes the
+// Changed   since 1_swapped: tiles of 64 x 64 for 128 threads; 16 threads share a row; P takes the
 //           place of K, so that two blocks fit an SM; powers of two instead of e
 // Traffic   requested read  4*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
 //                     write 4*BH*(N*d + N) B          O, LSE
@@ -13,18 +13,19 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
 namespace step06_register {
 
-constexpr int Br = 64, Bc = 64;          // rows and keys of a tile of S
-constexpr int kCols = 16, kRowGrid = 8;  // the block's threads form a grid: 16 along keys, 8 rows
-constexpr int kRows = Br / kRowGrid;     // a thread's rows, 8 apart
-constexpr int kKeys = Bc / kCols;        // and its keys, 16 apart
+constexpr int Br = 64, Bc = 64;           // rows and keys of a tile of S
+constexpr int kGridX = 16, kGridY = 8;    // the block's threads form a grid: 16 along keys, 8 rows
+constexpr int kThreadRows = Br / kGridY;  // a thread's rows, 8 apart
+constexpr int kThreadKeys = Bc / kGridX;  // and its keys, 16 apart
 constexpr int kPad = 4;    // keeps rows 16-byte aligned; 8 lanes d + 4 floats apart: 32 banks
 constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1
-constexpr int kThreads = kCols * kRowGrid;
+constexpr int kThreads = kGridX * kGridY;
 constexpr float kLog2e = 1.4426950408889634f;
 static_assert(Br == Bc, "the diagonal crosses a causal row's last tile only");
 
@@ -38,20 +39,6 @@ struct Tiles {
     float P[Br][Bc + kPadP];
   };
 };
-
-// Over the 16 threads that share a row: half a warp.
-__device__ inline float row_max(float x) {
-  for (int lanes = kCols / 2; lanes > 0; lanes /= 2) {
-    x = fmaxf(x, __shfl_xor_sync(fa::kFullMask, x, lanes));
-  }
-  return x;  // the same in all 16
-}
-__device__ inline float row_sum(float x) {
-  for (int lanes = kCols / 2; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(fa::kFullMask, x, lanes);
-  }
-  return x;
-}
 
 // Rows row0 .. row0 + 63 of a matrix [N, d] to shared memory, `stride` floats apart; rows past the
 // end are zero.
@@ -70,48 +57,49 @@ __device__ inline void load_tile(const float* g,  // [N, d]
 
 // S = Q K^T of one tile: rows ty + 8 a, keys tx + 16 b.
 template <int d>
-__device__ inline void scores(const Tiles<d>& s, int tx, int ty, float (&rS)[kRows][kKeys]) {
+__device__ inline void scores(const Tiles<d>& smem, int tx, int ty,
+                              float (&rS)[kThreadRows][kThreadKeys]) {
   UNROLL_BY(2)
   for (int x = 0; x < d; x += 4) {
-    float4 q[kRows];  // 12 loads of four floats feed 128 multiply-adds
+    float4 q[kThreadRows];  // 12 loads of four floats feed 128 multiply-adds
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
-      q[a] = *reinterpret_cast<const float4*>(&s.Q[ty + a * kRowGrid][x]);
+    for (int a = 0; a < kThreadRows; ++a) {
+      q[a] = *reinterpret_cast<const float4*>(&smem.Q[ty + a * kGridY][x]);
     }
     UNROLL
-    for (int b = 0; b < kKeys; ++b) {
-      const float4 k = *reinterpret_cast<const float4*>(&s.K[tx + b * kCols][x]);
+    for (int b = 0; b < kThreadKeys; ++b) {
+      const float4 k = *reinterpret_cast<const float4*>(&smem.K[tx + b * kGridX][x]);
       UNROLL  // eight sums in turn: a multiply-add need not wait for the one before it
-      for (int a = 0; a < kRows; ++a) rS[a][b] += q[a].x * k.x;
+      for (int a = 0; a < kThreadRows; ++a) rS[a][b] += q[a].x * k.x;
       UNROLL
-      for (int a = 0; a < kRows; ++a) rS[a][b] += q[a].y * k.y;
+      for (int a = 0; a < kThreadRows; ++a) rS[a][b] += q[a].y * k.y;
       UNROLL
-      for (int a = 0; a < kRows; ++a) rS[a][b] += q[a].z * k.z;
+      for (int a = 0; a < kThreadRows; ++a) rS[a][b] += q[a].z * k.z;
       UNROLL
-      for (int a = 0; a < kRows; ++a) rS[a][b] += q[a].w * k.w;
+      for (int a = 0; a < kThreadRows; ++a) rS[a][b] += q[a].w * k.w;
     }
   }
 }
 
 // O += P V of one tile: rows ty + 8 a, features 2 tx + 32 b and the next one.
 template <int d>
-__device__ inline void add_output(const Tiles<d>& s, int tx, int ty,
-                                  float2 (&rO)[kRows][d / (2 * kCols)]) {
+__device__ inline void add_output(const Tiles<d>& smem, int tx, int ty,
+                                  float2 (&rO)[kThreadRows][d / (2 * kGridX)]) {
   UNROLL_BY(2)
   for (int c = 0; c < Bc; c += 4) {
-    __align__(16) float p[kRows][4];  // of 8 rows and 4 keys
+    __align__(16) float p[kThreadRows][4];  // of 8 rows and 4 keys
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
+    for (int a = 0; a < kThreadRows; ++a) {
       *reinterpret_cast<float4*>(p[a]) =
-          *reinterpret_cast<const float4*>(&s.P[ty + a * kRowGrid][c]);
+          *reinterpret_cast<const float4*>(&smem.P[ty + a * kGridY][c]);
     }
     UNROLL
     for (int k = 0; k < 4; ++k) {
       UNROLL
-      for (int b = 0; b < d / (2 * kCols); ++b) {
-        const float2 v = *reinterpret_cast<const float2*>(&s.V[c + k][2 * tx + b * 2 * kCols]);
+      for (int b = 0; b < d / (2 * kGridX); ++b) {
+        const float2 v = *reinterpret_cast<const float2*>(&smem.V[c + k][2 * tx + b * 2 * kGridX]);
         UNROLL
-        for (int a = 0; a < kRows; ++a) {
+        for (int a = 0; a < kThreadRows; ++a) {
           rO[a][b].x += p[a][k] * v.x;
           rO[a][b].y += p[a][k] * v.y;
         }
@@ -130,36 +118,36 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
                                                                 float* LSE,      // [B*H, N]
                                                                 int N, float scale, bool causal) {
   // --- prologue
-  Tiles<d>& s = *fa::dynamic_shared<Tiles<d>>();
-  constexpr int kPairs = d / (2 * kCols);  // pairs of features that a thread owns
-  const int tx = threadIdx.x % kCols, ty = threadIdx.x / kCols;
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  constexpr int kPairs = d / (2 * kGridX);  // pairs of features that a thread owns
+  const int tx = threadIdx.x % kGridX, ty = threadIdx.x / kGridX;
   const int i = gridDim.x - 1 - blockIdx.x;  // causal: the longest walks start first
   const int row0 = i * Br;
-  const float scale2 = scale * kLog2e;  // exp(scale * s) = 2^(scale2 * s)
+  const float scale_log2 = scale * kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, O += bh * N * d, LSE += bh * N;
-  load_tile<d>(Q, s.Q, row0, N);
+  load_tile<d>(Q, smem.Q, row0, N);
 
-  float2 rO[kRows][kPairs] = {};  // not normalised before the end
-  float m[kRows], l[kRows] = {};  // m in powers of 2; l: this thread's keys only
+  float2 rO[kThreadRows][kPairs] = {};        // not normalised before the end
+  float m[kThreadRows], l[kThreadRows] = {};  // m in powers of 2; l: this thread's keys only
   UNROLL
-  for (int a = 0; a < kRows; ++a) m[a] = -INFINITY;
+  for (int a = 0; a < kThreadRows; ++a) m[a] = -INFINITY;
 
   // --- mainloop
   const int last = causal ? i : (N - 1) / Bc;  // tiles above the diagonal are not visited
   for (int j = 0; j <= last; ++j) {
-    load_tile<d>(K, s.K, j * Bc, N);
-    load_tile<d>(V, s.V, j * Bc, N);
+    load_tile<d>(K, smem.K, j * Bc, N);
+    load_tile<d>(V, smem.V, j * Bc, N);
     __syncthreads();  // K_j and V_j are complete, and before the first tile Q_i
 
-    float rS[kRows][kKeys] = {};
-    scores<d>(s, tx, ty, rS);
+    float rS[kThreadRows][kThreadKeys] = {};
+    scores<d>(smem, tx, ty, rS);
     if (j == last) {  // only there are keys past the diagonal or past the end
       UNROLL
-      for (int a = 0; a < kRows; ++a) {
+      for (int a = 0; a < kThreadRows; ++a) {
         UNROLL
-        for (int b = 0; b < kKeys; ++b) {
-          const int r = row0 + ty + a * kRowGrid, c = j * Bc + tx + b * kCols;
+        for (int b = 0; b < kThreadKeys; ++b) {
+          const int r = row0 + ty + a * kGridY, c = j * Bc + tx + b * kGridX;
           if (c >= N || (causal && c > r)) rS[a][b] = -INFINITY;
         }
       }
@@ -167,39 +155,39 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
     __syncthreads();  // all have read K_j; P_ij takes its place
 
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
+    for (int a = 0; a < kThreadRows; ++a) {
       float s_max = rS[a][0];
       UNROLL
-      for (int b = 1; b < kKeys; ++b) s_max = fmaxf(s_max, rS[a][b]);
+      for (int b = 1; b < kThreadKeys; ++b) s_max = fmaxf(s_max, rS[a][b]);
       // m_new is finite, for tile 0 shows every row its key 0: no exp2(-inf - -inf).
-      const float m_new = fmaxf(m[a], scale2 * row_max(s_max));
+      const float m_new = fmaxf(m[a], scale_log2 * fa::warp_max<kGridX>(s_max));
       const float alpha = exp2f(m[a] - m_new);  // 0 in tile 0, where m is -inf
       m[a] = m_new;
       l[a] *= alpha;
       UNROLL
-      for (int b = 0; b < kKeys; ++b) {
-        const float p = exp2f(rS[a][b] * scale2 - m_new);  // one multiply-add and one power
+      for (int b = 0; b < kThreadKeys; ++b) {
+        const float p = exp2f(rS[a][b] * scale_log2 - m_new);  // one multiply-add and one power
         l[a] += p;
-        s.P[ty + a * kRowGrid][tx + b * kCols] = p;
+        smem.P[ty + a * kGridY][tx + b * kGridX] = p;
       }
       UNROLL
       for (int b = 0; b < kPairs; ++b) rO[a][b].x *= alpha, rO[a][b].y *= alpha;
     }
     __syncwarp();  // a row of P is written and read by 16 lanes of one warp
 
-    add_output<d>(s, tx, ty, rO);
+    add_output<d>(smem, tx, ty, rO);
     __syncthreads();  // all have read P_ij and V_j; the next tile may overwrite
   }
 
   // --- epilogue: the only division, the only stores
   UNROLL
-  for (int a = 0; a < kRows; ++a) {
-    const int r = row0 + ty + a * kRowGrid;
-    l[a] = row_sum(l[a]);
+  for (int a = 0; a < kThreadRows; ++a) {
+    const int r = row0 + ty + a * kGridY;
+    l[a] = fa::warp_sum<kGridX>(l[a]);  // over the 16 threads of a row
     if (r >= N) continue;
     UNROLL
     for (int b = 0; b < kPairs; ++b) {
-      *reinterpret_cast<float2*>(O + size_t(r) * d + 2 * tx + b * 2 * kCols) =
+      *reinterpret_cast<float2*>(O + size_t(r) * d + 2 * tx + b * 2 * kGridX) =
           make_float2(rO[a][b].x / l[a], rO[a][b].y / l[a]);
     }
     if (tx == 0) LSE[r] = m[a] / kLog2e + logf(l[a]);

@@ -15,18 +15,18 @@
 #include "common/dialect/cuda.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
+#include "steps/05_recompute_backward/2_recompute.cuh"
 #include "steps/06_work_partitioning/2_registers.cuh"
 
 namespace step06_backward {
 
-constexpr int Bc = 64;                   // keys of a tile
-constexpr int kCols = 16, kRowGrid = 8;  // the block's threads form a grid: 16 along keys, 8 rows
-constexpr int kKeys = Bc / kCols;        // of S, that a thread owns, 16 apart
-constexpr int kOwnKeys = Bc / kRowGrid;  // of dK and dV, that a thread owns
+constexpr int Bc = 64;                    // keys of a tile
+constexpr int kGridX = 16, kGridY = 8;    // the block's threads form a grid: 16 along keys, 8 rows
+constexpr int kThreadKeys = Bc / kGridX;  // of S, that a thread owns, 16 apart
+constexpr int kOwnKeys = Bc / kGridY;     // of dK and dV, that a thread owns
 constexpr int kPad = 4;    // keeps rows 16-byte aligned; 8 lanes d + 4 floats apart: 32 banks
 constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1
-constexpr int kThreads = kCols * kRowGrid;
-constexpr int kDeltaRows = 8;
+constexpr int kThreads = kGridX * kGridY;
 constexpr float kLog2e = 1.4426950408889634f;
 
 // What a block keeps in shared memory: 91 KB when d = 64, 112 KB when d = 128. With 64 rows it
@@ -42,13 +42,6 @@ struct Tiles {
   float LSE[Br];               // in powers of 2
   float delta[Br];
 };
-
-__device__ inline float warp_sum(float x) {
-  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
-    x += __shfl_xor_sync(fa::kFullMask, x, lanes);
-  }
-  return x;
-}
 
 // Rows row0 .. row0 + Rows - 1 of a matrix [N, d] to shared memory; rows past the end are zero.
 template <int d, int Rows>
@@ -66,28 +59,28 @@ __device__ inline void load_tile(const float* g,  // [N, d]
 
 // A B^T, a dot product along the features: S = Q K^T and dP = dO V^T. Rows ty + 8 a, keys
 // tx + 16 b.
-template <int d, int Br, int kRows>
+template <int d, int Br, int kThreadRows>
 __device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&sB)[Bc][d + kPad],
-                                float (&rC)[kRows][kKeys]) {
-  const int tx = threadIdx.x % kCols, ty = threadIdx.x / kCols;
+                                float (&rC)[kThreadRows][kThreadKeys]) {
+  const int tx = threadIdx.x % kGridX, ty = threadIdx.x / kGridX;
   UNROLL_BY(2)
   for (int x = 0; x < d; x += 4) {
-    float4 p[kRows];
+    float4 p[kThreadRows];
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
-      p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kRowGrid][x]);
+    for (int a = 0; a < kThreadRows; ++a) {
+      p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kGridY][x]);
     }
     UNROLL
-    for (int b = 0; b < kKeys; ++b) {
-      const float4 q = *reinterpret_cast<const float4*>(&sB[tx + b * kCols][x]);
+    for (int b = 0; b < kThreadKeys; ++b) {
+      const float4 q = *reinterpret_cast<const float4*>(&sB[tx + b * kGridX][x]);
       UNROLL  // the rows' sums in turn: a multiply-add need not wait for the one before it
-      for (int a = 0; a < kRows; ++a) rC[a][b] += p[a].x * q.x;
+      for (int a = 0; a < kThreadRows; ++a) rC[a][b] += p[a].x * q.x;
       UNROLL
-      for (int a = 0; a < kRows; ++a) rC[a][b] += p[a].y * q.y;
+      for (int a = 0; a < kThreadRows; ++a) rC[a][b] += p[a].y * q.y;
       UNROLL
-      for (int a = 0; a < kRows; ++a) rC[a][b] += p[a].z * q.z;
+      for (int a = 0; a < kThreadRows; ++a) rC[a][b] += p[a].z * q.z;
       UNROLL
-      for (int a = 0; a < kRows; ++a) rC[a][b] += p[a].w * q.w;
+      for (int a = 0; a < kThreadRows; ++a) rC[a][b] += p[a].w * q.w;
     }
   }
 }
@@ -97,19 +90,19 @@ __device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&s
 template <int d, int Br>
 __device__ inline void add_key_gradient(const float (&sA)[Br][Bc + kPadP],
                                         const float (&sG)[Br][d + kPad],
-                                        float2 (&rC)[kOwnKeys][d / (2 * kCols)]) {
-  const int tx = threadIdx.x % kCols, ty = threadIdx.x / kCols;
+                                        float2 (&rC)[kOwnKeys][d / (2 * kGridX)]) {
+  const int tx = threadIdx.x % kGridX, ty = threadIdx.x / kGridX;
   UNROLL_BY(4)
   for (int r = 0; r < Br; ++r) {
     __align__(16) float p[kOwnKeys];  // of one row and eight keys
     UNROLL
     for (int g = 0; g < kOwnKeys; g += 4) {
       *reinterpret_cast<float4*>(&p[g]) =
-          *reinterpret_cast<const float4*>(&sA[r][4 * ty + g * kRowGrid]);
+          *reinterpret_cast<const float4*>(&sA[r][4 * ty + g * kGridY]);
     }
     UNROLL
-    for (int b = 0; b < d / (2 * kCols); ++b) {
-      const float2 v = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kCols]);
+    for (int b = 0; b < d / (2 * kGridX); ++b) {
+      const float2 v = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kGridX]);
       UNROLL
       for (int k = 0; k < kOwnKeys; ++k) {
         rC[k][b].x += p[k] * v.x;
@@ -121,51 +114,28 @@ __device__ inline void add_key_gradient(const float (&sA)[Br][Bc + kPadP],
 
 // C = A B, a sum over the keys: dS K. Rows ty + 8 a, features tx + 16 b: not in pairs, for the
 // lanes of an atomic request must be neighbours to fill its sectors.
-template <int d, int Br, int kRows>
+template <int d, int Br, int kThreadRows>
 __device__ inline void query_gradient(const float (&sA)[Br][Bc + kPadP],
                                       const float (&sB)[Bc][d + kPad],
-                                      float (&rC)[kRows][d / kCols]) {
-  const int tx = threadIdx.x % kCols, ty = threadIdx.x / kCols;
+                                      float (&rC)[kThreadRows][d / kGridX]) {
+  const int tx = threadIdx.x % kGridX, ty = threadIdx.x / kGridX;
   UNROLL_BY(2)
   for (int c = 0; c < Bc; c += 4) {
-    __align__(16) float p[kRows][4];  // of a row and four keys
+    __align__(16) float p[kThreadRows][4];  // of a row and four keys
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
-      *reinterpret_cast<float4*>(p[a]) =
-          *reinterpret_cast<const float4*>(&sA[ty + a * kRowGrid][c]);
+    for (int a = 0; a < kThreadRows; ++a) {
+      *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sA[ty + a * kGridY][c]);
     }
     UNROLL
     for (int k = 0; k < 4; ++k) {
       UNROLL
-      for (int b = 0; b < d / kCols; ++b) {
-        const float v = sB[c + k][tx + b * kCols];
+      for (int b = 0; b < d / kGridX; ++b) {
+        const float v = sB[c + k][tx + b * kGridX];
         UNROLL
-        for (int a = 0; a < kRows; ++a) rC[a][b] += p[a][k] * v;
+        for (int a = 0; a < kThreadRows; ++a) rC[a][b] += p[a][k] * v;
       }
     }
   }
-}
-
-// delta = rowsum(dO * O), which is rowsum(P * dP) without P: one value a query row. One warp owns a
-// row; it also sets the row of dQ to zero, because backward_kernel adds to it.
-template <int d>
-__global__ void delta_kernel(const float* O,   // [B*H, N, d]
-                             const float* dO,  // [B*H, N, d]
-                             float* delta,     // [B*H, N]
-                             float* dQ,        // [B*H, N, d]
-                             int N) {
-  const int r = blockIdx.x * kDeltaRows + threadIdx.y;
-  const int lane = threadIdx.x;
-  const size_t row = size_t(blockIdx.z) * N + r;
-  if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
-  float sum = 0.f;
-  UNROLL
-  for (int x = lane; x - lane < d; x += fa::kWarp) {
-    sum += dO[row * d + x] * O[row * d + x];
-    dQ[row * d + x] = 0.f;
-  }
-  sum = warp_sum(sum);
-  if (lane == 0) delta[row] = sum;
 }
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
@@ -184,73 +154,73 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
                                                                int N, float scale, bool causal) {
   // --- prologue: K_j and V_j stay in shared memory
   constexpr int Br = Tiles<d>::Br;
-  constexpr int kRows = Br / kRowGrid;     // rows of a tile that a thread owns
-  constexpr int kPairs = d / (2 * kCols);  // pairs of features that a thread owns
-  Tiles<d>& s = *fa::dynamic_shared<Tiles<d>>();
-  const int tx = threadIdx.x % kCols, ty = threadIdx.x / kCols;
+  constexpr int kThreadRows = Br / kGridY;  // rows of a tile that a thread owns
+  constexpr int kPairs = d / (2 * kGridX);  // pairs of features that a thread owns
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  const int tx = threadIdx.x % kGridX, ty = threadIdx.x / kGridX;
   const int j = blockIdx.x;  // causal: the longest walks have the smallest j and start first
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, dO += bh * N * d;
   dQ += bh * N * d, dK += bh * N * d, dV += bh * N * d;
   LSE += bh * N, delta += bh * N;
-  load_tile<d>(K, s.K, j * Bc, N);
-  load_tile<d>(V, s.V, j * Bc, N);
+  load_tile<d>(K, smem.K, j * Bc, N);
+  load_tile<d>(V, smem.V, j * Bc, N);
   float2 rdK[kOwnKeys][kPairs] = {};
   float2 rdV[kOwnKeys][kPairs] = {};
 
   // --- mainloop
   const int first = causal ? j * Bc / Br : 0;  // rows above see none of these keys
   for (int i = first; i * Br < N; ++i) {
-    load_tile<d>(Q, s.Q, i * Br, N);
-    load_tile<d>(dO, s.dO, i * Br, N);
+    load_tile<d>(Q, smem.Q, i * Br, N);
+    load_tile<d>(dO, smem.dO, i * Br, N);
     if (threadIdx.x < Br) {
       const int r = i * Br + threadIdx.x;
-      s.LSE[threadIdx.x] = r < N ? LSE[r] * kLog2e : INFINITY;  // so P = 0 in rows past the end
-      s.delta[threadIdx.x] = r < N ? delta[r] : 0.f;
+      smem.LSE[threadIdx.x] = r < N ? LSE[r] * kLog2e : INFINITY;  // so P = 0 in rows past the end
+      smem.delta[threadIdx.x] = r < N ? delta[r] : 0.f;
     }
     __syncthreads();  // the tiles are complete, before the first ones also K_j and V_j
 
     // P = exp(S - LSE): from the same S that the forward had, and already normalised.
-    float rP[kRows][kKeys] = {};
-    dot_rows<d>(s.Q, s.K, rP);
+    float rP[kThreadRows][kThreadKeys] = {};
+    dot_rows<d>(smem.Q, smem.K, rP);
     const bool edge = (j + 1) * Bc > N || (causal && (j + 1) * Bc > i * Br + 1);
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
+    for (int a = 0; a < kThreadRows; ++a) {
       UNROLL
-      for (int b = 0; b < kKeys; ++b) {
-        const int r = i * Br + ty + a * kRowGrid, c = j * Bc + tx + b * kCols;
+      for (int b = 0; b < kThreadKeys; ++b) {
+        const int r = i * Br + ty + a * kGridY, c = j * Bc + tx + b * kGridX;
         const bool masked = edge && (c >= N || (causal && c > r));
-        rP[a][b] = masked ? 0.f : exp2f(rP[a][b] * (scale * kLog2e) - s.LSE[ty + a * kRowGrid]);
-        s.P_dS[ty + a * kRowGrid][tx + b * kCols] = rP[a][b];
+        rP[a][b] = masked ? 0.f : exp2f(rP[a][b] * (scale * kLog2e) - smem.LSE[ty + a * kGridY]);
+        smem.P_dS[ty + a * kGridY][tx + b * kGridX] = rP[a][b];
       }
     }
-    float rdP[kRows][kKeys] = {};
-    dot_rows<d>(s.dO, s.V, rdP);
+    float rdP[kThreadRows][kThreadKeys] = {};
+    dot_rows<d>(smem.dO, smem.V, rdP);
     __syncthreads();  // P is complete
-    add_key_gradient<d>(s.P_dS, s.dO, rdV);
+    add_key_gradient<d>(smem.P_dS, smem.dO, rdV);
     __syncthreads();  // all have read P; dS takes its place
 
     // dS = scale * P * (dP - delta); dQ and dK both need the factor of the scores.
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
+    for (int a = 0; a < kThreadRows; ++a) {
       UNROLL
-      for (int b = 0; b < kKeys; ++b) {
-        s.P_dS[ty + a * kRowGrid][tx + b * kCols] =
-            scale * rP[a][b] * (rdP[a][b] - s.delta[ty + a * kRowGrid]);
+      for (int b = 0; b < kThreadKeys; ++b) {
+        smem.P_dS[ty + a * kGridY][tx + b * kGridX] =
+            scale * rP[a][b] * (rdP[a][b] - smem.delta[ty + a * kGridY]);
       }
     }
     __syncthreads();  // dS is complete
-    add_key_gradient<d>(s.P_dS, s.Q, rdK);
+    add_key_gradient<d>(smem.P_dS, smem.Q, rdK);
 
-    float rdQ[kRows][d / kCols] = {};
-    query_gradient<d>(s.P_dS, s.K, rdQ);
+    float rdQ[kThreadRows][d / kGridX] = {};
+    query_gradient<d>(smem.P_dS, smem.K, rdQ);
     UNROLL
-    for (int a = 0; a < kRows; ++a) {
-      const int r = i * Br + ty + a * kRowGrid;
+    for (int a = 0; a < kThreadRows; ++a) {
+      const int r = i * Br + ty + a * kGridY;
       if (r >= N) continue;
       UNROLL  // the results are not used: each is a RED, for which nobody waits
-      for (int b = 0; b < d / kCols; ++b) {
-        atomicAdd(dQ + size_t(r) * d + tx + b * kCols, rdQ[a][b]);
+      for (int b = 0; b < d / kGridX; ++b) {
+        atomicAdd(dQ + size_t(r) * d + tx + b * kGridX, rdQ[a][b]);
       }
     }
     __syncthreads();  // all have read the tiles; the next ones may overwrite
@@ -259,14 +229,14 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
   // --- epilogue
   UNROLL
   for (int k = 0; k < kOwnKeys; ++k) {
-    const int c = j * Bc + 4 * ty + k / 4 * 4 * kRowGrid + k % 4;
+    const int c = j * Bc + 4 * ty + k / 4 * 4 * kGridY + k % 4;
     if (c >= N) continue;
     float2* gdK = reinterpret_cast<float2*>(dK + size_t(c) * d) + tx;
     float2* gdV = reinterpret_cast<float2*>(dV + size_t(c) * d) + tx;
     UNROLL
     for (int b = 0; b < kPairs; ++b) {
-      gdK[b * kCols] = rdK[k][b];
-      gdV[b * kCols] = rdV[k][b];
+      gdK[b * kGridX] = rdK[k][b];
+      gdV[b * kGridX] = rdV[k][b];
     }
   }
 }
@@ -308,9 +278,7 @@ inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* delta = t.scratch<float>("delta");
   const unsigned BH = p.heads(), Tc = fa::ceil_div(p.N, Bc);
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
-    fa::launch(delta_kernel<d>,
-               {dim3(fa::ceil_div(p.N, kDeltaRows), 1, BH), dim3(fa::kWarp, kDeltaRows)}, t.O, t.dO,
-               delta, t.dQ, p.N);
+    step05::make_delta<d>(p, t, delta);
     fa::launch(backward_kernel<d>, {dim3(Tc, BH), dim3(kThreads), sizeof(Tiles<d>)}, t.Q, t.K, t.V,
                t.dO, t.LSE, delta, t.dQ, t.dK, t.dV, p.N, p.scale(), p.causal);
   });

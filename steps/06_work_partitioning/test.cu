@@ -56,7 +56,8 @@ TEST_CASE("step 06: agrees with step 04", "[step06]") {
 TEST_CASE("step 06: gradients agree with step 05", "[step06]") {
   const auto p = fa::test::problem(130, 96, GENERATE(false, true));
   const auto in = fa::normal_inputs(p, 6);
-  const fa::Outputs now = fa::run(with_backward(), p, in), before = fa::run(backward_parent(), p, in);
+  const fa::Outputs now = fa::run(with_backward(), p, in),
+                    before = fa::run(backward_parent(), p, in);
   REQUIRE(fa::test::max_difference(now.dQ, before.dQ) <= 5e-6);
   REQUIRE(fa::test::max_difference(now.dK, before.dK) <= 5e-6);
   REQUIRE(fa::test::max_difference(now.dV, before.dV) <= 5e-6);
@@ -128,7 +129,8 @@ TEST_CASE("step 06: HBM sees inputs and outputs only, and the grid grows with N"
   REQUIRE(now.kernels.size() == 1);
   REQUIRE(before.kernels.size() == 1);
   CHECK(before.kernels[0].blocks == 1);
-  CHECK(now.kernels[0].blocks == (variant == &swapped() ? N / step06::Br : N / step06_register::Br));
+  CHECK(now.kernels[0].blocks ==
+        (variant == &swapped() ? N / step06::Br : N / step06_register::Br));
   CHECK(now.requested->write == 4 * (N * d + N));
   CHECK(now.requested->total() < before.requested->total());
 }

@@ -2,7 +2,7 @@
 // Idea      One instruction of one warp multiplies 16 x 16 by 16 x 8 numbers. Its operands lie in
 //           registers, in a pattern; the pattern in which it leaves S is the one in which P V wants
 //           P. So scores are born, become weights and are used up in the same registers
-// Changed   since 06 2_registers.cuh: products by mma.sync, operands by ldmatrix; tiles by cp.async,
+// Changed   since 06 2_registers: products by mma.sync, operands by ldmatrix; tiles by cp.async,
 //           one ahead, swizzled instead of padded; O rescaled only when a maximum has grown by 2^8;
 //           Nk != N and fewer key heads than query heads
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
@@ -27,10 +27,10 @@ using fa::bf16;
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * fa::kWarp;
-constexpr int kMma = 16;              // rows of an mma's A, and keys or features that it sums over
-constexpr int kBands = 2;             // of 16 rows a warp: each fragment of K and V serves both
-constexpr int kRows = kBands * kMma;  // of a warp
-constexpr int Br = kWarps * kRows;    // rows of a tile of Q
+constexpr int kMma = 16;   // rows of an mma's A, and keys or features that it sums over
+constexpr int kBands = 2;  // of 16 rows a warp: each fragment of K and V serves both
+constexpr int kWarpRows = kBands * kMma;  // of a warp
+constexpr int Br = kWarps * kWarpRows;    // rows of a tile of Q
 template <int d>
 constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers hold beside O
 constexpr int kStages = 2;              // tiles of K and V: one in use, one on its way
@@ -120,7 +120,7 @@ __device__ inline void mask(float (&rS)[kBands][Bc<d> / 8][4], int row, int key,
 // more than 2^8 they all stay as they are: the weights are then at most 2^8, not 1, which costs
 // neither fp32 nor bf16 a digit. Only a row's largest weight is no longer exactly 1: it is rounded.
 template <int d>
-__device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float to_log2,
+__device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                       float (&m)[kBands][2], float (&l)[kBands][2],
                                       float (&rO)[kBands][d / 8][4]) {
   float m_new[kBands][2];
@@ -134,7 +134,7 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
       for (int n = 0; n < Bc<d> / 8; ++n) s = fmaxf(s, fmaxf(rS[t][n][2 * h], rS[t][n][2 * h + 1]));
       s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 1));  // four lanes share a row
       s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 2));
-      m_new[t][h] = fmaxf(m[t][h], s * to_log2);
+      m_new[t][h] = fmaxf(m[t][h], s * scale_log2);
       grown |= m_new[t][h] > m[t][h] + kLateRescale;
     }
   }
@@ -155,7 +155,7 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
 // O += P V, 16 keys at a time: their weights, then their products. The tensor cores work on these
 // while the next keys' exponentials are computed: only here do a warp's two kinds of work overlap.
 template <int d>
-__device__ inline void multiply_values(float (&rS)[kBands][Bc<d> / 8][4], float to_log2,
+__device__ inline void multiply_values(float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                        const float (&m)[kBands][2],
                                        const bf16* sV,  // [Bc, d] swizzled
                                        float (&l)[kBands][2], float (&rO)[kBands][d / 8][4]) {
@@ -169,8 +169,8 @@ __device__ inline void multiply_values(float (&rS)[kBands][Bc<d> / 8][4], float 
       UNROLL
       for (int e = 0; e < 4; ++e) {
         const int n = c / 8 + e / 2, h = e % 2;
-        const float p0 = fa::exp2_approx(rS[t][n][2 * h] * to_log2 - m[t][h]);
-        const float p1 = fa::exp2_approx(rS[t][n][2 * h + 1] * to_log2 - m[t][h]);
+        const float p0 = fa::exp2_approx(rS[t][n][2 * h] * scale_log2 - m[t][h]);
+        const float p1 = fa::exp2_approx(rS[t][n][2 * h + 1] * scale_log2 - m[t][h]);
         l[t][h] += p0 + p1;  // of this lane's keys
         a[t][e] = fa::pack_bf16(p0, p1);
       }
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                      float* LSE,     // [B*H, N]
                      int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which tile; Q_i, K_0 and V_0 set out
-  Tiles<d>& s = *fa::dynamic_shared<Tiles<d>>();
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   // Causal walks have different lengths: all heads' longest ones start first, and the short ones
   // fill the gaps at the end. Else a head's blocks follow each other and find K and V in the L2.
@@ -211,16 +211,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   Q += row0 * d, O += row0 * d, LSE += row0, K += key0 * d, V += key0 * d;
   const int seen = causal ? min(Nk, (i + 1) * Br + Nk - N) : Nk;  // keys, by the tile's last row
   const int tiles = seen <= 0 ? 0 : (seen + Bc<d> - 1) / Bc<d>;
-  load_tile<d, Br>(Q, s.Q, rows);
+  load_tile<d, Br>(Q, smem.Q, rows);
   if (tiles > 0) {
-    load_tile<d, Bc<d>>(K, s.K[0], Nk);
-    load_tile<d, Bc<d>>(V, s.V[0], Nk);
+    load_tile<d, Bc<d>>(K, smem.K[0], Nk);
+    load_tile<d, Bc<d>>(V, smem.V[0], Nk);
   }
-  const float to_log2 = scale * kLog2e;  // exp(scale * s) = 2^(to_log2 * s)
-  const bf16* sQ = s.Q + warp * kRows * d;
+  const float scale_log2 = scale * kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
+  const bf16* sQ = smem.Q + warp * kWarpRows * d;
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
   float m[kBands][2] = {{kNoMaximum, kNoMaximum}, {kNoMaximum, kNoMaximum}};
-  const int first_row = warp * kRows + lane / 4;  // of this lane, in the tile
+  const int first_row = warp * kWarpRows + lane / 4;  // of this lane, in the tile
 
   // --- mainloop
   for (int j = 0; j < tiles; ++j) {
@@ -228,17 +228,17 @@ __global__ void __launch_bounds__(kThreads, 2)
     __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
     if (j + 1 < tiles) {
       const int next = (j + 1) * Bc<d>, stage = (j + 1) % kStages;
-      load_tile<d, Bc<d>>(K + size_t(next) * d, s.K[stage], Nk - next);
-      load_tile<d, Bc<d>>(V + size_t(next) * d, s.V[stage], Nk - next);
+      load_tile<d, Bc<d>>(K + size_t(next) * d, smem.K[stage], Nk - next);
+      load_tile<d, Bc<d>>(V + size_t(next) * d, smem.V[stage], Nk - next);
     }
     float rS[kBands][Bc<d> / 8][4] = {};
-    multiply_scores<d>(sQ, s.K[j % kStages], rS);
-    const int cut = causal ? min(Nk, i * Br + warp * kRows + 1 + Nk - N) : Nk;
+    multiply_scores<d>(sQ, smem.K[j % kStages], rS);
+    const int cut = causal ? min(Nk, i * Br + warp * kWarpRows + 1 + Nk - N) : Nk;
     if (cut < (j + 1) * Bc<d>) {  // the warp's first row does not see all of tile j
       mask<d>(rS, i * Br + first_row, j * Bc<d> + lane % 4 * 2, N, Nk, causal);
     }
-    update_maximum<d>(rS, to_log2, m, l, rO);
-    multiply_values<d>(rS, to_log2, m, s.V[j % kStages], l, rO);
+    update_maximum<d>(rS, scale_log2, m, l, rO);
+    multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
   }
 
   // --- epilogue: O goes through the warp's rows of Q, so that 16 bytes a lane leave in whole rows
@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       const float normalise = l[t][h] > 0.f ? 1.f / l[t][h] : 0.f;  // no key seen: O = 0
       UNROLL
       for (int n = 0; n < d / 8; ++n) {
-        *reinterpret_cast<uint32_t*>(s.Q + swizzle<d>(r, n * 8) + lane % 4 * 2) =
+        *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + lane % 4 * 2) =
             fa::pack_bf16(rO[t][n][2 * h] * normalise, rO[t][n][2 * h + 1] * normalise);
       }
       if (lane % 4 == 0 && r < rows) LSE[r] = (m[t][h] + log2f(l[t][h])) * kLn2;
@@ -266,10 +266,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncwarp();                               // the warp's rows are complete
   constexpr int kStored = fa::kWarp * 8 / d;  // rows that a warp stores at once
   UNROLL
-  for (int step = 0; step < kRows; step += kStored) {
-    const int r = warp * kRows + step + lane / (d / 8), x = lane % (d / 8) * 8;
+  for (int step = 0; step < kWarpRows; step += kStored) {
+    const int r = warp * kWarpRows + step + lane / (d / 8), x = lane % (d / 8) * 8;
     if (r >= rows) continue;
-    *reinterpret_cast<uint4*>(O + r * d + x) = *reinterpret_cast<uint4*>(s.Q + swizzle<d>(r, x));
+    *reinterpret_cast<uint4*>(O + r * d + x) = *reinterpret_cast<uint4*>(smem.Q + swizzle<d>(r, x));
   }
 }
 

@@ -49,11 +49,11 @@ TEST_CASE("step 07: two runs give the same bits", "[step07]") {
 }
 
 TEST_CASE("step 07: maxima that grow slowly, fast, not at all", "[step07]") {
-  fa::test::require_right_for_any_maxima(mma(), step07::kRows, step07::Bc<64>);
+  fa::test::require_right_for_any_maxima(mma(), step07::kWarpRows, step07::Bc<64>);
 }
 
 TEST_CASE("step 07: a maximum far from zero, and one key that outweighs all others", "[step07]") {
-  fa::test::require_right_far_from_zero(mma(), step07::kRows);
+  fa::test::require_right_far_from_zero(mma(), step07::kWarpRows);
 }
 
 TEST_CASE("step 07: scores below -1e30, which bf16 can make", "[step07]") {

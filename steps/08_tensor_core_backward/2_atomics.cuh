@@ -2,7 +2,7 @@
 // Idea      S^T = K Q^T instead of S: then P^T and dS^T leave the tensor cores in the pattern in
 //           which dV += P^T dO and dK += dS^T Q want them, as P did for P V in step 07. Only dQ =
 //           dS K sums over the keys of all warps: dS goes through shared memory, once, in bf16
-// Changed   since 06 3_backward.cuh: products by mma.sync, the next tiles of Q and dO under way; P
+// Changed   since 06 3_backward: products by mma.sync, the next tiles of Q and dO under way; P
 //           stays in registers; one barrier a tile; Nk != N and fewer key heads than query heads
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*Tc*N) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B
@@ -11,10 +11,11 @@
 //           compulsory       2*(5*BH*N*d + 4*BHkv*Nk*d) + 4*BH*(5*N + (3*Np + N)*d) B
 // Launch    grid (Tc * B*Hkv), 128 threads (d = 64) or 256; causal: the longest walks first
 // Owns      block: 128 keys of dK and dV; warp: 32 of them (d = 64) or 16
-// Still bad the order in which dQ is summed, so its last bits: 3_deterministic.cuh. And when d = 128
-//           shared memory: 4_roles.cuh
+// Still bad the order in which dQ is summed, so its last bits: 3_deterministic. And when d = 128
+//           shared memory: 4_roles
 #pragma once
 
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 #include "steps/07_tensor_cores/1_mma.cuh"
@@ -74,9 +75,7 @@ __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
     UNROLL
     for (int x = 0; x < 8; ++x) sum += __bfloat162float(o[x]) * __bfloat162float(g[x]);
   }
-  for (int lanes = kLanes / 2; lanes > 0; lanes /= 2) {
-    sum += __shfl_xor_sync(fa::kFullMask, sum, lanes);
-  }
+  sum = fa::warp_sum<kLanes>(sum);
   if (r >= N || lane > 0) return;
   delta[at] = sum;
   const float lse = LSE[at];
@@ -99,17 +98,17 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
                     int kv_heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which keys; K_j and V_j stay in shared memory
   constexpr int kBand = kBands<d> * kMma, kQ = Bq<d>;
-  Tiles<d>& s = *fa::dynamic_shared<Tiles<d>>();
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;
   const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
   const size_t key0 = size_t(kv_head) * Nk + j * Bc;
-  load_tile<d, Bc, kThreads<d>>(K + key0 * d, s.K, Nk - j * Bc);
-  load_tile<d, Bc, kThreads<d>>(V + key0 * d, s.V, Nk - j * Bc);
-  bf16 *sK = s.K + warp * kBand * d, *sV = s.V + warp * kBand * d;
+  load_tile<d, Bc, kThreads<d>>(K + key0 * d, smem.K, Nk - j * Bc);
+  load_tile<d, Bc, kThreads<d>>(V + key0 * d, smem.V, Nk - j * Bc);
+  bf16 *sK = smem.K + warp * kBand * d, *sV = smem.V + warp * kBand * d;
   const int key = j * Bc + warp * kBand;  // the warp's first
-  const float to_log2 = scale * kLog2e;
+  const float scale_log2 = scale * kLog2e;
   float rdK[kBands<d>][d / 8][4] = {}, rdV[kBands<d>][d / 8][4] = {};
 
   // --- mainloop
@@ -120,15 +119,16 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
     auto load_rows = [&](int i) {
       const int stage = i % kStages, rows = N - i * Br, r = threadIdx.x;
       const size_t row0 = size_t(head) * N + i * Br;
-      load_tile<d, Br, kThreads<d>>(Q + row0 * d, s.Q[stage], rows);
-      load_tile<d, Br, kThreads<d>>(dO + row0 * d, s.dO[stage], rows);
+      load_tile<d, Br, kThreads<d>>(Q + row0 * d, smem.Q[stage], rows);
+      load_tile<d, Br, kThreads<d>>(dO + row0 * d, smem.dO[stage], rows);
       if (r < Br) {  // past the end all are 0: P is 1 there, and adds 1 * 0
-        fa::cp_async_4(&s.LSE[stage][r], LSE2 + row0 + r, r < rows ? 4 : 0);
-        fa::cp_async_4(&s.delta[stage][r], delta + row0 + r, r < rows ? 4 : 0);
+        fa::cp_async_4(&smem.LSE[stage][r], LSE2 + row0 + r, r < rows ? 4 : 0);
+        fa::cp_async_4(&smem.delta[stage][r], delta + row0 + r, r < rows ? 4 : 0);
       }
     };
     auto add_dQ = [&](int i) {
-      query_gradient<d, Br, Bc>(s.dS[i % kStages], s.K, dQ_sum + (size_t(head) * Tr + i) * Br * d);
+      query_gradient<d, Br, Bc>(smem.dS[i % kStages], smem.K,
+                                dQ_sum + (size_t(head) * Tr + i) * Br * d);
     };
     load_rows(first);
     for (int i = first; i < Tr; ++i) {
@@ -140,7 +140,7 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
       const int stage = i % kStages;
       UNROLL
       for (int q = 0; q < Br; q += kQ) {
-        const bf16 *sQ = s.Q[stage] + q * d, *sdO = s.dO[stage] + q * d;
+        const bf16 *sQ = smem.Q[stage] + q * d, *sdO = smem.dO[stage] + q * d;
 
         // P^T = 2^(S^T - LSE): normalised already, for LSE holds the row's sum.
         float rP[kBands<d>][kQ / 8][4] = {};
@@ -152,12 +152,13 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
         UNROLL
         for (int n = 0; n < kQ / 8; ++n) {
           const int r = q + n * 8 + lane % 4 * 2;  // of this lane's two rows
-          const float2 l = *reinterpret_cast<const float2*>(&s.LSE[stage][r]);
+          const float2 row_lse = *reinterpret_cast<const float2*>(&smem.LSE[stage][r]);
           UNROLL
           for (int t = 0; t < kBands<d>; ++t) {
             UNROLL
             for (int e = 0; e < 4; ++e) {
-              rP[t][n][e] = fa::exp2_approx(rP[t][n][e] * to_log2 - (e % 2 ? l.y : l.x));
+              rP[t][n][e] =
+                  fa::exp2_approx(rP[t][n][e] * scale_log2 - (e % 2 ? row_lse.y : row_lse.x));
             }
           }
         }
@@ -168,11 +169,11 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
         UNROLL
         for (int n = 0; n < kQ / 8; ++n) {
           const int r = q + n * 8 + lane % 4 * 2;
-          const float2 D = *reinterpret_cast<const float2*>(&s.delta[stage][r]);
+          const float2 row_delta = *reinterpret_cast<const float2*>(&smem.delta[stage][r]);
           UNROLL
           for (int t = 0; t < kBands<d>; ++t) {
             UNROLL
-            for (int e = 0; e < 4; ++e) rdS[t][n][e] = e % 2 ? -D.y : -D.x;
+            for (int e = 0; e < 4; ++e) rdS[t][n][e] = e % 2 ? -row_delta.y : -row_delta.x;
           }
         }
         dot_rows<d, kBands<d>, kQ>(sV, sdO, rdS);
@@ -185,7 +186,7 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
           }
         }
         if constexpr (kWithQ) {
-          put_tile<Br, kBands<d>, kQ>(rdS, 1.f, s.dS[stage] + warp * kBand * Br, q);
+          put_tile<Br, kBands<d>, kQ>(rdS, 1.f, smem.dS[stage] + warp * kBand * Br, q);
         }
         add_product<d, kBands<d>, kQ>(rdS, sQ, rdK);
       }

@@ -20,19 +20,19 @@ namespace step08_deterministic {
 using fa::bf16;
 using namespace step08;  // delta_kernel, backward_kernel and the products
 
-constexpr int kOwn = 128;                    // rows of a block
+constexpr int kBlockRows = 128;              // rows of a block
 constexpr int kRowWarps = 4, kRowBands = 2;  // a warp: two bands of 16 rows
-constexpr int kKeys = 32;                    // keys of a tile
+constexpr int kTileKeys = 32;                // keys of a tile
 
 // What query_kernel keeps in shared memory: 49 KB when d = 64, 97 KB when d = 128.
 template <int d>
 struct RowTiles {
-  bf16 Q[kOwn * d];  // dQ on its way out
-  bf16 dO[kOwn * d];
-  bf16 K[kStages][kKeys * d];
-  bf16 V[kStages][kKeys * d];
-  float LSE[kOwn];
-  float delta[kOwn];
+  bf16 Q[kBlockRows * d];  // dQ on its way out
+  bf16 dO[kBlockRows * d];
+  bf16 K[kStages][kTileKeys * d];
+  bf16 V[kStages][kTileKeys * d];
+  float LSE[kBlockRows];
+  float delta[kBlockRows];
 };
 
 // dQ: a block owns 128 rows and walks the keys that they see, like the forward.
@@ -48,30 +48,33 @@ __global__ void __launch_bounds__(kRowWarps* fa::kWarp, 2)
                  int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which rows; Q_i and dO_i stay in shared memory
   constexpr int kThreads = kRowWarps * fa::kWarp, kBand = kRowBands * kMma;
-  RowTiles<d>& s = *fa::dynamic_shared<RowTiles<d>>();
+  RowTiles<d>& smem = *fa::dynamic_shared<RowTiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const size_t bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
-  const int rows = N - i * kOwn, row = i * kOwn + warp * kBand;  // the warp's first
-  Q += (bh * N + i * kOwn) * d, dO += (bh * N + i * kOwn) * d, dQ += (bh * N + row) * d;
-  LSE2 += bh * N + i * kOwn, delta += bh * N + i * kOwn;
+  const int rows = N - i * kBlockRows, row = i * kBlockRows + warp * kBand;  // the warp's first
+  Q += (bh * N + i * kBlockRows) * d, dO += (bh * N + i * kBlockRows) * d, dQ += (bh * N + row) * d;
+  LSE2 += bh * N + i * kBlockRows, delta += bh * N + i * kBlockRows;
   K += bh / group * Nk * d, V += bh / group * Nk * d;
-  load_tile<d, kOwn, kThreads>(Q, s.Q, rows);
-  load_tile<d, kOwn, kThreads>(dO, s.dO, rows);
-  static_assert(kThreads == kOwn, "a thread a row");
+  load_tile<d, kBlockRows, kThreads>(Q, smem.Q, rows);
+  load_tile<d, kBlockRows, kThreads>(dO, smem.dO, rows);
+  static_assert(kThreads == kBlockRows, "a thread a row");
   const int r = threadIdx.x;
-  fa::cp_async_4(&s.LSE[r], LSE2 + r, r < rows ? 4 : 0);
-  fa::cp_async_4(&s.delta[r], delta + r, r < rows ? 4 : 0);
+  fa::cp_async_4(&smem.LSE[r], LSE2 + r, r < rows ? 4 : 0);
+  fa::cp_async_4(&smem.delta[r], delta + r, r < rows ? 4 : 0);
   auto load_keys = [&](int j) {
-    load_tile<d, kKeys, kThreads>(K + size_t(j) * kKeys * d, s.K[j % kStages], Nk - j * kKeys);
-    load_tile<d, kKeys, kThreads>(V + size_t(j) * kKeys * d, s.V[j % kStages], Nk - j * kKeys);
+    load_tile<d, kTileKeys, kThreads>(K + size_t(j) * kTileKeys * d, smem.K[j % kStages],
+                                      Nk - j * kTileKeys);
+    load_tile<d, kTileKeys, kThreads>(V + size_t(j) * kTileKeys * d, smem.V[j % kStages],
+                                      Nk - j * kTileKeys);
   };
-  const int seen = causal ? min(Nk, (i + 1) * kOwn + Nk - N) : Nk;  // keys, by the tile's last row
-  const int tiles = seen <= 0 ? 0 : (seen + kKeys - 1) / kKeys;
+  const int seen =
+      causal ? min(Nk, (i + 1) * kBlockRows + Nk - N) : Nk;  // keys, by the tile's last row
+  const int tiles = seen <= 0 ? 0 : (seen + kTileKeys - 1) / kTileKeys;
   if (tiles > 0) load_keys(0);
-  bf16 *sQ = s.Q + warp * kBand * d, *sdO = s.dO + warp * kBand * d;
-  const float to_log2 = scale * kLog2e;
+  bf16 *sQ = smem.Q + warp * kBand * d, *sdO = smem.dO + warp * kBand * d;
+  const float scale_log2 = scale * kLog2e;
   float rdQ[kRowBands][d / 8][4] = {};
 
   // --- mainloop
@@ -79,35 +82,36 @@ __global__ void __launch_bounds__(kRowWarps* fa::kWarp, 2)
     fa::cp_async_wait_all();
     __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
     if (j + 1 < tiles) load_keys(j + 1);
-    const bf16 *sK = s.K[j % kStages], *sV = s.V[j % kStages];
-    float rP[kRowBands][kKeys / 8][4] = {}, rdS[kRowBands][kKeys / 8][4];
-    dot_rows<d, kRowBands, kKeys>(sQ, sK, rP);
-    if ((j + 1) * kKeys > (causal ? min(Nk, row + 1 + Nk - N) : Nk)) {
-      mask<false, kRowBands, kKeys>(rP, row + lane / 4, j * kKeys + lane % 4 * 2, N, Nk, causal);
+    const bf16 *sK = smem.K[j % kStages], *sV = smem.V[j % kStages];
+    float rP[kRowBands][kTileKeys / 8][4] = {}, rdS[kRowBands][kTileKeys / 8][4];
+    dot_rows<d, kRowBands, kTileKeys>(sQ, sK, rP);
+    if ((j + 1) * kTileKeys > (causal ? min(Nk, row + 1 + Nk - N) : Nk)) {
+      mask<false, kRowBands, kTileKeys>(rP, row + lane / 4, j * kTileKeys + lane % 4 * 2, N, Nk,
+                                        causal);
     }
     UNROLL
     for (int t = 0; t < kRowBands; ++t) {
       UNROLL
       for (int e = 0; e < 4; ++e) {
         const int own = warp * kBand + t * kMma + lane / 4 + e / 2 * 8;
-        const float l = s.LSE[own], D = s.delta[own];
+        const float row_lse = smem.LSE[own], row_delta = smem.delta[own];
         UNROLL
-        for (int n = 0; n < kKeys / 8; ++n) {
-          rP[t][n][e] = fa::exp2_approx(rP[t][n][e] * to_log2 - l);
-          rdS[t][n][e] = -D;
+        for (int n = 0; n < kTileKeys / 8; ++n) {
+          rP[t][n][e] = fa::exp2_approx(rP[t][n][e] * scale_log2 - row_lse);
+          rdS[t][n][e] = -row_delta;
         }
       }
     }
-    dot_rows<d, kRowBands, kKeys>(sdO, sV, rdS);  // dP, added to -delta
+    dot_rows<d, kRowBands, kTileKeys>(sdO, sV, rdS);  // dP, added to -delta
     UNROLL
     for (int t = 0; t < kRowBands; ++t) {
       UNROLL
-      for (int n = 0; n < kKeys / 8; ++n) {
+      for (int n = 0; n < kTileKeys / 8; ++n) {
         UNROLL
         for (int e = 0; e < 4; ++e) rdS[t][n][e] *= rP[t][n][e];
       }
     }
-    add_product<d, kRowBands, kKeys>(rdS, sK, rdQ);
+    add_product<d, kRowBands, kTileKeys>(rdS, sK, rdQ);
   }
 
   // --- epilogue
@@ -124,8 +128,8 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
-  const fa::TileVisits by_keys = fa::visited_tiles(p, Br, Bc);       // of backward_kernel
-  const fa::TileVisits by_rows = fa::visited_tiles(p, kOwn, kKeys);  // of query_kernel
+  const fa::TileVisits by_keys = fa::visited_tiles(p, Br, Bc);                 // of backward_kernel
+  const fa::TileVisits by_rows = fa::visited_tiles(p, kBlockRows, kTileKeys);  // of query_kernel
   fa::Prediction t;
   t["O"].read = 2 * BH * N * d;
   t["dO"].read = 2 * BH * (2 * N + by_keys.rows) * d;  // delta; tiles of keys; tiles of rows
@@ -135,7 +139,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   t["K"].read = t["V"].read = 2 * p.kv_size() + 2 * BH * by_rows.keys * d;
   t["dQ"].write = 2 * BH * N * d;
   t["dK"].write = t["dV"].write = 2 * p.kv_size();
-  t.flops = BH * (8 * Br * Bc * by_keys.tiles + 6 * kOwn * kKeys * by_rows.tiles) * d;
+  t.flops = BH * (8 * Br * Bc * by_keys.tiles + 6 * kBlockRows * kTileKeys * by_rows.tiles) * d;
   t.hbm = {.read = 2 * (6 * BH * N * d + 4 * p.kv_size()) + 20 * BH * N,
            .write = 2 * (BH * N * d + 2 * p.kv_size()) + 8 * BH * N};
   return t;
@@ -146,7 +150,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) { step07::
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
   const unsigned BH = p.heads(), BHkv = p.kv_heads();
-  const unsigned Tr = fa::ceil_div(p.N, kOwn), Tc = fa::ceil_div(p.Nk, Bc);
+  const unsigned Tr = fa::ceil_div(p.N, kBlockRows), Tc = fa::ceil_div(p.Nk, Bc);
   const int Np = fa::ceil_div(p.N, Br) * Br, group = p.H / p.Hkv;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(delta_kernel<d>, {dim3(row_blocks<d>(p)), dim3(kRowThreads)}, t.O, t.dO, t.LSE,

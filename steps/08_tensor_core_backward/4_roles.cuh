@@ -3,7 +3,7 @@
 //           each fragment of Q and dO that it loads serves one mma: shared memory is what it waits
 //           for. Let two warps share 32 keys instead: one makes P and dV, the other dS and dK. Each
 //           has one gradient to keep, and each fragment serves two mma
-// Changed   since 2_atomics.cuh: a warp does half of the work for twice as many keys; P goes from one
+// Changed   since 2_atomics: a warp does half of the work for twice as many keys; P goes from one
 //           warp to the other, in 16 bits, through the place of dS. d = 64 stays there: its warps
 //           own 32 keys
 // Traffic   as 2_atomics.cuh
@@ -37,7 +37,7 @@ static __global__ void __launch_bounds__(kThreads<d>)
                     bf16* dV,            // [B*Hkv, Nk, d]
                     int kv_heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which keys; K_j and V_j stay in shared memory
-  Tiles<d>& s = *fa::dynamic_shared<Tiles<d>>();
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int pair = warp % kPairs;
   const bool makes_dK = warp >= kPairs;  // else P and dV
@@ -45,11 +45,12 @@ static __global__ void __launch_bounds__(kThreads<d>)
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;
   const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
   const size_t key0 = size_t(kv_head) * Nk + j * Bc;
-  load_tile<d, Bc, kThreads<d>>(K + key0 * d, s.K, Nk - j * Bc);
-  load_tile<d, Bc, kThreads<d>>(V + key0 * d, s.V, Nk - j * Bc);
-  bf16* own = (makes_dK ? s.V : s.K) + pair * kBand * d;  // V for dP^T = V dO^T, K for S^T = K Q^T
-  const int key = j * Bc + pair * kBand;                  // the pair's first
-  const float to_log2 = scale * kLog2e;
+  load_tile<d, Bc, kThreads<d>>(K + key0 * d, smem.K, Nk - j * Bc);
+  load_tile<d, Bc, kThreads<d>>(V + key0 * d, smem.V, Nk - j * Bc);
+  bf16* own =
+      (makes_dK ? smem.V : smem.K) + pair * kBand * d;  // V for dP^T = V dO^T, K for S^T = K Q^T
+  const int key = j * Bc + pair * kBand;                // the pair's first
+  const float scale_log2 = scale * kLog2e;
   float rdKV[kBands][d / 8][4] = {};  // dK or dV
 
   // --- mainloop
@@ -60,15 +61,16 @@ static __global__ void __launch_bounds__(kThreads<d>)
     auto load_rows = [&](int i) {
       const int stage = i % kStages, rows = N - i * Br, r = threadIdx.x;
       const size_t row0 = size_t(head) * N + i * Br;
-      load_tile<d, Br, kThreads<d>>(Q + row0 * d, s.Q[stage], rows);
-      load_tile<d, Br, kThreads<d>>(dO + row0 * d, s.dO[stage], rows);
+      load_tile<d, Br, kThreads<d>>(Q + row0 * d, smem.Q[stage], rows);
+      load_tile<d, Br, kThreads<d>>(dO + row0 * d, smem.dO[stage], rows);
       if (r < Br) {  // past the end all are 0: P is 1 there, and adds 1 * 0
-        fa::cp_async_4(&s.LSE[stage][r], LSE2 + row0 + r, r < rows ? 4 : 0);
-        fa::cp_async_4(&s.delta[stage][r], delta + row0 + r, r < rows ? 4 : 0);
+        fa::cp_async_4(&smem.LSE[stage][r], LSE2 + row0 + r, r < rows ? 4 : 0);
+        fa::cp_async_4(&smem.delta[stage][r], delta + row0 + r, r < rows ? 4 : 0);
       }
     };
     auto add_dQ = [&](int i) {
-      query_gradient<d, Br, Bc>(s.dS[i % kStages], s.K, dQ_sum + (size_t(head) * Tr + i) * Br * d);
+      query_gradient<d, Br, Bc>(smem.dS[i % kStages], smem.K,
+                                dQ_sum + (size_t(head) * Tr + i) * Br * d);
     };
     load_rows(first);
     for (int i = first; i < Tr; ++i) {
@@ -80,19 +82,19 @@ static __global__ void __launch_bounds__(kThreads<d>)
       const int stage = i % kStages;
       // While one warp of a pair computes P, the other one has something to do: dQ.
       if (makes_dK && i > first) add_dQ(i - 1);
-      const bf16 *sQ = s.Q[stage], *sdO = s.dO[stage];
-      bf16* sdS = s.dS[stage] + pair * kBand * Br;
+      const bf16 *sQ = smem.Q[stage], *sdO = smem.dO[stage];
+      bf16* sdS = smem.dS[stage] + pair * kBand * Br;
       const int ready = 1 + pair;        // a barrier of two warps: P is written
       float rS[kBands][Br / 8][4] = {};  // S^T, P^T; or dP^T, dS^T
       if (makes_dK) {
         UNROLL
         for (int n = 0; n < Br / 8; ++n) {
           const int r = n * 8 + lane % 4 * 2;
-          const float2 D = *reinterpret_cast<const float2*>(&s.delta[stage][r]);
+          const float2 row_delta = *reinterpret_cast<const float2*>(&smem.delta[stage][r]);
           UNROLL
           for (int t = 0; t < kBands; ++t) {
             UNROLL
-            for (int e = 0; e < 4; ++e) rS[t][n][e] = e % 2 ? -D.y : -D.x;
+            for (int e = 0; e < 4; ++e) rS[t][n][e] = e % 2 ? -row_delta.y : -row_delta.x;
           }
         }
       }
@@ -105,12 +107,13 @@ static __global__ void __launch_bounds__(kThreads<d>)
         UNROLL
         for (int n = 0; n < Br / 8; ++n) {
           const int r = n * 8 + lane % 4 * 2;
-          const float2 l = *reinterpret_cast<const float2*>(&s.LSE[stage][r]);
+          const float2 row_lse = *reinterpret_cast<const float2*>(&smem.LSE[stage][r]);
           UNROLL
           for (int t = 0; t < kBands; ++t) {
             UNROLL
             for (int e = 0; e < 4; ++e) {
-              rS[t][n][e] = fa::exp2_approx(rS[t][n][e] * to_log2 - (e % 2 ? l.y : l.x));
+              rS[t][n][e] =
+                  fa::exp2_approx(rS[t][n][e] * scale_log2 - (e % 2 ? row_lse.y : row_lse.x));
             }
           }
         }
@@ -130,7 +133,7 @@ static __global__ void __launch_bounds__(kThreads<d>)
 
   // --- epilogue: dK takes K's place, dV takes V's
   __syncthreads();  // all warps are done with K and V
-  bf16* to = (makes_dK ? s.K : s.V) + pair * kBand * d;
+  bf16* to = (makes_dK ? smem.K : smem.V) + pair * kBand * d;
   bf16* gradient = (makes_dK ? dK : dV) + (size_t(kv_head) * Nk + key) * d;
   store_tile<d, kBands>(rdKV, makes_dK ? scale : 1.f, to, gradient, Nk - key);
 }

@@ -31,19 +31,19 @@ namespace step09 {
 
 using fa::bf16;
 
-constexpr int kGroups = 2;   // warpgroups
-constexpr int kGroup = 128;  // threads of a warpgroup, four warps
-constexpr int kThreads = kGroups * kGroup;
+constexpr int kGroups = 2;          // warpgroups
+constexpr int kGroupThreads = 128;  // threads of a warpgroup, four warps
+constexpr int kThreads = kGroups * kGroupThreads;
 constexpr int kWarps = kThreads / fa::kWarp;
-constexpr int kMma = 16;                // keys or features that a wgmma sums over
-constexpr int kRows = 64;               // of a warpgroup: the rows of a wgmma
-constexpr int Br = kGroups * kRows;     // rows of a tile of Q
-constexpr int Bc = 64;                  // keys of a tile
-constexpr int kStages = 2;              // tiles of K and V: one in use, one on its way
-constexpr int kPanel = 64;              // features side by side in shared memory:
-constexpr int kRowBytes = 128;          // as many as the widest swizzle spans
-constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is no number
-constexpr float kLateRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
+constexpr int kMma = 16;                  // keys or features that a wgmma sums over
+constexpr int kGroupRows = 64;            // of a warpgroup: the rows of a wgmma
+constexpr int Br = kGroups * kGroupRows;  // rows of a tile of Q
+constexpr int Bc = 64;                    // keys of a tile
+constexpr int kStages = 2;                // tiles of K and V: one in use, one on its way
+constexpr int kPanel = 64;                // features side by side in shared memory:
+constexpr int kRowBytes = 128;            // as many as the widest swizzle spans
+constexpr float kNoMaximum = -FLT_MAX;    // below all scores, but finite: -inf - -inf is no number
+constexpr float kLateRescale = 8.f;       // P may grow to 2^8 before O, l and m follow
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // What a block keeps in shared memory: 49 KB when d = 64, 97 KB when d = 128. A tile is cut into
@@ -51,7 +51,7 @@ constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 // the swizzle, so that TMA, wgmma and swizzle() mean the same place.
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 Q[kGroups][kRows * d];  // O on its way out
+  bf16 Q[kGroups][kGroupRows * d];  // O on its way out
   bf16 K[kStages][Bc * d];
   bf16 V[kStages][Bc * d];
   uint64_t q_full, full[kStages], empty[kStages];  // mbarriers
@@ -69,12 +69,12 @@ __device__ inline int swizzle(int r, int x) {
 // seen one arrival, this one, and the bytes of both boxes; rows behind the end come as zeros and
 // count.
 template <int d>
-__device__ inline void load_tile(Tiles<d>& s, const fa::TensorMap& K, const fa::TensorMap& V, int j,
-                                 int head) {
+__device__ inline void load_tile(Tiles<d>& smem, const fa::TensorMap& K, const fa::TensorMap& V,
+                                 int j, int head) {
   const int stage = j % kStages;
-  fa::mbarrier_arrive_expect_tx(&s.full[stage], sizeof s.K[0] + sizeof s.V[0]);
-  fa::tma_load(s.K[stage], &K, &s.full[stage], {0, j * Bc, 0, head});
-  fa::tma_load(s.V[stage], &V, &s.full[stage], {0, j * Bc, 0, head});
+  fa::mbarrier_arrive_expect_tx(&smem.full[stage], sizeof smem.K[0] + sizeof smem.V[0]);
+  fa::tma_load(smem.K[stage], &K, &smem.full[stage], {0, j * Bc, 0, head});
+  fa::tma_load(smem.V[stage], &V, &smem.full[stage], {0, j * Bc, 0, head});
 }
 
 // S = Q K^T of a warpgroup's 64 rows and a tile's keys, 16 features at a time. Number i of rS is S
@@ -91,7 +91,7 @@ __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][64][64] swiz
   UNROLL
   for (int x = 0; x < d; x += kMma) {
     const int panel = x / kPanel, inside = x % kPanel * 2;  // bytes
-    fa::wgmma(rS, fa::wgmma_advance(q, panel * kRows * kRowBytes + inside),
+    fa::wgmma(rS, fa::wgmma_advance(q, panel * kGroupRows * kRowBytes + inside),
               fa::wgmma_advance(k, panel * Bc * kRowBytes + inside), /*accumulate=*/x > 0);
   }
   fa::wgmma_commit();
@@ -119,7 +119,7 @@ __device__ inline void mask(float (&rS)[Bc / 2], int row, int key, int N, int Nk
 // more than 2^8 they all stay as they are: the weights are then at most 2^8, not 1, which costs
 // neither fp32 nor bf16 a digit. Only a row's largest weight is no longer exactly 1: it is rounded.
 template <int d>
-__device__ inline void update_maximum(const float (&rS)[Bc / 2], float to_log2, float (&m)[2],
+__device__ inline void update_maximum(const float (&rS)[Bc / 2], float scale_log2, float (&m)[2],
                                       float (&l)[2], float (&rO)[d / 2]) {
   float m_new[2];
   bool grown = false;
@@ -130,7 +130,7 @@ __device__ inline void update_maximum(const float (&rS)[Bc / 2], float to_log2, 
     for (int n = 0; n < Bc / 8; ++n) s = fmaxf(s, fmaxf(rS[n * 4 + 2 * h], rS[n * 4 + 2 * h + 1]));
     s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 1));  // four lanes share a row
     s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 2));
-    m_new[h] = fmaxf(m[h], s * to_log2);
+    m_new[h] = fmaxf(m[h], s * scale_log2);
     grown |= m_new[h] > m[h] + kLateRescale;
   }
   if (!__any_sync(fa::kFullMask, grown)) return;
@@ -147,15 +147,15 @@ __device__ inline void update_maximum(const float (&rS)[Bc / 2], float to_log2, 
 // O += P V: all weights of the tile, then their products, 16 keys at a time. P is the operand A,
 // which a wgmma takes from registers as well: 8 numbers of rS, 16 keys, are one A, as in mma.
 template <int d>
-__device__ inline void multiply_values(float (&rS)[Bc / 2], float to_log2, const float (&m)[2],
+__device__ inline void multiply_values(float (&rS)[Bc / 2], float scale_log2, const float (&m)[2],
                                        const bf16* sV,  // [d / 64][Bc][64] swizzled
                                        float (&l)[2], float (&rO)[d / 2]) {
   uint32_t rP[Bc / kMma][4];
   UNROLL
   for (int i = 0; i < Bc / 2; i += 2) {
     const int h = i / 2 % 2;
-    const float p0 = fa::exp2_approx(rS[i] * to_log2 - m[h]);
-    const float p1 = fa::exp2_approx(rS[i + 1] * to_log2 - m[h]);
+    const float p0 = fa::exp2_approx(rS[i] * scale_log2 - m[h]);
+    const float p1 = fa::exp2_approx(rS[i + 1] * scale_log2 - m[h]);
     l[h] += p0 + p1;  // of this lane's keys
     rP[i / 8][i % 8 / 2] = fa::pack_bf16(p0, p1);
   }
@@ -184,10 +184,11 @@ __global__ void __launch_bounds__(kThreads, 2)
                      float* LSE,                                   // [B*H, N]
                      int heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: which tile; Q_i, K_0 and V_0 set out
-  Tiles<d>& s = *fa::dynamic_shared<Tiles<d>>();
-  const int thread = threadIdx.x % kGroup, warp = thread / fa::kWarp, lane = thread % fa::kWarp;
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
+            lane = thread % fa::kWarp;
   // The shuffle tells the compiler that a warp has one warpgroup: its addresses are the warp's.
-  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroup, 0);
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   // Causal walks have different lengths: all heads' longest ones start first, and the short ones
   // fill the gaps at the end. Else a head's blocks follow each other and find K and V in the L2.
   const int Tr = gridDim.x / heads;
@@ -197,43 +198,43 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int seen = causal ? min(Nk, (i + 1) * Br + Nk - N) : Nk;  // keys, by the tile's last row
   const int tiles = seen <= 0 ? 0 : (seen + Bc - 1) / Bc;
   if (threadIdx.x == 0) {
-    fa::mbarrier_init(&s.q_full, 1);
+    fa::mbarrier_init(&smem.q_full, 1);
     for (int stage = 0; stage < kStages; ++stage) {
-      fa::mbarrier_init(&s.full[stage], 1);
-      fa::mbarrier_init(&s.empty[stage], kWarps);
+      fa::mbarrier_init(&smem.full[stage], 1);
+      fa::mbarrier_init(&smem.empty[stage], kWarps);
     }
     fa::mbarrier_init_fence();  // TMA sees them. The thread itself may go on: it knows them
-    fa::mbarrier_arrive_expect_tx(&s.q_full, sizeof s.Q);
+    fa::mbarrier_arrive_expect_tx(&smem.q_full, sizeof smem.Q);
     for (int g = 0; g < kGroups; ++g) {
-      fa::tma_load(s.Q[g], &map_Q, &s.q_full, {0, i * Br + g * kRows, 0, bh});
+      fa::tma_load(smem.Q[g], &map_Q, &smem.q_full, {0, i * Br + g * kGroupRows, 0, bh});
     }
-    if (tiles > 0) load_tile<d>(s, map_K, map_V, 0, kv_head);
+    if (tiles > 0) load_tile<d>(smem, map_K, map_V, 0, kv_head);
   }
-  __syncthreads();                       // nobody waits at an mbarrier before it is one
-  const float to_log2 = scale * kLog2e;  // exp(scale * s) = 2^(to_log2 * s)
+  __syncthreads();                          // nobody waits at an mbarrier before it is one
+  const float scale_log2 = scale * kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   float rO[d / 2] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum};
-  const int group_row = i * Br + wg * kRows;         // the warpgroup's first row,
+  const int group_row = i * Br + wg * kGroupRows;    // the warpgroup's first row,
   const int row = group_row + warp * 16 + lane / 4;  // and this lane's
-  fa::mbarrier_wait(&s.q_full, 0);
+  fa::mbarrier_wait(&smem.q_full, 0);
 
   // --- mainloop
   for (int j = 0; j < tiles; ++j) {
     const int stage = j % kStages;
     if (threadIdx.x == 0 && j + 1 < tiles) {  // the next tile, once all warps are done with j - 1
-      fa::mbarrier_wait(&s.empty[(j + 1) % kStages], ((j + 1) / kStages & 1) ^ 1);
-      load_tile<d>(s, map_K, map_V, j + 1, kv_head);
+      fa::mbarrier_wait(&smem.empty[(j + 1) % kStages], ((j + 1) / kStages & 1) ^ 1);
+      load_tile<d>(smem, map_K, map_V, j + 1, kv_head);
     }
     __syncwarp();  // thread 0 is back with its warp, which orders products as a whole
-    fa::mbarrier_wait(&s.full[stage], j / kStages & 1);
+    fa::mbarrier_wait(&smem.full[stage], j / kStages & 1);
     float rS[Bc / 2];
-    multiply_scores<d>(s.Q[wg], s.K[stage], rS);
+    multiply_scores<d>(smem.Q[wg], smem.K[stage], rS);
     const int cut = causal ? min(Nk, group_row + 1 + Nk - N) : Nk;
     if (cut < (j + 1) * Bc) {  // the warpgroup's first row does not see all of tile j
       mask(rS, row, j * Bc + lane % 4 * 2, N, Nk, causal);
     }
-    update_maximum<d>(rS, to_log2, m, l, rO);
-    multiply_values<d>(rS, to_log2, m, s.V[stage], l, rO);
-    if (lane == 0) fa::mbarrier_arrive(&s.empty[stage]);  // the warp's products are complete
+    update_maximum<d>(rS, scale_log2, m, l, rO);
+    multiply_values<d>(rS, scale_log2, m, smem.V[stage], l, rO);
+    if (lane == 0) fa::mbarrier_arrive(&smem.empty[stage]);  // the warp's products are complete
   }
 
   // --- epilogue: O goes through the warpgroup's tile of Q, and leaves it as a box
@@ -246,7 +247,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     const int r = row + h * 8;
     if (lane % 4 == 0 && r < N) LSE[size_t(bh) * N + r] = (m[h] + log2f(l[h])) * kLn2;
   }
-  fa::bar_sync(1 + wg, kGroup);  // all four warps' products have read Q
+  fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
   UNROLL
   for (int x = 0; x < d; x += 16) {  // 16 rows and 16 columns of O: four 8x8 matrices in A's order
     uint32_t o[4];
@@ -255,12 +256,12 @@ __global__ void __launch_bounds__(kThreads, 2)
       const float lo = rO[x / 2 + 2 * e], hi = rO[x / 2 + 2 * e + 1];
       o[e] = fa::pack_bf16(lo * normalise[e % 2], hi * normalise[e % 2]);
     }
-    fa::stmatrix_x4(s.Q[wg] + swizzle<kRows>(warp * 16 + lane % 16, x + lane / 16 * 8), o);
+    fa::stmatrix_x4(smem.Q[wg] + swizzle<kGroupRows>(warp * 16 + lane % 16, x + lane / 16 * 8), o);
   }
-  fa::fence_proxy_async();       // TMA, another way to shared memory, finds what this thread wrote
-  fa::bar_sync(1 + wg, kGroup);  // the warpgroup's 64 rows are complete
+  fa::fence_proxy_async();  // TMA, another way to shared memory, finds what this thread wrote
+  fa::bar_sync(1 + wg, kGroupThreads);  // the warpgroup's 64 rows are complete
   if (thread == 0) {
-    fa::tma_store(&map_O, s.Q[wg], {0, group_row, 0, bh});  // rows behind the end stay here
+    fa::tma_store(&map_O, smem.Q[wg], {0, group_row, 0, bh});  // rows behind the end stay here
     fa::tma_store_commit();
     fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
   }
@@ -297,8 +298,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned Tr = fa::ceil_div(p.N, Br), BH = p.heads(), BHkv = p.kv_heads();
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)},
-               tensor_map<d>(t.Q, BH, p.N, kRows), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
-               tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, kRows), t.LSE,
+               tensor_map<d>(t.Q, BH, p.N, kGroupRows), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
+               tensor_map<d>(t.V, BHkv, p.Nk, Bc), tensor_map<d>(t.O, BH, p.N, kGroupRows), t.LSE,
                int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
   });
 }

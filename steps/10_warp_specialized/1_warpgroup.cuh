@@ -20,11 +20,11 @@ namespace step10 {
 
 using fa::bf16;
 
-constexpr int kGroup = 128;                   // threads of a warpgroup
-constexpr int kRows = 64;                     // rows of a warpgroup's products
+constexpr int kGroupThreads = 128;            // threads of a warpgroup
+constexpr int kGroupRows = 64;                // rows of a warpgroup's products
 constexpr int kMma = 16;                      // keys or features that one wgmma sums over
 constexpr int kPanel = 64;                    // features side by side in shared memory
-constexpr int kPanelRow = 128;                // bytes of these: the widest swizzle
+constexpr int kRowBytes = 128;                // bytes of these: the widest swizzle
 constexpr float kNoMaximum = -3.4028235e38f;  // no score is below, and it is finite
 constexpr float kLateRescale = 8.f;           // P may grow to 2^8 before O, l and m follow
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
@@ -35,14 +35,15 @@ template <int d_, bool kCausal_>
 struct Tiling {
   static constexpr int d = d_;
   static constexpr bool kCausal = kCausal_;
-  static constexpr int kConsumers = d == 64 ? 4 : 2, Br = kConsumers * kRows;
+  static constexpr int kConsumers = d == 64 ? 4 : 2, Br = kConsumers * kGroupRows;
   static constexpr int Bc = d == 64 ? 64 : 128;
   static constexpr int kStagesK = d == 64 ? 6 : 2, kStagesV = d == 64 ? 6 : 3;
-  static constexpr int kThreads = (1 + kConsumers) * kGroup;
+  static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
   static constexpr int kCopyRegisters = d == 64 ? 32 : 40;
   static constexpr int kConsumerRegisters = d == 64 ? 112 : 232;
   static constexpr int kSection = 4096 / d;  // causal: heads whose items are mixed; measured
-  static constexpr int kSkipped = (Br - kRows + Bc - 1) / Bc;  // tiles at most that 64 rows skip
+  static constexpr int kSkipped =
+      (Br - kGroupRows + Bc - 1) / Bc;  // tiles at most that 64 rows skip
   static_assert(kSkipped <= kStagesV, "V of the tile in use and of all but one skipped must fit");
 };
 
@@ -76,7 +77,7 @@ __device__ inline int tiles_for(const Sizes& sizes, int last_row) {
 
 // Names a swizzled tile to wgmma. panel_bytes: of 64 features, for V; K and Q need none.
 __device__ inline uint64_t descriptor(const bf16* tile, int panel_bytes = 16) {
-  return fa::wgmma_descriptor(tile, fa::Swizzle::b128, panel_bytes, 8 * kPanelRow);
+  return fa::wgmma_descriptor(tile, fa::Swizzle::b128, panel_bytes, 8 * kRowBytes);
 }
 
 // S = Q K^T of 64 rows and a tile's keys, without waiting.
@@ -86,8 +87,8 @@ __device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc
   UNROLL
   for (int x = 0; x < T::d; x += kMma) {
     const int panel = x / kPanel, inside = x % kPanel * 2;
-    fa::wgmma(rS, fa::wgmma_advance(Q, panel * kRows * kPanelRow + inside),
-              fa::wgmma_advance(K, panel * T::Bc * kPanelRow + inside), x > 0);
+    fa::wgmma(rS, fa::wgmma_advance(Q, panel * kGroupRows * kRowBytes + inside),
+              fa::wgmma_advance(K, panel * T::Bc * kRowBytes + inside), x > 0);
   }
   fa::wgmma_commit();
 }
@@ -99,7 +100,7 @@ __device__ inline void multiply_values(const uint32_t (&rP)[T::Bc / kMma][4], ui
   fa::wgmma_fence();  // again: the wait for V's tile stands between the two products
   UNROLL
   for (int c = 0; c < T::Bc; c += kMma) {
-    fa::wgmma<fa::Major::mn>(rO, rP[c / kMma], fa::wgmma_advance(V, c * kPanelRow));
+    fa::wgmma<fa::Major::mn>(rO, rP[c / kMma], fa::wgmma_advance(V, c * kRowBytes));
   }
   fa::wgmma_commit();
 }
@@ -126,11 +127,11 @@ __device__ inline float row_maximum(const float (&rS)[n], int h) {
 
 // m, l and the factor for O, when a row's maximum rises.
 template <int n>
-__device__ inline void raise_maximum(const float (&rS)[n], float to_log2, float (&m)[2],
+__device__ inline void raise_maximum(const float (&rS)[n], float scale_log2, float (&m)[2],
                                      float (&l)[2], float (&alpha)[2]) {
   UNROLL
   for (int h = 0; h < 2; ++h) {
-    const float m_new = fmaxf(m[h], row_maximum(rS, h) * to_log2);
+    const float m_new = fmaxf(m[h], row_maximum(rS, h) * scale_log2);
     alpha[h] = fa::exp2_approx(m[h] - m_new);
     m[h] = m_new;
     l[h] *= alpha[h];
@@ -142,14 +143,14 @@ __device__ inline void raise_maximum(const float (&rS)[n], float to_log2, float 
 // three, which also drops the negative ones, takes two scores. With m + 8 below 0 the answer may be
 // yes without need; that costs time, not digits.
 template <int n>
-__device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], float to_log2) {
+__device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], float scale_log2) {
   int top[2] = {};
   UNROLL
   for (int i = 0; i < n; i += 2) {
     int& x = top[i / 2 % 2];
     x = __vimax3_s32_relu(x, __float_as_int(rS[i]), __float_as_int(rS[i + 1]));
   }
-  const float to_raw = 1.f / to_log2;
+  const float to_raw = 1.f / scale_log2;
   bool grown = false;
   UNROLL
   for (int h = 0; h < 2; ++h) {
@@ -161,9 +162,9 @@ __device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], floa
 // P = 2^(S - m) in S's registers, l += its row sums. In three passes: a warp issues in order, an
 // addition right behind its exponential would wait for it.
 template <int n>
-__device__ inline void weigh(float (&rS)[n], float to_log2, const float (&m)[2], float (&l)[2]) {
+__device__ inline void weigh(float (&rS)[n], float scale_log2, const float (&m)[2], float (&l)[2]) {
   UNROLL
-  for (int i = 0; i < n; ++i) rS[i] = fmaf(rS[i], to_log2, -m[i / 2 % 2]);
+  for (int i = 0; i < n; ++i) rS[i] = fmaf(rS[i], scale_log2, -m[i / 2 % 2]);
   UNROLL
   for (int i = 0; i < n; ++i) rS[i] = fa::exp2_approx(rS[i]);
   if (n > 32) {  // fewer additions in a chain, or fewer additions: measured
@@ -189,7 +190,7 @@ __device__ inline void pack(const float (&rS)[n], uint32_t (&rP)[n / 8][4]) {
 // A warp's 16 rows of O to shared memory, as TMA wants them.
 template <int d>
 __device__ inline void put_rows(const float (&rO)[d / 2], const float (&normalise)[2], bf16* sO) {
-  const int warp = threadIdx.x % kGroup / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   UNROLL
   for (int x = 0; x < d; x += 16) {
     const int r = warp * 16 + lane % 16, chunk = (x % kPanel / 8 + lane / 16) ^ r % 8;
@@ -199,7 +200,7 @@ __device__ inline void put_rows(const float (&rO)[d / 2], const float (&normalis
       o[e] = fa::pack_bf16(rO[x / 2 + 2 * e] * normalise[e % 2],
                            rO[x / 2 + 2 * e + 1] * normalise[e % 2]);
     }
-    fa::stmatrix_x4(sO + (x / kPanel * kRows + r) * kPanel + chunk * 8, o);
+    fa::stmatrix_x4(sO + (x / kPanel * kGroupRows + r) * kPanel + chunk * 8, o);
   }
 }
 

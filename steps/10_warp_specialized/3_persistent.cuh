@@ -2,7 +2,7 @@
 // Idea      A thread that copies, a thread that stores, and warpgroups that only multiply and
 //           compute weights; none of them ever waits for the end of a tile of rows, for the next
 //           one is already there. The maximum, which most tiles do not move, is checked by one vote
-// Changed   since 2_specialized.cuh: as many blocks as SMs, which take an item of work after another;
+// Changed   since 2_specialized: as many blocks as SMs, which take an item of work after another;
 //           Q twice, so an item's last product runs beside the next one's first; O stored by a
 //           thread of its own; m moves only when a score has passed it by 2^8
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
@@ -26,7 +26,7 @@ namespace step10 {
 struct Shape {
   int heads, group;  // query heads; how many of them share K and V
   int N, Nk;
-  float to_log2;
+  float scale_log2;
 };
 
 // Br rows of a head and the keys that they see.
@@ -37,8 +37,8 @@ struct Item {
 };
 
 template <class T>
-struct alignas(1024) Tiles {               // each as panels of 64 features, swizzled by TMA
-  bf16 Q[2][T::kConsumers][kRows * T::d];  // of this item and of the next; O on its way out
+struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
+  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this item and of the next; O on its way out
   bf16 K[T::kStagesK][T::Bc * T::d];
   bf16 V[T::kStagesV][T::Bc * T::d];
   uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
@@ -67,20 +67,20 @@ __device__ inline Item item_at(int t, const Shape& p) {
 // K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes the items, too: each gridDim.x-th one, or, when
 // they differ in length, the next one of all.
 template <class T>
-__device__ inline void load_tiles(Tiles<T>& s, const fa::TensorMap* Q, const fa::TensorMap* K,
+__device__ inline void load_tiles(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                   const fa::TensorMap* V, const Shape& p, unsigned* taken) {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   const auto load_k = [&](int j, int bh) {
-    fa::mbarrier_wait(&s.k_empty[k.stage], k.parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&s.k_full[k.stage], sizeof s.K[0]);
-    fa::tma_load(s.K[k.stage], K, &s.k_full[k.stage], {0, j * T::Bc, 0, bh});
+    fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
     k.next();
   };
   const auto load_v = [&](int j, int bh) {
-    fa::mbarrier_wait(&s.v_empty[v.stage], v.parity ^ 1);
-    fa::mbarrier_arrive_expect_tx(&s.v_full[v.stage], sizeof s.V[0]);
-    fa::tma_load(s.V[v.stage], V, &s.v_full[v.stage], {0, j * T::Bc, 0, bh});
+    fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
+    fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
+    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
     v.next();
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
@@ -88,13 +88,14 @@ __device__ inline void load_tiles(Tiles<T>& s, const fa::TensorMap* Q, const fa:
     const Item item = item_at<T>(t, p);
     if (item.tiles > 0) load_k(item.tiles - 1, item.bh_kv);
     for (int wg = 0; wg < T::kConsumers; ++wg) {
-      fa::mbarrier_wait(&s.q_empty[b][wg], (n / 2 & 1) ^ 1);
-      s.item[b][wg] = item;
+      fa::mbarrier_wait(&smem.q_empty[b][wg], (n / 2 & 1) ^ 1);
+      smem.item[b][wg] = item;
       if (item.tiles > 0) {
-        fa::mbarrier_arrive_expect_tx(&s.q_full[b][wg], sizeof s.Q[b][wg]);
-        fa::tma_load(s.Q[b][wg], Q, &s.q_full[b][wg], {0, item.row + wg * kRows, 0, item.bh});
+        fa::mbarrier_arrive_expect_tx(&smem.q_full[b][wg], sizeof smem.Q[b][wg]);
+        fa::tma_load(smem.Q[b][wg], Q, &smem.q_full[b][wg],
+                     {0, item.row + wg * kGroupRows, 0, item.bh});
       } else {
-        fa::mbarrier_arrive(&s.q_full[b][wg]);
+        fa::mbarrier_arrive(&smem.q_full[b][wg]);
       }
     }
     if (item.tiles == 0) break;
@@ -116,18 +117,18 @@ __device__ inline void load_tiles(Tiles<T>& s, const fa::TensorMap* Q, const fa:
 
 // O of each item and warpgroup, from the place where its Q was; then the place is free.
 template <class T>
-__device__ inline void store_tiles(Tiles<T>& s, const fa::TensorMap* O) {
+__device__ inline void store_tiles(Tiles<T>& smem, const fa::TensorMap* O) {
   for (int n = 0;; ++n) {
     const int b = n % 2;
     for (int wg = 0; wg < T::kConsumers; ++wg) {
-      fa::mbarrier_wait(&s.q_full[b][wg], n / 2 & 1);  // shows the item
-      const Item item = s.item[b][wg];
+      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // shows the item
+      const Item item = smem.item[b][wg];
       if (item.tiles == 0) return;
-      fa::mbarrier_wait(&s.o_full[b][wg], n / 2 & 1);
-      fa::tma_store(O, s.Q[b][wg], {0, item.row + wg * kRows, 0, item.bh});
+      fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);
+      fa::tma_store(O, smem.Q[b][wg], {0, item.row + wg * kGroupRows, 0, item.bh});
       fa::tma_store_commit();
       fa::tma_store_wait_read<0>();
-      fa::mbarrier_arrive(&s.q_empty[b][wg]);
+      fa::mbarrier_arrive(&smem.q_empty[b][wg]);
     }
   }
 }
@@ -135,14 +136,14 @@ __device__ inline void store_tiles(Tiles<T>& s, const fa::TensorMap* O) {
 // --- the others multiply, and make weights of scores ---------------------------------------------
 
 template <class T>
-__device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
+__device__ inline void attend(Tiles<T>& smem, float* LSE, const Shape& p, int wg) {
   constexpr int d = T::d, Bc = T::Bc;
-  const int warp = threadIdx.x % kGroup / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const uint64_t q0 = descriptor(s.Q[0][wg], 16), k0 = descriptor(s.K[0], 16);
-  const uint64_t v0 = descriptor(s.V[0], Bc * kPanelRow);
-  const auto q_in = [&](unsigned b) { return q0 + b * (sizeof s.Q[0] >> 4); };
-  const auto k_in = [&](unsigned stage) { return k0 + stage * (sizeof s.K[0] >> 4); };
-  const auto v_in = [&](unsigned stage) { return v0 + stage * (sizeof s.V[0] >> 4); };
+  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const uint64_t q0 = descriptor(smem.Q[0][wg], 16), k0 = descriptor(smem.K[0], 16);
+  const uint64_t v0 = descriptor(smem.V[0], Bc * kRowBytes);
+  const auto q_in = [&](unsigned b) { return q0 + b * (sizeof smem.Q[0] >> 4); };
+  const auto k_in = [&](unsigned stage) { return k0 + stage * (sizeof smem.K[0] >> 4); };
+  const auto v_in = [&](unsigned stage) { return v0 + stage * (sizeof smem.V[0] >> 4); };
   const auto arrive = [&](uint64_t* bar) {  // a warp's; its 32 lanes are at the same place
     if (lane == 0) fa::mbarrier_arrive(bar);
   };
@@ -160,10 +161,10 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
 
   // Lane 0 reads it for its warp, for which it also arrives: an order that racecheck can follow.
   const auto take = [&](unsigned n) {
-    fa::mbarrier_wait(&s.q_full[n % 2][wg], n / 2 & 1);
-    if (lane == 0) item = s.item[n % 2][wg];
+    fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
+    if (lane == 0) item = smem.item[n % 2][wg];
     item.bh = __shfl_sync(fa::kFullMask, item.bh, 0);
-    item.row = __shfl_sync(fa::kFullMask, item.row, 0) + wg * kRows;
+    item.row = __shfl_sync(fa::kFullMask, item.row, 0) + wg * kGroupRows;
     item.tiles = __shfl_sync(fa::kFullMask, item.tiles, 0);
     return item.tiles > 0;
   };
@@ -175,11 +176,11 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
   // Tiles that this warpgroup's rows do not see are handed back unread, K now, V only after the
   // product that still waits for its own V, or a shorter ring could be full of them.
   const auto skip_keys = [&] {
-    j = tiles_for<T>(p, item.row + kRows - 1) - 1;
-    for (skipped = 0; skipped < item.tiles - 1 - j; ++skipped) skip(k, s.k_full, s.k_empty);
+    j = tiles_for<T>(p, item.row + kGroupRows - 1) - 1;
+    for (skipped = 0; skipped < item.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
   };
   const auto skip_values = [&] {
-    for (; skipped > 0; --skipped) skip(v, s.v_full, s.v_empty);
+    for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   };
   const auto cut = [&] {  // tile j at the diagonal or at the end of the keys
     const int row = item.row + warp * 16 + lane / 4, key = j * Bc + lane % 4 * 2;
@@ -190,21 +191,21 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
     if (is_cut()) cut();
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * p.to_log2);
+      m[h] = fmaxf(kNoMaximum, row_maximum(rS, h) * p.scale_log2);
       l[h] = 0.f;
     }
-    weigh(rS, p.to_log2, m, l);
+    weigh(rS, p.scale_log2, m, l);
   };
 
   // --- prologue: the first weights of the first item
   take(0);
   skip_keys();
   skip_values();
-  fa::mbarrier_wait(&s.k_full[k.stage], k.parity);
+  fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
   multiply_scores<T>(q_in(0), k_in(k.stage), rS);
   fa::wgmma_wait<0>();
   fa::pin_registers(rS);
-  hand_back(k, s.k_empty);
+  hand_back(k, smem.k_empty);
   first_weights();
   pack(rS, rP);
 
@@ -217,22 +218,22 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
     // --- mainloop: P V of a tile beside Q K^T of the next one, and beside that one's weights
     const auto next_tile = [&](auto may_be_cut) {
       --j;
-      fa::mbarrier_wait(&s.k_full[k.stage], k.parity);
+      fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
       multiply_scores<T>(q_in(b), k_in(k.stage), rS);
-      fa::mbarrier_wait(&s.v_full[v.stage], v.parity);
+      fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
       multiply_values<T>(rP, v_in(v.stage), rO);
       fa::wgmma_wait<1>();
       fa::pin_registers(rS);
-      hand_back(k, s.k_empty);
+      hand_back(k, smem.k_empty);
       if (decltype(may_be_cut)::value) cut();
-      const bool grown = has_grown(rS, m, p.to_log2);
-      if (__builtin_expect(grown, 0)) raise_maximum(rS, p.to_log2, m, l, alpha);
-      weigh(rS, p.to_log2, m, l);
+      const bool grown = has_grown(rS, m, p.scale_log2);
+      if (__builtin_expect(grown, 0)) raise_maximum(rS, p.scale_log2, m, l, alpha);
+      weigh(rS, p.scale_log2, m, l);
       fa::pin_registers(rS);  // or ptxas computes the weights behind the wait
       fa::wgmma_wait<0>();
       fa::pin_registers(rO);
       fa::pin_registers(rS);  // and packs them before it, while P is in use
-      hand_back(v, s.v_empty);
+      hand_back(v, smem.v_empty);
       pack(rS, rP);
       if (__builtin_expect(grown, 0)) {
         UNROLL
@@ -251,15 +252,15 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
     more = take(n + 1);
     if (more) {
       skip_keys();
-      fa::mbarrier_wait(&s.k_full[k.stage], k.parity);
+      fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     }
     multiply_scores<T>(q_in(more ? b ^ 1 : b), k_in(more ? k.stage : 0), rS);
-    fa::mbarrier_wait(&s.v_full[v.stage], v.parity);
+    fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
     multiply_values<T>(rP, v_in(v.stage), rO);
     fa::wgmma_wait<1>();
     fa::pin_registers(rS);
     if (more) {
-      hand_back(k, s.k_empty);
+      hand_back(k, smem.k_empty);
       first_weights();
     }
     UNROLL
@@ -275,16 +276,16 @@ __device__ inline void attend(Tiles<T>& s, float* LSE, const Shape& p, int wg) {
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
     fa::pin_registers(rS);
-    hand_back(v, s.v_empty);
+    hand_back(v, smem.v_empty);
     skip_values();
     pack(rS, rP);
 
     // --- epilogue
-    fa::bar_sync(1 + wg, kGroup);  // all four warps' products have read Q
-    put_rows<d>(rO, normalise, s.Q[b][wg]);
+    fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
+    put_rows<d>(rO, normalise, smem.Q[b][wg]);
     fa::fence_proxy_async();  // TMA reads what this thread has written ...
     __syncwarp();             // ... and what the other lanes have
-    arrive(&s.o_full[b][wg]);
+    arrive(&smem.o_full[b][wg]);
   }
 }
 
@@ -296,26 +297,26 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                      const __grid_constant__ fa::TensorMap O,  // [B*H, N, d]
                      float* LSE,                               // [B*H, N]
                      Shape p, unsigned* taken) {               // [2]: items, blocks that left
-  Tiles<T>& s = *fa::dynamic_shared<Tiles<T>>();
+  Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) {
-    constexpr int kWarps = kGroup / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
+    constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
     for (int b = 0; b < 2; ++b) {
-      init(s.q_full[b], 1), init(s.q_empty[b], 1), init(s.o_full[b], kWarps);
+      init(smem.q_full[b], 1), init(smem.q_empty[b], 1), init(smem.o_full[b], kWarps);
     }
-    init(s.k_full, 1), init(s.k_empty, kAllWarps);
-    init(s.v_full, 1), init(s.v_empty, kAllWarps);
+    init(smem.k_full, 1), init(smem.k_empty, kAllWarps);
+    init(smem.v_full, 1), init(smem.v_empty, kAllWarps);
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // the barriers are there
   const int wg =
-      __shfl_sync(fa::kFullMask, threadIdx.x / kGroup, 0);  // the same for the whole warp
+      __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);  // the same for the whole warp
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kCopyRegisters>();
-    if (threadIdx.x == 0) load_tiles<T>(s, &Q, &K, &V, p, taken);
-    if (threadIdx.x == fa::kWarp) store_tiles<T>(s, &O);
+    if (threadIdx.x == 0) load_tiles<T>(smem, &Q, &K, &V, p, taken);
+    if (threadIdx.x == fa::kWarp) store_tiles<T>(smem, &O);
   } else {
     fa::setmaxnreg_inc<T::kConsumerRegisters>();
-    attend<T>(s, LSE, p, wg - 1);
+    attend<T>(smem, LSE, p, wg - 1);
   }
 }
 
@@ -339,8 +340,8 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * kLog2e};
   fa::launch(flash_fwd_kernel<T>,
              {dim3(std::min(blocks, items_of<T>(p))), dim3(T::kThreads), sizeof(Tiles<T>)},
-             map_of<d>(t.Q, BH, N, kRows), map_of<d>(t.K, BHkv, Nk, T::Bc),
-             map_of<d>(t.V, BHkv, Nk, T::Bc), map_of<d>(t.O, BH, N, kRows), t.LSE, shape,
+             map_of<d>(t.Q, BH, N, kGroupRows), map_of<d>(t.K, BHkv, Nk, T::Bc),
+             map_of<d>(t.V, BHkv, Nk, T::Bc), map_of<d>(t.O, BH, N, kGroupRows), t.LSE, shape,
              p.causal ? t.template scratch<unsigned>("taken") : nullptr);
 }
 
@@ -352,15 +353,15 @@ inline fa::Prediction traffic(const fa::Problem& p) {
     const uint64_t items = items_of<T>(p),
                    blocks = std::min<uint64_t>(fa::multiprocessors(), items);
     uint64_t keys = 0, products = 0;  // of all items of a head; of 64 rows and Bc keys
-    for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kRows) {
-      products += visited_tiles<T>(p, row, kRows);
+    for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
+      products += visited_tiles<T>(p, row, kGroupRows);
       if (row % T::Br == 0) keys += std::min(visited_tiles<T>(p, row, T::Br) * T::Bc, p.Nk);
     }
     t["Q"].read = t["O"].write = 2 * BH * N * d;
     t["K"].read = t["V"].read = 2 * BH * keys * d;
     t["LSE"].write = 4 * BH * N;
     if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (items + blocks)};
-    t.flops = 4 * BH * products * kRows * T::Bc * d;
+    t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
     t.flops += 2 * blocks * T::Br * T::Bc * d;  // the last Q K^T of a block, for nothing
   });
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};

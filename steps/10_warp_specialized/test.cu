@@ -27,7 +27,7 @@ static const fa::Variant& on_blocks() {
 }
 static const fa::Variant& few_blocks() { return on_blocks<0>(); }
 
-static constexpr int kWarpRows = step10::kRows / 4;
+static constexpr int kWarpRows = step10::kGroupRows / 4;
 
 // One of them; a test runs once with each.
 static const fa::Variant& any() {

@@ -1,7 +1,7 @@
 // What count() measures on a GPU, against kernels whose traffic is known by construction. Where the
 // counters are refused, the figures must be absent and the note must say why.
-#include "common/harness/backend.h"
 #include "common/dialect/cuda.h"
+#include "common/harness/backend.h"
 #include "tests/test.h"
 
 namespace {

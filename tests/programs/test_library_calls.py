@@ -32,7 +32,12 @@ def build(folder):
     path = folder / "lib99_fake.so"
     command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
     command += ["-DFA_GPU", f"-I{fake}", f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]
-    command += [f"-Wl,--version-script={ROOT}/common/harness/library/exports.map", *sources, "-o", path]
+    command += [
+        f"-Wl,--version-script={ROOT}/common/harness/library/exports.map",
+        *sources,
+        "-o",
+        path,
+    ]
     subprocess.run([str(word) for word in command], check=True)
     return path
 

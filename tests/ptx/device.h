@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/backend.h"
 #include "common/dialect/ptx/ptx.h"
+#include "common/harness/backend.h"
 
 namespace test {
 

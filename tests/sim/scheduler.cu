@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "common/harness/problem.h"
 #include "common/dialect/ptx/barrier.h"
+#include "common/harness/problem.h"
 #include "common/sim/scheduler/block.h"
 #include "tests/sim/diagnosis.h"
 

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <utility>
 
-#include "common/harness/backend.h"
 #include "common/dialect/cuda.h"
+#include "common/harness/backend.h"
 #include "common/harness/format.h"
 #include "common/harness/step.h"
 

@@ -1,5 +1,5 @@
 /// \file
-/// The instructions behind common/dialect/ptx/. Each function is one PTX instruction for the current CUDA
+/// The instructions behind dialect/ptx/. Each function is one PTX instruction for the current CUDA
 /// thread; what it means stands at its wrapper there. `Where` is the kernel's line, for messages.
 ///
 /// Whatever the hardware does asynchronously happens here as late as the kernel's waits allow, so a

@@ -18,12 +18,12 @@
 #include <cstring>
 #include <map>
 
+#include "common/harness/traffic.h"
 #include "common/sim/observers/l2.h"
 #include "common/sim/observers/observer.h"
 #include "common/sim/observers/shadow.h"
 #include "common/sim/scheduler/block.h"
 #include "common/sim/scheduler/symbols.h"
-#include "common/harness/traffic.h"
 
 namespace sim {
 
