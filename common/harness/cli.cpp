@@ -164,6 +164,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     return o;
   }
 
+  if (o.predict && (o.analyse || !o.out.empty() || !o.out_dir.empty())) {
+    throw UsageError("--predict runs nothing: there is no output and nothing to analyse");
+  }
   if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
   if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
   p.smem = static_cast<size_t>(smem);

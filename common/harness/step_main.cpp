@@ -132,7 +132,7 @@ class Run {
     require_writable_outputs(options);
     if (!options.predict) report_.device = open_device(step.id, step.needs);
     report_.predicted_only = options.predict;
-    if (options.analyse && !options.predict && !simulated()) {
+    if (options.analyse && !simulated()) {
       throw UsageError("--analyse works in the simulator: cmake --preset sim");
     }
     if (!options.counters && simulated()) {
