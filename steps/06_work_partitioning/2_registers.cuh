@@ -26,7 +26,6 @@ constexpr int kThreadKeys = Bc / kGridX;  // and its keys, 16 apart
 constexpr int kPad = 4;    // keeps rows 16-byte aligned; 8 lanes d + 4 floats apart: 32 banks
 constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1
 constexpr int kThreads = kGridX * kGridY;
-constexpr float kLog2e = 1.4426950408889634f;
 static_assert(Br == Bc, "the diagonal crosses a causal row's last tile only");
 
 // What a block keeps in shared memory: 54 KB when d = 64, 100 KB when d = 128.
@@ -123,7 +122,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
   const int tx = threadIdx.x % kGridX, ty = threadIdx.x / kGridX;
   const int i = gridDim.x - 1 - blockIdx.x;  // causal: the longest walks start first
   const int row0 = i * Br;
-  const float scale_log2 = scale * kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
+  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, O += bh * N * d, LSE += bh * N;
   load_tile<d>(Q, smem.Q, row0, N);
@@ -190,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
       *reinterpret_cast<float2*>(O + size_t(r) * d + 2 * tx + b * 2 * kGridX) =
           make_float2(rO[a][b].x / l[a], rO[a][b].y / l[a]);
     }
-    if (tx == 0) LSE[r] = m[a] / kLog2e + logf(l[a]);
+    if (tx == 0) LSE[r] = m[a] / fa::kLog2e + logf(l[a]);
   }
 }
 

@@ -27,7 +27,6 @@ constexpr int kOwnKeys = Bc / kGridY;     // of dK and dV, that a thread owns
 constexpr int kPad = 4;    // keeps rows 16-byte aligned; 8 lanes d + 4 floats apart: 32 banks
 constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1
 constexpr int kThreads = kGridX * kGridY;
-constexpr float kLog2e = 1.4426950408889634f;
 
 // What a block keeps in shared memory: 91 KB when d = 64, 112 KB when d = 128. With 64 rows it
 // would be 156 KB there, and only one block would fit an SM.
@@ -175,7 +174,8 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
     load_tile<d>(dO, smem.dO, i * Br, N);
     if (threadIdx.x < Br) {
       const int r = i * Br + threadIdx.x;
-      smem.LSE[threadIdx.x] = r < N ? LSE[r] * kLog2e : INFINITY;  // so P = 0 in rows past the end
+      smem.LSE[threadIdx.x] =
+          r < N ? LSE[r] * fa::kLog2e : INFINITY;  // so P = 0 in rows past the end
       smem.delta[threadIdx.x] = r < N ? delta[r] : 0.f;
     }
     __syncthreads();  // the tiles are complete, before the first ones also K_j and V_j
@@ -190,7 +190,8 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
       for (int b = 0; b < kThreadKeys; ++b) {
         const int r = i * Br + ty + a * kGridY, c = j * Bc + tx + b * kGridX;
         const bool masked = edge && (c >= N || (causal && c > r));
-        rP[a][b] = masked ? 0.f : exp2f(rP[a][b] * (scale * kLog2e) - smem.LSE[ty + a * kGridY]);
+        rP[a][b] =
+            masked ? 0.f : exp2f(rP[a][b] * (scale * fa::kLog2e) - smem.LSE[ty + a * kGridY]);
         smem.P_dS[ty + a * kGridY][tx + b * kGridX] = rP[a][b];
       }
     }

@@ -36,7 +36,6 @@ constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers ho
 constexpr int kStages = 2;              // tiles of K and V: one in use, one on its way
 constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is no number
 constexpr float kLateRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // What a block keeps in shared memory: 80 KB when d = 64, 96 KB when d = 128.
 template <int d>
@@ -216,7 +215,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     load_tile<d, Bc<d>>(K, smem.K[0], Nk);
     load_tile<d, Bc<d>>(V, smem.V[0], Nk);
   }
-  const float scale_log2 = scale * kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
+  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const bf16* sQ = smem.Q + warp * kWarpRows * d;
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
   float m[kBands][2] = {{kNoMaximum, kNoMaximum}, {kNoMaximum, kNoMaximum}};
@@ -260,7 +259,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + lane % 4 * 2) =
             fa::pack_bf16(rO[t][n][2 * h] * normalise, rO[t][n][2 * h + 1] * normalise);
       }
-      if (lane % 4 == 0 && r < rows) LSE[r] = (m[t][h] + log2f(l[t][h])) * kLn2;
+      if (lane % 4 == 0 && r < rows) LSE[r] = (m[t][h] + log2f(l[t][h])) * fa::kLn2;
     }
   }
   __syncwarp();                               // the warp's rows are complete

@@ -18,7 +18,6 @@ using fa::bf16;
 constexpr int kMma = 16;    // rows of an mma's A, and what it sums over
 constexpr int kPart = 32;   // dQ: a warp sums 32 rows x 32 features
 constexpr int kStages = 2;  // tiles: one in use, one on its way
-constexpr float kLog2e = 1.4426950408889634f;
 
 // Where element (r, x) of a tile lies, x a multiple of 8: step 07's swizzle.
 template <int d>

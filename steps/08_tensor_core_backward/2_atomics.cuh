@@ -79,7 +79,7 @@ __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
   if (r >= N || lane > 0) return;
   delta[at] = sum;
   const float lse = LSE[at];
-  LSE2[at] = lse == -INFINITY ? INFINITY : lse * kLog2e;
+  LSE2[at] = lse == -INFINITY ? INFINITY : lse * fa::kLog2e;
 }
 
 // A block owns 128 keys and walks the rows that see them, in each of the `group` heads that share
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
   load_tile<d, Bc, kThreads<d>>(V + key0 * d, smem.V, Nk - j * Bc);
   bf16 *sK = smem.K + warp * kBand * d, *sV = smem.V + warp * kBand * d;
   const int key = j * Bc + warp * kBand;  // the warp's first
-  const float scale_log2 = scale * kLog2e;
+  const float scale_log2 = scale * fa::kLog2e;
   float rdK[kBands<d>][d / 8][4] = {}, rdV[kBands<d>][d / 8][4] = {};
 
   // --- mainloop

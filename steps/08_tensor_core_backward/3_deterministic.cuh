@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kRowWarps* fa::kWarp, 2)
   const int tiles = seen <= 0 ? 0 : (seen + kTileKeys - 1) / kTileKeys;
   if (tiles > 0) load_keys(0);
   bf16 *sQ = smem.Q + warp * kBand * d, *sdO = smem.dO + warp * kBand * d;
-  const float scale_log2 = scale * kLog2e;
+  const float scale_log2 = scale * fa::kLog2e;
   float rdQ[kRowBands][d / 8][4] = {};
 
   // --- mainloop

@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(kThreads<d>)
   bf16* own =
       (makes_dK ? smem.V : smem.K) + pair * kBand * d;  // V for dP^T = V dO^T, K for S^T = K Q^T
   const int key = j * Bc + pair * kBand;                // the pair's first
-  const float scale_log2 = scale * kLog2e;
+  const float scale_log2 = scale * fa::kLog2e;
   float rdKV[kBands][d / 8][4] = {};  // dK or dV
 
   // --- mainloop

@@ -44,7 +44,6 @@ constexpr int kPanel = 64;                // features side by side in shared mem
 constexpr int kRowBytes = 128;            // as many as the widest swizzle spans
 constexpr float kNoMaximum = -FLT_MAX;    // below all scores, but finite: -inf - -inf is no number
 constexpr float kLateRescale = 8.f;       // P may grow to 2^8 before O, l and m follow
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // What a block keeps in shared memory: 49 KB when d = 64, 97 KB when d = 128. A tile is cut into
 // panels of 64 features, [d / 64][rows][64]. Each begins at a multiple of 1024 bytes, the period of
@@ -210,8 +209,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     if (tiles > 0) load_tile<d>(smem, map_K, map_V, 0, kv_head);
   }
-  __syncthreads();                          // nobody waits at an mbarrier before it is one
-  const float scale_log2 = scale * kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
+  __syncthreads();                              // nobody waits at an mbarrier before it is one
+  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   float rO[d / 2] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum};
   const int group_row = i * Br + wg * kGroupRows;    // the warpgroup's first row,
   const int row = group_row + warp * 16 + lane / 4;  // and this lane's
@@ -245,7 +244,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 2);
     normalise[h] = l[h] > 0.f ? 1.f / l[h] : 0.f;  // no key seen: O = 0
     const int r = row + h * 8;
-    if (lane % 4 == 0 && r < N) LSE[size_t(bh) * N + r] = (m[h] + log2f(l[h])) * kLn2;
+    if (lane % 4 == 0 && r < N) LSE[size_t(bh) * N + r] = (m[h] + log2f(l[h])) * fa::kLn2;
   }
   fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
   UNROLL

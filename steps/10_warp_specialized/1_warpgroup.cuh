@@ -27,7 +27,6 @@ constexpr int kPanel = 64;                    // features side by side in shared
 constexpr int kRowBytes = 128;                // bytes of these: the widest swizzle
 constexpr float kNoMaximum = -3.4028235e38f;  // no score is below, and it is finite
 constexpr float kLateRescale = 8.f;           // P may grow to 2^8 before O, l and m follow
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 // All registers of an SM are 128 threads times 512; a launch gives each warpgroup the same number,
 // and setmaxnreg moves what the copying one does not need to the others.

@@ -167,7 +167,7 @@ __device__ inline void attend(Tiles<T>& smem, const fa::TensorMap* O,
     l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 2);
     normalise[h] = l[h] > 0.f ? 1.f / l[h] : 0.f;  // no key seen: O = 0
     if (lane % 4 == 0 && row + h * 8 < w.N) {
-      LSE[size_t(w.bh) * w.N + row + h * 8] = (m[h] + log2f(l[h])) * kLn2;
+      LSE[size_t(w.bh) * w.N + row + h * 8] = (m[h] + log2f(l[h])) * fa::kLn2;
     }
   }
   fa::bar_sync(1 + T::kConsumers + wg, kGroupThreads);  // all four warps' products have read Q
@@ -211,7 +211,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (threadIdx.x == 0) load_tiles<T>(smem, &Q, &K, &V, w);
   } else {
     fa::setmaxnreg_inc<T::kConsumerRegisters>();
-    attend<T, kLazy>(smem, &O, LSE, w, scale * kLog2e, wg - 1);
+    attend<T, kLazy>(smem, &O, LSE, w, scale * fa::kLog2e, wg - 1);
   }
 }
 

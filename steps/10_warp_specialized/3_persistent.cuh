@@ -270,7 +270,7 @@ __device__ inline void attend(Tiles<T>& smem, float* LSE, const Shape& p, int wg
       normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
       const int row = old.row + warp * 16 + lane / 4 + h * 8;
       if (lane % 4 == 0 && row < p.N) {
-        LSE[size_t(old.bh) * p.N + row] = (old_m[h] + __log2f(old_l[h])) * kLn2;
+        LSE[size_t(old.bh) * p.N + row] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
       }
     }
     fa::wgmma_wait<0>();
@@ -337,7 +337,7 @@ template <class T>
 void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   constexpr int d = T::d;
   const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * kLog2e};
+  const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
   fa::launch(flash_fwd_kernel<T>,
              {dim3(std::min(blocks, items_of<T>(p))), dim3(T::kThreads), sizeof(Tiles<T>)},
              map_of<d>(t.Q, BH, N, kGroupRows), map_of<d>(t.K, BHkv, Nk, T::Bc),
