@@ -13,7 +13,9 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # As in CMakeLists.txt and Doxyfile.in.
-PAGES = re.compile(r"common/(dialect|harness)/(ptx/)?\w+\.h|common/sim/sim\.h|steps/\w+/\w+\.cuh")
+PAGES = re.compile(
+    r"common/(dialect|harness)/(ptx/(more/)?)?\w+\.h|common/sim/sim\.h|steps/\w+/\w+\.cuh"
+)
 
 
 def link(text, target, folder):

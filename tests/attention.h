@@ -70,10 +70,7 @@ inline void require_right(const Variant& v, const Problem& p) {
 
 /// With `analyse` the analysis must have looked at something: else it finds nothing anywhere.
 inline Counts count_pass(const std::function<void()>& pass, bool analyse) {
-  CountOptions options;
-  options.analyse = analyse;
-  options.gpu = find_gpu("H200");
-  Counts counts = count(pass, options);
+  Counts counts = count(pass, {.analyse = analyse});
   REQUIRE((counts.analysed > 0) == analyse);
   REQUIRE(counts.sites.empty() != analyse);
   return counts;
@@ -104,7 +101,7 @@ inline void require_equal(Prediction prediction, const Counts& counts) {
   REQUIRE(counts.requested == prediction.total());
 }
 inline Counts count_bytes(const std::function<void()>& pass) {
-  return count(pass, {.gpu = find_gpu("H200"), .counters = false});
+  return count(pass, {.counters = false});
 }
 inline void require_predicted(const Variant& v, const Problem& p) {
   Session session(p, normal_inputs(p, 1), v);

@@ -129,7 +129,7 @@ void require_rejected(const Planted& fault, DType dtype, bool with_backward) {
     CAPTURE(fault.name, fa::describe(p), fa::name_of(dtype));
 #if !FA_BACKEND_GPU
     if (writes_past(fault.bug)) {  // found at the write itself
-      CHECK_THROWS_AS(verdict(fault.bug, p, dtype, with_backward), sim::Error);
+      CHECK_THROWS_AS(verdict(fault.bug, p, dtype, with_backward), fa::KernelStopped);
       continue;
     }
 #endif

@@ -1,5 +1,5 @@
-// harness/backend.h for a GPU: the device. count() is in counters.cpp, time_gpu() in timer.cpp,
-// measured_roofs() in roofs.cu.
+// common/harness/backend.h for a GPU: the device. The stream is in stream.cpp, count() in
+// counters.cpp, time_gpu() in timer.cpp, measured_roofs() in roofs.cu.
 #include "common/harness/backend.h"
 
 #include <cstdlib>
@@ -56,7 +56,9 @@ Device open_device(const std::string& step_id, const std::string& needs) {
   return {"gpu", properties.name, fmt::format("sm_{}", arch)};
 }
 
-void run_as(const GpuSpec&) {}
+bool simulated() { return false; }
+
+void configure(const SimOptions&) {}
 
 size_t free_device_bytes() {
   size_t free = 0, total = 0;
@@ -66,6 +68,6 @@ size_t free_device_bytes() {
 
 void name_device_memory(const void*, const std::string&) {}
 
-void run_unwatched(const std::function<void()>& run) { run(); }
+void poison_device_memory(void* p, size_t bytes) { cuda_check(cudaMemset(p, 0xff, bytes)); }
 
 }  // namespace fa

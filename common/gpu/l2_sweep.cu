@@ -31,20 +31,18 @@ L2Sweep::L2Sweep() {
   cuda_check(cudaGetDevice(&device));
   cuda_check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, device));
   bytes_ = 4 * static_cast<size_t>(l2);
-  if (cudaMalloc(&buffer_, bytes_ + sizeof(float4)) != cudaSuccess) {
-    cudaGetLastError();  // not sticky: the next call must not see it
+  buffer_ = {"L2 sweep", bytes_ / sizeof(float4) + 1};
+  if (!buffer_) {
     throw ResourceError("no room on the device for the " + std::to_string(bytes_ >> 20) +
                         " MiB buffer that clears the L2 between runs: take a smaller problem");
   }
-  sink_ = reinterpret_cast<float*>(buffer_ + bytes_ / sizeof(float4));
-  cuda_check(cudaMemset(buffer_, 0, bytes_ + sizeof(float4)));
+  buffer_.fill(0);
   (*this)();  // the memset's own dirty lines
 }
 
-L2Sweep::~L2Sweep() { cudaFree(buffer_); }
-
 void L2Sweep::operator()() const {
-  launch(sweep_kernel, {kBlocks, kThreads}, buffer_, bytes_ / sizeof(float4), sink_);
+  const size_t n = buffer_.size() - 1;
+  launch(sweep_kernel, {kBlocks, kThreads}, buffer_.get(), n, &buffer_.get()[n].x);
 }
 
 bool built_for_this_gpu() {

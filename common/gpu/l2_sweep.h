@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "common/dialect/cuda.h"
+#include "common/harness/device_memory.h"
 
 namespace fa::gpu {
 
@@ -17,18 +18,14 @@ class L2Sweep {
  public:
   /// \throws ResourceError when the device has no room for the buffer.
   L2Sweep();
-  ~L2Sweep();
-  L2Sweep(const L2Sweep&) = delete;
-  L2Sweep& operator=(const L2Sweep&) = delete;
 
   /// One sweep, queued on the default stream: returns before it is done.
   void operator()() const;
   size_t bytes() const { return bytes_; }
 
  private:
-  float4* buffer_ = nullptr;
-  float* sink_ = nullptr;
   size_t bytes_ = 0;
+  DeviceMemory<float4> buffer_;  // the last one takes the sum
 };
 
 /// False when this program holds no code for the GPU it runs on.

@@ -6,6 +6,7 @@
 #include "common/dialect/cuda.h"
 #include "common/gpu/matmul.h"
 #include "common/gpu/shared_library.h"
+#include "common/harness/device_memory.h"
 
 #if __has_include(<cublas_v2.h>)
 #include <cublas_v2.h>
@@ -59,38 +60,38 @@ struct Matmul::Impl {
   MatmulType type;
   int n;
   Handle handle = nullptr;
-  std::vector<void*> matrices;  // A, B, C
+  std::vector<DeviceMemory<>> matrices;  // A, B, C
 
   Impl(MatmulType type_, int n_) : type(type_), n(n_) {
     if (!create || !destroy || !gemm || create(&handle) != 0) return;
     for (int i = 0; i < 3; ++i) {
-      void* matrix = nullptr;
-      if (cudaMalloc(&matrix, size() * element_bytes()) != cudaSuccess) {
-        cudaGetLastError();  // not sticky: the next call must not see it
-        return;
-      }
-      matrices.push_back(matrix);
+      DeviceMemory<> matrix("matrix", size() * element_bytes());
+      if (!matrix) return;
       if (type == MatmulType::bf16) {
-        launch(fill_kernel<__nv_bfloat16>, {1024, 256}, static_cast<__nv_bfloat16*>(matrix),
-               size());
+        fill<__nv_bfloat16>(matrix);
       } else {
-        launch(fill_kernel<float>, {1024, 256}, static_cast<float*>(matrix), size());
+        fill<float>(matrix);
       }
+      matrices.push_back(std::move(matrix));
     }
   }
   ~Impl() {
-    for (void* matrix : matrices) cudaFree(matrix);
     if (handle) destroy(handle);
   }
 
+  template <class T>
+  void fill(const DeviceMemory<>& matrix) const {
+    launch(fill_kernel<T>, {1024, 256}, reinterpret_cast<T*>(matrix.get()), size());
+  }
   size_t size() const { return static_cast<size_t>(n) * n; }
   size_t element_bytes() const { return type == MatmulType::bf16 ? 2 : 4; }
   int multiply() const {
     const float one = 1, zero = 0;
     const cudaDataType t = type == MatmulType::bf16 ? CUDA_R_16BF : CUDA_R_32F;
     const int compute = type == MatmulType::bf16 ? kCompute32f : kCompute32fPedantic;
-    return gemm(handle, kNoTranspose, kNoTranspose, n, n, n, &one, matrices[0], t, n, matrices[1],
-                t, n, &zero, matrices[2], t, n, compute, kDefaultAlgorithm);
+    return gemm(handle, kNoTranspose, kNoTranspose, n, n, n, &one, matrices[0].get(), t, n,
+                matrices[1].get(), t, n, &zero, matrices[2].get(), t, n, compute,
+                kDefaultAlgorithm);
   }
 };
 

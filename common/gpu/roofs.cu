@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -12,6 +11,7 @@
 #include "common/gpu/matmul.h"
 #include "common/gpu/under_tool.h"
 #include "common/harness/backend.h"
+#include "common/harness/device_memory.h"
 #include "common/harness/problem.h"
 
 namespace fa {
@@ -46,28 +46,18 @@ __global__ void __launch_bounds__(kThreads) fma_kernel(float factor, float* sink
   if (total == -1.f) *sink = total;  // never, but the compiler cannot know
 }
 
-using DeviceMemory = std::unique_ptr<void, cudaError_t (*)(void*)>;
-
-/// Null when there is no room.
-DeviceMemory allocate(size_t bytes) {
-  void* p = nullptr;
-  if (cudaMalloc(&p, bytes) != cudaSuccess) cudaGetLastError();  // the next call must not see it
-  return {p, cudaFree};
-}
-
 /// Read and written bytes per second of a plain copy, far larger than the L2. 0: no room.
 double copy_roof(size_t l2_bytes) {
   size_t bytes = 512u << 20;
   while (bytes < 4 * l2_bytes) bytes *= 2;
-  const DeviceMemory from = allocate(bytes), to = allocate(bytes);
-  if (!from || !to) return 0;
-  cuda_check(cudaMemset(from.get(), 1, bytes));
   const size_t n = bytes / sizeof(float4);
+  DeviceMemory<float4> from("copy from", n), to("copy to", n);
+  if (!from || !to) return 0;
+  from.fill(1);
   const dim3 grid(static_cast<unsigned>((n + kThreads - 1) / kThreads));
   const auto timing = time_gpu(
       [&] {
-        launch(copy_kernel, {grid, kThreads}, static_cast<const float4*>(from.get()),
-               static_cast<float4*>(to.get()), n);
+        launch(copy_kernel, {grid, kThreads}, from.get(), to.get(), n);
       },
       kRuns);
   return 2.0 * bytes / (timing->median_ms * 1e-3);
@@ -75,11 +65,11 @@ double copy_roof(size_t l2_bytes) {
 
 double fma_roof(int sms) {
   const unsigned blocks = 16 * static_cast<unsigned>(sms);
-  const DeviceMemory sink = allocate(sizeof(float));
+  const DeviceMemory<float> sink("sink", 1);
   if (!sink) return 0;
   const auto timing = time_gpu(
       [&] {
-        launch(fma_kernel, {blocks, kThreads}, 0.5f, static_cast<float*>(sink.get()));
+        launch(fma_kernel, {blocks, kThreads}, 0.5f, sink.get());
       },
       kRuns);
   return 2.0 * blocks * kThreads * kChains * kFmaRounds / (timing->median_ms * 1e-3);

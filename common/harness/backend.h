@@ -5,7 +5,6 @@
 
 #include <functional>
 #include <optional>
-#include <stdexcept>
 #include <string>
 
 #include "common/harness/gpus.h"
@@ -13,11 +12,7 @@
 
 namespace fa {
 
-/// The simulator found a fault in a kernel: a race, an access out of bounds, a deadlock, ... The
-/// message names kernel, block, thread and file:line; findings_of() (report.h) takes it apart.
-struct Finding : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
+struct CudaError;  // dialect/cuda.h
 
 /// Where the step runs.
 struct Device {
@@ -30,9 +25,24 @@ struct Device {
 /// sentence names the command that runs the step in the simulator.
 Device open_device(const std::string& step_id, const std::string& needs);
 
-/// From now on the simulator runs kernels as on this GPU: as many blocks as it has SMs are
-/// persistent (multiprocessors()). To be called before predictions are made. Does nothing on a GPU.
-void run_as(const GpuSpec&);
+/// Does this program run kernels in the simulator?
+bool simulated();
+
+/// The most of SimOptions::workers. Each has 1024 stacks with a guard page each, so about 2000
+/// mappings; Linux allows a process 65530.
+constexpr int kMaxWorkers = 24;
+
+/// How the simulator runs kernels.
+struct SimOptions {
+  GpuSpec gpu = find_gpu("H200");  ///< modelled: its SMs (multiprocessors()) and its L2
+  int workers = 0;                 ///< OS threads; 0 = one per core (up to 16), analysing one
+  double watchdog_s = 30;  ///< a kernel that computes this long without a barrier is stopped
+};
+/// From now on; to be called before predictions are made, which ask for multiprocessors(). Does
+/// nothing on a GPU.
+void configure(const SimOptions&);
+
+// --- device memory: see also device_memory.h ----------------------------------------------------
 
 /// Bytes that can still be allocated on the device.
 size_t free_device_bytes();
@@ -40,18 +50,43 @@ size_t free_device_bytes();
 /// Names device memory for tables and messages. Does nothing on a GPU.
 void name_device_memory(const void* p, const std::string& name);
 
+/// Sets all bits, which is a NaN in each element type. For the simulator nobody has written these
+/// bytes then.
+void poison_device_memory(void* p, size_t bytes);
+
+/// Zeroes device memory, in the order of the stream (OnStream).
+void zero_device_memory(void* p, size_t bytes);
+
+// --- the caller's stream, for a step's library ---------------------------------------------------
+
+/// What this thread queues while it lives goes to this cudaStream_t, else to the default stream. The
+/// simulator has no streams: it runs everything where it stands.
+class OnStream {
+ public:
+  explicit OnStream(void* stream);
+  ~OnStream();
+  OnStream(const OnStream&) = delete;
+  OnStream& operator=(const OnStream&) = delete;
+};
+
+/// Does that stream record a CUDA graph? Then nothing can be allocated.
+bool is_capturing();
+
+/// CUDA reports such an error from now on to each call of this process.
+bool is_lasting(const CudaError&);
+
+// --- count and time ------------------------------------------------------------------------------
+
 /// What count() looks at.
 struct CountOptions {
   bool analyse = false;  ///< simulator: races, uninitialised reads, banks, a row per source line
-  GpuSpec gpu;           ///< whose L2 is modelled
-  int workers = 0;       ///< simulator: OS threads; 0 = one per core (up to 16), with `analyse` one
   /// false: on a GPU no counters, and `note` says so; in the simulator bytes alone, three times as
   /// fast as with requests, sectors and HBM.
   bool counters = true;
 };
 /// Runs `run` once and reports what it moved. Simulator: counted. GPU: measured by CUPTI;
 /// refused or missing counters leave the figures empty and say why in `note`.
-/// \throws Finding when the simulator stops a kernel.
+/// \throws KernelStopped when the simulator stops a kernel.
 Counts count(const std::function<void()>& run, const CountOptions&);
 
 /// Milliseconds of one run, over `iters` runs.
@@ -66,10 +101,6 @@ struct Timing {
 /// \param before_last called ahead of the last run and its flush, outside the events.
 std::optional<Timing> time_gpu(
     const std::function<void()>& run, int iters, const std::function<void()>& before_last = [] {});
-
-/// Runs `run`, neither counted nor timed.
-/// \throws Finding when the simulator stops a kernel.
-void run_unwatched(const std::function<void()>& run);
 
 /// What this card reaches, measured once per device and kept in the user's cache folder.
 struct Roofs {

@@ -2,8 +2,8 @@
 
 #include <CLI/CLI.hpp>
 
+#include "common/harness/backend.h"
 #include "common/harness/format.h"
-#include "common/sim/sim.h"
 
 namespace fa {
 
@@ -171,9 +171,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
   p.smem = static_cast<size_t>(smem);
   o.counters = !no_counters;
-  if (o.workers < 0 || o.workers > sim::kMaxWorkers) {
-    throw UsageError(
-        fmt::format("--workers {}: 0 to {} are possible", o.workers, sim::kMaxWorkers));
+  if (o.workers < 0 || o.workers > kMaxWorkers) {
+    throw UsageError(fmt::format("--workers {}: 0 to {} are possible", o.workers, kMaxWorkers));
   }
   o.variant = find_variant(step, variant);
   p.dtype = step.variants[o.variant].forward.dtype();

@@ -319,9 +319,9 @@ std::string analysis_section(const Pass& p) {
 }
 
 std::string verdict(const RunReport& r) {
-  if (!r.finding.empty()) {
+  if (!r.findings.empty()) {
     std::string out;
-    for (const std::string& f : findings_of(r.finding)) out += wrapped("finding: ", f, 2);
+    for (const std::string& f : r.findings) out += wrapped("finding: ", f, 2);
     return out;
   }
   if (!r.check.ok()) return labelled("WRONG", "the result is outside its bound; see check above");
@@ -482,19 +482,8 @@ uint64_t Pass::flops_executed() const {
   return seen.tensor_flops.value_or(0) > 0 ? *seen.tensor_flops : predicted.flops;
 }
 
-std::vector<std::string> findings_of(const std::string& message) {
-  static const std::string also = "\nalso: ";
-  std::vector<std::string> all;
-  for (size_t begin = 0; begin < message.size();) {
-    const size_t end = std::min(message.find(also, begin), message.size());
-    all.push_back(message.substr(begin, end - begin));
-    begin = end + also.size();
-  }
-  return all;
-}
-
 bool RunReport::ok() const {
-  return finding.empty() && check.ok() && again.value_or("").empty() &&
+  return findings.empty() && check.ok() && again.value_or("").empty() &&
          forward.prediction_ok().value_or(true) &&
          (!backward || backward->prediction_ok().value_or(true));
 }
@@ -510,7 +499,7 @@ std::string text(const RunReport& r) {
     if (r.backward) out += requested_section(*r.backward) + change_line(*r.backward);
     return out + memory_line(r);
   }
-  if (!r.finding.empty()) return out + "\n" + verdict(r);
+  if (!r.findings.empty()) return out + "\n" + verdict(r);
   out += check_section(r);
   const auto pass = [&](const Pass& p) {
     // A wrong result on a GPU is neither counted nor timed.
@@ -561,8 +550,8 @@ nlohmann::ordered_json to_json(const RunReport& r) {
                          : Json{{"ok", r.again->empty()},
                                 {"message", r.again->empty() ? Json(nullptr) : Json(*r.again)}};
   j["damage"] = r.check.damage;
-  j["finding"] = r.finding.empty() ? Json(nullptr) : Json(findings_of(r.finding)[0]);
-  j["findings"] = findings_of(r.finding);
+  j["finding"] = r.findings.empty() ? Json(nullptr) : Json(r.findings[0]);
+  j["findings"] = r.findings;
   j.update(pass_json(r, r.forward));
   j["backward"] = r.backward ? pass_json(r, *r.backward) : Json(nullptr);
   j["workspace_bytes"] = r.memory.workspace;

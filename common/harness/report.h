@@ -75,8 +75,8 @@ struct RunReport {
   std::optional<Roofs> roofs;
   Pass forward;
   std::optional<Pass> backward;
-  bool analysed = false;  ///< races and uninitialised reads were looked for
-  std::string finding;    ///< what the simulator found in a kernel, or empty
+  bool analysed = false;              ///< races and uninitialised reads were looked for
+  std::vector<std::string> findings;  ///< KernelStopped::sentences(), or empty
   /// What is wrong after the last of the runs that followed the checked one (on a GPU the timed
   /// ones); "" when it is right, nothing when none followed.
   std::optional<std::string> again;
@@ -87,10 +87,6 @@ struct RunReport {
   /// Scratch that the naive step needs for S and P: 2*B*H*N*Nk elements.
   uint64_t naive_workspace_bytes() const;
 };
-
-/// The findings that a Finding's message lists, the first one first: each of the others begins a
-/// line with "also: ". The last may be "3 more, at other lines".
-std::vector<std::string> findings_of(const std::string& message);
 
 /// One screen, at most 100 columns.
 std::string text(const RunReport&);

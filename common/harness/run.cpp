@@ -9,6 +9,7 @@
 
 #include "common/dialect/cuda.h"
 #include "common/harness/backend.h"
+#include "common/harness/device_memory.h"
 #include "common/harness/format.h"
 
 namespace fa {
@@ -17,48 +18,38 @@ namespace {
 // A GPU says nothing when a kernel writes past the end of a buffer, so a band of known bytes lies
 // there. In the simulator such a write is stopped at once, with its source line, and a band would
 // only make it legal.
-constexpr size_t kGuardBytes = FA_BACKEND_GPU ? 4096 : 0;
+size_t guard_bytes() { return simulated() ? 0 : 4096; }
 constexpr uint8_t kGuard = 0xa5;  // not the poison: a NaN written into the band must show
 
 std::string gigabytes(size_t bytes) {
   return fmt::format("{:.1f} GB", static_cast<double>(bytes) / 1e9);
 }
 
-/// Device memory with a name.
+/// A tensor's memory, and perhaps a guard band behind it.
 class DeviceBuffer {
  public:
-  DeviceBuffer() = default;
   DeviceBuffer(const std::string& name, size_t bytes, size_t guard)
-      : name_(name), bytes_(bytes), guard_(guard) {
-    const cudaError_t status = cudaMalloc(&data_, std::max<size_t>(1, bytes + guard));
-    if (status == cudaErrorMemoryAllocation) {
-      throw ResourceError(fmt::format("{}: the device refuses {}: try a smaller --n or --b", name,
-                                      gigabytes(bytes)));
-    }
-    cuda_check(status);
-    name_device_memory(data_, name);
-  }
-  ~DeviceBuffer() { cudaFree(data_); }
-  DeviceBuffer(const DeviceBuffer&) = delete;
-  DeviceBuffer& operator=(const DeviceBuffer&) = delete;
-
-  void* data() const { return data_; }
-
-  void upload(const void* from) {
-    cuda_check(cudaMemcpy(data_, from, bytes_, cudaMemcpyHostToDevice));
+      : name_(name), bytes_(bytes), memory_(name, bytes + guard) {
+    if (memory_) return;
+    throw ResourceError(
+        fmt::format("{}: the device refuses {}: try a smaller --n or --b", name, gigabytes(bytes)));
   }
 
-  /// All bits set, which is a NaN in each element type, and a fresh guard band.
+  void* data() const { return memory_.get(); }
+
+  template <class T>
+  void upload(const std::vector<T>& from) {
+    memory_.upload(from);
+  }
+
+  /// NaN, and a fresh guard band.
   void poison() {
-#if FA_BACKEND_GPU
-    cuda_check(cudaMemset(data_, 0xff, bytes_));
-    cuda_check(cudaMemset(static_cast<char*>(data_) + bytes_, kGuard, guard_));
-#else
-    sim::poison(data_, bytes_);  // unlike cudaMemset it leaves the memory uninitialised
-#endif
+    poison_device_memory(data(), bytes_);
+    if (guard() == 0) return;
+    cuda_check(cudaMemset(memory_.get() + bytes_, kGuard, guard()));
   }
 
-  void zero() { cuda_check(cudaMemset(data_, 0, bytes_)); }
+  void zero() { zero_device_memory(data(), bytes_); }
 
   /// Adds a sentence when a byte is not zero.
   void inspect_zeros(std::vector<std::string>& damage) const {
@@ -71,16 +62,16 @@ class DeviceBuffer {
   template <class T>
   std::vector<T> download() const {
     std::vector<T> to(bytes_ / sizeof(T));
-    cuda_check(cudaMemcpy(to.data(), data_, bytes_, cudaMemcpyDeviceToHost));
+    cuda_check(cudaMemcpy(to.data(), data(), bytes_, cudaMemcpyDeviceToHost));
     return to;
   }
 
   /// Adds a sentence when something was written behind the end.
   void inspect_guard(std::vector<std::string>& damage) const {
-    std::vector<uint8_t> band(guard_);
-    cuda_check(cudaMemcpy(band.data(), static_cast<char*>(data_) + bytes_, guard_,
-                          cudaMemcpyDeviceToHost));
-    for (size_t i = 0; i < guard_; ++i) {
+    std::vector<uint8_t> band(guard());
+    cuda_check(
+        cudaMemcpy(band.data(), memory_.get() + bytes_, band.size(), cudaMemcpyDeviceToHost));
+    for (size_t i = 0; i < band.size(); ++i) {
       if (band[i] == kGuard) continue;
       damage.push_back(fmt::format(
           "guard band behind {} was overwritten, first {} bytes past its end", name_, i));
@@ -89,10 +80,11 @@ class DeviceBuffer {
   }
 
  private:
+  size_t guard() const { return memory_.size() - bytes_; }
+
   std::string name_;
-  void* data_ = nullptr;
-  size_t bytes_ = 0;
-  size_t guard_ = 0;
+  size_t bytes_;
+  DeviceMemory<> memory_;
 };
 
 uint16_t to_bf16_bits(float x) {
@@ -101,10 +93,10 @@ uint16_t to_bf16_bits(float x) {
 
 /// Elements of the problem's type to and from the device.
 void upload_as(DType dtype, const std::vector<float>& from, DeviceBuffer& to) {
-  if (dtype == DType::f32) return to.upload(from.data());
+  if (dtype == DType::f32) return to.upload(from);
   std::vector<uint16_t> bits(from.size());
   for (size_t i = 0; i < bits.size(); ++i) bits[i] = to_bf16_bits(from[i]);
-  to.upload(bits.data());
+  to.upload(bits);
 }
 
 std::vector<float> download_as(DType dtype, const DeviceBuffer& from) {
@@ -177,7 +169,7 @@ struct Session::Impl {
   }
 
   void* add_output(const char* name, size_t bytes) {
-    return outputs.try_emplace(name, name, bytes, kGuardBytes).first->second.data();
+    return outputs.try_emplace(name, name, bytes, guard_bytes()).first->second.data();
   }
 };
 
@@ -204,7 +196,7 @@ Session::Session(const Problem& p, const Inputs& in, const Variant& v)
   }
   for (const Scratch& piece : workspace_of(v, p)) {
     const auto [at, inserted] =
-        s.workspace.try_emplace(piece.name, piece.name, piece.bytes, kGuardBytes);
+        s.workspace.try_emplace(piece.name, piece.name, piece.bytes, guard_bytes());
     if (!inserted) throw std::invalid_argument("two pieces of scratch named " + piece.name);
     s.workspace_pointers[piece.name] = at->second.data();
     if (piece.zeroed) s.zeroed.insert(piece.name);

@@ -128,7 +128,7 @@ class Run {
   Run(const Step& step, const Options& options)
       : options_(options), problem_(options.problem), variant_(step.variants[options.variant]) {
     report_.model = find_gpu(options.model_gpu);
-    run_as(report_.model);
+    configure({.gpu = report_.model, .workers = options.workers});
     require_writable_outputs(options);
     if (!options.predict) report_.device = open_device(step.id, step.needs);
     report_.predicted_only = options.predict;
@@ -188,8 +188,8 @@ class Run {
       }
       report_.analysed = report_.forward.seen.analysed > 0;
       bound_passes();
-    } catch (const Finding& e) {
-      report_.finding = e.what();
+    } catch (const KernelStopped& e) {
+      report_.findings = e.sentences();
     }
     print();
     return report_.ok() ? kRight : kWrong;
@@ -207,7 +207,7 @@ class Run {
 
   void count_pass(Pass& pass, const std::function<void()>& run) {
     const auto start = std::chrono::steady_clock::now();
-    pass.seen = count(run, {options_.analyse, report_.model, options_.workers, options_.counters});
+    pass.seen = count(run, {options_.analyse, options_.counters});
     if (simulated()) {
       const std::chrono::duration<double, std::milli> took =
           std::chrono::steady_clock::now() - start;
@@ -239,10 +239,10 @@ class Run {
   /// What the timed runs are to a GPU.
   void run_again(Session& session) {
     session.forget_forward();
-    run_unwatched([&] { session.forward(); });
+    session.forward();
     if (!report_.backward) return;
     session.forget_backward();
-    run_unwatched([&] { session.backward(); });
+    session.backward();
   }
 
   void time_passes(Session& session) {

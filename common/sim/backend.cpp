@@ -5,30 +5,31 @@
 
 #include <thread>
 
+#include "common/dialect/cuda.h"
 #include "common/sim/sim.h"
 
 namespace fa {
 
 namespace {
 
-/// Launches outside count() run without observers, so options last for one count only.
-class OptionsFor {
+SimOptions& configured() {
+  static SimOptions options;
+  return options;
+}
+
+/// Launches outside count() run without observers, so these options last for one count only.
+class Watching {
  public:
-  explicit OptionsFor(const CountOptions& o) : saved_(sim::options()) {
+  explicit Watching(const CountOptions& o) : saved_(sim::options()) {
     sim::Options& options = sim::options();
     options.requests = o.counters;
-    options.l2_bytes = o.counters ? o.gpu.l2_bytes : 0;
-    options.l2_sms = o.gpu.sms;
-    options.l2_sm = o.gpu.sm;
-    options.sites = o.analyse;
-    options.races = o.analyse;
-    options.uninitialised = o.analyse;
-    // With one worker the blocks run in order, and a finding is the same one each time.
-    options.workers = o.workers == 0 && o.analyse ? 1 : o.workers;
+    options.l2_bytes = o.counters ? configured().gpu.l2_bytes : 0;
+    options.l2_sm = configured().gpu.sm;
+    options.sites = options.races = options.uninitialised = o.analyse;
   }
-  ~OptionsFor() { sim::options() = saved_; }
-  OptionsFor(const OptionsFor&) = delete;
-  OptionsFor& operator=(const OptionsFor&) = delete;
+  ~Watching() { sim::options() = saved_; }
+  Watching(const Watching&) = delete;
+  Watching& operator=(const Watching&) = delete;
 
  private:
   sim::Options saved_;
@@ -51,33 +52,39 @@ Device open_device(const std::string&, const std::string&) {
           "sim"};
 }
 
-void run_as(const GpuSpec& gpu) { sim::options().l2_sms = gpu.sms; }
+bool simulated() { return true; }
+
+void configure(const SimOptions& o) {
+  configured() = o;
+  sim::options().l2_sms = o.gpu.sms;
+  sim::options().workers = o.workers;
+  sim::options().watchdog_s = o.watchdog_s;
+}
 
 size_t free_device_bytes() { return sim::free_bytes(); }
 
 void name_device_memory(const void* p, const std::string& name) { sim::name_buffer(p, name); }
 
+void poison_device_memory(void* p, size_t bytes) { sim::poison(p, bytes); }
+
+void zero_device_memory(void* p, size_t bytes) { cuda_check(cudaMemset(p, 0, bytes)); }
+
+OnStream::OnStream(void*) {}
+OnStream::~OnStream() = default;
+
+bool is_capturing() { return false; }
+
+bool is_lasting(const CudaError&) { return false; }
+
 Counts count(const std::function<void()>& run, const CountOptions& o) {
-  const OptionsFor options(o);
-  try {
-    sim::Recording recording;
-    run();
-    return recording.finish();
-  } catch (const sim::Error& e) {
-    throw Finding(e.what());
-  }
+  const Watching watching(o);
+  sim::Recording recording;
+  run();
+  return recording.finish();
 }
 
 std::optional<Timing> time_gpu(const std::function<void()>&, int, const std::function<void()>&) {
   return std::nullopt;
-}
-
-void run_unwatched(const std::function<void()>& run) {
-  try {
-    run();
-  } catch (const sim::Error& e) {
-    throw Finding(e.what());
-  }
 }
 
 std::optional<Roofs> measured_roofs() { return std::nullopt; }

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <type_traits>
 
+#include "common/sim/instructions/instructions.h"
 #include "common/sim/sim.h"
 
 // --- qualifiers ---------------------------------------------------------------------------------
@@ -81,34 +82,8 @@ constexpr int warpSize = 32;
 
 namespace sim {
 
-/// The source line of a call, captured by a default argument.
-struct Where {
-  const char* file = "";
-  unsigned line = 0;
-  static constexpr Where here(const char* f = __builtin_FILE(), unsigned l = __builtin_LINE()) {
-    return {f, l};
-  }
-};
-
-enum class Shuffle { idx, xor_, down, up };
-
-void sync_block(Where);                                  // __syncthreads
-void sync_named(int id, int threads, bool wait, Where);  // bar.sync, bar.arrive
-void sync_warp(uint32_t mask, Where);                    // __syncwarp
-uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, int arg, int width, Where);
-uint32_t ballot(uint32_t mask, bool predicate, Where);
-void fence();                                          // __threadfence
-void* copy_bytes(void* to, const void* from, size_t);  // memcpy, memmove
-void* set_bytes(void* to, int value, size_t);          // memset
 /// SMs of the modelled GPU.
 int multiprocessors();
-
-enum class AtomicOp { add, min, max, exch, and_, or_, xor_, inc, cas };
-float atomic_f32(AtomicOp, float* p, float v);
-double atomic_f64(AtomicOp, double* p, double v);
-int32_t atomic_s32(AtomicOp, int32_t* p, int32_t v, int32_t compare = 0);
-uint32_t atomic_u32(AtomicOp, uint32_t* p, uint32_t v, uint32_t compare = 0);
-uint64_t atomic_u64(AtomicOp, uint64_t* p, uint64_t v, uint64_t compare = 0);
 
 constexpr size_t kMaxDynamicSmem = 227 * 1024;  // sm_90's limit
 extern constinit thread_local unsigned char dynamic_smem[kMaxDynamicSmem];
@@ -127,7 +102,7 @@ struct Launch {
   void* closure;
   size_t closure_bytes;
 };
-void run_grid(const Launch&);  // throws sim::Error when the kernel misbehaves
+void run_grid(const Launch&);  // throws fa::KernelStopped when the kernel misbehaves
 
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... args) {

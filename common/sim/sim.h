@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -13,20 +12,12 @@
 
 namespace sim {
 
-/// A kernel misbehaved: the message names kernel, block, thread, file:line and buffer.
-struct Error : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-/// Each worker has 1024 stacks with a guard page each, so about 2000 mappings; Linux allows a
-/// process 65530.
-constexpr int kMaxWorkers = 24;
 /// What Options::workers = 0 takes at most.
 constexpr int kDefaultWorkers = 16;
 
 /// Read at each launch.
 struct Options {
-  int workers = 0;  ///< OS threads, at most kMaxWorkers; 0 = one per core, up to kDefaultWorkers
+  int workers = 0;  ///< OS threads, up to fa::kMaxWorkers; 0 = one per core, up to kDefaultWorkers
   bool requests = false;       ///< group the lanes of a warp: requests, sectors, bank wavefronts
   bool sites = false;          ///< with requests: a row per source line
   double l2_bytes = 0;         ///< > 0: model an L2 of this size, and with it DRAM traffic

@@ -163,14 +163,12 @@ TEST_CASE("step 10: predicted bytes are counted bytes", "[step10]") {
 TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
   const fa::GpuSpec T4 = fa::find_gpu("T4");
   const struct RunAs {
-    explicit RunAs(const fa::GpuSpec& gpu) { fa::run_as(gpu); }
-    ~RunAs() { fa::run_as(fa::find_gpu("H200")); }
-  } run_as(T4);
+    explicit RunAs(const fa::GpuSpec& gpu) { fa::configure({.gpu = gpu}); }
+    ~RunAs() { fa::configure({}); }
+  } as_T4(T4);
   const auto p = bf16_problem(64, 64, 64, /*causal=*/true, /*B=*/5, /*H=*/16, /*Hkv=*/16);
   fa::Session session(p, fa::normal_inputs(p, 1), persistent());
-  fa::CountOptions options;
-  options.gpu = T4;
-  const fa::Bytes counted = *fa::count([&] { session.forward(); }, options).requested;
+  const fa::Bytes counted = *fa::count([&] { session.forward(); }, {}).requested;
   CHECK(counted == persistent().traffic(p).total());
   CHECK(counted.atomic == 4 * (80 + 40));  // items, SMs
 }

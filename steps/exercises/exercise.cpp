@@ -12,9 +12,6 @@
 #include "common/harness/inputs.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
-#if !FA_BACKEND_GPU
-#include "common/sim/sim.h"
-#endif
 
 namespace fa {
 
@@ -80,33 +77,34 @@ std::optional<Fault> wrong_element(const CheckResult& result) {
   return std::nullopt;
 }
 
-#if !FA_BACKEND_GPU
-
-/// What the simulator says of a kernel that it stopped, in the words of the exercises. The first
-/// finding decides; others may follow in lines of their own.
-std::string kind_of(const std::string& findings) {
-  const std::string text = findings.substr(0, findings.find('\n'));
-  const auto has = [&text](const char* words) { return text.find(words) != std::string::npos; };
-  if (text.starts_with("race")) return "race";
-  if (text.starts_with("uninitialised")) return "uninitialised";
-  if (text.starts_with("deadlock") || text.starts_with("divergent")) return "deadlock";
-  if (has(" spins at ")) return "endless loop";
-  if (has("at an address that is not a multiple of") || has("is not aligned")) return "misaligned";
-  if (has(" of buffer ") || has("no cudaMalloc returned") || has("shared memory")) {
-    return "out of bounds";
+/// What the simulator found, in the words of the exercises.
+std::string words_of(FaultKind kind) {
+  switch (kind) {
+    case FaultKind::race:
+      return "race";
+    case FaultKind::uninitialised:
+      return "uninitialised";
+    case FaultKind::deadlock:
+      return "deadlock";
+    case FaultKind::endless_loop:
+      return "endless loop";
+    case FaultKind::misaligned:
+      return "misaligned";
+    case FaultKind::out_of_bounds:
+      return "out of bounds";
+    case FaultKind::refused:
+      return "refused";
   }
-  return "refused";
+  return "";
 }
 
-/// The first finding of a message, and how many others there are.
-Fault fault_of(const std::string& message) {
-  const std::vector<std::string> all = findings_of(message);
-  const std::string kind = kind_of(all[0]);
-  if (all.size() == 1) return {kind, all[0]};
-  const int unsaid = std::atoi(all.back().c_str());  // "3 more, at other lines"
-  const size_t others = all.size() - 1 + static_cast<size_t>(unsaid > 0 ? unsaid - 1 : 0);
-  return {kind, fmt::format("{} (and {} more {} at other lines)", all[0], others,
-                            others == 1 ? "finding" : "findings")};
+/// The first finding, and how many others there are.
+Fault fault_of(const KernelStopped& e) {
+  const auto& [kind, text] = e.findings[0];
+  const size_t others = e.findings.size() - 1 + e.more;
+  if (others == 0) return {words_of(kind), text};
+  return {words_of(kind), fmt::format("{} (and {} more {} at other lines)", text, others,
+                                      others == 1 ? "finding" : "findings")};
 }
 
 json to_json(const Bytes& b) {
@@ -235,15 +233,22 @@ json totals(const Counts& counts) {
 
 /// Counts the pass in question; the forward in front of a backward is run, not judged.
 Counts counted(Session& session, bool backward) {
-  CountOptions options;
-  options.analyse = true;
-  options.gpu = find_gpu("H200");
+  const CountOptions options{.analyse = true};
   if (!backward) return count([&] { session.forward(); }, options);
   session.forward();
   return count([&] { session.backward(); }, options);
 }
 
-#endif
+/// Requires that kernels made the outputs, and within the bounds of the exercise.
+std::optional<Fault> over_the_bound(const Request& request, const Problem& p,
+                                    const Prediction& spec, const Counts& counts,
+                                    const Variant& yours, const json& traffic) {
+  if (auto fault = made_by_the_host(p, spec, counts, yours, request.backward)) return fault;
+  if (auto fault = too_many_bytes(traffic, counts)) return fault;
+  if (auto fault = uncoalesced(counts, request.coalesced)) return fault;
+  if (request.banks) return bank_conflicts(counts);
+  return std::nullopt;
+}
 
 /// One problem; fills in `seen`.
 std::optional<Fault> try_problem(const Request& request, const json& wanted, const Variant& yours,
@@ -252,31 +257,25 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
   const Inputs in = inputs_of(wanted, p, request.seed);
   seen["problem"] = describe(p);
   Session session(p, in, yours);
-#if FA_BACKEND_GPU
-  session.forward();
-  if (request.backward) session.backward();
-#else
   Counts counts;
-  try {
-    counts = counted(session, request.backward);
-  } catch (const Finding& e) {
-    return fault_of(e.what());
-  } catch (const sim::Error& e) {
-    return fault_of(e.what());
+  Prediction spec;
+  if (simulated()) {
+    try {
+      counts = counted(session, request.backward);
+    } catch (const KernelStopped& e) {
+      return fault_of(e);
+    }
+    spec = spec_of(wanted);
+    seen["traffic"] = traffic_table(spec, counts);
+    seen["totals"] = totals(counts);
+  } else {
+    session.forward();
+    if (request.backward) session.backward();
   }
-  const Prediction spec = spec_of(wanted);
-  seen["traffic"] = traffic_table(spec, counts);
-  seen["totals"] = totals(counts);
-#endif
   const CheckResult result = check(p, in, session.download(), sample_of(p, request.seed, 1e18));
   if (auto fault = wrong_element(result)) return fault;
-#if !FA_BACKEND_GPU
-  if (auto fault = made_by_the_host(p, spec, counts, yours, request.backward)) return fault;
-  if (auto fault = too_many_bytes(seen["traffic"], counts)) return fault;
-  if (auto fault = uncoalesced(counts, request.coalesced)) return fault;
-  if (request.banks) return bank_conflicts(counts);
-#endif
-  return std::nullopt;
+  if (!simulated()) return std::nullopt;
+  return over_the_bound(request, p, spec, counts, yours, seen["traffic"]);
 }
 
 json try_all(const Request& request, const Variant& yours) {
@@ -299,9 +298,7 @@ int exercise_main(int argc, char** argv, const Variant& yours) try {
   if (argc != 3) throw UsageError("usage: " + std::string(argv[0]) + " REQUEST.json RESULT.json");
   const Request request = read_request(argv[1]);
   open_device("exercise", "");
-#if !FA_BACKEND_GPU
-  sim::options().watchdog_s = request.watchdog_s;
-#endif
+  configure({.watchdog_s = request.watchdog_s});
   const json result = try_all(request, yours);
   std::ofstream file(argv[2]);
   file << result.dump() << "\n";

@@ -1,7 +1,7 @@
 // What count() measures on a GPU, against kernels whose traffic is known by construction. Where the
 // counters are refused, the figures must be absent and the note must say why.
 #include "common/dialect/cuda.h"
-#include "common/harness/backend.h"
+#include "common/harness/device_memory.h"
 #include "tests/test.h"
 
 namespace {
@@ -23,19 +23,8 @@ __global__ void add_kernel(float* to) {
   atomicAdd(to + static_cast<size_t>(blockIdx.x) * kThreads + threadIdx.x, 1.f);
 }
 
-class DeviceFloats {
- public:
-  explicit DeviceFloats(size_t n) {
-    fa::cuda_check(cudaMalloc(&p_, n * sizeof(float)));
-    fa::cuda_check(cudaMemset(p_, 0, n * sizeof(float)));
-  }
-  ~DeviceFloats() { cudaFree(p_); }
-  DeviceFloats(const DeviceFloats&) = delete;
-  DeviceFloats& operator=(const DeviceFloats&) = delete;
-  float* get() const { return p_; }
-
- private:
-  float* p_ = nullptr;
+struct DeviceFloats : fa::DeviceMemory<float> {
+  explicit DeviceFloats(size_t n) : DeviceMemory("floats", n) { fill(0); }
 };
 
 fa::LaunchConfig grid_for(size_t n) {

@@ -222,21 +222,25 @@ TEST_CASE("a finding is one paragraph", "[report]") {
   r.check = {};
   std::string words = "race on sK:";
   for (int i = 0; i < 60; ++i) words += " thread (" + std::to_string(i) + ",0,0)";
-  r.finding = words + "\nkernel.cuh:42";
+  r.findings = {words + "\nkernel.cuh:42"};
   const std::string text = fa::text(r);
   check_one_screen(text, 45);
   CHECK_THAT(line_with(text, "finding:"), ContainsSubstring("race on sK"));
   CHECK_THAT(text, ContainsSubstring("kernel.cuh:42"));
   CHECK_FALSE(r.ok());
-  CHECK(fa::to_json(r)["finding"] == r.finding);
+  CHECK(fa::to_json(r)["finding"] == r.findings[0]);
 }
 
 TEST_CASE("of several findings each is a paragraph", "[report]") {
   fa::RunReport r = simulated_run();
   r.forward.seen = {};
   r.check = {};
-  r.finding = "race on sK\nalso: deadlock in f:\n  3 threads\nalso: 3 more, at other lines";
-  const std::vector<std::string> all = fa::findings_of(r.finding);
+  const fa::KernelStopped stopped({{fa::FaultKind::race, "race on sK"},
+                                   {fa::FaultKind::deadlock, "deadlock in f:\n  3 threads"}},
+                                  3);
+  CHECK(stopped.what() ==
+        std::string("race on sK\nalso: deadlock in f:\n  3 threads\nalso: 3 more, at other lines"));
+  const std::vector<std::string> all = r.findings = stopped.sentences();
   REQUIRE(all == std::vector<std::string>{"race on sK", "deadlock in f:\n  3 threads",
                                           "3 more, at other lines"});
   const std::string text = fa::text(r);
@@ -246,7 +250,6 @@ TEST_CASE("of several findings each is a paragraph", "[report]") {
   }
   CHECK(fa::to_json(r)["finding"] == all[0]);
   CHECK(fa::to_json(r)["findings"] == all);
-  CHECK(fa::findings_of("").empty());
 }
 
 TEST_CASE("a backward is reported beside the forward, and judged too", "[report]") {

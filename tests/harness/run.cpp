@@ -1,5 +1,7 @@
 #include "common/harness/run.h"
 
+#include "common/harness/device_memory.h"
+
 #include <cmath>
 
 #include "tests/test.h"
@@ -45,6 +47,26 @@ size_t unwritten(const std::vector<float>& a) {
 }
 
 }  // namespace
+
+TEST_CASE("device memory has one owner", "[run]") {
+  const std::vector<float> data = {1, 2, 3, 4};
+  fa::DeviceMemory<float> first("x", data.size());
+  REQUIRE(first);
+  first.upload(data);
+  const float* where = first.get();
+  fa::DeviceMemory<float> second = std::move(first);
+  CHECK_FALSE(first);
+  CHECK((second.get() == where && second.size() == 4 && second.bytes() == 16));
+  CHECK(second.download() == data);
+  second.fill(0);
+  CHECK(second.download<int>() == std::vector<int>(4, 0));
+  second = {};
+  CHECK_FALSE(second);
+  CHECK(fa::DeviceMemory<>("nothing", 0));  // an address of its own all the same
+  const fa::DeviceMemory<> refused("too much", fa::free_device_bytes() + (size_t{1} << 40));
+  CHECK_FALSE(refused);
+  CHECK(refused.bytes() == 0);
+}
 
 TEST_CASE("inputs arrive, outputs come back, in each type", "[run]") {
   Problem p = small();

@@ -21,7 +21,7 @@ void all_zero(const fa::Problem& p, const fa::Tensors<float>& t) {
 }
 void nothing(const fa::Problem&, const fa::Tensors<float>&) {}
 void stopped(const fa::Problem&, const fa::Tensors<float>&) {
-  throw fa::Finding("kernel f, thread (1,0,0): race on sK");
+  throw fa::KernelStopped(fa::FaultKind::race, "kernel f, thread (1,0,0): race on sK");
 }
 fa::Prediction copy_traffic(const fa::Problem& p) {
   fa::Prediction t;

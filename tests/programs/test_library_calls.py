@@ -22,13 +22,14 @@ ILLEGAL_ADDRESS, INVALID_VALUE = 700, 1
 
 
 def build(folder):
-    """The library of fake_gpu/step.cpp, from the real library.cpp."""
+    """The library of fake_gpu/step.cpp, from the real library.cpp and stream.cpp."""
     cache = (BUILD / "CMakeCache.txt").read_text(encoding="utf-8")
     found = re.findall(r"^FA_(?:JSON|FMT)_INCLUDE:PATH=(.+)$", cache, re.M)
     compiler = re.search(r"^CMAKE_CXX_COMPILER:[A-Z]+=(.+)$", cache, re.M)[1]
     fake = ROOT / "tests" / "programs" / "fake_gpu"
     sources = [fake / "step.cpp", ROOT / "common/harness/library/library.cpp"]
-    sources += [BUILD / "common/CMakeFiles/fa_common.dir/problem.cpp.o"]  # the same on a GPU
+    sources += [ROOT / "common/gpu/stream.cpp"]
+    sources += [BUILD / "common/CMakeFiles/fa_common.dir/harness/problem.cpp.o"]  # the same on a GPU
     path = folder / "lib99_fake.so"
     command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
     command += ["-DFA_GPU", f"-I{fake}", f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]

@@ -191,7 +191,7 @@ TEST_CASE("the hooks count what the source asks for", "[sim][probe]") {
 
 TEST_CASE("memcpy, memmove and memset are counted and checked", "[sim][probe]") {
   Buffer<float> x("x", 256), y("y", 256);
-  x.fill(std::vector<float>(256, 1.f));
+  x.upload(std::vector<float>(256, 1.f));
   const auto bytes = [](const fa::Counts& c) {
     return std::pair(c.requested->read, c.requested->write);
   };

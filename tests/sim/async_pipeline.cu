@@ -147,8 +147,8 @@ struct Run {
       x->resize((x == &q ? kItems : kTiles) * kRows * kWidth);
       for (bf16& e : *x) e = bf16(static_cast<float>(static_cast<int>(rng() % 3) - 1));
     }
-    Q.fill(q);
-    K.fill(k);
+    Q.upload(q);
+    K.upload(k);
   }
   template <Fault fault>
   std::string of() {

@@ -343,7 +343,7 @@ TEST_CASE("wgmma has its registers until wgmma_wait", "[sim][races][async]") {
 TEST_CASE("a TMA load writes until its mbarrier's phase is waited for", "[sim][races][async]") {
   WithOptions with(with_races());
   Buffer<float> x("x", 2 * kTile), y("y", kTile);
-  x.fill(std::vector<float>(2 * kTile, 1.f));
+  x.upload(std::vector<float>(2 * kTile, 1.f));
   const auto of = [&](auto kernel) {
     return finding([&] { fa::launch(kernel, {dim3(1), dim3(64)}, x, y); });
   };

@@ -83,7 +83,7 @@ __global__ void product(float* out) {
 
 TEST_CASE("without its wait cp.async has not copied", "[sim][async]") {
   Buffer<float> in("in", 4), out("out", 4);
-  in.fill(iota(4));
+  in.upload(iota(4));
   fa::launch(copy_async<true>, {1, 1}, in.get(), out.get());
   CHECK(out.download() == iota(4));
   fa::launch(copy_async<false>, {1, 1}, in.get(), out.get());
@@ -92,7 +92,7 @@ TEST_CASE("without its wait cp.async has not copied", "[sim][async]") {
 
 TEST_CASE("without its wait TMA has not loaded", "[sim][async]") {
   Buffer<float> in("in", 16), out("out", 16);
-  in.fill(iota(16));
+  in.upload(iota(16));
   const TensorMap map = fa::tensor_map(in.get(), {{4, 1, 4}, {4, 4, 4}}, Swizzle::none);
   fa::launch(load_box<true>, {1, 1}, map, out.get());
   CHECK(out.download() == iota(16));

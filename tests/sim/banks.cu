@@ -77,7 +77,7 @@ fa::KernelCount run(const Case& c, bool store, int threads) {
   Buffer<T> y("y", 32);
   std::vector<int> at;
   for (int l = 0; l < 32; ++l) at.push_back(c.index(l));
-  index.fill(at);
+  index.upload(at);
   sim::Recording recording;
   if (store) {
     fa::launch(store_shared<T>, {dim3(1), dim3(threads), kShared}, index);

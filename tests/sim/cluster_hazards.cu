@@ -242,7 +242,7 @@ TEST_CASE("within a cluster device memory is in order behind its barrier",
 TEST_CASE("a multicast load waits for the readers of all blocks", "[sim][races][cluster]") {
   WithOptions with(with_races());
   Buffer<float> x("x", kTiles * kTile), y("y", 128);
-  x.fill(std::vector<float>(kTiles * kTile, 1.f));
+  x.upload(std::vector<float>(kTiles * kTile, 1.f));
   const TensorMap map = fa::tensor_map(x.get(), {{kTiles * kTile, 1, kTile}}, fa::Swizzle::none);
   const auto of = [&](auto kernel) {
     return finding([&] { fa::launch(kernel, {dim3(4), dim3(64), 0, 2}, map, y.get()); });

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/dialect/cuda.h"
+#include "common/harness/device_memory.h"
 #include "common/sim/sim.h"
 #include "tests/test.h"
 
@@ -13,32 +14,11 @@ namespace sim::test {
 
 /// Device memory with a name, filled with zeros unless `written` is false.
 template <class T>
-class Buffer {
- public:
-  Buffer(const char* name, size_t n, bool written = true) : n_(n) {
-    fa::cuda_check(cudaMalloc(&p_, n * sizeof(T)));
-    name_buffer(p_, name);
-    if (written) fa::cuda_check(cudaMemset(p_, 0, n * sizeof(T)));
+struct Buffer : fa::DeviceMemory<T> {
+  Buffer(const char* name, size_t n, bool written = true) : fa::DeviceMemory<T>(name, n) {
+    if (written) this->fill(0);
   }
-  ~Buffer() {
-    if (p_) cudaFree(p_);
-  }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-  operator T*() const { return p_; }
-  T* get() const { return p_; }
-  void fill(const std::vector<T>& v) {
-    fa::cuda_check(cudaMemcpy(p_, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
-  }
-  std::vector<T> download() const {
-    std::vector<T> v(n_);
-    fa::cuda_check(cudaMemcpy(v.data(), p_, n_ * sizeof(T), cudaMemcpyDeviceToHost));
-    return v;
-  }
-
- private:
-  T* p_ = nullptr;
-  size_t n_;
+  operator T*() const { return this->get(); }
 };
 
 /// Options of one test case; the old ones come back at its end.
@@ -58,7 +38,7 @@ std::string finding(F&& run) {
   if (options().races || options().uninitialised) recording.emplace();
   try {
     run();
-  } catch (const Error& e) {
+  } catch (const fa::KernelStopped& e) {
     return e.what();
   }
   return recording && recording->finish().analysed == 0 ? "the analysis has looked at nothing" : "";

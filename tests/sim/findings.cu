@@ -1,8 +1,9 @@
 // The search for races goes on behind a finding, and knows the bytes of a word that threads share.
 // Each fault with a kernel that has exactly that one, and a near twin without it.
 #include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/cluster.h"
 #include "common/dialect/ptx/mbarrier.h"
-#include "common/dialect/ptx/tma.h"
+#include "common/dialect/ptx/more/tma.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
@@ -399,6 +400,64 @@ TEST_CASE("what ends a launch comes with the findings so far", "[sim][races][fin
   CHECK(deadlock.starts_with("race on shared memory"));
   CHECK_THAT(deadlock, ContainsSubstring("\nalso: "));
   CHECK_THAT(deadlock, ContainsSubstring("barrier 1"));
+}
+
+// --- kinds ---------------------------------------------------------------------------------------
+
+__global__ void uninitialised_read(float* y) {
+  __shared__ float a[64];
+  if (threadIdx.x > 0) a[threadIdx.x] = 1;
+  y[threadIdx.x] = a[threadIdx.x];
+}
+__global__ void different_barriers(float*) {
+  if (threadIdx.x < 32) {
+    __syncthreads();
+  } else {
+    __syncthreads();
+  }
+}
+__global__ void endless_loop(float* y) {
+  while (*static_cast<volatile float*>(y) == 0) {
+  }
+}
+__global__ void misaligned_read(float* y) {
+  if (threadIdx.x == 0) *reinterpret_cast<double*>(y + 1) = 1;
+}
+__global__ void past_shared_array(float* y) {
+  __shared__ float a[65];
+  a[threadIdx.x + 2] = 1;
+  y[threadIdx.x] = a[threadIdx.x + 2];
+}
+__global__ void block_of_no_cluster(float*) { fa::map_shared(fa::dynamic_shared<float>(), 1); }
+
+TEST_CASE("each finding has its kind", "[sim][findings]") {
+  sim::Options options = with_races();
+  options.watchdog_s = 0.1;
+  WithOptions with(options);
+  Buffer<float> y("y", kEnough);
+  using Kind = fa::FaultKind;
+  const auto kinds = [&](auto kernel) {
+    std::vector<Kind> all;
+    try {
+      fa::launch(kernel, {dim3(1), dim3(64)}, y);
+    } catch (const fa::KernelStopped& e) {
+      for (const fa::Finding& f : e.findings) all.push_back(f.kind);
+      CHECK(e.sentences().size() == all.size() + (e.more != 0));
+    }
+    return all;
+  };
+  CHECK(kinds(race_and_end<End::none>) == std::vector{Kind::race});
+  CHECK(kinds(race_and_end<End::out_of_bounds>) == std::vector{Kind::race, Kind::out_of_bounds});
+  CHECK(kinds(race_and_end<End::deadlock>) == std::vector{Kind::race, Kind::refused});
+  CHECK(kinds(many_races) == std::vector(8, Kind::race));
+  CHECK(kinds(different_barriers) == std::vector{Kind::deadlock});
+  CHECK(kinds(endless_loop) == std::vector{Kind::endless_loop});
+  CHECK(kinds(misaligned_read) == std::vector{Kind::misaligned});
+  CHECK(kinds(past_shared_array) == std::vector{Kind::out_of_bounds});
+  CHECK(kinds(block_of_no_cluster) == std::vector{Kind::refused});
+  CHECK(kinds(two_barriers<true, true>).empty());
+  WithOptions other(with_uninitialised());
+  CHECK(kinds(uninitialised_read) == std::vector{Kind::uninitialised});
 }
 
 TEST_CASE("stores of the same value are called so, and hide nothing", "[sim][races][findings]") {

@@ -556,8 +556,8 @@ TEST_CASE("device memory that nobody has written is uninitialised", "[sim][races
   Buffer<float> x("x", 64, false), y("y", 64, false), z("z", 64);
   FOUND("load of x, byte 0 at hazards.cu:", fa::launch(copy, {dim3(1), dim3(64)}, x, y, 64));
   FOUND("atomic of x, byte 0", fa::launch(add_one, {dim3(1), dim3(64)}, x));
-  sim::poison(x, 64 * sizeof(float));   // these launches ran to their ends
-  x.fill(std::vector<float>(60, 1.f));  // all but four
+  sim::poison(x, 64 * sizeof(float));     // these launches ran to their ends
+  x.upload(std::vector<float>(60, 1.f));  // all but four
   FOUND("thread (60,0,0): load of x, byte 240", fa::launch(copy, {dim3(1), dim3(64)}, x, y, 64));
   sim::poison(y, 64 * sizeof(float));
   SILENT(fa::launch(copy, {dim3(1), dim3(64)}, x, y, 60));

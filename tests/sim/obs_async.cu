@@ -196,7 +196,7 @@ TEST_CASE("who reads a copy on its way has a race, not an unwritten place", "[si
 TEST_CASE("a TMA ring needs both waits", "[sim][races]") {
   WithOptions with(watchful());
   Buffer<float> x("x", kTile * kTiles), y("y", 32);
-  x.fill(std::vector<float>(kTile * kTiles, 1.f));
+  x.upload(std::vector<float>(kTile * kTiles, 1.f));
   CHECK(finding([&] { fa::launch(ring<true, true>, {dim3(1), dim3(64)}, x, y); }) == "");
   CHECK(y.download()[5] == kTiles);
   CHECK_THAT(finding([&] {

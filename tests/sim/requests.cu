@@ -118,7 +118,7 @@ TEST_CASE("a warp's load takes as many sectors as its lanes touch", "[sim][reque
   Buffer<int> index("index", 32);
   std::vector<int> at;
   for (int l = 0; l < 32; ++l) at.push_back(c.index(l));
-  index.fill(at);
+  index.upload(at);
   auto counts = count([&] { fa::launch(gather, {dim3(1), dim3(32)}, x, index, y); });
   CHECK(counts.buffers["x"].requests == fa::Ops{1, 0, 0});
   CHECK(counts.buffers["x"].sectors == fa::Ops{c.sectors, 0, 0});
@@ -232,7 +232,7 @@ TEST_CASE("with sites there is a row per source line", "[sim][requests]") {
   Buffer<int> index("index", 64);
   std::vector<int> at;
   for (int l = 0; l < 64; ++l) at.push_back(8 * l);
-  index.fill(at);
+  index.upload(at);
   const auto run = [&] { fa::launch(gather, {dim3(1), dim3(64)}, x, index, y); };
   CHECK(count(run).sites.empty());
   const auto counts = count(run, 1, true);

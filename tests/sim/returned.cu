@@ -84,7 +84,7 @@ __global__ void whole_warp(uint32_t* y) {
 
 TEST_CASE("an early return leaves a hole in the tile, no deadlock", "[sim]") {
   Buffer<float> x("x", 64), y("y", 64);
-  x.fill(std::vector<float>(64, 1.f));
+  x.upload(std::vector<float>(64, 1.f));
   WithOptions with(watching());
   const auto text = finding([&] { fa::launch(tile_sum<true>, {dim3(1), dim3(64)}, x, y, 50); });
   CHECK_THAT(text, ContainsSubstring("uninitialised") && ContainsSubstring("tile, byte 200"));
@@ -147,7 +147,7 @@ TEST_CASE("an instruction of the whole warp needs all lanes", "[sim]") {
 
 TEST_CASE("with two workers and a cluster, too", "[sim]") {
   Buffer<float> x("x", 64), y("y", 64);
-  x.fill(std::vector<float>(64, 1.f));
+  x.upload(std::vector<float>(64, 1.f));
   fa::launch(tile_sum<false>, {dim3(2), dim3(64), 0, 2}, x, y, 50);
   CHECK(finding([&] { fa::launch(last_words<true>, {dim3(2), dim3(64), 0, 2}, y); }) == "");
   CHECK_THAT(finding([&] {

@@ -7,7 +7,7 @@
 
 #include "common/dialect/ptx/barrier.h"
 #include "common/harness/problem.h"
-#include "common/sim/scheduler/block.h"
+#include "common/sim/block.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
@@ -186,7 +186,7 @@ TEST_CASE("the watchdog stops an endless spin, and names its line", "[sim]") {
                fa::launch(waits_for_another_block, {dim3(2), dim3(32)}, flag.get());
              }),
              ContainsSubstring("outside the dialect"));
-  flag.fill({1.f});  // the twin: the flag is up already
+  flag.upload({1.f});  // the twin: the flag is up already
   CHECK(finding([&] { fa::launch(spins, {dim3(1), dim3(32)}, flag.get()); }) == "");
 }
 

@@ -14,12 +14,18 @@ struct Pair {
 struct Row {
   float x[8];
 };
+#include "tests/sim/long_line.inc"
 
 #define OUTLINE __attribute__((noinline))
 
 OUTLINE __device__ Pair make_pair(float x) { return {x, x + 1}; }
 OUTLINE __device__ Row make_row(float x) {
   Row r;
+  for (float& e : r.x) e = x;
+  return r;
+}
+OUTLINE __device__ FarRow make_far_row(float x) {
+  FarRow r;
   for (float& e : r.x) e = x;
   return r;
 }
@@ -36,6 +42,7 @@ __global__ void load_arguments(const Pair* pairs, const Row* rows, float* y) {
   const float s = sum(pairs[threadIdx.x]);
   y[threadIdx.x] = s + last(rows[threadIdx.x]);
 }
+__global__ void store_far(FarRow* rows) { rows[threadIdx.x] = make_far_row(threadIdx.x); }
 __global__ void both(const Pair* in, Pair* out) { out[threadIdx.x] = twice(in[threadIdx.x]); }
 __global__ void through_pointer(const Pair* in, Pair* out, Pair (*f)(Pair)) {
   out[threadIdx.x] = f(in[threadIdx.x]);
@@ -114,6 +121,9 @@ TEST_CASE("structs that functions return and take are checked, with the caller's
              ContainsSubstring("32-byte load at " + line(7)));
   CHECK_THAT(found(through_pointer, config, pairs.get(), many_pairs.get(), twice),
              ContainsSubstring("8-byte load"));
+  Buffer<FarRow> far_rows("far rows", 40);
+  CHECK_THAT(found(store_far, config, far_rows.get()),
+             ContainsSubstring("32-byte store at structs.cu:"));
   CHECK(found(store_calls, config, many_pairs.get(), many_rows.get()) == "");
   CHECK(found(load_arguments, config, many_pairs.get(), many_rows.get(), y.get()) == "");
 
@@ -127,7 +137,7 @@ TEST_CASE("structs that functions return and take are checked, with the caller's
 
 TEST_CASE("a device function may call itself", "[sim][structs]") {
   Buffer<int> table("table", 2), y("y", 10);
-  table.fill({0, 1});
+  table.upload({0, 1});
   const auto counts = counted([&] { fa::launch(recursion, {1, 10}, table, y); });
   CHECK(y.download() == std::vector<int>{0, 1, 1, 2, 3, 5, 8, 13, 21, 34});
   CHECK(counts.buffers.at("table").bytes.read == 4 * (1 + 1 + 2 + 3 + 5 + 8 + 13 + 21 + 34 + 55));
@@ -140,7 +150,7 @@ TEST_CASE("a device function may call itself", "[sim][structs]") {
 
 TEST_CASE("device functions may be called through pointers", "[sim][structs]") {
   Buffer<float> x("x", 4), y("y", 4);
-  x.fill({1, 2, 3, 4});
+  x.upload({1, 2, 3, 4});
   const auto counts = counted([&] { fa::launch(pointers, {1, 4}, x, y, false); });
   CHECK(y.download() == std::vector<float>{1, 8, 9, 64});
   CHECK(counts.buffers.at("x").bytes.read == 4 * (2 + 3 + 2 + 3));

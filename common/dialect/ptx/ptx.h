@@ -9,6 +9,6 @@
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/mma.h"
+#include "common/dialect/ptx/more/tma.h"
+#include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "common/dialect/ptx/tma.h"
-#include "common/dialect/ptx/wgmma.h"

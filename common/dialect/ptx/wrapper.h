@@ -12,7 +12,6 @@
 #include "common/dialect/cuda.h"
 
 #if !FA_BACKEND_GPU
-#include "common/sim/instructions/instructions.h"
 /// Last parameter of a wrapper in the simulator: the line of the call, for messages.
 #define FA_WHERE sim::Where where = sim::Where::here()
 #endif

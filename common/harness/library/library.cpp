@@ -11,6 +11,7 @@
 
 #include "common/dialect/cuda.h"
 #include "common/harness/backend.h"
+#include "common/harness/device_memory.h"
 #include "common/harness/format.h"
 #include "common/harness/step.h"
 
@@ -39,32 +40,9 @@ std::string in_fields(const std::string& sentence) {
   return words;
 }
 
-/// CUDA reports such an error from now on to each call of this process.
-bool is_lasting([[maybe_unused]] cudaError_t status) {
-#if FA_BACKEND_GPU
-  switch (status) {
-    case cudaErrorIllegalAddress:
-    case cudaErrorMisalignedAddress:
-    case cudaErrorInvalidAddressSpace:
-    case cudaErrorInvalidPc:
-    case cudaErrorIllegalInstruction:
-    case cudaErrorHardwareStackError:
-    case cudaErrorLaunchFailure:
-    case cudaErrorLaunchTimeout:
-    case cudaErrorAssert:
-    case cudaErrorECCUncorrectable:
-      return true;
-    default:
-      return false;
-  }
-#else
-  return false;
-#endif
-}
-
 std::string sentence_of(const char* call, const CudaError& e) {
   const std::string what = fmt::format("{}: CUDA reports '{}'", call, e.what());
-  if (!is_lasting(e.status)) return what;
+  if (!is_lasting(e)) return what;
   return fmt::format(
       "{}. It happened in a kernel queued before, of this library or of another; the last run "
       "here was {} (CUDA_LAUNCH_BLOCKING=1 reports it at once). The CUDA context is lost: start a "
@@ -102,48 +80,11 @@ void require_device() {
   open = true;
 }
 
-/// Device memory of at least `bytes`. \throws ResourceError when there is none.
-void* allocate(const std::string& name, size_t bytes) {
-  void* p = nullptr;
-  const cudaError_t status = cudaMalloc(&p, bytes == 0 ? 1 : bytes);
-  if (status == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // or the next launch would take it for its own
-    throw ResourceError(fmt::format("{}: the device refuses {:.1f} GB", name, double(bytes) / 1e9));
-  }
-  cuda_check(status);
-  name_device_memory(p, name);
-  return p;
-}
-
-/// All that the library queues while this lives goes to the caller's stream.
-class OnStream {
- public:
-#if FA_BACKEND_GPU
-  explicit OnStream(void* stream) { current_stream() = static_cast<cudaStream_t>(stream); }
-  ~OnStream() { current_stream() = nullptr; }
-#else
-  explicit OnStream(void*) {}
-#endif
-  OnStream(const OnStream&) = delete;
-  OnStream& operator=(const OnStream&) = delete;
-};
-
-bool is_capturing() {
-#if FA_BACKEND_GPU
-  cudaStreamCaptureStatus status{};
-  cuda_check(cudaStreamIsCapturing(current_stream(), &status));
-  return status != cudaStreamCaptureStatusNone;
-#else
-  return false;
-#endif
-}
-
-void zero(void* p, size_t bytes) {
-#if FA_BACKEND_GPU
-  cuda_check(cudaMemsetAsync(p, 0, bytes, current_stream()));
-#else
-  cuda_check(cudaMemset(p, 0, bytes));
-#endif
+/// \throws ResourceError when the device has no room.
+DeviceMemory<> allocate(const std::string& name, size_t bytes) {
+  DeviceMemory<> memory(name, bytes);
+  if (memory) return memory;
+  throw ResourceError(fmt::format("{}: the device refuses {:.1f} GB", name, double(bytes) / 1e9));
 }
 
 /// What one variant keeps between calls.
@@ -154,36 +95,35 @@ class Workspace {
   /// Room for these pieces, by name; what is large enough stays where it is.
   const std::map<std::string, void*>& of(const std::vector<Scratch>& pieces) {
     for (const Scratch& piece : pieces) {
-      size_t& held = bytes_[piece.name];
-      void*& p = pointers_[piece.name];
-      if (p && held >= piece.bytes) continue;
+      DeviceMemory<>& held = memory_[piece.name];
+      if (held && held.bytes() >= piece.bytes) continue;
       if (is_capturing()) {
         throw UsageError(fmt::format(
             "{}: nothing can be allocated while the stream is captured: run this variant and "
             "problem once before the capture",
             piece.name));
       }
-      cuda_check(cudaFree(std::exchange(p, nullptr)));  // waits for the kernels that use it
-      held = 0;
-      p = allocate(piece.name, piece.bytes);
-      if (piece.zeroed) zero(p, piece.bytes);
-      held = piece.bytes;
+      held = {};  // the old one first: both may not fit
+      held = allocate(piece.name, piece.bytes);
+      pointers_[piece.name] = held.get();
+      if (piece.zeroed) zero_device_memory(held.get(), piece.bytes);
     }
     return pointers_;
   }
 
   void release() {
     last_forward.reset();
-    for (auto& [name, p] : pointers_) cuda_check(cudaFree(std::exchange(p, nullptr)));
+    memory_.clear();
   }
 
  private:
-  std::map<std::string, size_t> bytes_;
+  std::map<std::string, DeviceMemory<>> memory_;
   std::map<std::string, void*> pointers_;
 };
 
-/// Per variant: one's backward may read what its forward left, whatever runs in between.
-std::map<int, Workspace> workspaces;
+/// Per variant: one's backward may read what its forward left, whatever runs in between. Never
+/// destroyed: at the end of the process CUDA may be gone first.
+std::map<int, Workspace>& workspaces = *new std::map<int, Workspace>;
 
 const Variant& variant_of(int index) {
   const auto& variants = the_step().variants;
@@ -272,7 +212,7 @@ std::string description() {
   const nlohmann::json tree = {
       {"step", step.id},
       {"idea", step.idea},
-      {"kind", FA_BACKEND_GPU ? "gpu" : "sim"},
+      {"kind", simulated() ? "sim" : "gpu"},
       {"needs", step.needs},
       {"supports",
        {{"d", step.support.d}, {"gqa", step.support.gqa}, {"cross", step.support.cross}}},
@@ -327,7 +267,7 @@ int fa_malloc(void** p, size_t bytes) {
     if (!p) throw fa::UsageError("no place for the address: the pointer is null");
     *p = nullptr;
     fa::require_device();
-    *p = fa::allocate("memory", bytes);
+    *p = fa::allocate("memory", bytes).release();
   });
 }
 

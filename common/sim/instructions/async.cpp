@@ -26,13 +26,13 @@ void need_own_shared(const char* what, const void* p, size_t bytes, size_t align
                      const Where& where) {
   const uintptr_t offset = reinterpret_cast<uintptr_t>(p) - self->shared_base;
   if (offset >= self->shared_size || bytes > self->shared_size - offset) {
-    fail(here() + ": the operand of " + what + " at " + at(where) +
-         " is not in the block's shared memory");
+    fail(FaultKind::out_of_bounds, here() + ": the operand of " + what + " at " + at(where) +
+                                       " is not in the block's shared memory");
   }
   if (reinterpret_cast<uintptr_t>(p) % alignment != 0) {
-    fail(here() + ": the shared-memory operand of " + what + " at " + at(where) + " (" +
-         shared_name(*self, offset) + ") is not aligned to " + std::to_string(alignment) +
-         " bytes");
+    fail(FaultKind::misaligned, here() + ": the shared-memory operand of " + what + " at " +
+                                    at(where) + " (" + shared_name(*self, offset) +
+                                    ") is not aligned to " + std::to_string(alignment) + " bytes");
   }
 }
 

@@ -7,8 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/sim/block.h"
 #include "common/sim/instructions/instructions.h"
-#include "common/sim/scheduler/block.h"
+#include "common/sim/messages/messages.h"
 
 namespace sim {
 

@@ -2,8 +2,8 @@
 // atomic operations of the host.
 #include <atomic>
 
+#include "common/sim/block.h"
 #include "common/sim/memory/memory.h"
-#include "common/sim/scheduler/block.h"
 
 namespace sim {
 

@@ -42,8 +42,8 @@ void cluster_thread_returned() {
 void cluster_arrive(Where where) {
   ClusterBarrier& c = barrier();
   if (my_phase() != 0) {
-    fail(here() + ": barrier.cluster.arrive at " + at(where) +
-         " for the second time without a barrier.cluster.wait");
+    fail(FaultKind::refused, here() + ": barrier.cluster.arrive at " + at(where) +
+                                 " for the second time without a barrier.cluster.wait");
   }
   my_phase() = c.phase + 1;
   release(c);
@@ -53,7 +53,8 @@ void cluster_arrive(Where where) {
 void cluster_wait(Where where) {
   ClusterBarrier& c = barrier();
   if (my_phase() == 0) {
-    fail(here() + ": barrier.cluster.wait at " + at(where) + " without a barrier.cluster.arrive");
+    fail(FaultKind::refused,
+         here() + ": barrier.cluster.wait at " + at(where) + " without a barrier.cluster.arrive");
   }
   while (c.phase < my_phase()) {
     c.waiters.emplace_back(self, self->current->id);

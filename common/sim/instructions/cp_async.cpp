@@ -33,12 +33,13 @@ void cp_async(void* to, const void* from, int bytes, int from_bytes, Where where
   const void* pc = __builtin_return_address(0);
   need_own_shared("cp.async", to, bytes, bytes, where);
   if (reinterpret_cast<uintptr_t>(from) % bytes != 0) {
-    fail(here() + ": the source of cp.async at " + at(where) + " is not aligned to " +
-         std::to_string(bytes) + " bytes");
+    fail(FaultKind::misaligned, here() + ": the source of cp.async at " + at(where) +
+                                    " is not aligned to " + std::to_string(bytes) + " bytes");
   }
   if (from_bytes < 0 || from_bytes > bytes) {
-    fail(here() + ": cp.async at " + at(where) + " takes " + std::to_string(from_bytes) + " of " +
-         std::to_string(bytes) + " bytes from its source");
+    fail(FaultKind::refused, here() + ": cp.async at " + at(where) + " takes " +
+                                 std::to_string(from_bytes) + " of " + std::to_string(bytes) +
+                                 " bytes from its source");
   }
   if (from_bytes > 0) access(from, from_bytes, Kind::load, pc);
   const AsyncCopy copy{to, from, static_cast<uint32_t>(bytes), static_cast<uint32_t>(from_bytes),

@@ -1,20 +1,55 @@
 /// \file
-/// The instructions behind dialect/ptx/. Each function is one PTX instruction for the current CUDA
-/// thread; what it means stands at its wrapper there. `Where` is the kernel's line, for messages.
+/// All that a kernel asks of the simulator by name: what stands behind CUDA's words
+/// (cuda_vocabulary.h) and behind the wrappers of common/dialect/ptx/. Each function is one
+/// instruction of the current CUDA thread; what it means stands at its wrapper there. `Where` is the
+/// kernel's line, for messages.
 ///
 /// Whatever the hardware does asynchronously happens here as late as the kernel's waits allow, so a
 /// missing wait gives a wrong answer on a laptop too.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-
-#include "common/sim/cuda_vocabulary.h"
 
 namespace fa {
 enum class Swizzle : int;
 }
 
 namespace sim {
+
+/// The source line of a call, captured by a default argument.
+struct Where {
+  const char* file = "";
+  unsigned line = 0;
+  static constexpr Where here(const char* f = __builtin_FILE(), unsigned l = __builtin_LINE()) {
+    return {f, l};
+  }
+};
+
+enum class Shuffle { idx, xor_, down, up };
+
+// --- warp.cpp, and scheduler/rendezvous.cpp: where threads meet ----------------------------------
+
+void sync_block(Where);                                  // __syncthreads
+void sync_named(int id, int threads, bool wait, Where);  // bar.sync, bar.arrive
+void sync_warp(uint32_t mask, Where);                    // __syncwarp
+uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, int arg, int width, Where);
+uint32_t ballot(uint32_t mask, bool predicate, Where);
+
+// --- memory/access.cpp ---------------------------------------------------------------------------
+
+void fence();                                          // __threadfence
+void* copy_bytes(void* to, const void* from, size_t);  // memcpy, memmove
+void* set_bytes(void* to, int value, size_t);          // memset
+
+// --- atomics.cpp ---------------------------------------------------------------------------------
+
+enum class AtomicOp { add, min, max, exch, and_, or_, xor_, inc, cas };
+float atomic_f32(AtomicOp, float* p, float v);
+double atomic_f64(AtomicOp, double* p, double v);
+int32_t atomic_s32(AtomicOp, int32_t* p, int32_t v, int32_t compare = 0);
+uint32_t atomic_u32(AtomicOp, uint32_t* p, uint32_t v, uint32_t compare = 0);
+uint64_t atomic_u64(AtomicOp, uint64_t* p, uint64_t v, uint64_t compare = 0);
 
 // --- mma.cpp: fragments --------------------------------------------------------------------------
 

@@ -36,24 +36,28 @@ std::string name_of(const Block& home, const void* bar) {
 Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
   Block* home = home_of(bar);
   if (!home)
-    fail(here() + ": " + what + " at " + at(where) + " of an mbarrier outside shared memory");
+    fail(FaultKind::out_of_bounds,
+         here() + ": " + what + " at " + at(where) + " of an mbarrier outside shared memory");
   auto& all = async_of(*home).mbarriers;
   const auto found = all.find(bar);
   if (found == all.end()) {
-    fail(here() + ": " + what + " at " + at(where) + ", but nobody has initialised the mbarrier (" +
-         name_of(*home, bar) + ")");
+    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) +
+                                 ", but nobody has initialised the mbarrier (" +
+                                 name_of(*home, bar) + ")");
   }
   if (*bar != packed(found->second)) {
-    fail(here() + ": " + what + " at " + at(where) +
-         ", but something has overwritten the mbarrier (" + name_of(*home, bar) + ")");
+    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) +
+                                 ", but something has overwritten the mbarrier (" +
+                                 name_of(*home, bar) + ")");
   }
   return found->second;
 }
 
 void need_bytes(int bytes, const char* what, const Where& where) {
   if (bytes < 0 || bytes > kMaxCount) {
-    fail(here() + ": " + what + " at " + at(where) + " of " + std::to_string(bytes) +
-         " bytes; 0 to " + std::to_string(kMaxCount) + " are possible");
+    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + " of " +
+                                 std::to_string(bytes) + " bytes; 0 to " +
+                                 std::to_string(kMaxCount) + " are possible");
   }
 }
 
@@ -62,13 +66,15 @@ void need_bytes(int bytes, const char* what, const Where& where) {
 void mbarrier_init(uint64_t* bar, int count, Where where) {
   need_own_shared("mbarrier.init", bar, sizeof *bar, alignof(uint64_t), where);
   if (count < 1 || count > kMaxCount) {
-    fail(here() + ": mbarrier.init at " + at(where) + " with a count of " + std::to_string(count) +
-         "; 1 to " + std::to_string(kMaxCount) + " are possible");
+    fail(FaultKind::refused, here() + ": mbarrier.init at " + at(where) + " with a count of " +
+                                 std::to_string(count) + "; 1 to " + std::to_string(kMaxCount) +
+                                 " are possible");
   }
   auto& all = async_of(*self).mbarriers;
   if (all.count(bar)) {
-    fail(here() + ": mbarrier.init at " + at(where) + " of an mbarrier in use (" +
-         name_of(*self, bar) + "); mbarrier.inval must come first");
+    fail(FaultKind::refused, here() + ": mbarrier.init at " + at(where) +
+                                 " of an mbarrier in use (" + name_of(*self, bar) +
+                                 "); mbarrier.inval must come first");
   }
   access(bar, sizeof *bar, Kind::store, __builtin_return_address(0));
   Mbarrier& m = all[bar];
@@ -79,7 +85,8 @@ void mbarrier_init(uint64_t* bar, int count, Where where) {
 void mbarrier_inval(uint64_t* bar, Where where) {
   const Mbarrier& m = find(bar, "mbarrier.inval", where);
   if (!m.waiters.empty()) {
-    fail(here() + ": mbarrier.inval at " + at(where) + " while threads wait for the mbarrier");
+    fail(FaultKind::refused,
+         here() + ": mbarrier.inval at " + at(where) + " while threads wait for the mbarrier");
   }
   access(bar, sizeof *bar, Kind::store, __builtin_return_address(0));
   async_of(*self).mbarriers.erase(bar);
@@ -90,8 +97,9 @@ void mbarrier_arrive(uint64_t* bar, int bytes, Where where) {
   Mbarrier& m = find(bar, what, where);
   need_bytes(bytes, what, where);
   if (m.pending == 0) {
-    fail(here() + ": one arrival too many: " + what + " at " + at(where) +
-         " in a phase that has all its " + std::to_string(m.expected) + " arrivals");
+    fail(FaultKind::refused, here() + ": one arrival too many: " + what + " at " + at(where) +
+                                 " in a phase that has all its " + std::to_string(m.expected) +
+                                 " arrivals");
   }
   access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0));
   for (auto& o : self->observers) o->release(*self, bar, m.phase);

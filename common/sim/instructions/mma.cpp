@@ -20,8 +20,8 @@ Frame& frame_of(WarpMeeting& m, int lane) {
 // A lane that returned while the others waited left nothing to work with.
 void need_all_lanes(const WarpMeeting& m) {
   if (m.arrived != kWholeWarp) {
-    fail(here() + " has returned, but the " + m.what + " at " + at(m.where) +
-         " needs all lanes of its warp");
+    fail(FaultKind::refused, here() + " has returned, but the " + m.what + " at " + at(m.where) +
+                                 " needs all lanes of its warp");
   }
 }
 
@@ -134,9 +134,10 @@ void do_mma(WarpMeeting& m) {
 void need_whole_warp(const char* what, const Where& where) {
   const unsigned warp = self->current->id / 32;
   if (self->alive[warp] == kWholeWarp) return;
-  fail(here() + ": " + what + " at " + at(where) +
-       (self->member[warp] == kWholeWarp ? " in a warp of which some lanes have returned"
-                                         : " in a warp of fewer than 32 threads"));
+  fail(FaultKind::refused,
+       here() + ": " + what + " at " + at(where) +
+           (self->member[warp] == kWholeWarp ? " in a warp of which some lanes have returned"
+                                             : " in a warp of fewer than 32 threads"));
 }
 
 // Only the lanes that name a row touch memory.

@@ -84,13 +84,15 @@ void count_box(const Box& box, Kind kind, const void* pc) {
 Box box_at(const TensorMap* map, const int* coordinates, int rank, const char* what,
            const Where& where) {
   if (map->rank != rank) {
-    fail(here() + ": " + what + " at " + at(where) + " with " + std::to_string(rank) +
-         " coordinates; the tensor map has rank " + std::to_string(map->rank));
+    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + " with " +
+                                 std::to_string(rank) + " coordinates; the tensor map has rank " +
+                                 std::to_string(map->rank));
   }
   if (const int bytes = coordinates[0] * static_cast<int>(map->element_bytes); bytes % 16 != 0) {
-    fail(here() + ": " + what + " at " + at(where) + " with the innermost coordinate " +
-         std::to_string(coordinates[0]) + ", which is " + std::to_string(bytes) +
-         " bytes and not a multiple of 16: the hardware calls it an illegal instruction");
+    fail(FaultKind::refused,
+         here() + ": " + what + " at " + at(where) + " with the innermost coordinate " +
+             std::to_string(coordinates[0]) + ", which is " + std::to_string(bytes) +
+             " bytes and not a multiple of 16: the hardware calls it an illegal instruction");
   }
   Box box{*map};
   std::copy_n(coordinates, rank, box.at);
@@ -101,8 +103,9 @@ void need_plain(const char* what, const void* shared, const void* global, int by
                 const Where& where) {
   if (bytes <= 0 || bytes % kBulkAlign != 0 ||
       reinterpret_cast<uintptr_t>(global) % kBulkAlign != 0) {
-    fail(here() + ": " + what + " at " + at(where) +
-         " needs a size and a global address that are multiples of 16 bytes");
+    fail(FaultKind::refused,
+         here() + ": " + what + " at " + at(where) +
+             " needs a size and a global address that are multiples of 16 bytes");
   }
   need_own_shared(what, shared, bytes, kBulkAlign, where);
 }
@@ -157,8 +160,9 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
   need_own_shared("a TMA load", to, box.bytes(), kTensorAlign, where);
   need_mbarrier(bar, "a TMA load", where);
   if (blocks >> cluster_size()) {
-    fail(here() + ": the TMA load at " + at(where) +
-         " is multicast to a block outside the cluster of " + std::to_string(cluster_size()));
+    fail(FaultKind::refused, here() + ": the TMA load at " + at(where) +
+                                 " is multicast to a block outside the cluster of " +
+                                 std::to_string(cluster_size()));
   }
   count_box(box, Kind::load, pc);
   if (blocks == 0) blocks = 1u << cluster_rank();
@@ -191,12 +195,13 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
   const char* what = add ? "a TMA reduction" : "a TMA store";
   const Box box = box_at(map, coordinates, rank, what, where);
   if (std::any_of(coordinates, coordinates + rank, [](int c) { return c < 0; })) {
-    fail(here() + ": " + what + " at " + at(where) +
-         " with a negative coordinate: the hardware calls it an illegal instruction");
+    fail(FaultKind::refused,
+         here() + ": " + what + " at " + at(where) +
+             " with a negative coordinate: the hardware calls it an illegal instruction");
   }
   need_own_shared(what, from, box.bytes(), kTensorAlign, where);
   if (add && map->element != Element::f32) {
-    fail(here() + ": the TMA reduction at " + at(where) + " is not of floats");
+    fail(FaultKind::refused, here() + ": the TMA reduction at " + at(where) + " is not of floats");
   }
   access(from, static_cast<unsigned>(box.bytes()), Kind::load, pc, kLsu);
   const uint32_t operation = tell_store(from, box.bytes(), pc, where);
@@ -275,8 +280,9 @@ void need_stores_finished() {
     if (!pending && !group.empty()) pending = group.front().get();
   }
   if (!pending || !pending->operation) return;
-  fail(here() + " returns while its TMA store at " + at(pending->where) +
-       " may still read shared memory; tma_store_wait_read<0>() must come first");
+  fail(FaultKind::out_of_bounds,
+       here() + " returns while its TMA store at " + at(pending->where) +
+           " may still read shared memory; tma_store_wait_read<0>() must come first");
 }
 
 void proxy_fence() {

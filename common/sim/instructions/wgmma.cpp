@@ -7,7 +7,7 @@
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
 #include "common/sim/instructions/bf16.h"
-#include "common/sim/observers/findings.h"
+#include "common/sim/messages/findings.h"
 
 namespace sim {
 
@@ -60,8 +60,8 @@ void read_operand(uint64_t descriptor, fa::Major major, int rows, float (*out)[k
     for (int k = 0; k < kK; ++k) {
       const uint64_t p = fa::swizzled(o.start + fa::wgmma_offset(o, major, r, k), o.swizzle);
       if (p - self->shared_base >= self->shared_size) {
-        fail(here() + ": an operand of the wgmma at " + at(where) +
-             " reaches beyond the block's shared memory");
+        fail(FaultKind::out_of_bounds, here() + ": an operand of the wgmma at " + at(where) +
+                                           " reaches beyond the block's shared memory");
       }
       uint16_t bits;
       std::memcpy(&bits, reinterpret_cast<const void*>(p), sizeof bits);
@@ -154,9 +154,10 @@ WgmmaEvent& next_event(bool commit, const Wgmma& product, const Where& where) {
   }
   WgmmaEvent& e = *g.events[number];
   if (e.commit != commit || !same_operation(e.product, product)) {
-    fail(here() + ": the wgmma at " + at(where) +
-         " differs from the one that other threads of the warpgroup issued (" + at(e.where) +
-         "): other operands, another size, or another number of operations before it");
+    fail(FaultKind::refused,
+         here() + ": the wgmma at " + at(where) +
+             " differs from the one that other threads of the warpgroup issued (" + at(e.where) +
+             "): other operands, another size, or another number of operations before it");
   }
   return e;
 }
@@ -201,14 +202,16 @@ void drain(Warpgroup& g, int pending_groups, const Where& where) {
   const unsigned first = self->current->id / kThreads * (kThreads / 32);
   for (unsigned w = first; w < first + kThreads / 32; ++w) {
     if (self->alive[w] != ~0u) {
-      fail(here() + ": the wgmma.wait_group at " + at(where) +
-           " needs all threads of its warpgroup, of which some have returned");
+      fail(FaultKind::refused,
+           here() + ": the wgmma.wait_group at " + at(where) +
+               " needs all threads of its warpgroup, of which some have returned");
     }
   }
   for (unsigned& issued : g.issued) {
     if (issued != g.events.size()) {
-      fail(here() + ": at the wgmma.wait_group at " + at(where) +
-           " the threads of the warpgroup have issued different numbers of wgmma operations");
+      fail(FaultKind::refused,
+           here() + ": at the wgmma.wait_group at " + at(where) +
+               " the threads of the warpgroup have issued different numbers of wgmma operations");
     }
     issued = 0;
   }
@@ -246,8 +249,8 @@ uint64_t wgmma_descriptor(const void* tile, fa::Swizzle swizzle, int leading_byt
 
 void wgmma(float* d, const Wgmma& product, Where where) {
   if (!my_warpgroup().fenced[my_place()]) {
-    fail(here() + ": the wgmma at " + at(where) +
-         " has no wgmma.fence before it: the registers may not be ready");
+    fail(FaultKind::refused, here() + ": the wgmma at " + at(where) +
+                                 " has no wgmma.fence before it: the registers may not be ready");
   }
   WgmmaEvent& e = next_event(false, product, where);
   if (self->hazards) tell_issue(e, __builtin_return_address(0), where);
@@ -312,10 +315,11 @@ void setmaxnreg(int registers, Where where) {
   for (const int n : asked) {
     if (n) words += (words.empty() ? "" : " + ") + std::to_string(n);
   }
-  fail(here() + ": setmaxnreg at " + at(where) + " would wait for ever: the warpgroups ask for " +
-       words + " registers a thread, " + std::to_string(sum) + " in all, but a launch of " +
-       std::to_string(threads) + " threads has at most " + std::to_string(each) + " for each, " +
-       std::to_string(each * threads) + " in all");
+  fail(FaultKind::refused,
+       here() + ": setmaxnreg at " + at(where) + " would wait for ever: the warpgroups ask for " +
+           words + " registers a thread, " + std::to_string(sum) + " in all, but a launch of " +
+           std::to_string(threads) + " threads has at most " + std::to_string(each) +
+           " for each, " + std::to_string(each * threads) + " in all");
 }
 
 }  // namespace sim

@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "common/sim/scheduler/block.h"
+#include "common/sim/block.h"
+#include "common/sim/messages/messages.h"
 #include "common/sim/scheduler/stacks.h"
-#include "common/sim/scheduler/symbols.h"
 
 namespace sim {
 
@@ -34,32 +34,37 @@ const char* verb(Kind k) {
   }
   std::string text =
       here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) + " ";
-  if (!number) fail(text + "of an address that no cudaMalloc returned");
+  if (!number) fail(FaultKind::out_of_bounds, text + "of an address that no cudaMalloc returned");
   const BufferInfo& b = buffers[number];
-  if (!b.live) fail(text + "of buffer " + b.name + " after cudaFree");
+  if (!b.live) fail(FaultKind::out_of_bounds, text + "of buffer " + b.name + " after cudaFree");
   if (offset < b.begin) {
-    fail(text + std::to_string(b.begin - offset) + " bytes before the start of buffer " + b.name);
+    fail(FaultKind::out_of_bounds,
+         text + std::to_string(b.begin - offset) + " bytes before the start of buffer " + b.name);
   }
-  fail(text + "at byte " + std::to_string(offset - b.begin) + " of buffer " + b.name +
-       ", which has " + std::to_string(b.end - b.begin) + " bytes");
+  fail(FaultKind::out_of_bounds, text + "at byte " + std::to_string(offset - b.begin) +
+                                     " of buffer " + b.name + ", which has " +
+                                     std::to_string(b.end - b.begin) + " bytes");
 }
 
 [[gnu::noinline, gnu::cold]] void misaligned(const char* where, unsigned size, const void* pc) {
-  fail(here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) + " of " + where +
-       " at an address that is not a multiple of " + std::to_string(size));
+  fail(FaultKind::misaligned,
+       here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) + " of " + where +
+           " at an address that is not a multiple of " + std::to_string(size));
 }
 
 [[gnu::noinline, gnu::cold]] void bad_dynamic(Block& home, uint64_t byte, unsigned size,
                                               const void* pc) {
-  fail(here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) + " at byte " +
-       std::to_string(byte) + " of dynamic shared memory, but the launch asked for " +
-       std::to_string(home.launch->config.smem));
+  fail(FaultKind::out_of_bounds, here() + ": " + std::to_string(size) + "-byte access at " +
+                                     source_of(pc) + " at byte " + std::to_string(byte) +
+                                     " of dynamic shared memory, but the launch asked for " +
+                                     std::to_string(home.launch->config.smem));
 }
 
 [[gnu::noinline, gnu::cold]] void bad_static(Block& home, uint64_t offset, unsigned size,
                                              const void* pc) {
-  fail(here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) +
-       " runs past the end of a shared array (nearest: " + shared_name(home, offset) + ")");
+  fail(FaultKind::out_of_bounds,
+       here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) +
+           " runs past the end of a shared array (nearest: " + shared_name(home, offset) + ")");
 }
 
 [[gnu::noinline, gnu::cold]] void host_touch(const void* pc) {
@@ -69,10 +74,11 @@ const char* verb(Kind k) {
 }
 
 [[gnu::noinline, gnu::cold]] void spinning(const void* pc) {
-  fail(here() + " spins at " + source_of(pc) +
-       ": no thread of its block has met a barrier, switched or returned for " +
-       std::to_string(static_cast<int>(options().watchdog_s)) +
-       " s; waiting for another block or thread by polling memory is outside the dialect");
+  fail(FaultKind::endless_loop,
+       here() + " spins at " + source_of(pc) +
+           ": no thread of its block has met a barrier, switched or returned for " +
+           std::to_string(static_cast<int>(options().watchdog_s)) +
+           " s; waiting for another block or thread by polling memory is outside the dialect");
 }
 
 struct Range {
@@ -114,8 +120,8 @@ const std::vector<Range> constants = find_constants();
   if (const uint64_t past = address - b.shared_base; past - b.shared_size < kPage) {
     bad_static(b, past, size, pc);
   }
-  fail(here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) +
-       " of host memory; copy it to device memory first");
+  fail(FaultKind::refused, here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " +
+                               source_of(pc) + " of host memory; copy it to device memory first");
 }
 
 // Two workers may write to one word at a time, hence the atomics.

@@ -6,6 +6,7 @@
 #include <deque>
 
 #include "common/harness/problem.h"
+#include "common/sim/block.h"
 #include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"
@@ -67,7 +68,7 @@ uint16_t take_number() {
     forget(number);
     return number;
   }
-  if (next_number == kMaxBuffers) throw Error("too many device buffers at a time");
+  if (next_number == kMaxBuffers) throw fa::ResourceError("too many device buffers at a time");
   return next_number++;
 }
 
@@ -115,9 +116,10 @@ void require_inside(const char* what, const void* p, size_t bytes) {
   BufferInfo* b = owner(p);
   const uint64_t offset = offset_of(p);
   if (!b || !b->live || offset < b->begin || offset + bytes > b->end) {
-    throw Error(std::string(what) + ": " + std::to_string(bytes) +
-                " bytes do not lie inside one device buffer" +
-                (b ? " (" + b->name + ", " + std::to_string(b->end - b->begin) + " bytes)" : ""));
+    fail(FaultKind::out_of_bounds,
+         std::string(what) + ": " + std::to_string(bytes) +
+             " bytes do not lie inside one device buffer" +
+             (b ? " (" + b->name + ", " + std::to_string(b->end - b->begin) + " bytes)" : ""));
   }
 }
 
@@ -126,8 +128,8 @@ bool in_window(const void* p) { return offset_of(p) < kHbmSpan; }
 // A GPU refuses a copy in the wrong direction.
 void require_end(const char* end, const void* p, bool device, const char* direction) {
   if (in_window(p) == device) return;
-  throw Error(std::string("cudaMemcpy with ") + direction + ": the " + end + " is " +
-              (device ? "host" : "device") + " memory");
+  fail(FaultKind::refused, std::string("cudaMemcpy with ") + direction + ": the " + end + " is " +
+                               (device ? "host" : "device") + " memory");
 }
 
 void require_direction(const void* dst, const void* src, cudaMemcpyKind kind) {
@@ -194,7 +196,8 @@ cudaError_t cudaFree(void* p) {
   BufferInfo* b = owner(p);
   if (!p) return cudaSuccess;
   if (!b || !b->live || offset_of(p) != b->begin) {
-    throw Error("cudaFree of an address that cudaMalloc did not return, or freed twice");
+    fail(FaultKind::refused,
+         "cudaFree of an address that cudaMalloc did not return, or freed twice");
   }
   madvise(p, b->end - b->begin, MADV_DONTNEED);
   madvise(hbm_written + b->begin / 4 / 4096 * 4096, (b->end - b->begin) / 4 + 4096, MADV_DONTNEED);

@@ -450,7 +450,8 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
 void HazardObserver::check_neighbour(Block& b, const Access& a, const HazardObserver& home,
                                      const Actor& actor) const {
   const auto refuse = [&](const char* why) {
-    fail(here() + ": " + subject(a, actor, a.at) + ", but that block " + why);
+    fail(FaultKind::out_of_bounds,
+         here() + ": " + subject(a, actor, a.at) + ", but that block " + why);
   };
   if (a.home->live == 0) refuse("has ended (a cluster_sync() at the end would hold it)");
   const SharedClock& known = threads_[b.current->id].clock;

@@ -11,10 +11,11 @@
 #include <unordered_map>
 #include <vector>
 
-#include "common/sim/observers/findings.h"
+#include "common/sim/block.h"
+#include "common/sim/messages/findings.h"
+#include "common/sim/messages/messages.h"
 #include "common/sim/observers/observer.h"
 #include "common/sim/observers/shadow.h"
-#include "common/sim/scheduler/block.h"
 
 namespace sim {
 

@@ -19,11 +19,11 @@
 #include <map>
 
 #include "common/harness/traffic.h"
+#include "common/sim/block.h"
+#include "common/sim/messages/symbols.h"
 #include "common/sim/observers/l2.h"
 #include "common/sim/observers/observer.h"
 #include "common/sim/observers/shadow.h"
-#include "common/sim/scheduler/block.h"
-#include "common/sim/scheduler/symbols.h"
 
 namespace sim {
 

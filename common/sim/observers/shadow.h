@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "common/dialect/errors.h"
 #include "common/sim/sim.h"
 
 namespace sim {
@@ -20,7 +21,7 @@ class LazyArray {
   explicit LazyArray(size_t count) : bytes_(count * sizeof(T)) {
     void* p = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (p == MAP_FAILED) throw Error("the simulator's analysis finds no address space");
+    if (p == MAP_FAILED) throw fa::ResourceError("the simulator's analysis finds no address space");
     data_ = static_cast<T*>(p);
   }
   ~LazyArray() { munmap(data_, bytes_); }

@@ -13,13 +13,13 @@
 #include <system_error>
 #include <thread>
 
-#include "common/harness/problem.h"
-#include "common/sim/observers/findings.h"
+#include "common/harness/backend.h"
+#include "common/sim/messages/findings.h"
+#include "common/sim/messages/symbols.h"
+#include "common/sim/observers/residency.h"
 #include "common/sim/recording.h"
-#include "common/sim/scheduler/residency.h"
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/scheduler/stacks.h"
-#include "common/sim/scheduler/symbols.h"
 
 namespace sim {
 
@@ -101,7 +101,7 @@ void first_use(Block& b) {
 }
 
 void prepare(Block& b, const Grid& grid) {
-  b.error.clear();
+  b.fault.reset();
   b.thrown = nullptr;
   if (!b.dynamic_base) first_use(b);
   b.launch = grid.launch;
@@ -135,7 +135,7 @@ void work_alone(Block& b, Grid& grid) {
       place_block(b, i);
       run_placed_block(b);
     });
-    if (!b.error.empty()) grid.stop = true;
+    if (b.fault) grid.stop = true;
   }
 }
 
@@ -166,16 +166,16 @@ void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
       std::lock_guard lock(c.mutex);  // observers may share state between workers
       place_block(b, gang.current * grid.cluster + rank);
     });
-    if (!b.error.empty()) abort_cluster(c);
+    if (b.fault) abort_cluster(c);
     gang.together.arrive_and_wait();  // all blocks are in place
     if (wait_for_turn(b)) {
       keep_exception(b, [&] {
         run_placed_block(b);
         retire_from_cluster(b);
       });
-      if (!b.error.empty()) abort_cluster(c);
+      if (b.fault) abort_cluster(c);
     }
-    if (!b.error.empty()) grid.stop = true;
+    if (b.fault) grid.stop = true;
     gang.together.arrive_and_wait();  // all have left: rank 0 may prepare the next cluster
   }
   b.cluster = nullptr;
@@ -224,7 +224,7 @@ class Pool {
     start_.notify_all();
     watch(lock);
     for (int i = 0; i < n; ++i) {
-      if (!blocks_[i]->error.empty() || grid.stop) abandon_threads(*blocks_[i]);
+      if (blocks_[i]->fault || grid.stop) abandon_threads(*blocks_[i]);
     }
   }
 
@@ -299,7 +299,7 @@ class Pool {
       Grid& grid = *grid_;
       lock.unlock();
       keep_exception(b, [&] { prepare(b, grid); });
-      if (!b.error.empty()) grid.stop = true;
+      if (b.fault) grid.stop = true;
       const int gang = i / static_cast<int>(grid.cluster);
       if (grid.cluster == 1) {
         work_alone(b, grid);
@@ -335,25 +335,26 @@ Pool& pool_of(int n) {
 void validate(const Launch& launch, const std::string& name) {
   const auto [grid, block, smem, cluster] = launch.config;
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
-  const std::string kernel = "kernel " + name + ": ";
+  const auto refuse = [&name](const std::string& why) {
+    fail(FaultKind::refused, "kernel " + name + ": " + why);
+  };
   if (threads == 0 || threads > 1024 || block.z > 64) {
-    throw Error(kernel + "a block of " + std::to_string(threads) +
-                " threads; CUDA allows 1 to 1024 (and 64 along z)");
+    refuse("a block of " + std::to_string(threads) +
+           " threads; CUDA allows 1 to 1024 (and 64 along z)");
   }
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
       grid.z > 65535) {
-    throw Error(kernel + "a grid of (" + std::to_string(grid.x) + "," + std::to_string(grid.y) +
-                "," + std::to_string(grid.z) +
-                "); CUDA allows 1 to 2147483647 along x and 1 to 65535 along y and z");
+    refuse("a grid of (" + std::to_string(grid.x) + "," + std::to_string(grid.y) + "," +
+           std::to_string(grid.z) +
+           "); CUDA allows 1 to 2147483647 along x and 1 to 65535 along y and z");
   }
   if (smem > kMaxDynamicSmem) {
-    throw Error(kernel + std::to_string(smem) +
-                " B of dynamic shared memory; a block has at most " +
-                std::to_string(kMaxDynamicSmem));
+    refuse(std::to_string(smem) + " B of dynamic shared memory; a block has at most " +
+           std::to_string(kMaxDynamicSmem));
   }
   if (cluster == 0 || cluster > 16 || grid.x % cluster) {
-    throw Error(kernel + "clusters of " + std::to_string(cluster) + " blocks in a grid of " +
-                std::to_string(grid.x) + " along x; the grid must be a multiple, at most 16");
+    refuse("clusters of " + std::to_string(cluster) + " blocks in a grid of " +
+           std::to_string(grid.x) + " along x; the grid must be a multiple, at most 16");
   }
 }
 
@@ -383,7 +384,7 @@ void run_grid(const Launch& launch) {
   grid.hazards = o.races || o.uninitialised;
 
   int n = o.workers > 0
-              ? std::min(o.workers, kMaxWorkers)
+              ? std::min(o.workers, fa::kMaxWorkers)
               : std::min(static_cast<int>(std::thread::hardware_concurrency()), kDefaultWorkers);
   if (grid.hazards) n = 1;  // findings repeat exactly
   const int c = static_cast<int>(grid.cluster);
@@ -403,12 +404,12 @@ void run_grid(const Launch& launch) {
   kernel.name = name;
   kernel.threads = uint64_t{block.x} * block.y * block.z * grid.blocks;
   std::vector<BufferBytes> hbm(buffer_count());
-  std::string error;
+  std::optional<fa::Finding> fault;
   fa::Counts unused;
   fa::Counts& counts = recording() ? *recording() : unused;
   for (int i = 0; i < n; ++i) {
     Block& b = pool.block(i);
-    if (error.empty()) error = b.error;
+    if (!fault) fault = b.fault;
     kernel.blocks += b.blocks_done;
     kernel.shared_read += b.shared_bytes[0];
     kernel.shared_write += b.shared_bytes[1];
@@ -426,8 +427,8 @@ void run_grid(const Launch& launch) {
     kernel.bytes += bytes;
   }
   counts.kernels.push_back(kernel);
-  if (grid.hazards) error = findings.message(error);
-  if (!error.empty()) throw Error(error);
+  if (grid.hazards) findings.report(fault);
+  if (fault) throw fa::KernelStopped({*fault});
 }
 
 }  // namespace sim

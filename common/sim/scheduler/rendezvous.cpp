@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/sim/messages/messages.h"
 #include "common/sim/scheduler/scheduler.h"
 
 namespace sim {
@@ -94,9 +95,10 @@ void sync_block(Where where) {
     barrier.expected = Barrier::kAll;
     barrier.first = where;
   } else if (!same(barrier.first, where)) {
-    fail("divergent barrier: " + here() + " is at the __syncthreads of " + at(where) +
-         " while other threads of the block wait at the __syncthreads of " + at(barrier.first) +
-         "; all threads of a block must reach the same one");
+    fail(FaultKind::deadlock,
+         "divergent barrier: " + here() + " is at the __syncthreads of " + at(where) +
+             " while other threads of the block wait at the __syncthreads of " + at(barrier.first) +
+             "; all threads of a block must reach the same one");
   }
   arrive(barrier, "__syncthreads", true, where, [&] { tell_observers(b, barrier); });
 }
@@ -105,20 +107,22 @@ void sync_named(int id, int threads, bool wait, Where where) {
   Block& b = *self;
   const char* what = wait ? "bar.sync" : "bar.arrive";
   if (id < 0 || id > 15)
-    fail(here() + ": " + what + " at " + at(where) + " of barrier " + std::to_string(id) +
-         "; a block has barriers 0 to 15");
+    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + " of barrier " +
+                                 std::to_string(id) + "; a block has barriers 0 to 15");
   if (threads <= 0 || threads % 32)
-    fail(here() + ": " + what + " at " + at(where) + " with " + std::to_string(threads) +
-         " threads, which is not a multiple of a warp");
+    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + " with " +
+                                 std::to_string(threads) +
+                                 " threads, which is not a multiple of a warp");
   b.named_barriers = true;
   Barrier& barrier = b.barriers[id];
   if (barrier.arrived == 0) {
     barrier.expected = threads;
     barrier.first = where;
   } else if (barrier.expected != threads) {
-    fail(here() + ": barrier " + std::to_string(id) + " is used with " + std::to_string(threads) +
-         " threads at " + at(where) + " but with " + std::to_string(barrier.expected) + " at " +
-         at(barrier.first));
+    fail(FaultKind::refused, here() + ": barrier " + std::to_string(id) + " is used with " +
+                                 std::to_string(threads) + " threads at " + at(where) +
+                                 " but with " + std::to_string(barrier.expected) + " at " +
+                                 at(barrier.first));
   }
   arrive(barrier, what, wait, where, [&] { tell_observers(b, barrier); });
 }
@@ -138,8 +142,8 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
   const unsigned warp = me.id / 32, lane = me.id % 32;
   mask &= b.alive[warp];  // the last warp of an odd-sized block has fewer lanes
   if (!(mask >> lane & 1)) {
-    fail(here() + " calls " + what + " at " + at(where) +
-         " with a mask that does not contain its own lane");
+    fail(FaultKind::refused, here() + " calls " + what + " at " + at(where) +
+                                 " with a mask that does not contain its own lane");
   }
   WarpMeeting* meeting = nullptr;
   for (WarpMeeting& m : b.meetings[warp]) {
@@ -149,16 +153,18 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
     for (WarpMeeting& m : b.meetings[warp]) {
       if (!m.arrived) meeting = &m;
     }
-    if (!meeting) fail(here() + ": more than four groups of lanes meet in one warp at a time");
+    if (!meeting)
+      fail(FaultKind::refused,
+           here() + ": more than four groups of lanes meet in one warp at a time");
     meeting->mask = mask;
     meeting->work = work;
     meeting->what = what;
     meeting->where = where;
     meeting->warp = warp;
   } else if (meeting->work != work || meeting->mask != mask || !same(meeting->where, where)) {
-    fail("divergent warp operation: " + here() + " calls " + what + " at " + at(where) +
-         " while other lanes of the warp wait at the " + meeting->what + " of " +
-         at(meeting->where));
+    fail(FaultKind::deadlock, "divergent warp operation: " + here() + " calls " + what + " at " +
+                                  at(where) + " while other lanes of the warp wait at the " +
+                                  meeting->what + " of " + at(meeting->where));
   }
   meeting->frame[lane] = frame;
   meeting->arrived |= 1u << lane;

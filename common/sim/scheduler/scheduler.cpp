@@ -1,6 +1,7 @@
 // Fibers and the order in which they run: the lowest runnable thread after the current one, cyclic,
 // so the lanes of a warp run one after the other and warps stay together.
 #include "common/sim/scheduler/scheduler.h"
+#include "common/sim/messages/messages.h"
 
 #include "common/sim/scheduler/stacks.h"
 
@@ -50,7 +51,7 @@ Thread& next_thread(Block& b, unsigned after) {
     if (b.cluster) {
       pass_baton(b);
     } else {
-      if (b.deferred.empty()) fail(deadlock_report(b));
+      if (b.deferred.empty()) fail(FaultKind::deadlock, deadlock_report(b));
       auto work = std::move(b.deferred.front());
       b.deferred.pop_front();
       work();
@@ -159,7 +160,7 @@ void place_block(Block& b, uint64_t linear) {
 void run_placed_block(Block& b) {
   switch_to(b, *pick(b, b.nwarps * 32 - 1));
   // Here the last thread has returned, or fail() gave the block or its cluster up.
-  if (b.error.empty() && b.live == 0) {
+  if (!b.fault && b.live == 0) {
     while (!b.cluster && !b.deferred.empty()) {  // a copy that nobody waited for still happens
       auto work = std::move(b.deferred.front());
       b.deferred.pop_front();
@@ -178,10 +179,10 @@ void abandon_threads(Block& b) {
 
 // --- services ------------------------------------------------------------------------------------
 
-void fail(const std::string& message) {
+void fail(FaultKind kind, const std::string& sentence) {
   Block& b = *self;
-  if (b.host || !b.current) throw Error(message);
-  if (b.error.empty()) b.error = message;
+  if (b.host || !b.current) throw fa::KernelStopped(kind, sentence);
+  if (!b.fault) b.fault = {kind, sentence};
   leave_block(b);
 }
 
@@ -241,19 +242,20 @@ unsigned cluster_size() {
 }
 Block& block_of_rank(unsigned rank) {
   if (rank >= cluster_size()) {
-    fail(here() + ": block " + std::to_string(rank) + " of a cluster of " +
-         std::to_string(cluster_size()));
+    fail(FaultKind::refused, here() + ": block " + std::to_string(rank) + " of a cluster of " +
+                                 std::to_string(cluster_size()));
   }
   return self->cluster ? *self->cluster->blocks[rank] : *self;
 }
 void* map_shared_rank(const void* p, unsigned rank) {
   const uintptr_t offset = reinterpret_cast<uintptr_t>(p) - self->shared_base;
-  if (offset >= self->shared_size) fail(here() + ": mapa of an address outside shared memory");
+  if (offset >= self->shared_size)
+    fail(FaultKind::out_of_bounds, here() + ": mapa of an address outside shared memory");
   return reinterpret_cast<void*>(block_of_rank(rank).shared_base + offset);
 }
 
 // Looks for a block that can run, in order behind `b`; does deferred work when there is none.
-// Returns null when every block has returned, or after a deadlock (`b.error` says so).
+// Returns null when every block has returned, or after a deadlock (`b.fault` says so).
 static Block* next_block(Block& b) {
   Cluster& c = *b.cluster;
   const size_t n = c.blocks.size();
@@ -284,21 +286,21 @@ bool wait_for_turn(Block& b) {
 
 void pass_baton(Block& b) {
   Block* next = next_block(b);
-  if (!next) fail(deadlock_report(b));
+  if (!next) fail(FaultKind::deadlock, deadlock_report(b));
   if (next == &b) return;
   hand_over(*b.cluster, next->rank);
   if (!wait_for_turn(b)) leave_block(b);
 }
 
 void retire_from_cluster(Block& b) {
-  if (!b.error.empty()) return;
+  if (b.fault) return;
   if (Block* next = next_block(b)) {
     hand_over(*b.cluster, next->rank);
     return;
   }
   bool all_done = true;
   for (Block* other : b.cluster->blocks) all_done &= other->live == 0;
-  if (!all_done) b.error = deadlock_report(b);
+  if (!all_done) b.fault = {FaultKind::deadlock, deadlock_report(b)};
 }
 
 void abort_cluster(Cluster& c) {

@@ -2,7 +2,7 @@
 /// Which CUDA thread runs next. Private to scheduler/; instructions use the services in block.h.
 #pragma once
 
-#include "common/sim/scheduler/block.h"
+#include "common/sim/block.h"
 
 namespace sim {
 
@@ -21,7 +21,7 @@ void abandon_threads(Block&);
 /// Cluster only. Hands the baton to a block that can run. \returns when this block has it again.
 void pass_baton(Block&);
 /// Cluster only. The block is done: hands the baton on for good. A deadlock of the others becomes
-/// this block's `error`.
+/// this block's `fault`.
 void retire_from_cluster(Block&);
 /// All blocks of the cluster leave at their next turn.
 void abort_cluster(Cluster&);
@@ -35,11 +35,10 @@ void keep_exception(Block& b, F&& work) {
     work();
   } catch (const std::exception& e) {
     b.thrown = std::current_exception();
-    b.error = e.what();
+    b.fault = {FaultKind::refused, e.what()};
   }
 }
 
 bool can_run(const Block&);
-std::string deadlock_report(const Block&);
 
 }  // namespace sim

@@ -66,6 +66,10 @@ inline cudaError_t cudaMalloc(void** p, size_t bytes) {
   *p = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   return fake::note("malloc");
 }
+template <class T>
+cudaError_t cudaMalloc(T** p, size_t bytes) {
+  return cudaMalloc(reinterpret_cast<void**>(p), bytes);
+}
 inline cudaError_t cudaFree(void* p) {
   std::free(p);
   return p ? fake::note("free") : cudaSuccess;

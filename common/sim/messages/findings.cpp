@@ -1,9 +1,9 @@
-#include "common/sim/observers/findings.h"
+#include "common/sim/messages/findings.h"
 
 #include <algorithm>
 #include <cstring>
 
-#include "common/sim/scheduler/block.h"
+#include "common/sim/messages/messages.h"
 
 namespace sim {
 
@@ -21,6 +21,12 @@ static uintptr_t place_of(const Line& line) {
          static_cast<unsigned>(line.where->line);
 }
 
+static fa::FaultKind kind_of(Fault fault) {
+  return fault == Fault::uninitialised ? fa::FaultKind::uninitialised
+         : fault == Fault::left_behind ? fa::FaultKind::out_of_bounds
+                                       : fa::FaultKind::race;
+}
+
 void Findings::clear() { *this = {}; }
 
 Findings::Finding& Findings::at(Fault fault, const Line& one, const Line& other) {
@@ -32,7 +38,7 @@ Findings::Finding& Findings::at(Fault fault, const Line& one, const Line& other)
     const auto [first, second] = std::minmax({one.text(), other.text()});
     const std::string lines = std::to_string(static_cast<int>(fault)) + first + "\n" + second;
     place->second = by_lines_.try_emplace(lines, all_.size()).first->second;
-    if (place->second == all_.size()) all_.emplace_back();
+    if (place->second == all_.size()) all_.push_back({kind_of(fault), "", false});
   }
   latest_ = key;
   latest_finding_ = place->second;
@@ -54,30 +60,27 @@ void Findings::compare_now() {
   pending_.clear();
 }
 
-std::string Findings::message(const std::string& fatal) {
+void Findings::report(const std::optional<fa::Finding>& fatal) {
   compare();
-  std::vector<std::string> texts;
+  std::vector<fa::Finding> all;
   const auto add = [&](bool same_value) {
     for (const Finding& f : all_) {
       if (f.same_value != same_value) continue;
-      texts.push_back(f.text + (same_value ? "; each stores the same value" : ""));
+      all.push_back({f.kind, f.text + (same_value ? "; each stores the same value" : "")});
     }
   };
   add(false);
   size_t more = 0;
   const auto shorten = [&](size_t limit) {
-    if (texts.size() <= limit) return;
-    more += texts.size() - limit;
-    texts.resize(limit);
+    if (all.size() <= limit) return;
+    more += all.size() - limit;
+    all.resize(limit);
   };
-  shorten(kSpelledOut - !fatal.empty());
-  if (!fatal.empty()) texts.push_back(fatal);
+  shorten(kSpelledOut - fatal.has_value());
+  if (fatal) all.push_back(*fatal);
   add(true);
   shorten(kSpelledOut);
-  std::string text;
-  for (const std::string& t : texts) text += (text.empty() ? "" : "\nalso: ") + t;
-  if (more) text += "\nalso: " + std::to_string(more) + " more, at other lines";
-  return text;
+  if (!all.empty()) throw fa::KernelStopped(all, more);
 }
 
 }  // namespace sim

@@ -1,21 +1,23 @@
 /// \file
 /// What the search for races and uninitialised reads has found in a launch. It goes on behind a
-/// finding, so that one does not hide the next; the launch ends with all of them in one message.
+/// finding, so that one does not hide the next; the launch ends with all of them in one report.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "common/dialect/errors.h"
 #include "common/sim/memory/memory.h"
 
 namespace sim {
 
 struct Where;
 
-/// How many findings a message spells out.
+/// How many findings a report spells out.
 constexpr size_t kSpelledOut = 8;
 
 /// Where an access stands in the source: by its code address, or as its instruction told it.
@@ -31,6 +33,7 @@ enum class Fault : uint8_t { shared_race, device_race, register_race, uninitiali
 class Findings {
  public:
   struct Finding {
+    fa::FaultKind kind;
     std::string text;         ///< empty: found now, the caller says what
     bool same_value = false;  ///< a race of stores that all store what is there already
   };
@@ -44,9 +47,10 @@ class Findings {
   void compare() {
     if (!pending_.empty()) compare_now();
   }
-  /// All of them, the first one first: each behind the first begins a line with "also: ". What only
-  /// stores the same value comes last. `fatal` is what ended the launch, or empty.
-  std::string message(const std::string& fatal);
+  /// \param fatal what ended the launch, or nothing.
+  /// \throws fa::KernelStopped when there is anything to report. What only stores the same value
+  /// comes last.
+  void report(const std::optional<fa::Finding>& fatal);
 
  private:
   using Key = std::tuple<Fault, uintptr_t, uintptr_t>;

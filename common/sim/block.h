@@ -13,9 +13,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "common/dialect/errors.h"
 #include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"
@@ -121,8 +123,8 @@ struct Block {
   std::deque<std::function<void()>> deferred;  ///< see defer()
 
   // Trouble.
-  std::string error;          ///< why the launch is abandoned
-  std::exception_ptr thrown;  ///< the error was no finding but this, thrown on the worker
+  std::optional<fa::Finding> fault;  ///< why the launch is abandoned
+  std::exception_ptr thrown;         ///< the fault was no finding but this, thrown on the worker
   /// Accesses take the slow path: observers watch, or the watchdog wants to stop the kernel.
   std::atomic<bool> attention{true};
   std::atomic<bool> stop{false};      ///< the watchdog's order
@@ -150,8 +152,9 @@ struct Cluster {
 
 // --- services for instructions -------------------------------------------------------------------
 
-/// Abandons the launch; becomes sim::Error on the host.
-[[noreturn]] void fail(const std::string& message);
+using fa::FaultKind;
+/// Abandons the launch; becomes fa::KernelStopped on the host.
+[[noreturn]] void fail(FaultKind, const std::string& sentence);
 /// The current thread stops until wake(). Others run meanwhile.
 void wait_here(const char* what, const Where&);
 /// Makes a waiting thread runnable. `block` may be another block of the cluster.
@@ -165,11 +168,8 @@ void watch_registers(Block&, bool on);
 /// Asynchronous work (a TMA copy): done only when no thread of the block or cluster can run, that
 /// is, as late as possible, so that a missing wait shows.
 void defer(std::function<void()> work);
-/// The blocks of the current cluster, or the current block alone.
-unsigned cluster_size();
+/// Of the current block's cluster, which may be the block alone.
 Block& block_of_rank(unsigned rank);
-/// The same shared-memory location in another block of the cluster (PTX mapa).
-void* map_shared_rank(const void* p, unsigned rank);
 
 // --- what the scheduler and memory tell instructions ---------------------------------------------
 
@@ -180,16 +180,5 @@ void thread_returned();
 /// A thread of the current block, one of a cluster, has returned: it counts as arrived at the
 /// cluster's barrier.
 void cluster_thread_returned();
-
-// --- words for messages --------------------------------------------------------------------------
-
-std::string here();                                  ///< "kernel f, block (1,0,0), thread (5,0,0)"
-std::string thread_name(const Block&, unsigned id);  ///< "thread (5,0,0)"
-std::string at(const Where&);                        ///< "kernel.cuh:42"
-std::string source_of(const void* pc);               ///< "tile.cuh:42", from the line table
-/// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)".
-std::string source_and_caller(const void* pc);
-std::string kernel_name(const void* kernel);             ///< demangled, without parameters
-std::string shared_name(const Block&, uint64_t offset);  ///< "sK, byte 132"
 
 }  // namespace sim

@@ -1,8 +1,7 @@
-// Sentences about threads: who, where, and who waits for whom.
+#include "common/sim/messages/messages.h"
+
 #include <cstring>
 #include <map>
-
-#include "common/sim/scheduler/scheduler.h"
 
 namespace sim {
 

@@ -1,5 +1,5 @@
-// Names from the program itself (or the shared library that holds the kernels): kernels and shared
-// arrays from its symbol table, source lines from addr2line.
+#include "common/sim/messages/symbols.h"
+
 #include <cxxabi.h>
 #include <elf.h>
 #include <fcntl.h>
@@ -11,12 +11,13 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <map>
+#include <mutex>
 #include <set>
-#include <string_view>
+#include <string>
 
-#include "common/sim/scheduler/scheduler.h"
-#include "common/sim/scheduler/symbols.h"
+#include "common/sim/block.h"
 
 namespace sim {
 
@@ -106,7 +107,7 @@ std::map<const void*, Source> source_cache;
 // Frames of the simulator's own headers, inlined into the kernel, are not what the reader looks
 // for.
 bool is_own_header(const std::string& line) {
-  return line.find("cuda_vocabulary.h") != std::string::npos ||
+  return line.find("common/sim/") != std::string::npos ||
          line.find("common/dialect/ptx/") != std::string::npos ||
          line.find("common/dialect/cuda.h") != std::string::npos;
 }
@@ -115,18 +116,16 @@ bool is_own_header(const std::string& line) {
 const std::set<int>& structs_of(const std::string& path) {
   static std::map<std::string, std::set<int>> known;
   const auto [it, fresh] = known.try_emplace(path);
-  FILE* file = fresh ? std::fopen(path.c_str(), "r") : nullptr;
-  if (!file) return it->second;
-  char text[1024];
-  for (int line = 1; std::fgets(text, sizeof text, file); ++line) {
-    const std::string_view words = text;
+  if (!fresh) return it->second;
+  std::ifstream file(path);
+  std::string words;
+  for (int line = 1; std::getline(file, words); ++line) {
     if (words.find('{') != words.npos &&
         (words.find("struct ") != words.npos || words.find("class ") != words.npos ||
          words.find("union ") != words.npos)) {
       it->second.insert(line);
     }
   }
-  std::fclose(file);
   return it->second;
 }
 
@@ -245,8 +244,9 @@ void resolve_sources(const std::vector<const void*>& pcs) {
     }
     FILE* pipe = popen((command + " 2>/dev/null").c_str(), "r");
     std::vector<std::vector<std::string>> answers;  // the address, then a line for each frame
-    char buffer[1024];
-    while (pipe && std::fgets(buffer, sizeof buffer, pipe)) {
+    char* buffer = nullptr;
+    size_t room = 0;
+    while (pipe && getline(&buffer, &room, pipe) > 0) {
       const std::string line = buffer;
       if (line.rfind("0x", 0) == 0) {
         answers.emplace_back();
@@ -254,6 +254,7 @@ void resolve_sources(const std::vector<const void*>& pcs) {
         answers.back().push_back(line);
       }
     }
+    std::free(buffer);
     if (pipe) pclose(pipe);
     answers.resize(end - start);
     for (size_t i = start; i < end; ++i) {

@@ -1,14 +1,23 @@
 /// \file
-/// Names from the program's own symbol table and line table; see also the words in block.h.
+/// Names from the program itself (or the shared library that holds the kernels): kernels and shared
+/// arrays from its symbol table, source lines from addr2line.
 #pragma once
 
 #include <link.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace sim {
 
+struct Block;
+
+std::string kernel_name(const void* kernel);             ///< demangled, without parameters
+std::string shared_name(const Block&, uint64_t offset);  ///< "sK, byte 132"
+std::string source_of(const void* pc);                   ///< "tile.cuh:42", from the line table
+/// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)".
+std::string source_and_caller(const void* pc);
 /// Is this loaded object the one that holds the simulator and its kernels? Mostly the program
 /// itself; a step's shared library (common/harness/library/) holds its own.
 bool is_own_object(const dl_phdr_info& info);

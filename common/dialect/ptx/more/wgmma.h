@@ -1,0 +1,145 @@
+/// \file
+/// wgmma of every width, and with A in either order: what ../wgmma.h leaves out because no step has
+/// needed it so far. N is a multiple of 16 up to 256.
+#pragma once
+
+#include "common/dialect/ptx/wgmma.h"
+
+namespace fa {
+
+#if defined(__CUDACC__)
+
+// One asm statement per width. A statement needs its registers spelled out: "%0,%1,..." in the text
+// and "+f"(d[0]), "+f"(d[1]), ... as operands; the macros count them up in steps of 8.
+// clang-format off
+#define FA_ACCS(d, i)                                                                     \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]),             \
+  "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+#define FA_REGS_8 "%0,%1,%2,%3,%4,%5,%6,%7"
+#define FA_REGS_16 FA_REGS_8 ",%8,%9,%10,%11,%12,%13,%14,%15"
+#define FA_REGS_24 FA_REGS_16 ",%16,%17,%18,%19,%20,%21,%22,%23"
+#define FA_REGS_32 FA_REGS_24 ",%24,%25,%26,%27,%28,%29,%30,%31"
+#define FA_REGS_40 FA_REGS_32 ",%32,%33,%34,%35,%36,%37,%38,%39"
+#define FA_REGS_48 FA_REGS_40 ",%40,%41,%42,%43,%44,%45,%46,%47"
+#define FA_REGS_56 FA_REGS_48 ",%48,%49,%50,%51,%52,%53,%54,%55"
+#define FA_REGS_64 FA_REGS_56 ",%56,%57,%58,%59,%60,%61,%62,%63"
+#define FA_REGS_72 FA_REGS_64 ",%64,%65,%66,%67,%68,%69,%70,%71"
+#define FA_REGS_80 FA_REGS_72 ",%72,%73,%74,%75,%76,%77,%78,%79"
+#define FA_REGS_88 FA_REGS_80 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define FA_REGS_96 FA_REGS_88 ",%88,%89,%90,%91,%92,%93,%94,%95"
+#define FA_REGS_104 FA_REGS_96 ",%96,%97,%98,%99,%100,%101,%102,%103"
+#define FA_REGS_112 FA_REGS_104 ",%104,%105,%106,%107,%108,%109,%110,%111"
+#define FA_REGS_120 FA_REGS_112 ",%112,%113,%114,%115,%116,%117,%118,%119"
+#define FA_REGS_128 FA_REGS_120 ",%120,%121,%122,%123,%124,%125,%126,%127"
+#define FA_ACCS_8 FA_ACCS(d, 0)
+#define FA_ACCS_16 FA_ACCS_8, FA_ACCS(d, 8)
+#define FA_ACCS_24 FA_ACCS_16, FA_ACCS(d, 16)
+#define FA_ACCS_32 FA_ACCS_24, FA_ACCS(d, 24)
+#define FA_ACCS_40 FA_ACCS_32, FA_ACCS(d, 32)
+#define FA_ACCS_48 FA_ACCS_40, FA_ACCS(d, 40)
+#define FA_ACCS_56 FA_ACCS_48, FA_ACCS(d, 48)
+#define FA_ACCS_64 FA_ACCS_56, FA_ACCS(d, 56)
+#define FA_ACCS_72 FA_ACCS_64, FA_ACCS(d, 64)
+#define FA_ACCS_80 FA_ACCS_72, FA_ACCS(d, 72)
+#define FA_ACCS_88 FA_ACCS_80, FA_ACCS(d, 80)
+#define FA_ACCS_96 FA_ACCS_88, FA_ACCS(d, 88)
+#define FA_ACCS_104 FA_ACCS_96, FA_ACCS(d, 96)
+#define FA_ACCS_112 FA_ACCS_104, FA_ACCS(d, 104)
+#define FA_ACCS_120 FA_ACCS_112, FA_ACCS(d, 112)
+#define FA_ACCS_128 FA_ACCS_120, FA_ACCS(d, 120)
+// clang-format on
+#define FA_ARGS(...) __VA_ARGS__
+
+/// wgmma.mma_async m64nNk16 of one width N; see wgmma() below.
+template <int N>
+struct WgmmaOfWidth;
+
+// in0 .. in6: the names of the operands behind the N / 2 accumulators.
+#define FA_WGMMA(N, REGS, ACCS, in0, in1, in2, in3, in4, in5, in6)                               \
+  template <>                                                                                    \
+  struct WgmmaOfWidth<N> {                                                                       \
+    template <Major a_major, Major b_major>                                                      \
+    static FA_PTX void from_shared(float (&d)[N / 2], uint64_t a, uint64_t b, bool accumulate) { \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, " in2                                         \
+                   ", 0;\n"                                                                      \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGS "}, " in0   \
+                   ", " in1 ", p, 1, 1, " in3 ", " in4 "; }"                                     \
+                   : ACCS                                                                        \
+                   : "l"(a), "l"(b), "r"(static_cast<int>(accumulate)),                          \
+                     "n"(static_cast<int>(a_major)), "n"(static_cast<int>(b_major))              \
+                   : "memory");                                                                  \
+    }                                                                                            \
+    template <Major b_major>                                                                     \
+    static FA_PTX void from_registers(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b,     \
+                                      bool accumulate) {                                         \
+      asm volatile("{ .reg .pred p; setp.ne.b32 p, " in5                                         \
+                   ", 0;\n"                                                                      \
+                   "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" REGS "}, {" in0  \
+                   "," in1 "," in2 "," in3 "}, " in4 ", p, 1, 1, " in6 "; }"                     \
+                   : ACCS                                                                        \
+                   : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b),                         \
+                     "r"(static_cast<int>(accumulate)), "n"(static_cast<int>(b_major))           \
+                   : "memory");                                                                  \
+    }                                                                                            \
+  };
+
+// clang-format off
+FA_WGMMA(16, FA_REGS_8, FA_ARGS(FA_ACCS_8), "%8", "%9", "%10", "%11", "%12", "%13", "%14")
+FA_WGMMA(32, FA_REGS_16, FA_ARGS(FA_ACCS_16), "%16", "%17", "%18", "%19", "%20", "%21", "%22")
+FA_WGMMA(48, FA_REGS_24, FA_ARGS(FA_ACCS_24), "%24", "%25", "%26", "%27", "%28", "%29", "%30")
+FA_WGMMA(64, FA_REGS_32, FA_ARGS(FA_ACCS_32), "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+FA_WGMMA(80, FA_REGS_40, FA_ARGS(FA_ACCS_40), "%40", "%41", "%42", "%43", "%44", "%45", "%46")
+FA_WGMMA(96, FA_REGS_48, FA_ARGS(FA_ACCS_48), "%48", "%49", "%50", "%51", "%52", "%53", "%54")
+FA_WGMMA(112, FA_REGS_56, FA_ARGS(FA_ACCS_56), "%56", "%57", "%58", "%59", "%60", "%61", "%62")
+FA_WGMMA(128, FA_REGS_64, FA_ARGS(FA_ACCS_64), "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+FA_WGMMA(144, FA_REGS_72, FA_ARGS(FA_ACCS_72), "%72", "%73", "%74", "%75", "%76", "%77", "%78")
+FA_WGMMA(160, FA_REGS_80, FA_ARGS(FA_ACCS_80), "%80", "%81", "%82", "%83", "%84", "%85", "%86")
+FA_WGMMA(176, FA_REGS_88, FA_ARGS(FA_ACCS_88), "%88", "%89", "%90", "%91", "%92", "%93", "%94")
+FA_WGMMA(192, FA_REGS_96, FA_ARGS(FA_ACCS_96), "%96", "%97", "%98", "%99", "%100", "%101", "%102")
+FA_WGMMA(208, FA_REGS_104, FA_ARGS(FA_ACCS_104), "%104", "%105", "%106", "%107", "%108", "%109", "%110")
+FA_WGMMA(224, FA_REGS_112, FA_ARGS(FA_ACCS_112), "%112", "%113", "%114", "%115", "%116", "%117", "%118")
+FA_WGMMA(240, FA_REGS_120, FA_ARGS(FA_ACCS_120), "%120", "%121", "%122", "%123", "%124", "%125", "%126")
+FA_WGMMA(256, FA_REGS_128, FA_ARGS(FA_ACCS_128), "%128", "%129", "%130", "%131", "%132", "%133", "%134")
+// clang-format on
+
+/// As wgmma() there, with N = 2 r columns; A at wgmma_offset(a, a_major, m, k).
+template <Major a_major = Major::k, Major b_major = Major::k, int r>
+FA_PTX void wgmma(float (&d)[r], uint64_t a, uint64_t b, bool accumulate = true) {
+  WgmmaOfWidth<2 * r>::template from_shared<a_major, b_major>(d, a, b, accumulate);
+}
+/// As above with A from registers: a[i / 2].half[i % 2] = A at wgmma_a_element(thread, i).
+template <Major b_major = Major::k, int r>
+FA_PTX void wgmma(float (&d)[r], const uint32_t (&a)[4], uint64_t b, bool accumulate = true) {
+  WgmmaOfWidth<2 * r>::template from_registers<b_major>(d, a, b, accumulate);
+}
+
+#elif !FA_BACKEND_GPU
+
+template <Major a_major = Major::k, Major b_major = Major::k, int r>
+FA_PTX void wgmma(float (&d)[r], uint64_t a, uint64_t b, bool accumulate = true, FA_WHERE) {
+  static_assert(r % 8 == 0 && r <= 128);
+  sim::wgmma(d,
+             {.n = 2 * r,
+              .a = a,
+              .b = b,
+              .a_mn_major = a_major == Major::mn,
+              .b_mn_major = b_major == Major::mn,
+              .accumulate = accumulate},
+             where);
+}
+template <Major b_major = Major::k, int r>
+FA_PTX void wgmma(float (&d)[r], const uint32_t (&a)[4], uint64_t b, bool accumulate = true,
+                  FA_WHERE) {
+  static_assert(r % 8 == 0 && r <= 128);
+  sim::wgmma(d,
+             {.n = 2 * r,
+              .a_registers = a,
+              .b = b,
+              .b_mn_major = b_major == Major::mn,
+              .accumulate = accumulate},
+             where);
+}
+
+#endif
+
+}  // namespace fa

@@ -1,0 +1,38 @@
+// common/harness/backend.h for a GPU: the caller's stream, and what CUDA says of it.
+#include "common/dialect/cuda.h"
+#include "common/harness/backend.h"
+
+namespace fa {
+
+void zero_device_memory(void* p, size_t bytes) {
+  cuda_check(cudaMemsetAsync(p, 0, bytes, current_stream()));
+}
+
+OnStream::OnStream(void* stream) { current_stream() = static_cast<cudaStream_t>(stream); }
+OnStream::~OnStream() { current_stream() = nullptr; }
+
+bool is_capturing() {
+  cudaStreamCaptureStatus status{};
+  cuda_check(cudaStreamIsCapturing(current_stream(), &status));
+  return status != cudaStreamCaptureStatusNone;
+}
+
+bool is_lasting(const CudaError& e) {
+  switch (e.status) {
+    case cudaErrorIllegalAddress:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorHardwareStackError:
+    case cudaErrorLaunchFailure:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorAssert:
+    case cudaErrorECCUncorrectable:
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace fa

@@ -1,0 +1,18 @@
+/// \file
+/// Sentences about threads: who, where, and who waits for whom.
+#pragma once
+
+#include <string>
+
+#include "common/sim/block.h"
+#include "common/sim/messages/symbols.h"
+
+namespace sim {
+
+std::string here();                                  ///< "kernel f, block (1,0,0), thread (5,0,0)"
+std::string thread_name(const Block&, unsigned id);  ///< "thread (5,0,0)"
+std::string at(const Where&);                        ///< "kernel.cuh:42"
+/// Who waits for whom in the block, or in its whole cluster.
+std::string deadlock_report(const Block&);
+
+}  // namespace sim
