@@ -18,7 +18,7 @@ from flash_steps import counters_vs_sim, merge, peers_table  # noqa: E402
 from flash_steps.command import BadInput  # noqa: E402
 from flash_steps.gpus import model_of  # noqa: E402
 from flash_steps.problems import tag  # noqa: E402
-from results import Run  # noqa: E402
+from flash_steps.results import Run  # noqa: E402
 
 
 class Folders(unittest.TestCase):

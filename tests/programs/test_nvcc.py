@@ -1,5 +1,5 @@
-"""maintain ptxas_report: finds spills, stack frames and serialised wgmma, passes a clean kernel, and
-keeps common/data/registers.json up to date."""
+"""maintain ptxas_report: finds spills, stack frames and serialised wgmma, passes a clean kernel,
+and keeps common/data/registers.json up to date."""
 
 import json
 import os

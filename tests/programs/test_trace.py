@@ -1,4 +1,4 @@
-"""maintain trace_pipeline: its pictures are those of the trace; the kernels make the calls it needs."""
+"""maintain trace_pipeline: its pictures are those of the trace; the kernels make its calls."""
 
 import json
 import os
