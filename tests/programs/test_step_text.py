@@ -164,6 +164,17 @@ class Copy(unittest.TestCase):
             )
         self.assertEqual(self.changed(before), set())
 
+    def test_a_description_in_step_cuh_is_that_of_main_cu(self):
+        before = self.digests()
+        folder = "steps/10_warp_specialized"
+        description = self.read(f"{folder}/main.cu")
+        self.write(f"{folder}/step.cuh", description.replace("int main(", "fa::Step step("))
+        self.write(f"{folder}/main.cu", '#include "step.cuh"\nint main() { run(step10::step()); }')
+        self.write(f"{folder}/test.cu", "int test;")
+        self.assertEqual(self.changed(before), set())
+        self.replace(f"{folder}/step.cuh", "forward<false>", "forward<true>")
+        self.assertEqual(self.changed(before), {"10"})
+
     def tables(self, *args):
         done = subprocess.run(
             [sys.executable, "-S", os.path.join(self.root, "scripts", "maintain"), "tables", *args],
