@@ -15,7 +15,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from step_library import Refused, StepLibrary  # noqa: E402
+from flash_steps.step_library import Refused, StepLibrary  # noqa: E402
 
 SIZES = {"b": 1, "h": 2, "hkv": 2, "n": 8, "nk": 8, "d": 64, "causal": False}
 ILLEGAL_ADDRESS, INVALID_VALUE = 700, 1

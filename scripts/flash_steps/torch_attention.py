@@ -4,6 +4,8 @@ import contextlib
 import statistics
 import warnings
 
+from .command import NotHere
+
 BACKENDS = {
     "math": "MATH",
     "efficient": "EFFICIENT_ATTENTION",
@@ -14,10 +16,6 @@ GRADIENTS = ("dQ", "dK", "dV")
 LONGEST_S = 1.0  # of timed runs in one comparison; where a round takes long there are fewer
 LEAST_ROUNDS = 2
 MATMUL_SIZE = 8192
-
-
-class NotHere(Exception):
-    """One sentence; exit status 3."""
 
 
 # --- the clock: one for all ---------------------------------------------------------------------

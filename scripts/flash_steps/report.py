@@ -1,21 +1,21 @@
-#!/usr/bin/env python3
 """The tour's end: prints one table and writes one self-contained HTML page.
 
-    report.py --out report.html build/tour
+    maintain report --out report.html build/tour
 
 reads NAME.VARIANT.{sim,gpu}.json with the programs' texts beside them (.txt). A run without JSON
 has failed; the page shows its last lines. Exit status: 0 done, 1 there was nothing to show, or the
 page cannot be written.
 """
 
-import argparse
 import glob
 import html
 import math
 import os
-import sys
 
-from results import BadInput, bytes_text, columns_for, join, load, text_table, time_text, total
+from . import command
+from .command import BadInput, Failure
+from .results import columns_for, join, load, total
+from .text import bytes_text, text_table, time_text
 
 STYLE = """
 :root { --fg: #1b1f24; --bg: #ffffff; --soft: #f4f6f8; --line: #d5dae0; --dim: #5b6570;
@@ -165,13 +165,11 @@ def write(path, text):
     except OSError as error:
         if os.path.exists(part):
             os.remove(part)
-        raise BadInput(f"{path} cannot be written: {error.strerror}") from None
+        raise Failure(f"{path} cannot be written: {error.strerror}") from None
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("folder")
     parser.add_argument("--out", default="report.html")
     args = parser.parse_args()
@@ -179,14 +177,14 @@ def main():
     runs, texts = [], {}
     for path in sorted(glob.glob(os.path.join(args.folder, "*.txt")), key=reading_order):
         stem = path[: -len(".txt")]
-        found = load(stem + ".json") if os.path.exists(stem + ".json") else []
+        found = runs_beside(path)
         runs += found
         with open(path, encoding="utf-8", errors="replace") as file:
             name, variant, backend = os.path.basename(stem).split(".")
             ok = bool(found) and all(run.get("ok") for run in found)
             texts[f"{name} {variant}, {backend}"] = (file.read(), ok)
     if not runs:
-        raise BadInput(f"no step left a result in {args.folder}")
+        raise Failure(f"no step left a result in {args.folder}")
     rows = join(runs)
     columns, common = columns_for(rows)
     print(common + "\n\n" + text_table(columns, rows))
@@ -195,19 +193,20 @@ def main():
     return 0
 
 
+def runs_beside(path):
+    """The runs whose text this is; none of a program that failed."""
+    try:
+        stem = path[: -len(".txt")]
+        return load(stem + ".json") if os.path.exists(stem + ".json") else []
+    except BadInput as error:
+        raise Failure(error) from None
+
+
 def reading_order(path):
     """By step, then by the variant's place; without a JSON that says it, kernel.cuh last."""
     name, variant, backend, _ = os.path.basename(path).split(".")
-    data = path[: -len(".txt")] + ".json"
-    place = load(data)[0].get("variant_index") if os.path.exists(data) else None
+    runs = runs_beside(path)
+    place = runs[0].get("variant_index") if runs else None
     if place is None:
         place = math.inf if variant == "kernel" else 0
     return name, place, variant, backend
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BadInput as error:
-        print(f"report.py: {error}", file=sys.stderr)
-        sys.exit(1)

@@ -1,10 +1,9 @@
-#!/usr/bin/env python3
 """Fills the tables and outputs in README.md and the chapters from results.
 
-    tables.py                        all Markdown of the repository, from docs/results/*.json
-    tables.py --check                changes nothing; exit status 1 when a table is out of date, or
-                                     a table or an output is empty
-    tables.py --run FILE.md ...      also runs these files' commands and pastes what they print
+    maintain tables                 all Markdown of the repository, from docs/results/*.json
+    maintain tables --check         changes nothing; exit status 1 when a table is out of date, or a
+                                    table or an output is empty
+    maintain tables --run FILE.md   also runs these files' commands and pastes what they print
 
 Between the markers everything is replaced:
 
@@ -46,40 +45,28 @@ kernel --check fails until the page does.
 Exit status: 0 done, 1 out of date or empty, 2 bad use or a command failed.
 """
 
-import argparse
 import glob
 import json
 import os
 import re
 import statistics
 import subprocess
-import sys
 
-import figure2
-import peers
-from results import (
-    BadInput,
-    bytes_text,
-    columns_for,
-    flops_text,
-    join,
-    load,
-    mark_slowed,
-    markdown_table,
-    problem_text,
-    repeats_of,
-    rows_of_picture,
-    slowed_peers,
-    speed,
+from . import command, figure2, peers_table
+from .command import BadInput
+from .problems import in_series, problem_text
+from .results import columns_for, rows_of_picture, speed, total
+from .standing import (
+    mark_peers,
+    rows_of,
     standing,
     standing_of,
     standing_parts,
     standing_text,
-    time_text,
-    total,
 )
+from .steps import ROOT
+from .text import Column, bytes_text, flops_text, markdown_table, time_text
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
 COMMAND = re.compile(r"(<!-- run: (.+?) -->\n).*?(<!-- /run -->)", re.DOTALL)
 FIGURE = re.compile(r"(<!-- figure: (.+?) -->)(.*?)(<!-- /figure -->)", re.DOTALL)
@@ -116,30 +103,27 @@ def steps_table(rows):
     return (common + "\n\n" if common else "") + markdown_table(columns, rows)
 
 
-def speed_table(rows):
-    """Rows are steps, columns are N; a cell is TFLOP/s by FlashAttention's convention."""
-    cells = {}
-    for row in rows:
-        if speed(row) != "-":
-            cells[row.any.label, row.any.data["problem"]["n"]] = speed(row)
-    if not cells:
-        raise BadInput("table 'speed': no measured time passes its filters")
-    labels = list(dict.fromkeys(label for label, _ in cells))
+def against_n(title, rows, cell):
+    """Rows are steps, columns are N; a cell where there is none is "-"."""
+    cells = {(row.any.label, row.any.data["problem"]["n"]): cell(row) for row in rows}
     sizes = sorted({n for _, n in cells})
-    lines = [
-        "| TFLOP/s | " + " | ".join(f"N={n}" for n in sizes) + " |",
-        "|:--|" + "--:|" * len(sizes),
+    columns = [Column(("", title), lambda label: label, left=True)]
+    columns += [
+        Column(("", f"N={n}"), lambda label, n=n: cells.get((label, n), "-")) for n in sizes
     ]
-    lines += [
-        f"| {label} | " + " | ".join(cells.get((label, n), "-") for n in sizes) + " |"
-        for label in labels
-    ]
-    return "\n".join(lines)
+    return markdown_table(columns, list(dict.fromkeys(label for label, _ in cells)))
 
 
-def in_series(row):
+def speed_table(rows):
+    """TFLOP/s by FlashAttention's convention."""
+    if not rows:
+        raise BadInput("table 'speed': no measured time passes its filters")
+    return against_n("TFLOP/s", rows, speed)
+
+
+def is_measured_series(row):
     p = row.any.data["problem"]
-    return row.gpu and p["b"] * p["n"] == 16384 and p["h"] * p["d"] == 2048 and not p.get("smem")
+    return row.gpu and in_series(p) and not p.get("smem")
 
 
 SCALE_FIGURES = {
@@ -164,8 +148,6 @@ def scale_table(rows, figures):
     for path, flag in (("problem.d", "d"), ("problem.causal", "causal"), ("device.name", "device")):
         if len({row.gpu.get(path) for row in rows}) > 1:
             raise BadInput(f"table 'scale': its filters must choose one {flag}")
-    labels = list(dict.fromkeys(row.any.label for row in rows))
-    sizes = sorted({row.any.data["problem"]["n"] for row in rows})
     tables = []
     for figure in figures:
         if figure not in SCALE_FIGURES:
@@ -173,24 +155,15 @@ def scale_table(rows, figures):
                 f"table 'scale': figure '{figure}': choose from {', '.join(SCALE_FIGURES)}"
             )
         title, cell = SCALE_FIGURES[figure]
-        cells = {(row.any.label, row.any.data["problem"]["n"]): cell(row) for row in rows}
-        lines = [
-            f"| {title} | " + " | ".join(f"N={n}" for n in sizes) + " |",
-            "|:--|" + "--:|" * len(sizes),
-        ]
-        lines += [
-            f"| {label} | " + " | ".join(cells.get((label, n), "-") for n in sizes) + " |"
-            for label in labels
-        ]
-        tables.append("\n".join(lines))
+        tables.append(against_n(title, rows, cell))
     return "\n\n".join(tables)
 
 
-def peers_table(found, filters):
+def table_of_peers(found, filters):
     """The rows of peers.py that pass, of one device."""
     result = peers_that_pass(found, filters)
     reasons = [(row["step"], row["standing"]) for row in result["rows"] if row["step"]]
-    return peers.markdown_of(result) + standing_text(reasons)
+    return peers_table.markdown_of(result) + standing_text(reasons)
 
 
 def peers_that_pass(found, filters):
@@ -244,7 +217,7 @@ def only(found, name):
 
 TABLES = {"steps": steps_table, "speed": speed_table, "scale": scale_table}
 # Those that a script printed from a key of its own in results.json.
-EXTRAS = {"peers": peers_table, "figure2": figure2_table, "memory": memory_table}
+EXTRAS = {"peers": table_of_peers, "figure2": figure2_table, "memory": memory_table}
 
 
 def read_spec(kind, spec, known):
@@ -267,7 +240,7 @@ def table(spec, rows, extras):
     chosen = [row for row in rows if matches(keys_of(row), filters)]
     if not chosen:
         raise BadInput(f"table '{spec}': no result passes its filters")
-    shown = {"speed": lambda row: speed(row) != "-", "scale": in_series}.get(name)
+    shown = {"speed": lambda row: speed(row) != "-", "scale": is_measured_series}.get(name)
     if shown:
         chosen = [row for row in chosen if shown(row)]
     runs = [run for row in chosen for run in ((row.gpu,) if shown else (row.sim, row.gpu)) if run]
@@ -306,14 +279,14 @@ def figure_of_peers(name, backend, rows):
         return range_text([row["flops_per_s"] for row in rows], flops_text)
     if name == "share":
         return range_text([row["of_matmul"] for row in rows], share_text) + "%"
-    least, where, count = peers.least_of(rows, backend)
+    least, where, count = peers_table.least_of(rows, backend)
     if name == "least":
         return f"{least:.3g}x"
     if name == "where":
         return problem_text(where, omit=("B", "H", "type"))
     if name == "runs":
         return count_word(count) + (" run" if count == 1 else " runs")
-    faster = [min(peers.ratios_of(row, backend)) > 1 for row in rows]
+    faster = [min(peers_table.ratios_of(row, backend)) > 1 for row in rows]
     return f"each of {len(rows)}" if all(faster) else f"{sum(faster)} of {len(rows)}"
 
 
@@ -386,18 +359,6 @@ def load_extras(paths):
     return extras
 
 
-def mark_peers(results):
-    """Each row's `standing`, by its text and by whether one of its runs was on a slowed GPU."""
-    slowed = slowed_peers(results)
-    for result in results:
-        for row in result["rows"]:
-            slow = any(slowed(result, row, run) for run in repeats_of(row))
-            texts = {run.get("text") for run in repeats_of(row)}
-            row["standing"] = row["step"] and standing(
-                row["step"], texts.pop() if len(texts) == 1 else None, slow
-            )
-
-
 def picture_finding(rows):
     """Why the picture of HBM bytes is not of these results, or None: it names its runs' texts."""
     if not os.path.exists(PICTURE):
@@ -409,7 +370,7 @@ def picture_finding(rows):
     if not old:
         return None
     name = os.path.relpath(PICTURE, ROOT)
-    return f"{name}: drawn from other results ({', '.join(old)}): run plots.py"
+    return f"{name}: drawn from other results ({', '.join(old)}): run maintain plots"
 
 
 def output_of(command):
@@ -438,9 +399,7 @@ def markdown_files():
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("files", nargs="*", metavar="FILE.md")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--run", action="store_true")
@@ -448,11 +407,7 @@ def main():
     args = parser.parse_args()
 
     paths = sorted(glob.glob(os.path.join(args.results, "*.json")))
-    runs = [run for path in paths for run in load(path)]
-    mark_slowed(runs)
-    # Where there are several runs of a problem the last counts: one of this text at full speed.
-    runs.sort(key=lambda run: standing_of(run) is None)
-    rows = join(runs)
+    rows = rows_of(paths)
     extras = load_extras(paths)
     findings = []
     for path in args.files or markdown_files():
@@ -483,11 +438,3 @@ def main():
     for finding in findings:
         print(finding)
     return 1 if args.check and findings else 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BadInput as error:
-        print(f"tables.py: {error}", file=sys.stderr)
-        sys.exit(2)

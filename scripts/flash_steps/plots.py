@@ -1,32 +1,25 @@
-#!/usr/bin/env python3
 """The plots of compare.py: time and traffic against N, and the roofline. Needs matplotlib.
 
-    plots.py                                  docs/pictures/hbm_against_n.svg from docs/results
-    plots.py --out FILE.svg results.json ...  the same of other results
+    maintain plots                                docs/pictures/hbm_against_n.svg from docs/results
+    maintain plots --out FILE.svg results.json ...    the same of other results
 
 HBM bytes of one head's forward against N: measured, and predicted by each step's formula, for each
 step's result, with guide lines that grow as N and as N^2.
 Exit status: 0 done, 2 bad use, no matplotlib or no result to draw.
 """
 
-import argparse
 import glob
-import json
 import math
 import os
-import sys
 
-from results import (
-    BadInput,
-    bytes_text,
-    join,
-    load,
-    mark_slowed,
-    rows_of_picture,
-    standing_of,
-    time_text,
-    total,
-)
+from . import command
+from .command import BadInput
+from .gpus import gpu_table
+from .problems import in_series
+from .results import rows_of_picture, total
+from .standing import rows_of, standing_of
+from .steps import ROOT
+from .text import bytes_text, time_text
 
 try:
     import matplotlib
@@ -36,17 +29,11 @@ try:
     from matplotlib.lines import Line2D
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 except ImportError:
-    sentence = (
+    raise BadInput(
         "plots need matplotlib: ./scripts/setup.sh plots, or pip install matplotlib for "
         "this python3; the tables do without"
-    )
-    if __name__ == "__main__":
-        print(f"plots.py: {sentence}", file=sys.stderr)
-        sys.exit(2)
-    raise BadInput(sentence) from None
+    ) from None
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-GPUS = os.path.join(ROOT, "common", "data", "gpus.json")
 STYLE = {
     "axes.grid": True,
     "grid.alpha": 0.3,
@@ -67,7 +54,7 @@ def family(row):
     """What the points of one panel have in common: FlashAttention's series, or B and H."""
     p = row.any.data["problem"]
     sizes = f"B={p['b']} H={p['h']}"
-    if p["b"] * p["n"] == 16384 and p["h"] * p["d"] == 2048:
+    if in_series(p):
         sizes = "B·N=16384 H·d=2048"
     more = [f"Hkv={p['hkv']}"] if p["hkv"] != p["h"] else []
     more += [f"Nk={p['nk']}"] if p["nk"] != p["n"] else []
@@ -258,7 +245,7 @@ def hbm_against_n(path, rows):
         axes.set_xticks(sizes, [str(n) for n in sizes])
         axes.minorticks_off()
         legend(axes, colors, {"measured": ("o", "-"), "predicted": ("", "--")})
-        # tables.py --check asks whether the picture is of the results beside it.
+        # tables --check asks whether the picture is of the results beside it.
         texts = {row.any.data["step"]: row.gpu.get("text") for row in chosen}
         return save(figure, path, "texts " + " ".join(f"{s}={t}" for s, t in texts.items()))
 
@@ -278,8 +265,7 @@ def save(figure, path, description=None):
 
 def machines(rows):
     """{name: (bytes per s, {dtype: FLOP/s})}: measured roofs, or the data sheet."""
-    with open(GPUS, encoding="utf-8") as file:
-        table = {gpu["name"]: gpu for gpu in json.load(file)["gpus"]}
+    table = {gpu["name"]: gpu for gpu in gpu_table()}
     found = {}
     for row in rows:
         roofs = row.gpu_get("roofs")
@@ -405,9 +391,7 @@ def flop_rate_text(value):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.parser(__doc__)
     parser.add_argument(
         "files", nargs="*", metavar="results.json", help="default: all of docs/results"
     )
@@ -418,19 +402,8 @@ def main():
     )
     args = parser.parse_args()
     files = args.files or sorted(glob.glob(os.path.join(ROOT, "docs", "results", "*.json")))
-    runs = [run for path in files for run in load(path)]
-    mark_slowed(runs)
-    runs.sort(key=lambda run: standing_of(run) is None)  # as tables.py takes them
-    rows = join(runs)
+    rows = rows_of(files)  # as tables takes them
     os.makedirs(os.path.dirname(os.path.abspath(args.out)), exist_ok=True)
     for path in hbm_against_n(args.out, rows):
         print(os.path.relpath(path))
     return 0
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BadInput as error:
-        print(f"plots.py: {error}", file=sys.stderr)
-        sys.exit(2)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the documentation: build/sim/docs/html/index.html, readable offline.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 case "${1-}" in
   "") ;;
   -h | --help) sed -n '2s/^# //p' "$0" && exit 0 ;;

@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Compiles every step's kernels with nvcc and reads what ptxas says about them.
 
-    ptxas_report.py [--nvcc NVCC] [--jobs N] [--out DIR] [STEP | FILE.cu ...]
-    ptxas_report.py --update        writes common/data/registers.json
+    maintain ptxas_report [--nvcc NVCC] [--jobs N] [--out DIR] [STEP | FILE.cu ...]
+    maintain ptxas_report --update        writes common/data/registers.json
 
 Prints registers, static shared memory and spills per kernel. Without arguments it takes all steps
 of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture that it NEEDS. Needs no
@@ -12,19 +11,20 @@ Exit status: 0 clean; 1 when a file does not compile, or a kernel has a stack fr
 its wgmma instructions were serialised, or registers.json is out of date; 2 bad use.
 """
 
-import argparse
 import concurrent.futures
 import json
 import os
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from . import command
+from .command import BadInput
+from .nvcc import arches_of, demangled, find_nvcc, nvcc_command, version_of
+from .steps import ROOT, steps_and_needs
+
 DEFAULT_ARCH = "sm_80"
-STEP_ARCHES = ("sm_80", "sm_90")  # the oldest one with all that they use; registers.json's
 REGISTERS = "common/data/registers.json"
 
 
@@ -78,54 +78,9 @@ def parse(text):
     return list(kernels.values())
 
 
-def demangled(names):
-    """Names as the simulator has them, without parameter lists, where c++filt is there."""
-    if not shutil.which("c++filt") or not names:
-        return names
-    text = subprocess.run(
-        ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
-    ).stdout
-    return [re.sub(r"^void ", "", line.rsplit("(", 1)[0]) for line in text.splitlines()]
-
-
 def numbers_in_order(name):
     """A sort key: kernel<96> before kernel<128>."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
-
-
-def steps_and_needs():
-    """[(step, what it NEEDS or None)] from steps/CMakeLists.txt."""
-    with open(os.path.join(ROOT, "steps", "CMakeLists.txt"), encoding="utf-8") as file:
-        calls = re.findall(r"^fa_step\((\w+)(?:\s+NEEDS\s+(\w+))?\s*\)", file.read(), re.MULTILINE)
-    return [(name, needs or None) for name, needs in calls]
-
-
-def arches_of(needs):
-    """What a step is compiled for: sm_90 besides what it needs, unless that runs nowhere else."""
-    if needs is None:
-        return STEP_ARCHES
-    return (needs,) if needs.endswith("a") else tuple(dict.fromkeys((needs, "sm_90")))
-
-
-def nvcc_command(nvcc, source, arch, output, host):
-    """`host`: compile the host's half of the file, too, which is the same for all architectures."""
-    virtual = arch.replace("sm_", "compute_")
-    launcher = ["ccache"] if shutil.which("ccache") else []
-    return launcher + [
-        nvcc,
-        "-std=c++20",
-        "-O3",
-        "-I",
-        ROOT,
-        "-gencode",
-        f"arch={virtual},code={arch}",
-        "-Xptxas",
-        "-v",
-        *(("-Xcompiler", "-O0", "-c") if host else ("-cubin",)),
-        source,
-        "-o",
-        output,
-    ]
 
 
 def compile_one(nvcc, label, source, arch, host, out):
@@ -137,24 +92,13 @@ def compile_one(nvcc, label, source, arch, host, out):
     return label, arch, parse(text), text if done.returncode else None
 
 
-def find_nvcc():
-    return shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
-
-
-def version_of(nvcc):
-    """'13.0.88'"""
-    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\bV(\d+(?:\.\d+)+)", text)
-    return found[1] if found else "unknown"
-
-
 def write_registers(path, version, kernels):
     """The file that the simulator reads. `kernels`: {name: Kernel}."""
     head = {
         "source": "What ptxas gave to each kernel for sm_90 (or sm_90a): registers of a thread, "
         "bytes of static shared memory of a block. The simulator's L2 model takes "
         "from here how many blocks an SM holds. Written by "
-        "scripts/ptxas_report.py --update.",
+        "./scripts/maintain ptxas_report --update.",
         "nvcc": version,
     }
     rows = [
@@ -176,7 +120,7 @@ def compare_registers(path, version, kernels, numbered, all_steps):
 
     `kernels`: {name: Kernel}. Of these the file must know the `numbered` steps' ones; a step of the
     user's own may be unknown. With `all_steps`, it may hold no other kernel."""
-    update = "run ./scripts/ptxas_report.py --update"
+    update = "run ./scripts/maintain ptxas_report --update"
     try:
         with open(path, encoding="utf-8") as file:
             known = json.load(file)
@@ -209,9 +153,7 @@ def compare_registers(path, version, kernels, numbered, all_steps):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("what", nargs="*", metavar="STEP or FILE.cu")
     parser.add_argument("--nvcc", default=find_nvcc())
     parser.add_argument("--arch", help=f"for files (default {DEFAULT_ARCH})", default=DEFAULT_ARCH)
@@ -222,14 +164,9 @@ def main():
     )
     args = parser.parse_args()
     if args.update and args.what:
-        print("ptxas_report.py: --update takes all steps: name none", file=sys.stderr)
-        return 2
+        raise BadInput("--update takes all steps: name none")
     if not args.nvcc:
-        print(
-            "ptxas_report.py: no nvcc here: install the CUDA toolkit or give --nvcc",
-            file=sys.stderr,
-        )
-        return 2
+        raise BadInput("no nvcc here: install the CUDA toolkit or give --nvcc")
 
     known = dict(steps_and_needs())
     work = []  # (label, source, architecture, with the host's half)
@@ -241,8 +178,7 @@ def main():
         elif what.endswith(".cu") and os.path.exists(what):
             work.append((os.path.basename(what)[: -len(".cu")], what, args.arch, True))
         else:
-            print(f"ptxas_report.py: '{what}' is neither a step nor a .cu file", file=sys.stderr)
-            return 2
+            raise BadInput(f"'{what}' is neither a step nor a .cu file")
 
     os.makedirs(args.out, exist_ok=True)
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
@@ -295,7 +231,3 @@ def main():
     for sentence in bad:
         print("finding: " + sentence)
     return 1 if bad else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,25 +1,25 @@
-#!/usr/bin/env python3
 """The text that decides what a run of a step gives, as a digest, which results carry.
 
-    step_text.py                      each step of this tree and its digest
-    step_text.py --root DIR 07 10     of another copy of the repository, some steps
+    maintain step_text                    each step of this tree and its digest
+    maintain step_text --root DIR 07 10   of another copy of the repository, some steps
 
 Hashed are the step's own .cu and .cuh files and what they include of other steps, of common/dialect
 and common/harness/tiles.h, as nvcc sees them: the simulator's branches are left out. Not hashed are
 comments, white space, the names of files and #include lines: none changes a result. Nor
-is the harness (HARNESS below, launch() in cuda.h), which tests hold to the same results. Of main.cu
-only the functions that each variant runs count.
+is the harness (HARNESS below, launch() in cuda.h), which tests hold to the same results. Of
+step.cuh, a step's description (main.cu where there is none), only the functions that each variant
+runs count; test.cu does not count.
 Exit status: 0 done, 2 bad use.
 """
 
-import argparse
 import functools
 import hashlib
 import os
 import re
-import sys
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from . import command
+from .steps import ROOT, find_steps
+
 HARNESS = ("common/harness/", "common/dialect/errors.h")
 FORMULAS = "common/harness/tiles.h"
 SIMULATOR = "common/sim/"
@@ -37,7 +37,7 @@ CONDITION = re.compile(r"#\s*(ifdef|ifndef|if|elif|else|endif)\b(.*)")
 # Of common/dialect/cuda.h what a kernel uses: macros, constants, and the heads of __device__
 # functions. The launch and the checks around it are the harness.
 DEVICE = re.compile(r"^#define.*$|\bconstexpr [\w ]+=[^;]*;|\b__device__[^;{]*", re.MULTILINE)
-# Of main.cu: which functions a variant runs.
+# Of step.cuh, or main.cu where there is none: which functions a variant runs.
 VARIANT = re.compile(r'\.(?:name|forward|backward|workspace)=(?:"\w+"|[\w:<>,]+?(?=,\.|\}))')
 
 
@@ -151,11 +151,9 @@ def digest_of(step, root=ROOT):
     folder = os.path.join(root, "steps", step)
     if not os.path.exists(os.path.join(folder, "main.cu")):
         return None
-    waiting = [
-        f"steps/{step}/{name}"
-        for name in sorted(os.listdir(folder))
-        if name.endswith((".cu", ".cuh", ".h"))
-    ]
+    names = [name for name in sorted(os.listdir(folder)) if name.endswith((".cu", ".cuh", ".h"))]
+    unread = {"test.cu"} | ({"main.cu"} if "step.cuh" in names else set())
+    waiting = [f"steps/{step}/{name}" for name in names if name not in unread]
     seen, texts = set(waiting), []
     while waiting:
         path = waiting.pop()
@@ -163,7 +161,7 @@ def digest_of(step, root=ROOT):
             code, included = code_of_file(os.path.join(root, path))
         except FileNotFoundError:
             continue  # it would not compile either
-        if path.endswith("main.cu"):
+        if os.path.basename(path) in ("step.cuh", "main.cu"):
             texts.append("".join(VARIANT.findall(code)) or code)
         elif path == "common/dialect/cuda.h":
             texts.append(device_part(code))
@@ -176,28 +174,30 @@ def digest_of(step, root=ROOT):
     return hashlib.sha256("\0".join(sorted(filter(None, texts))).encode()).hexdigest()[:16]
 
 
+def source_digest():
+    """Of everything that decides what a step counts, the simulator included: equal sources count
+    equally. What a GPU measures is decided by less: digest_of()."""
+    digest = hashlib.sha256()
+    for top in ("steps", "common"):
+        for folder, folders, files in os.walk(os.path.join(ROOT, top)):
+            folders[:] = sorted(set(folders) - {"exercises"})  # no step depends on them
+            for name in sorted(set(files) - {"test.cu"}):
+                if name.endswith((".cuh", ".cu", ".h", ".cpp", ".json")):
+                    path = os.path.join(folder, name)
+                    digest.update(os.path.relpath(path, ROOT).encode())
+                    with open(path, "rb") as file:
+                        digest.update(file.read())
+    return digest.hexdigest()
+
+
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("steps", nargs="*", metavar="STEP", help="by number or by name")
     parser.add_argument("--root", default=ROOT, metavar="DIR")
     args = parser.parse_args()
-    folder = os.path.join(args.root, "steps")
-    known = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-    known = [step for step in known if digest_of(step, args.root)]
-    chosen = [
-        step
-        for step in known
-        if not args.steps or any(step == w or step.startswith(w + "_") for w in args.steps)
-    ]
+    chosen = find_steps(" ".join(args.steps), args.root)
     if not chosen:
-        print(f"step_text.py: no such step; there are {', '.join(known)}", file=sys.stderr)
-        return 2
+        raise command.BadInput(f"no step in {args.root}/steps")
     for step in chosen:
         print(digest_of(step, args.root), step)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -4,17 +4,15 @@
 for the same step, variant, direction and problem.
 """
 
+import glob
 import json
-import math
 import os
 import re
 from dataclasses import dataclass, field
 
-from step_text import ROOT, digest_of
-
-
-class BadInput(Exception):
-    """One sentence for the user; scripts print it and exit 2."""
+from .command import BadInput
+from .problems import SIZES, in_series, problem_text
+from .text import Column, bytes_text, count_text, flops_text, time_text
 
 
 def get(tree, path):
@@ -113,6 +111,11 @@ def load(path):
     return runs
 
 
+def load_folder(folder):
+    """The runs of all JSON files in a folder, in the order of the file names."""
+    return [run for path in sorted(glob.glob(os.path.join(folder, "*.json"))) for run in load(path)]
+
+
 def join(runs):
     """Rows in the order of reading: by step, by the place of its variant, then by size.
 
@@ -140,173 +143,17 @@ def join(runs):
     return rows
 
 
-# --- whether a figure belongs to the text beside it ---------------------------------------------
-
-OLDER, SLOWED = "of an older text of the kernel", "measured while the GPU was slowed down"
-
-
-def standing(step, text, slowed=False):
-    """None, or why a run is not one of this tree's kernel on a GPU at its full speed."""
-    return OLDER if text is None or text != digest_of(step) else SLOWED if slowed else None
-
-
-def gpu_table():
-    with open(os.path.join(ROOT, "common", "data", "gpus.json"), encoding="utf-8") as file:
-        return json.load(file)["gpus"]
-
-
-def model_of(device):
-    """The row whose words are all in the device's name: A100-80GB in NVIDIA A100-SXM4-80GB."""
-
-    def words(name):
-        return set(re.split(r"[ -]", name))
-
-    fitting = [row["name"] for row in gpu_table() if words(row["name"]) <= words(device)]
-    return max(fitting, key=lambda name: len(words(name)), default=None)
-
-
-def peak_of(device):
-    """FMA FLOP/s of all lanes at the highest clock, from the data sheet; None of an unknown GPU."""
-    name = model_of(device or "")
-    return next((row["fp32_flops"] for row in gpu_table() if row["name"] == name), None)
-
-
-def mark_slowed(runs):
-    """Sets `slowed` of runs on a GPU whose FMA roof is under 90% of its highest clock's, or with a
-    roof under 90% of the best that the same kind of card has in these runs."""
-    best = {}
-    for run in runs:
-        for key, rate in (run.get("roofs") or {}).items():
-            place = run.get("device.name"), key
-            best[place] = max(rate or 0, best.get(place, 0))
-    peaks = {device: peak_of(device) for device, _ in best}
-    for run in runs:
-        device = run.get("device.name")
-        roofs = {key: rate for key, rate in (run.get("roofs") or {}).items() if rate}
-        run.data["slowed"] = any(
-            rate < 0.9 * best[device, key]
-            or key == "fp32_flops"
-            and rate < 0.9 * (peaks[device] or 0)
-            for key, rate in roofs.items()
-        )
-
-
-def repeats_of(row):
-    """What each run of peers.py found: a row of gpu_check.py --merge may hold several, with their
-    median."""
-    return row.get("repeats") or [row]
-
-
-def matmul_of(run):
-    """The matmul rate beside a run of peers.py."""
-    return run["flops_per_s"] / run["of_matmul"]
-
-
-def slowed_peers(results):
-    """A function of (result, row, run) of peers.py: whether the GPU was slowed down, which is where
-    its matmul rate is under 90% of the best of the same device and type."""
-    best = {}
-    for result in results:
-        for row in result["rows"]:
-            place = result["device"], row.get("dtype")
-            rates = [matmul_of(run) for run in repeats_of(row) if run.get("of_matmul")]
-            best[place] = max([*rates, best.get(place, 0)])
-
-    def slowed(result, row, run):
-        least = 0.9 * best[result["device"], row.get("dtype")]
-        return bool(run.get("of_matmul")) and matmul_of(run) < least
-
-    return slowed
-
-
-def standing_of(run):
-    return standing(run.data["step"], run.get("text"), run.kind == "gpu" and run.get("slowed"))
-
-
-def standing_parts(found):
-    """A part of a sentence for each reason in [(step, reason or None)]."""
-    steps = {}
-    for step, reason in found:
-        if reason:
-            steps.setdefault(reason, set()).add(step)
-    return [f"{reason}: {', '.join(sorted(steps[reason]))}" for reason in sorted(steps)]
-
-
-def standing_text(found):
-    """The same as paragraphs, to stand under a table."""
-    return "".join(f"\n\n*{part[0].upper()}{part[1:]}.*" for part in standing_parts(found))
-
-
 def rows_of_picture(rows):
     """What plots.py draws of HBM bytes against N: each step's last variant in FlashAttention's
     series, d = 64, not causal, where they were measured."""
     chosen = []
     for row in rows:
         p = row.any.data["problem"]
-        series = p["b"] * p["n"] == 16384 and p["h"] == 32 and p["d"] == 64 and p["n"] >= 1024
-        if row.gpu_get("traffic.hbm.measured") and row.any.direction == "forward" and series:
+        shown = in_series(p) and p["d"] == 64 and p["n"] >= 1024
+        if row.gpu_get("traffic.hbm.measured") and row.any.direction == "forward" and shown:
             chosen += [] if p["causal"] or p.get("smem") else [row]
     last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order
     return [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
-
-
-# --- figures for people -------------------------------------------------------------------------
-
-
-def scaled(value, units, step=1000):
-    """Three significant digits: 1073741824 -> "1.07 G" with units of ("", "K", "M", "G")."""
-    if value is None:
-        return "-"
-    exponent = 0
-    while abs(value) >= 999.5 and exponent < len(units) - 1:
-        value /= step
-        exponent += 1
-    digits = 0 if exponent == 0 and value == int(value) else max(0, 2 - int(math.log10(abs(value))))
-    return f"{value:.{digits}f} {units[exponent]}".rstrip()
-
-
-def bytes_text(value):
-    return scaled(value, ("B", "kB", "MB", "GB", "TB"))
-
-
-def count_text(value):
-    return scaled(value, ("", "K", "M", "G", "T"))
-
-
-def time_text(ms):
-    return "-" if ms is None else scaled(ms * 1e3, ("us", "ms", "s"))
-
-
-def flops_text(per_second):
-    return "-" if per_second is None else f"{per_second / 1e12:.3g}"
-
-
-# The sizes by which problems differ: how they are called, and their text in a table.
-SIZES = {
-    "B": lambda p: str(p["b"]),
-    "H": lambda p: str(p["h"]),
-    "Hkv": lambda p: str(p["hkv"]),
-    "N": lambda p: str(p["n"]),
-    "Nk": lambda p: str(p["nk"]),
-    "d": lambda p: str(p["d"]),
-    "causal": lambda p: "yes" if p["causal"] else "no",
-    "type": lambda p: p["dtype"],
-    "smem": lambda p: str(p["smem"]) if p.get("smem") else "-",
-}
-
-
-def problem_text(p, omit=()):
-    """ "B=1 H=4 N=1024 d=64 causal fp32": Hkv and Nk only where they differ from H and N, and the
-    shared memory M of a block only where it was limited."""
-    same = {"Hkv": p["hkv"] == p["h"], "Nk": p["nk"] == p["n"], "smem": not p.get("smem")}
-    parts = [
-        f"{name}={SIZES[name](p)}"
-        for name in ("B", "H", "Hkv", "N", "Nk", "d", "smem")
-        if name not in omit and not same.get(name)
-    ]
-    if "causal" not in omit:
-        parts += ["causal"] if p["causal"] else []
-    return " ".join(parts + ([] if "type" in omit else [p["dtype"]]))
 
 
 # --- columns ------------------------------------------------------------------------------------
@@ -341,19 +188,6 @@ def speed(row):
 def verdict(row):
     oks = [run.get("ok") for run in (row.sim, row.gpu) if run]
     return "ok" if all(oks) else "WRONG"
-
-
-@dataclass
-class Column:
-    head: tuple  # two lines
-    cell: object  # Row -> text
-    left: bool = False
-    short: object = None  # Row -> text, where a table would be too wide
-
-    @property
-    def title(self):
-        """The head on one line."""
-        return " ".join(self.head).strip().replace("- ", "").replace("/ ", "/")
 
 
 STEP = Column(("", "step"), lambda r: r.any.label, left=True, short=lambda r: r.any.short_label)
@@ -405,34 +239,3 @@ def columns_for(rows):
         common.append(f"measured on {devices.pop()}")
     keep = [c for c in COLUMNS if any(c.cell(row) != "-" for row in rows)]
     return columns + keep, ", ".join(text for text in common if text)
-
-
-def text_table(columns, rows, width=100):
-    """Aligned text. Two blanks between columns; where the table would exceed `width` one, and short
-    cells where only they make it fit."""
-
-    def cells(short):
-        return [[(short and c.short or c.cell)(row) for c in columns] for row in rows]
-
-    for gap, short in (("  ", False), (" ", False), (" ", True), (" ", False)):
-        lines = [[c.head[i] for c in columns] for i in (0, 1)] + cells(short)
-        widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-        if sum(widths) + len(gap) * (len(widths) - 1) <= width:
-            break
-
-    def layout(line):
-        return gap.join(
-            cell.ljust(w) if c.left else cell.rjust(w) for cell, w, c in zip(line, widths, columns)
-        ).rstrip()
-
-    rule = "-" * len(gap.join("-" * w for w in widths))
-    return "\n".join([layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in lines[2:]])
-
-
-def markdown_table(columns, rows):
-    lines = [
-        "| " + " | ".join(c.title for c in columns) + " |",
-        "|" + "|".join(":--" if c.left else "--:" for c in columns) + "|",
-    ]
-    lines += ["| " + " | ".join(c.cell(row) for c in columns) + " |" for row in rows]
-    return "\n".join(lines)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The one look of C++, Python and shell: clang-format, ruff and shfmt, each at a fixed version.
 #
-#   ./scripts/format.sh            formats every file that git tracks
-#   ./scripts/format.sh --check    changes nothing; names the files that would change
+#   ./scripts/maintain format            formats every file that git tracks
+#   ./scripts/maintain format --check    changes nothing; names the files that would change
 #
 # Exit status: 0 done or nothing to do, 1 some file differs, 2 bad use, 3 the tools cannot be had.
 set -uo pipefail
-cd "$(dirname "$0")/.." || exit 1
+cd "$(dirname "$0")/../.." || exit 1
 
 check=
 case "${1-}" in
@@ -59,7 +59,7 @@ if [[ $check ]]; then
   }
   "$bin/ruff" check --quiet "${python[@]}" || bad=1
   "$bin/shfmt" -i 2 -bn -ci -sr -l "${shell[@]}" | grep . && bad=1
-  ((bad)) && echo "format.sh: ./scripts/format.sh fixes what a tool can fix" >&2
+  ((bad)) && echo "format.sh: ./scripts/maintain format fixes what a tool can fix" >&2
 else
   "$bin/clang-format" -i "${cpp[@]}" || bad=1
   "$bin/ruff" check --quiet --fix "${python[@]}" > /dev/null

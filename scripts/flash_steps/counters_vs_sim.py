@@ -1,7 +1,6 @@
-#!/usr/bin/env python3
 """Compares what a GPU's counters measured with what the simulator counted for the same problems.
 
-    counters_vs_sim.py GPU_DIR SIM_DIR     folders of JSON files that the programs wrote with --json
+    maintain counters_vs_sim GPU_DIR SIM_DIR     folders of what the programs wrote with --json
 
 Requests and sectors must be equal. (gpu_check.sh also sets the HBM bytes side by side with its
 functions: the model of the L2 promises 10%, or 64 kB, only for working sets under half of the L2
@@ -9,19 +8,15 @@ or over three times it.)
 Exit status: 0 equal, 1 a difference or nothing to compare, 2 bad use.
 """
 
-import argparse
-import glob
 import os
-import sys
 
-from results import BadInput, Column, bytes_text, join, load, problem_text, text_table
+from . import command
+from .command import BadInput
+from .problems import problem_text
+from .results import join, load_folder
+from .text import Column, bytes_text, text_table
 
 KINDS = ("load", "store", "atomic")
-
-
-def load_folder(folder):
-    """The runs of all JSON files in a folder, in the order of the file names."""
-    return [run for path in sorted(glob.glob(os.path.join(folder, "*.json"))) for run in load(path)]
 
 
 def pairs(gpu_runs, sim_runs):
@@ -195,9 +190,7 @@ def hbm_text(entries):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("gpu", metavar="GPU_DIR")
     parser.add_argument("sim", metavar="SIM_DIR")
     options = parser.parse_args()
@@ -207,11 +200,3 @@ def main():
     _, text, ok = compare_counters(pairs(load_folder(options.gpu), load_folder(options.sim)))
     print(text)
     return 0 if ok else 1
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except BadInput as error:
-        print(f"counters_vs_sim.py: {error}", file=sys.stderr)
-        sys.exit(2)

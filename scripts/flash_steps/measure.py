@@ -1,8 +1,7 @@
-#!/usr/bin/env python3
 """Measures again all that README.md and the chapters show of a GPU, and nothing else.
 
-    measure.py --sim-json build/sim_side/sim           as often as it takes: each call goes on
-    measure.py --publish                               docs/results, tables, figures, picture
+    maintain measure --sim-json build/sim_side/sim     as often as it takes: each call goes on
+    maintain measure --publish                         docs/results, tables, figures, picture
 
 A call takes up to --budget seconds; the exit status says whether anything is left. It builds, then
 calls gpu_check.sh --figures for the fp32 and for the bf16 steps, side by side where there are two
@@ -14,17 +13,19 @@ machine, a call goes on from there. The simulator's side is made before, anywher
 Exit status: 0 all measured, 1 something failed or is left, 2 bad use, 3 no GPU or no tool.
 """
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 import time
 
-from gpu_check import SECTIONS
+from . import command
+from .command import BadInput, NotHere
+from .gpu_check import SECTIONS
+from .gpus import count_gpus
+from .steps import ROOT, find_steps
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-CHECK = os.path.join(ROOT, "scripts", "gpu_check.py")
+CHECK = [sys.executable, os.path.join(ROOT, "scripts", "maintain"), "gpu_check"]
 # What each half does; figure2 and the naive step of memory are fp32, the tests are of all.
 HALVES = {
     "fp32": (
@@ -38,11 +39,7 @@ LEAST = 60  # seconds: with fewer left no half begins
 
 def gpus():
     """Those that this call may use, by the words of CUDA_VISIBLE_DEVICES where it is set."""
-    try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    there = sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+    there = count_gpus()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(there))))
     words = [word.strip() for word in chosen.split(",")] if there else []
     return [word for word in words if word and not word.startswith("-")]
@@ -55,12 +52,12 @@ def build():
         log = os.path.join(ROOT, "build", f"measure.{preset}.txt")
         os.makedirs(os.path.dirname(log), exist_ok=True)
         with open(log, "w", encoding="utf-8") as file:
-            for command in (
+            for call in (
                 ["cmake", "--preset", preset],
                 ["cmake", "--build", "--preset", preset, "-j", str(os.cpu_count())],
             ):
-                if subprocess.run(command, cwd=ROOT, stdout=file, stderr=file).returncode:
-                    print(f"measure.py: {preset} did not build: {os.path.relpath(log)}")
+                if subprocess.run(call, cwd=ROOT, stdout=file, stderr=file).returncode:
+                    print(f"measure: {preset} did not build: {os.path.relpath(log)}")
                     ok = False
                     break
     return ok
@@ -68,8 +65,8 @@ def build():
 
 def steps_of(name):
     """Those of one half that there are."""
-    known = os.listdir(os.path.join(ROOT, "steps"))
-    return [n for n in HALVES[name][0] if any(step.startswith(n + "_") for step in known)]
+    known = {step[:2] for step in find_steps()}
+    return [number for number in HALVES[name][0] if number in known]
 
 
 def sections_of(name, options):
@@ -85,14 +82,14 @@ def start(name, options, gpu, budget):
     kept = os.path.join(options.out, name + ".json")
     if os.path.exists(kept):
         shutil.copy(kept, os.path.join(folder, "results.json"))
-    command = [sys.executable, CHECK, "--figures", "--no-build", "--out", folder]
-    command += ["--steps", " ".join(numbers), "--sections", " ".join(sections)]
-    command += ["--python", options.python]
-    command += ["--budget", str(budget), "--peers-runs", str(options.peers_runs)]
-    command += ["--sim-json", options.sim_json] if options.sim_json else []
+    call = [*CHECK, "--figures", "--no-build", "--out", folder]
+    call += ["--steps", " ".join(numbers), "--sections", " ".join(sections)]
+    call += ["--python", options.python]
+    call += ["--budget", str(budget), "--peers-runs", str(options.peers_runs)]
+    call += ["--sim-json", options.sim_json] if options.sim_json else []
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": gpu}
     with open(os.path.join(folder, "log.txt"), "w", encoding="utf-8") as log:
-        return subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        return subprocess.Popen(call, stdout=log, stderr=log, env=environment)
 
 
 def keep(name, options):
@@ -115,12 +112,9 @@ def summary(name, options):
 def measure(options):
     found = gpus()
     if not found:
-        print(
-            "measure.py: no GPU found (nvidia-smi does not answer, or CUDA_VISIBLE_DEVICES names "
-            "none)",
-            file=sys.stderr,
+        raise NotHere(
+            "no GPU found (nvidia-smi does not answer, or CUDA_VISIBLE_DEVICES names none)"
         )
-        return 3
     end = time.monotonic() + options.budget
     os.makedirs(options.out, exist_ok=True)
     if not options.no_build and not build():
@@ -150,9 +144,7 @@ def measure(options):
 
 
 def parse():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("--out", default=os.path.join(ROOT, "build", "figures"), metavar="DIR")
     parser.add_argument("--publish", action="store_true", help="no run: fill docs and pages")
     parser.add_argument("--sim-json", metavar="DIR", help="made with gpu_check.sh --sim-only")
@@ -189,10 +181,5 @@ def main():
     found = [os.path.join(options.out, name + ".json") for name in HALVES]
     found = [path for path in found if os.path.exists(path)]
     if not found:
-        print(f"measure.py: nothing to publish in {options.out}", file=sys.stderr)
-        return 2
-    return subprocess.run([sys.executable, CHECK, "--publish", *found]).returncode
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise BadInput(f"nothing to publish in {options.out}")
+    return subprocess.run([*CHECK, "--publish", *found]).returncode

@@ -1,31 +1,32 @@
-#!/usr/bin/env python3
 """Pictures of step 10's pipeline, drawn from a trace of one block on a GPU.
 
-    trace_pipeline.py --measure    needs nvcc and an sm_90 GPU: writes docs/pictures/pipeline.json
-    trace_pipeline.py              draws docs/pictures/pipeline_*.svg from that file
-    trace_pipeline.py --check      fails when a picture is not the file's, or when a kernel no
-                                   longer has the lines at which the trace reads the clock
+    maintain trace_pipeline             draws docs/pictures/pipeline_*.svg from pipeline.json
+    maintain trace_pipeline --measure   makes pipeline.json first: needs nvcc and an sm_90 GPU
+    maintain trace_pipeline --check     fails when a picture is not the file's, or when a kernel no
+                                        longer makes the calls at which the trace reads the clock
 
-A copy of the kernel's text gets a line that notes clock64() behind each place named below; the
+A copy of the kernel's text gets a line that notes clock64() behind each call named below; the
 kernel itself stays as it is. Only warp 0 of each warpgroup of block 0 notes anything.
 Exit status: 0 done, 1 --check failed, 2 bad use, 3 no nvcc or no GPU.
 """
 
-import argparse
 import json
 import os
 import subprocess
-import sys
 import tempfile
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+from . import command
+from .command import Failure, NotHere
+from .step_text import TOKEN
+from .steps import ROOT
+
 STEP = os.path.join("steps", "10_warp_specialized")
 RESULTS = os.path.join(ROOT, "docs", "pictures", "pipeline.json")
 KEPT = 60000  # clocks of the trace
 PICTURES = os.path.join(ROOT, "docs", "pictures")
 
-# What is noted, by whom, behind which line, and at how many places it stands. Roles: -1 the copying
-# thread, -2 the storing one, wg: the warpgroups that compute, 0 ...
+# What is noted, by whom, behind which call, and at how many places it stands ("A ... B": the first
+# B behind each A). Roles: -1 the copying thread, -2 the storing one, wg: warpgroups that compute.
 EVENTS = (
     "k_issue",
     "v_issue",
@@ -51,9 +52,9 @@ KERNELS = {
             ("values_issue", "wg", "multiply_values<T>(", 2),
             ("scores_done", "wg", "wgmma_wait<1>", 1),
             ("values_done", "wg", "wgmma_wait<0>", 3),
-            ("weights_done", "wg", " weigh_tile(", 2),
+            ("weights_done", "wg", "weigh_tile(", 2),
             ("o_ready", "wg", "put_rows<d>(", 1),
-            ("o_stored", "wg", "fa::tma_store_wait_read<0>();", 1),
+            ("o_stored", "wg", "fa::tma_store_wait_read<0>(", 1),
         ],
     },
     "kernel": {
@@ -65,14 +66,13 @@ KERNELS = {
             ("values_issue", "wg", "multiply_values<T>(", 2),
             ("scores_done", "wg", "wgmma_wait<1>", 2),
             ("values_done", "wg", "wgmma_wait<0>", 3),
-            ("weights_done", "wg", "fa::pin_registers(rS);  // or", 1),
-            ("weights_done", "wg", " first_weights();", 2),
+            ("weights_done", "wg", "raise_maximum( ... fa::pin_registers(rS)", 1),
+            ("weights_done", "wg", "first_weights();", 2),
             ("o_ready", -2, "fa::mbarrier_wait(&s.o_full[b][wg]", 1),
-            ("o_stored", -2, "fa::tma_store_wait_read<0>();", 1),
+            ("o_stored", -2, "fa::tma_store_wait_read<0>(", 1),
         ],
     },
 }
-COUNTER = "Ring<T::kStagesK> k;"  # once in each function that notes something
 PROBLEM = dict(b=16, h=16, n=1024, d=128, causal=False)
 TILE_KEYS = 128  # Bc at this d
 
@@ -131,49 +131,52 @@ int main() {
 """
 
 
-class Failure(Exception):
-    """One sentence, and the exit status."""
+def without_comments(text):
+    """The lines of a text, where they were."""
 
-    def __init__(self, sentence, status):
-        super().__init__(sentence)
-        self.status = status
+    def blank(match):
+        return match["kept"] or "\n" * match[0].count("\n")
+
+    return [line.rstrip() for line in TOKEN.sub(blank, text).splitlines()]
 
 
 def traced_text(name):
-    """The kernel's text with a note behind each place."""
+    """The kernel's text with a note behind each call."""
     kernel = KERNELS[name]
     path = os.path.join(ROOT, STEP, kernel["file"])
     with open(path, encoding="utf-8") as file:
-        lines = file.read().splitlines()
-    found = {text: 0 for _, _, text, _ in kernel["events"]}
+        lines = without_comments(file.read())
+    found = {call: 0 for _, _, call, _ in kernel["events"]}
+    seen = set()  # of "A ... B": those whose A has been there
     out = []
+    in_head = False  # of a function
     pending = []  # notes to write at the end of the running statement
     for line in lines:
         out.append(line)
-        for event, role, text, _ in kernel["events"]:
-            if text in line and "const auto" not in line and "inline" not in line:
-                found[text] += 1
+        for event, role, call, _ in kernel["events"]:
+            before, _, text = call.rpartition(" ... ")
+            if before and before in line:
+                seen.add(call)
+            elif text in line and (not before or call in seen):
+                seen.discard(call)
+                found[call] += 1
                 pending.append((event, role))
-        if pending and line.rstrip().split("  //")[0].endswith(";"):
-            for event, role in pending:
-                index = "trace_n++"
-                if role == -2:  # the storing thread has no place for a counter
-                    index = f"2 * (n * T::kConsumers + wg) + {int(event == 'o_stored')}"
-                out.append(f"trace::note({role}, {EVENTS.index(event)}, {index});")
+        if pending and line.endswith(";"):
+            out += [f"trace::note({role}, {EVENTS.index(e)}, trace_n++);" for e, role in pending]
             pending = []
-        if line.strip() == COUNTER:
-            out.append("int trace_n = 0;")
-    for _, _, text, times in kernel["events"]:
-        if found[text] != times:
+        in_head = in_head or line.startswith("__device__")
+        if in_head and line.endswith("{"):  # counts what the function's thread notes
+            out.append("[[maybe_unused]] int trace_n = 0;")
+            in_head = False
+    for _, _, call, times in kernel["events"]:
+        if found[call] != times:
             raise Failure(
-                f"{STEP}/{kernel['file']} has '{text}' {found[text]} times, not {times}: "
-                "scripts/trace_pipeline.py names the lines",
-                1,
+                f"{STEP}/{kernel['file']} has '{call}' {found[call]} times, not {times}: "
+                "trace_pipeline.py names the calls"
             )
     text = "\n".join(out)
-    return text.replace(
-        "#pragma once", '#pragma once\n#include "common/dialect/cuda.h"' + PRELUDE, 1
-    )
+    begin = '#pragma once\n#include "common/dialect/cuda.h"' + PRELUDE
+    return text.replace("#pragma once", begin, 1)
 
 
 def measure():
@@ -200,7 +203,7 @@ def measure():
                         "-DFA_GPU",
                         *includes,
                         source,
-                        os.path.join(ROOT, "common", "problem.cpp"),
+                        os.path.join(ROOT, "common", "harness", "problem.cpp"),
                         "-o",
                         program,
                     ],
@@ -208,12 +211,12 @@ def measure():
                     text=True,
                 )
             except OSError:
-                raise Failure("no nvcc: the CUDA toolkit is needed to measure", 3) from None
+                raise NotHere("no nvcc: the CUDA toolkit is needed to measure") from None
             if done.returncode:
-                raise Failure(f"nvcc does not compile the traced kernel: {done.stderr[:2000]}", 3)
+                raise NotHere(f"nvcc does not compile the traced kernel: {done.stderr[:2000]}")
             ran = subprocess.run([program], capture_output=True, text=True)
             if ran.returncode:
-                raise Failure(f"the traced kernel does not run: {ran.stderr[:300]}", 3)
+                raise NotHere(f"the traced kernel does not run: {ran.stderr[:300]}")
         device, *rows = ran.stdout.splitlines()
         events = sorted((tuple(map(int, row.split())) for row in rows), key=lambda e: e[2])
         start = events[0][2]
@@ -378,9 +381,7 @@ def draw(results, name):
 
 
 def main():
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = command.parser(__doc__)
     parser.add_argument("--measure", action="store_true", help="trace the kernels on this GPU")
     parser.add_argument("--check", action="store_true", help="write nothing")
     options = parser.parse_args()
@@ -392,27 +393,21 @@ def main():
         with open(RESULTS, encoding="utf-8") as file:
             results = json.load(file)
         for name in KERNELS:
-            path = os.path.join(PICTURES, f"pipeline_{name}.svg")
-            text = draw(results, name)
-            if options.check:
-                with open(path, encoding="utf-8") as file:
-                    if file.read() != text:
-                        raise Failure(
-                            f"docs/pictures/pipeline_{name}.svg is not what "
-                            "docs/pictures/pipeline.json says: scripts/trace_pipeline.py",
-                            1,
-                        )
-            else:
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(text)
+            draw_or_check(name, draw(results, name), options.check)
     except (OSError, json.JSONDecodeError) as error:
-        print(f"trace_pipeline.py: {error}", file=sys.stderr)
-        return 1
-    except Failure as failure:
-        print(f"trace_pipeline.py: {failure}", file=sys.stderr)
-        return failure.status
+        raise Failure(error) from None
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def draw_or_check(name, text, check):
+    path = os.path.join(PICTURES, f"pipeline_{name}.svg")
+    if not check:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        return
+    with open(path, encoding="utf-8") as file:
+        if file.read() != text:
+            raise Failure(
+                f"docs/pictures/pipeline_{name}.svg is not what docs/pictures/pipeline.json says: "
+                "./scripts/maintain trace_pipeline"
+            )
