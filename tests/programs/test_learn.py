@@ -417,7 +417,7 @@ inline void forward("""
 
     def test_an_include_of_a_step_is_refused(self):
         e = exercise("scores")
-        step = ROOT / "steps" / "04_fused" / "kernel.cuh"
+        step = ROOT / "steps" / "04_fused" / "1_fused.cuh"
         for line, at in (
             ('#include "steps/04_fused/1_fused.cuh"', ":7"),
             (f'#define IT "{step}"\n#include IT', ""),

@@ -27,7 +27,8 @@ def build(folder):
     found = re.findall(r"^FA_(?:JSON|FMT)_INCLUDE:PATH=(.+)$", cache, re.M)
     compiler = re.search(r"^CMAKE_CXX_COMPILER:[A-Z]+=(.+)$", cache, re.M)[1]
     fake = ROOT / "tests" / "programs" / "fake_gpu"
-    sources = [fake / "step.cpp", ROOT / "common/harness/library/library.cpp"]
+    sources = [fake / "step.cpp"]
+    sources += [ROOT / "common/harness" / name for name in ("library/library.cpp", "step.cpp")]
     sources += [ROOT / "common/gpu/stream.cpp"]
     sources += [BUILD / "common/CMakeFiles/fa_common.dir/harness/problem.cpp.o"]  # the same on a GPU
     path = folder / "lib99_fake.so"
