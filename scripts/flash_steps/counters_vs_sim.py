@@ -14,7 +14,7 @@ from . import command
 from .command import BadInput
 from .problems import problem_text
 from .results import join, load_folder
-from .text import Column, bytes_text, text_table
+from .text import Column, bytes_text, entry, text_table
 
 KINDS = ("load", "store", "atomic")
 
@@ -62,9 +62,9 @@ def number(value):
 
 
 DIFFERENCE_COLUMNS = [
-    Column(("", "step"), lambda e: e["step"], left=True),
-    Column(("", "problem"), lambda e: e["problem"], left=True),
-    Column(("", "figure"), lambda e: e["figure"], left=True),
+    entry("step"),
+    entry("problem"),
+    entry("figure"),
     Column(("", "counted"), lambda e: number(e["counted"])),
     Column(("", "measured"), lambda e: number(e["measured"])),
     Column(
@@ -160,8 +160,8 @@ def ratio(kind):
 
 
 HBM_COLUMNS = [
-    Column(("", "step"), lambda e: e["step"], left=True),
-    Column(("", "problem"), lambda e: e["problem"], left=True),
+    entry("step"),
+    entry("problem"),
     Column(("working", "set"), lambda e: bytes_text(e["working_set"])),
     Column(("of", "L2"), lambda e: f"{e['of_l2']:.2f}"),
     Column(("read", "modelled"), hbm_bytes("model", "read")),

@@ -178,20 +178,21 @@ def sizes(text):
 
 def main():
     parser = command.parser(__doc__)
-    parser.add_argument("--program", default=program_of(SIM, "04_fused"), metavar="PATH")
-    parser.add_argument(
+    add = parser.add_argument
+    add("--program", default=program_of(SIM, "04_fused"), metavar="PATH")
+    add(
         "--smem",
         type=sizes,
         default=SIZES,
         metavar="M,M,...",
         help="bytes (default: 8 values from 16 to 227 KiB)",
     )
-    parser.add_argument("--b", type=int, default=1)
-    parser.add_argument("--h", type=int, default=1)
-    parser.add_argument("--n", type=int, default=512)
-    parser.add_argument("--d", type=int, default=64)
-    parser.add_argument("--json", metavar="OUT.json", help="write the runs and the fit")
-    parser.add_argument("--plot", metavar="OUT.svg")
+    add("--b", type=int, default=1)
+    add("--h", type=int, default=1)
+    add("--n", type=int, default=512)
+    add("--d", type=int, default=64)
+    add("--json", metavar="OUT.json", help="write the runs and the fit")
+    add("--plot", metavar="OUT.svg")
     options = parser.parse_args()
     for path in (options.json, options.plot):
         if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):

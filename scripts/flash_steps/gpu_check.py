@@ -18,7 +18,6 @@ from . import figure2
 from .gpu_sections import Sections
 from .gpus import find_model, machine, model_of
 from .merge import merge, publish, write_results
-from .problems import tag
 from .results import load_folder
 from .steps import ROOT, numbered_steps
 
@@ -52,15 +51,13 @@ class Check(Sections):
             cases = self.counter_cases("sim", variants) if "counters" in self.chosen else []
             if "hbm" in self.chosen:
                 cases += self.working_set_problems("sim", variants, l2_bytes)
-            done = self.simulate(cases, self.jobs)
-            failed = [(c, r) for c, r in done if r[0] not in (0, 2)]
-            for (step, variant, problem), (status, _, line) in failed:
-                self.say(f"{step} {variant} {tag(problem)}: exit {status}: {line}")
-            with open(
-                os.path.join(self.out, "sim", "sources.sha256"), "w", encoding="utf-8"
-            ) as file:
+            ok, line, failed = self.simulate(cases, self.jobs)
+            for sentence in failed:
+                self.say(sentence)
+            mark = os.path.join(self.out, "sim", "sources.sha256")
+            with open(mark, "w", encoding="utf-8") as file:
                 file.write(self.results["sources"] + "\n")
-            return not failed, f"{len(done) - len(failed)} of {len(done)} problems simulated"
+            return ok, line
 
         self.section("simulate", runs)
 
@@ -151,11 +148,7 @@ class Check(Sections):
     def start_simulator(self, cases):
         """Returns a function that waits and gives (ok, line, runs)."""
         if self.options.sim_json:
-
-            def made_before():
-                return (*self.check_digest(), load_folder(self.options.sim_json))
-
-            return made_before
+            return lambda: (*self.check_digest(), load_folder(self.options.sim_json))
         if not self.results["model_gpu"]:
             return lambda: (False, "no model of this GPU: add a row to common/data/gpus.json", [])
 
@@ -163,24 +156,12 @@ class Check(Sections):
             if not self.options.no_build:
                 ok, line = self.build("sim", self.steps)
                 if not ok:
-                    return (
-                        False,
-                        (
-                            line + "; pass --sim-json with a folder that gpu_check.sh "
-                            "--sim-only made on another machine"
-                        ),
-                        [],
-                    )
-            done = self.simulate(cases, self.jobs - 4)
-            failed = [r for _, r in done if r[0] not in (0, 2)]
-            return (
-                not failed,
-                f"{len(done) - len(failed)} of {len(done)} problems simulated",
-                load_folder(os.path.join(self.out, "sim")),
-            )
+                    line += "; pass --sim-json with a folder that gpu_check.sh --sim-only made on "
+                    return False, line + "another machine", []
+            ok, line, _ = self.simulate(cases, self.jobs - 4)
+            return ok, line, load_folder(os.path.join(self.out, "sim"))
 
-        future = concurrent.futures.ThreadPoolExecutor(1).submit(work)
-        return future.result
+        return concurrent.futures.ThreadPoolExecutor(1).submit(work).result
 
     def check_digest(self):
         path = os.path.join(self.options.sim_json, "sources.sha256")
@@ -196,64 +177,61 @@ class Check(Sections):
 
 def parse():
     parser = argparse.ArgumentParser(prog="gpu_check.sh", description=__doc__.split("\n\n")[0])
-    parser.add_argument("--steps", metavar='"01 02"', help="by number or by name; default: all")
-    parser.add_argument(
-        "--sections", metavar='"tests timing"', help=f"some of: {' '.join(SECTIONS)}; default: all"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--steps", metavar='"01 02"', help="by number or by name; default: all")
+    add("--sections", metavar='"tests timing"', help=f"some of: {' '.join(SECTIONS)}; default: all")
+    add(
         "--out",
         default=os.path.join("build", "gpu_check"),
         metavar="DIR",
         help="folder for the results (default %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--sim-json",
         metavar="DIR",
         help="the sim/ folder that --sim-only made from the same sources",
     )
-    parser.add_argument(
-        "--sim-only", action="store_true", help="no GPU: only make the simulator's side in DIR/sim"
-    )
-    parser.add_argument(
+    add("--sim-only", action="store_true", help="no GPU: only make the simulator's side in DIR/sim")
+    add(
         "--model-gpu",
         metavar="NAME",
         help="whose L2 is modelled (default: this GPU's; --sim-only: H200)",
     )
-    parser.add_argument(
+    add(
         "--merge",
         nargs="+",
         metavar="results.json",
         help="no run: make one results.json in --out from those of several calls, "
         "and from what peers.py --json wrote",
     )
-    parser.add_argument(
+    add(
         "--publish",
         nargs="+",
         metavar="results.json",
         help="no run: write docs/results/<gpu>.json and <gpu>_bf16.json from those of several "
         "calls, and fill all tables, figures and the picture",
     )
-    parser.add_argument(
+    add(
         "--python",
         default=sys.executable,
         metavar="PATH",
         help="the Python that has PyTorch, for the section peers",
     )
-    parser.add_argument(
+    add(
         "--figures",
         action="store_true",
         help="only what README.md and the chapters show; goes on where the last call ended",
     )
-    parser.add_argument(
+    add(
         "--peers-runs",
         type=int,
         default=3,
         metavar="N",
         help="with --figures: how often peers.py runs (default %(default)s)",
     )
-    parser.add_argument("--quick", action="store_true", help="fewer and smaller problems")
-    parser.add_argument("--no-build", action="store_true", help="the programs are already built")
-    parser.add_argument(
+    add("--quick", action="store_true", help="fewer and smaller problems")
+    add("--no-build", action="store_true", help="the programs are already built")
+    add(
         "--budget",
         type=float,
         default=570,

@@ -9,7 +9,7 @@ import shutil
 import time
 
 from .counters_vs_sim import compare_counters, hbm_entry, hbm_text, pairs, working_set
-from .gpu_session import OUT_OF_TIME, SHORTEST_RUN, TOOL_ENVIRONMENT, NoTime, Session
+from .gpu_session import OUT_OF_TIME, SHORTEST_RUN, TOOL_ENVIRONMENT, NoTime, Session, name_of
 from .gpus import ask_gpu
 from .merge import merge_peers, without_slowed
 from .problems import flags, problem_text, series, tag
@@ -18,11 +18,9 @@ from .shell import last_line
 from .standing import repeats_of
 from .step_text import digest_of
 from .steps import ROOT, number_of, numbered_steps
-from .text import Column, bytes_text, flops_text, text_table, time_text
+from .text import Column, bytes_text, entry, flops_text, percent_text, text_table, time_text
 
 SANITIZER_TOOLS = ("memcheck", "racecheck", "initcheck", "synccheck")
-
-
 # One row, tile edges, ragged tiles, a full grid, every d, with and without mask, shared key heads
 # and Nk != N; the programs refuse what their step lacks.
 COUNTER_PROBLEMS = [
@@ -40,45 +38,48 @@ COUNTER_PROBLEMS = [
     dict(b=1, h=4, hkv=2, n=113, nk=203, d=64, causal=True),
     dict(b=2, h=2, hkv=1, n=300, nk=20, d=128, causal=True),
 ]
-
-
 # For the steps that have --smem: a smaller and a larger tile than the step's own.
 SMEM_PROBLEMS = [dict(b=1, h=2, n=257, d=64, causal=False, smem=smem) for smem in (32768, 98304)]
-
-
 SANITIZER_PROBLEMS = [
     dict(b=1, h=2, n=65, d=64, causal=True),
     dict(b=1, h=1, n=130, d=128, causal=False),
     dict(b=1, h=2, hkv=1, n=100, nk=150, d=64, causal=True),
 ]
-
-
 # What --figures takes of these: the tables' own problem, two ragged ones, shared key heads.
 FIGURES_COUNTER_PROBLEMS = [COUNTER_PROBLEMS[i] for i in (9, 0, 1, 11)]
-
-
 TIMING_PROBLEMS = (
     [series(n, 64, False) for n in (512, 1024, 2048, 4096)]
     + [series(n, 64, True) for n in (1024, 4096)]
     + [series(4096, 128, causal) for causal in (False, True)]
 )
-
-
 SCALE_SIZES = (1024, 2048, 4096, 8192, 16384)
-
-
 SCALE_PATIENCE = 150  # seconds that one run of the scale section may take
-
-
 L2_SHARES = (0.25, 1, 4)  # working sets of the HBM section
-
-
 # What the tables and texts of README.md and the chapters hold of peers.py: steps and arguments.
 FIGURES_PEERS = (
     (("06",), "--backends", "math efficient"),
     (("07", "09", "10"), "--variants=all", "--directions=forward", "--backends", "flash cudnn"),
     (("08",), "--variants=all", "--directions=backward", "--backends", "flash"),
 )
+
+
+SANITIZER_COLUMNS = [
+    Column(("", "step"), lambda e: f"{e['step']} {e['variant']}", left=True),
+    entry("problem"),
+    entry("tool"),
+    Column(("", "result"), lambda e: e["verdict"], left=True),
+    Column(("", "summary"), lambda e: e["summary"][:60], left=True),
+]
+TIME_COLUMNS = [
+    entry("step"),
+    entry("problem"),
+    Column(("", "median"), lambda e: time_text(e["median_ms"])),
+    Column(("TFLOP", "per s"), lambda e: flops_text(e["flops_per_s"])),
+    Column(("of", "roof"), lambda e: percent_text(e["share_of_roof"])),
+    Column(("requested", "predicted"), lambda e: bytes_text(e["requested_predicted"])),
+    Column(("HBM", "measured"), lambda e: bytes_text(e["hbm_measured"])),
+    Column(("work-", "space"), lambda e: bytes_text(e["workspace"])),
+]
 
 
 class Sections(Session):
@@ -88,13 +89,10 @@ class Sections(Session):
         for step in self.steps:
             problems = COUNTER_PROBLEMS[:2] if self.options.quick else list(COUNTER_PROBLEMS)
             if self.options.figures:
-                cases += [
-                    (s, v, p) for s, v in variants if s == step for p in FIGURES_COUNTER_PROBLEMS
-                ]
-                continue
-            _, text = self.shell(f"help {step}", [self.program(preset, step), "--help"], 60)
-            if "--smem" in text:
-                problems += SMEM_PROBLEMS
+                problems = FIGURES_COUNTER_PROBLEMS
+            else:
+                _, text = self.shell(f"help {step}", [self.program(preset, step), "--help"], 60)
+                problems += SMEM_PROBLEMS if "--smem" in text else []
             cases += [(s, v, p) for s, v in variants if s == step for p in problems]
         return cases
 
@@ -104,18 +102,8 @@ class Sections(Session):
         found = []
         small, large = (dict(b=1, h=1, n=n, d=64, causal=False) for n in (64, 128))
         for step, variant in variants:
-            probes = [
-                self.run(
-                    kind,
-                    step,
-                    variant,
-                    p,
-                    timeout=60,
-                    environment=TOOL_ENVIRONMENT,
-                    folder="probes",
-                )[1]
-                for p in (small, large)
-            ]
+            how = dict(timeout=60, environment=TOOL_ENVIRONMENT, folder="probes")
+            probes = [self.run(kind, (step, variant, p), **how)[1] for p in (small, large)]
             if None in probes:
                 continue  # the counters section says why
             scratch = [probe["workspace_bytes"] for probe in probes]
@@ -158,10 +146,10 @@ class Sections(Session):
         return ok, text.splitlines()[-1]
 
     def hbm(self, cases, sim_runs, l2_bytes):
-        wanted = {(step, variant, tag(problem)) for step, variant, problem in cases}
+        wanted = set(map(name_of, cases))
         entries, seen = [], set()
         for row in pairs(self.gpu_results(), sim_runs):
-            name = (row.any.data["step"], row.any.variant, tag(row.any.data["problem"]))
+            name = name_of((row.any.data["step"], row.any.variant, row.any.data["problem"]))
             if name in wanted and row.gpu.get("traffic.hbm.measured"):
                 seen.add(name)
                 entries.append(hbm_entry(row, working_set(row.any), l2_bytes))
@@ -185,30 +173,17 @@ class Sections(Session):
         problems = SANITIZER_PROBLEMS[:1] if self.options.quick else SANITIZER_PROBLEMS
         problems = problems[:2] if self.options.figures else problems
         cases = [
-            (s, v, p, t)
+            ((s, v, p), t)
             for s, v in self.variants("gpu-check")
             for p in problems
             for t in SANITIZER_TOOLS
         ]
 
-        def one(case):
-            step, variant, problem, name = case
-            status, output = self.shell(
-                f"{name} {step}.{variant}.{tag(problem)}",
-                [
-                    word,
-                    "--tool",
-                    name,
-                    "--error-exitcode",
-                    "9",
-                    self.program("gpu-check", step),
-                    f"--variant={variant}",
-                    *flags(problem),
-                    "--input=normal",
-                ],
-                240,
-                TOOL_ENVIRONMENT,
-            )
+        def one(case_and_tool):
+            case, name = case_and_tool
+            step, variant, problem = case
+            call = [word, "--tool", name, "--error-exitcode", "9", *self.call_of("gpu-check", case)]
+            status, output = self.shell(f"{name} {name_of(case)}", call, 240, TOOL_ENVIRONMENT)
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)
             # 2: this step cannot do the problem. Silence is no clean bill: there must be a summary.
             verdict = (
@@ -229,18 +204,7 @@ class Sections(Session):
         self.results["sanitizer"] = entries
         failed = [e for e in entries if e["verdict"] == "FAILED"]
         clean = [e for e in entries if e["verdict"] == "clean"]
-        self.say(
-            text_table(
-                [
-                    Column(("", "step"), lambda e: f"{e['step']} {e['variant']}", left=True),
-                    Column(("", "problem"), lambda e: e["problem"], left=True),
-                    Column(("", "tool"), lambda e: e["tool"], left=True),
-                    Column(("", "result"), lambda e: e["verdict"], left=True),
-                    Column(("", "summary"), lambda e: e["summary"][:60], left=True),
-                ],
-                entries,
-            )
-        )
+        self.say(text_table(SANITIZER_COLUMNS, entries))
         return bool(clean) and not failed, f"{len(clean)} runs clean, {len(failed)} not"
 
     def timing(self, variants):
@@ -317,31 +281,7 @@ class Sections(Session):
             )
         self.results[section] = entries
         if entries:
-            self.say(
-                text_table(
-                    [
-                        Column(("", "step"), lambda e: e["step"], left=True),
-                        Column(("", "problem"), lambda e: e["problem"], left=True),
-                        Column(("", "median"), lambda e: time_text(e["median_ms"])),
-                        Column(("TFLOP", "per s"), lambda e: flops_text(e["flops_per_s"])),
-                        Column(
-                            ("of", "roof"),
-                            lambda e: (
-                                "-"
-                                if e["share_of_roof"] is None
-                                else f"{100 * e['share_of_roof']:.1f}%"
-                            ),
-                        ),
-                        Column(
-                            ("requested", "predicted"),
-                            lambda e: bytes_text(e["requested_predicted"]),
-                        ),
-                        Column(("HBM", "measured"), lambda e: bytes_text(e["hbm_measured"])),
-                        Column(("work-", "space"), lambda e: bytes_text(e["workspace"])),
-                    ],
-                    entries,
-                )
-            )
+            self.say(text_table(TIME_COLUMNS, entries))
         return sum(e["median_ms"] is None for e in entries)
 
     def memory(self):
@@ -355,9 +295,8 @@ class Sections(Session):
         ladder = numbered_steps()
         for step, expected in ((ladder[0], 3), (ladder[-1], 0)):
             variant = self.variants_of("gpu", step)[-1]
-            status, data, line = self.run(
-                "gpu", step, variant, problem, "--iters=3", timeout=300, folder="memory"
-            )
+            case = step, variant, problem
+            status, data, line = self.run("gpu", case, "--iters=3", timeout=300, folder="memory")
             entries.append(
                 {
                     "step": step,
@@ -444,16 +383,8 @@ class Sections(Session):
         path = os.path.join(self.out, name + ".json")
         if os.path.exists(path):
             os.remove(path)  # of an earlier call
-        status, output = self.shell(
-            name,
-            [
-                self.options.python,
-                os.path.join(ROOT, "scripts", name + ".py"),
-                *arguments,
-                "--json",
-                path,
-            ],
-        )
+        script = os.path.join(ROOT, "scripts", name + ".py")
+        status, output = self.shell(name, [self.options.python, script, *arguments, "--json", path])
         self.say(output.rstrip())
         if os.path.exists(path):
             with open(path, encoding="utf-8") as file:

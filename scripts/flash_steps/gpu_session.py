@@ -1,8 +1,5 @@
 """A call of gpu_check.sh: its folder, its report, and the programs that it runs."""
 
-TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
-
-
 import concurrent.futures
 import glob
 import json
@@ -18,17 +15,20 @@ from .standing import mark_slowed
 from .step_text import digest_of, source_digest
 from .steps import ROOT, find_steps, program_of
 
+TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
 SHORTEST_RUN = 8  # seconds; with fewer left no run begins
-
-
 RESUMED = ("tests", "sanitizer", "memory", "figure2")  # which --figures does once
-
-
 OUT_OF_TIME = "the time was over: the same command goes on from here"
 
 
 class NoTime(Failure):
     """One sentence: the section is not finished."""
+
+
+def name_of(case):
+    """Of a (step, variant, problem), as all `case` and `cases` here are."""
+    step, variant, problem = case
+    return f"{step}.{variant}.{tag(problem)}"
 
 
 class Session:
@@ -82,9 +82,8 @@ class Session:
         mark_slowed([Run(data, "forward") for data in before["runs"]])
         for data in before["runs"]:
             if not data.pop("slowed") and get(data, "device.kind") == "gpu":
-                write_json(
-                    self.path_of("gpu", data["step"], data["variant"], data["problem"]), data
-                )
+                case = data["step"], data["variant"], data["problem"]
+                write_json(self.path_of("gpu", case), data)
         self.keep_runs_of_this_text()
         self.earlier_commands = before.get("commands", [])
         for key in ("tests", "sanitizer", "memory", "figure2", "peers", "peers_seconds", "done"):
@@ -93,8 +92,8 @@ class Session:
         if "peers" in before:
             self.results["peers"] = without_slowed(before["peers"])
 
-    def path_of(self, folder, step, variant, problem):
-        return os.path.join(self.out, folder, f"{step}.{variant}.{tag(problem)}.json")
+    def path_of(self, folder, case):
+        return os.path.join(self.out, folder, name_of(case) + ".json")
 
     def digest_of_steps(self, name):
         """What decides what a section of this call gives."""
@@ -160,6 +159,15 @@ class Session:
     def program(self, preset, step):
         return program_of(os.path.join(ROOT, "build", preset), step)
 
+    def call_of(self, preset, case):
+        step, variant, problem = case
+        return [
+            self.program(preset, step),
+            f"--variant={variant}",
+            *flags(problem),
+            "--input=normal",
+        ]
+
     def build(self, preset, targets):
         status, output = self.shell(f"configure {preset}", ["cmake", "--preset", preset])
         if status == 0:
@@ -190,24 +198,17 @@ class Session:
             raise Failure(f"{step} --list-variants names none: {last_line(text)}")
         return text.split()
 
-    def run(self, kind, step, variant, problem, *more, timeout=None, environment=None, folder=None):
+    def run(self, kind, case, *more, timeout=None, environment=None, folder=None):
         """(exit status, JSON or None, last line of the output); the JSON lands in `folder`, which
         is gpu/ or sim/ where none is named."""
-        name = f"{step}.{variant}.{tag(problem)}"
-        path = self.path_of(folder or kind, step, variant, problem)
+        step, variant, problem = case
+        path = self.path_of(folder or kind, case)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.exists(path):
             os.remove(path)  # of an earlier call
         status, output = self.shell(
-            f"{folder or kind} {name}",
-            [
-                self.program(kind, step),
-                f"--variant={variant}",
-                *flags(problem),
-                "--input=normal",
-                f"--json={path}",
-                *more,
-            ],
+            f"{folder or kind} {name_of(case)}",
+            [*self.call_of(kind, case), f"--json={path}", *more],
             timeout,
             environment,
         )
@@ -219,30 +220,27 @@ class Session:
         return status, data, last_line(output)
 
     def simulate(self, cases, workers):
-        """Runs cases side by side, one simulator thread each."""
-
-        def one(case):
-            step, variant, problem = case
-            return case, self.run(
-                "sim",
-                step,
-                variant,
-                problem,
-                "--workers=1",
-                f"--model-gpu={self.results['model_gpu']}",
-            )
-
+        """Runs cases side by side, one simulator thread each. (ok, one line, a line for each that
+        went wrong)."""
+        model = f"--model-gpu={self.results['model_gpu']}"
+        # The largest first: the last to finish decides.
+        ordered = sorted(cases, key=lambda c: -c[2]["h"] * c[2]["n"] ** 2 * c[2]["d"])
         with concurrent.futures.ThreadPoolExecutor(max(1, workers)) as pool:
-            # The largest first: the last to finish decides.
-            ordered = sorted(cases, key=lambda c: -c[2]["h"] * c[2]["n"] ** 2 * c[2]["d"])
-            return list(pool.map(one, ordered))
+            done = list(pool.map(lambda case: self.run("sim", case, "--workers=1", model), ordered))
+        failed = [
+            f"{step} {variant} {tag(problem)}: exit {status}: {line}"
+            for (step, variant, problem), (status, _, line) in zip(ordered, done)
+            if status not in (0, 2)
+        ]
+        right = len(done) - len(failed)
+        return not failed, f"{right} of {len(done)} problems simulated", failed
 
     def gpu_run(self, case, *more, timeout=120):
         """(exit status, seconds); a problem that this call has run before is not run again."""
         step, variant, problem = case
-        name = (step, variant, tag(problem))
+        name = name_of(case)
         if name not in self.done and self.options.figures:
-            path = self.path_of("gpu", step, variant, problem)
+            path = self.path_of("gpu", case)
             data = load(path)[0].data if os.path.exists(path) else None
             counted = get(data, "traffic.requests") and get(data, "traffic.hbm.measured")
             passes = [data, get(data, "backward")]
@@ -253,7 +251,7 @@ class Session:
                 raise NoTime(OUT_OF_TIME)
         if name not in self.done:
             start = time.monotonic()
-            status, _, line = self.run("gpu", step, variant, problem, *more, timeout=timeout)
+            status, _, line = self.run("gpu", case, *more, timeout=timeout)
             if status != 0:
                 what = {None: "took too long", 1: "wrong result"}.get(status, f"exit {status}")
                 if status != 2:  # 2: this step cannot do it, and says so

@@ -145,20 +145,21 @@ def measure(options):
 
 def parse():
     parser = command.parser(__doc__)
-    parser.add_argument("--out", default=os.path.join(ROOT, "build", "figures"), metavar="DIR")
-    parser.add_argument("--publish", action="store_true", help="no run: fill docs and pages")
-    parser.add_argument("--sim-json", metavar="DIR", help="made with gpu_check.sh --sim-only")
-    parser.add_argument("--halves", default=" ".join(HALVES), metavar='"fp32 bf16"')
-    parser.add_argument(
+    add = parser.add_argument
+    add("--out", default=os.path.join(ROOT, "build", "figures"), metavar="DIR")
+    add("--publish", action="store_true", help="no run: fill docs and pages")
+    add("--sim-json", metavar="DIR", help="made with gpu_check.sh --sim-only")
+    add("--halves", default=" ".join(HALVES), metavar='"fp32 bf16"')
+    add(
         "--sections",
         default="tests counters sanitizer scale timing memory figure2 peers",
         metavar='"scale peers"',
         help="of gpu_check.sh; default: %(default)s",
     )
-    parser.add_argument("--budget", type=float, default=560, metavar="SECONDS")
-    parser.add_argument("--peers-runs", type=int, default=3, metavar="N")
-    parser.add_argument("--python", default=sys.executable, metavar="PATH", help="with PyTorch")
-    parser.add_argument("--no-build", action="store_true")
+    add("--budget", type=float, default=560, metavar="SECONDS")
+    add("--peers-runs", type=int, default=3, metavar="N")
+    add("--python", default=sys.executable, metavar="PATH", help="with PyTorch")
+    add("--no-build", action="store_true")
     options = parser.parse_args()
     for name in options.halves.split():
         if name not in HALVES:

@@ -115,6 +115,7 @@ def problems_of(options, dtype):
 
 def parse():
     parser = command.parser(__doc__)
+    add = parser.add_argument
 
     def numbers(text):
         return [int(word) for word in text.split()]
@@ -128,18 +129,18 @@ def parse():
 
         return words
 
-    parser.add_argument("--steps", metavar='"01 06"', help="by number or by name; default: all")
-    parser.add_argument(
+    add("--steps", metavar='"01 06"', help="by number or by name; default: all")
+    add(
         "--variants",
         metavar='"kernel shared"',
         help="by name, or all; default: each step's last one, its result",
     )
-    parser.add_argument(
+    add(
         "--together",
         action="store_true",
         help="steps of one type take turns with each other, too, instead of one after the other",
     )
-    parser.add_argument(
+    add(
         "--library",
         action="append",
         default=[],
@@ -147,68 +148,59 @@ def parse():
         help="another contender, with the C interface of common/harness/library/library.h; "
         "repeatable",
     )
-    parser.add_argument(
+    add(
         "--build",
         metavar="DIR",
         default=os.path.join(ROOT, "build", "gpu"),
         help="default: build/gpu",
     )
-    parser.add_argument(
+    add(
         "--backends",
         type=some_of(list(BACKENDS)),
         default=list(BACKENDS),
         metavar='"flash cudnn"',
         help=f"of PyTorch: {', '.join(BACKENDS)}",
     )
-    parser.add_argument(
+    add(
         "--directions",
         type=some_of(DIRECTIONS),
         default=list(DIRECTIONS),
         metavar='"forward backward"',
     )
-    parser.add_argument("--n", type=numbers, metavar='"1024 4096"', help="sequence lengths")
-    parser.add_argument("--d", type=numbers, metavar='"64 128"', help="head dimensions")
-    parser.add_argument(
+    add("--n", type=numbers, metavar='"1024 4096"', help="sequence lengths")
+    add("--d", type=numbers, metavar='"64 128"', help="head dimensions")
+    add(
         "--hkv",
         type=int,
         metavar="INT",
         help="key/value heads (default: as many as query heads, 2048 / d)",
     )
-    parser.add_argument("--causal", choices=("no", "yes", "both"))
-    parser.add_argument(
+    add("--causal", choices=("no", "yes", "both"))
+    add(
         "--tokens",
         type=int,
         default=TOKENS,
         metavar="INT",
         help="batch times sequence length (default %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--rounds",
         type=int,
         default=10,
         metavar="INT",
         help="turns of all; fewer where they would take long (default %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--iters",
         type=int,
         default=2,
         metavar="INT",
         help="timed runs in each turn (default %(default)s)",
     )
-    parser.add_argument("--json", metavar="F.json", help="write the result as JSON")
+    add("--json", metavar="F.json", help="write the result as JSON")
     options = parser.parse_args()
-    if (
-        min(
-            options.rounds,
-            options.iters,
-            options.tokens,
-            1 if options.hkv is None else options.hkv,
-            *(options.n or [1]),
-            *(options.d or [1]),
-        )
-        < 1
-    ):
+    sizes = [options.rounds, options.iters, options.tokens, *(options.n or []), *(options.d or [])]
+    if min(sizes) < 1 or (options.hkv is not None and options.hkv < 1):
         parser.error("sizes and counts are at least 1")
     return options
 

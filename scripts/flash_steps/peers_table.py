@@ -7,7 +7,7 @@ import textwrap
 from .problems import DIRECTIONS, problem_text
 from .results import Run
 from .standing import matmul_of, repeats_of
-from .text import Column, flops_text, markdown_table, text_table, time_text
+from .text import Column, flops_text, markdown_table, percent_text, text_table, time_text
 from .torch_attention import BACKENDS
 
 FP32_NOTE = (
@@ -45,7 +45,7 @@ def columns_for(rows):
         Column(("TFLOP", "per s"), lambda row: flops_text(row["flops_per_s"])),
         Column(
             (f"of {rows[0]['dtype']}", "matmul"),
-            lambda row: "-" if row["of_matmul"] is None else f"{100 * row['of_matmul']:.1f}%",
+            lambda row: percent_text(row["of_matmul"]),
         ),
     ] + [Column(("against", name), ratio(name)) for name in backends]
 

@@ -372,10 +372,7 @@ def write_all(rows, folder):
                         ("o", "-"),
                         lambda r: total(r.sim_get("traffic.requested.counted")),
                     ),
-                    "HBM modelled": (
-                        ("v", ":"),
-                        lambda r: total(r.sim_get("traffic.hbm.model")),
-                    ),
+                    "HBM modelled": (("v", ":"), lambda r: total(r.sim_get("traffic.hbm.model"))),
                     "HBM measured": (
                         ("s", "--"),
                         lambda r: total(r.gpu_get("traffic.hbm.measured")),

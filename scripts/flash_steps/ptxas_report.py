@@ -154,14 +154,13 @@ def compare_registers(path, version, kernels, numbered, all_steps):
 
 def main():
     parser = command.parser(__doc__)
-    parser.add_argument("what", nargs="*", metavar="STEP or FILE.cu")
-    parser.add_argument("--nvcc", default=find_nvcc())
-    parser.add_argument("--arch", help=f"for files (default {DEFAULT_ARCH})", default=DEFAULT_ARCH)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--out", default=os.path.join(ROOT, "build", "nvcc"))
-    parser.add_argument(
-        "--update", action="store_true", help=f"write {REGISTERS} instead of comparing with it"
-    )
+    add = parser.add_argument
+    add("what", nargs="*", metavar="STEP or FILE.cu")
+    add("--nvcc", default=find_nvcc())
+    add("--arch", help=f"for files (default {DEFAULT_ARCH})", default=DEFAULT_ARCH)
+    add("--jobs", type=int, default=2)
+    add("--out", default=os.path.join(ROOT, "build", "nvcc"))
+    add("--update", action="store_true", help=f"write {REGISTERS} instead of comparing with it")
     args = parser.parse_args()
     if args.update and args.what:
         raise BadInput("--update takes all steps: name none")

@@ -158,11 +158,12 @@ def restamp(digests):
 
 def main():
     parser = command.parser(__doc__)
-    parser.add_argument("steps", nargs="*", metavar="STEP", help="by number or by name")
-    parser.add_argument("--before", required=True, metavar="DIR", help="the other checkout")
-    parser.add_argument("--restamp", action="store_true", help="write into docs/results")
-    parser.add_argument("--nvcc", default=find_nvcc())
-    parser.add_argument("--jobs", type=int, default=2)
+    add = parser.add_argument
+    add("steps", nargs="*", metavar="STEP", help="by number or by name")
+    add("--before", required=True, metavar="DIR", help="the other checkout")
+    add("--restamp", action="store_true", help="write into docs/results")
+    add("--nvcc", default=find_nvcc())
+    add("--jobs", type=int, default=2)
     args = parser.parse_args()
     before = os.path.abspath(args.before)
     known = find_steps(root=before)

@@ -56,14 +56,7 @@ from . import command, figure2, peers_table
 from .command import BadInput
 from .problems import in_series, problem_text
 from .results import columns_for, rows_of_picture, speed, total
-from .standing import (
-    mark_peers,
-    rows_of,
-    standing,
-    standing_of,
-    standing_parts,
-    standing_text,
-)
+from .standing import mark_peers, rows_of, standing, standing_of, standing_parts, standing_text
 from .steps import ROOT
 from .text import Column, bytes_text, flops_text, markdown_table, time_text
 

@@ -28,6 +28,10 @@ def time_text(ms):
     return "-" if ms is None else scaled(ms * 1e3, ("us", "ms", "s"))
 
 
+def percent_text(share):
+    return "-" if share is None else f"{100 * share:.1f}%"
+
+
 def flops_text(per_second):
     return "-" if per_second is None else f"{per_second / 1e12:.3g}"
 
@@ -43,6 +47,11 @@ class Column:
     def title(self):
         """The head on one line."""
         return " ".join(self.head).strip().replace("- ", "").replace("/ ", "/")
+
+
+def entry(key):
+    """The column of rows that are dicts with this key."""
+    return Column(("", key), lambda row: row[key], left=True)
 
 
 def text_table(columns, rows, width=100):
