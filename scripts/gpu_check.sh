@@ -17,4 +17,4 @@ command -v python3 > /dev/null || {
   echo "gpu_check.sh: python3 is missing" >&2
   exit 3
 }
-exec python3 scripts/gpu_check.py "$@"
+exec python3 scripts/maintain gpu_check "$@"

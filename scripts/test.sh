@@ -53,7 +53,7 @@ missing() {
 
 look_at_kernels() {
   "$nvcc" --version | tail -n 2 | head -n 1
-  python3 scripts/ptxas_report.py --nvcc "$nvcc" --jobs "$jobs" || failures+=("kernels for GPUs")
+  ./scripts/maintain ptxas_report --nvcc "$nvcc" --jobs "$jobs" || failures+=("kernels for GPUs")
 }
 
 # summary <sentence>: the last line
@@ -97,7 +97,7 @@ if (($# == 0)); then
   ./scripts/setup.sh --have gdb || missing "a kernel in gdb" "gdb is"
 
   echo "== tables"
-  python3 scripts/tables.py --check || failures+=("tables")
+  ./scripts/maintain tables --check || failures+=("tables")
 
   echo "== documentation"
   if ./scripts/setup.sh --have docs; then
@@ -108,7 +108,7 @@ if (($# == 0)); then
 
   echo "== formatting"
   if [[ $all || -e build/format/tools ]]; then
-    ./scripts/format.sh --check || failures+=("formatting")
+    ./scripts/maintain format --check || failures+=("formatting")
   else
     missing formatting "the formatters are"
   fi

@@ -175,6 +175,6 @@ for name in "${programs[@]}"; do
 done
 
 echo
-python3 scripts/report.py --out "$report" "$out" || failed=1
+./scripts/maintain report --out "$report" "$out" || failed=1
 echo "next: steps/01_naive/README.md, the first chapter; ./scripts/learn, exercises that check themselves"
 exit $failed

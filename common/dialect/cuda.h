@@ -34,8 +34,10 @@
 
 namespace fa {
 
-constexpr int kWarp = 32;                   ///< lanes of a warp
-constexpr unsigned kFullMask = 0xffffffff;  ///< all lanes take part
+constexpr int kWarp = 32;                      ///< lanes of a warp
+constexpr unsigned kFullMask = 0xffffffff;     ///< all lanes take part
+constexpr float kLog2e = 1.4426950408889634f;  ///< exp(x) = 2^(x * log2 e)
+constexpr float kLn2 = 0.6931471805599453f;    ///< log(x) = log2(x) * ln 2
 
 /// CUDA refused a call, or reports what happened to work that was queued before it.
 struct CudaError : std::runtime_error {

@@ -12,6 +12,7 @@
 #include "common/gpu/under_tool.h"
 #include "common/harness/backend.h"
 #include "common/harness/device_memory.h"
+#include "common/harness/problem.h"
 
 namespace fa {
 

@@ -4,10 +4,10 @@
 #include <cmath>
 #include <vector>
 
-#include "common/harness/backend.h"
 #include "common/dialect/cuda.h"
 #include "common/gpu/l2_sweep.h"
 #include "common/gpu/under_tool.h"
+#include "common/harness/backend.h"
 #include "common/harness/problem.h"
 
 namespace fa {

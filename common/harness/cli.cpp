@@ -133,6 +133,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   option("Run", "--iters", o.iters, "INT", "timed runs on a GPU");
   option("Run", "--model-gpu", o.model_gpu, "NAME",
          "whose L2 and roofs the simulator models (common/data/gpus.json)");
+  app.add_flag("--predict", o.predict,
+               "print what the step's formulas say, and run nothing: for any size")
+      ->group("Run");
   app.add_flag("--analyse", o.analyse,
                "simulator: find races and uninitialised reads; a row per source line")
       ->group("Run");
@@ -161,6 +164,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     return o;
   }
 
+  if (o.predict && (o.analyse || !o.out.empty() || !o.out_dir.empty())) {
+    throw UsageError("--predict runs nothing: there is no output and nothing to analyse");
+  }
   if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
   if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
   p.smem = static_cast<size_t>(smem);

@@ -74,6 +74,7 @@ struct Support {
   bool cross = false;                      ///< Nk != N
   bool smem = false;                       ///< Problem::smem: the step cuts its tiles to fit
 
+  bool operator==(const Support&) const = default;
   /// The head dimensions, "64, 128".
   std::string list_d() const;
 };

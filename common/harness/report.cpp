@@ -78,6 +78,10 @@ std::string labelled(const char* label, const std::string& words) {
 std::string head(const RunReport& r) {
   std::string out = wrapped(r.step + "  ", r.idea, kLabel);
   out += labelled("variant", r.variant + ": " + r.variant_idea);
+  if (!r.forward_of.empty()) {
+    out += labelled("", "its forward is that of " + r.forward_of + "; the idea is the backward");
+  }
+  if (r.predicted_only) return out + labelled("problem", describe(r.problem));
   out += labelled("device", r.device.kind == "sim"
                                 ? fmt::format("{}, modelling {}", r.device.name, r.model.name)
                                 : fmt::format("{} ({})", r.device.name, r.device.arch));
@@ -490,6 +494,11 @@ uint64_t RunReport::naive_workspace_bytes() const {
 
 std::string text(const RunReport& r) {
   std::string out = head(r);
+  if (r.predicted_only) {
+    out += requested_section(r.forward) + change_line(r.forward);
+    if (r.backward) out += requested_section(*r.backward) + change_line(*r.backward);
+    return out + memory_line(r);
+  }
   if (!r.findings.empty()) return out + "\n" + verdict(r);
   out += check_section(r);
   const auto pass = [&](const Pass& p) {
@@ -516,7 +525,11 @@ nlohmann::ordered_json to_json(const RunReport& r) {
   j["step"] = r.step;
   j["variant"] = r.variant;
   j["variant_index"] = r.variant_index;
-  j["device"] = {{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};
+  j["forward_of"] = r.forward_of.empty() ? Json(nullptr) : Json(r.forward_of);
+  j["device"] =
+      r.predicted_only
+          ? Json(nullptr)
+          : Json{{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};
   j["model_gpu"] = r.device.kind == "sim" ? Json(r.model.name) : Json(nullptr);
   j["problem"] = {{"b", r.problem.B},
                   {"h", r.problem.H},
@@ -548,7 +561,7 @@ nlohmann::ordered_json to_json(const RunReport& r) {
                                {"fp32_flops", r.roofs->fp32_flops},
                                {"bf16_flops", r.roofs->bf16_flops},
                                {"fp32_matmul_flops", r.roofs->fp32_matmul_flops}};
-  j["ok"] = r.ok();
+  j["ok"] = r.predicted_only ? Json(nullptr) : Json(r.ok());
   return j;
 }
 

@@ -62,6 +62,8 @@ struct RunReport {
   std::string variant;       ///< "shared"
   size_t variant_index = 0;  ///< its place in the order of reading
   std::string variant_idea;
+  bool predicted_only = false;  ///< nothing ran
+  std::string forward_of;       ///< "04 fused": whose forward it is; empty: the variant's own
   Device device;
   Problem problem;
   std::string input;       ///< "real", "normal", "outliers" or "files"

@@ -118,15 +118,7 @@ void require_type(const char* what, const Runner& f, const Problem& p) {
   }
 }
 
-std::vector<Scratch> workspace_of(const Problem& p, const Variant& v) {
-  return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
-}
-
 }  // namespace
-
-void* scratch_of(const std::map<std::string, void*>& workspace, const char* name) {
-  return workspace.at(name);
-}
 
 bool never_written(float x) { return std::bit_cast<uint32_t>(x) == 0xffffffff; }
 
@@ -140,7 +132,7 @@ MemoryNeed memory_need(const Problem& p, const Variant& v) {
     need.inputs += q;            // dO
     need.outputs += q + 2 * kv;  // dQ, dK, dV
   }
-  for (const Scratch& s : workspace_of(p, v)) need.workspace += s.bytes;
+  for (const Scratch& s : workspace_of(v, p)) need.workspace += s.bytes;
   return need;
 }
 
@@ -202,7 +194,7 @@ Session::Session(const Problem& p, const Inputs& in, const Variant& v)
     t.dK = s.add_output("dK", kv_bytes);
     t.dV = s.add_output("dV", kv_bytes);
   }
-  for (const Scratch& piece : workspace_of(p, v)) {
+  for (const Scratch& piece : workspace_of(v, p)) {
     const auto [at, inserted] =
         s.workspace.try_emplace(piece.name, piece.name, piece.bytes, guard_bytes());
     if (!inserted) throw std::invalid_argument("two pieces of scratch named " + piece.name);

@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "common/dialect/cuda.h"
@@ -54,15 +53,8 @@ struct Tensors {
 class Runner {
  public:
   Runner() = default;
-  template <class T>
-  Runner(void (*f)(const Problem&, const Tensors<T>&))  // NOLINT: `step.forward = step01::forward`
-      : dtype_(std::is_same_v<T, float> ? DType::f32 : DType::bf16) {
-    run_ = [f](const Problem& p, const Tensors<void>& t) {
-      f(p, {static_cast<const T*>(t.Q), static_cast<const T*>(t.K), static_cast<const T*>(t.V),
-            static_cast<T*>(t.O), t.LSE, static_cast<const T*>(t.dO), static_cast<T*>(t.dQ),
-            static_cast<T*>(t.dK), static_cast<T*>(t.dV), t.workspace});
-    };
-  }
+  Runner(void (*)(const Problem&, const Tensors<float>&));  // NOLINT: `.forward = step01::forward`
+  Runner(void (*)(const Problem&, const Tensors<bf16>&));   // NOLINT
   explicit operator bool() const { return static_cast<bool>(run_); }
   DType dtype() const { return dtype_; }
   void operator()(const Problem& p, const Tensors<void>& t) const { run_(p, t); }
@@ -77,39 +69,59 @@ using PredictFn = Prediction (*)(const Problem&);
 /// The scratch buffers that one problem needs.
 using WorkspaceFn = std::vector<Scratch> (*)(const Problem&);
 
-/// What the report's "change" compares with: the step before, or an earlier variant.
+/// What the report's "change" compares with: a variant of the step before, or an earlier one.
 struct Parent {
-  std::string id;  ///< "01_naive"
+  std::string id;  ///< "01 naive": the step's number and the variant
   PredictFn traffic = nullptr;
   Support support = {};  ///< outside of it the two are not compared
 };
 
 /// One way of doing the step; a step with several ideas has several, in the order of reading.
 struct Variant {
-  std::string name;  ///< the file's stem: "kernel", "shared"
-  std::string idea;  ///< one line for the tables
+  std::string name;    ///< as in its file's name: "shared" in 1_shared.cuh
+  std::string idea;    ///< one line for the tables
+  Parent parent = {};  ///< empty: the forward is not compared
   Runner forward;
   PredictFn traffic = nullptr;      ///< of the forward
   WorkspaceFn workspace = nullptr;  ///< null: none
   bool writes_lse = false;
-  Runner backward = {};  ///< empty: the step has no backward
-  PredictFn backward_traffic = nullptr;
-  Parent parent = {};           ///< where it is not the step's
+  /// "04 fused", where the idea is the backward and the forward is another variant's: tables of
+  /// several steps leave it out.
+  std::string forward_of = {};
   Parent backward_parent = {};  ///< empty: the backward is not compared
+  Runner backward = {};         ///< empty: there is none
+  PredictFn backward_traffic = nullptr;
 };
 
-/// Everything that step_main() needs to know about a step.
+/// A step, described once, in its step.cuh: the program, the library, the tests and the exercises
+/// all read it there.
 struct Step {
   std::string id;    ///< "02_tiled": the name of its folder
   std::string idea;  ///< one line
-  Parent parent;
-  Support support;
-  std::string needs;              ///< "sm_90a", or empty when any GPU will do
+  Support support = {};
+  std::string needs = {};         ///< "sm_90a", or empty when any GPU will do
   std::vector<Variant> variants;  ///< the last one is the step's result and the default
 };
 
-/// A program that specialises this as false for a head dimension has no kernels of it, and compiles
-/// faster.
+/// The pieces of workspace that a variant asks for; none without a WorkspaceFn.
+std::vector<Scratch> workspace_of(const Variant&, const Problem&);
+
+/// What a step's main.cu defines: its step is part of whatever links this object. That is its
+/// program, its library, and the tests that name it, so that kernels are compiled once.
+class LinkedStep {
+ public:
+  explicit LinkedStep(const Step&);
+};
+/// All that are linked, in no order. Not to be called before main().
+const std::vector<Step>& linked_steps();
+/// \throws std::out_of_range when that step is not linked.
+const Step& linked_step(const std::string& id);
+/// \param id "06 swapped": the step's number, or the name of one's own step, and the variant
+/// \throws std::out_of_range when there is none among the linked steps.
+const Variant& linked_variant(const std::string& id);
+
+/// An exercise that specialises this as false for a head dimension has no kernels of it, and
+/// compiles faster.
 template <int d>
 inline constexpr bool has_kernels_of = true;
 

@@ -61,12 +61,14 @@ Inputs make_inputs(const Options& o) {
 
 std::optional<ParentTraffic> parent_traffic(const Parent& parent, const Problem& problem) {
   if (!parent.traffic) return std::nullopt;
+  Problem same = problem;
+  if (!parent.support.smem) same.smem = 0;  // it has tiles of its own size
   try {
-    validate(problem, parent.support);
+    validate(same, parent.support);
   } catch (const UsageError&) {
     return std::nullopt;
   }
-  return ParentTraffic{parent.id, parent.traffic(problem).total()};
+  return ParentTraffic{parent.id, parent.traffic(same).total()};
 }
 
 Pass predict(const char* name, const Problem& problem, PredictFn traffic, double flops,
@@ -128,7 +130,8 @@ class Run {
     report_.model = find_gpu(options.model_gpu);
     configure({.gpu = report_.model, .workers = options.workers});
     require_writable_outputs(options);
-    report_.device = open_device(step.id, step.needs);
+    if (!options.predict) report_.device = open_device(step.id, step.needs);
+    report_.predicted_only = options.predict;
     if (options.analyse && !simulated()) {
       throw UsageError("--analyse works in the simulator: cmake --preset sim");
     }
@@ -136,7 +139,7 @@ class Run {
       throw UsageError("--no-counters is for a GPU: the simulator has no time to print instead");
     }
     report_.memory = memory_need(problem_, variant_);
-    require_memory(report_.memory);
+    if (!options.predict) require_memory(report_.memory);
 
     report_.step = step.id;
     report_.idea = step.idea;
@@ -146,8 +149,9 @@ class Run {
     report_.problem = problem_;
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
-    report_.forward = predict("forward", problem_, variant_.traffic, problem_.flops_forward(),
-                              variant_.parent.traffic ? variant_.parent : step.parent);
+    report_.forward =
+        predict("forward", problem_, variant_.traffic, problem_.flops_forward(), variant_.parent);
+    report_.forward_of = variant_.forward_of;
     if (variant_.backward) {
       report_.backward = predict("backward", problem_, variant_.backward_traffic,
                                  problem_.flops_backward(), variant_.backward_parent);
@@ -156,6 +160,10 @@ class Run {
 
   /// \returns the exit status.
   int operator()() {
+    if (options_.predict) {
+      print();
+      return kRight;
+    }
     const Inputs inputs = make_inputs(options_);
     report_.input_note = inputs.note;
     Session session(problem_, inputs, variant_);
@@ -183,14 +191,18 @@ class Run {
     } catch (const KernelStopped& e) {
       report_.findings = e.sentences();
     }
-    std::fputs(text(report_).c_str(), stdout);
-    const int lost = flush_stdout();  // before a --json /dev/stdout
-    if (!options_.json.empty()) write_json(options_.json, report_);
-    require_printed(lost);
+    print();
     return report_.ok() ? kRight : kWrong;
   }
 
  private:
+  void print() const {
+    std::fputs(text(report_).c_str(), stdout);
+    const int lost = flush_stdout();  // before a --json /dev/stdout
+    if (!options_.json.empty()) write_json(options_.json, report_);
+    require_printed(lost);
+  }
+
   bool simulated() const { return report_.device.kind == "sim"; }
 
   void count_pass(Pass& pass, const std::function<void()>& run) {

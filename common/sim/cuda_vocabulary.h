@@ -1,7 +1,7 @@
 /// \file
-/// The words of CUDA C++ for g++. Included by common/dialect/cuda.h when nvcc does not compile the
-/// file; a kernel never includes it itself. What stands behind the words: instructions/,
-/// scheduler/, memory/ (README.md has the map).
+/// The words of CUDA C++ for g++. Included by dialect/cuda.h when nvcc does not compile the file; a
+/// kernel never includes it itself. What stands behind the words: scheduler/, memory/,
+/// instructions/ (README.md has the map).
 #pragma once
 
 #include <algorithm>

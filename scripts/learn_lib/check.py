@@ -29,6 +29,7 @@ COMPILE_BYTES = 4 << 30
 RUN_SECONDS = 20  # of wall time
 LOOP_SECONDS = 5  # of CPU time in one kernel without a barrier or an end
 RUN_BYTES = 1 << 30  # resident; the simulator reserves far more addresses than it uses
+SIZES = ("b", "h", "hkv", "n", "nk", "d")  # of a problem, as the steps' programs call them
 
 # What a kind of fault means, and where to look.
 ADVICE = {
@@ -93,10 +94,12 @@ class Verdict:
 
 
 class Toolchain:
-    """How a build tree compiles and links an exercise."""
+    """How a build tree compiles and links an exercise, and what the step itself predicts. `say`
+    prints a line when a step must be built first."""
 
-    def __init__(self, build):
+    def __init__(self, build, say=print):
         self.build = Path(build)
+        self.say = say
         folder = self.build / "steps" / "exercises"
         try:
             commands = json.loads((self.build / "compile_commands.json").read_text())
@@ -118,6 +121,8 @@ class Toolchain:
             if not w.endswith("prelude.cu") and w not in ("-c", "-M", "-MD", "-MT", "-MF")
         ]
         self.link_words = link
+        self.lock = threading.Lock()
+        self.predictions = {}
         self.gpu = Path(link[0]).name.startswith("nvcc")
 
     def compile(self, shadow, beside, source, target):
@@ -129,6 +134,37 @@ class Toolchain:
         out = ["-c", str(source), "-o", str(target)]
         return [first, f"-I{shadow}", *rest, f"-I{beside}", *kind, *out]
 
+    def predicted(self, exercise):
+        """Of each problem {buffer: {"read", "write", "atomic"}} in bytes, by the step's program."""
+        key = exercise.step, exercise.program["variant"], json.dumps(exercise.check)
+        with self.lock:
+            if key not in self.predictions:
+                if not is_built(self.build, exercise.step):
+                    build_library(self.build, "sim", self.say, exercise.step)
+                self.predictions[key] = self._ask(exercise)
+        return self.predictions[key]
+
+    def _ask(self, exercise):
+        command = [str(self.build / "steps" / exercise.step), "--predict"]
+        command += ["--variant", exercise.program["variant"], "--json", "/dev/stderr"]
+        backward = exercise.check.get("pass") == "backward"
+        specs = []
+        for problem in exercise.check["problems"]:
+            words = [f"--{key}={problem[key]}" for key in SIZES if key in problem]
+            words += ["--h=1"] if "h" not in problem else []
+            words += ["--causal"] if problem.get("causal") else []
+            done = subprocess.run(
+                [*command, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+            )
+            if done.returncode:
+                raise NotBuilt(f"{shlex.join([*command, *words])}: {done.stderr.strip()}")
+            report = json.loads(done.stderr)
+            buffers = (report["backward"] if backward else report)["traffic"]["requested"][
+                "buffers"
+            ]
+            specs.append({name: row["predicted"] for name, row in buffers.items()})
+        return specs
+
     def link(self, obj, target):
         at = self.link_words.index("PROGRAM")
         return [*self.link_words[:at], str(obj), "-o", str(target), *self.link_words[at + 1 :]]
@@ -138,14 +174,15 @@ def newest(*patterns):
     return max((p.stat().st_mtime for pattern in patterns for p in ROOT.glob(pattern)), default=0)
 
 
-def is_built(build):
-    """Whether the tree's library is there and no older than its sources."""
+def is_built(build, step=None):
+    """Whether the tree's library, or a step's program, is there and no older than its sources."""
     folder = Path(build) / "steps" / "exercises"
     made = [
         folder / "libfa_exercise.a",
         folder / "link.txt",
         Path(build) / "common/libfa_common.a",
         folder / "CMakeFiles/exercise_prelude.dir/prelude.cu.o",
+        *([Path(build) / "steps" / step] if step else []),
     ]
     if not all(p.exists() for p in made):
         return False
@@ -157,7 +194,7 @@ def is_built(build):
         "common/CMakeLists.txt",
         "CMakeLists.txt",
     )
-    stamp = folder / "built"
+    stamp = folder / (f"{step}_built" if step else "built")
     return stamp.exists() and stamp.stat().st_mtime >= sources
 
 
@@ -186,8 +223,8 @@ def _what_to_ask_for(said):
     return f"something is missing, as said above: {ask} call ./scripts/learn again"
 
 
-def build_library(build, preset, say):
-    """Sets up and builds; `say` prints a line. Raises NotBuilt."""
+def build_library(build, preset, say, step=None):
+    """Sets up and builds, the checker or a step's program; `say` prints a line. Raises NotBuilt."""
     log = ROOT / "build" / "learn.log"
     log.parent.mkdir(exist_ok=True)
     with open(log.with_suffix(".lock"), "w", encoding="utf-8") as lock:
@@ -196,16 +233,19 @@ def build_library(build, preset, say):
         except BlockingIOError:
             say("another ./scripts/learn is building the checker: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if is_built(build):
+            if is_built(build, step):
                 return
-        _build(build, preset, say, log)
+        _build(build, preset, say, log, step)
 
 
-def _build(build, preset, say, log):
+def _build(build, preset, say, log, step):
     started = time.time()
-    say(f"building the checker, a minute or two when it is new ({log.relative_to(ROOT)})")
+    what = f"step {step}, whose bytes are the bound" if step else "the checker"
+    takes = "some seconds" if step else "a minute or two when it is new"
+    say(f"building {what}, {takes} ({log.relative_to(ROOT)})")
     configure = ["cmake", "--preset", preset, "-B", str(build)]
-    make = ["cmake", "--build", str(build), "-j", str(os.cpu_count()), "--target", "exercises"]
+    make = ["cmake", "--build", str(build), "-j", str(os.cpu_count())]
+    make += ["--target", f"{step}_built" if step else "exercises"]
     with open(log, "w", encoding="utf-8") as file:
         status, said = _setup(file)
         if status:
@@ -535,12 +575,15 @@ class Check:
 
     def run(self):
         folder, exercise = self.folder, self.exercise
+        check = dict(exercise.check)
+        if not self.toolchain.gpu:
+            specs = self.toolchain.predicted(exercise)
+            check["problems"] = [{**p, "spec": s} for p, s in zip(check["problems"], specs)]
         request = {
-            "spec": exercise.program["spec"],
             "seed": self.seed,
             "pass": "forward",
             "watchdog": LOOP_SECONDS,
-            **exercise.check,
+            **check,
         }
         _write(folder / "request.json", json.dumps(request))
         result = folder / "result.json"

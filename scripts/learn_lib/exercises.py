@@ -58,12 +58,12 @@ class Exercise:
     difficulty: int  # 1 to 3
     minutes: int
     session: int
-    made_from: str  # "kernel.cuh", in the step's folder
+    made_from: str  # "1_naive.cuh", in the step's folder
     task: str
     hints: list
     question: str
     answer: str
-    program: dict  # include, forward, workspace, backward, lse, spec
+    program: dict  # variant, include, forward
     check: dict  # pass, problems, banks, coalesced
     changes: list
     wrongs: list
@@ -163,9 +163,24 @@ class Exercise:
         ]
         return "\n".join(lines) + "\n"
 
+    def variant(self):
+        """(namespace, the function of step.cuh that describes the variant). Without the parents,
+        which the exercise must not see."""
+        path = ROOT / "steps" / self.step / "step.cuh"
+        text = path.read_text(encoding="utf-8")
+        name = self.program["variant"]
+        function = re.search(
+            rf"^inline fa::Variant {name}\(\) {{\n.*?^}}\n", text, re.MULTILINE | re.DOTALL
+        )
+        if not function:
+            raise Broken(f"{self.path.name}: {path.relative_to(ROOT)} has no variant '{name}'")
+        alone = re.sub(r"\.(backward_)?parent = {.*?},\s*", "", function[0], flags=re.DOTALL)
+        return re.search(r"^namespace (\w+) {", text, re.MULTILINE)[1], alone
+
     def main(self):
         """The program around the student's file. Only kernels that are checked are compiled."""
         p = self.program
+        namespace, variant = self.variant()
         dimensions = {problem["d"] for problem in self.check["problems"]}
         lines = [
             '#include "steps/exercises/exercise.h"',
@@ -174,17 +189,15 @@ class Exercise:
                 for d in (32, 64, 96, 128)
                 if d not in dimensions
             ],
-            f'#include "{p["include"]}"',
+            f'#include "{p.get("include", self.source)}"',
             "",
+            f"namespace {namespace} {{",
+            variant + "}",
             "int main(int argc, char** argv) {",
-            "  fa::Yours yours;",
-            f"  yours.forward = {p['forward']};",
+            f"  fa::Variant yours = {namespace}::{p['variant']}();",
         ]
-        for key in ("workspace", "backward"):
-            if key in p:
-                lines.append(f"  yours.{key} = {p[key]};")
-        if p.get("lse", False):
-            lines.append("  yours.writes_lse = true;")
+        if "forward" in p:
+            lines.append(f"  yours.forward = {p['forward']};")
         lines += ["  return fa::exercise_main(argc, argv, yours);", "}"]
         return "\n".join(lines) + "\n"
 
@@ -252,7 +265,7 @@ def _read(path, number, row):
     )
     if kind not in KINDS:
         raise Broken(f"{where}: kind = '{kind}'; there are {', '.join(KINDS)}")
-    _take(program, ["include", "forward", "spec", "workspace?", "backward?", "lse?"], where)
+    _take(program, ["variant", "include?", "forward?"], where)
     _take(check, ["problems", "pass?", "banks?", "coalesced?"], where)
     if not check["problems"]:
         raise Broken(f"{where}: 'problems' is empty: such a check passes everything")

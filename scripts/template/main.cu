@@ -1,14 +1,4 @@
-// Runs, checks, counts and times kernel.cuh.
-#include "steps/@NAME@/kernel.cuh"
+// @NAME@ as a program and as a library; main() is in common/harness/main.cpp.
+#include "steps/@NAME@/step.cuh"
 
-int main(int argc, char** argv) {
-  fa::Step step;
-  step.id = "@NAME@";
-  step.idea = "a step of your own";
-  step.support.d = {32, 64};
-  step.variants = {{.name = "kernel",
-                    .idea = "one thread a query row",
-                    .forward = @NAME@::forward,
-                    .traffic = @NAME@::traffic}};
-  return fa::step_main(argc, argv, step);
-}
+static const fa::LinkedStep linked(@NAME@::step());

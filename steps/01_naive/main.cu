@@ -1,14 +1,4 @@
-// Step 01: runs, checks, counts and times kernel.cuh.
-#include "steps/01_naive/kernel.cuh"
+// Step 01 as a program and as a library; main() is in common/harness/main.cpp.
+#include "steps/01_naive/step.cuh"
 
-int main(int argc, char** argv) {
-  fa::Step step;
-  step.id = "01_naive";
-  step.idea = "three kernels; S and P in HBM";
-  step.variants = {{.name = "kernel",
-                    .idea = "one thread an output, nothing shared",
-                    .forward = step01::forward,
-                    .traffic = step01::traffic,
-                    .workspace = step01::workspace}};
-  return fa::step_main(argc, argv, step);  // parse, allocate, check, count, time, print
-}
+static const fa::LinkedStep linked(step01::step());

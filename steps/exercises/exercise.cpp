@@ -12,9 +12,6 @@
 #include "common/harness/inputs.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
-#if !FA_BACKEND_GPU
-#include "steps/exercises/specs.h"
-#endif
 
 namespace fa {
 
@@ -29,7 +26,6 @@ struct Fault {
 };
 
 struct Request {
-  std::string spec;
   bool backward = false;
   uint64_t seed = 1;
   json problems;
@@ -42,8 +38,7 @@ Request read_request(const char* path) {
   std::ifstream file(path);
   if (!file) throw UsageError(std::string(path) + ": cannot be read");
   const json j = json::parse(file);
-  return {.spec = j.at("spec"),
-          .backward = j.at("pass") == "backward",
+  return {.backward = j.at("pass") == "backward",
           .seed = j.at("seed"),
           .problems = j.at("problems"),
           .banks = j.value("banks", false),
@@ -82,8 +77,6 @@ std::optional<Fault> wrong_element(const CheckResult& result) {
   return std::nullopt;
 }
 
-#if !FA_BACKEND_GPU
-
 /// What the simulator found, in the words of the exercises.
 std::string words_of(FaultKind kind) {
   switch (kind) {
@@ -116,6 +109,14 @@ Fault fault_of(const KernelStopped& e) {
 
 json to_json(const Bytes& b) {
   return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
+}
+
+Prediction spec_of(const json& wanted) {
+  Prediction spec;
+  for (const auto& [name, b] : wanted.at("spec").items()) {
+    spec[name] = {.read = b.at("read"), .write = b.at("write"), .atomic = b.at("atomic")};
+  }
+  return spec;
 }
 
 /// Yours beside the spec's, per buffer.
@@ -238,7 +239,16 @@ Counts counted(Session& session, bool backward) {
   return count([&] { session.backward(); }, options);
 }
 
-#endif
+/// Requires that kernels made the outputs, and within the bounds of the exercise.
+std::optional<Fault> over_the_bound(const Request& request, const Problem& p,
+                                    const Prediction& spec, const Counts& counts,
+                                    const Variant& yours, const json& traffic) {
+  if (auto fault = made_by_the_host(p, spec, counts, yours, request.backward)) return fault;
+  if (auto fault = too_many_bytes(traffic, counts)) return fault;
+  if (auto fault = uncoalesced(counts, request.coalesced)) return fault;
+  if (request.banks) return bank_conflicts(counts);
+  return std::nullopt;
+}
 
 /// One problem; fills in `seen`.
 std::optional<Fault> try_problem(const Request& request, const json& wanted, const Variant& yours,
@@ -247,43 +257,25 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
   const Inputs in = inputs_of(wanted, p, request.seed);
   seen["problem"] = describe(p);
   Session session(p, in, yours);
-#if FA_BACKEND_GPU
-  session.forward();
-  if (request.backward) session.backward();
-#else
   Counts counts;
-  try {
-    counts = counted(session, request.backward);
-  } catch (const KernelStopped& e) {
-    return fault_of(e);
+  Prediction spec;
+  if (simulated()) {
+    try {
+      counts = counted(session, request.backward);
+    } catch (const KernelStopped& e) {
+      return fault_of(e);
+    }
+    spec = spec_of(wanted);
+    seen["traffic"] = traffic_table(spec, counts);
+    seen["totals"] = totals(counts);
+  } else {
+    session.forward();
+    if (request.backward) session.backward();
   }
-  const Spec specs = find_spec(request.spec);
-  const Prediction spec = (request.backward ? specs.backward : specs.forward)(p);
-  seen["traffic"] = traffic_table(spec, counts);
-  seen["totals"] = totals(counts);
-#endif
   const CheckResult result = check(p, in, session.download(), sample_of(p, request.seed, 1e18));
   if (auto fault = wrong_element(result)) return fault;
-#if !FA_BACKEND_GPU
-  if (auto fault = made_by_the_host(p, spec, counts, yours, request.backward)) return fault;
-  if (auto fault = too_many_bytes(seen["traffic"], counts)) return fault;
-  if (auto fault = uncoalesced(counts, request.coalesced)) return fault;
-  if (request.banks) return bank_conflicts(counts);
-#endif
-  return std::nullopt;
-}
-
-Runner runner_of(const HostFunction& f) {
-  return f.f32 ? Runner(f.f32) : f.b16 ? Runner(f.b16) : Runner();
-}
-
-Variant variant_of(const Yours& yours) {
-  Variant v;
-  v.forward = runner_of(yours.forward);
-  v.backward = runner_of(yours.backward);
-  v.workspace = yours.workspace;
-  v.writes_lse = yours.writes_lse;
-  return v;
+  if (!simulated()) return std::nullopt;
+  return over_the_bound(request, p, spec, counts, yours, seen["traffic"]);
 }
 
 json try_all(const Request& request, const Variant& yours) {
@@ -302,12 +294,12 @@ json try_all(const Request& request, const Variant& yours) {
 
 }  // namespace
 
-int exercise_main(int argc, char** argv, const Yours& yours) try {
+int exercise_main(int argc, char** argv, const Variant& yours) try {
   if (argc != 3) throw UsageError("usage: " + std::string(argv[0]) + " REQUEST.json RESULT.json");
   const Request request = read_request(argv[1]);
   open_device("exercise", "");
   configure({.watchdog_s = request.watchdog_s});
-  const json result = try_all(request, variant_of(yours));
+  const json result = try_all(request, yours);
   std::ofstream file(argv[2]);
   file << result.dump() << "\n";
   file.close();

@@ -5,8 +5,8 @@
 #include <fstream>
 #include <sstream>
 
-#include "common/harness/backend.h"
 #include "common/dialect/cuda.h"
+#include "common/harness/backend.h"
 #include "common/harness/problem.h"
 #include "tests/test.h"
 

@@ -12,7 +12,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from step_library import Refused, StepLibrary  # noqa: E402
+from flash_steps.step_library import Refused, StepLibrary  # noqa: E402
 
 try:
     import torch

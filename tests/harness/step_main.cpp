@@ -232,11 +232,47 @@ TEST_CASE("a backward is checked, counted and compared beside the forward", "[st
 TEST_CASE("the change since the parent is only told for problems that the parent does",
           "[step_main]") {
   fa::Step step = step_of(copy_v, copy_traffic);
-  step.parent.id = "98_before";
-  step.parent.traffic = copy_traffic;
+  step.variants[0].parent.id = "98_before";
+  step.variants[0].parent.traffic = copy_traffic;
   CHECK(run_program(step).json["parent"]["step"] == "98_before");
-  step.parent.support.d = {128};
+  step.variants[0].parent.support.d = {128};
   CHECK(run_program(step).json["parent"].is_null());
+}
+
+TEST_CASE("a parent without tiles to choose is asked without --smem", "[step_main]") {
+  fa::Step step = step_of(copy_v, copy_traffic);
+  step.support.smem = true;
+  const auto asked_for = [](const fa::Problem& p) {
+    fa::Prediction t;
+    t["V"].read = 1000 + p.smem;
+    return t;
+  };
+  step.variants[0].parent = {"98 before", asked_for, {}};
+  const auto bytes = [&] {
+    const Ran ran = run_program(step, {"--smem", "64"});
+    return ran.json["parent"]["requested"]["predicted"]["read"].get<int>();
+  };
+  CHECK(bytes() == 1000);
+  step.variants[0].parent.support.smem = true;
+  CHECK(bytes() == 1064);
+}
+
+TEST_CASE("--predict says what the formulas say and runs nothing", "[step_main]") {
+  runs = 0;
+  const fa::Step step = step_of(right_always, copy_traffic);
+  const Ran ran = run_program(step, {"--predict", "--n", "1000000", "--b", "1000"});
+  CHECK(ran.status == 0);
+  CHECK(runs == 0);
+  CHECK_THAT(ran.printed, ContainsSubstring("N=1000000"));
+  CHECK(ran.printed.find("right") == std::string::npos);
+  CHECK(ran.json["ok"].is_null());
+  CHECK(ran.json["device"].is_null());
+  CHECK(ran.json["check"].empty());
+  const nlohmann::json& requested = ran.json["traffic"]["requested"];
+  CHECK(requested["predicted"]["read"].get<double>() > 1e9);
+  CHECK(requested["counted"].is_null());
+  CHECK(run_program(step, {"--predict", "--analyse"}).status == 2);
+  CHECK(run_program(step, {"--predict", "--d", "48"}).status == 2);
 }
 
 TEST_CASE("a link to a file that is not there stays a link", "[step_main]") {

@@ -7,7 +7,7 @@ import sys
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
 sys.path.insert(0, SCRIPTS)
-from step_text import digest_of  # noqa: E402
+from flash_steps.step_text import digest_of  # noqa: E402
 
 SIM = {
     "schema": 1,

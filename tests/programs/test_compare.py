@@ -16,9 +16,10 @@ SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "
 
 def run(script, *args):
     # All but the plots does with the standard library, which alone also starts faster.
-    alone = [] if script == "plots.py" or "--plots" in args else ["-S"]
+    alone = [] if script == "plots" or "--plots" in args else ["-S"]
+    command = [script] if script == "compare.py" else ["maintain", script]
     return subprocess.run(
-        [sys.executable, *alone, os.path.join(SCRIPTS, script), *args],
+        [sys.executable, *alone, os.path.join(SCRIPTS, command[0]), *command[1:], *args],
         capture_output=True,
         text=True,
     )
@@ -322,7 +323,7 @@ class HbmPicture(Scripts):
             for n, b in sizes
         ]
         picture = os.path.join(self.folder, "new", "hbm.svg")
-        done = run("plots.py", "--out", picture, self.file("r.json", runs))
+        done = run("plots", "--out", picture, self.file("r.json", runs))
         self.assertEqual(done.returncode, 0, done.stderr)
         with open(picture, encoding="utf-8") as file:
             self.assertIn("<svg", file.read())
@@ -330,7 +331,7 @@ class HbmPicture(Scripts):
             ([gpu()], "no measured run"),
             (runs + [gpu("NVIDIA A100", b=16, h=32, hkv=32, causal=False)], "one GPU a picture"),
         ):
-            done = run("plots.py", "--out", picture, self.file("r.json", data))
+            done = run("plots", "--out", picture, self.file("r.json", data))
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
             self.assertIn(word, done.stderr)
 
@@ -355,7 +356,7 @@ class Report(Scripts):
             with open(os.path.join(self.folder, name + ".txt"), "w", encoding="utf-8") as file:
                 file.write(f"the text of {name} & <more>")
         page = os.path.join(self.folder, "report.html")
-        done = run("report.py", "--out", page, self.folder)
+        done = run("report", "--out", page, self.folder)
         self.assertEqual(done.returncode, 0, done.stderr)
         labels = [line.split("  ")[0] for line in done.stdout.splitlines() if line.startswith("0")]
         self.assertEqual(labels, ["01_naive", "02 shared", "02_tiled", "06_x", "06 register"])
@@ -380,7 +381,13 @@ class Report(Scripts):
         page = os.path.join(self.folder, "report.html")
         with open(page, "w", encoding="utf-8") as file:
             file.write("the old page")
-        command = [sys.executable, os.path.join(SCRIPTS, "report.py"), self.folder, "--out"]
+        command = [
+            sys.executable,
+            os.path.join(SCRIPTS, "maintain"),
+            "report",
+            self.folder,
+            "--out",
+        ]
         for path, word in (
             (page, "File too large"),
             (f"{self.folder}/no/page.html", "No such file"),
@@ -398,7 +405,7 @@ class Report(Scripts):
         self.assertFalse([name for name in os.listdir(self.folder) if name.endswith(".part")])
 
     def test_nothing_to_show(self):
-        done = run("report.py", "--out", os.path.join(self.folder, "r.html"), self.folder)
+        done = run("report", "--out", os.path.join(self.folder, "r.html"), self.folder)
         self.assertEqual(done.returncode, 1)
         self.assertEqual(len(done.stderr.splitlines()), 1)
 
@@ -408,7 +415,7 @@ class Tables(Scripts):
         path = os.path.join(self.folder, "page.md")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        done = run("tables.py", "--results", self.folder, *args, path)
+        done = run("tables", "--results", self.folder, *args, path)
         with open(path, encoding="utf-8") as file:
             return done, file.read()
 

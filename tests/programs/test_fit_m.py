@@ -16,7 +16,7 @@ BUILD = pathlib.Path(sys.argv.pop()).resolve() if len(sys.argv) > 1 else ROOT / 
 FUSED = BUILD / "steps" / "04_fused"
 sys.path.insert(0, str(ROOT / "scripts"))
 
-import fit_m  # noqa: E402 -- found on the path above
+from flash_steps import fit_m  # noqa: E402 -- found on the path above
 
 
 def run(*arguments, program=FUSED):

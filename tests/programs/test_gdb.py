@@ -48,7 +48,7 @@ class Gdb(unittest.TestCase):
         self.assertNotEqual(before, after)  # other threads ran while this one was at the barrier
         self.assertEqual(thread, "{x = 3, y = 5, z = 0}")  # and gdb came back to this one
         stopped_at, stepped_to = (int(n) for n in re.findall(r"^(\d+)\t", output, re.MULTILINE))
-        with open(os.path.join(ROOT, "steps/02_tiled/shared.cuh"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "steps/02_tiled/1_shared.cuh"), encoding="utf-8") as file:
             lines = file.read().splitlines()
         self.assertIn("__syncthreads();", lines[stopped_at - 1])
         self.assertEqual(stepped_to, stopped_at + 1)

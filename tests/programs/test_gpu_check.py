@@ -14,10 +14,11 @@ from sample_results import gpu, sim, with_backward, write
 
 SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
 sys.path.insert(0, SCRIPTS)
-import counters_vs_sim  # noqa: E402
-import gpu_check  # noqa: E402
-import peers  # noqa: E402
-from results import Run  # noqa: E402
+from flash_steps import counters_vs_sim, merge, peers_table  # noqa: E402
+from flash_steps.command import BadInput  # noqa: E402
+from flash_steps.gpus import model_of  # noqa: E402
+from flash_steps.problems import tag  # noqa: E402
+from flash_steps.results import Run  # noqa: E402
 
 
 class Folders(unittest.TestCase):
@@ -35,7 +36,8 @@ class Folders(unittest.TestCase):
         return subprocess.run(
             [
                 sys.executable,
-                os.path.join(SCRIPTS, "counters_vs_sim.py"),
+                os.path.join(SCRIPTS, "maintain"),
+                "counters_vs_sim",
                 os.path.join(self.folder, "gpu"),
                 os.path.join(self.folder, "sim"),
             ],
@@ -172,7 +174,7 @@ class Machine(unittest.TestCase):
             ("NVIDIA GeForce RTX 4090", "RTX 4090"),
             ("Voodoo 2", None),
         ):
-            self.assertEqual(gpu_check.model_of(device), row)
+            self.assertEqual(model_of(device), row)
 
 
 class Roofs(unittest.TestCase):
@@ -180,11 +182,11 @@ class Roofs(unittest.TestCase):
         runs = [sim()] + [gpu() for _ in changes]
         for run, change in zip(runs[1:], changes):
             run["roofs"].update(change)
-        return gpu_check.roof_notes(runs, device)
+        return merge.roof_notes(runs, device)
 
     def test_one_session_on_a_gpu_at_full_speed(self):
         self.assertEqual(self.notes({}, {"bf16_flops": 7.3e14}), [])  # 4% less
-        self.assertEqual(gpu_check.roof_notes([sim()], None), [])
+        self.assertEqual(merge.roof_notes([sim()], None), [])
 
     def test_a_gpu_that_was_slowed_down(self):
         (low,) = self.notes({"fp32_flops": 4.88e13})
@@ -260,7 +262,7 @@ class Peers(unittest.TestCase):
                 (None, "flash", *backward, 7),
             ],
         )
-        merged = gpu_check.merge([first, second])
+        merged = merge.merge([first, second])
         self.assertEqual([row["ms"] for row in merged["peers"]["rows"]], [1, 2, 5, 6, 7])
         self.assertEqual(
             [c["command"] for c in merged["commands"]],
@@ -269,7 +271,7 @@ class Peers(unittest.TestCase):
         self.assertEqual(merged["peers"]["commands"], [c["command"] for c in merged["commands"]])
         self.assertEqual(merged["peers"]["notes"], ["a", "b"])
         again = write(os.path.join(self.folder, "results.json"), merged)
-        self.assertEqual(gpu_check.merge([again])["peers"], merged["peers"])
+        self.assertEqual(merge.merge([again])["peers"], merged["peers"])
 
     def run_of(self, name, ms, text="abc"):
         """One call of peers.py: a step beside a backend that takes 12 ms, met twice."""
@@ -284,24 +286,22 @@ class Peers(unittest.TestCase):
 
     def test_runs_of_one_text_add_up_to_medians(self):
         runs = [self.run_of(name, ms) for name, ms in (("a", 10), ("b", 8), ("c", 6))]
-        mine, peer = gpu_check.merge(runs)["peers"]["rows"]
+        mine, peer = merge.merge(runs)["peers"]["rows"]
         self.assertEqual((mine["ms"], mine["ratios"]), (8, {"flash": 1.5}))
         self.assertEqual([run["run"] for run in mine["repeats"]], ["a", "b", "c"])
         self.assertEqual((peer["ms"], len(peer["repeats"])), (12, 6))
-        ratio, row, count = peers.least_of([mine], "flash")
+        ratio, row, count = peers_table.least_of([mine], "flash")
         self.assertEqual((ratio, row, count), (1.2, mine, 3))
         # The same run again is no further run; one of another text is the only one.
-        self.assertEqual(len(gpu_check.merge(runs + runs[:1])["peers"]["rows"][0]["repeats"]), 3)
+        self.assertEqual(len(merge.merge(runs + runs[:1])["peers"]["rows"][0]["repeats"]), 3)
         other = self.run_of("d", 5, text="def")
-        (mine, _) = gpu_check.merge(runs + [other])["peers"]["rows"]
+        (mine, _) = merge.merge(runs + [other])["peers"]["rows"]
         self.assertEqual(([run["run"] for run in mine["repeats"]], mine["ms"]), (["d"], 5))
 
     def test_runs_of_another_kind_are_refused(self):
         first, second = self.file("a", []), self.file("b", [], rounds=3)
-        with self.assertRaisesRegex(
-            gpu_check.BadInput, "another 'rounds' .3. than those before .10."
-        ):
-            gpu_check.merge([first, second])
+        with self.assertRaisesRegex(BadInput, "another 'rounds' .3. than those before .10."):
+            merge.merge([first, second])
 
 
 class Command(unittest.TestCase):
@@ -355,16 +355,10 @@ tool=$2; shift 4
         self.root = os.path.join(folder.name, "repo")
         os.makedirs(os.path.join(self.root, "build", "sim", "steps"))
         os.makedirs(os.path.join(self.root, "scripts"))
-        for name in (
-            "gpu_check.sh",
-            "gpu_check.py",
-            "counters_vs_sim.py",
-            "results.py",
-            "step_text.py",
-            "measure.py",
-        ):
-            with open(os.path.join(SCRIPTS, name), encoding="utf-8") as file:
-                self.write(os.path.join("scripts", name), file.read(), 0o755)
+        for name in ("gpu_check.sh", "maintain"):
+            shutil.copy(os.path.join(SCRIPTS, name), os.path.join(self.root, "scripts"))
+        package = os.path.join("scripts", "flash_steps")
+        shutil.copytree(os.path.join(SCRIPTS, "flash_steps"), os.path.join(self.root, package))
         table = os.path.join(SCRIPTS, "..", "common", "data", "gpus.json")
         with open(table, encoding="utf-8") as file:
             self.write("common/data/gpus.json", file.read())
@@ -478,7 +472,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         # What timing had run, scale did not run again; the memory section's run is no result.
         names = [c["name"] for c in results["commands"]]
         self.assertEqual(names.count("gpu 02_tiled.kernel.b4_h32_n4096_d64"), 1)
-        self.assertNotIn(naive["problem"], {gpu_check.tag(r["problem"]) for r in results["runs"]})
+        self.assertNotIn(naive["problem"], {tag(r["problem"]) for r in results["runs"]})
 
     def test_sections_are_selectable(self):
         self.pretend_a_gpu()
@@ -505,9 +499,9 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         )
         both = runs_after("--sections", "timing", "--steps", "04")
         self.assertEqual({step for step, _ in both}, {"02_tiled", "04_fused"})
-        self.write("steps/02_tiled/kernel.cuh", "// a comment is no change")
+        self.write("steps/02_tiled/2_registers.cuh", "// a comment is no change")
         self.assertEqual(runs_after("--sections", "timing", "--steps", "04"), both)
-        self.write("steps/02_tiled/kernel.cuh", "int changed;")
+        self.write("steps/02_tiled/2_registers.cuh", "int changed;")
         self.assertEqual(
             runs_after("--sections", "scale", "--steps", "04"),
             {(step, n) for step, n in both if step == "04_fused"} | {("04_fused", 2048)},
@@ -520,10 +514,10 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
             self.PROGRAM.replace("\nscratch=", "\n[ $n != 4096 ] || sleep 0.3\nscratch=", 1),
             0o755,
         )
-        script = os.path.join(self.root, "scripts", "gpu_check.py")
+        script = os.path.join(self.root, "scripts", "flash_steps", "gpu_sections.py")
         with open(script, encoding="utf-8") as file:
             text = file.read().replace("SCALE_PATIENCE = 150", "SCALE_PATIENCE = 0.5")
-        self.write("scripts/gpu_check.py", text)
+        self.write("scripts/flash_steps/gpu_sections.py", text)
         done = self.check("--no-build", "--out", "out", "--sections", "scale", "--steps", "04")
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn("04_fused kernel d=64: N=8192 left out, N=4096 took 0 s", done.stdout)
@@ -559,10 +553,10 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
                 run["device"]["name"] = "simulator (x86_64, 99 cores)"
         files.append(os.path.join(self.root, "elsewhere.json"))
         write(files[-1], parts[0])
-        again = gpu_check.merge(files)
+        again = merge.merge(files)
         self.assertEqual(len(again["runs"]), len(merged["runs"]))
         self.assertIn("simulator (x86_64, 99 cores)", {r["device"]["name"] for r in again["runs"]})
-        self.write("steps/02_tiled/kernel.cuh", "// changed since")
+        self.write("steps/02_tiled/2_registers.cuh", "// changed since")
         self.check("--no-build", "--quick", "--out", "d", "--steps", "04", "--sections", "timing")
         files.append(os.path.join(self.root, "d", "results.json"))
         done = self.check("--merge", *files, "--out", os.path.join(self.root, "merged"))
@@ -587,7 +581,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         done = self.check(*args)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertTrue(self.results()["counters"])
-        self.write("steps/02_tiled/kernel.cuh", "// changed since")
+        self.write("steps/02_tiled/2_registers.cuh", "// changed since")
         done = self.check(*args)
         self.assertEqual(done.returncode, 1)
         self.assertIn("made from other sources", done.stdout)
@@ -602,7 +596,7 @@ if len(runs.readlines()) == 1:
     time.sleep(float(os.environ.get("FIRST_PEERS_SECONDS", "0")))
 runs.seek(0)
 sys.path.insert(0, "scripts")
-from step_text import digest_of
+from flash_steps.step_text import digest_of
 row = dict(variant="kernel", direction=direction, problem="p", dtype="bf16", flops_per_s=1e14,
            of_matmul=0.5, ms=1.0)
 rows = [dict(row, step=s, text=digest_of(s), ratios={"flash": 1.5}) for s in a["--steps"].split()]
@@ -725,7 +719,8 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
     def measure(self, out, *args):
         return subprocess.run(
             [
-                *(sys.executable, os.path.join(self.root, "scripts", "measure.py"), "--no-build"),
+                *(sys.executable, os.path.join(self.root, "scripts", "maintain"), "measure"),
+                "--no-build",
                 *("--sections", "timing peers", "--out", out, *args),
             ],
             capture_output=True,
@@ -776,7 +771,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         commands = self.results()["commands"][len(kept["commands"]) :]
         self.assertEqual(
             sorted(c["name"].rpartition(".")[2] for c in commands if c["name"][:4] == "gpu "),
-            sorted(gpu_check.tag(run["problem"]) for run in kept["runs"][:3]),
+            sorted(tag(run["problem"]) for run in kept["runs"][:3]),
         )
 
     def test_a_run_on_a_slowed_gpu_is_made_again(self):
@@ -802,7 +797,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
             if run["step"] == "04_fused":
                 run["problem"]["dtype"] = "bf16"
         source = write(os.path.join(self.root, "both.json"), both)
-        written = gpu_check.publish([source], folder)
+        written = merge.publish([source], folder)
         self.assertEqual(
             [os.path.basename(path) for path in written], ["h200.json", "h200_bf16.json"]
         )
@@ -937,12 +932,12 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         probe = [
             sys.executable,
             "-c",
-            "import sys; sys.path.insert(0, 'scripts'); import gpu_check;"
-            f"print(gpu_check.source_digest() == open({digest!r}).read().strip())",
+            "import sys; sys.path.insert(0, 'scripts'); from flash_steps import step_text;"
+            f"print(step_text.source_digest() == open({digest!r}).read().strip())",
         ]
         for change, same in ((None, "True"), ("// changed\n", "False")):
             if change:
-                self.write("steps/02_tiled/kernel.cuh", change)
+                self.write("steps/02_tiled/2_registers.cuh", change)
             done = subprocess.run(probe, cwd=self.root, capture_output=True, text=True)
             self.assertEqual(done.stdout.strip(), same, done.stderr)
 

@@ -9,7 +9,7 @@ import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
-import ptxas_report  # noqa: E402
+from flash_steps.nvcc import find_nvcc  # noqa: E402
 
 SENTENCE = "this argument may not fit the kernel's parameter"
 SOURCE = """\
@@ -62,9 +62,9 @@ class Launch(unittest.TestCase):
     def test_simulator(self):
         self.require(["g++", "-x", "c++", "-Wno-attributes", "-fsyntax-only"])
 
-    @unittest.skipUnless(ptxas_report.find_nvcc(), "no nvcc here")
+    @unittest.skipUnless(find_nvcc(), "no nvcc here")
     def test_gpu(self):
-        self.require([ptxas_report.find_nvcc(), "-ptx", "-Xcudafe", "--display_error_number"])
+        self.require([find_nvcc(), "-ptx", "-Xcudafe", "--display_error_number"])
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from unittest import mock
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
-import layouts  # noqa: E402
+from flash_steps import layout_data, layout_tables  # noqa: E402
 
-HEADER = os.path.join("common", "ptx", "layouts.h")
+HEADER = os.path.join("common", "dialect", "ptx", "layouts.h")
 FRAGMENTS = ("mma_a", "mma_b", "mma_d", "ldmatrix")
 NAMES = (
     *FRAGMENTS,
@@ -39,7 +39,7 @@ def run(*args, root=ROOT, **environment):
 
 # c++ as layouts.py calls it, but once for each text of the header: most of a run is compiling.
 COMPILER = """#!/bin/sh
-[ "$1 $2 $4 $5" = "-std=c++20 -I $3/common/dialect/ptx/print_layouts.cpp -o" ] || exit 9
+[ "$1 $2 $4 $5" = "-std=c++20 -I $3/scripts/flash_steps/print_layouts.cpp -o" ] || exit 9
 made=$0.$(sha256sum < "$3/common/dialect/ptx/layouts.h" | cut -c 1-64)
 [ -e "$made" ] || c++ "$@" && cp -n "$6" "$made"
 cp "$made" "$6"
@@ -71,9 +71,9 @@ class Layouts(unittest.TestCase):
         with open(os.path.join(root, HEADER), encoding="utf-8") as file:
             header = file.read()
         if header not in self.read:
-            with mock.patch.object(layouts, "ROOT", root):
-                self.read[header] = layouts.read_layouts()
-        return "\n".join(layouts.text_of(self.read[header], name)) + "\n"
+            with mock.patch.object(layout_data, "ROOT", root):
+                self.read[header] = layout_data.read_layouts()
+        return "\n".join(layout_tables.text_of(self.read[header], name)) + "\n"
 
     def grid(self, name):
         """The cells of a fragment's table, [row][col]."""
@@ -88,7 +88,8 @@ class Layouts(unittest.TestCase):
             os.path.join(root, "common"),
             ignore=shutil.ignore_patterns("data", "gpu"),
         )
-        os.makedirs(os.path.join(root, "scripts"))
+        package = os.path.join("scripts", "flash_steps")
+        shutil.copytree(os.path.join(ROOT, package), os.path.join(root, package))
         os.makedirs(os.path.join(root, "docs", "pictures"))
         shutil.copy(os.path.join(ROOT, "scripts", "layouts.py"), os.path.join(root, "scripts"))
         return root

@@ -15,7 +15,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from step_library import Refused, StepLibrary  # noqa: E402
+from flash_steps.step_library import Refused, StepLibrary  # noqa: E402
 
 SIZES = {"b": 1, "h": 2, "hkv": 2, "n": 8, "nk": 8, "d": 64, "causal": False}
 ILLEGAL_ADDRESS, INVALID_VALUE = 700, 1
@@ -27,13 +27,19 @@ def build(folder):
     found = re.findall(r"^FA_(?:JSON|FMT)_INCLUDE:PATH=(.+)$", cache, re.M)
     compiler = re.search(r"^CMAKE_CXX_COMPILER:[A-Z]+=(.+)$", cache, re.M)[1]
     fake = ROOT / "tests" / "programs" / "fake_gpu"
-    sources = [fake / "step.cpp", ROOT / "common/harness/library/library.cpp"]
+    sources = [fake / "step.cpp"]
+    sources += [ROOT / "common/harness" / name for name in ("library/library.cpp", "step.cpp")]
     sources += [ROOT / "common/gpu/stream.cpp"]
     sources += [BUILD / "common/CMakeFiles/fa_common.dir/harness/problem.cpp.o"]  # the same on a GPU
     path = folder / "lib99_fake.so"
     command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
     command += ["-DFA_GPU", f"-I{fake}", f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]
-    command += [f"-Wl,--version-script={ROOT}/common/harness/library/exports.map", *sources, "-o", path]
+    command += [
+        f"-Wl,--version-script={ROOT}/common/harness/library/exports.map",
+        *sources,
+        "-o",
+        path,
+    ]
     subprocess.run([str(word) for word in command], check=True)
     return path
 

@@ -86,12 +86,9 @@ class Scaffold(unittest.TestCase):
     def test_writes_its_files_once(self):
         done = self.new("mine")
         self.assertEqual(done.returncode, 0, done.stderr)
-        for path in (
-            "steps/mine/kernel.cuh",
-            "steps/mine/main.cu",
-            "steps/mine/README.md",
-            "tests/step_mine.cu",
-        ):
+        names = ["README.md", "kernel.cuh", "main.cu", "step.cuh", "test.cu"]
+        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "steps/mine"))), names)
+        for path in ("steps/mine/" + name for name in names):
             with open(os.path.join(self.root, path), encoding="utf-8") as file:
                 text = file.read()
             self.assertIn("mine", text, path)
@@ -130,21 +127,39 @@ class Architecture(unittest.TestCase):
     def test_an_own_step_is_tested_for_what_it_needs(self):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
-        for name in ("step07", "step_mine", "step_mimic"):
-            open(os.path.join(folder.name, name + ".cu"), "w", encoding="utf-8").close()
-        script = os.path.join(folder.name, "CMakeLists.txt")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write(
-                "cmake_minimum_required(VERSION 3.25)\nproject(x NONE)\n"
-                "function(fa_step_program name)\n"
-                "  add_custom_target(${name})\n  add_custom_target(${name}_library)\n"
-                "endfunction()\n"
-                'function(fa_kernel_test)\n  message("${ARGV}")\nendfunction()\n'
-                + self.between("steps/CMakeLists.txt", "function(fa_step", "endfunction()\n")
-                + "fa_step(07_tensor_cores NEEDS sm_80)\nfa_step(mimic)\n"
-                + "fa_step(mine NEEDS sm_90a)\n"
-                + self.between("tests/CMakeLists.txt", "file(GLOB step_tests", "endforeach()\n")
-            )
+
+        def write(path, text):
+            path = os.path.join(folder.name, path)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+
+        needs = {"07_tensor_cores": "sm_80", "mine": "sm_90a", "mimic": ""}
+        names = {"07_tensor_cores": ["07 mma"], "mine": ["mine kernel"]}
+        names["mimic"] = ["mine kernel", "07 mma", "mimic kernel"]
+        for step, arch in needs.items():
+            line = f'          .needs = "{arch}",\n' if arch else ""
+            write(f"steps/{step}/step.cuh", f'  return {{.id = "{step}",\n{line}}};\n')
+            lines = [f'fa::linked_variant("{name}");\n' for name in names[step]]
+            write(f"steps/{step}/test.cu", "".join(lines))
+        write(
+            "steps/CMakeLists.txt",
+            self.between("steps/CMakeLists.txt", "function(fa_step", "endfunction()\n")
+            + "".join(f"fa_step({step})\n" for step in needs),
+        )
+        write(
+            "CMakeLists.txt",
+            "cmake_minimum_required(VERSION 3.25)\nproject(x NONE)\n"
+            "function(fa_step_program name)\n"
+            "  add_custom_target(${name})\n  add_custom_target(${name}_library)\n"
+            "endfunction()\n"
+            'function(fa_kernel_test)\n  message("${ARGV}")\nendfunction()\n'
+            'function(target_sources)\n  message("link ${ARGV}")\nendfunction()\n'
+            "add_subdirectory(steps)\n"
+            + self.between(
+                "tests/CMakeLists.txt", "get_property(steps", "fa_kernel_test(test_l"
+            ).removesuffix("fa_kernel_test(test_l"),
+        )
         build = os.path.join(folder.name, "build")
         done = subprocess.run(
             ["cmake", "-S", folder.name, "-B", build], capture_output=True, text=True
@@ -152,6 +167,10 @@ class Architecture(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         tests = dict(re.findall(r"^test_(\w+);.*?(?:NEEDS;(\w+))?$", done.stderr, re.MULTILINE))
         self.assertEqual(tests, {"step07": "sm_80", "step_mine": "sm_90a", "step_mimic": ""})
+        links = re.findall(r"^link test_(\w+);PRIVATE;\$<TARGET_OBJECTS:(\w+)_k", done.stderr, re.M)
+        expected = [("step07", "07_tensor_cores"), ("step_mine", "mine")]
+        expected += [("step_mimic", step) for step in needs]
+        self.assertEqual(sorted(links), sorted(expected))
 
 
 class OwnKernel(unittest.TestCase):
@@ -172,13 +191,12 @@ class OwnKernel(unittest.TestCase):
         common = os.path.join(self.root, "common")
         for folder, _, names in os.walk(common):
             for name in names:
-                if name.endswith(".cpp"):
+                if name.endswith(".cpp") and name != "main.cpp":
                     os.remove(os.path.join(folder, name))
         lines = []
         for target, source in (
-            ("fa_common", "built_already.cpp"),
-            ("fa_step_main", "step_main.cpp"),
-            ("fa_step_library", "library/library.cpp"),
+            ("fa_common", "harness/built_already.cpp"),
+            ("fa_step_main", "harness/step_main.cpp"),
         ):
             with open(os.path.join(common, source), "w", encoding="utf-8") as file:
                 file.write(f"// lib{target}.a\n")

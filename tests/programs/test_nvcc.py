@@ -1,5 +1,5 @@
-"""ptxas_report.py: finds spills, stack frames and serialised wgmma, passes a clean kernel, and
-keeps common/data/registers.json up to date."""
+"""maintain ptxas_report: finds spills, stack frames and serialised wgmma, passes a clean kernel,
+and keeps common/data/registers.json up to date."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
-import ptxas_report  # noqa: E402
+from flash_steps import nvcc, ptxas_report, steps  # noqa: E402
 
 CLEAN = """
 __global__ void reverse(float* x) {
@@ -66,9 +66,9 @@ class Parse(unittest.TestCase):
         self.assertEqual((j.name, j.registers, j.serialised, j.clean), ("_Z1jPf", 40, False, True))
 
     def test_steps_and_their_architectures(self):
-        steps = dict(ptxas_report.steps_and_needs())
-        self.assertIsNone(steps["01_naive"])
-        for name in steps:
+        known = dict(steps.steps_and_needs())
+        self.assertIsNone(known["01_naive"])
+        for name in known:
             self.assertTrue(os.path.exists(os.path.join(ROOT, "steps", name, "main.cu")), name)
 
     def test_every_step_is_compiled_for_the_architecture_of_the_file(self):
@@ -79,14 +79,12 @@ class Parse(unittest.TestCase):
             ("sm_90", ("sm_90",)),
             ("sm_90a", ("sm_90a",)),
         ):
-            self.assertEqual(ptxas_report.arches_of(needs), arches)
+            self.assertEqual(nvcc.arches_of(needs), arches)
 
     @unittest.skipUnless(shutil.which("c++filt"), "no c++filt here")
     def test_names_are_the_simulators(self):
         self.assertEqual(
-            ptxas_report.demangled(
-                ["_ZN6step041kILi64EEEvPKf", "plain", "_ZN3abc1mILNS_1EE1EEEvPf"]
-            ),
+            nvcc.demangled(["_ZN6step041kILi64EEEvPKf", "plain", "_ZN3abc1mILNS_1EE1EEEvPf"]),
             ["step04::k<64>", "plain", "abc::m<(abc::E)1>"],
         )
 
@@ -168,9 +166,7 @@ class Compare(unittest.TestCase):
             self.assertEqual(len(finding.splitlines()), 1)
 
 
-@unittest.skipUnless(
-    ptxas_report.find_nvcc() and shutil.which("c++filt"), "no nvcc or no c++filt here"
-)
+@unittest.skipUnless(nvcc.find_nvcc() and shutil.which("c++filt"), "no nvcc or no c++filt here")
 class Update(unittest.TestCase):
     """A repository of one small step."""
 
@@ -184,10 +180,9 @@ class Update(unittest.TestCase):
         ):
             self.write(path, text)
         os.makedirs(os.path.join(self.root, "common", "data"))
-        os.makedirs(os.path.join(self.root, "scripts"))
-        shutil.copy(
-            os.path.join(ROOT, "scripts", "ptxas_report.py"), os.path.join(self.root, "scripts")
-        )
+        package = os.path.join("scripts", "flash_steps")
+        shutil.copytree(os.path.join(ROOT, package), os.path.join(self.root, package))
+        shutil.copy(os.path.join(ROOT, "scripts", "maintain"), os.path.join(self.root, "scripts"))
 
     def write(self, path, text):
         path = os.path.join(self.root, path)
@@ -197,7 +192,7 @@ class Update(unittest.TestCase):
 
     def run_report(self, *args):
         done = subprocess.run(
-            [sys.executable, os.path.join("scripts", "ptxas_report.py"), *args],
+            [sys.executable, os.path.join("scripts", "maintain"), "ptxas_report", *args],
             cwd=self.root,
             capture_output=True,
             text=True,
@@ -225,7 +220,7 @@ class Update(unittest.TestCase):
         self.assertRegex(
             out,
             r"finding: .*registers.json gives reverse \d+ registers and 128 B of "
-            r"shared memory, ptxas \d+ and 256: run ./scripts/ptxas_report.py",
+            r"shared memory, ptxas \d+ and 256: run ./scripts/maintain ptxas_report",
         )
 
     def test_a_finding_leaves_the_file_alone(self):
@@ -241,7 +236,7 @@ class Update(unittest.TestCase):
         self.assertIn("--update takes all steps", error)
 
 
-@unittest.skipUnless(ptxas_report.find_nvcc(), "no nvcc here")
+@unittest.skipUnless(nvcc.find_nvcc(), "no nvcc here")
 class Compile(unittest.TestCase):
     def report(self, text):
         with tempfile.TemporaryDirectory() as folder:
@@ -251,7 +246,8 @@ class Compile(unittest.TestCase):
             return subprocess.run(
                 [
                     sys.executable,
-                    os.path.join(ROOT, "scripts", "ptxas_report.py"),
+                    os.path.join(ROOT, "scripts", "maintain"),
+                    "ptxas_report",
                     "--out",
                     folder,
                     path,

@@ -16,9 +16,7 @@ TESTS = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(TESTS, "..", "..")
 SCRIPTS = os.path.join(ROOT, "scripts")
 sys.path.insert(0, SCRIPTS)
-import peers  # noqa: E402
-import tables  # noqa: E402
-import torch_attention  # noqa: E402
+from flash_steps import peers, peers_table, tables, torch_attention  # noqa: E402
 
 LIBRARY = r"""
 #include <stdlib.h>
@@ -295,12 +293,12 @@ class Peers(unittest.TestCase):
             ),
             ((float("nan"),) * 2, "dK has an element that is no number"),
         ):
-            with self.assertRaisesRegex(peers.WrongResult, words):
+            with self.assertRaisesRegex(peers.Failure, words):
                 self.compare(
                     "--steps", "06", "--directions", "backward", errors={**GOOD, "dK": wrong}
                 )
             self.assertNotIn("math", self.torch.timed)
-        with self.assertRaisesRegex(peers.WrongResult, "01_naive, .*: the pretended library says"):
+        with self.assertRaisesRegex(peers.Failure, "01_naive, .*: the pretended library says"):
             self.compare("--steps", "01", "--d", "32")
 
     def test_nothing_that_fits(self):
@@ -414,18 +412,18 @@ class Peers(unittest.TestCase):
         self.assertNotIn("runs, in which", text)
         for row in result["rows"][:3]:
             row["of_matmul"] *= 1.1
-        words = " ".join(peers.text_of(result).split())
+        words = " ".join(peers_table.text_of(result).split())
         self.assertIn(
             "These rows are of 2 runs, in which the bf16 matmul reached 500 and 550 TFLOP/s.", words
         )
-        self.assertIn("These rows are of 2 runs", peers.markdown_of(result))
+        self.assertIn("These rows are of 2 runs", peers_table.markdown_of(result))
 
     def test_a_backend_that_failed_in_one_of_three_runs(self):
         _, result = self.compare("--steps", "07", "--n", "512 1024 2048", "--d", "64")
         for row in result["rows"]:
             row["repeats"] = [dict(row, run=str(i)) for i in range(3)]
             row["repeats"][1]["ratios"] = {"efficient": 0.4} if row["step"] else {}
-        words = " ".join(peers.text_of(result).split())
+        words = " ".join(peers_table.text_of(result).split())
         self.assertIn("1.5x math (least 1.5x in 2 runs, ", words)
         self.assertIn("0.5x efficient (least 0.4x in 3 runs, ", words)
         rows = [row for row in result["rows"] if row["step"]]

@@ -107,7 +107,7 @@ class Programs(unittest.TestCase):
         self.refused(["--hkv", "2"], 2, "--hkv 2")
         self.refused(["--nk", "7"], 2, "--nk 7")
         self.refused(["--input", "fake"], 2, "--input")
-        self.refused(["--variant", "none"], 2, "--variant none", "kernel")
+        self.refused(["--variant", "none"], 2, "--variant none", "naive")
         self.refused(["--model-gpu", "H201"], 2, "--model-gpu H201", "H200", "T4")
         self.refused(["--iters", "0"], 2, "--iters 0")
         self.refused(["--workers", "-1"], 2, "--workers -1")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The steps' shared libraries in the simulator, through scripts/step_library.py: forward and
+"""The steps' shared libraries in the simulator, through step_library.py: forward and
 backward of each variant against fp64.
 
 Argument: a build folder. Each library is preloaded into a Python of its own: the simulator's shared
@@ -19,7 +19,7 @@ import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from step_library import Refused, StepLibrary, _problem  # noqa: E402
+from flash_steps.step_library import Refused, StepLibrary, _problem  # noqa: E402
 
 FACTOR = {"fp32": 2e-6, "bf16": 2e-2}  # of a tensor's largest value; a missing key is 2e-2 and more
 

@@ -1,4 +1,4 @@
-"""The digest that results carry, and tables.py --check after a change of a kernel."""
+"""The digest that results carry, and `maintain tables --check` after a change of a kernel."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import unittest
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
-import step_text  # noqa: E402
+from flash_steps import step_text  # noqa: E402
 
 
 def code(text):
@@ -98,7 +98,13 @@ class Copy(unittest.TestCase):
 
     def printed(self):
         done = subprocess.run(
-            [sys.executable, os.path.join(ROOT, "scripts", "step_text.py"), "--root", self.root],
+            [
+                sys.executable,
+                os.path.join(ROOT, "scripts", "maintain"),
+                "step_text",
+                "--root",
+                self.root,
+            ],
             capture_output=True,
             text=True,
         )
@@ -121,12 +127,12 @@ class Copy(unittest.TestCase):
         before = self.printed()
         self.assertEqual((len(before), before), (10, self.digests()))
         for path, text, steps in (
-            ("steps/01_naive/kernel.cuh", "// more\n", set()),
+            ("steps/01_naive/1_naive.cuh", "// more\n", set()),
             ("common/sim/sim.h", "int more;\n", set()),
             ("common/harness/step.h", "int more;\n", set()),  # the harness
-            ("steps/09_tma_wgmma/kernel.cuh", "int more;\n", {"09"}),
+            ("steps/09_tma_wgmma/1_wgmma.cuh", "int more;\n", {"09"}),
             ("common/dialect/ptx/wgmma.h", "int more;\n", {"09", "10"}),
-            ("steps/07_tensor_cores/kernel.cuh", "int more;\n", {"07", "08"}),
+            ("steps/07_tensor_cores/1_mma.cuh", "int more;\n", {"07", "08"}),
         ):
             self.write(path, self.read(path) + text)
             self.assertEqual(self.changed(before), steps, path)
@@ -158,9 +164,20 @@ class Copy(unittest.TestCase):
             )
         self.assertEqual(self.changed(before), set())
 
+    def test_a_description_in_step_cuh_is_that_of_main_cu(self):
+        before = self.digests()
+        folder = "steps/10_warp_specialized"
+        description = self.read(f"{folder}/main.cu")
+        self.write(f"{folder}/step.cuh", description.replace("int main(", "fa::Step step("))
+        self.write(f"{folder}/main.cu", '#include "step.cuh"\nint main() { run(step10::step()); }')
+        self.write(f"{folder}/test.cu", "int test;")
+        self.assertEqual(self.changed(before), set())
+        self.replace(f"{folder}/step.cuh", "forward<false>", "forward<true>")
+        self.assertEqual(self.changed(before), {"10"})
+
     def tables(self, *args):
         done = subprocess.run(
-            [sys.executable, "-S", os.path.join(self.root, "scripts", "tables.py"), *args],
+            [sys.executable, "-S", os.path.join(self.root, "scripts", "maintain"), "tables", *args],
             capture_output=True,
             text=True,
         )
@@ -218,7 +235,7 @@ class Copy(unittest.TestCase):
         self.replace(picture, f"02_tiled={drawn}", "02_tiled=0123456789abcdef")
         status, out = self.tables("--check")
         self.assertEqual(status, 1)
-        self.assertIn(f"{picture}: drawn from other results (02_tiled): run plots.py", out)
+        self.assertIn(f"{picture}: drawn from other results (02_tiled): run maintain plots", out)
 
 
 if __name__ == "__main__":

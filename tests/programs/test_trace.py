@@ -1,7 +1,8 @@
-"""trace_pipeline.py: its pictures are those of the trace; the kernels have the lines it needs."""
+"""maintain trace_pipeline: its pictures are those of the trace; the kernels make its calls."""
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -19,17 +20,17 @@ class Trace(unittest.TestCase):
         self.root = folder.name
         for part in (STEP, os.path.join("docs", "pictures")):
             shutil.copytree(os.path.join(ROOT, part), os.path.join(self.root, part))
-        os.makedirs(os.path.join(self.root, "scripts"))
-        shutil.copy(
-            os.path.join(ROOT, "scripts", "trace_pipeline.py"), os.path.join(self.root, "scripts")
-        )
+        package = os.path.join("scripts", "flash_steps")
+        shutil.copytree(os.path.join(ROOT, package), os.path.join(self.root, package))
+        shutil.copy(os.path.join(ROOT, "scripts", "maintain"), os.path.join(self.root, "scripts"))
 
-    def run_script(self, *args):
+    def run_script(self, *args, **environment):
         return subprocess.run(
-            [sys.executable, os.path.join("scripts", "trace_pipeline.py"), *args],
+            [sys.executable, os.path.join("scripts", "maintain"), "trace_pipeline", *args],
             cwd=self.root,
             capture_output=True,
             text=True,
+            env={**os.environ, **environment},
         )
 
     def replace(self, path, old, new):
@@ -52,11 +53,20 @@ class Trace(unittest.TestCase):
         self.assertEqual(self.run_script().returncode, 0)  # draws it anew
         self.assertEqual(self.run_script("--check").returncode, 0)
 
-    def test_a_line_that_left_a_kernel_is_named(self):
+    def test_a_call_that_left_a_kernel_is_named(self):
         self.replace(os.path.join(STEP, "specialized.cuh"), "wgmma_wait<1>", "wgmma_wait<2>")
         done = self.run_script("--check")
         self.assertEqual(done.returncode, 1)
         self.assertIn("specialized.cuh has 'wgmma_wait<1>' 0 times, not 1", done.stderr)
+
+    def test_comments_do_not_count(self):
+        folder = os.path.join(self.root, STEP)
+        for name in ("specialized.cuh", "kernel.cuh"):
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                text = re.sub(r" *//.*", "", file.read())
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write(text.replace("  take(0);", "  take(0);  // wgmma_wait<1>()"))
+        self.assertEqual(self.run_script("--check").returncode, 0)
 
     def test_one_place_of_two_that_left_is_found(self):
         path = os.path.join(self.root, STEP, "kernel.cuh")
@@ -70,7 +80,7 @@ class Trace(unittest.TestCase):
 
     def test_each_product_and_each_weight_has_a_beginning_and_an_end(self):
         sys.path.insert(0, os.path.join(ROOT, "scripts"))
-        import trace_pipeline
+        from flash_steps import trace_pipeline
 
         with open(trace_pipeline.RESULTS, encoding="utf-8") as file:
             results = json.load(file)
@@ -86,13 +96,7 @@ class Trace(unittest.TestCase):
                     self.assertLessEqual(end, following, (name, lane))
 
     def test_without_nvcc_it_says_so(self):
-        done = subprocess.run(
-            [sys.executable, os.path.join("scripts", "trace_pipeline.py"), "--measure"],
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PATH": "/nowhere"},
-        )
+        done = self.run_script("--measure", PATH="/nowhere")
         self.assertEqual(done.returncode, 3)
         self.assertIn("no nvcc", done.stderr)
 

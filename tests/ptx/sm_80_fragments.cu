@@ -1,6 +1,5 @@
 // The ways from a tile in memory to the operands of mma.sync, register by register: each address
-// rule that common/dialect/ptx/mma.h states gives the fragment that common/dialect/ptx/layouts.h
-// describes.
+// rule that ptx/mma.h states gives the fragment that ptx/layouts.h describes.
 #include <functional>
 
 #include "tests/ptx/device.h"

@@ -1,9 +1,4 @@
-// A step as a shared library: what stands behind its main() in place of
-// common/harness/step_main.cpp.
-//
-// The library is linked from the objects of the program, main() included. That main() describes the
-// step and calls step_main(); the step_main() below runs nothing, it keeps the description. So
-// main.cu is written and compiled once for both.
+// A step as a shared library, linked from the object of its main.cu, as its program is.
 #include "common/harness/library/library.h"
 
 #include <cctype>
@@ -20,24 +15,16 @@
 #include "common/harness/format.h"
 #include "common/harness/step.h"
 
-// C++ forbids to call main(); the linker knows this function by the same name. exports.map binds it
-// to the library's own.
-int describe_step(int argc, char** argv) __asm__("main");
-
 namespace fa {
 
 namespace {
 
 enum Status { kDone = 0, kError = 1, kBadUse = 2, kNoResource = 3 };
 
-std::optional<Step> described;
 std::string last_error;
 std::string last_run;  // "fa_forward of variant 0 (kernel), B=1 H=4 N=512 d=64 bf16", or empty
 
-const Step& the_step() {
-  if (!described) describe_step(0, nullptr);
-  return *described;
-}
+const Step& the_step() { return linked_steps().at(0); }
 
 /// The steps' sentences name the programs' flags; a caller of the library has FaProblem's fields.
 std::string in_fields(const std::string& sentence) {
@@ -162,10 +149,6 @@ Problem problem_of(const FaProblem* given, DType dtype) {
   return p;
 }
 
-std::vector<Scratch> workspace_of(const Variant& v, const Problem& p) {
-  return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
-}
-
 void require(const char* name, const void* p) {
   if (!p) throw UsageError(std::string(name) + " is a null pointer");
   if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {
@@ -238,11 +221,6 @@ std::string description() {
 }
 
 }  // namespace
-
-int step_main(int, char**, const Step& step) {
-  described = step;
-  return kDone;
-}
 
 }  // namespace fa
 

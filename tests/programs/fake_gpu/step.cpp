@@ -42,7 +42,7 @@ FA_EXPORT void fa_fake_largest(int bytes) { fake::largest = bytes; }
 FA_EXPORT void fa_fake_capture(int capturing) { fake::capturing = capturing != 0; }
 }
 
-int main(int argc, char** argv) {
+static fa::Step step() {
   fa::Step step;
   step.id = "99_fake";
   step.support.gqa = step.support.cross = true;
@@ -57,5 +57,7 @@ int main(int argc, char** argv) {
   v.backward = backward;
   v.backward_traffic = traffic;
   step.variants.push_back(v);
-  return fa::step_main(argc, argv, step);
+  return step;
 }
+
+static const fa::LinkedStep linked(step());

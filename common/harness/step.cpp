@@ -1,0 +1,61 @@
+#include "common/harness/step.h"
+
+#include <stdexcept>
+
+namespace fa {
+
+namespace {
+
+std::vector<Step>& all_linked() {
+  static std::vector<Step> steps;  // made by the first main.cu that the program starts with
+  return steps;
+}
+
+template <class T>
+std::function<void(const Problem&, const Tensors<void>&)> untyped(void (*f)(const Problem&,
+                                                                            const Tensors<T>&)) {
+  return [f](const Problem& p, const Tensors<void>& t) {
+    f(p, {static_cast<const T*>(t.Q), static_cast<const T*>(t.K), static_cast<const T*>(t.V),
+          static_cast<T*>(t.O), t.LSE, static_cast<const T*>(t.dO), static_cast<T*>(t.dQ),
+          static_cast<T*>(t.dK), static_cast<T*>(t.dV), t.workspace});
+  };
+}
+
+}  // namespace
+
+Runner::Runner(void (*f)(const Problem&, const Tensors<float>&))
+    : dtype_(DType::f32), run_(untyped(f)) {}
+Runner::Runner(void (*f)(const Problem&, const Tensors<bf16>&))
+    : dtype_(DType::bf16), run_(untyped(f)) {}
+
+void* scratch_of(const std::map<std::string, void*>& workspace, const char* name) {
+  return workspace.at(name);
+}
+
+std::vector<Scratch> workspace_of(const Variant& v, const Problem& p) {
+  return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
+}
+
+LinkedStep::LinkedStep(const Step& step) { all_linked().push_back(step); }
+
+const std::vector<Step>& linked_steps() { return all_linked(); }
+
+const Step& linked_step(const std::string& id) {
+  for (const Step& step : all_linked()) {
+    if (step.id == id) return step;
+  }
+  throw std::out_of_range("step '" + id + "' is not linked into this program");
+}
+
+const Variant& linked_variant(const std::string& id) {
+  const std::string step_name = id.substr(0, id.find(' ')), name = id.substr(step_name.size() + 1);
+  for (const Step& step : all_linked()) {
+    if (step.id != step_name && !step.id.starts_with(step_name + "_")) continue;
+    for (const Variant& v : step.variants) {
+      if (v.name == name) return v;
+    }
+  }
+  throw std::out_of_range("no variant '" + id + "' is linked into this program");
+}
+
+}  // namespace fa

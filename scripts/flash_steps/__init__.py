@@ -1,0 +1,20 @@
+"""What the commands of scripts/ are made of. A command is a module with main().
+
+command.py           how each starts, its sentences, its exit status
+steps.py             finding steps, running their programs
+problems.py          a problem: FlashAttention's series, its flags, its text
+results.py           JSON of the programs: runs, and rows that join them
+standing.py          is a result of this tree's text, measured at full speed?
+step_text.py         the digest of a step's text
+text.py              figures and tables for people
+gpus.py nvcc.py      what GPUs and which compiler there are
+step_library.py      a step's shared library
+shell.py             runs commands, keeps their output
+
+compare.py           scripts/compare.py, with plots.py
+figure2.py fit_m.py  scripts/figure2.py and fit_m.py
+layouts.py           scripts/layouts.py, with layout_*.py and print_layouts.cpp
+peers.py             scripts/peers.py, with comparison.py, torch_attention.py and peers_table.py
+gpu_check.py         scripts/gpu_check.sh, with gpu_session.py, gpu_sections.py and merge.py
+all others           tools of ./scripts/maintain
+"""

@@ -1,0 +1,43 @@
+"""What all commands share: how they start, their sentences, their exit status.
+
+A command is a module with main(). ./scripts/maintain calls it, or a file of its name in scripts/.
+"""
+
+import argparse
+import importlib
+import sys
+
+
+class Failure(Exception):
+    """One sentence for the user, printed behind the command's name; exit status 1."""
+
+    status = 1
+
+
+class BadInput(Failure):
+    """The call or a file is wrong; exit status 2."""
+
+    status = 2
+
+
+class NotHere(Failure):
+    """No device, no memory, no tool or no program; exit status 3."""
+
+    status = 3
+
+
+def parser(doc):
+    """Of a command whose module has this text."""
+    return argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def run(module, name):
+    """main() of a module; `name` is what its user has typed. Returns the exit status."""
+    sys.argv[0] = name
+    try:
+        return importlib.import_module(f"flash_steps.{module}").main()
+    except Failure as failure:
+        print(f"{name}: {failure}", file=sys.stderr)
+        return failure.status

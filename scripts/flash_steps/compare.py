@@ -1,0 +1,127 @@
+"""Compares runs of steps from the JSON files that the programs write with --json.
+
+    compare.py build/tour/*.json                 one table: steps x sizes x GPUs
+    compare.py --markdown *.json                 the same for a README
+    compare.py --plots DIR *.json                time, traffic and roofline against N, as SVG
+    compare.py --diff before.json after.json     two runs side by side
+
+Files of any machine can be mixed: what the simulator counted and what GPUs measured for the same
+step and problem stand in one row. '>=' before a time marks a roofline bound, not a measurement.
+Exit status: 0 done, 1 a run in the files was wrong, 2 bad use.
+"""
+
+import os
+
+from . import command
+from .command import BadInput
+from .problems import problem_text
+from .results import columns_for, get, join, load, total
+from .text import bytes_text, count_text, markdown_table, text_table, time_text
+
+# What --diff shows: name, path in the JSON, how to sum it, how to print it.
+METRICS = (
+    ("requested read", "traffic.requested.counted.read", None, bytes_text),
+    ("requested write", "traffic.requested.counted.write", None, bytes_text),
+    ("requested atomic", "traffic.requested.counted.atomic", None, bytes_text),
+    ("warp requests", "traffic.requests", total, count_text),
+    ("sectors", "traffic.sectors", total, count_text),
+    ("HBM predicted", "traffic.hbm.predicted", total, bytes_text),
+    ("HBM modelled", "traffic.hbm.model", total, bytes_text),
+    ("HBM measured", "traffic.hbm.measured", total, bytes_text),
+    ("workspace", "workspace_bytes", None, bytes_text),
+    ("FLOPs executed", "flops_executed", None, count_text),
+    ("time, median", "time.median_ms", None, time_text),
+    ("bound", "bound_ms", None, time_text),
+    ("host's wall time", "host_ms", None, time_text),
+)
+
+
+def metrics_of(run):
+    """{name: (value, how to print it)} of one run, its buffers included."""
+    found = {}
+    for name, path, reduce, text in METRICS:
+        value = run.get(path)
+        if value is not None:
+            found[name] = (reduce(value) if reduce else value, text)
+    for buffer, figures in (run.get("traffic.requested.buffers") or {}).items():
+        counted = get(figures, "counted")
+        if counted is not None:
+            found[f"  {buffer}"] = (total(counted), bytes_text)
+    return found
+
+
+def describe(run):
+    return f"{run.label} ({problem_text(run.data['problem'])}, {run.get('device.name')})"
+
+
+def diff_lines(a, b):
+    """Two runs side by side, and how many times the first the second is."""
+    lines = [f"A: {describe(a)}", f"B: {describe(b)}"]
+    left, right = metrics_of(a), metrics_of(b)
+    names = list(left) + [name for name in right if name not in left]
+    cells = [("", "A", "B", "B / A")]
+    for name in names:
+        x, y = left.get(name), right.get(name)
+        text = (x or y)[1]
+        if x and y and x[0]:
+            ratio = f"{y[0] / x[0]:.3g}x"
+        else:
+            ratio = "-"
+        cells.append((name, text(x[0]) if x else "-", text(y[0]) if y else "-", ratio))
+    widths = [max(len(line[i]) for line in cells) for i in range(4)]
+    for line in cells:
+        lines.append(
+            "  ".join(
+                [line[0].ljust(widths[0])] + [c.rjust(w) for c, w in zip(line[1:], widths[1:])]
+            ).rstrip()
+        )
+    return lines
+
+
+def diff(first, second):
+    """One run each: these two, whatever they are. Several: those of the same step and problem."""
+    if len(first) == 1 and len(second) == 1:
+        return "\n".join(diff_lines(first[0], second[0]))
+    others = {(run.key, run.kind): run for run in second}
+    pairs = [(run, others[run.key, run.kind]) for run in first if (run.key, run.kind) in others]
+    if not pairs:
+        raise BadInput("the two files have no step and problem in common")
+    return "\n\n".join("\n".join(diff_lines(a, b)) for a, b in pairs)
+
+
+def compare():
+    parser = command.parser(__doc__)
+    parser.add_argument("files", nargs="+", metavar="FILE.json")
+    parser.add_argument("--markdown", action="store_true", help="a Markdown table")
+    parser.add_argument("--plots", metavar="DIR", help="write time, traffic and roofline as SVG")
+    parser.add_argument("--diff", action="store_true", help="two files side by side")
+    args = parser.parse_args()
+    if args.diff and len(args.files) != 2:
+        raise BadInput("--diff needs two files")
+
+    loaded = [load(path) for path in args.files]
+    rows = join([run for runs in loaded for run in runs])
+    if args.diff:
+        print(diff(*loaded))
+    else:
+        columns, common = columns_for(rows)
+        if common:
+            print(common + "\n")
+        print(markdown_table(columns, rows) if args.markdown else text_table(columns, rows))
+    if args.plots:
+        from . import plots  # needs matplotlib, which the tables do without
+
+        try:
+            os.makedirs(args.plots, exist_ok=True)
+            for path in plots.write_all(rows, args.plots):
+                print(path)
+        except OSError as error:
+            raise BadInput(f"{args.plots}: {error.strerror}") from None
+    return 0 if all(run.get("ok") for runs in loaded for run in runs) else 1
+
+
+def main():
+    try:
+        return compare()
+    except BrokenPipeError:  # the reader of a pipe, like head, has seen enough
+        return 0

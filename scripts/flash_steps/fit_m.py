@@ -1,0 +1,227 @@
+"""How the fused forward's traffic depends on the shared memory M: Theta(N^2 d^2 / M).
+
+    fit_m.py                                   step 04 in the simulator, for several M
+    fit_m.py --smem 16384,32768,65536 --d 128
+    fit_m.py --program build/gpu/steps/04_fused --h 32 --b 16 --json fit.json
+    fit_m.py --plot fit.svg                    also draws it; needs matplotlib
+
+Runs the step for each M and prints the bytes that it asked for, predicted and counted. Then fits,
+per head and in elements, a + b * N^2 d^2 / M by least squares, and prints the constants that follow
+from the step's formula beside it. On a GPU the table holds the time and the HBM's bytes too.
+Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, no device or no program.
+"""
+
+import argparse
+import json
+import os
+
+from . import command
+from .command import BadInput
+from .problems import flags, problem_text
+from .results import total
+from .steps import ROOT, program_of, run_program
+from .text import Column, bytes_text, text_table, time_text
+
+SIM = os.path.join(ROOT, "build", "sim")
+KIB = 1024
+SIZES = [kib * KIB for kib in (16, 24, 32, 48, 64, 96, 128, 227)]
+# The tiles of steps/04_fused/kernel.cuh; every run is checked against them.
+BR, PAD, KEY_STEP = 32, 4, 4
+
+
+def run_step(options, smem):
+    """The run of the step with `smem` bytes of shared memory."""
+    sizes = dict(b=options.b, h=options.h, n=options.n, d=options.d, smem=smem)
+    return run_program(options.program, *flags(sizes))[0]
+
+
+def keys_of(smem, n, d):
+    """As the step cuts: M holds Q_i [Br, d], K_j [Bc, d + PAD], V_j [Bc, d], P_ij [Br, Bc]."""
+    steps = (smem // 4 - BR * d) // (KEY_STEP * (2 * d + PAD + BR))
+    return KEY_STEP * min(steps, -(-n // KEY_STEP))
+
+
+def point(run):
+    """What one run says, per head and in elements."""
+    p = run.data["problem"]
+    buffers = run.get("traffic.requested.buffers")
+    tiles = buffers["Q"]["predicted"]["read"] // buffers["K"]["predicted"]["read"]
+    keys = keys_of(p["smem"], p["n"], p["d"])
+    if -(-p["n"] // keys) != tiles:
+        raise BadInput(
+            f"--smem {p['smem']}: {tiles} K/V tiles where step 04 has "
+            f"{-(-p['n'] // keys)}; this is another step"
+        )
+    return {
+        "smem": p["smem"],
+        "bc": keys,
+        "tc": tiles,
+        "predicted": total(run.get("traffic.requested.predicted")),
+        "counted": total(run.get("traffic.requested.counted")),
+        "hbm": total(run.get("traffic.hbm.model") or run.get("traffic.hbm.measured")),
+        "ms": run.get("time.median_ms"),
+    }
+
+
+def least_squares(xs, ys):
+    """(a, b, R^2) of y = a + b x."""
+    n = len(xs)
+    mean_x, mean_y = sum(xs) / n, sum(ys) / n
+    spread = sum((x - mean_x) ** 2 for x in xs)
+    b = sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys)) / spread
+    a = mean_y - b * mean_x
+    left = sum((y - a - b * x) ** 2 for x, y in zip(xs, ys))
+    all_of_it = sum((y - mean_y) ** 2 for y in ys)
+    return a, b, 1 - left / all_of_it if all_of_it else 1.0
+
+
+def fits(points, heads, n, d):
+    """Against 1/M, against 1/(M - Br d), which is what Q_i leaves, and what the formula says."""
+    ys = [p["predicted"] / (4 * heads) for p in points]
+    work = n * n * d * d
+    whole = least_squares([work / (p["smem"] / 4) for p in points], ys)
+    rest = least_squares([work / (p["smem"] / 4 - BR * d) for p in points], ys)
+    # K, V once, O = 0 once; m, l and LSE 5 N. Per K/V tile: Q, O read, O written; m, l both ways.
+    # Tc = N / Bc, and a key takes 2 d + pad + Br floats of shared memory.
+    formula = 3 * n * d + 5 * n, (3 + 4 / d) * (2 + (PAD + BR) / d)
+    return {"M": whole, "M - Br d": rest}, formula
+
+
+def table(points, n, d):
+    columns = [
+        Column(("", "M"), lambda p: f"{p['smem']:,} B"),
+        Column(("", "Bc"), lambda p: str(p["bc"])),
+        Column(("", "Tc"), lambda p: str(p["tc"])),
+        Column(("requested", "predicted"), lambda p: f"{p['predicted']:,} B"),
+        Column(
+            ("requested", "counted"),
+            lambda p: "-" if p["counted"] is None else f"{p['counted']:,} B",
+        ),
+        Column(("N^2 d^2 / M", "elements"), lambda p: f"{n * n * d * d / (p['smem'] / 4):,.0f}"),
+        Column(
+            ("HBM", "modelled" if points[0]["ms"] is None else "measured"),
+            lambda p: bytes_text(p["hbm"]),
+        ),
+        Column(("", "time"), lambda p: time_text(p["ms"])),
+    ]
+    shown = [c for c in columns if any(c.cell(p) != "-" for p in points)]
+    return text_table(shown, points)
+
+
+def fit_lines(found, formula):
+    lines = [
+        "requested elements a head = a + b * N^2 d^2 / (what divides); M in elements",
+        f"{'':<14}{'divided by':<12}{'a':>14}{'b':>8}{'R^2':>10}",
+    ]
+    for name, (a, b, r2) in found.items():
+        lines.append(f"{'  fit':<14}{name:<12}{a:>14,.0f}{b:>8.2f}{r2:>10.5f}")
+    a, b = formula
+    lines.append(
+        f"{'  formula':<14}{'M - Br d':<12}{a:>14,.0f}{b:>8.2f}"
+        f"   (3 + 4/d) (2 + {PAD + BR}/d), towards 6"
+    )
+    return "\n".join(lines)
+
+
+def plot(path, points, heads, found, n, d):
+    from .plots import STYLE, pyplot, save
+
+    work = n * n * d * d
+    a, b, _ = found["M - Br d"]
+    smems = [p["smem"] for p in points]
+    curve = [min(smems) * (max(smems) / min(smems)) ** (i / 200) for i in range(201)]
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots()
+        axes.plot(
+            [s / KIB for s in curve],
+            [4 * heads * (a + b * work / (s / 4 - BR * d)) / 1e6 for s in curve],
+            color="C0",
+            label=f"fit: a + {b:.2f} N²d² / (M - Br d)",
+        )
+        axes.plot(
+            [s / KIB for s in smems],
+            [p["predicted"] / 1e6 for p in points],
+            "o",
+            color="C0",
+            label="requested",
+        )
+        if all(p["hbm"] is not None for p in points):  # a GPU may refuse its counters
+            axes.plot(
+                [s / KIB for s in smems],
+                [p["hbm"] / 1e6 for p in points],
+                "v",
+                color="C1",
+                label="HBM modelled" if points[0]["ms"] is None else "HBM measured",
+            )
+        axes.set(
+            xscale="log",
+            xlabel="shared memory M of a block, KiB",
+            ylabel="MB",
+            ylim=(0, None),
+            title=f"FlashAttention-1's forward, B·H={heads} N={n} d={d}",
+        )
+        axes.set_xticks([s / KIB for s in smems], [f"{s // KIB}" for s in smems])
+        axes.minorticks_off()
+        axes.legend(frameon=False)
+        save(figure, path)
+
+
+def sizes(text):
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is no list like 16384,65536") from None
+    if len(found) < 3:
+        raise argparse.ArgumentTypeError("a fit of two constants needs at least three values of M")
+    return found
+
+
+def main():
+    parser = command.parser(__doc__)
+    add = parser.add_argument
+    add("--program", default=program_of(SIM, "04_fused"), metavar="PATH")
+    add(
+        "--smem",
+        type=sizes,
+        default=SIZES,
+        metavar="M,M,...",
+        help="bytes (default: 8 values from 16 to 227 KiB)",
+    )
+    add("--b", type=int, default=1)
+    add("--h", type=int, default=1)
+    add("--n", type=int, default=512)
+    add("--d", type=int, default=64)
+    add("--json", metavar="OUT.json", help="write the runs and the fit")
+    add("--plot", metavar="OUT.svg")
+    options = parser.parse_args()
+    for path in (options.json, options.plot):
+        if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
+            raise BadInput(f"{path}: cannot be written; does its folder exist?")
+    if options.plot:
+        from . import plots  # noqa: F401 -- before the runs: it says what to install where it cannot draw
+
+    runs = [run_step(options, smem) for smem in options.smem]
+    points = [point(run) for run in runs]
+    heads = options.b * options.h
+    found, formula = fits(points, heads, options.n, options.d)
+    common = problem_text({**runs[0].data["problem"], "smem": None})
+    print(f"{runs[0].data['step']}, {common}, {runs[0].get('device.name')}\n")
+    print(table(points, options.n, options.d))
+    print()
+    print(fit_lines(found, formula))
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump(
+                {
+                    "runs": [run.data for run in runs],
+                    "points": points,
+                    "fit": {name: dict(zip(("a", "b", "r2"), f)) for name, f in found.items()},
+                    "formula": dict(zip("ab", formula)),
+                },
+                file,
+                indent=2,
+            )
+            file.write("\n")
+    if options.plot:
+        plot(options.plot, points, heads, found, options.n, options.d)
+    return 0

@@ -1,0 +1,336 @@
+"""The pictures of layouts.py, as SVG."""
+
+import textwrap
+
+from .layout_data import (
+    EXAMPLE,
+    EXAMPLE_CHUNK,
+    FRAGMENTS,
+    OPERANDS,
+    Operand,
+    Swizzle,
+    cells_of,
+    cells_of_one_warp,
+    check_packed_scores,
+    groups_of_four,
+    operand_notes,
+    shape,
+    transposed,
+    warpgroup_notes,
+)
+
+WIDTH = 800
+
+
+INK, QUIET, PAPER, EDGE, BAR = "#1b1f24", "#57606a", "#ffffff", "#d0d7de", "#4c8dd6"
+
+
+COLORS = ("#cfe3f8", "#fde0b8", "#cdebc9", "#f5cfe0", "#e2d6f5", "#fdf3b0", "#c9ecec", "#e3e3e0")
+
+
+STYLE = (
+    f"text {{ font: 12px Helvetica, Arial, sans-serif; fill: {INK} }} "
+    f"text.small {{ font-size: 10px }} text.title {{ font-size: 17px }} "
+    f".middle {{ text-anchor: middle }} .end {{ text-anchor: end }} "
+    f".quiet {{ fill: {QUIET} }} .bold {{ font-weight: bold }} "
+    f"rect {{ stroke: {PAPER} }} .edge {{ stroke: {EDGE} }} "
+    f".frame {{ fill: none; stroke: {INK}; stroke-width: 2px }} "
+    f".arrow {{ fill: none; stroke: {INK}; stroke-width: 2px }}"
+)
+
+
+class Picture:
+    """SVG with a paper of its own, so that it reads the same on dark and on light pages."""
+
+    def __init__(self, title, width=WIDTH):
+        self.parts, self.width, self.bottom = [], width, 0
+        self.text(20, 32, title, "title bold")
+
+    def add(self, part, bottom):
+        self.parts.append(part)
+        self.bottom = max(self.bottom, bottom)
+
+    def text(self, x, y, words, look=""):
+        """look: words of STYLE."""
+        words = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        look = f' class="{look}"' if look else ""
+        self.add(f'<text x="{x:g}" y="{y:g}"{look}>{words}</text>', y + 6)
+
+    def box(self, x, y, width, height, fill, look=""):
+        look = f' class="{look}"' if look else ""
+        self.add(
+            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
+            f"{look}/>",
+            y + height,
+        )
+
+    def frame(self, x, y, width, height):
+        """Singles out what lies inside."""
+        self.add(
+            f'<rect x="{x + 1:g}" y="{y + 1:g}" width="{width - 2:g}" '
+            f'height="{height - 2:g}" class="frame"/>',
+            y + height,
+        )
+
+    def line(self, x1, x2, y):
+        self.add(f'<path d="M {x1:g} {y:g} H {x2:g}" class="edge"/>', y)
+
+    def arrow(self, x1, x2, y):
+        self.add(
+            f'<path d="M {x1:g} {y:g} H {x2:g} M {x2 - 7:g} {y - 5:g} L {x2:g} {y:g} '
+            f'L {x2 - 7:g} {y + 5:g}" class="arrow"/>',
+            y + 5,
+        )
+
+    def svg(self):
+        width, height = self.width, self.bottom + 16
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" '
+                f'viewBox="0 0 {width} {height:g}">',
+                f"<style>{STYLE}</style>",
+                f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1:g}" rx="8" '
+                f'fill="{PAPER}" class="edge"/>',
+                *self.parts,
+                "</svg>",
+                "",
+            ]
+        )
+
+
+def draw_tile(picture, x, y, cells, size, axes, label=None, first_row=0):
+    """A tile with numbered rows and columns; label(cell) is a second, small line."""
+    width, height = size
+    tall, wide = shape(cells)
+    for c in range(wide):
+        picture.text(x + (c + 0.5) * width, y - 6, str(c), "middle quiet")
+    for r in range(tall):
+        picture.text(x - 7, y + (r + 0.5) * height + 4, str(r + first_row), "end quiet")
+    picture.text(x - 7, y - 6, " \\ ".join(axes), "end quiet")
+    for c in cells:
+        left, top = x + c.col * width, y + c.row * height
+        picture.box(left, top, width, height, COLORS[c.register])
+        middle = left + width / 2
+        if label:
+            picture.text(middle, top + height / 2 - 2, str(c.lane), "middle bold")
+            picture.text(middle, top + height - 6, label(c), "small middle")
+        else:
+            picture.text(middle, top + height / 2 + 4, str(c.lane), "middle")
+    for c in cells:
+        if c.lane == EXAMPLE:
+            picture.frame(x + c.col * width, y + c.row * height, width, height)
+
+
+def legend(picture, x, y, fill, words):
+    """A square of this colour, or the frame, and what it means."""
+    if fill:
+        picture.box(x, y, 16, 16, fill, "edge")
+    else:
+        picture.frame(x, y, 16, 16)
+    picture.text(x + 24, y + 12.5, words)
+
+
+def fragment_svg(layouts, name):
+    if name == "ldmatrix":
+        return ldmatrix_svg(layouts)
+    f = FRAGMENTS[name]
+    cells, first_row = cells_of_one_warp(layouts, name)
+    entries = [(COLORS[r], f"{f.letter}[{r}]") for r in sorted({c.register for c in cells})]
+    entries.append((None, f"what lane {EXAMPLE} holds"))
+    notes = [
+        "bold: the lane, 0 to 31",
+        "lo, hi: half of its 32-bit register" if f.packed else "each register is one fp32",
+    ]
+    wide = f.shape[1] > 8  # the legend goes below
+    picture = Picture(f"{f.instruction}: who holds {f.tile}", WIDTH if wide else 680)
+    size = (44, 34)
+    left, top = 84, 78
+    draw_tile(
+        picture,
+        left,
+        top,
+        cells,
+        size,
+        (f.rows, f.cols),
+        lambda c: f"{f.letter}{c.register} {f.half(c)}".strip(),
+        first_row,
+    )
+    if wide:
+        below = top + f.rows_of_warp * size[1] + 20
+        for i, (fill, words) in enumerate(entries):
+            legend(picture, left + i * (80 if len(entries) < 8 else 66), below, fill, words)
+        picture.text(left, below + 40, "; ".join(notes))
+        for i, note in enumerate(warpgroup_notes(f)):
+            picture.text(left, below + 60 + 20 * i, note)
+    else:
+        beside = left + f.shape[1] * size[0] + 32
+        for i, (fill, words) in enumerate(entries):
+            legend(picture, beside, top + i * 24, fill, words)
+        for i, note in enumerate(notes):
+            picture.text(beside, top + 24 * len(entries) + 20 + 20 * i, note)
+    return picture.svg()
+
+
+def ldmatrix_svg(layouts):
+    f = FRAGMENTS["ldmatrix"]
+    cells = cells_of(layouts, "ldmatrix")
+    picture = Picture("ldmatrix: one 8x8 matrix of bf16 in the registers of a warp")
+    size, top = (37, 34), 96
+    for x, title, drawn in ((92, "ldmatrix", cells), (484, "ldmatrix.trans", transposed(cells))):
+        picture.text(x, 66, title, "bold")
+        draw_tile(picture, x, top, drawn, size, (f.rows, f.cols), f.half)
+    below = top + 8 * size[1] + 20
+    legend(picture, 92, below, None, f"what lane {EXAMPLE} holds")
+    picture.text(
+        92,
+        below + 42,
+        "bold: the lane, 0 to 31; lo, hi: half of its 32-bit register. "
+        "Both show the matrix as it lies in memory.",
+    )
+    picture.text(
+        92,
+        below + 62,
+        "x4: lane 8m + r passes the address of row r of matrix m, whose "
+        "elements arrive in register r[m].",
+    )
+    return picture.svg()
+
+
+def p_as_a_svg(layouts):
+    scores = check_packed_scores(layouts)
+    picture = Picture("The accumulators of S, packed to bf16, are the A operand of P V")
+    size = (20, 22)
+    left, right, top = 68, 464, 98
+    picture.text(left, 66, "S = Q K^T: accumulators of two n8 tiles", "bold")
+    picture.text(right, 66, "P: A operand of P V", "bold")
+    draw_tile(picture, left, top, scores, size, ("row", "key"))
+    draw_tile(picture, right, top, cells_of(layouts, "mma_a"), size, ("row", "k"))
+    picture.arrow(left + 16 * size[0] + 14, right - 30, top + 8 * size[1])
+    below = top + 16 * size[1] + 20
+    for register in sorted({c.register for c in scores}):
+        halves = sorted(
+            (c for c in scores if c.lane == 0 and c.register == register), key=lambda c: c.half
+        )
+        tile = halves[0].source[0]
+        words = ", ".join(f"d[{c.source[1]}]" for c in halves)
+        legend(
+            picture,
+            (left, right)[register % 2],
+            below + register // 2 * 24,
+            COLORS[register],
+            f"a[{register}] = pack_bf16({words}) of tile {tile}",
+        )
+    legend(picture, left, below + 48, None, f"what lane {EXAMPLE} holds")
+    picture.text(right, below + 60.5, "number: the lane; nothing moves between lanes")
+    return picture.svg()
+
+
+def swizzle_svg(layouts, d):
+    s = Swizzle(layouts, d)
+    picture = Picture(f"A tile of rows of {d} bf16 in shared memory: 16-byte chunks and banks")
+    side, left, top, height = 328, (68, 456), 100, 28
+    width = side / s.chunks
+    for x, kind in zip(left, ("plain", "swizzled")):
+        picture.text(x, 66, "without a swizzle" if kind == "plain" else "with the swizzle", "bold")
+        picture.text(x - 7, top - 8, "first bank", "small end quiet")
+        for p in range(s.chunks):
+            picture.text(x + (p + 0.5) * width, top - 8, str(p * 4 % 32), "small middle quiet")
+        framed = []
+        for r in range(len(s.places)):
+            picture.text(x - 7, top + (r + 0.5) * height + 4, f"row {r}", "end quiet")
+            for p in range(s.chunks):
+                chunk = p if kind == "plain" else s.chunk_at(r, p)
+                picture.box(
+                    x + p * width, top + r * height, width, height, COLORS[chunk % len(COLORS)]
+                )
+                picture.text(
+                    x + (p + 0.5) * width, top + (r + 0.5) * height + 4, str(chunk), "middle"
+                )
+                if chunk == EXAMPLE_CHUNK:
+                    framed.append((x + p * width, top + r * height, width, height))
+        for place in framed:
+            picture.frame(*place)
+        y = top + len(s.places) * height + 32
+        for what, words in s.accesses():
+            room = max(max(w) for w in words.values())  # the same on both sides
+            y = draw_banks(picture, x, y, side, what, words[kind], room) + 30
+    picture.text(
+        left[0],
+        y,
+        f"In the tiles number and colour are the chunk; framed is chunk {EXAMPLE_CHUNK}.",
+    )
+    picture.text(
+        left[0],
+        y + 20,
+        "In the accesses a bar is a wavefront in which these four banks move a word each.",
+    )
+    return picture.svg()
+
+
+def operand_svg(layouts, name):
+    o = Operand(layouts, name)
+    picture = Picture(
+        "wgmma: Q or K in shared memory, K-major"
+        if o.k_major
+        else "wgmma: V in shared memory, MN-major"
+    )
+    side, height, top = (420, 22, 98) if o.k_major else (320, 16, 98)
+    width, left = side / 8, (84, 468)
+    for panel in range(o.panels):
+        x = left[panel]
+        picture.text(x, 66, f"features {64 * panel} to {64 * panel + 63}", "bold")
+        for p in range(8):
+            picture.text(x + (p + 0.5) * width, top - 7, str(p), "middle quiet")
+        picture.text(x - 7, top - 7, "place", "end small quiet")
+        for row in range(o.rows):
+            y = top + row * height + row // 8 * 8  # a gap behind each group of 8 rows
+            picture.text(
+                x - 7,
+                y + height / 2 + 4,
+                ("row " if o.k_major else "key ") + str(row),
+                "end small quiet",
+            )
+            for p in range(8):
+                chunk, product = o.places[panel, row, p]
+                picture.box(x + p * width, y, width, height, COLORS[product])
+                picture.text(x + (p + 0.5) * width, y + height / 2 + 4, str(chunk), "middle")
+    # The words stand beside one panel, or below two.
+    x, y, room = (
+        (left[0] + side + 36, top + 2, 36) if o.k_major else (left[0], picture.bottom + 18, 96)
+    )
+    for product in sorted({product for _, product in o.places.values()}):
+        right, down = (0, 26) if o.k_major else (110, 0)
+        legend(
+            picture, x + right * product, y + down * product, COLORS[product], f"product {product}"
+        )
+    y += down * product + 44
+    for note in ["Number: which 8 features, 2 for 16 to 23.", *operand_notes(o)]:
+        for line in textwrap.wrap(note, room):
+            picture.text(x, y, line)
+            y += 20
+        y += 8
+    return picture.svg()
+
+
+def draw_banks(picture, x, y, side, what, words, room):
+    """A bar for each wavefront in which a group of four banks takes part. Returns the bottom."""
+    waves = max(words)
+    picture.text(x, y, f"{what}: {waves} wavefront{'s' if waves > 1 else ''}", "bold")
+    step, width = 9, side / 8
+    base = y + 12 + room * step
+    for g, count in enumerate(groups_of_four(words)):
+        for i in range(count):
+            picture.box(x + g * width + 2, base - (i + 1) * step, width - 4, step - 1, BAR)
+        picture.text(x + (g + 0.5) * width, base + 13, f"{4 * g}-{4 * g + 3}", "small middle quiet")
+    picture.line(x, x + side, base + 0.5)
+    return base + 13
+
+
+def svg_of(layouts, name):
+    if name in FRAGMENTS:
+        return fragment_svg(layouts, name)
+    if name == "p_as_a":
+        return p_as_a_svg(layouts)
+    if name in OPERANDS:
+        return operand_svg(layouts, name)
+    return swizzle_svg(layouts, int(name.split("_")[1]))

@@ -1,0 +1,64 @@
+"""Which lane holds which element, and which bank: the layouts of the tensor-core instructions.
+
+    layouts.py mma_a                the A fragment of mma.m16n8k16: a text table
+    layouts.py mma_a --svg FILE     the same as a picture
+    layouts.py --pictures           draws all of docs/pictures/mma_*.svg and wgmma_*.svg anew
+
+    mma_a mma_b mma_d       the fragments of D[16][8] += A[16][16] B[16][8]
+    ldmatrix                one 8x8 matrix in the registers of a warp
+    p_as_a                  the accumulators of S, packed to bf16, are the A operand of P V
+    swizzle_64 swizzle_128  a tile of rows of 64 or 128 bf16, and the banks that an access touches
+    wgmma_d wgmma_a         of a warpgroup: 16 columns of D[64][N], and an A from registers
+    wgmma_k_major           operands of wgmma in shared memory, as TMA lays them down: Q or K,
+    wgmma_mn_major          and V, with what one product reads
+
+All of it comes from the functions of common/dialect/ptx/layouts.h, with which the simulator
+executes the instructions: print_layouts.cpp, compiled on the spot ($CXX, or c++), prints them.
+Exit status: 0 done, 1 the layouts contradict each other, 2 bad use, 3 no compiler.
+"""
+
+import os
+
+from . import command
+from .command import BadInput
+from .layout_data import NAMES, read_layouts
+from .layout_pictures import svg_of
+from .layout_tables import text_of
+from .steps import ROOT
+
+PICTURES = os.path.join(ROOT, "docs", "pictures")
+
+
+def picture_path(name):
+    named = name.startswith(("mma_", "wgmma_"))
+    return os.path.join(PICTURES, name if named else f"mma_{name}") + ".svg"
+
+
+def write(path, text):
+    try:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise BadInput(error) from None
+    print(os.path.relpath(path))
+
+
+def main():
+    parser = command.parser(__doc__)
+    parser.add_argument("name", nargs="?", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
+    parser.add_argument("--svg", metavar="FILE", help="a picture instead of text")
+    parser.add_argument("--pictures", action="store_true", help="all pictures of docs/pictures")
+    args = parser.parse_args()
+    if args.pictures == bool(args.name):
+        parser.error("one NAME or --pictures is needed")
+    if args.pictures and args.svg:
+        parser.error("--svg takes a NAME")
+    layouts = read_layouts()
+    if args.pictures:
+        for name in NAMES:
+            write(picture_path(name), svg_of(layouts, name))
+    elif args.svg:
+        write(args.svg, svg_of(layouts, args.name))
+    else:
+        print("\n".join(text_of(layouts, args.name)))
+    return 0

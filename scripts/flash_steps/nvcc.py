@@ -1,0 +1,58 @@
+"""nvcc: where it is, what it compiles a step for and how."""
+
+import re
+import shutil
+import subprocess
+
+from .steps import ROOT
+
+STEP_ARCHES = ("sm_80", "sm_90")  # the oldest one with all that they use; registers.json's
+
+
+def demangled(names):
+    """Names as the simulator has them, without parameter lists, where c++filt is there."""
+    if not shutil.which("c++filt") or not names:
+        return names
+    text = subprocess.run(
+        ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
+    ).stdout
+    return [re.sub(r"^void ", "", line.rsplit("(", 1)[0]) for line in text.splitlines()]
+
+
+def arches_of(needs):
+    """What a step is compiled for: sm_90 besides what it needs, unless that runs nowhere else."""
+    if needs is None:
+        return STEP_ARCHES
+    return (needs,) if needs.endswith("a") else tuple(dict.fromkeys((needs, "sm_90")))
+
+
+def nvcc_command(nvcc, source, arch, output, host=False, root=ROOT):
+    """`host`: compile the host's half of the file, too, which is the same for all architectures."""
+    virtual = arch.replace("sm_", "compute_")
+    launcher = ["ccache"] if shutil.which("ccache") else []
+    return launcher + [
+        nvcc,
+        "-std=c++20",
+        "-O3",
+        "-I",
+        root,
+        "-gencode",
+        f"arch={virtual},code={arch}",
+        "-Xptxas",
+        "-v",
+        *(("-Xcompiler", "-O0", "-c") if host else ("-cubin",)),
+        source,
+        "-o",
+        output,
+    ]
+
+
+def find_nvcc():
+    return shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
+
+
+def version_of(nvcc):
+    """'13.0.88'; None where it does not say."""
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    found = re.search(r"\bV(\d+(?:\.\d+)+)", text)
+    return found[1] if found else None

@@ -1,0 +1,406 @@
+"""The plots of compare.py: time and traffic against N, and the roofline. Needs matplotlib.
+
+    maintain plots                                docs/pictures/hbm_against_n.svg from docs/results
+    maintain plots --out FILE.svg results.json ...    the same of other results
+
+HBM bytes of one head's forward against N: measured, and predicted by each step's formula, for each
+step's result, with guide lines that grow as N and as N^2.
+Exit status: 0 done, 2 bad use, no matplotlib or no result to draw.
+"""
+
+import glob
+import math
+import os
+
+from . import command
+from .command import BadInput
+from .gpus import gpu_table
+from .problems import in_series
+from .results import rows_of_picture, total
+from .standing import rows_of, standing_of
+from .steps import ROOT
+from .text import bytes_text, time_text
+
+try:
+    import matplotlib
+
+    matplotlib.use("svg")
+    from matplotlib import pyplot
+    from matplotlib.lines import Line2D
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+except ImportError:
+    raise BadInput(
+        "plots need matplotlib: ./scripts/setup.sh plots, or pip install matplotlib for "
+        "this python3; the tables do without"
+    ) from None
+
+STYLE = {
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "axes.spines.top": False,
+    "svg.hashsalt": "flash-steps",  # the same file for the same rows
+    "axes.spines.right": False,
+    "figure.figsize": (7, 4.5),
+    "legend.fontsize": 9,
+}
+
+
+MOST_LABELS = 12  # in a legend; with more, each step has one colour and shows its last variant
+MOST_PANELS = 6
+COLORS = [f"C{i}" for i in range(10)] + ["black", "gold"]
+
+
+def family(row):
+    """What the points of one panel have in common: FlashAttention's series, or B and H."""
+    p = row.any.data["problem"]
+    sizes = f"B={p['b']} H={p['h']}"
+    if in_series(p):
+        sizes = "B·N=16384 H·d=2048"
+    more = [f"Hkv={p['hkv']}"] if p["hkv"] != p["h"] else []
+    more += [f"Nk={p['nk']}"] if p["nk"] != p["n"] else []
+    more += [f"M={p['smem']}"] if p.get("smem") else []
+    more += ["causal"] if p["causal"] else []
+    return " ".join([sizes, f"d={p['d']}", *more]) + f", {row.any.direction}"
+
+
+def labels_of(rows):
+    """{row's id: label}, and a sentence where not every row has one. Devices are told apart."""
+    devices = {row.gpu_get("device.name") for row in rows if row.gpu}
+
+    def place(row):
+        device = row.gpu_get("device.name") if len(devices) > 1 else None
+        return row.any.data["step"], device
+
+    def text(label, row):
+        device = place(row)[1]
+        return f"{label}, {device}" if device else label
+
+    # A panel has one direction and says which.
+    labels = {id(row): text(row.any.label.removesuffix(" bwd"), row) for row in rows}
+    if len(set(labels.values())) <= MOST_LABELS:
+        return labels, ""
+    last = {place(row): row.any.variant for row in rows}  # rows are in reading order
+    return {
+        id(row): text(row.any.data["step"], row)
+        for row in rows
+        if row.any.variant == last[place(row)]
+    }, "each step's last variant"
+
+
+def legend(where, colors, styles):
+    """Beside the plot: a colour per step, then a line style per source."""
+    entries = [
+        Line2D([], [], color=color, marker="o", linestyle="", label=label)
+        for label, color in colors.items()
+    ]
+    entries += [
+        Line2D([], [], color="0.3", marker=marker, linestyle=line, label=label)
+        for label, (marker, line) in styles.items()
+    ]
+    where.legend(handles=entries, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+
+
+def ticks_of(sizes):
+    """Those of the sizes that leave their labels room, the largest first."""
+    room = max(0.06 * math.log2(max(sizes) / min(sizes)), 0.1)
+    kept = []
+    for n in sorted(sizes, reverse=True):
+        if not kept or math.log2(kept[-1] / n) >= room * len(str(n)) / 2:
+            kept.append(n)
+    return kept[::-1]
+
+
+def value_axis(axes, values, text):
+    """Logarithmic, and never so short that no tick has a label: 1, 2 and 5 of each power of ten."""
+    low, high = min(values), max(values)
+    room = max(4 / (high / low), 1.5) ** 0.5
+    axes.set_yscale("log")
+    axes.set_ylim(low / room, high * room)
+    subs = (1, 2, 5) if high / low < 200 else (1,)
+    axes.yaxis.set_major_locator(LogLocator(base=10, subs=subs, numticks=20))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: text(value)))
+
+
+def against_n(path, title, text, rows, sources):
+    """A panel for each family of problems, those with the most sizes; sources: {name: ((marker,
+    line), row -> value)}. Nothing is written without a point."""
+    labels, note = labels_of(rows)
+    panels, used = {}, {}
+    for row in rows:
+        for name, (style, value) in sources.items():
+            y = value(row) if id(row) in labels else None
+            if y:
+                used[name] = style
+                line = panels.setdefault(family(row), {}).setdefault((labels[id(row)], name), [])
+                line.append((row.any.data["problem"]["n"], y))
+    if not panels:
+        return []
+
+    def richness(name):
+        lines = panels[name].values()
+        return -len({n for line in lines for n, _ in line}), -sum(map(len, lines))
+
+    chosen = sorted(panels, key=richness)[:MOST_PANELS]
+    left_out = len(panels) - len(chosen)
+    notes = [note] if note else []
+    notes += [f"{left_out} shapes with fewer sizes left out"] if left_out else []
+    width = 1 if len(chosen) == 1 else 2
+    height = math.ceil(len(chosen) / width)
+    figure, grid = pyplot.subplots(
+        height,
+        width,
+        figsize=(6.2 * width, 3.6 * height + 0.6),
+        squeeze=False,
+        layout="constrained",
+    )
+    colors = {}
+    for row in rows:  # in the order of reading
+        if id(row) in labels:
+            colors.setdefault(labels[id(row)], COLORS[len(colors) % len(COLORS)])
+    drawn = set()
+    for axes, name in zip(grid.flat, chosen):
+        for (label, source), points in panels[name].items():
+            marker, line = sources[source][0]
+            points = sorted(points)
+            drawn.add(label)
+            axes.plot(*zip(*points), color=colors[label], marker=marker, linestyle=line, ms=4)
+        points = [point for line in panels[name].values() for point in line]
+        sizes = {n for n, _ in points}
+        axes.set_xscale("log", base=2)
+        if len(sizes) == 1:
+            axes.set_xlim(min(sizes) / 2, 2 * min(sizes))
+        axes.set_xticks(ticks_of(sizes), [str(n) for n in ticks_of(sizes)])
+        axes.xaxis.set_minor_locator(NullLocator())
+        value_axis(axes, [y for _, y in points], text)
+        axes.set_xlabel("N")
+        axes.set_title(name, fontsize=10)
+    for axes in grid.flat[len(chosen) :]:
+        axes.set_visible(False)
+    figure.suptitle(title(used) + (f" ({'; '.join(notes)})" if notes else ""))
+    colors = {label: color for label, color in colors.items() if label in drawn}
+    legend(grid[0, -1], colors, used)
+    return save(figure, path)
+
+
+def hbm_against_n(path, rows):
+    """HBM bytes of one head's forward for each step's result: its last variant, or kernel.cuh of
+    files that do not know the order. B*N is constant in FlashAttention's series, so the bytes of
+    all heads together would hide one power of N."""
+    chosen = rows_of_picture(rows)
+    devices = sorted({row.gpu_get("device.name") for row in chosen})
+    if len(devices) != 1:
+        raise BadInput(
+            "no measured run with B*N = 16384, H*d = 2048, d = 64, not causal"
+            if not devices
+            else f"one GPU a picture, please: these are {', '.join(devices)}"
+        )
+
+    def per_head(figure):
+        lines = {}
+        for row in chosen:
+            p = row.any.data["problem"]
+            y = total(row.gpu_get(f"traffic.hbm.{figure}")) / (p["b"] * p["h"])
+            lines.setdefault(row.any.data["step"], []).append((p["n"], y))
+        return lines
+
+    measured, predicted = per_head("measured"), per_head("predicted")
+    with pyplot.rc_context(STYLE):
+        figure, axes = pyplot.subplots()
+        colors = {label: f"C{i % 10}" for i, label in enumerate(measured)}
+        for label, points in predicted.items():
+            axes.plot(*zip(*points), color=colors[label], linestyle="--", linewidth=1, zorder=3)
+        for i, (label, points) in enumerate(measured.items()):
+            # Steps that move the same bytes lie on one another: rings around rings.
+            axes.plot(
+                *zip(*points),
+                color=colors[label],
+                marker="o",
+                linestyle="-",
+                linewidth=1,
+                markersize=4 + 3 * (len(measured) - 1 - i),
+                markerfacecolor="none",
+            )
+        sizes = sorted({n for points in measured.values() for n, _ in points})
+        # Through the largest and the smallest point at the left, moved a little out of the way.
+        at_left = [y for points in measured.values() for n, y in points if n == sizes[0]]
+        for power, y, factor in ((2, max(at_left), 1.6), (1, min(at_left), 1 / 1.6)):
+            guide = [factor * y * (n / sizes[0]) ** power for n in sizes]
+            axes.plot(sizes, guide, color="0.6", linestyle=":", zorder=1)
+            axes.annotate(
+                "~ N" + ("²" if power == 2 else ""),
+                (sizes[-1], guide[-1]),
+                color="0.4",
+                xytext=(-6, 6 if power == 2 else -14),
+                textcoords="offset points",
+                ha="right",
+            )
+        axes.set_xscale("log", base=2)
+        axes.set(
+            yscale="log",
+            xlabel="N",
+            ylabel="HBM bytes per head, forward",
+            title=f"{devices[0]}, d=64, fp32, not causal{said(chosen)}",
+        )
+        axes.set_xticks(sizes, [str(n) for n in sizes])
+        axes.minorticks_off()
+        legend(axes, colors, {"measured": ("o", "-"), "predicted": ("", "--")})
+        # tables --check asks whether the picture is of the results beside it.
+        texts = {row.any.data["step"]: row.gpu.get("text") for row in chosen}
+        return save(figure, path, "texts " + " ".join(f"{s}={t}" for s, t in texts.items()))
+
+
+def said(rows):
+    """What is to be said of runs that are not of this tree's kernels at the GPU's full speed."""
+    reasons = {standing_of(row.gpu) for row in rows} - {None}
+    return "".join(f"\n{reason}" for reason in sorted(reasons))
+
+
+def save(figure, path, description=None):
+    metadata = {"Date": None, "Description": description}
+    figure.savefig(path, metadata=metadata, bbox_inches="tight")
+    pyplot.close(figure)
+    return [path]
+
+
+def machines(rows):
+    """{name: (bytes per s, {dtype: FLOP/s})}: measured roofs, or the data sheet."""
+    table = {gpu["name"]: gpu for gpu in gpu_table()}
+    found = {}
+    for row in rows:
+        roofs = row.gpu_get("roofs")
+        if roofs:
+            found[f"{row.gpu.get('device.name')} (measured roofs)"] = (
+                roofs["copy_bytes_per_s"],
+                {"fp32": roofs["fp32_flops"], "bf16": roofs["bf16_flops"]},
+            )
+        sheet = table.get(row.sim_get("model_gpu"))
+        if sheet:
+            found[f"{sheet['name']} (data sheet)"] = (
+                sheet["hbm_bytes_per_s"],
+                {
+                    "fp32": sheet["fp32_flops"],
+                    "bf16": sheet.get("bf16_flops"),
+                    "e4m3": sheet.get("fp8_flops"),
+                },
+            )
+    return found
+
+
+def roofline_points(rows, labels):
+    """[(label, FLOP per HBM byte, FLOP/s, measured)]: a bound lies on its roof by construction."""
+    points = []
+    for row in rows:
+        flops = row.any.get("flops_executed") or row.any.get("flops")
+        for run, path, ms_path in (
+            (row.gpu, "traffic.hbm.measured", "time.median_ms"),
+            (row.sim, "traffic.hbm.model", "bound_ms"),
+        ):
+            hbm = total(run.get(path)) if run else None
+            ms = run.get(ms_path) if run else None
+            if hbm and ms and flops:
+                points.append((labels[id(row)], flops / hbm, flops / (ms * 1e-3), run is row.gpu))
+    return points
+
+
+def roofline(path, rows):
+    labels, note = labels_of(rows)
+    points = roofline_points([row for row in rows if id(row) in labels], labels)
+    if not points:
+        return []
+    figure, axes = pyplot.subplots()
+    left = min(p[1] for p in points) / 2
+    right = max(p[1] for p in points) * 2
+    colors, styles = {}, {}
+    for label, x, y, measured in points:
+        color = colors.setdefault(label, COLORS[len(colors) % len(COLORS)])
+        marker = "o" if measured else "v"
+        styles["measured" if measured else "bound"] = (marker, "")
+        axes.plot(x, y, marker=marker, color=color, markersize=5)
+    dtypes = sorted({row.any.data["problem"]["dtype"] for row in rows})
+    roofs = [
+        (f"{name}, {dtype}", bandwidth, rates[dtype])
+        for name, (bandwidth, rates) in machines(rows).items()
+        for dtype in dtypes
+        if rates.get(dtype)
+    ]
+    for i, (name, bandwidth, rate) in enumerate(roofs):
+        line = ("-", "--", ":", "-.")[i % 4]
+        xs = sorted({left, min(max(rate / bandwidth, left), right), right})
+        axes.plot(xs, [min(rate, bandwidth * x) for x in xs], color="0.3", linestyle=line, zorder=1)
+        styles[name] = ("", line)
+    title = "Roofline" + (f" ({note})" if note else "")
+    axes.set(xscale="log", xlabel="FLOP per byte of HBM", ylabel="FLOP/s", title=title)
+    axes.set_xlim(left, right)
+    value_axis(axes, [y for _, _, y, _ in points] + [r[2] for r in roofs], flop_rate_text)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    legend(axes, colors, styles)
+    return save(figure, path)
+
+
+def write_all(rows, folder):
+    """Writes what the rows have figures for; returns the paths."""
+
+    def at(name):
+        return os.path.join(folder, name)
+
+    def time_title(used):
+        bounds = "roofline bounds, which are no times"
+        if "measured" not in used:
+            return bounds.capitalize()
+        return "Time" + (f", and {bounds}" if "roofline bound" in used else "")
+
+    with pyplot.rc_context(STYLE):
+        return (
+            against_n(
+                at("time.svg"),
+                time_title,
+                time_text,
+                rows,
+                {
+                    "measured": (("o", "-"), lambda r: r.gpu_get("time.median_ms")),
+                    "roofline bound": (("v", ":"), lambda r: r.sim_get("bound_ms")),
+                },
+            )
+            + against_n(
+                at("traffic.svg"),
+                lambda used: "Traffic",
+                bytes_text,
+                rows,
+                {
+                    "requested": (
+                        ("o", "-"),
+                        lambda r: total(r.sim_get("traffic.requested.counted")),
+                    ),
+                    "HBM modelled": (("v", ":"), lambda r: total(r.sim_get("traffic.hbm.model"))),
+                    "HBM measured": (
+                        ("s", "--"),
+                        lambda r: total(r.gpu_get("traffic.hbm.measured")),
+                    ),
+                },
+            )
+            + roofline(at("roofline.svg"), rows)
+        )
+
+
+def flop_rate_text(value):
+    return f"{value / 1e12:g} T" if value >= 1e12 else f"{value / 1e9:g} G"
+
+
+def main():
+    parser = command.parser(__doc__)
+    parser.add_argument(
+        "files", nargs="*", metavar="results.json", help="default: all of docs/results"
+    )
+    parser.add_argument(
+        "--out",
+        metavar="FILE.svg",
+        default=os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg"),
+    )
+    args = parser.parse_args()
+    files = args.files or sorted(glob.glob(os.path.join(ROOT, "docs", "results", "*.json")))
+    rows = rows_of(files)  # as tables takes them
+    os.makedirs(os.path.dirname(os.path.abspath(args.out)), exist_ok=True)
+    for path in hbm_against_n(args.out, rows):
+        print(os.path.relpath(path))
+    return 0

@@ -1,0 +1,232 @@
+"""Compiles every step's kernels with nvcc and reads what ptxas says about them.
+
+    maintain ptxas_report [--nvcc NVCC] [--jobs N] [--out DIR] [STEP | FILE.cu ...]
+    maintain ptxas_report --update        writes common/data/registers.json
+
+Prints registers, static shared memory and spills per kernel. Without arguments it takes all steps
+of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture that it NEEDS. Needs no
+GPU. The simulator takes the figures of sm_90 from common/data/registers.json; the same nvcc that
+wrote that file must find them again.
+Exit status: 0 clean; 1 when a file does not compile, or a kernel has a stack frame or a spill, or
+its wgmma instructions were serialised, or registers.json is out of date; 2 bad use.
+"""
+
+import concurrent.futures
+import json
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+
+from . import command
+from .command import BadInput
+from .nvcc import arches_of, demangled, find_nvcc, nvcc_command, version_of
+from .steps import ROOT, steps_and_needs
+
+DEFAULT_ARCH = "sm_80"
+REGISTERS = "common/data/registers.json"
+
+
+@dataclass
+class Kernel:
+    name: str  # mangled
+    registers: int = 0
+    smem: int = 0  # bytes, static
+    stack: int = 0  # bytes, as are the spills
+    spill_stores: int = 0
+    spill_loads: int = 0
+    serialised: bool = False
+
+    @property
+    def clean(self):
+        return not (self.stack or self.spill_stores or self.spill_loads or self.serialised)
+
+
+def parse(text):
+    """The kernels in the output of `ptxas -v`.
+
+    A warning about serialised wgmma names its function or stands between two kernels' lines; in
+    both cases it belongs to one kernel.
+    """
+    kernels, current, properties_of = {}, None, None
+    for line in text.splitlines():
+        if found := re.search(r"Compiling entry function '(\w+)'", line):
+            current = properties_of = kernels.setdefault(found[1], Kernel(found[1]))
+        elif found := re.search(r"Function properties for (\w+)", line):
+            # Device functions that were not inlined are listed too; a call costs a stack frame.
+            properties_of = kernels.get(found[1], current)
+        elif found := re.search(
+            r"(\d+) bytes stack frame, (\d+) bytes spill stores, "
+            r"(\d+) bytes spill loads",
+            line,
+        ):
+            if properties_of:
+                properties_of.stack += int(found[1])
+                properties_of.spill_stores += int(found[2])
+                properties_of.spill_loads += int(found[3])
+        elif found := re.search(r"Used (\d+) registers", line):
+            if current:
+                current.registers = int(found[1])
+                smem = re.search(r"(\d+) bytes smem", line)
+                current.smem = int(smem[1]) if smem else 0
+        elif "wgmma" in line and "serialized" in line:
+            named = re.search(r"function '(\w+)'", line)
+            kernel = kernels.setdefault(named[1], Kernel(named[1])) if named else current
+            if kernel:
+                kernel.serialised = True
+    return list(kernels.values())
+
+
+def numbers_in_order(name):
+    """A sort key: kernel<96> before kernel<128>."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def compile_one(nvcc, label, source, arch, host, out):
+    """(label, architecture, kernels, error text or None)."""
+    output = os.path.join(out, f"{label}.{arch}.o")
+    command = nvcc_command(nvcc, source, arch, output, host)
+    done = subprocess.run(command, capture_output=True, text=True)
+    text = done.stdout + done.stderr
+    return label, arch, parse(text), text if done.returncode else None
+
+
+def write_registers(path, version, kernels):
+    """The file that the simulator reads. `kernels`: {name: Kernel}."""
+    head = {
+        "source": "What ptxas gave to each kernel for sm_90 (or sm_90a): registers of a thread, "
+        "bytes of static shared memory of a block. The simulator's L2 model takes "
+        "from here how many blocks an SM holds. Written by "
+        "./scripts/maintain ptxas_report --update.",
+        "nvcc": version,
+    }
+    rows = [
+        f'    {json.dumps(name)}: {{"registers": {kernels[name].registers}, '
+        f'"shared_bytes": {kernels[name].smem}}}'
+        for name in sorted(kernels, key=numbers_in_order)
+    ]
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(
+            json.dumps(head, indent=2)[: -len("\n}")]
+            + ',\n  "kernels": {\n'
+            + ",\n".join(rows)
+            + "\n  }\n}\n"
+        )
+
+
+def compare_registers(path, version, kernels, numbered, all_steps):
+    """(finding or None, remark or None) on the file against what ptxas has just said.
+
+    `kernels`: {name: Kernel}. Of these the file must know the `numbered` steps' ones; a step of the
+    user's own may be unknown. With `all_steps`, it may hold no other kernel."""
+    update = "run ./scripts/maintain ptxas_report --update"
+    try:
+        with open(path, encoding="utf-8") as file:
+            known = json.load(file)
+        of_version = known["nvcc"]
+        rows = {
+            name: (row["registers"], row["shared_bytes"]) for name, row in known["kernels"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{REGISTERS} cannot be read ({type(error).__name__}: {error}): {update}", None
+    if of_version != version:
+        return None, f"{REGISTERS} is nvcc {of_version}'s, this is {version}: not compared"
+    wrong = []
+    for name, kernel in kernels.items():
+        now = (kernel.registers, kernel.smem)
+        if name not in rows:
+            if name in numbered:
+                wrong.append(f"lacks {name}")
+        elif rows[name] != now:
+            wrong.append(
+                "gives {} {} registers and {} B of shared memory, ptxas {} and {}".format(
+                    name, *rows[name], *now
+                )
+            )
+    if all_steps:
+        wrong += [f"holds {name}, which no step has" for name in rows if name not in kernels]
+    if not wrong:
+        return None, None
+    more = f" (and {len(wrong) - 1} more like this)" if len(wrong) > 1 else ""
+    return f"{REGISTERS} {wrong[0]}{more}: {update}", None
+
+
+def main():
+    parser = command.parser(__doc__)
+    add = parser.add_argument
+    add("what", nargs="*", metavar="STEP or FILE.cu")
+    add("--nvcc", default=find_nvcc())
+    add("--arch", help=f"for files (default {DEFAULT_ARCH})", default=DEFAULT_ARCH)
+    add("--jobs", type=int, default=2)
+    add("--out", default=os.path.join(ROOT, "build", "nvcc"))
+    add("--update", action="store_true", help=f"write {REGISTERS} instead of comparing with it")
+    args = parser.parse_args()
+    if args.update and args.what:
+        raise BadInput("--update takes all steps: name none")
+    if not args.nvcc:
+        raise BadInput("no nvcc here: install the CUDA toolkit or give --nvcc")
+
+    known = dict(steps_and_needs())
+    work = []  # (label, source, architecture, with the host's half)
+    for what in args.what or known:
+        if what in known:
+            source = os.path.join(ROOT, "steps", what, "main.cu")
+            arches = arches_of(known[what])
+            work += [(what, source, arch, arch == arches[0]) for arch in arches]
+        elif what.endswith(".cu") and os.path.exists(what):
+            work.append((os.path.basename(what)[: -len(".cu")], what, args.arch, True))
+        else:
+            raise BadInput(f"'{what}' is neither a step nor a .cu file")
+
+    os.makedirs(args.out, exist_ok=True)
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        results = list(pool.map(lambda w: compile_one(args.nvcc, *w, args.out), work))
+
+    bad = []
+    print(f"{'step':<26}{'arch':<8}{'registers':>9} {'smem':>7} {'stack':>6} {'spills':>7}  kernel")
+    seen = set()  # a step also compiles its parent's kernels, whose formulas it compares with
+    for_simulator, numbered = {}, set()
+    for label, arch, kernels, error in results:
+        if error:
+            bad.append(f"{label} does not compile:\n{error}")
+            continue
+        names = demangled([k.name for k in kernels])
+        for name, kernel in sorted(zip(names, kernels), key=lambda pair: numbers_in_order(pair[0])):
+            if (name, arch) in seen:
+                continue
+            seen.add((name, arch))
+            if label in known and arch.startswith("sm_90"):
+                for_simulator.setdefault(name, kernel)
+                if label[0].isdigit():
+                    numbered.add(name)
+            spills = kernel.spill_stores + kernel.spill_loads
+            print(
+                f"{label:<26}{arch:<8}{kernel.registers:>9} {kernel.smem:>7} {kernel.stack:>6} "
+                f"{spills:>7}  {name}"
+            )
+            if not kernel.clean:
+                why = (
+                    ([f"a stack frame of {kernel.stack} bytes"] if kernel.stack else [])
+                    + ([f"{spills} bytes of spills"] if spills else [])
+                    + (["serialised wgmma"] if kernel.serialised else [])
+                )
+                bad.append(f"{label}: {name} has {' and '.join(why)}")
+    path = os.path.join(ROOT, REGISTERS)
+    compiled = not any("does not compile" in sentence for sentence in bad)
+    if not bad and for_simulator and not shutil.which("c++filt"):
+        bad.append(f"{REGISTERS} goes by readable names: install c++filt (package binutils)")
+    elif args.update:
+        if not bad:
+            write_registers(path, version_of(args.nvcc), for_simulator)
+            print(f"wrote {REGISTERS}: {len(for_simulator)} kernels")
+    elif for_simulator and compiled:
+        finding, remark = compare_registers(
+            path, version_of(args.nvcc), for_simulator, numbered, all_steps=not args.what
+        )
+        bad += [finding] if finding else []
+        if remark:
+            print("remark: " + remark)
+    for sentence in bad:
+        print("finding: " + sentence)
+    return 1 if bad else 0

@@ -1,0 +1,241 @@
+"""What step programs write with --json: read it, join it by problem, lay it out in tables.
+
+'Counted' comes only from the simulator and 'measured' only from a GPU; a Row holds one run of each
+for the same step, variant, direction and problem.
+"""
+
+import glob
+import json
+import os
+import re
+from dataclasses import dataclass, field
+
+from .command import BadInput
+from .problems import SIZES, in_series, problem_text
+from .text import Column, bytes_text, count_text, flops_text, time_text
+
+
+def get(tree, path):
+    """tree["a"]["b"] for the path "a.b"; None when anything on the way is absent or null."""
+    for key in path.split("."):
+        if not isinstance(tree, dict) or tree.get(key) is None:
+            return None
+        tree = tree[key]
+    return tree
+
+
+def total(counts):
+    """The sum of {read, write, atomic} or {load, store, atomic}; None stays None."""
+    return None if counts is None else sum(v for v in counts.values() if v)
+
+
+@dataclass
+class Run:
+    """The forward or the backward of one program's run."""
+
+    data: dict  # the program's JSON; for a backward, with the backward's own keys on top
+    direction: str  # "forward" or "backward"
+
+    def get(self, path):
+        return get(self.data, path)
+
+    @property
+    def kind(self):
+        return self.get("device.kind")
+
+    @property
+    def variant(self):
+        return self.get("variant") or "kernel"
+
+    @property
+    def label(self):
+        """kernel.cuh goes by its step's name, all else by the step's number:
+        "05_recompute_backward", "05 standard", "05 bwd", "05 standard bwd"."""
+        words = [] if self.variant == "kernel" else [self.variant]
+        words += ["bwd"] if self.direction == "backward" else []
+        number = re.match(r"\d+(?=_)", self.data["step"])
+        return " ".join([number[0] if number and words else self.data["step"]] + words)
+
+    @property
+    def short_label(self):
+        """ "05 kernel", "08 determin. bwd": where there is no room for the names of the step and of
+        a long variant."""
+        number = re.match(r"\d+(?=_)", self.data["step"])
+        plain = number and self.label == self.data["step"]
+        short = self.variant if len(self.variant) < 10 else self.variant[:8] + "."
+        return f"{number[0]} {short}" if plain else self.label.replace(self.variant, short)
+
+    @property
+    def key(self):
+        """What two runs share when they moved the same bytes: input and seed do not matter."""
+        p = self.data["problem"]
+        sizes = tuple(p.get(k) for k in ("b", "h", "hkv", "n", "nk", "d", "causal", "dtype"))
+        return (self.data["step"], self.variant, self.direction, (*sizes, p.get("smem") or 0))
+
+
+@dataclass
+class Row:
+    """One line of a table: what the simulator counted beside what one GPU measured."""
+
+    sim: Run = None
+    gpu: Run = None
+    any: Run = field(init=False)  # whichever is there
+
+    def __post_init__(self):
+        self.any = self.gpu or self.sim
+
+    def sim_get(self, path):
+        return self.sim.get(path) if self.sim else None
+
+    def gpu_get(self, path):
+        return self.gpu.get(path) if self.gpu else None
+
+
+def load(path):
+    """The runs in one file: a program's object, a list of them, or {"runs": [...]}."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            tree = json.load(file)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from None
+    except ValueError as error:
+        raise BadInput(f"{path} is no JSON: {error}") from None
+    objects = tree.get("runs", [tree]) if isinstance(tree, dict) else tree
+    runs = []
+    for data in objects if isinstance(objects, list) else [objects]:
+        if not isinstance(data, dict) or not data.get("step") or not get(data, "problem.n"):
+            raise BadInput(f"{path} holds no run of a step: write it with a step's --json")
+        runs.append(Run(data, "forward"))
+        if data.get("backward"):
+            runs.append(Run({**data, **data["backward"]}, "backward"))
+    return runs
+
+
+def load_folder(folder):
+    """The runs of all JSON files in a folder, in the order of the file names."""
+    return [run for path in sorted(glob.glob(os.path.join(folder, "*.json"))) for run in load(path)]
+
+
+def join(runs):
+    """Rows in the order of reading: by step, by the place of its variant, then by size.
+
+    Files that do not know the place (`variant_index`) have kernel.cuh last. A later
+    run of the same step, problem and device replaces an earlier one.
+    """
+    sims, gpus, places = {}, {}, {}
+    for run in runs:
+        if run.get("variant_index") is not None:
+            places[run.data["step"], run.variant] = run.get("variant_index")
+        if run.kind == "sim":
+            sims[run.key] = run
+        else:
+            gpus.setdefault(run.key, {})[run.get("device.name")] = run
+
+    def reading_order(key):
+        step, variant, direction, sizes = key
+        place = places.get((step, variant), 0)
+        return step, place, variant == "kernel", variant, direction != "forward", sizes
+
+    rows = []
+    for key in sorted({run.key for run in runs}, key=reading_order):
+        measured = list(gpus.get(key, {}).values()) or [None]
+        rows += [Row(sims.get(key), gpu) for gpu in measured]
+    return rows
+
+
+def rows_of_picture(rows):
+    """What plots.py draws of HBM bytes against N: each step's last variant in FlashAttention's
+    series, d = 64, not causal, where they were measured."""
+    chosen = []
+    for row in rows:
+        p = row.any.data["problem"]
+        shown = in_series(p) and p["d"] == 64 and p["n"] >= 1024
+        if row.gpu_get("traffic.hbm.measured") and row.any.direction == "forward" and shown:
+            chosen += [] if p["causal"] or p.get("smem") else [row]
+    last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order
+    return [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
+
+
+# --- columns ------------------------------------------------------------------------------------
+
+
+def sectors_per_request(row):
+    for source in (row.sim_get, row.gpu_get):
+        requests, sectors = total(source("traffic.requests")), total(source("traffic.sectors"))
+        if requests and sectors is not None:
+            return f"{sectors / requests:.1f}"
+    return "-"
+
+
+def requests(row):
+    counted = row.sim_get("traffic.requests") or row.gpu_get("traffic.requests")
+    return count_text(total(counted))
+
+
+def time(row):
+    """A GPU's median, or the modelled GPU's bound, which says so: no step can be faster."""
+    if row.gpu_get("time.median_ms") is not None:
+        return time_text(row.gpu_get("time.median_ms"))
+    bound = row.any.get("bound_ms")
+    return "-" if bound is None else ">=" + time_text(bound)
+
+
+def speed(row):
+    ms, flops = row.gpu_get("time.median_ms"), row.any.get("flops")
+    return flops_text(flops / (ms * 1e-3)) if ms and flops else "-"
+
+
+def verdict(row):
+    oks = [run.get("ok") for run in (row.sim, row.gpu) if run]
+    return "ok" if all(oks) else "WRONG"
+
+
+STEP = Column(("", "step"), lambda r: r.any.label, left=True, short=lambda r: r.any.short_label)
+DEVICE = Column(("", "measured on"), lambda r: r.gpu_get("device.name") or "-", left=True)
+COLUMNS = (
+    Column(
+        ("requested", "read"), lambda r: bytes_text(r.sim_get("traffic.requested.counted.read"))
+    ),
+    Column(
+        ("requested", "write"), lambda r: bytes_text(r.sim_get("traffic.requested.counted.write"))
+    ),
+    Column(
+        ("", "atomic"), lambda r: bytes_text(r.sim_get("traffic.requested.counted.atomic") or None)
+    ),
+    Column(("warp", "requests"), requests),
+    Column(("sectors/", "request"), sectors_per_request),
+    Column(("HBM", "modelled"), lambda r: bytes_text(total(r.sim_get("traffic.hbm.model")))),
+    Column(("HBM", "measured"), lambda r: bytes_text(total(r.gpu_get("traffic.hbm.measured")))),
+    Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes"))),
+    Column(("", "time"), time),
+    Column(("TFLOP", "per s"), speed),
+    Column(("", "check"), verdict),
+)
+
+
+def columns_for(rows):
+    """The columns that say something about these rows, and what all rows have in common."""
+    problems = [row.any.data["problem"] for row in rows]
+    varying = [name for name, text in SIZES.items() if len({text(p) for p in problems}) > 1]
+    # Where Hkv follows H, and Nk follows N, one column says it.
+    for follower, leader, same in (("Hkv", "H", "h hkv"), ("Nk", "N", "n nk")):
+        x, y = same.split()
+        if follower in varying and leader in varying and all(p[x] == p[y] for p in problems):
+            varying.remove(follower)
+    columns = [STEP] + [
+        Column(("", name), lambda r, text=SIZES[name]: text(r.any.data["problem"]))
+        for name in varying
+    ]
+    omit = (
+        set(varying)
+        | ({"Nk"} if "N" in varying else set())
+        | ({"Hkv"} if "H" in varying else set())
+    )
+    common = [problem_text(problems[0], omit)] if problems else []
+    devices = {DEVICE.cell(row) for row in rows}
+    if len(devices) > 1:
+        columns.append(DEVICE)
+    elif devices != {"-"}:
+        common.append(f"measured on {devices.pop()}")
+    keep = [c for c in COLUMNS if any(c.cell(row) != "-" for row in rows)]
+    return columns + keep, ", ".join(text for text in common if text)

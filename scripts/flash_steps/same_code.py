@@ -1,0 +1,200 @@
+"""Which steps have the same machine code as in another checkout.
+
+    maintain same_code --before DIR              all steps of this tree, or those that are named
+    maintain same_code --before DIR --restamp    docs/results follows the steps that have
+
+Compiles main.cu of both trees with nvcc, for the architecture that the step needs, and compares the
+code of its kernels: instructions, registers, relocations, constants and the size of static shared
+memory. Names of kernels, variables and files do not count, nor does their order, nor a kernel of
+another step that came along with this one's. So a step that only names things otherwise keeps its
+results: --restamp writes this tree's digest (step_text.py) in place of the other tree's.
+It needs nvcc and no GPU. It does not see how the host launches the kernels.
+Exit status: 0 all are the same, 1 one differs or does not compile, 2 bad use, 3 no nvcc.
+"""
+
+import concurrent.futures
+import glob
+import hashlib
+import os
+import re
+import struct
+import subprocess
+import tempfile
+from dataclasses import dataclass, field
+
+from . import command
+from .command import BadInput, Failure, NotHere
+from .nvcc import arches_of, demangled, find_nvcc, nvcc_command
+from .step_text import digest_of
+from .steps import ROOT, find_steps, number_of, steps_and_needs
+
+NOBITS = 8  # a section's type: it has a size and no bytes
+
+
+def sections_of(cubin):
+    """[(name, its bytes; of one without any its size)] of an ELF file of 64 bits."""
+    (table,) = struct.unpack_from("<Q", cubin, 0x28)
+    size, count, names_at = struct.unpack_from("<HHH", cubin, 0x3A)
+    found = []
+    for i in range(count):
+        name, kind, offset, length = struct.unpack_from("<II16xQQ", cubin, table + i * size)
+        data = b"%d" % length if kind == NOBITS else cubin[offset : offset + length]
+        found.append((name, data))
+    names = found[names_at][1]
+    return [(names[at : names.index(b"\0", at)].decode(), data) for at, data in found]
+
+
+def relocations(data):
+    """Where which kind of address is put in: the numbers of symbols follow their names' order."""
+    entries = struct.iter_unpack("<QQq", data)
+    return repr([(offset, info & 0xFFFFFFFF, addend) for offset, info, addend in entries]).encode()
+
+
+def registers_of(sections):
+    """{index of a section of code: registers of a thread}."""
+    at = dict(sections)
+    info, found, i = at.get(".nv.info", b""), {}, 0
+    while i < len(info):
+        form, attribute, size = struct.unpack_from("<BBH", info, i)
+        if (form, attribute) == (4, 0x2F):  # EIATTR_REGCOUNT: of which symbol, how many
+            symbol, count = struct.unpack_from("<II", info, i + 4)
+            found[struct.unpack_from("<H", at[".symtab"], 24 * symbol + 6)[0]] = count
+        i += 4 + (size if form == 4 else 0)
+    return found
+
+
+def kernels_of(cubin):
+    """{digest of the code: a kernel's name}."""
+    sections = sections_of(cubin)
+    registers = registers_of(sections)
+    shared = re.compile(r"\.nv\.(global|constant\d+)(\.init)?")  # by all kernels
+    tables = [data for name, data in sections if shared.fullmatch(name)]
+    kernels = {}
+    for name in [name[len(".text.") :] for name, _ in sections if name.startswith(".text.")]:
+        digest = hashlib.sha256(b"\0".join(tables))
+        for i, (section, data) in enumerate(sections):
+            head, dot, whose = section.rpartition("." + name)
+            if not dot or whose:
+                continue
+            if head == ".text":
+                digest.update(b"%d registers" % registers.get(i, 0) + data)
+            elif head == ".rela.text":
+                digest.update(relocations(data))
+            elif head == ".nv.shared" or head.startswith(".nv.constant"):
+                digest.update(head.encode() + data)
+        kernels[digest.hexdigest()] = name
+    return kernels
+
+
+def step_of(kernel):
+    """7 of a kernel in namespace step07, or step07_more; None of one in no step's."""
+    found = re.match(r"_ZN(\d+)(step.*)", kernel)  # a name behind its length
+    number = found and re.match(r"step(\d+)", found[2][: int(found[1])])
+    return int(number[1]) if number else None
+
+
+@dataclass
+class Code:
+    """What nvcc has made of a step in one tree."""
+
+    kernels: dict = field(default_factory=dict)  # {digest: name}
+    error: str = ""
+
+    def own(self, number):
+        """Its digests without the kernels of other steps: namespace step07 in step 09."""
+        return {d for d, name in self.kernels.items() if step_of(name) in (None, number)}
+
+
+def compile_step(nvcc, root, step, arch):
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = os.path.join(folder, "step.cubin")
+        source = os.path.join(root, "steps", step, "main.cu")
+        done = subprocess.run(
+            nvcc_command(nvcc, source, arch, cubin, root=root), capture_output=True, text=True
+        )
+        if done.returncode:
+            lines = (done.stdout + done.stderr).splitlines()
+            return Code(error=next((line for line in lines if "error" in line), "no message"))
+        with open(cubin, "rb") as file:
+            return Code(kernels_of(file.read()))
+
+
+def difference(step, before, after):
+    """A sentence, or nothing where the code is the same."""
+    for code, tree in ((before, "there"), (after, "here")):
+        if code.error:
+            return f"does not compile {tree}: {code.error}"
+    parts = []
+    for one, other, tree in ((before, after, "there"), (after, before, "here")):
+        names = sorted(one.kernels[d] for d in one.own(number_of(step)) - set(other.kernels))
+        if names:
+            parts.append(f"{len(names)} only {tree} ({demangled(names)[0]})")
+    return ", ".join(parts)
+
+
+def same_name(step, known):
+    """The step in the other tree, of the same name, else of the same number; None without one."""
+    alike = [name for name in known if number_of(name) and number_of(name) == number_of(step)]
+    return step if step in known else alike[0] if alike else None
+
+
+def restamp(digests):
+    """Replaces digests, {old: new}, in docs/results and in the picture of them."""
+    if not digests:
+        return
+    paths = sorted(glob.glob(os.path.join(ROOT, "docs", "results", "*.json")))
+    old = re.compile(r"\b(?:%s)\b" % "|".join(digests))
+    for path in [*paths, os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg")]:
+        if not os.path.exists(path):
+            continue
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        text, count = old.subn(lambda match: digests[match[0]], text)
+        if count:
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            print(f"{os.path.relpath(path, ROOT)}: {count} digests are this tree's now")
+
+
+def main():
+    parser = command.parser(__doc__)
+    add = parser.add_argument
+    add("steps", nargs="*", metavar="STEP", help="by number or by name")
+    add("--before", required=True, metavar="DIR", help="the other checkout")
+    add("--restamp", action="store_true", help="write into docs/results")
+    add("--nvcc", default=find_nvcc())
+    add("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    before = os.path.abspath(args.before)
+    known = find_steps(root=before)
+    if not known:
+        raise BadInput(f"--before {args.before}: no step there")
+    if not args.nvcc:
+        raise NotHere("no nvcc here: install the CUDA toolkit or give --nvcc")
+
+    needs = dict(steps_and_needs())
+    steps = [step for step in find_steps(" ".join(args.steps)) if step in needs]
+    arches = {step: arches_of(needs[step])[0] for step in steps}
+    others = {step: same_name(step, known) for step in steps}
+    work = [(ROOT, step, arches[step]) for step in steps]
+    work += [(before, others[step], arches[step]) for step in steps if others[step]]
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        codes = dict(zip(work, pool.map(lambda one: compile_step(args.nvcc, *one), work)))
+
+    digests, differ = {}, 0
+    for step in steps:
+        arch, other = arches[step], others[step]
+        after = codes[ROOT, step, arch]
+        found = "not there" if not other else difference(step, codes[before, other, arch], after)
+        kernels = f"{len(after.kernels)} kernel" + ("s" if len(after.kernels) != 1 else "")
+        verdict = "differs" if found else "same"
+        print(f"{step:<26}{verdict:<9}{kernels}, {arch}" + (f": {found}" if found else ""))
+        differ += bool(found)
+        if not found:
+            digests[digest_of(other, before)] = digest_of(step)
+    if args.restamp:
+        restamp({old: new for old, new in digests.items() if old != new})
+        print("Machine code says nothing of launches: hold the counts of both trees side by side.")
+    if differ:
+        raise Failure(f"{differ} of {len(steps)} steps differ")
+    return 0

@@ -1,0 +1,99 @@
+"""Whether a measured figure belongs to this tree's kernels, on a GPU at its full speed."""
+
+from .gpus import peak_of
+from .results import join, load
+from .step_text import digest_of
+
+OLDER, SLOWED = "of an older text of the kernel", "measured while the GPU was slowed down"
+
+
+def standing(step, text, slowed=False):
+    """None, or why a run is not one of this tree's kernel on a GPU at its full speed."""
+    return OLDER if text is None or text != digest_of(step) else SLOWED if slowed else None
+
+
+def mark_slowed(runs):
+    """Sets `slowed` of runs on a GPU whose FMA roof is under 90% of its highest clock's, or with a
+    roof under 90% of the best that the same kind of card has in these runs."""
+    best = {}
+    for run in runs:
+        for key, rate in (run.get("roofs") or {}).items():
+            place = run.get("device.name"), key
+            best[place] = max(rate or 0, best.get(place, 0))
+    peaks = {device: peak_of(device) for device, _ in best}
+    for run in runs:
+        device = run.get("device.name")
+        roofs = {key: rate for key, rate in (run.get("roofs") or {}).items() if rate}
+        run.data["slowed"] = any(
+            rate < 0.9 * best[device, key]
+            or key == "fp32_flops"
+            and rate < 0.9 * (peaks[device] or 0)
+            for key, rate in roofs.items()
+        )
+
+
+def repeats_of(row):
+    """What each run of peers.py found: a row of gpu_check.py --merge may hold several, with their
+    median."""
+    return row.get("repeats") or [row]
+
+
+def matmul_of(run):
+    """The matmul rate beside a run of peers.py."""
+    return run["flops_per_s"] / run["of_matmul"]
+
+
+def slowed_peers(results):
+    """A function of (result, row, run) of peers.py: whether the GPU was slowed down, which is where
+    its matmul rate is under 90% of the best of the same device and type."""
+    best = {}
+    for result in results:
+        for row in result["rows"]:
+            place = result["device"], row.get("dtype")
+            rates = [matmul_of(run) for run in repeats_of(row) if run.get("of_matmul")]
+            best[place] = max([*rates, best.get(place, 0)])
+
+    def slowed(result, row, run):
+        least = 0.9 * best[result["device"], row.get("dtype")]
+        return bool(run.get("of_matmul")) and matmul_of(run) < least
+
+    return slowed
+
+
+def standing_of(run):
+    return standing(run.data["step"], run.get("text"), run.kind == "gpu" and run.get("slowed"))
+
+
+def standing_parts(found):
+    """A part of a sentence for each reason in [(step, reason or None)]."""
+    steps = {}
+    for step, reason in found:
+        if reason:
+            steps.setdefault(reason, set()).add(step)
+    return [f"{reason}: {', '.join(sorted(steps[reason]))}" for reason in sorted(steps)]
+
+
+def standing_text(found):
+    """The same as paragraphs, to stand under a table."""
+    return "".join(f"\n\n*{part[0].upper()}{part[1:]}.*" for part in standing_parts(found))
+
+
+def rows_of(paths):
+    """The rows of all runs in these files. Where there are several runs of a problem the last
+    counts: one of this text at full speed."""
+    runs = [run for path in paths for run in load(path)]
+    mark_slowed(runs)
+    runs.sort(key=lambda run: standing_of(run) is None)
+    return join(runs)
+
+
+def mark_peers(results):
+    """Each row's `standing`, by its text and by whether one of its runs was on a slowed GPU."""
+    slowed = slowed_peers(results)
+    for result in results:
+        for row in result["rows"]:
+            slow = any(slowed(result, row, run) for run in repeats_of(row))
+            texts = {run.get("text") for run in repeats_of(row)}
+            row["standing"] = row["step"] and standing(
+                row["step"], texts.pop() if len(texts) == 1 else None, slow
+            )

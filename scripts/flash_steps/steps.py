@@ -1,0 +1,91 @@
+"""The steps of this tree, and of a build folder: finding them, running their programs."""
+
+import os
+import re
+import subprocess
+import tempfile
+
+from .command import BadInput, Failure, NotHere
+from .results import load
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+
+def find_steps(wanted=None, root=ROOT):
+    """All, sorted, or those of a text with numbers or names in it."""
+    folder = os.path.join(root, "steps")
+    known = sorted(
+        name
+        for name in (os.listdir(folder) if os.path.isdir(folder) else [])
+        if os.path.exists(os.path.join(folder, name, "main.cu"))
+    )
+    return chosen_of(known, wanted, "there are")
+
+
+def find_libraries(build):
+    """The steps whose shared library is in a build folder."""
+    folder = os.path.join(build, "steps")
+    names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+    return [found[1] for name in names if (found := re.fullmatch(r"lib(\d.*)\.so", name))]
+
+
+def library_path(build, step):
+    return os.path.abspath(os.path.join(build, "steps", f"lib{step}.so"))
+
+
+def chosen_of(known, wanted, where):
+    r"""Those of `known` that the words of `wanted` name: numbers or names; all of None.
+
+    \raises BadInput with `where` before the known ones, where a word is none of them."""
+    found = [] if wanted else known
+    for word in (wanted or "").split():
+        matching = [step for step in known if step == word or step.startswith(word + "_")]
+        if not matching:
+            raise BadInput(f"no step '{word}'; {where} {', '.join(known)}")
+        found += matching
+    return list(dict.fromkeys(found))
+
+
+def number_of(step):
+    """6 of "06_work_partitioning", 0 of a step of the user's own."""
+    found = re.match(r"\d+(?=_)", step)
+    return int(found[0]) if found else 0
+
+
+def numbered_steps():
+    """The ladder, without steps of the user's own."""
+    found = find_steps()
+    return [step for step in found if number_of(step)] or found
+
+
+def steps_and_needs(root=ROOT):
+    """[(step, what it NEEDS or None)] from steps/CMakeLists.txt."""
+    with open(os.path.join(root, "steps", "CMakeLists.txt"), encoding="utf-8") as file:
+        calls = re.findall(r"^fa_step\((\w+)(?:\s+NEEDS\s+(\w+))?\s*\)", file.read(), re.MULTILINE)
+    return [(name, needs or None) for name, needs in calls]
+
+
+def program_of(build, step):
+    return os.path.join(build, "steps", step)
+
+
+def run_program(program, *arguments, preset="sim"):
+    r"""What a step's program writes with --json.
+
+    \raises BadInput, NotHere or Failure, by its exit status, with what it says."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "run.json")
+        command = [program, *arguments, f"--json={path}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True)
+        except OSError as error:
+            raise NotHere(
+                f"{os.path.relpath(program)}: {error.strerror}; it is not built: "
+                f"cmake --preset {preset} && cmake --build --preset {preset}"
+            ) from None
+        if done.returncode in (2, 3):
+            raise (BadInput if done.returncode == 2 else NotHere)(done.stderr.strip())
+        if done.returncode != 0:
+            said = (done.stdout + done.stderr).rstrip()
+            raise Failure(f"{' '.join(command[:-1])} was wrong:\n{said}")
+        return load(path)

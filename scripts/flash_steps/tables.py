@@ -1,0 +1,433 @@
+"""Fills the tables and outputs in README.md and the chapters from results.
+
+    maintain tables                 all Markdown of the repository, from docs/results/*.json
+    maintain tables --check         changes nothing; exit status 1 when a table is out of date, or a
+                                    table or an output is empty
+    maintain tables --run FILE.md   also runs these files' commands and pastes what they print
+
+Between the markers everything is replaced:
+
+    <!-- table: steps n=1024 causal=true -->     columns as in compare.py; the filters are keys of
+    <!-- /table -->                              `problem`, `step`, `variant`, `direction`, `device`
+                                                 (a space in a name is written _)
+
+    <!-- table: speed d=64 causal=false -->      TFLOP/s on a GPU: a row per step, a column per N
+    <!-- /table -->
+
+    <!-- table: scale d=64 causal=false -->      time, TFLOP/s, bytes and workspace against N, a
+    <!-- /table -->                              table each; figure=time,hbm names some of them
+
+    <!-- table: peers d=64 causal=false -->      against PyTorch, as peers.py printed it
+    <!-- /table -->                              (filters: d, n, causal, step, direction, device)
+
+    <!-- table: figure2 -->                      as figure2.py printed it (filter: device)
+    <!-- /table -->
+
+    <!-- table: memory -->                       a problem that the naive step cannot hold (device)
+    <!-- /table -->
+
+    <!-- run: build/sim/steps/01_naive --n 256 -->
+    <!-- /run -->
+
+and within a sentence, <!-- figure: WHAT FILTERS -->1.21x<!-- /figure -->, where WHAT is
+
+    mean, least, where, cells, runs     of peers' ratios to against=BACKEND: geometric mean of the
+                                        medians, the least of all runs, its problem, in how many
+                                        cells the step is faster, and how many runs there are
+    speed, share                        TFLOP/s, and its share of the matmul rate: one figure, or
+                                        the least and the most of all that pass (from the runs;
+                                        with against= from peers)
+
+A result carries a digest of its kernel's text (step_text.py). Where the tree's is another one, or
+the GPU was slowed down, the table, or the last figure of a paragraph, says so: after a change of a
+kernel --check fails until the page does.
+
+Exit status: 0 done, 1 out of date or empty, 2 bad use or a command failed.
+"""
+
+import glob
+import json
+import os
+import re
+import statistics
+import subprocess
+
+from . import command, figure2, peers_table
+from .command import BadInput
+from .problems import in_series, problem_text
+from .results import columns_for, rows_of_picture, speed, total
+from .standing import mark_peers, rows_of, standing, standing_of, standing_parts, standing_text
+from .steps import ROOT
+from .text import Column, bytes_text, flops_text, markdown_table, time_text
+
+TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
+COMMAND = re.compile(r"(<!-- run: (.+?) -->\n).*?(<!-- /run -->)", re.DOTALL)
+FIGURE = re.compile(r"(<!-- figure: (.+?) -->)(.*?)(<!-- /figure -->)", re.DOTALL)
+EMPTY = re.compile(r"<!-- ((table|run|figure): .+?) -->\s*<!-- /\2 -->")
+PICTURE = os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg")
+
+
+def matches(known, filters):
+    """Whether all filters fit {key: value}; a filter names one value or several with commas."""
+    for key, wanted in filters.items():
+        if key not in known:
+            raise BadInput(f"table filter '{key}': choose from {', '.join(sorted(known))}")
+        value = known[key]
+        text = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+        if text.replace(" ", "_") not in wanted.split(","):
+            return False
+    return True
+
+
+def keys_of(row):
+    run = row.any
+    return {
+        "smem": None,
+        **run.data["problem"],
+        "step": run.data["step"],
+        "direction": run.direction,
+        "variant": run.variant,
+        "device": run.get("device.name"),
+    }
+
+
+def steps_table(rows):
+    columns, common = columns_for(rows)
+    return (common + "\n\n" if common else "") + markdown_table(columns, rows)
+
+
+def against_n(title, rows, cell):
+    """Rows are steps, columns are N; a cell where there is none is "-"."""
+    cells = {(row.any.label, row.any.data["problem"]["n"]): cell(row) for row in rows}
+    sizes = sorted({n for _, n in cells})
+    columns = [Column(("", title), lambda label: label, left=True)]
+    columns += [
+        Column(("", f"N={n}"), lambda label, n=n: cells.get((label, n), "-")) for n in sizes
+    ]
+    return markdown_table(columns, list(dict.fromkeys(label for label, _ in cells)))
+
+
+def speed_table(rows):
+    """TFLOP/s by FlashAttention's convention."""
+    if not rows:
+        raise BadInput("table 'speed': no measured time passes its filters")
+    return against_n("TFLOP/s", rows, speed)
+
+
+def is_measured_series(row):
+    p = row.any.data["problem"]
+    return row.gpu and in_series(p) and not p.get("smem")
+
+
+SCALE_FIGURES = {
+    "time": ("Time", lambda r: time_text(r.gpu_get("time.median_ms"))),
+    "speed": ("TFLOP/s", speed),
+    "requested": (
+        "Requested bytes, predicted by the step's formula",
+        lambda r: bytes_text(total(r.gpu_get("traffic.requested.predicted"))),
+    ),
+    "hbm": ("HBM bytes, measured", lambda r: bytes_text(total(r.gpu_get("traffic.hbm.measured")))),
+    "workspace": ("Workspace", lambda r: bytes_text(r.gpu_get("workspace_bytes"))),
+}
+
+
+def scale_table(rows, figures):
+    """A small table for each figure: a row per step, a column per N, B*N and H*d as constant as
+    FlashAttention's series has them."""
+    if not rows:
+        raise BadInput(
+            "table 'scale': no measured run with B*N = 16384 and H*d = 2048 passes its filters"
+        )
+    for path, flag in (("problem.d", "d"), ("problem.causal", "causal"), ("device.name", "device")):
+        if len({row.gpu.get(path) for row in rows}) > 1:
+            raise BadInput(f"table 'scale': its filters must choose one {flag}")
+    tables = []
+    for figure in figures:
+        if figure not in SCALE_FIGURES:
+            raise BadInput(
+                f"table 'scale': figure '{figure}': choose from {', '.join(SCALE_FIGURES)}"
+            )
+        title, cell = SCALE_FIGURES[figure]
+        tables.append(against_n(title, rows, cell))
+    return "\n\n".join(tables)
+
+
+def table_of_peers(found, filters):
+    """The rows of peers.py that pass, of one device."""
+    result = peers_that_pass(found, filters)
+    reasons = [(row["step"], row["standing"]) for row in result["rows"] if row["step"]]
+    return peers_table.markdown_of(result) + standing_text(reasons)
+
+
+def peers_that_pass(found, filters):
+    chosen = []
+    for result in found:
+        # A backend has no step: it stays beside the steps that pass.
+        rows = [
+            row
+            for row in result["rows"]
+            if matches(
+                {**row, "device": result["device"]},
+                {k: v for k, v in filters.items() if row["step"] or k not in ("step", "variant")},
+            )
+        ]
+        if any(row["step"] for row in rows):
+            chosen.append({**result, "rows": rows})
+    return only(chosen, "peers")
+
+
+def figure2_table(found, filters):
+    result = only(
+        [result for result in found if matches({"device": result["device"]}, filters)], "figure2"
+    )
+    return figure2.markdown_of(result) + standing_text(standings(result["rows"]))
+
+
+def standings(rows):
+    return [(row["step"], standing(row["step"], row.get("text"))) for row in rows]
+
+
+def memory_table(found, filters):
+    lines = ["| step | problem | exit status | says |", "|:--|:--|--:|:--|"]
+    result = only(
+        [result for result in found if matches({"device": result["device"]}, filters)], "memory"
+    )
+    for row in result["rows"]:
+        lines.append(
+            f"| {row['step']} | {row['problem']} | {row['exit_status']} | "
+            f"{' '.join(row['line'].split())} |"
+        )
+    return "\n".join(lines) + standing_text(standings(result["rows"]))
+
+
+def only(found, name):
+    if not found:
+        raise BadInput(f"table '{name}': no result passes its filters")
+    if len(found) > 1:
+        raise BadInput(f"table '{name}': its filters must choose one device")
+    return found[0]
+
+
+TABLES = {"steps": steps_table, "speed": speed_table, "scale": scale_table}
+# Those that a script printed from a key of its own in results.json.
+EXTRAS = {"peers": table_of_peers, "figure2": figure2_table, "memory": memory_table}
+
+
+def read_spec(kind, spec, known):
+    """(name, {key: value}) of what a marker says."""
+    name, *words = spec.split()
+    if name not in known:
+        raise BadInput(f"{kind} '{name}': choose from {', '.join(known)}")
+    if not all("=" in word for word in words):
+        raise BadInput(f"{kind} '{spec}': a filter is key=value")
+    return name, dict(word.split("=", 1) for word in words)
+
+
+def table(spec, rows, extras):
+    name, filters = read_spec("table", spec, {**TABLES, **EXTRAS})
+    if name in EXTRAS:
+        return EXTRAS[name](extras[name], filters)
+    more = ()
+    if name == "scale":
+        more = (filters.pop("figure", ",".join(SCALE_FIGURES)).split(","),)
+    chosen = [row for row in rows if matches(keys_of(row), filters)]
+    if not chosen:
+        raise BadInput(f"table '{spec}': no result passes its filters")
+    shown = {"speed": lambda row: speed(row) != "-", "scale": is_measured_series}.get(name)
+    if shown:
+        chosen = [row for row in chosen if shown(row)]
+    runs = [run for row in chosen for run in ((row.gpu,) if shown else (row.sim, row.gpu)) if run]
+    reasons = [(run.data["step"], standing_of(run)) for run in runs]
+    return TABLES[name](chosen, *more) + standing_text(reasons)
+
+
+# --- figures in a sentence ----------------------------------------------------------------------
+
+
+def range_text(values, text):
+    """ "36.9", or "36.9 to 37.9"."""
+    return " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values))))
+
+
+def share_text(share):
+    return f"{100 * share:.0f}"
+
+
+WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def count_word(count):
+    return WORDS[count] if count < len(WORDS) else str(count)
+
+
+RATIO_FIGURES = ("mean", "least", "where", "cells", "runs")
+RATE_FIGURES = ("speed", "share")
+
+
+def figure_of_peers(name, backend, rows):
+    ratios = [row["ratios"][backend] for row in rows]
+    if name == "mean":
+        return f"{statistics.geometric_mean(ratios):.3g}x"
+    if name == "speed":
+        return range_text([row["flops_per_s"] for row in rows], flops_text)
+    if name == "share":
+        return range_text([row["of_matmul"] for row in rows], share_text) + "%"
+    least, where, count = peers_table.least_of(rows, backend)
+    if name == "least":
+        return f"{least:.3g}x"
+    if name == "where":
+        return problem_text(where, omit=("B", "H", "type"))
+    if name == "runs":
+        return count_word(count) + (" run" if count == 1 else " runs")
+    faster = [min(peers_table.ratios_of(row, backend)) > 1 for row in rows]
+    return f"each of {len(rows)}" if all(faster) else f"{sum(faster)} of {len(rows)}"
+
+
+def rate_of(row):
+    return row.any.get("flops") / (row.gpu.get("time.median_ms") * 1e-3)
+
+
+def figure_of_runs(name, rows):
+    if name == "speed":
+        return range_text([rate_of(row) for row in rows], flops_text)
+    shares = []
+    for row in rows:
+        fp32 = row.any.data["problem"]["dtype"] == "fp32"
+        roof = row.gpu_get("roofs.fp32_matmul_flops" if fp32 else "roofs.bf16_flops")
+        shares += [rate_of(row) / roof] if roof else []
+    if not shares:
+        raise BadInput("figure 'share': these runs have no matmul rate")
+    return range_text(shares, share_text) + "%"
+
+
+def figure(spec, rows, extras):
+    """(the text, [(step, why it is not of this tree's kernel at full speed, or None)])."""
+    name, filters = read_spec("figure", spec, RATIO_FIGURES + RATE_FIGURES)
+    backend = filters.pop("against", None)
+    if name in RATIO_FIGURES and not backend:
+        raise BadInput(f"figure '{spec}': against which backend? against=flash")
+    if backend:
+        result = peers_that_pass(extras["peers"], filters)
+        chosen = [row for row in result["rows"] if row["step"] and backend in row["ratios"]]
+        if not chosen:
+            raise BadInput(f"figure '{spec}': no ratio against '{backend}' passes its filters")
+        found = [(row["step"], row["standing"]) for row in chosen]
+        return figure_of_peers(name, backend, chosen), found
+    chosen = [row for row in rows if matches(keys_of(row), filters) and speed(row) != "-"]
+    if not chosen:
+        raise BadInput(f"figure '{spec}': no measured time passes its filters")
+    found = [(row.any.data["step"], standing_of(row.gpu)) for row in chosen]
+    return figure_of_runs(name, chosen), found
+
+
+def fill_figures(paragraph, rows, extras):
+    """The last figure of a paragraph says what is to be said of any of them."""
+    reasons, left = [], len(FIGURE.findall(paragraph))
+
+    def one(match):
+        nonlocal left
+        left -= 1
+        text, found = figure(match[2], rows, extras)
+        reasons.extend(found)
+        if left == 0 and (said := standing_parts(reasons)):
+            text += f" ({'; '.join(said)})"
+        return match[1] + text + match[4]
+
+    return FIGURE.sub(one, paragraph)
+
+
+def load_extras(paths):
+    """{"peers": [...], "figure2": [...], "memory": [...]}: one entry for each file that has it."""
+    extras = {name: [] for name in EXTRAS}
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            tree = json.load(file)
+        for name in EXTRAS:
+            found = tree.get(name) if isinstance(tree, dict) else None
+            if isinstance(found, list):
+                found = {"device": tree.get("device"), "rows": found}
+            if found:
+                extras[name].append(found)
+    mark_peers(extras["peers"])
+    return extras
+
+
+def picture_finding(rows):
+    """Why the picture of HBM bytes is not of these results, or None: it names its runs' texts."""
+    if not os.path.exists(PICTURE):
+        return None
+    with open(PICTURE, encoding="utf-8") as file:
+        drawn = dict(re.findall(r"(\d\d_\w+)=(\w+)", file.read()))
+    there = {row.any.data["step"]: str(row.gpu.get("text")) for row in rows_of_picture(rows)}
+    old = [step for step in {**drawn, **there} if drawn.get(step) != there.get(step)]
+    if not old:
+        return None
+    name = os.path.relpath(PICTURE, ROOT)
+    return f"{name}: drawn from other results ({', '.join(old)}): run maintain plots"
+
+
+def output_of(command):
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    text = (done.stdout + done.stderr).rstrip()
+    if done.returncode > 1:  # 1 is a step that shows a finding
+        raise BadInput(f"'{command}' ended with exit status {done.returncode}: {text[-200:]}")
+    text = text.replace(ROOT, "/home/you/flash-steps")
+    return f"```\n$ {command}\n{text}\n```"
+
+
+def fill(text, rows, extras, run):
+    text = TABLE.sub(lambda m: f"{m[1]}{table(m[2], rows, extras)}\n{m[3]}", text)
+    text = "\n\n".join(fill_figures(part, rows, extras) for part in text.split("\n\n"))
+    if run:
+        text = COMMAND.sub(lambda m: f"{m[1]}{output_of(m[2])}\n{m[3]}", text)
+    return text
+
+
+def markdown_files():
+    return [
+        path
+        for pattern in ("README.md", "docs/*.md", "steps/*/README.md")
+        for path in sorted(glob.glob(os.path.join(ROOT, pattern)))
+    ]
+
+
+def main():
+    parser = command.parser(__doc__)
+    parser.add_argument("files", nargs="*", metavar="FILE.md")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--results", default=os.path.join(ROOT, "docs", "results"), metavar="DIR")
+    args = parser.parse_args()
+
+    paths = sorted(glob.glob(os.path.join(args.results, "*.json")))
+    rows = rows_of(paths)
+    extras = load_extras(paths)
+    findings = []
+    for path in args.files or markdown_files():
+        try:
+            with open(path, encoding="utf-8") as file:
+                before = file.read()
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}") from None
+        name = os.path.relpath(path, ROOT)
+        # What a command printed holds times, so all that can be asked of it is to be there.
+        empty = [match[1] for match in EMPTY.finditer(before)] if args.check else []
+        if empty:
+            findings += [f"{name}: nothing under '{block}'" for block in empty]
+            continue  # there may be no results yet to compare the others with
+        after = fill(before, rows, extras, args.run)
+        if re.search(r"^ *<!-- figure:", after, re.MULTILINE):
+            raise BadInput(
+                f"{name}: a line that begins with a figure's marker is HTML to a browser: "
+                "put a word before it"
+            )
+        if after != before:
+            findings.append(f"{name}: {'out of date' if args.check else 'filled'}")
+            if not args.check:
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(after)
+    if args.check and not args.files and (finding := picture_finding(rows)):
+        findings.append(finding)
+    for finding in findings:
+        print(finding)
+    return 1 if args.check and findings else 0

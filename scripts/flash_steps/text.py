@@ -1,0 +1,85 @@
+"""Figures and tables for people."""
+
+import math
+from dataclasses import dataclass
+
+
+def scaled(value, units, step=1000):
+    """Three significant digits: 1073741824 -> "1.07 G" with units of ("", "K", "M", "G")."""
+    if value is None:
+        return "-"
+    exponent = 0
+    while abs(value) >= 999.5 and exponent < len(units) - 1:
+        value /= step
+        exponent += 1
+    digits = 0 if exponent == 0 and value == int(value) else max(0, 2 - int(math.log10(abs(value))))
+    return f"{value:.{digits}f} {units[exponent]}".rstrip()
+
+
+def bytes_text(value):
+    return scaled(value, ("B", "kB", "MB", "GB", "TB"))
+
+
+def count_text(value):
+    return scaled(value, ("", "K", "M", "G", "T"))
+
+
+def time_text(ms):
+    return "-" if ms is None else scaled(ms * 1e3, ("us", "ms", "s"))
+
+
+def percent_text(share):
+    return "-" if share is None else f"{100 * share:.1f}%"
+
+
+def flops_text(per_second):
+    return "-" if per_second is None else f"{per_second / 1e12:.3g}"
+
+
+@dataclass
+class Column:
+    head: tuple  # two lines
+    cell: object  # Row -> text
+    left: bool = False
+    short: object = None  # Row -> text, where a table would be too wide
+
+    @property
+    def title(self):
+        """The head on one line."""
+        return " ".join(self.head).strip().replace("- ", "").replace("/ ", "/")
+
+
+def entry(key):
+    """The column of rows that are dicts with this key."""
+    return Column(("", key), lambda row: row[key], left=True)
+
+
+def text_table(columns, rows, width=100):
+    """Aligned text. Two blanks between columns; where the table would exceed `width` one, and short
+    cells where only they make it fit."""
+
+    def cells(short):
+        return [[(short and c.short or c.cell)(row) for c in columns] for row in rows]
+
+    for gap, short in (("  ", False), (" ", False), (" ", True), (" ", False)):
+        lines = [[c.head[i] for c in columns] for i in (0, 1)] + cells(short)
+        widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
+        if sum(widths) + len(gap) * (len(widths) - 1) <= width:
+            break
+
+    def layout(line):
+        return gap.join(
+            cell.ljust(w) if c.left else cell.rjust(w) for cell, w, c in zip(line, widths, columns)
+        ).rstrip()
+
+    rule = "-" * len(gap.join("-" * w for w in widths))
+    return "\n".join([layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in lines[2:]])
+
+
+def markdown_table(columns, rows):
+    lines = [
+        "| " + " | ".join(c.title for c in columns) + " |",
+        "|" + "|".join(":--" if c.left else "--:" for c in columns) + "|",
+    ]
+    lines += ["| " + " | ".join(c.cell(row) for c in columns) + " |" for row in rows]
+    return "\n".join(lines)

@@ -1,0 +1,20 @@
+// Step 01: what it is, for its program, its library, its tests and its exercises.
+#pragma once
+
+#include "steps/01_naive/1_naive.cuh"
+
+namespace step01 {
+
+inline fa::Variant naive() {
+  return {.name = "naive",
+          .idea = "one thread an output, nothing shared",
+          .forward = forward,
+          .traffic = traffic,
+          .workspace = workspace};
+}
+
+inline fa::Step step() {
+  return {.id = "01_naive", .idea = "three kernels; S and P in HBM", .variants = {naive()}};
+}
+
+}  // namespace step01

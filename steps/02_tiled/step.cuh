@@ -1,0 +1,34 @@
+// Step 02: what it is, for its program, its library, its tests and its exercises.
+#pragma once
+
+#include "steps/01_naive/1_naive.cuh"
+#include "steps/02_tiled/1_shared.cuh"
+#include "steps/02_tiled/2_registers.cuh"
+
+namespace step02 {
+
+inline fa::Variant shared() {
+  return {.name = "shared",
+          .idea = "32 x 32 tiles in shared memory",
+          .parent = {"01 naive", step01::traffic},
+          .forward = step02_shared::forward,
+          .traffic = step02_shared::traffic,
+          .workspace = step02_shared::workspace};
+}
+
+inline fa::Variant registers() {
+  return {.name = "registers",
+          .idea = "64 x 64 tiles, 4 x 4 scores a thread in registers",
+          .parent = {"01 naive", step01::traffic},
+          .forward = forward,
+          .traffic = traffic,
+          .workspace = workspace};
+}
+
+inline fa::Step step() {
+  return {.id = "02_tiled",
+          .idea = "shared tiles, then register tiles; S and P stay in HBM",
+          .variants = {shared(), registers()}};
+}
+
+}  // namespace step02

@@ -1,0 +1,52 @@
+// Step 03: what it is, for its program, its library, its tests and its exercises.
+#pragma once
+
+#include "steps/02_tiled/2_registers.cuh"
+#include "steps/03_online_softmax/2_softmax.cuh"
+#include "steps/03_online_softmax/3_one_pass.cuh"
+
+namespace step03 {
+
+inline fa::Variant naive() {
+  return {.name = "naive",
+          .idea = "02 with a softmax that takes no maximum",
+          .parent = {"02 registers", step02::traffic},
+          .forward = step03_softmax::naive_forward,
+          .traffic = step03_softmax::naive_traffic,
+          .workspace = step02::workspace};
+}
+
+inline fa::Variant safe() {
+  return {.name = "safe",
+          .idea = "02 with a softmax that takes the maximum first",
+          .parent = {"02 registers", step02::traffic},
+          .forward = step03_softmax::safe_forward,
+          .traffic = step03_softmax::safe_traffic,
+          .workspace = step02::workspace};
+}
+
+inline fa::Variant online() {
+  return {.name = "online",
+          .idea = "02 with a softmax that finds maximum and sum in one pass",
+          .parent = {"02 registers", step02::traffic},
+          .forward = step03_softmax::online_forward,
+          .traffic = step03_softmax::online_traffic,
+          .workspace = step02::workspace};
+}
+
+inline fa::Variant one_pass() {
+  return {.name = "one_pass",
+          .idea = "softmax and P V in one pass over S",
+          .parent = {"02 registers", step02::traffic},
+          .forward = forward,
+          .traffic = traffic,
+          .workspace = workspace};
+}
+
+inline fa::Step step() {
+  return {.id = "03_online_softmax",
+          .idea = "running m and l; P never exists, S stays in HBM",
+          .variants = {naive(), safe(), online(), one_pass()}};
+}
+
+}  // namespace step03

@@ -1,0 +1,235 @@
+#include <random>
+
+#include "steps/03_online_softmax/1_merge.cuh"
+#include "tests/attention.h"
+
+using step03::merge;
+using step03::RowStats;
+using step03::stats_of;
+
+static const fa::Variant& parent() { return fa::linked_variant("02 registers"); }
+static const fa::Variant& naive() { return fa::linked_variant("03 naive"); }
+static const fa::Variant& safe() { return fa::linked_variant("03 safe"); }
+static const fa::Variant& online() { return fa::linked_variant("03 online"); }
+static const fa::Variant& one_pass() { return fa::linked_variant("03 one_pass"); }
+
+// --- merge --------------------------------------------------------------------------------------
+
+/// What a row's statistics can be: of no score, of masked scores only, of one score, of many.
+static RowStats any_stats(std::mt19937& random) {
+  const float m = std::uniform_real_distribution<float>(-100.f, 100.f)(random);
+  const float l = std::uniform_real_distribution<float>(1.f, 4096.f)(random);
+  switch (random() % 6) {
+    case 0:
+      return {};
+    case 1:
+      return stats_of(-INFINITY);
+    case 2:
+      return stats_of(m);
+    case 3:
+      return {std::round(m), l};  // so that equal maxima meet
+    default:
+      return {m, l};
+  }
+}
+
+static bool equal(RowStats a, RowStats b) { return a.m == b.m && a.l == b.l; }
+
+TEST_CASE("step 03: merge is associative, commutative, has an identity and makes no NaN",
+          "[step03]") {
+  std::mt19937 random(1);
+  double worst = 0;  // relative difference of l between the two ways to merge three
+  for (int i = 0; i < 100000; ++i) {
+    const RowStats a = any_stats(random), b = any_stats(random), c = any_stats(random);
+    CAPTURE(a.m, a.l, b.m, b.l, c.m, c.l);
+    const RowStats ab = merge(a, b);
+    const RowStats left = merge(ab, c), right = merge(a, merge(b, c));
+    const bool commutes = equal(ab, merge(b, a));
+    const bool identity = equal(merge(a, {}), a) && equal(merge({}, a), a);
+    const bool number = !std::isnan(left.m) && !std::isnan(left.l);
+    const bool empty = (left.m == -INFINITY) == (left.l == 0);
+    if (!(commutes && identity && number && empty && left.m == right.m)) {
+      FAIL("commutes " << commutes << ", identity " << identity << ", number " << number
+                       << ", empty only without scores " << empty << ", same maximum "
+                       << (left.m == right.m));
+    }
+    if (left.l != 0) worst = std::max(worst, std::abs(left.l - right.l) / double(left.l));
+  }
+  CAPTURE(worst);
+  CHECK(worst > 0);  // associative up to rounding, and no more than that
+  CHECK(worst < 8 * 0x1p-23);
+}
+
+TEST_CASE("step 03: two empty rows merge to an empty row", "[step03]") {
+  const RowStats none = merge(RowStats{}, stats_of(-INFINITY));
+  CHECK(none.m == -INFINITY);
+  CHECK(none.l == 0.f);
+}
+
+TEST_CASE("step 03: any tree of merges gives the softmax of the row", "[step03]") {
+  std::mt19937 random(2);
+  for (int row = 0; row < 200; ++row) {
+    std::vector<float> scores(1 + random() % 300);
+    for (float& s : scores) {
+      s = random() % 5 == 0 ? -INFINITY
+                            : std::uniform_real_distribution<float>(-200.f, 200.f)(random);
+    }
+    scores[0] = 0;
+    const double m = *std::max_element(scores.begin(), scores.end());
+    double l = 0;
+    for (const float s : scores) l += std::exp(s - m);
+
+    std::vector<RowStats> parts;
+    for (const float s : scores) parts.push_back(stats_of(s));
+    while (parts.size() > 1) {  // joins any two
+      std::swap(parts[random() % parts.size()], parts.back());
+      const RowStats last = parts.back();
+      parts.pop_back();
+      RowStats& other = parts[random() % parts.size()];
+      other = merge(other, last);
+    }
+    CHECK(parts[0].m == m);
+    CHECK(std::abs(parts[0].l - l) <= 1e-5 * l);
+  }
+}
+
+// --- attention ----------------------------------------------------------------------------------
+
+TEST_CASE("step 03: O matches the fp64 reference at tile edges", "[step03]") {
+  const int N = GENERATE(1, 31, 32, 33, 63, 64, 65, 100, 257);
+  const int d = GENERATE(32, 64, 96, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, d, causal);
+  fa::test::require_right(one_pass(), fa::test::problem(N, d, causal));
+}
+
+TEST_CASE("step 03: O matches the fp64 reference with any softmax", "[step03]") {
+  const auto* variant = GENERATE(&naive(), &safe(), &online());
+  const int N = GENERATE(1, 31, 33, 64, 100, 257);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, N, causal);
+  fa::test::require_right(*variant, fa::test::problem(N, 64, causal));
+}
+
+TEST_CASE("step 03: batches and heads, real input and outliers", "[step03]") {
+  const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
+  CAPTURE(variant->name);
+  auto p = fa::test::problem(70, 64, true, /*B=*/3, /*H=*/5);
+  fa::test::require_right(*variant, p, fa::real_inputs(p, 1));
+  fa::test::require_right(*variant, p, fa::outlier_inputs(p, 1));
+}
+
+TEST_CASE("step 03: behaves as attention must", "[step03]") {
+  const auto* variant = GENERATE(&safe(), &online(), &one_pass());
+  CAPTURE(variant->name);
+  const auto full = fa::test::problem(75, 64, false), causal = fa::test::problem(75, 64, true);
+  fa::test::require_rows_sum_to_one(*variant, full, 2e-6);
+  fa::test::require_rows_sum_to_one(*variant, causal, 2e-6);
+  fa::test::require_shift_invariance(*variant, full, 2e-5);
+  fa::test::require_shift_invariance(*variant, causal, 2e-5);
+  fa::test::require_key_permutation(*variant, full, 2e-6);
+  fa::test::require_any_score_size(*variant, causal);
+}
+
+TEST_CASE("step 03: a row whose maximum rises or falls with every slice", "[step03]") {
+  const auto* variant = GENERATE(&online(), &one_pass());
+  const float slope = GENERATE(2.f, -2.f);  // S moves by up to 500 along a row
+  CAPTURE(variant->name, slope);
+  const auto p = fa::test::problem(257, 64, GENERATE(false, true));
+  fa::Inputs in = fa::normal_inputs(p, 7);
+  for (size_t i = 0; i < in.Q.size(); ++i) {
+    if (i % p.d == 0) {
+      in.Q[i] = 8;
+      in.K[i] = slope * static_cast<float>(i / p.d % p.N);
+    }
+  }
+  fa::test::require_right(*variant, p, in);
+}
+
+TEST_CASE("step 03: the naive softmax overflows, underflows, and the check says so", "[step03]") {
+  const auto p = fa::test::problem(75, 64, GENERATE(false, true));
+  fa::Inputs in = fa::normal_inputs(p, 5);
+  for (float& q : in.Q) q *= 300;
+  const auto rejects = [&](const fa::Variant& v) {
+    return !fa::check(p, in, fa::run(v, p, in), fa::sample_of(p, 1, 1e18)).ok();
+  };
+  CHECK(rejects(naive()));
+  CHECK_FALSE(rejects(safe()));
+  CHECK_FALSE(rejects(online()));
+  CHECK_FALSE(rejects(one_pass()));
+
+  // All scores far below zero: every exponential is 0, and so is their sum.
+  for (float& q : in.Q) q = 30.f;
+  for (float& k : in.K) k = -2.f + 0.01f * k;
+  CHECK(rejects(naive()));
+  CHECK_FALSE(rejects(safe()));
+  CHECK_FALSE(rejects(online()));
+  CHECK_FALSE(rejects(one_pass()));
+}
+
+TEST_CASE("step 03: agrees with step 02", "[step03]") {
+  const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
+  CAPTURE(variant->name);
+  const auto p = fa::test::problem(130, 96, GENERATE(false, true));
+  const auto in = fa::normal_inputs(p, 6);
+  const auto difference =
+      fa::test::max_difference(fa::run(*variant, p, in).O, fa::run(parent(), p, in).O);
+  REQUIRE(difference <= 2e-6);
+}
+
+TEST_CASE("step 03: S crosses HBM twice, P not at all", "[step03]") {
+  const auto p = fa::test::problem(256, 64, false);
+  const fa::Prediction before = parent().traffic(p), now = one_pass().traffic(p);
+  const uint64_t NN = 4 * p.scores(), Nd = 4 * p.q_size();
+  CHECK(before.hbm.total() == 4 * NN + 4 * Nd);
+  CHECK(now.hbm.total() == 2 * NN + 4 * Nd);
+  CHECK_FALSE(now.buffers.contains("P"));
+  CHECK(before.total().total() - now.total().total() == 4 * NN);  // 2 loads of S, P out and in
+  REQUIRE(one_pass().workspace(p).size() == 1);
+  CHECK(one_pass().workspace(p)[0].bytes == NN);
+}
+
+#if !FA_BACKEND_GPU
+TEST_CASE("step 03: predicted bytes are counted bytes", "[step03]") {
+  const int d = GENERATE(32, 64, 96, 128);
+  const int N = d == 32 ? GENERATE(1, 17, 64, 100, 257, 1024) : GENERATE(1, 17, 64, 100, 257);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, d, causal);
+  const int H = N == 1024 ? 1 : 3;
+  fa::test::require_predicted(one_pass(), fa::test::problem(N, d, causal, 1, H));
+}
+
+TEST_CASE("step 03: 3, 4 and 3 accesses per score, as counted", "[step03]") {
+  const auto [variant, accesses] =
+      GENERATE(table<const fa::Variant*, double>({{&naive(), 3}, {&safe(), 4}, {&online(), 3}}));
+  const int N = GENERATE(1, 17, 64, 100, 257);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, N, causal);
+  const auto p = fa::test::problem(N, 64, causal, 1, 3);
+  const fa::Prediction prediction = variant->traffic(p);
+  const fa::Counts counts = fa::test::count_forward(*variant, p);
+  fa::test::require_equal(prediction, counts);
+  REQUIRE(prediction.per_element.size() == 1);
+  CHECK(prediction.per_element[0].accesses == accesses);
+  CHECK(fa::counted_per_element(prediction.per_element[0], counts) == accesses);
+}
+
+TEST_CASE("step 03: no bank conflicts, coalesced loads", "[step03]") {
+  const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
+  const auto p = fa::test::problem(128, GENERATE(32, 64, 96, 128), GENERATE(false, true));
+  const fa::Counts counts = fa::test::count_forward(*variant, p);
+  for (const fa::KernelCount& k : counts.kernels) {
+    CAPTURE(variant->name, k.name);
+    CHECK(k.shared_wavefronts == k.shared_ideal);
+    CHECK(k.sectors.load * 32 == k.bytes.read);  // every byte of every sector was asked for
+  }
+}
+
+TEST_CASE("step 03: the analysis finds nothing", "[step03]") {
+  const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
+  const int N = GENERATE(1, 33, 75);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, N, causal);
+  fa::test::count_forward(*variant, fa::test::problem(N, 64, causal), /*analyse=*/true);
+}
+#endif

@@ -1,0 +1,26 @@
+// Step 04: what it is, for its program, its library, its tests and its exercises.
+#pragma once
+
+#include "steps/03_online_softmax/3_one_pass.cuh"
+#include "steps/04_fused/1_fused.cuh"
+
+namespace step04 {
+
+inline fa::Variant fused() {
+  return {.name = "fused",
+          .idea = "Algorithm 1 as printed: K/V tiles outside, Q tiles inside",
+          .parent = {"03 one_pass", step03::traffic},
+          .forward = forward,
+          .traffic = traffic,
+          .workspace = workspace,
+          .writes_lse = true};
+}
+
+inline fa::Step step() {
+  return {.id = "04_fused",
+          .idea = "FlashAttention-1: S and P stay on chip; O, m and l go through HBM",
+          .support = {.smem = true},
+          .variants = {fused()}};
+}
+
+}  // namespace step04

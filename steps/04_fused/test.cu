@@ -1,0 +1,190 @@
+#include "steps/04_fused/1_fused.cuh"
+#include "tests/attention.h"
+
+static const fa::Variant& parent() { return fa::linked_variant("03 one_pass"); }
+static const fa::Variant& fused() { return fa::linked_variant("04 fused"); }
+
+/// A problem whose K/V tiles have exactly Bc keys (or one tile of all of them).
+static fa::Problem tiled(int Bc, int N, int d, bool causal, int H = 2) {
+  fa::Problem p = fa::test::problem(N, d, causal, 1, H);
+  p.smem = step04::smem_bytes(d, Bc);
+  return p;
+}
+
+TEST_CASE("step 04: O and LSE match the fp64 reference at tile edges", "[step04]") {
+  const int N = GENERATE(1, 31, 32, 33, 63, 64, 65, 100, 257);
+  const int d = GENERATE(32, 64, 96, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, d, causal);
+  fa::test::require_right(fused(), tiled(64, N, d, causal, 1));
+}
+
+TEST_CASE("step 04: right whatever the K/V tile", "[step04]") {
+  const int Bc = GENERATE(4, 8, 28, 32, 36, 72, 100);
+  const int N = GENERATE(71, 72, 73);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(Bc, N, causal);
+  fa::test::require_right(fused(), tiled(Bc, N, 64, causal));
+}
+
+TEST_CASE("step 04: right with the default M, for which several K/V tiles are needed", "[step04]") {
+  const int d = GENERATE(32, 64, 96, 128);
+  const auto p = fa::test::problem(260, d, GENERATE(false, true), 1, 1);
+  CAPTURE(d, p.causal);
+  REQUIRE(step04::tile_keys(p) < p.N);
+  fa::test::require_right(fused(), p);
+}
+
+TEST_CASE("step 04: batches and heads, real input and outliers", "[step04]") {
+  auto p = fa::test::problem(70, 64, true, /*B=*/3, /*H=*/5);
+  p.smem = step04::smem_bytes(p.d, 32);
+  fa::test::require_right(fused(), p, fa::real_inputs(p, 1));
+  fa::test::require_right(fused(), p, fa::outlier_inputs(p, 1));
+}
+
+TEST_CASE("step 04: behaves as attention must", "[step04]") {
+  const auto full = tiled(32, 75, 64, false), causal = tiled(32, 75, 64, true);
+  fa::test::require_rows_sum_to_one(fused(), full, 2e-6);
+  fa::test::require_rows_sum_to_one(fused(), causal, 2e-6);
+  fa::test::require_shift_invariance(fused(), full, 2e-5);
+  fa::test::require_shift_invariance(fused(), causal, 2e-5);
+  fa::test::require_key_permutation(fused(), full, 2e-6);
+  fa::test::require_any_score_size(fused(), full);
+  fa::test::require_any_score_size(fused(), causal);
+}
+
+TEST_CASE("step 04: agrees with step 03", "[step04]") {
+  const auto p = fa::test::problem(130, 96, GENERATE(false, true));
+  const auto in = fa::normal_inputs(p, 6);
+  const auto difference =
+      fa::test::max_difference(fa::run(fused(), p, in).O, fa::run(parent(), p, in).O);
+  REQUIRE(difference <= 2e-6);
+}
+
+TEST_CASE("step 04: O and LSE do not depend on M", "[step04]") {
+  auto p = fa::test::problem(150, 64, GENERATE(false, true));
+  const auto in = fa::normal_inputs(p, 7);
+  const fa::Outputs one_tile = fa::run(fused(), p, in);
+  for (const int Bc : {4, 20, 60, 148}) {
+    CAPTURE(Bc);
+    p.smem = step04::smem_bytes(p.d, Bc);
+    const fa::Outputs out = fa::run(fused(), p, in);
+    CHECK(fa::test::max_difference(out.O, one_tile.O) <= 2e-6);
+    CHECK(fa::test::max_difference(out.LSE, one_tile.LSE) <= 4e-6);
+  }
+}
+
+TEST_CASE("step 04: the tiles fill M, and an M that holds none is refused", "[step04]") {
+  const int d = GENERATE(32, 64, 96, 128);
+  CAPTURE(d);
+  fa::Problem p = fa::test::problem(4096, d, false);
+  const auto bytes = [&](size_t M) {
+    p.smem = M;
+    const int Bc = step04::tile_keys(p);
+    CHECK(step04::smem_bytes(d, Bc) <= M);
+    CHECK(step04::smem_bytes(d, Bc + step04::kKeyStep) > M);
+    return Bc;
+  };
+  const size_t least = step04::smem_bytes(d, step04::kKeyStep);
+  CHECK(bytes(least) == step04::kKeyStep);
+  bytes(48 * 1024);
+  bytes(100000);
+  const int widest = bytes(step04::kLargestM);
+  p.smem = 0;
+  CHECK(step04::tile_keys(p) == bytes(step04::kDefaultM));
+
+  p.N = p.Nk = 6;  // a tile is no wider than the keys, rounded up
+  p.smem = 0;
+  CHECK(step04::tile_keys(p) == 8);
+  CHECK(widest > 8);
+
+  for (const size_t M : {size_t(1), least - 1, step04::kLargestM + 1}) {
+    p.smem = M;
+    const std::string flag = "--smem " + std::to_string(M), need = std::to_string(least);
+    CHECK_THROWS_AS(fused().traffic(p), fa::UsageError);
+    CHECK_THROWS_WITH(fused().traffic(p), ContainsSubstring(flag) && ContainsSubstring(need) &&
+                                              ContainsSubstring("d=" + std::to_string(d)));
+  }
+}
+
+TEST_CASE("step 04: the header's formula, and the paper's example at 2 bytes an element",
+          "[step04]") {
+  // B*H = 1024, N = 1024, d = 64 in 16 bit (arXiv 2205.14135): 2Nd + Tc*3Nd elements a head without
+  // the statistics and the initialisation of O.
+  const auto [Bc, gigabytes] = GENERATE(table<int, double>({{64, 6.71}, {128, 3.49}, {256, 1.88}}));
+  CAPTURE(Bc);
+  fa::Problem p = fa::test::problem(1024, 64, false, 64, 16);
+  p.smem = step04::smem_bytes(p.d, Bc);
+  fa::Prediction t = fused().traffic(p);
+  const uint64_t BH = 1024, N = 1024, d = 64, Tc = N / Bc;
+  CHECK(t.total().read == 4 * BH * ((2 + 2 * Tc) * N * d + 2 * (Tc + 1) * N));
+  CHECK(t.total().write == 4 * BH * ((Tc + 1) * N * d + (2 * Tc + 3) * N));
+  const uint64_t zeros = 4 * BH * N * d;  // O = 0
+  const uint64_t papers = t["Q"].read + t["K"].read + t["V"].read + t["O"].total() - zeros;
+  CHECK(std::abs(papers / 2 / 1e9 - gigabytes) < 0.005);
+}
+
+TEST_CASE("step 04: memory grows with N, not with its square", "[step04]") {
+  const auto bytes = [](int N) {
+    return fa::memory_need(fa::test::problem(N, 64, false), fused()).workspace;
+  };
+  CHECK(bytes(1024) == 2 * 4 * 2 * 1024);  // m and l, 4 bytes, two heads
+  CHECK(bytes(4096) == 4 * bytes(1024));
+}
+
+#if !FA_BACKEND_GPU
+TEST_CASE("step 04: predicted bytes are counted bytes", "[step04]") {
+  const int N = GENERATE(1, 17, 64, 100, 257);
+  const int d = GENERATE(32, 64, 96, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, d, causal);
+  fa::test::require_predicted(fused(), fa::test::problem(N, d, causal, 1, 2));
+}
+
+TEST_CASE("step 04: predicted bytes are counted bytes at N = 1024", "[step04]") {
+  const auto [d, causal] = GENERATE(table<int, bool>({{32, true}, {64, false}, {128, true}}));
+  CAPTURE(d, causal);
+  fa::test::require_predicted(fused(), fa::test::problem(1024, d, causal, 1, 1));
+}
+
+TEST_CASE("step 04: predicted bytes are counted bytes for each M", "[step04]") {
+  const int Bc = GENERATE(4, 12, 32, 100);
+  const int N = GENERATE(17, 100, 129);
+  const int d = GENERATE(32, 64, 96, 128);
+  CAPTURE(Bc, N, d);
+  fa::test::require_predicted(fused(), tiled(Bc, N, d, false, 1));
+}
+
+TEST_CASE("step 04: no bank conflicts, coalesced loads", "[step04]") {
+  const int d = GENERATE(32, 64, 96, 128);
+  const int Bc = GENERATE(28, 64);
+  const auto p = tiled(Bc, 128, d, GENERATE(false, true));
+  CAPTURE(d, Bc, p.causal);
+  const fa::Counts counts = fa::test::count_forward(fused(), p);
+  for (const fa::KernelCount& k : counts.kernels) {
+    CAPTURE(k.name);
+    CHECK(k.shared_wavefronts == k.shared_ideal);
+  }
+  for (const char* name : {"Q", "K", "V", "O", "LSE"}) {
+    CAPTURE(name);
+    const fa::BufferCount& b = counts.buffers.at(name);
+    CHECK(b.sectors.load * 32 == b.bytes.read);  // every byte of every sector was asked for
+    CHECK(b.sectors.store * 32 == b.bytes.write);
+  }
+}
+
+TEST_CASE("step 04: a wider tile asks for less, and nothing else changes", "[step04]") {
+  const auto narrow = tiled(32, 256, 64, false), wide = tiled(128, 256, 64, false);
+  fa::Prediction a = fused().traffic(narrow), b = fused().traffic(wide);
+  CHECK(a["Q"].read == 4 * b["Q"].read);
+  CHECK(a["K"] == b["K"]);
+  CHECK(a.hbm == b.hbm);
+  CHECK(a.flops == b.flops);
+}
+
+TEST_CASE("step 04: the analysis finds nothing", "[step04]") {
+  const int N = GENERATE(1, 33, 75);
+  const bool causal = GENERATE(false, true);
+  fa::test::count_forward(fused(), tiled(28, N, 64, causal), /*analyse=*/true);
+}
+#endif

@@ -1,0 +1,163 @@
+#include "steps/04_fused/1_fused.cuh"
+#include "steps/06_work_partitioning/1_swapped.cuh"
+#include "steps/06_work_partitioning/2_registers.cuh"
+#include "steps/06_work_partitioning/3_backward.cuh"
+#include "tests/attention.h"
+
+static const fa::Variant& parent() { return fa::linked_variant("04 fused"); }
+static const fa::Variant& backward_parent() { return fa::linked_variant("05 recompute"); }
+static const fa::Variant& swapped() { return fa::linked_variant("06 swapped"); }
+static const fa::Variant& registers() { return fa::linked_variant("06 registers"); }
+static const fa::Variant& with_backward() { return fa::linked_variant("06 backward"); }
+
+TEST_CASE("step 06: outputs and gradients match the fp64 reference at tile edges", "[step06]") {
+  const auto* variant = GENERATE(&swapped(), &registers(), &with_backward());
+  const int N = GENERATE(1, 31, 32, 33, 63, 64, 65, 100, 128, 129);
+  const int d = GENERATE(32, 64, 96, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, N, d, causal);
+  fa::test::require_right(*variant, fa::test::problem(N, d, causal));
+}
+
+TEST_CASE("step 06: many tiles and a ragged one", "[step06]") {
+  const auto* variant = GENERATE(&swapped(), &registers(), &with_backward());
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, causal);
+  fa::test::require_right(*variant, fa::test::problem(257, causal ? 128 : 64, causal, 1, 1));
+}
+
+TEST_CASE("step 06: batches and heads, real input and outliers", "[step06]") {
+  const auto* variant = GENERATE(&swapped(), &registers(), &with_backward());
+  auto p = fa::test::problem(70, 64, true, /*B=*/3, /*H=*/5);
+  fa::test::require_right(*variant, p, fa::real_inputs(p, 1));
+  fa::test::require_right(*variant, p, fa::outlier_inputs(p, 1));
+}
+
+TEST_CASE("step 06: behaves as attention must", "[step06]") {
+  const auto* variant = GENERATE(&swapped(), &registers(), &with_backward());
+  const auto full = fa::test::problem(75, 64, false), causal = fa::test::problem(75, 64, true);
+  fa::test::require_rows_sum_to_one(*variant, full, 2e-6);
+  fa::test::require_rows_sum_to_one(*variant, causal, 2e-6);
+  fa::test::require_shift_invariance(*variant, full, 2e-5);
+  fa::test::require_shift_invariance(*variant, causal, 2e-5);
+  fa::test::require_key_permutation(*variant, full, 2e-6);
+  fa::test::require_any_score_size(*variant, causal);
+}
+
+TEST_CASE("step 06: agrees with step 04", "[step06]") {
+  const auto* variant = GENERATE(&swapped(), &registers());
+  const auto p = fa::test::problem(130, 96, GENERATE(false, true));
+  const auto in = fa::normal_inputs(p, 6);
+  const fa::Outputs now = fa::run(*variant, p, in), before = fa::run(parent(), p, in);
+  REQUIRE(fa::test::max_difference(now.O, before.O) <= 2e-6);
+  REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 4e-6);
+}
+
+TEST_CASE("step 06: gradients agree with step 05", "[step06]") {
+  const auto p = fa::test::problem(130, 96, GENERATE(false, true));
+  const auto in = fa::normal_inputs(p, 6);
+  const fa::Outputs now = fa::run(with_backward(), p, in),
+                    before = fa::run(backward_parent(), p, in);
+  REQUIRE(fa::test::max_difference(now.dQ, before.dQ) <= 5e-6);
+  REQUIRE(fa::test::max_difference(now.dK, before.dK) <= 5e-6);
+  REQUIRE(fa::test::max_difference(now.dV, before.dV) <= 5e-6);
+}
+
+TEST_CASE("step 06: two runs give the same bits, dQ alone only the same number", "[step06]") {
+  const auto* variant = GENERATE(&swapped(), &with_backward());
+  const auto p = fa::test::problem(330, 64, true);
+  const auto in = fa::normal_inputs(p, 7);
+  const fa::Outputs once = fa::run(*variant, p, in), twice = fa::run(*variant, p, in);
+  REQUIRE(once.O == twice.O);  // no block waits for or adds to what another one does
+  REQUIRE(once.LSE == twice.LSE);
+  REQUIRE(once.dK == twice.dK);
+  REQUIRE(once.dV == twice.dV);
+  REQUIRE(fa::test::max_difference(once.dQ, twice.dQ) <= 5e-6);  // atomics have no fixed order
+}
+
+#if !FA_BACKEND_GPU
+TEST_CASE("step 06: predicted bytes are counted bytes", "[step06]") {
+  const int N = GENERATE(1, 17, 64, 100, 257);
+  const int d = GENERATE(32, 64, 96, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, d, causal);
+  const auto p = fa::test::problem(N, d, causal, 1, N == 257 ? 1 : 3);
+  fa::test::require_predicted(swapped(), p);
+  fa::test::require_predicted(registers(), p);
+  fa::test::require_backward_predicted(with_backward(), p);
+}
+
+TEST_CASE("step 06: predicted bytes are counted bytes at N = 1024", "[step06]") {
+  const auto full = fa::test::problem(1024, 32, false, 1, 1);
+  const auto causal = fa::test::problem(1024, 64, true, 1, 1);
+  fa::test::require_predicted(swapped(), full);
+  fa::test::require_predicted(swapped(), causal);
+  fa::test::require_predicted(registers(), full);
+  fa::test::require_predicted(registers(), causal);
+  fa::test::require_backward_predicted(with_backward(), full);
+  fa::test::require_backward_predicted(with_backward(), causal);
+}
+
+static void require_clean_accesses(const fa::Counts& counts) {
+  for (const fa::KernelCount& k : counts.kernels) {
+    CAPTURE(k.name);
+    CHECK(k.shared_wavefronts == k.shared_ideal);
+    CHECK(k.sectors.load * 32 == k.bytes.read);  // every byte of every sector was asked for
+  }
+}
+
+TEST_CASE("step 06: no bank conflicts, coalesced loads", "[step06]") {
+  const auto p = fa::test::problem(128, GENERATE(32, 64, 96, 128), GENERATE(false, true));
+  CAPTURE(p.d, p.causal);
+  require_clean_accesses(fa::test::count_forward(swapped(), p));
+  require_clean_accesses(fa::test::count_forward(registers(), p));
+  const fa::Counts backward = fa::test::count_backward(with_backward(), p);
+  require_clean_accesses(backward);
+  REQUIRE(backward.sectors);
+  CHECK(backward.sectors->atomic * 32 == backward.requested->atomic);  // neighbours' features
+}
+
+TEST_CASE("step 06: HBM sees inputs and outputs only, and the grid grows with N", "[step06]") {
+  const auto* variant = GENERATE(&swapped(), &registers());
+  CAPTURE(variant->name);
+  const uint64_t N = 256, d = 64;
+  auto p = fa::test::problem(N, d, false, 1, 1);
+  CHECK(variant->traffic(p).hbm == fa::Bytes{.read = 4 * 3 * N * d, .write = 4 * (N * d + N)});
+  const fa::Counts now = fa::test::count_forward(*variant, p);
+  p.smem = step04::smem_bytes(d, step06::Bc);  // step 04 with as many keys in a tile as `swapped`
+  const fa::Counts before = fa::test::count_forward(parent(), p);
+  REQUIRE(now.kernels.size() == 1);
+  REQUIRE(before.kernels.size() == 1);
+  CHECK(before.kernels[0].blocks == 1);
+  CHECK(now.kernels[0].blocks ==
+        (variant == &swapped() ? N / step06::Br : N / step06_register::Br));
+  CHECK(now.requested->write == 4 * (N * d + N));
+  CHECK(now.requested->total() < before.requested->total());
+}
+
+TEST_CASE("step 06: causal tiles above the diagonal are not visited", "[step06]") {
+  constexpr uint64_t Tr = 8, d = 64;  // of 32 x 32 tiles, 36 of 64 are visited
+  const auto p = fa::test::problem(Tr * step06::Br, d, true, 1, 1);
+  const fa::Counts counts = fa::test::count_forward(swapped(), p);
+  CHECK(counts.buffers.at("K").bytes.read == 36 * 4 * step06::Bc * d);
+  CHECK(counts.buffers.at("V").bytes.read == 36 * 4 * step06::Bc * d);
+}
+
+TEST_CASE("step 06: dQ is added once for each tile of keys, and read by no kernel", "[step06]") {
+  constexpr uint64_t N = 256, d = 64, Tc = N / step06_backward::Bc;
+  const fa::Counts counts =
+      fa::test::count_backward(with_backward(), fa::test::problem(N, d, false, 1, 1));
+  CHECK(counts.buffers.at("dQ").bytes ==
+        fa::Bytes{.read = 0, .write = 4 * N * d, .atomic = 4 * Tc * N * d});
+}
+
+TEST_CASE("step 06: the analysis finds nothing", "[step06]") {
+  const auto [N, d] = GENERATE(std::pair(1, 64), std::pair(33, 64), std::pair(75, 64),
+                               std::pair(130, 32), std::pair(130, 128));  // other tiles
+  const bool causal = GENERATE(false, true);
+  const auto p = fa::test::problem(N, d, causal);
+  fa::test::count_forward(swapped(), p, /*analyse=*/true);
+  fa::test::count_forward(registers(), p, /*analyse=*/true);
+  fa::test::count_backward(with_backward(), p, /*analyse=*/true);
+}
+#endif

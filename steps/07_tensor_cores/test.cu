@@ -1,0 +1,127 @@
+#include "steps/07_tensor_cores/1_mma.cuh"
+#include "tests/attention.h"
+
+using fa::test::bf16_problem;
+
+static const fa::Variant& mma() { return fa::linked_variant("07 mma"); }
+static const fa::Variant& parent() { return fa::linked_variant("06 registers"); }
+
+TEST_CASE("step 07: right at the edges of tiles, bands and mmas", "[step07]") {
+  fa::test::require_right_at_edges(mma());
+}
+
+TEST_CASE("step 07: heads that share keys and values", "[step07]") {
+  fa::test::require_right_with_shared_heads(mma());
+}
+
+TEST_CASE("step 07: as many keys as one likes", "[step07]") {
+  fa::test::require_right_for_lengths(mma());
+}
+
+TEST_CASE("step 07: a row without keys gives O = 0 and LSE = -inf", "[step07]") {
+  fa::test::require_blind_rows(mma());
+}
+
+TEST_CASE("step 07: random shapes", "[step07]") {
+  fa::test::require_right_for_random_shapes(mma(), 7);
+}
+
+TEST_CASE("step 07: real input and outliers", "[step07]") {
+  fa::test::require_right_for_real_and_outliers(mma());
+}
+
+TEST_CASE("step 07: behaves as attention must", "[step07]") {
+  fa::test::require_bf16_properties(mma());
+}
+
+TEST_CASE("step 07: agrees with step 06", "[step07]") {
+  auto p = bf16_problem(130, 130, GENERATE(64, 128), GENERATE(false, true));
+  const auto in = fa::normal_inputs(p, 6);
+  const fa::Outputs now = fa::run(mma(), p, in);
+  p.dtype = fa::DType::f32;
+  const fa::Outputs before = fa::run(parent(), p, in);  // of the same, rounded inputs
+  REQUIRE(fa::test::max_difference(now.O, before.O) <= 0x1p-6);
+  REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 2e-5);
+}
+
+TEST_CASE("step 07: two runs give the same bits", "[step07]") {
+  fa::test::require_same_bits(mma());
+}
+
+TEST_CASE("step 07: maxima that grow slowly, fast, not at all", "[step07]") {
+  fa::test::require_right_for_any_maxima(mma(), step07::kWarpRows, step07::Bc<64>);
+}
+
+TEST_CASE("step 07: a maximum far from zero, and one key that outweighs all others", "[step07]") {
+  fa::test::require_right_far_from_zero(mma(), step07::kWarpRows);
+}
+
+TEST_CASE("step 07: scores below -1e30, which bf16 can make", "[step07]") {
+  fa::test::require_right_for_huge_negative_scores(mma());
+}
+
+// --- bytes ---------------------------------------------------------------------------------------
+
+#if !FA_BACKEND_GPU
+static constexpr int keys_of_tile(int d) { return d == 64 ? step07::Bc<64> : step07::Bc<128>; }
+
+TEST_CASE("step 07: predicted bytes are counted bytes", "[step07]") {
+  fa::test::require_predicted_for_lengths(mma());
+}
+
+TEST_CASE("step 07: the formulas of the header", "[step07]") {
+  fa::test::require_header_formulas(mma(), step07::Br);
+}
+
+TEST_CASE("step 07: predicted bytes are counted bytes at N = 1024", "[step07]") {
+  fa::test::require_predicted(mma(), bf16_problem(1024, 1024, 64, true));
+  fa::test::require_predicted(mma(), bf16_problem(512, 1024, 128, true));
+}
+
+TEST_CASE("step 07: no bank conflicts, coalesced accesses", "[step07]") {
+  const auto p = bf16_problem(128, 192, GENERATE(64, 128), GENERATE(false, true));
+  CAPTURE(p.d, p.causal);
+  const fa::Counts counts = fa::test::count_forward(mma(), p, /*analyse=*/true);
+  REQUIRE(counts.kernels.size() == 1);
+  const fa::KernelCount& k = counts.kernels[0];
+  CHECK(k.shared_wavefronts == k.shared_ideal);
+  CHECK(k.sectors.load * 32 == k.bytes.read);  // every byte of every sector was asked for
+  CHECK(k.sectors.store * 32 == k.bytes.write);
+
+  // cp.async, ldmatrix and the two halves of the epilogue are all in that sum.
+  const uint64_t d = p.d, Bc = keys_of_tile(p.d);
+  const uint64_t tiles = fa::visited_tiles(p, step07::Br, keys_of_tile(p.d)).tiles;
+  const uint64_t q_bytes = 2 * step07::Br * d, kv_bytes = 2 * tiles * 2 * Bc * d;
+  std::map<std::string, uint64_t> wavefronts;
+  for (const fa::SiteCount& site : counts.sites) wavefronts[site.what] += site.transfers;
+  CHECK(wavefronts["shared store128"] == (q_bytes + kv_bytes) / 128);
+  CHECK(wavefronts["shared store32"] == q_bytes / 128);
+  // Each warp reads its rows of Q in every tile and all of K and V; and at the end its rows of O.
+  CHECK(wavefronts["shared load128"] ==
+        (tiles * q_bytes + step07::kWarps * kv_bytes + q_bytes) / 128);
+}
+
+TEST_CASE("step 07: HBM sees inputs and outputs only, and keys once a group", "[step07]") {
+  fa::test::require_compulsory_hbm(mma());
+}
+
+TEST_CASE("step 07: causal tiles above the diagonal are not visited", "[step07]") {
+  constexpr uint64_t d = 64, key = 2 * d;  // bytes
+  const auto square = fa::test::count_forward(mma(), bf16_problem(512, 512, d, true));
+  CHECK(square.buffers.at("K").bytes.read == (128 + 256 + 384 + 512) * key);
+  CHECK(square.buffers.at("V").bytes.read == (128 + 256 + 384 + 512) * key);
+  const auto wide = fa::test::count_forward(mma(), bf16_problem(256, 512, d, true));
+  CHECK(wide.buffers.at("K").bytes.read == (384 + 512) * key);
+  const auto tall = fa::test::count_forward(mma(), bf16_problem(512, 256, d, true));
+  CHECK(tall.buffers.at("V").bytes.read == (0 + 0 + 128 + 256) * key);
+}
+
+TEST_CASE("step 07: multiplies no more than it says, on tensor cores", "[step07]") {
+  const auto p = bf16_problem(300, 200, GENERATE(64, 128), GENERATE(false, true));
+  CHECK(fa::test::count_forward(mma(), p).tensor_flops == mma().traffic(p).flops);
+}
+
+TEST_CASE("step 07: the analysis finds nothing", "[step07]") {
+  fa::test::require_no_finding(mma());
+}
+#endif

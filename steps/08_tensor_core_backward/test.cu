@@ -1,0 +1,378 @@
+#include "steps/08_tensor_core_backward/2_atomics.cuh"
+#include "tests/attention.h"
+#include "tests/ptx/device.h"
+
+using fa::test::bf16_problem;
+
+static const fa::Variant& atomics() { return fa::linked_variant("08 atomics"); }
+static const fa::Variant& deterministic() { return fa::linked_variant("08 deterministic"); }
+static const fa::Variant& roles() { return fa::linked_variant("08 roles"); }
+static const fa::Variant& parent() { return fa::linked_variant("06 backward"); }
+
+namespace {
+
+/// A variant and a d that it has kernels for.
+struct Kernels {
+  const fa::Variant* variant;
+  int d;
+};
+// The roles of d = 64 are those of `atomics`: one test of its own.
+std::vector<Kernels> all_kernels() {
+  return {{&atomics(), 64},
+          {&deterministic(), 64},
+          {&atomics(), 128},
+          {&deterministic(), 128},
+          {&roles(), 128}};
+}
+
+/// Sums of the rows of [rows, d], feature by feature.
+std::vector<double> sum_of_rows(const std::vector<float>& t, int d) {
+  const auto features = static_cast<size_t>(d);
+  std::vector<double> sum(features);
+  for (size_t i = 0; i < t.size(); ++i) sum[i % features] += t[i];
+  return sum;
+}
+
+}  // namespace
+
+TEST_CASE("step 08: right at the edges of tiles, bands and mmas", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, N, d, causal);
+  fa::test::require_right(*variant, bf16_problem(N, N, d, causal));
+}
+
+TEST_CASE("step 08: heads that share keys and values", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const int Hkv = GENERATE(8, 4, 2, 1);
+  CAPTURE(variant->name, d, Hkv);
+  fa::test::require_right(*variant,
+                          bf16_problem(70, 90, d, /*causal=*/true, /*B=*/1, /*H=*/8, Hkv));
+}
+
+TEST_CASE("step 08: as many keys as one likes", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [N, Nk] = GENERATE(from_range(fa::test::kLengths));
+  const bool causal = GENERATE(false, true);
+  if (!FA_BACKEND_GPU && N > 1000 && (d == 128 || variant != &atomics())) return;  // seconds each
+  CAPTURE(variant->name, N, Nk, d, causal);
+  fa::test::require_right(*variant, bf16_problem(N, Nk, d, causal));
+}
+
+TEST_CASE("step 08: one row, one key, and edges of tiles that do not meet", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const int N = GENERATE(1, 65, 128), Nk = GENERATE(1, 64, 129);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, N, Nk, d, causal);
+  fa::test::require_right(*variant, bf16_problem(N, Nk, d, causal));
+}
+
+TEST_CASE("step 08: a row without keys gives dQ = 0, and nothing to dK and dV", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  // One row; a whole tile of `deterministic` and parts of tiles; all but the last row.
+  const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
+  CAPTURE(variant->name, N, Nk, d);
+  const auto p = bf16_problem(N, Nk, d, /*causal=*/true, /*B=*/1, /*H=*/2);
+  fa::Inputs in = fa::normal_inputs(p, 9);
+  const auto features = static_cast<size_t>(d);
+  const auto sees = [&p](size_t row) { return p.visible(static_cast<int>(row % p.N)) > 0; };
+  for (size_t i = 0; i < in.dO.size(); ++i) {
+    if (!sees(i / features)) in.dO[i] *= 0x1p60f;  // a weight that is only almost 0 would show
+  }
+  fa::test::require_right(*variant, p, in);
+  const fa::Outputs out = fa::run(*variant, p, in);
+  for (size_t row = 0; row < p.rows(); ++row) {
+    const auto dQ = out.dQ.begin() + row * features;
+    const bool zero = std::all_of(dQ, dQ + features, [](float g) { return g == 0; });
+    // A row that sees a single key has P = 1 and dS = dP - delta: what two roundings leave of 0.
+    if (!sees(row) && !zero) FAIL("row " << row << " sees no key");
+  }
+}
+
+TEST_CASE("step 08: random shapes", "[step08]") {
+  std::mt19937 random(8);
+  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 60); ++i) {
+    const fa::Problem p = fa::test::random_problem(random);
+    const fa::Variant& variant = i % 3 == 0 ? atomics() : i % 3 == 1 ? deterministic() : roles();
+    CAPTURE(i, variant.name, fa::describe(p));
+    fa::test::require_right(variant, p);
+  }
+}
+
+TEST_CASE("step 08: d = 64 has no roles", "[step08]") {
+  const auto p = bf16_problem(65, 130, 64, true, /*B=*/1, /*H=*/4, /*Hkv=*/2);
+  const auto in = fa::normal_inputs(p, 10);
+  fa::test::require_right(roles(), p, in);
+  const fa::Outputs a = fa::run(roles(), p, in), b = fa::run(atomics(), p, in);
+  REQUIRE(a.dK == b.dK);
+  REQUIRE(a.dV == b.dV);
+}
+
+TEST_CASE("step 08: real input and outliers", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto p = bf16_problem(150, 200, d, true, /*B=*/1, /*H=*/2, /*Hkv=*/1);
+  CAPTURE(variant->name, d);
+  fa::test::require_right(*variant, p, fa::real_inputs(p, 1));
+  fa::test::require_right(*variant, p, fa::outlier_inputs(p, 1));
+}
+
+TEST_CASE("step 08: huge and tiny scores", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  CAPTURE(variant->name, d);
+  // Many keys for few rows: the largest weight of some is just below what fp32 holds.
+  fa::test::require_any_score_size(*variant, bf16_problem(200, 40, d, false));
+  fa::test::require_any_score_size(*variant, bf16_problem(75, 140, d, GENERATE(false, true)));
+}
+
+TEST_CASE("step 08: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
+          "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto p = bf16_problem(33, 33, d, GENERATE(false, true));
+  CAPTURE(variant->name, d, p.causal);
+  fa::Inputs in = fa::normal_inputs(p, 13);
+  for (float& k : in.K) k = std::abs(k);
+  for (float& q : in.Q) q = fa::round_to(p.dtype, -30 * std::abs(q));
+  fa::test::require_right(*variant, p, in);
+}
+
+static __global__ void hand_over_kernel(const float* P,  // [2]
+                                        float* got) {    // [2]
+  const float2 two = step08::unpack_weights(step08::pack_weights(P[0], P[1]));
+  got[0] = two.x, got[1] = two.y;
+}
+
+TEST_CASE("step 08: a weight that is handed over keeps nine bits, and is 1 at most", "[step08]") {
+  // LSE is rounded, so a weight of 1 may come out larger: by much where scores are huge.
+  const std::vector<float> weights = {0.f,        0x1p-126f,     1e-30f,   0.3f,          0.999f,
+                                      0x1.ffp-1f, 1.f,           1.0001f,  1.5f,          2.f,
+                                      1000.f,     0x1.fffffep0f, INFINITY, 0x1.fffffep-1f};
+  for (const float lo : weights) {
+    for (const float hi : weights) {
+      CAPTURE(lo, hi);
+      const test::Buffer<float> P("P", {lo, hi}), got("got", 2);
+      fa::launch(hand_over_kernel, {dim3(1), dim3(1)}, P.get(), got.get());
+      const std::vector<float> two = got.download();
+      CHECK(two[0] == Approx(std::min(lo, 1.f)).epsilon(0x1p-10).margin(0));
+      CHECK(two[1] == Approx(std::min(hi, 1.f)).epsilon(0x1p-10).margin(0));
+      CHECK((two[0] <= 1 && two[1] <= 1));
+    }
+  }
+}
+
+TEST_CASE("step 08: blocks of rows beyond 2^32 threads", "[step08]") {
+  auto p = bf16_problem(1 << 20, 1, 128, false, /*B=*/1, /*H=*/4096, 1);  // 2^36 chunks of a row
+  CHECK(step08::row_blocks<128>(p) == (1u << 28));
+  p.N = 1, p.H = 3;  // a whole tile each
+  CHECK(step08::row_blocks<128>(p) == 3 * 64 * 16 / 256);
+  CHECK(step08::row_blocks<64>(p) == 3 * 64 * 8 / 256);
+}
+
+TEST_CASE("step 08: V = 1 makes O constant, so dQ and dK are 0", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto p = bf16_problem(75, 140, d, GENERATE(false, true), 1, /*H=*/2, /*Hkv=*/1);
+  CAPTURE(variant->name, d, p.causal);
+  fa::Inputs in = fa::normal_inputs(p, 11);
+  std::fill(in.V.begin(), in.V.end(), 1.f);
+  const fa::Outputs out = fa::run(*variant, p, in);
+  // O = 1 is exact in bf16, dP and delta are the same sum: fp32 roundings are all that is left.
+  REQUIRE(fa::test::max_difference(out.dQ, std::vector<float>(p.q_size(), 0.f)) <= 2e-5);
+  REQUIRE(fa::test::max_difference(out.dK, std::vector<float>(p.kv_size(), 0.f)) <= 2e-5);
+}
+
+TEST_CASE("step 08: what the gradients of all keys sum to", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto p = bf16_problem(140, 150, d, GENERATE(false, true), 1, /*H=*/3, /*Hkv=*/1);
+  const fa::Inputs in = fa::normal_inputs(p, 12);
+  const fa::Outputs out = fa::run(*variant, p, in);
+  // In each head a row of P sums to 1, a row of dS to 0.
+  const auto dO = sum_of_rows(in.dO, d), dV = sum_of_rows(out.dV, d), dK = sum_of_rows(out.dK, d);
+  for (int x = 0; x < d; ++x) {
+    CAPTURE(variant->name, d, p.causal, x);
+    CHECK(dV[x] == Approx(dO[x]).margin(0.1));
+    CHECK(dK[x] == Approx(0).margin(0.1));
+  }
+}
+
+TEST_CASE("step 08: twice dO, exactly twice the gradients", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto p = bf16_problem(75, 128, d, true);  // one block of keys: the sum of dQ has an order
+  CAPTURE(variant->name, d);
+  fa::Inputs in = fa::normal_inputs(p, 14);
+  fa::Outputs once = fa::run(*variant, p, in);
+  for (float& g : in.dO) g *= 2;
+  const fa::Outputs twice = fa::run(*variant, p, in);
+  for (std::vector<float>* t : {&once.dQ, &once.dK, &once.dV}) {
+    for (float& g : *t) g *= 2;
+  }
+  REQUIRE(twice.dQ == once.dQ);
+  REQUIRE(twice.dK == once.dK);
+  REQUIRE(twice.dV == once.dV);
+}
+
+TEST_CASE("step 08: gradients agree with step 06", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  auto p = bf16_problem(130, 130, d, GENERATE(false, true), 1, 2, 2);
+  CAPTURE(variant->name, d, p.causal);
+  const auto in = fa::normal_inputs(p, 6);
+  const fa::Outputs now = fa::run(*variant, p, in);
+  p.dtype = fa::DType::f32;
+  const fa::Outputs before = fa::run(parent(), p, in);  // of the same, rounded inputs
+  CHECK(fa::test::max_difference(now.dQ, before.dQ) <= 0x1p-5);
+  CHECK(fa::test::max_difference(now.dK, before.dK) <= 0x1p-5);
+  CHECK(fa::test::max_difference(now.dV, before.dV) <= 0x1p-5);
+}
+
+TEST_CASE("step 08: two runs give the same bits, of dQ only without atomics", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto p = bf16_problem(200, 400, d, GENERATE(false, true), 1, FA_BACKEND_GPU ? 64 : 1);
+  CAPTURE(variant->name, d, p.causal);
+  const auto in = fa::normal_inputs(p, 7);
+  const fa::Outputs first = fa::run(*variant, p, in);
+  fa::Session session(p, in, *variant);
+  session.forward();
+  session.backward();
+  session.backward();  // adds to nothing that the one before has left
+  const fa::Outputs second = session.download();
+  REQUIRE(second.dK == first.dK);
+  REQUIRE(second.dV == first.dV);
+  if (variant == &deterministic()) {
+    REQUIRE(second.dQ == first.dQ);
+  } else {
+    REQUIRE(fa::test::max_difference(second.dQ, first.dQ) <= 0x1p-7);  // one rounding to bf16
+  }
+}
+
+// --- bytes ---------------------------------------------------------------------------------------
+
+TEST_CASE("step 08: no N * N in memory, and no dQ_sum without atomics", "[step08]") {
+  const auto bytes = [](const fa::Variant& v, int N) {
+    return fa::memory_need(bf16_problem(N, N, 128, false), v).workspace;
+  };
+  for (const fa::Variant* v : {&atomics(), &deterministic(), &roles()}) {
+    CAPTURE(v->name);
+    CHECK(bytes(*v, 2048) == 2 * bytes(*v, 1024));
+  }
+  CHECK(bytes(atomics(), 1000) == 4 * (2 * 1000 + 1024 * 128));  // delta, LSE2; rows in whole tiles
+  CHECK(bytes(deterministic(), 1000) == 4 * 2 * 1000);
+}
+
+#if !FA_BACKEND_GPU
+TEST_CASE("step 08: predicted bytes are counted bytes", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(257, 131),
+                                std::pair(131, 257), std::pair(300, 20));
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, N, Nk, d, causal);
+  const auto p = bf16_problem(N, Nk, d, causal, 1, /*H=*/2, /*Hkv=*/1);
+  const fa::Counts counts = fa::test::count_backward(*variant, p);
+  fa::test::require_equal(variant->backward_traffic(p), counts);
+  CHECK(counts.tensor_flops == variant->backward_traffic(p).flops);
+}
+
+TEST_CASE("step 08: the formulas of the headers", "[step08]") {
+  const auto [variant, features] = GENERATE(from_range(all_kernels()));
+  const uint64_t d = features, N = GENERATE(65, 193), Nk = 300, H = 4, Hkv = 2;
+  CAPTURE(variant->name, N, d);
+  const auto p = bf16_problem(N, Nk, features, /*causal=*/false, /*B=*/1, H, Hkv);
+  const uint64_t BH = H, BHkv = Hkv, Tc = 3, Tr = (N + 127) / 128, Np = (N + 63) / 64 * 64;
+  const fa::Bytes counted = *fa::test::count_backward(*variant, p).requested;
+  const fa::Bytes least = variant->backward_traffic(p).hbm;
+  if (variant == &deterministic()) {
+    CHECK(counted.read == 2 * BH * (4 * N + 2 * Tc * N) * d + 2 * BHkv * 2 * Nk * d +
+                              2 * BH * 2 * Tr * Nk * d + 4 * BH * (3 * N + 2 * Tc * N));
+    CHECK(counted.write == 2 * BH * N * d + 2 * BHkv * 2 * Nk * d + 8 * BH * N);
+    CHECK(counted.atomic == 0);
+    CHECK(least.read + least.write == 2 * (7 * BH * N * d + 6 * BHkv * Nk * d) + 28 * BH * N);
+  } else {
+    CHECK(counted.read == 2 * BH * (2 * N + 2 * Tc * N) * d + 2 * BHkv * 2 * Nk * d +
+                              4 * BH * (N * d + N + 2 * Tc * N));
+    CHECK(counted.write == 2 * BH * N * d + 2 * BHkv * 2 * Nk * d + 4 * BH * (Np * d + 2 * N));
+    CHECK(counted.atomic == 4 * BH * Tc * Np * d);
+    CHECK(least.read + least.write ==
+          2 * (5 * BH * N * d + 4 * BHkv * Nk * d) + 4 * BH * (5 * N + (3 * Np + N) * d));
+  }
+}
+
+TEST_CASE("step 08: predicted bytes are counted bytes, many tiles", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  CAPTURE(variant->name, d);
+  fa::test::require_backward_predicted(*variant, bf16_problem(200, 1024, d, true));
+}
+
+TEST_CASE("step 08: the forward is step 07's", "[step08]") {
+  const auto* variant = GENERATE(&atomics(), &deterministic(), &roles());
+  fa::test::require_predicted(*variant, bf16_problem(65, 130, 64, true, 1, 2, 1));
+}
+
+TEST_CASE("step 08: no bank conflicts, coalesced accesses, full atomic sectors", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto p = bf16_problem(128, 192, d, GENERATE(false, true), 1, 2, 1);
+  CAPTURE(variant->name, d, p.causal);
+  const fa::Counts counts = fa::test::count_backward(*variant, p);
+  REQUIRE(counts.kernels.size() == 3);
+  for (const fa::KernelCount& k : counts.kernels) {
+    CAPTURE(k.name);
+    CHECK(k.shared_wavefronts == k.shared_ideal);
+  }
+  for (const auto& [name, count] : counts.buffers) {
+    CAPTURE(name);
+    CHECK(count.sectors.atomic * 32 == count.bytes.atomic);
+    // Every byte of every sector was asked for, except where a few lanes of delta_kernel have one
+    // number of a row each: 256 / d of them, side by side.
+    const uint64_t side_by_side = 4 * 256 / d;
+    CHECK(count.sectors.load * (name == "LSE" ? side_by_side : 32) == count.bytes.read);
+    const bool of_rows = name == "LSE2" || name == "delta";
+    CHECK(count.sectors.store * (of_rows ? side_by_side : 32) == count.bytes.write);
+  }
+}
+
+TEST_CASE("step 08: HBM sees each operand once a kernel", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  // One tile each way: what the kernels ask for is what they stream. An atomic reads and writes.
+  const auto p = bf16_problem(60, 30, d, GENERATE(false, true), 1, 2, 2);
+  CAPTURE(variant->name, d, p.causal);
+  const fa::Bytes requested = *fa::test::count_backward(*variant, p).requested;
+  CHECK(variant->backward_traffic(p).hbm == fa::Bytes{.read = requested.read + requested.atomic,
+                                                      .write = requested.write + requested.atomic});
+}
+
+TEST_CASE("step 08: inputs come from HBM once, and only results and sums go there", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const uint64_t H = 4, Hkv = 2, N = 128, Nk = 256;
+  const auto p = bf16_problem(N, Nk, d, false, 1, H, Hkv);
+  CAPTURE(variant->name, d);
+  const fa::Counts counts = fa::test::count_backward(*variant, p);
+  REQUIRE(counts.hbm);  // the workspace is found in the L2
+  CHECK(counts.hbm->read == 2 * (3 * H * N + 2 * Hkv * Nk) * d + 4 * H * N);
+  const uint64_t dQ_sum = variant == &deterministic() ? 0 : 4 * H * N * d;
+  CHECK(counts.hbm->write == 2 * (H * N + 2 * Hkv * Nk) * d + dQ_sum + 2 * 4 * H * N);
+}
+
+TEST_CASE("step 08: causal tiles above the diagonal are not visited", "[step08]") {
+  constexpr uint64_t d = 64, row = 2 * d, tile = 64 * 4 * d;  // bytes
+  // Rows of dO that delta_kernel reads, then those of each tile of 128 keys.
+  const auto square = fa::test::count_backward(atomics(), bf16_problem(512, 512, d, true));
+  CHECK(square.buffers.at("dO").bytes.read == (512 + 512 + 384 + 256 + 128) * row);
+  CHECK(square.buffers.at("dQ_sum").bytes.atomic == (8 + 6 + 4 + 2) * tile);
+  const auto wide = fa::test::count_backward(atomics(), bf16_problem(256, 512, d, true));
+  CHECK(wide.buffers.at("dO").bytes.read == (256 + 256 + 256 + 256 + 128) * row);
+  const auto tall = fa::test::count_backward(deterministic(), bf16_problem(512, 256, d, true));
+  CHECK(tall.buffers.at("V").bytes.read == (256 + 0 + 0 + 128 + 256) * row);
+}
+
+TEST_CASE("step 08: dQ without atomics costs seven products instead of five", "[step08]") {
+  const auto p = bf16_problem(512, 512, GENERATE(64, 128), false);
+  CHECK(5 * deterministic().backward_traffic(p).flops == 7 * atomics().backward_traffic(p).flops);
+}
+
+TEST_CASE("step 08: the analysis finds nothing", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 33), std::pair(75, 130),
+                                std::pair(150, 70), std::pair(300, 20));
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, N, Nk, d, causal);
+  const auto p = bf16_problem(N, Nk, d, causal, 1, /*H=*/2, /*Hkv=*/1);
+  fa::test::count_backward(*variant, p, /*analyse=*/true);
+}
+#endif

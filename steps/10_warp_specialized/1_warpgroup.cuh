@@ -1,0 +1,232 @@
+// Step 10, both kernels: a warpgroup's work on 64 rows and one tile of keys.
+//
+// Registers of a lane, of its two rows r and r + 8 (r = 16 warp + lane / 4):
+//
+//     rS[i]  row r + 8 (i / 2 % 2), key     8 (i / 4) + 2 (lane % 4) + i % 2    P, too, until
+//     packed rO[i]  row r + 8 (i / 2 % 2), feature 8 (i / 4) + 2 (lane % 4) + i % 2
+//     rP[c]  P of the keys 16 c .. 16 c + 15, as wgmma's A
+//     m[h], l[h]  of row r + 8 h; l of this lane's keys only
+#pragma once
+
+#include "common/dialect/cuda.h"
+#include "common/dialect/ptx/math.h"
+#include "common/dialect/ptx/mma.h"
+#include "common/dialect/ptx/tma.h"
+#include "common/dialect/ptx/wgmma.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
+
+namespace step10 {
+
+using fa::bf16;
+
+constexpr int kGroupThreads = 128;            // threads of a warpgroup
+constexpr int kGroupRows = 64;                // rows of a warpgroup's products
+constexpr int kMma = 16;                      // keys or features that one wgmma sums over
+constexpr int kPanel = 64;                    // features side by side in shared memory
+constexpr int kRowBytes = 128;                // bytes of these: the widest swizzle
+constexpr float kNoMaximum = -3.4028235e38f;  // no score is below, and it is finite
+constexpr float kLateRescale = 8.f;           // P may grow to 2^8 before O, l and m follow
+
+// All registers of an SM are 128 threads times 512; a launch gives each warpgroup the same number,
+// and setmaxnreg moves what the copying one does not need to the others.
+template <int d_, bool kCausal_>
+struct Tiling {
+  static constexpr int d = d_;
+  static constexpr bool kCausal = kCausal_;
+  static constexpr int kConsumers = d == 64 ? 4 : 2, Br = kConsumers * kGroupRows;
+  static constexpr int Bc = d == 64 ? 64 : 128;
+  static constexpr int kStagesK = d == 64 ? 6 : 2, kStagesV = d == 64 ? 6 : 3;
+  static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
+  static constexpr int kCopyRegisters = d == 64 ? 32 : 40;
+  static constexpr int kConsumerRegisters = d == 64 ? 112 : 232;
+  static constexpr int kSection = 4096 / d;  // causal: heads whose items are mixed; measured
+  static constexpr int kSkipped =
+      (Br - kGroupRows + Bc - 1) / Bc;  // tiles at most that 64 rows skip
+  static_assert(kSkipped <= kStagesV, "V of the tile in use and of all but one skipped must fit");
+};
+
+// A place in a ring of stages, and the parity of the round: what an mbarrier's wait asks for.
+template <int kStages>
+struct Ring {
+  unsigned stage = 0, parity = 0;
+  __device__ void next() {
+    if (++stage == kStages) stage = 0, parity ^= 1;
+  }
+};
+
+// Makes barriers whose phases are complete after `arrivals`.
+template <int n>
+__device__ inline void init(uint64_t (&bars)[n], int arrivals) {
+  for (uint64_t& bar : bars) fa::mbarrier_init(&bar, arrivals);
+}
+
+// Keys that a row sees. `sizes` has N and Nk.
+template <class T, class Sizes>
+__device__ inline int visible(const Sizes& sizes, int row) {
+  return T::kCausal ? min(sizes.Nk, row + 1 + sizes.Nk - sizes.N) : sizes.Nk;
+}
+
+// Tiles of keys that hold something for the rows up to this one; at least one, which is then hidden
+// from all of them.
+template <class T, class Sizes>
+__device__ inline int tiles_for(const Sizes& sizes, int last_row) {
+  return max(1, (visible<T>(sizes, last_row) + T::Bc - 1) / T::Bc);
+}
+
+// Names a swizzled tile to wgmma. panel_bytes: of 64 features, for V; K and Q need none.
+__device__ inline uint64_t descriptor(const bf16* tile, int panel_bytes = 16) {
+  return fa::wgmma_descriptor(tile, fa::Swizzle::b128, panel_bytes, 8 * kRowBytes);
+}
+
+// S = Q K^T of 64 rows and a tile's keys, without waiting.
+template <class T>
+__device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc / 2]) {
+  fa::wgmma_fence();
+  UNROLL
+  for (int x = 0; x < T::d; x += kMma) {
+    const int panel = x / kPanel, inside = x % kPanel * 2;
+    fa::wgmma(rS, fa::wgmma_advance(Q, panel * kGroupRows * kRowBytes + inside),
+              fa::wgmma_advance(K, panel * T::Bc * kRowBytes + inside), x > 0);
+  }
+  fa::wgmma_commit();
+}
+
+// O += P V of a tile's keys, without waiting.
+template <class T>
+__device__ inline void multiply_values(const uint32_t (&rP)[T::Bc / kMma][4], uint64_t V,
+                                       float (&rO)[T::d / 2]) {
+  fa::wgmma_fence();  // again: the wait for V's tile stands between the two products
+  UNROLL
+  for (int c = 0; c < T::Bc; c += kMma) {
+    fa::wgmma<fa::Major::mn>(rO, rP[c / kMma], fa::wgmma_advance(V, c * kRowBytes));
+  }
+  fa::wgmma_commit();
+}
+
+// Scores that their row does not see become -inf. visible0, visible1: keys that the lane's two rows
+// see, counted from its first key on.
+template <int n>
+__device__ inline void mask(float (&rS)[n], int visible0, int visible1) {
+  UNROLL
+  for (int i = 0; i < n; ++i) {
+    if (i / 4 * 8 + i % 2 >= (i / 2 % 2 ? visible1 : visible0)) rS[i] = -INFINITY;
+  }
+}
+
+// Of a lane's first (h = 0) or second row, with the four lanes that share it.
+template <int n>
+__device__ inline float row_maximum(const float (&rS)[n], int h) {
+  float s = -INFINITY;
+  UNROLL
+  for (int i = 2 * h; i < n; i += 4) s = fmaxf(s, fmaxf(rS[i], rS[i + 1]));
+  s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 1));
+  return fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 2));
+}
+
+// m, l and the factor for O, when a row's maximum rises.
+template <int n>
+__device__ inline void raise_maximum(const float (&rS)[n], float scale_log2, float (&m)[2],
+                                     float (&l)[2], float (&alpha)[2]) {
+  UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const float m_new = fmaxf(m[h], row_maximum(rS, h) * scale_log2);
+    alpha[h] = fa::exp2_approx(m[h] - m_new);
+    m[h] = m_new;
+    l[h] *= alpha[h];
+  }
+}
+
+// Has a score of this warp passed its row's m by more than 2^8? Asked of raw scores: no scaling, no
+// shuffles. Floats that are not negative are in the order of their bits, so an integer maximum of
+// three, which also drops the negative ones, takes two scores. With m + 8 below 0 the answer may be
+// yes without need; that costs time, not digits.
+template <int n>
+__device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], float scale_log2) {
+  int top[2] = {};
+  UNROLL
+  for (int i = 0; i < n; i += 2) {
+    int& x = top[i / 2 % 2];
+    x = __vimax3_s32_relu(x, __float_as_int(rS[i]), __float_as_int(rS[i + 1]));
+  }
+  const float to_raw = 1.f / scale_log2;
+  bool grown = false;
+  UNROLL
+  for (int h = 0; h < 2; ++h) {
+    grown |= __int_as_float(top[h]) > fmaf(m[h], to_raw, kLateRescale * to_raw);
+  }
+  return __any_sync(fa::kFullMask, grown);
+}
+
+// P = 2^(S - m) in S's registers, l += its row sums. In three passes: a warp issues in order, an
+// addition right behind its exponential would wait for it.
+template <int n>
+__device__ inline void weigh(float (&rS)[n], float scale_log2, const float (&m)[2], float (&l)[2]) {
+  UNROLL
+  for (int i = 0; i < n; ++i) rS[i] = fmaf(rS[i], scale_log2, -m[i / 2 % 2]);
+  UNROLL
+  for (int i = 0; i < n; ++i) rS[i] = fa::exp2_approx(rS[i]);
+  if (n > 32) {  // fewer additions in a chain, or fewer additions: measured
+    UNROLL
+    for (int i = 0; i < n; i += 2) l[i / 2 % 2] += rS[i] + rS[i + 1];
+  } else {
+    float odd[2] = {};
+    UNROLL
+    for (int i = 0; i < n; i += 2) l[i / 2 % 2] += rS[i], odd[i / 2 % 2] += rS[i + 1];
+    l[0] += odd[0], l[1] += odd[1];
+  }
+}
+
+// P in bf16, as the A operand of the next product: an accumulator tile has its layout.
+template <int n>
+__device__ inline void pack(const float (&rS)[n], uint32_t (&rP)[n / 8][4]) {
+  UNROLL
+  for (int i = 0; i < n; i += 2) rP[i / 8][i % 8 / 2] = fa::pack_bf16(rS[i], rS[i + 1]);
+  UNROLL
+  for (int c = 0; c < n / 8; ++c) fa::pin_registers(rP[c]);
+}
+
+// A warp's 16 rows of O to shared memory, as TMA wants them.
+template <int d>
+__device__ inline void put_rows(const float (&rO)[d / 2], const float (&normalise)[2], bf16* sO) {
+  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  UNROLL
+  for (int x = 0; x < d; x += 16) {
+    const int r = warp * 16 + lane % 16, chunk = (x % kPanel / 8 + lane / 16) ^ r % 8;
+    uint32_t o[4];
+    UNROLL
+    for (int e = 0; e < 4; ++e) {
+      o[e] = fa::pack_bf16(rO[x / 2 + 2 * e] * normalise[e % 2],
+                           rO[x / 2 + 2 * e + 1] * normalise[e % 2]);
+    }
+    fa::stmatrix_x4(sO + (x / kPanel * kGroupRows + r) * kPanel + chunk * 8, o);
+  }
+}
+
+// A tensor [heads, rows, d] in boxes of `box_rows` rows, each box as panels of 64 features.
+template <int d>
+fa::TensorMap map_of(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box_rows) {
+  constexpr uint32_t kPanels = d / kPanel;
+  return fa::tensor_map(
+      x,
+      {{kPanel, 1, kPanel}, {rows, d, box_rows}, {kPanels, kPanel, kPanels}, {heads, rows * d, 1}},
+      fa::Swizzle::b128);
+}
+
+// f(Tiling) for the problem's head dimension and mask.
+template <class F>
+void dispatch(const fa::Problem& p, F&& f) {
+  fa::dispatch_d<64, 128>(p.d,
+                          [&](auto d) { p.causal ? f(Tiling<d, true>{}) : f(Tiling<d, false>{}); });
+}
+
+// Tiles of keys that the rows from this one on visit; at least one, which they may not see.
+template <class T>
+int visited_tiles(const fa::Problem& p, int row, int rows) {
+  return std::max(1, fa::ceil_div(p.visible(std::min(p.N, row + rows) - 1), T::Bc));
+}
+
+// What the kernels are made for; anything else is refused.
+inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
+
+}  // namespace step10

@@ -1,0 +1,46 @@
+// Step 10: what it is, for its program, its library, its tests and its exercises.
+#pragma once
+
+#include "steps/09_tma_wgmma/1_wgmma.cuh"
+#include "steps/10_warp_specialized/2_specialized.cuh"
+#include "steps/10_warp_specialized/3_persistent.cuh"
+
+namespace step10 {
+
+inline fa::Variant specialized() {
+  return {.name = "specialized",
+          .idea = "one warpgroup copies, the others take turns: FlashAttention-3",
+          .parent = {"09 wgmma", step09::traffic, step09::support()},
+          .forward = step10_specialized::forward<false>,
+          .traffic = step10_specialized::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Variant lazy() {
+  return {.name = "lazy",
+          .idea = "the maximum moves when a score has passed it by 2^8",
+          .parent = {"10 specialized", step10_specialized::traffic, support()},
+          .forward = step10_specialized::forward<true>,
+          .traffic = step10_specialized::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Variant persistent() {
+  return {.name = "persistent",
+          .idea = "as many blocks as SMs; their items overlap",
+          .parent = {"10 lazy", step10_specialized::traffic, support()},
+          .forward = forward,
+          .traffic = traffic,
+          .workspace = workspace,
+          .writes_lse = true};
+}
+
+inline fa::Step step() {
+  return {.id = "10_warp_specialized",
+          .idea = "FlashAttention-3 and past it: roles, a lazy maximum, items that overlap",
+          .support = support(),
+          .needs = "sm_90a",
+          .variants = {specialized(), lazy(), persistent()}};
+}
+
+}  // namespace step10

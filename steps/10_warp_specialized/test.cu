@@ -1,0 +1,225 @@
+#include "steps/10_warp_specialized/3_persistent.cuh"
+#include "tests/attention.h"
+
+using fa::test::bf16_problem;
+
+static const fa::Variant& parent() { return fa::linked_variant("09 wgmma"); }
+static const fa::Variant& specialized() { return fa::linked_variant("10 specialized"); }
+static const fa::Variant& lazy() { return fa::linked_variant("10 lazy"); }
+static const fa::Variant& persistent() { return fa::linked_variant("10 persistent"); }
+
+// The persistent kernel with kBlocks blocks instead of one on each SM, so that a small problem has
+// seams between items; 0: with 1, 2 or 3, as the problem says.
+template <int kBlocks>
+static void forward_on(const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
+  const int n = kBlocks > 0 ? kBlocks : 1 + (p.N + p.Nk + p.d / 64 + p.H + p.causal) % 3;
+  step10::dispatch(p, [&](auto tiling) { step10::launch<decltype(tiling)>(p, t, n); });
+}
+template <int kBlocks>
+static const fa::Variant& on_blocks() {
+  static const fa::Variant variant = [] {
+    fa::Variant v = persistent();
+    v.name = "few blocks";
+    v.forward = forward_on<kBlocks>;
+    return v;
+  }();
+  return variant;
+}
+static const fa::Variant& few_blocks() { return on_blocks<0>(); }
+
+static constexpr int kWarpRows = step10::kGroupRows / 4;
+
+// One of them; a test runs once with each.
+static const fa::Variant& any() {
+  const fa::Variant* variant = GENERATE(&specialized(), &lazy(), &few_blocks());
+  UNSCOPED_INFO("variant " << variant->name);
+  return *variant;
+}
+
+TEST_CASE("step 10: right at the edges of tiles and products", "[step10]") {
+  fa::test::require_right_at_edges(any());
+}
+
+TEST_CASE("step 10: heads that share keys and values", "[step10]") {
+  fa::test::require_right_with_shared_heads(any());
+}
+
+TEST_CASE("step 10: as many keys as one likes", "[step10]") {
+  fa::test::require_right_for_lengths(any());
+}
+
+TEST_CASE("step 10: a row without keys gives O = 0 and LSE = -inf", "[step10]") {
+  fa::test::require_blind_rows(any());
+}
+
+TEST_CASE("step 10: random shapes", "[step10]") {
+  fa::test::require_right_for_random_shapes(few_blocks(), 10);
+}
+
+TEST_CASE("step 10: random shapes, one item a block", "[step10]") {
+  fa::test::require_right_for_random_shapes(specialized(), 11);
+}
+
+TEST_CASE("step 10: real input and outliers", "[step10]") {
+  fa::test::require_right_for_real_and_outliers(any());
+}
+
+TEST_CASE("step 10: behaves as attention must", "[step10]") {
+  fa::test::require_bf16_properties(any());
+}
+
+TEST_CASE("step 10: agrees with step 09", "[step10]") {
+  const fa::Variant& variant = any();
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(d, causal);
+  const auto p = bf16_problem(300, 430, d, causal, 1, /*H=*/4, /*Hkv=*/2);
+  const auto in = fa::normal_inputs(p, 6);
+  const fa::Outputs now = fa::run(variant, p, in), before = fa::run(parent(), p, in);
+  REQUIRE(fa::test::max_difference(now.O, before.O) <= 0x1p-6);
+  REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 2e-5);
+}
+
+TEST_CASE("step 10: two runs give the same bits", "[step10]") {
+  fa::test::require_same_bits(any());
+}
+
+TEST_CASE("step 10: as many blocks as one likes give the same bits", "[step10]") {
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(d, causal);
+  const auto p = bf16_problem(330, 400, d, causal, 1, /*H=*/FA_BACKEND_GPU ? 64 : 2);
+  const auto in = fa::normal_inputs(p, 7);
+  const fa::Outputs one = fa::run(on_blocks<1>(), p, in);
+  for (const fa::Variant* more : {&on_blocks<2>(), &on_blocks<3>()}) {
+    const fa::Outputs out = fa::run(*more, p, in);
+    REQUIRE(out.O == one.O);
+    REQUIRE(out.LSE == one.LSE);
+  }
+}
+
+TEST_CASE("step 10: maxima that grow slowly, fast, not at all", "[step10]") {
+  fa::test::require_right_for_any_maxima(few_blocks(), kWarpRows, step10::Tiling<64, false>::Bc);
+}
+
+TEST_CASE("step 10: maxima, when a block has one item", "[step10]") {
+  fa::test::require_right_for_any_maxima(lazy(), kWarpRows, step10::Tiling<64, false>::Bc);
+}
+
+TEST_CASE("step 10: a maximum far from zero, and one key that outweighs all others", "[step10]") {
+  fa::test::require_right_far_from_zero(few_blocks(), kWarpRows);
+}
+
+TEST_CASE("step 10: scores below -1e30, which bf16 can make", "[step10]") {
+  fa::test::require_right_for_huge_negative_scores(any());
+}
+
+// --- the seam between items ----------------------------------------------------------------------
+
+TEST_CASE("step 10: many items on few blocks", "[step10]") {
+  const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &on_blocks<3>());
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  // Items of one tile; of some; warpgroups that skip tiles; a diagonal that crosses two tiles.
+  const auto [N, Nk] = GENERATE(std::pair(20, 30), std::pair(300, 300), std::pair(257, 100),
+                                std::pair(300, 331), std::pair(65, 400));
+  CAPTURE(d, causal, N, Nk);
+  fa::test::require_right(variant, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
+}
+
+TEST_CASE("step 10: heads in more than one section", "[step10]") {
+  const fa::Variant& variant = *GENERATE(&on_blocks<3>(), &on_blocks<132>());
+  const int d = GENERATE(64, 128), heads = 4096 / d + 5;
+  CAPTURE(d);
+  fa::test::require_right(variant, bf16_problem(20, 20, d, /*causal=*/true, 1, heads, heads));
+}
+
+TEST_CASE("step 10: more items than SMs", "[step10]") {
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(d, causal);
+  const auto p = bf16_problem(20, 30, d, causal, 1, /*H=*/150, /*Hkv=*/50);
+  fa::test::require_right(persistent(), p);
+#if !FA_BACKEND_GPU
+  fa::test::require_predicted(persistent(), p);
+#endif
+}
+
+TEST_CASE("step 10: the counter of items is left ready for the next run", "[step10]") {
+  const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &on_blocks<2>());
+  const auto p = bf16_problem(300, 300, 64, /*causal=*/true, 1, /*H=*/3, /*Hkv=*/3);
+  fa::Session session(p, fa::normal_inputs(p, 1), variant);
+  session.forward();
+  REQUIRE(session.download().damage.empty());  // inspects it
+}
+
+// --- bytes ---------------------------------------------------------------------------------------
+
+#if !FA_BACKEND_GPU
+TEST_CASE("step 10: predicted bytes are counted bytes", "[step10]") {
+  fa::test::require_predicted_for_lengths(GENERATE(&specialized(), &persistent())[0]);
+}
+
+TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
+  const fa::GpuSpec T4 = fa::find_gpu("T4");
+  const struct RunAs {
+    explicit RunAs(const fa::GpuSpec& gpu) { fa::configure({.gpu = gpu}); }
+    ~RunAs() { fa::configure({}); }
+  } as_T4(T4);
+  const auto p = bf16_problem(64, 64, 64, /*causal=*/true, /*B=*/5, /*H=*/16, /*Hkv=*/16);
+  fa::Session session(p, fa::normal_inputs(p, 1), persistent());
+  const fa::Bytes counted = *fa::count([&] { session.forward(); }, {}).requested;
+  CHECK(counted == persistent().traffic(p).total());
+  CHECK(counted.atomic == 4 * (80 + 40));  // items, SMs
+}
+
+TEST_CASE("step 10: the formulas of the headers", "[step10]") {
+  const bool scheduled = GENERATE(false, true), causal = GENERATE(false, true);
+  const uint64_t d = GENERATE(64, 128), N = 300, Nk = 300, BH = 12, BHkv = 6;
+  CAPTURE(scheduled, causal, d);
+  const fa::Variant& variant = scheduled ? persistent() : specialized();
+  const auto p = bf16_problem(N, Nk, d, causal, /*B=*/3, /*H=*/4, /*Hkv=*/2);
+  const uint64_t Br = d == 64 ? 256 : 128, Tr = (N + Br - 1) / Br;
+  const fa::Bytes counted = *fa::test::count_forward(variant, p).requested;
+  if (!causal) CHECK(counted.read == 2 * BH * (N * d + 2 * Tr * Nk * d));
+  const bool counters = scheduled && causal;  // an item and a block each 4 B; all items fit on SMs
+  CHECK(counted.write == 2 * BH * N * d + 4 * BH * N + (counters ? 8 : 0));
+  CHECK(counted.atomic == (counters ? 4 * (BH * Tr + BH * Tr) : 0));
+  const fa::Bytes least = variant.traffic(p).hbm;
+  CHECK(least.read + least.write == 2 * (2 * BH * N * d + 2 * BHkv * Nk * d) + 4 * BH * N);
+}
+
+TEST_CASE("step 10: no bank conflicts", "[step10]") {
+  const fa::Variant& variant = any();
+  const auto p = bf16_problem(70, 70, GENERATE(64, 128), GENERATE(false, true));
+  CAPTURE(p.d, p.causal);
+  const fa::Counts counts = fa::test::count_forward(variant, p, /*analyse=*/true);
+  REQUIRE(counts.kernels.size() == 1);
+  const fa::KernelCount& k = counts.kernels[0];
+  CHECK(k.shared_wavefronts == k.shared_ideal);
+  CHECK(k.requests.load == 0);
+}
+
+TEST_CASE("step 10: HBM sees inputs and outputs only, and keys once a group", "[step10]") {
+  fa::test::require_compulsory_hbm(GENERATE(&specialized(), &persistent())[0]);
+}
+
+TEST_CASE("step 10: multiplies no more than it says, on tensor cores", "[step10]") {
+  const fa::Variant& variant = *GENERATE(&specialized(), &lazy(), &persistent());
+  const auto p = bf16_problem(300, 200, GENERATE(64, 128), GENERATE(false, true));
+  CHECK(fa::test::count_forward(variant, p).tensor_flops == variant.traffic(p).flops);
+}
+
+TEST_CASE("step 10: the analysis finds nothing", "[step10]") {
+  fa::test::require_no_finding(any());
+}
+
+TEST_CASE("step 10: the analysis finds nothing at the seam between items", "[step10]") {
+  const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &on_blocks<2>());
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(d, causal);
+  fa::test::count_forward(variant, bf16_problem(300, 300, d, causal, 1, /*H=*/3),
+                          /*analyse=*/true);
+}
+#endif

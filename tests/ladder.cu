@@ -1,0 +1,88 @@
+// What the steps' descriptions say of each other: this test is linked from all of them.
+#include <set>
+
+#include "common/harness/step.h"
+#include "tests/test.h"
+
+namespace {
+
+std::string number_of(const fa::Step& step) { return step.id.substr(0, step.id.find('_')); }
+
+/// The step of "06 swapped".
+const fa::Step& step_of(const std::string& id) {
+  for (const fa::Step& step : fa::linked_steps()) {
+    if (number_of(step) == id.substr(0, id.find(' '))) return step;
+  }
+  throw std::out_of_range(id);
+}
+
+/// A problem that all steps of its type do.
+fa::Problem problem_of(const fa::Variant& v) {
+  fa::Problem p;
+  p.H = p.Hkv = 3;
+  p.N = p.Nk = 333;
+  p.dtype = v.forward.dtype();
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("the ladder: steps and variants have names of their own") {
+  std::set<std::string> seen;
+  for (const fa::Step& step : fa::linked_steps()) {
+    CAPTURE(step.id);
+    CHECK(seen.insert(number_of(step)).second);
+    CHECK(!step.idea.empty());
+    REQUIRE(!step.variants.empty());
+    for (const fa::Variant& v : step.variants) {
+      CAPTURE(v.name);
+      CHECK(seen.insert(number_of(step) + " " + v.name).second);
+      CHECK(!v.idea.empty());
+      CHECK(v.traffic);
+      CHECK(static_cast<bool>(v.backward) == (v.backward_traffic != nullptr));
+    }
+  }
+}
+
+TEST_CASE("the ladder: a parent is a variant, with its formula and what it supports") {
+  size_t parents = 0;
+  for (const fa::Step& step : fa::linked_steps()) {
+    for (const fa::Variant& v : step.variants) {
+      CAPTURE(step.id, v.name);
+      for (const fa::Parent* parent : {&v.parent, &v.backward_parent}) {
+        if (parent->id.empty()) continue;
+        CAPTURE(parent->id);
+        const fa::Variant& named = fa::linked_variant(parent->id);
+        CHECK(parent->traffic == (parent == &v.parent ? named.traffic : named.backward_traffic));
+        fa::Support support = step_of(parent->id).support;
+        support.smem = false;  // the child's M is no concern of the parent's
+        CHECK(parent->support == support);
+        ++parents;
+      }
+    }
+  }
+  CHECK(parents >= 20);
+}
+
+TEST_CASE("the ladder: a forward that is another variant's asks for the same bytes") {
+  size_t borrowed = 0;
+  for (const fa::Step& step : fa::linked_steps()) {
+    for (const fa::Variant& v : step.variants) {
+      if (v.forward_of.empty()) continue;
+      CAPTURE(step.id, v.name, v.forward_of);
+      const fa::Variant& owner = fa::linked_variant(v.forward_of);
+      CHECK(static_cast<bool>(v.backward));
+      CHECK(v.writes_lse == owner.writes_lse);
+      const fa::Problem p = problem_of(v);
+      CHECK(v.traffic(p).buffers == owner.traffic(p).buffers);
+      ++borrowed;
+    }
+  }
+  CHECK(borrowed >= 6);
+}
+
+TEST_CASE("the ladder: what is not linked is not found") {
+  CHECK_THROWS_WITH(fa::linked_variant("04 fast"), ContainsSubstring("04 fast"));
+  CHECK_THROWS_WITH(fa::linked_variant("77 fused"), ContainsSubstring("77 fused"));
+  CHECK_THROWS_WITH(fa::linked_step("77_none"), ContainsSubstring("77_none"));
+}

@@ -1,0 +1,169 @@
+"""maintain same_code: a step that only names things otherwise has the same machine code, and keeps
+its results; a step with another constant has not."""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+from flash_steps import nvcc, same_code, step_text  # noqa: E402
+
+KERNEL = """
+namespace step01 {
+__device__ const float kTable[] = {1, 2, 3, 5, 8, 13, 21, 34};
+__global__ void scale_kernel(float* x, int N) {
+  __shared__ float s[32];
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  s[threadIdx.x] = i < N ? x[i] : 0.f;
+  __syncthreads();
+  if (i < N) x[i] = 2.5f * s[31 - threadIdx.x] * kTable[i % 8];
+}
+template <int d>
+__global__ void fill_kernel(float* x) {
+  x[threadIdx.x] = d;
+}
+template __global__ void fill_kernel<32>(float*);
+template __global__ void fill_kernel<64>(float*);
+}  // namespace step01
+"""
+OTHER = "namespace step02 {\n__global__ void other_kernel(int* x) { *x = %d; }\n}\n"
+
+
+class Names(unittest.TestCase):
+    def test_a_kernels_step_is_that_of_its_namespace(self):
+        for name, number in (
+            ("_ZN6step0113scores_kernelILi64EEEvPKf", 1),
+            ("_ZN18step10_specialized16flash_fwd_kernelIN6step106TilingEEEvv", 10),
+            ("_ZN2my6step01E", None),
+            ("reverse", None),
+        ):
+            self.assertEqual(same_code.step_of(name), number, name)
+
+
+@unittest.skipUnless(nvcc.find_nvcc(), "no nvcc here")
+class SameCode(unittest.TestCase):
+    """Two small trees: `here` has the tools, `there` is before the change."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.here = os.path.join(folder.name, "here")
+        self.there = os.path.join(folder.name, "there")
+        package = os.path.join("scripts", "flash_steps")
+        shutil.copytree(os.path.join(ROOT, package), os.path.join(self.here, package))
+        shutil.copy(os.path.join(ROOT, "scripts", "maintain"), os.path.join(self.here, "scripts"))
+        for root in (self.here, self.there):
+            self.write(root, "steps/CMakeLists.txt", "fa_step(01_small)\nfa_step(02_other)\n")
+            self.write(root, "steps/01_small/kernel.cuh", KERNEL)
+            self.write(root, "steps/01_small/main.cu", '#include "steps/01_small/kernel.cuh"\n')
+            self.write(root, "steps/02_other/main.cu", OTHER % 1)
+
+    def write(self, root, path, text):
+        path = os.path.join(root, path)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def run_tool(self, *args, before=None):
+        maintain = os.path.join("scripts", "maintain")
+        done = subprocess.run(
+            [sys.executable, maintain, "same_code", "--before", before or self.there, *args],
+            cwd=self.here,
+            capture_output=True,
+            text=True,
+        )
+        self.assertNotIn("Traceback", done.stderr)
+        return done.returncode, done.stdout, done.stderr
+
+    def kernel_here(self, *changes):
+        text = KERNEL
+        for before, after in changes:
+            self.assertIn(before, text)
+            text = text.replace(before, after)
+        self.write(self.here, "steps/01_small/kernel.cuh", text)
+
+    def verdict(self):
+        status, out, _ = self.run_tool("01")
+        words = out.split()
+        self.assertEqual(status, 0 if words[1] == "same" else 1, out)
+        return words[1]
+
+    def test_names_files_and_order_do_not_count(self):
+        os.remove(os.path.join(self.here, "steps/01_small/kernel.cuh"))
+        fill = KERNEL[KERNEL.index("template <int d>") : KERNEL.index("}  // namespace")]
+        text = KERNEL.replace(fill, "").replace(
+            "namespace step01 {", "namespace step01_new {\n" + fill
+        )
+        text = "\n\n" + text.replace("scale_kernel", "twist").replace("kTable", "kFactors")
+        self.write(self.here, "steps/01_small/1_small.cuh", text.replace("s[", "sX["))
+        self.write(self.here, "steps/01_small/main.cu", '#include "1_small.cuh"\n')
+        status, out, _ = self.run_tool()
+        self.assertEqual(status, 0, out)
+        self.assertEqual(out.count("same "), 2)
+        self.assertIn("3 kernels, sm_80", out)
+
+    def test_what_a_gpu_runs_counts(self):
+        for change in (
+            ("2.5f", "2.25f"),
+            ("13, 21", "14, 21"),  # in a table beside the code
+            ("s[32]", "s[33]"),
+            ("i < N ?", "i <= N ?"),
+            ("fill_kernel<32>", "fill_kernel<96>"),
+        ):
+            with self.subTest(change=change):
+                self.kernel_here(change)
+                self.assertEqual(self.verdict(), "differs")
+        self.kernel_here(("template __global__ void fill_kernel<32>(float*);\n", ""))
+        self.assertEqual(self.verdict(), "differs")  # a kernel is gone
+
+    def test_another_steps_kernel_that_comes_along_does_not_count(self):
+        along = OTHER.replace("step02", "step01") % 3
+        self.write(self.here, "steps/02_other/main.cu", along + OTHER % 1)
+        self.assertEqual(self.run_tool("02")[0], 0)
+        self.write(self.here, "steps/02_other/main.cu", along + OTHER % 2)
+        self.assertEqual(self.run_tool("02")[0], 1)
+
+    def test_a_kernel_taken_from_the_parent_is_the_same(self):
+        copy = KERNEL.replace("step01", "step02")
+        self.write(self.there, "steps/02_other/main.cu", copy)
+        self.write(self.here, "steps/02_other/main.cu", KERNEL)
+        self.assertEqual(self.run_tool("02")[0], 0)
+
+    def test_restamp_follows_the_steps_that_are_the_same(self):
+        self.kernel_here(("int i", "int n"), ("i <", "n <"), ("[i", "[n"))
+        self.write(self.here, "steps/02_other/main.cu", OTHER % 2)
+        step_text.digest_of.cache_clear()
+        step_text.code_of_file.cache_clear()
+        old = {s: step_text.digest_of(s, self.there) for s in ("01_small", "02_other")}
+        new = {s: step_text.digest_of(s, self.here) for s in ("01_small", "02_other")}
+        self.assertNotEqual(old["01_small"], new["01_small"])
+        results = '{{"text": "{01_small}", "more": ["{02_other}", "{01_small}"]}}\n'
+        self.write(self.here, "docs/results/gpu.json", results.format(**old))
+        status, out, error = self.run_tool("--restamp")
+        self.assertEqual(status, 1)  # step 02 differs, and keeps the digest of what was measured
+        self.assertIn("docs/results/gpu.json: 2 digests are this tree's now", out)
+        self.assertIn("says nothing of launches", out)
+        self.assertEqual(error, "maintain same_code: 1 of 2 steps differ\n")
+        with open(os.path.join(self.here, "docs/results/gpu.json"), encoding="utf-8") as file:
+            self.assertEqual(file.read(), results.format(**{**old, "01_small": new["01_small"]}))
+
+    def test_what_is_not_there(self):
+        status, _, error = self.run_tool(before="/nowhere")
+        self.assertEqual((status, len(error.splitlines())), (2, 1))
+        self.assertEqual(self.run_tool("77")[0], 2)
+        shutil.rmtree(os.path.join(self.there, "steps", "02_other"))
+        self.write(self.here, "steps/01_small/kernel.cuh", "nonsense")
+        status, out, _ = self.run_tool()
+        self.assertEqual(status, 1)
+        self.assertRegex(
+            out,
+            r"01_small .*: does not compile here: .*kernel.cuh.*error.*\n02_other .*: not there",
+        )
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
