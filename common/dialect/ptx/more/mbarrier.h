@@ -1,6 +1,6 @@
 /// \file
-/// The rest of mbarrier: the barriers of other blocks of a cluster, and what ../mbarrier.h leaves out
-/// because no step has needed it so far.
+/// The rest of mbarrier: the barriers of other blocks of a cluster, and what ../mbarrier.h leaves
+/// out because no step has needed it so far.
 #pragma once
 
 #include "common/dialect/ptx/mbarrier.h"
