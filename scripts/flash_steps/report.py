@@ -14,6 +14,7 @@ import os
 
 from . import command
 from .command import BadInput, Failure
+from .files import replace_text
 from .results import columns_for, join, load, total
 from .text import bytes_text, text_table, time_text
 
@@ -155,19 +156,6 @@ Every row passed or failed the same check against an fp64 reference.</p>
 """
 
 
-def write(path, text):
-    """As a whole or not at all."""
-    part = path + ".part"
-    try:
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(part, path)
-    except OSError as error:
-        if os.path.exists(part):
-            os.remove(part)
-        raise Failure(f"{path} cannot be written: {error.strerror}") from None
-
-
 def main():
     parser = command.parser(__doc__)
     parser.add_argument("folder")
@@ -188,7 +176,10 @@ def main():
     rows = join(runs)
     columns, common = columns_for(rows)
     print(common + "\n\n" + text_table(columns, rows))
-    write(args.out, page(rows, texts))
+    try:
+        replace_text(args.out, page(rows, texts))
+    except OSError as error:
+        raise Failure(f"{args.out} cannot be written: {error.strerror}") from None
     print(f"\n{args.out}: the same with pictures and each step's report")
     return 0
 

@@ -5,12 +5,12 @@ for the same step, variant, direction and problem.
 """
 
 import glob
-import json
 import os
 import re
 from dataclasses import dataclass, field
 
 from .command import BadInput
+from .files import read_json
 from .problems import SIZES, in_series, problem_text
 from .text import Column, bytes_text, count_text, flops_text, time_text
 
@@ -93,13 +93,7 @@ class Row:
 
 def load(path):
     """The runs in one file: a program's object, a list of them, or {"runs": [...]}."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            tree = json.load(file)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise BadInput(f"{path} is no JSON: {error}") from None
+    tree = read_json(path)
     objects = tree.get("runs", [tree]) if isinstance(tree, dict) else tree
     runs = []
     for data in objects if isinstance(objects, list) else [objects]:

@@ -4,12 +4,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+from copies import ROOT, copy_scripts, maintain
+from flash_steps import trace_pipeline
+
 STEP = os.path.join("steps", "10_warp_specialized")
 
 
@@ -20,18 +21,10 @@ class Trace(unittest.TestCase):
         self.root = folder.name
         for part in (STEP, os.path.join("docs", "pictures")):
             shutil.copytree(os.path.join(ROOT, part), os.path.join(self.root, part))
-        package = os.path.join("scripts", "flash_steps")
-        shutil.copytree(os.path.join(ROOT, package), os.path.join(self.root, package))
-        shutil.copy(os.path.join(ROOT, "scripts", "maintain"), os.path.join(self.root, "scripts"))
+        copy_scripts(self.root)
 
     def run_script(self, *args, **environment):
-        return subprocess.run(
-            [sys.executable, os.path.join("scripts", "maintain"), "trace_pipeline", *args],
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            env={**os.environ, **environment},
-        )
+        return maintain("trace_pipeline", *args, root=self.root, **environment)
 
     def replace(self, path, old, new):
         path = os.path.join(self.root, path)
@@ -79,9 +72,6 @@ class Trace(unittest.TestCase):
         self.assertIn("2 times, not 3", done.stderr)
 
     def test_each_product_and_each_weight_has_a_beginning_and_an_end(self):
-        sys.path.insert(0, os.path.join(ROOT, "scripts"))
-        from flash_steps import trace_pipeline
-
         with open(trace_pipeline.RESULTS, encoding="utf-8") as file:
             results = json.load(file)
         for name in trace_pipeline.KERNELS:
