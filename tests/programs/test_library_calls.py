@@ -28,7 +28,9 @@ def build(folder):
     compiler = re.search(r"^CMAKE_CXX_COMPILER:[A-Z]+=(.+)$", cache, re.M)[1]
     fake = ROOT / "tests" / "programs" / "fake_gpu"
     sources = [fake / "step.cpp", ROOT / "common/harness/library/library.cpp"]
-    sources += [BUILD / "common/CMakeFiles/fa_common.dir/problem.cpp.o"]  # the same on a GPU
+    sources += [
+        BUILD / "common/CMakeFiles/fa_common.dir/harness/problem.cpp.o"
+    ]  # the same on a GPU
     path = folder / "lib99_fake.so"
     command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
     command += ["-DFA_GPU", f"-I{fake}", f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]
