@@ -1,6 +1,7 @@
 """What the commands of scripts/ are made of. A command is a module with main().
 
 command.py           how each starts, its sentences, its exit status
+files.py             whole files: text and JSON
 steps.py             finding steps, running their programs
 problems.py          a problem: FlashAttention's series, its flags, its text
 results.py           JSON of the programs: runs, and rows that join them

@@ -15,7 +15,7 @@ import os
 from . import command
 from .command import BadInput
 from .problems import problem_text
-from .results import columns_for, get, join, load, total
+from .results import columns_for, get, join_for_reading, load, total
 from .text import bytes_text, count_text, markdown_table, text_table, time_text
 
 # What --diff shows: name, path in the JSON, how to sum it, how to print it.
@@ -100,7 +100,7 @@ def compare():
         raise BadInput("--diff needs two files")
 
     loaded = [load(path) for path in args.files]
-    rows = join([run for runs in loaded for run in runs])
+    rows = join_for_reading([run for runs in loaded for run in runs])
     if args.diff:
         print(diff(*loaded))
     else:

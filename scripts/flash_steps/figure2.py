@@ -10,13 +10,13 @@ simulator; the simulator has no time.
 Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no GPU, no memory or no program.
 """
 
-import json
 import os
 import shutil
 import textwrap
 
 from . import command
 from .command import BadInput
+from .files import write_json
 from .problems import flags, problem_text
 from .results import total
 from .step_text import digest_of
@@ -25,7 +25,7 @@ from .text import Column, bytes_text, markdown_table, text_table, time_text
 
 RUNS = (
     ("standard", "05_recompute_backward", "standard"),
-    ("fused", "05_recompute_backward", "kernel"),
+    ("fused", "05_recompute_backward", "recompute"),
     ("FA-2", "06_work_partitioning", None),
 )
 # What the paper prints: GFLOPs, GB of HBM, ms of an A100, for the standard attention and its own.
@@ -194,6 +194,5 @@ def main():
     }
     print(text_of(result))
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(result, file, indent=1)
+        write_json(options.json, result, indent=1)
     return 0

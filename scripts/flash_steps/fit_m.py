@@ -12,11 +12,11 @@ Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, no device or no 
 """
 
 import argparse
-import json
 import os
 
 from . import command
 from .command import BadInput
+from .files import write_json
 from .problems import flags, problem_text
 from .results import total
 from .steps import ROOT, program_of, run_program
@@ -25,7 +25,7 @@ from .text import Column, bytes_text, text_table, time_text
 SIM = os.path.join(ROOT, "build", "sim")
 KIB = 1024
 SIZES = [kib * KIB for kib in (16, 24, 32, 48, 64, 96, 128, 227)]
-# The tiles of steps/04_fused/kernel.cuh; every run is checked against them.
+# The tiles of steps/04_fused/1_fused.cuh; every run is checked against them.
 BR, PAD, KEY_STEP = 32, 4, 4
 
 
@@ -210,18 +210,13 @@ def main():
     print()
     print(fit_lines(found, formula))
     if options.json:
-        with open(options.json, "w", encoding="utf-8") as file:
-            json.dump(
-                {
-                    "runs": [run.data for run in runs],
-                    "points": points,
-                    "fit": {name: dict(zip(("a", "b", "r2"), f)) for name, f in found.items()},
-                    "formula": dict(zip("ab", formula)),
-                },
-                file,
-                indent=2,
-            )
-            file.write("\n")
+        result = {
+            "runs": [run.data for run in runs],
+            "points": points,
+            "fit": {name: dict(zip(("a", "b", "r2"), f)) for name, f in found.items()},
+            "formula": dict(zip("ab", formula)),
+        }
+        write_json(options.json, result, indent=2)
     if options.plot:
         plot(options.plot, points, heads, found, options.n, options.d)
     return 0

@@ -15,6 +15,7 @@ import subprocess
 import sys
 
 from . import figure2
+from .files import read_text, write_text
 from .gpu_sections import Sections
 from .gpus import find_model, machine, model_of
 from .merge import merge, publish, write_results
@@ -55,8 +56,7 @@ class Check(Sections):
             for sentence in failed:
                 self.say(sentence)
             mark = os.path.join(self.out, "sim", "sources.sha256")
-            with open(mark, "w", encoding="utf-8") as file:
-                file.write(self.results["sources"] + "\n")
+            write_text(mark, self.results["sources"] + "\n")
             return ok, line
 
         self.section("simulate", runs)
@@ -166,8 +166,7 @@ class Check(Sections):
     def check_digest(self):
         path = os.path.join(self.options.sim_json, "sources.sha256")
         try:
-            with open(path, encoding="utf-8") as file:
-                recorded = file.read().strip()
+            recorded = read_text(path).strip()
         except OSError:
             return False, f"{path} is missing: make the folder with --sim-only"
         if recorded != self.results["sources"]:

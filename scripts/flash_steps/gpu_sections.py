@@ -1,7 +1,6 @@
 """The sections of gpu_check.sh. Each gives (ok, one line) and keeps its rows in `results`."""
 
 import concurrent.futures
-import json
 import math
 import os
 import re
@@ -9,11 +8,12 @@ import shutil
 import time
 
 from .counters_vs_sim import compare_counters, hbm_entry, hbm_text, pairs, working_set
+from .files import read_json
 from .gpu_session import OUT_OF_TIME, SHORTEST_RUN, TOOL_ENVIRONMENT, NoTime, Session, name_of
 from .gpus import ask_gpu
 from .merge import merge_peers, without_slowed
 from .problems import flags, problem_text, series, tag
-from .results import columns_for, get, join, total
+from .results import columns_for, get, join, join_for_reading, total
 from .shell import last_line
 from .standing import repeats_of
 from .step_text import digest_of
@@ -387,8 +387,7 @@ class Sections(Session):
         status, output = self.shell(name, [self.options.python, script, *arguments, "--json", path])
         self.say(output.rstrip())
         if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                self.results[name] = json.load(file)
+            self.results[name] = read_json(path)
         if status == 3 and not self.options.sections_named:  # nothing that this machine must have
             return True, f"not here: {last_line(output)}"
         rows = len(get(self.results, f"{name}.rows") or [])
@@ -398,7 +397,7 @@ class Sections(Session):
         return True, f"{rows} rows"
 
     def comparison(self, sim_runs):
-        rows = join(self.gpu_results() + sim_runs)
+        rows = join_for_reading(self.gpu_results() + sim_runs)
         wrong = [run for row in rows for run in (row.sim, row.gpu) if run and not run.get("ok")]
         columns, common = columns_for(rows)
         self.say(text_table(columns, rows) + (f"\n{common}" if common else ""))

@@ -2,12 +2,12 @@
 
 import concurrent.futures
 import glob
-import json
 import os
 import time
 
 from .command import Failure
-from .merge import roof_notes, without_slowed, write_json, write_results
+from .files import read_json, read_text, write_json, write_text
+from .merge import roof_notes, without_slowed, write_results
 from .problems import flags, tag
 from .results import Run, get, load, load_folder
 from .shell import Shell, last_line
@@ -55,10 +55,7 @@ class Session:
         """Calls for other sections add to a folder; runs of another text have no place in it. What
         the simulator counts depends on the simulator, too."""
         mark = os.path.join(self.out, "sources.sha256")
-        same = False
-        if os.path.exists(mark):
-            with open(mark, encoding="utf-8") as file:
-                same = file.read() == self.results["sources"]
+        same = os.path.exists(mark) and read_text(mark) == self.results["sources"]
         for name in ("gpu", "sim"):
             folder = os.path.join(self.out, name)
             os.makedirs(folder, exist_ok=True)
@@ -68,8 +65,7 @@ class Session:
                     name == "sim" and not same and folder != self.options.sim_json
                 ):
                     os.remove(path)
-        with open(mark, "w", encoding="utf-8") as file:
-            file.write(self.results["sources"])
+        write_text(mark, self.results["sources"])
 
     def go_on_from_an_earlier_call(self):
         """What OUT/results.json has of this text is not run again; that one file is enough, so a
@@ -77,8 +73,7 @@ class Session:
         path = os.path.join(self.out, "results.json")
         if not os.path.exists(path):
             return
-        with open(path, encoding="utf-8") as file:
-            before = json.load(file)
+        before = read_json(path)
         mark_slowed([Run(data, "forward") for data in before["runs"]])
         for data in before["runs"]:
             if not data.pop("slowed") and get(data, "device.kind") == "gpu":
@@ -153,8 +148,7 @@ class Session:
             notes=roof_notes(runs, self.results.get("device")),
         )
         write_results(os.path.join(self.out, "results.json"), self.results)
-        with open(os.path.join(self.out, "report.txt"), "w", encoding="utf-8") as file:
-            file.write("\n".join(self.report) + "\n")
+        write_text(os.path.join(self.out, "report.txt"), "\n".join(self.report) + "\n")
 
     def program(self, preset, step):
         return program_of(os.path.join(ROOT, "build", preset), step)

@@ -1,19 +1,18 @@
 """GPUs: the rows of common/data/gpus.json, and what is here."""
 
 import datetime
-import json
 import os
 import re
 import subprocess
 
 from .command import BadInput, NotHere
+from .files import read_json
 from .nvcc import find_nvcc, version_of
 from .steps import ROOT
 
 
 def gpu_table():
-    with open(os.path.join(ROOT, "common", "data", "gpus.json"), encoding="utf-8") as file:
-        return json.load(file)["gpus"]
+    return read_json(os.path.join(ROOT, "common", "data", "gpus.json"))["gpus"]
 
 
 def model_of(device):

@@ -21,6 +21,7 @@ import os
 
 from . import command
 from .command import BadInput
+from .files import write_text
 from .layout_data import NAMES, read_layouts
 from .layout_pictures import svg_of
 from .layout_tables import text_of
@@ -36,8 +37,7 @@ def picture_path(name):
 
 def write(path, text):
     try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        write_text(path, text)
     except OSError as error:
         raise BadInput(error) from None
     print(os.path.relpath(path))

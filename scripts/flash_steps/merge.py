@@ -6,17 +6,13 @@ import re
 import statistics
 
 from .command import BadInput
+from .files import read_json, replace_text
 from .gpus import find_model, model_of
 from .results import Run, get
 from .standing import repeats_of, slowed_peers
 from .text import bytes_text, flops_text
 
 PROGRAM_CALLS = r"(gpu|sim|probes|memory|variants|help|\w+check) "
-
-
-def write_json(path, data):
-    with open(path, "w", encoding="utf-8") as file:
-        json.dump(data, file)
 
 
 def write_results(path, results):
@@ -32,9 +28,7 @@ def write_results(path, results):
             before, after = text.rsplit(mark, 1)
             lines = ",\n".join("  " + json.dumps(row) for row in rows)
             text = f"{before}{mark[:-1]}\n{lines}\n ]{after}"
-    with open(path + ".part", "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-    os.replace(path + ".part", path)
+    replace_text(path, text + "\n")
 
 
 ROOF_NAMES = {
@@ -91,11 +85,7 @@ def merge(paths):
     one; all else from the later file. Sections of the same name are both kept, in one."""
     merged = {}
     for path in paths:
-        try:
-            with open(path, encoding="utf-8") as file:
-                results = json.load(file)
-        except (OSError, ValueError) as error:
-            raise BadInput(f"{path}: {error}") from None
+        results = read_json(path)
         if isinstance(results, dict) and "rounds" in results:  # written by peers.py --json
             results = {
                 "device": results.get("device"),

@@ -21,7 +21,6 @@ Exit status: 0 done, 1 a step is wrong, 2 bad use, 3 no PyTorch, no GPU or no li
 
 import argparse
 import datetime
-import json
 import os
 import shlex
 import sys
@@ -29,6 +28,7 @@ import sys
 from . import command
 from .command import BadInput, Failure, NotHere
 from .comparison import Comparison
+from .files import write_json
 from .peers_table import text_of
 from .problems import DIRECTIONS, TOKENS, series
 from .step_library import SIZES, Library, Refused, StepLibrary
@@ -265,8 +265,7 @@ def compare_all(options, torch, sides, others, result):
                     )
             result["rows"] += found
             if options.json:
-                with open(options.json, "w", encoding="utf-8") as file:
-                    json.dump(result, file, indent=1)
+                write_json(options.json, result, indent=1)
 
 
 def require_writable(path):

@@ -9,12 +9,12 @@ page cannot be written.
 
 import glob
 import html
-import math
 import os
 
 from . import command
 from .command import BadInput, Failure
-from .results import columns_for, join, load, total
+from .files import replace_text
+from .results import columns_for, join_for_reading, load, total
 from .text import bytes_text, text_table, time_text
 
 STYLE = """
@@ -155,19 +155,6 @@ Every row passed or failed the same check against an fp64 reference.</p>
 """
 
 
-def write(path, text):
-    """As a whole or not at all."""
-    part = path + ".part"
-    try:
-        with open(part, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(part, path)
-    except OSError as error:
-        if os.path.exists(part):
-            os.remove(part)
-        raise Failure(f"{path} cannot be written: {error.strerror}") from None
-
-
 def main():
     parser = command.parser(__doc__)
     parser.add_argument("folder")
@@ -185,10 +172,13 @@ def main():
             texts[f"{name} {variant}, {backend}"] = (file.read(), ok)
     if not runs:
         raise Failure(f"no step left a result in {args.folder}")
-    rows = join(runs)
+    rows = join_for_reading(runs)
     columns, common = columns_for(rows)
     print(common + "\n\n" + text_table(columns, rows))
-    write(args.out, page(rows, texts))
+    try:
+        replace_text(args.out, page(rows, texts))
+    except OSError as error:
+        raise Failure(f"{args.out} cannot be written: {error.strerror}") from None
     print(f"\n{args.out}: the same with pictures and each step's report")
     return 0
 
@@ -203,10 +193,8 @@ def runs_beside(path):
 
 
 def reading_order(path):
-    """By step, then by the variant's place; without a JSON that says it, kernel.cuh last."""
+    """By step, then by the variant's place; without a JSON that says it, by its name."""
     name, variant, backend, _ = os.path.basename(path).split(".")
     runs = runs_beside(path)
     place = runs[0].get("variant_index") if runs else None
-    if place is None:
-        place = math.inf if variant == "kernel" else 0
-    return name, place, variant, backend
+    return name, 0 if place is None else place, variant, backend

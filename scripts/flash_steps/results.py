@@ -5,12 +5,12 @@ for the same step, variant, direction and problem.
 """
 
 import glob
-import json
 import os
 import re
 from dataclasses import dataclass, field
 
 from .command import BadInput
+from .files import read_json
 from .problems import SIZES, in_series, problem_text
 from .text import Column, bytes_text, count_text, flops_text, time_text
 
@@ -48,22 +48,23 @@ class Run:
         return self.get("variant") or "kernel"
 
     @property
+    def borrowed(self):
+        """A forward that is another variant's: tables show it there."""
+        return self.direction == "forward" and bool(self.get("forward_of"))
+
+    @property
     def label(self):
-        """kernel.cuh goes by its step's name, all else by the step's number:
-        "05_recompute_backward", "05 standard", "05 bwd", "05 standard bwd"."""
-        words = [] if self.variant == "kernel" else [self.variant]
-        words += ["bwd"] if self.direction == "backward" else []
+        """The step's number, or the name of one's own step, and the variant: "06 swapped",
+        "05 standard bwd"."""
         number = re.match(r"\d+(?=_)", self.data["step"])
-        return " ".join([number[0] if number and words else self.data["step"]] + words)
+        words = [number[0] if number else self.data["step"], self.variant]
+        return " ".join(words + (["bwd"] if self.direction == "backward" else []))
 
     @property
     def short_label(self):
-        """ "05 kernel", "08 determin. bwd": where there is no room for the names of the step and of
-        a long variant."""
-        number = re.match(r"\d+(?=_)", self.data["step"])
-        plain = number and self.label == self.data["step"]
+        """ "08 determin. bwd": where there is no room for the name of a long variant."""
         short = self.variant if len(self.variant) < 10 else self.variant[:8] + "."
-        return f"{number[0]} {short}" if plain else self.label.replace(self.variant, short)
+        return self.label.replace(self.variant, short)
 
     @property
     def key(self):
@@ -93,13 +94,7 @@ class Row:
 
 def load(path):
     """The runs in one file: a program's object, a list of them, or {"runs": [...]}."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            tree = json.load(file)
-    except OSError as error:
-        raise BadInput(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise BadInput(f"{path} is no JSON: {error}") from None
+    tree = read_json(path)
     objects = tree.get("runs", [tree]) if isinstance(tree, dict) else tree
     runs = []
     for data in objects if isinstance(objects, list) else [objects]:
@@ -117,11 +112,8 @@ def load_folder(folder):
 
 
 def join(runs):
-    """Rows in the order of reading: by step, by the place of its variant, then by size.
-
-    Files that do not know the place (`variant_index`) have kernel.cuh last. A later
-    run of the same step, problem and device replaces an earlier one.
-    """
+    """Rows in the order of reading: by step, by the place of its variant (`variant_index`), then by
+    size. A later run of the same step, problem and device replaces an earlier one."""
     sims, gpus, places = {}, {}, {}
     for run in runs:
         if run.get("variant_index") is not None:
@@ -134,13 +126,18 @@ def join(runs):
     def reading_order(key):
         step, variant, direction, sizes = key
         place = places.get((step, variant), 0)
-        return step, place, variant == "kernel", variant, direction != "forward", sizes
+        return step, place, variant, direction != "forward", sizes
 
     rows = []
     for key in sorted({run.key for run in runs}, key=reading_order):
         measured = list(gpus.get(key, {}).values()) or [None]
         rows += [Row(sims.get(key), gpu) for gpu in measured]
     return rows
+
+
+def join_for_reading(runs):
+    """The same without forwards that another row shows."""
+    return [row for row in join(runs) if not row.any.borrowed]
 
 
 def rows_of_picture(rows):

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 
 from . import command
 from .command import BadInput, Failure, NotHere
+from .files import read_text, write_text
 from .nvcc import arches_of, demangled, find_nvcc, nvcc_command
 from .step_text import digest_of
 from .steps import ROOT, find_steps, number_of, steps_and_needs
@@ -147,12 +148,9 @@ def restamp(digests):
     for path in [*paths, os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg")]:
         if not os.path.exists(path):
             continue
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        text, count = old.subn(lambda match: digests[match[0]], text)
+        text, count = old.subn(lambda match: digests[match[0]], read_text(path))
         if count:
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
+            write_text(path, text)
             print(f"{os.path.relpath(path, ROOT)}: {count} digests are this tree's now")
 
 

@@ -1,7 +1,7 @@
 """Whether a measured figure belongs to this tree's kernels, on a GPU at its full speed."""
 
 from .gpus import peak_of
-from .results import join, load
+from .results import join_for_reading, load
 from .step_text import digest_of
 
 OLDER, SLOWED = "of an older text of the kernel", "measured while the GPU was slowed down"
@@ -84,7 +84,7 @@ def rows_of(paths):
     runs = [run for path in paths for run in load(path)]
     mark_slowed(runs)
     runs.sort(key=lambda run: standing_of(run) is None)
-    return join(runs)
+    return join_for_reading(runs)
 
 
 def mark_peers(results):

@@ -18,6 +18,7 @@ import os
 import re
 
 from . import command
+from .files import read_text
 from .steps import ROOT, find_steps
 
 HARNESS = ("common/harness/", "common/dialect/errors.h")
@@ -42,7 +43,9 @@ VARIANT = re.compile(r'\.(?:name|forward|backward|workspace)=(?:"\w+"|[\w:<>,]+?
 
 
 def without_comments(text):
-    return TOKEN.sub(lambda m: m["kept"] or " ", text).replace("\\\n", " ")
+    """Lines stay where they were."""
+    text = TOKEN.sub(lambda m: m["kept"] or " " + "\n" * m[0].count("\n"), text)
+    return text.replace("\\\n", " ")
 
 
 def value_of(kind, condition):
@@ -123,8 +126,7 @@ def code_of(text):
 
 @functools.cache  # most files are of several steps
 def code_of_file(path):
-    with open(path, encoding="utf-8") as file:
-        return code_of(file.read())
+    return code_of(read_text(path))
 
 
 def device_part(code):

@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 
 from .command import BadInput, Failure, NotHere
+from .files import read_text
 from .results import load
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -60,8 +61,8 @@ def numbered_steps():
 
 def steps_and_needs(root=ROOT):
     """[(step, what it NEEDS or None)] from steps/CMakeLists.txt."""
-    with open(os.path.join(root, "steps", "CMakeLists.txt"), encoding="utf-8") as file:
-        calls = re.findall(r"^fa_step\((\w+)(?:\s+NEEDS\s+(\w+))?\s*\)", file.read(), re.MULTILINE)
+    text = read_text(os.path.join(root, "steps", "CMakeLists.txt"))
+    calls = re.findall(r"^fa_step\((\w+)(?:\s+NEEDS\s+(\w+))?\s*\)", text, re.MULTILINE)
     return [(name, needs or None) for name, needs in calls]
 
 

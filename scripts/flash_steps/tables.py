@@ -54,6 +54,7 @@ import subprocess
 
 from . import command, figure2, peers_table
 from .command import BadInput
+from .files import read_json, read_text, write_text
 from .problems import in_series, problem_text
 from .results import columns_for, rows_of_picture, speed, total
 from .standing import mark_peers, rows_of, standing, standing_of, standing_parts, standing_text
@@ -340,8 +341,7 @@ def load_extras(paths):
     """{"peers": [...], "figure2": [...], "memory": [...]}: one entry for each file that has it."""
     extras = {name: [] for name in EXTRAS}
     for path in paths:
-        with open(path, encoding="utf-8") as file:
-            tree = json.load(file)
+        tree = read_json(path)
         for name in EXTRAS:
             found = tree.get(name) if isinstance(tree, dict) else None
             if isinstance(found, list):
@@ -356,8 +356,7 @@ def picture_finding(rows):
     """Why the picture of HBM bytes is not of these results, or None: it names its runs' texts."""
     if not os.path.exists(PICTURE):
         return None
-    with open(PICTURE, encoding="utf-8") as file:
-        drawn = dict(re.findall(r"(\d\d_\w+)=(\w+)", file.read()))
+    drawn = dict(re.findall(r"(\d\d_\w+)=(\w+)", read_text(PICTURE)))
     there = {row.any.data["step"]: str(row.gpu.get("text")) for row in rows_of_picture(rows)}
     old = [step for step in {**drawn, **there} if drawn.get(step) != there.get(step)]
     if not old:
@@ -405,8 +404,7 @@ def main():
     findings = []
     for path in args.files or markdown_files():
         try:
-            with open(path, encoding="utf-8") as file:
-                before = file.read()
+            before = read_text(path)
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror}") from None
         name = os.path.relpath(path, ROOT)
@@ -424,8 +422,7 @@ def main():
         if after != before:
             findings.append(f"{name}: {'out of date' if args.check else 'filled'}")
             if not args.check:
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(after)
+                write_text(path, after)
     if args.check and not args.files and (finding := picture_finding(rows)):
         findings.append(finding)
     for finding in findings:

@@ -10,14 +10,14 @@ kernel itself stays as it is. Only warp 0 of each warpgroup of block 0 notes any
 Exit status: 0 done, 1 --check failed, 2 bad use, 3 no nvcc or no GPU.
 """
 
-import json
 import os
 import subprocess
 import tempfile
 
 from . import command
-from .command import Failure, NotHere
-from .step_text import TOKEN
+from .command import BadInput, Failure, NotHere
+from .files import read_json, read_text, write_json, write_text
+from .step_text import without_comments
 from .steps import ROOT
 
 STEP = os.path.join("steps", "10_warp_specialized")
@@ -39,12 +39,12 @@ EVENTS = (
     "o_stored",
 )
 COPIES = [
-    ("k_issue", -1, "fa::tma_load(s.K[k.stage], K,", 1),
-    ("v_issue", -1, "fa::tma_load(s.V[v.stage], V,", 1),
+    ("k_issue", -1, "fa::tma_load(smem.K[k.stage], K,", 1),
+    ("v_issue", -1, "fa::tma_load(smem.V[v.stage], V,", 1),
 ]
 KERNELS = {
     "specialized": {
-        "file": "specialized.cuh",
+        "file": "2_specialized.cuh",
         "call": "step10_specialized::forward<false>(p, t)",
         "events": COPIES
         + [
@@ -57,8 +57,8 @@ KERNELS = {
             ("o_stored", "wg", "fa::tma_store_wait_read<0>(", 1),
         ],
     },
-    "kernel": {
-        "file": "kernel.cuh",
+    "persistent": {
+        "file": "3_persistent.cuh",
         "call": "step10::forward(p, t)",
         "events": COPIES
         + [
@@ -68,7 +68,7 @@ KERNELS = {
             ("values_done", "wg", "wgmma_wait<0>", 3),
             ("weights_done", "wg", "raise_maximum( ... fa::pin_registers(rS)", 1),
             ("weights_done", "wg", "first_weights();", 2),
-            ("o_ready", -2, "fa::mbarrier_wait(&s.o_full[b][wg]", 1),
+            ("o_ready", -2, "fa::mbarrier_wait(&smem.o_full[b][wg]", 1),
             ("o_stored", -2, "fa::tma_store_wait_read<0>(", 1),
         ],
     },
@@ -131,27 +131,16 @@ int main() {
 """
 
 
-def without_comments(text):
-    """The lines of a text, where they were."""
-
-    def blank(match):
-        return match["kept"] or "\n" * match[0].count("\n")
-
-    return [line.rstrip() for line in TOKEN.sub(blank, text).splitlines()]
-
-
 def traced_text(name):
     """The kernel's text with a note behind each call."""
     kernel = KERNELS[name]
     path = os.path.join(ROOT, STEP, kernel["file"])
-    with open(path, encoding="utf-8") as file:
-        lines = without_comments(file.read())
     found = {call: 0 for _, _, call, _ in kernel["events"]}
     seen = set()  # of "A ... B": those whose A has been there
     out = []
     in_head = False  # of a function
     pending = []  # notes to write at the end of the running statement
-    for line in lines:
+    for line in map(str.rstrip, without_comments(read_text(path)).splitlines()):
         out.append(line)
         for event, role, call, _ in kernel["events"]:
             before, _, text = call.rpartition(" ... ")
@@ -183,33 +172,16 @@ def measure():
     results = {"schema": 1, "problem": PROBLEM, "events": list(EVENTS), "kernels": {}}
     for name, kernel in KERNELS.items():
         with tempfile.TemporaryDirectory() as folder:
-            with open(os.path.join(folder, "traced.cuh"), "w", encoding="utf-8") as file:
-                file.write(traced_text(name))
-            source = os.path.join(folder, "trace.cu")
-            with open(source, "w", encoding="utf-8") as file:
-                file.write(PROGRAM % {**PROBLEM, "call": kernel["call"]})
-            program = os.path.join(folder, "trace")
-            includes = [f"-I{ROOT}", f"-I{folder}"]
-            for prefix in os.environ.get("CMAKE_PREFIX_PATH", "").split(":"):
-                if prefix:
-                    includes.append(f"-I{os.path.join(prefix, 'include')}")
+            write_text(os.path.join(folder, "traced.cuh"), traced_text(name))
+            source, program = (os.path.join(folder, part) for part in ("trace.cu", "trace"))
+            write_text(source, PROGRAM % {**PROBLEM, "call": kernel["call"]})
+            prefixes = filter(None, os.environ.get("CMAKE_PREFIX_PATH", "").split(":"))
+            includes = [ROOT, folder, *(os.path.join(prefix, "include") for prefix in prefixes)]
+            call = ["nvcc", "-std=c++20", "-O3", "-gencode=arch=compute_90a,code=sm_90a"]
+            call += ["-DFA_GPU", *(f"-I{path}" for path in includes), source]
+            call += [os.path.join(ROOT, "common", "harness", "problem.cpp"), "-o", program]
             try:
-                done = subprocess.run(
-                    [
-                        "nvcc",
-                        "-std=c++20",
-                        "-O3",
-                        "-gencode=arch=compute_90a,code=sm_90a",
-                        "-DFA_GPU",
-                        *includes,
-                        source,
-                        os.path.join(ROOT, "common", "harness", "problem.cpp"),
-                        "-o",
-                        program,
-                    ],
-                    capture_output=True,
-                    text=True,
-                )
+                done = subprocess.run(call, capture_output=True, text=True)
             except OSError:
                 raise NotHere("no nvcc: the CUDA toolkit is needed to measure") from None
             if done.returncode:
@@ -223,9 +195,7 @@ def measure():
         results["device"] = device
         results["kernels"][name] = [[role, what, clock - start] for role, what, clock in events]
         results["kernels"][name] = [e for e in results["kernels"][name] if e[2] < KEPT]
-    with open(RESULTS, "w", encoding="utf-8") as file:
-        json.dump(results, file, separators=(",", ":"))
-        file.write("\n")
+    write_json(RESULTS, results, separators=(",", ":"))
 
 
 # --- drawing ------------------------------------------------------------------------------------
@@ -240,7 +210,7 @@ COLOURS = {
     "copy V": "#2a9d6f",
     "store": "#b5485d",
 }
-CLOCKS = {"specialized": 30000, "kernel": 36000}  # what a picture shows of the trace
+CLOCKS = {"specialized": 30000, "persistent": 36000}  # what a picture shows of the trace
 
 
 def spans_of(results, name):
@@ -390,11 +360,10 @@ def main():
             measure()
         for name in KERNELS:
             traced_text(name)
-        with open(RESULTS, encoding="utf-8") as file:
-            results = json.load(file)
+        results = read_json(RESULTS)
         for name in KERNELS:
             draw_or_check(name, draw(results, name), options.check)
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, BadInput) as error:
         raise Failure(error) from None
     return 0
 
@@ -402,12 +371,9 @@ def main():
 def draw_or_check(name, text, check):
     path = os.path.join(PICTURES, f"pipeline_{name}.svg")
     if not check:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        return
-    with open(path, encoding="utf-8") as file:
-        if file.read() != text:
-            raise Failure(
-                f"docs/pictures/pipeline_{name}.svg is not what docs/pictures/pipeline.json says: "
-                "./scripts/maintain trace_pipeline"
-            )
+        write_text(path, text)
+    elif read_text(path) != text:
+        raise Failure(
+            f"docs/pictures/pipeline_{name}.svg is not what docs/pictures/pipeline.json says: "
+            "./scripts/maintain trace_pipeline"
+        )

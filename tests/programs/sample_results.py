@@ -2,12 +2,9 @@
 
 import copy
 import json
-import os
-import sys
 
-SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
-sys.path.insert(0, SCRIPTS)
-from flash_steps.step_text import digest_of  # noqa: E402
+import copies  # noqa: F401 -- finds the package
+from flash_steps.step_text import digest_of
 
 SIM = {
     "schema": 1,

@@ -9,9 +9,8 @@ import sys
 import tempfile
 import unittest
 
+from copies import SCRIPTS
 from sample_results import digest_of, gpu, sim, with_backward, write
-
-SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
 
 
 def run(script, *args):

@@ -10,15 +10,13 @@ import tempfile
 import unittest
 from unittest import mock
 
+from copies import SCRIPTS, copy_scripts, maintain
+from flash_steps import counters_vs_sim, merge, peers_table
+from flash_steps.command import BadInput
+from flash_steps.gpus import model_of
+from flash_steps.problems import tag
+from flash_steps.results import Run
 from sample_results import gpu, sim, with_backward, write
-
-SCRIPTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "scripts")
-sys.path.insert(0, SCRIPTS)
-from flash_steps import counters_vs_sim, merge, peers_table  # noqa: E402
-from flash_steps.command import BadInput  # noqa: E402
-from flash_steps.gpus import model_of  # noqa: E402
-from flash_steps.problems import tag  # noqa: E402
-from flash_steps.results import Run  # noqa: E402
 
 
 class Folders(unittest.TestCase):
@@ -33,16 +31,8 @@ class Folders(unittest.TestCase):
         return write(os.path.join(self.folder, kind, name + ".json"), data)
 
     def compare(self):
-        return subprocess.run(
-            [
-                sys.executable,
-                os.path.join(SCRIPTS, "maintain"),
-                "counters_vs_sim",
-                os.path.join(self.folder, "gpu"),
-                os.path.join(self.folder, "sim"),
-            ],
-            capture_output=True,
-            text=True,
+        return maintain(
+            "counters_vs_sim", os.path.join(self.folder, "gpu"), os.path.join(self.folder, "sim")
         )
 
 
@@ -354,11 +344,7 @@ tool=$2; shift 4
         self.addCleanup(folder.cleanup)
         self.root = os.path.join(folder.name, "repo")
         os.makedirs(os.path.join(self.root, "build", "sim", "steps"))
-        os.makedirs(os.path.join(self.root, "scripts"))
-        for name in ("gpu_check.sh", "maintain"):
-            shutil.copy(os.path.join(SCRIPTS, name), os.path.join(self.root, "scripts"))
-        package = os.path.join("scripts", "flash_steps")
-        shutil.copytree(os.path.join(SCRIPTS, "flash_steps"), os.path.join(self.root, package))
+        copy_scripts(self.root)
         table = os.path.join(SCRIPTS, "..", "common", "data", "gpus.json")
         with open(table, encoding="utf-8") as file:
             self.write("common/data/gpus.json", file.read())
@@ -717,17 +703,9 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         self.assertIn("--sections hbm: nothing of the halves", done.stderr)
 
     def measure(self, out, *args):
-        return subprocess.run(
-            [
-                *(sys.executable, os.path.join(self.root, "scripts", "maintain"), "measure"),
-                "--no-build",
-                *("--sections", "timing peers", "--out", out, *args),
-            ],
-            capture_output=True,
-            text=True,
-            cwd=self.root,
-            env={**os.environ, "PATH": f"{self.root}/bin:/usr/bin:/bin"},
-        )
+        chosen = ("--sections", "timing peers", "--out", out, *args)
+        path = f"{self.root}/bin:/usr/bin:/bin"
+        return maintain("measure", "--no-build", *chosen, root=self.root, PATH=path)
 
     def peers_of(self, text, count, **environment):
         """(what a call with this peers.py gives, the runs of step 07 that it has kept)"""

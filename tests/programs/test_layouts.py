@@ -10,9 +10,8 @@ import unittest
 import xml.etree.ElementTree
 from unittest import mock
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from flash_steps import layout_data, layout_tables  # noqa: E402
+from copies import ROOT, copy_scripts
+from flash_steps import layout_data, layout_tables
 
 HEADER = os.path.join("common", "dialect", "ptx", "layouts.h")
 FRAGMENTS = ("mma_a", "mma_b", "mma_d", "ldmatrix")
@@ -88,8 +87,7 @@ class Layouts(unittest.TestCase):
             os.path.join(root, "common"),
             ignore=shutil.ignore_patterns("data", "gpu"),
         )
-        package = os.path.join("scripts", "flash_steps")
-        shutil.copytree(os.path.join(ROOT, package), os.path.join(root, package))
+        copy_scripts(root)
         os.makedirs(os.path.join(root, "docs", "pictures"))
         shutil.copy(os.path.join(ROOT, "scripts", "layouts.py"), os.path.join(root, "scripts"))
         return root

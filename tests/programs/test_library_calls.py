@@ -30,7 +30,8 @@ def build(folder):
     sources = [fake / "step.cpp"]
     sources += [ROOT / "common/harness" / name for name in ("library/library.cpp", "step.cpp")]
     sources += [ROOT / "common/gpu/stream.cpp"]
-    sources += [BUILD / "common/CMakeFiles/fa_common.dir/harness/problem.cpp.o"]  # the same on a GPU
+    # Compiled already, and the same on a GPU.
+    sources += [BUILD / "common/CMakeFiles/fa_common.dir/harness/problem.cpp.o"]
     path = folder / "lib99_fake.so"
     command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
     command += ["-DFA_GPU", f"-I{fake}", f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]

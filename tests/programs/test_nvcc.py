@@ -4,14 +4,12 @@ and keeps common/data/registers.json up to date."""
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from flash_steps import nvcc, ptxas_report, steps  # noqa: E402
+from copies import ROOT, copy_scripts, maintain
+from flash_steps import nvcc, ptxas_report, steps
 
 CLEAN = """
 __global__ void reverse(float* x) {
@@ -180,9 +178,7 @@ class Update(unittest.TestCase):
         ):
             self.write(path, text)
         os.makedirs(os.path.join(self.root, "common", "data"))
-        package = os.path.join("scripts", "flash_steps")
-        shutil.copytree(os.path.join(ROOT, package), os.path.join(self.root, package))
-        shutil.copy(os.path.join(ROOT, "scripts", "maintain"), os.path.join(self.root, "scripts"))
+        copy_scripts(self.root)
 
     def write(self, path, text):
         path = os.path.join(self.root, path)
@@ -191,12 +187,7 @@ class Update(unittest.TestCase):
             file.write(text)
 
     def run_report(self, *args):
-        done = subprocess.run(
-            [sys.executable, os.path.join("scripts", "maintain"), "ptxas_report", *args],
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-        )
+        done = maintain("ptxas_report", *args, root=self.root)
         return done.returncode, done.stdout, done.stderr
 
     def test_update_then_check(self):
@@ -243,18 +234,7 @@ class Compile(unittest.TestCase):
             path = os.path.join(folder, "kernel.cu")
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
-            return subprocess.run(
-                [
-                    sys.executable,
-                    os.path.join(ROOT, "scripts", "maintain"),
-                    "ptxas_report",
-                    "--out",
-                    folder,
-                    path,
-                ],
-                capture_output=True,
-                text=True,
-            )
+            return maintain("ptxas_report", "--out", folder, path)
 
     def test_clean(self):
         done = self.report(CLEAN)

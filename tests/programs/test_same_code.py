@@ -3,14 +3,12 @@ its results; a step with another constant has not."""
 
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from flash_steps import nvcc, same_code, step_text  # noqa: E402
+from copies import copy_scripts, maintain
+from flash_steps import nvcc, same_code, step_text
 
 KERNEL = """
 namespace step01 {
@@ -53,9 +51,7 @@ class SameCode(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.here = os.path.join(folder.name, "here")
         self.there = os.path.join(folder.name, "there")
-        package = os.path.join("scripts", "flash_steps")
-        shutil.copytree(os.path.join(ROOT, package), os.path.join(self.here, package))
-        shutil.copy(os.path.join(ROOT, "scripts", "maintain"), os.path.join(self.here, "scripts"))
+        copy_scripts(self.here)
         for root in (self.here, self.there):
             self.write(root, "steps/CMakeLists.txt", "fa_step(01_small)\nfa_step(02_other)\n")
             self.write(root, "steps/01_small/kernel.cuh", KERNEL)
@@ -69,13 +65,7 @@ class SameCode(unittest.TestCase):
             file.write(text)
 
     def run_tool(self, *args, before=None):
-        maintain = os.path.join("scripts", "maintain")
-        done = subprocess.run(
-            [sys.executable, maintain, "same_code", "--before", before or self.there, *args],
-            cwd=self.here,
-            capture_output=True,
-            text=True,
-        )
+        done = maintain("same_code", "--before", before or self.there, *args, root=self.here)
         self.assertNotIn("Traceback", done.stderr)
         return done.returncode, done.stdout, done.stderr
 

@@ -4,14 +4,12 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from flash_steps import step_text  # noqa: E402
+from copies import ROOT, maintain
+from flash_steps import step_text
 
 
 def code(text):
@@ -97,17 +95,7 @@ class Copy(unittest.TestCase):
         self.write(path, text.replace(before, after, 1))
 
     def printed(self):
-        done = subprocess.run(
-            [
-                sys.executable,
-                os.path.join(ROOT, "scripts", "maintain"),
-                "step_text",
-                "--root",
-                self.root,
-            ],
-            capture_output=True,
-            text=True,
-        )
+        done = maintain("step_text", "--root", self.root)
         self.assertEqual(done.returncode, 0, done.stderr)
         return dict(line.split()[::-1] for line in done.stdout.splitlines())
 
@@ -176,11 +164,7 @@ class Copy(unittest.TestCase):
         self.assertEqual(self.changed(before), {"10"})
 
     def tables(self, *args):
-        done = subprocess.run(
-            [sys.executable, "-S", os.path.join(self.root, "scripts", "maintain"), "tables", *args],
-            capture_output=True,
-            text=True,
-        )
+        done = maintain("tables", *args, root=self.root, python=["-S"])
         self.assertEqual(done.stderr, "")
         return done.returncode, done.stdout
 

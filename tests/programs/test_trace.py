@@ -4,12 +4,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import unittest
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+from copies import ROOT, copy_scripts, maintain
+from flash_steps import trace_pipeline
+
 STEP = os.path.join("steps", "10_warp_specialized")
 
 
@@ -20,18 +21,10 @@ class Trace(unittest.TestCase):
         self.root = folder.name
         for part in (STEP, os.path.join("docs", "pictures")):
             shutil.copytree(os.path.join(ROOT, part), os.path.join(self.root, part))
-        package = os.path.join("scripts", "flash_steps")
-        shutil.copytree(os.path.join(ROOT, package), os.path.join(self.root, package))
-        shutil.copy(os.path.join(ROOT, "scripts", "maintain"), os.path.join(self.root, "scripts"))
+        copy_scripts(self.root)
 
     def run_script(self, *args, **environment):
-        return subprocess.run(
-            [sys.executable, os.path.join("scripts", "maintain"), "trace_pipeline", *args],
-            cwd=self.root,
-            capture_output=True,
-            text=True,
-            env={**os.environ, **environment},
-        )
+        return maintain("trace_pipeline", *args, root=self.root, **environment)
 
     def replace(self, path, old, new):
         path = os.path.join(self.root, path)
@@ -46,22 +39,22 @@ class Trace(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_another_picture_is_found(self):
-        self.replace(os.path.join("docs", "pictures", "pipeline_kernel.svg"), "P V", "PV")
+        self.replace(os.path.join("docs", "pictures", "pipeline_persistent.svg"), "P V", "PV")
         done = self.run_script("--check")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("pipeline_kernel.svg is not what", done.stderr)
+        self.assertIn("pipeline_persistent.svg is not what", done.stderr)
         self.assertEqual(self.run_script().returncode, 0)  # draws it anew
         self.assertEqual(self.run_script("--check").returncode, 0)
 
     def test_a_call_that_left_a_kernel_is_named(self):
-        self.replace(os.path.join(STEP, "specialized.cuh"), "wgmma_wait<1>", "wgmma_wait<2>")
+        self.replace(os.path.join(STEP, "2_specialized.cuh"), "wgmma_wait<1>", "wgmma_wait<2>")
         done = self.run_script("--check")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("specialized.cuh has 'wgmma_wait<1>' 0 times, not 1", done.stderr)
+        self.assertIn("2_specialized.cuh has 'wgmma_wait<1>' 0 times, not 1", done.stderr)
 
     def test_comments_do_not_count(self):
         folder = os.path.join(self.root, STEP)
-        for name in ("specialized.cuh", "kernel.cuh"):
+        for name in ("2_specialized.cuh", "3_persistent.cuh"):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 text = re.sub(r" *//.*", "", file.read())
             with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
@@ -69,7 +62,7 @@ class Trace(unittest.TestCase):
         self.assertEqual(self.run_script("--check").returncode, 0)
 
     def test_one_place_of_two_that_left_is_found(self):
-        path = os.path.join(self.root, STEP, "kernel.cuh")
+        path = os.path.join(self.root, STEP, "3_persistent.cuh")
         with open(path, encoding="utf-8") as file:
             text = file.read()
         with open(path, "w", encoding="utf-8") as file:
@@ -79,9 +72,6 @@ class Trace(unittest.TestCase):
         self.assertIn("2 times, not 3", done.stderr)
 
     def test_each_product_and_each_weight_has_a_beginning_and_an_end(self):
-        sys.path.insert(0, os.path.join(ROOT, "scripts"))
-        from flash_steps import trace_pipeline
-
         with open(trace_pipeline.RESULTS, encoding="utf-8") as file:
             results = json.load(file)
         for name in trace_pipeline.KERNELS:
