@@ -4,7 +4,7 @@
     maintain ptxas_report --update        writes common/data/registers.json
 
 Prints registers, static shared memory and spills per kernel. Without arguments it takes all steps
-of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture that it NEEDS. Needs no
+of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture that it needs. Needs no
 GPU. The simulator takes the figures of sm_90 from common/data/registers.json; the same nvcc that
 wrote that file must find them again.
 Exit status: 0 clean; 1 when a file does not compile, or a kernel has a stack frame or a spill, or

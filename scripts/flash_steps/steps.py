@@ -60,10 +60,14 @@ def numbered_steps():
 
 
 def steps_and_needs(root=ROOT):
-    """[(step, what it NEEDS or None)] from steps/CMakeLists.txt."""
+    """[(step, the architecture that it needs or None)], in the order of steps/CMakeLists.txt."""
     text = read_text(os.path.join(root, "steps", "CMakeLists.txt"))
-    calls = re.findall(r"^fa_step\((\w+)(?:\s+NEEDS\s+(\w+))?\s*\)", text, re.MULTILINE)
-    return [(name, needs or None) for name, needs in calls]
+    found = []
+    for name in re.findall(r"^fa_step\((\w+)\)", text, re.MULTILINE):
+        described = read_text(os.path.join(root, "steps", name, "step.cuh"))
+        needs = re.search(r'^ +\.needs = "(\w+)"', described, re.MULTILINE)
+        found.append((name, needs and needs[1]))
+    return found
 
 
 def program_of(build, step):
