@@ -260,22 +260,20 @@ class Sections(Session):
         """Shows and keeps what was timed; returns how many rows have no time."""
         entries = []
         for row in rows:
-            ms = row.gpu.get("time.median_ms")
             roofs = row.gpu.get("roofs") or {}
             fp32 = row.gpu.get("problem.dtype") == "fp32"
             roof = roofs.get("fp32_flops" if fp32 else "bf16_flops")
-            rate = row.gpu.get("flops") / (ms * 1e-3) if ms else None
             entries.append(
                 {
                     "step": row.any.label,
                     "problem": problem_text(row.any.data["problem"]),
-                    "median_ms": ms,
+                    "median_ms": row.ms,
                     "p10_ms": row.gpu.get("time.p10_ms"),
                     "p90_ms": row.gpu.get("time.p90_ms"),
-                    "flops_per_s": rate,
-                    "share_of_roof": rate / roof if rate and roof else None,
+                    "flops_per_s": row.flops_per_s,
+                    "share_of_roof": row.flops_per_s / roof if row.ms and roof else None,
                     "requested_predicted": total(row.gpu.get("traffic.requested.predicted")),
-                    "hbm_measured": total(row.gpu.get("traffic.hbm.measured")),
+                    "hbm_measured": row.hbm_measured,
                     "workspace": row.gpu.get("workspace_bytes"),
                 }
             )

@@ -349,35 +349,19 @@ def write_all(rows, folder):
             return bounds.capitalize()
         return "Time" + (f", and {bounds}" if "roofline bound" in used else "")
 
+    times = {
+        "measured": (("o", "-"), lambda row: row.ms),
+        "roofline bound": (("v", ":"), lambda row: row.sim_get("bound_ms")),
+    }
+    traffic = {
+        "requested": (("o", "-"), lambda row: row.requested),
+        "HBM modelled": (("v", ":"), lambda row: row.hbm_modelled),
+        "HBM measured": (("s", "--"), lambda row: row.hbm_measured),
+    }
     with pyplot.rc_context(STYLE):
         return (
-            against_n(
-                at("time.svg"),
-                time_title,
-                time_text,
-                rows,
-                {
-                    "measured": (("o", "-"), lambda r: r.gpu_get("time.median_ms")),
-                    "roofline bound": (("v", ":"), lambda r: r.sim_get("bound_ms")),
-                },
-            )
-            + against_n(
-                at("traffic.svg"),
-                lambda used: "Traffic",
-                bytes_text,
-                rows,
-                {
-                    "requested": (
-                        ("o", "-"),
-                        lambda r: total(r.sim_get("traffic.requested.counted")),
-                    ),
-                    "HBM modelled": (("v", ":"), lambda r: total(r.sim_get("traffic.hbm.model"))),
-                    "HBM measured": (
-                        ("s", "--"),
-                        lambda r: total(r.gpu_get("traffic.hbm.measured")),
-                    ),
-                },
-            )
+            against_n(at("time.svg"), time_title, time_text, rows, times)
+            + against_n(at("traffic.svg"), lambda used: "Traffic", bytes_text, rows, traffic)
             + roofline(at("roofline.svg"), rows)
         )
 

@@ -14,7 +14,7 @@ import os
 from . import command
 from .command import BadInput, Failure
 from .files import replace_text
-from .results import columns_for, join_for_reading, load, total
+from .results import columns_for, join_for_reading, load
 from .text import bytes_text, text_table, time_text
 
 STYLE = """
@@ -77,14 +77,14 @@ def charts(rows):
     model = models[0] if models else "the modelled GPU"
     hbm = []
     for row in rows:
-        hbm.append((row.any.label, total(row.sim_get("traffic.hbm.model")), "--bar"))
-        hbm.append((row.any.label, total(row.gpu_get("traffic.hbm.measured")), "--bar2"))
+        hbm.append((row.any.label, row.hbm_modelled, "--bar"))
+        hbm.append((row.any.label, row.hbm_measured, "--bar2"))
     return "".join(
         (
             bars(
                 "Requested",
                 "Bytes that the kernels' loads, stores and atomics ask for, counted.",
-                entries(lambda r: total(r.sim_get("traffic.requested.counted"))),
+                entries(lambda r: r.requested),
                 bytes_text,
             ),
             bars(
@@ -103,7 +103,7 @@ def charts(rows):
             bars(
                 "Measured time",
                 "Median on this machine's GPU, L2 flushed before each run.",
-                entries(lambda r: r.gpu_get("time.median_ms"), "--bar2"),
+                entries(lambda r: r.ms, "--bar2"),
                 time_text,
             ),
             bars(

@@ -91,6 +91,30 @@ class Row:
     def gpu_get(self, path):
         return self.gpu.get(path) if self.gpu else None
 
+    @property
+    def requested(self):
+        """Bytes, as all here: counted."""
+        return total(self.sim_get("traffic.requested.counted"))
+
+    @property
+    def hbm_modelled(self):
+        return total(self.sim_get("traffic.hbm.model"))
+
+    @property
+    def hbm_measured(self):
+        return total(self.gpu_get("traffic.hbm.measured"))
+
+    @property
+    def ms(self):
+        """A GPU's median."""
+        return self.gpu_get("time.median_ms")
+
+    @property
+    def flops_per_s(self):
+        """By FlashAttention's convention."""
+        flops = self.any.get("flops")
+        return flops / (self.ms * 1e-3) if self.ms and flops else None
+
 
 def load(path):
     """The runs in one file: a program's object, a list of them, or {"runs": [...]}."""
@@ -147,7 +171,7 @@ def rows_of_picture(rows):
     for row in rows:
         p = row.any.data["problem"]
         shown = in_series(p) and p["d"] == 64 and p["n"] >= 1024
-        if row.gpu_get("traffic.hbm.measured") and row.any.direction == "forward" and shown:
+        if row.hbm_measured is not None and row.any.direction == "forward" and shown:
             chosen += [] if p["causal"] or p.get("smem") else [row]
     last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order
     return [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
@@ -171,15 +195,14 @@ def requests(row):
 
 def time(row):
     """A GPU's median, or the modelled GPU's bound, which says so: no step can be faster."""
-    if row.gpu_get("time.median_ms") is not None:
-        return time_text(row.gpu_get("time.median_ms"))
+    if row.ms is not None:
+        return time_text(row.ms)
     bound = row.any.get("bound_ms")
     return "-" if bound is None else ">=" + time_text(bound)
 
 
 def speed(row):
-    ms, flops = row.gpu_get("time.median_ms"), row.any.get("flops")
-    return flops_text(flops / (ms * 1e-3)) if ms and flops else "-"
+    return flops_text(row.flops_per_s)
 
 
 def verdict(row):
@@ -201,8 +224,8 @@ COLUMNS = (
     ),
     Column(("warp", "requests"), requests),
     Column(("sectors/", "request"), sectors_per_request),
-    Column(("HBM", "modelled"), lambda r: bytes_text(total(r.sim_get("traffic.hbm.model")))),
-    Column(("HBM", "measured"), lambda r: bytes_text(total(r.gpu_get("traffic.hbm.measured")))),
+    Column(("HBM", "modelled"), lambda r: bytes_text(r.hbm_modelled)),
+    Column(("HBM", "measured"), lambda r: bytes_text(r.hbm_measured)),
     Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes"))),
     Column(("", "time"), time),
     Column(("TFLOP", "per s"), speed),

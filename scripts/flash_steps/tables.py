@@ -121,13 +121,13 @@ def is_measured_series(row):
 
 
 SCALE_FIGURES = {
-    "time": ("Time", lambda r: time_text(r.gpu_get("time.median_ms"))),
+    "time": ("Time", lambda r: time_text(r.ms)),
     "speed": ("TFLOP/s", speed),
     "requested": (
         "Requested bytes, predicted by the step's formula",
         lambda r: bytes_text(total(r.gpu_get("traffic.requested.predicted"))),
     ),
-    "hbm": ("HBM bytes, measured", lambda r: bytes_text(total(r.gpu_get("traffic.hbm.measured")))),
+    "hbm": ("HBM bytes, measured", lambda r: bytes_text(r.hbm_measured)),
     "workspace": ("Workspace", lambda r: bytes_text(r.gpu_get("workspace_bytes"))),
 }
 
@@ -284,18 +284,14 @@ def figure_of_peers(name, backend, rows):
     return f"each of {len(rows)}" if all(faster) else f"{sum(faster)} of {len(rows)}"
 
 
-def rate_of(row):
-    return row.any.get("flops") / (row.gpu.get("time.median_ms") * 1e-3)
-
-
 def figure_of_runs(name, rows):
     if name == "speed":
-        return range_text([rate_of(row) for row in rows], flops_text)
+        return range_text([row.flops_per_s for row in rows], flops_text)
     shares = []
     for row in rows:
         fp32 = row.any.data["problem"]["dtype"] == "fp32"
         roof = row.gpu_get("roofs.fp32_matmul_flops" if fp32 else "roofs.bf16_flops")
-        shares += [rate_of(row) / roof] if roof else []
+        shares += [row.flops_per_s / roof] if roof else []
     if not shares:
         raise BadInput("figure 'share': these runs have no matmul rate")
     return range_text(shares, share_text) + "%"

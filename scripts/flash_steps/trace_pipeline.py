@@ -25,53 +25,29 @@ RESULTS = os.path.join(ROOT, "docs", "pictures", "pipeline.json")
 KEPT = 60000  # clocks of the trace
 PICTURES = os.path.join(ROOT, "docs", "pictures")
 
-# What is noted, by whom, behind which call, and at how many places it stands ("A ... B": the first
-# B behind each A). Roles: -1 the copying thread, -2 the storing one, wg: warpgroups that compute.
-EVENTS = (
-    "k_issue",
-    "v_issue",
-    "scores_issue",
-    "values_issue",
-    "scores_done",
-    "weights_done",
-    "values_done",
-    "o_ready",
-    "o_stored",
+EVENTS = ("k_issue", "v_issue", "scores_issue", "values_issue", "scores_done", "weights_done")
+EVENTS += ("values_done", "o_ready", "o_stored")  # pipeline.json has their places
+# Which event is noted by whom behind which call ("A ... B": the first B behind each A), and how
+# often that stands in each kernel. Roles: -1 the copying thread, -2 the storing one, wg: warpgroups
+# that compute.
+NOTES = (
+    ("k_issue", -1, "fa::tma_load(smem.K[k.stage], K,", {"specialized": 1, "persistent": 1}),
+    ("v_issue", -1, "fa::tma_load(smem.V[v.stage], V,", {"specialized": 1, "persistent": 1}),
+    ("scores_issue", "wg", "multiply_scores<T>(", {"specialized": 2, "persistent": 3}),
+    ("values_issue", "wg", "multiply_values<T>(", {"specialized": 2, "persistent": 2}),
+    ("scores_done", "wg", "wgmma_wait<1>", {"specialized": 1, "persistent": 2}),
+    ("values_done", "wg", "wgmma_wait<0>", {"specialized": 3, "persistent": 3}),
+    ("weights_done", "wg", "weigh_tile(", {"specialized": 2}),
+    ("weights_done", "wg", "raise_maximum( ... fa::pin_registers(rS)", {"persistent": 1}),
+    ("weights_done", "wg", "first_weights();", {"persistent": 2}),
+    ("o_ready", "wg", "put_rows<d>(", {"specialized": 1}),
+    ("o_stored", "wg", "fa::tma_store_wait_read<0>(", {"specialized": 1}),
+    ("o_ready", -2, "fa::mbarrier_wait(&smem.o_full[b][wg]", {"persistent": 1}),
+    ("o_stored", -2, "fa::tma_store_wait_read<0>(", {"persistent": 1}),
 )
-COPIES = [
-    ("k_issue", -1, "fa::tma_load(smem.K[k.stage], K,", 1),
-    ("v_issue", -1, "fa::tma_load(smem.V[v.stage], V,", 1),
-]
-KERNELS = {
-    "specialized": {
-        "file": "2_specialized.cuh",
-        "call": "step10_specialized::forward<false>(p, t)",
-        "events": COPIES
-        + [
-            ("scores_issue", "wg", "multiply_scores<T>(", 2),
-            ("values_issue", "wg", "multiply_values<T>(", 2),
-            ("scores_done", "wg", "wgmma_wait<1>", 1),
-            ("values_done", "wg", "wgmma_wait<0>", 3),
-            ("weights_done", "wg", "weigh_tile(", 2),
-            ("o_ready", "wg", "put_rows<d>(", 1),
-            ("o_stored", "wg", "fa::tma_store_wait_read<0>(", 1),
-        ],
-    },
-    "persistent": {
-        "file": "3_persistent.cuh",
-        "call": "step10::forward(p, t)",
-        "events": COPIES
-        + [
-            ("scores_issue", "wg", "multiply_scores<T>(", 3),
-            ("values_issue", "wg", "multiply_values<T>(", 2),
-            ("scores_done", "wg", "wgmma_wait<1>", 2),
-            ("values_done", "wg", "wgmma_wait<0>", 3),
-            ("weights_done", "wg", "raise_maximum( ... fa::pin_registers(rS)", 1),
-            ("weights_done", "wg", "first_weights();", 2),
-            ("o_ready", -2, "fa::mbarrier_wait(&smem.o_full[b][wg]", 1),
-            ("o_stored", -2, "fa::tma_store_wait_read<0>(", 1),
-        ],
-    },
+KERNELS = {  # {name of the picture: (file, call)}
+    "specialized": ("2_specialized.cuh", "step10_specialized::forward<false>(p, t)"),
+    "persistent": ("3_persistent.cuh", "step10::forward(p, t)"),
 }
 PROBLEM = dict(b=16, h=16, n=1024, d=128, causal=False)
 TILE_KEYS = 128  # Bc at this d
@@ -133,16 +109,16 @@ int main() {
 
 def traced_text(name):
     """The kernel's text with a note behind each call."""
-    kernel = KERNELS[name]
-    path = os.path.join(ROOT, STEP, kernel["file"])
-    found = {call: 0 for _, _, call, _ in kernel["events"]}
+    path = os.path.join(STEP, KERNELS[name][0])
+    notes = [(*note, times[name]) for *note, times in NOTES if name in times]
+    found = {call: 0 for _, _, call, _ in notes}
     seen = set()  # of "A ... B": those whose A has been there
     out = []
     in_head = False  # of a function
     pending = []  # notes to write at the end of the running statement
-    for line in map(str.rstrip, without_comments(read_text(path)).splitlines()):
+    for line in map(str.rstrip, without_comments(read_text(os.path.join(ROOT, path))).splitlines()):
         out.append(line)
-        for event, role, call, _ in kernel["events"]:
+        for event, role, call, _ in notes:
             before, _, text = call.rpartition(" ... ")
             if before and before in line:
                 seen.add(call)
@@ -157,10 +133,10 @@ def traced_text(name):
         if in_head and line.endswith("{"):  # counts what the function's thread notes
             out.append("[[maybe_unused]] int trace_n = 0;")
             in_head = False
-    for _, _, call, times in kernel["events"]:
+    for _, _, call, times in notes:
         if found[call] != times:
             raise Failure(
-                f"{STEP}/{kernel['file']} has '{call}' {found[call]} times, not {times}: "
+                f"{path} has '{call}' {found[call]} times, not {times}: "
                 "trace_pipeline.py names the calls"
             )
     text = "\n".join(out)
@@ -170,11 +146,11 @@ def traced_text(name):
 
 def measure():
     results = {"schema": 1, "problem": PROBLEM, "events": list(EVENTS), "kernels": {}}
-    for name, kernel in KERNELS.items():
+    for name, (_, call_of_step) in KERNELS.items():
         with tempfile.TemporaryDirectory() as folder:
             write_text(os.path.join(folder, "traced.cuh"), traced_text(name))
             source, program = (os.path.join(folder, part) for part in ("trace.cu", "trace"))
-            write_text(source, PROGRAM % {**PROBLEM, "call": kernel["call"]})
+            write_text(source, PROGRAM % {**PROBLEM, "call": call_of_step})
             prefixes = filter(None, os.environ.get("CMAKE_PREFIX_PATH", "").split(":"))
             includes = [ROOT, folder, *(os.path.join(prefix, "include") for prefix in prefixes)]
             call = ["nvcc", "-std=c++20", "-O3", "-gencode=arch=compute_90a,code=sm_90a"]
