@@ -79,11 +79,12 @@ def labels_of(rows):
     labels = {id(row): text(row.any.label.removesuffix(" bwd"), row) for row in rows}
     if len(set(labels.values())) <= MOST_LABELS:
         return labels, ""
-    last = {place(row): row.any.variant for row in rows}  # rows are in reading order
+    # A step's last forward and last backward may be of two variants. Rows are in reading order.
+    last = {(place(row), row.any.direction): row.any.variant for row in rows}
     return {
         id(row): text(row.any.data["step"], row)
         for row in rows
-        if row.any.variant == last[place(row)]
+        if row.any.variant == last[place(row), row.any.direction]
     }, "each step's last variant"
 
 
@@ -184,8 +185,8 @@ def against_n(path, title, text, rows, sources):
 
 
 def hbm_against_n(path, rows):
-    """HBM bytes of one head's forward for each step's result: its last variant. B*N is constant in FlashAttention's series, so the bytes of
-    all heads together would hide one power of N."""
+    """HBM bytes of one head's forward for each step's result: its last variant. B*N is constant in
+    FlashAttention's series, so the bytes of all heads together would hide one power of N."""
     chosen = rows_of_picture(rows)
     devices = sorted({row.gpu_get("device.name") for row in chosen})
     if len(devices) != 1:

@@ -10,6 +10,7 @@ import tempfile
 import unittest
 
 from copies import SCRIPTS
+from flash_steps import results
 from sample_results import digest_of, gpu, sim, with_backward, write
 
 
@@ -44,7 +45,7 @@ class Table(Scripts):
     def test_counted_and_measured_share_a_row(self):
         done = run("compare.py", self.file("a.json", sim()), self.file("b.json", gpu()))
         self.assertEqual(done.returncode, 0, done.stderr)
-        line = self.row(done.stdout, "01_naive")
+        line = self.row(done.stdout, "01 naive")
         for figure in (
             "2.00 GB",
             "40.0 MB",
@@ -63,7 +64,7 @@ class Table(Scripts):
 
     def test_a_bound_is_marked(self):
         done = run("compare.py", self.file("a.json", sim()))
-        self.assertIn(">=250 us", self.row(done.stdout, "01_naive"))
+        self.assertIn(">=250 us", self.row(done.stdout, "01 naive"))
         self.assertNotIn("TFLOP", done.stdout)
 
     def test_input_and_seed_do_not_part_runs_but_sizes_do(self):
@@ -72,12 +73,12 @@ class Table(Scripts):
             self.file("a.json", sim()),
             self.file("b.json", gpu(input="normal", seed=7)),
         )
-        self.row(same.stdout, "01_naive")
+        self.row(same.stdout, "01 naive")
         other = run(
             "compare.py", self.file("a.json", sim()), self.file("b.json", gpu(n=2048, nk=2048))
         )
-        lines = [line.split()[:2] for line in other.stdout.splitlines() if line.startswith("0")]
-        self.assertEqual(lines, [["01_naive", "1024"], ["01_naive", "2048"]])
+        lines = [line.split()[:3] for line in other.stdout.splitlines() if line.startswith("0")]
+        self.assertEqual(lines, [["01", "naive", "1024"], ["01", "naive", "2048"]])
         self.assertIn("B=1 H=4 d=64 causal fp32", other.stdout)
 
     def test_each_gpu_has_its_row(self):
@@ -87,7 +88,7 @@ class Table(Scripts):
             self.file("b.json", gpu()),
             self.file("c.json", gpu("NVIDIA A100", 1.5)),
         )
-        lines = [line for line in done.stdout.splitlines() if line.startswith("01_naive")]
+        lines = [line for line in done.stdout.splitlines() if line.startswith("01 naive")]
         self.assertEqual(len(lines), 2)
         self.assertIn("NVIDIA A100", lines[1])
         self.assertIn("1.50 ms", lines[1])
@@ -110,55 +111,75 @@ class Table(Scripts):
         runs = [
             with_backward(sim(step=step, variant=variant, variant_index=i))
             for step, variants in (
-                ("05_recompute_backward", ("standard", "kernel")),
-                ("06_work_partitioning", ("kernel", "register", "backward")),
-                ("mine", ("kernel", "other")),
+                ("05_recompute_backward", ("standard", "recompute")),
+                ("06_work_partitioning", ("swapped", "registers", "backward")),
+                ("mine", ("kernel", "another")),
             )
             for i, variant in enumerate(variants)
         ]
         done = run("compare.py", self.file("a.json", runs[::-1]))
-        labels = [line[:22].strip() for line in done.stdout.splitlines() if "ok" in line]
+        labels = [line.split("  ")[0] for line in done.stdout.splitlines() if "ok" in line]
         self.assertEqual(
             labels,
             [  # in the order of reading, whatever the order of the file
                 "05 standard",
                 "05 standard bwd",
-                "05_recompute_backward",
-                "05 bwd",
-                "06_work_partitioning",
-                "06 bwd",
-                "06 register",
-                "06 register bwd",
+                "05 recompute",
+                "05 recompute bwd",
+                "06 swapped",
+                "06 swapped bwd",
+                "06 registers",
+                "06 registers bwd",
                 "06 backward",
                 "06 backward bwd",
-                "mine",
-                "mine bwd",
-                "mine other",
-                "mine other bwd",
+                "mine kernel",
+                "mine kernel bwd",
+                "mine another",
+                "mine another bwd",
             ],
         )
 
-    def test_files_that_do_not_know_the_order_have_the_kernel_last(self):
-        runs = [sim(step="02_tiled", variant=variant) for variant in ("kernel", "shared")]
+    def test_variants_of_files_that_do_not_know_the_order_go_by_name(self):
+        runs = [sim(step="02_x", variant=name) for name in ("shared", "kernel", "another")]
         done = run("compare.py", self.file("a.json", runs))
-        labels = [line[:9] for line in done.stdout.splitlines() if "ok" in line]
-        self.assertEqual(labels, ["02 shared", "02_tiled "])
+        labels = [line.split("  ")[0] for line in done.stdout.splitlines() if "ok" in line]
+        self.assertEqual(labels, ["02 another", "02 kernel", "02 shared"])
+
+    def test_a_forward_that_is_another_variants_stands_there(self):
+        own = sim(step="04_fused", variant="fused", forward_of=None)
+        borrowed = with_backward(sim(step="05_x", variant="recompute", forward_of="04 fused"))
+        done = run("compare.py", self.file("a.json", [own, borrowed]))
+        labels = [line.split("  ")[0] for line in done.stdout.splitlines() if "ok" in line]
+        self.assertEqual(labels, ["04 fused", "05 recompute bwd"])
+        # It is checked all the same, and can be asked for.
+        wrong = self.file("b.json", {**borrowed, "ok": False})
+        self.assertEqual(run("compare.py", wrong).returncode, 1)
+        done = run("compare.py", "--diff", self.file("c.json", borrowed), wrong)
+        self.assertIn("A: 05 recompute (", done.stdout)
+
+    def test_join_keeps_a_forward_that_is_another_variants(self):
+        runs = results.load(self.file("a.json", with_backward(sim(forward_of="04 fused"))))
+        for join, directions in (
+            (results.join, ["forward", "backward"]),
+            (results.join_for_reading, ["backward"]),
+        ):
+            self.assertEqual([row.any.direction for row in join(runs)], directions)
 
     def test_shared_memory_parts_runs_and_shows(self):
         done = run("compare.py", self.file("a.json", [sim(), sim(smem=32768), gpu(smem=32768)]))
-        lines = [line.split()[:2] for line in done.stdout.splitlines() if line.startswith("01")]
-        self.assertEqual(lines, [["01_naive", "-"], ["01_naive", "32768"]])
+        lines = [line.split()[1:3] for line in done.stdout.splitlines() if line.startswith("01")]
+        self.assertEqual(lines, [["naive", "-"], ["naive", "32768"]])
         done = run("compare.py", self.file("a.json", sim(smem=32768)))
         self.assertIn("B=1 H=4 N=1024 d=64 smem=32768 causal fp32", done.stdout)
 
     def test_a_wrong_run_shows_and_fails(self):
         done = run("compare.py", self.file("a.json", sim(ok=False)))
         self.assertEqual(done.returncode, 1)
-        self.assertIn("WRONG", self.row(done.stdout, "01_naive"))
+        self.assertIn("WRONG", self.row(done.stdout, "01 naive"))
 
     def test_the_tours_table_fits_100_columns(self):
         runs = [sim(step="01_naive"), sim(step="06_work_partitioning", variant="backward")]
-        for variant in ("kernel", "deterministic", "roles"):
+        for variant in ("atomics", "deterministic", "roles"):
             data = sim(step="08_tensor_core_backward", variant=variant, dtype="bf16")
             data = with_backward(data, atomic=7)
             data["backward"]["traffic"]["requested"]["counted"]["atomic"] = 4720000
@@ -167,10 +188,10 @@ class Table(Scripts):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, done.stdout)
         self.assertIn("08 determin. bwd bf16", done.stdout)
-        self.assertIn("\n08 kernel ", done.stdout)
+        self.assertIn("\n08 atomics ", done.stdout)
 
     def test_table_fits_100_columns(self):
-        step = {"step": "05_recompute_backward"}  # the longest name
+        step = {"step": "05_recompute_backward", "variant": "recompute"}  # the longest label
         for files in ((with_backward(sim(**step), atomic=7),), (sim(**step), gpu(**step))):
             paths = [self.file(f"{i}.json", data) for i, data in enumerate(files)]
             done = run("compare.py", *paths)
@@ -178,12 +199,12 @@ class Table(Scripts):
             self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, done.stdout)
 
     def test_atomics_have_a_column_where_there_are_any(self):
-        data = with_backward(sim(step="06_work_partitioning"), atomic=7)
+        data = with_backward(sim(step="06_work_partitioning", variant="backward"), atomic=7)
         self.assertNotIn("atomic", run("compare.py", self.file("a.json", data)).stdout)
         data["backward"]["traffic"]["requested"]["counted"]["atomic"] = 9000000
         done = run("compare.py", self.file("a.json", data))
-        self.assertIn("9.00 MB", self.row(done.stdout, "06 bwd"))
-        self.assertNotIn("9.00 MB", self.row(done.stdout, "06_work_partitioning"))
+        self.assertIn("9.00 MB", self.row(done.stdout, "06 backward bwd"))
+        self.assertNotIn("9.00 MB", self.row(done.stdout, "06 backward  "))
 
     def test_markdown(self):
         done = run("compare.py", "--markdown", self.file("a.json", sim()))
@@ -193,11 +214,11 @@ class Table(Scripts):
         self.assertIn("requested read", lines[0])
 
     def test_a_list_of_runs_and_results_with_a_header(self):
-        runs = [sim(), sim(step="03_online_softmax")]
+        runs = [sim(), sim(step="03_online_softmax", variant="one_pass")]
         for data in (runs, {"device": "NVIDIA H200", "runs": runs}):
             done = run("compare.py", self.file("a.json", data))
             self.assertEqual(done.returncode, 0, done.stderr)
-            self.assertIn("03_online_softmax", done.stdout)
+            self.assertIn("03 one_pass", done.stdout)
 
     def test_bad_files_get_one_sentence(self):
         path = os.path.join(self.folder, "bad.json")
@@ -232,7 +253,7 @@ class Diff(Scripts):
             self.file("b.json", [sim(n=64), sim()]),
         )
         self.assertEqual(done.stdout.count("A: "), 2)
-        self.assertNotIn("09_x", done.stdout)
+        self.assertNotIn("09 naive", done.stdout)
 
     def test_nothing_in_common(self):
         done = run(
@@ -297,18 +318,24 @@ class Plots(Scripts):
         runs = [
             gpu(step=f"{i:02}_x", variant=v, variant_index=k, n=n, nk=n, d=d, median_ms=n / 100)
             for i in range(1, 11)
-            for k, v in enumerate(("one", "two", "kernel"))
+            for k, v in enumerate(("one", "two", "last"))
             for n in (512, 1024)
             for d in (32, 64, 96, 128)
         ]
         for picture in ("time.svg", "roofline.svg"):
             texts = self.texts(picture, *runs)
-            steps = [t for t in texts if re.fullmatch(r"\d\d(_x| one| two)", t)]
+            steps = [t for t in texts if re.fullmatch(r"\d\d(_x| one| two| last)", t)]
             self.assertEqual(sorted(set(steps)), [f"{i:02}_x" for i in range(1, 11)])
             self.assertEqual(len(steps), 10)
             self.assertTrue([t for t in texts if "each step's last variant" in t], texts)
         titles = [t for t in self.texts("time.svg", *runs) if t.startswith("B=1 H=4 d=")]
         self.assertEqual(len(titles), 4)
+        # A step whose last variant takes its forward from another has a forward all the same.
+        for data in runs:
+            with_backward(data)["forward_of"] = "01 two" if data["variant"] == "last" else None
+        texts = self.texts("time.svg", *[data for data in runs if data["problem"]["d"] == 64])
+        self.assertEqual(len([t for t in texts if re.fullmatch(r"\d\d_x", t)]), 10)
+        self.assertEqual(len([t for t in texts if t.endswith(", forward")]), 1, texts)
 
 
 class HbmPicture(Scripts):
@@ -337,20 +364,20 @@ class HbmPicture(Scripts):
 
 class Report(Scripts):
     def test_table_and_page(self):
-        self.file("01_naive.kernel.sim.json", sim())
-        self.file("02_tiled.kernel.sim.json", sim(step="02_tiled"))
+        self.file("01_naive.naive.sim.json", sim())
+        self.file("02_tiled.registers.sim.json", sim(step="02_tiled", variant="registers"))
         self.file("02_tiled.shared.sim.json", sim(step="02_tiled", variant="shared", ok=False))
-        for i, variant in enumerate(("kernel", "register")):
+        for i, variant in enumerate(("swapped", "registers")):
             self.file(
                 f"06_x.{variant}.sim.json", sim(step="06_x", variant=variant, variant_index=i)
             )
         for name in (
-            "01_naive.kernel.sim",
-            "02_tiled.kernel.sim",
+            "01_naive.naive.sim",
+            "02_tiled.registers.sim",
             "02_tiled.shared.sim",
-            "03_online_softmax.kernel.sim",
-            "06_x.register.sim",
-            "06_x.kernel.sim",
+            "03_online_softmax.one_pass.sim",
+            "06_x.registers.sim",
+            "06_x.swapped.sim",
         ):
             with open(os.path.join(self.folder, name + ".txt"), "w", encoding="utf-8") as file:
                 file.write(f"the text of {name} & <more>")
@@ -358,25 +385,43 @@ class Report(Scripts):
         done = run("report", "--out", page, self.folder)
         self.assertEqual(done.returncode, 0, done.stderr)
         labels = [line.split("  ")[0] for line in done.stdout.splitlines() if line.startswith("0")]
-        self.assertEqual(labels, ["01_naive", "02 shared", "02_tiled", "06_x", "06 register"])
+        self.assertEqual(
+            labels, ["01 naive", "02 registers", "02 shared", "06 swapped", "06 registers"]
+        )
         with open(page, encoding="utf-8") as file:
             text = file.read()
         for part in (
             "<svg",
             "WRONG",
-            "the text of 01_naive.kernel.sim &amp; &lt;more&gt;",
-            "03_online_softmax kernel, sim",
+            "the text of 01_naive.naive.sim &amp; &lt;more&gt;",
+            "03_online_softmax one_pass, sim",
         ):
             self.assertIn(part, text)
-        first, second = (text.index(f"the text of 06_x.{name}") for name in ("kernel", "register"))
+        first, second = (text.index(f"the text of 06_x.{v}") for v in ("swapped", "registers"))
         self.assertLess(first, second)
         for outside in ("http:", "https:", "src=", "url(", "@import"):
             self.assertNotIn(outside, text)
 
+    def test_a_forward_that_is_another_variants_is_in_no_row(self):
+        data = with_backward(sim(step="05_x", variant="standard", forward_of="02 registers"))
+        self.file("05_x.standard.sim.json", data)
+        path = os.path.join(self.folder, "05_x.standard.sim.txt")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write("the report")
+        page = os.path.join(self.folder, "report.html")
+        done = run("report", "--out", page, self.folder)
+        labels = [line.split("  ")[0] for line in done.stdout.splitlines() if line.startswith("0")]
+        self.assertEqual(labels, ["05 standard bwd"])
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn(">05 standard bwd<", text)
+        self.assertNotIn(">05 standard<", text)
+        self.assertIn("05_x standard, sim", text)  # its own report stays
+
     def test_a_page_that_cannot_be_written_gets_one_sentence(self):
         """On a full disk nothing half-written is left, and the old page is."""
-        self.file("01_naive.kernel.sim.json", sim())
-        open(os.path.join(self.folder, "01_naive.kernel.sim.txt"), "w", encoding="utf-8").close()
+        self.file("01_naive.naive.sim.json", sim())
+        open(os.path.join(self.folder, "01_naive.naive.sim.txt"), "w", encoding="utf-8").close()
         page = os.path.join(self.folder, "report.html")
         with open(page, "w", encoding="utf-8") as file:
             file.write("the old page")
@@ -427,10 +472,18 @@ class Tables(Scripts):
         self.assertTrue(text.startswith("before\n<!-- table: steps n=1024 -->\n"))
         self.assertTrue(text.endswith("<!-- /table -->\nafter\n"))
         self.assertNotIn("old", text)
-        self.assertIn("| 01_naive | 2.00 GB |", text)
-        self.assertEqual(text.count("01_naive"), 1)
+        self.assertIn("| 01 naive | 2.00 GB |", text)
+        self.assertEqual(text.count("01 naive"), 1)
         again, same = self.fill(text, "--check")
         self.assertEqual((again.returncode, same), (0, text))
+
+    def test_a_forward_that_is_another_variants_is_in_no_table(self):
+        data = with_backward(gpu(step="05_x", variant="standard", forward_of="02 registers"))
+        self.file("r.json", [data, gpu()])
+        for kind in ("steps", "speed"):
+            _, text = self.fill(f"<!-- table: {kind} -->\n<!-- /table -->\n")
+            labels = re.findall(r"^\| (0.*?) \|", text, re.MULTILINE)
+            self.assertEqual(labels, ["01 naive", "05 standard bwd"], kind)
 
     def test_check_finds_what_is_out_of_date_and_leaves_it(self):
         self.file("r.json", sim())
@@ -467,13 +520,14 @@ class Tables(Scripts):
         done, text = self.fill("<!-- table: speed causal=true -->\n<!-- /table -->\n")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("| TFLOP/s | N=1024 | N=2048 |", text)
-        self.assertIn("| 01_naive | 1.07 | 2.15 |", text)
+        self.assertIn("| 01 naive | 1.07 | 2.15 |", text)
 
     def scale_results(self):
         """Two steps in FlashAttention's series, and a size that is not of it."""
         runs = [
             gpu(
                 step=step,
+                variant=variant,
                 b=16384 // n,
                 h=32,
                 hkv=32,
@@ -483,7 +537,10 @@ class Tables(Scripts):
                 causal=False,
                 workspace_bytes=bytes_,
             )
-            for step, bytes_ in (("01_naive", 2000), ("06_work_partitioning", 1000))
+            for step, variant, bytes_ in (
+                ("01_naive", "naive", 2000),
+                ("06_work_partitioning", "registers", 1000),
+            )
             for n in (1024, 4096)
         ] + [gpu(n=2048, nk=2048, causal=False)]
         self.file("r.json", {"device": "NVIDIA H200", "runs": runs})
@@ -493,9 +550,9 @@ class Tables(Scripts):
         done, text = self.fill("<!-- table: scale d=64 causal=false -->\n<!-- /table -->\n")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(text.count("| N=1024 | N=4096 |"), 5)  # time, speed, two bytes, workspace
-        self.assertIn("| 06_work_partitioning | 1.00 ms | 4.00 ms |", text)
-        self.assertIn("| 01_naive | 2.00 kB | 2.00 kB |", text)
-        self.assertIn("| 01_naive | 62.0 MB | 62.0 MB |", text)
+        self.assertIn("| 06 registers | 1.00 ms | 4.00 ms |", text)
+        self.assertIn("| 01 naive | 2.00 kB | 2.00 kB |", text)
+        self.assertIn("| 01 naive | 62.0 MB | 62.0 MB |", text)
         self.assertIn("Requested bytes, predicted", text)
         done, text = self.fill(
             "<!-- table: scale figure=workspace step=01_naive -->\n<!-- /table -->\n"
@@ -505,7 +562,7 @@ class Tables(Scripts):
             [
                 "| Workspace | N=1024 | N=4096 |",
                 "|:--|--:|--:|",
-                "| 01_naive | 2.00 kB | 2.00 kB |",
+                "| 01 naive | 2.00 kB | 2.00 kB |",
             ],
         )
         for spec, word in (("scale n=2048", "no measured run"), ("scale figure=x", "choose from")):
@@ -535,13 +592,14 @@ class Tables(Scripts):
         step = {
             **sizes,
             "step": "06_work_partitioning",
-            "variant": "kernel",
+            "variant": "registers",
             "ms": 2.0,
-            "label": "06_work_partitioning",
+            "label": "06 registers",
             "flops_per_s": 3e13,
             "of_matmul": 0.6,
             "ratios": {"math": 1.5},
         }
+        other = {**step, "n": 1024, "step": "01_naive", "variant": "naive", "label": "01 naive"}
         peer = {
             **sizes,
             "step": None,
@@ -572,7 +630,7 @@ class Tables(Scripts):
                     "torch": "2.11",
                     "rounds": 2,
                     "iters": 10,
-                    "rows": [step, peer, {**step, "n": 1024, "step": "01_naive"}],
+                    "rows": [step, peer, other],
                     "notes": ["flash has no kernel"],
                 },
                 "figure2": {
@@ -602,12 +660,12 @@ class Tables(Scripts):
             return text
 
         text = filled("peers n=4096 step=06_work_partitioning")
-        self.assertIn("| 06_work_partitioning | 2.00 ms | 30 | 60.0% | 1.5x |", text)
+        self.assertIn("| 06 registers | 2.00 ms | 30 | 60.0% | 1.5x |", text)
         self.assertIn("| torch math | 3.00 ms | 20 | 40.0% | - |", text)
         self.assertIn("PyTorch 2.11", text)
         self.assertIn("against fp64: math 2.0e-07.", text)
         self.assertIn("flash has no kernel", text)
-        self.assertNotIn("01_naive", text)
+        self.assertNotIn("01 naive", text)
         text = filled("figure2")
         self.assertIn("| HBM, measured | 40.0 GB | 4.00 GB | 10 | 4.00 GB | 10 |", text)
         self.assertIn(

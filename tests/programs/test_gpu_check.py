@@ -439,11 +439,12 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.assertEqual(len(tools), 3 * 4)
         self.assertEqual({round(e["of_l2"], 1) for e in results["hbm"]}, {0.2, 1.0, 4.0})
         self.assertEqual(
-            {e["step"] for e in results["hbm"]}, {"02 shared", "02_tiled", "04_fused", "04 bwd"}
+            {e["step"] for e in results["hbm"]},
+            {"02 shared", "02 registers", "04 fused", "04 fused bwd"},
         )
         scale = {(e["step"], e["problem"]) for e in results["scale"]}
-        self.assertIn(("02_tiled", "B=2 H=32 N=8192 d=64 fp32"), scale)
-        self.assertIn(("04 bwd", "B=1 H=32 N=16384 d=64 fp32"), scale)
+        self.assertIn(("02 registers", "B=2 H=32 N=8192 d=64 fp32"), scale)
+        self.assertIn(("04 fused bwd", "B=1 H=32 N=16384 d=64 fp32"), scale)
         self.assertNotIn(("02 shared", "B=2 H=32 N=8192 d=64 fp32"), scale)  # not a step's result
         naive, fused = results["memory"]
         self.assertEqual(

@@ -66,6 +66,8 @@ class Parse(unittest.TestCase):
     def test_steps_and_their_architectures(self):
         known = dict(steps.steps_and_needs())
         self.assertIsNone(known["01_naive"])
+        self.assertEqual(known["07_tensor_cores"], "sm_80")
+        self.assertEqual(known["10_warp_specialized"], "sm_90a")
         for name in known:
             self.assertTrue(os.path.exists(os.path.join(ROOT, "steps", name, "main.cu")), name)
 
