@@ -9,7 +9,7 @@ from flash_steps.step_text import digest_of
 SIM = {
     "schema": 1,
     "step": "01_naive",
-    "variant": "kernel",
+    "variant": "naive",
     "device": {"kind": "sim", "name": "simulator", "arch": "sim"},
     "model_gpu": "H200",
     "problem": {

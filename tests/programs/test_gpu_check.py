@@ -52,7 +52,7 @@ class Compare(Folders):
         done = self.compare()
         self.assertEqual(done.returncode, 1)
         self.assertIn(
-            "1 of 4 figures differ; the largest difference is 2.5e-05%: store sectors of 01_naive",
+            "1 of 4 figures differ; the largest difference is 2.5e-05%: store sectors of 01 naive",
             done.stdout,
         )
 
@@ -238,7 +238,7 @@ class Peers(unittest.TestCase):
         first = self.file(
             "a",
             [
-                ("07", "kernel", *forward, 1),
+                ("07", "mma", *forward, 1),
                 (None, "flash", *forward, 2),
                 ("08", "roles", *backward, 3),
                 (None, "flash", *backward, 4),
@@ -248,7 +248,7 @@ class Peers(unittest.TestCase):
             "b",
             [
                 ("08", "roles", *backward, 5),
-                ("08", "kernel", *backward, 6),
+                ("08", "atomics", *backward, 6),
                 (None, "flash", *backward, 7),
             ],
         )
@@ -266,7 +266,7 @@ class Peers(unittest.TestCase):
     def run_of(self, name, ms, text="abc"):
         """One call of peers.py: a step beside a backend that takes 12 ms, met twice."""
         common = {"direction": "forward", "problem": "p", "dtype": "bf16", "of_matmul": 0.5}
-        mine = {"step": "07", "variant": "kernel", "ms": ms, "flops_per_s": 1e12 / ms, "text": text}
+        mine = {"step": "07", "variant": "mma", "ms": ms, "flops_per_s": 1e12 / ms, "text": text}
         peer = {"step": None, "variant": "flash", "ms": 12, "flops_per_s": 1e12 / 12, "ratios": {}}
         rows = [{**mine, **common, "ratios": {"flash": 12 / ms}}] + [{**peer, **common}] * 2
         path = self.file(name, [], run=name)
@@ -304,7 +304,7 @@ step=${0##*/} root=${0%/build/*} kind=gpu smem=null causal=false json=
 case $0 in */sim/steps/*) kind=sim ;; esac
 for word; do
   case $word in
-  --list-variants) [ $step = 04_fused ] || echo shared; echo kernel; exit ;;
+  --list-variants) [ $step = 04_fused ] && echo fused || printf '%s\n' shared registers; exit ;;
   --help) [ $step != 04_fused ] || echo '--smem BYTES'; exit ;;
   --causal) causal=true ;;
   --b=* | --h=* | --n=* | --d=* | --smem=* | --variant=* | --json=*) export "${word#--}" ;;
@@ -423,7 +423,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.assertEqual([t["name"] for t in results["tests"]], ["test_a", "test_b"])
         self.assertTrue(all(e["equal"] for e in results["counters"]))
         compared = {(e["step"], e["figure"]) for e in results["counters"]}
-        self.assertIn(("04 bwd", "atomic requests"), compared)
+        self.assertIn(("04 fused bwd", "atomic requests"), compared)
         self.assertIn(("02 shared", "store sectors"), compared)
         self.assertEqual(
             {e["problem"] for e in results["counters"] if "smem=" in e["problem"]},
@@ -457,7 +457,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.assertEqual(kinds, {"sim", "gpu"})
         # What timing had run, scale did not run again; the memory section's run is no result.
         names = [c["name"] for c in results["commands"]]
-        self.assertEqual(names.count("gpu 02_tiled.kernel.b4_h32_n4096_d64"), 1)
+        self.assertEqual(names.count("gpu 02_tiled.registers.b4_h32_n4096_d64"), 1)
         self.assertNotIn(naive["problem"], {tag(r["problem"]) for r in results["runs"]})
 
     def test_sections_are_selectable(self):
@@ -506,7 +506,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.write("scripts/flash_steps/gpu_sections.py", text)
         done = self.check("--no-build", "--out", "out", "--sections", "scale", "--steps", "04")
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("04_fused kernel d=64: N=8192 left out, N=4096 took 0 s", done.stdout)
+        self.assertIn("04_fused fused d=64: N=8192 left out, N=4096 took 0 s", done.stdout)
         self.assertEqual(
             {run["problem"]["n"] for run in self.results()["runs"]}, {1024, 2048, 4096}
         )
@@ -583,7 +583,7 @@ if len(runs.readlines()) == 1:
 runs.seek(0)
 sys.path.insert(0, "scripts")
 from flash_steps.step_text import digest_of
-row = dict(variant="kernel", direction=direction, problem="p", dtype="bf16", flops_per_s=1e14,
+row = dict(variant="mma", direction=direction, problem="p", dtype="bf16", flops_per_s=1e14,
            of_matmul=0.5, ms=1.0)
 rows = [dict(row, step=s, text=digest_of(s), ratios={"flash": 1.5}) for s in a["--steps"].split()]
 rows.append(dict(row, step=None, variant="flash", ratios={}))
@@ -870,7 +870,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         self.assertEqual(results["model_gpu"], "H200")
         self.assertTrue(results["sections"]["simulate"]["ok"])
         ran = {(r["variant"], r["problem"]["n"], r["problem"]["causal"]) for r in results["runs"]}
-        for variant in ("shared", "kernel"):
+        for variant in ("shared", "registers"):
             self.assertIn((variant, 257, False), ran)
             self.assertIn((variant, 257, True), ran)
         self.assertTrue(os.path.exists(os.path.join(self.root, "out/sim/sources.sha256")))
@@ -884,7 +884,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         )
         done = self.check("--sim-only", "--no-build", "--quick", "--out", "out")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("02_tiled kernel b1_h2_n257_d64: exit 1", done.stdout)
+        self.assertIn("02_tiled registers b1_h2_n257_d64: exit 1", done.stdout)
         self.assertIn("FAILED  simulate", done.stdout)
 
     def test_bad_use(self):

@@ -175,6 +175,7 @@ class Update(unittest.TestCase):
         for path, text in (
             ("steps/CMakeLists.txt", "fa_step(01_small)\n"),
             ("steps/01_small/main.cu", CLEAN),
+            ("steps/01_small/step.cuh", ""),
         ):
             self.write(path, text)
         os.makedirs(os.path.join(self.root, "common", "data"))

@@ -45,9 +45,9 @@ int fa_forward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
 }
 """
 STEPS = {
-    "01_naive": [("kernel", "fp32", False)],
-    "06_work_partitioning": [("register", "fp32", False), ("backward", "fp32", True)],
-    "07_tensor_cores": [("kernel", "bf16", False)],
+    "01_naive": [("naive", "fp32", False)],
+    "06_work_partitioning": [("registers", "fp32", False), ("backward", "fp32", True)],
+    "07_tensor_cores": [("mma", "bf16", False)],
 }
 MS = {"ours": 2.0, "math": 3.0, "efficient": 1.0, "flash": 2.4, "cudnn": 2.2}
 
@@ -211,10 +211,10 @@ class Peers(unittest.TestCase):
         self.assertEqual(
             {(r["label"], r["direction"]) for r in ours},
             {
-                ("01_naive", "forward"),
+                ("01 naive", "forward"),
                 ("06 backward", "forward"),
                 ("06 backward bwd", "backward"),
-                ("07_tensor_cores", "forward"),
+                ("07 mma", "forward"),
             },
         )
         # B=16 H=32 N=1024 d=64: 137 GFLOP in 2 ms; the pretended matmul makes 550 TFLOP/s.
@@ -236,15 +236,15 @@ class Peers(unittest.TestCase):
         self.assertIn("CUDA out of memory. Tried to allocate 1 TB", text)
         words = " ".join(text.split())
         self.assertEqual(text.count("07_tensor_cores: the pretended library says no"), 1)
-        self.assertIn("Largest error against fp64, bf16: O 07_tensor_cores 2.0e-07, math", words)
-        self.assertIn("Largest error against fp64, fp32: O 01_naive 2.0e-07", words)
+        self.assertIn("Largest error against fp64, bf16: O 07 mma 2.0e-07, math", words)
+        self.assertIn("Largest error against fp64, fp32: O 01 naive 2.0e-07", words)
         self.assertIn(
             "; gradients 06 backward bwd 2.0e-07, math 2.0e-07, efficient 2.0e-07.", words
         )
         self.assertEqual([words.count(f"of {kind} against") for kind in ("bf16", "fp32")], [1, 1])
         self.assertIn("3 TF32 products", words)
         self.assertIn(
-            "Geometric mean of 12 problems, 07_tensor_cores, bf16 forward: 1.5x math "
+            "Geometric mean of 12 problems, 07 mma, bf16 forward: 1.5x math "
             "(least 1.5x in 1 run, N=512 d=64), 0.5x efficient",
             words,
         )
@@ -312,7 +312,7 @@ class Peers(unittest.TestCase):
         labels = [row["label"] for row in result["rows"]]
         self.assertEqual(
             labels,
-            ["01_naive", "06 backward", "torch flash", "07_tensor_cores", "torch flash"],
+            ["01 naive", "06 backward", "torch flash", "07 mma", "torch flash"],
         )
         turn = ["ours", "ours", "flash"]  # fp32; a round forth and one back
         begins = self.torch.timed[::2]
@@ -326,11 +326,11 @@ class Peers(unittest.TestCase):
         args = ("--steps", "01 07", "--n", "1024", "--d", "64", "--causal", "no")
         text, result = self.compare(*args, "--library", f"mine={self.other}")
         labels = [row["label"] for row in result["rows"]]
-        self.assertEqual(labels[labels.index("07_tensor_cores") :][:2], ["07_tensor_cores", "mine"])
+        self.assertEqual(labels[labels.index("07 mma") :][:2], ["07 mma", "mine"])
         self.assertEqual(labels.count("mine"), 1)  # without a description it takes bf16
         ours = {row["label"]: row["ratios"] for row in result["rows"] if row["step"]}
-        self.assertEqual(ours["07_tensor_cores"]["mine"], 1)
-        self.assertNotIn("mine", ours["01_naive"])
+        self.assertEqual(ours["07 mma"]["mine"], 1)
+        self.assertNotIn("mine", ours["01 naive"])
         mine = next(row for row in result["rows"] if row["label"] == "mine")
         self.assertEqual((mine["step"], mine["ratios"]), (None, {}))
         self.assertIn("mine", text)
@@ -357,10 +357,10 @@ class Peers(unittest.TestCase):
             self.compare("--d", "128")
         with self.assertRaisesRegex(
             peers.BadInput,
-            "no step here has a variant 'nope': 01_naive has kernel; "
-            "06_work_partitioning has register, backward; 07_tensor_cores has kernel",
+            "no step here has a variant 'nope': 01_naive has naive; "
+            "06_work_partitioning has registers, backward; 07_tensor_cores has mma",
         ):
-            self.compare("--variants", "kernel nope")
+            self.compare("--variants", "naive nope")
 
     def test_chosen_backends(self):
         _, result = self.compare(
@@ -378,14 +378,14 @@ class Peers(unittest.TestCase):
         )
         self.assertEqual(
             [row["label"] for row in result["rows"]],
-            ["07_tensor_cores", "torch flash", "torch cudnn"] * 2,
+            ["07 mma", "torch flash", "torch cudnn"] * 2,
         )
         self.assertEqual({row["hkv"] for row in result["rows"]}, {4})
 
     def test_tables_that_fit(self):
         text, _ = self.compare("--steps", "01", "--n", "1024", "--causal", "no", "--d", "64")
         lines = [line for line in text.splitlines() if line.startswith("B=")]
-        self.assertEqual([line.split()[6] for line in lines], ["01_naive", "torch", "torch"])
+        self.assertEqual([line.split()[7] for line in lines], ["naive", "math", "efficient"])
         self.assertEqual(lines[0].split()[-2:], ["1.5x", "0.5x"])
         for steps in ("01", "06", "07"):
             for refusals in (REFUSALS, {}):

@@ -29,6 +29,15 @@ template __global__ void fill_kernel<64>(float*);
 }  // namespace step01
 """
 OTHER = "namespace step02 {\n__global__ void other_kernel(int* x) { *x = %d; }\n}\n"
+NEEDS = """
+struct Step {
+  const char* needs;
+};
+inline Step step() {
+  return {
+          .needs = "sm_90a"};
+}
+"""
 
 
 class Names(unittest.TestCase):
@@ -54,9 +63,14 @@ class SameCode(unittest.TestCase):
         copy_scripts(self.here)
         for root in (self.here, self.there):
             self.write(root, "steps/CMakeLists.txt", "fa_step(01_small)\nfa_step(02_other)\n")
-            self.write(root, "steps/01_small/kernel.cuh", KERNEL)
-            self.write(root, "steps/01_small/main.cu", '#include "steps/01_small/kernel.cuh"\n')
-            self.write(root, "steps/02_other/main.cu", OTHER % 1)
+            self.step(root, "01_small", "small.cuh", KERNEL)
+            self.step(root, "02_other", "1_other.cuh", OTHER % 1, NEEDS)
+
+    def step(self, root, name, file, kernel, more=""):
+        """As a step is: main.cu includes the description, which includes the kernel."""
+        self.write(root, f"steps/{name}/{file}", kernel)
+        self.write(root, f"steps/{name}/step.cuh", f'#include "steps/{name}/{file}"\n{more}')
+        self.write(root, f"steps/{name}/main.cu", f'#include "steps/{name}/step.cuh"\n')
 
     def write(self, root, path, text):
         path = os.path.join(root, path)
@@ -74,7 +88,7 @@ class SameCode(unittest.TestCase):
         for before, after in changes:
             self.assertIn(before, text)
             text = text.replace(before, after)
-        self.write(self.here, "steps/01_small/kernel.cuh", text)
+        self.write(self.here, "steps/01_small/small.cuh", text)
 
     def verdict(self):
         status, out, _ = self.run_tool("01")
@@ -83,18 +97,18 @@ class SameCode(unittest.TestCase):
         return words[1]
 
     def test_names_files_and_order_do_not_count(self):
-        os.remove(os.path.join(self.here, "steps/01_small/kernel.cuh"))
+        os.remove(os.path.join(self.here, "steps/01_small/small.cuh"))
         fill = KERNEL[KERNEL.index("template <int d>") : KERNEL.index("}  // namespace")]
         text = KERNEL.replace(fill, "").replace(
             "namespace step01 {", "namespace step01_new {\n" + fill
         )
         text = "\n\n" + text.replace("scale_kernel", "twist").replace("kTable", "kFactors")
-        self.write(self.here, "steps/01_small/1_small.cuh", text.replace("s[", "sX["))
-        self.write(self.here, "steps/01_small/main.cu", '#include "1_small.cuh"\n')
+        self.step(self.here, "01_small", "1_small.cuh", text.replace("s[", "sX["))
         status, out, _ = self.run_tool()
         self.assertEqual(status, 0, out)
         self.assertEqual(out.count("same "), 2)
         self.assertIn("3 kernels, sm_80", out)
+        self.assertIn("1 kernel, sm_90a", out)  # as its description says
 
     def test_what_a_gpu_runs_counts(self):
         for change in (
@@ -112,25 +126,26 @@ class SameCode(unittest.TestCase):
 
     def test_another_steps_kernel_that_comes_along_does_not_count(self):
         along = OTHER.replace("step02", "step01") % 3
-        self.write(self.here, "steps/02_other/main.cu", along + OTHER % 1)
+        self.write(self.here, "steps/02_other/1_other.cuh", along + OTHER % 1)
         self.assertEqual(self.run_tool("02")[0], 0)
-        self.write(self.here, "steps/02_other/main.cu", along + OTHER % 2)
+        self.write(self.here, "steps/02_other/1_other.cuh", along + OTHER % 2)
         self.assertEqual(self.run_tool("02")[0], 1)
 
     def test_a_kernel_taken_from_the_parent_is_the_same(self):
         copy = KERNEL.replace("step01", "step02")
-        self.write(self.there, "steps/02_other/main.cu", copy)
-        self.write(self.here, "steps/02_other/main.cu", KERNEL)
+        self.write(self.there, "steps/02_other/1_other.cuh", copy)
+        self.write(self.here, "steps/02_other/1_other.cuh", KERNEL)
         self.assertEqual(self.run_tool("02")[0], 0)
 
     def test_restamp_follows_the_steps_that_are_the_same(self):
         self.kernel_here(("int i", "int n"), ("i <", "n <"), ("[i", "[n"))
-        self.write(self.here, "steps/02_other/main.cu", OTHER % 2)
+        self.write(self.here, "steps/02_other/1_other.cuh", OTHER % 2)
         step_text.digest_of.cache_clear()
         step_text.code_of_file.cache_clear()
         old = {s: step_text.digest_of(s, self.there) for s in ("01_small", "02_other")}
         new = {s: step_text.digest_of(s, self.here) for s in ("01_small", "02_other")}
-        self.assertNotEqual(old["01_small"], new["01_small"])
+        for step in old:
+            self.assertNotEqual(old[step], new[step])
         results = '{{"text": "{01_small}", "more": ["{02_other}", "{01_small}"]}}\n'
         self.write(self.here, "docs/results/gpu.json", results.format(**old))
         status, out, error = self.run_tool("--restamp")
@@ -146,12 +161,12 @@ class SameCode(unittest.TestCase):
         self.assertEqual((status, len(error.splitlines())), (2, 1))
         self.assertEqual(self.run_tool("77")[0], 2)
         shutil.rmtree(os.path.join(self.there, "steps", "02_other"))
-        self.write(self.here, "steps/01_small/kernel.cuh", "nonsense")
+        self.write(self.here, "steps/01_small/small.cuh", "nonsense")
         status, out, _ = self.run_tool()
         self.assertEqual(status, 1)
         self.assertRegex(
             out,
-            r"01_small .*: does not compile here: .*kernel.cuh.*error.*\n02_other .*: not there",
+            r"01_small .*: does not compile here: .*small.cuh.*error.*\n02_other .*: not there",
         )
 
 

@@ -251,7 +251,7 @@ class Setup(Sandbox):
 
 
 class Tour(Sandbox):
-    VARIANTS = {"01_naive": ["kernel"], "02_tiled": ["shared", "kernel", "after"]}
+    VARIANTS = {"01_naive": ["naive"], "02_tiled": ["shared", "registers", "after"]}
 
     def setUp(self):
         super().setUp()
@@ -287,12 +287,12 @@ echo "the report of {name} $variant"
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         calls = self.text("calls").splitlines()
         self.assertEqual(
-            [call.split()[1] for call in calls], ["kernel", "shared", "kernel", "after"]
+            [call.split()[1] for call in calls], ["naive", "shared", "registers", "after"]
         )
         for call in calls:
             self.assertIn("--causal --n 64 --h 4 --d 64 --input real", call)
         labels = [line.split("  ")[0] for line in done.stdout.splitlines() if line[:1] == "0"]
-        self.assertEqual(sorted(labels), ["01_naive", "02 after", "02 shared", "02_tiled"])
+        self.assertEqual(sorted(labels), ["01 naive", "02 after", "02 registers", "02 shared"])
         self.assertIn("the report of 02_tiled shared", self.text("report.html"))
 
     def test_steps_by_number_and_by_name(self):

@@ -1,5 +1,6 @@
 """The digest that results carry, and `maintain tables --check` after a change of a kernel."""
 
+import glob
 import json
 import os
 import re
@@ -9,7 +10,8 @@ import tempfile
 import unittest
 
 from copies import ROOT, maintain
-from flash_steps import step_text
+from flash_steps import standing, step_text
+from flash_steps.results import rows_of_picture
 
 
 def code(text):
@@ -121,16 +123,17 @@ class Copy(unittest.TestCase):
             ("steps/09_tma_wgmma/1_wgmma.cuh", "int more;\n", {"09"}),
             ("common/dialect/ptx/wgmma.h", "int more;\n", {"09", "10"}),
             ("steps/07_tensor_cores/1_mma.cuh", "int more;\n", {"07", "08"}),
+            ("steps/01_naive/1_naive.cuh", "int more;\n", {"01", "02", "03", "05"}),  # softmax
         ):
             self.write(path, self.read(path) + text)
             self.assertEqual(self.changed(before), steps, path)
             before = self.digests()
         self.replace("common/dialect/cuda.h", "c.cluster > 8", "c.cluster > 4")  # launch()
         self.assertEqual(self.changed(before), set())
-        main = "steps/10_warp_specialized/main.cu"
-        self.replace(main, "the maximum moves", "the largest one moves")
+        description = "steps/10_warp_specialized/step.cuh"
+        self.replace(description, "the maximum moves", "the largest one moves")
         self.assertEqual(self.changed(before), set())
-        self.replace(main, "forward<false>", "forward<true>")
+        self.replace(description, "forward<false>", "forward<true>")
         self.assertEqual(self.changed(before), {"10"})
         before = self.digests()
         for text, other in (
@@ -145,22 +148,23 @@ class Copy(unittest.TestCase):
     def test_a_file_that_is_only_moved_changes_nothing(self):
         before = self.digests()
         folder = os.path.join(self.root, "steps", "03_online_softmax")
-        os.rename(os.path.join(folder, "merge.cuh"), os.path.join(folder, "2_merge.cuh"))
-        for name in ("kernel.cuh", "softmax.cuh"):
+        os.rename(os.path.join(folder, "1_merge.cuh"), os.path.join(folder, "4_moved.cuh"))
+        for name in ("2_softmax.cuh", "3_one_pass.cuh"):
             self.replace(
-                f"steps/03_online_softmax/{name}", "softmax/merge.cuh", "softmax/2_merge.cuh"
+                f"steps/03_online_softmax/{name}", "softmax/1_merge.cuh", "softmax/4_moved.cuh"
             )
         self.assertEqual(self.changed(before), set())
 
-    def test_a_description_in_step_cuh_is_that_of_main_cu(self):
+    def test_a_description_in_main_cu_is_that_of_step_cuh(self):
         before = self.digests()
         folder = "steps/10_warp_specialized"
-        description = self.read(f"{folder}/main.cu")
-        self.write(f"{folder}/step.cuh", description.replace("int main(", "fa::Step step("))
-        self.write(f"{folder}/main.cu", '#include "step.cuh"\nint main() { run(step10::step()); }')
-        self.write(f"{folder}/test.cu", "int test;")
+        for name in ("main.cu", "test.cu"):  # neither counts beside a step.cuh
+            self.write(f"{folder}/{name}", "int more;")
+            self.assertEqual(self.changed(before), set())
+        self.write(f"{folder}/main.cu", self.read(f"{folder}/step.cuh"))
+        os.remove(os.path.join(self.root, folder, "step.cuh"))
         self.assertEqual(self.changed(before), set())
-        self.replace(f"{folder}/step.cuh", "forward<false>", "forward<true>")
+        self.replace(f"{folder}/main.cu", "forward<false>", "forward<true>")
         self.assertEqual(self.changed(before), {"10"})
 
     def tables(self, *args):
@@ -195,10 +199,11 @@ class Copy(unittest.TestCase):
         self.assertEqual(self.tables("--check"), (0, ""))
         said = "f an older text of the kernel"
         for step, before, after in (
-            ("01_naive", "kRows = 8;", "kRows = 9;"),
-            ("10_warp_specialized", "constexpr int d = T::d", "constexpr int d = T::b"),
+            ("01_naive/1_naive.cuh", "kBlockY = 8;", "kBlockY = 9;"),
+            ("10_warp_specialized/3_persistent.cuh", "int d = T::d", "int d = T::b"),
         ):
-            kernel, page = f"steps/{step}/kernel.cuh", f"steps/{step}/README.md"
+            kernel, step = f"steps/{step}", step.split("/")[0]
+            page = f"steps/{step}/README.md"
             self.assertNotIn(said, self.read(page))
             text = self.read(kernel)
             self.write(kernel, text.replace("//", "// reworded:", 1))
@@ -213,8 +218,12 @@ class Copy(unittest.TestCase):
             self.assertEqual(self.tables("--check"), (0, ""))
 
     def test_the_picture_must_be_of_the_results(self):
-        self.assertEqual(self.tables("--check"), (0, ""))
+        self.measured_with_this_text()
         picture = "docs/pictures/hbm_against_n.svg"
+        rows = standing.rows_of(sorted(glob.glob(os.path.join(self.root, "docs/results/*.json"))))
+        texts = {row.any.data["step"]: row.gpu.get("text") for row in rows_of_picture(rows)}
+        self.write(picture, " ".join(f"{step}={text}" for step, text in texts.items()))
+        self.assertEqual(self.tables("--check"), (0, ""))
         drawn = re.search(r"02_tiled=(\w+)", self.read(picture))[1]
         self.replace(picture, f"02_tiled={drawn}", "02_tiled=0123456789abcdef")
         status, out = self.tables("--check")
