@@ -74,7 +74,7 @@ TIME_COLUMNS = [
     entry("step"),
     entry("problem"),
     Column(("", "median"), lambda e: time_text(e["median_ms"])),
-    Column(("TFLOP", "per s"), lambda e: flops_text(e["flops_per_s"])),
+    Column(("", "TFLOP/s"), lambda e: flops_text(e["flops_per_s"])),
     Column(("of", "roof"), lambda e: percent_text(e["share_of_roof"])),
     Column(("requested", "predicted"), lambda e: bytes_text(e["requested_predicted"])),
     Column(("HBM", "measured"), lambda e: bytes_text(e["hbm_measured"])),

@@ -184,8 +184,8 @@ def against_n(path, title, text, rows, sources):
 
 
 def hbm_against_n(path, rows):
-    """HBM bytes of one head's forward for each step's result: its last variant. B*N is constant in FlashAttention's series, so the bytes of
-    all heads together would hide one power of N."""
+    """HBM bytes of one head's forward for each step's result: its last variant. B*N is constant in
+    FlashAttention's series, so the bytes of all heads together would hide one power of N."""
     chosen = rows_of_picture(rows)
     devices = sorted({row.gpu_get("device.name") for row in chosen})
     if len(devices) != 1:

@@ -228,7 +228,7 @@ COLUMNS = (
     Column(("HBM", "measured"), lambda r: bytes_text(r.hbm_measured)),
     Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes"))),
     Column(("", "time"), time),
-    Column(("TFLOP", "per s"), speed),
+    Column(("", "TFLOP/s"), speed),
     Column(("", "check"), verdict),
 )
 
