@@ -1,4 +1,4 @@
-// Registers @NAME@ with what links this file: its program (common/harness/main.cpp has main()), its
+// Registers @NAME@ with what links this file: its program (main() is in common/harness), its
 // library and its test.
 #include "steps/@NAME@/step.cuh"
 

@@ -1,4 +1,4 @@
-// Registers step 02 with what links this file: its program (common/harness/main.cpp has main()), its
+// Registers step 02 with what links this file: its program (main() is in common/harness), its
 // library, and tests that name it.
 #include "steps/02_tiled/step.cuh"
 

@@ -1,4 +1,4 @@
-// Registers step 06 with what links this file: its program (common/harness/main.cpp has main()), its
+// Registers step 06 with what links this file: its program (main() is in common/harness), its
 // library, and tests that name it.
 #include "steps/06_work_partitioning/step.cuh"
 
