@@ -5,9 +5,9 @@
 #include <cstdlib>
 
 #include "common/dialect/cuda.h"
-#include "common/gpu/l2_sweep.h"
+#include "common/dialect/errors.h"
+#include "common/gpu/l2_flush.h"
 #include "common/harness/format.h"
-#include "common/harness/problem.h"
 
 namespace fa {
 

@@ -1,11 +1,11 @@
 #include <cmath>
 
 #include "common/dialect/cuda.h"
-#include "common/gpu/l2_sweep.h"
+#include "common/dialect/errors.h"
+#include "common/gpu/l2_flush.h"
 #include "common/gpu/range_profiler.h"
 #include "common/gpu/under_tool.h"
 #include "common/harness/backend.h"
-#include "common/harness/problem.h"
 
 namespace fa {
 

@@ -5,7 +5,7 @@
 
 #include "common/dialect/cuda.h"
 #include "common/gpu/matmul.h"
-#include "common/gpu/shared_library.h"
+#include "common/gpu/optional_library.h"
 #include "common/harness/device_memory.h"
 
 #if __has_include(<cublas_v2.h>)

@@ -13,7 +13,7 @@
 #include <cmath>
 
 #include "common/dialect/cuda.h"
-#include "common/gpu/shared_library.h"
+#include "common/gpu/optional_library.h"
 
 namespace fa::gpu {
 

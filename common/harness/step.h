@@ -78,7 +78,7 @@ struct Parent {
 
 /// One way of doing the step; a step with several ideas has several, in the order of reading.
 struct Variant {
-  std::string name;    ///< as in its file's name: "shared" in 1_shared.cuh
+  std::string name;    ///< "shared", of 1_shared.cuh: mostly that of its file
   std::string idea;    ///< one line for the tables
   Parent parent = {};  ///< empty: the forward is not compared
   Runner forward;

@@ -74,7 +74,7 @@ TIME_COLUMNS = [
     entry("step"),
     entry("problem"),
     Column(("", "median"), lambda e: time_text(e["median_ms"])),
-    Column(("TFLOP", "per s"), lambda e: flops_text(e["flops_per_s"])),
+    Column(("", "TFLOP/s"), lambda e: flops_text(e["flops_per_s"])),
     Column(("of", "roof"), lambda e: percent_text(e["share_of_roof"])),
     Column(("requested", "predicted"), lambda e: bytes_text(e["requested_predicted"])),
     Column(("HBM", "measured"), lambda e: bytes_text(e["hbm_measured"])),
@@ -214,7 +214,7 @@ class Sections(Session):
             for s, v in variants
             for p in problems
             # No table has an fp32 step with d = 128, one text has step 06's forward.
-            if not self.options.figures or number_of(s) > 6 or p["d"] == 64 or v == "register"
+            if not self.options.figures or number_of(s) > 6 or p["d"] == 64 or v == "registers"
         ]
         good, bad = self.gpu_runs(cases, "--iters=20", "--no-counters")
         rows = join(self.of_this_call(problems, self.gpu_results()))

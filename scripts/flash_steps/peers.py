@@ -132,7 +132,7 @@ def parse():
     add("--steps", metavar='"01 06"', help="by number or by name; default: all")
     add(
         "--variants",
-        metavar='"kernel shared"',
+        metavar='"shared registers"',
         help="by name, or all; default: each step's last one, its result",
     )
     add(

@@ -42,7 +42,7 @@ def columns_for(rows):
             ("", "who"), lambda row: row["label"], left=True, short=lambda row: short_label(row)
         ),
         Column(("", "time"), lambda row: time_text(row["ms"])),
-        Column(("TFLOP", "per s"), lambda row: flops_text(row["flops_per_s"])),
+        Column(("", "TFLOP/s"), lambda row: flops_text(row["flops_per_s"])),
         Column(
             (f"of {rows[0]['dtype']}", "matmul"),
             lambda row: percent_text(row["of_matmul"]),

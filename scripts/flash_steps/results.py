@@ -63,7 +63,7 @@ class Run:
     @property
     def short_label(self):
         """ "08 determin. bwd": where there is no room for the name of a long variant."""
-        short = self.variant if len(self.variant) < 10 else self.variant[:8] + "."
+        short = self.variant if len(self.variant) <= 12 else self.variant[:8] + "."
         return self.label.replace(self.variant, short)
 
     @property
@@ -228,7 +228,7 @@ COLUMNS = (
     Column(("HBM", "measured"), lambda r: bytes_text(r.hbm_measured)),
     Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes"))),
     Column(("", "time"), time),
-    Column(("TFLOP", "per s"), speed),
+    Column(("", "TFLOP/s"), speed),
     Column(("", "check"), verdict),
 )
 

@@ -8,8 +8,8 @@
 Between the markers everything is replaced:
 
     <!-- table: steps n=1024 causal=true -->     columns as in compare.py; the filters are keys of
-    <!-- /table -->                              `problem`, `step`, `variant`, `direction`, `device`
-                                                 (a space in a name is written _)
+    <!-- /table -->                              `problem`, `step`, `variant`, `direction`,
+                                                 `device`, `row` (06_swapped: _ is a space)
 
     <!-- table: speed d=64 causal=false -->      TFLOP/s on a GPU: a row per step, a column per N
     <!-- /table -->
@@ -88,6 +88,7 @@ def keys_of(row):
         "step": run.data["step"],
         "direction": run.direction,
         "variant": run.variant,
+        "row": run.label.replace(" ", "_"),
         "device": run.get("device.name"),
     }
 

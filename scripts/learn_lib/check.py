@@ -100,13 +100,13 @@ class Toolchain:
     def __init__(self, build, say=print):
         self.build = Path(build)
         self.say = say
-        folder = self.build / "steps" / "exercises"
+        folder = self.build / "steps" / "exercise_checker"
         try:
             commands = json.loads((self.build / "compile_commands.json").read_text())
             link = (folder / "link.txt").read_text().splitlines()
         except (OSError, json.JSONDecodeError):
             raise NotBuilt(f"{self.build} holds no built classroom") from None
-        own = [c for c in commands if c["file"].endswith("steps/exercises/prelude.cu")]
+        own = [c for c in commands if c["file"].endswith("steps/exercise_checker/prelude.cu")]
         if not own:
             raise NotBuilt(f"{self.build}/compile_commands.json does not name prelude.cu")
         self.directory = own[0]["directory"]
@@ -176,7 +176,7 @@ def newest(*patterns):
 
 def is_built(build, step=None):
     """Whether the tree's library, or a step's program, is there and no older than its sources."""
-    folder = Path(build) / "steps" / "exercises"
+    folder = Path(build) / "steps" / "exercise_checker"
     made = [
         folder / "libfa_exercise.a",
         folder / "link.txt",
@@ -189,7 +189,7 @@ def is_built(build, step=None):
     sources = newest(
         "common/**/*.h",
         "common/**/*.cpp",
-        "steps/exercises/*.*",
+        "steps/exercise_checker/*.*",
         "steps/*/*.cuh",
         "common/CMakeLists.txt",
         "CMakeLists.txt",
@@ -444,7 +444,9 @@ def _refused_include(exercise, name, text, made=None):
         words = re.split(r"(?<!\\)\s+", made.replace("\\\n", " "))  # a rule for make
         files = [str(Path(word.replace("\\ ", " ")).resolve()) for word in words[1:]]
         steps = [f.removeprefix(str(ROOT.resolve()) + "/") for f in files if f.startswith(folder)]
-        seen = [f for f in steps if f not in allowed and not f.startswith("steps/exercises/")]
+        seen = [
+            f for f in steps if f not in allowed and not f.startswith("steps/exercise_checker/")
+        ]
         seen += [f for f in steps if f == exercise.source]
     if not seen:
         return ""

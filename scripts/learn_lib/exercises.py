@@ -183,7 +183,7 @@ class Exercise:
         namespace, variant = self.variant()
         dimensions = {problem["d"] for problem in self.check["problems"]}
         lines = [
-            '#include "steps/exercises/exercise.h"',
+            '#include "steps/exercise_checker/exercise.h"',
             *[
                 f"template <>\ninline constexpr bool fa::has_kernels_of<{d}> = false;"
                 for d in (32, 64, 96, 128)

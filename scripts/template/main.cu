@@ -1,4 +1,5 @@
-// @NAME@ as a program and as a library; main() is in common/harness/main.cpp.
+// Registers @NAME@ with what links this file: its program (main() is in common/harness), its
+// library and its test.
 #include "steps/@NAME@/step.cuh"
 
 static const fa::LinkedStep linked(@NAME@::step());

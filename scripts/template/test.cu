@@ -1,3 +1,4 @@
+// Tests of @NAME@. The build links the steps that linked_variant() names here.
 #include "tests/attention.h"
 
 static const fa::Variant& kernel() { return fa::linked_variant("@NAME@ kernel"); }

@@ -1,4 +1,5 @@
-// Step 01 as a program and as a library; main() is in common/harness/main.cpp.
+// Registers step 01 with what links this file: its program (main() is in common/harness), its
+// library, and tests that name it.
 #include "steps/01_naive/step.cuh"
 
 static const fa::LinkedStep linked(step01::step());

@@ -5,7 +5,7 @@
 // Traffic   requested read  4*BH*(2*N*d*Tc + 3*N*N + (d/T)*N*N + N*d*Tc) B   Tc = N/T; causal:
 //                     write 4*BH*(2*N*N + N*d) B                             visited tiles only
 //           compulsory      4*BH*4*N*d B
-// Launch    scores (N/T, N/T, B*H), softmax (N/8, 1, B*H), output (d/T, N/T, B*H)
+// Launch    scores (N/T, N/T, B*H), output (d/T, N/T, B*H), 1024 threads; softmax as in 01
 // Owns      block: one tile of S or O; thread: one element of it
 // Still bad two shared loads for one multiply-add: shared memory is the limit now
 #pragma once

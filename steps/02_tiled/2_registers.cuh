@@ -24,6 +24,7 @@ constexpr int kPad = 4;          // keeps rows 16-byte aligned; 8 lanes 36 float
 constexpr int kGrid = 16;        // the block's threads form a 16 x 16 grid
 constexpr int kTile = 4;         // a thread owns 4 x 4 scores, 16 rows and 16 keys apart
 constexpr int kThreads = kGrid * kGrid;
+static_assert(kSlice == fa::kWarp, "a lane loads one element of a row of P");
 static_assert(Br == kGrid * kTile && Bc == kGrid * kTile, "the threads' tiles cover the block's");
 
 // Rows row0 .. row0 + 63 and features x0 .. x0 + 31 of a matrix [N, d] to shared memory; rows past

@@ -1,4 +1,5 @@
-// Step 03 as a program and as a library; main() is in common/harness/main.cpp.
+// Registers step 03 with what links this file: its program (main() is in common/harness), its
+// library, and tests that name it.
 #include "steps/03_online_softmax/step.cuh"
 
 static const fa::LinkedStep linked(step03::step());

@@ -1,4 +1,5 @@
-// Step 04 as a program and as a library; main() is in common/harness/main.cpp.
+// Registers step 04 with what links this file: its program (main() is in common/harness), its
+// library, and tests that name it.
 #include "steps/04_fused/step.cuh"
 
 static const fa::LinkedStep linked(step04::step());

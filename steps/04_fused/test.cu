@@ -1,3 +1,4 @@
+// Tests of step 04. The build links the steps that linked_variant() names here.
 #include "steps/04_fused/1_fused.cuh"
 #include "tests/attention.h"
 

@@ -1,4 +1,5 @@
-// Step 05 as a program and as a library; main() is in common/harness/main.cpp.
+// Registers step 05 with what links this file: its program (main() is in common/harness), its
+// library, and tests that name it.
 #include "steps/05_recompute_backward/step.cuh"
 
 static const fa::LinkedStep linked(step05::step());

@@ -1,3 +1,4 @@
+// Tests of step 05. The build links the steps that linked_variant() names here.
 #include "tests/attention.h"
 
 static const fa::Variant& standard() { return fa::linked_variant("05 standard"); }

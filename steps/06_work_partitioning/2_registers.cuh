@@ -17,7 +17,7 @@
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
-namespace step06_register {
+namespace step06_registers {
 
 constexpr int Br = 64, Bc = 64;           // rows and keys of a tile of S
 constexpr int kGridX = 16, kGridY = 8;    // the block's threads form a grid: 16 along keys, 8 rows
@@ -217,4 +217,4 @@ inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   });
 }
 
-}  // namespace step06_register
+}  // namespace step06_registers

@@ -248,7 +248,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{"delta", 4 * p.rows()}};
 }
 
-inline fa::Prediction traffic(const fa::Problem& p) { return step06_register::traffic(p); }
+inline fa::Prediction traffic(const fa::Problem& p) { return step06_registers::traffic(p); }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
@@ -272,7 +272,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
-  step06_register::forward(p, t);
+  step06_registers::forward(p, t);
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {

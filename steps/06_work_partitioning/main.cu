@@ -1,4 +1,5 @@
-// Step 06 as a program and as a library; main() is in common/harness/main.cpp.
+// Registers step 06 with what links this file: its program (main() is in common/harness), its
+// library, and tests that name it.
 #include "steps/06_work_partitioning/step.cuh"
 
 static const fa::LinkedStep linked(step06::step());

@@ -22,8 +22,8 @@ inline fa::Variant registers() {
   return {.name = "registers",
           .idea = "64 x 64 tiles, 8 x 4 scores a thread in registers",
           .parent = {"06 swapped", traffic},
-          .forward = step06_register::forward,
-          .traffic = step06_register::traffic,
+          .forward = step06_registers::forward,
+          .traffic = step06_registers::traffic,
           .writes_lse = true};
 }
 

@@ -1,3 +1,4 @@
+// Tests of step 06. The build links the steps that linked_variant() names here.
 #include "steps/04_fused/1_fused.cuh"
 #include "steps/06_work_partitioning/1_swapped.cuh"
 #include "steps/06_work_partitioning/2_registers.cuh"
@@ -130,7 +131,7 @@ TEST_CASE("step 06: HBM sees inputs and outputs only, and the grid grows with N"
   REQUIRE(before.kernels.size() == 1);
   CHECK(before.kernels[0].blocks == 1);
   CHECK(now.kernels[0].blocks ==
-        (variant == &swapped() ? N / step06::Br : N / step06_register::Br));
+        (variant == &swapped() ? N / step06::Br : N / step06_registers::Br));
   CHECK(now.requested->write == 4 * (N * d + N));
   CHECK(now.requested->total() < before.requested->total());
 }

@@ -1,4 +1,5 @@
-// Step 07 as a program and as a library; main() is in common/harness/main.cpp.
+// Registers step 07 with what links this file: its program (main() is in common/harness), its
+// library, and tests that name it.
 #include "steps/07_tensor_cores/step.cuh"
 
 static const fa::LinkedStep linked(step07::step());

@@ -9,7 +9,7 @@ namespace step07 {
 inline fa::Variant mma() {
   return {.name = "mma",
           .idea = "128 rows a block, 32 a warp; S becomes P in registers",
-          .parent = {"06 registers", step06_register::traffic},
+          .parent = {"06 registers", step06_registers::traffic},
           .forward = forward,
           .traffic = traffic,
           .writes_lse = true};

@@ -1,3 +1,4 @@
+// Tests of step 07. The build links the steps that linked_variant() names here.
 #include "steps/07_tensor_cores/1_mma.cuh"
 #include "tests/attention.h"
 

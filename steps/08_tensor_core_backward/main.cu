@@ -1,4 +1,5 @@
-// Step 08 as a program and as a library; main() is in common/harness/main.cpp.
+// Registers step 08 with what links this file: its program (main() is in common/harness), its
+// library, and tests that name it.
 #include "steps/08_tensor_core_backward/step.cuh"
 
 static const fa::LinkedStep linked(step08::step());

@@ -1,6 +1,7 @@
+// Tests of step 08. The build links the steps that linked_variant() names here.
 #include "steps/08_tensor_core_backward/2_atomics.cuh"
 #include "tests/attention.h"
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 
 using fa::test::bf16_problem;
 

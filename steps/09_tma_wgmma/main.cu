@@ -1,4 +1,5 @@
-// Step 09 as a program and as a library; main() is in common/harness/main.cpp.
+// Registers step 09 with what links this file: its program (main() is in common/harness), its
+// library, and tests that name it.
 #include "steps/09_tma_wgmma/step.cuh"
 
 static const fa::LinkedStep linked(step09::step());

@@ -1,3 +1,4 @@
+// Tests of step 09. The build links the steps that linked_variant() names here.
 #include "steps/09_tma_wgmma/1_wgmma.cuh"
 #include "tests/attention.h"
 

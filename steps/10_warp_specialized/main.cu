@@ -1,4 +1,5 @@
-// Step 10 as a program and as a library; main() is in common/harness/main.cpp.
+// Registers step 10 with what links this file: its program (main() is in common/harness), its
+// library, and tests that name it.
 #include "steps/10_warp_specialized/step.cuh"
 
 static const fa::LinkedStep linked(step10::step());

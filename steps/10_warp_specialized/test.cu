@@ -1,3 +1,4 @@
+// Tests of step 10. The build links the steps that linked_variant() names here.
 #include "steps/10_warp_specialized/3_persistent.cuh"
 #include "tests/attention.h"
 

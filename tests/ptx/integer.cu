@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <climits>
 
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

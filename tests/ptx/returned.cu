@@ -1,6 +1,6 @@
 // Threads that have returned: a barrier of the block and the primitives of a warp do not wait for
 // them (PTX: exit, bar). tests/sim/returned.cu has what goes wrong.
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // cp.async: sizes, zero filling and groups.
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

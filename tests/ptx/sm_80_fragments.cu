@@ -2,7 +2,7 @@
 // rule that ptx/mma.h states gives the fragment that ptx/layouts.h describes.
 #include <functional>
 
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

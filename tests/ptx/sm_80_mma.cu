@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Clusters: blocks that read and write each other's shared memory.
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // mbarriers between warps of one block: phases, parities, a producer/consumer ring.
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // stmatrix: the way back from fragments to rows in shared memory.
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // TMA: boxes, edges, swizzles, stores, reductions, multicast, plain bulk copies.
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

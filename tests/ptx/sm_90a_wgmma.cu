@@ -1,5 +1,5 @@
 // wgmma: operands in every layout, A from registers, and a GEMM fed by TMA through a ring.
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Shuffles, votes, __syncwarp, atomics and named barriers against plain code.
-#include "tests/ptx/device.h"
+#include "tests/device.h"
 #include "tests/test.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <deque>
 
-#include "common/harness/problem.h"
+#include "common/dialect/errors.h"
 #include "common/sim/block.h"
 #include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"

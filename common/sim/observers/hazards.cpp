@@ -14,7 +14,7 @@
 // atomic on the same word by the other ("the last block done").
 //
 // A cp.async writes from its issue to its wait: whoever touches the place in between races with it,
-// the copying thread too. TMA and wgmma: async_hazards.cpp.
+// the copying thread too. TMA and wgmma: async_proxy_hazards.cpp.
 //
 // The search goes on behind a finding (findings.h).
 //

@@ -1,6 +1,6 @@
 /// \file
 /// The search for races. Private to observers/: hazards.cpp has the accesses that threads make
-/// themselves, async_hazards.cpp those of TMA and of wgmma.
+/// themselves, async_proxy_hazards.cpp those of TMA and of wgmma.
 #pragma once
 
 #include <algorithm>

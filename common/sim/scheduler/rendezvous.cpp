@@ -2,7 +2,8 @@
 //
 // A thread that has returned is not waited for: __syncthreads waits for the threads of the block,
 // and __syncwarp and its like for the lanes of the mask, that have not returned (PTX, exit and
-// bar). Only a barrier with a count waits for that many threads, returned or not.
+// bar). Only a barrier with a count is not reduced: a warp that arrives counts 32, returned lanes
+// included.
 #include <bit>
 #include <cstring>
 #include <utility>

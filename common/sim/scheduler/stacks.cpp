@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "common/harness/problem.h"
+#include "common/dialect/errors.h"
 
 namespace sim {
 

@@ -15,36 +15,30 @@ FA_PTX void prefetch_tensor_map(const TensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
 
+// One asm statement serves all ranks: DIM is "1d" to "5d", and AT names as many of the five
+// registers with coordinates, which stand behind the other operands; it leaves the rest alone.
+#define FA_FOR_EACH_RANK(STATEMENT, x0, x1, x2, x3, x4)                 \
+  static_assert(1 <= rank && rank <= 5);                                \
+  int x[5] = {};                                                        \
+  for (int i = 0; i < rank; ++i) x[i] = at[i];                          \
+  if constexpr (rank == 1) STATEMENT("1d", x0);                         \
+  if constexpr (rank == 2) STATEMENT("2d", x0 ", " x1);                 \
+  if constexpr (rank == 3) STATEMENT("3d", x0 ", " x1 ", " x2);         \
+  if constexpr (rank == 4) STATEMENT("4d", x0 ", " x1 ", " x2 ", " x3); \
+  if constexpr (rank == 5) STATEMENT("5d", x0 ", " x1 ", " x2 ", " x3 ", " x4)
+#define FA_COORDINATES "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4])
+
 template <int rank>
 FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar,
                      const int (&at)[rank]) requires(rank != 4) {
-  static_assert(rank <= 5);
-  if constexpr (rank == 1) {
-    asm volatile(
-        "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%3}], [%2];" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "r"(at[0])
-        : "memory");
-  } else if constexpr (rank == 2) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%3, %4}], [%2];" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "r"(at[0]), "r"(at[1])
-        : "memory");
-  } else if constexpr (rank == 3) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "r"(at[0]), "r"(at[1]), "r"(at[2])
-        : "memory");
-  } else {
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
-        "[%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]),
-        "r"(at[4])
-        : "memory");
-  }
+#define FA_STATEMENT(DIM, AT)                                               \
+  asm volatile("cp.async.bulk.tensor." DIM                                  \
+               ".shared::cluster.global.tile.mbarrier::complete_tx::bytes " \
+               "[%0], [%1, {" AT "}], [%2];" ::"r"(shared_address(to)),     \
+               "l"(map), "r"(shared_address(bar)), FA_COORDINATES           \
+               : "memory")
+  FA_FOR_EACH_RANK(FA_STATEMENT, "%3", "%4", "%5", "%6", "%7");
+#undef FA_STATEMENT
 }
 
 /// As tma_load, to every block r of the cluster with bit r set in `blocks`, at the same place in
@@ -53,108 +47,42 @@ FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar,
 template <int rank>
 FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar, const int (&at)[rank],
                                uint16_t blocks) {
-  static_assert(rank <= 5);
-  if constexpr (rank == 1) {
-    asm volatile(
-        "cp.async.bulk.tensor.1d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".multicast::cluster [%0], [%1, {%4}], [%2], %3;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "h"(blocks), "r"(at[0])
-        : "memory");
-  } else if constexpr (rank == 2) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".multicast::cluster [%0], [%1, {%4, %5}], [%2], %3;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "h"(blocks), "r"(at[0]), "r"(at[1])
-        : "memory");
-  } else if constexpr (rank == 3) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".multicast::cluster [%0], [%1, {%4, %5, %6}], [%2], %3;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "h"(blocks), "r"(at[0]), "r"(at[1]), "r"(at[2])
-        : "memory");
-  } else if constexpr (rank == 4) {
-    asm volatile(
-        "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".multicast::cluster [%0], [%1, {%4, %5, %6, %7}], [%2], %3;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "h"(blocks), "r"(at[0]), "r"(at[1]), "r"(at[2]),
-        "r"(at[3])
-        : "memory");
-  } else {
-    asm volatile(
-        "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        ".multicast::cluster [%0], [%1, {%4, %5, %6, %7, %8}], [%2], %3;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(bar)), "h"(blocks), "r"(at[0]), "r"(at[1]), "r"(at[2]),
-        "r"(at[3]), "r"(at[4])
-        : "memory");
-  }
+#define FA_STATEMENT(DIM, AT)                                                                   \
+  asm volatile("cp.async.bulk.tensor." DIM                                                      \
+               ".shared::cluster.global.tile.mbarrier::complete_tx::bytes"                      \
+               ".multicast::cluster [%0], [%1, {" AT "}], [%2], %3;" ::"r"(shared_address(to)), \
+               "l"(map), "r"(shared_address(bar)), "h"(blocks), FA_COORDINATES                  \
+               : "memory")
+  FA_FOR_EACH_RANK(FA_STATEMENT, "%4", "%5", "%6", "%7", "%8");
+#undef FA_STATEMENT
 }
+
+#define FA_STATEMENT_OF(OPERATION, AT)                                                   \
+  asm volatile(OPERATION " [%0, {" AT "}], [%1];" ::"l"(map), "r"(shared_address(from)), \
+               FA_COORDINATES                                                            \
+               : "memory")
 
 template <int rank>
 FA_PTX void tma_store(const TensorMap* map, const void* from,
                       const int (&at)[rank]) requires(rank != 4) {
-  static_assert(rank <= 5);
-  if constexpr (rank == 1) {
-    asm volatile(
-        "cp.async.bulk.tensor.1d.global.shared::cta.tile.bulk_group [%0, {%2}], [%1];" ::"l"(map),
-        "r"(shared_address(from)), "r"(at[0])
-        : "memory");
-  } else if constexpr (rank == 2) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
-            map),
-        "r"(shared_address(from)), "r"(at[0]), "r"(at[1])
-        : "memory");
-  } else if constexpr (rank == 3) {
-    asm volatile(
-        "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], [%1];" ::
-            "l"(map),
-        "r"(shared_address(from)), "r"(at[0]), "r"(at[1]), "r"(at[2])
-        : "memory");
-  } else {
-    asm volatile(
-        "cp.async.bulk.tensor.5d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5, %6}], "
-        "[%1];" ::"l"(map),
-        "r"(shared_address(from)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
-        : "memory");
-  }
+#define FA_STATEMENT(DIM, AT) \
+  FA_STATEMENT_OF("cp.async.bulk.tensor." DIM ".global.shared::cta.tile.bulk_group", AT)
+  FA_FOR_EACH_RANK(FA_STATEMENT, "%2", "%3", "%4", "%5", "%6");
+#undef FA_STATEMENT
 }
 
 /// As tma_store, but adds to the tensor (floats), one atomic addition an element.
 template <int rank>
 FA_PTX void tma_reduce_add(const TensorMap* map, const void* from, const int (&at)[rank]) {
-  static_assert(rank <= 5);
-  if constexpr (rank == 1) {
-    asm volatile(
-        "cp.reduce.async.bulk.tensor.1d.global.shared::cta.add.tile.bulk_group "
-        "[%0, {%2}], [%1];" ::"l"(map),
-        "r"(shared_address(from)), "r"(at[0])
-        : "memory");
-  } else if constexpr (rank == 2) {
-    asm volatile(
-        "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.tile.bulk_group "
-        "[%0, {%2, %3}], [%1];" ::"l"(map),
-        "r"(shared_address(from)), "r"(at[0]), "r"(at[1])
-        : "memory");
-  } else if constexpr (rank == 3) {
-    asm volatile(
-        "cp.reduce.async.bulk.tensor.3d.global.shared::cta.add.tile.bulk_group "
-        "[%0, {%2, %3, %4}], [%1];" ::"l"(map),
-        "r"(shared_address(from)), "r"(at[0]), "r"(at[1]), "r"(at[2])
-        : "memory");
-  } else if constexpr (rank == 4) {
-    asm volatile(
-        "cp.reduce.async.bulk.tensor.4d.global.shared::cta.add.tile.bulk_group "
-        "[%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
-        "r"(shared_address(from)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3])
-        : "memory");
-  } else {
-    asm volatile(
-        "cp.reduce.async.bulk.tensor.5d.global.shared::cta.add.tile.bulk_group "
-        "[%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
-        "r"(shared_address(from)), "r"(at[0]), "r"(at[1]), "r"(at[2]), "r"(at[3]), "r"(at[4])
-        : "memory");
-  }
+#define FA_STATEMENT(DIM, AT) \
+  FA_STATEMENT_OF("cp.reduce.async.bulk.tensor." DIM ".global.shared::cta.add.tile.bulk_group", AT)
+  FA_FOR_EACH_RANK(FA_STATEMENT, "%2", "%3", "%4", "%5", "%6");
+#undef FA_STATEMENT
 }
+
+#undef FA_STATEMENT_OF
+#undef FA_COORDINATES
+#undef FA_FOR_EACH_RANK
 
 /// Copies `bytes` bytes to shared memory, then tells `bar`. Addresses and size: multiples of 16.
 FA_PTX void bulk_load(void* to, const void* from, int bytes, uint64_t* bar) {

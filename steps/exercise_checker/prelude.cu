@@ -1,2 +1,2 @@
 // ./scripts/learn compiles a student's file with the command that compiles this one.
-#include "steps/exercises/prelude.h"
+#include "steps/exercise_checker/prelude.h"

@@ -261,7 +261,9 @@ TEST_CASE("stores need fence.proxy.async before TMA reads them", "[sim][races][a
   };
   const auto text = of(store_tile<Fence::none>);
   CAPTURE(text);
-  const auto line = [](int n) { return "async_proxy.cu:" + std::to_string(kStoreTile + n); };
+  const auto line = [](int n) {
+    return "async_proxy_hazards.cu:" + std::to_string(kStoreTile + n);
+  };
   CHECK_THAT(text, ContainsSubstring("race on shared memory: kernel "));
   CHECK_THAT(text, ContainsSubstring(
                        "block (0,0,0), thread (0,0,0): TMA store that reads tile, byte 0 at " +
@@ -310,7 +312,8 @@ TEST_CASE("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
   const auto of = [&](auto kernel) { return finding([&] { fa::launch(kernel, config, y); }); };
   const auto text = of(overwritten_operand<Overwrite::in_front>);
   CAPTURE(text);
-  CHECK_THAT(text, ContainsSubstring("thread (0,0,0): store of tile, byte 0 at async_proxy.cu:"));
+  CHECK_THAT(text,
+             ContainsSubstring("thread (0,0,0): store of tile, byte 0 at async_proxy_hazards.cu:"));
   CHECK_THAT(text, ContainsSubstring("and a wgmma by the warpgroup of thread (0,0,0) at "));
   CHECK_THAT(text, ContainsSubstring("have no wgmma_wait between them"));
   const auto other = of(overwritten_operand<Overwrite::other_warpgroup>);
@@ -330,8 +333,8 @@ TEST_CASE("wgmma has its registers until wgmma_wait", "[sim][races][async]") {
   CAPTURE(text);
   CHECK_THAT(text, ContainsSubstring("race on registers: kernel "));
   CHECK_THAT(text, ContainsSubstring("thread (0,0,0): load of the accumulators, element 3, at "
-                                     "async_proxy.cu:"));
-  CHECK_THAT(text, ContainsSubstring("and the wgmma at async_proxy.cu:"));
+                                     "async_proxy_hazards.cu:"));
+  CHECK_THAT(text, ContainsSubstring("and the wgmma at async_proxy_hazards.cu:"));
   CHECK_THAT(text, ContainsSubstring("have no wgmma_wait between them"));
   CHECK_THAT(of(registers<Registers::write>), ContainsSubstring("of the accumulators, element 4"));
   CHECK_THAT(of(registers<Registers::write_a>), ContainsSubstring("store of A's registers"));
@@ -351,8 +354,10 @@ TEST_CASE("a TMA load writes until its mbarrier's phase is waited for", "[sim][r
   CHECK(y.download()[5] == 2);
   const auto text = of(load_tiles<Load::no_wait>);
   CAPTURE(text);
-  CHECK_THAT(text, ContainsSubstring("thread (32,0,0): load of tile, byte 0 at async_proxy.cu:"));
-  CHECK_THAT(text, ContainsSubstring("and a TMA load by thread (0,0,0) at async_proxy.cu:"));
+  CHECK_THAT(text,
+             ContainsSubstring("thread (32,0,0): load of tile, byte 0 at async_proxy_hazards.cu:"));
+  CHECK_THAT(text,
+             ContainsSubstring("and a TMA load by thread (0,0,0) at async_proxy_hazards.cu:"));
   CHECK_THAT(text, ContainsSubstring("have no wait on its mbarrier between them"));
   CHECK_THAT(of(load_tiles<Load::other_barrier>), ContainsSubstring("load of tile, byte 128 at"));
   CHECK_THAT(of(load_tiles<Load::no_bytes>), ContainsSubstring("no wait on its mbarrier"));
@@ -372,13 +377,15 @@ TEST_CASE("a TMA store reads until tma_store_wait_read", "[sim][races][async]") 
   CHECK(of(use_tile_again<Store::right>) == "");
   const auto text = of(use_tile_again<Store::overwritten>);
   CAPTURE(text);
-  CHECK_THAT(text, ContainsSubstring("store of tile, byte 12 at async_proxy.cu:"));
-  CHECK_THAT(text, ContainsSubstring("and a TMA store by thread (0,0,0) at async_proxy.cu:"));
+  CHECK_THAT(text, ContainsSubstring("store of tile, byte 12 at async_proxy_hazards.cu:"));
+  CHECK_THAT(text,
+             ContainsSubstring("and a TMA store by thread (0,0,0) at async_proxy_hazards.cu:"));
   CHECK_THAT(text, ContainsSubstring("have no tma_store_wait_read between them"));
   CHECK_THAT(of(use_tile_again<Store::loaded_over>),
              ContainsSubstring("TMA load into tile, byte 0"));
-  CHECK_THAT(of(use_tile_again<Store::not_waited>),
-             ContainsSubstring("thread (0,0,0) returns while its TMA store at async_proxy.cu:"));
+  CHECK_THAT(
+      of(use_tile_again<Store::not_waited>),
+      ContainsSubstring("thread (0,0,0) returns while its TMA store at async_proxy_hazards.cu:"));
   CHECK_THAT(of(use_tile_again<Store::not_committed>), ContainsSubstring("returns while its TMA"));
 }
 

@@ -4,7 +4,7 @@
 #include "common/dialect/ptx/ptx.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/exercises/exercise.h"
+#include "steps/exercise_checker/exercise.h"
 
 // From g++ 12 on.
 #if !FA_BACKEND_GPU && __cpp_lib_constexpr_string >= 201907 && __cpp_lib_constexpr_vector >= 201907

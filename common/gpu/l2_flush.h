@@ -1,5 +1,5 @@
 /// \file
-/// Leaves the L2 with nothing of the step in it, and nothing dirty.
+/// Flushes the L2: leaves nothing of the step in it, and nothing dirty.
 #pragma once
 
 #include <cstddef>

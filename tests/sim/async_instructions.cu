@@ -279,7 +279,7 @@ TEST_CASE("operands that the hardware refuses are findings", "[sim][async]") {
       "reads from lane 20, which does not take part");
   const auto atomic = finding([&] { fa::launch(add_past_the_end, {1, 1}, out.get()); });
   CHECK_THAT(atomic, ContainsSubstring("buffer out"));
-  CHECK_THAT(atomic, ContainsSubstring("asynchronous.cu:" + std::to_string(kAddLine)));
+  CHECK_THAT(atomic, ContainsSubstring("async_instructions.cu:" + std::to_string(kAddLine)));
 }
 
 namespace {
@@ -304,7 +304,7 @@ TEST_CASE("setmaxnreg for more registers than there are is found", "[sim][async]
   CHECK(of(reallocate<32, 160>, 512) == "");
   const auto text = of(reallocate<32, 240>, 384);
   CAPTURE(text);
-  CHECK_THAT(text, ContainsSubstring("setmaxnreg at asynchronous.cu:"));
+  CHECK_THAT(text, ContainsSubstring("setmaxnreg at async_instructions.cu:"));
   CHECK_THAT(text, ContainsSubstring("would wait for ever: the warpgroups ask for 32 + 240 + 240"));
   CHECK_THAT(text, ContainsSubstring("65536 in all, but a launch of 384 threads has at most 168"));
   CHECK_THAT(of(reallocate<32, 168>, 512), ContainsSubstring("would wait for ever"));

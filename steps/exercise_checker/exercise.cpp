@@ -1,4 +1,4 @@
-#include "steps/exercises/exercise.h"
+#include "steps/exercise_checker/exercise.h"
 
 #include <cstdio>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "common/gpu/shared_library.h"
+#include "common/gpu/optional_library.h"
 
 #include <algorithm>
 #include <cstdlib>

@@ -1,8 +1,8 @@
-#include "common/gpu/l2_sweep.h"
+#include "common/gpu/l2_flush.h"
 
 #include <string>
 
-#include "common/harness/problem.h"
+#include "common/dialect/errors.h"
 
 namespace fa::gpu {
 
