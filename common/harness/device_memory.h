@@ -32,8 +32,7 @@ class DeviceMemory {
     size_ = n;
     name_device_memory(data_, name);
   }
-  DeviceMemory(DeviceMemory&& other) noexcept
-      : data_(other.release()), size_(std::exchange(other.size_, 0)) {}
+  DeviceMemory(DeviceMemory&& other) noexcept : size_(other.size_), data_(other.release()) {}
   DeviceMemory& operator=(DeviceMemory other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
@@ -48,7 +47,10 @@ class DeviceMemory {
   size_t size() const { return size_; }  ///< elements
   size_t bytes() const { return size_ * sizeof(T); }
   /// From now on the caller frees it.
-  T* release() { return std::exchange(data_, nullptr); }
+  T* release() {
+    size_ = 0;
+    return std::exchange(data_, nullptr);
+  }
 
   /// Every byte becomes `byte`.
   void fill(int byte) { cuda_check(cudaMemset(data_, byte, bytes())); }
@@ -67,8 +69,8 @@ class DeviceMemory {
   }
 
  private:
-  T* data_ = nullptr;
   size_t size_ = 0;
+  T* data_ = nullptr;
 };
 
 }  // namespace fa

@@ -526,10 +526,7 @@ nlohmann::ordered_json to_json(const RunReport& r) {
   j["variant"] = r.variant;
   j["variant_index"] = r.variant_index;
   j["forward_of"] = r.forward_of.empty() ? Json(nullptr) : Json(r.forward_of);
-  j["device"] =
-      r.predicted_only
-          ? Json(nullptr)
-          : Json{{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};
+  j["device"] = {{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};
   j["model_gpu"] = r.device.kind == "sim" ? Json(r.model.name) : Json(nullptr);
   j["problem"] = {{"b", r.problem.B},
                   {"h", r.problem.H},

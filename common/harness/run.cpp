@@ -247,10 +247,6 @@ Outputs Session::download() {
   return out;
 }
 
-size_t Session::workspace_bytes() const {
-  return memory_need(impl_->problem, impl_->variant).workspace;
-}
-
 Outputs run(const Variant& v, const Problem& p, const Inputs& in) {
   Session session(p, in, v);
   session.forward();

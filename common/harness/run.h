@@ -52,7 +52,6 @@ class Session {
   bool keeps_state() const;
   /// Waits, copies the outputs back and looks at the guard bands.
   Outputs download();
-  size_t workspace_bytes() const;
 
  private:
   struct Impl;

@@ -1,5 +1,6 @@
 #include "common/harness/step.h"
 
+#include <cctype>
 #include <stdexcept>
 
 namespace fa {
@@ -40,19 +41,12 @@ LinkedStep::LinkedStep(const Step& step) { all_linked().push_back(step); }
 
 const std::vector<Step>& linked_steps() { return all_linked(); }
 
-const Step& linked_step(const std::string& id) {
-  for (const Step& step : all_linked()) {
-    if (step.id == id) return step;
-  }
-  throw std::out_of_range("step '" + id + "' is not linked into this program");
-}
-
 const Variant& linked_variant(const std::string& id) {
-  const std::string step_name = id.substr(0, id.find(' ')), name = id.substr(step_name.size() + 1);
   for (const Step& step : all_linked()) {
-    if (step.id != step_name && !step.id.starts_with(step_name + "_")) continue;
+    const bool numbered = step.id.size() > 2 && std::isdigit(step.id[0]) && step.id[2] == '_';
+    const std::string name = numbered ? step.id.substr(0, 2) : step.id;
     for (const Variant& v : step.variants) {
-      if (v.name == name) return v;
+      if (name + " " + v.name == id) return v;
     }
   }
   throw std::out_of_range("no variant '" + id + "' is linked into this program");

@@ -114,8 +114,6 @@ class LinkedStep {
 };
 /// All that are linked, in no order. Not to be called before main().
 const std::vector<Step>& linked_steps();
-/// \throws std::out_of_range when that step is not linked.
-const Step& linked_step(const std::string& id);
 /// \param id "06 swapped": the step's number, or the name of one's own step, and the variant
 /// \throws std::out_of_range when there is none among the linked steps.
 const Variant& linked_variant(const std::string& id);

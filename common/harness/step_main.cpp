@@ -130,7 +130,7 @@ class Run {
     report_.model = find_gpu(options.model_gpu);
     configure({.gpu = report_.model, .workers = options.workers});
     require_writable_outputs(options);
-    if (!options.predict) report_.device = open_device(step.id, step.needs);
+    report_.device = open_device(step.id, step.needs);
     report_.predicted_only = options.predict;
     if (options.analyse && !simulated()) {
       throw UsageError("--analyse works in the simulator: cmake --preset sim");
@@ -202,8 +202,6 @@ class Run {
     if (!options_.json.empty()) write_json(options_.json, report_);
     require_printed(lost);
   }
-
-  bool simulated() const { return report_.device.kind == "sim"; }
 
   void count_pass(Pass& pass, const std::function<void()>& run) {
     const auto start = std::chrono::steady_clock::now();

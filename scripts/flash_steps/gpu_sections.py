@@ -214,7 +214,10 @@ class Sections(Session):
             for s, v in variants
             for p in problems
             # No table has an fp32 step with d = 128, one text has step 06's forward.
-            if not self.options.figures or number_of(s) > 6 or p["d"] == 64 or v == "registers"
+            if not self.options.figures
+            or p["d"] == 64
+            or number_of(s) > 6
+            or (number_of(s), v) == (6, "registers")
         ]
         good, bad = self.gpu_runs(cases, "--iters=20", "--no-counters")
         rows = join(self.of_this_call(problems, self.gpu_results()))

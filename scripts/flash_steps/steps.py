@@ -65,7 +65,7 @@ def steps_and_needs(root=ROOT):
     found = []
     for name in re.findall(r"^fa_step\((\w+)\)", text, re.MULTILINE):
         described = read_text(os.path.join(root, "steps", name, "step.cuh"))
-        needs = re.search(r'^ +\.needs = "(\w+)"', described, re.MULTILINE)
+        needs = re.search(r'\.needs = "(sm_\d+a?)"', described)  # as in steps/CMakeLists.txt
         found.append((name, needs and needs[1]))
     return found
 

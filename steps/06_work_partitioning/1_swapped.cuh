@@ -140,17 +140,17 @@ __global__ void __launch_bounds__(kThreads) flash_fwd_kernel(const float* Q,  //
   }
 
   // --- epilogue: the only division, the only stores
-  float lse = 0.f;  // lane r takes row r's, so that one request writes the warp's four
+  float row_lse = 0.f;  // lane r takes row r's, so that one request writes the warp's four
   UNROLL
   for (int r = 0; r < kWarpRows; ++r) {
     l[r] = fa::warp_sum(l[r]);
-    if (lane == r) lse = m[r] + logf(l[r]);
+    if (lane == r) row_lse = m[r] + logf(l[r]);
     UNROLL
     for (int x = 0; x < d / fa::kWarp; ++x) {
       if (row0 + r < N) O[size_t(row0 + r) * d + x * fa::kWarp + lane] = rO[r][x] / l[r];
     }
   }
-  if (lane < kWarpRows && row0 + lane < N) LSE[row0 + lane] = lse;
+  if (lane < kWarpRows && row0 + lane < N) LSE[row0 + lane] = row_lse;
 }
 
 // --- host ---------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ struct Tiles {
   bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];
   bf16 dS[kStages][Bc * Br];  // [key][row]: as the registers have it
-  float LSE[kStages][Br];     // in powers of 2
+  float LSE2[kStages][Br];    // in powers of 2
   float delta[kStages][Br];
 };
 
@@ -78,8 +78,8 @@ __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
   sum = fa::warp_sum<kLanes>(sum);
   if (r >= N || lane > 0) return;
   delta[at] = sum;
-  const float lse = LSE[at];
-  LSE2[at] = lse == -INFINITY ? INFINITY : lse * fa::kLog2e;
+  const float row_lse = LSE[at];
+  LSE2[at] = row_lse == -INFINITY ? INFINITY : row_lse * fa::kLog2e;
 }
 
 // A block owns 128 keys and walks the rows that see them, in each of the `group` heads that share
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
       load_tile<d, Br, kThreads<d>>(Q + row0 * d, smem.Q[stage], rows);
       load_tile<d, Br, kThreads<d>>(dO + row0 * d, smem.dO[stage], rows);
       if (r < Br) {  // past the end all are 0: P is 1 there, and adds 1 * 0
-        fa::cp_async_4(&smem.LSE[stage][r], LSE2 + row0 + r, r < rows ? 4 : 0);
+        fa::cp_async_4(&smem.LSE2[stage][r], LSE2 + row0 + r, r < rows ? 4 : 0);
         fa::cp_async_4(&smem.delta[stage][r], delta + row0 + r, r < rows ? 4 : 0);
       }
     };
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads<d>, d == 64 ? 2 : 1)
         UNROLL
         for (int n = 0; n < kQ / 8; ++n) {
           const int r = q + n * 8 + lane % 4 * 2;  // of this lane's two rows
-          const float2 row_lse = *reinterpret_cast<const float2*>(&smem.LSE[stage][r]);
+          const float2 row_lse = *reinterpret_cast<const float2*>(&smem.LSE2[stage][r]);
           UNROLL
           for (int t = 0; t < kBands<d>; ++t) {
             UNROLL

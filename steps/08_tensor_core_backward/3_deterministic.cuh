@@ -31,7 +31,7 @@ struct RowTiles {
   bf16 dO[kBlockRows * d];
   bf16 K[kStages][kTileKeys * d];
   bf16 V[kStages][kTileKeys * d];
-  float LSE[kBlockRows];
+  float LSE2[kBlockRows];
   float delta[kBlockRows];
 };
 
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kRowWarps* fa::kWarp, 2)
   load_tile<d, kBlockRows, kThreads>(dO, smem.dO, rows);
   static_assert(kThreads == kBlockRows, "a thread a row");
   const int r = threadIdx.x;
-  fa::cp_async_4(&smem.LSE[r], LSE2 + r, r < rows ? 4 : 0);
+  fa::cp_async_4(&smem.LSE2[r], LSE2 + r, r < rows ? 4 : 0);
   fa::cp_async_4(&smem.delta[r], delta + r, r < rows ? 4 : 0);
   auto load_keys = [&](int j) {
     load_tile<d, kTileKeys, kThreads>(K + size_t(j) * kTileKeys * d, smem.K[j % kStages],
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kRowWarps* fa::kWarp, 2)
       UNROLL
       for (int e = 0; e < 4; ++e) {
         const int own = warp * kBand + t * kMma + lane / 4 + e / 2 * 8;
-        const float row_lse = smem.LSE[own], row_delta = smem.delta[own];
+        const float row_lse = smem.LSE2[own], row_delta = smem.delta[own];
         UNROLL
         for (int n = 0; n < kTileKeys / 8; ++n) {
           rP[t][n][e] = fa::exp2_approx(rP[t][n][e] * scale_log2 - row_lse);

@@ -21,8 +21,8 @@ using fa::bf16;
 using namespace step08;  // the products, the tiles, delta_kernel and convert_kernel
 
 constexpr int d = 128;
-constexpr int kPairs = kWarps<d> / 2;
-constexpr int kBands = Bc / kMma / kPairs;  // of 16 keys a pair
+constexpr int kWarpPairs = kWarps<d> / 2;
+constexpr int kBands = Bc / kMma / kWarpPairs;  // of 16 keys a pair
 constexpr int kBand = kBands * kMma;
 
 static __global__ void __launch_bounds__(kThreads<d>)
@@ -39,8 +39,8 @@ static __global__ void __launch_bounds__(kThreads<d>)
   // --- prologue: which keys; K_j and V_j stay in shared memory
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int pair = warp % kPairs;
-  const bool makes_dK = warp >= kPairs;  // else P and dV
+  const int pair = warp % kWarpPairs;
+  const bool makes_dK = warp >= kWarpPairs;  // else P and dV
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;
   const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
@@ -64,7 +64,7 @@ static __global__ void __launch_bounds__(kThreads<d>)
       load_tile<d, Br, kThreads<d>>(Q + row0 * d, smem.Q[stage], rows);
       load_tile<d, Br, kThreads<d>>(dO + row0 * d, smem.dO[stage], rows);
       if (r < Br) {  // past the end all are 0: P is 1 there, and adds 1 * 0
-        fa::cp_async_4(&smem.LSE[stage][r], LSE2 + row0 + r, r < rows ? 4 : 0);
+        fa::cp_async_4(&smem.LSE2[stage][r], LSE2 + row0 + r, r < rows ? 4 : 0);
         fa::cp_async_4(&smem.delta[stage][r], delta + row0 + r, r < rows ? 4 : 0);
       }
     };
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(kThreads<d>)
         UNROLL
         for (int n = 0; n < Br / 8; ++n) {
           const int r = n * 8 + lane % 4 * 2;
-          const float2 row_lse = *reinterpret_cast<const float2*>(&smem.LSE[stage][r]);
+          const float2 row_lse = *reinterpret_cast<const float2*>(&smem.LSE2[stage][r]);
           UNROLL
           for (int t = 0; t < kBands; ++t) {
             UNROLL

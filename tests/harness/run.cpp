@@ -114,7 +114,6 @@ TEST_CASE("the backward has its tensors and its workspace", "[run]") {
   CHECK(out.dQ == std::vector<float>(p.q_size(), 0));
   CHECK(out.dK == std::vector<float>(p.kv_size(), 0));
   CHECK(out.dV == std::vector<float>(p.kv_size(), 0));
-  CHECK(fa::Session(p, in, v).workspace_bytes() == 40);
 }
 
 TEST_CASE("workspace that starts as zeros must be left so", "[run]") {

@@ -622,7 +622,8 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         self.assertIn(("06", 16384, 64), shapes)
         self.assertNotIn(("07", 16384, 64), shapes)  # no table has it
         self.assertIn(("07", 4096, 128), shapes)
-        self.assertNotIn(("02", 4096, 128), shapes)
+        self.assertNotIn(("02", 4096, 128), shapes)  # though it has registers too
+        self.assertIn(("06", 4096, 128), shapes)
 
         # On another machine that one file is enough: nothing is run again.
         os.makedirs(os.path.join(self.root, "moved"))

@@ -19,10 +19,11 @@ NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
 
 
 HOST_COMPILER = """#!/usr/bin/env python3
-import os, shutil, sys
+import os, re, shutil, sys
 words = sys.argv[1:]
 sources = [w for w in words if w.startswith("common/") and w.endswith(".cpp")]
-if "-c" in words and len(sources) == 1 and "FA_" not in open(sources[0]).read():
+BACKEND = r"FA_|dialect/|device_memory"
+if "-c" in words and len(sources) == 1 and not re.search(BACKEND, open(sources[0]).read()):
     built = "@BUILD@/common/CMakeFiles/fa_common.dir/" + sources[0].removeprefix("common/") + ".o"
     if os.path.exists(built):
         with open("@LOG@", "a") as log:

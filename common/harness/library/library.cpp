@@ -113,6 +113,7 @@ class Workspace {
 
   void release() {
     last_forward.reset();
+    pointers_.clear();
     memory_.clear();
   }
 
