@@ -50,35 +50,6 @@ FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[2][2], const void* row) {
                : "r"(shared_address(row))
                : "memory");
 }
-/// Two matrices; the addresses of lanes 16..31 are ignored. With rows n of a [n][k] tile it is the
-/// B fragment of mma_m16n8k16: lane passes &tile[lane % 8][lane / 8 % 2 * 8].
-FA_PTX void ldmatrix_x2(uint32_t (&r)[2], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(shared_address(row))
-               : "memory");
-}
-/// Two matrices, transposed.
-FA_PTX void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0,%1}, [%2];"
-               : "=r"(r[0]), "=r"(r[1])
-               : "r"(shared_address(row))
-               : "memory");
-}
-/// One matrix; the addresses of lanes 8..31 are ignored.
-FA_PTX void ldmatrix_x1(uint32_t& r, const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
-               : "=r"(r)
-               : "r"(shared_address(row))
-               : "memory");
-}
-/// One matrix, transposed.
-FA_PTX void ldmatrix_x1_trans(uint32_t& r, const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
-               : "=r"(r)
-               : "r"(shared_address(row))
-               : "memory");
-}
 
 /// Stores four 8x8 matrices of bf16, the reverse of ldmatrix_x4 (sm_90):
 /// matrix[m][row][col] = r[m].half[i]. It writes rows of 16 bytes where the D fragment of an mma,
@@ -88,55 +59,6 @@ FA_PTX void stmatrix_x4(void* row, const uint32_t (&r)[4]) {
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)),
       "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
       : "memory");
-}
-/// Four matrices, transposed: matrix[m][col][row] = r[m].half[i].
-FA_PTX void stmatrix_x4_trans(void* row, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
-                   shared_address(row)),
-               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-               : "memory");
-}
-/// Two matrices; the addresses of lanes 16..31 are ignored.
-FA_PTX void stmatrix_x2(void* row, const uint32_t (&r)[2]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1,%2};" ::"r"(shared_address(row)),
-               "r"(r[0]), "r"(r[1])
-               : "memory");
-}
-/// Two matrices, transposed.
-FA_PTX void stmatrix_x2_trans(void* row, const uint32_t (&r)[2]) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(shared_address(row)),
-      "r"(r[0]), "r"(r[1])
-      : "memory");
-}
-/// One matrix; the addresses of lanes 8..31 are ignored.
-FA_PTX void stmatrix_x1(void* row, uint32_t r) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(shared_address(row)),
-               "r"(r)
-               : "memory");
-}
-/// One matrix, transposed.
-FA_PTX void stmatrix_x1_trans(void* row, uint32_t r) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(shared_address(row)),
-      "r"(r)
-      : "memory");
-}
-
-/// Transposes one 8x8 matrix of bf16 that lies in the registers of a warp, a row in four lanes, as
-/// ldmatrix_x1 leaves it (sm_75). Scalar meaning:
-///
-///     for (i = 0..1) {
-///       [row, col] = ldmatrix_element(lane, i);
-///       matrix[row][col] = r.half[i];             // of every lane; then
-///       result.half[i] = matrix[col][row];
-///     }
-///
-/// It makes P^T of P without a way through shared memory. All 32 lanes take part.
-FA_PTX uint32_t movmatrix_trans(uint32_t r) {
-  uint32_t transposed;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(r));
-  return transposed;
 }
 
 /// D[16][8] += A[16][16] B[16][8]: bf16 inputs, fp32 accumulators, one warp. Scalar meaning:
@@ -181,37 +103,9 @@ FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[2][2], const void* row, FA_WHERE) {
   sim::ldmatrix(four, 4, true, row, where);
   for (int m = 0; m < 4; ++m) r[m / 2][m % 2] = four[m];
 }
-FA_PTX void ldmatrix_x2(uint32_t (&r)[2], const void* row, FA_WHERE) {
-  sim::ldmatrix(r, 2, false, row, where);
-}
-FA_PTX void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row, FA_WHERE) {
-  sim::ldmatrix(r, 2, true, row, where);
-}
-FA_PTX void ldmatrix_x1(uint32_t& r, const void* row, FA_WHERE) {
-  sim::ldmatrix(&r, 1, false, row, where);
-}
-FA_PTX void ldmatrix_x1_trans(uint32_t& r, const void* row, FA_WHERE) {
-  sim::ldmatrix(&r, 1, true, row, where);
-}
 FA_PTX void stmatrix_x4(void* row, const uint32_t (&r)[4], FA_WHERE) {
   sim::stmatrix(r, 4, false, row, where);
 }
-FA_PTX void stmatrix_x4_trans(void* row, const uint32_t (&r)[4], FA_WHERE) {
-  sim::stmatrix(r, 4, true, row, where);
-}
-FA_PTX void stmatrix_x2(void* row, const uint32_t (&r)[2], FA_WHERE) {
-  sim::stmatrix(r, 2, false, row, where);
-}
-FA_PTX void stmatrix_x2_trans(void* row, const uint32_t (&r)[2], FA_WHERE) {
-  sim::stmatrix(r, 2, true, row, where);
-}
-FA_PTX void stmatrix_x1(void* row, uint32_t r, FA_WHERE) {
-  sim::stmatrix(&r, 1, false, row, where);
-}
-FA_PTX void stmatrix_x1_trans(void* row, uint32_t r, FA_WHERE) {
-  sim::stmatrix(&r, 1, true, row, where);
-}
-FA_PTX uint32_t movmatrix_trans(uint32_t r, FA_WHERE) { return sim::movmatrix_trans(r, where); }
 FA_PTX void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], FA_WHERE) {
   sim::mma_m16n8k16(d, a, b, where);
 }

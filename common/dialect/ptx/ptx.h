@@ -9,6 +9,7 @@
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/more/cluster.h"
 #include "common/dialect/ptx/more/mbarrier.h"
+#include "common/dialect/ptx/more/mma.h"
 #include "common/dialect/ptx/more/tma.h"
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/setmaxnreg.h"
