@@ -167,8 +167,6 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
   float2 rdK[kOwnKeys][kPairs] = {};
   float2 rdV[kOwnKeys][kPairs] = {};
 
-  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-
   // --- mainloop
   const int first = causal ? j * Bc / Br : 0;  // rows above see none of these keys
   for (int i = first; i * Br < N; ++i) {
@@ -192,7 +190,8 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
       for (int b = 0; b < kThreadKeys; ++b) {
         const int r = i * Br + ty + a * kGridY, c = j * Bc + tx + b * kGridX;
         const bool masked = edge && (c >= N || (causal && c > r));
-        rP[a][b] = masked ? 0.f : exp2f(rP[a][b] * scale_log2 - smem.LSE2[ty + a * kGridY]);
+        rP[a][b] =
+            masked ? 0.f : exp2f(rP[a][b] * (scale * fa::kLog2e) - smem.LSE2[ty + a * kGridY]);
         smem.P_dS[ty + a * kGridY][tx + b * kGridX] = rP[a][b];
       }
     }

@@ -1,5 +1,5 @@
 /// \file
-/// The rest of ldmatrix, stmatrix and movmatrix: fewer matrices at a time, or transposed on the way.
+/// The rest of ldmatrix, stmatrix and movmatrix: fewer matrices at a time, or transposed.
 /// What ../mma.h leaves out because no step has needed it so far.
 #pragma once
 
