@@ -190,8 +190,8 @@ def main():
     args = parser.parse_args()
     if args.restamp and not args.same_launches:
         raise BadInput(
-            "machine code says nothing of launches: hold the counts of both trees (kernels, blocks, "
-            "threads, bytes) side by side, and where they are equal add --same-launches"
+            "machine code says nothing of launches: hold the counts of both trees (kernels, "
+            "blocks, threads, bytes) side by side, and where they are equal add --same-launches"
         )
     before = os.path.abspath(args.before)
     known = find_steps(root=before)

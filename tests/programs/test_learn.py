@@ -225,9 +225,7 @@ class Guards(Folder):
         path = self.folder / "steps" / "01_naive" / "step.cuh"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
-            "namespace step01 {\ninline fa::Variant naive() {\n  return {"
-            + fields
-            + "};\n}\n}\n"
+            "namespace step01 {\ninline fa::Variant naive() {\n  return {" + fields + "};\n}\n}\n"
         )
         with mock.patch.object(catalogue, "ROOT", self.folder):
             return exercise("scores").variant()[1]
@@ -517,7 +515,10 @@ inline void forward("""
             toolchain.predicted(e)
         for text, words in (
             (f'echo "a word of the loader" >&2; exec {program} "$@"', None),
-            ('echo "a word of the loader" >&2; echo "naive: bad use" >&2; exit 2', ": naive: bad use"),
+            (
+                'echo "a word of the loader" >&2; echo "naive: bad use" >&2; exit 2',
+                ": naive: bad use",
+            ),
             ("exit 1", ": status 1"),
             ("exit 0", "wrote no JSON"),
             ('for w; do :; done; echo "{" > "${w#--json=}"', "wrote no JSON"),
@@ -815,7 +816,9 @@ class Commands(Folder):
                 self.assertEqual(said.count("building the checker and "), 1, said)
                 self.assertEqual(configure, ["--preset", "sim", "-B", str(build)])
                 at = make.index("--target")
-                self.assertEqual(make[:2] + make[at + 1 :], ["--build", str(build), "exercises", *targets])
+                self.assertEqual(
+                    make[:2] + make[at + 1 :], ["--build", str(build), "exercises", *targets]
+                )
 
     def test_a_tree_that_is_configured_stays_what_it_is(self):
         self.tool, self.env = self.checkout()
@@ -829,7 +832,9 @@ class Commands(Folder):
         """The checker compiles no step; a step's program does."""
         root, build = self.folder / "tree", self.folder / "build"
         checker = build / "steps" / "exercise_checker"
-        made = [checker / name for name in ("libfa_exercise.a", "link.txt", "built", "01_naive_built")]
+        made = [
+            checker / name for name in ("libfa_exercise.a", "link.txt", "built", "01_naive_built")
+        ]
         made += [build / "common/libfa_common.a", build / "steps/01_naive"]
         made += [checker / "CMakeFiles/exercise_prelude.dir/prelude.cu.o"]
         sources = [root / "common/harness/step.h", root / "steps/exercise_checker/exercise.cpp"]
@@ -1055,7 +1060,15 @@ class Watching(Folder):
         everything = f"build {sorted({e.step for e in EXERCISES})}"
         self.assertEqual(
             calls,
-            [checks[0], f"build ['{other.step}']", checks[1], checks[1], everything, *checks, *checks],
+            [
+                checks[0],
+                f"build ['{other.step}']",
+                checks[1],
+                checks[1],
+                everything,
+                *checks,
+                *checks,
+            ],
         )
 
     def session(self, terminal):

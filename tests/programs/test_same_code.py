@@ -142,7 +142,9 @@ class SameCode(unittest.TestCase):
         step_text.digest_of.cache_clear()
         step_text.code_of_file.cache_clear()
         steps = ("01_small", "02_other")
-        return [{s: step_text.digest_of(s, root) for s in steps} for root in (self.there, self.here)]
+        return [
+            {s: step_text.digest_of(s, root) for s in steps} for root in (self.there, self.here)
+        ]
 
     def results(self, text=None):
         path = "docs/results/gpu.json"
