@@ -45,7 +45,7 @@ class Run:
 
     @property
     def variant(self):
-        return self.get("variant") or "kernel"
+        return self.data["variant"]
 
     @property
     def borrowed(self):
@@ -122,8 +122,11 @@ def load(path):
     objects = tree.get("runs", [tree]) if isinstance(tree, dict) else tree
     runs = []
     for data in objects if isinstance(objects, list) else [objects]:
-        if not isinstance(data, dict) or not data.get("step") or not get(data, "problem.n"):
+        keys = ("step", "variant", "problem.n")
+        if not isinstance(data, dict) or not all(get(data, key) for key in keys):
             raise BadInput(f"{path} holds no run of a step: write it with a step's --json")
+        if data.get("ok", True) is None:
+            raise BadInput(f"{path} holds a prediction and no run: write it without --predict")
         runs.append(Run(data, "forward"))
         if data.get("backward"):
             runs.append(Run({**data, **data["backward"]}, "backward"))

@@ -1,15 +1,20 @@
 """Which steps have the same machine code as in another checkout.
 
-    maintain same_code --before DIR              all steps of this tree, or those that are named
-    maintain same_code --before DIR --restamp    docs/results follows the steps that have
+    maintain same_code --before DIR    all steps of this tree, or those that are named
+    maintain same_code --before DIR --restamp --same-launches
+                                       docs/results follows the steps that have
 
 Compiles main.cu of both trees with nvcc, for the architecture that the step needs, and compares the
 code of its kernels: instructions, registers, relocations, constants and the size of static shared
 memory. Names of kernels, variables and files do not count, nor does their order, nor a kernel of
 another step that came along with this one's. So a step that only names things otherwise keeps its
-results: --restamp writes this tree's digest (step_text.py) in place of the other tree's.
-It needs nvcc and no GPU. It does not see how the host launches the kernels.
-Exit status: 0 all are the same, 1 one differs or does not compile, 2 bad use, 3 no nvcc.
+results: --restamp writes this tree's digest (step_text.py) in place of the other tree's, where the
+steps whose files that digest reads have the same code, too.
+It needs nvcc and no GPU. It does not see how the host launches the kernels: with --same-launches
+you say that the counts of both trees (kernels, blocks, threads, bytes) were held side by side and
+are equal.
+Exit status: 0 all are the same, 1 one differs, does not compile or was not measured with the other
+tree's text, 2 bad use, 3 no nvcc.
 """
 
 import concurrent.futures
@@ -26,7 +31,7 @@ from . import command
 from .command import BadInput, Failure, NotHere
 from .files import read_text, write_text
 from .nvcc import arches_of, demangled, find_nvcc, nvcc_command
-from .step_text import digest_of
+from .step_text import digest_of, steps_read_by
 from .steps import ROOT, find_steps, number_of, steps_and_needs
 
 NOBITS = 8  # a section's type: it has a size and no bytes
@@ -139,16 +144,35 @@ def same_name(step, known):
     return step if step in known else alike[0] if alike else None
 
 
+def read_with(step, other, before):
+    """The steps of this tree whose files the digest of `step` reads, here or there."""
+    read = set(steps_read_by(step))
+    for name in steps_read_by(other, before) if other else []:
+        read.add(same_name(name, find_steps()) or name)
+    return read
+
+
 def restamp(digests):
-    """Replaces digests, {old: new}, in docs/results and in the picture of them."""
-    if not digests:
-        return
+    """Replaces digests in docs/results and in the picture of them; `digests`: {step: (old, new)}.
+
+    \raises Failure before anything is written, where a step's old one stands in no result."""
     paths = sorted(glob.glob(os.path.join(ROOT, "docs", "results", "*.json")))
-    old = re.compile(r"\b(?:%s)\b" % "|".join(digests))
+    results = "".join(map(read_text, paths))
+    changed = {step: pair for step, pair in digests.items() if pair[0] != pair[1]}
+    for step, pair in changed.items():
+        if not any(digest in results for digest in pair):  # the new one: it was restamped before
+            raise Failure(
+                f"{step}: no result in docs/results was measured with the text that --before has, "
+                f"digest {pair[0]}; nothing was written"
+            )
+    if not changed:
+        return
+    new = dict(changed.values())
+    old = re.compile(r"\b(?:%s)\b" % "|".join(new))
     for path in [*paths, os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg")]:
         if not os.path.exists(path):
             continue
-        text, count = old.subn(lambda match: digests[match[0]], read_text(path))
+        text, count = old.subn(lambda match: new[match[0]], read_text(path))
         if count:
             write_text(path, text)
             print(f"{os.path.relpath(path, ROOT)}: {count} digests are this tree's now")
@@ -160,9 +184,15 @@ def main():
     add("steps", nargs="*", metavar="STEP", help="by number or by name")
     add("--before", required=True, metavar="DIR", help="the other checkout")
     add("--restamp", action="store_true", help="write into docs/results")
+    add("--same-launches", action="store_true", help="the counts of both trees are equal")
     add("--nvcc", default=find_nvcc())
     add("--jobs", type=int, default=2)
     args = parser.parse_args()
+    if args.restamp and not args.same_launches:
+        raise BadInput(
+            "machine code says nothing of launches: hold the counts of both trees (kernels, "
+            "blocks, threads, bytes) side by side, and where they are equal add --same-launches"
+        )
     before = os.path.abspath(args.before)
     known = find_steps(root=before)
     if not known:
@@ -172,6 +202,10 @@ def main():
 
     needs = dict(steps_and_needs())
     steps = [step for step in find_steps(" ".join(args.steps)) if step in needs]
+    read = {}
+    if args.restamp:
+        read = {step: read_with(step, same_name(step, known), before) for step in steps}
+        steps = sorted({*steps, *(name for names in read.values() for name in names & {*needs})})
     arches = {step: arches_of(needs[step])[0] for step in steps}
     others = {step: same_name(step, known) for step in steps}
     work = [(ROOT, step, arches[step]) for step in steps]
@@ -179,7 +213,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         codes = dict(zip(work, pool.map(lambda one: compile_step(args.nvcc, *one), work)))
 
-    digests, differ = {}, 0
+    same = []
     for step in steps:
         arch, other = arches[step], others[step]
         after = codes[ROOT, step, arch]
@@ -187,12 +221,15 @@ def main():
         kernels = f"{len(after.kernels)} kernel" + ("s" if len(after.kernels) != 1 else "")
         verdict = "differs" if found else "same"
         print(f"{step:<26}{verdict:<9}{kernels}, {arch}" + (f": {found}" if found else ""))
-        differ += bool(found)
-        if not found:
-            digests[digest_of(other, before)] = digest_of(step)
-    if args.restamp:
-        restamp({old: new for old, new in digests.items() if old != new})
-        print("Machine code says nothing of launches: hold the counts of both trees side by side.")
-    if differ:
-        raise Failure(f"{differ} of {len(steps)} steps differ")
+        same += [] if found else [step]
+    digests = {}
+    for step in [step for step in same if step in read]:
+        differing = sorted(read[step] - {*same})
+        if differing:
+            print(f"{step} keeps its digest: it reads files of {', '.join(differing)}")
+        else:
+            digests[step] = digest_of(others[step], before), digest_of(step)
+    restamp(digests)
+    if len(same) < len(steps):
+        raise Failure(f"{len(steps) - len(same)} of {len(steps)} steps differ")
     return 0

@@ -27,6 +27,7 @@ from .exercises import ROOT
 COMPILE_SECONDS = 60  # of CPU time
 COMPILE_BYTES = 4 << 30
 RUN_SECONDS = 20  # of wall time
+PREDICT_SECONDS = 20  # of wall time; a step's program predicts in some milliseconds
 LOOP_SECONDS = 5  # of CPU time in one kernel without a barrier or an end
 RUN_BYTES = 1 << 30  # resident; the simulator reserves far more addresses than it uses
 SIZES = ("b", "h", "hkv", "n", "nk", "d")  # of a problem, as the steps' programs call them
@@ -94,12 +95,10 @@ class Verdict:
 
 
 class Toolchain:
-    """How a build tree compiles and links an exercise, and what the step itself predicts. `say`
-    prints a line when a step must be built first."""
+    """How a build tree compiles and links an exercise, and what the step itself predicts."""
 
-    def __init__(self, build, say=print):
+    def __init__(self, build):
         self.build = Path(build)
-        self.say = say
         folder = self.build / "steps" / "exercise_checker"
         try:
             commands = json.loads((self.build / "compile_commands.json").read_text())
@@ -135,34 +134,30 @@ class Toolchain:
         return [first, f"-I{shadow}", *rest, f"-I{beside}", *kind, *out]
 
     def predicted(self, exercise):
-        """Of each problem {buffer: {"read", "write", "atomic"}} in bytes, by the step's program."""
+        """Of each problem {buffer: {"read", "write", "atomic"}} in bytes, by the step's program,
+        which is_built() and build_library() see to. Raises NotBuilt."""
         key = exercise.step, exercise.program["variant"], json.dumps(exercise.check)
         with self.lock:
             if key not in self.predictions:
-                if not is_built(self.build, exercise.step):
-                    build_library(self.build, "sim", self.say, exercise.step)
                 self.predictions[key] = self._ask(exercise)
         return self.predictions[key]
 
     def _ask(self, exercise):
         command = [str(self.build / "steps" / exercise.step), "--predict"]
-        command += ["--variant", exercise.program["variant"], "--json", "/dev/stderr"]
+        command += ["--variant", exercise.program["variant"]]
         backward = exercise.check.get("pass") == "backward"
         specs = []
         for problem in exercise.check["problems"]:
             words = [f"--{key}={problem[key]}" for key in SIZES if key in problem]
             words += ["--h=1"] if "h" not in problem else []
             words += ["--causal"] if problem.get("causal") else []
-            done = subprocess.run(
-                [*command, *words], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-            )
-            if done.returncode:
-                raise NotBuilt(f"{shlex.join([*command, *words])}: {done.stderr.strip()}")
-            report = json.loads(done.stderr)
-            buffers = (report["backward"] if backward else report)["traffic"]["requested"][
-                "buffers"
-            ]
-            specs.append({name: row["predicted"] for name, row in buffers.items()})
+            report = report_of([*command, *words])
+            try:
+                report = report["backward"] if backward else report
+                buffers = report["traffic"]["requested"]["buffers"]
+                specs.append({name: row["predicted"] for name, row in buffers.items()})
+            except (AttributeError, KeyError, TypeError):
+                raise NotBuilt(f"{shlex.join([*command, *words])} predicts no bytes") from None
         return specs
 
     def link(self, obj, target):
@@ -170,32 +165,61 @@ class Toolchain:
         return [*self.link_words[:at], str(obj), "-o", str(target), *self.link_words[at + 1 :]]
 
 
+def report_of(command):
+    """What a step's program writes with --json. Raises NotBuilt."""
+    shown = shlex.join(command)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "report.json"
+        try:
+            status, _, errors = run_group(
+                [*command, f"--json={path}"],
+                seconds=PREDICT_SECONDS,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+            )
+        except subprocess.TimeoutExpired:
+            raise NotBuilt(f"{shown}: stopped at the limit of {PREDICT_SECONDS} s") from None
+        except OSError as error:
+            raise NotBuilt(f"{shown}: {error.strerror}") from None
+        if status:
+            last = errors.strip().splitlines()[-1:] or [f"status {status}"]
+            raise NotBuilt(f"{shown}: {last[0]}")
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            raise NotBuilt(f"{shown} wrote no JSON") from None
+
+
 def newest(*patterns):
     return max((p.stat().st_mtime for pattern in patterns for p in ROOT.glob(pattern)), default=0)
 
 
-def is_built(build, step=None):
-    """Whether the tree's library, or a step's program, is there and no older than its sources."""
+def is_built(build, steps=()):
+    """Whether the tree's checker and the programs of `steps` are there and no older than their
+    sources."""
     folder = Path(build) / "steps" / "exercise_checker"
     made = [
         folder / "libfa_exercise.a",
         folder / "link.txt",
         Path(build) / "common/libfa_common.a",
         folder / "CMakeFiles/exercise_prelude.dir/prelude.cu.o",
-        *([Path(build) / "steps" / step] if step else []),
+        *[Path(build) / "steps" / step for step in steps],
     ]
     if not all(p.exists() for p in made):
         return False
-    sources = newest(
-        "common/**/*.h",
-        "common/**/*.cpp",
-        "steps/exercise_checker/*.*",
-        "steps/*/*.cuh",
-        "common/CMakeLists.txt",
-        "CMakeLists.txt",
-    )
-    stamp = folder / (f"{step}_built" if step else "built")
-    return stamp.exists() and stamp.stat().st_mtime >= sources
+    common = newest("common/**/*.h", "common/**/*.cpp", "common/CMakeLists.txt", "CMakeLists.txt")
+
+    def is_new(stamp, *sources):
+        path = folder / stamp
+        return path.exists() and path.stat().st_mtime >= max(common, newest(*sources))
+
+    if not is_new("built", "steps/exercise_checker/*.*"):
+        return False
+    sources = "steps/*/*.cuh", "steps/*/main.cu"
+    return all(is_new(f"{step}_built", *sources) for step in steps)
 
 
 def _setup(log):
@@ -223,8 +247,9 @@ def _what_to_ask_for(said):
     return f"something is missing, as said above: {ask} call ./scripts/learn again"
 
 
-def build_library(build, preset, say, step=None):
-    """Sets up and builds, the checker or a step's program; `say` prints a line. Raises NotBuilt."""
+def build_library(build, preset, say, steps=()):
+    """Sets up and builds the checker and the programs of `steps`, whose bytes are the bound; `say`
+    prints a line. Raises NotBuilt."""
     log = ROOT / "build" / "learn.log"
     log.parent.mkdir(exist_ok=True)
     with open(log.with_suffix(".lock"), "w", encoding="utf-8") as lock:
@@ -233,19 +258,21 @@ def build_library(build, preset, say, step=None):
         except BlockingIOError:
             say("another ./scripts/learn is building the checker: waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if is_built(build, step):
+            if is_built(build, steps):
                 return
-        _build(build, preset, say, log, step)
+        _build(build, preset, say, log, steps)
 
 
-def _build(build, preset, say, log, step):
+def _build(build, preset, say, log, steps):
     started = time.time()
-    what = f"step {step}, whose bytes are the bound" if step else "the checker"
-    takes = "some seconds" if step else "a minute or two when it is new"
-    say(f"building {what}, {takes} ({log.relative_to(ROOT)})")
-    configure = ["cmake", "--preset", preset, "-B", str(build)]
+    what = "the checker"
+    if steps:
+        what += f" and step {steps[0]}" if len(steps) == 1 else f" and {len(steps)} steps"
+    say(f"building {what}, a minute or two when it is new ({log.relative_to(ROOT)})")
+    configured = (Path(build) / "CMakeCache.txt").exists()  # it stays what it is: Debug, say
+    configure = ["cmake", *(["-S", "."] if configured else ["--preset", preset]), "-B", str(build)]
     make = ["cmake", "--build", str(build), "-j", str(os.cpu_count())]
-    make += ["--target", f"{step}_built" if step else "exercises"]
+    make += ["--target", "exercises", *[f"{step}_built" for step in steps]]
     with open(log, "w", encoding="utf-8") as file:
         status, said = _setup(file)
         if status:
@@ -323,10 +350,11 @@ def group_of(command, **options):
             _running.discard(process)
 
 
-def run_group(command, **options):
-    """Waits for the end: (status, output, error output)"""
+def run_group(command, seconds=None, **options):
+    """Waits for the end: (status, output, error output). After `seconds` it raises
+    subprocess.TimeoutExpired."""
     with group_of(command, **options) as process:
-        out, errors = process.communicate()
+        out, errors = process.communicate(timeout=seconds)
         return process.returncode, out, errors
 
 

@@ -174,7 +174,12 @@ class Exercise:
         )
         if not function:
             raise Broken(f"{self.path.name}: {path.relative_to(ROOT)} has no variant '{name}'")
-        alone = re.sub(r"\.(backward_)?parent = {.*?},\s*", "", function[0], flags=re.DOTALL)
+        alone = without_parents(function[0])
+        if re.search(r"\.(backward_)?parent\b", code_of(alone)):
+            raise Broken(
+                f"{self.path.name}: in {path.relative_to(ROOT)} the parent of variant '{name}' is "
+                "not of the form  .parent = {...}"
+            )
         return re.search(r"^namespace (\w+) {", text, re.MULTILINE)[1], alone
 
     def main(self):
@@ -208,6 +213,23 @@ def replace_once(text, before, after, where):
         first = before.strip().splitlines()[0] if before.strip() else ""
         raise Broken(f"{where} holds these lines {count} times instead of once: {first}")
     return text.replace(before, after)
+
+
+def without_parents(text):
+    """Without the fields .parent = {...} and .backward_parent = {...}."""
+    while field := re.search(r"\.(backward_)?parent\s*=\s*{", text):
+        end, depth = field.end(), 1
+        while depth and end < len(text):
+            depth += {"{": 1, "}": -1}.get(text[end], 0)
+            end += 1
+        if depth:
+            return text
+        before, after = text[: field.start()], text[end:]
+        if after.startswith(","):
+            text = before + after[1:].lstrip()
+        else:  # the last field
+            text = before.rstrip().removesuffix(",") + after
+    return text
 
 
 def line_at(text, place):

@@ -61,9 +61,11 @@ def clear():
 
 
 class Watch:
-    def __init__(self, desk, check):
+    def __init__(self, desk, check, build=lambda exercises: None):
         self.desk = desk
         self.check = check  # of an exercise: a Verdict
+        self.build = build  # what checks of these exercises need; it prints a line
+        self.built_for = {desk.current.step}  # the steps
         self.keys = Keys()
         self.stamp = None
         self.passed = False
@@ -97,12 +99,19 @@ class Watch:
             for line in textwrap.wrap(keys, show.width(), break_on_hyphens=False)
         )
 
+    def prepare(self, exercises):
+        """Before a check, when the student has moved to a step that was not asked for before."""
+        if {e.step for e in exercises} - self.built_for:
+            self.build(exercises)
+            self.built_for |= {e.step for e in exercises}
+
     def look(self):
         """Checks the current exercise and shows what came out."""
         exercise, path = self.desk.current, self.path()
         clear()
         if show.in_terminal():
             print(self.head() + "\n")
+        self.prepare([exercise])
         print(show.paint("dim", f"checking {show.relative(path)} ..."), flush=True)
         self.verdict = self.check(exercise)
         self.passed = self.verdict.ok
@@ -172,6 +181,7 @@ class Watch:
 
     def check_all(self):
         print()
+        self.prepare(self.desk.exercises)
         show.check_all(self.desk, self.check)
 
     def reset(self):

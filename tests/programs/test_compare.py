@@ -67,6 +67,13 @@ class Table(Scripts):
         self.assertIn(">=250 us", self.row(done.stdout, "01 naive"))
         self.assertNotIn("TFLOP", done.stdout)
 
+    def test_a_prediction_is_no_run(self):
+        """--predict runs nothing: its `ok` is null."""
+        path = self.file("a.json", [sim(), sim(ok=None)])
+        done = run("compare.py", path)
+        self.assertEqual((done.returncode, done.stdout, len(done.stderr.splitlines())), (2, "", 1))
+        self.assertIn(f"{path} holds a prediction and no run", done.stderr)
+
     def test_input_and_seed_do_not_part_runs_but_sizes_do(self):
         same = run(
             "compare.py",
@@ -140,10 +147,10 @@ class Table(Scripts):
         )
 
     def test_variants_of_files_that_do_not_know_the_order_go_by_name(self):
-        runs = [sim(step="02_x", variant=name) for name in ("shared", "kernel", "another")]
+        runs = [sim(step="02_x", variant=name) for name in ("shared", "registers", "another")]
         done = run("compare.py", self.file("a.json", runs))
         labels = [line.split("  ")[0] for line in done.stdout.splitlines() if "ok" in line]
-        self.assertEqual(labels, ["02 another", "02 kernel", "02 shared"])
+        self.assertEqual(labels, ["02 another", "02 registers", "02 shared"])
 
     def test_a_forward_that_is_another_variants_stands_there(self):
         own = sim(step="04_fused", variant="fused", forward_of=None)
@@ -613,7 +620,7 @@ class Tables(Scripts):
         }
         row = {
             "step": "05_recompute_backward",
-            "variant": "kernel",
+            "variant": "recompute",
             "flops": 8e11,
             "hbm": 4e9,
             "hbm_predicted": 4e9,
@@ -682,12 +689,12 @@ class Tables(Scripts):
     def peers_results(self, runs=3, text=None):
         """Steps 07 and 10 against flash, in two cells: medians of 2x and 1.5x, least 1.2x."""
         rows = []
-        for step in ("07_tensor_cores", "10_warp_specialized"):
+        for step, variant in (("07_tensor_cores", "mma"), ("10_warp_specialized", "persistent")):
             for n, ratios in ((512, (1.9, 2, 2.1)), (1024, (1.2, 1.5, 1.6))):
                 common = {"flops_per_s": 4e14, "of_matmul": 0.5, "ms": 1.0}
                 common["text"] = text or digest_of(step)
                 row = {"b": 1, "h": 32, "hkv": 32, "n": n, "nk": n, "d": 64, "causal": True}
-                row.update(step=step, variant="kernel", direction="forward", dtype="bf16")
+                row.update(step=step, variant=variant, direction="forward", dtype="bf16")
                 row.update(problem=f"N={n}", label=step, errors={"O": 1e-3}, **common)
                 repeats = [
                     {"run": str(i), **common, "ratios": {"flash": r}} for i, r in enumerate(ratios)

@@ -220,6 +220,30 @@ class Guards(Folder):
             with self.assertRaisesRegex(catalogue.Broken, "2 times instead of once"):
                 e.solution()
 
+    def variant_of(self, fields):
+        """scores' variant, in a copy of the steps whose description of it has these fields."""
+        path = self.folder / "steps" / "01_naive" / "step.cuh"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(
+            "namespace step01 {\ninline fa::Variant naive() {\n  return {" + fields + "};\n}\n}\n"
+        )
+        with mock.patch.object(catalogue, "ROOT", self.folder):
+            return exercise("scores").variant()[1]
+
+    def test_a_variant_is_alone(self):
+        alone = 'inline fa::Variant naive() {\n  return {.name = "naive", .forward = f};\n}\n'
+        name, f = '.name = "naive", ', ".forward = f"
+        for fields in (
+            name + f,
+            name + '.parent = {"00 none", g}, ' + f,
+            name + '.parent = {"00 none", g, fa::Support{.d = {32, 64}}},\n  ' + f,
+            name + '.backward_parent = {"00", h}, ' + f + ',\n  .parent = {"00", {g}}',
+        ):
+            self.assertEqual(self.variant_of(fields), alone, fields)
+        for fields in (name + ".parent = none(), " + f, name + '.parent{"00", g}, ' + f):
+            with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*parent"):
+                self.variant_of(fields)
+
     def broken(self, edit, *words):
         """A copy of the steps' exercises in which scores.toml is edited is refused."""
         steps = self.folder / "steps"
@@ -476,6 +500,42 @@ inline void forward("""
             for done in pool.map(lambda _: self.learn("run", e.name), range(4)):
                 self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
 
+    def test_what_the_step_predicts(self):
+        """Foreign words on its standard error do not matter; all else is one sentence."""
+        e = exercise("scores")
+        wanted = checking.Toolchain(BUILD).predicted(e)
+        self.assertEqual(len(wanted), len(e.check["problems"]))
+        self.assertGreater(wanted[0]["Q"]["read"], 0)
+        program = BUILD / "steps" / e.step
+        toolchain = checking.Toolchain(BUILD)
+        toolchain.build = self.folder
+        fake = self.folder / "steps" / e.step
+        fake.parent.mkdir()
+        with self.assertRaisesRegex(checking.NotBuilt, "^.*--predict.*: No such file.*$"):
+            toolchain.predicted(e)
+        for text, words in (
+            (f'echo "a word of the loader" >&2; exec {program} "$@"', None),
+            (
+                'echo "a word of the loader" >&2; echo "naive: bad use" >&2; exit 2',
+                ": naive: bad use",
+            ),
+            ("exit 1", ": status 1"),
+            ("exit 0", "wrote no JSON"),
+            ('for w; do :; done; echo "{" > "${w#--json=}"', "wrote no JSON"),
+            ('for w; do :; done; echo "[]" > "${w#--json=}"', "predicts no bytes"),
+            ("sleep 60", "stopped at the limit of 1 s"),
+        ):
+            fake.write_text(f"#!/bin/sh\n{text}\n")
+            fake.chmod(0o755)
+            with self.subTest(text=text), mock.patch.object(checking, "PREDICT_SECONDS", 1):
+                if words is None:
+                    self.assertEqual(toolchain.predicted(e), wanted)
+                    toolchain.predictions.clear()
+                    continue
+                with self.assertRaises(checking.NotBuilt) as caught:
+                    toolchain.predicted(e)
+                self.assertRegex(str(caught.exception), f"^.*{words}$")
+
     def test_a_path_with_a_quote_and_a_space(self):
         e = exercise("scores")
         folder = self.folder / 'a "quoted" folder' / "learn"
@@ -725,6 +785,79 @@ class Commands(Folder):
         self.assertIn("no compiler", done.stderr)
         self.assertIn("sudo apt-get install -y cmake", done.stderr.splitlines()[-1])
 
+    def built(self, *arguments):
+        """The words of each call of cmake that learn makes, of a cmake that builds nothing."""
+        calls = self.folder / "calls"
+        self.script(self.folder / "tools" / "cmake", f'echo "$@" >> {calls}\n')
+        calls.unlink(missing_ok=True)
+        done = subprocess.run(
+            [*self.tool, *map(str, arguments)],
+            env={**self.env, "TOLERANT": "yes"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("holds no built classroom", done.stderr)
+        return done.stdout, [line.split() for line in calls.read_text().splitlines()]
+
+    def test_what_is_asked_for_is_built_at_once(self):
+        self.tool, self.env = self.checkout()
+        build = self.folder / "checkout" / "build" / "sim"
+        steps = sorted({f"{e.step}_built" for e in EXERCISES})
+        for arguments, targets in (
+            ((), [f"{EXERCISES[0].step}_built"]),
+            (("run", "banks"), [f"{exercise('banks').step}_built"]),
+            (("check-all",), steps),
+            (("grade", self.folder / "checkout" / "steps"), steps),
+        ):
+            with self.subTest(arguments=arguments):
+                said, (configure, make) = self.built(*arguments)
+                self.assertEqual(said.count("building the checker and "), 1, said)
+                self.assertEqual(configure, ["--preset", "sim", "-B", str(build)])
+                at = make.index("--target")
+                self.assertEqual(
+                    make[:2] + make[at + 1 :], ["--build", str(build), "exercises", *targets]
+                )
+
+    def test_a_tree_that_is_configured_stays_what_it_is(self):
+        self.tool, self.env = self.checkout()
+        build = self.folder / "debug"
+        build.mkdir()
+        (build / "CMakeCache.txt").write_text("CMAKE_BUILD_TYPE:STRING=Debug\n")
+        _, (configure, _) = self.built("run", "scores", "--build", build)
+        self.assertEqual(configure, ["-S", ".", "-B", str(build)])
+
+    def test_what_is_built(self):
+        """The checker compiles no step; a step's program does."""
+        root, build = self.folder / "tree", self.folder / "build"
+        checker = build / "steps" / "exercise_checker"
+        made = [
+            checker / name for name in ("libfa_exercise.a", "link.txt", "built", "01_naive_built")
+        ]
+        made += [build / "common/libfa_common.a", build / "steps/01_naive"]
+        made += [checker / "CMakeFiles/exercise_prelude.dir/prelude.cu.o"]
+        sources = [root / "common/harness/step.h", root / "steps/exercise_checker/exercise.cpp"]
+        sources += [root / "steps/02_tiled/1_shared.cuh", root / "steps/01_naive/main.cu"]
+        for path in made + sources:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+
+        def seen(*newer, build=build):
+            for path in made + sources:
+                os.utime(path, (200, 200) if path in newer else (100, 100))
+            with mock.patch.object(checking, "ROOT", root):
+                return checking.is_built(build), checking.is_built(build, ["01_naive"])
+
+        self.assertEqual(seen(), (True, True))
+        self.assertEqual(seen(sources[0]), (False, False))
+        self.assertEqual(seen(sources[1]), (False, False))
+        self.assertEqual(seen(sources[2]), (True, False))
+        self.assertEqual(seen(sources[3]), (True, False))
+        (build / "steps/01_naive").rename(build / "steps/02_tiled")
+        made.remove(build / "steps/01_naive")
+        self.assertEqual(seen(), (True, False))
+
     def interrupted(self, process, wait_for):
         """Ctrl-C once `wait_for()` is true: (exit status, what it said)."""
         end = time.monotonic() + 60
@@ -904,6 +1037,39 @@ class Watching(Folder):
         new = path.with_suffix(".new")
         new.write_text(text)
         os.replace(new, path)
+
+    def test_another_step_is_built_before_its_first_check(self):
+        first, other = EXERCISES[0], exercise("banks")
+        self.assertNotEqual(first.step, other.step)
+        desk, calls = Desk(self.folder / "learn", EXERCISES), []
+        watcher = Watch(
+            desk,
+            lambda e: calls.append(f"check {e.name}") or checking.Verdict(True),
+            lambda exercises: calls.append(f"build {sorted({e.step for e in exercises})}"),
+        )
+        desk.open(first)
+        with contextlib.redirect_stdout(io.StringIO()):
+            watcher.look()
+            desk.go_to(other)
+            desk.open(other)
+            watcher.look()
+            watcher.look()
+            watcher.check_all()
+            watcher.check_all()
+        checks = [f"check {first.name}", f"check {other.name}"]
+        everything = f"build {sorted({e.step for e in EXERCISES})}"
+        self.assertEqual(
+            calls,
+            [
+                checks[0],
+                f"build ['{other.step}']",
+                checks[1],
+                checks[1],
+                everything,
+                *checks,
+                *checks,
+            ],
+        )
 
     def session(self, terminal):
         e, second = EXERCISES[:2]

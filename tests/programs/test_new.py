@@ -105,7 +105,8 @@ class Scaffold(unittest.TestCase):
             *("9th", "Mine", "a-b", "../up", "", "x" * 300),
             *("float", "delete", "co_await", "not_eq"),  # words of C++
             *("docs", "all", "install", "test", "exercises", "fa_common", "fa_step", "01_naive"),
-            *("test_harness", "test_mine", "step_mine", "mine_library"),  # or forms of targets
+            *("test_harness", "test_mine", "step_mine", "mine_library", "mine_built"),  # or forms
+            *("linked", "std"),  # names of this project
             *("fa", "exp", "float4"),  # declared by what every step includes
         ):
             done = self.new(name)

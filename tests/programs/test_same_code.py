@@ -137,24 +137,73 @@ class SameCode(unittest.TestCase):
         self.write(self.here, "steps/02_other/1_other.cuh", KERNEL)
         self.assertEqual(self.run_tool("02")[0], 0)
 
-    def test_restamp_follows_the_steps_that_are_the_same(self):
-        self.kernel_here(("int i", "int n"), ("i <", "n <"), ("[i", "[n"))
-        self.write(self.here, "steps/02_other/1_other.cuh", OTHER % 2)
+    def digests(self):
+        """({step: its digest there}, the same here)"""
         step_text.digest_of.cache_clear()
         step_text.code_of_file.cache_clear()
-        old = {s: step_text.digest_of(s, self.there) for s in ("01_small", "02_other")}
-        new = {s: step_text.digest_of(s, self.here) for s in ("01_small", "02_other")}
+        steps = ("01_small", "02_other")
+        return [
+            {s: step_text.digest_of(s, root) for s in steps} for root in (self.there, self.here)
+        ]
+
+    def results(self, text=None):
+        path = "docs/results/gpu.json"
+        if text is not None:
+            self.write(self.here, path, text)
+        with open(os.path.join(self.here, path), encoding="utf-8") as file:
+            return file.read()
+
+    RESTAMP = ("--restamp", "--same-launches")
+    RENAMED = (("int i", "int n"), ("i <", "n <"), ("[i", "[n"))
+
+    def test_restamp_follows_the_steps_that_are_the_same(self):
+        self.kernel_here(*self.RENAMED)
+        self.write(self.here, "steps/02_other/1_other.cuh", OTHER % 2)
+        old, new = self.digests()
         for step in old:
             self.assertNotEqual(old[step], new[step])
         results = '{{"text": "{01_small}", "more": ["{02_other}", "{01_small}"]}}\n'
-        self.write(self.here, "docs/results/gpu.json", results.format(**old))
-        status, out, error = self.run_tool("--restamp")
+        self.results(results.format(**old))
+        status, out, error = self.run_tool(*self.RESTAMP)
         self.assertEqual(status, 1)  # step 02 differs, and keeps the digest of what was measured
         self.assertIn("docs/results/gpu.json: 2 digests are this tree's now", out)
-        self.assertIn("says nothing of launches", out)
         self.assertEqual(error, "maintain same_code: 1 of 2 steps differ\n")
-        with open(os.path.join(self.here, "docs/results/gpu.json"), encoding="utf-8") as file:
-            self.assertEqual(file.read(), results.format(**{**old, "01_small": new["01_small"]}))
+        self.assertEqual(self.results(), results.format(**{**old, "01_small": new["01_small"]}))
+        self.assertEqual(self.run_tool("01", *self.RESTAMP)[0], 0)  # once more: nothing to do
+
+    def test_restamp_leaves_a_step_that_reads_files_of_one_that_differs(self):
+        """Its own kernels are the same, and its results come from the other's as well."""
+        own = '#include "steps/01_small/small.cuh"\n' + OTHER % 1
+        for root in (self.here, self.there):
+            self.write(root, "steps/02_other/1_other.cuh", own)
+        self.kernel_here(("2.5f", "2.25f"))
+        old, new = self.digests()
+        self.assertNotEqual(old["02_other"], new["02_other"])
+        results = self.results('["{01_small}", "{02_other}"]\n'.format(**old))
+        status, out, error = self.run_tool("02", *self.RESTAMP)
+        self.assertEqual((status, self.results()), (1, results), out)
+        self.assertRegex(out, r"(?m)^01_small +differs ")
+        self.assertRegex(out, r"(?m)^02_other +same ")
+        self.assertIn("02_other keeps its digest: it reads files of 01_small\n", out)
+        self.assertIn("1 of 2 steps differ", error)
+        self.kernel_here(*self.RENAMED)
+        self.assertEqual(self.run_tool("02", *self.RESTAMP)[0], 0)
+        self.assertIn(self.digests()[1]["02_other"], self.results())
+
+    def test_restamp_is_told_that_the_launches_are_the_same(self):
+        results = self.results("[]\n")
+        status, out, error = self.run_tool("--restamp", "--nvcc", "/no/nvcc")
+        self.assertEqual((status, out, len(error.splitlines())), (2, "", 1))
+        self.assertIn("--same-launches", error)
+        self.assertEqual(self.results(), results)
+
+    def test_restamp_names_a_step_that_was_not_measured_with_the_text_there(self):
+        self.kernel_here(*self.RENAMED)
+        results = self.results('{"text": "0123456789abcdef"}\n')
+        status, _, error = self.run_tool(*self.RESTAMP)
+        self.assertEqual((status, len(error.splitlines())), (1, 1), error)
+        self.assertIn("01_small: no result in docs/results", error)
+        self.assertEqual(self.results(), results)
 
     def test_what_is_not_there(self):
         status, _, error = self.run_tool(before="/nowhere")
