@@ -6,6 +6,7 @@
 Needs PyTorch and the preset gpu. Exit status: 0 all right, 1 not, 3 no PyTorch or no GPU.
 """
 
+import gc
 import pathlib
 import subprocess
 import sys
@@ -175,6 +176,7 @@ def main():
         for index in range(len(library.variants)):
             case = Case(library, index)
             for test in (first_run_under_capture, on_a_stream, in_a_graph):
+                gc.collect()  # an old graph that is destroyed under a capture breaks it
                 try:
                     test(case)
                 except (Wrong, Refused, RuntimeError) as error:
