@@ -28,6 +28,7 @@ FA_PTX void prefetch_tensor_map(const TensorMap* map) {
   if constexpr (rank == 5) STATEMENT("5d", x0 ", " x1 ", " x2 ", " x3 ", " x4)
 #define FA_COORDINATES "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(x[4])
 
+/// As tma_load() in ../tma.h, of a tensor of another rank than 4.
 template <int rank>
 FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar,
                      const int (&at)[rank]) requires(rank != 4) {
@@ -62,6 +63,7 @@ FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar, co
                FA_COORDINATES                                                            \
                : "memory")
 
+/// As tma_store() in ../tma.h, of a tensor of another rank than 4.
 template <int rank>
 FA_PTX void tma_store(const TensorMap* map, const void* from,
                       const int (&at)[rank]) requires(rank != 4) {
