@@ -107,7 +107,7 @@ struct Step {
 
 /// What a variant can do: its own support, or the step's.
 const Support& support_of(const Step&, const Variant&);
-/// \throws UsageError with one sentence when the step, or this variant, does not support the problem.
+/// \throws UsageError with one sentence when the step or this variant does not support the problem.
 void validate(const Problem&, const Step&, const Variant&);
 
 /// The pieces of workspace that a variant asks for; none without a WorkspaceFn.

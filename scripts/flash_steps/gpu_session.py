@@ -14,7 +14,7 @@ from .results import Run, get, load, load_folder
 from .shell import Shell, last_line
 from .standing import mark_slowed
 from .step_text import digest_of, source_digest
-from .steps import ROOT, find_steps, program_of, steps_and_needs
+from .steps import ROOT, find_steps, needs_of, program_of
 
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
 SHORTEST_RUN = 8  # seconds; with fewer left no run begins
@@ -217,11 +217,11 @@ class Session:
     def simulate(self, cases, workers):
         """Runs cases side by side, one simulator thread each. (ok, one line, a line for each that
         went wrong)."""
-        modelled, needs = find_model(self.results["model_gpu"]), dict(steps_and_needs())
+        modelled = find_model(self.results["model_gpu"])
 
         def model(case):
             """A step that this GPU cannot run is simulated on the default one."""
-            fits = runs_on(modelled["arch"], needs.get(case[0]))
+            fits = runs_on(modelled["arch"], needs_of(case[0]))
             return [f"--gpu={modelled['name']}"] if fits else []
 
         # The largest first: the last to finish decides.
