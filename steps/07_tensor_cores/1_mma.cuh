@@ -1,15 +1,15 @@
 // Step 07 -- tensor cores: both products by mma.sync, bf16.
 // Idea      One instruction of one warp multiplies 16 x 16 by 16 x 8 numbers. Its operands lie in
 //           registers, in a fixed pattern; the pattern in which it leaves S is the pattern in which
-//           P V takes P. So S becomes P in the same registers, and P passes through no memory
-// Changed   since 06 2_registers: inputs, P and O in bf16; a warp's 16 rows by mma.sync, operands
-//           by ldmatrix; four threads share a row; P stays in registers: one barrier less
+//           P V takes P. So S becomes P in the same registers, and P never goes to memory
+// Changed   since 06 2_registers: inputs, P and O in bf16; a warp multiplies 16 rows by mma.sync,
+//           with operands from ldmatrix; four threads share a row; one barrier less, for P
 // Traffic   requested read  2*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*BH*4*N*d + 4*BH*N B
 // Launch    grid (Tr, B*H), 128 threads; causal: a head's longest walks first
 // Owns      block: 64 rows of O; warp: 16 of them; thread: of 2 rows every fourth pair of columns
-// Still bad each tile is waited for, and what a warp loads serves 16 rows only: 2_pipelined
+// Still bad the block waits for each tile that it loads: 2_pipelined
 #pragma once
 
 #include "common/dialect/cuda.h"

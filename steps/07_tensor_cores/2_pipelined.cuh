@@ -1,15 +1,15 @@
 // Step 07, second part -- the next tile is copied while this one is multiplied.
-// Idea      cp.async copies to shared memory without registers and without a waiting thread: tile
-//           j + 1 is on its way while the tensor cores work on tile j. Both fit without padding,
-//           because a swizzle keeps the rows of a tile out of each other's banks
-// Changed   since 07 1_mma: tiles swizzled, by cp.async, in two stages; one barrier a tile; O leaves
-//           through shared memory, in whole rows
+// Idea      cp.async copies to shared memory without registers, and no thread waits for it. Tile
+//           j + 1 arrives while the tensor cores work on tile j. A swizzle avoids the bank conflicts
+//           that step 06's padding avoided, and costs no memory
+// Changed   since 07 1_mma: K and V by cp.async in two stages, swizzled; one barrier per tile; O
+//           leaves through shared memory, in whole rows
 // Traffic   requested read  2*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*BH*4*N*d + 4*BH*N B
 // Launch    grid (Tr, B*H), 128 threads; causal: a head's longest walks first
 // Owns      block: 64 rows of O; warp: 16 of them; thread: of 2 rows every fourth pair of columns
-// Still bad what a warp loads from shared memory serves 16 rows only: 3_bands
+// Still bad each fragment that a warp loads from shared memory serves 16 rows only: 3_bands
 #pragma once
 
 #include "common/dialect/cuda.h"

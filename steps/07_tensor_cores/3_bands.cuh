@@ -1,19 +1,21 @@
 // Step 07, third part -- two bands of 16 rows per warp.
-// Idea      Shared memory delivers 128 bytes a clock, an mma wants 768. A warp with two bands of 16
-//           rows multiplies each fragment of K and V with both: half the bytes per mma. What the
-//           registers then hold beside O decides the tile: 128 keys when d = 64, 64 when d = 128
-// Changed   since 07 2_pipelined: fragments of A, S and O per band; a tile's keys by d; the mask
-//           and the softmax as functions, for a warp now masks tiles that others see whole
+// Idea      Shared memory delivers 128 bytes per clock, and an mma's B operand alone is 256. A warp
+//           with two bands of 16 rows multiplies each fragment of K and V with both: about half the
+//           bytes per mma. S and O then fill the registers: 128 keys per tile when d = 64, else 64
+// Changed   since 07 2_pipelined: A, S and O per band; mask and maximum as functions; P is computed
+//           16 keys at a time, between the products, and by exp2_approx: exp2f needs registers that
+//           are no longer free
 // Traffic   requested read  2*BH*(N*d + 2*Tr*N*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*BH*4*N*d + 4*BH*N B
 // Launch    grid (Tr, B*H), 128 threads; causal: a head's longest walks first
 // Owns      block: 128 rows of O; warp: 32 of them; lane: of 4 rows every fourth pair of columns
-// Still bad between the products the warp's other instructions take their time: 4_lazy
+// Still bad O is rescaled in every tile, although most maxima grow little: 4_lazy
 #pragma once
 
 #include "common/dialect/cuda.h"
 #include "common/dialect/ptx/cp_async.h"
+#include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/warp.h"
 #include "common/harness/step.h"
@@ -111,11 +113,11 @@ __device__ inline void mask(float (&rS)[kBands][Bc<d> / 8][4], int row, int key,
   }
 }
 
-// One tile's step of the online softmax: P takes the place of S; m, in powers of two, l and O follow.
+// Row maxima, in powers of two. O and l are relative to m: where it grows, they are rescaled.
 template <int d>
-__device__ inline void online_softmax_step(float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
-                                           float (&m)[kBands][2], float (&l)[kBands][2],
-                                           float (&rO)[kBands][d / 8][4]) {
+__device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
+                                      float (&m)[kBands][2], float (&l)[kBands][2],
+                                      float (&rO)[kBands][d / 8][4]) {
   UNROLL
   for (int t = 0; t < kBands; ++t) {
     UNROLL
@@ -125,26 +127,22 @@ __device__ inline void online_softmax_step(float (&rS)[kBands][Bc<d> / 8][4], fl
       for (int n = 0; n < Bc<d> / 8; ++n) s = fmaxf(s, fmaxf(rS[t][n][2 * h], rS[t][n][2 * h + 1]));
       // m_new is finite, for tile 0 shows every row its key 0: no exp2(-inf - -inf).
       const float m_new = fmaxf(m[t][h], scale_log2 * fa::warp_max<4>(s));  // 4 lanes share a row
-      const float alpha = exp2f(m[t][h] - m_new);  // 0 in tile 0, where m is -inf
+      const float alpha = fa::exp2_approx(m[t][h] - m_new);  // 0 in tile 0, where m is -inf
       m[t][h] = m_new;
       l[t][h] *= alpha;
-      UNROLL
-      for (int n = 0; n < Bc<d> / 8; ++n) {
-        rS[t][n][2 * h] = exp2f(rS[t][n][2 * h] * scale_log2 - m_new);
-        rS[t][n][2 * h + 1] = exp2f(rS[t][n][2 * h + 1] * scale_log2 - m_new);
-        l[t][h] += rS[t][n][2 * h] + rS[t][n][2 * h + 1];  // of this lane's keys
-      }
       UNROLL
       for (int n = 0; n < d / 8; ++n) rO[t][n][2 * h] *= alpha, rO[t][n][2 * h + 1] *= alpha;
     }
   }
 }
 
-// O += P V of a warp's 32 rows and a tile's keys, 16 keys at a time.
+// O += P V, 16 keys at a time: their P, then their products. The tensor cores work on these while
+// the next keys' exponentials are computed: only here do a warp's two kinds of work overlap.
 template <int d>
-__device__ inline void multiply_values(const float (&rP)[kBands][Bc<d> / 8][4],
+__device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
+                                       const float (&m)[kBands][2],
                                        const bf16* sV,  // [Bc, d] swizzled
-                                       float (&rO)[kBands][d / 8][4]) {
+                                       float (&l)[kBands][2], float (&rO)[kBands][d / 8][4]) {
   const int lane = threadIdx.x % fa::kWarp;
   const int v = swizzle<d>(lane % 16, lane / 16 * 8);
   UNROLL
@@ -155,7 +153,10 @@ __device__ inline void multiply_values(const float (&rP)[kBands][Bc<d> / 8][4],
       UNROLL
       for (int e = 0; e < 4; ++e) {
         const int n = c / 8 + e / 2, h = e % 2;
-        a[t][e] = fa::pack_bf16(rP[t][n][2 * h], rP[t][n][2 * h + 1]);
+        const float p0 = fa::exp2_approx(rS[t][n][2 * h] * scale_log2 - m[t][h]);
+        const float p1 = fa::exp2_approx(rS[t][n][2 * h + 1] * scale_log2 - m[t][h]);
+        l[t][h] += p0 + p1;  // of this lane's keys
+        a[t][e] = fa::pack_bf16(p0, p1);
       }
     }
     UNROLL
@@ -215,8 +216,8 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
     if (cut < (j + 1) * Bc<d>) {  // the warp's first row does not see all of tile j
       mask<d>(rS, i * Br + first_row, j * Bc<d> + lane % 4 * 2, N, causal);
     }
-    online_softmax_step<d>(rS, scale_log2, m, l, rO);
-    multiply_values<d>(rS, smem.V[j % kStages], rO);
+    update_maximum<d>(rS, scale_log2, m, l, rO);
+    multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
   }
 
   // --- epilogue: O goes through the warp's rows of Q, so that 16 bytes a lane leave in whole rows
@@ -227,12 +228,13 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
     for (int h = 0; h < 2; ++h) {
       const int r = first_row + t * kMma + h * 8;
       l[t][h] = fa::warp_sum<4>(l[t][h]);  // over the 4 lanes of a row
+      const float normalise = 1.f / l[t][h];
       UNROLL
       for (int n = 0; n < d / 8; ++n) {
         *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + lane % 4 * 2) =
-            fa::pack_bf16(rO[t][n][2 * h] / l[t][h], rO[t][n][2 * h + 1] / l[t][h]);
+            fa::pack_bf16(rO[t][n][2 * h] * normalise, rO[t][n][2 * h + 1] * normalise);
       }
-      if (lane % 4 == 0 && r < rows) LSE[r] = m[t][h] / fa::kLog2e + logf(l[t][h]);
+      if (lane % 4 == 0 && r < rows) LSE[r] = (m[t][h] + log2f(l[t][h])) * fa::kLn2;
     }
   }
   __syncwarp();                               // the warp's rows are complete

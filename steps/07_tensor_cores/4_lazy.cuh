@@ -1,16 +1,15 @@
-// Step 07, fourth part -- less work beside the products; any number of keys and key heads.
-// Idea      O, l and m are rescaled only when a row's maximum has grown by more than 2^8: until then
-//           P is at most 2^8 instead of 1. 2^x is one instruction, and each 16 keys' 2^x are computed
-//           while the tensor core multiplies the 16 before
-// Changed   since 07 3_bands: late rescale, exp2_approx inside multiply_values; Nk != N and fewer
-//           key heads than query heads, so a row may see no key; blocks start longest first
+// Step 07, fourth part -- rescale late; any number of keys, shared key heads.
+// Idea      O and l are relative to m, but m need not be the maximum. All three stay as they are
+//           until the maximum of a row has grown by more than 2^8. P may then reach 2^8 instead of
+//           1, and most tiles need no rescaling
+// Changed   since 07 3_bands: late rescale; Nk != N, so a row may see no key; fewer key heads than
+//           query heads; causal: the longest walks of all heads start first
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 128 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of O; warp: 32 of them; lane: of 4 rows every fourth pair of columns
-// Still bad a warp's tensor core still waits during the maximum, and the operands of each mma pass
-//           through registers: step 09
+// Still bad while a warp computes exponentials its tensor core waits for the other warps: step 09
 #pragma once
 
 #include <cfloat>
@@ -116,8 +115,8 @@ __device__ inline void mask(float (&rS)[kBands][Bc<d> / 8][4], int row, int key,
 }
 
 // Row maxima, in powers of two. O and l are relative to m. While no row of the warp has grown by
-// more than 2^8 they all stay as they are: the weights are then at most 2^8, not 1, which costs
-// neither fp32 nor bf16 a digit. Only a row's largest weight is no longer exactly 1: it is rounded.
+// more than 2^8 they all stay as they are: P is then at most 2^8, not 1, which costs neither fp32
+// nor bf16 a digit. Only the largest element of a row of P is no longer exactly 1: it is rounded.
 template <int d>
 __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                       float (&m)[kBands][2], float (&l)[kBands][2],
@@ -151,10 +150,10 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
   }
 }
 
-// O += P V, 16 keys at a time: their weights, then their products. The tensor cores work on these
-// while the next keys' exponentials are computed: only here do a warp's two kinds of work overlap.
+// O += P V, 16 keys at a time: their P, then their products. The tensor cores work on these while
+// the next keys' exponentials are computed: only here do a warp's two kinds of work overlap.
 template <int d>
-__device__ inline void multiply_values(float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
+__device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                        const float (&m)[kBands][2],
                                        const bf16* sV,  // [Bc, d] swizzled
                                        float (&l)[kBands][2], float (&rO)[kBands][d / 8][4]) {
@@ -286,12 +285,12 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   t["K"].read = t["V"].read = 2 * BH * v.keys * d;
   t["LSE"].write = 4 * BH * N;
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
-  t.flops = BH * 4 * Br * keys * v.tiles * d;  // zeros behind a ragged end are multiplied too
+  t.flops = BH * 4 * Br * keys * v.tiles * d;  // zeros of ragged tiles are multiplied too
   return t;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const unsigned Tr = fa::ceil_div(p.N, Br), BH = p.heads();
+  const unsigned BH = p.heads(), Tr = fa::ceil_div(p.N, Br);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)}, t.Q, t.K,
                t.V, t.O, t.LSE, int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
