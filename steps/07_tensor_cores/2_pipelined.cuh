@@ -1,7 +1,7 @@
 // Step 07, second part -- the next tile is copied while this one is multiplied.
-// Idea      cp.async copies to shared memory without registers, and no thread waits for it. Tile
-//           j + 1 arrives while the tensor cores work on tile j. A swizzle avoids the bank conflicts
-//           that step 06's padding avoided, and costs no memory
+// Idea      cp.async copies to shared memory without registers, and no thread waits for it: tile
+//           j + 1 arrives while the tensor cores work on tile j. A swizzle avoids bank conflicts as
+//           the padding did, and costs no memory
 // Changed   since 07 1_mma: K and V by cp.async in two stages, swizzled; one barrier per tile; O
 //           leaves through shared memory, in whole rows
 // Traffic   requested read  2*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
@@ -28,13 +28,13 @@ constexpr int kMma = 16;               // rows of an mma's A, and keys or featur
 constexpr int kGridX = 4, kGridY = 8;  // a warp's lanes, in each 8 x 8 numbers of an mma's result
 constexpr int kThreadRows = 2;         // a thread's rows, 8 apart
 constexpr int kThreads = Br / kMma * fa::kWarp;
-constexpr int kStages = 2;  // tiles of K and V: one in use, one on its way
+constexpr int kStages = 2;  // of K and V: one is multiplied while the other is copied
 static_assert(Br == Bc, "the diagonal crosses a causal row's last tile only");
 
 // What a block keeps in shared memory: 40 KB when d = 64, 80 KB when d = 128.
 template <int d>
 struct Tiles {
-  bf16 Q[Br * d];  // O on its way out
+  bf16 Q[Br * d];  // reused for O in the epilogue
   bf16 K[kStages][Bc * d];
   bf16 V[kStages][Bc * d];
 };
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
                                                                 bf16* O,        // [B*H, N, d]
                                                                 float* LSE,     // [B*H, N]
                                                                 int N, float scale, bool causal) {
-  // --- prologue: Q_i, K_0 and V_0 set out
+  // --- prologue: copies of Q_i, K_0 and V_0
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int tx = lane % kGridX, ty = warp * kMma + lane / kGridX;
