@@ -8,7 +8,7 @@
 // Traffic   requested read  2*BH*(N*d + 2*Tr*N*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*BH*4*N*d + 4*BH*N B
-// Launch    grid (Tr, B*H), 128 threads; causal: a head's longest walks first
+// Launch    grid (Tr, B*H), 128 threads; causal: the longest walks of each head first
 // Owns      block: 128 rows of O; warp: 32 of them; lane: of 4 rows every fourth pair of columns
 // Still bad O is rescaled in every tile, although most maxima grow little: 4_lazy
 #pragma once
