@@ -15,8 +15,8 @@
 namespace fa {
 namespace {
 
-// A GPU does not report a write past the end of a buffer, so a band of known bytes follows each one.
-// The simulator stops such a write at once, with its source line; a band would only make it legal.
+// A GPU does not report a write past the end of a buffer, so a band of known bytes follows it. The
+// simulator stops such a write at once, with its source line; a band would only make it legal.
 size_t guard_bytes() { return simulated() ? 0 : 4096; }
 constexpr uint8_t kGuard = 0xa5;  // not the poison: a NaN written into the band must show
 
