@@ -764,7 +764,7 @@ class Commands(Folder):
         self.script(
             root / "scripts" / "setup.sh",
             "echo 'setup: cmake                is missing: builds'\n"
-            "echo 'setup: cannot go on: install with sudo apt-get install -y cmake' >&2\n"
+            "echo 'setup: cannot continue: install with sudo apt-get install -y cmake' >&2\n"
             "[ $TOLERANT ] || exit 1\n",
         )
         return [sys.executable, str(root / "scripts" / "learn")], {"PATH": str(tools)}
