@@ -302,7 +302,7 @@ class Checks(Folder):
         self.assertIn("Its indices say", text)
 
     def test_bf16_with_fewer_key_heads_and_another_number_of_keys(self):
-        e = exercise("fragments")
+        e = exercise("blind_rows")
         verdict = self.check(e, e.solution())
         self.assertTrue(verdict.ok, verdict.message)
         seen = verdict.problems[-1]
@@ -764,7 +764,7 @@ class Commands(Folder):
         self.script(
             root / "scripts" / "setup.sh",
             "echo 'setup: cmake                is missing: builds'\n"
-            "echo 'setup: cannot go on: install with sudo apt-get install -y cmake' >&2\n"
+            "echo 'setup: cannot continue: install with sudo apt-get install -y cmake' >&2\n"
             "[ $TOLERANT ] || exit 1\n",
         )
         return [sys.executable, str(root / "scripts" / "learn")], {"PATH": str(tools)}

@@ -122,8 +122,8 @@ class Copy(unittest.TestCase):
             ("common/harness/step.h", "int more;\n", set()),  # the harness
             ("steps/09_tma_wgmma/1_wgmma.cuh", "int more;\n", {"09"}),
             ("common/dialect/ptx/wgmma.h", "int more;\n", {"09", "10"}),
-            ("steps/07_tensor_cores/1_mma.cuh", "int more;\n", {"07", "08"}),
-            ("steps/01_naive/1_naive.cuh", "int more;\n", {"01", "02", "03", "05"}),  # softmax
+            ("steps/07_tensor_cores/4_lazy.cuh", "int more;\n", {"07", "08"}),
+            ("steps/01_naive/1_naive.cuh", "int more;\n", {"01", "02", "03", "04", "05", "06"}),  # softmax
         ):
             self.write(path, self.read(path) + text)
             self.assertEqual(self.changed(before), steps, path)
@@ -228,7 +228,9 @@ class Copy(unittest.TestCase):
         self.replace(picture, f"02_tiled={drawn}", "02_tiled=0123456789abcdef")
         status, out = self.tables("--check")
         self.assertEqual(status, 1)
-        self.assertIn(f"{picture}: drawn from other results (02_tiled): run maintain plots", out)
+        self.assertIn(
+            f"{picture}: drawn from other results (02_tiled): run ./scripts/maintain plots", out
+        )
 
 
 if __name__ == "__main__":
