@@ -1,14 +1,14 @@
-"""How the fused forward's traffic depends on the shared memory M: Theta(N^2 d^2 / M).
+"""Fits how the fused forward's traffic depends on the shared memory M: Theta(N^2 d^2 / M).
 
     fit_m.py                                   step 04 in the simulator, for several M
     fit_m.py --smem 16384,32768,65536 --d 128
     fit_m.py --program build/gpu/steps/04_fused --h 32 --b 16 --json fit.json
     fit_m.py --plot fit.svg                    also draws it; needs matplotlib
 
-Runs the step for each M and prints the bytes that it asked for, predicted and counted. Then fits,
-per head and in elements, a + b * N^2 d^2 / M by least squares, and prints the constants that follow
-from the step's formula beside it. On a GPU the table holds the time and the HBM's bytes too.
-Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, no device or no program.
+Runs the step for each M and prints the requested bytes, predicted and counted. Then it fits
+a + b * N^2 d^2 / M by least squares, per head and in elements, and prints the constants from the
+step's formula beside it. On a GPU the table also has the time and the HBM bytes.
+Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, device or program.
 """
 
 import argparse
@@ -110,7 +110,7 @@ def table(points, n, d):
 
 def fit_lines(found, formula):
     lines = [
-        "requested elements a head = a + b * N^2 d^2 / (what divides); M in elements",
+        "requested elements per head = a + b * N^2 d^2 / divisor; M in elements",
         f"{'':<14}{'divided by':<12}{'a':>14}{'b':>8}{'R^2':>10}",
     ]
     for name, (a, b, r2) in found.items():
@@ -155,7 +155,7 @@ def plot(path, points, heads, found, n, d):
             )
         axes.set(
             xscale="log",
-            xlabel="shared memory M of a block, KiB",
+            xlabel="shared memory M per block, KiB",
             ylabel="MB",
             ylim=(0, None),
             title=f"FlashAttention-1's forward, B·H={heads} N={n} d={d}",
@@ -170,7 +170,7 @@ def sizes(text):
     try:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no list like 16384,65536") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 16384,65536") from None
     if len(found) < 3:
         raise argparse.ArgumentTypeError("a fit of two constants needs at least three values of M")
     return found
@@ -196,9 +196,9 @@ def main():
     options = parser.parse_args()
     for path in (options.json, options.plot):
         if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-            raise BadInput(f"{path}: cannot be written; does its folder exist?")
+            raise BadInput(f"{path}: cannot be written; check that its folder exists")
     if options.plot:
-        from . import plots  # noqa: F401 -- before the runs: it says what to install where it cannot draw
+        from . import plots  # noqa: F401 -- before the runs: it says what to install for drawing
 
     runs = [run_step(options, smem) for smem in options.smem]
     points = [point(run) for run in runs]
