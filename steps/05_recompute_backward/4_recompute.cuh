@@ -1,13 +1,13 @@
-// Step 05 -- the backward that recomputes.
-// Idea      P = exp(S - LSE), so Q, K and one number a row bring back each tile of P when it is
-//           needed; delta = rowsum(dO * O) does it for the softmax gradient. Nothing of size N * N
-//           is kept or written: five matrix products instead of four, on chip.
-// Changed   since 04: the backward is new; the forward is step 04's
-// Traffic   requested read  4*BH*((4 + 3*Tc)*N*d + 2*Tc*N) B   Tc = N/64, causal or not: no tile
+// Step 05 -- the backward on chip: FlashAttention's Algorithm 4.
+// Idea      The block that makes a tile of P and dS also multiplies with it, so neither goes to
+//           HBM: five matrix products on chip, and nothing of size N * N is ever written.
+// Changed   since 3_from_lse: the grid over tiles is two loops, as in step 04; P and dS take turns
+//           in shared memory; dK and dV add up in registers, dQ in HBM
+// Traffic   requested read  4*BH*((4 + 3*Tc)*N*d + 2*Tc*N) B   Tc = N/Bc, causal or not: no tile
 //                     write 4*BH*((3 + Tc)*N*d + N) B          is skipped
 //           compulsory      4*BH*(8*N*d + N) B
-// Launch    delta (N/8, 1, B*H); backward (1, B*H): one block walks a head, as in Algorithm 4
-// Owns      block: one head; thread: 4 keys x d/16 features of dK and dV, in registers
+// Launch    delta (N/8, 1, B*H), backward (1, B*H), 256 threads: a block walks one head
+// Owns      block: one head; thread: Bc/16 keys x d/16 features of dK and dV, in registers
 // Still bad B*H blocks for the whole GPU; dQ crosses HBM twice for each tile of keys
 #pragma once
 
@@ -15,25 +15,17 @@
 #include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/04_fused/1_fused.cuh"
+#include "steps/04_fused/2_fused.cuh"
 
 namespace step05 {
 
-constexpr int Bc = 64;     // keys of a tile
-constexpr int kPad = 4;    // keeps rows 16-byte aligned; 8 lanes d + 4 floats apart: 32 banks
-constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1: 32 banks
-constexpr int kGrid = 16;  // the block's threads form a 16 x 16 grid
-constexpr int kTile = 4;   // a thread owns 4 keys of a tile
-constexpr int kThreads = kGrid * kGrid;
-constexpr int kDeltaRows = 8;
-static_assert(Bc == kGrid * kTile, "the threads' keys cover the tile");
+using step02::kGrid, step02::kThreads;  // the block's threads form a 16 x 16 grid
+using step04::kPad, step04::kPadP, step04::add_product;
+constexpr int kBlockY = step01::kBlockY;  // rows of delta per block: one warp each
 
-// What a block keeps in shared memory. Br shrinks with d, so that it stays under the 99 KiB that a
-// block can have on most cards; Br says how many rows are at work, not how many bytes are
-// requested.
-template <int d>
+// What a block keeps in shared memory: Br rows and Bc keys.
+template <int d, int Br, int Bc>
 struct Tiles {
-  static constexpr int Br = d <= 64 ? 64 : d <= 96 ? 32 : 16;  // rows of a tile
   float Q[Br][d + kPad];
   float dO[Br][d + kPad];
   float K[Bc][d + kPad];
@@ -56,26 +48,25 @@ __device__ inline void load_tile(const float* g,  // [N, d]
   }
 }
 
-// A B^T, a dot product along the features: S = Q K^T and dP = dO V^T.
-template <int d, int Br, int kThreadRows>
-__device__ inline void dot_rows(
-    const float (&sA)[Br][d + kPad], const float (&sB)[Bc][d + kPad],
-    float (&rC)[kThreadRows][kTile]) {  // rows ty + 16 a, keys tx + 16 b
+// C += A B^T, a dot product along the features: S = Q K^T. Rows ty + 16 a, keys tx + 16 b.
+template <int d, int Br, int Bc>
+__device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&sB)[Bc][d + kPad],
+                                float (&rC)[Br / kGrid][Bc / kGrid]) {
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   for (int x = 0; x < d; x += 4) {
-    float4 p[kThreadRows], q[kTile];
+    float4 p[Br / kGrid], q[Bc / kGrid];
     UNROLL
-    for (int a = 0; a < kThreadRows; ++a) {
+    for (int a = 0; a < Br / kGrid; ++a) {
       p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][x]);
     }
     UNROLL
-    for (int b = 0; b < kTile; ++b) {
+    for (int b = 0; b < Bc / kGrid; ++b) {
       q[b] = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
     }
     UNROLL
-    for (int a = 0; a < kThreadRows; ++a) {
+    for (int a = 0; a < Br / kGrid; ++a) {
       UNROLL
-      for (int b = 0; b < kTile; ++b) {
+      for (int b = 0; b < Bc / kGrid; ++b) {
         rC[a][b] += p[a].x * q[b].x + p[a].y * q[b].y + p[a].z * q[b].z + p[a].w * q[b].w;
       }
     }
@@ -83,19 +74,21 @@ __device__ inline void dot_rows(
 }
 
 // C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. A row of A serves as it lies.
-template <int d, int Br>
-__device__ inline void add_key_gradient(const float (&sA)[Br][Bc + kPadP],
+// Keys kKeys * ty .. + kKeys - 1, features 2 tx + 32 b and the next one.
+template <int d, int Br, int stride, int kKeys>
+__device__ inline void add_key_gradient(const float (&sA)[Br][stride],
                                         const float (&sG)[Br][d + kPad],
-                                        float2 (&rC)[kTile][d / (2 * kGrid)]) {  // keys 4 ty + a
+                                        float2 (&rC)[kKeys][d / (2 * kGrid)]) {
+  using Keys = std::conditional_t<kKeys == 4, float4, float2>;
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   for (int r = 0; r < Br; ++r) {
-    __align__(16) float p[kTile];  // of one row and four keys
-    *reinterpret_cast<float4*>(p) = *reinterpret_cast<const float4*>(&sA[r][kTile * ty]);
+    __align__(16) float p[kKeys];  // of one row and these keys
+    *reinterpret_cast<Keys*>(p) = *reinterpret_cast<const Keys*>(&sA[r][kKeys * ty]);
     UNROLL
     for (int b = 0; b < d / (2 * kGrid); ++b) {
       const float2 g = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kGrid]);
       UNROLL
-      for (int a = 0; a < kTile; ++a) {
+      for (int a = 0; a < kKeys; ++a) {
         rC[a][b].x += p[a] * g.x;
         rC[a][b].y += p[a] * g.y;
       }
@@ -103,42 +96,15 @@ __device__ inline void add_key_gradient(const float (&sA)[Br][Bc + kPadP],
   }
 }
 
-// C = A B, a sum over the keys: dS K, of rows ty + 16 a.
-template <int d, int Br, int kThreadRows>
-__device__ inline void query_gradient(const float (&sA)[Br][Bc + kPadP],
-                                      const float (&sB)[Bc][d + kPad],
-                                      float2 (&rC)[kThreadRows][d / (2 * kGrid)]) {
-  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
-  for (int c = 0; c < Bc; c += 4) {
-    __align__(16) float p[kThreadRows][4];  // of a row and four keys
-    UNROLL
-    for (int a = 0; a < kThreadRows; ++a) {
-      *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][c]);
-    }
-    UNROLL
-    for (int k = 0; k < 4; ++k) {
-      UNROLL
-      for (int b = 0; b < d / (2 * kGrid); ++b) {
-        const float2 v = *reinterpret_cast<const float2*>(&sB[c + k][2 * tx + b * 2 * kGrid]);
-        UNROLL
-        for (int a = 0; a < kThreadRows; ++a) {
-          rC[a][b].x += p[a][k] * v.x;
-          rC[a][b].y += p[a][k] * v.y;
-        }
-      }
-    }
-  }
-}
-
-// delta = rowsum(dO * O), which is rowsum(P * dP) without P: one value a query row. One warp owns a
-// row; it also sets the row of dQ to zero, because backward_kernel adds to it.
+// delta = rowsum(dO * O): one value per query row. One warp owns a row; it also sets the row of dQ
+// to zero, because backward_kernel adds to it.
 template <int d>
 __global__ void delta_kernel(const float* O,   // [B*H, N, d]
                              const float* dO,  // [B*H, N, d]
                              float* delta,     // [B*H, N]
                              float* dQ,        // [B*H, N, d]
                              int N) {
-  const int r = blockIdx.x * kDeltaRows + threadIdx.y;
+  const int r = blockIdx.x * kBlockY + threadIdx.y;
   const int lane = threadIdx.x;
   const size_t row = size_t(blockIdx.z) * N + r;
   if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
@@ -155,9 +121,9 @@ __global__ void delta_kernel(const float* O,   // [B*H, N, d]
 // One block walks a head: tiles of keys in the outer loop, tiles of rows in the inner one. dK and
 // dV of the tile of keys stay in registers; dQ of the tile of rows is read from HBM, added to and
 // written back. No other block touches it, so the order of the additions is fixed: no atomics, and
-// the same bits in each run. Two blocks an SM are asked for where 128 registers a thread are
+// the same bits in each run. Two blocks per SM are requested where 128 registers per thread are
 // enough.
-template <int d>
+template <int d, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
     backward_kernel(const float* Q,      // [B*H, N, d]
                     const float* K,      // [B*H, N, d]
@@ -169,11 +135,9 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
                     float* dK,           // [B*H, N, d]
                     float* dV,           // [B*H, N, d]
                     int N, float scale, bool causal) {
-  static_assert(sizeof(Tiles<d>) <= 99 * 1024, "a block's tiles fit a GeForce card");
-  constexpr int Br = Tiles<d>::Br;
-  constexpr int kThreadRows = Br / kGrid;  // rows of a tile that a thread owns
+  constexpr int kThreadRows = Br / kGrid, kThreadKeys = Bc / kGrid;  // of a tile, per thread
   constexpr int kPairs = d / (2 * kGrid);  // pairs of features that a thread owns
-  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  Tiles<d, Br, Bc>& smem = *fa::dynamic_shared<Tiles<d, Br, Bc>>();
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, dO += bh * N * d;
@@ -183,8 +147,8 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
   for (int j = 0; j * Bc < N; ++j) {
     load_tile<d>(K, smem.K, j * Bc, N);
     load_tile<d>(V, smem.V, j * Bc, N);
-    float2 rdK[kTile][kPairs] = {};  // keys 4 ty + a, features 2 tx + 32 b and the next one
-    float2 rdV[kTile][kPairs] = {};
+    float2 rdK[kThreadKeys][kPairs] = {};  // keys 4 ty + a, features 2 tx + 32 b and the next one
+    float2 rdV[kThreadKeys][kPairs] = {};
 
     for (int i = 0; i * Br < N; ++i) {
       load_tile<d>(Q, smem.Q, i * Br, N);
@@ -197,12 +161,12 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
       __syncthreads();  // the tiles are complete
 
       // P = exp(S - LSE), normalised at once: LSE holds both m and log l.
-      float rP[kThreadRows][kTile] = {};  // rows ty + 16 a, keys tx + 16 b
+      float rP[kThreadRows][kThreadKeys] = {};  // rows ty + 16 a, keys tx + 16 b
       dot_rows<d>(smem.Q, smem.K, rP);
       UNROLL
       for (int a = 0; a < kThreadRows; ++a) {
         UNROLL
-        for (int b = 0; b < kTile; ++b) {
+        for (int b = 0; b < kThreadKeys; ++b) {
           const int r = i * Br + ty + a * kGrid, c = j * Bc + tx + b * kGrid;
           const bool visible = c < N && (!causal || c <= r);
           rP[a][b] = visible ? expf(rP[a][b] * scale - smem.LSE[ty + a * kGrid]) : 0.f;
@@ -213,13 +177,13 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
       add_key_gradient<d>(smem.P_dS, smem.dO, rdV);
 
       // dS = scale * P * (dP - delta); dQ and dK both need the factor of the scores.
-      float rdP[kThreadRows][kTile] = {};
+      float rdP[kThreadRows][kThreadKeys] = {};
       dot_rows<d>(smem.dO, smem.V, rdP);
       __syncthreads();  // all have read P; dS may take its place
       UNROLL
       for (int a = 0; a < kThreadRows; ++a) {
         UNROLL
-        for (int b = 0; b < kTile; ++b) {
+        for (int b = 0; b < kThreadKeys; ++b) {
           smem.P_dS[ty + a * kGrid][tx + b * kGrid] =
               scale * rP[a][b] * (rdP[a][b] - smem.delta[ty + a * kGrid]);
         }
@@ -228,7 +192,7 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
       add_key_gradient<d>(smem.P_dS, smem.Q, rdK);
 
       float2 rdQ[kThreadRows][kPairs] = {};
-      query_gradient<d>(smem.P_dS, smem.K, rdQ);
+      add_product<d>(smem.P_dS, smem.K, rdQ);
       UNROLL
       for (int a = 0; a < kThreadRows; ++a) {
         const int r = i * Br + ty + a * kGrid;
@@ -244,8 +208,8 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
     }
 
     UNROLL
-    for (int a = 0; a < kTile; ++a) {
-      const int c = j * Bc + kTile * ty + a;
+    for (int a = 0; a < kThreadKeys; ++a) {
+      const int c = j * Bc + kThreadKeys * ty + a;
       if (c >= N) continue;
       float2* gdK = reinterpret_cast<float2*>(dK + size_t(c) * d) + tx;
       float2* gdV = reinterpret_cast<float2*>(dV + size_t(c) * d) + tx;
@@ -266,43 +230,53 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return all;
 }
 
-inline fa::Prediction traffic(const fa::Problem& p) { return step04::traffic(p); }
+// Calls f(d, Br, Bc) with the largest tile that fits the GPU's shared memory per block.
+template <class F>
+void dispatch_tiles(int head_dim, F&& f) {
+  fa::dispatch_d<32, 64, 96, 128>(head_dim, [&](auto d) {
+    constexpr int rows = d <= 64 ? 64 : d <= 96 ? 32 : 16;              // with 64 keys up to 91 KB
+    constexpr int few = d == 64 ? 32 : rows, keys = d <= 64 ? 64 : 32;  // up to 63 KB, for a T4
+    if (sizeof(Tiles<d, rows, 64>) <= fa::shared_memory_per_block()) {
+      f(d, std::integral_constant<int, rows>(), std::integral_constant<int, 64>());
+    } else {
+      f(d, std::integral_constant<int, few>(), std::integral_constant<int, keys>());
+    }
+  });
+}
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d, Tc = fa::ceil_div(p.N, Bc);
+  const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t;
-  t["O"].read = 4 * BH * N * d;
-  t["dO"].read = 4 * BH * (1 + Tc) * N * d;  // delta; each tile of keys
-  t["delta"] = {.read = 4 * BH * Tc * N, .write = 4 * BH * N};
-  t["LSE"].read = 4 * BH * Tc * N;
-  t["Q"].read = 4 * BH * Tc * N * d;
-  t["K"].read = t["V"].read = 4 * BH * N * d;
-  t["dQ"] = {.read = 4 * BH * Tc * N * d, .write = 4 * BH * (1 + Tc) * N * d};  // zeros first
-  t["dK"].write = t["dV"].write = 4 * BH * N * d;
-  t.hbm = {.read = 4 * BH * (7 * N * d + 2 * N), .write = 4 * BH * (4 * N * d + N)};
-  fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto head_dim) {
-    const uint64_t Br = Tiles<head_dim>::Br, Tr = fa::ceil_div(p.N, Tiles<head_dim>::Br);
+  dispatch_tiles(p.d, [&](int, int Br, int Bc) {
+    const uint64_t Tr = fa::ceil_div(p.N, Br), Tc = fa::ceil_div(p.N, Bc);
+    t["O"].read = 4 * BH * N * d;
+    t["dO"].read = 4 * BH * (1 + Tc) * N * d;  // delta; each tile of keys
+    t["delta"] = {.read = 4 * BH * Tc * N, .write = 4 * BH * N};
+    t["LSE"].read = 4 * BH * Tc * N;
+    t["Q"].read = 4 * BH * Tc * N * d;
+    t["K"].read = t["V"].read = 4 * BH * N * d;
+    t["dQ"] = {.read = 4 * BH * Tc * N * d, .write = 4 * BH * (1 + Tc) * N * d};  // zeros first
+    t["dK"].write = t["dV"].write = 4 * BH * N * d;
+    t.hbm = {.read = 4 * BH * (7 * N * d + 2 * N), .write = 4 * BH * (4 * N * d + N)};
     t.flops = BH * 10 * Br * Tr * Bc * Tc * d;  // five products; zeros are multiplied too
   });
   return t;
 }
 
-inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) { step04::forward(p, t); }
-
 template <int d>
 void make_delta(const fa::Problem& p, const fa::Tensors<float>& t,
                 float* delta) {  // [B*H, N]
-  const dim3 grid(fa::ceil_div(p.N, kDeltaRows), 1, p.heads());
-  fa::launch(delta_kernel<d>, {grid, dim3(fa::kWarp, kDeltaRows)}, t.O, t.dO, delta, t.dQ, p.N);
+  const dim3 grid(fa::ceil_div(p.N, kBlockY), 1, p.heads());
+  fa::launch(delta_kernel<d>, {grid, dim3(fa::kWarp, kBlockY)}, t.O, t.dO, delta, t.dQ, p.N);
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* delta = t.scratch<float>("delta");
   const unsigned BH = p.heads();
-  fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
+  dispatch_tiles(p.d, [&](auto d, auto Br, auto Bc) {
     make_delta<d>(p, t, delta);
-    fa::launch(backward_kernel<d>, {dim3(1, BH), dim3(kThreads), sizeof(Tiles<d>)}, t.Q, t.K, t.V,
-               t.dO, t.LSE, delta, t.dQ, t.dK, t.dV, p.N, p.scale(), p.causal);
+    fa::launch(backward_kernel<d, Br, Bc>, {dim3(1, BH), dim3(kThreads), sizeof(Tiles<d, Br, Bc>)},
+               t.Q, t.K, t.V, t.dO, t.LSE, delta, t.dQ, t.dK, t.dV, p.N, p.scale(), p.causal);
   });
 }
 
