@@ -20,7 +20,7 @@
 namespace step05_standard {
 
 using step02::Br, step02::Bc, step02::kSlice, step02::kGrid, step02::kTile, step02::kThreads;
-using step02::scores_kernel, step02::output_kernel;
+using step02::load_tile, step02::scores_kernel, step02::output_kernel;
 constexpr int kBlockY = step01::kBlockY;  // rows of dS per block: one warp each
 
 // dS = scale * P * (dP - delta) with delta = rowsum(P * dP): the gradient of softmax. One warp owns
@@ -51,8 +51,31 @@ static __global__ void softmax_backward_kernel(const float* P,  // [B*H, N, N]
   }
 }
 
+// C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. A thread that owns keys reads along
+// a row of A. Keys kKeys * ty + a, features 2 tx + 32 b and the next one.
+template <int d, int Rows, int strideA, int strideG, int kKeys>
+__device__ inline void add_key_gradient(const float (&sA)[Rows][strideA],
+                                        const float (&sG)[Rows][strideG],
+                                        float2 (&rC)[kKeys][d / (2 * kGrid)]) {
+  using Keys = std::conditional_t<kKeys == 4, float4, float2>;
+  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
+  for (int r = 0; r < Rows; ++r) {
+    __align__(16) float p[kKeys];  // of one row
+    *reinterpret_cast<Keys*>(p) = *reinterpret_cast<const Keys*>(&sA[r][kKeys * ty]);
+    UNROLL
+    for (int b = 0; b < d / (2 * kGrid); ++b) {
+      const float2 g = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kGrid]);
+      UNROLL
+      for (int a = 0; a < kKeys; ++a) {
+        rC[a][b].x += p[a] * g.x;
+        rC[a][b].y += p[a] * g.y;
+      }
+    }
+  }
+}
+
 // dV = P^T dO, and with other operands dK = dS^T Q. A block owns 64 keys and walks the queries in
-// slices. P needs no transposing: a thread that owns keys reads along a row of P.
+// slices.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2) key_gradient_kernel(const float* P,   // [B*H, N, N]
                                                                    const float* dO,  // [B*H, N, d]
@@ -72,29 +95,11 @@ __global__ void __launch_bounds__(kThreads, 2) key_gradient_kernel(const float* 
       const bool inside = r0 + r < N && j * Bc + c < N;
       sP[r][c] = inside ? P[(bh * N + r0 + r) * N + j * Bc + c] : 0.f;
     }
-    for (int v = threadIdx.x; v < kSlice * d / 4; v += kThreads) {
-      const int r = v / (d / 4), x = v % (d / 4) * 4;
-      float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
-      if (r0 + r < N) row = *reinterpret_cast<const float4*>(dO + (bh * N + r0 + r) * d + x);
-      *reinterpret_cast<float4*>(&sdO[r][x]) = row;
-    }
+    load_tile<d, d>(dO + bh * N * d, sdO, r0, 0, N);
     __syncthreads();  // the tiles are complete
-    for (int r = 0; r < kSlice; ++r) {
-      __align__(16) float p[kTile];  // of one row and four keys
-      *reinterpret_cast<float4*>(p) = *reinterpret_cast<const float4*>(&sP[r][kTile * ty]);
-      UNROLL
-      for (int b = 0; b < kPairs; ++b) {
-        const float2 g = *reinterpret_cast<const float2*>(&sdO[r][2 * tx + b * 2 * kGrid]);
-        UNROLL
-        for (int a = 0; a < kTile; ++a) {
-          rdV[a][b].x += p[a] * g.x;
-          rdV[a][b].y += p[a] * g.y;
-        }
-      }
-    }
+    add_key_gradient<d>(sP, sdO, rdV);
     __syncthreads();  // all have read; the next slices may overwrite
   }
-
   UNROLL
   for (int a = 0; a < kTile; ++a) {
     const int c = j * Bc + kTile * ty + a;

@@ -2,7 +2,7 @@
 // Idea      The sum that each row of softmax's gradient needs, delta = rowsum(P * dP), is also
 //           rowsum(dO * O): 2 d numbers instead of 2 N. It is known before dP is, so softmax's
 //           gradient has become elementwise and reads P and dP once.
-// Changed   since 1_standard: delta_kernel is new; softmax_backward_kernel loses its first loop
+// Changed   since 05 1_standard: delta_kernel is new; softmax_backward_kernel loses its first loop
 // Traffic   requested read  4*BH*(5*N*N + 5*N*d*Tc + 2*N*d + N) B   Tc = N/64; causal: visited
 //                     write 4*BH*(2*N*N + 3*N*d + N) B                tiles only, but all of dP
 //           compulsory      4*BH*8*N*d B

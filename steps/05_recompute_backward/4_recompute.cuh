@@ -1,7 +1,7 @@
 // Step 05 -- the backward on chip: FlashAttention's Algorithm 4.
 // Idea      The block that makes a tile of P and dS also multiplies with it, so neither goes to
 //           HBM: five matrix products on chip, and nothing of size N * N is ever written.
-// Changed   since 3_from_lse: the grid over tiles is two loops, as in step 04; P and dS take turns
+// Changed   since 05 3_from_lse: the grid over tiles is two loops, as in step 04; P and dS take turns
 //           in shared memory; dK and dV add up in registers, dQ in HBM
 // Traffic   requested read  4*BH*((4 + 3*Tc)*N*d + 2*Tc*N) B   Tc = N/Bc, causal or not: no tile
 //                     write 4*BH*((3 + Tc)*N*d + N) B          is skipped
@@ -16,11 +16,13 @@
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 #include "steps/04_fused/2_fused.cuh"
+#include "steps/05_recompute_backward/1_standard.cuh"
 
 namespace step05 {
 
+using step02::dot_rows, step04::add_product, step05_standard::add_key_gradient;
 using step02::kGrid, step02::kThreads;  // the block's threads form a 16 x 16 grid
-using step04::kPad, step04::kPadP, step04::add_product;
+using step04::kPad, step04::kPadP;
 constexpr int kBlockY = step01::kBlockY;  // rows of delta per block: one warp each
 
 // What a block keeps in shared memory: Br rows and Bc keys.
@@ -45,54 +47,6 @@ __device__ inline void load_tile(const float* g,  // [N, d]
     float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
     if (row0 + r < N) row = *reinterpret_cast<const float4*>(g + size_t(row0 + r) * d + x);
     *reinterpret_cast<float4*>(&s[r][x]) = row;
-  }
-}
-
-// C += A B^T, a dot product along the features: S = Q K^T. Rows ty + 16 a, keys tx + 16 b.
-template <int d, int Br, int Bc>
-__device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&sB)[Bc][d + kPad],
-                                float (&rC)[Br / kGrid][Bc / kGrid]) {
-  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
-  for (int x = 0; x < d; x += 4) {
-    float4 p[Br / kGrid], q[Bc / kGrid];
-    UNROLL
-    for (int a = 0; a < Br / kGrid; ++a) {
-      p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][x]);
-    }
-    UNROLL
-    for (int b = 0; b < Bc / kGrid; ++b) {
-      q[b] = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
-    }
-    UNROLL
-    for (int a = 0; a < Br / kGrid; ++a) {
-      UNROLL
-      for (int b = 0; b < Bc / kGrid; ++b) {
-        rC[a][b] += p[a].x * q[b].x + p[a].y * q[b].y + p[a].z * q[b].z + p[a].w * q[b].w;
-      }
-    }
-  }
-}
-
-// C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. A row of A serves as it lies.
-// Keys kKeys * ty .. + kKeys - 1, features 2 tx + 32 b and the next one.
-template <int d, int Br, int stride, int kKeys>
-__device__ inline void add_key_gradient(const float (&sA)[Br][stride],
-                                        const float (&sG)[Br][d + kPad],
-                                        float2 (&rC)[kKeys][d / (2 * kGrid)]) {
-  using Keys = std::conditional_t<kKeys == 4, float4, float2>;
-  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
-  for (int r = 0; r < Br; ++r) {
-    __align__(16) float p[kKeys];  // of one row and these keys
-    *reinterpret_cast<Keys*>(p) = *reinterpret_cast<const Keys*>(&sA[r][kKeys * ty]);
-    UNROLL
-    for (int b = 0; b < d / (2 * kGrid); ++b) {
-      const float2 g = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kGrid]);
-      UNROLL
-      for (int a = 0; a < kKeys; ++a) {
-        rC[a][b].x += p[a] * g.x;
-        rC[a][b].y += p[a] * g.y;
-      }
-    }
   }
 }
 
