@@ -11,7 +11,7 @@ namespace step06 {
 
 inline fa::Variant swapped() {
   return {.name = "swapped",
-          .idea = "loops swapped, a warp 4 rows, a lane one key",
+          .idea = "04 with the loops swapped: O, m and l in registers",
           .parent = {"04 fused", step04::traffic},
           .forward = forward,
           .traffic = traffic,
@@ -20,7 +20,7 @@ inline fa::Variant swapped() {
 
 inline fa::Variant registers() {
   return {.name = "registers",
-          .idea = "64 x 64 tiles, 8 x 4 scores a thread in registers",
+          .idea = "8 x 4 scores per thread in registers",
           .parent = {"06 swapped", traffic},
           .forward = step06_registers::forward,
           .traffic = step06_registers::traffic,
@@ -43,7 +43,7 @@ inline fa::Variant backward() {
 
 inline fa::Step step() {
   return {.id = "06_work_partitioning",
-          .idea = "FlashAttention-2: a block a tile of Q; O, m and l stay in registers",
+          .idea = "FlashAttention-2: one block per Q tile; O, m and l stay in registers",
           .variants = {swapped(), registers(), backward()}};
 }
 
