@@ -58,6 +58,7 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
                                                              const float* V,  // [B*H, N, d]
                                                              float* O,        // [B*H, N, d]
                                                              int N, bool causal) {
+  // --- prologue
   __shared__ __align__(16) float sP[Br][kSlice + kPad];  // S at first, then P
   __shared__ __align__(16) float sV[kSlice][d];  // read along a row, two features a lane: 32 banks
   constexpr int kPairs = d / (2 * kGrid);        // pairs of features that a thread owns
@@ -70,6 +71,8 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
   float m[kTile], l[kTile] = {};  // of these rows; l of this thread's keys only
   UNROLL
   for (int a = 0; a < kTile; ++a) m[a] = -INFINITY;
+
+  // --- mainloop
   const int last = causal ? min((i + 1) * Bc, N) : N;  // beyond the diagonal tile P is 0
   for (int c0 = 0; c0 < last; c0 += kSlice) {
     for (int r = warp; r < Br; r += kThreads / fa::kWarp) {  // N may be odd: one float a lane
@@ -101,6 +104,8 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
     add_product<d>(sP, sV, rO);
     __syncthreads();  // all have read; the next slices may overwrite
   }
+
+  // --- epilogue
   UNROLL
   for (int a = 0; a < kTile; ++a) {
     const int r = i * Br + ty + a * kGrid;

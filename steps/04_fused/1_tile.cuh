@@ -4,12 +4,12 @@
 //           as often, between half as many barriers.
 // Changed   since 03 3_one_pass: output_kernel's slices of 32 keys become tiles of 64, and S no
 //           longer passes through shared memory; scores_kernel is still 02's
-// Traffic   requested read  4*BH*(2*N*d*Tc + N*N + N*d*Tc) B  Tc = N/64; causal: visited tiles only
-//                     write 4*BH*(N*N + N*d) B
+// Traffic   requested read  4*BH*(2*N*d*Tc + N*N + N*d*Tc) B   Tc = N/64; causal:
+//                     write 4*BH*(N*N + N*d) B                 visited tiles only
 //           compulsory      4*BH*4*N*d B
 // Launch    scores (N/64, N/64, B*H), output (N/64, B*H), 256 threads
 // Owns      block: 64 x 64 scores, or 64 rows of O; half a warp: four rows of O with their m and l
-// Still bad S still crosses HBM twice: 2 N*N elements per head
+// Still bad S still crosses HBM: 2 N*N elements per head
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -141,8 +141,8 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
   // --- epilogue
   UNROLL
   for (int a = 0; a < kThreadRows; ++a) {
-    const float row_l = fa::warp_sum<kGrid>(l[a]);
     const int r = i * Br + ty + a * kGrid;
+    const float row_l = fa::warp_sum<kGrid>(l[a]);  // over the 16 threads of a row
     if (r >= N) continue;
     UNROLL
     for (int b = 0; b < kPairs; ++b) {

@@ -153,8 +153,8 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
   // --- epilogue: the only division, the only stores
   UNROLL
   for (int a = 0; a < kThreadRows; ++a) {
-    const float row_l = fa::warp_sum<kGrid>(l[a]);
     const int r = i * Br + ty + a * kGrid;
+    const float row_l = fa::warp_sum<kGrid>(l[a]);  // over the 16 threads of a row
     if (r >= N) continue;
     UNROLL
     for (int b = 0; b < kPairs; ++b) {

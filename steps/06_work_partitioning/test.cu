@@ -4,6 +4,9 @@
 #include "steps/06_work_partitioning/2_registers.cuh"
 #include "steps/06_work_partitioning/3_backward.cuh"
 #include "tests/attention.h"
+#if !FA_BACKEND_GPU
+#include "tests/sim/diagnosis.h"
+#endif
 
 static const fa::Variant& parent() { return fa::linked_variant("04 fused"); }
 static const fa::Variant& backward_parent() { return fa::linked_variant("05 recompute"); }
@@ -143,6 +146,25 @@ TEST_CASE("step 06: causal tiles above the diagonal are not visited", "[step06]"
   const fa::Counts counts = fa::test::count_forward(*variant, p);
   CHECK(counts.buffers.at("K").bytes.read == 36 * 4 * Bc * d);
   CHECK(counts.buffers.at("V").bytes.read == 36 * 4 * Bc * d);
+}
+
+TEST_CASE("step 06: smaller tiles where a block gets 64 KB of shared memory, as on a T4",
+          "[step06]") {
+  const auto* variant = GENERATE(&swapped(), &registers());
+  const auto [d, Bc] = GENERATE(table<int, int>({{32, 64}, {64, 64}, {96, 32}, {128, 32}}));
+  const int N = GENERATE(1, 33, 64, 100);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, d, N, causal);
+  sim::Options t4 = sim::options();
+  t4.block_shared_bytes = 65536;
+  const sim::test::WithOptions with(t4);
+  const auto p = fa::test::problem(N, d, causal);
+  fa::test::require_right(*variant, p);
+  fa::test::require_predicted(*variant, p);
+  const fa::Counts counts = fa::test::count_forward(*variant, p, /*analyse=*/true);
+  REQUIRE(counts.kernels.size() == 1);
+  CHECK(counts.kernels[0].blocks == 2u * fa::ceil_div(N, Bc));  // two heads
+  CHECK(counts.kernels[0].shared_wavefronts == counts.kernels[0].shared_ideal);
 }
 
 TEST_CASE("step 06: dQ is added once for each tile of keys, and read by no kernel", "[step06]") {
