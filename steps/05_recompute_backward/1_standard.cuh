@@ -1,8 +1,8 @@
 // Step 05 -- the yardstick: the standard backward, which keeps P.
 // Idea      What autograd does with step 02: the forward leaves P in HBM. The backward reads it,
 //           writes dP and then dS in the place of S, and multiplies with both: four products.
-// Changed   since 02 2_registers: the forward is step 02's. Two of the backward's four products are
-//           step 02's kernels with other operands; the gradient of softmax and A^T G are new
+// Changed   since 02 2_registers: the gradient of softmax and the product A^T G are new; the other
+//           two products and the forward are step 02's kernels
 // Traffic   requested read  4*BH*(7*N*N + 5*N*d*Tc) B   Tc = N/64; causal: visited tiles only, and
 //                     write 4*BH*(2*N*N + 3*N*d) B        dP is still written whole
 //           compulsory      4*BH*7*N*d B

@@ -21,9 +21,9 @@
 
 namespace step05_from_lse {
 
-using step02::kGrid, step02::kThreads;  // the block's threads form a 16 x 16 grid
+using step02::kGrid, step02::kThreads, step02::dot_rows;  // a block's 16 x 16 threads
 using step02::output_kernel, step05_standard::key_gradient_kernel;
-constexpr int kPad = 4;  // keeps rows 16-byte aligned; 8 lanes d + 4 floats apart: 32 banks
+constexpr int kPad = 4;  // keeps rows 16-byte aligned
 
 // What a block keeps in shared memory: Br rows and Bc keys.
 template <int d, int Br, int Bc>
@@ -32,8 +32,7 @@ struct Tiles {
   float dO[Br][d + kPad];
   float K[Bc][d + kPad];
   float V[Bc][d + kPad];
-  float LSE[Br];
-  float delta[Br];
+  float LSE[Br], delta[Br];
 };
 
 // Rows row0 .. row0 + Rows - 1 of a matrix [N, d] to shared memory; rows past the end are zero.
@@ -46,31 +45,6 @@ __device__ inline void load_tile(const float* g,  // [N, d]
     float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
     if (row0 + r < N) row = *reinterpret_cast<const float4*>(g + size_t(row0 + r) * d + x);
     *reinterpret_cast<float4*>(&s[r][x]) = row;
-  }
-}
-
-// C += A B^T, a dot product along the features: S = Q K^T. Rows ty + 16 a, keys tx + 16 b.
-template <int d, int Br, int Bc>
-__device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&sB)[Bc][d + kPad],
-                                float (&rC)[Br / kGrid][Bc / kGrid]) {
-  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
-  for (int x = 0; x < d; x += 4) {
-    float4 p[Br / kGrid], q[Bc / kGrid];
-    UNROLL
-    for (int a = 0; a < Br / kGrid; ++a) {
-      p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][x]);
-    }
-    UNROLL
-    for (int b = 0; b < Bc / kGrid; ++b) {
-      q[b] = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
-    }
-    UNROLL
-    for (int a = 0; a < Br / kGrid; ++a) {
-      UNROLL
-      for (int b = 0; b < Bc / kGrid; ++b) {
-        rC[a][b] += p[a].x * q[b].x + p[a].y * q[b].y + p[a].z * q[b].z + p[a].w * q[b].w;
-      }
-    }
   }
 }
 

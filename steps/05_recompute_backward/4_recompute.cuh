@@ -20,9 +20,9 @@
 
 namespace step05 {
 
-using step02::dot_rows, step04::add_product, step05_standard::add_key_gradient;
-using step02::kGrid, step02::kThreads;  // the block's threads form a 16 x 16 grid
-using step04::kPad, step04::kPadP;
+using step02::kGrid, step02::kThreads, step02::dot_rows;  // a block's 16 x 16 threads
+using step04::kPadP, step04::add_product, step05_standard::add_key_gradient;
+constexpr int kPad = 4;                   // keeps rows 16-byte aligned
 constexpr int kBlockY = step01::kBlockY;  // rows of delta per block: one warp each
 
 // What a block keeps in shared memory: Br rows and Bc keys.
@@ -33,8 +33,7 @@ struct Tiles {
   float K[Bc][d + kPad];
   float V[Bc][d + kPad];
   float P_dS[Br][Bc + kPadP];  // P until dV has it, then dS
-  float LSE[Br];
-  float delta[Br];
+  float LSE[Br], delta[Br];
 };
 
 // Rows row0 .. row0 + Rows - 1 of a matrix [N, d] to shared memory; rows past the end are zero.

@@ -16,12 +16,13 @@
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 #include "steps/05_recompute_backward/4_recompute.cuh"
+#include "steps/06_work_partitioning/2_registers.cuh"
 
 namespace step06_backward {
 
-using step04::kPad, step04::kPadP;
-constexpr int kGrid = 16, kGridY = 8;  // the block's threads form a grid: 16 along keys, 8 rows
-constexpr int kThreads = kGrid * kGridY;
+using step06_registers::kGrid, step06_registers::kGridY, step06_registers::kThreads;  // 16 x 8
+using step06_registers::kPadP, step06_registers::load_tile, step06_registers::dot_rows;
+constexpr int kPad = 4;  // keeps rows 16-byte aligned
 
 // What a block keeps in shared memory: Br rows and Bc keys.
 template <int d, int Br, int Bc>
@@ -31,53 +32,11 @@ struct Tiles {
   float Q[Br][d + kPad];
   float dO[Br][d + kPad];
   float P_dS[Br][Bc + kPadP];  // P until dV has it, then dS
-  float LSE2[Br];              // in powers of 2
-  float delta[Br];
+  float LSE2[Br], delta[Br];   // LSE2: in powers of 2
 };
 
-// Rows row0 .. row0 + Rows - 1 of a matrix [N, d] to shared memory; rows past the end are zero.
-template <int d, int Rows>
-__device__ inline void load_tile(const float* g,  // [N, d]
-                                 float (&s)[Rows][d + kPad], int row0, int N) {
-  constexpr int kVectors = d / 4;  // of four floats, a row
-  UNROLL
-  for (int v = threadIdx.x; v < Rows * kVectors; v += kThreads) {
-    const int r = v / kVectors, x = v % kVectors * 4;
-    float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (row0 + r < N) row = *reinterpret_cast<const float4*>(g + size_t(row0 + r) * d + x);
-    *reinterpret_cast<float4*>(&s[r][x]) = row;
-  }
-}
-
-// C += A B^T, along the features: S = Q K^T and dP = dO V^T. Rows ty + 8 a, keys tx + 16 b.
-template <int d, int Br, int Bc>
-__device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&sB)[Bc][d + kPad],
-                                float (&rC)[Br / kGridY][Bc / kGrid]) {
-  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
-  UNROLL_BY(2)
-  for (int x = 0; x < d; x += 4) {
-    float4 p[Br / kGridY];
-    UNROLL
-    for (int a = 0; a < Br / kGridY; ++a) {
-      p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kGridY][x]);
-    }
-    UNROLL
-    for (int b = 0; b < Bc / kGrid; ++b) {
-      const float4 q = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
-      UNROLL  // the rows' sums in turn: a multiply-add need not wait for the one before it
-      for (int a = 0; a < Br / kGridY; ++a) rC[a][b] += p[a].x * q.x;
-      UNROLL
-      for (int a = 0; a < Br / kGridY; ++a) rC[a][b] += p[a].y * q.y;
-      UNROLL
-      for (int a = 0; a < Br / kGridY; ++a) rC[a][b] += p[a].z * q.z;
-      UNROLL
-      for (int a = 0; a < Br / kGridY; ++a) rC[a][b] += p[a].w * q.w;
-    }
-  }
-}
-
-// C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. A row of A serves as it lies.
-// Keys 4 ty .. + 3 and 4 ty + 32 .. + 3, features 2 tx + 32 b and the next one.
+// C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. Keys 4 ty .. + 3 and, when Bc is
+// 64, 4 ty + 32 .. + 3; features 2 tx + 32 b and the next one.
 template <int d, int Br, int stride, int kKeys>
 __device__ inline void add_key_gradient(const float (&sA)[Br][stride],
                                         const float (&sG)[Br][d + kPad],
@@ -85,7 +44,7 @@ __device__ inline void add_key_gradient(const float (&sA)[Br][stride],
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   UNROLL_BY(4)
   for (int r = 0; r < Br; ++r) {
-    __align__(16) float p[kKeys];  // of one row and these keys
+    __align__(16) float p[kKeys];  // of one row
     UNROLL
     for (int g = 0; g < kKeys; g += 4) {
       *reinterpret_cast<float4*>(&p[g]) =
@@ -103,8 +62,8 @@ __device__ inline void add_key_gradient(const float (&sA)[Br][stride],
   }
 }
 
-// C = A B, a sum over the keys: dS K. Rows ty + 8 a, features tx + 16 b: not in pairs, for the
-// lanes of an atomic request must be neighbours to fill its sectors.
+// C += A B, a sum over the keys: dS K. Rows ty + 8 a, features tx + 16 b: not in pairs, because
+// the lanes of an atomic request must be neighbours to fill its sectors.
 template <int d, int Br, int Bc>
 __device__ inline void query_gradient(const float (&sA)[Br][Bc + kPadP],
                                       const float (&sB)[Bc][d + kPad],
@@ -130,7 +89,7 @@ __device__ inline void query_gradient(const float (&sA)[Br][Bc + kPadP],
 }
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
-// dQ goes to HBM tile by tile, by atomics, because other blocks add to the same rows meanwhile. Two
+// dQ goes to HBM tile by tile, by atomics, because other blocks add to the same rows. Two
 // blocks per SM are requested: while one waits for its tiles the other computes.
 template <int d, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,      // [B*H, N, d]
@@ -170,9 +129,9 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
           r < N ? LSE[r] * fa::kLog2e : INFINITY;  // so P = 0 in rows past the end
       smem.delta[threadIdx.x] = r < N ? delta[r] : 0.f;
     }
-    __syncthreads();  // the tiles are complete, before the first ones also K_j and V_j
+    __syncthreads();  // the tiles are complete
 
-    // P = exp(S - LSE): from the same S that the forward had, and already normalised.
+    // P = exp(S - LSE), normalised at once: LSE holds both m and log l.
     float rP[kThreadRows][kThreadKeys] = {};
     dot_rows<d>(smem.Q, smem.K, rP);
     const bool edge = (j + 1) * Bc > N || (causal && (j + 1) * Bc > i * Br + 1);
@@ -191,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
     dot_rows<d>(smem.dO, smem.V, rdP);
     __syncthreads();  // P is complete
     add_key_gradient<d>(smem.P_dS, smem.dO, rdV);
-    __syncthreads();  // all have read P; dS takes its place
+    __syncthreads();  // all have read P; dS may take its place
 
     // dS = scale * P * (dP - delta); dQ and dK both need the factor of the scores.
     UNROLL
@@ -211,7 +170,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
     for (int a = 0; a < kThreadRows; ++a) {
       const int r = i * Br + ty + a * kGridY;
       if (r >= N) continue;
-      UNROLL  // the results are not used: each is a RED, for which nobody waits
+      UNROLL  // the results are not used, so each is a RED: no thread waits for it
       for (int b = 0; b < d / kGrid; ++b) {
         atomicAdd(dQ + size_t(r) * d + tx + b * kGrid, rdQ[a][b]);
       }
@@ -240,8 +199,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{"delta", 4 * p.rows()}};
 }
 
-// Calls f(d, Br, Bc) with the largest tile that fits the GPU's shared memory per block. d = 128 has
-// 32 rows, 112 KB, where it can: two such blocks fit an SM of an H200. Otherwise as in step 05.
+// Step 05's tiles, but 32 rows at d = 128 where 112 KB fit: an SM of an H200 holds two such blocks.
 template <class F>
 void dispatch_tiles(int head_dim, F&& f) {
   if (head_dim == 128 && sizeof(Tiles<128, 32, 64>) <= fa::shared_memory_per_block()) {
