@@ -183,16 +183,22 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
-inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
+// With any softmax of S to P between the two products.
+template <class Softmax>
+void forward_with(Softmax softmax, const fa::Problem& p, const fa::Tensors<float>& t) {
   float* S = t.scratch<float>("S");
   float* P = t.scratch<float>("P");
   const unsigned BH = p.heads(), tiles = fa::ceil_div(p.N, Br);
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     fa::launch(scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.Q, t.K, S, p.N,
                p.scale(), p.causal);
-    step01::softmax(p, S, P);
+    softmax(p, S, P);
     fa::launch(output_kernel<d>, {dim3(1, tiles, BH), dim3(kThreads)}, P, t.V, t.O, p.N, p.causal);
   });
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
+  forward_with(step01::softmax, p, t);
 }
 
 }  // namespace step02

@@ -149,7 +149,7 @@ class Copy(unittest.TestCase):
         before = self.digests()
         folder = os.path.join(self.root, "steps", "03_online_softmax")
         os.rename(os.path.join(folder, "1_merge.cuh"), os.path.join(folder, "4_moved.cuh"))
-        for name in ("2_softmax.cuh", "3_one_pass.cuh"):
+        for name in ("3_online.cuh",):
             self.replace(
                 f"steps/03_online_softmax/{name}", "softmax/1_merge.cuh", "softmax/4_moved.cuh"
             )
