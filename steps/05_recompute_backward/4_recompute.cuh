@@ -183,7 +183,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return all;
 }
 
-// Calls f(d, Br, Bc) with the largest tile that fits the GPU's shared memory per block.
+// Calls f(d, Br, Bc) with a tile that fits the shared memory that the GPU gives to a block.
 template <class F>
 void dispatch_tiles(int head_dim, F&& f) {
   fa::dispatch_d<32, 64, 96, 128>(head_dim, [&](auto d) {
