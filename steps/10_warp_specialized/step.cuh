@@ -1,7 +1,7 @@
 // Step 10: what it is, for its program, its library, its tests and its exercises.
 #pragma once
 
-#include "steps/09_tma_wgmma/1_wgmma.cuh"
+#include "steps/09_tma_wgmma/2_wgmma.cuh"
 #include "steps/10_warp_specialized/2_specialized.cuh"
 #include "steps/10_warp_specialized/3_persistent.cuh"
 
