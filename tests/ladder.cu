@@ -68,7 +68,7 @@ TEST_CASE("the ladder: a parent is a variant, with its formula and what it suppo
         CAPTURE(parent->id);
         const fa::Variant& named = fa::linked_variant(parent->id);
         CHECK(parent->traffic == (parent == &v.parent ? named.traffic : named.backward_traffic));
-        fa::Support support = step_of(parent->id).support;
+        fa::Support support = fa::support_of(step_of(parent->id), named);
         support.smem = false;  // the child's M is no concern of the parent's
         CHECK(parent->support == support);
         ++parents;

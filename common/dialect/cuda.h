@@ -75,6 +75,32 @@ inline int multiprocessors() {
 #endif
 }
 
+/// Bytes of shared memory that the GPU gives to a block: 65536 on a T4, 101376 on an RTX 3090 or
+/// 4090, 232448 on an H100 or H200. In the simulator those of the modelled one. A step's host
+/// functions choose the sizes of its tiles by it.
+inline size_t shared_memory_per_block() {
+#if FA_BACKEND_GPU
+  static const size_t limit = [] {
+    int device = 0, bytes = 0;
+    cuda_check(cudaGetDevice(&device));
+    cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    return static_cast<size_t>(bytes);
+  }();
+  return limit;
+#else
+  return sim::shared_memory_per_block();
+#endif
+}
+
+/// \throws ResourceError when the GPU cannot give a block so many bytes of shared memory.
+inline void require_shared_memory(size_t bytes) {
+  if (bytes <= shared_memory_per_block()) return;
+  throw ResourceError("needs " + std::to_string(bytes) +
+                      " bytes of shared memory for a block; this GPU has " +
+                      std::to_string(shared_memory_per_block()) +
+                      ": try a smaller --d, or --smem where the program has it");
+}
+
 /// Shape of a launch: what stands between <<< and >>>, and the cluster size.
 struct LaunchConfig {
   dim3 grid;
@@ -100,18 +126,6 @@ P pass_as(A&& a) {
 }
 
 #if defined(__CUDACC__)
-
-/// \throws ResourceError when this device cannot give a block so many bytes of shared memory.
-inline void require_shared_memory(size_t bytes) {
-  int device = 0, limit = 0;
-  cuda_check(cudaGetDevice(&device));
-  cuda_check(cudaDeviceGetAttribute(&limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  if (bytes <= static_cast<size_t>(limit)) return;
-  throw ResourceError(
-      "needs " + std::to_string(bytes) + " bytes of shared memory for a block, " +
-      std::to_string(limit) +
-      " is this GPU's limit: try a smaller --d, or --smem where the program has it");
-}
 
 /// `launch(kernel, {grid, block, smem, cluster}, args...)` is
 /// `kernel<<<grid, block, smem, current_stream()>>>(args...)`; an argument that its parameter would
@@ -150,6 +164,7 @@ void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
 
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
+  require_shared_memory(c.smem);
   sim::launch(kernel, {c.grid, c.block, c.smem, c.cluster}, pass_as<P>(static_cast<A&&>(args))...);
 }
 

@@ -2,25 +2,12 @@
 // counters.cpp, time_gpu() in timer.cpp, measured_roofs() in roofs.cu.
 #include "common/harness/backend.h"
 
-#include <cstdlib>
-
 #include "common/dialect/cuda.h"
 #include "common/dialect/errors.h"
 #include "common/gpu/l2_flush.h"
 #include "common/harness/format.h"
 
 namespace fa {
-
-namespace {
-
-/// Does a GPU of `arch` (90 for sm_90) run code for "sm_90a" (that architecture alone) or "sm_80"
-/// (that one and newer)?
-bool runs(int arch, const std::string& needs) {
-  const int needed = std::atoi(needs.c_str() + 3);  // behind "sm_"
-  return needs.back() == 'a' ? arch == needed : arch >= needed;
-}
-
-}  // namespace
 
 Device open_device(const std::string& step_id, const std::string& needs) {
   const std::string instead = ": run build/sim/steps/" + step_id + " in the simulator instead";
@@ -44,16 +31,15 @@ Device open_device(const std::string& step_id, const std::string& needs) {
     throw ResourceError(fmt::format("the GPU does not answer ({}){}",
                                     cudaGetErrorString(cudaGetLastError()), instead));
   }
-  const int arch = 10 * properties.major + properties.minor;
-  if (!needs.empty() && !runs(arch, needs)) {
-    throw ResourceError(fmt::format("needs {}; this is sm_{}{}", needs, arch, instead));
+  const std::string arch = fmt::format("sm_{}", 10 * properties.major + properties.minor);
+  if (!runs_on(arch, needs)) {
+    throw ResourceError(fmt::format("needs {}; this is {}{}", needs, arch, instead));
   }
   if (!gpu::built_for_this_gpu()) {
     throw ResourceError(fmt::format(
-        "built for other GPUs than this sm_{}: configure again (cmake --preset gpu --fresh)",
-        arch));
+        "built for other GPUs than this {}: configure again (cmake --preset gpu --fresh)", arch));
   }
-  return {"gpu", properties.name, fmt::format("sm_{}", arch)};
+  return {"gpu", properties.name, arch};
 }
 
 bool simulated() { return false; }

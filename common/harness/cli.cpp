@@ -131,8 +131,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     option("Run", "--smem", smem, "BYTES", "shared memory M of a block; 0: the step's default");
   }
   option("Run", "--iters", o.iters, "INT", "timed runs on a GPU");
-  option("Run", "--model-gpu", o.model_gpu, "NAME",
-         "whose L2 and roofs the simulator models (common/data/gpus.json)");
+  option("Run", "--gpu,--model-gpu", o.model_gpu, "NAME",
+         "the GPU that the simulator models, of common/data/gpus.json");
   app.add_flag("--predict", o.predict,
                "print what the step's formulas say, and run nothing: for any size")
       ->group("Run");
@@ -179,7 +179,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (flags.hkv->empty()) p.Hkv = p.H;
   if (flags.nk->empty()) p.Nk = p.N;
   if (o.files.any()) sizes_from_files(flags, o);
-  validate(p, step.support);
+  validate(p, step, step.variants[o.variant]);
   return o;
 }
 

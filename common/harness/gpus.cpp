@@ -2,6 +2,7 @@
 
 #include <strings.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -32,6 +33,12 @@ GpuSpec row_of(const nlohmann::json& row) {
 
 }  // namespace
 
+bool runs_on(const std::string& arch, const std::string& needs) {
+  if (needs.empty()) return true;
+  const int has = std::atoi(arch.c_str() + 3), needed = std::atoi(needs.c_str() + 3);  // "sm_"
+  return needs.back() == 'a' ? has == needed : has >= needed;
+}
+
 std::vector<GpuSpec> read_gpu_table(const std::string& path) {
   std::ifstream file(path);
   if (!file) throw UsageError("the table of GPUs, " + path + ", cannot be read");
@@ -56,7 +63,7 @@ GpuSpec find_gpu(const std::string& name) {
     if (strcasecmp(gpu.name.c_str(), name.c_str()) == 0) return gpu;
     known += (known.empty() ? "" : ", ") + gpu.name;
   }
-  throw UsageError("--model-gpu " + name + ": not in common/data/gpus.json, which holds " + known);
+  throw UsageError("--gpu " + name + ": not in common/data/gpus.json, which holds " + known);
 }
 
 }  // namespace fa

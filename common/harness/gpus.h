@@ -2,6 +2,7 @@
 /// The table of GPUs that the simulator can model: common/data/gpus.json, which users extend.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,14 @@ struct GpuSpec {
   double fp32_flops = 0;  ///< FMA on the CUDA cores
   double bf16_flops = 0;  ///< dense tensor cores; 0: none
   double fp8_flops = 0;   ///< 0: none
+
+  /// Bytes of shared memory that one block can have.
+  size_t block_shared_bytes() const { return sm.shared_bytes - sm.block_reserved_bytes; }
 };
+
+/// Does a GPU of `arch` ("sm_90") run code for `needs`: "sm_90a" (that architecture alone), "sm_80"
+/// (that one and newer) or "" (any)?
+bool runs_on(const std::string& arch, const std::string& needs);
 
 /// All rows. \throws UsageError when the file is missing or damaged.
 std::vector<GpuSpec> gpu_table();

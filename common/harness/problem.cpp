@@ -89,29 +89,28 @@ std::string Support::list_d() const {
   return list;
 }
 
-void validate(const Problem& p, const Support& support) {
+void validate(const Problem& p, const Support& support, const std::string& who) {
   require_positive("--b", p.B);
   require_positive("--h", p.H);
   require_positive("--hkv", p.Hkv);
   require_positive("--n", p.N);
   require_positive("--nk", p.Nk);
   if (std::find(support.d.begin(), support.d.end(), p.d) == support.d.end()) {
-    throw UsageError(fmt::format("--d {}: this step supports --d {}", p.d, support.list_d()));
+    throw UsageError(fmt::format("--d {}: {} supports --d {}", p.d, who, support.list_d()));
   }
   if (p.smem != 0 && !support.smem) {
-    throw UsageError(fmt::format("--smem {}: the tiles of this step are fixed", p.smem));
+    throw UsageError(fmt::format("--smem {}: the tiles of {} are fixed", p.smem, who));
   }
   if (p.Hkv != p.H && !support.gqa) {
-    throw UsageError(
-        fmt::format("--hkv {}: this step supports as many key/value heads as query heads (--h {})",
-                    p.Hkv, p.H));
+    throw UsageError(fmt::format(
+        "--hkv {}: {} supports as many key/value heads as query heads (--h {})", p.Hkv, who, p.H));
   }
   if (p.H % p.Hkv != 0) {
     throw UsageError(fmt::format("--hkv {}: --h {} must be a multiple of it", p.Hkv, p.H));
   }
   if (p.Nk != p.N && !support.cross) {
     throw UsageError(
-        fmt::format("--nk {}: this step supports as many keys as queries (--n {})", p.Nk, p.N));
+        fmt::format("--nk {}: {} supports as many keys as queries (--n {})", p.Nk, who, p.N));
   }
   for (const auto& [flag, length] : {std::pair("--n", p.N), std::pair("--nk", p.Nk)}) {
     if (length > kMaxLength) {

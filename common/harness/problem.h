@@ -79,8 +79,9 @@ struct Support {
   std::string list_d() const;
 };
 
+/// \param who "this step" or "variant mma", for the sentence.
 /// \throws UsageError with one sentence that names the flag, its value and what is supported.
-void validate(const Problem&, const Support&);
+void validate(const Problem&, const Support&, const std::string& who = "this step");
 
 /// "B=1 H=4 N=1024 d=64 causal fp32": the sizes, without what is at its default meaning.
 std::string describe(const Problem&);

@@ -33,6 +33,15 @@ void* scratch_of(const std::map<std::string, void*>& workspace, const char* name
   return workspace.at(name);
 }
 
+const Support& support_of(const Step& step, const Variant& v) {
+  return v.support ? *v.support : step.support;
+}
+
+void validate(const Problem& p, const Step& step, const Variant& v) {
+  validate(p, step.support);
+  if (v.support) validate(p, *v.support, "variant " + v.name);
+}
+
 std::vector<Scratch> workspace_of(const Variant& v, const Problem& p) {
   return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
 }

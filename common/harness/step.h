@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,9 +79,10 @@ struct Parent {
 
 /// One way of doing the step; a step with several ideas has several, in the order of reading.
 struct Variant {
-  std::string name;    ///< "shared", of 1_shared.cuh: mostly that of its file
-  std::string idea;    ///< one line for the tables
-  Parent parent = {};  ///< empty: the forward is not compared
+  std::string name;                     ///< "shared", of 1_shared.cuh: mostly that of its file
+  std::string idea;                     ///< one line for the tables
+  Parent parent = {};                   ///< empty: the forward is not compared
+  std::optional<Support> support = {};  ///< where it is narrower than the step's: an early rung
   Runner forward;
   PredictFn traffic = nullptr;      ///< of the forward
   WorkspaceFn workspace = nullptr;  ///< null: none
@@ -102,6 +104,11 @@ struct Step {
   std::string needs = {};         ///< "sm_90a", or empty when any GPU will do
   std::vector<Variant> variants;  ///< the last one is the step's result and the default
 };
+
+/// What a variant can do: its own support, or the step's.
+const Support& support_of(const Step&, const Variant&);
+/// \throws UsageError with one sentence when the step or this variant does not support the problem.
+void validate(const Problem&, const Step&, const Variant&);
 
 /// The pieces of workspace that a variant asks for; none without a WorkspaceFn.
 std::vector<Scratch> workspace_of(const Variant&, const Problem&);

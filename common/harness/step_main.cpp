@@ -128,6 +128,10 @@ class Run {
   Run(const Step& step, const Options& options)
       : options_(options), problem_(options.problem), variant_(step.variants[options.variant]) {
     report_.model = find_gpu(options.model_gpu);
+    if (simulated() && !runs_on(report_.model.arch, step.needs)) {
+      throw UsageError(fmt::format("--gpu {}: this step needs {}, and this GPU is {}",
+                                   options.model_gpu, step.needs, report_.model.arch));
+    }
     configure({.gpu = report_.model, .workers = options.workers});
     require_writable_outputs(options);
     report_.device = open_device(step.id, step.needs);

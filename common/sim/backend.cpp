@@ -57,6 +57,7 @@ bool simulated() { return true; }
 void configure(const SimOptions& o) {
   configured() = o;
   sim::options().l2_sms = o.gpu.sms;
+  sim::options().block_shared_bytes = std::min(o.gpu.block_shared_bytes(), sim::kMaxDynamicSmem);
   sim::options().workers = o.workers;
   sim::options().watchdog_s = o.watchdog_s;
 }

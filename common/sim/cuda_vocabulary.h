@@ -84,6 +84,8 @@ namespace sim {
 
 /// SMs of the modelled GPU.
 int multiprocessors();
+/// Bytes of shared memory that the modelled GPU gives to a block.
+size_t shared_memory_per_block();
 
 constexpr size_t kMaxDynamicSmem = 227 * 1024;  // sm_90's limit
 extern constinit thread_local unsigned char dynamic_smem[kMaxDynamicSmem];

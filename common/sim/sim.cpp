@@ -12,6 +12,7 @@ Options& options() {
 }
 
 int multiprocessors() { return options().l2_sms; }
+size_t shared_memory_per_block() { return options().block_shared_bytes; }
 
 static fa::Counts* current = nullptr;
 static fa::Counts storage;

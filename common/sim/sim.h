@@ -18,11 +18,12 @@ constexpr int kDefaultWorkers = 16;
 /// Read at each launch.
 struct Options {
   int workers = 0;  ///< OS threads, up to fa::kMaxWorkers; 0 = one per core, up to kDefaultWorkers
-  bool requests = false;       ///< group the lanes of a warp: requests, sectors, bank wavefronts
-  bool sites = false;          ///< with requests: a row per source line
-  double l2_bytes = 0;         ///< > 0: model an L2 of this size, and with it DRAM traffic
-  int l2_sms = 132;            ///< SMs: blocks of a persistent kernel; with l2_bytes, who shares it
-  fa::SmSpec l2_sm;            ///< how many blocks each of them holds
+  bool requests = false;  ///< group the lanes of a warp: requests, sectors, bank wavefronts
+  bool sites = false;     ///< with requests: a row per source line
+  double l2_bytes = 0;    ///< > 0: model an L2 of this size, and with it DRAM traffic
+  int l2_sms = 132;       ///< SMs: blocks of a persistent kernel; with l2_bytes, who shares it
+  fa::SmSpec l2_sm;       ///< how many blocks each of them holds
+  size_t block_shared_bytes = 227 * 1024;  ///< shared memory that it gives to a block
   bool races = false;          ///< shared and global memory (one worker: findings repeat exactly)
   bool uninitialised = false;  ///< reads of words that nobody wrote
   double watchdog_s = 30;      ///< a kernel that computes this long without a barrier is stopped

@@ -7,13 +7,14 @@ import time
 
 from .command import Failure
 from .files import read_json, read_text, write_json, write_text
+from .gpus import find_model, runs_on
 from .merge import roof_notes, without_slowed, write_results
 from .problems import flags, tag
 from .results import Run, get, load, load_folder
 from .shell import Shell, last_line
 from .standing import mark_slowed
 from .step_text import digest_of, source_digest
-from .steps import ROOT, find_steps, program_of
+from .steps import ROOT, find_steps, needs_of, program_of
 
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
 SHORTEST_RUN = 8  # seconds; with fewer left no run begins
@@ -216,11 +217,19 @@ class Session:
     def simulate(self, cases, workers):
         """Runs cases side by side, one simulator thread each. (ok, one line, a line for each that
         went wrong)."""
-        model = f"--model-gpu={self.results['model_gpu']}"
+        modelled = find_model(self.results["model_gpu"])
+
+        def model(case):
+            """A step that this GPU cannot run is simulated on the default one."""
+            fits = runs_on(modelled["arch"], needs_of(case[0]))
+            return [f"--gpu={modelled['name']}"] if fits else []
+
         # The largest first: the last to finish decides.
         ordered = sorted(cases, key=lambda c: -c[2]["h"] * c[2]["n"] ** 2 * c[2]["d"])
         with concurrent.futures.ThreadPoolExecutor(max(1, workers)) as pool:
-            done = list(pool.map(lambda case: self.run("sim", case, "--workers=1", model), ordered))
+            done = list(
+                pool.map(lambda case: self.run("sim", case, "--workers=1", *model(case)), ordered)
+            )
         failed = [
             f"{step} {variant} {tag(problem)}: exit {status}: {line}"
             for (step, variant, problem), (status, _, line) in zip(ordered, done)

@@ -62,12 +62,17 @@ def numbered_steps():
 def steps_and_needs(root=ROOT):
     """[(step, the architecture that it needs or None)], in the order of steps/CMakeLists.txt."""
     text = read_text(os.path.join(root, "steps", "CMakeLists.txt"))
-    found = []
-    for name in re.findall(r"^fa_step\((\w+)\)", text, re.MULTILINE):
-        described = read_text(os.path.join(root, "steps", name, "step.cuh"))
-        needs = re.search(r'\.needs = "(sm_\d+a?)"', described)  # as in steps/CMakeLists.txt
-        found.append((name, needs and needs[1]))
-    return found
+    names = re.findall(r"^fa_step\((\w+)\)", text, re.MULTILINE)
+    return [(name, needs_of(name, root)) for name in names]
+
+
+def needs_of(step, root=ROOT):
+    """The architecture that a step needs, of its step.cuh; None: any, or it is not described."""
+    described = os.path.join(root, "steps", step, "step.cuh")
+    if not os.path.exists(described):
+        return None
+    needs = re.search(r'\.needs = "(sm_\d+a?)"', read_text(described))  # as in steps/CMakeLists.txt
+    return needs and needs[1]
 
 
 def program_of(build, step):

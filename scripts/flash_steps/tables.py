@@ -26,6 +26,9 @@ Between the markers everything is replaced:
     <!-- table: memory -->                       a problem that the naive step cannot hold (device)
     <!-- /table -->
 
+    <!-- table: neighbours -->                   each lesson file and the one that it changes
+    <!-- /table -->
+
     <!-- run: build/sim/steps/01_naive --n 256 -->
     <!-- /run -->
 
@@ -52,7 +55,7 @@ import re
 import statistics
 import subprocess
 
-from . import command, figure2, peers_table
+from . import command, figure2, neighbours, peers_table
 from .command import BadInput
 from .files import read_json, read_text, write_text
 from .problems import in_series, problem_text
@@ -226,6 +229,8 @@ def read_spec(kind, spec, known):
 
 
 def table(spec, rows, extras):
+    if spec == "neighbours":
+        return neighbours.markdown()
     name, filters = read_spec("table", spec, {**TABLES, **EXTRAS})
     if name in EXTRAS:
         return EXTRAS[name](extras[name], filters)
@@ -382,7 +387,7 @@ def fill(text, rows, extras, run):
 def markdown_files():
     return [
         path
-        for pattern in ("README.md", "docs/*.md", "steps/*/README.md")
+        for pattern in ("README.md", "docs/*.md", "docs/results/*.md", "steps/*.md", "steps/*/*.md")
         for path in sorted(glob.glob(os.path.join(ROOT, pattern)))
     ]
 

@@ -72,17 +72,17 @@ TEST_CASE("without arguments: the defaults and the last variant", "[cli]") {
 TEST_CASE("every option arrives", "[cli]") {
   fa::Step step = some_step();
   step.support.gqa = step.support.cross = true;
-  const fa::Options o = parse({"--b",         "2",        "--h",
-                               "6",           "--hkv",    "3",
-                               "--n",         "100",      "--nk",
-                               "200",         "--d",      "32",
-                               "--causal",    "--input",  "outliers",
-                               "--out",       "O.npy",    "--out-dir",
-                               "dir",         "--seed",   "18446744073709551615",
-                               "--iters",     "7",        "--variant",
-                               "first",       "--json",   "r.json",
-                               "--model-gpu", "RTX 4090", "--analyse",
-                               "--workers",   "3"},
+  const fa::Options o = parse({"--b",       "2",        "--h",
+                               "6",         "--hkv",    "3",
+                               "--n",       "100",      "--nk",
+                               "200",       "--d",      "32",
+                               "--causal",  "--input",  "outliers",
+                               "--out",     "O.npy",    "--out-dir",
+                               "dir",       "--seed",   "18446744073709551615",
+                               "--iters",   "7",        "--variant",
+                               "first",     "--json",   "r.json",
+                               "--gpu",     "RTX 4090", "--analyse",
+                               "--workers", "3"},
                               step);
   CHECK(fa::describe(o.problem) == "B=2 H=6 Hkv=3 N=100 Nk=200 d=32 causal fp32");
   CHECK(o.input == "outliers");
@@ -114,6 +114,24 @@ TEST_CASE("--smem exists where a step cuts its tiles to fit", "[cli]") {
   CHECK_THROWS_WITH(parse({"--smem", "-1"}, step), "--smem -1: bytes cannot be negative");
 }
 
+TEST_CASE("--model-gpu is --gpu's earlier name", "[cli]") {
+  CHECK(parse({"--model-gpu", "T4"}).model_gpu == "T4");
+}
+
+TEST_CASE("an early rung may support less than its step", "[cli]") {
+  fa::Step step = some_step();
+  step.support.gqa = step.support.cross = true;
+  step.variants[0].support = fa::Support{.d = {64}};
+  CHECK(parse({"--hkv", "2"}, step).problem.Hkv == 2);
+  CHECK(parse({"--variant", "first", "--d", "64"}, step).variant == 0);
+  CHECK_THROWS_WITH(parse({"--variant", "first", "--hkv", "2"}, step),
+                    ContainsSubstring("--hkv 2: variant first supports"));
+  CHECK_THROWS_WITH(parse({"--variant", "first", "--nk", "7"}, step),
+                    ContainsSubstring("--nk 7: variant first supports"));
+  CHECK_THROWS_WITH(parse({"--variant", "first", "--d", "128"}, step),
+                    ContainsSubstring("--d 128: variant first supports --d 64"));
+}
+
 TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {
   const fa::Options o = parse({"--h", "3", "--n=77"});
   CHECK(o.problem.Hkv == 3);
@@ -122,11 +140,11 @@ TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {
 
 TEST_CASE("help, version and variants are words, not errors", "[cli]") {
   const std::string help = parse({"--help"}).text;
-  for (const char* word : {"--b",       "--h",       "--hkv",          "--n",         "--nk",
-                           "--d",       "--causal",  "--input",        "--q",         "--k",
-                           "--v",       "--do",      "--out",          "--out-dir",   "--seed",
-                           "--iters",   "--variant", "--json",         "--model-gpu", "--analyse",
-                           "--workers", "first",     "the second way", "Example",     "1024",
+  for (const char* word : {"--b",       "--h",       "--hkv",          "--n",       "--nk",
+                           "--d",       "--causal",  "--input",        "--q",       "--k",
+                           "--v",       "--do",      "--out",          "--out-dir", "--seed",
+                           "--iters",   "--variant", "--json",         "--gpu",     "--analyse",
+                           "--workers", "first",     "the second way", "Example",   "1024",
                            "H200"}) {
     CHECK_THAT(help, ContainsSubstring(word));
   }

@@ -58,7 +58,25 @@ TEST_CASE("every name is found, in upper and lower case, and is there once", "[g
 TEST_CASE("an unknown GPU is refused with the names that are known", "[gpus]") {
   CHECK_THROWS_AS(fa::find_gpu("H201"), fa::UsageError);
   CHECK_THROWS_WITH(fa::find_gpu("H201"),
-                    ContainsSubstring("--model-gpu H201") && ContainsSubstring("RTX 4090"));
+                    ContainsSubstring("--gpu H201") && ContainsSubstring("RTX 4090"));
+}
+
+TEST_CASE("a GPU runs code for older architectures, but for sm_90a only as sm_90", "[gpus]") {
+  CHECK(fa::runs_on("sm_75", ""));
+  CHECK_FALSE(fa::runs_on("sm_75", "sm_80"));
+  CHECK(fa::runs_on("sm_80", "sm_80"));
+  CHECK(fa::runs_on("sm_120", "sm_80"));
+  CHECK(fa::runs_on("sm_90", "sm_90a"));
+  CHECK_FALSE(fa::runs_on("sm_89", "sm_90a"));
+  CHECK_FALSE(fa::runs_on("sm_100", "sm_90a"));
+}
+
+TEST_CASE("a block's shared memory is the SM's without what each block reserves", "[gpus]") {
+  CHECK(fa::find_gpu("T4").block_shared_bytes() == 65536);
+  CHECK(fa::find_gpu("RTX 3090").block_shared_bytes() == 101376);
+  CHECK(fa::find_gpu("RTX 4090").block_shared_bytes() == 101376);
+  CHECK(fa::find_gpu("A100").block_shared_bytes() == 166912);
+  CHECK(fa::find_gpu("H200").block_shared_bytes() == 232448);
 }
 
 TEST_CASE("a missing or damaged table is a sentence", "[gpus]") {

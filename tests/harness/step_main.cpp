@@ -257,6 +257,13 @@ TEST_CASE("a parent without tiles to choose is asked without --smem", "[step_mai
   CHECK(bytes() == 1064);
 }
 
+TEST_CASE("a modelled GPU that cannot run the step is refused", "[step_main]") {
+  fa::Step step = step_of(copy_v, copy_traffic);
+  step.needs = "sm_80";
+  CHECK(run_program(step, {"--gpu", "T4"}).status == 2);
+  CHECK(run_program(step, {"--gpu", "RTX 4090"}).status == 0);
+}
+
 TEST_CASE("--predict says what the formulas say and runs nothing", "[step_main]") {
   runs = 0;
   const fa::Step step = step_of(right_always, copy_traffic);

@@ -72,14 +72,14 @@ class Programs(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def refused(self, arguments, status, *words):
+    def refused(self, arguments, status, *words, program=NAIVE):
         """The program ends with `status` and one sentence that holds all `words`."""
         with self.subTest(arguments=arguments):
-            result = run(*arguments)
+            result = run(*arguments, program=program)
             self.assertEqual(result.returncode, status, result.stdout + result.stderr)
             self.assertEqual(result.stdout, "")
             self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
-            self.assertTrue(result.stderr.startswith("01_naive: "), result.stderr)
+            self.assertTrue(result.stderr.startswith(f"{program.name}: "), result.stderr)
             for word in words:
                 self.assertIn(word, result.stderr)
 
@@ -108,7 +108,10 @@ class Programs(unittest.TestCase):
         self.refused(["--nk", "7"], 2, "--nk 7")
         self.refused(["--input", "fake"], 2, "--input")
         self.refused(["--variant", "none"], 2, "--variant none", "naive")
-        self.refused(["--model-gpu", "H201"], 2, "--model-gpu H201", "H200", "T4")
+        self.refused(["--gpu", "H201"], 2, "--gpu H201", "H200", "T4")
+        for step, gpu, arch in (("07", "T4", "sm_75"), ("09", "RTX 4090", "sm_89")):
+            program = next(p for p in steps() if p.name.startswith(step))
+            self.refused(["--gpu", gpu], 2, f"--gpu {gpu}", "needs sm_", arch, program=program)
         self.refused(["--iters", "0"], 2, "--iters 0")
         self.refused(["--workers", "-1"], 2, "--workers -1")
         self.refused(["--workers", "25"], 2, "--workers 25", "24")
@@ -204,7 +207,7 @@ class Programs(unittest.TestCase):
                 self.assertEqual(text.returncode, 0)
                 for option in (
                     "b h hkv n nk d causal input q k v do out out-dir seed iters "
-                    "variant json model-gpu analyse workers list-variants help "
+                    "variant json gpu analyse workers list-variants help "
                     "version"
                 ).split():
                     self.assertRegex(text.stdout, rf"(?m)^ +--{option}\b")

@@ -135,7 +135,7 @@ const Variant& variant_of(int index) {
 }
 
 /// \throws UsageError when the step does not support it.
-Problem problem_of(const FaProblem* given, DType dtype) {
+Problem problem_of(const FaProblem* given, const Variant& variant) {
   if (!given) throw UsageError("no problem: the pointer is null");
   Problem p;
   p.B = given->B;
@@ -145,8 +145,8 @@ Problem problem_of(const FaProblem* given, DType dtype) {
   p.Nk = given->Nk;
   p.d = given->d;
   p.causal = given->causal != 0;
-  p.dtype = dtype;
-  validate(p, the_step().support);
+  p.dtype = variant.forward.dtype();
+  validate(p, the_step(), variant);
   return p;
 }
 
@@ -168,7 +168,7 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream, b
     const Variant& v = variant_of(index);
     const Runner& runner = backward ? v.backward : v.forward;
     if (!runner) throw UsageError(the_step().id + " " + v.name + ": it has no backward");
-    const Problem p = problem_of(problem, runner.dtype());
+    const Problem p = problem_of(problem, v);
     if (!t) throw UsageError("no tensors: the pointer is null");
     require("Q", t->Q);
     require("K", t->K);
@@ -233,7 +233,7 @@ const char* fa_describe() {
 const char* fa_last_error() { return fa::last_error.c_str(); }
 
 int fa_check(const FaProblem* problem) {
-  return fa::answer("fa_check", [&] { fa::problem_of(problem, fa::DType::f32); });
+  return fa::answer("fa_check", [&] { fa::problem_of(problem, fa::the_step().variants.back()); });
 }
 
 int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes) {
@@ -241,8 +241,7 @@ int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes) {
     if (!bytes) throw fa::UsageError("no place for the bytes: the pointer is null");
     *bytes = 0;
     const fa::Variant& v = fa::variant_of(variant);
-    for (const fa::Scratch& piece :
-         fa::workspace_of(v, fa::problem_of(problem, v.forward.dtype()))) {
+    for (const fa::Scratch& piece : fa::workspace_of(v, fa::problem_of(problem, v))) {
       *bytes += piece.bytes;
     }
   });

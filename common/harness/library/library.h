@@ -63,7 +63,8 @@ FA_EXPORT const char* fa_describe(void);
 /// The sentence of the last call that failed; "" before. Valid until the next call fails.
 FA_EXPORT const char* fa_last_error(void);
 
-/// Status 2 when the step does not support the problem. Needs no device.
+/// Status 2 when the step does not support the problem. A variant may support less: its calls then
+/// fail with status 2. Needs no device.
 FA_EXPORT int fa_check(const FaProblem* problem);
 
 /// Bytes of workspace that a variant (its place in fa_describe()'s list) takes for a problem,
