@@ -79,7 +79,8 @@ std::string head(const RunReport& r) {
   std::string out = wrapped(r.step + "  ", r.idea, kLabel);
   out += labelled("variant", r.variant + ": " + r.variant_idea);
   if (!r.forward_of.empty()) {
-    out += labelled("", "the forward is that of " + r.forward_of + "; this variant changes the backward");
+    out += labelled(
+        "", "the forward is that of " + r.forward_of + "; this variant changes the backward");
   }
   if (r.predicted_only) return out + labelled("problem", describe(r.problem));
   out += labelled("device", r.device.kind == "sim"

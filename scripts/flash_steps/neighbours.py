@@ -80,7 +80,7 @@ def lesson_files(root=ROOT):
 
 
 def changed_since(text):
-    """"06 2_registers" of a header, or None."""
+    """ "06 2_registers" of a header, or None."""
     found = re.search(r"^// Changed +since (\d\d \d_\w+)", text, re.MULTILINE)
     return found and found[1]
 

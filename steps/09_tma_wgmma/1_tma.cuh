@@ -1,7 +1,7 @@
 // Step 09 -- Hopper's copies: TMA.
-// Idea      One thread issues the copy of a whole tile, which then runs by itself. An mbarrier
-//           counts its bytes, and the warps wait there; a second one counts the warps that are done
-// Changed   since 07 3_lazy: tiles by TMA instead of cp.async; mbarriers instead of __syncthreads;
+// Idea      One thread issues the copy of a whole tile, which then runs asynchronously. An mbarrier
+//           counts its bytes, and the warps wait for it; another counts the warps that are done
+// Changed   since 07 4_lazy: tiles by TMA instead of cp.async; mbarriers instead of __syncthreads;
 //           tiles lie in panels of 64 features, as TMA writes them; O leaves by TMA
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
@@ -18,7 +18,7 @@
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/tma.h"
 #include "common/harness/step.h"
-#include "steps/07_tensor_cores/1_mma.cuh"
+#include "steps/07_tensor_cores/4_lazy.cuh"
 
 namespace step09_tma {
 
@@ -32,9 +32,9 @@ constexpr int kWarpRows = kBands * kMma;  // of a warp
 constexpr int Br = kWarps * kWarpRows;    // rows of a tile of Q
 template <int d>
 constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers hold beside O
-constexpr int kStages = 2;              // tiles of K and V: one in use, one on its way
+constexpr int kStages = 2;              // of K and V: one is multiplied while the other is copied
 constexpr int kPanel = 64;              // features side by side: 128 bytes, the widest swizzle
-constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is no number
+constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
 constexpr float kLateRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
 
 // What a block keeps in shared memory: 81 KB when d = 64, 97 KB when d = 128. A tile is cut into
@@ -42,7 +42,7 @@ constexpr float kLateRescale = 8.f;     // P may grow to 2^8 before O, l and m f
 // the swizzle, so that TMA and swizzle() mean the same place.
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 Q[kWarps][kWarpRows * d];  // O on its way out
+  bf16 Q[kWarps][kWarpRows * d];  // reused for O in the epilogue
   bf16 K[kStages][Bc<d> * d];
   bf16 V[kStages][Bc<d> * d];
   uint64_t q_full, full[kStages], empty[kStages];  // mbarriers
@@ -116,8 +116,8 @@ __device__ inline void mask(float (&rS)[kBands][Bc<d> / 8][4], int row, int key,
 }
 
 // Row maxima, in powers of two. O and l are relative to m. While no row of the warp has grown by
-// more than 2^8 they all stay as they are: P is then at most 2^8, not 1, which costs neither fp32 nor
-// bf16 a digit. Only the largest P of a row is no longer exactly 1: it is rounded.
+// more than 2^8 they all stay as they are: P is then at most 2^8, not 1, which costs neither fp32
+// nor bf16 a digit. Only the largest element of a row of P is no longer exactly 1: it is rounded.
 template <int d>
 __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                       float (&m)[kBands][2], float (&l)[kBands][2],
@@ -151,10 +151,10 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
   }
 }
 
-// O += P V, 16 keys at a time: their P, then their products. The tensor cores work on these
-// while the next keys' exponentials are computed: only here do a warp's two kinds of work overlap.
+// O += P V, 16 keys at a time: their P, then their products. The tensor cores work on these while
+// the next keys' exponentials are computed: only here do a warp's two kinds of work overlap.
 template <int d>
-__device__ inline void multiply_values(float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
+__device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
                                        const float (&m)[kBands][2],
                                        const bf16* sV,  // [d / 64][Bc][64] swizzled
                                        float (&l)[kBands][2], float (&rO)[kBands][d / 8][4]) {
@@ -294,7 +294,7 @@ fa::TensorMap tensor_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t 
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const unsigned Tr = fa::ceil_div(p.N, Br), BH = p.heads(), BHkv = p.kv_heads();
+  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, Br);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)},
                tensor_map<d>(t.Q, BH, p.N, kWarpRows), tensor_map<d>(t.K, BHkv, p.Nk, Bc<d>),

@@ -1,7 +1,7 @@
 // Step 09 -- Hopper's products: wgmma.
-// Idea      The four warps of a warpgroup issue one product of 64 rows together. K and V, and Q, are
-//           read from shared memory by the tensor core itself, where TMA has put them. The product
-//           runs by itself, and the warpgroup waits for it
+// Idea      The four warps of a warpgroup issue one product of 64 rows together. The tensor cores
+//           read Q, K and V from shared memory themselves, where TMA has put them. The product runs
+//           asynchronously, like a copy, and the warpgroup waits for it
 // Changed   since 09 1_tma: products by wgmma, which reads Q, K and V where they lie; a warpgroup
 //           owns 64 rows; 64 keys a tile at either d, all of P before the first product of P V; O
 //           leaves by stmatrix
@@ -11,8 +11,8 @@
 // Launch    grid (Tr * B*H), 256 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of O; warpgroup: 64 of them; warp: 16; lane: of 2 rows every fourth
 //           pair of columns
-// Still bad product, softmax, product: a warpgroup does them in turn; and the thread that issues the
-//           next copy waits for the slowest warp of the block first: step 10
+// Still bad a warpgroup does product, softmax, product in turn; and the thread that issues the next
+//           copy first waits for the slowest warp of the block: step 10
 #pragma once
 
 #include <cfloat>
@@ -39,10 +39,10 @@ constexpr int kMma = 16;                  // keys or features that a wgmma sums 
 constexpr int kGroupRows = 64;            // of a warpgroup: the rows of a wgmma
 constexpr int Br = kGroups * kGroupRows;  // rows of a tile of Q
 constexpr int Bc = 64;                    // keys of a tile
-constexpr int kStages = 2;                // tiles of K and V: one in use, one on its way
+constexpr int kStages = 2;                // of K and V: one is multiplied while the other is copied
 constexpr int kPanel = 64;                // features side by side: 128 bytes, the widest swizzle
 constexpr int kRowBytes = 128;            // of a panel
-constexpr float kNoMaximum = -FLT_MAX;    // below all scores, but finite: -inf - -inf is no number
+constexpr float kNoMaximum = -FLT_MAX;    // below all scores, but finite: -inf - -inf is NaN
 constexpr float kLateRescale = 8.f;       // P may grow to 2^8 before O, l and m follow
 
 // What a block keeps in shared memory: 49 KB when d = 64, 97 KB when d = 128. A tile is cut into
@@ -50,7 +50,7 @@ constexpr float kLateRescale = 8.f;       // P may grow to 2^8 before O, l and m
 // the swizzle, so that TMA, wgmma and swizzle() mean the same place.
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 Q[kGroups][kGroupRows * d];  // O on its way out
+  bf16 Q[kGroups][kGroupRows * d];  // reused for O in the epilogue
   bf16 K[kStages][Bc * d];
   bf16 V[kStages][Bc * d];
   uint64_t q_full, full[kStages], empty[kStages];  // mbarriers
@@ -113,8 +113,8 @@ __device__ inline void mask(float (&rS)[Bc / 2], int row, int key, int N, int Nk
 }
 
 // Row maxima, in powers of two. O and l are relative to m. While no row of the warp has grown by
-// more than 2^8 they all stay as they are: P is then at most 2^8, not 1, which costs neither fp32 nor
-// bf16 a digit. Only the largest P of a row is no longer exactly 1: it is rounded.
+// more than 2^8 they all stay as they are: P is then at most 2^8, not 1, which costs neither fp32
+// nor bf16 a digit. Only the largest element of a row of P is no longer exactly 1: it is rounded.
 template <int d>
 __device__ inline void update_maximum(const float (&rS)[Bc / 2], float scale_log2, float (&m)[2],
                                       float (&l)[2], float (&rO)[d / 2]) {
@@ -144,7 +144,8 @@ __device__ inline void update_maximum(const float (&rS)[Bc / 2], float scale_log
 // O += P V: P of the whole tile, then the products, 16 keys at a time. P is the operand A, which a
 // wgmma takes from registers as well: 8 numbers of rS, 16 keys, are one A, as in mma.
 template <int d>
-__device__ inline void multiply_values(float (&rS)[Bc / 2], float scale_log2, const float (&m)[2],
+__device__ inline void multiply_values(const float (&rS)[Bc / 2], float scale_log2,
+                                       const float (&m)[2],
                                        const bf16* sV,  // [d / 64][Bc][64] swizzled
                                        float (&l)[2], float (&rO)[d / 2]) {
   uint32_t rP[Bc / kMma][4];
@@ -277,7 +278,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   t["K"].read = t["V"].read = 2 * BH * v.keys * d;
   t["LSE"].write = 4 * BH * N;
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
-  t.flops = BH * 4 * Br * Bc * v.tiles * d;  // zeros behind a ragged end are multiplied too
+  t.flops = BH * 4 * Br * Bc * v.tiles * d;  // zeros of ragged tiles are multiplied too
   return t;
 }
 
@@ -292,7 +293,7 @@ fa::TensorMap tensor_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t 
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const unsigned Tr = fa::ceil_div(p.N, Br), BH = p.heads(), BHkv = p.kv_heads();
+  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, Br);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)},
                tensor_map<d>(t.Q, BH, p.N, kGroupRows), tensor_map<d>(t.K, BHkv, p.Nk, Bc),

@@ -1,7 +1,7 @@
 // Step 09: what it is, for its program, its library, its tests and its exercises.
 #pragma once
 
-#include "steps/07_tensor_cores/1_mma.cuh"
+#include "steps/07_tensor_cores/4_lazy.cuh"
 #include "steps/09_tma_wgmma/1_tma.cuh"
 #include "steps/09_tma_wgmma/2_wgmma.cuh"
 
@@ -10,7 +10,7 @@ namespace step09 {
 inline fa::Variant tma() {
   return {.name = "tma",
           .idea = "07's tiles brought by TMA and awaited at mbarriers",
-          .parent = {"07 mma", step07::traffic, step07::support()},
+          .parent = {"07 lazy", step07::traffic, step07::support()},
           .forward = step09_tma::forward,
           .traffic = step09_tma::traffic,
           .writes_lse = true};

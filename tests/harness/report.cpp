@@ -144,8 +144,7 @@ TEST_CASE("the simulator's report fits a screen and says what it knows", "[repor
                                               ContainsSubstring("H200's L2 52.4 MB"));
   CHECK_THAT(line_with(text, "change"),
              ContainsSubstring("97_before") && ContainsSubstring("2.00x fewer"));
-  CHECK_THAT(line_with(text, "bound"),
-             ContainsSubstring("at least 1 us on H200, a lower bound"));
+  CHECK_THAT(line_with(text, "bound"), ContainsSubstring("at least 1 us on H200, a lower bound"));
   CHECK_THAT(line_with(text, "host"), ContainsSubstring("12.5 ms"));
   CHECK_THAT(line_with(text, "memory"), ContainsSubstring("scratch 3.00 kB"));
   CHECK_THAT(line_with(text, "right"), ContainsSubstring("predicted and counted bytes are equal"));

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""maintain neighbours: each lesson file adds little to the one that it changes."""
+"""maintain neighbours: each lesson file adds little to the one that it changes; and chapters are
+short, and link to what there is."""
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,6 +17,7 @@ sys.argv = sys.argv[:1]
 from flash_steps import neighbours  # noqa: E402
 from flash_steps.command import BadInput  # noqa: E402
 
+LONGEST_CHAPTER = 350
 NEW = ("01 1_naive", "03 1_merge")  # they change no other file
 
 
@@ -30,6 +33,51 @@ class Marks(unittest.TestCase):
         beyond = {n.file: n.beyond for n in neighbours.neighbours() if n.beyond}
         self.assertEqual(sorted(beyond), sorted(neighbours.EXCUSED), beyond)
         self.assertTrue(all(len(why) > 20 for why in neighbours.EXCUSED.values()))
+
+
+class Pages(unittest.TestCase):
+    def test_a_chapter_is_one_sitting(self):
+        chapters = sorted(ROOT.glob("steps/[0-9][0-9]_*/README.md"))
+        self.assertGreaterEqual(len(chapters), 10)
+        lengths = {
+            str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in chapters
+        }
+        self.assertEqual({name: n for name, n in lengths.items() if n > LONGEST_CHAPTER}, {})
+
+    def test_links_lead_to_files_and_headings(self):
+        pages = [
+            path
+            for pattern in (
+                "*.md",
+                "docs/*.md",
+                "docs/results/*.md",
+                "steps/*.md",
+                "steps/*/*.md",
+                "common/*/*.md",
+            )
+            for path in ROOT.glob(pattern)
+        ]
+        self.assertGreater(len(pages), 20)
+        dead = []
+        for page in pages:
+            text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+            for link in re.findall(r"\]\(([^)\s]+)\)", text):
+                if "://" in link:
+                    continue
+                name, _, anchor = link.partition("#")
+                target = (page.parent / name).resolve() if name else page
+                if not target.exists():
+                    dead.append(f"{page.relative_to(ROOT)}: {link}")
+                elif anchor and target.suffix == ".md" and anchor not in anchors(target):
+                    dead.append(f"{page.relative_to(ROOT)}: {link}")
+        self.assertEqual(dead, [])
+
+
+def anchors(page):
+    """Those that a forge makes of a page's headings."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    headings = re.findall(r"(?m)^#+ +(.*)$", text)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 class Measure(unittest.TestCase):
