@@ -586,7 +586,7 @@ class Words(unittest.TestCase):
                 "__syncthreads; all threads",
             ),
             (
-                "deadlock:\n  32 threads wait at mbarrier wait 26_free_place.cuh:180 (called at "
+                "deadlock:\n  32 threads wait at mbarrier wait 26_free_buffer.cuh:180 (called at "
                 "a.cuh:7) (linear ids 0-31)",
                 "deadlock:\n  32 threads wait at mbarrier wait (linear ids 0-31)",
             ),
