@@ -96,7 +96,7 @@ def run_program(program, *arguments, preset="sim"):
             done = subprocess.run(command, capture_output=True, text=True)
         except OSError as error:
             raise NotHere(
-                f"{os.path.relpath(program)}: {error.strerror}; build it: "
+                f"{os.path.relpath(program)}: {error.strerror}; it is not built: "
                 f"cmake --preset {preset} && cmake --build --preset {preset}"
             ) from None
         if done.returncode in (2, 3):

@@ -48,17 +48,20 @@ __device__ inline void dot_rows(const float (&sA)[Rows][Width + kPad],
                                 float (&rC)[Rows / kGrid][Keys / kGrid]) {
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   for (int x = 0; x < Width; x += 4) {
-    float4 p[Rows / kGrid];  // 4 x 4 scores: 8 loads of four floats feed 64 multiply-adds
+    float4 p[Rows / kGrid], q[Keys / kGrid];  // 8 loads of four floats feed 64 multiply-adds
     UNROLL
     for (int a = 0; a < Rows / kGrid; ++a) {
       p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][x]);
     }
     UNROLL
     for (int b = 0; b < Keys / kGrid; ++b) {
-      const float4 q = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
+      q[b] = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
+    }
+    UNROLL
+    for (int a = 0; a < Rows / kGrid; ++a) {
       UNROLL
-      for (int a = 0; a < Rows / kGrid; ++a) {
-        rC[a][b] += p[a].x * q.x + p[a].y * q.y + p[a].z * q.z + p[a].w * q.w;
+      for (int b = 0; b < Keys / kGrid; ++b) {
+        rC[a][b] += p[a].x * q[b].x + p[a].y * q[b].y + p[a].z * q[b].z + p[a].w * q[b].w;
       }
     }
   }
