@@ -630,7 +630,9 @@ class Check:
             none = "no GPU found" in errors
             return self.wrong(
                 "no GPU",
-                "no GPU found: without --gpu the check runs in the simulator" if none else errors.strip(),
+                "no GPU found: without --gpu the check runs in the simulator"
+                if none
+                else errors.strip(),
             )
         if "spins without a memory access" in last[0]:  # nothing but the end of all stops it
             return self.wrong("endless loop", last[0])

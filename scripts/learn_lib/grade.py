@@ -218,7 +218,8 @@ def table(grades, exercises):
     if changed:
         lines.append(
             prose(
-                "lines outside the holes were changed (worth a look): " + ", ".join(changed), indent=0
+                "lines outside the holes were changed (worth a look): " + ", ".join(changed),
+                indent=0,
             )
         )
     return "\n".join(lines)

@@ -194,7 +194,9 @@ class Watch:
         if self.keys.next(30) != "x":
             return
         kept = self.desk.reset(exercise)
-        print(f"  yours is now {show.relative(kept)}" if kept else "  made a fresh copy", flush=True)
+        print(
+            f"  yours is now {show.relative(kept)}" if kept else "  made a fresh copy", flush=True
+        )
         time.sleep(1)
         self.stamp = None
 
