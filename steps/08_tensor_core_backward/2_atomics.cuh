@@ -18,7 +18,7 @@
 #include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/07_tensor_cores/1_mma.cuh"
+#include "steps/07_tensor_cores/4_lazy.cuh"
 #include "steps/08_tensor_core_backward/1_products.cuh"
 
 namespace step08 {

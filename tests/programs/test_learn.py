@@ -302,7 +302,7 @@ class Checks(Folder):
         self.assertIn("Its indices say", text)
 
     def test_bf16_with_fewer_key_heads_and_another_number_of_keys(self):
-        e = exercise("fragments")
+        e = exercise("blind_rows")
         verdict = self.check(e, e.solution())
         self.assertTrue(verdict.ok, verdict.message)
         seen = verdict.problems[-1]
@@ -441,9 +441,9 @@ inline void forward("""
 
     def test_an_include_of_a_step_is_refused(self):
         e = exercise("scores")
-        step = ROOT / "steps" / "04_fused" / "1_fused.cuh"
+        step = ROOT / "steps" / "04_fused" / "2_fused.cuh"
         for line, at in (
-            ('#include "steps/04_fused/1_fused.cuh"', ":7"),
+            ('#include "steps/04_fused/2_fused.cuh"', ":7"),
             (f'#define IT "{step}"\n#include IT', ""),
         ):
             text = e.solution().replace("#pragma once", f"#pragma once\n{line}")
@@ -451,7 +451,7 @@ inline void forward("""
             with self.subTest(line=line):
                 verdict = self.check(e, text)
                 self.assertEqual(verdict.kind, "refused", verdict.message)
-                self.assertIn("includes steps/04_fused/1_fused.cuh", verdict.message)
+                self.assertIn("includes steps/04_fused/2_fused.cuh", verdict.message)
                 if at:
                     self.assertIn(f"01_scores.cuh:{line} includes", verdict.message)
         for e in EXERCISES:  # what an exercise has itself is no reason
@@ -586,7 +586,7 @@ class Words(unittest.TestCase):
                 "__syncthreads; all threads",
             ),
             (
-                "deadlock:\n  32 threads wait at mbarrier wait 26_free_place.cuh:180 (called at "
+                "deadlock:\n  32 threads wait at mbarrier wait 26_free_buffer.cuh:180 (called at "
                 "a.cuh:7) (linear ids 0-31)",
                 "deadlock:\n  32 threads wait at mbarrier wait (linear ids 0-31)",
             ),
