@@ -180,8 +180,8 @@ class Grader:
 
 
 def table(grades, exercises):
-    """Student x exercise, only exercises that somebody has touched; as many tables, one below the
-    other, as it takes to fit the width."""
+    """Student x exercise, without exercises that no student has touched; split into several tables
+    to fit the width."""
     columns = [
         i
         for i, _ in enumerate(exercises)

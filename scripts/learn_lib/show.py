@@ -88,7 +88,7 @@ def stars(exercise):
 
 
 def beside(first, second, gap=3):
-    """Two texts in one line, or the second in a line of its own."""
+    """Two texts in one line, or in two."""
     fits = len(visible(first)) + gap + len(visible(second)) <= width()
     return f"{first}{' ' * gap}{second}" if fits else f"{first}\n{second}"
 
