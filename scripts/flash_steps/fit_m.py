@@ -1,15 +1,15 @@
-"""How the fused forward's traffic depends on the shared memory M: Theta(N^2 d^2 / M).
+"""Fits how the fused forward's traffic depends on the shared memory M: Theta(N^2 d^2 / M).
 
     fit_m.py                                   step 04 in the simulator, for the M of each tile
     fit_m.py --smem 40000,65536,160000 --d 128
     fit_m.py --program build/gpu/steps/04_fused --h 32 --b 16 --json fit.json
     fit_m.py --plot fit.svg                    also draws it; needs matplotlib
 
-Runs the step for each M and prints the bytes that it requested, predicted and counted. Then fits, per
-head and in elements, a + b * N^2 d^2 / M by least squares, once with all of M and once with the part
-of M that holds K_j and V_j, and prints the constants that follow from the step's formula. On a GPU
-the table also holds the time and the bytes of HBM.
-Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, no device or no program.
+Runs the step for each M and prints the requested bytes, predicted and counted. Then it fits
+a + b * N^2 d^2 / M by least squares, per head and in elements: once with all of M, once with the part
+of M that holds K_j and V_j. It prints the constants from the step's formula beside them. On a GPU the
+table also has the time and the HBM bytes.
+Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, device or program.
 """
 
 import argparse
@@ -166,7 +166,7 @@ def plot(path, points, heads, found, n, d):
             )
         axes.set(
             xscale="log",
-            xlabel="shared memory M of a block, KiB",
+            xlabel="shared memory M per block, KiB",
             ylabel="MB",
             ylim=(0, None),
             title=f"FlashAttention-1's forward, B·H={heads} N={n} d={d}",
@@ -181,7 +181,7 @@ def sizes(text):
     try:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no list like 16384,65536") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 16384,65536") from None
     if len(found) < 3:
         raise argparse.ArgumentTypeError("a fit of two constants needs at least three values of M")
     return found
@@ -206,9 +206,9 @@ def main():
     options = parser.parse_args()
     for path in (options.json, options.plot):
         if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-            raise BadInput(f"{path}: cannot be written; does its folder exist?")
+            raise BadInput(f"{path}: cannot be written; check that its folder exists")
     if options.plot:
-        from . import plots  # noqa: F401 -- before the runs: it says what to install where it cannot draw
+        from . import plots  # noqa: F401 -- before the runs: it says what to install for drawing
 
     options.smem = options.smem or [smem_of(keys, options.d) for keys in KEYS]
     runs = [run_step(options, smem) for smem in options.smem]

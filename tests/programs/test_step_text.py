@@ -228,7 +228,9 @@ class Copy(unittest.TestCase):
         self.replace(picture, f"02_tiled={drawn}", "02_tiled=0123456789abcdef")
         status, out = self.tables("--check")
         self.assertEqual(status, 1)
-        self.assertIn(f"{picture}: drawn from other results (02_tiled): run maintain plots", out)
+        self.assertIn(
+            f"{picture}: drawn from other results (02_tiled): run ./scripts/maintain plots", out
+        )
 
 
 if __name__ == "__main__":
