@@ -61,7 +61,8 @@ def point(run):
     wanted = -(-p["n"] // keys) if keys else 0
     if wanted != tiles:
         raise BadInput(
-            f"--smem {p['smem']}: {tiles} K/V tiles where step 04 has {wanted}; this is another step"
+            f"--smem {p['smem']}: {tiles} K/V tiles, and step 04 has {wanted}: "
+            "is this another step?"
         )
     return {
         "smem": p["smem"],
