@@ -79,7 +79,8 @@ std::string head(const RunReport& r) {
   std::string out = wrapped(r.step + "  ", r.idea, kLabel);
   out += labelled("variant", r.variant + ": " + r.variant_idea);
   if (!r.forward_of.empty()) {
-    out += labelled("", "its forward is that of " + r.forward_of + "; the idea is the backward");
+    out += labelled(
+        "", "the forward is that of " + r.forward_of + "; this variant changes the backward");
   }
   if (r.predicted_only) return out + labelled("problem", describe(r.problem));
   out += labelled("device", r.device.kind == "sim"
@@ -212,12 +213,12 @@ std::string hbm_section(const RunReport& r, const Pass& p) {
                fmt::format("{}'s L2 {}, footprint {}", r.model.name, human_bytes(r.model.l2_bytes),
                            human_bytes(footprint)));
     if (!promised) {
-      out += labelled("", "so near to the size of the L2 the model promises nothing");
+      out += labelled("", "the footprint is close to the L2's size: no accuracy is promised here");
     }
-    out += row("measured", std::nullopt, "only a GPU measures");
+    out += row("measured", std::nullopt, "needs a GPU");
     if (!p.seen.note.empty()) out += labelled("", p.seen.note);
   } else {
-    out += row("modelled", std::nullopt, "only the simulator models");
+    out += row("modelled", std::nullopt, "needs the simulator");
     out += row("measured", p.measured() ? p.seen.hbm : std::nullopt, p.seen.note);
   }
   return out;
@@ -276,7 +277,7 @@ std::string time_section(const RunReport& r, const Pass& p) {
     const bool simulated = r.device.kind == "sim";
     out += labelled(
         "bound",
-        fmt::format("at least {} on {}, a bound and no time: {}FLOP {}, HBM bytes {}",
+        fmt::format("at least {} on {}, a lower bound and not an estimate: {}FLOP {}, HBM bytes {}",
                     milliseconds(p.bound->ms()), simulated ? r.model.name : "this card",
                     scaled(double(p.flops_executed())), milliseconds(p.bound->arithmetic_ms),
                     milliseconds(p.bound->memory_ms)));

@@ -185,7 +185,9 @@ def hbm_text(entries):
         return "nothing to compare: no problem was both modelled and measured"
     text = text_table(HBM_COLUMNS, entries)
     if not all(e["promised"] for e in entries):
-        text += "\n* between half of the L2 and three times it the model promises nothing"
+        text += (
+            "\n* between half the size of the L2 and three times it, the model promises no accuracy"
+        )
     return text
 
 

@@ -7,14 +7,14 @@ import time
 
 from .command import Failure
 from .files import read_json, read_text, write_json, write_text
-from .gpus import find_model, runs_on
+from .gpus import find_model
 from .merge import roof_notes, without_slowed, write_results
 from .problems import flags, tag
 from .results import Run, get, load, load_folder
 from .shell import Shell, last_line
 from .standing import mark_slowed
 from .step_text import digest_of, source_digest
-from .steps import ROOT, find_steps, needs_of, program_of
+from .steps import ROOT, find_steps, needs_of, program_of, runs_on
 
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
 SHORTEST_RUN = 8  # seconds; with fewer left no run begins

@@ -38,12 +38,6 @@ def find_model(name):
     raise BadInput(f"--model-gpu {name}: common/data/gpus.json has no such row")
 
 
-def runs_on(arch, needs):
-    """Whether a GPU of `arch` ("sm_89") runs a step that needs "sm_80", "sm_90a" or None."""
-    has, needed = (int(re.search(r"\d+", text or "0")[0]) for text in (arch, needs))
-    return has == needed if needs and needs.endswith("a") else has >= needed
-
-
 def ask_gpu(fields):
     """What nvidia-smi says of the first GPU: values with commas between."""
     query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]

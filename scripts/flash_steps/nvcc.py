@@ -4,8 +4,10 @@ import re
 import shutil
 import subprocess
 
-from .steps import ROOT
+from .steps import ROOT, runs_on
 
+# The GPUs that people have: T4; A100; RTX 30; RTX 40; H100, H200; RTX 50.
+ALL_ARCHES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_120")
 STEP_ARCHES = ("sm_80", "sm_90")  # the oldest one with all that they use; registers.json's
 
 
@@ -24,6 +26,15 @@ def arches_of(needs):
     if needs is None:
         return STEP_ARCHES
     return (needs,) if needs.endswith("a") else tuple(dict.fromkeys((needs, "sm_90")))
+
+
+def every_arch_of(needs, nvcc):
+    """All of ALL_ARCHES that run the step and that this nvcc makes code for."""
+    if needs and needs.endswith("a"):
+        return (needs,)
+    codes = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=True)
+    made = codes.stdout.split()
+    return tuple(arch for arch in ALL_ARCHES if arch in made and runs_on(arch, needs))
 
 
 def nvcc_command(nvcc, source, arch, output, host=False, root=ROOT):

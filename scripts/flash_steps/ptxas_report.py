@@ -2,13 +2,16 @@
 
     maintain ptxas_report [--nvcc NVCC] [--jobs N] [--out DIR] [STEP | FILE.cu ...]
     maintain ptxas_report --update        writes common/data/registers.json
+    maintain ptxas_report --every-arch    for all kinds of GPU that the steps are for
 
 Prints registers, static shared memory and spills per kernel. Without arguments it takes all steps
-of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture that it needs. Needs no
-GPU. The simulator takes the figures of sm_90 from common/data/registers.json; the same nvcc that
-wrote that file must find them again.
-Exit status: 0 clean; 1 when a file does not compile, or a kernel has a stack frame or a spill, or
-its wgmma instructions were serialised, or registers.json is out of date; 2 bad use.
+of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture that it needs; with
+--every-arch for sm_75 to sm_120, as far as the step and the toolkit allow. Needs no GPU. The
+simulator takes the figures of sm_90 from common/data/registers.json; the same nvcc that wrote that
+file must find them again.
+Exit status: 0 clean; 1 when a file does not compile, or a kernel has a stack frame or a spill (for
+the architectures that --every-arch adds only a remark), or its wgmma instructions were serialised,
+or registers.json is out of date; 2 bad use.
 """
 
 import concurrent.futures
@@ -21,7 +24,7 @@ from dataclasses import dataclass
 
 from . import command
 from .command import BadInput
-from .nvcc import arches_of, demangled, find_nvcc, nvcc_command, version_of
+from .nvcc import arches_of, demangled, every_arch_of, find_nvcc, nvcc_command, version_of
 from .steps import ROOT, steps_and_needs
 
 DEFAULT_ARCH = "sm_80"
@@ -160,6 +163,7 @@ def main():
     add("--arch", help=f"for files (default {DEFAULT_ARCH})", default=DEFAULT_ARCH)
     add("--jobs", type=int, default=2)
     add("--out", default=os.path.join(ROOT, "build", "nvcc"))
+    add("--every-arch", action="store_true", help="compile for sm_75 to sm_120")
     add("--update", action="store_true", help=f"write {REGISTERS} instead of comparing with it")
     args = parser.parse_args()
     if args.update and args.what:
@@ -173,6 +177,8 @@ def main():
         if what in known:
             source = os.path.join(ROOT, "steps", what, "main.cu")
             arches = arches_of(known[what])
+            if args.every_arch:
+                arches = every_arch_of(known[what], args.nvcc)
             work += [(what, source, arch, arch == arches[0]) for arch in arches]
         elif what.endswith(".cu") and os.path.exists(what):
             work.append((os.path.basename(what)[: -len(".cu")], what, args.arch, True))
@@ -211,7 +217,11 @@ def main():
                     + ([f"{spills} bytes of spills"] if spills else [])
                     + (["serialised wgmma"] if kernel.serialised else [])
                 )
-                bad.append(f"{label}: {name} has {' and '.join(why)}")
+                sentence = f"{label}: {name} has {' and '.join(why)}"
+                if label in known and arch not in arches_of(known[label]):
+                    print(f"remark: for {arch}, {sentence}")
+                else:
+                    bad.append(sentence)
     path = os.path.join(ROOT, REGISTERS)
     compiled = not any("does not compile" in sentence for sentence in bad)
     if not bad and for_simulator and not shutil.which("c++filt"):

@@ -75,6 +75,12 @@ def needs_of(step, root=ROOT):
     return needs and needs[1]
 
 
+def runs_on(arch, needs):
+    """Whether a GPU of `arch` ("sm_89") runs a step that needs "sm_80", "sm_90a" or None."""
+    has, needed = (int(re.search(r"\d+", text or "0")[0]) for text in (arch, needs))
+    return has == needed if needs and needs.endswith("a") else has >= needed
+
+
 def program_of(build, step):
     return os.path.join(build, "steps", step)
 

@@ -26,6 +26,12 @@ Between the markers everything is replaced:
     <!-- table: memory -->                       a problem that the naive step cannot hold (device)
     <!-- /table -->
 
+    <!-- table: neighbours -->                   each lesson file and the one that it changes
+    <!-- /table -->
+
+    <!-- table: where -->                        which step runs on which kind of GPU, found by
+    <!-- /table -->                              running it in the simulator (needs build/sim)
+
     <!-- run: build/sim/steps/01_naive --n 256 -->
     <!-- /run -->
 
@@ -52,7 +58,7 @@ import re
 import statistics
 import subprocess
 
-from . import command, figure2, peers_table
+from . import command, figure2, neighbours, peers_table, where
 from .command import BadInput
 from .files import read_json, read_text, write_text
 from .problems import in_series, problem_text
@@ -211,6 +217,8 @@ def only(found, name):
 
 
 TABLES = {"steps": steps_table, "speed": speed_table, "scale": scale_table}
+# Those of the tree itself.
+NO_RESULTS = {"neighbours": neighbours.markdown, "where": where.markdown}
 # Those that a script printed from a key of its own in results.json.
 EXTRAS = {"peers": table_of_peers, "figure2": figure2_table, "memory": memory_table}
 
@@ -226,6 +234,8 @@ def read_spec(kind, spec, known):
 
 
 def table(spec, rows, extras):
+    if spec in NO_RESULTS:
+        return NO_RESULTS[spec]()
     name, filters = read_spec("table", spec, {**TABLES, **EXTRAS})
     if name in EXTRAS:
         return EXTRAS[name](extras[name], filters)
@@ -382,7 +392,7 @@ def fill(text, rows, extras, run):
 def markdown_files():
     return [
         path
-        for pattern in ("README.md", "docs/*.md", "steps/*/README.md")
+        for pattern in ("README.md", "docs/*.md", "docs/results/*.md", "steps/*.md", "steps/*/*.md")
         for path in sorted(glob.glob(os.path.join(ROOT, pattern)))
     ]
 

@@ -52,7 +52,8 @@ ADVICE = {
     "banks of lanes 0, 1 and 2.",
     "coalescing": "The lanes of a warp touch words that lie far apart in HBM, and each costs a "
     "sector of 32 bytes. Consecutive lanes should touch consecutive words.",
-    "uninitialised": "Something is read that nobody has written. Who should have, and when?",
+    "uninitialised": "A word is read before anything was written to it. Which thread should write "
+    "it, and when?",
     "out of bounds": "The index passes the end. N need not be a multiple of the tile: what does "
     "the last tile hold?",
     "deadlock": "Some threads wait at a barrier that others never reach. Find the branch between "

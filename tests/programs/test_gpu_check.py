@@ -135,8 +135,8 @@ class Hbm(unittest.TestCase):
             [self.entry(x * 50e6)["promised"] for x in (0.25, 0.5, 1, 3, 4)],
             [True, False, False, False, True],
         )
-        self.assertIn("promises nothing", counters_vs_sim.hbm_text([self.entry(50e6)]))
-        self.assertNotIn("promises nothing", counters_vs_sim.hbm_text([self.entry(10e6)]))
+        self.assertIn("promises no accuracy", counters_vs_sim.hbm_text([self.entry(50e6)]))
+        self.assertNotIn("promises no accuracy", counters_vs_sim.hbm_text([self.entry(10e6)]))
 
     def test_the_working_set_is_that_of_the_buffers_a_pass_touches(self):
         data = sim(b=2, h=3, hkv=3, n=8, nk=8, d=4)

@@ -81,6 +81,20 @@ class Parse(unittest.TestCase):
         ):
             self.assertEqual(nvcc.arches_of(needs), arches)
 
+    def test_every_architecture_is_what_the_step_and_the_toolkit_allow(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        fake = os.path.join(folder.name, "nvcc")
+        with open(fake, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\nprintf 'sm_75\\nsm_80\\nsm_87\\nsm_89\\nsm_90\\n'\n")
+        os.chmod(fake, 0o755)
+        for needs, arches in (
+            (None, ("sm_75", "sm_80", "sm_89", "sm_90")),
+            ("sm_80", ("sm_80", "sm_89", "sm_90")),
+            ("sm_90a", ("sm_90a",)),
+        ):
+            self.assertEqual(nvcc.every_arch_of(needs, fake), arches)
+
     @unittest.skipUnless(shutil.which("c++filt"), "no c++filt here")
     def test_names_are_the_simulators(self):
         self.assertEqual(

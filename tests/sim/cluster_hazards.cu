@@ -304,7 +304,7 @@ TEST_CASE("a block is used only when it is known to have begun", "[sim][races][c
   CHECK(of(begin<First::store, 1, true>) == "");
   CHECK(of(begin<First::multicast, 0, true>) == "");
   const char* text = "may not have begun";
-  CHECK_THAT(of(begin<First::arrival, 0, false>), ContainsSubstring("nobody has initialised"));
+  CHECK_THAT(of(begin<First::arrival, 0, false>), ContainsSubstring("is not initialised"));
   CHECK_THAT(of(begin<First::arrival, 1, false>), ContainsSubstring(text));
   CHECK_THAT(of(begin<First::store, 0, false>), ContainsSubstring(text));
   CHECK_THAT(of(begin<First::store, 1, false>), ContainsSubstring(text));

@@ -42,8 +42,8 @@ Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
   const auto found = all.find(bar);
   if (found == all.end()) {
     fail(FaultKind::refused, here() + ": " + what + " at " + at(where) +
-                                 ", but nobody has initialised the mbarrier (" +
-                                 name_of(*home, bar) + ")");
+                                 ", but the mbarrier is not initialised (" + name_of(*home, bar) +
+                                 ")");
   }
   if (*bar != packed(found->second)) {
     fail(FaultKind::refused, here() + ": " + what + " at " + at(where) +

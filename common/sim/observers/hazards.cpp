@@ -635,7 +635,7 @@ void HazardObserver::access_device(Block& b, const Access& a) {
           (whole ? kAllBytes : bytes_of_word(a.at, a.size, word)) & ~hbm_written[word];
       if (missing) {
         report_unwritten(a, word * kWord + std::countr_zero(missing), {},
-                         "which nobody has written");
+                         "which no thread has written");
       }
     }
   }

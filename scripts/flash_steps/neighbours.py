@@ -1,0 +1,140 @@
+"""How much each file of the lesson adds to the one that it changes.
+
+    maintain neighbours              the table, of all steps
+    maintain neighbours --markdown   as in steps/README.md
+
+A file's header names the other one: "// Changed   since 06 2_registers: ...". Compared is line by
+line without white space, as in `git diff --no-index -w --minimal --numstat`: `added` lines are in the
+file and not in the other one, `share` is their part of the file.
+Exit status: 0 all within the marks or excused here, 1 a file beyond them, 2 bad use.
+"""
+
+import glob
+import os
+import re
+from dataclasses import dataclass
+
+from . import command
+from .files import read_text
+from .steps import ROOT
+from .text import Column, markdown_table, text_table
+
+MARKED_STEPS = range(1, 10)  # 10 is beyond FlashAttention-3; its diffs are what they are
+LARGEST_SHARE = 0.5
+LONGEST = 375  # lines of a file, in any step; so at most 187 are new
+
+# {file: why it adds more}: each is beyond a mark, or a test fails.
+EXCUSED = {}
+
+
+@dataclass
+class Neighbour:
+    file: str  # "02 1_shared"
+    other: str | None  # the one that it changes
+    lines: int
+    added: int
+    removed: int
+
+    @property
+    def share(self):
+        return self.added / self.lines
+
+    @property
+    def marked(self):
+        return self.other is not None and int(self.file[:2]) in MARKED_STEPS
+
+    @property
+    def beyond(self):
+        """Which mark it misses, or None."""
+        if self.lines > LONGEST:
+            return f"{self.lines} lines"
+        if self.marked and self.share > LARGEST_SHARE:
+            return f"{100 * self.share:.0f}% new"
+        return None
+
+
+def lines_of(text):
+    """Without white space."""
+    return ["".join(line.split()) for line in text.splitlines()]
+
+
+def common_lines(a, b):
+    """Length of the longest common subsequence."""
+    row = [0] * (len(b) + 1)
+    for line in a:
+        before = 0  # of the row above, one to the left
+        for i, other in enumerate(b, 1):
+            above = row[i]
+            row[i] = before + 1 if line == other else max(above, row[i - 1])
+            before = above
+    return row[-1]
+
+
+def lesson_files(root=ROOT):
+    """{"02 1_shared": path}, in reading order."""
+    pattern = os.path.join(root, "steps", "[0-9][0-9]_*", "[0-9]_*.cuh")
+    return {
+        f"{path.split(os.sep)[-2][:2]} {os.path.basename(path)[: -len('.cuh')]}": path
+        for path in sorted(glob.glob(pattern))
+    }
+
+
+def changed_since(text):
+    """ "06 2_registers" of a header, or None."""
+    found = re.search(r"^// Changed +since (\d\d \d_\w+)", text, re.MULTILINE)
+    return found and found[1]
+
+
+def neighbours(root=ROOT):
+    r"""[Neighbour], in reading order. \raises command.BadInput when a header names no file."""
+    texts = {name: read_text(path) for name, path in lesson_files(root).items()}
+    found = []
+    for name, text in texts.items():
+        other, new = changed_since(text), lines_of(text)
+        if other is not None and other not in texts:
+            raise command.BadInput(f"{name}: its header changes {other}, which is no file")
+        old = lines_of(texts[other]) if other else []
+        kept = common_lines(old, new)
+        found.append(Neighbour(name, other, len(new), len(new) - kept, len(old) - kept))
+    return found
+
+
+def columns():
+    def figure(of):
+        return lambda n: of(n) if n.other else "-"
+
+    return [
+        Column(("", "file"), lambda n: n.file, left=True),
+        Column(("", "changes"), lambda n: n.other or "-", left=True),
+        Column(("", "lines"), lambda n: str(n.lines)),
+        Column(("", "added"), figure(lambda n: str(n.added))),
+        Column(("", "removed"), figure(lambda n: str(n.removed))),
+        Column(("", "share"), figure(lambda n: f"{100 * n.share:.0f}%")),
+    ]
+
+
+def excuses():
+    return [f"{name}: {why}." for name, why in EXCUSED.items()]
+
+
+def markdown():
+    lines = [markdown_table(columns(), neighbours())]
+    if EXCUSED:
+        lines += ["", *(f"- {line}" for line in excuses())]
+    return "\n".join(lines)
+
+
+def main():
+    parser = command.parser(__doc__)
+    parser.add_argument("--markdown", action="store_true")
+    args = parser.parse_args()
+    found = neighbours()
+    if args.markdown:
+        print(markdown())
+    else:
+        print(text_table(columns(), found))
+        print("\n".join(excuses()))
+    beyond = [n for n in found if n.beyond and n.file not in EXCUSED]
+    for n in beyond:
+        print(f"beyond the marks: {n.file}, {n.beyond}")
+    return 1 if beyond else 0

@@ -1,0 +1,89 @@
+"""What runs where: every variant and head dimension in the simulator, as each kind of GPU.
+
+    maintain where [--build build/sim]      the table of README.md
+
+A cell is found by running: the simulator refuses what the modelled GPU's architecture or shared
+memory does not allow.
+Exit status: 0 done, 1 a program failed, 2 bad use.
+"""
+
+import concurrent.futures
+import os
+import subprocess
+
+from . import command
+from .command import BadInput, Failure
+from .gpus import find_model
+from .steps import ROOT, find_steps, needs_of, number_of, program_of, runs_on
+from .text import Column, markdown_table
+
+SIM_BUILD = os.path.join(ROOT, "build", "sim")
+# (row of common/data/gpus.json, who else has its architecture and its shared memory)
+KINDS = (
+    ("T4", "T4"),
+    ("A100", "A100"),
+    ("RTX 3090", "RTX 30, A10"),
+    ("RTX 4090", "RTX 40, L4"),
+    ("H200", "H100, H200"),
+)
+PROBLEM = ("--h=1", "--n=8", "--input=normal", "--workers=1")
+
+
+def output_of(program, *arguments):
+    return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120)
+
+
+def described(build, step):
+    """[(variant, head dimension)] of a step."""
+    program = program_of(build, step)
+    if not os.path.exists(program):
+        raise BadInput(f"{program}: not built: cmake --build --preset sim")
+    variants = output_of(program, "--list-variants").stdout.split()
+    refused = output_of(program, "--d=1").stderr  # "... supports --d 32, 64, 96, 128"
+    sizes = [int(word.strip(",")) for word in refused.split("--d")[-1].split()]
+    return [(variant, d) for variant in variants for d in sizes]
+
+
+def runs(build, step, gpu, variant, d):
+    flags = (f"--gpu={gpu}", f"--variant={variant}", f"--d={d}", *PROBLEM)
+    done = output_of(program_of(build, step), *flags)
+    if done.returncode not in (0, 3):  # 3: a block would need more shared memory
+        raise Failure(f"{step} {' '.join(flags)}: {(done.stderr or done.stdout)[-300:]}")
+    return done.returncode == 0
+
+
+def cell(build, step, gpu, pool):
+    """ "yes", "d = 64: no ..." or "-" where the architecture does not allow it."""
+    if not runs_on(find_model(gpu)["arch"], needs_of(step)):
+        return "-"
+    cases = described(build, step)
+    done = list(pool.map(lambda case: runs(build, step, gpu, *case), cases))
+    missing = [f"{variant} d={d}" for (variant, d), right in zip(cases, done) if not right]
+    return "yes" if not missing else "not " + ", ".join(missing)
+
+
+def markdown(build=SIM_BUILD):
+    steps = [step for step in find_steps() if number_of(step)]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        rows = [
+            {"step": step, "needs": needs_of(step) or "any GPU"}
+            | {gpu: cell(build, step, gpu, pool) for gpu, _ in KINDS}
+            for step in steps
+        ]
+    columns = [
+        Column(("", "step"), lambda row: row["step"], left=True),
+        Column(("", "needs"), lambda row: row["needs"], left=True),
+    ]
+    for gpu, title in KINDS:
+        model = find_model(gpu)
+        shared = (model["sm_shared_bytes"] - model["block_reserved_bytes"]) // 1024
+        head = f"{title} ({model['arch']}, {shared} KB)"
+        columns.append(Column(("", head), lambda row, gpu=gpu: row[gpu], left=True))
+    return markdown_table(columns, rows)
+
+
+def main():
+    parser = command.parser(__doc__)
+    parser.add_argument("--build", default=SIM_BUILD)
+    print(markdown(parser.parse_args().build))
+    return 0
