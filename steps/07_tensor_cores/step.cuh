@@ -3,13 +3,46 @@
 
 #include "steps/06_work_partitioning/2_registers.cuh"
 #include "steps/07_tensor_cores/1_mma.cuh"
+#include "steps/07_tensor_cores/2_pipelined.cuh"
+#include "steps/07_tensor_cores/3_bands.cuh"
+#include "steps/07_tensor_cores/4_lazy.cuh"
 
 namespace step07 {
 
 inline fa::Variant mma() {
   return {.name = "mma",
-          .idea = "128 rows a block, 32 a warp; S becomes P in registers",
+          .idea = "both products by mma.sync; S becomes P in registers",
           .parent = {"06 registers", step06_registers::traffic},
+          .support = step07_mma::support(),
+          .forward = step07_mma::forward,
+          .traffic = step07_mma::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Variant pipelined() {
+  return {.name = "pipelined",
+          .idea = "the next tile by cp.async, swizzled instead of padded",
+          .parent = {"07 mma", step07_mma::traffic, step07_mma::support()},
+          .support = step07_pipelined::support(),
+          .forward = step07_pipelined::forward,
+          .traffic = step07_pipelined::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Variant bands() {
+  return {.name = "bands",
+          .idea = "32 rows a warp: a fragment of K or V serves two mma",
+          .parent = {"07 pipelined", step07_pipelined::traffic, step07_pipelined::support()},
+          .support = step07_bands::support(),
+          .forward = step07_bands::forward,
+          .traffic = step07_bands::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Variant lazy() {
+  return {.name = "lazy",
+          .idea = "late rescale; shared key heads, any number of keys",
+          .parent = {"07 bands", step07_bands::traffic, step07_bands::support()},
           .forward = forward,
           .traffic = traffic,
           .writes_lse = true};
@@ -17,10 +50,10 @@ inline fa::Variant mma() {
 
 inline fa::Step step() {
   return {.id = "07_tensor_cores",
-          .idea = "mma.sync, ldmatrix, swizzle, cp.async: FlashAttention-2 in bf16",
+          .idea = "FlashAttention-2 in bf16 on tensor cores: mma.sync, ldmatrix, cp.async",
           .support = support(),
           .needs = "sm_80",
-          .variants = {mma()}};
+          .variants = {mma(), pipelined(), bands(), lazy()}};
 }
 
 }  // namespace step07

@@ -1,44 +1,79 @@
 // Tests of step 07. The build links the steps that linked_variant() names here.
 #include "steps/07_tensor_cores/1_mma.cuh"
+#include "steps/07_tensor_cores/2_pipelined.cuh"
+#include "steps/07_tensor_cores/3_bands.cuh"
+#include "steps/07_tensor_cores/4_lazy.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;
 
 static const fa::Variant& mma() { return fa::linked_variant("07 mma"); }
+static const fa::Variant& pipelined() { return fa::linked_variant("07 pipelined"); }
+static const fa::Variant& bands() { return fa::linked_variant("07 bands"); }
+static const fa::Variant& lazy() { return fa::linked_variant("07 lazy"); }
 static const fa::Variant& parent() { return fa::linked_variant("06 registers"); }
 
+/// One of the variants that take as many keys as queries and as many key heads as query heads.
+static const fa::Variant& early() { return *GENERATE(&mma(), &pipelined(), &bands()); }
+static const fa::Variant& any() { return *GENERATE(&mma(), &pipelined(), &bands(), &lazy()); }
+
 TEST_CASE("step 07: right at the edges of tiles, bands and mmas", "[step07]") {
-  fa::test::require_right_at_edges(mma());
+  const fa::Variant& variant = any();
+  CAPTURE(variant.name);
+  fa::test::require_right_at_edges(variant);
 }
 
 TEST_CASE("step 07: heads that share keys and values", "[step07]") {
-  fa::test::require_right_with_shared_heads(mma());
+  fa::test::require_right_with_shared_heads(lazy());
 }
 
 TEST_CASE("step 07: as many keys as one likes", "[step07]") {
-  fa::test::require_right_for_lengths(mma());
+  fa::test::require_right_for_lengths(lazy());
 }
 
 TEST_CASE("step 07: a row without keys gives O = 0 and LSE = -inf", "[step07]") {
-  fa::test::require_blind_rows(mma());
+  fa::test::require_blind_rows(lazy());
 }
 
 TEST_CASE("step 07: random shapes", "[step07]") {
-  fa::test::require_right_for_random_shapes(mma(), 7);
+  fa::test::require_right_for_random_shapes(lazy(), 7);
 }
 
 TEST_CASE("step 07: real input and outliers", "[step07]") {
-  fa::test::require_right_for_real_and_outliers(mma());
+  fa::test::require_right_for_real_and_outliers(lazy());
+}
+
+TEST_CASE("step 07: real input and outliers, a key head per query head", "[step07]") {
+  const fa::Variant& variant = early();
+  const auto p = bf16_problem(200, 200, GENERATE(64, 128), true, /*B=*/2, /*H=*/3, /*Hkv=*/3);
+  CAPTURE(variant.name, p.d);
+  fa::test::require_right(variant, p, fa::real_inputs(p, 1));
+  fa::test::require_right(variant, p, fa::outlier_inputs(p, 1));
 }
 
 TEST_CASE("step 07: behaves as attention must", "[step07]") {
-  fa::test::require_bf16_properties(mma());
+  fa::test::require_bf16_properties(lazy());
+}
+
+TEST_CASE("step 07: maxima that grow, fall, and lie far from zero, as many keys as queries",
+          "[step07]") {
+  const fa::Variant& variant = early();
+  const auto p = bf16_problem(448, 448, 64, GENERATE(false, true));
+  const float step = GENERATE(0.f, 1.f, 6.f, 100.f, -1.f, -6.f, 5000.f, -5000.f);
+  CAPTURE(variant.name, p.causal, step);
+  fa::test::require_right(variant, p, fa::test::inputs_with_scores(p, 16, [&](int c) {
+                            return fa::round_to(p.dtype, step * static_cast<float>(c / 64));
+                          }));
+  fa::test::require_right(variant, p, fa::test::inputs_with_scores(p, 16, [&](int c) {
+                            return fa::round_to(p.dtype, step * static_cast<float>(c % 5));
+                          }));
 }
 
 TEST_CASE("step 07: agrees with step 06", "[step07]") {
+  const fa::Variant& variant = any();
   auto p = bf16_problem(130, 130, GENERATE(64, 128), GENERATE(false, true));
   const auto in = fa::normal_inputs(p, 6);
-  const fa::Outputs now = fa::run(mma(), p, in);
+  const fa::Outputs now = fa::run(variant, p, in);
   p.dtype = fa::DType::f32;
   const fa::Outputs before = fa::run(parent(), p, in);  // of the same, rounded inputs
   REQUIRE(fa::test::max_difference(now.O, before.O) <= 0x1p-6);
@@ -46,19 +81,19 @@ TEST_CASE("step 07: agrees with step 06", "[step07]") {
 }
 
 TEST_CASE("step 07: two runs give the same bits", "[step07]") {
-  fa::test::require_same_bits(mma());
+  fa::test::require_same_bits(lazy());
 }
 
 TEST_CASE("step 07: maxima that grow slowly, fast, not at all", "[step07]") {
-  fa::test::require_right_for_any_maxima(mma(), step07::kWarpRows, step07::Bc<64>);
+  fa::test::require_right_for_any_maxima(lazy(), step07::kWarpRows, step07::Bc<64>);
 }
 
 TEST_CASE("step 07: a maximum far from zero, and one key that outweighs all others", "[step07]") {
-  fa::test::require_right_far_from_zero(mma(), step07::kWarpRows);
+  fa::test::require_right_far_from_zero(lazy(), step07::kWarpRows);
 }
 
 TEST_CASE("step 07: scores below -1e30, which bf16 can make", "[step07]") {
-  fa::test::require_right_for_huge_negative_scores(mma());
+  fa::test::require_right_for_huge_negative_scores(lazy());
 }
 
 // --- bytes ---------------------------------------------------------------------------------------
@@ -67,22 +102,44 @@ TEST_CASE("step 07: scores below -1e30, which bf16 can make", "[step07]") {
 static constexpr int keys_of_tile(int d) { return d == 64 ? step07::Bc<64> : step07::Bc<128>; }
 
 TEST_CASE("step 07: predicted bytes are counted bytes", "[step07]") {
-  fa::test::require_predicted_for_lengths(mma());
+  fa::test::require_predicted_for_lengths(lazy());
+}
+
+TEST_CASE("step 07: predicted bytes are counted bytes, as many keys as queries", "[step07]") {
+  const fa::Variant& variant = early();
+  const int N = GENERATE(1, 17, 64, 129, 257, 300);
+  const auto p = bf16_problem(N, N, GENERATE(64, 128), GENERATE(false, true), 1, 3, 3);
+  CAPTURE(variant.name, N, p.d, p.causal);
+  fa::test::require_predicted(variant, p);
 }
 
 TEST_CASE("step 07: the formulas of the header", "[step07]") {
-  fa::test::require_header_formulas(mma(), step07::Br);
+  fa::test::require_header_formulas(lazy(), step07::Br);
 }
 
 TEST_CASE("step 07: predicted bytes are counted bytes at N = 1024", "[step07]") {
-  fa::test::require_predicted(mma(), bf16_problem(1024, 1024, 64, true));
-  fa::test::require_predicted(mma(), bf16_problem(512, 1024, 128, true));
+  fa::test::require_predicted(any(), bf16_problem(1024, 1024, 64, true));
+  fa::test::require_predicted(lazy(), bf16_problem(512, 1024, 128, true));
+}
+
+TEST_CASE("step 07: no bank conflicts, padded or swizzled", "[step07]") {
+  const fa::Variant& variant = early();
+  const auto p = bf16_problem(192, 192, GENERATE(64, 128), GENERATE(false, true));
+  CAPTURE(variant.name, p.d, p.causal);
+  const fa::Counts counts = fa::test::count_forward(variant, p);
+  REQUIRE(counts.kernels.size() == 1);
+  const fa::KernelCount& k = counts.kernels[0];
+  CHECK(k.shared_wavefronts == k.shared_ideal);
+  CHECK(k.sectors.load * 32 == k.bytes.read);
+  // O leaves `mma` in pairs: 16 of a sector's 32 bytes in each request, LSE one in eight rows.
+  const uint64_t o_bytes = 2 * 192 * p.d, lse_bytes = 4 * 192;
+  CHECK(k.sectors.store * 32 == (&variant == &mma() ? 2 : 1) * o_bytes + lse_bytes);
 }
 
 TEST_CASE("step 07: no bank conflicts, coalesced accesses", "[step07]") {
   const auto p = bf16_problem(128, 192, GENERATE(64, 128), GENERATE(false, true));
   CAPTURE(p.d, p.causal);
-  const fa::Counts counts = fa::test::count_forward(mma(), p, /*analyse=*/true);
+  const fa::Counts counts = fa::test::count_forward(lazy(), p, /*analyse=*/true);
   REQUIRE(counts.kernels.size() == 1);
   const fa::KernelCount& k = counts.kernels[0];
   CHECK(k.shared_wavefronts == k.shared_ideal);
@@ -103,26 +160,48 @@ TEST_CASE("step 07: no bank conflicts, coalesced accesses", "[step07]") {
 }
 
 TEST_CASE("step 07: HBM sees inputs and outputs only, and keys once a group", "[step07]") {
-  fa::test::require_compulsory_hbm(mma());
+  fa::test::require_compulsory_hbm(lazy());
+}
+
+TEST_CASE("step 07: HBM sees inputs and outputs only, as many keys as queries", "[step07]") {
+  const fa::Variant& variant = early();
+  CAPTURE(variant.name);
+  const uint64_t N = 256, d = 64;
+  const auto p = bf16_problem(N, N, d, false);
+  CHECK(variant.traffic(p).hbm == fa::Bytes{.read = 2 * 3 * N * d, .write = 2 * N * d + 4 * N});
+  const fa::Counts counts = fa::test::count_forward(variant, p);
+  REQUIRE(counts.hbm);
+  CHECK(*counts.hbm == variant.traffic(p).hbm);
 }
 
 TEST_CASE("step 07: causal tiles above the diagonal are not visited", "[step07]") {
   constexpr uint64_t d = 64, key = 2 * d;  // bytes
-  const auto square = fa::test::count_forward(mma(), bf16_problem(512, 512, d, true));
+  const auto square = fa::test::count_forward(lazy(), bf16_problem(512, 512, d, true));
   CHECK(square.buffers.at("K").bytes.read == (128 + 256 + 384 + 512) * key);
   CHECK(square.buffers.at("V").bytes.read == (128 + 256 + 384 + 512) * key);
-  const auto wide = fa::test::count_forward(mma(), bf16_problem(256, 512, d, true));
+  const auto wide = fa::test::count_forward(lazy(), bf16_problem(256, 512, d, true));
   CHECK(wide.buffers.at("K").bytes.read == (384 + 512) * key);
-  const auto tall = fa::test::count_forward(mma(), bf16_problem(512, 256, d, true));
+  const auto tall = fa::test::count_forward(lazy(), bf16_problem(512, 256, d, true));
   CHECK(tall.buffers.at("V").bytes.read == (0 + 0 + 128 + 256) * key);
 }
 
 TEST_CASE("step 07: multiplies no more than it says, on tensor cores", "[step07]") {
   const auto p = bf16_problem(300, 200, GENERATE(64, 128), GENERATE(false, true));
-  CHECK(fa::test::count_forward(mma(), p).tensor_flops == mma().traffic(p).flops);
+  CHECK(fa::test::count_forward(lazy(), p).tensor_flops == lazy().traffic(p).flops);
+  const fa::Variant& variant = early();
+  const auto square = bf16_problem(300, 300, p.d, p.causal);
+  CHECK(fa::test::count_forward(variant, square).tensor_flops == variant.traffic(square).flops);
 }
 
 TEST_CASE("step 07: the analysis finds nothing", "[step07]") {
-  fa::test::require_no_finding(mma());
+  fa::test::require_no_finding(lazy());
+}
+
+TEST_CASE("step 07: the analysis finds nothing, as many keys as queries", "[step07]") {
+  const fa::Variant& variant = early();
+  const int N = GENERATE(1, 33, 75, 150, 300);
+  const auto p = bf16_problem(N, N, GENERATE(64, 128), GENERATE(false, true), 1, 2, 2);
+  CAPTURE(variant.name, N, p.d, p.causal);
+  fa::test::count_forward(variant, p, /*analyse=*/true);
 }
 #endif

@@ -1,7 +1,7 @@
 // Step 08 -- what the backward's kernels are made of.
 // Idea      Five products, two patterns. S and dP sum over the features of two tiles, as Q K^T
 //           does; dV, dK and dQ take A from the registers that the first product left, as P V does
-// Changed   since 07 3_lazy: both products, for any pair of tiles; no softmax: LSE is known, and
+// Changed   since 07 4_lazy: both products, for any pair of tiles; no softmax: LSE is known, and
 //           delta_kernel prepares what a row needs
 #pragma once
 

@@ -2,7 +2,7 @@
 // Idea      dQ of a row is a sum over keys, as O is: a block owns rows and walks the keys. P needs
 //           no maximum and no sum, for LSE holds both. dS = P (dP - delta) is computed where S and
 //           dP lie, in the registers, in the pattern in which dQ += dS K takes it
-// Changed   since 07 3_lazy: dO and V beside Q and K, a second product, dP; P from LSE instead of the
+// Changed   since 07 4_lazy: dO and V beside Q and K, a second product, dP; P from LSE instead of the
 //           online softmax; dQ += dS K in place of O += P V
 // Traffic   requested read  2*BH*(2*N*d + 2*Tr*Nk*d) + 8*BH*N B   Tr = N/128; causal: visited tiles
 //                     write 2*BH*N*d B                            dQ
@@ -165,14 +165,14 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   t["LSE2"] = t["delta"] = {.read = 4 * BH * N, .write = 4 * BH * N};
   t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 12 * BH * N,
            .write = 2 * BH * N * d + 8 * BH * N};
-  t.flops = BH * 6 * Br * keys * v.tiles * d;  // zeros behind a ragged end are multiplied too
+  t.flops = BH * 6 * Br * keys * v.tiles * d;  // zeros of ragged tiles are multiplied too
   return t;
 }
 
 // dQ; it leaves delta and LSE2 to the kernel of dK and dV.
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
-  const unsigned Tr = fa::ceil_div(p.N, Br), BH = p.heads();
+  const unsigned BH = p.heads(), Tr = fa::ceil_div(p.N, Br);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     constexpr unsigned kBlocks = Br * d / 8 / kRowThreads;  // of delta_kernel, a tile
     fa::launch(delta_kernel<d>, {dim3(Tr * BH * kBlocks), dim3(kRowThreads)}, t.O, t.dO, t.LSE,

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "steps/06_work_partitioning/3_backward.cuh"
-#include "steps/07_tensor_cores/1_mma.cuh"
+#include "steps/07_tensor_cores/4_lazy.cuh"
 #include "steps/08_tensor_core_backward/3_keys.cuh"
 #include "steps/08_tensor_core_backward/4_wide.cuh"
 #include "steps/08_tensor_core_backward/5_deterministic.cuh"

@@ -1,7 +1,7 @@
 // Step 09: what it is, for its program, its library, its tests and its exercises.
 #pragma once
 
-#include "steps/07_tensor_cores/1_mma.cuh"
+#include "steps/07_tensor_cores/4_lazy.cuh"
 #include "steps/09_tma_wgmma/1_wgmma.cuh"
 
 namespace step09 {
@@ -9,7 +9,7 @@ namespace step09 {
 inline fa::Variant wgmma() {
   return {.name = "wgmma",
           .idea = "2 warpgroups of 64 rows, 64 keys a tile; one thread orders the copies",
-          .parent = {"07 mma", step07::traffic, step07::support()},
+          .parent = {"07 lazy", step07::traffic, step07::support()},
           .forward = forward,
           .traffic = traffic,
           .writes_lse = true};

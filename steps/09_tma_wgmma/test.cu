@@ -5,7 +5,7 @@
 using fa::test::bf16_problem;
 
 static const fa::Variant& wgmma() { return fa::linked_variant("09 wgmma"); }
-static const fa::Variant& parent() { return fa::linked_variant("07 mma"); }
+static const fa::Variant& parent() { return fa::linked_variant("07 lazy"); }
 
 static constexpr int kWarpRows = step09::Br / step09::kWarps;
 

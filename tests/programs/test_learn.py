@@ -302,7 +302,7 @@ class Checks(Folder):
         self.assertIn("Its indices say", text)
 
     def test_bf16_with_fewer_key_heads_and_another_number_of_keys(self):
-        e = exercise("fragments")
+        e = exercise("blind_rows")
         verdict = self.check(e, e.solution())
         self.assertTrue(verdict.ok, verdict.message)
         seen = verdict.problems[-1]

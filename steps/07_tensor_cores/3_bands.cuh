@@ -1,0 +1,276 @@
+// Step 07, third part -- two bands of 16 rows per warp.
+// Idea      Shared memory delivers 128 bytes per clock, and an mma's B operand alone is 256. A warp
+//           with two bands of 16 rows multiplies each fragment of K and V with both: about half the
+//           bytes per mma. S and O then fill the registers: 128 keys per tile when d = 64, else 64
+// Changed   since 07 2_pipelined: A, S and O per band; mask and maximum as functions; P is computed
+//           16 keys at a time, between the products, and by exp2_approx: exp2f needs registers that
+//           are no longer free
+// Traffic   requested read  2*BH*(N*d + 2*Tr*N*d) B   Tr = N/128; causal: K and V of visited tiles
+//                     write 2*BH*N*d + 4*BH*N B       O, LSE
+//           compulsory      2*BH*4*N*d + 4*BH*N B
+// Launch    grid (Tr, B*H), 128 threads; causal: a head's longest walks first
+// Owns      block: 128 rows of O; warp: 32 of them; lane: of 4 rows every fourth pair of columns
+// Still bad O is rescaled in every tile, although most maxima grow little: 4_lazy
+#pragma once
+
+#include "common/dialect/cuda.h"
+#include "common/dialect/ptx/cp_async.h"
+#include "common/dialect/ptx/math.h"
+#include "common/dialect/ptx/mma.h"
+#include "common/dialect/warp.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
+
+namespace step07_bands {
+
+using fa::bf16;
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * fa::kWarp;
+constexpr int kMma = 16;   // rows of an mma's A, and keys or features that it sums over
+constexpr int kBands = 2;  // of 16 rows a warp: each fragment of K and V serves both
+constexpr int kWarpRows = kBands * kMma;  // of a warp
+constexpr int Br = kWarps * kWarpRows;    // rows of a tile of Q
+template <int d>
+constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers hold beside O
+constexpr int kStages = 2;              // tiles of K and V: one in use, one on its way
+
+// What a block keeps in shared memory: 80 KB when d = 64, 96 KB when d = 128.
+template <int d>
+struct Tiles {
+  bf16 Q[Br * d];  // O on its way out
+  bf16 K[kStages][Bc<d> * d];
+  bf16 V[kStages][Bc<d> * d];
+};
+
+// Where element (r, x) of a tile lies, x a multiple of 8. A row is cut into chunks of 16 bytes, and
+// chunk c of row r takes the place c ^ (r % 8): eight rows of one chunk, which is what ldmatrix
+// reads at a time, then lie in all 32 banks. 16 features further is an XOR, too: place ^ 16.
+template <int d>
+__device__ inline int swizzle(int r, int x) {
+  return r * d + (x ^ (r % 8 * 8));
+}
+
+// Rows 0 .. Rows - 1 of a matrix to shared memory, without waiting; from `rows` on they are zero.
+template <int d, int Rows>
+__device__ inline void load_tile(const bf16* g,  // [rows, d]
+                                 bf16* s,        // [Rows, d] swizzled
+                                 int rows) {
+  constexpr int kChunks = d / 8;               // of 16 bytes, a row
+  constexpr int kCopied = kThreads / kChunks;  // rows that the block copies at once
+  static_assert(kCopied % 8 == 0, "a thread's chunks have one swizzle");
+  const int r = threadIdx.x / kChunks, x = threadIdx.x % kChunks * 8;
+  g += r * d + x;
+  s += swizzle<d>(r, x);
+  UNROLL
+  for (int step = 0; step < Rows; step += kCopied) {
+    fa::cp_async_16(s + step * d, g + step * d, r + step < rows ? 16 : 0);
+  }
+}
+
+// S = Q K^T of a warp's 32 rows and a tile's keys, 16 features at a time.
+template <int d>
+__device__ inline void multiply_scores(const bf16* sQ,  // [32, d] swizzled: this warp's rows
+                                       const bf16* sK,  // [Bc, d] swizzled
+                                       float (&rS)[kBands][Bc<d> / 8][4]) {
+  const int lane = threadIdx.x % fa::kWarp;
+  const int q = swizzle<d>(lane % 16, lane / 16 * 8);                    // left half, then right
+  const int k = swizzle<d>(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);  // 8 keys, then 8 more
+  UNROLL
+  for (int x = 0; x < d; x += kMma) {
+    uint32_t a[kBands][4];
+    UNROLL
+    for (int t = 0; t < kBands; ++t) fa::ldmatrix_x4(a[t], sQ + t * kMma * d + (q ^ x));
+    UNROLL
+    for (int c = 0; c < Bc<d>; c += 16) {
+      uint32_t b[2][2];  // K^T of 16 features and two times 8 keys
+      fa::ldmatrix_x4(b, sK + c * d + (k ^ x));
+      UNROLL
+      for (int n = 0; n < 2; ++n) {
+        UNROLL
+        for (int t = 0; t < kBands; ++t) fa::mma_m16n8k16(rS[t][c / 8 + n], a[t], b[n]);
+      }
+    }
+  }
+}
+
+// Scores that their row does not see become -inf: in tiles that the diagonal or the end cuts.
+template <int d>
+__device__ inline void mask(float (&rS)[kBands][Bc<d> / 8][4], int row, int key, int N,
+                            bool causal) {  // row, key: the first ones of this lane
+  UNROLL
+  for (int t = 0; t < kBands; ++t) {
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const int r = row + t * kMma + h * 8;
+      const int visible = (causal ? min(N, r + 1) : N) - key;
+      UNROLL
+      for (int n = 0; n < Bc<d> / 8; ++n) {
+        if (n * 8 >= visible) rS[t][n][2 * h] = -INFINITY;
+        if (n * 8 + 1 >= visible) rS[t][n][2 * h + 1] = -INFINITY;
+      }
+    }
+  }
+}
+
+// Row maxima, in powers of two. O and l are relative to m: where it grows, they are rescaled.
+template <int d>
+__device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
+                                      float (&m)[kBands][2], float (&l)[kBands][2],
+                                      float (&rO)[kBands][d / 8][4]) {
+  UNROLL
+  for (int t = 0; t < kBands; ++t) {
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      float s = -INFINITY;
+      UNROLL
+      for (int n = 0; n < Bc<d> / 8; ++n) s = fmaxf(s, fmaxf(rS[t][n][2 * h], rS[t][n][2 * h + 1]));
+      // m_new is finite, for tile 0 shows every row its key 0: no exp2(-inf - -inf).
+      const float m_new = fmaxf(m[t][h], scale_log2 * fa::warp_max<4>(s));  // 4 lanes share a row
+      const float alpha = fa::exp2_approx(m[t][h] - m_new);  // 0 in tile 0, where m is -inf
+      m[t][h] = m_new;
+      l[t][h] *= alpha;
+      UNROLL
+      for (int n = 0; n < d / 8; ++n) rO[t][n][2 * h] *= alpha, rO[t][n][2 * h + 1] *= alpha;
+    }
+  }
+}
+
+// O += P V, 16 keys at a time: their P, then their products. The tensor cores work on these while
+// the next keys' exponentials are computed: only here do a warp's two kinds of work overlap.
+template <int d>
+__device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,
+                                       const float (&m)[kBands][2],
+                                       const bf16* sV,  // [Bc, d] swizzled
+                                       float (&l)[kBands][2], float (&rO)[kBands][d / 8][4]) {
+  const int lane = threadIdx.x % fa::kWarp;
+  const int v = swizzle<d>(lane % 16, lane / 16 * 8);
+  UNROLL
+  for (int c = 0; c < Bc<d>; c += kMma) {
+    uint32_t a[kBands][4];  // P of 16 keys: two neighbouring 8-key tiles of S, rounded to bf16
+    UNROLL
+    for (int t = 0; t < kBands; ++t) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const int n = c / 8 + e / 2, h = e % 2;
+        const float p0 = fa::exp2_approx(rS[t][n][2 * h] * scale_log2 - m[t][h]);
+        const float p1 = fa::exp2_approx(rS[t][n][2 * h + 1] * scale_log2 - m[t][h]);
+        l[t][h] += p0 + p1;  // of this lane's keys
+        a[t][e] = fa::pack_bf16(p0, p1);
+      }
+    }
+    UNROLL
+    for (int x = 0; x < d; x += 16) {
+      uint32_t b[2][2];  // V of 16 keys and two times 8 features
+      fa::ldmatrix_x4_trans(b, sV + c * d + (v ^ x));
+      UNROLL
+      for (int n = 0; n < 2; ++n) {
+        UNROLL
+        for (int t = 0; t < kBands; ++t) fa::mma_m16n8k16(rO[t][x / 8 + n], a[t], b[n]);
+      }
+    }
+  }
+}
+
+// O = softmax(scale * Q K^T) V and LSE of one tile of Q. Two blocks an SM are asked for: 255
+// registers a thread are allowed then, and one block computes while the other waits at its barrier.
+template <int d>
+__global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]
+                                                                const bf16* K,  // [B*H, N, d]
+                                                                const bf16* V,  // [B*H, N, d]
+                                                                bf16* O,        // [B*H, N, d]
+                                                                float* LSE,     // [B*H, N]
+                                                                int N, float scale, bool causal) {
+  // --- prologue: Q_i, K_0 and V_0 set out
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int first_row = warp * kWarpRows + lane / 4;  // of this lane, in the tile
+  const int i = gridDim.x - 1 - blockIdx.x;           // causal: the longest walks start first
+  const int rows = N - i * Br;                        // from the tile's first one on
+  const float scale_log2 = scale * fa::kLog2e;        // exp(scale * s) = 2^(scale_log2 * s)
+  const size_t row0 = size_t(blockIdx.y) * N + i * Br, key0 = size_t(blockIdx.y) * N;
+  Q += row0 * d, O += row0 * d, LSE += row0, K += key0 * d, V += key0 * d;
+  load_tile<d, Br>(Q, smem.Q, rows);
+  load_tile<d, Bc<d>>(K, smem.K[0], N);
+  load_tile<d, Bc<d>>(V, smem.V[0], N);
+
+  const bf16* sQ = smem.Q + warp * kWarpRows * d;
+  float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};  // O is not normalised before the end
+  float m[kBands][2] = {{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}};
+
+  // --- mainloop
+  const int seen = causal ? min(N, (i + 1) * Br) : N;  // keys, by the tile's last row
+  const int tiles = (seen + Bc<d> - 1) / Bc<d>;
+  for (int j = 0; j < tiles; ++j) {
+    fa::cp_async_wait_all();
+    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
+    if (j + 1 < tiles) {
+      const int next = (j + 1) * Bc<d>, stage = (j + 1) % kStages;
+      load_tile<d, Bc<d>>(K + size_t(next) * d, smem.K[stage], N - next);
+      load_tile<d, Bc<d>>(V + size_t(next) * d, smem.V[stage], N - next);
+    }
+
+    float rS[kBands][Bc<d> / 8][4] = {};
+    multiply_scores<d>(sQ, smem.K[j % kStages], rS);
+    const int cut = causal ? i * Br + warp * kWarpRows + 1 : N;
+    if (cut < (j + 1) * Bc<d>) {  // the warp's first row does not see all of tile j
+      mask<d>(rS, i * Br + first_row, j * Bc<d> + lane % 4 * 2, N, causal);
+    }
+    update_maximum<d>(rS, scale_log2, m, l, rO);
+    multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
+  }
+
+  // --- epilogue: O goes through the warp's rows of Q, so that 16 bytes a lane leave in whole rows
+  __syncwarp();  // all lanes have read the warp's rows of Q
+  UNROLL
+  for (int t = 0; t < kBands; ++t) {
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const int r = first_row + t * kMma + h * 8;
+      l[t][h] = fa::warp_sum<4>(l[t][h]);  // over the 4 lanes of a row
+      const float normalise = 1.f / l[t][h];
+      UNROLL
+      for (int n = 0; n < d / 8; ++n) {
+        *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + lane % 4 * 2) =
+            fa::pack_bf16(rO[t][n][2 * h] * normalise, rO[t][n][2 * h + 1] * normalise);
+      }
+      if (lane % 4 == 0 && r < rows) LSE[r] = (m[t][h] + log2f(l[t][h])) * fa::kLn2;
+    }
+  }
+  __syncwarp();                               // the warp's rows are complete
+  constexpr int kStored = fa::kWarp * 8 / d;  // rows that a warp stores at once
+  UNROLL
+  for (int step = 0; step < kWarpRows; step += kStored) {
+    const int r = warp * kWarpRows + step + lane / (d / 8), x = lane % (d / 8) * 8;
+    if (r >= rows) continue;
+    *reinterpret_cast<uint4*>(O + r * d + x) = *reinterpret_cast<uint4*>(smem.Q + swizzle<d>(r, x));
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// What the kernel is made for; anything else is refused.
+inline fa::Support support() { return {.d = {64, 128}}; }
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d;
+  const int keys = p.d == 64 ? Bc<64> : Bc<128>;
+  const fa::TileVisits v = fa::visited_tiles(p, Br, keys);
+  fa::Prediction t;
+  t["Q"].read = t["O"].write = 2 * BH * N * d;
+  t["K"].read = t["V"].read = 2 * BH * v.keys * d;
+  t["LSE"].write = 4 * BH * N;
+  t.hbm = {.read = 2 * BH * 3 * N * d, .write = 2 * BH * N * d + 4 * BH * N};
+  t.flops = BH * 4 * Br * keys * v.tiles * d;  // zeros of ragged tiles are multiplied too
+  return t;
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const unsigned BH = p.heads(), Tr = fa::ceil_div(p.N, Br);
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    fa::launch(flash_fwd_kernel<d>, {dim3(Tr, BH), dim3(kThreads), sizeof(Tiles<d>)}, t.Q, t.K, t.V,
+               t.O, t.LSE, p.N, p.scale(), p.causal);
+  });
+}
+
+}  // namespace step07_bands
