@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
   T& smem = *fa::dynamic_shared<T>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int tx = lane % 4 * 2, ty = warp * kWarpKeys + lane / 4;  // this lane's first row and key
-  const int Tc = gridDim.x / kv_heads;
+  const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;  // the longest walks start first
   const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
   const size_t key0 = size_t(kv_head) * Nk + j * Bc;
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
   // --- mainloop
   const int first = causal ? max(0, j * Bc + N - Nk) / Br : 0;  // rows above see none of these keys
   for (int h = 0; h < group; ++h) {
-    for (int i = first; i * Br < N; ++i) {
+    for (int i = first; i < Tr; ++i) {
       const int rows = N - i * Br, r = threadIdx.x;
       const size_t row0 = size_t(kv_head * group + h) * N + i * Br;
       load_tile<d, Br, kThreads>(Q + row0 * d, smem.Q, rows);

@@ -37,10 +37,10 @@ struct Tiles {
   float delta[kStages][Br];
 };
 
-// Calls use(two, place) for a warp's accumulators: two neighbouring numbers, and their 4 bytes in
-// s [16 * kBands, kStride], from this column on. A warp's places lie in all 32 banks: swizzled.
-template <int kStride, int kBands, int Cols, class Use>
-__device__ inline void for_pairs(float (&rC)[kBands][Cols / 8][4], bf16* s, int column, Use use) {
+// A warp's accumulators to its rows of a tile of bf16, s [16 * kBands, kStride], from a column on: two
+// neighbouring numbers in 4 bytes. Swizzled, so a warp's 32 places lie in all 32 banks.
+template <int kStride, int kBands, int Cols, class Pack>
+__device__ inline void put_tile(float (&rC)[kBands][Cols / 8][4], bf16* s, int column, Pack pack) {
   const int lane = threadIdx.x % fa::kWarp;
   const int first = swizzle<kStride>(lane / 4, column) + lane % 4 * 2;
   UNROLL
@@ -49,8 +49,8 @@ __device__ inline void for_pairs(float (&rC)[kBands][Cols / 8][4], bf16* s, int 
     for (int n = 0; n < Cols / 8; ++n) {
       UNROLL
       for (int h = 0; h < 2; ++h) {
-        bf16* place = s + (t * kMma + h * 8) * kStride + (first ^ n * 8);
-        use(&rC[t][n][2 * h], reinterpret_cast<uint32_t*>(place));
+        *reinterpret_cast<uint32_t*>(s + (t * kMma + h * 8) * kStride + (first ^ n * 8)) =
+            pack(rC[t][n][2 * h], rC[t][n][2 * h + 1]);
       }
     }
   }
@@ -63,9 +63,8 @@ __device__ inline void store_tile(float (&rC)[kBands][d / 8][4], float scale,
                                   bf16* g,  // [rows, d]
                                   int rows) {
   const int lane = threadIdx.x % fa::kWarp;
-  for_pairs<d, kBands, d>(rC, s, 0, [&](const float* two, uint32_t* place) {
-    *place = fa::pack_bf16(two[0] * scale, two[1] * scale);
-  });
+  put_tile<d, kBands, d>(rC, s, 0,
+                         [&](float lo, float hi) { return fa::pack_bf16(lo * scale, hi * scale); });
   __syncwarp();                               // the warp's rows are complete
   constexpr int kStored = fa::kWarp * 8 / d;  // rows that a warp stores at once
   UNROLL
@@ -95,7 +94,7 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
   T& smem = *fa::dynamic_shared<T>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int tx = lane % 4 * 2, ty = warp * kWarpKeys + lane / 4;  // this lane's first row and key
-  const int Tc = gridDim.x / kv_heads;
+  const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;  // the longest walks start first
   const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
   const size_t key0 = size_t(kv_head) * Nk + j * Bc;
@@ -120,10 +119,10 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
       }
     };
     load_rows(first);
-    for (int i = first; i * Br < N; ++i) {
+    for (int i = first; i < Tr; ++i) {
       fa::cp_async_wait_all();
       __syncthreads();  // all copies of tile i are here, and all warps are done with tile i - 1
-      if ((i + 1) * Br < N) load_rows(i + 1);
+      if (i + 1 < Tr) load_rows(i + 1);
       const int stage = i % kStages;
       UNROLL
       for (int q = 0; q < Br; q += T::kRows) {

@@ -20,7 +20,7 @@
 
 namespace step08 {
 
-using step08_deterministic::block_keys, step08_deterministic::for_pairs;
+using step08_deterministic::block_keys, step08_deterministic::put_tile;
 using step08_deterministic::store_tile;
 
 constexpr int kPart = 32;  // dQ: a warp sums 32 rows x 32 features
@@ -114,8 +114,9 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
   load_tile<d, Bc, kThreads>(K + key0 * d, smem.K, Nk - j * Bc);
   load_tile<d, Bc, kThreads>(V + key0 * d, smem.V, Nk - j * Bc);
   dK += size_t(kv_head) * Nk * d, dV += size_t(kv_head) * Nk * d;
-  const int key = j * Bc + warp * kWarpKeys;  // the warp's first
   bf16 *sK = smem.K + warp * kWarpKeys * d, *sV = smem.V + warp * kWarpKeys * d;
+  const int key = j * Bc + warp * kWarpKeys;  // the warp's first
+  const float scale_log2 = scale * fa::kLog2e;
   float rdK[kBands][d / 8][4] = {}, rdV[kBands][d / 8][4] = {};
 
   // --- mainloop
@@ -136,12 +137,11 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
                                 dQ_sum + (size_t(kv_head * group + h) * Tr + i) * Br * d);
     };
     load_rows(first);
-    for (int i = first; i * Br < N; ++i) {
+    for (int i = first; i < Tr; ++i) {
       fa::cp_async_wait_all();
       __syncthreads();  // tile i is here; tile i - 1 has been read, and its dS is complete
-      if ((i + 1) * Br < N) load_rows(i + 1);
+      if (i + 1 < Tr) load_rows(i + 1);
       const int stage = i % kStages;
-      bf16* sdS = smem.dS[stage] + warp * kWarpKeys * Br;
       UNROLL
       for (int q = 0; q < Br; q += T::kRows) {
         const bf16 *sQ = smem.Q[stage] + q * d, *sdO = smem.dO[stage] + q * d;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
         dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
         const int row = i * Br + q;
         if (key + kWarpKeys > (causal ? min(Nk, row + 1 + Nk - N) : Nk)) {
-          mask<true, kBands, T::kRows>(rP, row + tx, j * Bc + ty, N, Nk, causal);
+          mask<true, kBands, T::kRows>(rP, row + tx, key + lane / 4, N, Nk, causal);
         }
         UNROLL
         for (int n = 0; n < T::kRows / 8; ++n) {
@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
           for (int t = 0; t < kBands; ++t) {
             UNROLL
             for (int e = 0; e < 4; ++e) {
-              rP[t][n][e] = fa::exp2_approx(rP[t][n][e] * (scale * fa::kLog2e) -
-                                            (e % 2 ? row_lse.y : row_lse.x));
+              rP[t][n][e] =
+                  fa::exp2_approx(rP[t][n][e] * scale_log2 - (e % 2 ? row_lse.y : row_lse.x));
             }
           }
         }
@@ -188,9 +188,8 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
             for (int e = 0; e < 4; ++e) rdS[t][n][e] *= rP[t][n][e];
           }
         }
-        for_pairs<Br, kBands, T::kRows>(rdS, sdS, q, [](const float* two, uint32_t* place) {
-          *place = fa::pack_bf16(two[0], two[1]);
-        });
+        put_tile<Br, kBands, T::kRows>(rdS, smem.dS[stage] + warp * kWarpKeys * Br, q,
+                                       fa::pack_bf16);
         add_product<d, kBands, T::kRows>(rdS, sQ, rdK);
       }
       if (i > first) add_dQ(i - 1);

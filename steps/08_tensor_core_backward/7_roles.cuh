@@ -54,8 +54,8 @@ static __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads)
   T& smem = *fa::dynamic_shared<T>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int pair = warp % kWarpPairs;
-  const bool makes_dK = warp >= kWarpPairs;                       // else P and dV
-  const int tx = lane % 4 * 2, ty = pair * kPairKeys + lane / 4;  // this lane's first row and key
+  const bool makes_dK = warp >= kWarpPairs;  // else P and dV
+  const int tx = lane % 4 * 2;               // this lane's first row
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;  // the longest walks start first
   const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
@@ -63,8 +63,9 @@ static __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads)
   load_tile<d, Bc, kThreads>(K + key0 * d, smem.K, Nk - j * Bc);
   load_tile<d, Bc, kThreads>(V + key0 * d, smem.V, Nk - j * Bc);
   dK += size_t(kv_head) * Nk * d, dV += size_t(kv_head) * Nk * d;
-  const int key = j * Bc + pair * kPairKeys;  // the pair's first
-  bf16 *sK = smem.K + pair * kPairKeys * d, *sV = smem.V + pair * kPairKeys * d;
+  const bf16* own = (makes_dK ? smem.V : smem.K) + pair * kPairKeys * d;  // V for dP^T, K for S^T
+  const int key = j * Bc + pair * kPairKeys;                              // the pair's first
+  const float scale_log2 = scale * fa::kLog2e;
   float rdKV[kBands][d / 8][4] = {};  // dK or dV
 
   // --- mainloop
@@ -85,15 +86,15 @@ static __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads)
                                 dQ_sum + (size_t(kv_head * group + h) * Tr + i) * Br * d);
     };
     load_rows(first);
-    for (int i = first; i * Br < N; ++i) {
+    for (int i = first; i < Tr; ++i) {
       fa::cp_async_wait_all();
       __syncthreads();  // tile i is here; tile i - 1 has been read, and its dS is complete
-      if ((i + 1) * Br < N) load_rows(i + 1);
+      if (i + 1 < Tr) load_rows(i + 1);
       const int stage = i % kStages;
-      bf16* sdS = smem.dS[stage] + pair * kPairKeys * Br;
-      const bf16 *sQ = smem.Q[stage], *sdO = smem.dO[stage];
-      // While one warp of a pair computes P, the other one has something to do: dQ.
+      // While one warp of a pair computes P, the other one computes dQ.
       if (makes_dK && i > first) add_dQ(i - 1);
+      const bf16 *sQ = smem.Q[stage], *sdO = smem.dO[stage];
+      bf16* sdS = smem.dS[stage] + pair * kPairKeys * Br;
       const int ready = 1 + pair;        // a barrier of two warps: P is written
       float rS[kBands][Br / 8][4] = {};  // S^T, P^T; or dP^T, dS^T
       if (makes_dK) {
@@ -107,11 +108,11 @@ static __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads)
           }
         }
       }
-      dot_rows<d, kBands, Br>(makes_dK ? sV : sK, makes_dK ? sdO : sQ, rS);
+      dot_rows<d, kBands, Br>(own, makes_dK ? sdO : sQ, rS);
       if (!makes_dK) {
         const int row = i * Br;
         if (key + kPairKeys > (causal ? min(Nk, row + 1 + Nk - N) : Nk)) {
-          mask<true, kBands, Br>(rS, row + tx, j * Bc + ty, N, Nk, causal);
+          mask<true, kBands, Br>(rS, row + tx, key + lane / 4, N, Nk, causal);
         }
         UNROLL
         for (int n = 0; n < Br / 8; ++n) {
@@ -120,24 +121,30 @@ static __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads)
           for (int t = 0; t < kBands; ++t) {
             UNROLL
             for (int e = 0; e < 4; ++e) {
-              rS[t][n][e] = fa::exp2_approx(rS[t][n][e] * (scale * fa::kLog2e) -
-                                            (e % 2 ? row_lse.y : row_lse.x));
+              rS[t][n][e] =
+                  fa::exp2_approx(rS[t][n][e] * scale_log2 - (e % 2 ? row_lse.y : row_lse.x));
             }
           }
         }
-        for_pairs<Br, kBands, Br>(
-            rS, sdS, 0, [](const float* two, uint32_t* place) { *place = pack_P(two[0], two[1]); });
+        put_tile<Br, kBands, Br>(rS, sdS, 0, pack_P);
       }
       fa::bar_sync(ready, 2 * fa::kWarp);
       if (makes_dK) {  // dS^T = P^T (dP^T - delta), in place: a lane reads what it will write
-        for_pairs<Br, kBands, Br>(rS, sdS, 0, [](float* two, const uint32_t* place) {
-          const float2 p = unpack_P(*place);
-          two[0] *= p.x;
-          two[1] *= p.y;
-        });
-        for_pairs<Br, kBands, Br>(rS, sdS, 0, [](const float* two, uint32_t* place) {
-          *place = fa::pack_bf16(two[0], two[1]);
-        });
+        const int from = swizzle<Br>(lane / 4, 0) + tx;
+        UNROLL
+        for (int t = 0; t < kBands; ++t) {
+          UNROLL
+          for (int n = 0; n < Br / 8; ++n) {
+            UNROLL
+            for (int h = 0; h < 2; ++h) {
+              const float2 p = unpack_P(*reinterpret_cast<const uint32_t*>(
+                  sdS + (t * kMma + h * 8) * Br + (from ^ n * 8)));
+              rS[t][n][2 * h] *= p.x;
+              rS[t][n][2 * h + 1] *= p.y;
+            }
+          }
+        }
+        put_tile<Br, kBands, Br>(rS, sdS, 0, fa::pack_bf16);
       }
       add_product<d, kBands, Br>(rS, makes_dK ? sQ : sdO, rdKV);
       if (!makes_dK && i > first) add_dQ(i - 1);
@@ -148,11 +155,9 @@ static __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads)
 
   // --- epilogue: dK goes through the pair's keys of K, dV through those of V
   __syncthreads();  // all warps are done with K and V
-  if (makes_dK) {
-    store_tile<d, kBands>(rdKV, scale, sK, dK + size_t(key) * d, Nk - key);
-  } else {
-    store_tile<d, kBands>(rdKV, 1.f, sV, dV + size_t(key) * d, Nk - key);
-  }
+  bf16 *s = (makes_dK ? smem.K : smem.V) + pair * kPairKeys * d,
+       *g = (makes_dK ? dK : dV) + size_t(key) * d;
+  store_tile<d, kBands>(rdKV, makes_dK ? scale : 1.f, s, g, Nk - key);
 }
 
 // --- host ---------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ inline fa::Variant keys() {
   return {.name = "keys",
           .idea = "S^T: P and dS stay in registers; dQ by a kernel of its own",
           .parent = {"07 lazy", step07::traffic, step07::support()},
+          .support = fa::Support{.d = {64, 128}},  // its heads have keys of their own
           .forward = step07::forward,
           .traffic = step07::traffic,
           .workspace = step08_queries::workspace,
@@ -22,22 +23,22 @@ inline fa::Variant keys() {
           .forward_of = "07 lazy",
           .backward_parent = {"06 backward", step06_backward::backward_traffic},
           .backward = step08_keys::backward,
-          .backward_traffic = step08_keys::backward_traffic,
-          .support = fa::Support{.d = {64, 128}}};
+          .backward_traffic = step08_keys::backward_traffic};
 }
 
 inline fa::Variant wide() {
-  return {.name = "wide",
-          .idea = "a block owns 128 keys, of all heads that share them",
-          .parent = {"07 lazy", step07::traffic, step07::support()},
-          .forward = step07::forward,
-          .traffic = step07::traffic,
-          .workspace = step08_queries::workspace,
-          .writes_lse = true,
-          .forward_of = "07 lazy",
-          .backward_parent = {"08 keys", step08_keys::backward_traffic, fa::Support{.d = {64, 128}}},
-          .backward = step08_wide::backward,
-          .backward_traffic = step08_wide::backward_traffic};
+  return {
+      .name = "wide",
+      .idea = "a block owns 128 keys, of all heads that share them",
+      .parent = {"07 lazy", step07::traffic, step07::support()},
+      .forward = step07::forward,
+      .traffic = step07::traffic,
+      .workspace = step08_queries::workspace,
+      .writes_lse = true,
+      .forward_of = "07 lazy",
+      .backward_parent = {"08 keys", step08_keys::backward_traffic, fa::Support{.d = {64, 128}}},
+      .backward = step08_wide::backward,
+      .backward_traffic = step08_wide::backward_traffic};
 }
 
 inline fa::Variant deterministic() {
