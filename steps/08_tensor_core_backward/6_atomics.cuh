@@ -13,9 +13,6 @@
 // Still bad the last bits of dQ differ from run to run; d = 128 waits for shared memory: 7_roles
 #pragma once
 
-#include "common/dialect/cuda.h"
-#include "common/harness/step.h"
-#include "common/harness/tiles.h"
 #include "steps/08_tensor_core_backward/5_deterministic.cuh"
 
 namespace step08 {
@@ -25,8 +22,7 @@ using step08_deterministic::store_tile;
 
 constexpr int kPart = 32;  // dQ: a warp sums 32 rows x 32 features
 
-// What a block keeps in shared memory: 97 KB when d = 64, 161 KB when d = 128. GPUs that give a
-// block less take 64 keys when d = 128: 73 KB.
+// What a block keeps in shared memory: 97 KB when d = 64, 161 KB when d = 128; with 64 keys 73 KB.
 template <int d, int Bc>
 struct Tiles {
   static constexpr int Br = Bc / 2;                // rows of a tile
@@ -51,8 +47,7 @@ __device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS
                                       const bf16* sK,   // [Bc, d] swizzled
                                       float* dQ_sum) {  // [Br / 16, d / 8, 4, 32]
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  constexpr int kDown = Br / kPart;  // warps side by side along the rows
-  const int row = warp % kDown * kPart, feature = warp / kDown * kPart;  // this warp's first
+  const int row = warp % (Br / kPart) * kPart, feature = warp / (Br / kPart) * kPart;  // its first
   const int p = swizzle<Br>(lane / 16 * 8 + lane % 8, row + lane / 8 % 2 * 8);
   const int q = swizzle<d>(lane % 16, feature + lane / 16 * 8);
   float rdQ[kPart / kMma][kPart / 8][4] = {};
@@ -217,12 +212,9 @@ __global__ void convert_kernel(const float* dQ_sum,  // [B*H, Np / 16, d / 8, 4,
   const float* from = dQ_sum + (band * (d / 8) + x) * 128 + half * 64 + v % 8 * 4;
   const float4 even = *reinterpret_cast<const float4*>(from);
   const float4 odd = *reinterpret_cast<const float4*>(from + fa::kWarp);
-  uint4 row;
-  row.x = fa::pack_bf16(even.x * scale, odd.x * scale);
-  row.y = fa::pack_bf16(even.y * scale, odd.y * scale);
-  row.z = fa::pack_bf16(even.z * scale, odd.z * scale);
-  row.w = fa::pack_bf16(even.w * scale, odd.w * scale);
-  *reinterpret_cast<uint4*>(dQ + (band * 16 / Np * N + r) * d + x * 8) = row;
+  *reinterpret_cast<uint4*>(dQ + (band * 16 / Np * N + r) * d + x * 8) = make_uint4(
+      fa::pack_bf16(even.x * scale, odd.x * scale), fa::pack_bf16(even.y * scale, odd.y * scale),
+      fa::pack_bf16(even.z * scale, odd.z * scale), fa::pack_bf16(even.w * scale, odd.w * scale));
 }
 
 // --- host ---------------------------------------------------------------------------------------
@@ -234,9 +226,8 @@ inline int padded_rows(const fa::Problem& p) {
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  return {{"delta", 4 * p.rows()},
-          {"LSE2", 4 * p.rows()},
-          {"dQ_sum", 4 * p.heads() * padded_rows(p) * p.d}};
+  const size_t sums = p.heads() * padded_rows(p) * p.d;
+  return {{"delta", 4 * p.rows()}, {"LSE2", 4 * p.rows()}, {"dQ_sum", 4 * sums}};
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
@@ -244,17 +235,15 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const int Bc = block_keys<Tiles>(p.d), Br = Bc / 2;
   const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
   fa::Prediction t;
-  t["O"].read = 2 * BH * N * d;
+  t["O"].read = t["dQ"].write = 2 * BH * N * d;
   t["dO"].read = 2 * BH * (N + v.rows) * d;  // delta; each tile of keys
   t["Q"].read = 2 * BH * v.rows * d;
   t["LSE"].read = 4 * BH * N;
   t["LSE2"] = t["delta"] = {.read = 4 * BH * v.rows, .write = 4 * BH * N};
-  t["K"].read = t["V"].read = 2 * p.kv_size();
+  t["K"].read = t["V"].read = t["dK"].write = t["dV"].write = 2 * p.kv_size();
   t["dQ_sum"] = {.read = 4 * BH * N * d,  // zeros first; tiles are added whole
                  .write = 4 * BH * Np * d,
                  .atomic = 4 * BH * v.tiles * Br * d};
-  t["dQ"].write = 2 * BH * N * d;
-  t["dK"].write = t["dV"].write = 2 * p.kv_size();
   t.flops = BH * 10 * Br * Bc * v.tiles * d;  // five products; zeros are multiplied too
   // An atomic reads what it adds to.
   t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (3 * N + (Np + N) * d),
