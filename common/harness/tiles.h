@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "common/harness/problem.h"
 
@@ -11,6 +12,13 @@ namespace fa {
 
 /// ceil(a / b).
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
+
+/// Calls f(std::integral_constant<int, n>) for the one of `Ns` that equals n, so that the size of a
+/// tile, chosen at run time, becomes a template argument. Calls nothing when there is none.
+template <int... Ns, class F>
+void dispatch_tile(int n, F&& f) {
+  (void)((n == Ns && (f(std::integral_constant<int, Ns>{}), true)) || ...);
+}
 
 /// Rows of Q cut into tiles of Br, keys into tiles of Bc; with a causal mask only those tiles (i,
 /// j) are visited that hold a visible score. Ragged tiles count their real rows and keys. Per head.

@@ -1,14 +1,14 @@
-// Step 02, second half -- register tiles.
+// Step 02, second part -- register tiles.
 // Idea      A thread computes 4 x 4 scores instead of one. What it loads from shared memory serves
 //           four multiply-adds, so arithmetic, not shared memory, can become the limit.
-// Changed   since 1_shared: tiles of 64 x 64 for 256 threads, accumulators in registers, loads of
-//           four floats; the tile is twice as wide, so Q, K and V are requested half as often
+// Changed   since 02 1_shared: a tile is 64 x 64 for 256 threads, each with 4 x 4 sums in registers;
+//           loads of four floats; Q, K and V are requested half as often
 // Traffic   requested read  4*BH*(2*N*d*Tc + 3*N*N + N*N + N*d*Tc) B   Tc = N/64; causal:
 //                     write 4*BH*(2*N*N + N*d) B                       visited tiles only
 //           compulsory      4*BH*4*N*d B
 // Launch    scores (N/64, N/64, B*H), softmax (N/8, 1, B*H), output (1, N/64, B*H), 256 threads
 // Owns      block: 64 x 64 scores, or 64 rows of O; thread: 4 x 4 scores, or 4 x d/16 of O
-// Still bad S and P still cross HBM: 4 N*N elements a head, whatever the tiles do
+// Still bad S and P still cross HBM: 4 N*N elements per head, whatever the tiles do
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -27,18 +27,67 @@ constexpr int kThreads = kGrid * kGrid;
 static_assert(kSlice == fa::kWarp, "a lane loads one element of a row of P");
 static_assert(Br == kGrid * kTile && Bc == kGrid * kTile, "the threads' tiles cover the block's");
 
-// Rows row0 .. row0 + 63 and features x0 .. x0 + 31 of a matrix [N, d] to shared memory; rows past
-// the end are zero. Eight threads load a row, 16 bytes each.
-template <int d>
+// Rows from row0 on and features from x0 on of a matrix [N, d] to shared memory, 16 bytes per load;
+// rows past the end are zero.
+template <int d, int Width, int Rows, int stride>
 __device__ inline void load_tile(const float* g,  // [N, d]
-                                 float (&s)[Br][kSlice + kPad], int row0, int x0, int N) {
-  constexpr int kVectors = kSlice / 4;  // of four floats, a row
-  UNROLL
-  for (int v = threadIdx.x; v < Br * kVectors; v += kThreads) {
+                                 float (&s)[Rows][stride], int row0, int x0, int N) {
+  constexpr int kVectors = Width / 4;  // of four floats, a row
+  for (int v = threadIdx.x; v < Rows * kVectors; v += kThreads) {
     const int r = v / kVectors, x = v % kVectors * 4;
     float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
     if (row0 + r < N) row = *reinterpret_cast<const float4*>(g + size_t(row0 + r) * d + x0 + x);
     *reinterpret_cast<float4*>(&s[r][x]) = row;
+  }
+}
+
+// C += A B^T, dot products of Width features: S = Q K^T. Rows ty + 16 a, keys tx + 16 b.
+template <int Width, int Rows, int Keys>
+__device__ inline void dot_rows(const float (&sA)[Rows][Width + kPad],
+                                const float (&sB)[Keys][Width + kPad],
+                                float (&rC)[Rows / kGrid][Keys / kGrid]) {
+  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
+  for (int x = 0; x < Width; x += 4) {
+    float4 p[Rows / kGrid];  // 4 x 4 scores: 8 loads of four floats feed 64 multiply-adds
+    UNROLL
+    for (int a = 0; a < Rows / kGrid; ++a) {
+      p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][x]);
+    }
+    UNROLL
+    for (int b = 0; b < Keys / kGrid; ++b) {
+      const float4 q = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
+      UNROLL
+      for (int a = 0; a < Rows / kGrid; ++a) {
+        rC[a][b] += p[a].x * q.x + p[a].y * q.y + p[a].z * q.z + p[a].w * q.w;
+      }
+    }
+  }
+}
+
+// C += A B, a sum over the keys: O += P V. Rows ty + 16 a, features 2 tx + 32 b and the next one.
+template <int d>
+__device__ inline void add_product(const float (&sA)[Br][kSlice + kPad],
+                                   const float (&sB)[kSlice][d],
+                                   float2 (&rC)[kTile][d / (2 * kGrid)]) {
+  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
+  for (int c = 0; c < kSlice; c += 4) {
+    __align__(16) float p[kTile][4];  // of each row four keys
+    UNROLL
+    for (int a = 0; a < kTile; ++a) {
+      *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][c]);
+    }
+    UNROLL
+    for (int k = 0; k < 4; ++k) {
+      UNROLL
+      for (int b = 0; b < d / (2 * kGrid); ++b) {
+        const float2 v = *reinterpret_cast<const float2*>(&sB[c + k][2 * tx + b * 2 * kGrid]);
+        UNROLL
+        for (int a = 0; a < kTile; ++a) {
+          rC[a][b].x += p[a][k] * v.x;
+          rC[a][b].y += p[a][k] * v.y;
+        }
+      }
+    }
   }
 }
 
@@ -57,35 +106,19 @@ __global__ void __launch_bounds__(kThreads) scores_kernel(const float* Q,  // [B
   float rS[kTile][kTile] = {};             // rows ty + 16 a, keys tx + 16 b of the tile
   const bool visible = !causal || j <= i;  // the same for all threads of the block
   for (int x0 = 0; visible && x0 < d; x0 += kSlice) {
-    load_tile<d>(Q + bh * N * d, sQ, i * Br, x0, N);
-    load_tile<d>(K + bh * N * d, sK, j * Bc, x0, N);
+    load_tile<d, kSlice>(Q + bh * N * d, sQ, i * Br, x0, N);
+    load_tile<d, kSlice>(K + bh * N * d, sK, j * Bc, x0, N);
     __syncthreads();  // the tiles are complete
-    for (int x = 0; x < kSlice; x += 4) {
-      float4 q[kTile], k[kTile];  // 8 loads of four floats feed 64 multiply-adds
-      UNROLL
-      for (int a = 0; a < kTile; ++a) {
-        q[a] = *reinterpret_cast<const float4*>(&sQ[ty + a * kGrid][x]);
-        k[a] = *reinterpret_cast<const float4*>(&sK[tx + a * kGrid][x]);
-      }
-      UNROLL
-      for (int a = 0; a < kTile; ++a) {
-        UNROLL
-        for (int b = 0; b < kTile; ++b) {
-          rS[a][b] += q[a].x * k[b].x + q[a].y * k[b].y + q[a].z * k[b].z + q[a].w * k[b].w;
-        }
-      }
-    }
+    dot_rows<kSlice>(sQ, sK, rS);
     __syncthreads();  // all have read; the next slice may overwrite
   }
-
   UNROLL
   for (int a = 0; a < kTile; ++a) {
     UNROLL
     for (int b = 0; b < kTile; ++b) {
       const int r = i * Br + ty + a * kGrid, c = j * Bc + tx + b * kGrid;
-      if (r < N && c < N) {
-        S[(bh * N + r) * N + c] = !causal || c <= r ? rS[a][b] * scale : -INFINITY;
-      }
+      if (r >= N || c >= N) continue;
+      S[(bh * N + r) * N + c] = !causal || c <= r ? rS[a][b] * scale : -INFINITY;
     }
   }
 }
@@ -112,35 +145,11 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* P,  //
       const bool inside = i * Br + r < N && c0 + lane < last;
       sP[r][lane] = inside ? P[(bh * N + i * Br + r) * N + c0 + lane] : 0.f;
     }
-    for (int v = threadIdx.x; v < kSlice * d / 4; v += kThreads) {
-      const int c = v / (d / 4), x = v % (d / 4) * 4;
-      float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
-      if (c0 + c < last) row = *reinterpret_cast<const float4*>(V + (bh * N + c0 + c) * d + x);
-      *reinterpret_cast<float4*>(&sV[c][x]) = row;
-    }
+    load_tile<d, d>(V + bh * N * d, sV, c0, 0, last);
     __syncthreads();  // the tiles are complete
-    for (int c = 0; c < kSlice; c += 4) {
-      __align__(16) float p[kTile][4];  // of 4 rows and 4 keys
-      UNROLL
-      for (int a = 0; a < kTile; ++a) {
-        *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sP[ty + a * kGrid][c]);
-      }
-      UNROLL
-      for (int k = 0; k < 4; ++k) {
-        UNROLL
-        for (int b = 0; b < kPairs; ++b) {
-          const float2 v = *reinterpret_cast<const float2*>(&sV[c + k][2 * tx + b * 2 * kGrid]);
-          UNROLL
-          for (int a = 0; a < kTile; ++a) {
-            rO[a][b].x += p[a][k] * v.x;
-            rO[a][b].y += p[a][k] * v.y;
-          }
-        }
-      }
-    }
+    add_product<d>(sP, sV, rO);
     __syncthreads();  // all have read; the next slices may overwrite
   }
-
   UNROLL
   for (int a = 0; a < kTile; ++a) {
     const int r = i * Br + ty + a * kGrid;
@@ -154,9 +163,7 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* P,  //
 
 // --- host ---------------------------------------------------------------------------------------
 
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  return {{"S", 4 * p.scores()}, {"P", 4 * p.scores()}};
-}
+using step01::workspace;  // S and P
 
 inline fa::Prediction traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;

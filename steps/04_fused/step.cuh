@@ -2,9 +2,19 @@
 #pragma once
 
 #include "steps/03_online_softmax/3_one_pass.cuh"
-#include "steps/04_fused/1_fused.cuh"
+#include "steps/04_fused/1_tile.cuh"
+#include "steps/04_fused/2_fused.cuh"
 
 namespace step04 {
+
+inline fa::Variant tile() {
+  return {.name = "tile",
+          .idea = "03 with tiles of 64 keys, their scores in registers",
+          .parent = {"03 one_pass", step03::traffic},
+          .forward = step04_tile::forward,
+          .traffic = step04_tile::traffic,
+          .workspace = step04_tile::workspace};
+}
 
 inline fa::Variant fused() {
   return {.name = "fused",
@@ -20,7 +30,7 @@ inline fa::Step step() {
   return {.id = "04_fused",
           .idea = "FlashAttention-1: S and P stay on chip; O, m and l go through HBM",
           .support = {.smem = true},
-          .variants = {fused()}};
+          .variants = {tile(), fused()}};
 }
 
 }  // namespace step04

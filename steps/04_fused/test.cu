@@ -1,11 +1,12 @@
 // Tests of step 04. The build links the steps that linked_variant() names here.
-#include "steps/04_fused/1_fused.cuh"
+#include "steps/04_fused/2_fused.cuh"
 #include "tests/attention.h"
 
 static const fa::Variant& parent() { return fa::linked_variant("03 one_pass"); }
+static const fa::Variant& tile() { return fa::linked_variant("04 tile"); }
 static const fa::Variant& fused() { return fa::linked_variant("04 fused"); }
 
-/// A problem whose K/V tiles have exactly Bc keys (or one tile of all of them).
+/// A problem whose K/V tiles have exactly Bc keys.
 static fa::Problem tiled(int Bc, int N, int d, bool causal, int H = 2) {
   fa::Problem p = fa::test::problem(N, d, causal, 1, H);
   p.smem = step04::smem_bytes(d, Bc);
@@ -17,15 +18,17 @@ TEST_CASE("step 04: O and LSE match the fp64 reference at tile edges", "[step04]
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
   CAPTURE(N, d, causal);
+  fa::test::require_right(tile(), fa::test::problem(N, d, causal, 1, 1));
   fa::test::require_right(fused(), tiled(64, N, d, causal, 1));
 }
 
 TEST_CASE("step 04: right whatever the K/V tile", "[step04]") {
-  const int Bc = GENERATE(4, 8, 28, 32, 36, 72, 100);
-  const int N = GENERATE(71, 72, 73);
+  const int Bc = GENERATE(16, 32, 64, 128);
+  const int d = GENERATE(32, 64, 96, 128);
+  const int N = GENERATE(63, 64, 145);
   const bool causal = GENERATE(false, true);
-  CAPTURE(Bc, N, causal);
-  fa::test::require_right(fused(), tiled(Bc, N, 64, causal));
+  CAPTURE(Bc, d, N, causal);
+  fa::test::require_right(fused(), tiled(Bc, N, d, causal, 1));
 }
 
 TEST_CASE("step 04: right with the default M, for which several K/V tiles are needed", "[step04]") {
@@ -38,68 +41,70 @@ TEST_CASE("step 04: right with the default M, for which several K/V tiles are ne
 
 TEST_CASE("step 04: batches and heads, real input and outliers", "[step04]") {
   auto p = fa::test::problem(70, 64, true, /*B=*/3, /*H=*/5);
+  fa::test::require_right(tile(), p, fa::real_inputs(p, 1));
+  fa::test::require_right(tile(), p, fa::outlier_inputs(p, 1));
   p.smem = step04::smem_bytes(p.d, 32);
   fa::test::require_right(fused(), p, fa::real_inputs(p, 1));
   fa::test::require_right(fused(), p, fa::outlier_inputs(p, 1));
 }
 
 TEST_CASE("step 04: behaves as attention must", "[step04]") {
-  const auto full = tiled(32, 75, 64, false), causal = tiled(32, 75, 64, true);
-  fa::test::require_rows_sum_to_one(fused(), full, 2e-6);
-  fa::test::require_rows_sum_to_one(fused(), causal, 2e-6);
-  fa::test::require_shift_invariance(fused(), full, 2e-5);
-  fa::test::require_shift_invariance(fused(), causal, 2e-5);
-  fa::test::require_key_permutation(fused(), full, 2e-6);
-  fa::test::require_any_score_size(fused(), full);
-  fa::test::require_any_score_size(fused(), causal);
+  const auto* variant = GENERATE(&tile(), &fused());
+  auto full = fa::test::problem(75, 64, false), causal = fa::test::problem(75, 64, true);
+  if (variant == &fused()) full.smem = causal.smem = step04::smem_bytes(64, 32);
+  CAPTURE(variant->name);
+  fa::test::require_rows_sum_to_one(*variant, full, 2e-6);
+  fa::test::require_rows_sum_to_one(*variant, causal, 2e-6);
+  fa::test::require_shift_invariance(*variant, full, 2e-5);
+  fa::test::require_shift_invariance(*variant, causal, 2e-5);
+  fa::test::require_key_permutation(*variant, full, 2e-6);
+  fa::test::require_any_score_size(*variant, full);
+  fa::test::require_any_score_size(*variant, causal);
 }
 
 TEST_CASE("step 04: agrees with step 03", "[step04]") {
+  const auto* variant = GENERATE(&tile(), &fused());
   const auto p = fa::test::problem(130, 96, GENERATE(false, true));
   const auto in = fa::normal_inputs(p, 6);
   const auto difference =
-      fa::test::max_difference(fa::run(fused(), p, in).O, fa::run(parent(), p, in).O);
+      fa::test::max_difference(fa::run(*variant, p, in).O, fa::run(parent(), p, in).O);
   REQUIRE(difference <= 2e-6);
 }
 
 TEST_CASE("step 04: O and LSE do not depend on M", "[step04]") {
   auto p = fa::test::problem(150, 64, GENERATE(false, true));
   const auto in = fa::normal_inputs(p, 7);
-  const fa::Outputs one_tile = fa::run(fused(), p, in);
-  for (const int Bc : {4, 20, 60, 148}) {
+  const fa::Outputs by_default = fa::run(fused(), p, in);
+  for (const int Bc : {16, 32, 128}) {
     CAPTURE(Bc);
     p.smem = step04::smem_bytes(p.d, Bc);
     const fa::Outputs out = fa::run(fused(), p, in);
-    CHECK(fa::test::max_difference(out.O, one_tile.O) <= 2e-6);
-    CHECK(fa::test::max_difference(out.LSE, one_tile.LSE) <= 4e-6);
+    CHECK(fa::test::max_difference(out.O, by_default.O) <= 2e-6);
+    CHECK(fa::test::max_difference(out.LSE, by_default.LSE) <= 4e-6);
   }
 }
 
-TEST_CASE("step 04: the tiles fill M, and an M that holds none is refused", "[step04]") {
+TEST_CASE("step 04: the widest tile that fits M, and an M that holds none is refused", "[step04]") {
   const int d = GENERATE(32, 64, 96, 128);
   CAPTURE(d);
   fa::Problem p = fa::test::problem(4096, d, false);
-  const auto bytes = [&](size_t M) {
+  const auto keys = [&](size_t M) {
     p.smem = M;
-    const int Bc = step04::tile_keys(p);
-    CHECK(step04::smem_bytes(d, Bc) <= M);
-    CHECK(step04::smem_bytes(d, Bc + step04::kKeyStep) > M);
-    return Bc;
+    return step04::tile_keys(p);
   };
-  const size_t least = step04::smem_bytes(d, step04::kKeyStep);
-  CHECK(bytes(least) == step04::kKeyStep);
-  bytes(48 * 1024);
-  bytes(100000);
-  const int widest = bytes(step04::kLargestM);
-  p.smem = 0;
-  CHECK(step04::tile_keys(p) == bytes(step04::kDefaultM));
+  fa::dispatch_d<32, 64, 96, 128>(d, [&](auto D) {
+    CHECK(step04::smem_bytes(d, 16) == sizeof(step04::Tiles<D, 16>));
+    CHECK(step04::smem_bytes(d, 128) == sizeof(step04::Tiles<D, 128>));
+  });
+  for (const int Bc : {16, 32, 64, 128}) {
+    CHECK(keys(step04::smem_bytes(d, Bc)) == Bc);
+    CHECK(keys(step04::smem_bytes(d, 2 * Bc) - 1) == Bc);
+  }
+  CHECK(keys(0) == keys(step04::kDefaultM));
+  CHECK(keys(0) == (d == 128 ? 32 : 64));
 
-  p.N = p.Nk = 6;  // a tile is no wider than the keys, rounded up
-  p.smem = 0;
-  CHECK(step04::tile_keys(p) == 8);
-  CHECK(widest > 8);
-
-  for (const size_t M : {size_t(1), least - 1, step04::kLargestM + 1}) {
+  const size_t least = step04::smem_bytes(d, 16);
+  for (const size_t M : {size_t(1), least - 1}) {
     p.smem = M;
     const std::string flag = "--smem " + std::to_string(M), need = std::to_string(least);
     CHECK_THROWS_AS(fused().traffic(p), fa::UsageError);
@@ -112,7 +117,7 @@ TEST_CASE("step 04: the header's formula, and the paper's example at 2 bytes an 
           "[step04]") {
   // B*H = 1024, N = 1024, d = 64 in 16 bit (arXiv 2205.14135): 2Nd + Tc*3Nd elements a head without
   // the statistics and the initialisation of O.
-  const auto [Bc, gigabytes] = GENERATE(table<int, double>({{64, 6.71}, {128, 3.49}, {256, 1.88}}));
+  const auto [Bc, gigabytes] = GENERATE(table<int, double>({{32, 13.15}, {64, 6.71}, {128, 3.49}}));
   CAPTURE(Bc);
   fa::Problem p = fa::test::problem(1024, 64, false, 64, 16);
   p.smem = step04::smem_bytes(p.d, Bc);
@@ -135,21 +140,23 @@ TEST_CASE("step 04: memory grows with N, not with its square", "[step04]") {
 
 #if !FA_BACKEND_GPU
 TEST_CASE("step 04: predicted bytes are counted bytes", "[step04]") {
+  const auto* variant = GENERATE(&tile(), &fused());
   const int N = GENERATE(1, 17, 64, 100, 257);
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
-  CAPTURE(N, d, causal);
-  fa::test::require_predicted(fused(), fa::test::problem(N, d, causal, 1, 2));
+  CAPTURE(variant->name, N, d, causal);
+  fa::test::require_predicted(*variant, fa::test::problem(N, d, causal, 1, 2));
 }
 
 TEST_CASE("step 04: predicted bytes are counted bytes at N = 1024", "[step04]") {
   const auto [d, causal] = GENERATE(table<int, bool>({{32, true}, {64, false}, {128, true}}));
   CAPTURE(d, causal);
+  fa::test::require_predicted(tile(), fa::test::problem(1024, d, causal, 1, 1));
   fa::test::require_predicted(fused(), fa::test::problem(1024, d, causal, 1, 1));
 }
 
 TEST_CASE("step 04: predicted bytes are counted bytes for each M", "[step04]") {
-  const int Bc = GENERATE(4, 12, 32, 100);
+  const int Bc = GENERATE(16, 32, 64, 128);
   const int N = GENERATE(17, 100, 129);
   const int d = GENERATE(32, 64, 96, 128);
   CAPTURE(Bc, N, d);
@@ -158,16 +165,18 @@ TEST_CASE("step 04: predicted bytes are counted bytes for each M", "[step04]") {
 
 TEST_CASE("step 04: no bank conflicts, coalesced loads", "[step04]") {
   const int d = GENERATE(32, 64, 96, 128);
-  const int Bc = GENERATE(28, 64);
-  const auto p = tiled(Bc, 128, d, GENERATE(false, true));
-  CAPTURE(d, Bc, p.causal);
-  const fa::Counts counts = fa::test::count_forward(fused(), p);
+  const int Bc = GENERATE(0, 32, 64, 128);  // 0: `tile`; with 16, two rows of P meet in the banks
+  const bool causal = GENERATE(false, true);
+  const auto p = Bc == 0 ? fa::test::problem(128, d, causal) : tiled(Bc, 128, d, causal);
+  CAPTURE(d, Bc, causal);
+  const fa::Counts counts = fa::test::count_forward(Bc == 0 ? tile() : fused(), p);
   for (const fa::KernelCount& k : counts.kernels) {
     CAPTURE(k.name);
     CHECK(k.shared_wavefronts == k.shared_ideal);
   }
   for (const char* name : {"Q", "K", "V", "O", "LSE"}) {
     CAPTURE(name);
+    if (!counts.buffers.contains(name)) continue;
     const fa::BufferCount& b = counts.buffers.at(name);
     CHECK(b.sectors.load * 32 == b.bytes.read);  // every byte of every sector was asked for
     CHECK(b.sectors.store * 32 == b.bytes.write);
@@ -186,6 +195,7 @@ TEST_CASE("step 04: a wider tile asks for less, and nothing else changes", "[ste
 TEST_CASE("step 04: the analysis finds nothing", "[step04]") {
   const int N = GENERATE(1, 33, 75);
   const bool causal = GENERATE(false, true);
-  fa::test::count_forward(fused(), tiled(28, N, 64, causal), /*analyse=*/true);
+  fa::test::count_forward(tile(), fa::test::problem(N, 64, causal), /*analyse=*/true);
+  fa::test::count_forward(fused(), tiled(GENERATE(16, 32, 64), N, 64, causal), /*analyse=*/true);
 }
 #endif

@@ -15,7 +15,7 @@
 #include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/04_fused/1_fused.cuh"
+#include "steps/04_fused/2_fused.cuh"
 
 namespace step05 {
 

@@ -1,7 +1,7 @@
 // Step 06: what it is, for its program, its library, its tests and its exercises.
 #pragma once
 
-#include "steps/04_fused/1_fused.cuh"
+#include "steps/04_fused/2_fused.cuh"
 #include "steps/05_recompute_backward/2_recompute.cuh"
 #include "steps/06_work_partitioning/1_swapped.cuh"
 #include "steps/06_work_partitioning/2_registers.cuh"
@@ -11,7 +11,7 @@ namespace step06 {
 
 inline fa::Variant swapped() {
   return {.name = "swapped",
-          .idea = "loops swapped, a warp 4 rows, a lane one key",
+          .idea = "04 with the loops swapped: O, m and l in registers",
           .parent = {"04 fused", step04::traffic},
           .forward = forward,
           .traffic = traffic,
@@ -20,7 +20,7 @@ inline fa::Variant swapped() {
 
 inline fa::Variant registers() {
   return {.name = "registers",
-          .idea = "64 x 64 tiles, 8 x 4 scores a thread in registers",
+          .idea = "8 x 4 scores per thread in registers",
           .parent = {"06 swapped", traffic},
           .forward = step06_registers::forward,
           .traffic = step06_registers::traffic,
@@ -43,7 +43,7 @@ inline fa::Variant backward() {
 
 inline fa::Step step() {
   return {.id = "06_work_partitioning",
-          .idea = "FlashAttention-2: a block a tile of Q; O, m and l stay in registers",
+          .idea = "FlashAttention-2: one block per Q tile; O, m and l stay in registers",
           .variants = {swapped(), registers(), backward()}};
 }
 

@@ -1,9 +1,12 @@
 // Tests of step 06. The build links the steps that linked_variant() names here.
-#include "steps/04_fused/1_fused.cuh"
+#include "steps/04_fused/2_fused.cuh"
 #include "steps/06_work_partitioning/1_swapped.cuh"
 #include "steps/06_work_partitioning/2_registers.cuh"
 #include "steps/06_work_partitioning/3_backward.cuh"
 #include "tests/attention.h"
+#if !FA_BACKEND_GPU
+#include "tests/sim/diagnosis.h"
+#endif
 
 static const fa::Variant& parent() { return fa::linked_variant("04 fused"); }
 static const fa::Variant& backward_parent() { return fa::linked_variant("05 recompute"); }
@@ -125,23 +128,43 @@ TEST_CASE("step 06: HBM sees inputs and outputs only, and the grid grows with N"
   auto p = fa::test::problem(N, d, false, 1, 1);
   CHECK(variant->traffic(p).hbm == fa::Bytes{.read = 4 * 3 * N * d, .write = 4 * (N * d + N)});
   const fa::Counts now = fa::test::count_forward(*variant, p);
-  p.smem = step04::smem_bytes(d, step06::Bc);  // step 04 with as many keys in a tile as `swapped`
+  p.smem = step04::smem_bytes(d, 64);  // step 04 with as many keys in a tile
   const fa::Counts before = fa::test::count_forward(parent(), p);
   REQUIRE(now.kernels.size() == 1);
   REQUIRE(before.kernels.size() == 1);
   CHECK(before.kernels[0].blocks == 1);
-  CHECK(now.kernels[0].blocks ==
-        (variant == &swapped() ? N / step06::Br : N / step06_registers::Br));
+  CHECK(now.kernels[0].blocks == N / 64);
   CHECK(now.requested->write == 4 * (N * d + N));
   CHECK(now.requested->total() < before.requested->total());
 }
 
 TEST_CASE("step 06: causal tiles above the diagonal are not visited", "[step06]") {
-  constexpr uint64_t Tr = 8, d = 64;  // of 32 x 32 tiles, 36 of 64 are visited
-  const auto p = fa::test::problem(Tr * step06::Br, d, true, 1, 1);
-  const fa::Counts counts = fa::test::count_forward(swapped(), p);
-  CHECK(counts.buffers.at("K").bytes.read == 36 * 4 * step06::Bc * d);
-  CHECK(counts.buffers.at("V").bytes.read == 36 * 4 * step06::Bc * d);
+  const auto* variant = GENERATE(&swapped(), &registers());
+  CAPTURE(variant->name);
+  constexpr uint64_t Tr = 8, Bc = 64, d = 64;  // of 8 x 8 tiles, 36 are visited
+  const auto p = fa::test::problem(Tr * Bc, d, true, 1, 1);
+  const fa::Counts counts = fa::test::count_forward(*variant, p);
+  CHECK(counts.buffers.at("K").bytes.read == 36 * 4 * Bc * d);
+  CHECK(counts.buffers.at("V").bytes.read == 36 * 4 * Bc * d);
+}
+
+TEST_CASE("step 06: smaller tiles where a block gets 64 KB of shared memory, as on a T4",
+          "[step06]") {
+  const auto* variant = GENERATE(&swapped(), &registers());
+  const auto [d, Bc] = GENERATE(table<int, int>({{32, 64}, {64, 64}, {96, 32}, {128, 32}}));
+  const int N = GENERATE(1, 33, 64, 100);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, d, N, causal);
+  sim::Options t4 = sim::options();
+  t4.block_shared_bytes = 65536;
+  const sim::test::WithOptions with(t4);
+  const auto p = fa::test::problem(N, d, causal);
+  fa::test::require_right(*variant, p);
+  fa::test::require_predicted(*variant, p);
+  const fa::Counts counts = fa::test::count_forward(*variant, p, /*analyse=*/true);
+  REQUIRE(counts.kernels.size() == 1);
+  CHECK(counts.kernels[0].blocks == 2u * fa::ceil_div(N, Bc));  // two heads
+  CHECK(counts.kernels[0].shared_wavefronts == counts.kernels[0].shared_ideal);
 }
 
 TEST_CASE("step 06: dQ is added once for each tile of keys, and read by no kernel", "[step06]") {

@@ -7,7 +7,7 @@
 // Traffic   requested read  2*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*BH*4*N*d + 4*BH*N B
-// Launch    grid (Tr, B*H), 128 threads; causal: a head's longest walks first
+// Launch    grid (Tr, B*H), 128 threads; causal: the longest walks of each head first
 // Owns      block: 64 rows of O; warp: 16 of them; thread: of 2 rows every fourth pair of columns
 // Still bad the block waits for each tile that it loads: 2_pipelined
 #pragma once
@@ -22,11 +22,11 @@ namespace step07_mma {
 
 using fa::bf16;
 
-constexpr int Br = 64, Bc = 64;        // rows and keys of a tile of S
-constexpr int kMma = 16;               // rows of an mma's A, and keys or features that it sums over
-constexpr int kGridX = 4, kGridY = 8;  // a warp's lanes, in each 8 x 8 numbers of an mma's result
-constexpr int kThreadRows = 2;         // a thread's rows, 8 apart
-constexpr int kPad = 8;  // keeps rows 16-byte aligned; 8 rows d + 8 numbers apart: 32 banks
+constexpr int Br = 64, Bc = 64;       // rows and keys of a tile of S
+constexpr int kMma = 16;              // rows of an mma's A, and keys or features that it sums over
+constexpr int kGrid = 4, kGridY = 8;  // a warp's lanes, in each 8 x 8 numbers of an mma's result
+constexpr int kThreadRows = 2;        // a thread's rows, 8 apart
+constexpr int kPad = 8;  // keeps rows 16-byte aligned; 16 bytes of each of 8 rows: all 32 banks
 constexpr int kThreads = Br / kMma * fa::kWarp;
 static_assert(Br == Bc, "the diagonal crosses a causal row's last tile only");
 
@@ -38,14 +38,13 @@ struct Tiles {
   bf16 V[Bc][d + kPad];
 };
 
-// Rows row0 .. row0 + 63 of a matrix [N, d] to shared memory, `stride` numbers apart; rows past the
-// end are zero.
-template <int d, int stride>
+// Rows row0 .. row0 + Rows - 1 of a matrix [N, d] to shared memory; rows past the end are zero.
+template <int d, int Rows, int stride>
 __device__ inline void load_tile(const bf16* g,  // [N, d]
-                                 bf16 (&s)[Br][stride], int row0, int N) {
+                                 bf16 (&s)[Rows][stride], int row0, int N) {
   constexpr int kVectors = d / 8;  // of eight numbers, a row
   UNROLL
-  for (int v = threadIdx.x; v < Br * kVectors; v += kThreads) {
+  for (int v = threadIdx.x; v < Rows * kVectors; v += kThreads) {
     const int r = v / kVectors, x = v % kVectors * 8;
     uint4 row = make_uint4(0, 0, 0, 0);
     if (row0 + r < N) row = *reinterpret_cast<const uint4*>(g + size_t(row0 + r) * d + x);
@@ -105,16 +104,15 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
   // --- prologue
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int tx = lane % kGridX, ty = warp * kMma + lane / kGridX;
-  const int i = gridDim.x - 1 - blockIdx.x;  // causal: the longest walks start first
-  const int row0 = i * Br;
+  const int tx = lane % kGrid, ty = warp * kMma + lane / kGrid;
+  const int i = gridDim.x - 1 - blockIdx.x;     // causal: the longest walks start first
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, O += bh * N * d, LSE += bh * N;
-  load_tile<d>(Q, smem.Q, row0, N);
+  load_tile<d>(Q, smem.Q, i * Br, N);
 
   float rO[d / 8][4] = {};                    // not normalised before the end
-  float m[kThreadRows], l[kThreadRows] = {};  // m in powers of 2; l: this thread's keys only
+  float m[kThreadRows], l[kThreadRows] = {};  // m in powers of 2; l of this thread's keys only
   UNROLL
   for (int a = 0; a < kThreadRows; ++a) m[a] = -INFINITY;
 
@@ -123,7 +121,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
   for (int j = 0; j <= last; ++j) {
     load_tile<d>(K, smem.K, j * Bc, N);
     load_tile<d>(V, smem.V, j * Bc, N);
-    __syncthreads();  // K_j and V_j are complete, and before the first tile Q_i
+    __syncthreads();  // K_j and V_j are complete, before the first ones also Q_i
 
     // Of keys 8 n .. 8 n + 7 a thread has two of its row a: rS[n][2 * a] and rS[n][2 * a + 1].
     float rS[Bc / 8][4] = {};
@@ -131,7 +129,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
     if (j == last) {  // only there are keys past the diagonal or past the end
       UNROLL
       for (int a = 0; a < kThreadRows; ++a) {
-        const int r = row0 + ty + a * kGridY, c = j * Bc + 2 * tx;
+        const int r = i * Br + ty + a * kGridY, c = j * Bc + 2 * tx;
         const int visible = (causal ? min(N, r + 1) : N) - c;
         UNROLL
         for (int n = 0; n < Bc / 8; ++n) {
@@ -141,14 +139,15 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
       }
     }
 
+    // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from the
+    // first tile on: no exp(-inf - -inf), even in a masked tile.
     UNROLL
     for (int a = 0; a < kThreadRows; ++a) {
       float s_max = -INFINITY;
       UNROLL
       for (int n = 0; n < Bc / 8; ++n) s_max = fmaxf(s_max, fmaxf(rS[n][2 * a], rS[n][2 * a + 1]));
-      // m_new is finite, for tile 0 shows every row its key 0: no exp2(-inf - -inf).
-      const float m_new = fmaxf(m[a], scale_log2 * fa::warp_max<kGridX>(s_max));
-      const float alpha = exp2f(m[a] - m_new);  // 0 in tile 0, where m is -inf
+      const float m_new = fmaxf(m[a], scale_log2 * fa::warp_max<kGrid>(s_max));
+      const float alpha = exp2f(m[a] - m_new);  // moves earlier sums to the new maximum
       m[a] = m_new;
       l[a] *= alpha;
       UNROLL
@@ -158,25 +157,28 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
         l[a] += rS[n][2 * a] + rS[n][2 * a + 1];
       }
       UNROLL
-      for (int n = 0; n < d / 8; ++n) rO[n][2 * a] *= alpha, rO[n][2 * a + 1] *= alpha;
+      for (int n = 0; n < d / 8; ++n) {
+        rO[n][2 * a] *= alpha;
+        rO[n][2 * a + 1] *= alpha;
+      }
     }
 
     multiply_values<d>(smem, lane, rS, rO);
-    __syncthreads();  // all have read K_j and V_j; the next tile may overwrite
+    __syncthreads();  // all have read the tiles; the next ones may overwrite
   }
 
   // --- epilogue: the only division, the only stores
   UNROLL
   for (int a = 0; a < kThreadRows; ++a) {
-    const int r = row0 + ty + a * kGridY;
-    l[a] = fa::warp_sum<kGridX>(l[a]);  // over the 4 threads of a row
+    const int r = i * Br + ty + a * kGridY;
+    const float row_l = fa::warp_sum<kGrid>(l[a]);  // over the 4 threads of a row
     if (r >= N) continue;
     UNROLL
     for (int n = 0; n < d / 8; ++n) {
       *reinterpret_cast<uint32_t*>(O + size_t(r) * d + n * 8 + 2 * tx) =
-          fa::pack_bf16(rO[n][2 * a] / l[a], rO[n][2 * a + 1] / l[a]);
+          fa::pack_bf16(rO[n][2 * a] / row_l, rO[n][2 * a + 1] / row_l);
     }
-    if (tx == 0) LSE[r] = m[a] / fa::kLog2e + logf(l[a]);
+    if (tx == 0) LSE[r] = m[a] / fa::kLog2e + logf(row_l);
   }
 }
 

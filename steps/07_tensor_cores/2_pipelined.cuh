@@ -1,13 +1,13 @@
 // Step 07, second part -- the next tile is copied while this one is multiplied.
-// Idea      cp.async copies to shared memory without registers, and no thread waits for it. Tile
-//           j + 1 arrives while the tensor cores work on tile j. A swizzle avoids the bank conflicts
-//           that step 06's padding avoided, and costs no memory
+// Idea      cp.async copies to shared memory without registers, and no thread waits for it: tile
+//           j + 1 arrives while the tensor cores work on tile j. A swizzle avoids bank conflicts as
+//           the padding did, and costs no memory
 // Changed   since 07 1_mma: K and V by cp.async in two stages, swizzled; one barrier per tile; O
 //           leaves through shared memory, in whole rows
 // Traffic   requested read  2*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*BH*4*N*d + 4*BH*N B
-// Launch    grid (Tr, B*H), 128 threads; causal: a head's longest walks first
+// Launch    grid (Tr, B*H), 128 threads; causal: the longest walks of each head first
 // Owns      block: 64 rows of O; warp: 16 of them; thread: of 2 rows every fourth pair of columns
 // Still bad each fragment that a warp loads from shared memory serves 16 rows only: 3_bands
 #pragma once
@@ -23,18 +23,18 @@ namespace step07_pipelined {
 
 using fa::bf16;
 
-constexpr int Br = 64, Bc = 64;        // rows and keys of a tile of S
-constexpr int kMma = 16;               // rows of an mma's A, and keys or features that it sums over
-constexpr int kGridX = 4, kGridY = 8;  // a warp's lanes, in each 8 x 8 numbers of an mma's result
-constexpr int kThreadRows = 2;         // a thread's rows, 8 apart
+constexpr int Br = 64, Bc = 64;       // rows and keys of a tile of S
+constexpr int kMma = 16;              // rows of an mma's A, and keys or features that it sums over
+constexpr int kGrid = 4, kGridY = 8;  // a warp's lanes, in each 8 x 8 numbers of an mma's result
+constexpr int kThreadRows = 2;        // a thread's rows, 8 apart
 constexpr int kThreads = Br / kMma * fa::kWarp;
-constexpr int kStages = 2;  // tiles of K and V: one in use, one on its way
+constexpr int kStages = 2;  // of K and V: one is multiplied while the other is copied
 static_assert(Br == Bc, "the diagonal crosses a causal row's last tile only");
 
 // What a block keeps in shared memory: 40 KB when d = 64, 80 KB when d = 128.
 template <int d>
 struct Tiles {
-  bf16 Q[Br * d];  // O on its way out
+  bf16 Q[Br * d];  // reused for O in the epilogue
   bf16 K[kStages][Bc * d];
   bf16 V[kStages][Bc * d];
 };
@@ -120,10 +120,10 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
                                                                 bf16* O,        // [B*H, N, d]
                                                                 float* LSE,     // [B*H, N]
                                                                 int N, float scale, bool causal) {
-  // --- prologue: Q_i, K_0 and V_0 set out
+  // --- prologue: copies of Q_i, K_0 and V_0
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int tx = lane % kGridX, ty = warp * kMma + lane / kGridX;
+  const int tx = lane % kGrid, ty = warp * kMma + lane / kGrid;
   const int i = gridDim.x - 1 - blockIdx.x;     // causal: the longest walks start first
   const int rows = N - i * Br;                  // from the tile's first one on
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
   load_tile<d, Bc>(V, smem.V[0], N);
 
   float rO[d / 8][4] = {};                    // not normalised before the end
-  float m[kThreadRows], l[kThreadRows] = {};  // m in powers of 2; l: this thread's keys only
+  float m[kThreadRows], l[kThreadRows] = {};  // m in powers of 2; l of this thread's keys only
   UNROLL
   for (int a = 0; a < kThreadRows; ++a) m[a] = -INFINITY;
 
@@ -165,14 +165,15 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
       }
     }
 
+    // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from the
+    // first tile on: no exp(-inf - -inf), even in a masked tile.
     UNROLL
     for (int a = 0; a < kThreadRows; ++a) {
       float s_max = -INFINITY;
       UNROLL
       for (int n = 0; n < Bc / 8; ++n) s_max = fmaxf(s_max, fmaxf(rS[n][2 * a], rS[n][2 * a + 1]));
-      // m_new is finite, for tile 0 shows every row its key 0: no exp2(-inf - -inf).
-      const float m_new = fmaxf(m[a], scale_log2 * fa::warp_max<kGridX>(s_max));
-      const float alpha = exp2f(m[a] - m_new);  // 0 in tile 0, where m is -inf
+      const float m_new = fmaxf(m[a], scale_log2 * fa::warp_max<kGrid>(s_max));
+      const float alpha = exp2f(m[a] - m_new);  // moves earlier sums to the new maximum
       m[a] = m_new;
       l[a] *= alpha;
       UNROLL
@@ -182,7 +183,10 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
         l[a] += rS[n][2 * a] + rS[n][2 * a + 1];
       }
       UNROLL
-      for (int n = 0; n < d / 8; ++n) rO[n][2 * a] *= alpha, rO[n][2 * a + 1] *= alpha;
+      for (int n = 0; n < d / 8; ++n) {
+        rO[n][2 * a] *= alpha;
+        rO[n][2 * a + 1] *= alpha;
+      }
     }
 
     multiply_values<d>(rS, smem.V[j % kStages], rO);
@@ -193,13 +197,13 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
   UNROLL
   for (int a = 0; a < kThreadRows; ++a) {
     const int r = ty + a * kGridY;
-    l[a] = fa::warp_sum<kGridX>(l[a]);  // over the 4 threads of a row
+    const float row_l = fa::warp_sum<kGrid>(l[a]);  // over the 4 threads of a row
     UNROLL
     for (int n = 0; n < d / 8; ++n) {
       *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + 2 * tx) =
-          fa::pack_bf16(rO[n][2 * a] / l[a], rO[n][2 * a + 1] / l[a]);
+          fa::pack_bf16(rO[n][2 * a] / row_l, rO[n][2 * a + 1] / row_l);
     }
-    if (tx == 0 && r < rows) LSE[r] = m[a] / fa::kLog2e + logf(l[a]);
+    if (tx == 0 && r < rows) LSE[r] = m[a] / fa::kLog2e + logf(row_l);
   }
   __syncwarp();                               // the warp's rows are complete
   constexpr int kStored = fa::kWarp * 8 / d;  // rows that a warp stores at once

@@ -8,7 +8,7 @@
 // Traffic   requested read  2*BH*(N*d + 2*Tr*N*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*BH*4*N*d + 4*BH*N B
-// Launch    grid (Tr, B*H), 128 threads; causal: a head's longest walks first
+// Launch    grid (Tr, B*H), 128 threads; causal: the longest walks of each head first
 // Owns      block: 128 rows of O; warp: 32 of them; lane: of 4 rows every fourth pair of columns
 // Still bad O is rescaled in every tile, although most maxima grow little: 4_lazy
 #pragma once
@@ -33,12 +33,12 @@ constexpr int kWarpRows = kBands * kMma;  // of a warp
 constexpr int Br = kWarps * kWarpRows;    // rows of a tile of Q
 template <int d>
 constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers hold beside O
-constexpr int kStages = 2;              // tiles of K and V: one in use, one on its way
+constexpr int kStages = 2;              // of K and V: one is multiplied while the other is copied
 
 // What a block keeps in shared memory: 80 KB when d = 64, 96 KB when d = 128.
 template <int d>
 struct Tiles {
-  bf16 Q[Br * d];  // O on its way out
+  bf16 Q[Br * d];  // reused for O in the epilogue
   bf16 K[kStages][Bc<d> * d];
   bf16 V[kStages][Bc<d> * d];
 };
@@ -181,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
                                                                 bf16* O,        // [B*H, N, d]
                                                                 float* LSE,     // [B*H, N]
                                                                 int N, float scale, bool causal) {
-  // --- prologue: Q_i, K_0 and V_0 set out
+  // --- prologue: copies of Q_i, K_0 and V_0
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int first_row = warp * kWarpRows + lane / 4;  // of this lane, in the tile

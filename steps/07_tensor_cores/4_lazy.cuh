@@ -32,14 +32,14 @@ constexpr int kWarpRows = kBands * kMma;  // of a warp
 constexpr int Br = kWarps * kWarpRows;    // rows of a tile of Q
 template <int d>
 constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers hold beside O
-constexpr int kStages = 2;              // tiles of K and V: one in use, one on its way
-constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is no number
+constexpr int kStages = 2;              // of K and V: one is multiplied while the other is copied
+constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
 constexpr float kLateRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
 
 // What a block keeps in shared memory: 80 KB when d = 64, 96 KB when d = 128.
 template <int d>
 struct Tiles {
-  bf16 Q[Br * d];  // O on its way out
+  bf16 Q[Br * d];  // reused for O in the epilogue
   bf16 K[kStages][Bc<d> * d];
   bf16 V[kStages][Bc<d> * d];
 };
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                      bf16* O,        // [B*H, N, d]
                      float* LSE,     // [B*H, N]
                      int heads, int group, int N, int Nk, float scale, bool causal) {
-  // --- prologue: which tile; Q_i, K_0 and V_0 set out
+  // --- prologue: which tile; copies of Q_i, K_0 and V_0
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   // Causal walks have different lengths: all heads' longest ones start first, and the short ones

@@ -122,7 +122,7 @@ class Copy(unittest.TestCase):
             ("common/harness/step.h", "int more;\n", set()),  # the harness
             ("steps/09_tma_wgmma/1_wgmma.cuh", "int more;\n", {"09"}),
             ("common/dialect/ptx/wgmma.h", "int more;\n", {"09", "10"}),
-            ("steps/07_tensor_cores/1_mma.cuh", "int more;\n", {"07", "08"}),
+            ("steps/07_tensor_cores/4_lazy.cuh", "int more;\n", {"07", "08"}),
             ("steps/01_naive/1_naive.cuh", "int more;\n", {"01", "02", "03", "05"}),  # softmax
         ):
             self.write(path, self.read(path) + text)
