@@ -20,25 +20,22 @@ namespace step08_keys {
 
 using namespace step08;  // the products
 
-constexpr int Bc = 64;  // keys of a tile
-constexpr int kThreads = Bc / kMma * fa::kWarp;
+constexpr int kThreads = 128;  // four warps, each with 16 of the block's keys
 
-// What a block keeps in shared memory: 33 KB when d = 64, 48 KB when d = 128.
-template <int d>
+// What a block keeps in shared memory: Br rows and Bc keys.
+template <int d, int Br, int Bc>
 struct Tiles {
-  static constexpr int Br = d <= 64 ? 64 : 32;  // rows of a tile
   bf16 K[Bc * d];
   bf16 V[Bc * d];
   bf16 Q[Br * d];
   bf16 dO[Br * d];
-  float LSE2[Br];  // in powers of 2
-  float delta[Br];
+  float LSE2[Br], delta[Br];  // LSE2: in powers of 2
 };
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
-// so do P and dS, and nothing that is computed goes through shared memory. Two
-// blocks an SM are asked for: while one waits for its tiles the other computes.
-template <int d>
+// P and dS, too: nothing that is computed goes through shared memory. Two
+// blocks per SM are requested: while one waits for its tiles the other computes.
+template <int d, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const bf16* Q,       // [B*H, N, d]
                                                                const bf16* K,       // [B*H, N, d]
                                                                const bf16* V,       // [B*H, N, d]
@@ -49,8 +46,8 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const bf16* Q,   
                                                                bf16* dV,            // [B*H, N, d]
                                                                int N, float scale, bool causal) {
   // --- prologue: K_j and V_j stay in shared memory
-  constexpr int Br = Tiles<d>::Br;
-  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  static_assert(Bc == kThreads / fa::kWarp * kMma, "16 keys a warp");
+  Tiles<d, Br, Bc>& smem = *fa::dynamic_shared<Tiles<d, Br, Bc>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int tx = lane % 4 * 2, ty = warp * kMma + lane / 4;  // this lane's first row and key
   const int j = blockIdx.x;  // causal: the longest walks have the smallest j and start first
@@ -75,9 +72,9 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const bf16* Q,   
       smem.delta[threadIdx.x] = r < N ? delta[r] : 0.f;
     }
     fa::cp_async_wait_all();
-    __syncthreads();  // the tiles are complete, before the first ones also K_j and V_j
+    __syncthreads();  // the tiles are complete
 
-    // P^T = exp(S^T - LSE): from the same S that the forward had, and already normalised.
+    // P^T = exp(S^T - LSE), normalised at once: LSE holds both m and log l.
     float rP[1][Br / 8][4] = {};
     dot_rows<d, 1, Br>(sK, smem.Q, rP);
     const bool edge = (j + 1) * Bc > N || (causal && (j + 1) * Bc > i * Br + 1);
@@ -123,11 +120,18 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const bf16* Q,   
 
 // --- host ---------------------------------------------------------------------------------------
 
+// 64 rows and 64 keys; 32 rows at d = 128, where registers are short.
+template <class F>
+void dispatch_tiles(int head_dim, F&& f) {
+  fa::dispatch_d<64, 128>(head_dim, [&](auto d) {
+    f(d, std::integral_constant<int, (d == 64 ? 64 : 32)>(), std::integral_constant<int, 64>());
+  });
+}
+
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t = step08_queries::traffic(p);
-  fa::dispatch_d<64, 128>(p.d, [&](auto head_dim) {
-    constexpr uint64_t Br = Tiles<head_dim>::Br;
+  dispatch_tiles(p.d, [&](int, int Br, int Bc) {
     const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
     t["dO"].read += 2 * BH * v.rows * d;
     t["delta"].read += 4 * BH * v.rows;
@@ -136,20 +140,21 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
     t["K"].read += 2 * p.kv_size();
     t["V"].read += 2 * p.kv_size();
     t["dK"].write = t["dV"].write = 2 * p.kv_size();
+    t.hbm +=
+        {.read = 2 * (2 * BH * N * d + 2 * p.kv_size()) + 8 * BH * N, .write = 2 * 2 * p.kv_size()};
     t.flops += BH * 8 * Br * Bc * v.tiles * d;  // four products; zeros are multiplied too
   });
-  t.hbm +=
-      {.read = 2 * (2 * BH * N * d + 2 * p.kv_size()) + 8 * BH * N, .write = 2 * 2 * p.kv_size()};
   return t;
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  step08_queries::backward(p, t);
   float* delta = t.scratch<float>("delta");
-  const unsigned BH = p.heads(), Tc = fa::ceil_div(p.N, Bc);
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(backward_kernel<d>, {dim3(Tc, BH), dim3(kThreads), sizeof(Tiles<d>)}, t.Q, t.K, t.V,
-               t.dO, t.LSE, delta, t.dK, t.dV, p.N, p.scale(), p.causal);
+  const unsigned BH = p.heads();
+  step08_queries::backward(p, t);
+  dispatch_tiles(p.d, [&](auto d, auto Br, auto Bc) {
+    const dim3 grid(fa::ceil_div(p.N, Bc), BH);
+    fa::launch(backward_kernel<d, Br, Bc>, {grid, dim3(kThreads), sizeof(Tiles<d, Br, Bc>)}, t.Q,
+               t.K, t.V, t.dO, t.LSE, delta, t.dK, t.dV, p.N, p.scale(), p.causal);
   });
 }
 

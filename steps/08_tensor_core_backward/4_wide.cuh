@@ -20,10 +20,9 @@ namespace step08_wide {
 
 using namespace step08;  // the products
 
-// What a block keeps in shared memory. 128 keys: 41 KB when d = 64, 81 KB when d = 128.
-template <int d, int Bc>
+// What a block keeps in shared memory: Br rows and Bc keys.
+template <int d, int Br, int Bc>
 struct Tiles {
-  static constexpr int Br = 32;                   // rows of a tile
   static constexpr int kBands = d == 64 ? 2 : 1;  // of 16 keys a warp: what the registers hold
   static constexpr int kWarpKeys = kBands * kMma;
   static constexpr int kThreads = Bc / kWarpKeys * fa::kWarp;
@@ -31,14 +30,13 @@ struct Tiles {
   bf16 V[Bc * d];
   bf16 Q[Br * d];
   bf16 dO[Br * d];
-  float LSE2[Br];  // in powers of 2
-  float delta[Br];
+  float LSE2[Br], delta[Br];  // LSE2: in powers of 2
 };
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
 // so do P and dS. It walks the rows of each of the `group` heads that share these keys.
-template <int d, int Bc>
-__global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
+template <int d, int Br, int Bc>
+__global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     backward_kernel(const bf16* Q,       // [B*H, N, d]
                     const bf16* K,       // [B*Hkv, Nk, d]
                     const bf16* V,       // [B*Hkv, Nk, d]
@@ -49,9 +47,9 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
                     bf16* dV,            // [B*Hkv, Nk, d]
                     int kv_heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: K_j and V_j stay in shared memory
-  using T = Tiles<d, Bc>;
-  constexpr int Br = T::Br, kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
+  using T = Tiles<d, Br, Bc>;
   T& smem = *fa::dynamic_shared<T>();
+  constexpr int kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int tx = lane % 4 * 2, ty = warp * kWarpKeys + lane / 4;  // this lane's first row and key
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
@@ -77,9 +75,9 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
         smem.delta[r] = r < rows ? delta[row0 + r] : 0.f;
       }
       fa::cp_async_wait_all();
-      __syncthreads();  // the tiles are complete, before the first ones also K_j and V_j
+      __syncthreads();  // the tiles are complete
 
-      // P^T = exp(S^T - LSE): from the same S that the forward had, and already normalised.
+      // P^T = exp(S^T - LSE), normalised at once: LSE holds both m and log l.
       float rP[kBands][Br / 8][4] = {};
       dot_rows<d, kBands, Br>(sK, smem.Q, rP);
       const bool edge = (j + 1) * Bc > Nk || (causal && (j + 1) * Bc > i * Br + 1 + Nk - N);
@@ -135,13 +133,18 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-constexpr int Bc = 128;  // keys of a block
+// 32 rows and 128 keys.
+template <class F>
+void dispatch_tiles(int head_dim, F&& f) {
+  fa::dispatch_d<64, 128>(head_dim, [&](auto d) {
+    f(d, std::integral_constant<int, 32>(), std::integral_constant<int, 128>());
+  });
+}
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t = step08_queries::traffic(p);
-  fa::dispatch_d<64, 128>(p.d, [&](auto head_dim) {
-    constexpr uint64_t Br = Tiles<head_dim, Bc>::Br;
+  dispatch_tiles(p.d, [&](int, int Br, int Bc) {
     const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
     t["dO"].read += 2 * BH * v.rows * d;
     t["delta"].read += 4 * BH * v.rows;
@@ -150,21 +153,22 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
     t["K"].read += 2 * p.kv_size();
     t["V"].read += 2 * p.kv_size();
     t["dK"].write = t["dV"].write = 2 * p.kv_size();
+    t.hbm +=
+        {.read = 2 * (2 * BH * N * d + 2 * p.kv_size()) + 8 * BH * N, .write = 2 * 2 * p.kv_size()};
     t.flops += BH * 8 * Br * Bc * v.tiles * d;  // four products; zeros are multiplied too
   });
-  t.hbm +=
-      {.read = 2 * (2 * BH * N * d + 2 * p.kv_size()) + 8 * BH * N, .write = 2 * 2 * p.kv_size()};
   return t;
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  step08_queries::backward(p, t);
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
-  const unsigned BHkv = p.kv_heads(), Tc = fa::ceil_div(p.Nk, Bc);
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    using T = Tiles<d, Bc>;
-    fa::launch(backward_kernel<d, Bc>, {dim3(Tc * BHkv), dim3(T::kThreads), sizeof(T)}, t.Q, t.K,
-               t.V, t.dO, LSE2, delta, t.dK, t.dV, int(BHkv), p.H / p.Hkv, p.N, p.Nk, p.scale(),
+  const unsigned BHkv = p.kv_heads();
+  step08_queries::backward(p, t);
+  dispatch_tiles(p.d, [&](auto d, auto Br, auto Bc) {
+    const dim3 grid(fa::ceil_div(p.Nk, Bc) * BHkv);
+    using T = Tiles<d, Br, Bc>;
+    fa::launch(backward_kernel<d, Br, Bc>, {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K, t.V,
+               t.dO, LSE2, delta, t.dK, t.dV, int(BHkv), p.H / p.Hkv, p.N, p.Nk, p.scale(),
                p.causal);
   });
 }

@@ -20,21 +20,18 @@ namespace step08_deterministic {
 
 using namespace step08;  // the products
 
-// What a block keeps in shared memory: 65 KB when d = 64, 129 KB when d = 128. GPUs that give a
-// block less take 64 keys when d = 128: 65 KB.
-template <int d, int Bc>
+// What a block keeps in shared memory. 128 keys: 65 KB when d = 64, 129 KB when d = 128; 64: 65 KB.
+template <int d, int Br, int Bc>
 struct Tiles {
-  static constexpr int Br = Bc / 2;                // rows of a tile
-  static constexpr int kRows = d == 64 ? 32 : Br;  // of these, whose scores a warp has at a time
-  static constexpr int kBands = d == 64 ? 2 : 1;   // of 16 keys a warp: what the registers hold
+  static constexpr int kBands = d == 64 ? 2 : 1;  // of 16 keys a warp: what the registers hold
   static constexpr int kWarpKeys = kBands * kMma;
   static constexpr int kThreads = Bc / kWarpKeys * fa::kWarp;
-  bf16 K[Bc * d];  // dK and dV on their way out
+  static constexpr int kRows = d == 64 ? 32 : Br;  // whose scores a warp has at a time
+  bf16 K[Bc * d];                                  // dK and dV on their way out
   bf16 V[Bc * d];
   bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];
-  float LSE2[kStages][Br];  // in powers of 2
-  float delta[kStages][Br];
+  float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
 };
 
 // A warp's accumulators to its rows of a tile of bf16, s [16 * kBands, kStride], from a column on: two
@@ -77,8 +74,8 @@ __device__ inline void store_tile(float (&rC)[kBands][d / 8][4], float scale,
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
 // so do P and dS. It walks the rows of each of the `group` heads that share these keys.
-template <int d, int Bc>
-__global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
+template <int d, int Br, int Bc>
+__global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     backward_kernel(const bf16* Q,       // [B*H, N, d]
                     const bf16* K,       // [B*Hkv, Nk, d]
                     const bf16* V,       // [B*Hkv, Nk, d]
@@ -89,9 +86,9 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
                     bf16* dV,            // [B*Hkv, Nk, d]
                     int kv_heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: K_j and V_j stay in shared memory
-  using T = Tiles<d, Bc>;
-  constexpr int Br = T::Br, kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
+  using T = Tiles<d, Br, Bc>;
   T& smem = *fa::dynamic_shared<T>();
+  constexpr int kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int tx = lane % 4 * 2, ty = warp * kWarpKeys + lane / 4;  // this lane's first row and key
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
@@ -129,7 +126,7 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
         const bf16 *sQ = smem.Q[stage] + q * d, *sdO = smem.dO[stage] + q * d;
         const float *sLSE2 = smem.LSE2[stage] + q, *sdelta = smem.delta[stage] + q;
 
-        // P^T = exp(S^T - LSE): from the same S that the forward had, and already normalised.
+        // P^T = exp(S^T - LSE), normalised at once: LSE holds both m and log l.
         float rP[kBands][T::kRows / 8][4] = {};
         dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
         const int row = i * Br + q;
@@ -183,44 +180,47 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// Keys of a block: 128, or 64 where the GPU's shared memory does not hold the tiles of 128.
-template <template <int d, int Bc> class Tiles>
-inline int block_keys(int d) {
-  return d == 64 || sizeof(Tiles<128, 128>) <= fa::shared_memory_per_block() ? 128 : 64;
+// 64 rows and 128 keys. At d = 128, where shared memory does not hold them, 32 rows and 64 keys.
+template <template <int d, int Br, int Bc> class Tiles, class F>
+void dispatch_tiles(int head_dim, F&& f) {
+  fa::dispatch_d<64, 128>(head_dim, [&](auto d) {
+    if (d == 64 || sizeof(Tiles<128, 64, 128>) <= fa::shared_memory_per_block()) {
+      f(d, std::integral_constant<int, 64>(), std::integral_constant<int, 128>());
+    } else if constexpr (d == 128) {
+      f(d, std::integral_constant<int, 32>(), std::integral_constant<int, 64>());
+    }
+  });
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t = step08_queries::traffic(p);
-  const int Bc = block_keys<Tiles>(p.d), Br = Bc / 2;
-  const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
-  t["dO"].read += 2 * BH * v.rows * d;
-  t["delta"].read += 4 * BH * v.rows;
-  t["LSE2"].read += 4 * BH * v.rows;
-  t["Q"].read += 2 * BH * v.rows * d;
-  t["K"].read += 2 * p.kv_size();
-  t["V"].read += 2 * p.kv_size();
-  t["dK"].write = t["dV"].write = 2 * p.kv_size();
-  t.flops += BH * 8 * Br * Bc * v.tiles * d;  // four products; zeros are multiplied too
-  t.hbm +=
-      {.read = 2 * (2 * BH * N * d + 2 * p.kv_size()) + 8 * BH * N, .write = 2 * 2 * p.kv_size()};
+  dispatch_tiles<Tiles>(p.d, [&](int, int Br, int Bc) {
+    const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
+    t["dO"].read += 2 * BH * v.rows * d;
+    t["delta"].read += 4 * BH * v.rows;
+    t["LSE2"].read += 4 * BH * v.rows;
+    t["Q"].read += 2 * BH * v.rows * d;
+    t["K"].read += 2 * p.kv_size();
+    t["V"].read += 2 * p.kv_size();
+    t["dK"].write = t["dV"].write = 2 * p.kv_size();
+    t.hbm +=
+        {.read = 2 * (2 * BH * N * d + 2 * p.kv_size()) + 8 * BH * N, .write = 2 * 2 * p.kv_size()};
+    t.flops += BH * 8 * Br * Bc * v.tiles * d;  // four products; zeros are multiplied too
+  });
   return t;
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  step08_queries::backward(p, t);
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    const auto launch = [&](auto Bc) {
-      const unsigned BHkv = p.kv_heads(), Tc = fa::ceil_div(p.Nk, Bc);
-      using T = Tiles<d, Bc>;
-      fa::launch(backward_kernel<d, Bc>, {dim3(Tc * BHkv), dim3(T::kThreads), sizeof(T)}, t.Q, t.K,
-                 t.V, t.dO, LSE2, delta, t.dK, t.dV, int(BHkv), p.H / p.Hkv, p.N, p.Nk, p.scale(),
-                 p.causal);
-    };
-    std::integral_constant<int, 128> many;
-    std::integral_constant<int, d == 128 ? 64 : 128> few;
-    block_keys<Tiles>(d) == many ? launch(many) : launch(few);
+  const unsigned BHkv = p.kv_heads();
+  step08_queries::backward(p, t);
+  dispatch_tiles<Tiles>(p.d, [&](auto d, auto Br, auto Bc) {
+    const dim3 grid(fa::ceil_div(p.Nk, Bc) * BHkv);
+    using T = Tiles<d, Br, Bc>;
+    fa::launch(backward_kernel<d, Br, Bc>, {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K, t.V,
+               t.dO, LSE2, delta, t.dK, t.dV, int(BHkv), p.H / p.Hkv, p.N, p.Nk, p.scale(),
+               p.causal);
   });
 }
 

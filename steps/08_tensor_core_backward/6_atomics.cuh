@@ -17,26 +17,24 @@
 
 namespace step08 {
 
-using step08_deterministic::block_keys, step08_deterministic::put_tile;
+using step08_deterministic::dispatch_tiles, step08_deterministic::put_tile;
 using step08_deterministic::store_tile;
 
 constexpr int kPart = 32;  // dQ: a warp sums 32 rows x 32 features
 
-// What a block keeps in shared memory: 97 KB when d = 64, 161 KB when d = 128; with 64 keys 73 KB.
-template <int d, int Bc>
+// What a block keeps in shared memory. 128 keys: 97 KB when d = 64, 161 KB when d = 128; 64: 73 KB.
+template <int d, int Br, int Bc>
 struct Tiles {
-  static constexpr int Br = Bc / 2;                // rows of a tile
-  static constexpr int kRows = d == 64 ? 32 : Br;  // of these, whose scores a warp has at a time
-  static constexpr int kBands = d == 64 ? 2 : 1;   // of 16 keys a warp: what the registers hold
+  static constexpr int kBands = d == 64 ? 2 : 1;  // of 16 keys a warp: what the registers hold
   static constexpr int kWarpKeys = kBands * kMma;
   static constexpr int kThreads = Bc / kWarpKeys * fa::kWarp;
-  bf16 K[Bc * d];  // dK and dV on their way out
+  static constexpr int kRows = d == 64 ? 32 : Br;  // whose scores a warp has at a time
+  bf16 K[Bc * d];                                  // dK and dV on their way out
   bf16 V[Bc * d];
   bf16 Q[kStages][Br * d];
   bf16 dO[kStages][Br * d];
-  bf16 dS[kStages][Bc * Br];  // [key][row]: as the registers have it
-  float LSE2[kStages][Br];    // in powers of 2
-  float delta[kStages][Br];
+  bf16 dS[kStages][Bc * Br];                    // [key][row]: as the registers have it
+  float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
 };
 
 // One tile's share of dQ = dS K, a sum over the block's keys. Other blocks add to the same rows
@@ -84,8 +82,8 @@ __device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
 // so does P. It walks the rows of each of the `group` heads that share these keys.
-template <int d, int Bc>
-__global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
+template <int d, int Br, int Bc>
+__global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
     backward_kernel(const bf16* Q,       // [B*H, N, d]
                     const bf16* K,       // [B*Hkv, Nk, d]
                     const bf16* V,       // [B*Hkv, Nk, d]
@@ -97,9 +95,9 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
                     bf16* dV,            // [B*Hkv, Nk, d]
                     int kv_heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: K_j and V_j stay in shared memory
-  using T = Tiles<d, Bc>;
-  constexpr int Br = T::Br, kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
+  using T = Tiles<d, Br, Bc>;
   T& smem = *fa::dynamic_shared<T>();
+  constexpr int kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int tx = lane % 4 * 2, ty = warp * kWarpKeys + lane / 4;  // this lane's first row and key
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
@@ -142,7 +140,7 @@ __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads, d == 64 ? 2 : 1)
         const bf16 *sQ = smem.Q[stage] + q * d, *sdO = smem.dO[stage] + q * d;
         const float *sLSE2 = smem.LSE2[stage] + q, *sdelta = smem.delta[stage] + q;
 
-        // P^T = exp(S^T - LSE): from the same S that the forward had, and already normalised.
+        // P^T = exp(S^T - LSE), normalised at once: LSE holds both m and log l.
         float rP[kBands][T::kRows / 8][4] = {};
         dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
         const int row = i * Br + q;
@@ -221,8 +219,9 @@ __global__ void convert_kernel(const float* dQ_sum,  // [B*H, Np / 16, d / 8, 4,
 
 // Rows of dQ_sum, per head: whole tiles.
 inline int padded_rows(const fa::Problem& p) {
-  const int Br = block_keys<Tiles>(p.d) / 2;
-  return fa::ceil_div(p.N, Br) * Br;
+  int rows = 0;
+  dispatch_tiles<Tiles>(p.d, [&](int, int Br, int) { rows = fa::ceil_div(p.N, Br) * Br; });
+  return rows;
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
@@ -232,22 +231,23 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = padded_rows(p);
-  const int Bc = block_keys<Tiles>(p.d), Br = Bc / 2;
-  const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
   fa::Prediction t;
-  t["O"].read = t["dQ"].write = 2 * BH * N * d;
-  t["dO"].read = 2 * BH * (N + v.rows) * d;  // delta; each tile of keys
-  t["Q"].read = 2 * BH * v.rows * d;
-  t["LSE"].read = 4 * BH * N;
-  t["LSE2"] = t["delta"] = {.read = 4 * BH * v.rows, .write = 4 * BH * N};
-  t["K"].read = t["V"].read = t["dK"].write = t["dV"].write = 2 * p.kv_size();
-  t["dQ_sum"] = {.read = 4 * BH * N * d,  // zeros first; tiles are added whole
-                 .write = 4 * BH * Np * d,
-                 .atomic = 4 * BH * v.tiles * Br * d};
-  t.flops = BH * 10 * Br * Bc * v.tiles * d;  // five products; zeros are multiplied too
-  // An atomic reads what it adds to.
-  t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (3 * N + (Np + N) * d),
-           .write = 2 * (BH * N * d + 2 * p.kv_size()) + 4 * BH * (2 * N + 2 * Np * d)};
+  dispatch_tiles<Tiles>(p.d, [&](int, int Br, int Bc) {
+    const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
+    t["O"].read = t["dQ"].write = 2 * BH * N * d;
+    t["dO"].read = 2 * BH * (N + v.rows) * d;  // delta; each tile of keys
+    t["Q"].read = 2 * BH * v.rows * d;
+    t["LSE"].read = 4 * BH * N;
+    t["LSE2"] = t["delta"] = {.read = 4 * BH * v.rows, .write = 4 * BH * N};
+    t["K"].read = t["V"].read = t["dK"].write = t["dV"].write = 2 * p.kv_size();
+    t["dQ_sum"] = {.read = 4 * BH * N * d,  // zeros first; tiles are added whole
+                   .write = 4 * BH * Np * d,
+                   .atomic = 4 * BH * v.tiles * Br * d};
+    // An atomic reads what it adds to.
+    t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (3 * N + (Np + N) * d),
+             .write = 2 * (BH * N * d + 2 * p.kv_size()) + 4 * BH * (2 * N + 2 * Np * d)};
+    t.flops = BH * 10 * Br * Bc * v.tiles * d;  // five products; zeros are multiplied too
+  });
   return t;
 }
 
@@ -259,21 +259,17 @@ inline unsigned row_blocks(const fa::Problem& p) {
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
   float* dQ_sum = t.scratch<float>("dQ_sum");
+  const unsigned BHkv = p.kv_heads();
   const dim3 rows(row_blocks(p));
   const int Np = padded_rows(p);
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    const auto launch = [&](auto Bc) {
-      const unsigned BHkv = p.kv_heads(), Tc = fa::ceil_div(p.Nk, Bc);
-      using T = Tiles<d, Bc>;
-      fa::launch(backward_kernel<d, Bc>, {dim3(Tc * BHkv), dim3(T::kThreads), sizeof(T)}, t.Q, t.K,
-                 t.V, t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, int(BHkv), p.H / p.Hkv, p.N, p.Nk,
-                 p.scale(), p.causal);
-    };
+  dispatch_tiles<Tiles>(p.d, [&](auto d, auto Br, auto Bc) {
+    const dim3 grid(fa::ceil_div(p.Nk, Bc) * BHkv);
+    using T = Tiles<d, Br, Bc>;
     fa::launch(delta_kernel<d>, {rows, dim3(kRowThreads)}, t.O, t.dO, t.LSE, delta, LSE2, dQ_sum,
                p.N, Np);
-    std::integral_constant<int, 128> many;
-    std::integral_constant<int, d == 128 ? 64 : 128> few;
-    block_keys<Tiles>(d) == many ? launch(many) : launch(few);
+    fa::launch(backward_kernel<d, Br, Bc>, {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K, t.V,
+               t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, int(BHkv), p.H / p.Hkv, p.N, p.Nk, p.scale(),
+               p.causal);
     fa::launch(convert_kernel<d>, {rows, dim3(kRowThreads)}, dQ_sum, t.dQ, p.N, Np, p.scale());
   });
 }

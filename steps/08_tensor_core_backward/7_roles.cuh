@@ -19,8 +19,8 @@ namespace step08_roles {
 
 using namespace step08;  // the products, the tiles, delta_kernel and convert_kernel
 
-constexpr int d = 128, Bc = 128;
-constexpr int kWarpPairs = Tiles<d, Bc>::kThreads / fa::kWarp / 2;
+constexpr int d = 128, Br = 64, Bc = 128;
+constexpr int kWarpPairs = Tiles<d, Br, Bc>::kThreads / fa::kWarp / 2;
 constexpr int kPairKeys = Bc / kWarpPairs;
 constexpr int kBands = kPairKeys / kMma;  // of 16 keys a pair
 
@@ -37,7 +37,7 @@ __device__ inline float2 unpack_P(uint32_t two) {
   return make_float2(__uint_as_float((two & 0xffff) << 14), __uint_as_float(two >> 16 << 14));
 }
 
-static __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads)
+static __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads)
     backward_kernel(const bf16* Q,       // [B*H, N, d]
                     const bf16* K,       // [B*Hkv, Nk, d]
                     const bf16* V,       // [B*Hkv, Nk, d]
@@ -49,9 +49,9 @@ static __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads)
                     bf16* dV,            // [B*Hkv, Nk, d]
                     int kv_heads, int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: K_j and V_j stay in shared memory
-  using T = Tiles<d, Bc>;
-  constexpr int Br = T::Br, kThreads = T::kThreads;
+  using T = Tiles<d, Br, Bc>;
   T& smem = *fa::dynamic_shared<T>();
+  constexpr int kThreads = T::kThreads;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int pair = warp % kWarpPairs;
   const bool makes_dK = warp >= kWarpPairs;  // else P and dV
@@ -163,18 +163,19 @@ static __global__ void __launch_bounds__(Tiles<d, Bc>::kThreads)
 // --- host ---------------------------------------------------------------------------------------
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  if (p.d != d || block_keys<Tiles>(d) != Bc) return step08::backward(p, t);
+  using T = Tiles<d, Br, Bc>;
+  if (p.d != d || sizeof(T) > fa::shared_memory_per_block()) return step08::backward(p, t);
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
   float* dQ_sum = t.scratch<float>("dQ_sum");
+  const unsigned BHkv = p.kv_heads();
   const dim3 rows(row_blocks(p));
   const int Np = padded_rows(p);
-  const unsigned BHkv = p.kv_heads(), Tc = fa::ceil_div(p.Nk, Bc);
-  using T = Tiles<d, Bc>;
+  const dim3 grid(fa::ceil_div(p.Nk, Bc) * BHkv);
   fa::launch(delta_kernel<d>, {rows, dim3(kRowThreads)}, t.O, t.dO, t.LSE, delta, LSE2, dQ_sum, p.N,
              Np);
-  fa::launch(step08_roles::backward_kernel, {dim3(Tc * BHkv), dim3(T::kThreads), sizeof(T)}, t.Q,
-             t.K, t.V, t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, int(BHkv), p.H / p.Hkv, p.N, p.Nk,
-             p.scale(), p.causal);
+  fa::launch(step08_roles::backward_kernel, {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K, t.V,
+             t.dO, LSE2, delta, dQ_sum, t.dK, t.dV, int(BHkv), p.H / p.Hkv, p.N, p.Nk, p.scale(),
+             p.causal);
   fa::launch(convert_kernel<d>, {rows, dim3(kRowThreads)}, dQ_sum, t.dQ, p.N, Np, p.scale());
 }
 
