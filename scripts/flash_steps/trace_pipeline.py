@@ -1,12 +1,12 @@
-"""Pictures of step 10's pipeline, drawn from a trace of one block on a GPU.
+"""Draws pictures of step 10's pipeline from a trace of one block on a GPU.
 
     maintain trace_pipeline             draws docs/pictures/pipeline_*.svg from pipeline.json
     maintain trace_pipeline --measure   makes pipeline.json first: needs nvcc and an sm_90 GPU
-    maintain trace_pipeline --check     fails when a picture is not the file's, or when a kernel no
-                                        longer makes the calls at which the trace reads the clock
+    maintain trace_pipeline --check     fails when a picture does not match the file, or a kernel no
+                                        longer makes the calls where the trace reads the clock
 
-A copy of the kernel's text gets a line that notes clock64() behind each call named below; the
-kernel itself stays as it is. Only warp 0 of each warpgroup of block 0 notes anything.
+In a copy of the kernel's text, a line after each call named below records clock64(); the kernel
+itself stays unchanged. Only warp 0 of each warpgroup of block 0 records.
 Exit status: 0 done, 1 --check failed, 2 bad use, 3 no nvcc or no GPU.
 """
 
@@ -25,21 +25,21 @@ RESULTS = os.path.join(ROOT, "docs", "pictures", "pipeline.json")
 KEPT = 60000  # clocks of the trace
 PICTURES = os.path.join(ROOT, "docs", "pictures")
 
-EVENTS = ("k_issue", "v_issue", "scores_issue", "values_issue", "scores_done", "weights_done")
+EVENTS = ("k_issue", "v_issue", "scores_issue", "values_issue", "scores_done", "softmax_done")
 EVENTS += ("values_done", "o_ready", "o_stored")  # pipeline.json has their places
 # Which event is noted by whom behind which call ("A ... B": the first B behind each A), and how
-# often that stands in each kernel. Roles: -1 the copying thread, -2 the storing one, wg: warpgroups
-# that compute.
+# often that stands in each kernel. Roles: -1 the producer, -2 the storing thread, wg: consumers.
 NOTES = (
     ("k_issue", -1, "fa::tma_load(smem.K[k.stage], K,", {"specialized": 1, "persistent": 1}),
     ("v_issue", -1, "fa::tma_load(smem.V[v.stage], V,", {"specialized": 1, "persistent": 1}),
-    ("scores_issue", "wg", "multiply_scores<T>(", {"specialized": 2, "persistent": 3}),
-    ("values_issue", "wg", "multiply_values<T>(", {"specialized": 2, "persistent": 2}),
-    ("scores_done", "wg", "wgmma_wait<1>", {"specialized": 1, "persistent": 2}),
-    ("values_done", "wg", "wgmma_wait<0>", {"specialized": 3, "persistent": 3}),
-    ("weights_done", "wg", "weigh_tile(", {"specialized": 2}),
-    ("weights_done", "wg", "raise_maximum( ... fa::pin_registers(rS)", {"persistent": 1}),
-    ("weights_done", "wg", "first_weights();", {"persistent": 2}),
+    ("scores_issue", "wg", "multiply_scores<T>(", {"specialized": 1, "persistent": 1}),
+    ("values_issue", "wg", "multiply_values<T>(", {"specialized": 1, "persistent": 1}),
+    ("scores_done", "wg", "wait_scores<1>();", {"specialized": 1, "persistent": 2}),
+    ("values_done", "wg", "wait_scores<0>();", {"specialized": 1, "persistent": 1}),
+    ("values_done", "wg", "fa::wgmma_wait<0>();", {"specialized": 2, "persistent": 2}),
+    ("softmax_done", "wg", "softmax();", {"specialized": 2}),
+    ("softmax_done", "wg", "raise_maximum( ... compute_p(", {"persistent": 1}),
+    ("softmax_done", "wg", "first_softmax();", {"persistent": 2}),
     ("o_ready", "wg", "put_rows<d>(", {"specialized": 1}),
     ("o_stored", "wg", "fa::tma_store_wait_read<0>(", {"specialized": 1}),
     ("o_ready", -2, "fa::mbarrier_wait(&smem.o_full[b][wg]", {"persistent": 1}),
@@ -47,7 +47,7 @@ NOTES = (
 )
 KERNELS = {  # {name of the picture: (file, call)}
     "specialized": ("2_specialized.cuh", "step10_specialized::forward<false>(p, t)"),
-    "persistent": ("3_persistent.cuh", "step10::forward(p, t)"),
+    "persistent": ("3_persistent.cuh", "step10_persistent::forward(p, t)"),
 }
 PROBLEM = dict(b=16, h=16, n=1024, d=128, causal=False)
 TILE_KEYS = 128  # Bc at this d
@@ -57,7 +57,7 @@ namespace trace {
 constexpr int kRoles = 8, kEvents = 4096;
 struct Event { long long what, clock; };
 __device__ Event events[kRoles][kEvents];
-// About 30 clocks: no atomic, and nobody waits for the store.
+// About 30 clocks: no atomic, and no thread waits for the store.
 __device__ inline void note(int role, int what, int i) {
   if (blockIdx.x != 0 || threadIdx.x % 32 != 0 || (role >= 0 && threadIdx.x / 32 % 4 != 0)) return;
   if (i < kEvents) events[role + 2][i] = {what + 1, clock64()};
@@ -129,8 +129,8 @@ def traced_text(name):
         if pending and line.endswith(";"):
             out += [f"trace::note({role}, {EVENTS.index(e)}, trace_n++);" for e, role in pending]
             pending = []
-        in_head = in_head or line.startswith("__device__")
-        if in_head and line.endswith("{"):  # counts what the function's thread notes
+        in_head = in_head or line.startswith(("__device__", "struct Consumer"))
+        if in_head and line.endswith("{"):  # counts what the thread notes: a local, or a member
             out.append("[[maybe_unused]] int trace_n = 0;")
             in_head = False
     for _, _, call, times in notes:
@@ -181,7 +181,7 @@ LANE, GAP, TOP = 26, 12, 46
 COLOURS = {
     "scores": "#3b6fb6",
     "values": "#2a9d6f",
-    "weights": "#d98a29",
+    "softmax": "#d98a29",
     "copy K": "#3b6fb6",
     "copy V": "#2a9d6f",
     "store": "#b5485d",
@@ -230,8 +230,8 @@ def spans_of(results, name):
                     ready = clock
                 elif kind == what["o_stored"]:
                     spans.append(("stores", "store", ready, clock))
-                elif kind == what["weights_done"] and begun is not None:
-                    spans.append((f"weights {role}", "weights", begun, clock))
+                elif kind == what["softmax_done"] and begun is not None:
+                    spans.append((f"softmax {role}", "softmax", begun, clock))
                     begun = None
     return spans
 
@@ -243,15 +243,15 @@ def draw(results, name):
     groups = sorted({role for role, _, _ in results["kernels"][name] if role >= 0})
     lanes = ["copies"]
     for wg in groups:
-        lanes += [f"tensor cores {wg}", f"P V {wg}", f"weights {wg}"]
+        lanes += [f"tensor cores {wg}", f"P V {wg}", f"softmax {wg}"]
     if any(lane == "stores" for lane, *_ in spans):
         lanes.append("stores")
-    labels = {"copies": "asked for", "stores": "O leaves"}
+    labels = {"copies": "copies", "stores": "O leaves"}
     for wg in groups:
         labels |= {
             f"tensor cores {wg}": f"warpgroup {wg + 1}: S",
             f"P V {wg}": "P V",
-            f"weights {wg}": "weights",
+            f"softmax {wg}": "softmax",
         }
     y, tops = TOP, {}
     for lane in lanes:
@@ -296,7 +296,7 @@ def draw(results, name):
                 f'width="{width:.1f}" height="{LANE - 4}" fill="{COLOURS[kind]}" '
                 f'stroke="white" stroke-width="0.5"/>'
             )
-    for wg in groups:  # where an item ends and the next one begins
+    for wg in groups:  # where a work tile ends and the next one begins
         begins = [
             begin
             for lane, kind, begin, _ in spans
@@ -307,14 +307,14 @@ def draw(results, name):
             x = LEFT + begin * scale - 2
             out.append(
                 f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{tops[f"tensor cores {wg}"] - 6}" '
-                f'y2="{tops[f"weights {wg}"] + LANE}" stroke="#222222" '
+                f'y2="{tops[f"softmax {wg}"] + LANE}" stroke="#222222" '
                 f'stroke-dasharray="4 3"/>'
             )
     x = LEFT
     for kind, words in (
-        ("copy K", "K asked for, S from issue to completion"),
-        ("copy V", "V asked for, P V from issue to completion"),
-        ("weights", "weights"),
+        ("copy K", "copy of K issued, S from issue to completion"),
+        ("copy V", "copy of V issued, P V from issue to completion"),
+        ("softmax", "softmax"),
     ):
         out.append(f'<rect x="{x}" y="{y + 22}" width="10" height="10" fill="{COLOURS[kind]}"/>')
         out.append(f'<text x="{x + 15}" y="{y + 31}">{words}</text>')

@@ -155,7 +155,7 @@ class Watch:
             print("\n" + show.paint("green", "All exercises are done."))
             return
         if not self.passed and not self.desk.is_done(self.desk.current):
-            print("\nThis one is not done yet; going on all the same (it stays on the list).")
+            print("\nThis one is not done yet; it stays on the list.")
             time.sleep(0.5)
             at = self.desk.exercises.index(self.desk.current) + 1
             following = self.desk.exercises[at % len(self.desk.exercises)]
@@ -187,14 +187,14 @@ class Watch:
     def reset(self):
         exercise = self.desk.current
         print(
-            f"\n  x again makes a fresh copy of {show.relative(self.path())}; yours is kept "
-            "beside it. Any other key: nothing happens.",
+            f"\n  Press x again for a fresh copy of {show.relative(self.path())}; yours is kept "
+            "beside it. Any other key cancels.",
             flush=True,
         )
         if self.keys.next(30) != "x":
             return
         kept = self.desk.reset(exercise)
-        print(f"  yours is now {show.relative(kept)}" if kept else "  made anew", flush=True)
+        print(f"  yours is now {show.relative(kept)}" if kept else "  made a fresh copy", flush=True)
         time.sleep(1)
         self.stamp = None
 

@@ -2,14 +2,24 @@
 #pragma once
 
 #include "steps/07_tensor_cores/4_lazy.cuh"
-#include "steps/09_tma_wgmma/1_wgmma.cuh"
+#include "steps/09_tma_wgmma/1_tma.cuh"
+#include "steps/09_tma_wgmma/2_wgmma.cuh"
 
 namespace step09 {
 
+inline fa::Variant tma() {
+  return {.name = "tma",
+          .idea = "07's tiles brought by TMA and awaited at mbarriers",
+          .parent = {"07 lazy", step07::traffic, step07::support()},
+          .forward = step09_tma::forward,
+          .traffic = step09_tma::traffic,
+          .writes_lse = true};
+}
+
 inline fa::Variant wgmma() {
   return {.name = "wgmma",
-          .idea = "2 warpgroups of 64 rows, 64 keys a tile; one thread orders the copies",
-          .parent = {"07 lazy", step07::traffic, step07::support()},
+          .idea = "products by warpgroups of 64 rows; K and V stay in shared memory",
+          .parent = {"09 tma", step09_tma::traffic, step09_tma::support()},
           .forward = forward,
           .traffic = traffic,
           .writes_lse = true};
@@ -20,7 +30,7 @@ inline fa::Step step() {
           .idea = "tensor maps, mbarriers, wgmma: whole tiles instead of fragments",
           .support = support(),
           .needs = "sm_90a",
-          .variants = {wgmma()}};
+          .variants = {tma(), wgmma()}};
 }
 
 }  // namespace step09

@@ -1,79 +1,94 @@
 // Tests of step 09. The build links the steps that linked_variant() names here.
-#include "steps/09_tma_wgmma/1_wgmma.cuh"
+#include "steps/09_tma_wgmma/1_tma.cuh"
+#include "steps/09_tma_wgmma/2_wgmma.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;
 
+static const fa::Variant& tma() { return fa::linked_variant("09 tma"); }
 static const fa::Variant& wgmma() { return fa::linked_variant("09 wgmma"); }
 static const fa::Variant& parent() { return fa::linked_variant("07 lazy"); }
 
 static constexpr int kWarpRows = step09::Br / step09::kWarps;
 
+// One of them; a test runs once with each.
+static const fa::Variant& any() {
+  const fa::Variant* variant = GENERATE(&tma(), &wgmma());
+  UNSCOPED_INFO("variant " << variant->name);
+  return *variant;
+}
+
 TEST_CASE("step 09: right at the edges of tiles and products", "[step09]") {
-  fa::test::require_right_at_edges(wgmma());
+  fa::test::require_right_at_edges(any());
 }
 
 TEST_CASE("step 09: heads that share keys and values", "[step09]") {
-  fa::test::require_right_with_shared_heads(wgmma());
+  fa::test::require_right_with_shared_heads(any());
 }
 
 TEST_CASE("step 09: as many keys as one likes", "[step09]") {
-  fa::test::require_right_for_lengths(wgmma());
+  fa::test::require_right_for_lengths(any());
 }
 
 TEST_CASE("step 09: a row without keys gives O = 0 and LSE = -inf", "[step09]") {
-  fa::test::require_blind_rows(wgmma());
+  fa::test::require_blind_rows(any());
 }
 
 TEST_CASE("step 09: random shapes", "[step09]") {
-  fa::test::require_right_for_random_shapes(wgmma(), 9);
+  fa::test::require_right_for_random_shapes(any(), 9);
 }
 
 TEST_CASE("step 09: real input and outliers", "[step09]") {
-  fa::test::require_right_for_real_and_outliers(wgmma());
+  fa::test::require_right_for_real_and_outliers(any());
 }
 
 TEST_CASE("step 09: behaves as attention must", "[step09]") {
-  fa::test::require_bf16_properties(wgmma());
+  fa::test::require_bf16_properties(any());
 }
 
 TEST_CASE("step 09: agrees with step 07", "[step09]") {
+  const fa::Variant& variant = any();
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
   CAPTURE(d, causal);
   const auto p = bf16_problem(200, 330, d, causal, 1, /*H=*/4, /*Hkv=*/2);
   const auto in = fa::normal_inputs(p, 6);
-  const fa::Outputs now = fa::run(wgmma(), p, in), before = fa::run(parent(), p, in);
+  const fa::Outputs now = fa::run(variant, p, in), before = fa::run(parent(), p, in);
   REQUIRE(fa::test::max_difference(now.O, before.O) <= 0x1p-6);
   REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 2e-5);
 }
 
 TEST_CASE("step 09: two runs give the same bits", "[step09]") {
-  fa::test::require_same_bits(wgmma());
+  fa::test::require_same_bits(any());
 }
 
 TEST_CASE("step 09: maxima that grow slowly, fast, not at all", "[step09]") {
   fa::test::require_right_for_any_maxima(wgmma(), kWarpRows, step09::Bc);
 }
 
+TEST_CASE("step 09: maxima, with the rows and keys of mma", "[step09]") {
+  fa::test::require_right_for_any_maxima(tma(), step09_tma::kWarpRows, step09_tma::Bc<64>);
+}
+
 TEST_CASE("step 09: a maximum far from zero, and one key that outweighs all others", "[step09]") {
-  fa::test::require_right_far_from_zero(wgmma(), kWarpRows);
+  fa::test::require_right_far_from_zero(any(), kWarpRows);
 }
 
 TEST_CASE("step 09: scores below -1e30, which bf16 can make", "[step09]") {
-  fa::test::require_right_for_huge_negative_scores(wgmma());
+  fa::test::require_right_for_huge_negative_scores(any());
 }
 
 TEST_CASE("step 09: what lies behind the keys of a head is not looked at", "[step09]") {
   // The last tile of a head's keys ends among the next head's. TMA gives zeros there, not those.
+  const fa::Variant& variant = any();
   const int d = GENERATE(64, 128);
   const auto p = bf16_problem(65, 65, d, GENERATE(false, true), /*B=*/1, /*H=*/2, /*Hkv=*/2);
   CAPTURE(d, p.causal);
   fa::Inputs in = fa::normal_inputs(p, 11);
-  const fa::Outputs before = fa::run(wgmma(), p, in);
+  const fa::Outputs before = fa::run(variant, p, in);
   const size_t half = p.kv_size() / 2;
   for (size_t i = half; i < 2 * half; ++i) in.K[i] = in.V[i] = INFINITY;
-  const fa::Outputs after = fa::run(wgmma(), p, in);
+  const fa::Outputs after = fa::run(variant, p, in);
   const size_t rows = static_cast<size_t>(p.N) * d;
   REQUIRE(std::equal(before.O.begin(), before.O.begin() + rows, after.O.begin()));
 }
@@ -82,36 +97,49 @@ TEST_CASE("step 09: what lies behind the keys of a head is not looked at", "[ste
 
 #if !FA_BACKEND_GPU
 TEST_CASE("step 09: predicted bytes are counted bytes", "[step09]") {
-  fa::test::require_predicted_for_lengths(wgmma());
+  fa::test::require_predicted_for_lengths(any());
 }
 
 TEST_CASE("step 09: the formulas of the header", "[step09]") {
-  fa::test::require_header_formulas(wgmma(), 128);
+  fa::test::require_header_formulas(any(), 128);
 }
 
 TEST_CASE("step 09: predicted bytes are counted bytes at N = 1024", "[step09]") {
-  fa::test::require_predicted(wgmma(), bf16_problem(1024, 1024, 64, true));
-  fa::test::require_predicted(wgmma(), bf16_problem(512, 1024, 128, true));
+  const fa::Variant& variant = any();
+  fa::test::require_predicted(variant, bf16_problem(1024, 1024, 64, true));
+  fa::test::require_predicted(variant, bf16_problem(512, 1024, 128, true));
 }
 
-TEST_CASE("step 09: no bank conflicts; what warps move themselves is LSE and O's tile",
-          "[step09]") {
+TEST_CASE("step 09: no bank conflicts; what warps move of a tile", "[step09]") {
   const auto p = bf16_problem(128, 192, GENERATE(64, 128), GENERATE(false, true));
-  CAPTURE(p.d, p.causal);
-  const fa::Counts counts = fa::test::count_forward(wgmma(), p, /*analyse=*/true);
+  const bool wgmma_reads = GENERATE(false, true);
+  CAPTURE(p.d, p.causal, wgmma_reads);
+  const fa::Counts counts =
+      fa::test::count_forward(wgmma_reads ? wgmma() : tma(), p, /*analyse=*/true);
   REQUIRE(counts.kernels.size() == 1);
   const fa::KernelCount& k = counts.kernels[0];
   CHECK(k.shared_wavefronts == k.shared_ideal);
   CHECK(k.requests.load == 0);
-  CHECK(k.sectors.store * 32 == 4 * p.rows());
+  CHECK(k.sectors.store * 32 == 4 * p.rows());  // LSE
   std::map<std::string, uint64_t> wavefronts;
   for (const fa::SiteCount& site : counts.sites) wavefronts[site.what] += site.transfers;
-  CHECK(wavefronts["shared load128"] == 0);
-  CHECK(wavefronts["shared store128"] == uint64_t{2} * step09::Br * p.d / 128);  // stmatrix
+  const uint64_t d = p.d, q_bytes = 2 * 128 * d;  // a tile of Q, and of O
+  if (wgmma_reads) {
+    CHECK(wavefronts["shared load128"] == 0);
+    CHECK(wavefronts["shared store128"] == q_bytes / 128);  // stmatrix
+    return;
+  }
+  // ldmatrix: each warp reads its rows of Q in every tile and all of K and V.
+  const uint64_t keys = d == 64 ? step09_tma::Bc<64> : step09_tma::Bc<128>;
+  const uint64_t tiles = fa::visited_tiles(p, step09_tma::Br, static_cast<int>(keys)).tiles;
+  CHECK(wavefronts["shared load128"] ==
+        tiles * (q_bytes + step09_tma::kWarps * 2 * keys * 2 * d) / 128);
+  CHECK(wavefronts["shared store128"] == 0);
+  CHECK(wavefronts["shared store32"] == q_bytes / 128);  // O
 }
 
 TEST_CASE("step 09: HBM sees inputs and outputs only, and keys once a group", "[step09]") {
-  fa::test::require_compulsory_hbm(wgmma());
+  fa::test::require_compulsory_hbm(any());
 }
 
 TEST_CASE("step 09: causal tiles above the diagonal are not visited", "[step09]") {
@@ -127,10 +155,11 @@ TEST_CASE("step 09: causal tiles above the diagonal are not visited", "[step09]"
 
 TEST_CASE("step 09: multiplies no more than it says, on tensor cores", "[step09]") {
   const auto p = bf16_problem(300, 200, GENERATE(64, 128), GENERATE(false, true));
-  CHECK(fa::test::count_forward(wgmma(), p).tensor_flops == wgmma().traffic(p).flops);
+  const fa::Variant& variant = any();
+  CHECK(fa::test::count_forward(variant, p).tensor_flops == variant.traffic(p).flops);
 }
 
 TEST_CASE("step 09: the analysis finds nothing", "[step09]") {
-  fa::test::require_no_finding(wgmma());
+  fa::test::require_no_finding(any());
 }
 #endif

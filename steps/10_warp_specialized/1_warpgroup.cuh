@@ -1,35 +1,30 @@
-// Step 10, both kernels: a warpgroup's work on 64 rows and one tile of keys.
+// Step 10, all kernels: a consumer warpgroup's work on 64 rows and one tile of keys.
+// Changed   since 09 2_wgmma: products are issued and not waited for; softmax in parts: the vote
+//           whether a maximum has grown, the maximum, P, the packing of P
 //
 // Registers of a lane, of its two rows r and r + 8 (r = 16 warp + lane / 4):
 //
-//     rS[i]  row r + 8 (i / 2 % 2), key     8 (i / 4) + 2 (lane % 4) + i % 2    P, too, until
-//     packed rO[i]  row r + 8 (i / 2 % 2), feature 8 (i / 4) + 2 (lane % 4) + i % 2
-//     rP[c]  P of the keys 16 c .. 16 c + 15, as wgmma's A
+//     rS[i]       row r + 8 (i / 2 % 2), key     8 (i / 4) + 2 (lane % 4) + i % 2; then P
+//     rO[i]       row r + 8 (i / 2 % 2), feature 8 (i / 4) + 2 (lane % 4) + i % 2
+//     rP[c]       P of the keys 16 c .. 16 c + 15, packed as wgmma's A
 //     m[h], l[h]  of row r + 8 h; l of this lane's keys only
 #pragma once
 
 #include "common/dialect/cuda.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
-#include "common/dialect/ptx/tma.h"
 #include "common/dialect/ptx/wgmma.h"
-#include "common/harness/step.h"
-#include "common/harness/tiles.h"
+#include "steps/09_tma_wgmma/2_wgmma.cuh"
 
 namespace step10 {
 
 using fa::bf16;
+using step09::kGroupThreads, step09::kGroupRows, step09::kMma, step09::kPanel, step09::kRowBytes;
+using step09::kNoMaximum, step09::kLateRescale;
+using step09::support, step09::tensor_map;
 
-constexpr int kGroupThreads = 128;            // threads of a warpgroup
-constexpr int kGroupRows = 64;                // rows of a warpgroup's products
-constexpr int kMma = 16;                      // keys or features that one wgmma sums over
-constexpr int kPanel = 64;                    // features side by side in shared memory
-constexpr int kRowBytes = 128;                // bytes of these: the widest swizzle
-constexpr float kNoMaximum = -3.4028235e38f;  // no score is below, and it is finite
-constexpr float kLateRescale = 8.f;           // P may grow to 2^8 before O, l and m follow
-
-// All registers of an SM are 128 threads times 512; a launch gives each warpgroup the same number,
-// and setmaxnreg moves what the copying one does not need to the others.
+// An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number,
+// and setmaxnreg moves what the producer does not need to the consumers.
 template <int d_, bool kCausal_>
 struct Tiling {
   static constexpr int d = d_;
@@ -38,15 +33,11 @@ struct Tiling {
   static constexpr int Bc = d == 64 ? 64 : 128;
   static constexpr int kStagesK = d == 64 ? 6 : 2, kStagesV = d == 64 ? 6 : 3;
   static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
-  static constexpr int kCopyRegisters = d == 64 ? 32 : 40;
+  static constexpr int kProducerRegisters = d == 64 ? 32 : 40;
   static constexpr int kConsumerRegisters = d == 64 ? 112 : 232;
-  static constexpr int kSection = 4096 / d;  // causal: heads whose items are mixed; measured
-  static constexpr int kSkipped =
-      (Br - kGroupRows + Bc - 1) / Bc;  // tiles at most that 64 rows skip
-  static_assert(kSkipped <= kStagesV, "V of the tile in use and of all but one skipped must fit");
 };
 
-// A place in a ring of stages, and the parity of the round: what an mbarrier's wait asks for.
+// A stage of a ring, and the parity of the round: what an mbarrier's wait takes.
 template <int kStages>
 struct Ring {
   unsigned stage = 0, parity = 0;
@@ -55,31 +46,54 @@ struct Ring {
   }
 };
 
+// What is the same for all blocks.
+struct Shape {
+  int heads, group;  // query heads; how many of them share K and V
+  int N, Nk;
+  float scale_log2;
+};
+
+// Br rows of a head, and the keys that they see.
+struct WorkTile {
+  int bh, bh_kv;  // head of Q and O, of K and V
+  int row;        // the first one
+  int tiles;      // of keys, at least one; 0: there is no more work
+};
+
 // Makes barriers whose phases are complete after `arrivals`.
 template <int n>
 __device__ inline void init(uint64_t (&bars)[n], int arrivals) {
   for (uint64_t& bar : bars) fa::mbarrier_init(&bar, arrivals);
 }
 
-// Keys that a row sees. `sizes` has N and Nk.
-template <class T, class Sizes>
-__device__ inline int visible(const Sizes& sizes, int row) {
-  return T::kCausal ? min(sizes.Nk, row + 1 + sizes.Nk - sizes.N) : sizes.Nk;
+// Keys that a row sees.
+template <class T>
+__device__ inline int visible(const Shape& shape, int row) {
+  return T::kCausal ? min(shape.Nk, row + 1 + shape.Nk - shape.N) : shape.Nk;
 }
 
-// Tiles of keys that hold something for the rows up to this one; at least one, which is then hidden
-// from all of them.
-template <class T, class Sizes>
-__device__ inline int tiles_for(const Sizes& sizes, int last_row) {
-  return max(1, (visible<T>(sizes, last_row) + T::Bc - 1) / T::Bc);
+// Tiles of keys that rows up to this one see; at least one, even if they see no key of it.
+template <class T>
+__device__ inline int tiles_for(const Shape& shape, int last_row) {
+  return max(1, (visible<T>(shape, last_row) + T::Bc - 1) / T::Bc);
 }
 
-// Names a swizzled tile to wgmma. panel_bytes: of 64 features, for V; K and Q need none.
+// Work tile t of all. Causal: the longest walks of all heads first.
+template <class T>
+__device__ inline WorkTile work_tile_at(int t, const Shape& shape) {
+  const int Tr = (shape.N + T::Br - 1) / T::Br;
+  if (t >= Tr * shape.heads) return {0, 0, 0, 0};
+  const int i = T::kCausal ? Tr - 1 - t / shape.heads : t % Tr;
+  const int bh = T::kCausal ? t % shape.heads : t / Tr;
+  return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
+}
+
+// Descriptor of a swizzled tile. panel_bytes: of 64 features, for V; K and Q need none.
 __device__ inline uint64_t descriptor(const bf16* tile, int panel_bytes = 16) {
   return fa::wgmma_descriptor(tile, fa::Swizzle::b128, panel_bytes, 8 * kRowBytes);
 }
 
-// S = Q K^T of 64 rows and a tile's keys, without waiting.
+// S = Q K^T of 64 rows and a tile's keys, without waiting for the product.
 template <class T>
 __device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc / 2]) {
   fa::wgmma_fence();
@@ -92,11 +106,11 @@ __device__ inline void multiply_scores(uint64_t Q, uint64_t K, float (&rS)[T::Bc
   fa::wgmma_commit();
 }
 
-// O += P V of a tile's keys, without waiting.
+// O += P V of a tile's keys, without waiting for the product.
 template <class T>
 __device__ inline void multiply_values(const uint32_t (&rP)[T::Bc / kMma][4], uint64_t V,
                                        float (&rO)[T::d / 2]) {
-  fa::wgmma_fence();  // again: the wait for V's tile stands between the two products
+  fa::wgmma_fence();  // again: the wait for V is between the two products
   UNROLL
   for (int c = 0; c < T::Bc; c += kMma) {
     fa::wgmma<fa::Major::mn>(rO, rP[c / kMma], fa::wgmma_advance(V, c * kRowBytes));
@@ -137,10 +151,10 @@ __device__ inline void raise_maximum(const float (&rS)[n], float scale_log2, flo
   }
 }
 
-// Has a score of this warp passed its row's m by more than 2^8? Asked of raw scores: no scaling, no
-// shuffles. Floats that are not negative are in the order of their bits, so an integer maximum of
-// three, which also drops the negative ones, takes two scores. With m + 8 below 0 the answer may be
-// yes without need; that costs time, not digits.
+// Has a score of this warp passed its row's m by more than 2^8? Compares raw scores: no scaling, no
+// shuffles. Non-negative floats sort like their bits, so one integer maximum of three takes two
+// scores, and drops negative ones. If m + 8 is below 0 the answer may be a false yes, which costs
+// time and not accuracy.
 template <int n>
 __device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], float scale_log2) {
   int top[2] = {};
@@ -158,15 +172,16 @@ __device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], floa
   return __any_sync(fa::kFullMask, grown);
 }
 
-// P = 2^(S - m) in S's registers, l += its row sums. In three passes: a warp issues in order, an
-// addition right behind its exponential would wait for it.
+// P = 2^(S - m) in S's registers, l += its row sums. In three passes: a warp issues in order, so an
+// addition right behind its exponential would stall.
 template <int n>
-__device__ inline void weigh(float (&rS)[n], float scale_log2, const float (&m)[2], float (&l)[2]) {
+__device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
+                                 float (&l)[2]) {
   UNROLL
   for (int i = 0; i < n; ++i) rS[i] = fmaf(rS[i], scale_log2, -m[i / 2 % 2]);
   UNROLL
   for (int i = 0; i < n; ++i) rS[i] = fa::exp2_approx(rS[i]);
-  if (n > 32) {  // fewer additions in a chain, or fewer additions: measured
+  if (n > 32) {  // shorter chains of additions, or fewer additions: measured
     UNROLL
     for (int i = 0; i < n; i += 2) l[i / 2 % 2] += rS[i] + rS[i + 1];
   } else {
@@ -177,7 +192,7 @@ __device__ inline void weigh(float (&rS)[n], float scale_log2, const float (&m)[
   }
 }
 
-// P in bf16, as the A operand of the next product: an accumulator tile has its layout.
+// P in bf16, as the A operand of the next product: an accumulator has the same layout.
 template <int n>
 __device__ inline void pack(const float (&rS)[n], uint32_t (&rP)[n / 8][4]) {
   UNROLL
@@ -203,16 +218,6 @@ __device__ inline void put_rows(const float (&rO)[d / 2], const float (&normalis
   }
 }
 
-// A tensor [heads, rows, d] in boxes of `box_rows` rows, each box as panels of 64 features.
-template <int d>
-fa::TensorMap map_of(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box_rows) {
-  constexpr uint32_t kPanels = d / kPanel;
-  return fa::tensor_map(
-      x,
-      {{kPanel, 1, kPanel}, {rows, d, box_rows}, {kPanels, kPanel, kPanels}, {heads, rows * d, 1}},
-      fa::Swizzle::b128);
-}
-
 // f(Tiling) for the problem's head dimension and mask.
 template <class F>
 void dispatch(const fa::Problem& p, F&& f) {
@@ -220,13 +225,15 @@ void dispatch(const fa::Problem& p, F&& f) {
                           [&](auto d) { p.causal ? f(Tiling<d, true>{}) : f(Tiling<d, false>{}); });
 }
 
+template <class T>
+int work_tiles_of(const fa::Problem& p) {
+  return fa::ceil_div(p.N, T::Br) * p.heads();
+}
+
 // Tiles of keys that the rows from this one on visit; at least one, which they may not see.
 template <class T>
 int visited_tiles(const fa::Problem& p, int row, int rows) {
   return std::max(1, fa::ceil_div(p.visible(std::min(p.N, row + rows) - 1), T::Bc));
 }
-
-// What the kernels are made for; anything else is refused.
-inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
 
 }  // namespace step10

@@ -1,17 +1,17 @@
 // Step 10 -- FlashAttention-3: warpgroups with different roles.
-// Idea      A warpgroup gives its registers away and only copies. The others take turns: while one
-//           computes weights, another multiplies. And each has work of its own under the weights of
-//           tile j: the product P V of the tile before
-// Changed   since 09: the thread that copies has nothing else to do, so it waits alone and early;
+// Idea      A producer warpgroup gives its registers away and only copies. Consumer warpgroups take
+//           turns: while one computes its softmax, another multiplies. And under the softmax of
+//           tile j each has a product of its own running: P V of the tile before
+// Changed   since 09 2_wgmma: the thread that copies does nothing else, so it waits alone and early;
 //           setmaxnreg; Q K^T of a tile is issued with P V of the one before; named barriers give
 //           the turns. `lazy` moves the maximum only when a score has passed it by 2^8
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
-//                     tiles write 2*BH*N*d + 4*BH*N B        O, LSE
+//                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
-// Launch    grid (Tr * B*H), 128 threads a warpgroup: one copies, 2 (d = 128) or 4 compute; causal:
-//           the longest walks of all heads first
-// Owns      block: Br rows of O; warpgroup: 64 of them
-// Still bad between blocks an SM is idle; causal warpgroups compute tiles that they do not see
+// Launch    grid (Tr * B*H), 128 threads a warpgroup: 1 producer, 2 (d = 128) or 4 consumers;
+//           causal: the longest walks of all heads first
+// Owns      block: Br rows of O, a work tile; consumer: 64 of them
+// Still bad at a block's start and end its SM's tensor cores idle
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
@@ -34,152 +34,178 @@ struct alignas(1024) Tiles {                 // each as panels of 64 features, s
   uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
 };
 
-// Br rows of a head and the keys that they see.
-struct Work {
-  int bh, bh_kv;  // head of Q and O, of K and V
-  int row;        // the first one
-  int tiles;      // of keys, at least one
-  int N, Nk;
-};
-
-// --- one thread copies ---------------------------------------------------------------------------
+// --- the producer: one thread copies --------------------------------------------------------------
 
 // From the last tile of keys to the first, in the order of their use: K_n V_n K_n-1 ... would keep
-// K waiting for V's place, so K goes ahead: K_n K_n-1 V_n K_n-2 V_n-1 ... V_0.
+// K waiting for V's stage, so K goes ahead: K_n K_n-1 V_n K_n-2 V_n-1 ... V_0.
 template <class T>
-__device__ inline void load_tiles(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
-                                  const fa::TensorMap* V, const Work& w) {
+__device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
+                               const fa::TensorMap* V, const WorkTile& work) {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
-  const auto load_k = [&](int j) {
+  const auto load_k = [&](int j, int bh) {
     fa::mbarrier_wait(&smem.k_empty[k.stage], k.parity ^ 1);
     fa::mbarrier_arrive_expect_tx(&smem.k_full[k.stage], sizeof smem.K[0]);
-    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, w.bh_kv});
+    fa::tma_load(smem.K[k.stage], K, &smem.k_full[k.stage], {0, j * T::Bc, 0, bh});
     k.next();
   };
-  const auto load_v = [&](int j) {
+  const auto load_v = [&](int j, int bh) {
     fa::mbarrier_wait(&smem.v_empty[v.stage], v.parity ^ 1);
     fa::mbarrier_arrive_expect_tx(&smem.v_full[v.stage], sizeof smem.V[0]);
-    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, w.bh_kv});
+    fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
     v.next();
   };
   fa::mbarrier_arrive_expect_tx(&smem.q_full, sizeof smem.Q);
   for (int wg = 0; wg < T::kConsumers; ++wg) {
-    fa::tma_load(smem.Q[wg], Q, &smem.q_full, {0, w.row + wg * kGroupRows, 0, w.bh});
+    fa::tma_load(smem.Q[wg], Q, &smem.q_full, {0, work.row + wg * kGroupRows, 0, work.bh});
   }
-  load_k(w.tiles - 1);
-  for (int j = w.tiles - 1; j >= 0; --j) {
-    if (j > 0) load_k(j - 1);
-    load_v(j);
+  load_k(work.tiles - 1, work.bh_kv);
+  for (int j = work.tiles - 1; j >= 0; --j) {
+    if (j > 0) load_k(j - 1, work.bh_kv);
+    load_v(j, work.bh_kv);
   }
 }
 
-// --- the others multiply, and make weights of scores ---------------------------------------------
+// --- the consumers multiply, and compute the softmax ---------------------------------------------
 
+// A warpgroup that owns 64 rows of the work tile. Its registers: see 1_warpgroup.cuh.
 template <class T, bool kLazy>
-__device__ inline void attend(Tiles<T>& smem, const fa::TensorMap* O,
-                              float* LSE,  // [B*H, N]
-                              const Work& w, float scale_log2, int wg) {
-  constexpr int d = T::d, Bc = T::Bc;
-  const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
-            lane = thread % fa::kWarp;
-  const int row = w.row + wg * kGroupRows + warp * 16 + lane / 4;  // the lane's first one
+struct Consumer {
+  static constexpr int d = T::d, Bc = T::Bc;
+  Tiles<T>& smem;
+  float* LSE;  // [B*H, N]
+  const Shape& shape;
+  const int wg;  // which consumer
+  const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q = descriptor(smem.Q[wg]), k0 = descriptor(smem.K[0]);
-  const uint64_t v0 = descriptor(smem.V[0], Bc * kRowBytes);
-  const auto k_in = [&](unsigned stage) { return k0 + stage * (sizeof smem.K[0] >> 4); };
-  const auto v_in = [&](unsigned stage) { return v0 + stage * (sizeof smem.V[0] >> 4); };
-  const auto arrive = [&](uint64_t* bar) {  // a warp's; its 32 lanes are at the same place
-    if (lane == 0) fa::mbarrier_arrive(bar);
-  };
-  // This warp is done with the ring's stage; on to the next one.
-  const auto hand_back = [&](auto& ring, uint64_t* empty) {
-    arrive(&empty[ring.stage]);
-    ring.next();
-  };
-  // The warpgroups issue their products in turn, so that they do not all compute weights at once.
-  const auto my_turn = [&] { fa::bar_sync(1 + wg, 2 * kGroupThreads); };
-  const auto next_turn = [&] { fa::bar_arrive(1 + (wg + 1) % T::kConsumers, 2 * kGroupThreads); };
-  float rS[Bc / 2], rO[d / 2] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum}, alpha[2];
-  uint32_t rP[Bc / kMma][4];
+  const uint64_t v0 = descriptor(smem.V[0], Bc* kRowBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
+  WorkTile work;
+  int j = work.tiles - 1;  // the tile of keys whose scores come next
+  float rS[Bc / 2], rO[d / 2] = {}, m[2] = {kNoMaximum, kNoMaximum}, l[2] = {}, alpha[2];
+  uint32_t rP[Bc / kMma][4];
 
-  // S of tile j has arrived: its weights. True when O must follow m.
-  const auto weigh_tile = [&](int j) {
-    if (visible<T>(w, w.row + wg * kGroupRows) <
-        (j + 1) * Bc) {  // at the diagonal, or the last keys
-      const int key = j * Bc + lane % 4 * 2;
-      mask(rS, visible<T>(w, row) - key, visible<T>(w, row + 8) - key);
-    }
-    const bool raise = !kLazy || has_grown(rS, m, scale_log2);
-    if (raise) raise_maximum(rS, scale_log2, m, l, alpha);
-    weigh(rS, scale_log2, m, l);
-    return raise;
-  };
+  __device__ Consumer(Tiles<T>& smem, float* LSE, const Shape& shape, int wg, const WorkTile& work)
+      : smem(smem), LSE(LSE), shape(shape), wg(wg), work(work) {
+    this->work.row += wg * kGroupRows;
+  }
 
-  // --- prologue: the weights of the first tile
-  if (wg == T::kConsumers - 1) next_turn();  // warpgroup 0 begins
-  fa::mbarrier_wait(&smem.q_full, 0);
-  fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
-  my_turn();
-  multiply_scores<T>(q, k_in(k.stage), rS);
-  next_turn();
-  fa::wgmma_wait<0>();
-  fa::pin_registers(rS);
-  hand_back(k, smem.k_empty);
-  weigh_tile(w.tiles - 1);
-  pack(rS, rP);
+  // One arrival of a warp: its 32 lanes are at the same place.
+  __device__ void arrive(uint64_t* bar) {
+    if (lane == 0) fa::mbarrier_arrive(bar);
+  }
+  // This warp has read the ring's stage. On to the next one.
+  template <class Ring>
+  __device__ void release(Ring& ring, uint64_t* empty) {
+    arrive(&empty[ring.stage]);
+    ring.next();
+  }
+  // The consumers issue their products in turn, so that they do not all compute softmax at once.
+  __device__ void my_turn() { fa::bar_sync(1 + wg, 2 * kGroupThreads); }
+  __device__ void next_turn() { fa::bar_arrive(1 + (wg + 1) % T::kConsumers, 2 * kGroupThreads); }
 
-  // --- mainloop: P V of a tile beside Q K^T of the next one, and beside that one's weights
-  for (int j = w.tiles - 2; j >= 0; --j) {
-    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
-    my_turn();
-    multiply_scores<T>(q, k_in(k.stage), rS);
+  // S = Q K^T of tile j, without waiting for the product.
+  __device__ void issue_scores() {
+    multiply_scores<T>(q, k0 + k.stage * (sizeof smem.K[0] >> 4), rS);
+  }
+  // O += P V of the tile before, once its V is there, without waiting for the product.
+  __device__ void issue_values() {
     fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
-    multiply_values<T>(rP, v_in(v.stage), rO);
-    next_turn();
-    fa::wgmma_wait<1>();
+    multiply_values<T>(rP, v0 + v.stage * (sizeof smem.V[0] >> 4), rO);
+  }
+  template <int pending>
+  __device__ void wait_scores() {
+    fa::wgmma_wait<pending>();
     fa::pin_registers(rS);
-    hand_back(k, smem.k_empty);
-    const bool raised = weigh_tile(j);
-    fa::pin_registers(rS);  // or ptxas computes the weights behind the wait
+  }
+
+  __device__ void wait_values() {
+    fa::pin_registers(rS);  // or ptxas computes P behind the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
-    fa::pin_registers(rS);  // and packs them before it, while P is in use
-    hand_back(v, smem.v_empty);
+    fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
+    release(v, smem.v_empty);
+  }
+
+  // Is tile j at the diagonal or at the end of the keys?
+  __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
+  __device__ void mask_tile() {
+    const int row = work.row + warp * 16 + lane / 4, key = j * Bc + lane % 4 * 2;
+    mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
+  }
+  // S of tile j becomes P. True when O must follow m.
+  __device__ bool softmax() {
+    if (is_cut()) mask_tile();
+    const bool grown = !kLazy || has_grown(rS, m, shape.scale_log2);
+    if (grown) raise_maximum(rS, shape.scale_log2, m, l, alpha);
+    compute_p(rS, shape.scale_log2, m, l);
+    return grown;
+  }
+
+  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  __device__ void next_tile() {
+    --j;
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    my_turn();
+    issue_scores();
+    issue_values();
+    next_turn();
+    wait_scores<1>();
+    release(k, smem.k_empty);
+    const bool grown = softmax();
+    wait_values();
     pack(rS, rP);
-    if (raised) {
+    if (grown) {
       UNROLL
       for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[i / 2 % 2];
     }
   }
-  fa::mbarrier_wait(&smem.v_full[v.stage], v.parity);
-  multiply_values<T>(rP, v_in(v.stage), rO);
-  fa::wgmma_wait<0>();
-  fa::pin_registers(rO);
-  if (wg == 0) my_turn();  // takes the last turn, so that no barrier is left half full
 
-  // --- epilogue: O through the place of this warpgroup's Q
-  float normalise[2];
-  UNROLL
-  for (int h = 0; h < 2; ++h) {
-    l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 1);
-    l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 2);
-    normalise[h] = l[h] > 0.f ? 1.f / l[h] : 0.f;  // no key seen: O = 0
-    if (lane % 4 == 0 && row + h * 8 < w.N) {
-      LSE[size_t(w.bh) * w.N + row + h * 8] = (m[h] + log2f(l[h])) * fa::kLn2;
+  __device__ void run(const fa::TensorMap* O) {
+    // --- prologue: the first tile
+    if (wg == T::kConsumers - 1) next_turn();  // warpgroup 0 begins
+    fa::mbarrier_wait(&smem.q_full, 0);
+    fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
+    my_turn();
+    issue_scores();
+    next_turn();
+    wait_scores<0>();
+    release(k, smem.k_empty);
+    softmax();
+    pack(rS, rP);
+
+    // --- mainloop
+    while (j > 0) next_tile();
+    issue_values();
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rO);
+    if (wg == 0) my_turn();  // takes the last turn, so that no barrier is left half full
+
+    // --- epilogue: O through the place of this warpgroup's Q
+    float normalise[2];
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 1);
+      l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 2);
+      normalise[h] = l[h] > 0.f ? 1.f / l[h] : 0.f;  // no key seen: O = 0
+      const int row = work.row + warp * 16 + lane / 4 + h * 8;
+      if (lane % 4 == 0 && row < shape.N) {
+        LSE[size_t(work.bh) * shape.N + row] = (m[h] + log2f(l[h])) * fa::kLn2;
+      }
+    }
+    fa::bar_sync(1 + T::kConsumers + wg, kGroupThreads);  // all four warps' products have read Q
+    put_rows<d>(rO, normalise, smem.Q[wg]);
+    fa::fence_proxy_async();  // TMA reads what this thread has written ...
+    fa::bar_sync(1 + T::kConsumers + wg,
+                 kGroupThreads);  // ... and what the warpgroup's others have
+    if (threadIdx.x % kGroupThreads == 0) {
+      fa::tma_store(O, smem.Q[wg], {0, work.row, 0, work.bh});
+      fa::tma_store_commit();
+      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
     }
   }
-  fa::bar_sync(1 + T::kConsumers + wg, kGroupThreads);  // all four warps' products have read Q
-  put_rows<d>(rO, normalise, smem.Q[wg]);
-  fa::fence_proxy_async();  // TMA reads what this thread has written ...
-  fa::bar_sync(1 + T::kConsumers + wg, kGroupThreads);  // ... and what the warpgroup's others have
-  if (thread == 0) {
-    fa::tma_store(O, smem.Q[wg], {0, w.row + wg * kGroupRows, 0, w.bh});
-    fa::tma_store_commit();
-    fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
-  }
-}
+};
 
 template <class T, bool kLazy>
 __global__ void __launch_bounds__(T::kThreads, 1)
@@ -188,7 +214,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
                      const __grid_constant__ fa::TensorMap V,  // [B*Hkv, Nk, d]
                      const __grid_constant__ fa::TensorMap O,  // [B*H, N, d]
                      float* LSE,                               // [B*H, N]
-                     int heads, int group, int N, int Nk, float scale) {
+                     Shape shape) {
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) {
     constexpr int kWarps = T::kConsumers * kGroupThreads / fa::kWarp;
@@ -197,21 +223,16 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     init(smem.v_full, 1), init(smem.v_empty, kWarps);
     fa::mbarrier_init_fence();
   }
-  __syncthreads();  // the barriers are there
-  // Causal walks have different lengths: all heads' longest ones start first.
-  const int Tr = gridDim.x / heads;
-  const int i = T::kCausal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
-  const int bh = T::kCausal ? blockIdx.x % heads : blockIdx.x / Tr;
-  Work w = {bh, bh / group, i * T::Br, 0, N, Nk};
-  w.tiles = tiles_for<T>(w, w.row + T::Br - 1);
-  const int wg =
-      __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);  // the same for the whole warp
+  __syncthreads();  // all threads see the barriers
+  const WorkTile work = work_tile_at<T>(blockIdx.x, shape);
+  // The shuffle tells the compiler that a warp has one warpgroup.
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
-    fa::setmaxnreg_dec<T::kCopyRegisters>();
-    if (threadIdx.x == 0) load_tiles<T>(smem, &Q, &K, &V, w);
+    fa::setmaxnreg_dec<T::kProducerRegisters>();
+    if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, work);
   } else {
     fa::setmaxnreg_inc<T::kConsumerRegisters>();
-    attend<T, kLazy>(smem, &O, LSE, w, scale * fa::kLog2e, wg - 1);
+    Consumer<T, kLazy>(smem, LSE, shape, wg - 1, work).run(&O);
   }
 }
 
@@ -241,13 +262,14 @@ template <bool kLazy>
 void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   dispatch(p, [&](auto tiling) {
     using T = decltype(tiling);
+    constexpr int d = T::d;
     const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
-    const unsigned Tr = fa::ceil_div(p.N, T::Br);
+    const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
     fa::launch(flash_fwd_kernel<T, kLazy>,
-               {dim3(unsigned(Tr * BH)), dim3(T::kThreads), sizeof(Tiles<T>)},
-               map_of<T::d>(t.Q, BH, N, kGroupRows), map_of<T::d>(t.K, BHkv, Nk, T::Bc),
-               map_of<T::d>(t.V, BHkv, Nk, T::Bc), map_of<T::d>(t.O, BH, N, kGroupRows), t.LSE,
-               int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale());
+               {dim3(work_tiles_of<T>(p)), dim3(T::kThreads), sizeof(Tiles<T>)},
+               tensor_map<d>(t.Q, BH, N, kGroupRows), tensor_map<d>(t.K, BHkv, Nk, T::Bc),
+               tensor_map<d>(t.V, BHkv, Nk, T::Bc), tensor_map<d>(t.O, BH, N, kGroupRows), t.LSE,
+               shape);
   });
 }
 

@@ -1,15 +1,16 @@
 // Step 10: what it is, for its program, its library, its tests and its exercises.
 #pragma once
 
-#include "steps/09_tma_wgmma/1_wgmma.cuh"
+#include "steps/09_tma_wgmma/2_wgmma.cuh"
 #include "steps/10_warp_specialized/2_specialized.cuh"
 #include "steps/10_warp_specialized/3_persistent.cuh"
+#include "steps/10_warp_specialized/4_scheduled.cuh"
 
 namespace step10 {
 
 inline fa::Variant specialized() {
   return {.name = "specialized",
-          .idea = "one warpgroup copies, the others take turns: FlashAttention-3",
+          .idea = "a producer warpgroup, consumers in turn: FlashAttention-3",
           .parent = {"09 wgmma", step09::traffic, step09::support()},
           .forward = step10_specialized::forward<false>,
           .traffic = step10_specialized::traffic,
@@ -27,8 +28,17 @@ inline fa::Variant lazy() {
 
 inline fa::Variant persistent() {
   return {.name = "persistent",
-          .idea = "as many blocks as SMs; their items overlap",
+          .idea = "as many blocks as SMs; their work tiles overlap",
           .parent = {"10 lazy", step10_specialized::traffic, support()},
+          .forward = step10_persistent::forward,
+          .traffic = step10_persistent::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Variant scheduled() {
+  return {.name = "scheduled",
+          .idea = "causal: a tile scheduler, and tiles of keys that a warpgroup skips",
+          .parent = {"10 persistent", step10_persistent::traffic, support()},
           .forward = forward,
           .traffic = traffic,
           .workspace = workspace,
@@ -37,10 +47,10 @@ inline fa::Variant persistent() {
 
 inline fa::Step step() {
   return {.id = "10_warp_specialized",
-          .idea = "FlashAttention-3 and past it: roles, a lazy maximum, items that overlap",
+          .idea = "FlashAttention-3 and past it: roles, a lazy maximum, work tiles that overlap",
           .support = support(),
           .needs = "sm_90a",
-          .variants = {specialized(), lazy(), persistent()}};
+          .variants = {specialized(), lazy(), persistent(), scheduled()}};
 }
 
 }  // namespace step10

@@ -1,5 +1,5 @@
 // Tests of step 10. The build links the steps that linked_variant() names here.
-#include "steps/10_warp_specialized/3_persistent.cuh"
+#include "steps/10_warp_specialized/4_scheduled.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;
@@ -8,31 +8,40 @@ static const fa::Variant& parent() { return fa::linked_variant("09 wgmma"); }
 static const fa::Variant& specialized() { return fa::linked_variant("10 specialized"); }
 static const fa::Variant& lazy() { return fa::linked_variant("10 lazy"); }
 static const fa::Variant& persistent() { return fa::linked_variant("10 persistent"); }
+static const fa::Variant& scheduled() { return fa::linked_variant("10 scheduled"); }
 
-// The persistent kernel with kBlocks blocks instead of one on each SM, so that a small problem has
-// seams between items; 0: with 1, 2 or 3, as the problem says.
-template <int kBlocks>
+// The persistent kernels with kBlocks blocks instead of one on each SM, so that a small problem has
+// seams between work tiles; 0: with 1, 2 or 3, as the problem says.
+template <int kBlocks, bool kScheduled>
 static void forward_on(const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
   const int n = kBlocks > 0 ? kBlocks : 1 + (p.N + p.Nk + p.d / 64 + p.H + p.causal) % 3;
-  step10::dispatch(p, [&](auto tiling) { step10::launch<decltype(tiling)>(p, t, n); });
+  step10::dispatch(p, [&](auto tiling) {
+    if (kScheduled) {
+      step10::launch<decltype(tiling)>(p, t, n);
+    } else {
+      step10_persistent::launch<decltype(tiling)>(p, t, n);
+    }
+  });
 }
-template <int kBlocks>
+template <int kBlocks, bool kScheduled = true>
 static const fa::Variant& on_blocks() {
   static const fa::Variant variant = [] {
-    fa::Variant v = persistent();
-    v.name = "few blocks";
-    v.forward = forward_on<kBlocks>;
+    fa::Variant v = kScheduled ? scheduled() : persistent();
+    v.name += " on few blocks";
+    v.forward = forward_on<kBlocks, kScheduled>;
     return v;
   }();
   return variant;
 }
 static const fa::Variant& few_blocks() { return on_blocks<0>(); }
+static const fa::Variant& few_blocks_in_turn() { return on_blocks<0, false>(); }
 
 static constexpr int kWarpRows = step10::kGroupRows / 4;
 
 // One of them; a test runs once with each.
 static const fa::Variant& any() {
-  const fa::Variant* variant = GENERATE(&specialized(), &lazy(), &few_blocks());
+  const fa::Variant* variant =
+      GENERATE(&specialized(), &lazy(), &few_blocks_in_turn(), &few_blocks());
   UNSCOPED_INFO("variant " << variant->name);
   return *variant;
 }
@@ -57,8 +66,12 @@ TEST_CASE("step 10: random shapes", "[step10]") {
   fa::test::require_right_for_random_shapes(few_blocks(), 10);
 }
 
-TEST_CASE("step 10: random shapes, one item a block", "[step10]") {
+TEST_CASE("step 10: random shapes, one work tile per block", "[step10]") {
   fa::test::require_right_for_random_shapes(specialized(), 11);
+}
+
+TEST_CASE("step 10: random shapes, work tiles in turn", "[step10]") {
+  fa::test::require_right_for_random_shapes(few_blocks_in_turn(), 12);
 }
 
 TEST_CASE("step 10: real input and outliers", "[step10]") {
@@ -103,7 +116,7 @@ TEST_CASE("step 10: maxima that grow slowly, fast, not at all", "[step10]") {
   fa::test::require_right_for_any_maxima(few_blocks(), kWarpRows, step10::Tiling<64, false>::Bc);
 }
 
-TEST_CASE("step 10: maxima, when a block has one item", "[step10]") {
+TEST_CASE("step 10: maxima, when a block has one work tile", "[step10]") {
   fa::test::require_right_for_any_maxima(lazy(), kWarpRows, step10::Tiling<64, false>::Bc);
 }
 
@@ -115,13 +128,14 @@ TEST_CASE("step 10: scores below -1e30, which bf16 can make", "[step10]") {
   fa::test::require_right_for_huge_negative_scores(any());
 }
 
-// --- the seam between items ----------------------------------------------------------------------
+// --- the seam between work tiles -----------------------------------------------------------------
 
-TEST_CASE("step 10: many items on few blocks", "[step10]") {
-  const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &on_blocks<3>());
+TEST_CASE("step 10: many work tiles on few blocks", "[step10]") {
+  const fa::Variant& variant =
+      *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &on_blocks<3>(), &on_blocks<2, false>());
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  // Items of one tile; of some; warpgroups that skip tiles; a diagonal that crosses two tiles.
+  // Work tiles of one tile of keys; of some; warpgroups that skip tiles; a diagonal that crosses two tiles.
   const auto [N, Nk] = GENERATE(std::pair(20, 30), std::pair(300, 300), std::pair(257, 100),
                                 std::pair(300, 331), std::pair(65, 400));
   CAPTURE(d, causal, N, Nk);
@@ -135,18 +149,20 @@ TEST_CASE("step 10: heads in more than one section", "[step10]") {
   fa::test::require_right(variant, bf16_problem(20, 20, d, /*causal=*/true, 1, heads, heads));
 }
 
-TEST_CASE("step 10: more items than SMs", "[step10]") {
+TEST_CASE("step 10: more work tiles than SMs", "[step10]") {
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
   CAPTURE(d, causal);
   const auto p = bf16_problem(20, 30, d, causal, 1, /*H=*/150, /*Hkv=*/50);
-  fa::test::require_right(persistent(), p);
+  for (const fa::Variant* variant : {&persistent(), &scheduled()}) {
+    fa::test::require_right(*variant, p);
 #if !FA_BACKEND_GPU
-  fa::test::require_predicted(persistent(), p);
+    fa::test::require_predicted(*variant, p);
 #endif
+  }
 }
 
-TEST_CASE("step 10: the counter of items is left ready for the next run", "[step10]") {
+TEST_CASE("step 10: the counter of work tiles is left ready for the next run", "[step10]") {
   const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &on_blocks<2>());
   const auto p = bf16_problem(300, 300, 64, /*causal=*/true, 1, /*H=*/3, /*Hkv=*/3);
   fa::Session session(p, fa::normal_inputs(p, 1), variant);
@@ -158,32 +174,33 @@ TEST_CASE("step 10: the counter of items is left ready for the next run", "[step
 
 #if !FA_BACKEND_GPU
 TEST_CASE("step 10: predicted bytes are counted bytes", "[step10]") {
-  fa::test::require_predicted_for_lengths(GENERATE(&specialized(), &persistent())[0]);
+  fa::test::require_predicted_for_lengths(*GENERATE(&specialized(), &persistent(), &scheduled()));
 }
 
 TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
-  const fa::GpuSpec T4 = fa::find_gpu("T4");
+  const fa::GpuSpec A100 = fa::find_gpu("A100");
   const struct RunAs {
     explicit RunAs(const fa::GpuSpec& gpu) { fa::configure({.gpu = gpu}); }
     ~RunAs() { fa::configure({}); }
-  } as_T4(T4);
-  const auto p = bf16_problem(64, 64, 64, /*causal=*/true, /*B=*/5, /*H=*/16, /*Hkv=*/16);
-  fa::Session session(p, fa::normal_inputs(p, 1), persistent());
+  } as_A100(A100);
+  const auto p = bf16_problem(64, 64, 64, /*causal=*/true, /*B=*/10, /*H=*/16, /*Hkv=*/16);
+  fa::Session session(p, fa::normal_inputs(p, 1), scheduled());
   const fa::Bytes counted = *fa::count([&] { session.forward(); }, {}).requested;
-  CHECK(counted == persistent().traffic(p).total());
-  CHECK(counted.atomic == 4 * (80 + 40));  // items, SMs
+  CHECK(counted == scheduled().traffic(p).total());
+  CHECK(counted.atomic == 4 * (160 + 108));  // work tiles, SMs
 }
 
 TEST_CASE("step 10: the formulas of the headers", "[step10]") {
-  const bool scheduled = GENERATE(false, true), causal = GENERATE(false, true);
+  const fa::Variant& variant = *GENERATE(&specialized(), &persistent(), &scheduled());
+  const bool causal = GENERATE(false, true);
   const uint64_t d = GENERATE(64, 128), N = 300, Nk = 300, BH = 12, BHkv = 6;
-  CAPTURE(scheduled, causal, d);
-  const fa::Variant& variant = scheduled ? persistent() : specialized();
+  CAPTURE(variant.name, causal, d);
   const auto p = bf16_problem(N, Nk, d, causal, /*B=*/3, /*H=*/4, /*Hkv=*/2);
   const uint64_t Br = d == 64 ? 256 : 128, Tr = (N + Br - 1) / Br;
   const fa::Bytes counted = *fa::test::count_forward(variant, p).requested;
   if (!causal) CHECK(counted.read == 2 * BH * (N * d + 2 * Tr * Nk * d));
-  const bool counters = scheduled && causal;  // an item and a block each 4 B; all items fit on SMs
+  // A work tile and a block each 4 B; all work tiles fit on SMs.
+  const bool counters = variant.name == "scheduled" && causal;
   CHECK(counted.write == 2 * BH * N * d + 4 * BH * N + (counters ? 8 : 0));
   CHECK(counted.atomic == (counters ? 4 * (BH * Tr + BH * Tr) : 0));
   const fa::Bytes least = variant.traffic(p).hbm;
@@ -202,11 +219,11 @@ TEST_CASE("step 10: no bank conflicts", "[step10]") {
 }
 
 TEST_CASE("step 10: HBM sees inputs and outputs only, and keys once a group", "[step10]") {
-  fa::test::require_compulsory_hbm(GENERATE(&specialized(), &persistent())[0]);
+  fa::test::require_compulsory_hbm(*GENERATE(&specialized(), &persistent(), &scheduled()));
 }
 
 TEST_CASE("step 10: multiplies no more than it says, on tensor cores", "[step10]") {
-  const fa::Variant& variant = *GENERATE(&specialized(), &lazy(), &persistent());
+  const fa::Variant& variant = *GENERATE(&specialized(), &lazy(), &persistent(), &scheduled());
   const auto p = bf16_problem(300, 200, GENERATE(64, 128), GENERATE(false, true));
   CHECK(fa::test::count_forward(variant, p).tensor_flops == variant.traffic(p).flops);
 }
@@ -215,8 +232,8 @@ TEST_CASE("step 10: the analysis finds nothing", "[step10]") {
   fa::test::require_no_finding(any());
 }
 
-TEST_CASE("step 10: the analysis finds nothing at the seam between items", "[step10]") {
-  const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &on_blocks<2>());
+TEST_CASE("step 10: the analysis finds nothing at the seam between work tiles", "[step10]") {
+  const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &on_blocks<1, false>());
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
   CAPTURE(d, causal);

@@ -149,7 +149,7 @@ class Copy(unittest.TestCase):
         before = self.digests()
         folder = os.path.join(self.root, "steps", "03_online_softmax")
         os.rename(os.path.join(folder, "1_merge.cuh"), os.path.join(folder, "4_moved.cuh"))
-        for name in ("2_softmax.cuh", "3_one_pass.cuh"):
+        for name in ("3_online.cuh",):
             self.replace(
                 f"steps/03_online_softmax/{name}", "softmax/1_merge.cuh", "softmax/4_moved.cuh"
             )
@@ -228,7 +228,9 @@ class Copy(unittest.TestCase):
         self.replace(picture, f"02_tiled={drawn}", "02_tiled=0123456789abcdef")
         status, out = self.tables("--check")
         self.assertEqual(status, 1)
-        self.assertIn(f"{picture}: drawn from other results (02_tiled): run maintain plots", out)
+        self.assertIn(
+            f"{picture}: drawn from other results (02_tiled): run ./scripts/maintain plots", out
+        )
 
 
 if __name__ == "__main__":

@@ -47,10 +47,10 @@ class Trace(unittest.TestCase):
         self.assertEqual(self.run_script("--check").returncode, 0)
 
     def test_a_call_that_left_a_kernel_is_named(self):
-        self.replace(os.path.join(STEP, "2_specialized.cuh"), "wgmma_wait<1>", "wgmma_wait<2>")
+        self.replace(os.path.join(STEP, "2_specialized.cuh"), "wait_scores<1>", "wait_scores<2>")
         done = self.run_script("--check")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("2_specialized.cuh has 'wgmma_wait<1>' 0 times, not 1", done.stderr)
+        self.assertIn("2_specialized.cuh has 'wait_scores<1>();' 0 times, not 1", done.stderr)
 
     def test_comments_do_not_count(self):
         folder = os.path.join(self.root, STEP)
@@ -58,7 +58,7 @@ class Trace(unittest.TestCase):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 text = re.sub(r" *//.*", "", file.read())
             with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
-                file.write(text.replace("  take(0);", "  take(0);  // wgmma_wait<1>()"))
+                file.write(text.replace("  take(0);", "  take(0);  // wait_scores<1>();"))
         self.assertEqual(self.run_script("--check").returncode, 0)
 
     def test_one_place_of_two_that_left_is_found(self):
@@ -66,18 +66,18 @@ class Trace(unittest.TestCase):
         with open(path, encoding="utf-8") as file:
             text = file.read()
         with open(path, "w", encoding="utf-8") as file:
-            file.write(text.replace("multiply_scores<T>(", "multiply<T>(", 1))
+            file.write(text.replace("wait_scores<1>();", "wait<1>();", 1))
         done = self.run_script("--check")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("2 times, not 3", done.stderr)
+        self.assertIn("1 times, not 2", done.stderr)
 
-    def test_each_product_and_each_weight_has_a_beginning_and_an_end(self):
+    def test_each_product_and_each_softmax_has_a_beginning_and_an_end(self):
         with open(trace_pipeline.RESULTS, encoding="utf-8") as file:
             results = json.load(file)
         for name in trace_pipeline.KERNELS:
             spans = trace_pipeline.spans_of(results, name)
             for lane in (
-                f"{kind} {wg}" for kind in ("tensor cores", "P V", "weights") for wg in range(2)
+                f"{kind} {wg}" for kind in ("tensor cores", "P V", "softmax") for wg in range(2)
             ):
                 times = [(begin, end) for where, _, begin, end in spans if where == lane]
                 self.assertGreater(len(times), 6, (name, lane))

@@ -1,18 +1,18 @@
-// Step 09 -- Hopper's copies and products: TMA and wgmma.
-// Idea      Whole tiles instead of fragments. One thread orders the copy of a tile; four warps
-//           together order a product whose operands lie in shared memory. Both run by themselves,
-//           and somebody waits for them: at a barrier that counts bytes, at a group of products
-// Changed   since 07 1_wgmma.cuh: tiles by TMA, whose arrival mbarriers count; products by wgmma,
-//           which reads Q, K and V where they lie; a warpgroup owns 64 rows; 64 keys a tile at
-//           either d, all weights before the first product of P V; O leaves by stmatrix and TMA
+// Step 09 -- Hopper's products: wgmma.
+// Idea      The four warps of a warpgroup issue one product of 64 rows together. The tensor cores
+//           read Q, K and V from shared memory themselves, where TMA has put them. The product runs
+//           asynchronously, like a copy, and the warpgroup waits for it
+// Changed   since 09 1_tma: products by wgmma, which reads Q, K and V where they lie; a warpgroup
+//           owns 64 rows; 64 keys a tile at either d, all of P before the first product of P V; O
+//           leaves by stmatrix
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 256 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of O; warpgroup: 64 of them; warp: 16; lane: of 2 rows every fourth
 //           pair of columns
-// Still bad a warpgroup multiplies, computes weights, multiplies, each in turn; and the thread that
-//           orders the next tile waits for the slowest warp of the block first: step 10
+// Still bad a warpgroup does product, softmax, product in turn; and the thread that issues the next
+//           copy first waits for the slowest warp of the block: step 10
 #pragma once
 
 #include <cfloat>
@@ -39,10 +39,10 @@ constexpr int kMma = 16;                  // keys or features that a wgmma sums 
 constexpr int kGroupRows = 64;            // of a warpgroup: the rows of a wgmma
 constexpr int Br = kGroups * kGroupRows;  // rows of a tile of Q
 constexpr int Bc = 64;                    // keys of a tile
-constexpr int kStages = 2;                // tiles of K and V: one in use, one on its way
-constexpr int kPanel = 64;                // features side by side in shared memory:
-constexpr int kRowBytes = 128;            // as many as the widest swizzle spans
-constexpr float kNoMaximum = -FLT_MAX;    // below all scores, but finite: -inf - -inf is no number
+constexpr int kStages = 2;                // of K and V: one is multiplied while the other is copied
+constexpr int kPanel = 64;                // features side by side: 128 bytes, the widest swizzle
+constexpr int kRowBytes = 128;            // of a panel
+constexpr float kNoMaximum = -FLT_MAX;    // below all scores, but finite: -inf - -inf is NaN
 constexpr float kLateRescale = 8.f;       // P may grow to 2^8 before O, l and m follow
 
 // What a block keeps in shared memory: 49 KB when d = 64, 97 KB when d = 128. A tile is cut into
@@ -50,23 +50,22 @@ constexpr float kLateRescale = 8.f;       // P may grow to 2^8 before O, l and m
 // the swizzle, so that TMA, wgmma and swizzle() mean the same place.
 template <int d>
 struct alignas(1024) Tiles {
-  bf16 Q[kGroups][kGroupRows * d];  // O on its way out
+  bf16 Q[kGroups][kGroupRows * d];  // reused for O in the epilogue
   bf16 K[kStages][Bc * d];
   bf16 V[kStages][Bc * d];
   uint64_t q_full, full[kStages], empty[kStages];  // mbarriers
 };
 
 // Where element (r, x) of a tile of `rows` rows lies, x a multiple of 8. In each panel it is the
-// swizzle of step 07: chunk c of row r takes the place c ^ (r % 8). Only O needs it: for all other
-// tiles TMA writes and wgmma reads in this order by themselves.
+// swizzle of step 07: chunk c of row r takes the place c ^ (r % 8). TMA writes and reads in this
+// order by itself, and so does wgmma: only O needs it.
 template <int rows>
 __device__ inline int swizzle(int r, int x) {
   return (x / kPanel * rows + r) * kPanel + (x % kPanel ^ r % 8 * 8);
 }
 
-// Tile j of K and V to its stage, without waiting. By one thread. `full` is complete when it has
-// seen one arrival, this one, and the bytes of both boxes; rows behind the end come as zeros and
-// count.
+// Tile j of K and V to its stage, without waiting. By one thread. `full` completes when it has seen
+// one arrival, this one, and the bytes of both boxes; rows behind the end come as zeros and count.
 template <int d>
 __device__ inline void load_tile(Tiles<d>& smem, const fa::TensorMap& K, const fa::TensorMap& V,
                                  int j, int head) {
@@ -98,8 +97,7 @@ __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][64][64] swiz
   fa::pin_registers(rS);  // the compiler may read them only now
 }
 
-// Scores that their row does not see become -inf. Only tiles that the diagonal or the end of the
-// keys cuts come here.
+// Scores that their row does not see become -inf: in tiles that the diagonal or the end cuts.
 __device__ inline void mask(float (&rS)[Bc / 2], int row, int key, int N, int Nk,
                             bool causal) {  // row, key: the first ones of this lane
   UNROLL
@@ -115,8 +113,8 @@ __device__ inline void mask(float (&rS)[Bc / 2], int row, int key, int N, int Nk
 }
 
 // Row maxima, in powers of two. O and l are relative to m. While no row of the warp has grown by
-// more than 2^8 they all stay as they are: the weights are then at most 2^8, not 1, which costs
-// neither fp32 nor bf16 a digit. Only a row's largest weight is no longer exactly 1: it is rounded.
+// more than 2^8 they all stay as they are: P is then at most 2^8, not 1, which costs neither fp32
+// nor bf16 a digit. Only the largest element of a row of P is no longer exactly 1: it is rounded.
 template <int d>
 __device__ inline void update_maximum(const float (&rS)[Bc / 2], float scale_log2, float (&m)[2],
                                       float (&l)[2], float (&rO)[d / 2]) {
@@ -143,10 +141,11 @@ __device__ inline void update_maximum(const float (&rS)[Bc / 2], float scale_log
   }
 }
 
-// O += P V: all weights of the tile, then their products, 16 keys at a time. P is the operand A,
-// which a wgmma takes from registers as well: 8 numbers of rS, 16 keys, are one A, as in mma.
+// O += P V: P of the whole tile, then the products, 16 keys at a time. P is the operand A, which a
+// wgmma takes from registers as well: 8 numbers of rS, 16 keys, are one A, as in mma.
 template <int d>
-__device__ inline void multiply_values(float (&rS)[Bc / 2], float scale_log2, const float (&m)[2],
+__device__ inline void multiply_values(const float (&rS)[Bc / 2], float scale_log2,
+                                       const float (&m)[2],
                                        const bf16* sV,  // [d / 64][Bc][64] swizzled
                                        float (&l)[2], float (&rO)[d / 2]) {
   uint32_t rP[Bc / kMma][4];
@@ -182,7 +181,7 @@ __global__ void __launch_bounds__(kThreads, 2)
                      const __grid_constant__ fa::TensorMap map_O,  // [B*H, N, d], of 64 rows
                      float* LSE,                                   // [B*H, N]
                      int heads, int group, int N, int Nk, float scale, bool causal) {
-  // --- prologue: which tile; Q_i, K_0 and V_0 set out
+  // --- prologue: which tile; copies of Q_i, K_0 and V_0
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
             lane = thread % fa::kWarp;
@@ -202,14 +201,14 @@ __global__ void __launch_bounds__(kThreads, 2)
       fa::mbarrier_init(&smem.full[stage], 1);
       fa::mbarrier_init(&smem.empty[stage], kWarps);
     }
-    fa::mbarrier_init_fence();  // TMA sees them. The thread itself may go on: it knows them
+    fa::mbarrier_init_fence();  // TMA sees them; this thread itself needs no barrier
     fa::mbarrier_arrive_expect_tx(&smem.q_full, sizeof smem.Q);
     for (int g = 0; g < kGroups; ++g) {
       fa::tma_load(smem.Q[g], &map_Q, &smem.q_full, {0, i * Br + g * kGroupRows, 0, bh});
     }
     if (tiles > 0) load_tile<d>(smem, map_K, map_V, 0, kv_head);
   }
-  __syncthreads();                              // nobody waits at an mbarrier before it is one
+  __syncthreads();                              // all threads see the mbarriers
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   float rO[d / 2] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum};
   const int group_row = i * Br + wg * kGroupRows;    // the warpgroup's first row,
@@ -223,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       fa::mbarrier_wait(&smem.empty[(j + 1) % kStages], ((j + 1) / kStages & 1) ^ 1);
       load_tile<d>(smem, map_K, map_V, j + 1, kv_head);
     }
-    __syncwarp();  // thread 0 is back with its warp, which orders products as a whole
+    __syncwarp();  // thread 0 is back with its warp, which issues products as a whole
     fa::mbarrier_wait(&smem.full[stage], j / kStages & 1);
     float rS[Bc / 2];
     multiply_scores<d>(smem.Q[wg], smem.K[stage], rS);
@@ -257,10 +256,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     fa::stmatrix_x4(smem.Q[wg] + swizzle<kGroupRows>(warp * 16 + lane % 16, x + lane / 16 * 8), o);
   }
-  fa::fence_proxy_async();  // TMA, another way to shared memory, finds what this thread wrote
+  fa::fence_proxy_async();  // TMA, another path to shared memory, sees what this thread wrote
   fa::bar_sync(1 + wg, kGroupThreads);  // the warpgroup's 64 rows are complete
   if (thread == 0) {
-    fa::tma_store(&map_O, smem.Q[wg], {0, group_row, 0, bh});  // rows behind the end stay here
+    fa::tma_store(&map_O, smem.Q[wg], {0, group_row, 0, bh});  // not the rows behind the end
     fa::tma_store_commit();
     fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
   }
@@ -279,7 +278,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   t["K"].read = t["V"].read = 2 * BH * v.keys * d;
   t["LSE"].write = 4 * BH * N;
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
-  t.flops = BH * 4 * Br * Bc * v.tiles * d;  // zeros behind a ragged end are multiplied too
+  t.flops = BH * 4 * Br * Bc * v.tiles * d;  // zeros of ragged tiles are multiplied too
   return t;
 }
 
@@ -294,7 +293,7 @@ fa::TensorMap tensor_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t 
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const unsigned Tr = fa::ceil_div(p.N, Br), BH = p.heads(), BHkv = p.kv_heads();
+  const unsigned BH = p.heads(), BHkv = p.kv_heads(), Tr = fa::ceil_div(p.N, Br);
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_fwd_kernel<d>, {dim3(Tr * BH), dim3(kThreads), sizeof(Tiles<d>)},
                tensor_map<d>(t.Q, BH, p.N, kGroupRows), tensor_map<d>(t.K, BHkv, p.Nk, Bc),
