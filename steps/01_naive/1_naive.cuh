@@ -42,9 +42,9 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
   S[(bh * N + r) * N + c] = s;
 }
 
-// P = softmax(S), row by row. One warp owns a row and reads it three times: the maximum first, for
-// without it expf overflows; then the sum; then the quotient. All lanes count c0 alike: if each lane had
-// a trip count of its own, the compiler's unrolled loop would split the requests of a ragged warp.
+// P = softmax(S), row by row. One warp owns a row and reads it three times: for the maximum,
+// without which expf overflows; for the sum; for the quotient. All lanes count c0 alike: if each
+// lane had its own trip count, the compiler's unrolled loop would split a ragged warp's requests.
 static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
                                       float* P,        // [B*H, N, N]
                                       int N) {

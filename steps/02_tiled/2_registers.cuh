@@ -1,8 +1,8 @@
 // Step 02, second part -- register tiles.
 // Idea      A thread computes 4 x 4 scores instead of one. What it loads from shared memory serves
 //           four multiply-adds, so arithmetic, not shared memory, can become the limit.
-// Changed   since 02 1_shared: a tile is 64 x 64 for 256 threads, each with 4 x 4 sums in registers;
-//           loads of four floats; Q, K and V are requested half as often
+// Changed   since 02 1_shared: a tile is 64 x 64 for 256 threads, each with 4 x 4 sums in
+//           registers; loads of four floats; Q, K and V are requested half as often
 // Traffic   requested read  4*BH*(2*N*d*Tc + 3*N*N + N*N + N*d*Tc) B   Tc = N/64; causal:
 //                     write 4*BH*(2*N*N + N*d) B                       visited tiles only
 //           compulsory      4*BH*4*N*d B
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* P,  //
                                                              float* O,        // [B*H, N, d]
                                                              int N, bool causal) {
   __shared__ __align__(16) float sP[Br][kSlice + kPad];
-  __shared__ __align__(16) float sV[kSlice][d];  // read along a row, two features per lane: 32 banks
+  __shared__ __align__(16) float sV[kSlice][d];  // read along a row, a pair per lane: 32 banks
   constexpr int kPairs = d / (2 * kGrid);        // pairs of features that a thread owns
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;

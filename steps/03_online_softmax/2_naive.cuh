@@ -1,6 +1,6 @@
 // Step 03, second part -- what the maximum costs.
-// Idea      How often must a softmax touch a score? The one of step 01, called safe, takes the maximum
-//           first. The naive one leaves the maximum out: one pass less, and it overflows.
+// Idea      How often must a softmax touch a score? The one of step 01, called safe, takes the
+//           maximum first. The naive one leaves it out: one pass less, and it overflows.
 // Changed   since 01 1_naive: softmax_kernel has no maximum; scores and output are step 02's
 // Traffic   requested read  4*BH*(2*N*d*Tc + R*N*N + N*N + N*d*Tc) B   Tc = N/64; causal: visited
 //                     write 4*BH*(2*N*N + N*d) B                       tiles only, but all of R*N*N
@@ -24,8 +24,8 @@ constexpr int kBlockY = step01::kBlockY;  // rows of S per block: one per warp
 // P = exp(S) / sum. Two loads and a store. But expf is infinite from s = 88.73 on, and a row whose
 // scores are all below -104 has the sum 0.
 static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
-                                            float* P,        // [B*H, N, N]
-                                            int N) {
+                                      float* P,        // [B*H, N, N]
+                                      int N) {
   const int r = blockIdx.x * kBlockY + threadIdx.y;
   const int lane = threadIdx.x;
   const size_t bh = blockIdx.z;

@@ -1,6 +1,6 @@
 // Step 03, third part -- the online softmax.
-// Idea      Maximum and sum in one pass: each score is merged into what is known of its row. As safe
-//           as the safe softmax, and it reads S as often as the naive one.
+// Idea      Maximum and sum in one pass: each score is merged into the statistics of its row. As
+//           safe as the safe softmax, and it reads S only as often as the naive one.
 // Changed   since 03 2_naive: the pass over S merges {m, l} instead of adding exp(s)
 // Traffic   requested read  4*BH*(2*N*d*Tc + R*N*N + N*N + N*d*Tc) B   Tc = N/64; causal: visited
 //                     write 4*BH*(2*N*N + N*d) B                       tiles only, but all of R*N*N
@@ -27,8 +27,8 @@ using step03::merge, step03::RowStats, step03::stats_of;
 // P = exp(S - m) / sum. Each lane merges the scores that it reads, then the lanes merge what they
 // have. Any order will do: merge() is associative and commutative.
 static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
-                                             float* P,        // [B*H, N, N]
-                                             int N) {
+                                      float* P,        // [B*H, N, N]
+                                      int N) {
   const int r = blockIdx.x * kBlockY + threadIdx.y;
   const int lane = threadIdx.x;
   const size_t bh = blockIdx.z;

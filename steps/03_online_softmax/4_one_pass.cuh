@@ -1,8 +1,8 @@
 // Step 03, last part -- softmax and P V in one pass.
 // Idea      A block of the output product keeps the running m and l of its rows. When a slice of S
 //           raises m, what was summed so far, l and O alike, is rescaled to the new m.
-// Changed   since 02 2_registers: softmax_kernel is gone; output_kernel reads S and makes P of it in
-//           shared memory; scores_kernel is 02's. P is neither written nor read, S is read once
+// Changed   since 02 2_registers: softmax_kernel is gone; output_kernel reads S and makes P of it
+//           in shared memory; scores_kernel is 02's. P is neither written nor read
 // Traffic   requested read  4*BH*(2*N*d*Tc + N*N + N*d*Tc) B   Tc = N/64; causal:
 //                     write 4*BH*(N*N + N*d) B                 visited tiles only
 //           compulsory      4*BH*4*N*d B
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
                                                              int N, bool causal) {
   // --- prologue
   __shared__ __align__(16) float sP[Br][kSlice + kPad];  // S at first, then P
-  __shared__ __align__(16) float sV[kSlice][d];  // read along a row, two features per lane: 32 banks
+  __shared__ __align__(16) float sV[kSlice][d];  // read along a row, a pair per lane: 32 banks
   constexpr int kPairs = d / (2 * kGrid);        // pairs of features that a thread owns
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -83,8 +83,8 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
     load_tile<d, d>(V + bh * N * d, sV, c0, 0, last);
     __syncthreads();  // the tiles are complete
 
-    // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from the
-    // first slice on: no exp(-inf - -inf), even in a masked slice.
+    // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from
+    // the first slice on: no exp(-inf - -inf), even in a masked slice.
     UNROLL
     for (int a = 0; a < kTile; ++a) {
       float2& pair = *reinterpret_cast<float2*>(&sP[ty + a * kGrid][2 * tx]);

@@ -22,7 +22,7 @@ namespace step04_tile {
 
 using step02::kGrid, step02::kThreads;  // a block's 16 x 16 threads
 constexpr int Br = 64, Bc = 64;         // rows and keys of a tile of S
-constexpr int kPad = 4;    // keeps rows 16-byte aligned
+constexpr int kPad = 4;                 // keeps rows 16-byte aligned
 constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1: 32 banks
 
 // What a block keeps in shared memory: 37 KB when d = 64, 53 KB when d = 128.
@@ -108,8 +108,8 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
       }
     }
 
-    // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from the
-    // first tile on: no exp(-inf - -inf), even in a masked tile.
+    // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from
+    // the first tile on: no exp(-inf - -inf), even in a masked tile.
     UNROLL
     for (int a = 0; a < kThreadRows; ++a) {
       const float m_old = m[a], l_old = l[a];
@@ -176,8 +176,8 @@ inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     fa::launch(step02::scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.Q, t.K, S, p.N,
                p.scale(), p.causal);
-    fa::launch(output_kernel<d>, {dim3(tiles, BH), dim3(kThreads), sizeof(Tiles<d>)}, S, t.V,
-               t.O, p.N, p.causal);
+    fa::launch(output_kernel<d>, {dim3(tiles, BH), dim3(kThreads), sizeof(Tiles<d>)}, S, t.V, t.O,
+               p.N, p.causal);
   });
 }
 

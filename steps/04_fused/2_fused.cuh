@@ -19,7 +19,7 @@
 
 namespace step04 {
 
-using step02::kGrid, step02::kThreads, step02::dot_rows;  // a block's 16 x 16 threads
+using step02::kGrid, step02::kThreads, step02::dot_rows;
 constexpr int kPad = 4;    // keeps rows 16-byte aligned
 constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1: 32 banks
 
@@ -140,8 +140,8 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
       }
       __syncthreads();  // all have read Q_i; P_ij takes its place
 
-      // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from the
-      // first tile on: no exp(-inf - -inf), even in a masked tile.
+      // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from
+      // the first tile on: no exp(-inf - -inf), even in a masked tile.
       // Lines 10 and 11; the paper's factor e^(m~ - m_new) is in P already.
       float l_new[kThreadRows];
       UNROLL
@@ -195,9 +195,9 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
 
 constexpr size_t kDefaultM = 64 * 1024;  // bytes that every GPU since Turing can give to a block
 
-constexpr size_t smem_bytes(int d, int Bc) {  // of Tiles<d, Bc>
+constexpr size_t smem_bytes(int d, int Bc) {
   const int Br = tile_rows(d), longest = std::max(d + kPad, Bc + kPadP);  // of the union's rows
-  return sizeof(float) * (2 * Bc * (d + kPad) + Br * (longest + 2));
+  return sizeof(float) * (2 * Bc * (d + kPad) + Br * (longest + 2));      // of Tiles<d, Bc>
 }
 
 // Bc: the widest K/V tile that fits into M bytes.

@@ -2,8 +2,8 @@
 // Idea      Swap the loops: a block keeps one tile of Q and walks the keys, so O, m and l live in
 //           registers from the first tile to the last and are written once. Tiles of Q do not need
 //           each other: the sequence is parallel now, not only batch and heads.
-// Changed   since 04 2_fused: the loop over i is the grid; O, m and l do not wait in HBM; one division
-//           at the end; Q_i stays and P_ij takes the place of K_j; tiles above the diagonal are skipped
+// Changed   since 04 2_fused: the loop over i is the grid; O, m and l do not wait in HBM; one
+//           division at the end; P_ij takes the place of K_j; skips tiles above the diagonal
 // Traffic   requested read  4*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
 //                     write 4*BH*(N*d + N) B          O, LSE
 //           compulsory      4*BH*(4*N*d + N) B
@@ -20,10 +20,9 @@
 
 namespace step06 {
 
-using step02::kGrid, step02::kThreads, step02::dot_rows;  // a block's 16 x 16 threads
+using step02::kGrid, step02::kThreads, step02::dot_rows;
 constexpr int kPad = 4;    // keeps rows 16-byte aligned
 constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1: 32 banks
-
 
 // What a block keeps in shared memory: 54 KB when d = 64 and Bc = 64.
 template <int d, int Bc, int Br = Bc>  // so the diagonal crosses a causal row's last tile only
@@ -120,8 +119,8 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
     }
     __syncthreads();  // all have read K_j; P_ij takes its place
 
-    // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from the
-    // first tile on: no exp(-inf - -inf), even in a masked tile.
+    // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from
+    // the first tile on: no exp(-inf - -inf), even in a masked tile.
     UNROLL
     for (int a = 0; a < kThreadRows; ++a) {
       const float m_old = m[a], l_old = l[a];

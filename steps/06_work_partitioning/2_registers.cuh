@@ -24,7 +24,6 @@ constexpr int kThreads = kGrid * kGridY;
 constexpr int kPad = 4;    // keeps rows 16-byte aligned
 constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1: 32 banks
 
-
 // What a block keeps in shared memory: 54 KB when d = 64 and Bc = 64.
 template <int d, int Bc, int Br = Bc>  // so the diagonal crosses a causal row's last tile only
 struct Tiles {
@@ -79,8 +78,7 @@ __device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&s
 
 // C += A B, a sum over the keys: O += P V. Rows ty + 8 a, features 2 tx + 32 b and the next one.
 template <int d, int Br, int Bc>
-__device__ inline void add_product(const float (&sA)[Br][Bc + kPadP],
-                                   const float (&sB)[Bc][d],
+__device__ inline void add_product(const float (&sA)[Br][Bc + kPadP], const float (&sB)[Bc][d],
                                    float2 (&rC)[Br / kGridY][d / (2 * kGrid)]) {
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   UNROLL_BY(2)
@@ -120,7 +118,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
   constexpr int kPairs = d / (2 * kGrid);  // pairs of features that a thread owns
   Tiles<d, Bc>& smem = *fa::dynamic_shared<Tiles<d, Bc>>();
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
-  const int i = gridDim.x - 1 - blockIdx.x;  // causal: the longest walks start first
+  const int i = gridDim.x - 1 - blockIdx.x;     // causal: the longest walks start first
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, O += bh * N * d, LSE += bh * N;
@@ -152,8 +150,8 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
     }
     __syncthreads();  // all have read K_j; P_ij takes its place
 
-    // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from the
-    // first tile on: no exp(-inf - -inf), even in a masked tile.
+    // S becomes P, relative to the m of the keys so far. Row r sees key 0, so m is finite from
+    // the first tile on: no exp(-inf - -inf), even in a masked tile.
     UNROLL
     for (int a = 0; a < kThreadRows; ++a) {
       float s_max = rS[a][0];
