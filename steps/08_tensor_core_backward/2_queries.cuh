@@ -4,8 +4,8 @@
 //           registers, in the pattern in which dQ += dS K takes its A operand
 // Changed   since 07 4_lazy: a second product, dP = dO V^T; P from LSE instead of the online
 //           softmax; dQ += dS K in place of O += P V
-// Traffic   requested read  2*BH*(4*N*d + 2*Tr*Nk*d) + 12*BH*N B   Tr = N/128; causal: visited tiles
-//                     write 2*BH*N*d + 8*BH*N B                    dQ; delta, LSE2
+// Traffic   requested read  2*BH*(4*N*d + 2*Tr*Nk*d) + 12*BH*N B  Tr = N/128; causal: visited tiles
+//                     write 2*BH*N*d + 8*BH*N B                   dQ; delta, LSE2
 //           compulsory      2*(5*BH*N*d + 2*BHkv*Nk*d) + 20*BH*N B
 // Launch    grid (Tr * B*H), 128 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of dQ; warp: 32 of them; lane: of 4 rows every fourth pair of columns

@@ -1,7 +1,7 @@
 // Step 08 -- FlashAttention-2's backward on tensor cores, bf16.
 // Idea      The kernel of dK and dV has dS and K, which is all that dQ = dS K needs: 5 products
-//           instead of 7. dQ sums over the keys of all warps, so dS goes through shared memory, in
-//           bf16. It sums over the keys of all blocks, so each block adds its part by atomics, in fp32
+//           instead of 7. dQ sums over the keys of all warps, so dS goes through shared memory in
+//           bf16. It sums over the keys of all blocks, so each adds its part by atomics, in fp32
 // Changed   since 08 5_deterministic: dS to shared memory; dQ one tile late, by atomics, in the
 //           order of the registers; convert_kernel puts dQ in order; no query_kernel
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*Tc*N) B

@@ -1,11 +1,11 @@
 // Step 08 -- two roles for the warps, for d = 128.
-// Idea      With all warps alike, d = 128 leaves a warp registers for dK and dV of 16 keys only. Each
-//           fragment of Q and dO then serves one mma, and the warps wait for shared memory. Here two
-//           warps share 32 keys: one computes P and dV, the other dS and dK. Each keeps one gradient
-//           in its registers, and each fragment serves two mma
-// Changed   since 08 6_atomics: a warp does half of the work for twice as many keys; P goes from one
-//           warp to the other, in 16 bits, through the place of dS. d = 64, whose warps own 32 keys,
-//           and GPUs without the shared memory for 128 keys run 6_atomics.cuh
+// Idea      With all warps alike, d = 128 leaves a warp registers for dK and dV of 16 keys only. A
+//           fragment of Q or dO then serves one mma, and the warps wait for shared memory. Here
+//           two warps share 32 keys: one computes P and dV, the other dS and dK. Each keeps one
+//           gradient in its registers, and each fragment serves two mma
+// Changed   since 08 6_atomics: a warp does half of the work for twice as many keys; P goes from
+//           one warp to the other, in 16 bits, through the place of dS. d = 64, whose warps own 32
+//           keys, and GPUs without the shared memory for 128 keys run 6_atomics.cuh
 // Traffic   as 6_atomics.cuh
 // Launch    as 6_atomics.cuh
 // Owns      pair of warps: 32 keys; one of them their dV, the other their dK
