@@ -123,18 +123,18 @@ allowed() {
   if ! command -v apt-get > /dev/null; then
     echo "setup: this is not Debian or Ubuntu: install the packages above by hand (the names are Debian's)"
   elif [[ $(id -u) != 0 ]] && ! command -v sudo > /dev/null; then
-    echo "setup: no root here; ask for:  $line"
+    echo "setup: no root here; ask an administrator to run:  $line"
   elif [[ $yes ]]; then
     echo "setup: as root: $line"
     as_root true && return
-    echo "setup: no root here; ask for:  sudo $line"
+    echo "setup: no root here; ask an administrator to run:  sudo $line"
   elif [[ -t 0 ]]; then # the question goes to stderr: learn passes it on
     read -r -p "setup: as root: $line: install them now? [Y/n] " answer || answer=no
     if [[ $answer == [Nn]* ]]; then
       echo "setup: nothing was installed"
     else
       as_root true && return
-      echo "setup: no root here; ask for:  sudo $line"
+      echo "setup: no root here; ask an administrator to run:  sudo $line"
     fi
   else
     echo "setup: nothing was installed; run:  ${sudo}$line   (or add --yes)"

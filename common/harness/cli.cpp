@@ -134,10 +134,10 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   option("Run", "--gpu,--model-gpu", o.model_gpu, "NAME",
          "the GPU that the simulator models, from common/data/gpus.json");
   app.add_flag("--predict", o.predict,
-               "print the predictions of the step's formulas without running it; for any size")
+               "print the formulas' predictions and run nothing; for any size")
       ->group("Run");
   app.add_flag("--analyse", o.analyse,
-               "simulator: find races and uninitialised reads; print a row per source line")
+               "simulator: find races and uninitialised reads; one row per source line")
       ->group("Run");
   bool no_counters = false;
   app.add_flag("--no-counters", no_counters, "GPU: only time; reading the counters takes seconds")

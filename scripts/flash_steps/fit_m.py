@@ -6,9 +6,9 @@
     fit_m.py --plot fit.svg                    also draws it; needs matplotlib
 
 Runs the step for each M and prints the requested bytes, predicted and counted. Then it fits
-a + b * N^2 d^2 / M by least squares, per head and in elements: once with all of M, once with the part
-of M that holds K_j and V_j. It prints the constants from the step's formula beside them. On a GPU the
-table also has the time and the HBM bytes.
+a + b * N^2 d^2 / M by least squares, per head and in elements: once with all of M, once with the
+part of M that holds K_j and V_j. It prints the constants from the step's formula beside them. On a
+GPU the table also has the time and the HBM bytes.
 Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, device or program.
 """
 
@@ -61,7 +61,7 @@ def point(run):
     wanted = -(-p["n"] // keys) if keys else 0
     if wanted != tiles:
         raise BadInput(
-            f"--smem {p['smem']}: {tiles} K/V tiles where step 04 has {wanted}; this is another step"
+            f"--smem {p['smem']}: {tiles} K/V tiles, step 04 has {wanted}; this is another step"
         )
     return {
         "smem": p["smem"],

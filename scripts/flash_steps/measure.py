@@ -38,7 +38,7 @@ LEAST = 60  # seconds: with fewer left no half begins
 
 
 def gpus():
-    """Those that this call may use, by the words of CUDA_VISIBLE_DEVICES where it is set."""
+    """The GPUs that this call may use: those of CUDA_VISIBLE_DEVICES where it is set."""
     there = count_gpus()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(there))))
     words = [word.strip() for word in chosen.split(",")] if there else []
@@ -70,7 +70,7 @@ def steps_of(name):
 
 
 def sections_of(name, options):
-    """Of those that were asked for, the ones of this half."""
+    """The chosen sections that belong to this half."""
     return [section for section in HALVES[name][1].split() if section in options.sections.split()]
 
 

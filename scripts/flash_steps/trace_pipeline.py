@@ -246,7 +246,7 @@ def draw(results, name):
         lanes += [f"tensor cores {wg}", f"P V {wg}", f"softmax {wg}"]
     if any(lane == "stores" for lane, *_ in spans):
         lanes.append("stores")
-    labels = {"copies": "copies", "stores": "O leaves"}
+    labels = {"copies": "copies", "stores": "O stored"}
     for wg in groups:
         labels |= {
             f"tensor cores {wg}": f"warpgroup {wg + 1}: S",

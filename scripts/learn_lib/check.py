@@ -1,6 +1,6 @@
 """Compiles a student's file, runs it under limits and says what is wrong.
 
-Nothing here uses a network. The program runs in a folder of its own under build/<preset>/learn.
+Nothing here uses a network. The program runs in its own folder under build/<preset>/learn.
 """
 
 import contextlib
@@ -244,8 +244,8 @@ def _what_to_ask_for(said):
         return ""
     ends = r"(?=  | *\(|: |$)"  # what else the line says
     command = re.findall(r"(?:sudo )?apt(?:-get)? install .*?" + ends, said, re.MULTILINE)
-    ask = f"ask for  {command[-1]}  and" if command else "install it, then"
-    return f"something is missing, as shown above: {ask} run ./scripts/learn again"
+    how = f"run  {command[-1]}  and" if command else "install it, and run"
+    return f"something is missing, as shown above: {how} then ./scripts/learn again"
 
 
 def build_library(build, preset, say, steps=()):
@@ -333,7 +333,7 @@ _stopping = False
 
 @contextlib.contextmanager
 def group_of(command, **options):
-    """A process in a group of its own, all of which ends with the block, however it is left. Ctrl-C
+    """A process in its own group, all of which ends with the block, however it is left. Ctrl-C
     of a terminal does not reach it, so that only this program says something."""
     with _lock:
         if _stopping:
@@ -451,7 +451,7 @@ def steps_included(text):
 
 
 def _may_include(exercise):
-    """The steps' files that the exercise itself reads, as it was handed out."""
+    """The steps' files that the unchanged exercise itself reads."""
     allowed, waiting = {exercise.source}, [exercise.unsolved(), exercise.main()]
     while waiting:
         for name in steps_included(waiting.pop()):
@@ -630,7 +630,9 @@ class Check:
             none = "no GPU found" in errors
             return self.wrong(
                 "no GPU",
-                "no GPU found: without --gpu the check runs in the simulator" if none else errors.strip(),
+                "no GPU found: without --gpu the check runs in the simulator"
+                if none
+                else errors.strip(),
             )
         if "spins without a memory access" in last[0]:  # nothing but the end of all stops it
             return self.wrong("endless loop", last[0])

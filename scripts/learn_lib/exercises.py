@@ -34,7 +34,7 @@ class Hole:
     begin: int  # its text is file[begin:end]
     end: int
     line: int  # of its FILL IN, or of its beginning
-    empty: bool  # as it was handed out, comments aside
+    empty: bool  # unchanged, apart from comments
     change: Change
 
 

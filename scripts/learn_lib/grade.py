@@ -180,8 +180,8 @@ class Grader:
 
 
 def table(grades, exercises):
-    """Student x exercise, only exercises that somebody has touched; as many tables, one below the
-    other, as it takes to fit the width."""
+    """Student x exercise, without exercises that no student has touched; split into several tables
+    to fit the width."""
     columns = [
         i
         for i, _ in enumerate(exercises)
@@ -218,7 +218,8 @@ def table(grades, exercises):
     if changed:
         lines.append(
             prose(
-                "lines outside the holes were changed (worth a look): " + ", ".join(changed), indent=0
+                "lines outside the holes were changed (worth a look): " + ", ".join(changed),
+                indent=0,
             )
         )
     return "\n".join(lines)

@@ -88,7 +88,7 @@ def stars(exercise):
 
 
 def beside(first, second, gap=3):
-    """Two texts in one line, or the second in a line of its own."""
+    """Two texts in one line, or in two."""
     fits = len(visible(first)) + gap + len(visible(second)) <= width()
     return f"{first}{' ' * gap}{second}" if fits else f"{first}\n{second}"
 
@@ -231,9 +231,7 @@ def short_verdict(exercise, path, v, where=True):
 def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
     """The result of one check. untouched: the exercise is unchanged. where: also shows the lines of
     a bug to find; without it, `how` says how to see them."""
-    took = paint(
-        "dim", f"checked in {v.seconds:.1f} s (compiler {v.compile_seconds:.1f} s)"
-    )
+    took = paint("dim", f"checked in {v.seconds:.1f} s (compiler {v.compile_seconds:.1f} s)")
     if v.ok:
         lines = [beside(paint("green", f"done: {exercise.title}"), took), ""]
         problems = ", ".join(p["problem"] for p in v.problems)

@@ -1,7 +1,6 @@
 // Step 05 -- delta from dO and O.
-// Idea      The sum that each row of softmax's gradient needs, delta = rowsum(P * dP), is also
-//           rowsum(dO * O): 2 d numbers instead of 2 N. It is known before dP is, so softmax's
-//           gradient has become elementwise and reads P and dP once.
+// Idea      delta = rowsum(P * dP) is also rowsum(dO * O): 2 d numbers per row instead of 2 N, and
+//           known before dP is. The gradient of softmax is elementwise now: P and dP are read once.
 // Changed   since 05 1_standard: delta_kernel is new; softmax_backward_kernel loses its first loop
 // Traffic   requested read  4*BH*(5*N*N + 5*N*d*Tc + 2*N*d + N) B   Tc = N/64; causal: visited
 //                     write 4*BH*(2*N*N + 3*N*d + N) B                tiles only, but all of dP
@@ -42,9 +41,9 @@ __global__ void delta_kernel(const float* O,   // [B*H, N, d]
 
 // dS = scale * P * (dP - delta): the gradient of softmax, over dP in place. One warp owns a row. The
 // factor of the scores goes in here, once, because dQ and dK both need it.
-static __global__ void softmax_backward_kernel(const float* P,       // [B*H, N, N]
-                                               float* dP_dS,         // [B*H, N, N], dP in, dS out
-                                               const float* deltas,  // [B*H, N]
+static __global__ void softmax_backward_kernel(const float* P,      // [B*H, N, N]
+                                               float* dP_dS,        // [B*H, N, N], dP in, dS out
+                                               const float* delta,  // [B*H, N]
                                                int N, float scale, bool causal) {
   const int r = blockIdx.x * kBlockY + threadIdx.y;
   const int lane = threadIdx.x;
@@ -55,10 +54,10 @@ static __global__ void softmax_backward_kernel(const float* P,       // [B*H, N,
   const int keys = causal ? r + 1 : N;                      // that the row sees
   const int last = causal ? min((r / Br + 1) * Bc, N) : N;  // that the products' tiles hold
 
-  const float delta = __shfl_sync(fa::kFullMask, lane == 0 ? deltas[bh * N + r] : 0.f, 0);
+  const float row_delta = __shfl_sync(fa::kFullMask, lane == 0 ? delta[bh * N + r] : 0.f, 0);
   for (int c0 = 0; c0 < last; c0 += fa::kWarp) {
     const int c = c0 + lane;
-    const float ds = c < keys ? scale * p[c] * (dp[c] - delta) : 0.f;
+    const float ds = c < keys ? scale * p[c] * (dp[c] - row_delta) : 0.f;
     if (c < last) dp[c] = ds;
   }
 }

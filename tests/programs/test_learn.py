@@ -604,11 +604,11 @@ class Words(unittest.TestCase):
         for line in (
             f"setup: nothing was installed; run:  {command}   (or add --yes)\n",
             f"setup: as root: {command}: install them now? [Y/n] setup: nothing was installed\n",
-            f"setup: no root here; ask for:  {command}\n",
+            f"setup: no root here; ask an administrator to run:  {command}\n",
         ):
             self.assertEqual(
                 checking._what_to_ask_for(missing + line),
-                f"something is missing, as shown above: ask for  {command}  and run "
+                f"something is missing, as shown above: run  {command}  and then "
                 "./scripts/learn again",
             )
 

@@ -87,7 +87,10 @@ class Setup(Sandbox):
         self.tool("apt-get", "exit 1")
         done = self.run_script("./scripts/setup.sh", "--yes")
         self.assertIn("g++                  is missing: compiles the kernels", done.stdout)
-        self.assertIn("ask for:  sudo apt-get install -y --no-install-recommends g++", done.stdout)
+        self.assertIn(
+            "administrator to run:  sudo apt-get install -y --no-install-recommends g++",
+            done.stdout,
+        )
         # Without a compiler nothing goes; the libraries are another matter.
         self.assertEqual(done.returncode, 1)
         self.assertRegex(
