@@ -200,7 +200,7 @@ class Copy(unittest.TestCase):
         said = "f an older text of the kernel"
         for step, before, after in (
             ("01_naive/1_naive.cuh", "kBlockY = 8;", "kBlockY = 9;"),
-            ("10_warp_specialized/3_persistent.cuh", "int d = T::d", "int d = T::b"),
+            ("10_warp_specialized/4_persistent.cuh", "int d = T::d", "int d = T::b"),
         ):
             kernel, step = f"steps/{step}", step.split("/")[0]
             page = f"steps/{step}/README.md"
