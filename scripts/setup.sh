@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Says what is missing and why, and installs it on Debian and Ubuntu when you say so.
+# Says what is missing and why, and installs it on Debian and Ubuntu if you agree.
 #
 #   ./scripts/setup.sh                     what every command needs
-#   ./scripts/setup.sh docs gdb format     and these groups besides (plots is another one)
-#   ./scripts/setup.sh --yes               asks nothing
-#   ./scripts/setup.sh --have docs         installs nothing: is all of this group there?
+#   ./scripts/setup.sh docs gdb format     these groups too (another one is plots)
+#   ./scripts/setup.sh --yes               installs without asking
+#   ./scripts/setup.sh --have docs         installs nothing: is this whole group installed?
 #
-# It calls apt as root or through sudo, which may ask for your password where there is a terminal.
-# Where it may not, it prints the line to run and goes on with what is there.
-# Exit status: 0 the commands can run, 1 something that they cannot do without is missing, 2 bad use.
+# It calls apt as root or through sudo, which may ask for your password in a terminal. Without root it
+# prints the line to run and continues with what is installed.
+# Exit status: 0 the commands can run, 1 something that they require is missing, 2 bad use.
 set -euo pipefail
 
 # "required" must be there. Of "library", CMake fetches what is missing.
@@ -46,7 +46,7 @@ for argument in "$@"; do
     *) echo "setup.sh: unknown group '$argument': choose from $choices" >&2 && exit 2 ;;
   esac
 done
-[[ ! $have || $chosen ]] || { echo "setup.sh: --have of which group? $choices" >&2 && exit 2; }
+[[ ! $have || $chosen ]] || { echo "setup.sh: --have needs a group: $choices" >&2 && exit 2; }
 groups="${have:-required library}$chosen"
 
 # Is one of the probes "kind:what|kind:what" satisfied?
@@ -70,7 +70,7 @@ present() {
   return 1
 }
 
-# look [say]: the packages that are missing, by what becomes of it
+# look [say]: collects the packages that are missing
 look() {
   local group package probe why
   missing=() required=()
@@ -88,13 +88,13 @@ as_root() {
   if [[ $(id -u) == 0 ]]; then
     "$@"
   elif [[ -t 0 ]]; then
-    sudo "$@" # somebody is there to type the password
+    sudo "$@" # a user can type the password
   else
     sudo -n "$@"
   fi
 }
 
-# Where there is no network, apt would try for minutes.
+# Without a network, apt would try for minutes.
 apt() {
   as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive RES_OPTIONS='timeout:3 attempts:1' \
     apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15 \
@@ -103,38 +103,38 @@ apt() {
 
 install() {
   echo "setup: reading the package lists (apt-get update)"
-  # The lists of a fresh machine are empty or too old to be of use. One broken source fails this,
-  # and need not be the one that has the packages.
+  # The lists of a fresh machine are empty or out of date. One broken source fails this command, but
+  # the packages may come from another one.
   apt update || echo "setup: warning: apt-get update failed: $(tail -n 1 "$log")"
   if ! grep -qE '^(Hit|Get):' "$log"; then
-    echo "setup: apt reached no server: is there a network?"
+    echo "setup: apt reached no server: check the network"
     return
   fi
   echo "setup: installing, a minute or two"
   apt install -y --no-install-recommends "${missing[@]}" || {
     tail -n 5 "$log"
-    echo "setup: apt could not install these"
+    echo "setup: apt could not install these packages"
   }
 }
 
-# May apt be called? Says what to run where it may not.
+# May apt be called? If not, says what to run.
 allowed() {
   local answer
   if ! command -v apt-get > /dev/null; then
-    echo "setup: this is no Debian or Ubuntu: install the above (the names are Debian's) by hand"
+    echo "setup: this is not Debian or Ubuntu: install the packages above by hand (the names are Debian's)"
   elif [[ $(id -u) != 0 ]] && ! command -v sudo > /dev/null; then
-    echo "setup: no root here; ask for:  $line"
+    echo "setup: no root here; ask an administrator to run:  $line"
   elif [[ $yes ]]; then
     echo "setup: as root: $line"
     as_root true && return
-    echo "setup: no root here; ask for:  sudo $line"
+    echo "setup: no root here; ask an administrator to run:  sudo $line"
   elif [[ -t 0 ]]; then # the question goes to stderr: learn passes it on
     read -r -p "setup: as root: $line: install them now? [Y/n] " answer || answer=no
     if [[ $answer == [Nn]* ]]; then
       echo "setup: nothing was installed"
     else
       as_root true && return
-      echo "setup: no root here; ask for:  sudo $line"
+      echo "setup: no root here; ask an administrator to run:  sudo $line"
     fi
   else
     echo "setup: nothing was installed; run:  ${sudo}$line   (or add --yes)"
@@ -160,17 +160,17 @@ fi
 if ((${#required[@]})); then
   how="${sudo}apt-get install -y --no-install-recommends ${required[*]}"
   command -v apt-get > /dev/null || how="your package manager"
-  echo "setup: cannot go on without ${required[*]}: install them with $how" >&2
+  echo "setup: cannot continue without ${required[*]}: install with $how" >&2
   exit 1
 fi
 if ((${#missing[@]})); then
-  echo "setup: going on without ${missing[*]} (CMake fetches the libraries)"
+  echo "setup: continuing without ${missing[*]} (CMake fetches the libraries)"
 fi
 
-# An old CMake fails on the presets with a message that helps nobody.
+# An old CMake fails on the presets with a misleading message.
 version=$(cmake --version | sed -n '1s/[^0-9]*//p')
 if [[ $(printf '%s\n3.25\n' "$version" | sort -V | head -n 1) != 3.25 ]]; then
-  echo "setup: CMake $version is too old: 3.25 is the first that will do" \
-    "(pip install cmake brings a newer one)" >&2
+  echo "setup: CMake $version is too old: 3.25 or newer is needed" \
+    "(pip install cmake installs a newer one)" >&2
   exit 1
 fi

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# All tests: needs no GPU. Says what is missing and installs it when you say so, builds, runs every
-# test, looks for stale tables in the text, builds the documentation and, where nvcc is there,
+# All tests; needs no GPU. Says what is missing and installs it if you agree, builds, runs every
+# test, looks for stale tables in the text, and builds the documentation. Where nvcc is installed it
 # compiles every kernel for its GPU.
 #
-#   ./scripts/test.sh              all but what only a maintainer has the tools for
-#   ./scripts/test.sh --all        that too: asks for Doxygen, MathJax, gdb and the formatters
+#   ./scripts/test.sh              everything except what needs a maintainer's tools
+#   ./scripts/test.sh --all        that too: installs Doxygen, MathJax, gdb and the formatters
 #   ./scripts/test.sh --yes        installs what is missing without asking
 #   ./scripts/test.sh -R step04    only the tests whose name matches (arguments go to ctest)
-#   ./scripts/test.sh --cuda       only what needs nvcc and no GPU: builds the preset gpu, and looks
-#                                  for spills, for all GPUs from sm_75 on; without nvcc that fails
+#   ./scripts/test.sh --cuda       only what needs nvcc and no GPU: builds the preset gpu and checks
+#                                  for spills on all GPUs from sm_75 on; fails without nvcc
 #
-# The first time takes about ten minutes on two cores, and 0.8 GB of disk.
+# The first run takes about ten minutes on two cores, and 0.8 GB of disk.
 # Exit status: 0 all passed, 1 something failed; the last line says what, and what was not run.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
@@ -40,13 +40,13 @@ stop() {
   exit 1
 }
 
-# missing <what> <tools>: a newcomer's machine need not have the tools, a maintainer's must.
+# missing <what> <tools>: only a maintainer's machine must have the tools.
 missing() {
   if [[ $all ]]; then
     echo "FAILED: $2 missing"
     failures+=("$1 ($2 missing)")
   else
-    echo "not run: $2 missing (./scripts/test.sh --all asks for them)"
+    echo "not run: $2 missing (./scripts/test.sh --all installs them)"
     not_run+=("$1")
   fi
 }
@@ -71,10 +71,10 @@ summary() {
 }
 
 if [[ $cuda && ! $nvcc ]]; then
-  stop "FAILED: no nvcc here, which --cuda is for"
+  stop "FAILED: --cuda needs nvcc, which is not installed"
 fi
 [[ -e build/sim/steps || $cuda ]] \
-  || echo "the first time: about ten minutes on two cores, 0.8 GB of disk"
+  || echo "the first run takes about ten minutes on two cores, and 0.8 GB of disk"
 ./scripts/setup.sh "${yes[@]}" ${all:+docs gdb format} || exit 1
 
 preset=sim

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# All steps in order on the real input: one comparison table, and report.html.
+# Runs all steps in order on the real input; makes one comparison table, and report.html.
 #
 #   ./scripts/tour.sh                       everything
 #   ./scripts/tour.sh --steps "01 04"       some steps, by number or by name
 #   ./scripts/tour.sh --n 512               a shorter sequence (default 1024)
 #   ./scripts/tour.sh --yes                 installs what is missing without asking
 #
-# Says what is missing and installs it when you say so, builds, runs. With a GPU and the CUDA toolkit
-# each step also runs there. The first time takes about five minutes on two cores, and 0.1 GB of disk.
-# Exit status: 0 all right, 1 it could not go on or a step failed or was wrong, 2 bad use.
+# Says what is missing and installs it if you agree, builds, runs. With a GPU and the CUDA toolkit each
+# step also runs on the GPU. The first run takes about five minutes on two cores, and 0.1 GB of disk.
+# Exit status: 0 all right, 1 it could not continue, or a step failed or was wrong, 2 bad use.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -72,10 +72,10 @@ mkdir -p build 2> /dev/null
 [[ -w $report || (! -e $report && -w .) ]] || stop "cannot write $report"
 # Two tours at once would mix their results in one table.
 { exec 9> build/tour.lock; } 2> /dev/null || stop "cannot write $PWD/build/tour.lock"
-! command -v flock > /dev/null || flock -n 9 || stop "another tour is running in $PWD: wait until it has ended"
+! command -v flock > /dev/null || flock -n 9 || stop "another tour is running in $PWD: wait until it ends"
 : > "$log" || stop "cannot write $PWD/$log"
 
-[[ -e build/sim/steps ]] || echo "the first time: about five minutes on two cores, 0.1 GB of disk"
+[[ -e build/sim/steps ]] || echo "the first run takes about five minutes on two cores, and 0.1 GB of disk"
 ./scripts/setup.sh "${yes[@]}" || exit 1
 
 # progress <what>: one line; in a terminal it also shows how far the build (on stdin) has come.
@@ -99,7 +99,7 @@ build() {
   } 2>&1 | tee -a "$log" | progress "building for $1 ($log)"
 }
 
-# Why the last build failed: our own sentence about what CMake could not fetch, or the log's end.
+# Why the last build failed: our sentence about what CMake could not fetch, or the end of the log.
 reason() {
   local said
   said=$(tail -c "+$((logged + 1))" "$log")
@@ -114,16 +114,16 @@ else
 fi
 if command -v nvidia-smi > /dev/null && nvidia-smi -L > /dev/null 2>&1; then
   if ! command -v nvcc > /dev/null && [[ ! -x /usr/local/cuda/bin/nvcc ]]; then
-    echo "there is a GPU but no nvcc: the steps cannot run on it"
+    echo "this machine has a GPU but no nvcc: the steps cannot run on the GPU"
   elif ! build gpu; then
     reason
-    echo "the GPU programs did not build: the steps cannot run on it"
+    echo "the GPU programs did not build: the steps cannot run on the GPU"
   else
-    [[ ${backends[*]} ]] || echo "the simulator did not build: the steps run on the GPU alone"
+    [[ ${backends[*]} ]] || echo "the simulator did not build: the steps run only on the GPU"
     backends+=(gpu)
   fi
 fi
-[[ ${backends[*]} ]] || stop "the simulator did not build; the whole log is $PWD/$log"
+[[ ${backends[*]} ]] || stop "the simulator did not build; the full log is $PWD/$log"
 
 # --- run ----------------------------------------------------------------------------------------
 
@@ -156,8 +156,8 @@ for name in "${programs[@]}"; do
         3) # No device for it, or no memory: its sentence says which.
           sentence=$(tail -n 1 "$file.txt")
           if [[ $backend == gpu ]]; then
-            [[ ${backends[0]} == sim ]] && instead=': shown in the simulator'
-            printf 'not here\n        %s%s\n' "${sentence%: run build/sim*}" "${instead-}"
+            [[ ${backends[0]} == sim ]] && instead=': see the simulator row'
+            printf 'cannot run here\n        %s%s\n' "${sentence%: run build/sim*}" "${instead-}"
             rm -f "$file".*
           else
             printf 'FAILED\n        %s\n' "$sentence"

@@ -135,7 +135,7 @@ void require_rejected(const Planted& fault, DType dtype, bool with_backward) {
 #endif
     const std::string message = verdict(fault.bug, p, dtype, with_backward);
     CHECK_FALSE(message.empty());
-    if (writes_past(fault.bug)) CHECK_THAT(message, ContainsSubstring("guard band behind"));
+    if (writes_past(fault.bug)) CHECK_THAT(message, ContainsSubstring("guard band after"));
   }
 }
 

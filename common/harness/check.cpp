@@ -17,8 +17,8 @@ namespace {
 // s * 2^-24, whatever the order of its sum; exp() turns that into a relative error of P. Four
 // roundings of that size cover the score, its scaling, the exponential and its hardware
 // approximation. Below FLT_MIN, where the normal numbers end, a result may flush to zero, and so
-// may the weights and products that it is a sum of: `factors` is the largest sum of what they are
-// multiplied by.
+// may the terms that it is a sum of (elements of P, products): `factors` is the largest sum of what
+// they are multiplied by.
 double floor_of(double scale, double factors = 0) {
   return 4 * 0x1p-24 * scale + FLT_MIN * (1 + factors);
 }
@@ -62,8 +62,8 @@ struct Tensor {
   const char* name;
   const std::vector<float>& values;
   size_t width;
-  size_t length;    ///< rows of a head
-  size_t heads;     ///< of a batch entry
+  size_t length;    ///< rows per head
+  size_t heads;     ///< per batch entry
   const char* row;  ///< what a row is called: "row" or "key"
   size_t rows() const { return values.size() / width; }
 
@@ -257,7 +257,7 @@ struct Checker::Impl {
   const Problem& p;
   const Inputs& in;
   const Sample sample;
-  std::optional<Forward> forward;    // made when first asked for
+  std::optional<Forward> forward;    // made when first needed
   std::optional<Backward> backward;  // likewise: a step without a backward needs none
 };
 

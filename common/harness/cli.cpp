@@ -21,7 +21,7 @@ struct SizeFlags {
   CLI::Option* d;
 };
 
-/// Files decide the sizes; a flag that says something else is a mistake worth a sentence.
+/// Files decide the sizes; a flag that says something else is an error.
 void sizes_from_files(const SizeFlags& flags, Options& o) {
   Problem& p = o.problem;
   const Problem asked = p;
@@ -59,12 +59,12 @@ size_t find_variant(const Step& step, const std::string& name) {
 }
 
 std::string footer(const Step& step) {
-  std::string text = "Variants, in the order of reading (the last one is the default):\n";
+  std::string text = "Variants, in reading order (the last one is the default):\n";
   for (const Variant& v : step.variants) text += fmt::format("  {:<12} {}\n", v.name, v.idea);
   text += fmt::format(
       "\nExample:\n"
       "  {} --n 512 --causal --input outliers --json run.json\n"
-      "\nExit status: 0 right, 1 wrong result, 2 bad use, 3 no memory, device or room on the disk.",
+      "\nExit status: 0 right, 1 wrong result, 2 bad use, 3 no memory, device or disk space.",
       step.id);
   return text;
 }
@@ -90,7 +90,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   app.set_version_flag("--version", fmt::format("{} {}", step.id, kVersion), "print the version");
   bool list_variants = false;
   app.add_flag("--list-variants", list_variants,
-               "print the variants' names in the order of reading, and exit");
+               "print the variants' names in reading order, and exit");
   app.get_formatter()->column_width(28);
   app.footer(footer(step));
 
@@ -112,38 +112,38 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   flags.n = option("Problem", "--n", p.N, "INT", "queries");
   flags.nk = defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"), "--n");
   flags.d = option("Problem", "--d", p.d, "INT", "head dimension: " + step.support.list_d());
-  app.add_flag("--causal", p.causal, "a query sees no later key")->group("Problem");
+  app.add_flag("--causal", p.causal, "queries do not see later keys")->group("Problem");
 
   option("Input", "--input", o.input, "NAME", "where Q, K, V and dO come from")
       ->check(CLI::IsMember({"real", "normal", "outliers"}));
-  option("Input", "--seed", o.seed, "INT", "of the random numbers");
+  option("Input", "--seed", o.seed, "INT", "seed of the random numbers");
   option("Input", "--q", o.files.q, "F.npy", "Q [B, H, N, d]; files decide the sizes");
   option("Input", "--k", o.files.k, "F.npy", "K [B, Hkv, Nk, d]");
   option("Input", "--v", o.files.v, "F.npy", "V [B, Hkv, Nk, d]");
-  option("Input", "--do", o.files.dO, "F.npy", "dO [B, H, N, d], for a backward");
+  option("Input", "--do", o.files.dO, "F.npy", "dO [B, H, N, d], for the backward");
 
   option("Output", "--out", o.out, "F.npy", "write O");
   option("Output", "--out-dir", o.out_dir, "DIR", "write O, LSE, dQ, dK, dV as .npy");
   option("Output", "--json", o.json, "F.json", "write the report as JSON (docs/json.md)");
 
-  option("Run", "--variant", variant, "NAME", "which of the step's kernels");
+  option("Run", "--variant", variant, "NAME", "which of the step's variants");
   if (step.support.smem) {
-    option("Run", "--smem", smem, "BYTES", "shared memory M of a block; 0: the step's default");
+    option("Run", "--smem", smem, "BYTES", "shared memory M per block; 0: the step's default");
   }
   option("Run", "--iters", o.iters, "INT", "timed runs on a GPU");
   option("Run", "--gpu,--model-gpu", o.model_gpu, "NAME",
-         "the GPU that the simulator models, of common/data/gpus.json");
+         "the GPU that the simulator models, from common/data/gpus.json");
   app.add_flag("--predict", o.predict,
-               "print what the step's formulas say, and run nothing: for any size")
+               "print the formulas' predictions and run nothing; for any size")
       ->group("Run");
   app.add_flag("--analyse", o.analyse,
-               "simulator: find races and uninitialised reads; a row per source line")
+               "simulator: find races and uninitialised reads; one row per source line")
       ->group("Run");
   bool no_counters = false;
-  app.add_flag("--no-counters", no_counters, "GPU: time only; reading counters takes seconds")
+  app.add_flag("--no-counters", no_counters, "GPU: only time; reading the counters takes seconds")
       ->group("Run");
   option("Run", "--workers", o.workers, "INT",
-         "simulator: OS threads; 0: one per core, up to 16; take 1 in a debugger");
+         "simulator: OS threads; 0: one per core, up to 16; use 1 in a debugger");
 
   const std::string see_help = fmt::format("; see {} --help", step.id);
   try {
@@ -165,14 +165,14 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   }
 
   if (o.predict && (o.analyse || !o.out.empty() || !o.out_dir.empty())) {
-    throw UsageError("--predict runs nothing: there is no output and nothing to analyse");
+    throw UsageError("--predict runs nothing, so there is no output and nothing to analyse");
   }
   if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
   if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
   p.smem = static_cast<size_t>(smem);
   o.counters = !no_counters;
   if (o.workers < 0 || o.workers > kMaxWorkers) {
-    throw UsageError(fmt::format("--workers {}: 0 to {} are possible", o.workers, kMaxWorkers));
+    throw UsageError(fmt::format("--workers {}: must be 0 to {}", o.workers, kMaxWorkers));
   }
   o.variant = find_variant(step, variant);
   p.dtype = step.variants[o.variant].forward.dtype();

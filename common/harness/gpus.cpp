@@ -49,7 +49,7 @@ std::vector<GpuSpec> read_gpu_table(const std::string& path) {
       table.push_back(row_of(row));
     }
   } catch (const nlohmann::json::exception& e) {
-    throw UsageError("the table of GPUs, " + path + ", is damaged after " +
+    throw UsageError("the table of GPUs, " + path + ", is invalid after " +
                      std::to_string(table.size()) + " rows: " + e.what());
   }
   return table;

@@ -62,7 +62,7 @@ std::string_view after_key(std::string_view header, const std::string& key,
 std::vector<size_t> parse_shape(std::string_view text, const std::string& path) {
   const size_t close = text.find(')');
   if (text.empty() || text[0] != '(' || close == text.npos) {
-    refuse(path, "the .npy header's shape is damaged");
+    refuse(path, "the shape in the .npy header is invalid");
   }
   std::vector<size_t> shape;
   std::string digits;
@@ -73,7 +73,7 @@ std::vector<size_t> parse_shape(std::string_view text, const std::string& path) 
       if (!digits.empty()) shape.push_back(std::stoull(digits));
       digits.clear();
     } else if (c != ' ') {
-      refuse(path, "the .npy header's shape is damaged");
+      refuse(path, "the shape in the .npy header is invalid");
     }
   }
   return shape;
@@ -98,7 +98,7 @@ Npy read_npy(const std::string& path) {
     refuse(path, "is not a .npy file");
   }
   const int version = file[6];
-  if (version < 1 || version > 3) refuse(path, "has an unknown .npy version");
+  if (version < 1 || version > 3) refuse(path, "has an unsupported .npy version");
   const size_t start = version == 1 ? 10 : 12;
   const size_t length = version == 1 ? load<uint16_t>(&file[8]) : load<uint32_t>(&file[8]);
   if (start + length > file.size()) refuse(path, "ends inside the .npy header");

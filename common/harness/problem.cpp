@@ -99,18 +99,19 @@ void validate(const Problem& p, const Support& support, const std::string& who) 
     throw UsageError(fmt::format("--d {}: {} supports --d {}", p.d, who, support.list_d()));
   }
   if (p.smem != 0 && !support.smem) {
-    throw UsageError(fmt::format("--smem {}: the tiles of {} are fixed", p.smem, who));
+    throw UsageError(fmt::format("--smem {}: the tiles of {} have a fixed size", p.smem, who));
   }
   if (p.Hkv != p.H && !support.gqa) {
-    throw UsageError(fmt::format(
-        "--hkv {}: {} supports as many key/value heads as query heads (--h {})", p.Hkv, who, p.H));
+    throw UsageError(
+        fmt::format("--hkv {}: {} supports only as many key/value heads as query heads (--h {})",
+                    p.Hkv, who, p.H));
   }
   if (p.H % p.Hkv != 0) {
     throw UsageError(fmt::format("--hkv {}: --h {} must be a multiple of it", p.Hkv, p.H));
   }
   if (p.Nk != p.N && !support.cross) {
     throw UsageError(
-        fmt::format("--nk {}: {} supports as many keys as queries (--n {})", p.Nk, who, p.N));
+        fmt::format("--nk {}: {} supports only as many keys as queries (--n {})", p.Nk, who, p.N));
   }
   for (const auto& [flag, length] : {std::pair("--n", p.N), std::pair("--nk", p.Nk)}) {
     if (length > kMaxLength) {
@@ -119,8 +120,8 @@ void validate(const Problem& p, const Support& support, const std::string& who) 
   }
   if (p.heads() > kMaxHeads) {
     throw UsageError(
-        fmt::format("--b {} --h {}: their product must be at most {}, a CUDA grid's size", p.B, p.H,
-                    kMaxHeads));
+        fmt::format("--b {} --h {}: their product must be at most {}, the size of a CUDA grid", p.B,
+                    p.H, kMaxHeads));
   }
   if (static_cast<double>(p.heads()) * p.N * p.Nk > kMaxScores) {
     throw UsageError(fmt::format(

@@ -253,8 +253,8 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
 
 // --- backward ------------------------------------------------------------------------------------
 //
-// Two sweeps, so that nobody ever holds a matrix of N * Nk and every sum has one owner: by rows for
-// the softmax's statistics, delta and dQ; by keys, with P computed again, for dK and dV.
+// Two sweeps, so that no matrix of N * Nk is ever stored and every sum has one owner: by rows for
+// the softmax's statistics, delta and dQ; by keys, with P recomputed, for dK and dV.
 
 /// What the second sweep needs of each row of a query head.
 template <class Real>
@@ -484,7 +484,7 @@ class Backward {
   }
 
   const A arithmetic_;
-  const Problem& p;  // what the formulas use goes by the formulas' names
+  const Problem& p;  // named as in the formulas
   const Inputs& in;
   const Sample& sample_;
   const size_t N = p.N, Nk = p.Nk, d = p.d, group = p.H / p.Hkv;

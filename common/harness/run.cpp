@@ -15,9 +15,8 @@
 namespace fa {
 namespace {
 
-// A GPU says nothing when a kernel writes past the end of a buffer, so a band of known bytes lies
-// there. In the simulator such a write is stopped at once, with its source line, and a band would
-// only make it legal.
+// A GPU does not report a write past the end of a buffer, so a band of known bytes follows it. The
+// simulator stops such a write at once, with its source line; a band would only make it legal.
 size_t guard_bytes() { return simulated() ? 0 : 4096; }
 constexpr uint8_t kGuard = 0xa5;  // not the poison: a NaN written into the band must show
 
@@ -31,8 +30,8 @@ class DeviceBuffer {
   DeviceBuffer(const std::string& name, size_t bytes, size_t guard)
       : name_(name), bytes_(bytes), memory_(name, bytes + guard) {
     if (memory_) return;
-    throw ResourceError(
-        fmt::format("{}: the device refuses {}: try a smaller --n or --b", name, gigabytes(bytes)));
+    throw ResourceError(fmt::format("{}: the device cannot allocate {}: try a smaller --n or --b",
+                                    name, gigabytes(bytes)));
   }
 
   void* data() const { return memory_.get(); }
@@ -55,7 +54,7 @@ class DeviceBuffer {
   void inspect_zeros(std::vector<std::string>& damage) const {
     const std::vector<uint8_t> bytes = download<uint8_t>();
     if (std::any_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte != 0; })) {
-      damage.push_back(name_ + " was not left zero for the next run");
+      damage.push_back(name_ + " is not zero after the run, as the next run needs it");
     }
   }
 
@@ -74,7 +73,7 @@ class DeviceBuffer {
     for (size_t i = 0; i < band.size(); ++i) {
       if (band[i] == kGuard) continue;
       damage.push_back(fmt::format(
-          "guard band behind {} was overwritten, first {} bytes past its end", name_, i));
+          "the guard band after {} was overwritten, first {} bytes past its end", name_, i));
       return;
     }
   }

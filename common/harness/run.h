@@ -19,7 +19,7 @@ struct Outputs {
   std::vector<float> dQ;            ///< [B, H, N, d], the gradients empty without a backward
   std::vector<float> dK;            ///< [B, Hkv, Nk, d]
   std::vector<float> dV;            ///< [B, Hkv, Nk, d]
-  std::vector<std::string> damage;  ///< "guard band behind O was overwritten", one sentence each
+  std::vector<std::string> damage;  ///< "the guard band after O was overwritten", one sentence each
 };
 
 /// Whether an element of Outputs still has all bits set, as before the run. The NaN that arithmetic

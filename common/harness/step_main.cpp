@@ -33,7 +33,8 @@ void require_writable(const char* flag, const std::string& path) {
   std::error_code ignored;
   const bool existed = fs::exists(path, ignored);
   if (!std::ofstream(path, std::ios::app)) {
-    throw UsageError(fmt::format("{} {}: cannot be written; does its folder exist?", flag, path));
+    throw UsageError(
+        fmt::format("{} {}: cannot be written; check that its folder exists", flag, path));
   }
   // Not the link, where `path` is one to a file that was not there.
   if (!existed) fs::remove(fs::canonical(path, ignored), ignored);
@@ -46,7 +47,8 @@ void require_writable_outputs(const Options& o) {
   std::error_code error;
   fs::create_directories(o.out_dir, error);
   if (error) {
-    throw UsageError(fmt::format("--out-dir {}: cannot be made: {}", o.out_dir, error.message()));
+    throw UsageError(
+        fmt::format("--out-dir {}: cannot be created: {}", o.out_dir, error.message()));
   }
   require_writable("--out-dir", fs::path(o.out_dir) / "O.npy");
 }
@@ -109,14 +111,14 @@ void write_json(const std::string& path, const RunReport& report) {
   write_file(path, [&](std::ostream& file) { file << to_json(report).dump(2) << "\n"; });
 }
 
-/// \returns 0, or the errno that says why words got lost.
+/// \returns 0, or the errno that says why output was lost.
 int flush_stdout() {
   errno = 0;
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return 0;
   return errno == 0 ? EIO : errno;
 }
 
-/// A program whose words got lost has not done its work.
+/// A program whose output was lost has failed.
 void require_printed(int error) {
   if (error == 0) return;
   throw ResourceError(fmt::format("standard output cannot be written: {}", std::strerror(error)));
@@ -137,10 +139,10 @@ class Run {
     report_.device = open_device(step.id, step.needs);
     report_.predicted_only = options.predict;
     if (options.analyse && !simulated()) {
-      throw UsageError("--analyse works in the simulator: cmake --preset sim");
+      throw UsageError("--analyse works only in the simulator: cmake --preset sim");
     }
     if (!options.counters && simulated()) {
-      throw UsageError("--no-counters is for a GPU: the simulator has no time to print instead");
+      throw UsageError("--no-counters needs a GPU: the simulator measures no time");
     }
     report_.memory = memory_need(problem_, variant_);
     if (!options.predict) require_memory(report_.memory);
@@ -174,7 +176,8 @@ class Run {
     Checker checker(problem_, inputs, sample_of(problem_, options_.seed));
     try {
       if (simulated()) {
-        count_passes(session);  // the counted run is the checked one: a simulation takes its time
+        count_passes(
+            session);  // the counted run is the checked one: simulating twice would take twice as long
         check_outputs(checker, session.download());
         if (report_.check.ok() && session.keeps_state()) {
           run_again(session);
@@ -319,7 +322,7 @@ int step_main(int argc, char** argv, const Step& step) try {
 } catch (const ResourceError& e) {
   return complain(step, e.what(), kNoResource);
 } catch (const std::bad_alloc&) {
-  return complain(step, "not enough memory on the host: take a smaller problem", kNoResource);
+  return complain(step, "not enough memory on the host: try a smaller problem", kNoResource);
 } catch (const std::exception& e) {
   return complain(step, e.what(), kWrong);
 }

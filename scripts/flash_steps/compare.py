@@ -5,8 +5,8 @@
     compare.py --plots DIR *.json                time, traffic and roofline against N, as SVG
     compare.py --diff before.json after.json     two runs side by side
 
-Files of any machine can be mixed: what the simulator counted and what GPUs measured for the same
-step and problem stand in one row. '>=' before a time marks a roofline bound, not a measurement.
+Files of any machine can be mixed: one row has what the simulator counted and what GPUs measured for
+the same step and problem. '>=' before a time marks a roofline bound, not a measurement.
 Exit status: 0 done, 1 a run in the files was wrong, 2 bad use.
 """
 
@@ -85,16 +85,16 @@ def diff(first, second):
     others = {(run.key, run.kind): run for run in second}
     pairs = [(run, others[run.key, run.kind]) for run in first if (run.key, run.kind) in others]
     if not pairs:
-        raise BadInput("the two files have no step and problem in common")
+        raise BadInput("no step and problem is in both files")
     return "\n\n".join("\n".join(diff_lines(a, b)) for a, b in pairs)
 
 
 def compare():
     parser = command.parser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
-    parser.add_argument("--markdown", action="store_true", help="a Markdown table")
+    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     parser.add_argument("--plots", metavar="DIR", help="write time, traffic and roofline as SVG")
-    parser.add_argument("--diff", action="store_true", help="two files side by side")
+    parser.add_argument("--diff", action="store_true", help="print two files side by side")
     args = parser.parse_args()
     if args.diff and len(args.files) != 2:
         raise BadInput("--diff needs two files")

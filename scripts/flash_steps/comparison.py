@@ -76,7 +76,7 @@ class Comparison:
             if 10 * time["late"] > time["runs"]:
                 self.notes.append(
                     f"{contender.label}, {self.text}: {time['late']} of "
-                    f"{time['runs']} runs began before the host had queued them."
+                    f"{time['runs']} runs started before the host had queued them."
                 )
         return [
             self.row(contender, direction, found, errors, contenders[ours:], is_ours=i < ours)
@@ -118,17 +118,17 @@ class Comparison:
         for name, (error, share) in errors.items():
             if not share <= 1:
                 raise Failure(
-                    f"{label}, {self.text}: {name} is wrong, by {error:.2e} where "
+                    f"{label}, {self.text}: {name} is wrong: its error is {error:.2e}, "
                     f"{error / share:.2e} is allowed"
                     if share == share
-                    else f"{label}, {self.text}: {name} has an element that is no number, "
+                    else f"{label}, {self.text}: {name} has an element that is not a number, "
                     "or was not written"
                 )
         # Timed with these O and LSE, or with those of the next variant: the work is the same.
         return Contender(variant["name"], label, runner(direction), step=library.step), errors
 
     def judge_other(self, library, errors):
-        """It is timed all the same, as PyTorch's backends are; but a note tells."""
+        """It is timed all the same, as PyTorch's backends are, but a note says so."""
         for name, (error, share) in errors.items():
             if not share <= 1:
                 self.notes.append(

@@ -1,10 +1,9 @@
 """Compares what a GPU's counters measured with what the simulator counted for the same problems.
 
-    maintain counters_vs_sim GPU_DIR SIM_DIR     folders of what the programs wrote with --json
+    maintain counters_vs_sim GPU_DIR SIM_DIR     folders with the programs' --json files
 
-Requests and sectors must be equal. (gpu_check.sh also sets the HBM bytes side by side with its
-functions: the model of the L2 promises 10%, or 64 kB, only for working sets under half of the L2
-or over three times it.)
+Requests and sectors must be equal. (gpu_check.sh also uses this file to compare HBM bytes: the L2
+model is within 10%, or 64 kB, only for working sets below half of the L2 or above three times it.)
 Exit status: 0 equal, 1 a difference or nothing to compare, 2 bad use.
 """
 
@@ -89,7 +88,7 @@ def compare_counters(rows):
         for word, key in (("bwd", "step"), ("atomic", "figure"))
     ]
     if any(special):
-        lines.append(f"of the figures {special[0]} are of backward passes, {special[1]} of atomics")
+        lines.append(f"{special[0]} of the figures are of backward passes, {special[1]} of atomics")
     notes = dict.fromkeys(e["note"] for e in entries if e["note"])
     lines += [f"note: {note}" for note in notes]
     if unequal:
@@ -198,7 +197,7 @@ def main():
     options = parser.parse_args()
     for folder in (options.gpu, options.sim):
         if not os.path.isdir(folder):
-            raise BadInput(f"{folder} is no folder")
+            raise BadInput(f"{folder} is not a folder")
     _, text, ok = compare_counters(pairs(load_folder(options.gpu), load_folder(options.sim)))
     print(text)
     return 0 if ok else 1

@@ -9,7 +9,7 @@ case "${1-}" in
 esac
 ./scripts/setup.sh docs
 ./scripts/setup.sh --have docs || {
-  echo "docs.sh: cannot go on without them" >&2
+  echo "docs.sh: cannot continue without them" >&2
   exit 1
 }
 cmake --preset sim > /dev/null

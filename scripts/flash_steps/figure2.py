@@ -1,13 +1,13 @@
-"""FlashAttention-1's Figure 2, left (arXiv 2205.14135): the mechanism in one command.
+"""Reproduces FlashAttention-1's Figure 2, left (arXiv 2205.14135).
 
     figure2.py                                          a GPU, the figure's shape
     figure2.py --backend sim --b 1 --h 1 --n 256        any machine, a small shape
 
 Forward and backward of the standard attention, which stores S and P (05, variant standard), of the
-fused one, which computes them again (05), and of FlashAttention-2's order (06): FLOPs, bytes of HBM
-and time, with their ratios beside the paper's. HBM bytes are measured on a GPU and modelled in the
+fused one, which recomputes them (05), and of FlashAttention-2's order (06): FLOPs, HBM bytes and
+time, with their ratios beside the paper's. HBM bytes are measured on a GPU and modelled in the
 simulator; the simulator has no time.
-Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no GPU, no memory or no program.
+Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no GPU, memory or program.
 """
 
 import os
@@ -132,14 +132,14 @@ def notes_of(result):
     notes = [f"{problem_text(p)}, {result['device']}"]
     if result["kind"] == "sim":
         notes.append(
-            "The simulator has no time. Its model of the L2 keeps what fits there, so "
-            "a small problem's S and P are not read back from HBM as a large one's are."
+            "The simulator has no time. Its model of the L2 keeps what fits, so a small problem's "
+            "S and P are not read back from HBM, unlike those of a large one."
         )
     notes += [
         f"The paper's figures: N=1024, d=64, 16 heads, batch 64, 16-bit. {OTHER_VERSIONS}",
         f"66.6 GFLOP does not follow from that shape, whose forward alone is "
         f"{4 * 1024**2 * 64 * 1024 / 1e9:.1f} GFLOP (here: {forward:.4g}). So compare the "
-        "ratios and where they come from, not the absolute figures.",
+        "ratios and their causes, not the absolute figures.",
     ]
     return notes
 
@@ -156,7 +156,9 @@ def markdown_of(result):
 def parse():
     parser = command.parser(__doc__)
     parser.add_argument(
-        "--backend", choices=("gpu", "sim"), help="default: gpu where nvidia-smi is, else sim"
+        "--backend",
+        choices=("gpu", "sim"),
+        help="default: gpu where nvidia-smi is installed, else sim",
     )
     parser.add_argument("--build", metavar="DIR", help="default: build/gpu or build/sim")
     for flag, value, what in (
@@ -174,7 +176,7 @@ def parse():
     options.backend = options.backend or ("gpu" if shutil.which("nvidia-smi") else "sim")
     options.build = options.build or os.path.join(ROOT, "build", options.backend)
     if options.backend == "sim" and options.b * options.h * options.n**2 > 2**24:
-        raise BadInput("this shape takes a GPU; in the simulator try --b 1 --h 1 --n 256")
+        raise BadInput("this shape needs a GPU; in the simulator try --b 1 --h 1 --n 256")
     return options
 
 

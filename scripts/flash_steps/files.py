@@ -33,7 +33,7 @@ def read_json(path):
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from None
     except ValueError as error:
-        raise BadInput(f"{path} is no JSON: {error}") from None
+        raise BadInput(f"{path} is not JSON: {error}") from None
 
 
 def write_json(path, tree, **how):

@@ -1,14 +1,15 @@
-"""How the fused forward's traffic depends on the shared memory M: Theta(N^2 d^2 / M).
+"""Fits how the fused forward's traffic depends on the shared memory M: Theta(N^2 d^2 / M).
 
-    fit_m.py                                   step 04 in the simulator, for several M
-    fit_m.py --smem 16384,32768,65536 --d 128
+    fit_m.py                                   step 04 in the simulator, for the M of each tile
+    fit_m.py --smem 40000,65536,160000 --d 128
     fit_m.py --program build/gpu/steps/04_fused --h 32 --b 16 --json fit.json
     fit_m.py --plot fit.svg                    also draws it; needs matplotlib
 
-Runs the step for each M and prints the bytes that it asked for, predicted and counted. Then fits,
-per head and in elements, a + b * N^2 d^2 / M by least squares, and prints the constants that follow
-from the step's formula beside it. On a GPU the table holds the time and the HBM's bytes too.
-Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, no device or no program.
+Runs the step for each M and prints the requested bytes, predicted and counted. Then it fits
+a + b * N^2 d^2 / M by least squares, per head and in elements: once with all of M, once with the
+part of M that holds K_j and V_j. It prints the constants from the step's formula beside them. On a
+GPU the table also has the time and the HBM bytes.
+Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, device or program.
 """
 
 import argparse
@@ -24,9 +25,9 @@ from .text import Column, bytes_text, text_table, time_text
 
 SIM = os.path.join(ROOT, "build", "sim")
 KIB = 1024
-SIZES = [kib * KIB for kib in (16, 24, 32, 48, 64, 96, 128, 227)]
-# The tiles of steps/04_fused/1_fused.cuh; every run is checked against them.
-BR, PAD, KEY_STEP = 32, 4, 4
+# The tiles of steps/04_fused/2_fused.cuh; every run is checked against them.
+KEYS = (16, 32, 64, 128)
+PAD, PAD_P = 4, 16
 
 
 def run_step(options, smem):
@@ -35,10 +36,20 @@ def run_step(options, smem):
     return run_program(options.program, *flags(sizes))[0]
 
 
-def keys_of(smem, n, d):
-    """As the step cuts: M holds Q_i [Br, d], K_j [Bc, d + PAD], V_j [Bc, d], P_ij [Br, Bc]."""
-    steps = (smem // 4 - BR * d) // (KEY_STEP * (2 * d + PAD + BR))
-    return KEY_STEP * min(steps, -(-n // KEY_STEP))
+def kv_floats(keys, d):
+    """What K_j and V_j take of M."""
+    return 2 * keys * (d + PAD)
+
+
+def smem_of(keys, d):
+    """The bytes that the tiles take: K_j, V_j, the larger one of Q_i and P_ij, and m and l."""
+    rows = 64 if d <= 64 else 32
+    return 4 * (kv_floats(keys, d) + rows * (max(d + PAD, keys + PAD_P) + 2))
+
+
+def keys_of(smem, d):
+    """Bc as the step chooses it: the widest tile that fits; 0 when none does."""
+    return max((keys for keys in KEYS if smem_of(keys, d) <= smem), default=0)
 
 
 def point(run):
@@ -46,11 +57,11 @@ def point(run):
     p = run.data["problem"]
     buffers = run.get("traffic.requested.buffers")
     tiles = buffers["Q"]["predicted"]["read"] // buffers["K"]["predicted"]["read"]
-    keys = keys_of(p["smem"], p["n"], p["d"])
-    if -(-p["n"] // keys) != tiles:
+    keys = keys_of(p["smem"], p["d"])
+    wanted = -(-p["n"] // keys) if keys else 0
+    if wanted != tiles:
         raise BadInput(
-            f"--smem {p['smem']}: {tiles} K/V tiles where step 04 has "
-            f"{-(-p['n'] // keys)}; this is another step"
+            f"--smem {p['smem']}: {tiles} K/V tiles, step 04 has {wanted}; this is another step"
         )
     return {
         "smem": p["smem"],
@@ -76,15 +87,15 @@ def least_squares(xs, ys):
 
 
 def fits(points, heads, n, d):
-    """Against 1/M, against 1/(M - Br d), which is what Q_i leaves, and what the formula says."""
+    """Against 1/M, against 1 / (what K_j and V_j take of it), and what the formula says."""
     ys = [p["predicted"] / (4 * heads) for p in points]
     work = n * n * d * d
     whole = least_squares([work / (p["smem"] / 4) for p in points], ys)
-    rest = least_squares([work / (p["smem"] / 4 - BR * d) for p in points], ys)
+    part = least_squares([work / kv_floats(p["bc"], d) for p in points], ys)
     # K, V once, O = 0 once; m, l and LSE 5 N. Per K/V tile: Q, O read, O written; m, l both ways.
-    # Tc = N / Bc, and a key takes 2 d + pad + Br floats of shared memory.
-    formula = 3 * n * d + 5 * n, (3 + 4 / d) * (2 + (PAD + BR) / d)
-    return {"M": whole, "M - Br d": rest}, formula
+    # Tc = N / Bc, and a key takes 2 (d + pad) floats of shared memory.
+    formula = 3 * n * d + 5 * n, (3 + 4 / d) * (2 + 2 * PAD / d)
+    return {"M": whole, "K, V": part}, formula
 
 
 def table(points, n, d):
@@ -110,15 +121,15 @@ def table(points, n, d):
 
 def fit_lines(found, formula):
     lines = [
-        "requested elements a head = a + b * N^2 d^2 / (what divides); M in elements",
-        f"{'':<14}{'divided by':<12}{'a':>14}{'b':>8}{'R^2':>10}",
+        "requested elements per head = a + b * N^2 d^2 / divisor; M in elements",
+        f"{'':<14}{'divisor':<12}{'a':>14}{'b':>8}{'R^2':>10}",
     ]
     for name, (a, b, r2) in found.items():
         lines.append(f"{'  fit':<14}{name:<12}{a:>14,.0f}{b:>8.2f}{r2:>10.5f}")
     a, b = formula
     lines.append(
-        f"{'  formula':<14}{'M - Br d':<12}{a:>14,.0f}{b:>8.2f}"
-        f"   (3 + 4/d) (2 + {PAD + BR}/d), towards 6"
+        f"{'  formula':<14}{'K, V':<12}{a:>14,.0f}{b:>8.2f}"
+        f"   (3 + 4/d) (2 + {2 * PAD}/d), towards 6"
     )
     return "\n".join(lines)
 
@@ -127,16 +138,16 @@ def plot(path, points, heads, found, n, d):
     from .plots import STYLE, pyplot, save
 
     work = n * n * d * d
-    a, b, _ = found["M - Br d"]
+    a, b, _ = found["M"]
     smems = [p["smem"] for p in points]
     curve = [min(smems) * (max(smems) / min(smems)) ** (i / 200) for i in range(201)]
     with pyplot.rc_context(STYLE):
         figure, axes = pyplot.subplots()
         axes.plot(
             [s / KIB for s in curve],
-            [4 * heads * (a + b * work / (s / 4 - BR * d)) / 1e6 for s in curve],
+            [4 * heads * (a + b * work / (s / 4)) / 1e6 for s in curve],
             color="C0",
-            label=f"fit: a + {b:.2f} N²d² / (M - Br d)",
+            label=f"fit: a + {b:.2f} N²d² / M",
         )
         axes.plot(
             [s / KIB for s in smems],
@@ -155,12 +166,12 @@ def plot(path, points, heads, found, n, d):
             )
         axes.set(
             xscale="log",
-            xlabel="shared memory M of a block, KiB",
+            xlabel="shared memory M per block, KiB",
             ylabel="MB",
             ylim=(0, None),
             title=f"FlashAttention-1's forward, B·H={heads} N={n} d={d}",
         )
-        axes.set_xticks([s / KIB for s in smems], [f"{s // KIB}" for s in smems])
+        axes.set_xticks([s / KIB for s in smems], [f"{s / KIB:.0f}" for s in smems])
         axes.minorticks_off()
         axes.legend(frameon=False)
         save(figure, path)
@@ -170,7 +181,7 @@ def sizes(text):
     try:
         found = sorted({int(part) for part in text.split(",")})
     except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is no list like 16384,65536") from None
+        raise argparse.ArgumentTypeError(f"'{text}' is not a list like 16384,65536") from None
     if len(found) < 3:
         raise argparse.ArgumentTypeError("a fit of two constants needs at least three values of M")
     return found
@@ -183,9 +194,8 @@ def main():
     add(
         "--smem",
         type=sizes,
-        default=SIZES,
         metavar="M,M,...",
-        help="bytes (default: 8 values from 16 to 227 KiB)",
+        help="bytes (default: what the tiles of 16, 32, 64 and 128 keys take)",
     )
     add("--b", type=int, default=1)
     add("--h", type=int, default=1)
@@ -196,10 +206,11 @@ def main():
     options = parser.parse_args()
     for path in (options.json, options.plot):
         if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-            raise BadInput(f"{path}: cannot be written; does its folder exist?")
+            raise BadInput(f"{path}: cannot be written; check that its folder exists")
     if options.plot:
-        from . import plots  # noqa: F401 -- before the runs: it says what to install where it cannot draw
+        from . import plots  # noqa: F401 -- before the runs: it says what to install for drawing
 
+    options.smem = options.smem or [smem_of(keys, options.d) for keys in KEYS]
     runs = [run_step(options, smem) for smem in options.smem]
     points = [point(run) for run in runs]
     heads = options.b * options.h

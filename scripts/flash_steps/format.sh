@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# The one look of C++, Python and shell: clang-format, ruff and shfmt, each at a fixed version.
+# Formats C++, Python and shell with clang-format, ruff and shfmt, each at a fixed version.
 #
 #   ./scripts/maintain format            formats every file that git tracks
 #   ./scripts/maintain format --check    changes nothing; names the files that would change
 #
-# Exit status: 0 done or nothing to do, 1 some file differs, 2 bad use, 3 the tools cannot be had.
+# Exit status: 0 done or nothing to do, 1 some file differs, 2 bad use, 3 the tools are missing.
 set -uo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 
@@ -24,16 +24,16 @@ esac
 
 mapfile -t cpp < <(git ls-files '*.cu' '*.cuh' '*.cpp' '*.h' ':!scripts/template' 2> /dev/null)
 if ((${#cpp[@]} == 0)); then
-  echo "format.sh: git names no file here: it formats what a checkout of git holds" >&2
+  echo "format.sh: git names no files here: it formats the files of a git checkout" >&2
   exit 3
 fi
 
-# Another version formats another way, so these come from PyPI and not from the system.
+# Versions format differently, so these come from PyPI and not from the system.
 tools=(clang-format==14.0.6 ruff==0.17.6 shfmt-py==4.2.0)
 bin=build/format/bin
 if [[ $(cat build/format/tools 2> /dev/null) != "${tools[*]}" ]]; then
   if ! { python3 -m venv --clear build/format && "$bin/pip" -q install "${tools[@]}"; }; then
-    echo "format.sh: no ${tools[*]}: needs python3-venv, and PyPI once" >&2
+    echo "format.sh: cannot install ${tools[*]}: needs python3-venv, and PyPI once" >&2
     exit 3
   fi
   echo "${tools[*]}" > build/format/tools
@@ -59,7 +59,7 @@ if [[ $check ]]; then
   }
   "$bin/ruff" check --quiet "${python[@]}" || bad=1
   "$bin/shfmt" -i 2 -bn -ci -sr -l "${shell[@]}" | grep . && bad=1
-  ((bad)) && echo "format.sh: ./scripts/maintain format fixes what a tool can fix" >&2
+  ((bad)) && echo "format.sh: ./scripts/maintain format fixes most of this" >&2
 else
   "$bin/clang-format" -i "${cpp[@]}" || bad=1
   "$bin/ruff" check --quiet --fix "${python[@]}" > /dev/null

@@ -1,6 +1,6 @@
 """Everything that needs a GPU. Started by gpu_check.sh; docs/gpu.md explains it.
 
-A section that fails is recorded and the rest goes on. All results land in one folder:
+A section that fails is recorded, and the next one runs. All results are in one folder:
 
     results.json    machine, commands, what each section found, and every run under "runs"
     report.txt      what was printed
@@ -22,7 +22,7 @@ from .merge import merge, publish, write_results
 from .results import load_folder
 from .steps import ROOT, numbered_steps
 
-# What --sections chooses from, in the order in which they run.
+# The names for --sections, in the order in which they run.
 SECTIONS = (
     "tests",
     "counters",
@@ -40,7 +40,7 @@ class Check(Sections):
     """The two ways to run."""
 
     def sim_only(self):
-        """The simulator's side alone, on any machine, for --sim-json elsewhere."""
+        """Only the simulator's side, on any machine, for --sim-json elsewhere."""
         self.results["model_gpu"] = self.options.model_gpu or "H200"
         l2_bytes = find_model(self.results["model_gpu"])["l2_bytes"]
         if not self.options.no_build:
@@ -68,7 +68,7 @@ class Check(Sections):
         self.say(
             f"{self.results['device']}, driver {self.results['driver']}, CUDA "
             f"{self.results['toolkit']}, the simulator models "
-            f"{self.results['model_gpu'] or 'no GPU: name one with --model-gpu'}\n"
+            f"{self.results['model_gpu'] or 'no GPU: choose one with --model-gpu'}\n"
         )
         chosen = self.chosen
         targets = set(self.steps)
@@ -102,7 +102,7 @@ class Check(Sections):
                 self.section("build gpu-check", lambda: self.build("gpu-check", self.steps))
             self.section("sanitizer", self.sanitizer)
 
-        # What "scale" has run with counters, "timing" need not run again without.
+        # What "scale" ran with counters, "timing" does not run again without them.
         parts = [
             ("tests", "tests" in chosen, lambda: self.section("tests", self.tests)),
             ("runs", both, lambda: self.section("runs", lambda: self.counted_runs(both))),
@@ -141,8 +141,7 @@ class Check(Sections):
     def counted_runs(self, cases):
         good, bad = self.gpu_runs(cases, "--iters=5")
         return good > 0 and not bad, (
-            f"{good} problems right, {bad} failed, "
-            f"{len(cases) - good - bad} that their step refuses"
+            f"{good} problems right, {bad} failed, {len(cases) - good - bad} refused by their step"
         )
 
     def start_simulator(self, cases):
@@ -156,7 +155,7 @@ class Check(Sections):
             if not self.options.no_build:
                 ok, line = self.build("sim", self.steps)
                 if not ok:
-                    line += "; pass --sim-json with a folder that gpu_check.sh --sim-only made on "
+                    line += "; pass --sim-json with a folder made by gpu_check.sh --sim-only on "
                     return False, line + "another machine", []
             ok, line, _ = self.simulate(cases, self.jobs - 4)
             return ok, line, load_folder(os.path.join(self.out, "sim"))
@@ -171,7 +170,7 @@ class Check(Sections):
             return False, f"{path} is missing: make the folder with --sim-only"
         if recorded != self.results["sources"]:
             return False, f"{self.options.sim_json} was made from other sources: make it again"
-        return True, "made before, from the same sources"  # results name no machine's folders
+        return True, "made earlier, from the same sources"  # results name no machine's folders
 
 
 def parse():
@@ -190,25 +189,25 @@ def parse():
         metavar="DIR",
         help="the sim/ folder that --sim-only made from the same sources",
     )
-    add("--sim-only", action="store_true", help="no GPU: only make the simulator's side in DIR/sim")
+    add("--sim-only", action="store_true", help="without a GPU: only the simulator's side, DIR/sim")
     add(
         "--model-gpu",
         metavar="NAME",
-        help="whose L2 is modelled (default: this GPU's; --sim-only: H200)",
+        help="the GPU whose L2 is modelled (default: this one; with --sim-only: H200)",
     )
     add(
         "--merge",
         nargs="+",
         metavar="results.json",
-        help="no run: make one results.json in --out from those of several calls, "
-        "and from what peers.py --json wrote",
+        help="runs nothing: makes one results.json in --out from those of several calls, "
+        "and from the output of peers.py --json",
     )
     add(
         "--publish",
         nargs="+",
         metavar="results.json",
-        help="no run: write docs/results/<gpu>.json and <gpu>_bf16.json from those of several "
-        "calls, and fill all tables, figures and the picture",
+        help="runs nothing: writes docs/results/<gpu>.json and <gpu>_bf16.json from those of "
+        "several calls, and fills all tables, figures and the picture",
     )
     add(
         "--python",
@@ -219,23 +218,23 @@ def parse():
     add(
         "--figures",
         action="store_true",
-        help="only what README.md and the chapters show; goes on where the last call ended",
+        help="only what README.md and the chapters show; resumes where the last call ended",
     )
     add(
         "--peers-runs",
         type=int,
         default=3,
         metavar="N",
-        help="with --figures: how often peers.py runs (default %(default)s)",
+        help="with --figures: number of runs of peers.py (default %(default)s)",
     )
     add("--quick", action="store_true", help="fewer and smaller problems")
-    add("--no-build", action="store_true", help="the programs are already built")
+    add("--no-build", action="store_true", help="use the programs as they are built")
     add(
         "--budget",
         type=float,
         default=570,
         metavar="SECONDS",
-        help="sections that start later are not run (default %(default)s)",
+        help="no section starts after this time (default %(default)s)",
     )
     options = parser.parse_args()
     options.sections_named = options.sections is not None
@@ -244,9 +243,9 @@ def parse():
     options.sections = (options.sections or " ".join(SECTIONS)).split()
     for name in options.sections:
         if name not in SECTIONS:
-            parser.error(f"--sections: '{name}' is none of {' '.join(SECTIONS)}")
+            parser.error(f"--sections: '{name}' is not one of {' '.join(SECTIONS)}")
     if options.sim_json and options.sim_only:
-        parser.error("--sim-json and --sim-only exclude each other")
+        parser.error("--sim-json and --sim-only cannot be combined")
     if options.sim_json:
         options.sim_json = os.path.abspath(options.sim_json)
         if not os.path.isdir(options.sim_json):
@@ -261,7 +260,7 @@ def main():
         os.makedirs(options.out, exist_ok=True)
         path = os.path.join(options.out, "results.json")
         write_results(path, merged)
-        print(f"{path}: {len(merged['runs'])} runs of {len(options.merge)} files")
+        print(f"{path}: {len(merged['runs'])} runs from {len(options.merge)} files")
         for note in merged["notes"]:
             print(f"note: {note}")
         return 0

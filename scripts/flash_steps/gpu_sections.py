@@ -1,4 +1,4 @@
-"""The sections of gpu_check.sh. Each gives (ok, one line) and keeps its rows in `results`."""
+"""The sections of gpu_check.sh. Each returns (ok, one line) and keeps its rows in `results`."""
 
 import concurrent.futures
 import math
@@ -129,7 +129,7 @@ class Sections(Session):
         ]
         failed = [n for n, r, _ in tests if "Passed" not in r]
         if status is None:
-            return False, f"stopped after {len(tests)} tests: the time was over"
+            return False, f"stopped after {len(tests)} tests: out of time"
         if failed or status != 0 or not tests:
             return False, f"{len(failed)} of {len(tests)} tests failed: {', '.join(failed)}"
         return True, f"all {len(tests)} tests passed"
@@ -158,8 +158,8 @@ class Sections(Session):
         promised = [e for e in entries if e["promised"]]
         near = [e for e in promised if e["within_10_percent"]]
         return bool(entries) and seen == wanted and len(near) == len(promised), (
-            f"{len(seen)} of {len(wanted)} problems compared; where the model promises 10%, "
-            f"{len(near)} of {len(promised)} are within it"
+            f"{len(seen)} of {len(wanted)} problems compared; where the model should be within "
+            f"10%, {len(near)} of {len(promised)} are"
         )
 
     def sanitizer(self):
@@ -167,7 +167,7 @@ class Sections(Session):
         for folder in (os.environ.get("CUDA_HOME", ""), "/usr/local/cuda"):
             tool = tool or shutil.which("compute-sanitizer", path=os.path.join(folder, "bin"))
         if not tool:
-            return False, "compute-sanitizer was not found: it comes with the CUDA toolkit"
+            return False, "compute-sanitizer was not found: it is part of the CUDA toolkit"
         # By its name where that finds it: no machine's paths in results.
         word = "compute-sanitizer" if shutil.which("compute-sanitizer") else tool
         problems = SANITIZER_PROBLEMS[:1] if self.options.quick else SANITIZER_PROBLEMS
@@ -185,7 +185,7 @@ class Sections(Session):
             call = [word, "--tool", name, "--error-exitcode", "9", *self.call_of("gpu-check", case)]
             status, output = self.shell(f"{name} {name_of(case)}", call, 240, TOOL_ENVIRONMENT)
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)
-            # 2: this step cannot do the problem. Silence is no clean bill: there must be a summary.
+            # 2: this step does not support the problem. Without a summary a run is not clean.
             verdict = (
                 "not supported" if status == 2 else "clean" if status == 0 and summary else "FAILED"
             )
@@ -226,7 +226,7 @@ class Sections(Session):
 
     def scale(self, variants):
         """Time and bytes against N. A step whose S and P no longer fit says so, and one that would
-        take too long is left out with a line: neither is a failure."""
+        take too long is left out with a line. Neither is a failure."""
         last = dict(variants)  # of each step
         late = [
             (s, v) for s, v in variants if 6 <= number_of(s) <= (6 if self.options.figures else 99)
@@ -256,7 +256,7 @@ class Sections(Session):
         problems = [series(n, d, False) for n in sizes for d in (64, 128)]
         untimed = self.keep_times("scale", join(self.of_this_call(problems, self.gpu_results())))
         return good > 0 and not bad and not untimed, (
-            f"{good} problems right, {statuses.count(3)} that do not fit this GPU, {bad} failed"
+            f"{good} problems right, {statuses.count(3)} do not fit this GPU, {bad} failed"
         )
 
     def keep_times(self, section, rows):
@@ -287,7 +287,7 @@ class Sections(Session):
 
     def memory(self):
         """A problem whose S and P do not fit this GPU: the naive step must say so in one sentence,
-        the last one must be right."""
+        and the last step must be right."""
         bytes_here = int(ask_gpu("memory.total").split()[0]) << 20
         b, h = 4, 32
         n = 1024 * math.ceil(math.sqrt(1.1 * bytes_here / (8 * b * h)) / 1024)
@@ -347,8 +347,8 @@ class Sections(Session):
                 self.write()
         found = self.results.get("peers")
         if found and without_slowed(found) != found:
-            return False, "the GPU was slowed down in some runs: the same command makes them again"
-        return True, f"{made} calls made, {self.options.peers_runs} runs of each problem"
+            return False, "the GPU was slowed down in some runs: run the same command again"
+        return True, f"{made} calls, {self.options.peers_runs} runs of each problem"
 
     def run_of_peers(self, *arguments):
         """One more run, beside those before it; whatever happens to it, those are kept."""
@@ -389,11 +389,11 @@ class Sections(Session):
         self.say(output.rstrip())
         if os.path.exists(path):
             self.results[name] = read_json(path)
-        if status == 3 and not self.options.sections_named:  # nothing that this machine must have
-            return True, f"not here: {last_line(output)}"
+        if status == 3 and not self.options.sections_named:  # this machine need not have it
+            return True, f"not available: {last_line(output)}"
         rows = len(get(self.results, f"{name}.rows") or [])
         if status != 0:
-            what = "stopped: the time was over" if status is None else last_line(output)
+            what = "stopped: out of time" if status is None else last_line(output)
             return False, f"{what} ({rows} rows kept)"
         return True, f"{rows} rows"
 

@@ -17,9 +17,9 @@ from .step_text import digest_of, source_digest
 from .steps import ROOT, find_steps, needs_of, program_of, runs_on
 
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
-SHORTEST_RUN = 8  # seconds; with fewer left no run begins
+SHORTEST_RUN = 8  # seconds; with less time left no run starts
 RESUMED = ("tests", "sanitizer", "memory", "figure2")  # which --figures does once
-OUT_OF_TIME = "the time was over: the same command goes on from here"
+OUT_OF_TIME = "out of time: run the same command again to continue"
 
 
 class NoTime(Failure):
@@ -53,8 +53,8 @@ class Session:
         self.jobs = os.cpu_count() or 1
 
     def keep_runs_of_this_text(self):
-        """Calls for other sections add to a folder; runs of another text have no place in it. What
-        the simulator counts depends on the simulator, too."""
+        """Calls for other sections add to a folder; runs of another text are removed from it. What
+        the simulator counts also depends on the simulator."""
         mark = os.path.join(self.out, "sources.sha256")
         same = os.path.exists(mark) and read_text(mark) == self.results["sources"]
         for name in ("gpu", "sim"):
@@ -69,8 +69,8 @@ class Session:
         write_text(mark, self.results["sources"])
 
     def go_on_from_an_earlier_call(self):
-        """What OUT/results.json has of this text is not run again; that one file is enough, so a
-        call can go on where one on another machine ended."""
+        """What OUT/results.json has of this text is not run again. That one file is enough, so a
+        call can resume where one on another machine ended."""
         path = os.path.join(self.out, "results.json")
         if not os.path.exists(path):
             return
@@ -92,7 +92,7 @@ class Session:
         return os.path.join(self.out, folder, name_of(case) + ".json")
 
     def digest_of_steps(self, name):
-        """What decides what a section of this call gives."""
+        """What decides the result of a section of this call."""
         if name == "tests":
             return self.results["sources"]
         return " ".join(digest_of(step) for step in self.steps)
@@ -102,8 +102,8 @@ class Session:
         self.report.append(text)
 
     def section(self, name, body, always=False):
-        """Runs body() -> (ok, one line). Whatever goes wrong fails this section only; `always`
-        is for those that read results and take no time."""
+        """Runs body() -> (ok, one line). An error fails only this section; `always` is for sections
+        that read results and take no time."""
         self.say(f"== {name}")
         start = time.monotonic()
         done = self.results.get("done", {})
@@ -112,7 +112,7 @@ class Session:
             self.say("done in an earlier call\n")
             return True
         if self.shell.remaining() <= 0 and not always:
-            ok, line = False, "not reached: the time was over"
+            ok, line = False, "not reached: out of time"
         else:
             try:
                 ok, line = body()
@@ -179,7 +179,7 @@ class Session:
         return False, f"{preset} did not build (logs/): {reason}"
 
     def variants(self, preset):
-        """[(step, variant)] in the order of reading."""
+        """[(step, variant)] in reading order."""
         found = []
         for step in self.steps:
             found += [(step, name) for name in self.variants_of(preset, step)]
@@ -190,7 +190,7 @@ class Session:
             f"variants {step}", [self.program(preset, step), "--list-variants"], 60
         )
         if status != 0 or not text.strip():
-            raise Failure(f"{step} --list-variants names none: {last_line(text)}")
+            raise Failure(f"{step} --list-variants printed no names: {last_line(text)}")
         return text.split()
 
     def run(self, kind, case, *more, timeout=None, environment=None, folder=None):
@@ -239,7 +239,7 @@ class Session:
         return not failed, f"{right} of {len(done)} problems simulated", failed
 
     def gpu_run(self, case, *more, timeout=120):
-        """(exit status, seconds); a problem that this call has run before is not run again."""
+        """(exit status, seconds); a problem that this call has already run is not run again."""
         step, variant, problem = case
         name = name_of(case)
         if name not in self.done and self.options.figures:
@@ -257,15 +257,15 @@ class Session:
             status, _, line = self.run("gpu", case, *more, timeout=timeout)
             if status != 0:
                 what = {None: "took too long", 1: "wrong result"}.get(status, f"exit {status}")
-                if status != 2:  # 2: this step cannot do it, and says so
+                if status != 2:  # 2: this step does not support it, and says so
                     line = f"{what}: {line}"
                 self.say(f"{step} {variant} {tag(problem)}: {line}")
             self.done[name] = status, time.monotonic() - start
         return self.done[name]
 
     def gpu_runs(self, cases, *more):
-        """(how many came out right, how many did not); neither are problems that a step refuses (2)
-        or for which this GPU has too little memory, shared memory included (3)."""
+        """(how many were right, how many were not). Problems that a step refuses (2), or for which
+        this GPU has too little memory or shared memory (3), count as neither."""
         statuses = [self.gpu_run(case, *more)[0] for case in cases]
         return statuses.count(0), sum(status not in (0, 2, 3) for status in statuses)
 

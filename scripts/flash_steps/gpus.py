@@ -67,7 +67,7 @@ def machine():
     device, driver = (part.strip() for part in ask_gpu("name,driver_version").rsplit(",", 1))
     nvcc = find_nvcc()
     if not nvcc:
-        raise NotHere("no nvcc found: install the CUDA toolkit, 12.4 or newer")
+        raise NotHere("nvcc was not found: install the CUDA toolkit, 12.4 or newer")
     return {
         "device": device,
         "driver": driver,

@@ -222,14 +222,14 @@ def operand_notes(o):
             raise Failure(f"panel {panel}, row {row}: chunk {chunk} lies at place {place}")
     if o.k_major:
         return [
-            f"8 features, a chunk of 16 bytes, lie at place chunk ^ row % 8. The rows from "
-            f"{o.rows} on go on alike.",
+            f"8 features, a chunk of 16 bytes, are at place chunk ^ row % 8. The rows from "
+            f"{o.rows} on continue in the same way.",
             f"Product {EXAMPLE_PRODUCT} reads 16 features of all rows. Its descriptor starts "
             "32 bytes after that of product 0. 8 rows are 1024 bytes (stride).",
         ]
     return [
-        f"8 features, a chunk of 16 bytes, lie at place chunk % 8 ^ key % 8. The keys from "
-        f"{o.rows} on go on alike.",
+        f"8 features, a chunk of 16 bytes, are at place chunk % 8 ^ key % 8. The keys from "
+        f"{o.rows} on continue in the same way.",
         f"Product {EXAMPLE_PRODUCT} reads 16 keys with all features. Its descriptor starts "
         "2048 bytes after that of product 0. 8 keys are 1024 bytes (stride), a panel of 64 "
         "keys 8192 (leading).",

@@ -185,7 +185,7 @@ def ldmatrix_svg(layouts):
         92,
         below + 42,
         "bold: the lane, 0 to 31; lo, hi: half of its 32-bit register. "
-        "Both show the matrix as it lies in memory.",
+        "Both show the matrix as it is in memory.",
     )
     picture.text(
         92,
@@ -257,12 +257,12 @@ def swizzle_svg(layouts, d):
     picture.text(
         left[0],
         y,
-        f"In the tiles number and colour are the chunk; framed is chunk {EXAMPLE_CHUNK}.",
+        f"In the tiles, number and colour show the chunk; chunk {EXAMPLE_CHUNK} is framed.",
     )
     picture.text(
         left[0],
         y + 20,
-        "In the accesses a bar is a wavefront in which these four banks move a word each.",
+        "In the accesses, each bar is a wavefront in which these four banks move one word each.",
     )
     return picture.svg()
 

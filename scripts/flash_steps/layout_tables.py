@@ -101,7 +101,7 @@ def p_as_a_text(layouts):
     lanes_held = len({c.lane for c in scores})
     return [line.rstrip() for line in lines] + [
         "",
-        f"Every element stands where mma's A operand wants it: {lanes_held} lanes x "
+        f"Every element is where mma's A operand needs it: {lanes_held} lanes x "
         f"{len(scores) // lanes_held} elements.",
     ]
 
@@ -109,7 +109,7 @@ def p_as_a_text(layouts):
 def swizzle_text(layouts, d):
     s = Swizzle(layouts, d)
     lines = [
-        f"A tile of rows of {d} bf16: the 16-byte chunk that lies at each place of a row.",
+        f"A tile of rows of {d} bf16: which 16-byte chunk is at each place of a row.",
         "Without the swizzle place p holds chunk p.",
         "",
         "      place" + "".join(f"{p:>4}" for p in range(s.chunks)),
@@ -129,7 +129,7 @@ def swizzle_text(layouts, d):
                 + "".join(f"{w:>4}" for w in groups_of_four(words[kind]))
                 + f"{max(words[kind]):>12}"
             )
-    lines += ["", "The same of any chunk column and any row"]
+    lines += ["", "The same for any chunk column and any row"]
     for name, accesses in (
         (f"ldmatrix of chunk 0 to {s.chunks - 1}", s.ldmatrix),
         (f"cp.async of row 0 to {len(s.places) - 1}", s.cp_async),

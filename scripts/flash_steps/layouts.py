@@ -2,18 +2,18 @@
 
     layouts.py mma_a                the A fragment of mma.m16n8k16: a text table
     layouts.py mma_a --svg FILE     the same as a picture
-    layouts.py --pictures           draws all of docs/pictures/mma_*.svg and wgmma_*.svg anew
+    layouts.py --pictures           redraws docs/pictures/mma_*.svg and wgmma_*.svg
 
     mma_a mma_b mma_d       the fragments of D[16][8] += A[16][16] B[16][8]
     ldmatrix                one 8x8 matrix in the registers of a warp
     p_as_a                  the accumulators of S, packed to bf16, are the A operand of P V
     swizzle_64 swizzle_128  a tile of rows of 64 or 128 bf16, and the banks that an access touches
-    wgmma_d wgmma_a         of a warpgroup: 16 columns of D[64][N], and an A from registers
-    wgmma_k_major           operands of wgmma in shared memory, as TMA lays them down: Q or K,
+    wgmma_d wgmma_a         for a warpgroup: 16 columns of D[64][N], and an A from registers
+    wgmma_k_major           operands of wgmma in shared memory, as TMA stores them: Q or K,
     wgmma_mn_major          and V, with what one product reads
 
-All of it comes from the functions of common/dialect/ptx/layouts.h, with which the simulator
-executes the instructions: print_layouts.cpp, compiled on the spot ($CXX, or c++), prints them.
+Everything comes from the functions of common/dialect/ptx/layouts.h, which the simulator uses to
+execute the instructions. print_layouts.cpp, compiled on the fly ($CXX, or c++), prints them.
 Exit status: 0 done, 1 the layouts contradict each other, 2 bad use, 3 no compiler.
 """
 
@@ -46,13 +46,15 @@ def write(path, text):
 def main():
     parser = command.parser(__doc__)
     parser.add_argument("name", nargs="?", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--svg", metavar="FILE", help="a picture instead of text")
-    parser.add_argument("--pictures", action="store_true", help="all pictures of docs/pictures")
+    parser.add_argument("--svg", metavar="FILE", help="write a picture instead of text")
+    parser.add_argument(
+        "--pictures", action="store_true", help="draw all pictures of docs/pictures"
+    )
     args = parser.parse_args()
     if args.pictures == bool(args.name):
-        parser.error("one NAME or --pictures is needed")
+        parser.error("give one NAME, or --pictures")
     if args.pictures and args.svg:
-        parser.error("--svg takes a NAME")
+        parser.error("--svg needs a NAME")
     layouts = read_layouts()
     if args.pictures:
         for name in NAMES:

@@ -1,16 +1,16 @@
-"""Measures again all that README.md and the chapters show of a GPU, and nothing else.
+"""Measures again what README.md and the chapters show of a GPU, and nothing else.
 
-    maintain measure --sim-json build/sim_side/sim     as often as it takes: each call goes on
+    maintain measure --sim-json build/sim_side/sim     repeat until it is done: each call resumes
     maintain measure --publish                         docs/results, tables, figures, picture
 
 A call takes up to --budget seconds; the exit status says whether anything is left. It builds, then
-calls gpu_check.sh --figures for the fp32 and for the bf16 steps, side by side where there are two
-GPUs. What is to be kept is in --out: fp32.json, bf16.json, and a report of each. Copied to another
-machine, a call goes on from there. The simulator's side is made before, anywhere:
+calls gpu_check.sh --figures for the fp32 and for the bf16 steps, side by side with two GPUs. Its
+output is in --out: fp32.json, bf16.json, and a report of each. Copy these to another machine to
+resume there. Make the simulator's side first, on any machine:
 
     ./scripts/gpu_check.sh --figures --sim-only --out build/sim_side
 
-Exit status: 0 all measured, 1 something failed or is left, 2 bad use, 3 no GPU or no tool.
+Exit status: 0 all measured, 1 something failed or is left, 2 bad use, 3 no GPU or tool.
 """
 
 import os
@@ -38,7 +38,7 @@ LEAST = 60  # seconds: with fewer left no half begins
 
 
 def gpus():
-    """Those that this call may use, by the words of CUDA_VISIBLE_DEVICES where it is set."""
+    """The GPUs that this call may use: those of CUDA_VISIBLE_DEVICES where it is set."""
     there = count_gpus()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(there))))
     words = [word.strip() for word in chosen.split(",")] if there else []
@@ -70,7 +70,7 @@ def steps_of(name):
 
 
 def sections_of(name, options):
-    """Of those that were asked for, the ones of this half."""
+    """The chosen sections that belong to this half."""
     return [section for section in HALVES[name][1].split() if section in options.sections.split()]
 
 
@@ -147,28 +147,30 @@ def parse():
     parser = command.parser(__doc__)
     add = parser.add_argument
     add("--out", default=os.path.join(ROOT, "build", "figures"), metavar="DIR")
-    add("--publish", action="store_true", help="no run: fill docs and pages")
-    add("--sim-json", metavar="DIR", help="made with gpu_check.sh --sim-only")
+    add("--publish", action="store_true", help="runs nothing: fills docs and pages")
+    add("--sim-json", metavar="DIR", help="the folder made by gpu_check.sh --sim-only")
     add("--halves", default=" ".join(HALVES), metavar='"fp32 bf16"')
     add(
         "--sections",
         default="tests counters sanitizer scale timing memory figure2 peers",
         metavar='"scale peers"',
-        help="of gpu_check.sh; default: %(default)s",
+        help="sections of gpu_check.sh; default: %(default)s",
     )
     add("--budget", type=float, default=560, metavar="SECONDS")
     add("--peers-runs", type=int, default=3, metavar="N")
-    add("--python", default=sys.executable, metavar="PATH", help="with PyTorch")
+    add("--python", default=sys.executable, metavar="PATH", help="a Python with PyTorch")
     add("--no-build", action="store_true")
     options = parser.parse_args()
     for name in options.halves.split():
         if name not in HALVES:
-            parser.error(f"--halves: '{name}' is none of {' '.join(HALVES)}")
+            parser.error(f"--halves: '{name}' is not one of {' '.join(HALVES)}")
     for name in options.sections.split():
         if name not in SECTIONS:
-            parser.error(f"--sections: '{name}' is none of {' '.join(SECTIONS)}")
+            parser.error(f"--sections: '{name}' is not one of {' '.join(SECTIONS)}")
     if not any(sections_of(name, options) for name in options.halves.split()):
-        parser.error(f"--sections {options.sections}: nothing of the halves '{options.halves}'")
+        parser.error(
+            f"--sections {options.sections}: not a section of the halves '{options.halves}'"
+        )
     options.out = os.path.abspath(options.out)
     if options.sim_json:
         options.sim_json = os.path.abspath(options.sim_json)

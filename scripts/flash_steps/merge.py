@@ -1,4 +1,4 @@
-"""results.json of several calls as one, and docs/results/<gpu>.json of them."""
+"""Merges results.json of several calls, and makes docs/results/<gpu>.json from them."""
 
 import json
 import os
@@ -53,7 +53,7 @@ def roof_notes(runs, device):
         notes.append(
             f"{slow} of {len(rates)} runs have an FMA roof under 90% of the "
             f"{flops_text(peak)} TFLOP/s of this GPU's highest clock (least: "
-            f"{flops_text(min(rates))}): the GPU was slowed down, measure them again."
+            f"{flops_text(min(rates))}): the GPU was slowed down; measure them again."
         )
     for key, name in ROOF_NAMES.items():
         rates = [roofs[key] for roofs in found if roofs.get(key)]
@@ -65,7 +65,7 @@ def roof_notes(runs, device):
             )
             notes.append(
                 f"The {name} roof differs between runs, {unit(min(rates))}/s to "
-                f"{unit(max(rates))}/s: their times are not to be compared."
+                f"{unit(max(rates))}/s: do not compare their times."
             )
     return notes
 
@@ -96,10 +96,10 @@ def merge(paths):
                 ],
             }
         if not isinstance(results, dict) or "sections" not in results:
-            raise BadInput(f"{path} is no results.json of gpu_check.sh, and no peers.json")
+            raise BadInput(f"{path} is neither a results.json of gpu_check.sh nor a peers.json")
         for key in ("device", "sources"):
             if merged and key in results and merged.get(key, results[key]) != results[key]:
-                print(f"note: {path} has another '{key}' than the file before it")
+                print(f"note: {path} differs in '{key}' from the file before it")
         for key, value in results.items():
             old = merged.get(key)
             if key == "notes":
@@ -137,8 +137,8 @@ def merge_peers(old, new, path):
     for key in ("schema", "device", "torch", "rounds", "iters"):
         if old.get(key) != new.get(key):
             raise BadInput(
-                f"{path}: its peers have another '{key}' ({new.get(key)}) than those "
-                f"before ({old.get(key)}): one table cannot hold both"
+                f"{path}: its peers have '{key}' {new.get(key)}, those before "
+                f"have {old.get(key)}: one table cannot hold both"
             )
 
     def place(row):
@@ -238,7 +238,7 @@ def publish(paths, folder):
     ]
     model = model_of(merged.get("device") or "")
     if not model:
-        raise BadInput(f"'{merged.get('device')}' is no row of common/data/gpus.json: add it there")
+        raise BadInput(f"'{merged.get('device')}' is not in common/data/gpus.json: add it there")
     written = []
     for suffix, fp32 in (("", True), ("_bf16", False)):
         part = slim(merged)

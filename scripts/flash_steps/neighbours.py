@@ -1,12 +1,12 @@
-"""How much each file of the lesson adds to the one that it changes.
+"""Says how much each lesson file adds to the one that it changes.
 
     maintain neighbours              the table, of all steps
     maintain neighbours --markdown   as in steps/README.md
 
-A file's header names the other one: "// Changed   since 06 2_registers: ...". Compared is line by
-line without white space, as in `git diff --no-index -w --minimal --numstat`: `added` lines are in the
-file and not in the other one, `share` is their part of the file.
-Exit status: 0 all within the marks or excused here, 1 a file beyond them, 2 bad use.
+A file's header names the other one: "// Changed   since 06 2_registers: ...". Lines are compared
+without white space, as in `git diff --no-index -w --minimal --numstat`: `added` lines are in the
+file and not in the other one, and `share` is their share of the file.
+Exit status: 0 all within the limits or excused here, 1 a file is beyond them, 2 bad use.
 """
 
 import glob

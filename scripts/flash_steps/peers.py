@@ -1,4 +1,4 @@
-"""This project's steps against PyTorch's attention on one GPU: same inputs, same clock, as ratios.
+"""Compares this project's steps with PyTorch's attention on one GPU: same inputs, same clock.
 
     peers.py                        bf16 steps: d 64 and 128, N 512..16384, with and without the
                                     mask; fp32 steps: two of these problems
@@ -8,15 +8,15 @@
     peers.py --steps 10 --library mine=./libmine.so    beside a library of your own
 
 Each step's shared library (build/gpu/steps/lib*.so) and the backends of PyTorch's
-scaled_dot_product_attention that take its type, math (unfused), efficient, flash and cudnn, read
-the same tensors. First the results are compared with fp64 on two heads. Then step and backends take
-turns, `--rounds` times, in the opposite order each other time, so a GPU that slows down under load
-slows down all alike: CUDA events around each run, the L2 swept with reads before it, medians. A
-ratio above 1 says that the step is the faster one. fp32: flash and cudnn refuse it; math multiplies
-on the CUDA cores like the steps (TF32 is off); efficient uses the tensor cores, three TF32 products
-for each of fp32, so it is context and no equal. A library of your own exports fa_forward() as
-common/harness/library/library.h describes it.
-Exit status: 0 done, 1 a step is wrong, 2 bad use, 3 no PyTorch, no GPU or no library.
+scaled_dot_product_attention that support its type (math, which is unfused, efficient, flash, cudnn)
+read the same tensors. First the results are compared with fp64 on two heads. Then step and backends
+take turns, `--rounds` times, in the opposite order every other time, so a GPU that slows down under
+load slows down all of them. CUDA events enclose each run, and the L2 is swept with reads before it.
+Times are medians. A ratio above 1 means that the step is faster. In fp32, flash and cudnn refuse;
+math multiplies on the CUDA cores like the steps (TF32 is off); efficient uses the tensor cores,
+three TF32 products for each fp32 one, so it is not a like-for-like comparison. A library of your
+own exports fa_forward() as common/harness/library/library.h describes it.
+Exit status: 0 done, 1 a step is wrong, 2 bad use, 3 no PyTorch, GPU or library.
 """
 
 import argparse
@@ -48,8 +48,8 @@ def load_libraries(options):
         path = library_path(options.build, name)
         try:
             libraries.append(StepLibrary(path))
-        except OSError as error:  # the simulator's ask for too much thread-local storage
-            raise NotHere(f"{path} does not load; is it a GPU's (preset gpu)? {error}") from None
+        except OSError as error:  # the simulator's libraries need too much thread-local storage
+            raise NotHere(f"{path} does not load: it must be of the preset gpu: {error}") from None
         if libraries[-1].kind != "gpu":
             raise NotHere(f"{path} is a simulator's library: build the preset gpu")
     return libraries
@@ -61,7 +61,7 @@ def find_others(options):
     for word in options.library:
         name, _, path = word.partition("=")
         if not name or not path:
-            raise BadInput(f"--library {word}: NAME=PATH.so is wanted")
+            raise BadInput(f"--library {word}: must have the form NAME=PATH.so")
         if name in BACKENDS or name in (other.step for other in others):
             raise BadInput(f"--library {word}: the name '{name}' is taken")
         try:
@@ -138,14 +138,14 @@ def parse():
     add(
         "--together",
         action="store_true",
-        help="steps of one type take turns with each other, too, instead of one after the other",
+        help="steps of one type share their turns, instead of one step after the other",
     )
     add(
         "--library",
         action="append",
         default=[],
         metavar="NAME=PATH.so",
-        help="another contender, with the C interface of common/harness/library/library.h; "
+        help="another library to time, with the C interface of common/harness/library/library.h; "
         "repeatable",
     )
     add(
@@ -188,7 +188,7 @@ def parse():
         type=int,
         default=10,
         metavar="INT",
-        help="turns of all; fewer where they would take long (default %(default)s)",
+        help="turns of each; fewer where they would take long (default %(default)s)",
     )
     add(
         "--iters",
@@ -201,12 +201,12 @@ def parse():
     options = parser.parse_args()
     sizes = [options.rounds, options.iters, options.tokens, *(options.n or []), *(options.d or [])]
     if min(sizes) < 1 or (options.hkv is not None and options.hkv < 1):
-        parser.error("sizes and counts are at least 1")
+        parser.error("sizes and counts must be at least 1")
     return options
 
 
 def command_line(words):
-    """How peers.py was called, for the result: without where that went, and no machine's paths."""
+    """How peers.py was called, for the result: without the output path and machine paths."""
     kept, skip = [], False
     for word in words:
         if not skip and word != "--json" and not word.startswith("--json="):
@@ -216,7 +216,7 @@ def command_line(words):
 
 
 def sides_of(options, libraries):
-    """[(type, [(library, places of its variants)])]: who takes turns with whom."""
+    """[(type, [(library, places of its variants)])]: which ones take turns together."""
     sides = []
     for library in libraries:
         by_type = {}
@@ -244,7 +244,7 @@ def require_supported(options, sides):
                     if error.status != 2:
                         return
                     refusals.append(f"{library.step}: {error}")
-    raise BadInput("no step here can do that; " + "; ".join(dict.fromkeys(refusals)))
+    raise BadInput("no step here supports that; " + "; ".join(dict.fromkeys(refusals)))
 
 
 def compare_all(options, torch, sides, others, result):

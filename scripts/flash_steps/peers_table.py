@@ -11,8 +11,8 @@ from .text import Column, flops_text, markdown_table, percent_text, text_table, 
 from .torch_attention import BACKENDS
 
 FP32_NOTE = (
-    "fp32: math multiplies on the CUDA cores (no TF32), as the steps do; efficient runs 3 "
-    "TF32 products on the tensor cores for each of fp32: context, no equal."
+    "fp32: math multiplies on the CUDA cores (no TF32), as the steps do; efficient runs 3 TF32 "
+    "products on the tensor cores for each fp32 one, so it is not a like-for-like comparison."
 )
 
 
@@ -178,9 +178,9 @@ def runs_of(rows):
             f"matmul reached {flops_text(runs[0])} to {flops_text(runs[-1])} TFLOP/s."
         ]
     return [
-        f"These rows are of {len(runs)} runs, in which the {rows[0]['dtype']} matmul reached "
+        f"These rows come from {len(runs)} runs, in which the {rows[0]['dtype']} matmul reached "
         f"{' and '.join(flops_text(rate) for rate in runs)} TFLOP/s. Each ratio is of one run; "
-        "times of different runs are not to be compared."
+        "do not compare times of different runs."
     ]
 
 

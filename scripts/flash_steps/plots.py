@@ -30,8 +30,8 @@ try:
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 except ImportError:
     raise BadInput(
-        "plots need matplotlib: ./scripts/setup.sh plots, or pip install matplotlib for "
-        "this python3; the tables do without"
+        "plots need matplotlib: run ./scripts/setup.sh plots, or pip install matplotlib for "
+        "this python3; the tables do not need it"
     ) from None
 
 STYLE = {
@@ -193,7 +193,7 @@ def hbm_against_n(path, rows):
         raise BadInput(
             "no measured run with B*N = 16384, H*d = 2048, d = 64, not causal"
             if not devices
-            else f"one GPU a picture, please: these are {', '.join(devices)}"
+            else f"one picture shows one GPU: these are {', '.join(devices)}"
         )
 
     def per_head(figure):
@@ -345,7 +345,7 @@ def write_all(rows, folder):
         return os.path.join(folder, name)
 
     def time_title(used):
-        bounds = "roofline bounds, which are no times"
+        bounds = "roofline bounds, which are lower bounds"
         if "measured" not in used:
             return bounds.capitalize()
         return "Time" + (f", and {bounds}" if "roofline bound" in used else "")

@@ -2,15 +2,15 @@
 
     maintain ptxas_report [--nvcc NVCC] [--jobs N] [--out DIR] [STEP | FILE.cu ...]
     maintain ptxas_report --update        writes common/data/registers.json
-    maintain ptxas_report --every-arch    for all kinds of GPU that the steps are for
+    maintain ptxas_report --every-arch    for every architecture from sm_75 to sm_120
 
-Prints registers, static shared memory and spills per kernel. Without arguments it takes all steps
-of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture that it needs; with
---every-arch for sm_75 to sm_120, as far as the step and the toolkit allow. Needs no GPU. The
-simulator takes the figures of sm_90 from common/data/registers.json; the same nvcc that wrote that
-file must find them again.
-Exit status: 0 clean; 1 when a file does not compile, or a kernel has a stack frame or a spill (for
-the architectures that --every-arch adds only a remark), or its wgmma instructions were serialised,
+Prints registers, static shared memory and spills per kernel. Without arguments it compiles all
+steps of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture that it needs. With
+--every-arch it compiles for sm_75 to sm_120, as far as the step and the toolkit allow. It needs no
+GPU. The simulator reads the sm_90 figures from common/data/registers.json; the nvcc that wrote that
+file must find the same figures.
+Exit status: 0 clean; 1 when a file does not compile, or a kernel has a stack frame or a spill (only
+a remark for the architectures that --every-arch adds), or its wgmma instructions were serialised,
 or registers.json is out of date; 2 bad use.
 """
 
@@ -98,9 +98,9 @@ def compile_one(nvcc, label, source, arch, host, out):
 def write_registers(path, version, kernels):
     """The file that the simulator reads. `kernels`: {name: Kernel}."""
     head = {
-        "source": "What ptxas gave to each kernel for sm_90 (or sm_90a): registers of a thread, "
-        "bytes of static shared memory of a block. The simulator's L2 model takes "
-        "from here how many blocks an SM holds. Written by "
+        "source": "What ptxas assigned to each kernel for sm_90 (or sm_90a): registers per thread, "
+        "bytes of static shared memory per block. The simulator's L2 model derives "
+        "from it how many blocks an SM holds. Written by "
         "./scripts/maintain ptxas_report --update.",
         "nvcc": version,
     }
@@ -134,7 +134,7 @@ def compare_registers(path, version, kernels, numbered, all_steps):
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{REGISTERS} cannot be read ({type(error).__name__}: {error}): {update}", None
     if of_version != version:
-        return None, f"{REGISTERS} is nvcc {of_version}'s, this is {version}: not compared"
+        return None, f"{REGISTERS} comes from nvcc {of_version}, this is {version}: not compared"
     wrong = []
     for name, kernel in kernels.items():
         now = (kernel.registers, kernel.smem)
@@ -167,9 +167,9 @@ def main():
     add("--update", action="store_true", help=f"write {REGISTERS} instead of comparing with it")
     args = parser.parse_args()
     if args.update and args.what:
-        raise BadInput("--update takes all steps: name none")
+        raise BadInput("--update compiles all steps: name none")
     if not args.nvcc:
-        raise BadInput("no nvcc here: install the CUDA toolkit or give --nvcc")
+        raise BadInput("nvcc was not found: install the CUDA toolkit or give --nvcc")
 
     known = dict(steps_and_needs())
     work = []  # (label, source, architecture, with the host's half)
@@ -225,7 +225,7 @@ def main():
     path = os.path.join(ROOT, REGISTERS)
     compiled = not any("does not compile" in sentence for sentence in bad)
     if not bad and for_simulator and not shutil.which("c++filt"):
-        bad.append(f"{REGISTERS} goes by readable names: install c++filt (package binutils)")
+        bad.append(f"{REGISTERS} holds demangled names: install c++filt (package binutils)")
     elif args.update:
         if not bad:
             write_registers(path, version_of(args.nvcc), for_simulator)

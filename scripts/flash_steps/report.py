@@ -1,10 +1,10 @@
-"""The tour's end: prints one table and writes one self-contained HTML page.
+"""Prints the table of the tour and writes one self-contained HTML page.
 
     maintain report --out report.html build/tour
 
-reads NAME.VARIANT.{sim,gpu}.json with the programs' texts beside them (.txt). A run without JSON
-has failed; the page shows its last lines. Exit status: 0 done, 1 there was nothing to show, or the
-page cannot be written.
+reads NAME.VARIANT.{sim,gpu}.json and the programs' texts beside them (.txt). A run without JSON has
+failed; the page shows its last lines. Exit status: 0 done, 1 there was nothing to show, or the page
+cannot be written.
 """
 
 import glob
@@ -83,7 +83,7 @@ def charts(rows):
         (
             bars(
                 "Requested",
-                "Bytes that the kernels' loads, stores and atomics ask for, counted.",
+                "Bytes that the kernels' loads, stores and atomics request, counted.",
                 entries(lambda r: r.requested),
                 bytes_text,
             ),
@@ -108,8 +108,8 @@ def charts(rows):
             ),
             bars(
                 "Roofline bound",
-                f"No run on {model} can be faster than this: a bound from bytes and "
-                "FLOPs, not a time.",
+                f"No run on {model} can be faster than this: a lower bound from bytes and "
+                "FLOPs, not an estimate.",
                 entries(lambda r: r.sim_get("bound_ms")),
                 time_text,
             ),
@@ -144,7 +144,7 @@ def page(rows, texts):
 <title>flash-steps: the tour</title><style>{STYLE}</style></head><body>
 <h1>FlashAttention, one step at a time</h1>
 <p class="lead">Same mathematics, same outputs, a different order of computation.
-Every row passed or failed the same check against an fp64 reference.</p>
+Every row went through the same check against an fp64 reference.</p>
 <p>{html.escape(common)}</p>
 <h2>All steps</h2>{html_table(columns, rows)}
 <p class="dim">Requested bytes, requests and sectors are counted by the simulator. A time with
@@ -179,7 +179,7 @@ def main():
         replace_text(args.out, page(rows, texts))
     except OSError as error:
         raise Failure(f"{args.out} cannot be written: {error.strerror}") from None
-    print(f"\n{args.out}: the same with pictures and each step's report")
+    print(f"\n{args.out}: the same table with pictures and each step's report")
     return 0
 
 

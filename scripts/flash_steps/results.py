@@ -124,9 +124,9 @@ def load(path):
     for data in objects if isinstance(objects, list) else [objects]:
         keys = ("step", "variant", "problem.n")
         if not isinstance(data, dict) or not all(get(data, key) for key in keys):
-            raise BadInput(f"{path} holds no run of a step: write it with a step's --json")
+            raise BadInput(f"{path} holds no run of a step: make it with a step's --json")
         if data.get("ok", True) is None:
-            raise BadInput(f"{path} holds a prediction and no run: write it without --predict")
+            raise BadInput(f"{path} holds a prediction and no run: make it without --predict")
         runs.append(Run(data, "forward"))
         if data.get("backward"):
             runs.append(Run({**data, **data["backward"]}, "backward"))

@@ -1,18 +1,18 @@
-"""Which steps have the same machine code as in another checkout.
+"""Says which steps have the same machine code as in another checkout.
 
-    maintain same_code --before DIR    all steps of this tree, or those that are named
+    maintain same_code --before DIR    all steps of this tree, or the named ones
     maintain same_code --before DIR --restamp --same-launches
-                                       docs/results follows the steps that have
+                                       also updates the digests of unchanged steps in docs/results
 
 Compiles main.cu of both trees with nvcc, for the architecture that the step needs, and compares the
 code of its kernels: instructions, registers, relocations, constants and the size of static shared
-memory. Names of kernels, variables and files do not count, nor does their order, nor a kernel of
-another step that came along with this one's. So a step that only names things otherwise keeps its
-results: --restamp writes this tree's digest (step_text.py) in place of the other tree's, where the
-steps whose files that digest reads have the same code, too.
+memory. The names and the order of kernels, variables and files do not count, nor do kernels of
+other steps in the same file. So a step that only renames things keeps its results: --restamp
+replaces the other tree's digest (step_text.py) with this tree's, if the steps whose files that
+digest reads also have the same code.
 It needs nvcc and no GPU. It does not see how the host launches the kernels: with --same-launches
-you say that the counts of both trees (kernels, blocks, threads, bytes) were held side by side and
-are equal.
+you state that you compared the counts of both trees (kernels, blocks, threads, bytes) and found
+them equal.
 Exit status: 0 all are the same, 1 one differs, does not compile or was not measured with the other
 tree's text, 2 bad use, 3 no nvcc.
 """
@@ -175,7 +175,7 @@ def restamp(digests):
         text, count = old.subn(lambda match: new[match[0]], read_text(path))
         if count:
             write_text(path, text)
-            print(f"{os.path.relpath(path, ROOT)}: {count} digests are this tree's now")
+            print(f"{os.path.relpath(path, ROOT)}: {count} digests updated to this tree")
 
 
 def main():
@@ -190,15 +190,15 @@ def main():
     args = parser.parse_args()
     if args.restamp and not args.same_launches:
         raise BadInput(
-            "machine code says nothing of launches: hold the counts of both trees (kernels, "
-            "blocks, threads, bytes) side by side, and where they are equal add --same-launches"
+            "machine code says nothing about launches: compare the counts of both trees (kernels, "
+            "blocks, threads, bytes), and add --same-launches if they are equal"
         )
     before = os.path.abspath(args.before)
     known = find_steps(root=before)
     if not known:
-        raise BadInput(f"--before {args.before}: no step there")
+        raise BadInput(f"--before {args.before}: it holds no step")
     if not args.nvcc:
-        raise NotHere("no nvcc here: install the CUDA toolkit or give --nvcc")
+        raise NotHere("nvcc was not found: install the CUDA toolkit or give --nvcc")
 
     needs = dict(steps_and_needs())
     steps = [step for step in find_steps(" ".join(args.steps)) if step in needs]

@@ -30,7 +30,7 @@ def _problem(sizes):
 
 
 class Library:
-    r"""What peers.py needs of a library: a step's, or somebody else's with the same fa_forward().
+    r"""What peers.py needs of a library: a step's, or another one with the same fa_forward().
     Of the other functions those that it has.
 
     \raises OSError when the file cannot be loaded."""

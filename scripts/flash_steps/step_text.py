@@ -1,12 +1,12 @@
-"""The text that decides what a run of a step gives, as a digest, which results carry.
+"""The digest of the text that decides the results of a step. Results carry it.
 
     maintain step_text                    each step of this tree and its digest
-    maintain step_text --root DIR 07 10   of another copy of the repository, some steps
+    maintain step_text --root DIR 07 10   some steps of another copy of the repository
 
-Hashed are the step's own .cu and .cuh files and what they include of other steps, of common/dialect
-and common/harness/tiles.h, as nvcc sees them: the simulator's branches are left out. Not hashed are
-comments, white space, the names of files and #include lines: none changes a result. Nor
-is the harness (HARNESS below, launch() in cuda.h), which tests hold to the same results. Of
+The digest covers the step's own .cu and .cuh files and what they include from other steps, from
+common/dialect and common/harness/tiles.h, as nvcc sees them: without the simulator's branches. It
+ignores comments, white space, the names of files and #include lines, which do not change a result.
+It ignores the harness (HARNESS below, launch() in cuda.h): tests require the same results of it. Of
 step.cuh, a step's description (main.cu where there is none), only the functions that each variant
 runs count; test.cu does not count.
 Exit status: 0 done, 2 bad use.

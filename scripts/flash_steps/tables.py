@@ -3,19 +3,19 @@
     maintain tables                 all Markdown of the repository, from docs/results/*.json
     maintain tables --check         changes nothing; exit status 1 when a table is out of date, or a
                                     table or an output is empty
-    maintain tables --run FILE.md   also runs these files' commands and pastes what they print
+    maintain tables --run FILE.md   also runs the commands in these files and pastes their output
 
-Between the markers everything is replaced:
+The text between the markers is replaced:
 
-    <!-- table: steps n=1024 causal=true -->     columns as in compare.py; the filters are keys of
+    <!-- table: steps n=1024 causal=true -->     columns as in compare.py; filters are keys of
     <!-- /table -->                              `problem`, `step`, `variant`, `direction`,
                                                  `device`, `row` (06_swapped: _ is a space)
 
-    <!-- table: speed d=64 causal=false -->      TFLOP/s on a GPU: a row per step, a column per N
+    <!-- table: speed d=64 causal=false -->      TFLOP/s on a GPU: one row per step, a column per N
     <!-- /table -->
 
-    <!-- table: scale d=64 causal=false -->      time, TFLOP/s, bytes and workspace against N, a
-    <!-- /table -->                              table each; figure=time,hbm names some of them
+    <!-- table: scale d=64 causal=false -->      time, TFLOP/s, bytes and workspace against N, one
+    <!-- /table -->                              table each; figure=time,hbm chooses some of them
 
     <!-- table: peers d=64 causal=false -->      against PyTorch, as peers.py printed it
     <!-- /table -->                              (filters: d, n, causal, step, direction, device)
@@ -38,14 +38,14 @@ Between the markers everything is replaced:
 and within a sentence, <!-- figure: WHAT FILTERS -->1.21x<!-- /figure -->, where WHAT is
 
     mean, least, where, cells, runs     of peers' ratios to against=BACKEND: geometric mean of the
-                                        medians, the least of all runs, its problem, in how many
-                                        cells the step is faster, and how many runs there are
+                                        medians, the minimum of all runs, its problem, in how many
+                                        cells the step is faster, and the number of runs
     speed, share                        TFLOP/s, and its share of the matmul rate: one figure, or
-                                        the least and the most of all that pass (from the runs;
+                                        the minimum and maximum of all that pass (from the runs;
                                         with against= from peers)
 
-A result carries a digest of its kernel's text (step_text.py). Where the tree's is another one, or
-the GPU was slowed down, the table, or the last figure of a paragraph, says so: after a change of a
+A result carries a digest of its kernel's text (step_text.py). Where the tree has another digest, or
+the GPU was slowed down, the table, or the last figure of a paragraph, says so. After a change of a
 kernel --check fails until the page does.
 
 Exit status: 0 done, 1 out of date or empty, 2 bad use or a command failed.
@@ -313,7 +313,7 @@ def figure(spec, rows, extras):
     name, filters = read_spec("figure", spec, RATIO_FIGURES + RATE_FIGURES)
     backend = filters.pop("against", None)
     if name in RATIO_FIGURES and not backend:
-        raise BadInput(f"figure '{spec}': against which backend? against=flash")
+        raise BadInput(f"figure '{spec}': name the backend, as in against=flash")
     if backend:
         result = peers_that_pass(extras["peers"], filters)
         chosen = [row for row in result["rows"] if row["step"] and backend in row["ratios"]]
@@ -369,7 +369,7 @@ def picture_finding(rows):
     if not old:
         return None
     name = os.path.relpath(PICTURE, ROOT)
-    return f"{name}: drawn from other results ({', '.join(old)}): run maintain plots"
+    return f"{name}: drawn from other results ({', '.join(old)}): run ./scripts/maintain plots"
 
 
 def output_of(command):
@@ -415,15 +415,15 @@ def main():
         except OSError as error:
             raise BadInput(f"{path}: {error.strerror}") from None
         name = os.path.relpath(path, ROOT)
-        # What a command printed holds times, so all that can be asked of it is to be there.
+        # The output of a command holds times, so the check is only that there is one.
         empty = [match[1] for match in EMPTY.finditer(before)] if args.check else []
         if empty:
-            findings += [f"{name}: nothing under '{block}'" for block in empty]
+            findings += [f"{name}: nothing below '{block}'" for block in empty]
             continue  # there may be no results yet to compare the others with
         after = fill(before, rows, extras, args.run)
         if re.search(r"^ *<!-- figure:", after, re.MULTILINE):
             raise BadInput(
-                f"{name}: a line that begins with a figure's marker is HTML to a browser: "
+                f"{name}: a browser takes a line that begins with a figure's marker for HTML: "
                 "put a word before it"
             )
         if after != before:

@@ -22,8 +22,8 @@ MATMUL_SIZE = 8192
 
 
 class Contender:
-    """Who takes part in a comparison: a variant of a step, a library of somebody else, or a backend
-    of PyTorch. The label is its own, the name may be another step's, too."""
+    """A participant of a comparison: a variant of a step, another library, or a backend of PyTorch.
+    Labels are unique; two steps may share a name."""
 
     def __init__(self, name, label, run, context=contextlib.nullcontext, step=None):
         self.name, self.label, self.step = name, label, step

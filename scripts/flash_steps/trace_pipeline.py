@@ -1,12 +1,12 @@
-"""Pictures of step 10's pipeline, drawn from a trace of one block on a GPU.
+"""Draws pictures of step 10's pipeline from a trace of one block on a GPU.
 
     maintain trace_pipeline             draws docs/pictures/pipeline_*.svg from pipeline.json
     maintain trace_pipeline --measure   makes pipeline.json first: needs nvcc and an sm_90 GPU
-    maintain trace_pipeline --check     fails when a picture is not the file's, or when a kernel no
-                                        longer makes the calls at which the trace reads the clock
+    maintain trace_pipeline --check     fails when a picture does not match the file, or a kernel no
+                                        longer makes the calls where the trace reads the clock
 
-A copy of the kernel's text gets a line that notes clock64() behind each call named below; the
-kernel itself stays as it is. Only warp 0 of each warpgroup of block 0 notes anything.
+In a copy of the kernel's text, a line after each call named below records clock64(); the kernel
+itself stays unchanged. Only warp 0 of each warpgroup of block 0 records.
 Exit status: 0 done, 1 --check failed, 2 bad use, 3 no nvcc or no GPU.
 """
 
@@ -246,7 +246,7 @@ def draw(results, name):
         lanes += [f"tensor cores {wg}", f"P V {wg}", f"softmax {wg}"]
     if any(lane == "stores" for lane, *_ in spans):
         lanes.append("stores")
-    labels = {"copies": "copies", "stores": "O leaves"}
+    labels = {"copies": "copies", "stores": "O stored"}
     for wg in groups:
         labels |= {
             f"tensor cores {wg}": f"warpgroup {wg + 1}: S",

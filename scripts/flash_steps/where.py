@@ -1,9 +1,8 @@
-"""What runs where: every variant and head dimension in the simulator, as each kind of GPU.
+"""Runs every variant and head dimension in the simulator as each kind of GPU: what runs where.
 
     maintain where [--build build/sim]      the table of README.md
 
-A cell is found by running: the simulator refuses what the modelled GPU's architecture or shared
-memory does not allow.
+The simulator refuses what the architecture or the shared memory of the modelled GPU does not allow.
 Exit status: 0 done, 1 a program failed, 2 bad use.
 """
 

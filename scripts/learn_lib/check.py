@@ -1,6 +1,6 @@
 """Compiles a student's file, runs it under limits and says what is wrong.
 
-Nothing here uses a network. The program runs in a folder of its own under build/<preset>/learn.
+Nothing here uses a network. The program runs in its own folder under build/<preset>/learn.
 """
 
 import contextlib
@@ -36,10 +36,10 @@ SIZES = ("b", "h", "hkv", "n", "nk", "d")  # of a problem, as the steps' program
 ADVICE = {
     "does not compile": "The compiler stops here. Only the first error is shown: the others often "
     "follow from it.",
-    "race": "Two threads touch the same word, one of them writes, and nothing orders them. Which "
-    "barrier must stand between the two accesses, or who else owns that word?",
-    "wrong result": "The kernel runs clean and computes something else. Take the element above: "
-    "which thread writes it, and from what? Its indices say whether it lies at the "
+    "race": "Two threads access the same word, one of them writes, and nothing orders them. Which "
+    "barrier must be between the two accesses, or which thread owns that word?",
+    "wrong result": "The kernel runs without a finding, but computes something else. Look at the "
+    "element above: which thread writes it, and from what? Its indices say whether it is at the "
     "edge of a tile, at the end of the sequence, or in the middle.",
     "unwritten": "Some elements still hold what was there before the kernel ran: no thread stores "
     "them.",
@@ -47,17 +47,17 @@ ADVICE = {
     "is above 88.",
     "traffic": "The result is right, but the kernel moves more bytes than it needs to. Which "
     "elements are loaded twice, or loaded and not used?",
-    "bank conflicts": "Lanes of one warp want different words of the same shared-memory bank, and "
-    "are served one after the other. Bank = word index mod 32: write down the "
+    "bank conflicts": "Lanes of one warp access different words of the same shared-memory bank, so "
+    "the accesses run one after the other. Bank = word index mod 32: write down the "
     "banks of lanes 0, 1 and 2.",
-    "coalescing": "The lanes of a warp touch words that lie far apart in HBM, and each costs a "
-    "sector of 32 bytes. Consecutive lanes should touch consecutive words.",
+    "coalescing": "The lanes of a warp access words that are far apart in HBM, and each costs a "
+    "sector of 32 bytes. Consecutive lanes should access consecutive words.",
     "uninitialised": "A word is read before anything was written to it. Which thread should write "
     "it, and when?",
-    "out of bounds": "The index passes the end. N need not be a multiple of the tile: what does "
+    "out of bounds": "The index is past the end. N need not be a multiple of the tile: what does "
     "the last tile hold?",
     "deadlock": "Some threads wait at a barrier that others never reach. Find the branch between "
-    "them; a barrier with a count waits for threads that have returned, too.",
+    "them; a barrier with a count also waits for threads that have returned.",
     "endless loop": "A loop whose condition never becomes false, or a wait for something that "
     "never comes.",
     "misaligned": "A vector access needs an address that is a multiple of its size.",
@@ -105,7 +105,7 @@ class Toolchain:
             commands = json.loads((self.build / "compile_commands.json").read_text())
             link = (folder / "link.txt").read_text().splitlines()
         except (OSError, json.JSONDecodeError):
-            raise NotBuilt(f"{self.build} holds no built classroom") from None
+            raise NotBuilt(f"{self.build} holds no built exercise checker") from None
         own = [c for c in commands if c["file"].endswith("steps/exercise_checker/prelude.cu")]
         if not own:
             raise NotBuilt(f"{self.build}/compile_commands.json does not name prelude.cu")
@@ -244,8 +244,8 @@ def _what_to_ask_for(said):
         return ""
     ends = r"(?=  | *\(|: |$)"  # what else the line says
     command = re.findall(r"(?:sudo )?apt(?:-get)? install .*?" + ends, said, re.MULTILINE)
-    ask = f"ask for  {command[-1]}  and" if command else "install what it names, then"
-    return f"something is missing, as said above: {ask} call ./scripts/learn again"
+    how = f"run  {command[-1]}  and" if command else "install it, and run"
+    return f"something is missing, as shown above: {how} then ./scripts/learn again"
 
 
 def build_library(build, preset, say, steps=()):
@@ -269,7 +269,7 @@ def _build(build, preset, say, log, steps):
     what = "the checker"
     if steps:
         what += f" and step {steps[0]}" if len(steps) == 1 else f" and {len(steps)} steps"
-    say(f"building {what}, a minute or two when it is new ({log.relative_to(ROOT)})")
+    say(f"building {what}: the first time takes a minute or two ({log.relative_to(ROOT)})")
     configured = (Path(build) / "CMakeCache.txt").exists()  # it stays what it is: Debug, say
     configure = ["cmake", *(["-S", "."] if configured else ["--preset", preset]), "-B", str(build)]
     make = ["cmake", "--build", str(build), "-j", str(os.cpu_count())]
@@ -333,7 +333,7 @@ _stopping = False
 
 @contextlib.contextmanager
 def group_of(command, **options):
-    """A process in a group of its own, all of which ends with the block, however it is left. Ctrl-C
+    """A process in its own group, all of which ends with the block, however it is left. Ctrl-C
     of a terminal does not reach it, so that only this program says something."""
     with _lock:
         if _stopping:
@@ -451,7 +451,7 @@ def steps_included(text):
 
 
 def _may_include(exercise):
-    """The steps' files that the exercise itself reads, as it was handed out."""
+    """The steps' files that the unchanged exercise itself reads."""
     allowed, waiting = {exercise.source}, [exercise.unsolved(), exercise.main()]
     while waiting:
         for name in steps_included(waiting.pop()):
@@ -481,8 +481,8 @@ def _refused_include(exercise, name, text, made=None):
         return ""
     at = f":{lines[seen[0]]}" if seen[0] in lines else ""
     return (
-        f"{name}{at} includes {seen[0]}: write it yourself; of the steps only what the exercise "
-        "included when it was handed out may be used"
+        f"{name}{at} includes {seen[0]}: write it yourself; of the steps you may use only what "
+        "the exercise itself includes"
     )
 
 
@@ -543,12 +543,12 @@ class Check:
             verdict.ok, verdict.kind = False, "part right"
             verdict.message = (
                 f"{'Hole' if one else 'Holes'} {_and(right)} of {len(holes)} "
-                f"{'is' if one else 'are'} right: with the rest filled as in a solution all "
+                f"{'is' if one else 'are'} right: with the rest filled in from a solution, all "
                 f"problems pass. Still empty: {todo}."
             )
         else:
             verdict.holes = words
-            verdict.message += f"\nStill empty, and here filled as in a solution: {todo}."
+            verdict.message += f"\nStill empty, and filled in from a solution here: {todo}."
         return verdict
 
     def wrong(self, kind, message, problems=()):
@@ -630,7 +630,9 @@ class Check:
             none = "no GPU found" in errors
             return self.wrong(
                 "no GPU",
-                "no GPU found: without --gpu the simulator checks" if none else errors.strip(),
+                "no GPU found: without --gpu the check runs in the simulator"
+                if none
+                else errors.strip(),
             )
         if "spins without a memory access" in last[0]:  # nothing but the end of all stops it
             return self.wrong("endless loop", last[0])

@@ -1,6 +1,6 @@
 """The student's desk: the folder learn/, which git ignores.
 
-learn/NN_name.cuh    a copy of an exercise, made when it is first asked for, then the student's
+learn/NN_name.cuh    a copy of an exercise, made when first needed, then the student's
 learn/NN_name.cuh.bak-1    an older copy: `reset` and nothing else makes these
 learn/solutions/     one solution of each exercise that is done
 learn/.state.json    what is done, which hints were shown
@@ -21,7 +21,7 @@ def digest(text):
 
 
 def write_whole(path, text):
-    """The file as it shall be, or as it was: a full disk leaves no half of it."""
+    """Writes all of the file or nothing: a full disk leaves no half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = None
     try:
@@ -30,7 +30,7 @@ def write_whole(path, text):
             file.write(text)
         mask = os.umask(0)
         os.umask(mask)
-        os.chmod(aside, 0o666 & ~mask)  # mkstemp lets nobody else read it
+        os.chmod(aside, 0o666 & ~mask)  # mkstemp makes it unreadable for others
         os.replace(aside, path)
     except OSError as error:
         if aside:

@@ -1,8 +1,8 @@
 """Exercises: small files that say how a step's kernel file becomes a student's file.
 
 steps/exercises.toml holds their order. steps/NN_name/exercises/NAME.toml holds one exercise; its
-format is described in docs/teaching.md. An exercise never repeats a kernel: it names the lines of
-the step that it changes, and they must stand there exactly once.
+format is described in docs/teaching.md. An exercise never repeats a kernel: it quotes the lines of
+the step that it changes, which must occur there exactly once.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class Hole:
     begin: int  # its text is file[begin:end]
     end: int
     line: int  # of its FILL IN, or of its beginning
-    empty: bool  # as it was handed out, comments aside
+    empty: bool  # unchanged, apart from comments
     change: Change
 
 
@@ -256,7 +256,7 @@ def _take(table, keys, where):
     names = [key.rstrip("?") for key in keys]
     unknown = sorted(set(table) - set(names))
     if unknown:
-        raise Broken(f"{where}: unknown key '{unknown[0]}'; there are {', '.join(names)}")
+        raise Broken(f"{where}: unknown key '{unknown[0]}'; the keys are {', '.join(names)}")
     for key in keys:
         if not key.endswith("?") and key not in table:
             raise Broken(f"{where}: '{key}' is missing")
@@ -286,7 +286,7 @@ def _read(path, number, row):
         )
     )
     if kind not in KINDS:
-        raise Broken(f"{where}: kind = '{kind}'; there are {', '.join(KINDS)}")
+        raise Broken(f"{where}: kind = '{kind}'; the kinds are {', '.join(KINDS)}")
     _take(program, ["variant", "include?", "forward?"], where)
     _take(check, ["problems", "pass?", "banks?", "coalesced?"], where)
     if not check["problems"]:

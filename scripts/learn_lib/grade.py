@@ -1,4 +1,4 @@
-"""A folder of submissions: one folder a student, with the .cuh files somewhere in it."""
+"""A folder of submissions: one folder per student, with the .cuh files somewhere in it."""
 
 import concurrent.futures
 import dataclasses
@@ -52,9 +52,9 @@ def submitted(folder, exercises):
         for path in sorted(Path(here, name) for name in files if name.endswith(".cuh")):
             exercise = find(exercises, path.name)
             if path.is_symlink() or not path.is_file():
-                leave(path, "which is no plain file")
+                leave(path, "which is not a regular file")
             elif exercise is None:
-                leave(path, "whose name is no exercise's")
+                leave(path, "whose name is not an exercise")
             elif (
                 exercise.name not in found
                 or path.stat().st_mtime > found[exercise.name].stat().st_mtime
@@ -124,7 +124,7 @@ class Grader:
                 exercise,
                 "wrong",
                 "too large",
-                f"{path.name} has more than {LARGEST_FILE >> 20} MiB",
+                f"{path.name} is larger than {LARGEST_FILE >> 20} MiB",
             )
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -180,8 +180,8 @@ class Grader:
 
 
 def table(grades, exercises):
-    """Student x exercise, only exercises that somebody has touched; as many tables, one below the
-    other, as it takes to fit the width."""
+    """Student x exercise, without exercises that no student has touched; split into several tables
+    to fit the width."""
     columns = [
         i
         for i, _ in enumerate(exercises)
@@ -218,7 +218,8 @@ def table(grades, exercises):
     if changed:
         lines.append(
             prose(
-                "lines outside the holes were changed, have a look: " + ", ".join(changed), indent=0
+                "lines outside the holes were changed (worth a look): " + ", ".join(changed),
+                indent=0,
             )
         )
     return "\n".join(lines)

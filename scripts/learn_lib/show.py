@@ -88,7 +88,7 @@ def stars(exercise):
 
 
 def beside(first, second, gap=3):
-    """Two texts in one line, or the second in a line of its own."""
+    """Two texts in one line, or in two."""
     fits = len(visible(first)) + gap + len(visible(second)) <= width()
     return f"{first}{' ' * gap}{second}" if fits else f"{first}\n{second}"
 
@@ -229,11 +229,9 @@ def short_verdict(exercise, path, v, where=True):
 
 
 def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
-    """The result of one check. untouched: of the exercise as it was handed out. where: also the
-    lines that a bug to be found shows in; without, `how` says how to see them."""
-    took = paint(
-        "dim", f"checked in {v.seconds:.1f} s (of which the compiler {v.compile_seconds:.1f})"
-    )
+    """The result of one check. untouched: the exercise is unchanged. where: also shows the lines of
+    a bug to find; without it, `how` says how to see them."""
+    took = paint("dim", f"checked in {v.seconds:.1f} s (compiler {v.compile_seconds:.1f} s)")
     if v.ok:
         lines = [beside(paint("green", f"done: {exercise.title}"), took), ""]
         problems = ", ".join(p["problem"] for p in v.problems)
@@ -279,11 +277,11 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
 def empty(path, v, holes):
     """Nothing is filled in: the place to do it, and what comes of it elsewhere."""
     places = [f"{path.name}:{hole.line}" for hole in holes]
-    waiting = f"{places[0]} waits"
+    here = places[0]
     if len(places) > 1:
-        waiting = f"{', '.join(places[:-1])} and {places[-1]} wait"
+        here = f"{', '.join(places[:-1])} and {places[-1]}"
     lines = [
-        prose(f"{waiting} for your lines. What comes of it meanwhile, {v.kind}:"),
+        prose(f"Write your lines at {here}. Until then the check finds this ({v.kind}):"),
         "",
         prose(v.message),
     ]
@@ -300,7 +298,7 @@ def after_success(exercise, desk):
         f"  its step      {link(ROOT / exercise.source)}",
         f"  its chapter   {link(chapter)}",
         "",
-        paint("bold", "  A question to take along"),
+        paint("bold", "  A question to think about"),
         prose(exercise.question),
     ]
     return "\n".join(lines)
@@ -318,7 +316,7 @@ def check_all(desk, check):
         wrong += not v.ok
         word = paint("green", "ok") if v.ok else paint("red", v.kind)
         if not v.ok and desk.is_untouched(exercise):
-            word += "   (as it was handed out)"
+            word += "   (unchanged)"
         print(f"{exercise.label:22} {v.seconds:5.1f} s  {word}", flush=True)
     return wrong
 

@@ -70,7 +70,7 @@ class Watch:
         self.stamp = None
         self.passed = False
         self.verdict = None  # of the last check
-        self.where = None  # the exercise whose lines were asked for
+        self.where = None  # the exercise whose lines are shown
 
     def path(self):
         """Without making it: an editor may take a file away for a moment while it saves."""
@@ -100,7 +100,7 @@ class Watch:
         )
 
     def prepare(self, exercises):
-        """Before a check, when the student has moved to a step that was not asked for before."""
+        """Before a check, when the student has moved to a step that is not built yet."""
         if {e.step for e in exercises} - self.built_for:
             self.build(exercises)
             self.built_for |= {e.step for e in exercises}
@@ -144,7 +144,7 @@ class Watch:
         print("\n\n".join(parts), flush=True)
 
     def show_where(self):
-        """The lines that a bug to be found shows in."""
+        """Shows the lines of a bug to find."""
         self.where = self.desk.current.name
         if self.verdict:
             self.page()
@@ -155,7 +155,7 @@ class Watch:
             print("\n" + show.paint("green", "All exercises are done."))
             return
         if not self.passed and not self.desk.is_done(self.desk.current):
-            print("\nThis one is not done yet; going on all the same (it stays on the list).")
+            print("\nThis one is not done yet; it stays on the list.")
             time.sleep(0.5)
             at = self.desk.exercises.index(self.desk.current) + 1
             following = self.desk.exercises[at % len(self.desk.exercises)]
@@ -187,14 +187,16 @@ class Watch:
     def reset(self):
         exercise = self.desk.current
         print(
-            f"\n  x again makes a fresh copy of {show.relative(self.path())}; yours is kept "
-            "beside it. Any other key: nothing happens.",
+            f"\n  Press x again for a fresh copy of {show.relative(self.path())}; yours is kept "
+            "beside it. Any other key cancels.",
             flush=True,
         )
         if self.keys.next(30) != "x":
             return
         kept = self.desk.reset(exercise)
-        print(f"  yours is now {show.relative(kept)}" if kept else "  made anew", flush=True)
+        print(
+            f"  yours is now {show.relative(kept)}" if kept else "  made a fresh copy", flush=True
+        )
         time.sleep(1)
         self.stamp = None
 

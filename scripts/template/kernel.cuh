@@ -10,7 +10,7 @@
 
 namespace @NAME@ {
 
-constexpr int kRows = 128;  // query rows of a block, one a thread
+constexpr int kRows = 128;  // query rows per block, one per thread
 
 // O = softmax(scale * Q K^T + mask) V
 template <int d>
@@ -19,13 +19,13 @@ __global__ void attention_kernel(const float* Q,  // [B*H, N, d]
                                  const float* V,  // [B*H, N, d]
                                  float* O,        // [B*H, N, d]
                                  int N, float scale, bool causal) {
-  // Your kernel. Until it is here O stays unwritten, and the check says so.
+  // Your kernel. Until it writes O, the check says that O was never written.
   (void)Q, (void)K, (void)V, (void)O, (void)N, (void)scale, (void)causal;
 }
 
 // --- host ---------------------------------------------------------------------------------------
 
-// The bytes that one run asks for. The program holds the count to it, buffer by buffer.
+// The bytes that one run requests. The program compares them with the count, buffer by buffer.
 inline fa::Prediction traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d, n = p.visible_scores();
   fa::Prediction t;

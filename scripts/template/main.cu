@@ -1,5 +1,5 @@
-// Registers @NAME@ with what links this file: its program (main() is in common/harness), its
-// library and its test.
+// Registers @NAME@ in what links this file: its program (main() is in common/harness), its library
+// and its test.
 #include "steps/@NAME@/step.cuh"
 
 static const fa::LinkedStep linked(@NAME@::step());

@@ -1,4 +1,4 @@
-// @NAME@: what it is, for its program, its library and its test.
+// @NAME@: its description, for its program, its library and its test.
 #pragma once
 
 #include "steps/@NAME@/kernel.cuh"
@@ -7,7 +7,7 @@ namespace @NAME@ {
 
 inline fa::Variant kernel() {
   return {.name = "kernel",
-          .idea = "one thread a query row",
+          .idea = "one thread per query row",
           .forward = forward,
           .traffic = traffic};
 }

@@ -1,6 +1,6 @@
 // Step 01 -- naive attention, the textbook's three kernels.
-// Idea      S = scale * Q K^T, P = softmax(S), O = P V, one kernel each, one thread an output.
-//           S and P have N * N elements a head; they are written to HBM and read back.
+// Idea      S = scale * Q K^T, P = softmax(S), O = P V, one kernel each, one thread per output.
+//           S and P have N * N elements per head; they are written to HBM and read back.
 // Changed   this is where the ladder starts
 // Traffic   requested read  4*BH*(2*n*d + 3*N*N + n*(d + d)) B   n = visible scores: N*N, or
 //                     write 4*BH*(2*N*N + N*d) B                 N*(N + 1)/2 when causal
@@ -43,9 +43,8 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
 }
 
 // P = softmax(S), row by row. One warp owns a row and reads it three times: the maximum first, for
-// without it expf overflows; then the sum; then the quotient. All lanes count c0 alike: with a trip
-// count of its own for each lane, the compiler's unrolled loop would split a ragged warp's
-// requests.
+// without it expf overflows; then the sum; then the quotient. All lanes count c0 alike: if each lane had
+// a trip count of its own, the compiler's unrolled loop would split the requests of a ragged warp.
 static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
                                       float* P,        // [B*H, N, N]
                                       int N) {
@@ -99,7 +98,8 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d, n = p.visible_scores();
+  const uint64_t BH = p.heads(), N = p.N, d = p.d;
+  const uint64_t n = p.visible_scores();
   fa::Prediction t;
   t["Q"].read = t["K"].read = 4 * BH * n * d;
   t["S"] = {.read = 4 * BH * 3 * N * N, .write = 4 * BH * N * N};

@@ -1,7 +1,7 @@
-// Step 02, first half -- shared-memory tiles.
+// Step 02, first part -- tiles in shared memory.
 // Idea      A block computes a T x T tile of the product. It brings T x T tiles of both operands to
 //           shared memory once, coalesced, and every element then serves T threads.
-// Changed   since 01: scores and output go through shared tiles; softmax is untouched
+// Changed   since 01 1_naive: scores and output go through shared tiles; softmax is untouched
 // Traffic   requested read  4*BH*(2*N*d*Tc + 3*N*N + (d/T)*N*N + N*d*Tc) B   Tc = N/T; causal:
 //                     write 4*BH*(2*N*N + N*d) B                             visited tiles only
 //           compulsory      4*BH*4*N*d B
@@ -19,7 +19,7 @@ namespace step02_shared {
 
 constexpr int T = 32;    // tile width: a warp loads one row of a tile
 constexpr int kPad = 1;  // shifts row r by r banks, so that a column is 32 different banks
-static_assert(T == fa::kWarp, "a warp loads a row of a tile and owns a row of the result");
+constexpr int kBlockX = T, kBlockY = T;  // a thread per element of a tile
 
 // S = scale * Q K^T. A block owns a tile of S and walks the features in slices of T.
 template <int d>
@@ -31,8 +31,8 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
   __shared__ float sK[T][T + kPad];
   const int tx = threadIdx.x, ty = threadIdx.y;
   const int j = blockIdx.x, i = blockIdx.y;
-  const int c = j * T + tx;  // key
-  const int r = i * T + ty;  // query
+  const int c = blockIdx.x * kBlockX + threadIdx.x;  // key: the fast axis, so stores coalesce
+  const int r = blockIdx.y * kBlockY + threadIdx.y;  // query
   const size_t bh = blockIdx.z;
 
   float s = 0.f;
@@ -59,8 +59,8 @@ __global__ void output_kernel(const float* P,  // [B*H, N, N]
   __shared__ float sV[T][T];  // read along a row, one feature a lane: 32 banks
   const int tx = threadIdx.x, ty = threadIdx.y;
   const int i = blockIdx.y;
-  const int x = blockIdx.x * T + tx;  // feature
-  const int r = i * T + ty;           // query
+  const int x = blockIdx.x * kBlockX + threadIdx.x;  // feature: the fast axis
+  const int r = blockIdx.y * kBlockY + threadIdx.y;  // query
   const size_t bh = blockIdx.z;
 
   float o = 0.f;
@@ -100,13 +100,13 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* S = t.scratch<float>("S");
   float* P = t.scratch<float>("P");
-  const unsigned BH = p.heads(), tiles = fa::ceil_div(p.N, T);
-  const dim3 block(T, T);
+  const unsigned BH = p.heads(), rows = fa::ceil_div(p.N, kBlockY);
+  const dim3 block(kBlockX, kBlockY);
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
-    fa::launch(scores_kernel<d>, {dim3(tiles, tiles, BH), block}, t.Q, t.K, S, p.N, p.scale(),
-               p.causal);
+    fa::launch(scores_kernel<d>, {dim3(fa::ceil_div(p.N, kBlockX), rows, BH), block}, t.Q, t.K, S,
+               p.N, p.scale(), p.causal);
     step01::softmax(p, S, P);
-    fa::launch(output_kernel<d>, {dim3(d / T, tiles, BH), block}, P, t.V, t.O, p.N, p.causal);
+    fa::launch(output_kernel<d>, {dim3(d / kBlockX, rows, BH), block}, P, t.V, t.O, p.N, p.causal);
   });
 }
 

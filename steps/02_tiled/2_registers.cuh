@@ -48,17 +48,20 @@ __device__ inline void dot_rows(const float (&sA)[Rows][Width + kPad],
                                 float (&rC)[Rows / kGrid][Keys / kGrid]) {
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   for (int x = 0; x < Width; x += 4) {
-    float4 p[Rows / kGrid];  // 4 x 4 scores: 8 loads of four floats feed 64 multiply-adds
+    float4 p[Rows / kGrid], q[Keys / kGrid];  // 8 loads of four floats feed 64 multiply-adds
     UNROLL
     for (int a = 0; a < Rows / kGrid; ++a) {
       p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][x]);
     }
     UNROLL
     for (int b = 0; b < Keys / kGrid; ++b) {
-      const float4 q = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
+      q[b] = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
+    }
+    UNROLL
+    for (int a = 0; a < Rows / kGrid; ++a) {
       UNROLL
-      for (int a = 0; a < Rows / kGrid; ++a) {
-        rC[a][b] += p[a].x * q.x + p[a].y * q.y + p[a].z * q.z + p[a].w * q.w;
+      for (int b = 0; b < Keys / kGrid; ++b) {
+        rC[a][b] += p[a].x * q[b].x + p[a].y * q[b].y + p[a].z * q[b].z + p[a].w * q[b].w;
       }
     }
   }
@@ -180,16 +183,22 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
-inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
+// With any softmax of S to P between the two products.
+template <class Softmax>
+void forward_with(Softmax softmax, const fa::Problem& p, const fa::Tensors<float>& t) {
   float* S = t.scratch<float>("S");
   float* P = t.scratch<float>("P");
   const unsigned BH = p.heads(), tiles = fa::ceil_div(p.N, Br);
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     fa::launch(scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.Q, t.K, S, p.N,
                p.scale(), p.causal);
-    step01::softmax(p, S, P);
+    softmax(p, S, P);
     fa::launch(output_kernel<d>, {dim3(1, tiles, BH), dim3(kThreads)}, P, t.V, t.O, p.N, p.causal);
   });
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
+  forward_with(step01::softmax, p, t);
 }
 
 }  // namespace step02

@@ -2,8 +2,9 @@
 #pragma once
 
 #include "steps/02_tiled/2_registers.cuh"
-#include "steps/03_online_softmax/2_softmax.cuh"
-#include "steps/03_online_softmax/3_one_pass.cuh"
+#include "steps/03_online_softmax/2_naive.cuh"
+#include "steps/03_online_softmax/3_online.cuh"
+#include "steps/03_online_softmax/4_one_pass.cuh"
 
 namespace step03 {
 
@@ -11,8 +12,8 @@ inline fa::Variant naive() {
   return {.name = "naive",
           .idea = "02 with a softmax that takes no maximum",
           .parent = {"02 registers", step02::traffic},
-          .forward = step03_softmax::naive_forward,
-          .traffic = step03_softmax::naive_traffic,
+          .forward = step03_naive::forward,
+          .traffic = step03_naive::traffic,
           .workspace = step02::workspace};
 }
 
@@ -20,8 +21,8 @@ inline fa::Variant safe() {
   return {.name = "safe",
           .idea = "02 with a softmax that takes the maximum first",
           .parent = {"02 registers", step02::traffic},
-          .forward = step03_softmax::safe_forward,
-          .traffic = step03_softmax::safe_traffic,
+          .forward = step02::forward,
+          .traffic = step03_naive::safe_traffic,
           .workspace = step02::workspace};
 }
 
@@ -29,8 +30,8 @@ inline fa::Variant online() {
   return {.name = "online",
           .idea = "02 with a softmax that finds maximum and sum in one pass",
           .parent = {"02 registers", step02::traffic},
-          .forward = step03_softmax::online_forward,
-          .traffic = step03_softmax::online_traffic,
+          .forward = step03_online::forward,
+          .traffic = step03_online::traffic,
           .workspace = step02::workspace};
 }
 

@@ -23,7 +23,7 @@ using step02::kGrid, step02::kThreads, step02::dot_rows;  // a block's 16 x 16 t
 constexpr int kPad = 4;    // keeps rows 16-byte aligned
 constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1: 32 banks
 
-constexpr int tile_rows(int d) { return d <= 64 ? 64 : 32; }  // Br; no traffic depends on it
+__host__ __device__ constexpr int tile_rows(int d) { return d <= 64 ? 64 : 32; }  // Br
 
 // What a block keeps in shared memory: 55 KB when d = 64 and Bc = 64.
 template <int d, int Bc, int Br = tile_rows(d)>

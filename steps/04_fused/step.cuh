@@ -1,7 +1,7 @@
 // Step 04: what it is, for its program, its library, its tests and its exercises.
 #pragma once
 
-#include "steps/03_online_softmax/3_one_pass.cuh"
+#include "steps/03_online_softmax/4_one_pass.cuh"
 #include "steps/04_fused/1_tile.cuh"
 #include "steps/04_fused/2_fused.cuh"
 

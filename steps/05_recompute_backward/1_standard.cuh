@@ -1,14 +1,14 @@
-// Step 05, the yardstick -- the standard backward, which keeps P.
-// Idea      What autograd does with step 02: the forward leaves P in HBM. The backward reads it
-//           back, writes dP over S and dS over dP, and multiplies with each: four products.
-// Changed   since 02: the forward is step 02's; the backward is new, and two of its four products
-//           are step 02's kernels with other operands
+// Step 05 -- the yardstick: the standard backward, which keeps P.
+// Idea      What autograd does with step 02: the forward leaves P in HBM. The backward reads it,
+//           writes dP and then dS in the place of S, and multiplies with both: four products.
+// Changed   since 02 2_registers: the gradient of softmax and the product A^T G are new; the other
+//           two products and the forward are step 02's kernels
 // Traffic   requested read  4*BH*(7*N*N + 5*N*d*Tc) B   Tc = N/64; causal: visited tiles only, and
 //                     write 4*BH*(2*N*N + 3*N*d) B        dP is still written whole
 //           compulsory      4*BH*7*N*d B
 // Launch    dP (N/64, N/64, B*H), dS (N/8, 1, B*H), dV, dQ, dK (1, N/64, B*H), 256 threads
 // Owns      block: 64 x 64 of dP, or 64 rows of dV, dQ or dK; warp: one row of dS
-// Still bad P waits in HBM from forward to backward, and dP and dS cross it too
+// Still bad softmax's gradient reads each row twice: the sum of the whole row comes first
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -20,7 +20,8 @@
 namespace step05_standard {
 
 using step02::Br, step02::Bc, step02::kSlice, step02::kGrid, step02::kTile, step02::kThreads;
-constexpr int kBlockY = 8;  // rows of dS a block: a warp each
+using step02::load_tile, step02::scores_kernel, step02::output_kernel;
+constexpr int kBlockY = step01::kBlockY;  // rows of dS per block: one warp each
 
 // dS = scale * P * (dP - delta) with delta = rowsum(P * dP): the gradient of softmax. One warp owns
 // a row and reads it twice: the sum first, then the result, over dP in place. The factor of the
@@ -50,104 +51,102 @@ static __global__ void softmax_backward_kernel(const float* P,  // [B*H, N, N]
   }
 }
 
-// C = A^T G: dV = P^T dO and dK = dS^T Q. A block owns 64 keys and walks the queries in slices.
-// A needs no transposing: a thread that owns keys reads along a row of A.
+// C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. A thread that owns keys reads along
+// a row of A. Keys kKeys * ty + a, features 2 tx + 32 b and the next one.
+template <int d, int Rows, int strideA, int strideG, int kKeys>
+__device__ inline void add_key_gradient(const float (&sA)[Rows][strideA],
+                                        const float (&sG)[Rows][strideG],
+                                        float2 (&rC)[kKeys][d / (2 * kGrid)]) {
+  using Keys = std::conditional_t<kKeys == 4, float4, float2>;
+  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
+  for (int r = 0; r < Rows; ++r) {
+    __align__(16) float p[kKeys];  // of one row
+    *reinterpret_cast<Keys*>(p) = *reinterpret_cast<const Keys*>(&sA[r][kKeys * ty]);
+    UNROLL
+    for (int b = 0; b < d / (2 * kGrid); ++b) {
+      const float2 g = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kGrid]);
+      UNROLL
+      for (int a = 0; a < kKeys; ++a) {
+        rC[a][b].x += p[a] * g.x;
+        rC[a][b].y += p[a] * g.y;
+      }
+    }
+  }
+}
+
+// dV = P^T dO, and with other operands dK = dS^T Q. A block owns 64 keys and walks the queries in
+// slices.
 template <int d>
-__global__ void __launch_bounds__(kThreads, 2) key_gradient_kernel(const float* A,  // [B*H, N, N]
-                                                                   const float* G,  // [B*H, N, d]
-                                                                   float* C,        // [B*H, N, d]
+__global__ void __launch_bounds__(kThreads, 2) key_gradient_kernel(const float* P,   // [B*H, N, N]
+                                                                   const float* dO,  // [B*H, N, d]
+                                                                   float* dV,        // [B*H, N, d]
                                                                    int N, bool causal) {
-  __shared__ __align__(16) float sA[kSlice][Bc];
-  __shared__ __align__(16) float sG[kSlice][d];
-  constexpr int kPairs = d / (2 * kGrid);  // pairs of features that a thread owns
+  __shared__ __align__(16) float sP[kSlice][Bc];
+  __shared__ __align__(16) float sdO[kSlice][d];  // read along a row, two features a lane: 32 banks
+  constexpr int kPairs = d / (2 * kGrid);         // pairs of features that a thread owns
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   const int j = blockIdx.y;
   const size_t bh = blockIdx.z;
 
-  float2 rC[kTile][kPairs] = {};  // keys 4 ty + a, features 2 tx + 32 b and the next one
+  float2 rdV[kTile][kPairs] = {};  // keys 4 ty + a, features 2 tx + 32 b and the next one
   for (int r0 = causal ? j * Br : 0; r0 < N; r0 += kSlice) {     // rows above see none of the keys
     for (int v = threadIdx.x; v < kSlice * Bc; v += kThreads) {  // N may be odd: one float a lane
       const int r = v / Bc, c = v % Bc;
       const bool inside = r0 + r < N && j * Bc + c < N;
-      sA[r][c] = inside ? A[(bh * N + r0 + r) * N + j * Bc + c] : 0.f;
+      sP[r][c] = inside ? P[(bh * N + r0 + r) * N + j * Bc + c] : 0.f;
     }
-    for (int v = threadIdx.x; v < kSlice * d / 4; v += kThreads) {
-      const int r = v / (d / 4), x = v % (d / 4) * 4;
-      float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
-      if (r0 + r < N) row = *reinterpret_cast<const float4*>(G + (bh * N + r0 + r) * d + x);
-      *reinterpret_cast<float4*>(&sG[r][x]) = row;
-    }
-    __syncthreads();  // the slices are complete
-    for (int r = 0; r < kSlice; ++r) {
-      __align__(16) float p[kTile];  // of one row and four keys
-      *reinterpret_cast<float4*>(p) = *reinterpret_cast<const float4*>(&sA[r][kTile * ty]);
-      UNROLL
-      for (int b = 0; b < kPairs; ++b) {
-        const float2 g = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kGrid]);
-        UNROLL
-        for (int a = 0; a < kTile; ++a) {
-          rC[a][b].x += p[a] * g.x;
-          rC[a][b].y += p[a] * g.y;
-        }
-      }
-    }
+    load_tile<d, d>(dO + bh * N * d, sdO, r0, 0, N);
+    __syncthreads();  // the tiles are complete
+    add_key_gradient<d>(sP, sdO, rdV);
     __syncthreads();  // all have read; the next slices may overwrite
   }
-
   UNROLL
   for (int a = 0; a < kTile; ++a) {
     const int c = j * Bc + kTile * ty + a;
     if (c >= N) continue;
     UNROLL
     for (int b = 0; b < kPairs; ++b) {
-      *reinterpret_cast<float2*>(C + (bh * N + c) * d + 2 * tx + b * 2 * kGrid) = rC[a][b];
+      *reinterpret_cast<float2*>(dV + (bh * N + c) * d + 2 * tx + b * 2 * kGrid) = rdV[a][b];
     }
   }
 }
 
 // --- host ---------------------------------------------------------------------------------------
 
-// S is not needed after the forward, so dP and then dS take its place: no backward that stores its
-// matrices gets by with less.
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) { return step02::workspace(p); }
-
-inline fa::Prediction traffic(const fa::Problem& p) { return step02::traffic(p); }
-
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d, n = p.visible_scores();
   const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
   fa::Prediction t;
-  t["P"].read = 4 * BH * (v.pairs + 2 * n);          // dV; the softmax, twice
-  t["S"] = {.read = 4 * BH * (2 * n + 2 * v.pairs),  // as dP: the softmax; as dS: dQ and dK
-            .write = 4 * BH * (N * N + v.pairs)};
-  t["dO"].read = 4 * BH * 2 * v.rows * d;  // dV, dP
-  t["V"].read = t["K"].read = 4 * BH * v.keys * d;
   t["Q"].read = 4 * BH * v.rows * d;
+  t["K"].read = 4 * BH * v.keys * d;
+  // P: dV, and softmax twice. S: as dP, softmax twice; as dS, dQ and dK.
+  t["P"].read = 4 * BH * (2 * n + v.pairs);
+  t["S"] = {.read = 4 * BH * 2 * (n + v.pairs), .write = 4 * BH * (N * N + v.pairs)};
+  t["V"].read = 4 * BH * v.keys * d;
+  t["dO"].read = 4 * BH * 2 * v.rows * d;  // dV, dP
   t["dQ"].write = t["dK"].write = t["dV"].write = 4 * BH * N * d;
   t.hbm = {.read = 4 * BH * (5 * N * d + 5 * N * N), .write = 4 * BH * (3 * N * d + 2 * N * N)};
-  t.flops = BH * 8 * uint64_t(Br) * Bc * v.tiles * d;  // four products
+  t.flops = BH * 8 * uint64_t(Br) * Bc * v.tiles * d;  // zeros of ragged tiles are multiplied too
   return t;
 }
 
-inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) { step02::forward(p, t); }
-
+// S is not needed after the forward, so dP and then dS take its place: no backward that stores its
+// matrices needs less memory.
 inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
-  const float* P = t.scratch<float>("P");
-  float* dP = t.scratch<float>("S");
-  float* dS = dP;
+  float* S = t.scratch<float>("S");
+  float* P = t.scratch<float>("P");
   const unsigned BH = p.heads(), tiles = fa::ceil_div(p.N, Br);
   const dim3 rows(1, tiles, BH);
   fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     fa::launch(key_gradient_kernel<d>, {rows, dim3(kThreads)}, P, t.dO, t.dV, p.N, p.causal);
-    // dP = dO V^T is a product of rows with rows, as S = Q K^T was ...
-    fa::launch(step02::scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.dO, t.V, dP,
-               p.N, 1.f, p.causal);
+    fa::launch(scores_kernel<d>, {dim3(tiles, tiles, BH), dim3(kThreads)}, t.dO, t.V, S, p.N, 1.f,
+               p.causal);  // dP = dO V^T multiplies rows with rows, as S = Q K^T did
     fa::launch(softmax_backward_kernel,
-               {dim3(fa::ceil_div(p.N, kBlockY), 1, BH), dim3(fa::kWarp, kBlockY)}, P, dP, p.N,
+               {dim3(fa::ceil_div(p.N, kBlockY), 1, BH), dim3(fa::kWarp, kBlockY)}, P, S, p.N,
                p.scale(), p.causal);
-    // ... and dQ = dS K one of a square matrix with rows, as O = P V was.
-    fa::launch(step02::output_kernel<d>, {rows, dim3(kThreads)}, dS, t.K, t.dQ, p.N, p.causal);
-    fa::launch(key_gradient_kernel<d>, {rows, dim3(kThreads)}, dS, t.Q, t.dK, p.N, p.causal);
+    // dQ = dS K multiplies a square matrix with rows, as O = P V did
+    fa::launch(output_kernel<d>, {rows, dim3(kThreads)}, S, t.K, t.dQ, p.N, p.causal);
+    fa::launch(key_gradient_kernel<d>, {rows, dim3(kThreads)}, S, t.Q, t.dK, p.N, p.causal);
   });
 }
 

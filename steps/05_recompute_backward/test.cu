@@ -1,7 +1,13 @@
 // Tests of step 05. The build links the steps that linked_variant() names here.
+#include "common/harness/tiles.h"
 #include "tests/attention.h"
+#if !FA_BACKEND_GPU
+#include "tests/sim/diagnosis.h"
+#endif
 
 static const fa::Variant& standard() { return fa::linked_variant("05 standard"); }
+static const fa::Variant& delta() { return fa::linked_variant("05 delta"); }
+static const fa::Variant& from_lse() { return fa::linked_variant("05 from_lse"); }
 static const fa::Variant& recompute() { return fa::linked_variant("05 recompute"); }
 static const fa::Variant& parent() { return fa::linked_variant("04 fused"); }
 
@@ -35,7 +41,7 @@ double difference_quotient(const fa::Problem& p, fa::Inputs in, std::vector<floa
 }  // namespace
 
 TEST_CASE("step 05: gradients match the fp64 reference at tile edges", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100);
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
@@ -44,7 +50,7 @@ TEST_CASE("step 05: gradients match the fp64 reference at tile edges", "[step05]
 }
 
 TEST_CASE("step 05: several tiles each way", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const bool causal = GENERATE(false, true);
   CAPTURE(variant->name, causal);
   fa::test::require_right(*variant, fa::test::problem(257, 64, causal, 1, 1));
@@ -52,14 +58,14 @@ TEST_CASE("step 05: several tiles each way", "[step05]") {
 }
 
 TEST_CASE("step 05: batches and heads, real input and outliers", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   auto p = fa::test::problem(70, 64, true, /*B=*/2, /*H=*/3);
   fa::test::require_right(*variant, p, fa::real_inputs(p, 1));
   fa::test::require_right(*variant, p, fa::outlier_inputs(p, 1));
 }
 
 TEST_CASE("step 05: behaves as attention must", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto full = fa::test::problem(75, 64, false), causal = fa::test::problem(75, 64, true);
   fa::test::require_rows_sum_to_one(*variant, causal, 2e-6);
   fa::test::require_shift_invariance(*variant, full, 2e-5);
@@ -70,7 +76,7 @@ TEST_CASE("step 05: behaves as attention must", "[step05]") {
 
 TEST_CASE("step 05: scores far below zero, where exp(0 - LSE) of a key past the end overflows",
           "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto p = fa::test::problem(33, 32, GENERATE(false, true));
   fa::Inputs in = fa::normal_inputs(p, 13);
   for (float& k : in.K) k = std::abs(k);
@@ -79,7 +85,7 @@ TEST_CASE("step 05: scores far below zero, where exp(0 - LSE) of a key past the 
 }
 
 TEST_CASE("step 05: gradients are the difference quotients of the loss", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto p = fa::test::problem(67, 32, GENERATE(false, true), 1, 2);
   const fa::Inputs in = fa::normal_inputs(p, 7);
   const fa::Outputs out = fa::run(*variant, p, in);
@@ -93,7 +99,7 @@ TEST_CASE("step 05: gradients are the difference quotients of the loss", "[step0
 }
 
 TEST_CASE("step 05: V = 1 makes O constant, so dQ and dK are 0", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto p = fa::test::problem(75, 64, GENERATE(false, true));
   fa::Inputs in = fa::normal_inputs(p, 8);
   std::fill(in.V.begin(), in.V.end(), 1.f);
@@ -104,7 +110,7 @@ TEST_CASE("step 05: V = 1 makes O constant, so dQ and dK are 0", "[step05]") {
 }
 
 TEST_CASE("step 05: what the gradients of all keys sum to", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto p = fa::test::problem(75, 64, GENERATE(false, true));
   const fa::Inputs in = fa::normal_inputs(p, 9);
   const fa::Outputs out = fa::run(*variant, p, in);
@@ -121,7 +127,7 @@ TEST_CASE("step 05: what the gradients of all keys sum to", "[step05]") {
 }
 
 TEST_CASE("step 05: keys in another order, gradients in that order", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto p = fa::test::problem(75, 64, false, 1, 1);
   const auto reversed = [&p](const std::vector<float>& t) {
     std::vector<float> out(t.size());
@@ -141,7 +147,7 @@ TEST_CASE("step 05: keys in another order, gradients in that order", "[step05]")
 }
 
 TEST_CASE("step 05: twice dO, exactly twice the gradients", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto p = fa::test::problem(75, 96, true);
   fa::Inputs in = fa::normal_inputs(p, 11);
   fa::Outputs once = fa::run(*variant, p, in);
@@ -156,7 +162,7 @@ TEST_CASE("step 05: twice dO, exactly twice the gradients", "[step05]") {
 }
 
 TEST_CASE("step 05: the same bits in each run", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto p = fa::test::problem(130, 64, GENERATE(false, true), 1, 4);
   const fa::Inputs in = fa::normal_inputs(p, 12);
   const fa::Outputs first = fa::run(*variant, p, in);
@@ -173,14 +179,19 @@ TEST_CASE("step 05: the same bits in each run", "[step05]") {
 TEST_CASE("step 05: the variants agree, and with step 04", "[step05]") {
   const auto p = fa::test::problem(130, 96, GENERATE(false, true));
   const auto in = fa::normal_inputs(p, 6);
-  const fa::Outputs stored = fa::run(standard(), p, in), recomputed = fa::run(recompute(), p, in);
-  const fa::Outputs before = fa::run(parent(), p, in);
-  REQUIRE(recomputed.O == before.O);
-  REQUIRE(recomputed.LSE == before.LSE);
+  const fa::Outputs before = fa::run(parent(), p, in), stored = fa::run(standard(), p, in);
   REQUIRE(fa::test::max_difference(stored.O, before.O) <= 2e-6);
-  REQUIRE(fa::test::max_difference(stored.dQ, recomputed.dQ) <= 5e-6);
-  REQUIRE(fa::test::max_difference(stored.dK, recomputed.dK) <= 5e-6);
-  REQUIRE(fa::test::max_difference(stored.dV, recomputed.dV) <= 5e-6);
+  for (const fa::Variant* variant : {&delta(), &from_lse(), &recompute()}) {
+    CAPTURE(variant->name);
+    const fa::Outputs now = fa::run(*variant, p, in);
+    if (variant != &delta()) {  // it borrows step 02's forward
+      REQUIRE(now.O == before.O);
+      REQUIRE(now.LSE == before.LSE);
+    }
+    REQUIRE(fa::test::max_difference(stored.dQ, now.dQ) <= 5e-6);
+    REQUIRE(fa::test::max_difference(stored.dK, now.dK) <= 5e-6);
+    REQUIRE(fa::test::max_difference(stored.dV, now.dV) <= 5e-6);
+  }
 }
 
 TEST_CASE("step 05: five products instead of four, no N * N in memory", "[step05]") {
@@ -189,6 +200,8 @@ TEST_CASE("step 05: five products instead of four, no N * N in memory", "[step05
     const auto stored = standard().backward_traffic(p), again = recompute().backward_traffic(p);
     CAPTURE(d);
     CHECK(4 * again.flops == 5 * stored.flops);
+    CHECK(delta().backward_traffic(p).flops == stored.flops);
+    CHECK(from_lse().backward_traffic(p).flops == again.flops);
     CHECK(again.total().total() < stored.total().total());
     CHECK(again.hbm.total() < stored.hbm.total());
   }
@@ -199,9 +212,24 @@ TEST_CASE("step 05: five products instead of four, no N * N in memory", "[step05
   CHECK(bytes(standard(), 2048) == 4 * bytes(standard(), 1024));
 }
 
+TEST_CASE("step 05: a score is read and written 9, 7, 5 and 0 times", "[step05]") {
+  const auto p = fa::test::problem(1024, 64, false);
+  const auto accesses = [&p](const fa::Variant& v) {
+    uint64_t bytes = 0;
+    for (const auto& [name, of] : v.backward_traffic(p).buffers) {
+      if (name == "S" || name == "P" || name == "dS") bytes += of.total();
+    }
+    return bytes / (4 * p.scores());
+  };
+  CHECK(accesses(standard()) == 9);
+  CHECK(accesses(delta()) == 7);
+  CHECK(accesses(from_lse()) == 5);
+  CHECK(accesses(recompute()) == 0);
+}
+
 #if !FA_BACKEND_GPU
 TEST_CASE("step 05: predicted bytes are counted bytes", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const int N = GENERATE(1, 17, 64, 100);
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
@@ -212,7 +240,7 @@ TEST_CASE("step 05: predicted bytes are counted bytes", "[step05]") {
 }
 
 TEST_CASE("step 05: predicted bytes are counted bytes, larger problems", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   CAPTURE(variant->name);
   for (const bool causal : {false, true}) {
     for (const int d : {32, 128}) {
@@ -224,7 +252,7 @@ TEST_CASE("step 05: predicted bytes are counted bytes, larger problems", "[step0
 }
 
 TEST_CASE("step 05: no bank conflicts, coalesced loads", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
   const fa::Counts counts =
@@ -232,19 +260,42 @@ TEST_CASE("step 05: no bank conflicts, coalesced loads", "[step05]") {
   for (const fa::KernelCount& k : counts.kernels) {
     CAPTURE(variant->name, d, causal, k.name);
     CHECK(k.shared_wavefronts == k.shared_ideal);
-    if (causal && variant == &standard())
-      continue;                                  // a row of dS reads what it sees, no whole sector
+    if (k.name.find("softmax_backward") != std::string::npos && (causal || variant == &delta())) {
+      continue;  // it reads what a causal row sees, or one delta: not whole sectors
+    }
     CHECK(k.sectors.load * 32 == k.bytes.read);  // every byte of every sector was asked for
   }
 }
 
 TEST_CASE("step 05: the analysis finds nothing", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &recompute());
+  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto [N, d] = GENERATE(std::pair(1, 64), std::pair(33, 64), std::pair(75, 64),
                                std::pair(130, 32), std::pair(130, 128));  // other tiles
   const bool causal = GENERATE(false, true);
   const auto p = fa::test::problem(N, d, causal);
   fa::test::count_forward(*variant, p, /*analyse=*/true);
   fa::test::count_backward(*variant, p, /*analyse=*/true);
+}
+
+TEST_CASE("step 05: smaller tiles where a block gets 64 KB of shared memory, as on a T4",
+          "[step05]") {
+  const auto* variant = GENERATE(&from_lse(), &recompute());
+  const auto [d, Bc] = GENERATE(table<int, int>({{32, 64}, {64, 64}, {96, 32}, {128, 32}}));
+  const int N = GENERATE(1, 33, 64, 100);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, d, N, causal);
+  sim::Options t4 = sim::options();
+  t4.block_shared_bytes = 65536;
+  const sim::test::WithOptions with(t4);
+  const auto p = fa::test::problem(N, d, causal);
+  fa::test::require_right(*variant, p);
+  fa::test::require_backward_predicted(*variant, p);
+  const fa::Counts counts = fa::test::count_backward(*variant, p, /*analyse=*/true);
+  for (const fa::KernelCount& k : counts.kernels) {
+    CAPTURE(k.name);
+    CHECK(k.shared_wavefronts == k.shared_ideal);
+  }
+  const auto prediction = variant->backward_traffic(p);
+  CHECK(prediction.buffers.at("LSE").read == 4u * 2 * N * fa::ceil_div(N, Bc));  // two heads
 }
 #endif

@@ -1,109 +1,60 @@
 // Step 06, third part -- the backward, parallel over tiles of keys.
 // Idea      dK and dV of a tile of keys need all rows but no other tile of keys: a block each. dQ
 //           of a row needs all tiles of keys, so their blocks add to it in HBM with atomics
-// Changed   since 05: the outer loop over j is the grid; dQ is added by atomicAdd instead of read
-//           and written; causal tiles above the diagonal are not visited; larger register tiles
-// Traffic   requested read   4*BH*((4 + 2*Tc)*N*d + 2*Tc*N) B   Tc = N/64; causal: visited tiles
+// Changed   since 05 4_recompute: the outer loop over j is the grid; dQ is added by atomicAdd, not
+//           read and written; causal tiles above the diagonal are not visited; larger register tiles
+// Traffic   requested read   4*BH*((4 + 2*Tc)*N*d + 2*Tc*N) B   Tc = N/Bc; causal: visited tiles
 //                     write  4*BH*(3*N*d + N) B                 dQ = 0 first; dK, dV; delta
 //                     atomic 4*BH*Tc*N*d B                      dQ
 //           compulsory       4*BH*(8*N*d + N) B
 // Launch    delta (N/8, 1, B*H), 256 threads; backward (Tc, B*H), 128 threads
-// Owns      block: dK and dV of 64 keys; thread: 8 of these keys, with d/16 features of both
+// Owns      block: dK and dV of Bc keys; thread: Bc/8 of these keys, with d/16 features of both
 // Still bad the order in which dQ is summed differs from run to run, and so do its last bits
 #pragma once
 
 #include "common/dialect/cuda.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
-#include "steps/05_recompute_backward/2_recompute.cuh"
+#include "steps/05_recompute_backward/4_recompute.cuh"
 #include "steps/06_work_partitioning/2_registers.cuh"
 
 namespace step06_backward {
 
-constexpr int Bc = 64;                    // keys of a tile
-constexpr int kGridX = 16, kGridY = 8;    // the block's threads form a grid: 16 along keys, 8 rows
-constexpr int kThreadKeys = Bc / kGridX;  // of S, that a thread owns, 16 apart
-constexpr int kOwnKeys = Bc / kGridY;     // of dK and dV, that a thread owns
-constexpr int kPad = 4;    // keeps rows 16-byte aligned; 8 lanes d + 4 floats apart: 32 banks
-constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1
-constexpr int kThreads = kGridX * kGridY;
+using step06_registers::kGrid, step06_registers::kGridY, step06_registers::kThreads;  // 16 x 8
+using step06_registers::kPadP, step06_registers::load_tile, step06_registers::dot_rows;
+constexpr int kPad = 4;  // keeps rows 16-byte aligned
 
-// What a block keeps in shared memory: 91 KB when d = 64, 112 KB when d = 128. With 64 rows it
-// would be 156 KB there, and only one block would fit an SM.
-template <int d>
+// What a block keeps in shared memory: Br rows and Bc keys.
+template <int d, int Br, int Bc>
 struct Tiles {
-  static constexpr int Br = d <= 64 ? 64 : 32;  // rows of a tile
   float K[Bc][d + kPad];
   float V[Bc][d + kPad];
   float Q[Br][d + kPad];
   float dO[Br][d + kPad];
   float P_dS[Br][Bc + kPadP];  // P until dV has it, then dS
-  float LSE2[Br];              // in powers of 2
-  float delta[Br];
+  float LSE2[Br], delta[Br];   // LSE2: in powers of 2
 };
 
-// Rows row0 .. row0 + Rows - 1 of a matrix [N, d] to shared memory; rows past the end are zero.
-template <int d, int Rows>
-__device__ inline void load_tile(const float* g,  // [N, d]
-                                 float (&s)[Rows][d + kPad], int row0, int N) {
-  constexpr int kVectors = d / 4;  // of four floats, a row
-  UNROLL
-  for (int v = threadIdx.x; v < Rows * kVectors; v += kThreads) {
-    const int r = v / kVectors, x = v % kVectors * 4;
-    float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (row0 + r < N) row = *reinterpret_cast<const float4*>(g + size_t(row0 + r) * d + x);
-    *reinterpret_cast<float4*>(&s[r][x]) = row;
-  }
-}
-
-// A B^T, a dot product along the features: S = Q K^T and dP = dO V^T. Rows ty + 8 a, keys
-// tx + 16 b.
-template <int d, int Br, int kThreadRows>
-__device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&sB)[Bc][d + kPad],
-                                float (&rC)[kThreadRows][kThreadKeys]) {
-  const int tx = threadIdx.x % kGridX, ty = threadIdx.x / kGridX;
-  UNROLL_BY(2)
-  for (int x = 0; x < d; x += 4) {
-    float4 p[kThreadRows];
-    UNROLL
-    for (int a = 0; a < kThreadRows; ++a) {
-      p[a] = *reinterpret_cast<const float4*>(&sA[ty + a * kGridY][x]);
-    }
-    UNROLL
-    for (int b = 0; b < kThreadKeys; ++b) {
-      const float4 q = *reinterpret_cast<const float4*>(&sB[tx + b * kGridX][x]);
-      UNROLL  // the rows' sums in turn: a multiply-add need not wait for the one before it
-      for (int a = 0; a < kThreadRows; ++a) rC[a][b] += p[a].x * q.x;
-      UNROLL
-      for (int a = 0; a < kThreadRows; ++a) rC[a][b] += p[a].y * q.y;
-      UNROLL
-      for (int a = 0; a < kThreadRows; ++a) rC[a][b] += p[a].z * q.z;
-      UNROLL
-      for (int a = 0; a < kThreadRows; ++a) rC[a][b] += p[a].w * q.w;
-    }
-  }
-}
-
-// C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. A row of A serves as it lies.
-// Keys 4 ty .. + 3 and 4 ty + 32 .. + 3, features 2 tx + 32 b and the next one.
-template <int d, int Br>
-__device__ inline void add_key_gradient(const float (&sA)[Br][Bc + kPadP],
+// C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. Keys 4 ty .. + 3 and, when Bc is
+// 64, 4 ty + 32 .. + 3; features 2 tx + 32 b and the next one.
+template <int d, int Br, int stride, int kKeys>
+__device__ inline void add_key_gradient(const float (&sA)[Br][stride],
                                         const float (&sG)[Br][d + kPad],
-                                        float2 (&rC)[kOwnKeys][d / (2 * kGridX)]) {
-  const int tx = threadIdx.x % kGridX, ty = threadIdx.x / kGridX;
+                                        float2 (&rC)[kKeys][d / (2 * kGrid)]) {
+  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   UNROLL_BY(4)
   for (int r = 0; r < Br; ++r) {
-    __align__(16) float p[kOwnKeys];  // of one row and eight keys
+    __align__(16) float p[kKeys];  // of one row
     UNROLL
-    for (int g = 0; g < kOwnKeys; g += 4) {
+    for (int g = 0; g < kKeys; g += 4) {
       *reinterpret_cast<float4*>(&p[g]) =
           *reinterpret_cast<const float4*>(&sA[r][4 * ty + g * kGridY]);
     }
     UNROLL
-    for (int b = 0; b < d / (2 * kGridX); ++b) {
-      const float2 v = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kGridX]);
+    for (int b = 0; b < d / (2 * kGrid); ++b) {
+      const float2 v = *reinterpret_cast<const float2*>(&sG[r][2 * tx + b * 2 * kGrid]);
       UNROLL
-      for (int k = 0; k < kOwnKeys; ++k) {
+      for (int k = 0; k < kKeys; ++k) {
         rC[k][b].x += p[k] * v.x;
         rC[k][b].y += p[k] * v.y;
       }
@@ -111,36 +62,36 @@ __device__ inline void add_key_gradient(const float (&sA)[Br][Bc + kPadP],
   }
 }
 
-// C = A B, a sum over the keys: dS K. Rows ty + 8 a, features tx + 16 b: not in pairs, for the
-// lanes of an atomic request must be neighbours to fill its sectors.
-template <int d, int Br, int kThreadRows>
+// C += A B, a sum over the keys: dS K. Rows ty + 8 a, features tx + 16 b: not in pairs, because
+// the lanes of an atomic request must be neighbours to fill its sectors.
+template <int d, int Br, int Bc>
 __device__ inline void query_gradient(const float (&sA)[Br][Bc + kPadP],
                                       const float (&sB)[Bc][d + kPad],
-                                      float (&rC)[kThreadRows][d / kGridX]) {
-  const int tx = threadIdx.x % kGridX, ty = threadIdx.x / kGridX;
+                                      float (&rC)[Br / kGridY][d / kGrid]) {
+  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   UNROLL_BY(2)
   for (int c = 0; c < Bc; c += 4) {
-    __align__(16) float p[kThreadRows][4];  // of a row and four keys
+    __align__(16) float p[Br / kGridY][4];  // of a row and four keys
     UNROLL
-    for (int a = 0; a < kThreadRows; ++a) {
+    for (int a = 0; a < Br / kGridY; ++a) {
       *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sA[ty + a * kGridY][c]);
     }
     UNROLL
     for (int k = 0; k < 4; ++k) {
       UNROLL
-      for (int b = 0; b < d / kGridX; ++b) {
-        const float v = sB[c + k][tx + b * kGridX];
+      for (int b = 0; b < d / kGrid; ++b) {
+        const float v = sB[c + k][tx + b * kGrid];
         UNROLL
-        for (int a = 0; a < kThreadRows; ++a) rC[a][b] += p[a][k] * v;
+        for (int a = 0; a < Br / kGridY; ++a) rC[a][b] += p[a][k] * v;
       }
     }
   }
 }
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
-// dQ goes to HBM tile by tile, by atomics, because other blocks add to the same rows meanwhile. Two
-// blocks an SM are asked for: while one waits for its tiles the other computes.
-template <int d>
+// dQ goes to HBM tile by tile, by atomics, because other blocks add to the same rows. Two
+// blocks per SM are requested: while one waits for its tiles the other computes.
+template <int d, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,      // [B*H, N, d]
                                                                const float* K,      // [B*H, N, d]
                                                                const float* V,      // [B*H, N, d]
@@ -152,11 +103,11 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
                                                                float* dV,           // [B*H, N, d]
                                                                int N, float scale, bool causal) {
   // --- prologue: K_j and V_j stay in shared memory
-  constexpr int Br = Tiles<d>::Br;
-  constexpr int kThreadRows = Br / kGridY;  // rows of a tile that a thread owns
-  constexpr int kPairs = d / (2 * kGridX);  // pairs of features that a thread owns
-  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
-  const int tx = threadIdx.x % kGridX, ty = threadIdx.x / kGridX;
+  constexpr int kThreadRows = Br / kGridY, kThreadKeys = Bc / kGrid;  // of S, per thread
+  constexpr int kOwnKeys = Bc / kGridY;                               // of dK and dV
+  constexpr int kPairs = d / (2 * kGrid);  // pairs of features that a thread owns
+  Tiles<d, Br, Bc>& smem = *fa::dynamic_shared<Tiles<d, Br, Bc>>();
+  const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   const int j = blockIdx.x;  // causal: the longest walks have the smallest j and start first
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, dO += bh * N * d;
@@ -178,9 +129,9 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
           r < N ? LSE[r] * fa::kLog2e : INFINITY;  // so P = 0 in rows past the end
       smem.delta[threadIdx.x] = r < N ? delta[r] : 0.f;
     }
-    __syncthreads();  // the tiles are complete, before the first ones also K_j and V_j
+    __syncthreads();  // the tiles are complete
 
-    // P = exp(S - LSE): from the same S that the forward had, and already normalised.
+    // P = exp(S - LSE), normalised at once: LSE holds both m and log l.
     float rP[kThreadRows][kThreadKeys] = {};
     dot_rows<d>(smem.Q, smem.K, rP);
     const bool edge = (j + 1) * Bc > N || (causal && (j + 1) * Bc > i * Br + 1);
@@ -188,40 +139,40 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
     for (int a = 0; a < kThreadRows; ++a) {
       UNROLL
       for (int b = 0; b < kThreadKeys; ++b) {
-        const int r = i * Br + ty + a * kGridY, c = j * Bc + tx + b * kGridX;
+        const int r = i * Br + ty + a * kGridY, c = j * Bc + tx + b * kGrid;
         const bool masked = edge && (c >= N || (causal && c > r));
         rP[a][b] =
             masked ? 0.f : exp2f(rP[a][b] * (scale * fa::kLog2e) - smem.LSE2[ty + a * kGridY]);
-        smem.P_dS[ty + a * kGridY][tx + b * kGridX] = rP[a][b];
+        smem.P_dS[ty + a * kGridY][tx + b * kGrid] = rP[a][b];
       }
     }
     float rdP[kThreadRows][kThreadKeys] = {};
     dot_rows<d>(smem.dO, smem.V, rdP);
     __syncthreads();  // P is complete
     add_key_gradient<d>(smem.P_dS, smem.dO, rdV);
-    __syncthreads();  // all have read P; dS takes its place
+    __syncthreads();  // all have read P; dS may take its place
 
     // dS = scale * P * (dP - delta); dQ and dK both need the factor of the scores.
     UNROLL
     for (int a = 0; a < kThreadRows; ++a) {
       UNROLL
       for (int b = 0; b < kThreadKeys; ++b) {
-        smem.P_dS[ty + a * kGridY][tx + b * kGridX] =
+        smem.P_dS[ty + a * kGridY][tx + b * kGrid] =
             scale * rP[a][b] * (rdP[a][b] - smem.delta[ty + a * kGridY]);
       }
     }
     __syncthreads();  // dS is complete
     add_key_gradient<d>(smem.P_dS, smem.Q, rdK);
 
-    float rdQ[kThreadRows][d / kGridX] = {};
+    float rdQ[kThreadRows][d / kGrid] = {};
     query_gradient<d>(smem.P_dS, smem.K, rdQ);
     UNROLL
     for (int a = 0; a < kThreadRows; ++a) {
       const int r = i * Br + ty + a * kGridY;
       if (r >= N) continue;
-      UNROLL  // the results are not used: each is a RED, for which nobody waits
-      for (int b = 0; b < d / kGridX; ++b) {
-        atomicAdd(dQ + size_t(r) * d + tx + b * kGridX, rdQ[a][b]);
+      UNROLL  // the results are not used, so each is a RED: no thread waits for it
+      for (int b = 0; b < d / kGrid; ++b) {
+        atomicAdd(dQ + size_t(r) * d + tx + b * kGrid, rdQ[a][b]);
       }
     }
     __syncthreads();  // all have read the tiles; the next ones may overwrite
@@ -236,8 +187,8 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,  
     float2* gdV = reinterpret_cast<float2*>(dV + size_t(c) * d) + tx;
     UNROLL
     for (int b = 0; b < kPairs; ++b) {
-      gdK[b * kGridX] = rdK[k][b];
-      gdV[b * kGridX] = rdV[k][b];
+      gdK[b * kGrid] = rdK[k][b];
+      gdV[b * kGrid] = rdV[k][b];
     }
   }
 }
@@ -248,13 +199,21 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{"delta", 4 * p.rows()}};
 }
 
-inline fa::Prediction traffic(const fa::Problem& p) { return step06_registers::traffic(p); }
+// Step 05's tiles, but 32 rows at d = 128 where 112 KB fit: an SM of an H200 holds two such blocks.
+template <class F>
+void dispatch_tiles(int head_dim, F&& f) {
+  if (head_dim == 128 && sizeof(Tiles<128, 32, 64>) <= fa::shared_memory_per_block()) {
+    f(std::integral_constant<int, 128>(), std::integral_constant<int, 32>(),
+      std::integral_constant<int, 64>());
+  } else {
+    step05::dispatch_tiles(head_dim, f);
+  }
+}
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t;
-  fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto head_dim) {
-    constexpr uint64_t Br = Tiles<head_dim>::Br;
+  dispatch_tiles(p.d, [&](int, int Br, int Bc) {
     const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
     t["O"].read = 4 * BH * N * d;
     t["dO"].read = 4 * BH * (N + v.rows) * d;  // delta; each tile of keys
@@ -264,24 +223,21 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
     t["K"].read = t["V"].read = 4 * BH * N * d;
     t["dQ"] = {.write = 4 * BH * N * d, .atomic = 4 * BH * v.rows * d};  // zeros first
     t["dK"].write = t["dV"].write = 4 * BH * N * d;
+    // An atomic reads what it adds to: dQ is among the reads.
+    t.hbm = {.read = 4 * BH * (7 * N * d + 2 * N), .write = 4 * BH * (4 * N * d + N)};
     t.flops = BH * 10 * Br * Bc * v.tiles * d;  // five products; zeros are multiplied too
   });
-  // An atomic reads what it adds to: dQ is among the reads.
-  t.hbm = {.read = 4 * BH * (7 * N * d + 2 * N), .write = 4 * BH * (4 * N * d + N)};
   return t;
-}
-
-inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
-  step06_registers::forward(p, t);
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* delta = t.scratch<float>("delta");
-  const unsigned BH = p.heads(), Tc = fa::ceil_div(p.N, Bc);
-  fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
+  const unsigned BH = p.heads();
+  dispatch_tiles(p.d, [&](auto d, auto Br, auto Bc) {
+    const dim3 grid(fa::ceil_div(p.N, Bc), BH);
     step05::make_delta<d>(p, t, delta);
-    fa::launch(backward_kernel<d>, {dim3(Tc, BH), dim3(kThreads), sizeof(Tiles<d>)}, t.Q, t.K, t.V,
-               t.dO, t.LSE, delta, t.dQ, t.dK, t.dV, p.N, p.scale(), p.causal);
+    fa::launch(backward_kernel<d, Br, Bc>, {grid, dim3(kThreads), sizeof(Tiles<d, Br, Bc>)}, t.Q,
+               t.K, t.V, t.dO, t.LSE, delta, t.dQ, t.dK, t.dV, p.N, p.scale(), p.causal);
   });
 }
 

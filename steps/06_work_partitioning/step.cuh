@@ -2,7 +2,7 @@
 #pragma once
 
 #include "steps/04_fused/2_fused.cuh"
-#include "steps/05_recompute_backward/2_recompute.cuh"
+#include "steps/05_recompute_backward/4_recompute.cuh"
 #include "steps/06_work_partitioning/1_swapped.cuh"
 #include "steps/06_work_partitioning/2_registers.cuh"
 #include "steps/06_work_partitioning/3_backward.cuh"
@@ -31,8 +31,8 @@ inline fa::Variant backward() {
   return {.name = "backward",
           .idea = "registers' forward; backward: a block a tile of keys, dQ by atomics",
           .parent = {"06 swapped", traffic},
-          .forward = step06_backward::forward,
-          .traffic = step06_backward::traffic,
+          .forward = step06_registers::forward,
+          .traffic = step06_registers::traffic,
           .workspace = step06_backward::workspace,
           .writes_lse = true,
           .forward_of = "06 registers",

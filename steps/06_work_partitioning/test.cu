@@ -167,8 +167,28 @@ TEST_CASE("step 06: smaller tiles where a block gets 64 KB of shared memory, as 
   CHECK(counts.kernels[0].shared_wavefronts == counts.kernels[0].shared_ideal);
 }
 
+TEST_CASE("step 06: the backward's tiles where a block gets 99 or 64 KB of shared memory",
+          "[step06]") {
+  const size_t bytes = GENERATE(101376, 65536);
+  const int d = GENERATE(32, 64, 96, 128);
+  const int N = GENERATE(1, 33, 64, 100);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(bytes, d, N, causal);
+  sim::Options smaller = sim::options();
+  smaller.block_shared_bytes = bytes;
+  const sim::test::WithOptions with(smaller);
+  const auto p = fa::test::problem(N, d, causal);
+  fa::test::require_right(with_backward(), p);
+  fa::test::require_backward_predicted(with_backward(), p);
+  const fa::Counts counts = fa::test::count_backward(with_backward(), p, /*analyse=*/true);
+  const int Bc = bytes == 65536 && d > 64 ? 32 : 64;
+  REQUIRE(counts.kernels.size() == 2);
+  CHECK(counts.kernels[1].blocks == 2u * fa::ceil_div(N, Bc));  // two heads
+  CHECK(counts.kernels[1].shared_wavefronts == counts.kernels[1].shared_ideal);
+}
+
 TEST_CASE("step 06: dQ is added once for each tile of keys, and read by no kernel", "[step06]") {
-  constexpr uint64_t N = 256, d = 64, Tc = N / step06_backward::Bc;
+  constexpr uint64_t N = 256, d = 64, Tc = N / 64;
   const fa::Counts counts =
       fa::test::count_backward(with_backward(), fa::test::problem(N, d, false, 1, 1));
   CHECK(counts.buffers.at("dQ").bytes ==

@@ -3,38 +3,71 @@
 
 #include "steps/06_work_partitioning/3_backward.cuh"
 #include "steps/07_tensor_cores/4_lazy.cuh"
-#include "steps/08_tensor_core_backward/2_atomics.cuh"
-#include "steps/08_tensor_core_backward/3_deterministic.cuh"
-#include "steps/08_tensor_core_backward/4_roles.cuh"
+#include "steps/08_tensor_core_backward/3_keys.cuh"
+#include "steps/08_tensor_core_backward/4_wide.cuh"
+#include "steps/08_tensor_core_backward/5_deterministic.cuh"
+#include "steps/08_tensor_core_backward/6_atomics.cuh"
+#include "steps/08_tensor_core_backward/7_roles.cuh"
 
 namespace step08 {
 
+inline fa::Variant keys() {
+  return {.name = "keys",
+          .idea = "S^T: P and dS stay in registers; dQ by a kernel of its own",
+          .parent = {"07 lazy", step07::traffic, step07::support()},
+          .support = fa::Support{.d = {64, 128}},  // its heads have keys of their own
+          .forward = step07::forward,
+          .traffic = step07::traffic,
+          .workspace = step08_queries::workspace,
+          .writes_lse = true,
+          .forward_of = "07 lazy",
+          .backward_parent = {"06 backward", step06_backward::backward_traffic},
+          .backward = step08_keys::backward,
+          .backward_traffic = step08_keys::backward_traffic};
+}
+
+inline fa::Variant wide() {
+  return {
+      .name = "wide",
+      .idea = "a block owns 128 keys, of all heads that share them",
+      .parent = {"07 lazy", step07::traffic, step07::support()},
+      .forward = step07::forward,
+      .traffic = step07::traffic,
+      .workspace = step08_queries::workspace,
+      .writes_lse = true,
+      .forward_of = "07 lazy",
+      .backward_parent = {"08 keys", step08_keys::backward_traffic, fa::Support{.d = {64, 128}}},
+      .backward = step08_wide::backward,
+      .backward_traffic = step08_wide::backward_traffic};
+}
+
+inline fa::Variant deterministic() {
+  return {.name = "deterministic",
+          .idea = "copies one tile ahead; 7 products, always the same bits",
+          .parent = {"07 lazy", step07::traffic, step07::support()},
+          .forward = step07::forward,
+          .traffic = step07::traffic,
+          .workspace = step08_queries::workspace,
+          .writes_lse = true,
+          .forward_of = "07 lazy",
+          .backward_parent = {"08 wide", step08_wide::backward_traffic, step07::support()},
+          .backward = step08_deterministic::backward,
+          .backward_traffic = step08_deterministic::backward_traffic};
+}
+
 inline fa::Variant atomics() {
   return {.name = "atomics",
-          .idea = "a block 128 keys; dS through shared memory, dQ by atomics",
+          .idea = "5 products: dS through shared memory, dQ by atomics",
           .parent = {"07 lazy", step07::traffic, step07::support()},
           .forward = forward,
           .traffic = step07::traffic,
           .workspace = workspace,
           .writes_lse = true,
           .forward_of = "07 lazy",
-          .backward_parent = {"06 backward", step06_backward::backward_traffic},
+          .backward_parent = {"08 deterministic", step08_deterministic::backward_traffic,
+                              step07::support()},
           .backward = backward,
           .backward_traffic = backward_traffic};
-}
-
-inline fa::Variant deterministic() {
-  return {.name = "deterministic",
-          .idea = "dQ by a second kernel, 7 products instead of 5: always the same bits",
-          .parent = {"07 lazy", step07::traffic, step07::support()},
-          .forward = step08_deterministic::forward,
-          .traffic = step07::traffic,
-          .workspace = step08_deterministic::workspace,
-          .writes_lse = true,
-          .forward_of = "07 lazy",
-          .backward_parent = {"08 atomics", backward_traffic, step07::support()},
-          .backward = step08_deterministic::backward,
-          .backward_traffic = step08_deterministic::backward_traffic};
 }
 
 inline fa::Variant roles() {
@@ -56,7 +89,7 @@ inline fa::Step step() {
           .idea = "the backward on tensor cores: transposed scores stay in registers",
           .support = step07::support(),
           .needs = "sm_80",
-          .variants = {atomics(), deterministic(), roles()}};
+          .variants = {keys(), wide(), deterministic(), atomics(), roles()}};
 }
 
 }  // namespace step08

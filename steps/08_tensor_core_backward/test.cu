@@ -1,10 +1,15 @@
 // Tests of step 08. The build links the steps that linked_variant() names here.
-#include "steps/08_tensor_core_backward/2_atomics.cuh"
+#include "steps/08_tensor_core_backward/7_roles.cuh"
 #include "tests/attention.h"
 #include "tests/device.h"
+#if !FA_BACKEND_GPU
+#include "tests/sim/diagnosis.h"
+#endif
 
 using fa::test::bf16_problem;
 
+static const fa::Variant& keys() { return fa::linked_variant("08 keys"); }
+static const fa::Variant& wide() { return fa::linked_variant("08 wide"); }
 static const fa::Variant& atomics() { return fa::linked_variant("08 atomics"); }
 static const fa::Variant& deterministic() { return fa::linked_variant("08 deterministic"); }
 static const fa::Variant& roles() { return fa::linked_variant("08 roles"); }
@@ -17,13 +22,20 @@ struct Kernels {
   const fa::Variant* variant;
   int d;
 };
-// The roles of d = 64 are those of `atomics`: one test of its own.
+// Those for any problem. With d = 64 `roles` is `atomics`: one test of its own.
 std::vector<Kernels> all_kernels() {
-  return {{&atomics(), 64},
-          {&deterministic(), 64},
-          {&atomics(), 128},
-          {&deterministic(), 128},
-          {&roles(), 128}};
+  return {{&wide(), 64},           {&deterministic(), 64}, {&atomics(), 64}, {&wide(), 128},
+          {&deterministic(), 128}, {&atomics(), 128},      {&roles(), 128}};
+}
+/// Those for as many keys as rows, and a key head for each query head.
+std::vector<Kernels> square_kernels() {
+  std::vector<Kernels> all = all_kernels();
+  all.insert(all.end(), {{&keys(), 64}, {&keys(), 128}});
+  return all;
+}
+/// No atomics.
+bool has_one_order(const fa::Variant* v) {
+  return v == &keys() || v == &wide() || v == &deterministic();
 }
 
 /// Sums of the rows of [rows, d], feature by feature.
@@ -37,7 +49,7 @@ std::vector<double> sum_of_rows(const std::vector<float>& t, int d) {
 }  // namespace
 
 TEST_CASE("step 08: right at the edges of tiles, bands and mmas", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [variant, d] = GENERATE(from_range(square_kernels()));
   const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257);
   const bool causal = GENERATE(false, true);
   CAPTURE(variant->name, N, d, causal);
@@ -79,7 +91,7 @@ TEST_CASE("step 08: a row without keys gives dQ = 0, and nothing to dK and dV", 
   const auto features = static_cast<size_t>(d);
   const auto sees = [&p](size_t row) { return p.visible(static_cast<int>(row % p.N)) > 0; };
   for (size_t i = 0; i < in.dO.size(); ++i) {
-    if (!sees(i / features)) in.dO[i] *= 0x1p60f;  // a weight that is only almost 0 would show
+    if (!sees(i / features)) in.dO[i] *= 0x1p60f;  // a P that is only almost 0 would show
   }
   fa::test::require_right(*variant, p, in);
   const fa::Outputs out = fa::run(*variant, p, in);
@@ -95,7 +107,8 @@ TEST_CASE("step 08: random shapes", "[step08]") {
   std::mt19937 random(8);
   for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 60); ++i) {
     const fa::Problem p = fa::test::random_problem(random);
-    const fa::Variant& variant = i % 3 == 0 ? atomics() : i % 3 == 1 ? deterministic() : roles();
+    const fa::Variant& variant =
+        *std::array{&wide(), &deterministic(), &atomics(), &roles()}[i % 4];
     CAPTURE(i, variant.name, fa::describe(p));
     fa::test::require_right(variant, p);
   }
@@ -110,6 +123,16 @@ TEST_CASE("step 08: d = 64 has no roles", "[step08]") {
   REQUIRE(a.dV == b.dV);
 }
 
+TEST_CASE("step 08: one key head per query head: real input, outliers, any size of score",
+          "[step08]") {
+  const int d = GENERATE(64, 128);
+  CAPTURE(d);
+  const auto p = bf16_problem(150, 150, d, true, /*B=*/2, /*H=*/2, /*Hkv=*/2);
+  fa::test::require_right(keys(), p, fa::real_inputs(p, 1));
+  fa::test::require_right(keys(), p, fa::outlier_inputs(p, 1));
+  fa::test::require_any_score_size(keys(), bf16_problem(75, 75, d, GENERATE(false, true)));
+}
+
 TEST_CASE("step 08: real input and outliers", "[step08]") {
   const auto [variant, d] = GENERATE(from_range(all_kernels()));
   const auto p = bf16_problem(150, 200, d, true, /*B=*/1, /*H=*/2, /*Hkv=*/1);
@@ -121,14 +144,14 @@ TEST_CASE("step 08: real input and outliers", "[step08]") {
 TEST_CASE("step 08: huge and tiny scores", "[step08]") {
   const auto [variant, d] = GENERATE(from_range(all_kernels()));
   CAPTURE(variant->name, d);
-  // Many keys for few rows: the largest weight of some is just below what fp32 holds.
+  // Many keys for few rows: the largest P of some is just below what fp32 holds.
   fa::test::require_any_score_size(*variant, bf16_problem(200, 40, d, false));
   fa::test::require_any_score_size(*variant, bf16_problem(75, 140, d, GENERATE(false, true)));
 }
 
 TEST_CASE("step 08: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
           "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [variant, d] = GENERATE(from_range(square_kernels()));
   const auto p = bf16_problem(33, 33, d, GENERATE(false, true));
   CAPTURE(variant->name, d, p.causal);
   fa::Inputs in = fa::normal_inputs(p, 13);
@@ -137,22 +160,22 @@ TEST_CASE("step 08: scores far below zero, where 2^(0 - LSE) of a key past the e
   fa::test::require_right(*variant, p, in);
 }
 
-static __global__ void hand_over_kernel(const float* P,  // [2]
-                                        float* got) {    // [2]
-  const float2 two = step08::unpack_weights(step08::pack_weights(P[0], P[1]));
+static __global__ void pack_kernel(const float* P,  // [2]
+                                   float* got) {    // [2]
+  const float2 two = step08_roles::unpack_P(step08_roles::pack_P(P[0], P[1]));
   got[0] = two.x, got[1] = two.y;
 }
 
-TEST_CASE("step 08: a weight that is handed over keeps nine bits, and is 1 at most", "[step08]") {
-  // LSE is rounded, so a weight of 1 may come out larger: by much where scores are huge.
-  const std::vector<float> weights = {0.f,        0x1p-126f,     1e-30f,   0.3f,          0.999f,
-                                      0x1.ffp-1f, 1.f,           1.0001f,  1.5f,          2.f,
-                                      1000.f,     0x1.fffffep0f, INFINITY, 0x1.fffffep-1f};
-  for (const float lo : weights) {
-    for (const float hi : weights) {
+TEST_CASE("step 08: P for the partner warp keeps nine bits, and is 1 at most", "[step08]") {
+  // LSE is rounded, so P may come out larger than 1: by much where scores are huge.
+  const std::vector<float> values = {0.f,        0x1p-126f,     1e-30f,   0.3f,          0.999f,
+                                     0x1.ffp-1f, 1.f,           1.0001f,  1.5f,          2.f,
+                                     1000.f,     0x1.fffffep0f, INFINITY, 0x1.fffffep-1f};
+  for (const float lo : values) {
+    for (const float hi : values) {
       CAPTURE(lo, hi);
       const test::Buffer<float> P("P", {lo, hi}), got("got", 2);
-      fa::launch(hand_over_kernel, {dim3(1), dim3(1)}, P.get(), got.get());
+      fa::launch(pack_kernel, {dim3(1), dim3(1)}, P.get(), got.get());
       const std::vector<float> two = got.download();
       CHECK(two[0] == Approx(std::min(lo, 1.f)).epsilon(0x1p-10).margin(0));
       CHECK(two[1] == Approx(std::min(hi, 1.f)).epsilon(0x1p-10).margin(0));
@@ -163,10 +186,11 @@ TEST_CASE("step 08: a weight that is handed over keeps nine bits, and is 1 at mo
 
 TEST_CASE("step 08: blocks of rows beyond 2^32 threads", "[step08]") {
   auto p = bf16_problem(1 << 20, 1, 128, false, /*B=*/1, /*H=*/4096, 1);  // 2^36 chunks of a row
-  CHECK(step08::row_blocks<128>(p) == (1u << 28));
+  CHECK(step08::row_blocks(p) == (1u << 28));
   p.N = 1, p.H = 3;  // a whole tile each
-  CHECK(step08::row_blocks<128>(p) == 3 * 64 * 16 / 256);
-  CHECK(step08::row_blocks<64>(p) == 3 * 64 * 8 / 256);
+  CHECK(step08::row_blocks(p) == 3u * step08::padded_rows(p) * 16 / 256);
+  p.d = 64;
+  CHECK(step08::row_blocks(p) == 3u * 64 * 8 / 256);
 }
 
 TEST_CASE("step 08: V = 1 makes O constant, so dQ and dK are 0", "[step08]") {
@@ -196,8 +220,9 @@ TEST_CASE("step 08: what the gradients of all keys sum to", "[step08]") {
 }
 
 TEST_CASE("step 08: twice dO, exactly twice the gradients", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  const auto p = bf16_problem(75, 128, d, true);  // one block of keys: the sum of dQ has an order
+  const auto [variant, d] = GENERATE(from_range(square_kernels()));
+  // One block of keys, also of the smaller tiles: the sum of dQ has an order.
+  const auto p = bf16_problem(60, 60, d, true);
   CAPTURE(variant->name, d);
   fa::Inputs in = fa::normal_inputs(p, 14);
   fa::Outputs once = fa::run(*variant, p, in);
@@ -212,7 +237,7 @@ TEST_CASE("step 08: twice dO, exactly twice the gradients", "[step08]") {
 }
 
 TEST_CASE("step 08: gradients agree with step 06", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [variant, d] = GENERATE(from_range(square_kernels()));
   auto p = bf16_problem(130, 130, d, GENERATE(false, true), 1, 2, 2);
   CAPTURE(variant->name, d, p.causal);
   const auto in = fa::normal_inputs(p, 6);
@@ -237,7 +262,7 @@ TEST_CASE("step 08: two runs give the same bits, of dQ only without atomics", "[
   const fa::Outputs second = session.download();
   REQUIRE(second.dK == first.dK);
   REQUIRE(second.dV == first.dV);
-  if (variant == &deterministic()) {
+  if (has_one_order(variant)) {
     REQUIRE(second.dQ == first.dQ);
   } else {
     REQUIRE(fa::test::max_difference(second.dQ, first.dQ) <= 0x1p-7);  // one rounding to bf16
@@ -250,12 +275,12 @@ TEST_CASE("step 08: no N * N in memory, and no dQ_sum without atomics", "[step08
   const auto bytes = [](const fa::Variant& v, int N) {
     return fa::memory_need(bf16_problem(N, N, 128, false), v).workspace;
   };
-  for (const fa::Variant* v : {&atomics(), &deterministic(), &roles()}) {
+  for (const fa::Variant* v : {&keys(), &wide(), &deterministic(), &atomics(), &roles()}) {
     CAPTURE(v->name);
     CHECK(bytes(*v, 2048) == 2 * bytes(*v, 1024));
+    if (has_one_order(v)) CHECK(bytes(*v, 1000) == 4 * 2 * 1000);
   }
   CHECK(bytes(atomics(), 1000) == 4 * (2 * 1000 + 1024 * 128));  // delta, LSE2; rows in whole tiles
-  CHECK(bytes(deterministic(), 1000) == 4 * 2 * 1000);
 }
 
 #if !FA_BACKEND_GPU
@@ -271,6 +296,24 @@ TEST_CASE("step 08: predicted bytes are counted bytes", "[step08]") {
   CHECK(counts.tensor_flops == variant->backward_traffic(p).flops);
 }
 
+TEST_CASE("step 08: predicted bytes are counted bytes, one key head per query head", "[step08]") {
+  const auto p =
+      bf16_problem(GENERATE(1, 65, 257), 0, GENERATE(64, 128), GENERATE(false, true), 1, 2, 2);
+  fa::Problem square = p;
+  square.Nk = p.N;
+  CAPTURE(square.N, square.d, square.causal);
+  const fa::Counts counts = fa::test::count_backward(keys(), square);
+  fa::test::require_equal(keys().backward_traffic(square), counts);
+  CHECK(counts.tensor_flops == keys().backward_traffic(square).flops);
+  const uint64_t BH = 2, N = square.N, d = square.d, Tc = (N + 63) / 64, Tr = (N + 127) / 128;
+  if (square.causal) return;
+  CHECK(counts.requested->read ==
+        2 * BH * (6 + 2 * Tc + 2 * Tr) * N * d + 4 * BH * (3 + 2 * Tc) * N);
+  CHECK(counts.requested->write == 2 * BH * 3 * N * d + 8 * BH * N);
+  const fa::Bytes least = keys().backward_traffic(square).hbm;
+  CHECK(least.read + least.write == 2 * BH * 13 * N * d + 4 * BH * 7 * N);
+}
+
 TEST_CASE("step 08: the formulas of the headers", "[step08]") {
   const auto [variant, features] = GENERATE(from_range(all_kernels()));
   const uint64_t d = features, N = GENERATE(65, 193), Nk = 300, H = 4, Hkv = 2;
@@ -279,7 +322,7 @@ TEST_CASE("step 08: the formulas of the headers", "[step08]") {
   const uint64_t BH = H, BHkv = Hkv, Tc = 3, Tr = (N + 127) / 128, Np = (N + 63) / 64 * 64;
   const fa::Bytes counted = *fa::test::count_backward(*variant, p).requested;
   const fa::Bytes least = variant->backward_traffic(p).hbm;
-  if (variant == &deterministic()) {
+  if (has_one_order(variant)) {
     CHECK(counted.read == 2 * BH * (4 * N + 2 * Tc * N) * d + 2 * BHkv * 2 * Nk * d +
                               2 * BH * 2 * Tr * Nk * d + 4 * BH * (3 * N + 2 * Tc * N));
     CHECK(counted.write == 2 * BH * N * d + 2 * BHkv * 2 * Nk * d + 8 * BH * N);
@@ -302,8 +345,9 @@ TEST_CASE("step 08: predicted bytes are counted bytes, many tiles", "[step08]") 
 }
 
 TEST_CASE("step 08: the forward is step 07's", "[step08]") {
-  const auto* variant = GENERATE(&atomics(), &deterministic(), &roles());
+  const auto* variant = GENERATE(&wide(), &deterministic(), &atomics(), &roles());
   fa::test::require_predicted(*variant, bf16_problem(65, 130, 64, true, 1, 2, 1));
+  fa::test::require_predicted(keys(), bf16_problem(65, 65, 64, true, 1, 2, 2));
 }
 
 TEST_CASE("step 08: no bank conflicts, coalesced accesses, full atomic sectors", "[step08]") {
@@ -324,7 +368,8 @@ TEST_CASE("step 08: no bank conflicts, coalesced accesses, full atomic sectors",
     const uint64_t side_by_side = 4 * 256 / d;
     CHECK(count.sectors.load * (name == "LSE" ? side_by_side : 32) == count.bytes.read);
     const bool of_rows = name == "LSE2" || name == "delta";
-    CHECK(count.sectors.store * (of_rows ? side_by_side : 32) == count.bytes.write);
+    const bool half = variant == &wide() && (name == "dK" || name == "dV");  // 4 bytes a lane
+    CHECK(count.sectors.store * (of_rows ? side_by_side : half ? 16 : 32) == count.bytes.write);
   }
 }
 
@@ -346,7 +391,7 @@ TEST_CASE("step 08: inputs come from HBM once, and only results and sums go ther
   const fa::Counts counts = fa::test::count_backward(*variant, p);
   REQUIRE(counts.hbm);  // the workspace is found in the L2
   CHECK(counts.hbm->read == 2 * (3 * H * N + 2 * Hkv * Nk) * d + 4 * H * N);
-  const uint64_t dQ_sum = variant == &deterministic() ? 0 : 4 * H * N * d;
+  const uint64_t dQ_sum = has_one_order(variant) ? 0 : 4 * H * N * d;
   CHECK(counts.hbm->write == 2 * (H * N + 2 * Hkv * Nk) * d + dQ_sum + 2 * 4 * H * N);
 }
 
@@ -375,5 +420,44 @@ TEST_CASE("step 08: the analysis finds nothing", "[step08]") {
   CAPTURE(variant->name, N, Nk, d, causal);
   const auto p = bf16_problem(N, Nk, d, causal, 1, /*H=*/2, /*Hkv=*/1);
   fa::test::count_backward(*variant, p, /*analyse=*/true);
+}
+
+TEST_CASE("step 08: the analysis finds nothing, one key head per query head", "[step08]") {
+  const int N = GENERATE(1, 33, 75, 150), d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, d, causal);
+  fa::test::count_backward(keys(), bf16_problem(N, N, d, causal, 1, 2, 2), /*analyse=*/true);
+}
+
+TEST_CASE("step 08: smaller tiles where a block gets 99 KB of shared memory", "[step08]") {
+  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 65), std::pair(131, 70),
+                                std::pair(64, 200), std::pair(300, 20));
+  const bool causal = GENERATE(false, true);
+  CAPTURE(variant->name, N, Nk, d, causal);
+  sim::Options consumer = sim::options();  // of the RTX 30, 40 and 50 series
+  consumer.block_shared_bytes = 99 * 1024;
+  const sim::test::WithOptions with(consumer);
+  const auto p = bf16_problem(N, Nk, d, causal, 1, /*H=*/4, /*Hkv=*/2);
+  fa::test::require_right(*variant, p);
+  const fa::Counts counts = fa::test::count_backward(*variant, p, /*analyse=*/true);
+  const fa::Prediction prediction = variant->backward_traffic(p);
+  fa::test::require_equal(prediction, counts);
+  CHECK(counts.tensor_flops == prediction.flops);
+  for (const fa::KernelCount& k : counts.kernels) {
+    CAPTURE(k.name);
+    CHECK(k.shared_wavefronts == k.shared_ideal);
+  }
+}
+
+TEST_CASE("step 08: keys of a block, where shared memory is short", "[step08]") {
+  const auto p = bf16_problem(64, 128, 128, false, 1, 1, 1);
+  const auto* variant = GENERATE(&deterministic(), &atomics(), &roles());
+  const uint64_t once = variant->backward_traffic(p).buffers.at("Q").read;
+  sim::Options consumer = sim::options();
+  consumer.block_shared_bytes = 99 * 1024;
+  const sim::test::WithOptions with(consumer);
+  // Two tiles of 64 keys instead of one of 128: the rows of Q are read once more.
+  CHECK(variant->backward_traffic(p).buffers.at("Q").read == once + 2 * 64 * 128);
 }
 #endif

@@ -218,7 +218,7 @@ TEST_CASE("an Inf fails where none belongs, and only there", "[check]") {
 
 TEST_CASE("a touched guard band fails", "[check]") {
   Answer answer;
-  answer.out.damage = {"guard band behind O was overwritten, first 0 bytes past its end"};
+  answer.out.damage = {"the guard band after O was overwritten, first 0 bytes past its end"};
   const fa::CheckResult result = answer.check();
   CHECK_FALSE(result.ok());
   CHECK(result.damage == answer.out.damage);

@@ -123,7 +123,7 @@ TEST_CASE("validate names the flag, its value and what is supported", "[problem]
   }
   SECTION("grouped queries") {
     p.Hkv = 2;
-    CHECK_THAT(refusal(p), ContainsSubstring("--hkv 2: this step supports as many"));
+    CHECK_THAT(refusal(p), ContainsSubstring("--hkv 2: this step supports only as many"));
     CHECK(refusal(p, everything) == "accepted");
     p.Hkv = 3;
     CHECK(refusal(p, everything) == "--hkv 3: --h 4 must be a multiple of it");
@@ -132,7 +132,7 @@ TEST_CASE("validate names the flag, its value and what is supported", "[problem]
   }
   SECTION("two lengths") {
     p.Nk = 77;
-    CHECK_THAT(refusal(p), ContainsSubstring("--nk 77: this step supports as many keys"));
+    CHECK_THAT(refusal(p), ContainsSubstring("--nk 77: this step supports only as many keys"));
     CHECK(refusal(p, everything) == "accepted");
   }
   SECTION("sizes that would overflow") {

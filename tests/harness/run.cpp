@@ -136,7 +136,7 @@ TEST_CASE("workspace that starts as zeros must be left so", "[run]") {
   left = 1;
   const std::vector<std::string> damage = fa::run(v, p, in).damage;
   REQUIRE(damage.size() == 1);
-  CHECK(damage[0] == "counter was not left zero for the next run");
+  CHECK(damage[0] == "counter is not zero after the run, as the next run needs it");
 }
 
 TEST_CASE("the memory that a problem needs", "[run]") {

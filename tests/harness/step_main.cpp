@@ -160,7 +160,7 @@ TEST_CASE("a later run that is wrong ends with status 1", "[step_main]") {
     const Ran ran = run_program(persistent(dirty_later));
     CHECK(ran.status == 1);
     CHECK_THAT(ran.json["check_again"]["message"].get<std::string>(),
-               ContainsSubstring("taken was not left zero"));
+               ContainsSubstring("taken is not zero after the run"));
   }
   SECTION("a backward") {
     fa::Step step = persistent(copy_v);

@@ -270,7 +270,7 @@ class Diff(Scripts):
             self.file("b.json", [sim(n=65), sim(n=66)]),
         )
         self.assertEqual(done.returncode, 2)
-        self.assertIn("no step and problem in common", done.stderr)
+        self.assertIn("no step and problem is in both files", done.stderr)
 
     def test_needs_two_files(self):
         self.assertEqual(run("compare.py", "--diff", self.file("a.json", sim())).returncode, 2)
@@ -307,11 +307,11 @@ class Plots(Scripts):
 
     def test_one_size_has_labels_and_bounds_are_no_times(self):
         texts = self.texts("time.svg", sim(), sim(step="02_tiled"))
-        self.assertIn("Roofline bounds, which are no times", texts)
+        self.assertIn("Roofline bounds, which are lower bounds", texts)
         self.assertTrue([t for t in texts if t.endswith(" us")], texts)
         self.assertIn("1024", texts)
         texts = self.texts("time.svg", sim(), gpu())
-        self.assertIn("Time, and roofline bounds, which are no times", texts)
+        self.assertIn("Time, and roofline bounds, which are lower bounds", texts)
         self.assertIn("Time", self.texts("time.svg", gpu()))
 
     def test_labels_of_sizes_leave_one_another_room(self):
@@ -510,7 +510,7 @@ class Tables(Scripts):
                 self.assertEqual(done.returncode, 1, done.stderr)
                 self.assertEqual(text, block.format(body))
                 self.assertIn(
-                    f"page.md: nothing under '{block[5 : block.index(' -->')]}'", done.stdout
+                    f"page.md: nothing below '{block[5 : block.index(' -->')]}'", done.stdout
                 )
         page = "<!-- run: echo one -->\n```\n$ echo one\none\n```\n<!-- /run -->\n"
         self.assertEqual(self.fill(page, "--check")[0].returncode, 0)
@@ -749,7 +749,7 @@ class Tables(Scripts):
         one = "<!-- figure: {} -->x<!-- /figure -->\n"
         for text, word in (
             ("a " + one.format("most step=x"), "choose from"),
-            ("a " + one.format("mean step=07_tensor_cores"), "against which"),
+            ("a " + one.format("mean step=07_tensor_cores"), "name the backend"),
             ("a " + one.format("mean against=cudnn"), "no ratio"),
             ("a " + one.format("speed n=3"), "no measured time"),
             (one.format("speed"), "put a word before it"),
@@ -759,7 +759,7 @@ class Tables(Scripts):
             self.assertIn(word, done.stderr)
             self.assertEqual(len(done.stderr.splitlines()), 1)
         done, _ = self.fill("a <!-- figure: speed --><!-- /figure -->\n", "--check")
-        self.assertIn("nothing under 'figure: speed'", done.stdout)
+        self.assertIn("nothing below 'figure: speed'", done.stdout)
 
     def test_tables_take_a_run_of_this_text_at_full_speed_first(self):
         older, slow, good = gpu(median_ms=0.1), gpu(median_ms=0.2), gpu(median_ms=0.5)

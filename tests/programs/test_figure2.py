@@ -52,7 +52,7 @@ class Figure2(unittest.TestCase):
     def test_what_is_not_there(self):
         for args, status, word in (
             ((*SMALL, "--d", "48"), 2, "--d 48"),
-            (("--backend", "sim"), 2, "takes a GPU"),
+            (("--backend", "sim"), 2, "needs a GPU"),
             (("--n", "many"), 2, "--n"),
         ):
             done = run(*args)

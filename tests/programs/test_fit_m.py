@@ -36,9 +36,10 @@ def points(n, d, sizes):
     """What the header of step 04's kernel predicts for one head."""
     found = []
     for smem in sizes:
-        tc = -(-n // fit_m.keys_of(smem, n, d))
+        bc = fit_m.keys_of(smem, d)
+        tc = -(-n // bc)
         elements = (2 + 2 * tc) * n * d + 2 * (tc + 1) * n + (tc + 1) * n * d + (2 * tc + 3) * n
-        found.append({"smem": smem, "predicted": 4 * elements})
+        found.append({"smem": smem, "bc": bc, "predicted": 4 * elements})
     return found
 
 
@@ -58,16 +59,14 @@ class Mathematics(unittest.TestCase):
     def test_where_nothing_is_rounded_the_fit_is_the_formula(self):
         n = 1024
         for d in (32, 64, 128):
-            exact = [
-                4 * (fit_m.BR * d + bc * (2 * d + fit_m.PAD + fit_m.BR))
-                for bc in (32, 64, 128, 256)
-            ]
-            self.assertEqual([fit_m.keys_of(m, n, d) for m in exact], [32, 64, 128, 256])
+            exact = [fit_m.smem_of(bc, d) for bc in fit_m.KEYS]
+            self.assertEqual([fit_m.keys_of(m, d) for m in exact], [16, 32, 64, 128])
+            self.assertEqual([fit_m.keys_of(m - 1, d) for m in exact], [0, 16, 32, 64])
             found, (a, b) = fit_m.fits(points(n, d, exact), 1, n, d)
-            rest = found["M - Br d"]
-            self.assertAlmostEqual(rest[0] / a, 1)
-            self.assertAlmostEqual(rest[1] / b, 1)
-            self.assertAlmostEqual(rest[2], 1)
+            part = found["K, V"]
+            self.assertAlmostEqual(part[0] / a, 1)
+            self.assertAlmostEqual(part[1] / b, 1)
+            self.assertAlmostEqual(part[2], 1)
             self.assertLess(found["M"][2], 1)
 
 
@@ -87,27 +86,27 @@ class Program(unittest.TestCase):
 
     def test_runs_fits_and_writes(self):
         out = self.folder / "fit.json"
-        done = run("--n", 130, "--d", 32, "--smem", "20000,8192,12000", "--json", out)
+        done = run("--n", 130, "--d", 32, "--smem", "65536,16384,24576", "--json", out)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("B=1 H=1 N=130 d=32 fp32", done.stdout)
         self.assertIn("  fit ", done.stdout)
         self.assertIn("  formula ", done.stdout)
         tree = json.loads(out.read_text())
-        self.assertEqual([p["smem"] for p in tree["points"]], [8192, 12000, 20000])
+        self.assertEqual([p["smem"] for p in tree["points"]], [16384, 24576, 65536])
         for run_of, seen, wanted in zip(
-            tree["runs"], tree["points"], points(130, 32, [8192, 12000, 20000])
+            tree["runs"], tree["points"], points(130, 32, [16384, 24576, 65536])
         ):
             self.assertEqual(run_of["problem"]["smem"], seen["smem"])
             self.assertEqual(seen["predicted"], wanted["predicted"])
             self.assertEqual(seen["counted"], seen["predicted"])
             self.assertIn(f"{seen['counted']:,} B", done.stdout)
-        self.assertEqual(set(tree["fit"]), {"M", "M - Br d"})
+        self.assertEqual(set(tree["fit"]), {"M", "K, V"})
 
     def test_bad_use(self):
         small = ("--n", 20, "--d", 32)
         self.refused(2, *small, "--smem", "many", words=("many", "16384"))
-        self.refused(2, *small, "--smem", "8192,9000", words=("three",))
-        self.refused(2, *small, "--smem", "100,8192,9000", words=("--smem 100",))
+        self.refused(2, *small, "--smem", "18000,19000", words=("three",))
+        self.refused(2, *small, "--smem", "100,18000,19000", words=("--smem 100",))
         self.refused(2, "--d", 48, words=("--d 48",))
         self.refused(2, *small, "--json", self.folder / "no" / "fit.json", words=("fit.json",))
         self.refused(2, *small, words=("--smem",), program=BUILD / "steps" / "02_tiled")

@@ -441,9 +441,9 @@ inline void forward("""
 
     def test_an_include_of_a_step_is_refused(self):
         e = exercise("scores")
-        step = ROOT / "steps" / "04_fused" / "1_fused.cuh"
+        step = ROOT / "steps" / "04_fused" / "2_fused.cuh"
         for line, at in (
-            ('#include "steps/04_fused/1_fused.cuh"', ":7"),
+            ('#include "steps/04_fused/2_fused.cuh"', ":7"),
             (f'#define IT "{step}"\n#include IT', ""),
         ):
             text = e.solution().replace("#pragma once", f"#pragma once\n{line}")
@@ -451,7 +451,7 @@ inline void forward("""
             with self.subTest(line=line):
                 verdict = self.check(e, text)
                 self.assertEqual(verdict.kind, "refused", verdict.message)
-                self.assertIn("includes steps/04_fused/1_fused.cuh", verdict.message)
+                self.assertIn("includes steps/04_fused/2_fused.cuh", verdict.message)
                 if at:
                     self.assertIn(f"01_scores.cuh:{line} includes", verdict.message)
         for e in EXERCISES:  # what an exercise has itself is no reason
@@ -604,11 +604,11 @@ class Words(unittest.TestCase):
         for line in (
             f"setup: nothing was installed; run:  {command}   (or add --yes)\n",
             f"setup: as root: {command}: install them now? [Y/n] setup: nothing was installed\n",
-            f"setup: no root here; ask for:  {command}\n",
+            f"setup: no root here; ask an administrator to run:  {command}\n",
         ):
             self.assertEqual(
                 checking._what_to_ask_for(missing + line),
-                f"something is missing, as said above: ask for  {command}  and call "
+                f"something is missing, as shown above: run  {command}  and then "
                 "./scripts/learn again",
             )
 
@@ -737,7 +737,7 @@ class Commands(Folder):
     def test_bad_use(self):
         for arguments, words in (
             (("run", "nothing"), ("nothing", "list")),
-            (("grade", "/no/such/folder"), ("no folder",)),
+            (("grade", "/no/such/folder"), ("not a folder",)),
             (("grade", str(self.folder)), ("one for each student",)),
             (("grade", str(ROOT / "steps"), "--jobs", "0"), ("--jobs 0",)),
             (("grade", str(ROOT / "steps"), "--json", str(self.folder)), ("cannot be written",)),
@@ -764,7 +764,7 @@ class Commands(Folder):
         self.script(
             root / "scripts" / "setup.sh",
             "echo 'setup: cmake                is missing: builds'\n"
-            "echo 'setup: cannot go on: install with sudo apt-get install -y cmake' >&2\n"
+            "echo 'setup: cannot continue: install with sudo apt-get install -y cmake' >&2\n"
             "[ $TOLERANT ] || exit 1\n",
         )
         return [sys.executable, str(root / "scripts" / "learn")], {"PATH": str(tools)}
@@ -798,7 +798,7 @@ class Commands(Folder):
             check=False,
         )
         self.assertEqual(done.returncode, 3, done.stderr)
-        self.assertIn("holds no built classroom", done.stderr)
+        self.assertIn("holds no built exercise checker", done.stderr)
         return done.stdout, [line.split() for line in calls.read_text().splitlines()]
 
     def test_what_is_asked_for_is_built_at_once(self):
@@ -1299,9 +1299,9 @@ class Grading(Folder):
         self.assertEqual(
             aside,
             [
-                "left aside: student/01_scores.cuh, which is no plain file",
-                "left aside: student/02_reduction.cuh, which is no plain file",
-                "left aside: student/99_unknown.cuh, whose name is no exercise's",
+                "left aside: student/01_scores.cuh, which is not a regular file",
+                "left aside: student/02_reduction.cuh, which is not a regular file",
+                "left aside: student/99_unknown.cuh, whose name is not an exercise",
             ],
         )
         found, _ = grading.submitted(student, EXERCISES)

@@ -165,7 +165,7 @@ class Compare(unittest.TestCase):
         self.kernels["step01::k<64>"].registers += 8
         finding, remark = self.compare(version="12.4.99")
         self.assertIsNone(finding)
-        self.assertIn("nvcc 13.0.1's, this is 12.4.99: not compared", remark)
+        self.assertIn("comes from nvcc 13.0.1, this is 12.4.99: not compared", remark)
 
     def test_no_file_or_a_damaged_one(self):
         for words in ("{", "[]", "{}", '{"nvcc": "13.0.1", "kernels": {"k": {}}}', None):
@@ -241,7 +241,7 @@ class Update(unittest.TestCase):
     def test_update_of_one_step_is_refused(self):
         status, _, error = self.run_report("--update", "01_small")
         self.assertEqual((status, len(error.splitlines())), (2, 1))
-        self.assertIn("--update takes all steps", error)
+        self.assertIn("--update compiles all steps", error)
 
 
 @unittest.skipUnless(nvcc.find_nvcc(), "no nvcc here")

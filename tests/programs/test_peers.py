@@ -279,7 +279,7 @@ class Peers(unittest.TestCase):
     def test_a_host_that_is_late_is_told(self):
         text, _ = self.compare("--steps", "01", "--n", "512", late=["math"])
         self.assertIn(
-            "torch math, B=32 H=32 N=512 d=64 fp32: 20 of 20 runs began before",
+            "torch math, B=32 H=32 N=512 d=64 fp32: 20 of 20 runs started before",
             " ".join(text.split()),
         )
         text, _ = self.compare("--steps", "01", "--n", "512")
@@ -289,9 +289,9 @@ class Peers(unittest.TestCase):
         for wrong, words in (
             (
                 (0.25, 2.5),
-                "06 backward bwd, .*: dK is wrong, by 2.50e-01 where 1.00e-01 is allowed",
+                "06 backward bwd, .*: dK is wrong: its error is 2.50e-01, 1.00e-01 is allowed",
             ),
-            ((float("nan"),) * 2, "dK has an element that is no number"),
+            ((float("nan"),) * 2, "dK has an element that is not a number"),
         ):
             with self.assertRaisesRegex(peers.Failure, words):
                 self.compare(
@@ -343,7 +343,7 @@ class Peers(unittest.TestCase):
             " ".join(text.split()),
         )
         for word, words in (
-            ("mine", "NAME=PATH.so is wanted"),
+            ("mine", "must have the form NAME=PATH.so"),
             ("mine=/nowhere.so", "cannot open shared object"),
             (f"flash={self.other}", "the name 'flash' is taken"),
         ):
@@ -414,9 +414,10 @@ class Peers(unittest.TestCase):
             row["of_matmul"] *= 1.1
         words = " ".join(peers_table.text_of(result).split())
         self.assertIn(
-            "These rows are of 2 runs, in which the bf16 matmul reached 500 and 550 TFLOP/s.", words
+            "These rows come from 2 runs, in which the bf16 matmul reached 500 and 550 TFLOP/s.",
+            words,
         )
-        self.assertIn("These rows are of 2 runs", peers_table.markdown_of(result))
+        self.assertIn("These rows come from 2 runs", peers_table.markdown_of(result))
 
     def test_a_backend_that_failed_in_one_of_three_runs(self):
         _, result = self.compare("--steps", "07", "--n", "512 1024 2048", "--d", "64")

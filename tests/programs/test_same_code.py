@@ -166,7 +166,7 @@ class SameCode(unittest.TestCase):
         self.results(results.format(**old))
         status, out, error = self.run_tool(*self.RESTAMP)
         self.assertEqual(status, 1)  # step 02 differs, and keeps the digest of what was measured
-        self.assertIn("docs/results/gpu.json: 2 digests are this tree's now", out)
+        self.assertIn("docs/results/gpu.json: 2 digests updated to this tree", out)
         self.assertEqual(error, "maintain same_code: 1 of 2 steps differ\n")
         self.assertEqual(self.results(), results.format(**{**old, "01_small": new["01_small"]}))
         self.assertEqual(self.run_tool("01", *self.RESTAMP)[0], 0)  # once more: nothing to do

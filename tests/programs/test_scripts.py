@@ -87,18 +87,21 @@ class Setup(Sandbox):
         self.tool("apt-get", "exit 1")
         done = self.run_script("./scripts/setup.sh", "--yes")
         self.assertIn("g++                  is missing: compiles the kernels", done.stdout)
-        self.assertIn("ask for:  sudo apt-get install -y --no-install-recommends g++", done.stdout)
+        self.assertIn(
+            "administrator to run:  sudo apt-get install -y --no-install-recommends g++",
+            done.stdout,
+        )
         # Without a compiler nothing goes; the libraries are another matter.
         self.assertEqual(done.returncode, 1)
         self.assertRegex(
             done.stderr,
-            r"^setup: cannot go on without g\+\+: install them with "
+            r"^setup: cannot continue without g\+\+: install with "
             r"sudo apt-get install -y --no-install-recommends g\+\+\n$",
         )
         self.tool("g++", ":")
         done = self.run_script("./scripts/setup.sh", "docs")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        self.assertIn("going on without", done.stdout)
+        self.assertIn("continuing without", done.stdout)
 
     def test_nothing_is_installed_without_a_word(self):
         self.tool("g++", ":")
@@ -145,7 +148,7 @@ class Setup(Sandbox):
         self.assertEqual(self.run_script("./scripts/setup.sh", "docs", "--have").returncode, 1)
         done = self.run_script("./scripts/setup.sh", "--have")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("--have of which group? docs, gdb", done.stderr)
+        self.assertIn("--have needs a group: docs, gdb", done.stderr)
 
     def test_sudo_may_ask_for_a_password_only_where_somebody_can_type_it(self):
         self.tool("id", "echo 1000")
@@ -207,11 +210,11 @@ class Setup(Sandbox):
         done = self.run_script("./scripts/setup.sh", "--yes")
         self.assertEqual(done.returncode, 1)
         self.assertIn("E: the disk is full", done.stdout)
-        self.assertIn("cannot go on without g++", done.stderr)
+        self.assertIn("cannot continue without g++", done.stderr)
         self.tool("g++", ":")
         done = self.run_script("./scripts/setup.sh", "--yes", "gdb")
         self.assertEqual(done.returncode, 0)
-        self.assertRegex(done.stdout, "going on without .*gdb")
+        self.assertRegex(done.stdout, "continuing without .*gdb")
 
     def test_without_a_network_apt_is_asked_once(self):
         self.tool("id", "echo 0")
@@ -222,15 +225,15 @@ class Setup(Sandbox):
         )
         done = self.run_script("./scripts/setup.sh", "--yes")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("apt reached no server: is there a network?", done.stdout)
+        self.assertIn("apt reached no server: check the network", done.stdout)
         (call,) = self.text("apt.log").splitlines()
         self.assertRegex(call, r"^timeout:3 attempts:1 .*Acquire::http::Timeout=15 .*update$")
 
     def test_another_distribution_gets_the_list(self):
         done = self.run_script("./scripts/setup.sh")
-        self.assertIn("no Debian or Ubuntu", done.stdout)
+        self.assertIn("not Debian or Ubuntu", done.stdout)
         self.assertEqual(
-            done.stderr, "setup: cannot go on without g++: install them with your package manager\n"
+            done.stderr, "setup: cannot continue without g++: install with your package manager\n"
         )
 
     def test_groups_are_optional(self):
@@ -320,7 +323,7 @@ echo "the report of {name} $variant"
         self.program("gpu", "02_tiled", 'cp "$step.$variant.json" "$json"')
         done = self.run_script("./scripts/tour.sh")
         self.assertEqual(done.returncode, 0, done.stdout)
-        self.assertIn("needs sm_90a; this is sm_86: shown in the simulator\n", done.stdout)
+        self.assertIn("needs sm_90a; this is sm_86: see the simulator row\n", done.stdout)
         self.assertIn("[8/8]", done.stdout)
 
     def test_a_program_that_cannot_name_its_variants_ends_it(self):
@@ -382,14 +385,14 @@ exit 1""",
     def test_what_is_required_and_missing_ends_it(self):
         self.executable(
             os.path.join(self.root, "scripts", "setup.sh"),
-            "echo 'setup: cannot go on without g++' >&2; exit 1",
+            "echo 'setup: cannot continue without g++' >&2; exit 1",
         )
         with open(os.path.join(self.root, "build", "tour.log"), "w", encoding="utf-8") as log:
             log.write("an old log\n")
         done = self.run_script("./scripts/tour.sh")
         self.assertEqual(
             (done.returncode, done.stdout, done.stderr),
-            (1, "", "setup: cannot go on without g++\n"),
+            (1, "", "setup: cannot continue without g++\n"),
         )
 
     def test_yes_is_setups(self):
@@ -442,7 +445,7 @@ exit 1""",
         shutil.rmtree(os.path.join(self.root, "build", "sim"))
         done = self.run_script("./scripts/tour.sh")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("the steps run on the GPU alone", done.stdout)
+        self.assertIn("the steps run only on the GPU", done.stdout)
         self.assertIn("[4/4] gpu", done.stdout)
         self.assertNotIn("] sim", done.stdout)
 
@@ -464,7 +467,7 @@ class Format(Sandbox):
         self.tool("git", "echo 'fatal: not a git repository' >&2; exit 128")
         done = self.run_script("./scripts/maintain", "format", "--check")
         self.assertEqual((done.returncode, done.stdout), (3, ""))
-        self.assertRegex(done.stderr, r"^format.sh: git names no file here: .*\n$")
+        self.assertRegex(done.stderr, r"^format.sh: git names no files here: .*\n$")
 
 
 class Test(Sandbox):
@@ -544,13 +547,13 @@ class Test(Sandbox):
             open(main, "w", encoding="utf-8").close()
             self.assertRegex(
                 self.run_script(script).stdout,
-                r"^the first time: about .* minutes .* GB of disk\n$",
+                r"^the first run takes about .* minutes .* GB of disk\n$",
             )
 
     def test_cuda_without_nvcc_is_a_failure(self):
         status, line = self.last_line("--cuda")
         self.assertEqual(status, 1)
-        self.assertIn("FAILED: no nvcc here", line)
+        self.assertIn("FAILED: --cuda needs nvcc", line)
 
     def test_cuda_builds_for_a_gpu_and_looks_for_spills(self):
         self.tool("nvcc", "echo release 13.0; echo build")

@@ -162,7 +162,7 @@ class OneLibrary:
             (run(), 2, "Q is a null pointer"),
             (run(Q=one + 4), 2, "Q is not aligned to 16 bytes"),
             (run(**most), 2, "O is a null pointer"),
-            (lambda: library.malloc(1 << 50), 3, "the device refuses"),
+            (lambda: library.malloc(1 << 50), 3, "the device cannot allocate"),
             (
                 lambda: library._require(library._c.fa_malloc(None, 16)),
                 2,

@@ -37,7 +37,7 @@ __global__ void unknown_kernel(const float4* x, float4* y, int per_warp) {
 namespace step04 {
 
 // By its name the simulator takes it for step 04's.
-template <int d>
+template <int d, int Bc>
 __global__ void flash_fwd_kernel(const float4* x, float4* y, int per_warp) {
   read_twice(x, y, per_warp);
 }
@@ -118,7 +118,7 @@ TEST_CASE("the shipped file knows the steps' kernels by the simulator's names",
   }
   CHECK(table.count("step01::softmax_kernel") == 1);
   CHECK(sim::resources_of("step02::scores_kernel<64>").shared_bytes > 0);
-  CHECK(sim::resources_of("step04::flash_fwd_kernel<64>").registers > 64);
+  CHECK(sim::resources_of("step04::flash_fwd_kernel<64, 64>").registers > 64);
   CHECK(sim::resources_of("mine::flash_fwd_kernel<64>").registers == 0);
 }
 
@@ -157,5 +157,5 @@ TEST_CASE("the L2 model holds fewer blocks of a kernel with many registers", "[s
     return static_cast<double>(counts.hbm->read);
   };
   CHECK(dram_read(unknown_kernel) == Approx(2. * kBytes).epsilon(0.1));
-  CHECK(dram_read(step04::flash_fwd_kernel<64>) == Approx(1. * kBytes).epsilon(0.1));
+  CHECK(dram_read(step04::flash_fwd_kernel<64, 64>) == Approx(1. * kBytes).epsilon(0.1));
 }

@@ -84,7 +84,8 @@ void require_device() {
 DeviceMemory<> allocate(const std::string& name, size_t bytes) {
   DeviceMemory<> memory(name, bytes);
   if (memory) return memory;
-  throw ResourceError(fmt::format("{}: the device refuses {:.1f} GB", name, double(bytes) / 1e9));
+  throw ResourceError(
+      fmt::format("{}: the device cannot allocate {:.1f} GB", name, double(bytes) / 1e9));
 }
 
 /// What one variant keeps between calls.

@@ -88,8 +88,9 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
     UNROLL
     for (int a = 0; a < kTile; ++a) {
       float2& pair = *reinterpret_cast<float2*>(&sP[ty + a * kGrid][2 * tx]);
-      const float m_new = fmaxf(m[a], fa::warp_max<kGrid>(fmaxf(pair.x, pair.y)));
-      const float2 p = make_float2(expf(pair.x - m_new), expf(pair.y - m_new));
+      const float2 s = pair;
+      const float m_new = fmaxf(m[a], fa::warp_max<kGrid>(fmaxf(s.x, s.y)));
+      const float2 p = make_float2(expf(s.x - m_new), expf(s.y - m_new));
       pair = p;
       const float alpha = expf(m[a] - m_new);  // moves earlier sums to the new maximum
       m[a] = m_new;

@@ -1,0 +1,71 @@
+// Step 03, third part -- the online softmax.
+// Idea      Maximum and sum in one pass: each score is merged into what is known of its row. As safe
+//           as the safe softmax, and it reads S as often as the naive one.
+// Changed   since 03 2_naive: the pass over S merges {m, l} instead of adding exp(s)
+// Traffic   requested read  4*BH*(2*N*d*Tc + R*N*N + N*N + N*d*Tc) B   Tc = N/64; causal: visited
+//                     write 4*BH*(2*N*N + N*d) B                       tiles only, but all of R*N*N
+//           R = 2: with the store of P 3 accesses per score
+//           compulsory      4*BH*4*N*d B
+// Launch    scores (N/64, N/64, B*H), softmax (N/8, 1, B*H), output (1, N/64, B*H), 256 threads
+// Owns      softmax: a warp owns a row
+// Still bad P exists: a kernel of its own must write it, and the next one read it back
+#pragma once
+
+#include "common/dialect/cuda.h"
+#include "common/dialect/warp.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
+#include "steps/02_tiled/2_registers.cuh"
+#include "steps/03_online_softmax/1_merge.cuh"
+#include "steps/03_online_softmax/2_naive.cuh"
+
+namespace step03_online {
+
+constexpr int kBlockY = step01::kBlockY;  // rows of S per block: one per warp
+using step03::merge, step03::RowStats, step03::stats_of;
+
+// P = exp(S - m) / sum. Each lane merges the scores that it reads, then the lanes merge what they
+// have. Any order will do: merge() is associative and commutative.
+static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
+                                             float* P,        // [B*H, N, N]
+                                             int N) {
+  const int r = blockIdx.x * kBlockY + threadIdx.y;
+  const int lane = threadIdx.x;
+  const size_t bh = blockIdx.z;
+  if (r >= N) return;  // a whole warp leaves; shuffles follow, barriers do not
+  const float* s = S + (bh * N + r) * N;
+  float* p = P + (bh * N + r) * N;
+
+  RowStats stats;
+  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
+    const float score = c0 + lane < N ? s[c0 + lane] : -INFINITY;
+    stats = merge(stats, stats_of(score));
+  }
+  for (int lanes = fa::kWarp / 2; lanes > 0; lanes /= 2) {
+    stats = merge(stats, {__shfl_xor_sync(fa::kFullMask, stats.m, lanes),
+                          __shfl_xor_sync(fa::kFullMask, stats.l, lanes)});
+  }
+
+  for (int c0 = 0; c0 < N; c0 += fa::kWarp) {
+    if (c0 + lane < N) p[c0 + lane] = expf(s[c0 + lane] - stats.m) / stats.l;
+  }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  return step03_naive::traffic_of(p, "softmax_kernel", 2);
+}
+
+inline void softmax(const fa::Problem& p,
+                    const float* S,  // [B*H, N, N]
+                    float* P) {      // [B*H, N, N]
+  const dim3 grid(fa::ceil_div(p.N, kBlockY), 1, p.heads());
+  fa::launch(softmax_kernel, {grid, dim3(fa::kWarp, kBlockY)}, S, P, p.N);
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
+  step02::forward_with(softmax, p, t);
+}
+
+}  // namespace step03_online
