@@ -103,14 +103,14 @@ __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
 // A warpgroup that owns 64 rows of each work tile. Its registers: see 2_warpgroup.cuh.
 template <class T>
 struct Consumer {
-  static constexpr int d = T::d, Bc = T::Bc;
+  static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
   Tiles<T>& smem;
   float* LSE;  // [B*H, N]
   const Shape& shape;
   const int wg;  // which consumer
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = descriptor(smem.Q[0][wg]), k0 = descriptor(smem.K[0]);
-  const uint64_t v0 = descriptor(smem.V[0], kRowBytes* Bc);
+  const uint64_t v0 = descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;

@@ -100,14 +100,14 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 // A warpgroup that owns 64 rows of each work tile. Its registers: see 2_warpgroup.cuh.
 template <class T>
 struct Consumer {
-  static constexpr int d = T::d, Bc = T::Bc;
+  static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
   Tiles<T>& smem;
   float* LSE;  // [B*H, N]
   const Shape& shape;
   const int wg;  // which consumer
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = descriptor(smem.Q[0][wg]), k0 = descriptor(smem.K[0]);
-  const uint64_t v0 = descriptor(smem.V[0], kRowBytes* Bc);
+  const uint64_t v0 = descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
@@ -170,8 +170,8 @@ struct Consumer {
     __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
     release(ring, empty);
   }
-  // Tiles that this warpgroup's rows do not see are released unread: K now, V after the product
-  // that still waits for its own V, or a shorter ring could be full of them.
+  // Tiles that this warpgroup's rows do not see are released unread: K at once, V only after this
+  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could be full.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
