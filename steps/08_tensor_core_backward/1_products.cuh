@@ -1,8 +1,8 @@
 // Step 08 -- what the backward's kernels are made of.
 // Idea      Five products, two patterns. S and dP sum over the features of two tiles, as Q K^T
-//           does; dV, dK and dQ take A from the registers that the first product left, as P V does
-// Changed   since 07 4_lazy: both products, for any pair of tiles; no softmax: LSE is known, and
-//           delta_kernel prepares what a row needs
+//           does. dV, dK and dQ take A from the registers in which S and dP were, as P V does
+// Changed   since 07 4_lazy: both products, for any pair of tiles; no online softmax, because LSE
+//           is known; delta_kernel prepares two numbers per row
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -24,7 +24,7 @@ constexpr int kRowThreads = 256;  // of a block of delta_kernel
 // Where element (r, x) of a tile lies, x a multiple of 8. A row is cut into chunks of 16 bytes, and
 // chunk c of row r takes the place c ^ (r % 8): eight rows of one chunk, which is what ldmatrix
 // reads at a time, then lie in all 32 banks. 16 features further is an XOR, too: place ^ 16.
-// Rows of 32 numbers have four chunks, and two rows lie in the 32 banks: c ^ (r / 2 % 4).
+// A row of 32 numbers has only four chunks, and two rows fill the 32 banks: c ^ (r / 2 % 4).
 template <int d>
 __device__ inline int swizzle(int r, int x) {
   return r * d + (x ^ (d >= 64 ? r % 8 * 8 : r / 2 % 4 * 8));
@@ -93,8 +93,8 @@ __device__ inline void mask(float (&rS)[kBands][Cols / 8][4], int row, int key, 
   }
 }
 
-// C += A B, a sum over the columns of A: dV += P^T dO, dK += dS^T Q, dQ += dS K. A comes as dot_rows
-// left it; a lane's numbers of it are rounded to bf16 here.
+// C += A B, a sum over the columns of A: dV += P^T dO, dK += dS^T Q, dQ += dS K. A is in the
+// registers as dot_rows left it, and is rounded to bf16 here.
 template <int d, int kBands, int Depth>
 __device__ inline void add_product(const float (&rA)[kBands][Depth / 8][4],
                                    const bf16* sB,  // [Depth, d] swizzled
@@ -125,9 +125,9 @@ __device__ inline void add_product(const float (&rA)[kBands][Depth / 8][4],
   }
 }
 
-// Once a row: delta = rowsum(dO * O), and LSE in powers of two. A row without a key has LSE = -inf;
-// here it gets +inf, so that its P = 2^(S - LSE) is 0. d/8 lanes own a row; they also set it to
-// zero in dQ_sum, because backward_kernel adds to it.
+// Once per row: delta = rowsum(dO * O), and LSE in powers of two. A row without a key has LSE =
+// -inf; here it gets +inf, so that its P = 2^(S - LSE) is 0. d/8 lanes own a row. They also set it
+// to zero in dQ_sum, to which 6_atomics adds.
 template <int d>
 __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
                              const bf16* dO,    // [B*H, N, d]

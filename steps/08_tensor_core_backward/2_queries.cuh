@@ -1,14 +1,15 @@
 // Step 08 -- dQ on tensor cores, bf16.
 // Idea      dQ of a row is a sum over keys, as O is: a block owns rows and walks the keys. P needs
-//           no maximum and no sum, for LSE holds both. dS = P (dP - delta) is computed where S and
-//           dP lie, in the registers, in the pattern in which dQ += dS K takes it
-// Changed   since 07 4_lazy: dO and V beside Q and K, a second product, dP; P from LSE instead of the
-//           online softmax; dQ += dS K in place of O += P V
-// Traffic   requested read  2*BH*(2*N*d + 2*Tr*Nk*d) + 8*BH*N B   Tr = N/128; causal: visited tiles
-//                     write 2*BH*N*d B                            dQ
+//           no running maximum and sum, because LSE holds both. dS = P (dP - delta) stays in the
+//           registers, in the pattern in which dQ += dS K takes its A operand
+// Changed   since 07 4_lazy: a second product, dP = dO V^T; P from LSE instead of the online
+//           softmax; dQ += dS K in place of O += P V
+// Traffic   requested read  2*BH*(4*N*d + 2*Tr*Nk*d) + 12*BH*N B  Tr = N/128; causal: visited tiles
+//                     write 2*BH*N*d + 8*BH*N B                   dQ; delta, LSE2
+//           compulsory      2*(5*BH*N*d + 2*BHkv*Nk*d) + 20*BH*N B
 // Launch    grid (Tr * B*H), 128 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of dQ; warp: 32 of them; lane: of 4 rows every fourth pair of columns
-// Still bad dK and dV are missing: 3_deterministic
+// Still bad dK and dV are missing: 3_keys
 #pragma once
 
 #include "steps/08_tensor_core_backward/1_products.cuh"

@@ -1,14 +1,14 @@
 // Step 08 -- dK and dV on tensor cores, and with 2_queries.cuh the whole backward.
 // Idea      S^T = K Q^T instead of S: then P^T and dS^T leave the tensor cores in the pattern in
 //           which dV += P^T dO and dK += dS^T Q take them, as P did for P V in step 07
-// Changed   since 06 3_backward: products by mma.sync; P and dS stay in registers; dQ by the kernel
-//           of 2_queries.cuh instead of atomics: 7 products instead of 5, always the same bits
+// Changed   since 06 3_backward: products by mma.sync; P and dS stay in registers; dQ by 2_queries'
+//           kernel instead of atomics: 7 products instead of 5, the same bits in each run
 // Traffic   requested read   2*BH*(6 + 2*Tc + 2*Tr)*N*d + 4*BH*(3 + 2*Tc)*N B   Tc = N/Bc,
 //                     write  2*BH*3*N*d + 8*BH*N B          Tr = N/128; causal: visited tiles
 //           compulsory       2*BH*13*N*d + 4*BH*7*N B
 // Launch    delta; backward (Tc, B*H), 128 threads; query
 // Owns      block: dK and dV of 64 keys; warp: 16 of these keys
-// Still bad all warps wait for each tile, and a fragment of Q or dO serves 16 keys only
+// Still bad a fragment of Q or dO serves 16 keys only: 4_wide; all warps wait for each tile
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -33,7 +33,7 @@ struct Tiles {
 };
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
-// P and dS, too: nothing that is computed goes through shared memory. Two
+// P and dS as well: shared memory holds inputs only. Two
 // blocks per SM are requested: while one waits for its tiles the other computes.
 template <int d, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const bf16* Q,       // [B*H, N, d]

@@ -1,8 +1,8 @@
 // Step 08 -- dK and dV on tensor cores: a block owns more.
-// Idea      A fragment of Q or dO serves the keys of the warp that loads it. With 32 keys (d = 64) it
-//           serves two mma instead of one; with 128 keys a block Q and dO are read half as often.
-//           Heads that share keys share their sums: the owner of the keys walks all these heads
-// Changed   since 08 3_keys: 128 keys a block, 32 or 16 a warp; Nk != N, shared key heads
+// Idea      A fragment of Q or dO serves the keys of the warp that loads it: with 32 keys (d = 64)
+//           two mma instead of one. With 128 keys per block Q and dO are read half as often. Query
+//           heads that share keys share dK and dV: the block walks the rows of all of them
+// Changed   since 08 3_keys: 128 keys per block, 32 or 16 per warp; Nk != N, shared key heads
 // Traffic   requested read  2*BH*((4 + 2*Tc)*N*d + 2*Tr*Nk*d) + 2*BHkv*2*Nk*d + 4*BH*(3 + 2*Tc)*N B
 //                     write 2*BH*N*d + 2*BHkv*2*Nk*d + 8*BH*N B   Tc = Nk/128, Tr = N/128
 //           compulsory      2*(7*BH*N*d + 6*BHkv*Nk*d) + 28*BH*N B

@@ -1,8 +1,8 @@
 // Step 08 -- FlashAttention-2's backward on tensor cores, without atomics.
 // Idea      The pipeline of step 07: the next tile of rows is copied while this one is computed.
 //           Every sum still has one owner and a fixed order: the same bits in each run
-// Changed   since 08 4_wide: copies one tile ahead, one barrier a tile of 64 rows; the sum of dP
-//           starts from -delta; whole rows are stored; 64 keys where shared memory is short
+// Changed   since 08 4_wide: copies one tile ahead, one barrier per tile of 64 rows; the sum of dP
+//           starts from -delta; stores of 16 bytes; smaller tiles where shared memory is short
 // Traffic   requested read  2*BH*((4 + 2*Tc)*N*d + 2*Tr*Nk*d) + 2*BHkv*2*Nk*d + 4*BH*(3 + 2*Tc)*N B
 //                     write 2*BH*N*d + 2*BHkv*2*Nk*d + 8*BH*N B   Tc = Nk/128, Tr = N/128
 //           compulsory      2*(7*BH*N*d + 6*BHkv*Nk*d) + 28*BH*N B
@@ -34,8 +34,8 @@ struct Tiles {
   float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
 };
 
-// A warp's accumulators to its rows of a tile of bf16, s [16 * kBands, kStride], from a column on: two
-// neighbouring numbers in 4 bytes. Swizzled, so a warp's 32 places lie in all 32 banks.
+// A warp's accumulators to its rows of a tile in shared memory, s [16 * kBands, kStride]: two
+// neighbours in 4 bytes. The rows are swizzled, so that the 32 lanes write to all 32 banks.
 template <int kStride, int kBands, int Cols, class Pack>
 __device__ inline void put_tile(float (&rC)[kBands][Cols / 8][4], bf16* s, int column, Pack pack) {
   const int lane = threadIdx.x % fa::kWarp;

@@ -1,9 +1,9 @@
 // Step 08 -- FlashAttention-2's backward on tensor cores, bf16.
-// Idea      The kernel of dK and dV has dS, and dQ = dS K needs only dS and K: 5 products instead of
-//           7. But dQ sums over the keys of all warps: dS goes through shared memory, in bf16. And it
-//           sums over all blocks' keys: each adds its part in HBM, in fp32, by atomics
-// Changed   since 08 5_deterministic: dS to shared memory, dQ of the tile before, atomics to dQ_sum
-//           in the order of the registers; convert_kernel; no query_kernel
+// Idea      The kernel of dK and dV has dS and K, which is all that dQ = dS K needs: 5 products
+//           instead of 7. dQ sums over the keys of all warps, so dS goes through shared memory in
+//           bf16. It sums over the keys of all blocks, so each adds its part by atomics, in fp32
+// Changed   since 08 5_deterministic: dS to shared memory; dQ one tile late, by atomics, in the
+//           order of the registers; convert_kernel puts dQ in order; no query_kernel
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*Tc*N) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B   Tc = Nk/128
 //                     atomic 4*BH*Tc*Np*d B   Np: N in whole tiles; causal: visited tiles
@@ -38,9 +38,9 @@ struct Tiles {
   float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
 };
 
-// One tile's share of dQ = dS K, a sum over the block's keys. Other blocks add to the same rows
-// meanwhile, so it goes to HBM by atomics: in fp32, and in the order of the registers, so that a
-// warp's 32 numbers are 128 bytes in a row.
+// One tile's share of dQ = dS K, a sum over the block's keys. Other blocks add to the same rows at
+// the same time, so it is added by atomics: in fp32, and in the order of the registers, so that the
+// 32 numbers of a request are 128 bytes side by side.
 template <int d, int Br, int Bc>
 __device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS^T
                                       const bf16* sK,   // [Bc, d] swizzled
@@ -73,7 +73,7 @@ __device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS
   for (int t = 0; t < kPart / kMma; ++t) {
     UNROLL
     for (int n = 0; n < kPart / 8; ++n) {
-      UNROLL  // the results are not used: each is a RED, for which nobody waits
+      UNROLL  // the results are not used: each is a RED: no thread waits for it
       for (int e = 0; e < 4; ++e) {
         atomicAdd(dQ_sum + (t * (d / 8) + n) * 128 + e * fa::kWarp, rdQ[t][n][e]);
       }
@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
       if (i > first) add_dQ(i - 1);
     }
     __syncthreads();  // all warps are done with this head's tiles; the last dS is complete
-    add_dQ(Tr - 1);
+    add_dQ(Tr - 1);   // first < Tr: the last row sees the block's first key
   }
 
   // --- epilogue: dK and dV go through the warp's keys of K and V

@@ -1,11 +1,11 @@
 // Step 08 -- two roles for the warps, for d = 128.
-// Idea      With all warps alike, d = 128 leaves a warp registers for dK and dV of 16 keys, and each
-//           fragment of Q and dO that it loads serves one mma: shared memory is what it waits for.
-//           Here two warps share 32 keys: one computes P and dV, the other dS and dK. Each has one
+// Idea      With all warps alike, d = 128 leaves a warp registers for dK and dV of 16 keys only. A
+//           fragment of Q or dO then serves one mma, and the warps wait for shared memory. Here
+//           two warps share 32 keys: one computes P and dV, the other dS and dK. Each keeps one
 //           gradient in its registers, and each fragment serves two mma
-// Changed   since 08 6_atomics: a warp does half of the work for twice as many keys; P goes from one
-//           warp to the other, in 16 bits, where dS will be. d = 64, whose warps own 32 keys, and
-//           GPUs without shared memory for 128 keys run 6_atomics.cuh
+// Changed   since 08 6_atomics: a warp does half of the work for twice as many keys; P goes from
+//           one warp to the other, in 16 bits, through the place of dS. d = 64, whose warps own 32
+//           keys, and GPUs without the shared memory for 128 keys run 6_atomics.cuh
 // Traffic   as 6_atomics.cuh
 // Launch    as 6_atomics.cuh
 // Owns      pair of warps: 32 keys; one of them their dV, the other their dK
@@ -24,10 +24,10 @@ constexpr int kWarpPairs = Tiles<d, Br, Bc>::kThreads / fa::kWarp / 2;
 constexpr int kPairKeys = Bc / kWarpPairs;
 constexpr int kBands = kPairKeys / kMma;  // of 16 keys a pair
 
-// Two numbers of P for the partner warp, in 16 bits each. They are at most 1, so an fp32's sign and
-// the top bit of its exponent are 0: the next 16 bits have two bits more of mantissa than bf16,
-// which would be rounded once more, to dS. Rounding of S and LSE may make P larger than 1; beyond
-// scores of 2^21 by so much that it would need the top bit. So there is a minimum.
+// Two elements of P for the partner warp, in 16 bits each. P is at most 1, so the sign and the top
+// bit of the exponent of its fp32 are 0. The next 16 bits hold two more bits of mantissa than bf16,
+// whose rounding would add to that of dS. S and LSE are rounded, so P may come out larger than 1;
+// with scores beyond 2^21 it can reach 2, which needs the top bit. Hence the minimum.
 __device__ inline uint32_t pack_P(float lo, float hi) {
   const uint32_t half = 1u << 13, one = __float_as_uint(1.f);  // half: rounds to nearest
   return min(__float_as_uint(lo) + half, one) >> 14 |
@@ -150,7 +150,7 @@ static __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads)
       if (!makes_dK && i > first) add_dQ(i - 1);
     }
     __syncthreads();  // all warps are done with this head's tiles; the last dS is complete
-    add_dQ(Tr - 1);
+    add_dQ(Tr - 1);   // first < Tr: the last row sees the block's first key
   }
 
   // --- epilogue: dK goes through the pair's keys of K, dV through those of V
