@@ -39,7 +39,7 @@ COUNTER_PROBLEMS = [
     dict(b=2, h=2, hkv=1, n=300, nk=20, d=128, causal=True),
 ]
 # For the steps that have --smem: a smaller and a larger tile than the step's own.
-SMEM_PROBLEMS = [dict(b=1, h=2, n=257, d=64, causal=False, smem=smem) for smem in (32768, 98304)]
+SMEM_PROBLEMS = [dict(b=1, h=2, n=257, d=32, causal=False, smem=smem) for smem in (32768, 98304)]
 SANITIZER_PROBLEMS = [
     dict(b=1, h=2, n=65, d=64, causal=True),
     dict(b=1, h=1, n=130, d=128, causal=False),

@@ -427,7 +427,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.assertIn(("02 shared", "store sectors"), compared)
         self.assertEqual(
             {e["problem"] for e in results["counters"] if "smem=" in e["problem"]},
-            {f"B=1 H=2 N=257 d=64 smem={smem} fp32" for smem in (32768, 98304)},
+            {f"B=1 H=2 N=257 d=32 smem={smem} fp32" for smem in (32768, 98304)},
         )
         # Two variants and a step with its backward, six problems.
         self.assertEqual(len(results["timing"]), 4 * 8)
