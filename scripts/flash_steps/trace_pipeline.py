@@ -46,8 +46,8 @@ NOTES = (
     ("o_stored", -2, "fa::tma_store_wait_read<0>(", {"persistent": 1}),
 )
 KERNELS = {  # {name of the picture: (file, call)}
-    "specialized": ("2_specialized.cuh", "step10_specialized::forward<false>(p, t)"),
-    "persistent": ("3_persistent.cuh", "step10_persistent::forward(p, t)"),
+    "specialized": ("3_specialized.cuh", "step10_specialized::forward<false>(p, t)"),
+    "persistent": ("4_persistent.cuh", "step10_persistent::forward(p, t)"),
 }
 PROBLEM = dict(b=16, h=16, n=1024, d=128, causal=False)
 TILE_KEYS = 128  # Bc at this d

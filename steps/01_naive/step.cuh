@@ -7,7 +7,7 @@ namespace step01 {
 
 inline fa::Variant naive() {
   return {.name = "naive",
-          .idea = "one thread an output, nothing shared",
+          .idea = "one thread per output, nothing shared",
           .forward = forward,
           .traffic = traffic,
           .workspace = workspace};

@@ -56,7 +56,7 @@ __global__ void output_kernel(const float* P,  // [B*H, N, N]
                               float* O,        // [B*H, N, d]
                               int N, bool causal) {
   __shared__ float sP[T][T];  // read along a row by all lanes at once: a broadcast, no pad needed
-  __shared__ float sV[T][T];  // read along a row, one feature a lane: 32 banks
+  __shared__ float sV[T][T];  // read along a row, one feature per lane: 32 banks
   const int tx = threadIdx.x, ty = threadIdx.y;
   const int i = blockIdx.y;
   const int x = blockIdx.x * kBlockX + threadIdx.x;  // feature: the fast axis

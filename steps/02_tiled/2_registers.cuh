@@ -127,14 +127,14 @@ __global__ void __launch_bounds__(kThreads) scores_kernel(const float* Q,  // [B
 }
 
 // O = P V. A block owns 64 whole rows of O, so P is read once, and walks the keys in slices.
-// Two blocks an SM are asked for: left alone, ptxas 13 stops at 64 registers and spills.
+// At least two blocks per SM: without this bound ptxas 13 stops at 64 registers and spills.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* P,  // [B*H, N, N]
                                                              const float* V,  // [B*H, N, d]
                                                              float* O,        // [B*H, N, d]
                                                              int N, bool causal) {
   __shared__ __align__(16) float sP[Br][kSlice + kPad];
-  __shared__ __align__(16) float sV[kSlice][d];  // read along a row, two features a lane: 32 banks
+  __shared__ __align__(16) float sV[kSlice][d];  // read along a row, two features per lane: 32 banks
   constexpr int kPairs = d / (2 * kGrid);        // pairs of features that a thread owns
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* P,  //
   float2 rO[kTile][kPairs] = {};  // rows ty + 16 a, features 2 tx + 32 b and the next one
   const int last = causal ? min((i + 1) * Bc, N) : N;  // beyond the diagonal tile P is 0
   for (int c0 = 0; c0 < last; c0 += kSlice) {
-    for (int r = warp; r < Br; r += kThreads / fa::kWarp) {  // N may be odd: one float a lane
+    for (int r = warp; r < Br; r += kThreads / fa::kWarp) {  // N may be odd: one float per lane
       const bool inside = i * Br + r < N && c0 + lane < last;
       sP[r][lane] = inside ? P[(bh * N + i * Br + r) * N + c0 + lane] : 0.f;
     }

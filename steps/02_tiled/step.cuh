@@ -18,7 +18,7 @@ inline fa::Variant shared() {
 
 inline fa::Variant registers() {
   return {.name = "registers",
-          .idea = "64 x 64 tiles, 4 x 4 scores a thread in registers",
+          .idea = "64 x 64 tiles, 4 x 4 scores per thread in registers",
           .parent = {"01 naive", step01::traffic},
           .forward = forward,
           .traffic = traffic,
@@ -27,7 +27,7 @@ inline fa::Variant registers() {
 
 inline fa::Step step() {
   return {.id = "02_tiled",
-          .idea = "shared tiles, then register tiles; S and P stay in HBM",
+          .idea = "shared-memory tiles, then register tiles; S and P stay in HBM",
           .variants = {shared(), registers()}};
 }
 

@@ -1,14 +1,14 @@
-// Step 03, read first -- what is known of a row of S while its scores still come in.
+// Step 03, first part -- the statistics of a row of S while its scores arrive.
 // Idea      The softmax of a row needs two numbers: its maximum m and its sum l of exp(s - m). Both
-//           can be had from parts: merge() joins two of them. It is associative and commutative and
-//           has an identity, so a row may be cut anywhere and joined in any order.
+//           can be computed from parts: merge() joins two of them. It is associative and commutative
+//           and has an identity, so a row may be cut anywhere and its parts joined in any order.
 #pragma once
 
 #include "common/dialect/cuda.h"
 
 namespace step03 {
 
-// Of some scores: their maximum, and the sum of exp(s - m). As they stand, of no score at all.
+// Of some scores: their maximum, and the sum of exp(s - m). The default: of no score at all.
 struct RowStats {
   float m = -INFINITY;
   float l = 0.f;
@@ -19,7 +19,7 @@ __host__ __device__ inline RowStats stats_of(float s) { return {s, s == -INFINIT
 
 // Of the scores of both. The sum with the smaller maximum moves to the larger one; the other stays
 // as it is, so one expf does. Where the smaller maximum is -inf there is nothing to move, and
-// -inf - -inf, which is NaN, is not asked for.
+// -inf - -inf, which is NaN, is not computed.
 __host__ __device__ inline RowStats merge(RowStats a, RowStats b) {
   const bool a_larger = a.m >= b.m;
   const RowStats large = a_larger ? a : b, small = a_larger ? b : a;

@@ -52,7 +52,7 @@ __device__ inline void add_product(const float (&sA)[Br][kSlice + kPad],
 }
 
 // O = softmax(S) V. A block owns 64 whole rows of O, so S is read once, and walks the keys
-// in slices. Two blocks an SM are asked for: 128 registers a thread at most, whatever d is.
+// in slices. At least two blocks per SM: at most 128 registers per thread, for every d.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  // [B*H, N, N]
                                                              const float* V,  // [B*H, N, d]
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
                                                              int N, bool causal) {
   // --- prologue
   __shared__ __align__(16) float sP[Br][kSlice + kPad];  // S at first, then P
-  __shared__ __align__(16) float sV[kSlice][d];  // read along a row, two features a lane: 32 banks
+  __shared__ __align__(16) float sV[kSlice][d];  // read along a row, two features per lane: 32 banks
   constexpr int kPairs = d / (2 * kGrid);        // pairs of features that a thread owns
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
   // --- mainloop
   const int last = causal ? min((i + 1) * Bc, N) : N;  // beyond the diagonal tile P is 0
   for (int c0 = 0; c0 < last; c0 += kSlice) {
-    for (int r = warp; r < Br; r += kThreads / fa::kWarp) {  // N may be odd: one float a lane
+    for (int r = warp; r < Br; r += kThreads / fa::kWarp) {  // N may be odd: one float per lane
       const bool inside = i * Br + r < N && c0 + lane < last;
       const float none = i * Br + r < N ? -INFINITY : 0.f;  // no key: p = 0; no row: any number
       sP[r][lane] = inside ? S[(bh * N + i * Br + r) * N + c0 + lane] : none;

@@ -73,7 +73,7 @@ __device__ inline void add_product(const float (&sA)[Br][Bc + kPadP],
 }
 
 // O = softmax(S) V. A block owns 64 whole rows of O, so S is read once, and walks the keys
-// in tiles. Two blocks an SM are asked for: 128 registers a thread at most, whatever d is.
+// in tiles. At least two blocks per SM: at most 128 registers per thread, for every d.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  // [B*H, N, N]
                                                              const float* V,  // [B*H, N, d]

@@ -65,7 +65,7 @@ __device__ inline void dot_rows(const float (&sA)[Br][d + kPad], const float (&s
     UNROLL
     for (int b = 0; b < Bc / kGrid; ++b) {
       const float4 q = *reinterpret_cast<const float4*>(&sB[tx + b * kGrid][x]);
-      UNROLL  // eight sums in turn: a multiply-add need not wait for the one before it
+      UNROLL  // eight sums in turn: no multiply-add waits for the one before it
       for (int a = 0; a < Br / kGridY; ++a) rC[a][b] += p[a].x * q.x;
       UNROLL
       for (int a = 0; a < Br / kGridY; ++a) rC[a][b] += p[a].y * q.y;
@@ -105,8 +105,8 @@ __device__ inline void add_product(const float (&sA)[Br][Bc + kPadP],
   }
 }
 
-// O = softmax(scale * Q K^T) V and LSE of one tile of Q. Two blocks an SM are asked for: 255
-// registers a thread are allowed then, and while one block waits for its tiles the other computes.
+// O = softmax(scale * Q K^T) V and LSE of one tile of Q. At least two blocks per SM:
+// up to 255 registers per thread, and while one block waits for its tiles the other one computes.
 template <int d, int Bc>
 __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q,  // [B*H, N, d]
                                                                 const float* K,  // [B*H, N, d]

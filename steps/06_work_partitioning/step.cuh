@@ -29,7 +29,7 @@ inline fa::Variant registers() {
 
 inline fa::Variant backward() {
   return {.name = "backward",
-          .idea = "registers' forward; backward: a block a tile of keys, dQ by atomics",
+          .idea = "registers' forward; backward: one block per tile of keys, dQ by atomics",
           .parent = {"06 swapped", traffic},
           .forward = step06_registers::forward,
           .traffic = step06_registers::traffic,

@@ -2,16 +2,26 @@
 #pragma once
 
 #include "steps/09_tma_wgmma/2_wgmma.cuh"
-#include "steps/10_warp_specialized/2_specialized.cuh"
-#include "steps/10_warp_specialized/3_persistent.cuh"
-#include "steps/10_warp_specialized/4_scheduled.cuh"
+#include "steps/10_warp_specialized/1_producer.cuh"
+#include "steps/10_warp_specialized/3_specialized.cuh"
+#include "steps/10_warp_specialized/4_persistent.cuh"
+#include "steps/10_warp_specialized/5_scheduled.cuh"
 
 namespace step10 {
 
+inline fa::Variant producer() {
+  return {.name = "producer",
+          .idea = "one warpgroup only copies; setmaxnreg gives its registers to the others",
+          .parent = {"09 wgmma", step09::traffic, step09::support()},
+          .forward = step10_producer::forward,
+          .traffic = step10_producer::traffic,
+          .writes_lse = true};
+}
+
 inline fa::Variant specialized() {
   return {.name = "specialized",
-          .idea = "a producer warpgroup, consumers in turn: FlashAttention-3",
-          .parent = {"09 wgmma", step09::traffic, step09::support()},
+          .idea = "products during the softmax, consumers in turn: FlashAttention-3",
+          .parent = {"10 producer", step10_producer::traffic, support()},
           .forward = step10_specialized::forward<false>,
           .traffic = step10_specialized::traffic,
           .writes_lse = true};
@@ -50,7 +60,7 @@ inline fa::Step step() {
           .idea = "FlashAttention-3 and past it: roles, a lazy maximum, work tiles that overlap",
           .support = support(),
           .needs = "sm_90a",
-          .variants = {specialized(), lazy(), persistent(), scheduled()}};
+          .variants = {producer(), specialized(), lazy(), persistent(), scheduled()}};
 }
 
 }  // namespace step10

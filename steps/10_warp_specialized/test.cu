@@ -1,10 +1,11 @@
 // Tests of step 10. The build links the steps that linked_variant() names here.
-#include "steps/10_warp_specialized/4_scheduled.cuh"
+#include "steps/10_warp_specialized/5_scheduled.cuh"
 #include "tests/attention.h"
 
 using fa::test::bf16_problem;
 
 static const fa::Variant& parent() { return fa::linked_variant("09 wgmma"); }
+static const fa::Variant& producer() { return fa::linked_variant("10 producer"); }
 static const fa::Variant& specialized() { return fa::linked_variant("10 specialized"); }
 static const fa::Variant& lazy() { return fa::linked_variant("10 lazy"); }
 static const fa::Variant& persistent() { return fa::linked_variant("10 persistent"); }
@@ -41,7 +42,7 @@ static constexpr int kWarpRows = step10::kGroupRows / 4;
 // One of them; a test runs once with each.
 static const fa::Variant& any() {
   const fa::Variant* variant =
-      GENERATE(&specialized(), &lazy(), &few_blocks_in_turn(), &few_blocks());
+      GENERATE(&producer(), &specialized(), &lazy(), &few_blocks_in_turn(), &few_blocks());
   UNSCOPED_INFO("variant " << variant->name);
   return *variant;
 }
@@ -116,6 +117,10 @@ TEST_CASE("step 10: maxima that grow slowly, fast, not at all", "[step10]") {
   fa::test::require_right_for_any_maxima(few_blocks(), kWarpRows, step10::Tiling<64, false>::Bc);
 }
 
+TEST_CASE("step 10: maxima, one product after the other", "[step10]") {
+  fa::test::require_right_for_any_maxima(producer(), kWarpRows, step09::Bc);
+}
+
 TEST_CASE("step 10: maxima, when a block has one work tile", "[step10]") {
   fa::test::require_right_for_any_maxima(lazy(), kWarpRows, step10::Tiling<64, false>::Bc);
 }
@@ -174,7 +179,8 @@ TEST_CASE("step 10: the counter of work tiles is left ready for the next run", "
 
 #if !FA_BACKEND_GPU
 TEST_CASE("step 10: predicted bytes are counted bytes", "[step10]") {
-  fa::test::require_predicted_for_lengths(*GENERATE(&specialized(), &persistent(), &scheduled()));
+  fa::test::require_predicted_for_lengths(
+      *GENERATE(&producer(), &specialized(), &persistent(), &scheduled()));
 }
 
 TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
@@ -191,7 +197,7 @@ TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
 }
 
 TEST_CASE("step 10: the formulas of the headers", "[step10]") {
-  const fa::Variant& variant = *GENERATE(&specialized(), &persistent(), &scheduled());
+  const fa::Variant& variant = *GENERATE(&producer(), &specialized(), &persistent(), &scheduled());
   const bool causal = GENERATE(false, true);
   const uint64_t d = GENERATE(64, 128), N = 300, Nk = 300, BH = 12, BHkv = 6;
   CAPTURE(variant.name, causal, d);
@@ -219,11 +225,13 @@ TEST_CASE("step 10: no bank conflicts", "[step10]") {
 }
 
 TEST_CASE("step 10: HBM sees inputs and outputs only, and keys once a group", "[step10]") {
-  fa::test::require_compulsory_hbm(*GENERATE(&specialized(), &persistent(), &scheduled()));
+  fa::test::require_compulsory_hbm(
+      *GENERATE(&producer(), &specialized(), &persistent(), &scheduled()));
 }
 
 TEST_CASE("step 10: multiplies no more than it says, on tensor cores", "[step10]") {
-  const fa::Variant& variant = *GENERATE(&specialized(), &lazy(), &persistent(), &scheduled());
+  const fa::Variant& variant =
+      *GENERATE(&producer(), &specialized(), &lazy(), &persistent(), &scheduled());
   const auto p = bf16_problem(300, 200, GENERATE(64, 128), GENERATE(false, true));
   CHECK(fa::test::count_forward(variant, p).tensor_flops == variant.traffic(p).flops);
 }

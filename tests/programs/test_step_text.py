@@ -120,9 +120,9 @@ class Copy(unittest.TestCase):
             ("steps/01_naive/1_naive.cuh", "// more\n", set()),
             ("common/sim/sim.h", "int more;\n", set()),
             ("common/harness/step.h", "int more;\n", set()),  # the harness
-            ("steps/09_tma_wgmma/1_wgmma.cuh", "int more;\n", {"09"}),
+            ("steps/09_tma_wgmma/2_wgmma.cuh", "int more;\n", {"09", "10"}),
             ("common/dialect/ptx/wgmma.h", "int more;\n", {"09", "10"}),
-            ("steps/07_tensor_cores/4_lazy.cuh", "int more;\n", {"07", "08"}),
+            ("steps/07_tensor_cores/4_lazy.cuh", "int more;\n", {"07", "08", "09"}),
             # 02 takes its softmax from it, and 03 to 06 a part of 02
             ("steps/01_naive/1_naive.cuh", "int more;\n", {"01", "02", "03", "04", "05", "06"}),
         ):
@@ -201,7 +201,7 @@ class Copy(unittest.TestCase):
         said = "f an older text of the kernel"
         for step, before, after in (
             ("01_naive/1_naive.cuh", "kBlockY = 8;", "kBlockY = 9;"),
-            ("10_warp_specialized/3_persistent.cuh", "int d = T::d", "int d = T::b"),
+            ("10_warp_specialized/4_persistent.cuh", "int d = T::d", "int d = T::b"),
         ):
             kernel, step = f"steps/{step}", step.split("/")[0]
             page = f"steps/{step}/README.md"

@@ -47,14 +47,14 @@ class Trace(unittest.TestCase):
         self.assertEqual(self.run_script("--check").returncode, 0)
 
     def test_a_call_that_left_a_kernel_is_named(self):
-        self.replace(os.path.join(STEP, "2_specialized.cuh"), "wait_scores<1>", "wait_scores<2>")
+        self.replace(os.path.join(STEP, "3_specialized.cuh"), "wait_scores<1>", "wait_scores<2>")
         done = self.run_script("--check")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("2_specialized.cuh has 'wait_scores<1>();' 0 times, not 1", done.stderr)
+        self.assertIn("3_specialized.cuh has 'wait_scores<1>();' 0 times, not 1", done.stderr)
 
     def test_comments_do_not_count(self):
         folder = os.path.join(self.root, STEP)
-        for name in ("2_specialized.cuh", "3_persistent.cuh"):
+        for name in ("3_specialized.cuh", "4_persistent.cuh"):
             with open(os.path.join(folder, name), encoding="utf-8") as file:
                 text = re.sub(r" *//.*", "", file.read())
             with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
@@ -62,7 +62,7 @@ class Trace(unittest.TestCase):
         self.assertEqual(self.run_script("--check").returncode, 0)
 
     def test_one_place_of_two_that_left_is_found(self):
-        path = os.path.join(self.root, STEP, "3_persistent.cuh")
+        path = os.path.join(self.root, STEP, "4_persistent.cuh")
         with open(path, encoding="utf-8") as file:
             text = file.read()
         with open(path, "w", encoding="utf-8") as file:

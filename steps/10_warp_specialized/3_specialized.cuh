@@ -1,10 +1,10 @@
-// Step 10 -- FlashAttention-3: warpgroups with different roles.
-// Idea      A producer warpgroup gives its registers away and only copies. Consumer warpgroups take
-//           turns: while one computes its softmax, another multiplies. And under the softmax of
-//           tile j each has a product of its own running: P V of the tile before
-// Changed   since 09 2_wgmma: the thread that copies does nothing else, so it waits alone and early;
-//           setmaxnreg; Q K^T of a tile is issued with P V of the one before; named barriers give
-//           the turns. `lazy` moves the maximum only when a score has passed it by 2^8
+// Step 10 -- FlashAttention-3: products during the softmax.
+// Idea      During the softmax of tile j a consumer has a product of its own running: P V of the
+//           tile before. And consumers take turns: while one computes its softmax, another
+//           multiplies
+// Changed   since 10 1_producer: Q K^T of a tile is issued with P V of the one before; K and V have
+//           stages of their own, in the order of their use; named barriers give the turns; 128 keys
+//           a tile when d = 128. `lazy` moves the maximum only when a score has passed it by 2^8
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -18,11 +18,11 @@
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
 #include "common/harness/tiles.h"
-#include "steps/10_warp_specialized/1_warpgroup.cuh"
+#include "steps/10_warp_specialized/2_warpgroup.cuh"
 
 namespace step10_specialized {
 
-using namespace step10;  // 1_warpgroup.cuh
+using namespace step10;  // 2_warpgroup.cuh
 
 template <class T>
 struct alignas(1024) Tiles {                 // each as panels of 64 features, swizzled by TMA
@@ -34,7 +34,7 @@ struct alignas(1024) Tiles {                 // each as panels of 64 features, s
   uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
 };
 
-// --- the producer: one thread copies --------------------------------------------------------------
+// --- the producer: one thread copies -------------------------------------------------------------
 
 // From the last tile of keys to the first, in the order of their use: K_n V_n K_n-1 ... would keep
 // K waiting for V's stage, so K goes ahead: K_n K_n-1 V_n K_n-2 V_n-1 ... V_0.
@@ -68,17 +68,17 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// A warpgroup that owns 64 rows of the work tile. Its registers: see 1_warpgroup.cuh.
+// A warpgroup that owns 64 rows of the work tile. Its registers: see 2_warpgroup.cuh.
 template <class T, bool kLazy>
 struct Consumer {
-  static constexpr int d = T::d, Bc = T::Bc;
+  static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
   Tiles<T>& smem;
   float* LSE;  // [B*H, N]
   const Shape& shape;
   const int wg;  // which consumer
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q = descriptor(smem.Q[wg]), k0 = descriptor(smem.K[0]);
-  const uint64_t v0 = descriptor(smem.V[0], Bc* kRowBytes);
+  const uint64_t v0 = descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;

@@ -1,56 +1,46 @@
-// Step 10 -- past FlashAttention-3: a tile scheduler for causal work.
-// Idea      Causal work tiles differ in length. The producer takes the next one of all from a
-//           counter, the longest first, a section of heads after another, whose K and V the L2 can
-//           hold. And 64 rows skip the tiles of keys that only the work tile's later rows see
-// Changed   since 10 3_persistent: work tiles by a counter instead of each gridDim.x-th, shown to
-//           the other roles beside Q; sections of heads; skipped tiles, whose stages are released
-//           unread; the mask only in the loop's first rounds
+// Step 10 -- past FlashAttention-3: persistent blocks, which do not stop between work tiles.
+// Idea      As many blocks as SMs, and each takes one work tile after another. The next one's Q is
+//           already there: its first product runs beside the last P V of this one, and a thread of
+//           the producer's warpgroup stores O meanwhile
+// Changed   since 10 3_specialized: blocks loop over work tiles; Q twice; O stored by a thread of
+//           its own; no turns, because consumers drift apart by themselves; always `lazy`
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
-//                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies and stores,
 //           2 (d = 128) or 4 consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
-// Still bad short walks: the first tile of each work tile has its maximum and its mask to compute
+// Still bad causal: work tiles differ in length, and each block takes every gridDim.x-th one
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
 #include "common/harness/tiles.h"
-#include "steps/10_warp_specialized/3_persistent.cuh"
+#include "steps/10_warp_specialized/2_warpgroup.cuh"
 
-namespace step10 {
+namespace step10_persistent {
 
-using step10_persistent::Tiles, step10_persistent::store, step10_persistent::init_barriers;
+using namespace step10;  // 2_warpgroup.cuh
 
-// Heads whose work tiles are mixed, when causal; measured.
 template <class T>
-constexpr int kSection = 4096 / T::d;
+struct alignas(1024) Tiles {                    // each as panels of 64 features, swizzled by TMA
+  bf16 Q[2][T::kConsumers][kGroupRows * T::d];  // of this work tile and the next; O on its way out
+  bf16 K[T::kStagesK][T::Bc * T::d];
+  bf16 V[T::kStagesV][T::Bc * T::d];
+  uint64_t q_full[2][T::kConsumers], q_empty[2][T::kConsumers], o_full[2][T::kConsumers];
+  uint64_t k_full[T::kStagesK], k_empty[T::kStagesK];
+  uint64_t v_full[T::kStagesV], v_empty[T::kStagesV];
+  WorkTile work[2][T::kConsumers];  // comes with Q
+};
 
-// Work tile t of all. Causal: the longest walks of a section of heads first, then shorter ones.
-template <class T>
-__device__ inline WorkTile scheduled(int t, const Shape& shape) {
-  const int Tr = (shape.N + T::Br - 1) / T::Br;
-  if (t >= Tr * shape.heads) return {0, 0, 0, 0};
-  int bh = t / Tr, i = t % Tr;
-  if (T::kCausal) {
-    const int first = t / (kSection<T> * Tr) * kSection<T>;
-    const int heads = min(kSection<T>, shape.heads - first), rank = t - first * Tr;
-    bh = first + rank % heads, i = Tr - 1 - rank / heads;
-  }
-  return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
-}
-
-// --- the producer: one thread copies --------------------------------------------------------------
+// --- the producer: one thread copies -------------------------------------------------------------
 
 // Q of each work tile, K and V of its tiles of keys from the last one to the first, in the order of
-// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes the work tiles, too: each gridDim.x-th
-// one, or, when they differ in length, the next one of all.
+// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes the work tiles: each gridDim.x-th one.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
-                               const fa::TensorMap* V, const Shape& shape, unsigned* taken) {
+                               const fa::TensorMap* V, const Shape& shape) {
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   const auto load_k = [&](int j, int bh) {
@@ -65,9 +55,9 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
     fa::tma_load(smem.V[v.stage], V, &smem.v_full[v.stage], {0, j * T::Bc, 0, bh});
     v.next();
   };
-  for (int n = 0, t = blockIdx.x;; ++n) {
+  for (int n = 0, t = blockIdx.x;; ++n, t += gridDim.x) {
     const int b = n % 2;
-    const WorkTile work = scheduled<T>(t, shape);
+    const WorkTile work = work_tile_at<T>(t, shape);
     if (work.tiles > 0) load_k(work.tiles - 1, work.bh_kv);
     for (int wg = 0; wg < T::kConsumers; ++wg) {
       fa::mbarrier_wait(&smem.q_empty[b][wg], (n / 2 & 1) ^ 1);
@@ -81,40 +71,50 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
       }
     }
     if (work.tiles == 0) break;
-    t = gridDim.x + (T::kCausal ? atomicAdd(&taken[0], 1u) : t);
     for (int j = work.tiles - 1; j >= 0; --j) {
       if (j > 0) load_k(j - 1, work.bh_kv);
       load_v(j, work.bh_kv);
     }
   }
-  // The last block to leave resets the counters for the next launch. Launches that run at the same
-  // time need counters of their own.
-  if (T::kCausal) {
-    __threadfence();
-    if (atomicAdd(&taken[1], 1u) == gridDim.x - 1) taken[0] = 0, taken[1] = 0;
+}
+
+// --- another thread of its warpgroup stores ------------------------------------------------------
+
+// O of each work tile and consumer, from where its Q was; then that place is free.
+template <class T>
+__device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
+  for (int n = 0;; ++n) {
+    const int b = n % 2;
+    for (int wg = 0; wg < T::kConsumers; ++wg) {
+      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // shows the work tile
+      const WorkTile work = smem.work[b][wg];
+      if (work.tiles == 0) return;
+      fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);
+      fa::tma_store(O, smem.Q[b][wg], {0, work.row + wg * kGroupRows, 0, work.bh});
+      fa::tma_store_commit();
+      fa::tma_store_wait_read<0>();
+      fa::mbarrier_arrive(&smem.q_empty[b][wg]);
+    }
   }
 }
 
 // --- the consumers multiply, and compute the softmax ---------------------------------------------
 
-// A warpgroup that owns 64 rows of each work tile. Its registers: see 1_warpgroup.cuh.
+// A warpgroup that owns 64 rows of each work tile. Its registers: see 2_warpgroup.cuh.
 template <class T>
 struct Consumer {
-  static constexpr int d = T::d, Bc = T::Bc;
+  static constexpr int d = T::d, Bc = T::Bc, kPanelBytes = Bc * kRowBytes;
   Tiles<T>& smem;
   float* LSE;  // [B*H, N]
   const Shape& shape;
   const int wg;  // which consumer
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const uint64_t q0 = descriptor(smem.Q[0][wg]), k0 = descriptor(smem.K[0]);
-  const uint64_t v0 = descriptor(smem.V[0], Bc* kRowBytes);
+  const uint64_t v0 = descriptor(smem.V[0], kPanelBytes);
   Ring<T::kStagesK> k;
   Ring<T::kStagesV> v;
   WorkTile work;
-  int j = 0;        // the tile of keys whose scores come next
-  int skipped = 0;  // tiles of which K was released, and V not yet
-  // V of the tile in use and of all skipped ones but one must fit.
-  static_assert((T::Br - kGroupRows + Bc - 1) / Bc <= T::kStagesV);
+  int j = 0;  // the tile of keys whose scores come next
   float rS[Bc / 2], rO[d / 2], m[2], l[2], alpha[2];
   uint32_t rP[Bc / kMma][4];
 
@@ -162,22 +162,8 @@ struct Consumer {
     work.bh = __shfl_sync(fa::kFullMask, work.bh, 0);
     work.row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
     work.tiles = __shfl_sync(fa::kFullMask, work.tiles, 0);
+    j = work.tiles - 1;
     return work.tiles > 0;
-  }
-  template <class Ring>
-  __device__ void skip(Ring& ring, uint64_t* full, uint64_t* empty) {
-    fa::mbarrier_wait(&full[ring.stage], ring.parity);
-    __syncwarp();  // or a late lane would find the next tile there, and wait for the one after it
-    release(ring, empty);
-  }
-  // Tiles that this warpgroup's rows do not see are released unread: K now, V after the product
-  // that still waits for its own V, or a shorter ring could be full of them.
-  __device__ void skip_keys() {
-    j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
-    for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
-  }
-  __device__ void skip_values() {
-    for (; skipped > 0; --skipped) skip(v, smem.v_full, smem.v_empty);
   }
   // Is tile j at the diagonal or at the end of the keys?
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
@@ -196,7 +182,6 @@ struct Consumer {
   }
 
   // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
-  template <bool kMayBeCut>
   __device__ void next_tile(unsigned b) {
     --j;
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
@@ -204,7 +189,7 @@ struct Consumer {
     issue_values();
     wait_scores<1>();
     release(k, smem.k_empty);
-    if (kMayBeCut) mask_tile();
+    if (is_cut()) mask_tile();
     const bool grown = has_grown(rS, m, shape.scale_log2);
     if (__builtin_expect(grown, 0)) raise_maximum(rS, shape.scale_log2, m, l, alpha);
     compute_p(rS, shape.scale_log2, m, l);
@@ -219,8 +204,6 @@ struct Consumer {
   __device__ void run() {
     // --- prologue: the first tile of the first work tile
     take(0);
-    skip_keys();
-    skip_values();
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
     issue_scores(0, k.stage);
     wait_scores<0>();
@@ -235,21 +218,16 @@ struct Consumer {
       for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
 
       // --- mainloop
-      // Only when N and Nk differ by no multiple of 64 does a warpgroup's diagonal cross two tiles.
-      while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>(b);
-      while (j > 0) next_tile<false>(b);
+      while (j > 0) next_tile(b);
 
-      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next one
-      // that product multiplies old tiles, and nobody reads it: a branch around it would make ptxas
-      // wait for each product.
+      // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
+      // one that product is of old tiles, and no thread reads it: a branch around it would make
+      // ptxas wait for each product.
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2];
       more = take(n + 1);
-      if (more) {
-        skip_keys();
-        fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
-      }
+      if (more) fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
       issue_scores(more ? b ^ 1 : b, more ? k.stage : 0);
       issue_values();
       wait_scores<1>();
@@ -271,7 +249,6 @@ struct Consumer {
       fa::pin_registers(rO);
       fa::pin_registers(rS);
       release(v, smem.v_empty);
-      skip_values();
       pack(rS, rP);
 
       // --- epilogue
@@ -285,13 +262,24 @@ struct Consumer {
 };
 
 template <class T>
+__device__ inline void init_barriers(Tiles<T>& smem) {
+  constexpr int kWarps = kGroupThreads / fa::kWarp, kAllWarps = T::kConsumers * kWarps;
+  for (int b = 0; b < 2; ++b) {
+    init(smem.q_full[b], 1), init(smem.q_empty[b], 1), init(smem.o_full[b], kWarps);
+  }
+  init(smem.k_full, 1), init(smem.k_empty, kAllWarps);
+  init(smem.v_full, 1), init(smem.v_empty, kAllWarps);
+  fa::mbarrier_init_fence();
+}
+
+template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
                      const __grid_constant__ fa::TensorMap K,  // [B*Hkv, Nk, d]
                      const __grid_constant__ fa::TensorMap V,  // [B*Hkv, Nk, d]
                      const __grid_constant__ fa::TensorMap O,  // [B*H, N, d]
                      float* LSE,                               // [B*H, N]
-                     Shape shape, unsigned* taken) {           // [2]: work tiles, blocks that left
+                     Shape shape) {
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
@@ -299,7 +287,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
-    if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape, taken);
+    if (threadIdx.x == 0) produce<T>(smem, &Q, &K, &V, shape);
     if (threadIdx.x == fa::kWarp) store<T>(smem, &O);
   } else {
     fa::setmaxnreg_inc<T::kConsumerRegisters>();
@@ -308,11 +296,6 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 }
 
 // --- host ---------------------------------------------------------------------------------------
-
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  if (!p.causal) return {};
-  return {{.name = "taken", .bytes = 2 * sizeof(unsigned), .zeroed = true}};
-}
 
 // With fewer blocks than SMs for tests.
 template <class T>
@@ -324,7 +307,7 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
              {dim3(std::min(blocks, work_tiles_of<T>(p))), dim3(T::kThreads), sizeof(Tiles<T>)},
              tensor_map<d>(t.Q, BH, N, kGroupRows), tensor_map<d>(t.K, BHkv, Nk, T::Bc),
              tensor_map<d>(t.V, BHkv, Nk, T::Bc), tensor_map<d>(t.O, BH, N, kGroupRows), t.LSE,
-             shape, p.causal ? t.template scratch<unsigned>("taken") : nullptr);
+             shape);
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
@@ -332,17 +315,16 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   fa::Prediction t;
   dispatch(p, [&](auto tiling) {
     using T = decltype(tiling);
-    const uint64_t tiles = work_tiles_of<T>(p),
-                   blocks = std::min<uint64_t>(fa::multiprocessors(), tiles);
+    const uint64_t blocks = std::min(fa::multiprocessors(), work_tiles_of<T>(p));
     uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
-    for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
-      products += visited_tiles<T>(p, row, kGroupRows);
-      if (row % T::Br == 0) keys += std::min(visited_tiles<T>(p, row, T::Br) * T::Bc, p.Nk);
+    for (int row = 0; row < p.N; row += T::Br) {
+      const int tiles = visited_tiles<T>(p, row, T::Br);
+      products += tiles * T::kConsumers;
+      keys += std::min(tiles * T::Bc, p.Nk);
     }
     t["Q"].read = t["O"].write = 2 * BH * N * d;
     t["K"].read = t["V"].read = 2 * BH * keys * d;
     t["LSE"].write = 4 * BH * N;
-    if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
     t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
     t.flops += 2 * blocks * T::Br * T::Bc * d;  // the last Q K^T of a block, which nobody reads
   });
@@ -354,4 +336,4 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   dispatch(p, [&](auto tiling) { launch<decltype(tiling)>(p, t, fa::multiprocessors()); });
 }
 
-}  // namespace step10
+}  // namespace step10_persistent

@@ -1,4 +1,4 @@
-// Step 10, all kernels: a consumer warpgroup's work on 64 rows and one tile of keys.
+// Step 10, all later kernels: a consumer warpgroup's work on 64 rows and one tile of keys.
 // Changed   since 09 2_wgmma: products are issued and not waited for; softmax in parts: the vote
 //           whether a maximum has grown, the maximum, P, the packing of P
 //
