@@ -146,8 +146,8 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
     if (r >= N) continue;
     UNROLL
     for (int b = 0; b < kPairs; ++b) {
-      *reinterpret_cast<float2*>(O + size_t(r) * d + 2 * tx + b * 2 * kGrid) =
-          make_float2(rO[a][b].x / row_l, rO[a][b].y / row_l);
+      float2* gO = reinterpret_cast<float2*>(O + size_t(r) * d) + tx;
+      gO[b * kGrid] = make_float2(rO[a][b].x / row_l, rO[a][b].y / row_l);
     }
   }
 }

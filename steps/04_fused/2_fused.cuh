@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
         if (r >= N) continue;
         UNROLL
         for (int b = 0; b < kPairs; ++b) {
-          *reinterpret_cast<float2*>(O + size_t(r) * d + 2 * tx + b * 2 * kGrid) =
-              make_float2(rO[a][b].x / l_new[a], rO[a][b].y / l_new[a]);
+          float2* gO = reinterpret_cast<float2*>(O + size_t(r) * d) + tx;
+          gO[b * kGrid] = make_float2(rO[a][b].x / l_new[a], rO[a][b].y / l_new[a]);
         }
       }
       __syncthreads();  // all have read the tiles; the next ones may overwrite
