@@ -13,7 +13,7 @@ import subprocess
 from . import command
 from .command import BadInput, Failure
 from .gpus import find_model
-from .steps import ROOT, find_steps, needs_of, number_of, program_of, runs_on
+from .steps import ROOT, needs_of, numbered_steps, program_of, runs_on
 from .text import Column, markdown_table
 
 SIM_BUILD = os.path.join(ROOT, "build", "sim")
@@ -30,6 +30,10 @@ PROBLEM = ("--h=1", "--n=8", "--input=normal", "--workers=1")
 
 def output_of(program, *arguments):
     return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120)
+
+
+def built(build=SIM_BUILD):
+    return all(os.path.exists(program_of(build, step)) for step in numbered_steps())
 
 
 def described(build, step):
@@ -62,7 +66,7 @@ def cell(build, step, gpu, pool):
 
 
 def markdown(build=SIM_BUILD):
-    steps = [step for step in find_steps() if number_of(step)]
+    steps = numbered_steps()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = [
             {"step": step, "needs": needs_of(step) or "any GPU"}

@@ -441,9 +441,9 @@ inline void forward("""
 
     def test_an_include_of_a_step_is_refused(self):
         e = exercise("scores")
-        step = ROOT / "steps" / "04_fused" / "2_fused.cuh"
+        step = ROOT / "steps" / "06_work_partitioning" / "2_registers.cuh"
         for line, at in (
-            ('#include "steps/04_fused/2_fused.cuh"', ":7"),
+            ('#include "steps/06_work_partitioning/2_registers.cuh"', ":7"),
             (f'#define IT "{step}"\n#include IT', ""),
         ):
             text = e.solution().replace("#pragma once", f"#pragma once\n{line}")
@@ -451,7 +451,7 @@ inline void forward("""
             with self.subTest(line=line):
                 verdict = self.check(e, text)
                 self.assertEqual(verdict.kind, "refused", verdict.message)
-                self.assertIn("includes steps/04_fused/2_fused.cuh", verdict.message)
+                self.assertIn("includes steps/06_work_partitioning/2_registers.cuh", verdict.message)
                 if at:
                     self.assertIn(f"01_scores.cuh:{line} includes", verdict.message)
         for e in EXERCISES:  # what an exercise has itself is no reason
@@ -1089,7 +1089,7 @@ class Watching(Folder):
         if terminal:
             self.assertLessEqual(max(map(len, page.splitlines())), 80)
         self.write("a")
-        self.until("128 bytes asked for")
+        self.until("128 bytes requested")
         self.write("l")
         self.until(EXERCISES[-1].title)
         self.write("n")

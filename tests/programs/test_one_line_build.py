@@ -37,7 +37,7 @@ os.execvp("g++", ["g++", *words])
 @unittest.skipUnless(NVCC, "nvcc is not installed")
 class OneLineBuild(unittest.TestCase):
     def test_builds_and_refuses_without_a_gpu(self):
-        with open(os.path.join(ROOT, "steps/01_naive/README.md"), encoding="utf-8") as file:
+        with open(os.path.join(ROOT, "steps/01_naive/worklog.md"), encoding="utf-8") as file:
             command = re.search(r"```sh\n(nvcc .*?)```", file.read(), re.DOTALL)[1]
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "01_naive")
