@@ -82,9 +82,9 @@ class OneLibrary:
         self.library = StepLibrary(path)
         self.random = random.Random(7)
 
-    def problems(self):
-        """Ragged; with the mask; grouped and with other keys than queries where the step can."""
-        supports = self.library.supports
+    def problems(self, variant):
+        """Ragged; with the mask; grouped and with other keys than queries where the variant can."""
+        supports = variant["supports"]
         sizes = dict(b=1, h=2, hkv=2, n=37, nk=37, d=min(supports["d"]), causal=False)
         yield sizes
         yield {**sizes, "b": 2, "n": 19, "nk": 19, "causal": True}
@@ -138,14 +138,14 @@ class OneLibrary:
     def run(self):
         wrong = []
         for index, variant in enumerate(self.library.variants):
-            for p in self.problems():
+            for p in self.problems(variant):
                 wrong += self.compare(index, variant, p)
         self.library.release()
         return wrong + self.refusals()
 
     def refusals(self):
         """What a caller can do wrong has its status and its sentence."""
-        library, good = self.library, next(self.problems())
+        library, good = self.library, next(self.problems(self.library.variants[-1]))
         last = len(library.variants) - 1
 
         def run(direction="forward", variant=last, sizes=good, **addresses):

@@ -201,6 +201,10 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream, b
   });
 }
 
+nlohmann::json supports(const Support& support) {
+  return {{"d", support.d}, {"gqa", support.gqa}, {"cross", support.cross}};
+}
+
 std::string description() {
   const Step& step = the_step();
   nlohmann::json variants = nlohmann::json::array();
@@ -209,6 +213,7 @@ std::string description() {
                         {"idea", v.idea},
                         {"dtype", name_of(v.forward.dtype())},
                         {"writes_lse", v.writes_lse},
+                        {"supports", supports(support_of(step, v))},
                         {"backward", static_cast<bool>(v.backward)}});
   }
   const nlohmann::json tree = {
@@ -216,8 +221,7 @@ std::string description() {
       {"idea", step.idea},
       {"kind", simulated() ? "sim" : "gpu"},
       {"needs", step.needs},
-      {"supports",
-       {{"d", step.support.d}, {"gqa", step.support.gqa}, {"cross", step.support.cross}}},
+      {"supports", supports(step.support)},
       {"variants", variants}};
   return tree.dump();
 }
