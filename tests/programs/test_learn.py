@@ -451,7 +451,9 @@ inline void forward("""
             with self.subTest(line=line):
                 verdict = self.check(e, text)
                 self.assertEqual(verdict.kind, "refused", verdict.message)
-                self.assertIn("includes steps/06_work_partitioning/2_registers.cuh", verdict.message)
+                self.assertIn(
+                    "includes steps/06_work_partitioning/2_registers.cuh", verdict.message
+                )
                 if at:
                     self.assertIn(f"01_scores.cuh:{line} includes", verdict.message)
         for e in EXERCISES:  # what an exercise has itself is no reason

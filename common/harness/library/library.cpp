@@ -216,13 +216,12 @@ std::string description() {
                         {"supports", supports(support_of(step, v))},
                         {"backward", static_cast<bool>(v.backward)}});
   }
-  const nlohmann::json tree = {
-      {"step", step.id},
-      {"idea", step.idea},
-      {"kind", simulated() ? "sim" : "gpu"},
-      {"needs", step.needs},
-      {"supports", supports(step.support)},
-      {"variants", variants}};
+  const nlohmann::json tree = {{"step", step.id},
+                               {"idea", step.idea},
+                               {"kind", simulated() ? "sim" : "gpu"},
+                               {"needs", step.needs},
+                               {"supports", supports(step.support)},
+                               {"variants", variants}};
   return tree.dump();
 }
 
