@@ -140,7 +140,7 @@ TEST_CASE("step 10: many work tiles on few blocks", "[step10]") {
       *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &on_blocks<3>(), &on_blocks<2, false>());
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
-  // Work tiles of one tile of keys; of some; warpgroups that skip tiles; a diagonal across two tiles.
+  // Work tiles of one tile of keys; of some; warpgroups that skip tiles; a diagonal over two tiles.
   const auto [N, Nk] = GENERATE(std::pair(20, 30), std::pair(300, 300), std::pair(257, 100),
                                 std::pair(300, 331), std::pair(65, 400));
   CAPTURE(d, causal, N, Nk);
