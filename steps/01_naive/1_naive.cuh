@@ -7,7 +7,7 @@
 //           compulsory      4*BH*4*N*d B
 // Launch    scores (N/32, N/8, B*H), softmax (N/8, 1, B*H), output (d/32, N/8, B*H), 256 threads
 // Owns      thread: one score; warp: one row of P; thread: one element of O
-// Still bad each row of Q and K is requested N times, and a warp's loads of K are 32 rows apart
+// Still bad each row of Q and K is requested N times; a warp's load of K touches 32 rows
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -43,8 +43,8 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
 }
 
 // P = softmax(S), row by row. One warp owns a row and reads it three times: for the maximum,
-// without which expf overflows; for the sum; for the quotient. All lanes count c0 alike: if each
-// lane had its own trip count, the compiler's unrolled loop would split a ragged warp's requests.
+// without which expf overflows; for the sum; for the quotient. All lanes have the same trip count:
+// with one of its own per lane, the unrolled loop would split the requests of a ragged warp.
 static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
                                       float* P,        // [B*H, N, N]
                                       int N) {
@@ -72,7 +72,7 @@ static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
   }
 }
 
-// O = P V. One thread owns one element of O. Masked keys have P = 0; they are not visited.
+// O = P V. One thread owns one element of O. Masked keys have P = 0, so they are skipped.
 template <int d>
 __global__ void output_kernel(const float* P,  // [B*H, N, N]
                               const float* V,  // [B*H, N, d]
@@ -103,7 +103,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   fa::Prediction t;
   t["Q"].read = t["K"].read = 4 * BH * n * d;
   t["S"] = {.read = 4 * BH * 3 * N * N, .write = 4 * BH * N * N};
-  t["P"] = {.read = 4 * BH * n * d, .write = 4 * BH * N * N};  // each feature reads the row again
+  t["P"] = {.read = 4 * BH * n * d, .write = 4 * BH * N * N};  // each feature rereads the row
   t["V"].read = 4 * BH * n * d;
   t["O"].write = 4 * BH * N * d;
   t.hbm = {.read = 4 * BH * (3 * N * d + 2 * N * N), .write = 4 * BH * (2 * N * N + N * d)};

@@ -20,14 +20,14 @@ namespace step02 {
 
 constexpr int Br = 64, Bc = 64;  // rows and keys of a tile of S
 constexpr int kSlice = 32;       // features (scores) or keys (output) in shared memory at a time
-constexpr int kPad = 4;          // keeps rows 16-byte aligned; 8 lanes 36 floats apart: 32 banks
+constexpr int kPad = 4;          // rows stay 16-byte aligned; 8 lanes 36 floats apart use 32 banks
 constexpr int kGrid = 16;        // the block's threads form a 16 x 16 grid
 constexpr int kTile = 4;         // a thread owns 4 x 4 scores, 16 rows and 16 keys apart
 constexpr int kThreads = kGrid * kGrid;
 static_assert(kSlice == fa::kWarp, "a lane loads one element of a row of P");
 static_assert(Br == kGrid * kTile && Bc == kGrid * kTile, "the threads' tiles cover the block's");
 
-// Rows from row0 on and features from x0 on of a matrix [N, d] to shared memory, 16 bytes per load;
+// Loads the rows from row0 on and the features from x0 on of a matrix [N, d], 16 bytes at a time;
 // rows past the end are zero.
 template <int d, int Width, int Rows, int stride>
 __device__ inline void load_tile(const float* g,  // [N, d]
@@ -183,7 +183,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   return t;
 }
 
-// With any softmax of S to P between the two products.
+// The two products, with any softmax from S to P between them.
 template <class Softmax>
 void forward_with(Softmax softmax, const fa::Problem& p, const fa::Tensors<float>& t) {
   float* S = t.scratch<float>("S");

@@ -8,7 +8,7 @@
 
 namespace step03 {
 
-// Of some scores: their maximum, and the sum of exp(s - m). The default: of no score at all.
+// Of any set of scores: the maximum, and the sum of exp(s - m). The default: of the empty set.
 struct RowStats {
   float m = -INFINITY;
   float l = 0.f;
@@ -17,9 +17,9 @@ struct RowStats {
 // Of one score; a masked one counts as no score.
 __host__ __device__ inline RowStats stats_of(float s) { return {s, s == -INFINITY ? 0.f : 1.f}; }
 
-// Of the scores of both. The sum with the smaller maximum moves to the larger one; the other stays
-// as it is, so one expf does. Where the smaller maximum is -inf there is nothing to move, and
-// -inf - -inf, which is NaN, is not computed.
+// Of both sets together. The sum with the smaller maximum is rescaled to the larger one; the other
+// stays as it is, so one expf is enough. Where the smaller maximum is -inf there is nothing to
+// rescale, and -inf - -inf, which is NaN, is not computed.
 __host__ __device__ inline RowStats merge(RowStats a, RowStats b) {
   const bool a_larger = a.m >= b.m;
   const RowStats large = a_larger ? a : b, small = a_larger ? b : a;

@@ -46,7 +46,7 @@ static __global__ void softmax_kernel(const float* S,  // [B*H, N, N]
 
 // --- host ---------------------------------------------------------------------------------------
 
-// 02's prediction with `loads` loads of each score, and what textbooks count of the kernel alone.
+// 02's prediction with `loads` loads of each score, and the kernel's accesses per score.
 inline fa::Prediction traffic_of(const fa::Problem& p, const char* kernel, int loads) {
   fa::Prediction t = step02::traffic(p);
   t["S"].read = 4 * p.scores() * loads;

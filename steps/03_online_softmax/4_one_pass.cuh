@@ -1,8 +1,8 @@
 // Step 03, last part -- softmax and P V in one pass.
 // Idea      A block of the output product keeps the running m and l of its rows. When a slice of S
 //           raises m, what was summed so far, l and O alike, is rescaled to the new m.
-// Changed   since 02 2_registers: softmax_kernel is gone; output_kernel reads S and makes P of it
-//           in shared memory; scores_kernel is 02's. P is neither written nor read
+// Changed   since 02 2_registers: softmax_kernel is gone; output_kernel reads S and turns it into
+//           P in shared memory; scores_kernel is 02's. P is neither written nor read
 // Traffic   requested read  4*BH*(2*N*d*Tc + N*N + N*d*Tc) B   Tc = N/64; causal:
 //                     write 4*BH*(N*N + N*d) B                 visited tiles only
 //           compulsory      4*BH*4*N*d B

@@ -1,7 +1,7 @@
 // Step 04, first part -- a tile of S in registers.
 // Idea      A thread loads 4 x 4 scores of a 64 x 64 tile to registers and turns them into P there.
-//           Shared memory holds P only; a round takes 64 keys instead of 32, so O is rescaled half
-//           as often, between half as many barriers.
+//           Shared memory holds P only. An iteration takes 64 keys, not 32: O is rescaled half as
+//           often, and there are half as many barriers.
 // Changed   since 03 4_one_pass: output_kernel's slices of 32 keys become tiles of 64, and S no
 //           longer passes through shared memory; scores_kernel is still 02's
 // Traffic   requested read  4*BH*(2*N*d*Tc + N*N + N*d*Tc) B   Tc = N/64; causal:

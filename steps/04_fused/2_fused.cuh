@@ -1,8 +1,8 @@
 // Step 04, second part -- fused: FlashAttention-1, Algorithm 1 (arXiv 2205.14135) as printed.
 // Idea      S and P exist as tiles on chip, never in HBM. The outer loop brings K and V to shared
-//           memory once; the inner loop walks all tiles of Q and corrects O, m and l in HBM.
-// Changed   since 04 1_tile: the block computes its tile of S; the loops swap; O, m and l travel
-//           once per K/V tile; Bc follows from the shared memory M; LSE = m + log l
+//           memory once; the inner loop walks all tiles of Q and updates O, m and l in HBM.
+// Changed   since 04 1_tile: the block computes its tile of S; the loops swap; O, m and l are read
+//           and written once per K/V tile; Bc follows from the shared memory M; LSE = m + log l
 // Traffic   requested read  4*BH*((2 + 2*Tc)*N*d + 2*(Tc + 1)*N) B   Tc = N/Bc, Bc by M
 //                     write 4*BH*((Tc + 1)*N*d + (2*Tc + 3)*N) B     O, m, l are initialised here
 //           compulsory      4*BH*(4*N*d + N) B
@@ -30,7 +30,7 @@ template <int d, int Bc, int Br = tile_rows(d)>
 struct Tiles {
   float K[Bc][d + kPad];
   float V[Bc][d + kPad];
-  union {  // S needs Q, O needs P: never both
+  union {  // the first product needs Q, the second P: never both
     float Q[Br][d + kPad];
     float P[Br][Bc + kPadP];
   };
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
     }
   }
 
-  // --- epilogue: what a backward will need of S, one number per row
+  // --- epilogue: LSE, from which a backward can compute P again
   for (int r0 = 0; r0 < N; r0 += kThreads) {
     const int r = r0 + threadIdx.x;
     if (r < N) LSE[r] = m[r] + logf(l[r]);
