@@ -1,6 +1,6 @@
-// Step 05 -- the yardstick: the standard backward, which keeps P.
+// Step 05 -- the baseline: the standard backward, which keeps P.
 // Idea      What autograd does with step 02: the forward leaves P in HBM. The backward reads it,
-//           writes dP and then dS in the place of S, and multiplies with both: four products.
+//           writes dP over S and then dS over dP, and computes four products.
 // Changed   since 02 2_registers: the gradient of softmax and the product A^T G are new; the other
 //           two products and the forward are step 02's kernels
 // Traffic   requested read  4*BH*(7*N*N + 5*N*d*Tc) B   Tc = N/64; causal: visited tiles only, and
@@ -51,8 +51,8 @@ static __global__ void softmax_backward_kernel(const float* P,  // [B*H, N, N]
   }
 }
 
-// C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. A thread that owns keys reads along
-// a row of A. Keys kKeys * ty + a, features 2 tx + 32 b and the next one.
+// C += A^T G, a sum over the rows: dV += P^T dO and dK += dS^T Q. A thread owns keys and reads
+// along a row of A. Keys kKeys * ty + a, features 2 tx + 32 b and the next one.
 template <int d, int Rows, int strideA, int strideG, int kKeys>
 __device__ inline void add_key_gradient(const float (&sA)[Rows][strideA],
                                         const float (&sG)[Rows][strideG],

@@ -5,7 +5,7 @@
 // Traffic   requested read  4*BH*(5*N*N + 5*N*d*Tc + 2*N*d + N) B   Tc = N/64; causal: visited
 //                     write 4*BH*(2*N*N + 3*N*d + N) B                tiles only, but all of dP
 //           compulsory      4*BH*8*N*d B
-// Launch    delta and dS (N/8, 1, B*H), dP (N/64, N/64, B*H), dV, dQ, dK (1, N/64, B*H), 256 threads
+// Launch    delta, dS (N/8, 1, B*H), dP (N/64, N/64, B*H), dV, dQ, dK (1, N/64, B*H), 256 threads
 // Owns      warp: delta and dS of one row
 // Still bad P stays in HBM from forward to backward; S, dP and dS cross HBM between kernels
 #pragma once
@@ -39,8 +39,8 @@ __global__ void delta_kernel(const float* O,   // [B*H, N, d]
   if (lane == 0) delta[row] = sum;
 }
 
-// dS = scale * P * (dP - delta): the gradient of softmax, over dP in place. One warp owns a row. The
-// factor of the scores goes in here, once, because dQ and dK both need it.
+// dS = scale * P * (dP - delta): the gradient of softmax, over dP in place. One warp owns a row.
+// The factor of the scores goes in here, once, because dQ and dK both need it.
 static __global__ void softmax_backward_kernel(const float* P,      // [B*H, N, N]
                                                float* dP_dS,        // [B*H, N, N], dP in, dS out
                                                const float* delta,  // [B*H, N]

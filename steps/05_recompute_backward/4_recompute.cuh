@@ -1,8 +1,8 @@
 // Step 05 -- the backward on chip: FlashAttention's Algorithm 4.
-// Idea      The block that makes a tile of P and dS also multiplies with it, so neither goes to
+// Idea      The block that computes a tile of P and dS also multiplies with it, so neither goes to
 //           HBM: five matrix products on chip, and nothing of size N * N is ever written.
-// Changed   since 05 3_from_lse: the grid over tiles is two loops, as in step 04; P and dS take turns
-//           in shared memory; dK and dV add up in registers, dQ in HBM
+// Changed   since 05 3_from_lse: the grid over tiles is two loops, as in step 04; P, then dS, in
+//           the same shared memory; dK and dV are summed in registers, dQ in HBM
 // Traffic   requested read  4*BH*((4 + 3*Tc)*N*d + 2*Tc*N) B   Tc = N/Bc, causal or not: no tile
 //                     write 4*BH*((3 + Tc)*N*d + N) B          is skipped
 //           compulsory      4*BH*(8*N*d + N) B

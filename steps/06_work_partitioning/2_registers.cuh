@@ -1,9 +1,9 @@
 // Step 06, second part -- larger register tiles.
-// Idea      A thread computes 8 x 4 scores and 8 rows x d/16 features of O instead of 4: what it
-//           loads from shared memory serves four or eight multiply-adds, and the arithmetic units
-//           are what the kernel waits for.
-// Changed   since 06 1_swapped: 128 threads per block; sums in an order without waiting; only the
-//           last tile is masked; powers of two instead of e; V needs no pad
+// Idea      A thread computes 8 x 4 scores, not 4 x 4, and 8 rows x d/16 features of O, not 4: each
+//           number that it loads from shared memory serves four or eight multiply-adds, and shared
+//           memory limits the kernel less.
+// Changed   since 06 1_swapped: 128 threads per block; sums in an order that hides latency; only
+//           the last tile is masked; powers of two instead of e; V needs no pad
 // Traffic   requested read  4*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
 //                     write 4*BH*(N*d + N) B          O, LSE
 //           compulsory      4*BH*(4*N*d + N) B

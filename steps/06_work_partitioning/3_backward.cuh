@@ -1,8 +1,8 @@
 // Step 06, third part -- the backward, parallel over tiles of keys.
-// Idea      dK and dV of a tile of keys need all rows but no other tile of keys: a block each. dQ
-//           of a row needs all tiles of keys, so their blocks add to it in HBM with atomics
-// Changed   since 05 4_recompute: the outer loop over j is the grid; dQ is added by atomicAdd, not
-//           read and written; causal tiles above the diagonal are not visited; larger register tiles
+// Idea      dK and dV of a tile of keys need all rows but no other tile of keys: one block for
+//           each. dQ of a row needs all tiles of keys, so their blocks add to it by atomics in HBM
+// Changed   since 05 4_recompute: the outer loop over j is the grid; dQ is added by atomicAdd,
+//           not read and written; skips causal tiles above the diagonal; larger register tiles
 // Traffic   requested read   4*BH*((4 + 2*Tc)*N*d + 2*Tc*N) B   Tc = N/Bc; causal: visited tiles
 //                     write  4*BH*(3*N*d + N) B                 dQ = 0 first; dK, dV; delta
 //                     atomic 4*BH*Tc*N*d B                      dQ

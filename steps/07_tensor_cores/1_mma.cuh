@@ -3,12 +3,12 @@
 //           registers, in a fixed pattern; the pattern in which it leaves S is the pattern in which
 //           P V takes P. So S becomes P in the same registers, and P never goes to memory
 // Changed   since 06 2_registers: inputs, P and O in bf16; a warp multiplies 16 rows by mma.sync,
-//           with operands from ldmatrix; four threads share a row; one barrier less, for P
+//           with operands from ldmatrix; four threads share a row; one barrier less: P needs none
 // Traffic   requested read  2*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*BH*4*N*d + 4*BH*N B
 // Launch    grid (Tr, B*H), 128 threads; causal: the longest walks of each head first
-// Owns      block: 64 rows of O; warp: 16 of them; thread: of 2 rows every fourth pair of columns
+// Owns      block: 64 rows of O; warp: 16 of them; thread: every fourth pair of columns in 2 rows
 // Still bad the block waits for each tile that it loads: 2_pipelined
 #pragma once
 
@@ -92,8 +92,8 @@ __device__ inline void multiply_values(const Tiles<d>& smem, int lane, const flo
   }
 }
 
-// O = softmax(scale * Q K^T) V and LSE of one tile of Q. Two blocks an SM are asked for: 255
-// registers a thread are allowed then, and while one block waits for its tiles the other computes.
+// O = softmax(scale * Q K^T) V and LSE of one tile of Q. At least two blocks per SM:
+// up to 255 registers per thread, and while one block waits for its tiles the other one computes.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]
                                                                 const bf16* K,  // [B*H, N, d]

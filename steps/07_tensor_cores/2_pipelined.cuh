@@ -8,7 +8,7 @@
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*BH*4*N*d + 4*BH*N B
 // Launch    grid (Tr, B*H), 128 threads; causal: the longest walks of each head first
-// Owns      block: 64 rows of O; warp: 16 of them; thread: of 2 rows every fourth pair of columns
+// Owns      block: 64 rows of O; warp: 16 of them; thread: every fourth pair of columns in 2 rows
 // Still bad each fragment that a warp loads from shared memory serves 16 rows only: 3_bands
 #pragma once
 
@@ -111,8 +111,8 @@ __device__ inline void multiply_values(const float (&rP)[Bc / 8][4],
   }
 }
 
-// O = softmax(scale * Q K^T) V and LSE of one tile of Q. Two blocks an SM are asked for: 255
-// registers a thread are allowed then, and one block computes while the other waits at its barrier.
+// O = softmax(scale * Q K^T) V and LSE of one tile of Q. At least two blocks per SM:
+// up to 255 registers per thread, and while one block waits at its barrier the other one computes.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]
                                                                 const bf16* K,  // [B*H, N, d]

@@ -172,8 +172,8 @@ __device__ inline void multiply_values(const float (&rS)[kBands][Bc<d> / 8][4], 
   }
 }
 
-// O = softmax(scale * Q K^T) V and LSE of one tile of Q. Two blocks an SM are asked for: 255
-// registers a thread are allowed then, and one block computes while the other waits at its barrier.
+// O = softmax(scale * Q K^T) V and LSE of one tile of Q. At least two blocks per SM:
+// up to 255 registers per thread, and while one block waits at its barrier the other one computes.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  // [B*H, N, d]
                                                                 const bf16* K,  // [B*H, N, d]
