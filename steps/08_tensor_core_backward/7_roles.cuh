@@ -9,7 +9,7 @@
 // Traffic   as 6_atomics.cuh
 // Launch    as 6_atomics.cuh
 // Owns      pair of warps: 32 keys; one of them their dV, the other their dK
-// Still bad tensor cores and shared memory take turns with exponentials and barriers: step 11
+// Still bad operands pass through registers; a warp's products and exponentials take turns
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
