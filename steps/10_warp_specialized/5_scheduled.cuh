@@ -1,7 +1,7 @@
 // Step 10 -- past FlashAttention-3: a tile scheduler for causal work.
 // Idea      Causal work tiles differ in length. The producer takes the next one from a counter that
-//           all blocks share, the longest first, one section of heads after another; the L2 holds
-//           a section's K and V. 64 rows skip the tiles of keys that only later rows see
+//           all blocks share, the longest first, one section of heads after another, so that K and
+//           V may stay in the L2. 64 rows skip the tiles of keys that only later rows see
 // Changed   since 10 4_persistent: work tiles from a counter instead of every gridDim.x-th one;
 //           sections of heads; skipped tiles, whose stages are released unread; the mask only in
 //           the first rounds of the loop
