@@ -4,7 +4,7 @@
 //           two warps share 32 keys: one computes P and dV, the other dS and dK. Each keeps one
 //           gradient in its registers, and each fragment serves two mma
 // Changed   since 08 6_atomics: a warp does half of the work for twice as many keys; P goes from
-//           one warp to the other, in 16 bits, through the place of dS. d = 64, whose warps own 32
+//           one warp to the other, in 16 bits, through the buffer of dS. d = 64, whose warps own 32
 //           keys, and GPUs without the shared memory for 128 keys run 6_atomics.cuh
 // Traffic   as 6_atomics.cuh
 // Launch    as 6_atomics.cuh
