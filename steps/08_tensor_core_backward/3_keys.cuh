@@ -8,7 +8,7 @@
 //           compulsory       2*BH*13*N*d + 4*BH*7*N B
 // Launch    delta; backward (Tc, B*H), 128 threads; query
 // Owns      block: dK and dV of 64 keys; warp: 16 of these keys
-// Still bad a fragment of Q or dO serves 16 keys only: 4_wide; all warps wait for each tile
+// Still bad a fragment of Q or dO serves only 16 keys: 4_wide; all warps wait for each tile
 #pragma once
 
 #include "common/dialect/cuda.h"

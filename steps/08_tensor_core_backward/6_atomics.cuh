@@ -73,7 +73,7 @@ __device__ inline void query_gradient(const bf16* sdS,  // [Bc, Br] swizzled: dS
   for (int t = 0; t < kPart / kMma; ++t) {
     UNROLL
     for (int n = 0; n < kPart / 8; ++n) {
-      UNROLL  // the results are not used: each is a RED: no thread waits for it
+      UNROLL  // no result is used, so each is a RED, and no thread waits for it
       for (int e = 0; e < 4; ++e) {
         atomicAdd(dQ_sum + (t * (d / 8) + n) * 128 + e * fa::kWarp, rdQ[t][n][e]);
       }

@@ -4,12 +4,12 @@
 //           two warps share 32 keys: one computes P and dV, the other dS and dK. Each keeps one
 //           gradient in its registers, and each fragment serves two mma
 // Changed   since 08 6_atomics: a warp does half of the work for twice as many keys; P goes from
-//           one warp to the other, in 16 bits, through the place of dS. d = 64, whose warps own 32
+//           one warp to the other, in 16 bits, through the buffer of dS. d = 64, whose warps own 32
 //           keys, and GPUs without the shared memory for 128 keys run 6_atomics.cuh
 // Traffic   as 6_atomics.cuh
 // Launch    as 6_atomics.cuh
 // Owns      pair of warps: 32 keys; one of them their dV, the other their dK
-// Still bad tensor cores and shared memory take turns with exponentials and barriers: step 11
+// Still bad operands pass through registers; a warp's products and exponentials take turns
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"

@@ -56,8 +56,8 @@ __device__ inline int swizzle(int r, int x) {
   return (x / kPanel * rows + r) * kPanel + (x % kPanel ^ r % 8 * 8);
 }
 
-// Tile j of K and V to its stage, without waiting. By one thread. `full` completes when it has seen
-// one arrival, this one, and the bytes of both boxes; rows behind the end come as zeros and count.
+// Copies tile j of K and V to its stage, without waiting. One thread calls it. `full` completes
+// after one arrival, this one, and the bytes of both boxes. Rows past the end are zeros and count.
 template <int d>
 __device__ inline void load_tile(Tiles<d>& smem, const fa::TensorMap& K, const fa::TensorMap& V,
                                  int j, int head) {
@@ -273,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   fa::fence_proxy_async();  // TMA, another path to shared memory, sees what this thread wrote
   __syncwarp();             // the warp's rows are complete
   if (lane == 0) {
-    fa::tma_store(&map_O, smem.Q[warp], {0, warp_row, 0, bh});  // not the rows behind the end
+    fa::tma_store(&map_O, smem.Q[warp], {0, warp_row, 0, bh});  // not the rows past the end
     fa::tma_store_commit();
     fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
   }

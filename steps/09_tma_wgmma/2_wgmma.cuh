@@ -64,8 +64,8 @@ __device__ inline int swizzle(int r, int x) {
   return (x / kPanel * rows + r) * kPanel + (x % kPanel ^ r % 8 * 8);
 }
 
-// Tile j of K and V to its stage, without waiting. By one thread. `full` completes when it has seen
-// one arrival, this one, and the bytes of both boxes; rows behind the end come as zeros and count.
+// Copies tile j of K and V to its stage, without waiting. One thread calls it. `full` completes
+// after one arrival, this one, and the bytes of both boxes. Rows past the end are zeros and count.
 template <int d>
 __device__ inline void load_tile(Tiles<d>& smem, const fa::TensorMap& K, const fa::TensorMap& V,
                                  int j, int head) {
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
             lane = thread % fa::kWarp;
-  // The shuffle tells the compiler that a warp has one warpgroup: its addresses are the warp's.
+  // The shuffle tells the compiler that all lanes have the same wg, and so the same addresses.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   // Causal walks have different lengths: all heads' longest ones start first, and the short ones
   // fill the gaps at the end. Else a head's blocks follow each other and find K and V in the L2.
@@ -259,7 +259,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   fa::fence_proxy_async();  // TMA, another path to shared memory, sees what this thread wrote
   fa::bar_sync(1 + wg, kGroupThreads);  // the warpgroup's 64 rows are complete
   if (thread == 0) {
-    fa::tma_store(&map_O, smem.Q[wg], {0, group_row, 0, bh});  // not the rows behind the end
+    fa::tma_store(&map_O, smem.Q[wg], {0, group_row, 0, bh});  // not the rows past the end
     fa::tma_store_commit();
     fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
   }

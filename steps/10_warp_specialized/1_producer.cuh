@@ -2,8 +2,8 @@
 // Idea      The thread that copies does nothing else. It alone waits for a free stage, so it runs
 //           ahead as far as the stages reach, and no product waits for it to issue a copy. Its
 //           warpgroup needs few registers: setmaxnreg gives the others to the consumers
-// Changed   since 09 2_wgmma: a warpgroup more, of which one thread copies; the others, consumers,
-//           only multiply and compute softmax; one block per SM, with more rows or more stages
+// Changed   since 09 2_wgmma: one more warpgroup, the producer, of which one thread copies; the
+//           consumers only multiply and compute softmax; one block per SM, with more rows or stages
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -59,7 +59,7 @@ __device__ inline void produce(Tiles<d>& smem, const fa::TensorMap& Q, const fa:
   }
 }
 
-// One block an SM: its registers are the producer's and the consumers'.
+// One block per SM: the producer and the consumers share its registers.
 template <int d>
 __global__ void __launch_bounds__(kThreads<d>, 1)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap map_Q,  // [B*H, N, d], boxes of 64 rows
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
             lane = thread % fa::kWarp;
-  // The shuffle tells the compiler that a warp has one warpgroup: its addresses are the warp's.
+  // The shuffle tells the compiler that all lanes have the same wg, and so the same addresses.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0) - 1;  // -1: producer
   // Causal walks have different lengths: all heads' longest ones start first, and the short ones
   // fill the gaps at the end. Else a head's blocks follow each other and find K and V in the L2.
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
   fa::fence_proxy_async();  // TMA, another path to shared memory, sees what this thread wrote
   fa::bar_sync(1 + wg, kGroupThreads);  // the warpgroup's 64 rows are complete
   if (thread == 0) {
-    fa::tma_store(&map_O, smem.Q[wg], {0, group_row, 0, bh});  // not the rows behind the end
+    fa::tma_store(&map_O, smem.Q[wg], {0, group_row, 0, bh});  // not the rows past the end
     fa::tma_store_commit();
     fa::tma_store_wait_read<0>();  // a block's shared memory must outlive the copy
   }

@@ -60,7 +60,7 @@ struct WorkTile {
   int tiles;      // of keys, at least one; 0: there is no more work
 };
 
-// Makes barriers whose phases are complete after `arrivals`.
+// Initialises barriers whose phases are complete after `arrivals` arrivals.
 template <int n>
 __device__ inline void init(uint64_t (&bars)[n], int arrivals) {
   for (uint64_t& bar : bars) fa::mbarrier_init(&bar, arrivals);
@@ -128,7 +128,7 @@ __device__ inline void mask(float (&rS)[n], int visible0, int visible1) {
   }
 }
 
-// Of a lane's first (h = 0) or second row, with the four lanes that share it.
+// Maximum of a lane's first (h = 0) or second row, over the four lanes that share it.
 template <int n>
 __device__ inline float row_maximum(const float (&rS)[n], int h) {
   float s = -INFINITY;
@@ -173,7 +173,7 @@ __device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], floa
 }
 
 // P = 2^(S - m) in S's registers, l += its row sums. In three passes: a warp issues in order, so an
-// addition right behind its exponential would stall.
+// addition right after its exponential would stall.
 template <int n>
 __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
                                  float (&l)[2]) {
@@ -201,7 +201,7 @@ __device__ inline void pack(const float (&rS)[n], uint32_t (&rP)[n / 8][4]) {
   for (int c = 0; c < n / 8; ++c) fa::pin_registers(rP[c]);
 }
 
-// A warp's 16 rows of O to shared memory, as TMA wants them.
+// Writes a warp's 16 rows of O to shared memory, in the order that TMA reads.
 template <int d>
 __device__ inline void put_rows(const float (&rO)[d / 2], const float (&normalise)[2], bf16* sO) {
   const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -230,7 +230,7 @@ int work_tiles_of(const fa::Problem& p) {
   return fa::ceil_div(p.N, T::Br) * p.heads();
 }
 
-// Tiles of keys that the rows from this one on visit; at least one, which they may not see.
+// Tiles of keys that `rows` rows from `row` on visit; at least one, even if they see no key of it.
 template <class T>
 int visited_tiles(const fa::Problem& p, int row, int rows) {
   return std::max(1, fa::ceil_div(p.visible(std::min(p.N, row + rows) - 1), T::Bc));

@@ -121,7 +121,7 @@ struct Consumer {
   }
 
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or ptxas computes P behind the wait
+    fa::pin_registers(rS);  // or ptxas computes P after the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
     fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   __syncthreads();  // all threads see the barriers
   const WorkTile work = work_tile_at<T>(blockIdx.x, shape);
-  // The shuffle tells the compiler that a warp has one warpgroup.
+  // The shuffle tells the compiler that all lanes of a warp have the same wg.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();

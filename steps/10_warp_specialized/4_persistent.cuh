@@ -37,7 +37,7 @@ struct alignas(1024) Tiles {                    // each as panels of 64 features
 // --- the producer: one thread copies -------------------------------------------------------------
 
 // Q of each work tile, K and V of its tiles of keys from the last one to the first, in the order of
-// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes the work tiles: each gridDim.x-th one.
+// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes every gridDim.x-th work tile.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const Shape& shape) {
@@ -80,13 +80,13 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
 
 // --- another thread of its warpgroup stores ------------------------------------------------------
 
-// O of each work tile and consumer, from where its Q was; then that place is free.
+// Stores O of each work tile and consumer from where its Q was. Then that buffer is free.
 template <class T>
 __device__ inline void store(Tiles<T>& smem, const fa::TensorMap* O) {
   for (int n = 0;; ++n) {
     const int b = n % 2;
     for (int wg = 0; wg < T::kConsumers; ++wg) {
-      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // shows the work tile
+      fa::mbarrier_wait(&smem.q_full[b][wg], n / 2 & 1);  // the work tile is there, too
       const WorkTile work = smem.work[b][wg];
       if (work.tiles == 0) return;
       fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);
@@ -147,15 +147,15 @@ struct Consumer {
     fa::pin_registers(rS);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or ptxas computes P behind the wait
+    fa::pin_registers(rS);  // or ptxas computes P after the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
     fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
-  // The block's n-th work tile; false when there is none. Lane 0 reads it for its warp, for which
-  // it also arrives: an order that racecheck can follow.
+  // The block's n-th work tile; false when there is none. Lane 0 reads it for its warp, and also
+  // arrives for it: racecheck can follow this order.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that a warp has one warpgroup.
+  // The shuffle tells the compiler that all lanes of a warp have the same wg.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
@@ -326,7 +326,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
     t["K"].read = t["V"].read = 2 * BH * keys * d;
     t["LSE"].write = 4 * BH * N;
     t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-    t.flops += 2 * blocks * T::Br * T::Bc * d;  // the last Q K^T of a block, which nobody reads
+    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
   });
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
   return t;

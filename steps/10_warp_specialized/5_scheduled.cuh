@@ -1,10 +1,10 @@
 // Step 10 -- past FlashAttention-3: a tile scheduler for causal work.
-// Idea      Causal work tiles differ in length. The producer takes the next one of all from a
-//           counter, the longest first, a section of heads after another, whose K and V the L2 can
-//           hold. And 64 rows skip the tiles of keys that only the work tile's later rows see
-// Changed   since 10 4_persistent: work tiles by a counter instead of each gridDim.x-th, shown to
-//           the other roles beside Q; sections of heads; skipped tiles, whose stages are released
-//           unread; the mask only in the loop's first rounds
+// Idea      Causal work tiles differ in length. The producer takes the next one from a counter that
+//           all blocks share, the longest first, one section of heads after another, so that K and
+//           V may stay in the L2. 64 rows skip the tiles of keys that only later rows see
+// Changed   since 10 4_persistent: work tiles from a counter instead of every gridDim.x-th one;
+//           sections of heads; skipped tiles, whose stages are released unread; the mask only in
+//           the first rounds of the loop
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //                     causal: 4 B per work tile and per block, atomic, and 8 B: the counters
@@ -46,8 +46,8 @@ __device__ inline WorkTile scheduled(int t, const Shape& shape) {
 // --- the producer: one thread copies -------------------------------------------------------------
 
 // Q of each work tile, K and V of its tiles of keys from the last one to the first, in the order of
-// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes the work tiles, too: each gridDim.x-th
-// one, or, when they differ in length, the next one of all.
+// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes every gridDim.x-th
+// work tile or, when they differ in length, the next one of all.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const Shape& shape, unsigned* taken) {
@@ -147,15 +147,15 @@ struct Consumer {
     fa::pin_registers(rS);
   }
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or ptxas computes P behind the wait
+    fa::pin_registers(rS);  // or ptxas computes P after the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
     fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use
     release(v, smem.v_empty);
   }
 
-  // The block's n-th work tile; false when there is none. Lane 0 reads it for its warp, for which
-  // it also arrives: an order that racecheck can follow.
+  // The block's n-th work tile; false when there is none. Lane 0 reads it for its warp, and also
+  // arrives for it: racecheck can follow this order.
   __device__ bool take(unsigned n) {
     fa::mbarrier_wait(&smem.q_full[n % 2][wg], n / 2 & 1);
     if (lane == 0) work = smem.work[n % 2][wg];
@@ -171,7 +171,7 @@ struct Consumer {
     release(ring, empty);
   }
   // Tiles that this warpgroup's rows do not see are released unread: K at once, V only after this
-  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could be full.
+  // work tile's last P V, whose V is earlier in the ring. Else a ring of few stages could fill up.
   __device__ void skip_keys() {
     j = tiles_for<T>(shape, work.row + kGroupRows - 1) - 1;
     for (skipped = 0; skipped < work.tiles - 1 - j; ++skipped) skip(k, smem.k_full, smem.k_empty);
@@ -235,7 +235,7 @@ struct Consumer {
       for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
 
       // --- mainloop
-      // Only when N and Nk differ by no multiple of 64 does a warpgroup's diagonal cross two tiles.
+      // A warpgroup's diagonal crosses two tiles only when N - Nk is not a multiple of 64.
       while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>(b);
       while (j > 0) next_tile<false>(b);
 
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   Tiles<T>& smem = *fa::dynamic_shared<Tiles<T>>();
   if (threadIdx.x == 0) init_barriers<T>(smem);
   __syncthreads();  // all threads see the barriers
-  // The shuffle tells the compiler that a warp has one warpgroup.
+  // The shuffle tells the compiler that all lanes of a warp have the same wg.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == 0) {
     fa::setmaxnreg_dec<T::kProducerRegisters>();
@@ -344,7 +344,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
     t["LSE"].write = 4 * BH * N;
     if (p.causal) t["taken"] = {.read = 0, .write = 8, .atomic = 4 * (tiles + blocks)};
     t.flops = 4 * BH * products * kGroupRows * T::Bc * d;
-    t.flops += 2 * blocks * T::Br * T::Bc * d;  // the last Q K^T of a block, which nobody reads
+    t.flops += 2 * blocks * T::Br * T::Bc * d;  // a block's last Q K^T, whose result is not used
   });
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
   return t;
