@@ -31,7 +31,7 @@ enum class Bug {
   mask_top_left,  // key c <= row r, although Nk != N
   mask_ignored,
   mask_ignored_in_last_tile,
-  tail_not_masked,  // keys behind the end have score 0
+  tail_not_masked,  // keys past the end have score 0
   tail_stale,       // ... or what the previous tile left in shared memory
   last_tile_forgotten,
   N_for_Nk,
@@ -161,7 +161,8 @@ __global__ void flash_fwd_kernel(const T* Q,  // [B*H, N, d]
   const int Tc = bug == Bug::last_tile_forgotten ? keys / Bc : (keys + Bc - 1) / Bc;
 
   for (int j = 0; j < Tc; ++j) {
-    if (bug != Bug::no_barrier_before_load) __syncthreads();  // nobody reads the last tile any more
+    if (bug != Bug::no_barrier_before_load)
+      __syncthreads();  // no thread reads the last tile any more
     const bool zero_tail = bug != Bug::tail_stale;
     load_tile(sK, gK, j * Bc, a.Nk, zero_tail);
     load_tile(sV, gV, j * Bc, a.Nk, zero_tail);
@@ -287,7 +288,7 @@ __global__ void dq_kernel(const T* Q, const T* K, const T* V, const T* dO,  // a
   const float del = row < a.N ? delta[bh * a.N + row] : 0;
   float dq[d / kParts] = {};
   for (int j = 0; j < (a.Nk + Bc - 1) / Bc; ++j) {
-    __syncthreads();  // nobody reads the last tile any more
+    __syncthreads();  // no thread reads the last tile any more
     load_tile(sK, K + kv * a.Nk * d, j * Bc, a.Nk);
     load_tile(sV, V + kv * a.Nk * d, j * Bc, a.Nk);
     __syncthreads();  // the tile is complete
@@ -341,7 +342,8 @@ __global__ void dkdv_kernel(const T* Q, const T* K, const T* V, const T* dO,  //
       for (int k = 0; k < d / kParts; ++k) dk[k] = dv[k] = 0;
     }
     for (int i = 0; i < (a.N + Br - 1) / Br; ++i) {
-      if (bug != Bug::backward_no_barrier) __syncthreads();  // nobody reads the last tile any more
+      if (bug != Bug::backward_no_barrier)
+        __syncthreads();  // no thread reads the last tile any more
       load_tile(sQ, Q + bh * a.N * d, i * Br, a.N);
       load_tile(sdO, dO + bh * a.N * d, i * Br, a.N);
       __syncthreads();  // the tile is complete

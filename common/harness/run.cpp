@@ -65,7 +65,7 @@ class DeviceBuffer {
     return to;
   }
 
-  /// Adds a sentence when something was written behind the end.
+  /// Adds a sentence when something was written past the end.
   void inspect_guard(std::vector<std::string>& damage) const {
     std::vector<uint8_t> band(guard());
     cuda_check(

@@ -29,7 +29,7 @@ __global__ void scores_kernel(const float* Q,  // [B*H, N, d]
   const int c = blockIdx.x * kBlockX + threadIdx.x;  // key: the fast axis, so stores coalesce
   const int r = blockIdx.y * kBlockY + threadIdx.y;  // query
   const size_t bh = blockIdx.z;
-  if (r >= N || c >= N) return;  // legal: no other thread needs it
+  if (r >= N || c >= N) return;  // legal: no other thread depends on this one
 
   float s = -INFINITY;  // a masked score: its probability will be 0
   if (!causal || c <= r) {

@@ -18,7 +18,7 @@
 namespace step02_shared {
 
 constexpr int T = 32;    // tile width: a warp loads one row of a tile
-constexpr int kPad = 1;  // shifts row r by r banks, so that a column is 32 different banks
+constexpr int kPad = 1;  // shifts row r by r banks, so that a column lies in 32 different banks
 constexpr int kBlockX = T, kBlockY = T;  // one thread per element of a tile
 
 // S = scale * Q K^T. A block owns a tile of S and walks the features in slices of T.

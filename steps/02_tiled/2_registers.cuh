@@ -32,7 +32,7 @@ static_assert(Br == kGrid * kTile && Bc == kGrid * kTile, "the threads' tiles co
 template <int d, int Width, int Rows, int stride>
 __device__ inline void load_tile(const float* g,  // [N, d]
                                  float (&s)[Rows][stride], int row0, int x0, int N) {
-  constexpr int kVectors = Width / 4;  // of four floats, a row
+  constexpr int kVectors = Width / 4;  // vectors of four floats per row
   for (int v = threadIdx.x; v < Rows * kVectors; v += kThreads) {
     const int r = v / kVectors, x = v % kVectors * 4;
     float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
@@ -74,7 +74,7 @@ __device__ inline void add_product(const float (&sA)[Br][kSlice + kPad],
                                    float2 (&rC)[kTile][d / (2 * kGrid)]) {
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   for (int c = 0; c < kSlice; c += 4) {
-    __align__(16) float p[kTile][4];  // of each row four keys
+    __align__(16) float p[kTile][4];  // four keys of each row
     UNROLL
     for (int a = 0; a < kTile; ++a) {
       *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][c]);

@@ -1,4 +1,4 @@
-// Step 02: what it is, for its program, its library, its tests and its exercises.
+// Step 02: its description, for its program, library, tests and exercises.
 #pragma once
 
 #include "steps/01_naive/1_naive.cuh"

@@ -31,7 +31,7 @@ __device__ inline void add_product(const float (&sA)[Br][kSlice + kPad],
                                    float2 (&rC)[kTile][d / (2 * kGrid)]) {
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   for (int c = 0; c < kSlice; c += 4) {
-    __align__(16) float p[kTile][4];  // of each row four keys
+    __align__(16) float p[kTile][4];  // four keys of each row
     UNROLL
     for (int a = 0; a < kTile; ++a) {
       *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][c]);

@@ -1,4 +1,4 @@
-// Step 03: what it is, for its program, its library, its tests and its exercises.
+// Step 03: its description, for its program, library, tests and exercises.
 #pragma once
 
 #include "steps/02_tiled/2_registers.cuh"

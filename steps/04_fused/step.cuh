@@ -1,4 +1,4 @@
-// Step 04: what it is, for its program, its library, its tests and its exercises.
+// Step 04: its description, for its program, library, tests and exercises.
 #pragma once
 
 #include "steps/03_online_softmax/4_one_pass.cuh"

@@ -82,15 +82,16 @@ __global__ void __launch_bounds__(kThreads, 2) key_gradient_kernel(const float* 
                                                                    float* dV,        // [B*H, N, d]
                                                                    int N, bool causal) {
   __shared__ __align__(16) float sP[kSlice][Bc];
-  __shared__ __align__(16) float sdO[kSlice][d];  // read along a row, two features a lane: 32 banks
-  constexpr int kPairs = d / (2 * kGrid);         // pairs of features that a thread owns
+  __shared__ __align__(
+      16) float sdO[kSlice][d];            // read along a row, two features per lane: 32 banks
+  constexpr int kPairs = d / (2 * kGrid);  // pairs of features that a thread owns
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   const int j = blockIdx.y;
   const size_t bh = blockIdx.z;
 
   float2 rdV[kTile][kPairs] = {};  // keys 4 ty + a, features 2 tx + 32 b and the next one
   for (int r0 = causal ? j * Br : 0; r0 < N; r0 += kSlice) {     // rows above see none of the keys
-    for (int v = threadIdx.x; v < kSlice * Bc; v += kThreads) {  // N may be odd: one float a lane
+    for (int v = threadIdx.x; v < kSlice * Bc; v += kThreads) {  // N may be odd: one float per lane
       const int r = v / Bc, c = v % Bc;
       const bool inside = r0 + r < N && j * Bc + c < N;
       sP[r][c] = inside ? P[(bh * N + r0 + r) * N + j * Bc + c] : 0.f;

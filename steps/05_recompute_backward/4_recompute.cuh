@@ -32,7 +32,7 @@ struct Tiles {
   float dO[Br][d + kPad];
   float K[Bc][d + kPad];
   float V[Bc][d + kPad];
-  float P_dS[Br][Bc + kPadP];  // P until dV has it, then dS
+  float P_dS[Br][Bc + kPadP];  // P for dV, then dS
   float LSE[Br], delta[Br];
 };
 
@@ -40,7 +40,7 @@ struct Tiles {
 template <int d, int Rows>
 __device__ inline void load_tile(const float* g,  // [N, d]
                                  float (&s)[Rows][d + kPad], int row0, int N) {
-  constexpr int kVectors = d / 4;  // of four floats, a row
+  constexpr int kVectors = d / 4;  // vectors of four floats per row
   for (int v = threadIdx.x; v < Rows * kVectors; v += kThreads) {
     const int r = v / kVectors, x = v % kVectors * 4;
     float4 row = make_float4(0.f, 0.f, 0.f, 0.f);

@@ -1,4 +1,4 @@
-// Step 05: what it is, for its program, its library, its tests and its exercises.
+// Step 05: its description, for its program, library, tests and exercises.
 #pragma once
 
 #include "steps/05_recompute_backward/1_standard.cuh"

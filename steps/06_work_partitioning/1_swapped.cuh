@@ -39,7 +39,7 @@ struct Tiles {
 template <int d, int Rows>
 __device__ inline void load_tile(const float* g,  // [N, d]
                                  float (&s)[Rows][d + kPad], int row0, int N) {
-  constexpr int kVectors = d / 4;  // of four floats, a row
+  constexpr int kVectors = d / 4;  // vectors of four floats per row
   for (int v = threadIdx.x; v < Rows * kVectors; v += kThreads) {
     const int r = v / kVectors, x = v % kVectors * 4;
     float4 row = make_float4(0.f, 0.f, 0.f, 0.f);
@@ -55,7 +55,7 @@ __device__ inline void add_product(const float (&sA)[Br][Bc + kPadP],
                                    float2 (&rC)[Br / kGrid][d / (2 * kGrid)]) {
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   for (int c = 0; c < Bc; c += 4) {
-    __align__(16) float p[Br / kGrid][4];  // of each row four keys
+    __align__(16) float p[Br / kGrid][4];  // four keys of each row
     UNROLL
     for (int a = 0; a < Br / kGrid; ++a) {
       *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sA[ty + a * kGrid][c]);

@@ -39,7 +39,7 @@ struct Tiles {
 template <int d, int Rows, int stride>
 __device__ inline void load_tile(const float* g,  // [N, d]
                                  float (&s)[Rows][stride], int row0, int N) {
-  constexpr int kVectors = d / 4;  // of four floats, a row
+  constexpr int kVectors = d / 4;  // vectors of four floats per row
   UNROLL
   for (int v = threadIdx.x; v < Rows * kVectors; v += kThreads) {
     const int r = v / kVectors, x = v % kVectors * 4;
@@ -83,7 +83,7 @@ __device__ inline void add_product(const float (&sA)[Br][Bc + kPadP], const floa
   const int tx = threadIdx.x % kGrid, ty = threadIdx.x / kGrid;
   UNROLL_BY(2)
   for (int c = 0; c < Bc; c += 4) {
-    __align__(16) float p[Br / kGridY][4];  // of each row four keys
+    __align__(16) float p[Br / kGridY][4];  // four keys of each row
     UNROLL
     for (int a = 0; a < Br / kGridY; ++a) {
       *reinterpret_cast<float4*>(p[a]) = *reinterpret_cast<const float4*>(&sA[ty + a * kGridY][c]);

@@ -31,7 +31,7 @@ struct Tiles {
   float V[Bc][d + kPad];
   float Q[Br][d + kPad];
   float dO[Br][d + kPad];
-  float P_dS[Br][Bc + kPadP];  // P until dV has it, then dS
+  float P_dS[Br][Bc + kPadP];  // P for dV, then dS
   float LSE2[Br], delta[Br];   // LSE2: in powers of 2
 };
 

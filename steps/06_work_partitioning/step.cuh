@@ -1,4 +1,4 @@
-// Step 06: what it is, for its program, its library, its tests and its exercises.
+// Step 06: its description, for its program, library, tests and exercises.
 #pragma once
 
 #include "steps/04_fused/2_fused.cuh"

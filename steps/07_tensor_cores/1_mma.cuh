@@ -42,7 +42,7 @@ struct Tiles {
 template <int d, int Rows, int stride>
 __device__ inline void load_tile(const bf16* g,  // [N, d]
                                  bf16 (&s)[Rows][stride], int row0, int N) {
-  constexpr int kVectors = d / 8;  // of eight numbers, a row
+  constexpr int kVectors = d / 8;  // vectors of eight numbers per row
   UNROLL
   for (int v = threadIdx.x; v < Rows * kVectors; v += kThreads) {
     const int r = v / kVectors, x = v % kVectors * 8;

@@ -52,7 +52,7 @@ template <int d, int Rows>
 __device__ inline void load_tile(const bf16* g,  // [rows, d]
                                  bf16* s,        // [Rows, d] swizzled
                                  int rows) {
-  constexpr int kChunks = d / 8;               // of 16 bytes, a row
+  constexpr int kChunks = d / 8;               // of 16 bytes, per row
   constexpr int kCopied = kThreads / kChunks;  // rows that the block copies at once
   static_assert(kCopied % 8 == 0, "a thread's chunks have one swizzle");
   const int r = threadIdx.x / kChunks, x = threadIdx.x % kChunks * 8;
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
     multiply_values<d>(rS, smem.V[j % kStages], rO);
   }
 
-  // --- epilogue: O goes through the warp's rows of Q, so that 16 bytes a lane leave in whole rows
+  // --- epilogue: O goes through the warp's rows of Q: 16 bytes per lane leave in whole rows
   __syncwarp();  // all lanes have read the warp's rows of Q
   UNROLL
   for (int a = 0; a < kThreadRows; ++a) {

@@ -28,7 +28,7 @@ using fa::bf16;
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * fa::kWarp;
 constexpr int kMma = 16;   // rows of an mma's A, and keys or features that it sums over
-constexpr int kBands = 2;  // of 16 rows a warp: each fragment of K and V serves both
+constexpr int kBands = 2;  // of 16 rows per warp: each fragment of K and V serves both
 constexpr int kWarpRows = kBands * kMma;  // of a warp
 constexpr int Br = kWarps * kWarpRows;    // rows of a tile of Q
 template <int d>
@@ -56,7 +56,7 @@ template <int d, int Rows>
 __device__ inline void load_tile(const bf16* g,  // [rows, d]
                                  bf16* s,        // [Rows, d] swizzled
                                  int rows) {
-  constexpr int kChunks = d / 8;               // of 16 bytes, a row
+  constexpr int kChunks = d / 8;               // of 16 bytes, per row
   constexpr int kCopied = kThreads / kChunks;  // rows that the block copies at once
   static_assert(kCopied % 8 == 0, "a thread's chunks have one swizzle");
   const int r = threadIdx.x / kChunks, x = threadIdx.x % kChunks * 8;
@@ -220,7 +220,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
     multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
   }
 
-  // --- epilogue: O goes through the warp's rows of Q, so that 16 bytes a lane leave in whole rows
+  // --- epilogue: O goes through the warp's rows of Q: 16 bytes per lane leave in whole rows
   __syncwarp();  // all lanes have read the warp's rows of Q
   UNROLL
   for (int t = 0; t < kBands; ++t) {

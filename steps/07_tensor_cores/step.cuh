@@ -1,4 +1,4 @@
-// Step 07: what it is, for its program, its library, its tests and its exercises.
+// Step 07: its description, for its program, library, tests and exercises.
 #pragma once
 
 #include "steps/06_work_partitioning/2_registers.cuh"

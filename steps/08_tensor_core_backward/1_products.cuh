@@ -35,7 +35,7 @@ template <int d, int Rows, int kThreads = 128>
 __device__ inline void load_tile(const bf16* g,  // [rows, d]
                                  bf16* s,        // [Rows, d] swizzled
                                  int rows) {
-  constexpr int kChunks = d / 8;               // of 16 bytes, a row
+  constexpr int kChunks = d / 8;               // of 16 bytes, per row
   constexpr int kCopied = kThreads / kChunks;  // rows that the block copies at once
   static_assert(kCopied % 8 == 0, "a thread's chunks have one swizzle");
   const int r = threadIdx.x / kChunks, x = threadIdx.x % kChunks * 8;

@@ -20,7 +20,7 @@ using namespace step08;  // the products
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * fa::kWarp;
-constexpr int kBands = 2;                 // of 16 rows a warp: each fragment of K and V serves both
+constexpr int kBands = 2;  // of 16 rows per warp: each fragment of K and V serves both
 constexpr int kWarpRows = kBands * kMma;  // of a warp
 constexpr int Br = kWarps * kWarpRows;    // rows of a tile of Q
 template <int d>
@@ -37,7 +37,7 @@ struct Tiles {
   float delta[Br];
 };
 
-// Two blocks an SM: 255 registers a thread, and eight warps at different places of the loop.
+// Two blocks per SM: 255 registers per thread, and eight warps at different places in the loop.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     query_kernel(const bf16* Q,       // [B*H, N, d]
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   // Causal walks have different lengths: all heads' longest ones start first, and the short ones
-  // fill the gaps at the end. Else a head's blocks follow each other and find K and V in the L2.
+  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     add_product<d, kBands, Bc<d>>(rdS, sK, rdQ);
   }
 
-  // --- epilogue: dQ goes through the warp's rows of Q, so that 16 bytes a lane leave in whole rows
+  // --- epilogue: dQ goes through the warp's rows of Q: 16 bytes per lane leave in whole rows
   if (tiles == 0) {  // no tile was waited for: the copies of Q may still be under way
     fa::cp_async_wait_all();
     __syncthreads();  // other warps' threads copied to this warp's rows, too

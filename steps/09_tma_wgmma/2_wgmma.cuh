@@ -172,7 +172,7 @@ __device__ inline void multiply_values(const float (&rS)[Bc / 2], float scale_lo
   fa::pin_registers(rO);
 }
 
-// Two blocks an SM: 128 registers a thread, and four warpgroups at different places of the loop.
+// Two blocks per SM: 128 registers per thread, and four warpgroups at different places in the loop.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap map_Q,  // [B*H, N, d], boxes of 64 rows
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   // The shuffle tells the compiler that all lanes have the same wg, and so the same addresses.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   // Causal walks have different lengths: all heads' longest ones start first, and the short ones
-  // fill the gaps at the end. Else a head's blocks follow each other and find K and V in the L2.
+  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;

@@ -1,4 +1,4 @@
-// Step 09: what it is, for its program, its library, its tests and its exercises.
+// Step 09: its description, for its program, library, tests and exercises.
 #pragma once
 
 #include "steps/07_tensor_cores/4_lazy.cuh"

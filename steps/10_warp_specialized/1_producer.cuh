@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
   // The shuffle tells the compiler that all lanes have the same wg, and so the same addresses.
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0) - 1;  // -1: producer
   // Causal walks have different lengths: all heads' longest ones start first, and the short ones
-  // fill the gaps at the end. Else a head's blocks follow each other and find K and V in the L2.
+  // fill the gaps at the end. Else the blocks of a head follow each other and find K and V in L2.
   const int Tr = gridDim.x / heads;
   const int i = causal ? Tr - 1 - blockIdx.x / heads : blockIdx.x % Tr;
   const int bh = causal ? blockIdx.x % heads : blockIdx.x / Tr;

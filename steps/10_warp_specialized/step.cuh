@@ -1,4 +1,4 @@
-// Step 10: what it is, for its program, its library, its tests and its exercises.
+// Step 10: its description, for its program, library, tests and exercises.
 #pragma once
 
 #include "steps/09_tma_wgmma/2_wgmma.cuh"
