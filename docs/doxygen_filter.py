@@ -67,6 +67,8 @@ def main():
     if path.endswith(".md"):
         sys.stdout.write(convert(text, os.path.dirname(path)))
     else:
+        # A comma in its arguments makes two of them, which Doxygen's macro does not have.
+        text = re.sub(r"__launch_bounds__\((?:[^()]|\([^()]*\))*\)", "", text)
         sys.stdout.write("/** \\file */ " + text)
 
 

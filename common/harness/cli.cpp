@@ -131,8 +131,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     option("Run", "--smem", smem, "BYTES", "shared memory M per block; 0: the step's default");
   }
   option("Run", "--iters", o.iters, "INT", "timed runs on a GPU");
-  option("Run", "--gpu,--model-gpu", o.model_gpu, "NAME",
-         "the GPU that the simulator models, from common/data/gpus.json");
+  const CLI::Option* model = option("Run", "--gpu,--model-gpu", o.model_gpu, "NAME",
+                                    "the GPU that the simulator models (common/data/gpus.json)");
   app.add_flag("--predict", o.predict,
                "print the formulas' predictions and run nothing; for any size")
       ->group("Run");
@@ -159,6 +159,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   } catch (const CLI::ParseError& e) {
     throw UsageError(one_line(e.what()) + see_help);
   }
+  o.model_chosen = !model->empty();
   if (list_variants) {
     for (const Variant& v : step.variants) o.text += v.name + "\n";
     return o;

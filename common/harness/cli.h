@@ -23,7 +23,8 @@ struct Options {
   int iters = 50;      ///< timed runs on a GPU
   size_t variant = 0;  ///< index into Step::variants
   std::string model_gpu = "H200";
-  bool predict = false;  ///< run nothing
+  bool model_chosen = false;  ///< by --gpu
+  bool predict = false;       ///< run nothing
   bool analyse = false;
   bool counters = true;  ///< GPU: read the hardware's counters, which takes seconds
   int workers = 0;       ///< the simulator's OS threads; 0: one per core, up to 16

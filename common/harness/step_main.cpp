@@ -130,6 +130,9 @@ class Run {
   Run(const Step& step, const Options& options)
       : options_(options), problem_(options.problem), variant_(step.variants[options.variant]) {
     report_.model = find_gpu(options.model_gpu);
+    if (options.model_chosen && !simulated()) {
+      throw UsageError("--gpu is for the simulator: here the kernels run on this machine's GPU");
+    }
     if (simulated() && !runs_on(report_.model.arch, step.needs)) {
       throw UsageError(fmt::format("--gpu {}: this step needs {}, and this GPU is {}",
                                    options.model_gpu, step.needs, report_.model.arch));

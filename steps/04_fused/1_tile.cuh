@@ -1,6 +1,6 @@
 // Step 04, first part -- a tile of S in registers.
 // Idea      A thread loads 4 x 4 scores of a 64 x 64 tile to registers and turns them into P there.
-//           Shared memory holds P only. An iteration takes 64 keys, not 32: O is rescaled half as
+//           Shared memory holds P and V. An iteration takes 64 keys, not 32: O is rescaled half as
 //           often, and there are half as many barriers.
 // Changed   since 03 4_one_pass: output_kernel's slices of 32 keys become tiles of 64, and S no
 //           longer passes through shared memory; scores_kernel is still 02's
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, 2) output_kernel(const float* S,  //
     if (r >= N) continue;
     UNROLL
     for (int b = 0; b < kPairs; ++b) {
-      float2* gO = reinterpret_cast<float2*>(O + size_t(r) * d) + tx;
+      float2* gO = reinterpret_cast<float2*>(O + size_t(r) * d) + tx;  // so nvcc stores pairs
       gO[b * kGrid] = make_float2(rO[a][b].x / row_l, rO[a][b].y / row_l);
     }
   }

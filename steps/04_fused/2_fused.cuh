@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const float* Q, 
         if (r >= N) continue;
         UNROLL
         for (int b = 0; b < kPairs; ++b) {
-          float2* gO = reinterpret_cast<float2*>(O + size_t(r) * d) + tx;
+          float2* gO = reinterpret_cast<float2*>(O + size_t(r) * d) + tx;  // so nvcc stores pairs
           gO[b * kGrid] = make_float2(rO[a][b].x / l_new[a], rO[a][b].y / l_new[a]);
         }
       }

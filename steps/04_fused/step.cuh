@@ -11,6 +11,7 @@ inline fa::Variant tile() {
   return {.name = "tile",
           .idea = "03 with tiles of 64 keys, their scores in registers",
           .parent = {"03 one_pass", step03::traffic},
+          .support = fa::Support{},  // its tiles have one size: no --smem
           .forward = step04_tile::forward,
           .traffic = step04_tile::traffic,
           .workspace = step04_tile::workspace};

@@ -118,8 +118,8 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 template <class F>
 void dispatch_tiles(int head_dim, F&& f) {
   fa::dispatch_d<32, 64, 96, 128>(head_dim, [&](auto d) {
-    constexpr int rows = d <= 64 ? 64 : d <= 96 ? 32 : 16;              // with 64 keys up to 85 KB
-    constexpr int few = d == 64 ? 32 : rows, keys = d <= 64 ? 64 : 32;  // up to 53 KB, for a T4
+    constexpr int rows = d <= 64 ? 64 : d <= 96 ? 32 : 16;              // with 64 keys up to 83 KB
+    constexpr int few = d == 64 ? 32 : rows, keys = d <= 64 ? 64 : 32;  // up to 51 KB, for a T4
     if (sizeof(Tiles<d, rows, 64>) <= fa::shared_memory_per_block()) {
       f(d, std::integral_constant<int, rows>(), std::integral_constant<int, 64>());
     } else {

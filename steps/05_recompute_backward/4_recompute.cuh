@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads, d <= 64 ? 2 : 1)
   for (int j = 0; j * Bc < N; ++j) {
     load_tile<d>(K, smem.K, j * Bc, N);
     load_tile<d>(V, smem.V, j * Bc, N);
-    float2 rdK[kThreadKeys][kPairs] = {};  // keys 4 ty + a, features 2 tx + 32 b and the next one
+    float2 rdK[kThreadKeys][kPairs] = {};  // keys Bc/16 ty + a, features 2 tx + 32 b, + 1
     float2 rdV[kThreadKeys][kPairs] = {};
 
     for (int i = 0; i * Br < N; ++i) {
@@ -187,8 +187,8 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 template <class F>
 void dispatch_tiles(int head_dim, F&& f) {
   fa::dispatch_d<32, 64, 96, 128>(head_dim, [&](auto d) {
-    constexpr int rows = d <= 64 ? 64 : d <= 96 ? 32 : 16;              // with 64 keys up to 91 KB
-    constexpr int few = d == 64 ? 32 : rows, keys = d <= 64 ? 64 : 32;  // up to 63 KB, for a T4
+    constexpr int rows = d <= 64 ? 64 : d <= 96 ? 32 : 16;              // with 64 keys up to 89 KB
+    constexpr int few = d == 64 ? 32 : rows, keys = d <= 64 ? 64 : 32;  // up to 61 KB, for a T4
     if (sizeof(Tiles<d, rows, 64>) <= fa::shared_memory_per_block()) {
       f(d, std::integral_constant<int, rows>(), std::integral_constant<int, 64>());
     } else {

@@ -4,11 +4,11 @@
 //           each other: the sequence is parallel now, not only batch and heads.
 // Changed   since 04 2_fused: the loop over i is the grid; O, m and l do not wait in HBM; one
 //           division at the end; P_ij takes the place of K_j; skips tiles above the diagonal
-// Traffic   requested read  4*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
+// Traffic   requested read  4*BH*(N*d + 2*Tr*N*d) B   Tr = N/Br; causal: K and V of visited tiles
 //                     write 4*BH*(N*d + N) B          O, LSE
 //           compulsory      4*BH*(4*N*d + N) B
 // Launch    grid (Tr, B*H), 256 threads; causal: the longest walks of each head first
-// Owns      block: 64 rows of O; half a warp: four of them
+// Owns      block: 64 rows of O, or 32 where shared memory is short; half a warp: four
 // Still bad 8 loads from shared memory for 64 multiply-adds: see 2_registers.cuh
 #pragma once
 

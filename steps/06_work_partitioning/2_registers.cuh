@@ -4,11 +4,11 @@
 //           memory limits the kernel less.
 // Changed   since 06 1_swapped: 128 threads per block; sums in an order that hides latency; only
 //           the last tile is masked; powers of two instead of e; V needs no pad
-// Traffic   requested read  4*BH*(N*d + 2*Tr*N*d) B   Tr = N/64; causal: K and V of visited tiles
+// Traffic   requested read  4*BH*(N*d + 2*Tr*N*d) B   Tr = N/Br; causal: K and V of visited tiles
 //                     write 4*BH*(N*d + N) B          O, LSE
 //           compulsory      4*BH*(4*N*d + N) B
 // Launch    grid (Tr, B*H), 128 threads; causal: the longest walks of each head first
-// Owns      block: 64 rows of O; half a warp: eight of them
+// Owns      block: 64 rows of O, or 32 where shared memory is short; half a warp: eight
 // Still bad fp32 multiply-adds are the slowest way to multiply matrices: step 07
 #pragma once
 

@@ -1,5 +1,5 @@
 // Step 07, third part -- two bands of 16 rows per warp.
-// Idea      Shared memory delivers 128 bytes per clock, and an mma's B operand alone is 256. A warp
+// Idea      Shared memory delivers 128 bytes per clock; one mma per clock needs 256 for B. A warp
 //           with two bands of 16 rows multiplies each fragment of K and V with both: about half the
 //           bytes per mma. S and O then fill the registers: 128 keys per tile when d = 64, else 64
 // Changed   since 07 2_pipelined: A, S and O per band; mask and maximum as functions; P is computed

@@ -1,6 +1,6 @@
 // Step 07, fourth part -- rescale late; any number of keys, shared key heads.
 // Idea      O and l are relative to m, but m need not be the maximum. All three stay as they are
-//           until the maximum of a row has grown by more than 2^8. P may then reach 2^8 instead of
+//           until the maximum of a row has grown by more than 8. P may then reach 2^8 instead of
 //           1, and most tiles need no rescaling
 // Changed   since 07 3_bands: late rescale; Nk != N, so a row may see no key; fewer key heads than
 //           query heads; causal: the longest walks of all heads start first
@@ -115,7 +115,7 @@ __device__ inline void mask(float (&rS)[kBands][Bc<d> / 8][4], int row, int key,
 }
 
 // Row maxima, in powers of two. O and l are relative to m. While no row of the warp has grown by
-// more than 2^8 they all stay as they are: P is then at most 2^8, not 1, which costs neither fp32
+// more than 8 they all stay as they are: P is then at most 2^8, not 1, which costs neither fp32
 // nor bf16 a digit. Only the largest element of a row of P is no longer exactly 1: it is rounded.
 template <int d>
 __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], float scale_log2,

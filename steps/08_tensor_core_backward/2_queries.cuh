@@ -6,7 +6,7 @@
 //           softmax; dQ += dS K in place of O += P V
 // Traffic   requested read  2*BH*(4*N*d + 2*Tr*Nk*d) + 12*BH*N B  Tr = N/128; causal: visited tiles
 //                     write 2*BH*N*d + 8*BH*N B                   dQ; delta, LSE2
-//           compulsory      2*(5*BH*N*d + 2*BHkv*Nk*d) + 20*BH*N B
+//           compulsory      2*(4*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 128 threads; causal: the longest walks of all heads first
 // Owns      block: 128 rows of dQ; warp: 32 of them; lane: of 4 rows every fourth pair of columns
 // Still bad dK and dV are missing: 3_keys

@@ -5,8 +5,8 @@
 //           kernel instead of atomics: 7 products instead of 5, the same bits in each run
 // Traffic   requested read   2*BH*(6 + 2*Tc + 2*Tr)*N*d + 4*BH*(3 + 2*Tc)*N B   Tc = N/Bc,
 //                     write  2*BH*3*N*d + 8*BH*N B          Tr = N/128; causal: visited tiles
-//           compulsory       2*BH*13*N*d + 4*BH*7*N B
-// Launch    delta; backward (Tc, B*H), 128 threads; query
+//           compulsory       2*BH*8*N*d + 4*BH*N B
+// Launch    delta; query; backward (Tc, B*H), 128 threads
 // Owns      block: dK and dV of 64 keys; warp: 16 of these keys
 // Still bad a fragment of Q or dO serves only 16 keys: 4_wide; all warps wait for each tile
 #pragma once

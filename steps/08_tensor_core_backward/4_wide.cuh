@@ -5,7 +5,7 @@
 // Changed   since 08 3_keys: 128 keys per block, 32 or 16 per warp; Nk != N, shared key heads
 // Traffic   requested read  2*BH*((4 + 2*Tc)*N*d + 2*Tr*Nk*d) + 2*BHkv*2*Nk*d + 4*BH*(3 + 2*Tc)*N B
 //                     write 2*BH*N*d + 2*BHkv*2*Nk*d + 8*BH*N B   Tc = Nk/128, Tr = N/128
-//           compulsory      2*(7*BH*N*d + 6*BHkv*Nk*d) + 28*BH*N B
+//           compulsory      2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
 // Launch    delta; query; backward (Tc * B*Hkv), 128 threads (d = 64) or 256
 // Owns      block: dK and dV of 128 keys; warp: 32 of these keys (d = 64) or 16
 // Still bad all warps wait for each tile: 5_deterministic

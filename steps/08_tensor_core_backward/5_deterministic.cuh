@@ -4,10 +4,10 @@
 // Changed   since 08 4_wide: copies one tile ahead, one barrier per tile of 64 rows; the sum of dP
 //           starts from -delta; stores of 16 bytes; smaller tiles where shared memory is short
 // Traffic   requested read  2*BH*((4 + 2*Tc)*N*d + 2*Tr*Nk*d) + 2*BHkv*2*Nk*d + 4*BH*(3 + 2*Tc)*N B
-//                     write 2*BH*N*d + 2*BHkv*2*Nk*d + 8*BH*N B   Tc = Nk/128, Tr = N/128
-//           compulsory      2*(7*BH*N*d + 6*BHkv*Nk*d) + 28*BH*N B
+//                     write 2*BH*N*d + 2*BHkv*2*Nk*d + 8*BH*N B   Tc = Nk/Bc, Tr = N/128
+//           compulsory      2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
 // Launch    delta; query; backward (Tc * B*Hkv), 128 threads (d = 64) or 256
-// Owns      block: dK and dV of 128 keys; warp: 32 of these keys (d = 64) or 16
+// Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
 // Still bad S and dP are computed twice, 7 products instead of 5: 6_atomics
 #pragma once
 

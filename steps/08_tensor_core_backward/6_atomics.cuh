@@ -5,11 +5,11 @@
 // Changed   since 08 5_deterministic: dS to shared memory; dQ one tile late, by atomics, in the
 //           order of the registers; convert_kernel puts dQ in order; no query_kernel
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N*d + N + 2*Tc*N) B
-//                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B   Tc = Nk/128
+//                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*N) B   Tc = Nk/Bc
 //                     atomic 4*BH*Tc*Np*d B   Np: N in whole tiles; causal: visited tiles
-//           compulsory       2*(5*BH*N*d + 4*BHkv*Nk*d) + 4*BH*(5*N + (3*Np + N)*d) B
+//           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
 // Launch    delta; backward (Tc * B*Hkv), 128 threads (d = 64) or 256; convert
-// Owns      block: dK and dV of 128 keys; warp: 32 of these keys (d = 64) or 16
+// Owns      block: dK and dV of 128 keys (64 where shared memory is short); warp: 32 or 16 of them
 // Still bad the last bits of dQ differ from run to run; d = 128 waits for shared memory: 7_roles
 #pragma once
 

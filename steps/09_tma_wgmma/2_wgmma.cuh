@@ -113,7 +113,7 @@ __device__ inline void mask(float (&rS)[Bc / 2], int row, int key, int N, int Nk
 }
 
 // Row maxima, in powers of two. O and l are relative to m. While no row of the warp has grown by
-// more than 2^8 they all stay as they are: P is then at most 2^8, not 1, which costs neither fp32
+// more than 8 they all stay as they are: P is then at most 2^8, not 1, which costs neither fp32
 // nor bf16 a digit. Only the largest element of a row of P is no longer exactly 1: it is rounded.
 template <int d>
 __device__ inline void update_maximum(const float (&rS)[Bc / 2], float scale_log2, float (&m)[2],

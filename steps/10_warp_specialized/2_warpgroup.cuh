@@ -151,7 +151,7 @@ __device__ inline void raise_maximum(const float (&rS)[n], float scale_log2, flo
   }
 }
 
-// Has a score of this warp passed its row's m by more than 2^8? Compares raw scores: no scaling, no
+// Has a score of this warp passed its row's m by more than 8? Compares raw scores: no scaling, no
 // shuffles. Non-negative floats sort like their bits, so one integer maximum of three takes two
 // scores, and drops negative ones. If m + 8 is below 0 the answer may be a false yes, which costs
 // time and not accuracy.

@@ -4,7 +4,7 @@
 //           multiplies
 // Changed   since 10 1_producer: Q K^T of a tile is issued with P V of the one before; K and V have
 //           stages of their own, in the order of their use; named barriers give the turns; 128 keys
-//           a tile when d = 128. `lazy` moves the maximum only when a score has passed it by 2^8
+//           a tile when d = 128. `lazy` moves the maximum only when a score has passed it by 8
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = ceil(N/Br); causal: K and V of visited
 //                     write 2*BH*N*d + 4*BH*N B        tiles; O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B

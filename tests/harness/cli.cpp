@@ -116,6 +116,8 @@ TEST_CASE("--smem exists where a step cuts its tiles to fit", "[cli]") {
 
 TEST_CASE("--model-gpu is --gpu's earlier name", "[cli]") {
   CHECK(parse({"--model-gpu", "T4"}).model_gpu == "T4");
+  CHECK(parse({"--gpu", "H200"}).model_chosen);
+  CHECK_FALSE(parse({}).model_chosen);
 }
 
 TEST_CASE("an early rung may support less than its step", "[cli]") {

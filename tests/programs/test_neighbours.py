@@ -32,7 +32,7 @@ class Marks(unittest.TestCase):
     def test_each_file_is_within_the_marks_or_excused_with_a_reason(self):
         beyond = {n.file: n.beyond for n in neighbours.neighbours() if n.beyond}
         self.assertEqual(sorted(beyond), sorted(neighbours.EXCUSED), beyond)
-        self.assertTrue(all(len(why) > 20 for why in neighbours.EXCUSED.values()))
+        self.assertTrue(all(len(why) > 20 for _, why in neighbours.EXCUSED.values()))
 
 
 class Pages(unittest.TestCase):
@@ -131,8 +131,17 @@ class Measure(unittest.TestCase):
         self.assertEqual(beyond(added=51), "51% new")
         self.assertEqual(beyond(lines=375, added=188), "50% new")
         self.assertEqual(beyond(lines=376), "376 lines")
-        self.assertIsNone(beyond(file="10 1_x", added=90))
         self.assertIsNone(beyond(other=None, added=100))
+
+    def test_an_excuse_has_a_limit(self):
+        def excused(file, lines, added):
+            return neighbours.Neighbour(file, "01 1_y", lines, added, 0).excused
+
+        file, (share, _) = next(iter(neighbours.EXCUSED.items()))
+        self.assertTrue(excused(file, 300, int(300 * share)))
+        self.assertFalse(excused(file, 300, int(300 * share) + 1))
+        self.assertFalse(excused(file, 376, 10))
+        self.assertFalse(excused("01 9_z", 100, 51))
 
     def test_a_header_that_names_no_file_is_refused(self):
         self.file("01_one", "1_first", ["// Changed   since 03 9_none: all"])

@@ -112,9 +112,22 @@ class Programs(unittest.TestCase):
         for step, gpu, arch in (("07", "T4", "sm_75"), ("09", "RTX 4090", "sm_89")):
             program = next(p for p in steps() if p.name.startswith(step))
             self.refused(["--gpu", gpu], 2, f"--gpu {gpu}", "needs sm_", arch, program=program)
+        fused = next(p for p in steps() if p.name.startswith("04"))
+        tile = ["--variant", "tile", "--smem", "65536"]
+        self.refused(tile, 2, "--smem 65536", "variant tile", program=fused)
         self.refused(["--iters", "0"], 2, "--iters 0")
         self.refused(["--workers", "-1"], 2, "--workers -1")
         self.refused(["--workers", "25"], 2, "--workers 25", "24")
+
+    def test_tiles_fit_the_shared_memory_of_the_gpu(self):
+        program = next(p for p in steps() if p.name.startswith("06"))
+        sizes = ["--variant", "registers", "--h", "1", "--n", "256", "--d", "128"]
+        small, large = (
+            self.json_of(*sizes, "--gpu", gpu, program=program) for gpu in ("T4", "RTX 4090")
+        )
+        key = small["traffic"]["requested"]["buffers"]["K"]["counted"]["read"]
+        self.assertEqual(key, 2 * large["traffic"]["requested"]["buffers"]["K"]["counted"]["read"])
+        self.assertEqual((small["model_gpu"], small["ok"], large["ok"]), ("T4", True, True))
 
     def test_wrong_npy_files(self):
         good = self.tensor("good.npy", (1, 2, 8, 32))
