@@ -172,6 +172,8 @@ def main():
         raise BadInput("nvcc was not found: install the CUDA toolkit or give --nvcc")
 
     known = dict(steps_and_needs())
+    if args.every_arch and not all(what in known for what in args.what):
+        raise BadInput("--every-arch is for steps: a file has --arch")
     work = []  # (label, source, architecture, with the host's half)
     for what in args.what or known:
         if what in known:
@@ -179,6 +181,8 @@ def main():
             arches = arches_of(known[what])
             if args.every_arch:
                 arches = every_arch_of(known[what], args.nvcc)
+                if not arches:
+                    raise BadInput(f"{args.nvcc} makes no code that runs {what}")
             work += [(what, source, arch, arch == arches[0]) for arch in arches]
         elif what.endswith(".cu") and os.path.exists(what):
             work.append((os.path.basename(what)[: -len(".cu")], what, args.arch, True))

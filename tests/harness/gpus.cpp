@@ -35,7 +35,7 @@ TEST_CASE("the table of GPUs holds plausible rows", "[gpus]") {
     CHECK(gpu.sm.registers == 65536);
     CHECK(gpu.sm.shared_bytes >= 64 * 1024);
     CHECK(gpu.sm.shared_bytes <= 228 * 1024);
-    CHECK(gpu.sm.block_reserved_bytes == (gpu.arch >= "sm_80" ? 1024u : 0u));
+    CHECK(gpu.sm.block_reserved_bytes == (fa::runs_on(gpu.arch, "sm_80") ? 1024u : 0u));
     CHECK(gpu.hbm_bytes_per_s > 1e11);
     CHECK(gpu.memory_bytes > 4e9);
     CHECK(gpu.l2_bytes > 1e6);
