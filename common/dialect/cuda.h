@@ -59,17 +59,21 @@ inline cudaStream_t& current_stream() {
 }
 #endif
 
+#if FA_BACKEND_GPU
+/// Of the current device.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, value = 0;
+  cuda_check(cudaGetDevice(&device));
+  cuda_check(cudaDeviceGetAttribute(&value, attribute, device));
+  return value;
+}
+#endif
+
 /// SMs of the GPU: as many blocks as a persistent kernel has, one or a few on each. In the
 /// simulator those of the modelled one.
 inline int multiprocessors() {
 #if FA_BACKEND_GPU
-  static const int count = [] {
-    int device = 0, n = 0;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device));
-    return n;
-  }();
-  return count;
+  return device_attribute(cudaDevAttrMultiProcessorCount);
 #else
   return sim::multiprocessors();
 #endif
@@ -80,13 +84,7 @@ inline int multiprocessors() {
 /// functions choose the sizes of its tiles by it.
 inline size_t shared_memory_per_block() {
 #if FA_BACKEND_GPU
-  static const size_t limit = [] {
-    int device = 0, bytes = 0;
-    cuda_check(cudaGetDevice(&device));
-    cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-    return static_cast<size_t>(bytes);
-  }();
-  return limit;
+  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 #else
   return sim::shared_memory_per_block();
 #endif

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 #include "common/harness/problem.h"
@@ -14,10 +16,13 @@ namespace fa {
 constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 /// Calls f(std::integral_constant<int, n>) for the one of `Ns` that equals n, so that the size of a
-/// tile, chosen at run time, becomes a template argument. Calls nothing when there is none.
+/// tile, chosen at run time, becomes a template argument.
+/// \throws std::logic_error when there is none: nothing would be computed.
 template <int... Ns, class F>
 void dispatch_tile(int n, F&& f) {
-  (void)((n == Ns && (f(std::integral_constant<int, Ns>{}), true)) || ...);
+  if (!((n == Ns && (f(std::integral_constant<int, Ns>{}), true)) || ...)) {
+    throw std::logic_error("no kernel for tiles of " + std::to_string(n));
+  }
 }
 
 /// Rows of Q cut into tiles of Br, keys into tiles of Bc; with a causal mask only those tiles (i,

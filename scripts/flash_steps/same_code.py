@@ -8,8 +8,8 @@ Compiles main.cu of both trees with nvcc, for the architecture that the step nee
 code of its kernels: instructions, registers, relocations, constants and the size of static shared
 memory. The names and the order of kernels, variables and files do not count, nor do kernels of
 other steps in the same file. So a step that only renames things keeps its results: --restamp
-replaces the other tree's digest (step_text.py) with this tree's, if the steps whose files that
-digest reads also have the same code.
+replaces the other tree's digest (step_text.py) with this tree's, if the kernels that it takes along
+from other steps are the same, too.
 It needs nvcc and no GPU. It does not see how the host launches the kernels: with --same-launches
 you state that you compared the counts of both trees (kernels, blocks, threads, bytes) and found
 them equal.
@@ -31,7 +31,7 @@ from . import command
 from .command import BadInput, Failure, NotHere
 from .files import read_text, write_text
 from .nvcc import arches_of, demangled, find_nvcc, nvcc_command
-from .step_text import digest_of, steps_read_by
+from .step_text import digest_of
 from .steps import ROOT, find_steps, number_of, steps_and_needs
 
 NOBITS = 8  # a section's type: it has a size and no bytes
@@ -144,14 +144,6 @@ def same_name(step, known):
     return step if step in known else alike[0] if alike else None
 
 
-def read_with(step, other, before):
-    """The steps of this tree whose files the digest of `step` reads, here or there."""
-    read = set(steps_read_by(step))
-    for name in steps_read_by(other, before) if other else []:
-        read.add(same_name(name, find_steps()) or name)
-    return read
-
-
 def restamp(digests):
     """Replaces digests in docs/results and in the picture of them; `digests`: {step: (old, new)}.
 
@@ -202,10 +194,6 @@ def main():
 
     needs = dict(steps_and_needs())
     steps = [step for step in find_steps(" ".join(args.steps)) if step in needs]
-    read = {}
-    if args.restamp:
-        read = {step: read_with(step, same_name(step, known), before) for step in steps}
-        steps = sorted({*steps, *(name for names in read.values() for name in names & {*needs})})
     arches = {step: arches_of(needs[step])[0] for step in steps}
     others = {step: same_name(step, known) for step in steps}
     work = [(ROOT, step, arches[step]) for step in steps]
@@ -213,23 +201,25 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         codes = dict(zip(work, pool.map(lambda one: compile_step(args.nvcc, *one), work)))
 
-    same = []
+    same, digests = [], {}
     for step in steps:
         arch, other = arches[step], others[step]
-        after = codes[ROOT, step, arch]
-        found = "not there" if not other else difference(step, codes[before, other, arch], after)
+        after, there = codes[ROOT, step, arch], codes.get((before, other, arch))
+        found = "not there" if not there else difference(step, there, after)
         kernels = f"{len(after.kernels)} kernel" + ("s" if len(after.kernels) != 1 else "")
         verdict = "differs" if found else "same"
         print(f"{step:<26}{verdict:<9}{kernels}, {arch}" + (f": {found}" if found else ""))
-        same += [] if found else [step]
-    digests = {}
-    for step in [step for step in same if step in read]:
-        differing = sorted(read[step] - {*same})
-        if differing:
-            print(f"{step} keeps its digest: it reads files of {', '.join(differing)}")
-        else:
-            digests[step] = digest_of(others[step], before), digest_of(step)
-    restamp(digests)
+        if found:
+            continue
+        same.append(step)
+        alien = {*after.kernels} ^ {*there.kernels}
+        if not alien:
+            digests[step] = digest_of(other, before), digest_of(step)
+        elif args.restamp:
+            named = demangled(sorted({**after.kernels, **there.kernels}[d] for d in alien))[0]
+            print(f"{step} keeps its digest: of another step differs {named}")
+    if args.restamp:
+        restamp(digests)
     if len(same) < len(steps):
         raise Failure(f"{len(steps) - len(same)} of {len(steps)} steps differ")
     return 0

@@ -148,7 +148,7 @@ def counts(path):
 
 
 def text_of(step, root=ROOT):
-    """(the files that are hashed of one step, their code); None where there is no such step."""
+    """The code of each file that is hashed of one step; None where there is no such step."""
     folder = os.path.join(root, "steps", step)
     if not os.path.exists(os.path.join(folder, "main.cu")):
         return None
@@ -171,23 +171,17 @@ def text_of(step, root=ROOT):
             found = {name for name in included if counts(name)} - seen
             seen |= found
             waiting += found
-    return seen, texts
+    return texts
 
 
 @functools.cache
 def digest_of(step, root=ROOT):
     """Of one step's folder; None where there is no such step."""
-    read = text_of(step, root)
-    if read is None:
+    texts = text_of(step, root)
+    if texts is None:
         return None
     # Sorted by what they hold: a file that is only renamed or moved changes nothing.
-    return hashlib.sha256("\0".join(sorted(filter(None, read[1]))).encode()).hexdigest()[:16]
-
-
-def steps_read_by(step, root=ROOT):
-    """The other steps whose files its digest reads, sorted."""
-    found = [path.split("/") for path in text_of(step, root)[0]]
-    return sorted({words[1] for words in found if words[0] == "steps"} - {step})
+    return hashlib.sha256("\0".join(sorted(filter(None, texts))).encode()).hexdigest()[:16]
 
 
 def source_digest():

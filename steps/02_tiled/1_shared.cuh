@@ -1,4 +1,4 @@
-// Step 02, first part -- tiles in shared memory.
+// Step 02 -- tiles in shared memory.
 // Idea      A block computes a T x T tile of the product. It brings T x T tiles of both operands to
 //           shared memory once, coalesced, and every element then serves T threads.
 // Changed   since 01 1_naive: scores and output go through shared tiles; softmax is untouched

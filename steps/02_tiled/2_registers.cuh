@@ -1,4 +1,4 @@
-// Step 02, second part -- register tiles.
+// Step 02 -- register tiles.
 // Idea      A thread computes 4 x 4 scores instead of one. What it loads from shared memory serves
 //           four multiply-adds, so arithmetic, not shared memory, can become the limit.
 // Changed   since 02 1_shared: a tile is 64 x 64 for 256 threads, each with 4 x 4 sums in

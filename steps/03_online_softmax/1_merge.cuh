@@ -1,4 +1,4 @@
-// Step 03, first part -- the statistics of a row of S while its scores arrive.
+// Step 03 -- the statistics of a row of S while its scores arrive.
 // Idea      The softmax of a row needs two numbers: its maximum m and its sum l of exp(s - m). Both
 //           can be computed from parts: merge() joins two of them. It is associative, commutative
 //           and has an identity, so a row may be cut anywhere and its parts joined in any order.

@@ -1,4 +1,4 @@
-// Step 03, second part -- what the maximum costs.
+// Step 03 -- what the maximum costs.
 // Idea      How often must a softmax touch a score? The one of step 01, called safe, takes the
 //           maximum first. The naive one leaves it out: one pass less, and it overflows.
 // Changed   since 01 1_naive: softmax_kernel has no maximum; scores and output are step 02's

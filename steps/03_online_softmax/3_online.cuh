@@ -1,4 +1,4 @@
-// Step 03, third part -- the online softmax.
+// Step 03 -- the online softmax.
 // Idea      Maximum and sum in one pass: each score is merged into the statistics of its row. As
 //           safe as the safe softmax, and it reads S only as often as the naive one.
 // Changed   since 03 2_naive: the pass over S merges {m, l} instead of adding exp(s)

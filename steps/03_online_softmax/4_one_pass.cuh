@@ -1,4 +1,4 @@
-// Step 03, last part -- softmax and P V in one pass.
+// Step 03 -- softmax and P V in one pass.
 // Idea      A block of the output product keeps the running m and l of its rows. When a slice of S
 //           raises m, what was summed so far, l and O alike, is rescaled to the new m.
 // Changed   since 02 2_registers: softmax_kernel is gone; output_kernel reads S and turns it into

@@ -1,4 +1,4 @@
-// Step 04, first part -- a tile of S in registers.
+// Step 04 -- a tile of S in registers.
 // Idea      A thread loads 4 x 4 scores of a 64 x 64 tile to registers and turns them into P there.
 //           Shared memory holds P and V. An iteration takes 64 keys, not 32: O is rescaled half as
 //           often, and there are half as many barriers.

@@ -1,4 +1,4 @@
-// Step 04, second part -- fused: FlashAttention-1, Algorithm 1 (arXiv 2205.14135) as printed.
+// Step 04 -- fused: FlashAttention-1, Algorithm 1 (arXiv 2205.14135) as printed.
 // Idea      S and P exist as tiles on chip, never in HBM. The outer loop brings K and V to shared
 //           memory once; the inner loop walks all tiles of Q and updates O, m and l in HBM.
 // Changed   since 04 1_tile: the block computes its tile of S; the loops swap; O, m and l are read

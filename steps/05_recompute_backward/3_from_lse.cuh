@@ -114,13 +114,13 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{"m", rows}, {"l", rows}, {"P", scores}, {"dS", scores}, {"delta", rows}};
 }
 
-// Calls f(d, Br, Bc) with a tile that fits the shared memory that the GPU gives to a block.
-template <class F>
+// Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
+template <template <int d, int Br, int Bc> class T = Tiles, class F>
 void dispatch_tiles(int head_dim, F&& f) {
   fa::dispatch_d<32, 64, 96, 128>(head_dim, [&](auto d) {
     constexpr int rows = d <= 64 ? 64 : d <= 96 ? 32 : 16;              // with 64 keys up to 83 KB
     constexpr int few = d == 64 ? 32 : rows, keys = d <= 64 ? 64 : 32;  // up to 51 KB, for a T4
-    if (sizeof(Tiles<d, rows, 64>) <= fa::shared_memory_per_block()) {
+    if (sizeof(T<d, rows, 64>) <= fa::shared_memory_per_block()) {
       f(d, std::integral_constant<int, rows>(), std::integral_constant<int, 64>());
     } else {
       f(d, std::integral_constant<int, few>(), std::integral_constant<int, keys>());

@@ -1,4 +1,4 @@
-// Step 06, first part -- FlashAttention-2's order of work (arXiv 2307.08691).
+// Step 06 -- FlashAttention-2's order of work (arXiv 2307.08691).
 // Idea      Swap the loops: a block keeps one tile of Q and walks the keys, so O, m and l live in
 //           registers from the first tile to the last and are written once. Tiles of Q do not need
 //           each other: the sequence is parallel now, not only batch and heads.

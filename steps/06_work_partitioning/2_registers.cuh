@@ -1,4 +1,4 @@
-// Step 06, second part -- larger register tiles.
+// Step 06 -- larger register tiles.
 // Idea      A thread computes 8 x 4 scores, not 4 x 4, and 8 rows x d/16 features of O, not 4: each
 //           number that it loads from shared memory serves four or eight multiply-adds, and shared
 //           memory limits the kernel less.

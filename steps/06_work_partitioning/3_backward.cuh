@@ -1,4 +1,4 @@
-// Step 06, third part -- the backward, parallel over tiles of keys.
+// Step 06 -- the backward, parallel over tiles of keys.
 // Idea      dK and dV of a tile of keys need all rows but no other tile of keys: one block for
 //           each. dQ of a row needs all tiles of keys, so their blocks add to it by atomics in HBM
 // Changed   since 05 4_recompute: the outer loop over j is the grid; dQ is added by atomicAdd,
@@ -62,8 +62,7 @@ __device__ inline void add_key_gradient(const float (&sA)[Br][stride],
   }
 }
 
-// C += A B, a sum over the keys: dS K. Rows ty + 8 a, features tx + 16 b: not in pairs, because
-// the lanes of an atomic request must be neighbours to fill its sectors.
+// C += dS K, rows ty + 8 a. Features tx + 16 b, not pairs: an atomic's lanes must be neighbours.
 template <int d, int Br, int Bc>
 __device__ inline void query_gradient(const float (&sA)[Br][Bc + kPadP],
                                       const float (&sB)[Bc][d + kPad],
@@ -89,8 +88,8 @@ __device__ inline void query_gradient(const float (&sA)[Br][Bc + kPadP],
 }
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
-// dQ goes to HBM tile by tile, by atomics, because other blocks add to the same rows. Two
-// blocks per SM are requested: while one waits for its tiles the other computes.
+// other blocks add to the same rows of dQ, so it goes to HBM by atomics. Of an SM's two blocks one
+// computes while the other waits for its tiles.
 template <int d, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,      // [B*H, N, d]
                                                                const float* K,      // [B*H, N, d]
@@ -199,14 +198,15 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   return {{"delta", 4 * p.rows()}};
 }
 
-// Step 05's tiles, but 32 rows at d = 128 where 109 KB fit: an SM of an H200 holds two such blocks.
+// Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
+// They are step 05's, but 32 rows at d = 128 where 109 KB fit: an H200's SM holds two such blocks.
 template <class F>
 void dispatch_tiles(int head_dim, F&& f) {
   if (head_dim == 128 && sizeof(Tiles<128, 32, 64>) <= fa::shared_memory_per_block()) {
     f(std::integral_constant<int, 128>(), std::integral_constant<int, 32>(),
       std::integral_constant<int, 64>());
   } else {
-    step05::dispatch_tiles(head_dim, f);
+    step05::dispatch_tiles<Tiles>(head_dim, f);
   }
 }
 

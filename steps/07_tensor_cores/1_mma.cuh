@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
       float s_max = -INFINITY;
       UNROLL
       for (int n = 0; n < Bc / 8; ++n) s_max = fmaxf(s_max, fmaxf(rS[n][2 * a], rS[n][2 * a + 1]));
-      const float m_new = fmaxf(m[a], scale_log2 * fa::warp_max<kGrid>(s_max));
+      const float m_new = fmaxf(m[a], scale_log2 * fa::quad_max(s_max));
       const float alpha = exp2f(m[a] - m_new);  // moves earlier sums to the new maximum
       m[a] = m_new;
       l[a] *= alpha;
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
   UNROLL
   for (int a = 0; a < kThreadRows; ++a) {
     const int r = i * Br + ty + a * kGridY;
-    const float row_l = fa::warp_sum<kGrid>(l[a]);  // over the 4 threads of a row
+    const float row_l = fa::quad_sum(l[a]);  // a quad owns a row
     if (r >= N) continue;
     UNROLL
     for (int n = 0; n < d / 8; ++n) {

@@ -1,4 +1,4 @@
-// Step 07, second part -- the next tile is copied while this one is multiplied.
+// Step 07 -- the next tile is copied while this one is multiplied.
 // Idea      cp.async copies to shared memory without registers, and no thread waits for it: tile
 //           j + 1 arrives while the tensor cores work on tile j. A swizzle avoids bank conflicts as
 //           the padding did, and costs no memory
@@ -172,7 +172,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
       float s_max = -INFINITY;
       UNROLL
       for (int n = 0; n < Bc / 8; ++n) s_max = fmaxf(s_max, fmaxf(rS[n][2 * a], rS[n][2 * a + 1]));
-      const float m_new = fmaxf(m[a], scale_log2 * fa::warp_max<kGrid>(s_max));
+      const float m_new = fmaxf(m[a], scale_log2 * fa::quad_max(s_max));
       const float alpha = exp2f(m[a] - m_new);  // moves earlier sums to the new maximum
       m[a] = m_new;
       l[a] *= alpha;
@@ -197,7 +197,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
   UNROLL
   for (int a = 0; a < kThreadRows; ++a) {
     const int r = ty + a * kGridY;
-    const float row_l = fa::warp_sum<kGrid>(l[a]);  // over the 4 threads of a row
+    const float row_l = fa::quad_sum(l[a]);  // a quad owns a row
     UNROLL
     for (int n = 0; n < d / 8; ++n) {
       *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + 2 * tx) =

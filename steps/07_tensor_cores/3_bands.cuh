@@ -1,4 +1,4 @@
-// Step 07, third part -- two bands of 16 rows per warp.
+// Step 07 -- two bands of 16 rows per warp.
 // Idea      Shared memory delivers 128 bytes per clock; one mma per clock needs 256 for B. A warp
 //           with two bands of 16 rows multiplies each fragment of K and V with both: about half the
 //           bytes per mma. S and O then fill the registers: 128 keys per tile when d = 64, else 64
@@ -126,7 +126,7 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
       UNROLL
       for (int n = 0; n < Bc<d> / 8; ++n) s = fmaxf(s, fmaxf(rS[t][n][2 * h], rS[t][n][2 * h + 1]));
       // m_new is finite, for tile 0 shows every row its key 0: no exp2(-inf - -inf).
-      const float m_new = fmaxf(m[t][h], scale_log2 * fa::warp_max<4>(s));  // 4 lanes share a row
+      const float m_new = fmaxf(m[t][h], scale_log2 * fa::quad_max(s));
       const float alpha = fa::exp2_approx(m[t][h] - m_new);  // 0 in tile 0, where m is -inf
       m[t][h] = m_new;
       l[t][h] *= alpha;
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
     UNROLL
     for (int h = 0; h < 2; ++h) {
       const int r = first_row + t * kMma + h * 8;
-      l[t][h] = fa::warp_sum<4>(l[t][h]);  // over the 4 lanes of a row
+      l[t][h] = fa::quad_sum(l[t][h]);
       const float normalise = 1.f / l[t][h];
       UNROLL
       for (int n = 0; n < d / 8; ++n) {

@@ -1,9 +1,9 @@
-// Step 07, fourth part -- rescale late; any number of keys, shared key heads.
+// Step 07 -- lazy rescale; any number of keys, GQA.
 // Idea      O and l are relative to m, but m need not be the maximum. All three stay as they are
 //           until the maximum of a row has grown by more than 8. P may then reach 2^8 instead of
 //           1, and most tiles need no rescaling
-// Changed   since 07 3_bands: late rescale; Nk != N, so a row may see no key; fewer key heads than
-//           query heads; causal: the longest walks of all heads start first
+// Changed   since 07 3_bands: lazy rescale; Nk != N, so a row may see no key; GQA: fewer key heads
+//           than query heads; causal: the longest walks of all heads start first
 // Traffic   requested read  2*BH*(N*d + 2*Tr*Nk*d) B   Tr = N/128; causal: K and V of visited tiles
 //                     write 2*BH*N*d + 4*BH*N B        O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -17,6 +17,7 @@
 #include "common/dialect/ptx/cp_async.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
@@ -34,7 +35,7 @@ template <int d>
 constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers hold beside O
 constexpr int kStages = 2;              // of K and V: one is multiplied while the other is copied
 constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
-constexpr float kLateRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
+constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
 
 // What a block keeps in shared memory: 80 KB when d = 64, 96 KB when d = 128.
 template <int d>
@@ -130,10 +131,8 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
       float s = -INFINITY;
       UNROLL
       for (int n = 0; n < Bc<d> / 8; ++n) s = fmaxf(s, fmaxf(rS[t][n][2 * h], rS[t][n][2 * h + 1]));
-      s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 1));  // four lanes share a row
-      s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 2));
-      m_new[t][h] = fmaxf(m[t][h], s * scale_log2);
-      grown |= m_new[t][h] > m[t][h] + kLateRescale;
+      m_new[t][h] = fmaxf(m[t][h], scale_log2 * fa::quad_max(s));
+      grown |= m_new[t][h] > m[t][h] + kLazyRescale;
     }
   }
   if (!__any_sync(fa::kFullMask, grown)) return;
@@ -250,8 +249,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     UNROLL
     for (int h = 0; h < 2; ++h) {
       const int r = first_row + t * kMma + h * 8;
-      l[t][h] += __shfl_xor_sync(fa::kFullMask, l[t][h], 1);
-      l[t][h] += __shfl_xor_sync(fa::kFullMask, l[t][h], 2);
+      l[t][h] = fa::quad_sum(l[t][h]);
       const float normalise = l[t][h] > 0.f ? 1.f / l[t][h] : 0.f;  // no key seen: O = 0
       UNROLL
       for (int n = 0; n < d / 8; ++n) {

@@ -31,7 +31,7 @@ inline fa::Variant pipelined() {
 
 inline fa::Variant bands() {
   return {.name = "bands",
-          .idea = "32 rows a warp: a fragment of K or V serves two mma",
+          .idea = "32 rows per warp: a fragment of K or V serves two mma",
           .parent = {"07 pipelined", step07_pipelined::traffic, step07_pipelined::support()},
           .support = step07_bands::support(),
           .forward = step07_bands::forward,
@@ -41,7 +41,7 @@ inline fa::Variant bands() {
 
 inline fa::Variant lazy() {
   return {.name = "lazy",
-          .idea = "late rescale; shared key heads, any number of keys",
+          .idea = "lazy rescale; GQA; any number of keys",
           .parent = {"07 bands", step07_bands::traffic, step07_bands::support()},
           .forward = forward,
           .traffic = traffic,

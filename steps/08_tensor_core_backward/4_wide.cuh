@@ -2,7 +2,7 @@
 // Idea      A fragment of Q or dO serves the keys of the warp that loads it: with 32 keys (d = 64)
 //           two mma instead of one. With 128 keys per block Q and dO are read half as often. Query
 //           heads that share keys share dK and dV: the block walks the rows of all of them
-// Changed   since 08 3_keys: 128 keys per block, 32 or 16 per warp; Nk != N, shared key heads
+// Changed   since 08 3_keys: 128 keys per block, 32 or 16 per warp; Nk != N, GQA
 // Traffic   requested read  2*BH*((4 + 2*Tc)*N*d + 2*Tr*Nk*d) + 2*BHkv*2*Nk*d + 4*BH*(3 + 2*Tc)*N B
 //                     write 2*BH*N*d + 2*BHkv*2*Nk*d + 8*BH*N B   Tc = Nk/128, Tr = N/128
 //           compulsory      2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B

@@ -257,8 +257,6 @@ inline unsigned row_blocks(const fa::Problem& p) {
   return unsigned(p.heads() * padded_rows(p) * (p.d / 8) / kRowThreads);
 }
 
-inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) { step07::forward(p, t); }
-
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
   float* dQ_sum = t.scratch<float>("dQ_sum");

@@ -17,6 +17,7 @@
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/tma.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "steps/07_tensor_cores/4_lazy.cuh"
 
@@ -35,7 +36,7 @@ constexpr int Bc = d == 64 ? 128 : 64;  // keys of a tile: what the registers ho
 constexpr int kStages = 2;              // of K and V: one is multiplied while the other is copied
 constexpr int kPanel = 64;              // features side by side: 128 bytes, the widest swizzle
 constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
-constexpr float kLateRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
+constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
 
 // What a block keeps in shared memory: 81 KB when d = 64, 97 KB when d = 128. A tile is cut into
 // panels of 64 features, [d / 64][rows][64]. Each begins at a multiple of 1024 bytes, the period of
@@ -131,10 +132,8 @@ __device__ inline void update_maximum(const float (&rS)[kBands][Bc<d> / 8][4], f
       float s = -INFINITY;
       UNROLL
       for (int n = 0; n < Bc<d> / 8; ++n) s = fmaxf(s, fmaxf(rS[t][n][2 * h], rS[t][n][2 * h + 1]));
-      s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 1));  // four lanes share a row
-      s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 2));
-      m_new[t][h] = fmaxf(m[t][h], s * scale_log2);
-      grown |= m_new[t][h] > m[t][h] + kLateRescale;
+      m_new[t][h] = fmaxf(m[t][h], scale_log2 * fa::quad_max(s));
+      grown |= m_new[t][h] > m[t][h] + kLazyRescale;
     }
   }
   if (!__any_sync(fa::kFullMask, grown)) return;
@@ -255,8 +254,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int t = 0; t < kBands; ++t) {
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      l[t][h] += __shfl_xor_sync(fa::kFullMask, l[t][h], 1);
-      l[t][h] += __shfl_xor_sync(fa::kFullMask, l[t][h], 2);
+      l[t][h] = fa::quad_sum(l[t][h]);
       const float normalise = l[t][h] > 0.f ? 1.f / l[t][h] : 0.f;  // no key seen: O = 0
       const int r = row + t * kMma + h * 8;
       UNROLL

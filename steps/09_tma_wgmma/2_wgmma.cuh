@@ -24,6 +24,7 @@
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/tma.h"
 #include "common/dialect/ptx/wgmma.h"
+#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
@@ -43,7 +44,7 @@ constexpr int kStages = 2;                // of K and V: one is multiplied while
 constexpr int kPanel = 64;                // features side by side: 128 bytes, the widest swizzle
 constexpr int kRowBytes = 128;            // of a panel
 constexpr float kNoMaximum = -FLT_MAX;    // below all scores, but finite: -inf - -inf is NaN
-constexpr float kLateRescale = 8.f;       // P may grow to 2^8 before O, l and m follow
+constexpr float kLazyRescale = 8.f;       // P may grow to 2^8 before O, l and m follow
 
 // What a block keeps in shared memory: 49 KB when d = 64, 97 KB when d = 128. A tile is cut into
 // panels of 64 features, [d / 64][rows][64]. Each begins at a multiple of 1024 bytes, the period of
@@ -125,10 +126,8 @@ __device__ inline void update_maximum(const float (&rS)[Bc / 2], float scale_log
     float s = -INFINITY;
     UNROLL
     for (int n = 0; n < Bc / 8; ++n) s = fmaxf(s, fmaxf(rS[n * 4 + 2 * h], rS[n * 4 + 2 * h + 1]));
-    s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 1));  // four lanes share a row
-    s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 2));
-    m_new[h] = fmaxf(m[h], s * scale_log2);
-    grown |= m_new[h] > m[h] + kLateRescale;
+    m_new[h] = fmaxf(m[h], scale_log2 * fa::quad_max(s));
+    grown |= m_new[h] > m[h] + kLazyRescale;
   }
   if (!__any_sync(fa::kFullMask, grown)) return;
   UNROLL
@@ -239,8 +238,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float normalise[2];
   UNROLL
   for (int h = 0; h < 2; ++h) {
-    l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 1);
-    l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 2);
+    l[h] = fa::quad_sum(l[h]);
     normalise[h] = l[h] > 0.f ? 1.f / l[h] : 0.f;  // no key seen: O = 0
     const int r = row + h * 8;
     if (lane % 4 == 0 && r < N) LSE[size_t(bh) * N + r] = (m[h] + log2f(l[h])) * fa::kLn2;

@@ -123,8 +123,7 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
   float normalise[2];
   UNROLL
   for (int h = 0; h < 2; ++h) {
-    l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 1);
-    l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 2);
+    l[h] = fa::quad_sum(l[h]);
     normalise[h] = l[h] > 0.f ? 1.f / l[h] : 0.f;  // no key seen: O = 0
     const int r = row + h * 8;
     if (lane % 4 == 0 && r < N) LSE[size_t(bh) * N + r] = (m[h] + log2f(l[h])) * fa::kLn2;

@@ -1,4 +1,4 @@
-// Step 10, all later kernels: a consumer warpgroup's work on 64 rows and one tile of keys.
+// Step 10 -- a consumer warpgroup's work on 64 rows and one tile of keys, for all later kernels.
 // Changed   since 09 2_wgmma: products are issued and not waited for; softmax in parts: the vote
 //           whether a maximum has grown, the maximum, P, the packing of P
 //
@@ -14,13 +14,14 @@
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/wgmma.h"
+#include "common/dialect/warp.h"
 #include "steps/09_tma_wgmma/2_wgmma.cuh"
 
 namespace step10 {
 
 using fa::bf16;
 using step09::kGroupThreads, step09::kGroupRows, step09::kMma, step09::kPanel, step09::kRowBytes;
-using step09::kNoMaximum, step09::kLateRescale;
+using step09::kNoMaximum, step09::kLazyRescale;
 using step09::support, step09::tensor_map;
 
 // An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number,
@@ -134,8 +135,7 @@ __device__ inline float row_maximum(const float (&rS)[n], int h) {
   float s = -INFINITY;
   UNROLL
   for (int i = 2 * h; i < n; i += 4) s = fmaxf(s, fmaxf(rS[i], rS[i + 1]));
-  s = fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 1));
-  return fmaxf(s, __shfl_xor_sync(fa::kFullMask, s, 2));
+  return fa::quad_max(s);
 }
 
 // m, l and the factor for O, when a row's maximum rises.
@@ -167,7 +167,7 @@ __device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], floa
   bool grown = false;
   UNROLL
   for (int h = 0; h < 2; ++h) {
-    grown |= __int_as_float(top[h]) > fmaf(m[h], to_raw, kLateRescale * to_raw);
+    grown |= __int_as_float(top[h]) > fmaf(m[h], to_raw, kLazyRescale * to_raw);
   }
   return __any_sync(fa::kFullMask, grown);
 }

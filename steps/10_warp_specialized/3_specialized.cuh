@@ -186,8 +186,7 @@ struct Consumer {
     float normalise[2];
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 1);
-      l[h] += __shfl_xor_sync(fa::kFullMask, l[h], 2);
+      l[h] = fa::quad_sum(l[h]);
       normalise[h] = l[h] > 0.f ? 1.f / l[h] : 0.f;  // no key seen: O = 0
       const int row = work.row + warp * 16 + lane / 4 + h * 8;
       if (lane % 4 == 0 && row < shape.N) {

@@ -259,8 +259,7 @@ struct Consumer {
       }
       UNROLL
       for (int h = 0; h < 2; ++h) {
-        old_l[h] += __shfl_xor_sync(fa::kFullMask, old_l[h], 1);
-        old_l[h] += __shfl_xor_sync(fa::kFullMask, old_l[h], 2);
+        old_l[h] = fa::quad_sum(old_l[h]);
         normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
         const int row = old.row + warp * 16 + lane / 4 + h * 8;
         if (lane % 4 == 0 && row < shape.N) {
