@@ -310,6 +310,25 @@ int complain(const Step& step, const char* sentence, ExitStatus status) {
   return status;
 }
 
+/// Says that a source of the step is younger than this program, which build/<preset>/steps/ holds:
+/// else somebody's change seems to do nothing.
+void warn_if_stale() {
+  std::error_code none;
+  const fs::path program = fs::read_symlink("/proc/self/exe", none);
+  const fs::path steps = program.parent_path(), preset = steps.parent_path();
+  const fs::path sources = preset.parent_path().parent_path() / "steps" / program.filename();
+  const auto built = fs::last_write_time(program, none);
+  if (none || steps.filename() != "steps") return;
+  for (const auto& file : fs::directory_iterator(sources, none)) {
+    if (file.path().extension() != ".cuh" || file.last_write_time(none) <= built || none) continue;
+    std::fprintf(stderr, "note: steps/%s/%s is younger than this program; build it again:\n",
+                 program.filename().c_str(), file.path().filename().c_str());
+    std::fprintf(stderr, "  cmake --build --preset %s --target %s\n", preset.filename().c_str(),
+                 program.filename().c_str());
+    return;
+  }
+}
+
 }  // namespace
 
 int step_main(int argc, char** argv, const Step& step) try {
@@ -319,6 +338,7 @@ int step_main(int argc, char** argv, const Step& step) try {
     require_printed(flush_stdout());
     return kRight;
   }
+  warn_if_stale();
   return Run(step, options)();
 } catch (const UsageError& e) {
   return complain(step, e.what(), kBadUse);

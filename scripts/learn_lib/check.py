@@ -40,7 +40,8 @@ ADVICE = {
     "barrier must be between the two accesses, or which thread owns that word?",
     "wrong result": "The kernel runs without a finding, but computes something else. Look at the "
     "element above: which thread writes it, and from what? Its indices say whether it is at the "
-    "edge of a tile, at the end of the sequence, or in the middle.",
+    "edge of a tile, at the end of the sequence, or in the middle. Each check draws new inputs, so "
+    "another element may be named next time.",
     "unwritten": "Some elements still hold what was there before the kernel ran: no thread stores "
     "them.",
     "not a number": "A NaN or an infinity. Look for -inf - -inf, 0 / 0, and an exp whose exponent "

@@ -8,9 +8,11 @@ import array
 import ast
 import json
 import math
+import os
 import pathlib
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -64,6 +66,26 @@ def attention(q, k, v, n, d):
         p = [math.exp(x - max(s)) for x in s]
         out += [sum(p[c] * v[c * d + x] for c in range(n)) / sum(p) for x in range(d)]
     return out
+
+
+class Stale(unittest.TestCase):
+    def test_a_program_says_that_its_source_is_younger(self):
+        """Else a change that is not built seems to do nothing."""
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder, "build", "mine", "steps", "01_naive")
+            source = pathlib.Path(folder, "steps", "01_naive", "1_naive.cuh")
+            for path in (program, source):
+                path.parent.mkdir(parents=True)
+            shutil.copy(NAIVE, program)
+            source.touch()
+            built = program.stat().st_mtime
+            for age, said in ((-10, False), (10, True)):
+                os.utime(source, (built + age, built + age))
+                done = run(*SMALL, program=program)
+                self.assertEqual(done.returncode, 0)
+                self.assertEqual("steps/01_naive/1_naive.cuh is younger" in done.stderr, said)
+                command = "cmake --build --preset mine --target 01_naive"
+                self.assertEqual(command in done.stderr, said)
 
 
 class Programs(unittest.TestCase):
