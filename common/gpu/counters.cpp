@@ -16,6 +16,7 @@ using Values = std::map<std::string, double>;
 // Names as in `ncu --query-metrics`. Paths are kept apart: LSU (loads, stores and cp.async), RED
 // (atomics without a result), ATOM (with one) and TMA.
 #define LSU_GLOBAL(what, op) "l1tex__t_" what "_pipe_lsu_mem_global_op_" op ".sum"
+#define SHARED_WAVEFRONTS(op) "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_" op ".sum"
 
 const std::vector<std::string> kStepMetrics = {
     LSU_GLOBAL("requests", "ld"),
@@ -26,10 +27,17 @@ const std::vector<std::string> kStepMetrics = {
     LSU_GLOBAL("sectors", "st"),
     LSU_GLOBAL("sectors", "red"),
     LSU_GLOBAL("sectors", "atom"),
+    LSU_GLOBAL("set_accesses", "ld"),
+    LSU_GLOBAL("set_accesses", "st"),
+    LSU_GLOBAL("set_accesses", "red"),
+    LSU_GLOBAL("set_accesses", "atom"),
     "l1tex__m_xbar2l1tex_read_bytes_mem_global_op_tma_ld.sum",
     "l1tex__m_l1tex2xbar_write_bytes_mem_global_op_tma_st.sum",
     "l1tex__m_l1tex2xbar_write_bytes_mem_global_op_tma_red.sum",
     "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    SHARED_WAVEFRONTS("ld"),
+    SHARED_WAVEFRONTS("st"),
+    SHARED_WAVEFRONTS("atom"),
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
     "lts__t_bytes.sum",
     "gpu__time_duration.sum",
@@ -66,6 +74,16 @@ std::optional<Ops> sectors_of(const Values& v) {
   return ops_of(v, LSU_GLOBAL("sectors", "ld"), LSU_GLOBAL("sectors", "st"),
                 LSU_GLOBAL("sectors", "red"), LSU_GLOBAL("sectors", "atom"));
 }
+std::optional<Ops> lines_of(const Values& v) {
+  return ops_of(v, LSU_GLOBAL("set_accesses", "ld"), LSU_GLOBAL("set_accesses", "st"),
+                LSU_GLOBAL("set_accesses", "red"), LSU_GLOBAL("set_accesses", "atom"));
+}
+std::optional<Ops> wavefronts_of(const Values& v) {
+  const char* load = SHARED_WAVEFRONTS("ld");
+  if (!v.count(load)) return std::nullopt;
+  return Ops{find_or_0(v, load), find_or_0(v, SHARED_WAVEFRONTS("st")),
+             find_or_0(v, SHARED_WAVEFRONTS("atom"))};
+}
 
 void add_note(Counts& counts, const std::string& sentence) {
   counts.note += (counts.note.empty() ? "" : "; ") + sentence;
@@ -95,6 +113,8 @@ void measure(const std::function<void()>& run, Counts& counts) {
   }
   counts.requests = requests_of(v);
   counts.sectors = sectors_of(v);
+  counts.lines = lines_of(v);
+  counts.wavefronts = wavefronts_of(v);
   if (!counts.requests) add_note(counts, "this chip has no counters of global requests");
   for (const auto& [name, value] : v) counts.metrics[name] = static_cast<uint64_t>(value + 0.5);
 }

@@ -386,6 +386,8 @@ Json traffic_json(const Pass& p) {
             {"buffers", buffers}}},
           {"requests", or_null(p.seen.requests)},
           {"sectors", or_null(p.seen.sectors)},
+          {"lines", or_null(p.seen.lines)},
+          {"wavefronts", or_null(p.seen.wavefronts)},
           {"hbm",
            {{"predicted", hbm_json(p.predicted.hbm)},
             {"model", p.counted() ? seen_hbm : Json(nullptr)},
@@ -404,12 +406,15 @@ Json kernels_json(const Pass& p) {
                        {"bytes", json_of(k.bytes)},
                        {"requests", json_of(k.requests)},
                        {"sectors", json_of(k.sectors)},
+                       {"lines", json_of(k.lines)},
                        {"shared",
                         {{"read", k.shared_read},
                          {"write", k.shared_write},
                          {"requests", k.shared_requests},
                          {"wavefronts", k.shared_wavefronts},
-                         {"ideal", k.shared_ideal}}}});
+                         {"ideal", k.shared_ideal},
+                         {"load_wavefronts", k.wavefronts.load},
+                         {"store_wavefronts", k.wavefronts.store}}}});
   }
   return kernels;
 }

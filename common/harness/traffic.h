@@ -89,11 +89,13 @@ struct KernelCount {
   Bytes bytes;
   Ops requests;
   Ops sectors;
+  Ops lines;                  ///< of 128 bytes: tags that the L1 looks up
   uint64_t shared_read = 0;   ///< bytes
   uint64_t shared_write = 0;  ///< bytes
   uint64_t shared_requests = 0;
   uint64_t shared_wavefronts = 0;  ///< above shared_requests' ideal: bank conflicts
   uint64_t shared_ideal = 0;       ///< wavefronts without a conflict
+  Ops wavefronts;                  ///< the same but those of cp.async, which no counter shows
   std::string buffer = {};         ///< of a memset or copy: the buffer; a kernel has none
 };
 
@@ -107,7 +109,9 @@ struct Counts {
   std::optional<Bytes> requested;
   std::optional<Ops> requests;
   std::optional<Ops> sectors;
-  std::optional<Bytes> hbm;  ///< simulator: the L2 model's figure; hardware: the DRAM counters
+  std::optional<Ops> lines;       ///< of 128 bytes: tags that the L1 looks up
+  std::optional<Ops> wavefronts;  ///< of shared memory, without cp.async's
+  std::optional<Bytes> hbm;       ///< simulator: the L2 model's figure; hardware: the DRAM counters
   std::optional<uint64_t> tensor_flops;
   std::map<std::string, uint64_t> metrics;  ///< hardware only: each counter under its CUPTI name
   std::string note;  ///< why something is absent: "counters refused: ...", one line

@@ -2,8 +2,9 @@
 
     maintain counters_vs_sim GPU_DIR SIM_DIR     folders with the programs' --json files
 
-Requests and sectors must be equal. (gpu_check.sh also uses this file to compare HBM bytes: the L2
-model is within 10%, or 64 kB, only for working sets below half of the L2 or above three times it.)
+Requests, sectors and lines must be equal. (gpu_check.sh also uses this file to compare HBM bytes:
+the L2 model is within 10%, or 64 kB, only for working sets below half of the L2 or above three
+times it.)
 Exit status: 0 equal, 1 a difference or nothing to compare, 2 bad use.
 """
 
@@ -26,9 +27,11 @@ def pairs(gpu_runs, sim_runs):
 def differences(row):
     """One dict for each figure of one run; `equal` is None where nothing was measured."""
     found = []
-    for group in ("requests", "sectors"):
+    for group in ("requests", "sectors", "lines"):
         counted = row.sim.get(f"traffic.{group}")
         measured = row.gpu.get(f"traffic.{group}")
+        if group == "lines" and measured is None:
+            continue  # a run from before they were counted
         for kind in KINDS:
             c = counted and counted[kind]
             m = measured and measured[kind]
@@ -76,7 +79,7 @@ DIFFERENCE_COLUMNS = [
 
 
 def compare_counters(rows):
-    """(entries, text, ok) for requests and sectors."""
+    """(entries, text, ok) for requests, sectors and lines."""
     entries = [entry for row in rows for entry in differences(row)]
     if not entries:
         return entries, "nothing to compare: no problem was both counted and measured", False

@@ -56,6 +56,20 @@ class Compare(Folders):
             done.stdout,
         )
 
+    def test_lines_are_compared_where_both_counted_them(self):
+        """Results from before they were counted have none."""
+        counted, measured = sim(), gpu()
+        counted["traffic"]["lines"] = {"load": 9000000, "store": 1000000, "atomic": 0}
+        self.file("sim", counted)
+        self.file("gpu", measured)
+        self.assertIn("all 4 figures are equal", self.compare().stdout)
+        measured["traffic"]["lines"] = {"load": 9000001, "store": 1000000, "atomic": 0}
+        self.file("gpu", measured)
+        done = self.compare()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("1 of 6 figures differ", done.stdout)
+        self.assertIn("load lines of 01 naive", done.stdout)
+
     def test_an_atomic_that_only_one_side_saw(self):
         measured = gpu()
         measured["traffic"]["requests"]["atomic"] = 7

@@ -63,6 +63,7 @@ struct Case {
   const char* name;
   std::function<int(int)> index;
   unsigned wavefronts, ideal;
+  unsigned loads = wavefronts, loads_ideal = ideal;  ///< neighbours with one address share theirs
 };
 
 constexpr size_t kShared = 64 * 1024;
@@ -93,8 +94,8 @@ void check(const Case& c, int threads = 32) {
   for (const bool store : {false, true}) {
     const fa::KernelCount k = run<T>(c, store, threads);
     CHECK(k.shared_requests == 1);
-    CHECK(k.shared_wavefronts == c.wavefronts);
-    CHECK(k.shared_ideal == c.ideal);
+    CHECK(k.shared_wavefronts == (store ? c.wavefronts : c.loads));
+    CHECK(k.shared_ideal == (store ? c.ideal : c.loads_ideal));
   }
 }
 
@@ -121,20 +122,25 @@ TEST_CASE("2-byte accesses: two lanes share a word", "[sim][banks]") {
   check<uint16_t>({"column of 64", [](int l) { return 64 * l; }, 32, 1});
 }
 
-TEST_CASE("8-byte accesses go by half warps", "[sim][banks]") {
+TEST_CASE("8-byte accesses go by half warps, loads of equal neighbours at once", "[sim][banks]") {
   check<float2>({"row", [](int l) { return l; }, 2, 2});
-  check<float2>({"broadcast", [](int) { return 1; }, 2, 2});
+  check<float2>({"broadcast", [](int) { return 1; }, 2, 2, 1, 1});
+  check<float2>({"pairs", [](int l) { return l / 2; }, 2, 2, 1, 1});
+  check<float2>({"every other lane", [](int l) { return l / 4 * 2 + l % 2; }, 2, 2, 1, 1});
+  check<float2>({"fours, one lane apart", [](int l) { return (l + 1) / 4; }, 2, 2});
   check<float2>({"stride 2", [](int l) { return 2 * l; }, 4, 2});
   check<float2>({"column of 16", [](int l) { return 16 * l; }, 32, 2});
   check<float2>({"half a warp", [](int l) { return l; }, 1, 1}, 16);
 }
 
-TEST_CASE("16-byte accesses go by quarter warps", "[sim][banks]") {
+TEST_CASE("16-byte accesses go by quarter warps, loads of equal neighbours by halves",
+          "[sim][banks]") {
   check<float4>({"row", [](int l) { return l; }, 4, 4});
   check<float4>({"rows of 128 bytes", [](int l) { return 8 * l; }, 32, 4});
   check<float4>({"rows of 128 bytes, swizzled", [](int l) { return 8 * l + (l & 7); }, 4, 4});
   check<float4>({"rows of 128 bytes, padded by 16", [](int l) { return 9 * l; }, 4, 4});
-  check<float4>({"broadcast", [](int) { return 0; }, 4, 4});
+  check<float4>({"broadcast", [](int) { return 0; }, 4, 4, 2, 2});
+  check<float4>({"two rows", [](int l) { return l / 16 * 9; }, 4, 4, 2, 2});
   check<float4>({"a quarter", [](int l) { return l; }, 1, 1}, 8);
 }
 

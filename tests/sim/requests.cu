@@ -95,23 +95,23 @@ __global__ void chaos(const float* x, float* y) {
 
 }  // namespace
 
-TEST_CASE("a warp's load takes as many sectors as its lanes touch", "[sim][requests]") {
+TEST_CASE("a warp's load takes as many sectors and lines as its lanes touch", "[sim][requests]") {
   struct Case {
     const char* name;
     std::function<int(int)> index;
-    unsigned sectors;
+    unsigned sectors, lines;
   };
   const auto c = GENERATE(values<Case>({
-      {"coalesced", [](int l) { return l; }, 4},
-      {"broadcast", [](int) { return 5; }, 1},
-      {"misaligned by one", [](int l) { return l + 1; }, 5},
-      {"stride 2", [](int l) { return 2 * l; }, 8},
-      {"stride 32", [](int l) { return 32 * l; }, 32},
-      {"backwards", [](int l) { return 31 - l; }, 4},
-      {"backwards, stride 8", [](int l) { return 8 * (31 - l); }, 32},
-      {"butterfly", [](int l) { return l ^ 21; }, 4},
-      {"two rows", [](int l) { return l % 2 * 512 + l / 2; }, 4},
-      {"same low bits", [](int l) { return l % 3 * 256; }, 3},
+      {"coalesced", [](int l) { return l; }, 4, 1},
+      {"broadcast", [](int) { return 5; }, 1, 1},
+      {"misaligned by one", [](int l) { return l + 1; }, 5, 2},
+      {"stride 2", [](int l) { return 2 * l; }, 8, 2},
+      {"stride 32", [](int l) { return 32 * l; }, 32, 32},
+      {"backwards", [](int l) { return 31 - l; }, 4, 1},
+      {"backwards, stride 8", [](int l) { return 8 * (31 - l); }, 32, 8},
+      {"butterfly", [](int l) { return l ^ 21; }, 4, 1},
+      {"two rows", [](int l) { return l % 2 * 512 + l / 2; }, 4, 2},
+      {"same low bits", [](int l) { return l % 3 * 256; }, 3, 3},
   }));
   CAPTURE(c.name);
   Buffer<float> x("x", 1024), y("y", 32);
@@ -129,6 +129,8 @@ TEST_CASE("a warp's load takes as many sectors as its lanes touch", "[sim][reque
   REQUIRE(counts.kernels.size() == 1);
   CHECK(counts.kernels[0].requests == fa::Ops{2, 1, 0});
   CHECK(counts.kernels[0].sectors == fa::Ops{c.sectors + 4, 4, 0});
+  CHECK(counts.kernels[0].lines == fa::Ops{c.lines + 1, 1, 0});
+  CHECK(counts.lines == fa::Ops{c.lines + 1, 1, 0});
 }
 
 TEST_CASE("vector loads are one request", "[sim][requests]") {
@@ -136,6 +138,7 @@ TEST_CASE("vector loads are one request", "[sim][requests]") {
   auto counts = count([&] { fa::launch(copy4, {dim3(1), dim3(32)}, x, y); });
   CHECK(counts.requests == fa::Ops{1, 1, 0});
   CHECK(counts.sectors == fa::Ops{16, 16, 0});
+  CHECK(counts.lines == fa::Ops{4, 4, 0});
 }
 
 TEST_CASE("a struct takes as many requests as a lane needs instructions", "[sim][requests]") {

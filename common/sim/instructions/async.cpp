@@ -44,7 +44,7 @@ Access async_operand(Block& home, const void* p, size_t bytes, Kind kind, const 
           .buffer = 0,
           .pc = pc,
           .home = &home,
-          .lsu = false};
+          .by = By::engine};
 }
 
 void async_write_shared(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }

@@ -22,7 +22,7 @@ Access destination(const AsyncCopy& copy) {
 
 void perform(const AsyncCopy& copy) {
   for (auto& o : self->observers) o->end_copy(*self, destination(copy));
-  access(copy.to, copy.bytes, Kind::store, copy.pc);
+  access(copy.to, copy.bytes, Kind::store, copy.pc, By::copy);
   std::memcpy(copy.to, copy.from, copy.from_bytes);
   std::memset(static_cast<char*>(copy.to) + copy.from_bytes, 0, copy.bytes - copy.from_bytes);
 }

@@ -146,7 +146,7 @@ void account_rows(const char* what, int matrices, const void* row, Kind kind, co
   need_whole_warp(what, where);
   if (static_cast<int>(self->current->id % 32) >= 8 * matrices) return;
   need_own_shared(what, row, 16, 16, where);
-  access(row, 16, kind, pc);
+  access(row, 16, kind, pc, By::matrix);
 }
 
 }  // namespace

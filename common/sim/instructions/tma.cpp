@@ -16,7 +16,6 @@ namespace {
 
 constexpr size_t kChunk = 16;         // what a swizzle moves
 constexpr size_t kTensorAlign = 128;  // of a box in shared memory
-constexpr bool kLsu = false;          // a copy engine's accesses are no requests of a warp
 constexpr size_t kBulkAlign = 16;     // of addresses and sizes of plain copies
 
 /// A box of a tensor at given coordinates, row by row (a row: the innermost dimension).
@@ -76,7 +75,7 @@ void count_box(const Box& box, Kind kind, const void* pc) {
   for (size_t r = 0; r < box.rows(); ++r) {
     if (const char* p = box.row(r)) {
       access(p + box.first_byte(), static_cast<unsigned>(box.last_byte() - box.first_byte()), kind,
-             pc, kLsu);
+             pc, By::engine);
     }
   }
 }
@@ -171,7 +170,7 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
     Block* home = &block_of_rank(r);
     void* shared = map_shared_rank(to, r);
     auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
-    access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, kLsu);
+    access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, By::engine);
     const uint32_t operation = tell_load(*home, shared, box.bytes(), signal, pc, where);
     defer([=] {
       std::vector<char> row(box.row_bytes());
@@ -203,7 +202,7 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
   if (add && map->element != Element::f32) {
     fail(FaultKind::refused, here() + ": the TMA reduction at " + at(where) + " is not of floats");
   }
-  access(from, static_cast<unsigned>(box.bytes()), Kind::load, pc, kLsu);
+  access(from, static_cast<unsigned>(box.bytes()), Kind::load, pc, By::engine);
   const uint32_t operation = tell_store(from, box.bytes(), pc, where);
   count_box(box, add ? Kind::atomic : Kind::store, pc);
   const auto perform = [=] {
@@ -227,8 +226,8 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
   const void* pc = __builtin_return_address(0);
   need_plain("a bulk load", to, from, bytes, where);
   need_mbarrier(bar, "a bulk load", where);
-  access(from, bytes, Kind::load, pc, kLsu);
-  access(to, bytes, Kind::store, pc, kLsu);
+  access(from, bytes, Kind::load, pc, By::engine);
+  access(to, bytes, Kind::store, pc, By::engine);
   const uint32_t operation = tell_load(*self, to, bytes, bar, pc, where);
   defer([=, home = self] {
     async_write_shared(to, from, bytes);
@@ -240,18 +239,18 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
 void bulk_store(void* to, const void* from, int bytes, Where where) {
   const void* pc = __builtin_return_address(0);
   need_plain("a bulk store", from, to, bytes, where);
-  access(from, bytes, Kind::load, pc, kLsu);
+  access(from, bytes, Kind::load, pc, By::engine);
   const uint32_t operation = tell_store(from, bytes, pc, where);
-  access(to, bytes, Kind::store, pc, kLsu);
+  access(to, bytes, Kind::store, pc, By::engine);
   issue_store([=] { std::memcpy(to, from, bytes); }, operation, where);
 }
 
 void bulk_add(float* to, const float* from, int bytes, Where where) {
   const void* pc = __builtin_return_address(0);
   need_plain("a bulk reduction", from, to, bytes, where);
-  access(from, bytes, Kind::load, pc, kLsu);
+  access(from, bytes, Kind::load, pc, By::engine);
   const uint32_t operation = tell_store(from, bytes, pc, where);
-  access(to, bytes, Kind::atomic, pc, kLsu);
+  access(to, bytes, Kind::atomic, pc, By::engine);
   issue_store(
       [=] { add_floats(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes); },
       operation, where);

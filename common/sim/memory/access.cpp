@@ -146,7 +146,7 @@ void tell_observers(Block& b, const Access& a) {
 
 // Shared memory of `home`, which is the current block or another one of its cluster.
 void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind kind, const void* pc,
-                   bool lsu, bool hooked) {
+                   By by, bool hooked) {
   const uint64_t byte = home.shared_base + offset - home.dynamic_base;
   if (byte < kMaxDynamicSmem && byte + size > home.launch->config.smem) {
     bad_dynamic(home, byte, size, pc);
@@ -154,13 +154,13 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
   b.shared_bytes[static_cast<int>(kind)] += size;
   if (!b.attention.load(std::memory_order_relaxed)) return;
   if (byte >= kMaxDynamicSmem && !in_shared_array(offset, size)) bad_static(home, offset, size, pc);
-  tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, lsu, hooked});
+  tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, by, hooked});
 }
 
 // Any access, and all that can be wrong with it. `aligned`: the hardware wants it at a multiple of
 // its size.
 [[gnu::noinline]] void whole_access(uintptr_t address, unsigned size, Kind kind, const void* pc,
-                                    bool aligned, bool lsu, bool hooked) {
+                                    bool aligned, By by, bool hooked) {
   Block& b = *self;
   if (b.copied_at) pc = b.copied_at;
   const uint64_t offset = address - kHbmBase;
@@ -172,12 +172,12 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     if (aligned && (offset & (size - 1))) misaligned(info.name.c_str(), size, pc);
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
     if (b.attention.load(std::memory_order_relaxed)) {
-      tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, lsu, hooked});
+      tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, by, hooked});
     }
     if (kind != Kind::load) mark_stored(offset, size);  // after an observer looked for the mark
   } else if (address - b.shared_base < b.shared_size) {
     if (aligned && (address & (size - 1))) misaligned("shared memory", size, pc);
-    shared_access(b, b, address - b.shared_base, size, kind, pc, lsu, hooked);
+    shared_access(b, b, address - b.shared_base, size, kind, pc, by, hooked);
   } else if (address - b.stack_base >= b.stack_size) {
     if (b.registers_watched && address - b.stack_base < b.stacks->size()) {
       check_registers(address, size, kind, pc);
@@ -186,7 +186,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     if (b.cluster) {
       for (Block* peer : b.cluster->blocks) {
         if (address - peer->shared_base < peer->shared_size) {
-          shared_access(b, *peer, address - peer->shared_base, size, kind, pc, lsu, hooked);
+          shared_access(b, *peer, address - peer->shared_base, size, kind, pc, by, hooked);
           return;
         }
       }
@@ -198,7 +198,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
 // Most accesses: nothing is wrong and nobody but the counter of bytes looks. A tail call leads to
 // the rest, so that these few lines need no register saved.
 [[gnu::always_inline]] inline void access_inline(const void* p, unsigned size, Kind kind,
-                                                 const void* pc, bool aligned, bool lsu = true,
+                                                 const void* pc, bool aligned, By by = By::thread,
                                                  bool hooked = true) {
   Block& b = *self;
   const uintptr_t address = reinterpret_cast<uintptr_t>(p);
@@ -223,13 +223,14 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
       return;
     }
   }
-  whole_access(address, size, kind, pc, aligned, lsu, hooked);
+  whole_access(address, size, kind, pc, aligned, by, hooked);
 }
 
 }  // namespace
 
-void access(const void* p, unsigned size, Kind kind, const void* pc, bool lsu) {
-  access_inline(p, size, kind, pc, lsu && std::has_single_bit(size) && size <= 16, lsu, false);
+void access(const void* p, unsigned size, Kind kind, const void* pc, By by) {
+  access_inline(p, size, kind, pc, by != By::engine && std::has_single_bit(size) && size <= 16, by,
+                false);
 }
 
 void* copy_bytes(void* to, const void* from, size_t bytes) {

@@ -13,6 +13,9 @@ struct Block;
 
 enum class Kind : uint8_t { load, store, atomic };
 enum class Space : uint8_t { hbm, shared };
+/// For whom: a thread (its own load or store), its row of an ldmatrix or stmatrix, its cp.async,
+/// or a copy engine (TMA), which makes no request of a warp.
+enum class By : uint8_t { thread, matrix, copy, engine };
 
 /// One access by one CUDA thread.
 struct Access {
@@ -20,10 +23,10 @@ struct Access {
   uint32_t size;  ///< bytes
   Kind kind;
   Space space;
-  uint16_t buffer;      ///< HBM: which buffer; 0 in shared memory
-  const void* pc;       ///< return address in the kernel's code
-  Block* home;          ///< shared: whose memory it is (another block's, inside a cluster)
-  bool lsu = true;      ///< false: a copy engine (TMA) moves it, no warp's request
+  uint16_t buffer;  ///< HBM: which buffer; 0 in shared memory
+  const void* pc;   ///< return address in the kernel's code
+  Block* home;      ///< shared: whose memory it is (another block's, inside a cluster)
+  By by = By::thread;
   bool hooked = false;  ///< the compiler's hook tells of it: a store happens right behind
 };
 
@@ -67,7 +70,7 @@ extern uint8_t* hbm_written;  ///< by word: its bytes that somebody has written
 
 /// Classifies, checks the bounds, counts, and tells the observers. `pc` names the source line.
 /// Used by the compiler's hooks and by instructions that touch memory on a kernel's behalf.
-/// `lsu` is false for what a copy engine does: bytes of any number, no request of a warp.
-void access(const void* p, unsigned size, Kind kind, const void* pc, bool lsu = true);
+/// What a copy engine does may have any number of bytes.
+void access(const void* p, unsigned size, Kind kind, const void* pc, By by = By::thread);
 
 }  // namespace sim

@@ -135,7 +135,7 @@ uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vecto
            .buffer = 0,
            .pc = pc,
            .home = &b,
-           .lsu = false};
+           .by = By::engine};
   const ThreadState& mine = threads_[thread];
   if (number) {  // the operands are known: only what this thread must know is to be checked
     for (const Operation::Need& need : operations_[number - first_].needs) {

@@ -156,7 +156,7 @@ void HazardObserver::access(Block& b, const Access& a) {
   ++seen_;
   if (a.space != Space::shared) {
     access_device(b, a);
-  } else if (a.lsu) {  // a copy engine's accesses are operations
+  } else if (a.by != By::engine) {  // a copy engine's accesses are operations
     access_shared(b, a);
   }
 }
@@ -640,7 +640,7 @@ void HazardObserver::access_device(Block& b, const Access& a) {
     }
   }
   if (!races_) return;
-  if (a.kind == Kind::atomic && a.lsu && launch_state.fences) use_ticket(b, first);
+  if (a.kind == Kind::atomic && a.by != By::engine && launch_state.fences) use_ticket(b, first);
   for (uint64_t word = first; word <= last; ++word) {
     check_device_word(b, a, word, whole ? kAllBytes : bytes_of_word(a.at, a.size, word));
   }
@@ -669,7 +669,7 @@ void HazardObserver::check_device_word(Block& b, const Access& a, uint64_t word,
 void HazardObserver::check_device_cell(Block& b, const Access& a, uint64_t byte, DeviceCell& w) {
   const ThreadState& mine = threads_[b.current->id];
   // Who will have done it: the thread, or the bulk store that it issues.
-  const bool bulk_store = !a.lsu && a.kind != Kind::load;
+  const bool bulk_store = a.by == By::engine && a.kind != Kind::load;
   const unsigned me = bulk_store ? store_entry_ : entry(b.current->id);
   const Stamp now = bulk_store ? store_stamp_ : mine.stamp;
   const auto block = static_cast<uint32_t>(b.linear);

@@ -51,7 +51,7 @@ class Observer {
   /// The current thread executed __threadfence().
   virtual void fence(Block&) {}
 
-  // Asynchronous operations on shared memory, which access() tells of with lsu = false. They are
+  // Asynchronous operations on shared memory, which access() tells of as the engine's. They are
   // told only when the search for races or uninitialised reads is on. Each has a number, not 0.
 
   /// The current thread executed fence.proxy.async.
