@@ -57,10 +57,8 @@ inline cudaStream_t& current_stream() {
   static thread_local cudaStream_t stream = nullptr;
   return stream;
 }
-#endif
 
-#if FA_BACKEND_GPU
-/// Of the current device.
+/// Of the current device, which a program may change.
 inline int device_attribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
   cuda_check(cudaGetDevice(&device));
@@ -84,7 +82,7 @@ inline int multiprocessors() {
 /// functions choose the sizes of its tiles by it.
 inline size_t shared_memory_per_block() {
 #if FA_BACKEND_GPU
-  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  return static_cast<size_t>(device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
 #else
   return sim::shared_memory_per_block();
 #endif

@@ -387,7 +387,6 @@ Json traffic_json(const Pass& p) {
           {"requests", or_null(p.seen.requests)},
           {"sectors", or_null(p.seen.sectors)},
           {"lines", or_null(p.seen.lines)},
-          {"wavefronts", or_null(p.seen.wavefronts)},
           {"hbm",
            {{"predicted", hbm_json(p.predicted.hbm)},
             {"model", p.counted() ? seen_hbm : Json(nullptr)},
@@ -413,8 +412,10 @@ Json kernels_json(const Pass& p) {
                          {"requests", k.shared_requests},
                          {"wavefronts", k.shared_wavefronts},
                          {"ideal", k.shared_ideal},
-                         {"load_wavefronts", k.wavefronts.load},
-                         {"store_wavefronts", k.wavefronts.store}}}});
+                         {"load_wavefronts", k.load_wavefronts},
+                         {"store_wavefronts", k.store_wavefronts},
+                         {"wgmma_wavefronts", k.wgmma_wavefronts},
+                         {"shuffles", k.shuffles}}}});
   }
   return kernels;
 }

@@ -310,8 +310,8 @@ int complain(const Step& step, const char* sentence, ExitStatus status) {
   return status;
 }
 
-/// Says that a source of the step is younger than this program, which build/<preset>/steps/ holds:
-/// else somebody's change seems to do nothing.
+/// Says that a .cuh of the step is newer than this program, which build/<folder>/steps/ holds: else
+/// a change that is not built seems to do nothing.
 void warn_if_stale() {
   std::error_code none;
   const fs::path program = fs::read_symlink("/proc/self/exe", none);
@@ -319,11 +319,13 @@ void warn_if_stale() {
   const fs::path sources = preset.parent_path().parent_path() / "steps" / program.filename();
   const auto built = fs::last_write_time(program, none);
   if (none || steps.filename() != "steps") return;
-  for (const auto& file : fs::directory_iterator(sources, none)) {
-    if (file.path().extension() != ".cuh" || file.last_write_time(none) <= built || none) continue;
-    std::fprintf(stderr, "note: steps/%s/%s is younger than this program; build it again:\n",
-                 program.filename().c_str(), file.path().filename().c_str());
-    std::fprintf(stderr, "  cmake --build --preset %s --target %s\n", preset.filename().c_str(),
+  for (fs::directory_iterator file(sources, none), end; !none && file != end;
+       file.increment(none)) {
+    const auto changed = file->last_write_time(none);
+    if (none || file->path().extension() != ".cuh" || changed <= built) continue;
+    std::fprintf(stderr, "note: steps/%s/%s is newer than this program; build it again:\n",
+                 program.filename().c_str(), file->path().filename().c_str());
+    std::fprintf(stderr, "  cmake --build build/%s --target %s\n", preset.filename().c_str(),
                  program.filename().c_str());
     return;
   }

@@ -95,7 +95,10 @@ struct KernelCount {
   uint64_t shared_requests = 0;
   uint64_t shared_wavefronts = 0;  ///< above shared_requests' ideal: bank conflicts
   uint64_t shared_ideal = 0;       ///< wavefronts without a conflict
-  Ops wavefronts;                  ///< the same but those of cp.async, which no counter shows
+  uint64_t load_wavefronts = 0;    ///< of these, by loads and ldmatrix
+  uint64_t store_wavefronts = 0;   ///< by stores and stmatrix; not cp.async, atomics, mbarriers
+  uint64_t wgmma_wavefronts = 0;   ///< in which wgmma reads operands
+  uint64_t shuffles = 0;           ///< instructions of warps, two for 8 bytes
   std::string buffer = {};         ///< of a memset or copy: the buffer; a kernel has none
 };
 
@@ -109,9 +112,8 @@ struct Counts {
   std::optional<Bytes> requested;
   std::optional<Ops> requests;
   std::optional<Ops> sectors;
-  std::optional<Ops> lines;       ///< of 128 bytes: tags that the L1 looks up
-  std::optional<Ops> wavefronts;  ///< of shared memory, without cp.async's
-  std::optional<Bytes> hbm;       ///< simulator: the L2 model's figure; hardware: the DRAM counters
+  std::optional<Ops> lines;  ///< of 128 bytes: tags that the L1 looks up
+  std::optional<Bytes> hbm;  ///< simulator: the L2 model's figure; hardware: the DRAM counters
   std::optional<uint64_t> tensor_flops;
   std::map<std::string, uint64_t> metrics;  ///< hardware only: each counter under its CUPTI name
   std::string note;  ///< why something is absent: "counters refused: ...", one line

@@ -116,7 +116,7 @@ struct Block {
   // Counts of this launch.
   std::vector<BufferBytes> hbm;
   uint64_t shared_bytes[3] = {};
-  uint64_t blocks_done = 0, tensor_flops = 0;
+  uint64_t blocks_done = 0, tensor_flops = 0, shuffles = 0, wgmma_wavefronts = 0;
   std::vector<std::unique_ptr<Observer>> observers;
   bool hazards = false;  ///< some observer wants to know of asynchronous operations
 

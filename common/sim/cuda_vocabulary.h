@@ -129,7 +129,7 @@ __forceinline__ T shuffle_as(Shuffle kind, uint32_t mask, T v, int arg, int widt
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
   using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
   return std::bit_cast<T>(
-      static_cast<U>(shuffle(kind, mask, std::bit_cast<U>(v), arg, width, where)));
+      static_cast<U>(shuffle(kind, mask, std::bit_cast<U>(v), sizeof v, arg, width, where)));
 }
 
 }  // namespace sim

@@ -4,17 +4,17 @@
     maintain same_code --before DIR --restamp --same-launches
                                        also updates the digests of unchanged steps in docs/results
 
-Compiles main.cu of both trees with nvcc, for the architecture that the step needs, and compares the
-code of its kernels: instructions, registers, relocations, constants and the size of static shared
-memory. The names and the order of kernels, variables and files do not count, nor do kernels of
-other steps in the same file. So a step that only renames things keeps its results: --restamp
-replaces the other tree's digest (step_text.py) with this tree's, if the kernels that it takes along
-from other steps are the same, too.
+Compiles main.cu of both trees with nvcc, for sm_90 (or --arch), or for the architecture that the
+step needs, and compares the code of its kernels: instructions, registers, relocations, constants
+and the size of static shared memory. The names and the order of kernels, variables and files do not
+count, nor do kernels of other steps in the same file. So a step that only renames things keeps its
+results: --restamp replaces the other tree's digest (step_text.py) with this tree's, if the kernels
+that it takes along from other steps are the same, too.
 It needs nvcc and no GPU. It does not see how the host launches the kernels: with --same-launches
-you state that you compared the counts of both trees (kernels, blocks, threads, bytes) and found
-them equal.
-Exit status: 0 all are the same, 1 one differs, does not compile or was not measured with the other
-tree's text, 2 bad use, 3 no nvcc.
+you state that you compared the launches of both trees (kernels, blocks, threads, shared memory) and
+the bytes, and found them equal.
+Exit status: 0 all are the same, 1 one differs, does not compile, keeps its digest or was not
+measured with the other tree's text, 2 bad use, 3 no nvcc.
 """
 
 import concurrent.futures
@@ -161,7 +161,8 @@ def restamp(digests):
         return
     new = dict(changed.values())
     old = re.compile(r"\b(?:%s)\b" % "|".join(new))
-    for path in [*paths, os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg")]:
+    others = ("docs/pictures/hbm_against_n.svg", "tests/programs/kernels_h200.json")
+    for path in [*paths, *(os.path.join(ROOT, other) for other in others)]:
         if not os.path.exists(path):
             continue
         text, count = old.subn(lambda match: new[match[0]], read_text(path))
@@ -177,13 +178,15 @@ def main():
     add("--before", required=True, metavar="DIR", help="the other checkout")
     add("--restamp", action="store_true", help="write into docs/results")
     add("--same-launches", action="store_true", help="the counts of both trees are equal")
+    add("--arch", default="sm_90", metavar="SM", help="of the GPU that was measured (%(default)s)")
     add("--nvcc", default=find_nvcc())
     add("--jobs", type=int, default=2)
     args = parser.parse_args()
     if args.restamp and not args.same_launches:
         raise BadInput(
-            "machine code says nothing about launches: compare the counts of both trees (kernels, "
-            "blocks, threads, bytes), and add --same-launches if they are equal"
+            "machine code says nothing about launches: compare those of both trees (kernels, "
+            "blocks, threads, shared memory) and the bytes, and add --same-launches if they are "
+            "equal"
         )
     before = os.path.abspath(args.before)
     known = find_steps(root=before)
@@ -194,14 +197,17 @@ def main():
 
     needs = dict(steps_and_needs())
     steps = [step for step in find_steps(" ".join(args.steps)) if step in needs]
-    arches = {step: arches_of(needs[step])[0] for step in steps}
+    arches = {
+        step: args.arch if args.arch in arches_of(needs[step]) else arches_of(needs[step])[0]
+        for step in steps
+    }
     others = {step: same_name(step, known) for step in steps}
     work = [(ROOT, step, arches[step]) for step in steps]
     work += [(before, others[step], arches[step]) for step in steps if others[step]]
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
         codes = dict(zip(work, pool.map(lambda one: compile_step(args.nvcc, *one), work)))
 
-    same, digests = [], {}
+    same, kept, digests = [], [], {}
     for step in steps:
         arch, other = arches[step], others[step]
         after, there = codes[ROOT, step, arch], codes.get((before, other, arch))
@@ -217,9 +223,12 @@ def main():
             digests[step] = digest_of(other, before), digest_of(step)
         elif args.restamp:
             named = demangled(sorted({**after.kernels, **there.kernels}[d] for d in alien))[0]
-            print(f"{step} keeps its digest: of another step differs {named}")
+            print(f"{step} keeps its digest: another step's kernel differs: {named}")
+            kept.append(step)
     if args.restamp:
         restamp(digests)
     if len(same) < len(steps):
         raise Failure(f"{len(steps) - len(same)} of {len(steps)} steps differ")
+    if kept:
+        raise Failure(f"not updated: {', '.join(kept)}")
     return 0

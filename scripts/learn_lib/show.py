@@ -264,7 +264,13 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
         if sources:
             lines += ["", *snippet(sources)]
         elif exercise.kind == "find the bug" and where:
-            lines += ["", prose("No line is known: only races, bounds and first reads name one.")]
+            lines += [
+                "",
+                prose(
+                    "No line is known: only races, accesses out of bounds and reads of what nobody "
+                    "wrote name one."
+                ),
+            ]
         if v.problems:
             lines += ["", paint("dim", prose(f"on {v.problems[-1]['problem']}"))]
     if v.advice:

@@ -88,8 +88,8 @@ __device__ inline void query_gradient(const float (&sA)[Br][Bc + kPadP],
 }
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
-// other blocks add to the same rows of dQ, so it goes to HBM by atomics. Of an SM's two blocks one
-// computes while the other waits for its tiles.
+// other blocks add to the same rows of dQ, so it goes to HBM by atomics. Two blocks per SM are
+// requested: while one waits for its tiles, the other computes.
 template <int d, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const float* Q,      // [B*H, N, d]
                                                                const float* K,      // [B*H, N, d]

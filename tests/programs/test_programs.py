@@ -69,7 +69,7 @@ def attention(q, k, v, n, d):
 
 
 class Stale(unittest.TestCase):
-    def test_a_program_says_that_its_source_is_younger(self):
+    def test_a_program_says_that_its_source_is_newer(self):
         """Else a change that is not built seems to do nothing."""
         with tempfile.TemporaryDirectory() as folder:
             program = pathlib.Path(folder, "build", "mine", "steps", "01_naive")
@@ -83,8 +83,8 @@ class Stale(unittest.TestCase):
                 os.utime(source, (built + age, built + age))
                 done = run(*SMALL, program=program)
                 self.assertEqual(done.returncode, 0)
-                self.assertEqual("steps/01_naive/1_naive.cuh is younger" in done.stderr, said)
-                command = "cmake --build --preset mine --target 01_naive"
+                self.assertEqual("steps/01_naive/1_naive.cuh is newer" in done.stderr, said)
+                command = "cmake --build build/mine --target 01_naive"
                 self.assertEqual(command in done.stderr, said)
 
 

@@ -107,7 +107,7 @@ class SameCode(unittest.TestCase):
         status, out, _ = self.run_tool()
         self.assertEqual(status, 0, out)
         self.assertEqual(out.count("same "), 2)
-        self.assertIn("3 kernels, sm_80", out)
+        self.assertIn("3 kernels, sm_90", out)
         self.assertIn("1 kernel, sm_90a", out)  # as its description says
 
     def test_what_a_gpu_runs_counts(self):
@@ -181,10 +181,10 @@ class SameCode(unittest.TestCase):
         self.assertNotEqual(old["02_other"], new["02_other"])
         results = self.results('["{01_small}", "{02_other}"]\n'.format(**old))
         status, out, error = self.run_tool("02", *self.RESTAMP)
-        self.assertEqual((status, self.results()), (0, results), out)
+        self.assertEqual((status, self.results()), (1, results), out)
         self.assertRegex(out, r"(?m)^02_other +same ")
-        self.assertIn("02_other keeps its digest: of another step differs step01::", out)
-        self.assertEqual(error, "")
+        self.assertIn("02_other keeps its digest: another step's kernel differs: step01::", out)
+        self.assertEqual(error, "maintain same_code: not updated: 02_other\n")
         self.kernel_here(*self.RENAMED)
         self.assertEqual(self.run_tool("02", *self.RESTAMP)[0], 0)
         self.assertIn(self.digests()[1]["02_other"], self.results())

@@ -33,7 +33,7 @@ enum class Shuffle { idx, xor_, down, up };
 void sync_block(Where);                                  // __syncthreads
 void sync_named(int id, int threads, bool wait, Where);  // bar.sync, bar.arrive
 void sync_warp(uint32_t mask, Where);                    // __syncwarp
-uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, int arg, int width, Where);
+uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, unsigned bytes, int arg, int width, Where);
 uint32_t ballot(uint32_t mask, bool predicate, Where);
 
 // --- memory/access.cpp ---------------------------------------------------------------------------

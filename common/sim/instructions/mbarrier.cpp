@@ -76,7 +76,7 @@ void mbarrier_init(uint64_t* bar, int count, Where where) {
                                  " of an mbarrier in use (" + name_of(*self, bar) +
                                  "); mbarrier.inval must come first");
   }
-  access(bar, sizeof *bar, Kind::store, __builtin_return_address(0));
+  access(bar, sizeof *bar, Kind::store, __builtin_return_address(0), By::mbarrier);
   Mbarrier& m = all[bar];
   m.expected = m.pending = count;
   store(bar, m);
@@ -88,7 +88,7 @@ void mbarrier_inval(uint64_t* bar, Where where) {
     fail(FaultKind::refused,
          here() + ": mbarrier.inval at " + at(where) + " while threads wait for the mbarrier");
   }
-  access(bar, sizeof *bar, Kind::store, __builtin_return_address(0));
+  access(bar, sizeof *bar, Kind::store, __builtin_return_address(0), By::mbarrier);
   async_of(*self).mbarriers.erase(bar);
 }
 
@@ -101,7 +101,7 @@ void mbarrier_arrive(uint64_t* bar, int bytes, Where where) {
                                  " in a phase that has all its " + std::to_string(m.expected) +
                                  " arrivals");
   }
-  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0));
+  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
   for (auto& o : self->observers) o->release(*self, bar, m.phase);
   m.tx += bytes;
   --m.pending;
@@ -111,14 +111,14 @@ void mbarrier_arrive(uint64_t* bar, int bytes, Where where) {
 void mbarrier_expect_tx(uint64_t* bar, int bytes, Where where) {
   Mbarrier& m = find(bar, "mbarrier.expect_tx", where);
   need_bytes(bytes, "mbarrier.expect_tx", where);
-  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0));
+  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
   m.tx += bytes;
   settle(bar, m);
 }
 
 void mbarrier_wait(uint64_t* bar, int parity, Where where) {
   need_own_shared("the mbarrier wait", bar, sizeof *bar, alignof(uint64_t), where);
-  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0));
+  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
   // The running phase has parity phase & 1: as long as it is the one asked for, it is not complete.
   while ((find(bar, "mbarrier wait", where).phase & 1) == static_cast<uint32_t>(parity & 1)) {
     find(bar, "mbarrier wait", where).waiters.emplace_back(self, self->current->id);

@@ -16,6 +16,7 @@ Frame& frame_of(WarpMeeting& m, int lane) {
 struct ShuffleFrame {
   Shuffle kind;
   uint64_t in, out;
+  unsigned bytes;
   int arg, width;
 };
 
@@ -40,6 +41,8 @@ int source_lane(const ShuffleFrame& f, int lane) {
 }
 
 void do_shuffle(WarpMeeting& m) {
+  const auto& first = frame_of<ShuffleFrame>(m, std::countr_zero(m.arrived));
+  self->shuffles += first.bytes > 4 ? 2 : 1;  // the hardware moves 4 bytes of a lane
   for (uint32_t lanes = m.arrived; lanes; lanes &= lanes - 1) {
     const int lane = std::countr_zero(lanes);
     auto& f = frame_of<ShuffleFrame>(m, lane);
@@ -81,12 +84,13 @@ void sync_warp(uint32_t mask, Where where) {
   meet_in_warp("__syncwarp", mask, do_sync, nullptr, where);
 }
 
-uint64_t shuffle(Shuffle kind, uint32_t mask, uint64_t value, int arg, int width, Where where) {
+uint64_t shuffle(Shuffle kind, uint32_t mask, uint64_t value, unsigned bytes, int arg, int width,
+                 Where where) {
   if (!std::has_single_bit(static_cast<unsigned>(width)) || width > 32) {
     fail(FaultKind::refused, here() + ": the shuffle at " + at(where) + " has width " +
                                  std::to_string(width) + "; a power of two up to 32 is needed");
   }
-  ShuffleFrame f{kind, value, 0, arg, width};
+  ShuffleFrame f{kind, value, 0, bytes, arg, width};
   meet_in_warp("__shfl_sync", mask, do_shuffle, &f, where);
   return f.out;
 }

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int kThreads = 128;  // of a warpgroup
 constexpr int kM = 64, kK = 16, kMaxN = 256;
+constexpr unsigned kWavefront = 128;  // bytes of shared memory
 
 Warpgroup& my_warpgroup() { return async_of(*self).warpgroups[self->current->id / kThreads]; }
 unsigned my_place() { return self->current->id % kThreads; }
@@ -131,6 +132,8 @@ void perform(const WgmmaEvent& e) {
     }
   }
   self->tensor_flops += uint64_t{2} * kM * p.n * kK;
+  const unsigned rows = p.n + (p.a_registers ? 0 : kM);  // of operands in shared memory
+  self->wgmma_wavefronts += rows * kK * sizeof(uint16_t) / kWavefront;
 }
 
 // --- matching the threads' operations ------------------------------------------------------------

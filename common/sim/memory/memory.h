@@ -14,8 +14,8 @@ struct Block;
 enum class Kind : uint8_t { load, store, atomic };
 enum class Space : uint8_t { hbm, shared };
 /// For whom: a thread (its own load or store), its row of an ldmatrix or stmatrix, its cp.async,
-/// or a copy engine (TMA), which makes no request of a warp.
-enum class By : uint8_t { thread, matrix, copy, engine };
+/// its mbarrier operation, or a copy engine (TMA), which makes no request of a warp.
+enum class By : uint8_t { thread, matrix, copy, mbarrier, engine };
 
 /// One access by one CUDA thread.
 struct Access {

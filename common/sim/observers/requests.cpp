@@ -54,7 +54,7 @@ struct Instruction {
 
   Kind kind() const { return static_cast<Kind>(bits >> 32 & 3); }
   Space space() const { return static_cast<Space>(bits >> 34 & 1); }
-  By by() const { return static_cast<By>(bits >> 36 & 3); }
+  By by() const { return static_cast<By>(bits >> 36 & 7); }
   size_t buffer() const { return bits >> 48; }
 };
 
@@ -191,9 +191,8 @@ class RequestObserver final : public Observer {
     kernel.shared_requests += shared_requests_;
     kernel.shared_wavefronts += shared_wavefronts_;
     kernel.shared_ideal += shared_ideal_;
-    kernel.wavefronts += wavefronts_;
-    if (!counts.wavefronts) counts.wavefronts.emplace();
-    *counts.wavefronts += wavefronts_;
+    kernel.load_wavefronts += load_wavefronts_;
+    kernel.store_wavefronts += store_wavefronts_;
     if (keep_sites_) merge_sites(counts);
   }
 
@@ -432,11 +431,9 @@ class RequestObserver final : public Observer {
     shared_requests_ += 1;
     shared_wavefronts_ += wavefronts;
     shared_ideal_ += ideal;
-    if (i.by() != By::copy) {
-      (i.kind() == Kind::load    ? wavefronts_.load
-       : i.kind() == Kind::store ? wavefronts_.store
-                                 : wavefronts_.atomic) += wavefronts;
-    }
+    const bool known = i.by() == By::thread || i.by() == By::matrix;
+    if (known && i.kind() == Kind::load) load_wavefronts_ += wavefronts;
+    if (known && i.kind() == Kind::store) store_wavefronts_ += wavefronts;
     if (keep_sites_) count_site(r.site, wavefronts, ideal);
   }
 
@@ -502,7 +499,7 @@ class RequestObserver final : public Observer {
 
   std::vector<PerBuffer> buffers_;
   uint64_t shared_requests_ = 0, shared_wavefronts_ = 0, shared_ideal_ = 0;
-  fa::Ops wavefronts_;
+  uint64_t load_wavefronts_ = 0, store_wavefronts_ = 0;
   L2Stream stream_;
 };
 

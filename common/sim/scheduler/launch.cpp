@@ -115,7 +115,7 @@ void prepare(Block& b, const Grid& grid) {
   }
   b.hbm.assign(buffer_count(), {});
   std::memset(b.shared_bytes, 0, sizeof b.shared_bytes);
-  b.blocks_done = b.tensor_flops = 0;
+  b.blocks_done = b.tensor_flops = b.shuffles = b.wgmma_wavefronts = 0;
   b.observers.clear();
   if (grid.requests) b.observers.push_back(make_request_observer(grid.sites, grid.l2));
   if (grid.hazards) b.observers.push_back(make_hazard_observer(grid.races, grid.uninitialised));
@@ -413,6 +413,8 @@ void run_grid(const Launch& launch) {
     kernel.blocks += b.blocks_done;
     kernel.shared_read += b.shared_bytes[0];
     kernel.shared_write += b.shared_bytes[1];
+    kernel.shuffles += b.shuffles;
+    kernel.wgmma_wavefronts += b.wgmma_wavefronts;
     add_tensor_flops(counts, b.tensor_flops);
     for (size_t k = 0; k < hbm.size(); ++k) {
       for (int kind = 0; kind < 3; ++kind) hbm[k].bytes[kind] += b.hbm[k].bytes[kind];

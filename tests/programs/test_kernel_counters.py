@@ -1,0 +1,77 @@
+#!/usr/bin/env python3
+"""What the simulator counts of each kernel, against an H200's counters (kernels_h200.json).
+
+Argument: a build folder.
+"""
+
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(sys.argv.pop()).resolve() if len(sys.argv) > 1 else ROOT / "build" / "sim"
+sys.path.insert(0, str(ROOT / "scripts"))
+from flash_steps.step_text import digest_of
+
+MEASURED = json.loads((ROOT / "tests" / "programs" / "kernels_h200.json").read_text("utf-8"))
+
+# Shared memory's loads and stores that differ, and why: {a part of the kernel's name: the reason}.
+FUSED = "nvcc reads neighbouring floats at once"
+SPINS = "a thread that polls an mbarrier, or a named barrier's word, counts each time"
+DIFFERENT = {
+    "step02_shared::output_kernel": FUSED,
+    "step05_from_lse::tile_kernel": FUSED,
+    "step08_queries::query_kernel": FUSED,
+    "step08_keys::backward_kernel": FUSED,
+    "step08_wide::backward_kernel": FUSED,
+    "step08_deterministic::backward_kernel": "5 of 50953: banks were busy with a copy, perhaps",
+    "step10": SPINS,
+}
+
+
+def counted(step, variant):
+    """The kernels of one run, memsets left out."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "run.json")
+        program = BUILD / "steps" / step
+        call = [program, "--variant", variant, *MEASURED["problem"].split(), "--json", path]
+        subprocess.run(list(map(str, call)), check=True, stdout=subprocess.DEVNULL)
+        run = json.loads(path.read_text("utf-8"))
+    kernels = run["kernels"] + ((run["backward"] or {}).get("kernels") or [])
+    return [kernel for kernel in kernels if kernel["threads"]]
+
+
+class KernelCounters(unittest.TestCase):
+    def test_lines_and_wavefronts_are_those_of_the_hardware(self):
+        runs = {}
+        for row in MEASURED["kernels"]:
+            runs.setdefault((row["step"], row["variant"]), []).append(row)
+        compared, different = 0, set()
+        for (step, variant), rows in runs.items():
+            if rows[0]["text"] != digest_of(step):
+                print(f"{step} {variant}: measured with an older text of the kernel")
+                continue
+            kernels = counted(step, variant)
+            self.assertEqual([k["name"] for k in kernels], [r["kernel"] for r in rows])
+            for row, kernel in zip(rows, kernels):
+                with self.subTest(variant=variant, kernel=row["kernel"]):
+                    shared, lines = kernel["shared"], kernel["lines"]
+                    self.assertEqual(lines["load"], row["line_loads"])
+                    self.assertEqual(lines["store"], row["line_stores"])
+                    self.assertEqual(shared["wgmma_wavefronts"], row["wgmma"])
+                    ours = shared["load_wavefronts"], shared["store_wavefronts"]
+                    same = ours == (row["shared_loads"], row["shared_stores"])
+                    known = [part for part in DIFFERENT if row["kernel"].startswith(part)]
+                    different.update(() if same else known)
+                    self.assertTrue(same or known, f"{ours} counted, {row}")
+                compared += 1
+        self.assertGreater(compared, 0, "no kernel has the text that was measured")
+        if compared == len(MEASURED["kernels"]):
+            self.assertEqual(different, {*DIFFERENT}, "an excuse that is not needed any more")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
