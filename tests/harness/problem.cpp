@@ -1,4 +1,5 @@
 #include "common/harness/problem.h"
+#include "common/harness/tiles.h"
 
 #include "tests/test.h"
 
@@ -153,4 +154,12 @@ TEST_CASE("describe leaves out what is at its default meaning", "[problem]") {
   CHECK(fa::describe(p) == "B=1 H=4 N=1024 d=64 fp32");
   p.causal = true, p.Hkv = 2, p.Nk = 99, p.dtype = DType::bf16;
   CHECK(fa::describe(p) == "B=1 H=4 Hkv=2 N=1024 Nk=99 d=64 causal bf16");
+}
+
+TEST_CASE("the size of a tile becomes a template argument, or an error", "[problem]") {
+  int chosen = 0;
+  fa::dispatch_tile<32, 64>(64, [&](auto n) { chosen = n; });
+  CHECK(chosen == 64);
+  CHECK_THROWS_AS((fa::dispatch_tile<32, 64>(48, [&](auto n) { chosen = n; })), std::logic_error);
+  CHECK(chosen == 64);
 }
