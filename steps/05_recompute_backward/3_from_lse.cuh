@@ -1,12 +1,10 @@
 // Step 05 -- P from LSE: one number per row instead of a row of P.
-// Idea      P = exp(S - LSE), so any tile of P can be recomputed from Q, K and LSE, and nothing of
-//           size N * N is kept from forward to backward. With delta, a tile of dS needs no other
-//           tile either: one kernel computes both, and S and dP never leave the chip.
+// Idea      P = exp(S - LSE): a tile of P needs only Q, K and LSE, and no N * N matrix is kept for
+//           the backward. With delta, dS needs no other tile either: S and dP never leave the chip
 // Changed   since 04 2_fused: a block computes one tile and ends; the second product is dP,
 //           dO V^T; softmax is one exp; P and dS go to HBM, for the products of 1_standard
 // Traffic   requested read  4*BH*(3*N*N + (2 + 2*Tc + 2*Tr + 3*T)*N*d + 2*Tc*N) B   Tc = N/Bc,
-//                     write 4*BH*(2*N*N + 3*N*d + N) B   Tr = N/Br, T = N/64; causal: T and the
-//           reads of P and dS are visible tiles only
+//                     write 4*BH*(2*N*N + 3*N*d + N) B   Tr = N/Br, T = N/64; causal: seen T, 3*N*N
 //           compulsory      4*BH*(8*N*d + N) B
 // Launch    delta (N/8, 1, B*H), P and dS (Tc, Tr, B*H), dV, dK, dQ (1, N/64, B*H), 256 threads
 // Owns      block: Br x Bc of P and dS; thread: Br/16 x Bc/16 of both
