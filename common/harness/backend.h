@@ -83,6 +83,9 @@ struct CountOptions {
   /// false: on a GPU no counters, and `note` says so; in the simulator bytes alone, three times as
   /// fast as with requests, sectors and HBM.
   bool counters = true;
+  /// Simulator: no launch finds in the L2 what the one before left there, as where many more heads
+  /// pass through it.
+  bool cold_launches = false;
 };
 /// Runs `run` once and reports what it moved. Simulator: counted. GPU: measured by CUPTI;
 /// refused or missing counters leave the figures empty and say why in `note`.

@@ -133,6 +133,13 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   option("Run", "--iters", o.iters, "INT", "timed runs on a GPU");
   const CLI::Option* model = option("Run", "--gpu,--model-gpu", o.model_gpu, "NAME",
                                     "the GPU that the simulator models (common/data/gpus.json)");
+  if (simulated()) {
+    option("Run", "--estimate-heads", o.estimate_heads, "INT",
+           "estimate the time for so many heads like these; 0: as many as there are");
+  } else {
+    option("Run", "--estimate", o.estimate, "F.json",
+           "a simulator's report of the same problem: shows its estimate beside the time");
+  }
   app.add_flag("--predict", o.predict,
                "print the formulas' predictions and run nothing; for any size")
       ->group("Run");
@@ -170,6 +177,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   }
   if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
   if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
+  if (o.estimate_heads < 0) {
+    throw UsageError(fmt::format("--estimate-heads {}: must be at least 1", o.estimate_heads));
+  }
   p.smem = static_cast<size_t>(smem);
   o.counters = !no_counters;
   if (o.workers < 0 || o.workers > kMaxWorkers) {
@@ -181,6 +191,11 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (flags.nk->empty()) p.Nk = p.N;
   if (o.files.any()) sizes_from_files(flags, o);
   validate(p, step, step.variants[o.variant]);
+  if (o.estimate_heads == 0) o.estimate_heads = p.heads();
+  if (o.estimate_heads % p.heads() != 0) {
+    throw UsageError(fmt::format("--estimate-heads {}: must be a multiple of the {} heads that run",
+                                 o.estimate_heads, p.heads()));
+  }
   return o;
 }
 

@@ -25,6 +25,8 @@ struct Options {
   std::string model_gpu = "H200";
   bool model_chosen = false;  ///< by --gpu
   bool predict = false;       ///< run nothing
+  int64_t estimate_heads = 0;  ///< simulator: estimate the time for so many (batch x heads); 0: B H
+  std::string estimate;        ///< GPU: a simulator's report, whose estimate is shown; or empty
   bool analyse = false;
   bool counters = true;  ///< GPU: read the hardware's counters, which takes seconds
   int workers = 0;       ///< the simulator's OS threads; 0: one per core, up to 16

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <sstream>
 #include <vector>
 
@@ -270,10 +271,54 @@ std::string measured_time(const RunReport& r, const Pass& p) {
   return out;
 }
 
+std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
+
+/// What limits one kernel: the parts that take a share worth a word.
+std::string limits_of(const KernelEstimate& k, const GpuSpec& gpu) {
+  std::string out;
+  for (size_t i = 0; i < std::min<size_t>(k.parts.size(), 3); ++i) {
+    if (i > 0 && k.parts[i].share < 0.1) break;
+    out += fmt::format("{}{} {}", i ? ", " : "", name_of(k.parts[i].part),
+                       percent(k.parts[i].share));
+  }
+  if (k.blocks > 0 && k.sms < unsigned(gpu.sms)) {
+    out += fmt::format("; {} block{} for {} SMs", k.blocks, k.blocks == 1 ? "" : "s", gpu.sms);
+  }
+  return out;
+}
+
+/// The kernels of an estimate, the longest first; those of one name together.
+std::string estimate_section(const RunReport& r, const Pass& p) {
+  const Estimate& e = *p.estimate;
+  std::string words = fmt::format("{} on {}{}", milliseconds(1e3 * e.seconds), e.gpu,
+                                  e.verified ? "" : " (unverified: never measured there)");
+  if (p.time) {
+    const double measured = 1e-3 * p.time->median_ms;
+    words += fmt::format(", {:+.0f}% from measured", 100 * (e.seconds / measured - 1));
+  } else if (r.estimate_heads != r.problem.heads()) {
+    words += fmt::format(", for {} heads like these", r.estimate_heads);
+  }
+  std::string out = labelled("estimated", words);
+  std::vector<KernelEstimate> kernels = e.kernels;
+  std::stable_sort(kernels.begin(), kernels.end(),
+                   [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
+  for (const KernelEstimate& k : kernels) {
+    out += wrapped(fmt::format("  {} {}: ", k.name, milliseconds(1e3 * k.seconds)),
+                   limits_of(k, r.model), kLabel);
+  }
+  if (!e.arithmetic()) {
+    out += labelled("", "without plain arithmetic, which is not known of every kernel here: a GPU "
+                        "may take longer");
+  }
+  return out;
+}
+
 std::string time_section(const RunReport& r, const Pass& p) {
   std::string out;
   if (p.time) out += measured_time(r, p);
-  if (p.bound) {
+  if (p.estimate) {
+    out += estimate_section(r, p);
+  } else if (p.bound) {
     const bool simulated = r.device.kind == "sim";
     out += labelled(
         "bound",
@@ -399,6 +444,8 @@ Json kernels_json(const Pass& p) {
   if (p.seen.source.empty()) return nullptr;
   Json kernels = Json::array();
   for (const KernelCount& k : p.seen.kernels) {
+    uint64_t instructions = 0;
+    for (const BlockWork& w : k.work) instructions += w.instructions;
     kernels.push_back({{"name", k.name},
                        {"blocks", k.blocks},
                        {"threads", k.threads},
@@ -406,6 +453,7 @@ Json kernels_json(const Pass& p) {
                        {"requests", json_of(k.requests)},
                        {"sectors", json_of(k.sectors)},
                        {"lines", json_of(k.lines)},
+                       {"instructions", instructions},
                        {"shared",
                         {{"read", k.shared_read},
                          {"write", k.shared_write},
@@ -443,6 +491,7 @@ Json pass_json(const RunReport& r, const Pass& p) {
                              {"p10_ms", number(p.time->p10_ms)},
                              {"p90_ms", number(p.time->p90_ms)},
                              {"iters", p.time->iters}};
+  j["estimate"] = p.estimate ? to_json(*p.estimate) : Json(nullptr);
   j["bound_ms"] = p.bound ? number(p.bound->ms()) : Json(nullptr);
   j["host_ms"] = p.host_ms ? number(*p.host_ms) : Json(nullptr);
   j["flops"] = p.flops;
@@ -547,6 +596,7 @@ nlohmann::ordered_json to_json(const RunReport& r) {
                   {"input", r.input},
                   {"input_note", r.input_note.empty() ? Json(nullptr) : Json(r.input_note)},
                   {"seed", r.seed}};
+  j["estimate_heads"] = r.forward.estimate ? Json(r.estimate_heads) : Json(nullptr);
   j["check"] = check_json(r.check);
   j["check_complete"] = r.check.complete;
   j["check_again"] = !r.again
@@ -567,6 +617,32 @@ nlohmann::ordered_json to_json(const RunReport& r) {
                                {"fp32_matmul_flops", r.roofs->fp32_matmul_flops}};
   j["ok"] = r.predicted_only ? Json(nullptr) : Json(r.ok());
   return j;
+}
+
+void read_estimates(const std::string& path, RunReport& r) {
+  const auto refuse = [&path](const std::string& why) {
+    throw UsageError(fmt::format("--estimate {}: {}", path, why));
+  };
+  std::ifstream file(path);
+  if (!file) refuse("cannot be read");
+  try {
+    const Json j = Json::parse(file);
+    if (j.at("estimate_heads").is_null()) refuse("holds no estimated time");
+    const auto same = [&j](const char* key, const auto& value) {
+      return j.at("problem").at(key) == Json(value);
+    };
+    const Problem& p = r.problem;
+    if (j.at("step") != r.step || j.at("variant") != r.variant || !same("n", p.N) ||
+        !same("nk", p.Nk) || !same("d", p.d) || !same("causal", p.causal) ||
+        j.at("estimate_heads").get<uint64_t>() != p.heads()) {
+      refuse("is of another step, variant or problem");
+    }
+    r.estimate_heads = p.heads();
+    r.forward.estimate = estimate_of(j.at("estimate"));
+    if (r.backward) r.backward->estimate = estimate_of(j.at("backward").at("estimate"));
+  } catch (const Json::exception& e) {
+    refuse(std::string("is not a report of the simulator: ") + e.what());
+  }
 }
 
 std::string human_bytes(double bytes) { return scaled(bytes) + "B"; }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "common/clock/clock.h"
 #include "common/harness/backend.h"
 #include "common/harness/check.h"
 #include "common/harness/gpus.h"
@@ -42,7 +43,8 @@ struct Pass {
   Counts seen;                    ///< empty when the run ended before it was counted
   std::optional<Timing> time;     ///< GPU only
   std::optional<Bound> bound;     ///< simulator: of the modelled GPU; GPU: of the measured roofs
-  std::optional<double> host_ms;  ///< simulator only: how long the simulation took
+  std::optional<Estimate> estimate;  ///< simulator; GPU: where one was given
+  std::optional<double> host_ms;     ///< simulator only: how long the simulation took
   double flops = 0;               ///< by FlashAttention's convention
   std::optional<ParentTraffic> parent;  ///< absent: no parent, or it does not do this problem
 
@@ -70,6 +72,7 @@ struct RunReport {
   std::string input_note;  ///< what was done to the input, or empty
   uint64_t seed = 0;
   GpuSpec model;  ///< the GPU that the simulator models
+  uint64_t estimate_heads = 0;  ///< for which the times are estimated; B * H
   CheckResult check;
   MemoryNeed memory;
   std::optional<Roofs> roofs;
@@ -92,6 +95,9 @@ struct RunReport {
 std::string text(const RunReport&);
 /// The contract that scripts read: absent is null, and so is a NaN.
 nlohmann::ordered_json to_json(const RunReport&);
+/// Takes over the estimated times of a simulator's report, for a run on a GPU.
+/// \throws UsageError when it is of another step, variant or problem, or holds none.
+void read_estimates(const std::string& path, RunReport&);
 
 /// "1.50 GB", "64.0 kB", "12 B": three digits, decimal units.
 std::string human_bytes(double bytes);

@@ -156,6 +156,7 @@ class Run {
     report_.variant_index = options.variant;
     report_.variant_idea = variant_.idea;
     report_.problem = problem_;
+    report_.estimate_heads = static_cast<uint64_t>(options.estimate_heads);
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
     report_.forward =
@@ -165,6 +166,7 @@ class Run {
       report_.backward = predict("backward", problem_, variant_.backward_traffic,
                                  problem_.flops_backward(), variant_.backward_parent);
     }
+    if (!options.estimate.empty()) read_estimates(options.estimate, report_);
   }
 
   /// \returns the exit status.
@@ -215,8 +217,10 @@ class Run {
 
   void count_pass(Pass& pass, const std::function<void()>& run) {
     const auto start = std::chrono::steady_clock::now();
-    pass.seen = count(run, {options_.analyse, options_.counters});
+    const bool more = times() > 1 && times() * double(report_.memory.total()) > report_.model.l2_bytes;
+    pass.seen = count(run, {options_.analyse, options_.counters, more});
     if (simulated()) {
+      pass.estimate = estimate(pass.seen, report_.model, times());
       const std::chrono::duration<double, std::milli> took =
           std::chrono::steady_clock::now() - start;
       pass.host_ms = took.count();
@@ -227,6 +231,9 @@ class Run {
     count_pass(report_.forward, [&] { session.forward(); });
     if (report_.backward) count_pass(*report_.backward, [&] { session.backward(); });
   }
+
+  /// Problems like this one, for whose sum times are estimated.
+  double times() const { return double(report_.estimate_heads) / problem_.heads(); }
 
   void check_outputs(Checker& checker, const Outputs& outputs) {
     report_.check = checker(outputs);

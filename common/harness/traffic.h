@@ -81,6 +81,18 @@ struct SiteCount {
   uint64_t ideal = 0;      ///< the fewest that the same bytes need
 };
 
+/// What one block asks of its SM, in the units of its parts.
+struct BlockWork {
+  uint64_t lines = 0;         ///< clocks of the L1: of 128 bytes, that loads and stores look up
+  uint64_t atomic_lines = 0;  ///< the same of atomics
+  uint64_t wavefronts = 0;    ///< of shared memory, of all instructions but wgmma; shuffles
+  uint64_t instructions = 0;  ///< of warps, of those that are counted: all but plain arithmetic
+  uint64_t mma = 0;           ///< mma.m16n8k16
+  uint64_t wgmma_columns = 0;  ///< of all wgmma.m64nNk16: the sum of N
+  uint64_t l2_bytes = 0;       ///< asked of the L2
+  double latency = 0;          ///< clocks that it would walk if only latencies cost time
+};
+
 /// One kernel (or memset, or copy) of the run.
 struct KernelCount {
   std::string name;
@@ -99,6 +111,9 @@ struct KernelCount {
   uint64_t store_wavefronts = 0;   ///< by stores and stmatrix; not cp.async, atomics, mbarriers
   uint64_t wgmma_wavefronts = 0;   ///< in which wgmma reads operands
   uint64_t shuffles = 0;           ///< instructions of warps, two for 8 bytes
+  std::vector<BlockWork> work = {};  ///< of each block, in the grid's order
+  uint64_t resident = 0;             ///< blocks that an SM holds
+  Bytes hbm = {};                    ///< the L2 model's; what it still holds is not written yet
   std::string buffer = {};         ///< of a memset or copy: the buffer; a kernel has none
 };
 

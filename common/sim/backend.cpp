@@ -25,6 +25,7 @@ class Watching {
     options.requests = o.counters;
     options.l2_bytes = o.counters ? configured().gpu.l2_bytes : 0;
     options.l2_sm = configured().gpu.sm;
+    options.l2_cold = o.cold_launches;
     options.sites = options.races = options.uninitialised = o.analyse;
   }
   ~Watching() { sim::options() = saved_; }

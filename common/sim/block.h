@@ -21,6 +21,7 @@
 #include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"
+#include "common/sim/observers/warp_clocks.h"
 #include "common/sim/scheduler/fiber.h"
 
 namespace sim {
@@ -117,6 +118,8 @@ struct Block {
   std::vector<BufferBytes> hbm;
   uint64_t shared_bytes[3] = {};
   uint64_t blocks_done = 0, tensor_flops = 0, shuffles = 0, wgmma_wavefronts = 0;
+  uint64_t mma = 0, wgmma = 0, wgmma_columns = 0;
+  WarpClocks clocks;
   std::vector<std::unique_ptr<Observer>> observers;
   bool hazards = false;  ///< some observer wants to know of asynchronous operations
 

@@ -39,6 +39,7 @@ struct AsyncCopy {
   const void* from;
   uint32_t bytes, from_bytes;
   const void* pc;
+  uint32_t phase;  ///< of the block's barriers in which it was issued
 };
 
 /// One bulk store or reduction. Done at its wait, or at the end of the block.

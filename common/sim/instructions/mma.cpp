@@ -128,6 +128,8 @@ void do_mma(WarpMeeting& m) {
     }
   }
   self->tensor_flops += 2 * 16 * 8 * 16;
+  ++self->mma;
+  self->clocks.product(m.warp);
 }
 
 // Every lane of the warp must exist and run: these are .sync.aligned instructions.

@@ -132,6 +132,8 @@ void perform(const WgmmaEvent& e) {
     }
   }
   self->tensor_flops += uint64_t{2} * kM * p.n * kK;
+  ++self->wgmma;
+  self->wgmma_columns += p.n;
   const unsigned rows = p.n + (p.a_registers ? 0 : kM);  // of operands in shared memory
   self->wgmma_wavefronts += rows * kK * sizeof(uint16_t) / kWavefront;
 }
@@ -226,6 +228,7 @@ void drain(Warpgroup& g, int pending_groups, const Where& where) {
     }
   }
   g.events.clear();
+  if (static_cast<int>(g.groups.committed.size()) > pending_groups) self->clocks.wait_wgmma(first);
   g.performed += static_cast<unsigned>(g.groups.committed.size());
   g.groups.wait(pending_groups, [&](const auto& e) {
     perform(*e);

@@ -73,7 +73,14 @@ class L2Model {
     }
   }
 
+  /// Written back, and forgotten.
+  void empty() {
+    write_back();
+    for (Set& set : sets_) set.used = 0;
+  }
+
   uint64_t dram_read() const { return dram_read_; }
+  uint64_t dram_write() const { return dram_write_; }  ///< of lines that left
   /// Everything that was written so far and, from now on, clean.
   uint64_t write_back() {
     for (Set& set : sets_) {
@@ -305,6 +312,7 @@ void L2Stream::close_line() {
   constexpr uint64_t kOneMore = uint64_t{1} << L2Requests::kCountShift;
   constexpr uint64_t kLongest = ~uint64_t{0} >> L2Requests::kCountShift;
   if (open_ == 0) return;
+  bytes_ += 32 * static_cast<unsigned>(std::popcount(open_ & 15) + std::popcount(open_ >> 4 & 15));
   std::vector<uint64_t>& runs = requests_.runs;
   if (open_ == neighbour_ && runs.back() >> L2Requests::kCountShift < kLongest) {
     runs.back() += kOneMore;
@@ -340,6 +348,16 @@ void L2Stream::end(std::atomic<uint64_t>& progress) {
 void l2_begin_recording(double l2_bytes) { machine.begin_recording(l2_bytes); }
 void l2_begin_launch(uint64_t blocks, uint64_t resident) { machine.begin_launch(blocks, resident); }
 void l2_end_launch() { machine.end_launch(); }
+
+void l2_flush() {
+  if (L2Model* model = machine.model()) model->empty();
+}
+
+void l2_dram(uint64_t& read, uint64_t& write) {
+  const L2Model* model = machine.model();
+  read = model ? model->dram_read() : 0;
+  write = model ? model->dram_write() : 0;
+}
 
 void l2_copy(uint64_t offset, uint64_t bytes, bool write) {
   if (!machine.model() || bytes == 0) return;

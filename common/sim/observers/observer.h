@@ -97,6 +97,11 @@ void l2_begin_recording(double l2_bytes);  ///< cold cache, counters zero
 /// The modelled GPU has room for `resident` blocks of this launch at a time.
 void l2_begin_launch(uint64_t blocks, uint64_t resident);
 void l2_end_launch();  ///< of an abandoned one too
+/// Writes everything back and forgets it.
+void l2_flush();
+/// Bytes that have moved to and from DRAM since the recording began; what waits in the L2 to be
+/// written back is not among them.
+void l2_dram(uint64_t& read, uint64_t& write);
 /// cudaMemset, cudaMemcpy on the device
 void l2_copy(uint64_t offset, uint64_t bytes, bool write);
 void l2_end_recording(uint64_t& dram_read, uint64_t& dram_write);  ///< dirty lines written back

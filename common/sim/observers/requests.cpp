@@ -34,6 +34,7 @@ constexpr uint32_t kAllLanes = ~0u;
 constexpr unsigned kSector = 32;
 constexpr unsigned kLine = 128;
 constexpr unsigned kWord = 4;
+constexpr unsigned kUnrolled = 4;  // trips of a loop whose loads a compiler issues together
 constexpr unsigned kWidest = 16;  // bytes that one instruction moves for a lane
 
 // A warp may run this many requests without giving way. (Each takes 152 bytes, when it is used.) If
@@ -79,6 +80,7 @@ struct Site {
   uint32_t size;
   std::vector<uint32_t> entries;  ///< of the log, by occurrence
   uint64_t count = 0, transfers = 0, ideal = 0;
+  unsigned rounds = 0;
 };
 
 struct PerBuffer {
@@ -151,11 +153,29 @@ class RequestObserver final : public Observer {
 
   void begin_block(Block& b) override {
     if (l2_) stream_.begin(b.linear);
+    b.clocks.begin(b.nwarps);
+    before_ = work_so_far(b);
+    ++l1_block_;
   }
   void end_block(Block& b) override {
     if (l2_) stream_.end(b.progress);
+    const fa::BlockWork after = work_so_far(b);
+    work_.emplace_back(b.linear, difference(after, before_, b.clocks.latest()));
   }
-  void leave_warp(Block&, unsigned warp) override {
+  void barrier(Block& b, ThreadSet met, const void* object) override {
+    tell_loads(b);
+    b.clocks.barrier(met, object);
+  }
+  void release(Block& b, const void* object, uint32_t) override {
+    tell_loads(b);
+    b.clocks.arrive(b.current->id / kLanes, object);
+  }
+  void acquire(Block& b, const void* object, uint32_t) override {
+    tell_loads(b);
+    b.clocks.acquire(b.current->id / kLanes, object);
+  }
+  void leave_warp(Block& b, unsigned warp) override {
+    tell_loads(b, warp);
     count_log();
     if (l2_) stream_.end_segment(warp);
   }
@@ -188,6 +208,7 @@ class RequestObserver final : public Observer {
       for (fa::Ops* total : {&named.sectors, &kernel.sectors, &*counts.sectors}) *total += sectors;
       for (fa::Ops* total : {&kernel.lines, &*counts.lines}) *total += lines;
     }
+    for (const auto& [block, work] : work_) kernel.work[block] = work;
     kernel.shared_requests += shared_requests_;
     kernel.shared_wavefronts += shared_wavefronts_;
     kernel.shared_ideal += shared_ideal_;
@@ -197,11 +218,50 @@ class RequestObserver final : public Observer {
   }
 
  private:
+  // --- of one block ------------------------------------------------------------------------------
+
+  void tell_loads(Block& b) { if (b.current) tell_loads(b, b.current->id / kLanes); }
+  void tell_loads(Block& b, unsigned warp) {
+    unsigned global = 0, shared = 0;  // rounds of loads that are on their way together
+    for (; told_ < free_; ++told_) {
+      const Request& r = log_[told_];
+      const Instruction& i = r.instruction;
+      if (i.kind() != Kind::load || i.by() == By::copy) continue;
+      const bool new_round = ++sites_[r.site].rounds % kUnrolled == 1;
+      unsigned& rounds = i.space() == Space::shared ? shared : global;
+      if (rounds == 0 || (new_round && sites_[r.site].rounds > 1)) ++rounds;
+    }
+    b.clocks.loads(warp, global, shared);
+  }
+
+  fa::BlockWork work_so_far(const Block& b) const {
+    fa::BlockWork w;
+    w.lines = l1_clocks_;
+    w.atomic_lines = atomic_lines_;
+    w.wavefronts = pipe_wavefronts_ + b.shuffles;
+    w.instructions = requests_ + b.shuffles + b.mma + b.wgmma;
+    w.mma = b.mma;
+    w.wgmma_columns = b.wgmma_columns;
+    w.l2_bytes = l2_bytes_;
+    return w;
+  }
+  static fa::BlockWork difference(fa::BlockWork w, const fa::BlockWork& before, double latency) {
+    w.lines -= before.lines;
+    w.atomic_lines -= before.atomic_lines;
+    w.wavefronts -= before.wavefronts;
+    w.instructions -= before.instructions;
+    w.mma -= before.mma;
+    w.wgmma_columns -= before.wgmma_columns;
+    w.l2_bytes -= before.l2_bytes;
+    w.latency = latency;
+    return w;
+  }
+
   // --- the log -----------------------------------------------------------------------------------
 
   void begin_log() {
     log_[kHead].next = log_[kNowhere].next = kTail;
-    free_ = kFirst;
+    free_ = told_ = kFirst;
     std::fill_n(in_step_, kLanes, kHead);
   }
 
@@ -216,6 +276,7 @@ class RequestObserver final : public Observer {
   [[gnu::noinline]] void access_elsewhere(unsigned lane, const Access& a) {
     const uint64_t end = a.at + a.size;
     if (a.by == By::engine) {
+      if (a.space != Space::shared) l2_bytes_ += a.size;
       if (!l2_ || a.space == Space::shared) return;
       for (uint64_t s = a.at / kSector; s <= (end - 1) / kSector; ++s) {
         stream_.touch(s, a.kind != Kind::store, a.kind != Kind::load);
@@ -375,6 +436,7 @@ class RequestObserver final : public Observer {
     }
     for (uint32_t number : active_) {
       sites_[number].entries.clear();
+      sites_[number].rounds = 0;
       executed_[number] = {};
     }
     active_.clear();
@@ -388,6 +450,7 @@ class RequestObserver final : public Observer {
     const unsigned n = unique(sectors, lanes);
     const Kind kind = r.instruction.kind();
     PerBuffer& b = buffers_[r.instruction.buffer()];
+    ++requests_;
     b.requests[static_cast<int>(kind)] += 1;
     b.sectors[static_cast<int>(kind)] += n;
     if (l2_) {
@@ -399,13 +462,38 @@ class RequestObserver final : public Observer {
                       kind != Kind::load);
       }
     }
+    l2_bytes_ += kSector * (r.instruction.by() == By::thread && kind == Kind::load
+                                ? missing_in_l1(sectors, n)
+                                : n);
     for (unsigned i = 0; i < n; ++i) sectors[i] /= kLine / kSector;
-    b.lines[static_cast<int>(kind)] += unique(sectors, n);
+    const unsigned lines = unique(sectors, n);
+    b.lines[static_cast<int>(kind)] += lines;
+    if (kind == Kind::atomic) {
+      atomic_lines_ += lines;
+    } else if (r.instruction.by() != By::copy) {
+      // 32 lanes of 8 or 16 bytes go through in two or four parts.
+      const unsigned words = std::min(r.size, kWidest) / kWord;
+      l1_clocks_ += std::max(lines, (lanes * words + kLanes - 1) / kLanes);
+    }
     if (keep_sites_) {
       // Lanes that read the same bytes need fewer sectors than their number suggests.
       const unsigned ideal = std::min(n, (lanes * r.size + kSector - 1) / kSector);
       count_site(r.site, n, ideal);
     }
+  }
+
+  // How many of the sectors the block has not loaded before, as far as an L1 of 256 KiB remembers.
+  unsigned missing_in_l1(const uint32_t* sectors, unsigned n) {
+    unsigned missing = 0;
+    for (unsigned i = 0; i < n; ++i) {
+      const uint32_t line = sectors[i] / (kLine / kSector);
+      const uint8_t bit = static_cast<uint8_t>(1u << sectors[i] % (kLine / kSector));
+      L1Line& l = l1_[line % kL1Lines];
+      if (l.line != line || l.block != l1_block_) l = {line, l1_block_, 0};
+      missing += !(l.sectors & bit);
+      l.sectors |= bit;
+    }
+    return missing;
   }
 
   // Wide accesses go in parts: 8 bytes by half warps, 16 by quarters, and loads by twice as many
@@ -429,6 +517,10 @@ class RequestObserver final : public Observer {
       ideal += 1;
     }
     shared_requests_ += 1;
+    if (i.by() != By::copy) {
+      ++requests_;
+      pipe_wavefronts_ += wavefronts;
+    }
     shared_wavefronts_ += wavefronts;
     shared_ideal_ += ideal;
     const bool known = i.by() == By::thread || i.by() == By::matrix;
@@ -489,6 +581,7 @@ class RequestObserver final : public Observer {
   LazyArray<Request> log_;
   LazyArray<PerLane> at_;       // by entry: number of the word (32 bits), or byte in shared memory
   uint32_t free_ = kFirst;      // the first unused entry
+  uint32_t told_ = kFirst;      // the first one that the warps' clocks do not know
   uint32_t in_step_[kLanes];    // the last entry of a lane that took all up to there; or kNowhere,
   uint32_t last_[kLanes] = {};  // and then its last entry is here
 
@@ -500,6 +593,18 @@ class RequestObserver final : public Observer {
   std::vector<PerBuffer> buffers_;
   uint64_t shared_requests_ = 0, shared_wavefronts_ = 0, shared_ideal_ = 0;
   uint64_t load_wavefronts_ = 0, store_wavefronts_ = 0;
+  uint64_t requests_ = 0, pipe_wavefronts_ = 0, l2_bytes_ = 0;
+  uint64_t l1_clocks_ = 0, atomic_lines_ = 0;
+
+  static constexpr unsigned kL1Lines = 2048;
+  struct L1Line {
+    uint32_t line, block;
+    uint8_t sectors;
+  };
+  std::vector<L1Line> l1_{kL1Lines, L1Line{~0u, 0, 0}};
+  uint32_t l1_block_ = 0;  // blocks begun
+  fa::BlockWork before_;  // work_so_far() when the block began
+  std::vector<std::pair<uint64_t, fa::BlockWork>> work_;
   L2Stream stream_;
 };
 

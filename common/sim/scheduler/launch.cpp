@@ -116,6 +116,7 @@ void prepare(Block& b, const Grid& grid) {
   b.hbm.assign(buffer_count(), {});
   std::memset(b.shared_bytes, 0, sizeof b.shared_bytes);
   b.blocks_done = b.tensor_flops = b.shuffles = b.wgmma_wavefronts = 0;
+  b.mma = b.wgmma = b.wgmma_columns = 0;
   b.observers.clear();
   if (grid.requests) b.observers.push_back(make_request_observer(grid.sites, grid.l2));
   if (grid.hazards) b.observers.push_back(make_hazard_observer(grid.races, grid.uninitialised));
@@ -392,6 +393,8 @@ void run_grid(const Launch& launch) {
 
   Pool& pool = pool_of(n);
   pool.take_stacks(n);
+  fa::Bytes hbm_before, hbm_after;
+  if (grid.l2) l2_dram(hbm_before.read, hbm_before.write);
   if (grid.l2) l2_begin_launch(grid.blocks, resident_blocks(launch.config, name, o));
   if (grid.hazards) hazards_begin_launch();
   pool.run(grid, n);
@@ -400,8 +403,15 @@ void run_grid(const Launch& launch) {
     if (auto thrown = std::exchange(pool.block(i).thrown, nullptr)) std::rethrow_exception(thrown);
   }
 
+  if (grid.l2 && o.l2_cold) l2_flush();
+  if (grid.l2) l2_dram(hbm_after.read, hbm_after.write);
+
   fa::KernelCount kernel;
+  kernel.hbm = {hbm_after.read - hbm_before.read, hbm_after.write - hbm_before.write, 0};
   kernel.name = name;
+  if (grid.requests) kernel.work.resize(grid.blocks);
+  kernel.resident = blocks_per_sm(o.l2_sm, block.x * block.y * block.z, launch.config.smem,
+                                  resources_of(name));
   kernel.threads = uint64_t{block.x} * block.y * block.z * grid.blocks;
   std::vector<BufferBytes> hbm(buffer_count());
   std::optional<fa::Finding> fault;

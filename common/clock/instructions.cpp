@@ -1,0 +1,41 @@
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "common/clock/clock.h"
+#include "common/dialect/errors.h"
+#include "common/harness/inputs.h"
+
+namespace fa {
+
+namespace {
+
+using Table = std::map<std::string, InstructionMix>;
+
+Table read_table(const std::string& path) {
+  Table table;
+  std::ifstream file(path);
+  if (!file) return table;
+  try {
+    const nlohmann::json root = nlohmann::json::parse(file);
+    for (const auto& [kernel, row] : root.at("kernels").items()) {
+      table[kernel] = {row.at("all").get<double>(), row.at("fma").get<double>(),
+                       row.at("alu").get<double>(), row.at("special").get<double>()};
+    }
+  } catch (const nlohmann::json::exception& e) {
+    throw UsageError("the kernels' instructions, " + path + ", are damaged after " +
+                     std::to_string(table.size()) + " kernels: " + e.what());
+  }
+  return table;
+}
+
+}  // namespace
+
+std::optional<InstructionMix> instruction_mix(const std::string& kernel) {
+  static const Table table = read_table(data_file("instructions.json"));
+  const auto found = table.find(kernel);
+  if (found == table.end()) return std::nullopt;
+  return found->second;
+}
+
+}  // namespace fa

@@ -1,0 +1,85 @@
+#include "common/sim/observers/warp_clocks.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "common/clock/constants.h"
+
+namespace sim {
+
+using namespace fa::clocks;
+
+void WarpClocks::begin(unsigned warps) {
+  warps_ = warps;
+  std::fill_n(clock_, 32, 0.0);
+  product_ = copy_ = 0;
+  for (auto& s : steps_) s.clear();
+  phase_ = 0;
+  ready_.clear();
+}
+
+void WarpClocks::loads(unsigned warp, unsigned global, unsigned shared) {
+  clock_[warp] += kL2Latency * global + kSharedLatency * shared;
+}
+
+void WarpClocks::shuffle(unsigned warp, unsigned line, int distance) {
+  const uint64_t step = uint64_t{line} << 32 | static_cast<uint32_t>(distance);
+  auto& steps = steps_[warp];
+  if (std::find(steps.begin(), steps.end(), step) == steps.end()) steps.push_back(step);
+}
+
+void WarpClocks::settle(unsigned warp) {
+  const uint32_t bit = 1u << warp;
+  double& t = clock_[warp];
+  if (product_ & bit) t += kMmaLatency;
+  if (copy_ & bit) t += kCopyLatency;
+  t += kShuffleLatency * static_cast<double>(steps_[warp].size());
+  steps_[warp].clear();
+  product_ &= ~bit, copy_ &= ~bit;
+}
+
+double WarpClocks::at(unsigned warp) {
+  settle(warp);
+  return clock_[warp];
+}
+
+void WarpClocks::wait_wgmma(unsigned warp) {
+  double t = 0;
+  for (unsigned w = warp; w < warp + 4; ++w) t = std::max(t, at(w));
+  for (unsigned w = warp; w < warp + 4; ++w) clock_[w] = t + kWgmmaLatency;
+}
+
+void WarpClocks::barrier(ThreadSet met, const void* object) {
+  double t = 0;
+  if (const auto signalled = ready_.find(object); signalled != ready_.end()) {
+    t = signalled->second;
+    ready_.erase(signalled);
+  }
+  unsigned n = 0;
+  for (unsigned w = 0; w < warps_; ++w) {
+    if (!met[w]) continue;
+    t = std::max(t, at(w));
+    ++n;
+  }
+  t += kBarrierLatency + kBarrierPerWarp * n;
+  for (unsigned w = 0; w < warps_; ++w) {
+    if (met[w]) clock_[w] = t;
+  }
+  ++phase_;
+}
+
+void WarpClocks::copy_to(const void* object, double issued) { signal(object, issued + kTmaLatency); }
+
+void WarpClocks::acquire(unsigned warp, const void* object) {
+  const double t = at(warp);
+  const auto found = ready_.find(object);
+  clock_[warp] = found == ready_.end() ? t : std::max(t, found->second);
+}
+
+double WarpClocks::latest() {
+  double t = 0;
+  for (unsigned w = 0; w < warps_; ++w) t = std::max(t, at(w));
+  return t;
+}
+
+}  // namespace sim

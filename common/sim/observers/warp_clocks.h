@@ -1,0 +1,64 @@
+/// \file
+/// How long a block would walk if nothing but latencies cost time: a clock for each of its warps.
+///
+/// A warp's clock goes on by one latency where it has to wait for what it asked for; where warps
+/// meet, all take the latest one's time. What a pipe needs to move or compute is not in here: that
+/// is counted, and common/clock adds it. The rules, each a rule of thumb about compiled code:
+///
+///   loads      between two meetings a warp's loads are on their way together: one latency
+///   shuffles   one latency for each of a reduction's steps (source line and distance); the rows
+///              that go through the same steps do so together
+///   products   one latency between two meetings
+///   copies     cp.async: one latency if no barrier lies between the copy and its wait. TMA: the
+///              mbarrier is ready one latency after the issuing warp's time
+#pragma once
+
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "common/sim/observers/observer.h"
+
+namespace sim {
+
+class WarpClocks {
+ public:
+  void begin(unsigned warps);
+  /// Since the last call `warp` loaded from device memory, from shared memory.
+  void loads(unsigned warp, unsigned global, unsigned shared);
+  void shuffle(unsigned warp, unsigned line, int distance);
+  void product(unsigned warp) { product_ |= 1u << warp; }
+  /// The warp waits for a cp.async that it issued in phase `phase`.
+  void wait_copy(unsigned warp, uint32_t phase) { if (phase == phase_) copy_ |= 1u << warp; }
+  /// The four warps from `warp` on wait for wgmma.
+  void wait_wgmma(unsigned warp);
+  /// Signals for `object` (bar.arrive) came before.
+  void barrier(ThreadSet met, const void* object);
+  /// A signal for `object`: an arrival of the warp, or the end of a copy that it issues now.
+  void arrive(unsigned warp, const void* object) { signal(object, at(warp)); }
+  void copy_to(const void* object, double issued);
+  void acquire(unsigned warp, const void* object);
+
+  double at(unsigned warp);
+  /// Barriers passed.
+  uint32_t phase() const { return phase_; }
+  /// The latest warp's time, in clocks of an SM.
+  double latest();
+
+ private:
+  void signal(const void* object, double time) {
+    double& t = ready_[object];
+    t = t > time ? t : time;
+  }
+  void settle(unsigned warp);
+
+  double clock_[32] = {};
+  uint32_t product_ = 0, copy_ = 0;  // bit per warp, since settle()
+  std::vector<uint64_t> steps_[32];                            // of shuffles, since settle()
+  uint32_t phase_ = 0;
+  unsigned warps_ = 0;
+  std::unordered_map<const void*, double> ready_;
+};
+
+}  // namespace sim
