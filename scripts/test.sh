@@ -86,6 +86,7 @@ cmake --build --preset "$preset" -j "$jobs" || stop "the build failed"
 if [[ $cuda ]]; then
   echo "== kernels for GPUs"
   look_at_kernels --every-arch
+  look_at_kernels --arch sm_90a common/clock/microbenchmarks/*.cu
   summary "the preset gpu builds"
 fi
 

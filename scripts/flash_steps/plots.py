@@ -8,7 +8,6 @@ step's result, with guide lines that grow as N and as N^2.
 Exit status: 0 done, 2 bad use, no matplotlib or no result to draw.
 """
 
-import glob
 import math
 import os
 
@@ -16,7 +15,7 @@ from . import command
 from .command import BadInput
 from .gpus import gpu_table
 from .problems import in_series
-from .results import rows_of_picture, total
+from .results import published, rows_of_picture, total
 from .standing import rows_of, standing_of
 from .steps import ROOT
 from .text import bytes_text, time_text
@@ -382,7 +381,7 @@ def main():
         default=os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg"),
     )
     args = parser.parse_args()
-    files = args.files or sorted(glob.glob(os.path.join(ROOT, "docs", "results", "*.json")))
+    files = args.files or published(os.path.join(ROOT, "docs", "results"))
     rows = rows_of(files)  # as tables takes them
     os.makedirs(os.path.dirname(os.path.abspath(args.out)), exist_ok=True)
     for path in hbm_against_n(args.out, rows):

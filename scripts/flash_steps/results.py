@@ -133,6 +133,12 @@ def load(path):
     return runs
 
 
+def published(folder):
+    """The files of docs/results that hold runs of steps: all but those of `microbenchmarks`."""
+    paths = sorted(glob.glob(os.path.join(folder, "*.json")))
+    return [path for path in paths if not os.path.basename(path).startswith("microbenchmarks_")]
+
+
 def load_folder(folder):
     """The runs of all JSON files in a folder, in the order of the file names."""
     return [run for path in sorted(glob.glob(os.path.join(folder, "*.json"))) for run in load(path)]

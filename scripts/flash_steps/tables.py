@@ -62,7 +62,7 @@ from . import command, figure2, neighbours, peers_table, where
 from .command import BadInput
 from .files import read_json, read_text, write_text
 from .problems import in_series, problem_text
-from .results import columns_for, rows_of_picture, speed, total
+from .results import columns_for, published, rows_of_picture, speed, total
 from .standing import mark_peers, rows_of, standing, standing_of, standing_parts, standing_text
 from .steps import ROOT
 from .text import Column, bytes_text, flops_text, markdown_table, time_text
@@ -410,7 +410,7 @@ def main():
     parser.add_argument("--results", default=os.path.join(ROOT, "docs", "results"), metavar="DIR")
     args = parser.parse_args()
 
-    paths = sorted(glob.glob(os.path.join(args.results, "*.json")))
+    paths = published(args.results)
     rows = rows_of(paths)
     extras = load_extras(paths)
     findings = []

@@ -1,6 +1,5 @@
 """The digest that results carry, and `maintain tables --check` after a change of a kernel."""
 
-import glob
 import json
 import os
 import re
@@ -11,7 +10,7 @@ import unittest
 
 from copies import ROOT, maintain
 from flash_steps import standing, step_text
-from flash_steps.results import rows_of_picture
+from flash_steps.results import published, rows_of_picture
 
 
 def code(text):
@@ -221,7 +220,7 @@ class Copy(unittest.TestCase):
     def test_the_picture_must_be_of_the_results(self):
         self.measured_with_this_text()
         picture = "docs/pictures/hbm_against_n.svg"
-        rows = standing.rows_of(sorted(glob.glob(os.path.join(self.root, "docs/results/*.json"))))
+        rows = standing.rows_of(published(os.path.join(self.root, "docs/results")))
         texts = {row.any.data["step"]: row.gpu.get("text") for row in rows_of_picture(rows)}
         self.write(picture, " ".join(f"{step}={text}" for step, text in texts.items()))
         self.assertEqual(self.tables("--check"), (0, ""))
