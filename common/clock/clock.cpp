@@ -30,7 +30,7 @@ double together(std::initializer_list<double> times) {
 /// What differs from GPU to GPU, in clocks of its SMs.
 struct Machine {
   double sms, clock, loaded_clock;
-  double fma, mma, wgmma_columns, hbm_bytes_per_s;
+  double fma, mma, wgmma_columns, l2_bytes_per_s, hbm_bytes_per_s;
 };
 
 Machine machine_of(const GpuSpec& g) {
@@ -45,6 +45,7 @@ Machine machine_of(const GpuSpec& g) {
   const double mma_flops = 2 * 16 * 8 * 16;
   m.mma = hopper ? kMma : g.bf16_flops / (g.sms * m.clock * mma_flops);
   m.wgmma_columns = kWgmmaColumns;
+  m.l2_bytes_per_s = kL2BytesPerSecond * g.sms * m.clock / (132 * 1.98e9);
   m.hbm_bytes_per_s = kHbmShare * g.hbm_bytes_per_s;
   return m;
 }
@@ -69,12 +70,14 @@ double busy(Times& t) {
                    of(t, Part::exponentials), of(t, Part::tensor), of(t, Part::atomics)});
 }
 
-// What a block waits for that its own warps do not fill.
-double waiting(const BlockWork& w, const InstructionMix& mix, double warps) {
+// What a block waits for that its own warps do not fill. `from_hbm`: the share of what it fetches
+// that is not in the L2.
+double waiting(const BlockWork& w, const InstructionMix& mix, double warps, double from_hbm) {
   const double mine = static_cast<double>(w.instructions) * mix.all / warps;
   const double per_instruction = kDependentLatency / kIndependentChains;  // of a lone warp
   const double side_by_side = warps / kIssue;
-  return kBlockStart + w.latency + mine * std::max(0.0, per_instruction - side_by_side);
+  const double farther = static_cast<double>(w.fetches) * from_hbm * (kHbmLatency - kL2Latency);
+  return kBlockStart + w.latency + farther + mine * std::max(0.0, per_instruction - side_by_side);
 }
 
 // How long a block stays when `resident` of them share an SM: each works for `busy` clocks and
@@ -150,22 +153,26 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   const unsigned resident =
       static_cast<unsigned>(std::max(1.0, std::min(static_cast<double>(c.resident), per_sm)));
 
+  double l2_bytes = 0;
+  for (const BlockWork& w : c.work) l2_bytes += static_cast<double>(w.l2_bytes);
+  const double from_hbm =
+      l2_bytes > 0 ? std::min(1.0, static_cast<double>(c.hbm.read + c.hbm.write) / l2_bytes) : 0;
+
   Times sum{};
-  double busy_sum = 0, l2_bytes = 0;
+  double busy_sum = 0;
   std::vector<double> stays;
   stays.reserve(c.work.size());
   for (const BlockWork& w : c.work) {
     Times t = times_of(w, mix, m);
     const double b = busy(t);
-    stays.push_back(stay(b, waiting(w, mix, warps), resident));
+    stays.push_back(stay(b, waiting(w, mix, warps, from_hbm), resident));
     for (size_t i = 0; i < kParts; ++i) sum[i] += t[i];
     busy_sum += b;
-    l2_bytes += static_cast<double>(w.l2_bytes);
   }
   const bool loaded = of(sum, Part::tensor) > 0 && blocks >= m.sms;
   const double clock = loaded ? m.loaded_clock : m.clock;
   const double sms = last_end(stays, times, static_cast<size_t>(m.sms) * resident) / clock;
-  const double l2 = l2_bytes * times / (kL2BytesPerClock * m.sms * clock);
+  const double l2 = l2_bytes * times / m.l2_bytes_per_s;
   const double hbm = static_cast<double>(c.hbm.read + c.hbm.write) * times / m.hbm_bytes_per_s;
   k.seconds = together({sms, l2, hbm}) + kLaunchSeconds;
 

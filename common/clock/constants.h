@@ -19,6 +19,7 @@ constexpr double kReduction = 0.2;   ///< lines of atomics
 // --- clocks that somebody waits ------------------------------------------------------------------
 
 constexpr double kL2Latency = 275;
+constexpr double kHbmLatency = 659;
 constexpr double kCopyLatency = 294;  ///< cp.async, from the L2
 constexpr double kTmaLatency = 388;   ///< 8 KiB, from the L2
 constexpr double kSharedLatency = 23;
@@ -34,7 +35,7 @@ constexpr double kBlockStart = 157;
 // --- of the whole GPU ----------------------------------------------------------------------------
 
 constexpr double kLoadedClock = 1.755e9;     ///< Hz, with tensor cores busy on all SMs
-constexpr double kL2BytesPerClock = 33.6;    ///< and SM, all of them reading
+constexpr double kL2BytesPerSecond = 8.8e12;  ///< of 132 SMs at 1.98 GHz, all of them reading
 constexpr double kHbmShare = 0.83;           ///< of the data sheet's rate, read and written
 constexpr double kLaunchSeconds = 1.25e-6;   ///< of a kernel behind another one
 constexpr double kTimingSeconds = 3.1e-6;    ///< that CUDA events add to what they time

@@ -37,6 +37,9 @@ struct SimOptions {
   GpuSpec gpu = find_gpu("H200");  ///< modelled: its SMs (multiprocessors()) and its L2
   int workers = 0;                 ///< OS threads; 0 = one per core (up to 16), analysing one
   double watchdog_s = 30;  ///< a kernel that computes this long without a barrier is stopped
+  /// So many problems like this one share the GPU: a kernel that starts a block for each SM is told
+  /// of its share of them.
+  double times = 1;
 };
 /// From now on; to be called before predictions are made, which ask for multiprocessors(). Does
 /// nothing on a GPU.
@@ -83,9 +86,9 @@ struct CountOptions {
   /// false: on a GPU no counters, and `note` says so; in the simulator bytes alone, three times as
   /// fast as with requests, sectors and HBM.
   bool counters = true;
-  /// Simulator: no launch finds in the L2 what the one before left there, as where many more heads
-  /// pass through it.
-  bool cold_launches = false;
+  /// Simulator: so many problems like this one run in the same launches and share the L2, too many
+  /// for it to hold: a launch finds nothing there of what the one before left.
+  double times = 1;
 };
 /// Runs `run` once and reports what it moved. Simulator: counted. GPU: measured by CUPTI;
 /// refused or missing counters leave the figures empty and say why in `note`.

@@ -130,6 +130,7 @@ class Run {
   Run(const Step& step, const Options& options)
       : options_(options), problem_(options.problem), variant_(step.variants[options.variant]) {
     report_.model = find_gpu(options.model_gpu);
+    report_.estimate_heads = static_cast<uint64_t>(options.estimate_heads);
     if (options.model_chosen && !simulated()) {
       throw UsageError("--gpu is for the simulator: here the kernels run on this machine's GPU");
     }
@@ -137,7 +138,7 @@ class Run {
       throw UsageError(fmt::format("--gpu {}: this step needs {}, and this GPU is {}",
                                    options.model_gpu, step.needs, report_.model.arch));
     }
-    configure({.gpu = report_.model, .workers = options.workers});
+    configure({.gpu = report_.model, .workers = options.workers, .times = times()});
     require_writable_outputs(options);
     report_.device = open_device(step.id, step.needs);
     report_.predicted_only = options.predict;
@@ -156,7 +157,6 @@ class Run {
     report_.variant_index = options.variant;
     report_.variant_idea = variant_.idea;
     report_.problem = problem_;
-    report_.estimate_heads = static_cast<uint64_t>(options.estimate_heads);
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
     report_.forward =
@@ -217,8 +217,8 @@ class Run {
 
   void count_pass(Pass& pass, const std::function<void()>& run) {
     const auto start = std::chrono::steady_clock::now();
-    const bool more = times() > 1 && times() * double(report_.memory.total()) > report_.model.l2_bytes;
-    pass.seen = count(run, {options_.analyse, options_.counters, more});
+    const bool crowded = times() * double(report_.memory.total()) > report_.model.l2_bytes;
+    pass.seen = count(run, {options_.analyse, options_.counters, crowded ? times() : 1});
     if (simulated()) {
       pass.estimate = estimate(pass.seen, report_.model, times());
       const std::chrono::duration<double, std::milli> took =

@@ -90,7 +90,8 @@ struct BlockWork {
   uint64_t mma = 0;           ///< mma.m16n8k16
   uint64_t wgmma_columns = 0;  ///< of all wgmma.m64nNk16: the sum of N
   uint64_t l2_bytes = 0;       ///< asked of the L2
-  double latency = 0;          ///< clocks that it would walk if only latencies cost time
+  double latency = 0;  ///< clocks that it would walk if only latencies cost time, all data in the L2
+  uint64_t fetches = 0;  ///< of these latencies, how many are of device memory
 };
 
 /// One kernel (or memset, or copy) of the run.

@@ -3,6 +3,7 @@
 
 #include <sys/utsname.h>
 
+#include <cmath>
 #include <thread>
 
 #include "common/dialect/cuda.h"
@@ -25,7 +26,7 @@ class Watching {
     options.requests = o.counters;
     options.l2_bytes = o.counters ? configured().gpu.l2_bytes : 0;
     options.l2_sm = configured().gpu.sm;
-    options.l2_cold = o.cold_launches;
+    options.l2_times = o.times;
     options.sites = options.races = options.uninitialised = o.analyse;
   }
   ~Watching() { sim::options() = saved_; }
@@ -58,6 +59,7 @@ bool simulated() { return true; }
 void configure(const SimOptions& o) {
   configured() = o;
   sim::options().l2_sms = o.gpu.sms;
+  sim::options().sms = std::max(1, static_cast<int>(std::lround(o.gpu.sms / o.times)));
   sim::options().block_shared_bytes = std::min(o.gpu.block_shared_bytes(), sim::kMaxDynamicSmem);
   sim::options().workers = o.workers;
   sim::options().watchdog_s = o.watchdog_s;

@@ -11,7 +11,7 @@ Options& options() {
   return o;
 }
 
-int multiprocessors() { return options().l2_sms; }
+int multiprocessors() { return options().sms; }
 size_t shared_memory_per_block() { return options().block_shared_bytes; }
 
 static fa::Counts* current = nullptr;

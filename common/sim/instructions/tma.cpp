@@ -267,6 +267,9 @@ void bulk_wait(int pending_groups, bool read_only) {
     if (!std::exchange(store->done, true)) store->perform();
     last = store->operation;
   };
+  if (static_cast<int>(mine.committed.size()) > pending_groups) {
+    self->clocks.wait_store(self->current->id / 32);
+  }
   mine.wait(pending_groups, finish);
   if (last) {
     for (auto& o : self->observers) o->finished(*self, last, !read_only);

@@ -46,8 +46,7 @@ namespace {
 
 class L2Model {
  public:
-  explicit L2Model(double bytes)
-      : sets_(std::max<uint64_t>(1, static_cast<uint64_t>(bytes) / (kLine * kWays))) {}
+  explicit L2Model(double bytes) { resize(bytes); }
 
   /// line << 8 | sectors written << 4 | sectors read
   void touch(uint64_t request) {
@@ -73,10 +72,10 @@ class L2Model {
     }
   }
 
-  /// Written back, and forgotten.
-  void empty() {
+  /// Empty from now on, and of this size.
+  void resize(double bytes) {
     write_back();
-    for (Set& set : sets_) set.used = 0;
+    sets_.assign(std::max<uint64_t>(1, static_cast<uint64_t>(bytes) / (kLine * kWays)), Set{});
   }
 
   uint64_t dram_read() const { return dram_read_; }
@@ -199,14 +198,22 @@ class Resident {
 // blocks' requests alone.
 class Machine {
  public:
-  void begin_recording(double l2_bytes) { model_ = std::make_unique<L2Model>(l2_bytes); }
+  void begin_recording(double l2_bytes) {
+    bytes_ = l2_bytes;
+    model_ = std::make_unique<L2Model>(l2_bytes);
+  }
   L2Model* model() { return model_.get(); }
   void end_recording() { model_.reset(); }
 
-  void begin_launch(uint64_t blocks, uint64_t places) {
+  void begin_launch(uint64_t blocks, uint64_t places, double times) {
     blocks_ = blocks;
     places_ = places;
     next_ = 0;
+    if (times == 1 || !model_) return;
+    // Other problems have passed since the last launch, and this one shares the L2 with those whose
+    // blocks are resident beside its own.
+    const double together = static_cast<double>(places) / static_cast<double>(blocks);
+    model_->resize(bytes_ / std::clamp(together, 1.0, times));
   }
 
   void hand_over(uint64_t block, L2Requests requests, std::atomic<uint64_t>& progress) {
@@ -283,6 +290,7 @@ class Machine {
   std::mutex mutex_;
   std::condition_variable room_;
   std::unique_ptr<L2Model> model_;
+  double bytes_ = 0;
   uint64_t blocks_ = 0, places_ = 1;
   uint64_t next_ = 0;  // the block that becomes resident next
   bool busy_ = false;  // some worker feeds the model; it alone uses what follows `waiting_`
@@ -346,11 +354,12 @@ void L2Stream::end(std::atomic<uint64_t>& progress) {
 // --- hooks ---------------------------------------------------------------------------------------
 
 void l2_begin_recording(double l2_bytes) { machine.begin_recording(l2_bytes); }
-void l2_begin_launch(uint64_t blocks, uint64_t resident) { machine.begin_launch(blocks, resident); }
+void l2_begin_launch(uint64_t blocks, uint64_t resident, double times) {
+  machine.begin_launch(blocks, resident, times);
+}
 void l2_end_launch() { machine.end_launch(); }
-
-void l2_flush() {
-  if (L2Model* model = machine.model()) model->empty();
+void l2_write_back() {
+  if (L2Model* model = machine.model()) model->write_back();
 }
 
 void l2_dram(uint64_t& read, uint64_t& write) {

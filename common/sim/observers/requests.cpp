@@ -145,7 +145,7 @@ unsigned bank_cycles(const uint32_t* at, unsigned n, unsigned width) {
 class RequestObserver final : public Observer {
  public:
   RequestObserver(bool sites, bool l2)
-      : keep_sites_(sites), l2_(l2), log_(kLogCapacity), at_(kLogCapacity) {
+      : keep_sites_(sites), l2_(l2), log_(kLogCapacity), at_(kLogCapacity), l1_(kL1Lines) {
     buffers_.resize(buffer_count());
     table_.resize(256);
     begin_log();
@@ -165,6 +165,7 @@ class RequestObserver final : public Observer {
   void barrier(Block& b, ThreadSet met, const void* object) override {
     tell_loads(b);
     b.clocks.barrier(met, object);
+    ++l1_phase_;
   }
   void release(Block& b, const void* object, uint32_t) override {
     tell_loads(b);
@@ -245,7 +246,8 @@ class RequestObserver final : public Observer {
     w.l2_bytes = l2_bytes_;
     return w;
   }
-  static fa::BlockWork difference(fa::BlockWork w, const fa::BlockWork& before, double latency) {
+  static fa::BlockWork difference(fa::BlockWork w, const fa::BlockWork& before,
+                                  const WarpClocks::Time& latest) {
     w.lines -= before.lines;
     w.atomic_lines -= before.atomic_lines;
     w.wavefronts -= before.wavefronts;
@@ -253,7 +255,8 @@ class RequestObserver final : public Observer {
     w.mma -= before.mma;
     w.wgmma_columns -= before.wgmma_columns;
     w.l2_bytes -= before.l2_bytes;
-    w.latency = latency;
+    w.latency = latest.clocks;
+    w.fetches = latest.fetches;
     return w;
   }
 
@@ -482,17 +485,22 @@ class RequestObserver final : public Observer {
     }
   }
 
-  // How many of the sectors the block has not loaded before, as far as an L1 of 256 KiB remembers.
+  // How many of the sectors the block has to load from the L2. What warps load between two barriers
+  // they load side by side on a GPU, not one after the other: one fetch serves all.
   unsigned missing_in_l1(const uint32_t* sectors, unsigned n) {
+    constexpr uint32_t kL1Sectors = (256 << 10) / kSector;
     unsigned missing = 0;
     for (unsigned i = 0; i < n; ++i) {
       const uint32_t line = sectors[i] / (kLine / kSector);
-      const uint8_t bit = static_cast<uint8_t>(1u << sectors[i] % (kLine / kSector));
+      const uint32_t bit = 1u << sectors[i] % (kLine / kSector);
       L1Line& l = l1_[line % kL1Lines];
-      if (l.line != line || l.block != l1_block_) l = {line, l1_block_, 0};
+      const bool here = l.line == line && l.block == l1_block_ &&
+                        (l.phase == l1_phase_ || l1_fetched_ - l.fetched < kL1Sectors);
+      if (!here) l = {line, l1_block_, l1_phase_, l1_fetched_, 0};
       missing += !(l.sectors & bit);
       l.sectors |= bit;
     }
+    l1_fetched_ += missing;
     return missing;
   }
 
@@ -596,13 +604,14 @@ class RequestObserver final : public Observer {
   uint64_t requests_ = 0, pipe_wavefronts_ = 0, l2_bytes_ = 0;
   uint64_t l1_clocks_ = 0, atomic_lines_ = 0;
 
-  static constexpr unsigned kL1Lines = 2048;
+  static constexpr unsigned kL1Lines = 1 << 14;
   struct L1Line {
-    uint32_t line, block;
-    uint8_t sectors;
+    uint32_t line, block, phase;
+    uint32_t fetched;  // sectors that the block had fetched then
+    uint32_t sectors;  // bits
   };
-  std::vector<L1Line> l1_{kL1Lines, L1Line{~0u, 0, 0}};
-  uint32_t l1_block_ = 0;  // blocks begun
+  LazyArray<L1Line> l1_;
+  uint32_t l1_block_ = 0, l1_phase_ = 0, l1_fetched_ = 0;  // blocks begun, barriers, sectors fetched
   fa::BlockWork before_;  // work_so_far() when the block began
   std::vector<std::pair<uint64_t, fa::BlockWork>> work_;
   L2Stream stream_;

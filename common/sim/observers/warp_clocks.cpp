@@ -11,7 +11,7 @@ using namespace fa::clocks;
 
 void WarpClocks::begin(unsigned warps) {
   warps_ = warps;
-  std::fill_n(clock_, 32, 0.0);
+  std::fill_n(clock_, 32, Time{});
   product_ = copy_ = 0;
   for (auto& s : steps_) s.clear();
   phase_ = 0;
@@ -19,7 +19,8 @@ void WarpClocks::begin(unsigned warps) {
 }
 
 void WarpClocks::loads(unsigned warp, unsigned global, unsigned shared) {
-  clock_[warp] += kL2Latency * global + kSharedLatency * shared;
+  clock_[warp].clocks += kL2Latency * global + kSharedLatency * shared;
+  clock_[warp].fetches += global;
 }
 
 void WarpClocks::shuffle(unsigned warp, unsigned line, int distance) {
@@ -30,27 +31,37 @@ void WarpClocks::shuffle(unsigned warp, unsigned line, int distance) {
 
 void WarpClocks::settle(unsigned warp) {
   const uint32_t bit = 1u << warp;
-  double& t = clock_[warp];
-  if (product_ & bit) t += kMmaLatency;
-  if (copy_ & bit) t += kCopyLatency;
-  t += kShuffleLatency * static_cast<double>(steps_[warp].size());
+  Time& t = clock_[warp];
+  if (product_ & bit) t.clocks += kMmaLatency;
+  if (copy_ & bit) {
+    t.clocks += kCopyLatency;
+    ++t.fetches;
+  }
+  t.clocks += kShuffleLatency * static_cast<double>(steps_[warp].size());
   steps_[warp].clear();
   product_ &= ~bit, copy_ &= ~bit;
 }
 
-double WarpClocks::at(unsigned warp) {
+WarpClocks::Time WarpClocks::at(unsigned warp) {
   settle(warp);
   return clock_[warp];
 }
 
+void WarpClocks::signal(const void* object, Time time) {
+  Time& t = ready_[object];
+  t = std::max(t, time);
+}
+
+void WarpClocks::wait_store(unsigned warp) { clock_[warp] = at(warp) + kTmaLatency; }
+
 void WarpClocks::wait_wgmma(unsigned warp) {
-  double t = 0;
+  Time t;
   for (unsigned w = warp; w < warp + 4; ++w) t = std::max(t, at(w));
   for (unsigned w = warp; w < warp + 4; ++w) clock_[w] = t + kWgmmaLatency;
 }
 
 void WarpClocks::barrier(ThreadSet met, const void* object) {
-  double t = 0;
+  Time t;
   if (const auto signalled = ready_.find(object); signalled != ready_.end()) {
     t = signalled->second;
     ready_.erase(signalled);
@@ -61,23 +72,26 @@ void WarpClocks::barrier(ThreadSet met, const void* object) {
     t = std::max(t, at(w));
     ++n;
   }
-  t += kBarrierLatency + kBarrierPerWarp * n;
+  t = t + (kBarrierLatency + kBarrierPerWarp * n);
   for (unsigned w = 0; w < warps_; ++w) {
     if (met[w]) clock_[w] = t;
   }
   ++phase_;
 }
 
-void WarpClocks::copy_to(const void* object, double issued) { signal(object, issued + kTmaLatency); }
+void WarpClocks::copy_to(const void* object, Time issued) {
+  ++issued.fetches;
+  signal(object, issued + kTmaLatency);
+}
 
 void WarpClocks::acquire(unsigned warp, const void* object) {
-  const double t = at(warp);
+  const Time t = at(warp);
   const auto found = ready_.find(object);
   clock_[warp] = found == ready_.end() ? t : std::max(t, found->second);
 }
 
-double WarpClocks::latest() {
-  double t = 0;
+WarpClocks::Time WarpClocks::latest() {
+  Time t;
   for (unsigned w = 0; w < warps_; ++w) t = std::max(t, at(w));
   return t;
 }

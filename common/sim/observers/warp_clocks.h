@@ -24,6 +24,15 @@ namespace sim {
 
 class WarpClocks {
  public:
+  /// How far a warp has come.
+  struct Time {
+    double clocks = 0;     ///< of an SM
+    uint64_t fetches = 0;  ///< of these latencies, how many are of device memory
+
+    bool operator<(const Time& o) const { return clocks < o.clocks; }
+    Time operator+(double more) const { return {clocks + more, fetches}; }
+  };
+
   void begin(unsigned warps);
   /// Since the last call `warp` loaded from device memory, from shared memory.
   void loads(unsigned warp, unsigned global, unsigned shared);
@@ -31,34 +40,33 @@ class WarpClocks {
   void product(unsigned warp) { product_ |= 1u << warp; }
   /// The warp waits for a cp.async that it issued in phase `phase`.
   void wait_copy(unsigned warp, uint32_t phase) { if (phase == phase_) copy_ |= 1u << warp; }
+  /// The warp waits for a bulk store of its own.
+  void wait_store(unsigned warp);
   /// The four warps from `warp` on wait for wgmma.
   void wait_wgmma(unsigned warp);
   /// Signals for `object` (bar.arrive) came before.
   void barrier(ThreadSet met, const void* object);
   /// A signal for `object`: an arrival of the warp, or the end of a copy that it issues now.
   void arrive(unsigned warp, const void* object) { signal(object, at(warp)); }
-  void copy_to(const void* object, double issued);
+  void copy_to(const void* object, Time issued);
   void acquire(unsigned warp, const void* object);
 
-  double at(unsigned warp);
+  Time at(unsigned warp);
+  /// Of the latest warp.
+  Time latest();
   /// Barriers passed.
   uint32_t phase() const { return phase_; }
-  /// The latest warp's time, in clocks of an SM.
-  double latest();
 
  private:
-  void signal(const void* object, double time) {
-    double& t = ready_[object];
-    t = t > time ? t : time;
-  }
+  void signal(const void* object, Time);
   void settle(unsigned warp);
 
-  double clock_[32] = {};
+  Time clock_[32];
   uint32_t product_ = 0, copy_ = 0;  // bit per warp, since settle()
   std::vector<uint64_t> steps_[32];                            // of shuffles, since settle()
   uint32_t phase_ = 0;
   unsigned warps_ = 0;
-  std::unordered_map<const void*, double> ready_;
+  std::unordered_map<const void*, Time> ready_;
 };
 
 }  // namespace sim

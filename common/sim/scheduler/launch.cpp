@@ -395,7 +395,10 @@ void run_grid(const Launch& launch) {
   pool.take_stacks(n);
   fa::Bytes hbm_before, hbm_after;
   if (grid.l2) l2_dram(hbm_before.read, hbm_before.write);
-  if (grid.l2) l2_begin_launch(grid.blocks, resident_blocks(launch.config, name, o));
+  // A grid of a block for each SM walks the problems one after the other.
+  const bool walks = grid.blocks <= static_cast<uint64_t>(o.sms);
+  const uint64_t resident = resident_blocks(launch.config, name, o);
+  if (grid.l2) l2_begin_launch(grid.blocks, walks ? grid.blocks : resident, o.l2_times);
   if (grid.hazards) hazards_begin_launch();
   pool.run(grid, n);
   if (grid.l2) l2_end_launch();
@@ -403,7 +406,7 @@ void run_grid(const Launch& launch) {
     if (auto thrown = std::exchange(pool.block(i).thrown, nullptr)) std::rethrow_exception(thrown);
   }
 
-  if (grid.l2 && o.l2_cold) l2_flush();
+  if (grid.l2 && o.l2_times > 1) l2_write_back();
   if (grid.l2) l2_dram(hbm_after.read, hbm_after.write);
 
   fa::KernelCount kernel;
