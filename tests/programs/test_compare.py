@@ -655,7 +655,7 @@ class Tables(Scripts):
                         "step": "01_naive",
                         "problem": "b4_h32_n13312_d64",
                         "exit_status": 3,
-                        "line": "01_naive: needs 181.5 GB  of scratch",
+                        "line": "01_naive: needs 181.5 GB  of workspace",
                     }
                 ],
             },
@@ -680,7 +680,7 @@ class Tables(Scripts):
         )
         self.assertIn("66.6 GFLOP does not follow", text)
         self.assertIn(
-            "| 01_naive | b4_h32_n13312_d64 | 3 | 01_naive: needs 181.5 GB of scratch |",
+            "| 01_naive | b4_h32_n13312_d64 | 3 | 01_naive: needs 181.5 GB of workspace |",
             filled("memory"),
         )
         done, _ = self.fill("<!-- table: peers n=77 -->\n<!-- /table -->\n")

@@ -217,7 +217,7 @@ class Programs(unittest.TestCase):
         self.assertTrue(json.loads(result.stdout[result.stdout.index("\n{") :])["ok"])
 
     def test_too_much_memory(self):
-        self.refused(["--n", "400000"], 3, "needs 5120.0 GB of scratch", "free")
+        self.refused(["--n", "400000"], 3, "needs 5120.0 GB of workspace", "free")
 
     def test_too_little_address_space(self):
         def limit():
