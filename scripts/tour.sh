@@ -176,5 +176,6 @@ done
 
 echo
 ./scripts/maintain report --out "$report" "$out" || failed=1
-echo "next: steps/01_naive/README.md, the first chapter; ./scripts/learn, exercises that check themselves"
+echo "next: steps/01_naive/README.md, the first chapter"
+echo "      ./scripts/learn, exercises that check themselves"
 exit $failed

@@ -1078,16 +1078,16 @@ class Watching(Folder):
         self.printed = ""
         process = self.watch(terminal)
         self.until("not yet: the hole is empty")
-        page = self.until("n next")
+        page = self.until("n: next")
         # A screen of 20 rows does not hold the page: the verdict stands at its end, too.
         self.assertEqual(page.count("not yet: the hole is empty"), terminal, page)
-        self.until("q quit")
+        self.until("q: quit")
         self.write("h")
         self.until("hint 1 of")
         self.save(e, e.solution())
         self.until(f"done: {e.title}")
         page = self.until("n: the next exercise")
-        self.until("q quit")
+        self.until("q: quit")
         if terminal:
             self.assertLessEqual(max(map(len, page.splitlines())), 80)
         self.write("a")
@@ -1097,12 +1097,12 @@ class Watching(Folder):
         self.write("n")
         self.until(second.title)
         self.until("not yet: race")
-        page = self.until("q quit")
+        page = self.until("q: quit")
         self.assertNotRegex(page, r"\.cuh:\d|\d \| ")
         self.assertIn("w shows the lines", page.replace("\n ", ""))
         self.write("w")
         self.until("not yet: race")
-        page = self.until("q quit")
+        page = self.until("q: quit")
         self.assertRegex(page, r"reduction\.cuh:\d+[^|]*\d \|  +if \(lane < lanes\) part\[lane\]")
         self.write("xx")
         self.until("bak-1")
@@ -1132,7 +1132,7 @@ class Watching(Folder):
             "    s *= scale;\n", "    s = causal && c > r ? -INFINITY : s * scale;\n"
         )
         path = desk.open(e)
-        with mock.patch.dict(os.environ, COLUMNS="100", LINES="1000"):
+        with mock.patch.dict(os.environ, COLUMNS="80", LINES="1000"):
             pages = [page(watcher.look, watcher.hint)]
             for text in (e.wrong(next(w for w in e.wrongs if w.name == "no scale")), everything):
                 path.write_text(text)
