@@ -308,7 +308,7 @@ std::string time_section(const RunReport& r, const Pass& p) {
 }
 
 std::string memory_line(const RunReport& r) {
-  return labelled("memory", fmt::format("workspace {}, the naive step's {}; inputs and outputs {}",
+  return labelled("memory", fmt::format("workspace {} (naive step: {}); inputs and outputs {}",
                                         human_bytes(double(r.memory.workspace)),
                                         human_bytes(double(r.naive_workspace_bytes())),
                                         human_bytes(double(r.memory.inputs + r.memory.outputs))));

@@ -168,7 +168,7 @@ TEST_CASE("the simulator's report fits a screen and says what it knows", "[repor
              ContainsSubstring("97_before") && ContainsSubstring("2.00x fewer"));
   CHECK_THAT(line_with(text, "bound"), ContainsSubstring("at least 1 us on H200, a lower bound"));
   CHECK_THAT(line_with(text, "host"), ContainsSubstring("12.5 ms"));
-  CHECK_THAT(line_with(text, "memory"), ContainsSubstring("workspace 3.00 kB, the naive step's 2.10 MB;"));
+  CHECK_THAT(line_with(text, "memory"), ContainsSubstring("workspace 3.00 kB (naive step: 2.10 MB);"));
   CHECK_THAT(line_with(text, "right"), ContainsSubstring("predicted and counted bytes are equal"));
   CHECK(line_with(text, "time").empty());  // never a pretended GPU time
 }
