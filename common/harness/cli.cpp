@@ -63,7 +63,7 @@ size_t find_variant(const Step& step, const std::string& name) {
 constexpr size_t kHelpColumn = 28;  // where the descriptions of the options begin
 
 /// Does any variant of the step support it?
-bool takes(const Step& step, bool Support::* what) {
+bool takes(const Step& step, bool Support::*what) {
   return std::any_of(step.variants.begin(), step.variants.end(),
                      [&](const Variant& v) { return support_of(step, v).*what; });
 }
@@ -155,16 +155,17 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   SizeFlags flags{};
   flags.b = option("Problem", "--b", p.B, "INT", "batch");
   flags.h = option("Problem", "--h", p.H, "INT", "query heads");
-  flags.hkv = shown_if(
-      takes(step, &Support::gqa),
-      defaults_to(option("Problem", "--hkv", p.Hkv, "INT", "key and value heads"), "--h"));
+  flags.hkv =
+      shown_if(takes(step, &Support::gqa),
+               defaults_to(option("Problem", "--hkv", p.Hkv, "INT", "key and value heads"), "--h"));
   flags.n = option("Problem", "--n", p.N, "INT", "queries");
   flags.nk = shown_if(takes(step, &Support::cross),
                       defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"), "--n"));
   flags.d = option("Problem", "--d", p.d, "INT", "head dimension: " + step.support.list_d());
   app.add_flag("--causal", p.causal, "queries do not see later keys")->group("Problem");
 
-  option("Input", "--input", o.input, "NAME", backward ? "where Q, K, V and dO come from" : "where Q, K and V come from")
+  option("Input", "--input", o.input, "NAME",
+         backward ? "where Q, K, V and dO come from" : "where Q, K and V come from")
       ->check(CLI::IsMember({"real", "normal", "outliers"}));
   option("Input", "--seed", o.seed, "INT", "seed of the random numbers");
   option("Input", "--q", o.files.q, "F.npy", "Q [B, H, N, d]; files decide the sizes");
@@ -174,7 +175,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
            option("Input", "--do", o.files.dO, "F.npy", "dO [B, H, N, d], for the backward"));
 
   option("Output", "--out", o.out, "F.npy", "write O");
-  option("Output", "--out-dir", o.out_dir, "DIR", backward ? "write O, LSE, dQ, dK, dV as .npy" : "write O and LSE as .npy");
+  option("Output", "--out-dir", o.out_dir, "DIR",
+         backward ? "write O, LSE, dQ, dK, dV as .npy" : "write O and LSE as .npy");
   option("Output", "--json", o.json, "F.json", "write the report as JSON (docs/json.md)");
 
   option("Run", "--variant", variant, "NAME", "which of the step's variants");
@@ -189,9 +191,11 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   shown_if(sim, flag("--analyse", o.analyse,
                      "find races and uninitialised reads; one row per source line"));
   bool no_counters = false;
-  shown_if(!sim, flag("--no-counters", no_counters, "only time: reading the counters takes seconds"));
-  shown_if(sim, option("Run", "--workers", o.workers, "INT",
-                       "the simulator's OS threads; 0: one per core, up to 16; use 1 in a debugger"));
+  shown_if(!sim,
+           flag("--no-counters", no_counters, "only time: reading the counters takes seconds"));
+  shown_if(sim,
+           option("Run", "--workers", o.workers, "INT",
+                  "the simulator's OS threads; 0: one per core, up to 16; use 1 in a debugger"));
 
   const std::string see_help = fmt::format("; see {} --help", step.id);
   try {

@@ -113,10 +113,9 @@ constexpr size_t kBytesEnd = 28;  // columns up to the end of the first number
 
 std::string traffic_line(const std::string& label, const TrafficCells& read,
                          const TrafficCells& write) {
-  std::string out =
-      trimmed(beside("  " + label, read.predicted, kBytesEnd) +
-              fmt::format("{:>9}{:>18}{:>9}{:>8}{:>8}", read.mark, write.predicted, write.mark,
-                          read.sectors, write.sectors));
+  std::string out = trimmed(beside("  " + label, read.predicted, kBytesEnd) +
+                            fmt::format("{:>9}{:>18}{:>9}{:>8}{:>8}", read.mark, write.predicted,
+                                        write.mark, read.sectors, write.sectors));
   if (!read.counted.empty() || !write.counted.empty()) {
     out += trimmed(beside("    counted", read.counted, kBytesEnd) +
                    fmt::format("{:>27}", write.counted));
@@ -154,9 +153,9 @@ std::string requested_section(const Pass& p) {
   std::string out =
       "\n" + trimmed(beside(p.name + ", bytes requested by the kernels' loads and stores",
                             counted ? "sectors/request" : "", kScreenWidth));
-  out += trimmed(fmt::format("{:>{}}{:>9}{:>18}{:>9}{:>8}{:>8}", "read predicted", kBytesEnd, got,
-                             "write predicted", got, counted ? "load" : "",
-                             counted ? "store" : ""));
+  out +=
+      trimmed(fmt::format("{:>{}}{:>9}{:>18}{:>9}{:>8}{:>8}", "read predicted", kBytesEnd, got,
+                          "write predicted", got, counted ? "load" : "", counted ? "store" : ""));
   std::vector<std::string> names;
   for (const auto& [name, bytes] : p.predicted.buffers) names.push_back(name);
   for (const auto& [name, count] : p.seen.buffers) {
@@ -179,9 +178,8 @@ std::string requested_section(const Pass& p) {
   } else {
     out += traffic_row("all", total, nullptr);
   }
-  const bool copies =
-      std::any_of(p.seen.buffers.begin(), p.seen.buffers.end(),
-                  [](const auto& named) { return without_requests(named.second); });
+  const bool copies = std::any_of(p.seen.buffers.begin(), p.seen.buffers.end(),
+                                  [](const auto& named) { return without_requests(named.second); });
   if (counted && copies) {
     out += labelled("", "-: copied by TMA or set by a memset, which are no requests of a warp");
   }

@@ -311,7 +311,8 @@ class Run {
 int complain(const Step& step, const char* sentence, ExitStatus status) {
   std::fflush(stdout);
   const std::string who = step.id + ": ";
-  const std::string text = isatty(STDERR_FILENO) ? wrapped(who, sentence, 2) : who + sentence + "\n";
+  const std::string text =
+      isatty(STDERR_FILENO) ? wrapped(who, sentence, 2) : who + sentence + "\n";
   std::fputs(text.c_str(), stderr);
   return status;
 }

@@ -314,7 +314,9 @@ class Sections(Session):
             self.say(f"{' '.join([step, *flags(problem)])}: exit status {status}\n  {line}")
         self.results["memory"] = entries
         naive, fused = entries
-        ok = naive["exit_status"] == 3 and "workspace" in naive["line"] and fused["exit_status"] == 0
+        ok = (
+            naive["exit_status"] == 3 and "workspace" in naive["line"] and fused["exit_status"] == 0
+        )
         return ok, (
             f"N={n}: {naive['step']} exit status {naive['exit_status']}, {fused['step']} "
             f"exit status {fused['exit_status']}"

@@ -1,4 +1,4 @@
-"""How results look in a terminal: as wide as it is, up to 100 columns, else 80; colours only there."""
+"""How results look in a terminal: as wide as it is, up to 100 columns; colours only there."""
 
 import os
 import re
@@ -13,7 +13,7 @@ _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33",
 
 
 def width():
-    """Columns to write in."""
+    """Columns to write in: 80 where there is no terminal."""
     return min(100, max(40, shutil.get_terminal_size((80, 24)).columns))
 
 

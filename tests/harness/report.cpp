@@ -168,7 +168,8 @@ TEST_CASE("the simulator's report fits a screen and says what it knows", "[repor
              ContainsSubstring("97_before") && ContainsSubstring("2.00x fewer"));
   CHECK_THAT(line_with(text, "bound"), ContainsSubstring("at least 1 us on H200, a lower bound"));
   CHECK_THAT(line_with(text, "host"), ContainsSubstring("12.5 ms"));
-  CHECK_THAT(line_with(text, "memory"), ContainsSubstring("workspace 3.00 kB (naive step: 2.10 MB);"));
+  CHECK_THAT(line_with(text, "memory"),
+             ContainsSubstring("workspace 3.00 kB (naive step: 2.10 MB);"));
   CHECK_THAT(line_with(text, "right"), ContainsSubstring("predicted and counted bytes are equal"));
   CHECK(line_with(text, "time").empty());  // never a pretended GPU time
 }
@@ -192,8 +193,7 @@ TEST_CASE("a count that is the predicted one is =, each of another stands below"
   REQUIRE(row("  Q ") != lines.end());
   CHECK(words_of(*row("  Q ")) ==
         std::vector<std::string>{"Q", "999,999,999,999,999", "!=", "16.5"});
-  CHECK(words_of(*std::next(row("  Q "))) ==
-        std::vector<std::string>{"counted", "68,719,476,736"});
+  CHECK(words_of(*std::next(row("  Q "))) == std::vector<std::string>{"counted", "68,719,476,736"});
   const std::string S = *row("  S "), below = *std::next(row("  S "));
   CHECK(words_of(S) == std::vector<std::string>{"S", "4,096", "=", "8,192", "!=", "4.0", "4.0"});
   CHECK(words_of(below) == std::vector<std::string>{"counted", "8,191"});

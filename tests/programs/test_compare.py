@@ -1,7 +1,7 @@
 """compare.py, report.py and tables.py on JSON made by hand."""
 
-import importlib.util
 import fcntl
+import importlib.util
 import os
 import pty
 import re

@@ -710,7 +710,7 @@ class Commands(Folder):
         path = self.folder / "learn" / f"{e.label}.cuh"
         done = self.learn("run", e.name)
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn("its first lines say what to do", done.stdout)
+        self.assertIn("its first lines say what to do", " ".join(done.stdout.split()))
         self.assertIn("not yet: the hole is empty", done.stdout)
         self.assertFalse((self.folder / "learn" / "solutions").exists())
         refused = self.learn("answer", e.name)
@@ -959,6 +959,25 @@ class Commands(Folder):
                 )
                 width = max(len(line) for line in page.splitlines() if str(ROOT) not in line)
                 self.assertLessEqual(width, columns)
+
+    def test_the_keys_are_those_that_do_something(self):
+        fill_in, bug = (
+            next(e for e in EXERCISES if e.kind == k) for k in ("fill in", "find the bug")
+        )
+        for columns in (80, 100):
+            desk = Desk(self.folder / f"learn{columns}", EXERCISES)
+            for e, done, keys in (
+                (fill_in, False, "nhlcxq"),
+                (fill_in, True, "nhalcxq"),
+                (bug, False, "nhwlcxq"),
+            ):
+                desk.go_to(e)
+                if done:
+                    desk.mark_done(e)
+                with mock.patch.dict(os.environ, COLUMNS=str(columns)):
+                    foot = Watch(desk, None).foot()
+                self.assertLessEqual(max(map(len, foot.splitlines())), columns)
+                self.assertEqual("".join(re.findall(r"(?<= )(\w): ", foot)), keys)
 
     def test_the_documents_give_the_right_number(self):
         total = len(EXERCISES)
