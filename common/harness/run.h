@@ -48,7 +48,7 @@ class Session {
   /// finds there what the last one left.
   void forget_forward();
   void forget_backward();
-  /// Some workspace lives from run to run (Scratch::zeroed), so a second run may differ from a first.
+  /// Some workspace lives from run to run (Scratch::zeroed): a second run may differ from a first.
   bool keeps_state() const;
   /// Waits, copies the outputs back and looks at the guard bands.
   Outputs download();

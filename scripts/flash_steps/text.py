@@ -64,9 +64,9 @@ def screen_width():
 
 
 def text_table(columns, rows, width=None):
-    """Aligned text. Two blanks between columns; where the table would exceed `width` (of the screen)
-    one, and short cells where only they make it fit. What is still too wide leaves out its spare
-    columns, and says so."""
+    """Aligned text. Two blanks between columns; where the table would exceed `width`, by default
+    the screen's, one, and short cells where only they make it fit. What is still too wide leaves
+    out its spare columns, and says so."""
     width = screen_width() if width is None else width
     kept = list(columns)
     table, fits = laid_out(kept, rows, width)
