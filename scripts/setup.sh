@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Says what is missing and why, and installs it on Debian and Ubuntu if you agree.
 #
-#   ./scripts/setup.sh                     what every command needs
-#   ./scripts/setup.sh docs gdb format     these groups too (another one is plots)
-#   ./scripts/setup.sh --yes               installs without asking
-#   ./scripts/setup.sh --have docs         installs nothing: is this whole group installed?
+#   ./scripts/setup.sh                    what every command needs
+#   ./scripts/setup.sh docs gdb format    these groups too (another one is plots)
+#   ./scripts/setup.sh --yes              installs without asking
+#   ./scripts/setup.sh --have docs        installs nothing: is the group there?
 #
-# It calls apt as root or through sudo, which may ask for your password in a terminal. Without root it
-# prints the line to run and continues with what is installed.
-# Exit status: 0 the commands can run, 1 something that they require is missing, 2 bad use.
+# It calls apt as root or through sudo, which may ask for your password in a
+# terminal. Without root it prints the line to run and continues with what is
+# installed. Exit status: 0 the commands can run, 1 something that they require
+# is missing, 2 bad use.
 set -euo pipefail
 
 # "required" must be there. Of "library", CMake fetches what is missing.
@@ -42,7 +43,7 @@ for argument in "$@"; do
     --yes) yes=yes ;;
     --have) have=yes ;;
     docs | gdb | format | plots) chosen+=" $argument" ;;
-    -h | --help) sed -n '2,11s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "setup.sh: unknown group '$argument': choose from $choices" >&2 && exit 2 ;;
   esac
 done

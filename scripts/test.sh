@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# All tests; needs no GPU. Says what is missing and installs it if you agree, builds, runs every
-# test, looks for stale tables in the text, and builds the documentation. Where nvcc is installed it
-# compiles every kernel for its GPU.
+# All tests; needs no GPU. Says what is missing and installs it if you agree,
+# builds, runs every test, looks for stale tables in the text, and builds the
+# documentation. Where nvcc is installed it compiles every kernel for its GPU.
 #
-#   ./scripts/test.sh              everything except what needs a maintainer's tools
-#   ./scripts/test.sh --all        that too: installs Doxygen, MathJax, gdb and the formatters
+#   ./scripts/test.sh              all but what needs a maintainer's tools
+#   ./scripts/test.sh --all        that too: installs Doxygen, MathJax, gdb and
+#                                  the formatters
 #   ./scripts/test.sh --yes        installs what is missing without asking
-#   ./scripts/test.sh -R step04    only the tests whose name matches (arguments go to ctest)
-#   ./scripts/test.sh --cuda       only what needs nvcc and no GPU: builds the preset gpu and checks
-#                                  for spills on all GPUs from sm_75 on; fails without nvcc
+#   ./scripts/test.sh -R step04    only the tests whose name matches (arguments
+#                                  go to ctest)
+#   ./scripts/test.sh --cuda       only what needs nvcc and no GPU: builds the
+#                                  preset gpu and checks for spills on all GPUs
+#                                  from sm_75 on; fails without nvcc
 #
 # The first run takes about ten minutes on two cores, and 0.8 GB of disk.
-# Exit status: 0 all passed, 1 something failed; the last line says what, and what was not run.
+# Exit status: 0 all passed, 1 something failed; the last line says what, and
+# what was not run.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -22,7 +26,7 @@ while (($#)); do
     --cuda) cuda=yes ;;
     --yes) yes=(--yes) ;;
     -h | --help)
-      sed -n '2,15s/^# \{0,1\}//p' "$0"
+      sed -n '2,19s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) break ;;

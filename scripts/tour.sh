@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Runs all steps in order on the real input; makes one comparison table, and report.html.
+# Runs all steps in order on the real input; makes one comparison table, and
+# report.html.
 #
-#   ./scripts/tour.sh                       everything
-#   ./scripts/tour.sh --steps "01 04"       some steps, by number or by name
-#   ./scripts/tour.sh --n 512               a shorter sequence (default 1024)
-#   ./scripts/tour.sh --yes                 installs what is missing without asking
+#   ./scripts/tour.sh                    everything
+#   ./scripts/tour.sh --steps "01 04"    some steps, by number or by name
+#   ./scripts/tour.sh --n 512            a shorter sequence (default 1024)
+#   ./scripts/tour.sh --yes              installs what is missing without asking
 #
-# Says what is missing and installs it if you agree, builds, runs. With a GPU and the CUDA toolkit each
-# step also runs on the GPU. The first run takes about five minutes on two cores, and 0.1 GB of disk.
-# Exit status: 0 all right, 1 it could not continue, or a step failed or was wrong, 2 bad use.
+# Says what is missing and installs it if you agree, builds, runs. With a GPU and
+# the CUDA toolkit each step also runs on the GPU. The first run takes about five
+# minutes on two cores, and 0.1 GB of disk. Exit status: 0 all right, 1 it could
+# not continue, or a step failed or was wrong, 2 bad use.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -42,7 +44,7 @@ while (($#)); do
       shift
       ;;
     -h | --help)
-      sed -n '2,11s/^# \{0,1\}//p' "$0"
+      sed -n '2,13s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) refuse "unknown option '$1'; see --help" ;;
@@ -176,5 +178,6 @@ done
 
 echo
 ./scripts/maintain report --out "$report" "$out" || failed=1
-echo "next: steps/01_naive/README.md, the first chapter; ./scripts/learn, exercises that check themselves"
+echo "next: steps/01_naive/README.md, the first chapter"
+echo "      ./scripts/learn, exercises that check themselves"
 exit $failed

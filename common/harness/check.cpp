@@ -161,9 +161,9 @@ TensorCheck compare(const Problem& p, const Tensor& t, const Expected& e) {
   if (result.message.empty() && worst > 1) {
     const size_t element = e.rows[worst_element / t.width] * t.width + worst_element % t.width;
     const double want = e.want[worst_element];
-    result.message =
-        fmt::format("{} is {:.7g}, expected {:.7g}: error {:.2e}, bound {:.2e}", t.element(element),
-                    t.values[element], want, distance(t.values[element], want), worst_bound);
+    result.message = fmt::format("{} is {:.7g}, expected {:.7g}: error {:.2e}, allowed {:.2e}",
+                                 t.element(element), t.values[element], want,
+                                 distance(t.values[element], want), worst_bound);
   }
   result.ok = result.message.empty();
   return result;

@@ -20,7 +20,7 @@ struct TensorCheck {
       0;  ///< against fp64; NaN when the result holds a NaN or an unwritten element
   double rmse = 0;
   double baseline_err = 0;  ///< the unfused baseline's largest error against fp64
-  double bound = 0;         ///< of the row that has the largest error
+  double bound = 0;         ///< the allowed error of the row that has the largest one
   double used = 0;          ///< largest error / bound of any row; above 1 it fails
   size_t rows_checked = 0;
   bool ok = false;

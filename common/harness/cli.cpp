@@ -1,9 +1,11 @@
 #include "common/harness/cli.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 
 #include "common/harness/backend.h"
 #include "common/harness/format.h"
+#include "common/harness/screen.h"
 
 namespace fa {
 
@@ -58,14 +60,47 @@ size_t find_variant(const Step& step, const std::string& name) {
   throw UsageError(fmt::format("--variant {}: {} has {}", name, step.id, known));
 }
 
+constexpr size_t kHelpColumn = 28;  // where the descriptions of the options begin
+
+/// Does any variant of the step support it?
+bool takes(const Step& step, bool Support::*what) {
+  return std::any_of(step.variants.begin(), step.variants.end(),
+                     [&](const Variant& v) { return support_of(step, v).*what; });
+}
+
+bool has_backward(const Step& step) {
+  return std::any_of(step.variants.begin(), step.variants.end(),
+                     [](const Variant& v) { return bool(v.backward); });
+}
+
+/// Broken to fit the column at the right of the options' names.
+std::string description(const std::string& words) {
+  const std::string column(kHelpColumn, ' ');
+  std::string text = wrapped(column, words, kHelpColumn);
+  std::string out;
+  for (size_t at = 0; at < text.size();) {  // CLI11 indents by itself
+    const size_t end = text.find('\n', at);
+    out += (at == 0 ? "" : "\n") + text.substr(at + kHelpColumn, end - at - kHelpColumn);
+    at = end + 1;
+  }
+  return out;
+}
+
 std::string footer(const Step& step) {
   std::string text = "Variants, in reading order (the last one is the default):\n";
-  for (const Variant& v : step.variants) text += fmt::format("  {:<12} {}\n", v.name, v.idea);
+  for (const Variant& v : step.variants) {
+    text += wrapped(fmt::format("  {:<13} ", v.name), v.idea, 16);
+  }
   text += fmt::format(
       "\nExample:\n"
       "  {} --n 512 --causal --input outliers --json run.json\n"
-      "\nExit status: 0 right, 1 wrong result, 2 bad use, 3 no memory, device or disk space.",
+      "\n",
       step.id);
+  text += wrapped("",
+                  "Exit status: 0 right, 1 wrong result, 2 bad use, 3 no memory, device or disk "
+                  "space.",
+                  2);
+  text.pop_back();  // CLI11 ends the line
   return text;
 }
 
@@ -85,72 +120,86 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   std::string variant = step.variants.back().name;
   int64_t smem = 0;  // signed, so that -1 is refused as it was typed
 
-  CLI::App app(fmt::format("{}: {}", step.id, step.idea), step.id);
+  std::string title = wrapped(step.id + ": ", step.idea, 2);
+  title.pop_back();
+  CLI::App app(title, step.id);
   app.set_help_flag("--help", "print this text and exit");
   app.set_version_flag("--version", fmt::format("{} {}", step.id, kVersion), "print the version");
   bool list_variants = false;
   app.add_flag("--list-variants", list_variants,
                "print the variants' names in reading order, and exit");
-  app.get_formatter()->column_width(28);
+  app.get_formatter()->column_width(kHelpColumn);
   app.footer(footer(step));
 
   const auto option = [&app](const char* group, const char* name, auto& value, const char* type,
                              const std::string& what) {
-    return app.add_option(name, value, what)
+    return app.add_option(name, value, description(what))
         ->group(group)
         ->type_name(type)
         ->capture_default_str()
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   };
+  const auto flag = [&app](const char* name, bool& value, const std::string& what) {
+    return app.add_flag(name, value, description(what))->group("Run");
+  };
+  // What would be refused, or do nothing here, is not shown. It is still parsed, so that the
+  // refusal says why.
+  const auto shown_if = [](bool useful, CLI::Option* o) {
+    if (!useful) o->group("");
+    return o;
+  };
+  const bool backward = has_backward(step), sim = simulated();
   // Hkv and Nk follow H and N unless they are given, so they show words for their defaults.
   const auto defaults_to = [](CLI::Option* o, const char* words) { return o->default_str(words); };
 
   SizeFlags flags{};
   flags.b = option("Problem", "--b", p.B, "INT", "batch");
   flags.h = option("Problem", "--h", p.H, "INT", "query heads");
-  flags.hkv = defaults_to(option("Problem", "--hkv", p.Hkv, "INT", "key and value heads"), "--h");
+  flags.hkv =
+      shown_if(takes(step, &Support::gqa),
+               defaults_to(option("Problem", "--hkv", p.Hkv, "INT", "key and value heads"), "--h"));
   flags.n = option("Problem", "--n", p.N, "INT", "queries");
-  flags.nk = defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"), "--n");
+  flags.nk = shown_if(takes(step, &Support::cross),
+                      defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"), "--n"));
   flags.d = option("Problem", "--d", p.d, "INT", "head dimension: " + step.support.list_d());
   app.add_flag("--causal", p.causal, "queries do not see later keys")->group("Problem");
 
-  option("Input", "--input", o.input, "NAME", "where Q, K, V and dO come from")
+  option("Input", "--input", o.input, "NAME",
+         backward ? "where Q, K, V and dO come from" : "where Q, K and V come from")
       ->check(CLI::IsMember({"real", "normal", "outliers"}));
   option("Input", "--seed", o.seed, "INT", "seed of the random numbers");
   option("Input", "--q", o.files.q, "F.npy", "Q [B, H, N, d]; files decide the sizes");
   option("Input", "--k", o.files.k, "F.npy", "K [B, Hkv, Nk, d]");
   option("Input", "--v", o.files.v, "F.npy", "V [B, Hkv, Nk, d]");
-  option("Input", "--do", o.files.dO, "F.npy", "dO [B, H, N, d], for the backward");
+  shown_if(backward,
+           option("Input", "--do", o.files.dO, "F.npy", "dO [B, H, N, d], for the backward"));
 
   option("Output", "--out", o.out, "F.npy", "write O");
-  option("Output", "--out-dir", o.out_dir, "DIR", "write O, LSE, dQ, dK, dV as .npy");
+  option("Output", "--out-dir", o.out_dir, "DIR",
+         backward ? "write O, LSE, dQ, dK, dV as .npy" : "write O and LSE as .npy");
   option("Output", "--json", o.json, "F.json", "write the report as JSON (docs/json.md)");
 
   option("Run", "--variant", variant, "NAME", "which of the step's variants");
   if (step.support.smem) {
     option("Run", "--smem", smem, "BYTES", "shared memory M per block; 0: the step's default");
   }
-  option("Run", "--iters", o.iters, "INT", "timed runs on a GPU");
-  const CLI::Option* model = option("Run", "--gpu,--model-gpu", o.model_gpu, "NAME",
-                                    "the GPU that the simulator models (common/data/gpus.json)");
-  if (simulated()) {
-    option("Run", "--estimate-heads", o.estimate_heads, "INT",
-           "estimate the time for so many heads like these; 0: as many as there are");
-  } else {
-    option("Run", "--estimate", o.estimate, "F.json",
-           "a simulator's report of the same problem: shows its estimate beside the time");
-  }
-  app.add_flag("--predict", o.predict,
-               "print the formulas' predictions and run nothing; for any size")
-      ->group("Run");
-  app.add_flag("--analyse", o.analyse,
-               "simulator: find races and uninitialised reads; one row per source line")
-      ->group("Run");
+  shown_if(!sim, option("Run", "--iters", o.iters, "INT", "timed runs"));
+  const CLI::Option* model =
+      shown_if(sim, option("Run", "--gpu,--model-gpu", o.model_gpu, "NAME",
+                           "the GPU that the simulator models (common/data/gpus.json)"));
+  shown_if(sim, option("Run", "--estimate-heads", o.estimate_heads, "INT",
+                       "estimate the time for so many heads like these; 0: as many as run"));
+  shown_if(!sim, option("Run", "--estimate", o.estimate, "F.json",
+                        "a simulator's report: its estimated time beside the measured one"));
+  flag("--predict", o.predict, "print the formulas' predictions and run nothing; for any size");
+  shown_if(sim, flag("--analyse", o.analyse,
+                     "find races and uninitialised reads; one row per source line"));
   bool no_counters = false;
-  app.add_flag("--no-counters", no_counters, "GPU: only time; reading the counters takes seconds")
-      ->group("Run");
-  option("Run", "--workers", o.workers, "INT",
-         "simulator: OS threads; 0: one per core, up to 16; use 1 in a debugger");
+  shown_if(!sim,
+           flag("--no-counters", no_counters, "only time: reading the counters takes seconds"));
+  shown_if(sim,
+           option("Run", "--workers", o.workers, "INT",
+                  "the simulator's OS threads; 0: one per core, up to 16; use 1 in a debugger"));
 
   const std::string see_help = fmt::format("; see {} --help", step.id);
   try {
@@ -195,6 +244,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (o.estimate_heads % p.heads() != 0) {
     throw UsageError(fmt::format("--estimate-heads {}: must be a multiple of the {} heads that run",
                                  o.estimate_heads, p.heads()));
+  }
+  if (!o.files.dO.empty() && !step.variants[o.variant].backward) {
+    throw UsageError(fmt::format("--do {}: {} {} has no backward", o.files.dO, step.id, variant));
   }
   return o;
 }

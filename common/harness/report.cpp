@@ -1,18 +1,19 @@
 #include "common/harness/report.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
-#include <sstream>
+#include <map>
 #include <vector>
 
 #include "common/harness/format.h"
+#include "common/harness/screen.h"
 
 namespace fa {
 
 namespace {
 
-constexpr size_t kWidth = 100;
 constexpr size_t kLabel = 10;     // columns of the label at the left of each section
 constexpr size_t kSiteRows = 15;  // rows of the table per source line
 
@@ -33,6 +34,12 @@ std::string milliseconds(double ms) {
   return ms >= 0.1 ? fmt::format("{:.4g} ms", ms) : fmt::format("{:.3g} us", ms * 1000);
 }
 
+/// "24%" of what is allowed; from ten times it on a factor, "24x".
+std::string share_of(double x) {
+  if (std::isnan(x)) return "nan";
+  return x < 9.995 ? fmt::format("{:.0f}%", 100 * x) : fmt::format("{:.3g}x", x);
+}
+
 std::string error_of(double e) { return std::isnan(e) ? "nan" : fmt::format("{:.2e}", e); }
 
 /// "3.2" for 32 transfers in 10 requests.
@@ -44,29 +51,6 @@ std::string per_request(uint64_t transfers, uint64_t requests) {
 std::string trimmed(std::string line) {
   while (!line.empty() && line.back() == ' ') line.pop_back();
   return line + "\n";
-}
-
-/// Breaks at spaces so that no line is longer than the screen; later lines are indented.
-std::string wrapped(const std::string& first, const std::string& words, size_t indent) {
-  std::string out, line = first;
-  std::istringstream in(words);
-  bool empty = true;
-  for (std::string word; in >> word;) {
-    if (!empty && line.size() + 1 + word.size() > kWidth) {
-      out += line + "\n";
-      line = std::string(indent, ' ');
-      empty = true;
-    }
-    for (; line.size() + word.size() > kWidth && word.size() > kWidth - indent;) {
-      const size_t fits = kWidth - line.size();
-      out += line + word.substr(0, fits) + "\n";
-      word = word.substr(fits);
-      line = std::string(indent, ' ');
-    }
-    line += (empty ? "" : " ") + word;
-    empty = false;
-  }
-  return out + trimmed(line);
 }
 
 /// A labelled line of prose.
@@ -93,13 +77,13 @@ std::string head(const RunReport& r) {
 }
 
 std::string check_section(const RunReport& r) {
-  std::string out = fmt::format("\n{:<{}}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}\n", "check", kLabel,
-                                "max error", "its bound", "worst row", "baseline", "rmse", "rows");
+  std::string out = fmt::format("\n{:<{}}{:>11}{:>10}{:>11}{:>10}{:>10}{:>11}\n", "check", kLabel,
+                                "max error", "allowed", "worst row", "baseline", "rmse", "rows");
   for (const TensorCheck& t : r.check.tensors) {
-    const std::string used = std::isfinite(t.used) ? fmt::format("{:.0f}%", 100 * t.used) : "nan";
-    out += fmt::format("  {:<{}}{:>12}{:>12}{:>12}{:>12}{:>12}{:>12}  {}\n", t.tensor, kLabel - 2,
-                       error_of(t.max_abs_err), error_of(t.bound), used, error_of(t.baseline_err),
-                       error_of(t.rmse), grouped(t.rows_checked), t.ok ? "ok" : "WRONG");
+    out += fmt::format("  {:<{}}{:>11}{:>10}{:>11}{:>10}{:>10}{:>11}  {}\n", t.tensor, kLabel - 2,
+                       error_of(t.max_abs_err), error_of(t.bound), share_of(t.used),
+                       error_of(t.baseline_err), error_of(t.rmse), grouped(t.rows_checked),
+                       t.ok ? "ok" : "WRONG");
     if (!t.ok) out += wrapped("    ", t.message, 4);
   }
   for (const std::string& damage : r.check.damage) out += wrapped("  WRONG: ", damage, 4);
@@ -108,43 +92,72 @@ std::string check_section(const RunReport& r) {
   return out;
 }
 
-std::string cell(bool present, uint64_t bytes) { return present ? grouped(bytes) : ""; }
+/// One line of the traffic table. A count is "=" where it is the predicted one, else it stands
+/// below the prediction.
+struct TrafficCells {
+  std::string predicted, mark, counted, sectors;
+};
 
-std::string traffic_row(const std::string& name, const Bytes& predicted,
-                        const BufferCount* counted) {
-  const bool reads = predicted.read != 0 || (counted && counted->bytes.read != 0);
-  const bool writes = predicted.write != 0 || (counted && counted->bytes.write != 0);
-  std::string out;
-  const auto row = [&](const std::string& label, const std::string& loads,
-                       const std::string& stores, const std::string& got_loads,
-                       const std::string& got_stores, const std::string& per_load,
-                       const std::string& per_store, bool same) {
-    const char* mark = !counted ? "" : same ? "=" : "!=";
-    out += trimmed(fmt::format("  {:<{}}{:>17}{:>17}{:>17}{:>17}{:>8}{:>8}{:>4}", label, kLabel - 2,
-                               loads, got_loads, stores, got_stores, per_load, per_store, mark));
-  };
-  const Bytes got = counted ? counted->bytes : Bytes{};
-  if (reads || writes) {
-    row(name, cell(reads, predicted.read), cell(writes, predicted.write),
-        cell(counted && reads, got.read), cell(counted && writes, got.write),
-        counted ? per_request(counted->sectors.load, counted->requests.load) : "",
-        counted ? per_request(counted->sectors.store, counted->requests.store) : "",
-        predicted.read == got.read && predicted.write == got.write);
-  }
-  if (predicted.atomic != 0 || got.atomic != 0) {
-    row(name, "atomic", grouped(predicted.atomic), "", cell(counted, got.atomic), "",
-        counted ? per_request(counted->sectors.atomic, counted->requests.atomic) : "",
-        predicted.atomic == got.atomic);
+TrafficCells traffic_cells(uint64_t predicted, const uint64_t* counted, uint64_t requests,
+                           uint64_t sectors) {
+  TrafficCells c;
+  if (predicted == 0 && (!counted || *counted == 0)) return c;
+  c.predicted = grouped(predicted);
+  if (!counted) return c;
+  const bool same = *counted == predicted;
+  c.mark = same ? "=" : "!=";
+  if (!same) c.counted = grouped(*counted);
+  c.sectors = requests == 0 ? "-" : per_request(sectors, requests);
+  return c;
+}
+
+constexpr size_t kBytesEnd = 28;  // columns up to the end of the first number
+
+std::string traffic_line(const std::string& label, const TrafficCells& read,
+                         const TrafficCells& write) {
+  std::string out = trimmed(beside("  " + label, read.predicted, kBytesEnd) +
+                            fmt::format("{:>9}{:>18}{:>9}{:>8}{:>8}", read.mark, write.predicted,
+                                        write.mark, read.sectors, write.sectors));
+  if (!read.counted.empty() || !write.counted.empty()) {
+    out += trimmed(beside("    counted", read.counted, kBytesEnd) +
+                   fmt::format("{:>27}", write.counted));
   }
   return out;
 }
 
+std::string traffic_row(const std::string& name, const Bytes& predicted,
+                        const BufferCount* counted) {
+  const BufferCount got = counted ? *counted : BufferCount{};
+  const auto cells = [counted](uint64_t bytes, uint64_t seen, uint64_t requests, uint64_t sectors) {
+    return traffic_cells(bytes, counted ? &seen : nullptr, requests, sectors);
+  };
+  const TrafficCells read =
+      cells(predicted.read, got.bytes.read, got.requests.load, got.sectors.load);
+  const TrafficCells write =
+      cells(predicted.write, got.bytes.write, got.requests.store, got.sectors.store);
+  const TrafficCells atomic =
+      cells(predicted.atomic, got.bytes.atomic, got.requests.atomic, got.sectors.atomic);
+  std::string out;
+  if (!read.predicted.empty() || !write.predicted.empty()) out += traffic_line(name, read, write);
+  if (!atomic.predicted.empty()) out += traffic_line(name, {"atomic", "", "", ""}, atomic);
+  return out;
+}
+
+/// Bytes were read or written without a request: "-" in the table.
+bool without_requests(const BufferCount& c) {
+  return (c.bytes.read != 0 && c.requests.load == 0) ||
+         (c.bytes.write != 0 && c.requests.store == 0);
+}
+
 std::string requested_section(const Pass& p) {
   const bool counted = p.counted();
-  std::string out = fmt::format("\n{}, bytes requested by the kernels' loads and stores\n", p.name);
-  out += trimmed(fmt::format("  {:<{}}{:>17}{:>17}{:>17}{:>17}{:>16}", "", kLabel - 2,
-                             "read predicted", counted ? "counted" : "", "write predicted",
-                             counted ? "counted" : "", counted ? "sectors/request" : ""));
+  const char* const got = counted ? "counted" : "";
+  std::string out =
+      "\n" + trimmed(beside(p.name + ", bytes requested by the kernels' loads and stores",
+                            counted ? "sectors/request" : "", kScreenWidth));
+  out +=
+      trimmed(fmt::format("{:>{}}{:>9}{:>18}{:>9}{:>8}{:>8}", "read predicted", kBytesEnd, got,
+                          "write predicted", got, counted ? "load" : "", counted ? "store" : ""));
   std::vector<std::string> names;
   for (const auto& [name, bytes] : p.predicted.buffers) names.push_back(name);
   for (const auto& [name, count] : p.seen.buffers) {
@@ -166,6 +179,11 @@ std::string requested_section(const Pass& p) {
     out += traffic_row("all", total, &sum);
   } else {
     out += traffic_row("all", total, nullptr);
+  }
+  const bool copies = std::any_of(p.seen.buffers.begin(), p.seen.buffers.end(),
+                                  [](const auto& named) { return without_requests(named.second); });
+  if (counted && copies) {
+    out += labelled("", "-: copied by TMA or set by a memset, which are no requests of a warp");
   }
   for (const PerElement& e : p.predicted.per_element) {
     const std::optional<double> counted = counted_per_element(e, p.seen);
@@ -198,14 +216,14 @@ std::string requested_section(const Pass& p) {
 std::string hbm_section(const RunReport& r, const Pass& p) {
   const auto row = [](const char* label, const std::optional<Bytes>& bytes,
                       const std::string& remark) {
-    return wrapped(fmt::format("  {:<{}}{:>12}{:>12}{:>12}  ", label, kLabel - 2,
+    return wrapped(fmt::format("  {:<{}}{:>10}{:>10}{:>10}  ", label, kLabel - 2,
                                bytes ? human_bytes(double(bytes->read)) : "-",
                                bytes ? human_bytes(double(bytes->write)) : "-",
                                bytes ? human_bytes(double(bytes->total())) : "-"),
-                   remark, kLabel + 38);
+                   remark, kLabel + 32);
   };
   std::string out =
-      fmt::format("{:<{}}{:>12}{:>12}{:>12}\n", "HBM", kLabel, "read", "write", "both");
+      fmt::format("{:<{}}{:>10}{:>10}{:>10}\n", "HBM", kLabel, "read", "write", "both");
   out += row("predicted", p.predicted.hbm, "each kernel streams its operands once");
   if (r.device.kind == "sim") {
     const double footprint = double(r.memory.total());
@@ -334,17 +352,44 @@ std::string time_section(const RunReport& r, const Pass& p) {
 }
 
 std::string memory_line(const RunReport& r) {
-  return labelled("memory", fmt::format("scratch {}; inputs and outputs {}; the naive step's S and "
-                                        "P {}",
+  return labelled("memory", fmt::format("workspace {} (naive step: {}); inputs and outputs {}",
                                         human_bytes(double(r.memory.workspace)),
-                                        human_bytes(double(r.memory.inputs + r.memory.outputs)),
-                                        human_bytes(double(r.naive_workspace_bytes()))));
+                                        human_bytes(double(r.naive_workspace_bytes())),
+                                        human_bytes(double(r.memory.inputs + r.memory.outputs))));
+}
+
+/// "kernel.cuh:42 K load 16 B" of a site whose `what` is "K load128": a lane's bytes, not its bits.
+std::string site_name(const SiteCount& s) {
+  const size_t bits = s.what.find_last_not_of("0123456789") + 1;
+  const std::string width = s.what.substr(bits);
+  std::string name = s.where + " " + s.what.substr(0, bits);
+  if (!width.empty()) name += fmt::format(" {} B", std::stoul(width) / 8);
+  return name;
+}
+
+/// Which source line takes most of what limits the pass, where lines are counted for that.
+std::string limiting_line(const Pass& p) {
+  if (!p.estimate) return "";
+  const Part limit = p.estimate->limit();
+  if (limit != Part::l1 && limit != Part::shared) return "";
+  std::map<std::string, uint64_t> lines;
+  uint64_t all = 0;
+  for (const SiteCount& s : p.seen.sites) {
+    if (s.what.starts_with("shared ") != (limit == Part::shared)) continue;
+    lines[s.where] += s.clocks;
+    all += s.clocks;
+  }
+  if (all == 0) return "";
+  const auto most = std::max_element(lines.begin(), lines.end(), [](const auto& a, const auto& b) {
+    return a.second < b.second;
+  });
+  return labelled("limit", fmt::format("{} takes {} of the clocks of {}, which limits the pass",
+                                       most->first, percent(double(most->second) / double(all)),
+                                       limit == Part::l1 ? "the L1" : "shared memory"));
 }
 
 /// Worst first: most transfers above the fewest possible.
 std::string analysis_section(const Pass& p) {
-  std::string out = fmt::format("\n{:<40}{:>14}{:>16}{:>12}{:>14}\n", p.name + ", by source line",
-                                "requests", "transfers", "ideal", "per request");
   std::vector<SiteCount> sites = p.seen.sites;
   std::stable_sort(sites.begin(), sites.end(), [](const SiteCount& a, const SiteCount& b) {
     const auto excess = [](const SiteCount& s) {
@@ -352,16 +397,36 @@ std::string analysis_section(const Pass& p) {
     };
     return std::pair(excess(a), a.transfers) > std::pair(excess(b), b.transfers);
   });
+  std::vector<std::array<std::string, 5>> rows = {
+      {p.name + ", by source line", "requests", "transfers", "ideal", "/request"}};
   for (size_t i = 0; i < std::min(sites.size(), kSiteRows); ++i) {
     const SiteCount& s = sites[i];
-    out += fmt::format("  {:<38.38}{:>14}{:>16}{:>12}{:>14}\n", s.where + " " + s.what,
-                       grouped(s.requests), grouped(s.transfers),
-                       s.transfers > s.ideal ? grouped(s.ideal) : "=",
-                       per_request(s.transfers, s.requests));
+    rows.push_back({"  " + site_name(s), grouped(s.requests), grouped(s.transfers),
+                    s.transfers > s.ideal ? grouped(s.ideal) : "=",
+                    per_request(s.transfers, s.requests)});
   }
-  if (sites.size() > kSiteRows) out += fmt::format("  and {} more\n", sites.size() - kSiteRows);
-  out += "  transfers: sectors of 32 bytes (global) or wavefronts of 32 banks (shared memory)\n";
-  return out;
+  std::array<size_t, 5> width{};  // of the figures; the rest of the screen is the name's
+  for (const auto& row : rows) {
+    for (size_t i = 1; i < row.size(); ++i) width[i] = std::max(width[i], row[i].size());
+  }
+  std::string out = "\n";
+  for (const auto& row : rows) {
+    std::string figures = fmt::format("{:>{}}", row[1], width[1]);
+    for (size_t i = 2; i < row.size(); ++i) figures += fmt::format("  {:>{}}", row[i], width[i]);
+    out += beside(row[0], figures, kScreenWidth) + "\n";
+  }
+  if (sites.size() > kSiteRows) {
+    out += fmt::format("  and {} more; --json has all\n", sites.size() - kSiteRows);
+  }
+  return out + limiting_line(p);
+}
+
+std::string analysis_words() {
+  return wrapped("  ",
+                 "load 4 B: each lane of the warp loads 4 bytes. Transfers: sectors of 32 bytes "
+                 "(global memory) or wavefronts of 32 banks (shared memory). Ideal: the fewest "
+                 "transfers that could move the same bytes; = where there are no more.",
+                 2);
 }
 
 std::string verdict(const RunReport& r) {
@@ -370,7 +435,7 @@ std::string verdict(const RunReport& r) {
     for (const std::string& f : r.findings) out += wrapped("finding: ", f, 2);
     return out;
   }
-  if (!r.check.ok()) return labelled("WRONG", "the result is outside its bound; see check above");
+  if (!r.check.ok()) return labelled("WRONG", "an error is larger than allowed; see check above");
   if (!r.again.value_or("").empty()) {
     return labelled("WRONG",
                     "the first run is right and a later one is not: it depends on what an "
@@ -380,7 +445,7 @@ std::string verdict(const RunReport& r) {
   if (!r.ok()) {
     return labelled("WRONG", "the result is right, but the prediction differs from the count");
   }
-  std::string words = "every checked element is within its bound";
+  std::string words = "every checked error is allowed";
   if (counted) words += "; predicted and counted bytes are equal";
   std::string out = labelled("right", words + ".");
   if (r.analysed) out += labelled("analysis", "no finding: no race, no uninitialised read.");
@@ -476,7 +541,8 @@ Json sites_json(const RunReport& r, const Pass& p) {
                      {"what", s.what},
                      {"requests", s.requests},
                      {"transfers", s.transfers},
-                     {"ideal", s.ideal}});
+                     {"ideal", s.ideal},
+                     {"clocks", s.clocks}});
   }
   return sites;
 }
@@ -571,6 +637,7 @@ std::string text(const RunReport& r) {
   if (r.analysed) {
     out += analysis_section(r.forward);
     if (r.backward) out += analysis_section(*r.backward);
+    out += analysis_words();
   }
   return out + verdict(r);
 }

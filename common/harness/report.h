@@ -87,11 +87,11 @@ struct RunReport {
   /// No finding, every tensor right, in the last run too, and predictions exact where they were
   /// counted.
   bool ok() const;
-  /// Scratch that the naive step needs for S and P: 2*B*H*N*Nk elements.
+  /// Workspace that the naive step needs for S and P: 2*B*H*N*Nk elements.
   uint64_t naive_workspace_bytes() const;
 };
 
-/// One screen, at most 100 columns.
+/// One screen of kScreenWidth columns.
 std::string text(const RunReport&);
 /// The contract that scripts read: absent is null, and so is a NaN.
 nlohmann::ordered_json to_json(const RunReport&);

@@ -139,8 +139,8 @@ void require_memory(const MemoryNeed& need) {
   const size_t free = free_device_bytes();
   if (need.total() <= free) return;
   const std::string what = need.workspace > free
-                               ? fmt::format("needs {} of scratch", gigabytes(need.workspace))
-                               : fmt::format("needs {} ({} of scratch)", gigabytes(need.total()),
+                               ? fmt::format("needs {} of workspace", gigabytes(need.workspace))
+                               : fmt::format("needs {} ({} of workspace)", gigabytes(need.total()),
                                              gigabytes(need.workspace));
   throw ResourceError(what + fmt::format(", {} free: try a smaller --n or --b", gigabytes(free)));
 }
@@ -196,7 +196,7 @@ Session::Session(const Problem& p, const Inputs& in, const Variant& v)
   for (const Scratch& piece : workspace_of(v, p)) {
     const auto [at, inserted] =
         s.workspace.try_emplace(piece.name, piece.name, piece.bytes, guard_bytes());
-    if (!inserted) throw std::invalid_argument("two pieces of scratch named " + piece.name);
+    if (!inserted) throw std::invalid_argument("two pieces of workspace named " + piece.name);
     s.workspace_pointers[piece.name] = at->second.data();
     if (piece.zeroed) s.zeroed.insert(piece.name);
   }

@@ -34,7 +34,7 @@ bool never_written(float x);
 class Session {
  public:
   /// Allocates and uploads. Needs `dO` in the inputs when the variant has a backward.
-  /// \throws ResourceError "needs 68.7 GB of scratch, 24.0 GB free" before anything is allocated.
+  /// \throws ResourceError "needs 68.7 GB of workspace, 24.0 GB free" before anything is allocated.
   Session(const Problem&, const Inputs&, const Variant&);
   ~Session();
   Session(const Session&) = delete;
@@ -48,7 +48,7 @@ class Session {
   /// finds there what the last one left.
   void forget_forward();
   void forget_backward();
-  /// Some scratch lives from run to run (Scratch::zeroed), so a second run may differ from a first.
+  /// Some workspace lives from run to run (Scratch::zeroed): a second run may differ from a first.
   bool keeps_state() const;
   /// Waits, copies the outputs back and looks at the guard bands.
   Outputs download();
@@ -67,7 +67,7 @@ struct MemoryNeed {
 };
 /// Without allocating anything.
 MemoryNeed memory_need(const Problem&, const Variant&);
-/// \throws ResourceError "needs 68.7 GB of scratch, 24.0 GB free: ..." when it does not fit.
+/// \throws ResourceError "needs 68.7 GB of workspace, 24.0 GB free: ..." when it does not fit.
 /// Session calls it first; a program may ask before it makes the inputs.
 void require_memory(const MemoryNeed&);
 

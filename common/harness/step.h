@@ -17,7 +17,7 @@ namespace fa {
 /// The 16-bit type of the tensor-core steps.
 using bf16 = __nv_bfloat16;
 
-/// Device memory that a step needs beyond inputs and outputs.
+/// One piece of a step's workspace: device memory beyond inputs and outputs.
 struct Scratch {
   std::string name;  ///< the name in traffic tables and messages
   size_t bytes;
@@ -67,7 +67,7 @@ class Runner {
 
 /// A step's traffic formulas: what one run of this problem will ask for.
 using PredictFn = Prediction (*)(const Problem&);
-/// The scratch buffers that one problem needs.
+/// The workspace that one problem needs.
 using WorkspaceFn = std::vector<Scratch> (*)(const Problem&);
 
 /// What the report's "change" compares with: a variant of the step before, or an earlier one.

@@ -1,4 +1,6 @@
 // The whole program behind a step's main(): parse, allocate, check, count, time, print.
+#include <unistd.h>
+
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -17,6 +19,7 @@
 #include "common/harness/reference.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
+#include "common/harness/screen.h"
 #include "common/harness/step.h"
 
 namespace fa {
@@ -144,6 +147,12 @@ class Run {
     report_.predicted_only = options.predict;
     if (options.analyse && !simulated()) {
       throw UsageError("--analyse works only in the simulator: cmake --preset sim");
+    }
+    if (!options.estimate.empty() && simulated()) {
+      throw UsageError("--estimate needs a GPU, whose time the estimate is compared with");
+    }
+    if (options.estimate_heads != problem_.heads() && !simulated()) {
+      throw UsageError("--estimate-heads works only in the simulator: cmake --preset sim");
     }
     if (!options.counters && simulated()) {
       throw UsageError("--no-counters needs a GPU: the simulator measures no time");
@@ -311,9 +320,13 @@ class Run {
   RunReport report_;
 };
 
+/// One line for scripts; in a terminal broken at spaces.
 int complain(const Step& step, const char* sentence, ExitStatus status) {
   std::fflush(stdout);
-  std::fprintf(stderr, "%s: %s\n", step.id.c_str(), sentence);
+  const std::string who = step.id + ": ";
+  const std::string text =
+      isatty(STDERR_FILENO) ? wrapped(who, sentence, 2) : who + sentence + "\n";
+  std::fputs(text.c_str(), stderr);
   return status;
 }
 
@@ -330,8 +343,10 @@ void warn_if_stale() {
        file.increment(none)) {
     const auto changed = file->last_write_time(none);
     if (none || file->path().extension() != ".cuh" || changed <= built) continue;
-    std::fprintf(stderr, "note: steps/%s/%s is newer than this program; build it again:\n",
-                 program.filename().c_str(), file->path().filename().c_str());
+    const std::string source = program.filename() / file->path().filename();
+    const std::string note =
+        wrapped("note: ", "steps/" + source + " is newer than this program; build it again:", 2);
+    std::fputs(note.c_str(), stderr);
     std::fprintf(stderr, "  cmake --build build/%s --target %s\n", preset.filename().c_str(),
                  program.filename().c_str());
     return;

@@ -79,6 +79,7 @@ struct SiteCount {
   uint64_t requests = 0;
   uint64_t transfers = 0;  ///< sectors (global) or bank wavefronts (shared)
   uint64_t ideal = 0;      ///< the fewest that the same bytes need
+  uint64_t clocks = 0;     ///< that they take the L1 (global) or shared memory
 };
 
 /// What one block asks of its SM, in the units of its parts.

@@ -97,7 +97,7 @@ class Sections(Session):
         return cases
 
     def working_set_problems(self, kind, variants, l2_bytes):
-        """[(step, variant, problem)]: scratch, where a step keeps S and P, else Q, K, V and O
+        """[(step, variant, problem)]: workspace, where a step keeps S and P, else Q, K, V and O
         together, as large as the wanted shares of the L2 (rounded down)."""
         found = []
         small, large = (dict(b=1, h=1, n=n, d=64, causal=False) for n in (64, 128))
@@ -106,11 +106,11 @@ class Sections(Session):
             probes = [self.run(kind, (step, variant, p), **how)[1] for p in (small, large)]
             if None in probes:
                 continue  # the counters section says why
-            scratch = [probe["workspace_bytes"] for probe in probes]
+            need = [probe["workspace_bytes"] for probe in probes]
             for share in L2_SHARES[:-1] if self.options.quick else L2_SHARES:
                 target = share * l2_bytes
-                if scratch[0] and scratch[1] > 3 * scratch[0]:  # grows as N^2
-                    n = 64 * int(math.sqrt(target / (scratch[1] / 128**2)) / 64)
+                if need[0] and need[1] > 3 * need[0]:  # grows as N^2
+                    n = 64 * int(math.sqrt(target / (need[1] / 128**2)) / 64)
                     problem = dict(b=1, h=1, n=n, d=64, causal=False)
                 else:
                     element = 4 if get(probes[0], "problem.dtype") == "fp32" else 2
@@ -314,7 +314,9 @@ class Sections(Session):
             self.say(f"{' '.join([step, *flags(problem)])}: exit status {status}\n  {line}")
         self.results["memory"] = entries
         naive, fused = entries
-        ok = naive["exit_status"] == 3 and "scratch" in naive["line"] and fused["exit_status"] == 0
+        ok = (
+            naive["exit_status"] == 3 and "workspace" in naive["line"] and fused["exit_status"] == 0
+        )
         return ok, (
             f"N={n}: {naive['step']} exit status {naive['exit_status']}, {fused['step']} "
             f"exit status {fused['exit_status']}"

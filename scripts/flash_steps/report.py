@@ -14,7 +14,7 @@ import os
 from . import command
 from .command import BadInput, Failure
 from .files import replace_text
-from .results import columns_for, join_for_reading, load
+from .results import columns_for, join_for_reading, load, note_on_requests
 from .text import bytes_text, text_table, time_text
 
 STYLE = """
@@ -132,6 +132,8 @@ def html_table(columns, rows):
 
 def page(rows, texts):
     columns, common = columns_for(rows)
+    note = note_on_requests(rows)
+    note = f" {html.escape(note)}." if note else ""
     sections = []
     for name, (text, ok) in texts.items():
         sections.append(
@@ -148,7 +150,7 @@ Every row went through the same check against an fp64 reference.</p>
 <p>{html.escape(common)}</p>
 <h2>All steps</h2>{html_table(columns, rows)}
 <p class="dim">Requested bytes, requests and sectors are counted by the simulator. A time with
-&ge; is a roofline bound of the modelled GPU, never a measurement.</p>
+&ge; is a roofline bound of the modelled GPU, never a measurement.{note}</p>
 <h2>Where the bytes went</h2><div class="charts">{charts(rows)}</div>
 <h2>The steps' own reports</h2>{"".join(sections)}
 </body></html>
@@ -175,11 +177,14 @@ def main():
     rows = join_for_reading(runs)
     columns, common = columns_for(rows)
     print(common + "\n\n" + text_table(columns, rows))
+    note = note_on_requests(rows)
+    if note:
+        print(note)
     try:
         replace_text(args.out, page(rows, texts))
     except OSError as error:
         raise Failure(f"{args.out} cannot be written: {error.strerror}") from None
-    print(f"\n{args.out}: the same table with pictures and each step's report")
+    print(f"\n{args.out}\n  the same table, with pictures and each step's report")
     return 0
 
 

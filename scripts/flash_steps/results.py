@@ -197,6 +197,23 @@ def sectors_per_request(row):
     return "-"
 
 
+def copied_without_requests(row):
+    """Whether TMA (or a memset) moved bytes of a buffer that no warp requested."""
+    for buffer in (row.sim_get("traffic.requested.buffers") or {}).values():
+        for way, kind in (("read", "load"), ("write", "store")):
+            if get(buffer, f"counted.{way}") and get(buffer, f"requests.{kind}") == 0:
+                return True
+    return False
+
+
+def note_on_requests(rows):
+    """One sentence for below a table with the column of requests, or None."""
+    steps = dict.fromkeys(row.any.label.split()[0] for row in rows if copied_without_requests(row))
+    if not steps:
+        return None
+    return f"{', '.join(steps)}: what TMA copies counts as requested bytes, not as warp requests"
+
+
 def requests(row):
     counted = row.sim_get("traffic.requests") or row.gpu_get("traffic.requests")
     return count_text(total(counted))
@@ -229,13 +246,15 @@ COLUMNS = (
         ("requested", "write"), lambda r: bytes_text(r.sim_get("traffic.requested.counted.write"))
     ),
     Column(
-        ("", "atomic"), lambda r: bytes_text(r.sim_get("traffic.requested.counted.atomic") or None)
+        ("", "atomic"),
+        lambda r: bytes_text(r.sim_get("traffic.requested.counted.atomic") or None),
+        spare=2,
     ),
-    Column(("warp", "requests"), requests),
+    Column(("warp", "requests"), requests, spare=1),
     Column(("sectors/", "request"), sectors_per_request),
     Column(("HBM", "modelled"), lambda r: bytes_text(r.hbm_modelled)),
     Column(("HBM", "measured"), lambda r: bytes_text(r.hbm_measured)),
-    Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes"))),
+    Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes")), spare=3),
     Column(("", "time"), time),
     Column(("", "TFLOP/s"), speed),
     Column(("", "check"), verdict),
@@ -252,7 +271,11 @@ def columns_for(rows):
         if follower in varying and leader in varying and all(p[x] == p[y] for p in problems):
             varying.remove(follower)
     columns = [STEP] + [
-        Column(("", name), lambda r, text=SIZES[name]: text(r.any.data["problem"]))
+        Column(
+            ("", name),
+            lambda r, text=SIZES[name]: text(r.any.data["problem"]),
+            spare=4 if name == "type" else 0,  # a step has one type
+        )
         for name in varying
     ]
     omit = (

@@ -1,6 +1,8 @@
 """Figures and tables for people."""
 
 import math
+import shutil
+import sys
 from dataclasses import dataclass
 
 
@@ -42,6 +44,7 @@ class Column:
     cell: object  # Row -> text
     left: bool = False
     short: object = None  # Row -> text, where a table would be too wide
+    spare: int = 0  # a narrow terminal does without it; the largest goes first
 
     @property
     def title(self):
@@ -54,9 +57,30 @@ def entry(key):
     return Column(("", key), lambda row: row[key], left=True)
 
 
-def text_table(columns, rows, width=100):
-    """Aligned text. Two blanks between columns; where the table would exceed `width` one, and short
-    cells where only they make it fit."""
+def screen_width():
+    """A terminal's columns, up to 100; 100 in a file, which keeps the whole table."""
+    columns = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
+    return min(100, columns)
+
+
+def text_table(columns, rows, width=None):
+    """Aligned text. Two blanks between columns; where the table would exceed `width`, by default
+    the screen's, one, and short cells where only they make it fit. What is still too wide leaves
+    out its spare columns, and says so."""
+    width = screen_width() if width is None else width
+    kept = list(columns)
+    table, fits = laid_out(kept, rows, width)
+    while not fits and any(c.spare for c in kept):
+        kept.remove(max(kept, key=lambda c: c.spare))
+        table, fits = laid_out(kept, rows, width)
+    left_out = [c.title for c in columns if c not in kept]
+    if left_out:
+        table += f"\n(left out, as the terminal is narrow: {', '.join(left_out)})"
+    return table
+
+
+def laid_out(columns, rows, width):
+    """(the table, whether it fits)"""
 
     def cells(short):
         return [[(short and c.short or c.cell)(row) for c in columns] for row in rows]
@@ -64,7 +88,8 @@ def text_table(columns, rows, width=100):
     for gap, short in (("  ", False), (" ", False), (" ", True), (" ", False)):
         lines = [[c.head[i] for c in columns] for i in (0, 1)] + cells(short)
         widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-        if sum(widths) + len(gap) * (len(widths) - 1) <= width:
+        fits = sum(widths) + len(gap) * (len(widths) - 1) <= width
+        if fits:
             break
 
     def layout(line):
@@ -73,7 +98,8 @@ def text_table(columns, rows, width=100):
         ).rstrip()
 
     rule = "-" * len(gap.join("-" * w for w in widths))
-    return "\n".join([layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in lines[2:]])
+    table = [layout(lines[0]), layout(lines[1]), rule] + [layout(x) for x in lines[2:]]
+    return "\n".join(table), fits
 
 
 def markdown_table(columns, rows):

@@ -13,8 +13,8 @@ _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33",
 
 
 def width():
-    """Columns to write in."""
-    return min(100, max(40, shutil.get_terminal_size((100, 24)).columns))
+    """Columns to write in: 80 where there is no terminal."""
+    return min(100, max(40, shutil.get_terminal_size((80, 24)).columns))
 
 
 def in_terminal():
@@ -50,7 +50,7 @@ def visible(text):
 
 def height(page):
     """The rows of a terminal that a page takes."""
-    columns = shutil.get_terminal_size((100, 24)).columns
+    columns = shutil.get_terminal_size((80, 24)).columns
     return sum(max(1, -(-len(visible(line)) // columns)) for line in page.split("\n"))
 
 

@@ -14,8 +14,6 @@ import time
 
 from . import show
 
-KEYS = ("n next", "w where", "h hint", "a answer", "l list", "c check all", "x reset", "q quit")
-
 
 @contextlib.contextmanager
 def keys_at_once():
@@ -93,11 +91,20 @@ class Watch:
         return show.progress(done, len(self.desk.exercises)) + "\n" + show.title(self.desk.current)
 
     def foot(self):
-        keys = "   ".join(key.replace(" ", "\0") for key in KEYS)  # a key stays beside its word
-        return "\n".join(
-            show.paint("dim", line.replace("\0", " "))
-            for line in textwrap.wrap(keys, show.width(), break_on_hyphens=False)
+        """The keys that do something here."""
+        exercise = self.desk.current
+        keys = ["n: next exercise", "h: hint"]
+        keys += ["w: show the lines of the bug"] if exercise.kind == "find the bug" else []
+        keys += ["a: answer to the question"] if self.desk.is_done(exercise) else []
+        keys += ["l: list", "c: check all", "x: fresh copy of the file", "q: quit"]
+        lines = textwrap.wrap(
+            "   ".join(key.replace(" ", "\0") for key in keys),  # a key stays beside its words
+            show.width(),
+            initial_indent="Keys  ",
+            subsequent_indent="      ",
+            break_on_hyphens=False,
         )
+        return "\n".join(show.paint("dim", line.replace("\0", " ")) for line in lines)
 
     def prepare(self, exercises):
         """Before a check, when the student has moved to a step that is not built yet."""
@@ -138,7 +145,7 @@ class Watch:
             parts.append(show.after_success(exercise, self.desk))
             parts.append(show.paint("green", "  n: the next exercise"))
         parts.append(self.foot())
-        rows = shutil.get_terminal_size((100, 24)).lines
+        rows = shutil.get_terminal_size((80, 24)).lines
         if show.in_terminal() and show.height("\n\n".join(parts)) > rows - 1:
             parts.insert(-1, show.short_verdict(exercise, path, verdict, where))
         print("\n\n".join(parts), flush=True)

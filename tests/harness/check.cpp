@@ -106,7 +106,7 @@ TEST_CASE("the message names the worst element", "[check]") {
   CHECK(t.bound < 1e-4);
   CHECK_THAT(t.message, ContainsSubstring("O[b=1, h=2, row=37, feature=5] is "));
   CHECK_THAT(t.message, ContainsSubstring(", expected "));
-  CHECK_THAT(t.message, ContainsSubstring("error 5.00e-01, bound "));
+  CHECK_THAT(t.message, ContainsSubstring("error 5.00e-01, allowed "));
 }
 
 TEST_CASE("gradients of keys are named by K/V head and key", "[check]") {

@@ -6,7 +6,9 @@
 #include <initializer_list>
 #include <sstream>
 
+#include "common/harness/backend.h"
 #include "common/harness/npy.h"
+#include "common/harness/screen.h"
 #include "tests/test.h"
 
 namespace {
@@ -141,13 +143,13 @@ TEST_CASE("key/value heads and keys follow heads and queries", "[cli]") {
 }
 
 TEST_CASE("help, version and variants are words, not errors", "[cli]") {
-  const std::string help = parse({"--help"}).text;
-  for (const char* word : {"--b",       "--h",       "--hkv",          "--n",       "--nk",
-                           "--d",       "--causal",  "--input",        "--q",       "--k",
-                           "--v",       "--do",      "--out",          "--out-dir", "--seed",
-                           "--iters",   "--variant", "--json",         "--gpu",     "--analyse",
-                           "--workers", "first",     "the second way", "Example",   "1024",
-                           "H200"}) {
+  fa::Step step = some_step();
+  step.variants[1].idea = "a way whose idea takes " + std::string(40, 'x') + " more words than fit";
+  step.idea = "An idea that is " + std::string(40, 'y') + " longer than a line of the screen.";
+  const std::string help = parse({"--help"}, step).text;
+  for (const char* word : {"--b", "--h", "--n", "--d", "--causal", "--input", "--q", "--k", "--v",
+                           "--out", "--out-dir", "--seed", "--variant", "--json", "--predict",
+                           "first", "a way whose idea", "Example", "1024"}) {
     CHECK_THAT(help, ContainsSubstring(word));
   }
   CHECK_THAT(help, ContainsSubstring("head dimension: 32, 64, 96, 128"));
@@ -155,10 +157,51 @@ TEST_CASE("help, version and variants are words, not errors", "[cli]") {
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) {
     CAPTURE(line);
-    CHECK(line.size() <= 100);
+    CHECK(line.size() <= fa::kScreenWidth);
   }
   CHECK(parse({"--version"}).text == std::string("99_step ") + fa::kVersion + "\n");
   CHECK(parse({"--list-variants"}).text == "first\nsecond\n");
+}
+
+TEST_CASE("help shows what the step takes", "[cli]") {
+  fa::Step step = some_step();
+  const auto shown = [&](const std::string& option) {
+    return parse({"--help"}, step).text.find("\n  " + option + " ") != std::string::npos;
+  };
+  for (const char* option : {"--hkv", "--nk", "--do"}) {
+    CAPTURE(option);
+    CHECK_FALSE(shown(option));
+  }
+  CHECK(shown("--n"));
+  for (const char* option : {"--analyse", "--workers", "--gpu,--model-gpu"}) {
+    CAPTURE(option);
+    CHECK(shown(option) == fa::simulated());
+  }
+  for (const char* option : {"--iters", "--no-counters"}) {
+    CAPTURE(option);
+    CHECK(shown(option) != fa::simulated());
+  }
+  // What is not shown is refused with a reason.
+  CHECK_THROWS_WITH(parse({"--hkv", "2"}, step),
+                    ContainsSubstring("--hkv 2: this step supports only"));
+
+  step.support.gqa = true;
+  step.variants[0].support = fa::Support{.cross = true};  // one variant is enough
+  step.variants[1].backward = forward_bf16;
+  for (const char* option : {"--hkv", "--nk", "--do"}) {
+    CAPTURE(option);
+    CHECK(shown(option));
+  }
+}
+
+TEST_CASE("dO is refused where there is no backward", "[cli]") {
+  const Folder folder;
+  const std::string dO = folder.npy("dO.npy", {1, 4, 1024, 64});
+  fa::Step step = some_step();
+  step.variants[1].backward = forward_bf16;
+  CHECK(parse({"--do", dO.c_str()}, step).files.dO == dO);
+  CHECK_THROWS_WITH(parse({"--do", dO.c_str(), "--variant", "first"}, step),
+                    ContainsSubstring("99_step first has no backward"));
 }
 
 TEST_CASE("bad arguments are refused with one sentence", "[cli]") {

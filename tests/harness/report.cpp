@@ -1,8 +1,10 @@
 #include "common/harness/report.h"
 
 #include <cmath>
+#include <iterator>
 #include <sstream>
 
+#include "common/harness/screen.h"
 #include "tests/test.h"
 
 namespace {
@@ -89,12 +91,32 @@ std::string line_with(const std::string& text, const std::string& start) {
   return "";
 }
 
+/// The words of a line, or of several.
+std::vector<std::string> words_of(const std::string& line) {
+  std::istringstream in(line);
+  return {std::istream_iterator<std::string>(in), {}};
+}
+
+/// Sentences as they were before they were broken into lines.
+std::string joined(const std::string& text) {
+  std::string out;
+  for (const std::string& word : words_of(text)) out += word + " ";
+  return out;
+}
+
+/// The column behind the first `word` of a line.
+size_t end_of(const std::string& line, const std::string& word) {
+  const size_t at = line.find(word);
+  REQUIRE(at != std::string::npos);
+  return at + word.size();
+}
+
 void check_one_screen(const std::string& text, size_t height) {
   const auto lines = lines_of(text);
   CHECK(lines.size() <= height);
   for (const std::string& line : lines) {
     CAPTURE(line);
-    CHECK(line.size() <= 100);
+    CHECK(line.size() <= fa::kScreenWidth);
     CHECK((line.empty() || line.back() != ' '));
   }
 }
@@ -146,9 +168,89 @@ TEST_CASE("the simulator's report fits a screen and says what it knows", "[repor
              ContainsSubstring("97_before") && ContainsSubstring("2.00x fewer"));
   CHECK_THAT(line_with(text, "bound"), ContainsSubstring("at least 1 us on H200, a lower bound"));
   CHECK_THAT(line_with(text, "host"), ContainsSubstring("12.5 ms"));
-  CHECK_THAT(line_with(text, "memory"), ContainsSubstring("scratch 3.00 kB"));
+  CHECK_THAT(line_with(text, "memory"),
+             ContainsSubstring("workspace 3.00 kB (naive step: 2.10 MB);"));
   CHECK_THAT(line_with(text, "right"), ContainsSubstring("predicted and counted bytes are equal"));
   CHECK(line_with(text, "time").empty());  // never a pretended GPU time
+}
+
+TEST_CASE("a count that is the predicted one is =, each of another stands below", "[report]") {
+  fa::RunReport r = simulated_run();
+  CHECK(words_of(line_with(fa::text(r), "Q")) ==
+        std::vector<std::string>{"Q", "68,719,476,736", "=", "16.5"});
+  CHECK(words_of(line_with(fa::text(r), "S")) ==
+        std::vector<std::string>{"S", "4,096", "=", "8,192", "=", "4.0", "4.0"});
+
+  r.forward.predicted["Q"].read = 999999999999999;  // the longest that the column is made for
+  r.forward.seen.buffers["S"].bytes.write = 8191;
+  const std::string text = fa::text(r);
+  check_one_screen(text, 50);
+  const auto lines = lines_of(text);
+  const auto row = [&](const std::string& start) {
+    return std::find_if(lines.begin(), lines.end(),
+                        [&](const std::string& line) { return line.starts_with(start); });
+  };
+  REQUIRE(row("  Q ") != lines.end());
+  CHECK(words_of(*row("  Q ")) ==
+        std::vector<std::string>{"Q", "999,999,999,999,999", "!=", "16.5"});
+  CHECK(words_of(*std::next(row("  Q "))) == std::vector<std::string>{"counted", "68,719,476,736"});
+  const std::string S = *row("  S "), below = *std::next(row("  S "));
+  CHECK(words_of(S) == std::vector<std::string>{"S", "4,096", "=", "8,192", "!=", "4.0", "4.0"});
+  CHECK(words_of(below) == std::vector<std::string>{"counted", "8,191"});
+  CHECK(end_of(below, "8,191") == end_of(S, "8,192"));
+}
+
+TEST_CASE("the columns of sectors/request are named load and store", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.forward.seen.buffers["S"].sectors.store = 320;
+  const auto lines = lines_of(fa::text(r));
+  for (size_t i = 1; i < lines.size(); ++i) {
+    if (lines[i].find("read predicted") == std::string::npos) continue;
+    CHECK_THAT(lines[i - 1], ContainsSubstring("sectors/request"));
+    const std::string S = line_with(fa::text(r), "S");
+    CHECK(end_of(lines[i], "load") == end_of(S, "4.0"));
+    CHECK(end_of(lines[i], "store") == end_of(S, "5.0"));
+    CHECK(end_of(lines[i], "read predicted") == end_of(S, "4,096"));
+    CHECK(end_of(lines[i], "write predicted") == end_of(S, "8,192"));
+    return;
+  }
+  FAIL("no heading");
+}
+
+TEST_CASE("bytes that no warp requested have no sectors, and the report says why", "[report]") {
+  fa::RunReport r = simulated_run();
+  CHECK_THAT(fa::text(r), !ContainsSubstring("TMA"));
+  r.forward.seen.buffers["Q"].requests = r.forward.seen.buffers["Q"].sectors = {};
+  const std::string text = fa::text(r);
+  CHECK(words_of(line_with(text, "Q")) ==
+        std::vector<std::string>{"Q", "68,719,476,736", "=", "-"});
+  CHECK_THAT(line_with(text, "-: "), ContainsSubstring("TMA"));
+}
+
+TEST_CASE("a long name takes a line of its own", "[report]") {
+  CHECK(fa::beside("left", "right", 10) == "left right");
+  CHECK(fa::beside("left", "right", 9) == "left\n    right");
+  CHECK(fa::beside("left", "", 4) == "left");
+  fa::RunReport r = simulated_run();
+  r.forward.predicted["partial_sums_of_dQ"].read = 123456789012;
+  const auto text = fa::text(r);
+  check_one_screen(text, 50);
+  CHECK_THAT(text, ContainsSubstring("  partial_sums_of_dQ\n"));
+}
+
+TEST_CASE("from ten times what is allowed on the share is a factor", "[report]") {
+  fa::RunReport r = simulated_run();
+  const auto printed = [&r](double used) {
+    r.check.tensors[0].used = used;
+    return words_of(line_with(fa::text(r), "O")).at(3);
+  };
+  CHECK(printed(0.194) == "19%");
+  CHECK(printed(9.99) == "999%");
+  CHECK(printed(9.996) == "10x");
+  CHECK(printed(24.2) == "24.2x");
+  CHECK(printed(123456) == "1.23e+05x");
+  CHECK(printed(std::nan("")) == "nan");
+  check_one_screen(fa::text(r), 50);
 }
 
 TEST_CASE("a problem near the size of the L2 is promised nothing", "[report]") {
@@ -169,10 +271,11 @@ TEST_CASE("a GPU's report shows times and measured traffic, and counts no buffer
   check_one_screen(text, 45);
   CHECK_THAT(line_with(text, "time"),
              ContainsSubstring("0.5 ms median of 50 (p10 0.45 ms, p90 0.6 ms)"));
-  CHECK_THAT(line_with(text, "134 GFLOP/s"),
-             ContainsSubstring("0.2% of this card's measured 60.0 TFLOP/s"));
-  CHECK_THAT(line_with(text, "5.90 GB/s"),
-             ContainsSubstring("0.1% of this card's measured 4.28 TB/s"));
+  const std::string prose = joined(text);
+  CHECK_THAT(prose, ContainsSubstring("134 GFLOP/s (FlashAttention's convention): 0.2% of this "
+                                      "card's measured 60.0 TFLOP/s"));
+  CHECK_THAT(prose, ContainsSubstring("5.90 GB/s of HBM traffic: 0.1% of this card's measured "
+                                      "4.28 TB/s"));
   CHECK_THAT(line_with(text, "measured"), ContainsSubstring("950 kB"));
   CHECK_THAT(text, !ContainsSubstring("counted"));
   CHECK_THAT(text, !ContainsSubstring("simulation"));
@@ -276,14 +379,21 @@ TEST_CASE("--analyse lists the worst source lines first", "[report]") {
     r.forward.seen.sites.push_back(
         {"kernel.cuh:" + std::to_string(100 + i), "Q load32", 10, 40 + uint64_t(i), 40});
   }
+  const std::string name = "a_kernel_with_a_long_name.cuh:1234";
+  r.forward.seen.sites.push_back({name, "partial_sums atomic64", 123456789, 9876543210, 1});
+  r.forward.seen.sites.push_back({"kernel.cuh:9", "V load128", 10, 80, 80});
   const std::string text = fa::text(r);
-  check_one_screen(text, 60);
+  check_one_screen(text, 65);
+  CHECK_THAT(text, ContainsSubstring(name + " partial_sums atomic 8 B\n"));
+  CHECK_THAT(line_with(text, "123,456,789"), ContainsSubstring("9,876,543,210"));
+  CHECK_THAT(line_with(text, "kernel.cuh:139"), ContainsSubstring("kernel.cuh:139 Q load 4 B "));
   CHECK(text.find("kernel.cuh:139") < text.find("kernel.cuh:138"));
   CHECK(text.find("kernel.cuh:100") == std::string::npos);
   CHECK_THAT(line_with(text, "kernel.cuh:139"), ContainsSubstring("7.9"));
-  CHECK_THAT(text, ContainsSubstring("and 25 more"));
+  CHECK_THAT(text, ContainsSubstring("and 27 more"));
   CHECK_THAT(text, ContainsSubstring("no finding"));
-  CHECK(fa::to_json(r)["sites"].size() == 40);
+  CHECK(fa::to_json(r)["sites"].size() == 42);
+  CHECK(fa::to_json(r)["sites"][0]["what"] == "Q load32");
 }
 
 TEST_CASE("the JSON has the promised keys", "[report]") {

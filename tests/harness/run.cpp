@@ -160,14 +160,14 @@ TEST_CASE("the memory that a problem needs", "[run]") {
   CHECK(fa::memory_need(p, v).inputs == q + kv);
 }
 
-TEST_CASE("too much scratch is refused before anything is allocated", "[run]") {
+TEST_CASE("too much workspace is refused before anything is allocated", "[run]") {
   const Problem p = small();
   const fa::Inputs in = fa::normal_inputs(p, 1);
   fa::Variant v = variant(copy_all<float>);
   v.workspace = [](const Problem&) { return std::vector<fa::Scratch>{{"S", size_t{1} << 50}}; };
   CHECK_THROWS_AS(fa::Session(p, in, v), fa::ResourceError);
   CHECK_THROWS_WITH(fa::Session(p, in, v),
-                    Catch::Matchers::StartsWith("needs 1125899.9 GB of scratch, ") &&
+                    Catch::Matchers::StartsWith("needs 1125899.9 GB of workspace, ") &&
                         ContainsSubstring(" GB free: try a smaller --n or --b"));
 }
 

@@ -1,12 +1,16 @@
 """compare.py, report.py and tables.py on JSON made by hand."""
 
+import fcntl
 import importlib.util
 import os
+import pty
 import re
 import resource
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 from copies import SCRIPTS
@@ -23,6 +27,25 @@ def run(script, *args):
         capture_output=True,
         text=True,
     )
+
+
+def run_in_terminal(columns, script, *args):
+    """What it shows in a terminal of so many columns."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"}
+    command = [sys.executable, "-S", os.path.join(SCRIPTS, script), *args]
+    process = subprocess.Popen(command, stdout=slave, env=environment)
+    os.close(slave)
+    shown = b""
+    try:
+        while more := os.read(master, 65536):
+            shown += more
+    except OSError:  # Linux: the other end is closed
+        pass
+    os.close(master)
+    assert process.wait() == 0
+    return shown.decode().replace("\r", "")
 
 
 class Scripts(unittest.TestCase):
@@ -184,14 +207,44 @@ class Table(Scripts):
         self.assertEqual(done.returncode, 1)
         self.assertIn("WRONG", self.row(done.stdout, "01 naive"))
 
-    def test_the_tours_table_fits_100_columns(self):
+    def tour(self):
+        """Two types, atomics and long names: as wide as the tour's table gets."""
         runs = [sim(step="01_naive"), sim(step="06_work_partitioning", variant="backward")]
         for variant in ("atomics", "deterministic", "roles"):
             data = sim(step="08_tensor_core_backward", variant=variant, dtype="bf16")
             data = with_backward(data, atomic=7)
             data["backward"]["traffic"]["requested"]["counted"]["atomic"] = 4720000
             runs.append(data)
-        done = run("compare.py", self.file("tour.json", runs))
+        return self.file("tour.json", runs)
+
+    def test_a_narrow_terminal_has_fewer_columns(self):
+        path = self.tour()
+        whole = run("compare.py", path).stdout
+        self.assertEqual(run_in_terminal(100, "compare.py", path), whole)
+        shown = run_in_terminal(80, "compare.py", path)
+        self.assertLessEqual(max(map(len, shown.splitlines())), 80, shown)
+        self.assertIn(
+            "(left out, as the terminal is narrow: type, atomic, workspace)", shown.splitlines()
+        )
+        self.assertNotIn("left out", whole)
+        for figure in ("2.00 GB", "40.0 MB", "5.00 M", "8.0", ">=250 us", "ok"):
+            self.assertIn(figure, self.row(shown, "01 naive"))
+        self.assertNotIn("33.6 MB", shown)
+
+    def test_copies_by_tma_are_no_requests_and_a_note_says_so(self):
+        plain = sim(step="07_tensor_cores", variant="lazy")
+        copied = sim(step="09_tma_wgmma", variant="tma")
+        for data in (plain, copied):
+            buffers = data["traffic"]["requested"]["buffers"]
+            for name in buffers:
+                buffers[name]["requests"] = {"load": 4, "store": 4, "atomic": 0}
+        self.assertIsNone(results.note_on_requests(results.join([results.Run(plain, "forward")])))
+        buffers["Q"]["requests"]["load"] = 0
+        rows = results.join([results.Run(data, "forward") for data in (plain, copied)])
+        self.assertRegex(results.note_on_requests(rows), r"^09: .*TMA.* not as warp requests$")
+
+    def test_the_tours_table_fits_100_columns(self):
+        done = run("compare.py", self.tour())
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, done.stdout)
         self.assertIn("08 determin. bwd bf16", done.stdout)
@@ -655,7 +708,7 @@ class Tables(Scripts):
                         "step": "01_naive",
                         "problem": "b4_h32_n13312_d64",
                         "exit_status": 3,
-                        "line": "01_naive: needs 181.5 GB  of scratch",
+                        "line": "01_naive: needs 181.5 GB  of workspace",
                     }
                 ],
             },
@@ -680,7 +733,7 @@ class Tables(Scripts):
         )
         self.assertIn("66.6 GFLOP does not follow", text)
         self.assertIn(
-            "| 01_naive | b4_h32_n13312_d64 | 3 | 01_naive: needs 181.5 GB of scratch |",
+            "| 01_naive | b4_h32_n13312_d64 | 3 | 01_naive: needs 181.5 GB of workspace |",
             filled("memory"),
         )
         done, _ = self.fill("<!-- table: peers n=77 -->\n<!-- /table -->\n")

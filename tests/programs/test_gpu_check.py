@@ -331,7 +331,7 @@ fi
 scratch=$((8 * b * n * n * h)) template=$kind
 [ $step != 04_fused ] || scratch=$((4 * n * h)) template=$kind.04_fused
 if [ $kind = gpu ] && [ $scratch -gt 80000000000 ]; then
-  echo "$step: needs $((scratch / 1000000000)) GB of scratch, 80 GB free" >&2
+  echo "$step: needs $((scratch / 1000000000)) GB of workspace, 80 GB free" >&2
   exit 3
 fi
 [ ! "$json" ] || sed "s/@step@/$step/; s/@variant@/$variant/; s/\"@scratch@\"/$scratch/
@@ -465,7 +465,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
             (naive["step"], naive["exit_status"], fused["step"], fused["exit_status"]),
             ("02_tiled", 3, "04_fused", 0),
         )
-        self.assertIn("GB of scratch", naive["line"])
+        self.assertIn("GB of workspace", naive["line"])
         self.assertIn("not available: peers.py: no PyTorch", done.stdout)
         self.assertEqual(results["figure2"], {"rows": [1, 2, 3]})
         kinds = {run["device"]["kind"] for run in results["runs"]}

@@ -710,7 +710,7 @@ class Commands(Folder):
         path = self.folder / "learn" / f"{e.label}.cuh"
         done = self.learn("run", e.name)
         self.assertEqual(done.returncode, 1, done.stderr)
-        self.assertIn("its first lines say what to do", done.stdout)
+        self.assertIn("its first lines say what to do", " ".join(done.stdout.split()))
         self.assertIn("not yet: the hole is empty", done.stdout)
         self.assertFalse((self.folder / "learn" / "solutions").exists())
         refused = self.learn("answer", e.name)
@@ -960,6 +960,25 @@ class Commands(Folder):
                 width = max(len(line) for line in page.splitlines() if str(ROOT) not in line)
                 self.assertLessEqual(width, columns)
 
+    def test_the_keys_are_those_that_do_something(self):
+        fill_in, bug = (
+            next(e for e in EXERCISES if e.kind == k) for k in ("fill in", "find the bug")
+        )
+        for columns in (80, 100):
+            desk = Desk(self.folder / f"learn{columns}", EXERCISES)
+            for e, done, keys in (
+                (fill_in, False, "nhlcxq"),
+                (fill_in, True, "nhalcxq"),
+                (bug, False, "nhwlcxq"),
+            ):
+                desk.go_to(e)
+                if done:
+                    desk.mark_done(e)
+                with mock.patch.dict(os.environ, COLUMNS=str(columns)):
+                    foot = Watch(desk, None).foot()
+                self.assertLessEqual(max(map(len, foot.splitlines())), columns)
+                self.assertEqual("".join(re.findall(r"(?<= )(\w): ", foot)), keys)
+
     def test_the_documents_give_the_right_number(self):
         total = len(EXERCISES)
         for name in ("README.md", "docs/learn.md", "docs/teaching.md"):
@@ -1078,16 +1097,16 @@ class Watching(Folder):
         self.printed = ""
         process = self.watch(terminal)
         self.until("not yet: the hole is empty")
-        page = self.until("n next")
+        page = self.until("n: next")
         # A screen of 20 rows does not hold the page: the verdict stands at its end, too.
         self.assertEqual(page.count("not yet: the hole is empty"), terminal, page)
-        self.until("q quit")
+        self.until("q: quit")
         self.write("h")
         self.until("hint 1 of")
         self.save(e, e.solution())
         self.until(f"done: {e.title}")
         page = self.until("n: the next exercise")
-        self.until("q quit")
+        self.until("q: quit")
         if terminal:
             self.assertLessEqual(max(map(len, page.splitlines())), 80)
         self.write("a")
@@ -1097,12 +1116,12 @@ class Watching(Folder):
         self.write("n")
         self.until(second.title)
         self.until("not yet: race")
-        page = self.until("q quit")
+        page = self.until("q: quit")
         self.assertNotRegex(page, r"\.cuh:\d|\d \| ")
         self.assertIn("w shows the lines", page.replace("\n ", ""))
         self.write("w")
         self.until("not yet: race")
-        page = self.until("q quit")
+        page = self.until("q: quit")
         self.assertRegex(page, r"reduction\.cuh:\d+[^|]*\d \|  +if \(lane < lanes\) part\[lane\]")
         self.write("xx")
         self.until("bak-1")
@@ -1132,7 +1151,7 @@ class Watching(Folder):
             "    s *= scale;\n", "    s = causal && c > r ? -INFINITY : s * scale;\n"
         )
         path = desk.open(e)
-        with mock.patch.dict(os.environ, COLUMNS="100", LINES="1000"):
+        with mock.patch.dict(os.environ, COLUMNS="80", LINES="1000"):
             pages = [page(watcher.look, watcher.hint)]
             for text in (e.wrong(next(w for w in e.wrongs if w.name == "no scale")), everything):
                 path.write_text(text)

@@ -6,17 +6,21 @@ Argument: a build folder.
 
 import array
 import ast
+import fcntl
 import json
 import math
 import os
 import pathlib
+import pty
 import re
 import resource
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -217,7 +221,7 @@ class Programs(unittest.TestCase):
         self.assertTrue(json.loads(result.stdout[result.stdout.index("\n{") :])["ok"])
 
     def test_too_much_memory(self):
-        self.refused(["--n", "400000"], 3, "needs 5120.0 GB of scratch", "free")
+        self.refused(["--n", "400000"], 3, "needs 5120.0 GB of workspace", "free")
 
     def test_too_little_address_space(self):
         def limit():
@@ -231,6 +235,19 @@ class Programs(unittest.TestCase):
     def test_the_largest_number_of_workers(self):
         self.assertEqual(self.json_of(*SMALL, "--workers", "24")["ok"], True)
 
+    def test_a_terminal_shows_a_refusal_in_whole_words(self):
+        words = run("--gpu", "H201").stderr.split()
+        for columns in (80, 100):
+            master, slave = pty.openpty()
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            self.assertEqual(run("--gpu", "H201", stderr=slave).returncode, 2)
+            shown = os.read(master, 65536).decode().splitlines()
+            for end in (master, slave):
+                os.close(end)
+            self.assertGreater(len(shown), 1)
+            self.assertLessEqual(max(map(len, shown)), 80)
+            self.assertEqual(" ".join(shown).split(), words)
+
     # --- help -----------------------------------------------------------------------------------
 
     def test_help_and_version(self):
@@ -240,12 +257,15 @@ class Programs(unittest.TestCase):
             with self.subTest(program=program.name):
                 text = run("--help", program=program)
                 self.assertEqual(text.returncode, 0)
+                self.assertLessEqual(max(map(len, text.stdout.splitlines())), 80)
                 for option in (
-                    "b h hkv n nk d causal input q k v do out out-dir seed iters "
-                    "variant json gpu analyse workers list-variants help "
-                    "version"
+                    "b h n d causal input q k v out out-dir seed variant json predict "
+                    "list-variants help version"
                 ).split():
                     self.assertRegex(text.stdout, rf"(?m)^ +--{option}\b")
+                simulated = "--workers" in text.stdout
+                self.assertEqual("--analyse" in text.stdout, simulated)
+                self.assertEqual("--no-counters" in text.stdout, not simulated)
                 self.assertIn("Example", text.stdout)
                 named = re.findall(
                     r"(?m)^  (\w+) ", text.stdout.split("Variants")[1].split("Example")[0]
@@ -256,6 +276,20 @@ class Programs(unittest.TestCase):
                     run("--version", program=program).stdout, f"{program.name} {version}\n"
                 )
 
+    def test_help_offers_what_the_step_takes(self):
+        """Every size that help shows is taken, and every other one is refused."""
+        for program in steps():
+            shown = run("--help", program=program).stdout
+            for option in ("--hkv", "--nk"):
+                with self.subTest(program=program.name, option=option):
+                    asked = ["--h", "2", "--n", "40", "--d", "64", option, "1", "--predict"]
+                    done = run(*asked, program=program)
+                    self.assertEqual(done.returncode, 0 if f"  {option} " in shown else 2)
+            dO = self.tensor("dO.npy", (1, 1, 4, 64))
+            with self.subTest(program=program.name, option="--do"):
+                done = run("--do", dO, "--predict", program=program)
+                self.assertEqual(done.returncode, 0 if "  --do " in shown else 2, done.stderr)
+
     # --- right use ------------------------------------------------------------------------------
 
     def test_report_fits_a_screen(self):
@@ -264,7 +298,12 @@ class Programs(unittest.TestCase):
                 result = run("--n", "64", "--h", "1", "--d", "64", program=program)
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
                 self.assertEqual(result.stderr, "")
-                self.assertLessEqual(max(map(len, result.stdout.splitlines())), 100)
+                self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
+                # The longest figures of any size.
+                large = ["--n", "65536", "--h", "32", "--d", "128", "--predict"]
+                result = run(*large, program=program)
+                self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
+                self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
                 self.assertIn(program.name, result.stdout)
 
     def test_json_has_every_promised_key(self):
@@ -405,6 +444,7 @@ class Programs(unittest.TestCase):
                     self.skipTest("a GPU build")
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
                 self.assertIn("no finding", result.stdout)
+                self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
                 self.assertRegex(result.stdout, r"\w+\.cuh:\d+")
 
 

@@ -420,10 +420,14 @@ exit 1""",
         self.assertEqual(self.run_script("./scripts/tour.sh").returncode, 0)
 
     def test_its_end_says_where_the_report_is_and_what_comes_next(self):
-        *_, report, following = self.run_script("./scripts/tour.sh").stdout.splitlines()
-        self.assertTrue(report.startswith(os.path.join(self.root, "report.html: ")), report)
+        *_, report, _, following, exercises = self.run_script(
+            "./scripts/tour.sh"
+        ).stdout.splitlines()
+        self.assertEqual(report, os.path.join(self.root, "report.html"))
         self.assertTrue(following.startswith("next: "))
-        self.assertIn("./scripts/learn", following)
+        self.assertIn("./scripts/learn", exercises)
+        for line in (following, exercises):
+            self.assertLessEqual(len(line), 80)
 
     def test_each_build_fails_with_its_own_reason(self):
         self.tool("nvidia-smi", ":")
@@ -460,6 +464,29 @@ exit 1""",
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), args)
             self.assertIn(word, done.stderr)
         self.assertEqual(self.run_script("./scripts/tour.sh", "--help").returncode, 0)
+
+
+class Help(unittest.TestCase):
+    def test_of_what_a_newcomer_types_is_whole_and_fits_80_columns(self):
+        last = {
+            "tour.sh": "2 bad use.",
+            "setup.sh": "2 bad use.",
+            "test.sh": "what was not run.",
+            "learn": "Ctrl-C.",
+            "new": "2 bad use.",
+        }
+        for name, end in last.items():
+            with self.subTest(script=name):
+                done = subprocess.run(
+                    [os.path.join(ROOT, "scripts", name), "--help"],
+                    capture_output=True,
+                    text=True,
+                    env={**os.environ, "COLUMNS": "80"},
+                )
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertLessEqual(max(map(len, done.stdout.splitlines())), 80)
+                self.assertIn(end + "\n", done.stdout)
+                self.assertNotIn("set -", done.stdout)
 
 
 class Format(Sandbox):

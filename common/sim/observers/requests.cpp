@@ -79,7 +79,7 @@ struct Site {
   const void* pc;
   uint32_t size;
   std::vector<uint32_t> entries;  ///< of the log, by occurrence
-  uint64_t count = 0, transfers = 0, ideal = 0;
+  uint64_t count = 0, transfers = 0, ideal = 0, clocks = 0;
   unsigned rounds = 0;
 };
 
@@ -476,7 +476,9 @@ class RequestObserver final : public Observer {
     } else if (r.instruction.by() != By::copy) {
       // 32 lanes of 8 or 16 bytes go through in two or four parts.
       const unsigned words = std::min(r.size, kWidest) / kWord;
-      l1_clocks_ += std::max(lines, (lanes * words + kLanes - 1) / kLanes);
+      const unsigned clocks = std::max(lines, (lanes * words + kLanes - 1) / kLanes);
+      l1_clocks_ += clocks;
+      sites_[r.site].clocks += clocks;
     }
     if (keep_sites_) {
       // Lanes that read the same bytes need fewer sectors than their number suggests.
@@ -528,6 +530,7 @@ class RequestObserver final : public Observer {
     if (i.by() != By::copy) {
       ++requests_;
       pipe_wavefronts_ += wavefronts;
+      sites_[r.site].clocks += wavefronts;
     }
     shared_wavefronts_ += wavefronts;
     shared_ideal_ += ideal;
@@ -578,6 +581,7 @@ class RequestObserver final : public Observer {
       row->requests += s.count;
       row->transfers += s.transfers;
       row->ideal += s.ideal;
+      row->clocks += s.clocks;
     }
     counts.sites.insert(counts.sites.end(), fresh.begin(), fresh.end());
   }
