@@ -151,7 +151,7 @@ class Run {
     if (!options.estimate.empty() && simulated()) {
       throw UsageError("--estimate needs a GPU, whose time the estimate is compared with");
     }
-    if (options.estimate_heads != problem_.heads() && !simulated()) {
+    if (times() != 1 && !simulated()) {
       throw UsageError("--estimate-heads works only in the simulator: cmake --preset sim");
     }
     if (!options.counters && simulated()) {
