@@ -1,13 +1,14 @@
 """What the commands of scripts/ are made of. A command is a module with main().
 
 command.py           how each starts, its sentences, its exit status
-files.py             whole files: text and JSON
+files.py             whole files, text and JSON; the folder of this tree
 steps.py             finding steps, running their programs
 problems.py          a problem: FlashAttention's series, its flags, its text
 results.py           JSON of the programs: runs, and rows that join them
 standing.py          is a result of this tree's text, measured at full speed?
 step_text.py         the digest of a step's text
 text.py              figures and tables for people
+gpu_table.py         the GPUs that the simulator models
 gpus.py nvcc.py      what GPUs and which compiler there are
 step_library.py      a step's shared library
 shell.py             runs commands, keeps their output

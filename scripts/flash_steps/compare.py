@@ -2,11 +2,11 @@
 
     compare.py build/tour/*.json                 one table: steps x sizes x GPUs
     compare.py --markdown *.json                 the same for a README
-    compare.py --plots DIR *.json                time, traffic and roofline against N, as SVG
+    compare.py --plots DIR *.json                time and traffic against N, and the roofline: SVG
     compare.py --diff before.json after.json     two runs side by side
 
-Files of any machine can be mixed: one row has what the simulator counted and what GPUs measured for
-the same step and problem. '>=' before a time marks a roofline bound, not a measurement.
+Files of any machine can be mixed: one row has what the simulator counted and estimated and what a
+GPU measured for the same step and problem. 'Estimated/measured' stands where both are of one GPU.
 Exit status: 0 done, 1 a run in the files was wrong, 2 bad use.
 """
 
@@ -15,8 +15,8 @@ import os
 from . import command
 from .command import BadInput
 from .problems import problem_text
-from .results import columns_for, get, join_for_reading, load, total
-from .text import bytes_text, count_text, markdown_table, text_table, time_text
+from .results import columns_for, get, join_for_reading, load, notes_on, screen_of, total
+from .text import bytes_text, count_text, markdown_table, time_text
 
 # What --diff shows: name, path in the JSON, how to sum it, how to print it.
 METRICS = (
@@ -30,8 +30,8 @@ METRICS = (
     ("HBM measured", "traffic.hbm.measured", total, bytes_text),
     ("workspace", "workspace_bytes", None, bytes_text),
     ("FLOPs executed", "flops_executed", None, count_text),
-    ("time, median", "time.median_ms", None, time_text),
-    ("bound", "bound_ms", None, time_text),
+    ("estimated time", "estimate.ms", None, time_text),
+    ("measured time", "time.median_ms", None, time_text),
     ("host's wall time", "host_ms", None, time_text),
 )
 
@@ -51,7 +51,13 @@ def metrics_of(run):
 
 
 def describe(run):
-    return f"{run.label} ({problem_text(run.data['problem'])}, {run.get('device.name')})"
+    """Its problem and its device; of a simulator also what it models and for how many heads."""
+    words = [problem_text(run.data["problem"]), run.get("device.name")]
+    if run.get("estimate") and run.kind == "sim":
+        words.append(f"estimated for {run.get('estimate.gpu')}")
+        if run.heads_differ:
+            words.append(f"{run.get('estimate_heads')} heads")
+    return f"{run.label} ({', '.join(words)})"
 
 
 def diff_lines(a, b):
@@ -93,7 +99,7 @@ def compare():
     parser = command.parser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
-    parser.add_argument("--plots", metavar="DIR", help="write time, traffic and roofline as SVG")
+    parser.add_argument("--plots", metavar="DIR", help="write time, traffic, roofline as SVG")
     parser.add_argument("--diff", action="store_true", help="print two files side by side")
     args = parser.parse_args()
     if args.diff and len(args.files) != 2:
@@ -104,10 +110,11 @@ def compare():
     if args.diff:
         print(diff(*loaded))
     else:
-        columns, common = columns_for(rows)
-        if common:
-            print(common + "\n")
-        print(markdown_table(columns, rows) if args.markdown else text_table(columns, rows))
+        if args.markdown:
+            columns, common = columns_for(rows)
+            print("\n\n".join([common, markdown_table(columns, rows), *notes_on(rows)]).lstrip())
+        else:
+            print(screen_of(rows))
     if args.plots:
         from . import plots  # needs matplotlib, which the tables do without
 

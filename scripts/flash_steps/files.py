@@ -1,9 +1,11 @@
-"""Whole files: text and JSON."""
+"""Whole files, text and JSON; and the folder of this tree."""
 
 import json
 import os
 
 from .command import BadInput
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def read_text(path):

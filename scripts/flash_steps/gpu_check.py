@@ -17,7 +17,8 @@ import sys
 from . import figure2
 from .files import read_text, write_text
 from .gpu_sections import Sections
-from .gpus import find_model, machine, model_of
+from .gpu_table import find_model, model_of
+from .gpus import machine
 from .merge import merge, publish, write_results
 from .results import load_folder
 from .steps import ROOT, numbered_steps

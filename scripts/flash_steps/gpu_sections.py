@@ -13,7 +13,7 @@ from .gpu_session import OUT_OF_TIME, SHORTEST_RUN, TOOL_ENVIRONMENT, NoTime, Se
 from .gpus import ask_gpu
 from .merge import merge_peers, without_slowed
 from .problems import flags, problem_text, series, tag
-from .results import columns_for, get, join, join_for_reading, total
+from .results import get, join, join_for_reading, screen_of, total
 from .shell import last_line
 from .standing import repeats_of
 from .step_text import digest_of
@@ -402,6 +402,5 @@ class Sections(Session):
     def comparison(self, sim_runs):
         rows = join_for_reading(self.gpu_results() + sim_runs)
         wrong = [run for row in rows for run in (row.sim, row.gpu) if run and not run.get("ok")]
-        columns, common = columns_for(rows)
-        self.say(text_table(columns, rows) + (f"\n{common}" if common else ""))
+        self.say(screen_of(rows))
         return not wrong, f"{len(rows)} problems, {len(wrong)} wrong"

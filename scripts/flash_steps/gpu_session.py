@@ -7,7 +7,7 @@ import time
 
 from .command import Failure
 from .files import read_json, read_text, write_json, write_text
-from .gpus import find_model
+from .gpu_table import find_model
 from .merge import roof_notes, without_slowed, write_results
 from .problems import flags, tag
 from .results import Run, get, load, load_folder

@@ -1,41 +1,10 @@
-"""GPUs: the rows of common/data/gpus.json, and what is here."""
+"""The GPUs of this machine."""
 
 import datetime
-import os
-import re
 import subprocess
 
-from .command import BadInput, NotHere
-from .files import read_json
+from .command import NotHere
 from .nvcc import find_nvcc, version_of
-from .steps import ROOT
-
-
-def gpu_table():
-    return read_json(os.path.join(ROOT, "common", "data", "gpus.json"))["gpus"]
-
-
-def model_of(device):
-    """The row whose words are all in the device's name: A100-80GB in NVIDIA A100-SXM4-80GB."""
-
-    def words(name):
-        return set(re.split(r"[ -]", name))
-
-    fitting = [row["name"] for row in gpu_table() if words(row["name"]) <= words(device)]
-    return max(fitting, key=lambda name: len(words(name)), default=None)
-
-
-def peak_of(device):
-    """FMA FLOP/s of all lanes at the highest clock, from the data sheet; None of an unknown GPU."""
-    name = model_of(device or "")
-    return next((row["fp32_flops"] for row in gpu_table() if row["name"] == name), None)
-
-
-def find_model(name):
-    for row in gpu_table():
-        if row["name"] == name:
-            return row
-    raise BadInput(f"--model-gpu {name}: common/data/gpus.json has no such row")
 
 
 def ask_gpu(fields):

@@ -7,7 +7,7 @@ import statistics
 
 from .command import BadInput
 from .files import read_json, replace_text
-from .gpus import find_model, model_of
+from .gpu_table import find_model, model_of
 from .results import Run, get
 from .standing import repeats_of, slowed_peers
 from .text import bytes_text, flops_text

@@ -13,7 +13,7 @@ import os
 
 from . import command
 from .command import BadInput
-from .gpus import gpu_table
+from .gpu_table import gpu_table
 from .problems import in_series
 from .results import published, rows_of_picture, total
 from .standing import rows_of, standing_of
@@ -287,18 +287,16 @@ def machines(rows):
 
 
 def roofline_points(rows, labels):
-    """[(label, FLOP per HBM byte, FLOP/s, measured)]: a bound lies on its roof by construction."""
+    """[(label, FLOP per HBM byte, FLOP/s, measured)]"""
     points = []
     for row in rows:
         flops = row.any.get("flops_executed") or row.any.get("flops")
-        for run, path, ms_path in (
-            (row.gpu, "traffic.hbm.measured", "time.median_ms"),
-            (row.sim, "traffic.hbm.model", "bound_ms"),
+        for hbm, ms, measured in (
+            (row.hbm_measured, row.ms, True),
+            (row.hbm_modelled, row.estimated_ms, False),
         ):
-            hbm = total(run.get(path)) if run else None
-            ms = run.get(ms_path) if run else None
             if hbm and ms and flops:
-                points.append((labels[id(row)], flops / hbm, flops / (ms * 1e-3), run is row.gpu))
+                points.append((labels[id(row)], flops / hbm, flops / (ms * 1e-3), measured))
     return points
 
 
@@ -314,7 +312,7 @@ def roofline(path, rows):
     for label, x, y, measured in points:
         color = colors.setdefault(label, COLORS[len(colors) % len(COLORS)])
         marker = "o" if measured else "v"
-        styles["measured" if measured else "bound"] = (marker, "")
+        styles["measured" if measured else "estimated"] = (marker, "")
         axes.plot(x, y, marker=marker, color=color, markersize=5)
     dtypes = sorted({row.any.data["problem"]["dtype"] for row in rows})
     roofs = [
@@ -343,21 +341,19 @@ def write_all(rows, folder):
     def at(name):
         return os.path.join(folder, name)
 
-    def time_title(used):
-        bounds = "roofline bounds, which are lower bounds"
-        if "measured" not in used:
-            return bounds.capitalize()
-        return "Time" + (f", and {bounds}" if "roofline bound" in used else "")
-
     times = {
         "measured": (("o", "-"), lambda row: row.ms),
-        "roofline bound": (("v", ":"), lambda row: row.sim_get("bound_ms")),
+        "estimated": (("v", ":"), lambda row: row.estimated_ms),
     }
     traffic = {
         "requested": (("o", "-"), lambda row: row.requested),
         "HBM modelled": (("v", ":"), lambda row: row.hbm_modelled),
         "HBM measured": (("s", "--"), lambda row: row.hbm_measured),
     }
+
+    def time_title(used):
+        return f"Time, {' and '.join(name for name in times if name in used)}"
+
     with pyplot.rc_context(STYLE):
         return (
             against_n(at("time.svg"), time_title, time_text, rows, times)

@@ -14,8 +14,16 @@ import os
 from . import command
 from .command import BadInput, Failure
 from .files import replace_text
-from .results import columns_for, join_for_reading, load, note_on_requests
-from .text import bytes_text, text_table, time_text
+from .results import (
+    columns_for,
+    estimated_time,
+    join_for_reading,
+    limit_in_words,
+    load,
+    notes_on,
+    screen_of,
+)
+from .text import bytes_text, time_text
 
 STYLE = """
 :root { --fg: #1b1f24; --bg: #ffffff; --soft: #f4f6f8; --line: #d5dae0; --dim: #5b6570;
@@ -44,23 +52,24 @@ summary { cursor: pointer; padding: .3rem 0; font-weight: 600; }
 """
 
 
-def bars(title, caption, entries, text):
-    """Horizontal bars on a linear scale from zero: entries are (label, value, css variable)."""
+def bars(title, caption, entries, room=78):
+    """Horizontal bars on a linear scale from zero: entries are (label, value, its text, css
+    variable); `room` is the texts' width."""
     entries = [e for e in entries if e[1] is not None]
     if not entries:
         return ""
-    width, label_width, value_width, row = 520, 200, 78, 24
-    largest = max(value for _, value, _ in entries) or 1
+    width, label_width, row = 520, 150, 24
+    largest = max(value for _, value, _, _ in entries) or 1
     lines = []
-    for i, (label, value, color) in enumerate(entries):
-        length = max(1, (width - label_width - value_width) * value / largest)
+    for i, (label, value, text, color) in enumerate(entries):
+        length = max(1, (width - label_width - room) * value / largest)
         y = i * row
-        label, figure = html.escape(label), html.escape(text(value))
+        label, text = html.escape(label), html.escape(text)
         lines.append(
             f'<text x="{label_width - 8}" y="{y + 16}" text-anchor="end">{label}</text>'
             f'<rect x="{label_width}" y="{y + 4}" width="{length:.1f}" height="{row - 8}" rx="2" '
             f'fill="var({color})"/>'
-            f'<text x="{label_width + length + 6:.1f}" y="{y + 16}">{figure}</text>'
+            f'<text x="{label_width + length + 6:.1f}" y="{y + 16}">{text}</text>'
         )
     return (
         f"<figure><h3>{html.escape(title)}</h3><figcaption>{html.escape(caption)}</figcaption>"
@@ -69,49 +78,60 @@ def bars(title, caption, entries, text):
     )
 
 
-def charts(rows):
-    def entries(value, color="--bar"):
-        return [(row.any.label, value(row), color) for row in rows]
+def entries(rows, value, text, color="--bar"):
+    return [(row.any.label, value(row), text(value(row)), color) for row in rows]
 
+
+def time_charts(rows):
+    """A chart per type: a step on tensor cores is a tenth of the smallest bar of fp32."""
+    found = ""
+    for dtype in dict.fromkeys(row.any.data["problem"]["dtype"] for row in rows):
+        typed = [row for row in rows if row.any.data["problem"]["dtype"] == dtype]
+        found += bars(
+            f"Estimated time, {dtype}",
+            "From the simulator's counts, and what limits the kernel that takes longest.",
+            [
+                (
+                    row.any.label,
+                    row.estimated_ms,
+                    f"{estimated_time(row)}, {limit_in_words(row)}",
+                    "--bar",
+                )
+                for row in typed
+            ],
+            room=230,
+        ) + bars(
+            f"Measured time, {dtype}",
+            "Median on this machine's GPU, L2 flushed before each run.",
+            entries(typed, lambda r: r.ms, time_text, "--bar2"),
+        )
+    return found
+
+
+def byte_charts(rows):
     models = [row.sim_get("model_gpu") for row in rows if row.sim_get("model_gpu")]
     model = models[0] if models else "the modelled GPU"
     hbm = []
     for row in rows:
-        hbm.append((row.any.label, row.hbm_modelled, "--bar"))
-        hbm.append((row.any.label, row.hbm_measured, "--bar2"))
+        hbm += entries([row], lambda r: r.hbm_modelled, bytes_text)
+        hbm += entries([row], lambda r: r.hbm_measured, bytes_text, "--bar2")
     return "".join(
         (
             bars(
                 "Requested",
                 "Bytes that the kernels' loads, stores and atomics request, counted.",
-                entries(lambda r: r.requested),
-                bytes_text,
+                entries(rows, lambda r: r.requested, bytes_text),
             ),
             bars(
                 "HBM",
                 f"Bytes that reach DRAM: modelled with the L2 of {model} (blue), measured on "
                 "this machine's GPU (orange, where there is one).",
                 hbm,
-                bytes_text,
             ),
             bars(
                 "Workspace",
                 "Memory beyond inputs and outputs.",
-                entries(lambda r: r.any.get("workspace_bytes")),
-                bytes_text,
-            ),
-            bars(
-                "Measured time",
-                "Median on this machine's GPU, L2 flushed before each run.",
-                entries(lambda r: r.ms, "--bar2"),
-                time_text,
-            ),
-            bars(
-                "Roofline bound",
-                f"No run on {model} can be faster than this: a lower bound from bytes and "
-                "FLOPs, not an estimate.",
-                entries(lambda r: r.sim_get("bound_ms")),
-                time_text,
+                entries(rows, lambda r: r.any.get("workspace_bytes"), bytes_text),
             ),
         )
     )
@@ -121,7 +141,7 @@ def html_table(columns, rows):
     def cell(tag, column, text):
         classes = " ".join(["l"] * column.left + ["bad"] * (text == "WRONG"))
         start = f'{tag} class="{classes}"' if classes else tag
-        return f"<{start}>{html.escape(text).replace('&gt;=', '&ge;')}</{tag}>"
+        return f"<{start}>{html.escape(text)}</{tag}>"
 
     head = "".join(cell("th", c, c.title) for c in columns)
     body = "".join(
@@ -132,8 +152,7 @@ def html_table(columns, rows):
 
 def page(rows, texts):
     columns, common = columns_for(rows)
-    note = note_on_requests(rows)
-    note = f" {html.escape(note)}." if note else ""
+    notes = "".join(f"<br>{html.escape(note)}." for note in notes_on(rows))
     sections = []
     for name, (text, ok) in texts.items():
         sections.append(
@@ -149,9 +168,12 @@ def page(rows, texts):
 Every row went through the same check against an fp64 reference.</p>
 <p>{html.escape(common)}</p>
 <h2>All steps</h2>{html_table(columns, rows)}
-<p class="dim">Requested bytes, requests and sectors are counted by the simulator. A time with
-&ge; is a roofline bound of the modelled GPU, never a measurement.{note}</p>
-<h2>Where the bytes went</h2><div class="charts">{charts(rows)}</div>
+<p class="dim">Requested bytes, requests and sectors are counted by the simulator. The estimated time
+is what a model of the GPU makes of these counts, never a measurement: docs/clock.md explains it and
+says how far it is from measured times. Limited by: what the kernel that takes longest keeps busy, or
+waits for, most of its time. Busy SMs: how many get a block of it.{notes}</p>
+<h2>Where the time goes</h2><div class="charts">{time_charts(rows)}</div>
+<h2>Where the bytes go</h2><div class="charts">{byte_charts(rows)}</div>
 <h2>The steps' own reports</h2>{"".join(sections)}
 </body></html>
 """
@@ -175,11 +197,7 @@ def main():
     if not runs:
         raise Failure(f"no step left a result in {args.folder}")
     rows = join_for_reading(runs)
-    columns, common = columns_for(rows)
-    print(common + "\n\n" + text_table(columns, rows))
-    note = note_on_requests(rows)
-    if note:
-        print(note)
+    print(screen_of(rows))
     try:
         replace_text(args.out, page(rows, texts))
     except OSError as error:

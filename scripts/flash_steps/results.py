@@ -1,7 +1,7 @@
 """What step programs write with --json: read it, join it by problem, lay it out in tables.
 
-'Counted' comes only from the simulator and 'measured' only from a GPU; a Row holds one run of each
-for the same step, variant, direction and problem.
+'Counted' and 'estimated' come only from the simulator and 'measured' only from a GPU; a Row holds one
+run of each for the same step, variant, direction and problem.
 """
 
 import glob
@@ -11,8 +11,17 @@ from dataclasses import dataclass, field
 
 from .command import BadInput
 from .files import read_json
+from .gpu_table import model_of, sms_of
 from .problems import SIZES, in_series, problem_text
-from .text import Column, bytes_text, count_text, flops_text, time_text
+from .text import (
+    Column,
+    bytes_text,
+    count_text,
+    flops_text,
+    for_screen,
+    text_table,
+    time_text,
+)
 
 
 def get(tree, path):
@@ -46,6 +55,12 @@ class Run:
     @property
     def variant(self):
         return self.data["variant"]
+
+    @property
+    def heads_differ(self):
+        """Whether its times are estimated for more heads than ran (--estimate-heads)."""
+        p = self.data["problem"]
+        return self.get("estimate_heads") not in (None, p["b"] * p["h"])
 
     @property
     def borrowed(self):
@@ -92,6 +107,35 @@ class Row:
         return self.gpu.get(path) if self.gpu else None
 
     @property
+    def estimate(self):
+        """Of the time for this problem: docs/json.md. A GPU's run has it by --estimate."""
+        fitting = [run for run in (self.sim, self.gpu) if run and not run.heads_differ]
+        return next((run.get("estimate") for run in fitting if run.get("estimate")), None)
+
+    @property
+    def estimated_ms(self):
+        return get(self.estimate, "ms")
+
+    @property
+    def limiting_kernel(self):
+        """The one that is estimated to take longest."""
+        kernels = get(self.estimate, "kernels")
+        return max(kernels, key=lambda kernel: kernel["ms"]) if kernels else None
+
+    @property
+    def knows_arithmetic(self):
+        """Whether the estimate holds every kernel's plain arithmetic."""
+        return all(kernel["arithmetic"] for kernel in get(self.estimate, "kernels") or [])
+
+    @property
+    def estimated_over_measured(self):
+        """None where they are of two GPUs."""
+        if self.estimated_ms is None or not self.ms:
+            return None
+        same = model_of(self.gpu_get("device.name")) == self.estimate["gpu"]
+        return self.estimated_ms / self.ms if same else None
+
+    @property
     def requested(self):
         """Bytes, as all here: counted."""
         return total(self.sim_get("traffic.requested.counted"))
@@ -134,9 +178,11 @@ def load(path):
 
 
 def published(folder):
-    """The files of docs/results that hold runs of steps: all but those of `microbenchmarks`."""
+    """The files of docs/results that hold runs of steps: all but those of `microbenchmarks` and of
+    `estimates`."""
     paths = sorted(glob.glob(os.path.join(folder, "*.json")))
-    return [path for path in paths if not os.path.basename(path).startswith("microbenchmarks_")]
+    others = ("microbenchmarks_", "estimates.")
+    return [path for path in paths if not os.path.basename(path).startswith(others)]
 
 
 def load_folder(folder):
@@ -206,12 +252,38 @@ def copied_without_requests(row):
     return False
 
 
+def steps_where(rows, holds):
+    """ "09, 10": the steps with such rows."""
+    return ", ".join(dict.fromkeys(row.any.label.split()[0] for row in rows if holds(row)))
+
+
 def note_on_requests(rows):
     """One sentence for below a table with the column of requests, or None."""
-    steps = dict.fromkeys(row.any.label.split()[0] for row in rows if copied_without_requests(row))
+    steps = steps_where(rows, copied_without_requests)
     if not steps:
         return None
-    return f"{', '.join(steps)}: what TMA copies counts as requested bytes, not as warp requests"
+    return f"{steps}: what TMA copies counts as requested bytes, not as warp requests"
+
+
+def notes_on_estimates(rows):
+    """Sentences for below a table with the column of estimated times."""
+    estimated = [row for row in rows if row.estimate]
+    unverified = {row.estimate["gpu"] for row in estimated if not row.estimate["verified"]}
+    notes = []
+    if unverified:
+        notes.append(f"~: times estimated for {', '.join(sorted(unverified))} were never measured")
+    steps = steps_where(estimated, lambda row: not row.knows_arithmetic)
+    if steps:
+        notes.append(f"~ in {steps}: without plain arithmetic, so a GPU may take longer")
+    steps = steps_where(rows, lambda row: row.sim and row.sim.heads_differ)
+    if steps:
+        notes.append(f"{steps}: estimated for more heads than ran, so not shown")
+    return notes
+
+
+def notes_on(rows):
+    note = note_on_requests(rows)
+    return ([note] if note else []) + notes_on_estimates(rows)
 
 
 def requests(row):
@@ -219,12 +291,41 @@ def requests(row):
     return count_text(total(counted))
 
 
-def time(row):
-    """A GPU's median, or the modelled GPU's bound, which says so: no step can be faster."""
-    if row.ms is not None:
-        return time_text(row.ms)
-    bound = row.any.get("bound_ms")
-    return "-" if bound is None else ">=" + time_text(bound)
+def estimated_time(row):
+    """ "~" says that less is known of it: notes_on_estimates."""
+    if row.estimate is None:
+        return "-"
+    certain = row.estimate["verified"] and row.knows_arithmetic
+    return ("" if certain else "~") + time_text(row.estimated_ms)
+
+
+def limited_by(row):
+    return get(row.estimate, "limit") or "-"
+
+
+def busy_sms(row):
+    """SMs that get a block of the kernel that is estimated to take longest."""
+    kernel = row.limiting_kernel
+    return str(kernel["sms"]) if kernel and kernel["sms"] else "-"
+
+
+def limit_in_words(row):
+    """ "waiting, 4 of 132 SMs": the number of SMs where not all have a block."""
+    busy, there = busy_sms(row), row.estimate and sms_of(row.estimate["gpu"])
+    few = busy != "-" and there and int(busy) < there
+    return limited_by(row) + (f", {busy} of {there} SMs" if few else "")
+
+
+def modelled_gpu(row):
+    if row.estimate is None:
+        return "-"
+    sms = sms_of(row.estimate["gpu"])
+    return row.estimate["gpu"] + (f" ({sms} SMs)" if sms else "")
+
+
+def factor(row):
+    ratio = row.estimated_over_measured
+    return "-" if ratio is None else f"{ratio:.2f}x"
 
 
 def speed(row):
@@ -237,26 +338,35 @@ def verdict(row):
 
 
 STEP = Column(("", "step"), lambda r: r.any.label, left=True, short=lambda r: r.any.short_label)
+MODEL = Column(("", "estimated for"), modelled_gpu, left=True)
 DEVICE = Column(("", "measured on"), lambda r: r.gpu_get("device.name") or "-", left=True)
 COLUMNS = (
     Column(
-        ("requested", "read"), lambda r: bytes_text(r.sim_get("traffic.requested.counted.read"))
+        ("requested", "read"),
+        lambda r: bytes_text(r.sim_get("traffic.requested.counted.read")),
+        spare=1,
     ),
     Column(
-        ("requested", "write"), lambda r: bytes_text(r.sim_get("traffic.requested.counted.write"))
+        ("requested", "write"),
+        lambda r: bytes_text(r.sim_get("traffic.requested.counted.write")),
+        spare=3,
     ),
     Column(
         ("", "atomic"),
         lambda r: bytes_text(r.sim_get("traffic.requested.counted.atomic") or None),
-        spare=2,
+        spare=8,
     ),
-    Column(("warp", "requests"), requests, spare=1),
-    Column(("sectors/", "request"), sectors_per_request),
-    Column(("HBM", "modelled"), lambda r: bytes_text(r.hbm_modelled)),
+    Column(("warp", "requests"), requests, spare=7),
+    Column(("sectors/", "request"), sectors_per_request, spare=6),
+    Column(("HBM", "modelled"), lambda r: bytes_text(r.hbm_modelled), spare=4),
     Column(("HBM", "measured"), lambda r: bytes_text(r.hbm_measured)),
-    Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes")), spare=3),
-    Column(("", "time"), time),
-    Column(("", "TFLOP/s"), speed),
+    Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes")), spare=5),
+    Column(("estimated", "time"), estimated_time),
+    Column(("limited", "by"), limited_by, left=True),
+    Column(("busy", "SMs"), busy_sms),
+    Column(("measured", "time"), lambda r: time_text(r.ms)),
+    Column(("estimated/", "measured"), factor),
+    Column(("", "TFLOP/s"), speed, spare=2),
     Column(("", "check"), verdict),
 )
 
@@ -274,7 +384,7 @@ def columns_for(rows):
         Column(
             ("", name),
             lambda r, text=SIZES[name]: text(r.any.data["problem"]),
-            spare=4 if name == "type" else 0,  # a step has one type
+            spare=9 if name == "type" else 0,  # a step has one type
         )
         for name in varying
     ]
@@ -284,10 +394,18 @@ def columns_for(rows):
         | ({"Hkv"} if "H" in varying else set())
     )
     common = [problem_text(problems[0], omit)] if problems else []
-    devices = {DEVICE.cell(row) for row in rows}
-    if len(devices) > 1:
-        columns.append(DEVICE)
-    elif devices != {"-"}:
-        common.append(f"measured on {devices.pop()}")
+    for column in (MODEL, DEVICE):
+        names = {column.cell(row) for row in rows} - {"-"}
+        if len(names) > 1:
+            columns.append(column)
+        elif names:
+            common.append(f"{column.title} {names.pop()}")
     keep = [c for c in COLUMNS if any(c.cell(row) != "-" for row in rows)]
     return columns + keep, ", ".join(text for text in common if text)
+
+
+def screen_of(rows):
+    """What all rows have in common, the table, and notes, as wide as the screen."""
+    columns, common = columns_for(rows)
+    notes = [for_screen(note) for note in notes_on(rows)]
+    return "\n".join([for_screen(common), "", text_table(columns, rows), *notes]).lstrip("\n")

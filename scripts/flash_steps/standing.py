@@ -1,6 +1,6 @@
 """Whether a measured figure belongs to this tree's kernels, on a GPU at its full speed."""
 
-from .gpus import peak_of
+from .gpu_table import peak_of
 from .results import join_for_reading, load
 from .step_text import digest_of
 

@@ -6,10 +6,8 @@ import subprocess
 import tempfile
 
 from .command import BadInput, Failure, NotHere
-from .files import read_text
+from .files import ROOT, read_text
 from .results import load
-
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
 def find_steps(wanted=None, root=ROOT):

@@ -62,7 +62,7 @@ from . import command, figure2, neighbours, peers_table, where
 from .command import BadInput
 from .files import read_json, read_text, write_text
 from .problems import in_series, problem_text
-from .results import columns_for, published, rows_of_picture, speed, total
+from .results import columns_for, notes_on_estimates, published, rows_of_picture, speed, total
 from .standing import mark_peers, rows_of, standing, standing_of, standing_parts, standing_text
 from .steps import ROOT
 from .text import Column, bytes_text, flops_text, markdown_table, time_text
@@ -101,7 +101,8 @@ def keys_of(row):
 
 def steps_table(rows):
     columns, common = columns_for(rows)
-    return (common + "\n\n" if common else "") + markdown_table(columns, rows)
+    notes = "".join(f"\n\n{note}" for note in notes_on_estimates(rows))
+    return (common + "\n\n" if common else "") + markdown_table(columns, rows) + notes
 
 
 def against_n(title, rows, cell):

@@ -3,6 +3,7 @@
 import math
 import shutil
 import sys
+import textwrap
 from dataclasses import dataclass
 
 
@@ -44,7 +45,7 @@ class Column:
     cell: object  # Row -> text
     left: bool = False
     short: object = None  # Row -> text, where a table would be too wide
-    spare: int = 0  # a narrow terminal does without it; the largest goes first
+    spare: int = 0  # a narrow table does without it; the largest goes first
 
     @property
     def title(self):
@@ -58,9 +59,13 @@ def entry(key):
 
 
 def screen_width():
-    """A terminal's columns, up to 100; 100 in a file, which keeps the whole table."""
+    """A terminal's columns, up to 120; 100 in a file."""
     columns = shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
-    return min(100, columns)
+    return min(120, columns)
+
+
+def for_screen(sentence):
+    return textwrap.fill(sentence, screen_width())
 
 
 def text_table(columns, rows, width=None):
@@ -75,7 +80,8 @@ def text_table(columns, rows, width=None):
         table, fits = laid_out(kept, rows, width)
     left_out = [c.title for c in columns if c not in kept]
     if left_out:
-        table += f"\n(left out, as the terminal is narrow: {', '.join(left_out)})"
+        said = f"(left out, to fit {width} columns: {', '.join(left_out)})"
+        table += "\n" + textwrap.fill(said, width)
     return table
 
 

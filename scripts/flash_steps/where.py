@@ -14,7 +14,7 @@ import subprocess
 
 from . import command
 from .command import BadInput, Failure
-from .gpus import find_model
+from .gpu_table import find_model
 from .steps import ROOT, needs_of, numbered_steps, program_of, runs_on
 from .text import Column, markdown_table
 

@@ -47,6 +47,30 @@ SIM = {
         },
     },
     "time": None,
+    "estimate": {
+        "gpu": "H200",
+        "verified": True,
+        "ms": 0.4,
+        "limit": "L1 lines",
+        "kernels": [
+            {
+                "name": "softmax_kernel",
+                "ms": 0.1,
+                "blocks": 4,
+                "sms": 4,
+                "arithmetic": True,
+                "parts": {"waiting": 0.6, "L2": 0.3},
+            },
+            {
+                "name": "scores_kernel",
+                "ms": 0.3,
+                "blocks": 1000,
+                "sms": 132,
+                "arithmetic": True,
+                "parts": {"L1 lines": 0.9, "waiting": 0.1},
+            },
+        ],
+    },
     "bound_ms": 0.25,
     "host_ms": 900.0,
     "flops": 536870912,
@@ -63,6 +87,15 @@ def sim(**changes):
     for key, value in changes.items():
         (data["problem"] if key in data["problem"] else data)[key] = value
     data.setdefault("text", digest_of(data["step"]))
+    data.setdefault("estimate_heads", data["problem"]["b"] * data["problem"]["h"])
+    return data
+
+
+def few_blocks(data):
+    """The run with four blocks in the kernel that takes longest."""
+    first, last = data["estimate"]["kernels"]
+    data["estimate"]["limit"] = "waiting"
+    first["ms"], last["ms"] = last["ms"], first["ms"]
     return data
 
 
@@ -79,6 +112,7 @@ def gpu(name="NVIDIA H200", median_ms=0.5, **changes):
         "p90_ms": median_ms * 1.05,
         "iters": 50,
     }
+    data["estimate"] = data["estimate_heads"] = None
     data["bound_ms"] = 0.2
     data["host_ms"] = None
     data["roofs"] = {
@@ -95,7 +129,7 @@ def with_backward(data, atomic=0):
     backward = copy.deepcopy(
         {
             key: data[key]
-            for key in ("traffic", "time", "bound_ms", "host_ms", "flops", "flops_executed")
+            for key in ("traffic", "time", "estimate", "host_ms", "flops", "flops_executed")
         }
     )
     for group in ("requests", "sectors"):

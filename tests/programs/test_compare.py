@@ -1,6 +1,7 @@
 """compare.py, report.py and tables.py on JSON made by hand."""
 
 import fcntl
+import html.parser
 import importlib.util
 import os
 import pty
@@ -15,7 +16,7 @@ import unittest
 
 from copies import SCRIPTS
 from flash_steps import results
-from sample_results import digest_of, gpu, sim, with_backward, write
+from sample_results import digest_of, few_blocks, gpu, sim, with_backward, write
 
 
 def run(script, *args):
@@ -48,6 +49,31 @@ def run_in_terminal(columns, script, *args):
     return shown.decode().replace("\r", "")
 
 
+class Page(html.parser.HTMLParser):
+    """The texts of a page, [(tag, text)], and the tags that it leaves open."""
+
+    EMPTY = ("meta", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.open, self.texts = [], []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.open += [] if tag in self.EMPTY else [tag]
+
+    def handle_startendtag(self, tag, attrs):
+        pass
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag, (tag, self.getpos())
+
+    def handle_data(self, data):
+        if data.strip():
+            self.texts.append((self.open[-1], " ".join(data.split())))
+
+
 class Scripts(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory()
@@ -65,30 +91,96 @@ class Scripts(unittest.TestCase):
 
 
 class Table(Scripts):
-    def test_counted_and_measured_share_a_row(self):
-        done = run("compare.py", self.file("a.json", sim()), self.file("b.json", gpu()))
+    def cells(self, data, label="01 naive"):
+        """{column: cell} of the row with this label, and all that is shown."""
+        done = run("compare.py", "--markdown", self.file("cells.json", data))
         self.assertEqual(done.returncode, 0, done.stderr)
-        line = self.row(done.stdout, "01 naive")
-        for figure in (
-            "2.00 GB",
-            "40.0 MB",
-            "5.00 M",
-            "8.0",
-            "60.0 MB",
-            "62.0 MB",
-            "33.6 MB",
-            "500 us",
-            "1.07",
-            "ok",
-        ):
-            self.assertIn(figure, line)
-        self.assertNotIn(">=", line)
-        self.assertIn("B=1 H=4 N=1024 d=64 causal fp32, measured on NVIDIA H200", done.stdout)
+        head, row = (
+            [cell.strip() for cell in line.split("|")[1:-1]]
+            for line in done.stdout.splitlines()
+            if line.startswith(("| step", f"| {label} |"))
+        )
+        return dict(zip(head, row)), done.stdout
 
-    def test_a_bound_is_marked(self):
-        done = run("compare.py", self.file("a.json", sim()))
-        self.assertIn(">=250 us", self.row(done.stdout, "01 naive"))
-        self.assertNotIn("TFLOP", done.stdout)
+    def test_counted_and_measured_share_a_row(self):
+        cells, shown = self.cells([sim(), gpu()])
+        self.assertEqual(
+            cells,
+            {
+                "step": "01 naive",
+                "requested read": "2.00 GB",
+                "requested write": "40.0 MB",
+                "warp requests": "5.00 M",
+                "sectors/request": "8.0",
+                "HBM modelled": "60.0 MB",
+                "HBM measured": "62.0 MB",
+                "workspace": "33.6 MB",
+                "estimated time": "400 us",
+                "limited by": "L1 lines",
+                "busy SMs": "132",
+                "measured time": "500 us",
+                "estimated/measured": "0.80x",
+                "TFLOP/s": "1.07",
+                "check": "ok",
+            },
+        )
+        self.assertIn(
+            "B=1 H=4 N=1024 d=64 causal fp32, estimated for H200 (132 SMs), measured on NVIDIA "
+            "H200\n",
+            shown,
+        )
+
+    def test_without_a_gpu_the_time_is_estimated_and_says_what_limits_it(self):
+        cells, shown = self.cells(sim())
+        self.assertEqual(
+            [cells.get(name) for name in ("estimated time", "limited by", "busy SMs")],
+            ["400 us", "L1 lines", "132"],
+        )
+        for word in ("measured", "TFLOP", "250 us", ">="):
+            self.assertNotIn(word, shown)
+        cells, _ = self.cells(few_blocks(sim()))
+        self.assertEqual((cells["limited by"], cells["busy SMs"]), ("waiting", "4"))
+
+    def test_estimated_and_measured_are_never_mixed(self):
+        cells, _ = self.cells([sim(), gpu(median_ms=0.8)])
+        self.assertEqual(
+            [cells.get(n) for n in ("estimated time", "measured time", "estimated/measured")],
+            ["400 us", "800 us", "0.50x"],
+        )
+        # Times of two GPUs have no ratio.
+        cells, shown = self.cells([sim(), gpu("NVIDIA A100-SXM4-40GB", 0.8)])
+        self.assertEqual((cells["estimated time"], cells["measured time"]), ("400 us", "800 us"))
+        self.assertNotIn("estimated/measured", cells)
+        self.assertIn("estimated for H200 (132 SMs), measured on NVIDIA A100-SXM4-40GB", shown)
+        # The GPU's own run has what --estimate gave it.
+        measured = gpu(median_ms=0.2)
+        measured.update({key: sim()[key] for key in ("estimate", "estimate_heads")})
+        self.assertEqual(self.cells(measured)[0]["estimated/measured"], "2.00x")
+
+    def test_an_estimate_of_which_less_is_known_is_marked(self):
+        unverified, partly = sim(), sim(step="02_x")
+        unverified["estimate"].update(gpu="A10", verified=False)
+        partly["estimate"]["kernels"][0]["arithmetic"] = False
+        cells, shown = self.cells([unverified, partly])
+        self.assertEqual(cells["estimated time"], "~400 us")
+        self.assertEqual(cells["estimated for"], "A10 (72 SMs)")
+        self.assertIn("\n~: times estimated for A10 were never measured\n", shown)
+        self.assertIn("\n~ in 02: without plain arithmetic, so a GPU may take longer\n", shown)
+        cells, _ = self.cells([unverified, partly], "02 naive")
+        self.assertEqual(cells["estimated time"], "~400 us")
+        self.assertNotIn("~", self.cells([sim()])[1])
+
+    def test_an_estimate_for_more_heads_is_of_another_problem(self):
+        cells, shown = self.cells([sim(estimate_heads=64), gpu()])
+        self.assertNotIn("estimated time", cells)
+        self.assertIn("\n01: estimated for more heads than ran, so not shown\n", shown)
+
+    def test_older_files_have_no_estimate(self):
+        data = sim()
+        del data["estimate"], data["estimate_heads"]
+        cells, _ = self.cells([data, gpu()])
+        self.assertEqual(cells["measured time"], "500 us")
+        self.assertNotIn("estimated time", cells)
 
     def test_a_prediction_is_no_run(self):
         """--predict runs nothing: its `ok` is null."""
@@ -128,14 +220,14 @@ class Table(Scripts):
         data["backward"] = {
             "traffic": data["traffic"],
             "time": None,
-            "bound_ms": 0.75,
+            "estimate": {**data["estimate"], "ms": 0.75},
             "flops": 1,
             "flops_executed": 1,
             "host_ms": 1.0,
         }
         done = run("compare.py", self.file("a.json", data))
-        self.assertIn(">=250 us", done.stdout)
-        self.assertIn(">=750 us", self.row(done.stdout, "02 shared bwd"))
+        self.assertIn("400 us", self.row(done.stdout, "02 shared  "))
+        self.assertIn("750 us", self.row(done.stdout, "02 shared bwd"))
 
     def test_labels_are_short_and_name_one_run_each(self):
         runs = [
@@ -207,29 +299,48 @@ class Table(Scripts):
         self.assertEqual(done.returncode, 1)
         self.assertIn("WRONG", self.row(done.stdout, "01 naive"))
 
-    def tour(self):
-        """Two types, atomics and long names: as wide as the tour's table gets."""
-        runs = [sim(step="01_naive"), sim(step="06_work_partitioning", variant="backward")]
-        for variant in ("atomics", "deterministic", "roles"):
-            data = sim(step="08_tensor_core_backward", variant=variant, dtype="bf16")
-            data = with_backward(data, atomic=7)
-            data["backward"]["traffic"]["requested"]["counted"]["atomic"] = 4720000
-            runs.append(data)
+    def tour(self, *backends):
+        """Two types, atomics and long names and words: as wide as the tour's table gets."""
+        runs = []
+        for make in backends or (sim,):
+            runs += [make(step="01_naive"), make(step="06_work_partitioning", variant="backward")]
+            for variant in ("atomics", "deterministic", "roles"):
+                data = make(step="08_tensor_core_backward", variant=variant, dtype="bf16")
+                if data["estimate"]:
+                    data["estimate"].update(limit="shared memory", verified=False)
+                else:
+                    data["traffic"]["requested"]["counted"] = {}
+                data = with_backward(data, atomic=7)
+                data["backward"]["traffic"]["requested"]["counted"]["atomic"] = 4720000
+                runs.append(data)
         return self.file("tour.json", runs)
 
     def test_a_narrow_terminal_has_fewer_columns(self):
         path = self.tour()
-        whole = run("compare.py", path).stdout
-        self.assertEqual(run_in_terminal(100, "compare.py", path), whole)
-        shown = run_in_terminal(80, "compare.py", path)
-        self.assertLessEqual(max(map(len, shown.splitlines())), 80, shown)
-        self.assertIn(
-            "(left out, as the terminal is narrow: type, atomic, workspace)", shown.splitlines()
-        )
-        self.assertNotIn("left out", whole)
-        for figure in ("2.00 GB", "40.0 MB", "5.00 M", "8.0", ">=250 us", "ok"):
-            self.assertIn(figure, self.row(shown, "01 naive"))
+        shown = run("compare.py", path).stdout
+        self.assertEqual(run_in_terminal(100, "compare.py", path), shown)
+        for width, left_out in (
+            (100, "type, atomic, warp requests"),
+            (80, "type, atomic, warp requests, sectors/request, workspace"),
+        ):
+            shown = run_in_terminal(width, "compare.py", path)
+            self.assertLessEqual(max(map(len, shown.splitlines())), width, shown)
+            said = f"(left out, to fit {width} columns: {left_out})"
+            self.assertIn(said, " ".join(shown.split()))
+            for figure in ("2.00 GB", "40.0 MB", "60.0 MB", "400 us", "L1 lines", "132", "ok"):
+                self.assertIn(figure, self.row(shown, "01 naive"))
         self.assertNotIn("33.6 MB", shown)
+        shown = run_in_terminal(120, "compare.py", path)
+        self.assertLessEqual(max(map(len, shown.splitlines())), 120, shown)
+        self.assertNotIn("left out", shown)
+
+    def test_a_narrow_terminal_keeps_both_times(self):
+        path = self.tour(sim, gpu)
+        for width in (100, 80):
+            shown = run_in_terminal(width, "compare.py", path)
+            self.assertLessEqual(max(map(len, shown.splitlines())), width, shown)
+            for figure in ("62.0 MB", "400 us", "L1 lines", "132", "500 us", "0.80x", "ok"):
+                self.assertIn(figure, self.row(shown, "01 naive"))
 
     def test_copies_by_tma_are_no_requests_and_a_note_says_so(self):
         plain = sim(step="07_tensor_cores", variant="lazy")
@@ -247,7 +358,7 @@ class Table(Scripts):
         done = run("compare.py", self.tour())
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertLessEqual(max(map(len, done.stdout.splitlines())), 100, done.stdout)
-        self.assertIn("08 determin. bwd bf16", done.stdout)
+        self.assertIn("\n08 determin. bwd ", done.stdout)
         self.assertIn("\n08 atomics ", done.stdout)
 
     def test_table_fits_100_columns(self):
@@ -260,11 +371,10 @@ class Table(Scripts):
 
     def test_atomics_have_a_column_where_there_are_any(self):
         data = with_backward(sim(step="06_work_partitioning", variant="backward"), atomic=7)
-        self.assertNotIn("atomic", run("compare.py", self.file("a.json", data)).stdout)
+        self.assertNotIn("atomic", self.cells(data, "06 backward bwd")[0])
         data["backward"]["traffic"]["requested"]["counted"]["atomic"] = 9000000
-        done = run("compare.py", self.file("a.json", data))
-        self.assertIn("9.00 MB", self.row(done.stdout, "06 backward bwd"))
-        self.assertNotIn("9.00 MB", self.row(done.stdout, "06 backward  "))
+        self.assertEqual(self.cells(data, "06 backward bwd")[0]["atomic"], "9.00 MB")
+        self.assertEqual(self.cells(data, "06 backward")[0]["atomic"], "-")
 
     def test_markdown(self):
         done = run("compare.py", "--markdown", self.file("a.json", sim()))
@@ -304,6 +414,15 @@ class Diff(Scripts):
         line = self.row(done.stdout, "requested read").split()
         self.assertEqual(line[2:], ["2.00", "GB", "500", "MB", "0.25x"])
         self.assertIn("1.50 GB", self.row(done.stdout, "  Q"))
+
+    def test_times_of_two_modelled_gpus(self):
+        after = sim(estimate_heads=64)
+        after["estimate"].update(gpu="A10", ms=1.0)
+        done = run("compare.py", "--diff", self.file("a.json", sim()), self.file("b.json", after))
+        line = self.row(done.stdout, "estimated time").split()
+        self.assertEqual(line[2:], ["400", "us", "1.00", "ms", "2.5x"])
+        self.assertIn("simulator, estimated for H200)\n", done.stdout)
+        self.assertIn("simulator, estimated for A10, 64 heads)\n", done.stdout)
 
     def test_many_runs_pair_by_step_and_problem(self):
         done = run(
@@ -358,14 +477,15 @@ class Plots(Scripts):
         with open(os.path.join(out, picture), encoding="utf-8") as file:
             return re.findall(r"<!-- (.*?) -->", file.read())
 
-    def test_one_size_has_labels_and_bounds_are_no_times(self):
+    def test_one_size_has_labels_and_times_say_where_they_come_from(self):
         texts = self.texts("time.svg", sim(), sim(step="02_tiled"))
-        self.assertIn("Roofline bounds, which are lower bounds", texts)
+        self.assertIn("Time, estimated", texts)
+        self.assertIn("estimated", self.texts("roofline.svg", sim()))
         self.assertTrue([t for t in texts if t.endswith(" us")], texts)
         self.assertIn("1024", texts)
         texts = self.texts("time.svg", sim(), gpu())
-        self.assertIn("Time, and roofline bounds, which are lower bounds", texts)
-        self.assertIn("Time", self.texts("time.svg", gpu()))
+        self.assertIn("Time, measured and estimated", texts)
+        self.assertIn("Time, measured", self.texts("time.svg", gpu()))
 
     def test_labels_of_sizes_leave_one_another_room(self):
         sizes = (1, 17, 63, 64, 65, 66, 100, 113, 128, 257, 1024)
@@ -415,7 +535,7 @@ class HbmPicture(Scripts):
             self.assertIn("<svg", file.read())
         for data, word in (
             ([gpu()], "no measured run"),
-            (runs + [gpu("NVIDIA A100", b=16, h=32, hkv=32, causal=False)], "one GPU a picture"),
+            (runs + [gpu("NVIDIA A100", b=16, h=32, hkv=32, causal=False)], "one picture shows one GPU"),
         ):
             done = run("plots", "--out", picture, self.file("r.json", data))
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
@@ -461,6 +581,48 @@ class Report(Scripts):
         self.assertLess(first, second)
         for outside in ("http:", "https:", "src=", "url(", "@import"):
             self.assertNotIn(outside, text)
+
+    def test_the_page_shows_estimated_times_and_what_limits_them(self):
+        slow = few_blocks(sim(step="04_fused", dtype="bf16"))
+        slow["estimate"]["kernels"][0]["arithmetic"] = False
+        for data in (sim(), slow):
+            self.file(f"{data['step']}.naive.sim.json", data)
+            path = os.path.join(self.folder, f"{data['step']}.naive.sim.txt")
+            open(path, "w", encoding="utf-8").close()
+        path = os.path.join(self.folder, "report.html")
+        done = run("report", "--out", path, self.folder)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        with open(path, encoding="utf-8") as file:
+            page = Page(file.read())
+        self.assertEqual(page.open, [])
+        for title in ("estimated time", "limited by", "busy SMs"):
+            self.assertIn(("th", title), page.texts)
+        for tag, text in (
+            ("h3", "Estimated time, fp32"),
+            ("h3", "Estimated time, bf16"),
+            ("text", "400 us, L1 lines"),
+            ("text", "~400 us, waiting, 4 of 132 SMs"),
+            ("td", "~400 us"),
+        ):
+            self.assertIn((tag, text), page.texts)
+        words = " ".join(text for _, text in page.texts)
+        self.assertIn("~ in 04: without plain arithmetic", words)
+        self.assertNotIn("Measured time", words)
+        self.assertNotIn("oofline", words)
+        # Beside it what was measured, in its own chart.
+        self.file("01_naive.naive.gpu.json", gpu())
+        open(os.path.join(self.folder, "01_naive.naive.gpu.txt"), "w", encoding="utf-8").close()
+        run("report", "--out", path, self.folder)
+        with open(path, encoding="utf-8") as file:
+            page = Page(file.read())
+        for tag, text in (
+            ("h3", "Estimated time, fp32"),
+            ("h3", "Measured time, fp32"),
+            ("td", "400 us"),
+            ("td", "500 us"),
+            ("td", "0.80x"),
+        ):
+            self.assertIn((tag, text), page.texts)
 
     def test_a_forward_that_is_another_variants_is_in_no_row(self):
         data = with_backward(sim(step="05_x", variant="standard", forward_of="02 registers"))

@@ -13,7 +13,7 @@ from unittest import mock
 from copies import SCRIPTS, copy_scripts, maintain
 from flash_steps import counters_vs_sim, merge, peers_table
 from flash_steps.command import BadInput
-from flash_steps.gpus import model_of
+from flash_steps.gpu_table import model_of
 from flash_steps.problems import tag
 from flash_steps.results import Run
 from sample_results import gpu, sim, with_backward, write

@@ -260,6 +260,9 @@ class Tour(Sandbox):
         super().setUp()
         self.executable(os.path.join(self.root, "scripts", "setup.sh"), ":")
         self.tool("cmake", ":")
+        data = os.path.join("common", "data")
+        os.makedirs(os.path.join(self.root, data))
+        shutil.copy(os.path.join(ROOT, data, "gpus.json"), os.path.join(self.root, data))
         for name, variants in self.VARIANTS.items():
             os.makedirs(os.path.join(self.root, "steps", name))
             open(os.path.join(self.root, "steps", name, "main.cu"), "w", encoding="utf-8").close()
@@ -297,6 +300,10 @@ echo "the report of {name} $variant"
         labels = [line.split("  ")[0] for line in done.stdout.splitlines() if line[:1] == "0"]
         self.assertEqual(sorted(labels), ["01 naive", "02 after", "02 registers", "02 shared"])
         self.assertIn("the report of 02_tiled shared", self.text("report.html"))
+        self.assertIn("causal fp32, estimated for H200 (132 SMs)\n", done.stdout)
+        (naive,) = (line for line in done.stdout.splitlines() if line.startswith("01 naive"))
+        self.assertIn("400 us L1 lines", " ".join(naive.split()))
+        self.assertIn("<h3>Estimated time, fp32</h3>", self.text("report.html"))
 
     def test_steps_by_number_and_by_name(self):
         for wanted in ("02", "02_tiled"):
