@@ -83,7 +83,7 @@ def entries(rows, value, text, color="--bar"):
 
 
 def time_charts(rows):
-    """A chart per type: a step on tensor cores is a tenth of the smallest bar of fp32."""
+    """A chart per type: beside fp32 the bars of tensor cores would be too short to compare."""
     found = ""
     for dtype in dict.fromkeys(row.any.data["problem"]["dtype"] for row in rows):
         typed = [row for row in rows if row.any.data["problem"]["dtype"] == dtype]
@@ -168,10 +168,10 @@ def page(rows, texts):
 Every row went through the same check against an fp64 reference.</p>
 <p>{html.escape(common)}</p>
 <h2>All steps</h2>{html_table(columns, rows)}
-<p class="dim">Requested bytes, requests and sectors are counted by the simulator. The estimated time
-is what a model of the GPU makes of these counts, never a measurement: docs/clock.md explains it and
-says how far it is from measured times. Limited by: what the kernel that takes longest keeps busy, or
-waits for, most of its time. Busy SMs: how many get a block of it.{notes}</p>
+<p class="dim">Requested bytes, requests and sectors are counted by the simulator. The estimated
+time is what a model of the GPU makes of these counts, never a measurement: docs/clock.md explains
+it and says how far it is from measured times. Limited by: what the kernel that takes longest keeps
+busy, or waits for, most of its time. Busy SMs: how many get a block of it.{notes}</p>
 <h2>Where the time goes</h2><div class="charts">{time_charts(rows)}</div>
 <h2>Where the bytes go</h2><div class="charts">{byte_charts(rows)}</div>
 <h2>The steps' own reports</h2>{"".join(sections)}

@@ -1,7 +1,7 @@
 """What step programs write with --json: read it, join it by problem, lay it out in tables.
 
-'Counted' and 'estimated' come only from the simulator and 'measured' only from a GPU; a Row holds one
-run of each for the same step, variant, direction and problem.
+'Counted' and 'estimated' come only from the simulator and 'measured' only from a GPU; a Row holds
+one run of each for the same step, variant, direction and problem.
 """
 
 import glob

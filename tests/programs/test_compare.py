@@ -535,7 +535,10 @@ class HbmPicture(Scripts):
             self.assertIn("<svg", file.read())
         for data, word in (
             ([gpu()], "no measured run"),
-            (runs + [gpu("NVIDIA A100", b=16, h=32, hkv=32, causal=False)], "one picture shows one GPU"),
+            (
+                runs + [gpu("NVIDIA A100", b=16, h=32, hkv=32, causal=False)],
+                "one picture shows one GPU",
+            ),
         ):
             done = run("plots", "--out", picture, self.file("r.json", data))
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)

@@ -318,6 +318,7 @@ class Programs(unittest.TestCase):
                 "check",
                 "traffic",
                 "time",
+                "estimate",
                 "bound_ms",
                 "host_ms",
                 "flops",
@@ -360,12 +361,17 @@ class Programs(unittest.TestCase):
         document = (ROOT / "docs" / "json.md").read_text()
         table, example = document.split("## An example")
         example = json.loads(re.search(r"```json\n(.*?)```", example, re.S).group(1))
-        r = self.json_of(*SMALL)
+        r = self.json_of(*SMALL, "--analyse")
         self.assertEqual(set(example), set(r))
-        self.assertEqual(set(example["traffic"]), set(r["traffic"]))
-        self.assertEqual(set(example["problem"]), set(r["problem"]))
+        for path in ("traffic", "problem", "kernels 0", "estimate", "estimate kernels 0"):
+            ours, its = example, r
+            for key in path.split():
+                ours, its = (tree[int(key) if key == "0" else key] for tree in (ours, its))
+            self.assertEqual(set(ours), set(its))
         for key in r:
             self.assertRegex(table, rf"`{key}[`.]")
+        for key in (*r["sites"][0], *r["kernels"][0], *r["estimate"], *r["estimate"]["kernels"][0]):
+            self.assertRegex(table, rf"[{{ ]{key}[,}}]")
 
     def test_predicted_bytes_are_the_counted_ones(self):
         """For every step, odd N, with and without the mask; a variant's own formula each time."""
