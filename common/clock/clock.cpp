@@ -174,7 +174,7 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   const double sms = last_end(stays, times, static_cast<size_t>(m.sms) * resident) / clock;
   const double l2 = l2_bytes * times / m.l2_bytes_per_s;
   const double hbm = static_cast<double>(c.hbm.read + c.hbm.write) * times / m.hbm_bytes_per_s;
-  k.seconds = together({sms, l2, hbm}) + kLaunchSeconds;
+  k.seconds = std::max({sms, l2, hbm}) + kLaunchSeconds;
 
   // The parts' own times, on an SM that has work; and the rest of that SM's time.
   Times t{};

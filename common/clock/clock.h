@@ -54,7 +54,8 @@ struct Estimate {
 struct InstructionMix {
   double all = 1, fma = 0, alu = 0, special = 0;
 };
-/// Of the kernel of this name, from common/data/instructions.json; nothing where it is not listed.
+/// Of the kernel of this name, from common/data/instructions.json, or of the same one with tiles of
+/// another size, for the same d; nothing where neither is listed.
 /// \throws UsageError when the file is damaged.
 std::optional<InstructionMix> instruction_mix(const std::string& kernel);
 

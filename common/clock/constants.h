@@ -12,7 +12,7 @@ constexpr double kIssue = 4;         ///< warp instructions
 constexpr double kFma = 3.95;        ///< of these, fp32 additions and multiplications
 constexpr double kAlu = 1.99;        ///< integer, logic, comparisons, conversions
 constexpr double kSpecial = 0.5;     ///< exponentials, reciprocals
-constexpr double kMma = 1 / 1.55;    ///< mma.m16n8k16
+constexpr double kMma = 0.645;      ///< mma.m16n8k16
 constexpr double kWgmmaColumns = 2;  ///< columns of wgmma.m64nNk16
 constexpr double kReduction = 0.2;   ///< lines of atomics
 
@@ -26,7 +26,7 @@ constexpr double kSharedLatency = 23;
 constexpr double kShuffleLatency = 24;
 constexpr double kMmaLatency = 24;
 constexpr double kWgmmaLatency = 73;      ///< of the wait, beyond the product's own time
-constexpr double kBarrierLatency = 14;    ///< of a barrier,
+constexpr double kBarrierLatency = 12;    ///< of a barrier,
 constexpr double kBarrierPerWarp = 2;     ///< and for each warp that it gathers
 constexpr double kDependentLatency = 4;   ///< of a result of plain arithmetic
 constexpr double kIndependentChains = 2;  ///< a rule of thumb: how many a warp has at a time
