@@ -56,8 +56,7 @@ Times times_of(const BlockWork& w, const InstructionMix& mix, const Machine& m) 
   Times t{};
   of(t, Part::l1) = static_cast<double>(w.lines) / kDataPipe;
   of(t, Part::shared) = static_cast<double>(w.wavefronts) / kDataPipe;
-  of(t, Part::instructions) =
-      n * std::max({mix.all / kIssue, mix.fma / m.fma, mix.alu / kAlu});
+  of(t, Part::instructions) = n * std::max({mix.all / kIssue, mix.fma / m.fma, mix.alu / kAlu});
   of(t, Part::exponentials) = n * mix.special / kSpecial;
   of(t, Part::tensor) = (w.mma ? static_cast<double>(w.mma) / m.mma : 0) +
                         static_cast<double>(w.wgmma_columns) / m.wgmma_columns;
@@ -192,8 +191,8 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
 
 const char* name_of(Part p) {
   static constexpr const char* kNames[kParts] = {
-      "L1 lines", "shared memory", "instructions", "exponentials", "tensor cores",
-      "atomics",  "L2",            "HBM",          "waiting",      "start"};
+      "L1 lines", "shared memory", "instructions", "exponentials", "tensor cores", "atomics",
+      "L2",       "HBM",           "waiting",      "start"};
   return kNames[static_cast<size_t>(p)];
 }
 

@@ -5,8 +5,9 @@
 
 For each problem of FlashAttention's series that was timed on this kind of GPU it simulates one head
 and estimates the time for all of them. Writes docs/results/estimates.json; rows of other steps,
-sizes and GPUs stay. --times adds to docs/results/times.json what no other table shows. Prints estimated over measured: the geometric mean, the least and the largest
-of each variant. Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
+sizes and GPUs stay. Prints estimated over measured: the geometric mean, the least and the largest
+of each variant. --times adds to docs/results/times.json what no other table shows.
+Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
 """
 
 import concurrent.futures
@@ -173,7 +174,9 @@ def chosen(filters):
     return {
         place: row
         for place, row in kept(ESTIMATES).items()
-        if all(str(row[key]).lower() in wanted.lower().split(",") for key, wanted in filters.items())
+        if all(
+            str(row[key]).lower() in wanted.lower().split(",") for key, wanted in filters.items()
+        )
     }
 
 
@@ -213,9 +216,8 @@ def estimated_table(filters):
     for key in in_reading_order(rows):
         row, ms = rows[key], measured.get(key)
         beside = (time_text(ms), f"{row['ms'] / ms:.2f}x") if ms else ("-", "")
-        lines.append(
-            f"| {label(key)} | {time_text(row['ms'])} | {beside[0]} | {beside[1]} | {row['limit']} |"
-        )
+        cells = (label(key), time_text(row["ms"]), *beside, row["limit"])
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
