@@ -134,9 +134,10 @@ def load(path):
 
 
 def published(folder):
-    """The files of docs/results that hold runs of steps: all but those of `microbenchmarks`."""
+    """The files of docs/results that hold runs of steps on a GPU."""
     paths = sorted(glob.glob(os.path.join(folder, "*.json")))
-    return [path for path in paths if not os.path.basename(path).startswith("microbenchmarks_")]
+    others = ("microbenchmarks_", "estimates.", "times.")
+    return [path for path in paths if not os.path.basename(path).startswith(others)]
 
 
 def load_folder(folder):

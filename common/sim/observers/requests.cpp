@@ -35,7 +35,7 @@ constexpr unsigned kSector = 32;
 constexpr unsigned kLine = 128;
 constexpr unsigned kWord = 4;
 constexpr unsigned kUnrolled = 4;  // trips of a loop whose loads a compiler issues together
-constexpr unsigned kWidest = 16;  // bytes that one instruction moves for a lane
+constexpr unsigned kWidest = 16;   // bytes that one instruction moves for a lane
 
 // A warp may run this many requests without giving way. (Each takes 152 bytes, when it is used.) If
 // a thread does more, its log is counted and begun anew, so what lies before and behind that point
@@ -221,7 +221,9 @@ class RequestObserver final : public Observer {
  private:
   // --- of one block ------------------------------------------------------------------------------
 
-  void tell_loads(Block& b) { if (b.current) tell_loads(b, b.current->id / kLanes); }
+  void tell_loads(Block& b) {
+    if (b.current) tell_loads(b, b.current->id / kLanes);
+  }
   void tell_loads(Block& b, unsigned warp) {
     unsigned global = 0, shared = 0;  // rounds of loads that are on their way together
     for (; told_ < free_; ++told_) {
@@ -465,9 +467,9 @@ class RequestObserver final : public Observer {
                       kind != Kind::load);
       }
     }
-    l2_bytes_ += kSector * (r.instruction.by() == By::thread && kind == Kind::load
-                                ? missing_in_l1(sectors, n)
-                                : n);
+    l2_bytes_ +=
+        kSector *
+        (r.instruction.by() == By::thread && kind == Kind::load ? missing_in_l1(sectors, n) : n);
     for (unsigned i = 0; i < n; ++i) sectors[i] /= kLine / kSector;
     const unsigned lines = unique(sectors, n);
     b.lines[static_cast<int>(kind)] += lines;
@@ -615,8 +617,9 @@ class RequestObserver final : public Observer {
     uint32_t sectors;  // bits
   };
   LazyArray<L1Line> l1_;
-  uint32_t l1_block_ = 0, l1_phase_ = 0, l1_fetched_ = 0;  // blocks begun, barriers, sectors fetched
-  fa::BlockWork before_;  // work_so_far() when the block began
+  uint32_t l1_block_ = 0, l1_phase_ = 0,
+           l1_fetched_ = 0;  // blocks begun, barriers, sectors fetched
+  fa::BlockWork before_;     // work_so_far() when the block began
   std::vector<std::pair<uint64_t, fa::BlockWork>> work_;
   L2Stream stream_;
 };
