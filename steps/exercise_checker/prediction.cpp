@@ -37,7 +37,7 @@ GpuRates rates_of(const GpuSpec& gpu) {
 struct Run {
   double seconds = 0;
   uint64_t blocks = 0;
-  double sms = 0;            ///< that have a block
+  double sms = 0;                ///< that have a block
   std::vector<PartShare> parts;  ///< the largest first
 
   /// A part's own time.
@@ -87,12 +87,12 @@ std::optional<Fault> wrong_limit(const TimePrediction& yours, const Run& run) {
     return Fault{"wrong limiter", fmt::format("the limiter is \"{}\", and the parts are called {}",
                                               yours.limit, part_names())};
   }
-  return Fault{"wrong limiter",
-               fmt::format("{}: {} of the kernel's {}, but {}: {}. Is {} forgotten, or counted too "
-                           "low, or {} too high?",
-                           yours.limit, human_time(run.seconds_of(yours.limit)),
-                           human_time(run.seconds), limit, human_time(run.seconds_of(limit)), limit,
-                           yours.limit)};
+  return Fault{
+      "wrong limiter",
+      fmt::format("{}: {} of the kernel's {}, but {}: {}. Is {} forgotten, or counted too "
+                  "low, or {} too high?",
+                  yours.limit, human_time(run.seconds_of(yours.limit)), human_time(run.seconds),
+                  limit, human_time(run.seconds_of(limit)), limit, yours.limit)};
 }
 
 /// The parts that take a tenth of the time or more, with their own times.
@@ -122,8 +122,9 @@ std::string reason(const TimePrediction& yours, const Run& run, const GpuRates& 
     }
   }
   const std::string few =
-      run.sms < gpu.sms ? fmt::format("{} blocks for {} SMs: the others do nothing. ", run.blocks, gpu.sms)
-                        : "";
+      run.sms < gpu.sms
+          ? fmt::format("{} blocks for {} SMs: the others do nothing. ", run.blocks, gpu.sms)
+          : "";
   return fmt::format("{}The parts: {}. Is one of them {}?", few, parts_of(run),
                      shorter ? "forgotten, or counted too low" : "counted too high");
 }
@@ -151,15 +152,14 @@ json predict_all(const json& request, const GpuRates& gpu,
     kernel.variant = wanted.at("variant");
     const Run run = run_of(wanted.at("estimate"));
     // Instructions that keep the schedulers busy for as long as the estimate says.
-    kernel.instructions = run.seconds_of(name_of(Part::instructions)) * gpu.clock *
-                          gpu.instructions * run.sms;
+    kernel.instructions =
+        run.seconds_of(name_of(Part::instructions)) * gpu.clock * gpu.instructions * run.sms;
     const TimePrediction yours = predict(kernel, gpu);
-    result["problems"].push_back(
-        {{"problem", kernel.variant + ", " + describe(kernel.problem)},
-         {"prediction",
-          {{"limit", yours.limit},
-           {"ms", 1e3 * yours.seconds},
-           {"estimated_ms", 1e3 * run.seconds}}}});
+    result["problems"].push_back({{"problem", kernel.variant + ", " + describe(kernel.problem)},
+                                  {"prediction",
+                                   {{"limit", yours.limit},
+                                    {"ms", 1e3 * yours.seconds},
+                                    {"estimated_ms", 1e3 * run.seconds}}}});
     std::optional<Fault> fault = wrong_limit(yours, run);
     if (!fault) fault = wrong_time(yours, run, gpu);
     if (!fault) continue;

@@ -42,10 +42,10 @@ constexpr double kAllowedOff = 0.25;
 
 /// Compares predictions with the step's own program and writes the verdict.
 ///
-/// `program REQUEST.json RESULT.json`. The request: `problems` [{variant, n, d, h, estimate}], where
-/// the estimate is the kernel's in the JSON of the step's program (docs/json.md). The result: `ok`,
-/// `kind` and `message` of the first thing that is wrong, and `problems`: {problem, prediction
-/// {limit, ms, estimated_ms}}.
+/// `program REQUEST.json RESULT.json`. The request: `problems` [{variant, n, d, h, estimate}]; the
+/// estimate is the kernel's in the JSON of the step's program (docs/json.md). The result: `ok`,
+/// `kind` and `message` of the first thing that is wrong, and `problems` [{problem, prediction
+/// {limit, ms, estimated_ms}}].
 /// \returns 0 when a verdict was written, right or wrong; 2 for a request that cannot be read.
 int prediction_main(int argc, char** argv,
                     TimePrediction (*predict)(const KernelRun&, const GpuRates&));
