@@ -56,8 +56,7 @@ Times times_of(const BlockWork& w, const InstructionMix& mix, const Machine& m) 
   Times t{};
   of(t, Part::l1) = static_cast<double>(w.lines) / kDataPipe;
   of(t, Part::shared) = static_cast<double>(w.wavefronts) / kDataPipe;
-  of(t, Part::instructions) =
-      n * std::max({mix.all / kIssue, mix.fma / m.fma, mix.alu / kAlu});
+  of(t, Part::instructions) = n * std::max({mix.all / kIssue, mix.fma / m.fma, mix.alu / kAlu});
   of(t, Part::exponentials) = n * mix.special / kSpecial;
   of(t, Part::tensor) = (w.mma ? static_cast<double>(w.mma) / m.mma : 0) +
                         static_cast<double>(w.wgmma_columns) / m.wgmma_columns;
@@ -174,7 +173,7 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   const double sms = last_end(stays, times, static_cast<size_t>(m.sms) * resident) / clock;
   const double l2 = l2_bytes * times / m.l2_bytes_per_s;
   const double hbm = static_cast<double>(c.hbm.read + c.hbm.write) * times / m.hbm_bytes_per_s;
-  k.seconds = together({sms, l2, hbm}) + kLaunchSeconds;
+  k.seconds = std::max({sms, l2, hbm}) + kLaunchSeconds;
 
   // The parts' own times, on an SM that has work; and the rest of that SM's time.
   Times t{};
@@ -192,8 +191,8 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
 
 const char* name_of(Part p) {
   static constexpr const char* kNames[kParts] = {
-      "L1 lines", "shared memory", "instructions", "exponentials", "tensor cores",
-      "atomics",  "L2",            "HBM",          "waiting",      "start"};
+      "L1 lines", "shared memory", "instructions", "exponentials", "tensor cores", "atomics",
+      "L2",       "HBM",           "waiting",      "start"};
   return kNames[static_cast<size_t>(p)];
 }
 

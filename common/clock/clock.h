@@ -15,7 +15,18 @@
 namespace fa {
 
 /// What a kernel keeps busy, or waits for.
-enum class Part { l1, shared, instructions, exponentials, tensor, atomics, l2, hbm, waiting, start };
+enum class Part {
+  l1,
+  shared,
+  instructions,
+  exponentials,
+  tensor,
+  atomics,
+  l2,
+  hbm,
+  waiting,
+  start
+};
 /// "L1 lines", "shared memory", ...
 const char* name_of(Part);
 
@@ -27,8 +38,8 @@ struct PartShare {
 
 /// One launch.
 struct KernelEstimate {
-  std::string name;    ///< without namespace and template arguments
-  double seconds = 0;  ///< estimated
+  std::string name;              ///< without namespace and template arguments
+  double seconds = 0;            ///< estimated
   std::vector<PartShare> parts;  ///< the largest first
   uint64_t blocks = 0;
   unsigned sms = 0;        ///< that have a block
@@ -54,7 +65,8 @@ struct Estimate {
 struct InstructionMix {
   double all = 1, fma = 0, alu = 0, special = 0;
 };
-/// Of the kernel of this name, from common/data/instructions.json; nothing where it is not listed.
+/// Of the kernel of this name, from common/data/instructions.json, or of the same one with tiles of
+/// another size, for the same d; nothing where neither is listed.
 /// \throws UsageError when the file is damaged.
 std::optional<InstructionMix> instruction_mix(const std::string& kernel);
 

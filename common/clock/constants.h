@@ -12,7 +12,7 @@ constexpr double kIssue = 4;         ///< warp instructions
 constexpr double kFma = 3.95;        ///< of these, fp32 additions and multiplications
 constexpr double kAlu = 1.99;        ///< integer, logic, comparisons, conversions
 constexpr double kSpecial = 0.5;     ///< exponentials, reciprocals
-constexpr double kMma = 1 / 1.55;    ///< mma.m16n8k16
+constexpr double kMma = 0.645;       ///< mma.m16n8k16
 constexpr double kWgmmaColumns = 2;  ///< columns of wgmma.m64nNk16
 constexpr double kReduction = 0.2;   ///< lines of atomics
 
@@ -26,7 +26,7 @@ constexpr double kSharedLatency = 23;
 constexpr double kShuffleLatency = 24;
 constexpr double kMmaLatency = 24;
 constexpr double kWgmmaLatency = 73;      ///< of the wait, beyond the product's own time
-constexpr double kBarrierLatency = 14;    ///< of a barrier,
+constexpr double kBarrierLatency = 12;    ///< of a barrier,
 constexpr double kBarrierPerWarp = 2;     ///< and for each warp that it gathers
 constexpr double kDependentLatency = 4;   ///< of a result of plain arithmetic
 constexpr double kIndependentChains = 2;  ///< a rule of thumb: how many a warp has at a time
@@ -34,10 +34,10 @@ constexpr double kBlockStart = 157;
 
 // --- of the whole GPU ----------------------------------------------------------------------------
 
-constexpr double kLoadedClock = 1.755e9;     ///< Hz, with tensor cores busy on all SMs
+constexpr double kLoadedClock = 1.755e9;      ///< Hz, with tensor cores busy on all SMs
 constexpr double kL2BytesPerSecond = 8.8e12;  ///< of 132 SMs at 1.98 GHz, all of them reading
-constexpr double kHbmShare = 0.83;           ///< of the data sheet's rate, read and written
-constexpr double kLaunchSeconds = 1.25e-6;   ///< of a kernel behind another one
-constexpr double kTimingSeconds = 3.1e-6;    ///< that CUDA events add to what they time
+constexpr double kHbmShare = 0.83;            ///< of the data sheet's rate, read and written
+constexpr double kLaunchSeconds = 1.25e-6;    ///< of a kernel behind another one
+constexpr double kTimingSeconds = 3.1e-6;     ///< that CUDA events add to what they time
 
 }  // namespace fa::clocks

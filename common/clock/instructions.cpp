@@ -34,8 +34,14 @@ Table read_table(const std::string& path) {
 std::optional<InstructionMix> instruction_mix(const std::string& kernel) {
   static const Table table = read_table(data_file("instructions.json"));
   const auto found = table.find(kernel);
-  if (found == table.end()) return std::nullopt;
-  return found->second;
+  if (found != table.end()) return found->second;
+  // Tiles of another size, for the same d: "step06::flash_fwd_kernel<64, 32>" for "..., 64>".
+  const size_t comma = kernel.find(',');
+  if (comma == std::string::npos) return std::nullopt;
+  const std::string same = kernel.substr(0, comma + 1);
+  const auto other = table.lower_bound(same);
+  if (other == table.end() || !other->first.starts_with(same)) return std::nullopt;
+  return other->second;
 }
 
 }  // namespace fa

@@ -23,8 +23,8 @@ struct Options {
   int iters = 50;      ///< timed runs on a GPU
   size_t variant = 0;  ///< index into Step::variants
   std::string model_gpu = "H200";
-  bool model_chosen = false;  ///< by --gpu
-  bool predict = false;       ///< run nothing
+  bool model_chosen = false;   ///< by --gpu
+  bool predict = false;        ///< run nothing
   int64_t estimate_heads = 0;  ///< simulator: estimate the time for so many (batch x heads); 0: B H
   std::string estimate;        ///< GPU: a simulator's report, whose estimate is shown; or empty
   bool analyse = false;

@@ -296,8 +296,8 @@ std::string limits_of(const KernelEstimate& k, const GpuSpec& gpu) {
   std::string out;
   for (size_t i = 0; i < std::min<size_t>(k.parts.size(), 3); ++i) {
     if (i > 0 && k.parts[i].share < 0.1) break;
-    out += fmt::format("{}{} {}", i ? ", " : "", name_of(k.parts[i].part),
-                       percent(k.parts[i].share));
+    out +=
+        fmt::format("{}{} {}", i ? ", " : "", name_of(k.parts[i].part), percent(k.parts[i].share));
   }
   if (k.blocks > 0 && k.sms < unsigned(gpu.sms)) {
     out += fmt::format("; {} block{} for {} SMs", k.blocks, k.blocks == 1 ? "" : "s", gpu.sms);
@@ -325,8 +325,9 @@ std::string estimate_section(const RunReport& r, const Pass& p) {
                    limits_of(k, r.model), kLabel);
   }
   if (!e.arithmetic()) {
-    out += labelled("", "without plain arithmetic, which is not known of every kernel here: a GPU "
-                        "may take longer");
+    out += labelled("",
+                    "without plain arithmetic, which is not known of every kernel here: a GPU "
+                    "may take longer");
   }
   return out;
 }
@@ -380,9 +381,8 @@ std::string limiting_line(const Pass& p) {
     all += s.clocks;
   }
   if (all == 0) return "";
-  const auto most = std::max_element(lines.begin(), lines.end(), [](const auto& a, const auto& b) {
-    return a.second < b.second;
-  });
+  const auto most = std::max_element(
+      lines.begin(), lines.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   return labelled("limit", fmt::format("{} takes {} of the clocks of {}, which limits the pass",
                                        most->first, percent(double(most->second) / double(all)),
                                        limit == Part::l1 ? "the L1" : "shared memory"));

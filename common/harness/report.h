@@ -40,12 +40,12 @@ struct ParentTraffic {
 struct Pass {
   std::string name;  ///< "forward", "backward"
   Prediction predicted;
-  Counts seen;                    ///< empty when the run ended before it was counted
-  std::optional<Timing> time;     ///< GPU only
-  std::optional<Bound> bound;     ///< simulator: of the modelled GPU; GPU: of the measured roofs
+  Counts seen;                       ///< empty when the run ended before it was counted
+  std::optional<Timing> time;        ///< GPU only
+  std::optional<Bound> bound;        ///< simulator: of the modelled GPU; GPU: of the measured roofs
   std::optional<Estimate> estimate;  ///< simulator; GPU: where one was given
   std::optional<double> host_ms;     ///< simulator only: how long the simulation took
-  double flops = 0;               ///< by FlashAttention's convention
+  double flops = 0;                  ///< by FlashAttention's convention
   std::optional<ParentTraffic> parent;  ///< absent: no parent, or it does not do this problem
 
   bool counted() const { return seen.source == "counted"; }
@@ -71,7 +71,7 @@ struct RunReport {
   std::string input;       ///< "real", "normal", "outliers" or "files"
   std::string input_note;  ///< what was done to the input, or empty
   uint64_t seed = 0;
-  GpuSpec model;  ///< the GPU that the simulator models
+  GpuSpec model;                ///< the GPU that the simulator models
   uint64_t estimate_heads = 0;  ///< for which the times are estimated; B * H
   CheckResult check;
   MemoryNeed memory;

@@ -84,14 +84,15 @@ struct SiteCount {
 
 /// What one block asks of its SM, in the units of its parts.
 struct BlockWork {
-  uint64_t lines = 0;         ///< clocks of the L1: of 128 bytes, that loads and stores look up
-  uint64_t atomic_lines = 0;  ///< the same of atomics
-  uint64_t wavefronts = 0;    ///< of shared memory, of all instructions but wgmma; shuffles
-  uint64_t instructions = 0;  ///< of warps, of those that are counted: all but plain arithmetic
-  uint64_t mma = 0;           ///< mma.m16n8k16
+  uint64_t lines = 0;          ///< clocks of the L1: of 128 bytes, that loads and stores look up
+  uint64_t atomic_lines = 0;   ///< the same of atomics
+  uint64_t wavefronts = 0;     ///< of shared memory, of all instructions but wgmma; shuffles
+  uint64_t instructions = 0;   ///< of warps, of those that are counted: all but plain arithmetic
+  uint64_t mma = 0;            ///< mma.m16n8k16
   uint64_t wgmma_columns = 0;  ///< of all wgmma.m64nNk16: the sum of N
   uint64_t l2_bytes = 0;       ///< asked of the L2
-  double latency = 0;  ///< clocks that it would walk if only latencies cost time, all data in the L2
+  double latency =
+      0;  ///< clocks that it would walk if only latencies cost time, all data in the L2
   uint64_t fetches = 0;  ///< of these latencies, how many are of device memory
 };
 
@@ -107,16 +108,16 @@ struct KernelCount {
   uint64_t shared_read = 0;   ///< bytes
   uint64_t shared_write = 0;  ///< bytes
   uint64_t shared_requests = 0;
-  uint64_t shared_wavefronts = 0;  ///< above shared_requests' ideal: bank conflicts
-  uint64_t shared_ideal = 0;       ///< wavefronts without a conflict
-  uint64_t load_wavefronts = 0;    ///< of these, by loads and ldmatrix
-  uint64_t store_wavefronts = 0;   ///< by stores and stmatrix; not cp.async, atomics, mbarriers
-  uint64_t wgmma_wavefronts = 0;   ///< in which wgmma reads operands
-  uint64_t shuffles = 0;           ///< instructions of warps, two for 8 bytes
+  uint64_t shared_wavefronts = 0;    ///< above shared_requests' ideal: bank conflicts
+  uint64_t shared_ideal = 0;         ///< wavefronts without a conflict
+  uint64_t load_wavefronts = 0;      ///< of these, by loads and ldmatrix
+  uint64_t store_wavefronts = 0;     ///< by stores and stmatrix; not cp.async, atomics, mbarriers
+  uint64_t wgmma_wavefronts = 0;     ///< in which wgmma reads operands
+  uint64_t shuffles = 0;             ///< instructions of warps, two for 8 bytes
   std::vector<BlockWork> work = {};  ///< of each block, in the grid's order
   uint64_t resident = 0;             ///< blocks that an SM holds
   Bytes hbm = {};                    ///< the L2 model's; what it still holds is not written yet
-  std::string buffer = {};         ///< of a memset or copy: the buffer; a kernel has none
+  std::string buffer = {};           ///< of a memset or copy: the buffer; a kernel has none
 };
 
 /// What was counted (simulator) or measured (hardware) in one run of a step.

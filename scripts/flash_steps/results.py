@@ -178,10 +178,9 @@ def load(path):
 
 
 def published(folder):
-    """The files of docs/results that hold runs of steps: all but those of `microbenchmarks` and of
-    `estimates`."""
+    """The files of docs/results that hold runs of steps on a GPU."""
     paths = sorted(glob.glob(os.path.join(folder, "*.json")))
-    others = ("microbenchmarks_", "estimates.")
+    others = ("microbenchmarks_", "estimates.", "times.")
     return [path for path in paths if not os.path.basename(path).startswith(others)]
 
 

@@ -32,6 +32,12 @@ The text between the markers is replaced:
     <!-- table: where -->                        which step runs on which kind of GPU, found by
     <!-- /table -->                              running it in the simulator (needs build/sim)
 
+    <!-- table: accuracy gpu=H200 -->            estimated over measured times, by variant
+    <!-- /table -->                              (estimates.json; filters as its keys)
+
+    <!-- table: estimated gpu=H200 n=4096 d=64 causal=false -->  one problem's times and limits
+    <!-- /table -->
+
     <!-- run: build/sim/steps/01_naive --n 256 -->
     <!-- /run -->
 
@@ -58,7 +64,7 @@ import re
 import statistics
 import subprocess
 
-from . import command, figure2, neighbours, peers_table, where
+from . import command, estimates, figure2, neighbours, peers_table, where
 from .command import BadInput
 from .files import read_json, read_text, write_text
 from .problems import in_series, problem_text
@@ -220,6 +226,8 @@ def only(found, name):
 TABLES = {"steps": steps_table, "speed": speed_table, "scale": scale_table}
 # Those of the tree itself.
 NO_RESULTS = {"neighbours": neighbours.markdown, "where": where.markdown}
+# Those of docs/results/estimates.json beside what was measured.
+ESTIMATES = {"accuracy": estimates.accuracy_table, "estimated": estimates.estimated_table}
 # Those that a script printed from a key of its own in results.json.
 EXTRAS = {"peers": table_of_peers, "figure2": figure2_table, "memory": memory_table}
 
@@ -237,7 +245,9 @@ def read_spec(kind, spec, known):
 def table(spec, rows, extras):
     if spec in NO_RESULTS:
         return NO_RESULTS[spec]()
-    name, filters = read_spec("table", spec, {**TABLES, **EXTRAS})
+    name, filters = read_spec("table", spec, {**TABLES, **EXTRAS, **ESTIMATES})
+    if name in ESTIMATES:
+        return ESTIMATES[name](filters)
     if name in EXTRAS:
         return EXTRAS[name](extras[name], filters)
     more = ()

@@ -43,8 +43,12 @@ void cp_async(void* to, const void* from, int bytes, int from_bytes, Where where
                                  " bytes from its source");
   }
   if (from_bytes > 0) access(from, from_bytes, Kind::load, pc, By::copy);
-  const AsyncCopy copy{to, from, static_cast<uint32_t>(bytes), static_cast<uint32_t>(from_bytes),
-                       pc, self->clocks.phase()};
+  const AsyncCopy copy{to,
+                       from,
+                       static_cast<uint32_t>(bytes),
+                       static_cast<uint32_t>(from_bytes),
+                       pc,
+                       self->clocks.phase()};
   for (auto& o : self->observers) o->begin_copy(*self, destination(copy));
   my_copies().open.push_back(copy);
 }

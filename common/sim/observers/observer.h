@@ -94,8 +94,8 @@ std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised);
 
 /// Called by run_grid around each launch, on the host thread.
 void l2_begin_recording(double l2_bytes);  ///< cold cache, counters zero
-/// The modelled GPU has room for `resident` blocks of this launch at a time. With `times` > 1 so many
-/// problems like this one run in it, and the L2 is empty at first.
+/// The modelled GPU has room for `resident` blocks of this launch at a time. With `times` > 1 so
+/// many problems like this one run in it, and the L2 is empty at first.
 void l2_begin_launch(uint64_t blocks, uint64_t resident, double times);
 /// What was written goes to DRAM now.
 void l2_write_back();

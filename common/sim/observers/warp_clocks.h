@@ -39,7 +39,9 @@ class WarpClocks {
   void shuffle(unsigned warp, unsigned line, int distance);
   void product(unsigned warp) { product_ |= 1u << warp; }
   /// The warp waits for a cp.async that it issued in phase `phase`.
-  void wait_copy(unsigned warp, uint32_t phase) { if (phase == phase_) copy_ |= 1u << warp; }
+  void wait_copy(unsigned warp, uint32_t phase) {
+    if (phase == phase_) copy_ |= 1u << warp;
+  }
   /// The warp waits for a bulk store of its own.
   void wait_store(unsigned warp);
   /// The four warps from `warp` on wait for wgmma.
@@ -63,7 +65,7 @@ class WarpClocks {
 
   Time clock_[32];
   uint32_t product_ = 0, copy_ = 0;  // bit per warp, since settle()
-  std::vector<uint64_t> steps_[32];                            // of shuffles, since settle()
+  std::vector<uint64_t> steps_[32];  // of shuffles, since settle()
   uint32_t phase_ = 0;
   unsigned warps_ = 0;
   std::unordered_map<const void*, Time> ready_;

@@ -413,8 +413,8 @@ void run_grid(const Launch& launch) {
   kernel.hbm = {hbm_after.read - hbm_before.read, hbm_after.write - hbm_before.write, 0};
   kernel.name = name;
   if (grid.requests) kernel.work.resize(grid.blocks);
-  kernel.resident = blocks_per_sm(o.l2_sm, block.x * block.y * block.z, launch.config.smem,
-                                  resources_of(name));
+  kernel.resident =
+      blocks_per_sm(o.l2_sm, block.x * block.y * block.z, launch.config.smem, resources_of(name));
   kernel.threads = uint64_t{block.x} * block.y * block.z * grid.blocks;
   std::vector<BufferBytes> hbm(buffer_count());
   std::optional<fa::Finding> fault;
