@@ -62,6 +62,10 @@ ADVICE = {
     "endless loop": "A loop whose condition never becomes false, or a wait for something that "
     "never comes.",
     "misaligned": "A vector access needs an address that is a multiple of its size.",
+    "wrong limiter": "Each part of a GPU has its own time: what the kernel asks of it, divided by "
+    "what the part does in a second. The part with the longest time limits the kernel.",
+    "wrong time": "25% off is allowed. Which part is forgotten, counted too often, or divided by "
+    'too much? The screen of the step\'s program names the parts under "estimated".',
     "part right": "",
     "not in a kernel": "The result is right, but the kernels did not make it.",
     "refused": "",
@@ -136,15 +140,32 @@ class Toolchain:
         return [first, f"-I{shadow}", *rest, f"-I{beside}", *kind, *out]
 
     def predicted(self, exercise):
-        """Of each problem {buffer: {"read", "write", "atomic"}} in bytes, by the step's program,
+        """Of each problem {buffer: {"read", "write", "atomic"}} in bytes, or, where the student
+        predicts the time, the kernel's estimate {"ms", "parts", ...}; both by the step's program,
         which is_built() and build_library() see to. Raises NotBuilt."""
-        key = exercise.step, exercise.program["variant"], json.dumps(exercise.check)
+        key = exercise.step, json.dumps(exercise.program), json.dumps(exercise.check)
         with self.lock:
             if key not in self.predictions:
-                self.predictions[key] = self._ask(exercise)
+                ask = self._estimates if exercise.predicts else self._bytes
+                self.predictions[key] = ask(exercise)
         return self.predictions[key]
 
-    def _ask(self, exercise):
+    def _estimates(self, exercise):
+        program, kernel = str(self.build / "steps" / exercise.step), exercise.program["kernel"]
+        found = []
+        for problem in exercise.check["problems"]:
+            command = [program, "--variant", problem["variant"], "--input=normal"]
+            command += [f"--{key}={problem[key]}" for key in ("n", "d")]
+            # One head is simulated; the others would be like it.
+            command += ["--h=1", f"--estimate-heads={problem['h']}"]
+            try:
+                kernels = report_of(command)["estimate"]["kernels"]
+                found.append(next(k for k in kernels if k["name"] == kernel))
+            except (KeyError, TypeError, StopIteration):
+                raise NotBuilt(f"{shlex.join(command)} estimates no time of {kernel}") from None
+        return found
+
+    def _bytes(self, exercise):
         command = [str(self.build / "steps" / exercise.step), "--predict"]
         command += ["--variant", exercise.program["variant"]]
         backward = exercise.check.get("pass") == "backward"
@@ -520,6 +541,8 @@ class Check:
     def verdict(self):
         text = self.student.read_bytes().decode(errors="replace")
         refused = _refused_include(self.exercise, self.student.name, text)
+        if self.exercise.predicts and self.toolchain.gpu:
+            refused = "a prediction is compared with the simulator's estimate: check without --gpu"
         if refused:
             return self.wrong("refused", refused)
         holes = self.exercise.holes(text)
@@ -609,8 +632,9 @@ class Check:
         folder, exercise = self.folder, self.exercise
         check = dict(exercise.check)
         if not self.toolchain.gpu:
+            name = "estimate" if exercise.predicts else "spec"
             specs = self.toolchain.predicted(exercise)
-            check["problems"] = [{**p, "spec": s} for p, s in zip(check["problems"], specs)]
+            check["problems"] = [{**p, name: s} for p, s in zip(check["problems"], specs)]
         request = {
             "seed": self.seed,
             "pass": "forward",

@@ -2,7 +2,8 @@
 
 steps/exercises.toml holds their order. steps/NN_name/exercises/NAME.toml holds one exercise; its
 format is described in docs/teaching.md. An exercise never repeats a kernel: it quotes the lines of
-the step that it changes, which must occur there exactly once.
+the step that it changes, which must occur there exactly once. Only an exercise of the kind
+"predict" holds a text of its own: what limits one of the step's kernels, and how long it takes.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("fill in", "find the bug")
+KINDS = ("fill in", "find the bug", "predict")
 
 
 class Broken(Exception):
@@ -63,10 +64,15 @@ class Exercise:
     hints: list
     question: str
     answer: str
-    program: dict  # variant, include, forward
+    program: dict  # variant, include, forward; to predict: kernel, function
     check: dict  # pass, problems, banks, coalesced
     changes: list
     wrongs: list
+    text: str  # to predict: the solved file; else None
+
+    @property
+    def predicts(self):
+        return self.kind == "predict"
 
     @property
     def label(self):
@@ -80,6 +86,8 @@ class Exercise:
     # --- the texts ------------------------------------------------------------------------------
 
     def step_text(self):
+        if self.predicts:
+            return self.text
         return (ROOT / self.source).read_text(encoding="utf-8")
 
     def _made(self, which):
@@ -185,6 +193,14 @@ class Exercise:
     def main(self):
         """The program around the student's file. Only kernels that are checked are compiled."""
         p = self.program
+        if self.predicts:
+            return (
+                '#include "steps/exercise_checker/prediction.h"\n'
+                f'#include "{self.source}"\n\n'
+                "int main(int argc, char** argv) {\n"
+                f"  return fa::prediction_main(argc, argv, {p['function']});\n"
+                "}\n"
+            )
         namespace, variant = self.variant()
         dimensions = {problem["d"] for problem in self.check["problems"]}
         lines = [
@@ -266,31 +282,54 @@ def _take(table, keys, where):
 def _read(path, number, row):
     where = str(path.relative_to(ROOT))
     t = _toml(path)
-    (title, kind, made_from, task, hints, question, answer, program, check, changes, wrongs) = (
-        _take(
-            t,
-            [
-                "title",
-                "kind",
-                "made_from",
-                "task",
-                "hints",
-                "question",
-                "answer",
-                "program",
-                "check",
-                "change",
-                "wrong",
-            ],
-            where,
-        )
+    (
+        title,
+        kind,
+        made_from,
+        task,
+        hints,
+        question,
+        answer,
+        program,
+        check,
+        changes,
+        wrongs,
+        text,
+    ) = _take(
+        t,
+        [
+            "title",
+            "kind",
+            "made_from",
+            "task",
+            "hints",
+            "question",
+            "answer",
+            "program",
+            "check",
+            "change",
+            "wrong",
+            "text?",
+        ],
+        where,
     )
     if kind not in KINDS:
         raise Broken(f"{where}: kind = '{kind}'; the kinds are {', '.join(KINDS)}")
-    _take(program, ["variant", "include?", "forward?"], where)
-    _take(check, ["problems", "pass?", "banks?", "coalesced?"], where)
+    predicts = kind == "predict"
+    if predicts != (text is not None):
+        raise Broken(
+            f"{where}: 'text' belongs to an exercise of the kind 'predict', and to no other"
+        )
+    if predicts:
+        _take(program, ["kernel", "function"], where)
+        _take(check, ["problems"], where)
+    else:
+        _take(program, ["variant", "include?", "forward?"], where)
+        _take(check, ["problems", "pass?", "banks?", "coalesced?"], where)
     if not check["problems"]:
         raise Broken(f"{where}: 'problems' is empty: such a check passes everything")
+    for problem in check["problems"] if predicts else ():
+        _take(problem, ["variant", "n", "d", "h"], where)
     made = []
     for change in changes:
         step, exercise, solution = _take(change, ["step", "exercise", "solution?"], where)
@@ -322,6 +361,7 @@ def _read(path, number, row):
         check,
         made,
         refused,
+        text,
     )
 
 

@@ -206,6 +206,36 @@ def traffic(problem):
     return "\n".join(lines + [line(row) for row in rows])
 
 
+def milliseconds(ms):
+    return f"{ms:.3g} ms" if ms >= 0.1 else f"{1e3 * ms:.3g} us"
+
+
+def predictions(problems):
+    """The student's times beside the estimated ones."""
+    rows = [("time", "yours", "estimated", "", "limited by")]
+    for problem in problems:
+        yours, ms = problem["prediction"]["ms"], problem["prediction"]["estimated_ms"]
+        off = f"{100 * (yours / ms - 1):+.0f}%"
+        rows.append(
+            (
+                problem["problem"],
+                milliseconds(yours),
+                milliseconds(ms),
+                off,
+                problem["prediction"]["limit"],
+            )
+        )
+    columns = [max(map(len, column)) for column in zip(*rows)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(n) if at in (0, 4) else cell.rjust(n)
+            for at, (cell, n) in enumerate(zip(row, columns))
+        ]
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return "\n".join([paint("dim", lines[0]), *lines[1:]])
+
+
 def empty_holes(exercise, path, v):
     """The holes of a file in which nothing is filled in; else []."""
     holes = [] if v.ok or v.kind == "does not compile" else exercise.holes(text_of(path))
@@ -234,6 +264,8 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
     took = paint("dim", f"checked in {v.seconds:.1f} s (compiler {v.compile_seconds:.1f} s)")
     if v.ok:
         lines = [beside(paint("green", f"done: {exercise.title}"), took), ""]
+        if exercise.predicts:
+            return "\n".join([*lines, predictions(v.problems)])
         problems = ", ".join(p["problem"] for p in v.problems)
         lines.append(prose(f"Right on {problems}; no finding."))
         tables = [traffic(p) for p in v.problems[-1:]]

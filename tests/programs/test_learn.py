@@ -156,7 +156,7 @@ class Guards(Folder):
         path = self.folder / f"{e.label}.cuh"
         path.write_text(e.unsolved())
         first = show.verdict(e, path, verdict, untouched=True, where=False)
-        if e.kind == "fill in":
+        if e.kind != "find the bug":
             line = next(n for n, t in enumerate(e.unsolved().splitlines(), 1) if "FILL IN" in t)
             self.assertIn(f"{e.label}.cuh:{line}", first)
             self.assertRegex(first, "not yet: the (hole is|holes are) empty")
@@ -174,7 +174,7 @@ class Guards(Folder):
                 self.assertGreaterEqual(len(e.wrongs), 2)
                 self.assertIn(len(e.hints), range(2, 5))
                 self.assertIn(e.difficulty, (1, 2, 3))
-                self.assertIn(e.session, range(1, 11))
+                self.assertIn(e.session, range(1, 12))
                 self.assertTrue(e.question.endswith("?"))
                 self.assertTrue(e.answer.strip())
                 shapes = e.check["problems"]
@@ -284,6 +284,8 @@ class Guards(Folder):
         self.broken(lambda t: t.replace("because =", "cause =", 1), "cause")
         self.broken(lambda t: re.sub(r"hints = \[.*?\n\]\n", "", t, flags=re.DOTALL), "hints")
         self.broken(lambda t: t + "\n[", "scores.toml")
+        self.broken(lambda t: t.replace('kind = "fill in"', 'kind = "predict"'), "'text' belongs")
+        self.broken(lambda t: 'text = "a file"\n' + t, "scores.toml", "'text' belongs")
         none = re.compile(r"problems = \[.*?\n\]", re.DOTALL)
         self.broken(lambda t: none.sub("problems = []", t), "scores.toml", "passes everything")
 
@@ -537,6 +539,88 @@ inline void forward("""
                 with self.assertRaises(checking.NotBuilt) as caught:
                     toolchain.predicted(e)
                 self.assertRegex(str(caught.exception), f"^.*{words}$")
+
+    def test_a_prediction_says_what_is_forgotten(self):
+        for name, wrong, words in (
+            ("lines", "one SM does it all", r"times too long: .* 132 SMs share the work$"),
+            (
+                "lines",
+                "a load of K is one line",
+                r"^instructions: .* but L1 lines: 0\.\d+ ms\. Is L1",
+            ),
+            ("lines", "nothing but the bytes", r"^HBM: .* Is L1 lines forgotten"),
+            (
+                "lines",
+                "sectors instead of lines",
+                r"^\S+ us is 7\d% too short: the run is estimated",
+            ),
+            ("few_blocks", "all SMs have a block", r"64 blocks for 132 SMs: the others do nothing"),
+            ("few_blocks", "only the longer of the two", r"what instructions alone would take"),
+        ):
+            with self.subTest(exercise=name, wrong=wrong):
+                e = exercise(name)
+                verdict = self.check(e, e.wrong(next(w for w in e.wrongs if w.name == wrong)))
+                self.assertRegex(verdict.message, words)
+        e = exercise("lines")
+        for limit in ("", "the L1"):
+            verdict = self.check(e, e.solution().replace('{"L1 lines"', f'{{"{limit}"'))
+            self.assertEqual(verdict.kind, "wrong limiter")
+            self.assertTrue(verdict.message.startswith(f'the limiter is "{limit}", and the parts'))
+            self.assertNotRegex(verdict.message, r"\d (ms|us)", "the answer")
+        for seconds in ("-1.", 'std::nan("")'):
+            verdict = self.check(
+                e, e.solution().replace('"L1 lines", l1', f'"L1 lines", {seconds}')
+            )
+            self.assertEqual(verdict.kind, "wrong time", verdict.message)
+            self.assertIn("is no time", verdict.message)
+
+    def test_a_prediction_is_compared_with_the_run(self):
+        """Another estimate, another verdict: no answer stands in the exercise."""
+        e = exercise("lines")
+        verdict = self.check(e, e.solution())
+        self.assertTrue(verdict.ok, verdict.message)
+        page = show.verdict(e, "27_lines.cuh", verdict)
+        for problem in verdict.problems:
+            seen = problem["prediction"]
+            off = seen["ms"] / seen["estimated_ms"] - 1
+            self.assertLess(abs(off), 0.25)
+            row = f"  {re.escape(problem['problem'])} .* {re.escape(f'{off:+.0%}')}  L1 lines$"
+            self.assertRegex(page, re.compile(row, re.MULTILINE))
+        toolchain = checking.Toolchain(BUILD)
+        runs = toolchain.predicted(e)
+        path = self.folder / f"{e.label}.cuh"
+        path.write_text(e.solution())
+        for factor, parts, kind in (
+            (1, {}, ""),
+            (1.4, {}, "wrong time"),
+            (0.7, {}, "wrong time"),
+            (1, {"HBM": 0.99}, "wrong limiter"),
+        ):
+            key = next(iter(toolchain.predictions))
+            toolchain.predictions[key] = [
+                {**run, "ms": factor * run["ms"], "parts": {**run["parts"], **parts}}
+                for run in runs
+            ]
+            with self.subTest(factor=factor, parts=parts):
+                verdict = checking.check(e, path, toolchain)
+                self.assertEqual((verdict.ok, verdict.kind), (not kind, kind), verdict.message)
+        toolchain.gpu = True
+        verdict = checking.check(e, path, toolchain)
+        self.assertEqual(verdict.kind, "refused")
+        self.assertIn("without --gpu", verdict.message)
+
+    def test_a_step_without_an_estimate(self):
+        e = exercise("lines")
+        toolchain = checking.Toolchain(BUILD)
+        toolchain.build = self.folder
+        fake = self.folder / "steps" / e.step
+        fake.parent.mkdir()
+        for report in ("{}", '{"estimate": null}', '{"estimate": {"kernels": [{"name": "x"}]}}'):
+            fake.write_text(f"#!/bin/sh\nfor w; do :; done; echo '{report}' > \"${{w#--json=}}\"\n")
+            fake.chmod(0o755)
+            with self.subTest(report=report):
+                with self.assertRaisesRegex(checking.NotBuilt, "no time of scores_kernel$"):
+                    toolchain.predicted(e)
 
     def test_a_path_with_a_quote_and_a_space(self):
         e = exercise("scores")

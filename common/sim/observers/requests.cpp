@@ -80,7 +80,8 @@ struct Site {
   uint32_t size;
   std::vector<uint32_t> entries;  ///< of the log, by occurrence
   uint64_t count = 0, transfers = 0, ideal = 0, clocks = 0;
-  unsigned rounds = 0;
+  unsigned trips = 0;   ///< since the warp began to run
+  bool waited = false;  ///< it was the first load
 };
 
 struct PerBuffer {
@@ -230,16 +231,22 @@ class RequestObserver final : public Observer {
   void tell_loads(Block& b) {
     if (b.current) tell_loads(b, b.current->id / kLanes);
   }
+  // A loop waits for its loads every kUnrolled trips; loads outside of loops are waited for together.
   void tell_loads(Block& b, unsigned warp) {
-    unsigned global = 0, shared = 0;  // rounds of loads that are on their way together
+    unsigned rounds[2] = {};  // by Space
     for (; told_ < free_; ++told_) {
       const Request& r = log_[told_];
       const Instruction& i = r.instruction;
       if (i.kind() != Kind::load || i.by() == By::copy) continue;
-      const bool new_round = ++sites_[r.site].rounds % kUnrolled == 1;
-      unsigned& rounds = i.space() == Space::shared ? shared : global;
-      if (rounds == 0 || (new_round && sites_[r.site].rounds > 1)) ++rounds;
+      const auto space = static_cast<size_t>(i.space());
+      const unsigned trip = ++sites_[r.site].trips;
+      const bool first = !(waited_ >> space & 1);  // of all loads since the warp began to run
+      if (first) waited_ |= 1u << space, sites_[r.site].waited = true;
+      const bool loop = trip == 2 && !sites_[r.site].waited;
+      rounds[space] += first || loop || (trip > 2 && trip % kUnrolled == 1);
     }
+    const unsigned global = rounds[static_cast<size_t>(Space::hbm)];
+    const unsigned shared = rounds[static_cast<size_t>(Space::shared)];
     b.clocks.loads(warp, global, shared);
   }
 
@@ -273,6 +280,7 @@ class RequestObserver final : public Observer {
   void begin_log() {
     log_[kHead].next = log_[kNowhere].next = kTail;
     free_ = told_ = kFirst;
+    waited_ = 0;
     std::fill_n(in_step_, kLanes, kHead);
   }
 
@@ -452,7 +460,8 @@ class RequestObserver final : public Observer {
     }
     for (uint32_t number : active_) {
       sites_[number].entries.clear();
-      sites_[number].rounds = 0;
+      sites_[number].trips = 0;
+      sites_[number].waited = false;
       executed_[number] = {};
     }
     active_.clear();
@@ -607,6 +616,7 @@ class RequestObserver final : public Observer {
   LazyArray<PerLane> at_;       // by entry: number of the word (32 bits), or byte in shared memory
   uint32_t free_ = kFirst;      // the first unused entry
   uint32_t told_ = kFirst;      // the first one that the warps' clocks do not know
+  unsigned waited_ = 0;         // for a load: bit by Space, since the warp began to run
   uint32_t in_step_[kLanes];    // the last entry of a lane that took all up to there; or kNowhere,
   uint32_t last_[kLanes] = {};  // and then its last entry is here
 

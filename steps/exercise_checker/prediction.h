@@ -1,0 +1,53 @@
+/// \file
+/// The program that checks a student's prediction of a kernel's time: ./scripts/learn compiles it
+/// with a generated main() that hands the student's function to prediction_main().
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "common/harness/problem.h"
+#include "common/harness/tiles.h"
+
+namespace fa {
+
+/// What the parts of a GPU do, for an H200: the figures behind the programs' estimates.
+struct GpuRates {
+  double sms = 0;              ///< 132
+  double clock = 0;            ///< clocks of an SM in a second: 1.98e9
+  double lines = 0;            ///< L1 lines of 128 bytes that an SM looks up in a clock: 1
+  double wavefronts = 0;       ///< of shared memory, of an SM in a clock: 1
+  double instructions = 0;     ///< of warps, of an SM in a clock: 4
+  double hbm_bytes_per_s = 0;  ///< 4e12
+  double hbm_latency = 0;      ///< clocks from a load to what it loads: 659
+  double launch = 0;           ///< seconds between two kernels: 1.25e-6
+};
+
+/// One launch of a kernel, whose time is to be predicted.
+struct KernelRun {
+  Problem problem;
+  std::string variant;      ///< of the step: "shared"
+  double instructions = 0;  ///< that all its warps execute, counted on an H200
+};
+
+/// What a student predicts.
+struct TimePrediction {
+  std::string limit;   ///< the part with the longest time, as the programs call it: "L1 lines"
+  double seconds = 0;  ///< of the kernel
+};
+
+/// How far a predicted time may be off: 25%.
+constexpr double kAllowedOff = 0.25;
+
+/// Compares predictions with the step's own program and writes the verdict.
+///
+/// `program REQUEST.json RESULT.json`. The request: `problems` [{variant, n, d, h, estimate}]; the
+/// estimate is the kernel's in the JSON of the step's program (docs/json.md). The result: `ok`,
+/// `kind` and `message` of the first thing that is wrong, and `problems` [{problem, prediction
+/// {limit, ms, estimated_ms}}].
+/// \returns 0 when a verdict was written, right or wrong; 2 for a request that cannot be read.
+int prediction_main(int argc, char** argv,
+                    TimePrediction (*predict)(const KernelRun&, const GpuRates&));
+
+}  // namespace fa
