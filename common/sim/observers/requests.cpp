@@ -231,7 +231,7 @@ class RequestObserver final : public Observer {
   void tell_loads(Block& b) {
     if (b.current) tell_loads(b, b.current->id / kLanes);
   }
-  // A loop waits for its loads every kUnrolled trips; loads outside of loops are waited for together.
+  // A loop waits for its loads every kUnrolled trips; loads outside of loops are awaited at once.
   void tell_loads(Block& b, unsigned warp) {
     unsigned rounds[2] = {};  // by Space
     for (; told_ < free_; ++told_) {
