@@ -40,10 +40,12 @@ Machine machine_of(const GpuSpec& g) {
   m.sms = g.sms;
   m.clock = g.fp32_flops / (g.sms * lanes * 2);
   const bool hopper = g.arch == "sm_90";
-  m.loaded_clock = hopper ? kLoadedClock : m.clock;
+  m.loaded_clock = hopper ? std::min(kLoadedClock, m.clock) : m.clock;
   m.fma = kFma * lanes / 128;
   const double mma_flops = 2 * 16 * 8 * 16;
-  m.mma = hopper ? kMma : g.bf16_flops / (g.sms * m.clock * mma_flops);
+  // A GPU without tensor cores for bf16 multiplies in its CUDA cores.
+  const double multiply_flops = std::max(g.bf16_flops, g.fp32_flops);
+  m.mma = hopper ? kMma : multiply_flops / (g.sms * m.clock * mma_flops);
   m.wgmma_columns = kWgmmaColumns;
   m.l2_bytes_per_s = kL2BytesPerSecond * g.sms * m.clock / (132 * 1.98e9);
   m.hbm_bytes_per_s = kHbmShare * g.hbm_bytes_per_s;

@@ -77,7 +77,7 @@ std::optional<Estimate> estimate(const Counts& counted, const GpuSpec&, double t
 
 /// docs/json.md describes it.
 nlohmann::ordered_json to_json(const Estimate&);
-/// \throws nlohmann::json::exception when something is missing.
+/// \throws nlohmann::json::exception when something is missing, or a part is not known.
 Estimate estimate_of(const nlohmann::ordered_json&);
 
 }  // namespace fa

@@ -1,17 +1,18 @@
 // An estimate as JSON and back: docs/json.md.
-#include <algorithm>
-
 #include "common/clock/clock.h"
 
 namespace fa {
 
 namespace {
 
+/// \throws nlohmann::json::exception for a name that no part has.
 Part part_of(const std::string& name) {
-  for (int i = 0; i <= static_cast<int>(Part::start); ++i) {
-    if (name == name_of(static_cast<Part>(i))) return static_cast<Part>(i);
-  }
-  return Part::start;
+  static const nlohmann::json numbers = [] {
+    nlohmann::json j;
+    for (int i = 0; i <= static_cast<int>(Part::start); ++i) j[name_of(static_cast<Part>(i))] = i;
+    return j;
+  }();
+  return static_cast<Part>(numbers.at(name).get<int>());
 }
 
 }  // namespace

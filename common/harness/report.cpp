@@ -699,8 +699,13 @@ void read_estimates(const std::string& path, RunReport& r) {
       return j.at("problem").at(key) == Json(value);
     };
     const Problem& p = r.problem;
+    // Fewer heads may have run in the simulator, of as many query heads for one of K and V.
+    const Json& simulated = j.at("problem");
+    const bool same_groups =
+        simulated.at("h").get<int64_t>() * p.Hkv == simulated.at("hkv").get<int64_t>() * p.H;
     if (j.at("step") != r.step || j.at("variant") != r.variant || !same("n", p.N) ||
         !same("nk", p.Nk) || !same("d", p.d) || !same("causal", p.causal) ||
+        !same("smem", p.smem == 0 ? Json(nullptr) : Json(p.smem)) || !same_groups ||
         j.at("estimate_heads").get<uint64_t>() != p.heads()) {
       refuse("is of another step, variant or problem");
     }

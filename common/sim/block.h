@@ -171,6 +171,8 @@ void watch_registers(Block&, bool on);
 /// Asynchronous work (a TMA copy): done only when no thread of the block or cluster can run, that
 /// is, as late as possible, so that a missing wait shows.
 void defer(std::function<void()> work);
+/// The current block's clocks, which know all that its warp has done until now.
+WarpClocks& clocks_now();
 /// Of the current block's cluster, which may be the block alone.
 Block& block_of_rank(unsigned rank);
 

@@ -230,6 +230,25 @@ TEST_CASE("bad arguments are refused with one sentence", "[cli]") {
   refused({"--q", "missing.npy"}, "missing.npy");
 }
 
+TEST_CASE("times are estimated for a multiple of the heads that run", "[cli]") {
+  CHECK(parse({"--b", "3", "--h", "2"}).estimate_heads == 6);  // as many as run
+  CHECK(parse({"--h", "2", "--estimate-heads", "0"}).estimate_heads == 2);
+  CHECK(parse({"--h", "2", "--estimate-heads", "128"}).estimate_heads == 128);
+  CHECK(parse({"--estimate", "run.json"}).estimate == "run.json");
+  CHECK_THROWS_WITH(parse({"--h", "2", "--estimate-heads", "3"}),
+                    "--estimate-heads 3: must be a multiple of the 2 heads that run");
+  CHECK_THROWS_WITH(parse({"--b", "2", "--h", "2", "--estimate-heads", "2"}),
+                    "--estimate-heads 2: must be a multiple of the 4 heads that run");
+  CHECK_THROWS_WITH(parse({"--h", "2", "--estimate-heads", "-1"}),
+                    ContainsSubstring("--estimate-heads -1: "));
+  CHECK_THROWS_WITH(parse({"--h", "2", "--estimate-heads", "-2"}),
+                    ContainsSubstring("--estimate-heads -2: "));
+  CHECK_THROWS_AS(parse({"--estimate-heads", "many"}), fa::UsageError);
+  const std::string help = parse({"--help"}).text;
+  CHECK((help.find("--estimate-heads") != std::string::npos) == fa::simulated());
+  CHECK((help.find("--estimate F.json") != std::string::npos) != fa::simulated());
+}
+
 TEST_CASE(".npy files decide the sizes", "[cli]") {
   const Folder folder;
   const std::string q = folder.npy("q.npy", {2, 3, 50, 32});

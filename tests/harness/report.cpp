@@ -1,6 +1,10 @@
 #include "common/harness/report.h"
 
+#include <unistd.h>
+
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <sstream>
 
@@ -74,6 +78,43 @@ fa::RunReport gpu_run() {
   r.roofs = fa::Roofs{4.28e12, 60e12, 762e12, 51e12};
   return r;
 }
+
+fa::KernelEstimate kernel_estimate(const char* name, double seconds,
+                                   std::vector<fa::PartShare> parts) {
+  fa::KernelEstimate k;
+  k.name = name;
+  k.seconds = seconds;
+  k.parts = std::move(parts);
+  k.blocks = 1000;
+  k.sms = 132;
+  return k;
+}
+
+/// Of two kernels, of which the second one takes longer.
+fa::Estimate some_estimate() {
+  using fa::Part;
+  fa::Estimate e;
+  e.gpu = "H200";
+  e.verified = true;
+  e.seconds = 0.6e-3;
+  e.kernels = {
+      kernel_estimate("short_kernel", 0.1e-3, {{Part::hbm, 0.09}, {Part::l1, 0.05}}),
+      kernel_estimate(
+          "long_kernel", 0.49e-3,
+          {{Part::l1, 0.614}, {Part::waiting, 0.3}, {Part::l2, 0.2}, {Part::start, 0.15}})};
+  return e;
+}
+
+/// A simulator's report in a file, gone at the end of the test.
+struct ReportFile {
+  explicit ReportFile(const std::string& words)
+      : path(std::filesystem::temp_directory_path() /
+             ("flash_steps_report_" + std::to_string(getpid()) + ".json")) {
+    std::ofstream(path) << words;
+  }
+  ~ReportFile() { std::filesystem::remove(path); }
+  std::string path;
+};
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -394,6 +435,175 @@ TEST_CASE("--analyse lists the worst source lines first", "[report]") {
   CHECK_THAT(text, ContainsSubstring("no finding"));
   CHECK(fa::to_json(r)["sites"].size() == 42);
   CHECK(fa::to_json(r)["sites"][0]["what"] == "Q load32");
+}
+
+TEST_CASE("an estimate stands in the place of the bound, the longest kernel first", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.estimate_heads = r.problem.heads();
+  r.forward.estimate = some_estimate();
+  const std::string text = fa::text(r);
+  check_one_screen(text, 45);
+  CHECK(line_with(text, "bound").empty());
+  CHECK(line_with(text, "estimated") == "estimated 0.6 ms on H200");
+  CHECK(line_with(text, "long_kernel") ==
+        "  long_kernel 0.49 ms: L1 lines 61%, waiting 30%, L2 20%");
+  CHECK(line_with(text, "short_kernel") == "  short_kernel 0.1 ms: HBM 9%");
+  CHECK(text.find("long_kernel") < text.find("short_kernel"));
+  CHECK_THAT(joined(text), !ContainsSubstring("plain arithmetic"));
+  const auto j = fa::to_json(r);
+  CHECK(j["estimate_heads"] == r.problem.heads());
+  CHECK(j["estimate"] == fa::to_json(some_estimate()));
+  CHECK(j["estimate"]["limit"] == "L1 lines");
+  CHECK(j["bound_ms"].get<double>() > 0);
+}
+
+TEST_CASE("an estimate says what it is not", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.estimate_heads = r.problem.heads();
+  fa::Estimate& e = r.forward.estimate.emplace(some_estimate());
+  SECTION("of a GPU that nobody has measured") {
+    e.verified = false;
+    e.gpu = "A100";
+    CHECK(line_with(fa::text(r), "estimated") ==
+          "estimated 0.6 ms on A100 (unverified: never measured there)");
+    CHECK(fa::to_json(r)["estimate"]["verified"] == false);
+  }
+  SECTION("without arithmetic, of one kernel") {
+    e.kernels[0].arithmetic = false;
+    CHECK_THAT(joined(fa::text(r)), ContainsSubstring("without plain arithmetic"));
+  }
+  SECTION("of more heads than ran") {
+    r.estimate_heads = 128;
+    CHECK(line_with(fa::text(r), "estimated") ==
+          "estimated 0.6 ms on H200, for 128 heads like these");
+    CHECK(fa::to_json(r)["estimate_heads"] == 128);
+  }
+  SECTION("of a GPU that is not full") {
+    e.kernels[1].blocks = e.kernels[1].sms = 4;
+    e.kernels[0].blocks = e.kernels[0].sms = 1;
+    const std::string text = fa::text(r);
+    CHECK_THAT(joined(text), ContainsSubstring("L2 20%; 4 blocks for 132 SMs"));
+    CHECK_THAT(line_with(text, "short_kernel"), ContainsSubstring("HBM 9%; 1 block for 132 SMs"));
+  }
+  SECTION("there is none") {
+    r.forward.estimate.reset();
+    CHECK(line_with(fa::text(r), "estimated").empty());
+    CHECK(fa::to_json(r)["estimate"].is_null());
+    CHECK(fa::to_json(r)["estimate_heads"].is_null());
+  }
+  check_one_screen(fa::text(r), 45);
+}
+
+TEST_CASE("the source line that takes most of what limits the pass is named", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.analysed = true;
+  r.estimate_heads = r.problem.heads();
+  r.forward.estimate = some_estimate();
+  r.forward.seen.sites = {{"kernel.cuh:7", "shared load32", 1, 1, 1, 900},
+                          {"kernel.cuh:8", "K load32", 1, 1, 1, 30},
+                          {"kernel.cuh:9", "Q load32", 1, 1, 1, 40},
+                          {"kernel.cuh:8", "V load32", 1, 1, 1, 30}};
+  CHECK(joined(line_with(fa::text(r), "limit")) ==
+        joined("limit kernel.cuh:8 takes 60% of the clocks of the L1, which limits the pass"));
+  CHECK(fa::to_json(r)["sites"][0]["clocks"] == 900);
+  auto& part = r.forward.estimate->kernels[1].parts[0].part;
+  part = fa::Part::shared;
+  CHECK(joined(line_with(fa::text(r), "limit")).find("kernel.cuh:7 takes 100%") !=
+        std::string::npos);
+  part = fa::Part::hbm;  // which no source line takes
+  CHECK(line_with(fa::text(r), "limit").empty());
+}
+
+TEST_CASE("beside a measured time the estimate's difference stands", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.estimate_heads = r.problem.heads();
+  r.forward.estimate = some_estimate();
+  const ReportFile file(fa::to_json(r).dump());
+  fa::RunReport gpu = gpu_run();  // 0.5 ms
+  fa::read_estimates(file.path, gpu);
+  CHECK(gpu.estimate_heads == gpu.problem.heads());
+  const std::string text = fa::text(gpu);
+  check_one_screen(text, 50);
+  CHECK(line_with(text, "estimated") == "estimated 0.6 ms on H200, +20% from measured");
+  CHECK_FALSE(line_with(text, "time").empty());
+  CHECK_FALSE(line_with(text, "long_kernel").empty());
+  CHECK(fa::to_json(gpu)["estimate"]["ms"] == Approx(0.6));
+  gpu.forward.time->median_ms = 1;
+  CHECK(line_with(fa::text(gpu), "estimated") == "estimated 0.6 ms on H200, -40% from measured");
+}
+
+TEST_CASE("the estimate of a backward is read with it", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.estimate_heads = r.problem.heads();
+  r.forward.estimate = some_estimate();
+  r.backward = r.forward;
+  r.backward->name = "backward";
+  r.backward->estimate->seconds = 2e-3;
+  const ReportFile file(fa::to_json(r).dump());
+  fa::RunReport gpu = gpu_run();
+  gpu.backward = gpu.forward;
+  fa::read_estimates(file.path, gpu);
+  REQUIRE(gpu.backward->estimate);
+  CHECK(gpu.backward->estimate->seconds == Approx(2e-3));
+  CHECK(gpu.forward.estimate->seconds == Approx(0.6e-3));
+}
+
+TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
+  fa::RunReport sim = simulated_run();
+  sim.estimate_heads = sim.problem.heads();
+  sim.forward.estimate = some_estimate();
+  const auto good = fa::to_json(sim);
+  const auto refused = [](const std::string& words, const std::string& why, bool backward = false) {
+    CAPTURE(why);
+    const ReportFile file(words);
+    fa::RunReport gpu = gpu_run();
+    if (backward) gpu.backward = gpu.forward;
+    CHECK_THROWS_AS(fa::read_estimates(file.path, gpu), fa::UsageError);
+    CHECK_THROWS_WITH(
+        fa::read_estimates(file.path, gpu),
+        ContainsSubstring("--estimate " + file.path + ": " + why) && !ContainsSubstring("\n"));
+  };
+  const std::string other = "is of another step, variant or problem";
+  const auto changed = [&good](const char* key, const nlohmann::ordered_json& value) {
+    auto j = good;
+    (j["problem"].contains(key) ? j["problem"][key] : j[key]) = value;
+    return j.dump();
+  };
+  {
+    const ReportFile file(good.dump());
+    fa::RunReport gpu = gpu_run();
+    CHECK_NOTHROW(fa::read_estimates(file.path, gpu));
+  }
+  {
+    auto one_head = good;  // ran, for all
+    one_head["problem"]["h"] = one_head["problem"]["hkv"] = 1;
+    const ReportFile file(one_head.dump());
+    fa::RunReport gpu = gpu_run();
+    CHECK_NOTHROW(fa::read_estimates(file.path, gpu));
+  }
+  for (const char* key : {"n", "nk", "d"}) refused(changed(key, 7), other);
+  refused(changed("causal", true), other);
+  refused(changed("hkv", 1), other);
+  refused(changed("smem", 4096), other);
+  refused(changed("step", "97_before"), other);
+  refused(changed("variant", "other"), other);
+  refused(changed("estimate_heads", 128), other);
+  refused(changed("estimate_heads", nullptr), "holds no estimated time");
+  refused(fa::to_json(gpu_run()).dump(), "holds no estimated time");
+  const std::string strange = "is not a report of the simulator: ";
+  refused("", strange);
+  refused("not JSON", strange);
+  refused("[1, 2]", strange);
+  refused("{}", strange);
+  refused(good.dump().substr(0, 400), strange);
+  refused(changed("estimate", nullptr), strange);
+  refused(changed("estimate_heads", "many"), strange);
+  refused(good.dump(), strange, true);  // no backward in it
+
+  fa::RunReport gpu = gpu_run();
+  CHECK_THROWS_WITH(fa::read_estimates("no/such.json", gpu),
+                    "--estimate no/such.json: cannot be read");
+  CHECK_FALSE(gpu.forward.estimate);
 }
 
 TEST_CASE("the JSON has the promised keys", "[report]") {

@@ -100,6 +100,22 @@ TEST_CASE("a right step ends with status 0", "[step_main]") {
   CHECK_THAT(ran.printed, ContainsSubstring("\nright "));
 }
 
+TEST_CASE("a run in the simulator is estimated, for as many heads as are asked for",
+          "[step_main]") {
+  if (!simulated()) return;
+  const Ran one = run_program(step_of(copy_v, copy_traffic));  // one copy of 4 heads
+  CHECK_THAT(one.printed, ContainsSubstring("\nestimated "));
+  CHECK(one.json["estimate_heads"] == 4);
+  CHECK(one.json["estimate"]["gpu"] == "H200");
+  const auto ms = [](const Ran& ran) { return ran.json["estimate"]["ms"].get<double>(); };
+  const Ran many = run_program(step_of(copy_v, copy_traffic), {"--estimate-heads", "4000000"});
+  CHECK(many.status == 0);
+  CHECK_THAT(many.printed, ContainsSubstring(", for 4000000 heads like these\n"));
+  CHECK(many.json["estimate_heads"] == 4000000);
+  CHECK(ms(many) > 10 * ms(one));
+  CHECK(run_program(step_of(copy_v, copy_traffic), {"--estimate", "run.json"}).status == 2);
+}
+
 TEST_CASE("a wrong result ends with status 1", "[step_main]") {
   const Ran ran = run_program(step_of(all_zero, no_traffic));
   CHECK(ran.status == 1);

@@ -144,6 +144,9 @@ class Programs(unittest.TestCase):
         self.refused(["--iters", "0"], 2, "--iters 0")
         self.refused(["--workers", "-1"], 2, "--workers -1")
         self.refused(["--workers", "25"], 2, "--workers 25", "24")
+        self.refused(["--estimate-heads", "-1"], 2, "--estimate-heads -1")
+        self.refused(["--h", "2", "--estimate-heads", "3"], 2, "--estimate-heads 3", "2 heads")
+        self.refused(["--estimate", "run.json"], 2, "--estimate needs a GPU")
 
     def test_tiles_fit_the_shared_memory_of_the_gpu(self):
         program = next(p for p in steps() if p.name.startswith("06"))
@@ -372,6 +375,42 @@ class Programs(unittest.TestCase):
             self.assertRegex(table, rf"`{key}[`.]")
         for key in (*r["sites"][0], *r["kernels"][0], *r["estimate"], *r["estimate"]["kernels"][0]):
             self.assertRegex(table, rf"[{{ ]{key}[,}}]")
+
+    def test_times_are_estimated_for_more_heads_than_run(self):
+        few = self.json_of(*SMALL)
+        self.assertEqual((few["estimate_heads"], few["estimate"]["gpu"]), (2, "H200"))
+        many = self.json_of(*SMALL, "--estimate-heads", "128")
+        self.assertEqual(many["estimate_heads"], 128)
+        names = [kernel["name"] for kernel in many["estimate"]["kernels"]]
+        self.assertEqual(names, ["scores_kernel", "softmax_kernel", "output_kernel"])
+        for now, before in zip(many["estimate"]["kernels"], few["estimate"]["kernels"]):
+            self.assertEqual(now["blocks"], 64 * before["blocks"])
+            self.assertGreaterEqual(now["ms"], before["ms"])
+            self.assertTrue(now["arithmetic"])
+        self.assertEqual(many["traffic"]["requested"], few["traffic"]["requested"])
+        result = run(*SMALL, "--estimate-heads", "128")
+        self.assertRegex(result.stdout, r"(?m)^estimated \S+ us on H200, for 128 heads like these$")
+        self.assertIn("  scores_kernel ", result.stdout)
+        self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
+
+    def test_estimates_without_the_kernels_instructions(self):
+        data = self.folder / "data"
+        data.mkdir()
+        for path in (ROOT / "common" / "data").iterdir():
+            (data / path.name).symlink_to(path)
+        instructions = data / "instructions.json"
+        instructions.unlink()
+        other = {"env": {**os.environ, "FLASH_STEPS_DATA": str(data)}}
+        missing = run(*SMALL, **other)
+        self.assertEqual(missing.returncode, 0, missing.stderr)
+        self.assertIn("without plain arithmetic", " ".join(missing.stdout.split()))
+        for words in ("{", "{}", '{"kernels": {"k": {"all": 2}}}', "[]", ""):
+            instructions.write_text(words)
+            with self.subTest(words=words):
+                damaged = run(*SMALL, **other)
+                self.assertEqual((damaged.returncode, damaged.stdout), (2, ""))
+                self.assertEqual(len(damaged.stderr.splitlines()), 1, damaged.stderr)
+                self.assertIn(f"instructions, {instructions}, are damaged", damaged.stderr)
 
     def test_predicted_bytes_are_the_counted_ones(self):
         """For every step, odd N, with and without the mask; a variant's own formula each time."""

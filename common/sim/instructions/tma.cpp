@@ -165,6 +165,7 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
   }
   count_box(box, Kind::load, pc);
   if (blocks == 0) blocks = 1u << cluster_rank();
+  const WarpClocks::Time issued = clocks_now().at(self->current->id / 32);
   for (unsigned r = 0; r < cluster_size(); ++r) {
     if (!(blocks >> r & 1)) continue;
     Block* home = &block_of_rank(r);
@@ -172,7 +173,7 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
     auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
     access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, By::engine);
     const uint32_t operation = tell_load(*home, shared, box.bytes(), signal, pc, where);
-    home->clocks.copy_to(signal, self->clocks.at(self->current->id / 32));
+    home->clocks.copy_to(signal, issued);
     defer([=] {
       std::vector<char> row(box.row_bytes());
       for (size_t r = 0; r < box.rows(); ++r) {
@@ -230,7 +231,7 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
   access(from, bytes, Kind::load, pc, By::engine);
   access(to, bytes, Kind::store, pc, By::engine);
   const uint32_t operation = tell_load(*self, to, bytes, bar, pc, where);
-  self->clocks.copy_to(bar, self->clocks.at(self->current->id / 32));
+  self->clocks.copy_to(bar, clocks_now().at(self->current->id / 32));
   defer([=, home = self] {
     async_write_shared(to, from, bytes);
     tell_landed(*home, operation, bar);
@@ -268,7 +269,7 @@ void bulk_wait(int pending_groups, bool read_only) {
     last = store->operation;
   };
   if (static_cast<int>(mine.committed.size()) > pending_groups) {
-    self->clocks.wait_store(self->current->id / 32);
+    clocks_now().wait_store(self->current->id / 32);
   }
   mine.wait(pending_groups, finish);
   if (last) {

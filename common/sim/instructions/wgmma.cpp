@@ -228,7 +228,7 @@ void drain(Warpgroup& g, int pending_groups, const Where& where) {
     }
   }
   g.events.clear();
-  if (static_cast<int>(g.groups.committed.size()) > pending_groups) self->clocks.wait_wgmma(first);
+  if (static_cast<int>(g.groups.committed.size()) > pending_groups) clocks_now().wait_wgmma(first);
   g.performed += static_cast<unsigned>(g.groups.committed.size());
   g.groups.wait(pending_groups, [&](const auto& e) {
     perform(*e);

@@ -48,6 +48,9 @@ class Observer {
   /// end_copy() nobody may touch that place. Then access() tells of the store.
   virtual void begin_copy(Block&, const Access&) {}
   virtual void end_copy(Block&, const Access&) {}
+  /// The current thread's warp waits now for wgmma or for a bulk store, or issues a copy whose end
+  /// others wait for: Block::clocks must know what it has loaded before.
+  virtual void before_clocks(Block&) {}
   /// The current thread executed __threadfence().
   virtual void fence(Block&) {}
 

@@ -166,6 +166,11 @@ class RequestObserver final : public Observer {
   void barrier(Block& b, ThreadSet met, const void* object) override {
     tell_loads(b);
     b.clocks.barrier(met, object);
+    // Who came last has not left its warp: what that has loaded belongs to the phase that ends.
+    if (const unsigned w = b.current ? b.current->id / kLanes : 0;
+        b.current && met[w] == b.member[w]) {
+      count_log();
+    }
     ++l1_phase_;
   }
   void release(Block& b, const void* object, uint32_t) override {
@@ -176,6 +181,7 @@ class RequestObserver final : public Observer {
     tell_loads(b);
     b.clocks.acquire(b.current->id / kLanes, object);
   }
+  void before_clocks(Block& b) override { tell_loads(b); }
   void leave_warp(Block& b, unsigned warp) override {
     tell_loads(b, warp);
     count_log();
@@ -225,7 +231,7 @@ class RequestObserver final : public Observer {
   void tell_loads(Block& b) {
     if (b.current) tell_loads(b, b.current->id / kLanes);
   }
-  // A loop waits for its loads every kUnrolled trips; loads outside of loops are waited for together.
+  // A loop waits for its loads every kUnrolled trips; loads outside of loops are awaited at once.
   void tell_loads(Block& b, unsigned warp) {
     unsigned rounds[2] = {};  // by Space
     for (; told_ < free_; ++told_) {
@@ -278,6 +284,11 @@ class RequestObserver final : public Observer {
     std::fill_n(in_step_, kLanes, kHead);
   }
 
+  void make_room() {
+    tell_loads(*self);
+    count_log();
+  }
+
   static bool narrow(const Access& a) { return a.at % kWidest + a.size <= kWidest; }
 
   void take(unsigned lane, uint32_t entry, Space space, uint64_t at) {
@@ -314,7 +325,7 @@ class RequestObserver final : public Observer {
       const uint32_t next = log_[in_step_[lane]].next;
       if (log_[next].instruction == instruction) return in_step_[lane] = next;
       if (next == kTail) {
-        if (free_ == kLogCapacity) count_log();
+        if (free_ == kLogCapacity) make_room();
         return in_step_[lane] = insert(in_step_[lane], site_of(instruction, a.pc, size), size);
       }
       fall_out_of_step(lane);
@@ -326,7 +337,7 @@ class RequestObserver final : public Observer {
     const uint32_t occurrence = executed_[site].of[lane]++;
     if (occurrence < entries.size()) return last_[lane] = entries[occurrence];
     if (free_ == kLogCapacity) {
-      count_log();  // all lanes are in step again
+      make_room();  // all lanes are in step again
       return entry_for(lane, a, size);
     }
     if (next != kTail) {

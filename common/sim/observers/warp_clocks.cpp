@@ -4,10 +4,16 @@
 #include <bit>
 
 #include "common/clock/constants.h"
+#include "common/sim/block.h"
 
 namespace sim {
 
 using namespace fa::clocks;
+
+WarpClocks& clocks_now() {
+  for (auto& o : self->observers) o->before_clocks(*self);
+  return self->clocks;
+}
 
 void WarpClocks::begin(unsigned warps) {
   warps_ = warps;

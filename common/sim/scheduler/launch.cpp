@@ -395,8 +395,8 @@ void run_grid(const Launch& launch) {
   pool.take_stacks(n);
   fa::Bytes hbm_before, hbm_after;
   if (grid.l2) l2_dram(hbm_before.read, hbm_before.write);
-  // A grid of a block for each SM walks the problems one after the other.
-  const bool walks = grid.blocks <= static_cast<uint64_t>(o.sms);
+  // Among many problems, a grid of a block for each SM walks them one after the other.
+  const bool walks = o.l2_times > 1 && grid.blocks <= static_cast<uint64_t>(o.sms);
   const uint64_t resident = resident_blocks(launch.config, name, o);
   if (grid.l2) l2_begin_launch(grid.blocks, walks ? grid.blocks : resident, o.l2_times);
   if (grid.hazards) hazards_begin_launch();

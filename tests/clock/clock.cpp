@@ -1,0 +1,444 @@
+// From counts that are made up to the time that the model must give for them.
+#include "common/clock/clock.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+
+#include "common/clock/constants.h"
+#include "tests/test.h"
+
+using namespace fa::clocks;
+using fa::BlockWork;
+using fa::Part;
+
+namespace {
+
+constexpr double kFixed = kLaunchSeconds + kTimingSeconds;  // of a run of one kernel
+
+fa::GpuSpec h200() { return fa::find_gpu("H200"); }
+/// Hz of the SMs.
+double clock_of_h200() { return h200().fp32_flops / (h200().sms * 128 * 2); }
+
+/// One kernel of `blocks` blocks that do the same.
+fa::Counts counts_of(const BlockWork& work, size_t blocks, uint64_t resident = 1,
+                     uint64_t threads = 256) {
+  fa::KernelCount k;
+  k.name = "nobody::kernel<64>";
+  k.blocks = blocks;
+  k.threads = blocks * threads;
+  k.resident = resident;
+  k.work.assign(blocks, work);
+  fa::Counts counts;
+  counts.source = "counted";
+  counts.kernels = {k};
+  return counts;
+}
+
+fa::Counts memset_of(uint64_t bytes) {
+  fa::KernelCount k;
+  k.name = "memset";
+  k.buffer = "S";
+  k.bytes.write = bytes;
+  fa::Counts counts;
+  counts.kernels = {k};
+  return counts;
+}
+
+/// Seconds, without the launch and the timing.
+double seconds(const fa::Counts& counts, const fa::GpuSpec& gpu = h200(), double times = 1) {
+  const auto e = fa::estimate(counts, gpu, times);
+  REQUIRE(e);
+  return e->seconds - kTimingSeconds - kLaunchSeconds * static_cast<double>(counts.kernels.size());
+}
+
+double share_of(const fa::KernelEstimate& k, Part part) {
+  for (const fa::PartShare& p : k.parts) {
+    if (p.part == part) return p.share;
+  }
+  return 0;
+}
+
+BlockWork lines(uint64_t n) {
+  BlockWork w;
+  w.lines = n;
+  return w;
+}
+
+/// Of everything some: what an attention kernel of any kind asks for.
+BlockWork mixed() {
+  BlockWork w;
+  w.lines = 20000;
+  w.atomic_lines = 300;
+  w.wavefronts = 30000;
+  w.instructions = 40000;
+  w.mma = 9000;
+  w.wgmma_columns = 10000;
+  w.l2_bytes = 1 << 20;
+  w.latency = 30000;
+  w.fetches = 20;
+  return w;
+}
+fa::Counts mixed_counts(size_t blocks) {
+  fa::Counts counts = counts_of(mixed(), blocks, 2);
+  counts.kernels[0].hbm = {40 << 20, 4 << 20, 0};
+  return counts;
+}
+
+}  // namespace
+
+TEST_CASE("a kernel that keeps one part busy takes that part's time", "[clock]") {
+  struct Case {
+    const char* name;
+    uint64_t BlockWork::*work;
+    double in_a_clock;
+    Part part;
+    bool tensor;  // they lower the clock
+  };
+  const auto c = GENERATE(values<Case>({
+      {"L1 lines", &BlockWork::lines, kDataPipe, Part::l1, false},
+      {"shared memory", &BlockWork::wavefronts, kDataPipe, Part::shared, false},
+      {"instructions", &BlockWork::instructions, kIssue, Part::instructions, false},
+      {"tensor cores", &BlockWork::mma, kMma, Part::tensor, true},
+      {"tensor cores", &BlockWork::wgmma_columns, kWgmmaColumns, Part::tensor, true},
+      {"atomics", &BlockWork::atomic_lines, kReduction, Part::atomics, false},
+  }));
+  CAPTURE(c.name, c.in_a_clock);
+  constexpr uint64_t kWork = 1000000;
+  constexpr unsigned kPerSm = 8;
+  BlockWork w;
+  w.*c.work = kWork;
+  const fa::Counts counts = counts_of(w, 132 * kPerSm, 4);
+  const auto e = fa::estimate(counts, h200());
+  REQUIRE(e);
+  const double clock = c.tensor ? kLoadedClock : clock_of_h200();
+  CHECK(e->seconds == Approx(kPerSm * kWork / c.in_a_clock / clock + kFixed).epsilon(0.01));
+  CHECK(e->limit() == c.part);
+  CHECK(fa::name_of(c.part) == std::string(c.name));
+  REQUIRE(e->kernels.size() == 1);
+  CHECK(share_of(e->kernels[0], c.part) == Approx(1).epsilon(0.02));
+  CHECK(e->kernels[0].blocks == 132 * kPerSm);
+  CHECK(e->kernels[0].sms == 132);
+}
+
+TEST_CASE("L1 and shared memory share a pipe; other parts hide half of each other", "[clock]") {
+  BlockWork w = lines(1000000);
+  const double one = seconds(counts_of(w, 132));
+  w.wavefronts = w.lines;
+  CHECK(seconds(counts_of(w, 132)) == Approx(2 * one).epsilon(0.01));
+  w.wavefronts = 0;
+  w.atomic_lines = static_cast<uint64_t>(kReduction * static_cast<double>(w.lines));
+  CHECK(seconds(counts_of(w, 132)) == Approx(std::sqrt(2.) * one).epsilon(0.01));
+}
+
+TEST_CASE("a kernel that streams takes its bytes at the HBM's rate", "[clock]") {
+  fa::Counts counts = counts_of({}, 132);
+  counts.kernels[0].hbm = {3000000000, 1800000000, 0};
+  const auto e = fa::estimate(counts, h200());
+  REQUIRE(e);
+  CHECK(e->seconds == Approx(1e-3 / kHbmShare + kFixed).epsilon(0.01));
+  CHECK(e->limit() == Part::hbm);
+}
+
+TEST_CASE("a kernel that stays in the L2 takes its bytes at the L2's rate", "[clock]") {
+  BlockWork w;
+  w.l2_bytes = 100000000;
+  const auto e = fa::estimate(counts_of(w, 132), h200());
+  REQUIRE(e);
+  CHECK(e->seconds == Approx(132 * 1e8 / kL2BytesPerSecond + kFixed).epsilon(0.01));
+  CHECK(e->limit() == Part::l2);
+}
+
+TEST_CASE("a full GPU takes twice as long for twice the work", "[clock]") {
+  for (const fa::Counts& counts : {counts_of(lines(100000), 132 * 4, 4), mixed_counts(132 * 4)}) {
+    const double one = seconds(counts);
+    CHECK(seconds(counts, h200(), 2) == Approx(2 * one).epsilon(0.01));
+    CHECK(seconds(counts, h200(), 16) == Approx(16 * one).epsilon(0.01));
+  }
+}
+
+TEST_CASE("more blocks take no longer until all SMs have one", "[clock]") {
+  const fa::Counts counts = counts_of(lines(100000), 4, 4);
+  const auto one = fa::estimate(counts, h200());
+  REQUIRE(one);
+  CHECK(one->seconds == Approx(100000 / clock_of_h200() + kFixed).epsilon(0.01));
+  for (const unsigned times : {1, 2, 33}) {
+    CAPTURE(times);
+    const auto e = fa::estimate(counts, h200(), times);
+    REQUIRE(e);
+    CHECK(e->seconds == one->seconds);
+    CHECK(e->kernels[0].blocks == 4 * times);
+    CHECK(e->kernels[0].sms == 4 * times);
+    CHECK(share_of(e->kernels[0], Part::l1) == Approx(share_of(one->kernels[0], Part::l1)));
+  }
+  const auto more = fa::estimate(counts, h200(), 34);
+  REQUIRE(more);
+  CHECK(more->seconds > 1.5 * one->seconds);
+  CHECK(more->kernels[0].sms == 132);
+}
+
+TEST_CASE("more resident blocks hide more of the waiting", "[clock]") {
+  constexpr unsigned kPerSm = 32;
+  constexpr double kBusy = 1000, kLatency = 5000;
+  BlockWork w = lines(static_cast<uint64_t>(kBusy));
+  w.latency = kLatency;
+  const double alone = kPerSm * (kBusy + kLatency + kBlockStart) / clock_of_h200();
+  const double least = kPerSm * kBusy / clock_of_h200();
+  double before = seconds(counts_of(w, 132 * kPerSm, 1));
+  CHECK(before == Approx(alone).epsilon(1e-6));
+  for (const unsigned resident : {2, 4, 8, 16, 32}) {
+    CAPTURE(resident);
+    const double now = seconds(counts_of(w, 132 * kPerSm, resident));
+    CHECK(now < before);
+    CHECK(now > least);
+    before = now;
+  }
+  CHECK(before < 1.25 * least);
+  // A place that no block takes helps nobody.
+  CHECK(seconds(counts_of(w, 132 * kPerSm, 64)) == before);
+}
+
+TEST_CASE("what is not in the L2 is farther away", "[clock]") {
+  BlockWork w;
+  w.fetches = 1000;
+  w.latency = 1000 * kL2Latency;
+  w.l2_bytes = 1000;
+  fa::Counts counts = counts_of(w, 132);
+  const double near = seconds(counts);
+  CHECK(near == Approx(1000 * kL2Latency / clock_of_h200()).epsilon(0.01));
+  counts.kernels[0].hbm.read = 132 * 500;
+  const double halfway = (kL2Latency + kHbmLatency) / 2;
+  CHECK(seconds(counts) == Approx(1000 * halfway / clock_of_h200()).epsilon(0.01));
+  counts.kernels[0].hbm.read = 132 * 5000;
+  CHECK(seconds(counts) == Approx(1000 * kHbmLatency / clock_of_h200()).epsilon(0.01));
+}
+
+TEST_CASE("a lone warp waits for its own arithmetic, eight warps hide it", "[clock]") {
+  BlockWork w;
+  w.instructions = 800000;
+  const double per_instruction = kDependentLatency / kIndependentChains;
+  const double busy = 800000 / kIssue;
+  const double lone = seconds(counts_of(w, 132, 1, 32)) * clock_of_h200();
+  CHECK(lone == Approx(busy + 800000 * (per_instruction - 1 / kIssue)).epsilon(0.01));
+  const double eight = seconds(counts_of(w, 132, 1, 256)) * clock_of_h200();
+  CHECK(eight == Approx(busy).epsilon(0.01));
+}
+
+TEST_CASE("the last block decides, and the order in which blocks come", "[clock]") {
+  constexpr double kShort = 100000, kLong = 1000000;
+  fa::Counts counts = counts_of(lines(static_cast<uint64_t>(kShort)), 133);
+  std::vector<BlockWork>& work = counts.kernels[0].work;
+  work.back().lines = static_cast<uint64_t>(kLong);
+  CHECK(seconds(counts) == Approx((kShort + kLong) / clock_of_h200()).epsilon(0.01));
+  std::reverse(work.begin(), work.end());  // the others pass it on another SM
+  CHECK(seconds(counts) == Approx(kLong / clock_of_h200()).epsilon(0.01));
+}
+
+TEST_CASE("a huge grid takes as long as one that is walked block by block", "[clock]") {
+  const fa::Counts counts = counts_of(lines(1000), 132 * 20);
+  const double walked = seconds(counts, h200(), 100), huge = seconds(counts, h200(), 200);
+  CHECK(huge == Approx(2 * walked).epsilon(0.01));
+}
+
+TEST_CASE("tensor cores on all SMs lower the clock, on a few they do not", "[clock]") {
+  BlockWork w;
+  w.mma = 1000000;
+  CHECK(seconds(counts_of(w, 131)) == Approx(1e6 / kMma / clock_of_h200()).epsilon(0.01));
+  CHECK(seconds(counts_of(w, 132)) == Approx(1e6 / kMma / kLoadedClock).epsilon(0.01));
+  // An SM of a lower clock than that does not get faster by its tensor cores.
+  fa::GpuSpec slow = h200();
+  slow.fp32_flops /= 2;
+  const double clock = clock_of_h200() / 2;
+  CHECK(seconds(counts_of(w, 132), slow) == Approx(1e6 / kMma / clock).epsilon(0.01));
+}
+
+TEST_CASE("plain arithmetic is known of the steps' kernels, and said to be missing in others",
+          "[clock]") {
+  CHECK_FALSE(fa::instruction_mix("nobody::kernel<64>"));
+  const std::string name = "step01::softmax_kernel";
+  const auto mix = fa::instruction_mix(name);
+  REQUIRE(mix);
+  CHECK(mix->all > 1 + mix->fma + mix->alu);
+  CHECK(mix->special > 0);
+
+  BlockWork w;
+  w.instructions = 1000000;
+  fa::Counts counts = counts_of(w, 132);
+  auto e = fa::estimate(counts, h200());
+  REQUIRE(e);
+  CHECK_FALSE(e->arithmetic());
+  CHECK_FALSE(e->kernels[0].arithmetic);
+  CHECK(e->kernels[0].name == "kernel");
+  CHECK(share_of(e->kernels[0], Part::exponentials) == 0);
+  const double without = e->kernels[0].seconds;
+
+  counts.kernels[0].name = name;
+  e = fa::estimate(counts, h200());
+  REQUIRE(e);
+  CHECK(e->arithmetic());
+  CHECK(e->kernels[0].name == "softmax_kernel");
+  const double issue = 1e6 * std::max({mix->all / kIssue, mix->fma / kFma, mix->alu / kAlu});
+  const double special = 1e6 * mix->special / kSpecial;
+  const fa::KernelEstimate& k = e->kernels[0];
+  CHECK(k.seconds > without);
+  CHECK(share_of(k, Part::instructions) * k.seconds == Approx(issue / clock_of_h200()));
+  CHECK(share_of(k, Part::exponentials) * k.seconds == Approx(special / clock_of_h200()));
+
+  // One kernel that is not known is enough.
+  counts.kernels.push_back(counts_of(w, 1).kernels[0]);
+  e = fa::estimate(counts, h200());
+  REQUIRE(e);
+  CHECK_FALSE(e->arithmetic());
+}
+
+TEST_CASE("a memset writes at the HBM's rate, with no block and no arithmetic to miss", "[clock]") {
+  const fa::Counts counts = memset_of(4800000000);
+  const auto e = fa::estimate(counts, h200());
+  REQUIRE(e);
+  CHECK(e->seconds == Approx(1e-3 / kHbmShare + kFixed).epsilon(1e-6));
+  CHECK(e->arithmetic());
+  CHECK(e->limit() == Part::hbm);
+  CHECK(e->kernels[0].blocks == 0);
+  CHECK(seconds(counts, h200(), 3) == Approx(3e-3 / kHbmShare));
+}
+
+TEST_CASE("kernels follow each other, and each costs a launch", "[clock]") {
+  fa::Counts counts = counts_of(lines(100000), 132);
+  fa::Counts both = counts;
+  both.kernels.push_back(counts_of(lines(300000), 132).kernels[0]);
+  both.kernels.push_back(memset_of(1).kernels[0]);
+  const auto one = fa::estimate(counts, h200()), all = fa::estimate(both, h200());
+  REQUIRE(one);
+  REQUIRE(all);
+  REQUIRE(all->kernels.size() == 3);
+  CHECK(all->kernels[0].seconds == one->kernels[0].seconds);
+  double sum = kTimingSeconds;
+  for (const fa::KernelEstimate& k : all->kernels) sum += k.seconds;
+  CHECK(all->seconds == Approx(sum));
+  CHECK(all->longest() == &all->kernels[1]);
+  CHECK(all->kernels[2].seconds == Approx(kLaunchSeconds));
+  CHECK(all->kernels[2].parts.at(0).part == Part::start);
+}
+
+TEST_CASE("parts are ranked, the largest first, and none is empty", "[clock]") {
+  const auto e = fa::estimate(mixed_counts(132 * 4), h200());
+  REQUIRE(e);
+  const auto& parts = e->kernels[0].parts;
+  CHECK(parts.size() >= 8);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    CHECK(parts[i].share > 0);
+    if (i > 0) CHECK(parts[i - 1].share >= parts[i].share);
+  }
+  CHECK(e->limit() == parts[0].part);
+
+  BlockWork wait = lines(100);
+  wait.latency = 1e6;
+  CHECK(fa::estimate(counts_of(wait, 132), h200())->limit() == Part::waiting);
+  CHECK(fa::estimate(counts_of({}, 1), h200())->limit() == Part::start);
+}
+
+TEST_CASE("nothing is estimated where no work was counted", "[clock]") {
+  CHECK_FALSE(fa::estimate({}, h200()));
+  fa::Counts counts = counts_of(lines(1), 4);
+  counts.kernels[0].work.clear();
+  CHECK_FALSE(fa::estimate(counts, h200()));
+  counts.kernels.push_back(memset_of(4).kernels[0]);
+  CHECK_FALSE(fa::estimate(counts, h200()));
+}
+
+TEST_CASE("an estimate survives JSON", "[clock]") {
+  fa::Counts counts = mixed_counts(132 * 4);
+  counts.kernels.push_back(memset_of(1000000).kernels[0]);
+  counts.kernels.push_back(counts.kernels[0]);
+  counts.kernels[2].name = "step01::softmax_kernel";
+  const auto e = fa::estimate(counts, fa::find_gpu("A100"));
+  REQUIRE(e);
+  const auto j = fa::to_json(*e);
+  const auto read = nlohmann::ordered_json::parse(j.dump());
+  const fa::Estimate back = fa::estimate_of(read);
+  CHECK(fa::to_json(back) == read);
+  CHECK(back.seconds == Approx(e->seconds));
+  CHECK(back.gpu == "A100");
+  CHECK_FALSE(back.verified);
+  CHECK(back.limit() == e->limit());
+  REQUIRE(back.kernels.size() == 3);
+  for (size_t i = 0; i < 3; ++i) {
+    const fa::KernelEstimate &was = e->kernels[i], &is = back.kernels[i];
+    CHECK(is.name == was.name);
+    CHECK(is.seconds == Approx(was.seconds));
+    CHECK(is.blocks == was.blocks);
+    CHECK(is.sms == was.sms);
+    CHECK(is.arithmetic == was.arithmetic);
+    REQUIRE(is.parts.size() == was.parts.size());
+    for (size_t p = 0; p < is.parts.size(); ++p) {
+      CHECK(is.parts[p].part == was.parts[p].part);
+      CHECK(is.parts[p].share == Approx(was.parts[p].share));
+    }
+  }
+  for (const char* key : {"gpu", "verified", "ms", "limit", "kernels"}) CHECK(j.contains(key));
+  for (const char* key : {"gpu", "verified", "ms", "kernels"}) {
+    CAPTURE(key);
+    nlohmann::ordered_json cut = j;
+    cut.erase(key);
+    CHECK_THROWS_AS(fa::estimate_of(cut), nlohmann::json::exception);
+  }
+  nlohmann::ordered_json odd = j;
+  odd["kernels"][0]["parts"]["luck"] = 0.5;
+  CHECK_THROWS_AS(fa::estimate_of(odd), nlohmann::json::exception);
+}
+
+TEST_CASE("only the H200 is verified; each row of the table gives a time", "[clock]") {
+  for (const fa::GpuSpec& gpu : fa::gpu_table()) {
+    CAPTURE(gpu.name);
+    const auto e = fa::estimate(mixed_counts(1000), gpu);
+    REQUIRE(e);
+    CHECK(e->gpu == gpu.name);
+    CHECK(e->verified == (gpu.name == "H200"));
+    CHECK(std::isfinite(e->seconds));
+    CHECK(e->seconds > kFixed);
+    CHECK(e->seconds < 1);
+    for (const fa::PartShare& p : e->kernels[0].parts) CHECK(std::isfinite(p.share));
+  }
+}
+
+TEST_CASE("a smaller or slower GPU never takes less time", "[clock]") {
+  using Change = std::function<void(fa::GpuSpec&, double)>;
+  const std::vector<std::pair<const char*, Change>> changes = {
+      {"SMs",
+       [](fa::GpuSpec& g, double x) {
+         const double before = g.sms;
+         g.sms = std::max(1, static_cast<int>(g.sms * x));
+         g.fp32_flops *= g.sms / before;  // of the same clock
+         g.bf16_flops *= g.sms / before;
+       }},
+      {"clock",
+       [](fa::GpuSpec& g, double x) {
+         g.fp32_flops *= x;
+         g.bf16_flops *= x;
+       }},
+      {"tensor cores", [](fa::GpuSpec& g, double x) { g.bf16_flops *= x; }},
+      {"HBM", [](fa::GpuSpec& g, double x) { g.hbm_bytes_per_s *= x; }}};
+  BlockWork no_tensor = mixed();
+  no_tensor.mma = no_tensor.wgmma_columns = 0;
+  for (const fa::GpuSpec& gpu : fa::gpu_table()) {
+    for (const size_t blocks : {3, 132, 1000}) {
+      double before = 0;
+      for (const auto& [what, change] : changes) {
+        before = 0;
+        for (const double x : {1., 0.9, 0.7, 0.5, 0.1, 0.01}) {
+          CAPTURE(gpu.name, blocks, what, x);
+          fa::GpuSpec less = gpu;
+          change(less, x);
+          const double now = seconds(mixed_counts(blocks), less);
+          CHECK(now >= before * (1 - 1e-9));
+          before = now;
+          // More work is no shorter either.
+          CHECK(now >= seconds(counts_of(no_tensor, blocks, 2), less));
+        }
+        if (blocks == 1000 && what != std::string("tensor cores")) {
+          CHECK(before > 2 * seconds(mixed_counts(blocks), gpu));
+        }
+      }
+    }
+  }
+}
