@@ -310,10 +310,10 @@ std::string estimate_section(const RunReport& r, const Pass& p) {
   const Estimate& e = *p.estimate;
   std::string words = fmt::format("{} on {}{}", milliseconds(1e3 * e.seconds), e.gpu,
                                   e.verified ? "" : " (unverified: never measured there)");
-  if (p.time) {
+  if (p.time && r.device.name.find(e.gpu) != std::string::npos) {
     const double measured = 1e-3 * p.time->median_ms;
     words += fmt::format(", {:+.0f}% from measured", 100 * (e.seconds / measured - 1));
-  } else if (r.estimate_heads != r.problem.heads()) {
+  } else if (!p.time && r.estimate_heads != r.problem.heads()) {
     words += fmt::format(", for {} heads like these", r.estimate_heads);
   }
   std::string out = labelled("estimated", words);
