@@ -219,7 +219,7 @@ std::optional<Estimate> estimate(const Counts& counted, const GpuSpec& gpu, doub
   const Machine m = machine_of(gpu);
   Estimate e;
   e.gpu = gpu.name;
-  e.verified = gpu.name == "H200";
+  e.verified = gpu.name == "H200" || gpu.name == "H100";  // docs/clock.md has both
   for (const KernelCount& c : counted.kernels) {
     if (c.work.empty() && c.buffer.empty()) return std::nullopt;
     e.kernels.push_back(c.buffer.empty() ? estimate_kernel(c, m, times)
