@@ -387,7 +387,8 @@ TEST_CASE("an estimate survives JSON", "[clock]") {
   CHECK_THROWS_AS(fa::estimate_of(odd), nlohmann::json::exception);
 }
 
-TEST_CASE("only the H200 and the H100 are verified; each row of the table gives a time", "[clock]") {
+TEST_CASE("only the H200 and the H100 are verified; each row of the table gives a time",
+          "[clock]") {
   for (const fa::GpuSpec& gpu : fa::gpu_table()) {
     CAPTURE(gpu.name);
     const auto e = fa::estimate(mixed_counts(1000), gpu);
