@@ -170,8 +170,9 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
     for (size_t i = 0; i < kParts; ++i) sum[i] += t[i];
     busy_sum += b;
   }
-  const bool loaded = of(sum, Part::tensor) > 0 && blocks >= m.sms;
-  const double clock = loaded ? m.loaded_clock : m.clock;
+  // The clock falls with the share of the SMs whose tensor cores work.
+  const double loaded = of(sum, Part::tensor) > 0 ? k.sms / m.sms : 0;
+  const double clock = m.clock - loaded * (m.clock - m.loaded_clock);
   const double sms = last_end(stays, times, static_cast<size_t>(m.sms) * resident) / clock;
   const double l2 = l2_bytes * times / m.l2_bytes_per_s;
   const double hbm = static_cast<double>(c.hbm.read + c.hbm.write) * times / m.hbm_bytes_per_s;

@@ -418,12 +418,13 @@ TEST_CASE("cp.async costs a latency when its wait follows at once", "[sim][clock
   CHECK(later.fetches == 0);
 }
 
-TEST_CASE("a bulk copy's mbarrier is ready one latency after its issue", "[sim][clock]") {
+TEST_CASE("a bulk copy's mbarrier is ready when its bytes have come, one latency later",
+          "[sim][clock]") {
   const auto launch = [](int loads) {
     return work_of([&] { fa::launch(copy_bulk, kWarp, x(), y(), loads); });
   };
   const BlockWork w = launch(0);
-  CHECK(w.latency == barrier(1) + kTmaLatency);
+  CHECK(w.latency == barrier(1) + 2048 / kTmaBytes + kTmaLatency);
   CHECK(w.fetches == 1);
   CHECK(w.l2_bytes == 2048);
   CHECK(w.lines == 0);
@@ -437,7 +438,7 @@ TEST_CASE("a bulk copy's mbarrier is ready one latency after its issue", "[sim][
 TEST_CASE("a copy from a place that must be loaded begins behind the load", "[sim][clock]") {
   Buffer<int> place("place", 1);
   const BlockWork w = work_of([&] { fa::launch(copy_from_a_loaded_place, kWarp, place, x()); });
-  CHECK(w.latency == kL2Latency + kTmaLatency);
+  CHECK(w.latency == kL2Latency + 1024 / kTmaBytes + kTmaLatency);
   CHECK(w.fetches == 2);
 }
 

@@ -173,7 +173,7 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
     auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
     access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, By::engine);
     const uint32_t operation = tell_load(*home, shared, box.bytes(), signal, pc, where);
-    home->clocks.copy_to(signal, issued);
+    home->clocks.copy_to(signal, issued, box.bytes());
     defer([=] {
       std::vector<char> row(box.row_bytes());
       for (size_t r = 0; r < box.rows(); ++r) {
@@ -231,7 +231,7 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
   access(from, bytes, Kind::load, pc, By::engine);
   access(to, bytes, Kind::store, pc, By::engine);
   const uint32_t operation = tell_load(*self, to, bytes, bar, pc, where);
-  self->clocks.copy_to(bar, clocks_now().at(self->current->id / 32));
+  self->clocks.copy_to(bar, clocks_now().at(self->current->id / 32), static_cast<size_t>(bytes));
   defer([=, home = self] {
     async_write_shared(to, from, bytes);
     tell_landed(*home, operation, bar);

@@ -21,6 +21,7 @@ void WarpClocks::begin(unsigned warps) {
   product_ = copy_ = 0;
   for (auto& s : steps_) s.clear();
   phase_ = 0;
+  copied_ = 0;
   ready_.clear();
 }
 
@@ -85,9 +86,11 @@ void WarpClocks::barrier(ThreadSet met, const void* object) {
   ++phase_;
 }
 
-void WarpClocks::copy_to(const void* object, Time issued) {
+void WarpClocks::copy_to(const void* object, Time issued, size_t bytes) {
   ++issued.fetches;
-  signal(object, issued + kTmaLatency);
+  copied_ = std::max(copied_, issued.clocks) + static_cast<double>(bytes) / kTmaBytes;
+  issued.clocks = copied_ + kTmaLatency;
+  signal(object, issued);
 }
 
 void WarpClocks::acquire(unsigned warp, const void* object) {

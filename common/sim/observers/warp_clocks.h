@@ -10,7 +10,8 @@
 ///              that go through the same steps do so together
 ///   products   one latency between two meetings
 ///   copies     cp.async: one latency if no barrier lies between the copy and its wait. TMA: the
-///              mbarrier is ready one latency after the issuing warp's time
+///              mbarrier is ready one latency after the issuing warp's time, and when the copies
+///              before it have come
 #pragma once
 
 #include <cstdint>
@@ -50,7 +51,7 @@ class WarpClocks {
   void barrier(ThreadSet met, const void* object);
   /// A signal for `object`: an arrival of the warp, or the end of a copy that it issues now.
   void arrive(unsigned warp, const void* object) { signal(object, at(warp)); }
-  void copy_to(const void* object, Time issued);
+  void copy_to(const void* object, Time issued, size_t bytes);
   void acquire(unsigned warp, const void* object);
 
   Time at(unsigned warp);
@@ -67,6 +68,7 @@ class WarpClocks {
   uint32_t product_ = 0, copy_ = 0;  // bit per warp, since settle()
   std::vector<uint64_t> steps_[32];  // of shuffles, since settle()
   uint32_t phase_ = 0;
+  double copied_ = 0;  // when the last byte that TMA was asked for has left the L2
   unsigned warps_ = 0;
   std::unordered_map<const void*, Time> ready_;
 };
