@@ -43,10 +43,12 @@ Machine machine_of(const GpuSpec& g) {
   m.loaded_clock = hopper ? std::min(kLoadedClock, m.clock) : m.clock;
   m.fma = kFma * lanes / 128;
   const double mma_flops = 2 * 16 * 8 * 16;
+  const double h200_flops = 989.4e12 / 66.9e12 * 256;  // of an SM in a clock, by the data sheet
   // A GPU without tensor cores for bf16 multiplies in its CUDA cores.
   const double multiply_flops = std::max(g.bf16_flops, g.fp32_flops);
-  m.mma = hopper ? kMma : multiply_flops / (g.sms * m.clock * mma_flops);
-  m.wgmma_columns = kWgmmaColumns;
+  const double flops = multiply_flops / (g.sms * m.clock);
+  m.mma = hopper ? kMma * flops / h200_flops : flops / mma_flops;
+  m.wgmma_columns = kWgmmaColumns * flops / h200_flops;
   m.l2_bytes_per_s = kL2BytesPerSecond * g.sms * m.clock / (132 * 1.98e9);
   m.hbm_bytes_per_s = kHbmShare * g.hbm_bytes_per_s;
   return m;
@@ -147,9 +149,11 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   const InstructionMix mix = known.value_or(InstructionMix{});
   k.arithmetic = known.has_value();
   const double count = static_cast<double>(c.work.size()), blocks = count * times;
-  k.blocks = static_cast<uint64_t>(std::llround(blocks));
-  k.sms = static_cast<unsigned>(std::min(m.sms, std::ceil(blocks)));
-  const double warps = std::ceil(static_cast<double>(c.threads) / count / 32);
+  // Blocks that share all work are as many as SMs, whatever the number of heads.
+  const bool shares = c.persistent && times > 1;
+  k.blocks = static_cast<uint64_t>(shares ? m.sms : std::llround(blocks));
+  k.sms = static_cast<unsigned>(shares ? m.sms : std::min(m.sms, std::ceil(blocks)));
+  const double warps = std::max(1.0, std::ceil(static_cast<double>(c.threads) / count / 32));
   const double per_sm = std::ceil(blocks / m.sms);
   const unsigned resident =
       static_cast<unsigned>(std::max(1.0, std::min(static_cast<double>(c.resident), per_sm)));
@@ -173,7 +177,11 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   // The clock falls with the share of the SMs whose tensor cores work.
   const double loaded = of(sum, Part::tensor) > 0 ? k.sms / m.sms : 0;
   const double clock = m.clock - loaded * (m.clock - m.loaded_clock);
-  const double sms = last_end(stays, times, static_cast<size_t>(m.sms) * resident) / clock;
+  // An SM starts one block after the other, however many it holds.
+  const double starts = std::ceil(blocks / m.sms) * kBlockStart;
+  const double walks = (shares ? std::accumulate(stays.begin(), stays.end(), 0.0) * times / m.sms
+                               : last_end(stays, times, static_cast<size_t>(m.sms) * resident));
+  const double sms = std::max(walks, starts) / clock;
   const double l2 = l2_bytes * times / m.l2_bytes_per_s;
   const double hbm = static_cast<double>(c.hbm.read + c.hbm.write) * times / m.hbm_bytes_per_s;
   k.seconds = std::max({sms, l2, hbm}) + kLaunchSeconds;
@@ -220,7 +228,7 @@ std::optional<Estimate> estimate(const Counts& counted, const GpuSpec& gpu, doub
   const Machine m = machine_of(gpu);
   Estimate e;
   e.gpu = gpu.name;
-  e.verified = gpu.name == "H200" || gpu.name == "H100";  // docs/clock.md has both
+  e.verified = gpu.name == "H200" || gpu.name == "H100";  // docs/clock.md shows how well
   for (const KernelCount& c : counted.kernels) {
     if (c.work.empty() && c.buffer.empty()) return std::nullopt;
     e.kernels.push_back(c.buffer.empty() ? estimate_kernel(c, m, times)

@@ -227,7 +227,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
   if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
   if (o.estimate_heads < 0) {
-    throw UsageError(fmt::format("--estimate-heads {}: must be at least 1", o.estimate_heads));
+    throw UsageError(fmt::format(
+        "--estimate-heads {}: must be 0 (as many as run) or a multiple of the heads that run",
+        o.estimate_heads));
   }
   p.smem = static_cast<size_t>(smem);
   o.counters = !no_counters;

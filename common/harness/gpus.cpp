@@ -28,6 +28,10 @@ GpuSpec row_of(const nlohmann::json& row) {
   row.at("fp32_flops").get_to(g.fp32_flops);
   g.bf16_flops = row.value("bf16_flops", 0.0);
   g.fp8_flops = row.value("fp8_flops", 0.0);
+  if (g.sms < 1 || g.fp32_flops <= 0 || g.hbm_bytes_per_s <= 0) {
+    throw UsageError("the row " + g.name +
+                     " of the table of GPUs needs sms, fp32_flops and hbm_bytes_per_s above 0");
+  }
   return g;
 }
 

@@ -227,10 +227,13 @@ std::string hbm_section(const RunReport& r, const Pass& p) {
   out += row("predicted", p.predicted.hbm, "each kernel streams its operands once");
   if (r.device.kind == "sim") {
     const double footprint = double(r.memory.total());
-    const bool promised = footprint < r.model.l2_bytes / 2 || footprint > 3 * r.model.l2_bytes;
+    const bool many = r.estimate_heads > r.problem.heads();  // the L2 is the full problem's
+    const bool promised =
+        many || footprint < r.model.l2_bytes / 2 || footprint > 3 * r.model.l2_bytes;
     out += row("modelled", p.seen.hbm,
-               fmt::format("{}'s L2 {}, footprint {}", r.model.name, human_bytes(r.model.l2_bytes),
-                           human_bytes(footprint)));
+               fmt::format("{}'s L2 {}, {}", r.model.name, human_bytes(r.model.l2_bytes),
+                           many ? fmt::format("shared by {} heads", r.estimate_heads)
+                                : "footprint " + human_bytes(footprint)));
     if (!promised) {
       out += labelled("", "the footprint is close to the L2's size: no accuracy is promised here");
     }
@@ -314,7 +317,7 @@ std::string estimate_section(const RunReport& r, const Pass& p) {
     const double measured = 1e-3 * p.time->median_ms;
     words += fmt::format(", {:+.0f}% from measured", 100 * (e.seconds / measured - 1));
   } else if (!p.time && r.estimate_heads != r.problem.heads()) {
-    words += fmt::format(", for {} heads like these", r.estimate_heads);
+    words += fmt::format(", for {} heads", r.estimate_heads);
   }
   std::string out = labelled("estimated", words);
   std::vector<KernelEstimate> kernels = e.kernels;
@@ -707,7 +710,10 @@ void read_estimates(const std::string& path, RunReport& r) {
         !same("nk", p.Nk) || !same("d", p.d) || !same("causal", p.causal) ||
         !same("smem", p.smem == 0 ? Json(nullptr) : Json(p.smem)) || !same_groups ||
         j.at("estimate_heads").get<uint64_t>() != p.heads()) {
-      refuse("is of another step, variant or problem");
+      refuse(
+          fmt::format("holds an estimate of {} {} for {} heads, of another problem than this run's",
+                      j.at("step").get<std::string>(), j.at("variant").get<std::string>(),
+                      j.at("estimate_heads").get<uint64_t>()));
     }
     r.estimate_heads = p.heads();
     r.forward.estimate = estimate_of(j.at("estimate"));

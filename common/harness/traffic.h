@@ -116,6 +116,7 @@ struct KernelCount {
   uint64_t shuffles = 0;             ///< instructions of warps, two for 8 bytes
   std::vector<BlockWork> work = {};  ///< of each block, in the grid's order
   uint64_t resident = 0;             ///< blocks that an SM holds
+  bool persistent = false;           ///< as many blocks as SMs, which share all work
   Bytes hbm = {};                    ///< the L2 model's; what it still holds is not written yet
   std::string buffer = {};           ///< of a memset or copy: the buffer; a kernel has none
 };

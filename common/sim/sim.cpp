@@ -6,12 +6,17 @@
 
 namespace sim {
 
+bool told_sms = false;
+
 Options& options() {
   static Options o;
   return o;
 }
 
-int multiprocessors() { return options().sms; }
+int multiprocessors() {
+  told_sms = true;
+  return options().sms;
+}
 size_t shared_memory_per_block() { return options().block_shared_bytes; }
 
 static fa::Counts* current = nullptr;

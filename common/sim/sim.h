@@ -32,6 +32,8 @@ struct Options {
   size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread
 };
 /// The one set of options of this process.
+/// Was the number of SMs asked for since the last launch?
+extern bool told_sms;
 Options& options();
 
 /// The name that tables and messages use for the buffer that holds `p`.

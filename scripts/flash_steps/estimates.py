@@ -197,9 +197,12 @@ def accuracy_table(filters):
         span = f"{mean(values):.2f}x | {min(values):.2f}x | {max(values):.2f}x"
         lines.append(f"| {name} | {len(values)} | {span} | {within} |")
     right, count = pairs_in_order(rows, measured)
+    far_right, far = pairs_in_order(rows, measured, apart=1.5)
     order = (
         f"\n\nOf {count:,} pairs of variants whose measured times for one problem differ by more "
-        f"than 15%, {right:,} were estimated in the right order ({100 * right / count:.1f}%)."
+        f"than 15%, {right:,} were estimated in the right order ({100 * right / count:.1f}%). "
+        f"Of the {count - far:,} that differ by less than 1.5x: {right - far_right:,} "
+        f"({100 * (right - far_right) / (count - far):.0f}%)."
     )
     stale = sorted({row["step"] for row in rows.values() if row["text"] != digest_of(row["step"])})
     old = f"\n\n*Estimated from an older text of the kernel: {', '.join(stale)}.*" if stale else ""

@@ -474,8 +474,7 @@ TEST_CASE("an estimate says what it is not", "[report]") {
   }
   SECTION("of more heads than ran") {
     r.estimate_heads = 128;
-    CHECK(line_with(fa::text(r), "estimated") ==
-          "estimated 0.6 ms on H200, for 128 heads like these");
+    CHECK(line_with(fa::text(r), "estimated") == "estimated 0.6 ms on H200, for 128 heads");
     CHECK(fa::to_json(r)["estimate_heads"] == 128);
   }
   SECTION("of a GPU that is not full") {
@@ -563,7 +562,7 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
         fa::read_estimates(file.path, gpu),
         ContainsSubstring("--estimate " + file.path + ": " + why) && !ContainsSubstring("\n"));
   };
-  const std::string other = "is of another step, variant or problem";
+  const std::string other = "holds an estimate of ";
   const auto changed = [&good](const char* key, const nlohmann::ordered_json& value) {
     auto j = good;
     (j["problem"].contains(key) ? j["problem"][key] : j[key]) = value;

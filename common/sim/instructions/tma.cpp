@@ -143,6 +143,7 @@ uint32_t tell_store(const void* from, size_t bytes, const void* pc, const Where&
 }
 
 void issue_store(std::function<void()> perform, uint32_t operation, const Where& where) {
+  clocks_now().store(self->current->id / 32);
   auto store = std::make_shared<BulkStore>(BulkStore{std::move(perform), where, operation});
   async_of(*self).stores[self->current->id].open.push_back(store);
   defer([store] {  // nobody waited for it

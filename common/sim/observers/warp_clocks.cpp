@@ -18,6 +18,7 @@ WarpClocks& clocks_now() {
 void WarpClocks::begin(unsigned warps) {
   warps_ = warps;
   std::fill_n(clock_, 32, Time{});
+  std::fill_n(stored_, 32, 0.0);
   product_ = copy_ = 0;
   for (auto& s : steps_) s.clear();
   phase_ = 0;
@@ -59,7 +60,10 @@ void WarpClocks::signal(const void* object, Time time) {
   t = std::max(t, time);
 }
 
-void WarpClocks::wait_store(unsigned warp) { clock_[warp] = at(warp) + kTmaLatency; }
+void WarpClocks::wait_store(unsigned warp) {
+  clock_[warp] = at(warp);
+  clock_[warp].clocks = std::max(clock_[warp].clocks, stored_[warp]);
+}
 
 void WarpClocks::wait_wgmma(unsigned warp) {
   Time t;

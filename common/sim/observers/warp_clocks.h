@@ -5,13 +5,15 @@
 /// meet, all take the latest one's time. What a pipe needs to move or compute is not in here: that
 /// is counted, and common/clock adds it. The rules, each a rule of thumb about compiled code:
 ///
-///   loads      between two meetings a warp's loads are on their way together: one latency
+///   loads      a warp's loads since it last met others are on their way together: one latency for
+///              those of device memory, one for those of shared memory; a loop's, again every
+///              fourth trip
 ///   shuffles   one latency for each of a reduction's steps (source line and distance); the rows
 ///              that go through the same steps do so together
 ///   products   one latency between two meetings
 ///   copies     cp.async: one latency if no barrier lies between the copy and its wait. TMA: the
-///              mbarrier is ready one latency after the issuing warp's time, and when the copies
-///              before it have come
+///              copies to a block arrive one after the other, kTmaBytes a clock; the mbarrier is
+///              ready one latency after the last byte
 #pragma once
 
 #include <cstdint>
@@ -19,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/clock/constants.h"
 #include "common/sim/observers/observer.h"
 
 namespace sim {
@@ -43,7 +46,9 @@ class WarpClocks {
   void wait_copy(unsigned warp, uint32_t phase) {
     if (phase == phase_) copy_ |= 1u << warp;
   }
-  /// The warp waits for a bulk store of its own.
+  /// The warp issues a bulk store.
+  void store(unsigned warp) { stored_[warp] = at(warp).clocks + fa::clocks::kTmaLatency; }
+  /// The warp waits for its bulk stores.
   void wait_store(unsigned warp);
   /// The four warps from `warp` on wait for wgmma.
   void wait_wgmma(unsigned warp);
@@ -65,6 +70,7 @@ class WarpClocks {
   void settle(unsigned warp);
 
   Time clock_[32];
+  double stored_[32] = {};           // when the warp's last bulk store is done
   uint32_t product_ = 0, copy_ = 0;  // bit per warp, since settle()
   std::vector<uint64_t> steps_[32];  // of shuffles, since settle()
   uint32_t phase_ = 0;

@@ -415,6 +415,7 @@ void run_grid(const Launch& launch) {
   if (grid.requests) kernel.work.resize(grid.blocks);
   kernel.resident =
       blocks_per_sm(o.l2_sm, block.x * block.y * block.z, launch.config.smem, resources_of(name));
+  kernel.persistent = std::exchange(told_sms, false) && grid.blocks == static_cast<uint64_t>(o.sms);
   kernel.threads = uint64_t{block.x} * block.y * block.z * grid.blocks;
   std::vector<BufferBytes> hbm(buffer_count());
   std::optional<fa::Finding> fault;
