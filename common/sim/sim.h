@@ -32,9 +32,9 @@ struct Options {
   size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread
 };
 /// The one set of options of this process.
+Options& options();
 /// Was the number of SMs asked for since the last launch?
 extern bool told_sms;
-Options& options();
 
 /// The name that tables and messages use for the buffer that holds `p`.
 void name_buffer(const void* p, const std::string& name);
