@@ -48,7 +48,7 @@ Machine machine_of(const GpuSpec& g) {
   const double multiply_flops = std::max(g.bf16_flops, g.fp32_flops);
   const double flops = multiply_flops / (g.sms * m.clock);
   m.mma = hopper ? kMma * flops / h200_flops : flops / mma_flops;
-  m.wgmma_columns = kWgmmaColumns * flops / h200_flops;
+  m.wgmma_columns = hopper ? kWgmmaColumns * flops / h200_flops : kWgmmaColumns;
   m.l2_bytes_per_s = kL2BytesPerSecond * g.sms * m.clock / (132 * 1.98e9);
   m.hbm_bytes_per_s = kHbmShare * g.hbm_bytes_per_s;
   return m;

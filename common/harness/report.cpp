@@ -710,10 +710,9 @@ void read_estimates(const std::string& path, RunReport& r) {
         !same("nk", p.Nk) || !same("d", p.d) || !same("causal", p.causal) ||
         !same("smem", p.smem == 0 ? Json(nullptr) : Json(p.smem)) || !same_groups ||
         j.at("estimate_heads").get<uint64_t>() != p.heads()) {
-      refuse(
-          fmt::format("holds an estimate of {} {} for {} heads, of another problem than this run's",
-                      j.at("step").get<std::string>(), j.at("variant").get<std::string>(),
-                      j.at("estimate_heads").get<uint64_t>()));
+      refuse(fmt::format("is of another step, variant or problem: {} {}, {} heads",
+                         j.at("step").get<std::string>(), j.at("variant").get<std::string>(),
+                         j.at("estimate_heads").get<uint64_t>()));
     }
     r.estimate_heads = p.heads();
     r.forward.estimate = estimate_of(j.at("estimate"));

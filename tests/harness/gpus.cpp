@@ -102,6 +102,11 @@ TEST_CASE("a missing or damaged table is a sentence", "[gpus]") {
     CHECK_THROWS_WITH(fa::read_gpu_table(no_fp32.path), ContainsSubstring("fp32_flops"));
   }
   {
+    const TemporaryFile idle(R"({"gpus":[)" + row + R"("fp32_flops":0}]})");
+    CHECK_THROWS_AS(fa::read_gpu_table(idle.path), fa::UsageError);
+    CHECK_THROWS_WITH(fa::read_gpu_table(idle.path), ContainsSubstring("fp32_flops"));
+  }
+  {
     const TemporaryFile cut(R"({"gpus":[)" + row);
     CHECK_THROWS_AS(fa::read_gpu_table(cut.path), fa::UsageError);
   }

@@ -562,7 +562,7 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
         fa::read_estimates(file.path, gpu),
         ContainsSubstring("--estimate " + file.path + ": " + why) && !ContainsSubstring("\n"));
   };
-  const std::string other = "holds an estimate of ";
+  const std::string other = "is of another step, variant or problem: ";
   const auto changed = [&good](const char* key, const nlohmann::ordered_json& value) {
     auto j = good;
     (j["problem"].contains(key) ? j["problem"][key] : j[key]) = value;

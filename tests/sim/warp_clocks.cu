@@ -213,6 +213,12 @@ __global__ void copy_from_a_loaded_place(const int* place, const float* x) {
   __syncthreads();
   fa::mbarrier_wait(&full, 0);
 }
+__global__ void store_bulk_of_each_lane(float* y) {
+  float* s = fa::dynamic_shared<float>();
+  fa::bulk_store(y + 4 * threadIdx.x, s + 4 * threadIdx.x, 16);
+  fa::tma_store_commit();
+  fa::tma_store_wait<0>();
+}
 __global__ void store_bulk(float* y, bool wait) {
   float* s = fa::dynamic_shared<float>();
   if (threadIdx.x != 0) return;
@@ -448,6 +454,8 @@ TEST_CASE("a bulk store costs a latency where somebody waits for it", "[sim][clo
   CHECK(w.fetches == 0);
   CHECK(w.l2_bytes == 1024);
   CHECK(work_of([] { fa::launch(store_bulk, kWarp, y(), false); }).latency == 0);
+  // Lanes that wait for their stores wait together.
+  CHECK(work_of([] { fa::launch(store_bulk_of_each_lane, kWarp, y()); }).latency == kTmaLatency);
 }
 
 // 64 blocks of 32 KiB, twice each; all of them are resident.

@@ -19,7 +19,7 @@ void WarpClocks::begin(unsigned warps) {
   warps_ = warps;
   std::fill_n(clock_, 32, Time{});
   std::fill_n(stored_, 32, 0.0);
-  product_ = copy_ = 0;
+  product_ = copy_ = waited_ = 0;
   for (auto& s : steps_) s.clear();
   phase_ = 0;
   copied_ = 0;
@@ -63,6 +63,7 @@ void WarpClocks::signal(const void* object, Time time) {
 void WarpClocks::wait_store(unsigned warp) {
   clock_[warp] = at(warp);
   clock_[warp].clocks = std::max(clock_[warp].clocks, stored_[warp]);
+  waited_ |= 1u << warp;
 }
 
 void WarpClocks::wait_wgmma(unsigned warp) {
@@ -85,7 +86,9 @@ void WarpClocks::barrier(ThreadSet met, const void* object) {
   }
   t = t + (kBarrierLatency + kBarrierPerWarp * n);
   for (unsigned w = 0; w < warps_; ++w) {
-    if (met[w]) clock_[w] = t;
+    if (!met[w]) continue;
+    clock_[w] = t;
+    waited_ &= ~(1u << w);
   }
   ++phase_;
 }
@@ -98,6 +101,7 @@ void WarpClocks::copy_to(const void* object, Time issued, size_t bytes) {
 }
 
 void WarpClocks::acquire(unsigned warp, const void* object) {
+  waited_ &= ~(1u << warp);
   const Time t = at(warp);
   const auto found = ready_.find(object);
   clock_[warp] = found == ready_.end() ? t : std::max(t, found->second);

@@ -46,8 +46,11 @@ class WarpClocks {
   void wait_copy(unsigned warp, uint32_t phase) {
     if (phase == phase_) copy_ |= 1u << warp;
   }
-  /// The warp issues a bulk store.
-  void store(unsigned warp) { stored_[warp] = at(warp).clocks + fa::clocks::kTmaLatency; }
+  /// The warp issues a bulk store. Its lanes run one after the other here: what a later lane stores
+  /// after an earlier one has waited counts as stored with it, until the warp meets others.
+  void store(unsigned warp) {
+    if (!(waited_ >> warp & 1)) stored_[warp] = at(warp).clocks + fa::clocks::kTmaLatency;
+  }
   /// The warp waits for its bulk stores.
   void wait_store(unsigned warp);
   /// The four warps from `warp` on wait for wgmma.
@@ -72,6 +75,7 @@ class WarpClocks {
   Time clock_[32];
   double stored_[32] = {};           // when the warp's last bulk store is done
   uint32_t product_ = 0, copy_ = 0;  // bit per warp, since settle()
+  uint32_t waited_ = 0;              // bit per warp: for stores, since it met others
   std::vector<uint64_t> steps_[32];  // of shuffles, since settle()
   uint32_t phase_ = 0;
   double copied_ = 0;  // when the last byte that TMA was asked for has left the L2
