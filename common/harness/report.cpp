@@ -16,6 +16,7 @@ namespace {
 
 constexpr size_t kLabel = 10;     // columns of the label at the left of each section
 constexpr size_t kSiteRows = 15;  // rows of the table per source line
+constexpr size_t kRemarks = 4;    // spelled out
 
 // --- words and figures --------------------------------------------------------------------------
 
@@ -432,6 +433,17 @@ std::string analysis_words() {
                  2);
 }
 
+/// Nothing of this is wrong.
+std::string remarks_of(const Pass& p) {
+  std::string out;
+  const std::vector<std::string>& all = p.seen.remarks;
+  for (size_t i = 0; i < std::min(all.size(), kRemarks); ++i) out += labelled("remark", all[i]);
+  if (all.size() > kRemarks) {
+    out += labelled("", fmt::format("and {} more; --json has all", all.size() - kRemarks));
+  }
+  return out;
+}
+
 std::string verdict(const RunReport& r) {
   if (!r.findings.empty()) {
     std::string out;
@@ -452,6 +464,8 @@ std::string verdict(const RunReport& r) {
   if (counted) words += "; predicted and counted bytes are equal";
   std::string out = labelled("right", words + ".");
   if (r.analysed) out += labelled("analysis", "no finding: no race, no uninitialised read.");
+  out += remarks_of(r.forward);
+  if (r.backward) out += remarks_of(*r.backward);
   return out;
 }
 
@@ -555,6 +569,7 @@ Json pass_json(const RunReport& r, const Pass& p) {
   j["traffic"] = traffic_json(p);
   j["kernels"] = kernels_json(p);
   j["sites"] = sites_json(r, p);
+  j["remarks"] = r.analysed ? Json(p.seen.remarks) : Json(nullptr);
   j["time"] = !p.time ? Json(nullptr)
                       : Json{{"median_ms", number(p.time->median_ms)},
                              {"p10_ms", number(p.time->p10_ms)},

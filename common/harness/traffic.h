@@ -126,8 +126,9 @@ struct Counts {
   std::string source;                          ///< "counted" or "measured"
   std::map<std::string, BufferCount> buffers;  ///< simulator only: hardware knows no buffers
   std::vector<KernelCount> kernels;
-  std::vector<SiteCount> sites;  ///< simulator with --analyse only
-  uint64_t analysed = 0;         ///< the same: accesses that the search for races has looked at
+  std::vector<SiteCount> sites;      ///< simulator with --analyse only
+  uint64_t analysed = 0;             ///< the same: accesses that the search for races has looked at
+  std::vector<std::string> remarks;  ///< the same: what is right, and slower than it looks
   std::optional<Bytes> requested;
   std::optional<Ops> requests;
   std::optional<Ops> sectors;

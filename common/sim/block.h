@@ -180,6 +180,11 @@ Block& block_of_rank(unsigned rank);
 
 /// The current thread, while registers are watched, touches its stack.
 void check_registers(uintptr_t address, unsigned size, Kind, const void* pc);
+/// The current thread names registers as an operand of another instruction.
+inline void use_operand(const void* registers, size_t bytes, Kind kind, const void* pc) {
+  if (!self->registers_watched) return;
+  check_registers(reinterpret_cast<uintptr_t>(registers), static_cast<unsigned>(bytes), kind, pc);
+}
 /// The current thread has returned: its copies that it has not waited for still happen.
 void thread_returned();
 /// A thread of the current block, one of a cluster, has returned: it counts as arrived at the

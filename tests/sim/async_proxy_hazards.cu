@@ -134,12 +134,24 @@ __global__ void overwritten_operand(float* y) {
 
 // --- wgmma's registers are its own until the wait ------------------------------------------------
 
-enum class Registers { right, read, write, write_a, older_group };
+enum class Registers {
+  right,
+  read,
+  write,
+  write_a,
+  older_group,
+  load_a,
+  read_a,
+  store_a,
+  read_older,
+  read_waited
+};
 
 // d = A B and e = A B, A from registers.
 template <Registers fault>
 __global__ void registers(float* y) {
   __shared__ __align__(1024) bf16 tile[kElements];
+  __shared__ __align__(16) bf16 rows[128 * 8];
   const int t = threadIdx.x;
   for (int i = t; i < kElements; i += 128) tile[i] = 1.f;
   fa::fence_proxy_async();
@@ -156,7 +168,12 @@ __global__ void registers(float* y) {
   if (fault == Registers::read) sum += e[3];
   if (fault == Registers::write) d[4] *= 2;
   if (fault == Registers::write_a) a[2] = 0;
+  if (fault == Registers::load_a) fa::ldmatrix_x4(a, tile + t % 32 * 8);
+  if (fault == Registers::read_a) sum += static_cast<float>(a[2] & 1);
+  if (fault == Registers::store_a) fa::stmatrix_x4(rows + t * 8, a);
   fa::wgmma_wait<1>();
+  if (fault == Registers::read_waited) sum += static_cast<float>(a[2] & 1);
+  if (fault == Registers::read_older) sum += static_cast<float>(zero[1] & 1);
   if (fault != Registers::older_group) a[0] = 0;
   if (fault == Registers::older_group) zero[1] = 1;
   sum += d[3];
@@ -339,8 +356,35 @@ TEST_CASE("wgmma has its registers until wgmma_wait", "[sim][races][async]") {
   CHECK_THAT(of(registers<Registers::write>), ContainsSubstring("of the accumulators, element 4"));
   CHECK_THAT(of(registers<Registers::write_a>), ContainsSubstring("store of A's registers"));
   CHECK_THAT(of(registers<Registers::older_group>), ContainsSubstring("store of A's registers"));
+  CHECK_THAT(of(registers<Registers::load_a>), ContainsSubstring("store of A's registers"));
   CHECK(of(registers<Registers::right>) == "");
   CHECK(y.download()[7] == 16);
+}
+
+TEST_CASE("a read of A's registers before wgmma_wait is a remark", "[sim][races][async]") {
+  WithOptions with(with_races());
+  Buffer<float> y("y", 128);
+  const auto of = [&](auto kernel) {
+    sim::Recording recording;
+    fa::launch(kernel, {dim3(1), dim3(128)}, y);
+    fa::launch(kernel, {dim3(1), dim3(128)}, y);  // says nothing new
+    return recording.finish().remarks;
+  };
+  const auto read = of(registers<Registers::read_a>);
+  REQUIRE(read.size() == 1);
+  CAPTURE(read[0]);
+  CHECK_THAT(read[0], ContainsSubstring("thread (0,0,0): load of A's registers, element 2, at "
+                                        "async_proxy_hazards.cu:"));
+  CHECK_THAT(read[0],
+             ContainsSubstring("before a wgmma_wait for the wgmma at async_proxy_hazards.cu:"));
+  CHECK_THAT(read[0], ContainsSubstring("the compiler moves it behind that wait"));
+  const auto stored = of(registers<Registers::store_a>);
+  REQUIRE(stored.size() == 1);
+  CHECK_THAT(stored[0], ContainsSubstring("load of A's registers, element 0, at "));
+  CHECK(of(registers<Registers::read_older>).size() == 1);
+  CHECK(of(registers<Registers::read_waited>).empty());
+  CHECK(of(registers<Registers::right>).empty());
+  CHECK(finding([&] { fa::launch(registers<Registers::read_a>, {dim3(1), dim3(128)}, y); }) == "");
 }
 
 TEST_CASE("a TMA load writes until its mbarrier's phase is waited for", "[sim][races][async]") {

@@ -155,12 +155,14 @@ void account_rows(const char* what, int matrices, const void* row, Kind kind, co
 
 void ldmatrix(uint32_t* registers, int matrices, bool trans, const void* row, Where where) {
   account_rows("ldmatrix", matrices, row, Kind::load, __builtin_return_address(0), where);
+  use_operand(registers, matrices * sizeof(uint32_t), Kind::store, __builtin_return_address(0));
   LoadFrame f{registers, static_cast<const uint16_t*>(row), matrices, trans};
   meet_in_warp("ldmatrix", kWholeWarp, do_ldmatrix, &f, where);
 }
 
 void stmatrix(const uint32_t* registers, int matrices, bool trans, void* row, Where where) {
   account_rows("stmatrix", matrices, row, Kind::store, __builtin_return_address(0), where);
+  use_operand(registers, matrices * sizeof(uint32_t), Kind::load, __builtin_return_address(0));
   StoreFrame f{registers, static_cast<uint16_t*>(row), matrices, trans};
   meet_in_warp("stmatrix", kWholeWarp, do_stmatrix, &f, where);
 }
@@ -174,6 +176,10 @@ uint32_t movmatrix_trans(uint32_t r, Where where) {
 
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where where) {
   need_whole_warp("mma.sync", where);
+  const void* pc = __builtin_return_address(0);
+  use_operand(a, 4 * sizeof(uint32_t), Kind::load, pc);
+  use_operand(b, 2 * sizeof(uint32_t), Kind::load, pc);
+  use_operand(d, 4 * sizeof(float), Kind::store, pc);
   MmaFrame f{d, a, b};
   meet_in_warp("mma.sync", kWholeWarp, do_mma, &f, where);
 }

@@ -38,7 +38,9 @@ Findings::Finding& Findings::at(Fault fault, const Line& one, const Line& other)
     const auto [first, second] = std::minmax({one.text(), other.text()});
     const std::string lines = std::to_string(static_cast<int>(fault)) + first + "\n" + second;
     place->second = by_lines_.try_emplace(lines, all_.size()).first->second;
-    if (place->second == all_.size()) all_.push_back({kind_of(fault), "", false});
+    if (place->second == all_.size()) {
+      all_.push_back({kind_of(fault), "", false, fault == Fault::register_read});
+    }
   }
   latest_ = key;
   latest_finding_ = place->second;
@@ -65,7 +67,7 @@ void Findings::report(const std::optional<fa::Finding>& fatal) {
   std::vector<fa::Finding> all;
   const auto add = [&](bool same_value) {
     for (const Finding& f : all_) {
-      if (f.same_value != same_value) continue;
+      if (f.remark || f.same_value != same_value) continue;
       all.push_back({f.kind, f.text + (same_value ? "; each stores the same value" : "")});
     }
   };
@@ -81,6 +83,14 @@ void Findings::report(const std::optional<fa::Finding>& fatal) {
   add(true);
   shorten(kSpelledOut);
   if (!all.empty()) throw fa::KernelStopped(all, more);
+}
+
+std::vector<std::string> Findings::remarks() const {
+  std::vector<std::string> texts;
+  for (const Finding& f : all_) {
+    if (f.remark) texts.push_back(f.text);
+  }
+  return texts;
 }
 
 }  // namespace sim

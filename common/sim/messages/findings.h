@@ -27,7 +27,14 @@ struct Line {
   std::string text() const;  ///< "kernel.cuh:42"; empty when neither is given
 };
 
-enum class Fault : uint8_t { shared_race, device_race, register_race, uninitialised, left_behind };
+enum class Fault : uint8_t {
+  shared_race,
+  device_race,
+  register_race,
+  uninitialised,
+  left_behind,
+  register_read  ///< no fault but a remark: right, and slower than it looks
+};
 
 /// Of one launch. With the search on, one OS worker runs at a time, so there is no lock.
 class Findings {
@@ -36,6 +43,7 @@ class Findings {
     fa::FaultKind kind;
     std::string text;         ///< empty: found now, the caller says what
     bool same_value = false;  ///< a race of stores that all store what is there already
+    bool remark = false;      ///< nothing is wrong
   };
 
   void clear();
@@ -51,6 +59,8 @@ class Findings {
   /// \throws fa::KernelStopped when there is anything to report. What only stores the same value
   /// comes last.
   void report(const std::optional<fa::Finding>& fatal);
+  /// What is no fault, in the order in which it was seen.
+  std::vector<std::string> remarks() const;
 
  private:
   using Key = std::tuple<Fault, uintptr_t, uintptr_t>;

@@ -443,7 +443,13 @@ void run_grid(const Launch& launch) {
     kernel.bytes += bytes;
   }
   counts.kernels.push_back(kernel);
-  if (grid.hazards) findings.report(fault);
+  if (grid.hazards) {
+    findings.report(fault);
+    for (const std::string& remark : findings.remarks()) {
+      auto& all = counts.remarks;
+      if (std::find(all.begin(), all.end(), remark) == all.end()) all.push_back(remark);
+    }
+  }
   if (fault) throw fa::KernelStopped({*fault});
 }
 
