@@ -7,6 +7,7 @@
 #include <map>
 #include <vector>
 
+#include "common/clock/constants.h"
 #include "common/harness/format.h"
 #include "common/harness/screen.h"
 
@@ -392,6 +393,28 @@ std::string limiting_line(const Pass& p) {
                                        limit == Part::l1 ? "the L1" : "shared memory"));
 }
 
+/// What shared memory delivers while the tensor cores work. One wavefront takes a clock, so near
+/// 100% shared memory is a limit, too. The estimate leaves out wgmma's operands and TMA.
+std::string shared_memory_line(const Pass& p) {
+  uint64_t columns = 0, operands = 0, copies = 0, rest = 0;
+  for (const KernelCount& k : p.seen.kernels) {
+    for (const BlockWork& w : k.work) columns += w.wgmma_columns;
+    operands += k.wgmma_wavefronts;
+    rest += k.shared_wavefronts + k.shuffles;
+  }
+  for (const SiteCount& s : p.seen.sites) {
+    if (s.what.starts_with("shared TMA")) copies += s.transfers;
+  }
+  if (columns == 0) return "";
+  const double clocks = double(columns) / clocks::kWgmmaColumns;
+  const uint64_t all = operands + copies + rest;
+  return labelled("shared",
+                  fmt::format("{} wavefronts (wgmma's operands {}, TMA {}, all else {}) beside {} "
+                              "clocks of the tensor cores: {}",
+                              grouped(all), grouped(operands), grouped(copies), grouped(rest),
+                              grouped(uint64_t(clocks)), percent(double(all) / clocks)));
+}
+
 /// Worst first: most transfers above the fewest possible.
 std::string analysis_section(const Pass& p) {
   std::vector<SiteCount> sites = p.seen.sites;
@@ -422,7 +445,7 @@ std::string analysis_section(const Pass& p) {
   if (sites.size() > kSiteRows) {
     out += fmt::format("  and {} more; --json has all\n", sites.size() - kSiteRows);
   }
-  return out + limiting_line(p);
+  return out + limiting_line(p) + shared_memory_line(p);
 }
 
 std::string analysis_words() {

@@ -121,7 +121,7 @@ struct Block {
   uint64_t mma = 0, wgmma = 0, wgmma_columns = 0;
   WarpClocks clocks;
   std::vector<std::unique_ptr<Observer>> observers;
-  bool hazards = false;  ///< some observer wants to know of asynchronous operations
+  bool tell_operations = false;  ///< some observer wants to know of asynchronous operations
 
   std::deque<std::function<void()>> deferred;  ///< see defer()
 

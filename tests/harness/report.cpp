@@ -437,6 +437,49 @@ TEST_CASE("--analyse lists the worst source lines first", "[report]") {
   CHECK(fa::to_json(r)["sites"][0]["what"] == "Q load32");
 }
 
+TEST_CASE("shared memory stands beside the tensor cores", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.analysed = true;
+  CHECK(line_with(fa::text(r), "shared").empty());  // no wgmma
+  fa::KernelCount& k = r.forward.seen.kernels[0];
+  k.work.resize(2);
+  k.work[0].wgmma_columns = k.work[1].wgmma_columns = 64;
+  k.wgmma_wavefronts = 32;
+  k.shared_wavefronts = 5;
+  k.shuffles = 3;
+  r.forward.seen.sites = {{"kernel.cuh:1", "shared wgmma", 1, 32, 32},
+                          {"kernel.cuh:2", "shared TMA load", 1, 16, 16},
+                          {"kernel.cuh:3", "shared TMA store", 1, 4, 4},
+                          {"kernel.cuh:4", "shared load32", 5, 5, 5}};
+  const std::string text = fa::text(r);
+  check_one_screen(text, 65);
+  CHECK_THAT(line_with(text, "kernel.cuh:1"), ContainsSubstring("kernel.cuh:1 shared wgmma "));
+  CHECK_THAT(joined(text), ContainsSubstring("shared 60 wavefronts (wgmma's operands 32, TMA 20, "
+                                             "all else 8) beside 64 clocks of the tensor cores: "
+                                             "94%"));
+}
+
+TEST_CASE("remarks of the analysis make nothing wrong", "[report]") {
+  fa::RunReport r = simulated_run();
+  CHECK(fa::to_json(r)["remarks"].is_null());
+  r.analysed = true;
+  CHECK(line_with(fa::text(r), "analysis") ==
+        "analysis  no finding: no race, no uninitialised read.");
+  CHECK_THAT(fa::text(r), !ContainsSubstring("remark"));
+  CHECK(fa::to_json(r)["remarks"].empty());
+  for (const char* name : {"one", "two", "three", "four", "five"}) {
+    r.forward.seen.remarks.push_back(std::string("read ") + name);
+  }
+  CHECK(r.ok());
+  const std::string text = fa::text(r);
+  check_one_screen(text, 60);
+  CHECK(line_with(text, "remark") == "remark    read one");
+  CHECK_THAT(text, ContainsSubstring("read four") && !ContainsSubstring("read five"));
+  CHECK(line_with(text, "and 1 more") == "          and 1 more; --json has all");
+  CHECK(line_with(text, "analysis") == "analysis  no finding: no race, no uninitialised read.");
+  CHECK(fa::to_json(r)["remarks"].size() == 5);
+}
+
 TEST_CASE("an estimate stands in the place of the bound, the longest kernel first", "[report]") {
   fa::RunReport r = simulated_run();
   r.estimate_heads = r.problem.heads();

@@ -1,6 +1,7 @@
 // The pattern of a Hopper attention kernel, complete and small, with one fault planted at a time: a
 // producer thread feeds a ring by TMA, a warpgroup multiplies, the result leaves through the tile
 // of Q by stmatrix and TMA, and the next work item's Q comes into the same tile.
+#include <map>
 #include <random>
 
 #include "common/dialect/ptx/ptx.h"
@@ -152,13 +153,15 @@ struct Run {
   }
   template <Fault fault>
   std::string of() {
+    return finding([&] { start<fault>(); });
+  }
+  template <Fault fault>
+  void start() {
     const auto map = [](bf16* p, uint64_t rows) {
       return fa::tensor_map(p, {{kWidth, 1, kWidth}, {rows, kWidth, kRows}}, Swizzle::b128);
     };
-    return finding([&] {
-      fa::launch(pipeline<fault>, {1, 256, sizeof(Memory)}, map(Q, kItems * kRows),
-                 map(K, kTiles * kRows), map(O, kItems * kRows));
-    });
+    fa::launch(pipeline<fault>, {1, 256, sizeof(Memory)}, map(Q, kItems * kRows),
+               map(K, kTiles * kRows), map(O, kItems * kRows));
   }
   // Integers: exact in fp32, then rounded once.
   bool right() const {
@@ -196,6 +199,50 @@ TEST_CASE("a warp-specialised pipeline is right and has no finding", "[sim][race
     CHECK(run.of<Fault::none>() == "");
   }
   CHECK(run.right());
+}
+
+TEST_CASE("TMA and wgmma have rows with their wavefronts of shared memory", "[sim][requests]") {
+  sim::Options o;
+  o.requests = true;
+  o.races = GENERATE(false, true);
+  Run run;
+  const auto count = [&](bool sites) {
+    o.sites = sites;
+    WithOptions with(o);
+    sim::Recording recording;
+    run.start<Fault::none>();
+    return recording.finish();
+  };
+  const fa::Counts without = count(false), counts = count(true);
+  CHECK(without.sites.empty());
+  std::map<std::string, std::vector<fa::SiteCount>> rows;
+  for (const fa::SiteCount& s : counts.sites) rows[s.what].push_back(s);
+  const auto check = [&](const std::string& what, size_t lines, uint64_t n, uint64_t wavefronts) {
+    CAPTURE(what);
+    REQUIRE(rows[what].size() == lines);
+    fa::SiteCount sum;
+    for (const fa::SiteCount& s : rows[what]) {
+      CHECK_THAT(s.where, ContainsSubstring("async_pipeline.cu:"));
+      CHECK(s.ideal == s.transfers);
+      CHECK(s.clocks == 0);  // the estimate leaves them out
+      sum.requests += s.requests;
+      sum.transfers += s.transfers;
+    }
+    CHECK(sum.requests == n);
+    CHECK(sum.transfers == wavefronts);
+  };
+  constexpr int kProducts = kItems * kTiles * kWidth / 16;
+  check("shared wgmma", 1, kProducts, kProducts * (16 + kRows / 4));
+  check("shared TMA load", 2, kItems * (1 + kTiles), kItems * (1 + kTiles) * kTileBytes / 128);
+  check("shared TMA store", 1, kItems, kItems * kTileBytes / 128);
+  // What is counted without rows stays as it is.
+  const fa::KernelCount &a = without.kernels[0], &b = counts.kernels[0];
+  CHECK(b.wgmma_wavefronts == kProducts * (16 + kRows / 4));
+  CHECK(a.wgmma_wavefronts == b.wgmma_wavefronts);
+  CHECK(a.shared_wavefronts == b.shared_wavefronts);
+  CHECK(a.shared_requests == b.shared_requests);
+  CHECK(a.work[0].wavefronts == b.work[0].wavefronts);
+  CHECK(a.work[0].latency == b.work[0].latency);
 }
 
 TEST_CASE("each fault planted in the pipeline is found", "[sim][races][async]") {

@@ -64,7 +64,7 @@ void cp_async_wait_all() {
 
 void thread_returned() {
   cp_async_wait_all();
-  if (self->hazards) need_stores_finished();
+  if (self->tell_operations) need_stores_finished();
 }
 
 }  // namespace sim

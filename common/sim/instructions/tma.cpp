@@ -120,7 +120,7 @@ void add_floats(char* to, const char* from, size_t bytes) {
 // The observers' number of a load, 0 when nobody asks for it.
 uint32_t tell_load(Block& home, const void* to, size_t bytes, const void* bar, const void* pc,
                    const Where& where) {
-  if (!self->hazards) return 0;
+  if (!self->tell_operations) return 0;
   uint32_t operation = 0;
   for (auto& o : self->observers) {
     operation |= o->issue_load(*self, async_operand(home, to, bytes, Kind::store, pc), bar, where);
@@ -134,7 +134,7 @@ void tell_landed(Block& home, uint32_t operation, const void* bar) {
 }
 // In front of the accesses to device memory.
 uint32_t tell_store(const void* from, size_t bytes, const void* pc, const Where& where) {
-  if (!self->hazards) return 0;
+  if (!self->tell_operations) return 0;
   uint32_t operation = 0;
   for (auto& o : self->observers) {
     operation |= o->issue_store(*self, async_operand(*self, from, bytes, Kind::load, pc), where);

@@ -260,7 +260,7 @@ void wgmma(float* d, const Wgmma& product, Where where) {
                                  " has no wgmma.fence before it: the registers may not be ready");
   }
   WgmmaEvent& e = next_event(false, product, where);
-  if (self->hazards) tell_issue(e, __builtin_return_address(0), where);
+  if (self->tell_operations) tell_issue(e, __builtin_return_address(0), where);
   e.d[my_place()] = d;
   if (e.operation) {
     use_registers(d, product.n / 2 * sizeof(float), true, where);

@@ -55,7 +55,8 @@ class Observer {
   virtual void fence(Block&) {}
 
   // Asynchronous operations on shared memory, which access() tells of as the engine's. They are
-  // told only when the search for races or uninitialised reads is on. Each has a number, not 0.
+  // told only when the search for races or uninitialised reads is on, or a row per source line is
+  // asked for. Each has a number, not 0, that the search gives.
 
   /// The current thread executed fence.proxy.async.
   virtual void proxy_fence(Block&) {}

@@ -84,6 +84,12 @@ struct Site {
   bool waited = false;  ///< it was the first load
 };
 
+/// Who uses shared memory without a request of a warp.
+enum Engine { kWgmma, kTmaLoad, kTmaStore };
+struct EngineSite {
+  uint64_t count = 0, wavefronts = 0;
+};
+
 struct PerBuffer {
   uint64_t requests[3] = {}, sectors[3] = {}, lines[3] = {};
 };
@@ -199,6 +205,14 @@ class RequestObserver final : public Observer {
     }
   }
 
+  uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
+                       const void* pc, const Where&) override {
+    constexpr size_t kChunk = 16;
+    // Only the first thread of the warpgroup brings the operands.
+    if (keep_sites_ && !chunks.empty()) count_engine(pc, kWgmma, chunks.size() * kChunk / kLine);
+    return operation;
+  }
+
   void merge(fa::Counts& counts, fa::KernelCount& kernel) override {
     if (!counts.requests) counts.requests.emplace();
     if (!counts.sectors) counts.sectors.emplace();
@@ -289,6 +303,7 @@ class RequestObserver final : public Observer {
     count_log();
   }
 
+  static uint64_t lines(const Access& a) { return (a.at + a.size - 1) / kLine - a.at / kLine + 1; }
   static bool narrow(const Access& a) { return a.at % kWidest + a.size <= kWidest; }
 
   void take(unsigned lane, uint32_t entry, Space space, uint64_t at) {
@@ -300,8 +315,12 @@ class RequestObserver final : public Observer {
   [[gnu::noinline]] void access_elsewhere(unsigned lane, const Access& a) {
     const uint64_t end = a.at + a.size;
     if (a.by == By::engine) {
-      if (a.space != Space::shared) l2_bytes_ += a.size;
-      if (!l2_ || a.space == Space::shared) return;
+      if (a.space == Space::shared) {
+        if (keep_sites_) count_engine(a.pc, a.kind == Kind::store ? kTmaLoad : kTmaStore, lines(a));
+        return;
+      }
+      l2_bytes_ += a.size;
+      if (!l2_) return;
       for (uint64_t s = a.at / kSector; s <= (end - 1) / kSector; ++s) {
         stream_.touch(s, a.kind != Kind::store, a.kind != Kind::load);
       }
@@ -580,17 +599,28 @@ class RequestObserver final : public Observer {
     s.ideal += ideal;
   }
 
+  // TMA and wgmma move 128 bytes of shared memory in a wavefront, without a request of a warp. Bank
+  // conflicts are not looked for: wgmma had none in any step (tests/programs/kernels_h200.json).
+  void count_engine(const void* pc, Engine engine, uint64_t wavefronts) {
+    EngineSite& s = engine_sites_[{pc, engine}];
+    ++s.count;
+    s.wavefronts += wavefronts;
+  }
+
   // Several instructions of one line become one row.
   void merge_sites(fa::Counts& counts) const {
     static constexpr const char* kVerbs[] = {" load", " store", " atomic"};
+    static constexpr const char* kEngines[] = {"shared wgmma", "shared TMA load",
+                                               "shared TMA store"};
     std::map<std::pair<std::string, std::string>, fa::SiteCount*> rows;
     for (fa::SiteCount& row : counts.sites) rows[{row.where, row.what}] = &row;
     std::vector<fa::SiteCount> fresh;
-    fresh.reserve(sites_.size());
+    fresh.reserve(sites_.size() + engine_sites_.size());
     std::vector<const void*> pcs;
     for (const Site& s : sites_) {
       if (s.count) pcs.push_back(s.pc);
     }
+    for (const auto& [place, s] : engine_sites_) pcs.push_back(place.first);
     resolve_sources(pcs);
     for (const Site& s : sites_) {
       if (s.count == 0) continue;
@@ -604,6 +634,14 @@ class RequestObserver final : public Observer {
       row->transfers += s.transfers;
       row->ideal += s.ideal;
       row->clocks += s.clocks;
+    }
+    for (const auto& [place, s] : engine_sites_) {
+      const auto& [pc, engine] = place;
+      fa::SiteCount*& row = rows[{source_of(pc), kEngines[engine]}];
+      if (!row) row = &fresh.emplace_back(fa::SiteCount{source_of(pc), kEngines[engine]});
+      row->requests += s.count;
+      row->transfers += s.wavefronts;
+      row->ideal += s.wavefronts;
     }
     counts.sites.insert(counts.sites.end(), fresh.begin(), fresh.end());
   }
@@ -624,6 +662,8 @@ class RequestObserver final : public Observer {
   std::vector<PerLane> executed_;  // by site: how often, by the lanes out of step
   std::vector<uint32_t> table_;    // hash -> number of the site + 1
   std::vector<uint32_t> active_;   // sites in the log
+
+  std::map<std::pair<const void*, Engine>, EngineSite> engine_sites_;
 
   std::vector<PerBuffer> buffers_;
   uint64_t shared_requests_ = 0, shared_wavefronts_ = 0, shared_ideal_ = 0;

@@ -120,7 +120,7 @@ void prepare(Block& b, const Grid& grid) {
   b.observers.clear();
   if (grid.requests) b.observers.push_back(make_request_observer(grid.sites, grid.l2));
   if (grid.hazards) b.observers.push_back(make_hazard_observer(grid.races, grid.uninitialised));
-  b.hazards = grid.hazards;
+  b.tell_operations = grid.hazards || grid.sites;
   b.stop = false;
   b.attention = !b.observers.empty();
 }
