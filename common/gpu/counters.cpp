@@ -16,6 +16,7 @@ using Values = std::map<std::string, double>;
 // Names as in `ncu --query-metrics`. Paths are kept apart: LSU (loads, stores and cp.async), RED
 // (atomics without a result), ATOM (with one) and TMA.
 #define LSU_GLOBAL(what, op) "l1tex__t_" what "_pipe_lsu_mem_global_op_" op ".sum"
+#define LSU_SHARED(op) "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_" op ".sum"
 
 const std::vector<std::string> kStepMetrics = {
     LSU_GLOBAL("requests", "ld"),
@@ -34,6 +35,8 @@ const std::vector<std::string> kStepMetrics = {
     "l1tex__m_l1tex2xbar_write_bytes_mem_global_op_tma_st.sum",
     "l1tex__m_l1tex2xbar_write_bytes_mem_global_op_tma_red.sum",
     "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",
+    LSU_SHARED("ld"),
+    LSU_SHARED("st"),
     "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
     "lts__t_bytes.sum",
     "gpu__time_duration.sum",
@@ -74,6 +77,9 @@ std::optional<Ops> lines_of(const Values& v) {
   return ops_of(v, LSU_GLOBAL("set_accesses", "ld"), LSU_GLOBAL("set_accesses", "st"),
                 LSU_GLOBAL("set_accesses", "red"), LSU_GLOBAL("set_accesses", "atom"));
 }
+std::optional<Ops> shared_wavefronts_of(const Values& v) {
+  return ops_of(v, LSU_SHARED("ld"), LSU_SHARED("st"), "", "");
+}
 
 void add_note(Counts& counts, const std::string& sentence) {
   counts.note += (counts.note.empty() ? "" : "; ") + sentence;
@@ -104,6 +110,7 @@ void measure(const std::function<void()>& run, Counts& counts) {
   counts.requests = requests_of(v);
   counts.sectors = sectors_of(v);
   counts.lines = lines_of(v);
+  counts.shared_wavefronts = shared_wavefronts_of(v);
   if (!counts.requests) add_note(counts, "this chip has no counters of global requests");
   for (const auto& [name, value] : v) counts.metrics[name] = static_cast<uint64_t>(value + 0.5);
 }

@@ -501,6 +501,7 @@ Json json_of(const Bytes& b) {
   return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
 }
 Json json_of(const Ops& o) { return {{"load", o.load}, {"store", o.store}, {"atomic", o.atomic}}; }
+Json wavefronts_json(const Ops& o) { return {{"load", o.load}, {"store", o.store}}; }
 Json hbm_json(const Bytes& b) { return {{"read", b.read}, {"write", b.write}}; }
 template <class T>
 Json or_null(const std::optional<T>& x) {
@@ -537,6 +538,8 @@ Json traffic_json(const Pass& p) {
           {"requests", or_null(p.seen.requests)},
           {"sectors", or_null(p.seen.sectors)},
           {"lines", or_null(p.seen.lines)},
+          {"shared_wavefronts",
+           p.seen.shared_wavefronts ? wavefronts_json(*p.seen.shared_wavefronts) : Json(nullptr)},
           {"hbm",
            {{"predicted", hbm_json(p.predicted.hbm)},
             {"model", p.counted() ? seen_hbm : Json(nullptr)},

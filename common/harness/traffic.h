@@ -132,7 +132,8 @@ struct Counts {
   std::optional<Bytes> requested;
   std::optional<Ops> requests;
   std::optional<Ops> sectors;
-  std::optional<Ops> lines;  ///< of 128 bytes: tags that the L1 looks up
+  std::optional<Ops> lines;              ///< of 128 bytes: tags that the L1 looks up
+  std::optional<Ops> shared_wavefronts;  ///< of plain loads and stores, ldmatrix and stmatrix
   std::optional<Bytes> hbm;  ///< simulator: the L2 model's figure; hardware: the DRAM counters
   std::optional<uint64_t> tensor_flops;
   std::map<std::string, uint64_t> metrics;  ///< hardware only: each counter under its CUPTI name

@@ -2,9 +2,10 @@
 
     maintain counters_vs_sim GPU_DIR SIM_DIR     folders with the programs' --json files
 
-Requests, sectors and lines must be equal. (gpu_check.sh also uses this file to compare HBM bytes:
-the L2 model is within 10%, or 64 kB, only for working sets below half of the L2 or above three
-times it.)
+Requests, sectors and lines must be equal. Wavefronts of shared memory are shown, and mostly are:
+nvcc may join neighbouring loads, and a thread that polls a barrier counts each time. (gpu_check.sh
+also uses this file to compare HBM bytes: the L2 model is within 10%, or 64 kB, only for working
+sets below half of the L2 or above three times it.)
 Exit status: 0 equal, 1 a difference or nothing to compare, 2 bad use.
 """
 
@@ -17,6 +18,12 @@ from .results import join, load_folder
 from .text import Column, bytes_text, entry, text_table
 
 KINDS = ("load", "store", "atomic")
+GROUPS = {  # whether their figures must be equal
+    "requests": True,
+    "sectors": True,
+    "lines": True,
+    "shared_wavefronts": False,
+}
 
 
 def pairs(gpu_runs, sim_runs):
@@ -27,23 +34,24 @@ def pairs(gpu_runs, sim_runs):
 def differences(row):
     """One dict for each figure of one run; `equal` is None where nothing was measured."""
     found = []
-    for group in ("requests", "sectors", "lines"):
+    for group, promised in GROUPS.items():
         counted = row.sim.get(f"traffic.{group}")
         measured = row.gpu.get(f"traffic.{group}")
         if group == "lines" and measured is None:
             continue  # a run from before they were counted
         for kind in KINDS:
-            c = counted and counted[kind]
-            m = measured and measured[kind]
-            if not c and not m and measured is not None:
+            c = counted and counted.get(kind)
+            m = measured and measured.get(kind)
+            if not c and not m and (measured is not None or not promised):
                 continue  # neither atomic ... nor anything to show
-            if measured is None and kind != "load":
+            if measured is None and promised and kind != "load":
                 continue  # one line says it
             found.append(
                 {
                     "step": row.any.label,
                     "problem": problem_text(row.any.data["problem"]),
-                    "figure": f"{kind} {group}",
+                    "figure": f"{kind} {group.removeprefix('shared_')}",
+                    "promised": promised,
                     "counted": c,
                     "measured": m,
                     "equal": None if measured is None or counted is None else c == m,
@@ -72,19 +80,34 @@ DIFFERENCE_COLUMNS = [
     Column(
         ("differ-", "ence"),
         lambda e: {True: "=", None: "not measured"}.get(
-            e["equal"], f"{100 * relative_difference(e):.3g}%"
+            e["equal"], f"{100 * relative_difference(e):.3g}%{'' if e['promised'] else ' *'}"
         ),
     ),
 ]
 
 
+def wavefronts_text(entries):
+    """A line about the figures that need not be equal; none where nothing of them was measured."""
+    compared = [e for e in entries if not e["promised"] and e["equal"] is not None]
+    unequal = [e for e in compared if not e["equal"]]
+    if not compared:
+        return []
+    if not unequal:
+        return [f"all {len(compared)} figures of wavefronts are equal"]
+    return [
+        f"* {len(unequal)} of {len(compared)} figures of wavefronts differ, by "
+        f"{100 * max(map(relative_difference, unequal)):.3g}% at most: no promise, since nvcc may "
+        "join loads, and a thread that polls a barrier counts each time"
+    ]
+
+
 def compare_counters(rows):
-    """(entries, text, ok) for requests, sectors and lines."""
+    """(entries, text, ok) for requests, sectors and lines, and wavefronts beside them."""
     entries = [entry for row in rows for entry in differences(row)]
     if not entries:
         return entries, "nothing to compare: no problem was both counted and measured", False
     lines = [text_table(DIFFERENCE_COLUMNS, entries)]
-    compared = [e for e in entries if e["equal"] is not None]
+    compared = [e for e in entries if e["promised"] and e["equal"] is not None]
     unequal = [e for e in compared if not e["equal"]]
     special = [
         sum(word in e[key] for e in compared)
@@ -94,6 +117,7 @@ def compare_counters(rows):
         lines.append(f"{special[0]} of the figures are of backward passes, {special[1]} of atomics")
     notes = dict.fromkeys(e["note"] for e in entries if e["note"])
     lines += [f"note: {note}" for note in notes]
+    lines += wavefronts_text(entries)
     if unequal:
         worst = max(unequal, key=relative_difference)
         lines.append(

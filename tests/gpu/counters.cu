@@ -23,6 +23,14 @@ __global__ void add_kernel(float* to) {
   atomicAdd(to + static_cast<size_t>(blockIdx.x) * kThreads + threadIdx.x, 1.f);
 }
 
+// Stores without conflicts, then loads of which two lanes share each bank.
+__global__ void shared_kernel(float* to) {
+  __shared__ float s[2 * kThreads];
+  s[threadIdx.x] = s[threadIdx.x + kThreads] = to[threadIdx.x];
+  __syncthreads();
+  to[blockIdx.x * kThreads + threadIdx.x] = s[2 * threadIdx.x];
+}
+
 struct DeviceFloats : fa::DeviceMemory<float> {
   explicit DeviceFloats(size_t n) : DeviceMemory("floats", n) { fill(0); }
 };
@@ -67,6 +75,15 @@ TEST_CASE("gpu: requests and sectors are exact", "[gpu]") {
     CHECK(*c.requests == fa::Ops{0, 0, n / 32});
     CHECK(*c.sectors == fa::Ops{0, 0, n / 8});
   }
+}
+
+TEST_CASE("gpu: wavefronts of shared memory are exact", "[gpu]") {
+  const size_t n = 1 << 12;
+  DeviceFloats to(n);
+  const auto c = fa::count([&] { fa::launch(shared_kernel, grid_for(n), to.get()); }, {});
+  if (!measured(c)) return;
+  REQUIRE(c.shared_wavefronts);
+  CHECK(*c.shared_wavefronts == fa::Ops{2 * n / 32, 2 * n / 32, 0});
 }
 
 TEST_CASE("gpu: HBM bytes of a copy far larger than the L2, and far smaller", "[gpu]") {

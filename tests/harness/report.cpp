@@ -459,6 +459,15 @@ TEST_CASE("shared memory stands beside the tensor cores", "[report]") {
                                              "94%"));
 }
 
+TEST_CASE("wavefronts of shared memory are null where nobody counted them", "[report]") {
+  fa::RunReport r = simulated_run();
+  CHECK(fa::to_json(r)["traffic"]["shared_wavefronts"].is_null());
+  r.forward.seen.shared_wavefronts = fa::Ops{5, 7, 0};
+  const auto j = fa::to_json(r)["traffic"]["shared_wavefronts"];
+  CHECK(j.size() == 2);
+  CHECK((j["load"] == 5 && j["store"] == 7));
+}
+
 TEST_CASE("remarks of the analysis make nothing wrong", "[report]") {
   fa::RunReport r = simulated_run();
   CHECK(fa::to_json(r)["remarks"].is_null());

@@ -70,6 +70,33 @@ class Compare(Folders):
         self.assertIn("1 of 6 figures differ", done.stdout)
         self.assertIn("load lines of 01 naive", done.stdout)
 
+    def test_wavefronts_are_shown_and_need_not_be_equal(self):
+        """Results from before they were measured have none: a dash."""
+        counted, measured = sim(), gpu()
+        counted["traffic"]["shared_wavefronts"] = {"load": 1000, "store": 0}
+        self.file("sim", counted)
+        self.file("gpu", measured)
+        done = self.compare()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"load wavefronts +1,000 +- +not measured\n")
+        self.assertNotIn("store wavefronts", done.stdout)
+        self.assertNotIn("figures of wavefronts", done.stdout)
+        self.assertIn("all 4 figures are equal", done.stdout.splitlines()[-1])
+        measured["traffic"]["shared_wavefronts"] = {"load": 980, "store": 0}
+        self.file("gpu", measured)
+        done = self.compare()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"load wavefronts +1,000 +980 +2% \*\n")
+        self.assertIn("* 1 of 1 figures of wavefronts differ, by 2% at most", done.stdout)
+        self.assertIn("all 4 figures are equal", done.stdout.splitlines()[-1])
+        measured["traffic"]["shared_wavefronts"] = {"load": 1000, "store": 0}
+        self.file("gpu", measured)
+        self.assertIn("all 1 figures of wavefronts are equal", self.compare().stdout)
+        self.file("sim", sim())  # counted by an older program
+        done = self.compare()
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"load wavefronts +- +1,000 +not measured\n")
+
     def test_an_atomic_that_only_one_side_saw(self):
         measured = gpu()
         measured["traffic"]["requests"]["atomic"] = 7

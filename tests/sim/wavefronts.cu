@@ -87,7 +87,9 @@ std::pair<uint64_t, uint64_t> counted(const Row& r) {
         {2, launch<uint16_t>}, {4, launch<float>}, {8, launch<float2>}, {16, launch<float4>}};
     widths.at(r.bytes)(r, at);
   }
-  const fa::KernelCount k = recording.finish().kernels.back();  // behind the fill of y
+  const fa::Counts counts = recording.finish();
+  const fa::KernelCount& k = counts.kernels.back();  // behind the fill of y
+  CHECK(counts.shared_wavefronts == fa::Ops{k.load_wavefronts, k.store_wavefronts, 0});
   return {k.load_wavefronts, k.store_wavefronts};
 }
 

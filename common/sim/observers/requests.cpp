@@ -217,6 +217,8 @@ class RequestObserver final : public Observer {
     if (!counts.requests) counts.requests.emplace();
     if (!counts.sectors) counts.sectors.emplace();
     if (!counts.lines) counts.lines.emplace();
+    if (!counts.shared_wavefronts) counts.shared_wavefronts.emplace();
+    *counts.shared_wavefronts += {load_wavefronts_, store_wavefronts_, 0};
     for (size_t i = 0; i < buffers_.size(); ++i) {
       const PerBuffer& b = buffers_[i];
       const fa::Ops requests{b.requests[0], b.requests[1], b.requests[2]};
