@@ -260,20 +260,22 @@ TEST_CASE("each fault planted in the pipeline is found", "[sim][races][async]") 
     CHECK_THAT(text, ContainsSubstring(missing));
   };
   const std::string mbarrier = "no wait on its mbarrier";
-  const std::string load = "TMA load into dynamic shared memory, byte ";
-  const std::string product = "wgmma that reads dynamic shared memory, byte ";
-  const std::string store = "TMA store that reads dynamic shared memory, byte 0";
-  check(run.of<Fault::no_q_wait>(), product + "0", "a TMA load by thread (0,0,0)", mbarrier);
-  check(run.of<Fault::no_full_wait>(), product + "8192", "a TMA load by thread (0,0,0)", mbarrier);
+  const std::string load = "TMA load into s.";
+  const std::string product = "wgmma that reads s.";
+  const std::string store = "TMA store that reads s.q[0], byte 0 of dynamic shared memory";
+  check(run.of<Fault::no_q_wait>(), product + "q[0], byte 0", "a TMA load by thread (0,0,0)",
+        mbarrier);
+  check(run.of<Fault::no_full_wait>(), product + "k[0][0], byte 8192",
+        "a TMA load by thread (0,0,0)", mbarrier);
   check(run.of<Fault::no_empty_wait>(), "one arrival too many: mbarrier.arrive.expect_tx", "", "");
   for (const std::string& text :
        {run.of<Fault::empty_too_early>(), run.of<Fault::one_group_early>()}) {
     check(
-        text, load, "a wgmma by the warpgroup of thread (128,0,0)",
+        text, load + "k[", "a wgmma by the warpgroup of thread (128,0,0)",
         "no order (wgmma_wait, then a barrier or an mbarrier) between them: it is overwritten too "
         "early");
   }
-  check(run.of<Fault::o_too_early>(), "store of dynamic shared memory, byte ",
+  check(run.of<Fault::o_too_early>(), "store of s.q[0], byte 0 of dynamic shared memory",
         "a wgmma by the warpgroup of thread (128,0,0)", "no wgmma_wait between them");
   check(run.of<Fault::no_proxy_fence>(), store, "a store by thread (128,0,0)",
         "no fence.proxy.async (fence_proxy_async) between them");
@@ -281,7 +283,7 @@ TEST_CASE("each fault planted in the pipeline is found", "[sim][races][async]") 
         "no fence.proxy.async (fence_proxy_async by the storing thread, in front of the barrier)");
   check(run.of<Fault::no_store_barrier>(), "TMA store that reads", "a store by thread (144,0,0)",
         "no barrier between them");
-  check(run.of<Fault::no_read_wait>(), load + "0", "a TMA store by thread (128,0,0)",
+  check(run.of<Fault::no_read_wait>(), load + "q[0], byte 0", "a TMA store by thread (128,0,0)",
         "no order (tma_store_wait_read, then a barrier or an mbarrier) between them: it is "
         "overwritten too early");
   check(run.of<Fault::no_last_wait>(), "thread (128,0,0) returns while its TMA store at", "",

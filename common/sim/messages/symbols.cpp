@@ -18,6 +18,7 @@
 #include <string>
 
 #include "common/sim/block.h"
+#include "common/sim/messages/struct_fields.h"
 
 namespace sim {
 
@@ -32,6 +33,7 @@ struct SymbolTable {
   uint64_t base = 0;  // where the program was loaded
   std::string path = "/proc/" + std::to_string(getpid()) + "/exe";
   std::map<uint64_t, Symbol> functions, thread_locals;
+  std::string_view file;  // its bytes; empty: it cannot be read
 
   SymbolTable() {
     dl_iterate_phdr(
@@ -49,13 +51,13 @@ struct SymbolTable {
     void* mapping = mmap(nullptr, st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     close(fd);
     if (mapping == MAP_FAILED) return;
-    const char* file = static_cast<const char*>(mapping);
-    const auto* header = reinterpret_cast<const Elf64_Ehdr*>(file);
-    const auto* sections = reinterpret_cast<const Elf64_Shdr*>(file + header->e_shoff);
+    file = {static_cast<const char*>(mapping), static_cast<size_t>(st.st_size)};
+    const auto* header = reinterpret_cast<const Elf64_Ehdr*>(file.data());
+    const auto* sections = reinterpret_cast<const Elf64_Shdr*>(file.data() + header->e_shoff);
     for (int k = 0; k < header->e_shnum; ++k) {
       if (sections[k].sh_type != SHT_SYMTAB) continue;
-      const auto* symbols = reinterpret_cast<const Elf64_Sym*>(file + sections[k].sh_offset);
-      const char* names = file + sections[sections[k].sh_link].sh_offset;
+      const auto* symbols = reinterpret_cast<const Elf64_Sym*>(file.data() + sections[k].sh_offset);
+      const char* names = file.data() + sections[sections[k].sh_link].sh_offset;
       for (size_t i = 0; i < sections[k].sh_size / sizeof(Elf64_Sym); ++i) {
         const Elf64_Sym& s = symbols[i];
         const Symbol entry{s.st_size, names + s.st_name};
@@ -201,14 +203,23 @@ std::string kernel_name(const void* kernel) {
 std::string shared_name(const Block& b, uint64_t offset) {
   if (const uintptr_t dynamic = b.shared_base + offset - b.dynamic_base;
       dynamic < kMaxDynamicSmem) {
-    return "dynamic shared memory, byte " + std::to_string(dynamic);
+    std::string field;
+    if (b.launch && !table().file.empty()) {
+      const auto kernel = reinterpret_cast<uint64_t>(b.launch->kernel) - table().base;
+      field = dynamic_field(table().file, kernel, dynamic);
+    }
+    const std::string byte = "byte " + std::to_string(dynamic);
+    return field.empty() ? "dynamic shared memory, " + byte
+                         : field + ", " + byte + " of dynamic shared memory";
   }
   auto it = table().thread_locals.upper_bound(offset);
   if (it == table().thread_locals.begin()) return "shared memory";
   --it;
   std::string name = demangle(it->second.name);
   if (const auto p = name.rfind("::"); p != std::string::npos) name = name.substr(p + 2);
-  return name + ", byte " + std::to_string(offset - it->first);
+  const uint64_t byte = offset - it->first;
+  const std::string field = static_field(table().file, name, it->first, byte);
+  return (field.empty() ? name : field) + ", byte " + std::to_string(byte);
 }
 
 bool in_shared_array(uint64_t offset, unsigned size) {
