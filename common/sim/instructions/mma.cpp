@@ -176,10 +176,12 @@ uint32_t movmatrix_trans(uint32_t r, Where where) {
 
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where where) {
   need_whole_warp("mma.sync", where);
-  const void* pc = __builtin_return_address(0);
-  use_operand(a, 4 * sizeof(uint32_t), Kind::load, pc);
-  use_operand(b, 2 * sizeof(uint32_t), Kind::load, pc);
-  use_operand(d, 4 * sizeof(float), Kind::store, pc);
+  if (self->registers_watched) [[unlikely]] {
+    const void* pc = __builtin_return_address(0);
+    use_operand(a, 4 * sizeof(uint32_t), Kind::load, pc);
+    use_operand(b, 2 * sizeof(uint32_t), Kind::load, pc);
+    use_operand(d, 4 * sizeof(float), Kind::store, pc);
+  }
   MmaFrame f{d, a, b};
   meet_in_warp("mma.sync", kWholeWarp, do_mma, &f, where);
 }
