@@ -212,7 +212,7 @@ def merge_sections(old, new):
 DERIVED = ("counters", "hbm", "timing", "scale", "sanitizer", "sources", "peers_seconds")
 
 
-UNREAD = ("kernels", "sites", "parent", "host_ms", "slowed", "damage", "finding")
+UNREAD = ("kernels", "sites", "remarks", "parent", "host_ms", "slowed", "damage", "finding")
 
 
 def slim(tree):

@@ -129,7 +129,8 @@ TEST_CASE("bytes that are no field keep what is known of them", "[sim][races]") 
 
 TEST_CASE("so does a race in a static struct", "[sim][races]") {
   CHECK_THAT(of(static_struct), contains("load of tile.rows[1].l, byte 1572 at struct_fields.cu:"));
-  CHECK_THAT(of(static_structs), contains("load of stage[1].K[0][5] or stage[1].P[1], byte 1412 at"));
+  CHECK_THAT(of(static_structs),
+             contains("load of stage[1].K[0][5] or stage[1].P[1], byte 1412 at"));
   CHECK_THAT(of(static_vectors), contains("load of vectors, byte 108 at"));
 }
 

@@ -101,9 +101,7 @@ class Reader {
 struct Section {
   const unsigned char* begin = nullptr;
   uint64_t size = 0;
-  Reader from(uint64_t offset) const {
-    return {begin + std::min(offset, size), begin + size};
-  }
+  Reader from(uint64_t offset) const { return {begin + std::min(offset, size), begin + size}; }
 };
 
 Section section_of(std::string_view file, const char* wanted) {
@@ -130,7 +128,7 @@ class DebugInfo {
     for (uint64_t unit = 0; unit < info_.size;) {
       Reader r = info_.from(unit);
       const uint64_t length = r.fixed(4);
-      if (length >= 0xfffffff0) break;                 // the 64-bit format
+      if (length >= 0xfffffff0) break;                  // the 64-bit format
       if (r.fixed(2) == 4) read_unit(unit, length, r);  // others hold no kernel
       unit += 4 + length;
     }
@@ -394,8 +392,8 @@ void walk(const DebugInfo& info, const Entry* type, uint64_t byte, const std::st
       if ((e.tag != kMember && e.tag != kInheritance) || e.declaration) return;
       const Entry* of = info.type(&e);
       if (byte < e.at || byte - e.at >= size_of(info, of)) return;
-      walk(info, of, byte - e.at, path + (e.tag == kMember && e.name ? "." + std::string(e.name) : ""),
-           all);
+      walk(info, of, byte - e.at,
+           path + (e.tag == kMember && e.name ? "." + std::string(e.name) : ""), all);
     });
     if (all.size() > before) return;  // else it is padding
   }
@@ -483,9 +481,8 @@ std::string static_field(std::string_view file, const std::string& name, uint64_
     if (e.tag != kVariable || e.tls != offset) continue;
     const Entry* type = info.type(&e);
     const Entry* element = type && type->tag == kArray ? info.type(type) : type;
-    return is_struct(element) && element->bytes > kElement
-               ? fields(info, type, byte, name, false)
-               : "";
+    return is_struct(element) && element->bytes > kElement ? fields(info, type, byte, name, false)
+                                                           : "";
   }
   return "";
 }
