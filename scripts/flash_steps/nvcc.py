@@ -18,7 +18,18 @@ def demangled(names):
     text = subprocess.run(
         ["c++filt"], input="\n".join(names), capture_output=True, text=True, check=True
     ).stdout
-    return [re.sub(r"^void ", "", line.rsplit("(", 1)[0]) for line in text.splitlines()]
+    return [without_parameters(line) for line in text.splitlines()]
+
+
+def without_parameters(function):
+    """ "ns::k<(ns::E)1>" of "void ns::k<(ns::E)1>(float (*) [2], int)"."""
+    depth = 0
+    for at, char in enumerate(function):
+        depth += {"<": 1, ">": -1}.get(char, 0)
+        if char == "(" and depth == 0 and not function.startswith("(anonymous", at):
+            function = function[:at]
+            break
+    return function.removeprefix("void ")
 
 
 def arches_of(needs):
@@ -37,8 +48,9 @@ def every_arch_of(needs, nvcc):
     return tuple(arch for arch in ALL_ARCHES if arch in made and runs_on(arch, needs))
 
 
-def nvcc_command(nvcc, source, arch, output, host=False, root=ROOT):
-    """`host`: compile the host's half of the file, too, which is the same for all architectures."""
+def nvcc_command(nvcc, source, arch, output, host=False, root=ROOT, kind="-cubin", more=()):
+    """`host`: compile the host's half of the file, too, which is the same for all architectures;
+    else `kind` is what to make. `more`: further options."""
     virtual = arch.replace("sm_", "compute_")
     launcher = ["ccache"] if shutil.which("ccache") else []
     return launcher + [
@@ -51,7 +63,8 @@ def nvcc_command(nvcc, source, arch, output, host=False, root=ROOT):
         f"arch={virtual},code={arch}",
         "-Xptxas",
         "-v",
-        *(("-Xcompiler", "-O0", "-c") if host else ("-cubin",)),
+        *(("-Xcompiler", "-O0", "-c") if host else (kind,)),
+        *more,
         source,
         "-o",
         output,

@@ -9,9 +9,10 @@ steps of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture
 --every-arch it compiles for sm_75 to sm_120, as far as the step and the toolkit allow. It needs no
 GPU. The simulator reads the sm_90 figures from common/data/registers.json; the nvcc that wrote that
 file must find the same figures.
+./scripts/ptxas does the same for one step or file while it is being written.
 Exit status: 0 clean; 1 when a file does not compile, or a kernel has a stack frame or a spill (only
-a remark for the architectures that --every-arch adds), or its wgmma instructions were serialised,
-or registers.json is out of date; 2 bad use.
+a remark for the architectures that --every-arch adds), or ptxas remarked on its wgmma instructions
+(docs/ptxas.md), or registers.json is out of date; 2 bad use.
 """
 
 import concurrent.futures
@@ -20,7 +21,7 @@ import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from . import command
 from .command import BadInput
@@ -31,28 +32,74 @@ DEFAULT_ARCH = "sm_80"
 REGISTERS = "common/data/registers.json"
 
 
+@dataclass(frozen=True)
+class Remark:
+    """What ptxas says of wgmma or setmaxnreg: docs/ptxas.md explains each code."""
+
+    code: str  # "C7510"; empty where ptxas gives none
+    words: str
+    line: int = 0  # of the PTX, where ptxas names one
+
+
 @dataclass
 class Kernel:
-    name: str  # mangled
+    name: str  # mangled; empty for a remark that names no function
     registers: int = 0
     smem: int = 0  # bytes, static
     stack: int = 0  # bytes, as are the spills
     spill_stores: int = 0
     spill_loads: int = 0
-    serialised: bool = False
+    remarks: list = field(default_factory=list)
+    barriers: int = 0
+    entry: bool = True  # else a function that was not inlined, or no function at all
+
+    @property
+    def spills(self):
+        return self.spill_stores + self.spill_loads
+
+    @property
+    def in_memory(self):
+        """["a stack frame of 8 bytes", "12 bytes of spills"]"""
+        return ([f"a stack frame of {self.stack} bytes"] if self.stack else []) + (
+            [f"{self.spills} bytes of spills"] if self.spills else []
+        )
+
+    @property
+    def faults(self):
+        """The same and ["C7510 (...)"]; empty when it is clean."""
+        remarks = (f"{r.code} ({r.words})".strip() for r in self.remarks)
+        return self.in_memory + list(dict.fromkeys(remarks))
 
     @property
     def clean(self):
-        return not (self.stack or self.spill_stores or self.spill_loads or self.serialised)
+        return not self.faults
+
+
+# "ptxas info    : (C7510) Potential Performance Loss: ... in the function '_Z1kPf'", and "(C7519)
+# warpgroup.arrive is injected in around line 70 by compiler ... in function '_Z1kPf'".
+REMARK = re.compile(
+    r"(?:\((C\d+)\) )?(?:Potential Performance Loss: |(?=warpgroup\.\w+ is injected))"
+    r"(.*?)(?: in (?:the )?function(?: '(\w+)')?)?\.?\s*$"
+)
+
+
+def remark_in(line):
+    """(Remark, the function that it names or "") of a line of ptxas, or None."""
+    found = REMARK.search(line)
+    if not found:
+        return None
+    at = re.search(r" in around line (\d+)", found[2])
+    words = " ".join(found[2].replace(at[0] if at else "", "").split())
+    return Remark(found[1] or "", words, int(at[1]) if at else 0), found[3] or ""
 
 
 def parse(text):
-    """The kernels in the output of `ptxas -v`.
+    """The kernels in the output of `ptxas -v`, then other functions that it remarks on.
 
-    A warning about serialised wgmma names its function or stands between two kernels' lines; in
-    both cases it belongs to one kernel.
+    A remark names its function, which need not be a kernel. One that names none is the kernel's
+    where it is the only one; else its Kernel has no name.
     """
-    kernels, current, properties_of = {}, None, None
+    kernels, remarks, current, properties_of = {}, [], None, None
     for line in text.splitlines():
         if found := re.search(r"Compiling entry function '(\w+)'", line):
             current = properties_of = kernels.setdefault(found[1], Kernel(found[1]))
@@ -73,17 +120,28 @@ def parse(text):
                 current.registers = int(found[1])
                 smem = re.search(r"(\d+) bytes smem", line)
                 current.smem = int(smem[1]) if smem else 0
-        elif "wgmma" in line and "serialized" in line:
-            named = re.search(r"function '(\w+)'", line)
-            kernel = kernels.setdefault(named[1], Kernel(named[1])) if named else current
-            if kernel:
-                kernel.serialised = True
+                barriers = re.search(r"used (\d+) barriers", line)
+                current.barriers = int(barriers[1]) if barriers else 0
+        elif found := remark_in(line):
+            remarks.append(found)
+    only = next(iter(kernels)) if len(kernels) == 1 else ""
+    for remark, name in remarks:
+        function = kernels.setdefault(name or only, Kernel(name, entry=False))
+        function.remarks.append(remark)
     return list(kernels.values())
 
 
 def numbers_in_order(name):
     """A sort key: kernel<96> before kernel<128>."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def by_name(kernels):
+    """[(demangled name, Kernel)], as a reader sorts them."""
+    named = [k.name for k in kernels if k.name]
+    names = dict(zip(named, demangled(named)))
+    pairs = [(names.get(k.name, "a kernel of this file"), k) for k in kernels]
+    return sorted(pairs, key=lambda pair: numbers_in_order(pair[0]))
 
 
 def compile_one(nvcc, label, source, arch, host, out):
@@ -201,27 +259,21 @@ def main():
         if error:
             bad.append(f"{label} does not compile:\n{error}")
             continue
-        names = demangled([k.name for k in kernels])
-        for name, kernel in sorted(zip(names, kernels), key=lambda pair: numbers_in_order(pair[0])):
-            if (name, arch) in seen:
+        for name, kernel in by_name(kernels):
+            if kernel.name and (name, arch) in seen:
                 continue
             seen.add((name, arch))
-            if label in known and arch.startswith("sm_90"):
+            if kernel.entry and label in known and arch.startswith("sm_90"):
                 for_simulator.setdefault(name, kernel)
                 if label[0].isdigit():
                     numbered.add(name)
-            spills = kernel.spill_stores + kernel.spill_loads
-            print(
-                f"{label:<26}{arch:<8}{kernel.registers:>9} {kernel.smem:>7} {kernel.stack:>6} "
-                f"{spills:>7}  {name}"
-            )
-            if not kernel.clean:
-                why = (
-                    ([f"a stack frame of {kernel.stack} bytes"] if kernel.stack else [])
-                    + ([f"{spills} bytes of spills"] if spills else [])
-                    + (["serialised wgmma"] if kernel.serialised else [])
+            if kernel.entry:
+                print(
+                    f"{label:<26}{arch:<8}{kernel.registers:>9} {kernel.smem:>7} "
+                    f"{kernel.stack:>6} {kernel.spills:>7}  {name}"
                 )
-                sentence = f"{label}: {name} has {' and '.join(why)}"
+            if not kernel.clean:
+                sentence = f"{label}: {name} has {' and '.join(kernel.faults)}"
                 if label in known and arch not in arches_of(known[label]):
                     print(f"remark: for {arch}, {sentence}")
                 else:
