@@ -192,6 +192,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   shown_if(!sim, option("Run", "--estimate", o.estimate, "F.json",
                         "a simulator's report: its estimated time beside the measured one"));
   flag("--predict", o.predict, "print the formulas' predictions and run nothing; for any size");
+  flag("--no-predict", o.no_predict,
+       "no prediction and no comparison: for a kernel that the formulas do not fit yet");
   shown_if(sim, flag("--analyse", o.analyse,
                      "find races and uninitialised reads; one row per source line"));
   bool no_counters = false;
@@ -223,6 +225,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
 
   if (o.predict && (o.analyse || !o.out.empty() || !o.out_dir.empty())) {
     throw UsageError("--predict runs nothing, so there is no output and nothing to analyse");
+  }
+  if (o.predict && o.no_predict) {
+    throw UsageError("--predict prints the formulas' predictions and --no-predict none: give one");
   }
   if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
   if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));

@@ -25,6 +25,7 @@ struct Options {
   std::string model_gpu = "H200";
   bool model_chosen = false;   ///< by --gpu
   bool predict = false;        ///< run nothing
+  bool no_predict = false;     ///< leave the formulas out: no prediction, no comparison
   int64_t estimate_heads = 0;  ///< simulator: estimate the time for so many (batch x heads); 0: B H
   std::string estimate;        ///< GPU: a simulator's report, whose estimate is shown; or empty
   bool analyse = false;

@@ -95,20 +95,22 @@ std::string check_section(const RunReport& r) {
 }
 
 /// One line of the traffic table. A count is "=" where it is the predicted one, else it stands
-/// below the prediction.
+/// below the prediction; without a prediction it takes its place.
 struct TrafficCells {
-  std::string predicted, mark, counted, sectors;
+  std::string first, mark, counted, sectors;
 };
 
-TrafficCells traffic_cells(uint64_t predicted, const uint64_t* counted, uint64_t requests,
+TrafficCells traffic_cells(const uint64_t* predicted, const uint64_t* counted, uint64_t requests,
                            uint64_t sectors) {
   TrafficCells c;
-  if (predicted == 0 && (!counted || *counted == 0)) return c;
-  c.predicted = grouped(predicted);
+  if ((!predicted || *predicted == 0) && (!counted || *counted == 0)) return c;
+  c.first = grouped(predicted ? *predicted : *counted);
   if (!counted) return c;
-  const bool same = *counted == predicted;
-  c.mark = same ? "=" : "!=";
-  if (!same) c.counted = grouped(*counted);
+  if (predicted) {
+    const bool same = *counted == *predicted;
+    c.mark = same ? "=" : "!=";
+    if (!same) c.counted = grouped(*counted);
+  }
   c.sectors = requests == 0 ? "-" : per_request(sectors, requests);
   return c;
 }
@@ -117,8 +119,8 @@ constexpr size_t kBytesEnd = 28;  // columns up to the end of the first number
 
 std::string traffic_line(const std::string& label, const TrafficCells& read,
                          const TrafficCells& write) {
-  std::string out = trimmed(beside("  " + label, read.predicted, kBytesEnd) +
-                            fmt::format("{:>9}{:>18}{:>9}{:>8}{:>8}", read.mark, write.predicted,
+  std::string out = trimmed(beside("  " + label, read.first, kBytesEnd) +
+                            fmt::format("{:>9}{:>18}{:>9}{:>8}{:>8}", read.mark, write.first,
                                         write.mark, read.sectors, write.sectors));
   if (!read.counted.empty() || !write.counted.empty()) {
     out += trimmed(beside("    counted", read.counted, kBytesEnd) +
@@ -127,21 +129,22 @@ std::string traffic_line(const std::string& label, const TrafficCells& read,
   return out;
 }
 
-std::string traffic_row(const std::string& name, const Bytes& predicted,
+std::string traffic_row(const std::string& name, const Bytes* predicted,
                         const BufferCount* counted) {
   const BufferCount got = counted ? *counted : BufferCount{};
-  const auto cells = [counted](uint64_t bytes, uint64_t seen, uint64_t requests, uint64_t sectors) {
-    return traffic_cells(bytes, counted ? &seen : nullptr, requests, sectors);
+  const Bytes want = predicted ? *predicted : Bytes{};
+  const auto cells = [=](uint64_t bytes, uint64_t seen, uint64_t requests, uint64_t sectors) {
+    return traffic_cells(predicted ? &bytes : nullptr, counted ? &seen : nullptr, requests,
+                         sectors);
   };
-  const TrafficCells read =
-      cells(predicted.read, got.bytes.read, got.requests.load, got.sectors.load);
+  const TrafficCells read = cells(want.read, got.bytes.read, got.requests.load, got.sectors.load);
   const TrafficCells write =
-      cells(predicted.write, got.bytes.write, got.requests.store, got.sectors.store);
+      cells(want.write, got.bytes.write, got.requests.store, got.sectors.store);
   const TrafficCells atomic =
-      cells(predicted.atomic, got.bytes.atomic, got.requests.atomic, got.sectors.atomic);
+      cells(want.atomic, got.bytes.atomic, got.requests.atomic, got.sectors.atomic);
   std::string out;
-  if (!read.predicted.empty() || !write.predicted.empty()) out += traffic_line(name, read, write);
-  if (!atomic.predicted.empty()) out += traffic_line(name, {"atomic", "", "", ""}, atomic);
+  if (!read.first.empty() || !write.first.empty()) out += traffic_line(name, read, write);
+  if (!atomic.first.empty()) out += traffic_line(name, {"atomic", "", "", ""}, atomic);
   return out;
 }
 
@@ -151,15 +154,17 @@ bool without_requests(const BufferCount& c) {
          (c.bytes.write != 0 && c.requests.store == 0);
 }
 
-std::string requested_section(const Pass& p) {
+/// The bytes of each buffer, predicted or counted or both.
+std::string traffic_table(const Pass& p) {
   const bool counted = p.counted();
-  const char* const got = counted ? "counted" : "";
+  const char* const got = counted && p.predicts ? "counted" : "";
+  const char* const first = p.predicts ? "predicted" : "counted";
   std::string out =
       "\n" + trimmed(beside(p.name + ", bytes requested by the kernels' loads and stores",
                             counted ? "sectors/request" : "", kScreenWidth));
-  out +=
-      trimmed(fmt::format("{:>{}}{:>9}{:>18}{:>9}{:>8}{:>8}", "read predicted", kBytesEnd, got,
-                          "write predicted", got, counted ? "load" : "", counted ? "store" : ""));
+  out += trimmed(fmt::format("{:>{}}{:>9}{:>18}{:>9}{:>8}{:>8}", fmt::format("read {}", first),
+                             kBytesEnd, got, fmt::format("write {}", first), got,
+                             counted ? "load" : "", counted ? "store" : ""));
   std::vector<std::string> names;
   for (const auto& [name, bytes] : p.predicted.buffers) names.push_back(name);
   for (const auto& [name, count] : p.seen.buffers) {
@@ -168,25 +173,30 @@ std::string requested_section(const Pass& p) {
   for (const std::string& name : names) {
     const auto predicted = p.predicted.buffers.find(name);
     const auto counted = p.seen.buffers.find(name);
+    const Bytes no_bytes;
     const BufferCount none;
-    out += traffic_row(name, predicted == p.predicted.buffers.end() ? Bytes{} : predicted->second,
+    out += traffic_row(name,
+                       predicted != p.predicted.buffers.end() ? &predicted->second
+                       : p.predicts                           ? &no_bytes
+                                                              : nullptr,
                        counted != p.seen.buffers.end() ? &counted->second
                        : p.counted()                   ? &none
                                                        : nullptr);
   }
   const Bytes total = p.predicted.total();
-  if (p.counted()) {
-    BufferCount sum{*p.seen.requested, p.seen.requests.value_or(Ops{}),
-                    p.seen.sectors.value_or(Ops{})};
-    out += traffic_row("all", total, &sum);
-  } else {
-    out += traffic_row("all", total, nullptr);
-  }
+  const BufferCount sum{p.seen.requested.value_or(Bytes{}), p.seen.requests.value_or(Ops{}),
+                        p.seen.sectors.value_or(Ops{})};
+  out += traffic_row("all", p.predicts ? &total : nullptr, counted ? &sum : nullptr);
   const bool copies = std::any_of(p.seen.buffers.begin(), p.seen.buffers.end(),
                                   [](const auto& named) { return without_requests(named.second); });
   if (counted && copies) {
     out += labelled("", "-: copied by TMA or set by a memset, which are no requests of a warp");
   }
+  return out;
+}
+
+std::string requested_section(const Pass& p) {
+  std::string out = p.predicts || p.counted() ? traffic_table(p) : "\n" + p.name + "\n";
   for (const PerElement& e : p.predicted.per_element) {
     const std::optional<double> counted = counted_per_element(e, p.seen);
     out +=
@@ -226,7 +236,7 @@ std::string hbm_section(const RunReport& r, const Pass& p) {
   };
   std::string out =
       fmt::format("{:<{}}{:>10}{:>10}{:>10}\n", "HBM", kLabel, "read", "write", "both");
-  out += row("predicted", p.predicted.hbm, "each kernel streams its operands once");
+  if (p.predicts) out += row("predicted", p.predicted.hbm, "each kernel streams its operands once");
   if (r.device.kind == "sim") {
     const double footprint = double(r.memory.total());
     const bool many = r.estimate_heads > r.problem.heads();  // the L2 is the full problem's
@@ -467,6 +477,16 @@ std::string remarks_of(const Pass& p) {
   return out;
 }
 
+/// What the verdict says of the bytes of a right run.
+std::string predictions_in_words(const RunReport& r) {
+  const bool backward = r.backward && r.backward->predicts;
+  if (!r.forward.predicts && !backward) return "; no bytes were predicted";
+  std::string words = "; predicted and counted bytes are equal";
+  if (!r.forward.predicts) words += " in the backward, and not predicted in the forward";
+  if (r.backward && !backward) words += " in the forward, and not predicted in the backward";
+  return words;
+}
+
 std::string verdict(const RunReport& r) {
   if (!r.findings.empty()) {
     std::string out;
@@ -479,12 +499,11 @@ std::string verdict(const RunReport& r) {
                     "the first run is right and a later one is not: it depends on what an "
                     "earlier run left behind; see check above");
   }
-  const bool counted = r.forward.counted();
   if (!r.ok()) {
     return labelled("WRONG", "the result is right, but the prediction differs from the count");
   }
   std::string words = "every checked error is allowed";
-  if (counted) words += "; predicted and counted bytes are equal";
+  if (r.forward.counted()) words += predictions_in_words(r);
   std::string out = labelled("right", words + ".");
   if (r.analysed) out += labelled("analysis", "no finding: no race, no uninitialised read.");
   out += remarks_of(r.forward);
@@ -509,13 +528,14 @@ Json or_null(const std::optional<T>& x) {
 }
 
 Json traffic_json(const Pass& p) {
+  const auto predicted = [&p](const Json& j) { return p.predicts ? j : Json(nullptr); };
   Json buffers = Json::object();
   for (const auto& [name, bytes] : p.predicted.buffers) {
     buffers[name] = {{"predicted", json_of(bytes)},
                      {"counted", p.counted() ? json_of(Bytes{}) : Json(nullptr)}};
   }
   for (const auto& [name, count] : p.seen.buffers) {
-    if (!buffers.contains(name)) buffers[name]["predicted"] = json_of(Bytes{});
+    if (!buffers.contains(name)) buffers[name]["predicted"] = predicted(json_of(Bytes{}));
     buffers[name]["counted"] = json_of(count.bytes);
     buffers[name]["requests"] = json_of(count.requests);
     buffers[name]["sectors"] = json_of(count.sectors);
@@ -532,7 +552,7 @@ Json traffic_json(const Pass& p) {
   }
   return {{"per_element", per_element},
           {"requested",
-           {{"predicted", json_of(p.predicted.total())},
+           {{"predicted", predicted(json_of(p.predicted.total()))},
             {"counted", p.counted() ? or_null(p.seen.requested) : Json(nullptr)},
             {"buffers", buffers}}},
           {"requests", or_null(p.seen.requests)},
@@ -541,7 +561,7 @@ Json traffic_json(const Pass& p) {
           {"shared_wavefronts",
            p.seen.shared_wavefronts ? wavefronts_json(*p.seen.shared_wavefronts) : Json(nullptr)},
           {"hbm",
-           {{"predicted", hbm_json(p.predicted.hbm)},
+           {{"predicted", predicted(hbm_json(p.predicted.hbm))},
             {"model", p.counted() ? seen_hbm : Json(nullptr)},
             {"measured", p.measured() ? seen_hbm : Json(nullptr)}}},
           {"prediction_ok", p.prediction_ok() ? Json(*p.prediction_ok()) : Json(nullptr)},
@@ -637,7 +657,7 @@ std::optional<Bound> roofline(double hbm_bytes, double flops, double bytes_per_s
 }
 
 std::optional<bool> Pass::prediction_ok() const {
-  if (!counted()) return std::nullopt;
+  if (!counted() || !predicts) return std::nullopt;
   for (const PerElement& e : predicted.per_element) {
     if (counted_per_element(e, seen) != e.accesses) return false;
   }
@@ -645,7 +665,8 @@ std::optional<bool> Pass::prediction_ok() const {
 }
 
 uint64_t Pass::flops_executed() const {
-  return seen.tensor_flops.value_or(0) > 0 ? *seen.tensor_flops : predicted.flops;
+  if (seen.tensor_flops.value_or(0) > 0) return *seen.tensor_flops;
+  return predicts ? predicted.flops : static_cast<uint64_t>(flops);
 }
 
 bool RunReport::ok() const {

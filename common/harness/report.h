@@ -40,6 +40,7 @@ struct ParentTraffic {
 struct Pass {
   std::string name;  ///< "forward", "backward"
   Prediction predicted;
+  bool predicts = true;              ///< false: the step has no formula, or none is wanted
   Counts seen;                       ///< empty when the run ended before it was counted
   std::optional<Timing> time;        ///< GPU only
   std::optional<Bound> bound;        ///< simulator: of the modelled GPU; GPU: of the measured roofs
@@ -51,9 +52,9 @@ struct Pass {
   bool counted() const { return seen.source == "counted"; }
   bool measured() const { return seen.source == "measured"; }
   /// Predicted and counted bytes are equal in every buffer, and so are the accesses per element;
-  /// nothing when nothing was counted.
+  /// nothing when nothing was counted or predicted.
   std::optional<bool> prediction_ok() const;
-  /// What the tensor cores were seen to do, else what the step predicts.
+  /// What the tensor cores were seen to do, else what the step predicts, else `flops`.
   uint64_t flops_executed() const;
 };
 

@@ -84,15 +84,15 @@ struct Variant {
   Parent parent = {};                   ///< empty: the forward is not compared
   std::optional<Support> support = {};  ///< where it is narrower than the step's: an early rung
   Runner forward;
-  PredictFn traffic = nullptr;      ///< of the forward
+  PredictFn traffic = nullptr;      ///< of the forward; null: no prediction yet
   WorkspaceFn workspace = nullptr;  ///< null: none
   bool writes_lse = false;
   /// "04 fused", where the idea is the backward and the forward is another variant's: tables of
   /// several steps leave it out.
   std::string forward_of = {};
-  Parent backward_parent = {};  ///< empty: the backward is not compared
-  Runner backward = {};         ///< empty: there is none
-  PredictFn backward_traffic = nullptr;
+  Parent backward_parent = {};           ///< empty: the backward is not compared
+  Runner backward = {};                  ///< empty: there is none
+  PredictFn backward_traffic = nullptr;  ///< null: no prediction yet
 };
 
 /// A step, described once, in its step.cuh: the program, the library, the tests and the exercises

@@ -76,14 +76,19 @@ std::optional<ParentTraffic> parent_traffic(const Parent& parent, const Problem&
   return ParentTraffic{parent.id, parent.traffic(same).total()};
 }
 
-Pass predict(const char* name, const Problem& problem, PredictFn traffic, double flops,
+Pass predict(const char* name, const Options& o, PredictFn traffic, double flops,
              const Parent& parent) {
-  if (!traffic) throw UsageError(std::string("the step has no traffic formula for its ") + name);
+  if (o.predict && !traffic) {
+    throw UsageError(std::string("the step has no traffic formula for its ") + name);
+  }
   Pass pass;
   pass.name = name;
-  pass.predicted = traffic(problem);
   pass.flops = flops;
-  pass.parent = parent_traffic(parent, problem);
+  pass.predicts = traffic && !o.no_predict;
+  if (pass.predicts) {
+    pass.predicted = traffic(o.problem);
+    pass.parent = parent_traffic(parent, o.problem);
+  }
   return pass;
 }
 
@@ -169,10 +174,10 @@ class Run {
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
     report_.forward =
-        predict("forward", problem_, variant_.traffic, problem_.flops_forward(), variant_.parent);
+        predict("forward", options, variant_.traffic, problem_.flops_forward(), variant_.parent);
     report_.forward_of = variant_.forward_of;
     if (variant_.backward) {
-      report_.backward = predict("backward", problem_, variant_.backward_traffic,
+      report_.backward = predict("backward", options, variant_.backward_traffic,
                                  problem_.flops_backward(), variant_.backward_parent);
     }
     if (!options.estimate.empty()) read_estimates(options.estimate, report_);
@@ -309,6 +314,7 @@ class Run {
                     : t == DType::bf16 ? report_.roofs->bf16_flops
                                        : 0;
     }
+    if (!pass.seen.hbm && !pass.predicts) return;
     const Bytes hbm = pass.seen.hbm.value_or(pass.predicted.hbm);
     pass.bound =
         roofline(double(hbm.total()), double(pass.flops_executed()), bytes_per_s, flops_per_s);

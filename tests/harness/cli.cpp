@@ -147,9 +147,11 @@ TEST_CASE("help, version and variants are words, not errors", "[cli]") {
   step.variants[1].idea = "a way whose idea takes " + std::string(40, 'x') + " more words than fit";
   step.idea = "An idea that is " + std::string(40, 'y') + " longer than a line of the screen.";
   const std::string help = parse({"--help"}, step).text;
-  for (const char* word : {"--b", "--h", "--n", "--d", "--causal", "--input", "--q", "--k", "--v",
-                           "--out", "--out-dir", "--seed", "--variant", "--json", "--predict",
-                           "first", "a way whose idea", "Example", "1024"}) {
+  for (const char* word :
+       {"--b",       "--h",    "--n",       "--d",          "--causal",  "--input",
+        "--q",       "--k",    "--v",       "--out",        "--out-dir", "--seed",
+        "--variant", "--json", "--predict", "--no-predict", "first",     "a way whose idea",
+        "Example",   "1024"}) {
     CHECK_THAT(help, ContainsSubstring(word));
   }
   CHECK_THAT(help, ContainsSubstring("head dimension: 32, 64, 96, 128"));

@@ -297,6 +297,47 @@ TEST_CASE("--predict says what the formulas say and runs nothing", "[step_main]"
   CHECK(run_program(step, {"--predict", "--d", "48"}).status == 2);
 }
 
+TEST_CASE("a kernel without its formulas is checked and counted, and compared with nothing",
+          "[step_main]") {
+  const auto require_unpredicted = [](const Ran& ran) {
+    CHECK(ran.status == 0);
+    CHECK(ran.json["ok"] == true);
+    CHECK(ran.json["check"][0]["ok"] == true);
+    CHECK(ran.printed.find("predicted  ") == std::string::npos);  // of the tables
+    const nlohmann::json& traffic = ran.json["traffic"];
+    CHECK(traffic["prediction_ok"].is_null());
+    CHECK(traffic["requested"]["predicted"].is_null());
+    CHECK(traffic["hbm"]["predicted"].is_null());
+    CHECK(ran.json["parent"].is_null());
+    CHECK(ran.json["flops_executed"] == ran.json["flops"]);
+    if (!simulated()) return;
+    CHECK_THAT(ran.printed, ContainsSubstring("\n  V                    1,024"));
+    CHECK_THAT(ran.printed, ContainsSubstring("; no bytes were predicted.\n"));
+    CHECK(traffic["requested"]["counted"]["read"] == 4 * 4 * 64);
+    CHECK(traffic["requested"]["buffers"]["V"]["predicted"].is_null());
+  };
+  fa::Step step = step_of(copy_v, no_traffic);  // a wrong formula, which --no-predict leaves out
+  step.variants[0].parent = {"98 before", copy_traffic, {}};
+  require_unpredicted(run_program(step, {"--no-predict"}));
+  CHECK(run_program(step, {"--no-predict", "--predict"}).status == 2);
+  step.variants[0].traffic = nullptr;
+  require_unpredicted(run_program(step));
+  CHECK(run_program(step, {"--predict"}).status == 2);
+
+  step.variants[0].backward = backward_of_copy;
+  step.variants[0].backward_traffic = backward_traffic;
+  const Ran half = run_program(step);
+  CHECK(half.status == 0);
+  CHECK(half.json["traffic"]["prediction_ok"].is_null());
+  if (simulated()) {
+    CHECK(half.json["backward"]["traffic"]["prediction_ok"] == true);
+    CHECK_THAT(half.printed,
+               ContainsSubstring("in the backward, and not predicted in the forward.\n"));
+  }
+  step.variants[0].backward_traffic = copy_traffic;  // wrong: it is still compared
+  CHECK(run_program(step).status == (simulated() ? 1 : 0));
+}
+
 TEST_CASE("a link to a file that is not there stays a link", "[step_main]") {
   namespace fs = std::filesystem;
   const fs::path folder =
