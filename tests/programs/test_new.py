@@ -12,7 +12,9 @@ import sys
 import tempfile
 import unittest
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
+from copies import ROOT
+from flash_steps.nvcc import find_nvcc
+
 DOC = os.path.join(ROOT, "docs", "own_kernel.md")
 BUILD = None  # the build folder that ctest passes
 OUTPUTS = {}  # what the page shows, by the name in its markers
@@ -183,7 +185,9 @@ class OwnKernel(unittest.TestCase):
         self.root = copy_of_repository(folder.name)
         self.kernel = os.path.join(self.root, "steps", "mine", "kernel.cuh")
         with open(DOC, encoding="utf-8") as file:
-            self.blocks = re.findall(r"```cpp\n(.*?)```", file.read(), re.DOTALL)
+            page = file.read()
+        self.blocks = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
+        self.diffs = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)
         self.take_built_library()
         self.take_what_tests_share()
 
@@ -242,6 +246,30 @@ class OwnKernel(unittest.TestCase):
         with open(self.kernel, "w", encoding="utf-8") as file:
             file.write(text[:start] + kernel + "\n" + text[end:])
 
+    def apply(self, diff):
+        """Changes kernel.cuh and step.cuh as a diff of the page says."""
+        for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE)[1:]:
+            old, new = (
+                "".join(line[1:] + "\n" for line in hunk.splitlines() if line[0] in signs)
+                for signs in (" -", " +")
+            )
+            changed = 0
+            for name in ("kernel.cuh", "step.cuh"):
+                path = os.path.join(os.path.dirname(self.kernel), name)
+                with open(path, encoding="utf-8") as file:
+                    text = file.read()
+                changed += text.count(old)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text.replace(old, new))
+            self.assertEqual(changed, 1, hunk)
+
+    def insert(self, text, before):
+        with open(self.kernel, encoding="utf-8") as file:
+            kernel = file.read()
+        self.assertEqual(kernel.count(before), 1)
+        with open(self.kernel, "w", encoding="utf-8") as file:
+            file.write(kernel.replace(before, f"{text}\n{before}"))
+
     def predict(self, line):
         """Replaces the formula for K and V."""
         with open(self.kernel, encoding="utf-8") as file:
@@ -256,6 +284,14 @@ class OwnKernel(unittest.TestCase):
         if name:
             OUTPUTS[name] = "$ build/sim/steps/mine " + " ".join(args) + "\n" + text.strip()
         return text
+
+    def show_backward(self, text, name):
+        """The table of the backward and the verdict of a run with --n 200."""
+        table = text[text.index("\nbackward") :]
+        table, verdict = table[: table.index("\nHBM")], table[table.index("\nright") :]
+        shown = f"{table}\n...{verdict}".rstrip()
+        OUTPUTS[name] = f"$ build/sim/steps/mine --n 200\n...{shown}"
+        return shown
 
     def test_from_empty_to_right_to_racy(self):
         self.sh("./scripts/new", "mine")
@@ -299,6 +335,48 @@ class OwnKernel(unittest.TestCase):
             "ctest", "--preset", "sim", "-R", "test_step_mine", "--output-on-failure", status=8
         )
         self.assertIn("race on shared memory", tests)
+
+        self.type_in(shared)
+        self.add_a_backward()
+
+    def add_a_backward(self):
+        kernels, host, formula = self.blocks[3:]
+        with_backward, for_hopper = self.diffs
+        self.apply(with_backward)
+        self.insert(kernels, before="// --- host")
+        self.insert(host, before="}  // namespace")
+        self.build()
+        unpredicted = self.run_mine("--n", "200", name="unpredicted")
+        shown = self.show_backward(unpredicted, "unpredicted")
+        self.assertNotIn("predicted  ", shown)
+        self.assertIn("and not predicted in the backward", " ".join(shown.split()))
+
+        self.insert(formula, before="}  // namespace")
+        self.apply(
+            "@@\n-          .backward = backward};\n+          .backward = backward,\n"
+            "+          .backward_traffic = backward_traffic};\n"
+        )
+        self.build()
+        predicted = self.run_mine("--n", "200")
+        shown = self.show_backward(predicted, "backward")
+        self.assertRegex(shown, rf"dQ +atomic +{4 * 4 * 200 * 200 * 64:,} +=")
+        self.assertIn("no finding", self.run_mine("--n", "140", "--d", "32", "--analyse"))
+        for causal in ([], ["--causal"]):
+            for n in ("1", "129"):
+                self.run_mine("--n", n, "--d", "32", *causal)
+
+        if find_nvcc():
+            said = self.sh("./scripts/ptxas", "mine", status=1)
+            OUTPUTS["ptxas"] = "$ ./scripts/ptxas mine\n" + said.strip()
+            self.assertIn("mine for sm_90, ", said)
+            self.assertRegex(said, r"finding: mine::gradient_kernel<64>: .*spills")
+        self.apply(for_hopper)
+        self.build()
+        self.run_mine("--n", "129", "--d", "32")
+        refused = self.sh("build/sim/steps/mine", "--gpu", "A100", status=2)
+        self.assertIn("this step needs sm_90a", refused)
+        if find_nvcc():
+            self.assertIn("mine for sm_90a, ", self.sh("./scripts/ptxas", "mine", status=1))
 
 
 def update():
