@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <climits>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -215,6 +216,11 @@ __forceinline__ float __frcp_rn(float x) { return 1.0f / x; }
 __forceinline__ float __fmaf_rn(float a, float b, float c) { return std::fma(a, b, c); }
 __forceinline__ float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 __forceinline__ float __int_as_float(int x) { return std::bit_cast<float>(x); }
+/// To the nearest, ties to even; NaN becomes 0, and what is too large the largest or smallest int.
+__forceinline__ int __float2int_rn(float x) {
+  if (!(std::abs(x) < 0x1p31f)) return x > 0 ? INT_MAX : x < 0 ? INT_MIN : 0;
+  return static_cast<int>(std::nearbyint(x));
+}
 __forceinline__ int __float_as_int(float x) { return std::bit_cast<int>(x); }
 __forceinline__ unsigned __float_as_uint(float x) { return std::bit_cast<unsigned>(x); }
 __forceinline__ float __uint_as_float(unsigned x) { return std::bit_cast<float>(x); }

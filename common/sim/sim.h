@@ -18,13 +18,14 @@ constexpr int kDefaultWorkers = 16;
 /// Read at each launch.
 struct Options {
   int workers = 0;  ///< OS threads, up to fa::kMaxWorkers; 0 = one per core, up to kDefaultWorkers
-  bool requests = false;  ///< group the lanes of a warp: requests, sectors, bank wavefronts
-  bool sites = false;     ///< with requests: a row per source line
-  double l2_bytes = 0;    ///< > 0: model an L2 of this size, and with it DRAM traffic
-  double l2_times = 1;    ///< with l2_bytes: so many problems like this one share launches and L2
-  int sms = 132;          ///< what a kernel's host code is told
-  int l2_sms = 132;       ///< with l2_bytes: who shares it
-  fa::SmSpec l2_sm;       ///< how many blocks each of them holds
+  uint64_t block_order = 0;  ///< > 0: chooses an order in which blocks, or clusters, start
+  bool requests = false;     ///< group the lanes of a warp: requests, sectors, bank wavefronts
+  bool sites = false;        ///< with requests: a row per source line
+  double l2_bytes = 0;       ///< > 0: model an L2 of this size, and with it DRAM traffic
+  double l2_times = 1;  ///< with l2_bytes: so many problems like this one share launches and L2
+  int sms = 132;        ///< what a kernel's host code is told
+  int l2_sms = 132;     ///< with l2_bytes: who shares it
+  fa::SmSpec l2_sm;     ///< how many blocks each of them holds
   size_t block_shared_bytes = 227 * 1024;  ///< shared memory that it gives to a block
   bool races = false;          ///< shared and global memory (one worker: findings repeat exactly)
   bool uninitialised = false;  ///< reads of words that nobody wrote

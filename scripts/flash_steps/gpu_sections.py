@@ -60,6 +60,7 @@ FIGURES_PEERS = (
     (("06",), "--backends", "math efficient"),
     (("07", "09", "10"), "--variants=all", "--directions=forward", "--backends", "flash cudnn"),
     (("08",), "--variants=all", "--directions=backward", "--backends", "flash"),
+    (("11",), "--variants=all", "--directions=backward", "--backends", "flash cudnn"),
 )
 
 

@@ -2,6 +2,7 @@
 
     maintain instructions --measure DIR    on a GPU, by ncu: a CSV per variant and head dimension
     maintain instructions --update DIR     from these and the simulator's counts
+    ... --steps "07 10"                    only these; --update keeps the rows of the others
 
 The simulator counts every instruction of a warp but plain arithmetic and control. An estimated time
 needs those, too; so here a GPU counts them once, for a small problem, and the file keeps, for each
@@ -21,7 +22,7 @@ import tempfile
 
 from .command import BadInput, Failure, NotHere, parser
 from .files import read_json
-from .steps import ROOT, numbered_steps
+from .steps import ROOT, chosen_of, numbered_steps
 
 INSTRUCTIONS = "common/data/instructions.json"
 PROBLEM = {"h": 4, "n": 1024}  # the simulator counts one head of it: they are alike
@@ -41,8 +42,8 @@ SOURCE = (
 )
 
 
-def programs(build):
-    for step in numbered_steps():
+def programs(build, steps):
+    for step in steps:
         path = os.path.join(build, "steps", step)
         if not os.path.exists(path):
             raise NotHere(f"{path} is not there: build the preset {os.path.basename(build)} first")
@@ -56,14 +57,14 @@ def programs(build):
                     yield f"d{d}_{step}_{variant}_causal", [*call, "--causal"]
 
 
-def measure(folder):
+def measure(folder, steps):
     ncu = shutil.which("ncu")
     if not ncu:
         raise NotHere("ncu is not on the PATH")
     os.makedirs(folder, exist_ok=True)
     sizes = [part for name, value in PROBLEM.items() for part in (f"--{name}", str(value))]
     flags = ["--csv", "--page", "raw", "--print-units", "base", "--metrics"]
-    for name, call in programs(os.path.join(ROOT, "build/gpu")):
+    for name, call in programs(os.path.join(ROOT, "build/gpu"), steps):
         done = subprocess.run(
             [ncu, *flags, ",".join(METRICS.values()), *call, *sizes],
             capture_output=True,
@@ -112,14 +113,18 @@ def mixes(path, call):
         yield kernel["name"], {key: round(value, 4) for key, value in figures.items()}
 
 
-def update(folder):
+def update(folder, steps):
     kernels = {}
-    for name, call in programs(os.path.join(ROOT, "build/sim")):
+    for name, call in programs(os.path.join(ROOT, "build/sim"), steps):
         path = os.path.join(folder, name + ".csv")
         if not os.path.exists(path):
             raise BadInput(f"{path} is not there")
         kernels = dict(mixes(path, call)) | kernels  # causal: only kernels of their own
         print(name, flush=True)
+    if len(steps) < len(numbered_steps()):
+        own = tuple("step" + step[:2] for step in steps)  # a step runs kernels of others, too
+        kernels = {name: mix for name, mix in kernels.items() if name.startswith(own)}
+        kernels = read_json(os.path.join(ROOT, INSTRUCTIONS))["kernels"] | kernels
     rows = ",\n".join(f"    {json.dumps(k)}: {json.dumps(kernels[k])}" for k in sorted(kernels))
     with open(os.path.join(ROOT, INSTRUCTIONS), "w", encoding="utf-8") as file:
         file.write(f'{{\n  "source": {json.dumps(SOURCE)},\n  "kernels": {{\n{rows}\n  }}\n}}\n')
@@ -129,11 +134,13 @@ def main():
     p = parser(__doc__)
     p.add_argument("--measure", metavar="DIR")
     p.add_argument("--update", metavar="DIR")
+    p.add_argument("--steps")
     args = p.parse_args()
+    steps = chosen_of(numbered_steps(), args.steps, "there are")
     if bool(args.measure) == bool(args.update):
         raise BadInput("one of --measure DIR and --update DIR")
     if args.measure:
-        measure(args.measure)
+        measure(args.measure, steps)
     else:
-        update(args.update)
+        update(args.update, steps)
     return 0

@@ -172,8 +172,8 @@ class Exercise:
         return "\n".join(lines) + "\n"
 
     def variant(self):
-        """(namespace, the function of step.cuh that describes the variant). Without the parents,
-        which the exercise must not see."""
+        """(namespace, the function of step.cuh that describes the variant, behind what all of its
+        variants share). Without the parents, which the exercise must not see."""
         path = ROOT / "steps" / self.step / "step.cuh"
         text = path.read_text(encoding="utf-8")
         name = self.program["variant"]
@@ -188,7 +188,15 @@ class Exercise:
                 f"{self.path.name}: in {path.relative_to(ROOT)} the parent of variant '{name}' is "
                 "not of the form  .parent = {...}"
             )
-        return re.search(r"^namespace (\w+) {", text, re.MULTILINE)[1], alone
+        start = re.search(
+            r"^namespace (\w+) {\n(.*?)^inline fa::Variant", text, re.MULTILINE | re.DOTALL
+        )
+        return start[1], start[2].lstrip() + alone
+
+    def included(self):
+        """What the program includes: the student's file among it, or behind one of them."""
+        names = self.program.get("include", self.source)
+        return [names] if isinstance(names, str) else names
 
     def main(self):
         """The program around the student's file. Only kernels that are checked are compiled."""
@@ -210,7 +218,7 @@ class Exercise:
                 for d in (32, 64, 96, 128)
                 if d not in dimensions
             ],
-            f'#include "{p.get("include", self.source)}"',
+            *[f'#include "{name}"' for name in self.included()],
             "",
             f"namespace {namespace} {{",
             variant + "}",

@@ -1,12 +1,12 @@
 // Tests of step 08. The build links the steps that linked_variant() names here.
 #include "steps/08_tensor_core_backward/7_roles.cuh"
-#include "tests/attention.h"
+#include "tests/backward.h"
 #include "tests/device.h"
 #if !FA_BACKEND_GPU
 #include "tests/sim/diagnosis.h"
 #endif
 
-using fa::test::bf16_problem;
+using fa::test::bf16_problem, fa::test::Kernels;
 
 static const fa::Variant& keys() { return fa::linked_variant("08 keys"); }
 static const fa::Variant& wide() { return fa::linked_variant("08 wide"); }
@@ -17,11 +17,6 @@ static const fa::Variant& parent() { return fa::linked_variant("06 backward"); }
 
 namespace {
 
-/// A variant and a d that it has kernels for.
-struct Kernels {
-  const fa::Variant* variant;
-  int d;
-};
 // Those for any problem. With d = 64 `roles` is `atomics`: one test of its own.
 std::vector<Kernels> all_kernels() {
   return {{&wide(), 64},           {&deterministic(), 64}, {&atomics(), 64}, {&wide(), 128},
@@ -38,30 +33,14 @@ bool has_one_order(const fa::Variant* v) {
   return v == &keys() || v == &wide() || v == &deterministic();
 }
 
-/// Sums of the rows of [rows, d], feature by feature.
-std::vector<double> sum_of_rows(const std::vector<float>& t, int d) {
-  const auto features = static_cast<size_t>(d);
-  std::vector<double> sum(features);
-  for (size_t i = 0; i < t.size(); ++i) sum[i % features] += t[i];
-  return sum;
-}
-
 }  // namespace
 
 TEST_CASE("step 08: right at the edges of tiles, bands and mmas", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(square_kernels()));
-  const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257);
-  const bool causal = GENERATE(false, true);
-  CAPTURE(variant->name, N, d, causal);
-  fa::test::require_right(*variant, bf16_problem(N, N, d, causal));
+  fa::test::require_backward_right_at_edges(GENERATE(from_range(square_kernels())));
 }
 
 TEST_CASE("step 08: heads that share keys and values", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  const int Hkv = GENERATE(8, 4, 2, 1);
-  CAPTURE(variant->name, d, Hkv);
-  fa::test::require_right(*variant,
-                          bf16_problem(70, 90, d, /*causal=*/true, /*B=*/1, /*H=*/8, Hkv));
+  fa::test::require_backward_right_with_shared_heads(GENERATE(from_range(all_kernels())));
 }
 
 TEST_CASE("step 08: as many keys as one likes", "[step08]") {
@@ -74,33 +53,11 @@ TEST_CASE("step 08: as many keys as one likes", "[step08]") {
 }
 
 TEST_CASE("step 08: one row, one key, and edges of tiles that do not meet", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  const int N = GENERATE(1, 65, 128), Nk = GENERATE(1, 64, 129);
-  const bool causal = GENERATE(false, true);
-  CAPTURE(variant->name, N, Nk, d, causal);
-  fa::test::require_right(*variant, bf16_problem(N, Nk, d, causal));
+  fa::test::require_backward_right_for_few(GENERATE(from_range(all_kernels())));
 }
 
 TEST_CASE("step 08: a row without keys gives dQ = 0, and nothing to dK and dV", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  // One row; a whole tile of `deterministic` and parts of tiles; all but the last row.
-  const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
-  CAPTURE(variant->name, N, Nk, d);
-  const auto p = bf16_problem(N, Nk, d, /*causal=*/true, /*B=*/1, /*H=*/2);
-  fa::Inputs in = fa::normal_inputs(p, 9);
-  const auto features = static_cast<size_t>(d);
-  const auto sees = [&p](size_t row) { return p.visible(static_cast<int>(row % p.N)) > 0; };
-  for (size_t i = 0; i < in.dO.size(); ++i) {
-    if (!sees(i / features)) in.dO[i] *= 0x1p60f;  // a P that is only almost 0 would show
-  }
-  fa::test::require_right(*variant, p, in);
-  const fa::Outputs out = fa::run(*variant, p, in);
-  for (size_t row = 0; row < p.rows(); ++row) {
-    const auto dQ = out.dQ.begin() + row * features;
-    const bool zero = std::all_of(dQ, dQ + features, [](float g) { return g == 0; });
-    // A row that sees a single key has P = 1 and dS = dP - delta: what two roundings leave of 0.
-    if (!sees(row) && !zero) FAIL("row " << row << " sees no key");
-  }
+  fa::test::require_backward_of_blind_rows(GENERATE(from_range(all_kernels())));
 }
 
 TEST_CASE("step 08: random shapes", "[step08]") {
@@ -134,30 +91,16 @@ TEST_CASE("step 08: one key head per query head: real input, outliers, any size 
 }
 
 TEST_CASE("step 08: real input and outliers", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  const auto p = bf16_problem(150, 200, d, true, /*B=*/1, /*H=*/2, /*Hkv=*/1);
-  CAPTURE(variant->name, d);
-  fa::test::require_right(*variant, p, fa::real_inputs(p, 1));
-  fa::test::require_right(*variant, p, fa::outlier_inputs(p, 1));
+  fa::test::require_backward_right_for_real_and_outliers(GENERATE(from_range(all_kernels())));
 }
 
 TEST_CASE("step 08: huge and tiny scores", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  CAPTURE(variant->name, d);
-  // Many keys for few rows: the largest P of some is just below what fp32 holds.
-  fa::test::require_any_score_size(*variant, bf16_problem(200, 40, d, false));
-  fa::test::require_any_score_size(*variant, bf16_problem(75, 140, d, GENERATE(false, true)));
+  fa::test::require_backward_right_for_any_score_size(GENERATE(from_range(all_kernels())));
 }
 
 TEST_CASE("step 08: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
           "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(square_kernels()));
-  const auto p = bf16_problem(33, 33, d, GENERATE(false, true));
-  CAPTURE(variant->name, d, p.causal);
-  fa::Inputs in = fa::normal_inputs(p, 13);
-  for (float& k : in.K) k = std::abs(k);
-  for (float& q : in.Q) q = fa::round_to(p.dtype, -30 * std::abs(q));
-  fa::test::require_right(*variant, p, in);
+  fa::test::require_backward_right_far_below_zero(GENERATE(from_range(square_kernels())));
 }
 
 static __global__ void pack_kernel(const float* P,  // [2]
@@ -194,79 +137,25 @@ TEST_CASE("step 08: blocks of rows beyond 2^32 threads", "[step08]") {
 }
 
 TEST_CASE("step 08: V = 1 makes O constant, so dQ and dK are 0", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  const auto p = bf16_problem(75, 140, d, GENERATE(false, true), 1, /*H=*/2, /*Hkv=*/1);
-  CAPTURE(variant->name, d, p.causal);
-  fa::Inputs in = fa::normal_inputs(p, 11);
-  std::fill(in.V.begin(), in.V.end(), 1.f);
-  const fa::Outputs out = fa::run(*variant, p, in);
-  // O = 1 is exact in bf16, dP and delta are the same sum: fp32 roundings are all that is left.
-  REQUIRE(fa::test::max_difference(out.dQ, std::vector<float>(p.q_size(), 0.f)) <= 2e-5);
-  REQUIRE(fa::test::max_difference(out.dK, std::vector<float>(p.kv_size(), 0.f)) <= 2e-5);
+  fa::test::require_no_gradient_of_constant_v(GENERATE(from_range(all_kernels())));
 }
 
 TEST_CASE("step 08: what the gradients of all keys sum to", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  const auto p = bf16_problem(140, 150, d, GENERATE(false, true), 1, /*H=*/3, /*Hkv=*/1);
-  const fa::Inputs in = fa::normal_inputs(p, 12);
-  const fa::Outputs out = fa::run(*variant, p, in);
-  // In each head a row of P sums to 1, a row of dS to 0.
-  const auto dO = sum_of_rows(in.dO, d), dV = sum_of_rows(out.dV, d), dK = sum_of_rows(out.dK, d);
-  for (int x = 0; x < d; ++x) {
-    CAPTURE(variant->name, d, p.causal, x);
-    CHECK(dV[x] == Approx(dO[x]).margin(0.1));
-    CHECK(dK[x] == Approx(0).margin(0.1));
-  }
+  fa::test::require_sums_over_keys(GENERATE(from_range(all_kernels())));
 }
 
 TEST_CASE("step 08: twice dO, exactly twice the gradients", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(square_kernels()));
-  // One block of keys, also of the smaller tiles: the sum of dQ has an order.
-  const auto p = bf16_problem(60, 60, d, true);
-  CAPTURE(variant->name, d);
-  fa::Inputs in = fa::normal_inputs(p, 14);
-  fa::Outputs once = fa::run(*variant, p, in);
-  for (float& g : in.dO) g *= 2;
-  const fa::Outputs twice = fa::run(*variant, p, in);
-  for (std::vector<float>* t : {&once.dQ, &once.dK, &once.dV}) {
-    for (float& g : *t) g *= 2;
-  }
-  REQUIRE(twice.dQ == once.dQ);
-  REQUIRE(twice.dK == once.dK);
-  REQUIRE(twice.dV == once.dV);
+  fa::test::require_linear_in_do(GENERATE(from_range(square_kernels())));
 }
 
 TEST_CASE("step 08: gradients agree with step 06", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(square_kernels()));
-  auto p = bf16_problem(130, 130, d, GENERATE(false, true), 1, 2, 2);
-  CAPTURE(variant->name, d, p.causal);
-  const auto in = fa::normal_inputs(p, 6);
-  const fa::Outputs now = fa::run(*variant, p, in);
-  p.dtype = fa::DType::f32;
-  const fa::Outputs before = fa::run(parent(), p, in);  // of the same, rounded inputs
-  CHECK(fa::test::max_difference(now.dQ, before.dQ) <= 0x1p-5);
-  CHECK(fa::test::max_difference(now.dK, before.dK) <= 0x1p-5);
-  CHECK(fa::test::max_difference(now.dV, before.dV) <= 0x1p-5);
+  const Kernels of = GENERATE(from_range(square_kernels()));
+  fa::test::require_gradients_as(parent(), of);
 }
 
 TEST_CASE("step 08: two runs give the same bits, of dQ only without atomics", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  const auto p = bf16_problem(200, 400, d, GENERATE(false, true), 1, FA_BACKEND_GPU ? 64 : 1);
-  CAPTURE(variant->name, d, p.causal);
-  const auto in = fa::normal_inputs(p, 7);
-  const fa::Outputs first = fa::run(*variant, p, in);
-  fa::Session session(p, in, *variant);
-  session.forward();
-  session.backward();
-  session.backward();  // adds to nothing that the one before has left
-  const fa::Outputs second = session.download();
-  REQUIRE(second.dK == first.dK);
-  REQUIRE(second.dV == first.dV);
-  if (has_one_order(variant)) {
-    REQUIRE(second.dQ == first.dQ);
-  } else {
-    REQUIRE(fa::test::max_difference(second.dQ, first.dQ) <= 0x1p-7);  // one rounding to bf16
-  }
+  const Kernels of = GENERATE(from_range(all_kernels()));
+  fa::test::require_same_gradients(of, has_one_order(of.variant));
 }
 
 // --- bytes ---------------------------------------------------------------------------------------
@@ -285,15 +174,7 @@ TEST_CASE("step 08: no N * N in memory, and no dQ_sum without atomics", "[step08
 
 #if !FA_BACKEND_GPU
 TEST_CASE("step 08: predicted bytes are counted bytes", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(257, 131),
-                                std::pair(131, 257), std::pair(300, 20));
-  const bool causal = GENERATE(false, true);
-  CAPTURE(variant->name, N, Nk, d, causal);
-  const auto p = bf16_problem(N, Nk, d, causal, 1, /*H=*/2, /*Hkv=*/1);
-  const fa::Counts counts = fa::test::count_backward(*variant, p);
-  fa::test::require_equal(variant->backward_traffic(p), counts);
-  CHECK(counts.tensor_flops == variant->backward_traffic(p).flops);
+  fa::test::require_backward_predicted_for_lengths(GENERATE(from_range(all_kernels())));
 }
 
 TEST_CASE("step 08: predicted bytes are counted bytes, one key head per query head", "[step08]") {
@@ -413,13 +294,7 @@ TEST_CASE("step 08: dQ without atomics costs seven products instead of five", "[
 }
 
 TEST_CASE("step 08: the analysis finds nothing", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
-  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 33), std::pair(75, 130),
-                                std::pair(150, 70), std::pair(300, 20));
-  const bool causal = GENERATE(false, true);
-  CAPTURE(variant->name, N, Nk, d, causal);
-  const auto p = bf16_problem(N, Nk, d, causal, 1, /*H=*/2, /*Hkv=*/1);
-  fa::test::count_backward(*variant, p, /*analyse=*/true);
+  fa::test::require_no_finding_in_backward(GENERATE(from_range(all_kernels())));
 }
 
 TEST_CASE("step 08: the analysis finds nothing, one key head per query head", "[step08]") {

@@ -174,7 +174,7 @@ class Guards(Folder):
                 self.assertGreaterEqual(len(e.wrongs), 2)
                 self.assertIn(len(e.hints), range(2, 5))
                 self.assertIn(e.difficulty, (1, 2, 3))
-                self.assertIn(e.session, range(1, 12))
+                self.assertIn(e.session, range(1, 13))
                 self.assertTrue(e.question.endswith("?"))
                 self.assertTrue(e.answer.strip())
                 shapes = e.check["problems"]
@@ -220,12 +220,15 @@ class Guards(Folder):
             with self.assertRaisesRegex(catalogue.Broken, "2 times instead of once"):
                 e.solution()
 
-    def variant_of(self, fields):
-        """scores' variant, in a copy of the steps whose description of it has these fields."""
+    def variant_of(self, fields, shared=""):
+        """scores' variant, in a copy of the steps whose description of it has these fields; shared:
+        what stands before all variants."""
         path = self.folder / "steps" / "01_naive" / "step.cuh"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
-            "namespace step01 {\ninline fa::Variant naive() {\n  return {" + fields + "};\n}\n}\n"
+            f"namespace step01 {{\n{shared}inline fa::Variant naive() {{\n"
+            f"  return {{{fields}}};\n}}\n"
+            "inline fa::Variant other() {\n  return {};\n}\n}\n"
         )
         with mock.patch.object(catalogue, "ROOT", self.folder):
             return exercise("scores").variant()[1]
@@ -240,6 +243,8 @@ class Guards(Folder):
             name + '.backward_parent = {"00", h}, ' + f + ',\n  .parent = {"00", {g}}',
         ):
             self.assertEqual(self.variant_of(fields), alone, fields)
+        shared = "// Of all.\ninline int both() { return 2; }\n\n"
+        self.assertEqual(self.variant_of(name + f, shared), shared + alone)
         for fields in (name + ".parent = none(), " + f, name + '.parent{"00", g}, ' + f):
             with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*parent"):
                 self.variant_of(fields)
@@ -310,6 +315,24 @@ class Checks(Folder):
         seen = verdict.problems[-1]
         self.assertEqual(seen["problem"], "B=1 H=2 Hkv=1 N=33 Nk=70 d=128 causal bf16")
         self.assertEqual(seen["traffic"]["K"]["yours"]["read"], 2 * 2 * 70 * 128)  # each query head
+
+    def test_a_race_in_another_file_of_the_step_names_the_line_that_leads_there(self):
+        e = exercise("which_product")
+        text = e.unsolved()
+        verdict = self.check(e, text)
+        called = re.search(
+            rf"accumulators, element 3, at 1_products\.cuh:\d+ \(called at {e.label}\.cuh:(\d+)\)",
+            verdict.message,
+        )
+        self.assertTrue(called, verdict.message)
+        self.assertEqual(text.splitlines()[int(called[1]) - 1].strip(), "dQ_part.add(rdQ);")
+
+    def test_a_wait_for_both_products_is_right_too(self):
+        """As the question of the exercise says."""
+        e = exercise("which_product")
+        both = catalogue.replace_once(e.unsolved(), "wait_for<1>(rdQ)", "wait_for<0>(rdQ)", e.name)
+        verdict = self.check(e, both)
+        self.assertTrue(verdict.ok, verdict.message)
 
     def test_traffic_is_a_table(self):
         e = exercise("tiles")

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <set>
 
 #include "common/dialect/ptx/barrier.h"
 #include "common/harness/problem.h"
@@ -119,7 +120,31 @@ __global__ void odd_block(float* x) {  // the last warp has 8 lanes
   x[threadIdx.x] = v;
 }
 
+__global__ void log_block(int* log, int* next) {
+  if (threadIdx.x == 0) log[atomicAdd(next, 1)] = blockIdx.x;
+}
+
 }  // namespace
+
+TEST_CASE("blocks start in an order that a number chooses, each once", "[sim]") {
+  const unsigned blocks = GENERATE(1, 2, 12, 97), cluster = GENERATE(1, 2);
+  if (blocks % cluster != 0) return;
+  std::set<std::vector<int>> orders;
+  for (uint64_t order = 0; order < 6; ++order) {
+    CAPTURE(blocks, cluster, order);
+    sim::Options options = sim::options();
+    options.block_order = order;
+    options.workers = static_cast<int>(cluster);  // one block after the other
+    const sim::test::WithOptions with(options);
+    Buffer<int> log("log", blocks), next("next", 1);
+    fa::launch(log_block, {dim3(blocks), dim3(32), 0, cluster}, log, next);
+    std::vector<int> got = log.download();
+    orders.insert(got);
+    std::sort(got.begin(), got.end());
+    for (unsigned i = 0; i < blocks; ++i) REQUIRE(got[i] == static_cast<int>(i));
+  }
+  if (blocks / cluster > 2) CHECK(orders.size() >= 4);
+}
 
 TEST_CASE("warps that return before a barrier with a count leave the others waiting", "[sim]") {
   Buffer<float> x("x", 96);

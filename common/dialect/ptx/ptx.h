@@ -12,4 +12,5 @@
 #include "common/dialect/ptx/more/mma.h"
 #include "common/dialect/ptx/more/tma.h"
 #include "common/dialect/ptx/more/wgmma.h"
+#include "common/dialect/ptx/reduce.h"
 #include "common/dialect/ptx/setmaxnreg.h"

@@ -62,6 +62,11 @@ float atomic_f32(AtomicOp op, float* p, float v) {
   SIM_COUNTED;
   return atomic_floating(op, p, v);
 }
+void atomic_add_v4(float* p, float a, float b, float c, float d) {
+  access(p, 4 * sizeof *p, Kind::atomic, __builtin_return_address(0));
+  const float v[] = {a, b, c, d};
+  for (int i = 0; i < 4; ++i) atomic_floating(AtomicOp::add, p + i, v[i]);
+}
 double atomic_f64(AtomicOp op, double* p, double v) {
   SIM_COUNTED;
   return atomic_floating(op, p, v);

@@ -46,6 +46,7 @@ void* set_bytes(void* to, int value, size_t);          // memset
 
 enum class AtomicOp { add, min, max, exch, and_, or_, xor_, inc, cas };
 float atomic_f32(AtomicOp, float* p, float v);
+void atomic_add_v4(float* p, float a, float b, float c, float d);
 double atomic_f64(AtomicOp, double* p, double v);
 int32_t atomic_s32(AtomicOp, int32_t* p, int32_t v, int32_t compare = 0);
 uint32_t atomic_u32(AtomicOp, uint32_t* p, uint32_t v, uint32_t compare = 0);

@@ -286,7 +286,7 @@ void check_registers(uintptr_t address, unsigned size, Kind kind, const void* pc
         here() + ": " + (kind == Kind::load ? "load" : "store") + " of " +
         (r.accumulator ? "the accumulators" : "A's registers") + ", element " +
         std::to_string((std::max(address, r.begin) - r.begin) / sizeof(float)) + ", at " +
-        source_of(pc);
+        source_and_caller(pc);
     finding.text = slow ? access + " before a wgmma_wait for the wgmma at " + at(r.where) +
                               ": the compiler moves it behind that wait, so it does not overlap "
                               "with the product"

@@ -158,8 +158,9 @@ Source of_frames(const std::vector<std::string>& frames) {  // innermost first
   size_t k = 0;
   while (k + 1 < frames.size() && (is_own_header(frames[k]) || begins_struct(frames[k]))) ++k;
   Source source{tidy(frames.empty() ? "" : frames[k]), ""};
-  if (k + 1 < frames.size() && file_of(frames.back()) != file_of(frames[k])) {
-    source.caller = tidy(frames.back());
+  const auto of_kernel = [&](const std::string& f) { return file_of(f) == file_of(frames.back()); };
+  if (k + 1 < frames.size() && !of_kernel(frames[k])) {
+    source.caller = tidy(*std::find_if(frames.begin() + k, frames.end(), of_kernel));
   }
   return source;
 }

@@ -17,7 +17,8 @@ std::string kernel_name(const void* kernel);  ///< demangled, without parameters
 /// "sK, byte 132"; in a struct "s.dS[1][66], byte 132".
 std::string shared_name(const Block&, uint64_t offset);
 std::string source_of(const void* pc);  ///< "tile.cuh:42", from the line table
-/// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)".
+/// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)"; the
+/// innermost of the calls in the kernel's own file.
 std::string source_and_caller(const void* pc);
 /// Is this loaded object the one that holds the simulator and its kernels? Mostly the program
 /// itself; a step's shared library (common/harness/library/) holds its own.

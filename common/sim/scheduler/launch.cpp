@@ -10,6 +10,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <numeric>
 #include <system_error>
 #include <thread>
 
@@ -35,8 +36,18 @@ struct Grid {
   unsigned cluster = 1;
   bool requests = false, sites = false, l2 = false, hazards = false, races = false,
        uninitialised = false;
+  uint64_t order = 0;             // sim::Options::block_order
   std::atomic<uint64_t> next{0};  // next cluster to place
   std::atomic<bool> stop{false};
+
+  // Number of the cluster that is placed as the i-th: each once, also beyond the last.
+  uint64_t in_order(uint64_t i) const {
+    const uint64_t clusters = blocks / cluster;
+    if (order == 0 || i >= clusters) return i;
+    uint64_t step = (order * 0x9e3779b9u) % clusters | 1;
+    while (std::gcd(step, clusters) != 1) step += 2;
+    return (i * (step % clusters) + order) % clusters;
+  }
 };
 
 // --- stack overflow: the one mistake that the hooks cannot see -----------------------------------
@@ -133,7 +144,7 @@ void work_alone(Block& b, Grid& grid) {
     const uint64_t i = grid.next++;
     if (i >= grid.blocks) break;
     keep_exception(b, [&] {
-      place_block(b, i);
+      place_block(b, grid.in_order(i));
       run_placed_block(b);
     });
     if (b.fault) grid.stop = true;
@@ -165,7 +176,7 @@ void work_in_gang(Block& b, Grid& grid, Gang& gang, unsigned rank) {
     if (gang.current * grid.cluster >= grid.blocks) break;
     keep_exception(b, [&] {
       std::lock_guard lock(c.mutex);  // observers may share state between workers
-      place_block(b, gang.current * grid.cluster + rank);
+      place_block(b, grid.in_order(gang.current) * grid.cluster + rank);
     });
     if (b.fault) abort_cluster(c);
     gang.together.arrive_and_wait();  // all blocks are in place
@@ -377,6 +388,7 @@ void run_grid(const Launch& launch) {
   grid.launch = &launch;
   grid.blocks = uint64_t{g.x} * g.y * g.z;
   grid.cluster = launch.config.cluster;
+  grid.order = o.block_order;
   grid.requests = o.requests || o.sites || o.l2_bytes > 0;
   grid.sites = o.sites;
   grid.l2 = o.l2_bytes > 0 && recording();

@@ -1,0 +1,186 @@
+// Step 11 -- the backward by TMA and wgmma.
+// Idea      Step 08's loop with Hopper's copies and products. A warpgroup's S^T and dP^T are the
+//           accumulators of a product of 64 keys; packed, they are the A operands of dV and dK.
+//           dS^T also goes to shared memory, where the product of dQ reads it transposed
+// Changed   since 08 6_atomics: TMA and wgmma; 128 rows a tile; each warpgroup makes half of the
+//           tile's dQ over all keys, added by 16 bytes a lane
+// Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 2*Tc*Np) B
+//                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*Np) B
+//                     atomic 4*BH*Tc*Np*d B   Np: N in whole tiles; causal: visited tiles
+//           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
+// Launch    delta; backward (Tc * B*Hkv), 256 threads; convert
+// Owns      block: dK and dV of 128 keys; warpgroup: 64 of them, and 64 rows of each tile's dQ
+// Still bad every product is waited for: the tensor cores idle while P and dS are computed
+#pragma once
+
+#include "common/dialect/ptx/barrier.h"
+#include "steps/11_hopper_backward/1_products.cuh"
+
+namespace step11_wgmma {
+
+using namespace step11;
+
+constexpr int kThreads = kGroups * kGroupThreads;
+
+// What a block keeps in shared memory: 131 KB when d = 64, 227 KB when d = 128. Panels as in 09.
+template <int d>
+struct alignas(1024) Tiles {
+  bf16 K[kGroups][kGroupKeys * d];  // dK and dV on their way out
+  bf16 V[kGroups][kGroupKeys * d];
+  bf16 Q[kStages][Br * d];
+  bf16 dO[kStages][Br * d];
+  bf16 dS[Bc * Br];                             // dS^T: [Br / 64][Bc][64]
+  float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2
+  uint64_t kv_full, full[kStages];              // mbarriers
+};
+
+// One thread copies.
+struct Sources {
+  const fa::TensorMap *Q, *K, *V, *dO;
+  const float *LSE2, *delta;  // [B*H * Tr, Br]
+};
+
+template <int d>
+__device__ inline void load_keys(Tiles<d>& smem, const Sources& from, const WorkTile& work) {
+  fa::mbarrier_arrive_expect_tx(&smem.kv_full, sizeof smem.K + sizeof smem.V);
+  for (int wg = 0; wg < kGroups; ++wg) {
+    const int key = work.j * Bc + wg * kGroupKeys;
+    fa::tma_load(smem.K[wg], from.K, &smem.kv_full, {0, key, 0, work.bh_kv});
+    fa::tma_load(smem.V[wg], from.V, &smem.kv_full, {0, key, 0, work.bh_kv});
+  }
+}
+
+template <int d>
+__device__ inline void load_rows(Tiles<d>& smem, const Sources& from, int stage, const RowTile& at,
+                                 int Tr) {
+  uint64_t* full = &smem.full[stage];
+  fa::mbarrier_arrive_expect_tx(
+      full, sizeof smem.Q[0] + sizeof smem.dO[0] + sizeof smem.LSE2[0] + sizeof smem.delta[0]);
+  const size_t tile = size_t(at.head) * Tr + at.i;
+  fa::tma_load(smem.Q[stage], from.Q, full, {0, at.i * Br, 0, at.head});
+  fa::bulk_load(smem.LSE2[stage], from.LSE2 + tile * Br, sizeof smem.LSE2[0], full);
+  fa::tma_load(smem.dO[stage], from.dO, full, {0, at.i * Br, 0, at.head});
+  fa::bulk_load(smem.delta[stage], from.delta + tile * Br, sizeof smem.delta[0], full);
+}
+
+// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
+template <int d>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
+                    const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap V,   // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of Br
+                    const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
+                    const float* LSE2, const float* delta,     // [B*H, Np]
+                    FloatSums dQ_sum, Shape shape) {
+  // --- prologue
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  const int thread = threadIdx.x % kGroupThreads, warp = thread / fa::kWarp,
+            lane = thread % fa::kWarp;
+  // The shuffle tells the compiler that all lanes of a warp have the same wg.
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  const WorkTile work = work_tile_at(blockIdx.x, shape);
+  const int tiles = shape.group * (shape.Tr - work.first);
+  const Sources from{&Q, &K, &V, &dO, LSE2, delta};
+  RowTile at = first_of(work, shape), ahead = at;  // ahead: the tile to copy next
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&smem.kv_full, 1);
+    init(smem.full, 1);
+    fa::mbarrier_init_fence();
+    load_keys(smem, from, work);
+    for (int stage = 0; stage < min(kStages, tiles); ++stage) {
+      load_rows(smem, from, stage, ahead, shape.Tr);
+      ahead.next(work, shape.Tr);
+    }
+  }
+  __syncthreads();  // all threads see the mbarriers
+  const uint64_t k = descriptor(smem.K[wg]), v = descriptor(smem.V[wg]);
+  const uint64_t k_all = descriptor(smem.K[0], kGroupKeys * kRowBytes);  // panels, for dQ
+  const uint64_t ds = descriptor(smem.dS + wg * Bc * kPanel);            // this one's 64 rows
+  const int key = work.j * Bc + wg * kGroupKeys;                         // the warpgroup's first,
+  const int lane_key = key + warp * 16 + lane / 4;                       // and this lane's
+  float rdK[d / 2] = {}, rdV[d / 2] = {};
+  fa::mbarrier_wait(&smem.kv_full, 0);
+
+  // --- mainloop
+  for (int n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+    const int stage = n % kStages;
+    const bf16 *sQ = smem.Q[stage], *sdO = smem.dO[stage];
+    fa::mbarrier_wait(&smem.full[stage], n / kStages & 1);
+
+    // P^T
+    float rX[Br / 2];
+    uint32_t rP[Br / kMma][4];
+    multiply_features<d>(k, descriptor(sQ), rX);
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rX);
+    const int row = at.i * Br, last = key + kGroupKeys - 1;
+    if (last >= shape.Nk || last > row + shape.shift) {
+      const int lane_row = row + lane % 4 * 2;
+      mask(rX, hidden(shape, lane_key, lane_row), hidden(shape, lane_key + 8, lane_row));
+    }
+    compute_p(rX, smem.LSE2[stage], shape.scale * fa::kLog2e);
+    pack(rX, rP);
+
+    // dV += P^T dO, and dS^T
+    multiply_rows<d>(rP, descriptor(sdO, Br * kRowBytes), rdV);
+    multiply_features<d>(v, descriptor(sdO), rX);
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rdV);
+    fa::pin_registers(rX);
+    compute_ds(rX, rP, smem.delta[stage]);
+    pack(rX, rP);
+    put_ds(rP, smem.dS);
+    fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
+    __syncthreads();          // dS of all keys is complete
+
+    // dK += dS^T Q, and dQ = dS K
+    float rdQ[d / 2];
+    multiply_rows<d>(rP, descriptor(sQ, Br * kRowBytes), rdK);
+    multiply_keys<d>(ds, k_all, rdQ);
+    fa::wgmma_wait<0>();
+    fa::pin_registers(rdK);
+    fa::pin_registers(rdQ);
+    __syncthreads();  // all products have read the stage and dS
+    if (threadIdx.x == 0 && n + kStages < tiles) {
+      load_rows(smem, from, stage, ahead, shape.Tr);
+      ahead.next(work, shape.Tr);
+    }
+    dQ_sum.part<d>((at.head * shape.Tr + at.i) * kGroups + wg).add(rdQ);
+  }
+
+  // --- epilogue: dK and dV through the places of this warpgroup's K and V
+  const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
+  put_rows<d>(rdK, scales, smem.K[wg]);
+  put_rows<d>(rdV, ones, smem.V[wg]);
+  fa::fence_proxy_async();              // TMA reads what this thread has written ...
+  fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
+  if (thread == 0 && key < shape.Nk) {
+    fa::tma_store(&dK, smem.K[wg], {0, key, 0, work.bh_kv});
+    fa::tma_store(&dV, smem.V[wg], {0, key, 0, work.bh_kv});
+    fa::tma_store_commit();
+    fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+  }
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    const Shape shape = shape_of(p);
+    const FloatSums dQ_sum{t.scratch<float>("dQ_sum")};
+    const auto rows = [&](const bf16* x) { return tensor_map<d>(x, p.heads(), p.N, Br); };
+    const auto keys = [&](const bf16* x) {
+      return tensor_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys);
+    };
+    const dim3 work_tiles(unsigned(shape.Tc * p.kv_heads()));
+    launch_delta<d>(p, t);
+    fa::launch(backward_kernel<d>, {work_tiles, dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
+               keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.scratch<float>("LSE2"),
+               t.scratch<float>("delta"), dQ_sum, shape);
+    launch_convert<d>(p, t, dQ_sum);
+  });
+}
+
+}  // namespace step11_wgmma

@@ -1,0 +1,287 @@
+// Tests of step 11. The build links the steps that linked_variant() names here.
+#include "steps/11_hopper_backward/7_columns.cuh"
+#include "tests/backward.h"
+#include "tests/device.h"
+#if !FA_BACKEND_GPU
+#include "tests/sim/diagnosis.h"
+#endif
+
+using fa::test::bf16_problem, fa::test::Kernels;
+
+static const fa::Variant& parent() { return fa::linked_variant("06 backward"); }
+static const fa::Variant& wgmma() { return fa::linked_variant("11 wgmma"); }
+static const fa::Variant& late() { return fa::linked_variant("11 late"); }
+static const fa::Variant& deterministic() { return fa::linked_variant("11 deterministic"); }
+static const fa::Variant& producer() { return fa::linked_variant("11 producer"); }
+static const fa::Variant& columns() { return fa::linked_variant("11 columns"); }
+
+// With d = 128 `producer` and `columns` are `late`: a test of its own. A test runs once with each.
+static Kernels any() {
+  const std::vector<Kernels> all = {
+      {&wgmma(), 64},         {&wgmma(), 128},         {&late(), 64},     {&late(), 128},
+      {&deterministic(), 64}, {&deterministic(), 128}, {&producer(), 64}, {&columns(), 64}};
+  return GENERATE_COPY(from_range(all));
+}
+
+TEST_CASE("step 11: right at the edges of tiles, warps and products", "[step11]") {
+  fa::test::require_backward_right_at_edges(any());
+}
+
+TEST_CASE("step 11: heads that share keys and values", "[step11]") {
+  fa::test::require_backward_right_with_shared_heads(any());
+}
+
+TEST_CASE("step 11: as many keys as one likes", "[step11]") {
+  const Kernels of = any();
+  CAPTURE(of.variant->name, of.d);
+  const auto [N, Nk] = GENERATE(from_range(fa::test::kLengths));
+  const bool causal = GENERATE(false, true);
+  if (!FA_BACKEND_GPU && N > 500 && of.variant != &columns()) return;  // seconds each
+  CAPTURE(N, Nk, causal);
+  fa::test::require_right(*of.variant, bf16_problem(N, Nk, of.d, causal));
+}
+
+TEST_CASE("step 11: one row, one key, and edges of tiles that do not meet", "[step11]") {
+  fa::test::require_backward_right_for_few(any());
+}
+
+TEST_CASE("step 11: a row without keys gives dQ = 0, and nothing to dK and dV", "[step11]") {
+  fa::test::require_backward_of_blind_rows(any());
+}
+
+TEST_CASE("step 11: random shapes", "[step11]") {
+  std::mt19937 random(11);
+  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 100); ++i) {
+    const fa::Problem p = fa::test::random_problem(random);
+    const fa::Variant& variant =
+        *std::array{&wgmma(), &late(), &deterministic(), &producer(), &columns()}[i % 5];
+    CAPTURE(i, variant.name, fa::describe(p));
+    fa::test::require_right(variant, p);
+  }
+}
+
+TEST_CASE("step 11: d = 128 has no producer and no columns", "[step11]") {
+  const auto p = bf16_problem(130, 250, 128, true, /*B=*/1, /*H=*/4, /*Hkv=*/2);
+  const auto in = fa::normal_inputs(p, 10);
+  const fa::Outputs before = fa::run(late(), p, in);
+  for (const fa::Variant* variant : {&producer(), &columns()}) {
+    CAPTURE(variant->name);
+    fa::test::require_right(*variant, p, in);
+    const fa::Outputs now = fa::run(*variant, p, in);
+    REQUIRE(now.dK == before.dK);
+    REQUIRE(now.dV == before.dV);
+#if !FA_BACKEND_GPU
+    const auto kernels = [&p](const fa::Variant& v) {
+      std::vector<std::string> names;
+      for (const auto& k : fa::test::count_backward(v, p).kernels) names.push_back(k.name);
+      return names;
+    };
+    CHECK(kernels(*variant) == kernels(late()));
+#endif
+  }
+}
+
+TEST_CASE("step 11: real input and outliers", "[step11]") {
+  fa::test::require_backward_right_for_real_and_outliers(any());
+}
+
+TEST_CASE("step 11: huge and tiny scores", "[step11]") {
+  fa::test::require_backward_right_for_any_score_size(any());
+}
+
+TEST_CASE("step 11: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
+          "[step11]") {
+  fa::test::require_backward_right_far_below_zero(any());
+}
+
+TEST_CASE("step 11: V = 1 makes O constant, so dQ and dK are 0", "[step11]") {
+  fa::test::require_no_gradient_of_constant_v(any());
+}
+
+TEST_CASE("step 11: what the gradients of all keys sum to", "[step11]") {
+  fa::test::require_sums_over_keys(any());
+}
+
+TEST_CASE("step 11: twice dO, exactly twice the gradients", "[step11]") {
+  fa::test::require_linear_in_do(any());
+}
+
+TEST_CASE("step 11: gradients agree with step 06", "[step11]") {
+  fa::test::require_gradients_as(parent(), any());
+}
+
+TEST_CASE("step 11: two runs give the same bits, of dQ only with sums of integers", "[step11]") {
+  const Kernels of = any();
+  fa::test::require_same_gradients(of, of.variant == &deterministic());
+}
+
+// --- sums of integers ----------------------------------------------------------------------------
+
+TEST_CASE("step 11: deterministic: a row of very small or very large gradients", "[step11]") {
+  const int d = GENERATE(64, 128);
+  const auto p = bf16_problem(140, 300, d, GENERATE(false, true), 1, 2, 1);
+  const float factor = GENERATE(0x1p-60f, 0x1p-20f, 0x1p40f);
+  CAPTURE(d, p.causal, factor);
+  fa::Inputs in = fa::normal_inputs(p, 15);
+  const fa::Outputs before = fa::run(deterministic(), p, in);
+  for (size_t i = 0; i < in.dO.size(); ++i) {  // of every second row
+    if (i / static_cast<size_t>(d) % 2 == 1) in.dO[i] *= factor;
+  }
+  const fa::Outputs now = fa::run(deterministic(), p, in);
+  for (size_t i = 0; i < in.dO.size(); ++i) {  // rows do not meet in dQ, and 2^k is exact
+    const float expected = before.dQ[i] * (i / static_cast<size_t>(d) % 2 == 1 ? factor : 1.f);
+    if (now.dQ[i] != expected) FAIL("dQ[" << i << "] = " << now.dQ[i] << ", not " << expected);
+  }
+}
+
+TEST_CASE("step 11: deterministic: sums at half of their bound do not overflow", "[step11]") {
+  const int d = GENERATE(64, 128);
+  const auto [k, v, g] = GENERATE(std::tuple(1.f, 1.f, 1.f), std::tuple(4.f, 1.f, 1.f),
+                                  std::tuple(1.f, 4.f, 1.f), std::tuple(1.f, 1.f, 4.f));
+  CAPTURE(d, k, v, g);
+  // P = 1 / Nk and O = 0, so all keys add to dQ with one sign: v g d k / Nk each, from two blocks.
+  const auto p = bf16_problem(3, 256, d, false);
+  fa::Inputs in = fa::normal_inputs(p, 18);
+  std::fill(in.Q.begin(), in.Q.end(), 0.f);
+  std::fill(in.dO.begin(), in.dO.end(), g);
+  for (size_t i = 0; i < in.K.size(); ++i) {
+    const float sign = i / static_cast<size_t>(d) % 2 == 0 ? 1.f : -1.f;
+    in.K[i] = k * sign, in.V[i] = v * sign;
+  }
+  fa::test::require_right(deterministic(), p, in);
+  const fa::Outputs out = fa::run(deterministic(), p, in);
+  const float expected = p.scale() * v * g * k * static_cast<float>(d);
+  for (const float dQ : out.dQ) REQUIRE(dQ == Approx(expected).epsilon(0x1p-8));
+}
+
+TEST_CASE("step 11: deterministic: dO = 0 gives 0; a NaN stays one", "[step11]") {
+  const int d = GENERATE(64, 128);
+  const auto p = bf16_problem(140, 150, d, false, 1, 2, 1);
+  fa::Inputs in = fa::normal_inputs(p, 16);
+  const auto features = static_cast<size_t>(d);
+  std::fill_n(in.dO.begin() + 3 * features, features, 0.f);
+  in.Q[5 * features] = NAN;
+  const fa::Outputs out = fa::run(deterministic(), p, in);
+  for (size_t x = 0; x < features; ++x) {
+    CHECK(out.dQ[3 * features + x] == 0);
+    CHECK(std::isnan(out.dQ[5 * features + x]));
+    CHECK(std::isfinite(out.dQ[6 * features + x]));
+  }
+}
+
+#if !FA_BACKEND_GPU
+TEST_CASE("step 11: deterministic: any order of the blocks gives the same bits", "[step11]") {
+  const int d = GENERATE(64, 128);
+  const auto p = bf16_problem(200, 1000, d, GENERATE(false, true), 1, 2, 1);
+  CAPTURE(d, p.causal);
+  const auto in = fa::normal_inputs(p, 17);
+  const auto gradients = [&](const fa::Variant& v, uint64_t order) {
+    sim::Options options = sim::options();
+    options.block_order = order;
+    options.workers = 1;  // else threads decide, too
+    const sim::test::WithOptions with(options);
+    return fa::run(v, p, in).dQ;
+  };
+  const std::vector<float> first = gradients(deterministic(), 0);
+  const std::vector<float> of_floats = gradients(late(), 0);
+  bool floats_differ = false;
+  for (uint64_t order = 1; order <= 8; ++order) {
+    CAPTURE(order);
+    REQUIRE(gradients(deterministic(), order) == first);
+    floats_differ |= gradients(late(), order) != of_floats;
+  }
+  CHECK(floats_differ);  // else the orders test nothing
+}
+
+// --- bytes ---------------------------------------------------------------------------------------
+
+TEST_CASE("step 11: predicted bytes are counted bytes", "[step11]") {
+  fa::test::require_backward_predicted_for_lengths(any());
+}
+
+TEST_CASE("step 11: predicted bytes are counted bytes, many tiles", "[step11]") {
+  const Kernels of = any();
+  fa::test::require_backward_predicted(*of.variant, bf16_problem(200, 1024, of.d, true));
+}
+
+TEST_CASE("step 11: predicted bytes are counted bytes, d = 128 of the last two", "[step11]") {
+  const auto* variant = GENERATE(&producer(), &columns());
+  fa::test::require_backward_predicted(*variant, bf16_problem(200, 300, 128, true, 1, 2, 1));
+}
+
+TEST_CASE("step 11: the formulas of the headers", "[step11]") {
+  const Kernels of = any();
+  CAPTURE(of.variant->name, of.d);
+  const uint64_t d = of.d, N = GENERATE(65, 193), Nk = 300, BH = 4, BHkv = 2;
+  const auto p = bf16_problem(N, Nk, of.d, /*causal=*/false, /*B=*/1, BH, BHkv);
+  const uint64_t Tc = 3, Np = (N + 127) / 128 * 128;
+  const uint64_t row = of.variant == &columns() ? 16 : 8;  // bytes of LSE and delta
+  const fa::Bytes counted = *fa::test::count_backward(*of.variant, p).requested;
+  uint64_t read = 2 * BH * (2 * N + 2 * Tc * N) * d + 2 * BHkv * 2 * Nk * d +
+                  4 * BH * (N + Np * d) + row * BH * Tc * Np;
+  uint64_t write = 2 * BH * N * d + 2 * BHkv * 2 * Nk * d + 4 * BH * Np * d + row * BH * Np;
+  if (of.variant == &deterministic()) {  // dO, K, V, delta; bounds; units of two rows a lane
+    read += 2 * BH * N * d + 2 * BHkv * 2 * Nk * d + 4 * BH * Np + 8 * BH * Np * Tc +
+            16 * BH * (Tc * Np + Np * (d / 32));
+    write += 8 * BHkv * Tc + 4 * BH * Np;
+  }
+  CHECK(counted.read == read);
+  CHECK(counted.write == write);
+  CHECK(counted.atomic == 4 * BH * Tc * Np * d);
+}
+
+TEST_CASE("step 11: the forward is step 10's", "[step11]") {
+  const auto* variant = GENERATE(&wgmma(), &late(), &deterministic(), &producer(), &columns());
+  fa::test::require_predicted(*variant, bf16_problem(65, 130, 64, true, 1, 2, 1));
+}
+
+TEST_CASE("step 11: no bank conflicts, coalesced accesses, full atomic sectors", "[step11]") {
+  const Kernels of = any();
+  CAPTURE(of.variant->name, of.d);
+  const auto p = bf16_problem(128, 192, of.d, GENERATE(false, true), 1, 2, 1);
+  CAPTURE(p.causal);
+  const fa::Counts counts = fa::test::count_backward(*of.variant, p);
+  REQUIRE(counts.kernels.size() == (of.variant == &deterministic() ? 5 : 3));
+  for (const fa::KernelCount& k : counts.kernels) {
+    CAPTURE(k.name);
+    CHECK(k.shared_wavefronts == k.shared_ideal);
+  }
+  for (const auto& [name, count] : counts.buffers) {
+    CAPTURE(name);
+    // TMA adds without requests of a warp.
+    const bool by_tma = of.variant == &producer() || of.variant == &columns();
+    CHECK(count.sectors.atomic * 32 == (by_tma ? 0 : count.bytes.atomic));
+  }
+}
+
+TEST_CASE("step 11: HBM sees each operand once a kernel", "[step11]") {
+  const Kernels of = any();
+  CAPTURE(of.variant->name, of.d);
+  // One tile each way: what the kernels ask for is what they stream. An atomic reads and writes.
+  const auto p = bf16_problem(60, 30, of.d, GENERATE(false, true), 1, 2, 2);
+  CAPTURE(p.causal);
+  const fa::Counts counts = fa::test::count_backward(*of.variant, p);
+  fa::Bytes streamed = *counts.requested;
+  if (of.variant == &deterministic()) {  // four lanes have the same two units
+    const auto& units = counts.buffers.at("units").bytes;
+    streamed.read -= units.read - 2 * units.write;
+    const auto& bounds = counts.buffers.at("bounds").bytes;
+    streamed.read -= bounds.read - bounds.write;
+  }
+  CHECK(of.variant->backward_traffic(p).hbm ==
+        fa::Bytes{.read = streamed.read + streamed.atomic,
+                  .write = streamed.write + streamed.atomic});
+}
+
+TEST_CASE("step 11: causal tiles above the diagonal are not visited", "[step11]") {
+  constexpr uint64_t d = 64, row = 2 * d, tile = 128 * 4 * d;  // bytes
+  // Rows of dO that delta_kernel reads, then those of each tile of 128 keys.
+  const auto square = fa::test::count_backward(columns(), bf16_problem(512, 512, d, true));
+  CHECK(square.buffers.at("dO").bytes.read == (512 + 512 + 384 + 256 + 128) * row);
+  CHECK(square.buffers.at("dQ_sum").bytes.atomic == (4 + 3 + 2 + 1) * tile);
+}
+
+TEST_CASE("step 11: the analysis finds nothing", "[step11]") {
+  fa::test::require_no_finding_in_backward(any());
+}
+#endif
