@@ -42,74 +42,66 @@ constexpr int kRowThreads = 256;          // of a block of delta_kernel and conv
 // What is the same for all blocks.
 struct Shape {
   int kv_heads, group;  // heads of K and V; how many of Q share each
-  int N, Nk, Tr, Tc;    // Tr, Tc: tiles of rows, of keys
+  int Np, Nk, Tr, Tc;   // Np: N in whole tiles of 128; Tr, Tc: tiles of rows, of keys
   int shift;            // row r sees the keys up to r + shift
-  int section;          // causal: heads whose work tiles are mixed
-  bool causal;
+  int section;          // heads whose work tiles are mixed
   float scale;
 };
 
 // 128 keys of a head, and the tiles of rows that see them.
 struct WorkTile {
-  int bh_kv, j;  // head of K and V, tile of keys
-  int first;     // tile of rows
+  int bh_kv, j;     // head of K and V, tile of keys
+  int head, first;  // the first of Q's heads, and of its tiles of rows
 };
 
-// Causal: the longest walks of a section of heads first, so that its Q, dO and dQ_sum stay in the
-// L2.
-__device__ inline WorkTile work_tile_at(int t, const Shape& p) {
-  int bh_kv = t / p.Tc, j = t % p.Tc;
-  if (p.causal) {
-    const int first = t / (p.section * p.Tc) * p.section;
-    const int heads = min(p.section, p.kv_heads - first), rank = t - first * p.Tc;
-    bh_kv = first + rank % heads, j = rank / heads;
-  }
-  return {bh_kv, j, max(0, j * Bc - p.shift) / Br};
+// Causal: the longest walks of a section of heads first: its Q, dO and dQ_sum stay in the L2.
+__device__ inline WorkTile work_tile_at(int t, const Shape& p, int tile_rows = Br) {
+  const int first = t / (p.section * p.Tc) * p.section;
+  const int heads = min(p.section, p.kv_heads - first), rank = t - first * p.Tc;
+  const int bh_kv = first + rank % heads, j = rank / heads;
+  return {bh_kv, j, bh_kv * p.group, max(0, j * Bc - p.shift) / tile_rows};
 }
 
-// A tile of rows on the walk through a work tile: one after the other, of all heads that share its
-// keys.
+// A tile of rows on the walk through a work tile, which passes through all heads that share keys.
 struct RowTile {
   int head, i;  // of Q; tile of rows
+  __device__ RowTile(const WorkTile& work) : head(work.head), i(work.first) {}
   __device__ void next(const WorkTile& work, int Tr) {
     if (++i == Tr) ++head, i = work.first;
   }
 };
-__device__ inline RowTile first_of(const WorkTile& work, const Shape& p) {
-  return {work.bh_kv * p.group, work.first};
-}
 
 // --- products, issued and not waited for ---------------------------------------------------------
 
 // C = A B^T of 64 keys and a tile's rows, a sum over the features: S^T = K Q^T, dP^T = V dO^T.
-template <int d>
-__device__ inline void multiply_features(uint64_t A, uint64_t B, float (&rC)[Br / 2]) {
+template <int d, int half_rows>
+__device__ inline void multiply_features(uint64_t A, uint64_t B, float (&rC)[half_rows]) {
   fa::wgmma_fence();
   UNROLL
   for (int x = 0; x < d; x += kMma) {
     const int panel = x / kPanel, inside = x % kPanel * 2;
     fa::wgmma(rC, fa::wgmma_advance(A, panel * kGroupKeys * kRowBytes + inside),
-              fa::wgmma_advance(B, panel * Br * kRowBytes + inside), x > 0);
+              fa::wgmma_advance(B, panel * 2 * half_rows * kRowBytes + inside), x > 0);
   }
   fa::wgmma_commit();
 }
 
 // C += A B of 64 keys and d features, a sum over a tile's rows: dV += P^T dO, dK += dS^T Q.
-template <int d>
-__device__ inline void multiply_rows(const uint32_t (&rA)[Br / kMma][4], uint64_t B,
+template <int d, int depth>
+__device__ inline void multiply_rows(const uint32_t (&rA)[depth][4], uint64_t B,
                                      float (&rC)[d / 2]) {
   fa::wgmma_fence();
   UNROLL
-  for (int r = 0; r < Br; r += kMma) {
-    fa::wgmma<fa::Major::mn>(rC, rA[r / kMma], fa::wgmma_advance(B, r * kRowBytes));
+  for (int r = 0; r < depth; ++r) {
+    fa::wgmma<fa::Major::mn>(rC, rA[r], fa::wgmma_advance(B, r * kMma * kRowBytes));
   }
   fa::wgmma_commit();
 }
 
-// dQ = dS K of 64 rows and d features, a sum over the block's keys. dS lies as [key][row], so its
+// dQ = dS K of 64 rows and 2 n features, a sum over the block's keys. dS lies as [key][row], so its
 // rows are what changes fastest: MN-major.
-template <int d>
-__device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[d / 2]) {
+template <int d, int n>
+__device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
   fa::wgmma_fence();
   UNROLL
   for (int c = 0; c < Bc; c += kMma) {
@@ -124,16 +116,18 @@ __device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[d / 2
 // --- between the products ------------------------------------------------------------------------
 
 // LSE2 or delta of the lane's two rows among the tile's rows 8 g .. 8 g + 7.
-__device__ inline float2 of_rows(const float (&tile)[Br], int g) {
+template <int rows>
+__device__ inline float2 of_rows(const float (&tile)[rows], int g) {
   const int lane = threadIdx.x % fa::kWarp;
   return *reinterpret_cast<const float2*>(&tile[8 * g + lane % 4 * 2]);
 }
 
 // Scores that their row does not see become -inf. hidden0, hidden1: rows that do not see the lane's
 // two keys, counted from its first row on. Behind the last row P is 0, because LSE2 is inf.
-__device__ inline void mask(float (&rS)[Br / 2], int hidden0, int hidden1) {
+template <int n>
+__device__ inline void mask(float (&rS)[n], int hidden0, int hidden1) {
   UNROLL
-  for (int i = 0; i < Br / 2; ++i) {
+  for (int i = 0; i < n; ++i) {
     if (i / 4 * 8 + i % 2 < (i / 2 % 2 ? hidden1 : hidden0)) rS[i] = -INFINITY;
   }
 }
@@ -144,9 +138,10 @@ __device__ inline int hidden(const Shape& p, int key, int row) {
 }
 
 // P = 2^(S - LSE) in S's registers: normalised at once.
-__device__ inline void compute_p(float (&rS)[Br / 2], const float (&LSE2)[Br], float scale_log2) {
+template <int n>
+__device__ inline void compute_p(float (&rS)[n], const float (&LSE2)[2 * n], float scale_log2) {
   UNROLL
-  for (int g = 0; g < Br / 8; ++g) {
+  for (int g = 0; g < n / 4; ++g) {
     const float2 l = of_rows(LSE2, g);
     UNROLL
     for (int e = 0; e < 4; ++e) {
@@ -163,10 +158,11 @@ __device__ inline void multiply_by_p(uint32_t pair, float& first, float& second)
 }
 
 // dS = P (dP - delta) in dP's registers.
-__device__ inline void compute_ds(float (&rdP)[Br / 2], const uint32_t (&rP)[Br / kMma][4],
-                                  const float (&delta)[Br]) {
+template <int n>
+__device__ inline void compute_ds(float (&rdP)[n], const uint32_t (&rP)[n / 8][4],
+                                  const float (&delta)[2 * n]) {
   UNROLL
-  for (int g = 0; g < Br / 8; ++g) {
+  for (int g = 0; g < n / 4; ++g) {
     const float2 D = of_rows(delta, g);
     UNROLL
     for (int i = 4 * g; i < 4 * g + 4; i += 2) {
@@ -176,13 +172,14 @@ __device__ inline void compute_ds(float (&rdP)[Br / 2], const uint32_t (&rP)[Br 
   }
 }
 
-// dS^T of the warp's 16 keys to shared memory: [Br / 64][Bc][64], panels of 64 rows of Q, swizzled.
-__device__ inline void put_ds(const uint32_t (&rdS)[Br / kMma][4], bf16* sdS) {
+// dS^T of the warp's 16 keys to shared memory: [rows / 64][Bc][64], panels of 64 rows, swizzled.
+template <int depth>
+__device__ inline void put_ds(const uint32_t (&rdS)[depth][4], bf16* sdS) {
   const int lane = threadIdx.x % fa::kWarp;
   const int key = threadIdx.x / fa::kWarp * 16 + lane % 16;
   const int at = key * kPanel + (lane / 16 ^ key % 8) * 8;  // of rows 0 .. 15: swizzled
   UNROLL
-  for (int r = 0; r < Br; r += kMma) {
+  for (int r = 0; r < depth * kMma; r += kMma) {
     fa::stmatrix_x4(sdS + r / kPanel * Bc * kPanel + (at ^ r % kPanel), rdS[r / kMma]);
   }
 }
@@ -190,17 +187,17 @@ __device__ inline void put_ds(const uint32_t (&rdS)[Br / kMma][4], bf16* sdS) {
 // dQ's sums over the tiles of keys, in HBM. They lie in the order of the registers, so that a
 // warp's request of 16 bytes a lane is 512 bytes side by side.
 struct FloatSums {
-  float* sums;  // [B*H * Tr, 2, 4, d / 8, 32, 4]
+  float* sums;  // [B*H * Np / 64, 4, d / 8, 32, 4]
 
   // A lane's part of 64 rows, which a warpgroup multiplies.
-  template <int d>
   struct Part {
     float* at;
 
     // No result is used, so no thread waits.
-    __device__ void add(const float (&rdQ)[d / 2]) const {
+    template <int n>
+    __device__ void add(const float (&rdQ)[n]) const {
       UNROLL
-      for (int x = 0; x < d / 8; ++x) {
+      for (int x = 0; x < n / 4; ++x) {
         fa::red_add_v4(at + x * fa::kWarp * 4, rdQ[4 * x], rdQ[4 * x + 1], rdQ[4 * x + 2],
                        rdQ[4 * x + 3]);
       }
@@ -209,10 +206,12 @@ struct FloatSums {
       return *reinterpret_cast<const float4*>(at + x * fa::kWarp * 4);
     }
   };
+  // half: 64 rows of all; from a feature on that is a multiple of 8.
   template <int d>
-  __device__ Part<d> part(int half) const {  // of all tiles' halves
+  __device__ Part part(int half, int feature = 0) const {
     const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-    return {sums + size_t(half) * kGroupKeys * d + (warp * (d / 8) * fa::kWarp + lane) * 4};
+    const int group = (warp * d + feature) / 8;
+    return {sums + size_t(half) * kGroupKeys * d + (group * fa::kWarp + lane) * 4};
   }
 };
 
@@ -226,9 +225,9 @@ struct RowLanes {
   size_t padded, row;                                                 // of [B*H, Np], of [B*H, N]
   bool inside;
 
-  // A block's rows are of one head, so that no lane divides for itself.
+  // A block's rows are of one head. The last first: the L2 keeps what the next kernel begins with.
   __device__ RowLanes(int N, int Np)
-      : head(blockIdx.x / (Np / kRows)),
+      : head((gridDim.x - 1 - blockIdx.x) / (Np / kRows)),
         r(blockIdx.x % (Np / kRows) * kRows + threadIdx.x / kLanes),
         lane(threadIdx.x % kLanes),
         padded(size_t(head) * Np + r),
@@ -276,13 +275,13 @@ __global__ void delta_kernel(const bf16* O,     // [B*H, N, d]
 
 // dQ = scale * dQ_sum, rounded and in order. A lane has every fourth pair of 32 features of the
 // rows r and r + 8; the four lanes of a row exchange them, so that each has 8 features side by
-// side.
+// side. The last head first: it is still in the L2.
 template <int d, class Sums>
 __global__ void convert_kernel(Sums dQ_sum,
                                bf16* dQ,  // [B*H, N, d]
                                int N, int Tr, float scale) {
   constexpr int kParts = d / 32;
-  const int v = blockIdx.x * kRowThreads + threadIdx.x;
+  const int v = (gridDim.x - 1 - blockIdx.x) * kRowThreads + threadIdx.x;
   const int thread = v % kGroupThreads, part = v / kGroupThreads % kParts;
   const int half = v / (kGroupThreads * kParts);  // of a tile: 64 rows
   const int warp = thread / fa::kWarp, lane = thread % fa::kWarp, quad = lane % 4;
@@ -316,46 +315,47 @@ __global__ void convert_kernel(Sums dQ_sum,
 
 // --- host ----------------------------------------------------------------------------------------
 
-inline Shape shape_of(const fa::Problem& p) {
+inline int padded_rows(const fa::Problem& p) { return fa::ceil_div(p.N, Br) * Br; }
+// rows: of a tile.
+inline Shape shape_of(const fa::Problem& p, int rows = Br) {
   constexpr size_t kL2 = size_t{32} << 20;  // bytes that the heads of a section may need
   const size_t head = 8 * size_t(p.d) * p.N * (p.H / p.Hkv);  // Q, dO: 2 bytes each; dQ_sum: 4
   return {.kv_heads = int(p.kv_heads()),
           .group = p.H / p.Hkv,
-          .N = p.N,
+          .Np = padded_rows(p),
           .Nk = p.Nk,
-          .Tr = fa::ceil_div(p.N, Br),
+          .Tr = fa::ceil_div(p.N, rows),
           .Tc = fa::ceil_div(p.Nk, Bc),
           .shift = p.causal ? p.Nk - p.N : 1 << 29,
-          .section = int(std::clamp<size_t>(kL2 / head, 1, p.kv_heads())),
-          .causal = p.causal,
+          .section = p.causal ? int(std::clamp<size_t>(kL2 / head, 1, p.kv_heads())) : 1,
           .scale = p.scale()};
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  const size_t rows = p.heads() * size_t(fa::ceil_div(p.N, Br)) * Br;
+  const size_t rows = p.heads() * size_t(padded_rows(p));
   return {{"delta", 4 * rows}, {"LSE2", 4 * rows}, {"dQ_sum", 4 * rows * p.d}};
 }
 
-inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = uint64_t(fa::ceil_div(p.N, Br)) * Br;
-  const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
+inline fa::Prediction traffic_of(const fa::Problem& p, int rows) {
+  const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = padded_rows(p);
+  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, rows)) * rows;  // in whole tiles
+  const fa::TileVisits v = fa::visited_tiles(p, rows, Bc);
   fa::Prediction t;
   t["O"].read = t["dQ"].write = 2 * BH * N * d;
   t["dO"].read = 2 * BH * (N + v.rows) * d;  // delta; each tile of keys
   t["Q"].read = 2 * BH * v.rows * d;
   t["LSE"].read = 4 * BH * N;
-  t["LSE2"] = t["delta"] = {.read = 4 * BH * v.tiles * Br, .write = 4 * BH * Np};  // whole tiles
+  t["LSE2"] = t["delta"] = {.read = 4 * BH * v.tiles * rows, .write = 4 * BH * Np};  // whole tiles
   t["K"].read = t["V"].read = t["dK"].write = t["dV"].write = 2 * p.kv_size();
-  t["dQ_sum"] = {.read = 4 * BH * Np * d,
-                 .write = 4 * BH * Np * d,  // zeros
-                 .atomic = 4 * BH * v.tiles * Br * d};
-  t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (N + 2 * Np + 2 * Np * d),
-           .write = 2 * (BH * N * d + 2 * p.kv_size()) + 4 * BH * (2 * Np + 2 * Np * d)};
-  t.flops = BH * 10 * Br * Bc * v.tiles * d;  // five products; zeros are multiplied too
+  t["dQ_sum"].read = t["dQ_sum"].write = 4 * BH * Np * d;  // zeros are written
+  t["dQ_sum"].atomic = 4 * BH * v.tiles * rows * d;
+  t.hbm = {.read = 2 * (4 * BH * N * d + 2 * p.kv_size()) + 4 * BH * (N + 2 * Nv + (Np + Nv) * d),
+           .write = 2 * (BH * N * d + 2 * p.kv_size()) + 4 * BH * (2 * Np + (Np + Nv) * d)};
+  t.flops = BH * 10 * rows * Bc * v.tiles * d;  // five products; zeros are multiplied too
   return t;
 }
+inline fa::Prediction backward_traffic(const fa::Problem& p) { return traffic_of(p, Br); }
 
-inline int padded_rows(const fa::Problem& p) { return fa::ceil_div(p.N, Br) * Br; }
 // `threads` threads a row of [B*H, Np].
 inline fa::LaunchConfig row_blocks(const fa::Problem& p, int threads) {
   return {dim3(unsigned(p.heads() * size_t(padded_rows(p)) * threads / kRowThreads)),

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const WorkTile work = work_tile_at(blockIdx.x, shape);
   const int tiles = shape.group * (shape.Tr - work.first);
   const Sources from{&Q, &K, &V, &dO, LSE2, delta};
-  RowTile at = first_of(work, shape), ahead = at;  // ahead: the tile to copy next
+  RowTile at = work, ahead = at;  // ahead: the tile to copy next
   if (threadIdx.x == 0) {
     fa::mbarrier_init(&smem.kv_full, 1);
     init(smem.full, 1);

@@ -33,7 +33,7 @@ struct alignas(1024) Tiles {
   bf16 dO[kStages][Br * d];
   bf16 dS[Bc * Br];                             // dS^T: [Br / 64][Bc][64]
   float LSE2[kStages][Br], delta[kStages][Br];  // LSE2: in powers of 2; with Q, with dO
-  uint64_t k_full, v_full;                      // mbarriers
+  uint64_t k_full, v_full, k_read;              // mbarriers
   uint64_t q_full[kStages], q_empty[kStages];
   uint64_t o_full[kStages], o_empty[kStages];
   uint64_t ds_full, ds_empty;
@@ -102,8 +102,8 @@ struct Group {
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
   static constexpr uint64_t kDs = distance(offsetof(Memory, dS) + wg * Bc * kPanel * 2);
   static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  unsigned n = 0;                      // number of the tile whose scores come next,
-  RowTile at = first_of(work, shape);  // and the tile
+  unsigned n = 0;     // number of the tile whose scores come next,
+  RowTile at = work;  // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
 
@@ -115,8 +115,9 @@ struct Group {
   __device__ unsigned stage() const { return n % kStages; }
   // This warpgroup's rows of dQ of the tile `at`.
   __device__ int half() const { return (at.head * shape.Tr + at.i) * kGroups + wg; }
-  // One arrival of a warp: its 32 lanes are at the same place.
+  // One arrival of a warp, after what all its lanes have read.
   __device__ void arrive(uint64_t* bar) {
+    __syncwarp();
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
   template <int pending, int n>
@@ -168,8 +169,7 @@ struct Group {
     put_ds(rP, smem.dS);
   }
   __device__ void show_ds() {
-    fa::fence_proxy_async();  // wgmma reads by another path what this thread wrote ...
-    __syncwarp();             // ... and what the warp's other lanes have
+    fa::fence_proxy_async();  // wgmma reads by another path what this thread wrote
     arrive(&smem.ds_full);
   }
 
@@ -236,10 +236,11 @@ struct Group {
     wait_for<0>(rdK);
     fa::pin_registers(rdQ);
     dQ_sum.template part<d>(half()).add(rdQ);
-    fa::bar_sync(1, kThreads);  // both warpgroups' products have read K
+    arrive(&smem.k_read);
+    fa::mbarrier_wait(&smem.k_read, 0);  // both warpgroups' products have read K
     put_rows<d>(rdK, scales, smem.K[wg]);
     fa::fence_proxy_async();              // TMA reads what this thread has written ...
-    fa::bar_sync(2 + wg, kGroupThreads);  // ... and what the warpgroup's others have
+    fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
     if (thread == 0 && key < shape.Nk) {
       fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh_kv});
       fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh_kv});
@@ -267,6 +268,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     init(smem.q_full, 1), init(smem.q_empty, kWarps);
     init(smem.o_full, 1), init(smem.o_empty, kWarps);
     fa::mbarrier_init(&smem.ds_full, kWarps), fa::mbarrier_init(&smem.ds_empty, kWarps);
+    fa::mbarrier_init(&smem.k_read, kWarps);
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // all threads see the barriers

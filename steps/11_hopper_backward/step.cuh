@@ -5,9 +5,9 @@
 #include "steps/10_warp_specialized/5_scheduled.cuh"
 #include "steps/11_hopper_backward/2_wgmma.cuh"
 #include "steps/11_hopper_backward/3_late.cuh"
-#include "steps/11_hopper_backward/4_deterministic.cuh"
-#include "steps/11_hopper_backward/5_producer.cuh"
-#include "steps/11_hopper_backward/7_columns.cuh"
+#include "steps/11_hopper_backward/4_apart.cuh"
+#include "steps/11_hopper_backward/6_columns.cuh"
+#include "steps/11_hopper_backward/7_deterministic.cuh"
 
 namespace step11 {
 
@@ -47,23 +47,9 @@ inline fa::Variant late() {
           .backward_traffic = backward_traffic};
 }
 
-inline fa::Variant deterministic() {
-  return {.name = "deterministic",
-          .idea = "late with sums of integers: always the same bits",
-          .parent = {"10 scheduled", step10::traffic, support()},
-          .forward = step10::forward,
-          .traffic = step10::traffic,
-          .workspace = both<step11_deterministic::workspace>,
-          .writes_lse = true,
-          .forward_of = "10 scheduled",
-          .backward_parent = {"11 late", backward_traffic, support()},
-          .backward = step11_deterministic::backward,
-          .backward_traffic = step11_deterministic::backward_traffic};
-}
-
-inline fa::Variant producer() {
-  return {.name = "producer",
-          .idea = "d = 64: a warpgroup copies and adds dQ by TMA",
+inline fa::Variant apart() {
+  return {.name = "apart",
+          .idea = "a third warpgroup multiplies dQ, adds it, and copies",
           .parent = {"10 scheduled", step10::traffic, support()},
           .forward = step10::forward,
           .traffic = step10::traffic,
@@ -71,20 +57,34 @@ inline fa::Variant producer() {
           .writes_lse = true,
           .forward_of = "10 scheduled",
           .backward_parent = {"11 late", backward_traffic, support()},
-          .backward = step11_producer::backward,
-          .backward_traffic = backward_traffic};
+          .backward = step11_apart::backward,
+          .backward_traffic = step11_apart::backward_traffic};
+}
+
+inline fa::Variant deterministic() {
+  return {.name = "deterministic",
+          .idea = "columns with sums of integers: always the same bits",
+          .parent = {"10 scheduled", step10::traffic, support()},
+          .forward = step10::forward,
+          .traffic = step10::traffic,
+          .workspace = both<step11_deterministic::workspace>,
+          .writes_lse = true,
+          .forward_of = "10 scheduled",
+          .backward_parent = {"11 columns", step11_columns::backward_traffic, support()},
+          .backward = step11_deterministic::backward,
+          .backward_traffic = step11_deterministic::backward_traffic};
 }
 
 inline fa::Variant columns() {
   return {.name = "columns",
-          .idea = "d = 64: LSE and delta as columns of the products",
+          .idea = "LSE and delta as columns of the products",
           .parent = {"10 scheduled", step10::traffic, support()},
           .forward = step10::forward,
           .traffic = step10::traffic,
           .workspace = both<step11_columns::workspace>,
           .writes_lse = true,
           .forward_of = "10 scheduled",
-          .backward_parent = {"11 producer", backward_traffic, support()},
+          .backward_parent = {"11 apart", step11_apart::backward_traffic, support()},
           .backward = step11_columns::backward,
           .backward_traffic = step11_columns::backward_traffic};
 }
@@ -94,7 +94,7 @@ inline fa::Step step() {
           .idea = "the backward on Hopper: TMA, wgmma, and dQ one tile late",
           .support = support(),
           .needs = "sm_90a",
-          .variants = {wgmma(), late(), deterministic(), producer(), columns()}};
+          .variants = {wgmma(), late(), apart(), deterministic(), columns()}};
 }
 
 }  // namespace step11

@@ -12,6 +12,7 @@ from copies import ROOT, copy_scripts, maintain
 from flash_steps import trace_pipeline
 
 STEP = os.path.join("steps", "10_warp_specialized")
+BACKWARD = os.path.join("steps", "11_hopper_backward")
 
 
 class Trace(unittest.TestCase):
@@ -19,7 +20,7 @@ class Trace(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = folder.name
-        for part in (STEP, os.path.join("docs", "pictures")):
+        for part in (STEP, BACKWARD, os.path.join("docs", "pictures")):
             shutil.copytree(os.path.join(ROOT, part), os.path.join(self.root, part))
         copy_scripts(self.root)
 
@@ -52,6 +53,12 @@ class Trace(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("3_specialized.cuh has 'wait_scores<1>();' 0 times, not 1", done.stderr)
 
+    def test_so_is_one_that_left_the_backward(self):
+        self.replace(os.path.join(BACKWARD, "6_columns.cuh"), ".add(rdQ)", ".put(rdQ)")
+        done = self.run_script("--check")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("6_columns.cuh has '.add(rdQ);' 0 times, not 1", done.stderr)
+
     def test_comments_do_not_count(self):
         folder = os.path.join(self.root, STEP)
         for name in ("3_specialized.cuh", "4_persistent.cuh"):
@@ -74,11 +81,12 @@ class Trace(unittest.TestCase):
     def test_each_product_and_each_softmax_has_a_beginning_and_an_end(self):
         with open(trace_pipeline.RESULTS, encoding="utf-8") as file:
             results = json.load(file)
-        for name in trace_pipeline.KERNELS:
+        for name in results["kernels"]:
             spans = trace_pipeline.spans_of(results, name)
-            for lane in (
-                f"{kind} {wg}" for kind in ("tensor cores", "P V", "softmax") for wg in range(2)
-            ):
+            lanes = [lane for group in trace_pipeline.lanes_of(name, spans) for lane, _ in group]
+            for lane in lanes:
+                if lane in ("copies", "stores"):  # of both warpgroups
+                    continue
                 times = [(begin, end) for where, _, begin, end in spans if where == lane]
                 self.assertGreater(len(times), 6, (name, lane))
                 for (begin, end), (following, _) in zip(times, times[1:]):

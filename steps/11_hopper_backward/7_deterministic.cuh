@@ -2,34 +2,35 @@
 // Idea      Only dQ depends on the order of the blocks, because a float's sum does; an integer's
 //           does not. So dQ is added in fixed point: a row's unit is so large that its sum cannot
 //           overflow, and so small that what is rounded off is less than bf16 shows
-// Changed   since 11 3_late: how dQ is added; kernels before that find the unit
-// Traffic   as 3_late; to find the units 2*BH*N*d + 2*BHkv*2*Nk*d + 8*BH*(1 + Tc)*Np + 8*BHkv*Tc B
-//           more, and to use them 16*BH*(Tc + d/32)*Np B
-// Launch    delta; bounds; units; backward (Tc * B*Hkv), 256 threads; convert
-// Owns      as 3_late
+// Changed   since 11 6_columns: how dQ is added; kernels before that find the unit
+// Traffic   as 6_columns; to find the units 2*BH*N*d + 2*BHkv*2*Nk*d + 2*BH*(3 + 4*Tc)*Np +
+//           8*BHkv*Tc B more, and to use them 16*BH*(Tc*(d/64)*Nv + d/32*Np) B
+// Launch    columns; bounds; units; backward (Tc * B*Hkv), 384 threads; convert
+// Owns      as 6_columns
 // Still bad two kernels more, and four times as many additions: RED has no vector of integers
 #pragma once
 
-#include "steps/11_hopper_backward/3_late.cuh"
+#include "steps/11_hopper_backward/6_columns.cuh"
 
 namespace step11_deterministic {
 
 using namespace step11;
+using step11_columns::kColumns;
 
 // dQ's sums as multiples of a unit of each row. A request of 4 bytes a lane is 128 bytes side by
 // side.
 struct FixedSums {
-  int* sums;           // [B*H * Tr, 2, 4, d / 8, 4, 32]
+  int* sums;           // [B*H * Np / 64, 4, d / 8, 4, 32]
   const float* units;  // [B*H, Np]: so many are 1
 
-  template <int d>
   struct Part {
     int* at;
     float upper, lower;  // units of the lane's rows r, r + 8
 
-    __device__ void add(const float (&rdQ)[d / 2]) const {
+    template <int n>
+    __device__ void add(const float (&rdQ)[n]) const {
       UNROLL
-      for (int i = 0; i < d / 2; ++i) {
+      for (int i = 0; i < n; ++i) {
         atomicAdd(at + i * fa::kWarp, __float2int_rn(rdQ[i] * (i / 2 % 2 ? lower : upper)));
       }
     }
@@ -41,11 +42,11 @@ struct FixedSums {
     }
   };
   template <int d>
-  __device__ Part<d> part(int half) const {
+  __device__ Part part(int half, int feature = 0) const {
     const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;
     const float* row = units + half * kGroupKeys + warp * 16 + lane / 4;
-    return {sums + size_t(half) * kGroupKeys * d + warp * (d / 8) * 4 * fa::kWarp + lane, row[0],
-            row[8]};
+    const int group = (warp * d + feature) / 8;
+    return {sums + size_t(half) * kGroupKeys * d + group * 4 * fa::kWarp + lane, row[0], row[8]};
   }
 };
 
@@ -96,7 +97,7 @@ __global__ void bounds_kernel(const bf16* K,   // [B*Hkv, Nk, d]
 // all rows of the head become NaN.
 template <int d>
 __global__ void units_kernel(const bf16* dO,        // [B*H, N, d]
-                             const float* delta,    // [B*H, Np]
+                             const bf16* columns,   // [B*H, Np, 8]
                              const float2* bounds,  // [B*Hkv, Tc]
                              float* units,          // [B*H, Np]
                              int N, int Np, int Tc, int group) {
@@ -112,43 +113,48 @@ __global__ void units_kernel(const bf16* dO,        // [B*H, N, d]
       fa::warp_sum<at.kLanes>(at.inside ? sum_abs(dO + at.row * d + at.lane * 8) : 0.f);
   if (at.lane > 0) return;
   const float bound = 2.f * length * v * k;
-  units[at.padded] = fminf(0x1p30f / bound, 0x1p126f) + 0.f * delta[at.padded];
+  const float delta = __bfloat162float(columns[at.padded * kColumns + 3]);  // its first 8 bits
+  units[at.padded] = fminf(0x1p30f / bound, 0x1p126f) + 0.f * delta;
 }
 
 // --- host ----------------------------------------------------------------------------------------
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  std::vector<fa::Scratch> all = step11::workspace(p);
+  std::vector<fa::Scratch> all = step11_columns::workspace(p);
   all.push_back({"bounds", 8 * size_t(p.kv_heads()) * fa::ceil_div(p.Nk, Bc)});
   all.push_back({"units", 4 * size_t(p.heads()) * padded_rows(p)});
   return all;
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  fa::Prediction t = step11::backward_traffic(p);
+  fa::Prediction t = step11_columns::backward_traffic(p);
   const uint64_t BH = p.heads(), d = p.d, Np = padded_rows(p), Tc = fa::ceil_div(p.Nk, Bc);
   const uint64_t keys = 2 * p.kv_size(), dO = 2 * BH * p.N * d, bounds = 8 * p.kv_heads() * Tc;
-  t["K"].read += keys, t["V"].read += keys, t["dO"].read += dO, t["delta"].read += 4 * BH * Np;
+  t["K"].read += keys, t["V"].read += keys, t["dO"].read += dO, t["columns"].read += 2 * BH * Np;
   t["bounds"] = {.read = 8 * BH * Np * Tc, .write = bounds};
-  // Each lane reads those of its two rows, for each tile, and for each of d / 32 parts at the end.
+  // Each of 128 lanes reads those of its two rows: for both parts of each tile of dQ and, at the
+  // end, for each of d / 32 parts of 64 rows.
+  const int Br = step11_apart::rows_of_a_tile(p);
   const uint64_t tiles = fa::visited_tiles(p, Br, Bc).tiles;
-  t["units"] = {.read = 8 * 4 * BH * (tiles * Br / 2 + Np / 2 * (d / 32)), .write = 4 * BH * Np};
-  t.hbm.read += 2 * keys + dO + bounds + 3 * 4 * BH * Np, t.hbm.write += bounds + 4 * BH * Np;
+  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;
+  t["units"] = {.read = 8 * 128 * BH * (tiles * 2 + Np / 64 * (d / 32)), .write = 4 * BH * Np};
+  t.hbm.read += 2 * keys + dO + bounds + BH * (6 * Np + 4 * Nv);
+  t.hbm.write += bounds + 4 * BH * Np;
   return t;
 }
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    float *units = t.scratch<float>("units"), *delta = t.scratch<float>("delta");
+    float* units = t.scratch<float>("units");
     float2* bounds = t.scratch<float2>("bounds");
     const FixedSums dQ_sum{t.scratch<int>("dQ_sum"), units};
     const int Tc = fa::ceil_div(p.Nk, Bc);
-    launch_delta<d>(p, t);
+    step11_columns::launch_columns<d>(p, t);
     fa::launch(bounds_kernel<d>, {dim3(unsigned(Tc * p.kv_heads())), dim3(kRowThreads)}, t.K, t.V,
                bounds, p.Nk, Tc);
-    fa::launch(units_kernel<d>, row_blocks(p, d / 8), t.dO, delta, bounds, units, p.N,
-               padded_rows(p), Tc, p.H / p.Hkv);
-    step11_late::launch_backward<d>(p, t, dQ_sum);
+    fa::launch(units_kernel<d>, row_blocks(p, d / 8), t.dO, t.scratch<bf16>("columns"), bounds,
+               units, p.N, padded_rows(p), Tc, p.H / p.Hkv);
+    step11_columns::launch_backward<d>(p, t, dQ_sum);
     launch_convert<d>(p, t, dQ_sum);
   });
 }

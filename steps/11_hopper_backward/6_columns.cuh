@@ -1,57 +1,53 @@
-// Step 11 -- LSE and delta as columns of the products, when d = 64.
+// Step 11 -- LSE and delta as columns of the products.
 // Idea      S - LSE / scale is a product, too: of [K, 1] and [Q, -LSE / scale]. So is dP - delta,
 //           of [V, 1] and [dO, -delta]. As bf16 each takes three columns, since three bf16 hold the
-//           24 bits of a float. One more wgmma of 16 columns each replaces 32 loads of 8 bytes from
-//           shared memory a thread and tile, and the subtractions
-// Changed   since 11 5_producer: LSE and delta
-// Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 4*Tc*Np) B
+//           24 bits of a float. One more wgmma of 16 columns each replaces the loads of LSE and
+//           delta from shared memory, and the subtractions
+// Changed   since 11 4_apart: LSE and delta
+// Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 4*Tc*Nv) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 4*Np) B
-//                     atomic 4*BH*Tc*Np*d B   Np: N in whole tiles; causal: visited tiles
+//                     atomic 4*BH*Tc*Nv*d B   Np: N in tiles of 128; Nv: in tiles of 128 (d = 64)
+//                                             or 64; causal: visited tiles
 //           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
 // Launch    columns; backward (Tc * B*Hkv), 384 threads; convert
-// Owns      block: dK and dV of 128 keys; warpgroups 0 and 1: 64 of them, and 64 rows of each
-//           tile's dQ; warpgroup 2: no rows
+// Owns      as 4_apart
 // Still bad the order of the additions to dQ changes from run to run, and with it the last bits
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/11_hopper_backward/6_augmented.cuh"
+#include "steps/11_hopper_backward/5_augmented.cuh"
 
 namespace step11_columns {
 
 using namespace step11;
+using step11_apart::Br, step11_apart::kThreads, step11_apart::kStages, step11_apart::kDsStages;
+using step11_apart::kGroupRegisters, step11_apart::kThirdRegisters;
 
-constexpr int kThreads = (kGroups + 1) * kGroupThreads;
-constexpr int kGroupRegisters = 240, kCopierRegisters = 24;  // setmaxnreg
-constexpr int kDsStages = 2;
-
-// What a block keeps in shared memory: 195 KB when d = 64. Panels as in 09.
+// What a block keeps in shared memory: 195 KB. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 K[kGroups][kGroupKeys * d];  // dK and dV on their way out
   bf16 V[kGroups][kGroupKeys * d];
-  bf16 Q[kStages][Br * d];
-  bf16 dO[kStages][Br * d];
-  bf16 dS[kDsStages][Bc * Br];        // dS^T: [Br / 64][Bc][64]
-  float dQ[kGroups][kGroupKeys * d];  // on its way out: [4, d / 8, 32, 4]
-  bf16 columns[kStages][Br * kColumns];
-  uint64_t k_full, v_full;  // mbarriers
+  bf16 Q[kStages][Br<d> * d];
+  bf16 dO[kStages][Br<d> * d];
+  bf16 columns[kStages][Br<d> * kColumns];  // with Q
+  bf16 dS[kDsStages][Bc * Br<d>];           // dS^T: [Br / 64][Bc][64]
+  uint64_t k_full, v_full;                  // mbarriers
   uint64_t q_full[kStages], q_empty[kStages];
   uint64_t o_full[kStages], o_empty[kStages];
   uint64_t ds_full[kDsStages], ds_empty[kDsStages];
-  uint64_t dq_full[kGroups], dq_empty[kGroups];
 };
 
-// --- a warpgroup copies --------------------------------------------------------------------------
+// --- one thread copies ---------------------------------------------------------------------------
 
 template <int d>
 struct Copier {
   Tiles<d>& smem;
   const fa::TensorMap *Q, *K, *V, *dO;
-  const bf16* columns;  // [B*H * Tr, Br, 8]
+  const bf16* columns;  // [B*H, Np, 8]
   const WorkTile& work;
-  int Tr;
+  int Np;
 
   __device__ void load_keys(bf16 (&to)[kGroups][kGroupKeys * d], uint64_t* full,
                             const fa::TensorMap* from) const {
@@ -63,42 +59,71 @@ struct Copier {
   // A tile of rows, the n-th of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
-    const size_t row = (size_t(at.head) * Tr + at.i) * Br;
+    const size_t row = size_t(at.head) * Np + at.i * Br<d>;
     uint64_t *q_full = &smem.q_full[stage], *o_full = &smem.o_full[stage];
     fa::mbarrier_wait(&smem.q_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.columns[0]);
-    fa::tma_load(smem.Q[stage], Q, q_full, {0, at.i * Br, 0, at.head});
+    fa::tma_load(smem.Q[stage], Q, q_full, {0, at.i * Br<d>, 0, at.head});
     fa::bulk_load(smem.columns[stage], columns + row * kColumns, sizeof smem.columns[0], q_full);
     if (n == 0) load_keys(smem.V, &smem.v_full, V);  // in the order of their use
     fa::mbarrier_wait(&smem.o_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0]);
-    fa::tma_load(smem.dO[stage], dO, o_full, {0, at.i * Br, 0, at.head});
-  }
-  // One thread copies all tiles.
-  __device__ void load(unsigned tiles, RowTile at) const {
-    load_keys(smem.K, &smem.k_full, K);
-    UNROLL_BY(1)
-    for (unsigned n = 0; n < tiles; ++n, at.next(work, Tr)) load_rows(n, at);
-  }
-  // One thread of another warp adds a warpgroup's part of dQ of each tile to HBM.
-  __device__ void add_dq(int wg, float* dQ_sum, unsigned tiles, RowTile at) const {
-    UNROLL_BY(1)
-    for (unsigned n = 0; n < tiles; ++n, at.next(work, Tr)) {
-      fa::mbarrier_wait(&smem.dq_full[wg], n & 1);
-      const size_t half = (size_t(at.head) * Tr + at.i) * kGroups + wg;
-      fa::bulk_reduce_add(dQ_sum + half * kGroupKeys * d, smem.dQ[wg], sizeof smem.dQ[wg]);
-      fa::tma_store_commit();
-      fa::tma_store_wait_read<0>();
-      fa::mbarrier_arrive(&smem.dq_empty[wg]);
-    }
+    fa::tma_load(smem.dO[stage], dO, o_full, {0, at.i * Br<d>, 0, at.head});
   }
 };
 
-// --- the warpgroups multiply, and compute P and dS -----------------------------------------------
+// --- a warpgroup multiplies dQ -------------------------------------------------------------------
+
+// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is there. One thread
+// also copies: when dS of a tile is there, the tile before it has been read.
+template <int d, class Sums>
+__device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
+                                   const Copier<d>& copier, const Sums& dQ_sum) {
+  const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
+  const unsigned tiles = shape.group * (shape.Tr - work.first);
+  RowTile at = work, ahead = at;  // ahead: the tile to copy next
+  if (thread == 0) {
+    copier.load_keys(smem.K, &smem.k_full, copier.K);
+    UNROLL_BY(1)
+    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
+      copier.load_rows(i, ahead);
+    }
+  }
+  __syncwarp();
+  const uint64_t first_k = descriptor(smem.K[0]), first_ds = descriptor(smem.dS[0]);
+  UNROLL_BY(1)
+  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+    const unsigned stage = n % kDsStages;
+    const uint64_t k = first_k + (n >> 31);  // + 0: see 3_late's zero()
+    const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
+    fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
+    constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
+    UNROLL_BY(1)
+    for (int part = 0; part < kParts; ++part) {
+      const int rows = d == 64 ? part : 0, features = d == 64 ? 0 : part;  // in units of 64
+      float rdQ[kPanel / 2];
+      multiply_keys<d>(ds + (rows * Bc * kRowBytes >> 4),
+                       k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
+      if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
+        copier.load_rows(n - 1 + kStages, ahead);
+        ahead.next(work, shape.Tr);
+      }
+      __syncwarp();
+      fa::wgmma_wait<0>();
+      fa::pin_registers(rdQ);
+      if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
+      const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
+      dQ_sum.template part<d>(half, features * 64).add(rdQ);
+    }
+  }
+}
+
+// --- the others multiply, and compute P and dS ---------------------------------------------------
 
 // A warpgroup that owns 64 keys. Its registers: see 1_products.cuh.
 template <int d, int wg>
 struct Group {
+  static constexpr int Br = step11_apart::Br<d>;
   Tiles<d>& smem;
   const Shape& shape;
   const WorkTile work;
@@ -106,27 +131,28 @@ struct Group {
   const int key = work.j * Bc + wg * kGroupKeys;  // the warpgroup's first
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
-  const uint64_t first_tile = descriptor(smem.K[0]);
+  const uint64_t first = descriptor(smem.K[0]);
+  // 0, which the compiler cannot know. What depends on it is computed where it is used, else before
+  // the loop: there are no registers to keep the descriptors of K and V.
+  __device__ unsigned zero() const { return n >> 31; }
+  __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
     return (bytes >> 4) + (uint64_t(panel_bytes / 16 - 1) << 16);
   }
   static constexpr size_t kMine = wg * kGroupKeys * d * 2;
   static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
-  static constexpr uint64_t kKAll = distance(0, kGroupKeys* kRowBytes);  // panels, for dQ
   static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
   static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
   static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
   static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
-  static constexpr uint64_t kDs = distance(offsetof(Memory, dS) + wg * Bc * kPanel * 2);
   static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
-  static constexpr uint64_t kDsStageOf = Bc * Br * 2 >> 4;
-  unsigned n = 0;                      // number of the tile whose scores come next,
-  RowTile at = first_of(work, shape);  // and the tile
+  unsigned n = 0;     // number of the tile whose scores come next,
+  RowTile at = work;  // and the tile
+  float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
+  uint32_t rP[Br / kMma][4];  // P, then dS
   // A of the columns' product: 1 in the columns of LSE, or of delta, for each key. A lane has the
   // columns 2 (lane % 4) and the next one, of two keys; 8 to 15 are 0.
   uint32_t lse_ones[4], delta_ones[4];
-  float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
-  uint32_t rP[Br / kMma][4];  // P, then dS
 
   __device__ Group(Tiles<d>& smem, const Shape& shape, const WorkTile& work)
       : smem(smem), shape(shape), work(work) {
@@ -142,8 +168,9 @@ struct Group {
   // Of the walk, of all heads that share the keys.
   __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
   __device__ unsigned stage() const { return n % kStages; }
-  // One arrival of a warp: its 32 lanes are at the same place.
+  // One arrival of a warp, after what all its lanes have read.
   __device__ void arrive(uint64_t* bar) {
+    __syncwarp();
     if (lane == 0) fa::mbarrier_arrive(bar);
   }
   template <int pending, int n>
@@ -160,7 +187,7 @@ struct Group {
   // (S - LSE / scale)^T, once Q is there.
   __device__ void issue_scores(float (&rS)[Br / 2]) {
     fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
-    multiply_with_columns<d>(first_tile + kK, first_tile + kQ + stage() * kStageOf, lse_ones,
+    multiply_with_columns<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, lse_ones,
                              columns(), rS);
   }
   // S becomes P.
@@ -177,33 +204,29 @@ struct Group {
   }
   // dK += dS^T Q of tile i.
   __device__ void issue_dk(unsigned i) {
-    multiply_rows<d>(rP, first_tile + kQRows + i % kStages * kStageOf, rdK);
+    multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
   }
-  // dQ = dS K of tile i, once the other warpgroup's dS is there.
-  __device__ void issue_dq(unsigned i, float (&rdQ)[d / 2]) {
-    fa::mbarrier_wait(&smem.ds_full[i % kDsStages], i / kDsStages & 1);
-    multiply_keys<d>(first_tile + kDs + i % kDsStages * kDsStageOf, first_tile + kKAll, rdQ);
-  }
-  // (dP - delta)^T, once dO is there; dQ of the tile before, if there is one; dV += P^T dO; dS, to
-  // registers and, once its place has been read, to shared memory.
-  template <bool with_dq>
-  __device__ void differentiate(float (&rdQ)[d / 2]) {
+  // (dP - delta)^T and dV += P^T dO, once dO is there; beside dV, dS: to registers and, once its
+  // place has been read, to shared memory.
+  __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
+    uint32_t copy[Br / kMma][4];  // of P: ptxas lets no thread read what dV reads as A
+    UNROLL
+    for (int r = 0; r < Br / kMma; ++r) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
+      fa::pin_registers(copy[r]);
+    }
     fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
-    multiply_with_columns<d>(first_tile + kV, first_tile + kDo + stage() * kStageOf, delta_ones,
+    multiply_with_columns<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, delta_ones,
                              columns(), rdP);
-    if constexpr (with_dq) issue_dq(n - 1, rdQ);
-    multiply_rows<d>(rP, first_tile + kDoRows + stage() * kStageOf, rdV);
-    wait_for<1 + with_dq>(rdP);
+    multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
+    wait_for<1>(rdP);
     UNROLL
     for (int i = 0; i < Br / 2; i += 2) {
-      multiply_by_p(rP[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);  // dS = P (dP - delta)
+      multiply_by_p(copy[i / 8][i % 8 / 2], rdP[i], rdP[i + 1]);  // dS = P (dP - delta)
     }
     fa::pin_registers(rdP);
-    if constexpr (with_dq) {
-      wait_for<1>(rdQ);
-      arrive(&smem.ds_empty[(n - 1) % kDsStages]);
-    }
     wait_for<0>(rdV);
     fa::pin_registers(rdP);  // or ptxas packs dS before the wait, while P is in use
     arrive(&smem.o_empty[stage()]);
@@ -212,27 +235,30 @@ struct Group {
     put_ds(rP, smem.dS[n % kDsStages]);
   }
   __device__ void show_ds() {
-    fa::fence_proxy_async();  // wgmma reads by another path what this thread wrote ...
-    __syncwarp();             // ... and what the warp's other lanes have
+    fa::fence_proxy_async();  // wgmma reads by another path what this thread wrote
     arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
-  // dQ of tile i to shared memory, for the warp that adds it.
-  __device__ void show_dq(unsigned i, const float (&rdQ)[d / 2]) {
-    fa::mbarrier_wait(&smem.dq_empty[wg], (i & 1) ^ 1);
-    UNROLL
-    for (int x = 0; x < d / 8; ++x) {
-      *reinterpret_cast<float4*>(
-          &smem.dQ[wg][((thread / fa::kWarp * (d / 8) + x) * fa::kWarp + lane) * 4]) =
-          make_float4(rdQ[4 * x], rdQ[4 * x + 1], rdQ[4 * x + 2], rdQ[4 * x + 3]);
+
+  // With the mask the rows of the first tile may see none of this warpgroup's keys. Then its dS is
+  // 0, and the warpgroup begins with the next tile.
+  __device__ void skip_hidden() {
+    if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
+    for (int panel = 0; panel < Br / 64; ++panel) {
+      uint4* dS = reinterpret_cast<uint4*>(smem.dS[0] + (panel * Bc + wg * kGroupKeys) * kPanel);
+      UNROLL
+      for (int i = 0; i < kGroupKeys * kPanel / 8; i += kGroupThreads) {
+        dS[i + thread] = make_uint4(0, 0, 0, 0);
+      }
     }
-    fa::fence_proxy_async();  // TMA reads what this thread wrote ...
-    __syncwarp();             // ... and what the warp's other lanes have
-    arrive(&smem.dq_full[wg]);
+    arrive(&smem.q_empty[0]), arrive(&smem.o_empty[0]);
+    ++n;
+    show_ds();
+    at.next(work, shape.Tr);
   }
 
   __device__ void run(const fa::TensorMap* dK, const fa::TensorMap* dV) {
-    // --- prologue: P and dS of the first tile
-    float rdQ[d / 2];
+    // --- prologue: P and dS of the first tile that sees a key
+    skip_hidden();
     fa::mbarrier_wait(&smem.k_full, 0);
     float(&rS)[Br / 2] = rX;
     issue_scores(rS);
@@ -240,9 +266,9 @@ struct Group {
     softmax(rS);
     pack(rS, rP);
     fa::mbarrier_wait(&smem.v_full, 0);
-    differentiate<false>(rdQ);
+    differentiate();
 
-    // --- mainloop: S of the next tile beside dK of this one; its dV beside dQ of this one
+    // --- mainloop: S of the next tile beside dK of this one
     while (++n < tiles()) {
       at.next(work, shape.Tr);
       issue_scores(rS);
@@ -254,24 +280,20 @@ struct Group {
       fa::pin_registers(rS);  // or ptxas packs P before the wait, while dS is in use
       arrive(&smem.q_empty[(n - 1) % kStages]);
       pack(rS, rP);
-      if (n > 1) show_dq(n - 2, rdQ);
-      differentiate<true>(rdQ);
+      differentiate();
     }
 
-    // --- epilogue: dK and dQ of the last tile; dK and dV through the places of K and V
+    // --- epilogue: dK of the last tile; dK and dV through the places of K and V
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
-    if (n > 1) show_dq(n - 2, rdQ);
     issue_dk(n - 1);
-    issue_dq(n - 1, rdQ);
     put_rows<d>(rdV, ones, smem.V[wg]);
     wait_for<0>(rdK);
-    fa::pin_registers(rdQ);
-    show_dq(n - 1, rdQ);
-    fa::bar_sync(1, kGroups * kGroupThreads);  // both warpgroups' products have read K
+    // dQ of the last tile has read K
+    fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
     put_rows<d>(rdK, scales, smem.K[wg]);
     fa::fence_proxy_async();              // TMA reads what this thread has written ...
-    fa::bar_sync(2 + wg, kGroupThreads);  // ... and what the warpgroup's others have
+    fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
     if (thread == 0 && key < shape.Nk) {
       fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh_kv});
       fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh_kv});
@@ -282,7 +304,7 @@ struct Group {
 };
 
 // A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
-template <int d>
+template <int d, class Sums>
 __global__ void __launch_bounds__(kThreads, 1)
     backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
                     const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
@@ -291,31 +313,25 @@ __global__ void __launch_bounds__(kThreads, 1)
                     const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
                     const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
                     const bf16* columns,                       // [B*H, Np, 8]
-                    float* dQ_sum,                             // [B*H * Tr, 2, 4, d / 8, 32, 4]
-                    Shape shape) {
+                    Sums dQ_sum, Shape shape) {
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   if (threadIdx.x == 0) {
     constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
     fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
     init(smem.q_full, 1), init(smem.q_empty, kWarps);
     init(smem.o_full, 1), init(smem.o_empty, kWarps);
-    init(smem.ds_full, kWarps), init(smem.ds_empty, kWarps);
-    init(smem.dq_full, kGroupWarps), init(smem.dq_empty, 1);
+    init(smem.ds_full, kWarps), init(smem.ds_empty, kGroupWarps);
     fa::mbarrier_init_fence();
   }
   __syncthreads();  // all threads see the barriers
-  const WorkTile work = work_tile_at(blockIdx.x, shape);
+  const WorkTile work = work_tile_at(blockIdx.x, shape, Br<d>);
   const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
   if (wg == kGroups) {
-    fa::setmaxnreg_dec<kCopierRegisters>();
-    const Copier<d> copier{smem, &Q, &K, &V, &dO, columns, work, shape.Tr};
-    const unsigned tiles = shape.group * (shape.Tr - work.first);
-    const int warp = threadIdx.x % kGroupThreads / fa::kWarp;
-    if (threadIdx.x % fa::kWarp > 0) return;
-    if (warp < kGroups) copier.add_dq(warp, dQ_sum, tiles, first_of(work, shape));
-    if (warp == kGroups) copier.load(tiles, first_of(work, shape));
+    fa::setmaxnreg_dec<kThirdRegisters<d>>();
+    const Copier<d> copier{smem, &Q, &K, &V, &dO, columns, work, shape.Np};
+    multiply_dq<d>(smem, shape, work, copier, dQ_sum);
   } else {
-    fa::setmaxnreg_inc<kGroupRegisters>();
+    fa::setmaxnreg_inc<kGroupRegisters<d>>();
     if (wg == 0) {
       Group<d, 0>(smem, shape, work).run(&dK, &dV);
     } else {
@@ -326,22 +342,22 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // --- host ----------------------------------------------------------------------------------------
 
+template <int d, class Sums>
+void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
+  const Shape shape = shape_of(p, Br<d>);
+  const auto rows = [&](const bf16* x) { return tensor_map<d>(x, p.heads(), p.N, Br<d>); };
+  const auto keys = [&](const bf16* x) { return tensor_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys); };
+  const dim3 work_tiles(unsigned(shape.Tc * p.kv_heads()));
+  fa::launch(backward_kernel<d, Sums>, {work_tiles, dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
+             keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.scratch<bf16>("columns"),
+             dQ_sum, shape);
+}
+
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  if (p.d == 128) return step11_late::backward(p, t);  // no registers, no memory
-  fa::dispatch_d<64>(p.d, [&](auto d) {
-    const Shape shape = shape_of(p);
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     const FloatSums dQ_sum{t.scratch<float>("dQ_sum")};
-    const auto rows = [&](const bf16* x) { return tensor_map<d>(x, p.heads(), p.N, Br); };
-    const auto keys = [&](const bf16* x) {
-      return tensor_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys);
-    };
-    const dim3 work_tiles(unsigned(shape.Tc * p.kv_heads()));
-    fa::launch(columns_kernel<d>, row_blocks(p, d / 8), t.O, t.dO, t.LSE,
-               t.scratch<bf16>("columns"), t.scratch<float>("dQ_sum"), p.N, padded_rows(p),
-               p.scale());
-    fa::launch(backward_kernel<d>, {work_tiles, dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
-               keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.scratch<bf16>("columns"),
-               dQ_sum.sums, shape);
+    launch_columns<d>(p, t);
+    launch_backward<d>(p, t, dQ_sum);
     launch_convert<d>(p, t, dQ_sum);
   });
 }

@@ -5,7 +5,7 @@
 // Changed   since 11 1_products: the kernel before writes columns; a product with columns
 #pragma once
 
-#include "steps/11_hopper_backward/3_late.cuh"
+#include "steps/11_hopper_backward/4_apart.cuh"
 
 namespace step11_columns {
 
@@ -15,14 +15,15 @@ constexpr int kColumns = 8;  // of a row: three of -LSE / scale, three of -delta
 
 // C = A B^T of 64 keys and a tile's rows, with the columns: the sum over the features and, for each
 // of the columns that `ones` chooses, the row's value.
-template <int d>
+template <int d, int half_rows>
 __device__ inline void multiply_with_columns(uint64_t A, uint64_t B, const uint32_t (&ones)[4],
-                                             uint64_t columns, float (&rC)[Br / 2]) {
-  static_assert(d == kPanel);
+                                             uint64_t columns, float (&rC)[half_rows]) {
   fa::wgmma_fence();
   UNROLL
   for (int x = 0; x < d; x += kMma) {
-    fa::wgmma(rC, fa::wgmma_advance(A, x * 2), fa::wgmma_advance(B, x * 2), x > 0);
+    const int panel = x / kPanel, inside = x % kPanel * 2;
+    fa::wgmma(rC, fa::wgmma_advance(A, panel * kGroupKeys * kRowBytes + inside),
+              fa::wgmma_advance(B, panel * 2 * half_rows * kRowBytes + inside), x > 0);
   }
   fa::wgmma(rC, ones, columns);
   fa::wgmma_commit();
@@ -59,21 +60,28 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  if (p.d == 128) return step11::workspace(p);
   const size_t rows = p.heads() * size_t(padded_rows(p));
   return {{"columns", 2 * kColumns * rows}, {"dQ_sum", 4 * rows * p.d}};
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  fa::Prediction t = step11::backward_traffic(p);
-  if (p.d == 128) return t;
-  const uint64_t row = 2 * kColumns, rows = p.heads() * uint64_t(padded_rows(p));
+  fa::Prediction t = step11_apart::backward_traffic(p);
+  const int Br = step11_apart::rows_of_a_tile(p);
+  const uint64_t row = 2 * kColumns, BH = p.heads(), Np = padded_rows(p);
+  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;  // in whole tiles
   const uint64_t tiles = fa::visited_tiles(p, Br, Bc).tiles;
   t.buffers.erase("LSE2"), t.buffers.erase("delta");
-  t["columns"] = {.read = row * p.heads() * tiles * Br, .write = row * rows};
-  t.hbm.read += (row - 8) * rows, t.hbm.write += (row - 8) * rows;
-  t.flops += 2 * p.heads() * 2 * Br * Bc * tiles * kMma;  // 16 columns more in S and dP
+  t["columns"] = {.read = row * BH * tiles * Br, .write = row * BH * Np};
+  t.hbm.read += (row - 8) * BH * Nv, t.hbm.write += (row - 8) * BH * Np;
+  // 16 columns more in S and dP
+  t.flops += 2 * 2 * (BH * Br * Bc * tiles - step11_apart::skipped_scores(p)) * kMma;
   return t;
+}
+
+template <int d>
+void launch_columns(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::launch(columns_kernel<d>, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
+             t.scratch<float>("dQ_sum"), p.N, padded_rows(p), p.scale());
 }
 
 }  // namespace step11_columns

@@ -1,0 +1,368 @@
+// Step 11 -- a warpgroup of its own for dQ.
+// Idea      A third warpgroup multiplies dQ, adds it to HBM, and copies. The two others do not wait
+//           for dQ, for its additions, or for each other's dS. Without dQ they have registers for a
+//           copy of P, so that dS is computed beside dV. At d = 128 a tile has 64 rows: there are
+//           no registers for more
+// Changed   since 11 3_late: who multiplies dQ and who copies; the order of dV and dP
+// Traffic   as 3_late, of tiles of 128 rows (d = 64) or 64
+// Launch    delta; backward (Tc * B*Hkv), 384 threads; convert
+// Owns      block: dK and dV of 128 keys; warpgroups 0 and 1: 64 of them; warpgroup 2: dQ of a tile
+// Still bad LSE and delta are read from shared memory for each element of P and dS, beside the
+//           additions: both go through the same unit
+#pragma once
+
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/setmaxnreg.h"
+#include "steps/11_hopper_backward/3_late.cuh"
+
+namespace step11_apart {
+
+using namespace step11;
+
+template <int d>
+constexpr int Br = d == 64 ? 128 : 64;  // rows of a tile of Q and dO
+constexpr int kThreads = (kGroups + 1) * kGroupThreads;
+constexpr int kStages = 3;    // of Q and dO
+constexpr int kDsStages = 2;  // of dS
+template <int d>
+constexpr int kGroupRegisters =
+    d == 64 ? 208 : 216;  // setmaxnreg; the third warpgroup has the rest
+template <int d>
+constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
+
+// What a block keeps in shared memory: 195 KB. Panels as in 09.
+template <int d>
+struct alignas(1024) Tiles {
+  bf16 K[kGroups][kGroupKeys * d];  // dK and dV on their way out
+  bf16 V[kGroups][kGroupKeys * d];
+  bf16 Q[kStages][Br<d> * d];
+  bf16 dO[kStages][Br<d> * d];
+  bf16 dS[kDsStages][Bc * Br<d>];                     // dS^T: [Br / 64][Bc][64]
+  float LSE2[kStages][Br<d>], delta[kStages][Br<d>];  // LSE2: in powers of 2; with Q, with dO
+  uint64_t k_full, v_full;                            // mbarriers
+  uint64_t q_full[kStages], q_empty[kStages];
+  uint64_t o_full[kStages], o_empty[kStages];
+  uint64_t ds_full[kDsStages], ds_empty[kDsStages];
+};
+
+// --- one thread copies ---------------------------------------------------------------------------
+
+template <int d>
+struct Copier {
+  Tiles<d>& smem;
+  const fa::TensorMap *Q, *K, *V, *dO;
+  const float *LSE2, *delta;  // [B*H, Np]
+  const WorkTile& work;
+  int Np;
+
+  __device__ void load_keys(bf16 (&to)[kGroups][kGroupKeys * d], uint64_t* full,
+                            const fa::TensorMap* from) const {
+    fa::mbarrier_arrive_expect_tx(full, sizeof to);
+    for (int wg = 0; wg < kGroups; ++wg) {
+      fa::tma_load(to[wg], from, full, {0, work.j * Bc + wg * kGroupKeys, 0, work.bh_kv});
+    }
+  }
+  // A tile of rows, the n-th of the walk, once its stage is empty.
+  __device__ void load_rows(unsigned n, const RowTile& at) const {
+    const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
+    const size_t row = size_t(at.head) * Np + at.i * Br<d>;
+    uint64_t *q_full = &smem.q_full[stage], *o_full = &smem.o_full[stage];
+    fa::mbarrier_wait(&smem.q_empty[stage], parity);
+    fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.LSE2[0]);
+    fa::tma_load(smem.Q[stage], Q, q_full, {0, at.i * Br<d>, 0, at.head});
+    fa::bulk_load(smem.LSE2[stage], LSE2 + row, sizeof smem.LSE2[0], q_full);
+    if (n == 0) load_keys(smem.V, &smem.v_full, V);  // in the order of their use
+    fa::mbarrier_wait(&smem.o_empty[stage], parity);
+    fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0] + sizeof smem.delta[0]);
+    fa::tma_load(smem.dO[stage], dO, o_full, {0, at.i * Br<d>, 0, at.head});
+    fa::bulk_load(smem.delta[stage], delta + row, sizeof smem.delta[0], o_full);
+  }
+};
+
+// --- a warpgroup multiplies dQ -------------------------------------------------------------------
+
+// dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is there. One thread
+// also copies: when dS of a tile is there, the tile before it has been read.
+template <int d, class Sums>
+__device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const WorkTile& work,
+                                   const Copier<d>& copier, const Sums& dQ_sum) {
+  const int thread = threadIdx.x % kGroupThreads, lane = thread % fa::kWarp;
+  const unsigned tiles = shape.group * (shape.Tr - work.first);
+  RowTile at = work, ahead = at;  // ahead: the tile to copy next
+  if (thread == 0) {
+    copier.load_keys(smem.K, &smem.k_full, copier.K);
+    UNROLL_BY(1)
+    for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
+      copier.load_rows(i, ahead);
+    }
+  }
+  __syncwarp();
+  const uint64_t first_k = descriptor(smem.K[0]), first_ds = descriptor(smem.dS[0]);
+  UNROLL_BY(1)
+  for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
+    const unsigned stage = n % kDsStages;
+    const uint64_t k = first_k + (n >> 31);  // + 0: see 3_late's zero()
+    const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
+    fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
+    constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
+    UNROLL_BY(1)
+    for (int part = 0; part < kParts; ++part) {
+      const int rows = d == 64 ? part : 0, features = d == 64 ? 0 : part;  // in units of 64
+      float rdQ[kPanel / 2];
+      multiply_keys<d>(ds + (rows * Bc * kRowBytes >> 4),
+                       k + (features * kGroupKeys * kRowBytes >> 4), rdQ);
+      if (part == 0 && thread == 0 && n > 0 && n - 1 + kStages < tiles) {
+        copier.load_rows(n - 1 + kStages, ahead);
+        ahead.next(work, shape.Tr);
+      }
+      __syncwarp();
+      fa::wgmma_wait<0>();
+      fa::pin_registers(rdQ);
+      if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
+      const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
+      dQ_sum.template part<d>(half, features * 64).add(rdQ);
+    }
+  }
+}
+
+// --- the others multiply, and compute P and dS ---------------------------------------------------
+
+// A warpgroup that owns 64 keys. Its registers: see 1_products.cuh.
+template <int d, int wg>
+struct Group {
+  static constexpr int Br = step11_apart::Br<d>;
+  Tiles<d>& smem;
+  const Shape& shape;
+  const WorkTile work;
+  const int thread = threadIdx.x % kGroupThreads, lane = threadIdx.x % fa::kWarp;
+  const int key = work.j * Bc + wg * kGroupKeys;  // the warpgroup's first
+  // Descriptors differ by constants from that of the first tile.
+  using Memory = Tiles<d>;
+  const uint64_t first = descriptor(smem.K[0]);
+  // 0, which the compiler cannot know. What depends on it is computed where it is used, else before
+  // the loop: there are no registers to keep the descriptors of K and V.
+  __device__ unsigned zero() const { return n >> 31; }
+  __device__ uint64_t first_tile() const { return first + zero(); }
+  static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
+    return (bytes >> 4) + (uint64_t(panel_bytes / 16 - 1) << 16);
+  }
+  static constexpr size_t kMine = wg * kGroupKeys * d * 2;
+  static constexpr uint64_t kK = distance(kMine), kV = distance(offsetof(Memory, V) + kMine);
+  static constexpr uint64_t kQ = distance(offsetof(Memory, Q));
+  static constexpr uint64_t kDo = distance(offsetof(Memory, dO));
+  static constexpr uint64_t kQRows = distance(offsetof(Memory, Q), Br* kRowBytes);
+  static constexpr uint64_t kDoRows = distance(offsetof(Memory, dO), Br* kRowBytes);
+  static constexpr uint64_t kStageOf = Br * d * 2 >> 4;  // from stage to stage
+  unsigned n = 0;     // number of the tile whose scores come next,
+  RowTile at = work;  // and the tile
+  float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
+  uint32_t rP[Br / kMma][4];  // P, then dS
+
+  __device__ Group(Tiles<d>& smem, const Shape& shape, const WorkTile& work)
+      : smem(smem), shape(shape), work(work) {}
+
+  // Of the walk, of all heads that share the keys.
+  __device__ unsigned tiles() const { return shape.group * (shape.Tr - work.first); }
+  __device__ unsigned stage() const { return n % kStages; }
+  // One arrival of a warp, after what all its lanes have read.
+  __device__ void arrive(uint64_t* bar) {
+    __syncwarp();
+    if (lane == 0) fa::mbarrier_arrive(bar);
+  }
+  template <int pending, int n>
+  __device__ void wait_for(float (&r)[n]) {
+    fa::wgmma_wait<pending>();
+    fa::pin_registers(r);
+  }
+
+  // S^T = K Q^T, once Q is there.
+  __device__ void issue_scores(float (&rS)[Br / 2]) {
+    fa::mbarrier_wait(&smem.q_full[stage()], n / kStages & 1);
+    multiply_features<d>(first_tile() + kK, first_tile() + kQ + stage() * kStageOf, rS);
+  }
+  // S becomes P.
+  __device__ void softmax(float (&rS)[Br / 2]) {
+    const int row = at.i * Br, last = key + kGroupKeys - 1;
+    if (last >= shape.Nk || last > row + shape.shift) {
+      const int lane_key = key + thread / fa::kWarp * 16 + lane / 4, lane_row = row + lane % 4 * 2;
+      mask(rS, hidden(shape, lane_key, lane_row), hidden(shape, lane_key + 8, lane_row));
+    }
+    compute_p(rS, smem.LSE2[stage()], shape.scale * fa::kLog2e);
+    fa::pin_registers(rS);
+  }
+  // dK += dS^T Q of tile i.
+  __device__ void issue_dk(unsigned i) {
+    multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
+  }
+  // dP^T = V dO^T and dV += P^T dO, once dO is there; beside dV, dS: to registers and, once its
+  // place has been read, to shared memory.
+  __device__ void differentiate() {
+    float(&rdP)[Br / 2] = rX;
+    uint32_t copy[Br / kMma][4];  // of P: ptxas lets no thread read what dV reads as A
+    UNROLL
+    for (int r = 0; r < Br / kMma; ++r) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) copy[r][e] = rP[r][e];
+      fa::pin_registers(copy[r]);
+    }
+    fa::mbarrier_wait(&smem.o_full[stage()], n / kStages & 1);
+    multiply_features<d>(first_tile() + kV, first_tile() + kDo + stage() * kStageOf, rdP);
+    multiply_rows<d>(rP, first_tile() + kDoRows + stage() * kStageOf, rdV);
+    wait_for<1>(rdP);
+    compute_ds(rdP, copy, smem.delta[stage()]);
+    fa::pin_registers(rdP);
+    wait_for<0>(rdV);
+    fa::pin_registers(rdP);  // or ptxas packs dS before the wait, while P is in use
+    arrive(&smem.o_empty[stage()]);
+    pack(rdP, rP);
+    fa::mbarrier_wait(&smem.ds_empty[n % kDsStages], (n / kDsStages & 1) ^ 1);
+    put_ds(rP, smem.dS[n % kDsStages]);
+  }
+  __device__ void show_ds() {
+    fa::fence_proxy_async();  // wgmma reads by another path what this thread wrote
+    arrive(&smem.ds_full[(n - 1) % kDsStages]);
+  }
+
+  // With the mask the rows of the first tile may see none of this warpgroup's keys. Then its dS is
+  // 0, and the warpgroup begins with the next tile.
+  __device__ void skip_hidden() {
+    if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
+    for (int panel = 0; panel < Br / 64; ++panel) {
+      uint4* dS = reinterpret_cast<uint4*>(smem.dS[0] + (panel * Bc + wg * kGroupKeys) * kPanel);
+      UNROLL
+      for (int i = 0; i < kGroupKeys * kPanel / 8; i += kGroupThreads) {
+        dS[i + thread] = make_uint4(0, 0, 0, 0);
+      }
+    }
+    arrive(&smem.q_empty[0]), arrive(&smem.o_empty[0]);
+    ++n;
+    show_ds();
+    at.next(work, shape.Tr);
+  }
+
+  __device__ void run(const fa::TensorMap* dK, const fa::TensorMap* dV) {
+    // --- prologue: P and dS of the first tile that sees a key
+    skip_hidden();
+    fa::mbarrier_wait(&smem.k_full, 0);
+    float(&rS)[Br / 2] = rX;
+    issue_scores(rS);
+    wait_for<0>(rS);
+    softmax(rS);
+    pack(rS, rP);
+    fa::mbarrier_wait(&smem.v_full, 0);
+    differentiate();
+
+    // --- mainloop: S of the next tile beside dK of this one
+    while (++n < tiles()) {
+      at.next(work, shape.Tr);
+      issue_scores(rS);
+      issue_dk(n - 1);
+      show_ds();
+      wait_for<1>(rS);
+      softmax(rS);
+      wait_for<0>(rdK);
+      fa::pin_registers(rS);  // or ptxas packs P before the wait, while dS is in use
+      arrive(&smem.q_empty[(n - 1) % kStages]);
+      pack(rS, rP);
+      differentiate();
+    }
+
+    // --- epilogue: dK of the last tile; dK and dV through the places of K and V
+    const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
+    show_ds();
+    issue_dk(n - 1);
+    put_rows<d>(rdV, ones, smem.V[wg]);
+    wait_for<0>(rdK);
+    // dQ of the last tile has read K
+    fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
+    put_rows<d>(rdK, scales, smem.K[wg]);
+    fa::fence_proxy_async();              // TMA reads what this thread has written ...
+    fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
+    if (thread == 0 && key < shape.Nk) {
+      fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh_kv});
+      fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh_kv});
+      fa::tma_store_commit();
+      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
+    }
+  }
+};
+
+// A block owns 128 keys and walks the tiles of rows that see them, of all heads that share them.
+template <int d, class Sums>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_kernel(const __grid_constant__ fa::TensorMap Q,   // [B*H, N, d], boxes of Br rows
+                    const __grid_constant__ fa::TensorMap K,   // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap V,   // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap dO,  // [B*H, N, d], of Br
+                    const __grid_constant__ fa::TensorMap dK,  // [B*Hkv, Nk, d], of 64
+                    const __grid_constant__ fa::TensorMap dV,  // [B*Hkv, Nk, d], of 64
+                    const float* LSE2, const float* delta,     // [B*H, Np]
+                    Sums dQ_sum, Shape shape) {
+  Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
+  if (threadIdx.x == 0) {
+    constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
+    fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
+    init(smem.q_full, 1), init(smem.q_empty, kWarps);
+    init(smem.o_full, 1), init(smem.o_empty, kWarps);
+    init(smem.ds_full, kWarps), init(smem.ds_empty, kGroupWarps);
+    fa::mbarrier_init_fence();
+  }
+  __syncthreads();  // all threads see the barriers
+  const WorkTile work = work_tile_at(blockIdx.x, shape, Br<d>);
+  const int wg = __shfl_sync(fa::kFullMask, threadIdx.x / kGroupThreads, 0);
+  if (wg == kGroups) {
+    fa::setmaxnreg_dec<kThirdRegisters<d>>();
+    const Copier<d> copier{smem, &Q, &K, &V, &dO, LSE2, delta, work, shape.Np};
+    multiply_dq<d>(smem, shape, work, copier, dQ_sum);
+  } else {
+    fa::setmaxnreg_inc<kGroupRegisters<d>>();
+    if (wg == 0) {
+      Group<d, 0>(smem, shape, work).run(&dK, &dV);
+    } else {
+      Group<d, 1>(smem, shape, work).run(&dK, &dV);
+    }
+  }
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+inline int rows_of_a_tile(const fa::Problem& p) { return p.d == 64 ? Br<64> : Br<128>; }
+
+// Elements of scores that are not computed: those of the tiles that skip_hidden() skips.
+inline uint64_t skipped_scores(const fa::Problem& p) {
+  const int Br = rows_of_a_tile(p);
+  const Shape shape = shape_of(p, Br);
+  uint64_t tiles = 0;
+  for (int j = 0; j < shape.Tc; ++j) {
+    const int i = std::max(0, j * Bc - shape.shift) / Br, key = j * Bc + kGroupKeys;
+    tiles += key > (i + 1) * Br - 1 + shape.shift && shape.group * (shape.Tr - i) > 1;
+  }
+  return tiles * p.kv_heads() * kGroupKeys * Br;
+}
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
+  fa::Prediction t = traffic_of(p, rows_of_a_tile(p));
+  t.flops -= 8 * skipped_scores(p) * p.d;  // S, dP, dV, dK
+  return t;
+}
+
+template <int d, class Sums>
+void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {
+  const Shape shape = shape_of(p, Br<d>);
+  const auto rows = [&](const bf16* x) { return tensor_map<d>(x, p.heads(), p.N, Br<d>); };
+  const auto keys = [&](const bf16* x) { return tensor_map<d>(x, p.kv_heads(), p.Nk, kGroupKeys); };
+  const dim3 work_tiles(unsigned(shape.Tc * p.kv_heads()));
+  fa::launch(backward_kernel<d, Sums>, {work_tiles, dim3(kThreads), sizeof(Tiles<d>)}, rows(t.Q),
+             keys(t.K), keys(t.V), rows(t.dO), keys(t.dK), keys(t.dV), t.scratch<float>("LSE2"),
+             t.scratch<float>("delta"), dQ_sum, shape);
+}
+
+inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    const FloatSums dQ_sum{t.scratch<float>("dQ_sum")};
+    launch_delta<d>(p, t);
+    launch_backward<d>(p, t, dQ_sum);
+    launch_convert<d>(p, t, dQ_sum);
+  });
+}
+
+}  // namespace step11_apart
