@@ -6,7 +6,7 @@
 // Changed   since 10 2_warpgroup: the parts of the backward instead of those of the forward, and
 //           the kernels before and after, from 08
 //
-// Registers of a lane, of its two keys k and k + 8 (k = 16 warp + lane / 4):
+// A lane's registers. It has keys k and k + 8 (k = 16 warp + lane / 4):
 //
 //     rX[i]       key k + 8 (i / 2 % 2), row     8 (i / 4) + 2 (lane % 4) + i % 2; S, P, dP, dS
 //     rdK[i]      key k + 8 (i / 2 % 2), feature 8 (i / 4) + 2 (lane % 4) + i % 2; rdV, too
@@ -29,7 +29,7 @@ namespace step11 {
 
 using fa::bf16;
 using step09::kGroupThreads, step09::kMma, step09::kPanel, step09::kRowBytes;
-using step10::descriptor, step10::init, step10::pack, step10::put_rows, step10::Ring;
+using step10::descriptor, step10::init, step10::pack, step10::put_rows;
 using step10::support, step10::tensor_map;
 
 constexpr int kGroups = 2;                // warpgroups
@@ -206,7 +206,7 @@ struct FloatSums {
       return *reinterpret_cast<const float4*>(at + x * fa::kWarp * 4);
     }
   };
-  // half: 64 rows of all; from a feature on that is a multiple of 8.
+  // half: which 64 rows, counted over all heads. feature: the first, a multiple of 8.
   template <int d>
   __device__ Part part(int half, int feature = 0) const {
     const int warp = threadIdx.x % kGroupThreads / fa::kWarp, lane = threadIdx.x % fa::kWarp;

@@ -11,8 +11,8 @@
 //           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
 // Launch    delta; backward (Tc * B*Hkv), 256 threads; convert
 // Owns      block: dK and dV of 128 keys; warpgroup: 64 of them, and 64 rows of each tile's dQ
-// Still bad d = 128 waits for the additions to dQ; d = 64 for each product in turn, with registers
-//           to spare
+// Still bad each warpgroup waits for the other's dS and, at d = 128, until the additions have read
+//           dQ's registers; dS is not computed beside dV, which has P as its operand
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
@@ -232,7 +232,7 @@ struct Group {
     show_ds();
     issue_dk(n - 1);
     issue_dq(n - 1, rdQ);
-    put_rows<d>(rdV, ones, smem.V[wg]);
+    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp: over the keys that only its own part of dP read
     wait_for<0>(rdK);
     fa::pin_registers(rdQ);
     dQ_sum.template part<d>(half()).add(rdQ);

@@ -1,10 +1,10 @@
 // Step 11 -- a warpgroup of its own for dQ.
-// Idea      A third warpgroup multiplies dQ, adds it to HBM, and copies. The two others do not wait
-//           for dQ, for its additions, or for each other's dS. Without dQ they have registers for a
-//           copy of P, so that dS is computed beside dV. At d = 128 a tile has 64 rows: there are
-//           no registers for more
+// Idea      A third warpgroup multiplies dQ, adds it to HBM, and copies. The others wait neither at
+//           once for each other's dS nor for the additions: dS has two places. Without dQ they have
+//           registers for a copy of P, so that dS is computed beside dV. At d = 128 a tile has 64
+//           rows: there are no registers for more
 // Changed   since 11 3_late: who multiplies dQ and who copies; the order of dV and dP
-// Traffic   as 3_late, of tiles of 128 rows (d = 64) or 64
+// Traffic   as 3_late; at d = 128 the walk reads and adds tiles of 64 rows
 // Launch    delta; backward (Tc * B*Hkv), 384 threads; convert
 // Owns      block: dK and dV of 128 keys; warpgroups 0 and 1: 64 of them; warpgroup 2: dQ of a tile
 // Still bad LSE and delta are read from shared memory for each element of P and dS, beside the
@@ -30,7 +30,7 @@ constexpr int kGroupRegisters =
 template <int d>
 constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
 
-// What a block keeps in shared memory: 195 KB. Panels as in 09.
+// What a block keeps in shared memory: 196 KB when d = 64, 194 KB when d = 128. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 K[kGroups][kGroupKeys * d];  // dK and dV on their way out
@@ -97,6 +97,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
     }
   }
   __syncwarp();
+  fa::mbarrier_wait(&smem.k_full, 0);
   const uint64_t first_k = descriptor(smem.K[0]), first_ds = descriptor(smem.dS[0]);
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
@@ -116,11 +117,12 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
         ahead.next(work, shape.Tr);
       }
       __syncwarp();
+      const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
+      const auto dQ_part = dQ_sum.template part<d>(half, features * 64);
       fa::wgmma_wait<0>();
       fa::pin_registers(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
-      const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
-      dQ_sum.template part<d>(half, features * 64).add(rdQ);
+      dQ_part.add(rdQ);
     }
   }
 }
@@ -139,8 +141,8 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = descriptor(smem.K[0]);
-  // 0, which the compiler cannot know. What depends on it is computed where it is used, else before
-  // the loop: there are no registers to keep the descriptors of K and V.
+  // 0, which the compiler cannot know. It keeps nvcc from computing all descriptors before the
+  // loop: there are no registers for them.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
@@ -198,7 +200,7 @@ struct Group {
   // place has been read, to shared memory.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: ptxas lets no thread read what dV reads as A
+    uint32_t copy[Br / kMma][4];  // of P: ptxas moves reads of A's registers behind dV's wait
     UNROLL
     for (int r = 0; r < Br / kMma; ++r) {
       UNROLL
@@ -223,8 +225,8 @@ struct Group {
     arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // With the mask the rows of the first tile may see none of this warpgroup's keys. Then its dS is
-  // 0, and the warpgroup begins with the next tile.
+  // With the mask the rows of the walk's first tile may see none of this warpgroup's keys. Then its
+  // dS is 0, and the warpgroup begins with the next tile. In other heads that tile is computed: 0.
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {
@@ -271,7 +273,7 @@ struct Group {
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
     issue_dk(n - 1);
-    put_rows<d>(rdV, ones, smem.V[wg]);
+    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp: over the keys that only its own part of dP read
     wait_for<0>(rdK);
     // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);

@@ -39,8 +39,8 @@ __device__ inline void split(float x, bf16* to) {
 }
 
 // As delta_kernel, but to columns. Both products read all of them: an inf or a NaN in one is NaN in
-// both. A row without a key, and one behind the end, has an LSE whose P
-// is 0: not inf, which times 0 would be NaN.
+// both. A row without a key, and one past the end, gets -1e30: its P is 0, and -inf times 0 would
+// be NaN.
 template <int d>
 __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
                                const bf16* dO,    // [B*H, N, d]
@@ -59,29 +59,31 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
   *reinterpret_cast<uint4*>(columns + at.padded * kColumns) = *reinterpret_cast<const uint4*>(row);
 }
 
+// --- host ----------------------------------------------------------------------------------------
+
+template <int d>
+void launch_columns(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  fa::launch(columns_kernel<d>, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
+             t.scratch<float>("dQ_sum"), p.N, padded_rows(p), p.scale());
+}
+
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const size_t rows = p.heads() * size_t(padded_rows(p));
   return {{"columns", 2 * kColumns * rows}, {"dQ_sum", 4 * rows * p.d}};
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  fa::Prediction t = step11_apart::backward_traffic(p);
+  fa::Prediction traffic = step11_apart::backward_traffic(p);
   const int Br = step11_apart::rows_of_a_tile(p);
   const uint64_t row = 2 * kColumns, BH = p.heads(), Np = padded_rows(p);
   const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;  // in whole tiles
   const uint64_t tiles = fa::visited_tiles(p, Br, Bc).tiles;
-  t.buffers.erase("LSE2"), t.buffers.erase("delta");
-  t["columns"] = {.read = row * BH * tiles * Br, .write = row * BH * Np};
-  t.hbm.read += (row - 8) * BH * Nv, t.hbm.write += (row - 8) * BH * Np;
+  traffic.buffers.erase("LSE2"), traffic.buffers.erase("delta");
+  traffic["columns"] = {.read = row * BH * tiles * Br, .write = row * BH * Np};
+  traffic.hbm.read += (row - 8) * BH * Nv, traffic.hbm.write += (row - 8) * BH * Np;
   // 16 columns more in S and dP
-  t.flops += 2 * 2 * (BH * Br * Bc * tiles - step11_apart::skipped_scores(p)) * kMma;
-  return t;
-}
-
-template <int d>
-void launch_columns(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  fa::launch(columns_kernel<d>, row_blocks(p, d / 8), t.O, t.dO, t.LSE, t.scratch<bf16>("columns"),
-             t.scratch<float>("dQ_sum"), p.N, padded_rows(p), p.scale());
+  traffic.flops += 2 * 2 * (BH * Br * Bc * tiles - step11_apart::skipped_scores(p)) * kMma;
+  return traffic;
 }
 
 }  // namespace step11_columns

@@ -24,7 +24,7 @@ using namespace step11;
 using step11_apart::Br, step11_apart::kThreads, step11_apart::kStages, step11_apart::kDsStages;
 using step11_apart::kGroupRegisters, step11_apart::kThirdRegisters;
 
-// What a block keeps in shared memory: 195 KB. Panels as in 09.
+// What a block keeps in shared memory: 199 KB when d = 64, 196 KB when d = 128. Panels as in 09.
 template <int d>
 struct alignas(1024) Tiles {
   bf16 K[kGroups][kGroupKeys * d];  // dK and dV on their way out
@@ -90,6 +90,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
     }
   }
   __syncwarp();
+  fa::mbarrier_wait(&smem.k_full, 0);
   const uint64_t first_k = descriptor(smem.K[0]), first_ds = descriptor(smem.dS[0]);
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
@@ -109,11 +110,12 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
         ahead.next(work, shape.Tr);
       }
       __syncwarp();
+      const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
+      const auto dQ_part = dQ_sum.template part<d>(half, features * 64);
       fa::wgmma_wait<0>();
       fa::pin_registers(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
-      const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
-      dQ_sum.template part<d>(half, features * 64).add(rdQ);
+      dQ_part.add(rdQ);
     }
   }
 }
@@ -132,8 +134,8 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = descriptor(smem.K[0]);
-  // 0, which the compiler cannot know. What depends on it is computed where it is used, else before
-  // the loop: there are no registers to keep the descriptors of K and V.
+  // 0, which the compiler cannot know. It keeps nvcc from computing all descriptors before the
+  // loop: there are no registers for them.
   __device__ unsigned zero() const { return n >> 31; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
@@ -210,7 +212,7 @@ struct Group {
   // place has been read, to shared memory.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: ptxas lets no thread read what dV reads as A
+    uint32_t copy[Br / kMma][4];  // of P: ptxas moves reads of A's registers behind dV's wait
     UNROLL
     for (int r = 0; r < Br / kMma; ++r) {
       UNROLL
@@ -239,8 +241,8 @@ struct Group {
     arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // With the mask the rows of the first tile may see none of this warpgroup's keys. Then its dS is
-  // 0, and the warpgroup begins with the next tile.
+  // With the mask the rows of the walk's first tile may see none of this warpgroup's keys. Then its
+  // dS is 0, and the warpgroup begins with the next tile. In other heads that tile is computed: 0.
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {
@@ -287,7 +289,7 @@ struct Group {
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
     issue_dk(n - 1);
-    put_rows<d>(rdV, ones, smem.V[wg]);
+    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp: over the keys that only its own part of dP read
     wait_for<0>(rdK);
     // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);

@@ -21,7 +21,7 @@ using step11_columns::kColumns;
 // side.
 struct FixedSums {
   int* sums;           // [B*H * Np / 64, 4, d / 8, 4, 32]
-  const float* units;  // [B*H, Np]: so many are 1
+  const float* units;  // [B*H, Np]: units per 1.0
 
   struct Part {
     int* at;
@@ -92,7 +92,7 @@ __global__ void bounds_kernel(const bf16* K,   // [B*Hkv, Nk, d]
 // How many units of a row are 1. The largest sum of |dQ_x| over any of the keys is
 //     sum_c |dS_c K_cx| = sum_c P_c |dO (V_c - O)| |K_cx| <= 2 |dO|_1 max |V| max |K|,
 // because P sums to 1, and O is a mean of V's. Each part and the whole sum fit into an int32, which
-// holds 2^31, with room for what P, dS and LSE were rounded (while |LSE| < 2^20); on the way a sum
+// holds 2^31, with room for rounding errors in P, dS and LSE (while |LSE| < 2^20); on the way a sum
 // may wrap. A row whose O is NaN becomes NaN, as no integer is. When a K, a V or the bound is inf,
 // all rows of the head become NaN.
 template <int d>

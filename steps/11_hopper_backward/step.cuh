@@ -91,7 +91,7 @@ inline fa::Variant columns() {
 
 inline fa::Step step() {
   return {.id = "11_hopper_backward",
-          .idea = "the backward on Hopper: TMA, wgmma, and dQ one tile late",
+          .idea = "the backward on Hopper: TMA, wgmma, and a warpgroup for dQ",
           .support = support(),
           .needs = "sm_90a",
           .variants = {wgmma(), late(), apart(), deterministic(), columns()}};

@@ -293,6 +293,16 @@ __global__ void reallocate() {
   }
 }
 
+// As above, but the last warpgroup gives registers away.
+template <int producer, int consumer>
+__global__ void reallocate_last() {
+  if (threadIdx.x >= 256) {
+    fa::setmaxnreg_dec<producer>();
+  } else {
+    fa::setmaxnreg_inc<consumer>();
+  }
+}
+
 }  // namespace
 
 // 65536 registers are 168 for each of 384 threads, and 128 for each of 512.
@@ -308,4 +318,7 @@ TEST_CASE("setmaxnreg for more registers than there are is found", "[sim][async]
   CHECK_THAT(text, ContainsSubstring("would wait for ever: the warpgroups ask for 32 + 240 + 240"));
   CHECK_THAT(text, ContainsSubstring("65536 in all, but a launch of 384 threads has at most 168"));
   CHECK_THAT(of(reallocate<32, 168>, 512), ContainsSubstring("would wait for ever"));
+  // It is who asks for more that waits, not who asks last.
+  CHECK(of(reallocate_last<24, 240>, 384) == "");
+  CHECK_THAT(of(reallocate_last<32, 240>, 384), ContainsSubstring("thread (0,0,0): setmaxnreg"));
 }

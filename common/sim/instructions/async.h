@@ -106,6 +106,7 @@ struct AsyncState {
   Warpgroup warpgroups[8];
   ClusterBarrier cluster_barrier;
   int registers[8] = {};  ///< by warpgroup: the least that setmaxnreg asked for; 0: it did not
+  std::string asks_for_registers;  ///< the first thread that asked for more than the launch gave
   std::vector<uint32_t> cluster_phase;  ///< by thread: the phase it arrived in, plus one
 };
 

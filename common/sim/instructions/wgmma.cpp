@@ -320,6 +320,9 @@ void setmaxnreg(int registers, Where where) {
   mine = mine ? std::min(mine, registers) : registers;
   const int threads = static_cast<int>(self->nthreads);
   const int each = std::min(kMost, kFile / threads / kStep * kStep);
+  // Who asks for more than it has waits, in whatever order they come.
+  std::string& asking = async_of(*self).asks_for_registers;
+  if (registers > each && asking.empty()) asking = here() + ": setmaxnreg at " + at(where);
   int sum = 0;
   for (const int n : asked) sum += n * kThreads;
   if (sum <= each * threads) return;
@@ -327,11 +330,11 @@ void setmaxnreg(int registers, Where where) {
   for (const int n : asked) {
     if (n) words += (words.empty() ? "" : " + ") + std::to_string(n);
   }
-  fail(FaultKind::refused,
-       here() + ": setmaxnreg at " + at(where) + " would wait for ever: the warpgroups ask for " +
-           words + " registers a thread, " + std::to_string(sum) + " in all, but a launch of " +
-           std::to_string(threads) + " threads has at most " + std::to_string(each) +
-           " for each, " + std::to_string(each * threads) + " in all");
+  fail(FaultKind::refused, asking + " would wait for ever: the warpgroups ask for " + words +
+                               " registers a thread, " + std::to_string(sum) +
+                               " in all, but a launch of " + std::to_string(threads) +
+                               " threads has at most " + std::to_string(each) + " for each, " +
+                               std::to_string(each * threads) + " in all");
 }
 
 }  // namespace sim
