@@ -328,13 +328,13 @@ def spans_of(results, name):
 
 def lanes_of(name, spans):
     """[[(lane, label)]]: the groups of lanes, from top to bottom."""
-    warpgroups = 2 * [("tensor cores", "P V", "softmax")]
+    warpgroups, first = 2 * [("tensor cores", "P V", "softmax")], 1  # 0 copies
     if name == "backward":
-        warpgroups = 2 * [("S, dP", "dK, dV", "P, dS")] + [("dQ", "additions")]
+        warpgroups, first = 2 * [("S, dP", "dK, dV", "P, dS")] + [("dQ", "additions")], 0
     groups = [[("copies", "copies")]]
     for wg, lanes in enumerate(warpgroups):
         labels = ["S" if lane == "tensor cores" else lane for lane in lanes]
-        labels[0] = f"warpgroup {wg + 1}: {labels[0]}"
+        labels[0] = f"warpgroup {first + wg}: {labels[0]}"
         groups.append([(f"{lane} {wg}", label) for lane, label in zip(lanes, labels)])
     if any(lane == "stores" for lane, *_ in spans):
         groups.append([("stores", "O stored")])
@@ -346,10 +346,10 @@ def legend_of(name):
     if name == "backward":
         return (
             *((kind, kind) for kind in ("S", "dP", "dK", "dV")),
-            ("dQ", "dQ: from issue to completion"),
+            ("dQ", "dQ (products: issue to end)"),
             *((kind, kind) for kind in ("P", "dS")),
             ("addition", "additions to dQ"),
-            ("copy", "copies of Q and dO issued"),
+            ("copy", "copies of Q, dO"),
         )
     return (
         ("copy K", "copy of K issued, S from issue to completion"),
