@@ -226,7 +226,7 @@ struct Group {
   }
 
   // With the mask the rows of the walk's first tile may see none of this warpgroup's keys. Then its
-  // dS is 0, and the warpgroup begins with the next tile. In other heads that tile is computed: 0.
+  // dS is 0, and the warpgroup begins with the next tile. (In further heads it computes the 0s.)
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {
