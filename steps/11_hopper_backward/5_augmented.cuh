@@ -38,9 +38,18 @@ __device__ inline void split(float x, bf16* to) {
   }
 }
 
-// As delta_kernel, but to columns. Both products read all of them: an inf or a NaN in one is NaN in
-// both. A row without a key, and one past the end, gets -1e30: its P is 0, and -inf times 0 would
-// be NaN.
+// A row's columns. Both products read all of them: an inf or a NaN in one is NaN in both. A row
+// without a key, and one past the end, gets -1e30: its P is 0, and -inf times 0 would be NaN. The
+// last two are for 7_deterministic.cuh.
+__device__ inline void put_columns(bf16* to, float scaled_lse, float delta, float last = 0.f) {
+  __align__(16) bf16 row[kColumns];
+  split(scaled_lse == -INFINITY ? -1e30f : -scaled_lse, row);
+  split(-delta, row + 3);
+  *reinterpret_cast<float*>(row + 6) = last;
+  *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
+}
+
+// As delta_kernel, but to columns.
 template <int d>
 __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
                                const bf16* dO,    // [B*H, N, d]
@@ -51,13 +60,14 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
   const RowLanes<d> at(N, Np);
   at.clear(dQ_sum);
   const float delta = at.delta(O, dO);
-  if (at.lane > 0) return;
-  const float lse = at.lse(LSE);
-  __align__(16) bf16 row[kColumns] = {};
-  split(lse == -INFINITY ? -1e30f : -lse / scale, row);
-  split(-delta, row + 3);
-  *reinterpret_cast<uint4*>(columns + at.padded * kColumns) = *reinterpret_cast<const uint4*>(row);
+  if (at.lane == 0) put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
+
+// Does a sum of dQ need something from each row's columns? See 7_deterministic.cuh.
+template <class Sums>
+constexpr bool kReadsColumns = requires(typename Sums::Part part, const bf16* row) {
+  part.read(row);
+};
 
 // --- host ----------------------------------------------------------------------------------------
 

@@ -111,7 +111,13 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
       }
       __syncwarp();
       const int half = (at.head * shape.Np + at.i * Br<d>) / 64 + rows;
-      const auto dQ_part = dQ_sum.template part<d>(half, features * 64);
+      auto dQ_part = dQ_sum.template part<d>(half, features * 64);
+      if constexpr (kReadsColumns<Sums>) {
+        if (part == 0) fa::mbarrier_wait(&smem.q_full[n % kStages], n / kStages & 1);
+        dQ_part.read(smem.columns[n % kStages] + rows * 64 * kColumns);
+        __syncwarp();
+        if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.q_empty[n % kStages]);
+      }
       fa::wgmma_wait<0>();
       fa::pin_registers(rdQ);
       if (part == kParts - 1 && lane == 0) fa::mbarrier_arrive(&smem.ds_empty[stage]);
@@ -320,7 +326,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (threadIdx.x == 0) {
     constexpr int kGroupWarps = kGroupThreads / fa::kWarp, kWarps = kGroups * kGroupWarps;
     fa::mbarrier_init(&smem.k_full, 1), fa::mbarrier_init(&smem.v_full, 1);
-    init(smem.q_full, 1), init(smem.q_empty, kWarps);
+    init(smem.q_full, 1), init(smem.q_empty, kWarps + (kReadsColumns<Sums> ? kGroupWarps : 0));
     init(smem.o_full, 1), init(smem.o_empty, kWarps);
     init(smem.ds_full, kWarps), init(smem.ds_empty, kGroupWarps);
     fa::mbarrier_init_fence();

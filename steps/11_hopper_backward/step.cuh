@@ -19,74 +19,61 @@ std::vector<fa::Scratch> both(const fa::Problem& p) {
   return all;
 }
 
-inline fa::Variant wgmma() {
-  return {.name = "wgmma",
-          .idea = "step 08's loop by TMA and wgmma",
+// What all variants share: the forward is step 10's.
+inline fa::Variant over_step_10(const char* name, const char* idea) {
+  return {.name = name,
+          .idea = idea,
           .parent = {"10 scheduled", step10::traffic, support()},
           .forward = step10::forward,
           .traffic = step10::traffic,
-          .workspace = both<workspace>,
           .writes_lse = true,
-          .forward_of = "10 scheduled",
-          .backward_parent = {"08 roles", step08::backward_traffic, step07::support()},
-          .backward = step11_wgmma::backward,
-          .backward_traffic = backward_traffic};
+          .forward_of = "10 scheduled"};
+}
+
+inline fa::Variant wgmma() {
+  fa::Variant v = over_step_10("wgmma", "step 08's loop by TMA and wgmma");
+  v.workspace = both<workspace>;
+  v.backward_parent = {"08 roles", step08::backward_traffic, step07::support()};
+  v.backward = step11_wgmma::backward;
+  v.backward_traffic = backward_traffic;
+  return v;
 }
 
 inline fa::Variant late() {
-  return {.name = "late",
-          .idea = "products under P and dS; dQ one tile late",
-          .parent = {"10 scheduled", step10::traffic, support()},
-          .forward = step10::forward,
-          .traffic = step10::traffic,
-          .workspace = both<workspace>,
-          .writes_lse = true,
-          .forward_of = "10 scheduled",
-          .backward_parent = {"11 wgmma", backward_traffic, support()},
-          .backward = step11_late::backward,
-          .backward_traffic = backward_traffic};
+  fa::Variant v = over_step_10("late", "products under P and dS; dQ one tile late");
+  v.workspace = both<workspace>;
+  v.backward_parent = {"11 wgmma", backward_traffic, support()};
+  v.backward = step11_late::backward;
+  v.backward_traffic = backward_traffic;
+  return v;
 }
 
 inline fa::Variant apart() {
-  return {.name = "apart",
-          .idea = "a third warpgroup multiplies dQ, adds it, and copies",
-          .parent = {"10 scheduled", step10::traffic, support()},
-          .forward = step10::forward,
-          .traffic = step10::traffic,
-          .workspace = both<workspace>,
-          .writes_lse = true,
-          .forward_of = "10 scheduled",
-          .backward_parent = {"11 late", backward_traffic, support()},
-          .backward = step11_apart::backward,
-          .backward_traffic = step11_apart::backward_traffic};
+  fa::Variant v = over_step_10("apart", "a third warpgroup multiplies dQ, adds it, and copies");
+  v.workspace = both<workspace>;
+  v.backward_parent = {"11 late", backward_traffic, support()};
+  v.backward = step11_apart::backward;
+  v.backward_traffic = step11_apart::backward_traffic;
+  return v;
 }
 
 inline fa::Variant deterministic() {
-  return {.name = "deterministic",
-          .idea = "columns with sums of integers: always the same bits",
-          .parent = {"10 scheduled", step10::traffic, support()},
-          .forward = step10::forward,
-          .traffic = step10::traffic,
-          .workspace = both<step11_deterministic::workspace>,
-          .writes_lse = true,
-          .forward_of = "10 scheduled",
-          .backward_parent = {"11 columns", step11_columns::backward_traffic, support()},
-          .backward = step11_deterministic::backward,
-          .backward_traffic = step11_deterministic::backward_traffic};
+  fa::Variant v = over_step_10("deterministic",
+                               "columns, with additions that do not round: always the same bits");
+  v.workspace = both<step11_deterministic::workspace>;
+  v.backward_parent = {"11 columns", step11_columns::backward_traffic, support()};
+  v.backward = step11_deterministic::backward;
+  v.backward_traffic = step11_deterministic::backward_traffic;
+  return v;
 }
 
 inline fa::Variant columns() {
-  return {.name = "columns",
-          .idea = "LSE and delta as columns of the products",
-          .parent = {"10 scheduled", step10::traffic, support()},
-          .forward = step10::forward,
-          .traffic = step10::traffic,
-          .workspace = both<step11_columns::workspace>,
-          .writes_lse = true,
-          .forward_of = "10 scheduled",
-          .backward_parent = {"11 apart", step11_apart::backward_traffic, support()},
-          .backward = step11_columns::backward,
-          .backward_traffic = step11_columns::backward_traffic};
+  fa::Variant v = over_step_10("columns", "LSE and delta as columns of the products");
+  v.workspace = both<step11_columns::workspace>;
+  v.backward_parent = {"11 apart", step11_apart::backward_traffic, support()};
+  v.backward = step11_columns::backward;
+  v.backward_traffic = step11_columns::backward_traffic;
+  return v;
 }
 
 inline fa::Step step() {
