@@ -182,16 +182,16 @@ class Exercise:
         )
         if not function:
             raise Broken(f"{self.path.name}: {path.relative_to(ROOT)} has no variant '{name}'")
-        alone = without_parents(function[0])
+        start = re.search(
+            r"^namespace (\w+) {\n(.*?)^inline fa::Variant \w+\(\)", text, re.MULTILINE | re.DOTALL
+        )
+        alone = without_parents(start[2].lstrip() + function[0])
         if re.search(r"\.(backward_)?parent\b", code_of(alone)):
             raise Broken(
                 f"{self.path.name}: in {path.relative_to(ROOT)} the parent of variant '{name}' is "
                 "not of the form  .parent = {...}"
             )
-        start = re.search(
-            r"^namespace (\w+) {\n(.*?)^inline fa::Variant", text, re.MULTILINE | re.DOTALL
-        )
-        return start[1], start[2].lstrip() + alone
+        return start[1], alone
 
     def included(self):
         """What the program includes: the student's file among it, or behind one of them."""
@@ -240,8 +240,10 @@ def replace_once(text, before, after, where):
 
 
 def without_parents(text):
-    """Without the fields .parent = {...} and .backward_parent = {...}."""
-    while field := re.search(r"\.(backward_)?parent\s*=\s*{", text):
+    """Without the fields .parent = {...} and .backward_parent = {...}, and without the statements
+    v.parent = {...};"""
+    field_of = re.compile(r"(^ *\w+)?\.(backward_)?parent\s*=\s*{", re.MULTILINE)
+    while field := field_of.search(text):
         end, depth = field.end(), 1
         while depth and end < len(text):
             depth += {"{": 1, "}": -1}.get(text[end], 0)
@@ -249,7 +251,9 @@ def without_parents(text):
         if depth:
             return text
         before, after = text[: field.start()], text[end:]
-        if after.startswith(","):
+        if field[1]:
+            text = before + after.removeprefix(";").removeprefix("\n")
+        elif after.startswith(","):
             text = before + after[1:].lstrip()
         else:  # the last field
             text = before.rstrip().removesuffix(",") + after

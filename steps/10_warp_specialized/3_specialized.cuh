@@ -121,7 +121,7 @@ struct Consumer {
   }
 
   __device__ void wait_values() {
-    fa::pin_registers(rS);  // or ptxas computes P after the wait
+    fa::pin_registers(rS);  // or nvcc computes P after the wait
     fa::wgmma_wait<0>();
     fa::pin_registers(rO);
     fa::pin_registers(rS);  // and packs it before the wait, while the old P is in use

@@ -124,7 +124,7 @@ TEST_CASE("step 11: two runs give the same bits, of dQ only with additions that 
   fa::test::require_same_gradients(of, of.variant == &deterministic());
 }
 
-// --- additions that do not round ------------------------------------------------------------------
+// --- additions that do not round -----------------------------------------------------------------
 
 TEST_CASE("step 11: deterministic: a row of very small or very large gradients", "[step11]") {
   const int d = GENERATE(64, 128);

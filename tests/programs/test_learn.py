@@ -245,6 +245,12 @@ class Guards(Folder):
             self.assertEqual(self.variant_of(fields), alone, fields)
         shared = "// Of all.\ninline int both() { return 2; }\n\n"
         self.assertEqual(self.variant_of(name + f, shared), shared + alone)
+        makes = "inline fa::Variant all(int i) {\n  return {.i = i};\n}\n\n"
+        made = makes.replace("{.i", '{.parent = {"00", g}, .i')
+        self.assertEqual(self.variant_of(name + f, made), makes + alone)
+        statement = '{};\n  v.backward_parent = {"00 none", {h}};\n  v.i = {1'
+        self.assertNotIn("parent", self.variant_of(statement))
+        self.assertIn("{};\n  v.i", self.variant_of(statement))
         for fields in (name + ".parent = none(), " + f, name + '.parent{"00", g}, ' + f):
             with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*parent"):
                 self.variant_of(fields)
