@@ -178,28 +178,76 @@ TEST_CASE("step 11: deterministic: dO = 0 gives 0; a NaN stays one", "[step11]")
   }
 }
 
+TEST_CASE("step 11: deterministic: a row without a bound is not rounded", "[step11]") {
+  const int d = GENERATE(64, 128);
+  const auto features = static_cast<size_t>(d);
+  // The first 128 rows see only the first block of keys: one part, no order.
+  const auto p = bf16_problem(140, 140, d, true);
+  fa::Inputs in = fa::normal_inputs(p, 20);
+  size_t first = 0, rows = 128;
+  SECTION("dO's length squared overflows") {
+    first = 3, rows = 1;
+    for (size_t x = 0; x < features; ++x) in.dO[first * features + x] *= 0x1p70f;
+  }
+  SECTION("inf in K, for the last rows") { in.K[135 * features] = INFINITY; }
+  SECTION("inf in V, for the last rows") { in.V[135 * features] = INFINITY; }
+  const std::vector<float> rounded = fa::run(deterministic(), p, in).dQ;
+  const std::vector<float> dQ = fa::run(columns(), p, in).dQ;
+  for (size_t i = first * features; i < (first + rows) * features; ++i) {
+    CAPTURE(i / features, i % features);
+    REQUIRE(std::isfinite(dQ[i]));
+    REQUIRE(rounded[i] == dQ[i]);
+  }
+}
+
 #if !FA_BACKEND_GPU
+std::vector<float> dq_in_order(const fa::Variant& v, const fa::Problem& p, const fa::Inputs& in,
+                               uint64_t order) {
+  sim::Options options = sim::options();
+  options.block_order = order;
+  options.workers = 1;  // else threads decide, too
+  const sim::test::WithOptions with(options);
+  return fa::run(v, p, in).dQ;
+}
+
+// In eight orders of the blocks: deterministic()'s dQ keeps its bits, that of floats does not, or
+// the orders would test nothing.
+void require_same_bits_in_any_order(const fa::Problem& p, const fa::Inputs& in) {
+  const std::vector<float> first = dq_in_order(deterministic(), p, in, 0);
+  const std::vector<float> of_floats = dq_in_order(columns(), p, in, 0);
+  bool floats_differ = false;
+  for (uint64_t order = 1; order <= 8; ++order) {
+    CAPTURE(order);
+    REQUIRE(dq_in_order(deterministic(), p, in, order) == first);
+    floats_differ |= dq_in_order(columns(), p, in, order) != of_floats;
+  }
+  CHECK(floats_differ);
+}
+
 TEST_CASE("step 11: deterministic: any order of the blocks gives the same bits", "[step11]") {
   const int d = GENERATE(64, 128);
   const auto p = bf16_problem(200, 1000, d, GENERATE(false, true), 1, 2, 1);
   CAPTURE(d, p.causal);
-  const auto in = fa::normal_inputs(p, 17);
-  const auto gradients = [&](const fa::Variant& v, uint64_t order) {
-    sim::Options options = sim::options();
-    options.block_order = order;
-    options.workers = 1;  // else threads decide, too
-    const sim::test::WithOptions with(options);
-    return fa::run(v, p, in).dQ;
-  };
-  const std::vector<float> first = gradients(deterministic(), 0);
-  const std::vector<float> of_floats = gradients(late(), 0);
-  bool floats_differ = false;
-  for (uint64_t order = 1; order <= 8; ++order) {
-    CAPTURE(order);
-    REQUIRE(gradients(deterministic(), order) == first);
-    floats_differ |= gradients(late(), order) != of_floats;
+  require_same_bits_in_any_order(p, fa::normal_inputs(p, 17));
+}
+
+TEST_CASE("step 11: deterministic: the same for sums near their bound", "[step11]") {
+  const int d = GENERATE(64, 128);
+  const float k = GENERATE(1.f, 1.3f, 1.6f, 1.85f);  // a bound is rounded to a power of 2
+  CAPTURE(d, k);
+  // P = 1 / Nk, O is about 0. In the first half of the keys V and K have the same sign, in the
+  // other not: dQ's parts add up to half of the bound and back to 0, where bf16 shows each bit.
+  const auto p = bf16_problem(5, 1024, d, false);
+  fa::Inputs in = fa::normal_inputs(p, 19);
+  std::fill(in.Q.begin(), in.Q.end(), 0.f);
+  std::fill(in.dO.begin(), in.dO.end(), 1.f);
+  for (size_t i = 0; i < in.K.size(); ++i) {
+    const float sign = i / static_cast<size_t>(d) % 2 == 0 ? 1.f : -1.f;
+    const auto nearly = [](float x) { return 1 - std::fmod(std::fabs(x), 1.f) / 16; };
+    const float half = i < in.K.size() / 2 ? 1.f : -1.f;
+    in.K[i] = half * sign * k * nearly(in.K[i]), in.V[i] = sign * nearly(in.V[i]);
   }
-  CHECK(floats_differ);  // else the orders test nothing
+  require_same_bits_in_any_order(p, in);
 }
 
 // --- bytes ---------------------------------------------------------------------------------------
