@@ -87,7 +87,7 @@ std::string description(const std::string& words) {
 }
 
 std::string footer(const Step& step) {
-  std::string text = "Variants, in reading order (the last one is the default):\n";
+  std::string text = "Variants (the last one is the step's result, and the default):\n";
   for (const Variant& v : step.variants) {
     text += wrapped(fmt::format("  {:<13} ", v.name), v.idea, 16);
   }
@@ -126,8 +126,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   app.set_help_flag("--help", "print this text and exit");
   app.set_version_flag("--version", fmt::format("{} {}", step.id, kVersion), "print the version");
   bool list_variants = false;
-  app.add_flag("--list-variants", list_variants,
-               "print the variants' names in reading order, and exit");
+  app.add_flag("--list-variants", list_variants, "print the variants' names, and exit");
   app.get_formatter()->column_width(kHelpColumn);
   app.footer(footer(step));
 
@@ -214,6 +213,13 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     return o;
   } catch (const CLI::ExtrasError&) {
     throw UsageError("unknown argument " + app.remaining().front() + see_help);
+  } catch (const CLI::ConversionError& e) {  // "Could not convert: --n = 64.5"
+    const std::string words = one_line(e.what());
+    const size_t option = words.find("--"), equals = words.find(" = ");
+    if (equals == std::string::npos || option > equals) throw UsageError(words + see_help);
+    throw UsageError(fmt::format("{} {}: must be a whole number, and not too large{}",
+                                 words.substr(option, equals - option), words.substr(equals + 3),
+                                 see_help));
   } catch (const CLI::ParseError& e) {
     throw UsageError(one_line(e.what()) + see_help);
   }

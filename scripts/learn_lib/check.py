@@ -38,14 +38,16 @@ ADVICE = {
     "follow from it.",
     "race": "Two threads access the same word, one of them writes, and nothing orders them. Which "
     "barrier must be between the two accesses, or which thread owns that word?",
+    "race on registers": "A wgmma writes its accumulators until a wgmma_wait covers its group. Which "
+    "wait stands before this line, and which groups may still run after it?",
     "wrong result": "The kernel runs without a finding, but computes something else. Look at the "
     "element above: which thread writes it, and from what? Its indices say whether it is at the "
     "edge of a tile, at the end of the sequence, or in the middle. Each check draws new inputs, so "
     "another element may be named next time.",
     "unwritten": "Some elements still hold what was there before the kernel ran: no thread stores "
     "them.",
-    "not a number": "A NaN or an infinity. Look for -inf - -inf, 0 / 0, and an exp whose exponent "
-    "is above 88.",
+    "not a number": "A NaN or an infinity. Look for -inf - -inf, inf * 0, 0 / 0, and an exp whose "
+    "exponent is above 88.",
     "traffic": "The result is right, but the kernel moves more bytes than it needs to. Which "
     "elements are loaded twice, or loaded and not used?",
     "bank conflicts": "Lanes of one warp access different words of the same shared-memory bank, so "
@@ -94,7 +96,8 @@ class Verdict:
 
     @property
     def advice(self):
-        return ADVICE.get(self.kind, "")
+        registers = self.kind == "race" and self.message.startswith("race on registers")
+        return ADVICE.get("race on registers" if registers else self.kind, "")
 
 
 # --- the build tree -----------------------------------------------------------------------------

@@ -56,9 +56,9 @@ struct RoundedSums {
 //     sum_c |dS_c K_cx| = sum_c P_c |dO (V_c - O)| |K_cx| <= |dO| max_c |V_c| max |K|,
 // since P sums to 1, O is the mean of the V_c, and a variable between -D and D is at most D from
 // its mean, on average. A sixteenth is for rounding errors in P, dS and O, and for rounding parts.
-// The promise is for |LSE| below 10^5 and bounds below 2^126. A row with a larger bound, or an inf
-// in K or V, gets the least unit, which rounds nothing. It is a normal number: wgmma multiplies it
-// by 0.
+// The promise is for |dO| and |V_c| from 2^-60 to 2^64, |LSE| below 10^5 and bounds below 2^126. A
+// row with a larger bound, or an inf in K or V, gets the least unit, which rounds nothing. It is a
+// normal number: wgmma multiplies it by 0.
 __device__ inline float units_of(float bound) {
   const float above = bound < 0x1p126f ? fmaxf(bound * 1.0625f, 0x1p-100f) : 0x1p-100f;
   return __uint_as_float(__float_as_uint(above) & 0x7f800000);

@@ -4,6 +4,7 @@
 
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/cp_async.h"
+#include "common/dialect/ptx/fp8.h"
 #include "common/dialect/ptx/layouts.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
@@ -14,3 +15,4 @@
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/reduce.h"
 #include "common/dialect/ptx/setmaxnreg.h"
+#include "common/dialect/ptx/tensor_sum.h"

@@ -76,6 +76,7 @@ FA_PTX void pin_registers(uint32_t (&r)[n]) {
 ///
 ///     for (m = 0..63) for (n = 0..63) for (k = 0..15) D[m][n] += A[m][k] * B[k][n];
 ///
+/// in one step, which does not round as 16 additions would: tensor_sum(kBf16Sum) in tensor_sum.h.
 /// A at wgmma_offset(a, Major::k, m, k), B at wgmma_offset(b, Major::k, n, k) in shared memory;
 /// d[i] = D at wgmma_d_element(thread, i). Other operands and widths: more/wgmma.h.
 FA_PTX void wgmma(float (&d)[32], uint64_t a, uint64_t b, bool accumulate = true) {

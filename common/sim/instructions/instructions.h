@@ -109,8 +109,12 @@ void proxy_fence();
 
 // --- wgmma.cpp -----------------------------------------------------------------------------------
 
-/// One wgmma.mma_async of m64nNk16.
+/// What wgmma multiplies: m64nNk16 of bf16, m64nNk32 of e4m3.
+enum class Factor { bf16, e4m3 };
+
+/// One wgmma.mma_async.
 struct Wgmma {
+  Factor factor = Factor::bf16;
   int n = 0;
   uint64_t a = 0;                         ///< descriptor, when A lies in shared memory
   const uint32_t* a_registers = nullptr;  ///< [4], when it does not

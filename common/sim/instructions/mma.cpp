@@ -4,7 +4,7 @@
 
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
-#include "common/sim/instructions/bf16.h"
+#include "common/sim/instructions/factors.h"
 
 namespace sim {
 

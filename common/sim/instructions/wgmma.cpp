@@ -5,9 +5,9 @@
 #include <cstring>
 #include <utility>
 
-#include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
-#include "common/sim/instructions/bf16.h"
+#include "common/sim/instructions/factors.h"
+#include "common/sim/instructions/tensor_core.h"
 #include "common/sim/messages/findings.h"
 
 namespace sim {
@@ -15,7 +15,7 @@ namespace sim {
 namespace {
 
 constexpr int kThreads = 128;  // of a warpgroup
-constexpr int kM = 64, kK = 16, kMaxN = 256;
+constexpr int kM = kTensorRows;
 constexpr unsigned kWavefront = 128;  // bytes of shared memory
 
 Warpgroup& my_warpgroup() { return async_of(*self).warpgroups[self->current->id / kThreads]; }
@@ -45,7 +45,8 @@ fa::WgmmaOperand decode(uint64_t d) {
 // --- the product ---------------------------------------------------------------------------------
 
 struct Scratch {
-  float A[kK][kMaxN], B[kK][kMaxN], D[kM][kMaxN];
+  TensorOperand A, B;
+  float D[kM][kTensorColumns];
   std::vector<uint32_t> chunks;
 };
 
@@ -54,38 +55,49 @@ Scratch& scratch() {
   return *static_cast<Scratch*>(self->wgmma_scratch.get());
 }
 
-// Reads the [rows][16] operand at `descriptor` into out[k][row].
-void read_operand(uint64_t descriptor, fa::Major major, int rows, float (*out)[kMaxN],
+// Reads the [rows][k] operand at `descriptor`.
+template <class T>
+void read_operand(uint64_t descriptor, fa::Major major, int rows, TensorOperand& operand,
                   const Where& where) {
+  constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
   const fa::WgmmaOperand o = decode(descriptor);
   for (int r = 0; r < rows; ++r) {
     for (int k = 0; k < kK; ++k) {
-      const uint64_t p = fa::swizzled(o.start + fa::wgmma_offset(o, major, r, k), o.swizzle);
+      const uint64_t p = fa::swizzled(o.start + T::offset(o, major, r, k), o.swizzle);
       if (p - self->shared_base >= self->shared_size) {
         fail(FaultKind::out_of_bounds, here() + ": an operand of the wgmma at " + at(where) +
                                            " reaches beyond the block's shared memory");
       }
-      uint16_t bits;
-      std::memcpy(&bits, reinterpret_cast<const void*>(p), sizeof bits);
-      out[k][r] = bf16_value(bits);
+      typename T::Bits bits;
+      std::memcpy(&bits, reinterpret_cast<const void*>(p), kBytes);
+      operand.value[k][r] = T::value(bits);
     }
   }
-  self->shared_bytes[static_cast<int>(Kind::load)] += uint64_t{2} * rows * kK;
+  self->shared_bytes[static_cast<int>(Kind::load)] += uint64_t{1} * kBytes * rows * kK;
 }
 
-// Offsets of the 16-byte chunks that an operand of [rows][16] takes from shared memory.
+// Offsets of the 16-byte chunks that an operand of [rows][k] takes from shared memory.
+template <class T>
 void add_chunks(uint64_t descriptor, fa::Major major, int rows, std::vector<uint32_t>& chunks) {
-  constexpr int kElements = 8;  // of a chunk, along k or along the rows
+  constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
+  constexpr int kElements = 16 / kBytes;  // of a chunk, along k or along the rows
   const fa::WgmmaOperand o = decode(descriptor);
   const int row_step = major == fa::Major::mn ? kElements : 1;
   const int k_step = major == fa::Major::k ? kElements : 1;
   for (int r = 0; r < rows; r += row_step) {
     for (int k = 0; k < kK; k += k_step) {
-      const uint64_t p = fa::swizzled(o.start + fa::wgmma_offset(o, major, r, k), o.swizzle);
+      const uint64_t p = fa::swizzled(o.start + T::offset(o, major, r, k), o.swizzle);
       const uint64_t offset = p - self->shared_base;
       if (offset < self->shared_size) chunks.push_back(static_cast<uint32_t>(offset));
     }
   }
+}
+
+fa::Major major(bool mn) { return mn ? fa::Major::mn : fa::Major::k; }
+// Calls f with the product's type of factors.
+template <class F>
+void with_type(const Wgmma& p, F&& f) {
+  p.factor == Factor::e4m3 ? f(E4m3{}) : f(Bf16{});
 }
 
 // The current thread's part of the product, for the observers.
@@ -94,57 +106,62 @@ void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
   chunks.clear();
   const Wgmma& p = e.product;
   if (!std::exchange(e.told, true)) {
-    const auto major = [](bool mn) { return mn ? fa::Major::mn : fa::Major::k; };
-    if (!p.a_registers) add_chunks(p.a, major(p.a_mn_major), kM, chunks);
-    add_chunks(p.b, major(p.b_mn_major), p.n, chunks);
+    with_type(p, [&]<class T>(T) {
+      if (!p.a_registers) add_chunks<T>(p.a, major(p.a_mn_major), kM, chunks);
+      add_chunks<T>(p.b, major(p.b_mn_major), p.n, chunks);
+    });
   }
   for (auto& o : self->observers) {
     e.operation |= o->issue_wgmma(*self, e.operation, chunks, pc, where);
   }
 }
 
+template <class T>
 void perform(const WgmmaEvent& e) {
+  constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
+  constexpr int kEach = 4 / kBytes;  // factors of a register
   auto& [A, B, D, chunks] = scratch();
   const Wgmma& p = e.product;
   if (p.a_registers) {
     for (int thread = 0; thread < kThreads; ++thread) {
-      for (int i = 0; i < 8; ++i) {
-        const auto [r, k] = fa::wgmma_a_element(thread, i);
-        A[k][r] = bf16_value(e.a_registers[thread * 4 + i / 2] >> (16 * (i % 2)) & 0xffff);
+      for (int i = 0; i < 4 * kEach; ++i) {
+        const auto [r, k] = T::a_element(thread, i);
+        const uint32_t bits = e.a_registers[thread * 4 + i / kEach] >> (8 * kBytes * (i % kEach));
+        A.value[k][r] = T::value(static_cast<typename T::Bits>(bits));
       }
     }
   } else {
-    read_operand(p.a, p.a_mn_major ? fa::Major::mn : fa::Major::k, kM, A, e.where);
+    read_operand<T>(p.a, major(p.a_mn_major), kM, A, e.where);
   }
-  read_operand(p.b, p.b_mn_major ? fa::Major::mn : fa::Major::k, p.n, B, e.where);
+  read_operand<T>(p.b, major(p.b_mn_major), p.n, B, e.where);
+  A.set_powers(T::kSum, kM), B.set_powers(T::kSum, p.n);
 
-  for (int r = 0; r < kM; ++r) {
-    std::fill_n(D[r], p.n, 0.0f);
-    for (int k = 0; k < kK; ++k) {
-      const float a = A[k][r];
-      for (int c = 0; c < p.n; ++c) D[r][c] += a * B[k][c];
-    }
-  }
   for (int thread = 0; thread < kThreads; ++thread) {
-    float* d = e.d[thread];
     for (int i = 0; i < p.n / 2; ++i) {
       const auto [r, c] = fa::wgmma_d_element(thread, i);
-      d[i] = (p.accumulate ? d[i] : 0.0f) + D[r][c];
+      D[r][c] = p.accumulate ? e.d[thread][i] : 0.f;
+    }
+  }
+  multiply_add(T::kSum, A, B, p.n, D);
+  for (int thread = 0; thread < kThreads; ++thread) {
+    for (int i = 0; i < p.n / 2; ++i) {
+      const auto [r, c] = fa::wgmma_d_element(thread, i);
+      e.d[thread][i] = D[r][c];
     }
   }
   self->tensor_flops += uint64_t{2} * kM * p.n * kK;
   ++self->wgmma;
   self->wgmma_columns += p.n;
   const unsigned rows = p.n + (p.a_registers ? 0 : kM);  // of operands in shared memory
-  self->wgmma_wavefronts += rows * kK * sizeof(uint16_t) / kWavefront;
+  self->wgmma_wavefronts += rows * kK * kBytes / kWavefront;
 }
 
 // --- matching the threads' operations ------------------------------------------------------------
 
 bool same_operation(const Wgmma& x, const Wgmma& y) {
-  return x.n == y.n && x.a == y.a && x.b == y.b && !x.a_registers == !y.a_registers &&
-         x.a_mn_major == y.a_mn_major && x.b_mn_major == y.b_mn_major &&
-         x.accumulate == y.accumulate;
+  return x.factor == y.factor && x.n == y.n && x.a == y.a && x.b == y.b &&
+         !x.a_registers == !y.a_registers && x.a_mn_major == y.a_mn_major &&
+         x.b_mn_major == y.b_mn_major && x.accumulate == y.accumulate;
 }
 
 // The event that this thread's next operation belongs to.
@@ -232,7 +249,7 @@ void drain(Warpgroup& g, int pending_groups, const Where& where) {
   if (static_cast<int>(g.groups.committed.size()) > pending_groups) clocks_now().wait_wgmma(first);
   g.performed += static_cast<unsigned>(g.groups.committed.size());
   g.groups.wait(pending_groups, [&](const auto& e) {
-    perform(*e);
+    with_type(e->product, [&]<class T>(T) { perform<T>(*e); });
     g.finished = e->operation;
   });
   g.performed -= static_cast<unsigned>(g.groups.committed.size());

@@ -1,0 +1,67 @@
+/// \file
+/// How Hopper's tensor cores add, to the bit. The simulator's wgmma obeys these functions, and
+/// tests/ptx/sm_90a_tensor_sum.cu compares an H200 with them.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+namespace fa {
+
+/// One wgmma adds all products of its k and what stood in D before, C, in one step:
+///
+///  1. E is the largest exponent of all terms that are not 0. A product's exponent is the sum of
+///     its factors' exponents, although its significand may be as large as 4. A subnormal factor
+///     has the exponent of the smallest normal number.
+///  2. Each term, C too, is cut off toward zero below 2^(E - aligned_bits).
+///  3. What is left is added without rounding, and the sum is cut off, toward zero, to `kept_bits`
+///     of mantissa. This also happens to a C that comes back alone.
+///
+/// So the order of the products does not matter, and a product that is smaller than C by more than
+/// `aligned_bits` adds nothing. A longer sum is one instruction after another.
+struct TensorSum {
+  int products;        ///< k of an instruction
+  int aligned_bits;    ///< below the largest term
+  int kept_bits;       ///< of D's mantissa
+  int least_exponent;  ///< of a factor
+};
+constexpr TensorSum kBf16Sum{16, 25, 23, -126};
+constexpr TensorSum kE4m3Sum{32, 13, 13, -6};
+
+/// x toward zero, with `bits` of mantissa; below 2^-126, as subnormal floats have them.
+inline float cut_mantissa(double x, int bits) {
+  if (x == 0) return 0;
+  const double unit = std::ldexp(1., std::max(std::ilogb(x), -126) - bits);
+  const double cut = std::trunc(x / unit) * unit;
+  if (std::fabs(cut) >= 0x1p128) return cut > 0 ? INFINITY : -INFINITY;
+  return static_cast<float>(cut);
+}
+
+/// One element of D after one instruction.
+/// \param a, b  `rule.products` factors each, which the rule's type can represent
+/// \param c     the element before; 0 when the instruction does not accumulate
+/// \return infinities as in IEEE arithmetic, any NaN as 0x7fffffff
+inline float tensor_sum(const TensorSum& rule, const float* a, const float* b, float c) {
+  const auto exponent = [](float x, int least) { return std::max(std::ilogb(x), least); };
+  double ieee = c;
+  int largest = c == 0 ? -1000 : exponent(c, -126);
+  for (int k = 0; k < rule.products; ++k) {
+    const double product = double{a[k]} * b[k];
+    ieee += product;
+    if (product == 0) continue;
+    largest = std::max(largest,
+                       exponent(a[k], rule.least_exponent) + exponent(b[k], rule.least_exponent));
+  }
+  if (std::isnan(ieee)) return std::bit_cast<float>(0x7fffffffu);
+  if (std::isinf(ieee)) return static_cast<float>(ieee);
+  const int shift = rule.aligned_bits - largest;
+  double sum = std::trunc(std::ldexp(double{c}, shift));  // of integers below 2^33: exact
+  for (int k = 0; k < rule.products; ++k) {
+    sum += std::trunc(std::ldexp(double{a[k]} * b[k], shift));
+  }
+  return cut_mantissa(std::ldexp(sum, -shift), rule.kept_bits);
+}
+
+}  // namespace fa
