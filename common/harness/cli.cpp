@@ -249,6 +249,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   }
   o.variant = find_variant(step, variant);
   p.dtype = step.variants[o.variant].forward.dtype();
+  p.fp8 = step.variants[o.variant].fp8;
   if (flags.hkv->empty()) p.Hkv = p.H;
   if (flags.nk->empty()) p.Nk = p.N;
   if (o.files.any()) sizes_from_files(flags, o);

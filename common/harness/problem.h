@@ -34,6 +34,8 @@ struct Problem {
   int d = 64;           ///< head dimension
   bool causal = false;  ///< key c is visible to row r when c <= r + Nk - N (bottom-right aligned)
   DType dtype = DType::f32;
+  bool fp8 =
+      false;  ///< the step quantises Q, K and V, and multiplies e4m3; `dtype` is theirs and O's
   size_t smem =
       0;  ///< bytes of shared memory that a block may use (the papers' M); 0: the step's own
 

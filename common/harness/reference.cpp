@@ -18,6 +18,7 @@ namespace {
 struct Fp64 {
   using Real = double;
   double round(double x) const { return x; }
+  double probability(double p, double l) const { return p / l; }
   bool rounds() const { return false; }
 };
 
@@ -26,8 +27,30 @@ struct Unfused {
   using Real = float;
   DType dtype;
   float round(float x) const { return round_to(dtype, x); }
+  float probability(float p, float l) const { return round(p / l); }
   bool rounds() const { return dtype != DType::f32; }
 };
+
+/// Sums in fp32 of e4m3; scores stay in registers, O is rounded to the problem's type.
+struct Quantised {
+  using Real = float;
+  DType dtype;
+  float round(float x) const { return round_to(dtype, x); }
+  float probability(float p, float l) const {
+    constexpr float kScale = 256;  // the largest numerator, 1, stays below 448
+    return round_to(DType::e4m3, p * kScale) / kScale / l;
+  }
+  bool rounds() const { return false; }
+};
+
+/// Values of e4m3 and a scale, such that the largest is 448.
+std::vector<float> quantised(std::vector<float> tensor) {
+  float largest = 0;
+  for (const float x : tensor) largest = std::max(largest, std::abs(x));
+  const float scale = largest > 0 ? largest / 448 : 1;
+  for (float& x : tensor) x = round_to(DType::e4m3, x / scale) * scale;
+  return tensor;
+}
 
 // --- matrices ------------------------------------------------------------------------------------
 
@@ -171,7 +194,7 @@ struct Softmax {
         l[k] += p[c];
       }
       if (!arithmetic.rounds()) LSE[k] = m[k] + std::log(l[k]);
-      for (int c = 0; c < n; ++c) p[c] = arithmetic.round(p[c] / l[k]);
+      for (int c = 0; c < n; ++c) p[c] = arithmetic.probability(p[c], l[k]);
     }
   }
 };
@@ -188,6 +211,9 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
   if (kWithScales) {
     out.sum_PV.assign(rows, 0);
     out.score_bound.assign(rows, 0);
+    out.root_PP.assign(rows, 0);
+    out.root_PV.assign(rows, 0);
+    out.mean_score.assign(rows, 0);
   }
 
   std::vector<Item> items;
@@ -202,7 +228,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
   parallel_for(items.size(), [&] {
     struct Worker {
       size_t kv_head = kNoHead;
-      Panels<Real> K_transposed, V, V_size;
+      Panels<Real> K_transposed, V, V_size, V_squares;
       double largest_k = 0;
       Softmax<A> softmax;
       Block<Real> q, o;
@@ -222,6 +248,8 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         if (kWithScales) {
           w.V_size = w.V;
           for (Real& v : w.V_size.data) v = std::abs(v);
+          if (p.fp8) w.V_squares = w.V;
+          for (Real& v : w.V_squares.data) v *= v;
           w.largest_k = largest_norm(K, p.Nk, p.d);
         }
       }
@@ -245,6 +273,22 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         const size_t row = item.begin + k;
         out.sum_PV[row] = largest_size(w.o[k], p.d);
         out.score_bound[row] = p.scale() * norm(&in.Q[sample.rows[row] * d], p.d) * w.largest_k;
+      }
+      if (!p.fp8) return;
+      Block<Real>& P = w.softmax.P;
+      for (size_t k = 0; k < item.size(); ++k) {
+        double squares = 0, score = 0;
+        for (int c = 0; c < w.seen[k].last; ++c) {
+          Real& x = P[k][c];
+          if (x > 0) score += x * (std::log(x) + w.softmax.LSE[k]);
+          squares += x *= x;
+        }
+        out.root_PP[item.begin + k] = std::sqrt(squares);
+        out.mean_score[item.begin + k] = score;
+      }
+      w.V_squares.multiply(P, w.seen, w.features, w.o);
+      for (size_t k = 0; k < item.size(); ++k) {
+        out.root_PV[item.begin + k] = std::sqrt(largest_size(w.o[k], p.d));
       }
     };
   });
@@ -547,7 +591,10 @@ ReferenceForward attention_fp64(const Problem& p, const Inputs& in, const Sample
   return forward(Fp64{}, p, in, sample);
 }
 ReferenceForward attention_unfused(const Problem& p, const Inputs& in, const Sample& sample) {
-  return forward(Unfused{p.dtype}, p, in, sample);
+  if (!p.fp8) return forward(Unfused{p.dtype}, p, in, sample);
+  Inputs e4m3;
+  e4m3.Q = quantised(in.Q), e4m3.K = quantised(in.K), e4m3.V = quantised(in.V);
+  return forward(Quantised{p.dtype}, p, e4m3, sample);
 }
 ReferenceBackward attention_backward_fp64(const Problem& p, const Inputs& in,
                                           const Sample& sample) {

@@ -29,6 +29,9 @@ struct ReferenceForward {
   // The scales of the checker's floor; attention_fp64() only.
   std::vector<double> sum_PV;       ///< [rows]: max over x of the row's sum of |P| |V|
   std::vector<double> score_bound;  ///< [rows]: scale |q| max |k|, no score of the row is larger
+  std::vector<double> root_PP;      ///< [rows]: root of the sum of P^2; only with Problem::fp8
+  std::vector<double> root_PV;      ///< [rows]: max over x of that of (P V)^2; only then
+  std::vector<double> mean_score;   ///< [rows]: sum of P S; only then
 };
 /// Gradients of the sampled K/V heads and of the query heads that read them.
 struct ReferenceBackward {
@@ -53,6 +56,10 @@ ReferenceForward attention_fp64(const Problem&, const Inputs&, const Sample&);
 /// The textbook kernel of the problem's own precision: S, P and O rounded to its type, sums in
 /// fp32. Its LSE is of the fp32 scores before that rounding: a kernel that writes LSE keeps S in
 /// registers, and a baseline with rounded scores would be off by more than a missing key.
+///
+/// With Problem::fp8 the plain kernel of 8 bits: Q, K and V are e4m3, with one scale for a tensor,
+/// and so are the numerators of P, scaled by 2^8; sums in fp32, S stays there. O is of
+/// Problem::dtype.
 ReferenceForward attention_unfused(const Problem&, const Inputs&, const Sample&);
 /// dQ, dK, dV of FlashAttention's Algorithm 4 (arXiv 2205.14135) without tiles, in double.
 ReferenceBackward attention_backward_fp64(const Problem&, const Inputs&, const Sample&);

@@ -84,6 +84,7 @@ struct Variant {
   Parent parent = {};                   ///< empty: the forward is not compared
   std::optional<Support> support = {};  ///< where it is narrower than the step's: an early rung
   Runner forward;
+  bool fp8 = false;                 ///< as Problem::fp8
   PredictFn traffic = nullptr;      ///< of the forward; null: no prediction yet
   WorkspaceFn workspace = nullptr;  ///< null: none
   bool writes_lse = false;

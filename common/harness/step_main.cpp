@@ -305,14 +305,14 @@ class Run {
     double bytes_per_s = 0, flops_per_s = 0;
     if (simulated()) {
       bytes_per_s = gpu.hbm_bytes_per_s;
-      flops_per_s = t == DType::f32    ? gpu.fp32_flops
-                    : t == DType::bf16 ? gpu.bf16_flops
-                                       : gpu.fp8_flops;
+      flops_per_s = problem_.fp8      ? gpu.fp8_flops
+                    : t == DType::f32 ? gpu.fp32_flops
+                                      : gpu.bf16_flops;
     } else if (report_.roofs) {
       bytes_per_s = report_.roofs->copy_bytes_per_s;
-      flops_per_s = t == DType::f32    ? report_.roofs->fp32_flops
-                    : t == DType::bf16 ? report_.roofs->bf16_flops
-                                       : 0;
+      flops_per_s = problem_.fp8      ? 0
+                    : t == DType::f32 ? report_.roofs->fp32_flops
+                                      : report_.roofs->bf16_flops;
     }
     if (!pass.seen.hbm && !pass.predicts) return;
     const Bytes hbm = pass.seen.hbm.value_or(pass.predicted.hbm);

@@ -38,8 +38,8 @@ ADVICE = {
     "follow from it.",
     "race": "Two threads access the same word, one of them writes, and nothing orders them. Which "
     "barrier must be between the two accesses, or which thread owns that word?",
-    "race on registers": "A wgmma writes its accumulators until a wgmma_wait covers its group. Which "
-    "wait stands before this line, and which groups may still run after it?",
+    "race on registers": "A wgmma writes its accumulators until a wgmma_wait covers its group. "
+    "Which wait stands before this line, and which groups may still run after it?",
     "wrong result": "The kernel runs without a finding, but computes something else. Look at the "
     "element above: which thread writes it, and from what? Its indices say whether it is at the "
     "edge of a tile, at the end of the sequence, or in the middle. Each check draws new inputs, so "

@@ -147,6 +147,7 @@ Problem problem_of(const FaProblem* given, const Variant& variant) {
   p.d = given->d;
   p.causal = given->causal != 0;
   p.dtype = variant.forward.dtype();
+  p.fp8 = variant.fp8;
   validate(p, the_step(), variant);
   return p;
 }
