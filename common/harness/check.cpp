@@ -24,21 +24,19 @@ double floor_of(double scale, double factors = 0) {
 }
 
 // The same for operands of e4m3: what rounding them usually does to a row. A relative error is at
-// most 2^-4, on average 0.025, and independent of the others; 2^-4 is 2.5 averages. A score is a
-// sum of d products of about 1 / sqrt(d) of its bound, with two errors each.
-struct Fp8Floor {
-  double score;  // a score's error, in units of 2^-4
-
-  Fp8Floor(const Problem& p, double score_bound) : score(score_bound * std::sqrt(2. / p.d)) {}
-  // The errors of scores and of P and V, each multiplied by one of the terms P V; of d features the
-  // largest is about 2.5 averages.
-  double O(double root_PV) const { return 0x1p-4 * std::sqrt(score * score + 2) * root_PV; }
-  // One number, for which the baseline may well be lucky: five averages. All scores share q's
-  // errors, so these remain in the mean; products of q and a key like it differ in size.
-  double LSE(double root_PP, double shared) const {
-    return 2 * 0x1p-4 * std::hypot(score * root_PP, shared);
-  }
-};
+// most 2^-4, on average 0.025, and independent of the others; 2^-4 is 2.5 averages.
+//
+// O: V and P have an error each, a score those of q and k, all multiplied by P V; the largest of d
+// features is about 2.5 averages. LSE: one number, for which the baseline may well be lucky: five
+// averages. Each key has errors of its own. Those of q are common to all keys and remain in the
+// mean, and keys that are alike are rounded alike.
+double fp8_floor_of_O(const ReferenceForward& f, size_t i) {
+  const double score = f.root_P[i] > 0 ? f.root_PS[i] / f.root_P[i] : 0;
+  return 0x1p-4 * std::sqrt(2 + 2 * score * score) * f.root_PV[i];
+}
+double fp8_floor_of_LSE(const ReferenceForward& f, size_t i) {
+  return 2 * 0x1p-4 * std::hypot(f.root_PS[i], f.root_mean[i], f.root_mean[i]);
+}
 
 double largest(const std::vector<float>& t) {
   double size = 0;
@@ -211,8 +209,7 @@ void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const
   const double values = p.Nk * largest(in.V);  // P's factors
   result.tensors.push_back(compare(
       p, O, {sample.rows, want.O, baseline.O, kForwardFactor, unit_of(p.dtype), [&](size_t i) {
-               const Fp8Floor floor(p, want.score_bound[i]);
-               const double fp8 = p.fp8 ? floor.O(want.root_PV[i]) : 0;
+               const double fp8 = p.fp8 ? fp8_floor_of_O(want, i) : 0;
                return floor_of((1 + want.score_bound[i]) * want.sum_PV[i], values) + fp8;
              }}));
   if (out.LSE.empty()) return;
@@ -222,9 +219,7 @@ void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const
       p, LSE,
       {sample.rows, want.LSE, baseline.LSE, kForwardFactor, unit_of(DType::f32), [&](size_t i) {
          const double lse = std::isfinite(want.LSE[i]) ? std::abs(want.LSE[i]) : 0;
-         const Fp8Floor floor(p, want.score_bound[i]);
-         const double shared = p.fp8 ? want.mean_score[i] * std::sqrt(3. / p.d) : 0;
-         const double fp8 = p.fp8 ? floor.LSE(want.root_PP[i], shared) : 0;
+         const double fp8 = p.fp8 ? fp8_floor_of_LSE(want, i) : 0;
          return floor_of(1 + want.score_bound[i] + lse) + fp8;
        }}));
 }

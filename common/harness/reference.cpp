@@ -199,6 +199,32 @@ struct Softmax {
   }
 };
 
+/// The roots of a block of rows, of which `w` holds P, q and the panels. Squares P.
+template <class Worker>
+void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
+  auto& P = w.softmax.P;
+  const auto root_of_q = [&](size_t k, auto&& term) {  // of the sum over x of scale^2 q_x^2 term(x)
+    double sum = 0;
+    for (int x = 0; x < p.d; ++x) sum += double{w.q[k][x]} * w.q[k][x] * term(w.o[k][x]);
+    return p.scale() * std::sqrt(sum);
+  };
+  w.K.multiply(P, w.seen, w.features, w.o);
+  for (size_t k = 0; k < w.seen.size(); ++k) {
+    out.root_mean[begin + k] = root_of_q(k, [](double mean) { return mean * mean; });
+    double squares = 0;
+    for (int c = 0; c < w.seen[k].last; ++c) squares += P[k][c] *= P[k][c];
+    out.root_P[begin + k] = std::sqrt(squares);
+  }
+  w.K_squares.multiply(P, w.seen, w.features, w.o);
+  for (size_t k = 0; k < w.seen.size(); ++k) {
+    out.root_PS[begin + k] = root_of_q(k, [](double square) { return square; });
+  }
+  w.V_squares.multiply(P, w.seen, w.features, w.o);
+  for (size_t k = 0; k < w.seen.size(); ++k) {
+    out.root_PV[begin + k] = std::sqrt(largest_size(w.o[k], p.d));
+  }
+}
+
 template <class A>
 ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in,
                          const Sample& sample) {
@@ -211,9 +237,11 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
   if (kWithScales) {
     out.sum_PV.assign(rows, 0);
     out.score_bound.assign(rows, 0);
-    out.root_PP.assign(rows, 0);
-    out.root_PV.assign(rows, 0);
-    out.mean_score.assign(rows, 0);
+  }
+  if (kWithScales && p.fp8) {
+    for (auto* root : {&out.root_P, &out.root_PV, &out.root_PS, &out.root_mean}) {
+      root->assign(rows, 0);
+    }
   }
 
   std::vector<Item> items;
@@ -228,7 +256,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
   parallel_for(items.size(), [&] {
     struct Worker {
       size_t kv_head = kNoHead;
-      Panels<Real> K_transposed, V, V_size, V_squares;
+      Panels<Real> K_transposed, V, V_size, V_squares, K, K_squares;
       double largest_k = 0;
       Softmax<A> softmax;
       Block<Real> q, o;
@@ -248,8 +276,12 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         if (kWithScales) {
           w.V_size = w.V;
           for (Real& v : w.V_size.data) v = std::abs(v);
-          if (p.fp8) w.V_squares = w.V;
-          for (Real& v : w.V_squares.data) v *= v;
+          if (p.fp8) {
+            w.K.fill_rows(K, p.Nk, p.d);
+            w.V_squares = w.V, w.K_squares = w.K;
+            for (Real& v : w.V_squares.data) v *= v;
+            for (Real& k : w.K_squares.data) k *= k;
+          }
           w.largest_k = largest_norm(K, p.Nk, p.d);
         }
       }
@@ -274,22 +306,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         out.sum_PV[row] = largest_size(w.o[k], p.d);
         out.score_bound[row] = p.scale() * norm(&in.Q[sample.rows[row] * d], p.d) * w.largest_k;
       }
-      if (!p.fp8) return;
-      Block<Real>& P = w.softmax.P;
-      for (size_t k = 0; k < item.size(); ++k) {
-        double squares = 0, score = 0;
-        for (int c = 0; c < w.seen[k].last; ++c) {
-          Real& x = P[k][c];
-          if (x > 0) score += x * (std::log(x) + w.softmax.LSE[k]);
-          squares += x *= x;
-        }
-        out.root_PP[item.begin + k] = std::sqrt(squares);
-        out.mean_score[item.begin + k] = score;
-      }
-      w.V_squares.multiply(P, w.seen, w.features, w.o);
-      for (size_t k = 0; k < item.size(); ++k) {
-        out.root_PV[item.begin + k] = std::sqrt(largest_size(w.o[k], p.d));
-      }
+      if (p.fp8) roots(w, p, item.begin, out);
     };
   });
   return out;

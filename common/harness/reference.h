@@ -29,9 +29,12 @@ struct ReferenceForward {
   // The scales of the checker's floor; attention_fp64() only.
   std::vector<double> sum_PV;       ///< [rows]: max over x of the row's sum of |P| |V|
   std::vector<double> score_bound;  ///< [rows]: scale |q| max |k|, no score of the row is larger
-  std::vector<double> root_PP;      ///< [rows]: root of the sum of P^2; only with Problem::fp8
-  std::vector<double> root_PV;      ///< [rows]: max over x of that of (P V)^2; only then
-  std::vector<double> mean_score;   ///< [rows]: sum of P S; only then
+  // The same, only with Problem::fp8: roots of sums of squares, of what independent errors
+  // multiply.
+  std::vector<double> root_P;     ///< [rows]: of P, over the keys
+  std::vector<double> root_PV;    ///< [rows]: of P V, over the keys; max over x
+  std::vector<double> root_PS;    ///< [rows]: of scale P q_x k_x, over the keys and x
+  std::vector<double> root_mean;  ///< [rows]: of scale q_x (sum of P k_x), over x
 };
 /// Gradients of the sampled K/V heads and of the query heads that read them.
 struct ReferenceBackward {

@@ -249,6 +249,17 @@ __forceinline__ unsigned __vimin3_u32(unsigned a, unsigned b, unsigned c) {
 __forceinline__ int __vimax3_s32_relu(int a, int b, int c) { return max(max(max(a, b), c), 0); }
 __forceinline__ int __vimin3_s32_relu(int a, int b, int c) { return max(min(min(a, b), c), 0); }
 
+/// Four of the eight bytes of x (0 to 3) and y (4 to 7), as the last four hexadecimal digits of
+/// `selector` say, the lowest first.
+__forceinline__ unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+  const uint64_t both = static_cast<uint64_t>(y) << 32 | x;
+  unsigned out = 0;
+  for (int i = 0; i < 4; ++i) {
+    out |= static_cast<unsigned>(both >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
+  }
+  return out;
+}
+
 /// 1 sign, 8 exponent, 7 mantissa bits; rounds to nearest even, as cuda_bf16.h does.
 struct __nv_bfloat16 {
   uint16_t bits;

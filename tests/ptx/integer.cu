@@ -1,4 +1,4 @@
-// The largest and smallest of three integers.
+// The largest and smallest of three integers, and bytes in another order.
 #include <algorithm>
 #include <climits>
 
@@ -48,5 +48,31 @@ TEST_CASE("the largest and smallest of three integers, and of them and zero", "[
     CHECK(y[kResults * i + 3] == std::max(std::min({a, b, c}), 0));
     CHECK(u(y[kResults * i + 4]) == std::max({u(a), u(b), u(c)}));
     CHECK(u(y[kResults * i + 5]) == std::min({u(a), u(b), u(c)}));
+  }
+}
+
+namespace {
+
+__global__ void bytes_kernel(const unsigned* selectors, unsigned* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) out[i] = __byte_perm(0x83828180u, 0x87868584u, selectors[i]);
+}
+
+}  // namespace
+
+TEST_CASE("four bytes of eight, in any order", "[ptx][integer]") {
+  std::vector<unsigned> selectors;
+  for (unsigned s = 0; s < 8 * 8 * 8 * 8; ++s) {
+    selectors.push_back((s & 7) | (s >> 3 & 7) << 4 | (s >> 6 & 7) << 8 | (s >> 9) << 12);
+  }
+  const unsigned n = static_cast<unsigned>(selectors.size());
+  Buffer<unsigned> in("selectors", selectors), out("out", n);
+  fa::launch(bytes_kernel, {(n + 127) / 128, 128}, in.get(), out.get(), static_cast<int>(n));
+  const auto got = out.download();
+  for (unsigned i = 0; i < n; ++i) {
+    unsigned want = 0;  // byte b of the eight is 0x80 + b
+    for (int at = 0; at < 4; ++at) want |= (0x80 + (selectors[i] >> 4 * at & 7)) << 8 * at;
+    CAPTURE(selectors[i]);
+    REQUIRE(got[i] == want);
   }
 }
