@@ -12,7 +12,7 @@
 
 namespace fa {
 
-constexpr float kLargestE4m3 = 448;
+constexpr float kLargestE4m3 = 448;  ///< and the smallest is -448
 
 // Of 1-byte operands, always K-major, a pair of neighbours in k lies where a 2-byte element would.
 

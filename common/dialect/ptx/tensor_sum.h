@@ -27,8 +27,8 @@ struct TensorSum {
   int kept_bits;       ///< of D's mantissa
   int least_exponent;  ///< of a factor
 };
-constexpr TensorSum kBf16Sum{16, 25, 23, -126};
-constexpr TensorSum kE4m3Sum{32, 13, 13, -6};
+constexpr TensorSum kBf16Sum{16, 25, 23, -126};  ///< of m64nNk16, bf16
+constexpr TensorSum kE4m3Sum{32, 13, 13, -6};    ///< of m64nNk32, e4m3
 
 /// x toward zero, with `bits` of mantissa; below 2^-126, as subnormal floats have them.
 inline float cut_mantissa(double x, int bits) {
