@@ -31,8 +31,7 @@ double floor_of(double scale, double factors = 0) {
 // averages. Each key has errors of its own. Those of q are common to all keys and remain in the
 // mean, and keys that are alike are rounded alike.
 double fp8_floor_of_O(const ReferenceForward& f, size_t i) {
-  const double score = f.root_P[i] > 0 ? f.root_PS[i] / f.root_P[i] : 0;
-  return 0x1p-4 * std::sqrt(2 + 2 * score * score) * f.root_PV[i];
+  return 0x1p-4 * std::sqrt(2) * f.root_PV[i];
 }
 double fp8_floor_of_LSE(const ReferenceForward& f, size_t i) {
   return 2 * 0x1p-4 * std::hypot(f.root_PS[i], f.root_mean[i], f.root_mean[i]);

@@ -199,25 +199,27 @@ struct Softmax {
   }
 };
 
-/// The roots of a block of rows, of which `w` holds P, q and the panels. Squares P.
+/// The roots of a block of rows, of which `w` holds P, q and the panels. Squares P and q.
 template <class Worker>
 void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
   auto& P = w.softmax.P;
-  const auto root_of_q = [&](size_t k, auto&& term) {  // of the sum over x of scale^2 q_x^2 term(x)
-    double sum = 0;
-    for (int x = 0; x < p.d; ++x) sum += double{w.q[k][x]} * w.q[k][x] * term(w.o[k][x]);
-    return p.scale() * std::sqrt(sum);
-  };
   w.K.multiply(P, w.seen, w.features, w.o);
   for (size_t k = 0; k < w.seen.size(); ++k) {
-    out.root_mean[begin + k] = root_of_q(k, [](double mean) { return mean * mean; });
-    double squares = 0;
-    for (int c = 0; c < w.seen[k].last; ++c) squares += P[k][c] *= P[k][c];
-    out.root_P[begin + k] = std::sqrt(squares);
+    double mean = 0;
+    for (int x = 0; x < p.d; ++x) {
+      w.q[k][x] *= p.scale() * w.q[k][x] * p.scale();
+      mean += w.q[k][x] * w.o[k][x] * w.o[k][x];
+    }
+    out.root_mean[begin + k] = std::sqrt(mean);
   }
-  w.K_squares.multiply(P, w.seen, w.features, w.o);
+  w.K_squares.multiply(w.q, w.features, w.seen, w.score_squares);
   for (size_t k = 0; k < w.seen.size(); ++k) {
-    out.root_PS[begin + k] = root_of_q(k, [](double square) { return square; });
+    double squares = 0;
+    for (int c = 0; c < w.seen[k].last; ++c) {
+      squares += (P[k][c] *= P[k][c]) * w.score_squares[k][c];
+      P[k][c] *= 1 + w.score_squares[k][c];
+    }
+    out.root_PS[begin + k] = std::sqrt(squares);
   }
   w.V_squares.multiply(P, w.seen, w.features, w.o);
   for (size_t k = 0; k < w.seen.size(); ++k) {
@@ -239,7 +241,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
     out.score_bound.assign(rows, 0);
   }
   if (kWithScales && p.fp8) {
-    for (auto* root : {&out.root_P, &out.root_PV, &out.root_PS, &out.root_mean}) {
+    for (auto* root : {&out.root_PV, &out.root_PS, &out.root_mean}) {
       root->assign(rows, 0);
     }
   }
@@ -259,7 +261,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
       Panels<Real> K_transposed, V, V_size, V_squares, K, K_squares;
       double largest_k = 0;
       Softmax<A> softmax;
-      Block<Real> q, o;
+      Block<Real> q, o, score_squares;
       std::vector<Range> features, seen;
     };
     return [&, w = Worker()](size_t i) mutable {
@@ -278,7 +280,8 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
           for (Real& v : w.V_size.data) v = std::abs(v);
           if (p.fp8) {
             w.K.fill_rows(K, p.Nk, p.d);
-            w.V_squares = w.V, w.K_squares = w.K;
+            w.V_squares = w.V, w.K_squares = w.K_transposed;
+            w.score_squares.resize(Nk);
             for (Real& v : w.V_squares.data) v *= v;
             for (Real& k : w.K_squares.data) k *= k;
           }
