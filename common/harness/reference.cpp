@@ -43,11 +43,11 @@ struct Quantised {
   bool rounds() const { return false; }
 };
 
-/// Values of e4m3 and a scale, such that the largest is 448.
-std::vector<float> quantised(std::vector<float> tensor) {
+/// Values of e4m3 and a scale, such that the largest is 448 / headroom.
+std::vector<float> quantised(std::vector<float> tensor, float headroom) {
   float largest = 0;
   for (const float x : tensor) largest = std::max(largest, std::abs(x));
-  const float scale = largest > 0 ? largest / 448 : 1;
+  const float scale = largest > 0 ? largest * headroom / 448 : 1;
   for (float& x : tensor) x = round_to(DType::e4m3, x / scale) * scale;
   return tensor;
 }
@@ -212,6 +212,15 @@ void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
     }
     out.root_mean[begin + k] = std::sqrt(mean);
   }
+  w.V_squares.multiply(P, w.seen, w.features, w.o);
+  for (size_t k = 0; k < w.seen.size(); ++k) {
+    double largest = 0;
+    for (int x = 0; x < p.d; ++x) {
+      const double O = out.O[(begin + k) * p.d + x];
+      largest = std::max(largest, w.o[k][x] - O * O);
+    }
+    out.spread[begin + k] = std::sqrt(largest);
+  }
   w.K_squares.multiply(w.q, w.features, w.seen, w.score_squares);
   for (size_t k = 0; k < w.seen.size(); ++k) {
     double squares = 0;
@@ -241,7 +250,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
     out.score_bound.assign(rows, 0);
   }
   if (kWithScales && p.fp8) {
-    for (auto* root : {&out.root_PV, &out.root_PS, &out.root_mean}) {
+    for (auto* root : {&out.root_PV, &out.root_PS, &out.root_mean, &out.spread}) {
       root->assign(rows, 0);
     }
   }
@@ -610,10 +619,12 @@ Sample sample_of(const Problem& p, uint64_t seed, double budget) {
 ReferenceForward attention_fp64(const Problem& p, const Inputs& in, const Sample& sample) {
   return forward(Fp64{}, p, in, sample);
 }
-ReferenceForward attention_unfused(const Problem& p, const Inputs& in, const Sample& sample) {
+ReferenceForward attention_unfused(const Problem& p, const Inputs& in, const Sample& sample,
+                                   float headroom) {
   if (!p.fp8) return forward(Unfused{p.dtype}, p, in, sample);
   Inputs e4m3;
-  e4m3.Q = quantised(in.Q), e4m3.K = quantised(in.K), e4m3.V = quantised(in.V);
+  e4m3.Q = quantised(in.Q, headroom), e4m3.K = quantised(in.K, headroom);
+  e4m3.V = quantised(in.V, headroom);
   return forward(Quantised{p.dtype}, p, e4m3, sample);
 }
 ReferenceBackward attention_backward_fp64(const Problem& p, const Inputs& in,

@@ -34,6 +34,7 @@ struct ReferenceForward {
   std::vector<double> root_PS;    ///< [rows]: of scale P q_x k_x, over the keys and x
   std::vector<double> root_PV;    ///< [rows]: of P V and scale P q_x k_x V; max over V's features
   std::vector<double> root_mean;  ///< [rows]: of scale q_x (sum of P k_x), over x
+  std::vector<double> spread;     ///< [rows]: deviation of V from O, weighed by P; max over x
 };
 /// Gradients of the sampled K/V heads and of the query heads that read them.
 struct ReferenceBackward {
@@ -62,7 +63,9 @@ ReferenceForward attention_fp64(const Problem&, const Inputs&, const Sample&);
 /// With Problem::fp8 the plain kernel of 8 bits: Q, K and V are e4m3, with one scale for a tensor,
 /// and so are the numerators of P, scaled by 2^8; sums in fp32, S stays there. O is of
 /// Problem::dtype.
-ReferenceForward attention_unfused(const Problem&, const Inputs&, const Sample&);
+/// \param headroom  with Problem::fp8: a tensor's largest number becomes 448 / headroom
+ReferenceForward attention_unfused(const Problem&, const Inputs&, const Sample&,
+                                   float headroom = 1);
 /// dQ, dK, dV of FlashAttention's Algorithm 4 (arXiv 2205.14135) without tiles, in double.
 ReferenceBackward attention_backward_fp64(const Problem&, const Inputs&, const Sample&);
 /// The same with S, P, O, dP, dS and the results rounded to the problem's type, sums in fp32.
