@@ -76,15 +76,23 @@ inline Counts count_pass(const std::function<void()>& pass, bool analyse) {
   return counts;
 }
 
-/// The bytes of one forward, counted (simulator) or measured (GPU).
+/// The bytes of one prepare, counted (simulator) or measured (GPU).
+inline Counts count_prepare(const Variant& v, const Problem& p, bool analyse = false) {
+  Session session(p, normal_inputs(p, 1), v);
+  return count_pass([&] { session.prepare(); }, analyse);
+}
+
+/// The bytes of one forward; a prepare before it is not counted.
 inline Counts count_forward(const Variant& v, const Problem& p, bool analyse = false) {
   Session session(p, normal_inputs(p, 1), v);
+  if (v.prepare) session.prepare();
   return count_pass([&] { session.forward(); }, analyse);
 }
 
 /// The bytes of one backward, behind one forward that is not counted.
 inline Counts count_backward(const Variant& v, const Problem& p, bool analyse = false) {
   Session session(p, normal_inputs(p, 1), v);
+  if (v.prepare) session.prepare();
   session.forward();
   return count_pass([&] { session.backward(); }, analyse);
 }
@@ -103,12 +111,18 @@ inline void require_equal(Prediction prediction, const Counts& counts) {
 inline Counts count_bytes(const std::function<void()>& pass) {
   return count(pass, {.counters = false});
 }
+inline void require_prepare_predicted(const Variant& v, const Problem& p) {
+  Session session(p, normal_inputs(p, 1), v);
+  require_equal(v.prepare_traffic(p), count_bytes([&] { session.prepare(); }));
+}
 inline void require_predicted(const Variant& v, const Problem& p) {
   Session session(p, normal_inputs(p, 1), v);
+  if (v.prepare) session.prepare();
   require_equal(v.traffic(p), count_bytes([&] { session.forward(); }));
 }
 inline void require_backward_predicted(const Variant& v, const Problem& p) {
   Session session(p, normal_inputs(p, 1), v);
+  if (v.prepare) session.prepare();
   session.forward();
   require_equal(v.backward_traffic(p), count_bytes([&] { session.backward(); }));
 }

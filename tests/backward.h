@@ -160,6 +160,7 @@ inline void require_same_gradients(const Kernels& of, bool dQ_too) {
   const auto in = normal_inputs(p, 7);
   const Outputs first = run(*of.variant, p, in);
   Session session(p, in, *of.variant);
+  if (of.variant->prepare) session.prepare();
   session.forward();
   for (int i = 0; i < (FA_BACKEND_GPU ? 50 : 2); ++i) {
     session.backward();  // adds to nothing that the one before has left

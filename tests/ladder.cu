@@ -40,6 +40,7 @@ TEST_CASE("the ladder: steps and variants have names of their own") {
       CHECK(seen.insert(number_of(step) + " " + v.name).second);
       CHECK(!v.idea.empty());
       CHECK(v.traffic);
+      CHECK(static_cast<bool>(v.prepare) == (v.prepare_traffic != nullptr));
       CHECK(static_cast<bool>(v.backward) == (v.backward_traffic != nullptr));
     }
   }
@@ -89,6 +90,7 @@ TEST_CASE("the ladder: a forward that is another variant's asks for the same byt
       CHECK(v.writes_lse == owner.writes_lse);
       const fa::Problem p = problem_of(v);
       CHECK(v.traffic(p).buffers == owner.traffic(p).buffers);
+      CHECK(v.prepare_traffic == owner.prepare_traffic);
       ++borrowed;
     }
   }

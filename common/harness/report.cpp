@@ -286,14 +286,16 @@ std::string measured_time(const RunReport& r, const Pass& p) {
       labelled("time", fmt::format("{} median of {} (p10 {}, p90 {})",
                                    milliseconds(p.time->median_ms), p.time->iters,
                                    milliseconds(p.time->p10_ms), milliseconds(p.time->p90_ms)));
-  std::string rate =
-      fmt::format("{}FLOP/s (FlashAttention's convention)", scaled(p.flops / seconds));
-  const double roof = r.roofs ? measured_flops(*r.roofs, r.problem.dtype) : 0;
-  if (roof > 0) {
-    rate += fmt::format(": {:.1f}% of this card's measured {}FLOP/s",
-                        100 * p.flops / seconds / roof, scaled(roof));
+  if (p.flops > 0) {
+    std::string rate =
+        fmt::format("{}FLOP/s (FlashAttention's convention)", scaled(p.flops / seconds));
+    const double roof = r.roofs ? measured_flops(*r.roofs, r.problem.dtype) : 0;
+    if (roof > 0) {
+      rate += fmt::format(": {:.1f}% of this card's measured {}FLOP/s",
+                          100 * p.flops / seconds / roof, scaled(roof));
+    }
+    out += labelled("", rate);
   }
-  out += labelled("", rate);
   const double copy = r.roofs ? r.roofs->copy_bytes_per_s : 0;
   if (copy > 0 && p.measured() && p.seen.hbm) {
     const double bytes_per_s = double(p.seen.hbm->total()) / seconds;
@@ -354,12 +356,14 @@ std::string time_section(const RunReport& r, const Pass& p) {
     out += estimate_section(r, p);
   } else if (p.bound) {
     const bool simulated = r.device.kind == "sim";
+    const double flops = double(p.flops_executed());
+    const std::string arithmetic = flops == 0 ? ""
+                                              : fmt::format("{}FLOP {}, ", scaled(flops),
+                                                            milliseconds(p.bound->arithmetic_ms));
     out += labelled(
-        "bound",
-        fmt::format("at least {} on {}, a lower bound and not an estimate: {}FLOP {}, HBM bytes {}",
-                    milliseconds(p.bound->ms()), simulated ? r.model.name : "this card",
-                    scaled(double(p.flops_executed())), milliseconds(p.bound->arithmetic_ms),
-                    milliseconds(p.bound->memory_ms)));
+        "bound", fmt::format("at least {} on {}, a lower bound and not an estimate: {}HBM bytes {}",
+                             milliseconds(p.bound->ms()), simulated ? r.model.name : "this card",
+                             arithmetic, milliseconds(p.bound->memory_ms)));
   }
   if (p.host_ms) {
     out += labelled("host", fmt::format("the simulation took {}", milliseconds(*p.host_ms)));
@@ -479,12 +483,14 @@ std::string remarks_of(const Pass& p) {
 
 /// What the verdict says of the bytes of a right run.
 std::string predictions_in_words(const RunReport& r) {
-  const bool backward = r.backward && r.backward->predicts;
-  if (!r.forward.predicts && !backward) return "; no bytes were predicted";
-  std::string words = "; predicted and counted bytes are equal";
-  if (!r.forward.predicts) words += " in the backward, and not predicted in the forward";
-  if (r.backward && !backward) words += " in the forward, and not predicted in the backward";
-  return words;
+  std::string predicted, others;
+  for (const Pass* pass : r.passes()) {
+    std::string& words = pass->predicts ? predicted : others;
+    words += (words.empty() ? " in the " : " and the ") + pass->name;
+  }
+  if (predicted.empty()) return "; no bytes were predicted";
+  const std::string words = "; predicted and counted bytes are equal";
+  return others.empty() ? words : words + predicted + ", and not predicted" + others;
 }
 
 std::string verdict(const RunReport& r) {
@@ -506,8 +512,7 @@ std::string verdict(const RunReport& r) {
   if (r.forward.counted()) words += predictions_in_words(r);
   std::string out = labelled("right", words + ".");
   if (r.analysed) out += labelled("analysis", "no finding: no race, no uninitialised read.");
-  out += remarks_of(r.forward);
-  if (r.backward) out += remarks_of(*r.backward);
+  for (const Pass* pass : r.passes()) out += remarks_of(*pass);
   return out;
 }
 
@@ -652,8 +657,8 @@ Json check_json(const CheckResult& check) {
 
 std::optional<Bound> roofline(double hbm_bytes, double flops, double bytes_per_s,
                               double flops_per_s) {
-  if (bytes_per_s <= 0 || flops_per_s <= 0) return std::nullopt;
-  return Bound{1e3 * hbm_bytes / bytes_per_s, 1e3 * flops / flops_per_s};
+  if (bytes_per_s <= 0 || (flops > 0 && flops_per_s <= 0)) return std::nullopt;
+  return Bound{1e3 * hbm_bytes / bytes_per_s, flops > 0 ? 1e3 * flops / flops_per_s : 0};
 }
 
 std::optional<bool> Pass::prediction_ok() const {
@@ -669,10 +674,18 @@ uint64_t Pass::flops_executed() const {
   return predicts ? predicted.flops : static_cast<uint64_t>(flops);
 }
 
+std::vector<const Pass*> RunReport::passes() const {
+  std::vector<const Pass*> found = {&forward};
+  if (prepare) found.insert(found.begin(), &*prepare);
+  if (backward) found.push_back(&*backward);
+  return found;
+}
+
 bool RunReport::ok() const {
+  const std::vector<const Pass*> all = passes();
   return findings.empty() && check.ok() && again.value_or("").empty() &&
-         forward.prediction_ok().value_or(true) &&
-         (!backward || backward->prediction_ok().value_or(true));
+         std::all_of(all.begin(), all.end(),
+                     [](const Pass* pass) { return pass->prediction_ok().value_or(true); });
 }
 
 uint64_t RunReport::naive_workspace_bytes() const {
@@ -682,26 +695,22 @@ uint64_t RunReport::naive_workspace_bytes() const {
 std::string text(const RunReport& r) {
   std::string out = head(r);
   if (r.predicted_only) {
-    out += requested_section(r.forward) + change_line(r.forward);
-    if (r.backward) out += requested_section(*r.backward) + change_line(*r.backward);
+    for (const Pass* pass : r.passes()) out += requested_section(*pass) + change_line(*pass);
     return out + memory_line(r);
   }
   if (!r.findings.empty()) return out + "\n" + verdict(r);
   out += check_section(r);
-  const auto pass = [&](const Pass& p) {
+  for (const Pass* pass : r.passes()) {
     // A wrong result on a GPU is neither counted nor timed.
-    if (!r.check.ok() && p.seen.source.empty()) return;
-    out += requested_section(p);
-    out += hbm_section(r, p);
-    out += change_line(p);
-    out += time_section(r, p);
-  };
-  pass(r.forward);
-  if (r.backward) pass(*r.backward);
+    if (!r.check.ok() && pass->seen.source.empty()) continue;
+    out += requested_section(*pass);
+    out += hbm_section(r, *pass);
+    out += change_line(*pass);
+    out += time_section(r, *pass);
+  }
   out += memory_line(r);
   if (r.analysed) {
-    out += analysis_section(r.forward);
-    if (r.backward) out += analysis_section(*r.backward);
+    for (const Pass* pass : r.passes()) out += analysis_section(*pass);
     out += analysis_words();
   }
   return out + verdict(r);
@@ -739,6 +748,7 @@ nlohmann::ordered_json to_json(const RunReport& r) {
   j["finding"] = r.findings.empty() ? Json(nullptr) : Json(r.findings[0]);
   j["findings"] = r.findings;
   j.update(pass_json(r, r.forward));
+  j["prepare"] = r.prepare ? pass_json(r, *r.prepare) : Json(nullptr);
   j["backward"] = r.backward ? pass_json(r, *r.backward) : Json(nullptr);
   j["workspace_bytes"] = r.memory.workspace;
   j["naive_workspace_bytes"] = r.naive_workspace_bytes();
@@ -777,6 +787,7 @@ void read_estimates(const std::string& path, RunReport& r) {
                          j.at("estimate_heads").get<uint64_t>()));
     }
     r.estimate_heads = p.heads();
+    if (r.prepare) r.prepare->estimate = estimate_of(j.at("prepare").at("estimate"));
     r.forward.estimate = estimate_of(j.at("estimate"));
     if (r.backward) r.backward->estimate = estimate_of(j.at("backward").at("estimate"));
   } catch (const Json::exception& e) {

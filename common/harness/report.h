@@ -26,7 +26,7 @@ struct Bound {
   double arithmetic_ms = 0;  ///< executed FLOPs at the machine's rate for the element type
   double ms() const { return memory_ms > arithmetic_ms ? memory_ms : arithmetic_ms; }
 };
-/// \returns nothing when a rate is unknown (0).
+/// \returns nothing when a rate that is needed is unknown (0): without FLOPs theirs is not.
 std::optional<Bound> roofline(double hbm_bytes, double flops, double bytes_per_s,
                               double flops_per_s);
 
@@ -36,9 +36,9 @@ struct ParentTraffic {
   Bytes requested;
 };
 
-/// One direction of a run: the forward or the backward.
+/// One part of a run that is counted and timed by itself: the prepare, the forward or the backward.
 struct Pass {
-  std::string name;  ///< "forward", "backward"
+  std::string name;  ///< "prepare", "forward", "backward"
   Prediction predicted;
   bool predicts = true;              ///< false: the step has no formula, or none is wanted
   Counts seen;                       ///< empty when the run ended before it was counted
@@ -46,7 +46,7 @@ struct Pass {
   std::optional<Bound> bound;        ///< simulator: of the modelled GPU; GPU: of the measured roofs
   std::optional<Estimate> estimate;  ///< simulator; GPU: where one was given
   std::optional<double> host_ms;     ///< simulator only: how long the simulation took
-  double flops = 0;                  ///< by FlashAttention's convention
+  double flops = 0;                  ///< by FlashAttention's convention; 0 of a prepare
   std::optional<ParentTraffic> parent;  ///< absent: no parent, or it does not do this problem
 
   bool counted() const { return seen.source == "counted"; }
@@ -77,6 +77,7 @@ struct RunReport {
   CheckResult check;
   MemoryNeed memory;
   std::optional<Roofs> roofs;
+  std::optional<Pass> prepare;
   Pass forward;
   std::optional<Pass> backward;
   bool analysed = false;              ///< races and uninitialised reads were looked for
@@ -85,6 +86,8 @@ struct RunReport {
   /// ones); "" when it is right, nothing when none followed.
   std::optional<std::string> again;
 
+  /// Those that there are, in the order in which they run.
+  std::vector<const Pass*> passes() const;
   /// No finding, every tensor right, in the last run too, and predictions exact where they were
   /// counted.
   bool ok() const;

@@ -174,6 +174,7 @@ struct Session::Impl {
 
 Session::Session(const Problem& p, const Inputs& in, const Variant& v)
     : impl_(std::make_unique<Impl>()) {
+  require_type("prepare", v.prepare, p);
   require_type("forward", v.forward, p);
   require_type("backward", v.backward, p);
   require_memory(memory_need(p, v));
@@ -206,6 +207,7 @@ Session::Session(const Problem& p, const Inputs& in, const Variant& v)
 
 Session::~Session() = default;
 
+void Session::prepare() { impl_->variant.prepare(impl_->problem, impl_->tensors); }
 void Session::forward() { impl_->variant.forward(impl_->problem, impl_->tensors); }
 void Session::backward() { impl_->variant.backward(impl_->problem, impl_->tensors); }
 
@@ -223,6 +225,12 @@ void Session::forget_forward() {
 
 void Session::forget_backward() {
   for (const char* name : {"dQ", "dK", "dV"}) impl_->forget(name);
+}
+
+void Session::forget_prepare() {
+  for (auto& [name, buffer] : impl_->workspace) {
+    if (!impl_->zeroed.contains(name)) buffer.poison();
+  }
 }
 
 bool Session::keeps_state() const { return !impl_->zeroed.empty(); }
@@ -248,6 +256,7 @@ Outputs Session::download() {
 
 Outputs run(const Variant& v, const Problem& p, const Inputs& in) {
   Session session(p, in, v);
+  if (v.prepare) session.prepare();
   session.forward();
   if (v.backward) session.backward();
   return session.download();

@@ -40,6 +40,8 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
+  /// Only where the variant has one; the forward needs it once before.
+  void prepare();
   void forward();
   void backward();
   /// Makes all outputs NaN again and rewrites the guard bands.
@@ -48,6 +50,9 @@ class Session {
   /// finds there what the last one left.
   void forget_forward();
   void forget_backward();
+  /// Makes the workspace garbage again, except for what is zeroed (Scratch::zeroed): all that a
+  /// prepare may write, so that its next run must write it.
+  void forget_prepare();
   /// Some workspace lives from run to run (Scratch::zeroed): a second run may differ from a first.
   bool keeps_state() const;
   /// Waits, copies the outputs back and looks at the guard bands.
@@ -71,7 +76,8 @@ MemoryNeed memory_need(const Problem&, const Variant&);
 /// Session calls it first; a program may ask before it makes the inputs.
 void require_memory(const MemoryNeed&);
 
-/// One forward (and backward, where there is one) from fresh memory. What the tests call.
+/// One forward (a prepare before it and a backward behind it, where there are any) from fresh
+/// memory. What the tests call.
 Outputs run(const Variant&, const Problem&, const Inputs&);
 
 }  // namespace fa

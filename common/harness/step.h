@@ -83,6 +83,11 @@ struct Variant {
   std::string idea;                     ///< one line for the tables
   Parent parent = {};                   ///< empty: the forward is not compared
   std::optional<Support> support = {};  ///< where it is narrower than the step's: an early rung
+  /// What an application does in the kernels that make Q, K and V, such as their quantisation: it
+  /// reads these, writes workspace alone, and runs before the forward. Counted and timed by itself.
+  /// Empty: there is none.
+  Runner prepare = {};
+  PredictFn prepare_traffic = nullptr;  ///< null: no prediction yet
   Runner forward;
   bool fp8 = false;                 ///< as Problem::fp8
   PredictFn traffic = nullptr;      ///< of the forward; null: no prediction yet

@@ -173,6 +173,9 @@ class Run {
     report_.problem = problem_;
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
+    if (variant_.prepare) {
+      report_.prepare = predict("prepare", options, variant_.prepare_traffic, 0, {});
+    }
     report_.forward =
         predict("forward", options, variant_.traffic, problem_.flops_forward(), variant_.parent);
     report_.forward_of = variant_.forward_of;
@@ -195,16 +198,15 @@ class Run {
     Checker checker(problem_, inputs, sample_of(problem_, options_.seed));
     try {
       if (simulated()) {
-        count_passes(
-            session);  // the counted run is the checked one: simulating twice would take twice as long
+        // The counted run is the checked one: simulating twice would take twice as long.
+        count_passes(session);
         check_outputs(checker, session.download());
         if (report_.check.ok() && session.keeps_state()) {
           run_again(session);
           check_again(checker, session.download());
         }
       } else {
-        session.forward();
-        if (report_.backward) session.backward();
+        for (const SessionPass& p : passes()) (session.*p.run)();
         check_outputs(checker, session.download());
         if (report_.check.ok()) {
           count_passes(session);
@@ -222,6 +224,25 @@ class Run {
   }
 
  private:
+  /// A pass, and what a session does for it.
+  struct SessionPass {
+    Pass& pass;
+    void (Session::*run)();
+    void (Session::*forget)();  ///< what it wrote
+  };
+  /// In the order in which they run.
+  std::vector<SessionPass> passes() {
+    std::vector<SessionPass> found;
+    if (report_.prepare) {
+      found.push_back({*report_.prepare, &Session::prepare, &Session::forget_prepare});
+    }
+    found.push_back({report_.forward, &Session::forward, &Session::forget_forward});
+    if (report_.backward) {
+      found.push_back({*report_.backward, &Session::backward, &Session::forget_backward});
+    }
+    return found;
+  }
+
   void print() const {
     std::fputs(text(report_).c_str(), stdout);
     const int lost = flush_stdout();  // before a --json /dev/stdout
@@ -242,8 +263,7 @@ class Run {
   }
 
   void count_passes(Session& session) {
-    count_pass(report_.forward, [&] { session.forward(); });
-    if (report_.backward) count_pass(*report_.backward, [&] { session.backward(); });
+    for (const SessionPass& p : passes()) count_pass(p.pass, [&] { (session.*p.run)(); });
   }
 
   /// Problems like this one, for whose sum times are estimated.
@@ -267,19 +287,16 @@ class Run {
 
   /// What the timed runs are to a GPU.
   void run_again(Session& session) {
-    session.forget_forward();
-    session.forward();
-    if (!report_.backward) return;
-    session.forget_backward();
-    session.backward();
+    for (const SessionPass& p : passes()) {
+      (session.*p.forget)();
+      (session.*p.run)();
+    }
   }
 
   void time_passes(Session& session) {
-    time_pass(
-        report_.forward, [&] { session.forward(); }, [&] { session.forget_forward(); });
-    if (report_.backward) {
+    for (const SessionPass& p : passes()) {
       time_pass(
-          *report_.backward, [&] { session.backward(); }, [&] { session.forget_backward(); });
+          p.pass, [&] { (session.*p.run)(); }, [&] { (session.*p.forget)(); });
     }
     report_.roofs = measured_roofs();
   }
@@ -294,8 +311,7 @@ class Run {
   }
 
   void bound_passes() {
-    bound_pass(report_.forward);
-    if (report_.backward) bound_pass(*report_.backward);
+    for (const SessionPass& p : passes()) bound_pass(p.pass);
   }
 
   /// Of the modelled GPU's data sheet in the simulator, of the measured roofs on a GPU.

@@ -109,12 +109,13 @@ def compare_counters(rows):
     lines = [text_table(DIFFERENCE_COLUMNS, entries)]
     compared = [e for e in entries if e["promised"] and e["equal"] is not None]
     unequal = [e for e in compared if not e["equal"]]
-    special = [
-        sum(word in e[key] for e in compared)
-        for word, key in (("bwd", "step"), ("atomic", "figure"))
+    backward, prepare, atomics = [
+        sum(word in e[key].split() for e in compared)
+        for word, key in (("bwd", "step"), ("prep", "step"), ("atomic", "figure"))
     ]
-    if any(special):
-        lines.append(f"{special[0]} of the figures are of backward passes, {special[1]} of atomics")
+    if backward or prepare or atomics:
+        line = f"{backward} of the figures are of backward passes, {atomics} of atomics"
+        lines.append(line + (f", {prepare} of prepare passes" if prepare else ""))
     notes = dict.fromkeys(e["note"] for e in entries if e["note"])
     lines += [f"note: {note}" for note in notes]
     lines += wavefronts_text(entries)

@@ -20,7 +20,7 @@ import tempfile
 from .command import BadInput, Failure, NotHere, parser
 from .files import read_json, replace_text
 from .problems import in_series
-from .results import load, load_folder, published
+from .results import PASSES, load, load_folder, published
 from .step_text import digest_of
 from .steps import ROOT, chosen_of, numbered_steps
 from .text import time_text
@@ -94,8 +94,9 @@ def simulate(cell):
             raise Failure(f"{' '.join(call)} failed: {done.stderr.strip()}")
         run = read_json(report)
     found = {"forward": run["estimate"]}
-    if run["backward"]:
-        found["backward"] = run["backward"]["estimate"]
+    for direction in ("prepare", "backward"):
+        if run.get(direction):
+            found[direction] = run[direction]["estimate"]
     of = {"place": run["variant_index"], "text": digest_of(step)}
     return {
         direction: {"ms": round(e["ms"], 6), "limit": e["limit"], **of}
@@ -139,8 +140,7 @@ def mean(values):
 
 def label(key):
     """ "06 swapped", "05 standard bwd"."""
-    words = [key[1][:2], key[2]] + (["bwd"] if key[3] == "backward" else [])
-    return " ".join(words)
+    return " ".join([key[1][:2], key[2], *PASSES[key[3]]])
 
 
 def pairs_in_order(rows, measured, apart=1.15):

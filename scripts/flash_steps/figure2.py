@@ -17,7 +17,7 @@ import textwrap
 from . import command
 from .command import BadInput
 from .files import write_json
-from .problems import flags, problem_text
+from .problems import DIRECTIONS, flags, problem_text
 from .results import total
 from .step_text import digest_of
 from .steps import ROOT, program_of, run_program
@@ -41,7 +41,7 @@ def sum_of_both(runs, path, reduce=lambda x: x):
 
 def run_step(options, step, variant):
     """[forward, backward] of a variant; None: the step's last one."""
-    runs = run_program(
+    found = run_program(
         program_of(options.build, step),
         *flags(dict(b=options.b, h=options.h, n=options.n, d=options.d)),
         "--input=normal",
@@ -49,6 +49,7 @@ def run_step(options, step, variant):
         *([f"--variant={variant}"] if variant else []),
         preset=options.backend,
     )
+    runs = [run for run in found if run.direction in DIRECTIONS]
     if len(runs) != 2:
         raise BadInput(f"{step} has no backward in its variant '{runs[0].variant}'")
     return runs

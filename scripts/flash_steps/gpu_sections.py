@@ -275,7 +275,7 @@ class Sections(Session):
                     "p10_ms": row.gpu.get("time.p10_ms"),
                     "p90_ms": row.gpu.get("time.p90_ms"),
                     "flops_per_s": row.flops_per_s,
-                    "share_of_roof": row.flops_per_s / roof if row.ms and roof else None,
+                    "share_of_roof": row.flops_per_s / roof if row.flops_per_s and roof else None,
                     "requested_predicted": total(row.gpu.get("traffic.requested.predicted")),
                     "hbm_measured": row.hbm_measured,
                     "workspace": row.gpu.get("workspace_bytes"),

@@ -140,7 +140,7 @@ class Session:
         ):
             for run in load_folder(folder):
                 ours = not self.options.figures or run.data["step"] in self.steps
-                if run.direction == "forward" and ours:  # the object holds its backward
+                if run.direction == "forward" and ours:  # the object holds all passes
                     runs.append(run.data)
         self.results.update(
             sections=self.sections,
@@ -246,7 +246,7 @@ class Session:
             path = self.path_of("gpu", case)
             data = load(path)[0].data if os.path.exists(path) else None
             counted = get(data, "traffic.requests") and get(data, "traffic.hbm.measured")
-            passes = [data, get(data, "backward")]
+            passes = [data, get(data, "prepare"), get(data, "backward")]
             timed = all(get(run, "time.median_ms") for run in passes if run)
             if get(data, "ok") and timed and (counted or "--no-counters" in more):
                 self.done[name] = 0, 0.0

@@ -103,7 +103,8 @@ def mixes(path, call):
         if done.returncode:
             raise Failure(f"{' '.join(call)} failed: {done.stderr.strip()}")
         run = read_json(report)
-    counted = [k for p in (run, run["backward"]) if p for k in p["kernels"] if k["instructions"]]
+    passes = [p for p in (run.get("prepare"), run, run["backward"]) if p]  # as they are launched
+    counted = [k for p in passes for k in p["kernels"] if k["instructions"]]
     measured = launches(path)[: len(counted)]
     if [bare(k["name"]) for k in counted] != [bare(row["Kernel Name"]) for row in measured]:
         raise BadInput(f"{path}: other kernels than those of {' '.join(call)}")

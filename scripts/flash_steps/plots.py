@@ -14,7 +14,7 @@ import os
 from . import command
 from .command import BadInput
 from .gpu_table import gpu_table
-from .problems import in_series
+from .problems import DIRECTIONS, in_series
 from .results import published, rows_of_picture, total
 from .standing import rows_of, standing_of
 from .steps import ROOT
@@ -336,7 +336,9 @@ def roofline(path, rows):
 
 
 def write_all(rows, folder):
-    """Writes what the rows have figures for; returns the paths."""
+    """Writes what the rows have figures for; returns the paths. Attention's passes alone: a
+    prepare's time and bytes belong into no line of theirs, and it has no FLOPs for the roofline."""
+    rows = [row for row in rows if row.any.direction in DIRECTIONS]
 
     def at(name):
         return os.path.join(folder, name)

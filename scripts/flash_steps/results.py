@@ -38,12 +38,17 @@ def total(counts):
     return None if counts is None else sum(v for v in counts.values() if v)
 
 
+# What a program's run has, in the order in which it runs, and what a row's label says of it.
+PASSES = {"prepare": ["prep"], "forward": [], "backward": ["bwd"]}
+
+
 @dataclass
 class Run:
-    """The forward or the backward of one program's run."""
+    """One pass of one program's run: mostly the forward or the backward. A prepare is what a step
+    does to Q, K and V before its forward; it has no FLOPs."""
 
-    data: dict  # the program's JSON; for a backward, with the backward's own keys on top
-    direction: str  # "forward" or "backward"
+    data: dict  # the program's JSON; beside a forward, with the pass's own keys on top
+    direction: str  # of PASSES
 
     def get(self, path):
         return get(self.data, path)
@@ -64,16 +69,16 @@ class Run:
 
     @property
     def borrowed(self):
-        """A forward that is another variant's: tables show it there."""
-        return self.direction == "forward" and bool(self.get("forward_of"))
+        """A forward that is another variant's, and its prepare: tables show them there."""
+        return self.direction != "backward" and bool(self.get("forward_of"))
 
     @property
     def label(self):
         """The step's number, or the name of one's own step, and the variant: "06 swapped",
-        "05 standard bwd"."""
+        "05 standard bwd", "12 blocks prep"."""
         number = re.match(r"\d+(?=_)", self.data["step"])
         words = [number[0] if number else self.data["step"], self.variant]
-        return " ".join(words + (["bwd"] if self.direction == "backward" else []))
+        return " ".join(words + PASSES[self.direction])
 
     @property
     def short_label(self):
@@ -171,9 +176,10 @@ def load(path):
             raise BadInput(f"{path} holds no run of a step: make it with a step's --json")
         if data.get("ok", True) is None:
             raise BadInput(f"{path} holds a prediction and no run: make it without --predict")
-        runs.append(Run(data, "forward"))
-        if data.get("backward"):
-            runs.append(Run({**data, **data["backward"]}, "backward"))
+        runs.append(Run(data, "forward"))  # the first: it holds the others
+        for direction in ("prepare", "backward"):
+            if data.get(direction):  # older files have no key "prepare"
+                runs.append(Run({**data, **data[direction]}, direction))
     return runs
 
 
@@ -204,7 +210,7 @@ def join(runs):
     def reading_order(key):
         step, variant, direction, sizes = key
         place = places.get((step, variant), 0)
-        return step, place, variant, direction != "forward", sizes
+        return step, place, variant, list(PASSES).index(direction), sizes
 
     rows = []
     for key in sorted({run.key for run in runs}, key=reading_order):

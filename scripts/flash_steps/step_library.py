@@ -48,6 +48,7 @@ class Library:
             ("check", [problem]),
             ("release", []),
             ("free", [pointer]),
+            ("prepare", [ctypes.c_int, problem, tensors, pointer]),
             ("forward", [ctypes.c_int, problem, tensors, pointer]),
             ("backward", [ctypes.c_int, problem, tensors, pointer]),
             ("workspace_bytes", [ctypes.c_int, problem, ctypes.POINTER(size)]),
@@ -65,8 +66,9 @@ class Library:
         about = json.loads(self._c.fa_describe()) if self._has("describe") else {}
         self.step, self.kind = name or about["step"], about.get("kind", "gpu")
         self.supports = about.get("supports")
-        undescribed = {**self.UNDESCRIBED, "backward": self._has("backward")}
-        # [{name, idea, dtype, writes_lse, backward}]
+        others = {function: self._has(function) for function in ("prepare", "backward")}
+        undescribed = {**self.UNDESCRIBED, **others}
+        # [{name, idea, dtype, writes_lse, prepare, backward}]
         self.variants = [{**undescribed, **v} for v in about.get("variants", [{}])]
 
     def _has(self, function):
@@ -83,7 +85,7 @@ class Library:
             self._require(self._c.fa_check(_problem(sizes)))
 
     def runner(self, direction, variant, sizes, addresses, stream=None):
-        """A function that queues one "forward" or "backward" on `stream`, the address of a
+        """A function that queues a "prepare", "forward" or "backward" on `stream`, the address of a
         cudaStream_t (PyTorch: torch.cuda.current_stream().cuda_stream; None: CUDA's default).
         `variant` is its place in the list; `addresses` names device memory as TENSORS does, absent
         is null."""

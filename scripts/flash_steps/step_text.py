@@ -39,7 +39,9 @@ CONDITION = re.compile(r"#\s*(ifdef|ifndef|if|elif|else|endif)\b(.*)")
 # functions. The launch and the checks around it are the harness.
 DEVICE = re.compile(r"^#define.*$|\bconstexpr [\w ]+=[^;]*;|\b__device__[^;{]*", re.MULTILINE)
 # Of step.cuh, or main.cu where there is none: which functions a variant runs.
-VARIANT = re.compile(r'\.(?:name|forward|backward|workspace)=(?:"\w+"|[\w:<>,]+?(?=,\.|\}))')
+VARIANT = re.compile(
+    r'\.(?:name|prepare|forward|backward|workspace)=(?:"\w+"|[\w:<>,]+?(?=,\.|\}))'
+)
 
 
 def without_comments(text):

@@ -163,7 +163,8 @@ def scale_table(rows, figures):
                 f"table 'scale': figure '{figure}': choose from {', '.join(SCALE_FIGURES)}"
             )
         title, cell = SCALE_FIGURES[figure]
-        tables.append(against_n(title, rows, cell))
+        shown = [row for row in rows if figure != "speed" or row.any.get("flops")]
+        tables.append(against_n(title, shown, cell))
     return "\n\n".join(tables)
 
 

@@ -53,7 +53,8 @@ class Case:
 
     def run(self, stream):
         at = {name: x.data_ptr() for name, x in self.tensors.items()}
-        for direction in ["forward"] + ["backward"] * self.variant["backward"]:
+        prepare, backward = (self.variant[name] for name in ("prepare", "backward"))
+        for direction in ["prepare"] * prepare + ["forward"] + ["backward"] * backward:
             self.library.runner(direction, self.index, self.sizes, at, stream.cuda_stream)()
 
     def forget(self):

@@ -186,6 +186,8 @@ TEST_CASE("the roofline is the slower of bytes and arithmetic", "[report]") {
   CHECK(bound->ms() == Approx(4));
   CHECK(fa::roofline(1, 1e15, 1e12, 1e15)->ms() == Approx(1000));
   CHECK_FALSE(fa::roofline(1, 1, 1e12, 0));  // a T4 has no bf16 roof
+  REQUIRE(fa::roofline(4e9, 0, 1e12, 0));    // which a pass without products does not need
+  CHECK(fa::roofline(4e9, 0, 1e12, 0)->ms() == Approx(4));
 }
 
 TEST_CASE("a change too small for a factor is given in bytes", "[report]") {
@@ -413,6 +415,84 @@ TEST_CASE("a backward is reported beside the forward, and judged too", "[report]
   CHECK_FALSE(r.ok());
 }
 
+/// What makes another buffer of Q, without a product.
+fa::Pass some_prepare(const fa::GpuSpec& model) {
+  fa::Pass p;
+  p.name = "prepare";
+  p.predicted["Q"].read = 2000000;
+  p.predicted["Q_e4m3"].write = 1000000;
+  p.predicted.hbm = {2000000, 1000000, 0};
+  p.seen.source = "counted";
+  p.seen.buffers["Q"] = {{2000000, 0, 0}, {100, 0, 0}, {1650, 0, 0}};
+  p.seen.buffers["Q_e4m3"] = {{0, 1000000, 0}, {0, 64, 0}, {0, 256, 0}};
+  p.seen.requested = fa::Bytes{2000000, 1000000, 0};
+  p.seen.hbm = p.predicted.hbm;
+  p.bound = fa::roofline(3000000, 0, model.hbm_bytes_per_s, model.fp32_flops);
+  return p;
+}
+
+TEST_CASE("a prepare is reported before the forward, and judged too", "[report]") {
+  fa::RunReport r = simulated_run();
+  CHECK(fa::to_json(r)["prepare"].is_null());
+  r.prepare = some_prepare(r.model);
+  CHECK(r.ok());
+  const std::string text = fa::text(r);
+  check_one_screen(text, 60);
+  CHECK(text.find("\nprepare, bytes requested") < text.find("\nforward, bytes requested"));
+  CHECK(line_with(text, "Q_e4m3").find("1,000,000") != std::string::npos);
+  CHECK_THAT(joined(text), ContainsSubstring("a lower bound and not an estimate: HBM bytes 0.625 "
+                                             "us "));
+  CHECK_THAT(joined(text), !ContainsSubstring(": 0 FLOP"));
+  const auto j = fa::to_json(r);
+  CHECK(j["prepare"]["traffic"]["requested"]["counted"]["write"] == 1000000);
+  CHECK(j["prepare"]["traffic"]["prediction_ok"] == true);
+  CHECK(j["prepare"]["flops"] == 0);
+  CHECK(j["prepare"]["flops_executed"] == 0);
+  CHECK(j["prepare"]["bound_ms"].get<double>() > 0);
+  CHECK(j["traffic"]["requested"]["counted"]["write"] == 1242759);  // the forward's
+
+  r.predicted_only = true;
+  const std::string predicted = fa::text(r);
+  CHECK(predicted.find("\nprepare, ") < predicted.find("\nforward, "));
+  r.predicted_only = false;
+  r.prepare->predicted["Q_e4m3"].write = 1000001;
+  CHECK_FALSE(r.ok());
+  CHECK_THAT(fa::text(r), ContainsSubstring("prediction differs from the count in: Q_e4m3\n"));
+}
+
+TEST_CASE("the verdict names the passes that nobody predicted", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.prepare = some_prepare(r.model);
+  r.backward = r.forward;
+  r.backward->name = "backward";
+  const auto words = [&r] { return joined(fa::text(r)); };
+  CHECK_THAT(words(), ContainsSubstring("; predicted and counted bytes are equal. "));
+  r.forward.predicts = false;
+  CHECK_THAT(words(), ContainsSubstring("are equal in the prepare and the backward, and not "
+                                        "predicted in the forward. "));
+  r.prepare->predicts = false;
+  CHECK_THAT(words(), ContainsSubstring("are equal in the backward, and not predicted in the "
+                                        "prepare and the forward. "));
+  r.backward->predicts = false;
+  CHECK_THAT(words(), ContainsSubstring("; no bytes were predicted. "));
+}
+
+TEST_CASE("a prepare on a GPU has a time and no FLOP/s", "[report]") {
+  fa::RunReport r = gpu_run();
+  r.prepare = some_prepare(r.model);
+  r.prepare->seen = {};
+  r.prepare->seen.source = "measured";
+  r.prepare->seen.hbm = fa::Bytes{2000000, 1000000, 0};
+  r.prepare->time = fa::Timing{0.001, 0.0009, 0.0011, 50};
+  const std::string all = fa::text(r);
+  check_one_screen(all, 60);
+  const std::string text = all.substr(0, all.find("\nforward, "));
+  CHECK_THAT(line_with(text, "time"), ContainsSubstring("1 us median of 50"));
+  CHECK_THAT(joined(text), ContainsSubstring("3.00 TB/s of HBM traffic: 70.1% of this card's"));
+  CHECK_THAT(text, !ContainsSubstring("FLOP"));
+  CHECK(fa::to_json(r)["prepare"]["time"]["median_ms"] == 0.001);
+}
+
 TEST_CASE("--analyse lists the worst source lines first", "[report]") {
   fa::RunReport r = simulated_run();
   r.analysed = true;
@@ -599,6 +679,32 @@ TEST_CASE("the estimate of a backward is read with it", "[report]") {
   CHECK(gpu.forward.estimate->seconds == Approx(0.6e-3));
 }
 
+TEST_CASE("the estimate of a prepare is read with it, and older reports have none", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.estimate_heads = r.problem.heads();
+  r.forward.estimate = some_estimate();
+  auto older = fa::to_json(r);
+  older.erase("prepare");
+  {
+    const ReportFile file(older.dump());
+    fa::RunReport gpu = gpu_run();
+    fa::read_estimates(file.path, gpu);
+    CHECK(gpu.forward.estimate->seconds == Approx(0.6e-3));
+    gpu.prepare = some_prepare(gpu.model);
+    CHECK_THROWS_WITH(fa::read_estimates(file.path, gpu), ContainsSubstring("prepare"));
+  }
+  r.prepare = some_prepare(r.model);
+  r.prepare->estimate = some_estimate();
+  r.prepare->estimate->seconds = 2e-6;
+  const ReportFile file(fa::to_json(r).dump());
+  fa::RunReport gpu = gpu_run();
+  gpu.prepare = some_prepare(gpu.model);
+  fa::read_estimates(file.path, gpu);
+  REQUIRE(gpu.prepare->estimate);
+  CHECK(gpu.prepare->estimate->seconds == Approx(2e-6));
+  CHECK(gpu.forward.estimate->seconds == Approx(0.6e-3));
+}
+
 TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
   fa::RunReport sim = simulated_run();
   sim.estimate_heads = sim.problem.heads();
@@ -691,6 +797,7 @@ TEST_CASE("the JSON has the promised keys", "[report]") {
   CHECK(j["flops_executed"] == 67108864);
   CHECK(j["workspace_bytes"] == 3000);
   CHECK(j["parent"]["step"] == "97_before");
+  CHECK((j.contains("prepare") && j["prepare"].is_null()));
   CHECK(j["backward"].is_null());
   CHECK(j["ok"] == true);
 }

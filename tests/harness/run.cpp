@@ -32,10 +32,33 @@ void zero_gradients(const Problem& p, const fa::Tensors<float>& t) {
   fa::cuda_check(cudaMemset(t.scratch<float>("sums"), 0, 40));
 }
 
+/// A quantisation that only halves Q; its forward makes O from what it finds in the workspace.
+void halve(const Problem& p, const fa::Tensors<float>& t) {
+  std::vector<float> q(p.q_size());
+  fa::cuda_check(cudaMemcpy(q.data(), t.Q, q.size() * sizeof(float), cudaMemcpyDeviceToHost));
+  for (float& x : q) x *= 0.5f;
+  fa::cuda_check(cudaMemcpy(t.scratch<float>("half Q"), q.data(), q.size() * sizeof(float),
+                            cudaMemcpyHostToDevice));
+}
+void copy_half_q(const Problem& p, const fa::Tensors<float>& t) {
+  fa::cuda_check(cudaMemcpy(t.O, t.scratch<float>("half Q"), p.q_size() * sizeof(float),
+                            cudaMemcpyDeviceToDevice));
+}
+
 template <class T>
 fa::Variant variant(void (*forward)(const Problem&, const fa::Tensors<T>&)) {
   fa::Variant v;
   v.forward = forward;
+  return v;
+}
+
+fa::Variant prepared() {
+  fa::Variant v = variant(copy_half_q);
+  v.prepare = halve;
+  v.workspace = [](const Problem& p) {
+    return std::vector<fa::Scratch>{{"half Q", 4 * p.q_size()},
+                                    {.name = "counter", .bytes = 8, .zeroed = true}};
+  };
   return v;
 }
 
@@ -116,6 +139,27 @@ TEST_CASE("the backward has its tensors and its workspace", "[run]") {
   CHECK(out.dV == std::vector<float>(p.kv_size(), 0));
 }
 
+TEST_CASE("a prepare runs before the forward, which finds its workspace", "[run]") {
+  const Problem p = small();
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  const fa::Outputs out = fa::run(prepared(), p, in);
+  std::vector<float> half = in.Q;
+  for (float& x : half) x *= 0.5f;
+  CHECK(out.O == half);
+  CHECK(out.damage.empty());
+
+  fa::Session session(p, in, prepared());
+  session.forward();  // of workspace that nobody wrote
+  CHECK(unwritten(session.download().O) == p.q_size());
+  session.prepare();
+  session.forward();
+  CHECK(session.download().O == half);
+  session.forget_prepare();
+  session.forward();
+  CHECK(unwritten(session.download().O) == p.q_size());
+  CHECK(session.download().damage.empty());  // what is zeroed stays zero
+}
+
 TEST_CASE("workspace that starts as zeros must be left so", "[run]") {
   const Problem p = small();
   const fa::Inputs in = fa::normal_inputs(p, 1);
@@ -176,6 +220,9 @@ TEST_CASE("a step of another type, or inputs of another size, are the program's 
   fa::Inputs in = fa::normal_inputs(p, 1);
   CHECK_THROWS_WITH(fa::run(variant(copy_all<fa::bf16>), p, in),
                     "the forward computes in bf16, the problem is fp32");
+  fa::Variant mixed = prepared();
+  mixed.prepare = copy_all<fa::bf16>;
+  CHECK_THROWS_WITH(fa::run(mixed, p, in), "the prepare computes in bf16, the problem is fp32");
   in.V.pop_back();
   CHECK_THROWS_WITH(fa::run(variant(copy_all<float>), p, in), "V has 319 elements instead of 320");
 }

@@ -39,6 +39,26 @@ fa::Prediction backward_traffic(const fa::Problem& p) {
   t["dO"].read = t["dQ"].write = t["dK"].write = t["dV"].write = 4 * p.q_size();
   return t;
 }
+/// A prepare that copies V into workspace, and a forward that finds it there.
+void copy_to_workspace(const fa::Problem& p, const fa::Tensors<float>& t) {
+  void* to = t.scratch<void>("ready");
+  fa::cuda_check(cudaMemcpy(to, t.V, 4 * p.q_size(), cudaMemcpyDeviceToDevice));
+}
+void copy_from_workspace(const fa::Problem& p, const fa::Tensors<float>& t) {
+  const void* from = t.scratch<void>("ready");
+  fa::cuda_check(cudaMemcpy(t.O, from, 4 * p.q_size(), cudaMemcpyDeviceToDevice));
+}
+fa::Prediction prepare_traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  t["V"].read = t["ready"].write = 4 * p.q_size();
+  t.hbm = {.read = 4 * p.q_size(), .write = 4 * p.q_size()};
+  return t;
+}
+fa::Prediction prepared_traffic(const fa::Problem& p) {
+  fa::Prediction t;
+  t["ready"].read = t["O"].write = 4 * p.q_size();
+  return t;
+}
 fa::Prediction no_traffic(const fa::Problem&) { return {}; }
 
 fa::Step step_of(fa::Runner forward, fa::PredictFn traffic) {
@@ -142,6 +162,9 @@ void dirty_later(const fa::Problem& p, const fa::Tensors<float>& t) {
   copy_v(p, t);
   if (runs++ > 0) fa::cuda_check(cudaMemset(t.scratch<char>("taken"), 1, 1));
 }
+void prepare_once(const fa::Problem& p, const fa::Tensors<float>& t) {
+  if (runs++ == 0) copy_to_workspace(p, t);
+}
 void backward_once(const fa::Problem& p, const fa::Tensors<float>& t) {
   if (runs++ == 0) backward_of_copy(p, t);
 }
@@ -177,6 +200,20 @@ TEST_CASE("a later run that is wrong ends with status 1", "[step_main]") {
     CHECK(ran.status == 1);
     CHECK_THAT(ran.json["check_again"]["message"].get<std::string>(),
                ContainsSubstring("taken is not zero after the run"));
+  }
+  SECTION("a prepare: what its first run wrote does not count") {
+    fa::Step step = persistent(copy_from_workspace);
+    step.variants[0].prepare = prepare_once;
+    step.variants[0].prepare_traffic = prepare_traffic;
+    step.variants[0].traffic = prepared_traffic;
+    step.variants[0].workspace = [](const fa::Problem& p) {
+      return std::vector<fa::Scratch>{{"ready", 4 * p.q_size()},
+                                      {.name = "taken", .bytes = 4, .zeroed = true}};
+    };
+    const Ran ran = run_program(step);
+    CHECK(ran.status == 1);
+    CHECK(ran.json["check"][0]["ok"] == true);
+    CHECK(ran.json["check_again"]["ok"] == false);
   }
   SECTION("a backward") {
     fa::Step step = persistent(copy_v);
@@ -243,6 +280,66 @@ TEST_CASE("a backward is checked, counted and compared beside the forward", "[st
 
   step.variants[0].backward = all_zero;  // writes no gradient
   CHECK(run_program(step).status == 1);
+}
+
+TEST_CASE("a prepare runs before the forward, and is counted and judged by itself", "[step_main]") {
+  fa::Step step = step_of(copy_from_workspace, prepared_traffic);
+  fa::Variant& v = step.variants[0];
+  v.workspace = [](const fa::Problem& p) {
+    return std::vector<fa::Scratch>{{"ready", 4 * p.q_size()}};
+  };
+  CHECK(run_program(step).status == 1);  // nobody wrote what the forward reads
+  v.prepare = copy_to_workspace;
+  v.prepare_traffic = prepare_traffic;
+  const Ran ran = run_program(step);
+  CHECK(ran.status == 0);
+  const size_t prepare = ran.printed.find("\nprepare, bytes requested");
+  REQUIRE(prepare != std::string::npos);
+  CHECK(prepare < ran.printed.find("\nforward, bytes requested"));
+  std::istringstream lines(ran.printed);
+  for (std::string line; std::getline(lines, line);) CHECK(line.size() <= 80);
+
+  const auto& json = ran.json["prepare"];
+  CHECK(json["traffic"]["requested"]["predicted"]["write"] == 4 * 4 * 64);
+  CHECK(json["flops"] == 0);
+  CHECK(json["flops_executed"] == 0);
+  CHECK(json["parent"].is_null());
+  CHECK(ran.json["traffic"]["requested"]["predicted"]["write"] == 4 * 4 * 64);
+  CHECK(ran.json["traffic"]["requested"]["buffers"].contains("V") == false);
+  CHECK(run_program(step_of(copy_v, copy_traffic)).json["prepare"].is_null());
+  if (simulated()) {
+    CHECK(json["traffic"]["prediction_ok"] == true);
+    CHECK(json["traffic"]["requested"]["buffers"]["ready"]["counted"]["write"] == 4 * 4 * 64);
+    CHECK(json["bound_ms"].get<double>() > 0);
+    CHECK(json["estimate"]["ms"].get<double>() > 0);
+  } else {
+    CHECK(json["time"]["median_ms"].get<double>() > 0);
+  }
+
+  const Ran asked = run_program(step, {"--predict"});
+  CHECK(asked.status == 0);
+  CHECK(asked.json["prepare"]["traffic"]["requested"]["predicted"]["read"] == 4 * 4 * 64);
+
+  v.prepare_traffic = copy_traffic;  // a wrong formula of a right kernel
+  const Ran wrong = run_program(step);
+  CHECK(wrong.status == (simulated() ? 1 : 0));
+  if (simulated()) {
+    CHECK(wrong.json["traffic"]["prediction_ok"] == true);
+    CHECK(wrong.json["prepare"]["traffic"]["prediction_ok"] == false);
+    CHECK_THAT(wrong.printed, ContainsSubstring("prediction differs from the count in: O, ready"));
+  }
+
+  v.prepare_traffic = nullptr;
+  CHECK(run_program(step, {"--predict"}).status == 2);
+  const Ran half = run_program(step);
+  CHECK(half.status == 0);
+  if (simulated()) {
+    CHECK_THAT(half.printed, ContainsSubstring(" in the forward, and not predicted in the") &&
+                                 ContainsSubstring("prepare.\n"));
+  }
+
+  v.prepare = stopped;
+  CHECK(run_program(step).json["finding"] == "kernel f, thread (1,0,0): race on sK");
 }
 
 TEST_CASE("the change since the parent is only told for problems that the parent does",

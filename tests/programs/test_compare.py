@@ -15,8 +15,8 @@ import termios
 import unittest
 
 from copies import SCRIPTS
-from flash_steps import results
-from sample_results import digest_of, few_blocks, gpu, sim, with_backward, write
+from flash_steps import estimates, results
+from sample_results import digest_of, few_blocks, gpu, sim, with_backward, with_prepare, write
 
 
 def run(script, *args):
@@ -287,6 +287,46 @@ class Table(Scripts):
         ):
             self.assertEqual([row.any.direction for row in join(runs)], directions)
 
+    def test_a_prepare_has_a_row_of_its_own_and_no_speed(self):
+        """Files from before there was one have no such key: all other tests."""
+        step = {"step": "12_fp8", "variant": "blocks"}
+        files = [
+            self.file(f"{make.__name__}.json", with_backward(with_prepare(make(**step))))
+            for make in (sim, gpu)
+        ]
+        done = run("compare.py", *files)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        labels = [line.split("  ")[0] for line in done.stdout.splitlines() if "ok" in line]
+        self.assertEqual(labels, ["12 blocks prep", "12 blocks", "12 blocks bwd"])
+        self.assertIn("20 us", self.row(done.stdout, "12 blocks prep"))
+        self.assertIn("500 us", self.row(done.stdout, "12 blocks  "))
+        cells = self.cells(with_prepare(gpu(**step)), "12 blocks prep")[0]
+        self.assertEqual(cells["TFLOP/s"], "-")
+        none = with_prepare(sim(**step))
+        none["prepare"] = None
+        self.assertEqual(
+            [r.direction for r in results.load(self.file("none.json", none))], ["forward"]
+        )
+        done = run("compare.py", "--diff", *files)
+        self.assertEqual(done.returncode, 2)  # of two kinds
+        done = run("compare.py", "--diff", files[0], files[0])
+        self.assertEqual(
+            re.findall("^A: (.*?) \\(", done.stdout, re.M),
+            ["12 blocks", "12 blocks prep", "12 blocks bwd"],
+        )
+
+    def test_a_prepare_stands_with_its_forward_where_that_is_another_variants(self):
+        data = with_backward(with_prepare(sim(forward_of="12 blocks")))
+        rows = results.join_for_reading(results.load(self.file("a.json", data)))
+        self.assertEqual([row.any.direction for row in rows], ["backward"])
+
+    def test_estimates_keep_a_prepares_time(self):
+        runs = results.load(self.file("a.json", with_prepare(gpu(step="12_fp8"))))
+        found = {key[3]: run.get("time.median_ms") for key, run in estimates.timed(runs)}
+        self.assertEqual(found, {"forward": 0.5, "prepare": 0.02})
+        labels = [estimates.label(key) for key, _ in estimates.timed(runs)]
+        self.assertEqual(labels, ["12 naive", "12 naive prep"])
+
     def test_shared_memory_parts_runs_and_shows(self):
         done = run("compare.py", self.file("a.json", [sim(), sim(smem=32768), gpu(smem=32768)]))
         lines = [line.split()[1:3] for line in done.stdout.splitlines() if line.startswith("01")]
@@ -516,6 +556,13 @@ class Plots(Scripts):
         texts = self.texts("time.svg", *[data for data in runs if data["problem"]["d"] == 64])
         self.assertEqual(len([t for t in texts if re.fullmatch(r"\d\d_x", t)]), 10)
         self.assertEqual(len([t for t in texts if t.endswith(", forward")]), 1, texts)
+
+    def test_a_prepare_is_in_no_plot(self):
+        runs = [with_prepare(gpu(step="12_x", n=n, nk=n)) for n in (512, 1024)]
+        for picture in ("time.svg", "traffic.svg", "roofline.svg"):
+            texts = self.texts(picture, *runs)
+            self.assertIn("12 naive", texts)
+            self.assertFalse([t for t in texts if "prep" in t], picture)
 
 
 class HbmPicture(Scripts):
@@ -794,6 +841,19 @@ class Tables(Scripts):
             done, _ = self.fill(f"<!-- table: {spec} -->\n<!-- /table -->\n")
             self.assertEqual(done.returncode, 2)
             self.assertIn(word, done.stderr)
+
+    def test_a_prepare_has_time_and_bytes_and_no_speed(self):
+        sizes = dict(step="12_fp8", b=16, h=32, hkv=32, causal=False)
+        self.file("r.json", {"device": "NVIDIA H200", "runs": [with_prepare(gpu(**sizes))]})
+        _, text = self.fill("<!-- table: scale figure=time -->\n<!-- /table -->\n")
+        self.assertIn("| 12 naive prep | 20 us |", text)
+        for spec in ("scale figure=speed", "speed"):
+            _, text = self.fill(f"<!-- table: {spec} -->\n<!-- /table -->\n")
+            self.assertIn("| 12 naive |", text)
+            self.assertNotIn("prep", text)
+        self.assertIn(" so", self.figure("speed step=12_fp8"))
+        _, text = self.fill("<!-- table: steps direction=prepare -->\n<!-- /table -->\n")
+        self.assertEqual(re.findall(r"^\| (12.*?) \|", text, re.M), ["12 naive prep"])
 
     def test_scale_does_not_mix_problems(self):
         self.file("r.json", [gpu(b=16, h=32, hkv=32, causal=causal) for causal in (True, False)])

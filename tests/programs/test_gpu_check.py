@@ -16,7 +16,7 @@ from flash_steps.command import BadInput
 from flash_steps.gpu_table import model_of
 from flash_steps.problems import tag
 from flash_steps.results import Run
-from sample_results import gpu, sim, with_backward, write
+from sample_results import gpu, sim, with_backward, with_prepare, write
 
 
 class Folders(unittest.TestCase):
@@ -121,6 +121,24 @@ class Compare(Folders):
             "06 backward bwd",
             done.stdout,
         )
+
+    def test_prepare_passes_are_compared_and_named(self):
+        self.file("sim", with_prepare(sim(step="12_x", variant="e4m3")))
+        measured = with_prepare(gpu(step="12_x", variant="e4m3"))
+        self.file("gpu", measured)
+        done = self.compare()
+        self.assertEqual(done.returncode, 0, done.stdout)
+        self.assertIn(
+            "0 of the figures are of backward passes, 0 of atomics, 4 of prepare passes\n"
+            "all 8 figures are equal",
+            done.stdout,
+        )
+        measured["prepare"]["traffic"]["sectors"]["store"] += 1
+        self.file("gpu", measured)
+        done = self.compare()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("1 of 8 figures differ", done.stdout)
+        self.assertIn("store sectors of 12 e4m3 prep", done.stdout)
 
     def test_runs_with_other_shared_memory_are_not_compared(self):
         self.file("sim", [sim(smem=32768), sim(smem=65536)])
@@ -338,8 +356,8 @@ class Peers(unittest.TestCase):
 class Command(unittest.TestCase):
     """gpu_check.sh in a copy of the repository's scripts, with programs that only pretend."""
 
-    # 02_tiled keeps S and P; 04_fused does not, has --smem and a backward with atomics. Six hundred
-    # runs: no Python, which starts seven times as slowly. What they write: template().
+    # 02_tiled keeps S and P; 04_fused does not, has --smem, a prepare, and a backward with atomics.
+    # Six hundred runs: no Python, which starts seven times as slowly. What they write: template().
     PROGRAM = r"""#!/bin/sh
 step=${0##*/} root=${0%/build/*} kind=gpu smem=null causal=false json=
 case $0 in */sim/steps/*) kind=sim ;; esac
@@ -406,6 +424,10 @@ tool=$2; shift 4
         buffers.update(dict.fromkeys("QKVO"))
         run["backward"] = copy.deepcopy({key: run[key] for key in ("traffic", "time", "flops")})
         run["backward"]["traffic"]["requests"]["atomic"] = "@n@"
+        run["prepare"] = {
+            **copy.deepcopy({key: run[key] for key in ("traffic", "time")}),
+            "flops": 0,
+        }
         self.write(f"build/{kind}.04_fused.json", json.dumps(run))
 
     def programs(self, preset, text):
@@ -465,13 +487,16 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.assertTrue(all(e["equal"] for e in results["counters"]))
         compared = {(e["step"], e["figure"]) for e in results["counters"]}
         self.assertIn(("04 fused bwd", "atomic requests"), compared)
+        self.assertIn(("04 fused prep", "store sectors"), compared)
         self.assertIn(("02 shared", "store sectors"), compared)
         self.assertEqual(
             {e["problem"] for e in results["counters"] if "smem=" in e["problem"]},
             {f"B=1 H=2 N=257 d=32 smem={smem} fp32" for smem in (32768, 98304)},
         )
-        # Two variants and a step with its backward, six problems.
-        self.assertEqual(len(results["timing"]), 4 * 8)
+        # Two variants and a step with its prepare and its backward, eight problems.
+        self.assertEqual(len(results["timing"]), 5 * 8)
+        for e in results["timing"]:
+            self.assertEqual(e["share_of_roof"] is None, e["step"] == "04 fused prep")
         tools = {
             (e["step"], e["variant"], e["tool"])
             for e in results["sanitizer"]
@@ -481,7 +506,7 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.assertEqual({round(e["of_l2"], 1) for e in results["hbm"]}, {0.2, 1.0, 4.0})
         self.assertEqual(
             {e["step"] for e in results["hbm"]},
-            {"02 shared", "02 registers", "04 fused", "04 fused bwd"},
+            {"02 shared", "02 registers", "04 fused prep", "04 fused", "04 fused bwd"},
         )
         scale = {(e["step"], e["problem"]) for e in results["scale"]}
         self.assertIn(("02 registers", "B=2 H=32 N=8192 d=64 fp32"), scale)
@@ -784,7 +809,8 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         chosen = ("--sections", "timing", "--steps", "04")
         self.figures(*chosen)
         kept = self.results()
-        changes = ({"ok": False}, {"time": None}, {"backward": {"time": None}})
+        missing = {"time": None}
+        changes = ({"ok": False}, missing, {"prepare": missing}, {"backward": missing})
         for run, change in zip(kept["runs"], changes):
             run.update(change)
         write(os.path.join(self.root, "out", "results.json"), kept)
@@ -792,7 +818,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         commands = self.results()["commands"][len(kept["commands"]) :]
         self.assertEqual(
             sorted(c["name"].rpartition(".")[2] for c in commands if c["name"][:4] == "gpu "),
-            sorted(tag(run["problem"]) for run in kept["runs"][:3]),
+            sorted(tag(run["problem"]) for run in kept["runs"][: len(changes)]),
         )
 
     def test_a_run_on_a_slowed_gpu_is_made_again(self):

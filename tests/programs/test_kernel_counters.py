@@ -40,7 +40,8 @@ def counted(step, variant):
         call = [program, "--variant", variant, *MEASURED["problem"].split(), "--json", path]
         subprocess.run(list(map(str, call)), check=True, stdout=subprocess.DEVNULL)
         run = json.loads(path.read_text("utf-8"))
-    kernels = run["kernels"] + ((run["backward"] or {}).get("kernels") or [])
+    passes = [run["prepare"], run, run["backward"]]
+    kernels = [kernel for one in passes if one for kernel in one["kernels"] or []]
     return [kernel for kernel in kernels if kernel["threads"]]
 
 

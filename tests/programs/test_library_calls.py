@@ -6,6 +6,7 @@ Argument: a build folder.
 """
 
 import ctypes
+import functools
 import pathlib
 import re
 import subprocess
@@ -145,6 +146,52 @@ class Calls(unittest.TestCase):
             self.run_step("backward")
         self.run_step()
         self.assertEqual(self.run_step("backward"), ["backward on 0"])
+
+    def test_a_forward_needs_the_prepare_of_its_tensors(self):
+        self.assertEqual([v["prepare"] for v in self.library.variants], [False, False, True])
+        run = functools.partial(self.run_step, variant=2)
+        with self.assertRaisesRegex(
+            Refused,
+            "^variant 2: fa_prepare of the same tensors, B=1 H=2 N=8 d=64 fp32, must come before "
+            "fa_forward; none has run$",
+        ):
+            run()
+        self.assertEqual(self.calls(), [])
+        others = dict.fromkeys(("O", "LSE", "dO", "dQ", "dK", "dV"))  # it needs Q, K and V alone
+        self.assertEqual(
+            run("prepare", stream=7, **others), ["malloc", "malloc", "memset on 7", "prepare on 7"]
+        )
+        self.assertEqual(run(stream=7), ["forward on 7"])
+        self.assertEqual(run(stream=9), ["forward on 9"])
+        self.assertEqual(run("backward"), ["backward on 0"])
+        more = {**SIZES, "n": 9}
+        for wrong, words in (
+            ({"sizes": more}, "the last one was of B=1 H=2 N=8 d=64 fp32$"),
+            ({"V": 8192}, "the last one was of other Q, K or V$"),
+        ):
+            for direction in ("forward", "backward"):
+                with self.assertRaisesRegex(Refused, f"before fa_{direction}; {words}"):
+                    run(direction, **wrong)
+        with self.assertRaisesRegex(Refused, "K is a null pointer"):
+            run("prepare", K=None)
+        self.assertEqual(run(), ["forward on 0"])  # what was refused changed nothing
+
+        run("prepare")  # of other values, perhaps: the forward before it is forgotten
+        with self.assertRaisesRegex(Refused, "fa_forward of the same tensors.*none has run"):
+            run("backward")
+        run()
+        self.addCleanup(self.fake.fa_fake_largest, 1 << 30)
+        self.fake.fa_fake_largest(1000)
+        with self.assertRaisesRegex(Refused, "sums: the device cannot allocate"):
+            run("prepare", sizes={**SIZES, "n": 900})
+        with self.assertRaisesRegex(Refused, "fa_prepare of the same tensors.*none has run"):
+            run()
+        run("prepare")
+        self.library.release()
+        with self.assertRaisesRegex(Refused, "fa_prepare of the same tensors.*none has run"):
+            run()
+        with self.assertRaisesRegex(Refused, "99_fake both: it has no prepare"):
+            self.run_step("prepare", variant=1)
 
     def test_sentences_name_the_fields_of_FaProblem(self):
         for wrong, words in (

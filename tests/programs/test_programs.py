@@ -327,6 +327,7 @@ class Programs(unittest.TestCase):
                 "flops",
                 "flops_executed",
                 "workspace_bytes",
+                "prepare",
                 "backward",
                 "ok",
             },
@@ -434,7 +435,7 @@ class Programs(unittest.TestCase):
                         )
                         if r["device"]["kind"] != "sim":
                             self.skipTest("only the simulator counts per buffer")
-                        for one in [r] + ([r["backward"]] if r["backward"] else []):
+                        for one in filter(None, (r["prepare"], r, r["backward"])):
                             requested = one["traffic"]["requested"]
                             self.assertEqual(requested["predicted"], requested["counted"])
                             self.assertGreater(requested["counted"]["read"], 0)

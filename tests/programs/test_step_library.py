@@ -113,6 +113,8 @@ class OneLibrary:
                 values = array.array(code, [0xFFFF if code == "H" else math.nan] * size)
             at[name] = self.library.malloc(len(values) * values.itemsize)
             self.library.upload(at[name], values)
+        if variant["prepare"]:
+            self.library.runner("prepare", index, p, at)()
         self.library.runner("forward", index, p, at)()
         written = ["O"] + ["LSE"] * variant["writes_lse"]
         if variant["backward"]:
@@ -173,12 +175,17 @@ class OneLibrary:
                 2,
                 "no place for the bytes: the pointer is null",
             ),
-            # Q has 16 bytes: the simulator names the kernel and its line.
-            (run(**most, O=one), 1, ".cuh:"),
         ]
+        # Q has 16 bytes: the simulator names the kernel and its line.
+        first = "prepare" if library.variants[last]["prepare"] else "forward"
+        cases.append((run(first, **most, O=one), 1, ".cuh:"))
         for index, variant in enumerate(library.variants):
             words = "none has run" if variant["backward"] else "it has no backward"
             cases.append((run("backward", index, **most, O=one), 2, words))
+            direction, words = "prepare", "it has no prepare"
+            if variant["prepare"]:
+                direction, words = "forward", "none has run"
+            cases.append((run(direction, index, **most, O=one), 2, words))
         wrong = []
         for call, status, words in cases:
             try:

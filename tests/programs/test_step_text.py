@@ -136,6 +136,11 @@ class Copy(unittest.TestCase):
         self.replace(description, "forward<false>", "forward<true>")
         self.assertEqual(self.changed(before), {"10"})
         before = self.digests()
+        self.replace(description, ".forward = f", ".prepare_traffic = t, .forward = f")
+        self.assertEqual(self.changed(before), set())
+        self.replace(description, ".forward = f", ".prepare = quantise, .forward = f")
+        self.assertEqual(self.changed(before), {"10"})
+        before = self.digests()
         for text, other in (
             ("kWarp = 32", "kWarp = 33"),
             ('_Pragma("unroll")', '_Pragma("unroll 2")'),

@@ -1,6 +1,7 @@
 // A step as a shared library, linked from the object of its main.cu, as its program is.
 #include "common/harness/library/library.h"
 
+#include <array>
 #include <cctype>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -91,7 +92,8 @@ DeviceMemory<> allocate(const std::string& name, size_t bytes) {
 /// What one variant keeps between calls.
 class Workspace {
  public:
-  std::optional<Problem> last_forward;
+  std::optional<Problem> last_prepare, last_forward;
+  std::array<const void*, 3> prepared = {};  // Q, K and V of last_prepare
 
   /// Room for these pieces, by name; what is large enough stays where it is.
   const std::map<std::string, void*>& of(const std::vector<Scratch>& pieces) {
@@ -113,6 +115,7 @@ class Workspace {
   }
 
   void release() {
+    last_prepare.reset();
     last_forward.reset();
     pointers_.clear();
     memory_.clear();
@@ -123,8 +126,9 @@ class Workspace {
   std::map<std::string, void*> pointers_;
 };
 
-/// Per variant: one's backward may read what its forward left, whatever runs in between. Never
-/// destroyed: at the end of the process CUDA may be gone first.
+/// Per variant: its forward reads what its prepare left, and its backward may read what its forward
+/// left, whatever runs in between. Never destroyed: at the end of the process CUDA may be gone
+/// first.
 std::map<int, Workspace>& workspaces = *new std::map<int, Workspace>;
 
 const Variant& variant_of(int index) {
@@ -164,41 +168,62 @@ bool same_sizes(const Problem& a, const Problem& b) {
          a.causal == b.causal;
 }
 
-int run(int index, const FaProblem* problem, const FaTensors* t, void* stream, bool backward) {
-  const char* call = backward ? "fa_backward" : "fa_forward";
-  return answer(call, [&] {
+/// \param first what must have run, and `last` its last problem
+/// \throws UsageError unless it has run for this problem and these tensors.
+void require_first(const char* first, const std::optional<Problem>& last, bool same_tensors,
+                   const char* call, int index, const Problem& p) {
+  if (last && same_sizes(*last, p) && same_tensors) return;
+  throw UsageError(fmt::format("variant {}: {} of the same tensors, {}, must come before {}; {}",
+                               index, first, describe(p), call,
+                               !last                   ? "none has run"
+                               : !same_sizes(*last, p) ? "the last one was of " + describe(*last)
+                                                       : "the last one was of other Q, K or V"));
+}
+
+enum class Direction { prepare, forward, backward };
+
+int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
+        Direction direction) {
+  const bool prepare = direction == Direction::prepare;
+  const bool backward = direction == Direction::backward;
+  const std::string name = prepare ? "prepare" : backward ? "backward" : "forward";
+  const std::string call = "fa_" + name;
+  return answer(call.c_str(), [&] {
     const Variant& v = variant_of(index);
-    const Runner& runner = backward ? v.backward : v.forward;
-    if (!runner) throw UsageError(the_step().id + " " + v.name + ": it has no backward");
+    const Runner& runner = prepare ? v.prepare : backward ? v.backward : v.forward;
+    if (!runner) throw UsageError(the_step().id + " " + v.name + ": it has no " + name);
     const Problem p = problem_of(problem, v);
     if (!t) throw UsageError("no tensors: the pointer is null");
     require("Q", t->Q);
     require("K", t->K);
     require("V", t->V);
-    require("O", t->O);
-    if (v.writes_lse) require("LSE", t->LSE);
+    if (!prepare) {
+      require("O", t->O);
+      if (v.writes_lse) require("LSE", t->LSE);
+    }
     Workspace& workspace = workspaces[index];
+    const std::array inputs = {t->Q, t->K, t->V};
+    if (v.prepare && !prepare) {
+      require_first("fa_prepare", workspace.last_prepare, inputs == workspace.prepared,
+                    call.c_str(), index, p);
+    }
     if (backward) {
       require("dO", t->dO);
       require("dQ", t->dQ);
       require("dK", t->dK);
       require("dV", t->dV);
-      if (!workspace.last_forward || !same_sizes(*workspace.last_forward, p)) {
-        throw UsageError(fmt::format(
-            "variant {}: fa_forward of the same tensors, {}, must come before fa_backward; {}",
-            index, describe(p),
-            workspace.last_forward ? "the last one was of " + describe(*workspace.last_forward)
-                                   : "none has run"));
-      }
+      require_first("fa_forward", workspace.last_forward, true, call.c_str(), index, p);
     }
     require_device();
     const OnStream on_stream(stream);
-    if (!backward)
-      workspace.last_forward.reset();  // should it fail, a backward has nothing to read
+    // Should this run fail, those after it have nothing to read.
+    if (prepare) workspace.last_prepare.reset();
+    if (!backward) workspace.last_forward.reset();
     const auto& pieces = workspace.of(workspace_of(v, p));
     last_run = fmt::format("{} of variant {} ({}), {}", call, index, v.name, describe(p));
     runner(p, {t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV, &pieces});
-    if (!backward) workspace.last_forward = p;
+    if (prepare) workspace.last_prepare = p, workspace.prepared = inputs;
+    if (direction == Direction::forward) workspace.last_forward = p;
   });
 }
 
@@ -215,6 +240,7 @@ std::string description() {
                         {"dtype", name_of(v.forward.dtype())},
                         {"writes_lse", v.writes_lse},
                         {"supports", supports(support_of(step, v))},
+                        {"prepare", static_cast<bool>(v.prepare)},
                         {"backward", static_cast<bool>(v.backward)}});
   }
   const nlohmann::json tree = {{"step", step.id},
@@ -252,12 +278,16 @@ int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes) {
   });
 }
 
+int fa_prepare(int variant, const FaProblem* problem, const FaTensors* tensors, void* stream) {
+  return fa::run(variant, problem, tensors, stream, fa::Direction::prepare);
+}
+
 int fa_forward(int variant, const FaProblem* problem, const FaTensors* tensors, void* stream) {
-  return fa::run(variant, problem, tensors, stream, /*backward=*/false);
+  return fa::run(variant, problem, tensors, stream, fa::Direction::forward);
 }
 
 int fa_backward(int variant, const FaProblem* problem, const FaTensors* tensors, void* stream) {
-  return fa::run(variant, problem, tensors, stream, /*backward=*/true);
+  return fa::run(variant, problem, tensors, stream, fa::Direction::backward);
 }
 
 int fa_release() {

@@ -14,8 +14,9 @@
 /// device fails with a sentence that says so; only a new process helps.
 ///
 /// A library of somebody else that has fa_forward() is a contender for peers.py (--library); of the
-/// other functions peers.py uses those that it finds: fa_backward(), fa_check(), fa_last_error(),
-/// fa_describe() (without it: one variant, bf16, that writes no LSE), fa_release().
+/// other functions peers.py uses those that it finds: fa_prepare(), fa_backward(), fa_check(),
+/// fa_last_error(), fa_describe() (without it: one variant, bf16, that writes no LSE),
+/// fa_release().
 #pragma once
 
 #include <stddef.h>
@@ -39,9 +40,9 @@ typedef struct {
 } FaProblem;
 
 /// Device pointers, aligned to 16 bytes, to row-major contiguous tensors of the variant's type
-/// (LSE: fp32). The forward reads Q, K, V and writes O, and LSE if the variant writes it; it
-/// ignores the rest. The backward reads Q, K, V, O, LSE (those of this variant's forward), dO and
-/// writes dQ, dK, dV.
+/// (LSE: fp32). The prepare reads Q, K, V. The forward reads Q, K, V and writes O, and LSE if the
+/// variant writes it. Both ignore the rest. The backward reads Q, K, V, O, LSE (those of this
+/// variant's forward), dO and writes dQ, dK, dV.
 typedef struct {
   const void* Q;   ///< [B, H, N, d]
   const void* K;   ///< [B, Hkv, Nk, d]
@@ -56,8 +57,8 @@ typedef struct {
 
 /// The step as JSON: {"step", "idea", "kind": "sim" or "gpu", "needs": "sm_90a" or "", "supports":
 /// {"d": [64, 128], "gqa": bool, "cross": bool (Nk != N)}, "variants": [{"name", "idea", "dtype":
-/// "fp32" or "bf16", "writes_lse": bool, "backward": bool, "supports"}]}. Needs no device. The last
-/// variant is the step's result. Valid until the library is unloaded.
+/// "fp32" or "bf16", "writes_lse": bool, "prepare": bool, "backward": bool, "supports"}]}. Needs no
+/// device. The last variant is the step's result. Valid until the library is unloaded.
 FA_EXPORT const char* fa_describe(void);
 
 /// The sentence of the last call that failed; "" before. Valid until the next call fails.
@@ -68,8 +69,14 @@ FA_EXPORT const char* fa_last_error(void);
 FA_EXPORT int fa_check(const FaProblem* problem);
 
 /// Bytes of workspace that a variant (its place in fa_describe()'s list) takes for a problem,
-/// forward and backward together.
+/// prepare, forward and backward together.
 FA_EXPORT int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes);
+
+/// As fa_forward(), for a variant that has it: what it computes from Q, K and V alone stays in the
+/// workspace, and the forward reads it there. An application does this work where it makes these
+/// tensors, so it is a call of its own, and peers.py does not time it.
+FA_EXPORT int fa_prepare(int variant, const FaProblem* problem, const FaTensors* tensors,
+                         void* stream);
 
 /// Queues the kernels of the variant's forward and returns (in the simulator: runs them).
 ///
@@ -79,6 +86,9 @@ FA_EXPORT int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* 
 /// A variant's first run, and one that needs more workspace than its runs before, allocates it,
 /// which waits for the GPU. The workspace is kept for the runs to come, on whatever stream: two
 /// streams that run one variant must be ordered by the caller.
+///
+/// Where the variant has a prepare, its last one must have been of the same problem and the same
+/// Q, K and V: else status 2. After new values were written into them it must run again.
 ///
 /// A stream may be captured into a CUDA graph once the variant has run outside of the capture
 /// (status 2 before that: nothing can be allocated meanwhile). The graph holds the addresses of

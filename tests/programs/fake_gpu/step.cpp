@@ -17,6 +17,9 @@ bool simulated() { return false; }
 
 namespace {
 
+void prepare(const fa::Problem&, const fa::Tensors<float>&) {
+  fa::cuda_check(fake::note("prepare", fa::current_stream()));
+}
 void forward(const fa::Problem&, const fa::Tensors<float>&) {
   fa::cuda_check(fake::note("forward", fa::current_stream()));
 }
@@ -56,6 +59,10 @@ static fa::Step step() {
   v.name = "both";
   v.backward = backward;
   v.backward_traffic = traffic;
+  step.variants.push_back(v);
+  v.name = "prepared";
+  v.prepare = prepare;
+  v.prepare_traffic = traffic;
   step.variants.push_back(v);
   return step;
 }
