@@ -237,8 +237,8 @@ void keep_unlucky_rows(const std::vector<double>& want, const std::vector<double
   }
 }
 
-/// With products of e4m3 it depends on the scale whether a number is rounded up or down, and numbers
-/// that are alike are rounded alike: so three scales, and of each row the unluckiest.
+/// With e4m3 it depends on the scale whether a number is rounded up or down, and numbers that are
+/// alike are rounded alike: so three scales, and of each row the unluckiest.
 ReferenceForward unlucky_baseline(const Problem& p, const Inputs& in, const Sample& sample,
                                   const ReferenceForward& want) {
   ReferenceForward baseline = attention_unfused(p, in, sample);
