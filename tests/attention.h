@@ -54,7 +54,8 @@ inline Problem random_problem(std::mt19937& random) {
 }
 
 /// Every row against fp64, by the checker's bound.
-inline void require_right(const Variant& v, const Problem& p, const Inputs& in) {
+inline void require_right(const Variant& v, Problem p, const Inputs& in) {
+  p.fp8 = v.fp8;
   const CheckResult result = check(p, in, run(v, p, in), sample_of(p, 1, 1e18));
   for (const TensorCheck& t : result.tensors) {
     CAPTURE(t.tensor, t.max_abs_err, t.bound, t.message);

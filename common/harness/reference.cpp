@@ -199,40 +199,50 @@ struct Softmax {
   }
 };
 
-/// The roots of a block of rows, of which `w` holds P, q and the panels. Squares P and q.
+/// The roots of a block of rows, of which `w` holds P, q and the panels. Squares P and q. The terms of
+/// a score may also be spread evenly over its features: a kernel may rotate Q and K.
 template <class Worker>
 void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
   auto& P = w.softmax.P;
+  double q_squares[kBlock] = {};  // of scale q, over its features, over d
   w.K.multiply(P, w.seen, w.features, w.o);
   for (size_t k = 0; k < w.seen.size(); ++k) {
-    double mean = 0;
+    double mean = 0, even = 0;
     for (int x = 0; x < p.d; ++x) {
       w.q[k][x] *= p.scale() * w.q[k][x] * p.scale();
-      mean += w.q[k][x] * w.o[k][x] * w.o[k][x];
+      q_squares[k] += w.q[k][x] / p.d;
+      mean += w.q[k][x] * w.o[k][x] * w.o[k][x], even += w.o[k][x] * w.o[k][x];
     }
-    out.root_mean[begin + k] = std::sqrt(mean);
+    out.root_mean[begin + k] = std::sqrt(std::max(mean, q_squares[k] * even));
   }
-  w.V_squares.multiply(P, w.seen, w.features, w.o);
-  for (size_t k = 0; k < w.seen.size(); ++k) {
-    double largest = 0;
-    for (int x = 0; x < p.d; ++x) {
-      const double O = out.O[(begin + k) * p.d + x];
-      largest = std::max(largest, w.o[k][x] - O * O);
-    }
-    out.spread[begin + k] = std::sqrt(largest);
-  }
-  w.K_squares.multiply(w.q, w.features, w.seen, w.score_squares);
+  auto& of_scores = w.score_squares;
+  double sums[kBlock] = {};
+  w.K_squares.multiply(w.q, w.features, w.seen, of_scores);
   for (size_t k = 0; k < w.seen.size(); ++k) {
     double squares = 0;
+    const double common = std::pow(out.root_mean[begin + k] / 2, 2);
     for (int c = 0; c < w.seen[k].last; ++c) {
-      squares += (P[k][c] *= P[k][c]) * w.score_squares[k][c];
-      P[k][c] *= 1 + w.score_squares[k][c];
+      P[k][c] *= P[k][c];
+      const double score = std::max<double>(of_scores[k][c], q_squares[k] * w.k_squares[c]);
+      squares += P[k][c] * score;
+      sums[k] += of_scores[k][c] = P[k][c] * (score + common);
     }
     out.root_PS[begin + k] = std::sqrt(squares);
   }
   w.V_squares.multiply(P, w.seen, w.features, w.o);
   for (size_t k = 0; k < w.seen.size(); ++k) {
     out.root_PV[begin + k] = std::sqrt(largest_size(w.o[k], p.d));
+  }
+  // (V - O)^2 is V^2 - 2 O V + O^2.
+  w.V_squares.multiply(of_scores, w.seen, w.features, w.o);
+  w.V.multiply(of_scores, w.seen, w.features, w.q);
+  for (size_t k = 0; k < w.seen.size(); ++k) {
+    double most = 0;
+    for (int x = 0; x < p.d; ++x) {
+      const double O = out.O[(begin + k) * p.d + x];
+      most = std::max<double>(most, w.o[k][x] + O * (O * sums[k] - 2 * w.q[k][x]));
+    }
+    out.root_PSV[begin + k] = std::sqrt(most);
   }
 }
 
@@ -250,7 +260,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
     out.score_bound.assign(rows, 0);
   }
   if (kWithScales && p.fp8) {
-    for (auto* root : {&out.root_PV, &out.root_PS, &out.root_mean, &out.spread}) {
+    for (auto* root : {&out.root_PV, &out.root_PS, &out.root_PSV, &out.root_mean}) {
       root->assign(rows, 0);
     }
   }
@@ -271,6 +281,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
       double largest_k = 0;
       Softmax<A> softmax;
       Block<Real> q, o, score_squares;
+      std::vector<double> k_squares;
       std::vector<Range> features, seen;
     };
     return [&, w = Worker()](size_t i) mutable {
@@ -291,6 +302,11 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
             w.K.fill_rows(K, p.Nk, p.d);
             w.V_squares = w.V, w.K_squares = w.K_transposed;
             w.score_squares.resize(Nk);
+            w.k_squares.clear();
+            for (int c = 0; c < p.Nk; ++c) {
+              const double k = norm(K + static_cast<size_t>(c) * d, p.d);
+              w.k_squares.push_back(k * k);
+            }
             for (Real& v : w.V_squares.data) v *= v;
             for (Real& k : w.K_squares.data) k *= k;
           }

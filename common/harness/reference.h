@@ -31,10 +31,11 @@ struct ReferenceForward {
   std::vector<double> score_bound;  ///< [rows]: scale |q| max |k|, no score of the row is larger
   // The same, only with Problem::fp8: roots of sums of squares, of what independent errors
   // multiply.
+  std::vector<double> root_PV;    ///< [rows]: of P V, over the keys; max over x
   std::vector<double> root_PS;    ///< [rows]: of scale P q_x k_x, over the keys and x
-  std::vector<double> root_PV;    ///< [rows]: of P V and scale P q_x k_x V; max over V's features
   std::vector<double> root_mean;  ///< [rows]: of scale q_x (sum of P k_x), over x
-  std::vector<double> spread;     ///< [rows]: deviation of V from O, weighed by P; max over x
+  /// [rows]: of P (V - O) times a score's terms, and times half of root_mean; max over V's features
+  std::vector<double> root_PSV;
 };
 /// Gradients of the sampled K/V heads and of the query heads that read them.
 struct ReferenceBackward {

@@ -231,11 +231,16 @@ json totals(const Counts& counts) {
   return {{"wavefronts", wavefronts}, {"wavefronts_ideal", ideal}};
 }
 
-/// Counts the pass in question; the forward in front of a backward is run, not judged.
+/// What comes before the pass in question is run, not judged.
+void run_before(Session& session, const Variant& variant, bool backward) {
+  if (variant.prepare) session.prepare();
+  if (backward) session.forward();
+}
+
+/// Counts the pass in question.
 Counts counted(Session& session, bool backward) {
   const CountOptions options{.analyse = true};
   if (!backward) return count([&] { session.forward(); }, options);
-  session.forward();
   return count([&] { session.backward(); }, options);
 }
 
@@ -253,7 +258,8 @@ std::optional<Fault> over_the_bound(const Request& request, const Problem& p,
 /// One problem; fills in `seen`.
 std::optional<Fault> try_problem(const Request& request, const json& wanted, const Variant& yours,
                                  json& seen) {
-  const Problem p = problem_of(wanted, yours.forward.dtype());
+  Problem p = problem_of(wanted, yours.forward.dtype());
+  p.fp8 = yours.fp8;
   const Inputs in = inputs_of(wanted, p, request.seed);
   seen["problem"] = describe(p);
   Session session(p, in, yours);
@@ -261,6 +267,7 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
   Prediction spec;
   if (simulated()) {
     try {
+      run_before(session, yours, request.backward);
       counts = counted(session, request.backward);
     } catch (const KernelStopped& e) {
       return fault_of(e);
@@ -269,8 +276,8 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
     seen["traffic"] = traffic_table(spec, counts);
     seen["totals"] = totals(counts);
   } else {
-    session.forward();
-    if (request.backward) session.backward();
+    run_before(session, yours, request.backward);
+    request.backward ? session.backward() : session.forward();
   }
   const CheckResult result = check(p, in, session.download(), sample_of(p, request.seed, 1e18));
   if (auto fault = wrong_element(result)) return fault;
