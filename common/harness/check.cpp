@@ -26,13 +26,13 @@ double floor_of(double scale, double factors = 0) {
 // The same for operands of e4m3: what rounding them usually does to a row. A relative error is at
 // most 2^-4, on average 0.025, and independent of the others; 2^-4 is 2.5 averages.
 //
-// O: V and P have an error each, multiplied by P V; the largest of d features is about 2.5 averages.
-// A score has those of q and k, multiplied by P (V - O); it moves all features, and where one key or
-// a few decide a row the baseline may well be lucky: five averages. So it may with LSE.
+// O: V and P have an error each, multiplied by P V; the largest of d features is about 2.5
+// averages. A score has those of q and k, multiplied by P (V - O); it moves all features, and where
+// one key or a few decide a row the baseline may well be lucky: five averages. So it may with LSE.
 //
 // Each key has errors of its own. Those of q are common to all keys and remain in the mean. So do
-// those of what the keys have in common, but only where they have the same scale: of two halves with
-// a scale each, one is preferred.
+// those of what the keys have in common, but only where they have the same scale: of two halves
+// with a scale each, one is preferred.
 double fp8_floor_of_O(const ReferenceForward& f, size_t i) {
   return 0x1p-4 * std::sqrt(2) * std::hypot(f.root_PV[i], 2 * f.root_PSV[i]);
 }

@@ -199,8 +199,8 @@ struct Softmax {
   }
 };
 
-/// The roots of a block of rows, of which `w` holds P, q and the panels. Squares P and q. The terms of
-/// a score may also be spread evenly over its features: a kernel may rotate Q and K.
+/// The roots of a block of rows, of which `w` holds P, q and the panels. Squares P and q. The terms
+/// of a score may also be spread evenly over its features: a kernel may rotate Q and K.
 template <class Worker>
 void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
   auto& P = w.softmax.P;
