@@ -30,8 +30,8 @@ struct TensorSum {
 constexpr TensorSum kBf16Sum{16, 25, 23, -126};  ///< of m64nNk16, bf16
 constexpr TensorSum kE4m3Sum{32, 13, 13, -6};    ///< of m64nNk32, e4m3
 
-/// x toward zero, with `bits` of mantissa; below 2^-126, as subnormal floats have them. A zero has no
-/// sign.
+/// x toward zero, with `bits` of mantissa; below 2^-126, as subnormal floats have them. A zero has
+/// no sign.
 inline float cut_mantissa(double x, int bits) {
   if (x == 0) return 0;
   const double unit = std::ldexp(1., std::max(std::ilogb(x), -126) - bits);
