@@ -235,3 +235,11 @@ TEST_CASE("more device memory than there is is refused", "[sim]") {
   CHECK(cudaMalloc(&p, sim::free_bytes() + (size_t{1} << 33)) == cudaErrorMemoryAllocation);
   CHECK(p == nullptr);
 }
+
+TEST_CASE("as many buffers as one likes, one after the other", "[sim]") {
+  for (int i = 0; i < 40000; ++i) {  // each of them a mapping would be too many for one process
+    void* p = nullptr;
+    REQUIRE(cudaMalloc(&p, 64) == cudaSuccess);
+    cudaFree(p);
+  }
+}

@@ -200,6 +200,8 @@ cudaError_t cudaFree(void* p) {
          "cudaFree of an address that cudaMalloc did not return, or freed twice");
   }
   madvise(p, b->end - b->begin, MADV_DONTNEED);
+  // Else each buffer of the past keeps a mapping of its own, of which a process has 65,530.
+  mprotect(p, (b->end - b->begin + kPage - 1) / kPage * kPage, PROT_NONE);
   madvise(hbm_written + b->begin / 4 / 4096 * 4096, (b->end - b->begin) / 4 + 4096, MADV_DONTNEED);
   b->live = false;
   b->end = b->begin;
