@@ -23,9 +23,9 @@ float round_to_e4m3(float x) {
   const float size = std::fabs(x);
   if (std::isnan(x) || size == 0) return x;
   if (size >= 448) return std::copysign(448.0f, x);
-  const int exponent = std::max(std::ilogb(size), -6);  // below 2^-6 the spacing stays the same
-  const float spacing = std::ldexp(1.0f, exponent - 3);
-  return std::copysign(std::nearbyint(size / spacing) * spacing, x);
+  if (size < 0x1p-6f) return std::nearbyint(x * 512) / 512;  // the spacing stays the same
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>((u + 0x7ffff + (u >> 20 & 1)) & 0xfff00000);
 }
 
 void require_positive(const char* flag, int value) {

@@ -48,7 +48,15 @@ std::vector<float> quantised(std::vector<float> tensor, float headroom) {
   float largest = 0;
   for (const float x : tensor) largest = std::max(largest, std::abs(x));
   const float scale = largest > 0 ? largest * headroom / 448 : 1;
-  for (float& x : tensor) x = round_to(DType::e4m3, x / scale) * scale;
+  constexpr size_t kChunk = 1 << 16;
+  parallel_for((tensor.size() + kChunk - 1) / kChunk, [&] {
+    return [&](size_t chunk) {
+      const size_t end = std::min(tensor.size(), (chunk + 1) * kChunk);
+      for (size_t i = chunk * kChunk; i < end; ++i) {
+        tensor[i] = round_to(DType::e4m3, tensor[i] / scale) * scale;
+      }
+    };
+  });
   return tensor;
 }
 

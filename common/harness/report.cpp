@@ -274,9 +274,10 @@ std::string change_line(const Pass& p) {
                                         human_bytes(before), human_bytes(now), ratio));
 }
 
-/// The arithmetic roof of a card for this element type; 0 when it has none.
-double measured_flops(const Roofs& roofs, DType dtype) {
-  return dtype == DType::f32 ? roofs.fp32_flops : dtype == DType::bf16 ? roofs.bf16_flops : 0;
+/// The arithmetic roof of a card for this problem's products; 0 where none was measured.
+double measured_flops(const Roofs& roofs, const Problem& p) {
+  if (p.fp8) return 0;
+  return p.dtype == DType::f32 ? roofs.fp32_flops : p.dtype == DType::bf16 ? roofs.bf16_flops : 0;
 }
 
 /// What was timed, beside what this card was measured to reach.
@@ -289,7 +290,7 @@ std::string measured_time(const RunReport& r, const Pass& p) {
   if (p.flops > 0) {
     std::string rate =
         fmt::format("{}FLOP/s (FlashAttention's convention)", scaled(p.flops / seconds));
-    const double roof = r.roofs ? measured_flops(*r.roofs, r.problem.dtype) : 0;
+    const double roof = r.roofs ? measured_flops(*r.roofs, r.problem) : 0;
     if (roof > 0) {
       rate += fmt::format(": {:.1f}% of this card's measured {}FLOP/s",
                           100 * p.flops / seconds / roof, scaled(roof));
@@ -723,6 +724,7 @@ nlohmann::ordered_json to_json(const RunReport& r) {
   j["variant"] = r.variant;
   j["variant_index"] = r.variant_index;
   j["forward_of"] = r.forward_of.empty() ? Json(nullptr) : Json(r.forward_of);
+  j["fp8"] = r.problem.fp8;
   j["device"] = {{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};
   j["model_gpu"] = r.device.kind == "sim" ? Json(r.model.name) : Json(nullptr);
   j["problem"] = {{"b", r.problem.B},

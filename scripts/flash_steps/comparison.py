@@ -27,6 +27,8 @@ class Comparison:
         try:
             self.tensors = self.torch.tensors(self.problem)
             self.truth = self.torch.truth(self.problem, self.tensors)
+            if any(v.get("fp8") for library, _ in self.sides for v in library.variants):
+                self.fp8_truth = self.torch.truth(self.problem, self.tensors, fp8=True)
             self.addresses = {name: x.data_ptr() for name, x in self.tensors.items()}
             return sum(map(self.direction, self.options.directions), [])
         except Refused as error:  # of a run that had gone well before
@@ -34,7 +36,7 @@ class Comparison:
         except self.torch.torch.cuda.OutOfMemoryError as error:
             self.notes.append(f"{self.text}: {first_line(error)}")
         finally:
-            self.tensors = self.truth = None
+            self.tensors = self.truth = self.fp8_truth = None
             for library in [library for library, _ in self.sides] + self.others:
                 library.release()
             self.torch.torch.cuda.empty_cache()
@@ -112,7 +114,8 @@ class Comparison:
         runner("forward")()  # a backward reads its O and LSE
         if direction == "backward":
             runner("backward")()
-        errors = self.torch.errors(self.truth, {name: self.tensors[name] for name in written})
+        truth = self.fp8_truth if variant.get("fp8") else self.truth
+        errors = self.torch.errors(truth, {name: self.tensors[name] for name in written})
         if library in self.others:
             self.judge_other(library, errors)
             return Contender(library.step, library.step, runner(direction)), errors

@@ -21,7 +21,7 @@ from .problems import DIRECTIONS, flags, problem_text
 from .results import total
 from .step_text import digest_of
 from .steps import ROOT, program_of, run_program
-from .text import Column, bytes_text, markdown_table, text_table, time_text
+from .text import Column, bytes_text, markdown_table, text_table, three_digits, time_text
 
 RUNS = (
     ("standard", "05_recompute_backward", "standard"),
@@ -74,7 +74,7 @@ def figures_of(name, runs):
 
 
 def ratio(standard, other):
-    return f"{standard / other:.3g}" if standard and other else "-"
+    return three_digits(standard / other) if standard and other else "-"
 
 
 def lines_of(result):
@@ -83,7 +83,7 @@ def lines_of(result):
     measured = result["kind"] == "gpu"
 
     def giga(value):
-        return "-" if value is None else f"{value / 1e9:.3g}"
+        return "-" if value is None else three_digits(value / 1e9)
 
     rows = []
     for title, key, text in (

@@ -61,6 +61,7 @@ FIGURES_PEERS = (
     (("07", "09", "10"), "--variants=all", "--directions=forward", "--backends", "flash cudnn"),
     (("08",), "--variants=all", "--directions=backward", "--backends", "flash"),
     (("11",), "--variants=all", "--directions=backward", "--backends", "flash cudnn"),
+    (("12",), "--variants=all", "--directions=forward", "--backends", "flash cudnn"),
 )
 
 
@@ -267,6 +268,8 @@ class Sections(Session):
             roofs = row.gpu.get("roofs") or {}
             fp32 = row.gpu.get("problem.dtype") == "fp32"
             roof = roofs.get("fp32_flops" if fp32 else "bf16_flops")
+            if row.gpu.get("fp8"):
+                roof = None  # not measured
             entries.append(
                 {
                     "step": row.any.label,

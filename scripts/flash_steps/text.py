@@ -35,8 +35,13 @@ def percent_text(share):
     return "-" if share is None else f"{100 * share:.1f}%"
 
 
+def three_digits(x):
+    """3.14, 31.4, 314, and 3,142 instead of 3.14e+03."""
+    return f"{x:,.0f}" if x >= 999.5 else f"{x:.3g}"
+
+
 def flops_text(per_second):
-    return "-" if per_second is None else f"{per_second / 1e12:.3g}"
+    return "-" if per_second is None else three_digits(per_second / 1e12)
 
 
 @dataclass

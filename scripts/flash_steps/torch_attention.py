@@ -86,6 +86,12 @@ class Clock:
 # --- PyTorch ------------------------------------------------------------------------------------
 
 
+def quantised(torch, x):
+    """What e4m3 keeps of a tensor that has one scale."""
+    scale = x.abs().max().float() / 448
+    return (x.float() / scale).to(torch.float8_e4m3fn).float() * scale
+
+
 def unfused(torch, q, k, v, do, causal, working, rounded):
     """{"O", "LSE", "dQ", "dK", "dV"} of one key/value head and the G query heads that read it.
 
@@ -184,10 +190,11 @@ class Torch:
         tensors["LSE"] = torch.full(q[:3], float("nan"), device="cuda")
         return tensors
 
-    def truth(self, problem, tensors):
+    def truth(self, problem, tensors, fp8=False):
         """[(batch, key/value head, its query heads, {tensor: (fp64, allowed error)})] of the first
         and the last head. Allowed is twice (gradients: three times) the largest error of an unfused
-        attention in the step's own type, and a floor of that type's rounding."""
+        attention in the step's own type, and a floor of that type's rounding. fp8: three times that
+        of one whose inputs were quantised before."""
         torch = self.torch
         dtype = self.type_of(problem["dtype"])
         group = problem["h"] // problem["hkv"]
@@ -203,9 +210,11 @@ class Torch:
                 problem["causal"],
             )
             exact = unfused(torch, *args, torch.float64, lambda x: x)
+            if fp8:
+                args = (*(quantised(torch, x) for x in args[:3]), *args[3:])
             baseline = unfused(torch, *args, torch.float32, lambda x: x.to(dtype).to(torch.float32))
             allowed = {
-                name: (3 if name in GRADIENTS else 2)
+                name: (3 if fp8 or name in GRADIENTS else 2)
                 * (baseline[name].double() - want).abs().max().item()
                 + floor["fp32" if name == "LSE" else problem["dtype"]] * want.abs().max().item()
                 for name, want in exact.items()

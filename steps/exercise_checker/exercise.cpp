@@ -231,9 +231,13 @@ json totals(const Counts& counts) {
   return {{"wavefronts", wavefronts}, {"wavefronts_ideal", ideal}};
 }
 
-/// What comes before the pass in question is run, not judged.
+/// What comes before the pass in question: its findings count, its bytes do not.
 void run_before(Session& session, const Variant& variant, bool backward) {
-  if (variant.prepare) session.prepare();
+  if (variant.prepare && simulated()) {
+    count([&] { session.prepare(); }, {.analyse = true});
+  } else if (variant.prepare) {
+    session.prepare();
+  }
   if (backward) session.forward();
 }
 

@@ -15,7 +15,8 @@ namespace fa {
 /// `watchdog` (seconds of CPU time that a kernel may take without a barrier or an end),
 /// `banks` (bank conflicts count), `coalesced` (buffers whose accesses must be). The result: `ok`,
 /// `kind` and `message` of the first thing that is wrong, and `problems`: what was seen of each.
-/// The element type is that of `yours`.
+/// The element type is that of `yours`. Where it has a prepare pass, that runs first: its findings
+/// count, its bytes do not.
 ///
 /// In the simulator it looks for findings, wrong elements, outputs that no kernel wrote, bytes over
 /// the prediction, uncoalesced accesses and bank conflicts, in this order; on a GPU for wrong

@@ -51,6 +51,14 @@ class Where(unittest.TestCase):
         self.assertEqual(self.cell("H200"), "yes")
         self.assertEqual(self.cell("T4"), "not wide d=128")
 
+    def test_a_head_dimension_that_one_variant_does_not_have(self):
+        refused = (
+            '*--variant=narrow*--d=128*) echo "05_x: variant narrow supports --d 64" >&2; exit 2 ;;'
+        )
+        self.program(PROGRAM.replace("  *--gpu", f"  {refused}\n  *--gpu"))
+        self.assertEqual(self.cell("H200"), "yes")
+        self.assertEqual(self.cell("T4"), "not wide d=128")
+
     def test_an_architecture_that_is_too_old_is_not_run(self):
         self.assertEqual(self.cell("T4", "07_tensor_cores"), "-")
         self.assertEqual(self.cell("RTX 4090", "09_tma_wgmma"), "-")

@@ -238,6 +238,7 @@ std::string description() {
     variants.push_back({{"name", v.name},
                         {"idea", v.idea},
                         {"dtype", name_of(v.forward.dtype())},
+                        {"fp8", v.fp8},
                         {"writes_lse", v.writes_lse},
                         {"supports", supports(support_of(step, v))},
                         {"prepare", static_cast<bool>(v.prepare)},

@@ -1,0 +1,250 @@
+// Step 12 -- Q, K and V in 8 bits.
+// Idea      e4m3 has 3 bits of mantissa and ends at 448. So a tensor is divided by a scale that
+//           makes its largest number 448. V is transposed: wgmma reads 8-bit operands along k only
+#pragma once
+
+#include "common/dialect/cuda.h"
+#include "common/dialect/ptx/fp8.h"
+#include "common/dialect/warp.h"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
+
+namespace step12 {
+
+using fa::bf16;
+using e4m3 = __nv_fp8_e4m3;
+
+constexpr int kQuantiseThreads = 256;
+constexpr int kQuantiseBlocks = 1024;  // that look for a tensor's largest number
+
+// Eight neighbours as floats.
+__device__ inline void load_eight(const bf16* from, float (&x)[8]) {
+  const uint4 packed = *reinterpret_cast<const uint4*>(from);
+  const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
+  UNROLL
+  for (int i = 0; i < 4; ++i) {
+    x[2 * i] = __uint_as_float(words[i] << 16);
+    x[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000);
+  }
+}
+__device__ inline uint2 pack_eight(const float (&x)[8]) {
+  return {fa::pack_e4m3(x[0], x[1], x[2], x[3]), fa::pack_e4m3(x[4], x[5], x[6], x[7])};
+}
+
+__device__ inline float largest_of(const float (&x)[8], float most) {
+  UNROLL
+  for (int e = 0; e < 8; ++e) most = fmaxf(most, fabsf(x[e]));
+  return most;
+}
+
+// The block's largest x, in all threads.
+__device__ inline float block_max(float x) {
+  constexpr int kWarps = kQuantiseThreads / fa::kWarp;
+  __shared__ float of_warps[kWarps];
+  x = fa::warp_max(x);
+  __syncthreads();  // an earlier call has read of_warps
+  if (threadIdx.x % fa::kWarp == 0) of_warps[threadIdx.x / fa::kWarp] = x;
+  __syncthreads();
+  for (int w = 0; w < kWarps; ++w) x = fmaxf(x, of_warps[w]);
+  return x;
+}
+
+__device__ inline float scale_of(float largest) {
+  return largest > 0.f ? largest / fa::kLargestE4m3 : 1.f;
+}
+
+// The largest size of n numbers. That of floats without a sign is that of their bits.
+static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n) {
+  float most = 0.f;
+  for (size_t i = (size_t(blockIdx.x) * kQuantiseThreads + threadIdx.x) * 8; i < n;
+       i += size_t(gridDim.x) * kQuantiseThreads * 8) {
+    float v[8];
+    load_eight(x + i, v);
+    most = largest_of(v, most);
+  }
+  most = block_max(most);
+  if (threadIdx.x == 0) atomicMax(largest, __float_as_uint(most));
+}
+
+// Q or K, a block of `rows` rows in each block of threads. Each has a scale: here all the same.
+template <int d, int rows>
+__global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
+                                e4m3* out,                // [heads, n, d]
+                                float* scales,            // [heads, ceil(n / rows)]
+                                const unsigned* largest,  // [1]
+                                int n) {
+  const int blocks = (n + rows - 1) / rows, head = blockIdx.x / blocks;
+  const int first = blockIdx.x % blocks * rows;
+  const float scale = scale_of(__uint_as_float(*largest)), inverse = 1.f / scale;
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+  for (int i = threadIdx.x * 8; i < min(rows, n - first) * d; i += kQuantiseThreads * 8) {
+    const size_t at = (size_t(head) * n + first) * d + i;
+    float v[8];
+    load_eight(x + at, v);
+    UNROLL
+    for (int e = 0; e < 8; ++e) v[e] *= inverse;
+    *reinterpret_cast<uint2*>(out + at) = pack_eight(v);
+  }
+}
+
+// --- V -------------------------------------------------------------------------------------------
+
+constexpr int kTileKeys = 128;  // that a block transposes
+constexpr int kSame = 16;       // keys of which a row of V^T holds 16 bytes
+
+// Each feature has a scale, and a mean that O gets back: here all have the same, and none.
+static __global__ void features_kernel(float* mean,              // [B*Hkv, d]
+                                       float* scale,             // [B*Hkv, d]
+                                       const unsigned* largest)  // [1]
+{
+  const int at = blockIdx.x * blockDim.x + threadIdx.x;
+  mean[at] = 0.f, scale[at] = scale_of(__uint_as_float(*largest));
+}
+
+// The key at place p of 16 keys in a row of V^T. A lane of S holds keys 2t, 2t + 1, 2t + 8 and
+// 2t + 9, and as P it must hold four places side by side: so these are the places 4t to 4t + 3.
+__host__ __device__ constexpr int key_at(int p) { return p / 4 * 2 + p % 2 + p % 4 / 2 * 8; }
+
+// x[e]: the same four features of key e, a byte each. Makes y[f]: feature f of the four keys.
+__device__ inline void transpose_bytes(const uint32_t (&x)[4], uint32_t (&y)[4]) {
+  const uint32_t low[2] = {__byte_perm(x[0], x[1], 0x5140), __byte_perm(x[2], x[3], 0x5140)};
+  const uint32_t high[2] = {__byte_perm(x[0], x[1], 0x7362), __byte_perm(x[2], x[3], 0x7362)};
+  y[0] = __byte_perm(low[0], low[1], 0x5410), y[1] = __byte_perm(low[0], low[1], 0x7632);
+  y[2] = __byte_perm(high[0], high[1], 0x5410), y[3] = __byte_perm(high[0], high[1], 0x7632);
+}
+
+// V^T of kTileKeys keys. Past the last key it is 0.
+template <int d>
+__global__ void transpose_kernel(const bf16* V,       // [B*Hkv, Nk, d]
+                                 const float* mean,   // [B*Hkv, d]
+                                 const float* scale,  // [B*Hkv, d]
+                                 e4m3* Vt,            // [B*Hkv, d, Nkp]: 16 keys as key_at says
+                                 int Nk, int Nkp) {
+  constexpr int kLanes = d / 8, kWords = d / 4;  // threads, and words of four features, of a key
+  constexpr int kPad = 4;                        // words after 16 keys: lanes read other banks
+  __shared__ uint32_t s[kTileKeys * kWords + kTileKeys / kSame * kPad];
+  const auto word = [](int key, int four) { return key * kWords + key / kSame * kPad + four; };
+  const int tiles = Nkp / kTileKeys, head = blockIdx.x / tiles;
+  const int first = blockIdx.x % tiles * kTileKeys, lane = threadIdx.x % kLanes;
+  float m[8], inverse[8];
+  UNROLL
+  for (int e = 0; e < 8; ++e) {
+    m[e] = mean[head * d + lane * 8 + e], inverse[e] = 1.f / scale[head * d + lane * 8 + e];
+  }
+  for (int r = threadIdx.x / kLanes; r < kTileKeys; r += kQuantiseThreads / kLanes) {
+    uint2 packed = {0, 0};
+    if (first + r < Nk) {
+      float v[8];
+      load_eight(V + (size_t(head) * Nk + first + r) * d + lane * 8, v);
+      UNROLL
+      for (int e = 0; e < 8; ++e) v[e] = (v[e] - m[e]) * inverse[e];
+      packed = pack_eight(v);
+    }
+    *reinterpret_cast<uint2*>(&s[word(r, 2 * lane)]) = packed;
+  }
+  __syncthreads();
+  constexpr int kChunks = kTileKeys / kSame;
+  for (int i = threadIdx.x; i < kChunks * kWords; i += kQuantiseThreads) {
+    const int chunk = i % kChunks, four = i / kChunks;
+    uint32_t places[4][4];  // [four places][feature]
+    UNROLL
+    for (int q = 0; q < 4; ++q) {
+      uint32_t keys[4];
+      UNROLL
+      for (int e = 0; e < 4; ++e) keys[e] = s[word(chunk * kSame + key_at(4 * q + e), four)];
+      transpose_bytes(keys, places[q]);
+    }
+    UNROLL
+    for (int f = 0; f < 4; ++f) {
+      e4m3* row = Vt + (size_t(head) * d + four * 4 + f) * Nkp + first;
+      *reinterpret_cast<uint4*>(row + chunk * kSame) = {places[0][f], places[1][f], places[2][f],
+                                                        places[3][f]};
+    }
+  }
+}
+
+// --- host ----------------------------------------------------------------------------------------
+
+inline uint64_t padded_keys(const fa::Problem& p) {
+  return fa::ceil_div(p.Nk, kTileKeys) * kTileKeys;
+}
+inline uint64_t query_blocks(const fa::Problem& p, int rows) {
+  return p.heads() * fa::ceil_div(p.N, rows);
+}
+inline uint64_t key_blocks(const fa::Problem& p, int rows) {
+  return p.kv_heads() * fa::ceil_div(p.Nk, rows);
+}
+
+// The largest size of n numbers to `largest`.
+inline unsigned blocks_for_largest(size_t n) {
+  const size_t each = 8 * kQuantiseThreads;
+  return std::min<size_t>((n + each - 1) / each, kQuantiseBlocks);
+}
+inline void find_largest(const bf16* x, size_t n, unsigned* largest) {
+  fa::cuda_check(cudaMemset(largest, 0, sizeof *largest));
+  fa::launch(largest_kernel, {dim3(blocks_for_largest(n)), dim3(kQuantiseThreads)}, x, largest, n);
+}
+inline fa::Bytes find_largest_traffic(size_t n) {
+  return {.read = 0, .write = sizeof(unsigned), .atomic = sizeof(unsigned) * blocks_for_largest(n)};
+}
+
+// Q8 and K8, with one scale a tensor, repeated for each block of rows.
+template <int d, int query_rows, int key_rows>
+void quantise_queries_and_keys(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  unsigned* largest = t.scratch<unsigned>("largest");
+  find_largest(t.Q, p.q_size(), &largest[0]), find_largest(t.K, p.kv_size(), &largest[1]);
+  const dim3 threads(kQuantiseThreads);
+  fa::launch(quantise_kernel<d, query_rows>, {dim3(query_blocks(p, query_rows)), threads}, t.Q,
+             t.scratch<e4m3>("Q8"), t.scratch<float>("Q_scale"), &largest[0], p.N);
+  fa::launch(quantise_kernel<d, key_rows>, {dim3(key_blocks(p, key_rows)), threads}, t.K,
+             t.scratch<e4m3>("K8"), t.scratch<float>("K_scale"), &largest[1], p.Nk);
+}
+inline void add_queries_and_keys_traffic(const fa::Problem& p, int query_rows, int key_rows,
+                                         fa::Prediction& t) {
+  const uint64_t q = p.q_size(), kv = p.kv_size();
+  const uint64_t q_blocks = query_blocks(p, query_rows), k_blocks = key_blocks(p, key_rows);
+  t["Q"].read = 2 * 2 * q, t["K"].read = 2 * 2 * kv;
+  t["Q8"].write = q, t["K8"].write = kv;
+  t["Q_scale"].write = 4 * q_blocks, t["K_scale"].write = 4 * k_blocks;
+  t["largest"] += find_largest_traffic(q), t["largest"] += find_largest_traffic(kv);
+  t["largest"].read += 4 * (q_blocks + k_blocks) * kQuantiseThreads;
+  t.hbm += {.read = 2 * 2 * (q + kv), .write = q + kv};
+}
+
+// V8 from V, its means and scales.
+template <int d>
+void transpose(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const unsigned blocks = p.kv_heads() * (padded_keys(p) / kTileKeys);
+  fa::launch(transpose_kernel<d>, {dim3(blocks), dim3(kQuantiseThreads)}, t.V,
+             t.scratch<float>("V_mean"), t.scratch<float>("V_scale"), t.scratch<e4m3>("V8"), p.Nk,
+             int(padded_keys(p)));
+}
+inline void add_transpose_traffic(const fa::Problem& p, fa::Prediction& t) {
+  const uint64_t blocks = p.kv_heads() * (padded_keys(p) / kTileKeys);
+  t["V"].read += 2 * p.kv_size();
+  t["V8"].write = p.kv_heads() * p.d * padded_keys(p);
+  for (const char* name : {"V_mean", "V_scale"}) {  // eight features a thread
+    t[name].read = sizeof(float) * 8 * kQuantiseThreads * blocks;
+    t[name].write = sizeof(float) * p.kv_heads() * p.d;
+  }
+  t.hbm += {.read = 2 * p.kv_size(), .write = t["V8"].write};
+}
+
+// V8, with one scale.
+template <int d>
+void quantise_values(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  unsigned* largest = &t.scratch<unsigned>("largest")[2];
+  find_largest(t.V, p.kv_size(), largest);
+  fa::launch(features_kernel, {dim3(p.kv_heads()), dim3(d)}, t.scratch<float>("V_mean"),
+             t.scratch<float>("V_scale"), largest);
+  transpose<d>(p, t);
+}
+inline void add_values_traffic(const fa::Problem& p, fa::Prediction& t) {
+  t["V"].read += 2 * p.kv_size();
+  t["largest"] += find_largest_traffic(p.kv_size());
+  t["largest"].read += sizeof(float) * p.kv_heads() * p.d;
+  t.hbm += {.read = 2 * p.kv_size(), .write = 0};
+  add_transpose_traffic(p, t);
+}
+
+}  // namespace step12

@@ -1,0 +1,66 @@
+// Step 12: its description, for its program, library, tests and exercises.
+#pragma once
+
+#include "steps/12_fp8/6_late.cuh"
+
+namespace step12 {
+
+inline fa::Variant tensor() {
+  return {.name = "tensor",
+          .idea = "e4m3, one scale a tensor",
+          .parent = {"10 scheduled", step10::traffic, step10::support()},
+          .support = support(),
+          .prepare = prepare,
+          .prepare_traffic = prepare_traffic,
+          .forward = forward,
+          .fp8 = true,
+          .traffic = traffic<Tiling>,
+          .workspace = workspace,
+          .writes_lse = true};
+}
+
+inline fa::Variant centred() {
+  fa::Variant v = tensor();
+  v.name = "centred", v.idea = "V without its mean, which O gets back";
+  v.parent = {"12 tensor", traffic<Tiling>, support()};
+  v.prepare = prepare_centred, v.prepare_traffic = prepare_centred_traffic;
+  v.workspace = workspace_centred;
+  return v;
+}
+
+inline fa::Variant blocks() {
+  fa::Variant v = centred();
+  v.name = "blocks", v.idea = "a scale for each block of Q and K";
+  v.parent.id = "12 centred";
+  v.prepare = prepare_blocks<false>, v.prepare_traffic = blocks_traffic<Tiling>;
+  v.workspace = workspace_blocks<Tiling>;
+  return v;
+}
+
+inline fa::Variant rotated() {
+  fa::Variant v = blocks();
+  v.name = "rotated", v.idea = "Q and K rotated: no number is an outlier";
+  v.parent.id = "12 blocks";
+  v.prepare = prepare_blocks<true>;
+  return v;
+}
+
+inline fa::Variant late() {
+  fa::Variant v = rotated();
+  v.name = "late", v.idea = "the maximum is asked of P, after the exponentials";
+  v.parent.id = "12 rotated", v.support = support_late();
+  v.prepare = prepare_late, v.prepare_traffic = prepare_late_traffic;
+  v.forward = forward_late, v.traffic = late_traffic;
+  v.workspace = workspace_late;
+  return v;
+}
+
+inline fa::Step step() {
+  return {.id = "12_fp8",
+          .idea = "e4m3: twice the tensor cores' rate, without losing the digits",
+          .support = support_late(),
+          .needs = "sm_90a",
+          .variants = {tensor(), centred(), blocks(), rotated(), late()}};
+}
+
+}  // namespace step12

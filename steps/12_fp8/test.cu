@@ -1,0 +1,352 @@
+// Tests of step 12. The build links the steps that linked_variant() names here.
+#include "steps/12_fp8/6_late.cuh"
+#include "tests/attention.h"
+
+using fa::test::bf16_problem;
+
+static const fa::Variant& parent() { return fa::linked_variant("10 scheduled"); }
+static const fa::Variant& tensor() { return fa::linked_variant("12 tensor"); }
+static const fa::Variant& centred() { return fa::linked_variant("12 centred"); }
+static const fa::Variant& blocks() { return fa::linked_variant("12 blocks"); }
+static const fa::Variant& rotated() { return fa::linked_variant("12 rotated"); }
+static const fa::Variant& late() { return fa::linked_variant("12 late"); }
+
+// The attention of `late` and of the others, with another consumer, or on kBlocks blocks instead of
+// one on each SM, so that a small problem has seams between work tiles; 0: on 1, 2 or 3.
+template <template <int, bool> class Tiling, template <class> class Consumer, int kBlocks>
+static void forward_on(const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
+  const int n = kBlocks > 0 ? kBlocks : 1 + (p.N + p.Nk + p.d / 64 + p.H + p.causal) % 3;
+  step12::Scales scales = step12::scales_of(t);
+  if (t.workspace->contains("Q_norm")) {
+    scales.Q_norm = t.scratch<float>("Q_norm"), scales.K_norm = t.scratch<float>("K_norm");
+  }
+  step12::dispatch<Tiling>(
+      p, [&](auto tiling) { step12::launch<decltype(tiling), Consumer>(p, t, scales, n); });
+}
+template <int kBlocks>
+static const fa::Variant& late_on() {
+  static const fa::Variant variant = [] {
+    fa::Variant v = late();
+    v.name = "late on few blocks";
+    v.forward = forward_on<step12::LateTiling, step12::LateConsumer, kBlocks>;
+    return v;
+  }();
+  return variant;
+}
+static const fa::Variant& few_blocks() { return late_on<0>(); }
+static const fa::Variant& rotated_on_few_blocks() {
+  static const fa::Variant variant = [] {
+    fa::Variant v = rotated();
+    v.name = "rotated on few blocks";
+    v.forward = forward_on<step12::Tiling, step12::Consumer, 0>;
+    return v;
+  }();
+  return variant;
+}
+
+// One of them; a test runs once with each.
+static const fa::Variant& any() {
+  const fa::Variant* variant =
+      GENERATE(&tensor(), &centred(), &blocks(), &rotated_on_few_blocks(), &few_blocks());
+  UNSCOPED_INFO("variant " << variant->name);
+  return *variant;
+}
+// One of those whose kernels of the attention, or of V, differ.
+static const fa::Variant& any_kernel() {
+  const fa::Variant* variant = GENERATE(&tensor(), &rotated_on_few_blocks(), &few_blocks());
+  UNSCOPED_INFO("variant " << variant->name);
+  return *variant;
+}
+
+static fa::Inputs with_mean(fa::Inputs in, float mean) {
+  for (float& v : in.V) v = fa::round_to(fa::DType::bf16, v + mean);
+  return in;
+}
+static fa::TensorCheck check_of_O(const fa::Variant& v, fa::Problem p, const fa::Inputs& in) {
+  p.fp8 = v.fp8;
+  return fa::check(p, in, fa::run(v, p, in), fa::sample_of(p, 1, 1e18)).tensors.at(0);
+}
+
+TEST_CASE("step 12: right at the edges of tiles and products", "[step12]") {
+  fa::test::require_right_at_edges(any_kernel());
+}
+
+TEST_CASE("step 12: heads that share keys and values", "[step12]") {
+  fa::test::require_right_with_shared_heads(any_kernel());
+}
+
+TEST_CASE("step 12: as many keys as one likes", "[step12]") {
+  fa::test::require_right_for_lengths(any_kernel());
+}
+
+TEST_CASE("step 12: a row without keys gives O = 0 and LSE = -inf", "[step12]") {
+  fa::test::require_blind_rows(any());
+}
+
+TEST_CASE("step 12: random shapes", "[step12]") {
+  fa::test::require_right_for_random_shapes(few_blocks(), 10);
+}
+
+TEST_CASE("step 12: random shapes, the maximum asked early", "[step12]") {
+  fa::test::require_right_for_random_shapes(rotated_on_few_blocks(), 11);
+}
+
+TEST_CASE("step 12: a head dimension of 256", "[step12]") {
+  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(70, 90), std::pair(128, 64),
+                                std::pair(200, 333), std::pair(333, 200));
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, Nk, causal);
+  const auto p = bf16_problem(N, Nk, 256, causal, 1, /*H=*/4, /*Hkv=*/2);
+  fa::test::require_right(few_blocks(), p);
+  fa::test::require_right(few_blocks(), p, fa::real_inputs(p, 1));
+#if !FA_BACKEND_GPU
+  fa::test::require_predicted(late(), p);
+  fa::test::require_prepare_predicted(late(), p);
+#endif
+}
+
+TEST_CASE("step 12: real input and outliers", "[step12]") {
+  fa::test::require_right_for_real_and_outliers(any());
+}
+
+TEST_CASE("step 12: V with a mean", "[step12]") {
+  const fa::Variant& variant = any();
+  const auto p = bf16_problem(150, 200, GENERATE(64, 128), GENERATE(false, true), 1, 2);
+  const float mean = GENERATE(1.f, -3.f, 100.f);
+  CAPTURE(p.d, p.causal, mean);
+  fa::test::require_right(variant, p, with_mean(fa::normal_inputs(p, 3), mean));
+}
+
+TEST_CASE("step 12: two runs give the same bits", "[step12]") {
+  fa::test::require_same_bits(any());
+}
+
+TEST_CASE("step 12: as many blocks as one likes give the same bits", "[step12]") {
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(d, causal);
+  const auto p = bf16_problem(330, 400, d, causal, 1, /*H=*/FA_BACKEND_GPU ? 64 : 2);
+  const auto in = fa::normal_inputs(p, 7);
+  const fa::Outputs one = fa::run(late_on<1>(), p, in);
+  for (const fa::Variant* more : {&late_on<2>(), &late_on<3>()}) {
+    const fa::Outputs out = fa::run(*more, p, in);
+    REQUIRE(out.O == one.O);
+    REQUIRE(out.LSE == one.LSE);
+  }
+}
+
+TEST_CASE("step 12: near step 10", "[step12]") {
+  const fa::Variant& variant = any();
+  const auto p = bf16_problem(300, 430, GENERATE(64, 128), GENERATE(false, true), 1, 4, 2);
+  CAPTURE(p.d, p.causal);
+  const auto in = fa::normal_inputs(p, 6);
+  const fa::Outputs now = fa::run(variant, p, in), before = fa::run(parent(), p, in);
+  double squares = 0;
+  for (size_t i = 0; i < now.O.size(); ++i) squares += std::pow(now.O[i] - before.O[i], 2);
+  CHECK(std::sqrt(squares / double(now.O.size())) < 0.03);  // of numbers of size 1
+  CHECK(fa::test::max_difference(now.LSE, before.LSE) < 0.1);
+}
+
+// --- the two traps of fp8 ------------------------------------------------------------------------
+
+// Step 10's maximum, which may be 2^8 behind.
+template <class T>
+struct StaleConsumer : step12::Consumer<T> {
+  using Base = step12::Consumer<T>;
+  using Base::Base;
+  template <bool kCareful>
+  __device__ bool softmax() {
+    const float m[2] = {Base::m[0], Base::m[1]};
+    Base::m[0] += 8 - step12::kGrowth, Base::m[1] += 8 - step12::kGrowth;
+    const bool grown = step12::has_grown(Base::rS, Base::m, Base::scale_log2);
+    Base::m[0] = m[0], Base::m[1] = m[1];
+    if (!grown) {
+      if (kCareful) Base::mask_tile();
+      step12::compute_p(Base::rS, Base::scale_log2, Base::m, Base::l);
+      return false;
+    }
+    return Base::template softmax<kCareful>();
+  }
+};
+
+TEST_CASE("step 12: a P that grows to 2^8 saturates", "[step12]") {
+  fa::Variant stale = centred();
+  stale.forward = forward_on<step12::Tiling, StaleConsumer, 132>;
+  const auto p = bf16_problem(128, 640, 64, false);
+  // The maximum of the tile that comes last is e^4 times the others: 2^5.8.
+  const auto in = fa::test::inputs_with_scores(p, step12::kGroupRows / 4,
+                                               [](int c) { return c < 128 ? 4.f : 0.f; });
+  fa::test::require_right(centred(), p, in);
+  fa::test::require_right(late(), p, in);
+  CHECK_FALSE(check_of_O(stale, p, in).ok);
+}
+
+TEST_CASE("step 12: sums of 13 bits lose V's mean, unless it is taken out", "[step12]") {
+  const auto p = bf16_problem(64, 8192, 64, false);
+  const auto in = fa::normal_inputs(p, 5);
+  CHECK(check_of_O(tensor(), p, in).ok);  // nothing shows
+  const auto one = with_mean(in, 1);
+  const fa::TensorCheck lost = check_of_O(tensor(), p, one);
+  CHECK_FALSE(lost.ok);
+  CHECK(lost.rmse > 0.05);
+  for (const fa::Variant* variant : {&centred(), &blocks(), &rotated(), &late()}) {
+    const fa::TensorCheck kept = check_of_O(*variant, p, one);
+    CAPTURE(variant->name, kept.message);
+    CHECK(kept.ok);
+    CHECK(kept.rmse < 0.005);
+  }
+}
+
+TEST_CASE("step 12: a constant V is exact without its mean", "[step12]") {
+  const fa::Variant& variant = *GENERATE(&centred(), &rotated(), &late());
+  const auto p = bf16_problem(75, 140, GENERATE(64, 128), GENERATE(false, true));
+  auto in = fa::normal_inputs(p, 2);
+  std::fill(in.V.begin(), in.V.end(), 0.75f);
+  for (const float o : fa::run(variant, p, in).O) REQUIRE(o == 0.75f);
+}
+
+TEST_CASE("step 12: rotating makes outliers' errors smaller", "[step12]") {
+  const auto p = bf16_problem(512, 512, 128, false);
+  const auto in = fa::outlier_inputs(p, 1);
+  const double before = check_of_O(blocks(), p, in).rmse, after = check_of_O(rotated(), p, in).rmse;
+  CAPTURE(before, after);
+  CHECK(after < 0.85 * before);
+}
+
+// --- maxima --------------------------------------------------------------------------------------
+
+TEST_CASE("step 12: maxima that grow slowly, fast, not at all", "[step12]") {
+  fa::test::require_right_for_any_maxima(*GENERATE(&rotated_on_few_blocks(), &few_blocks()),
+                                         step12::kGroupRows / 4, 64);
+}
+
+TEST_CASE("step 12: a jump of the maximum that a late question must survive", "[step12]") {
+  const auto p = bf16_problem(128, 448, 64, GENERATE(false, true));
+  const float jump = GENERATE(3.f, 4.f, 12.f, 28.f, 30.f, 40.f, 90.f, 200.f);
+  const int peak = GENERATE(0, 63, 64, 200, 300, 447);
+  CAPTURE(p.causal, jump, peak);
+  fa::test::require_right(few_blocks(), p,
+                          fa::test::inputs_with_scores(p, step12::kGroupRows / 4, [&](int c) {
+                            return c == peak ? jump : 0.f;
+                          }));
+  fa::test::require_right(few_blocks(), p,
+                          fa::test::inputs_with_scores(p, step12::kGroupRows / 4, [&](int c) {
+                            return c == peak ? jump / 2 : -jump / 2;
+                          }));
+}
+
+TEST_CASE("step 12: rows whose first tile is all masked", "[step12]") {
+  // The diagonal begins anywhere in a tile: Nk - N is no multiple of 16.
+  const int more = GENERATE(range(-130, 131, 13));
+  const auto p = bf16_problem(200, 200 + more, GENERATE(64, 128), /*causal=*/true);
+  CAPTURE(p.Nk, p.d);
+  fa::test::require_right(few_blocks(), p);
+}
+
+TEST_CASE("step 12: a maximum far from zero, and one key that outweighs all others", "[step12]") {
+  fa::test::require_right_far_from_zero(*GENERATE(&rotated_on_few_blocks(), &few_blocks()),
+                                        step12::kGroupRows / 4);
+}
+
+// --- the quantisation ----------------------------------------------------------------------------
+
+TEST_CASE("step 12: places of V^T hold each key once, as P's bytes do", "[step12]") {
+  bool held[step12::kSame] = {};
+  for (int p = 0; p < step12::kSame; ++p) held[step12::key_at(p)] = true;
+  for (const bool h : held) CHECK(h);
+}
+
+TEST_CASE("step 12: zeros, and the largest numbers that bf16 has", "[step12]") {
+  const fa::Variant& variant = any();
+  const auto p = bf16_problem(40, 50, 64, GENERATE(false, true));
+  auto in = fa::normal_inputs(p, 4);
+  std::fill(in.Q.begin(), in.Q.end(), 0.f);
+  fa::test::require_right(variant, p, in);
+  std::fill(in.V.begin(), in.V.end(), 0.f);
+  fa::test::require_right(variant, p, in);
+  for (float& v : in.V) v = 0x1p120f;
+  fa::test::require_right(variant, p, in);
+}
+
+TEST_CASE("step 12: a NaN is not hidden", "[step12]") {
+  const fa::Variant& variant = any();
+  const auto p = bf16_problem(130, 200, 64, false);
+  auto in = fa::normal_inputs(p, 4);
+  std::vector<float>& where = *GENERATE_REF(&in.Q, &in.K, &in.V);
+  where[70 * 64 + 5] = NAN;
+  const fa::Outputs out = fa::run(variant, p, in);
+  size_t seen = 0;
+  for (const float o : out.O) seen += std::isnan(o);
+  CHECK(seen > 0);
+}
+
+// --- bytes ---------------------------------------------------------------------------------------
+
+#if !FA_BACKEND_GPU
+// Of those whose forwards differ.
+static const fa::Variant& any_forward() { return *GENERATE(&rotated(), &late()); }
+
+TEST_CASE("step 12: predicted bytes are counted bytes", "[step12]") {
+  fa::test::require_predicted_for_lengths(any_forward());
+}
+
+TEST_CASE("step 12: predicted bytes of the quantisation are counted bytes", "[step12]") {
+  const fa::Variant& variant = *GENERATE(&tensor(), &centred(), &blocks(), &rotated(), &late());
+  const auto [N, Nk] = GENERATE(from_range(fa::test::kLengths));
+  CAPTURE(variant.name, N, Nk);
+  fa::test::require_prepare_predicted(
+      variant, bf16_problem(N, Nk, GENERATE(64, 128), GENERATE(false, true), 1, 4, 2));
+}
+
+TEST_CASE("step 12: the formulas of the headers", "[step12]") {
+  const uint64_t N = 384, Nk = 400, BH = 12, BHkv = 6;
+  const uint64_t d = GENERATE(64, 128);
+  const auto p = bf16_problem(N, Nk, d, false, /*B=*/3, /*H=*/4, /*Hkv=*/2);
+  const uint64_t Br = d == 64 ? 192 : 128, Tr = N / Br, Nkp = 512;
+  const fa::Counts counts = fa::test::count_forward(tensor(), p);
+  const auto read = [&](const char* name) { return counts.buffers.at(name).bytes.read; };
+  CHECK(read("Q8") == BH * N * d);
+  CHECK(read("K8") == Tr * BH * Nk * d);
+  CHECK(read("V8") == Tr * BH * Nkp * d);
+  CHECK(read("K_scale") == BH * (N / 64) * 4 * 512);
+  const fa::Counts prepare = fa::test::count_prepare(tensor(), p);
+  CHECK(prepare.buffers.at("Q").bytes.read == 2 * 2 * BH * N * d);
+  CHECK(prepare.buffers.at("V").bytes.read == 2 * 2 * BHkv * Nk * d);
+  CHECK(prepare.buffers.at("K8").bytes.write == BHkv * Nk * d);
+  const fa::Counts once = fa::test::count_prepare(blocks(), p);
+  CHECK(once.buffers.at("Q").bytes.read == 2 * BH * N * d);
+}
+
+TEST_CASE("step 12: no bank conflicts in the attention", "[step12]") {
+  const fa::Variant& variant = any_forward();
+  const auto p = bf16_problem(70, 70, GENERATE(64, 128), GENERATE(false, true));
+  CAPTURE(p.d, p.causal, variant.name);
+  const fa::Counts counts = fa::test::count_forward(variant, p, /*analyse=*/true);
+  REQUIRE(counts.kernels.size() == 1);
+  CHECK(counts.kernels[0].shared_wavefronts == counts.kernels[0].shared_ideal);
+}
+
+TEST_CASE("step 12: multiplies no more than it says, on tensor cores", "[step12]") {
+  const fa::Variant& variant = any_forward();
+  const auto p = bf16_problem(300, 200, GENERATE(64, 128), GENERATE(false, true));
+  CHECK(fa::test::count_forward(variant, p).tensor_flops == variant.traffic(p).flops);
+}
+
+TEST_CASE("step 12: the analysis finds nothing", "[step12]") {
+  fa::test::require_no_finding(any());
+}
+
+TEST_CASE("step 12: the analysis finds nothing in the quantisation", "[step12]") {
+  const fa::Variant& variant = *GENERATE(&tensor(), &centred(), &rotated(), &late());
+  fa::test::count_prepare(variant, bf16_problem(90, 150, GENERATE(64, 128), true, 1, 2), true);
+}
+
+TEST_CASE("step 12: the analysis finds nothing at the seam between work tiles", "[step12]") {
+  const fa::Variant& variant = *GENERATE(&late_on<1>(), &late_on<2>());
+  const int d = GENERATE(64, 128, 256);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(d, causal);
+  fa::test::count_forward(variant, bf16_problem(300, 300, d, causal, 1, /*H=*/3),
+                          /*analyse=*/true);
+}
+#endif
