@@ -606,6 +606,7 @@ std::vector<size_t> all(size_t n) {
 }  // namespace
 
 Sample sample_of(const Problem& p, uint64_t seed, double budget) {
+  if (p.fp8) budget /= 4;  // three baselines, and the errors that the row's terms may have
   // Multiply-adds: 2 d a score forward (Q K^T and P V), 7 d backward (S and dP twice, dQ, dK, dV).
   const double row_cost = 2.0 * p.d * p.visible_scores() / p.N;
   const double head_cost = 7.0 * p.d * p.visible_scores() * (p.H / p.Hkv);
