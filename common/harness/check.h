@@ -42,7 +42,8 @@ struct CheckResult {
 /// the baseline was lucky: the rounding of the result to its type, fp32 arithmetic on terms of the
 /// row's size (O: its sum of |P||V|), and in the gradients delta's share of the rounding of O. The
 /// baseline's LSE is fp32 whatever the type: its scores are not rounded. With Problem::fp8 the
-/// baseline quantises, and the floor holds what its rounding usually does to the row.
+/// baseline quantises, with three scales, of which the unluckiest in that row counts, and the floor
+/// holds what such rounding usually does to the row.
 /// NaN, an Inf where none belongs and an element never written fail, always.
 class Checker {
  public:
