@@ -14,8 +14,7 @@ NO_LINE = (
     "No line is known: only races, accesses out of bounds and reads of what nobody wrote name one."
 )
 NO_LINE_OF_A_RESULT = (
-    "No line is known: the simulator finds no fault in any access, only the result is wrong. Begin "
-    "at the store of the element above, and go back through what it is computed from."
+    "No line is known: the simulator finds no fault in any access, only the result is wrong."
 )
 RESULTS = ("wrong result", "unwritten", "not a number")
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34"}

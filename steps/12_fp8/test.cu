@@ -111,7 +111,7 @@ TEST_CASE("step 12: real input and outliers", "[step12]") {
 }
 
 TEST_CASE("step 12: V with a mean", "[step12]") {
-  const fa::Variant& variant = any();
+  const fa::Variant& variant = any_kernel();
   const auto p = bf16_problem(150, 200, GENERATE(64, 128), GENERATE(false, true), 1, 2);
   const float mean = GENERATE(1.f, -3.f, 100.f);
   CAPTURE(p.d, p.causal, mean);
@@ -137,7 +137,7 @@ TEST_CASE("step 12: as many blocks as one likes give the same bits", "[step12]")
 }
 
 TEST_CASE("step 12: near step 10", "[step12]") {
-  const fa::Variant& variant = any();
+  const fa::Variant& variant = any_kernel();
   const auto p = bf16_problem(300, 430, GENERATE(64, 128), GENERATE(false, true), 1, 4, 2);
   CAPTURE(p.d, p.causal);
   const auto in = fa::normal_inputs(p, 6);
