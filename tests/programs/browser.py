@@ -1,0 +1,271 @@
+"""A headless Chromium for the tests of pages: Python's standard library and DevTools over a pipe.
+
+    with browser.Browser() as chromium:
+        page = chromium.open("report.html", width=400, dark=True)
+        page.hover("#ladder a")
+        page.key("Tab")
+        assert page.eval("document.activeElement.id") == "theme"
+        assert page.errors() == []
+
+A test without a Chromium skips: `@unittest.skipUnless(browser.FOUND, browser.MISSING)`.
+"""
+
+import base64
+import itertools
+import json
+import os
+import pathlib
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+FOUND = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
+MISSING = "no Chromium: apt install chromium, or set CHROMIUM to its path"
+PATIENCE = 60  # seconds for one answer, on a busy machine
+
+# What a key event needs beside the key's name, and the text that it types.
+KEYS = {
+    "Tab": (9, ""),
+    "Enter": (13, "\r"),
+    "Escape": (27, ""),
+    " ": (32, " "),
+    "End": (35, ""),
+    "Home": (36, ""),
+    "ArrowLeft": (37, ""),
+    "ArrowUp": (38, ""),
+    "ArrowRight": (39, ""),
+    "ArrowDown": (40, ""),
+}
+MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
+
+
+class BrowserError(Exception):
+    """Chromium refused a command, a script on the page threw, or no answer came."""
+
+
+class Browser:
+    """One Chromium process; the end of the `with` stops it."""
+
+    def __enter__(self):
+        if not FOUND:
+            raise BrowserError(MISSING)
+        self.folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        from_us, to_chromium = os.pipe()
+        from_chromium, to_us = os.pipe()
+        options = [
+            "--headless=new",
+            "--remote-debugging-pipe",  # DevTools on the descriptors 3 and 4
+            f"--user-data-dir={self.folder.name}",
+            "--no-sandbox",  # as root, in a container
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--disable-background-networking",
+            "--no-first-run",
+            "--hide-scrollbars",
+            "--force-color-profile=srgb",
+            "about:blank",
+        ]
+        self.process = subprocess.Popen(
+            ["sh", "-c", f'exec "$0" "$@" 3<&{from_us} 4>&{to_us}', FOUND, *options],
+            pass_fds=(from_us, to_us),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(from_us)
+        os.close(to_us)
+        self.to_chromium, self.from_chromium = to_chromium, from_chromium
+        self.unread, self.numbers, self.events = b"", itertools.count(1), []
+        return self
+
+    def __exit__(self, *_):
+        try:
+            self.call("Browser.close")
+            self.process.wait(10)
+        except (BrowserError, OSError, subprocess.TimeoutExpired):
+            self.process.kill()
+            self.process.wait()
+        os.close(self.to_chromium)
+        os.close(self.from_chromium)
+        self.folder.cleanup()
+
+    def open(self, path, width=1200, height=800, dark=False, query=""):
+        """A page of its own for a file, loaded. `query`: "?step=06", behind its address."""
+        page = Page(self)
+        page.set_size(width, height)
+        page.set_dark(dark)
+        page.go_to(pathlib.Path(path).resolve().as_uri() + query)
+        return page
+
+    def call(self, method, session=None, **params):
+        """The result of one DevTools command; events that come before it are kept."""
+        number = next(self.numbers)
+        message = {"id": number, "method": method, "params": params}
+        if session:
+            message["sessionId"] = session
+        unsent = json.dumps(message).encode() + b"\0"
+        while unsent:
+            unsent = unsent[os.write(self.to_chromium, unsent) :]
+        while True:
+            answer = self.read(method)
+            if answer.get("id") == number:
+                break
+            self.events.append(answer)
+        if "error" in answer:
+            raise BrowserError(f"{method}: {answer['error']['message']}")
+        return answer["result"]
+
+    def wait_for(self, event, session):
+        """The first event of this name in a session that nobody has waited for."""
+        while True:
+            for i, seen in enumerate(self.events):
+                if seen.get("method") == event and seen.get("sessionId") == session:
+                    return self.events.pop(i)["params"]
+            self.events.append(self.read(event))
+
+    def read(self, awaited):
+        end = time.monotonic() + PATIENCE
+        while b"\0" not in self.unread:
+            ready, _, _ = select.select([self.from_chromium], [], [], end - time.monotonic())
+            more = os.read(self.from_chromium, 1 << 20) if ready else b""
+            if not more:
+                why = "Chromium has ended" if ready else f"no answer in {PATIENCE} s"
+                raise BrowserError(f"{awaited}: {why}")
+            self.unread += more
+        message, self.unread = self.unread.split(b"\0", 1)
+        return json.loads(message)
+
+
+class Page:
+    """One tab. A `selector` is of CSS; hover and click use its first element's middle."""
+
+    def __init__(self, browser):
+        self.browser = browser
+        target = browser.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = browser.call("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = attached["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def call(self, method, **params):
+        return self.browser.call(method, self.session, **params)
+
+    def go_to(self, url):
+        failed = self.call("Page.navigate", url=url).get("errorText")
+        if failed:
+            raise BrowserError(f"{url}: {failed}")
+        self.browser.wait_for("Page.loadEventFired", self.session)
+
+    def eval(self, script):
+        """The value of a JavaScript expression; a promise's, once it has one."""
+        found = self.call(
+            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in found:
+            details = found["exceptionDetails"]
+            raise BrowserError(details.get("exception", {}).get("description", details["text"]))
+        return found["result"].get("value")
+
+    def until(self, script, seconds=PATIENCE):
+        """The value of an expression, as soon as it is true."""
+        end = time.monotonic() + seconds
+        while not (found := self.eval(script)):
+            if time.monotonic() > end:
+                raise BrowserError(f"never true: {script}; {self.errors()}")
+            time.sleep(0.02)
+        return found
+
+    def errors(self):
+        """What the page wrote as errors, threw, and asked of the network so far."""
+        self.eval("0")  # what came before has come
+        found = []
+        for event in self.browser.events:
+            if event.get("sessionId") != self.session:
+                continue
+            method, params = event.get("method"), event.get("params")
+            if method == "Runtime.exceptionThrown":
+                details = params["exceptionDetails"]
+                found.append(details.get("exception", {}).get("description", details["text"]))
+            elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "assert"):
+                words = (str(arg.get("value", arg.get("description"))) for arg in params["args"])
+                found.append(" ".join(words))
+            elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
+                found.append(params["entry"]["text"])
+            elif method == "Network.requestWillBeSent":
+                url = params["request"]["url"]
+                if not url.startswith(("file:", "data:", "blob:", "about:")):
+                    found.append(f"asks the network for {url}")
+        return found
+
+    def set_size(self, width, height=800, scale=1):
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=scale,
+            mobile=False,
+        )
+
+    def set_dark(self, dark=True):
+        scheme = "dark" if dark else "light"
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.call("Emulation.setEmulatedMedia", features=features)
+
+    def overflow(self):
+        """By how many pixels the page is wider than its window; 0: nothing scrolls sideways."""
+        return self.eval(
+            "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        )
+
+    def hover(self, selector):
+        self.mouse(*self.middle(selector))
+
+    def click(self, selector):
+        self.mouse(*self.middle(selector), click=True)
+
+    def mouse(self, x, y, click=False):
+        """Moves it to a place in the window, and clicks there."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        for kind in ("mousePressed", "mouseReleased") if click else ():
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
+    def middle(self, selector):
+        found = self.eval(
+            f"""(async () => {{
+              const element = document.querySelector({json.dumps(selector)});
+              if (!element) return null;
+              element.scrollIntoView({{block: "center", inline: "center", behavior: "instant"}});
+              await new Promise(requestAnimationFrame);  // the page hears that it was scrolled
+              const box = element.getBoundingClientRect();
+              return [box.x + box.width / 2, box.y + box.height / 2];
+            }})()"""
+        )
+        if found is None:
+            raise BrowserError(f"nothing on the page is {selector}")
+        return found
+
+    def key(self, key):
+        """Presses a key: "Tab", "Shift+Tab", "ArrowRight", "a"."""
+        *held, name = key.split("+") if len(key) > 1 else [key]
+        code, text = KEYS.get(name, (ord(name[0].upper()), name))
+        event = {"key": name, "code": name, "windowsVirtualKeyCode": code}
+        event["modifiers"] = sum(MODIFIERS[each] for each in held)
+        typed = {"text": text} if text and not held else {}
+        self.call("Input.dispatchKeyEvent", type="keyDown", **event, **typed)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **event)
+
+    def screenshot(self, path, full=False):
+        """A PNG of the window, or of the full page."""
+        clip = {}
+        if full:
+            size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+            clip = {"clip": {**size, "scale": 1}}
+        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=full, **clip)
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(shot["data"]))
+
+    def close(self):
+        self.call("Page.close")
