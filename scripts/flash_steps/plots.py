@@ -243,7 +243,7 @@ def hbm_against_n(path, rows):
         return save(figure, path, texts_of(chosen))
 
 
-BAND = 0.38  # the height of a thin bar; a step's row is 1 high
+BAND = 0.42  # the height of a thin bar; a step's row is 1 high
 COLORS_OF = {"forward": "C0", "backward": "C1"}
 
 
@@ -258,7 +258,7 @@ def ladder(path, rows):
 
     with pyplot.rc_context({**STYLE, "font.size": 12, "hatch.linewidth": 1.2}):
         figure, (left, right) = pyplot.subplots(
-            1, 2, sharey=True, figsize=(7, 7.6), width_ratios=(5, 4), layout="constrained"
+            1, 2, sharey=True, figsize=(7, 6.2), width_ratios=(5, 4), layout="constrained"
         )
         for y, row in enumerate(chosen):
             color = COLORS_OF[row.any.direction]
@@ -266,7 +266,9 @@ def ladder(path, rows):
             measured = per_head(row, "hbm.measured")
             through = measured or per_head(row, "hbm.predicted")
             speed = row.flops_per_s / 1e12
-            outline = {} if measured else {"facecolor": "white", "edgecolor": color, "hatch": "////"}
+            outline = (
+                {} if measured else {"facecolor": "white", "edgecolor": color, "hatch": "////"}
+            )
             for axes, value, place, height, text, style in (
                 (left, asked, y - BAND / 2, BAND, bytes_text(asked), {"alpha": 0.35}),
                 (left, through, y + BAND / 2, BAND, bytes_text(through), outline),

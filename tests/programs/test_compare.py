@@ -594,8 +594,7 @@ class Pictures(Scripts):
             ([gpu()], "no measured time"),
             ([run for run in runs if run["problem"]["n"] < 4096], "N = 4096"),
             (
-                runs
-                + [gpu("NVIDIA A100", b=4, h=32, hkv=32, n=4096, nk=4096, causal=False)],
+                runs + [gpu("NVIDIA A100", b=4, h=32, hkv=32, n=4096, nk=4096, causal=False)],
                 "one picture shows one GPU",
             ),
         ):
@@ -1040,6 +1039,17 @@ class Tables(Scripts):
         self.assertEqual(self.figure("share step=01_naive"), "is 2% so")
         self.peers_results(runs=1)
         self.assertEqual(self.figure(f"runs {step}"), "is one run so")
+
+    def test_how_many_counters_are_equal(self):
+        self.file("r.json", [sim(), gpu(), gpu(step="02_tiled")])
+        self.assertEqual(self.figure("counters"), "is 4 so")  # requests and sectors, of two kinds
+        other = gpu()
+        other["traffic"]["sectors"]["load"] += 1
+        for runs in ([sim(), other], [sim(), gpu(n=512, nk=512)]):
+            self.file("r.json", runs)
+            done, _ = self.fill("a <!-- figure: counters -->x<!-- /figure -->\n")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("or a figure differs", done.stderr)
 
     def test_the_last_figure_of_a_paragraph_says_what_is_older(self):
         self.peers_results(text="0" * 16)
