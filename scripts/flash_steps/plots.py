@@ -15,8 +15,7 @@ import os
 from . import command
 from .command import BadInput
 from .figure_data import family, flop_rate_text, machines, roofline_points
-from .gpu_table import gpu_table
-from .problems import DIRECTIONS, in_series
+from .problems import DIRECTIONS
 from .results import LADDER_N, PICTURES, published, total
 from .standing import rows_of, standing_of
 from .steps import ROOT
