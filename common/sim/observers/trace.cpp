@@ -269,11 +269,12 @@ struct Key {
   uint32_t place, clock;
   Kind kind;
   By by;
+  uint32_t warpgroup = 0;  // of a wgmma: its operands are those of one
   bool operator==(const Key&) const = default;
 };
 struct Hash {
   size_t operator()(const Key& k) const {
-    uint64_t h = reinterpret_cast<uintptr_t>(k.pc) * 0x9E3779B97F4A7C15u;
+    uint64_t h = (reinterpret_cast<uintptr_t>(k.pc) + k.warpgroup) * 0x9E3779B97F4A7C15u;
     h ^= (uint64_t{k.place} << 40 | uint64_t{k.clock} << 8 | uint64_t(k.kind) << 4 |
           uint64_t(k.by)) *
          0xC2B2AE3D27D4EB4Fu;
@@ -305,7 +306,7 @@ class TraceRecorder final : public TraceObserver {
     const bool shared = a.space == Space::shared;
     const uint32_t place =
         shared ? recorder.shared_place(*a.home, a.at) : recorder.place_of(a.buffer);
-    Open& e = event_of({a.pc, place, clock_[b.current->id], a.kind, a.by});
+    Open& e = event_of({a.pc, place, clock_[b.current->id], a.kind, a.by, 0});
     e.bytes += a.size;
     const fa::TracePlace& p = recorder.trace.places[place];
     const uint64_t first = a.at - (shared ? base_of(*a.home, p) : buffers[a.buffer].begin);
@@ -321,7 +322,8 @@ class TraceRecorder final : public TraceObserver {
                        const void* pc, const Where&) override {
     for (const uint32_t at : chunks) {
       const uint32_t place = recorder.shared_place(b, at);
-      Open& e = event_of({pc, place, clock_[b.current->id], Kind::load, kWgmma});
+      const unsigned thread = b.current->id;
+      Open& e = event_of({pc, place, clock_[thread], Kind::load, kWgmma, thread / 128});
       const fa::TracePlace& p = recorder.trace.places[place];
       add(e, p, at - base_of(b, p), kChunk);
       e.bytes += kChunk;
@@ -334,6 +336,14 @@ class TraceRecorder final : public TraceObserver {
     uint32_t latest = released_before(object, kNone);
     each(met, [&](unsigned thread) { latest = std::max(latest, clock_[thread]); });
     each(met, [&](unsigned thread) { clock_[thread] = latest + 1; });
+  }
+  // Often one lane waits for all.
+  void warp_sync(Block&, unsigned warp, uint32_t lanes) override {
+    uint32_t latest = 0;
+    for (uint32_t m = lanes; m; m &= m - 1) {
+      latest = std::max(latest, clock_[warp * 32 + std::countr_zero(m)]);
+    }
+    for (uint32_t m = lanes; m; m &= m - 1) clock_[warp * 32 + std::countr_zero(m)] = latest;
   }
   void release(Block& b, const void* object, uint32_t phase) override {
     uint32_t& known = known_[object][phase];
@@ -372,7 +382,7 @@ class TraceRecorder final : public TraceObserver {
     for (const Open& e : open_) pcs.insert(pcs.end(), e.calls.begin(), e.calls.end());
     resolve_sources(pcs);
     // Several instructions of a line become one event.
-    std::map<std::tuple<uint32_t, uint32_t, uint32_t, Kind, By>, uint32_t> of_line;
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t, Kind, By, uint32_t>, uint32_t> of_line;
     std::vector<uint32_t> first;  // by event: its first open one
     std::vector<uint32_t> stacks;
     for (const uint32_t i : order) {
@@ -380,8 +390,8 @@ class TraceRecorder final : public TraceObserver {
       choose_member(e);
       const uint32_t stack = recorder.stack_of(e.calls);
       keep_request(e, stack);
-      const auto [at, fresh] =
-          of_line.try_emplace({e.key.clock, stack, e.key.place, e.key.kind, e.key.by}, i);
+      const auto [at, fresh] = of_line.try_emplace(
+          {e.key.clock, stack, e.key.place, e.key.kind, e.key.by, e.key.warpgroup}, i);
       if (fresh) {
         first.push_back(i);
         stacks.push_back(stack);

@@ -4,8 +4,9 @@
 /// Accesses become one event as long as they come from the same line, go to the same buffer or
 /// shared array in the same way, and no thread of theirs has waited for others in between. A
 /// thread's clock counts these waits: behind a barrier all have the largest of their clocks plus
-/// one, and so has who waited for an mbarrier. So tile j of a loop is an event of its own, and a
-/// tile that eight warps load together is one.
+/// one, and so has who waited for an mbarrier; behind a __syncwarp all lanes have the largest. So
+/// tile j of a loop is an event of its own, and a tile that eight warps load together is one. What
+/// wgmma reads is an event per warpgroup.
 #pragma once
 
 #include <cstdint>
