@@ -158,7 +158,7 @@ class RequestObserver final : public Observer {
         sink_(sink),
         log_(kLogCapacity),
         at_(kLogCapacity),
-        event_(kLogCapacity),
+        event_(sink ? kLogCapacity : 1),
         l1_(kL1Lines) {
     buffers_.resize(buffer_count());
     table_.resize(256);

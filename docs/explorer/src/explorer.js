@@ -192,9 +192,11 @@ class Counters {
     }
   }
 
+  // Of what the picture shows: not of a few scales.
   hottest() {
     let most = 1;
-    for (const [read, write] of this.heat.values()) {
+    for (const [name, [read, write]] of this.heat) {
+      if (this.run.buffers.get(name).layout.rows === 1) continue;
       for (let i = 0; i < read.length; ++i) most = Math.max(most, read[i] + write[i]);
     }
     return most;
@@ -1146,13 +1148,14 @@ async function stepPage() {
 async function comparePage() {
   const race = make("section", { class: "card wide" }, make("h2", {}, "Requested bytes so far"),
                     make("div", { class: "race" }), make("p", { class: "checked" }));
+  const why = make("section", { class: "card wide" }, make("h2", {}, "What to look at"),
+                   make("ul", { class: "why" }));
   const table = make("section", { class: "card wide" },
-                     make("h2", {}, "Per buffer ", make("small", {}, "so far")), make("table"),
-                     make("ul", { class: "why" }));
+                     make("h2", {}, "Per buffer ", make("small", {}, "so far")), make("table"));
   $("views").append(race);
   const views = [0, 1].map(() => new View($("views").appendChild(make("div", { class: "view" })),
                                           true));
-  $("views").append(table);
+  $("views").append(why, table);
   let preset = PAGE.presets[0], entries = [];
 
   const bars = () => {
@@ -1232,7 +1235,7 @@ async function comparePage() {
       view.memory.querySelector("h2").replaceChildren(entries[i].label, " ", make("small", {},
         `${blocks} block${blocks > 1 ? "s" : ""} per head; ${entries[i].idea}`));
     });
-    table.querySelector(".why").replaceChildren(...preset.why.map((w) => make("li", {}, w)));
+    why.querySelector(".why").replaceChildren(...preset.why.map((w) => make("li", {}, w)));
     player.reset(Math.max(...views.map((v) => v.steps.length)), fraction);
   };
   const choice = make("select", { id: "preset" }, ...PAGE.presets.map((p, i) =>
