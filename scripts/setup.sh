@@ -2,7 +2,7 @@
 # Says what is missing and why, and installs it on Debian and Ubuntu if you agree.
 #
 #   ./scripts/setup.sh                    what every command needs
-#   ./scripts/setup.sh docs gdb format    these groups too (others are plots, browser)
+#   ./scripts/setup.sh docs gdb format    these groups too (and plots, browser)
 #   ./scripts/setup.sh --yes              installs without asking
 #   ./scripts/setup.sh --have docs        installs nothing: is the group there?
 #

@@ -49,6 +49,7 @@ struct TraceRectangle {
   bool operator==(const TraceRectangle&) const = default;
 };
 
+/// Of an event.
 enum class TraceKind : uint8_t { read, write, atomic };
 
 /// All that one block did with one place at one line between two points where its threads waited

@@ -130,6 +130,15 @@ __global__ void unions(float* y) {
   __syncthreads();
   y[threadIdx.x] = smem.P[threadIdx.x / 16][threadIdx.x % 16];
 }
+// Each block of a cluster of two puts its part of x into the other's shared memory.
+__global__ void exchange(const float* x, float* y) {
+  __shared__ float s[32];
+  const unsigned rank = fa::cluster_rank();
+  fa::map_shared(s, rank ^ 1)[threadIdx.x] = x[blockIdx.x * 32 + threadIdx.x];
+  fa::cluster_sync();
+  y[blockIdx.x * 32 + threadIdx.x] = s[threadIdx.x];
+  fa::cluster_sync();
+}
 __global__ void add(float* y) { atomicAdd(y + threadIdx.x / 2, 1.f); }
 __global__ void scatter(const float* x, float* y) {
   for (int i = 0; i < 50; ++i) {
@@ -225,6 +234,19 @@ TEST_CASE("of a union, the member whose rows fit", "[sim][trace]") {
         std::vector<std::string>{"0 sK store 0+8,0+16 512 B", "0 sP store 0+8,0+16 512 B",
                                  "0 sl store 0+1,0+8 32 B", "0 sP load 0+2,0+16 128 B",
                                  "0 y store 0+1,0+32 128 B"});
+}
+
+TEST_CASE("the blocks of a cluster have a track each", "[sim][trace]") {
+  Buffer<float> x("x", 128), y("y", 128);
+  shape(x, 1, 128), shape(y, 1, 128);
+  const auto counts = count([&] { fa::launch(exchange, {dim3(4), dim3(32), 0, 2}, x, y); });
+  require_nothing_lost(counts);
+  const auto events = events_of(*counts.trace);
+  REQUIRE(events.size() == 16);
+  CHECK(events[12] == "3 x load 0+1,96+32 128 B");
+  CHECK(events[13] == "3 ss store 0+1,0+32 128 B");
+  CHECK(events[14] == "3 ss load 0+1,0+32 128 B");
+  CHECK(events[15] == "3 y store 0+1,96+32 128 B");
 }
 
 TEST_CASE("a line has one request as an example", "[sim][trace]") {
