@@ -2,7 +2,7 @@
 # Says what is missing and why, and installs it on Debian and Ubuntu if you agree.
 #
 #   ./scripts/setup.sh                    what every command needs
-#   ./scripts/setup.sh docs gdb format    these groups too (another one is plots)
+#   ./scripts/setup.sh docs gdb format    these groups too (and plots, browser)
 #   ./scripts/setup.sh --yes              installs without asking
 #   ./scripts/setup.sh --have docs        installs nothing: is the group there?
 #
@@ -29,12 +29,13 @@ library     libfmt-dev           header:fmt/format.h                     formatt
 docs        doxygen              command:doxygen                         builds the documentation
 docs        doxygen-awesome-css  file:/usr/share/doxygen-awesome-css/doxygen-awesome.css   its looks
 docs        libjs-mathjax        file:/usr/share/javascript/mathjax/MathJax.js   its formulas, offline
+browser     chromium             command:chromium|command:chromium-browser|command:google-chrome   tests the pages of the explorer
 gdb         gdb                  command:gdb                             steps through one CUDA thread
 format      git                  command:git                             names the files to format
 format      python3-venv         python:ensurepip                        holds the formatters
 plots       python3-matplotlib   python:matplotlib|file:/usr/lib/python3/dist-packages/matplotlib   draws the plots of compare.py
 '
-choices='docs, gdb, format, plots'
+choices='docs, gdb, format, plots, browser'
 
 yes='' have=''
 chosen=
@@ -42,7 +43,7 @@ for argument in "$@"; do
   case "$argument" in
     --yes) yes=yes ;;
     --have) have=yes ;;
-    docs | gdb | format | plots) chosen+=" $argument" ;;
+    docs | gdb | format | plots | browser) chosen+=" $argument" ;;
     -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "setup.sh: unknown group '$argument': choose from $choices" >&2 && exit 2 ;;
   esac

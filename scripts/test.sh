@@ -4,8 +4,8 @@
 # documentation. Where nvcc is installed it compiles every kernel for its GPU.
 #
 #   ./scripts/test.sh              all but what needs a maintainer's tools
-#   ./scripts/test.sh --all        that too: installs Doxygen, MathJax, gdb and
-#                                  the formatters
+#   ./scripts/test.sh --all        that too: installs Doxygen, MathJax, gdb, the
+#                                  formatters and, where apt has it, Chromium
 #   ./scripts/test.sh --yes        installs what is missing without asking
 #   ./scripts/test.sh -R step04    only the tests whose name matches (arguments
 #                                  go to ctest)
@@ -80,6 +80,7 @@ fi
 [[ -e build/sim/steps || $cuda ]] \
   || echo "the first run takes about ten minutes on two cores, and 0.8 GB of disk"
 ./scripts/setup.sh "${yes[@]}" ${all:+docs gdb format} || exit 1
+[[ $all ]] && ./scripts/setup.sh "${yes[@]}" browser # Ubuntu's apt has none: not with the others
 
 preset=sim
 [[ $cuda ]] && preset=gpu && export CUDACXX=$nvcc
@@ -100,6 +101,7 @@ ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt \
 
 if (($# == 0)); then
   ./scripts/setup.sh --have gdb || missing "a kernel in gdb" "gdb is"
+  ./scripts/setup.sh --have browser || not_run+=("the explorer in a browser (no Chromium here)")
 
   echo "== tables"
   ./scripts/maintain tables --check || failures+=("tables")

@@ -53,6 +53,7 @@ size_t free_device_bytes() {
 }
 
 void name_device_memory(const void*, const std::string&) {}
+void shape_device_memory(const void*, const Layout&) {}
 
 void poison_device_memory(void* p, size_t bytes) { cuda_check(cudaMemset(p, 0xff, bytes)); }
 

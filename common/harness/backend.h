@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/harness/gpus.h"
+#include "common/harness/trace.h"
 #include "common/harness/traffic.h"
 
 namespace fa {
@@ -53,6 +54,9 @@ size_t free_device_bytes();
 /// Names device memory for tables and messages. Does nothing on a GPU.
 void name_device_memory(const void* p, const std::string& name);
 
+/// Its matrices, for a trace. Does nothing on a GPU.
+void shape_device_memory(const void* p, const Layout&);
+
 /// Sets all bits, which is a NaN in each element type. For the simulator nobody has written these
 /// bytes then.
 void poison_device_memory(void* p, size_t bytes);
@@ -89,6 +93,7 @@ struct CountOptions {
   /// Simulator: so many problems like this one run in the same launches and share the L2, too many
   /// for it to hold: a launch finds nothing there of what the one before left.
   double times = 1;
+  bool trace = false;  ///< simulator: Counts::trace
 };
 /// Runs `run` once and reports what it moved. Simulator: counted. GPU: measured by CUPTI;
 /// refused or missing counters leave the figures empty and say why in `note`.

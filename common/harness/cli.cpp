@@ -178,6 +178,10 @@ Options parse(int argc, const char* const* argv, const Step& step) {
          backward ? "write O, LSE, dQ, dK, dV as .npy" : "write O and LSE as .npy");
   option("Output", "--json", o.json, "F.json", "write the report as JSON (docs/json.md)");
 
+  shown_if(sim, option("Output", "--trace", o.trace, "F.json",
+                       "write what every block reads and writes, in its order (docs/json.md); "
+                       "opens in Perfetto"));
+
   option("Run", "--variant", variant, "NAME", "which of the step's variants");
   if (step.support.smem) {
     option("Run", "--smem", smem, "BYTES", "shared memory M per block; 0: the step's default");
@@ -229,8 +233,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     return o;
   }
 
-  if (o.predict && (o.analyse || !o.out.empty() || !o.out_dir.empty())) {
-    throw UsageError("--predict runs nothing, so there is no output and nothing to analyse");
+  if (o.predict && (o.analyse || !o.out.empty() || !o.out_dir.empty() || !o.trace.empty())) {
+    throw UsageError(
+        "--predict runs nothing, so there is no output and nothing to analyse or to trace");
   }
   if (o.predict && o.no_predict) {
     throw UsageError("--predict prints the formulas' predictions and --no-predict none: give one");

@@ -19,6 +19,7 @@ struct Options {
   std::string out;             ///< O as .npy, or empty
   std::string out_dir;         ///< all outputs as .npy, or empty
   std::string json;            ///< the report as JSON, or empty
+  std::string trace;           ///< simulator: what every block did, or empty
   uint64_t seed = 1;
   int iters = 50;      ///< timed runs on a GPU
   size_t variant = 0;  ///< index into Step::variants

@@ -35,6 +35,7 @@ class DeviceBuffer {
   }
 
   void* data() const { return memory_.get(); }
+  void shape(const Layout& layout) const { shape_device_memory(data(), layout); }
 
   template <class T>
   void upload(const std::vector<T>& from) {
@@ -163,6 +164,27 @@ struct Session::Impl {
     p = at->second.data();
   }
 
+  /// For a trace.
+  void shape_buffers() const {
+    const Problem& p = problem;
+    const auto shape = [](size_t matrices, int rows, int columns, size_t element) {
+      return Layout{matrices, size_t(rows), size_t(columns), unsigned(element)};
+    };
+    const Layout queries = shape(p.heads(), p.N, p.d, bytes_of(p.dtype));
+    const Layout keys = shape(p.kv_heads(), p.Nk, p.d, bytes_of(p.dtype));
+    for (const auto& [name, buffer] : inputs) {
+      buffer.shape(name == "K" || name == "V" ? keys : queries);
+    }
+    for (const auto& [name, buffer] : outputs) {
+      buffer.shape(name == "LSE"                  ? shape(p.heads(), p.N, 1, sizeof(float))
+                   : name == "dK" || name == "dV" ? keys
+                                                  : queries);
+    }
+    for (const Scratch& s : workspace_of(variant, p)) {
+      workspace.at(s.name).shape(workspace_layout(s.name, s.bytes, p));
+    }
+  }
+
   void forget(const char* name) {
     if (const auto at = outputs.find(name); at != outputs.end()) at->second.poison();
   }
@@ -202,6 +224,7 @@ Session::Session(const Problem& p, const Inputs& in, const Variant& v)
     if (piece.zeroed) s.zeroed.insert(piece.name);
   }
   t.workspace = &s.workspace_pointers;
+  s.shape_buffers();
   poison();
 }
 

@@ -21,6 +21,7 @@
 #include "common/harness/run.h"
 #include "common/harness/screen.h"
 #include "common/harness/step.h"
+#include "common/harness/trace.h"
 
 namespace fa {
 
@@ -46,6 +47,7 @@ void require_writable(const char* flag, const std::string& path) {
 void require_writable_outputs(const Options& o) {
   require_writable("--out", o.out);
   require_writable("--json", o.json);
+  require_writable("--trace", o.trace);
   if (o.out_dir.empty()) return;
   std::error_code error;
   fs::create_directories(o.out_dir, error);
@@ -153,6 +155,9 @@ class Run {
     if (options.analyse && !simulated()) {
       throw UsageError("--analyse works only in the simulator: cmake --preset sim");
     }
+    if (!options.trace.empty() && !simulated()) {
+      throw UsageError("--trace works only in the simulator: cmake --preset sim");
+    }
     if (!options.estimate.empty() && simulated()) {
       throw UsageError("--estimate needs a GPU, whose time the estimate is compared with");
     }
@@ -247,13 +252,21 @@ class Run {
     std::fputs(text(report_).c_str(), stdout);
     const int lost = flush_stdout();  // before a --json /dev/stdout
     if (!options_.json.empty()) write_json(options_.json, report_);
+    if (!options_.trace.empty() && report_.findings.empty()) write_trace();
     require_printed(lost);
+  }
+
+  void write_trace() const {
+    fa::write_trace(options_.trace, trace_, report_.step, report_.variant, report_.model.name,
+                    problem_);
   }
 
   void count_pass(Pass& pass, const std::function<void()>& run) {
     const auto start = std::chrono::steady_clock::now();
     const bool crowded = times() * double(report_.memory.total()) > report_.model.l2_bytes;
-    pass.seen = count(run, {options_.analyse, options_.counters, crowded ? times() : 1});
+    pass.seen = count(
+        run, {options_.analyse, options_.counters, crowded ? times() : 1, !options_.trace.empty()});
+    if (pass.seen.trace) trace_.append(*std::exchange(pass.seen.trace, {}), pass.name);
     if (simulated()) {
       pass.estimate = estimate(pass.seen, report_.model, times());
       const std::chrono::duration<double, std::milli> took =
@@ -340,6 +353,7 @@ class Run {
   const Problem problem_;
   const Variant& variant_;
   RunReport report_;
+  Trace trace_;
 };
 
 /// One line for scripts; in a terminal broken at spaces.

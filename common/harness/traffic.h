@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "common/harness/trace.h"
+
 namespace fa {
 
 /// Bytes by direction. An atomic counts once, beside read and write.
@@ -137,6 +139,7 @@ struct Counts {
   std::optional<Bytes> hbm;  ///< simulator: the L2 model's figure; hardware: the DRAM counters
   std::optional<uint64_t> tensor_flops;
   std::map<std::string, uint64_t> metrics;  ///< hardware only: each counter under its CUPTI name
+  std::optional<Trace> trace;               ///< simulator, where it was asked for
   std::string note;  ///< why something is absent: "counters refused: ...", one line
 };
 

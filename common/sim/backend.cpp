@@ -28,6 +28,7 @@ class Watching {
     options.l2_sm = configured().gpu.sm;
     options.l2_times = o.times;
     options.sites = options.races = options.uninitialised = o.analyse;
+    options.trace = o.trace;
   }
   ~Watching() { sim::options() = saved_; }
   Watching(const Watching&) = delete;
@@ -68,6 +69,8 @@ void configure(const SimOptions& o) {
 size_t free_device_bytes() { return sim::free_bytes(); }
 
 void name_device_memory(const void* p, const std::string& name) { sim::name_buffer(p, name); }
+
+void shape_device_memory(const void* p, const Layout& layout) { sim::shape_buffer(p, layout); }
 
 void poison_device_memory(void* p, size_t bytes) { sim::poison(p, bytes); }
 

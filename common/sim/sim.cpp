@@ -2,6 +2,7 @@
 #include "common/sim/sim.h"
 
 #include "common/sim/observers/observer.h"
+#include "common/sim/observers/trace.h"
 #include "common/sim/recording.h"
 
 namespace sim {
@@ -33,6 +34,7 @@ Recording::Recording() {
   storage.source = "counted";
   current = &storage;
   if (options().l2_bytes > 0) l2_begin_recording(options().l2_bytes);
+  if (options().trace) trace_begin();
 }
 
 Recording::~Recording() { current = nullptr; }
@@ -47,6 +49,7 @@ fa::Counts Recording::finish() {
     l2_end_recording(hbm.read, hbm.write);
     storage.hbm = hbm;
   }
+  if (options().trace) storage.trace = trace_finish();
   return std::move(storage);
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "common/harness/gpus.h"
+#include "common/harness/trace.h"
 #include "common/harness/traffic.h"
 
 namespace sim {
@@ -29,6 +30,7 @@ struct Options {
   size_t block_shared_bytes = 227 * 1024;  ///< shared memory that it gives to a block
   bool races = false;          ///< shared and global memory (one worker: findings repeat exactly)
   bool uninitialised = false;  ///< reads of words that nobody wrote
+  bool trace = false;          ///< with requests: what every block did (trace.h; one worker)
   double watchdog_s = 30;      ///< a kernel that computes this long without a barrier is stopped
   size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread
 };
@@ -39,6 +41,8 @@ extern bool told_sms;
 
 /// The name that tables and messages use for the buffer that holds `p`.
 void name_buffer(const void* p, const std::string& name);
+/// How a trace shows it; else as one row of bytes.
+void shape_buffer(const void* p, const fa::Layout&);
 
 /// Collects every launch, cudaMemset and device copy from construction to finish().
 /// Not nested; launches outside a recording are counted but kept by nobody.

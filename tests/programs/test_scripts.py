@@ -546,8 +546,8 @@ class Test(Sandbox):
             self.last_line(),
             (
                 0,
-                self.PASSED + "; NOT RUN: a kernel in gdb, documentation, formatting, "
-                "kernels for GPUs (no nvcc here)",
+                self.PASSED + "; NOT RUN: a kernel in gdb, the explorer in a browser (no Chromium "
+                "here), documentation, formatting, kernels for GPUs (no nvcc here)",
             ),
         )
 
@@ -556,18 +556,19 @@ class Test(Sandbox):
         status, line = self.last_line("--all")
         self.assertEqual(status, 1)
         self.assertRegex(line, "FAILED: a kernel in gdb .*, documentation .*, formatting;")
-        self.assertIn("NOT RUN: kernels for GPUs (no nvcc here)", line)
+        self.assertIn("NOT RUN: the explorer in a browser (no Chromium here), kernels", line)
 
     def test_what_setup_is_asked_for(self):
         setup = os.path.join(self.root, "scripts", "setup.sh")
-        self.executable(setup, f'[[ $1 == --have ]] || echo "$*" > {self.root}/asked')
+        self.executable(setup, f'[[ $1 == --have ]] || echo "$*" >> {self.root}/asked')
         for options, asked in (
-            ((), ""),
-            (("--yes",), "--yes"),
-            (("--all", "--yes"), "--yes docs gdb format"),
+            ((), "\n"),
+            (("--yes",), "--yes\n"),
+            (("--all", "--yes"), "--yes docs gdb format\n--yes browser\n"),
         ):
             self.last_line(*options)
-            self.assertEqual(self.text("asked").strip(), asked)
+            self.assertEqual(self.text("asked"), asked)
+            os.remove(os.path.join(self.root, "asked"))
         self.executable(setup, "exit 1")
         done = self.run_script("./scripts/test.sh")
         self.assertEqual((done.returncode, done.stdout), (1, ""))

@@ -10,6 +10,7 @@
 #include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"
+#include "common/sim/observers/trace.h"
 #include "common/sim/recording.h"
 
 namespace sim {
@@ -110,6 +111,9 @@ void count_copy(const char* what, const void* p, size_t bytes, bool write) {
   row.bytes = moved;
   counts->kernels.push_back(row);
   if (options().l2_bytes > 0) l2_copy(offset_of(p), bytes, write);
+  if (options().trace) {
+    trace_copy(what, static_cast<uint16_t>(b - buffers), offset_of(p), bytes, write);
+  }
 }
 
 void require_inside(const char* what, const void* p, size_t bytes) {
@@ -166,6 +170,10 @@ void name_buffer(const void* p, const std::string& name) {
   if (BufferInfo* b = owner(p)) b->name = name;
 }
 
+void shape_buffer(const void* p, const fa::Layout& layout) {
+  if (BufferInfo* b = owner(p)) b->layout = layout;
+}
+
 void poison(void* p, size_t bytes) {
   require_inside("poison", p, bytes);
   std::memset(p, 0xff, bytes);
@@ -185,7 +193,7 @@ cudaError_t cudaMalloc(void** out, size_t bytes) {
   void* p = reinterpret_cast<void*>(kHbmBase + offset);
   if (mprotect(p, pages * kPage, PROT_READ | PROT_WRITE) != 0) return cudaErrorMemoryAllocation;
   const uint16_t number = take_number();
-  buffers[number] = {offset, offset + bytes, "buffer" + std::to_string(number), true};
+  buffers[number] = {offset, offset + bytes, "buffer" + std::to_string(number), true, {}};
   std::fill_n(page_owner + offset / kPage, pages, number);
   *out = p;
   return cudaSuccess;

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <string>
 
+#include "common/harness/trace.h"
+
 namespace sim {
 
 struct Block;
@@ -43,6 +45,7 @@ struct BufferInfo {
   uint64_t begin = 0, end = 0;  ///< offsets in the window; equal after cudaFree
   std::string name;
   bool live = false;
+  fa::Layout layout;  ///< of a trace; no columns: nobody has said
 };
 extern uint16_t page_owner[kHbmSpan / kPage];  ///< 0: nobody (guard pages too)
 extern BufferInfo buffers[kMaxBuffers];        ///< [0] is nobody

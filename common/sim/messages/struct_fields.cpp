@@ -413,6 +413,32 @@ std::string fields(const DebugInfo& info, const Entry* type, uint64_t byte,
   return text;
 }
 
+// Appends the arrays and scalars of a type that begins at byte `at`.
+void collect(const DebugInfo& info, const Entry* type, uint64_t at, const std::string& path,
+             std::vector<Field>& all) {
+  const uint64_t bytes = size_of(info, type);
+  const Entry* element = type && type->tag == kArray ? info.type(type) : nullptr;
+  if (element && is_struct(element) && element->bytes > kElement) {
+    for (uint64_t i = 0; i * element->bytes < bytes; ++i) {
+      collect(info, element, at + i * element->bytes, path + "[" + std::to_string(i) + "]", all);
+    }
+    return;
+  }
+  const size_t before = all.size();
+  if (is_struct(type) && (path.empty() || type->bytes > kElement)) {
+    info.children(*type, [&](const Entry& e) {
+      if ((e.tag != kMember && e.tag != kInheritance) || e.declaration) return;
+      const std::string dot = path.empty() ? "" : ".";
+      const bool named = e.tag == kMember && e.name;
+      collect(info, info.type(&e), at + e.at, named ? path + dot + e.name : path, all);
+    });
+  }
+  if (all.size() > before) return;
+  Field field{path, at, bytes, {}};
+  if (element) field.dimensions = dimensions(info, *type);
+  if (bytes > 0) all.push_back(std::move(field));
+}
+
 // --- what a kernel keeps in dynamic shared memory ------------------------------------------------
 
 /// A struct of dynamic shared memory, and how the kernel names it.
@@ -485,6 +511,25 @@ std::string static_field(std::string_view file, const std::string& name, uint64_
                                                            : "";
   }
   return "";
+}
+
+std::vector<Field> dynamic_fields(std::string_view file, uint64_t kernel) {
+  const DebugInfo& info = debug_info(file);
+  std::vector<Field> all;
+  if (const Dynamic d = dynamic_of(info, kernel); d.type) collect(info, d.type, 0, "", all);
+  return all;
+}
+
+std::vector<Field> static_fields(std::string_view file, const std::string& name, uint64_t offset) {
+  const DebugInfo& info = debug_info(file);
+  std::vector<Field> all;
+  for (const Entry& e : info.all()) {
+    if (e.tag == kVariable && e.tls == offset) {
+      collect(info, info.type(&e), 0, name, all);
+      break;
+    }
+  }
+  return all;
 }
 
 }  // namespace sim

@@ -6,8 +6,17 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace sim {
+
+/// An array, or a scalar, inside a struct or alone.
+struct Field {
+  std::string name;  ///< "K", or "stages[1].K"
+  uint64_t at = 0;   ///< bytes from the beginning of the whole
+  uint64_t bytes = 0;
+  std::vector<uint64_t> dimensions;  ///< none: a scalar
+};
 
 /// The field at `byte` of dynamic shared memory, such as "s.dS[1][96]": of the struct that the
 /// kernel, or what is inlined into it, takes from fa::dynamic_shared() and keeps in a reference or
@@ -21,5 +30,12 @@ std::string dynamic_field(std::string_view file, uint64_t kernel, uint64_t byte)
 /// storage. Empty when it is no struct, nor an array of them.
 std::string static_field(std::string_view file, const std::string& name, uint64_t offset,
                          uint64_t byte);
+
+/// All fields of the struct of dynamic_field(); none where that is empty.
+std::vector<Field> dynamic_fields(std::string_view file, uint64_t kernel);
+
+/// All fields of the shared variable at `offset` of the thread-local storage, or itself when it is
+/// no struct; none without debug information.
+std::vector<Field> static_fields(std::string_view file, const std::string& name, uint64_t offset);
 
 }  // namespace sim

@@ -99,7 +99,8 @@ bool copies_struct(const std::string& function) {
 }
 
 struct Source {
-  std::string line;    // of the innermost frame that is not of the simulator's headers
+  std::vector<std::string> frames;  // with folders, innermost first
+  std::string line;                 // of the innermost frame that is not of the simulator's headers
   std::string caller;  // of the kernel itself, into which that function is inlined; empty: the same
 };
 
@@ -157,7 +158,12 @@ std::string file_of(const std::string& place) { return place.substr(0, place.rfi
 Source of_frames(const std::vector<std::string>& frames) {  // innermost first
   size_t k = 0;
   while (k + 1 < frames.size() && (is_own_header(frames[k]) || begins_struct(frames[k]))) ++k;
-  Source source{tidy(frames.empty() ? "" : frames[k]), ""};
+  Source source{{}, tidy(frames.empty() ? "" : frames[k]), ""};
+  for (size_t i = k; i < frames.size(); ++i) {
+    const std::string line = frames[i].substr(0, frames[i].find_first_of(" \n"));
+    if (line.empty() || line[0] == '?' || begins_struct(line) || is_own_header(line)) continue;
+    source.frames.push_back(line);
+  }
   const auto of_kernel = [&](const std::string& f) { return file_of(f) == file_of(frames.back()); };
   if (k + 1 < frames.size() && !of_kernel(frames[k])) {
     source.caller = tidy(*std::find_if(frames.begin() + k, frames.end(), of_kernel));
@@ -223,6 +229,59 @@ std::string shared_name(const Block& b, uint64_t offset) {
   return (field.empty() ? name : field) + ", byte " + std::to_string(byte);
 }
 
+// Those that overlap are members of a union.
+static std::vector<SharedArray> arrays_of(std::vector<Field> fields, uint64_t offset) {
+  std::stable_sort(fields.begin(), fields.end(),
+                   [](const Field& a, const Field& b) { return a.at < b.at; });
+  std::vector<SharedArray> all;
+  for (const Field& f : fields) {
+    const SharedArray array{f.name, offset + f.at, f.bytes, f.dimensions, {}};
+    if (all.empty() || array.offset >= all.back().offset + all.back().bytes) {
+      all.push_back(array);
+      continue;
+    }
+    SharedArray& last = all.back();
+    if (last.members.empty()) last.members.push_back(last), last.dimensions.clear();
+    last.members.push_back(array);
+    last.name += " or " + f.name;
+    last.bytes = std::max(last.offset + last.bytes, array.offset + f.bytes) - last.offset;
+  }
+  return all;
+}
+
+static SharedArray at_offset(const std::vector<SharedArray>& all, uint64_t offset) {
+  for (const SharedArray& a : all) {
+    if (offset - a.offset < a.bytes) return a;
+  }
+  return {};
+}
+
+SharedArray shared_array(const Block& b, uint64_t offset) {
+  const uint64_t dynamic = b.dynamic_base - b.shared_base;
+  if (offset - dynamic < kMaxDynamicSmem) {
+    const auto kernel = reinterpret_cast<uint64_t>(b.launch->kernel) - table().base;
+    const SharedArray found =
+        at_offset(arrays_of(dynamic_fields(table().file, kernel), dynamic), offset);
+    if (found.bytes > 0) return found;
+    return {"dynamic", dynamic, b.launch->config.smem, {}, {}};
+  }
+  auto it = table().thread_locals.upper_bound(offset);
+  if (it == table().thread_locals.begin()) return {"shared memory", 0, b.shared_size, {}, {}};
+  --it;
+  std::string name = demangle(it->second.name);
+  if (const auto p = name.rfind("::"); p != std::string::npos) name = name.substr(p + 2);
+  const SharedArray found =
+      at_offset(arrays_of(static_fields(table().file, name, it->first), it->first), offset);
+  return found.bytes > 0 ? found : SharedArray{name, it->first, it->second.size, {}, {}};
+}
+
+bool is_inside(const void* pc, const void* function) {
+  const uint64_t start = reinterpret_cast<uint64_t>(function) - table().base;
+  const auto it = table().functions.find(start);
+  const uint64_t at = reinterpret_cast<uint64_t>(pc) - table().base;
+  return it != table().functions.end() && at - 1 - start < it->second.size;
+}
+
 bool in_shared_array(uint64_t offset, unsigned size) {
   static const std::vector<bool> inside = [] {  // by byte of the thread-local storage
     std::vector<bool> bytes;
@@ -282,6 +341,8 @@ static const Source& look_up(const void* pc) {
 }
 
 std::string source_of(const void* pc) { return look_up(pc).line; }
+
+std::vector<std::string> frames_of(const void* pc) { return look_up(pc).frames; }
 
 std::string source_and_caller(const void* pc) {
   const Source& source = look_up(pc);

@@ -20,6 +20,23 @@ std::string source_of(const void* pc);  ///< "tile.cuh:42", from the line table
 /// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)"; the
 /// innermost of the calls in the kernel's own file.
 std::string source_and_caller(const void* pc);
+/// The lines of an address, innermost first: of a function inlined from elsewhere, then of who
+/// calls it. "/.../tile.cuh:42"; without those of the simulator's own headers.
+std::vector<std::string> frames_of(const void* pc);
+/// Does pc lie in this function's code?
+bool is_inside(const void* pc, const void* function);
+
+/// An array or a scalar in a block's shared memory.
+struct SharedArray {
+  std::string name;  ///< "K", "stages[1].K"; of a union "K or P"
+  uint64_t offset = 0, bytes = 0;
+  std::vector<uint64_t> dimensions;  ///< none: a scalar, or not known
+  std::vector<SharedArray> members;  ///< of a union: K, and P
+};
+/// What lies at this offset of a block's shared memory; all dynamic shared memory where its struct
+/// is not known.
+SharedArray shared_array(const Block&, uint64_t offset);
+
 /// Is this loaded object the one that holds the simulator and its kernels? Mostly the program
 /// itself; a step's shared library (common/harness/library/) holds its own.
 bool is_own_object(const dl_phdr_info& info);

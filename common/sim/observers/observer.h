@@ -18,6 +18,7 @@ namespace sim {
 
 struct Block;
 struct Where;
+class RequestSink;  // trace.h
 
 /// Lanes by warp: bit l of [w] is thread 32 w + l of the block.
 using ThreadSet = const uint32_t (&)[32];
@@ -89,8 +90,9 @@ class Observer {
   virtual void merge(fa::Counts&, fa::KernelCount&) {}
 };
 
-/// Requests, sectors and bank wavefronts; with `l2_bytes` the sectors feed the L2 model.
-std::unique_ptr<Observer> make_request_observer(bool sites, bool l2);
+/// Requests, sectors and bank wavefronts; with `l2` the sectors feed the L2 model.
+/// \param sink told of each request; or null
+std::unique_ptr<Observer> make_request_observer(bool sites, bool l2, RequestSink* sink);
 /// Races in shared and global memory, and reads of words that nobody wrote.
 std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised);
 

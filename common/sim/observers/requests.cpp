@@ -24,6 +24,7 @@
 #include "common/sim/observers/l2.h"
 #include "common/sim/observers/observer.h"
 #include "common/sim/observers/shadow.h"
+#include "common/sim/observers/trace.h"
 
 namespace sim {
 
@@ -151,8 +152,14 @@ unsigned bank_cycles(const uint32_t* at, unsigned n, unsigned width) {
 
 class RequestObserver final : public Observer {
  public:
-  RequestObserver(bool sites, bool l2)
-      : keep_sites_(sites), l2_(l2), log_(kLogCapacity), at_(kLogCapacity), l1_(kL1Lines) {
+  RequestObserver(bool sites, bool l2, RequestSink* sink)
+      : keep_sites_(sites),
+        l2_(l2),
+        sink_(sink),
+        log_(kLogCapacity),
+        at_(kLogCapacity),
+        event_(sink ? kLogCapacity : 1),
+        l1_(kL1Lines) {
     buffers_.resize(buffer_count());
     table_.resize(256);
     begin_log();
@@ -376,6 +383,7 @@ class RequestObserver final : public Observer {
     std::vector<uint32_t>& entries = sites_[site].entries;
     if (entries.empty()) active_.push_back(site);
     log_[entry] = {sites_[site].instruction, site, log_[last].next, size, 0};
+    if (sink_) event_[entry] = sink_->event();
     entries.push_back(entry);
     return log_[last].next = entry;
   }
@@ -473,11 +481,10 @@ class RequestObserver final : public Observer {
       if (log_[entries.back()].lanes != log_[entries.front()].lanes) line_up(entries);
     }
     for (uint32_t entry = log_[kHead].next; entry != kTail; entry = log_[entry].next) {
-      if (log_[entry].instruction.space() == Space::shared) {
-        count_shared(log_[entry], at_[entry]);
-      } else {
-        count_hbm(log_[entry], at_[entry]);
-      }
+      const Request& r = log_[entry];
+      const bool shared = r.instruction.space() == Space::shared;
+      const unsigned n = shared ? count_shared(r, at_[entry]) : count_hbm(r, at_[entry]);
+      if (sink_) sink_->request(event_[entry], r.lanes, r.size, at_[entry].of, n);
     }
     for (uint32_t number : active_) {
       sites_[number].entries.clear();
@@ -489,7 +496,8 @@ class RequestObserver final : public Observer {
     begin_log();
   }
 
-  void count_hbm(const Request& r, const PerLane& at) {
+  // \returns sectors.
+  unsigned count_hbm(const Request& r, const PerLane& at) {
     uint32_t sectors[kLanes];
     const unsigned lanes = dense(r.lanes, at, sectors);
     for (unsigned i = 0; i < lanes; ++i) sectors[i] /= kSector / kWord;
@@ -528,6 +536,7 @@ class RequestObserver final : public Observer {
       const unsigned ideal = std::min(n, (lanes * r.size + kSector - 1) / kSector);
       count_site(r.site, n, ideal);
     }
+    return n;
   }
 
   // How many of the sectors the block has to load from the L2. What warps load between two barriers
@@ -552,7 +561,8 @@ class RequestObserver final : public Observer {
   // Wide accesses go in parts: 8 bytes by half warps, 16 by quarters, and loads by twice as many
   // lanes where all lanes agree with a neighbour. Idle parts cost nothing. Measured on an H200:
   // tests/sim/wavefronts.cu.
-  void count_shared(const Request& r, const PerLane& at) {
+  // \returns wavefronts.
+  unsigned count_shared(const Request& r, const PerLane& at) {
     const unsigned width = r.size <= 4 ? 1 : r.size <= 8 ? 2 : 4;
     const Instruction& i = r.instruction;
     const bool merged = width > 1 && i.kind() == Kind::load && i.by() == By::thread &&
@@ -581,6 +591,7 @@ class RequestObserver final : public Observer {
     if (known && i.kind() == Kind::load) load_wavefronts_ += wavefronts;
     if (known && i.kind() == Kind::store) store_wavefronts_ += wavefronts;
     if (keep_sites_) count_site(r.site, wavefronts, ideal);
+    return wavefronts;
   }
 
   // Every lane reads what the lane reads whose number differs in `bit`, or that one is idle.
@@ -649,11 +660,13 @@ class RequestObserver final : public Observer {
   }
 
   const bool keep_sites_, l2_;
+  RequestSink* const sink_;
 
   // The log is a list. Its ends match no access, nor does what follows kNowhere.
   static constexpr uint32_t kHead = 0, kTail = 1, kNowhere = 2, kFirst = 3;
   LazyArray<Request> log_;
   LazyArray<PerLane> at_;       // by entry: number of the word (32 bits), or byte in shared memory
+  LazyArray<uint32_t> event_;   // by entry: of the sink
   uint32_t free_ = kFirst;      // the first unused entry
   uint32_t told_ = kFirst;      // the first one that the warps' clocks do not know
   unsigned waited_ = 0;         // for a load: bit by Space, since the warp began to run
@@ -689,8 +702,8 @@ class RequestObserver final : public Observer {
 
 }  // namespace
 
-std::unique_ptr<Observer> make_request_observer(bool sites, bool l2) {
-  return std::make_unique<RequestObserver>(sites, l2);
+std::unique_ptr<Observer> make_request_observer(bool sites, bool l2, RequestSink* sink) {
+  return std::make_unique<RequestObserver>(sites, l2, sink);
 }
 
 }  // namespace sim

@@ -18,6 +18,7 @@
 #include "common/sim/messages/findings.h"
 #include "common/sim/messages/symbols.h"
 #include "common/sim/observers/residency.h"
+#include "common/sim/observers/trace.h"
 #include "common/sim/recording.h"
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/scheduler/stacks.h"
@@ -35,7 +36,7 @@ struct Grid {
   uint64_t blocks = 0;
   unsigned cluster = 1;
   bool requests = false, sites = false, l2 = false, hazards = false, races = false,
-       uninitialised = false;
+       uninitialised = false, trace = false;
   uint64_t order = 0;             // sim::Options::block_order
   std::atomic<uint64_t> next{0};  // next cluster to place
   std::atomic<bool> stop{false};
@@ -129,9 +130,15 @@ void prepare(Block& b, const Grid& grid) {
   b.blocks_done = b.tensor_flops = b.shuffles = b.wgmma_wavefronts = 0;
   b.mma = b.wgmma = b.wgmma_columns = 0;
   b.observers.clear();
-  if (grid.requests) b.observers.push_back(make_request_observer(grid.sites, grid.l2));
+  RequestSink* sink = nullptr;
+  if (grid.trace) {
+    auto trace = make_trace_observer();
+    sink = trace.get();
+    b.observers.push_back(std::move(trace));
+  }
+  if (grid.requests) b.observers.push_back(make_request_observer(grid.sites, grid.l2, sink));
   if (grid.hazards) b.observers.push_back(make_hazard_observer(grid.races, grid.uninitialised));
-  b.tell_operations = grid.hazards || grid.sites;
+  b.tell_operations = grid.hazards || grid.sites || grid.trace;
   b.stop = false;
   b.attention = !b.observers.empty();
 }
@@ -389,17 +396,18 @@ void run_grid(const Launch& launch) {
   grid.blocks = uint64_t{g.x} * g.y * g.z;
   grid.cluster = launch.config.cluster;
   grid.order = o.block_order;
-  grid.requests = o.requests || o.sites || o.l2_bytes > 0;
+  grid.requests = o.requests || o.sites || o.l2_bytes > 0 || o.trace;
   grid.sites = o.sites;
   grid.l2 = o.l2_bytes > 0 && recording();
   grid.races = o.races;
   grid.uninitialised = o.uninitialised;
   grid.hazards = o.races || o.uninitialised;
+  grid.trace = o.trace && recording();
 
   int n = o.workers > 0
               ? std::min(o.workers, fa::kMaxWorkers)
               : std::min(static_cast<int>(std::thread::hardware_concurrency()), kDefaultWorkers);
-  if (grid.hazards) n = 1;  // findings repeat exactly
+  if (grid.hazards || grid.trace) n = 1;  // findings repeat exactly, and so does a trace
   const int c = static_cast<int>(grid.cluster);
   n = std::max(1, n / c) * c;
 
@@ -412,7 +420,9 @@ void run_grid(const Launch& launch) {
   const uint64_t resident = resident_blocks(launch.config, name, o);
   if (grid.l2) l2_begin_launch(grid.blocks, walks ? grid.blocks : resident, o.l2_times);
   if (grid.hazards) hazards_begin_launch();
+  if (grid.trace) trace_begin_launch(launch, resident);
   pool.run(grid, n);
+  if (grid.trace) trace_end_launch();
   if (grid.l2) l2_end_launch();
   for (int i = 0; i < n; ++i) {
     if (auto thrown = std::exchange(pool.block(i).thrown, nullptr)) std::rethrow_exception(thrown);

@@ -1,0 +1,597 @@
+#include "common/sim/observers/trace.h"
+
+#include <unwind.h>
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <queue>
+#include <tuple>
+#include <unordered_map>
+
+#include "common/sim/block.h"
+#include "common/sim/messages/symbols.h"
+#include "common/sim/sim.h"
+
+namespace sim {
+
+namespace {
+
+constexpr unsigned kSector = 32;
+constexpr uint64_t kChunk = 16;  // bytes of a wgmma's operand that observers are told of
+constexpr uint64_t kWavefront = 128;
+constexpr size_t kMostRectangles = 16;  // of an event; else one around them
+constexpr uint32_t kNone = ~0u;
+
+// --- which elements ------------------------------------------------------------------------------
+
+/// A set of elements of one place.
+class Elements {
+ public:
+  void add(uint64_t first, uint64_t count) {
+    const uint64_t end = first + count;
+    if (bits_.size() * 64 < end) bits_.resize(end / 64 + 1);
+    for (uint64_t i = first; i < end; ++i) bits_[i / 64] |= uint64_t{1} << i % 64;
+    low_ = std::min(low_, first);
+    high_ = std::max(high_, end);
+  }
+  void add(const Elements& other) {
+    if (bits_.size() < other.bits_.size()) bits_.resize(other.bits_.size());
+    for (size_t i = 0; i < other.bits_.size(); ++i) bits_[i] |= other.bits_[i];
+    low_ = std::min(low_, other.low_);
+    high_ = std::max(high_, other.high_);
+  }
+
+  /// From `skipped` on, in elements that are `factor` times as large.
+  Elements scaled(uint64_t skipped, uint64_t factor) const {
+    Elements all;
+    for (uint64_t i = low_; i < high_; ++i) {
+      if (has(i) && i >= skipped) all.add((i - skipped) / factor, 1);
+    }
+    return all;
+  }
+
+  /// Rows with the same runs of columns, one below the other, make rectangles.
+  std::vector<fa::TraceRectangle> rectangles(uint64_t columns, bool& exact) const {
+    using Runs = std::vector<std::pair<uint64_t, uint64_t>>;
+    std::vector<fa::TraceRectangle> all;
+    fa::TraceRectangle around{~uint64_t{0}, 0, ~uint64_t{0}, 0};
+    Runs before;
+    exact = true;
+    for (uint64_t row = low_ / columns; row * columns < high_; ++row) {
+      Runs runs;
+      for (uint64_t c = 0; c < columns; ++c) {
+        if (!has(row * columns + c)) continue;
+        const uint64_t first = c;
+        while (c < columns && has(row * columns + c)) ++c;
+        runs.emplace_back(first, c - first);
+      }
+      if (runs.empty()) {
+        before.clear();
+        continue;
+      }
+      around.row = std::min(around.row, row);
+      around.rows = row + 1 - around.row;
+      const uint64_t end = std::max(around.columns + (around.rows > 1 ? around.column : 0),
+                                    runs.back().first + runs.back().second);
+      const uint64_t begin = std::min(around.column, runs.front().first);
+      around.column = begin, around.columns = end - begin;
+      if (runs == before) {
+        for (size_t i = all.size() - std::min(all.size(), runs.size()); i < all.size(); ++i) {
+          ++all[i].rows;
+        }
+      } else {
+        exact = exact && all.size() + runs.size() <= kMostRectangles;
+        if (exact) {
+          for (const auto& [first, count] : runs) all.push_back({row, 1, first, count});
+        }
+        before = exact ? runs : Runs{};
+      }
+    }
+    if (!exact) return {around};
+    return all;
+  }
+
+ private:
+  bool has(uint64_t i) const { return i / 64 < bits_.size() && bits_[i / 64] >> i % 64 & 1; }
+
+  std::vector<uint64_t> bits_;
+  uint64_t low_ = ~uint64_t{0}, high_ = 0;
+};
+
+// --- the recording -------------------------------------------------------------------------------
+
+/// The bytes of device memory that have crossed HBM, were the L2 large enough for all: each sector
+/// is read when somebody needs it for the first time, and written once if anybody writes it.
+class FirstTouches {
+ public:
+  void touch(uint64_t offset, uint64_t bytes, Kind kind, uint64_t& read, uint64_t& write) {
+    const uint64_t last = (offset + bytes - 1) / kSector;
+    if (state_.size() <= last) state_.resize(last + 1);
+    for (uint64_t s = offset / kSector; s <= last; ++s) {
+      uint8_t& state = state_[s];
+      if (kind != Kind::store && !(state & (kRead | kWritten))) read += kSector;
+      if (kind != Kind::load && !(state & kWritten)) write += kSector;
+      state |= (kind != Kind::store ? kRead : 0) | (kind != Kind::load ? kWritten : 0);
+    }
+  }
+
+ private:
+  enum : uint8_t { kRead = 1, kWritten = 2 };
+  std::vector<uint8_t> state_;  // by sector
+};
+
+/// What all blocks of a recording share.
+struct Recorder {
+  fa::Trace trace;
+  FirstTouches touches;
+  std::map<uint16_t, uint32_t> buffers;  // number -> place
+  std::map<std::pair<std::string, int>, uint32_t> lines;
+  std::map<std::vector<uint32_t>, uint32_t> stacks;
+  std::map<std::tuple<uint32_t, uint32_t, int, std::string>, uint32_t> requests;
+  std::map<uint64_t, std::vector<fa::TraceEvent>> blocks;  // of this launch
+  std::vector<uint32_t> shared;  // of this launch: by word of shared memory, its place + 1
+  std::map<uint64_t, uint32_t> shared_places;         // of this launch, by offset
+  std::map<uint32_t, std::vector<uint32_t>> members;  // of a place that is a union
+  uint64_t now = 0;                                   // where the next launch begins
+
+  uint32_t kernel() const { return static_cast<uint32_t>(trace.kernels.size() - 1); }
+
+  uint32_t place_of(uint16_t number) {
+    const auto [at, fresh] = buffers.try_emplace(number, trace.places.size());
+    if (fresh) {
+      const BufferInfo& b = sim::buffers[number];
+      fa::TracePlace place{b.name, false, 0, 0, b.end - b.begin, b.layout};
+      if (place.layout.columns == 0) place.layout = {1, 1, place.bytes, 1};
+      trace.places.push_back(place);
+    }
+    return at->second;
+  }
+
+  uint32_t shared_place(const Block& home, uint64_t offset) {
+    const uint64_t word = offset / kWord;
+    if (shared.size() <= word) shared.resize(word + 1);
+    if (shared[word]) return shared[word] - 1;
+    const SharedArray array = shared_array(home, offset);
+    const auto [at, fresh] = shared_places.try_emplace(array.offset, trace.places.size());
+    if (fresh) {
+      const uint64_t dynamic = home.dynamic_base - home.shared_base;
+      add_shared(array, dynamic);
+      const uint32_t place = at->second;
+      for (const SharedArray& member : array.members) {
+        members[place].push_back(static_cast<uint32_t>(trace.places.size()));
+        add_shared(member, dynamic);
+      }
+    }
+    // All of it at once: a look into the debug information takes long.
+    const uint64_t end = (array.offset + array.bytes) / kWord;
+    if (shared.size() < end) shared.resize(end);
+    std::fill(shared.begin() + array.offset / kWord, shared.begin() + end, at->second + 1);
+    shared[word] = at->second + 1;
+    return at->second;
+  }
+  void add_shared(const SharedArray& a, uint64_t dynamic) {
+    const auto offset = static_cast<int64_t>(a.offset - dynamic);
+    trace.places.push_back({a.name, true, kernel(), offset, a.bytes, shape(a)});
+  }
+
+  // The last axis of an array is its rows' length; what has no axes is one row of bytes.
+  static fa::Layout shape(const SharedArray& array) {
+    uint64_t elements = 1;
+    for (const uint64_t n : array.dimensions) elements *= n;
+    fa::Layout l{1, 1, array.bytes, 1};
+    if (!array.dimensions.empty() && elements > 0 && array.bytes >= elements) {
+      l.columns = array.dimensions.back();
+      l.element_bytes = static_cast<unsigned>(array.bytes / elements);
+      l.rows = elements / l.columns;
+    }
+    return l;
+  }
+
+  uint32_t line_of(const std::string& frame) {
+    const size_t colon = frame.rfind(':');
+    std::string path = frame.substr(0, colon);
+    for (const char* top : {"/steps/", "/common/", "/tests/"}) {
+      if (const size_t p = path.rfind(top); p != path.npos) {
+        path = path.substr(p + 1);
+        break;
+      }
+    }
+    if (path.front() == '/') path = path.substr(path.rfind('/') + 1);
+    const int number = std::atoi(frame.c_str() + colon + 1);
+    const auto [at, fresh] = lines.try_emplace({path, number}, trace.lines.size());
+    if (fresh) trace.lines.push_back({path, number});
+    return at->second;
+  }
+
+  uint32_t stack_of(const std::vector<const void*>& addresses) {
+    std::vector<uint32_t> stack;
+    for (const void* pc : addresses) {
+      for (const std::string& frame : frames_of(pc)) stack.push_back(line_of(frame));
+    }
+    const auto [at, fresh] = stacks.try_emplace(stack, trace.stacks.size());
+    if (fresh) trace.stacks.push_back(stack);
+    return at->second;
+  }
+};
+
+Recorder recorder;
+
+// --- where an access comes from ------------------------------------------------------------------
+
+struct Walk {
+  const void* pc;
+  const void* kernel;
+  std::vector<const void*> found;
+  unsigned depth = 0;
+};
+
+_Unwind_Reason_Code step_out(_Unwind_Context* context, void* p) {
+  constexpr unsigned kDeepest = 40;
+  Walk& walk = *static_cast<Walk*>(p);
+  const auto* ip = reinterpret_cast<const void*>(_Unwind_GetIP(context));
+  if (ip == walk.pc || !walk.found.empty()) walk.found.push_back(ip);
+  const bool done = is_inside(ip, walk.kernel) || ++walk.depth == kDeepest;
+  return done ? _URC_END_OF_STACK : _URC_NO_REASON;
+}
+
+// The access, then the calls that led to it, out to the kernel. An operation that is carried out
+// for another place (cp.async, at its wait) has no calls.
+std::vector<const void*> calls_to(const void* pc, const void* kernel) {
+  Walk walk{pc, kernel, {}};
+  _Unwind_Backtrace(step_out, &walk);
+  if (walk.found.empty() || !is_inside(walk.found.back(), kernel)) return {pc};
+  return walk.found;
+}
+
+// --- the observer --------------------------------------------------------------------------------
+
+constexpr By kWgmma = static_cast<By>(7);
+
+const char* name_of(By by, Kind kind) {
+  switch (by) {
+    case By::matrix:
+      return kind == Kind::load ? "ldmatrix" : "stmatrix";
+    case By::copy:
+      return "cp.async";
+    case By::mbarrier:
+      return "mbarrier";
+    case By::engine:
+      return "TMA";
+    case By::thread:
+      return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
+  }
+  return "wgmma";
+}
+
+struct Key {
+  const void* pc;
+  uint32_t place, clock;
+  Kind kind;
+  By by;
+  uint32_t warpgroup = 0;  // of a wgmma: its operands are those of one
+  bool operator==(const Key&) const = default;
+};
+struct Hash {
+  size_t operator()(const Key& k) const {
+    uint64_t h = (reinterpret_cast<uintptr_t>(k.pc) + k.warpgroup) * 0x9E3779B97F4A7C15u;
+    h ^= (uint64_t{k.place} << 40 | uint64_t{k.clock} << 8 | uint64_t(k.kind) << 4 |
+          uint64_t(k.by)) *
+         0xC2B2AE3D27D4EB4Fu;
+    return h ^ h >> 29;
+  }
+};
+
+/// An event that is not over yet.
+struct Open {
+  Key key;
+  std::vector<const void*> calls;
+  Elements elements;
+  uint64_t bytes = 0, requests = 0, transfers = 0, hbm_read = 0, hbm_write = 0;
+  fa::TraceRequest request;  // the one with the most lanes
+};
+
+class TraceRecorder final : public TraceObserver {
+ public:
+  void begin_block(Block& b) override {
+    open_.clear();
+    numbers_.clear();
+    known_.clear();
+    std::fill(std::begin(clock_), std::end(clock_), 0);
+    current_ = kNone;
+    home_ = &b;
+  }
+
+  void access(Block& b, const Access& a) override {
+    const bool shared = a.space == Space::shared;
+    const uint32_t place =
+        shared ? recorder.shared_place(*a.home, a.at) : recorder.place_of(a.buffer);
+    Open& e = event_of({a.pc, place, clock_[b.current->id], a.kind, a.by, 0});
+    e.bytes += a.size;
+    const fa::TracePlace& p = recorder.trace.places[place];
+    const uint64_t first = a.at - (shared ? base_of(*a.home, p) : buffers[a.buffer].begin);
+    add(e, p, first, a.size);
+    if (!shared) recorder.touches.touch(a.at, a.size, a.kind, e.hbm_read, e.hbm_write);
+    if (a.by == By::engine) {
+      const uint64_t unit = shared ? kWavefront : kSector;
+      e.transfers += (a.at + a.size - 1) / unit - a.at / unit + 1;
+    }
+  }
+
+  uint32_t issue_wgmma(Block& b, uint32_t operation, const std::vector<uint32_t>& chunks,
+                       const void* pc, const Where&) override {
+    for (const uint32_t at : chunks) {
+      const uint32_t place = recorder.shared_place(b, at);
+      const unsigned thread = b.current->id;
+      Open& e = event_of({pc, place, clock_[thread], Kind::load, kWgmma, thread / 128});
+      const fa::TracePlace& p = recorder.trace.places[place];
+      add(e, p, at - base_of(b, p), kChunk);
+      e.bytes += kChunk;
+      e.transfers = (e.bytes + kWavefront - 1) / kWavefront;
+    }
+    return operation;
+  }
+
+  void barrier(Block&, ThreadSet met, const void* object) override {
+    uint32_t latest = released_before(object, kNone);
+    each(met, [&](unsigned thread) { latest = std::max(latest, clock_[thread]); });
+    each(met, [&](unsigned thread) { clock_[thread] = latest + 1; });
+  }
+  // Often one lane waits for all.
+  void warp_sync(Block&, unsigned warp, uint32_t lanes) override {
+    uint32_t latest = 0;
+    for (uint32_t m = lanes; m; m &= m - 1) {
+      latest = std::max(latest, clock_[warp * 32 + std::countr_zero(m)]);
+    }
+    for (uint32_t m = lanes; m; m &= m - 1) clock_[warp * 32 + std::countr_zero(m)] = latest;
+  }
+  void release(Block& b, const void* object, uint32_t phase) override {
+    uint32_t& known = known_[object][phase];
+    known = std::max(known, clock_[b.current->id]);
+  }
+  void acquire(Block& b, const void* object, uint32_t phase) override {
+    uint32_t& mine = clock_[b.current->id];
+    mine = std::max(mine, released_before(object, phase)) + 1;
+  }
+
+  uint32_t event() const override { return current_; }
+  void request(uint32_t number, uint32_t lanes, uint32_t lane_bytes, const uint32_t (&at)[32],
+               unsigned transfers) override {
+    Open& e = open_[number];
+    ++e.requests;
+    e.transfers += transfers;
+    if (std::popcount(lanes) <= std::popcount(e.request.lanes)) return;
+    e.request.lanes = lanes;
+    e.request.lane_bytes = lane_bytes;
+    e.request.transfers = transfers;
+    const fa::TracePlace& p = recorder.trace.places[e.key.place];
+    for (unsigned lane = 0; lane < 32; ++lane) {
+      if (!(lanes >> lane & 1)) continue;
+      e.request.at[lane] = p.shared ? at[lane] - base_of(*home_, p)
+                                    : kWord * uint64_t{at[lane] - begin_of(e.key.place)};
+    }
+  }
+
+  void end_block(Block& b) override {
+    std::vector<uint32_t> order(open_.size());
+    for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t x, uint32_t y) {
+      return open_[x].key.clock < open_[y].key.clock;
+    });
+    std::vector<const void*> pcs;
+    for (const Open& e : open_) pcs.insert(pcs.end(), e.calls.begin(), e.calls.end());
+    resolve_sources(pcs);
+    // Several instructions of a line become one event.
+    std::map<std::tuple<uint32_t, uint32_t, uint32_t, Kind, By, uint32_t>, uint32_t> of_line;
+    std::vector<uint32_t> first;  // by event: its first open one
+    std::vector<uint32_t> stacks;
+    for (const uint32_t i : order) {
+      Open& e = open_[i];
+      choose_member(e);
+      const uint32_t stack = recorder.stack_of(e.calls);
+      keep_request(e, stack);
+      const auto [at, fresh] = of_line.try_emplace(
+          {e.key.clock, stack, e.key.place, e.key.kind, e.key.by, e.key.warpgroup}, i);
+      if (fresh) {
+        first.push_back(i);
+        stacks.push_back(stack);
+        continue;
+      }
+      Open& whole = open_[at->second];
+      whole.elements.add(e.elements);
+      whole.bytes += e.bytes, whole.requests += e.requests, whole.transfers += e.transfers;
+      whole.hbm_read += e.hbm_read, whole.hbm_write += e.hbm_write;
+    }
+    std::vector<fa::TraceEvent>& events = recorder.blocks[b.linear];
+    uint64_t now = 0;
+    for (size_t k = 0; k < first.size(); ++k) {
+      const Open& e = open_[first[k]];
+      fa::TraceEvent out{.block = static_cast<uint32_t>(b.linear),
+                         .place = e.key.place,
+                         .stack = stacks[k],
+                         .kind = static_cast<fa::TraceKind>(e.key.kind),
+                         .how = name_of(e.key.by, e.key.kind),
+                         .start = now,
+                         .ticks = std::max<uint64_t>(1, e.transfers),
+                         .bytes = e.bytes,
+                         .requests = e.requests,
+                         .transfers = e.transfers,
+                         .hbm_read = e.hbm_read,
+                         .hbm_write = e.hbm_write};
+      out.touched =
+          e.elements.rectangles(recorder.trace.places[e.key.place].layout.columns, out.exact);
+      now += out.ticks;
+      events.push_back(std::move(out));
+    }
+    open_.clear();
+  }
+
+ private:
+  template <class F>
+  static void each(ThreadSet threads, F&& f) {
+    for (unsigned w = 0; w < 32; ++w) {
+      for (uint32_t m = threads[w]; m; m &= m - 1) f(w * 32 + std::countr_zero(m));
+    }
+  }
+
+  // The latest clock of who released to `object` in a phase in front of this one.
+  uint32_t released_before(const void* object, uint32_t phase) const {
+    const auto at = known_.find(object);
+    uint32_t latest = 0;
+    if (at == known_.end()) return latest;
+    for (const auto& [number, clock] : at->second) {
+      if (number < phase) latest = std::max(latest, clock);
+    }
+    return latest;
+  }
+
+  static uint64_t base_of(const Block& home, const fa::TracePlace& p) {
+    return home.dynamic_base - home.shared_base + static_cast<uint64_t>(p.offset);
+  }
+  static uint32_t begin_of(uint32_t place) {
+    for (const auto& [number, known] : recorder.buffers) {
+      if (known == place) return static_cast<uint32_t>(buffers[number].begin / kWord);
+    }
+    return 0;
+  }
+
+  Open& event_of(const Key& key) {
+    if (current_ < open_.size() && open_[current_].key == key) return open_[current_];
+    const auto [at, fresh] = numbers_.try_emplace(key, open_.size());
+    current_ = at->second;
+    if (fresh)
+      open_.push_back({key, calls_to(key.pc, home_->launch->kernel), {}, 0, 0, 0, 0, 0, {}});
+    return open_[current_];
+  }
+
+  static void add(Open& e, const fa::TracePlace& p, uint64_t first, uint64_t bytes) {
+    const uint64_t element = p.layout.element_bytes;
+    const uint64_t end =
+        std::min(first + bytes, p.layout.matrices * p.layout.rows * p.layout.columns * element);
+    if (first < end) e.elements.add(first / element, (end - 1) / element - first / element + 1);
+  }
+
+  // Of a union, the member in which the elements make the fewest rectangles.
+  static void choose_member(Open& e) {
+    const auto all = recorder.members.find(e.key.place);
+    if (all == recorder.members.end()) return;
+    const fa::TracePlace& whole = recorder.trace.places[e.key.place];
+    size_t fewest = ~size_t{0};
+    Elements elements;
+    uint64_t skipped = 0;
+    for (const uint32_t member : all->second) {
+      const fa::TracePlace& p = recorder.trace.places[member];
+      const auto bytes = static_cast<uint64_t>(p.offset - whole.offset);
+      const Elements here = e.elements.scaled(bytes, p.layout.element_bytes);
+      bool exact = true;
+      const size_t rectangles = here.rectangles(p.layout.columns, exact).size();
+      const size_t badness = exact ? rectangles : kMostRectangles + 1;
+      if (badness >= fewest) continue;
+      fewest = badness;
+      elements = here;
+      skipped = bytes;
+      e.key.place = member;
+    }
+    e.elements = std::move(elements);
+    for (uint64_t& at : e.request.at) at -= std::min(at, skipped);
+  }
+
+  static void keep_request(const Open& e, uint32_t stack) {
+    if (e.request.lanes == 0) return;
+    const std::string how = name_of(e.key.by, e.key.kind);
+    auto& all = recorder.trace.requests;
+    const auto [at, fresh] = recorder.requests.try_emplace(
+        {stack, e.key.place, static_cast<int>(e.key.kind), how}, all.size());
+    if (fresh) all.emplace_back();
+    fa::TraceRequest& kept = all[at->second];
+    if (std::popcount(kept.lanes) >= std::popcount(e.request.lanes)) return;
+    kept = e.request;
+    kept.kernel = recorder.kernel();
+    kept.place = e.key.place;
+    kept.stack = stack;
+    kept.kind = static_cast<fa::TraceKind>(e.key.kind);
+    kept.how = how;
+  }
+
+  std::vector<Open> open_;
+  std::unordered_map<Key, uint32_t, Hash> numbers_;
+  uint32_t current_ = kNone;
+  uint32_t clock_[1024] = {};                                  // by thread
+  std::map<const void*, std::map<uint32_t, uint32_t>> known_;  // object, phase: clock
+  const Block* home_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<TraceObserver> make_trace_observer() { return std::make_unique<TraceRecorder>(); }
+
+void trace_begin() { recorder = {}; }
+
+void trace_begin_launch(const Launch& launch, uint64_t slots) {
+  const auto [g, b, smem, cluster] = launch.config;
+  fa::TraceKernel kernel;
+  kernel.name = kernel_name(launch.kernel);
+  kernel.grid = {g.x, g.y, g.z};
+  kernel.block = {b.x, b.y, b.z};
+  kernel.shared_bytes = smem;
+  kernel.slots = slots;
+  kernel.start = recorder.now;
+  recorder.trace.kernels.push_back(kernel);
+  recorder.blocks.clear();
+  recorder.shared.clear();
+  recorder.shared_places.clear();
+}
+
+// A block begins when one of those before it leaves its slot.
+void trace_end_launch() {
+  fa::TraceKernel& kernel = recorder.trace.kernels.back();
+  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> ends;
+  uint64_t last = kernel.start;
+  for (auto& [block, events] : recorder.blocks) {
+    uint64_t start = kernel.start;
+    if (ends.size() >= std::max<uint64_t>(1, kernel.slots)) {
+      start = ends.top();
+      ends.pop();
+    }
+    uint64_t end = start;
+    for (fa::TraceEvent& e : events) {
+      e.start += start;
+      end = e.start + e.ticks;
+      kernel.events.push_back(std::move(e));
+    }
+    ends.push(end);
+    last = std::max(last, end);
+  }
+  kernel.ticks = last - kernel.start;
+  recorder.now = last;
+  recorder.blocks.clear();
+}
+
+void trace_copy(const char* what, uint16_t buffer, uint64_t offset, uint64_t bytes, bool write) {
+  const uint32_t place = recorder.place_of(buffer);
+  const fa::TracePlace& p = recorder.trace.places[place];
+  const uint64_t first = offset - buffers[buffer].begin;
+  fa::TraceEvent e{.place = place,
+                   .stack = recorder.stack_of({}),
+                   .kind = write ? fa::TraceKind::write : fa::TraceKind::read,
+                   .how = what,
+                   .start = recorder.now,
+                   .ticks = (bytes + kSector - 1) / kSector,
+                   .bytes = bytes};
+  recorder.touches.touch(offset, bytes, write ? Kind::store : Kind::load, e.hbm_read, e.hbm_write);
+  Elements elements;
+  elements.add(first / p.layout.element_bytes, bytes / p.layout.element_bytes);
+  e.touched = elements.rectangles(p.layout.columns, e.exact);
+  fa::TraceKernel kernel;
+  kernel.name = what;
+  kernel.slots = 1;
+  kernel.start = recorder.now;
+  kernel.ticks = e.ticks;
+  recorder.now += e.ticks;
+  kernel.events.push_back(std::move(e));
+  recorder.trace.kernels.push_back(std::move(kernel));
+}
+
+fa::Trace trace_finish() { return std::move(std::exchange(recorder, {}).trace); }
+
+}  // namespace sim

@@ -1,0 +1,48 @@
+/// \file
+/// Records a trace (common/harness/trace.h): what every block did, in its order.
+///
+/// Accesses become one event as long as they come from the same line, go to the same buffer or
+/// shared array in the same way, and no thread of theirs has waited for others in between. A
+/// thread's clock counts these waits: behind a barrier all have the largest of their clocks plus
+/// one, and so has who waited for an mbarrier; behind a __syncwarp all lanes have the largest. So
+/// tile j of a loop is an event of its own, and a tile that eight warps load together is one. What
+/// wgmma reads is an event per warpgroup.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "common/harness/trace.h"
+#include "common/sim/observers/observer.h"
+
+namespace sim {
+
+struct Launch;
+
+/// Who groups accesses to requests tells of them here.
+class RequestSink {
+ public:
+  virtual ~RequestSink() = default;
+  /// Number of the event that the latest access belongs to.
+  virtual uint32_t event() const = 0;
+  /// A request whose first lane made that event. `at`: by lane, the word of device memory or the
+  /// byte of shared memory.
+  virtual void request(uint32_t event, uint32_t lanes, uint32_t lane_bytes,
+                       const uint32_t (&at)[32], unsigned transfers) = 0;
+};
+
+/// Sees all accesses, and stands in front of the observer that groups them to requests. Only one
+/// worker, or one cluster, may run at a time.
+class TraceObserver : public Observer, public RequestSink {};
+std::unique_ptr<TraceObserver> make_trace_observer();
+
+// --- hooks for the whole recording, called on the host thread ------------------------------------
+
+void trace_begin();
+void trace_begin_launch(const Launch&, uint64_t slots);
+void trace_end_launch();
+/// cudaMemset, or one end of cudaMemcpy on the device.
+void trace_copy(const char* what, uint16_t buffer, uint64_t offset, uint64_t bytes, bool write);
+fa::Trace trace_finish();
+
+}  // namespace sim

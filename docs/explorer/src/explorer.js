@@ -1,0 +1,1262 @@
+"use strict";
+// Replays a trace (docs/json.md). Every number on the page is a sum over the trace's events.
+
+const KINDS = ["read", "write", "atomic"];
+const LANES = 32, SECTOR = 32, BANKS = 32, WORD = 4;
+const PALETTE = ["#8ecae6", "#ffb703", "#95d5b2", "#f4a3a8", "#cdb4db", "#e9c46a", "#a3b8ff",
+                 "#d8e2a8"];
+const PAGE = JSON.parse(document.getElementById("page").textContent);
+const $ = (id) => document.getElementById(id);
+const ORDER = ["Q", "Q8", "K", "K8", "V", "V8", "S", "P", "m", "l", "O", "LSE", "dO", "delta", "LSE2",
+               "dP", "dS", "dQ_sum", "dQ", "dK", "dV"];
+
+// --- words --------------------------------------------------------------------------------------
+
+function exact(n) { return Math.round(n).toLocaleString("en-US"); }
+function bytes(n) {
+  for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+    if (n >= size) return `${(n / size).toPrecision(3).replace(/e\+?\d+$/, "")} ${unit}`;
+  }
+  return `${exact(n)} B`;
+}
+function range(first, count) { return count === 1 ? `${first}` : `${first}:${first + count}`; }
+function times(x) { return x >= 9.95 ? `${Math.round(x)}×` : `${+x.toFixed(2)}×`; }
+function make(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value == null) continue;
+    if (name === "class") node.className = value;
+    else node.setAttribute(name, value === true ? "" : value);
+  }
+  node.append(...children);
+  return node;
+}
+
+// --- a run --------------------------------------------------------------------------------------
+
+async function unpack(id) {
+  const packed = Uint8Array.from(atob($(id).textContent), (c) => c.charCodeAt(0));
+  const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Response(stream).json();
+}
+
+class Run {
+  constructor(data) {
+    Object.assign(this, data);
+    this.events = [];
+    this.kernels.forEach((kernel, k) => {
+      kernel.blocks = data.blocks[k].map(([block, start, rows]) => {
+        let now = start;
+        return { block, events: rows.map((row) => {
+          const [place, stack, kind, how, ticks, size, requests, transfers, read, write, whole,
+                 ...corners] = row;
+          const rects = [];
+          for (let i = 0; i < corners.length; i += 4) rects.push(corners.slice(i, i + 4));
+          const event = { kernel: k, block, place, stack, kind, how: data.hows[how], start: now,
+                          end: now += ticks, bytes: size, requests, transfers, read, write,
+                          whole: !!whole, rects };
+          this.events.push(event);
+          return event;
+        }) };
+      });
+    });
+    this.byEnd = [...this.events].sort((a, b) => a.end - b.end);
+    this.byStart = [...this.events].sort((a, b) => a.start - b.start);
+    this.longest = this.events.reduce((n, e) => Math.max(n, e.end - e.start), 1);
+    // A buffer is one row of the table, whichever pass uses it.
+    const place = (p) => (ORDER.includes(p.name) ? ORDER.indexOf(p.name) : ORDER.length);
+    const global = this.places.filter((p) => p.space === "global");
+    this.buffers = new Map();
+    for (const p of global.sort((a, b) => place(a) - place(b))) {
+      if (!this.buffers.has(p.name)) this.buffers.set(p.name, p);
+    }
+    this.final = new Counters(this);
+    this.final.advance(Infinity);
+    this.hottest = this.final.hottest();
+  }
+
+  // What one block does, kernel by kernel; where others finish later, a step of its own.
+  steps(follow) {
+    const steps = [{ time: -1, event: null, kernel: 0 }];
+    this.kernels.forEach((kernel, k) => {
+      const block = kernel.blocks[Math.min(follow, kernel.blocks.length - 1)];
+      let now = kernel.start;
+      for (const event of block.events) {
+        if (event.how === "mbarrier") continue;  // a wait, and nothing that a picture could show
+        steps.push({ time: event.end, event, kernel: k });
+        now = event.end;
+      }
+      if (kernel.start + kernel.ticks > now) {
+        steps.push({ time: kernel.start + kernel.ticks, event: null, kernel: k });
+      }
+    });
+    return steps;
+  }
+
+  blockName(kernel, block) {
+    const [x, y] = this.kernels[kernel].grid;
+    return `(${block % x},${Math.floor(block / x) % y},${Math.floor(block / x / y)})`;
+  }
+
+  kernelName(k) { return this.kernels[k].name.replace(/^step\w+::/, "").replace(/<.*/, ""); }
+
+  placeOf(event) { return this.places[event.place]; }
+
+  // "K[64:128, 0:64]"
+  elements(event) {
+    const place = this.placeOf(event);
+    if (!event.rects.length) return place.name;
+    const [row, rows, column, columns] = event.rects[0];
+    if (place.space === "shared" && place.layout.columns > 4 * this.problem.d) {  // stages of a ring
+      const last = rows > 1 ? ` to ${row + rows - 1}` : "";
+      return place.layout.rows > 1 ? `${place.name} ${row}${last}` : place.name;
+    }
+    const more = event.rects.length > 1 ? ` and ${event.rects.length - 1} more` : "";
+    const within = event.whole ? "" : "within ";
+    const all = place.layout.columns === 1 ? "" : `, ${range(column, columns)}`;
+    return `${within}${place.name}[${range(row, rows)}${all}]${more}`;
+  }
+
+  // Of a store to shared memory: the tile of device memory that it holds from now on.
+  source(event) {
+    const all = this.kernels[event.kernel].blocks.find((b) => b.block === event.block).events;
+    const own = this.stacks[event.stack];
+    for (let i = all.indexOf(event) - 1, tries = 0; i >= 0 && tries < 60; --i, ++tries) {
+      const other = all[i], stack = this.stacks[other.stack];
+      if (other.kind !== 0 || this.placeOf(other).space !== "global") continue;
+      const same = stack[0] === own[0] || (stack.length > 1 && stack.at(-1) === own.at(-1));
+      if (same && other.bytes <= event.bytes) return other;
+    }
+    return null;
+  }
+}
+
+// --- what has moved so far ----------------------------------------------------------------------
+
+const BIN = 8;  // elements of a cell of the heat
+
+class Counters {
+  constructor(run) {
+    this.run = run;
+    this.reset();
+  }
+
+  reset() {
+    this.time = -1;
+    this.next = 0;
+    this.buffers = new Map();
+    this.heat = new Map();
+    this.shared = [0, 0, 0];
+    this.l2 = [0, 0, 0];
+    this.hbm = [0, 0];
+    for (const [name, place] of this.run.buffers) {
+      this.buffers.set(name, [0, 0, 0]);
+      const { rows, columns } = place.layout;
+      const cells = Math.ceil(rows / BIN) * Math.ceil(columns / BIN);
+      this.heat.set(name, [new Float32Array(cells), new Float32Array(cells)]);
+    }
+  }
+
+  advance(time) {
+    if (time < this.time) this.reset();
+    const events = this.run.byEnd;
+    while (this.next < events.length && events[this.next].end <= time) this.add(events[this.next++]);
+    this.time = time;
+  }
+
+  add(event) {
+    const place = this.run.placeOf(event);
+    if (place.space === "shared") {
+      this.shared[event.kind] += event.bytes;
+      return;
+    }
+    this.buffers.get(place.name)[event.kind] += event.bytes;
+    this.l2[event.kind] += SECTOR * event.transfers;
+    this.hbm[0] += event.read;
+    this.hbm[1] += event.write;
+    const { rows, columns, element_bytes: size } = place.layout;
+    const area = event.rects.reduce((n, r) => n + r[1] * r[3], 0);
+    const each = area ? event.bytes / size / area : 0;
+    const across = Math.ceil(columns / BIN), down = Math.ceil(rows / BIN);
+    const heat = this.heat.get(place.name)[event.kind === 0 ? 0 : 1];
+    for (const [row, high, column, wide] of event.rects) {
+      for (let i = Math.floor(row / BIN); i <= (row + high - 1) / BIN && i < down; ++i) {
+        const inRow = Math.min(row + high, i * BIN + BIN, rows) - Math.max(row, i * BIN);
+        const partOfRow = inRow / (Math.min(rows, i * BIN + BIN) - i * BIN);
+        for (let j = Math.floor(column / BIN); j <= (column + wide - 1) / BIN; ++j) {
+          const end = Math.min(columns, j * BIN + BIN);
+          const inColumn = Math.min(column + wide, end) - Math.max(column, j * BIN);
+          heat[i * across + j] += each * partOfRow * inColumn / (end - j * BIN);
+        }
+      }
+    }
+  }
+
+  // Of what the picture shows: not of a few scales.
+  hottest() {
+    let most = 1;
+    for (const [name, [read, write]] of this.heat) {
+      if (this.run.buffers.get(name).layout.rows === 1) continue;
+      for (let i = 0; i < read.length; ++i) most = Math.max(most, read[i] + write[i]);
+    }
+    return most;
+  }
+
+  requested() {
+    const sum = [0, 0, 0];
+    for (const b of this.buffers.values()) b.forEach((n, kind) => (sum[kind] += n));
+    return sum;
+  }
+}
+
+const total = (all) => all.reduce((a, b) => a + b, 0);
+
+// --- the picture of device memory ---------------------------------------------------------------
+
+let colours = {};
+function readColours() {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of ["bg", "panel", "cell", "line", "fg", "dim", "read", "write", "atomic",
+                      "heat-low", "heat-high"]) {
+    colours[name] = style.getPropertyValue(`--${name}`).trim();
+  }
+}
+const channel = (hex, i) => parseInt(hex.slice(1 + 2 * i, 3 + 2 * i), 16);
+function heatColour(x, hottest) {
+  const share = Math.log1p(x) / Math.log1p(Math.max(hottest, 4));
+  const mix = (i) => Math.round(channel(colours["heat-low"], i) * (1 - share) +
+                                channel(colours["heat-high"], i) * share);
+  return `rgb(${mix(0)},${mix(1)},${mix(2)})`;
+}
+const kindColour = (kind) => colours[KINDS[kind]];
+
+// Rows are queries: Q to the left, O to the right. Columns are keys: K and V lie on their side.
+function arrange(run) {
+  const { n, nk } = run.problem, boxes = { left: [], squares: [], right: [], top: [], bottom: [] };
+  const small = [];
+  for (const [name, place] of run.buffers) {
+    const { rows, columns } = place.layout;
+    const box = { name, rows, columns, turned: false };
+    if (/^d?[SP]$/.test(name) && columns === nk) boxes.squares.push(box);
+    else if (/^(d?[KV])8?$/.test(name)) {
+      box.turned = true;
+      boxes[name[0] === "d" ? "bottom" : "top"].push(box);
+    } else if (rows === n && columns > 1) boxes[/^(Q|dO)/.test(name) ? "left" : "right"].push(box);
+    else if (rows === n) boxes.right.push(box);
+    else small.push(box);
+  }
+  boxes.right.sort((a, b) => (a.columns > 1) - (b.columns > 1));
+  if (!boxes.squares.length) {
+    boxes.squares.push({ name: "S, P", rows: n, columns: nk, ghost: true });
+  }
+  const order = ["S", "dS", "P", "dP"];
+  boxes.squares.sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name));
+  if (boxes.squares.length === 1 && !boxes.bottom.length && boxes.top.length > 1) {
+    boxes.bottom.push(...boxes.top.splice(boxes.top.findIndex((b) => b.name === "V"), 1));
+  }
+  boxes.small = small;
+  return boxes;
+}
+
+class Picture {
+  constructor(canvas, maxHeight) {
+    this.canvas = canvas;
+    this.maxHeight = maxHeight;
+    canvas.tabIndex = 0;
+    canvas.setAttribute("role", "img");
+    canvas.addEventListener("pointermove", (e) => this.point(e));
+    canvas.addEventListener("pointerleave", () => hideTip());
+    canvas.addEventListener("focus", () => this.describe());
+    canvas.addEventListener("blur", () => hideTip());
+  }
+
+  show(run) {
+    this.run = run;
+    this.plan = arrange(run);
+    this.layout();
+  }
+
+  // Places of all boxes in pixels.
+  layout() {
+    const run = this.run, plan = this.plan;
+    const label = 17, gap = 14, thin = 9;
+    const width = this.canvas.clientWidth || 600;
+    const wide = (b) => (b.turned ? b.rows : b.columns);
+    const high = (b) => (b.turned ? b.columns : b.rows);
+    const columns = [...plan.left, ...plan.squares, ...plan.right];
+    const g = this.canvas.getContext("2d");
+    g.font = "600 12px system-ui, sans-serif";
+    const slot = (b) => Math.max(thin, g.measureText(b.name).width - 5);
+    const fixed = columns.filter((b) => wide(b) === 1).reduce((n, b) => n + slot(b), 0) +
+                  (columns.length - 1) * gap;
+    const elements = columns.reduce((n, b) => n + (wide(b) > 1 ? wide(b) : 0), 0);
+    const above = this.stack(plan.top, plan.squares.length), below = this.stack(plan.bottom, 1);
+    const deep = (rows) => rows.reduce((n, row) => n + Math.max(...row.map(high)), 0);
+    const tall = deep(above) + deep(below) + Math.max(...columns.map(high));
+    const lines = above.length + below.length + 1;
+    const scale = Math.min((width - fixed - 4) / elements,
+                           (this.maxHeight - lines * (label + gap)) / tall);
+    this.scale = scale;
+    const pixels = (n) => Math.max(n === 1 ? thin : 3, n * scale);
+    this.boxes = [];
+    const room = (b) => (wide(b) === 1 ? slot(b) : pixels(wide(b)));
+    const used = columns.reduce((n, b) => n + room(b), 0) + (columns.length - 1) * gap;
+    const start = Math.max(2, (width - used) / 2);
+    const put = (b, x, y) => this.boxes.push({ ...b, x, y, w: pixels(wide(b)), h: pixels(high(b)) });
+    const squareAt = [];
+    let x = start, y = 0;
+    for (const b of columns) {
+      if (plan.squares.includes(b)) squareAt.push(x);
+      x += room(b) + gap;
+    }
+    const rowOf = (row) => {
+      y += label;
+      row.forEach((b, i) => put(b, squareAt[Math.min(i, squareAt.length - 1)], y));
+      y += Math.max(...row.map((b) => pixels(high(b)))) + gap;
+    };
+    above.forEach(rowOf);
+    y += label;
+    x = start;
+    for (const b of columns) {
+      put(b, x, y);
+      x += room(b) + gap;
+    }
+    y += Math.max(...columns.map((b) => pixels(high(b)))) + gap;
+    below.forEach(rowOf);
+    this.height = Math.ceil(y - gap + 4);
+    this.width = width;
+    const ratio = window.devicePixelRatio || 1;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    this.canvas.style.height = `${this.height}px`;
+    this.canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+
+  // K above S and V above P, else one above the other.
+  stack(boxes, across) {
+    const rows = [];
+    for (let i = 0; i < boxes.length; i += across) rows.push(boxes.slice(i, i + across));
+    return rows;
+  }
+
+  rect(box, [row, rows, column, columns]) {
+    const unitX = box.w / (box.turned ? box.rows : box.columns);
+    const unitY = box.h / (box.turned ? box.columns : box.rows);
+    const [left, top, wide, high] = box.turned ? [row, column, rows, columns]
+                                               : [column, row, columns, rows];
+    return [box.x + left * unitX, box.y + top * unitY, wide * unitX, high * unitY];
+  }
+
+  draw(counters, current, others) {
+    const g = this.canvas.getContext("2d");
+    this.counters = counters;
+    this.current = current;
+    g.clearRect(0, 0, this.width, this.height);
+    g.font = "600 12px system-ui, sans-serif";
+    g.textBaseline = "alphabetic";
+    for (const box of this.boxes) {
+      g.fillStyle = colours.cell;
+      g.fillRect(box.x, box.y, box.w, box.h);
+      if (!box.ghost) this.drawHeat(g, box, counters);
+      g.setLineDash(box.ghost ? [4, 4] : []);
+      g.strokeStyle = colours.line;
+      g.lineWidth = 1;
+      g.strokeRect(box.x + .5, box.y + .5, box.w - 1, box.h - 1);
+      g.setLineDash([]);
+      const lit = current && this.run.placeOf(current).space === "global" &&
+                  this.run.placeOf(current).name === box.name;
+      g.fillStyle = box.ghost ? colours.dim : lit ? kindColour(current.kind) : colours.fg;
+      if (box.ghost) this.drawGhost(g, box);
+      else g.fillText(box.name, box.x, box.y - 5, Math.max(box.w + 10, 20));
+    }
+    for (const event of others) this.light(g, event, .16, false);
+    if (current) this.light(g, current, .5, true);
+  }
+
+  drawHeat(g, box, counters) {
+    const heat = counters.heat.get(box.name);
+    const across = Math.ceil(box.columns / BIN);
+    for (let i = 0; i * BIN < box.rows; ++i) {
+      for (let j = 0; j < across; ++j) {
+        const x = heat[0][i * across + j] + heat[1][i * across + j];
+        if (x <= 0) continue;
+        g.fillStyle = heatColour(x, this.hottest);
+        const rows = Math.min(BIN, box.rows - i * BIN), columns = Math.min(BIN, box.columns - j * BIN);
+        const [left, top, wide, high] = this.rect(box, [i * BIN, rows, j * BIN, columns]);
+        const x0 = Math.round(left), y0 = Math.round(top);
+        g.fillRect(x0, y0, Math.max(1, Math.round(left + wide) - x0),
+                   Math.max(1, Math.round(top + high) - y0));
+      }
+    }
+  }
+
+  // The tile of scores that the block's latest tiles of Q and K make.
+  drawGhost(g, box) {
+    g.textAlign = "center";
+    g.fillText(box.w > 190 ? "S and P are never in device memory" : "S, P: not stored",
+               box.x + box.w / 2, box.y - 5, box.w);
+    g.textAlign = "start";
+    if (!this.tile || !this.tile.q || !this.tile.k) return;
+    const [row, rows] = this.tile.q, [key, keys] = this.tile.k;
+    const [x, y, w, h] = this.rect(box, [row, rows, key, keys]);
+    g.fillStyle = colours.dim;
+    g.globalAlpha = .25;
+    g.fillRect(x, y, w, h);
+    g.globalAlpha = 1;
+    g.setLineDash([3, 3]);
+    g.strokeStyle = colours.dim;
+    g.strokeRect(x + .5, y + .5, Math.max(1, w - 1), Math.max(1, h - 1));
+    g.setLineDash([]);
+  }
+
+  light(g, event, alpha, outlined) {
+    const place = this.run.placeOf(event);
+    if (place.space !== "global") return;
+    const box = this.boxes.find((b) => b.name === place.name);
+    if (!box) return;
+    for (const rect of event.rects) {
+      const [x, y, w, h] = this.rect(box, rect);
+      g.globalAlpha = alpha;
+      g.fillStyle = kindColour(event.kind);
+      g.fillRect(x, y, Math.max(1.5, w), Math.max(1.5, h));
+      g.globalAlpha = 1;
+      if (!outlined) continue;
+      g.strokeStyle = kindColour(event.kind);
+      g.lineWidth = 2;
+      g.strokeRect(x + 1, y + 1, Math.max(1, w - 2), Math.max(1, h - 2));
+    }
+  }
+
+  point(event) {
+    const bounds = this.canvas.getBoundingClientRect();
+    const x = event.clientX - bounds.left, y = event.clientY - bounds.top;
+    const box = this.boxes.find((b) => x >= b.x && y >= b.y && x < b.x + b.w && y < b.y + b.h);
+    if (!box) return hideTip();
+    const across = (x - box.x) / box.w, down = (y - box.y) / box.h;
+    const row = Math.floor((box.turned ? across : down) * box.rows);
+    const column = Math.floor((box.turned ? down : across) * box.columns);
+    if (box.ghost) {
+      return showTip(event.clientX, event.clientY,
+                     `query ${row}, key ${column}: this score lives in shared memory and registers`);
+    }
+    const cell = Math.floor(row / BIN) * Math.ceil(box.columns / BIN) + Math.floor(column / BIN);
+    const [read, write] = this.counters.heat.get(box.name);
+    showTip(event.clientX, event.clientY,
+            `${box.name}[${row}${box.columns > 1 ? `, ${column}` : ""}]: read ${times(read[cell])}, ` +
+            `written ${times(write[cell])} so far (${box.rows} x ${box.columns}, mean of its cell)`);
+  }
+
+  describe() {
+    const bounds = this.canvas.getBoundingClientRect();
+    const text = this.canvas.getAttribute("aria-label");
+    if (this.canvas.matches(":focus-visible") && text) showTip(bounds.left, bounds.top + 20, text);
+  }
+}
+
+function showTip(x, y, text) {
+  const tip = $("tip");
+  tip.textContent = text;
+  tip.hidden = false;
+  const { width, height } = tip.getBoundingClientRect();
+  const limit = document.documentElement.clientWidth;
+  tip.style.left = `${Math.max(4, Math.min(x + 14, limit - width - 6))}px`;
+  tip.style.top = `${y > height + 20 ? y - height - 12 : y + 20}px`;
+}
+function hideTip() { $("tip").hidden = true; }
+
+// --- a block's shared memory --------------------------------------------------------------------
+
+class OnChip {
+  constructor(canvas) {
+    this.canvas = canvas;
+    canvas.setAttribute("role", "img");
+    canvas.tabIndex = 0;
+    canvas.addEventListener("pointermove", (e) => this.point(e));
+    canvas.addEventListener("pointerleave", () => hideTip());
+  }
+
+  // A ring of stages is shown stage by stage, a swizzled tile in rows of d.
+  shapes(id, d) {
+    const place = this.run.places[id], { rows, columns, element_bytes: size } = place.layout;
+    const long = columns > 4 * d && columns % d === 0;
+    if (!long) return [{ id, stage: -1, rows, columns, title: place.name, bytes: place.bytes }];
+    return Array.from({ length: rows }, (_, stage) => ({
+      id, stage, rows: columns / d, columns: d, long: columns, bytes: columns * size,
+      title: rows > 1 ? `${place.name} ${stage}` : place.name }));
+  }
+
+  show(run, kernel, scale) {
+    this.run = run;
+    const used = new Set();
+    for (const block of run.kernels[kernel].blocks) {
+      for (const e of block.events) if (e.how !== "mbarrier") used.add(e.place);
+    }
+    const width = this.canvas.clientWidth || 500, gap = 14, label = 32;
+    const places = [...used].filter((p) => run.places[p].space === "shared")
+      .sort((a, b) => run.places[a].offset - run.places[b].offset);
+    const shapes = places.flatMap((p) => this.shapes(p, run.problem.d));
+    const most = Math.max(1, ...shapes.map((s) => s.rows));
+    const fit = Math.min(scale * 1.25, (shapes.length > 10 ? 56 : 120) / Math.min(most, 120),
+                         (width - 4) / Math.max(1, ...shapes.map((s) => s.columns)));
+    this.boxes = [];
+    let x = 2, y = 0, high = 0, before = -1;
+    for (const shape of shapes) {
+      const w = Math.max(8, shape.columns * fit), h = Math.min(300, Math.max(8, shape.rows * fit));
+      const room = Math.max(w, 70);
+      const ring = shape.stage >= 0 && shape.id !== before;  // a ring begins a line
+      if ((x + room > width || (ring && shapes.length > 6)) && x > 2) {
+        [x, y, high] = [2, y + high + label + gap, 0];
+      }
+      before = shape.id;
+      this.boxes.push({ ...shape, x, y: y + label, w, h, room });
+      x += room + gap;
+      high = Math.max(high, h);
+    }
+    this.height = this.boxes.length ? Math.ceil(y + high + label + 3) : 0;
+    this.width = width;
+    this.holds = new Map();
+    const ratio = window.devicePixelRatio || 1;
+    this.canvas.width = Math.round(width * ratio);
+    this.canvas.height = Math.round(this.height * ratio);
+    this.canvas.style.height = `${this.height}px`;
+    this.canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
+  }
+
+  // The part of a rectangle that lies in a box; null: none does.
+  rect(box, [row, rows, column, columns]) {
+    if (box.long) {
+      if (box.stage < row || box.stage >= row + rows) return null;
+      row = Math.floor(column / box.columns);
+      rows = Math.max(1, Math.ceil((column + columns) / box.columns) - row);
+      [column, columns] = [0, box.columns];
+    }
+    return [box.x + column * box.w / box.columns, box.y + row * box.h / box.rows,
+            columns * box.w / box.columns, rows * box.h / box.rows];
+  }
+
+  // `holds`: by place what was stored there last.
+  draw(current, holds) {
+    const g = this.canvas.getContext("2d");
+    g.clearRect(0, 0, this.width, this.height);
+    this.holds = holds;
+    for (const box of this.boxes) {
+      const rects = current && current.place === box.id
+        ? current.rects.map((r) => this.rect(box, r)).filter((r) => r) : [];
+      const lit = rects.length > 0;
+      const text = holds.get(`${box.id}/${Math.max(0, box.stage)}`);
+      g.fillStyle = text === undefined ? colours.cell : colours["heat-low"];
+      g.fillRect(box.x, box.y, box.w, box.h);
+      if (lit) {
+        g.fillStyle = kindColour(current.kind);
+        g.strokeStyle = kindColour(current.kind);
+        for (const [x, y, w, h] of rects) {
+          g.globalAlpha = .42;
+          g.fillRect(x, y, Math.max(2, w), Math.max(2, h));
+          g.globalAlpha = 1;
+        }
+        g.lineWidth = 2;
+        g.strokeRect(box.x, box.y, box.w, box.h);
+      } else {
+        g.lineWidth = 1;
+        g.strokeStyle = colours.line;
+        g.strokeRect(box.x + .5, box.y + .5, box.w - 1, box.h - 1);
+      }
+      g.font = "600 12px system-ui, sans-serif";
+      g.fillStyle = lit ? kindColour(current.kind) : colours.fg;
+      g.fillText(box.title, box.x, box.y - 18, box.room);
+      g.font = "11px system-ui, sans-serif";
+      g.fillStyle = colours.dim;
+      g.fillText(text || bytes(box.bytes), box.x, box.y - 5, box.room + 8);
+    }
+  }
+
+  point(event) {
+    const bounds = this.canvas.getBoundingClientRect();
+    const x = event.clientX - bounds.left, y = event.clientY - bounds.top;
+    const box = (this.boxes || []).find((b) => x >= b.x && y >= b.y - 30 &&
+                                        x < b.x + b.room && y < b.y + b.h);
+    if (!box) return hideTip();
+    const text = this.holds.get(`${box.id}/${Math.max(0, box.stage)}`);
+    showTip(event.clientX, event.clientY, `${box.title}: ${box.rows} x ${box.columns}, ` +
+            `${exact(box.bytes)} B of shared memory${text ? `; holds ${text}` : ""}`);
+  }
+}
+
+// --- the source line ----------------------------------------------------------------------------
+
+let sources = {};
+function codeOf(run, frames, around) {
+  const { path, number } = run.lines[frames.at];
+  const text = sources[path];
+  if (!text) return null;
+  const lines = make("pre", { tabindex: 0, "aria-label": `Source of ${path}` });
+  for (let i = number - around; i <= number + around; ++i) {
+    if (i < 1 || i > text.length) continue;
+    const row = make("span", { class: i === number ? frames.mark : i === frames.also ? "at" : null });
+    const code = text[i - 1], comment = code.search(/(^|\s)\/\//);
+    row.append(make("s", {}, String(i)));
+    row.append(comment < 0 ? code || " " : code.slice(0, comment));
+    if (comment >= 0) row.append(make("em", {}, code.slice(comment)));
+    lines.append(row);
+  }
+  return [make("p", { class: "file" }, `${path}:${number}${frames.note}`), lines];
+}
+
+function showSource(node, run, event) {
+  if (!event || !run.stacks[event.stack].length) {
+    const text = event ? "No line of a kernel: the host asked for this." :
+                         "Press Play, or step with the arrow keys.";
+    node.replaceChildren(make("p", { class: "dim" }, text));
+    return;
+  }
+  const stack = run.stacks[event.stack];
+  const inner = run.lines[stack[0]], outer = run.lines[stack.at(-1)];
+  const near = inner.path === outer.path && Math.abs(inner.number - outer.number) <= 4;
+  const calls = stack.length > 1 && !near;
+  const parts = calls
+    ? [...codeOf(run, { at: stack.at(-1), mark: "call", note: " calls" }, 3) || [],
+       ...codeOf(run, { at: stack[0], mark: "at", note: "" }, 3) || []]
+    : codeOf(run, { at: stack[0], mark: "at", note: "" }, 6) || [];
+  node.replaceChildren(...parts);
+}
+
+// --- one request of a warp ----------------------------------------------------------------------
+
+function showRequest(node, run, event) {
+  if (!event) {
+    node.replaceChildren(make("p", { class: "dim" },
+      "A warp's 32 lanes ask together: here are their sectors of 32 bytes, or their banks."));
+    return;
+  }
+  const place = run.placeOf(event);
+  const request = run.requests.find((r) => r.place === event.place && r.stack === event.stack &&
+                                    r.kind === KINDS[event.kind] && r.how === event.how);
+  if (!request) {
+    const who = event.how === "TMA" ? "The copy engine (TMA) moves the whole box; no warp asks for it."
+              : event.how === "wgmma" ? "The tensor cores read the whole tile; no warp asks for it."
+              : "No warp asks for this.";
+    node.replaceChildren(make("p", {}, who));
+    return;
+  }
+  const shared = place.space === "shared", size = request.lane_bytes;
+  const lanes = make("div", { class: "lanes", "aria-hidden": true });
+  const active = request.at.filter((at) => at !== null).length;
+  const base = shared ? place.offset : 0;
+  const unit = shared ? WORD : SECTOR;
+  const places = new Map();  // sector, or bank: words
+  request.at.forEach((at, lane) => {
+    const cell = make("span", { class: at === null ? "idle" : null }, String(lane));
+    if (at !== null) {
+      for (let b = base + at; b < base + at + size; b += WORD) {
+        const key = shared ? ((b / WORD) % BANKS + BANKS) % BANKS : Math.floor(b / unit);
+        if (!places.has(key)) places.set(key, new Set());
+        places.get(key).add(Math.floor(b / WORD));
+      }
+      const first = shared ? (((base + at) / WORD) % BANKS + BANKS) % BANKS : Math.floor(at / unit);
+      cell.dataset.key = first;
+      cell.title = `lane ${lane}: byte ${at} of ${place.name}`;
+    }
+    lanes.append(cell);
+  });
+  const order = [...new Set([...lanes.children].map((c) => c.dataset.key).filter((k) => k))];
+  for (const cell of lanes.children) {
+    if (!cell.dataset.key) continue;
+    cell.style.background = shared
+      ? `hsl(${Math.round(+cell.dataset.key * 360 / BANKS)} 62% 74%)`
+      : PALETTE[order.indexOf(cell.dataset.key) % PALETTE.length];
+  }
+  const what = `${active} lanes x ${size} B = ${exact(active * size)} B`;
+  const parts = [lanes, make("p", {}, shared
+    ? `${what} in ${request.transfers} wavefront${request.transfers > 1 ? "s" : ""}. ` +
+      "Below: different words that each of the 32 banks must deliver."
+    : `${what} in ${request.transfers} sector${request.transfers > 1 ? "s" : ""} of 32 B. ` +
+      "A colour is a sector, eight in turn.")];
+  if (shared) {
+    const banks = make("div", { class: "banks", role: "img",
+                                "aria-label": `Words per bank, ${request.transfers} wavefronts` });
+    for (let bank = 0; bank < BANKS; ++bank) {
+      const words = places.get(bank)?.size || 0;
+      const cell = make("span", { title: `bank ${bank}: ${words} words` }, words ? `${words}` : "·");
+      if (words) cell.style.borderColor = `hsl(${Math.round(bank * 360 / BANKS)} 55% 55%)`;
+      banks.append(cell);
+    }
+    parts.push(banks);
+  }
+  parts.push(make("p", { class: "dim" },
+    `One request as an example; this block makes ${exact(event.requests)} here, ` +
+    `${exact(event.transfers)} ${shared ? "wavefronts" : "sectors"} in all.`));
+  node.replaceChildren(...parts);
+}
+
+// --- tables -------------------------------------------------------------------------------------
+
+const countedOf = (run) => {
+  const sum = new Map();
+  for (const buffers of Object.values(run.counted)) {
+    for (const [name, c] of Object.entries(buffers)) {
+      const row = sum.get(name) || [0, 0, 0];
+      KINDS.forEach((kind, i) => (row[i] += c[kind]));
+      sum.set(name, row);
+    }
+  }
+  return sum;
+};
+
+function showTable(node, run, counters, current) {
+  const atomics = run.final.requested()[2] > 0;
+  const kinds = atomics ? [0, 1, 2] : [0, 1];
+  const head = make("tr", {}, make("th", {}, "buffer"), ...kinds.map((k) =>
+    make("th", {}, ["read, B", "written, B", "atomic, B"][k])),
+    make("th", { title: "requested bytes / the buffer's size" }, "per element"));
+  const body = [];
+  const row = (name, so, all, size, attributes) => make("tr", attributes, make("td", {}, name),
+    ...kinds.map((k) => make("td", { class: all[k] ? KINDS[k] : "zero", "data-bytes": so[k],
+                                     title: `of ${exact(all[k])} B` }, exact(so[k]))),
+    make("td", {}, size ? times(total(so) / size) : ""));
+  for (const [name, so] of counters.buffers) {
+    const all = run.final.buffers.get(name);
+    const lit = current && run.placeOf(current).space === "global" &&
+                run.placeOf(current).name === name;
+    body.push(row(name, so, all, run.buffers.get(name).bytes, { "data-buffer": name,
+      class: lit ? "now" : null, style: lit ? `--mark:var(--${KINDS[current.kind]})` : null }));
+  }
+  body.push(row("all", counters.requested(), run.final.requested(), 0,
+                { class: "total", "data-buffer": "all" }));
+  node.querySelector("table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
+  const check = node.querySelector(".checked");
+  const counted = countedOf(run);
+  const done = counters.next === run.byEnd.length;
+  const equal = [...counters.buffers].every(([name, so]) =>
+    (counted.get(name) || [0, 0, 0]).every((n, k) => n === so[k])) &&
+    [...counted.keys()].every((name) => counters.buffers.has(name) || !total(counted.get(name)));
+  check.className = `checked ${done ? (equal ? "equal" : "differs") : ""}`;
+  check.textContent = !done ? `of ${exact(total(run.final.requested()))} B in the whole run`
+    : equal ? "✓ to the byte what the simulator counts" : "not what the simulator counts";
+}
+
+function showLevels(node, run, counters) {
+  const f = run.final, c = counters;
+  const levels = [
+    ["hbm", "HBM ↔ L2", [...c.hbm, 0], [...f.hbm, 0], "each sector once: the L2 holds all buffers"],
+    ["l2", "L2 ↔ SMs", c.l2, f.l2, "sectors of 32 B, before the L1"],
+    ["requested", "requested", c.requested(), f.requested(), "bytes that threads ask of device memory"],
+    ["shared", "shared memory", c.shared, f.shared, "bytes read and written on chip"]];
+  if (!node.children.length) {
+    for (const [id, name, , , words] of levels) {
+      node.append(make("div", { class: "card level", "data-level": id }, make("b", {}, name),
+        make("span", { class: "now" }), make("div", { class: "bar", "aria-hidden": true },
+        make("i", { class: "read" }), make("i", { class: "write" }), make("i", { class: "atomic" })),
+        make("span", { class: "dim" }, words)));
+    }
+  }
+  levels.forEach(([, , so, all], i) => {
+    const card = node.children[i], whole = Math.max(1, total(all));
+    card.querySelector(".now").textContent = bytes(total(so));
+    card.dataset.bytes = total(so);
+    card.title = `${exact(total(so))} of ${exact(total(all))} B`;
+    [...card.querySelector(".bar").children].forEach((bar, k) => {
+      bar.style.width = `${100 * so[k] / whole}%`;
+    });
+  });
+}
+
+// --- a view: one run at one moment --------------------------------------------------------------
+
+const LEGEND = `<span><i style="background:var(--read)"></i>reads now</span>
+<span><i style="background:var(--write)"></i>writes now</span>
+<span><i class="scale" style="width:60px"></i>requested so far, 1× to <b class="most"></b></span>`;
+const most = (hottest) => times(Math.max(2, hottest));
+
+class View {
+  constructor(node, compact) {
+    this.node = node;
+    this.compact = compact;
+    this.follow = 0;
+    const card = (kind, title, small, ...children) => make("section", { class: `card ${kind}` },
+      make("h2", {}, title, " ", make("small", {}, small)), ...children);
+    this.canvas = make("canvas", { class: "picture" });
+    const legend = make("div", { class: "legend" });
+    legend.innerHTML = LEGEND;
+    this.at = make("p", { class: "at" });
+    this.memory = card("memory", compact ? "" : "Device memory",
+                       compact ? "" : "HBM, through the L2; drawn to scale", this.canvas, legend);
+    if (compact) this.memory.append(this.at);
+    this.legend = legend;
+    if (compact) {
+      node.append(this.memory);
+    } else {
+      this.levels = make("div", { class: "levels" });
+      this.chip = make("canvas", { class: "chip" });
+      this.registers = make("p", { class: "checked" });
+      this.chipCard = card("shared", "Shared memory", "", this.chip, this.registers);
+      this.table = card("table", "Requested bytes", "so far, per buffer", make("table"),
+                        make("p", { class: "checked" }));
+      this.code = make("div", { class: "code" });
+      this.request = make("div", { class: "request" });
+      node.append(this.levels,
+        make("div", { class: "column" }, this.memory, this.table),
+        make("div", { class: "column" }, card("source", "Source line", "", this.code), this.chipCard,
+             card("warp", "One request of a warp", "", this.request)));
+      this.onChip = new OnChip(this.chip);
+    }
+    this.picture = new Picture(this.canvas, compact ? 430 : 520);
+  }
+
+  show(run) {
+    this.run = run;
+    this.counters = new Counters(run);
+    this.follow = Math.min(this.follow, Math.max(...run.kernels.map((k) => k.blocks.length)) - 1);
+    this.picture.hottest = run.hottest;
+    this.picture.show(run);
+    this.legend.querySelector(".most").textContent = most(run.hottest);
+    this.kernel = -1;
+    this.plan();
+  }
+
+  plan() { this.steps = this.run.steps(this.follow); }
+
+  resize() {
+    this.picture.layout();
+    this.kernel = -1;
+  }
+
+  // What the block's arrays hold, and its latest tiles of Q and K, after a step.
+  state(index) {
+    const holds = new Map(), run = this.run, tile = {};
+    const step = this.steps[index];
+    let first = index;
+    while (first > 0 && this.steps[first - 1].kernel === step.kernel) --first;
+    for (let i = first; i <= index; ++i) {
+      const event = this.steps[i].event;
+      if (!event) continue;
+      const place = run.placeOf(event);
+      if (place.space === "shared" && event.kind === 1) {
+        const from = run.source(event);
+        for (const [key] of holds) {  // a union
+          const other = parseInt(key, 10), o = run.places[other];
+          if (other !== event.place && o.offset < place.offset + place.bytes &&
+              place.offset < o.offset + o.bytes) holds.delete(key);
+        }
+        const what = from ? run.elements(from).replace(/, .*\]/, "]") : "computed here";
+        const ring = place.layout.columns > 4 * run.problem.d;  // stage by stage
+        for (const [row, rows] of ring ? event.rects : [[0, 1]]) {
+          for (let stage = row; stage < row + rows; ++stage) {
+            holds.set(`${event.place}/${stage}`, what);
+          }
+        }
+      } else if (place.space === "global" && event.rects.length) {
+        const [row, rows] = event.rects[0];
+        if (/^Q8?$/.test(place.name)) tile.q = [row, rows];
+        if (/^K8?$/.test(place.name)) tile.k = [row, rows];
+      }
+    }
+    return { holds, tile };
+  }
+
+  set(index) {
+    const step = this.steps[Math.max(0, Math.min(index, this.steps.length - 1))];
+    const run = this.run, event = step.event;
+    this.counters.advance(step.time);
+    const middle = event ? (event.start + event.end) / 2 : -1;
+    const others = event ? this.run.kernels[step.kernel].blocks
+      .filter((b) => b.block !== event.block)
+      .map((b) => b.events.find((e) => e.start <= middle && middle < e.end)).filter((e) => e) : [];
+    const { holds, tile } = this.state(index);
+    this.picture.tile = tile;
+    this.picture.draw(this.counters, event, others);
+    this.current = step;
+    const text = this.sentence(step);
+    this.canvas.setAttribute("aria-label", text);
+    if (this.compact) {
+      const line = event && run.lines[run.stacks[event.stack].at(-1)];
+      this.at.replaceChildren(text, ...line ? [make("br"), make("code", {}, line.text.trim())] : []);
+      return;
+    }
+    showLevels(this.levels, run, this.counters);
+    if (this.kernel !== step.kernel) {
+      this.kernel = step.kernel;
+      this.onChip.show(run, step.kernel, this.picture.scale);
+      const blocks = run.kernels[step.kernel].blocks.length;
+      const name = run.blockName(step.kernel, run.kernels[step.kernel].blocks[
+        Math.min(this.follow, blocks - 1)].block);
+      this.chipCard.querySelector("small").textContent =
+        `of block ${name}, one of ${blocks} of ${run.kernelName(step.kernel)}`;
+      this.registers.textContent = this.onChip.boxes.length ? run.registers || "" :
+        "This kernel uses no shared memory. " + (run.registers || "");
+    }
+    this.onChip.draw(event, holds);
+    this.chip.setAttribute("aria-label", "Shared memory: " + ([...holds].map(([key, what]) =>
+      `${run.places[parseInt(key, 10)].name} holds ${what}`).join(", ") || "empty"));
+    showTable(this.table, run, this.counters, event);
+    showSource(this.code, run, event);
+    showRequest(this.request, run, event);
+  }
+
+  sentence(step) {
+    const run = this.run, event = step.event;
+    if (step.time < 0) return "Nothing has moved yet.";
+    if (!event) return `The other blocks of ${run.kernelName(step.kernel)} are done, too.`;
+    const verb = ["reads", "writes", "adds to"][event.kind];
+    const where = run.placeOf(event).space === "shared" ? " in shared memory" : "";
+    const how = ["load", "store", "atomic"].includes(event.how) ? "" : ` by ${event.how}`;
+    return `Block ${run.blockName(step.kernel, event.block)} ${verb} ${run.elements(event)}` +
+           `${where}${how}: ${exact(event.bytes)} B`;
+  }
+}
+
+// --- the controls -------------------------------------------------------------------------------
+
+const WORDS = { variant: "variant", n: "N", d: "d", smem: "shared memory M", causal: "causal" };
+
+class Controls {
+  constructor(node, runs, change) {
+    this.node = node;
+    this.runs = runs;
+    this.change = change;
+    this.inputs = {};
+    this.stops = {};
+    for (const key of ["variant", "n", "d", "smem", "causal"]) {
+      const all = [...new Set(runs.map((r) => r[key]))].filter((v) => v !== 0);
+      if (all.length < 2) continue;
+      if (typeof all[0] === "number") all.sort((a, b) => a - b);
+      this.stops[key] = all;
+      const label = make("label", {}, WORDS[key]);
+      let input;
+      if (key === "causal") {
+        input = make("input", { type: "checkbox", id: `set-${key}` });
+      } else if (key === "variant") {
+        input = make("select", { id: `set-${key}` }, ...all.map((v) => make("option", {}, v)));
+      } else {
+        input = make("input", { type: "range", min: 0, max: all.length - 1, step: 1,
+                                id: `set-${key}` });
+      }
+      label.append(input);
+      if (input.type === "range") label.append(make("output", { for: `set-${key}` }));
+      input.addEventListener("input", () => this.choose(key));
+      this.inputs[key] = input;
+      node.append(label);
+    }
+  }
+
+  value(key) {
+    const input = this.inputs[key];
+    return key === "causal" ? input.checked
+         : input.type === "range" ? this.stops[key][+input.value] : input.value;
+  }
+
+  // The run with this value that agrees in most of the others.
+  choose(key) {
+    const wanted = {};
+    for (const k of Object.keys(this.inputs)) wanted[k] = this.value(k);
+    const score = (r) => Object.keys(wanted).reduce((n, k) =>
+      n + (r[k] === wanted[k]) * (k === key ? 100 : 1), 0);
+    this.change(this.runs.reduce((best, r) => (score(r) > score(best) ? r : best)));
+  }
+
+  set(run) {
+    for (const [key, input] of Object.entries(this.inputs)) {
+      input.parentNode.hidden = run[key] === 0;  // a variant whose tiles have one size
+      if (key === "causal") input.checked = run.causal;
+      else if (input.type === "range") {
+        input.value = this.stops[key].indexOf(run[key]);
+        const text = key === "smem" ? `${run.smem / 1024} KB: Bc = ${run.bc}` : String(run[key]);
+        input.setAttribute("aria-valuetext", text);
+        input.parentNode.querySelector("output").textContent = text;
+      } else input.value = run[key];
+    }
+  }
+}
+
+// --- the replay ---------------------------------------------------------------------------------
+
+class Player {
+  constructor(show) {
+    this.show = show;
+    this.last = 0;
+    this.position = 0;
+    this.playing = false;
+    $("play").addEventListener("click", () => this.toggle());
+    $("back").addEventListener("click", () => this.move(-1));
+    $("step").addEventListener("click", () => this.move(1));
+    $("home").addEventListener("click", () => this.go(0));
+    $("end").addEventListener("click", () => this.go(this.last));
+    $("scrub").addEventListener("input", () => this.go(+$("scrub").value));
+    document.addEventListener("keydown", (e) => this.key(e));
+  }
+
+  reset(steps, fraction = 0) {
+    this.last = steps - 1;
+    $("scrub").max = this.last;
+    this.put(Math.round(fraction * this.last));
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const field = event.target.closest("select, #controls input, pre");
+    const button = event.target.closest("button, a, input[type=checkbox]");
+    const far = event.shiftKey ? 10 : 1;
+    const actions = { ArrowLeft: () => this.move(-far), ArrowRight: () => this.move(far),
+                      Home: () => this.go(0), End: () => this.go(this.last),
+                      " ": () => this.toggle() };
+    if (!actions[event.key] || field || (button && event.key === " ")) return;
+    event.preventDefault();
+    actions[event.key]();
+  }
+
+  move(by) { this.go(Math.round(this.position) + by); }
+
+  go(position) {
+    this.stop();
+    this.put(position);
+  }
+
+  put(position) {
+    this.position = Math.max(0, Math.min(position, this.last));
+    const index = Math.floor(this.position);
+    $("scrub").value = index;
+    this.show(index, this.last ? index / this.last : 0);
+  }
+
+  toggle() {
+    if (this.playing) return this.stop();
+    if (this.position >= this.last) this.position = 0;
+    this.playing = true;
+    $("status").setAttribute("aria-live", "off");
+    this.button();
+    let before = performance.now();
+    // Half a second a step, and no run longer than a minute.
+    const pace = Math.max(2, this.last / 60);
+    const tick = (now) => {
+      if (!this.playing) return;
+      const from = Math.floor(this.position);
+      this.position += (now - before) / 1000 * pace * +$("speed").value;
+      before = now;
+      if (Math.floor(this.position) !== from) this.put(this.position);
+      if (this.position >= this.last) this.stop();
+      else requestAnimationFrame(tick);
+    };
+    requestAnimationFrame(tick);
+  }
+
+  stop() {
+    this.playing = false;
+    $("status").setAttribute("aria-live", "polite");
+    this.button();
+  }
+
+  button() {
+    $("play").textContent = this.playing ? "⏸" : "▶";
+    $("play").setAttribute("aria-label", this.playing ? "Pause" : "Play");
+  }
+}
+
+const loaded = new Map();
+async function runOf(entry) {
+  if (!loaded.has(entry.id)) loaded.set(entry.id, new Run(await unpack(entry.id)));
+  return loaded.get(entry.id);
+}
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  readColours();
+}
+function firstTheme() {
+  try {
+    const kept = localStorage.getItem("theme");
+    if (kept) return kept;
+  } catch { /* a page from a file may keep nothing */ }
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+function onTheme(redraw) {
+  $("theme").addEventListener("click", () => {
+    const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    try { localStorage.setItem("theme", theme); } catch { /* as above */ }
+    setTheme(theme);
+    redraw();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (e) => {
+    setTheme(e.matches ? "dark" : "light");
+    redraw();
+  });
+}
+function onResize(redraw) {
+  let width = document.documentElement.clientWidth;
+  window.addEventListener("resize", () => {
+    if (document.documentElement.clientWidth === width) return;
+    width = document.documentElement.clientWidth;
+    redraw();
+  });
+}
+
+// --- a page of one step -------------------------------------------------------------------------
+
+async function stepPage() {
+  const view = new View($("views").appendChild(make("div", { class: "view" })), false);
+  const player = new Player((index) => {
+    view.set(index);
+    const step = view.steps[index];
+    $("status").textContent = `${index} of ${view.steps.length - 1}. ${view.sentence(step)}`;
+    $("scrub").setAttribute("aria-valuetext", `step ${index} of ${view.steps.length - 1}`);
+    for (const button of $("kernels").children) {
+      button.toggleAttribute("aria-current", +button.dataset.kernel === step.kernel);
+    }
+  });
+  const blocks = make("select", { id: "block", "aria-label": "Block to follow" });
+  blocks.addEventListener("input", () => {
+    const fraction = player.position / player.last;
+    view.follow = +blocks.value;
+    view.kernel = -1;
+    view.plan();
+    player.reset(view.steps.length, fraction);
+  });
+  let wanted = null;
+  const select = async (entry, fraction = 0) => {
+    player.stop();
+    controls.set(entry);
+    wanted = entry;
+    const run = await runOf(entry);
+    if (wanted !== entry) return;  // the reader has chosen another one meanwhile
+    view.show(run);
+    const largest = run.kernels.reduce((a, b) => (b.blocks.length > a.blocks.length ? b : a));
+    blocks.replaceChildren(...largest.blocks.map((b, i) => make("option", { value: i },
+      run.blockName(run.kernels.indexOf(largest), b.block))));
+    blocks.value = view.follow;
+    blocks.parentNode.hidden = largest.blocks.length < 2;
+    $("kernels").replaceChildren(...run.kernels.length < 2 ? [] : run.kernels.map((kernel, k) => {
+      const button = make("button", { type: "button", "data-kernel": k, title: kernel.name },
+                          run.kernelName(k));
+      button.addEventListener("click", () =>
+        player.go(view.steps.findIndex((s) => s.kernel === k && s.event)));
+      return button;
+    }));
+    player.reset(view.steps.length, fraction);
+  };
+  const controls = new Controls($("controls"), PAGE.runs, (entry) => select(entry));
+  $("controls").append(make("label", {}, "follow block", blocks));
+  const redraw = () => {
+    view.resize();
+    player.put(player.position);
+  };
+  onTheme(redraw);
+  onResize(redraw);
+  sources = await unpack("sources");
+  await select(PAGE.runs.find((r) => r.id === PAGE.first));
+}
+
+// --- two runs side by side ----------------------------------------------------------------------
+
+async function comparePage() {
+  const race = make("section", { class: "card wide" }, make("h2", {}, "Requested bytes so far"),
+                    make("div", { class: "race" }), make("p", { class: "checked" }));
+  const why = make("section", { class: "card wide" }, make("h2", {}, "What to look at"),
+                   make("ul", { class: "why" }));
+  const table = make("section", { class: "card wide" },
+                     make("h2", {}, "Per buffer ", make("small", {}, "so far")), make("table"));
+  $("views").append(race);
+  const views = [0, 1].map(() => new View($("views").appendChild(make("div", { class: "view" })),
+                                          true));
+  $("views").append(why, table);
+  let preset = PAGE.presets[0], entries = [];
+
+  const bars = () => {
+    const longest = Math.max(...views.map((v) => total(v.run.final.requested())));
+    const rows = views.map((v, i) => {
+      const so = v.counters.requested();
+      const bar = make("div", { class: "bar", role: "img", "aria-label":
+        `${entries[i].label}: ${exact(total(so))} B` });
+      for (const [name, sums] of v.counters.buffers) {
+        [0, 1, 2].forEach((kind) => {
+          if (!sums[kind]) return;
+          const part = make("i", { class: KINDS[kind], title:
+            `${name} ${["read", "written", "atomic"][kind]}: ${exact(sums[kind])} B` },
+            sums[kind] > .025 * longest ? name : "");
+          part.style.width = `${100 * sums[kind] / longest}%`;
+          bar.append(part);
+        });
+      }
+      return make("div", { class: "lane" }, make("span", {}, entries[i].label), bar,
+                  make("b", { "data-total": i, "data-bytes": total(so) }, bytes(total(so))));
+    });
+    race.querySelector(".race").replaceChildren(...rows);
+    const done = views.every((v) => v.counters.next === v.run.byEnd.length);
+    const [a, b] = views.map((v) => total(v.counters.requested()));
+    const equal = views.every((v) => [...countedOf(v.run)].every(([name, counted]) =>
+      counted.every((n, k) => n === (v.counters.buffers.get(name) || [0, 0, 0])[k])));
+    const check = race.querySelector(".checked");
+    check.className = `checked ${done ? (equal ? "equal" : "differs") : ""}`;
+    check.textContent = !done ? "blue is read, orange is written; both runs end together" :
+      `${entries[0].label} moves ${times(a / b)} the bytes of ${entries[1].label}. ` +
+      (equal ? "✓ to the byte what the simulator counts" : "not what the simulator counts");
+  };
+
+  const fill = () => {
+    const names = [...new Set(views.flatMap((v) => [...v.counters.buffers.keys()]))];
+    const head = [make("tr", {}, make("th", {}, ""), ...views.map((_, i) =>
+      make("th", { colspan: 2 }, entries[i].label))),
+      make("tr", {}, make("th", {}, "buffer"), ...views.flatMap(() =>
+        [make("th", {}, "read, B"), make("th", {}, "written, B")]))];
+    const rows = names.map((name) => make("tr", { "data-buffer": name }, make("td", {}, name),
+      ...views.flatMap((v) => {
+        const sums = v.counters.buffers.get(name), place = v.run.buffers.get(name);
+        return [0, 1].map((kind) => {
+          if (!sums) return make("td", { class: "zero" }, "-");
+          const n = sums[kind] + (kind === 1 ? sums[2] : 0);
+          return make("td", { class: n ? KINDS[kind] : "zero", "data-bytes": n,
+                              title: `${times(n / place.bytes)} its size` }, exact(n));
+        });
+      })));
+    table.querySelector("table").replaceChildren(make("thead", {}, ...head),
+                                                 make("tbody", {}, ...rows));
+  };
+
+  const player = new Player((index, fraction) => {
+    for (const view of views) view.set(Math.round(fraction * (view.steps.length - 1)));
+    bars();
+    fill();
+    $("status").textContent = `${Math.round(100 * fraction)} % of both runs`;
+    $("scrub").setAttribute("aria-valuetext", $("status").textContent);
+  });
+  const select = async (wanted, fraction = 0) => {
+    player.stop();
+    entries = [preset.a, preset.b].map((side) => {
+      const runs = PAGE.runs.filter((r) => r.step === side.step && r.variant === side.variant);
+      return runs.find((r) => r.n === wanted.n && r.causal === wanted.causal) || runs[0];
+    });
+    controls.set(entries[0]);
+    const chosen = entries;
+    const runs = await Promise.all(entries.map(runOf));
+    if (chosen !== entries) return;
+    const hottest = Math.max(...runs.map((r) => r.hottest));
+    views.forEach((view, i) => {
+      view.show(runs[i]);
+      view.picture.hottest = hottest;
+      view.legend.querySelector(".most").textContent = most(hottest);
+      const blocks = Math.max(...runs[i].kernels.map((k) => k.blocks.length));
+      view.memory.querySelector("h2").replaceChildren(entries[i].label, " ", make("small", {},
+        `${blocks} block${blocks > 1 ? "s" : ""} per head; ${entries[i].idea}`));
+    });
+    why.querySelector(".why").replaceChildren(...preset.why.map((w) => make("li", {}, w)));
+    player.reset(Math.max(...views.map((v) => v.steps.length)), fraction);
+  };
+  const choice = make("select", { id: "preset" }, ...PAGE.presets.map((p, i) =>
+    make("option", { value: i }, p.name)));
+  choice.addEventListener("input", () => {
+    preset = PAGE.presets[+choice.value];
+    select(entries[0]);
+  });
+  $("controls").append(make("label", {}, "compare", choice));
+  const controls = new Controls($("controls"), PAGE.runs.map((r) => ({ ...r, variant: "", smem: 0 })),
+                                (entry) => select(entry));
+  const redraw = () => {
+    for (const view of views) view.resize();
+    player.put(player.position);
+  };
+  onTheme(redraw);
+  onResize(redraw);
+  await select(PAGE.runs.find((r) => r.id === PAGE.first));
+}
+
+setTheme(firstTheme());
+const ready = PAGE.kind === "step" ? stepPage() : PAGE.kind === "compare" ? comparePage() : null;
+if (ready) ready.then(() => (document.documentElement.dataset.ready = performance.now().toFixed(0)));
+else onTheme(() => {});

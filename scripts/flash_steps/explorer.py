@@ -1,0 +1,352 @@
+"""Makes the pages of docs/explorer from traces that the simulator writes.
+
+    maintain explorer                 all pages; needs build/sim (or --build DIR)
+    maintain explorer 04 compare      some: steps by number or name, compare
+    maintain explorer --keep-traces   after a change of words or looks: runs no program
+    maintain explorer --check         fails where a page is out of date: its words, its script, its
+                                      source lines, and what the programs' traces say today
+    maintain explorer --check --quick runs of one size only
+
+A page is one file that works offline, with its traces in it, compressed. docs/explorer/src is its
+text; explorer_pages.py has its words and its runs.
+Exit status: 0 done, 1 a page is out of date, 2 bad use, 3 a program is not built.
+"""
+
+import base64
+import concurrent.futures
+import hashlib
+import html
+import json
+import os
+import re
+import subprocess
+import tempfile
+import zlib
+
+from . import command
+from .command import BadInput, Failure, NotHere
+from .explorer_pages import COMPARED, COMPARED_FIRST, LABELS, PAGES, PRESETS
+from .files import read_json, read_text, write_text
+from .steps import ROOT, chosen_of, program_of
+
+FOLDER = os.path.join(ROOT, "docs", "explorer")
+KINDS = ["read", "write", "atomic"]
+MOVED = 5  # of an event: bytes, requests, sectors or wavefronts, first touches
+QUICK = 128  # N of the runs that --quick looks at
+
+
+# --- a run ----------------------------------------------------------------------------------------
+
+
+def trace_of(build, run):
+    """(the trace, the report) of one run of a step's program."""
+    program = program_of(build, run.step)
+    with tempfile.TemporaryDirectory() as folder:
+        trace, report = (os.path.join(folder, name) for name in ("trace.json", "report.json"))
+        call = [program, *run.arguments, f"--trace={trace}", f"--json={report}"]
+        try:
+            done = subprocess.run(call, capture_output=True, text=True)
+        except OSError as error:
+            raise NotHere(
+                f"{os.path.relpath(program)}: {error.strerror}; it is not built: "
+                "cmake --preset sim && cmake --build --preset sim"
+            ) from None
+        if done.returncode:
+            raise Failure(f"{' '.join(call[:-2])}: {(done.stderr or done.stdout).strip()}")
+        return read_json(trace), read_json(report)
+
+
+def counted_of(report):
+    """{pass: {buffer: {read, write, atomic}}} as the program's report has them."""
+    passes = {"forward": report, "backward": report["backward"], "prepare": report["prepare"]}
+    return {
+        name: {
+            buffer: counts["counted"]
+            for buffer, counts in part["traffic"]["requested"]["buffers"].items()
+        }
+        for name, part in passes.items()
+        if part
+    }
+
+
+def packed_events(trace, hows):
+    """By kernel: [[block, its start, [event, ...]], ...]; an event is a flat list of numbers."""
+    kernels = [{} for _ in trace["flash_steps"]["kernels"]]
+    for e in trace["traceEvents"]:
+        if e["ph"] != "X":
+            continue
+        a = e["args"]
+        rectangles = a.get("touched", a.get("around"))
+        row = [a["place"], a["stack"], KINDS.index(a["kind"]), hows.index(a["how"]), e["dur"]]
+        row += [a["bytes"], a["requests"], a.get("sectors", a.get("wavefronts"))]
+        row += [*a.get("first_touch", (0, 0)), int("touched" in a)]
+        row += [corner for rectangle in rectangles for corner in rectangle]
+        kernels[e["pid"]].setdefault(e["tid"], [e["tid"], e["ts"], []])[2].append(row)
+    return [list(blocks.values()) for blocks in kernels]
+
+
+def content_of(build, run, registers):
+    """What a page holds of a run: the trace, in less room."""
+    trace, report = trace_of(build, run)
+    about = trace["flash_steps"]
+    hows = sorted({e["args"]["how"] for e in trace["traceEvents"] if e["ph"] == "X"})
+    return {
+        "step": about["step"],
+        "variant": about["variant"],
+        "problem": about["problem"],
+        "registers": registers,
+        "kernels": about["kernels"],
+        "places": about["places"],
+        "lines": about["lines"],
+        "stacks": about["stacks"],
+        "requests": about["requests"],
+        "counted": counted_of(report),
+        "hows": hows,
+        "blocks": packed_events(trace, hows),
+    }
+
+
+# --- a page ---------------------------------------------------------------------------------------
+
+
+def pack(tree):
+    """Deflated, in base64."""
+    text = json.dumps(tree, separators=(",", ":"), ensure_ascii=False).encode()
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return base64.b64encode(deflate.compress(text) + deflate.flush()).decode()
+
+
+def unpack(text):
+    return json.loads(zlib.decompress(base64.b64decode(text), -15))
+
+
+def blob(name, tree):
+    return f'<script type="text/plain" id="{name}">{pack(tree)}</script>'
+
+
+def source(name):
+    return read_text(os.path.join(FOLDER, "src", name))
+
+
+def links(current):
+    pages = [("index", "Explorer"), ("compare", "Compare")]
+    pages += [(page.step, page.step[:2]) for page in PAGES]
+    return " ".join(
+        f'<a href="{name}.html"{" aria-current=page" if name == current else ""}'
+        f' title="{html.escape(title_of(name))}">{words}</a>'
+        for name, words in pages
+    )
+
+
+def title_of(name):
+    if name == "compare":
+        return "Two runs side by side"
+    return {page.step: page.title for page in PAGES}.get(name, "Explorer: where the bytes go")
+
+
+def filled(name, kind, caption, tree, blobs):
+    """A page; its digest covers all but the packed traces, which another zlib packs otherwise."""
+    parts = {
+        "KIND": kind,
+        "TITLE": html.escape(title_of(name)),
+        "CAPTION": html.escape(caption),
+        "LINKS": links(name),
+        "PAGE": json.dumps(tree, ensure_ascii=False).replace("<", "\\u003c"),
+        "STYLE": source("explorer.css").rstrip(),
+        "SCRIPT": source("explorer.js").rstrip(),
+    }
+    text = re.sub(r"@(\w+)@", lambda m: parts.get(m[1], m[0]), source("page.html"))
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return text.replace("@DIGEST@", digest).replace("@BLOBS@", "\n".join(blobs))
+
+
+def entry(run, content):
+    """What the page's controls know of a run."""
+    keys = [p for p in content["places"] if p["space"] == "shared" and p["name"] == "K"]
+    return {
+        "id": run.name,
+        **{key: getattr(run, key) for key in ("step", "variant", "n", "d", "causal", "smem")},
+        "bc": keys[0]["layout"]["rows"] if keys else None,
+    }
+
+
+def sources_of(contents):
+    """{path: lines} of what the events' lines are from."""
+    paths = sorted({line["path"] for content in contents for line in content["lines"]})
+    return {path: read_text(os.path.join(ROOT, path)).splitlines() for path in paths}
+
+
+def step_page(page, contents):
+    runs = [entry(run, contents[run]) for run in page.runs]
+    tree = {"kind": "step", "runs": runs, "first": page.first.name}
+    blobs = [blob("sources", sources_of(contents[run] for run in page.runs))]
+    blobs += [blob(run.name, contents[run]) for run in page.runs]
+    return filled(page.step, "step", page.caption, tree, blobs)
+
+
+COMPARE_CAPTION = (
+    "The same attention, one head, twice. Press Play: both runs go from their first byte to their "
+    "last. The longer bar at the end has moved more."
+)
+
+
+def compare_page(contents):
+    words = {key: dict(zip(("label", "idea"), LABELS[key])) for key in LABELS}
+    runs = [
+        {**entry(run, contents[run]), **words[run.step, run.variant], "bc": None}
+        for run in COMPARED
+    ]
+    presets = [
+        {
+            "name": preset["name"],
+            **{
+                side: {"step": step, "variant": variant}
+                for side, (step, variant) in zip("ab", preset["sides"])
+            },
+            "why": preset["why"],
+        }
+        for preset in PRESETS
+    ]
+    tree = {"kind": "compare", "runs": runs, "presets": presets, "first": COMPARED_FIRST.name}
+    blobs = [blob(run.name, contents[run]) for run in COMPARED]
+    return filled("compare", "compare", COMPARE_CAPTION, tree, blobs)
+
+
+def index_page():
+    items = [
+        (
+            "compare",
+            "Two runs side by side",
+            "Start here: why FlashAttention-1's order of "
+            "loops moves more bytes than FlashAttention-2's, and both less than the naive step.",
+        )
+    ]
+    items += [(page.step, page.title, page.caption) for page in PAGES]
+    rows = "".join(
+        f'<li class="card"><a href="{name}.html">{html.escape(title)}</a>'
+        f"<p>{html.escape(words)}</p></li>"
+        for name, title, words in items
+    )
+    caption = (
+        "Each page replays what the simulator saw of a step's kernels on one head: which tile is "
+        "where, at which source line it moves, and how many bytes that makes so far."
+    )
+    text = filled("index", "index", caption, {"kind": "index"}, [])
+    text = re.sub(r"<main>.*</main>\n<footer>.*</footer>", f"<main><ul>{rows}</ul></main>", text,
+                  flags=re.DOTALL)  # fmt: skip
+    return text
+
+
+# --- all pages ------------------------------------------------------------------------------------
+
+
+def runs_of(name):
+    if name == "compare":
+        return COMPARED
+    return next((page.runs for page in PAGES if page.step == name), [])
+
+
+def registers_of(run):
+    page = next(page for page in PAGES if page.step == run.step)
+    return page.registers.get(run.variant, "")
+
+
+def make(name, contents):
+    if name == "index":
+        return index_page()
+    if name == "compare":
+        return compare_page(contents)
+    return step_page(next(page for page in PAGES if page.step == name), contents)
+
+
+def contents_of(build, runs, jobs, known):
+    """{run: its content}; `known` keeps what several pages hold."""
+    missing = [run for run in dict.fromkeys(runs) if run not in known]
+    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        found = pool.map(lambda run: content_of(build, run, registers_of(run)), missing)
+        known.update(zip(missing, found))
+    return {run: known[run] for run in runs}
+
+
+def summary(content):
+    """What a run moves: its events' order and lines are the compiler's, too."""
+    sums = {}
+    for k, blocks in enumerate(content["blocks"]):
+        for _, _, rows in blocks:
+            for place, _, kind, how, _, *moved in rows:
+                key = k, content["places"][place]["name"], kind, content["hows"][how]
+                before = sums.get(key, [0] * MOVED)
+                sums[key] = [a + b for a, b in zip(before, moved[:MOVED])]
+    kernels = [[k["pass"], k["grid"], k["block"]] for k in content["kernels"]]
+    return content["problem"], content["registers"], content["counted"], kernels, sums
+
+
+def path_of(name):
+    return os.path.join(FOLDER, name + ".html")
+
+
+def blobs_in(text):
+    """{id: what is packed} of a page."""
+    found = re.findall(r'<script type="text/plain" id="([^"]+)">([^<]*)</script>', text)
+    return {name: unpack(packed) for name, packed in found}
+
+
+def kept_contents(name):
+    """{run: its content} of the page that is there."""
+    held = blobs_in(read_text(path_of(name))) if os.path.exists(path_of(name)) else {}
+    found = {run: held[run.name] for run in runs_of(name) if run.name in held}
+    return {run: {**content, "registers": registers_of(run)} for run, content in found.items()}
+
+
+def without_blobs(text):
+    return re.sub(r'<script type="text/plain".*?</script>\n?', "", text)
+
+
+def stale(name, build, jobs, quick, known):
+    """A sentence, or nothing where the page is up to date."""
+    path = os.path.relpath(path_of(name))
+    if not os.path.exists(path_of(name)):
+        return f"{path} is missing"
+    text = read_text(path_of(name))
+    held = blobs_in(text)
+    runs = runs_of(name)
+    missing = [run.name for run in runs if run.name not in held]
+    if missing:
+        return f"{path} lacks {missing[0]}"
+    if without_blobs(make(name, {run: held[run.name] for run in runs})) != without_blobs(text):
+        return f"{path} is not what docs/explorer/src and explorer_pages.py say"
+    if "sources" in held and held["sources"] != sources_of(held[run.name] for run in runs):
+        return f"{path} shows source lines that have changed"
+    looked = [run for run in runs if not quick or run.n == QUICK]
+    for run, content in contents_of(build, looked, jobs, known).items():
+        if summary(held[run.name]) != summary(content):
+            return f"{path}: {run.name} is not what the program's trace says"
+    return None
+
+
+def main():
+    parser = command.parser(__doc__)
+    parser.add_argument("pages", nargs="*", metavar="PAGE", help="a step, compare or index")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    parser.add_argument("--keep-traces", action="store_true", help="those that the pages hold")
+    parser.add_argument("--quick", action="store_true", help="with --check: fewer runs")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build", "sim"), metavar="DIR")
+    parser.add_argument("--jobs", type=int, default=2)
+    args = parser.parse_args()
+    if args.quick and not args.check:
+        raise BadInput("--quick is for --check: a page has all its runs")
+    known = [*(page.step for page in PAGES), "compare", "index"]
+    names = chosen_of(known, " ".join(args.pages), "the pages are")
+    known = {}
+    if args.check:
+        found = [stale(name, args.build, args.jobs, args.quick, known) for name in names]
+        if sentences := list(filter(None, found)):
+            raise Failure(f"{'; '.join(sentences)}: ./scripts/maintain explorer makes them anew")
+        return 0
+    for name in names:
+        if args.keep_traces:
+            known |= kept_contents(name)
+        contents = contents_of(args.build, runs_of(name), args.jobs, known)
+        write_text(path_of(name), make(name, contents))
+        print(f"{os.path.relpath(path_of(name))}: {os.path.getsize(path_of(name)) / 1e3:.0f} kB")
+    return 0

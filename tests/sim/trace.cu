@@ -1,0 +1,307 @@
+// A trace: tiles are events, in the block's order, and no byte is lost.
+#include <map>
+#include <tuple>
+
+#include "common/dialect/ptx/ptx.h"
+#include "tests/sim/diagnosis.h"
+
+using sim::test::Buffer;
+using sim::test::WithOptions;
+
+namespace {
+
+constexpr int kRows = 8, kColumns = 16, kThreads = 64;
+
+fa::Counts count(const std::function<void()>& run, bool trace = true) {
+  sim::Options o;
+  o.requests = true;
+  o.l2_bytes = 50e6;
+  o.trace = trace;
+  WithOptions with(o);
+  sim::Recording recording;
+  run();
+  return recording.finish();
+}
+
+/// What a test compares of an event: place, kind, how, rectangles, bytes.
+std::vector<std::string> events_of(const fa::Trace& trace, size_t kernel = 0) {
+  std::vector<std::string> all;
+  for (const fa::TraceEvent& e : trace.kernels.at(kernel).events) {
+    std::string text = std::to_string(e.block) + (trace.places[e.place].shared ? " s" : " ") +
+                       trace.places[e.place].name + " " + e.how + (e.exact ? "" : " around");
+    for (const fa::TraceRectangle& r : e.touched) {
+      text += " " + std::to_string(r.row) + "+" + std::to_string(r.rows) + "," +
+              std::to_string(r.column) + "+" + std::to_string(r.columns);
+    }
+    all.push_back(text + " " + std::to_string(e.bytes) + " B");
+  }
+  return all;
+}
+
+/// The sums of all events of device memory are what is counted without a trace.
+void require_nothing_lost(const fa::Counts& counts) {
+  std::map<std::string, fa::BufferCount> sums;
+  fa::Bytes hbm;
+  for (const fa::TraceKernel& k : counts.trace->kernels) {
+    for (const fa::TraceEvent& e : k.events) {
+      hbm.read += e.hbm_read, hbm.write += e.hbm_write;
+      if (counts.trace->places[e.place].shared) continue;
+      fa::BufferCount& b = sums[counts.trace->places[e.place].name];
+      const auto add = [&](auto& read, auto& write, auto& atomic, uint64_t n) {
+        (e.kind == fa::TraceKind::read    ? read
+         : e.kind == fa::TraceKind::write ? write
+                                          : atomic) += n;
+      };
+      add(b.bytes.read, b.bytes.write, b.bytes.atomic, e.bytes);
+      add(b.requests.load, b.requests.store, b.requests.atomic, e.requests);
+      if (e.how != "TMA") add(b.sectors.load, b.sectors.store, b.sectors.atomic, e.transfers);
+    }
+  }
+  REQUIRE(sums.size() == counts.buffers.size());
+  for (const auto& [name, b] : counts.buffers) {
+    CAPTURE(name);
+    CHECK(sums[name].bytes == b.bytes);
+    CHECK(sums[name].requests == b.requests);
+    CHECK(sums[name].sectors == b.sectors);
+  }
+  CHECK(hbm == counts.hbm);
+}
+
+__device__ inline void load_tile(const float* g, float (&s)[kRows][kColumns], int tile) {
+  for (int i = threadIdx.x; i < kRows * kColumns; i += kThreads) {
+    s[i / kColumns][i % kColumns] = g[tile * kRows * kColumns + i];
+  }
+}
+// Two tiles of x and z, one after the other; block b writes its own rows of y.
+__global__ void tiles(const float* x, const float* z, float* y) {
+  __shared__ float s[kRows][kColumns], t[kRows][kColumns];
+  float sum = 0;
+  for (int tile = 0; tile < 2; ++tile) {
+    load_tile(x, s, tile);
+    load_tile(z, t, tile);
+    __syncthreads();
+    sum += s[threadIdx.x / kColumns][threadIdx.x % kColumns] + t[0][0];
+    __syncthreads();
+  }
+  y[blockIdx.x * kThreads + threadIdx.x] = sum;
+}
+__global__ void triangle(const float* x, float* y) {
+  const int r = threadIdx.x;
+  float sum = 0;
+  for (int c = 0; c <= r; ++c) sum += x[r * 32 + c];
+  y[r] = sum;
+}
+__global__ void two_warps(float* x) {
+  if (threadIdx.x >= 32) fa::bar_sync(1, 64);
+  x[threadIdx.x] = 1;
+  if (threadIdx.x < 32) fa::bar_sync(1, 64);
+  x[threadIdx.x + 64] = 2;
+}
+__global__ void pass_on(const float* x, float* y) {
+  __shared__ uint64_t full;
+  __shared__ float s[32];
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 32);
+  __syncthreads();
+  for (int tile = 0; tile < 2; ++tile) {
+    if (threadIdx.x < 32) {
+      s[threadIdx.x] = x[tile * 32 + threadIdx.x];
+      fa::mbarrier_arrive(&full);
+      fa::bar_sync(1, 64);
+    } else {
+      fa::mbarrier_wait(&full, tile);
+      y[tile * 32 + threadIdx.x - 32] = s[threadIdx.x - 32];
+      fa::bar_sync(1, 64);
+    }
+  }
+}
+struct Shared {
+  union {
+    float K[8][20];
+    float P[8][24];
+  };
+  float l[8];
+};
+__global__ void unions(float* y) {
+  Shared& smem = *fa::dynamic_shared<Shared>();
+  for (int i = threadIdx.x; i < 8 * 16; i += 32) smem.K[i / 16][i % 16] = 1;
+  __syncthreads();
+  for (int i = threadIdx.x; i < 8 * 16; i += 32) smem.P[i / 16][i % 16] = 1;
+  if (threadIdx.x < 8) smem.l[threadIdx.x] = 1;
+  __syncthreads();
+  y[threadIdx.x] = smem.P[threadIdx.x / 16][threadIdx.x % 16];
+}
+// Each block of a cluster of two puts its part of x into the other's shared memory.
+__global__ void exchange(const float* x, float* y) {
+  __shared__ float s[32];
+  const unsigned rank = fa::cluster_rank();
+  fa::map_shared(s, rank ^ 1)[threadIdx.x] = x[blockIdx.x * 32 + threadIdx.x];
+  fa::cluster_sync();
+  y[blockIdx.x * 32 + threadIdx.x] = s[threadIdx.x];
+  fa::cluster_sync();
+}
+__global__ void add(float* y) { atomicAdd(y + threadIdx.x / 2, 1.f); }
+__global__ void scatter(const float* x, float* y) {
+  for (int i = 0; i < 50; ++i) {
+    const unsigned h = (threadIdx.x * 31 + i) * 0x9E3779B1u >> 22;
+    if (h % 3 == 0) y[h] = x[h ^ 5];
+    if (h % 7 == 0) atomicAdd(y + h, 1.f);
+    if (i % 9 == 0) __syncthreads();
+  }
+}
+
+template <class T>
+void shape(const Buffer<T>& b, uint64_t rows, uint64_t columns) {
+  sim::shape_buffer(b, {1, rows, columns, sizeof(T)});
+}
+
+}  // namespace
+
+TEST_CASE("a tile that warps load together is one event, the next tile another", "[sim][trace]") {
+  Buffer<float> x("x", 256), z("z", 256), y("y", 128);
+  shape(x, 16, 16), shape(z, 16, 16), shape(y, 2, 64);
+  const auto counts = count([&] { fa::launch(tiles, {dim3(2), dim3(kThreads)}, x, z, y); });
+  require_nothing_lost(counts);
+  const auto events = events_of(*counts.trace);
+  const std::vector<std::string> want = {
+      "0 x load 0+8,0+16 512 B",   "0 ss store 0+8,0+16 512 B", "0 z load 0+8,0+16 512 B",
+      "0 st store 0+8,0+16 512 B", "0 ss load 0+4,0+16 256 B",  "0 st load 0+1,0+1 256 B",
+      "0 x load 8+8,0+16 512 B",   "0 ss store 0+8,0+16 512 B", "0 z load 8+8,0+16 512 B",
+      "0 st store 0+8,0+16 512 B", "0 ss load 0+4,0+16 256 B",  "0 st load 0+1,0+1 256 B",
+      "0 y store 0+1,0+64 256 B"};
+  REQUIRE(events.size() == 2 * want.size());
+  for (size_t i = 0; i < want.size(); ++i) CHECK(events[i] == want[i]);
+  CHECK(events.back() == "1 y store 1+1,0+64 256 B");
+}
+
+TEST_CASE("an event knows the line and the call that led there", "[sim][trace]") {
+  Buffer<float> x("x", 256), z("z", 256), y("y", 64);
+  const auto counts = count([&] { fa::launch(tiles, {dim3(1), dim3(kThreads)}, x, z, y); });
+  const fa::Trace& trace = *counts.trace;
+  const auto stack_of = [&](size_t event) {
+    std::vector<int> numbers;
+    for (const uint32_t line : trace.stacks.at(trace.kernels[0].events.at(event).stack)) {
+      CHECK(trace.lines.at(line).path == "tests/sim/trace.cu");
+      numbers.push_back(trace.lines[line].number);
+    }
+    return numbers;
+  };
+  const auto first = stack_of(0), second = stack_of(2);  // the loads of x and z
+  REQUIRE(first.size() == 2);
+  REQUIRE(second.size() == 2);
+  CHECK(first[0] == second[0]);
+  CHECK(first[1] + 1 == second[1]);
+}
+
+TEST_CASE("what is no rectangle is so called", "[sim][trace]") {
+  Buffer<float> x("x", 1024), y("y", 32);
+  shape(x, 32, 32), shape(y, 32, 1);
+  const auto counts = count([&] { fa::launch(triangle, {dim3(1), dim3(32)}, x, y); });
+  require_nothing_lost(counts);
+  CHECK(events_of(*counts.trace) ==
+        std::vector<std::string>{"0 x load around 0+32,0+32 2112 B", "0 y store 0+32,0+1 128 B"});
+}
+
+TEST_CASE("behind a barrier comes what was behind it in the program", "[sim][trace]") {
+  Buffer<float> x("x", 128);
+  shape(x, 1, 128);
+  const auto counts = count([&] { fa::launch(two_warps, {dim3(1), dim3(64)}, x); });
+  require_nothing_lost(counts);
+  // The last two are side by side: either warp may be first.
+  CHECK(events_of(*counts.trace) == std::vector<std::string>{"0 x store 0+1,0+32 128 B",
+                                                             "0 x store 0+1,64+64 256 B",
+                                                             "0 x store 0+1,32+32 128 B"});
+}
+
+TEST_CASE("who waits for an mbarrier comes behind who arrived there", "[sim][trace]") {
+  Buffer<float> x("x", 64), y("y", 64);
+  shape(x, 1, 64), shape(y, 1, 64);
+  const auto counts = count([&] { fa::launch(pass_on, {dim3(1), dim3(64)}, x, y); });
+  require_nothing_lost(counts);
+  std::vector<std::string> global;
+  for (const std::string& e : events_of(*counts.trace)) {
+    if (e.starts_with("0 x") || e.starts_with("0 y")) global.push_back(e);
+  }
+  CHECK(global == std::vector<std::string>{"0 x load 0+1,0+32 128 B", "0 y store 0+1,0+32 128 B",
+                                           "0 x load 0+1,32+32 128 B",
+                                           "0 y store 0+1,32+32 128 B"});
+}
+
+TEST_CASE("of a union, the member whose rows fit", "[sim][trace]") {
+  Buffer<float> y("y", 32);
+  shape(y, 1, 32);
+  const auto counts = count([&] { fa::launch(unions, {dim3(1), dim3(32), sizeof(Shared)}, y); });
+  CHECK(events_of(*counts.trace) ==
+        std::vector<std::string>{"0 sK store 0+8,0+16 512 B", "0 sP store 0+8,0+16 512 B",
+                                 "0 sl store 0+1,0+8 32 B", "0 sP load 0+2,0+16 128 B",
+                                 "0 y store 0+1,0+32 128 B"});
+}
+
+TEST_CASE("the blocks of a cluster have a track each", "[sim][trace]") {
+  Buffer<float> x("x", 128), y("y", 128);
+  shape(x, 1, 128), shape(y, 1, 128);
+  const auto counts = count([&] { fa::launch(exchange, {dim3(4), dim3(32), 0, 2}, x, y); });
+  require_nothing_lost(counts);
+  const auto events = events_of(*counts.trace);
+  REQUIRE(events.size() == 16);
+  CHECK(events[12] == "3 x load 0+1,96+32 128 B");
+  CHECK(events[13] == "3 ss store 0+1,0+32 128 B");
+  CHECK(events[14] == "3 ss load 0+1,0+32 128 B");
+  CHECK(events[15] == "3 y store 0+1,96+32 128 B");
+}
+
+TEST_CASE("a line has one request as an example", "[sim][trace]") {
+  Buffer<float> y("y", 32);
+  const auto counts = count([&] { fa::launch(add, {dim3(1), dim3(32)}, y); });
+  require_nothing_lost(counts);
+  REQUIRE(counts.trace->requests.size() == 1);
+  const fa::TraceRequest& r = counts.trace->requests[0];
+  CHECK(r.kind == fa::TraceKind::atomic);
+  CHECK(r.lanes == ~0u);
+  CHECK(r.lane_bytes == 4);
+  CHECK(r.transfers == 2);
+  for (unsigned lane = 0; lane < 32; ++lane) CHECK(r.at[lane] == lane / 2 * 4);
+}
+
+TEST_CASE("a kernel without structure loses no byte", "[sim][trace]") {
+  Buffer<float> x("x", 1024), y("y", 1024);
+  const auto run = [&] {
+    fa::cuda_check(cudaMemset(y, 0, 4096));
+    fa::launch(scatter, {dim3(3), dim3(96)}, x, y);
+    fa::cuda_check(cudaMemcpy(y, x, 2048, cudaMemcpyDeviceToDevice));
+  };
+  const auto counts = count(run);
+  require_nothing_lost(counts);
+  CHECK(counts.trace->kernels.size() == 4);  // the copy is a read and a write
+  CHECK(!count(run, false).trace);
+}
+
+TEST_CASE("a trace has an order, the same each time", "[sim][trace]") {
+  Buffer<float> x("x", 256), z("z", 256), y("y", 5 * 64);
+  sim::Options o;
+  o.requests = o.trace = true;
+  o.workers = 4;  // a trace takes one
+  o.l2_sms = 1;
+  o.l2_sm.blocks = 2;
+  WithOptions with(o);
+  const auto run = [&] {
+    sim::Recording recording;
+    fa::launch(tiles, {dim3(5), dim3(kThreads)}, x, z, y);
+    return *recording.finish().trace;
+  };
+  const fa::Trace first = run(), again = run();
+  CHECK(events_of(first) == events_of(again));
+  CHECK(first.requests == again.requests);
+  CHECK(first.stacks == again.stacks);
+  const fa::TraceKernel& k = first.kernels[0];
+  CHECK(k.slots == 2);
+  std::map<uint32_t, std::pair<uint64_t, uint64_t>> span;  // of a block
+  for (const fa::TraceEvent& e : k.events) {
+    auto [at, fresh] = span.try_emplace(e.block, e.start, e.start);
+    CHECK(e.start == at->second.second);  // no gap
+    at->second.second = e.start + e.ticks;
+  }
+  CHECK(span[0].first == 0);
+  CHECK(span[1].first == 0);
+  CHECK(span[2].first == span[0].second);  // it takes the first slot that is free
+  CHECK(k.ticks == span[4].second);
+}
