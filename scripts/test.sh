@@ -4,7 +4,7 @@
 # documentation. Where nvcc is installed it compiles every kernel for its GPU.
 #
 #   ./scripts/test.sh              all but what needs a maintainer's tools
-#   ./scripts/test.sh --all        that too: installs Doxygen, MathJax, gdb and
+#   ./scripts/test.sh --all        that too: installs Doxygen, Sphinx, gdb and
 #                                  the formatters
 #   ./scripts/test.sh --yes        installs what is missing without asking
 #   ./scripts/test.sh -R step04    only the tests whose name matches (arguments
@@ -94,7 +94,16 @@ if [[ $cuda ]]; then
   summary "the preset gpu builds"
 fi
 
-echo "== tests"
+if (($# == 0)); then
+  echo "== documentation"
+  if ./scripts/setup.sh --have docs && [[ $all || -e build/site/requirements.txt ]]; then
+    cmake --build --preset sim --target docs || failures+=("documentation")
+  else
+    missing documentation "Doxygen or Sphinx are"
+  fi
+fi
+
+echo "== tests" # test_site looks at the documentation
 ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt \
   || failures+=("tests")
 
@@ -103,13 +112,6 @@ if (($# == 0)); then
 
   echo "== tables"
   ./scripts/maintain tables --check || failures+=("tables")
-
-  echo "== documentation"
-  if ./scripts/setup.sh --have docs; then
-    cmake --build --preset sim --target docs || failures+=("documentation")
-  else
-    missing documentation "Doxygen, its theme or MathJax are"
-  fi
 
   echo "== formatting"
   if [[ $all || -e build/format/tools ]]; then

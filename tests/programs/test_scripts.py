@@ -529,6 +529,8 @@ class Test(Sandbox):
         self.tool("nvcc", "echo release 13.0; echo build")
         os.makedirs(os.path.join(self.root, "build", "format"), exist_ok=True)
         open(os.path.join(self.root, "build", "format", "tools"), "w", encoding="utf-8").close()
+        os.makedirs(os.path.join(self.root, "build", "site"), exist_ok=True)
+        open(os.path.join(self.root, "build", "site", "requirements.txt"), "w").close()
         self.executable(os.path.join(self.package, "format.sh"), ":")
 
     def nothing_there(self):
@@ -546,7 +548,7 @@ class Test(Sandbox):
             self.last_line(),
             (
                 0,
-                self.PASSED + "; NOT RUN: a kernel in gdb, documentation, formatting, "
+                self.PASSED + "; NOT RUN: documentation, a kernel in gdb, formatting, "
                 "kernels for GPUs (no nvcc here)",
             ),
         )
@@ -555,7 +557,7 @@ class Test(Sandbox):
         self.nothing_there()
         status, line = self.last_line("--all")
         self.assertEqual(status, 1)
-        self.assertRegex(line, "FAILED: a kernel in gdb .*, documentation .*, formatting;")
+        self.assertRegex(line, "FAILED: documentation .*, a kernel in gdb .*, formatting;")
         self.assertIn("NOT RUN: kernels for GPUs (no nvcc here)", line)
 
     def test_what_setup_is_asked_for(self):
@@ -620,6 +622,7 @@ class Test(Sandbox):
         self.assertIn("FAILED: tables", line)
 
     def test_a_warning_of_doxygen_fails_the_script(self):
+        self.everything_there()
         self.tool("cmake", '[[ "$*" != *docs* ]]')
         status, line = self.last_line()
         self.assertEqual(status, 1)
@@ -631,7 +634,7 @@ class Test(Sandbox):
 
 
 class Doxygen(unittest.TestCase):
-    """docs/run_doxygen.py with a stand-in that prints warnings."""
+    """docs/site/doxygen.py with a stand-in that prints warnings."""
 
     def run_with(self, warnings):
         with tempfile.TemporaryDirectory() as folder:
@@ -640,7 +643,12 @@ class Doxygen(unittest.TestCase):
                 file.write(f"#!/bin/sh\ncat >&2 <<'END'\n{warnings}\nEND\n")
             os.chmod(doxygen, 0o755)
             return subprocess.run(
-                [sys.executable, os.path.join(ROOT, "docs", "run_doxygen.py"), doxygen, "Doxyfile"],
+                [
+                    sys.executable,
+                    os.path.join(ROOT, "docs", "site", "doxygen.py"),
+                    doxygen,
+                    "Doxyfile",
+                ],
                 capture_output=True,
                 text=True,
             )
