@@ -28,6 +28,7 @@ LANGUAGES = {
     ".toml": "toml",
     ".json": "json",
 }
+EXPLORER = "docs/explorer"
 LARGEST_SOURCE = 300_000  # a longer file is a download
 FENCES = re.compile(r"(^ *```.*?^ *```[^\n]*$|^ *~~~.*?^ *~~~[^\n]*$)", re.DOTALL | re.MULTILINE)
 SPANS = re.compile(r"(``.+?``|`[^`]+`)")
@@ -45,7 +46,7 @@ class Page:
     about: str
     part: str
     name: str = ""  # in the side navigation, instead of the title
-    generated: str = ""  # the page has no file: "api" or "explorer"
+    generated: bool = False  # the page has no file: the list of headers
     # Pages below it in the side navigation: a chapter's lesson files, then its worklog.
     below: list = field(default_factory=list)
 
@@ -119,8 +120,7 @@ class Book:
     def _pages(self, entry, part, files):
         path, about = entry["path"], entry.get("about", "")
         if entry.get("generated"):
-            page = Page(path, about, part, generated=entry["generated"])
-            return [page] if page.generated != "explorer" or self.explorer() else []
+            return [Page(path, about, part, generated=True)]
         if "*" in path:
             found = fnmatch.filter(files, path)
             strange = [name for name in found if name not in self.ladder]
@@ -150,7 +150,7 @@ class Book:
     def _everything_is_there(self, files):
         here = {page.path for page in self.all_pages()} | set(self.left_out)
         for path in files:
-            if path.endswith(".md") and path not in here and not path.startswith("docs/explorer/"):
+            if path.endswith(".md") and path not in here:
                 raise BookError(f"{path} is in no part of the book: add it to docs/site/book.toml")
 
     def read(self, path):
@@ -158,10 +158,11 @@ class Book:
             return file.read()
 
     def explorer(self):
-        """The pages of docs/explorer, as paths."""
-        folder = os.path.join(self.root, "docs", "explorer")
-        names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        return [f"docs/explorer/{name}" for name in names if name.endswith(".html")]
+        """The HTML pages of the explorer, its table of contents first."""
+        folder = os.path.join(self.root, EXPLORER)
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        pages = [name for name in names if name.endswith(".html")]
+        return sorted(pages, key=lambda name: (name != "index.html", name))
 
     def all_pages(self):
         for page in self.pages:
@@ -196,7 +197,14 @@ class Book:
         def folders(text):
             return TARGET.sub(lambda found: f"]({self._to_page(found[1], path)})", text)
 
-        return outside_code(without_comments(self.read(path)), folders)
+        text = self.read(path)
+        if path == EXPLORER + "/README.md":
+            text += "\n## The pages\n\n" + "".join(map(self._explorer_row, self.explorer()))
+        return outside_code(without_comments(text), folders)
+
+    def _explorer_row(self, name):
+        title = re.search(r"<title>(.*?)</title>", self.read(f"{EXPLORER}/{name}"), re.DOTALL)
+        return f"- [{title[1].strip() if title else name}]({name})\n"
 
     def _to_page(self, target, page):
         """A link to a folder goes to its README.md. What does not exist is an error."""
@@ -206,7 +214,7 @@ class Book:
         path = os.path.normpath(os.path.join(os.path.dirname(page), unquote(place)))
         if os.path.isdir(os.path.join(self.root, path)):
             place, path = place.rstrip("/") + "/README.md", path + "/README.md"
-        if path in self.of_path or path == "docs/explorer.md":
+        if path in self.of_path:
             return place + mark + anchor
         if path.startswith("..") or not os.path.exists(os.path.join(self.root, path)):
             raise BookError(f"{page}: links to {target}, which does not exist")
@@ -221,6 +229,8 @@ class Book:
         """The Markdown of a page for Sphinx: links to source files go to their pages."""
 
         def change(text):
+            # Sphinx would make a download of a link to a page of docs/explorer.
+            text = re.sub(r"(?<!!)\[([^\]]*)\]\(([^)\s]+\.html)\)", r'<a href="\2">\1</a>', text)
             text = TARGET.sub(lambda found: f"]({self._to_source(found[1], path)})", text)
             return RAW_TARGET.sub(lambda found: self._raw(found[1], path), text)
 
@@ -255,10 +265,8 @@ class Book:
         """Fills `folder` with Sphinx's input. `tags`: Doxygen's tag file."""
         texts = {}
         for page in self.all_pages():
-            if page.generated == "api":
+            if page.generated:
                 texts[page.path] = self.api_page(tags)
-            elif page.generated == "explorer":
-                texts[page.path] = self.explorer_page()
             elif page.path.endswith(".cuh.md"):
                 self.linked[page.path.removesuffix(".md")] = "source"
             else:
@@ -320,17 +328,12 @@ class Book:
             text += f'| <a href="../api/{page}">{os.path.basename(path)}</a> | {about} |\n'
         return text
 
-    def explorer_page(self):
-        text = "# Explorer\n\nInteractive pages. They need no network.\n\n"
-        for path in self.explorer():
-            title = re.search(r"<title>(.*?)</title>", self.read(path), re.DOTALL)
-            name = os.path.basename(path)
-            title = title[1].strip() if title else name
-            text += f'- <a href="explorer/{name}">{title}</a>\n'
-        return text
-
     def copy_plain(self, written, html):
         """Beside each page's HTML its plain Markdown, and the files that it links to."""
+        for name in self.explorer():
+            shutil.copyfile(
+                os.path.join(self.root, EXPLORER, name), os.path.join(html, EXPLORER, name)
+            )
         for page in self.all_pages():
             place = os.path.join(html, page.path)
             if page.path.endswith(".cuh.md"):
@@ -345,12 +348,6 @@ class Book:
         for path in self.linked:
             os.makedirs(os.path.join(html, os.path.dirname(path)), exist_ok=True)
             shutil.copyfile(os.path.join(self.root, path), os.path.join(html, path))
-        if self.explorer():
-            shutil.copytree(
-                os.path.join(self.root, "docs", "explorer"),
-                os.path.join(html, "docs", "explorer"),
-                dirs_exist_ok=True,
-            )
 
     def plain(self, page):
         """Where a page's plain text lies in the site: its Markdown, or the source file."""
@@ -377,6 +374,6 @@ class Book:
 
     def title_of(self, page):
         if page.generated:
-            return {"api": "API of common/", "explorer": "Explorer"}[page.generated]
+            return "API of common/"
         title = re.search(r"^# (.*)$", self.read(page.path), re.MULTILINE)
         return page.name or title[1].replace("`", "")

@@ -26,6 +26,7 @@ html_static_path = ["static"]
 html_css_files = ["site.css"]
 html_theme_options = {"sidebar_hide_name": False}
 html_show_search_summary = False  # it would fetch pages, which a page from a file may not
+html_show_copyright = False
 html_copy_source = False
 html_use_index = False
 html_domain_indices = False

@@ -53,6 +53,7 @@ title = "Names"
 pages = [
   { path = "docs/glossary.md", about = "the terms" },
   { path = "docs/claims.md", optional = true, about = "claims" },
+  { path = "docs/explorer/README.md", optional = true, about = "see" },
 ]
 """,
     "README.md": "# Tiny\n\n| step | type | lesson |\n|---|---|---|\n"
@@ -193,6 +194,26 @@ class Text(Tiny):
             "- [01_a: Worklog](steps/01_a/worklog.md): "
             "details and what was tried, with measurements\n",
         )
+
+
+class Explorer(Tiny):
+    def test_its_pages_are_copied_and_listed(self):
+        self.put("docs/explorer/README.md", "# The explorer\n")
+        self.put("docs/explorer/index.html", "<title>All</title>")
+        self.put("docs/explorer/01.html", "<title>Tiles</title>")
+        self.add("docs/glossary.md", "[tiles](explorer/01.html)\n")
+        one, html = self.book(), self.root.parent / "html"
+        folder = self.root.parent / "pages"
+        one.write(str(folder))
+        glossary = (folder / "docs/glossary.md").read_text(encoding="utf-8")
+        self.assertIn('<a href="explorer/01.html">tiles</a>', glossary)
+        for page in one.all_pages():
+            (html / page.path).parent.mkdir(parents=True, exist_ok=True)
+        one.copy_plain(str(folder), str(html))
+        self.assertTrue((html / "docs/explorer/01.html").is_file())
+        text = (html / "docs/explorer/README.md").read_text(encoding="utf-8")
+        self.assertIn("- [All](index.html)\n- [Tiles](01.html)\n", text)
+        self.assertIn("- [The explorer](docs/explorer/README.md): see", one.llms_txt())
 
 
 class DeadLinks(unittest.TestCase):
