@@ -78,13 +78,17 @@ def standing_text(found):
     return "".join(f"\n\n*{part[0].upper()}{part[1:]}.*" for part in standing_parts(found))
 
 
-def rows_of(paths):
-    """The rows of all runs in these files. Where there are several runs of a problem the last
-    counts: one of this text at full speed."""
+def runs_of(paths):
+    """All runs in these files. Where there are several runs of a problem the last counts: one of
+    this text at full speed."""
     runs = [run for path in paths for run in load(path)]
     mark_slowed(runs)
-    runs.sort(key=lambda run: standing_of(run) is None)
-    return join_for_reading(runs)
+    return sorted(runs, key=lambda run: standing_of(run) is None)
+
+
+def rows_of(paths):
+    """The rows of these runs."""
+    return join_for_reading(runs_of(paths))
 
 
 def mark_peers(results):

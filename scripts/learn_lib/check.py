@@ -30,6 +30,7 @@ RUN_SECONDS = 20  # of wall time
 PREDICT_SECONDS = 20  # of wall time; a step's program predicts in some milliseconds
 LOOP_SECONDS = 5  # of CPU time in one kernel without a barrier or an end
 RUN_BYTES = 1 << 30  # resident; the simulator reserves far more addresses than it uses
+STILL_EMPTY = "\nStill empty, and filled in from a solution here: "  # behind a finding
 SIZES = ("b", "h", "hkv", "n", "nk", "d")  # of a problem, as the steps' programs call them
 
 # What a kind of fault means, and where to look.
@@ -93,6 +94,11 @@ class Verdict:
     compile_seconds: float = 0.0
     holes: list = dataclasses.field(default_factory=list)  # "right", "filled", "empty"
     problems: list = dataclasses.field(default_factory=list)  # as exercise.cpp wrote them
+
+    @property
+    def finding(self):
+        """The message without the holes that are still empty, whose lines are not the fault's."""
+        return self.message.partition(STILL_EMPTY)[0]
 
     @property
     def advice(self):
@@ -575,7 +581,7 @@ class Check:
             )
         else:
             verdict.holes = words
-            verdict.message += f"\nStill empty, and filled in from a solution here: {todo}."
+            verdict.message += f"{STILL_EMPTY}{todo}."
         return verdict
 
     def wrong(self, kind, message, problems=()):

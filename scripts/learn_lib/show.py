@@ -9,6 +9,14 @@ from pathlib import Path
 
 from .exercises import ROOT
 
+# What is said instead of the lines of a bug to find, where a verdict names none.
+NO_LINE = (
+    "No line is known: only races, accesses out of bounds and reads of what nobody wrote name one."
+)
+NO_LINE_OF_A_RESULT = (
+    "No line is known: the simulator finds no fault in any access, only the result is wrong."
+)
+RESULTS = ("wrong result", "unwritten", "not a number")
 _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "blue": "34"}
 
 
@@ -247,7 +255,17 @@ def head_of(exercise, path, v, where=True):
     holes = empty_holes(exercise, path, v)
     if holes:
         return f"{'the hole is' if len(holes) == 1 else 'the holes are'} empty", holes[0].line
-    return v.kind, None if hides(exercise, v) and not where else place(v.message, path)
+    if hides(exercise, v) and not where:
+        return v.kind, None
+    return v.kind, place(v.finding, path) or line_of_filled(exercise, path, v)
+
+
+def line_of_filled(exercise, path, v):
+    """Where the one filled hole begins, when the other holes are empty; else None."""
+    if v.ok or v.holes.count("filled") != 1 or "empty" not in v.holes:
+        return None
+    holes = exercise.holes(text_of(path))
+    return next((hole.line for hole in holes if not hole.empty), None)
 
 
 def short_verdict(exercise, path, v, where=True):
@@ -292,17 +310,11 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
         lines += [prose(first), *snippet(code)]
     else:
         lines.append(prose(message))
-        sources = places(message, path)
+        sources = places(v.finding, path) if not hidden else []
         if sources:
             lines += ["", *snippet(sources)]
         elif exercise.kind == "find the bug" and where:
-            lines += [
-                "",
-                prose(
-                    "No line is known: only races, accesses out of bounds and reads of what nobody "
-                    "wrote name one."
-                ),
-            ]
+            lines += ["", prose(NO_LINE_OF_A_RESULT if v.kind in RESULTS else NO_LINE)]
         if v.problems:
             lines += ["", paint("dim", prose(f"on {v.problems[-1]['problem']}"))]
     if v.advice:

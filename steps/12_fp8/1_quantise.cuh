@@ -1,6 +1,7 @@
 // Step 12 -- Q, K and V in 8 bits.
-// Idea      e4m3 has 3 bits of mantissa and ends at 448. So a tensor is divided by a scale that
-//           makes its largest number 448. V is transposed: wgmma reads 8-bit operands along k only
+// Idea      e4m3 has 3 bits of mantissa and ends at 448. So a tensor, or each head of it, is
+//           divided by a scale that makes its largest number 448. V is transposed: wgmma reads
+//           8-bit operands along k only
 #pragma once
 
 #include "common/dialect/cuda.h"
@@ -15,7 +16,7 @@ using fa::bf16;
 using e4m3 = __nv_fp8_e4m3;
 
 constexpr int kQuantiseThreads = 256;
-constexpr int kQuantiseBlocks = 1024;  // that look for a tensor's largest number
+constexpr int kQuantiseBlocks = 1024;  // at most, that look for one largest number
 
 // Eight neighbours as floats.
 __device__ inline void load_eight(const bf16* from, float (&x)[8]) {
@@ -49,33 +50,39 @@ __device__ inline float block_max(float x) {
   return x;
 }
 
+// Also for zeros its inverse is finite, and a product of two is not 0: -inf * 0 is a NaN.
 __device__ inline float scale_of(float largest) {
-  return largest > 0.f ? largest / fa::kLargestE4m3 : 1.f;
+  return fmaxf(largest, 0x1p-50f) / fa::kLargestE4m3;
 }
 
-// The largest size of n numbers. That of floats without a sign is that of their bits.
-static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n) {
+// The largest size of each n numbers, by `blocks` blocks. Floats without a sign compare as integers
+// do.
+static __global__ void largest_kernel(const bf16* x, unsigned* largest, size_t n, int blocks) {
+  const int part = blockIdx.x / blocks, block = blockIdx.x % blocks;
+  x += part * n;
   float most = 0.f;
-  for (size_t i = (size_t(blockIdx.x) * kQuantiseThreads + threadIdx.x) * 8; i < n;
-       i += size_t(gridDim.x) * kQuantiseThreads * 8) {
+  for (size_t i = (size_t(block) * kQuantiseThreads + threadIdx.x) * 8; i < n;
+       i += size_t(blocks) * kQuantiseThreads * 8) {
     float v[8];
     load_eight(x + i, v);
     most = largest_of(v, most);
   }
   most = block_max(most);
-  if (threadIdx.x == 0) atomicMax(largest, __float_as_uint(most));
+  if (threadIdx.x == 0) atomicMax(&largest[part], __float_as_uint(most));
 }
 
-// Q or K, a block of `rows` rows in each block of threads. Each has a scale: here all the same.
+// Q or K, a block of `rows` rows in each block of threads. Each has a scale: here that of its head,
+// or of the tensor.
 template <int d, int rows>
 __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
                                 e4m3* out,                // [heads, n, d]
                                 float* scales,            // [heads, ceil(n / rows)]
-                                const unsigned* largest,  // [1]
-                                int n) {
+                                const unsigned* largest,  // [heads], or [1]
+                                bool per_head, int n) {
   const int blocks = (n + rows - 1) / rows, head = blockIdx.x / blocks;
   const int first = blockIdx.x % blocks * rows;
-  const float scale = scale_of(__uint_as_float(*largest)), inverse = 1.f / scale;
+  const float scale = scale_of(__uint_as_float(largest[per_head ? head : 0]));
+  const float inverse = 1.f / scale;
   if (threadIdx.x == 0) scales[blockIdx.x] = scale;
   for (int i = threadIdx.x * 8; i < min(rows, n - first) * d; i += kQuantiseThreads * 8) {
     const size_t at = (size_t(head) * n + first) * d + i;
@@ -90,15 +97,16 @@ __global__ void quantise_kernel(const bf16* x,            // [heads, n, d]
 // --- V -------------------------------------------------------------------------------------------
 
 constexpr int kTileKeys = 128;  // that a block transposes
-constexpr int kSame = 16;       // keys of which a row of V^T holds 16 bytes
+constexpr int kPlaces = 16;     // neighbours in a row of V^T, whose keys key_at() tells
 
-// Each feature has a scale, and a mean that O gets back: here all have the same, and none.
+// Each feature has a scale, and a mean that O gets back: here all of a head have the same scale,
+// and no mean.
 static __global__ void features_kernel(float* mean,              // [B*Hkv, d]
                                        float* scale,             // [B*Hkv, d]
-                                       const unsigned* largest)  // [1]
-{
+                                       const unsigned* largest,  // [B*Hkv], or [1]
+                                       bool per_head) {
   const int at = blockIdx.x * blockDim.x + threadIdx.x;
-  mean[at] = 0.f, scale[at] = scale_of(__uint_as_float(*largest));
+  mean[at] = 0.f, scale[at] = scale_of(__uint_as_float(largest[per_head ? blockIdx.x : 0]));
 }
 
 // The key at place p of 16 keys in a row of V^T. A lane of S holds keys 2t, 2t + 1, 2t + 8 and
@@ -122,8 +130,8 @@ __global__ void transpose_kernel(const bf16* V,       // [B*Hkv, Nk, d]
                                  int Nk, int Nkp) {
   constexpr int kLanes = d / 8, kWords = d / 4;  // threads, and words of four features, of a key
   constexpr int kPad = 4;                        // words after 16 keys: lanes read other banks
-  __shared__ uint32_t s[kTileKeys * kWords + kTileKeys / kSame * kPad];
-  const auto word = [](int key, int four) { return key * kWords + key / kSame * kPad + four; };
+  __shared__ uint32_t s[kTileKeys * kWords + kTileKeys / kPlaces * kPad];
+  const auto word = [](int key, int four) { return key * kWords + key / kPlaces * kPad + four; };
   const int tiles = Nkp / kTileKeys, head = blockIdx.x / tiles;
   const int first = blockIdx.x % tiles * kTileKeys, lane = threadIdx.x % kLanes;
   float m[8], inverse[8];
@@ -143,7 +151,7 @@ __global__ void transpose_kernel(const bf16* V,       // [B*Hkv, Nk, d]
     *reinterpret_cast<uint2*>(&s[word(r, 2 * lane)]) = packed;
   }
   __syncthreads();
-  constexpr int kChunks = kTileKeys / kSame;
+  constexpr int kChunks = kTileKeys / kPlaces;
   for (int i = threadIdx.x; i < kChunks * kWords; i += kQuantiseThreads) {
     const int chunk = i % kChunks, four = i / kChunks;
     uint32_t places[4][4];  // [four places][feature]
@@ -151,14 +159,14 @@ __global__ void transpose_kernel(const bf16* V,       // [B*Hkv, Nk, d]
     for (int q = 0; q < 4; ++q) {
       uint32_t keys[4];
       UNROLL
-      for (int e = 0; e < 4; ++e) keys[e] = s[word(chunk * kSame + key_at(4 * q + e), four)];
+      for (int e = 0; e < 4; ++e) keys[e] = s[word(chunk * kPlaces + key_at(4 * q + e), four)];
       transpose_bytes(keys, places[q]);
     }
     UNROLL
     for (int f = 0; f < 4; ++f) {
       e4m3* row = Vt + (size_t(head) * d + four * 4 + f) * Nkp + first;
-      *reinterpret_cast<uint4*>(row + chunk * kSame) = {places[0][f], places[1][f], places[2][f],
-                                                        places[3][f]};
+      *reinterpret_cast<uint4*>(row + chunk * kPlaces) = {places[0][f], places[1][f], places[2][f],
+                                                          places[3][f]};
     }
   }
 }
@@ -175,38 +183,58 @@ inline uint64_t key_blocks(const fa::Problem& p, int rows) {
   return p.kv_heads() * fa::ceil_div(p.Nk, rows);
 }
 
-// The largest size of n numbers to `largest`.
+// A tensor's largest number, or each head's: `parts` of n numbers each, to `largest`.
 inline unsigned blocks_for_largest(size_t n) {
   const size_t each = 8 * kQuantiseThreads;
   return std::min<size_t>((n + each - 1) / each, kQuantiseBlocks);
 }
-inline void find_largest(const bf16* x, size_t n, unsigned* largest) {
-  fa::cuda_check(cudaMemset(largest, 0, sizeof *largest));
-  fa::launch(largest_kernel, {dim3(blocks_for_largest(n)), dim3(kQuantiseThreads)}, x, largest, n);
+inline void find_largest(const bf16* x, size_t parts, size_t n, unsigned* largest) {
+  const unsigned blocks = blocks_for_largest(n);
+  fa::cuda_check(cudaMemset(largest, 0, parts * sizeof *largest));
+  fa::launch(largest_kernel, {dim3(parts * blocks), dim3(kQuantiseThreads)}, x, largest, n,
+             int(blocks));
 }
-inline fa::Bytes find_largest_traffic(size_t n) {
-  return {.read = 0, .write = sizeof(unsigned), .atomic = sizeof(unsigned) * blocks_for_largest(n)};
+inline fa::Bytes find_largest_traffic(size_t parts, size_t n) {
+  return {.read = 0,
+          .write = sizeof(unsigned) * parts,
+          .atomic = sizeof(unsigned) * parts * blocks_for_largest(n)};
 }
 
-// Q8 and K8, with one scale a tensor, repeated for each block of rows.
+// Where a tensor's largest numbers are: those of Q, K, V, one after the other.
+struct Largest {
+  size_t q_parts, kv_parts;
+  Largest(const fa::Problem& p, bool per_head)
+      : q_parts(per_head ? p.heads() : 1), kv_parts(per_head ? p.kv_heads() : 1) {}
+  size_t k() const { return q_parts; }
+  size_t v() const { return q_parts + kv_parts; }
+  fa::Scratch scratch() const {
+    return {.name = "largest", .bytes = sizeof(unsigned) * (q_parts + 2 * kv_parts)};
+  }
+};
+
+// Q8 and K8. A head's scale, or the tensor's, is repeated for each block of rows.
 template <int d, int query_rows, int key_rows>
-void quantise_queries_and_keys(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  unsigned* largest = t.scratch<unsigned>("largest");
-  find_largest(t.Q, p.q_size(), &largest[0]), find_largest(t.K, p.kv_size(), &largest[1]);
+void quantise_queries_and_keys(const fa::Problem& p, const fa::Tensors<bf16>& t, bool per_head) {
+  const Largest at(p, per_head);
+  unsigned *of_q = t.scratch<unsigned>("largest"), *of_k = of_q + at.k();
+  find_largest(t.Q, at.q_parts, p.q_size() / at.q_parts, of_q);
+  find_largest(t.K, at.kv_parts, p.kv_size() / at.kv_parts, of_k);
   const dim3 threads(kQuantiseThreads);
   fa::launch(quantise_kernel<d, query_rows>, {dim3(query_blocks(p, query_rows)), threads}, t.Q,
-             t.scratch<e4m3>("Q8"), t.scratch<float>("Q_scale"), &largest[0], p.N);
+             t.scratch<e4m3>("Q8"), t.scratch<float>("Q_scale"), of_q, per_head, p.N);
   fa::launch(quantise_kernel<d, key_rows>, {dim3(key_blocks(p, key_rows)), threads}, t.K,
-             t.scratch<e4m3>("K8"), t.scratch<float>("K_scale"), &largest[1], p.Nk);
+             t.scratch<e4m3>("K8"), t.scratch<float>("K_scale"), of_k, per_head, p.Nk);
 }
-inline void add_queries_and_keys_traffic(const fa::Problem& p, int query_rows, int key_rows,
-                                         fa::Prediction& t) {
+inline void add_queries_and_keys_traffic(const fa::Problem& p, bool per_head, int query_rows,
+                                         int key_rows, fa::Prediction& t) {
+  const Largest at(p, per_head);
   const uint64_t q = p.q_size(), kv = p.kv_size();
   const uint64_t q_blocks = query_blocks(p, query_rows), k_blocks = key_blocks(p, key_rows);
   t["Q"].read = 2 * 2 * q, t["K"].read = 2 * 2 * kv;
   t["Q8"].write = q, t["K8"].write = kv;
   t["Q_scale"].write = 4 * q_blocks, t["K_scale"].write = 4 * k_blocks;
-  t["largest"] += find_largest_traffic(q), t["largest"] += find_largest_traffic(kv);
+  t["largest"] += find_largest_traffic(at.q_parts, q / at.q_parts);
+  t["largest"] += find_largest_traffic(at.kv_parts, kv / at.kv_parts);
   t["largest"].read += 4 * (q_blocks + k_blocks) * kQuantiseThreads;
   t.hbm += {.read = 2 * 2 * (q + kv), .write = q + kv};
 }
@@ -230,18 +258,20 @@ inline void add_transpose_traffic(const fa::Problem& p, fa::Prediction& t) {
   t.hbm += {.read = 2 * p.kv_size(), .write = t["V8"].write};
 }
 
-// V8, with one scale.
+// V8. All features of a head, or of the tensor, have one scale.
 template <int d>
-void quantise_values(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  unsigned* largest = &t.scratch<unsigned>("largest")[2];
-  find_largest(t.V, p.kv_size(), largest);
+void quantise_values(const fa::Problem& p, const fa::Tensors<bf16>& t, bool per_head) {
+  const Largest at(p, per_head);
+  unsigned* largest = t.scratch<unsigned>("largest") + at.v();
+  find_largest(t.V, at.kv_parts, p.kv_size() / at.kv_parts, largest);
   fa::launch(features_kernel, {dim3(p.kv_heads()), dim3(d)}, t.scratch<float>("V_mean"),
-             t.scratch<float>("V_scale"), largest);
+             t.scratch<float>("V_scale"), largest, per_head);
   transpose<d>(p, t);
 }
-inline void add_values_traffic(const fa::Problem& p, fa::Prediction& t) {
+inline void add_values_traffic(const fa::Problem& p, bool per_head, fa::Prediction& t) {
+  const size_t parts = Largest(p, per_head).kv_parts;
   t["V"].read += 2 * p.kv_size();
-  t["largest"] += find_largest_traffic(p.kv_size());
+  t["largest"] += find_largest_traffic(parts, p.kv_size() / parts);
   t["largest"].read += sizeof(float) * p.kv_heads() * p.d;
   t.hbm += {.read = 2 * p.kv_size(), .write = 0};
   add_transpose_traffic(p, t);

@@ -1,7 +1,7 @@
 // Step 12 -- FlashAttention in fp8, converted from step 10.
 // Idea      Operands of one byte: twice the tensor cores' rate, half of the shared memory. A tensor
-//           has one scale. P is at most 2^5 when its maximum is new, and may grow by 2^3.8 before
-//           the maximum moves: step 10's 2^8 would pass 448, where e4m3 ends
+//           has one scale, or one for each head. P is at most 2^5 when its maximum is new, and may
+//           grow by 2^3.8 before the maximum moves: step 10's 2^8 would pass 448, where e4m3 ends
 // Changed   since 10 5_scheduled: operands of e4m3; scales; P times 2^5; see also 2_e4m3.cuh
 // Traffic   requested read  BH*N*d + 2*Tr*BH*Nk*d B    Tr = ceil(N/Br); causal: K8 and V8 of
 //                     write 2*BH*N*d + 4*BH*N B        visited tiles; and scales: see traffic()
@@ -11,8 +11,8 @@
 // Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies and stores,
 //           2 (d = 128) or 3 (d = 64) consumers
 // Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
-// Still bad sums: a tensor core adds with 13 bits, and what is below them is cut off. With V of
-//           mean 1 and 16,384 keys O is 18% too small
+// Still bad sums: a tensor core adds with 13 bits, and what is below them is cut off. With a V
+//           of normal numbers around 1 and 16,384 keys O is 18% too small
 #pragma once
 
 #include "steps/12_fp8/2_e4m3.cuh"
@@ -159,7 +159,7 @@ struct Consumer {
   // P of a tile. Returns whether the maximum has moved: O is still to be scaled by alpha.
   template <bool kCareful>
   __device__ bool softmax() {
-    if (kCareful) mask_tile();
+    if (kCareful && is_cut()) mask_tile();
     const bool grown = has_grown(rS, m, scale_log2);
     if (__builtin_expect(grown, 0)) raise_maximum(rS, scale_log2, m, l, alpha);
     compute_p(rS, scale_log2, m, l);
@@ -332,22 +332,25 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   });
 }
 
-inline void prepare(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+template <bool kPerHead>
+void prepare(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   dispatch<Tiling>(p, [&](auto tiling) {
     using T = decltype(tiling);
-    quantise_queries_and_keys<T::d, kGroupRows, T::Bc>(p, t);
-    quantise_values<T::d>(p, t);
+    quantise_queries_and_keys<T::d, kGroupRows, T::Bc>(p, t, kPerHead);
+    quantise_values<T::d>(p, t, kPerHead);
   });
 }
-inline fa::Prediction prepare_traffic(const fa::Problem& p) {
+template <bool kPerHead>
+fa::Prediction prepare_traffic(const fa::Problem& p) {
   fa::Prediction t;
-  add_queries_and_keys_traffic(p, kGroupRows, keys_of_tile<Tiling>(p), t);
-  add_values_traffic(p, t);
+  add_queries_and_keys_traffic(p, kPerHead, kGroupRows, keys_of_tile<Tiling>(p), t);
+  add_values_traffic(p, kPerHead, t);
   return t;
 }
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+template <bool kPerHead>
+std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   std::vector<fa::Scratch> all = operands<Tiling>(p);
-  all.push_back({.name = "largest", .bytes = 3 * sizeof(unsigned)});
+  all.push_back(Largest(p, kPerHead).scratch());
   return all;
 }
 

@@ -1,7 +1,8 @@
 // Step 12 -- V without its mean.
 // Idea      A sum of 13 bits loses what is small beside it. V of mean 1 adds up to a large number
-//           of which each product is a small part; without its mean it stays near 0. And since a
-//           row of P sums to 1, what O lacks is that mean: free in the main loop
+//           of which each product is a small part; without the mean over all keys it stays near 0,
+//           unless a row attends to keys of another mean. And since a row of P sums to 1, what O
+//           lacks is that mean: free in the main loop
 // Changed   since 12 3_tensor: a mean and a scale for each feature of V; the attention is the same
 // Traffic   prepare   read  2*2*BH*N*d + 4*2*BHkv*Nk*d B: V for its means and extremes, too
 //           the rest as in 3_tensor
@@ -13,7 +14,7 @@
 
 namespace step12 {
 
-// Of each tile of keys and each feature: sum, least, largest.
+// Of each tile of keys and each feature: its part of the mean, least, largest.
 template <int d>
 __global__ void statistics_kernel(const bf16* V,      // [B*Hkv, Nk, d]
                                   float* statistics,  // [B*Hkv, tiles, 3, d]
@@ -23,6 +24,7 @@ __global__ void statistics_kernel(const bf16* V,      // [B*Hkv, Nk, d]
   const int tiles = (Nk + kTileKeys - 1) / kTileKeys, head = blockIdx.x / tiles;
   const int first = blockIdx.x % tiles * kTileKeys;
   const int row = threadIdx.x / kLanes, feature = threadIdx.x % kLanes * 8;
+  const float share = 1.f / Nk;  // not afterwards: the sum of V may be no float
   float sum[8] = {}, least[8], most[8];
   UNROLL
   for (int e = 0; e < 8; ++e) least[e] = INFINITY, most[e] = -INFINITY;
@@ -31,7 +33,7 @@ __global__ void statistics_kernel(const bf16* V,      // [B*Hkv, Nk, d]
     load_eight(V + (size_t(head) * Nk + first + r) * d + feature, v);
     UNROLL
     for (int e = 0; e < 8; ++e) {
-      sum[e] += v[e], least[e] = fminf(least[e], v[e]), most[e] = fmaxf(most[e], v[e]);
+      sum[e] += v[e] * share, least[e] = fminf(least[e], v[e]), most[e] = fmaxf(most[e], v[e]);
     }
   }
   UNROLL
@@ -53,10 +55,10 @@ __global__ void statistics_kernel(const bf16* V,      // [B*Hkv, Nk, d]
 // Root 2 times a power of two, at least scale_of(largest). With a scale near a power of two, bf16
 // numbers lie on the midpoints between those of e4m3; less a small mean they are all a little
 // below, and all rounded down.
-__device__ inline float crooked_scale_of(float largest) {
-  constexpr float kCrooked = 1.4142136f;
-  const uint32_t bits = __float_as_uint(scale_of(largest) / kCrooked);
-  return kCrooked * __uint_as_float((bits + 0x7fffff) & 0x7f800000);
+__device__ inline float scale_off_midpoints(float largest) {
+  constexpr float kRoot2 = 1.4142136f;
+  const uint32_t bits = __float_as_uint(scale_of(largest) / kRoot2);
+  return kRoot2 * __uint_as_float((bits + 0x7fffff) & 0x7f800000);
 }
 
 // A head's features, one for each thread.
@@ -64,15 +66,14 @@ template <int d>
 __global__ void centre_kernel(const float* statistics,  // [B*Hkv, tiles, 3, d]
                               float* mean,              // [B*Hkv, d]
                               float* scale,             // [B*Hkv, d]
-                              int tiles, int Nk) {
-  float sum = 0.f, least = INFINITY, most = -INFINITY;
+                              int tiles) {
+  float m = 0.f, least = INFINITY, most = -INFINITY;
   for (int j = 0; j < tiles; ++j) {
     const float* from = statistics + (size_t(blockIdx.x) * tiles + j) * 3 * d + threadIdx.x;
-    sum += from[0], least = fminf(least, from[d]), most = fmaxf(most, from[2 * d]);
+    m += from[0], least = fminf(least, from[d]), most = fmaxf(most, from[2 * d]);
   }
-  const float m = sum / float(Nk);
   const int at = blockIdx.x * d + threadIdx.x;
-  mean[at] = m, scale[at] = crooked_scale_of(fmaxf(most - m, m - least));
+  mean[at] = m, scale[at] = scale_off_midpoints(fmaxf(most - m, m - least));
 }
 
 // --- host ----------------------------------------------------------------------------------------
@@ -87,8 +88,8 @@ void quantise_centred_values(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::launch(statistics_kernel<d>, {dim3(key_blocks(p, kTileKeys)), dim3(kQuantiseThreads)}, t.V,
              statistics, p.Nk);
   fa::launch(centre_kernel<d>, {dim3(p.kv_heads()), dim3(d)}, statistics,
-             t.scratch<float>("V_mean"), t.scratch<float>("V_scale"), fa::ceil_div(p.Nk, kTileKeys),
-             p.Nk);
+             t.scratch<float>("V_mean"), t.scratch<float>("V_scale"),
+             fa::ceil_div(p.Nk, kTileKeys));
   transpose<d>(p, t);
 }
 inline void add_centred_values_traffic(const fa::Problem& p, fa::Prediction& t) {
@@ -102,19 +103,19 @@ inline void add_centred_values_traffic(const fa::Problem& p, fa::Prediction& t) 
 inline void prepare_centred(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   dispatch<Tiling>(p, [&](auto tiling) {
     using T = decltype(tiling);
-    quantise_queries_and_keys<T::d, kGroupRows, T::Bc>(p, t);
+    quantise_queries_and_keys<T::d, kGroupRows, T::Bc>(p, t, /*per_head=*/true);
     quantise_centred_values<T::d>(p, t);
   });
 }
 inline fa::Prediction prepare_centred_traffic(const fa::Problem& p) {
   fa::Prediction t;
-  add_queries_and_keys_traffic(p, kGroupRows, keys_of_tile<Tiling>(p), t);
+  add_queries_and_keys_traffic(p, /*per_head=*/true, kGroupRows, keys_of_tile<Tiling>(p), t);
   add_centred_values_traffic(p, t);
   return t;
 }
 inline std::vector<fa::Scratch> workspace_centred(const fa::Problem& p) {
   std::vector<fa::Scratch> all = operands<Tiling>(p);
-  all.push_back({.name = "largest", .bytes = 2 * sizeof(unsigned)});
+  all.push_back(Largest(p, /*per_head=*/true).scratch());
   all.push_back(statistics_of(p));
   return all;
 }

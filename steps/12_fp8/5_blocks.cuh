@@ -7,16 +7,18 @@
 // Traffic   prepare   read  2*BH*N*d + 3*2*BHkv*Nk*d B: Q and K once
 //           the rest as in 4_centred
 // Launch    prepare: one block for a block of rows
-// Still bad the softmax: a scheduler's two warps ask for the maximum before any exponential
+// Still bad the softmax: its exponentials wait until the maximum has been asked for
 #pragma once
 
 #include "steps/12_fp8/4_centred.cuh"
 
 namespace step12 {
 
-// Feature f's sign.
-__device__ constexpr float sign_of(int f) {
-  return (0x9e3779b97f4a7c15u >> f % 64 ^ f / 64) & 1 ? -1.f : 1.f;
+// Feature f's sign: a bit of a hash, so that no two halves have the same.
+__device__ constexpr float sign_of(uint32_t f) {
+  f = (f + 1) * 0x9e3779b1u;
+  f = (f ^ f >> 15) * 0x85ebca77u;
+  return (f ^ f >> 13) & 1 ? -1.f : 1.f;
 }
 
 // A row of Q or K, of which each of d / 8 lanes has eight features: times signs, times Hadamard's

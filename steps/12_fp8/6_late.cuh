@@ -18,7 +18,7 @@ namespace step12 {
 
 constexpr float kLargestP = 445.f;  // a little below the end of e4m3
 
-// |S| log2(e) below which no sum of P passes what a float holds: 2^(50 + 50 + 5) times the keys.
+// With each |S| log2(e) below that, S - m is at most 100 and P 2^105: a float, as is a tile's sum.
 constexpr float kSafeScore = 50.f;
 
 template <class T>

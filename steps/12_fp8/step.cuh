@@ -10,19 +10,28 @@ inline fa::Variant tensor() {
           .idea = "e4m3, one scale a tensor",
           .parent = {"10 scheduled", step10::traffic, step10::support()},
           .support = support(),
-          .prepare = prepare,
-          .prepare_traffic = prepare_traffic,
+          .prepare = prepare<false>,
+          .prepare_traffic = prepare_traffic<false>,
           .forward = forward,
           .fp8 = true,
           .traffic = traffic<Tiling>,
-          .workspace = workspace,
+          .workspace = workspace<false>,
           .writes_lse = true};
 }
 
-inline fa::Variant centred() {
+inline fa::Variant heads() {
   fa::Variant v = tensor();
-  v.name = "centred", v.idea = "V without its mean, which O gets back";
+  v.name = "heads", v.idea = "e4m3, one scale a head";
   v.parent = {"12 tensor", traffic<Tiling>, support()};
+  v.prepare = prepare<true>, v.prepare_traffic = prepare_traffic<true>;
+  v.workspace = workspace<true>;
+  return v;
+}
+
+inline fa::Variant centred() {
+  fa::Variant v = heads();
+  v.name = "centred", v.idea = "V without its mean, which O gets back";
+  v.parent.id = "12 heads";
   v.prepare = prepare_centred, v.prepare_traffic = prepare_centred_traffic;
   v.workspace = workspace_centred;
   return v;
@@ -60,7 +69,7 @@ inline fa::Step step() {
           .idea = "e4m3: twice the tensor cores' rate, without losing the digits",
           .support = support_late(),
           .needs = "sm_90a",
-          .variants = {tensor(), centred(), blocks(), rotated(), late()}};
+          .variants = {tensor(), heads(), centred(), blocks(), rotated(), late()}};
 }
 
 }  // namespace step12

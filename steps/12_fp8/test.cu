@@ -6,6 +6,7 @@ using fa::test::bf16_problem;
 
 static const fa::Variant& parent() { return fa::linked_variant("10 scheduled"); }
 static const fa::Variant& tensor() { return fa::linked_variant("12 tensor"); }
+static const fa::Variant& heads() { return fa::linked_variant("12 heads"); }
 static const fa::Variant& centred() { return fa::linked_variant("12 centred"); }
 static const fa::Variant& blocks() { return fa::linked_variant("12 blocks"); }
 static const fa::Variant& rotated() { return fa::linked_variant("12 rotated"); }
@@ -47,7 +48,7 @@ static const fa::Variant& rotated_on_few_blocks() {
 // One of them; a test runs once with each.
 static const fa::Variant& any() {
   const fa::Variant* variant =
-      GENERATE(&tensor(), &centred(), &blocks(), &rotated_on_few_blocks(), &few_blocks());
+      GENERATE(&tensor(), &heads(), &centred(), &blocks(), &rotated_on_few_blocks(), &few_blocks());
   UNSCOPED_INFO("variant " << variant->name);
   return *variant;
 }
@@ -110,7 +111,7 @@ TEST_CASE("step 12: real input and outliers", "[step12]") {
 }
 
 TEST_CASE("step 12: V with a mean", "[step12]") {
-  const fa::Variant& variant = any();
+  const fa::Variant& variant = any_kernel();
   const auto p = bf16_problem(150, 200, GENERATE(64, 128), GENERATE(false, true), 1, 2);
   const float mean = GENERATE(1.f, -3.f, 100.f);
   CAPTURE(p.d, p.causal, mean);
@@ -136,7 +137,7 @@ TEST_CASE("step 12: as many blocks as one likes give the same bits", "[step12]")
 }
 
 TEST_CASE("step 12: near step 10", "[step12]") {
-  const fa::Variant& variant = any();
+  const fa::Variant& variant = any_kernel();
   const auto p = bf16_problem(300, 430, GENERATE(64, 128), GENERATE(false, true), 1, 4, 2);
   CAPTURE(p.d, p.causal);
   const auto in = fa::normal_inputs(p, 6);
@@ -197,12 +198,58 @@ TEST_CASE("step 12: sums of 13 bits lose V's mean, unless it is taken out", "[st
   }
 }
 
+TEST_CASE("step 12: a row that attends to keys of another mean still loses it", "[step12]") {
+  const auto p = bf16_problem(64, 8192, 64, false);
+  // V is around 1 in the first half and around -1 in the second; each row sees one half.
+  auto in = fa::test::inputs_with_scores(p, step12::kGroupRows / 4,
+                                         [&](int c) { return c < p.Nk / 2 ? 8.f : -8.f; });
+  for (size_t i = 0; i < in.V.size(); ++i) {
+    in.V[i] = fa::round_to(fa::DType::bf16, in.V[i] + (i < in.V.size() / 2 ? 1.f : -1.f));
+  }
+  CHECK_FALSE(check_of_O(*GENERATE(&centred(), &late()), p, in).ok);
+}
+
+TEST_CASE("step 12: each block of Q and each feature of V has its own scale", "[step12]") {
+  const fa::Variant& variant = any_kernel();
+  const auto p = bf16_problem(250, 300, GENERATE(64, 128), GENERATE(false, true), 2, 4, 2);
+  auto in = fa::normal_inputs(p, 11);
+  const size_t d = p.d, head = p.Nk * d;
+  for (size_t i = 0; i < in.Q.size(); ++i) in.Q[i] *= std::exp2(float(i / d % p.N / 64 % 3) - 2);
+  for (size_t i = 0; i < in.K.size(); ++i) in.K[i] *= std::exp2(float(i / d % p.Nk / 64 % 3) - 2);
+  for (size_t i = 0; i < in.V.size(); ++i)
+    in.V[i] *= std::exp2(float((i % d + 3 * (i / head)) % 7));
+  const fa::Outputs out = fa::run(variant, p, in), bf16 = fa::run(parent(), p, in);
+  // Relative to each feature's size: the check's bound is that of the row's largest.
+  const size_t group = p.H / p.Hkv;
+  for (size_t i = 0; i < out.O.size(); ++i) {
+    const size_t kv = i / (p.N * d) / group;
+    const float size = std::exp2(float((i % d + 3 * kv) % 7));
+    if (std::fabs(out.O[i] - bf16.O[i]) > 0.5f * size) FAIL("O[" << i << "] is " << out.O[i]);
+  }
+  fa::test::require_right(variant, p, in);
+}
+
 TEST_CASE("step 12: a constant V is exact without its mean", "[step12]") {
   const fa::Variant& variant = *GENERATE(&centred(), &rotated(), &late());
   const auto p = bf16_problem(75, 140, GENERATE(64, 128), GENERATE(false, true));
   auto in = fa::normal_inputs(p, 2);
   std::fill(in.V.begin(), in.V.end(), 0.75f);
   for (const float o : fa::run(variant, p, in).O) REQUIRE(o == 0.75f);
+}
+
+TEST_CASE("step 12: a scale for each head is for each head", "[step12]") {
+  const auto p = bf16_problem(64, 128, 64, false, 1, /*H=*/2, /*Hkv=*/2);
+  auto in = fa::normal_inputs(p, 3);
+  // Most of Q's head 1 is below what the tensor's scale keeps; its scores are not small.
+  for (size_t i = in.Q.size() / 2; i < in.Q.size(); ++i) in.Q[i] *= 0x1p-17f;
+  for (size_t i = in.K.size() / 2; i < in.K.size(); ++i) in.K[i] *= 0x1p14f;
+  const fa::Outputs one = fa::run(tensor(), p, in), each = fa::run(heads(), p, in);
+  float most = 0;
+  for (size_t row = 64; row < 128; ++row) {
+    most = std::max(most, std::fabs(one.LSE[row] - each.LSE[row]));
+  }
+  CHECK(most > 0.01f);
+  fa::test::require_right(heads(), p, in);
 }
 
 TEST_CASE("step 12: rotating makes outliers' errors smaller", "[step12]") {
@@ -251,20 +298,24 @@ TEST_CASE("step 12: a maximum far from zero, and one key that outweighs all othe
 // --- the quantisation ----------------------------------------------------------------------------
 
 TEST_CASE("step 12: places of V^T hold each key once, as P's bytes do", "[step12]") {
-  bool held[step12::kSame] = {};
-  for (int p = 0; p < step12::kSame; ++p) held[step12::key_at(p)] = true;
+  bool held[step12::kPlaces] = {};
+  for (int p = 0; p < step12::kPlaces; ++p) held[step12::key_at(p)] = true;
   for (const bool h : held) CHECK(h);
 }
 
-TEST_CASE("step 12: zeros, and the largest numbers that bf16 has", "[step12]") {
+TEST_CASE("step 12: zeros, very small and very large numbers", "[step12]") {
   const fa::Variant& variant = any();
-  const auto p = bf16_problem(40, 50, 64, GENERATE(false, true));
+  const auto p = bf16_problem(40, 600, 64, GENERATE(false, true));
   auto in = fa::normal_inputs(p, 4);
   std::fill(in.Q.begin(), in.Q.end(), 0.f);
   fa::test::require_right(variant, p, in);
   std::fill(in.V.begin(), in.V.end(), 0.f);
   fa::test::require_right(variant, p, in);
-  for (float& v : in.V) v = 0x1p120f;
+  std::fill(in.V.begin(), in.V.end(), 0x1p120f);  // their sum is no float
+  fa::test::require_right(variant, p, in);
+  for (std::vector<float>* x : {&in.Q, &in.K}) std::fill(x->begin(), x->end(), 0x1p-125f);
+  std::fill(in.V.begin(), in.V.end(), 0x1p-40f);
+  in.Q[3] = in.K[3] = in.V[3] = 0;
   fa::test::require_right(variant, p, in);
 }
 
@@ -291,7 +342,8 @@ TEST_CASE("step 12: predicted bytes are counted bytes", "[step12]") {
 }
 
 TEST_CASE("step 12: predicted bytes of the quantisation are counted bytes", "[step12]") {
-  const fa::Variant& variant = *GENERATE(&tensor(), &centred(), &blocks(), &rotated(), &late());
+  const fa::Variant& variant =
+      *GENERATE(&tensor(), &heads(), &centred(), &blocks(), &rotated(), &late());
   const auto [N, Nk] = GENERATE(from_range(fa::test::kLengths));
   CAPTURE(variant.name, N, Nk);
   fa::test::require_prepare_predicted(

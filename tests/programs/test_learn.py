@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import fcntl
 import io
 import json
@@ -511,6 +512,35 @@ inline void forward("""
         self.assertIn(f"hole 1 at {e.label}.cuh:{first.line}", verdict.message)
         grade = grading.Grade("a", e, "wrong", verdict.kind, holes=verdict.holes)
         self.assertEqual(grade.word, "wrong result 1/2")
+
+    def test_a_wrong_hole_is_shown_where_it_is(self):
+        """Its verdict may name no line but those of the holes that are still empty."""
+        e = exercise("places")
+        unsolved = e.unsolved()
+        first, second = e.holes(unsolved)
+        code = re.sub(r"return [^;]+;", "return p;", first.change.solution)
+        path = self.folder / f"{e.label}.cuh"
+        path.write_text(unsolved[: first.begin] + code + unsolved[first.end :])
+        filled, empty = e.holes(path.read_text())
+        verdict = self.check(e, path.read_text())
+        self.assertEqual((verdict.kind, verdict.holes), ("wrong result", ["filled", "empty"]))
+        page = show.verdict(e, path, verdict)
+        self.assertEqual(show.head_of(e, path, verdict), ("wrong result", filled.line))
+        self.assertIn(f"hole 2 at {path.name}:{empty.line}", page.replace("\n  ", " "))
+        self.assertNotRegex(page, r"\n +\d+ \| ")
+        right = dataclasses.replace(verdict, kind="part right", holes=["right", "empty"])
+        right.message = f"Hole 1 of 2 is right. Still empty: hole 2 at {path.name}:{empty.line}."
+        self.assertEqual(show.head_of(e, path, right), ("part right", empty.line))
+
+    def test_a_bug_without_a_line(self):
+        e = exercise("full_scale")
+        verdict = self.check(e, e.unsolved())
+        path = self.folder / e.name / f"{e.label}.cuh"
+        first, asked = (show.verdict(e, path, verdict, where=where) for where in (False, True))
+        self.assertNotIn("No line is known", first)
+        self.assertIn("No line is known: the simulator finds no fault in any access", asked)
+        crash = dataclasses.replace(verdict, kind="crash", message="SIGSEGV: status -11")
+        self.assertIn("No line is known: only races", show.verdict(e, path, crash))
 
     def test_several_findings_in_one_message(self):
         e = exercise("barrier")
