@@ -255,7 +255,7 @@ class Book:
         language = LANGUAGES.get(os.path.splitext(path)[1], "text")
         name = os.path.basename(path)
         return (
-            f"# {name}\n\n`{path}`, {text.count(chr(10))} lines\n\n"
+            f"# {name} ({os.path.basename(os.path.dirname(path))})\n\n`{path}`, {text.count(chr(10))} lines\n\n"
             f"{fence}{{code-block}} {language}\n:linenos:\n:force:\n\n{text.rstrip()}\n{fence}\n"
         )
 
