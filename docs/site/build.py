@@ -24,15 +24,13 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def api(program, folder):
-    """Doxygen's part. Its menu gets a way back to the book, and loses the index of all functions,
-    which in Doxygen 1.17 links to letters that it does not have."""
+    """Doxygen's part. Its menu gets a way back to the book."""
     layout = os.path.join(folder, "layout.xml")
     subprocess.run([program, "-l", layout], check=True, stdout=subprocess.DEVNULL)
     with open(layout, encoding="utf-8") as file:
         text = file.read()
     back = '<tab type="user" visible="yes" url="../index.html" title="The book"/>'
     with open(layout, "w", encoding="utf-8") as file:
-        text = text.replace('<tab type="globals" visible="yes"', '<tab type="globals" visible="no"')
         file.write(text.replace("<navindex>", f"<navindex>\n    {back}", 1))
     return doxygen.run(program, os.path.join(folder, "Doxyfile"))
 

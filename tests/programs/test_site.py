@@ -244,6 +244,10 @@ class DeadLinks(unittest.TestCase):
             ('<a href="folder">', "folder is a folder"),
             ('<img src="gone.svg">', "gone.svg does not exist"),
             ('<script src="https://cdn/x.js">', "https://cdn/x.js is loaded from the network"),
+            (
+                "<script>import x from 'https://cdn/x.mjs';</script>",
+                "https://cdn/x.mjs is loaded from the network",
+            ),
             ('<link href="//cdn/x.css">', "//cdn/x.css is loaded from the network"),
         ):
             self.assertEqual(self.found(link), [f"page.html: {why}"])
