@@ -721,8 +721,10 @@ nlohmann::ordered_json to_json(const RunReport& r) {
   Json j;
   j["schema"] = kReportSchema;
   j["step"] = r.step;
+  j["idea"] = r.idea;
   j["variant"] = r.variant;
   j["variant_index"] = r.variant_index;
+  j["variant_idea"] = r.variant_idea;
   j["forward_of"] = r.forward_of.empty() ? Json(nullptr) : Json(r.forward_of);
   j["fp8"] = r.problem.fp8;
   j["device"] = {{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};

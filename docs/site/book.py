@@ -253,9 +253,9 @@ class Book:
         text = self.read(path)
         fence = "`" * (max([2, *map(len, re.findall("`+", text))]) + 1)
         language = LANGUAGES.get(os.path.splitext(path)[1], "text")
-        name = os.path.basename(path)
+        folder, name = os.path.split(path)
         return (
-            f"# {name} ({os.path.basename(os.path.dirname(path))})\n\n`{path}`, {text.count(chr(10))} lines\n\n"
+            f"# {name} ({os.path.basename(folder)})\n\n`{path}`, {len(text.splitlines())} lines\n\n"
             f"{fence}{{code-block}} {language}\n:linenos:\n:force:\n\n{text.rstrip()}\n{fence}\n"
         )
 

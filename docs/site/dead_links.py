@@ -19,8 +19,8 @@ LOADED = {"script", "img", "iframe", "source", "video", "audio", "embed", "link"
 
 
 class Links(HTMLParser):
-    """The anchors of a page, what it links to or loads, [(tag, target)], and what its scripts import
-    from the network."""
+    """The anchors of a page, what it links to or loads, [(tag, target)], and what its scripts
+    import from the network."""
 
     def __init__(self, text):
         super().__init__()

@@ -3,6 +3,7 @@
     compare.py build/tour/*.json                 one table: steps x sizes x GPUs
     compare.py --markdown *.json                 the same for a README
     compare.py --plots DIR *.json                time and traffic against N, and the roofline: SVG
+    compare.py --page FILE.html *.json           the tour's page of these runs
     compare.py --diff before.json after.json     two runs side by side
 
 Files of any machine can be mixed: one row has what the simulator counted and estimated and what a
@@ -15,6 +16,7 @@ import os
 from . import command
 from .command import BadInput
 from .problems import problem_text
+from .report import write_page
 from .results import columns_for, get, join_for_reading, load, notes_on, screen_of, total
 from .text import bytes_text, count_text, markdown_table, time_text
 
@@ -100,6 +102,7 @@ def compare():
     parser.add_argument("files", nargs="+", metavar="FILE.json")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     parser.add_argument("--plots", metavar="DIR", help="write time, traffic, roofline as SVG")
+    parser.add_argument("--page", metavar="FILE.html", help="write a page with figures")
     parser.add_argument("--diff", action="store_true", help="print two files side by side")
     args = parser.parse_args()
     if args.diff and len(args.files) != 2:
@@ -115,6 +118,9 @@ def compare():
             print("\n\n".join([common, markdown_table(columns, rows), *notes_on(rows)]).lstrip())
         else:
             print(screen_of(rows))
+    if args.page:
+        write_page(args.page, rows, {}, "a comparison")
+        print(args.page)
     if args.plots:
         from . import plots  # needs matplotlib, which the tables do without
 

@@ -13,8 +13,8 @@ import os
 
 from . import command
 from .command import BadInput
-from .gpu_table import gpu_table
-from .problems import DIRECTIONS, in_series
+from .figure_data import family, flop_rate_text, machines, roofline_points
+from .problems import DIRECTIONS
 from .results import published, rows_of_picture, total
 from .standing import rows_of, standing_of
 from .steps import ROOT
@@ -47,19 +47,6 @@ STYLE = {
 MOST_LABELS = 12  # in a legend; with more, each step has one colour and shows its last variant
 MOST_PANELS = 6
 COLORS = [f"C{i}" for i in range(10)] + ["black", "gold"]
-
-
-def family(row):
-    """What the points of one panel have in common: FlashAttention's series, or B and H."""
-    p = row.any.data["problem"]
-    sizes = f"B={p['b']} H={p['h']}"
-    if in_series(p):
-        sizes = "B·N=16384 H·d=2048"
-    more = [f"Hkv={p['hkv']}"] if p["hkv"] != p["h"] else []
-    more += [f"Nk={p['nk']}"] if p["nk"] != p["n"] else []
-    more += [f"M={p['smem']}"] if p.get("smem") else []
-    more += ["causal"] if p["causal"] else []
-    return " ".join([sizes, f"d={p['d']}", *more]) + f", {row.any.direction}"
 
 
 def labels_of(rows):
@@ -262,44 +249,6 @@ def save(figure, path, description=None):
     return [path]
 
 
-def machines(rows):
-    """{name: (bytes per s, {dtype: FLOP/s})}: measured roofs, or the data sheet."""
-    table = {gpu["name"]: gpu for gpu in gpu_table()}
-    found = {}
-    for row in rows:
-        roofs = row.gpu_get("roofs")
-        if roofs:
-            found[f"{row.gpu.get('device.name')} (measured roofs)"] = (
-                roofs["copy_bytes_per_s"],
-                {"fp32": roofs["fp32_flops"], "bf16": roofs["bf16_flops"]},
-            )
-        sheet = table.get(row.sim_get("model_gpu"))
-        if sheet:
-            found[f"{sheet['name']} (data sheet)"] = (
-                sheet["hbm_bytes_per_s"],
-                {
-                    "fp32": sheet["fp32_flops"],
-                    "bf16": sheet.get("bf16_flops"),
-                    "e4m3": sheet.get("fp8_flops"),
-                },
-            )
-    return found
-
-
-def roofline_points(rows, labels):
-    """[(label, FLOP per HBM byte, FLOP/s, measured)]"""
-    points = []
-    for row in rows:
-        flops = row.any.get("flops_executed") or row.any.get("flops")
-        for hbm, ms, measured in (
-            (row.hbm_measured, row.ms, True),
-            (row.hbm_modelled, row.estimated_ms, False),
-        ):
-            if hbm and ms and flops:
-                points.append((labels[id(row)], flops / hbm, flops / (ms * 1e-3), measured))
-    return points
-
-
 def roofline(path, rows):
     labels, note = labels_of(rows)
     points = roofline_points([row for row in rows if id(row) in labels], labels)
@@ -362,10 +311,6 @@ def write_all(rows, folder):
             + against_n(at("traffic.svg"), lambda used: "Traffic", bytes_text, rows, traffic)
             + roofline(at("roofline.svg"), rows)
         )
-
-
-def flop_rate_text(value):
-    return f"{value / 1e12:g} T" if value >= 1e12 else f"{value / 1e9:g} G"
 
 
 def main():

@@ -3,180 +3,210 @@
     maintain report --out report.html build/tour
 
 reads NAME.VARIANT.{sim,gpu}.json and the programs' texts beside them (.txt). A run without JSON has
-failed; the page shows its last lines. Exit status: 0 done, 1 there was nothing to show, or the page
-cannot be written.
+failed; the page shows its last lines. compare.py writes the same page of any runs.
+Exit status: 0 done, 1 there was nothing to show, or the page cannot be written.
 """
 
 import glob
 import html
+import json
 import os
 
 from . import command
+from .attention_map import attention_map
+from .axes import element
 from .command import BadInput, Failure
-from .files import replace_text
-from .results import (
-    columns_for,
-    estimated_time,
-    join_for_reading,
-    limit_in_words,
-    load,
-    notes_on,
-    screen_of,
-)
-from .text import bytes_text, time_text
+from .files import ROOT, read_text, replace_text
+from .gpu_table import model_of
+from .ladder import comparable, ladder, results_of_steps
+from .report_figures import against_n_figures, bytes_figure, roofline_figure
+from .results import columns_for, join_for_reading, load, notes_on, published, screen_of
+from .standing import rows_of, standing_of
+from .text import bytes_text, three_digits, time_text
 
-STYLE = """
-:root { --fg: #1b1f24; --bg: #ffffff; --soft: #f4f6f8; --line: #d5dae0; --dim: #5b6570;
-        --bar: #3572b0; --bar2: #d9822b; --bad: #c0272d; color-scheme: light dark; }
-@media (prefers-color-scheme: dark) {
-  :root { --fg: #e4e8ec; --bg: #14181c; --soft: #1d2329; --line: #38414a; --dim: #9aa5b1;
-          --bar: #5b9bd5; --bar2: #e8a05c; --bad: #ff6b6b; } }
-body { font: 16px/1.55 system-ui, sans-serif; color: var(--fg); background: var(--bg);
-       max-width: 1080px; margin: 2.5rem auto; padding: 0 1.25rem; }
-h1 { font-size: 1.9rem; margin-bottom: .2rem; } h2 { font-size: 1.25rem; margin-top: 2.4rem; }
-p.lead, figcaption, .dim { color: var(--dim); } p.lead { margin-top: 0; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .88rem; font-variant-numeric: tabular-nums;
-        width: 100%; }
-th, td { padding: .35rem .6rem; text-align: right; border-bottom: 1px solid var(--line);
-         white-space: nowrap; }
-th { white-space: normal; vertical-align: bottom; background: var(--soft); }
-th.l, td.l { text-align: left; }
-.bad { color: var(--bad); font-weight: 600; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(440px, 1fr)); gap: 1.5rem; }
-figure { margin: 0; } figcaption { font-size: .88rem; } figure h3 { font-size: 1rem; margin: 0; }
-svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; fill: var(--fg); }
-pre { background: var(--soft); border: 1px solid var(--line); border-radius: 6px; padding: .8rem;
-      overflow-x: auto; font-size: .8rem; line-height: 1.4; }
-summary { cursor: pointer; padding: .3rem 0; font-weight: 600; }
-"""
+PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page")
+LEAD = "Same mathematics, same outputs, a different order of computation."
 
 
-def bars(title, caption, entries, room=78):
-    """Horizontal bars on a linear scale from zero: entries are (label, value, its text, css
-    variable); `room` is the texts' width."""
-    entries = [e for e in entries if e[1] is not None]
-    if not entries:
+# --- sections: HTML, or nothing -------------------------------------------------------------------
+
+
+def tiles(rows):
+    """From the first step's forward to the last's: how many times fewer bytes, and less time."""
+    forwards = [row for row in results_of_steps(rows) if row.any.direction == "forward"]
+    if len(forwards) < 2:
         return ""
-    width, label_width, row = 520, 150, 24
-    largest = max(value for _, value, _, _ in entries) or 1
-    lines = []
-    for i, (label, value, text, color) in enumerate(entries):
-        length = max(1, (width - label_width - room) * value / largest)
-        y = i * row
-        label, text = html.escape(label), html.escape(text)
-        lines.append(
-            f'<text x="{label_width - 8}" y="{y + 16}" text-anchor="end">{label}</text>'
-            f'<rect x="{label_width}" y="{y + 4}" width="{length:.1f}" height="{row - 8}" rx="2" '
-            f'fill="var({color})"/>'
-            f'<text x="{label_width + length + 6:.1f}" y="{y + 16}">{text}</text>'
-        )
-    return (
-        f"<figure><h3>{html.escape(title)}</h3><figcaption>{html.escape(caption)}</figcaption>"
-        f'<svg viewBox="0 0 {width} {len(entries) * row}" role="img" '
-        f'aria-label="{html.escape(title)}">{"".join(lines)}</svg></figure>'
-    )
-
-
-def entries(rows, value, text, color="--bar"):
-    return [(row.any.label, value(row), text(value(row)), color) for row in rows]
-
-
-def time_charts(rows):
-    """A chart per type: beside fp32 the bars of tensor cores would be too short to compare."""
+    first, last = forwards[0], forwards[-1]
     found = ""
-    for dtype in dict.fromkeys(row.any.data["problem"]["dtype"] for row in rows):
-        typed = [row for row in rows if row.any.data["problem"]["dtype"] == dtype]
-        found += bars(
-            f"Estimated time, {dtype}",
-            "From the simulator's counts, and what limits the kernel that takes longest.",
-            [
-                (
-                    row.any.label,
-                    row.estimated_ms,
-                    f"{estimated_time(row)}, {limit_in_words(row)}",
-                    "--bar",
-                )
-                for row in typed
-            ],
-            room=230,
-        ) + bars(
-            f"Measured time, {dtype}",
-            "Median on this machine's GPU, L2 flushed before each run.",
-            entries(typed, lambda r: r.ms, time_text, "--bar2"),
-        )
-    return found
+    for what, value, words in (
+        ("{} bytes requested", lambda r: r.requested, bytes_text),
+        ("{} bytes through HBM, modelled", lambda r: r.hbm_modelled, bytes_text),
+        ("{} bytes through HBM, measured", lambda r: r.hbm_measured, bytes_text),
+        ("{} time, estimated", lambda r: r.estimated_ms, time_text),
+        ("{} time, measured", lambda r: r.ms, time_text),
+    ):
+        a, b = value(first), value(last)
+        if a and b:
+            fewer = "less" if "time" in what else "fewer"
+            times, change = (a / b, fewer) if a >= b else (b / a, "more")
+            found += (
+                f'<div><p class="figure">{three_digits(times)}×</p><p>{what.format(change)}</p>'
+                f'<p class="dim">{words(a)} → {words(b)}</p></div>'
+            )
+    said = html.escape(f"The forward, from {first.any.label} to {last.any.label}")
+    return f'<h2 class="small">{said}</h2><div class="tiles">{found}</div>' if found else ""
 
 
-def byte_charts(rows):
-    models = [row.sim_get("model_gpu") for row in rows if row.sim_get("model_gpu")]
-    model = models[0] if models else "the modelled GPU"
-    hbm = []
-    for row in rows:
-        hbm += entries([row], lambda r: r.hbm_modelled, bytes_text)
-        hbm += entries([row], lambda r: r.hbm_measured, bytes_text, "--bar2")
-    return "".join(
-        (
-            bars(
-                "Requested",
-                "Bytes that the kernels' loads, stores and atomics request, counted.",
-                entries(rows, lambda r: r.requested, bytes_text),
-            ),
-            bars(
-                "HBM",
-                f"Bytes that reach DRAM: modelled with the L2 of {model} (blue), measured on "
-                "this machine's GPU (orange, where there is one).",
-                hbm,
-            ),
-            bars(
-                "Workspace",
-                "Memory beyond inputs and outputs.",
-                entries(rows, lambda r: r.any.get("workspace_bytes"), bytes_text),
-            ),
-        )
-    )
+def chapter_links(out):
+    """step -> where its chapter is, seen from the page, or None."""
+    folder = os.path.dirname(os.path.abspath(out))
+
+    def link(step):
+        chapter = os.path.join(ROOT, "steps", step, "README.md")
+        return os.path.relpath(chapter, folder) if os.path.exists(chapter) else None
+
+    return link
+
+
+def against_n_section(rows):
+    """Of these runs where they have several N, else of the published results of their GPU."""
+    own = against_n_figures(rows)
+    if own:
+        return "<p>Of these runs: measured times where there are any, else estimated ones.</p>", own
+    device, measured = published_of(rows)
+    figures = against_n_figures(measured)
+    if not figures:
+        return "", ""
+    return (
+        f"<p>Measured on {html.escape(device)}, in the project's published runs (docs/results); "
+        "each step's result. On these axes bytes that grow with N² climb twice as steeply as bytes "
+        "that grow with N.</p>"
+    ), figures
+
+
+def published_of(rows):
+    """(device, its published rows): the GPU that these rows are measured on or estimated for."""
+    wanted = {model_of(row.gpu_get("device.name")) for row in rows if row.gpu}
+    wanted |= {row.sim_get("model_gpu") for row in rows}
+    found = {}
+    for row in rows_of(published(os.path.join(ROOT, "docs", "results"))):
+        device = row.gpu_get("device.name")
+        if device and model_of(device) in wanted and standing_of(row.gpu) is None:
+            found.setdefault(device, []).append(row)
+    device = max(found, key=lambda name: len(found[name]), default="")
+    return device, found.get(device, [])
+
+
+def map_section(rows):
+    """Of runs on the real input. page/report.js fills in the text, the map and what they say."""
+    real = any(row.any.data["problem"].get("input") == "real" for row in rows)
+    data = attention_map() if real else None
+    if data is None:
+        return ""
+    inside = json.dumps(data).replace("<", "\\u003c")
+    return f"""
+<p>The real input (<code>--input real</code>) is what a small GPT computes when it reads this text,
+one token per character. Point at a character, or use the arrow keys in the text: the stronger the
+colour of an earlier character, the more of this row of P goes to it. Head {data["head"]} is an
+induction head: it finds where the same characters stood before, and looks at what came next.</p>
+<figure id="attention" data-name="attention"><h3>P of head {data["head"]}, row by row</h3>
+<figcaption id="attention-said" aria-live="polite"></figcaption>
+<div class="attention"><div id="attention-text" tabindex="0" role="application"
+aria-label="The text: arrow keys choose a character"></div>
+<div><canvas id="attention-map" width="1024" height="1024" role="img"
+aria-label="The whole map: a row for each character, a column for each earlier one"></canvas>
+<ol id="attention-list"></ol></div></div></figure>
+<script type="application/json" id="attention-data">{inside}</script>
+<noscript><p>The map needs JavaScript.</p></noscript>"""
 
 
 def html_table(columns, rows):
     def cell(tag, column, text):
         classes = " ".join(["l"] * column.left + ["bad"] * (text == "WRONG"))
-        start = f'{tag} class="{classes}"' if classes else tag
-        return f"<{start}>{html.escape(text)}</{tag}>"
+        content = html.escape(text)
+        content = content.replace("/", "/<wbr>") if tag == "th" else content
+        return element(tag, content, class_=classes or None)
 
     head = "".join(cell("th", c, c.title) for c in columns)
     body = "".join(
         "<tr>" + "".join(cell("td", c, c.cell(row)) for c in columns) + "</tr>" for row in rows
     )
-    return f'<div class="scroll"><table><tr>{head}</tr>{body}</table></div>'
+    return (
+        '<div class="scroll" tabindex="0" role="region" aria-label="The table">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
-def page(rows, texts):
-    columns, common = columns_for(rows)
+def table_section(columns, rows):
     notes = "".join(f"<br>{html.escape(note)}." for note in notes_on(rows))
-    sections = []
-    for name, (text, ok) in texts.items():
-        sections.append(
-            f"<details{'' if ok else ' open'}><summary{'' if ok else ' class=bad'}>"
-            f"{html.escape(name)}</summary><pre>{html.escape(text)}</pre></details>"
-        )
-    return f"""<!DOCTYPE html>
-<html lang="en"><head><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>flash-steps: the tour</title><style>{STYLE}</style></head><body>
-<h1>FlashAttention, one step at a time</h1>
-<p class="lead">Same mathematics, same outputs, a different order of computation.
-Every row went through the same check against an fp64 reference.</p>
-<p>{html.escape(common)}</p>
-<h2>All steps</h2>{html_table(columns, rows)}
+    return f"""{html_table(columns, rows)}
 <p class="dim">Requested bytes, requests and sectors are counted by the simulator. The estimated
 time is what a model of the GPU makes of these counts, never a measurement: docs/clock.md explains
 it and says how far it is from measured times. Limited by: what the kernel that takes longest keeps
-busy, or waits for, most of its time. Busy SMs: how many get a block of it.{notes}</p>
-<h2>Where the time goes</h2><div class="charts">{time_charts(rows)}</div>
-<h2>Where the bytes go</h2><div class="charts">{byte_charts(rows)}</div>
-<h2>The steps' own reports</h2>{"".join(sections)}
-</body></html>
+busy, or waits for, most of its time. Busy SMs: how many get a block of it.{notes}</p>"""
+
+
+def texts_section(texts):
+    found = ""
+    for name, (text, ok) in texts.items():
+        found += (
+            f"<details{'' if ok else ' open'}><summary{'' if ok else ' class=bad'}>"
+            f'{html.escape(name)}</summary><pre tabindex="0">{html.escape(text)}</pre></details>'
+        )
+    return found
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def page(rows, texts, out, title="the tour"):
+    """HTML of the rows and of the programs' texts, {name: (text, ok)}, for the file `out`."""
+    columns, common = columns_for(rows)
+    alike = comparable(rows)
+    said, curves = against_n_section(rows)
+    sections = (
+        ("ladder", "The ladder", ladder(alike, chapter_links(out))),
+        ("bytes", "Where the bytes go", bytes_figure(alike)),
+        ("roofline", "Below the roof", roofline_figure(alike)),
+        (
+            "against-n",
+            "Time and traffic against N",
+            curves and f'{said}<div class="charts">{curves}</div>',
+        ),
+        ("map", "Attention over a text", map_section(rows)),
+        ("table", "All runs", table_section(columns, rows)),
+        ("texts", "The steps' own reports", texts_section(texts)),
+    )
+    sections = [section for section in sections if section[2]]
+    links = "".join(f'<a href="#{name}">{head}</a>' for name, head, _ in sections)
+    body = "".join(
+        f'<section id="{name}"><h2>{head}</h2>{content}</section>'
+        for name, head, content in sections
+    )
+    scripts = ["report.js", "save.js"] + ["attention.js"] * ('id="attention-data"' in body)
+    style, *scripts = (read_text(os.path.join(PAGE, name)) for name in ("report.css", *scripts))
+    return f"""<!DOCTYPE html>
+<html lang="en"><head><meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>flash-steps: {title}</title><style>
+{style}</style></head><body>
+<header><h1>FlashAttention, one step at a time</h1>
+<p class="lead">{LEAD} Every row went through the same check against an fp64 reference.</p>
+<p>{html.escape(common)}</p>
+<nav aria-label="Sections">{links}<button id="theme" type="button">dark</button></nav></header>
+<main>{tiles(alike)}{body}</main>
+<div id="tip" role="tooltip" hidden></div>
+<script>
+{"".join(scripts)}</script></body></html>
 """
+
+
+def write_page(out, rows, texts, title="the tour"):
+    r"""page() to a file, as a whole or not at all. \raises Failure where it cannot be written."""
+    try:
+        replace_text(out, page(rows, texts, out, title))
+    except OSError as error:
+        raise Failure(f"{out} cannot be written: {error.strerror}") from None
 
 
 def main():
@@ -198,10 +228,7 @@ def main():
         raise Failure(f"no step left a result in {args.folder}")
     rows = join_for_reading(runs)
     print(screen_of(rows))
-    try:
-        replace_text(args.out, page(rows, texts))
-    except OSError as error:
-        raise Failure(f"{args.out} cannot be written: {error.strerror}") from None
+    write_page(args.out, rows, texts)
     print(f"\n{args.out}\n  the same table, with pictures and each step's report")
     return 0
 

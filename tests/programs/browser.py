@@ -92,12 +92,12 @@ class Browser:
         os.close(self.from_chromium)
         self.folder.cleanup()
 
-    def open(self, path, width=1200, height=800, dark=False):
-        """A page of its own for a file, loaded."""
+    def open(self, path, width=1200, height=800, dark=False, query=""):
+        """A page of its own for a file, loaded. `query`: "?step=06", behind its address."""
         page = Page(self)
         page.set_size(width, height)
         page.set_dark(dark)
-        page.go_to(pathlib.Path(path).resolve().as_uri())
+        page.go_to(pathlib.Path(path).resolve().as_uri() + query)
         return page
 
     def call(self, method, session=None, **params):
@@ -147,7 +147,7 @@ class Page:
         target = browser.call("Target.createTarget", url="about:blank")["targetId"]
         attached = browser.call("Target.attachToTarget", targetId=target, flatten=True)
         self.session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log"):
+        for domain in ("Page", "Runtime", "Log", "Network"):
             self.call(f"{domain}.enable")
 
     def call(self, method, **params):
@@ -169,8 +169,17 @@ class Page:
             raise BrowserError(details.get("exception", {}).get("description", details["text"]))
         return found["result"].get("value")
 
+    def until(self, script, seconds=PATIENCE):
+        """The value of an expression, as soon as it is true."""
+        end = time.monotonic() + seconds
+        while not (found := self.eval(script)):
+            if time.monotonic() > end:
+                raise BrowserError(f"never true: {script}; {self.errors()}")
+            time.sleep(0.02)
+        return found
+
     def errors(self):
-        """What the page wrote as errors and threw so far."""
+        """What the page wrote as errors, threw, and asked of the network so far."""
         self.eval("0")  # what came before has come
         found = []
         for event in self.browser.events:
@@ -185,6 +194,10 @@ class Page:
                 found.append(" ".join(words))
             elif method == "Log.entryAdded" and params["entry"]["level"] == "error":
                 found.append(params["entry"]["text"])
+            elif method == "Network.requestWillBeSent":
+                url = params["request"]["url"]
+                if not url.startswith(("file:", "data:", "blob:", "about:")):
+                    found.append(f"asks the network for {url}")
         return found
 
     def set_size(self, width, height=800, scale=1):
@@ -202,26 +215,30 @@ class Page:
         self.call("Emulation.setEmulatedMedia", features=features)
 
     def overflow(self):
-        """By how many pixels the page is wider than its window: 0 where nothing scrolls sideways."""
+        """By how many pixels the page is wider than its window; 0: nothing scrolls sideways."""
         return self.eval(
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
 
     def hover(self, selector):
-        x, y = self.middle(selector)
-        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        self.mouse(*self.middle(selector))
 
     def click(self, selector):
-        x, y = self.middle(selector)
-        for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
+        self.mouse(*self.middle(selector), click=True)
+
+    def mouse(self, x, y, click=False):
+        """Moves it to a place in the window, and clicks there."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        for kind in ("mousePressed", "mouseReleased") if click else ():
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def middle(self, selector):
         found = self.eval(
-            f"""(() => {{
+            f"""(async () => {{
               const element = document.querySelector({json.dumps(selector)});
               if (!element) return null;
               element.scrollIntoView({{block: "center", inline: "center", behavior: "instant"}});
+              await new Promise(requestAnimationFrame);  // the page hears that it was scrolled
               const box = element.getBoundingClientRect();
               return [box.x + box.width / 2, box.y + box.height / 2];
             }})()"""

@@ -52,7 +52,7 @@ def run_in_terminal(columns, script, *args):
 class Page(html.parser.HTMLParser):
     """The texts of a page, [(tag, text)], and the tags that it leaves open."""
 
-    EMPTY = ("meta", "br")
+    EMPTY = ("meta", "br", "wbr")
 
     def __init__(self, text):
         super().__init__()
@@ -648,26 +648,25 @@ class Report(Scripts):
         for title in ("estimated time", "limited by", "busy SMs"):
             self.assertIn(("th", title), page.texts)
         for tag, text in (
-            ("h3", "Estimated time, fp32"),
-            ("h3", "Estimated time, bf16"),
-            ("text", "400 us, L1 lines"),
-            ("text", "~400 us, waiting, 4 of 132 SMs"),
+            ("p", "400 us estimated"),
+            ("p", "limited by L1 lines"),
+            ("p", "~400 us estimated"),
+            ("p", "limited by waiting, 4 of 132 SMs"),
             ("td", "~400 us"),
         ):
             self.assertIn((tag, text), page.texts)
         words = " ".join(text for _, text in page.texts)
         self.assertIn("~ in 04: without plain arithmetic", words)
-        self.assertNotIn("Measured time", words)
-        self.assertNotIn("oofline", words)
-        # Beside it what was measured, in its own chart.
+        self.assertNotIn("500 us measured", words)
+        # Beside it what was measured.
         self.file("01_naive.naive.gpu.json", gpu())
         open(os.path.join(self.folder, "01_naive.naive.gpu.txt"), "w", encoding="utf-8").close()
         run("report", "--out", path, self.folder)
         with open(path, encoding="utf-8") as file:
             page = Page(file.read())
         for tag, text in (
-            ("h3", "Estimated time, fp32"),
-            ("h3", "Measured time, fp32"),
+            ("p", "400 us estimated"),
+            ("p", "500 us measured"),
             ("td", "400 us"),
             ("td", "500 us"),
             ("td", "0.80x"),
@@ -724,6 +723,21 @@ class Report(Scripts):
         done = run("report", "--out", os.path.join(self.folder, "r.html"), self.folder)
         self.assertEqual(done.returncode, 1)
         self.assertEqual(len(done.stderr.splitlines()), 1)
+
+    def test_compare_writes_the_same_page_of_any_runs(self):
+        page = os.path.join(self.folder, "page.html")
+        sizes = [self.file(f"{n}.json", sim(n=n, nk=n)) for n in (512, 2048)]
+        done = run("compare.py", "--page", page, *sizes)
+        self.assertEqual((done.returncode, done.stdout.splitlines()[-1]), (0, page), done.stderr)
+        with open(page, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("01 naive, N=2048: 400 us", text)  # against N: of these runs
+        self.assertIn("Of these runs", text)
+        self.assertNotIn("published runs", text)
+        self.assertNotIn("own reports", text)  # it has no programs' texts
+        done = run("compare.py", "--page", os.path.join(self.folder, "no", "p.html"), *sizes)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot be written", done.stderr)
 
 
 class Tables(Scripts):
