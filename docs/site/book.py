@@ -221,7 +221,7 @@ class Book:
         if path.endswith(".md"):
             raise BookError(f"{page}: links to {target}, which is no page of the book")
         size = os.path.getsize(os.path.join(self.root, path))
-        text = os.path.splitext(path)[1] not in (".svg", ".png", ".npy", ".html")
+        text = os.path.splitext(path)[1] not in (".svg", ".png", ".npy", ".html", ".ipynb")
         self.linked[path] = "source" if text and size <= LARGEST_SOURCE else "file"
         return place + mark + anchor
 

@@ -1,10 +1,11 @@
 """The plots of compare.py: time and traffic against N, and the roofline. Needs matplotlib.
 
-    maintain plots                                docs/pictures/hbm_against_n.svg from docs/results
-    maintain plots --out FILE.svg results.json ...    the same of other results
+    maintain plots                              PICTURES in docs/pictures, from docs/results
+    maintain plots --out DIR results.json ...   the same of other results
 
-HBM bytes of one head's forward against N: measured, and predicted by each step's formula, for each
-step's result, with guide lines that grow as N and as N^2.
+ladder.svg: bytes per head and speed of each step's result, at one problem.
+hbm_against_n.svg: HBM bytes of one head's forward against N: measured, and predicted by each step's
+formula, for each step's result, with guide lines that grow as N and as N^2.
 Exit status: 0 done, 2 bad use, no matplotlib or no result to draw.
 """
 
@@ -15,10 +16,10 @@ from . import command
 from .command import BadInput
 from .figure_data import family, flop_rate_text, machines, roofline_points
 from .problems import DIRECTIONS
-from .results import published, rows_of_picture, total
+from .results import LADDER_N, PICTURES, published, total
 from .standing import rows_of, standing_of
 from .steps import ROOT
-from .text import bytes_text, time_text
+from .text import bytes_text, flops_text, time_text
 
 try:
     import matplotlib
@@ -26,6 +27,7 @@ try:
     matplotlib.use("svg")
     from matplotlib import pyplot
     from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 except ImportError:
     raise BadInput(
@@ -173,14 +175,8 @@ def against_n(path, title, text, rows, sources):
 def hbm_against_n(path, rows):
     """HBM bytes of one head's forward for each step's result: its last variant. B*N is constant in
     FlashAttention's series, so the bytes of all heads together would hide one power of N."""
-    chosen = rows_of_picture(rows)
-    devices = sorted({row.gpu_get("device.name") for row in chosen})
-    if len(devices) != 1:
-        raise BadInput(
-            "no measured run with B*N = 16384, H*d = 2048, d = 64, not causal"
-            if not devices
-            else f"one picture shows one GPU: these are {', '.join(devices)}"
-        )
+    chosen = PICTURES["hbm_against_n.svg"](rows)
+    device = device_of(chosen, "no measured run with B*N = 16384, H*d = 2048, d = 64, not causal")
 
     def per_head(figure):
         lines = {}
@@ -226,14 +222,138 @@ def hbm_against_n(path, rows):
             yscale="log",
             xlabel="N",
             ylabel="HBM bytes per head, forward",
-            title=f"{devices[0]}, d=64, fp32, not causal{said(chosen)}",
+            title=f"{device}, d=64, fp32, not causal{said(chosen)}",
         )
         axes.set_xticks(sizes, [str(n) for n in sizes])
         axes.minorticks_off()
         legend(axes, colors, {"measured": ("o", "-"), "predicted": ("", "--")})
-        # tables --check asks whether the picture is of the results beside it.
-        texts = {row.any.data["step"]: row.gpu.get("text") for row in chosen}
-        return save(figure, path, "texts " + " ".join(f"{s}={t}" for s, t in texts.items()))
+        return save(figure, path, texts_of(chosen))
+
+
+BAND = 0.42  # the height of a thin bar; a step's row is 1 high
+COLORS_OF = {"forward": "C0", "backward": "C1"}
+
+
+def ladder(path, rows):
+    """Bytes per head and TFLOP/s of each step's result: a row per step, in the order of reading."""
+    chosen = PICTURES["ladder.svg"](rows)
+    device = device_of(chosen, f"no measured time with B*N = 16384, N = {LADDER_N}, d = 64")
+
+    def per_head(row, path):
+        bytes_ = total(row.gpu_get(f"traffic.{path}"))
+        return bytes_ and bytes_ / (row.any.data["problem"]["b"] * row.any.data["problem"]["h"])
+
+    with pyplot.rc_context({**STYLE, "font.size": 12, "hatch.linewidth": 1.2}):
+        figure, (left, right) = pyplot.subplots(
+            1, 2, sharey=True, figsize=(7, 6.2), width_ratios=(5, 4), layout="constrained"
+        )
+        for y, row in enumerate(chosen):
+            color = COLORS_OF[row.any.direction]
+            asked = per_head(row, "requested.predicted")
+            measured = per_head(row, "hbm.measured")
+            through = measured or per_head(row, "hbm.predicted")
+            speed = row.flops_per_s / 1e12
+            outline = (
+                {} if measured else {"facecolor": "white", "edgecolor": color, "hatch": "////"}
+            )
+            for axes, value, place, height, text, style in (
+                (left, asked, y - BAND / 2, BAND, bytes_text(asked), {"alpha": 0.35}),
+                (left, through, y + BAND / 2, BAND, bytes_text(through), outline),
+                (right, speed, y, 1.5 * BAND, flops_text(row.flops_per_s), {}),
+            ):
+                if not value:
+                    continue
+                style = style if "facecolor" in style else {"color": color, **style}
+                axes.barh(place, value, height, linewidth=0.8, **style)
+                axes.annotate(
+                    text,
+                    (value, place),
+                    xytext=(3, 0),
+                    textcoords="offset points",
+                    va="center_baseline",
+                    fontsize=11,
+                )
+        # Room for the label of the longest bar, whatever the results.
+        for axes, title, values in (
+            (left, "bytes per head", [per_head(row, "requested.predicted") for row in chosen]),
+            (right, "TFLOP/s", [row.flops_per_s / 1e12 for row in chosen]),
+        ):
+            values = [value for value in values if value]
+            low = 10 ** math.floor(math.log10(min(values) / 3))
+            axes.set_xscale("log")
+            axes.set_xlim(low, low * (max(values) / low) ** 1.38)
+            axes.set_title(title, fontsize=13)
+            axes.set_xticks([])
+            axes.minorticks_off()
+            axes.grid(False)
+            axes.spines["bottom"].set_visible(False)
+            axes.tick_params(left=False)
+        names = [name_of(row) for row in chosen]
+        left.set_yticks(range(len(chosen)), names)
+        left.set_ylim(len(chosen) - 0.5, -0.5)
+        types = ["fp8" if row.any.get("fp8") else row.any.get("problem.dtype") for row in chosen]
+        left.set_ylabel(" ")  # room for these
+        for kind in dict.fromkeys(types):
+            first, last = types.index(kind), len(types) - 1 - types[::-1].index(kind)
+            left.annotate(
+                kind,
+                (0, (first + last) / 2),
+                xycoords=("figure fraction", "data"),
+                xytext=(4, 0),
+                textcoords="offset points",
+                rotation=90,
+                va="center",
+                ha="left",
+                color="0.4",
+            )
+            for axes in (left, right) if first else ():
+                axes.axhline(first - 0.5, color="0.8", linewidth=1)
+        p = chosen[0].any.data["problem"]
+        figure.suptitle(
+            f"{device}, N = {p['n']}, d = {p['d']}, not causal (log scales){said(chosen)}",
+            fontsize=13,
+        )
+        figure.legend(
+            handles=[
+                Patch(color="0.3", alpha=0.35, label="requested by the threads"),
+                Patch(color="0.3", label="through HBM, measured"),
+                Patch(
+                    facecolor="white",
+                    edgecolor="0.3",
+                    hatch="////",
+                    label="through HBM, predicted",
+                ),
+                *(
+                    Patch(color=color, label=direction)
+                    for direction, color in COLORS_OF.items()
+                    if any(row.any.direction == direction for row in chosen)
+                ),
+            ],
+            loc="outside lower center",
+            ncols=2,
+            fontsize=12,
+            frameon=False,
+        )
+        return save(figure, path, texts_of(chosen))
+
+
+def name_of(row):
+    """ "08 tensor core": the step's folder; its colour says that it is a backward."""
+    return row.any.data["step"].replace("_", " ").removesuffix(" backward")
+
+
+def device_of(rows, nothing):
+    devices = sorted({row.gpu_get("device.name") for row in rows})
+    if len(devices) != 1:
+        said_of = f"one picture shows one GPU: these are {', '.join(devices)}"
+        raise BadInput(said_of if devices else nothing)
+    return devices[0]
+
+
+def texts_of(rows):
+    """tables --check asks whether a picture is of the results beside it."""
+    texts = {row.any.data["step"]: row.gpu.get("text") for row in rows}
+    return "texts " + " ".join(f"{step}={text}" for step, text in texts.items())
 
 
 def said(rows):
@@ -318,15 +438,12 @@ def main():
     parser.add_argument(
         "files", nargs="*", metavar="results.json", help="default: all of docs/results"
     )
-    parser.add_argument(
-        "--out",
-        metavar="FILE.svg",
-        default=os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg"),
-    )
+    parser.add_argument("--out", metavar="DIR", default=os.path.join(ROOT, "docs", "pictures"))
     args = parser.parse_args()
     files = args.files or published(os.path.join(ROOT, "docs", "results"))
     rows = rows_of(files)  # as tables takes them
-    os.makedirs(os.path.dirname(os.path.abspath(args.out)), exist_ok=True)
-    for path in hbm_against_n(args.out, rows):
-        print(os.path.relpath(path))
+    os.makedirs(args.out, exist_ok=True)
+    for draw, name in ((ladder, "ladder.svg"), (hbm_against_n, "hbm_against_n.svg")):
+        for path in draw(os.path.join(args.out, name), rows):
+            print(os.path.relpath(path))
     return 0

@@ -224,7 +224,7 @@ def join_for_reading(runs):
     return [row for row in join(runs) if not row.any.borrowed]
 
 
-def rows_of_picture(rows):
+def rows_of_hbm_picture(rows):
     """What plots.py draws of HBM bytes against N: each step's last variant in FlashAttention's
     series, d = 64, not causal, where they were measured."""
     chosen = []
@@ -235,6 +235,27 @@ def rows_of_picture(rows):
             chosen += [] if p["causal"] or p.get("smem") else [row]
     last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order
     return [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
+
+
+LADDER_N = 4096
+
+
+def rows_of_ladder(rows):
+    """What plots.py draws of the ladder: of each step its last variant's forward, or its last
+    backward where the forward is another step's. One problem of FlashAttention's series."""
+    last = {}
+    for row in rows:  # in reading order
+        p = row.any.data["problem"]
+        shown = in_series(p) and p["d"] == 64 and p["n"] == LADDER_N
+        if shown and row.flops_per_s and not p["causal"] and not p.get("smem"):
+            found = last.setdefault(row.any.data["step"], {})
+            found.setdefault(row.gpu.get("device.name"), {})[row.any.direction] = row
+    by_device = [found for devices in last.values() for found in devices.values()]
+    return [found.get("forward") or found["backward"] for found in by_device]
+
+
+# In docs/pictures: which rows each shows.
+PICTURES = {"hbm_against_n.svg": rows_of_hbm_picture, "ladder.svg": rows_of_ladder}
 
 
 # --- columns ------------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from . import command
 from .command import BadInput, Failure, NotHere
 from .files import read_text, write_text
 from .nvcc import arches_of, demangled, find_nvcc, nvcc_command
+from .results import PICTURES
 from .step_text import digest_of
 from .steps import ROOT, find_steps, number_of, steps_and_needs
 
@@ -161,7 +162,7 @@ def restamp(digests):
         return
     new = dict(changed.values())
     old = re.compile(r"\b(?:%s)\b" % "|".join(new))
-    others = ("docs/pictures/hbm_against_n.svg", "tests/programs/kernels_h200.json")
+    others = [f"docs/pictures/{name}" for name in PICTURES] + ["tests/programs/kernels_h200.json"]
     for path in [*paths, *(os.path.join(ROOT, other) for other in others)]:
         if not os.path.exists(path):
             continue

@@ -49,6 +49,9 @@ and within a sentence, <!-- figure: WHAT FILTERS -->1.21x<!-- /figure -->, where
     speed, share                        TFLOP/s, and its share of the matmul rate: one figure, or
                                         the minimum and maximum of all that pass (from the runs;
                                         with against= from peers)
+    counters                            how many figures of requests, sectors and lines were both
+                                        counted and measured, a forward that two steps share once:
+                                        an error where one of them differs
 
 A result carries a digest of its kernel's text (step_text.py). Where the tree has another digest, or
 the GPU was slowed down, the table, or the last figure of a paragraph, says so. After a change of a
@@ -66,9 +69,10 @@ import subprocess
 
 from . import command, estimates, figure2, neighbours, peers_table, where
 from .command import BadInput
+from .counters_vs_sim import differences
 from .files import read_json, read_text, write_text
 from .problems import in_series, problem_text
-from .results import columns_for, notes_on_estimates, published, rows_of_picture, speed, total
+from .results import PICTURES, columns_for, notes_on_estimates, published, speed, total
 from .standing import mark_peers, rows_of, standing, standing_of, standing_parts, standing_text
 from .steps import ROOT
 from .text import Column, bytes_text, flops_text, markdown_table, time_text
@@ -77,7 +81,6 @@ TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
 COMMAND = re.compile(r"(<!-- run: (.+?) -->\n).*?(<!-- /run -->)", re.DOTALL)
 FIGURE = re.compile(r"(<!-- figure: (.+?) -->)(.*?)(<!-- /figure -->)", re.DOTALL)
 EMPTY = re.compile(r"<!-- ((table|run|figure): .+?) -->\s*<!-- /\2 -->")
-PICTURE = os.path.join(ROOT, "docs", "pictures", "hbm_against_n.svg")
 
 
 def matches(known, filters):
@@ -320,9 +323,18 @@ def figure_of_runs(name, rows):
     return range_text(shares, share_text) + "%"
 
 
+def equal_counters(spec, rows):
+    both = [row for row in rows if row.sim and row.gpu]
+    entries = [entry for row in both for entry in differences(row)]
+    compared = [entry for entry in entries if entry["promised"] and entry["equal"] is not None]
+    if not compared or not all(entry["equal"] for entry in compared):
+        raise BadInput(f"figure '{spec}': nothing was counted and measured, or a figure differs")
+    return f"{len(compared):,}", [(row.any.data["step"], standing_of(row.gpu)) for row in both]
+
+
 def figure(spec, rows, extras):
     """(the text, [(step, why it is not of this tree's kernel at full speed, or None)])."""
-    name, filters = read_spec("figure", spec, RATIO_FIGURES + RATE_FIGURES)
+    name, filters = read_spec("figure", spec, (*RATIO_FIGURES, *RATE_FIGURES, "counters"))
     backend = filters.pop("against", None)
     if name in RATIO_FIGURES and not backend:
         raise BadInput(f"figure '{spec}': name the backend, as in against=flash")
@@ -333,7 +345,10 @@ def figure(spec, rows, extras):
             raise BadInput(f"figure '{spec}': no ratio against '{backend}' passes its filters")
         found = [(row["step"], row["standing"]) for row in chosen]
         return figure_of_peers(name, backend, chosen), found
-    chosen = [row for row in rows if matches(keys_of(row), filters) and speed(row) != "-"]
+    chosen = [row for row in rows if matches(keys_of(row), filters)]
+    if name == "counters":
+        return equal_counters(spec, chosen)
+    chosen = [row for row in chosen if speed(row) != "-"]
     if not chosen:
         raise BadInput(f"figure '{spec}': no measured time passes its filters")
     found = [(row.any.data["step"], standing_of(row.gpu)) for row in chosen]
@@ -371,17 +386,22 @@ def load_extras(paths):
     return extras
 
 
-def picture_finding(rows):
-    """Why the picture of HBM bytes is not of these results, or None: it names its runs' texts."""
-    if not os.path.exists(PICTURE):
-        return None
-    drawn = dict(re.findall(r"(\d\d_\w+)=(\w+)", read_text(PICTURE)))
-    there = {row.any.data["step"]: str(row.gpu.get("text")) for row in rows_of_picture(rows)}
-    old = [step for step in {**drawn, **there} if drawn.get(step) != there.get(step)]
-    if not old:
-        return None
-    name = os.path.relpath(PICTURE, ROOT)
-    return f"{name}: drawn from other results ({', '.join(old)}): run ./scripts/maintain plots"
+def picture_findings(rows):
+    """Which pictures are not of these results, and why: a picture names its runs' texts."""
+    findings = []
+    for picture, rows_of_picture in PICTURES.items():
+        name = os.path.join("docs", "pictures", picture)
+        path = os.path.join(ROOT, name)
+        if not os.path.exists(path):
+            continue
+        drawn = dict(re.findall(r"(\d\d_\w+)=(\w+)", read_text(path)))
+        there = {row.any.data["step"]: str(row.gpu.get("text")) for row in rows_of_picture(rows)}
+        if old := [step for step in {**drawn, **there} if drawn.get(step) != there.get(step)]:
+            steps = ", ".join(old)
+            findings.append(
+                f"{name}: drawn from other results ({steps}): run ./scripts/maintain plots"
+            )
+    return findings
 
 
 def output_of(command):
@@ -447,8 +467,8 @@ def main():
             findings.append(f"{name}: {'out of date' if args.check else 'filled'}")
             if not args.check:
                 write_text(path, after)
-    if args.check and not args.files and (finding := picture_finding(rows)):
-        findings.append(finding)
+    if args.check and not args.files:
+        findings += picture_findings(rows)
     for finding in findings:
         print(finding)
     return 1 if args.check and findings else 0

@@ -1,6 +1,6 @@
 """Runs every variant and head dimension in the simulator as each kind of GPU: what runs where.
 
-    maintain where [--build build/sim]      the table in README.md
+    maintain where [--build build/sim]      the table in docs/gpu.md
 
 A cell is found by running: "-" where the architecture does not allow the step, "not VARIANT d=D,
 ..." where a block would need more shared memory than the GPU gives it.

@@ -22,6 +22,8 @@ import threading
 import time
 from pathlib import Path
 
+from flash_steps.steps import needs_of
+
 from .exercises import ROOT
 
 COMPILE_SECONDS = 60  # of CPU time
@@ -139,10 +141,14 @@ class Toolchain:
         self.predictions = {}
         self.gpu = Path(link[0]).name.startswith("nvcc")
 
-    def compile(self, shadow, beside, source, target):
+    def compile(self, step, shadow, beside, source, target):
         """`shadow` is looked through before the repository, `beside` after it. The files that were
         read stand in target.d."""
         first, *rest = self.compile_words
+        needs = needs_of(step)
+        if self.gpu and needs and needs.endswith("a"):  # such a step runs on that GPU only
+            code = f"--generate-code=arch={needs.replace('sm', 'compute')},code=[{needs}]"
+            rest = [w for w in rest if not w.startswith("--generate-code")] + [code]
         kind = [] if self.gpu else ["-fmax-errors=1", "-fdiagnostics-color=never"]
         kind += ["-MMD", "-MF", f"{target}.d"]
         out = ["-c", str(source), "-o", str(target)]
@@ -604,7 +610,9 @@ class Check:
         started = time.monotonic()
         for command, cwd in (
             (
-                tools.compile(folder, self.student.parent, folder / "main.cu", obj),
+                tools.compile(
+                    self.exercise.step, folder, self.student.parent, folder / "main.cu", obj
+                ),
                 tools.directory,
             ),
             (tools.link(obj, folder / "check"), folder),

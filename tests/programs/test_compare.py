@@ -565,31 +565,64 @@ class Plots(Scripts):
             self.assertFalse([t for t in texts if "prep" in t], picture)
 
 
-class HbmPicture(Scripts):
-    def test_measured_and_predicted_bytes_per_head(self):
+class Pictures(Scripts):
+    def draw(self, runs):
         if not importlib.util.find_spec("matplotlib"):
             self.skipTest("no matplotlib")
-        sizes = [(1024, 16), (2048, 8)]
+        folder = os.path.join(self.folder, "new")
+        done = run("plots", "--out", folder, self.file("r.json", runs))
+        pictures = {}
+        for name in os.listdir(folder) if done.returncode == 0 else ():
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                pictures[name] = file.read()
+        return done, pictures
+
+    def test_the_ladder_and_hbm_bytes_against_n(self):
+        sizes = [(1024, 16), (2048, 8), (4096, 4)]
         runs = [
             gpu(step=step, b=b, h=32, hkv=32, n=n, nk=n, causal=False)
             for step in ("01_naive", "06_work_partitioning")
             for n, b in sizes
         ]
-        picture = os.path.join(self.folder, "new", "hbm.svg")
-        done = run("plots", "--out", picture, self.file("r.json", runs))
+        done, pictures = self.draw(runs)
         self.assertEqual(done.returncode, 0, done.stderr)
-        with open(picture, encoding="utf-8") as file:
-            self.assertIn("<svg", file.read())
+        self.assertEqual(sorted(pictures), ["hbm_against_n.svg", "ladder.svg"])
+        for picture in pictures.values():
+            self.assertIn("<svg", picture)
+            self.assertEqual(len(re.findall(r"texts 01_naive=\S+ 06_work_partit", picture)), 1)
         for data, word in (
-            ([gpu()], "no measured run"),
+            ([gpu()], "no measured time"),
+            ([run for run in runs if run["problem"]["n"] < 4096], "N = 4096"),
             (
-                runs + [gpu("NVIDIA A100", b=16, h=32, hkv=32, causal=False)],
+                runs + [gpu("NVIDIA A100", b=4, h=32, hkv=32, n=4096, nk=4096, causal=False)],
                 "one picture shows one GPU",
             ),
         ):
-            done = run("plots", "--out", picture, self.file("r.json", data))
+            done, _ = self.draw(data)
             self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
             self.assertIn(word, done.stderr)
+
+    def test_the_ladder_shows_each_steps_result(self):
+        size = {"b": 4, "h": 32, "hkv": 32, "n": 4096, "nk": 4096, "causal": False}
+        size["flops"] = 4 * 4 * 32 * 4096**2 * 64
+        runs = [
+            gpu(step="01_naive", variant=variant, variant_index=i, median_ms=ms, **size)
+            for i, (variant, ms) in enumerate((("one", 100), ("two", 10)))
+        ]
+        # Its forward is another step's, so its result is the backward.
+        runs.append(with_backward(gpu(step="05_recompute_backward", median_ms=1, **size)))
+        runs[-1]["forward_of"] = "04 fused"
+        # The gradient's bytes were not measured.
+        runs[-1]["backward"]["traffic"]["hbm"]["measured"] = None
+        done, pictures = self.draw(runs)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        texts = re.findall(r"<!-- (.*?) -->", pictures["ladder.svg"])
+        speed = size["flops"] / 1e-2 / 1e12  # of "two"
+        self.assertIn("01 naive", texts)
+        self.assertIn("05 recompute", texts)
+        self.assertIn(f"{speed:.3g}", texts)
+        self.assertNotIn(f"{speed / 10:.3g}", texts)
+        self.assertTrue({"forward", "backward", "through HBM, predicted"} <= set(texts))
 
 
 class Report(Scripts):
@@ -1020,6 +1053,17 @@ class Tables(Scripts):
         self.assertEqual(self.figure("share step=01_naive"), "is 2% so")
         self.peers_results(runs=1)
         self.assertEqual(self.figure(f"runs {step}"), "is one run so")
+
+    def test_how_many_counters_are_equal(self):
+        self.file("r.json", [sim(), gpu(), gpu(step="02_tiled")])
+        self.assertEqual(self.figure("counters"), "is 4 so")  # requests and sectors, of two kinds
+        other = gpu()
+        other["traffic"]["sectors"]["load"] += 1
+        for runs in ([sim(), other], [sim(), gpu(n=512, nk=512)]):
+            self.file("r.json", runs)
+            done, _ = self.fill("a <!-- figure: counters -->x<!-- /figure -->\n")
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("or a figure differs", done.stderr)
 
     def test_the_last_figure_of_a_paragraph_says_what_is_older(self):
         self.peers_results(text="0" * 16)

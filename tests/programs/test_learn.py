@@ -668,6 +668,17 @@ inline void forward("""
         self.assertEqual(verdict.kind, "refused")
         self.assertIn("without --gpu", verdict.message)
 
+    def test_code_for_the_gpu_that_a_step_needs(self):
+        toolchain = checking.Toolchain(BUILD)
+        toolchain.gpu = True
+        toolchain.compile_words = ["nvcc", "--generate-code=arch=compute_90,code=[compute_90]"]
+        for name, arch in (("scores", "compute_90"), ("full_scale", "sm_90a")):
+            command = toolchain.compile(exercise(name).step, "a", "b", "c", "d")
+            with self.subTest(name=name):
+                codes = [w for w in command if w.startswith("--generate-code")]
+                self.assertEqual(len(codes), 1)
+                self.assertTrue(codes[0].endswith(f"[{arch}]"), codes)
+
     def test_a_step_without_an_estimate(self):
         e = exercise("lines")
         toolchain = checking.Toolchain(BUILD)

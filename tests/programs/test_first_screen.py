@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""README.md is one screen that leads to everything; the dev container and the notebook start what
+is there, and the notebook's cells do what they say, with stand-ins for what takes minutes."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import stat
+import subprocess
+import sys
+import tempfile
+import types
+import unittest
+import unittest.mock
+from pathlib import Path
+
+from copies import ROOT
+from learn_lib import exercises
+
+ROOT = Path(ROOT)
+MOST_LINES = 120
+NOTEBOOK = ROOT / "docs" / "flash_steps.ipynb"
+CONTAINER = ROOT / ".devcontainer" / "devcontainer.json"
+
+
+def options_of(script):
+    """Those that a script of bash takes: the cases of its options."""
+    text = (ROOT / script).read_text()
+    return {
+        name for case in re.findall(r"^ +(-[\w| -]+)\)", text, re.M) for name in case.split("|")
+    }
+
+
+class Readme(unittest.TestCase):
+    def setUp(self):
+        self.text = (ROOT / "README.md").read_text()
+
+    def test_it_is_short(self):
+        self.assertLessEqual(len(self.text.splitlines()), MOST_LINES)
+
+    def test_how_to_begin_comes_before_any_measured_figure(self):
+        places = [
+            self.text.index(words)
+            for words in (
+                "docs/pictures/ladder.svg",
+                "./scripts/tour.sh",
+                "./scripts/learn",
+                "## How to read a step",
+                "## The ladder",
+            )
+        ]
+        self.assertEqual(places, sorted(places))
+        self.assertNotRegex(self.text[: places[-1]], "<!-- (table|figure|run): ")
+
+    def test_every_step_and_every_page_can_be_reached(self):
+        for step in (ROOT / "steps").glob("[0-9][0-9]_*"):
+            self.assertIn(f"(steps/{step.name}/README.md)", self.text)
+        pages, waiting = set(), [ROOT / "README.md"]
+        while waiting:
+            page = waiting.pop()
+            if page in pages or page.suffix != ".md" or not page.exists():
+                continue
+            pages.add(page)
+            links = re.findall(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)", page.read_text())
+            waiting += [(page.parent / link).resolve() for link in links if "://" not in link]
+        lost = {str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md")}
+        self.assertEqual(lost - {str(page.relative_to(ROOT)) for page in pages}, set())
+
+    def test_it_says_what_the_scripts_say_of_time_and_disk(self):
+        for script in ("tour.sh", "test.sh"):
+            said = re.search(
+                r"first run takes about (\w+) minutes .* ([\d.]+ GB) of disk",
+                (ROOT / "scripts" / script).read_text(),
+            )
+            line = next(x for x in self.text.splitlines() if x.startswith(f"./scripts/{script}"))
+            self.assertIn(f"{said[1]} minutes", line)
+            self.assertIn(said[2], line)
+
+
+class Commands(unittest.TestCase):
+    """What the container and the notebook type: bash can read it, and what it starts is there."""
+
+    def look_at(self, command):
+        done = subprocess.run(["bash", "-n", "-c", command], capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stderr), (0, ""), command)
+        for script, arguments in re.findall(r"\./(scripts/[\w.]+)([^|&;\n]*)", command):
+            self.assertTrue(os.access(ROOT / script, os.X_OK), command)
+            if script.endswith(".sh"):
+                unknown = {a for a in arguments.split() if a.startswith("-")} - options_of(script)
+                self.assertEqual(unknown, set(), command)
+        for path in re.findall(r"\b((?:steps|docs)/[\w./]+)", command):
+            self.assertTrue((ROOT / path).exists(), command)
+
+    def test_the_container(self):
+        container = json.loads(CONTAINER.read_text())
+        self.assertRegex(container["image"], r"^[\w./-]+:[\w.-]+$")
+        command = container["postCreateCommand"]
+        self.look_at(command)
+        groups = re.search(r"^choices='(.*)'", (ROOT / "scripts/setup.sh").read_text(), re.M)[1]
+        wanted = set(command.split()) - {"./scripts/setup.sh", "--yes"}
+        self.assertLessEqual(wanted, set(groups.split(", ")))
+
+    def test_the_notebook(self):
+        for cell in code_cells():
+            for command in re.findall(r"^ *!(.*)", cell, re.M):
+                self.look_at(re.sub(r"\{\w+\}", "x", command).replace("steps/x", "steps"))
+        for page in re.findall(r"`((?:docs|steps)/[\w/]+\.md|README\.md)`", NOTEBOOK.read_text()):
+            self.assertTrue((ROOT / page).exists(), page)
+
+    def test_the_notebook_is_one_and_has_no_output(self):
+        notebook = json.loads(NOTEBOOK.read_text())
+        self.assertEqual((notebook["nbformat"], notebook["nbformat_minor"]), (4, 5))
+        names = [cell["id"] for cell in notebook["cells"]]
+        self.assertEqual(len(names), len(set(names)))
+        for cell in notebook["cells"]:
+            self.assertIn(cell["cell_type"], ("markdown", "code"))
+            if cell["cell_type"] == "code":
+                self.assertEqual((cell["outputs"], cell["execution_count"]), ([], None))
+
+
+def code_cells():
+    cells = json.loads(NOTEBOOK.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+
+
+def as_python(cell):
+    """A cell with IPython's !command and %cd as calls."""
+    cell = re.sub(r"^( *)!(.*)", lambda m: f"{m[1]}shell(f{m[2]!r})", cell, flags=re.M)
+    return re.sub(r"^( *)%cd (.*)", lambda m: f"{m[1]}os.chdir({m[2]!r})", cell, flags=re.M)
+
+
+class Run(unittest.TestCase):
+    """The cells in order. git, the tour and the programs are stand-ins; the exercise is the real
+    one, and the check only says what stands in the file."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.addCleanup(os.chdir, os.getcwd())
+        self.folder = Path(folder.name)
+        self.printed = []
+
+    def executable(self, path, text):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def repository(self, path, builds):
+        step = "steps/06_work_partitioning"
+        self.executable(
+            path / "scripts/tour.sh",
+            f"""echo "<p title='a'>tour $*</p>" > report.html
+for build in {builds}; do
+  mkdir -p build/$build/steps
+  echo "echo $build \\"\\$@\\"" > build/$build/{step}
+  chmod +x build/$build/{step}
+done""",
+        )
+        self.executable(
+            path / "scripts/learn",
+            """mkdir -p learn; [[ -e learn/01_scores.cuh ]] || cp scores.cuh learn/01_scores.cuh
+echo "checked $*"; sed -n '/FILL IN/,/^}/p' learn/01_scores.cuh""",
+        )
+        scores = next(exercise for exercise in exercises.load() if exercise.name == "scores")
+        (path / "scores.cuh").write_text(scores.unsolved())
+
+    def run_cells(self, cells):
+        path = f"{self.folder}/bin:{os.environ['PATH']}"
+
+        def shell(command):
+            done = subprocess.run(
+                ["bash", "-c", command],
+                env={**os.environ, "PATH": path},
+                capture_output=True,
+                text=True,
+            )
+            self.printed.append(done.stdout + done.stderr)
+
+        names = {"shell": shell, "os": os}
+        display = types.ModuleType("IPython.display")
+        display.HTML = self.printed.append
+        modules = {"IPython": types.ModuleType("IPython"), "IPython.display": display}
+        with unittest.mock.patch.dict(sys.modules, modules):
+            for cell in cells:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    exec(compile(as_python(cell), "cell", "exec"), names)
+
+    def test_in_an_empty_session(self):
+        git = f'[[ $1 == clone ]] && cp -r {self.folder}/there "${{!#}}"'
+        self.executable(self.folder / "bin/git", git)
+        self.repository(self.folder / "there", builds="sim")
+        os.chdir(self.folder)
+        cells = code_cells()
+        self.run_cells(cells)
+        self.assertEqual(os.getcwd(), str(self.folder / "flash-steps"))
+        printed = "\n".join(self.printed)
+        for words in (
+            "&lt;p title=&#x27;a&#x27;&gt;tour --yes",
+            "sim --n 512",
+            "checked run scores",
+        ):
+            self.assertIn(words, printed)
+        # The last cell once more: its lines replace those of the first time.
+        last = self.printed[-1]
+        self.assertIn("// your lines", last)
+        self.run_cells(["import os\nfrom pathlib import Path\n" + cells[-1].replace("your", "my")])
+        self.assertEqual(self.printed[-1], last.replace("// your", "// my"))
+
+    def test_beside_the_notebook_with_a_gpu(self):
+        self.repository(self.folder / "there", builds="sim gpu")
+        (self.folder / "there/docs").mkdir()
+        os.chdir(self.folder / "there/docs")
+        self.run_cells(code_cells()[:4])
+        self.assertEqual(os.getcwd(), str(self.folder / "there"))
+        self.assertIn("gpu --n 512", self.printed[-1])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
