@@ -26,10 +26,9 @@ library     libboost-context-dev header:boost/context/fiber.hpp          one fib
 library     libcli11-dev         header:CLI/CLI.hpp                      command lines
 library     nlohmann-json3-dev   header:nlohmann/json.hpp                --json
 library     libfmt-dev           header:fmt/format.h                     formatted text
-docs        doxygen              command:doxygen                         builds the documentation
-docs        doxygen-awesome-css  file:/usr/share/doxygen-awesome-css/doxygen-awesome.css   its looks
-docs        libjs-mathjax        file:/usr/share/javascript/mathjax/MathJax.js   its formulas, offline
-browser     chromium             command:chromium|command:chromium-browser|command:google-chrome   tests the pages of the explorer
+docs        doxygen              command:doxygen                         the API in the documentation
+docs        python3-venv         python:ensurepip                        holds Sphinx, which builds its book
+browser     chromium             command:chromium|command:chromium-browser|command:google-chrome   tests the pages in a browser
 gdb         gdb                  command:gdb                             steps through one CUDA thread
 format      git                  command:git                             names the files to format
 format      python3-venv         python:ensurepip                        holds the formatters

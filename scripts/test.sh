@@ -4,7 +4,7 @@
 # documentation. Where nvcc is installed it compiles every kernel for its GPU.
 #
 #   ./scripts/test.sh              all but what needs a maintainer's tools
-#   ./scripts/test.sh --all        that too: installs Doxygen, MathJax, gdb, the
+#   ./scripts/test.sh --all        that too: installs Doxygen, Sphinx, gdb, the
 #                                  formatters and, where apt has it, Chromium
 #   ./scripts/test.sh --yes        installs what is missing without asking
 #   ./scripts/test.sh -R step04    only the tests whose name matches (arguments
@@ -95,23 +95,25 @@ if [[ $cuda ]]; then
   summary "the preset gpu builds"
 fi
 
-echo "== tests"
+if (($# == 0)); then
+  echo "== documentation"
+  if ./scripts/setup.sh --have docs && [[ $all || -e build/site/requirements.txt ]]; then
+    cmake --build --preset sim --target docs || failures+=("documentation")
+  else
+    missing documentation "Doxygen or Sphinx are"
+  fi
+fi
+
+echo "== tests" # test_site looks at the documentation
 ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt \
   || failures+=("tests")
 
 if (($# == 0)); then
   ./scripts/setup.sh --have gdb || missing "a kernel in gdb" "gdb is"
-  ./scripts/setup.sh --have browser || not_run+=("the explorer in a browser (no Chromium here)")
+  ./scripts/setup.sh --have browser || not_run+=("pages in a browser (no Chromium here)")
 
   echo "== tables"
   ./scripts/maintain tables --check || failures+=("tables")
-
-  echo "== documentation"
-  if ./scripts/setup.sh --have docs; then
-    cmake --build --preset sim --target docs || failures+=("documentation")
-  else
-    missing documentation "Doxygen, its theme or MathJax are"
-  fi
 
   echo "== formatting"
   if [[ $all || -e build/format/tools ]]; then

@@ -529,6 +529,8 @@ class Test(Sandbox):
         self.tool("nvcc", "echo release 13.0; echo build")
         os.makedirs(os.path.join(self.root, "build", "format"), exist_ok=True)
         open(os.path.join(self.root, "build", "format", "tools"), "w", encoding="utf-8").close()
+        os.makedirs(os.path.join(self.root, "build", "site"), exist_ok=True)
+        open(os.path.join(self.root, "build", "site", "requirements.txt"), "w").close()
         self.executable(os.path.join(self.package, "format.sh"), ":")
 
     def nothing_there(self):
@@ -546,8 +548,8 @@ class Test(Sandbox):
             self.last_line(),
             (
                 0,
-                self.PASSED + "; NOT RUN: a kernel in gdb, the explorer in a browser (no Chromium "
-                "here), documentation, formatting, kernels for GPUs (no nvcc here)",
+                self.PASSED + "; NOT RUN: documentation, a kernel in gdb, pages in a browser (no "
+                "Chromium here), formatting, kernels for GPUs (no nvcc here)",
             ),
         )
 
@@ -555,8 +557,10 @@ class Test(Sandbox):
         self.nothing_there()
         status, line = self.last_line("--all")
         self.assertEqual(status, 1)
-        self.assertRegex(line, "FAILED: a kernel in gdb .*, documentation .*, formatting;")
-        self.assertIn("NOT RUN: the explorer in a browser (no Chromium here), kernels", line)
+        self.assertRegex(line, "FAILED: documentation .*, a kernel in gdb .*, formatting;")
+        self.assertIn(
+            "NOT RUN: pages in a browser (no Chromium here), kernels for GPUs (no nvcc here)", line
+        )
 
     def test_what_setup_is_asked_for(self):
         setup = os.path.join(self.root, "scripts", "setup.sh")
@@ -621,6 +625,7 @@ class Test(Sandbox):
         self.assertIn("FAILED: tables", line)
 
     def test_a_warning_of_doxygen_fails_the_script(self):
+        self.everything_there()
         self.tool("cmake", '[[ "$*" != *docs* ]]')
         status, line = self.last_line()
         self.assertEqual(status, 1)
@@ -632,7 +637,7 @@ class Test(Sandbox):
 
 
 class Doxygen(unittest.TestCase):
-    """docs/run_doxygen.py with a stand-in that prints warnings."""
+    """docs/site/doxygen.py with a stand-in that prints warnings."""
 
     def run_with(self, warnings):
         with tempfile.TemporaryDirectory() as folder:
@@ -641,7 +646,12 @@ class Doxygen(unittest.TestCase):
                 file.write(f"#!/bin/sh\ncat >&2 <<'END'\n{warnings}\nEND\n")
             os.chmod(doxygen, 0o755)
             return subprocess.run(
-                [sys.executable, os.path.join(ROOT, "docs", "run_doxygen.py"), doxygen, "Doxyfile"],
+                [
+                    sys.executable,
+                    os.path.join(ROOT, "docs", "site", "doxygen.py"),
+                    doxygen,
+                    "Doxyfile",
+                ],
                 capture_output=True,
                 text=True,
             )
