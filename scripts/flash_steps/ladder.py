@@ -167,7 +167,8 @@ def result_who(row, idea, link):
     tags = f'<span class="type">{html.escape(dtype_of(row))}</span>'
     said = SAID[row.any.direction]
     if idea is None:
-        return element("p", f"{html.escape(said or 'forward')} <b>{row.any.variant}</b> {tags}")
+        variant = html.escape(row.any.variant)
+        return element("p", f"{html.escape(said or 'forward')} <b>{variant}</b> {tags}")
     name = html.escape(title_of(data["step"]))
     name = element("a", name, href=link) if link else name
     words = " ".join(filter(None, [html.escape(said), f"<b>{html.escape(row.any.variant)}</b>"]))

@@ -27,7 +27,6 @@ try:
     matplotlib.use("svg")
     from matplotlib import pyplot
     from matplotlib.lines import Line2D
-    from matplotlib.patches import Patch
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 except ImportError:
     raise BadInput(
@@ -230,7 +229,23 @@ def hbm_against_n(path, rows):
         return save(figure, path, texts_of(chosen))
 
 
-BAND = 0.42  # the height of a thin bar; a step's row is 1 high
+BAND = 0.46  # between the two dots of a step; its row is 1 high
+ASKED, MEASURED = {"alpha": 0.4, "filled": True}, {"filled": True}
+
+
+def dot(color, filled=False, alpha=1):
+    """On a log scale a bar's length says nothing: it has no zero."""
+    face = color if filled else "white"
+    return {
+        "marker": "o",
+        "linestyle": "",
+        "markersize": 9,
+        "color": color,
+        "markerfacecolor": face,
+        "alpha": alpha,
+    }
+
+
 COLORS_OF = {"forward": "C0", "backward": "C1"}
 
 
@@ -243,7 +258,7 @@ def ladder(path, rows):
         bytes_ = total(row.gpu_get(f"traffic.{path}"))
         return bytes_ and bytes_ / (row.any.data["problem"]["b"] * row.any.data["problem"]["h"])
 
-    with pyplot.rc_context({**STYLE, "font.size": 12, "hatch.linewidth": 1.2}):
+    with pyplot.rc_context({**STYLE, "font.size": 12}):
         figure, (left, right) = pyplot.subplots(
             1, 2, sharey=True, figsize=(7, 6.2), width_ratios=(5, 4), layout="constrained"
         )
@@ -253,40 +268,51 @@ def ladder(path, rows):
             measured = per_head(row, "hbm.measured")
             through = measured or per_head(row, "hbm.predicted")
             speed = row.flops_per_s / 1e12
-            outline = (
-                {} if measured else {"facecolor": "white", "edgecolor": color, "hatch": "////"}
-            )
-            for axes, value, place, height, text, style in (
-                (left, asked, y - BAND / 2, BAND, bytes_text(asked), {"alpha": 0.35}),
-                (left, through, y + BAND / 2, BAND, bytes_text(through), outline),
-                (right, speed, y, 1.5 * BAND, flops_text(row.flops_per_s), {}),
+            for axes, value, place, text, style in (
+                (left, asked, y - BAND / 2, bytes_text(asked), ASKED),
+                (left, through, y + BAND / 2, bytes_text(through), MEASURED if measured else {}),
+                (right, speed, y, flops_text(row.flops_per_s), MEASURED),
             ):
                 if not value:
                     continue
-                style = style if "facecolor" in style else {"color": color, **style}
-                axes.barh(place, value, height, linewidth=0.8, **style)
+                axes.plot(value, place, **dot(color, **style))
                 axes.annotate(
                     text,
                     (value, place),
-                    xytext=(3, 0),
+                    xytext=(7, 0),
                     textcoords="offset points",
                     va="center_baseline",
                     fontsize=11,
                 )
         # Room for the label of the longest bar, whatever the results.
-        for axes, title, values in (
-            (left, "bytes per head", [per_head(row, "requested.predicted") for row in chosen]),
-            (right, "TFLOP/s", [row.flops_per_s / 1e12 for row in chosen]),
+        for axes, title, values, ticks in (
+            (
+                left,
+                "bytes per head",
+                [
+                    per_head(row, path)
+                    for row in chosen
+                    for path in ("requested.predicted", "hbm.measured", "hbm.predicted")
+                ],
+                {1e6: "1 MB", 1e8: "100 MB", 1e10: "10 GB"},
+            ),
+            (
+                right,
+                "TFLOP/s",
+                [row.flops_per_s / 1e12 for row in chosen],
+                {1: "1", 10: "10", 100: "100", 1000: "1000"},
+            ),
         ):
             values = [value for value in values if value]
-            low = 10 ** math.floor(math.log10(min(values) / 3))
+            low = min(values) / 1.6
             axes.set_xscale("log")
             axes.set_xlim(low, low * (max(values) / low) ** 1.38)
             axes.set_title(title, fontsize=13)
-            axes.set_xticks([])
+            shown = {at: text for at, text in ticks.items() if low <= at <= 3 * max(values)}
+            axes.set_xticks(list(shown), list(shown.values()), fontsize=10, color="0.4")
             axes.minorticks_off()
-            axes.grid(False)
-            axes.spines["bottom"].set_visible(False)
+            axes.grid(visible=True, axis="x", color="0.85")
+            axes.grid(visible=False, axis="y")
             axes.tick_params(left=False)
         names = [name_of(row) for row in chosen]
         left.set_yticks(range(len(chosen)), names)
@@ -315,16 +341,11 @@ def ladder(path, rows):
         )
         figure.legend(
             handles=[
-                Patch(color="0.3", alpha=0.35, label="requested by the threads"),
-                Patch(color="0.3", label="through HBM, measured"),
-                Patch(
-                    facecolor="white",
-                    edgecolor="0.3",
-                    hatch="////",
-                    label="through HBM, predicted",
-                ),
+                Line2D([], [], **dot("0.3", **ASKED), label="requested by the threads"),
+                Line2D([], [], **dot("0.3", **MEASURED), label="through HBM, measured"),
+                Line2D([], [], **dot("0.3"), label="through HBM, predicted"),
                 *(
-                    Patch(color=color, label=direction)
+                    Line2D([], [], **dot(color, **MEASURED), label=direction)
                     for direction, color in COLORS_OF.items()
                     if any(row.any.direction == direction for row in chosen)
                 ),
@@ -338,8 +359,8 @@ def ladder(path, rows):
 
 
 def name_of(row):
-    """ "08 tensor core": the step's folder; its colour says that it is a backward."""
-    return row.any.data["step"].replace("_", " ").removesuffix(" backward")
+    """ "08 tensor core backward": the step's folder."""
+    return row.any.data["step"].replace("_", " ")
 
 
 def device_of(rows, nothing):

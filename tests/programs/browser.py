@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 import time
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+NAMES = ("chromium", "chromium-browser", "google-chrome")  # as in scripts/setup.sh
 FOUND = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), None)
 MISSING = "no Chromium: apt install chromium, or set CHROMIUM to its path"
 PATIENCE = 60  # seconds for one answer, on a busy machine
