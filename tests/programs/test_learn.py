@@ -908,7 +908,8 @@ class Commands(Folder):
     def checkout(self):
         """A copy of what ./scripts/learn reads, without tools: (its learn, its PATH)."""
         root = self.folder / "checkout"
-        shutil.copytree(ROOT / "scripts" / "learn_lib", root / "scripts" / "learn_lib")
+        for package in ("learn_lib", "flash_steps"):
+            shutil.copytree(ROOT / "scripts" / package, root / "scripts" / package)
         shutil.copy(LEARN, root / "scripts")
         shutil.copytree(
             ROOT / "steps", root / "steps", ignore=shutil.ignore_patterns("*.md", "*.cu")
