@@ -185,8 +185,9 @@ PAGES = [
     Page(
         "12_fp8",
         "12 FlashAttention in fp8",
-        "First Q, K and V become 8-bit numbers with scales (the prepare's kernels). Then the "
-        "forward reads half the bytes of step 10.",
+        "First Q, K and V become 8-bit numbers with scales, by kernels of their own. Then the "
+        "forward reads tiles of half as many bytes as step 10; in so small a problem its scales "
+        "and V's means cost more than that saves.",
         dict.fromkeys(
             ("tensor", "centred", "blocks", "rotated", "late"),
             "Registers of the consumers: O, m and l of their rows, S and P.",

@@ -25,6 +25,7 @@ OPERATIONS = dict(zip(KINDS, ("load", "store", "atomic")))
 FIRST_PICTURE_MS = 1000
 LARGEST_PAGE = 3_000_000
 WIDTHS = (400, 1200)
+READY = "document.body.ariaBusy === 'false'"  # no run is on its way
 
 
 def run(step, *arguments):
@@ -217,8 +218,7 @@ class InBrowser(unittest.TestCase):
             if key in ("n", "d", "smem"):
                 value = sorted(stops).index(value)
             self.set(f"#set-{key}", value)
-            self.page.until("document.querySelectorAll('tr[data-buffer]').length > 1")
-        self.value("new Promise((r) => setTimeout(r, 60))")
+        self.page.until(READY)
 
     def test_every_page_at_every_width(self):
         names = ["index", "compare", *(page.step for page in PAGES)]
@@ -288,6 +288,38 @@ class InBrowser(unittest.TestCase):
                            "document.getElementById('scrub').max")  # fmt: skip
         self.page.until("document.getElementById('play').ariaLabel === 'Play'")
         self.assertEqual(self.page.errors(), [])
+
+    def test_a_key_before_the_first_picture(self):
+        page = self.page = self.browser.open(explorer.path_of("10_warp_specialized"))
+        self.addCleanup(page.close)
+        for key in (" ", "End", "ArrowRight"):
+            page.key(key)
+        page.until(READY)
+        self.assertEqual(page.errors(), [])
+
+    def test_what_a_tile_holds(self):
+        """K's place never holds V, in any step: a copy into shared memory has its own source."""
+        for name in (page.step for page in PAGES):
+            self.open(name)
+            places = self.value(
+                "(async () => { const found = []; for (const run of PAGE.runs.slice(0, 3)) {"
+                " const r = await runOf(run);"
+                " r.kernels.forEach((k) => k.blocks[0].events.forEach((e) => {"
+                " const to = r.placeOf(e); if (to.space === 'global' || e.kind !== 1) return;"
+                " const from = r.source(e); if (from) found.push([to.name, r.placeOf(from).name]);"
+                " })); } return found; })()"
+            )
+            for to, source in places:
+                if to.split()[0] in ("Q", "K", "V", "dO"):
+                    with self.subTest(page=name, place=to):
+                        self.assertEqual(source.rstrip("8"), to.split()[0])
+
+    def test_words_for_bytes(self):
+        self.open("01_naive")
+        for n, words in ((999, "999 B"), (1000, "1.00 kB"), (999_499, "999 kB")):
+            self.assertEqual(self.value(f"bytes({n})"), words)
+        for n, words in ((999_600, "1.00 MB"), (1_234_000_000_000, "1.23 TB")):
+            self.assertEqual(self.value(f"bytes({n})"), words)
 
     def test_the_keyboard(self):
         self.open("06_work_partitioning")
@@ -372,14 +404,14 @@ class InBrowser(unittest.TestCase):
         self.page.key("End")
         first = self.table()
         self.set("#set-smem", 0)  # narrow tiles of keys: O comes and goes more often
-        self.page.until("document.getElementById('scrub').value === '0'")
+        self.page.until(READY)
         self.page.key("End")
         self.assertGreater(self.table()["O"]["write"], 2 * first["O"]["write"])
         self.open("06_work_partitioning")
         self.page.key("End")
         whole = self.table()
         self.set("#set-causal", True)
-        self.page.until("document.getElementById('scrub').value === '0'")
+        self.page.until(READY)
         self.page.key("End")
         self.assertLess(self.table()["K"]["read"], whole["K"]["read"])
         blocks = self.value("document.getElementById('block').options.length")
@@ -418,7 +450,7 @@ class InBrowser(unittest.TestCase):
         self.set("#preset", 1)
         self.page.until("document.querySelectorAll('[data-buffer=S]').length > 0")
         self.set("#set-n", 2)
-        self.page.until("+document.getElementById('scrub').value === 0")
+        self.page.until(READY)
         self.page.key("End")
         self.assertIn("to the byte", self.value("document.querySelector('.checked').textContent"))
         self.assertEqual(self.page.errors(), [])

@@ -14,8 +14,9 @@ const ORDER = ["Q", "Q8", "K", "K8", "V", "V8", "S", "P", "m", "l", "O", "LSE", 
 
 function exact(n) { return Math.round(n).toLocaleString("en-US"); }
 function bytes(n) {
-  for (const [unit, size] of [["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
-    if (n >= size) return `${(n / size).toPrecision(3).replace(/e\+?\d+$/, "")} ${unit}`;
+  for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+    const rounded = +(n / size).toPrecision(3);  // 999,600 is 1.00 MB
+    if (rounded >= 1) return `${rounded.toPrecision(3)} ${unit}`;
   }
   return `${exact(n)} B`;
 }
@@ -120,14 +121,12 @@ class Run {
   // Of a store to shared memory: the tile of device memory that it holds from now on.
   source(event) {
     const all = this.kernels[event.kernel].blocks.find((b) => b.block === event.block).events;
-    const own = this.stacks[event.stack];
-    for (let i = all.indexOf(event) - 1, tries = 0; i >= 0 && tries < 60; --i, ++tries) {
-      const other = all[i], stack = this.stacks[other.stack];
-      if (other.kind !== 0 || this.placeOf(other).space !== "global") continue;
-      const same = stack[0] === own[0] || (stack.length > 1 && stack.at(-1) === own.at(-1));
-      if (same && other.bytes <= event.bytes) return other;
-    }
-    return null;
+    const at = all.indexOf(event), own = this.stacks[event.stack];
+    const before = all.slice(Math.max(0, at - 60), at).reverse().filter((other) =>
+      other.kind === 0 && this.placeOf(other).space === "global" && other.bytes <= event.bytes);
+    const from = (depth) => before.find((other) =>
+      own.length > depth && this.stacks[other.stack].slice(depth).join() === own.slice(depth).join());
+    return from(0) || from(1) || null;  // the same line; else another of the same function's call
   }
 }
 
@@ -737,8 +736,9 @@ function showTable(node, run, counters, current) {
 function showLevels(node, run, counters) {
   const f = run.final, c = counters;
   const levels = [
-    ["hbm", "HBM ↔ L2", [...c.hbm, 0], [...f.hbm, 0], "each sector once: the L2 holds all buffers"],
-    ["l2", "L2 ↔ SMs", c.l2, f.l2, "sectors of 32 B, before the L1"],
+    ["hbm", "HBM ↔ L2", [...c.hbm, 0], [...f.hbm, 0],
+     "each sector once per pass: so small a problem fits into the L2"],
+    ["l2", "sectors", c.l2, f.l2, "of 32 B, that requests touch: what the L1 is asked for"],
     ["requested", "requested", c.requested(), f.requested(), "bytes that threads ask of device memory"],
     ["shared", "shared memory", c.shared, f.shared, "bytes read and written on chip"]];
   if (!node.children.length) {
@@ -972,7 +972,7 @@ class Controls {
 class Player {
   constructor(show) {
     this.show = show;
-    this.last = 0;
+    this.last = null;  // until the run is here
     this.position = 0;
     this.playing = false;
     $("play").addEventListener("click", () => this.toggle());
@@ -984,7 +984,15 @@ class Player {
     document.addEventListener("keydown", (e) => this.key(e));
   }
 
+  // Another run is on its way: until reset() nothing moves.
+  wait() {
+    this.stop();
+    this.last = null;
+    document.body.ariaBusy = "true";
+  }
+
   reset(steps, fraction = 0) {
+    document.body.ariaBusy = "false";
     this.last = steps - 1;
     $("scrub").max = this.last;
     this.put(Math.round(fraction * this.last));
@@ -1011,6 +1019,7 @@ class Player {
   }
 
   put(position) {
+    if (this.last === null) return;
     this.position = Math.max(0, Math.min(position, this.last));
     const index = Math.floor(this.position);
     $("scrub").value = index;
@@ -1019,6 +1028,7 @@ class Player {
 
   toggle() {
     if (this.playing) return this.stop();
+    if (this.last === null) return;
     if (this.position >= this.last) this.position = 0;
     this.playing = true;
     $("status").setAttribute("aria-live", "off");
@@ -1075,7 +1085,7 @@ function onTheme(redraw) {
     redraw();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (e) => {
-    setTheme(e.matches ? "dark" : "light");
+    setTheme(firstTheme());
     redraw();
   });
 }
@@ -1111,7 +1121,7 @@ async function stepPage() {
   });
   let wanted = null;
   const select = async (entry, fraction = 0) => {
-    player.stop();
+    player.wait();
     controls.set(entry);
     wanted = entry;
     const run = await runOf(entry);
@@ -1184,7 +1194,7 @@ async function comparePage() {
       counted.every((n, k) => n === (v.counters.buffers.get(name) || [0, 0, 0])[k])));
     const check = race.querySelector(".checked");
     check.className = `checked ${done ? (equal ? "equal" : "differs") : ""}`;
-    check.textContent = !done ? "blue is read, orange is written; both runs end together" :
+    check.textContent = !done ? "blue is read, orange is written; both at the same fraction of their run" :
       `${entries[0].label} moves ${times(a / b)} the bytes of ${entries[1].label}. ` +
       (equal ? "✓ to the byte what the simulator counts" : "not what the simulator counts");
   };
@@ -1217,7 +1227,7 @@ async function comparePage() {
     $("scrub").setAttribute("aria-valuetext", $("status").textContent);
   });
   const select = async (wanted, fraction = 0) => {
-    player.stop();
+    player.wait();
     entries = [preset.a, preset.b].map((side) => {
       const runs = PAGE.runs.filter((r) => r.step === side.step && r.variant === side.variant);
       return runs.find((r) => r.n === wanted.n && r.causal === wanted.causal) || runs[0];
