@@ -186,6 +186,7 @@ class Finding:
     device: str
     text: str  # what was found
     fits: bool  # its claim's verdict; None where nothing was found
+    because: str = ""  # the claim's, with the figures
 
 
 def finding_of(claim, runs, device):
@@ -200,8 +201,11 @@ def finding_of(claim, runs, device):
     fits = holds
     if claim.verdict == DIFFERS:
         fits = not holds and bool(evaluate(claim, "here", claim.here, names))
-    try:
-        text = Format().vformat(claim.found, (), names)
-    except (KeyError, ValueError, AttributeError) as error:
-        raise BadInput(f"claim '{claim.id}': found '{claim.found}': {error}") from None
-    return Finding(claim, device, text, fits)
+    texts = {}
+    for key in ("found", "because"):
+        words = getattr(claim, key)
+        try:
+            texts[key] = Format().vformat(words, (), names)
+        except (KeyError, ValueError, AttributeError) as error:
+            raise BadInput(f"claim '{claim.id}': {key} '{words}': {error}") from None
+    return Finding(claim, device, texts["found"], fits, texts["because"])

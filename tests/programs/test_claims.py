@@ -221,6 +221,7 @@ class BadInput(Folder):
             (("list", "delta"), "takes no ID"),
             (("run", "--check"), "--check"),
             (("table", "--gpu"), "--gpu"),
+            (("table", "--claims", "others.toml"), "--check"),
             (("run", "--gpu", "no-such"), "no-such"),
             (("--claims", os.path.join(self.folder, "nothing.toml")), "nothing.toml"),
         ):
