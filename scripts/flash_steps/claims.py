@@ -4,10 +4,10 @@
     claims run                     checks all: runs what needs no GPU, reads the rest
     claims run ID ...              some claims, with reason, source and commands
     claims run --gpu [ID ...]      on a GPU: runs what needs one, too
-    claims table [--check]         fills docs/claims.md, or only compares
+    claims table [--check]         fills docs/claims.md where all fit, or only compares
 
-The claims are in docs/claims.toml; --claims FILE takes others. Verdicts of what needs a GPU are
-about the one that docs/results names.
+The claims are in docs/claims.toml; --claims FILE takes others, but never to fill the page.
+Verdicts of what needs a GPU are about the one that docs/results names.
 Exit status: 0 done, 1 a finding does not fit its verdict or the page is out of date, 2 bad use,
 3 no GPU or no program.
 """
@@ -216,7 +216,8 @@ def parse():
         parser.error("--check belongs to table")
     if options.gpu and options.what != "run":
         parser.error("--gpu belongs to run")
-    if options.what == "table" and options.claims != CLAIMS and not options.check:
+    others = os.path.abspath(options.claims) != CLAIMS
+    if options.what == "table" and others and not options.check:
         parser.error("docs/claims.md is of docs/claims.toml: other claims need --check")
     return options
 
@@ -238,11 +239,12 @@ def main():
     if options.what == "run":
         fit = sum(finding.fits is True for finding in findings)
         print(f"\n{fit} of {len(findings)} findings fit their verdicts")
-    elif wrong:
+        missing = any(finding.fits is None for finding in findings)
+        return 1 if wrong else 3 if missing else 0
+    if wrong:  # a page says only what fits
         print("\n".join(screen_of(finding, True) for finding in wrong), file=sys.stderr)
-        print("docs/claims.md: not written", file=sys.stderr)
-    check = options.check or wrong  # a page says only what fits
-    up_to_date = options.what == "run" or table(findings, runner.standings, check)
-    if wrong or options.check and not up_to_date:
+        if not options.check:
+            print("docs/claims.md: not written", file=sys.stderr)
         return 1
-    return 3 if any(finding.fits is None for finding in findings) else 0
+    up_to_date = table(findings, runner.standings, options.check)
+    return 1 if options.check and not up_to_date else 0

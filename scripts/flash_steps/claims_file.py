@@ -11,7 +11,7 @@ Each [[claim]] has
     found      a sentence with {NAME} or {NAME:FORMAT}; FORMAT as in Python, or bytes, time
     claimed    an expression that is true where the claim holds
     verdict    "reproduced", where `claimed` is true, or "differs", where it is false. Then also
-    because    why, and
+    because    why, with figures as in `found`, and
     here       an expression that is true of what is found instead
     wrong      true where a run may end with a wrong result: the claim is about that
 """
@@ -73,16 +73,13 @@ def gpu(name):
     return tree_of(find_model(name))
 
 
-def mean(values):
-    return statistics.geometric_mean(values)
-
-
 FUNCTIONS = {
     "abs": abs,
     "bytes_of": bytes_of,
+    "geometric_mean": statistics.geometric_mean,
     "gpu": gpu,
+    "len": len,
     "max": max,
-    "mean": mean,
     "min": min,
     "one": one,
     "pick": pick,
@@ -206,6 +203,6 @@ def finding_of(claim, runs, device):
         words = getattr(claim, key)
         try:
             texts[key] = Format().vformat(words, (), names)
-        except (KeyError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise BadInput(f"claim '{claim.id}': {key} '{words}': {error}") from None
     return Finding(claim, device, texts["found"], fits, texts["because"])

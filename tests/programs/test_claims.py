@@ -3,12 +3,15 @@
 Argument: a build folder.
 """
 
+import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
+from unittest import mock
 
 from copies import ROOT
 
@@ -124,10 +127,45 @@ class Verdicts(Folder):
         done = self.run_file(text(verdict="differs", claimed="ratio == 17", more=more))
         self.assertEqual(done.returncode, 0, done.stderr)
 
+    def test_a_reason_with_figures(self):
+        more = 'because = "it is {ratio:.1f}"\nhere = "True"'
+        path = self.file(text(verdict="differs", claimed="ratio == 17", more=more))
+        self.assertIn("differs: it is 16.0\n", run("run", "ratio", "--claims", path).stdout)
+
     def test_a_page_out_of_date(self):
         done = run("table", "--check", "--claims", self.file(text()))
         self.assertEqual(done.returncode, 1)
         self.assertIn("docs/claims.md: out of date", done.stdout)
+
+
+class Page(Folder):
+    """`claims table` with a page and claims of its own."""
+
+    before = "# Claims\n\n<!-- claims -->\n<!-- /claims -->\n"
+
+    def fill(self, content):
+        """(exit status, the page after it, what it says)"""
+        page = self.file(self.before, "claims.md")
+        with (
+            mock.patch.multiple(claims, CLAIMS=self.file(content), PAGE=page),
+            mock.patch.object(sys, "argv", ["claims", "table", f"--build={BUILD}"]),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()) as said,
+        ):
+            status = claims.main()
+        with open(page, encoding="utf-8") as file:
+            return status, file.read(), said.getvalue()
+
+    def test_findings_that_fit_fill_it(self):
+        status, after, said = self.fill(text())
+        self.assertEqual((status, said), (0, ""))
+        self.assertIn("Found, data sheets: 16 times. **Reproduced**.", after)
+
+    def test_a_wrong_finding_leaves_it(self):
+        status, after, said = self.fill(text(claimed="ratio == 17"))
+        self.assertEqual((status, after), (1, self.before))
+        self.assertIn("DOES NOT FIT", said)
+        self.assertIn("not written", said)
 
 
 class Programs(Folder):
@@ -208,6 +246,15 @@ class BadInput(Folder):
             ),
             (text(run="./scripts/peers.py --steps 10"), "--variants"),
             (text(run="rm -r build"), "rm"),
+            (
+                text(
+                    verdict="differs",
+                    claimed="False",
+                    more='because = "it is {none}"\nhere = "True"',
+                ),
+                "because",
+                "'none'",
+            ),
         ):
             with self.subTest(words=words):
                 done = self.run_file(content)
