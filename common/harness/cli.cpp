@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <filesystem>
 
 #include "common/harness/backend.h"
 #include "common/harness/format.h"
@@ -22,6 +23,15 @@ struct SizeFlags {
   CLI::Option* nk;
   CLI::Option* d;
 };
+
+/// Do both name one file? It need not be there.
+bool same_file(const std::string& a, const std::string& b) {
+  if (a.empty() || b.empty()) return false;
+  std::error_code failed;
+  const auto x = std::filesystem::weakly_canonical(std::filesystem::absolute(a), failed);
+  const auto y = std::filesystem::weakly_canonical(std::filesystem::absolute(b), failed);
+  return failed ? a == b : x == y;
+}
 
 /// Files decide the sizes; a flag that says something else is an error.
 void sizes_from_files(const SizeFlags& flags, Options& o) {
@@ -236,6 +246,10 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (o.predict && (o.analyse || !o.out.empty() || !o.out_dir.empty() || !o.trace.empty())) {
     throw UsageError(
         "--predict runs nothing, so there is no output and nothing to analyse or to trace");
+  }
+  if (same_file(o.json, o.trace)) {
+    throw UsageError(
+        fmt::format("--json {}: --trace writes the same file; give each its own", o.json));
   }
   if (o.predict && o.no_predict) {
     throw UsageError("--predict prints the formulas' predictions and --no-predict none: give one");

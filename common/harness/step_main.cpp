@@ -252,13 +252,23 @@ class Run {
     std::fputs(text(report_).c_str(), stdout);
     const int lost = flush_stdout();  // before a --json /dev/stdout
     if (!options_.json.empty()) write_json(options_.json, report_);
-    if (!options_.trace.empty() && report_.findings.empty()) write_trace();
+    if (!options_.trace.empty()) report_.findings.empty() ? write_trace() : drop_trace();
     require_printed(lost);
   }
 
   void write_trace() const {
     fa::write_trace(options_.trace, trace_, report_.step, report_.variant, report_.model.name,
                     problem_);
+  }
+
+  /// A kernel was stopped: there is no whole trace, and an older one must not pass for it.
+  void drop_trace() const {
+    std::error_code ignored;
+    if (fs::is_regular_file(options_.trace, ignored)) {
+      fs::remove(fs::canonical(options_.trace, ignored), ignored);
+    }
+    std::fprintf(stderr, "%s: --trace %s: not written, because of the finding\n",
+                 report_.step.c_str(), options_.trace.c_str());
   }
 
   void count_pass(Pass& pass, const std::function<void()>& run) {

@@ -5,7 +5,7 @@
     maintain explorer --keep-traces   after a change of words or looks: runs no program
     maintain explorer --check         fails where a page is out of date: its words, its script, its
                                       source lines, and what the programs' traces say today
-    maintain explorer --check --quick runs of one size only
+    maintain explorer --check --quick runs of one size, and the one that a page opens with
 
 A page is one file that works offline, with its traces in it, compressed. docs/explorer/src is its
 text; explorer_pages.py has its words and its runs.
@@ -14,7 +14,6 @@ Exit status: 0 done, 1 a page is out of date, 2 bad use, 3 a program is not buil
 
 import base64
 import concurrent.futures
-import hashlib
 import html
 import json
 import os
@@ -25,7 +24,7 @@ import zlib
 
 from . import command
 from .command import BadInput, Failure, NotHere
-from .explorer_pages import COMPARED, COMPARED_FIRST, LABELS, PAGES, PRESETS
+from .explorer_pages import COMPARED, COMPARED_FIRST, COMPARED_OPENING, LABELS, PAGES, PRESETS
 from .files import read_json, read_text, write_text
 from .steps import ROOT, chosen_of, program_of
 
@@ -145,7 +144,6 @@ def title_of(name):
 
 
 def filled(name, kind, caption, tree, blobs):
-    """A page; its digest covers all but the packed traces, which another zlib packs otherwise."""
     parts = {
         "KIND": kind,
         "TITLE": html.escape(title_of(name)),
@@ -153,11 +151,10 @@ def filled(name, kind, caption, tree, blobs):
         "LINKS": links(name),
         "PAGE": json.dumps(tree, ensure_ascii=False).replace("<", "\\u003c"),
         "STYLE": source("explorer.css").rstrip(),
-        "SCRIPT": source("explorer.js").rstrip(),
+        "SCRIPT": source("theme.js") + "\n" + source("explorer.js").rstrip(),
+        "BLOBS": "\n".join(blobs),
     }
-    text = re.sub(r"@(\w+)@", lambda m: parts.get(m[1], m[0]), source("page.html"))
-    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-    return text.replace("@DIGEST@", digest).replace("@BLOBS@", "\n".join(blobs))
+    return re.sub(r"@(\w+)@", lambda m: parts[m[1]], source("page.html"))
 
 
 def entry(run, content):
@@ -173,7 +170,22 @@ def entry(run, content):
 def sources_of(contents):
     """{path: lines} of what the events' lines are from."""
     paths = sorted({line["path"] for content in contents for line in content["lines"]})
-    return {path: read_text(os.path.join(ROOT, path)).splitlines() for path in paths}
+    files = {path: os.path.join(ROOT, path) for path in paths}
+    return {
+        path: read_text(file).splitlines() if os.path.exists(file) else []
+        for path, file in files.items()
+    }
+
+
+def moved_line(contents):
+    """A line of the traces that is not where it was, or nothing: "steps/04_fused/tile.cuh:48"."""
+    sources = sources_of(contents)
+    for content in contents:
+        for line in content["lines"]:
+            path, number = line["path"], line["number"]
+            if sources[path][number - 1 : number] != [line["text"]]:
+                return f"{path}:{number}"
+    return None
 
 
 def step_page(page, contents):
@@ -231,10 +243,10 @@ def index_page():
         "Each page replays what the simulator saw of a step's kernels on one head: which tile is "
         "where, at which source line it moves, and how many bytes that makes so far."
     )
-    text = filled("index", "index", caption, {"kind": "index"}, [])
-    text = re.sub(r"<main>.*</main>\n<footer>.*</footer>", f"<main><ul>{rows}</ul></main>", text,
-                  flags=re.DOTALL)  # fmt: skip
-    return text
+    text = filled("index", "index", caption, {}, [])
+    script = source("theme.js") + "onTheme(() => {});\n"  # a list has nothing to replay
+    body = f"<main><ul>{rows}</ul></main>\n<script>\n{script}</script>\n</body>"
+    return text[: text.index("<main>")] + body + text[text.index("\n</html>") :]
 
 
 # --- all pages ------------------------------------------------------------------------------------
@@ -244,6 +256,13 @@ def runs_of(name):
     if name == "compare":
         return COMPARED
     return next((page.runs for page in PAGES if page.step == name), [])
+
+
+def opening_of(name):
+    """What a page shows before its reader touches anything."""
+    if name == "compare":
+        return COMPARED_OPENING
+    return [page.first for page in PAGES if page.step == name]
 
 
 def registers_of(run):
@@ -313,11 +332,15 @@ def stale(name, build, jobs, quick, known):
     missing = [run.name for run in runs if run.name not in held]
     if missing:
         return f"{path} lacks {missing[0]}"
+    kept = [held[run.name] for run in runs]
+    if moved := moved_line(kept):
+        return f"{path} has traces of other sources: {moved} was another line"
     if without_blobs(make(name, {run: held[run.name] for run in runs})) != without_blobs(text):
         return f"{path} is not what docs/explorer/src and explorer_pages.py say"
-    if "sources" in held and held["sources"] != sources_of(held[run.name] for run in runs):
+    if "sources" in held and held["sources"] != sources_of(kept):
         return f"{path} shows source lines that have changed"
-    looked = [run for run in runs if not quick or run.n == QUICK]
+    opening = opening_of(name)
+    looked = [run for run in runs if not quick or run.n == QUICK or run in opening]
     for run, content in contents_of(build, looked, jobs, known).items():
         if summary(held[run.name]) != summary(content):
             return f"{path}: {run.name} is not what the program's trace says"
@@ -335,6 +358,10 @@ def main():
     args = parser.parse_args()
     if args.quick and not args.check:
         raise BadInput("--quick is for --check: a page has all its runs")
+    if args.check and args.keep_traces:
+        raise BadInput("--check compares with fresh traces, --keep-traces makes none: give one")
+    if args.jobs < 1:
+        raise BadInput(f"--jobs {args.jobs}: must be at least 1")
     known = [*(page.step for page in PAGES), "compare", "index"]
     names = chosen_of(known, " ".join(args.pages), "the pages are")
     known = {}
@@ -347,6 +374,11 @@ def main():
         if args.keep_traces:
             known |= kept_contents(name)
         contents = contents_of(args.build, runs_of(name), args.jobs, known)
+        if moved := moved_line(list(contents.values())):
+            raise Failure(
+                f"{name}: the kept traces are of other sources ({moved} was another line): "
+                "./scripts/maintain explorer without --keep-traces makes new ones"
+            )
         write_text(path_of(name), make(name, contents))
         print(f"{os.path.relpath(path_of(name))}: {os.path.getsize(path_of(name)) / 1e3:.0f} kB")
     return 0

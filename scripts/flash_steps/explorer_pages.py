@@ -249,3 +249,4 @@ COMPARED = [
     for run in grid(step, [variant], ns=(128, 256, 512))
 ]
 COMPARED_FIRST = Run(*FUSED, 256)
+COMPARED_OPENING = [Run(*side, 256) for side in PRESETS[0]["sides"]]

@@ -232,6 +232,15 @@ TEST_CASE("bad arguments are refused with one sentence", "[cli]") {
   refused({"--q", "missing.npy"}, "missing.npy");
 }
 
+TEST_CASE("the report and the trace have a file each", "[cli]") {
+  if (!fa::simulated()) return;
+  for (const char* same : {"a.json", "./a.json", "b/../a.json"}) {
+    CHECK_THROWS_WITH(parse({"--json", "a.json", "--trace", same}),
+                      "--json a.json: --trace writes the same file; give each its own");
+  }
+  CHECK(parse({"--json", "a.json", "--trace", "b.json"}).trace == "b.json");
+}
+
 TEST_CASE("times are estimated for a multiple of the heads that run", "[cli]") {
   CHECK(parse({"--b", "3", "--h", "2"}).estimate_heads == 6);  // as many as run
   CHECK(parse({"--h", "2", "--estimate-heads", "0"}).estimate_heads == 2);

@@ -260,6 +260,17 @@ TEST_CASE("a finding ends with status 1 and is in the JSON", "[step_main]") {
   CHECK_THAT(ran.printed, ContainsSubstring("finding: kernel f, thread (1,0,0): race on sK"));
 }
 
+TEST_CASE("a finding leaves no trace, nor an older one", "[step_main]") {
+  if (!simulated()) return;
+  namespace fs = std::filesystem;
+  const std::string trace =
+      fs::temp_directory_path() / ("flash_steps_trace_" + std::to_string(getpid()));
+  CHECK(run_program(step_of(copy_v, copy_traffic), {"--trace", trace.c_str()}).status == 0);
+  CHECK(fs::exists(trace));
+  CHECK(run_program(step_of(stopped, copy_traffic), {"--trace", trace.c_str()}).status == 1);
+  CHECK(!fs::exists(trace));
+}
+
 TEST_CASE("a backward is checked, counted and compared beside the forward", "[step_main]") {
   fa::Step step = step_of(copy_v, copy_traffic);
   step.variants[0].backward = backward_of_copy;

@@ -18,7 +18,7 @@ from copies import ROOT, copy_scripts, maintain
 BUILD = os.path.abspath(sys.argv.pop()) if len(sys.argv) > 1 else f"{ROOT}/build/sim"
 
 from flash_steps import explorer  # noqa: E402  (copies.py makes it known)
-from flash_steps.explorer_pages import COMPARED, PAGES, Run  # noqa: E402
+from flash_steps.explorer_pages import COMPARED, COMPARED_OPENING, PAGES, Run  # noqa: E402
 
 KINDS = explorer.KINDS
 OPERATIONS = dict(zip(KINDS, ("load", "store", "atomic")))
@@ -31,6 +31,14 @@ READY = "document.body.ariaBusy === 'false'"  # no run is on its way
 def run(step, *arguments):
     program = os.path.join(BUILD, "steps", step)
     return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+
+
+def report_of(one):
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "report.json")
+        run(one.step, *one.arguments, "--json", path)
+        with open(path, encoding="utf-8") as file:
+            return json.load(file)
 
 
 def passes_of(report):
@@ -115,6 +123,7 @@ class Trace(unittest.TestCase):
             (("--trace", "/nowhere/t.json"), "--trace /nowhere/t.json: cannot be written"),
             (("--trace", self.folder), "cannot be written"),
             (("--trace", self.folder / "t.json", "--predict"), "--predict runs nothing"),
+            (("--trace", self.folder / "t.json", "--json", self.folder / "t.json"), "same file"),
         ):
             with self.subTest(arguments=arguments):
                 done = run("01_naive", *arguments)
@@ -125,6 +134,43 @@ class Trace(unittest.TestCase):
 
 
 class Pages(unittest.TestCase):
+    def test_bad_use(self):
+        for arguments, words in (
+            (("--check", "--jobs", "0", "index"), "--jobs 0: must be at least 1"),
+            (("--check", "--keep-traces", "index"), "--keep-traces makes none: give one"),
+            (("--quick", "index"), "--quick is for --check"),
+        ):
+            with self.subTest(arguments=arguments):
+                done = maintain("explorer", *arguments)
+                self.assertEqual(done.returncode, 2)
+                self.assertEqual(len(done.stderr.splitlines()), 1)
+                self.assertIn(words, done.stderr)
+
+    def test_kept_traces_of_other_sources_are_refused(self):
+        with tempfile.TemporaryDirectory() as root:
+            copy_scripts(root)
+            for folder in ("docs/explorer", "steps", "common"):
+                shutil.copytree(f"{ROOT}/{folder}", f"{root}/{folder}")
+            again = ("explorer", "--keep-traces", "--build", "/nowhere", "06")
+            page = pathlib.Path(root, "docs/explorer/06_work_partitioning.html")
+            before = page.read_text()
+            self.assertEqual(maintain(*again, root=root).returncode, 0)
+            self.assertEqual(page.read_text(), before)
+            kernel = pathlib.Path(root, "steps/06_work_partitioning/2_registers.cuh")
+            kernel.write_text("// A line that was not there.\n" + kernel.read_text())
+            done = maintain(*again, root=root)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("the kept traces are of other sources", done.stderr)
+            self.assertEqual(page.read_text(), before)
+            # Nor may a page pass that has got the new lines and kept the old numbers.
+            held = explorer.blobs_in(before)["sources"]
+            lines = {path: pathlib.Path(root, path).read_text().splitlines() for path in held}
+            page.write_text(before.replace(explorer.pack(held), explorer.pack(lines)))
+            done = maintain("explorer", "--check", "--build", "/nowhere", "06", root=root)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("2_registers.cuh", done.stderr)
+            self.assertIn("was another line", done.stderr)
+
     def test_they_are_up_to_date(self):
         done = maintain("explorer", "--check", "--quick", "--build", BUILD)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -245,17 +291,13 @@ class InBrowser(unittest.TestCase):
     def test_the_totals_are_the_programs_counts(self):
         """Of a fresh run of each step's program, to the byte."""
         for page in PAGES:
-            wanted = [page.runs[0], next(r for r in page.runs if r.causal)]
+            wanted = [page.runs[0], next(r for r in page.runs if r.causal), page.first]
             self.open(page.step)
             for one in wanted:
                 with self.subTest(run=one.name):
                     self.choose(one)
                     self.page.key("End")
-                    with tempfile.TemporaryDirectory() as folder:
-                        path = os.path.join(folder, "report.json")
-                        run(one.step, *one.arguments, "--json", path)
-                        with open(path, encoding="utf-8") as file:
-                            report = json.load(file)
+                    report = report_of(one)
                     want = {}
                     for traffic in passes_of(report).values():
                         for buffer, counts in traffic["requested"]["buffers"].items():
@@ -334,6 +376,33 @@ class InBrowser(unittest.TestCase):
         ):
             self.page.key(key)
             self.assertEqual(self.position(), want, key)
+        self.assertEqual(self.position(), 0)
+        self.value("document.getElementById('scrub').focus()")  # a slider has keys of its own
+        for key, want in (("End", self.last()), ("Home", 0), ("ArrowRight", 1)):
+            self.page.key(key)
+            self.assertEqual(self.position(), want, key)
+        taken = (
+            "((at, key) => { at.focus();"
+            " const e = new KeyboardEvent('keydown', { key, bubbles: true, cancelable: true });"
+            " return !at.dispatchEvent(e); })(%s, '%s')"
+        )
+        element = "document.querySelector('%s')"
+        everything = ["ArrowLeft", "Home", "End", " "]
+        for selector, keys in (
+            ("body", everything),
+            (".picture", everything),
+            ("#scrub", [" "]),
+            ("#step", ["ArrowLeft", "Home", "End"]),  # a button has Space
+            ("#theme", ["ArrowLeft"]),
+            ("nav a", ["ArrowLeft"]),
+            ("#speed", []),
+            ("#set-n", []),
+            ("#set-causal", []),
+        ):
+            for key in everything:
+                with self.subTest(focus=selector, key=key):
+                    self.assertEqual(self.value(taken % (element % selector, key)), key in keys)
+        self.open("06_work_partitioning")
         reached = set()
         for _ in range(40):
             self.page.key("Tab")
@@ -429,6 +498,18 @@ class InBrowser(unittest.TestCase):
         self.assertNotEqual(self.value(theme), before)
         self.page.click("#theme")
         self.assertEqual(self.value(theme), before)
+        for dark in (True, False):  # the system's change is not the reader's
+            self.page.set_dark(dark)
+            self.value("new Promise((r) => setTimeout(r, 60))")
+            self.assertEqual(self.value(theme), before)
+        self.value("localStorage.removeItem('theme')")
+        self.open("index")
+        self.page.set_dark(True)
+        self.page.until(f"{theme} === 'dark'")
+        self.page.click("#theme")
+        self.assertEqual(self.value(theme), "light")
+        self.value("localStorage.removeItem('theme')")
+        self.assertEqual(self.page.errors(), [])
 
     def test_two_runs_side_by_side(self):
         """Why step 04 moves more than step 06, in the page's own numbers."""
@@ -446,6 +527,8 @@ class InBrowser(unittest.TestCase):
         totals = self.value("[...document.querySelectorAll('[data-total]')].map((b) =>"
                             " +b.dataset.bytes)")  # fmt: skip
         self.assertGreater(totals[0], totals[1])
+        counted = [report_of(one)["traffic"]["requested"]["counted"] for one in COMPARED_OPENING]
+        self.assertEqual(totals, [sum(c.values()) for c in counted])
         self.assertIn("to the byte", self.value("document.querySelector('.checked').textContent"))
         self.set("#preset", 1)
         self.page.until("document.querySelectorAll('[data-buffer=S]').length > 0")

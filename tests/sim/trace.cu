@@ -114,6 +114,12 @@ __global__ void pass_on(const float* x, float* y) {
     }
   }
 }
+[[gnu::noinline]] __device__ float load_row(const float* x) { return x[threadIdx.x]; }
+__global__ void two_calls(const float* x, float* y) {
+  float sum = load_row(x);
+  sum += load_row(x);
+  y[threadIdx.x] = sum;
+}
 struct Shared {
   union {
     float K[8][20];
@@ -190,6 +196,23 @@ TEST_CASE("an event knows the line and the call that led there", "[sim][trace]")
   REQUIRE(second.size() == 2);
   CHECK(first[0] == second[0]);
   CHECK(first[1] + 1 == second[1]);
+}
+
+TEST_CASE("two calls of a function that is not inlined are two events", "[sim][trace]") {
+  Buffer<float> x("x", 32), y("y", 32);
+  shape(x, 1, 32), shape(y, 1, 32);
+  const auto counts = count([&] { fa::launch(two_calls, {dim3(1), dim3(32)}, x, y); });
+  require_nothing_lost(counts);
+  const fa::Trace& trace = *counts.trace;
+  const std::vector<std::string> want = {"0 x load 0+1,0+32 128 B", "0 x load 0+1,0+32 128 B",
+                                         "0 y store 0+1,0+32 128 B"};
+  REQUIRE(events_of(trace) == want);
+  const auto caller = [&](size_t event) {
+    const auto& stack = trace.stacks.at(trace.kernels[0].events.at(event).stack);
+    REQUIRE(stack.size() == 2);
+    return trace.lines.at(stack[1]).number;
+  };
+  CHECK(caller(0) + 1 == caller(1));
 }
 
 TEST_CASE("what is no rectangle is so called", "[sim][trace]") {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
 #include <map>
 #include <queue>
 #include <tuple>
@@ -12,6 +13,10 @@
 #include "common/sim/block.h"
 #include "common/sim/messages/symbols.h"
 #include "common/sim/sim.h"
+
+#ifndef FA_DATA_DIR  // a build without CMake runs in the repository's root
+#define FA_DATA_DIR "common/data"
+#endif
 
 namespace sim {
 
@@ -100,6 +105,20 @@ class Elements {
 };
 
 // --- the recording -------------------------------------------------------------------------------
+
+// "steps/04_fused/2_fused.cuh": relative to the folder that this was built from, whatever its name.
+// What lies elsewhere keeps the part from the project's folder on, else its last name.
+std::string project_path(const std::string& frame_path) {
+  namespace fs = std::filesystem;
+  static const std::string root =
+      fs::absolute(FA_DATA_DIR).parent_path().parent_path().string() + "/";
+  const std::string path = fs::path(frame_path).lexically_normal();
+  if (path.starts_with(root)) return path.substr(root.size());
+  for (const char* top : {"/steps/", "/common/", "/tests/"}) {
+    if (const size_t p = path.rfind(top); p != path.npos) return path.substr(p + 1);
+  }
+  return path.front() == '/' ? path.substr(path.rfind('/') + 1) : path;
+}
 
 /// The bytes of device memory that have crossed HBM, were the L2 large enough for all: each sector
 /// is read when somebody needs it for the first time, and written once if anybody writes it.
@@ -190,14 +209,7 @@ struct Recorder {
 
   uint32_t line_of(const std::string& frame) {
     const size_t colon = frame.rfind(':');
-    std::string path = frame.substr(0, colon);
-    for (const char* top : {"/steps/", "/common/", "/tests/"}) {
-      if (const size_t p = path.rfind(top); p != path.npos) {
-        path = path.substr(p + 1);
-        break;
-      }
-    }
-    if (path.front() == '/') path = path.substr(path.rfind('/') + 1);
+    const std::string path = project_path(frame.substr(0, colon));
     const int number = std::atoi(frame.c_str() + colon + 1);
     const auto [at, fresh] = lines.try_emplace({path, number}, trace.lines.size());
     if (fresh) trace.lines.push_back({path, number});
@@ -269,12 +281,14 @@ struct Key {
   uint32_t place, clock;
   Kind kind;
   By by;
-  uint32_t warpgroup = 0;  // of a wgmma: its operands are those of one
+  uint32_t warpgroup;  // of a wgmma: its operands are those of one
+  uint32_t callers;    // of a function that is not inlined: who called it
   bool operator==(const Key&) const = default;
 };
 struct Hash {
   size_t operator()(const Key& k) const {
-    uint64_t h = (reinterpret_cast<uintptr_t>(k.pc) + k.warpgroup) * 0x9E3779B97F4A7C15u;
+    uint64_t h = (reinterpret_cast<uintptr_t>(k.pc) + k.warpgroup + (uint64_t{k.callers} << 48)) *
+                 0x9E3779B97F4A7C15u;
     h ^= (uint64_t{k.place} << 40 | uint64_t{k.clock} << 8 | uint64_t(k.kind) << 4 |
           uint64_t(k.by)) *
          0xC2B2AE3D27D4EB4Fu;
@@ -297,6 +311,7 @@ class TraceRecorder final : public TraceObserver {
     open_.clear();
     numbers_.clear();
     known_.clear();
+    callers_.clear();
     std::fill(std::begin(clock_), std::end(clock_), 0);
     current_ = kNone;
     home_ = &b;
@@ -306,7 +321,8 @@ class TraceRecorder final : public TraceObserver {
     const bool shared = a.space == Space::shared;
     const uint32_t place =
         shared ? recorder.shared_place(*a.home, a.at) : recorder.place_of(a.buffer);
-    Open& e = event_of({a.pc, place, clock_[b.current->id], a.kind, a.by, 0});
+    Open& e =
+        event_of({a.pc, place, clock_[b.current->id], a.kind, a.by, 0, callers_of(a.pc, a.by)});
     e.bytes += a.size;
     const fa::TracePlace& p = recorder.trace.places[place];
     const uint64_t first = a.at - (shared ? base_of(*a.home, p) : buffers[a.buffer].begin);
@@ -320,10 +336,11 @@ class TraceRecorder final : public TraceObserver {
 
   uint32_t issue_wgmma(Block& b, uint32_t operation, const std::vector<uint32_t>& chunks,
                        const void* pc, const Where&) override {
+    const uint32_t callers = callers_of(pc, kWgmma);
     for (const uint32_t at : chunks) {
       const uint32_t place = recorder.shared_place(b, at);
       const unsigned thread = b.current->id;
-      Open& e = event_of({pc, place, clock_[thread], Kind::load, kWgmma, thread / 128});
+      Open& e = event_of({pc, place, clock_[thread], Kind::load, kWgmma, thread / 128, callers});
       const fa::TracePlace& p = recorder.trace.places[place];
       add(e, p, at - base_of(b, p), kChunk);
       e.bytes += kChunk;
@@ -464,6 +481,15 @@ class TraceRecorder final : public TraceObserver {
     return open_[current_];
   }
 
+  // A number for the calls that have led to an access; 0: the kernel itself makes it, or an
+  // operation that is carried out for another place, and nothing must be unwound.
+  uint32_t callers_of(const void* pc, By by) {
+    const void* kernel = home_->launch->kernel;
+    if (by == By::copy || by == By::engine || is_inside(pc, kernel)) return 0;
+    const auto number = static_cast<uint32_t>(callers_.size() + 1);
+    return callers_.try_emplace(calls_to(pc, kernel), number).first->second;
+  }
+
   static void add(Open& e, const fa::TracePlace& p, uint64_t first, uint64_t bytes) {
     const uint64_t element = p.layout.element_bytes;
     const uint64_t end =
@@ -515,6 +541,7 @@ class TraceRecorder final : public TraceObserver {
 
   std::vector<Open> open_;
   std::unordered_map<Key, uint32_t, Hash> numbers_;
+  std::map<std::vector<const void*>, uint32_t> callers_;
   uint32_t current_ = kNone;
   uint32_t clock_[1024] = {};                                  // by thread
   std::map<const void*, std::map<uint32_t, uint32_t>> known_;  // object, phase: clock

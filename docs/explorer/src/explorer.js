@@ -1,5 +1,4 @@
-"use strict";
-// Replays a trace (docs/json.md). Every number on the page is a sum over the trace's events.
+// Replays a trace (docs/json.md); theme.js stands in front. Every number on the page is a sum over the trace's events.
 
 const KINDS = ["read", "write", "atomic"];
 const LANES = 32, SECTOR = 32, BANKS = 32, WORD = 4;
@@ -1000,15 +999,23 @@ class Player {
 
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const field = event.target.closest("select, #controls input, pre");
-    const button = event.target.closest("button, a, input[type=checkbox]");
     const far = event.shiftKey ? 10 : 1;
     const actions = { ArrowLeft: () => this.move(-far), ArrowRight: () => this.move(far),
                       Home: () => this.go(0), End: () => this.go(this.last),
                       " ": () => this.toggle() };
-    if (!actions[event.key] || field || (button && event.key === " ")) return;
+    if (!actions[event.key] || !this.owns(event.key, event.target, event.shiftKey)) return;
     event.preventDefault();
     actions[event.key]();
+  }
+
+  // Not the keys that what has the focus needs itself. Home, End and Space scroll the page as ever
+  // unless the picture, the footer or nothing at all has the focus.
+  owns(key, at, shift) {
+    if (at.matches("select, pre, #controls input")) return false;
+    if (at.matches("input[type=range]")) return key === " " || shift;
+    if (key.startsWith("Arrow")) return true;
+    if (key === " " && at.matches("button, a")) return false;
+    return at === document.body || at.closest("footer, canvas") !== null;
   }
 
   move(by) { this.go(Math.round(this.position) + by); }
@@ -1066,29 +1073,6 @@ async function runOf(entry) {
   return loaded.get(entry.id);
 }
 
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  readColours();
-}
-function firstTheme() {
-  try {
-    const kept = localStorage.getItem("theme");
-    if (kept) return kept;
-  } catch { /* a page from a file may keep nothing */ }
-  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
-}
-function onTheme(redraw) {
-  $("theme").addEventListener("click", () => {
-    const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-    try { localStorage.setItem("theme", theme); } catch { /* as above */ }
-    setTheme(theme);
-    redraw();
-  });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", (e) => {
-    setTheme(firstTheme());
-    redraw();
-  });
-}
 function onResize(redraw) {
   let width = document.documentElement.clientWidth;
   window.addEventListener("resize", () => {
@@ -1144,6 +1128,7 @@ async function stepPage() {
   const controls = new Controls($("controls"), PAGE.runs, (entry) => select(entry));
   $("controls").append(make("label", {}, "follow block", blocks));
   const redraw = () => {
+    readColours();
     view.resize();
     player.put(player.position);
   };
@@ -1258,6 +1243,7 @@ async function comparePage() {
   const controls = new Controls($("controls"), PAGE.runs.map((r) => ({ ...r, variant: "", smem: 0 })),
                                 (entry) => select(entry));
   const redraw = () => {
+    readColours();
     for (const view of views) view.resize();
     player.put(player.position);
   };
@@ -1266,7 +1252,6 @@ async function comparePage() {
   await select(PAGE.runs.find((r) => r.id === PAGE.first));
 }
 
-setTheme(firstTheme());
-const ready = PAGE.kind === "step" ? stepPage() : PAGE.kind === "compare" ? comparePage() : null;
-if (ready) ready.then(() => (document.documentElement.dataset.ready = performance.now().toFixed(0)));
-else onTheme(() => {});
+readColours();
+(PAGE.kind === "step" ? stepPage() : comparePage())
+  .then(() => (document.documentElement.dataset.ready = performance.now().toFixed(0)));
