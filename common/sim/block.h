@@ -38,6 +38,7 @@ struct Thread {
   // While waiting:
   const char* waits_for = nullptr;  ///< "__syncthreads", "mbarrier wait", ...
   Where where;                      ///< at which line
+  uint32_t converged = 0;           ///< behind __activemask: the lanes that reached it together
 };
 
 // --- where threads meet --------------------------------------------------------------------------
@@ -49,6 +50,7 @@ struct Barrier {
   uint32_t here[32] = {};     ///< who arrived
   uint32_t waiting[32] = {};  ///< who waits (bar.arrive does not)
   Where first;                ///< the line of the first arrival
+  int votes = 0, counted = 0;  ///< __syncthreads_count: until now; the last time
   static constexpr int kAll = 0;
 };
 
@@ -99,6 +101,7 @@ struct Block {
   // Rendezvous.
   Barrier barriers[16];
   bool named_barriers = false;  ///< a barrier with a count was used
+  uint32_t converging[32] = {};  ///< lanes in converged_lanes(), of the warp, until no other one can run
   WarpMeeting meetings[32][4];  ///< up to four disjoint groups of lanes of a warp at a time
   std::shared_ptr<AsyncState> async;
   std::shared_ptr<void> wgmma_scratch;  ///< thread_local would lie among the kernels' shared arrays

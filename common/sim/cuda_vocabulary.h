@@ -20,20 +20,23 @@
 
 // --- qualifiers ---------------------------------------------------------------------------------
 
+// Anybody's program (program/) brings CUDA's qualifiers to its translator, ../../scripts/sim.
+#ifndef FA_ANY_PROGRAM
 // Everything that a kernel calls becomes part of it, as with nvcc, except for recursion and what is
 // called through a pointer. (At -O0 nothing does.)
 #define __global__ __attribute__((flatten))
 #define __device__
 #define __host__
+// One OS thread hosts one block at a time, so "one copy per block" is "one copy per OS thread".
+// thread_local in a function implies static; constinit makes the access a plain %fs: address. The
+// alignment leaves gaps between arrays, so that an overrun can be seen.
+#define __shared__ constinit thread_local __attribute__((aligned(128)))
+#endif
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #define __restrict__ __restrict
-// One OS thread hosts one block at a time, so "one copy per block" is "one copy per OS thread".
-// thread_local in a function implies static; constinit makes the access a plain %fs: address. The
-// alignment leaves gaps between arrays, so that an overrun can be seen.
-#define __shared__ constinit thread_local __attribute__((aligned(128)))
 
 // --- vector types -------------------------------------------------------------------------------
 
@@ -44,6 +47,7 @@ struct dim3 {
   unsigned x, y, z;
   constexpr dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
   constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
+  constexpr operator uint3() const { return {x, y, z}; }
 };
 struct alignas(8) float2 {
   float x, y;
@@ -96,6 +100,8 @@ struct LaunchConfig {
   dim3 block;
   size_t smem = 0;
   unsigned cluster = 1;
+  bool together = false;  ///< a cooperative launch: all blocks at once, for a barrier of the grid
+  uint64_t blocks() const { return uint64_t{grid.x} * grid.y * grid.z; }
 };
 /// A kernel with its arguments, type-erased: call(closure) runs one CUDA thread of it.
 struct Launch {
@@ -104,6 +110,7 @@ struct Launch {
   void (*call)(void*);
   void* closure;
   size_t closure_bytes;
+  const char* name = nullptr;  ///< for messages, where `kernel` is no function
 };
 void run_grid(const Launch&);  // throws fa::KernelStopped when the kernel misbehaves
 
@@ -119,7 +126,8 @@ void launch(void (*kernel)(P...), const LaunchConfig& config, A&&... args) {
     auto& c = *static_cast<Closure*>(p);
     std::apply(c.kernel, c.args);
   };
-  run_grid({reinterpret_cast<const void*>(kernel), config, call, &closure, sizeof closure});
+  run_grid(
+      {reinterpret_cast<const void*>(kernel), config, call, &closure, sizeof closure, nullptr});
 }
 
 /// Whether the compiler makes a plain load and store of a copy, which its pass then sees.
@@ -285,6 +293,7 @@ __forceinline__ __nv_bfloat162 __floats2bfloat162_rn(float a, float b) {
 
 // --- the small part of the runtime API that the steps use ----------------------------------------
 
+#ifndef FA_ANY_PROGRAM
 enum cudaMemcpyKind {
   cudaMemcpyHostToHost,
   cudaMemcpyHostToDevice,
@@ -305,6 +314,7 @@ inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t e) {
   return e == cudaSuccess ? "no error" : "out of memory";
 }
+#endif
 
 // --- the C library in a kernel -------------------------------------------------------------------
 

@@ -40,6 +40,9 @@ T atomic_integer(AtomicOp op, T* p, T v, T compare) {
       return cell.fetch_xor(v, kOrder);
     case AtomicOp::inc:
       return update(p, [v](T old) { return old >= v ? T{0} : static_cast<T>(old + 1); });
+    case AtomicOp::dec:
+      return update(
+          p, [v](T old) { return old == 0 || old > v ? v : static_cast<T>(old - 1); });
     case AtomicOp::cas:
       cell.compare_exchange_strong(compare, v, kOrder);
       return compare;
@@ -79,9 +82,17 @@ uint32_t atomic_u32(AtomicOp op, uint32_t* p, uint32_t v, uint32_t compare) {
   SIM_COUNTED;
   return atomic_integer(op, p, v, compare);
 }
+int64_t atomic_s64(AtomicOp op, long long* p, long long v) {
+  SIM_COUNTED;
+  return atomic_integer(op, p, v, 0ll);
+}
 uint64_t atomic_u64(AtomicOp op, uint64_t* p, uint64_t v, uint64_t compare) {
   SIM_COUNTED;
   return atomic_integer(op, p, v, compare);
+}
+
+void count_atomic(const void* p, unsigned bytes) {
+  access(p, bytes, Kind::atomic, __builtin_return_address(0));
 }
 
 #undef SIM_COUNTED

@@ -64,6 +64,12 @@ void cluster_wait(Where where) {
   for (auto& o : self->observers) o->acquire(*self, &c, c.phase);
 }
 
+void require_grid_together(Where where) {
+  if (self->launch->config.together || self->launch->config.blocks() == 1) return;
+  fail(FaultKind::refused, here() + ": this_grid() at " + at(where) +
+                               " in a plain launch; it needs cudaLaunchCooperativeKernel");
+}
+
 unsigned cluster_rank() { return self->rank; }
 
 }  // namespace sim

@@ -35,6 +35,8 @@ void sync_named(int id, int threads, bool wait, Where);  // bar.sync, bar.arrive
 void sync_warp(uint32_t mask, Where);                    // __syncwarp
 uint64_t shuffle(Shuffle, uint32_t mask, uint64_t value, unsigned bytes, int arg, int width, Where);
 uint32_t ballot(uint32_t mask, bool predicate, Where);
+int count_in_block(bool predicate, Where);  // __syncthreads_count
+uint32_t converged_lanes(Where);            // __activemask, as late as the warp's other lanes allow
 
 // --- memory/access.cpp ---------------------------------------------------------------------------
 
@@ -44,12 +46,15 @@ void* set_bytes(void* to, int value, size_t);          // memset
 
 // --- atomics.cpp ---------------------------------------------------------------------------------
 
-enum class AtomicOp { add, min, max, exch, and_, or_, xor_, inc, cas };
+enum class AtomicOp { add, min, max, exch, and_, or_, xor_, inc, dec, cas };
+/// For an atomic that the caller does itself.
+void count_atomic(const void* p, unsigned bytes);
 float atomic_f32(AtomicOp, float* p, float v);
 void atomic_add_v4(float* p, float a, float b, float c, float d);
 double atomic_f64(AtomicOp, double* p, double v);
 int32_t atomic_s32(AtomicOp, int32_t* p, int32_t v, int32_t compare = 0);
 uint32_t atomic_u32(AtomicOp, uint32_t* p, uint32_t v, uint32_t compare = 0);
+int64_t atomic_s64(AtomicOp, long long* p, long long v);
 uint64_t atomic_u64(AtomicOp, uint64_t* p, uint64_t v, uint64_t compare = 0);
 
 // --- mma.cpp: fragments --------------------------------------------------------------------------
@@ -137,6 +142,8 @@ void setmaxnreg(int registers, Where);
 
 void cluster_arrive(Where);
 void cluster_wait(Where);
+/// cooperative_groups::this_grid(), which needs a cooperative launch.
+void require_grid_together(Where);
 unsigned cluster_rank();
 unsigned cluster_size();
 void* map_shared_rank(const void* p, unsigned rank);

@@ -109,8 +109,15 @@ const std::vector<Range> constants = find_constants();
 
 // Not device memory, not shared memory, not this thread's stack.
 [[gnu::noinline]] void foreign(Block& b, uintptr_t address, unsigned size, Kind kind,
-                               const void* pc) {
+                               const void* pc, By by) {
   if (b.host || !b.launch) return;  // no launch: a constructor before main()
+  const void* p = reinterpret_cast<const void*>(address);
+  if (kind == Kind::load && constant_variables.hold(p)) return;
+  if (variables.hold(p)) {
+    access(reinterpret_cast<const void*>(variables.place + (address - variables.begin)), size, kind,
+           pc, by);
+    return;
+  }
   if (kind == Kind::load) {
     for (const Range& r : constants) {
       if (address - r.begin < r.size) return;
@@ -167,6 +174,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
   if (offset < kHbmSpan) {
     const uint16_t number = page_owner[offset / kPage];
     const BufferInfo& info = buffers[number];
+    if (b.host && info.for_host) return;
     if (b.host) host_touch(pc);
     if (offset < info.begin || offset + size > info.end) bad_hbm(offset, size, kind, pc);
     if (aligned && (offset & (size - 1))) misaligned(info.name.c_str(), size, pc);
@@ -191,7 +199,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
         }
       }
     }
-    foreign(b, address, size, kind, pc);
+    foreign(b, address, size, kind, pc, by);
   }
 }
 

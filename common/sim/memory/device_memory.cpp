@@ -8,6 +8,7 @@
 #include "common/dialect/errors.h"
 #include "common/sim/block.h"
 #include "common/sim/cuda_vocabulary.h"
+#include "common/sim/memory/device_memory.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"
 #include "common/sim/observers/trace.h"
@@ -131,18 +132,19 @@ bool in_window(const void* p) { return offset_of(p) < kHbmSpan; }
 
 // A GPU refuses a copy in the wrong direction.
 void require_end(const char* end, const void* p, bool device, const char* direction) {
-  if (in_window(p) == device) return;
+  if (is_device(p) == device) return;
+  if (is_for_host(p)) return;
   fail(FaultKind::refused, std::string("cudaMemcpy with ") + direction + ": the " + end + " is " +
                                (device ? "host" : "device") + " memory");
 }
 
-void require_direction(const void* dst, const void* src, cudaMemcpyKind kind) {
+void require_direction(const void* to, const void* from, Way way) {
   static const char* const names[] = {"cudaMemcpyHostToHost", "cudaMemcpyHostToDevice",
                                       "cudaMemcpyDeviceToHost", "cudaMemcpyDeviceToDevice"};
-  require_end("destination", dst,
-              kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice, names[kind]);
-  require_end("source", src, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice,
-              names[kind]);
+  if (way == Way::any) return;
+  const char* name = names[static_cast<int>(way)];
+  require_end("destination", to, way == Way::host_to_device || way == Way::device_to_device, name);
+  require_end("source", from, way == Way::device_to_host || way == Way::device_to_device, name);
 }
 
 }  // namespace
@@ -180,29 +182,25 @@ void poison(void* p, size_t bytes) {
   mark(offset_of(p), bytes, false);
 }
 
-}  // namespace sim
+// --- the runtime's calls -------------------------------------------------------------------------
 
-cudaError_t cudaMalloc(void** out, size_t bytes) {
-  using namespace sim;
+void* allocate(size_t bytes) {
   if (!hbm_written) reserve_window();
-  *out = nullptr;
-  if (bytes > free_bytes()) return cudaErrorMemoryAllocation;
+  if (bytes > free_bytes()) return nullptr;
   const uint64_t pages = (bytes + kPage - 1) / kPage;
   const uint64_t offset = take_pages(pages);
-  if (offset == 0) return cudaErrorMemoryAllocation;
+  if (offset == 0) return nullptr;
   void* p = reinterpret_cast<void*>(kHbmBase + offset);
-  if (mprotect(p, pages * kPage, PROT_READ | PROT_WRITE) != 0) return cudaErrorMemoryAllocation;
+  if (mprotect(p, pages * kPage, PROT_READ | PROT_WRITE) != 0) return nullptr;
   const uint16_t number = take_number();
-  buffers[number] = {offset, offset + bytes, "buffer" + std::to_string(number), true, {}};
+  buffers[number] = {offset, offset + bytes, "buffer" + std::to_string(number), true, {}, false};
   std::fill_n(page_owner + offset / kPage, pages, number);
-  *out = p;
-  return cudaSuccess;
+  return p;
 }
 
-cudaError_t cudaFree(void* p) {
-  using namespace sim;
+void release(void* p) {
   BufferInfo* b = owner(p);
-  if (!p) return cudaSuccess;
+  if (!p) return;
   if (!b || !b->live || offset_of(p) != b->begin) {
     fail(FaultKind::refused,
          "cudaFree of an address that cudaMalloc did not return, or freed twice");
@@ -214,30 +212,84 @@ cudaError_t cudaFree(void* p) {
   b->live = false;
   b->end = b->begin;
   freed.push_back(static_cast<uint16_t>(b - buffers));
-  return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {
-  using namespace sim;
-  if (bytes == 0) return cudaSuccess;
-  require_direction(dst, src, kind);
-  if (in_window(dst)) require_inside("cudaMemcpy", dst, bytes);
-  if (in_window(src)) require_inside("cudaMemcpy", src, bytes);
-  std::memcpy(dst, src, bytes);
-  if (in_window(dst)) mark_written(offset_of(dst), bytes);
-  if (kind == cudaMemcpyDeviceToDevice) {
-    count_copy("cudaMemcpy", src, bytes, false);
-    count_copy("cudaMemcpy", dst, bytes, true);
+void copy(void* to, const void* from, size_t bytes, Way way) {
+  if (bytes == 0) return;
+  require_direction(to, from, way);
+  if (in_window(to)) require_inside("cudaMemcpy", to, bytes);
+  if (in_window(from)) require_inside("cudaMemcpy", from, bytes);
+  std::memmove(to, from, bytes);
+  if (in_window(to)) mark_written(offset_of(to), bytes);
+  if (way == Way::device_to_device || (way == Way::any && is_device(to) && is_device(from))) {
+    count_copy("cudaMemcpy", from, bytes, false);
+    count_copy("cudaMemcpy", to, bytes, true);
   }
-  return cudaSuccess;
 }
 
-cudaError_t cudaMemset(void* p, int value, size_t bytes) {
-  using namespace sim;
-  if (bytes == 0) return cudaSuccess;
+void fill(void* p, int value, size_t bytes) {
+  if (bytes == 0) return;
   require_inside("cudaMemset", p, bytes);
   std::memset(p, value, bytes);
   mark_written(offset_of(p), bytes);
   count_copy("cudaMemset", p, bytes, true);
+}
+
+void share_with_host(void* p) {
+  BufferInfo& b = *owner(p);
+  b.for_host = true;
+  mark_written(b.begin, b.end - b.begin);
+}
+
+bool is_for_host(const void* p) {
+  const BufferInfo* b = owner(p);
+  return b && b->for_host;
+}
+
+// --- variables -----------------------------------------------------------------------------------
+
+Variables variables, constant_variables;
+
+bool is_device(const void* p) {
+  return in_window(p) || variables.hold(p) || constant_variables.hold(p);
+}
+
+void place_variables(void* begin, size_t bytes, const char* name) {
+  void* p = allocate(bytes);
+  if (!p) throw fa::ResourceError("no room for the program's variables in device memory");
+  name_buffer(p, name);
+  mark_written(offset_of(p), bytes);  // with zeros, where nothing else is said
+  variables = {reinterpret_cast<uintptr_t>(begin), bytes, reinterpret_cast<uintptr_t>(p)};
+}
+
+void place_constants(const void* begin, size_t bytes) {
+  constant_variables = {reinterpret_cast<uintptr_t>(begin), bytes, 0};
+}
+
+const void* host_address(uint64_t offset) {
+  const uintptr_t past = kHbmBase + offset - variables.place;
+  return reinterpret_cast<const void*>(past < variables.size ? variables.begin + past
+                                                             : kHbmBase + offset);
+}
+
+}  // namespace sim
+
+cudaError_t cudaMalloc(void** out, size_t bytes) {
+  *out = sim::allocate(bytes);
+  return *out ? cudaSuccess : cudaErrorMemoryAllocation;
+}
+
+cudaError_t cudaFree(void* p) {
+  sim::release(p);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void* dst, const void* src, size_t bytes, cudaMemcpyKind kind) {
+  sim::copy(dst, src, bytes, static_cast<sim::Way>(kind));
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void* p, int value, size_t bytes) {
+  sim::fill(p, value, bytes);
   return cudaSuccess;
 }

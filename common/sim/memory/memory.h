@@ -45,7 +45,8 @@ struct BufferInfo {
   uint64_t begin = 0, end = 0;  ///< offsets in the window; equal after cudaFree
   std::string name;
   bool live = false;
-  fa::Layout layout;  ///< of a trace; no columns: nobody has said
+  fa::Layout layout;      ///< of a trace; no columns: nobody has said
+  bool for_host = false;  ///< managed or pinned: host code may touch it, too
 };
 extern uint16_t page_owner[kHbmSpan / kPage];  ///< 0: nobody (guard pages too)
 extern BufferInfo buffers[kMaxBuffers];        ///< [0] is nobody
@@ -68,6 +69,14 @@ constexpr uint8_t bytes_of_word(uint64_t offset, uint64_t n, uint64_t word) {
 /// whoever watches.
 void mark_written(uint64_t offset, size_t n);
 extern uint8_t* hbm_written;  ///< by word: its bytes that somebody has written
+
+/// A program's own variables in device memory (device_memory.h): they are at `begin`, and kernels
+/// see them at `place`, an address of the window; constants have no place there.
+struct Variables {
+  uintptr_t begin = 0, size = 0, place = 0;
+  bool hold(const void* p) const { return reinterpret_cast<uintptr_t>(p) - begin < size; }
+};
+extern Variables variables, constant_variables;
 
 // --- entry point of every access -----------------------------------------------------------------
 

@@ -19,7 +19,7 @@ std::string thread_name(const Block& b, unsigned id) {
 }
 
 static std::string block_name(const Block& b) {
-  return "kernel " + kernel_name(b.launch->kernel) + ", block " + triple(b.index);
+  return "kernel " + kernel_name(*b.launch) + ", block " + triple(b.index);
 }
 
 std::string here() {

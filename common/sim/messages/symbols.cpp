@@ -191,8 +191,9 @@ bool is_struct_copy(const void* pc) {
   return it->second;
 }
 
-std::string kernel_name(const void* kernel) {
-  const auto it = table().functions.find(reinterpret_cast<uint64_t>(kernel) - table().base);
+std::string kernel_name(const Launch& launch) {
+  if (launch.name) return launch.name;
+  const auto it = table().functions.find(reinterpret_cast<uint64_t>(launch.kernel) - table().base);
   if (it == table().functions.end()) return "?";
   std::string name = demangle(it->second.name);
   int depth = 0;  // of parentheses: a parameter's type may have some

@@ -12,8 +12,9 @@
 namespace sim {
 
 struct Block;
+struct Launch;
 
-std::string kernel_name(const void* kernel);  ///< demangled, without parameters
+std::string kernel_name(const Launch&);  ///< demangled, without parameters
 /// "sK, byte 132"; in a struct "s.dS[1][66], byte 132".
 std::string shared_name(const Block&, uint64_t offset);
 std::string source_of(const void* pc);  ///< "tile.cuh:42", from the line table

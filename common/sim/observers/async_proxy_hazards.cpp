@@ -117,7 +117,7 @@ void HazardObserver::check_loads(const Block& b) {
   if (!first) return;
   Findings::Finding& finding = findings.at(Fault::left_behind, {nullptr, &find(first)->where}, {});
   if (!finding.text.empty()) return;
-  finding.text = "kernel " + kernel_name(b.launch->kernel) + ", block " + block_index(b, b.linear) +
+  finding.text = "kernel " + kernel_name(*b.launch) + ", block " + block_index(b, b.linear) +
                  " ends without a wait for " + describe(b, *find(first)) +
                  ": the load may write after the block has left its shared memory to another one";
 }

@@ -27,6 +27,8 @@
 #include <bit>
 #include <cstring>
 
+#include "common/sim/memory/device_memory.h"
+
 namespace sim {
 
 LaunchState launch_state;
@@ -84,9 +86,9 @@ Findings::Finding* note_race(const Access& a, uint64_t byte, const Actor& actor,
   finding.same_value = stores && a.hooked && (fresh || finding.same_value);
   if (finding.same_value) {
     const uint64_t begin = std::max(a.at, byte), end = std::min(a.at + a.size, byte + kWord);
-    const uint64_t base = shared ? a.home->shared_base : kHbmBase;
-    findings.compare_later(finding, reinterpret_cast<const void*>(base + begin),
-                           static_cast<unsigned>(end - begin));
+    const void* p = shared ? reinterpret_cast<const void*>(a.home->shared_base + begin)
+                           : host_address(begin);
+    findings.compare_later(finding, p, static_cast<unsigned>(end - begin));
   }
   return fresh ? &finding : nullptr;
 }
@@ -472,7 +474,7 @@ void HazardObserver::check_guests(Block& b) {
     Findings::Finding& finding = findings.at(Fault::left_behind, {guest.pc, nullptr}, {});
     if (!finding.text.empty()) continue;
     finding.text =
-        "kernel " + kernel_name(b.launch->kernel) + ", block " + block_index(b, b.linear) +
+        "kernel " + kernel_name(*b.launch) + ", block " + block_index(b, b.linear) +
         " may end before the " + noun(guest.kind) + " by " + who(b, entry, padded_) + " at " +
         source_and_caller(guest.pc) +
         " has used its shared memory: no barrier between them (a cluster_sync() at the end)";

@@ -555,9 +555,9 @@ std::unique_ptr<TraceObserver> make_trace_observer() { return std::make_unique<T
 void trace_begin() { recorder = {}; }
 
 void trace_begin_launch(const Launch& launch, uint64_t slots) {
-  const auto [g, b, smem, cluster] = launch.config;
+  const auto [g, b, smem, cluster, together] = launch.config;
   fa::TraceKernel kernel;
-  kernel.name = kernel_name(launch.kernel);
+  kernel.name = kernel_name(launch);
   kernel.grid = {g.x, g.y, g.z};
   kernel.block = {b.x, b.y, b.z};
   kernel.shared_bytes = smem;

@@ -86,11 +86,11 @@ void use_signal_stack() {
 // --- one worker ----------------------------------------------------------------------------------
 
 // On the host thread, which can tell its caller that there is no memory.
-void renew_stacks(Block& b) {
+void renew_stacks(Block& b, unsigned slots, bool guarded) {
   const size_t bytes = options().stack_bytes;
-  if (b.stacks && b.stacks->bytes() == bytes) return;
+  if (b.stacks && b.stacks->are(bytes, slots, guarded)) return;
   b.stacks.reset();  // the old ones first: both may not fit
-  b.stacks = std::make_unique<Stacks>(bytes);
+  b.stacks = std::make_unique<Stacks>(bytes, slots, guarded);
   b.stack_base = b.stacks->base();
   b.stack_size = b.stacks->size();
 }
@@ -222,8 +222,8 @@ class Pool {
   Block& block(int i) { return *blocks_[i]; }
 
   /// \throws fa::ResourceError when there is no room for the stacks of the first `n` workers.
-  void take_stacks(int n) {
-    for (int i = 0; i < n; ++i) renew_stacks(*blocks_[i]);
+  void take_stacks(int n, unsigned slots, bool guarded) {
+    for (int i = 0; i < n; ++i) renew_stacks(*blocks_[i], slots, guarded);
   }
 
   /// Runs the grid on the first `n` workers and waits for them.
@@ -293,7 +293,7 @@ class Pool {
       if (told) {  // it spins without touching memory: nothing can reach it
         std::fprintf(stderr,
                      "kernel %s spins without a memory access; the simulator cannot stop it\n",
-                     kernel_name(grid_->launch->kernel).c_str());
+                     kernel_name(*grid_->launch).c_str());
         std::_Exit(1);
       }
       told = true;
@@ -351,8 +351,15 @@ Pool& pool_of(int n) {
   return *pool;
 }
 
+// How many blocks the modelled GPU holds at a time.
+uint64_t resident_blocks(const LaunchConfig& config, const std::string& kernel, const Options& o) {
+  const unsigned threads = config.block.x * config.block.y * config.block.z;
+  const unsigned per_sm = blocks_per_sm(o.l2_sm, threads, config.smem, resources_of(kernel));
+  return uint64_t{per_sm} * static_cast<unsigned>(std::max(1, o.l2_sms));
+}
+
 void validate(const Launch& launch, const std::string& name) {
-  const auto [grid, block, smem, cluster] = launch.config;
+  const auto [grid, block, smem, cluster, together] = launch.config;
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   const auto refuse = [&name](const std::string& why) {
     fail(FaultKind::refused, "kernel " + name + ": " + why);
@@ -375,26 +382,25 @@ void validate(const Launch& launch, const std::string& name) {
     refuse("clusters of " + std::to_string(cluster) + " blocks in a grid of " +
            std::to_string(grid.x) + " along x; the grid must be a multiple, at most 16");
   }
-}
-
-// How many blocks the modelled GPU holds at a time.
-uint64_t resident_blocks(const LaunchConfig& config, const std::string& kernel, const Options& o) {
-  const unsigned threads = config.block.x * config.block.y * config.block.z;
-  const unsigned per_sm = blocks_per_sm(o.l2_sm, threads, config.smem, resources_of(kernel));
-  return uint64_t{per_sm} * static_cast<unsigned>(std::max(1, o.l2_sms));
+  if (const uint64_t fit = resident_blocks(launch.config, name, options());
+      together && launch.config.blocks() > fit) {
+    refuse("a cooperative launch of " + std::to_string(launch.config.blocks()) +
+           " blocks; the modelled GPU holds " + std::to_string(fit) + " of them at a time");
+  }
 }
 
 }  // namespace
 
 void run_grid(const Launch& launch) {
-  const std::string name = kernel_name(launch.kernel);
+  const std::string name = kernel_name(launch);
   validate(launch, name);
   const Options& o = options();
   const dim3 g = launch.config.grid, block = launch.config.block;
   Grid grid;
   grid.launch = &launch;
   grid.blocks = uint64_t{g.x} * g.y * g.z;
-  grid.cluster = launch.config.cluster;
+  grid.cluster = launch.config.together ? static_cast<unsigned>(grid.blocks)
+                                        : launch.config.cluster;
   grid.order = o.block_order;
   grid.requests = o.requests || o.sites || o.l2_bytes > 0 || o.trace;
   grid.sites = o.sites;
@@ -412,7 +418,9 @@ void run_grid(const Launch& launch) {
   n = std::max(1, n / c) * c;
 
   Pool& pool = pool_of(n);
-  pool.take_stacks(n);
+  // A cooperative grid may have many blocks at a time: too many for guard pages.
+  const bool together = launch.config.together;
+  pool.take_stacks(n, together ? (block.x * block.y * block.z + 31) / 32 * 32 : 1024, !together);
   fa::Bytes hbm_before, hbm_after;
   if (grid.l2) l2_dram(hbm_before.read, hbm_before.write);
   // Among many problems, a grid of a block for each SM walks them one after the other.

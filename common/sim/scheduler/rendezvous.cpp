@@ -32,6 +32,7 @@ bool complete(const Block& b, const Barrier& barrier) {
 
 void let_go(Block& b, Barrier& barrier) {
   barrier.arrived = 0;
+  barrier.counted = barrier.votes;
   for (unsigned w = 0; w < b.nwarps; ++w) {
     for (uint32_t m = barrier.waiting[w]; m; m &= m - 1) {
       b.threads[w * 32 + std::countr_zero(m)].state = State::ready;
@@ -79,6 +80,22 @@ void tell_observers(Block& b, const Barrier& barrier) {
   for (auto& o : b.observers) o->barrier(b, met, &barrier);
 }
 
+// No other lane of the warp can run: those that wait at this line have reached it together.
+void let_converged_go(Block& b, unsigned warp, const Where& where) {
+  uint32_t lanes = 0;
+  for (uint32_t left = b.converging[warp]; left; left &= left - 1) {
+    const int lane = std::countr_zero(left);
+    if (same(b.threads[warp * 32 + lane].where, where)) lanes |= 1u << lane;
+  }
+  for (uint32_t left = lanes; left; left &= left - 1) {
+    Thread& t = b.threads[warp * 32 + std::countr_zero(left)];
+    t.converged = lanes;
+    t.state = State::ready;
+  }
+  b.converging[warp] &= ~lanes;
+  b.ready[warp] |= lanes;
+}
+
 void let_go(Block& b, WarpMeeting& m) {
   const uint32_t lanes = std::exchange(m.arrived, 0);
   for (uint32_t left = lanes; left; left &= left - 1) {
@@ -89,7 +106,7 @@ void let_go(Block& b, WarpMeeting& m) {
 
 }  // namespace
 
-void sync_block(Where where) {
+static void sync_block(const char* name, const Where& where) {
   Block& b = *self;
   Barrier& barrier = b.barriers[0];
   if (barrier.arrived == 0) {
@@ -101,7 +118,17 @@ void sync_block(Where where) {
              " while other threads of the block wait at the __syncthreads of " + at(barrier.first) +
              "; all threads of a block must reach the same one");
   }
-  arrive(barrier, "__syncthreads", true, where, [&] { tell_observers(b, barrier); });
+  arrive(barrier, name, true, where, [&] { tell_observers(b, barrier); });
+}
+
+void sync_block(Where where) { sync_block("__syncthreads", where); }
+
+int count_in_block(bool predicate, Where where) {
+  Barrier& barrier = self->barriers[0];
+  if (barrier.arrived == 0) barrier.votes = 0;
+  barrier.votes += predicate;
+  sync_block("__syncthreads_count", where);
+  return barrier.counted;
 }
 
 void sync_named(int id, int threads, bool wait, Where where) {
@@ -177,6 +204,31 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
   let_go(b, *meeting);
   b.ready[warp] &= ~(1u << lane);
   if (mask != 1u << lane) yield_from(warp * 32);
+}
+
+uint32_t converged_lanes(Where where) {
+  Block& b = *self;
+  Thread& me = *b.current;
+  const unsigned warp = me.id / 32;
+  b.converging[warp] |= 1u << (me.id % 32);
+  if (b.ready[warp]) {
+    wait_here("__activemask", where);
+  } else {
+    me.where = where;
+    let_converged_go(b, warp, where);
+    b.ready[warp] &= ~(1u << (me.id % 32));
+    yield_from(warp * 32);
+  }
+  return me.converged;
+}
+
+bool let_converged_go(Block& b) {
+  for (unsigned w = 0; w < b.nwarps; ++w) {
+    if (!b.converging[w]) continue;
+    let_converged_go(b, w, b.threads[w * 32 + std::countr_zero(b.converging[w])].where);
+    return true;
+  }
+  return false;
 }
 
 void stop_waiting_for_current(Block& b) {

@@ -48,6 +48,7 @@ Thread* pick(Block& b, unsigned after) {
 Thread& next_thread(Block& b, unsigned after) {
   for (;;) {
     if (Thread* t = pick(b, after)) return *t;
+    if (let_converged_go(b)) continue;
     if (b.cluster) {
       pass_baton(b);
     } else {
@@ -146,6 +147,7 @@ void place_block(Block& b, uint64_t linear) {
     const unsigned lanes = std::min(32u, b.nthreads - w * 32);
     b.ready[w] = b.member[w] = b.alive[w] = lanes == 32 ? ~0u : (1u << lanes) - 1;
     for (WarpMeeting& m : b.meetings[w]) m.arrived = 0;
+    b.converging[w] = 0;
   }
   for (Barrier& barrier : b.barriers) barrier = {};
   b.named_barriers = false;

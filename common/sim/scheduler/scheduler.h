@@ -13,6 +13,8 @@ void run_placed_block(Block&);
 /// Leaves the current thread for the next runnable one at or after `first`, which may be itself:
 /// what the last arriver of a rendezvous does, so that threads go on in order.
 void yield_from(unsigned first);
+/// Nobody can run: some lanes that wait at an __activemask go on. \returns false when none does.
+bool let_converged_go(Block&);
 /// The current thread has returned: who waited for nobody else goes on.
 void stop_waiting_for_current(Block&);
 /// Forgets the fibers of an abandoned block without unwinding them.

@@ -7,10 +7,13 @@
 
 namespace sim {
 
-Stacks::Stacks(size_t bytes)
+static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+
+Stacks::Stacks(size_t bytes, unsigned slots, bool guarded)
     : bytes_(bytes),
-      guard_(static_cast<size_t>(sysconf(_SC_PAGESIZE))),
-      stride_((bytes + guard_ - 1) / guard_ * guard_ + guard_) {
+      slots_(slots),
+      guard_(guarded ? page : 0),
+      stride_((bytes + page - 1) / page * page + guard_) {
   const fa::ResourceError no_room(
       "no address space for the stacks of the simulated threads: take fewer workers or a smaller "
       "stack_bytes");
@@ -18,7 +21,7 @@ Stacks::Stacks(size_t bytes)
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (p == MAP_FAILED) throw no_room;
   memory_ = static_cast<char*>(p);
-  for (int i = 0; i < kSlots; ++i) {
+  for (unsigned i = 0; guarded && i < slots; ++i) {
     if (mprotect(memory_ + i * stride_, guard_, PROT_NONE) != 0) {
       munmap(memory_, size());
       throw no_room;
@@ -31,7 +34,7 @@ Stacks::~Stacks() { munmap(memory_, size()); }
 
 void Stacks::reset() {
   free_.clear();
-  for (int i = kSlots - 1; i >= 0; --i) free_.push_back(static_cast<uint16_t>(i));
+  for (unsigned i = slots_; i-- > 0;) free_.push_back(static_cast<uint16_t>(i));
 }
 
 stack_context Stacks::take() {

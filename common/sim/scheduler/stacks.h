@@ -12,9 +12,10 @@ namespace sim {
 
 class Stacks {
  public:
-  /// \param bytes of one stack, rounded up to pages; each slot has a guard page below it.
+  /// \param bytes of one stack, rounded up to pages
+  /// \param guarded each slot has a guard page below it, which takes two mappings of the process.
   /// \throws fa::ResourceError when the process may have no more address space or mappings.
-  explicit Stacks(size_t bytes);
+  Stacks(size_t bytes, unsigned slots, bool guarded);
   ~Stacks();
   Stacks(const Stacks&) = delete;
   Stacks& operator=(const Stacks&) = delete;
@@ -24,15 +25,18 @@ class Stacks {
   /// All slots are free again: the fibers on them were abandoned.
   void reset();
   uintptr_t base() const { return reinterpret_cast<uintptr_t>(memory_); }
-  size_t size() const { return stride_ * kSlots; }
-  size_t bytes() const { return bytes_; }  ///< as they were asked for
+  size_t size() const { return stride_ * slots_; }
+  /// As they were asked for?
+  bool are(size_t bytes, unsigned slots, bool guarded) const {
+    return bytes == bytes_ && slots == slots_ && guarded == (guard_ > 0);
+  }
   /// Is this address in a guard page, that is, did a CUDA thread overflow its stack?
   bool is_guard(uintptr_t address) const;
 
  private:
-  static constexpr int kSlots = 1024;
   size_t bytes_;
-  size_t guard_;   // one page
+  unsigned slots_;
+  size_t guard_;   // one page, or nothing
   size_t stride_;  // from slot to slot
   char* memory_;
   std::vector<uint16_t> free_;

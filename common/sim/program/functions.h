@@ -1,0 +1,331 @@
+/// \file
+/// CUDA's device functions, those that cuda_vocabulary.h does not have already: arithmetic, loads
+/// with a hint, votes of a block, reductions of a warp, atomics. The fast intrinsics compute the
+/// accurate function here; the ones that round down or up are off by one unit where the nearest
+/// result is exact.
+#pragma once
+
+#include <cfenv>
+#include <ctime>
+
+#include "common/sim/program/program.h"
+
+// --- the smaller and the larger of two numbers, of different types, too --------------------------
+
+template <class A, class B>
+requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> && !std::is_same_v<A, B>)
+__forceinline__ std::common_type_t<A, B> max(A a, B b) {
+  using C = std::common_type_t<A, B>;
+  return static_cast<C>(a) < static_cast<C>(b) ? static_cast<C>(b) : static_cast<C>(a);
+}
+template <class A, class B>
+requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> && !std::is_same_v<A, B>)
+__forceinline__ std::common_type_t<A, B> min(A a, B b) {
+  using C = std::common_type_t<A, B>;
+  return static_cast<C>(b) < static_cast<C>(a) ? static_cast<C>(b) : static_cast<C>(a);
+}
+__forceinline__ unsigned umin(unsigned a, unsigned b) { return min(a, b); }
+__forceinline__ unsigned umax(unsigned a, unsigned b) { return max(a, b); }
+
+// --- floating point ------------------------------------------------------------------------------
+
+#define SIM_FUNCTION(T, name, result) \
+  __forceinline__ T name(T x) { return result; }
+SIM_FUNCTION(float, __sinf, std::sin(x))
+SIM_FUNCTION(float, __cosf, std::cos(x))
+SIM_FUNCTION(float, __tanf, std::tan(x))
+SIM_FUNCTION(float, __log10f, std::log10(x))
+SIM_FUNCTION(float, __exp10f, std::pow(10.f, x))
+SIM_FUNCTION(float, __fsqrt_rn, std::sqrt(x))
+SIM_FUNCTION(float, __frsqrt_rn, 1 / std::sqrt(x))
+SIM_FUNCTION(float, __saturatef, x > 0 ? x < 1 ? x : 1 : 0)
+SIM_FUNCTION(float, rcbrtf, 1 / std::cbrt(x))
+SIM_FUNCTION(float, normcdff, 0.5f * std::erfc(x * -0.707106781f))
+SIM_FUNCTION(float, sinpif, static_cast<float>(std::sin(M_PI * x)))
+SIM_FUNCTION(float, cospif, static_cast<float>(std::cos(M_PI * x)))
+SIM_FUNCTION(double, sinpi, std::sin(M_PI * x))
+SIM_FUNCTION(double, cospi, std::cos(M_PI * x))
+SIM_FUNCTION(double, normcdf, 0.5 * std::erfc(x * -0.70710678118654752440))
+SIM_FUNCTION(double, rsqrt, 1 / std::sqrt(x))
+SIM_FUNCTION(float, rsqrt, 1 / std::sqrt(x))
+SIM_FUNCTION(double, __dsqrt_rn, std::sqrt(x))
+SIM_FUNCTION(double, __drcp_rn, 1 / x)
+#undef SIM_FUNCTION
+__forceinline__ void __sincosf(float x, float* s, float* c) { *s = std::sin(x), *c = std::cos(x); }
+__forceinline__ float __powf(float a, float b) { return std::pow(a, b); }
+__forceinline__ float fdividef(float a, float b) { return a / b; }
+__forceinline__ float __tanhf(float x) { return std::tanh(x); }
+
+/// What a C library does while it rounds `Mode`'s way.
+template <int Mode, class F>
+auto sim_rounded(F&& compute) {
+  const int before = std::fegetround();
+  std::fesetround(Mode);
+  const auto result = compute();
+  std::fesetround(before);
+  return result;
+}
+#define SIM_ROUNDED(T, name, op)                                                          \
+  __forceinline__ T name##_rn(T a, T b) { return a op b; }                                \
+  inline T name##_rz(volatile T a, volatile T b) {                                        \
+    return sim_rounded<FE_TOWARDZERO>([&] { volatile T r = a op b; return T{r}; });       \
+  }                                                                                       \
+  inline T name##_rd(volatile T a, volatile T b) {                                        \
+    return sim_rounded<FE_DOWNWARD>([&] { volatile T r = a op b; return T{r}; });         \
+  }                                                                                       \
+  inline T name##_ru(volatile T a, volatile T b) {                                        \
+    return sim_rounded<FE_UPWARD>([&] { volatile T r = a op b; return T{r}; });           \
+  }
+SIM_ROUNDED(float, __fadd, +)
+SIM_ROUNDED(float, __fsub, -)
+SIM_ROUNDED(float, __fmul, *)
+SIM_ROUNDED(float, __fdiv, /)
+SIM_ROUNDED(double, __dadd, +)
+SIM_ROUNDED(double, __dsub, -)
+SIM_ROUNDED(double, __dmul, *)
+SIM_ROUNDED(double, __ddiv, /)
+#undef SIM_ROUNDED
+#define SIM_ROOTS(T, root, reciprocal, mode, direction)                                   \
+  inline T root##_##mode(volatile T x) {                                                  \
+    return sim_rounded<direction>([&] { volatile T r = std::sqrt(T{x}); return T{r}; });  \
+  }                                                                                       \
+  inline T reciprocal##_##mode(volatile T x) {                                            \
+    return sim_rounded<direction>([&] { volatile T r = 1 / x; return T{r}; });            \
+  }
+SIM_ROOTS(float, __fsqrt, __frcp, rz, FE_TOWARDZERO)
+SIM_ROOTS(float, __fsqrt, __frcp, rd, FE_DOWNWARD)
+SIM_ROOTS(float, __fsqrt, __frcp, ru, FE_UPWARD)
+SIM_ROOTS(double, __dsqrt, __drcp, rz, FE_TOWARDZERO)
+SIM_ROOTS(double, __dsqrt, __drcp, rd, FE_DOWNWARD)
+SIM_ROOTS(double, __dsqrt, __drcp, ru, FE_UPWARD)
+#undef SIM_ROOTS
+__forceinline__ double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
+
+// --- integers ------------------------------------------------------------------------------------
+
+__forceinline__ int __mul24(int a, int b) { return a * b; }
+__forceinline__ unsigned __umul24(unsigned a, unsigned b) { return a * b; }
+__forceinline__ int __mulhi(int a, int b) { return static_cast<int>(1ll * a * b >> 32); }
+__forceinline__ unsigned __umulhi(unsigned a, unsigned b) {
+  return static_cast<unsigned>(1ull * a * b >> 32);
+}
+__forceinline__ unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned long long>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+__forceinline__ long long __mul64hi(long long a, long long b) {
+  return static_cast<long long>(static_cast<__int128>(a) * b >> 64);
+}
+__forceinline__ int __popcll(unsigned long long x) { return std::popcount(x); }
+__forceinline__ int __clzll(long long x) {
+  return std::countl_zero(static_cast<unsigned long long>(x));
+}
+__forceinline__ int __ffsll(long long x) {
+  return x ? std::countr_zero(static_cast<unsigned long long>(x)) + 1 : 0;
+}
+__forceinline__ unsigned __brev(unsigned x) {
+  unsigned out = 0;
+  for (int i = 0; i < 32; ++i) out |= (x >> i & 1) << (31 - i);
+  return out;
+}
+__forceinline__ unsigned long long __brevll(unsigned long long x) {
+  return static_cast<unsigned long long>(__brev(static_cast<unsigned>(x))) << 32 |
+         __brev(static_cast<unsigned>(x >> 32));
+}
+__forceinline__ unsigned __funnelshift_l(unsigned low, unsigned high, unsigned shift) {
+  return static_cast<unsigned>(((static_cast<uint64_t>(high) << 32 | low) << (shift & 31)) >> 32);
+}
+__forceinline__ unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
+  return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) >> (shift & 31));
+}
+__forceinline__ unsigned __sad(int a, int b, unsigned c) {
+  return c + static_cast<unsigned>(a > b ? a - b : b - a);
+}
+__forceinline__ unsigned __usad(unsigned a, unsigned b, unsigned c) {
+  return c + (a > b ? a - b : b - a);
+}
+__forceinline__ int __dp4a(int a, int b, int c) {
+  for (int i = 0; i < 32; i += 8) {
+    c += static_cast<int8_t>(a >> i) * static_cast<int8_t>(b >> i);
+  }
+  return c;
+}
+__forceinline__ unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+  for (int i = 0; i < 32; i += 8) c += (a >> i & 255) * (b >> i & 255);
+  return c;
+}
+
+// --- conversions ---------------------------------------------------------------------------------
+
+#define SIM_CONVERT(to, name, from, rounded)                                      \
+  __forceinline__ to name(from x) {                                               \
+    const from y = rounded;                                                       \
+    if (y != y) return 0;                                                         \
+    if (y <= static_cast<from>(std::numeric_limits<to>::min()))                   \
+      return std::numeric_limits<to>::min();                                      \
+    if (y >= static_cast<from>(std::numeric_limits<to>::max()))                   \
+      return std::numeric_limits<to>::max();                                      \
+    return static_cast<to>(y);                                                    \
+  }
+#define SIM_CONVERTS(to, name, from)                      \
+  SIM_CONVERT(to, name##_rz, from, std::trunc(x))         \
+  SIM_CONVERT(to, name##_rd, from, std::floor(x))         \
+  SIM_CONVERT(to, name##_ru, from, std::ceil(x))
+SIM_CONVERTS(int, __float2int, float)
+SIM_CONVERTS(unsigned, __float2uint, float)
+SIM_CONVERTS(long long, __float2ll, float)
+SIM_CONVERTS(int, __double2int, double)
+SIM_CONVERTS(unsigned, __double2uint, double)
+SIM_CONVERTS(long long, __double2ll, double)
+SIM_CONVERT(unsigned, __float2uint_rn, float, std::nearbyint(x))
+SIM_CONVERT(long long, __float2ll_rn, float, std::nearbyint(x))
+SIM_CONVERT(int, __double2int_rn, double, std::nearbyint(x))
+SIM_CONVERT(unsigned, __double2uint_rn, double, std::nearbyint(x))
+SIM_CONVERT(long long, __double2ll_rn, double, std::nearbyint(x))
+#undef SIM_CONVERTS
+#undef SIM_CONVERT
+__forceinline__ float __int2float_rn(int x) { return static_cast<float>(x); }
+__forceinline__ float __uint2float_rn(unsigned x) { return static_cast<float>(x); }
+__forceinline__ float __ll2float_rn(long long x) { return static_cast<float>(x); }
+__forceinline__ float __ull2float_rn(unsigned long long x) { return static_cast<float>(x); }
+__forceinline__ double __int2double_rn(int x) { return x; }
+__forceinline__ double __uint2double_rn(unsigned x) { return x; }
+__forceinline__ double __ll2double_rn(long long x) { return static_cast<double>(x); }
+__forceinline__ float __double2float_rn(double x) { return static_cast<float>(x); }
+__forceinline__ double __longlong_as_double(long long x) { return std::bit_cast<double>(x); }
+__forceinline__ long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
+__forceinline__ int __double2hiint(double x) {
+  return static_cast<int>(std::bit_cast<uint64_t>(x) >> 32);
+}
+__forceinline__ int __double2loint(double x) {
+  return static_cast<int>(std::bit_cast<uint64_t>(x));
+}
+__forceinline__ double __hiloint2double(int high, int low) {
+  return std::bit_cast<double>(static_cast<uint64_t>(static_cast<unsigned>(high)) << 32 |
+                               static_cast<unsigned>(low));
+}
+
+// --- loads and stores with a hint for the caches -------------------------------------------------
+
+#define SIM_LOAD_HINT(name)          \
+  template <class T>                 \
+  __forceinline__ T name(const T* p) { \
+    return *p;                       \
+  }
+SIM_LOAD_HINT(__ldcg)
+SIM_LOAD_HINT(__ldca)
+SIM_LOAD_HINT(__ldcs)
+SIM_LOAD_HINT(__ldlu)
+SIM_LOAD_HINT(__ldcv)
+#undef SIM_LOAD_HINT
+#define SIM_STORE_HINT(name)                                \
+  template <class T>                                        \
+  __forceinline__ void name(T* p, std::type_identity_t<T> v) { \
+    *p = v;                                                 \
+  }
+SIM_STORE_HINT(__stcg)
+SIM_STORE_HINT(__stcs)
+SIM_STORE_HINT(__stwb)
+SIM_STORE_HINT(__stwt)
+#undef SIM_STORE_HINT
+
+// --- threads together ----------------------------------------------------------------------------
+
+inline void __threadfence_system() { sim::fence(); }
+inline int __syncthreads_count(int p, SIM_HERE) { return sim::count_in_block(p != 0, where); }
+inline int __syncthreads_or(int p, SIM_HERE) { return sim::count_in_block(p != 0, where) != 0; }
+inline int __syncthreads_and(int p, SIM_HERE) { return sim::count_in_block(p == 0, where) == 0; }
+inline unsigned __activemask(SIM_HERE) { return sim::converged_lanes(where); }
+
+namespace sim {
+/// The values of the lanes of `mask`, one after the other: f(a, b) of all of them.
+template <class T, class F>
+T reduce_lanes(uint32_t mask, T v, F&& f, Where where) {
+  mask = ballot(mask, true, where);
+  T sum = v;
+  bool first = true;
+  for (uint32_t left = mask; left; left &= left - 1) {
+    const T other = shuffle_as(Shuffle::idx, mask, v, std::countr_zero(left), 32, where);
+    sum = first ? other : f(sum, other);
+    first = false;
+  }
+  return sum;
+}
+/// The lanes of `mask` that have the same value.
+template <class T>
+uint32_t equal_lanes(uint32_t mask, T v, Where where) {
+  mask = ballot(mask, true, where);
+  uint32_t equal = 0;
+  for (uint32_t left = mask; left; left &= left - 1) {
+    const int lane = std::countr_zero(left);
+    if (shuffle_as(Shuffle::idx, mask, v, lane, 32, where) == v) equal |= 1u << lane;
+  }
+  return equal;
+}
+}  // namespace sim
+#define SIM_REDUCE(name, ...)                                                        \
+  inline int name(unsigned mask, int v, SIM_HERE) {                                  \
+    return sim::reduce_lanes(mask, v, [](int a, int b) { return __VA_ARGS__; }, where); \
+  }                                                                                  \
+  inline unsigned name(unsigned mask, unsigned v, SIM_HERE) {                        \
+    return sim::reduce_lanes(                                                        \
+        mask, v, [](unsigned a, unsigned b) { return __VA_ARGS__; }, where);         \
+  }
+SIM_REDUCE(__reduce_add_sync, a + b)
+SIM_REDUCE(__reduce_min_sync, a < b ? a : b)
+SIM_REDUCE(__reduce_max_sync, a < b ? b : a)
+SIM_REDUCE(__reduce_and_sync, a& b)
+SIM_REDUCE(__reduce_or_sync, a | b)
+SIM_REDUCE(__reduce_xor_sync, a ^ b)
+#undef SIM_REDUCE
+template <class T>
+uint32_t __match_any_sync(uint32_t mask, T v, SIM_HERE) {
+  return sim::equal_lanes(mask, v, where);
+}
+template <class T>
+uint32_t __match_all_sync(uint32_t mask, T v, int* all, SIM_HERE) {
+  *all = sim::equal_lanes(mask, v, where) == sim::ballot(mask, true, where);
+  return *all ? mask : 0;
+}
+
+inline void __nanosleep(unsigned) {}
+inline long long clock64() { return sim::program::ticks(); }
+[[noreturn]] inline void __trap(SIM_HERE) { sim::program::trap(where); }
+inline void __brkpt(SIM_HERE) { sim::program::trap(where); }
+inline unsigned __cvta_generic_to_shared(const void* p) {
+  return static_cast<unsigned>(static_cast<const unsigned char*>(p) - sim::dynamic_smem);
+}
+
+// --- atomics -------------------------------------------------------------------------------------
+
+__forceinline__ int atomicSub(int* p, int v) { return atomicAdd(p, -v); }
+__forceinline__ unsigned atomicSub(unsigned* p, unsigned v) { return atomicAdd(p, 0u - v); }
+__forceinline__ unsigned long long atomicCAS(unsigned long long* p, unsigned long long compare,
+                                             unsigned long long v) {
+  return sim::atomic_u64(sim::AtomicOp::cas, reinterpret_cast<uint64_t*>(p), v, compare);
+}
+__forceinline__ unsigned atomicDec(unsigned* p, unsigned limit) {
+  return sim::atomic_u32(sim::AtomicOp::dec, p, limit);
+}
+__forceinline__ long long atomicMin(long long* p, long long v) {
+  return sim::atomic_s64(sim::AtomicOp::min, p, v);
+}
+__forceinline__ long long atomicMax(long long* p, long long v) {
+  return sim::atomic_s64(sim::AtomicOp::max, p, v);
+}
+#define SIM_SCOPES(name)                                                       \
+  template <class... A>                                                        \
+  __forceinline__ auto name##_block(A... a) { return name(a...); }             \
+  template <class... A>                                                        \
+  __forceinline__ auto name##_system(A... a) { return name(a...); }
+SIM_SCOPES(atomicAdd)
+SIM_SCOPES(atomicSub)
+SIM_SCOPES(atomicMin)
+SIM_SCOPES(atomicMax)
+SIM_SCOPES(atomicInc)
+SIM_SCOPES(atomicDec)
+SIM_SCOPES(atomicExch)
+SIM_SCOPES(atomicCAS)
+SIM_SCOPES(atomicAnd)
+SIM_SCOPES(atomicOr)
+SIM_SCOPES(atomicXor)
+#undef SIM_SCOPES

@@ -1,0 +1,78 @@
+/// \file
+/// How anybody's program launches its kernels: what `../../../scripts/sim` makes of <<< >>>, and
+/// the few services of the simulator that such a program has and a step has not.
+#pragma once
+
+#include <tuple>
+
+#include "common/sim/cuda_vocabulary.h"
+
+namespace sim {
+
+/// The atomics that CUDA has for 2 and 4 bytes of another type: `next(old)` replaces the old value.
+template <class T, class F>
+T atomic_with(T* p, F&& next) {
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4);
+  using U = std::conditional_t<sizeof(T) == 2, uint16_t, uint32_t>;
+  count_atomic(p, sizeof(T));
+  U* cell = reinterpret_cast<U*>(p);
+  U old = __atomic_load_n(cell, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(cell, &old, std::bit_cast<U>(next(std::bit_cast<T>(old))),
+                                      true, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return std::bit_cast<T>(old);
+}
+
+}  // namespace sim
+
+struct CUstream_st;
+typedef CUstream_st* cudaStream_t;
+
+namespace sim::program {
+
+/// What stands between <<< and >>>.
+struct Shape {
+  dim3 grid, block;
+  size_t smem = 0;
+  cudaStream_t stream = nullptr;
+  Shape(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr)
+      : grid(g), block(b), smem(bytes), stream(s) {}
+};
+
+/// Runs a launch, notes what it moved and prints what is wrong with it. A kernel that had to be
+/// stopped ends the program.
+void run(const Launch&);
+
+/// `kernel` is a function object that calls the kernel with what it is given.
+template <class F, class... A>
+void launch(const char* name, const Shape& shape, bool together, F kernel, A... args) {
+  struct Closure {
+    F kernel;
+    std::tuple<A...> args;
+  } closure{kernel, {args...}};
+  const auto call = [](void* p) {
+    auto& c = *static_cast<Closure*>(p);
+    std::apply(c.kernel, c.args);
+  };
+  run({nullptr, {shape.grid, shape.block, shape.smem, 1, together}, call, &closure, sizeof closure,
+       name});
+}
+
+// --- for inline PTX ---
+
+/// What a 32-bit shared address of inline PTX points to.
+inline void* shared_pointer(unsigned address) {
+  return dynamic_smem + static_cast<int>(address);
+}
+inline unsigned lane() {
+  return ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32;
+}
+
+/// The program asks for what the simulator does not have: it ends with one sentence.
+[[noreturn]] void unsupported(const char* what, Where = Where::here());
+/// A kernel gives up.
+[[noreturn]] void trap(Where);
+/// What clock64() gives: the model knows no clock of a running thread, so it only grows.
+long long ticks();
+
+}  // namespace sim::program

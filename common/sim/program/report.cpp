@@ -1,0 +1,193 @@
+// What is said at a program's end.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+
+#include "common/harness/format.h"
+#include "common/harness/output_file.h"
+#include "common/harness/report.h"
+#include "common/harness/screen.h"
+#include "common/sim/program/session.h"
+
+namespace sim::program {
+
+namespace {
+
+using fa::grouped;
+
+std::string time_of(double s) {
+  if (s < 1e-3) return fmt::format("{:.3g} us", s * 1e6);
+  return s < 1 ? fmt::format("{:.3g} ms", s * 1e3) : fmt::format("{:.3g} s", s);
+}
+
+std::string per_request(uint64_t sectors, uint64_t requests) {
+  return requests ? fmt::format("{:.1f}", static_cast<double>(sectors) / requests) : "";
+}
+
+std::string row(const std::string& name, const char* what, uint64_t bytes, uint64_t requests,
+                uint64_t sectors) {
+  if (bytes == 0) return "";
+  const std::string shown = name.size() > 28 ? name.substr(0, 25) + "..." : name;
+  return fmt::format("  {:<28}{:<7}{:>16}{:>13}{:>12}\n", shown, what, grouped(bytes),
+                     requests ? grouped(requests) : "", per_request(sectors, requests));
+}
+
+std::string limits_of(const KernelRecord& k) {
+  std::vector<std::pair<double, fa::Part>> parts;
+  for (const auto& [part, seconds] : k.parts) parts.emplace_back(seconds / k.estimated_s, part);
+  std::sort(parts.rbegin(), parts.rend());
+  std::string text;
+  for (size_t i = 0; i < parts.size() && i < 3; ++i) {
+    if (i > 0 && parts[i].first < 0.25) break;
+    text += fmt::format("{}{} {:.0f}%", i ? ", " : "", name_of(parts[i].second),
+                        100 * parts[i].first);
+  }
+  return text;
+}
+
+std::string shared_text(const fa::KernelCount& k) {
+  std::string text = row("shared memory", "read", k.shared_read, 0, 0) +
+                     row("shared memory", "write", k.shared_write, 0, 0);
+  if (k.shared_ideal > 0) {
+    const double times = static_cast<double>(k.shared_wavefronts) / k.shared_ideal;
+    text += fmt::format("  bank conflicts: {} wavefronts, {:.2f} times the {} without any\n",
+                        grouped(k.shared_wavefronts), times, grouped(k.shared_ideal));
+  }
+  return text;
+}
+
+std::string kernel_text(const KernelRecord& k) {
+  std::string head = fmt::format("{}  {} {}", k.name, grouped(k.launches),
+                                 k.launches == 1 ? "launch" : "launches");
+  if (!k.shape.empty()) head += (k.same_shape ? " of " : ", the first of ") + k.shape;
+  std::string text = fa::wrapped("", head, 2);
+  for (const auto& [name, b] : k.buffers) {
+    text += row(name, "read", b.bytes.read, b.requests.load, b.sectors.load);
+    text += row(name, "write", b.bytes.write, b.requests.store, b.sectors.store);
+    text += row(name, "atomic", b.bytes.atomic, b.requests.atomic, b.sectors.atomic);
+  }
+  text += shared_text(k.count);
+  if (k.count.hbm.total() > 0) {
+    text += fmt::format("  HBM (L2 model): {} read, {} written\n", fa::human_bytes(k.count.hbm.read),
+                        fa::human_bytes(k.count.hbm.write));
+  }
+  if (k.estimated_s > 0) {
+    text += fa::wrapped(
+        "  estimated ", time_of(k.estimated_s / k.launches) +
+                            (k.launches > 1 ? " a launch: " : ": ") + limits_of(k), 4);
+  }
+  return text;
+}
+
+std::string lines_text(const Session& s) {
+  if (s.sites.empty()) return "";
+  std::string text = fmt::format("{:<26}{:<28}{:>11}{:>14}\n", "line", "what", "requests",
+                                 "per ideal");
+  std::vector<const fa::SiteCount*> sites;
+  for (const auto& [key, site] : s.sites) sites.push_back(&site);
+  std::stable_sort(sites.begin(), sites.end(),
+                   [](auto* a, auto* b) { return a->transfers > b->transfers; });
+  for (const fa::SiteCount* site : sites) {
+    const double times =
+        site->ideal ? static_cast<double>(site->transfers) / site->ideal : 0;
+    text += fmt::format("{:<26}{:<28}{:>11}{:>14.2f}\n", site->where, site->what,
+                        grouped(site->requests), times);
+  }
+  return text;
+}
+
+nlohmann::ordered_json json_of(const fa::Bytes& b) {
+  return {{"read", b.read}, {"write", b.write}, {"atomic", b.atomic}};
+}
+nlohmann::ordered_json json_of(const fa::Ops& o) {
+  return {{"load", o.load}, {"store", o.store}, {"atomic", o.atomic}};
+}
+
+nlohmann::ordered_json json_of(const KernelRecord& k) {
+  nlohmann::ordered_json buffers = nlohmann::ordered_json::object();
+  for (const auto& [name, b] : k.buffers) {
+    if (b.bytes.total() == 0) continue;
+    buffers[name] = {{"bytes", json_of(b.bytes)},
+                     {"requests", json_of(b.requests)},
+                     {"sectors", json_of(b.sectors)}};
+  }
+  nlohmann::ordered_json parts = nlohmann::ordered_json::object();
+  for (const auto& [part, seconds] : k.parts) parts[name_of(part)] = seconds / k.estimated_s;
+  return {{"name", k.name},
+          {"launches", k.launches},
+          {"first_shape", k.shape},
+          {"blocks", k.count.blocks},
+          {"threads", k.count.threads},
+          {"bytes", json_of(k.count.bytes)},
+          {"requests", json_of(k.count.requests)},
+          {"sectors", json_of(k.count.sectors)},
+          {"lines", json_of(k.count.lines)},
+          {"hbm", json_of(k.count.hbm)},
+          {"shared",
+           {{"read", k.count.shared_read},
+            {"write", k.count.shared_write},
+            {"requests", k.count.shared_requests},
+            {"wavefronts", k.count.shared_wavefronts},
+            {"ideal", k.count.shared_ideal},
+            {"load_wavefronts", k.count.load_wavefronts},
+            {"store_wavefronts", k.count.store_wavefronts}}},
+          {"buffers", buffers},
+          {"estimated_ms", 1e3 * k.estimated_s},
+          {"arithmetic", k.arithmetic},
+          {"parts", parts}};
+}
+
+nlohmann::ordered_json json_of(const Session& s) {
+  nlohmann::ordered_json kernels = nlohmann::ordered_json::array();
+  for (const KernelRecord& k : s.kernels) kernels.push_back(json_of(k));
+  nlohmann::ordered_json sites = nlohmann::ordered_json::array();
+  for (const auto& [key, site] : s.sites) {
+    sites.push_back({{"where", site.where},
+                     {"what", site.what},
+                     {"requests", site.requests},
+                     {"transfers", site.transfers},
+                     {"ideal", site.ideal}});
+  }
+  return {{"schema", 1},           {"program", s.wishes.program}, {"gpu", s.gpu.name},
+          {"analysed", s.wishes.analyse}, {"kernels", kernels},   {"sites", sites},
+          {"findings", s.findings}, {"remarks", s.remarks}};
+}
+
+}  // namespace
+
+void tell(const Session& s) {
+  std::string text;
+  bool arithmetic = true;
+  for (const KernelRecord& k : s.kernels) {
+    text += kernel_text(k);
+    arithmetic &= k.arithmetic;
+  }
+  if (text.empty()) {
+    text = "no kernel ran\n";
+  } else {
+    text = fmt::format("  {:<35}{:>16}{:>13}{:>12}\n", "simulated, modelling " + s.gpu.name,
+                       "bytes requested", "requests", "sectors per") + text;
+    if (!arithmetic) {
+      text += "estimates are without plain arithmetic, which is not known here: a GPU may take longer\n";
+    }
+  }
+  text += lines_text(s);
+  for (const std::string& remark : s.remarks) text += fa::wrapped("remark: ", remark, 2);
+  if (s.findings.empty()) {
+    text += s.wishes.analyse ? "no finding: no race, no uninitialised read, no access out of bounds\n"
+                             : "";
+  } else {
+    text += fmt::format("{} finding{}{}, told above\n", s.findings.size(),
+                        s.findings.size() == 1 ? "" : "s",
+                        s.more ? fmt::format(" and {} more at other lines", s.more) : "");
+  }
+  if (!s.wishes.quiet) std::fprintf(stderr, "\n%s", text.c_str());
+  if (!s.wishes.json.empty()) {
+    std::ofstream file(s.wishes.json);
+    file << json_of(s).dump(1) << "\n";
+    file.close();
+    if (!file) std::fprintf(stderr, "sim: %s cannot be written\n", s.wishes.json.c_str());
+  }
+}
+
+}  // namespace sim::program

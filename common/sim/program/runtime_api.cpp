@@ -1,0 +1,376 @@
+// CUDA's runtime API for anybody's program. What goes wrong is a finding, and an error for the
+// program, which goes on as it would on a GPU.
+#define FA_ANY_PROGRAM
+#include "common/sim/program/runtime_api.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+
+#include "common/dialect/errors.h"
+#include "common/sim/memory/device_memory.h"
+#include "common/sim/memory/memory.h"
+#include "common/sim/observers/residency.h"
+#include "common/sim/program/session.h"
+
+struct CUevent_st {
+  double seconds = 0;
+  bool recorded = false;
+};
+struct CUstream_st {};
+
+using sim::program::session;
+
+namespace {
+
+cudaError_t last_error = cudaSuccess;
+
+cudaError_t returned(cudaError_t e) {
+  if (e != cudaSuccess) last_error = e;
+  return e;
+}
+
+/// A call that the simulator refuses is a finding.
+template <class F>
+cudaError_t checked(F&& call) {
+  session();
+  try {
+    call();
+    return cudaSuccess;
+  } catch (const fa::KernelStopped& e) {
+    for (const fa::Finding& f : e.findings) sim::program::note_finding(f.text);
+    return returned(cudaErrorInvalidValue);
+  } catch (const fa::ResourceError& e) {
+    std::fprintf(stderr, "sim: %s\n", e.what());
+    sim::program::stop(3);
+  }
+}
+
+cudaError_t allocate(void** p, size_t bytes, bool for_host) {
+  if (!p) return returned(cudaErrorInvalidValue);
+  bool room = true;
+  const cudaError_t status = checked([&] {
+    *p = bytes ? sim::allocate(bytes) : nullptr;
+    room = *p || !bytes;
+    if (*p && for_host) sim::share_with_host(*p);
+  });
+  return room ? status : returned(cudaErrorMemoryAllocation);
+}
+
+sim::Way way_of(cudaMemcpyKind kind) { return static_cast<sim::Way>(kind); }
+
+}  // namespace
+
+namespace sim::program {
+
+int blocks_per_sm(int threads, size_t smem) {
+  return static_cast<int>(
+      sim::blocks_per_sm(session().gpu.sm, static_cast<unsigned>(threads), smem, {}));
+}
+
+void Naming::give(void* p) const {
+  if (p) name_buffer(p, name_);
+}
+
+}  // namespace sim::program
+
+// --- errors --------------------------------------------------------------------------------------
+
+#define SIM_ERROR_TEXT(name, value, text) \
+  case name:                              \
+    return text;
+const char* cudaGetErrorString(cudaError_t e) {
+  switch (e) { SIM_ERRORS(SIM_ERROR_TEXT) }
+  return "unrecognized error code";
+}
+#define SIM_ERROR_NAME(name, value, text) \
+  case name:                              \
+    return #name;
+const char* cudaGetErrorName(cudaError_t e) {
+  switch (e) { SIM_ERRORS(SIM_ERROR_NAME) }
+  return "unrecognized error code";
+}
+cudaError_t cudaGetLastError() { return std::exchange(last_error, cudaSuccess); }
+cudaError_t cudaPeekAtLastError() { return last_error; }
+
+// --- the device ----------------------------------------------------------------------------------
+
+cudaError_t cudaSetDevice(int device) {
+  return device == 0 ? cudaSuccess : returned(cudaErrorInvalidDevice);
+}
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* p, int device) {
+  if (device != 0) return returned(cudaErrorInvalidDevice);
+  const fa::GpuSpec& gpu = session().gpu;
+  *p = {};
+  std::snprintf(p->name, sizeof p->name, "simulated %s", gpu.name.c_str());
+  const int arch = std::atoi(gpu.arch.c_str() + 3);
+  p->major = arch / 10;
+  p->minor = arch % 10;
+  p->totalGlobalMem = static_cast<size_t>(gpu.memory_bytes);
+  p->sharedMemPerBlock = 48 * 1024;
+  p->sharedMemPerBlockOptin = gpu.block_shared_bytes();
+  p->sharedMemPerMultiprocessor = gpu.sm.shared_bytes;
+  p->reservedSharedMemPerBlock = gpu.sm.block_reserved_bytes;
+  p->memPitch = 0x7fffffff;
+  p->totalConstMem = 64 * 1024;
+  p->textureAlignment = p->surfaceAlignment = 512;
+  p->texturePitchAlignment = 32;
+  p->regsPerBlock = p->regsPerMultiprocessor = static_cast<int>(gpu.sm.registers);
+  p->warpSize = 32;
+  p->maxThreadsPerBlock = p->maxThreadsDim[0] = p->maxThreadsDim[1] = 1024;
+  p->maxThreadsDim[2] = 64;
+  p->maxGridSize[0] = 0x7fffffff;
+  p->maxGridSize[1] = p->maxGridSize[2] = 65535;
+  p->multiProcessorCount = gpu.sms;
+  p->maxThreadsPerMultiProcessor = static_cast<int>(gpu.sm.threads);
+  p->maxBlocksPerMultiProcessor = static_cast<int>(gpu.sm.blocks);
+  p->l2CacheSize = static_cast<int>(gpu.l2_bytes);
+  // The clock at which the data sheet's fp32 figure is reached, and a bus that gives its bandwidth.
+  const double clock = gpu.fp32_flops / (2.0 * 128 * gpu.sms);
+  p->clockRate = static_cast<int>(clock / 1e3);
+  p->memoryBusWidth = 5120;
+  p->memoryClockRate = static_cast<int>(gpu.hbm_bytes_per_s / (2.0 * 5120 / 8) / 1e3);
+  p->canMapHostMemory = p->unifiedAddressing = p->managedMemory = p->concurrentKernels = 1;
+  p->concurrentManagedAccess = p->cooperativeLaunch = p->streamPrioritiesSupported = 1;
+  p->globalL1CacheSupported = p->localL1CacheSupported = p->asyncEngineCount = 1;
+  p->memoryPoolsSupported = 1;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device) {
+  cudaDeviceProp p;
+  if (cudaGetDeviceProperties(&p, device) != cudaSuccess) return cudaErrorInvalidDevice;
+  const std::map<cudaDeviceAttr, int> values = {
+      {cudaDevAttrMaxThreadsPerBlock, p.maxThreadsPerBlock},
+      {cudaDevAttrMaxBlockDimX, p.maxThreadsDim[0]},
+      {cudaDevAttrMaxBlockDimY, p.maxThreadsDim[1]},
+      {cudaDevAttrMaxBlockDimZ, p.maxThreadsDim[2]},
+      {cudaDevAttrMaxGridDimX, p.maxGridSize[0]},
+      {cudaDevAttrMaxGridDimY, p.maxGridSize[1]},
+      {cudaDevAttrMaxGridDimZ, p.maxGridSize[2]},
+      {cudaDevAttrMaxSharedMemoryPerBlock, static_cast<int>(p.sharedMemPerBlock)},
+      {cudaDevAttrTotalConstantMemory, static_cast<int>(p.totalConstMem)},
+      {cudaDevAttrWarpSize, p.warpSize},
+      {cudaDevAttrMaxRegistersPerBlock, p.regsPerBlock},
+      {cudaDevAttrClockRate, p.clockRate},
+      {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
+      {cudaDevAttrIntegrated, 0},
+      {cudaDevAttrCanMapHostMemory, 1},
+      {cudaDevAttrComputeMode, cudaComputeModeDefault},
+      {cudaDevAttrConcurrentKernels, 1},
+      {cudaDevAttrMemoryClockRate, p.memoryClockRate},
+      {cudaDevAttrGlobalMemoryBusWidth, p.memoryBusWidth},
+      {cudaDevAttrL2CacheSize, p.l2CacheSize},
+      {cudaDevAttrMaxThreadsPerMultiProcessor, p.maxThreadsPerMultiProcessor},
+      {cudaDevAttrUnifiedAddressing, 1},
+      {cudaDevAttrComputeCapabilityMajor, p.major},
+      {cudaDevAttrComputeCapabilityMinor, p.minor},
+      {cudaDevAttrMaxSharedMemoryPerMultiprocessor, static_cast<int>(p.sharedMemPerMultiprocessor)},
+      {cudaDevAttrManagedMemory, 1},
+      {cudaDevAttrPageableMemoryAccess, 0},
+      {cudaDevAttrConcurrentManagedAccess, 1},
+      {cudaDevAttrCooperativeLaunch, 1},
+      {cudaDevAttrMaxSharedMemoryPerBlockOptin, static_cast<int>(p.sharedMemPerBlockOptin)},
+      {cudaDevAttrMaxBlocksPerMultiprocessor, p.maxBlocksPerMultiProcessor},
+      {cudaDevAttrMemoryPoolsSupported, 1},
+  };
+  const auto it = values.find(attribute);
+  if (it == values.end()) return returned(cudaErrorInvalidValue);
+  *value = it->second;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceReset() { return cudaSuccess; }
+cudaError_t cudaDeviceGetLimit(size_t* bytes, cudaLimit limit) {
+  *bytes = limit == cudaLimitStackSize        ? sim::options().stack_bytes
+           : limit == cudaLimitPrintfFifoSize ? size_t{1} << 20
+                                              : size_t{8} << 20;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSetLimit(cudaLimit limit, size_t bytes) {
+  if (limit == cudaLimitStackSize) {
+    sim::options().stack_bytes = std::max(bytes, sim::options().stack_bytes);
+  }
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = -5;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
+  *can = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return returned(cudaErrorInvalidDevice); }
+cudaError_t cudaDeviceDisablePeerAccess(int) { return returned(cudaErrorPeerAccessNotEnabled); }
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaRuntimeGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
+}
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total) {
+  *total = static_cast<size_t>(session().gpu.memory_bytes);
+  *free = std::min(*total, sim::free_bytes());
+  return cudaSuccess;
+}
+
+// What changes nothing here.
+#define SIM_NOTHING(call) \
+  cudaError_t call { return cudaSuccess; }
+SIM_NOTHING(cudaDeviceSynchronize())
+SIM_NOTHING(cudaSetDeviceFlags(unsigned))
+SIM_NOTHING(cudaDeviceSetCacheConfig(cudaFuncCache))
+SIM_NOTHING(cudaDeviceSetSharedMemConfig(cudaSharedMemConfig))
+SIM_NOTHING(cudaProfilerStart())
+SIM_NOTHING(cudaProfilerStop())
+SIM_NOTHING(cudaHostRegister(void*, size_t, unsigned))
+SIM_NOTHING(cudaHostUnregister(void*))
+SIM_NOTHING(cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t))
+SIM_NOTHING(cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int))
+SIM_NOTHING(cudaStreamSynchronize(cudaStream_t))
+SIM_NOTHING(cudaStreamQuery(cudaStream_t))
+SIM_NOTHING(cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned))
+SIM_NOTHING(cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned))
+SIM_NOTHING(cudaEventQuery(cudaEvent_t))
+#undef SIM_NOTHING
+
+// --- memory --------------------------------------------------------------------------------------
+
+cudaError_t cudaMalloc(void** p, size_t bytes) { return allocate(p, bytes, false); }
+cudaError_t cudaMallocAsync(void** p, size_t bytes, cudaStream_t) {
+  return allocate(p, bytes, false);
+}
+cudaError_t cudaMallocManaged(void** p, size_t bytes, unsigned) { return allocate(p, bytes, true); }
+cudaError_t cudaMallocHost(void** p, size_t bytes) { return allocate(p, bytes, true); }
+cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) { return allocate(p, bytes, true); }
+cudaError_t cudaHostGetDevicePointer(void** p, void* host, unsigned) {
+  if (!sim::is_device(host)) sim::program::unsupported("cudaHostGetDevicePointer of cudaHostRegister");
+  *p = host;
+  return cudaSuccess;
+}
+cudaError_t cudaMallocPitch(void** p, size_t* pitch, size_t width, size_t height) {
+  *pitch = (width + 511) / 512 * 512;
+  return allocate(p, *pitch * height, false);
+}
+cudaError_t cudaFree(void* p) {
+  return checked([&] { sim::release(p); });
+}
+cudaError_t cudaFreeAsync(void* p, cudaStream_t) { return cudaFree(p); }
+cudaError_t cudaFreeHost(void* p) { return cudaFree(p); }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
+  *a = {};
+  if (!sim::is_device(p)) return cudaSuccess;
+  a->type = sim::is_for_host(p) ? cudaMemoryTypeManaged : cudaMemoryTypeDevice;
+  a->devicePointer = const_cast<void*>(p);
+  if (sim::is_for_host(p)) a->hostPointer = const_cast<void*>(p);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  return checked([&] { sim::copy(to, from, bytes, way_of(kind)); });
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, kind);
+}
+cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes) {
+  return cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice);
+}
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t) {
+  return cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice);
+}
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                         size_t width, size_t height, cudaMemcpyKind kind) {
+  if (width > to_pitch || width > from_pitch) return returned(cudaErrorInvalidPitchValue);
+  cudaError_t status = cudaSuccess;
+  for (size_t i = 0; i < height && status == cudaSuccess; ++i) {
+    status = cudaMemcpy(static_cast<char*>(to) + i * to_pitch,
+                        static_cast<const char*>(from) + i * from_pitch, width, kind);
+  }
+  return status;
+}
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t) {
+  return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
+}
+cudaError_t cudaMemset(void* p, int value, size_t bytes) {
+  return checked([&] { sim::fill(p, value, bytes); });
+}
+cudaError_t cudaMemsetAsync(void* p, int value, size_t bytes, cudaStream_t) {
+  return cudaMemset(p, value, bytes);
+}
+cudaError_t cudaMemset2D(void* p, size_t pitch, int value, size_t width, size_t height) {
+  cudaError_t status = cudaSuccess;
+  for (size_t i = 0; i < height && status == cudaSuccess; ++i) {
+    status = cudaMemset(static_cast<char*>(p) + i * pitch, value, width);
+  }
+  return status;
+}
+cudaError_t cudaMemset2DAsync(void* p, size_t pitch, int value, size_t width, size_t height,
+                              cudaStream_t) {
+  return cudaMemset2D(p, pitch, value, width, height);
+}
+
+// --- streams and events --------------------------------------------------------------------------
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  *stream = new CUstream_st;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return cudaStreamCreate(stream);
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned, int) {
+  return cudaStreamCreate(stream);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete stream;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call, void* data,
+                                  unsigned) {
+  call(stream, cudaSuccess, data);
+  return cudaSuccess;
+}
+cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t call, void* data) {
+  call(data);
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new CUevent_st;
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  return cudaEventCreate(event);
+}
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->seconds = session().estimated_s;
+  event->recorded = true;
+  return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
+  return event ? cudaSuccess : returned(cudaErrorInvalidResourceHandle);
+}
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to) {
+  if (!from || !to || !from->recorded || !to->recorded) {
+    return returned(cudaErrorInvalidResourceHandle);
+  }
+  *ms = static_cast<float>(1e3 * (to->seconds - from->seconds));
+  return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return cudaSuccess;
+}

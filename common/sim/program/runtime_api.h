@@ -1,0 +1,443 @@
+/// \file
+/// CUDA's runtime API, as far as programs of one GPU use it. Streams run where they stand, one call
+/// after the other. Events take the *estimated* time of the kernels between them (docs/clock.md).
+/// What a call means stands in NVIDIA's manual. What is not here does not compile, and scripts/sim
+/// says so.
+#pragma once
+
+#include <cstddef>
+
+#include "common/sim/program/program.h"
+
+#define CUDART_VERSION 12040
+#define CUDART_CB
+#define CUDARTAPI
+
+// --- errors --------------------------------------------------------------------------------------
+
+#define SIM_ERRORS(X) \
+  X(cudaSuccess, 0, "no error")                                                                               \
+  X(cudaErrorInvalidValue, 1, "invalid argument")                                                             \
+  X(cudaErrorMemoryAllocation, 2, "out of memory")                                                            \
+  X(cudaErrorInitializationError, 3, "initialization error")                                                  \
+  X(cudaErrorCudartUnloading, 4, "driver shutting down")                                                      \
+  X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                                       \
+  X(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                                                 \
+  X(cudaErrorInvalidSymbol, 13, "invalid device symbol")                                                      \
+  X(cudaErrorInvalidDevicePointer, 17, "invalid device pointer")                                              \
+  X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                                 \
+  X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version")          \
+  X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                                            \
+  X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                             \
+  X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                                    \
+  X(cudaErrorInvalidKernelImage, 200, "device kernel image is invalid")                                       \
+  X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device")         \
+  X(cudaErrorOperatingSystem, 304, "OS call failed or operation not supported on this OS")                    \
+  X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                           \
+  X(cudaErrorNotReady, 600, "device not ready")                                                               \
+  X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                                 \
+  X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")                            \
+  X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                                   \
+  X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access is already enabled")                                 \
+  X(cudaErrorPeerAccessNotEnabled, 705, "peer access has not been enabled")                                   \
+  X(cudaErrorAssert, 710, "device-side assert triggered")                                                     \
+  X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped") \
+  X(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region")       \
+  X(cudaErrorMisalignedAddress, 716, "misaligned address")                                                    \
+  X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                                \
+  X(cudaErrorCooperativeLaunchTooLarge, 720, "too many blocks in cooperative launch")                         \
+  X(cudaErrorNotPermitted, 800, "operation not permitted")                                                    \
+  X(cudaErrorNotSupported, 801, "operation not supported")                                                    \
+  X(cudaErrorSystemNotReady, 802, "system not yet initialized")                                               \
+  X(cudaErrorUnknown, 999, "unknown error")                                                                  
+
+#define SIM_ERROR(name, value, text) name = value,
+typedef enum cudaError { SIM_ERRORS(SIM_ERROR) } cudaError_t;
+#undef SIM_ERROR
+
+// --- types and constants -------------------------------------------------------------------------
+
+enum cudaMemcpyKind {
+  cudaMemcpyHostToHost,
+  cudaMemcpyHostToDevice,
+  cudaMemcpyDeviceToHost,
+  cudaMemcpyDeviceToDevice,
+  cudaMemcpyDefault
+};
+struct CUevent_st;
+typedef CUevent_st* cudaEvent_t;
+constexpr cudaStream_t cudaStreamLegacy = nullptr, cudaStreamPerThread = nullptr;
+constexpr unsigned cudaEventDefault = 0, cudaEventBlockingSync = 1, cudaEventDisableTiming = 2,
+                   cudaEventInterprocess = 4;
+constexpr unsigned cudaStreamDefault = 0, cudaStreamNonBlocking = 1;
+constexpr unsigned cudaHostAllocDefault = 0, cudaHostAllocPortable = 1, cudaHostAllocMapped = 2,
+                   cudaHostAllocWriteCombined = 4;
+constexpr unsigned cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1,
+                   cudaHostRegisterMapped = 2;
+constexpr unsigned cudaMemAttachGlobal = 1, cudaMemAttachHost = 2, cudaMemAttachSingle = 4;
+constexpr unsigned cudaDeviceScheduleAuto = 0, cudaDeviceScheduleSpin = 1,
+                   cudaDeviceScheduleYield = 2, cudaDeviceScheduleBlockingSync = 4,
+                   cudaDeviceBlockingSync = 4, cudaDeviceMapHost = 8, cudaDeviceLmemResizeToMax = 16;
+constexpr int cudaCpuDeviceId = -1, cudaInvalidDeviceId = -2;
+enum cudaFuncAttribute {
+  cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
+  cudaFuncAttributePreferredSharedMemoryCarveout = 9,
+  cudaFuncAttributeNonPortableClusterSizeAllowed = 13
+};
+enum cudaFuncCache {
+  cudaFuncCachePreferNone,
+  cudaFuncCachePreferShared,
+  cudaFuncCachePreferL1,
+  cudaFuncCachePreferEqual
+};
+enum cudaSharedMemConfig {
+  cudaSharedMemBankSizeDefault,
+  cudaSharedMemBankSizeFourByte,
+  cudaSharedMemBankSizeEightByte
+};
+enum cudaSharedCarveout {
+  cudaSharedmemCarveoutDefault = -1,
+  cudaSharedmemCarveoutMaxL1 = 0,
+  cudaSharedmemCarveoutMaxShared = 100
+};
+enum cudaLimit {
+  cudaLimitStackSize,
+  cudaLimitPrintfFifoSize,
+  cudaLimitMallocHeapSize,
+  cudaLimitPersistingL2CacheSize = 6
+};
+enum cudaComputeMode {
+  cudaComputeModeDefault,
+  cudaComputeModeExclusive,
+  cudaComputeModeProhibited,
+  cudaComputeModeExclusiveProcess
+};
+enum cudaMemoryAdvise {
+  cudaMemAdviseSetReadMostly = 1,
+  cudaMemAdviseUnsetReadMostly,
+  cudaMemAdviseSetPreferredLocation,
+  cudaMemAdviseUnsetPreferredLocation,
+  cudaMemAdviseSetAccessedBy,
+  cudaMemAdviseUnsetAccessedBy
+};
+enum cudaDeviceAttr {
+  cudaDevAttrMaxThreadsPerBlock = 1,
+  cudaDevAttrMaxBlockDimX,
+  cudaDevAttrMaxBlockDimY,
+  cudaDevAttrMaxBlockDimZ,
+  cudaDevAttrMaxGridDimX,
+  cudaDevAttrMaxGridDimY,
+  cudaDevAttrMaxGridDimZ,
+  cudaDevAttrMaxSharedMemoryPerBlock,
+  cudaDevAttrTotalConstantMemory,
+  cudaDevAttrWarpSize,
+  cudaDevAttrMaxRegistersPerBlock = 12,
+  cudaDevAttrClockRate,
+  cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrIntegrated = 18,
+  cudaDevAttrCanMapHostMemory,
+  cudaDevAttrComputeMode,
+  cudaDevAttrConcurrentKernels = 31,
+  cudaDevAttrMemoryClockRate = 36,
+  cudaDevAttrGlobalMemoryBusWidth,
+  cudaDevAttrL2CacheSize,
+  cudaDevAttrMaxThreadsPerMultiProcessor,
+  cudaDevAttrUnifiedAddressing = 41,
+  cudaDevAttrComputeCapabilityMajor = 75,
+  cudaDevAttrComputeCapabilityMinor,
+  cudaDevAttrMaxSharedMemoryPerMultiprocessor = 81,
+  cudaDevAttrManagedMemory = 83,
+  cudaDevAttrPageableMemoryAccess = 88,
+  cudaDevAttrConcurrentManagedAccess,
+  cudaDevAttrCooperativeLaunch = 95,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin = 97,
+  cudaDevAttrMaxBlocksPerMultiprocessor = 106,
+  cudaDevAttrMemoryPoolsSupported = 115
+};
+struct cudaUUID_t {
+  char bytes[16];
+};
+struct cudaDeviceProp {
+  char name[256];
+  cudaUUID_t uuid;
+  size_t totalGlobalMem, sharedMemPerBlock, memPitch, totalConstMem, textureAlignment,
+      texturePitchAlignment, surfaceAlignment, sharedMemPerMultiprocessor, sharedMemPerBlockOptin,
+      reservedSharedMemPerBlock;
+  int regsPerBlock, warpSize, maxThreadsPerBlock, maxThreadsDim[3], maxGridSize[3], clockRate,
+      major, minor, deviceOverlap, multiProcessorCount, kernelExecTimeoutEnabled, integrated,
+      canMapHostMemory, computeMode, maxTexture1D, maxTexture2D[2], maxTexture3D[3],
+      maxTexture1DLayered[2], maxTexture2DLayered[3], concurrentKernels, ECCEnabled, pciBusID,
+      pciDeviceID, pciDomainID, tccDriver, asyncEngineCount, unifiedAddressing, memoryClockRate,
+      memoryBusWidth, l2CacheSize, persistingL2CacheMaxSize, maxThreadsPerMultiProcessor,
+      streamPrioritiesSupported, globalL1CacheSupported, localL1CacheSupported,
+      regsPerMultiprocessor, managedMemory, isMultiGpuBoard, multiGpuBoardGroupID,
+      hostNativeAtomicSupported, singleToDoublePrecisionPerfRatio, pageableMemoryAccess,
+      concurrentManagedAccess, computePreemptionSupported, canUseHostPointerForRegisteredMem,
+      cooperativeLaunch, cooperativeMultiDeviceLaunch, pageableMemoryAccessUsesHostPageTables,
+      directManagedMemAccessFromHost, maxBlocksPerMultiProcessor, accessPolicyMaxWindowSize,
+      memoryPoolsSupported;
+};
+struct cudaFuncAttributes {
+  size_t sharedSizeBytes, constSizeBytes, localSizeBytes;
+  int maxThreadsPerBlock, numRegs, ptxVersion, binaryVersion, cacheModeCA,
+      maxDynamicSharedSizeBytes, preferredShmemCarveout;
+};
+enum cudaMemoryType {
+  cudaMemoryTypeUnregistered,
+  cudaMemoryTypeHost,
+  cudaMemoryTypeDevice,
+  cudaMemoryTypeManaged
+};
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  int device;
+  void *devicePointer, *hostPointer;
+};
+typedef void (*cudaStreamCallback_t)(cudaStream_t, cudaError_t, void*);
+typedef void (*cudaHostFn_t)(void*);
+
+// --- calls ---------------------------------------------------------------------------------------
+
+extern "C" {
+const char* cudaGetErrorString(cudaError_t);
+const char* cudaGetErrorName(cudaError_t);
+cudaError_t cudaGetLastError();
+cudaError_t cudaPeekAtLastError();
+
+cudaError_t cudaSetDevice(int);
+cudaError_t cudaGetDevice(int*);
+cudaError_t cudaGetDeviceCount(int*);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp*, int device);
+cudaError_t cudaDeviceGetAttribute(int*, cudaDeviceAttr, int device);
+cudaError_t cudaDeviceSynchronize();
+cudaError_t cudaDeviceReset();
+cudaError_t cudaSetDeviceFlags(unsigned);
+cudaError_t cudaDeviceSetLimit(cudaLimit, size_t);
+cudaError_t cudaDeviceGetLimit(size_t*, cudaLimit);
+cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache);
+cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig);
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+cudaError_t cudaDeviceCanAccessPeer(int*, int, int);
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned);
+cudaError_t cudaDeviceDisablePeerAccess(int);
+cudaError_t cudaDriverGetVersion(int*);
+cudaError_t cudaRuntimeGetVersion(int*);
+cudaError_t cudaMemGetInfo(size_t* free, size_t* total);
+cudaError_t cudaProfilerStart();
+cudaError_t cudaProfilerStop();
+
+cudaError_t cudaMalloc(void**, size_t);
+cudaError_t cudaMallocManaged(void**, size_t, unsigned flags = cudaMemAttachGlobal);
+cudaError_t cudaMallocHost(void**, size_t);
+cudaError_t cudaHostAlloc(void**, size_t, unsigned flags);
+cudaError_t cudaHostGetDevicePointer(void**, void*, unsigned flags);
+cudaError_t cudaHostRegister(void*, size_t, unsigned flags);
+cudaError_t cudaHostUnregister(void*);
+cudaError_t cudaMallocAsync(void**, size_t, cudaStream_t);
+cudaError_t cudaMallocPitch(void**, size_t* pitch, size_t width, size_t height);
+cudaError_t cudaFree(void*);
+cudaError_t cudaFreeAsync(void*, cudaStream_t);
+cudaError_t cudaFreeHost(void*);
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes*, const void*);
+cudaError_t cudaMemcpy(void*, const void*, size_t, cudaMemcpyKind);
+cudaError_t cudaMemcpyAsync(void*, const void*, size_t, cudaMemcpyKind, cudaStream_t = nullptr);
+cudaError_t cudaMemcpyPeer(void*, int, const void*, int, size_t);
+cudaError_t cudaMemcpyPeerAsync(void*, int, const void*, int, size_t, cudaStream_t = nullptr);
+cudaError_t cudaMemcpy2D(void*, size_t to_pitch, const void*, size_t from_pitch, size_t width,
+                         size_t height, cudaMemcpyKind);
+cudaError_t cudaMemcpy2DAsync(void*, size_t to_pitch, const void*, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind, cudaStream_t = nullptr);
+cudaError_t cudaMemset(void*, int, size_t);
+cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t = nullptr);
+cudaError_t cudaMemset2D(void*, size_t pitch, int, size_t width, size_t height);
+cudaError_t cudaMemset2DAsync(void*, size_t pitch, int, size_t width, size_t height,
+                              cudaStream_t = nullptr);
+cudaError_t cudaMemPrefetchAsync(const void*, size_t, int device, cudaStream_t = nullptr);
+cudaError_t cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int device);
+
+cudaError_t cudaStreamCreate(cudaStream_t*);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t*, unsigned, int);
+cudaError_t cudaStreamDestroy(cudaStream_t);
+cudaError_t cudaStreamSynchronize(cudaStream_t);
+cudaError_t cudaStreamQuery(cudaStream_t);
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned flags = 0);
+cudaError_t cudaStreamAddCallback(cudaStream_t, cudaStreamCallback_t, void*, unsigned flags);
+cudaError_t cudaStreamAttachMemAsync(cudaStream_t, void*, size_t = 0,
+                                     unsigned = cudaMemAttachSingle);
+cudaError_t cudaLaunchHostFunc(cudaStream_t, cudaHostFn_t, void*);
+
+cudaError_t cudaEventCreate(cudaEvent_t*);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned);
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t = nullptr);
+cudaError_t cudaEventSynchronize(cudaEvent_t);
+cudaError_t cudaEventQuery(cudaEvent_t);
+cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t, cudaEvent_t);
+cudaError_t cudaEventDestroy(cudaEvent_t);
+}
+
+inline cudaError_t cudaThreadSynchronize() { return cudaDeviceSynchronize(); }
+inline cudaError_t cudaThreadExit() { return cudaDeviceReset(); }
+
+// --- the same with a type ------------------------------------------------------------------------
+
+template <class T>
+cudaError_t cudaMalloc(T** p, size_t bytes) {
+  return cudaMalloc(reinterpret_cast<void**>(p), bytes);
+}
+template <class T>
+cudaError_t cudaMallocManaged(T** p, size_t bytes, unsigned flags = cudaMemAttachGlobal) {
+  return cudaMallocManaged(reinterpret_cast<void**>(p), bytes, flags);
+}
+template <class T>
+cudaError_t cudaMallocHost(T** p, size_t bytes, unsigned = cudaHostAllocDefault) {
+  return cudaMallocHost(reinterpret_cast<void**>(p), bytes);
+}
+template <class T>
+cudaError_t cudaHostAlloc(T** p, size_t bytes, unsigned flags) {
+  return cudaHostAlloc(reinterpret_cast<void**>(p), bytes, flags);
+}
+template <class T>
+cudaError_t cudaHostGetDevicePointer(T** p, void* host, unsigned flags) {
+  return cudaHostGetDevicePointer(reinterpret_cast<void**>(p), host, flags);
+}
+template <class T>
+cudaError_t cudaMallocAsync(T** p, size_t bytes, cudaStream_t stream) {
+  return cudaMallocAsync(reinterpret_cast<void**>(p), bytes, stream);
+}
+template <class T>
+cudaError_t cudaMallocPitch(T** p, size_t* pitch, size_t width, size_t height) {
+  return cudaMallocPitch(reinterpret_cast<void**>(p), pitch, width, height);
+}
+inline cudaError_t cudaEventCreate(cudaEvent_t* event, unsigned flags) {
+  return cudaEventCreateWithFlags(event, flags);
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, int attribute, int device) {
+  return cudaDeviceGetAttribute(value, static_cast<cudaDeviceAttr>(attribute), device);
+}
+
+namespace sim::program {
+
+/// `Naming("d_x").cudaMalloc(...)`: what scripts/sim makes of cudaMalloc, so that tables and
+/// findings name the buffer like the variable that it fills.
+class Naming {
+ public:
+  explicit Naming(const char* name) : name_(name) {}
+#define SIM_NAMED(call)                                                   \
+  template <class T, class... A>                                          \
+  cudaError_t call(T** p, A... args) const {                              \
+    const auto status = ::call(reinterpret_cast<void**>(p), args...);     \
+    if (status == cudaSuccess) give(const_cast<void*>(static_cast<const volatile void*>(*p))); \
+    return status;                                                        \
+  }
+  SIM_NAMED(cudaMalloc)
+  SIM_NAMED(cudaMallocManaged)
+  SIM_NAMED(cudaMallocAsync)
+  SIM_NAMED(cudaMallocPitch)
+  SIM_NAMED(cudaMallocHost)
+  SIM_NAMED(cudaHostAlloc)
+#undef SIM_NAMED
+
+ private:
+  void give(void* p) const;
+  const char* name_;
+};
+
+}  // namespace sim::program
+
+// --- variables in device memory ------------------------------------------------------------------
+
+template <class T>
+cudaError_t cudaGetSymbolAddress(void** p, const T& symbol) {
+  *p = const_cast<void*>(static_cast<const void*>(&symbol));
+  return cudaSuccess;
+}
+template <class T>
+cudaError_t cudaGetSymbolSize(size_t* bytes, const T&) {
+  *bytes = sizeof(T);
+  return cudaSuccess;
+}
+template <class T>
+cudaError_t cudaMemcpyToSymbol(const T& symbol, const void* from, size_t bytes, size_t offset = 0,
+                               cudaMemcpyKind kind = cudaMemcpyHostToDevice) {
+  void* p = nullptr;
+  cudaGetSymbolAddress(&p, symbol);
+  return cudaMemcpy(static_cast<char*>(p) + offset, from, bytes, kind);
+}
+template <class T>
+cudaError_t cudaMemcpyFromSymbol(void* to, const T& symbol, size_t bytes, size_t offset = 0,
+                                 cudaMemcpyKind kind = cudaMemcpyDeviceToHost) {
+  void* p = nullptr;
+  cudaGetSymbolAddress(&p, symbol);
+  return cudaMemcpy(to, static_cast<char*>(p) + offset, bytes, kind);
+}
+template <class T>
+cudaError_t cudaMemcpyToSymbolAsync(const T& symbol, const void* from, size_t bytes,
+                                    size_t offset = 0, cudaMemcpyKind kind = cudaMemcpyHostToDevice,
+                                    cudaStream_t = nullptr) {
+  return cudaMemcpyToSymbol(symbol, from, bytes, offset, kind);
+}
+template <class T>
+cudaError_t cudaMemcpyFromSymbolAsync(void* to, const T& symbol, size_t bytes, size_t offset = 0,
+                                      cudaMemcpyKind kind = cudaMemcpyDeviceToHost,
+                                      cudaStream_t = nullptr) {
+  return cudaMemcpyFromSymbol(to, symbol, bytes, offset, kind);
+}
+
+// --- kernels as values ---------------------------------------------------------------------------
+
+namespace sim::program {
+
+/// How many blocks of this kind an SM of the modelled GPU holds.
+int blocks_per_sm(int threads, size_t smem);
+
+template <class... P, size_t... i>
+void launch_packed(const char* name, void (*kernel)(P...), const Shape& shape, bool together,
+                   void** args, std::index_sequence<i...>) {
+  launch(name, shape, together, kernel, *static_cast<std::remove_cvref_t<P>*>(args[i])...);
+}
+/// What scripts/sim makes of cudaLaunchKernel and cudaLaunchCooperativeKernel.
+template <class... P>
+cudaError_t launch_kernel(const char* name, bool together, void (*kernel)(P...), dim3 grid,
+                          dim3 block, void** args, size_t smem = 0, cudaStream_t = nullptr) {
+  launch_packed(name, kernel, {grid, block, smem}, together, args, std::index_sequence_for<P...>());
+  return cudaPeekAtLastError();
+}
+
+}  // namespace sim::program
+
+template <class F>
+cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+template <class F>
+cudaError_t cudaFuncSetCacheConfig(F*, cudaFuncCache) {
+  return cudaSuccess;
+}
+template <class F>
+cudaError_t cudaFuncSetSharedMemConfig(F*, cudaSharedMemConfig) {
+  return cudaSuccess;
+}
+template <class F>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* a, F*) {
+  *a = {};
+  a->maxThreadsPerBlock = 1024;
+  a->numRegs = 32;
+  a->ptxVersion = a->binaryVersion = 90;
+  return cudaSuccess;
+}
+template <class F>
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, F*, int threads,
+                                                          size_t smem) {
+  *blocks = sim::program::blocks_per_sm(threads, smem);
+  return cudaSuccess;
+}
+template <class F>
+cudaError_t cudaOccupancyMaxPotentialBlockSize(int* grid, int* block, F*, size_t smem = 0,
+                                               int limit = 0) {
+  *block = limit > 0 && limit < 1024 ? limit : 1024;
+  int sms = 0;
+  cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0);
+  *grid = sms * sim::program::blocks_per_sm(*block, smem);
+  return cudaSuccess;
+}

@@ -1,0 +1,249 @@
+// A program's run: begins with the first call of the runtime, ends with the process.
+#include "common/sim/program/session.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <sstream>
+
+#include "common/dialect/errors.h"
+#include "common/sim/memory/device_memory.h"
+#include "common/sim/messages/messages.h"
+#include "common/sim/program/program.h"
+#include "common/sim/recording.h"
+
+// The program's variables in device memory, where it has any: scripts/sim puts them here.
+extern char __start_fa_constant[] __attribute__((weak));
+extern char __stop_fa_constant[] __attribute__((weak));
+extern char __start_fa_device[] __attribute__((weak));
+extern char __stop_fa_device[] __attribute__((weak));
+
+namespace sim::program {
+
+namespace {
+
+Wishes read_wishes() {
+  Wishes w;
+  const char* text = std::getenv("FLASH_STEPS_SIM");
+  std::istringstream lines(text ? text : "");
+  for (std::string line; std::getline(lines, line);) {
+    const size_t space = line.find(' ');
+    const std::string key = line.substr(0, space);
+    const std::string value = space == line.npos ? "" : line.substr(space + 1);
+    if (key == "analyse") w.analyse = true;
+    if (key == "lines") w.lines = true;
+    if (key == "quiet") w.quiet = true;
+    if (key == "gpu") w.gpu = value;
+    if (key == "json") w.json = value;
+    if (key == "program") w.program = value;
+    if (key == "workers") options().workers = std::atoi(value.c_str());
+    if (key == "watchdog") options().watchdog_s = std::atof(value.c_str());
+    if (key == "stack") options().stack_bytes = std::strtoull(value.c_str(), nullptr, 10);
+  }
+  return w;
+}
+
+std::string triple(dim3 d) {
+  std::string text = std::to_string(d.x);
+  if (d.y == 1 && d.z == 1) return text;
+  text = "(" + text + "," + std::to_string(d.y);
+  return text + (d.z == 1 ? "" : "," + std::to_string(d.z)) + ")";
+}
+
+void add(fa::KernelCount& to, const fa::KernelCount& k) {
+  to.blocks += k.blocks;
+  to.threads += k.threads;
+  to.bytes += k.bytes;
+  to.requests += k.requests;
+  to.sectors += k.sectors;
+  to.lines += k.lines;
+  to.shared_read += k.shared_read;
+  to.shared_write += k.shared_write;
+  to.shared_requests += k.shared_requests;
+  to.shared_wavefronts += k.shared_wavefronts;
+  to.shared_ideal += k.shared_ideal;
+  to.load_wavefronts += k.load_wavefronts;
+  to.store_wavefronts += k.store_wavefronts;
+  to.shuffles += k.shuffles;
+  to.hbm += k.hbm;
+}
+
+KernelRecord& record_of(const std::string& name, const std::string& shape) {
+  for (KernelRecord& k : session().kernels) {
+    if (k.name != name) continue;
+    k.same_shape &= k.shape == shape;
+    return k;
+  }
+  session().kernels.push_back({.name = name, .shape = shape, .count = {}, .buffers = {}, .parts = {}});
+  return session().kernels.back();
+}
+
+void on_exit_of_program(int status, void*) {
+  Session& s = session();
+  std::fflush(stdout);
+  take_counts(nullptr);
+  s.recording.reset();
+  tell(s);
+  if (!s.findings.empty() && status == 0) _exit(1);
+}
+
+void begin(Session& s) {
+  s.wishes = read_wishes();
+  try {
+    s.gpu = fa::find_gpu(s.wishes.gpu);
+  } catch (const fa::UsageError& e) {
+    std::fprintf(stderr, "sim: %s\n", e.what());
+    std::_Exit(2);
+  }
+  Options& o = options();
+  o.requests = true;
+  o.l2_bytes = s.gpu.l2_bytes;
+  o.sms = o.l2_sms = s.gpu.sms;
+  o.l2_sm = s.gpu.sm;
+  o.block_shared_bytes = std::min(s.gpu.block_shared_bytes(), kMaxDynamicSmem);
+  o.races = o.uninitialised = s.wishes.analyse;
+  o.sites = s.wishes.lines;
+  on_exit(on_exit_of_program, nullptr);
+  if (const size_t bytes = &__stop_fa_device[0] - &__start_fa_device[0]; bytes > 0) {
+    place_variables(__start_fa_device, bytes, "__device__ variables");
+  }
+  place_constants(__start_fa_constant, &__stop_fa_constant[0] - &__start_fa_constant[0]);
+  s.recording = std::make_unique<Recording>();
+}
+
+}  // namespace
+
+Session& session() {
+  static Session& s = *new Session;  // outlives the statics of the program
+  static bool begun = false;
+  if (!begun) {
+    begun = true;
+    begin(s);
+  }
+  return s;
+}
+
+void take_counts(const Launch* launch) {
+  Session& s = session();
+  fa::Counts* counts = recording();
+  if (!counts) return;
+  auto& rows = counts->kernels;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const bool is_launch = launch && i + 1 == rows.size();
+    const std::string shape =
+        is_launch ? triple(launch->config.grid) + " x " + triple(launch->config.block) : "";
+    KernelRecord& k = record_of(rows[i].name, shape);
+    ++k.launches;
+    add(k.count, rows[i]);
+    if (!is_launch) {
+      k.buffers[rows[i].buffer].bytes += rows[i].bytes;
+      // The buffer's own row is for the kernels.
+      auto& b = counts->buffers[rows[i].buffer].bytes;
+      b.read -= rows[i].bytes.read;
+      b.write -= rows[i].bytes.write;
+      continue;
+    }
+    fa::Counts alone;
+    alone.kernels.push_back(std::move(rows[i]));
+    if (const auto estimate = fa::estimate(alone, s.gpu)) {
+      for (const fa::KernelEstimate& e : estimate->kernels) {
+        k.estimated_s += e.seconds;
+        s.estimated_s += e.seconds;
+        k.arithmetic &= e.arithmetic;
+        for (const fa::PartShare& p : e.parts) k.parts[p.part] += p.share * e.seconds;
+      }
+    }
+    for (const auto& [name, b] : counts->buffers) {
+      fa::BufferCount& to = k.buffers[name];
+      to.bytes += b.bytes;
+      to.requests += b.requests;
+      to.sectors += b.sectors;
+    }
+  }
+  for (const fa::SiteCount& site : counts->sites) {
+    fa::SiteCount& to = s.sites[site.where + " " + site.what];
+    to.where = site.where;
+    to.what = site.what;
+    to.requests += site.requests;
+    to.transfers += site.transfers;
+    to.ideal += site.ideal;
+    to.clocks += site.clocks;
+  }
+  for (const std::string& remark : counts->remarks) {
+    if (s.said.insert(remark).second) s.remarks.push_back(remark);
+  }
+  rows.clear();
+  counts->buffers.clear();
+  counts->sites.clear();
+  counts->remarks.clear();
+}
+
+void note_finding(const std::string& sentence) {
+  Session& s = session();
+  if (!s.said.insert(sentence).second) return;
+  std::fflush(stdout);
+  s.findings.push_back(sentence);
+  std::fprintf(stderr, "sim: finding: %s\n", sentence.c_str());
+}
+
+void stop(int status) {
+  std::fflush(stdout);
+  Session& s = session();
+  take_counts(nullptr);
+  s.recording.reset();
+  tell(s);
+  std::fflush(stderr);
+  _exit(status);
+}
+
+void run(const Launch& launch) {
+  session();
+  try {
+    run_grid(launch);
+    take_counts(&launch);
+  } catch (const fa::KernelStopped& stopped) {
+    take_counts(&launch);
+    bool fatal = false;
+    for (const fa::Finding& f : stopped.findings) {
+      note_finding(f.text);
+      fatal |= f.kind != fa::FaultKind::race && f.kind != fa::FaultKind::uninitialised;
+    }
+    session().more += stopped.more;
+    if (fatal) stop(1);
+  } catch (const fa::ResourceError& e) {
+    std::fprintf(stderr, "sim: %s\n", e.what());
+    stop(3);
+  }
+}
+
+void unsupported(const char* what, Where where) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "sim: not supported: %s (%s)\n", what, at(where).c_str());
+  std::fflush(stderr);
+  _exit(2);
+}
+
+void trap(Where where) {
+  fail(FaultKind::refused, here() + " gives up: __trap() at " + at(where));
+}
+
+long long ticks() {
+  static thread_local long long now = 0;
+  return now += 100;
+}
+
+}  // namespace sim::program
+
+// assert() in a kernel; on the host as ever.
+extern "C" void __assert_fail(const char* what, const char* file, unsigned line,
+                              const char* function) noexcept {
+  if (sim::self->host) {
+    std::fflush(stdout);
+    std::fprintf(stderr, "%s:%u: %s: Assertion `%s' failed.\n", file, line, function, what);
+    std::abort();
+  }
+  const char* slash = std::strrchr(file, '/');
+  sim::fail(sim::FaultKind::refused, sim::here() + ": assertion \"" + what + "\" failed at " +
+                                         (slash ? slash + 1 : file) + ":" + std::to_string(line));
+}

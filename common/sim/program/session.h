@@ -1,0 +1,63 @@
+/// \file
+/// What the simulator notes while somebody's program runs, and how it is told in the end. Private
+/// to program/.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "common/clock/clock.h"
+#include "common/sim/sim.h"
+
+namespace sim {
+struct Launch;
+}
+
+namespace sim::program {
+
+/// All launches of one kernel, or all memsets or copies on the device.
+struct KernelRecord {
+  std::string name;
+  uint64_t launches = 0;
+  std::string shape;            ///< "(64,8) x 256", of the first launch
+  bool same_shape = true;       ///< do all launches have it?
+  fa::KernelCount count;        ///< summed; without the blocks' work
+  std::map<std::string, fa::BufferCount> buffers;
+  double estimated_s = 0;       ///< summed
+  bool arithmetic = true;       ///< do the estimates hold the plain arithmetic?
+  std::map<fa::Part, double> parts;  ///< seconds: share of a launch times its estimate
+};
+
+/// What scripts/sim asks for, in the environment as lines of "key value".
+struct Wishes {
+  bool analyse = false, lines = false, quiet = false;
+  std::string gpu = "H200", json, program;
+};
+
+/// One run of the program, from its first call of the runtime to its exit.
+struct Session {
+  Wishes wishes;
+  fa::GpuSpec gpu;
+  std::unique_ptr<Recording> recording;
+  std::vector<KernelRecord> kernels;         ///< in the order of their first launch
+  std::map<std::string, fa::SiteCount> sites;  ///< by line and what it does
+  std::vector<std::string> findings, remarks;
+  std::set<std::string> said;  ///< findings, so that each is told once
+  size_t more = 0;             ///< findings at other lines, counted and not told
+  double estimated_s = 0;      ///< of all launches so far: what events read
+};
+Session& session();
+
+/// Takes what the recording has gathered since the last time into the session.
+void take_counts(const Launch*);
+/// Prints a finding, and keeps it for the report.
+void note_finding(const std::string& sentence);
+/// Ends the program at once, with the report.
+[[noreturn]] void stop(int status);
+/// The report: what each kernel did, on stderr, and as JSON where that is wanted.
+void tell(const Session&);
+
+}  // namespace sim::program

@@ -1,0 +1,252 @@
+"""./scripts/sim: translates, compiles, links and runs a CUDA program in the simulator."""
+
+import argparse
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+
+from flash_steps.cuda_translator import TranslationError, Translator
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
+CPLUSPLUS = (".cu", ".cpp", ".cc", ".cxx", ".cuh")
+# What a text shows that needs a feature the simulator does not have.
+UNSUPPORTED = [
+    (r"\b(tex1D|tex2D|tex3D|tex1Dfetch|texture\s*<|cudaTextureObject_t|cudaCreateTextureObject|cudaBindTexture)", "textures"),
+    (r"\b(surf2Dread|surf2Dwrite|cudaSurfaceObject_t|surface\s*<)", "surfaces"),
+    (r"\bcudaGraph\w*|\bcudaStreamBeginCapture", "CUDA graphs"),
+    (r"\bcudaArray\w*|\bcudaMallocArray|\bcudaMalloc3D\w*|\bcudaMemcpy3D\w*", "CUDA arrays"),
+    (r"\bcudaIpc\w*", "memory of other processes"),
+    (r"\bcudaMemPool\w*|\bcudaMallocFromPoolAsync", "memory pools"),
+    (r"\bcudaImportExternal\w*|\bcudaExternal\w*|\bcudaGraphics\w*", "graphics"),
+    (r"\bnvcuda::wmma|\bwmma::", "wmma fragments"),
+    (r"\bcuda::(barrier|pipeline|memcpy_async|atomic|atomic_ref|std)\b", "libcu++ (cuda::)"),
+    (r"\bcuda::", "libcu++ (cuda::)"),
+    (r"\b(cg|cooperative_groups)::(memcpy_async|wait|multi_grid|cluster_group|this_cluster)", "this part of cooperative groups"),
+    (r"\bcu(Init|Device|Ctx|Module|Launch|Mem|Tensor|Func|Link)[A-Z]\w*|\bCU(device|context|module|function|tensorMap)\b", "the driver API"),
+    (r"\b__shfl(_up|_down|_xor)?\s*\(", "shuffles without _sync, which sm_70 and later do not have"),
+    (r"\b__(ballot|any|all)\s*\(", "votes without _sync, which sm_70 and later do not have"),
+    (r"\b__v(add|sub|abs|max|min|cmp|set|avg)\w*\s*\(", "SIMD intrinsics of bytes and halves of a word"),
+]
+LIBRARIES = {
+    "cublas": "cuBLAS", "cudnn": "cuDNN", "cufft": "cuFFT", "curand": "cuRAND", "cusparse": "cuSPARSE",
+    "cusolver": "cuSOLVER", "thrust/": "Thrust", "cub/": "CUB", "cute/": "CUTLASS", "cutlass": "CUTLASS",
+    "cuda/": "libcu++", "nvtx": "NVTX", "nvToolsExt": "NVTX", "nccl": "NCCL", "mpi.h": "MPI", "torch/": "PyTorch",
+    "ATen/": "PyTorch", "npp": "NPP", "nvjpeg": "nvJPEG", "mma.h": "wmma fragments", "cuda_fp8": "fp8 types",
+    "GL/": "OpenGL", "nvrtc": "NVRTC", "cuda_pipeline": "pipelines", "cudnn_frontend": "cuDNN",
+}
+
+
+class Refused(Exception):
+    """One sentence for the user; exit status 2."""
+
+
+def how_to_build():
+    """What CMake has written down: compiler, flags, libraries. Builds the simulator where needed."""
+    if not os.path.exists(HOW):
+        say("building the simulator, once")
+        command(["cmake", "--preset", "sim"], "configure the simulator; ./scripts/setup.sh installs what it needs")
+    command(
+        ["cmake", "--build", "--preset", "sim", "--target", "fa_any_program", "-j", str(os.cpu_count())],
+        "build the simulator",
+    )
+    with open(HOW, encoding="utf-8") as file:
+        rows = dict(line.rstrip("\n").partition(" ")[::2] for line in file)
+    rows["flags"] = [w for f in rows["flags"].split(";") for w in f.removeprefix("SHELL:").split()]
+    rows["include"] = [f for f in dict.fromkeys(rows["include"].split(";")) if f and f != "/usr/include"]
+    return rows
+
+
+def command(words, purpose):
+    if not shutil.which(words[0]):
+        raise Refused(f"cannot {purpose}: there is no {words[0]} here")
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        sys.stderr.write(done.stdout[-2000:] + done.stderr[-2000:])
+        raise Refused(f"cannot {purpose}")
+
+
+def say(sentence):
+    print(f"sim: {sentence}", file=sys.stderr)
+
+
+def first_error(text, files):
+    """g++'s first error, from where it says 'error' to its source line, without our flags' noise."""
+    lines = text.splitlines()
+    for i, line in enumerate(lines):
+        if re.search(r"(fatal )?error: ", line):
+            more = [x for x in lines[i + 1 : i + 3] if re.match(r"\s+\d* \|", x)]
+            return "\n".join([line, *more])
+    return lines[-1] if lines else "the compiler failed without a word"
+
+
+def missing_header(error):
+    match = re.match(r"(?P<place>[^:]+:\d+):.*error: (?P<name>[^:]+): No such file", error)
+    if not match:
+        return None
+    for begin, library in LIBRARIES.items():
+        if match["name"].startswith(begin):
+            return f"not supported: {library}, which {short(match['place'])} includes"
+    return f"{short(match['place'])} includes {match['name']}, which is not here: give its folder with -I"
+
+
+def short(place):
+    return place.rsplit("/", 1)[-1]
+
+
+def unsupported_in(path, line=None):
+    """The first feature of the text, or of a line of it, that is not supported."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for number, text in enumerate(lines, 1):
+        if line is not None and number != line:
+            continue
+        code = re.sub(r"//.*|\"(?:[^\"\\]|\\.)*\"", "", text)
+        for pattern, name in UNSUPPORTED:
+            if re.search(pattern, code):
+                return f"not supported: {name} ({os.path.basename(path)}:{number})"
+    return None
+
+
+def explain(error, path):
+    """What kept a file from compiling, in one sentence where we know it."""
+    header = missing_header(error)
+    if header:
+        return header
+    match = re.match(r"(?P<file>[^:\n]+):(?P<line>\d+):", error)
+    if match:
+        known = unsupported_in(match["file"], int(match["line"]))
+        if known:
+            return known
+    known = unsupported_in(path)
+    return f"{known}\n{error}" if known else error
+
+
+def compile_file(path, how, options, folder, number):
+    """One source file to an object, with C files as C."""
+    base = os.path.join(folder, f"{number}_{os.path.basename(path)}")
+    given = [f"-I{os.path.dirname(path) or '.'}", *[f"-I{i}" for i in options.include], *[f"-D{d}" for d in options.define]]
+    if path.endswith(".c"):
+        done = subprocess.run(
+            ["gcc", "-w", "-O2", "-g", "-fopenmp", *given, "-c", path, "-o", base + ".o"], capture_output=True, text=True
+        )
+        if done.returncode:
+            raise Refused(explain(first_error(done.stderr, [path]), path))
+        return base + ".o"
+    cuda = path.endswith((".cu", ".cuh"))
+    common = ["-std=gnu++20", "-fopenmp", "-fpermissive", "-w"]
+    dialect = [*common, *[f"-I{i}" for i in how["include"]], "-DFA_ANY_PROGRAM"]
+    if cuda:
+        dialect += ["-D__CUDACC__", "-D__NVCC__", "-D__CUDA_ARCH__=900", "-D__CUDACC_VER_MAJOR__=12", "-D__CUDACC_VER_MINOR__=4", "-include", "cuda_runtime.h"]
+    done = subprocess.run(
+        [how["compiler"], "-E", "-x", "c++", *given, *dialect, path], capture_output=True, text=True, errors="replace"
+    )
+    if done.returncode:
+        raise Refused(explain(first_error(done.stderr, [path]), path))
+    try:
+        text = Translator(os.path.join(ROOT, "common") + os.sep).translate(done.stdout)
+    except TranslationError as error:
+        raise Refused(f"cannot read {error}") from None
+    with open(base + ".ii", "w", encoding="utf-8") as file:
+        file.write(text)
+    flags = [f for f in how["flags"] if not f.startswith("-W")] if cuda else ["-O2", "-g"]
+    done = subprocess.run(
+        [how["compiler"], "-x", "c++-cpp-output", *common, *flags, "-fno-extern-tls-init", "-c", base + ".ii", "-o", base + ".o"],
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise Refused(explain(first_error(done.stderr, [path]), path))
+    return base + ".o"
+
+
+def link(objects, how, options, folder):
+    program = os.path.join(folder, "program")
+    done = subprocess.run(
+        [how["compiler"], "-Wl,--whole-archive", how["common"], "-Wl,--no-whole-archive", how["program"], *objects, how["program"],
+         "-o", program, *how["libraries"].split(";"), *[f"-l{x}" for x in options.library], "-fopenmp", "-lpthread", "-ldl", "-lm"],
+        capture_output=True,
+        text=True,
+    )  # fmt: skip
+    if done.returncode:
+        match = re.search(r"undefined reference to [`']([^`']+)'", done.stderr)
+        if match:
+            raise Refused(f"{match[1]} is declared and nowhere defined: give the file that has it, too")
+        raise Refused(done.stderr.strip().splitlines()[-1])
+    return program
+
+
+def wishes(options, files):
+    lines = [f"program {' '.join(os.path.basename(f) for f in files)}", f"gpu {options.gpu}"]
+    lines += [f"workers {options.workers}"] if options.workers else []
+    lines += [f"watchdog {options.watchdog}"] if options.watchdog else []
+    lines += [f"json {os.path.abspath(options.json)}"] if options.json else []
+    lines += ["analyse"] if options.analyse else []
+    lines += ["lines"] if options.lines else []
+    return "\n".join(lines)
+
+
+def parse(words, description):
+    own = []
+    if "--" in words:
+        at = words.index("--")
+        words, own = words[:at], words[at + 1 :]
+    parser = argparse.ArgumentParser(
+        prog="sim", description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="sim [options] FILE.cu [more files] [-- its arguments]",
+    )  # fmt: skip
+    parser.add_argument("files", nargs="+", metavar="FILE", help=".cu, .cpp or .c")
+    parser.add_argument("--analyse", action="store_true", help="look for races and uninitialised reads")
+    parser.add_argument("--lines", action="store_true", help="a row for each source line: requests, conflicts")
+    parser.add_argument("--json", metavar="FILE", help="write the report, too")
+    parser.add_argument("--gpu", default="H200", help="the GPU that is modelled (H200)")
+    parser.add_argument("--workers", type=int, metavar="N", help="cores that run blocks (all)")
+    parser.add_argument("--watchdog", type=float, metavar="S", help="stop a kernel that computes so long without a barrier (30)")
+    parser.add_argument("-I", dest="include", action="append", default=[], metavar="DIR", help="where its headers are")
+    parser.add_argument("-D", dest="define", action="append", default=[], metavar="NAME[=X]", help="a macro")
+    parser.add_argument("-l", dest="library", action="append", default=[], metavar="NAME", help="a host library")
+    parser.add_argument("-o", dest="keep", metavar="FILE", help="keep the compiled program there, and do not run it")
+    options = parser.parse_args(words)
+    return options, own
+
+
+def run(program, own, environment):
+    with subprocess.Popen([program, *own], env={**os.environ, **environment}) as process:
+        while True:
+            try:
+                status = process.wait()
+                break
+            except KeyboardInterrupt:
+                continue
+    if status < 0:
+        say(f"the program was ended by {signal.Signals(-status).name}")
+        return 128 - status
+    return status
+
+
+def main(description):
+    options, own = parse(sys.argv[1:], description)
+    try:
+        for path in options.files:
+            if not os.path.isfile(path):
+                raise Refused(f"there is no file {path}")
+            if not path.endswith(CPLUSPLUS + (".c",)):
+                raise Refused(f"{path}: its name must end with .cu, .cpp or .c")
+        how = how_to_build()
+        with tempfile.TemporaryDirectory(prefix="sim_") as folder:
+            objects = [compile_file(p, how, options, folder, i) for i, p in enumerate(options.files)]
+            program = link(objects, how, options, folder)
+            if options.keep:
+                shutil.copy(program, options.keep)
+                return 0
+            return run(program, own, {"FLASH_STEPS_SIM": wishes(options, options.files)})
+    except Refused as error:
+        say(error)
+        return 2

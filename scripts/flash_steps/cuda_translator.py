@@ -1,0 +1,409 @@
+"""From CUDA C++ to C++ for the simulator.
+
+The text comes from the preprocessor, so macros are gone and each line knows its file. What g++ does
+not understand is rewritten, token by token, and nothing else is touched:
+
+    kernel<<<grid, block>>>(x)      a call of sim::program::launch
+    extern __shared__ float s[];    the block's dynamic shared memory
+    __shared__ __device__ __constant__ __global__ ...   attributes
+    asm("cp.async ..." : ...)       a call of what the simulator knows; else it says so when it runs
+    cudaMalloc(&x, n)               the same, and the buffer is called x
+"""
+
+import re
+
+from flash_steps.inline_ptx import PtxError, translate
+
+SHARED = "constinit thread_local __attribute__((aligned(128)))"
+DYNAMIC = '__asm__("_ZN3sim12dynamic_smemE")'
+DEVICE = '__attribute__((section("fa_device")))'
+CONSTANT = '__attribute__((section("fa_constant")))'
+NAMED = {
+    "cudaMalloc",
+    "cudaMallocManaged",
+    "cudaMallocAsync",
+    "cudaMallocPitch",
+    "cudaMallocHost",
+    "cudaHostAlloc",
+}
+LAUNCHES = {"cudaLaunchKernel": "false", "cudaLaunchCooperativeKernel": "true"}
+WORDS = {
+    "__global__": "__attribute__((flatten))",
+    "__host__": "",
+    "__grid_constant__": "",
+    "__noinline__": "__attribute__((noinline))",
+}
+TOKEN = re.compile(
+    r"""(?P<space>\s+)
+    |(?P<marker>(?<![^\n])\#[^\n]*)
+    |(?P<raw>(?:u8|[uUL])?R"(?P<mark>[^ ()\\\t\n]{0,16})\((?:.|\n)*?\)(?P=mark)")
+    |(?P<string>(?:u8|[uUL])?"(?:[^"\\\n]|\\.)*")
+    |(?P<char>(?:u8|[uUL])?'(?:[^'\\\n]|\\.)+')
+    |(?P<name>[A-Za-z_$][\w$]*)
+    |(?P<number>\.?\d(?:'?[\w.]|(?<=[eEpP])[+-])*)
+    |(?P<launch><<<)
+    |(?P<other>::|->|.)""",
+    re.VERBOSE | re.DOTALL,
+)
+PAIRS = {"(": ")", "[": "]", "{": "}"}
+
+
+class TranslationError(Exception):
+    """`line`: where, as "file.cu:12"."""
+
+    def __init__(self, what, line):
+        super().__init__(f"{what} ({line})")
+
+
+class Token:
+    __slots__ = ("kind", "text", "file", "number")
+
+    def __init__(self, kind, text, file, number):
+        self.kind, self.text, self.file, self.number = kind, text, file, number
+
+    @property
+    def line(self):
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.number}"
+
+
+def regions(text):
+    """(is the user's or the simulator's?, text) of each run of lines, by the line markers: 3 stands
+    for a system header."""
+    own, start = True, 0
+    for marker in re.finditer(r'^# \d+ "[^"\n]*"([ \d]*)$', text, re.MULTILINE):
+        now = "3" not in marker[1].split()
+        if now != own:
+            yield own, text[start : marker.start()]
+            own, start = now, marker.start()
+    yield own, text[start:]
+
+
+def tokens_of(text, place):
+    """Tokens with their lines; `place` is [file, line] and goes on from region to region."""
+    tokens = []
+    for match in TOKEN.finditer(text):
+        kind = match.lastgroup
+        if kind == "mark":
+            kind = "raw"
+        piece = match.group()
+        if kind == "marker":
+            parts = re.match(r'# (\d+) "([^"]*)"', piece)
+            if parts:
+                place[0], place[1] = parts[2], int(parts[1]) - 1
+        tokens.append(Token(kind, piece, place[0], place[1]))
+        place[1] += piece.count("\n")
+    return tokens
+
+
+class Translator:
+    """\p simulator: the folder of the simulator's own headers, whose calls stay as they are."""
+
+    def __init__(self, simulator):
+        self.place = ["", 1]
+        self.simulator = simulator
+
+    def translate(self, text):
+        out = []
+        for own, part in regions(text):
+            if own:
+                self.tokens = tokens_of(part, self.place)
+                out.append(self.region())
+            else:
+                out.append(part)
+                marker = None
+                for marker in re.finditer(r'^# (\d+) "([^"]*)"', part, re.MULTILINE):
+                    pass
+                if marker:
+                    rest = part[marker.end() :].count("\n")
+                    self.place = [marker[2], int(marker[1]) - 1 + rest]
+        return "".join(out)
+
+    # --- moving about ---
+
+    def next(self, i):
+        """The next token that means something."""
+        i += 1
+        while i < len(self.tokens) and self.tokens[i].kind in ("space", "marker"):
+            i += 1
+        return i
+
+    def before(self, i):
+        i -= 1
+        while i >= 0 and self.tokens[i].kind in ("space", "marker"):
+            i -= 1
+        return i
+
+    def text_at(self, i):
+        return self.tokens[i].text if 0 <= i < len(self.tokens) else ""
+
+    def partner(self, i):
+        """Of the bracket that opens at i."""
+        opens, closes, depth = self.text_at(i), PAIRS[self.text_at(i)], 0
+        for k in range(i, len(self.tokens)):
+            if self.tokens[k].kind == "other":
+                depth += (self.tokens[k].text == opens) - (self.tokens[k].text == closes)
+                if depth == 0:
+                    return k
+        raise TranslationError(f"'{opens}' is never closed", self.tokens[i].line)
+
+    def partner_back(self, i, opens, closes):
+        depth = 0
+        for k in range(i, -1, -1):
+            depth += (self.text_at(k) == closes) - (self.text_at(k) == opens)
+            if depth == 0:
+                return k
+        raise TranslationError(f"'{closes}' was never opened", self.tokens[i].line)
+
+    def join(self, begin, end):
+        return "".join(t.text for t in self.tokens[begin:end])
+
+    def plain(self, begin, end):
+        """The words of an expression on one line, for names."""
+        text = "".join(" " if t.kind == "space" else t.text for t in self.tokens[begin:end] if t.kind != "marker")
+        return re.sub(r"\s+", " ", text).strip()
+
+    def split(self, begin, end, at=","):
+        """[(begin, end)] of the parts between commas outside of brackets."""
+        parts, start, i = [], begin, begin
+        while i < end:
+            token = self.tokens[i]
+            if token.kind == "other" and token.text in PAIRS:
+                i = self.partner(i)
+            elif token.kind == "other" and token.text == at:
+                parts.append((start, i))
+                start = i + 1
+            i += 1
+        return parts + [(start, end)] if start < end or parts else []
+
+    def blank(self, begin, end):
+        """Leaves the ends of lines, so that messages keep their places."""
+        for token in self.tokens[begin:end]:
+            if token.kind != "marker":
+                token.kind, token.text = "space", "\n" * token.text.count("\n")
+
+    # --- what is rewritten ---
+
+    def region(self):
+        for i, token in enumerate(self.tokens):
+            if token.kind == "launch":
+                self.launch(i)
+            elif token.kind != "name":
+                continue
+            elif token.text == "__shared__":
+                self.shared(i)
+            elif token.text in ("__device__", "__managed__", "__constant__"):
+                self.device(i)
+            elif token.text in WORDS:
+                self.word(i)
+            elif token.file.startswith(self.simulator):
+                continue
+            elif token.text in NAMED:
+                self.allocation(i)
+            elif token.text in LAUNCHES:
+                self.launch_call(i)
+            elif token.text in ("asm", "__asm__", "__asm"):
+                self.assembly(i)
+        return "".join(t.text for t in self.tokens)
+
+    def word(self, i):
+        # __attribute__((__noinline__)) of a library's header is g++'s own word
+        if self.tokens[i].text == "__noinline__" and self.text_at(self.before(i)) in ("(", ","):
+            return
+        self.tokens[i].text = WORDS[self.tokens[i].text]
+
+    def kernel_begin(self, i):
+        """Where the expression in front of <<< begins."""
+        k = self.before(i)
+        if self.text_at(k) == ">":
+            k = self.before(self.partner_back(k, "<", ">"))
+        if self.text_at(k) in (")", "]"):
+            opens = {")": "(", "]": "["}[self.text_at(k)]
+            k = self.partner_back(k, opens, self.text_at(k))
+            if opens == "(" and self.tokens[self.before(k)].kind != "name":
+                return k
+            k = self.before(k)
+        while True:
+            if self.tokens[k].kind != "name" and self.text_at(k) != "::":
+                raise TranslationError("a launch of something that has no name", self.tokens[i].line)
+            previous = self.before(k)
+            if self.text_at(k) == "::" and self.text_at(previous) == ">":
+                k = self.before(self.partner_back(previous, "<", ">"))
+                continue
+            if self.text_at(previous) in ("::", ".", "->") or (
+                self.text_at(k) == "::" and self.tokens[previous].kind == "name"
+                and self.tokens[previous].text not in ("return", "else", "do")
+            ):
+                k = previous
+                if self.text_at(k) in (".", "->"):
+                    k = self.before(k)
+                continue
+            return k
+
+    def launch(self, i):
+        line = self.tokens[i].line
+        begin = self.kernel_begin(i)
+        end = i + 1  # of the configuration: >>> outside of brackets
+        while not (self.text_at(end) == self.text_at(end + 1) == self.text_at(end + 2) == ">"):
+            if end >= len(self.tokens):
+                raise TranslationError("<<< is never closed", line)
+            if self.tokens[end].kind == "other" and self.tokens[end].text in PAIRS:
+                end = self.partner(end)
+            end += 1
+        opens = self.next(end + 2)
+        if self.text_at(opens) != "(":
+            raise TranslationError("a launch without its arguments", line)
+        closes = self.partner(opens)
+        name = self.plain(begin, i)
+        label = re.sub(r"\s*([<>,:()*&])\s*", r"\1", name).replace("\\", "\\\\").replace('"', '\\"')
+        kernel = self.join(begin, i).strip()
+        for token in self.tokens[begin:i]:
+            token.text = "" if token.kind != "marker" else token.text
+        self.tokens[i].kind = "other"
+        self.tokens[i].text = f' ::sim::program::launch("{label}", ::sim::program::Shape('
+        self.tokens[end].text = f"), false, [=](auto&&... fa_a) {{ {name}(fa_a...); }}"
+        self.tokens[end + 1].text = self.tokens[end + 2].text = ""
+        empty = self.next(opens) == closes
+        self.tokens[opens].text = "" if empty else ","
+        del kernel
+
+    def shared(self, i):
+        """A shared array; of an extern one the address."""
+        before = self.before(i)
+        is_extern = self.text_at(before) == "extern"
+        self.tokens[i].text = SHARED
+        k = self.next(i)
+        while self.text_at(k) not in (";", "=", "{", ")", ""):
+            if self.text_at(k) == "extern":
+                is_extern = True
+            if self.text_at(k) == "static" and not is_extern:
+                pass
+            if self.text_at(k) in ("(", "["):
+                k = self.partner(k)
+            k = self.next(k)
+        if not is_extern or self.text_at(k) != ";":
+            return
+        self.tokens[k].text = f" {DYNAMIC};"
+
+    def device(self, i):
+        """A variable gets a section; of a function the word goes."""
+        word = self.tokens[i].text
+        if word == "__constant__":
+            self.tokens[i].text = CONSTANT
+            return
+        self.tokens[i].text = ""
+        k = self.next(i)
+        angle = 0
+        while True:
+            text = self.text_at(k)
+            if text in ("", ")", "}") or text == "operator":
+                return
+            if text in ("__attribute__", "alignas", "decltype", "__declspec"):
+                k = self.next(self.partner(self.next(k)))
+                continue
+            if text == "__constant__":
+                return
+            angle += (text == "<") - (text == ">")
+            if angle <= 0 and text == "(":
+                return  # a function
+            if angle <= 0 and text in ("class", "struct", "union", "enum", "template", "using", "namespace"):
+                after = self.next(self.next(k))
+                if text in ("template", "using", "namespace") or self.text_at(after) in ("{", ":", ";"):
+                    return
+            if angle <= 0 and text in (";", "=", "[", "{", ","):
+                break
+            k = self.next(k)
+        self.tokens[i].text = DEVICE
+
+    def allocation(self, i):
+        opens = self.next(i)
+        if self.text_at(opens) != "(" or self.text_at(self.before(i)) in (".", "->"):
+            return
+        before = self.before(i)
+        parts = self.split(opens + 1, self.partner(opens))
+        if len(parts) < 2 or self.tokens[before].kind == "name" and self.text_at(before) != "return":
+            return  # a declaration
+        name = self.plain(*parts[0])
+        while True:
+            shorter = re.sub(r"^(\(\s*[\w:]+[\s\w:]*\*+\s*\)|reinterpret_cast\s*<[^>]*>|static_cast\s*<[^>]*>|&|\*)\s*", "", name)
+            if shorter.startswith("(") and shorter.endswith(")"):
+                shorter = shorter[1:-1].strip()
+            if shorter == name:
+                break
+            name = shorter
+        name = name.replace("\\", "\\\\").replace('"', '\\"')
+        if self.text_at(before) == "::":
+            self.tokens[before].text = ""
+        self.tokens[i].text = f'::sim::program::Naming("{name}").{self.tokens[i].text}'
+
+    def launch_call(self, i):
+        """cudaLaunchKernel((void*)kernel, ...): with the kernel's own type."""
+        opens = self.next(i)
+        if self.text_at(opens) != "(":
+            return
+        parts = self.split(opens + 1, self.partner(opens))
+        if len(parts) < 4:
+            return
+        begin, end = parts[0]
+        first = self.next(begin - 1)
+        if self.text_at(first) == "(":
+            closes = self.partner(first)
+            if re.fullmatch(r"\(\s*(const\s+)?void\s*(const\s*)?\*\s*\)", self.plain(first, closes + 1)):
+                self.blank(first, closes + 1)
+        elif self.text_at(first) in ("reinterpret_cast", "static_cast"):
+            opens_cast = next(k for k in range(first, end) if self.text_at(k) == "(")
+            self.blank(first, opens_cast)
+        name = self.plain(begin, end).lstrip("&").strip("() ")
+        together = LAUNCHES[self.tokens[i].text]
+        self.tokens[i].text = "::sim::program::launch_kernel"
+        self.tokens[opens].text = f'("{name}", {together}, '
+
+    def assembly(self, i):
+        opens = self.next(i)
+        while self.text_at(opens) in ("volatile", "__volatile__", "goto", "inline"):
+            opens = self.next(opens)
+        if self.text_at(opens) != "(":
+            return
+        closes = self.partner(opens)
+        before = self.text_at(self.before(i))
+        if self.text_at(self.next(closes)) != ";" or before in (")", "]") and self.tokens[self.before(i)].kind != "other":
+            return
+        if self.plain(opens + 1, closes).startswith('"_ZN3sim'):
+            return
+        # `::` is two colons here: an empty list of operands
+        pieces, start = [], opens + 1
+        k = opens + 1
+        while k <= closes:
+            text = self.text_at(k)
+            if k == closes or self.tokens[k].kind == "other" and text in (":", "::"):
+                pieces.append((start, k))
+                if text == "::":
+                    pieces.append((k, k))
+                start = k + 1
+            elif self.tokens[k].kind == "other" and text in PAIRS:
+                k = self.partner(k)
+            k += 1
+        template = "".join(
+            bytes(t.text[1:-1], "utf-8").decode("unicode_escape")
+            for t in self.tokens[pieces[0][0] : pieces[0][1]]
+            if t.kind == "string"
+        )
+        if not template.strip():
+            return  # a fence for the compiler
+        outputs, inputs = (
+            [self.operand(*part) for part in self.split(*piece)] for piece in (pieces[1:3] + [(0, 0)] * 2)[:2]
+        )
+        try:
+            code = translate(template, outputs, inputs)
+        except PtxError as error:
+            code = f'::sim::program::unsupported("{error}")'
+        for token in self.tokens[i + 1 : closes + 1]:
+            if token.kind != "marker":
+                token.text = "\n" * token.text.count("\n")
+                token.kind = "space"
+        self.tokens[i].text = code
+
+    def operand(self, begin, end):
+        """ "=r"(x) -> ("=r", "x") """
+        constraint = next(k for k in range(begin, end) if self.tokens[k].kind == "string")
+        opens = self.next(constraint)
+        return self.tokens[constraint].text[1:-1], self.plain(opens + 1, self.partner(opens))
