@@ -331,9 +331,10 @@ class Book:
     def copy_plain(self, written, html):
         """Beside each page's HTML its plain Markdown, and the files that it links to."""
         for name in self.explorer():
-            shutil.copyfile(
-                os.path.join(self.root, EXPLORER, name), os.path.join(html, EXPLORER, name)
-            )
+            path = f"{EXPLORER}/{name}"
+            text = RAW_TARGET.sub(lambda found: self._raw(found[1], path), self.read(path))
+            with open(os.path.join(html, path), "w", encoding="utf-8") as file:
+                file.write(text)
         for page in self.all_pages():
             place = os.path.join(html, page.path)
             if page.path.endswith(".cuh.md"):

@@ -42,6 +42,7 @@ from .standing import standing_of
 from .steps import ROOT, chosen_of, program_of
 
 FOLDER = os.path.join(ROOT, "docs", "explorer")
+SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page")
 KINDS = ["read", "write", "atomic"]
 MOVED = 5  # of an event: bytes, requests, sectors or wavefronts, first touches
 QUICK = 128  # N of the runs that --quick looks at
@@ -172,7 +173,9 @@ def blob(name, tree):
 
 
 def source(name):
-    return read_text(os.path.join(FOLDER, "src", name))
+    """Of docs/explorer/src, or what the report has, too."""
+    folder = SHARED if name.startswith("theme.") else os.path.join(FOLDER, "src")
+    return read_text(os.path.join(folder, name))
 
 
 def links(current):
@@ -260,7 +263,7 @@ def filled(name, kind, caption, tree, blobs, contents=(), note=""):
         "FOLD": fold(name, contents) if contents else "",
         "NOTE": f'<p class="note">{html.escape(note)}</p>' if note else "",
         "PAGE": json.dumps(tree, ensure_ascii=False).replace("<", "\\u003c"),
-        "STYLE": source("explorer.css").rstrip(),
+        "STYLE": source("theme.css") + source("explorer.css").rstrip(),
         "SCRIPT": source("theme.js") + "\n" + source("explorer.js").rstrip(),
         "BLOBS": "\n".join(blobs),
     }

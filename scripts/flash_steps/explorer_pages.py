@@ -53,11 +53,6 @@ def grid(step, variants, ns=(128, 256, 512), ds=(64,), smems=(0,)):
     ]
 
 
-def small(step, variants, ns=(128, 256)):
-    """d = 128, up to the N that a page has room for."""
-    return grid(step, variants, ns=ns, ds=(128,))
-
-
 NOTHING = "Registers: one output per thread."
 ROWS = "Registers: O, m and l of the block's rows, until the last key."
 PAGES = [
@@ -80,7 +75,7 @@ PAGES = [
             "shared": "Registers: one score, or one element of O, per thread.",
             "registers": "Registers: 4 × 4 scores per thread.",
         },
-        grid("02_tiled", ["shared", "registers"]) + small("02_tiled", ["shared", "registers"]),
+        grid("02_tiled", ["shared", "registers"], ds=(64, 128)),
         Run("02_tiled", "registers", 256),
     ),
     Page(
@@ -93,8 +88,7 @@ PAGES = [
             "online": "Registers: a row's maximum and sum, found in one pass.",
             "one_pass": "Registers: m, l and O of the block's rows.",
         },
-        grid("03_online_softmax", ["safe", "online", "one_pass"])
-        + small("03_online_softmax", ["safe", "online", "one_pass"]),
+        grid("03_online_softmax", ["safe", "online", "one_pass"], ds=(64, 128)),
         Run("03_online_softmax", "one_pass", 256),
         left_out={"naive": "online"},
     ),
@@ -109,10 +103,9 @@ PAGES = [
             "fused": "Registers: one tile of S, and O of one tile of Q, which is stored when the "
             "inner loop moves on.",
         },
-        grid("04_fused", ["tile"])
-        + small("04_fused", ["tile"])
+        grid("04_fused", ["tile"], ds=(64, 128))
         + grid("04_fused", ["fused"], smems=(32 * KB, 40 * KB, 64 * KB, 128 * KB))
-        + grid("04_fused", ["fused"], (128, 256), (128,), (40 * KB, 64 * KB, 96 * KB, 160 * KB)),
+        + grid("04_fused", ["fused"], ds=(128,), smems=(40 * KB, 64 * KB, 96 * KB, 160 * KB)),
         Run("04_fused", "fused", 256, smem=OWN_M),
     ),
     Page(
@@ -130,8 +123,8 @@ PAGES = [
             "05_recompute_backward",
             ["standard", "delta", "from_lse", "recompute"],
             ns=(128, 256),
-        )
-        + small("05_recompute_backward", ["standard", "delta", "from_lse", "recompute"], (128,)),
+            ds=(64, 128),
+        ),
         Run("05_recompute_backward", "recompute", 256),
     ),
     Page(
@@ -144,9 +137,8 @@ PAGES = [
             "registers": ROWS,
             "backward": "Registers: dK and dV of the block's keys; dQ by atomic additions.",
         },
-        grid("06_work_partitioning", ["swapped", "registers"])
-        + grid("06_work_partitioning", ["backward"], ns=(128, 256))
-        + small("06_work_partitioning", ["swapped", "registers", "backward"]),
+        grid("06_work_partitioning", ["swapped", "registers"], ds=(64, 128))
+        + grid("06_work_partitioning", ["backward"], (128, 256), (64, 128)),
         Run("06_work_partitioning", "swapped", 256),
     ),
     Page(
@@ -155,8 +147,7 @@ PAGES = [
         "The loop of step 06 in bf16: half the bytes. cp.async copies the next tile while this one "
         "is multiplied, and ldmatrix feeds the tensor cores without bank conflicts.",
         dict.fromkeys(("mma", "pipelined", "bands", "lazy"), ROWS + " S becomes P there."),
-        grid("07_tensor_cores", ["mma", "pipelined", "lazy"])
-        + small("07_tensor_cores", ["mma", "pipelined", "lazy"]),
+        grid("07_tensor_cores", ["mma", "pipelined", "lazy"], ds=(64, 128)),
         Run("07_tensor_cores", "lazy", 256),
         left_out={"bands": "lazy"},
     ),
@@ -170,9 +161,11 @@ PAGES = [
             ("keys", "deterministic", "atomics", "roles"), "Registers: dK and dV of the block's keys."
         ),
         grid(
-            "08_tensor_core_backward", ["keys", "deterministic", "atomics", "roles"], ns=(128, 256)
-        )
-        + small("08_tensor_core_backward", ["keys", "deterministic", "atomics", "roles"]),
+            "08_tensor_core_backward",
+            ["keys", "deterministic", "atomics", "roles"],
+            ns=(128, 256),
+            ds=(64, 128),
+        ),
         Run("08_tensor_core_backward", "roles", 256),
         left_out={"wide": "deterministic"},
     ),
@@ -183,7 +176,7 @@ PAGES = [
         "read it from shared memory themselves (wgmma). The warps load nothing from device "
         "memory; they only store LSE.",
         dict.fromkeys(("tma", "wgmma"), ROWS + " P, the operand of the second product."),
-        grid("09_tma_wgmma", ["tma", "wgmma"]) + small("09_tma_wgmma", ["tma", "wgmma"]),
+        grid("09_tma_wgmma", ["tma", "wgmma"], ds=(64, 128)),
         Run("09_tma_wgmma", "wgmma", 256),
     ),
     Page(
@@ -195,8 +188,7 @@ PAGES = [
             ("producer", "specialized", "persistent", "scheduled"),
             "Registers of the consumers: O, m and l of their rows, S and P.",
         ),
-        grid("10_warp_specialized", ["producer", "specialized", "scheduled"])
-        + small("10_warp_specialized", ["producer", "specialized", "scheduled"]),
+        grid("10_warp_specialized", ["producer", "specialized", "scheduled"], ds=(64, 128)),
         Run("10_warp_specialized", "scheduled", 256),
         left_out={"lazy": "specialized", "persistent": "scheduled"},
     ),
@@ -208,8 +200,7 @@ PAGES = [
         dict.fromkeys(
             ("late", "deterministic", "columns"), "Registers: dK and dV of the block's keys."
         ),
-        grid("11_hopper_backward", ["late", "deterministic", "columns"], ns=(128, 256))
-        + small("11_hopper_backward", ["late", "deterministic", "columns"], (128,)),
+        grid("11_hopper_backward", ["late", "deterministic", "columns"], (128, 256), (64, 128)),
         Run("11_hopper_backward", "columns", 256),
         left_out={"wgmma": "late", "apart": "late"},
     ),
@@ -223,8 +214,7 @@ PAGES = [
             ("tensor", "centred", "blocks", "rotated", "late"),
             "Registers of the consumers: O, m and l of their rows, S and P.",
         ),
-        grid("12_fp8", ["tensor", "centred", "blocks", "late"], ns=(128, 256))
-        + small("12_fp8", ["tensor", "centred", "blocks", "late"], (128,)),
+        grid("12_fp8", ["tensor", "centred", "blocks", "late"], (128, 256), (64, 128)),
         Run("12_fp8", "late", 256),
         left_out={"heads": "tensor", "rotated": "blocks"},
     ),

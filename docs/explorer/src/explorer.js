@@ -48,7 +48,7 @@ class Run {
     this.events = [];
     this.kernels.forEach((kernel, k) => {
       kernel.blocks = data.blocks[k].map(([block, start, rows]) => {
-        let now = start, reads = false;
+        let now = start;
         return { block, events: rows.map((row) => {
           const [place, stack, kind, how, ticks, size, requests, transfers, read, write, whole,
                  ...corners] = row;
@@ -57,15 +57,12 @@ class Run {
           const event = { kernel: k, block, place, stack, kind, how: data.hows[how], start: now,
                           end: now += ticks, bytes: size, requests, transfers, read, write,
                           whole: !!whole, rects };
-          // What a block writes before it has read anything are first values: O is zeroed.
-          const global = this.placeOf(event).space === "global";
-          reads ||= global && kind !== 1;
-          event.initial = global && !reads;
           this.events.push(event);
           return event;
         }) };
       });
     });
+    this.findFirstValues();
     this.byEnd = [...this.events].sort((a, b) => a.end - b.end);
     this.byStart = [...this.events].sort((a, b) => a.start - b.start);
     this.longest = this.events.reduce((n, e) => Math.max(n, e.end - e.start), 1);
@@ -79,6 +76,36 @@ class Run {
     this.final = new Counters(this);
     this.final.advance(Infinity);
     this.hottest = this.final.hottest();
+  }
+
+  // Marks the writes that only set a buffer to its first values, such as the zeros in O: those of a
+  // block that has read nothing before, and whose kernel also reads the buffer; and those of a
+  // kernel, where the next kernel that uses the buffer adds to it. Scores are no sums: step 05 turns
+  // dP into dS where it lies.
+  findFirstValues() {
+    const uses = new Map();  // buffer: [[kernel, kinds], ...]
+    for (const event of this.events) {
+      const place = this.placeOf(event);
+      if (place.space !== "global") continue;
+      if (!uses.has(place.name)) uses.set(place.name, new Map());
+      const kinds = uses.get(place.name);
+      if (!kinds.has(event.kernel)) kinds.set(event.kernel, new Set());
+      kinds.get(event.kernel).add(event.kind);
+    }
+    const adds = (kinds) => kinds.has(2) || kinds.has(0) && kinds.has(1);
+    this.kernels.forEach((kernel, k) => kernel.blocks.forEach(({ events }) => {
+      let reads = false;
+      for (const event of events) {
+        const place = this.placeOf(event);
+        if (place.space !== "global") continue;
+        reads ||= event.kind !== 1;
+        if (SQUARE.test(place.name)) continue;
+        const kernels = [...uses.get(place.name)].sort(([a], [b]) => a - b);
+        const at = kernels.findIndex(([other]) => other === k), [, own] = kernels[at];
+        event.initial = event.kind === 1 && (adds(own) ? !reads
+          : own.size === 1 && at + 1 < kernels.length && adds(kernels[at + 1][1]));
+      }
+    }));
   }
 
   // What a place in shared memory has got from an event's rows of device memory, in words.
@@ -164,6 +191,7 @@ class Run {
 
 // --- what has moved so far ----------------------------------------------------------------------
 
+const SQUARE = /^d?[SP]$/;  // N x N
 const BIN = 8;  // elements of a cell of the heat
 
 class Counters {
@@ -250,13 +278,15 @@ const total = (all) => all.reduce((a, b) => a + b, 0);
 
 let colours = {};
 function readColours() {
-  const style = getComputedStyle(document.documentElement);
+  const probe = document.body.appendChild(make("i"));  // a variable has no value of one theme
   for (const name of ["bg", "panel", "cell", "line", "fg", "dim", "read", "write", "atomic",
                       "heat-low", "heat-high"]) {
-    colours[name] = style.getPropertyValue(`--${name}`).trim();
+    probe.style.color = `var(--${name})`;
+    colours[name] = getComputedStyle(probe).color;
   }
+  probe.remove();
 }
-const channel = (hex, i) => parseInt(hex.slice(1 + 2 * i, 3 + 2 * i), 16);
+const channel = (rgb, i) => +rgb.match(/\d+/g)[i];
 function heatColour(x, hottest) {
   const share = Math.log1p(x) / Math.log1p(Math.max(hottest, 4));
   const mix = (i) => Math.round(channel(colours["heat-low"], i) * (1 - share) +
@@ -272,7 +302,7 @@ function arrange(run) {
   for (const [name, place] of run.buffers) {
     const { rows, columns } = place.layout;
     const box = { name, rows, columns, turned: false };
-    if (/^d?[SP]$/.test(name) && columns === nk) boxes.squares.push(box);
+    if (SQUARE.test(name) && columns === nk) boxes.squares.push(box);
     else if (/^(d?[KV])8?$/.test(name)) {
       box.turned = true;
       boxes[name[0] === "d" ? "bottom" : "top"].push(box);
@@ -287,7 +317,8 @@ function arrange(run) {
   const order = ["S", "dS", "P", "dP"];
   boxes.squares.sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name));
   if (boxes.squares.length === 1 && !boxes.bottom.length && boxes.top.length > 1) {
-    boxes.bottom.push(...boxes.top.splice(boxes.top.findIndex((b) => b.name === "V"), 1));
+    boxes.bottom = boxes.top.filter((b) => b.name[0] === "V");
+    boxes.top = boxes.top.filter((b) => b.name[0] !== "V");
   }
   boxes.small = small;
   return boxes;
@@ -745,7 +776,7 @@ const countedOf = (run) => {
   return sum;
 };
 
-// What a block stores before it has read anything: O and l are zeros, m is -infinity.
+// O, l and sums start with zeros, m with -infinity.
 const firstValues = (name) => (name === "m" ? "first set to -∞" : "first zeroed");
 
 function showTable(node, run, counters, current) {
@@ -787,7 +818,7 @@ function showTable(node, run, counters, current) {
 }
 
 function fullSize(full) {
-  return `At N = ${exact(full.n)}, measured on an ${full.device.replace("NVIDIA ", "")}: ` +
+  return `At N\u00a0=\u00a0${exact(full.n)}, measured on an ${full.device.replace("NVIDIA ", "")}: ` +
          `${bytes((full.read + full.write) / full.heads)} per head`;
 }
 
@@ -1280,7 +1311,7 @@ async function comparePage() {
       make("tr", {}, make("th", {}, "buffer"), ...views.flatMap(() =>
         [make("th", {}, "read, B"), make("th", {}, "written, B")]))];
     const cell = (n, kind, size) => make("td", { class: n ? KINDS[kind] : "zero", "data-bytes": n },
-      exact(n), size ? make("small", {}, times(n / size)) : "");
+      exact(n), size && n ? make("small", {}, times(n / size)) : "");
     const nothing = () => make("td", { class: "zero" }, "-");
     const rows = names.flatMap((name) => {
       const row = make("tr", { "data-buffer": name }, make("td", {}, name), ...views.flatMap((v) => {
@@ -1312,9 +1343,9 @@ async function comparePage() {
     const factor = (runs) => runs[last].bytes / runs[before].bytes;
     const squared = (a[last].n / a[before].n) ** 2;
     const alike = Math.abs(factor(a) / factor(b) - 1) < .15;
-    const ratios = a.map((run, i) => `${times(run.bytes / b[i].bytes)} at N = ${run.n}`);
+    const ratios = a.map((run, i) => `${times(run.bytes / b[i].bytes)} at N\u00a0=\u00a0${run.n}`);
     growth.querySelector(".growth").textContent =
-      `From N = ${a[before].n} to ${a[last].n} the requested bytes grow by ${times(factor(a))} in ` +
+      `From N\u00a0=\u00a0${a[before].n} to ${a[last].n} the requested bytes grow by ${times(factor(a))} in ` +
       `${entries[0].label} and by ${times(factor(b))} in ${entries[1].label}; N² grows by ` +
       `${times(squared)}. ` + (alike ? `Both grow almost with N², so the ratio changes little: `
                                      : "They grow differently, so the ratio changes: ") +
@@ -1325,12 +1356,12 @@ async function comparePage() {
   const hbm = () => {
     const [a, b] = entries.map((e) => e.full), bars = growth.querySelector(".race");
     const small = views.map((v) => bytes(total(v.run.final.hbm)));
-    const all = "The runs on this page fit in the L2, so HBM carries each buffer once per pass: " +
+    const all = "The runs on this page fit in the L2, so HBM carries each buffer once per pass (modelled): " +
                 `${small[0]} in ${entries[0].label}, ${small[1]} in ${entries[1].label}.`;
     const both = a && b && ["n", "heads", "device"].every((key) => a[key] === b[key]);
     const each = [a, b].map((full) => full && (full.read + full.write) / full.heads);
     growth.querySelector(".hbm").textContent = !both ? all :
-      `${all} At N = ${exact(a.n)} with ${a.heads} heads (measured on an ${a.device}) the L2 is too ` +
+      `${all} At N\u00a0=\u00a0${exact(a.n)} with ${a.heads} heads (measured on an ${a.device}) the L2 is too ` +
       `small to hold everything, and HBM carries ${bytes(each[0])} per head against ` +
       `${bytes(each[1])}: ${each[0] >= each[1] ? times(each[0] / each[1]) : times(each[1] / each[0])}` +
       ` ${each[0] >= each[1] ? "as much" : "less"}. ${preset.hbm}`;
