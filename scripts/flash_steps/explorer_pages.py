@@ -158,7 +158,8 @@ PAGES = [
         "is a sum over all blocks: by atomics, or by a kernel of its own that reads Q, K, V and "
         "dO again.",
         dict.fromkeys(
-            ("keys", "deterministic", "atomics", "roles"), "Registers: dK and dV of the block's keys."
+            ("keys", "deterministic", "atomics", "roles"),
+            "Registers: dK and dV of the block's keys.",
         ),
         grid(
             "08_tensor_core_backward",
@@ -244,7 +245,11 @@ TERMS = [
         "The GPU's memory, and the cache in front of it. A byte in the L2 does not need HBM.",
         (),
     ),
-    ("request", "One load or store instruction of a warp: 32 threads (lanes) together.", ("@step",)),
+    (
+        "request",
+        "One load or store instruction of a warp: 32 threads (lanes) together.",
+        ("@step",),
+    ),
     ("sector", "32 bytes in a row, the smallest part of device memory that moves.", ("@step",)),
     (
         "bank, wavefront",
@@ -286,7 +291,7 @@ PRESETS = [
         ],
         "grows": "Both have N / 64 tiles of keys and as many of Q. Step 04 moves all rows of Q and "
         "O once per tile of keys; step 06 reads all rows of K and V once per tile of Q.",
-        "hbm": "Step 04's trips of O go to HBM. Most of what step 06 reads again comes from the L2.",
+        "hbm": "Step 04's O goes to HBM and back. What step 06 reads again mostly comes from the L2.",
     },
     {
         "name": "01 and 06: naive, fused",
@@ -297,8 +302,8 @@ PRESETS = [
             "Q, K and V: in step 01 each thread loads its own rows, so each element is requested "
             "again and again. Step 06 copies a tile to shared memory once for 256 threads.",
         ],
-        "grows": "Step 01 loads a row of Q and one of K for each of N × N scores; step 06 reads all "
-        "rows of K and V once per tile of Q.",
+        "grows": "Step 01 loads a row of Q and one of K for each of N × N scores; step 06 reads "
+        "all rows of K and V once per tile of Q.",
         "hbm": "S and P do not fit in the L2.",
     },
     {
@@ -308,8 +313,8 @@ PRESETS = [
             "S and P: step 04 never stores them. Instead it writes and reads O, m and l once per "
             "tile of keys.",
         ],
-        "grows": "Step 01 loads a row of Q and one of K for each of N × N scores; step 04 moves all "
-        "rows of Q and O once per tile of keys.",
+        "grows": "Step 01 loads a row of Q and one of K for each of N × N scores; step 04 moves "
+        "all rows of Q and O once per tile of keys.",
         "hbm": "S and P do not fit in the L2, and neither does O of all heads.",
     },
 ]

@@ -183,7 +183,9 @@ def page(rows, texts, out, title="the tour"):
         f'<section id="{name}"><h2>{head}</h2>{content}</section>'
         for name, head, content in sections
     )
-    scripts = ["theme.js", "report.js", "save.js"] + ["attention.js"] * ('id="attention-data"' in body)
+    scripts = ["theme.js", "report.js", "save.js"] + ["attention.js"] * (
+        'id="attention-data"' in body
+    )
     names = ("theme.css", "report.css", *scripts)
     theme, style, *scripts = (read_text(os.path.join(PAGE, name)) for name in names)
     return f"""<!DOCTYPE html>

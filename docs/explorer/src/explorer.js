@@ -110,7 +110,7 @@ class Run {
 
   // What a place in shared memory has got from an event's rows of device memory, in words.
   held(place, from) {
-    if (!from || !from.rects.length) return { short: "computed", long: `${place.name}, computed here` };
+    if (!from || !from.rects.length) return { short: "computed", long: "computed values" };
     const { name, layout } = this.placeOf(from), [row, rows] = from.rects[0];
     if (layout.rows === 1) return { short: name, long: name };
     const numbers = rows === 1 ? `${row}` : `${row}–${row + rows - 1}`;
@@ -1000,8 +1000,10 @@ class View {
     const verb = ["reads", "writes", "adds to"][event.kind];
     const stage = run.isRing(place) && event.rects.length ? event.rects[0][0] : 0;
     const held = shared && holds.get(`${event.place}/${stage}`);
-    const what = !shared ? run.elements(event) : held ? held.long.replace(", computed here", "") : place.name;
-    const where = !shared ? "" : [" from shared memory", " to shared memory", " in shared memory"][event.kind];
+    const toward = ["from", "to", "in"][event.kind];
+    const what = !shared ? run.elements(event) : held ? held.long : place.name;
+    const where = !shared ? "" : what === "computed values"
+      ? ` ${toward} ${place.name} in shared memory` : ` ${toward} shared memory`;
     const how = ["load", "store", "atomic"].includes(event.how) ? "" : ` by ${event.how}`;
     return `Block ${run.blockName(step.kernel, event.block)} ${verb} ${what}${where && what.includes(",") ? "," : ""}${where}${how}: ` +
            `${exact(event.bytes)} B`;
