@@ -196,8 +196,8 @@ PAGES = [
     Page(
         "11_hopper_backward",
         "11 The backward on Hopper",
-        "Forward, then backward by TMA and wgmma. In columns, a warpgroup of its own computes dQ. "
-        "TMA adds whole tiles of dQ to the sums in device memory (purple).",
+        "Forward, then backward by TMA and wgmma. In the variant columns, a warpgroup of its own "
+        "computes dQ, and TMA adds its tiles to the sums in device memory (purple).",
         dict.fromkeys(
             ("late", "deterministic", "columns"), "Registers: dK and dV of the block's keys."
         ),
@@ -291,7 +291,7 @@ PRESETS = [
         ],
         "grows": "Both have N / 64 tiles of keys and as many of Q. Step 04 moves all rows of Q and "
         "O once per tile of keys; step 06 reads all rows of K and V once per tile of Q.",
-        "hbm": "Step 04's O goes to HBM and back. What step 06 reads again mostly comes from the L2.",
+        "hbm": "Step 04's O goes to HBM and back. What step 06 reads again mostly comes from L2.",
     },
     {
         "name": "01 and 06: naive, fused",

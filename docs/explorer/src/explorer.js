@@ -368,7 +368,8 @@ class Picture {
     const room = (b) => (wide(b) === 1 ? slot(b) : pixels(wide(b)));
     const used = columns.reduce((n, b) => n + room(b), 0) + (columns.length - 1) * gap;
     const start = Math.max(2, (width - used) / 2);
-    const put = (b, x, y) => this.boxes.push({ ...b, x, y, w: pixels(wide(b)), h: pixels(high(b)) });
+    const put = (b, x, y) => this.boxes.push({ ...b, x, y, w: pixels(wide(b)), h: pixels(high(b)),
+                                               room: room(b) });
     const squareAt = [];
     let x = start, y = 0;
     for (const b of columns) {
@@ -433,7 +434,7 @@ class Picture {
                   this.run.placeOf(current).name === box.name;
       g.fillStyle = box.ghost ? colours.dim : lit ? kindColour(current.kind) : colours.fg;
       if (box.ghost) this.drawGhost(g, box);
-      else g.fillText(box.name, box.x, box.y - 5, Math.max(box.w + 10, 20));
+      else g.fillText(box.name, box.x, box.y - 5, box.room + 12);
     }
     for (const event of others) this.light(g, event, .16, false);
     if (current) this.light(g, current, .5, true);
@@ -569,7 +570,7 @@ class OnChip {
     let x = 2, y = 0, high = 0, before = -1;
     for (const shape of shapes) {
       const w = Math.max(8, shape.columns * fit), h = Math.min(300, Math.max(8, shape.rows * fit));
-      const room = Math.max(w, 70);
+      const room = Math.max(w, 76);
       const ring = shape.stage >= 0 && shape.id !== before;  // a ring begins a line
       if ((x + room > width || (ring && shapes.length > 6)) && x > 2) {
         [x, y, high] = [2, y + high + label + gap, 0];
@@ -633,7 +634,7 @@ class OnChip {
       g.fillText(box.title, box.x, box.y - 18, box.room);
       g.font = "11px system-ui, sans-serif";
       g.fillStyle = colours.dim;
-      g.fillText(held === undefined ? "empty" : held.short, box.x, box.y - 5, box.room + 8);
+      g.fillText(held === undefined ? "empty" : held.short, box.x, box.y - 5, box.room + 6);
     }
   }
 
@@ -980,8 +981,11 @@ class View {
       this.chipCard.querySelector("small").textContent =
         `of block ${name}` + (blocks > 1 ? `, one of ${blocks}` : ", the only one") +
         ` of ${run.kernelName(step.kernel)}`;
-      this.registers.textContent = this.onChip.boxes.length ? run.registers || "" :
-        "This kernel uses no shared memory. " + (run.registers || "");
+      // What the page says of registers is of the pass that its step is about.
+      const main = run.kernels.some((k) => k.pass === "backward") ? "backward" : "forward";
+      const registers = run.kernels[step.kernel].pass === main ? run.registers || "" : "";
+      this.registers.textContent = this.onChip.boxes.length ? registers :
+        "This kernel uses no shared memory. " + registers;
     }
     this.onChip.draw(event, holds);
     this.chip.setAttribute("aria-label", "Shared memory: " + ([...holds].map(([key, what]) =>
