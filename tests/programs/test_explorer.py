@@ -667,6 +667,17 @@ class InBrowser(unittest.TestCase):
                 text, r"(reads|writes) [QKV], rows \d+ to \d+, (from|to) shared memory"
             )
         self.assertTrue(any("K, rows 128 to 255" in text for text in named), named)
+        # A copy by TMA fills the parts of two warpgroups: each reads its own rows.
+        self.open("09_tma_wgmma")
+        texts = self.value(
+            "(async () => { const r = await runOf(PAGE.runs.find((r) => r.id === PAGE.first));"
+            " const view = new View(document.createElement('div'), true); view.show(r);"
+            " return view.steps.map((s, i) => { view.set(i); return view.text; }); })()"
+        )
+        texts = {text.partition(") ")[2] for text in texts}
+        self.assertIn("writes Q, rows 0 to 127, to shared memory by TMA: 16,384 B", texts)
+        for rows in ("0 to 63", "64 to 127"):
+            self.assertIn(f"reads Q, rows {rows}, from shared memory by wgmma: 8,192 B", texts)
         self.assertFalse([text for text in rows if "[" in text or "undefined" in text])
 
     def test_the_legend_has_the_colours_of_the_run(self):

@@ -108,11 +108,17 @@ class Run {
     }));
   }
 
-  // What a place in shared memory has got from an event's rows of device memory, in words.
-  held(place, from) {
+  // What a place in shared memory has got from an event's rows of device memory, in words. Where the
+  // event filled several stages of a ring, each has its share of the rows: `part` of `parts`.
+  held(place, from, part = 0, parts = 1) {
     if (!from || !from.rects.length) return { short: "computed", long: "computed values" };
-    const { name, layout } = this.placeOf(from), [row, rows] = from.rects[0];
+    const { name, layout } = this.placeOf(from);
+    let [row, rows] = from.rects[0];
     if (layout.rows === 1) return { short: name, long: name };
+    if (parts > 1 && rows * this.problem.d === parts * place.layout.columns) {
+      rows /= parts;
+      row += part * rows;
+    }
     const numbers = rows === 1 ? `${row}` : `${row}–${row + rows - 1}`;
     return { short: (place.name === name ? rows === 1 ? "row " : "rows " : `${name} `) + numbers,
              long: `${name}, ${span("row", row, rows)}` };
@@ -754,7 +760,7 @@ function showRequest(node, run, event) {
     parts.push(banks);
   }
   parts.push(make("p", { class: "dim" },
-    `This is one example. In this step the block makes ${exact(event.requests)} ` +
+    `This is one example. At this point the block makes ${exact(event.requests)} ` +
     `request${event.requests > 1 ? "s" : ""} with ${exact(event.transfers)} ` +
     `${shared ? "wavefront" : "sector"}${event.transfers > 1 ? "s" : ""}.`));
   node.replaceChildren(...parts);
@@ -937,10 +943,9 @@ class View {
           if (other !== event.place && o.offset < place.offset + place.bytes &&
               place.offset < o.offset + o.bytes) holds.delete(key);
         }
-        const what = run.held(place, from);
         for (const [row, rows] of run.isRing(place) ? event.rects : [[0, 1]]) {
           for (let stage = row; stage < row + rows; ++stage) {
-            holds.set(`${event.place}/${stage}`, what);
+            holds.set(`${event.place}/${stage}`, run.held(place, from, stage - row, rows));
           }
         }
       } else if (place.space === "global" && event.rects.length) {
@@ -1003,7 +1008,8 @@ class View {
     const place = run.placeOf(event), shared = place.space === "shared";
     const verb = ["reads", "writes", "adds to"][event.kind];
     const stage = run.isRing(place) && event.rects.length ? event.rects[0][0] : 0;
-    const held = shared && holds.get(`${event.place}/${stage}`);
+    const held = shared && (event.kind === 1 ? run.held(place, run.source(event))
+                                             : holds.get(`${event.place}/${stage}`));
     const toward = ["from", "to", "in"][event.kind];
     const what = !shared ? run.elements(event) : held ? held.long : place.name;
     const where = !shared ? "" : what === "computed values"
