@@ -653,12 +653,13 @@ class InBrowser(unittest.TestCase):
         self.assertIn("Block (2,0,0)", self.value("document.getElementById('status').textContent"))
 
     def test_a_tile_in_shared_memory_has_the_rows_of_device_memory(self):
-        self.open("07_tensor_cores")
-        rows = self.value(
+        said = (
             "(async () => { const r = await runOf(PAGE.runs.find((r) => r.id === PAGE.first));"
             " const view = new View(document.createElement('div'), true); view.show(r);"
             " return view.steps.map((s, i) => { view.set(i); return view.text; }); })()"
         )
+        self.open("07_tensor_cores")
+        rows = self.value(said)
         shared = [text for text in rows if "shared memory" in text]
         named = [text for text in shared if "computed values" not in text]
         self.assertGreater(len(named), 8)
@@ -669,15 +670,13 @@ class InBrowser(unittest.TestCase):
         self.assertTrue(any("K, rows 128 to 255" in text for text in named), named)
         # A copy by TMA fills the parts of two warpgroups: each reads its own rows.
         self.open("09_tma_wgmma")
-        texts = self.value(
-            "(async () => { const r = await runOf(PAGE.runs.find((r) => r.id === PAGE.first));"
-            " const view = new View(document.createElement('div'), true); view.show(r);"
-            " return view.steps.map((s, i) => { view.set(i); return view.text; }); })()"
-        )
-        texts = {text.partition(") ")[2] for text in texts}
+        texts = {text.partition(") ")[2] for text in self.value(said)}
         self.assertIn("writes Q, rows 0 to 127, to shared memory by TMA: 16,384 B", texts)
         for rows in ("0 to 63", "64 to 127"):
             self.assertIn(f"reads Q, rows {rows}, from shared memory by wgmma: 8,192 B", texts)
+        self.open("12_fp8")  # the epilogue stores registers: no buffer's rows
+        (stored,) = {text.split(": ")[0] for text in self.value(said) if "stmatrix" in text}
+        self.assertIn("writes computed values to O in shared memory by stmatrix", stored)
         self.assertFalse([text for text in rows if "[" in text or "undefined" in text])
 
     def test_the_legend_has_the_colours_of_the_run(self):

@@ -111,7 +111,7 @@ class Run {
   // What a place in shared memory has got from an event's rows of device memory, in words. Where the
   // event filled several stages of a ring, each has its share of the rows: `part` of `parts`.
   held(place, from, part = 0, parts = 1) {
-    if (!from || !from.rects.length) return { short: "computed", long: "computed values" };
+    if (!from || !from.rects.length) return { short: "computed", long: COMPUTED };
     const { name, layout } = this.placeOf(from);
     let [row, rows] = from.rects[0];
     if (layout.rows === 1) return { short: name, long: name };
@@ -121,7 +121,26 @@ class Run {
     }
     const numbers = rows === 1 ? `${row}` : `${row}–${row + rows - 1}`;
     return { short: (place.name === name ? rows === 1 ? "row " : "rows " : `${name} `) + numbers,
-             long: `${name}, ${span("row", row, rows)}` };
+             long: `${name}, ${span("row", row, rows)}`, name, row, rows };
+  }
+
+  // What an event reads in shared memory: of all stages that it touches.
+  heldBy(event, holds) {
+    const place = this.placeOf(event), stages = new Set();
+    for (const [row, rows] of this.isRing(place) ? event.rects : [[0, 1]]) {
+      for (let stage = row; stage < row + rows; ++stage) stages.add(stage);
+    }
+    const found = [...stages].map((stage) => holds.get(`${event.place}/${stage}`)).filter((h) => h);
+    if (!found.length) return place.name;
+    const [{ name }] = found;
+    if (!name || found.some((h) => h.name !== name)) return found[0].long;
+    const parts = [];
+    for (const { row, rows } of found.sort((a, b) => a.row - b.row)) {
+      const last = parts.at(-1);
+      if (last && row <= last.row + last.rows) last.rows = Math.max(last.rows, row + rows - last.row);
+      else parts.push({ row, rows });
+    }
+    return `${name}, ${parts.map((part) => span("row", part.row, part.rows)).join(" and ")}`;
   }
 
   // What one block does, kernel by kernel; where others finish later, a step of its own.
@@ -179,12 +198,14 @@ class Run {
     if (!more && rows === layout.rows && columns === layout.columns) return `all of ${name}`;
     let text = event.whole ? name : `parts of ${name}`;
     if (layout.rows > 1) text += `, ${span("row", row, rows)}`;
-    if (columns < layout.columns) text += `, ${span("column", column, columns)}`;
+    const what = layout.rows > 1 ? "column" : layout.element_bytes > 1 ? "element" : "byte";
+    if (columns < layout.columns) text += `, ${span(what, column, columns)}`;
     return text + (more ? ` and ${more} more place${more > 1 ? "s" : ""}` : "");
   }
 
   // Of a store to shared memory: the tile of device memory that it holds from now on.
   source(event) {
+    if (event.how === "stmatrix") return null;  // it stores registers
     const all = this.kernels[event.kernel].blocks.find((b) => b.block === event.block).events;
     const at = all.indexOf(event), own = this.stacks[event.stack];
     const before = all.slice(Math.max(0, at - 60), at).reverse().filter((other) =>
@@ -197,6 +218,7 @@ class Run {
 
 // --- what has moved so far ----------------------------------------------------------------------
 
+const COMPUTED = "computed values";
 const SQUARE = /^d?[SP]$/;  // N x N
 const BIN = 8;  // elements of a cell of the heat
 
@@ -1007,12 +1029,10 @@ class View {
     if (!event) return `The other blocks of ${run.kernelName(step.kernel)} have finished, too.`;
     const place = run.placeOf(event), shared = place.space === "shared";
     const verb = ["reads", "writes", "adds to"][event.kind];
-    const stage = run.isRing(place) && event.rects.length ? event.rects[0][0] : 0;
-    const held = shared && (event.kind === 1 ? run.held(place, run.source(event))
-                                             : holds.get(`${event.place}/${stage}`));
     const toward = ["from", "to", "in"][event.kind];
-    const what = !shared ? run.elements(event) : held ? held.long : place.name;
-    const where = !shared ? "" : what === "computed values"
+    const what = !shared ? run.elements(event)
+      : event.kind === 1 ? run.held(place, run.source(event)).long : run.heldBy(event, holds);
+    const where = !shared ? "" : what === COMPUTED
       ? ` ${toward} ${place.name} in shared memory` : ` ${toward} shared memory`;
     const how = ["load", "store", "atomic"].includes(event.how) ? "" : ` by ${event.how}`;
     return `Block ${run.blockName(step.kernel, event.block)} ${verb} ${what}${where && what.includes(",") ? "," : ""}${where}${how}: ` +
