@@ -427,6 +427,19 @@ class InBrowser(unittest.TestCase):
                         self.assertEqual(light < 300, dark)
                         self.assertEqual(self.page.errors(), [])
 
+    def test_the_longest_numbers_fit_a_phone(self):
+        for page in PAGES:
+            self.open(page.step, width=400)
+            for variant in {one.variant for one in page.runs}:
+                runs = [one for one in page.runs if one.variant == variant and not one.causal]
+                largest = max(runs, key=lambda one: (one.n, one.d))
+                with self.subTest(run=largest.name):
+                    self.choose(largest)
+                    shown = self.value("document.getElementById('set-n').nextSibling.textContent")
+                    self.assertEqual(int(shown), largest.n)
+                    self.page.key("End")
+                    self.assertEqual(self.page.overflow(), 0)
+
     def test_the_first_picture_comes_at_once(self):
         for name in ["compare", *(page.step for page in PAGES)]:
             with self.subTest(page=name):
@@ -795,7 +808,18 @@ class InBrowser(unittest.TestCase):
             ratios.append(f"{round(a / b, 2):g}× at N\u00a0=\u00a0{size}")
         growth = self.value("document.querySelector('.growth').textContent")
         self.assertIn(", ".join(ratios), growth)
-        self.assertIn("Both grow almost with N²", growth)
+        self.assertIn("Both grow alike, so the ratio hardly changes", growth)
+        self.set("#set-causal", True)
+        self.page.until(READY)
+        growth = self.value("document.querySelector('.growth').textContent")
+        self.assertIn("04 fused grows faster, so the ratio changes", growth)
+        self.assertIn("04 fused requests as many bytes as without", growth)
+        masked, whole = (
+            requested_by(report_of(Run(*SWAPPED, 512, causal=causal))) for causal in (True, False)
+        )
+        self.assertIn(f"06 swapped requests {round(100 - 100 * masked / whole)}% fewer", growth)
+        self.set("#set-causal", False)
+        self.page.until(READY)
         full = self.value("[...document.querySelectorAll('[data-full]')].map((b) =>"
                           " [+b.dataset.bytes, b.textContent])")  # fmt: skip
         want = [explorer.full_size(one) for one in COMPARED_OPENING]
@@ -811,6 +835,13 @@ class InBrowser(unittest.TestCase):
         self.assertIn("to the byte", self.value("document.querySelector('.checked').textContent"))
         self.assertEqual(self.page.errors(), [])
         self.assertEqual(len(COMPARED), 18)
+        self.open("compare", width=400)
+        for preset in range(3):  # long numbers
+            self.set("#preset", preset)
+            self.set("#set-n", 2)
+            self.page.until(READY)
+            self.page.key("End")
+            self.assertEqual(self.page.overflow(), 0, preset)
 
 
 if __name__ == "__main__":
