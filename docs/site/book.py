@@ -330,10 +330,11 @@ class Book:
 
     def copy_plain(self, written, html):
         """Beside each page's HTML its plain Markdown, and the files that it links to."""
-        for name in self.explorer():
-            shutil.copyfile(
-                os.path.join(self.root, EXPLORER, name), os.path.join(html, EXPLORER, name)
-            )
+        pages = [f"{EXPLORER}/{name}" for name in self.explorer()]
+        for path in pages:
+            text = RAW_TARGET.sub(lambda found: self._raw(found[1], path), self.read(path))
+            with open(os.path.join(html, path), "w", encoding="utf-8") as file:
+                file.write(text)
         for page in self.all_pages():
             place = os.path.join(html, page.path)
             if page.path.endswith(".cuh.md"):
@@ -345,7 +346,7 @@ class Book:
                 text = self.markdown(page.path)
             with open(place, "w", encoding="utf-8") as file:
                 file.write(text)
-        for path in self.linked:
+        for path in set(self.linked).difference(pages):
             os.makedirs(os.path.join(html, os.path.dirname(path)), exist_ok=True)
             shutil.copyfile(os.path.join(self.root, path), os.path.join(html, path))
 

@@ -8,12 +8,13 @@
     maintain explorer --check --quick runs of one size, and the one that a page opens with
 
 A page is one file that works offline, with its traces in it, compressed. docs/explorer/src is its
-text; explorer_pages.py has its words and its runs.
+text; explorer_pages.py has its words and its runs; what HBM moves at full size is of docs/results.
 Exit status: 0 done, 1 a page is out of date, 2 bad use, 3 a program is not built.
 """
 
 import base64
 import concurrent.futures
+import functools
 import html
 import json
 import os
@@ -24,14 +25,28 @@ import zlib
 
 from . import command
 from .command import BadInput, Failure, NotHere
-from .explorer_pages import COMPARED, COMPARED_FIRST, COMPARED_OPENING, LABELS, PAGES, PRESETS
+from .explorer_pages import (
+    COMPARED,
+    COMPARED_FIRST,
+    COMPARED_OPENING,
+    LABELS,
+    OWN_M,
+    PAGES,
+    PRESETS,
+    TERMS,
+)
 from .files import read_json, read_text, write_text
+from .results import PASSES, published
+from .standing import runs_of as published_runs
+from .standing import standing_of
 from .steps import ROOT, chosen_of, program_of
 
 FOLDER = os.path.join(ROOT, "docs", "explorer")
+SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page")
 KINDS = ["read", "write", "atomic"]
 MOVED = 5  # of an event: bytes, requests, sectors or wavefronts, first touches
 QUICK = 128  # N of the runs that --quick looks at
+FULL_N = 4096  # of the measured runs that stand beside the small ones
 
 
 # --- a run ----------------------------------------------------------------------------------------
@@ -105,6 +120,40 @@ def content_of(build, run, registers):
     }
 
 
+# --- what a GPU measured at full size -------------------------------------------------------------
+
+
+@functools.cache
+def measured_runs():
+    """{(step, variant, d, causal): a program's published run on a GPU}, of the steps' own M."""
+    found = {}
+    for run in published_runs(published(os.path.join(ROOT, "docs", "results"))):
+        p = run.data["problem"]
+        if run.direction != "forward" or run.kind != "gpu" or p.get("smem"):
+            continue
+        if p["n"] == p["nk"] == FULL_N and p["h"] == p["hkv"] and standing_of(run) is None:
+            found[run.data["step"], run.variant, p["d"], p["causal"]] = run
+    return found
+
+
+def full_size(run):
+    """{n, heads, device, read, write}: what HBM moved, measured, in all passes; None: unknown."""
+    measured = measured_runs().get((run.step, run.variant, run.d, run.causal))
+    if not measured or run.smem not in (0, OWN_M):
+        return None
+    passes = [measured.data, *(measured.data.get(name) for name in PASSES if name != "forward")]
+    hbm = [part["traffic"]["hbm"]["measured"] for part in passes if part]
+    if not all(hbm):
+        return None
+    p = measured.data["problem"]
+    return {
+        "n": p["n"],
+        "heads": p["b"] * p["h"],
+        "device": measured.get("device.name"),
+        **{kind: sum(moved[kind] for moved in hbm) for kind in ("read", "write")},
+    }
+
+
 # --- a page ---------------------------------------------------------------------------------------
 
 
@@ -124,7 +173,9 @@ def blob(name, tree):
 
 
 def source(name):
-    return read_text(os.path.join(FOLDER, "src", name))
+    """Of docs/explorer/src, or what the report has, too."""
+    folder = SHARED if name.startswith("theme.") else os.path.join(FOLDER, "src")
+    return read_text(os.path.join(folder, name))
 
 
 def links(current):
@@ -143,27 +194,108 @@ def title_of(name):
     return {page.step: page.title for page in PAGES}.get(name, "Explorer: where the bytes go")
 
 
-def filled(name, kind, caption, tree, blobs):
+def linked(target, words):
+    return f'<a href="{html.escape(target)}">{html.escape(words)}</a>'
+
+
+def more_links(name):
+    """To a page's chapters, the glossary, and the pages before and after it."""
+    chapters = [name] if name in [page.step for page in PAGES] else []
+    if name == "compare":
+        chapters = sorted({step for step, _ in LABELS})
+    parts = [linked(f"../../steps/{step}/README.md", f"Chapter {step[:2]}") for step in chapters]
+    parts.append(linked("../glossary.md", "Glossary"))
+    order = ["index", "compare", *(page.step for page in PAGES)]
+    at = order.index(name)
+    if at:
+        parts.append("Previous: " + linked(order[at - 1] + ".html", title_of(order[at - 1])))
+    if at + 1 < len(order):
+        parts.append("Next: " + linked(order[at + 1] + ".html", title_of(order[at + 1])))
+    return " <span>·</span> ".join(f"<span>{part}</span>" for part in parts)
+
+
+def words_on(name, contents):
+    """What a page shows, as TERMS names it."""
+    words = {place["name"] for c in contents for place in c["places"]}
+    words |= {f"@{how}" for c in contents for how in c["hows"]}
+    words |= {"@shared"} if any(map(shared_in, contents)) else set()
+    if "m" in words or any("m and l" in c["registers"] for c in contents):
+        words.add("@m, l")
+    if name == "compare":
+        return {word for word in words if not word.startswith("@") or word == "@m, l"}
+    tiles = [tile_rows(content) for content in contents]
+    words |= {"@Br"} if any(rows for tile in tiles for rows in tile.values()) else set()
+    return words | {"@step"} | ({"@M"} if name == "04_fused" else set())
+
+
+def shared_in(content):
+    used = {row[0] for blocks in content["blocks"] for _, _, rows in blocks for row in rows}
+    return any(content["places"][place]["space"] == "shared" for place in used)
+
+
+def fold(name, contents):
+    """The words of a page, each in a sentence."""
+    there = words_on(name, contents)
+    rows = "".join(
+        f"<div><dt>{html.escape(term)}</dt><dd>{html.escape(meaning)}</dd></div>"
+        for term, meaning, needs in TERMS
+        if not needs or there.intersection(needs)
+    )
+    return (
+        '<details class="fold"><summary><b aria-hidden="true">?</b> Words on this page</summary>'
+        f"<dl>{rows}</dl></details>"
+    )
+
+
+def left_out(page):
+    """A sentence on the variants of a step without a run on its page."""
+    parts = [f"{variant} (same bytes as {same})" for variant, same in page.left_out.items()]
+    return f"Not on this page: {' and '.join(parts)}." if parts else ""
+
+
+def filled(name, kind, caption, tree, blobs, contents=(), note=""):
     parts = {
         "KIND": kind,
         "TITLE": html.escape(title_of(name)),
         "CAPTION": html.escape(caption),
         "LINKS": links(name),
+        "MORE": more_links(name),
+        "FOLD": fold(name, contents) if contents else "",
+        "NOTE": f'<p class="note">{html.escape(note)}</p>' if note else "",
         "PAGE": json.dumps(tree, ensure_ascii=False).replace("<", "\\u003c"),
-        "STYLE": source("explorer.css").rstrip(),
+        "STYLE": source("theme.css") + source("explorer.css").rstrip(),
         "SCRIPT": source("theme.js") + "\n" + source("explorer.js").rstrip(),
         "BLOBS": "\n".join(blobs),
     }
     return re.sub(r"@(\w+)@", lambda m: parts[m[1]], source("page.html"))
 
 
+def tile_rows(content):
+    """{"br", "bc"}: rows of the tiles of Q and K in shared memory; None where no tile has whole
+    rows of its own."""
+    d = content["problem"]["d"]
+    found = {}
+    for key, name in (("br", "Q"), ("bc", "K")):
+        rows = {
+            place["layout"]["rows"]
+            for place in content["places"]
+            if place["space"] == "shared"
+            and place["name"] == name
+            and d <= place["layout"]["columns"] <= 4 * d
+        }
+        found[key] = rows.pop() if len(rows) == 1 else None
+    return found if all(found.values()) else {"br": None, "bc": None}
+
+
 def entry(run, content):
     """What the page's controls know of a run."""
-    keys = [p for p in content["places"] if p["space"] == "shared" and p["name"] == "K"]
+    counted = content["counted"].values()
     return {
         "id": run.name,
         **{key: getattr(run, key) for key in ("step", "variant", "n", "d", "causal", "smem")},
-        "bc": keys[0]["layout"]["rows"] if keys else None,
+        **tile_rows(content),
+        "bytes": sum(sum(kinds.values()) for part in counted for kinds in part.values()),
+        "full": full_size(run),
     }
 
 
@@ -193,19 +325,20 @@ def step_page(page, contents):
     tree = {"kind": "step", "runs": runs, "first": page.first.name}
     blobs = [blob("sources", sources_of(contents[run] for run in page.runs))]
     blobs += [blob(run.name, contents[run]) for run in page.runs]
-    return filled(page.step, "step", page.caption, tree, blobs)
+    held = [contents[run] for run in page.runs]
+    return filled(page.step, "step", page.caption, tree, blobs, held, left_out(page))
 
 
 COMPARE_CAPTION = (
-    "The same attention, one head, twice. Press Play: both runs go from their first byte to their "
-    "last. The longer bar at the end has moved more."
+    "One head of the same attention, computed in two ways. Press Play: both runs go from their "
+    "first byte to their last. The longer bar at the end has requested more bytes."
 )
 
 
 def compare_page(contents):
     words = {key: dict(zip(("label", "idea"), LABELS[key])) for key in LABELS}
     runs = [
-        {**entry(run, contents[run]), **words[run.step, run.variant], "bc": None}
+        {**entry(run, contents[run]), **words[run.step, run.variant], "br": None, "bc": None}
         for run in COMPARED
     ]
     presets = [
@@ -215,13 +348,14 @@ def compare_page(contents):
                 side: {"step": step, "variant": variant}
                 for side, (step, variant) in zip("ab", preset["sides"])
             },
-            "why": preset["why"],
+            **{key: preset[key] for key in ("why", "grows", "hbm")},
         }
         for preset in PRESETS
     ]
     tree = {"kind": "compare", "runs": runs, "presets": presets, "first": COMPARED_FIRST.name}
     blobs = [blob(run.name, contents[run]) for run in COMPARED]
-    return filled("compare", "compare", COMPARE_CAPTION, tree, blobs)
+    held = [contents[run] for run in COMPARED]
+    return filled("compare", "compare", COMPARE_CAPTION, tree, blobs, held)
 
 
 def index_page():
@@ -229,8 +363,8 @@ def index_page():
         (
             "compare",
             "Two runs side by side",
-            "Start here: why FlashAttention-1's order of "
-            "loops moves more bytes than FlashAttention-2's, and both less than the naive step.",
+            "Start here: why the order of FlashAttention-1's loops moves more bytes than that of "
+            "FlashAttention-2's, and why both move fewer than the naive step.",
         )
     ]
     items += [(page.step, page.title, page.caption) for page in PAGES]
@@ -240,8 +374,8 @@ def index_page():
         for name, title, words in items
     )
     caption = (
-        "Each page replays what the simulator saw of a step's kernels on one head: which tile is "
-        "where, at which source line it moves, and how many bytes that makes so far."
+        "Each page replays what the simulator recorded of a step's kernels on one head: which tile "
+        "is where, which source line moves it, and how many bytes have moved so far."
     )
     text = filled("index", "index", caption, {}, [])
     script = source("theme.js") + "onTheme(() => {});\n"  # a list has nothing to replay
@@ -336,7 +470,7 @@ def stale(name, build, jobs, quick, known):
     if moved := moved_line(kept):
         return f"{path} has traces of other sources: {moved} was another line"
     if without_blobs(make(name, {run: held[run.name] for run in runs})) != without_blobs(text):
-        return f"{path} is not what docs/explorer/src and explorer_pages.py say"
+        return f"{path} is not what docs/explorer/src, explorer_pages.py and docs/results say"
     if "sources" in held and held["sources"] != sources_of(kept):
         return f"{path} shows source lines that have changed"
     opening = opening_of(name)

@@ -1,8 +1,9 @@
 """What the explorer shows: its pages, their words, and the runs that they hold."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 KB = 1024
+OWN_M = 64 * KB  # --smem with which step 04 has the same tiles as without
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,8 @@ class Run:
 
 @dataclass(frozen=True)
 class Page:
-    """One step. `registers`: what a block keeps there, which no trace sees."""
+    """One step. `registers`: what a block keeps there, which no trace sees. `left_out`: variants of
+    the step without a run here, and the variant that requests the same bytes."""
 
     step: str
     title: str
@@ -37,6 +39,7 @@ class Page:
     registers: dict
     runs: list
     first: Run
+    left_out: dict = field(default_factory=dict)
 
 
 def grid(step, variants, ns=(128, 256, 512), ds=(64,), smems=(0,)):
@@ -56,8 +59,8 @@ PAGES = [
     Page(
         "01_naive",
         "01 Naive",
-        "Three kernels. Watch S and P: N × N elements are written, read again and again, and only "
-        "then O appears. Each row of K is read by all N queries.",
+        "Three kernels. Watch S and P: N × N elements each are written and read back before O "
+        "appears. Each row of K is read by all N queries.",
         {"naive": NOTHING},
         grid("01_naive", ["naive"], ds=(64, 128)),
         Run("01_naive", "naive", 256),
@@ -65,69 +68,77 @@ PAGES = [
     Page(
         "02_tiled",
         "02 Tiled",
-        "A block brings a tile of Q and one of K to shared memory, and many threads use each "
-        "element. Compare the reads of Q, K and V with step 01's; S and P still cross memory.",
+        "A block copies a tile of Q and a tile of K to shared memory, where many threads use each "
+        "element. Q, K and V are read far less often than in step 01; S and P still go through "
+        "device memory.",
         {
             "shared": "Registers: one score, or one element of O, per thread.",
             "registers": "Registers: 4 × 4 scores per thread.",
         },
-        grid("02_tiled", ["shared", "registers"]),
+        grid("02_tiled", ["shared", "registers"], ds=(64, 128)),
         Run("02_tiled", "registers", 256),
     ),
     Page(
         "03_online_softmax",
         "03 Online softmax",
-        "A running maximum and sum make P while S is read once. In one_pass P is never stored: "
-        "look for its square, and count how often S is read.",
+        "With a running maximum and sum, one pass over S is enough. The variant one_pass never "
+        "stores P: its square is missing from the picture. Count how often each variant reads S.",
         {
             "safe": "Registers: a row's maximum and sum, found in two passes.",
             "online": "Registers: a row's maximum and sum, found in one pass.",
             "one_pass": "Registers: m, l and O of the block's rows.",
         },
-        grid("03_online_softmax", ["safe", "online", "one_pass"]),
+        grid("03_online_softmax", ["safe", "online", "one_pass"], ds=(64, 128)),
         Run("03_online_softmax", "one_pass", 256),
+        left_out={"naive": "online"},
     ),
     Page(
         "04_fused",
         "04 Fused: FlashAttention-1",
-        "S and P stay on chip. The outer loop brings one tile of K and V; the inner loop walks all "
-        "tiles of Q. So O, m and l are read and written again for each tile of keys: watch O glow. "
-        "More shared memory M means wider tiles and fewer rounds.",
+        "S and P stay on chip. The outer loop loads one tile of K and V; the inner loop walks over "
+        "all tiles of Q. So O, m and l are read and written once per tile of keys: watch O get "
+        "darker. With more shared memory M the tiles of keys are larger and the rounds fewer.",
         {
             "tile": "Registers: a tile of scores, O of the block's rows.",
-            "fused": "Registers: one tile of S, and O of one tile of Q: it leaves for memory when "
-            "the inner loop moves on.",
+            "fused": "Registers: one tile of S, and O of one tile of Q, which is stored when the "
+            "inner loop moves on.",
         },
-        grid("04_fused", ["tile"])
-        + grid("04_fused", ["fused"], smems=(32 * KB, 40 * KB, 64 * KB, 96 * KB)),
-        Run("04_fused", "fused", 256, smem=64 * KB),
+        grid("04_fused", ["tile"], ds=(64, 128))
+        + grid("04_fused", ["fused"], smems=(32 * KB, 40 * KB, 64 * KB, 128 * KB))
+        + grid("04_fused", ["fused"], ds=(128,), smems=(40 * KB, 64 * KB, 96 * KB, 160 * KB)),
+        Run("04_fused", "fused", 256, smem=OWN_M),
     ),
     Page(
         "05_recompute_backward",
         "05 Recompute in the backward",
-        "Forward, then backward. standard stores P, dP and dS, N × N each; recompute makes tiles "
-        "of P again from LSE, so no square is stored. Compare the total bytes of the two.",
+        "Forward, then backward. The variant standard stores P, dP and dS, N × N elements each; "
+        "recompute computes tiles of P again from LSE, so it stores no square. Compare their sums.",
         {
             "standard": "Registers: a tile of one product.",
             "delta": "Registers: a tile of one product.",
             "from_lse": "Registers: a tile of one product.",
             "recompute": "Registers: tiles of P, dP and dS; dQ goes through memory.",
         },
-        grid("05_recompute_backward", ["standard", "from_lse", "recompute"], ns=(128, 256)),
+        grid(
+            "05_recompute_backward",
+            ["standard", "delta", "from_lse", "recompute"],
+            ns=(128, 256),
+            ds=(64, 128),
+        ),
         Run("05_recompute_backward", "recompute", 256),
     ),
     Page(
         "06_work_partitioning",
         "06 Work partitioning: FlashAttention-2",
         "The loops are swapped: a block keeps one tile of Q and walks over K and V. O stays in "
-        "registers and is written once, at the end. Follow another block: they run side by side.",
+        "registers and is written once, at the end. Follow another block: all run side by side.",
         {
             "swapped": ROWS,
             "registers": ROWS,
             "backward": "Registers: dK and dV of the block's keys; dQ by atomic additions.",
         },
-        grid("06_work_partitioning", ["swapped", "registers"])
-        + grid("06_work_partitioning", ["backward"], ns=(128, 256)),
+        grid("06_work_partitioning", ["swapped", "registers"], ds=(64, 128))
+        + grid("06_work_partitioning", ["backward"], (128, 256), (64, 128)),
         Run("06_work_partitioning", "swapped", 256),
     ),
     Page(
@@ -136,65 +147,121 @@ PAGES = [
         "The loop of step 06 in bf16: half the bytes. cp.async copies the next tile while this one "
         "is multiplied, and ldmatrix feeds the tensor cores without bank conflicts.",
         dict.fromkeys(("mma", "pipelined", "bands", "lazy"), ROWS + " S becomes P there."),
-        grid("07_tensor_cores", ["mma", "pipelined", "lazy"]),
+        grid("07_tensor_cores", ["mma", "pipelined", "lazy"], ds=(64, 128)),
         Run("07_tensor_cores", "lazy", 256),
+        left_out={"bands": "lazy"},
     ),
     Page(
         "08_tensor_core_backward",
         "08 Tensor core backward",
         "A block owns a tile of keys and walks over the queries; dK and dV stay in registers. dQ "
-        "is a sum over all blocks: by atomics, or by a second pass that reads everything again.",
+        "is a sum over all blocks: by atomics, or by a kernel of its own that reads Q, K, V and "
+        "dO again.",
         dict.fromkeys(
-            ("deterministic", "atomics", "roles"), "Registers: dK and dV of the block's keys."
+            ("keys", "deterministic", "atomics", "roles"),
+            "Registers: dK and dV of the block's keys.",
         ),
-        grid("08_tensor_core_backward", ["deterministic", "atomics", "roles"], ns=(128, 256)),
+        grid(
+            "08_tensor_core_backward",
+            ["keys", "deterministic", "atomics", "roles"],
+            ns=(128, 256),
+            ds=(64, 128),
+        ),
         Run("08_tensor_core_backward", "roles", 256),
+        left_out={"wide": "deterministic"},
     ),
     Page(
         "09_tma_wgmma",
         "09 TMA and wgmma",
-        "One thread asks the copy engine (TMA) for a whole tile; the tensor cores read it from "
-        "shared memory by themselves (wgmma). Warps ask device memory for nothing; they store LSE.",
+        "One thread starts the copy of a whole tile by the copy engine (TMA), and the tensor cores "
+        "read it from shared memory themselves (wgmma). The warps load nothing from device "
+        "memory; they only store LSE.",
         dict.fromkeys(("tma", "wgmma"), ROWS + " P, the operand of the second product."),
-        grid("09_tma_wgmma", ["tma", "wgmma"]),
+        grid("09_tma_wgmma", ["tma", "wgmma"], ds=(64, 128)),
         Run("09_tma_wgmma", "wgmma", 256),
     ),
     Page(
         "10_warp_specialized",
         "10 Warp specialisation",
         "A producer thread only copies; consumer warpgroups only compute. K and V go through rings "
-        "of stages: watch the next tiles arrive while the consumers still read the last ones.",
+        "of stages: the next tiles arrive while the consumers still read the current ones.",
         dict.fromkeys(
             ("producer", "specialized", "persistent", "scheduled"),
             "Registers of the consumers: O, m and l of their rows, S and P.",
         ),
-        grid("10_warp_specialized", ["producer", "specialized", "scheduled"]),
+        grid("10_warp_specialized", ["producer", "specialized", "scheduled"], ds=(64, 128)),
         Run("10_warp_specialized", "scheduled", 256),
+        left_out={"lazy": "specialized", "persistent": "scheduled"},
     ),
     Page(
         "11_hopper_backward",
         "11 The backward on Hopper",
-        "Forward, then backward by TMA and wgmma. A warpgroup of its own multiplies dQ; its sums "
-        "leave the SM as reductions of whole tiles by TMA.",
+        "Forward, then backward by TMA and wgmma. In the variant columns, a warpgroup of its own "
+        "computes dQ, and TMA adds its tiles to the sums in device memory (purple).",
         dict.fromkeys(
             ("late", "deterministic", "columns"), "Registers: dK and dV of the block's keys."
         ),
-        grid("11_hopper_backward", ["late", "columns"], ns=(128, 256)),
+        grid("11_hopper_backward", ["late", "deterministic", "columns"], (128, 256), (64, 128)),
         Run("11_hopper_backward", "columns", 256),
+        left_out={"wgmma": "late", "apart": "late"},
     ),
     Page(
         "12_fp8",
         "12 FlashAttention in fp8",
-        "First Q, K and V become 8-bit numbers with scales, by kernels of their own. Then the "
-        "forward reads tiles of half as many bytes as step 10; in so small a problem its scales "
-        "and V's means cost more than that saves.",
+        "First, kernels of their own quantise Q, K and V to 8 bits with scales. Then the forward "
+        "reads tiles half the size of step 10's. In a problem this small, quantising costs more "
+        "bytes than that saves.",
         dict.fromkeys(
             ("tensor", "centred", "blocks", "rotated", "late"),
             "Registers of the consumers: O, m and l of their rows, S and P.",
         ),
-        grid("12_fp8", ["tensor", "late"], ns=(128, 256)),
+        grid("12_fp8", ["tensor", "centred", "blocks", "late"], (128, 256), (64, 128)),
         Run("12_fp8", "late", 256),
+        left_out={"heads": "tensor", "rotated": "blocks"},
     ),
+]
+
+# Of the fold on a page: (terms, what they mean, one of these must be on the page; none: always).
+# "@" stands for what a page has beside names of buffers: instructions, and parts of its pictures.
+TERMS = [
+    ("N, d", "The number of queries and keys, and the length of each row of Q, K, V and O.", ()),
+    ("Q, K, V, O", "The inputs and the output of attention, N × d elements each.", ()),
+    ("S, P", "The scores Q Kᵀ / √d and their softmax, N × N elements each.", ()),
+    ("m, l", "Per row: the maximum of the scores so far, and the sum of exp(s − m).", ("@m, l",)),
+    ("LSE", "Per row: m + log l, all that the backward needs to compute P again.", ("LSE",)),
+    ("LSE2", "LSE in powers of 2.", ("LSE2",)),
+    ("dO, dQ, dK, dV", "The gradients of O, Q, K and V; dO is an input.", ("dO",)),
+    ("delta", "Per row: the sum of dO · O, which the gradient of the softmax needs.", ("delta",)),
+    ("dQ_sum", "The sums of dQ over all tiles of keys, in fp32, before scaling.", ("dQ_sum",)),
+    ("Q8, K8, V8", "Q, K and V in 8 bits.", ("Q8",)),
+    ("..._scale, V_mean", "Factors that turn 8-bit numbers back; V's mean per feature.", ("Q8",)),
+    ("Br, Bc", "Rows of a tile of Q, and keys of a tile of K and V.", ("@Br",)),
+    ("M", "Shared memory that a block may use; it decides Bc.", ("@M",)),
+    ("causal", "A query sees only the keys up to its own position.", ()),
+    ("block", "Threads that share a part of shared memory; each computes its own tiles.", ()),
+    ("requested bytes", "What the threads' loads and stores ask for, wherever it comes from.", ()),
+    (
+        "HBM, L2",
+        "The GPU's memory, and the cache in front of it. A byte in the L2 does not need HBM.",
+        (),
+    ),
+    (
+        "request",
+        "One load or store instruction of a warp: 32 threads (lanes) together.",
+        ("@step",),
+    ),
+    ("sector", "32 bytes in a row, the smallest part of device memory that moves.", ("@step",)),
+    (
+        "bank, wavefront",
+        "Shared memory has 32 banks of 4 bytes. A wavefront is one access of all banks; lanes that "
+        "need different words of one bank need more wavefronts.",
+        ("@shared",),
+    ),
+    ("cp.async", "A copy to shared memory that runs while the thread goes on.", ("@cp.async",)),
+    ("ldmatrix", "Loads 8 × 8 tiles from shared memory for the tensor cores.", ("@ldmatrix",)),
+    ("TMA", "The copy engine: one thread starts the copy of a whole tile.", ("@TMA",)),
+    ("wgmma", "A product by tensor cores that read shared memory themselves.", ("@wgmma",)),
+    ("atomic", "An addition in device memory; several blocks may add to one place.", ("@atomic",)),
 ]
 
 FUSED, SWAPPED, NAIVE = (
@@ -209,38 +276,46 @@ LABELS = {
 }
 PRESETS = [
     {
-        "name": "FlashAttention-1's loops against FlashAttention-2's (04, 06)",
+        "name": "04 and 06: the order of the loops",
         "sides": (FUSED, SWAPPED),
         "why": [
-            "O: step 04 holds a tile of K and V and walks over all tiles of Q. The sums for a tile "
-            "of Q are not complete until the last tile of keys, so O (with m and l) goes to memory "
-            "and comes back once per tile of keys. Step 06 finishes a tile of Q before it takes "
-            "the next one: O stays in registers and is written once.",
-            "Q: read once per tile of keys in step 04, once in all in step 06.",
-            "K and V: the price. Step 04 reads them once; step 06 reads them once per tile of Q. "
-            "They are only read, and different blocks read the same tile close together, so the L2 "
-            "serves them.",
-            "Step 06's tiles of Q do not need each other: N / 64 blocks work on a head instead of "
-            "one.",
+            "O: step 04 holds a tile of K and V and walks over all tiles of Q. A tile of O is not "
+            "complete until the last tile of keys, so O (with m and l) is written and read back "
+            "once per tile of keys. O is zeroed first, which is one more write. Step 06 finishes a "
+            "tile of Q before it starts the next: O stays in registers and is written once.",
+            "Q: step 04 reads it once per tile of keys, step 06 once in all.",
+            "K and V: this is the price. Step 04 reads them once; step 06 reads them once per tile "
+            "of Q. They are only read, and blocks read the same tile at about the same time, so "
+            "the L2 serves most of these reads.",
+            "Step 06's tiles of Q are independent: N / 64 blocks work on a head instead of one.",
         ],
+        "grows": "Both have N / 64 tiles of keys and as many of Q. Step 04 moves all rows of Q and "
+        "O once per tile of keys; step 06 reads all rows of K and V once per tile of Q.",
+        "hbm": "Step 04's O goes to HBM and back. What step 06 reads again mostly comes from L2.",
     },
     {
-        "name": "Naive against fused (01, 06)",
+        "name": "01 and 06: naive, fused",
         "sides": (NAIVE, SWAPPED),
         "why": [
             "S and P: step 01 writes N × N scores, reads them three times, writes N × N "
-            "probabilities and reads those. Step 06 keeps its tile of both on chip.",
-            "Q, K and V: in step 01 each thread fetches its own rows, so an element is asked for "
-            "again and again. Step 06 brings a tile to shared memory once for 256 threads.",
+            "probabilities and reads those. Step 06 keeps its tiles of both on chip.",
+            "Q, K and V: in step 01 each thread loads its own rows, so each element is requested "
+            "again and again. Step 06 copies a tile to shared memory once for 256 threads.",
         ],
+        "grows": "Step 01 loads a row of Q and one of K for each of N × N scores; step 06 reads "
+        "all rows of K and V once per tile of Q.",
+        "hbm": "S and P do not fit in the L2.",
     },
     {
-        "name": "Naive against FlashAttention-1 (01, 04)",
+        "name": "01 and 04: naive, FlashAttention-1",
         "sides": (NAIVE, FUSED),
         "why": [
-            "S and P: step 04 never stores them. What it pays instead is O, m and l, which come "
-            "and go once per tile of keys.",
+            "S and P: step 04 never stores them. Instead it writes and reads O, m and l once per "
+            "tile of keys.",
         ],
+        "grows": "Step 01 loads a row of Q and one of K for each of N × N scores; step 04 moves "
+        "all rows of Q and O once per tile of keys.",
+        "hbm": "S and P do not fit in the L2, and neither does O of all heads.",
     },
 ]
 COMPARED = [

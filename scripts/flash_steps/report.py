@@ -183,13 +183,16 @@ def page(rows, texts, out, title="the tour"):
         f'<section id="{name}"><h2>{head}</h2>{content}</section>'
         for name, head, content in sections
     )
-    scripts = ["report.js", "save.js"] + ["attention.js"] * ('id="attention-data"' in body)
-    style, *scripts = (read_text(os.path.join(PAGE, name)) for name in ("report.css", *scripts))
+    scripts = ["theme.js", "report.js", "save.js"] + ["attention.js"] * (
+        'id="attention-data"' in body
+    )
+    names = ("theme.css", "report.css", *scripts)
+    theme, style, *scripts = (read_text(os.path.join(PAGE, name)) for name in names)
     return f"""<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>flash-steps: {title}</title><style>
-{style}</style></head><body>
+{theme}{style}</style></head><body>
 <header><h1>FlashAttention, one step at a time</h1>
 <p class="lead">{LEAD} Every row went through the same check against an fp64 reference.</p>
 <p>{html.escape(common)}</p>

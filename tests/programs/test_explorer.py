@@ -6,6 +6,7 @@ Argument: a build folder.
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,15 @@ from copies import ROOT, copy_scripts, maintain
 BUILD = os.path.abspath(sys.argv.pop()) if len(sys.argv) > 1 else f"{ROOT}/build/sim"
 
 from flash_steps import explorer  # noqa: E402  (copies.py makes it known)
-from flash_steps.explorer_pages import COMPARED, COMPARED_OPENING, PAGES, Run  # noqa: E402
+from flash_steps.explorer_pages import (  # noqa: E402
+    COMPARED,
+    COMPARED_OPENING,
+    FUSED,
+    OWN_M,
+    PAGES,
+    SWAPPED,
+    Run,
+)
 
 KINDS = explorer.KINDS
 OPERATIONS = dict(zip(KINDS, ("load", "store", "atomic")))
@@ -41,9 +50,43 @@ def report_of(one):
             return json.load(file)
 
 
+def requested_by(report):
+    """All bytes that a run requests, in all its passes."""
+    parts = passes_of(report).values()
+    return sum(sum(part["requested"]["counted"].values()) for part in parts)
+
+
 def passes_of(report):
     parts = {"forward": report, "backward": report["backward"], "prepare": report["prepare"]}
     return {name: part["traffic"] for name, part in parts.items() if part}
+
+
+# What text of a page has less contrast than 4.5 to 1.
+FAINT = """(() => {
+  const one = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const rgba = (colour) => {
+    one.clearRect(0, 0, 1, 1);
+    one.fillStyle = colour;
+    one.fillRect(0, 0, 1, 1);
+    return [...one.getImageData(0, 0, 1, 1).data];
+  };
+  const luminance = (rgb) => rgb.slice(0, 3).map((x) => x / 255)
+    .map((x) => (x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4))
+    .reduce((sum, x, i) => sum + x * [.2126, .7152, .0722][i], 0);
+  const found = [];
+  const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  for (let node; (node = texts.nextNode());) {
+    const e = node.parentElement;
+    if (!node.data.trim() || !e.checkVisibility() || e.closest("script, option")) continue;
+    let at = e;
+    while (at && !rgba(getComputedStyle(at).backgroundColor)[3]) at = at.parentElement;
+    const two = [getComputedStyle(e).color, getComputedStyle(at).backgroundColor];
+    const [low, high] = two.map((c) => luminance(rgba(c))).sort((a, b) => a - b);
+    const ratio = (high + .05) / (low + .05);
+    if (ratio < 4.5) found.push(`${ratio.toFixed(2)} ${e.tagName}.${e.className} ${node.data}`);
+  }
+  return found;
+})()"""
 
 
 class Trace(unittest.TestCase):
@@ -149,7 +192,7 @@ class Pages(unittest.TestCase):
     def test_kept_traces_of_other_sources_are_refused(self):
         with tempfile.TemporaryDirectory() as root:
             copy_scripts(root)
-            for folder in ("docs/explorer", "steps", "common"):
+            for folder in ("docs/explorer", "docs/results", "steps", "common"):
                 shutil.copytree(f"{ROOT}/{folder}", f"{root}/{folder}")
             again = ("explorer", "--keep-traces", "--build", "/nowhere", "06")
             page = pathlib.Path(root, "docs/explorer/06_work_partitioning.html")
@@ -179,11 +222,107 @@ class Pages(unittest.TestCase):
         for name in [*(page.step for page in PAGES), "compare", "index"]:
             self.assertLess(os.path.getsize(explorer.path_of(name)), LARGEST_PAGE, name)
 
+    def test_every_link_leads_somewhere(self):
+        order = ["index", "compare", *(page.step for page in PAGES)]
+        for at, name in enumerate(order):
+            text = explorer.without_blobs(pathlib.Path(explorer.path_of(name)).read_text())
+            links = set(re.findall(r'<a href="([^"]+)"', text))
+            wanted = {"../glossary.md"}
+            wanted |= {f"../../steps/{name}/README.md"} if at > 1 else set()
+            wanted |= {f"{other}.html" for other in order[max(0, at - 1) : at + 2] if other != name}
+            self.assertLessEqual(wanted, links, name)
+            for link in links:
+                path = os.path.join(explorer.FOLDER, link)
+                self.assertTrue(os.path.isfile(path), f"{name}: {link}")
+
+    def test_the_fold_explains_what_a_page_shows(self):
+        terms = {}
+        for name in ["compare", *(page.step for page in PAGES)]:
+            text = pathlib.Path(explorer.path_of(name)).read_text()
+            (fold,) = re.findall(r'<details class="fold">.*?</details>', text)
+            terms[name] = re.findall(r"<dt>(.*?)</dt><dd>.+?\.</dd>", fold)
+            self.assertLessEqual({"N, d", "HBM, L2", "requested bytes"}, set(terms[name]), name)
+        for term, pages in (
+            ("m, l", {"04_fused", "06_work_partitioning", "10_warp_specialized", "compare"}),
+            ("M", {"04_fused"}),
+            ("delta", {"05_recompute_backward", "11_hopper_backward"}),
+            ("sector", {"01_naive", "12_fp8"}),
+            ("wgmma", {"09_tma_wgmma", "12_fp8"}),
+        ):
+            self.assertLessEqual(pages, {name for name in terms if term in terms[name]}, term)
+        for name, without in (
+            ("01_naive", {"m, l", "LSE", "Br, Bc", "M", "TMA", "atomic", "bank, wavefront"}),
+            ("07_tensor_cores", {"wgmma", "TMA", "M", "delta"}),
+            ("compare", {"sector", "request", "bank, wavefront"}),
+        ):
+            self.assertEqual(without.intersection(terms[name]), set(), name)
+
+    def test_a_variant_without_a_run_requests_the_bytes_of_one_with(self):
+        for page in PAGES:
+            done = run(page.step, "--list-variants")
+            shown = {one.variant for one in page.runs}
+            self.assertEqual(shown | set(page.left_out), set(done.stdout.split()), page.step)
+            self.assertEqual(shown & set(page.left_out), set(), page.step)
+            text = pathlib.Path(explorer.path_of(page.step)).read_text()
+            for variant, same in page.left_out.items():
+                with self.subTest(step=page.step, variant=variant):
+                    self.assertIn(same, shown)
+                    self.assertIn(f"{variant} (same bytes as {same})", text)
+                    both = [report_of(Run(page.step, each, 128)) for each in (variant, same)]
+                    self.assertEqual(*map(requested_by, both))
+
+    def test_hbm_at_full_size_is_what_was_measured(self):
+        """Read from docs/results without the code that made the pages."""
+        found = 0
+        files = [
+            pathlib.Path(ROOT, "docs/results", f"{name}.json") for name in ("h200", "h200_bf16")
+        ]
+        runs = [each for file in files for each in json.loads(file.read_text())["runs"]]
+        measured = [each for each in runs if each["device"]["kind"] == "gpu"]
+        for name in ["compare", *(page.step for page in PAGES)]:
+            text = pathlib.Path(explorer.path_of(name)).read_text()
+            tree = re.search(r'<script type="application/json" id="page">(.*?)</script>', text)
+            for one in json.loads(tree[1])["runs"]:
+                full = one["full"]
+                if full is None:
+                    continue
+                self.assertEqual(full["n"], explorer.FULL_N)
+                sums = []
+                for each in measured:
+                    p = each["problem"]
+                    key = (each["step"], each["variant"], p["n"], p["d"], p["causal"], p["smem"])
+                    heads = p["b"] * p["h"]
+                    if (*key, heads) != (
+                        *(one["step"], one["variant"], full["n"], one["d"], one["causal"], None),
+                        full["heads"],
+                    ):
+                        continue
+                    hbm = [
+                        t["hbm"]["measured"] for t in passes_of({"prepare": None, **each}).values()
+                    ]
+                    sums += [{k: sum(h[k] for h in hbm) for k in ("read", "write")}] * all(hbm)
+                self.assertIn({k: full[k] for k in ("read", "write")}, sums, one["id"])
+                self.assertIn(one["smem"], (0, OWN_M))
+                found += 1
+        self.assertGreater(found, 20)
+
+    def test_the_own_m_has_the_tiles_of_the_steps_choice(self):
+        for d in (64, 128):
+            names = []
+            for m in (0, OWN_M):
+                with tempfile.TemporaryDirectory() as folder:
+                    path = os.path.join(folder, "trace.json")
+                    run("04_fused", *Run("04_fused", "fused", 64, d, smem=m).arguments,
+                        "--trace", path)  # fmt: skip
+                    with open(path, encoding="utf-8") as file:
+                        names += [[k["name"] for k in json.load(file)["flash_steps"]["kernels"]]]
+            self.assertEqual(*names)
+
     def test_a_page_of_another_script_or_trace_is_found(self):
         with tempfile.TemporaryDirectory() as root:
             copy_scripts(root)
-            shutil.copytree(f"{ROOT}/docs/explorer", f"{root}/docs/explorer")
-            shutil.copytree(f"{ROOT}/steps", f"{root}/steps")
+            for folder in ("docs/explorer", "docs/results", "steps", "common"):
+                shutil.copytree(f"{ROOT}/{folder}", f"{root}/{folder}")
             check = ("explorer", "--check", "--quick", "--build", BUILD, "06")
             self.assertEqual(maintain(*check, root=root).returncode, 0)
             path = pathlib.Path(root, "docs/explorer/06_work_partitioning.html")
@@ -255,8 +394,14 @@ class InBrowser(unittest.TestCase):
     def choose(self, wanted):
         """Sets a step page's controls to a run."""
         for key in ("variant", "n", "d", "smem", "causal"):
+            alike = (
+                f"r.variant === '{wanted.variant}' && r.d === {wanted.d}"
+                if key == "smem"
+                else "true"
+            )
             stops = self.value(
-                f"[...new Set(PAGE.runs.map((r) => r.{key}))].filter((v) => v !== 0)"
+                f"[...new Set(PAGE.runs.filter((r) => {alike}).map((r) => r.{key}))]"
+                ".filter((v) => v !== 0)"
             )
             value = getattr(wanted, key)
             if len(stops) < 2 or value not in stops:
@@ -281,6 +426,19 @@ class InBrowser(unittest.TestCase):
                         )
                         self.assertEqual(light < 300, dark)
                         self.assertEqual(self.page.errors(), [])
+
+    def test_the_longest_numbers_fit_a_phone(self):
+        for page in PAGES:
+            self.open(page.step, width=400)
+            for variant in {one.variant for one in page.runs}:
+                runs = [one for one in page.runs if one.variant == variant and not one.causal]
+                largest = max(runs, key=lambda one: (one.n, one.d))
+                with self.subTest(run=largest.name):
+                    self.choose(largest)
+                    shown = self.value("document.getElementById('set-n').nextSibling.textContent")
+                    self.assertEqual(int(shown), largest.n)
+                    self.page.key("End")
+                    self.assertEqual(self.page.overflow(), 0)
 
     def test_the_first_picture_comes_at_once(self):
         for name in ["compare", *(page.step for page in PAGES)]:
@@ -435,12 +593,14 @@ class InBrowser(unittest.TestCase):
         self.open("01_naive")
         self.page.key("ArrowRight")
         self.page.key("ArrowRight")
-        self.assertIn("K[0:32, 0:64]", self.value("document.getElementById('status').textContent"))
+        self.assertIn(
+            "reads K, rows 0 to 31:", self.value("document.getElementById('status').textContent")
+        )
         self.assertIn(
             "s += q[x] * k[x]", self.value("document.querySelector('pre .at').textContent")
         )
         self.assertIn(
-            "32 lanes x 4 B = 128 B in 32 sectors",
+            "32 lanes × 4 B = 128 B in 32 sectors",
             self.value("document.querySelector('.request').textContent"),
         )
         self.open("04_fused")
@@ -464,7 +624,7 @@ class InBrowser(unittest.TestCase):
                 self.page.mouse(box[0] + x, box[1] + 200)
                 if self.value("!document.getElementById('tip').hidden"):
                     words.add(
-                        self.value("document.getElementById('tip').textContent").split("[")[0]
+                        self.value("document.getElementById('tip').textContent").split(",")[0]
                     )
             self.assertLessEqual({"Q", "O"}, words)
 
@@ -485,10 +645,112 @@ class InBrowser(unittest.TestCase):
         self.assertLess(self.table()["K"]["read"], whole["K"]["read"])
         blocks = self.value("document.getElementById('block').options.length")
         self.assertEqual(blocks, 4)
+        for name, stops, widths in (
+            ("64", 4, [16, 32, 64, 128]),
+            ("128", 4, [16, 32, 64, 128]),
+        ):  # each stop of M has tiles of its own
+            self.open("04_fused")
+            self.set("#set-d", ("64", "128").index(name))
+            self.page.until(READY)
+            found = []
+            for stop in range(stops):
+                self.set("#set-smem", stop)
+                self.page.until(READY)
+                found.append(self.value("document.querySelector('.tiles').textContent"))
+            self.assertEqual([int(text.split()[-1]) for text in found], widths)
+            self.assertEqual(self.value("+document.getElementById('set-smem').max"), stops - 1)
+        self.open("06_work_partitioning")
         self.set("#block", "2")
         self.page.key("Home")
         self.page.key("ArrowRight")
         self.assertIn("Block (2,0,0)", self.value("document.getElementById('status').textContent"))
+
+    def test_a_tile_in_shared_memory_has_the_rows_of_device_memory(self):
+        said = (
+            "(async () => { const r = await runOf(PAGE.runs.find((r) => r.id === PAGE.first));"
+            " const view = new View(document.createElement('div'), true); view.show(r);"
+            " return view.steps.map((s, i) => { view.set(i); return view.text; }); })()"
+        )
+        self.open("07_tensor_cores")
+        rows = self.value(said)
+        shared = [text for text in rows if "shared memory" in text]
+        named = [text for text in shared if "computed values" not in text]
+        self.assertGreater(len(named), 8)
+        for text in named:
+            self.assertRegex(
+                text, r"(reads|writes) [QKV], rows \d+ to \d+, (from|to) shared memory"
+            )
+        self.assertTrue(any("K, rows 128 to 255" in text for text in named), named)
+        # A copy by TMA fills the parts of two warpgroups: each reads its own rows.
+        self.open("09_tma_wgmma")
+        texts = {text.partition(") ")[2] for text in self.value(said)}
+        self.assertIn("writes Q, rows 0 to 127, to shared memory by TMA: 16,384 B", texts)
+        for rows in ("0 to 63", "64 to 127"):
+            self.assertIn(f"reads Q, rows {rows}, from shared memory by wgmma: 8,192 B", texts)
+        self.open("12_fp8")  # the epilogue stores registers: no buffer's rows
+        (stored,) = {text.split(": ")[0] for text in self.value(said) if "stmatrix" in text}
+        self.assertIn("writes computed values to O in shared memory by stmatrix", stored)
+        self.assertFalse([text for text in rows if "[" in text or "undefined" in text])
+
+    def test_the_legend_has_the_colours_of_the_run(self):
+        hidden = "document.querySelector('.legend .adds').hidden"
+        for name, variant, adds in (
+            ("04_fused", "fused", False),
+            ("08_tensor_core_backward", "roles", True),
+            ("08_tensor_core_backward", "deterministic", False),
+        ):
+            self.open(name)
+            self.set("#set-variant", variant)
+            self.page.until(READY)
+            self.assertEqual(self.value(hidden), not adds, (name, variant))
+        self.open("12_fp8")
+        legend = self.value("document.querySelector('.legend').textContent")
+        self.assertIn("Too small to draw: Q_scale", legend)
+        names = self.value("[...document.querySelectorAll('#kernels button')].map((b) =>"
+                           " [b.textContent, b.scrollWidth <= b.clientWidth])")  # fmt: skip
+        self.assertIn("2 quantise block → K8", [text for text, _ in names])
+        self.assertTrue(all(whole for _, whole in names), names)
+        self.page.set_size(400)
+        widths = self.value("[...document.querySelectorAll('#kernels button')].every((b) =>"
+                            " b.scrollWidth <= b.clientWidth)")  # fmt: skip
+        self.assertTrue(widths)
+
+    def test_text_can_be_read_in_light_and_dark(self):
+        """A contrast of 4.5 to 1 at least, of all text that is no picture."""
+        for name in ("index", "compare", "01_naive", "04_fused", "11_hopper_backward"):
+            for dark in (False, True):
+                with self.subTest(page=name, dark=dark):
+                    self.open(name, dark=dark)
+                    self.page.key("End")
+                    self.value("document.querySelectorAll('details').forEach((d) => d.open = true)")
+                    self.value("new Promise((r) => setTimeout(r, 200))")  # bars grow
+                    self.assertEqual(self.value(FAINT), [])
+
+    def test_first_values_have_a_row(self):
+        part = (
+            "Object.fromEntries([...document.querySelectorAll('tr[data-part]')].map((row) =>"
+            " [row.dataset.part, +row.querySelector('[data-bytes]').dataset.bytes]))"
+        )
+        self.open("04_fused")
+        self.assertEqual(self.value(part), {"m": 0, "l": 0, "O": 0})
+        self.page.key("End")
+        self.assertEqual(self.value(part), {"m": 256 * 4, "l": 256 * 4, "O": 256 * 64 * 4})
+        full = "+document.querySelector('.full').dataset.bytes"
+        self.assertGreater(self.value(full), 1e9)
+        self.set("#set-smem", 0)  # tiles that were not measured
+        self.page.until(READY)
+        self.assertEqual(self.value(full), 0)
+        for name, want in (("01_naive", {}), ("06_work_partitioning", {})):
+            self.open(name)
+            self.page.key("End")
+            self.assertEqual(self.value(part), want)
+        self.open("05_recompute_backward")
+        self.page.key("End")
+        self.assertEqual(self.value(part)["dQ"], 256 * 64 * 4)
+        self.set("#set-variant", "standard")  # dP becomes dS in place: no first value
+        self.page.until(READY)
+        self.page.key("End")
+        self.assertEqual(self.value(part), {})
 
     def test_the_theme_can_be_changed(self):
         self.open("04_fused")
@@ -530,6 +792,41 @@ class InBrowser(unittest.TestCase):
         counted = [report_of(one)["traffic"]["requested"]["counted"] for one in COMPARED_OPENING]
         self.assertEqual(totals, [sum(c.values()) for c in counted])
         self.assertIn("to the byte", self.value("document.querySelector('.checked').textContent"))
+        sums = [sum(row[i] for name, row in rows.items() if name != "all" and row[i] > 0)
+                for i in range(4)]  # fmt: skip
+        self.assertEqual(rows["all"], sums)
+        self.assertEqual([sums[0] + sums[1], sums[2] + sums[3]], totals)
+        zeroed = self.value(
+            "[...document.querySelectorAll('[data-part=O] [data-bytes]')]"
+            ".map((c) => +c.dataset.bytes)"
+        )
+        self.assertEqual(zeroed, [n])  # step 06 writes O only once, at the end
+        # The ratio at each N, of fresh runs; the full size, as on the pages of the steps.
+        ratios = []
+        for size in (128, 256, 512):
+            a, b = (requested_by(report_of(Run(*side, size))) for side in (FUSED, SWAPPED))
+            ratios.append(f"{round(a / b, 2):g}× at N\u00a0=\u00a0{size}")
+        growth = self.value("document.querySelector('.growth').textContent")
+        self.assertIn(", ".join(ratios), growth)
+        self.assertIn("Both grow alike, so the ratio hardly changes", growth)
+        self.set("#set-causal", True)
+        self.page.until(READY)
+        growth = self.value("document.querySelector('.growth').textContent")
+        self.assertIn("04 fused grows faster, so the ratio changes", growth)
+        self.assertIn("04 fused requests as many bytes as without", growth)
+        masked, whole = (
+            requested_by(report_of(Run(*SWAPPED, 512, causal=causal))) for causal in (True, False)
+        )
+        self.assertIn(f"06 swapped requests {round(100 - 100 * masked / whole)}% fewer", growth)
+        self.set("#set-causal", False)
+        self.page.until(READY)
+        full = self.value("[...document.querySelectorAll('[data-full]')].map((b) =>"
+                          " [+b.dataset.bytes, b.textContent])")  # fmt: skip
+        want = [explorer.full_size(one) for one in COMPARED_OPENING]
+        self.assertEqual([exact for exact, _ in full], [w["read"] + w["write"] for w in want])
+        words = self.value("document.querySelector('.hbm').textContent")
+        for _, text in full:
+            self.assertIn(f"{text}", words)
         self.set("#preset", 1)
         self.page.until("document.querySelectorAll('[data-buffer=S]').length > 0")
         self.set("#set-n", 2)
@@ -538,6 +835,13 @@ class InBrowser(unittest.TestCase):
         self.assertIn("to the byte", self.value("document.querySelector('.checked').textContent"))
         self.assertEqual(self.page.errors(), [])
         self.assertEqual(len(COMPARED), 18)
+        self.open("compare", width=400)
+        for preset in range(3):  # long numbers
+            self.set("#preset", preset)
+            self.set("#set-n", 2)
+            self.page.until(READY)
+            self.page.key("End")
+            self.assertEqual(self.page.overflow(), 0, preset)
 
 
 if __name__ == "__main__":

@@ -246,6 +246,7 @@ class InABrowser(unittest.TestCase):
         self.assertNotEqual(light, dark)
         page.click("#theme")
         self.assertEqual(page.eval(background), dark)
+        page.eval("localStorage.removeItem('theme')")  # which the next pages would keep
 
     def test_hover_shows_a_marks_numbers(self):
         page = self.open()

@@ -200,7 +200,11 @@ class Explorer(Tiny):
     def test_its_pages_are_copied_and_listed(self):
         self.put("docs/explorer/README.md", "# The explorer\n")
         self.put("docs/explorer/index.html", "<title>All</title>")
-        self.put("docs/explorer/01.html", "<title>Tiles</title>")
+        self.put(
+            "docs/explorer/01.html",
+            '<title>Tiles</title><a href="../../steps/01_a/README.md">1</a>'
+            '<a href="index.html">all</a><a href="../glossary.md">words</a>',
+        )
         self.add("docs/glossary.md", "[tiles](explorer/01.html)\n")
         one, html = self.book(), self.root.parent / "html"
         folder = self.root.parent / "pages"
@@ -210,7 +214,11 @@ class Explorer(Tiny):
         for page in one.all_pages():
             (html / page.path).parent.mkdir(parents=True, exist_ok=True)
         one.copy_plain(str(folder), str(html))
-        self.assertTrue((html / "docs/explorer/01.html").is_file())
+        self.assertEqual(  # there the chapters are pages, too
+            (html / "docs/explorer/01.html").read_text(encoding="utf-8"),
+            '<title>Tiles</title><a href="../../steps/01_a/README.html">1</a>'
+            '<a href="index.html">all</a><a href="../glossary.html">words</a>',
+        )
         text = (html / "docs/explorer/README.md").read_text(encoding="utf-8")
         self.assertIn("- [All](index.html)\n- [Tiles](01.html)\n", text)
         self.assertIn("- [The explorer](docs/explorer/README.md): see", one.llms_txt())

@@ -19,7 +19,9 @@ function bytes(n) {
   }
   return `${exact(n)} B`;
 }
-function range(first, count) { return count === 1 ? `${first}` : `${first}:${first + count}`; }
+function span(what, first, count) {  // "rows 64 to 127"
+  return count === 1 ? `${what} ${first}` : `${what}s ${first} to ${first + count - 1}`;
+}
 function times(x) { return x >= 9.95 ? `${Math.round(x)}×` : `${+x.toFixed(2)}×`; }
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
@@ -60,6 +62,7 @@ class Run {
         }) };
       });
     });
+    this.findFirstValues();
     this.byEnd = [...this.events].sort((a, b) => a.end - b.end);
     this.byStart = [...this.events].sort((a, b) => a.start - b.start);
     this.longest = this.events.reduce((n, e) => Math.max(n, e.end - e.start), 1);
@@ -73,6 +76,71 @@ class Run {
     this.final = new Counters(this);
     this.final.advance(Infinity);
     this.hottest = this.final.hottest();
+  }
+
+  // Marks the writes that only set a buffer to its first values, such as the zeros in O: those of a
+  // block that has read nothing before, and whose kernel also reads the buffer; and those of a
+  // kernel, where the next kernel that uses the buffer adds to it. Scores are no sums: step 05 turns
+  // dP into dS where it lies.
+  findFirstValues() {
+    const uses = new Map();  // buffer: [[kernel, kinds], ...]
+    for (const event of this.events) {
+      const place = this.placeOf(event);
+      if (place.space !== "global") continue;
+      if (!uses.has(place.name)) uses.set(place.name, new Map());
+      const kinds = uses.get(place.name);
+      if (!kinds.has(event.kernel)) kinds.set(event.kernel, new Set());
+      kinds.get(event.kernel).add(event.kind);
+    }
+    const adds = (kinds) => kinds.has(2) || kinds.has(0) && kinds.has(1);
+    this.kernels.forEach((kernel, k) => kernel.blocks.forEach(({ events }) => {
+      let reads = false;
+      for (const event of events) {
+        const place = this.placeOf(event);
+        if (place.space !== "global") continue;
+        reads ||= event.kind !== 1;
+        if (SQUARE.test(place.name)) continue;
+        const kernels = [...uses.get(place.name)].sort(([a], [b]) => a - b);
+        const at = kernels.findIndex(([other]) => other === k), [, own] = kernels[at];
+        event.initial = event.kind === 1 && (adds(own) ? !reads
+          : own.size === 1 && at + 1 < kernels.length && adds(kernels[at + 1][1]));
+      }
+    }));
+  }
+
+  // What a place in shared memory has got from an event's rows of device memory, in words. Where the
+  // event filled several stages of a ring, each has its share of the rows: `part` of `parts`.
+  held(place, from, part = 0, parts = 1) {
+    if (!from || !from.rects.length) return { short: "computed", long: COMPUTED };
+    const { name, layout } = this.placeOf(from);
+    let [row, rows] = from.rects[0];
+    if (layout.rows === 1) return { short: name, long: name };
+    if (parts > 1 && rows * this.problem.d === parts * place.layout.columns) {
+      rows /= parts;
+      row += part * rows;
+    }
+    const numbers = rows === 1 ? `${row}` : `${row}–${row + rows - 1}`;
+    return { short: (place.name === name ? rows === 1 ? "row " : "rows " : `${name} `) + numbers,
+             long: `${name}, ${span("row", row, rows)}`, name, row, rows };
+  }
+
+  // What an event reads in shared memory: of all stages that it touches.
+  heldBy(event, holds) {
+    const place = this.placeOf(event), stages = new Set();
+    for (const [row, rows] of this.isRing(place) ? event.rects : [[0, 1]]) {
+      for (let stage = row; stage < row + rows; ++stage) stages.add(stage);
+    }
+    const found = [...stages].map((stage) => holds.get(`${event.place}/${stage}`)).filter((h) => h);
+    if (!found.length) return place.name;
+    const [{ name }] = found;
+    if (!name || found.some((h) => h.name !== name)) return found[0].long;
+    const parts = [];
+    for (const { row, rows } of found.sort((a, b) => a.row - b.row)) {
+      const last = parts.at(-1);
+      if (last && row <= last.row + last.rows) last.rows = Math.max(last.rows, row + rows - last.row);
+      else parts.push({ row, rows });
+    }
+    return `${name}, ${parts.map((part) => span("row", part.row, part.rows)).join(" and ")}`;
   }
 
   // What one block does, kernel by kernel; where others finish later, a step of its own.
@@ -98,27 +166,46 @@ class Run {
     return `(${block % x},${Math.floor(block / x) % y},${Math.floor(block / x / y)})`;
   }
 
-  kernelName(k) { return this.kernels[k].name.replace(/^step\w+::/, "").replace(/<.*/, ""); }
+  // "quantise block", and "quantise block → K8" where several kernels have one name.
+  kernelName(k) {
+    const short = (kernel) => kernel.name.replace(/^step\w+::/, "").replace(/<.*/, "")
+      .replace(/_kernel$/, "").replaceAll("_", " ");
+    const name = short(this.kernels[k]);
+    if (this.kernels.filter((kernel) => short(kernel) === name).length < 2) return name;
+    const sums = new Map();
+    for (const { events } of this.kernels[k].blocks) {
+      for (const e of events) {
+        const place = this.placeOf(e);
+        if (place.space !== "global" || e.kind === 0) continue;
+        sums.set(place.name, (sums.get(place.name) || 0) + e.bytes);
+      }
+    }
+    const [most] = [...sums].sort((a, b) => b[1] - a[1]);
+    return most ? `${name} → ${most[0]}` : name;
+  }
 
   placeOf(event) { return this.places[event.place]; }
 
-  // "K[64:128, 0:64]"
+  // A ring of stages, or a tile without rows of its own: its columns are whole tiles.
+  isRing(place) { return place.space === "shared" && place.layout.columns > 4 * this.problem.d; }
+
+  // "K, rows 64 to 127": of a buffer in device memory.
   elements(event) {
-    const place = this.placeOf(event);
-    if (!event.rects.length) return place.name;
+    const { name, layout } = this.placeOf(event);
+    if (!event.rects.length) return name;
     const [row, rows, column, columns] = event.rects[0];
-    if (place.space === "shared" && place.layout.columns > 4 * this.problem.d) {  // stages of a ring
-      const last = rows > 1 ? ` to ${row + rows - 1}` : "";
-      return place.layout.rows > 1 ? `${place.name} ${row}${last}` : place.name;
-    }
-    const more = event.rects.length > 1 ? ` and ${event.rects.length - 1} more` : "";
-    const within = event.whole ? "" : "within ";
-    const all = place.layout.columns === 1 ? "" : `, ${range(column, columns)}`;
-    return `${within}${place.name}[${range(row, rows)}${all}]${more}`;
+    const more = event.rects.length - 1;
+    if (!more && rows === layout.rows && columns === layout.columns) return `all of ${name}`;
+    let text = event.whole ? name : `parts of ${name}`;
+    if (layout.rows > 1) text += `, ${span("row", row, rows)}`;
+    const what = layout.rows > 1 ? "column" : layout.element_bytes > 1 ? "element" : "byte";
+    if (columns < layout.columns) text += `, ${span(what, column, columns)}`;
+    return text + (more ? ` and ${more} more place${more > 1 ? "s" : ""}` : "");
   }
 
   // Of a store to shared memory: the tile of device memory that it holds from now on.
   source(event) {
+    if (event.how === "stmatrix") return null;  // it stores registers
     const all = this.kernels[event.kernel].blocks.find((b) => b.block === event.block).events;
     const at = all.indexOf(event), own = this.stacks[event.stack];
     const before = all.slice(Math.max(0, at - 60), at).reverse().filter((other) =>
@@ -131,6 +218,8 @@ class Run {
 
 // --- what has moved so far ----------------------------------------------------------------------
 
+const COMPUTED = "computed values";
+const SQUARE = /^d?[SP]$/;  // N x N
 const BIN = 8;  // elements of a cell of the heat
 
 class Counters {
@@ -143,6 +232,7 @@ class Counters {
     this.time = -1;
     this.next = 0;
     this.buffers = new Map();
+    this.initial = new Map();  // bytes written before anything was read
     this.heat = new Map();
     this.shared = [0, 0, 0];
     this.l2 = [0, 0, 0];
@@ -169,6 +259,9 @@ class Counters {
       return;
     }
     this.buffers.get(place.name)[event.kind] += event.bytes;
+    if (event.initial) {
+      this.initial.set(place.name, (this.initial.get(place.name) || 0) + event.bytes);
+    }
     this.l2[event.kind] += SECTOR * event.transfers;
     this.hbm[0] += event.read;
     this.hbm[1] += event.write;
@@ -213,13 +306,15 @@ const total = (all) => all.reduce((a, b) => a + b, 0);
 
 let colours = {};
 function readColours() {
-  const style = getComputedStyle(document.documentElement);
+  const probe = document.body.appendChild(make("i"));  // a variable has no value of one theme
   for (const name of ["bg", "panel", "cell", "line", "fg", "dim", "read", "write", "atomic",
                       "heat-low", "heat-high"]) {
-    colours[name] = style.getPropertyValue(`--${name}`).trim();
+    probe.style.color = `var(--${name})`;
+    colours[name] = getComputedStyle(probe).color;
   }
+  probe.remove();
 }
-const channel = (hex, i) => parseInt(hex.slice(1 + 2 * i, 3 + 2 * i), 16);
+const channel = (rgb, i) => +rgb.match(/\d+/g)[i];
 function heatColour(x, hottest) {
   const share = Math.log1p(x) / Math.log1p(Math.max(hottest, 4));
   const mix = (i) => Math.round(channel(colours["heat-low"], i) * (1 - share) +
@@ -235,7 +330,7 @@ function arrange(run) {
   for (const [name, place] of run.buffers) {
     const { rows, columns } = place.layout;
     const box = { name, rows, columns, turned: false };
-    if (/^d?[SP]$/.test(name) && columns === nk) boxes.squares.push(box);
+    if (SQUARE.test(name) && columns === nk) boxes.squares.push(box);
     else if (/^(d?[KV])8?$/.test(name)) {
       box.turned = true;
       boxes[name[0] === "d" ? "bottom" : "top"].push(box);
@@ -250,7 +345,8 @@ function arrange(run) {
   const order = ["S", "dS", "P", "dP"];
   boxes.squares.sort((a, b) => order.indexOf(a.name) - order.indexOf(b.name));
   if (boxes.squares.length === 1 && !boxes.bottom.length && boxes.top.length > 1) {
-    boxes.bottom.push(...boxes.top.splice(boxes.top.findIndex((b) => b.name === "V"), 1));
+    boxes.bottom = boxes.top.filter((b) => b.name[0] === "V");
+    boxes.top = boxes.top.filter((b) => b.name[0] !== "V");
   }
   boxes.small = small;
   return boxes;
@@ -300,7 +396,8 @@ class Picture {
     const room = (b) => (wide(b) === 1 ? slot(b) : pixels(wide(b)));
     const used = columns.reduce((n, b) => n + room(b), 0) + (columns.length - 1) * gap;
     const start = Math.max(2, (width - used) / 2);
-    const put = (b, x, y) => this.boxes.push({ ...b, x, y, w: pixels(wide(b)), h: pixels(high(b)) });
+    const put = (b, x, y) => this.boxes.push({ ...b, x, y, w: pixels(wide(b)), h: pixels(high(b)),
+                                               room: room(b) });
     const squareAt = [];
     let x = start, y = 0;
     for (const b of columns) {
@@ -365,7 +462,7 @@ class Picture {
                   this.run.placeOf(current).name === box.name;
       g.fillStyle = box.ghost ? colours.dim : lit ? kindColour(current.kind) : colours.fg;
       if (box.ghost) this.drawGhost(g, box);
-      else g.fillText(box.name, box.x, box.y - 5, Math.max(box.w + 10, 20));
+      else g.fillText(box.name, box.x, box.y - 5, box.room + 12);
     }
     for (const event of others) this.light(g, event, .16, false);
     if (current) this.light(g, current, .5, true);
@@ -435,13 +532,14 @@ class Picture {
     const column = Math.floor((box.turned ? down : across) * box.columns);
     if (box.ghost) {
       return showTip(event.clientX, event.clientY,
-                     `query ${row}, key ${column}: this score lives in shared memory and registers`);
+                     `query ${row}, key ${column}: this score exists only in shared memory or registers`);
     }
     const cell = Math.floor(row / BIN) * Math.ceil(box.columns / BIN) + Math.floor(column / BIN);
     const [read, write] = this.counters.heat.get(box.name);
     showTip(event.clientX, event.clientY,
-            `${box.name}[${row}${box.columns > 1 ? `, ${column}` : ""}]: read ${times(read[cell])}, ` +
-            `written ${times(write[cell])} so far (${box.rows} x ${box.columns}, mean of its cell)`);
+            `${box.name}, row ${row}${box.columns > 1 ? `, column ${column}` : ""}: ` +
+            `read ${times(read[cell])}, written ${times(write[cell])} so far ` +
+            `(mean of ${box.columns > 1 ? `${BIN} × ${BIN}` : BIN} elements of ${box.rows} × ${box.columns})`);
   }
 
   describe() {
@@ -480,7 +578,7 @@ class OnChip {
     if (!long) return [{ id, stage: -1, rows, columns, title: place.name, bytes: place.bytes }];
     return Array.from({ length: rows }, (_, stage) => ({
       id, stage, rows: columns / d, columns: d, long: columns, bytes: columns * size,
-      title: rows > 1 ? `${place.name} ${stage}` : place.name }));
+      title: rows > 1 ? `${place.name}, ${stage}` : place.name }));
   }
 
   show(run, kernel, scale) {
@@ -500,7 +598,7 @@ class OnChip {
     let x = 2, y = 0, high = 0, before = -1;
     for (const shape of shapes) {
       const w = Math.max(8, shape.columns * fit), h = Math.min(300, Math.max(8, shape.rows * fit));
-      const room = Math.max(w, 70);
+      const room = Math.max(w, 76);
       const ring = shape.stage >= 0 && shape.id !== before;  // a ring begins a line
       if ((x + room > width || (ring && shapes.length > 6)) && x > 2) {
         [x, y, high] = [2, y + high + label + gap, 0];
@@ -541,8 +639,8 @@ class OnChip {
       const rects = current && current.place === box.id
         ? current.rects.map((r) => this.rect(box, r)).filter((r) => r) : [];
       const lit = rects.length > 0;
-      const text = holds.get(`${box.id}/${Math.max(0, box.stage)}`);
-      g.fillStyle = text === undefined ? colours.cell : colours["heat-low"];
+      const held = holds.get(`${box.id}/${Math.max(0, box.stage)}`);
+      g.fillStyle = held === undefined ? colours.cell : colours["heat-low"];
       g.fillRect(box.x, box.y, box.w, box.h);
       if (lit) {
         g.fillStyle = kindColour(current.kind);
@@ -564,7 +662,7 @@ class OnChip {
       g.fillText(box.title, box.x, box.y - 18, box.room);
       g.font = "11px system-ui, sans-serif";
       g.fillStyle = colours.dim;
-      g.fillText(text || bytes(box.bytes), box.x, box.y - 5, box.room + 8);
+      g.fillText(held === undefined ? "empty" : held.short, box.x, box.y - 5, box.room + 6);
     }
   }
 
@@ -574,9 +672,10 @@ class OnChip {
     const box = (this.boxes || []).find((b) => x >= b.x && y >= b.y - 30 &&
                                         x < b.x + b.room && y < b.y + b.h);
     if (!box) return hideTip();
-    const text = this.holds.get(`${box.id}/${Math.max(0, box.stage)}`);
-    showTip(event.clientX, event.clientY, `${box.title}: ${box.rows} x ${box.columns}, ` +
-            `${exact(box.bytes)} B of shared memory${text ? `; holds ${text}` : ""}`);
+    const held = this.holds.get(`${box.id}/${Math.max(0, box.stage)}`);
+    const name = box.stage >= 0 ? box.title.replace(",", ", stage") : box.title;
+    showTip(event.clientX, event.clientY, `${name}: ${box.rows} × ${box.columns}, ` +
+            `${exact(box.bytes)} B of shared memory; ${held ? `holds ${held.long}` : "empty"}`);
   }
 }
 
@@ -602,8 +701,8 @@ function codeOf(run, frames, around) {
 
 function showSource(node, run, event) {
   if (!event || !run.stacks[event.stack].length) {
-    const text = event ? "No line of a kernel: the host asked for this." :
-                         "Press Play, or step with the arrow keys.";
+    const text = event ? "The host requested this; no line of a kernel did." :
+                         "Press Play, or use the arrow keys.";
     node.replaceChildren(make("p", { class: "dim" }, text));
     return;
   }
@@ -623,16 +722,17 @@ function showSource(node, run, event) {
 function showRequest(node, run, event) {
   if (!event) {
     node.replaceChildren(make("p", { class: "dim" },
-      "A warp's 32 lanes ask together: here are their sectors of 32 bytes, or their banks."));
+      "The 32 lanes of a warp make one request together. Here you see the sectors of 32 bytes, or the " +
+      "banks of shared memory, that it touches."));
     return;
   }
   const place = run.placeOf(event);
   const request = run.requests.find((r) => r.place === event.place && r.stack === event.stack &&
                                     r.kind === KINDS[event.kind] && r.how === event.how);
   if (!request) {
-    const who = event.how === "TMA" ? "The copy engine (TMA) moves the whole box; no warp asks for it."
-              : event.how === "wgmma" ? "The tensor cores read the whole tile; no warp asks for it."
-              : "No warp asks for this.";
+    const who = event.how === "TMA" ? "The copy engine (TMA) moves the whole tile; no warp makes a request."
+              : event.how === "wgmma" ? "The tensor cores (wgmma) read the whole tile; no warp makes a request."
+              : "No warp makes a request for this.";
     node.replaceChildren(make("p", {}, who));
     return;
   }
@@ -663,12 +763,13 @@ function showRequest(node, run, event) {
       ? `hsl(${Math.round(+cell.dataset.key * 360 / BANKS)} 62% 74%)`
       : PALETTE[order.indexOf(cell.dataset.key) % PALETTE.length];
   }
-  const what = `${active} lanes x ${size} B = ${exact(active * size)} B`;
+  const what = `${active} lanes × ${size} B = ${exact(active * size)} B`;
   const parts = [lanes, make("p", {}, shared
     ? `${what} in ${request.transfers} wavefront${request.transfers > 1 ? "s" : ""}. ` +
-      "Below: different words that each of the 32 banks must deliver."
+      "Below: how many different words each of the 32 banks must deliver."
     : `${what} in ${request.transfers} sector${request.transfers > 1 ? "s" : ""} of 32 B. ` +
-      "A colour is a sector, eight in turn.")];
+      "Lanes of one colour share a sector" + (order.length > PALETTE.length
+        ? `; the ${PALETTE.length} colours repeat.` : "."))];
   if (shared) {
     const banks = make("div", { class: "banks", role: "img",
                                 "aria-label": `Words per bank, ${request.transfers} wavefronts` });
@@ -681,12 +782,16 @@ function showRequest(node, run, event) {
     parts.push(banks);
   }
   parts.push(make("p", { class: "dim" },
-    `One request as an example; this block makes ${exact(event.requests)} here, ` +
-    `${exact(event.transfers)} ${shared ? "wavefronts" : "sectors"} in all.`));
+    `This is one example. At this point the block makes ${exact(event.requests)} ` +
+    `request${event.requests > 1 ? "s" : ""} with ${exact(event.transfers)} ` +
+    `${shared ? "wavefront" : "sector"}${event.transfers > 1 ? "s" : ""}.`));
   node.replaceChildren(...parts);
 }
 
 // --- tables -------------------------------------------------------------------------------------
+
+const MATCHES = "✓ equal to the simulator's count, to the byte";
+const DIFFERS = "differs from the simulator's count";
 
 const countedOf = (run) => {
   const sum = new Map();
@@ -700,12 +805,15 @@ const countedOf = (run) => {
   return sum;
 };
 
+// O, l and sums start with zeros, m with -infinity.
+const firstValues = (name) => (name === "m" ? "first set to -∞" : "first zeroed");
+
 function showTable(node, run, counters, current) {
   const atomics = run.final.requested()[2] > 0;
   const kinds = atomics ? [0, 1, 2] : [0, 1];
   const head = make("tr", {}, make("th", {}, "buffer"), ...kinds.map((k) =>
     make("th", {}, ["read, B", "written, B", "atomic, B"][k])),
-    make("th", { title: "requested bytes / the buffer's size" }, "per element"));
+    make("th", { title: "requested bytes divided by the size of the buffer" }, "per element"));
   const body = [];
   const row = (name, so, all, size, attributes) => make("tr", attributes, make("td", {}, name),
     ...kinds.map((k) => make("td", { class: all[k] ? KINDS[k] : "zero", "data-bytes": so[k],
@@ -717,8 +825,14 @@ function showTable(node, run, counters, current) {
                 run.placeOf(current).name === name;
     body.push(row(name, so, all, run.buffers.get(name).bytes, { "data-buffer": name,
       class: lit ? "now" : null, style: lit ? `--mark:var(--${KINDS[current.kind]})` : null }));
+    if (!run.final.initial.has(name)) continue;
+    const first = counters.initial.get(name) || 0;
+    body.push(make("tr", { class: "part", "data-part": name }, make("td", {}, firstValues(name)),
+      ...kinds.map((k) => make("td", k === 1 ? { "data-bytes": first } : {},
+                               k === 1 ? exact(first) : "")),
+      make("td", {}, times(first / run.buffers.get(name).bytes))));
   }
-  body.push(row("all", counters.requested(), run.final.requested(), 0,
+  body.push(row("sum", counters.requested(), run.final.requested(), 0,
                 { class: "total", "data-buffer": "all" }));
   node.querySelector("table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
   const check = node.querySelector(".checked");
@@ -728,17 +842,22 @@ function showTable(node, run, counters, current) {
     (counted.get(name) || [0, 0, 0]).every((n, k) => n === so[k])) &&
     [...counted.keys()].every((name) => counters.buffers.has(name) || !total(counted.get(name)));
   check.className = `checked ${done ? (equal ? "equal" : "differs") : ""}`;
-  check.textContent = !done ? `of ${exact(total(run.final.requested()))} B in the whole run`
-    : equal ? "✓ to the byte what the simulator counts" : "not what the simulator counts";
+  check.textContent = !done ? `of ${exact(total(run.final.requested()))} B over the whole run`
+    : equal ? MATCHES : DIFFERS;
 }
 
-function showLevels(node, run, counters) {
+function fullSize(full) {
+  return `At N\u00a0=\u00a0${exact(full.n)}, measured on an ${full.device.replace("NVIDIA ", "")}: ` +
+         `${bytes((full.read + full.write) / full.heads)} per head`;
+}
+
+function showLevels(node, run, counters, full) {
   const f = run.final, c = counters;
   const levels = [
     ["hbm", "HBM ↔ L2", [...c.hbm, 0], [...f.hbm, 0],
-     "each sector once per pass: so small a problem fits into the L2"],
-    ["l2", "sectors", c.l2, f.l2, "of 32 B, that requests touch: what the L1 is asked for"],
-    ["requested", "requested", c.requested(), f.requested(), "bytes that threads ask of device memory"],
+     "each sector once per pass: a problem this small fits in the L2. "],
+    ["l2", "sectors", c.l2, f.l2, "of 32 B, touched by the requests: what the L1 is asked for"],
+    ["requested", "requested", c.requested(), f.requested(), "bytes that threads request from device memory"],
     ["shared", "shared memory", c.shared, f.shared, "bytes read and written on chip"]];
   if (!node.children.length) {
     for (const [id, name, , , words] of levels) {
@@ -747,7 +866,11 @@ function showLevels(node, run, counters) {
         make("i", { class: "read" }), make("i", { class: "write" }), make("i", { class: "atomic" })),
         make("span", { class: "dim" }, words)));
     }
+    node.firstChild.lastChild.append(make("span", { class: "full" }));
   }
+  const note = node.querySelector(".full");
+  note.textContent = full ? `${fullSize(full)}.` : "";
+  note.dataset.bytes = full ? full.read + full.write : "";
   levels.forEach(([, , so, all], i) => {
     const card = node.children[i], whole = Math.max(1, total(all));
     card.querySelector(".now").textContent = bytes(total(so));
@@ -763,8 +886,10 @@ function showLevels(node, run, counters) {
 
 const LEGEND = `<span><i style="background:var(--read)"></i>reads now</span>
 <span><i style="background:var(--write)"></i>writes now</span>
-<span><i class="scale" style="width:60px"></i>requested so far, 1× to <b class="most"></b></span>`;
-const most = (hottest) => times(Math.max(2, hottest));
+<span class="adds"><i style="background:var(--atomic)"></i>adds now (atomic)</span>
+<span><i class="scale" style="width:60px"></i>requests per element so far: 1 to <b class="most"></b></span>
+<span class="small"></span>`;
+const most = (hottest) => times(Math.max(2, hottest)).slice(0, -1);
 
 class View {
   constructor(node, compact) {
@@ -778,7 +903,7 @@ class View {
     legend.innerHTML = LEGEND;
     this.at = make("p", { class: "at" });
     this.memory = card("memory", compact ? "" : "Device memory",
-                       compact ? "" : "HBM, through the L2; drawn to scale", this.canvas, legend);
+                       compact ? "" : "HBM and L2; drawn to scale", this.canvas, legend);
     if (compact) this.memory.append(this.at);
     this.legend = legend;
     if (compact) {
@@ -808,6 +933,10 @@ class View {
     this.picture.hottest = run.hottest;
     this.picture.show(run);
     this.legend.querySelector(".most").textContent = most(run.hottest);
+    this.legend.querySelector(".adds").hidden = !run.final.requested()[2];
+    const small = this.picture.plan.small.map((b) => b.name);
+    this.legend.querySelector(".small").textContent =
+      small.length ? `Too small to draw: ${small.join(", ")}` : "";
     this.kernel = -1;
     this.plan();
   }
@@ -836,11 +965,9 @@ class View {
           if (other !== event.place && o.offset < place.offset + place.bytes &&
               place.offset < o.offset + o.bytes) holds.delete(key);
         }
-        const what = from ? run.elements(from).replace(/, .*\]/, "]") : "computed here";
-        const ring = place.layout.columns > 4 * run.problem.d;  // stage by stage
-        for (const [row, rows] of ring ? event.rects : [[0, 1]]) {
+        for (const [row, rows] of run.isRing(place) ? event.rects : [[0, 1]]) {
           for (let stage = row; stage < row + rows; ++stage) {
-            holds.set(`${event.place}/${stage}`, what);
+            holds.set(`${event.place}/${stage}`, run.held(place, from, stage - row, rows));
           }
         }
       } else if (place.space === "global" && event.rects.length) {
@@ -864,14 +991,14 @@ class View {
     this.picture.tile = tile;
     this.picture.draw(this.counters, event, others);
     this.current = step;
-    const text = this.sentence(step);
+    const text = this.text = this.sentence(step, holds);
     this.canvas.setAttribute("aria-label", text);
     if (this.compact) {
       const line = event && run.lines[run.stacks[event.stack].at(-1)];
       this.at.replaceChildren(text, ...line ? [make("br"), make("code", {}, line.text.trim())] : []);
       return;
     }
-    showLevels(this.levels, run, this.counters);
+    showLevels(this.levels, run, this.counters, this.full);
     if (this.kernel !== step.kernel) {
       this.kernel = step.kernel;
       this.onChip.show(run, step.kernel, this.picture.scale);
@@ -879,33 +1006,45 @@ class View {
       const name = run.blockName(step.kernel, run.kernels[step.kernel].blocks[
         Math.min(this.follow, blocks - 1)].block);
       this.chipCard.querySelector("small").textContent =
-        `of block ${name}, one of ${blocks} of ${run.kernelName(step.kernel)}`;
-      this.registers.textContent = this.onChip.boxes.length ? run.registers || "" :
-        "This kernel uses no shared memory. " + (run.registers || "");
+        `of block ${name}` + (blocks > 1 ? `, one of ${blocks}` : ", the only one") +
+        ` of ${run.kernelName(step.kernel)}`;
+      // What the page says of registers is of the pass that its step is about.
+      const main = run.kernels.some((k) => k.pass === "backward") ? "backward" : "forward";
+      const registers = run.kernels[step.kernel].pass === main ? run.registers || "" : "";
+      this.registers.textContent = this.onChip.boxes.length ? registers :
+        "This kernel uses no shared memory. " + registers;
     }
     this.onChip.draw(event, holds);
     this.chip.setAttribute("aria-label", "Shared memory: " + ([...holds].map(([key, what]) =>
-      `${run.places[parseInt(key, 10)].name} holds ${what}`).join(", ") || "empty"));
+      `${run.places[parseInt(key, 10)].name} holds ${what.long}`).join(", ") || "empty"));
     showTable(this.table, run, this.counters, event);
     showSource(this.code, run, event);
     showRequest(this.request, run, event);
   }
 
-  sentence(step) {
+  // Rows are always those of the buffer in device memory, also of its tile in shared memory.
+  sentence(step, holds) {
     const run = this.run, event = step.event;
     if (step.time < 0) return "Nothing has moved yet.";
-    if (!event) return `The other blocks of ${run.kernelName(step.kernel)} are done, too.`;
+    if (!event) return `The other blocks of ${run.kernelName(step.kernel)} have finished, too.`;
+    const place = run.placeOf(event), shared = place.space === "shared";
     const verb = ["reads", "writes", "adds to"][event.kind];
-    const where = run.placeOf(event).space === "shared" ? " in shared memory" : "";
+    const toward = ["from", "to", "in"][event.kind];
+    const what = !shared ? run.elements(event)
+      : event.kind === 1 ? run.held(place, run.source(event)).long : run.heldBy(event, holds);
+    const where = !shared ? "" : what === COMPUTED
+      ? ` ${toward} ${place.name} in shared memory` : ` ${toward} shared memory`;
     const how = ["load", "store", "atomic"].includes(event.how) ? "" : ` by ${event.how}`;
-    return `Block ${run.blockName(step.kernel, event.block)} ${verb} ${run.elements(event)}` +
-           `${where}${how}: ${exact(event.bytes)} B`;
+    return `Block ${run.blockName(step.kernel, event.block)} ${verb} ${what}${where && what.includes(",") ? "," : ""}${where}${how}: ` +
+           `${exact(event.bytes)} B`;
   }
 }
 
 // --- the controls -------------------------------------------------------------------------------
 
 const WORDS = { variant: "variant", n: "N", d: "d", smem: "shared memory M", causal: "causal" };
+const tiles = (run) => [["Br", run.br], ["Bc", run.bc]].filter(([, rows]) => rows)
+  .map(([name, rows]) => `${name} = ${rows}`).join(", ");
 
 class Controls {
   constructor(node, runs, change) {
@@ -935,6 +1074,8 @@ class Controls {
       this.inputs[key] = input;
       node.append(label);
     }
+    this.tiles = make("output", { class: "tiles", "aria-label": "Tile sizes" });
+    if (runs.some(tiles)) node.append(this.tiles);
   }
 
   value(key) {
@@ -957,12 +1098,18 @@ class Controls {
       input.parentNode.hidden = run[key] === 0;  // a variant whose tiles have one size
       if (key === "causal") input.checked = run.causal;
       else if (input.type === "range") {
+        if (key === "smem") {  // M decides Bc; which M make a difference depends on d
+          const alike = this.runs.filter((r) => r.variant === run.variant && r.d === run.d);
+          this.stops.smem = [...new Set(alike.map((r) => r.smem))].sort((a, b) => a - b);
+          input.max = this.stops.smem.length - 1;
+        }
         input.value = this.stops[key].indexOf(run[key]);
-        const text = key === "smem" ? `${run.smem / 1024} KB: Bc = ${run.bc}` : String(run[key]);
+        const text = key === "smem" ? `${run.smem / 1024} KB` : String(run[key]);
         input.setAttribute("aria-valuetext", text);
         input.parentNode.querySelector("output").textContent = text;
       } else input.value = run[key];
     }
+    this.tiles.textContent = tiles(run);
   }
 }
 
@@ -1062,7 +1209,6 @@ class Player {
   }
 
   button() {
-    $("play").textContent = this.playing ? "⏸" : "▶";
     $("play").setAttribute("aria-label", this.playing ? "Pause" : "Play");
   }
 }
@@ -1089,7 +1235,7 @@ async function stepPage() {
   const player = new Player((index) => {
     view.set(index);
     const step = view.steps[index];
-    $("status").textContent = `${index} of ${view.steps.length - 1}. ${view.sentence(step)}`;
+    $("status").textContent = `${index} of ${view.steps.length - 1}. ${view.text}`;
     $("scrub").setAttribute("aria-valuetext", `step ${index} of ${view.steps.length - 1}`);
     for (const button of $("kernels").children) {
       button.toggleAttribute("aria-current", +button.dataset.kernel === step.kernel);
@@ -1110,6 +1256,7 @@ async function stepPage() {
     wanted = entry;
     const run = await runOf(entry);
     if (wanted !== entry) return;  // the reader has chosen another one meanwhile
+    view.full = entry.full;
     view.show(run);
     const largest = run.kernels.reduce((a, b) => (b.blocks.length > a.blocks.length ? b : a));
     blocks.replaceChildren(...largest.blocks.map((b, i) => make("option", { value: i },
@@ -1118,7 +1265,7 @@ async function stepPage() {
     blocks.parentNode.hidden = largest.blocks.length < 2;
     $("kernels").replaceChildren(...run.kernels.length < 2 ? [] : run.kernels.map((kernel, k) => {
       const button = make("button", { type: "button", "data-kernel": k, title: kernel.name },
-                          run.kernelName(k));
+                          `${k + 1} ${run.kernelName(k)}`);
       button.addEventListener("click", () =>
         player.go(view.steps.findIndex((s) => s.kernel === k && s.event)));
       return button;
@@ -1146,11 +1293,16 @@ async function comparePage() {
   const why = make("section", { class: "card wide" }, make("h2", {}, "What to look at"),
                    make("ul", { class: "why" }));
   const table = make("section", { class: "card wide" },
-                     make("h2", {}, "Per buffer ", make("small", {}, "so far")), make("table"));
+                     make("h2", {}, "Per buffer ", make("small", {},
+                       "so far; the small number is bytes divided by the size of the buffer: how " +
+                       "often each element was requested, on average")), make("table"));
+  const growth = make("section", { class: "card wide" }, make("h2", {}, "With larger N"),
+                      make("p", { class: "growth" }), make("h2", {}, "What reaches HBM"),
+                      make("p", { class: "hbm" }), make("div", { class: "race" }));
   $("views").append(race);
   const views = [0, 1].map(() => new View($("views").appendChild(make("div", { class: "view" })),
                                           true));
-  $("views").append(why, table);
+  $("views").append(table, why, growth);
   let preset = PAGE.presets[0], entries = [];
 
   const bars = () => {
@@ -1179,9 +1331,9 @@ async function comparePage() {
       counted.every((n, k) => n === (v.counters.buffers.get(name) || [0, 0, 0])[k])));
     const check = race.querySelector(".checked");
     check.className = `checked ${done ? (equal ? "equal" : "differs") : ""}`;
-    check.textContent = !done ? "blue is read, orange is written; both at the same fraction of their run" :
-      `${entries[0].label} moves ${times(a / b)} the bytes of ${entries[1].label}. ` +
-      (equal ? "✓ to the byte what the simulator counts" : "not what the simulator counts");
+    check.textContent = !done ? "Blue is read, orange is written. Both runs are at the same fraction of their steps." :
+      `${entries[0].label} requests ${times(a / b)} the bytes of ${entries[1].label}; ` +
+      (equal ? MATCHES : DIFFERS);
   };
 
   const fill = () => {
@@ -1190,26 +1342,97 @@ async function comparePage() {
       make("th", { colspan: 2 }, entries[i].label))),
       make("tr", {}, make("th", {}, "buffer"), ...views.flatMap(() =>
         [make("th", {}, "read, B"), make("th", {}, "written, B")]))];
-    const rows = names.map((name) => make("tr", { "data-buffer": name }, make("td", {}, name),
+    const cell = (n, kind, size) => make("td", { class: n ? KINDS[kind] : "zero", "data-bytes": n },
+      exact(n), size && n ? make("small", {}, times(n / size)) : "");
+    const nothing = () => make("td", { class: "zero" }, "-");
+    const rows = names.flatMap((name) => {
+      const row = make("tr", { "data-buffer": name }, make("td", {}, name), ...views.flatMap((v) => {
+        const sums = v.counters.buffers.get(name);
+        if (!sums) return [nothing(), nothing()];
+        const size = v.run.buffers.get(name).bytes;
+        return [cell(sums[0], 0, size), cell(sums[1] + sums[2], 1, size)];
+      }));
+      if (!views.some((v) => v.run.final.initial.has(name))) return [row];
+      return [row, make("tr", { class: "part", "data-part": name }, make("td", {}, firstValues(name)),
+        ...views.flatMap((v) => v.run.final.initial.has(name)
+          ? [make("td"), cell(v.counters.initial.get(name) || 0, 1, v.run.buffers.get(name).bytes)]
+          : [make("td"), make("td")]))];
+    });
+    rows.push(make("tr", { class: "total", "data-buffer": "all" }, make("td", {}, "sum"),
       ...views.flatMap((v) => {
-        const sums = v.counters.buffers.get(name), place = v.run.buffers.get(name);
-        return [0, 1].map((kind) => {
-          if (!sums) return make("td", { class: "zero" }, "-");
-          const n = sums[kind] + (kind === 1 ? sums[2] : 0);
-          return make("td", { class: n ? KINDS[kind] : "zero", "data-bytes": n,
-                              title: `${times(n / place.bytes)} its size` }, exact(n));
-        });
+        const sums = v.counters.requested();
+        return [cell(sums[0], 0), cell(sums[1] + sums[2], 1)];
       })));
     table.querySelector("table").replaceChildren(make("thead", {}, ...head),
                                                  make("tbody", {}, ...rows));
+  };
+
+  // How the two grow with N, from the runs that the page holds.
+  const grow = () => {
+    const of = (side, causal) => PAGE.runs.filter((r) => r.step === side.step &&
+      r.variant === side.variant && r.causal === causal).sort((x, y) => x.n - y.n);
+    const [a, b] = entries.map((side) => of(side, side.causal));
+    const [before, last] = [a.length - 2, a.length - 1];
+    const factors = [a, b].map((runs) => runs[last].bytes / runs[before].bytes);
+    const squared = (a[last].n / a[before].n) ** 2;
+    const ratios = a.map((run, i) => run.bytes / b[i].bytes);
+    const alike = Math.max(...ratios) / Math.min(...ratios) < 1.1;
+    const faster = entries[factors[0] > factors[1] ? 0 : 1].label;
+    const listed = ratios.map((ratio, i) => `${times(ratio)} at N\u00a0=\u00a0${a[i].n}`).join(", ");
+    const parts = [
+      `From N\u00a0=\u00a0${a[before].n} to ${a[last].n} the requested bytes grow by ` +
+      `${times(factors[0])} in ${entries[0].label} and by ${times(factors[1])} in ` +
+      `${entries[1].label}; N² grows by ${times(squared)}.`,
+      alike ? `Both grow alike, so the ratio hardly changes: ${listed}.`
+            : `${faster} grows faster, so the ratio changes: ${listed}.`,
+      preset.grows];
+    if (factors.some((factor) => factor < .97 * squared)) {
+      parts.push("Buffers that move a fixed number of times grow only with N: the larger N, the less " +
+                 "they count.");
+    }
+    if (entries[0].causal) {
+      parts.push(...entries.map((entry, i) => {
+        const share = [a, b][i][last].bytes / of(entry, false)[last].bytes;
+        return `With the causal mask ${entry.label} requests ` + (share > .995 ? "as many bytes as without."
+          : `${Math.round(100 * (1 - share))}% fewer bytes at N\u00a0=\u00a0${a[last].n}.`);
+      }));
+    }
+    growth.querySelector(".growth").textContent = parts.join(" ");
+  };
+
+  // Small runs fit in the L2; at full size a GPU's counters say what does not.
+  const hbm = () => {
+    const [a, b] = entries.map((e) => e.full), bars = growth.querySelector(".race");
+    const small = views.map((v) => bytes(total(v.run.final.hbm)));
+    const all = "The runs on this page fit in the L2, so HBM carries each buffer once per pass (modelled): " +
+                `${small[0]} in ${entries[0].label}, ${small[1]} in ${entries[1].label}.`;
+    const both = a && b && ["n", "heads", "device"].every((key) => a[key] === b[key]);
+    const each = [a, b].map((full) => full && (full.read + full.write) / full.heads);
+    growth.querySelector(".hbm").textContent = !both ? all :
+      `${all} At N\u00a0=\u00a0${exact(a.n)} with ${a.heads} heads (measured on an ${a.device}) the L2 is too ` +
+      `small to hold everything, and HBM carries ${bytes(each[0])} per head against ` +
+      `${bytes(each[1])}: ${each[0] >= each[1] ? times(each[0] / each[1]) : times(each[1] / each[0])}` +
+      ` ${each[0] >= each[1] ? "as much" : "less"}. ${preset.hbm}`;
+    bars.replaceChildren(...!both ? [] : [a, b].map((full, i) => {
+      const bar = make("div", { class: "bar", role: "img", "aria-label": fullSize(full) });
+      for (const kind of ["read", "write"]) {
+        const part = make("i", { class: kind });
+        part.style.width = `${100 * full[kind] / full.heads / Math.max(...each)}%`;
+        bar.append(part);
+      }
+      return make("div", { class: "lane" }, make("span", {}, entries[i].label), bar,
+                  make("b", { "data-full": i, "data-bytes": full.read + full.write }, bytes(each[i])));
+    }));
   };
 
   const player = new Player((index, fraction) => {
     for (const view of views) view.set(Math.round(fraction * (view.steps.length - 1)));
     bars();
     fill();
-    $("status").textContent = `${Math.round(100 * fraction)} % of both runs`;
-    $("scrub").setAttribute("aria-valuetext", $("status").textContent);
+    const percent = `${Math.round(100 * fraction)}% of both runs`;
+    $("status").textContent = `${percent}: ` + views.map((v, i) =>
+      `${entries[i].label} ${bytes(total(v.counters.requested()))}`).join(", ");
+    $("scrub").setAttribute("aria-valuetext", percent);
   });
   const select = async (wanted, fraction = 0) => {
     player.wait();
@@ -1225,12 +1448,14 @@ async function comparePage() {
     views.forEach((view, i) => {
       view.show(runs[i]);
       view.picture.hottest = hottest;
-      view.legend.querySelector(".most").textContent = most(hottest);
+      view.legend.querySelector(".most").textContent = most(hottest);  // one scale for both
       const blocks = Math.max(...runs[i].kernels.map((k) => k.blocks.length));
       view.memory.querySelector("h2").replaceChildren(entries[i].label, " ", make("small", {},
         `${blocks} block${blocks > 1 ? "s" : ""} per head; ${entries[i].idea}`));
     });
     why.querySelector(".why").replaceChildren(...preset.why.map((w) => make("li", {}, w)));
+    grow();
+    hbm();
     player.reset(Math.max(...views.map((v) => v.steps.length)), fraction);
   };
   const choice = make("select", { id: "preset" }, ...PAGE.presets.map((p, i) =>

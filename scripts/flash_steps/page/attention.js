@@ -32,7 +32,7 @@ async function attentionMap() {
     const first = best.slice(0, 2).map(
       (c) => `${percent(p[c])} on “${visible(text[c])}” at ${c}`);
     said.textContent = `Character ${r}, “${visible(text[r])}”: ${first.join(", ")}. ` +
-      "Weights under 0.2% are not shown.";
+      "Entries under 0.2% are not shown.";
     const around = (from, to) => [...text.slice(Math.max(0, from), to)].map(visible).join("");
     list.replaceChildren(...best.map((c) => {
       const letter = make("mark", visible(text[c]));

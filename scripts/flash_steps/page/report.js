@@ -1,5 +1,4 @@
 // report.html: what its figures do. Without it the page shows everything but the attention map.
-"use strict";
 
 const all = (selector, root = document) => [...root.querySelectorAll(selector)];
 const make = (name, ...inside) => {
@@ -11,21 +10,14 @@ const SVG = document.querySelector("svg").namespaceURI;
 
 // --- light and dark ------------------------------------------------------------------------------
 
-const root = document.documentElement;
 const button = document.getElementById("theme");
-const systemDark = matchMedia("(prefers-color-scheme: dark)");
-const isDark = () => (root.style.colorScheme || (systemDark.matches ? "dark" : "light")) === "dark";
 
 function nameTheme() {
-  button.textContent = isDark() ? "light" : "dark";
+  button.textContent = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
   button.setAttribute("aria-label", `Change to ${button.textContent}`);
   document.dispatchEvent(new Event("theme"));
 }
-button.addEventListener("click", () => {
-  root.style.colorScheme = isDark() ? "light" : "dark";
-  nameTheme();
-});
-systemDark.addEventListener("change", nameTheme);
+onTheme(nameTheme);  // theme.js
 nameTheme();
 
 // --- the numbers of a mark: on hover, and by the keyboard ----------------------------------------

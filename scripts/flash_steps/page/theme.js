@@ -1,5 +1,6 @@
 "use strict";
-// Of every page: dark or light, as the system has it until the reader chooses.
+// Of report.html and the explorer's pages: dark or light, as the system has it until the reader
+// chooses. The colours are those of theme.css.
 
 function setTheme(theme) { document.documentElement.dataset.theme = theme; }
 function firstTheme() {
