@@ -66,12 +66,16 @@ class Token:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.number}"
 
 
+MARKER = re.compile(r'^# \d+ "([^"\n]*)"([ \d]*)$', re.MULTILINE)
+
+
 def regions(text):
-    """(is the user's or the simulator's?, text) of each run of lines, by the line markers: 3 stands
-    for a system header."""
+    """(is the user's or the simulator's?, text) of each run of lines, by the line markers. 3 stands
+    for a system header, and also for what the user's text takes from a macro of one."""
+    users = {m[1] for m in MARKER.finditer(text) if "3" not in m[2].split()}
     own, start = True, 0
-    for marker in re.finditer(r'^# \d+ "[^"\n]*"([ \d]*)$', text, re.MULTILINE):
-        now = "3" not in marker[1].split()
+    for marker in MARKER.finditer(text):
+        now = marker[1] in users
         if now != own:
             yield own, text[start : marker.start()]
             own, start = now, marker.start()

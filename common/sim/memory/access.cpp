@@ -314,6 +314,9 @@ using sim::Kind;
   T __tsan_atomic##bits##_fetch_or(volatile T* p, T v, int) {                               \
     return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST);                                       \
   }                                                                                         \
+  T __tsan_atomic##bits##_fetch_xor(volatile T* p, T v, int) {                               \
+    return __atomic_fetch_xor(p, v, __ATOMIC_SEQ_CST);                                       \
+  }                                                                                         \
   int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* e, T v, int, int) {   \
     return __atomic_compare_exchange_n(p, e, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
   }                                                                                         \

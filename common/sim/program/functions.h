@@ -56,49 +56,49 @@ __forceinline__ float __powf(float a, float b) { return std::pow(a, b); }
 __forceinline__ float fdividef(float a, float b) { return a / b; }
 __forceinline__ float __tanhf(float x) { return std::tanh(x); }
 
-/// What a C library does while it rounds `Mode`'s way.
-template <int Mode, class F>
-auto sim_rounded(F&& compute) {
+namespace sim {
+/// compute(), with `mode` for its rounding: FE_DOWNWARD and its like.
+template <class F>
+auto rounded(int mode, F&& compute) {
   const int before = std::fegetround();
-  std::fesetround(Mode);
+  std::fesetround(mode);
   const auto result = compute();
   std::fesetround(before);
   return result;
 }
-#define SIM_ROUNDED(T, name, op)                                                          \
-  __forceinline__ T name##_rn(T a, T b) { return a op b; }                                \
-  inline T name##_rz(volatile T a, volatile T b) {                                        \
-    return sim_rounded<FE_TOWARDZERO>([&] { volatile T r = a op b; return T{r}; });       \
-  }                                                                                       \
-  inline T name##_rd(volatile T a, volatile T b) {                                        \
-    return sim_rounded<FE_DOWNWARD>([&] { volatile T r = a op b; return T{r}; });         \
-  }                                                                                       \
-  inline T name##_ru(volatile T a, volatile T b) {                                        \
-    return sim_rounded<FE_UPWARD>([&] { volatile T r = a op b; return T{r}; });           \
+}  // namespace sim
+// volatile: the compiler computes constants to the nearest.
+#define SIM_ROUNDED(T, name, mode, ...)       \
+  inline T name(T a_, T b_ = 1) {             \
+    volatile T a = a_, b = b_;                \
+    (void)b;                                  \
+    return sim::rounded(mode, [&] {           \
+      volatile T result = __VA_ARGS__;        \
+      return T{result};                       \
+    });                                       \
   }
-SIM_ROUNDED(float, __fadd, +)
-SIM_ROUNDED(float, __fsub, -)
-SIM_ROUNDED(float, __fmul, *)
-SIM_ROUNDED(float, __fdiv, /)
-SIM_ROUNDED(double, __dadd, +)
-SIM_ROUNDED(double, __dsub, -)
-SIM_ROUNDED(double, __dmul, *)
-SIM_ROUNDED(double, __ddiv, /)
+#define SIM_ROUNDINGS(T, name, ...)                    \
+  SIM_ROUNDED(T, name##_rz, FE_TOWARDZERO, __VA_ARGS__) \
+  SIM_ROUNDED(T, name##_rd, FE_DOWNWARD, __VA_ARGS__)  \
+  SIM_ROUNDED(T, name##_ru, FE_UPWARD, __VA_ARGS__)
+#define SIM_OPERATION(T, name, op)                           \
+  __forceinline__ T name##_rn(T a, T b) { return a op b; }   \
+  SIM_ROUNDINGS(T, name, a op b)
+SIM_OPERATION(float, __fadd, +)
+SIM_OPERATION(float, __fsub, -)
+SIM_OPERATION(float, __fmul, *)
+SIM_OPERATION(float, __fdiv, /)
+SIM_OPERATION(double, __dadd, +)
+SIM_OPERATION(double, __dsub, -)
+SIM_OPERATION(double, __dmul, *)
+SIM_OPERATION(double, __ddiv, /)
+SIM_ROUNDINGS(float, __frcp, 1 / a)
+SIM_ROUNDINGS(float, __fsqrt, std::sqrt(+a))
+SIM_ROUNDINGS(double, __drcp, 1 / a)
+SIM_ROUNDINGS(double, __dsqrt, std::sqrt(+a))
+#undef SIM_OPERATION
+#undef SIM_ROUNDINGS
 #undef SIM_ROUNDED
-#define SIM_ROOTS(T, root, reciprocal, mode, direction)                                   \
-  inline T root##_##mode(volatile T x) {                                                  \
-    return sim_rounded<direction>([&] { volatile T r = std::sqrt(T{x}); return T{r}; });  \
-  }                                                                                       \
-  inline T reciprocal##_##mode(volatile T x) {                                            \
-    return sim_rounded<direction>([&] { volatile T r = 1 / x; return T{r}; });            \
-  }
-SIM_ROOTS(float, __fsqrt, __frcp, rz, FE_TOWARDZERO)
-SIM_ROOTS(float, __fsqrt, __frcp, rd, FE_DOWNWARD)
-SIM_ROOTS(float, __fsqrt, __frcp, ru, FE_UPWARD)
-SIM_ROOTS(double, __dsqrt, __drcp, rz, FE_TOWARDZERO)
-SIM_ROOTS(double, __dsqrt, __drcp, rd, FE_DOWNWARD)
-SIM_ROOTS(double, __dsqrt, __drcp, ru, FE_UPWARD)
-#undef SIM_ROOTS
 __forceinline__ double __fma_rn(double a, double b, double c) { return std::fma(a, b, c); }
 
 // --- integers ------------------------------------------------------------------------------------

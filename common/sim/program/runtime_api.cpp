@@ -163,6 +163,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       {cudaDevAttrWarpSize, p.warpSize},
       {cudaDevAttrMaxRegistersPerBlock, p.regsPerBlock},
       {cudaDevAttrClockRate, p.clockRate},
+      {cudaDevAttrGpuOverlap, 1},
       {cudaDevAttrMultiProcessorCount, p.multiProcessorCount},
       {cudaDevAttrIntegrated, 0},
       {cudaDevAttrCanMapHostMemory, 1},

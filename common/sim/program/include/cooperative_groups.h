@@ -120,6 +120,8 @@ class thread_block_tile : public warp_group<thread_block_tile<tile, Parent>> {
             tile, details::thread_of_block() % tile,
             (tile == 32 ? ~0u : (1u << tile % 32) - 1) << details::thread_of_block() % 32 / tile * tile,
             false) {}
+  template <class Other>
+  thread_block_tile(const thread_block_tile<tile, Other>&) : thread_block_tile() {}
   static constexpr unsigned size() { return tile; }
   static constexpr unsigned num_threads() { return tile; }
   unsigned meta_group_rank() const { return details::thread_of_block() / tile; }

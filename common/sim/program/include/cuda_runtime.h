@@ -3,11 +3,16 @@
 /// nvcc does.
 #pragma once
 
-#include <cassert>
-#include <cmath>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#define lerp std_lerp  // C++17, which nvcc reads, has none
+#include <math.h>
+#undef lerp
+
+#include <assert.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
 #include <limits>
 #include <new>
 #include <utility>
@@ -17,6 +22,9 @@
 #include "common/sim/program/runtime_api.h"
 #include "common/sim/program/vectors.h"
 
+// By which other headers of NVIDIA's see that this one is there.
+#define __CUDA_RUNTIME_H__
+#define __DRIVER_TYPES_H__
 #define __builtin_align__(n) __align__(n)
 
 typedef unsigned int uint;  // as glibc's <sys/types.h>

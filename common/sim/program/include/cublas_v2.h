@@ -1,0 +1,139 @@
+/// \file
+/// Stands in for cuBLAS's header: the products of matrices and vectors that programs compare their
+/// own kernels with. They are computed on the host, in fp64, and not counted; what is not here does
+/// not compile.
+#pragma once
+
+#include "cuda_bf16.h"
+#include "cuda_fp16.h"
+
+#define CUBLAS_API_H_
+
+enum cublasStatus_t {
+  CUBLAS_STATUS_SUCCESS,
+  CUBLAS_STATUS_NOT_INITIALIZED,
+  CUBLAS_STATUS_ALLOC_FAILED = 3,
+  CUBLAS_STATUS_INVALID_VALUE = 7,
+  CUBLAS_STATUS_ARCH_MISMATCH,
+  CUBLAS_STATUS_MAPPING_ERROR = 11,
+  CUBLAS_STATUS_EXECUTION_FAILED = 13,
+  CUBLAS_STATUS_INTERNAL_ERROR,
+  CUBLAS_STATUS_NOT_SUPPORTED,
+  CUBLAS_STATUS_LICENSE_ERROR
+};
+enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T, CUBLAS_OP_C };
+enum cublasMath_t {
+  CUBLAS_DEFAULT_MATH,
+  CUBLAS_TENSOR_OP_MATH,
+  CUBLAS_PEDANTIC_MATH,
+  CUBLAS_TF32_TENSOR_OP_MATH
+};
+enum cublasComputeType_t {
+  CUBLAS_COMPUTE_16F = 64,
+  CUBLAS_COMPUTE_32F = 68,
+  CUBLAS_COMPUTE_32F_FAST_16F = 74,
+  CUBLAS_COMPUTE_32F_FAST_16BF = 75,
+  CUBLAS_COMPUTE_32F_FAST_TF32 = 77,
+  CUBLAS_COMPUTE_64F = 70
+};
+enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT = -1, CUBLAS_GEMM_DEFAULT_TENSOR_OP = 99 };
+enum cublasPointerMode_t { CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE };
+enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
+typedef cudaDataType_t cudaDataType, cublasDataType_t;
+struct cublasContext;
+typedef cublasContext* cublasHandle_t;
+
+inline cublasStatus_t cublasCreate(cublasHandle_t* handle) {
+  *handle = nullptr;
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasDestroy(cublasHandle_t) { return CUBLAS_STATUS_SUCCESS; }
+inline cublasStatus_t cublasSetMathMode(cublasHandle_t, cublasMath_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetStream(cublasHandle_t, cudaStream_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetWorkspace(cublasHandle_t, void*, size_t) {
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasSetPointerMode(cublasHandle_t, cublasPointerMode_t mode) {
+  if (mode != CUBLAS_POINTER_MODE_HOST) sim::program::unsupported("cuBLAS's device pointer mode");
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline const char* cublasGetStatusString(cublasStatus_t) { return "a status of cuBLAS"; }
+
+namespace sim::program {
+
+/// One of cuBLAS's matrices: column by column.
+struct Matrix {
+  cudaDataType_t type;
+  const void* p;
+  long long leading, stride;
+  bool transposed;
+};
+/// C = alpha A B + beta C, `count` times.
+void multiply(int m, int n, int k, double alpha, const Matrix& a, const Matrix& b, double beta,
+              const Matrix& c, int count);
+/// y = alpha A x + beta y; A is m x n as it lies.
+void multiply_vector(int m, int n, double alpha, const Matrix& a, const void* x, int x_step,
+                     double beta, void* y, int y_step);
+double number_at(cudaDataType_t type, const void* p);
+inline cudaDataType_t scalar_of(cublasComputeType_t c) {
+  return c == CUBLAS_COMPUTE_16F ? CUDA_R_16F : c == CUBLAS_COMPUTE_64F ? CUDA_R_64F : CUDA_R_32F;
+}
+
+}  // namespace sim::program
+
+inline cublasStatus_t cublasGemmStridedBatchedEx(
+    cublasHandle_t, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,
+    const void* alpha, const void* A, cudaDataType_t type_a, int lda, long long stride_a,
+    const void* B, cudaDataType_t type_b, int ldb, long long stride_b, const void* beta, void* C,
+    cudaDataType_t type_c, int ldc, long long stride_c, int count, cublasComputeType_t compute,
+    cublasGemmAlgo_t) {
+  using namespace sim::program;
+  const cudaDataType_t scalar = scalar_of(compute);
+  multiply(m, n, k, number_at(scalar, alpha), {type_a, A, lda, stride_a, ta != CUBLAS_OP_N},
+           {type_b, B, ldb, stride_b, tb != CUBLAS_OP_N}, number_at(scalar, beta),
+           {type_c, C, ldc, stride_c, false}, count);
+  return CUBLAS_STATUS_SUCCESS;
+}
+inline cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb,
+                                   int m, int n, int k, const void* alpha, const void* A,
+                                   cudaDataType_t type_a, int lda, const void* B,
+                                   cudaDataType_t type_b, int ldb, const void* beta, void* C,
+                                   cudaDataType_t type_c, int ldc, cublasComputeType_t compute,
+                                   cublasGemmAlgo_t algorithm) {
+  return cublasGemmStridedBatchedEx(h, ta, tb, m, n, k, alpha, A, type_a, lda, 0, B, type_b, ldb, 0,
+                                    beta, C, type_c, ldc, 0, 1, compute, algorithm);
+}
+#define SIM_BLAS(letter, T, type, compute)                                                       \
+  inline cublasStatus_t cublas##letter##gemmStridedBatched(                                      \
+      cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,         \
+      const T* alpha, const T* A, int lda, long long stride_a, const T* B, int ldb,              \
+      long long stride_b, const T* beta, T* C, int ldc, long long stride_c, int count) {         \
+    return cublasGemmStridedBatchedEx(h, ta, tb, m, n, k, alpha, A, type, lda, stride_a, B, type, \
+                                      ldb, stride_b, beta, C, type, ldc, stride_c, count, compute, \
+                                      CUBLAS_GEMM_DEFAULT);                                      \
+  }                                                                                              \
+  inline cublasStatus_t cublas##letter##gemm(                                                    \
+      cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,         \
+      const T* alpha, const T* A, int lda, const T* B, int ldb, const T* beta, T* C, int ldc) {  \
+    return cublas##letter##gemmStridedBatched(h, ta, tb, m, n, k, alpha, A, lda, 0, B, ldb, 0,   \
+                                              beta, C, ldc, 0, 1);                               \
+  }
+SIM_BLAS(S, float, CUDA_R_32F, CUBLAS_COMPUTE_32F)
+SIM_BLAS(D, double, CUDA_R_64F, CUBLAS_COMPUTE_64F)
+SIM_BLAS(H, __half, CUDA_R_16F, CUBLAS_COMPUTE_16F)
+#undef SIM_BLAS
+#define SIM_BLAS(letter, T, type)                                                              \
+  inline cublasStatus_t cublas##letter##gemv(cublasHandle_t, cublasOperation_t t, int m, int n, \
+                                             const T* alpha, const T* A, int lda, const T* x,  \
+                                             int x_step, const T* beta, T* y, int y_step) {    \
+    sim::program::multiply_vector(m, n, double{*alpha}, {type, A, lda, 0, t != CUBLAS_OP_N}, x, \
+                                  x_step, double{*beta}, y, y_step);                           \
+    return CUBLAS_STATUS_SUCCESS;                                                              \
+  }
+SIM_BLAS(S, float, CUDA_R_32F)
+SIM_BLAS(D, double, CUDA_R_64F)
+#undef SIM_BLAS
