@@ -188,6 +188,7 @@ def wishes(options, files):
     lines += [f"workers {options.workers}"] if options.workers else []
     lines += [f"watchdog {options.watchdog}"] if options.watchdog else []
     lines += [f"json {os.path.abspath(options.json)}"] if options.json else []
+    lines += [f"limit {options.limit}"] if options.limit else []
     lines += ["analyse"] if options.analyse else []
     lines += ["lines"] if options.lines else []
     return "\n".join(lines)
@@ -209,6 +210,7 @@ def parse(words, description):
     parser.add_argument("--gpu", default="H200", help="the GPU that is modelled (H200)")
     parser.add_argument("--workers", type=int, metavar="N", help="cores that run blocks (all)")
     parser.add_argument("--watchdog", type=float, metavar="S", help="stop a kernel that computes so long without a barrier (30)")
+    parser.add_argument("--limit", type=float, metavar="S", help="after so many seconds end behind the running launch")
     parser.add_argument("-I", dest="include", action="append", default=[], metavar="DIR", help="where its headers are")
     parser.add_argument("-D", dest="define", action="append", default=[], metavar="NAME[=X]", help="a macro")
     parser.add_argument("-l", dest="library", action="append", default=[], metavar="NAME", help="a host library")

@@ -28,7 +28,7 @@ std::string row(const std::string& name, const char* what, uint64_t bytes, uint6
                 uint64_t sectors) {
   if (bytes == 0) return "";
   const std::string shown = name.size() > 28 ? name.substr(0, 25) + "..." : name;
-  return fmt::format("  {:<28}{:<7}{:>16}{:>13}{:>12}\n", shown, what, grouped(bytes),
+  return fmt::format("  {:<28}{:<7}{:>16}{:>11} {:>15}\n", shown, what, grouped(bytes),
                      requests ? grouped(requests) : "", per_request(sectors, requests));
 }
 
@@ -57,7 +57,7 @@ std::string shared_text(const fa::KernelCount& k) {
 }
 
 std::string kernel_text(const KernelRecord& k) {
-  std::string head = fmt::format("{}  {} {}", k.name, grouped(k.launches),
+  std::string head = fmt::format("{}, {} {}", k.name, grouped(k.launches),
                                  k.launches == 1 ? "launch" : "launches");
   if (!k.shape.empty()) head += (k.same_shape ? " of " : ", the first of ") + k.shape;
   std::string text = fa::wrapped("", head, 2);
@@ -165,10 +165,11 @@ void tell(const Session& s) {
   if (text.empty()) {
     text = "no kernel ran\n";
   } else {
-    text = fmt::format("  {:<35}{:>16}{:>13}{:>12}\n", "simulated, modelling " + s.gpu.name,
-                       "bytes requested", "requests", "sectors per") + text;
+    text = fmt::format("{:<37}{:>16}{:>11} {:>15}\n", "simulated, modelling " + s.gpu.name,
+                       "bytes requested", "requests", "sectors/request") + text;
     if (!arithmetic) {
-      text += "estimates are without plain arithmetic, which is not known here: a GPU may take longer\n";
+      text += fa::wrapped("estimates are without plain arithmetic, ",
+                          "which is not known here: a GPU may take longer", 2);
     }
   }
   text += lines_text(s);

@@ -36,6 +36,7 @@ cudaError_t returned(cudaError_t e) {
 /// A call that the simulator refuses is a finding.
 template <class F>
 cudaError_t checked(F&& call) {
+  std::lock_guard lock(sim::program::device_in_use());
   session();
   try {
     call();

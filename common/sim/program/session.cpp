@@ -3,11 +3,15 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
 #include "common/dialect/errors.h"
+#include "common/sim/block.h"
 #include "common/sim/memory/device_memory.h"
 #include "common/sim/messages/messages.h"
 #include "common/sim/program/program.h"
@@ -36,6 +40,7 @@ Wishes read_wishes() {
     if (key == "quiet") w.quiet = true;
     if (key == "gpu") w.gpu = value;
     if (key == "json") w.json = value;
+    if (key == "limit") w.limit_s = std::atof(value.c_str());
     if (key == "program") w.program = value;
     if (key == "workers") options().workers = std::atoi(value.c_str());
     if (key == "watchdog") options().watchdog_s = std::atof(value.c_str());
@@ -88,8 +93,39 @@ void on_exit_of_program(int status, void*) {
   if (!s.findings.empty() && status == 0) _exit(1);
 }
 
+volatile std::sig_atomic_t interrupted = 0;
+
+// Ctrl-C: once for the report, behind the launch that runs; twice to end at once.
+void report_at_interrupt() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupted = 1; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  sigaction(SIGINT, &action, nullptr);
+}
+
+double seconds_since_begin() {
+  using namespace std::chrono;
+  static const auto begin = steady_clock::now();
+  return duration<double>(steady_clock::now() - begin).count();
+}
+
+void end_where_asked() {
+  const double limit = session().wishes.limit_s;
+  if (interrupted) {
+    std::fprintf(stderr, "sim: interrupted; the report is of what ran until now\n");
+    stop(130);
+  }
+  if (limit > 0 && seconds_since_begin() > limit) {
+    std::fprintf(stderr, "sim: ended behind %g s, as asked; the report is of what ran until then\n",
+                 limit);
+    stop(session().findings.empty() ? 0 : 1);
+  }
+}
+
 void begin(Session& s) {
   s.wishes = read_wishes();
+  seconds_since_begin();
+  report_at_interrupt();
   try {
     s.gpu = fa::find_gpu(s.wishes.gpu);
   } catch (const fa::UsageError& e) {
@@ -114,7 +150,13 @@ void begin(Session& s) {
 
 }  // namespace
 
+std::recursive_mutex& device_in_use() {
+  static std::recursive_mutex& mutex = *new std::recursive_mutex;
+  return mutex;
+}
+
 Session& session() {
+  std::lock_guard lock(device_in_use());
   static Session& s = *new Session;  // outlives the statics of the program
   static bool begun = false;
   if (!begun) {
@@ -198,6 +240,7 @@ void stop(int status) {
 }
 
 void run(const Launch& launch) {
+  std::lock_guard lock(device_in_use());
   session();
   try {
     run_grid(launch);
@@ -215,6 +258,7 @@ void run(const Launch& launch) {
     std::fprintf(stderr, "sim: %s\n", e.what());
     stop(3);
   }
+  end_where_asked();
 }
 
 void unsupported(const char* what, Where where) {
@@ -228,9 +272,14 @@ void trap(Where where) {
   fail(FaultKind::refused, here() + " gives up: __trap() at " + at(where));
 }
 
+// A thread that asks again and again waits for a time to pass: it passes ever faster.
 long long ticks() {
-  static thread_local long long now = 0;
-  return now += 100;
+  static thread_local long long now = 0, step = 0;
+  static thread_local const Thread* last = nullptr;
+  const Thread* me = self->current;
+  step = me == last ? std::min(2 * step, 1ll << 40) : 100;
+  last = me;
+  return now += step;
 }
 
 }  // namespace sim::program

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct KernelRecord {
 /// What scripts/sim asks for, in the environment as lines of "key value".
 struct Wishes {
   bool analyse = false, lines = false, quiet = false;
+  double limit_s = 0;  ///< > 0: end behind the launch that runs then
   std::string gpu = "H200", json, program;
 };
 
@@ -50,6 +52,8 @@ struct Session {
   double estimated_s = 0;      ///< of all launches so far: what events read
 };
 Session& session();
+/// The simulator has one device and one queue: host threads take turns.
+std::recursive_mutex& device_in_use();
 
 /// Takes what the recording has gathered since the last time into the session.
 void take_counts(const Launch*);
