@@ -153,7 +153,8 @@ class Run {
     report_.device = open_device(step.id, step.needs);
     report_.predicted_only = options.predict;
     if (options.analyse && !simulated()) {
-      throw UsageError("--analyse works only in the simulator: cmake --preset sim");
+      throw UsageError(fmt::format("{} works only in the simulator: cmake --preset sim",
+                                   options.strict ? "--strict" : "--analyse"));
     }
     if (!options.trace.empty() && !simulated()) {
       throw UsageError("--trace works only in the simulator: cmake --preset sim");
@@ -274,8 +275,8 @@ class Run {
   void count_pass(Pass& pass, const std::function<void()>& run) {
     const auto start = std::chrono::steady_clock::now();
     const bool crowded = times() * double(report_.memory.total()) > report_.model.l2_bytes;
-    pass.seen = count(
-        run, {options_.analyse, options_.counters, crowded ? times() : 1, !options_.trace.empty()});
+    pass.seen = count(run, {options_.analyse, options_.counters, crowded ? times() : 1,
+                            !options_.trace.empty(), options_.strict});
     if (pass.seen.trace) trace_.append(*std::exchange(pass.seen.trace, {}), pass.name);
     if (simulated()) {
       pass.estimate = estimate(pass.seen, report_.model, times());

@@ -28,6 +28,7 @@ class Watching {
     options.l2_sm = configured().gpu.sm;
     options.l2_times = o.times;
     options.sites = options.races = options.uninitialised = o.analyse;
+    options.strict = o.strict;
     options.trace = o.trace;
   }
   ~Watching() { sim::options() = saved_; }

@@ -493,6 +493,19 @@ class Programs(unittest.TestCase):
                 self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
                 self.assertRegex(result.stdout, r"\w+\.cuh:\d+")
 
+    def test_strict_asks_for_more_fences(self):
+        program = next((p for p in steps() if p.name == "09_tma_wgmma"), None)
+        if program is None:
+            self.skipTest("step 09 is not built")
+        arguments = ("--variant", "tma", "--n", "300", "--h", "1", "--d", "64")
+        result = run(*arguments, "--strict", program=program)
+        if "works only in the simulator" in result.stderr:
+            self.skipTest("a GPU build")
+        self.assertEqual(result.returncode, 1, result.stdout + result.stderr)
+        words = " ".join(result.stdout.split())
+        self.assertIn("strict: race on shared memory: kernel step09_tma::", words)
+        self.assertIn("no fence.proxy.async", words)
+
 
 if __name__ == "__main__":
     unittest.main(verbosity=2)

@@ -302,6 +302,39 @@ TEST_CASE("bulk copies and reductions move plain runs of bytes", "[ptx][tma]") {
 
 namespace {
 
+// What threads have stored to device memory comes back by TMA.
+template <bool both>
+__global__ void come_back_kernel(float* between, float* out, int n) {
+  float* tile = fa::dynamic_shared<float>();
+  __shared__ uint64_t full;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) between[i] = 3.f * i;
+  both ? fa::fence_proxy_async_all() : fa::fence_proxy_async_global();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 1);
+    fa::mbarrier_init_fence();
+    fa::mbarrier_arrive_expect_tx(&full, n * int(sizeof(float)));
+    fa::bulk_load(tile, between, n * int(sizeof(float)), &full);
+  }
+  __syncthreads();
+  fa::mbarrier_wait(&full, 0);
+  for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = tile[i];
+}
+
+}  // namespace
+
+TEST_CASE("TMA loads what threads stored to device memory in front of a fence", "[ptx][tma]") {
+  constexpr int kN = 128;
+  for (const auto kernel : {come_back_kernel<false>, come_back_kernel<true>}) {
+    Buffer<float> between("between", kN), out("out", kN);
+    fa::launch(kernel, {1, 32, kN * sizeof(float)}, between.get(), out.get(), kN);
+    const auto got = out.download();
+    for (int i = 0; i < kN; ++i) CHECK(got[i] == 3.f * i);
+  }
+}
+
+namespace {
+
 // Each block of a pair loads one half of the tile for both.
 __global__ void multicast_kernel(const __grid_constant__ TensorMap map, float* out) {
   float* tile = fa::dynamic_shared<float>();

@@ -86,6 +86,7 @@ __global__ void ring(const float* x, float* y) {
       fa::mbarrier_init(&full[s], 1);
       fa::mbarrier_init(&empty[s], 32);
     }
+    fa::mbarrier_init_fence();
   }
   __syncthreads();
   if (threadIdx.x == 0) {

@@ -124,7 +124,10 @@ __global__ void load_over_bytes(const Byte* x, Byte* out) {
   __shared__ uint64_t bar;
   const int t = threadIdx.x;
   s[t] = 0;
-  if (t == 0) fa::mbarrier_init(&bar, 1);
+  if (t == 0) {
+    fa::mbarrier_init(&bar, 1);
+    fa::mbarrier_init_fence();
+  }
   __syncthreads();
   out[t] = s[t];
   if (kBarrier) __syncthreads();

@@ -57,7 +57,7 @@ FA_PTX void mbarrier_wait(uint64_t* bar, int parity) {
 FA_PTX void mbarrier_init(uint64_t* bar, int count, FA_WHERE) {
   sim::mbarrier_init(bar, count, where);
 }
-FA_PTX void mbarrier_init_fence() {}
+FA_PTX void mbarrier_init_fence() { sim::mbarrier_init_fence(); }
 FA_PTX void mbarrier_arrive(uint64_t* bar, FA_WHERE) { sim::mbarrier_arrive(bar, 0, where); }
 FA_PTX void mbarrier_arrive_expect_tx(uint64_t* bar, int bytes, FA_WHERE) {
   sim::mbarrier_arrive(bar, bytes, where);

@@ -11,6 +11,7 @@
 #include "common/dialect/ptx/more/cluster.h"
 #include "common/dialect/ptx/more/mbarrier.h"
 #include "common/dialect/ptx/more/mma.h"
+#include "common/dialect/ptx/more/proxy.h"
 #include "common/dialect/ptx/more/tma.h"
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/reduce.h"

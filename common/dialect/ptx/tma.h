@@ -196,7 +196,7 @@ FA_PTX void tma_store_wait_read() {
 
 #elif !FA_BACKEND_GPU
 
-FA_PTX void fence_proxy_async() { sim::proxy_fence(); }
+FA_PTX void fence_proxy_async() { sim::proxy_fence(sim::ProxyFence::shared); }
 
 template <int rank>
 FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar, const int (&at)[rank],

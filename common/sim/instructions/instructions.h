@@ -75,6 +75,7 @@ void cp_async_wait_all();
 // --- mbarrier.cpp --------------------------------------------------------------------------------
 
 void mbarrier_init(uint64_t* bar, int count, Where);
+void mbarrier_init_fence();  // fence.mbarrier_init
 void mbarrier_inval(uint64_t* bar, Where);
 /// `bytes` > 0: arrive.expect_tx. `bar` may be another block's.
 void mbarrier_arrive(uint64_t* bar, int bytes, Where);
@@ -109,8 +110,9 @@ void bulk_add(float* to, const float* from, int bytes, Where);
 void bulk_commit();
 /// `read_only`: until shared memory has been read (.read).
 void bulk_wait(int pending_groups, bool read_only);
-/// fence.proxy.async
-void proxy_fence();
+/// fence.proxy.async, and for which memory.
+enum class ProxyFence { shared, device, all };
+void proxy_fence(ProxyFence);
 
 // --- wgmma.cpp -----------------------------------------------------------------------------------
 

@@ -77,9 +77,14 @@ void mbarrier_init(uint64_t* bar, int count, Where where) {
                                  "); mbarrier.inval must come first");
   }
   access(bar, sizeof *bar, Kind::store, __builtin_return_address(0), By::mbarrier);
+  for (auto& o : self->observers) o->init_barrier(*self, bar, where);
   Mbarrier& m = all[bar];
   m.expected = m.pending = count;
   store(bar, m);
+}
+
+void mbarrier_init_fence() {
+  for (auto& o : self->observers) o->init_fence(*self);
 }
 
 void mbarrier_inval(uint64_t* bar, Where where) {
@@ -102,6 +107,9 @@ void mbarrier_arrive(uint64_t* bar, int bytes, Where where) {
                                  " arrivals");
   }
   access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
+  if (Block* home = home_of(bar); home != self) {
+    for (auto& o : self->observers) o->arrive_remote(*self, *home, bar, where);
+  }
   for (auto& o : self->observers) o->release(*self, bar, m.phase);
   m.tx += bytes;
   --m.pending;

@@ -291,8 +291,9 @@ void need_stores_finished() {
            " may still read shared memory; tma_store_wait_read<0>() must come first");
 }
 
-void proxy_fence() {
-  for (auto& o : self->observers) o->proxy_fence(*self);
+void proxy_fence(ProxyFence of) {
+  const bool shared = of != ProxyFence::device, device = of != ProxyFence::shared;
+  for (auto& o : self->observers) o->proxy_fence(*self, shared, device);
 }
 
 }  // namespace sim

@@ -10,19 +10,30 @@
 //               learnt by the thread that issued it
 //
 // Before an operation reads what a thread stored, that thread must have executed fence.proxy.async
-// behind the store. The fences are entries of the clocks, too. No fence is asked for where a load
-// overwrites what threads read or wrote: order is enough.
+// behind the store. The fences are entries of the clocks, too. Where a load overwrites what threads
+// read or wrote, order is enough; with Options::strict they must have executed the fence, or the
+// thread that issues the load, behind the barrier.
 //
-// What is not found: a missing fence.proxy.async in front of an operation of another block, and for
-// device memory; wgmma reading words that nobody wrote; that a TMA load still reads device memory;
-// of two bulk stores by different threads from the same bytes, the earlier one.
+// Device memory, of what the launch itself has stored: likewise, with either side's fence. Between
+// blocks the memory model wants it on the side of the load, published kernels have it on both.
+//
+// An mbarrier that a load will signal must have been shown to TMA by the thread that initialised
+// it: by fence.mbarrier_init, or in its own block by fence.proxy.async. For the arrivals of threads
+// order is enough, also for those of other blocks: the cluster's barrier releases and acquires.
+//
+// What is not found: a missing fence.proxy.async in front of an operation of another block, or
+// where a bulk store overwrites device memory; wgmma reading words that nobody wrote; that a TMA
+// load still reads device memory; of two bulk stores by different threads from the same bytes, the
+// earlier one.
 #include <algorithm>
+#include <bit>
 
 #include "common/sim/observers/hazards.h"
 
 namespace sim {
 
 namespace {
+const std::string kStrict = "strict: ";
 constexpr unsigned kStoreReads = 8;  // AsyncWord::reads, behind the warpgroups
 
 uint64_t first_word(const Access& a) { return a.at / kWord; }
@@ -59,11 +70,13 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
   HazardObserver& home = of(*a.home);
   const Actor actor{"TMA load into", &where};
   if (races_ && a.home != &b) check_neighbour(b, a, home, actor);
+  if (races_) check_init(b, *a.home, bar, {"TMA load that signals", &where}, false);
   for (uint64_t word = first_word(a); races_ && word < end_word(a); ++word) {
     home.for_each_cell(word, [&](SharedRead* row, uint64_t byte) {
       const SharedCell w = cell_of(row);
       home.check_writer(*this, b, a, byte, w, actor);
       if (w.read > home.block_floor_) home.check_readers(b, *this, a, byte, row, actor);
+      if (strict_) home.check_strict(*this, b, a, byte, row, actor);
     });
     if (home.word_of(word).async) home.check_async(*this, b, a, word, true, actor);
   }
@@ -229,11 +242,26 @@ void HazardObserver::learn(ThreadState& me, unsigned entry, Stamp stamp) {
 
 // --- the proxies' fence --------------------------------------------------------------------------
 
-void HazardObserver::proxy_fence(Block& b) {
+void HazardObserver::proxy_fence(Block& b, bool shared, bool device) {
   ThreadState& me = threads_[b.current->id];
-  me.proxied = me.stamp;
+  if (device) at_device_fence_[b.current->id] = me;
+  if (shared && strict_) at_fence_[b.current->id] = me;
+  const Stamp covers = me.stamp;
   me.stamp = ++launch_state.now;  // what follows is not fenced
+  if (device) {
+    launch_state.device_fences[thread_of(b.linear, entry(b.current->id))].push_back(
+        {covers, me.stamp});
+  }
+  if (!shared) return;
+  me.proxied = covers;
   extended_ = true;
+  if (hidden_inits_) show_inits(b, me.stamp, false);
+}
+
+void HazardObserver::init_fence(Block& b) {
+  ThreadState& me = threads_[b.current->id];
+  me.stamp = ++launch_state.now;
+  show_inits(b, me.stamp, true);
 }
 
 bool HazardObserver::fenced_for_async(const ThreadState& mine, unsigned me, unsigned writer,
@@ -241,7 +269,125 @@ bool HazardObserver::fenced_for_async(const ThreadState& mine, unsigned me, unsi
   return (writer == me && stamp <= mine.proxied) || has(mine.clock, total_ + writer, stamp);
 }
 
+void HazardObserver::init_barrier(Block& b, const void* bar, const Where& where) {
+  inits_[bar] = {where, entry(b.current->id), 0, 0};
+  hidden_inits_ = true;
+}
+
+// The current thread shows what it has initialised, by a fence with this stamp.
+void HazardObserver::show_inits(const Block& b, Stamp fence, bool to_cluster) {
+  hidden_inits_ = false;
+  for (auto& [bar, init] : inits_) {
+    if (init.thread == entry(b.current->id)) {
+      if (!init.shown) init.shown = fence;
+      if (to_cluster && !init.shown_to_cluster) init.shown_to_cluster = fence;
+    }
+    hidden_inits_ |= !init.shown;
+  }
+}
+
 // --- checks --------------------------------------------------------------------------------------
+
+// The current thread, of this observer, uses an mbarrier of `home`, which must have been shown.
+void HazardObserver::check_init(const Block& b, Block& home, const void* bar, const Actor& actor,
+                                bool only_strict) const {
+  const auto& inits = of(home).inits_;
+  const auto found = inits.find(bar);
+  if (found == inits.end()) return;
+  const Init& init = found->second;
+  const Stamp shown = &home == &b ? init.shown : init.shown_to_cluster;
+  const bool mine = init.thread == entry(b.current->id);
+  if (shown && (mine || sees(threads_[b.current->id], init.thread, shown))) return;
+  Findings::Finding& finding = findings.at(only_strict ? Fault::strict : Fault::shared_race,
+                                           {nullptr, actor.where}, {nullptr, &init.where});
+  if (!finding.text.empty()) return;
+  const Access a{.at = reinterpret_cast<uintptr_t>(bar) - home.shared_base,
+                 .size = sizeof(uint64_t),
+                 .kind = Kind::atomic,
+                 .space = Space::shared,
+                 .buffer = 0,
+                 .pc = nullptr,
+                 .home = &home,
+                 .by = By::engine};
+  finding.text =
+      (only_strict ? kStrict : "") +
+      race_sentence(
+          a, a.at, actor,
+          "its mbarrier.init by " + who(b, init.thread, padded_) + " at " + at(init.where),
+          "no fence.mbarrier_init (mbarrier_init_fence by the thread that initialised, "
+          "in front of the barrier)");
+}
+
+void HazardObserver::arrive_remote(Block& b, Block& home, const void* bar, const Where& where) {
+  if (strict_) check_init(b, home, bar, {"arrival at", &where}, true);
+}
+
+// A TMA load or reduction reads what a thread of the launch has stored. In order they are.
+void HazardObserver::check_device_fence(const Block& b, const Access& a, uint64_t byte,
+                                        const DeviceCell& w) const {
+  if (w.wrote_by >= total_) return;  // a bulk store: the same proxy
+  const unsigned me = entry(b.current->id);
+  const uint64_t cluster = blocks_of_cluster(b);
+  const bool near = w.wrote_block / cluster == b.linear / cluster;
+  const auto knows = [&](const ThreadState& thread, Stamp stamp, bool atomic) {
+    if (near && w.wrote_by == me && w.wrote_block == b.linear) return stamp <= thread.stamp;
+    return (near && sees(thread, w.wrote_by, stamp)) ||
+           ordered_across_blocks(thread, b, w.wrote_block, w.wrote_by, stamp, byte / kWord, atomic);
+  };
+  const auto mine = at_device_fence_.find(b.current->id);
+  if (mine != at_device_fence_.end() && knows(mine->second, w.wrote, w.atomic)) return;
+  const auto theirs = launch_state.device_fences.find(thread_of(w.wrote_block, w.wrote_by));
+  if (theirs != launch_state.device_fences.end()) {
+    const auto first = std::lower_bound(
+        theirs->second.begin(), theirs->second.end(), w.wrote,
+        [](const DeviceFence& fence, Stamp stamp) { return fence.covers < stamp; });
+    if (first != theirs->second.end() && knows(threads_[b.current->id], first->seen, false)) return;
+  }
+  const Actor actor{a.kind == Kind::load ? "TMA load that reads" : "TMA reduction that adds to"};
+  if (auto* finding = note_race(a, byte, actor, {widen(w.wrote_pc, a.pc), nullptr}, false)) {
+    finding->text = race_sentence(
+        a, byte, actor,
+        earlier_across(b, a, w.atomic ? Kind::atomic : Kind::store, w.wrote_block, w.wrote_by,
+                       w.wrote_pc),
+        "no fence.proxy.async for device memory (fence_proxy_async_global by the storing thread, "
+        "in front of the barrier, or behind it by the thread that issues)");
+  }
+}
+
+void HazardObserver::check_strict(const HazardObserver& by, const Block& b, const Access& a,
+                                  uint64_t byte, const SharedRead* row, const Actor& actor) const {
+  const unsigned me = by.entry(b.current->id);
+  const ThreadState& mine = by.threads_[b.current->id];
+  const auto fence = by.at_fence_.find(b.current->id);
+  const auto check = [&](Kind kind, unsigned thread, Stamp stamp, uint32_t pc) {
+    if (thread != me && !by.sees(mine, thread, stamp)) return true;  // no order: said elsewhere
+    if (by.fenced_for_async(mine, me, thread, stamp)) return true;
+    if (fence != by.at_fence_.end() && by.sees(fence->second, thread, stamp)) return true;
+    const Line earlier_line{widen(pc, a.pc), nullptr};
+    Findings::Finding& finding = findings.at(Fault::strict, {a.pc, actor.where}, earlier_line);
+    if (finding.text.empty()) {
+      finding.text =
+          kStrict +
+          race_sentence(a, byte, actor, earlier(b, a, kind, thread, pc, padded_),
+                        thread == me ? "no fence.proxy.async (fence_proxy_async)"
+                                     : "no fence.proxy.async (fence_proxy_async by that thread, in "
+                                       "front of the barrier, or behind it by the thread that "
+                                       "issues)");
+    }
+    return false;
+  };
+  const SharedCell w = cell_of(row);
+  if (w.stored && w.wrote > block_floor_) {
+    check(w.atomic ? Kind::atomic : Kind::store, w.thread, w.wrote, w.pc);
+  }
+  for (unsigned warp = 0; warp < total_ / 32; ++warp) {
+    const SharedRead& r = row[1 + warp];
+    if (r.stamp <= block_floor_) continue;
+    for (uint32_t m = r.lanes; m; m &= m - 1) {
+      if (!check(Kind::load, warp * 32 + std::countr_zero(m), r.stamp, r.pc)) break;
+    }
+  }
+}
 
 // The last thread's store to the word or byte has happened before.
 bool HazardObserver::check_writer(const HazardObserver& by, const Block& b, const Access& a,

@@ -37,8 +37,6 @@ namespace {
 
 uint32_t low(const void* pc) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pc)); }
 
-uint64_t blocks_of_cluster(const Block& b) { return b.cluster ? b.cluster->blocks.size() : 1; }
-
 const char* noun(Kind kind) {
   return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
 }
@@ -50,6 +48,8 @@ const void* widen(uint32_t pc, const void* neighbour) {
   return reinterpret_cast<const void*>(near +
                                        static_cast<int32_t>(pc - static_cast<uint32_t>(near)));
 }
+
+uint64_t blocks_of_cluster(const Block& b) { return b.cluster ? b.cluster->blocks.size() : 1; }
 
 // --- sentences -----------------------------------------------------------------------------------
 
@@ -144,6 +144,9 @@ void HazardObserver::begin_block(Block& b) {
   guests_.clear();
   under_atomics_.clear();
   atomics_.clear();
+  inits_.clear();
+  at_device_fence_.clear();
+  at_fence_.clear();
   begin_async();
 }
 
@@ -347,11 +350,11 @@ void HazardObserver::use_ticket(Block& b, uint64_t word) {
   me.tickets = std::make_shared<const Tickets>(std::move(tickets));
 }
 
-// Has what the other block's entry stands for, at its stamp, happened before the current thread's
-// now?
-bool HazardObserver::ordered_across_blocks(const Block& b, uint64_t block, unsigned entry,
-                                           Stamp stamp, uint64_t word, bool atomic) const {
-  const ThreadState& me = threads_[b.current->id];
+// Has what the other block's entry stands for, at its stamp, happened before what a thread of this
+// block knows?
+bool HazardObserver::ordered_across_blocks(const ThreadState& me, const Block& b, uint64_t block,
+                                           unsigned entry, Stamp stamp, uint64_t word,
+                                           bool atomic) const {
   if (!me.tickets) return false;
   const auto own = launch_state.tickets.find(word);
   for (const Seen& seen : *me.tickets) {
@@ -681,12 +684,16 @@ void HazardObserver::check_device_cell(Block& b, const Access& a, uint64_t byte,
         ((other == entry(b.current->id) && other_block == block) || sees(mine, other, stamp))) {
       return true;
     }
-    return ordered_across_blocks(b, other_block, other, stamp, byte / kWord, atomic);
+    return ordered_across_blocks(mine, b, other_block, other, stamp, byte / kWord, atomic);
   };
   const bool atomics = w.atomic && a.kind == Kind::atomic;
-  if (w.wrote && !atomics && !ordered(w.wrote_block, w.wrote_by, w.wrote, w.atomic)) {
-    race_across(b, a, byte, w.atomic ? Kind::atomic : Kind::store, w.wrote_block, w.wrote_by,
-                w.wrote_pc);
+  if (w.wrote && !atomics) {
+    if (!ordered(w.wrote_block, w.wrote_by, w.wrote, w.atomic)) {
+      race_across(b, a, byte, w.atomic ? Kind::atomic : Kind::store, w.wrote_block, w.wrote_by,
+                  w.wrote_pc);
+    } else if (a.by == By::engine && a.kind != Kind::store) {
+      check_device_fence(b, a, byte, w);
+    }
   }
   if (a.kind == Kind::load) {
     // A reader in another block stays on record: whoever stores later races with it.
@@ -724,30 +731,34 @@ void HazardObserver::check_device_cell(Block& b, const Access& a, uint64_t byte,
 void HazardObserver::race_across(Block& b, const Access& a, uint64_t byte, Kind kind,
                                  uint64_t block, unsigned entry, uint32_t pc) {
   const bool bulk_store = entry >= total_;
-  const void* other = widen(pc, a.pc);
   const bool stores = kind == Kind::store && a.kind == Kind::store && !bulk_store;
-  auto* finding = note_race(a, byte, {}, {other, nullptr}, stores);
+  auto* finding = note_race(a, byte, {}, {widen(pc, a.pc), nullptr}, stores);
   if (!finding) return;
   const bool near = block / blocks_of_cluster(b) == b.linear / blocks_of_cluster(b);
-  const std::string line = source_and_caller(other);
+  const std::string other = earlier_across(b, a, kind, block, entry, pc);
   if (bulk_store) {
-    finding->text =
-        race_sentence(a, byte, {}, "a bulk store by block " + block_index(b, block) + " at " + line,
-                      near ? "no order (tma_store_wait, then a barrier)"
-                           : "no order (tma_store_wait, __threadfence and an atomic)");
+    finding->text = race_sentence(a, byte, {}, other,
+                                  near ? "no order (tma_store_wait, then a barrier)"
+                                       : "no order (tma_store_wait, __threadfence and an atomic)");
     return;
   }
-  const std::string thread = thread_name(b, entry % padded_);
-  finding->text = race_sentence(
-      a, byte, {},
-      (kind == Kind::atomic ? "an " : "a ") + std::string(noun(kind)) + " by " +
-          (block == b.linear ? thread : "block " + block_index(b, block) + ", " + thread) + " at " +
-          line,
-      near ? "no barrier" : "no order (__threadfence and an atomic)");
+  finding->text = race_sentence(a, byte, {}, other,
+                                near ? "no barrier" : "no order (__threadfence and an atomic)");
 }
 
-std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised) {
-  return std::make_unique<HazardObserver>(races, uninitialised);
+// "a store by block (1,0,0), thread (0,0,0) at kernel.cuh:12"
+std::string HazardObserver::earlier_across(const Block& b, const Access& a, Kind kind,
+                                           uint64_t block, unsigned entry, uint32_t pc) const {
+  const std::string line = source_and_caller(widen(pc, a.pc));
+  if (entry >= total_) return "a bulk store by block " + block_index(b, block) + " at " + line;
+  const std::string thread = thread_name(b, entry % padded_);
+  return (kind == Kind::atomic ? "an " : "a ") + std::string(noun(kind)) + " by " +
+         (block == b.linear ? thread : "block " + block_index(b, block) + ", " + thread) + " at " +
+         line;
+}
+
+std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised, bool strict) {
+  return std::make_unique<HazardObserver>(races, uninitialised, strict);
 }
 
 void hazards_begin_launch() {
@@ -757,6 +768,7 @@ void hazards_begin_launch() {
   launch_state.bytes.clear();
   launch_state.under_atomics.clear();
   launch_state.tickets.clear();
+  launch_state.device_fences.clear();
   findings.clear();
 }
 

@@ -90,13 +90,20 @@ struct Atomics {
   std::map<uint16_t, One> by_thread;  ///< the latest one of each
 };
 
+/// A fence.proxy.async of one thread for device memory.
+struct DeviceFence {
+  Stamp covers;  ///< what the thread did up to here lies in front of it
+  Stamp seen;    ///< who sees the thread up to here comes behind it
+};
+
 struct LaunchState {
   Stamp now = 0;
   bool fences = false;  // somebody has called __threadfence(): only then atomics are tickets
   PagedShadow<DeviceCell, kHbmSpan / kPage, kPage / 4> words;
   PagedShadow<DeviceCell, kHbmSpan / kPage, kPage> bytes;
-  std::unordered_map<uint64_t, PlainStore> under_atomics;  // by the cell's first byte
-  std::unordered_map<uint64_t, Ticket> tickets;            // by word
+  std::unordered_map<uint64_t, PlainStore> under_atomics;                // by the cell's first byte
+  std::unordered_map<uint64_t, Ticket> tickets;                          // by word
+  std::unordered_map<uint64_t, std::vector<DeviceFence>> device_fences;  // by thread_of()
   // Of the block or cluster that runs:
   std::unordered_map<const void*, Released> objects;
   /// Clock entries of what completes in order: the loads of an mbarrier, the products of a
@@ -161,8 +168,8 @@ struct Actor {
 
 class HazardObserver final : public Observer {
  public:
-  HazardObserver(bool races, bool uninitialised)
-      : races_(races), uninitialised_(uninitialised), threads_(1024) {}
+  HazardObserver(bool races, bool uninitialised, bool strict)
+      : races_(races), uninitialised_(uninitialised), strict_(races && strict), threads_(1024) {}
 
   void begin_block(Block&) override;
   void end_block(Block&) override;
@@ -176,7 +183,10 @@ class HazardObserver final : public Observer {
   void end_copy(Block&, const Access&) override;
   void fence(Block&) override;
 
-  void proxy_fence(Block&) override;
+  void proxy_fence(Block&, bool shared, bool device) override;
+  void init_barrier(Block&, const void* bar, const Where&) override;
+  void init_fence(Block&) override;
+  void arrive_remote(Block&, Block& home, const void* bar, const Where&) override;
   uint32_t issue_load(Block&, const Access&, const void* bar, const Where&) override;
   void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) override;
   uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
@@ -215,8 +225,9 @@ class HazardObserver final : public Observer {
   static void note(Tickets&, const Seen&);
   static void note(Tickets&, const Tickets&);
   void use_ticket(Block&, uint64_t word);
-  bool ordered_across_blocks(const Block&, uint64_t block, unsigned entry, Stamp, uint64_t word,
-                             bool atomic) const;
+  /// Before what `by` knows.
+  bool ordered_across_blocks(const ThreadState& by, const Block&, uint64_t block, unsigned entry,
+                             Stamp, uint64_t word, bool atomic) const;
 
   // --- accesses of threads -----------------------------------------------------------------------
 
@@ -266,6 +277,10 @@ class HazardObserver final : public Observer {
   void check_device_cell(Block&, const Access&, uint64_t byte, DeviceCell&);
   void race_across(Block&, const Access&, uint64_t byte, Kind, uint64_t block, unsigned entry,
                    uint32_t pc);
+  std::string earlier_across(const Block&, const Access&, Kind, uint64_t block, unsigned entry,
+                             uint32_t pc) const;
+  /// A name for a thread of the launch.
+  static uint64_t thread_of(uint64_t block, unsigned entry) { return block << 16 | entry; }
 
   // --- asynchronous operations -------------------------------------------------------------------
 
@@ -287,10 +302,16 @@ class HazardObserver final : public Observer {
   bool check_writer(const HazardObserver& by, const Block&, const Access&, uint64_t byte,
                     const SharedCell&, const Actor&) const;
   void check_before_read(const Block&, const Access&, uint64_t word, const Actor&);
+  void show_inits(const Block&, Stamp fence, bool to_cluster);
+  void check_init(const Block&, Block& home, const void* bar, const Actor&, bool only_strict) const;
+  void check_device_fence(const Block&, const Access&, uint64_t byte, const DeviceCell&) const;
+  /// Options::strict: what threads did to the place before the current one of `by` loads into it.
+  void check_strict(const HazardObserver& by, const Block&, const Access&, uint64_t byte,
+                    const SharedRead* row, const Actor&) const;
   std::string describe(const Block&, const Operation&) const;
   static std::string missing(const HazardObserver& by, const Block&, const Operation&);
 
-  const bool races_, uninitialised_;
+  const bool races_, uninitialised_, strict_;
   std::vector<ThreadState> threads_;
   unsigned base_ = 0;         // this block's first entry
   unsigned padded_ = 0;       // threads of a block, rounded up to whole warps
@@ -311,6 +332,21 @@ class HazardObserver final : public Observer {
     unsigned entry = 0;
     Stamp stamp = 0;
   } learnt_;
+
+  // This block's mbarriers.
+  struct Init {
+    Where where;
+    unsigned thread;  // entry of who initialised it
+    // Its first fences since then, as DeviceFence::seen; 0: none yet.
+    Stamp shown;             // to TMA: of either kind
+    Stamp shown_to_cluster;  // fence.mbarrier_init
+  };
+  std::unordered_map<const void*, Init> inits_;
+  bool hidden_inits_ = false;  // one of them has not been shown
+
+  // By thread: what it knew at its last fence.proxy.async for device memory; for shared memory
+  // (kept with strict_ only).
+  std::unordered_map<unsigned, ThreadState> at_device_fence_, at_fence_;
 
   // The latest uses of this block's shared memory by threads of other blocks, by entry.
   struct Guest {
@@ -343,6 +379,7 @@ class HazardObserver final : public Observer {
 /// "tile, byte 132"
 std::string place(const Access&, uint64_t byte);
 std::string block_index(const Block&, uint64_t linear);
+uint64_t blocks_of_cluster(const Block&);
 /// The thread behind a clock's entry, seen from `b`.
 std::string who(const Block& b, unsigned entry, unsigned padded);
 /// A race between the access, in the word or byte that begins at `byte`, and what stands at

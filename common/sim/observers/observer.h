@@ -59,8 +59,16 @@ class Observer {
   // told only when the search for races or uninitialised reads is on, or a row per source line is
   // asked for. Each has a number, not 0, that the search gives.
 
-  /// The current thread executed fence.proxy.async.
-  virtual void proxy_fence(Block&) {}
+  /// The current thread executed fence.proxy.async for shared memory, device memory, or both.
+  virtual void proxy_fence(Block&, bool shared, bool device) { (void)shared, (void)device; }
+  /// The current thread has initialised an mbarrier of its block.
+  virtual void init_barrier(Block&, const void* bar, const Where&) { (void)bar; }
+  /// The current thread executed fence.mbarrier_init.
+  virtual void init_fence(Block&) {}
+  /// The current thread arrives at an mbarrier of another block, `home`.
+  virtual void arrive_remote(Block&, Block& home, const void* bar, const Where&) {
+    (void)home, (void)bar;
+  }
   /// The current thread issues a TMA load to the store's place; `bar`, in the same block, will tell
   /// of its end.
   virtual uint32_t issue_load(Block&, const Access&, const void* bar, const Where&) {
@@ -94,7 +102,8 @@ class Observer {
 /// \param sink told of each request; or null
 std::unique_ptr<Observer> make_request_observer(bool sites, bool l2, RequestSink* sink);
 /// Races in shared and global memory, and reads of words that nobody wrote.
-std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised);
+/// \param strict with races: Options::strict
+std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised, bool strict);
 
 // --- hooks for state that outlives one worker ----------------------------------------------------
 

@@ -36,7 +36,7 @@ struct Grid {
   uint64_t blocks = 0;
   unsigned cluster = 1;
   bool requests = false, sites = false, l2 = false, hazards = false, races = false,
-       uninitialised = false, trace = false;
+       uninitialised = false, strict = false, trace = false;
   uint64_t order = 0;             // sim::Options::block_order
   std::atomic<uint64_t> next{0};  // next cluster to place
   std::atomic<bool> stop{false};
@@ -137,7 +137,8 @@ void prepare(Block& b, const Grid& grid) {
     b.observers.push_back(std::move(trace));
   }
   if (grid.requests) b.observers.push_back(make_request_observer(grid.sites, grid.l2, sink));
-  if (grid.hazards) b.observers.push_back(make_hazard_observer(grid.races, grid.uninitialised));
+  if (grid.hazards)
+    b.observers.push_back(make_hazard_observer(grid.races, grid.uninitialised, grid.strict));
   b.tell_operations = grid.hazards || grid.sites || grid.trace;
   b.stop = false;
   b.attention = !b.observers.empty();
@@ -406,6 +407,7 @@ void run_grid(const Launch& launch) {
   grid.sites = o.sites;
   grid.l2 = o.l2_bytes > 0 && recording();
   grid.races = o.races;
+  grid.strict = o.strict;
   grid.uninitialised = o.uninitialised;
   grid.hazards = o.races || o.uninitialised;
   grid.trace = o.trace && recording();
