@@ -85,7 +85,7 @@ def first_error(text, files):
 
 
 def missing_header(error):
-    match = re.match(r"(?P<place>[^:]+:\d+):.*error: (?P<name>[^:]+): No such file", error)
+    match = re.match(r"(?P<place>.+?:\d+):\d+: fatal error: (?P<name>[^:]+): No such file", error)
     if not match:
         return None
     for begin, library in LIBRARIES.items():
@@ -120,7 +120,7 @@ def explain(error, path):
     header = missing_header(error)
     if header:
         return header
-    match = re.match(r"(?P<file>[^:\n]+):(?P<line>\d+):", error)
+    match = re.match(r"(?P<file>.+?):(?P<line>\d+):\d+: ", error)
     if match:
         known = unsupported_in(match["file"], int(match["line"]))
         if known:
@@ -181,6 +181,15 @@ def link(objects, how, options, folder):
             raise Refused(f"{match[1]} is declared and nowhere defined: give the file that has it, too")
         raise Refused(done.stderr.strip().splitlines()[-1])
     return program
+
+
+def keep(program, path):
+    """Also over a program that runs."""
+    try:
+        shutil.copy(program, path + ".part")
+        os.replace(path + ".part", path)
+    except OSError as error:
+        raise Refused(f"{path} cannot be written: {error.strerror}") from None
 
 
 def wishes(options, files):
@@ -246,7 +255,7 @@ def main(description):
             objects = [compile_file(p, how, options, folder, i) for i, p in enumerate(options.files)]
             program = link(objects, how, options, folder)
             if options.keep:
-                shutil.copy(program, options.keep)
+                keep(program, options.keep)
                 return 0
             return run(program, own, {"FLASH_STEPS_SIM": wishes(options, options.files)})
     except Refused as error:
