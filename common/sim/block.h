@@ -46,10 +46,10 @@ struct Thread {
 /// bar.sync and bar.arrive (number 0 is __syncthreads), and other rendezvous of many warps.
 struct Barrier {
   int arrived = 0;
-  int expected = 0;           ///< threads; kAll: those of the block that have not returned
-  uint32_t here[32] = {};     ///< who arrived
-  uint32_t waiting[32] = {};  ///< who waits (bar.arrive does not)
-  Where first;                ///< the line of the first arrival
+  int expected = 0;            ///< threads; kAll: those of the block that have not returned
+  uint32_t here[32] = {};      ///< who arrived
+  uint32_t waiting[32] = {};   ///< who waits (bar.arrive does not)
+  Where first;                 ///< the line of the first arrival
   int votes = 0, counted = 0;  ///< __syncthreads_count: until now; the last time
   static constexpr int kAll = 0;
 };
@@ -101,7 +101,8 @@ struct Block {
   // Rendezvous.
   Barrier barriers[16];
   bool named_barriers = false;  ///< a barrier with a count was used
-  uint32_t converging[32] = {};  ///< lanes in converged_lanes(), of the warp, until no other one can run
+  uint32_t converging[32] =
+      {};  ///< lanes in converged_lanes(), of the warp, until no other one can run
   WarpMeeting meetings[32][4];  ///< up to four disjoint groups of lanes of a warp at a time
   std::shared_ptr<AsyncState> async;
   std::shared_ptr<void> wgmma_scratch;  ///< thread_local would lie among the kernels' shared arrays

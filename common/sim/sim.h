@@ -34,6 +34,8 @@ struct Options {
   bool trace = false;          ///< with requests: what every block did (trace.h; one worker)
   double watchdog_s = 30;      ///< a kernel that computes this long without a barrier is stopped
   size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread
+  /// Host code touches device memory: who hears of it and ends the process; null: abort().
+  void (*on_host_touch)(const std::string& sentence) = nullptr;
 };
 /// The one set of options of this process.
 Options& options();

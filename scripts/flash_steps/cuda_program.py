@@ -16,7 +16,10 @@ HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_bui
 CPLUSPLUS = (".cu", ".cpp", ".cc", ".cxx", ".cuh")
 # What a text shows that needs a feature the simulator does not have.
 UNSUPPORTED = [
-    (r"\b(tex1D|tex2D|tex3D|tex1Dfetch|texture\s*<|cudaTextureObject_t|cudaCreateTextureObject|cudaBindTexture)", "textures"),
+    (
+        r"\b(tex1D|tex2D|tex3D|tex1Dfetch|texture\s*<|cudaTextureObject_t|cudaCreateTextureObject|cudaBindTexture)",
+        "textures",
+    ),
     (r"\b(surf2Dread|surf2Dwrite|cudaSurfaceObject_t|surface\s*<)", "surfaces"),
     (r"\bcudaGraph\w*|\bcudaStreamBeginCapture", "CUDA graphs"),
     (r"\bcudaArray\w*|\bcudaMallocArray|\bcudaMalloc3D\w*|\bcudaMemcpy3D\w*", "CUDA arrays"),
@@ -26,18 +29,50 @@ UNSUPPORTED = [
     (r"\bnvcuda::wmma|\bwmma::", "wmma fragments"),
     (r"\bcuda::(barrier|pipeline|memcpy_async|atomic|atomic_ref|std)\b", "libcu++ (cuda::)"),
     (r"\bcuda::", "libcu++ (cuda::)"),
-    (r"\b(cg|cooperative_groups)::(memcpy_async|wait|multi_grid|cluster_group|this_cluster)", "this part of cooperative groups"),
-    (r"\bcu(Init|Device|Ctx|Module|Launch|Mem|Tensor|Func|Link)[A-Z]\w*|\bCU(device|context|module|function|tensorMap)\b", "the driver API"),
-    (r"\b__shfl(_up|_down|_xor)?\s*\(", "shuffles without _sync, which sm_70 and later do not have"),
+    (
+        r"\b(cg|cooperative_groups)::(memcpy_async|wait|multi_grid|cluster_group|this_cluster)",
+        "this part of cooperative groups",
+    ),
+    (
+        r"\bcu(Init|Device|Ctx|Module|Launch|Mem|Tensor|Func|Link)[A-Z]\w*|\bCU(device|context|module|function|tensorMap)\b",
+        "the driver API",
+    ),
+    (
+        r"\b__shfl(_up|_down|_xor)?\s*\(",
+        "shuffles without _sync, which sm_70 and later do not have",
+    ),
     (r"\b__(ballot|any|all)\s*\(", "votes without _sync, which sm_70 and later do not have"),
-    (r"\b__v(add|sub|abs|max|min|cmp|set|avg)\w*\s*\(", "SIMD intrinsics of bytes and halves of a word"),
+    (
+        r"\b__v(add|sub|abs|max|min|cmp|set|avg)\w*\s*\(",
+        "SIMD intrinsics of bytes and halves of a word",
+    ),
 ]
 LIBRARIES = {
-    "cublas": "cuBLAS", "cudnn": "cuDNN", "cufft": "cuFFT", "curand": "cuRAND", "cusparse": "cuSPARSE",
-    "cusolver": "cuSOLVER", "thrust/": "Thrust", "cub/": "CUB", "cute/": "CUTLASS", "cutlass": "CUTLASS",
-    "cuda/": "libcu++", "nvtx": "NVTX", "nvToolsExt": "NVTX", "nccl": "NCCL", "mpi.h": "MPI", "torch/": "PyTorch",
-    "ATen/": "PyTorch", "npp": "NPP", "nvjpeg": "nvJPEG", "mma.h": "wmma fragments", "cuda_fp8": "fp8 types",
-    "GL/": "OpenGL", "nvrtc": "NVRTC", "cuda_pipeline": "pipelines", "cudnn_frontend": "cuDNN",
+    "cublas": "cuBLAS",
+    "cudnn": "cuDNN",
+    "cufft": "cuFFT",
+    "curand": "cuRAND",
+    "cusparse": "cuSPARSE",
+    "cusolver": "cuSOLVER",
+    "thrust/": "Thrust",
+    "cub/": "CUB",
+    "cute/": "CUTLASS",
+    "cutlass": "CUTLASS",
+    "cuda/": "libcu++",
+    "nvtx": "NVTX",
+    "nvToolsExt": "NVTX",
+    "nccl": "NCCL",
+    "mpi.h": "MPI",
+    "torch/": "PyTorch",
+    "ATen/": "PyTorch",
+    "npp": "NPP",
+    "nvjpeg": "nvJPEG",
+    "mma.h": "wmma fragments",
+    "cuda_fp8": "fp8 types",
+    "GL/": "OpenGL",
+    "nvrtc": "NVRTC",
+    "cuda_pipeline": "pipelines",
+    "cudnn_frontend": "cuDNN",
 }
 
 
@@ -49,15 +84,29 @@ def how_to_build():
     """What CMake has written down: compiler, flags, libraries. Builds the simulator where needed."""
     if not os.path.exists(HOW):
         say("building the simulator, once")
-        command(["cmake", "--preset", "sim"], "configure the simulator; ./scripts/setup.sh installs what it needs")
+        command(
+            ["cmake", "--preset", "sim"],
+            "configure the simulator; ./scripts/setup.sh installs what it needs",
+        )
     command(
-        ["cmake", "--build", "--preset", "sim", "--target", "fa_any_program", "-j", str(os.cpu_count())],
+        [
+            "cmake",
+            "--build",
+            "--preset",
+            "sim",
+            "--target",
+            "fa_any_program",
+            "-j",
+            str(os.cpu_count()),
+        ],
         "build the simulator",
     )
     with open(HOW, encoding="utf-8") as file:
         rows = dict(line.rstrip("\n").partition(" ")[::2] for line in file)
     rows["flags"] = [w for f in rows["flags"].split(";") for w in f.removeprefix("SHELL:").split()]
-    rows["include"] = [f for f in dict.fromkeys(rows["include"].split(";")) if f and f != "/usr/include"]
+    rows["include"] = [
+        f for f in dict.fromkeys(rows["include"].split(";")) if f and f != "/usr/include"
+    ]
     return rows
 
 
@@ -132,10 +181,16 @@ def explain(error, path):
 def compile_file(path, how, options, folder, number):
     """One source file to an object, with C files as C."""
     base = os.path.join(folder, f"{number}_{os.path.basename(path)}")
-    given = [f"-I{os.path.dirname(path) or '.'}", *[f"-I{i}" for i in options.include], *[f"-D{d}" for d in options.define]]
+    given = [
+        f"-I{os.path.dirname(path) or '.'}",
+        *[f"-I{i}" for i in options.include],
+        *[f"-D{d}" for d in options.define],
+    ]
     if path.endswith(".c"):
         done = subprocess.run(
-            ["gcc", "-w", "-O2", "-g", "-fopenmp", *given, "-c", path, "-o", base + ".o"], capture_output=True, text=True
+            ["gcc", "-w", "-O2", "-g", "-fopenmp", *given, "-c", path, "-o", base + ".o"],
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
             raise Refused(explain(first_error(done.stderr, [path]), path))
@@ -144,9 +199,20 @@ def compile_file(path, how, options, folder, number):
     common = ["-std=gnu++20", "-fopenmp", "-fpermissive", "-w"]
     dialect = [*common, *[f"-I{i}" for i in how["include"]], "-DFA_ANY_PROGRAM"]
     if cuda:
-        dialect += ["-D__CUDACC__", "-D__NVCC__", "-D__CUDA_ARCH__=900", "-D__CUDACC_VER_MAJOR__=12", "-D__CUDACC_VER_MINOR__=4", "-include", "cuda_runtime.h"]
+        dialect += [
+            "-D__CUDACC__",
+            "-D__NVCC__",
+            "-D__CUDA_ARCH__=900",
+            "-D__CUDACC_VER_MAJOR__=12",
+            "-D__CUDACC_VER_MINOR__=4",
+            "-include",
+            "cuda_runtime.h",
+        ]
     done = subprocess.run(
-        [how["compiler"], "-E", "-x", "c++", *given, *dialect, path], capture_output=True, text=True, errors="replace"
+        [how["compiler"], "-E", "-x", "c++", *given, *dialect, path],
+        capture_output=True,
+        text=True,
+        errors="replace",
     )
     if done.returncode:
         raise Refused(explain(first_error(done.stderr, [path]), path))
@@ -158,7 +224,18 @@ def compile_file(path, how, options, folder, number):
         file.write(text)
     flags = [f for f in how["flags"] if not f.startswith("-W")] if cuda else ["-O2", "-g"]
     done = subprocess.run(
-        [how["compiler"], "-x", "c++-cpp-output", *common, *flags, "-fno-extern-tls-init", "-c", base + ".ii", "-o", base + ".o"],
+        [
+            how["compiler"],
+            "-x",
+            "c++-cpp-output",
+            *common,
+            *flags,
+            "-fno-extern-tls-init",
+            "-c",
+            base + ".ii",
+            "-o",
+            base + ".o",
+        ],
         capture_output=True,
         text=True,
     )
@@ -178,7 +255,9 @@ def link(objects, how, options, folder):
     if done.returncode:
         match = re.search(r"undefined reference to [`']([^`']+)'", done.stderr)
         if match:
-            raise Refused(f"{match[1]} is declared and nowhere defined: give the file that has it, too")
+            raise Refused(
+                f"{match[1]} is declared and nowhere defined: give the file that has it, too"
+            )
         raise Refused(done.stderr.strip().splitlines()[-1])
     return program
 
@@ -213,17 +292,44 @@ def parse(words, description):
         usage="sim [options] FILE.cu [more files] [-- its arguments]",
     )  # fmt: skip
     parser.add_argument("files", nargs="+", metavar="FILE", help=".cu, .cpp or .c")
-    parser.add_argument("--analyse", action="store_true", help="look for races and uninitialised reads")
-    parser.add_argument("--lines", action="store_true", help="a row for each source line: requests, conflicts")
+    parser.add_argument(
+        "--analyse", action="store_true", help="look for races and uninitialised reads"
+    )
+    parser.add_argument(
+        "--lines", action="store_true", help="a row for each source line: requests, conflicts"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the report, too")
     parser.add_argument("--gpu", default="H200", help="the GPU that is modelled (H200)")
     parser.add_argument("--workers", type=int, metavar="N", help="cores that run blocks (all)")
-    parser.add_argument("--watchdog", type=float, metavar="S", help="stop a kernel that computes so long without a barrier (30)")
-    parser.add_argument("--limit", type=float, metavar="S", help="after so many seconds end behind the running launch")
-    parser.add_argument("-I", dest="include", action="append", default=[], metavar="DIR", help="where its headers are")
-    parser.add_argument("-D", dest="define", action="append", default=[], metavar="NAME[=X]", help="a macro")
-    parser.add_argument("-l", dest="library", action="append", default=[], metavar="NAME", help="a host library")
-    parser.add_argument("-o", dest="keep", metavar="FILE", help="keep the compiled program there, and do not run it")
+    parser.add_argument(
+        "--watchdog",
+        type=float,
+        metavar="S",
+        help="stop a kernel that computes so long without a barrier (30)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        metavar="S",
+        help="after so many seconds end behind the running launch",
+    )
+    parser.add_argument(
+        "-I",
+        dest="include",
+        action="append",
+        default=[],
+        metavar="DIR",
+        help="where its headers are",
+    )
+    parser.add_argument(
+        "-D", dest="define", action="append", default=[], metavar="NAME[=X]", help="a macro"
+    )
+    parser.add_argument(
+        "-l", dest="library", action="append", default=[], metavar="NAME", help="a host library"
+    )
+    parser.add_argument(
+        "-o", dest="keep", metavar="FILE", help="keep the compiled program there, and do not run it"
+    )
     options = parser.parse_args(words)
     return options, own
 
@@ -252,7 +358,9 @@ def main(description):
                 raise Refused(f"{path}: its name must end with .cu, .cpp or .c")
         how = how_to_build()
         with tempfile.TemporaryDirectory(prefix="sim_") as folder:
-            objects = [compile_file(p, how, options, folder, i) for i, p in enumerate(options.files)]
+            objects = [
+                compile_file(p, how, options, folder, i) for i, p in enumerate(options.files)
+            ]
             program = link(objects, how, options, folder)
             if options.keep:
                 keep(program, options.keep)

@@ -163,7 +163,11 @@ class Translator:
 
     def plain(self, begin, end):
         """The words of an expression on one line, for names."""
-        text = "".join(" " if t.kind == "space" else t.text for t in self.tokens[begin:end] if t.kind != "marker")
+        text = "".join(
+            " " if t.kind == "space" else t.text
+            for t in self.tokens[begin:end]
+            if t.kind != "marker"
+        )
         return re.sub(r"\s+", " ", text).strip()
 
     def split(self, begin, end, at=","):
@@ -228,13 +232,16 @@ class Translator:
             k = self.before(k)
         while True:
             if self.tokens[k].kind != "name" and self.text_at(k) != "::":
-                raise TranslationError("a launch of something that has no name", self.tokens[i].line)
+                raise TranslationError(
+                    "a launch of something that has no name", self.tokens[i].line
+                )
             previous = self.before(k)
             if self.text_at(k) == "::" and self.text_at(previous) == ">":
                 k = self.before(self.partner_back(previous, "<", ">"))
                 continue
             if self.text_at(previous) in ("::", ".", "->") or (
-                self.text_at(k) == "::" and self.tokens[previous].kind == "name"
+                self.text_at(k) == "::"
+                and self.tokens[previous].kind == "name"
                 and self.tokens[previous].text not in ("return", "else", "do")
             ):
                 k = previous
@@ -309,9 +316,21 @@ class Translator:
             angle += (text == "<") - (text == ">")
             if angle <= 0 and text == "(":
                 return  # a function
-            if angle <= 0 and text in ("class", "struct", "union", "enum", "template", "using", "namespace"):
+            if angle <= 0 and text in (
+                "class",
+                "struct",
+                "union",
+                "enum",
+                "template",
+                "using",
+                "namespace",
+            ):
                 after = self.next(self.next(k))
-                if text in ("template", "using", "namespace") or self.text_at(after) in ("{", ":", ";"):
+                if text in ("template", "using", "namespace") or self.text_at(after) in (
+                    "{",
+                    ":",
+                    ";",
+                ):
                     return
             if angle <= 0 and text in (";", "=", "[", "{", ","):
                 break
@@ -324,11 +343,19 @@ class Translator:
             return
         before = self.before(i)
         parts = self.split(opens + 1, self.partner(opens))
-        if len(parts) < 2 or self.tokens[before].kind == "name" and self.text_at(before) != "return":
+        if (
+            len(parts) < 2
+            or self.tokens[before].kind == "name"
+            and self.text_at(before) != "return"
+        ):
             return  # a declaration
         name = self.plain(*parts[0])
         while True:
-            shorter = re.sub(r"^(\(\s*[\w:]+[\s\w:]*\*+\s*\)|reinterpret_cast\s*<[^>]*>|static_cast\s*<[^>]*>|&|\*)\s*", "", name)
+            shorter = re.sub(
+                r"^(\(\s*[\w:]+[\s\w:]*\*+\s*\)|reinterpret_cast\s*<[^>]*>|static_cast\s*<[^>]*>|&|\*)\s*",
+                "",
+                name,
+            )
             if shorter.startswith("(") and shorter.endswith(")"):
                 shorter = shorter[1:-1].strip()
             if shorter == name:
@@ -351,7 +378,9 @@ class Translator:
         first = self.next(begin - 1)
         if self.text_at(first) == "(":
             closes = self.partner(first)
-            if re.fullmatch(r"\(\s*(const\s+)?void\s*(const\s*)?\*\s*\)", self.plain(first, closes + 1)):
+            if re.fullmatch(
+                r"\(\s*(const\s+)?void\s*(const\s*)?\*\s*\)", self.plain(first, closes + 1)
+            ):
                 self.blank(first, closes + 1)
         elif self.text_at(first) in ("reinterpret_cast", "static_cast"):
             opens_cast = next(k for k in range(first, end) if self.text_at(k) == "(")
@@ -369,7 +398,11 @@ class Translator:
             return
         closes = self.partner(opens)
         before = self.text_at(self.before(i))
-        if self.text_at(self.next(closes)) != ";" or before in (")", "]") and self.tokens[self.before(i)].kind != "other":
+        if (
+            self.text_at(self.next(closes)) != ";"
+            or before in (")", "]")
+            and self.tokens[self.before(i)].kind != "other"
+        ):
             return
         if self.plain(opens + 1, closes).startswith('"_ZN3sim'):
             return
@@ -394,7 +427,8 @@ class Translator:
         if not template.strip():
             return  # a fence for the compiler
         outputs, inputs = (
-            [self.operand(*part) for part in self.split(*piece)] for piece in (pieces[1:3] + [(0, 0)] * 2)[:2]
+            [self.operand(*part) for part in self.split(*piece)]
+            for piece in (pieces[1:3] + [(0, 0)] * 2)[:2]
         )
         try:
             code = translate(template, outputs, inputs)
@@ -407,7 +441,7 @@ class Translator:
         self.tokens[i].text = code
 
     def operand(self, begin, end):
-        """ "=r"(x) -> ("=r", "x") """
+        """ "=r"(x) -> ("=r", "x")"""
         constraint = next(k for k in range(begin, end) if self.tokens[k].kind == "string")
         opens = self.next(constraint)
         return self.tokens[constraint].text[1:-1], self.plain(opens + 1, self.partner(opens))

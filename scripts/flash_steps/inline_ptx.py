@@ -46,7 +46,7 @@ def translate(template, outputs, inputs):
 
 
 def arguments(text):
-    """ "{%0, %1}, [%2], 16" -> [["%0", "%1"], ["%2"], ["16"]] """
+    """ "{%0, %1}, [%2], 16" -> [["%0", "%1"], ["%2"], ["16"]]"""
     parts = re.findall(r"\{[^}]*\}|\[[^\]]*\]|[^,\s][^,]*", text)
     return [[x.strip() for x in p.strip("{}[] ").split(",")] for p in parts]
 
@@ -103,9 +103,22 @@ INSTRUCTIONS = [
         ldmatrix,
     ),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", mma),
-    (r"bar\.sync", lambda m, a: "::sim::sync_block(::sim::Where::here());" if len(a) == 1 and a[0][0] == "0" else f"::sim::sync_named({a[0][0]}, {a[1][0]}, true, ::sim::Where::here());"),
-    (r"barrier\.sync(\.aligned)?", lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, true, ::sim::Where::here());"),
-    (r"bar\.arrive", lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, false, ::sim::Where::here());"),
+    (
+        r"bar\.sync",
+        lambda m, a: (
+            "::sim::sync_block(::sim::Where::here());"
+            if len(a) == 1 and a[0][0] == "0"
+            else f"::sim::sync_named({a[0][0]}, {a[1][0]}, true, ::sim::Where::here());"
+        ),
+    ),
+    (
+        r"barrier\.sync(\.aligned)?",
+        lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, true, ::sim::Where::here());",
+    ),
+    (
+        r"bar\.arrive",
+        lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, false, ::sim::Where::here());",
+    ),
     (r"membar\.(gl|sys)|fence\.acq_rel\.(gpu|sys)", lambda m, a: "::sim::fence();"),
     (r"mov\.[usb](32|64)", lambda m, a: f"{a[0][0]} = {a[1][0]};"),
     (r"fma\.rn\.f32", lambda m, a: f"{a[0][0]} = ::std::fma({a[1][0]}, {a[2][0]}, {a[3][0]});"),

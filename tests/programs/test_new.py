@@ -176,6 +176,42 @@ class Architecture(unittest.TestCase):
         self.assertEqual(sorted(links), sorted(expected))
 
 
+class OwnProgram(unittest.TestCase):
+    def test_page(self):
+        with open(DOC, encoding="utf-8") as file:
+            page = file.read()
+        name, text = re.search(
+            r"<!-- program: (\S+) -->\n```cpp\n(.*?)```", page, re.DOTALL
+        ).groups()
+        barrier = "part[t] += part[t + n];\n"
+        right = text.replace(barrier, barrier + "    __syncthreads();\n", 1)
+        self.assertNotEqual(right, text)
+        with tempfile.TemporaryDirectory() as folder:
+            status, said = self.run_program(folder, name, text)
+            self.assertEqual(status, 1, said)
+            OUTPUTS["sim"] = f"$ ./scripts/sim --analyse {name}\n{said.strip()}"
+            line = 1 + text[: text.index("part[t] +=")].count("\n")
+            self.assertIn(f"Line {line} adds", page)
+            self.assertRegex(said, rf"race on shared memory(.|\n)*{name}:{line}")
+            if "--update" not in sys.argv:
+                self.assertIn(f"```\n{OUTPUTS['sim']}\n```\n", page)
+            status, said = self.run_program(folder, name, right)
+            self.assertEqual(status, 0, said)
+            self.assertIn("no finding", said)
+
+    def run_program(self, folder, name, text):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(text)
+        done = subprocess.run(
+            [os.path.join(ROOT, "scripts", "sim"), "--analyse", name],
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        return done.returncode, done.stdout
+
+
 class OwnKernel(unittest.TestCase):
     """One build tree for all stages; what is not the reader's own is taken from BUILD."""
 
@@ -185,7 +221,7 @@ class OwnKernel(unittest.TestCase):
         self.root = copy_of_repository(folder.name)
         self.kernel = os.path.join(self.root, "steps", "mine", "kernel.cuh")
         with open(DOC, encoding="utf-8") as file:
-            page = file.read()
+            page = file.read().partition("## Scaffold")[2]
         self.blocks = re.findall(r"```cpp\n(.*?)```", page, re.DOTALL)
         self.diffs = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)
         self.take_built_library()
@@ -196,7 +232,8 @@ class OwnKernel(unittest.TestCase):
         common = os.path.join(self.root, "common")
         for folder, _, names in os.walk(common):
             for name in names:
-                if name.endswith(".cpp") and name not in ("main.cpp", "library.cpp"):
+                kept = name in ("main.cpp", "library.cpp") or folder.endswith("program")
+                if name.endswith(".cpp") and not kept:
                     os.remove(os.path.join(folder, name))
         lines = []
         for target, source in (

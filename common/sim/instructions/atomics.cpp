@@ -41,8 +41,7 @@ T atomic_integer(AtomicOp op, T* p, T v, T compare) {
     case AtomicOp::inc:
       return update(p, [v](T old) { return old >= v ? T{0} : static_cast<T>(old + 1); });
     case AtomicOp::dec:
-      return update(
-          p, [v](T old) { return old == 0 || old > v ? v : static_cast<T>(old - 1); });
+      return update(p, [v](T old) { return old == 0 || old > v ? v : static_cast<T>(old - 1); });
     case AtomicOp::cas:
       cell.compare_exchange_strong(compare, v, kOrder);
       return compare;

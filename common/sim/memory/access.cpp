@@ -68,8 +68,10 @@ const char* verb(Kind k) {
 }
 
 [[gnu::noinline, gnu::cold]] void host_touch(const void* pc) {
-  std::fprintf(stderr, "host code dereferences a device pointer at %s; use cudaMemcpy\n",
-               source_of(pc).c_str());
+  const std::string sentence =
+      "host code dereferences a device pointer at " + source_of(pc) + "; use cudaMemcpy";
+  if (options().on_host_touch) options().on_host_touch(sentence);
+  std::fprintf(stderr, "%s\n", sentence.c_str());
   std::abort();
 }
 
@@ -314,8 +316,8 @@ using sim::Kind;
   T __tsan_atomic##bits##_fetch_or(volatile T* p, T v, int) {                               \
     return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST);                                       \
   }                                                                                         \
-  T __tsan_atomic##bits##_fetch_xor(volatile T* p, T v, int) {                               \
-    return __atomic_fetch_xor(p, v, __ATOMIC_SEQ_CST);                                       \
+  T __tsan_atomic##bits##_fetch_xor(volatile T* p, T v, int) {                              \
+    return __atomic_fetch_xor(p, v, __ATOMIC_SEQ_CST);                                      \
   }                                                                                         \
   int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* e, T v, int, int) {   \
     return __atomic_compare_exchange_n(p, e, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \

@@ -28,13 +28,12 @@ void put(cudaDataType_t type, void* p, double v) {
   }
 }
 
-size_t bytes_of(cudaDataType_t type) {
-  return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
-}
+size_t bytes_of(cudaDataType_t type) { return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2; }
 
 void* at(const Matrix& x, long long row, long long column, long long i) {
   const long long index = i * x.stride + row + column * x.leading;
-  return static_cast<char*>(const_cast<void*>(x.p)) + index * static_cast<long long>(bytes_of(x.type));
+  return static_cast<char*>(const_cast<void*>(x.p)) +
+         index * static_cast<long long>(bytes_of(x.type));
 }
 
 // op(X) as rows x columns numbers, row by row.

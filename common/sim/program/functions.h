@@ -13,14 +13,14 @@
 // --- the smaller and the larger of two numbers, of different types, too --------------------------
 
 template <class A, class B>
-requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> && !std::is_same_v<A, B>)
-__forceinline__ std::common_type_t<A, B> max(A a, B b) {
+requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> &&
+         !std::is_same_v<A, B>) __forceinline__ std::common_type_t<A, B> max(A a, B b) {
   using C = std::common_type_t<A, B>;
   return static_cast<C>(a) < static_cast<C>(b) ? static_cast<C>(b) : static_cast<C>(a);
 }
 template <class A, class B>
-requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> && !std::is_same_v<A, B>)
-__forceinline__ std::common_type_t<A, B> min(A a, B b) {
+requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> &&
+         !std::is_same_v<A, B>) __forceinline__ std::common_type_t<A, B> min(A a, B b) {
   using C = std::common_type_t<A, B>;
   return static_cast<C>(b) < static_cast<C>(a) ? static_cast<C>(b) : static_cast<C>(a);
 }
@@ -41,10 +41,10 @@ SIM_FUNCTION(float, __frsqrt_rn, 1 / std::sqrt(x))
 SIM_FUNCTION(float, __saturatef, x > 0 ? x < 1 ? x : 1 : 0)
 SIM_FUNCTION(float, rcbrtf, 1 / std::cbrt(x))
 SIM_FUNCTION(float, normcdff, 0.5f * std::erfc(x * -0.707106781f))
-SIM_FUNCTION(float, sinpif, static_cast<float>(std::sin(M_PI * x)))
-SIM_FUNCTION(float, cospif, static_cast<float>(std::cos(M_PI * x)))
-SIM_FUNCTION(double, sinpi, std::sin(M_PI * x))
-SIM_FUNCTION(double, cospi, std::cos(M_PI * x))
+SIM_FUNCTION(float, sinpif, static_cast<float>(std::sin(M_PI* x)))
+SIM_FUNCTION(float, cospif, static_cast<float>(std::cos(M_PI* x)))
+SIM_FUNCTION(double, sinpi, std::sin(M_PI* x))
+SIM_FUNCTION(double, cospi, std::cos(M_PI* x))
 SIM_FUNCTION(double, normcdf, 0.5 * std::erfc(x * -0.70710678118654752440))
 SIM_FUNCTION(double, rsqrt, 1 / std::sqrt(x))
 SIM_FUNCTION(float, rsqrt, 1 / std::sqrt(x))
@@ -68,21 +68,21 @@ auto rounded(int mode, F&& compute) {
 }
 }  // namespace sim
 // volatile: the compiler computes constants to the nearest.
-#define SIM_ROUNDED(T, name, mode, ...)       \
-  inline T name(T a_, T b_ = 1) {             \
-    volatile T a = a_, b = b_;                \
-    (void)b;                                  \
-    return sim::rounded(mode, [&] {           \
-      volatile T result = __VA_ARGS__;        \
-      return T{result};                       \
-    });                                       \
+#define SIM_ROUNDED(T, name, mode, ...) \
+  inline T name(T a_, T b_ = 1) {       \
+    volatile T a = a_, b = b_;          \
+    (void)b;                            \
+    return sim::rounded(mode, [&] {     \
+      volatile T result = __VA_ARGS__;  \
+      return T{result};                 \
+    });                                 \
   }
-#define SIM_ROUNDINGS(T, name, ...)                    \
+#define SIM_ROUNDINGS(T, name, ...)                     \
   SIM_ROUNDED(T, name##_rz, FE_TOWARDZERO, __VA_ARGS__) \
-  SIM_ROUNDED(T, name##_rd, FE_DOWNWARD, __VA_ARGS__)  \
+  SIM_ROUNDED(T, name##_rd, FE_DOWNWARD, __VA_ARGS__)   \
   SIM_ROUNDED(T, name##_ru, FE_UPWARD, __VA_ARGS__)
-#define SIM_OPERATION(T, name, op)                           \
-  __forceinline__ T name##_rn(T a, T b) { return a op b; }   \
+#define SIM_OPERATION(T, name, op)                         \
+  __forceinline__ T name##_rn(T a, T b) { return a op b; } \
   SIM_ROUNDINGS(T, name, a op b)
 SIM_OPERATION(float, __fadd, +)
 SIM_OPERATION(float, __fsub, -)
@@ -156,19 +156,19 @@ __forceinline__ unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
 
 // --- conversions ---------------------------------------------------------------------------------
 
-#define SIM_CONVERT(to, name, from, rounded)                                      \
-  __forceinline__ to name(from x) {                                               \
-    const from y = rounded;                                                       \
-    if (y != y) return 0;                                                         \
-    if (y <= static_cast<from>(std::numeric_limits<to>::min()))                   \
-      return std::numeric_limits<to>::min();                                      \
-    if (y >= static_cast<from>(std::numeric_limits<to>::max()))                   \
-      return std::numeric_limits<to>::max();                                      \
-    return static_cast<to>(y);                                                    \
+#define SIM_CONVERT(to, name, from, rounded)                    \
+  __forceinline__ to name(from x) {                             \
+    const from y = rounded;                                     \
+    if (y != y) return 0;                                       \
+    if (y <= static_cast<from>(std::numeric_limits<to>::min())) \
+      return std::numeric_limits<to>::min();                    \
+    if (y >= static_cast<from>(std::numeric_limits<to>::max())) \
+      return std::numeric_limits<to>::max();                    \
+    return static_cast<to>(y);                                  \
   }
-#define SIM_CONVERTS(to, name, from)                      \
-  SIM_CONVERT(to, name##_rz, from, std::trunc(x))         \
-  SIM_CONVERT(to, name##_rd, from, std::floor(x))         \
+#define SIM_CONVERTS(to, name, from)              \
+  SIM_CONVERT(to, name##_rz, from, std::trunc(x)) \
+  SIM_CONVERT(to, name##_rd, from, std::floor(x)) \
   SIM_CONVERT(to, name##_ru, from, std::ceil(x))
 SIM_CONVERTS(int, __float2int, float)
 SIM_CONVERTS(unsigned, __float2uint, float)
@@ -206,10 +206,10 @@ __forceinline__ double __hiloint2double(int high, int low) {
 
 // --- loads and stores with a hint for the caches -------------------------------------------------
 
-#define SIM_LOAD_HINT(name)          \
-  template <class T>                 \
+#define SIM_LOAD_HINT(name)            \
+  template <class T>                   \
   __forceinline__ T name(const T* p) { \
-    return *p;                       \
+    return *p;                         \
   }
 SIM_LOAD_HINT(__ldcg)
 SIM_LOAD_HINT(__ldca)
@@ -217,10 +217,10 @@ SIM_LOAD_HINT(__ldcs)
 SIM_LOAD_HINT(__ldlu)
 SIM_LOAD_HINT(__ldcv)
 #undef SIM_LOAD_HINT
-#define SIM_STORE_HINT(name)                                \
-  template <class T>                                        \
+#define SIM_STORE_HINT(name)                                   \
+  template <class T>                                           \
   __forceinline__ void name(T* p, std::type_identity_t<T> v) { \
-    *p = v;                                                 \
+    *p = v;                                                    \
   }
 SIM_STORE_HINT(__stcg)
 SIM_STORE_HINT(__stcs)
@@ -262,13 +262,14 @@ uint32_t equal_lanes(uint32_t mask, T v, Where where) {
   return equal;
 }
 }  // namespace sim
-#define SIM_REDUCE(name, ...)                                                        \
-  inline int name(unsigned mask, int v, SIM_HERE) {                                  \
-    return sim::reduce_lanes(mask, v, [](int a, int b) { return __VA_ARGS__; }, where); \
-  }                                                                                  \
-  inline unsigned name(unsigned mask, unsigned v, SIM_HERE) {                        \
-    return sim::reduce_lanes(                                                        \
-        mask, v, [](unsigned a, unsigned b) { return __VA_ARGS__; }, where);         \
+#define SIM_REDUCE(name, ...)                                                \
+  inline int name(unsigned mask, int v, SIM_HERE) {                          \
+    return sim::reduce_lanes(                                                \
+        mask, v, [](int a, int b) { return __VA_ARGS__; }, where);           \
+  }                                                                          \
+  inline unsigned name(unsigned mask, unsigned v, SIM_HERE) {                \
+    return sim::reduce_lanes(                                                \
+        mask, v, [](unsigned a, unsigned b) { return __VA_ARGS__; }, where); \
   }
 SIM_REDUCE(__reduce_add_sync, a + b)
 SIM_REDUCE(__reduce_min_sync, a < b ? a : b)
@@ -312,11 +313,15 @@ __forceinline__ long long atomicMin(long long* p, long long v) {
 __forceinline__ long long atomicMax(long long* p, long long v) {
   return sim::atomic_s64(sim::AtomicOp::max, p, v);
 }
-#define SIM_SCOPES(name)                                                       \
-  template <class... A>                                                        \
-  __forceinline__ auto name##_block(A... a) { return name(a...); }             \
-  template <class... A>                                                        \
-  __forceinline__ auto name##_system(A... a) { return name(a...); }
+#define SIM_SCOPES(name)                       \
+  template <class... A>                        \
+  __forceinline__ auto name##_block(A... a) {  \
+    return name(a...);                         \
+  }                                            \
+  template <class... A>                        \
+  __forceinline__ auto name##_system(A... a) { \
+    return name(a...);                         \
+  }
 SIM_SCOPES(atomicAdd)
 SIM_SCOPES(atomicSub)
 SIM_SCOPES(atomicMin)

@@ -54,16 +54,18 @@ void launch(const char* name, const Shape& shape, bool together, F kernel, A... 
     auto& c = *static_cast<Closure*>(p);
     std::apply(c.kernel, c.args);
   };
-  run({nullptr, {shape.grid, shape.block, shape.smem, 1, together}, call, &closure, sizeof closure,
+  run({nullptr,
+       {shape.grid, shape.block, shape.smem, 1, together},
+       call,
+       &closure,
+       sizeof closure,
        name});
 }
 
 // --- for inline PTX ---
 
 /// What a 32-bit shared address of inline PTX points to.
-inline void* shared_pointer(unsigned address) {
-  return dynamic_smem + static_cast<int>(address);
-}
+inline void* shared_pointer(unsigned address) { return dynamic_smem + static_cast<int>(address); }
 inline unsigned lane() {
   return ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32;
 }

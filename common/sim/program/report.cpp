@@ -20,16 +20,16 @@ std::string time_of(double s) {
   return s < 1 ? fmt::format("{:.3g} ms", s * 1e3) : fmt::format("{:.3g} s", s);
 }
 
-std::string per_request(uint64_t sectors, uint64_t requests) {
-  return requests ? fmt::format("{:.1f}", static_cast<double>(sectors) / requests) : "";
-}
-
 std::string row(const std::string& name, const char* what, uint64_t bytes, uint64_t requests,
                 uint64_t sectors) {
   if (bytes == 0) return "";
   const std::string shown = name.size() > 28 ? name.substr(0, 25) + "..." : name;
-  return fmt::format("  {:<28}{:<7}{:>16}{:>11} {:>15}\n", shown, what, grouped(bytes),
-                     requests ? grouped(requests) : "", per_request(sectors, requests));
+  std::string text = fmt::format("  {:<28}{:<7}{:>16}", shown, what, grouped(bytes));
+  if (requests) {
+    text += fmt::format("{:>11} {:>15.1f}", grouped(requests),
+                        static_cast<double>(sectors) / static_cast<double>(requests));
+  }
+  return text + "\n";
 }
 
 std::string limits_of(const KernelRecord& k) {
@@ -39,8 +39,8 @@ std::string limits_of(const KernelRecord& k) {
   std::string text;
   for (size_t i = 0; i < parts.size() && i < 3; ++i) {
     if (i > 0 && parts[i].first < 0.25) break;
-    text += fmt::format("{}{} {:.0f}%", i ? ", " : "", name_of(parts[i].second),
-                        100 * parts[i].first);
+    text +=
+        fmt::format("{}{} {:.0f}%", i ? ", " : "", name_of(parts[i].second), 100 * parts[i].first);
   }
   return text;
 }
@@ -68,28 +68,28 @@ std::string kernel_text(const KernelRecord& k) {
   }
   text += shared_text(k.count);
   if (k.count.hbm.total() > 0) {
-    text += fmt::format("  HBM (L2 model): {} read, {} written\n", fa::human_bytes(k.count.hbm.read),
-                        fa::human_bytes(k.count.hbm.write));
+    text += fmt::format("  HBM (L2 model): {} read, {} written\n",
+                        fa::human_bytes(k.count.hbm.read), fa::human_bytes(k.count.hbm.write));
   }
   if (k.estimated_s > 0) {
-    text += fa::wrapped(
-        "  estimated ", time_of(k.estimated_s / k.launches) +
-                            (k.launches > 1 ? " a launch: " : ": ") + limits_of(k), 4);
+    text += fa::wrapped("  estimated ",
+                        time_of(k.estimated_s / k.launches) +
+                            (k.launches > 1 ? " a launch: " : ": ") + limits_of(k),
+                        4);
   }
   return text;
 }
 
 std::string lines_text(const Session& s) {
   if (s.sites.empty()) return "";
-  std::string text = fmt::format("{:<26}{:<28}{:>11}{:>14}\n", "line", "what", "requests",
-                                 "per ideal");
+  std::string text =
+      fmt::format("{:<26}{:<28}{:>11}{:>14}\n", "line", "what", "requests", "per ideal");
   std::vector<const fa::SiteCount*> sites;
   for (const auto& [key, site] : s.sites) sites.push_back(&site);
   std::stable_sort(sites.begin(), sites.end(),
                    [](auto* a, auto* b) { return a->transfers > b->transfers; });
   for (const fa::SiteCount* site : sites) {
-    const double times =
-        site->ideal ? static_cast<double>(site->transfers) / site->ideal : 0;
+    const double times = site->ideal ? static_cast<double>(site->transfers) / site->ideal : 0;
     text += fmt::format("{:<26}{:<28}{:>11}{:>14.2f}\n", site->where, site->what,
                         grouped(site->requests), times);
   }
@@ -148,9 +148,14 @@ nlohmann::ordered_json json_of(const Session& s) {
                      {"transfers", site.transfers},
                      {"ideal", site.ideal}});
   }
-  return {{"schema", 1},           {"program", s.wishes.program}, {"gpu", s.gpu.name},
-          {"analysed", s.wishes.analyse}, {"kernels", kernels},   {"sites", sites},
-          {"findings", s.findings}, {"remarks", s.remarks}};
+  return {{"schema", 1},
+          {"program", s.wishes.program},
+          {"gpu", s.gpu.name},
+          {"analysed", s.wishes.analyse},
+          {"kernels", kernels},
+          {"sites", sites},
+          {"findings", s.findings},
+          {"remarks", s.remarks}};
 }
 
 }  // namespace
@@ -166,7 +171,8 @@ void tell(const Session& s) {
     text = "no kernel ran\n";
   } else {
     text = fmt::format("{:<37}{:>16}{:>11} {:>15}\n", "simulated, modelling " + s.gpu.name,
-                       "bytes requested", "requests", "sectors/request") + text;
+                       "bytes requested", "requests", "sectors/request") +
+           text;
     if (!arithmetic) {
       text += fa::wrapped("estimates are without plain arithmetic, ",
                           "which is not known here: a GPU may take longer", 2);
@@ -175,8 +181,9 @@ void tell(const Session& s) {
   text += lines_text(s);
   for (const std::string& remark : s.remarks) text += fa::wrapped("remark: ", remark, 2);
   if (s.findings.empty()) {
-    text += s.wishes.analyse ? "no finding: no race, no uninitialised read, no access out of bounds\n"
-                             : "";
+    text += s.wishes.analyse
+                ? "no finding: no race, no uninitialised read, no access out of bounds\n"
+                : "";
   } else {
     text += fmt::format("{} finding{}{}, told above\n", s.findings.size(),
                         s.findings.size() == 1 ? "" : "s",

@@ -259,7 +259,8 @@ cudaError_t cudaMallocManaged(void** p, size_t bytes, unsigned) { return allocat
 cudaError_t cudaMallocHost(void** p, size_t bytes) { return allocate(p, bytes, true); }
 cudaError_t cudaHostAlloc(void** p, size_t bytes, unsigned) { return allocate(p, bytes, true); }
 cudaError_t cudaHostGetDevicePointer(void** p, void* host, unsigned) {
-  if (!sim::is_device(host)) sim::program::unsupported("cudaHostGetDevicePointer of cudaHostRegister");
+  if (!sim::is_device(host))
+    sim::program::unsupported("cudaHostGetDevicePointer of cudaHostRegister");
   *p = host;
   return cudaSuccess;
 }

@@ -15,41 +15,45 @@
 
 // --- errors --------------------------------------------------------------------------------------
 
-#define SIM_ERRORS(X) \
-  X(cudaSuccess, 0, "no error")                                                                               \
-  X(cudaErrorInvalidValue, 1, "invalid argument")                                                             \
-  X(cudaErrorMemoryAllocation, 2, "out of memory")                                                            \
-  X(cudaErrorInitializationError, 3, "initialization error")                                                  \
-  X(cudaErrorCudartUnloading, 4, "driver shutting down")                                                      \
-  X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                                       \
-  X(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                                                 \
-  X(cudaErrorInvalidSymbol, 13, "invalid device symbol")                                                      \
-  X(cudaErrorInvalidDevicePointer, 17, "invalid device pointer")                                              \
-  X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                                 \
-  X(cudaErrorInsufficientDriver, 35, "CUDA driver version is insufficient for CUDA runtime version")          \
-  X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                                            \
-  X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                             \
-  X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                                    \
-  X(cudaErrorInvalidKernelImage, 200, "device kernel image is invalid")                                       \
-  X(cudaErrorNoKernelImageForDevice, 209, "no kernel image is available for execution on the device")         \
-  X(cudaErrorOperatingSystem, 304, "OS call failed or operation not supported on this OS")                    \
-  X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                           \
-  X(cudaErrorNotReady, 600, "device not ready")                                                               \
-  X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                                 \
-  X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")                            \
-  X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                                   \
-  X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access is already enabled")                                 \
-  X(cudaErrorPeerAccessNotEnabled, 705, "peer access has not been enabled")                                   \
-  X(cudaErrorAssert, 710, "device-side assert triggered")                                                     \
-  X(cudaErrorHostMemoryAlreadyRegistered, 712, "part or all of the requested memory range is already mapped") \
-  X(cudaErrorHostMemoryNotRegistered, 713, "pointer does not correspond to a registered memory region")       \
-  X(cudaErrorMisalignedAddress, 716, "misaligned address")                                                    \
-  X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                                \
-  X(cudaErrorCooperativeLaunchTooLarge, 720, "too many blocks in cooperative launch")                         \
-  X(cudaErrorNotPermitted, 800, "operation not permitted")                                                    \
-  X(cudaErrorNotSupported, 801, "operation not supported")                                                    \
-  X(cudaErrorSystemNotReady, 802, "system not yet initialized")                                               \
-  X(cudaErrorUnknown, 999, "unknown error")                                                                  
+#define SIM_ERRORS(X)                                                                      \
+  X(cudaSuccess, 0, "no error")                                                            \
+  X(cudaErrorInvalidValue, 1, "invalid argument")                                          \
+  X(cudaErrorMemoryAllocation, 2, "out of memory")                                         \
+  X(cudaErrorInitializationError, 3, "initialization error")                               \
+  X(cudaErrorCudartUnloading, 4, "driver shutting down")                                   \
+  X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                    \
+  X(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                              \
+  X(cudaErrorInvalidSymbol, 13, "invalid device symbol")                                   \
+  X(cudaErrorInvalidDevicePointer, 17, "invalid device pointer")                           \
+  X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")              \
+  X(cudaErrorInsufficientDriver, 35,                                                       \
+    "CUDA driver version is insufficient for CUDA runtime version")                        \
+  X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                         \
+  X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                          \
+  X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                 \
+  X(cudaErrorInvalidKernelImage, 200, "device kernel image is invalid")                    \
+  X(cudaErrorNoKernelImageForDevice, 209,                                                  \
+    "no kernel image is available for execution on the device")                            \
+  X(cudaErrorOperatingSystem, 304, "OS call failed or operation not supported on this OS") \
+  X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                        \
+  X(cudaErrorNotReady, 600, "device not ready")                                            \
+  X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")              \
+  X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")         \
+  X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                \
+  X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access is already enabled")              \
+  X(cudaErrorPeerAccessNotEnabled, 705, "peer access has not been enabled")                \
+  X(cudaErrorAssert, 710, "device-side assert triggered")                                  \
+  X(cudaErrorHostMemoryAlreadyRegistered, 712,                                             \
+    "part or all of the requested memory range is already mapped")                         \
+  X(cudaErrorHostMemoryNotRegistered, 713,                                                 \
+    "pointer does not correspond to a registered memory region")                           \
+  X(cudaErrorMisalignedAddress, 716, "misaligned address")                                 \
+  X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                             \
+  X(cudaErrorCooperativeLaunchTooLarge, 720, "too many blocks in cooperative launch")      \
+  X(cudaErrorNotPermitted, 800, "operation not permitted")                                 \
+  X(cudaErrorNotSupported, 801, "operation not supported")                                 \
+  X(cudaErrorSystemNotReady, 802, "system not yet initialized")                            \
+  X(cudaErrorUnknown, 999, "unknown error")
 
 #define SIM_ERROR(name, value, text) name = value,
 typedef enum cudaError { SIM_ERRORS(SIM_ERROR) } cudaError_t;
@@ -77,7 +81,8 @@ constexpr unsigned cudaHostRegisterDefault = 0, cudaHostRegisterPortable = 1,
 constexpr unsigned cudaMemAttachGlobal = 1, cudaMemAttachHost = 2, cudaMemAttachSingle = 4;
 constexpr unsigned cudaDeviceScheduleAuto = 0, cudaDeviceScheduleSpin = 1,
                    cudaDeviceScheduleYield = 2, cudaDeviceScheduleBlockingSync = 4,
-                   cudaDeviceBlockingSync = 4, cudaDeviceMapHost = 8, cudaDeviceLmemResizeToMax = 16;
+                   cudaDeviceBlockingSync = 4, cudaDeviceMapHost = 8,
+                   cudaDeviceLmemResizeToMax = 16;
 constexpr int cudaCpuDeviceId = -1, cudaInvalidDeviceId = -2;
 enum cudaFuncAttribute {
   cudaFuncAttributeMaxDynamicSharedMemorySize = 8,
@@ -324,12 +329,12 @@ namespace sim::program {
 class Naming {
  public:
   explicit Naming(const char* name) : name_(name) {}
-#define SIM_NAMED(call)                                                   \
-  template <class T, class... A>                                          \
-  cudaError_t call(T** p, A... args) const {                              \
-    const auto status = ::call(reinterpret_cast<void**>(p), args...);     \
+#define SIM_NAMED(call)                                                                        \
+  template <class T, class... A>                                                               \
+  cudaError_t call(T** p, A... args) const {                                                   \
+    const auto status = ::call(reinterpret_cast<void**>(p), args...);                          \
     if (status == cudaSuccess) give(const_cast<void*>(static_cast<const volatile void*>(*p))); \
-    return status;                                                        \
+    return status;                                                                             \
   }
   SIM_NAMED(cudaMalloc)
   SIM_NAMED(cudaMallocManaged)

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "common/dialect/errors.h"
+#include "common/harness/screen.h"
 #include "common/sim/block.h"
 #include "common/sim/memory/device_memory.h"
 #include "common/sim/messages/messages.h"
@@ -80,7 +81,8 @@ KernelRecord& record_of(const std::string& name, const std::string& shape) {
     k.same_shape &= k.shape == shape;
     return k;
   }
-  session().kernels.push_back({.name = name, .shape = shape, .count = {}, .buffers = {}, .parts = {}});
+  session().kernels.push_back(
+      {.name = name, .shape = shape, .count = {}, .buffers = {}, .parts = {}});
   return session().kernels.back();
 }
 
@@ -140,6 +142,10 @@ void begin(Session& s) {
   o.block_shared_bytes = std::min(s.gpu.block_shared_bytes(), kMaxDynamicSmem);
   o.races = o.uninitialised = s.wishes.analyse;
   o.sites = s.wishes.lines;
+  o.on_host_touch = [](const std::string& sentence) {
+    note_finding(sentence);
+    stop(1);
+  };
   on_exit(on_exit_of_program, nullptr);
   if (const size_t bytes = &__stop_fa_device[0] - &__start_fa_device[0]; bytes > 0) {
     place_variables(__start_fa_device, bytes, "__device__ variables");
@@ -226,7 +232,7 @@ void note_finding(const std::string& sentence) {
   if (!s.said.insert(sentence).second) return;
   std::fflush(stdout);
   s.findings.push_back(sentence);
-  std::fprintf(stderr, "sim: finding: %s\n", sentence.c_str());
+  std::fputs(fa::wrapped("finding: ", sentence, 2).c_str(), stderr);
 }
 
 void stop(int status) {
@@ -268,9 +274,7 @@ void unsupported(const char* what, Where where) {
   _exit(2);
 }
 
-void trap(Where where) {
-  fail(FaultKind::refused, here() + " gives up: __trap() at " + at(where));
-}
+void trap(Where where) { fail(FaultKind::refused, here() + " gives up: __trap() at " + at(where)); }
 
 // A thread that asks again and again waits for a time to pass: it passes ever faster.
 long long ticks() {

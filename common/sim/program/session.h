@@ -23,12 +23,12 @@ namespace sim::program {
 struct KernelRecord {
   std::string name;
   uint64_t launches = 0;
-  std::string shape;            ///< "(64,8) x 256", of the first launch
-  bool same_shape = true;       ///< do all launches have it?
-  fa::KernelCount count;        ///< summed; without the blocks' work
+  std::string shape;       ///< "(64,8) x 256", of the first launch
+  bool same_shape = true;  ///< do all launches have it?
+  fa::KernelCount count;   ///< summed; without the blocks' work
   std::map<std::string, fa::BufferCount> buffers;
-  double estimated_s = 0;       ///< summed
-  bool arithmetic = true;       ///< do the estimates hold the plain arithmetic?
+  double estimated_s = 0;            ///< summed
+  bool arithmetic = true;            ///< do the estimates hold the plain arithmetic?
   std::map<fa::Part, double> parts;  ///< seconds: share of a launch times its estimate
 };
 
@@ -44,7 +44,7 @@ struct Session {
   Wishes wishes;
   fa::GpuSpec gpu;
   std::unique_ptr<Recording> recording;
-  std::vector<KernelRecord> kernels;         ///< in the order of their first launch
+  std::vector<KernelRecord> kernels;           ///< in the order of their first launch
   std::map<std::string, fa::SiteCount> sites;  ///< by line and what it does
   std::vector<std::string> findings, remarks;
   std::set<std::string> said;  ///< findings, so that each is told once

@@ -9,20 +9,20 @@
     T x;                      \
   };                          \
   inline constexpr name##1 make_##name##1(T x) { return {x}; }
-#define SIM_VECTOR_2(T, name)       \
+#define SIM_VECTOR_2(T, name)             \
   struct alignas(2 * sizeof(T)) name##2 { \
-    T x, y;                         \
-  };                                \
+    T x, y;                               \
+  };                                      \
   inline constexpr name##2 make_##name##2(T x, T y) { return {x, y}; }
 #define SIM_VECTOR_3(T, name) \
   struct name##3 {            \
     T x, y, z;                \
   };                          \
   inline constexpr name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; }
-#define SIM_VECTOR_4(T, name)                                           \
-  struct alignas(sizeof(T) > 4 ? 16 : 4 * sizeof(T)) name##4 {          \
-    T x, y, z, w;                                                       \
-  };                                                                    \
+#define SIM_VECTOR_4(T, name)                                  \
+  struct alignas(sizeof(T) > 4 ? 16 : 4 * sizeof(T)) name##4 { \
+    T x, y, z, w;                                              \
+  };                                                           \
   inline constexpr name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
 #define SIM_VECTORS(T, name) \
   SIM_VECTOR_1(T, name) SIM_VECTOR_2(T, name) SIM_VECTOR_3(T, name) SIM_VECTOR_4(T, name)

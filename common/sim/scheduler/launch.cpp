@@ -400,8 +400,8 @@ void run_grid(const Launch& launch) {
   Grid grid;
   grid.launch = &launch;
   grid.blocks = uint64_t{g.x} * g.y * g.z;
-  grid.cluster = launch.config.together ? static_cast<unsigned>(grid.blocks)
-                                        : launch.config.cluster;
+  grid.cluster =
+      launch.config.together ? static_cast<unsigned>(grid.blocks) : launch.config.cluster;
   grid.order = o.block_order;
   grid.requests = o.requests || o.sites || o.l2_bytes > 0 || o.trace;
   grid.sites = o.sites;

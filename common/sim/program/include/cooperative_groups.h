@@ -58,8 +58,7 @@ class thread_group {
 
 class thread_block : public thread_group {
  public:
-  thread_block()
-      : thread_group(details::threads_of_block(), details::thread_of_block(), 0, true) {}
+  thread_block() : thread_group(details::threads_of_block(), details::thread_of_block(), 0, true) {}
   static void sync(SIM_HERE) { sim::sync_block(where); }
   static unsigned size() { return details::threads_of_block(); }
   static unsigned num_threads() { return details::threads_of_block(); }
@@ -116,10 +115,10 @@ class thread_block_tile : public warp_group<thread_block_tile<tile, Parent>> {
 
  public:
   thread_block_tile()
-      : warp_group<thread_block_tile>(
-            tile, details::thread_of_block() % tile,
-            (tile == 32 ? ~0u : (1u << tile % 32) - 1) << details::thread_of_block() % 32 / tile * tile,
-            false) {}
+      : warp_group<thread_block_tile>(tile, details::thread_of_block() % tile,
+                                      (tile == 32 ? ~0u : (1u << tile % 32) - 1)
+                                          << details::thread_of_block() % 32 / tile * tile,
+                                      false) {}
   template <class Other>
   thread_block_tile(const thread_block_tile<tile, Other>&) : thread_block_tile() {}
   static constexpr unsigned size() { return tile; }
@@ -128,7 +127,8 @@ class thread_block_tile : public warp_group<thread_block_tile<tile, Parent>> {
   unsigned meta_group_size() const { return (details::threads_of_block() + tile - 1) / tile; }
   template <class T>
   T shfl_xor(T v, unsigned mask, SIM_HERE) const {
-    return details::shuffle(sim::Shuffle::xor_, this->lanes_, v, static_cast<int>(mask), tile, where);
+    return details::shuffle(sim::Shuffle::xor_, this->lanes_, v, static_cast<int>(mask), tile,
+                            where);
   }
   int lane_of(unsigned rank) const { return first() + static_cast<int>(rank % tile); }
   unsigned ranks_of(uint32_t lanes) const { return (lanes & this->lanes_) >> first(); }

@@ -41,10 +41,10 @@ inline cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   return CUBLAS_STATUS_SUCCESS;
 }
 inline cublasStatus_t cublasLtDestroy(cublasLtHandle_t) { return CUBLAS_STATUS_SUCCESS; }
-#define SIM_LT(name)                                            \
-  template <class... A>                                         \
-  cublasStatus_t name(A...) {                                   \
-    sim::program::unsupported(#name);                           \
+#define SIM_LT(name)                  \
+  template <class... A>               \
+  cublasStatus_t name(A...) {         \
+    sim::program::unsupported(#name); \
   }
 SIM_LT(cublasLtMatmul)
 SIM_LT(cublasLtMatmulDescCreate)

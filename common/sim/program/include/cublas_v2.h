@@ -107,32 +107,32 @@ inline cublasStatus_t cublasGemmEx(cublasHandle_t h, cublasOperation_t ta, cubla
   return cublasGemmStridedBatchedEx(h, ta, tb, m, n, k, alpha, A, type_a, lda, 0, B, type_b, ldb, 0,
                                     beta, C, type_c, ldc, 0, 1, compute, algorithm);
 }
-#define SIM_BLAS(letter, T, type, compute)                                                       \
-  inline cublasStatus_t cublas##letter##gemmStridedBatched(                                      \
-      cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,         \
-      const T* alpha, const T* A, int lda, long long stride_a, const T* B, int ldb,              \
-      long long stride_b, const T* beta, T* C, int ldc, long long stride_c, int count) {         \
-    return cublasGemmStridedBatchedEx(h, ta, tb, m, n, k, alpha, A, type, lda, stride_a, B, type, \
+#define SIM_BLAS(letter, T, type, compute)                                                         \
+  inline cublasStatus_t cublas##letter##gemmStridedBatched(                                        \
+      cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,           \
+      const T* alpha, const T* A, int lda, long long stride_a, const T* B, int ldb,                \
+      long long stride_b, const T* beta, T* C, int ldc, long long stride_c, int count) {           \
+    return cublasGemmStridedBatchedEx(h, ta, tb, m, n, k, alpha, A, type, lda, stride_a, B, type,  \
                                       ldb, stride_b, beta, C, type, ldc, stride_c, count, compute, \
-                                      CUBLAS_GEMM_DEFAULT);                                      \
-  }                                                                                              \
-  inline cublasStatus_t cublas##letter##gemm(                                                    \
-      cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,         \
-      const T* alpha, const T* A, int lda, const T* B, int ldb, const T* beta, T* C, int ldc) {  \
-    return cublas##letter##gemmStridedBatched(h, ta, tb, m, n, k, alpha, A, lda, 0, B, ldb, 0,   \
-                                              beta, C, ldc, 0, 1);                               \
+                                      CUBLAS_GEMM_DEFAULT);                                        \
+  }                                                                                                \
+  inline cublasStatus_t cublas##letter##gemm(                                                      \
+      cublasHandle_t h, cublasOperation_t ta, cublasOperation_t tb, int m, int n, int k,           \
+      const T* alpha, const T* A, int lda, const T* B, int ldb, const T* beta, T* C, int ldc) {    \
+    return cublas##letter##gemmStridedBatched(h, ta, tb, m, n, k, alpha, A, lda, 0, B, ldb, 0,     \
+                                              beta, C, ldc, 0, 1);                                 \
   }
 SIM_BLAS(S, float, CUDA_R_32F, CUBLAS_COMPUTE_32F)
 SIM_BLAS(D, double, CUDA_R_64F, CUBLAS_COMPUTE_64F)
 SIM_BLAS(H, __half, CUDA_R_16F, CUBLAS_COMPUTE_16F)
 #undef SIM_BLAS
-#define SIM_BLAS(letter, T, type)                                                              \
+#define SIM_BLAS(letter, T, type)                                                               \
   inline cublasStatus_t cublas##letter##gemv(cublasHandle_t, cublasOperation_t t, int m, int n, \
-                                             const T* alpha, const T* A, int lda, const T* x,  \
-                                             int x_step, const T* beta, T* y, int y_step) {    \
+                                             const T* alpha, const T* A, int lda, const T* x,   \
+                                             int x_step, const T* beta, T* y, int y_step) {     \
     sim::program::multiply_vector(m, n, double{*alpha}, {type, A, lda, 0, t != CUBLAS_OP_N}, x, \
-                                  x_step, double{*beta}, y, y_step);                           \
-    return CUBLAS_STATUS_SUCCESS;                                                              \
+                                  x_step, double{*beta}, y, y_step);                            \
+    return CUBLAS_STATUS_SUCCESS;                                                               \
   }
 SIM_BLAS(S, float, CUDA_R_32F)
 SIM_BLAS(D, double, CUDA_R_64F)

@@ -26,13 +26,13 @@ inline float __high2float(__nv_bfloat162 h) { return h.y; }
 inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 h) { return h.x; }
 inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 h) { return h.y; }
 
-#define SIM_BF16(name, ...)                                                                 \
-  inline __nv_bfloat16 name(__nv_bfloat16 p, __nv_bfloat16 q) {                             \
-    const float a = p, b = q;                                                               \
-    return __nv_bfloat16(__VA_ARGS__);                                                      \
-  }                                                                                         \
-  inline __nv_bfloat162 name##2(__nv_bfloat162 p, __nv_bfloat162 q) {                       \
-    return {name(p.x, q.x), name(p.y, q.y)};                                                \
+#define SIM_BF16(name, ...)                                           \
+  inline __nv_bfloat16 name(__nv_bfloat16 p, __nv_bfloat16 q) {       \
+    const float a = p, b = q;                                         \
+    return __nv_bfloat16(__VA_ARGS__);                                \
+  }                                                                   \
+  inline __nv_bfloat162 name##2(__nv_bfloat162 p, __nv_bfloat162 q) { \
+    return {name(p.x, q.x), name(p.y, q.y)};                          \
   }
 SIM_BF16(__hadd, a + b)
 SIM_BF16(__hsub, a - b)
@@ -53,22 +53,22 @@ inline __nv_bfloat16 __hneg(__nv_bfloat16 h) { return __ushort_as_bfloat16(h.bit
 inline __nv_bfloat16 __habs(__nv_bfloat16 h) { return __ushort_as_bfloat16(h.bits & 0x7fff); }
 inline bool __hisnan(__nv_bfloat16 h) { return (h.bits & 0x7fff) > 0x7f80; }
 
-#define SIM_BF16(op, name)                                                                  \
-  inline __nv_bfloat16 operator op(const __nv_bfloat16& a, const __nv_bfloat16& b) {        \
-    return name(a, b);                                                                      \
-  }                                                                                         \
-  inline __nv_bfloat16& operator op##=(__nv_bfloat16& a, const __nv_bfloat16& b) {          \
-    return a = name(a, b);                                                                  \
+#define SIM_BF16(op, name)                                                           \
+  inline __nv_bfloat16 operator op(const __nv_bfloat16& a, const __nv_bfloat16& b) { \
+    return name(a, b);                                                               \
+  }                                                                                  \
+  inline __nv_bfloat16& operator op##=(__nv_bfloat16& a, const __nv_bfloat16& b) {   \
+    return a = name(a, b);                                                           \
   }
 SIM_BF16(+, __hadd)
 SIM_BF16(-, __hsub)
 SIM_BF16(*, __hmul)
 SIM_BF16(/, __hdiv)
 #undef SIM_BF16
-#define SIM_BF16(name, op)                                                                  \
-  inline bool name(__nv_bfloat16 a, __nv_bfloat16 b) { return float{a} op float{b}; }       \
-  inline bool operator op(const __nv_bfloat16& a, const __nv_bfloat16& b) {                 \
-    return float{a} op float{b};                                                            \
+#define SIM_BF16(name, op)                                                            \
+  inline bool name(__nv_bfloat16 a, __nv_bfloat16 b) { return float{a} op float{b}; } \
+  inline bool operator op(const __nv_bfloat16& a, const __nv_bfloat16& b) {           \
+    return float{a} op float{b};                                                      \
   }
 SIM_BF16(__heq, ==)
 SIM_BF16(__hne, !=)
@@ -78,10 +78,10 @@ SIM_BF16(__hgt, >)
 SIM_BF16(__hge, >=)
 #undef SIM_BF16
 
-#define SIM_BF16(name, T, arg, bits)                                                   \
-  inline T name(unsigned mask, T v, arg a, int width = 32, SIM_HERE) {                 \
-    return std::bit_cast<T>(static_cast<bits>(                                         \
-        name(mask, static_cast<uint32_t>(std::bit_cast<bits>(v)), a, width, where)));  \
+#define SIM_BF16(name, T, arg, bits)                                                  \
+  inline T name(unsigned mask, T v, arg a, int width = 32, SIM_HERE) {                \
+    return std::bit_cast<T>(static_cast<bits>(                                        \
+        name(mask, static_cast<uint32_t>(std::bit_cast<bits>(v)), a, width, where))); \
   }
 SIM_BF16(__shfl_sync, __nv_bfloat16, int, uint16_t)
 SIM_BF16(__shfl_xor_sync, __nv_bfloat16, int, uint16_t)
@@ -92,6 +92,7 @@ inline __nv_bfloat16 atomicAdd(__nv_bfloat16* p, __nv_bfloat16 v) {
   return sim::atomic_with(p, [v](__nv_bfloat16 old) { return old + v; });
 }
 inline __nv_bfloat162 atomicAdd(__nv_bfloat162* p, __nv_bfloat162 v) {
-  return sim::atomic_with(
-      p, [v](__nv_bfloat162 old) { return __nv_bfloat162{old.x + v.x, old.y + v.y}; });
+  return sim::atomic_with(p, [v](__nv_bfloat162 old) {
+    return __nv_bfloat162{old.x + v.x, old.y + v.y};
+  });
 }

@@ -81,11 +81,11 @@ inline __half2 __lowhigh2highlow(__half2 h) { return {h.y, h.x}; }
 
 // --- arithmetic, of one and of two ---------------------------------------------------------------
 
-#define SIM_HALF(name, ...)                                         \
-  inline __half name(__half p, __half q) {                          \
-    const float a = p, b = q;                                       \
-    return __half(__VA_ARGS__);                                     \
-  }                                                                 \
+#define SIM_HALF(name, ...)                \
+  inline __half name(__half p, __half q) { \
+    const float a = p, b = q;              \
+    return __half(__VA_ARGS__);            \
+  }                                        \
   inline __half2 name##2(__half2 p, __half2 q) { return {name(p.x, q.x), name(p.y, q.y)}; }
 SIM_HALF(__hadd, a + b)
 SIM_HALF(__hsub, a - b)
@@ -106,11 +106,11 @@ inline __half __hfma(__half a, __half b, __half c) {  // exact in fp64, so round
 inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
   return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
 }
-#define SIM_HALF(name, ...)            \
-  inline __half h##name(__half h) {    \
-    const float x = h;                 \
-    return __half(__VA_ARGS__);        \
-  }                                    \
+#define SIM_HALF(name, ...)         \
+  inline __half h##name(__half h) { \
+    const float x = h;              \
+    return __half(__VA_ARGS__);     \
+  }                                 \
   inline __half2 h2##name(__half2 h) { return {h##name(h.x), h##name(h.y)}; }
 SIM_HALF(exp, std::exp(x))
 SIM_HALF(exp2, std::exp2(x))
@@ -131,8 +131,8 @@ inline __half2 __habs2(__half2 h) { return {__habs(h.x), __habs(h.y)}; }
 inline bool __hisnan(__half h) { return (h.bits & 0x7fff) > 0x7c00; }
 inline int __hisinf(__half h) { return h.bits == 0x7c00 ? 1 : h.bits == 0xfc00 ? -1 : 0; }
 
-#define SIM_HALF(name, op)                                                             \
-  inline bool name(__half a, __half b) { return float{a} op float{b}; }                \
+#define SIM_HALF(name, op)                                              \
+  inline bool name(__half a, __half b) { return float{a} op float{b}; } \
   inline bool operator op(const __half& a, const __half& b) { return float{a} op float{b}; }
 SIM_HALF(__heq, ==)
 SIM_HALF(__hne, !=)
@@ -141,10 +141,10 @@ SIM_HALF(__hle, <=)
 SIM_HALF(__hgt, >)
 SIM_HALF(__hge, >=)
 #undef SIM_HALF
-#define SIM_HALF(op, name, name2)                                                      \
-  inline __half operator op(const __half& a, const __half& b) { return name(a, b); }   \
+#define SIM_HALF(op, name, name2)                                                        \
+  inline __half operator op(const __half& a, const __half& b) { return name(a, b); }     \
   inline __half2 operator op(const __half2& a, const __half2& b) { return name2(a, b); } \
-  inline __half& operator op##=(__half& a, const __half& b) { return a = name(a, b); } \
+  inline __half& operator op##=(__half& a, const __half& b) { return a = name(a, b); }   \
   inline __half2& operator op##=(__half2& a, const __half2& b) { return a = name2(a, b); }
 SIM_HALF(+, __hadd, __hadd2)
 SIM_HALF(-, __hsub, __hsub2)
@@ -156,10 +156,10 @@ inline __half2 operator-(const __half2& h) { return __hneg2(h); }
 
 // --- shuffles and atomics ------------------------------------------------------------------------
 
-#define SIM_HALF(name, T, arg, bits)                                                   \
-  inline T name(unsigned mask, T v, arg a, int width = 32, SIM_HERE) {                 \
-    return std::bit_cast<T>(static_cast<bits>(                                         \
-        name(mask, static_cast<uint32_t>(std::bit_cast<bits>(v)), a, width, where)));  \
+#define SIM_HALF(name, T, arg, bits)                                                  \
+  inline T name(unsigned mask, T v, arg a, int width = 32, SIM_HERE) {                \
+    return std::bit_cast<T>(static_cast<bits>(                                        \
+        name(mask, static_cast<uint32_t>(std::bit_cast<bits>(v)), a, width, where))); \
   }
 SIM_HALF(__shfl_sync, __half, int, uint16_t)
 SIM_HALF(__shfl_xor_sync, __half, int, uint16_t)
