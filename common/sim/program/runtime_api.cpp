@@ -71,6 +71,20 @@ int blocks_per_sm(int threads, size_t smem) {
       sim::blocks_per_sm(session().gpu.sm, static_cast<unsigned>(threads), smem, {}));
 }
 
+void keep_error(LaunchRefused::Why why) {
+  switch (why) {
+    case LaunchRefused::Why::shape:
+      last_error = cudaErrorInvalidConfiguration;
+      break;
+    case LaunchRefused::Why::shared_memory:
+      last_error = cudaErrorInvalidValue;
+      break;
+    case LaunchRefused::Why::too_many_together:
+      last_error = cudaErrorCooperativeLaunchTooLarge;
+      break;
+  }
+}
+
 void Naming::give(void* p) const {
   if (p) name_buffer(p, name_);
 }

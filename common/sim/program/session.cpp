@@ -197,11 +197,15 @@ void stop(int status) {
   _exit(status);
 }
 
-void run(const Launch& launch) {
+bool run(const Launch& launch, Where where) {
   session();
   try {
     run_grid(launch);
     take_counts(&launch);
+  } catch (const LaunchRefused& refused) {
+    note_finding(std::string(refused.what()) + ", at " + at(where));
+    keep_error(refused.why);
+    return false;
   } catch (const fa::KernelStopped& stopped) {
     take_counts(&launch);
     bool fatal = false;
@@ -215,6 +219,7 @@ void run(const Launch& launch) {
     std::fprintf(stderr, "sim: %s\n", e.what());
     stop(3);
   }
+  return true;
 }
 
 void unsupported(const char* what, Where where) {

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "common/clock/clock.h"
+#include "common/sim/scheduler/launch_refused.h"
 #include "common/sim/sim.h"
+
 
 namespace sim {
 struct Launch;
@@ -53,6 +55,8 @@ Session& session();
 
 /// Takes what the recording has gathered since the last time into the session.
 void take_counts(const Launch*);
+/// Makes what CUDA calls this refusal the last error.
+void keep_error(LaunchRefused::Why);
 /// Prints a finding, and keeps it for the report.
 void note_finding(const std::string& sentence);
 /// Ends the program at once, with the report.
