@@ -71,6 +71,15 @@ bool launch(const char* name, const Shape& shape, bool together, F kernel, A... 
 inline void* shared_pointer(unsigned address) {
   return dynamic_smem + static_cast<int>(address);
 }
+/// mov: the bits as they are, also between a float and an integer.
+template <class To, class From>
+void move(To& to, From from) {
+  if constexpr (sizeof(To) == sizeof(From)) {
+    to = std::bit_cast<To>(from);
+  } else {
+    to = (To)from;
+  }
+}
 inline unsigned lane() {
   return ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32;
 }
