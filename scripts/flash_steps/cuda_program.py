@@ -250,3 +250,5 @@ def main(description):
     except Refused as error:
         say(error)
         return 2
+    except KeyboardInterrupt:  # while it compiles
+        return 128 + signal.SIGINT

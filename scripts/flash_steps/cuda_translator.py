@@ -429,7 +429,8 @@ class Translator:
         if not template.strip():
             return  # a fence for the compiler
         outputs, inputs = (
-            [self.operand(*part) for part in self.split(*piece)] for piece in (pieces[1:3] + [(0, 0)] * 2)[:2]
+            [self.operand(*part) for part in self.split(*piece) if self.plain(*part)]
+            for piece in (pieces[1:3] + [(0, 0)] * 2)[:2]
         )
         try:
             code = translate(template, outputs, inputs)

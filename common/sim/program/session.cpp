@@ -134,7 +134,7 @@ void take_counts(const Launch* launch) {
     const std::string shape =
         is_launch ? triple(launch->config.grid) + " x " + triple(launch->config.block) : "";
     KernelRecord& k = record_of(rows[i].name, shape);
-    ++k.launches;
+    k.launches += is_launch || rows[i].bytes.write > 0;  // a copy is two rows: read, written
     add(k.count, rows[i]);
     if (!is_launch) {
       k.buffers[rows[i].buffer].bytes += rows[i].bytes;
