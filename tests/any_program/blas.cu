@@ -76,15 +76,16 @@ int main() {
   for (int b = 0; b < 8; b += 4) {
     for (int j = 0; j < 2; ++j) {
       for (int i = 0; i < 2; ++i) {
-        const float sum = float(P[b + i]) * float(Q[b + 2 * j]) +
-                          float(P[b + 2 + i]) * float(Q[b + 2 * j + 1]);
+        const float sum =
+            float(P[b + i]) * float(Q[b + 2 * j]) + float(P[b + 2 + i]) * float(Q[b + 2 * j + 1]);
         EXPECT(float(R[b + 2 * j + i]) == float(__float2bfloat16(sum)));
       }
     }
   }
   const double U[4] = {1, 2, 3, 4}, V[4] = {5, 6, 7, 8}, d_one = 1, d_zero = 0;
   double W[4], *dU = copied(U, 4), *dV = copied(V, 4), *dW = copied(U, 4);
-  BLAS(cublasDgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &d_one, dU, 2, dV, 2, &d_zero, dW, 2));
+  BLAS(
+      cublasDgemm(handle, CUBLAS_OP_N, CUBLAS_OP_N, 2, 2, 2, &d_one, dU, 2, dV, 2, &d_zero, dW, 2));
   CHECK(cudaMemcpy(W, dW, sizeof W, cudaMemcpyDeviceToHost));
   EXPECT(W[0] == 23 && W[1] == 34 && W[2] == 31 && W[3] == 46);
   BLAS(cublasDestroy(handle));

@@ -5,18 +5,18 @@
 
 static int wrong = 0;
 
-#define EXPECT(condition)                                                \
-  do {                                                                   \
-    if (!(condition) && wrong++ == 0) {                                  \
-      printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition);     \
-    }                                                                    \
+#define EXPECT(condition)                                            \
+  do {                                                               \
+    if (!(condition) && wrong++ == 0) {                              \
+      printf("%s:%d: not so: %s\n", __FILE__, __LINE__, #condition); \
+    }                                                                \
   } while (0)
-#define CHECK(call)                                                                            \
-  do {                                                                                         \
-    const cudaError_t status = call;                                                           \
-    if (status != cudaSuccess && wrong++ == 0) {                                               \
-      printf("%s:%d: %s says %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status));    \
-    }                                                                                          \
+#define CHECK(call)                                                                         \
+  do {                                                                                      \
+    const cudaError_t status = call;                                                        \
+    if (status != cudaSuccess && wrong++ == 0) {                                            \
+      printf("%s:%d: %s says %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(status)); \
+    }                                                                                       \
   } while (0)
 
 static inline int verdict(void) {

@@ -73,12 +73,19 @@ __global__ void language(int* out) {
   const Complex c = Complex(i, 1) * Complex(0, 2);
   out[8 * i + n++] = (int)c.norm();
   switch (i % 3) {
-    case 0: out[8 * i + n] = -1; break;
-    case 1: out[8 * i + n] = -2; break;
-    default: out[8 * i + n] = sizeof(Matrix);
+    case 0:
+      out[8 * i + n] = -1;
+      break;
+    case 1:
+      out[8 * i + n] = -2;
+      break;
+    default:
+      out[8 * i + n] = sizeof(Matrix);
   }
 }
-static int host_fibonacci(int n) { return n < 2 ? n : host_fibonacci(n - 1) + host_fibonacci(n - 2); }
+static int host_fibonacci(int n) {
+  return n < 2 ? n : host_fibonacci(n - 1) + host_fibonacci(n - 2);
+}
 
 int main() {
   int *out, host[128];

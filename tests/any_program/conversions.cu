@@ -20,7 +20,7 @@ __global__ void all(const float* values, Row* rows) {
   const int i = threadIdx.x;
   const float f = values[i];
   Row& r = rows[i];
-#define FOUR(to, name, x)                                             \
+#define FOUR(to, name, x) \
   to[0] = name##_rn(x), to[1] = name##_rz(x), to[2] = name##_rd(x), to[3] = name##_ru(x)
   FOUR(r.to_int, __float2int, f);
   FOUR(r.to_unsigned, __float2uint, f);
@@ -57,10 +57,12 @@ static bool rounded(const float* r, long double x) {
 }
 
 int main() {
-  const float list[] = {0.f, -0.f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 0.49999997f, 8388607.5f,
-                        16777217.f, 1e-30f, -1e-30f, 2147483520.f, 2147483648.f, -2147483648.f,
-                        -2147483904.f, 4294967040.f, 4294967296.f, 1e10f, -1e10f, 9.2e18f, 1e19f,
-                        -1e19f, INFINITY, -INFINITY, 3.7f, -3.7f, 100.25f, -100.25f, 7.f, -7.f};
+  const float list[] = {
+      0.f,          -0.f,          0.5f,          1.5f,         2.5f,         -0.5f,   -1.5f,
+      -2.5f,        0.49999997f,   8388607.5f,    16777217.f,   1e-30f,       -1e-30f, 2147483520.f,
+      2147483648.f, -2147483648.f, -2147483904.f, 4294967040.f, 4294967296.f, 1e10f,   -1e10f,
+      9.2e18f,      1e19f,         -1e19f,        INFINITY,     -INFINITY,    3.7f,    -3.7f,
+      100.25f,      -100.25f,      7.f,           -7.f};
   const int n = sizeof list / sizeof *list;
   static_assert(n == 32, "a warp");
   float* values;

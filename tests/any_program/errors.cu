@@ -55,8 +55,8 @@ int main() {
   EXPECT(strcmp(cudaGetErrorString(cudaErrorMemoryAllocation), "out of memory") == 0);
   EXPECT(strcmp(cudaGetErrorString(cudaErrorInvalidConfiguration),
                 "invalid configuration argument") == 0);
-  EXPECT(strcmp(cudaGetErrorName(cudaErrorInvalidConfiguration),
-                "cudaErrorInvalidConfiguration") == 0);
+  EXPECT(strcmp(cudaGetErrorName(cudaErrorInvalidConfiguration), "cudaErrorInvalidConfiguration") ==
+         0);
   EXPECT(strcmp(cudaGetErrorName(cudaErrorMemoryAllocation), "cudaErrorMemoryAllocation") == 0);
   CHECK(cudaFree(out));
   return verdict();

@@ -93,12 +93,11 @@ int main() {
   for (int i = 0; i < 32; ++i) {
     const int* row = host + 4 * i;
     EXPECT(row[0] == (i % 3 ? -1 : i / 3));
-    EXPECT(row[1] == (i % 3 ? -1 : 165));      // 0 + 3 + ... + 30
-    EXPECT(row[2] == (i % 3 ? -1 : 0x7c0));    // 18 is the sixth of them
+    EXPECT(row[1] == (i % 3 ? -1 : 165));    // 0 + 3 + ... + 30
+    EXPECT(row[2] == (i % 3 ? -1 : 0x7c0));  // 18 is the sixth of them
     int sum = 0;
     for (int k = i % 5; k < 32; k += 5) sum += k;
-    EXPECT(row[3] ==
-           1000000 * sum + (i % 5 < 2 ? 700 : 600) + i / 5 + 10000 * (i < 10 ? 10 : 22));
+    EXPECT(row[3] == 1000000 * sum + (i % 5 < 2 ? 700 : 600) + i / 5 + 10000 * (i < 10 ? 10 : 22));
   }
   return verdict();
 }

@@ -26,7 +26,9 @@ static unsigned nearest(double x) {
   const double down = size - value_of(low), up = above - size;
   return sign | (down < up || (down == up && low % 2 == 0) ? low : high);
 }
-static bool same(double a, double b) { return a == b ? signbit(a) == signbit(b) : a != a && b != b; }
+static bool same(double a, double b) {
+  return a == b ? signbit(a) == signbit(b) : a != a && b != b;
+}
 
 __global__ void widen(float* out, unsigned short* back) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;

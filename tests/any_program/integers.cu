@@ -80,9 +80,11 @@ int main() {
     EXPECT(r.mul24 == -(int)(a & 0xfff) * (int)(b & 0xfff));
     unsigned perm = 0;
     for (int k = 0; k < 4; ++k) {
-      perm |= byte_of((unsigned long long)b << 32 | a, (0x1357 + (i & 3)) >> (4 * k) & 7) << (8 * k);
+      perm |= byte_of((unsigned long long)b << 32 | a, (0x1357 + (i & 3)) >> (4 * k) & 7)
+              << (8 * k);
     }
-    EXPECT(r.perm == perm && r.perm_back == (a << 24 | (a << 8 & 0xff0000) | (a >> 8 & 0xff00) | a >> 24));
+    EXPECT(r.perm == perm &&
+           r.perm_back == (a << 24 | (a << 8 & 0xff0000) | (a >> 8 & 0xff00) | a >> 24));
     const unsigned s = i & 31;
     EXPECT(r.shift_l == (s ? b << s | a >> (32 - s) : b));
     EXPECT(r.shift_r == (s ? a >> s | b << (32 - s) : a));

@@ -55,7 +55,10 @@ struct Work {
 template <class T>
 void from_template(T* out) {
   deduced<T><<<1, 32>>>(out, T(6));
-  if (sizeof(T) == 4) given<1><<<1, 32>>>(out); else given<2><<<1, 32>>>(out);
+  if (sizeof(T) == 4)
+    given<1><<<1, 32>>>(out);
+  else
+    given<2><<<1, 32>>>(out);
 }
 
 int main() {
@@ -65,12 +68,12 @@ int main() {
   CHECK(cudaMemset(out, 0, sizeof host));
   CHECK(cudaMemset(other, 0, sizeof host));
   int expected = 0;
-#define EXPECT_ADDED(by)                                                \
-  do {                                                                  \
-    expected += by;                                                     \
-    CHECK(cudaGetLastError());                                          \
-    CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));  \
-    for (int i = 0; i < 32; ++i) EXPECT(host[i] == expected);           \
+#define EXPECT_ADDED(by)                                               \
+  do {                                                                 \
+    expected += by;                                                    \
+    CHECK(cudaGetLastError());                                         \
+    CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost)); \
+    for (int i = 0; i < 32; ++i) EXPECT(host[i] == expected);          \
   } while (0)
 
   add<<<BLOCKS(32), 64>>>(out, 32, 1);
@@ -115,10 +118,7 @@ int main() {
   CHECK(cudaLaunchKernel((void*)add, dim3(1), dim3(32), args, 0, 0));
   CHECK(cudaLaunchKernel(add, 1, 32, args));
   EXPECT_ADDED(22);
-  if (expected > 0)
-    plain<<<1,
-            32>>>
-        (out);
+  if (expected > 0) plain<<<1, 32>>>(out);
   EXPECT_ADDED(1);
   where<<<dim3(2, 2, 2), dim3(2, 2, 2)>>>(out);
   CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));

@@ -15,10 +15,10 @@ __host__ __device__ inline float number(int i) {
   return i % 3 == 1 ? -size : i % 7 == 5 ? size * 1e-6f : size;
 }
 
-#define ROUNDED(to, name, ...)      \
-  to[0] = name##_rn(__VA_ARGS__);   \
-  to[1] = name##_rz(__VA_ARGS__);   \
-  to[2] = name##_rd(__VA_ARGS__);   \
+#define ROUNDED(to, name, ...)    \
+  to[0] = name##_rn(__VA_ARGS__); \
+  to[1] = name##_rz(__VA_ARGS__); \
+  to[2] = name##_rd(__VA_ARGS__); \
   to[3] = name##_ru(__VA_ARGS__)
 
 __global__ void all(Row* rows) {

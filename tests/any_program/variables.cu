@@ -24,8 +24,8 @@ __managed__ int both = 5;
 
 __global__ void read_constants(float* out) {
   const int i = threadIdx.x;
-  out[i] = table[i] * params.scale + params.n + float(params.weights[i % 3]) +
-           initialised[i % 4] + scalar;
+  out[i] = table[i] * params.scale + params.n + float(params.weights[i % 3]) + initialised[i % 4] +
+           scalar;
 }
 __global__ void change() {
   atomicAdd(&counter, 1);
@@ -61,8 +61,7 @@ int main() {
   read_constants<<<1, 16>>>(out);
   CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
   for (int i = 0; i < 16; ++i) {
-    EXPECT(host[i] ==
-           (i / 4 == 1 ? 0 : 4 * i) + 100 + 0.25f * (i % 3 + 1) + 10 * (i % 4 + 1) + 9);
+    EXPECT(host[i] == (i / 4 == 1 ? 0 : 4 * i) + 100 + 0.25f * (i % 3 + 1) + 10 * (i % 4 + 1) + 9);
   }
 
   void* address = nullptr;

@@ -1,8 +1,8 @@
 // Vector types: sizes, alignments, make_<type>(), and what a kernel loads and stores with them.
 #include "check.h"
 
-#define IS(type, bytes, align)                                    \
-  static_assert(sizeof(type) == bytes, #type " has its size");    \
+#define IS(type, bytes, align)                                 \
+  static_assert(sizeof(type) == bytes, #type " has its size"); \
   static_assert(alignof(type) == align, #type " has its alignment")
 IS(char1, 1, 1);
 IS(char2, 2, 2);
