@@ -270,7 +270,9 @@ class Translator:
             token.text = "" if token.kind != "marker" else token.text
         self.tokens[i].kind = "other"
         self.tokens[i].text = f' ::sim::program::launch("{label}", ::sim::program::Shape('
-        self.tokens[end].text = f"), false, [=](auto&&... fa_a) {{ {name}(fa_a...); }}"
+        # Not watched: a global pointer to a kernel is the host's to read.
+        unwatched = "__attribute__((no_sanitize_thread))"
+        self.tokens[end].text = f"), false, [=](auto&&... fa_a) {unwatched} {{ {name}(fa_a...); }}"
         self.tokens[end + 1].text = self.tokens[end + 2].text = ""
         empty = self.next(opens) == closes
         self.tokens[opens].text = "" if empty else ","

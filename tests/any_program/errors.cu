@@ -30,8 +30,18 @@ int main() {
   EXPECT(cudaGetLastError() == cudaErrorInvalidConfiguration);
   set_with_room<<<1, 32, 300 * 1024>>>(out, 6);
   EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
+  set_with_room<<<1, 32, 64 * 1024>>>(out, 6);  // more than 48 KiB, and nobody allowed it
+  EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
   CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
   for (int i = 0; i < 32; ++i) EXPECT(host[i] == 1);
+  EXPECT(cudaFuncSetAttribute(set_with_room, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              300 << 10) == cudaErrorInvalidValue);
+  EXPECT(cudaGetLastError() == cudaErrorInvalidValue);
+  CHECK(cudaFuncSetAttribute(set_with_room, cudaFuncAttributeMaxDynamicSharedMemorySize, 64 << 10));
+  set_with_room<<<1, 32, 64 * 1024>>>(out, 7);
+  CHECK(cudaGetLastError());
+  CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 32; ++i) EXPECT(host[i] == 7);
   int value = 7;
   void* args[] = {&out, &value};
   EXPECT(cudaLaunchKernel((void*)set, dim3(1), dim3(1025), args, 0, 0) ==

@@ -47,6 +47,12 @@ __global__ void where(int* out) {
 __global__ void __launch_bounds__(64, 2) bounded(int* out) { out[threadIdx.x] += 1; }
 extern "C" __global__ void plain(int* out) { out[threadIdx.x] += 1; }
 
+struct Table {
+  static void (*kernel)(int*);
+};
+void (*Table::kernel)(int*) = plain;
+static void (*const pointers[])(int*) = {bounded, given<9>};
+
 struct Work {
   int* out;
   int by;
@@ -113,6 +119,10 @@ int main() {
   void (*table[2])(int*) = {given<3>, bounded};
   for (int i = 0; i < 2; ++i) table[i]<<<1, 32>>>(out);
   EXPECT_ADDED(5);
+  Table::kernel<<<1, 32>>>(out);
+  for (auto kernel : pointers) kernel<<<1, 32>>>(out);
+  pointers[1]<<<1, 32>>>(out);
+  EXPECT_ADDED(20);
   int n = 32, by = 11;
   void* args[] = {&out, &n, &by};
   CHECK(cudaLaunchKernel((void*)add, dim3(1), dim3(32), args, 0, 0));

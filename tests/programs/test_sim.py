@@ -28,6 +28,7 @@ REFUSED = {
         ("dim3(1, 1, 65)", r"kernel set: a block of 65 threads; .*, at errors.cu:@"),
         ("dim3(1, 65536)", r"kernel set: a grid of \(1,65536,1\); .*, at errors.cu:@"),
         ("300 * 1024", r"kernel set_with_room: 307200 B of dynamic .*, at errors.cu:@"),
+        ("nobody allowed it", r"kernel set_with_room: 65536 B .* more than 49152 .* errors.cu:@"),
         ("dim3(1025)", r"kernel set: a block of 1025 threads; .*, at errors.cu:@"),
     ],
     "grid_sync": [

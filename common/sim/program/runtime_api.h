@@ -424,11 +424,14 @@ cudaError_t launch_kernel(const char* name, bool together, void (*kernel)(P...),
              : cudaPeekAtLastError();
 }
 
+/// cudaFuncSetAttribute() of whichever kernel.
+cudaError_t set_attribute(cudaFuncAttribute, int value);
+
 }  // namespace sim::program
 
 template <class F>
-cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute, int) {
-  return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute attribute, int value) {
+  return sim::program::set_attribute(attribute, value);
 }
 template <class F>
 cudaError_t cudaFuncSetCacheConfig(F*, cudaFuncCache) {

@@ -197,9 +197,21 @@ void stop(int status) {
   _exit(status);
 }
 
+// A launch knows its kernel by name only, so one kernel's attribute serves all.
+static void require_allowed_smem(const Launch& launch) {
+  const size_t bytes = launch.config.smem, allowed = session().allowed_smem;
+  if (bytes <= allowed || bytes > kMaxDynamicSmem) return;
+  throw LaunchRefused(LaunchRefused::Why::shared_memory,
+                      "kernel " + std::string(launch.name) + ": " + std::to_string(bytes) +
+                          " B of dynamic shared memory; more than " + std::to_string(allowed) +
+                          " needs cudaFuncSetAttribute(kernel, "
+                          "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)");
+}
+
 bool run(const Launch& launch, Where where) {
   session();
   try {
+    require_allowed_smem(launch);
     run_grid(launch);
     take_counts(&launch);
   } catch (const LaunchRefused& refused) {

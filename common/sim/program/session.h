@@ -50,6 +50,7 @@ struct Session {
   std::set<std::string> said;  ///< findings, so that each is told once
   size_t more = 0;             ///< findings at other lines, counted and not told
   double estimated_s = 0;      ///< of all launches so far: what events read
+  size_t allowed_smem = 48 * 1024;  ///< the most that cudaFuncSetAttribute allowed to any kernel
 };
 Session& session();
 
