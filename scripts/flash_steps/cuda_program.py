@@ -369,3 +369,5 @@ def main(description):
     except Refused as error:
         say(error)
         return 2
+    except KeyboardInterrupt:  # while it compiles
+        return 128 + signal.SIGINT

@@ -151,11 +151,17 @@ class Translator:
         raise TranslationError(f"'{opens}' is never closed", self.tokens[i].line)
 
     def partner_back(self, i, opens, closes):
-        depth = 0
-        for k in range(i, -1, -1):
-            depth += (self.text_at(k) == closes) - (self.text_at(k) == opens)
+        """Of the bracket that closes at i; what lies in other brackets is stepped over."""
+        others = {c: o for o, c in PAIRS.items() if c != closes}
+        depth, k = 0, i
+        while k >= 0:
+            text = self.text_at(k) if self.tokens[k].kind == "other" else ""
+            depth += (text == closes) - (text == opens)
             if depth == 0:
                 return k
+            if text in others:
+                k = self.partner_back(k, others[text], text)
+            k -= 1
         raise TranslationError(f"'{closes}' was never opened", self.tokens[i].line)
 
     def join(self, begin, end):
@@ -271,29 +277,60 @@ class Translator:
             token.text = "" if token.kind != "marker" else token.text
         self.tokens[i].kind = "other"
         self.tokens[i].text = f' ::sim::program::launch("{label}", ::sim::program::Shape('
-        self.tokens[end].text = f"), false, [=](auto&&... fa_a) {{ {name}(fa_a...); }}"
+        # Not watched: a global pointer to a kernel is the host's to read.
+        unwatched = "__attribute__((no_sanitize_thread))"
+        self.tokens[end].text = f"), false, [=](auto&&... fa_a) {unwatched} {{ {name}(fa_a...); }}"
         self.tokens[end + 1].text = self.tokens[end + 2].text = ""
         empty = self.next(opens) == closes
         self.tokens[opens].text = "" if empty else ","
         del kernel
 
+    def in_function(self, i):
+        """Does the token at i stand in a function's body, and not in a namespace's braces?"""
+        depth = 0
+        for k in range(i - 1, -1, -1):
+            if self.tokens[k].kind != "other":
+                continue
+            depth += (self.tokens[k].text == "}") - (self.tokens[k].text == "{")
+            if depth < 0:  # of namespace a::b {, inline namespace {, extern "C" {
+                k = self.before(k)
+                while self.tokens[k].kind in ("name", "string") or self.text_at(k) == "::":
+                    if self.text_at(k) in ("namespace", "extern"):
+                        return False
+                    k = self.before(k)
+                return True
+        return False
+
     def shared(self, i):
-        """A shared array; of an extern one the address."""
-        before = self.before(i)
-        is_extern = self.text_at(before) == "extern"
+        """A shared array. An extern one is the block's dynamic shared memory: at file scope by its
+        name for the linker, in a function, where g++ drops that name from templates, a reference."""
+        begin = self.before(i) if self.text_at(self.before(i)) == "extern" else i
         self.tokens[i].text = SHARED
         k = self.next(i)
+        is_extern, bracket, words = begin < i, None, []
         while self.text_at(k) not in (";", "=", "{", ")", ""):
+            if self.text_at(k) in ("__attribute__", "alignas"):
+                k = self.next(self.partner(self.next(k)))
+                continue
             if self.text_at(k) == "extern":
                 is_extern = True
-            if self.text_at(k) == "static" and not is_extern:
-                pass
-            if self.text_at(k) in ("(", "["):
-                k = self.partner(k)
-            k = self.next(k)
+            elif self.text_at(k) == "[" and bracket is None:
+                bracket = k
+            elif bracket is None:
+                words.append(self.text_at(k))
+            k = self.next(self.partner(k) if self.text_at(k) in ("(", "[") else k)
         if not is_extern or self.text_at(k) != ";":
             return
-        self.tokens[k].text = f" {DYNAMIC};"
+        if bracket is None or not self.in_function(begin):
+            self.tokens[k].text = f" {DYNAMIC};"
+            return
+        *kind, name = words
+        kind, bounds = " ".join(kind), self.plain(bracket, k)
+        self.blank(begin, k)
+        self.tokens[begin].text = (
+            f"{kind} (&{name}){bounds} = "
+            f"reinterpret_cast<{kind} (&){bounds}>(::sim::dynamic_smem)"
+        )
 
     def device(self, i):
         """A variable gets a section; of a function the word goes."""
@@ -427,7 +464,7 @@ class Translator:
         if not template.strip():
             return  # a fence for the compiler
         outputs, inputs = (
-            [self.operand(*part) for part in self.split(*piece)]
+            [self.operand(*part) for part in self.split(*piece) if self.plain(*part)]
             for piece in (pieces[1:3] + [(0, 0)] * 2)[:2]
         )
         try:

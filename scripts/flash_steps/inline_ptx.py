@@ -1,7 +1,7 @@
 """Inline PTX that the simulator knows, as calls of its instructions.
 
-One asm statement holds one instruction, or several that end with ';'. An operand is %0, %1, ... or a
-number."""
+One asm statement holds one instruction, or several that end with ';', perhaps in braces. An operand
+is %0, %1, ... or a number."""
 
 import re
 
@@ -37,11 +37,20 @@ def translate(template, outputs, inputs):
             return REGISTERS[text.removeprefix("%%")]
         raise PtxError(f"the PTX operand '{text}'")
 
+    constraints = [constraint for constraint, _ in outputs + inputs]
     statements = []
-    for line in re.split(r";", re.sub(r"//[^\n]*", "", template)):
+    text = re.sub(r"//[^\n]*|/\*.*?\*/", "", template, flags=re.DOTALL).strip()
+    if text.startswith("{") and text.rstrip("; \t\n").endswith("}"):
+        text = text.rstrip("; \t\n")[1:-1]
+    for line in re.split(r";", text):
         line = " ".join(line.split())
-        if line:
-            statements.append(instruction(line, value))
+        if not line:
+            continue
+        if re.match(r"(fma|\w+\.approx)\S*\.f32 ", line):
+            for n in map(int, re.findall(r"%(\d+)", line)):
+                if n < len(constraints) and "f" not in constraints[n]:
+                    raise PtxError(f"the PTX '{line}' with an operand that is no float")
+        statements.append(instruction(line, value))
     return "{ " + " ".join(statements) + " }"
 
 
@@ -120,7 +129,7 @@ INSTRUCTIONS = [
         lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, false, ::sim::Where::here());",
     ),
     (r"membar\.(gl|sys)|fence\.acq_rel\.(gpu|sys)", lambda m, a: "::sim::fence();"),
-    (r"mov\.[usb](32|64)", lambda m, a: f"{a[0][0]} = {a[1][0]};"),
+    (r"mov\.[usbf](32|64)", lambda m, a: f"::sim::program::move({a[0][0]}, {a[1][0]});"),
     (r"fma\.rn\.f32", lambda m, a: f"{a[0][0]} = ::std::fma({a[1][0]}, {a[2][0]}, {a[3][0]});"),
     (r"ex2\.approx(\.ftz)?\.f32", lambda m, a: f"{a[0][0]} = ::std::exp2({a[1][0]});"),
     (r"lg2\.approx(\.ftz)?\.f32", lambda m, a: f"{a[0][0]} = ::std::log2({a[1][0]});"),

@@ -59,6 +59,20 @@ __global__ void shuffle_at_two_lines(float* x) {
   x[threadIdx.x] = v;
 }
 
+// Lane 1 of each four meets its like while the others wait for all, then eight groups meet at once.
+__global__ void groups_side_by_side(float* x) {
+  const int lane = threadIdx.x;
+  int v = 0;
+  if (lane % 4 == 1) v = __shfl_sync(0x22222222, lane, 29);
+  v += __shfl_sync(0xffffffff, lane, 3);
+  x[lane] = v + __shfl_sync(0x01010101u << lane % 8, lane, 8 + lane % 8);
+}
+
+// Lane 0 waits for lane 1, which waits for lane 0 and others.
+__global__ void masks_that_differ(float* x) {
+  x[threadIdx.x] = __shfl_sync(threadIdx.x ? 0xffffffff : 0x3, 1.f, 0);
+}
+
 __global__ void mask_without_own_lane(float* x) {
   if (threadIdx.x == 0) __syncwarp(0xfffffffe);
   x[threadIdx.x] = 0;
@@ -190,6 +204,17 @@ TEST_CASE("lanes that shuffle at different lines are found", "[sim]") {
   });
   CHECK_THAT(text, ContainsSubstring("divergent warp operation"));
   CHECK(finding([&] { fa::launch(shuffle_at_two_lines<false>, {dim3(1), dim3(32)}, x); }) == "");
+}
+
+TEST_CASE("groups of lanes meet side by side", "[sim]") {
+  Buffer<float> x("x", 32);
+  CHECK(finding([&] { fa::launch(groups_side_by_side, {dim3(1), dim3(32)}, x); }) == "");
+  const auto got = x.download();
+  for (int lane = 0; lane < 32; ++lane) {
+    CHECK(got[lane] == (lane % 4 == 1 ? 29 : 0) + 3 + 8 + lane % 8);
+  }
+  const auto text = finding([&] { fa::launch(masks_that_differ, {dim3(1), dim3(32)}, x); });
+  CHECK_THAT(text, ContainsSubstring("divergent warp operation"));
 }
 
 TEST_CASE("a mask without the caller's lane is found", "[sim]") {

@@ -64,9 +64,11 @@ void cluster_wait(Where where) {
   for (auto& o : self->observers) o->acquire(*self, &c, c.phase);
 }
 
+bool grid_is_together() { return self->launch->config.together; }
+
 void require_grid_together(Where where) {
-  if (self->launch->config.together || self->launch->config.blocks() == 1) return;
-  fail(FaultKind::refused, here() + ": this_grid() at " + at(where) +
+  if (grid_is_together()) return;
+  fail(FaultKind::refused, here() + ": a barrier of the grid at " + at(where) +
                                " in a plain launch; it needs cudaLaunchCooperativeKernel");
 }
 

@@ -144,7 +144,9 @@ void setmaxnreg(int registers, Where);
 
 void cluster_arrive(Where);
 void cluster_wait(Where);
-/// cooperative_groups::this_grid(), which needs a cooperative launch.
+/// Is it a cooperative launch, whose grid has a barrier?
+bool grid_is_together();
+/// What a barrier of the grid needs.
 void require_grid_together(Where);
 unsigned cluster_rank();
 unsigned cluster_size();

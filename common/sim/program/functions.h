@@ -68,14 +68,14 @@ auto rounded(int mode, F&& compute) {
 }
 }  // namespace sim
 // volatile: the compiler computes constants to the nearest.
-#define SIM_ROUNDED(T, name, mode, ...) \
-  inline T name(T a_, T b_ = 1) {       \
-    volatile T a = a_, b = b_;          \
-    (void)b;                            \
-    return sim::rounded(mode, [&] {     \
-      volatile T result = __VA_ARGS__;  \
-      return T{result};                 \
-    });                                 \
+#define SIM_ROUNDED(T, name, mode, ...)       \
+  inline T name(T a_, T b_ = 1, T c_ = 1) {   \
+    volatile T a = a_, b = b_, c = c_;        \
+    (void)b, (void)c;                         \
+    return sim::rounded(mode, [&] {           \
+      volatile T result = __VA_ARGS__;        \
+      return T{result};                       \
+    });                                       \
   }
 #define SIM_ROUNDINGS(T, name, ...)                     \
   SIM_ROUNDED(T, name##_rz, FE_TOWARDZERO, __VA_ARGS__) \
@@ -96,6 +96,8 @@ SIM_ROUNDINGS(float, __frcp, 1 / a)
 SIM_ROUNDINGS(float, __fsqrt, std::sqrt(+a))
 SIM_ROUNDINGS(double, __drcp, 1 / a)
 SIM_ROUNDINGS(double, __dsqrt, std::sqrt(+a))
+SIM_ROUNDINGS(float, __fmaf, std::fma(+a, +b, +c))
+SIM_ROUNDINGS(double, __fma, std::fma(+a, +b, +c))
 #undef SIM_OPERATION
 #undef SIM_ROUNDINGS
 #undef SIM_ROUNDED
@@ -176,11 +178,15 @@ SIM_CONVERTS(long long, __float2ll, float)
 SIM_CONVERTS(int, __double2int, double)
 SIM_CONVERTS(unsigned, __double2uint, double)
 SIM_CONVERTS(long long, __double2ll, double)
+SIM_CONVERTS(unsigned long long, __float2ull, float)
+SIM_CONVERTS(unsigned long long, __double2ull, double)
 SIM_CONVERT(unsigned, __float2uint_rn, float, std::nearbyint(x))
 SIM_CONVERT(long long, __float2ll_rn, float, std::nearbyint(x))
 SIM_CONVERT(int, __double2int_rn, double, std::nearbyint(x))
 SIM_CONVERT(unsigned, __double2uint_rn, double, std::nearbyint(x))
 SIM_CONVERT(long long, __double2ll_rn, double, std::nearbyint(x))
+SIM_CONVERT(unsigned long long, __float2ull_rn, float, std::nearbyint(x))
+SIM_CONVERT(unsigned long long, __double2ull_rn, double, std::nearbyint(x))
 #undef SIM_CONVERTS
 #undef SIM_CONVERT
 __forceinline__ float __int2float_rn(int x) { return static_cast<float>(x); }
@@ -190,7 +196,29 @@ __forceinline__ float __ull2float_rn(unsigned long long x) { return static_cast<
 __forceinline__ double __int2double_rn(int x) { return x; }
 __forceinline__ double __uint2double_rn(unsigned x) { return x; }
 __forceinline__ double __ll2double_rn(long long x) { return static_cast<double>(x); }
+__forceinline__ double __ull2double_rn(unsigned long long x) { return static_cast<double>(x); }
 __forceinline__ float __double2float_rn(double x) { return static_cast<float>(x); }
+#define SIM_CONVERT(to, name, from, mode)        \
+  inline to name(from x) {                       \
+    volatile from y = x;                         \
+    return sim::rounded(mode, [&] {              \
+      volatile to result = static_cast<to>(+y);  \
+      return to{result};                         \
+    });                                          \
+  }
+#define SIM_CONVERTS(to, name, from)               \
+  SIM_CONVERT(to, name##_rz, from, FE_TOWARDZERO)  \
+  SIM_CONVERT(to, name##_rd, from, FE_DOWNWARD)    \
+  SIM_CONVERT(to, name##_ru, from, FE_UPWARD)
+SIM_CONVERTS(float, __int2float, int)
+SIM_CONVERTS(float, __uint2float, unsigned)
+SIM_CONVERTS(float, __ll2float, long long)
+SIM_CONVERTS(float, __ull2float, unsigned long long)
+SIM_CONVERTS(double, __ll2double, long long)
+SIM_CONVERTS(double, __ull2double, unsigned long long)
+SIM_CONVERTS(float, __double2float, double)
+#undef SIM_CONVERTS
+#undef SIM_CONVERT
 __forceinline__ double __longlong_as_double(long long x) { return std::bit_cast<double>(x); }
 __forceinline__ long long __double_as_longlong(double x) { return std::bit_cast<long long>(x); }
 __forceinline__ int __double2hiint(double x) {

@@ -35,17 +35,19 @@ struct Shape {
   dim3 grid, block;
   size_t smem = 0;
   cudaStream_t stream = nullptr;
-  Shape(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr)
-      : grid(g), block(b), smem(bytes), stream(s) {}
+  Where where;  ///< the launch's line
+  Shape(dim3 g, dim3 b, size_t bytes = 0, cudaStream_t s = nullptr, Where here = Where::here())
+      : grid(g), block(b), smem(bytes), stream(s), where(here) {}
 };
 
 /// Runs a launch, notes what it moved and prints what is wrong with it. A kernel that had to be
 /// stopped ends the program.
-void run(const Launch&);
+/// \return false where CUDA refuses the launch: then nothing ran, and the last error says why.
+bool run(const Launch&, Where);
 
 /// `kernel` is a function object that calls the kernel with what it is given.
 template <class F, class... A>
-void launch(const char* name, const Shape& shape, bool together, F kernel, A... args) {
+bool launch(const char* name, const Shape& shape, bool together, F kernel, A... args) {
   struct Closure {
     F kernel;
     std::tuple<A...> args;
@@ -54,18 +56,30 @@ void launch(const char* name, const Shape& shape, bool together, F kernel, A... 
     auto& c = *static_cast<Closure*>(p);
     std::apply(c.kernel, c.args);
   };
-  run({nullptr,
-       {shape.grid, shape.block, shape.smem, 1, together},
-       call,
-       &closure,
-       sizeof closure,
-       name});
+  return run({nullptr,
+              {shape.grid, shape.block, shape.smem, 1, together},
+              call,
+              &closure,
+              sizeof closure,
+              name},
+             shape.where);
 }
 
 // --- for inline PTX ---
 
 /// What a 32-bit shared address of inline PTX points to.
-inline void* shared_pointer(unsigned address) { return dynamic_smem + static_cast<int>(address); }
+inline void* shared_pointer(unsigned address) {
+  return dynamic_smem + static_cast<int>(address);
+}
+/// mov: the bits as they are, also between a float and an integer.
+template <class To, class From>
+void move(To& to, From from) {
+  if constexpr (sizeof(To) == sizeof(From)) {
+    to = std::bit_cast<To>(from);
+  } else {
+    to = (To)from;
+  }
+}
 inline unsigned lane() {
   return ((threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x) % 32;
 }

@@ -72,6 +72,30 @@ int blocks_per_sm(int threads, size_t smem) {
       sim::blocks_per_sm(session().gpu.sm, static_cast<unsigned>(threads), smem, {}));
 }
 
+cudaError_t set_attribute(cudaFuncAttribute attribute, int value) {
+  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize) return cudaSuccess;
+  Session& s = session();
+  if (value < 0 || static_cast<size_t>(value) > s.gpu.block_shared_bytes()) {
+    return returned(cudaErrorInvalidValue);
+  }
+  s.allowed_smem = std::max(s.allowed_smem, static_cast<size_t>(value));
+  return cudaSuccess;
+}
+
+void keep_error(LaunchRefused::Why why) {
+  switch (why) {
+    case LaunchRefused::Why::shape:
+      last_error = cudaErrorInvalidConfiguration;
+      break;
+    case LaunchRefused::Why::shared_memory:
+      last_error = cudaErrorInvalidValue;
+      break;
+    case LaunchRefused::Why::too_many_together:
+      last_error = cudaErrorCooperativeLaunchTooLarge;
+      break;
+  }
+}
+
 void Naming::give(void* p) const {
   if (p) name_buffer(p, name_);
 }

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 
 #include "common/sim/program/program.h"
 
@@ -329,22 +330,37 @@ namespace sim::program {
 class Naming {
  public:
   explicit Naming(const char* name) : name_(name) {}
-#define SIM_NAMED(call)                                                                        \
-  template <class T, class... A>                                                               \
-  cudaError_t call(T** p, A... args) const {                                                   \
-    const auto status = ::call(reinterpret_cast<void**>(p), args...);                          \
-    if (status == cudaSuccess) give(const_cast<void*>(static_cast<const volatile void*>(*p))); \
-    return status;                                                                             \
+  template <class T>
+  cudaError_t cudaMalloc(T** p, size_t bytes) const {
+    return named(p, ::cudaMalloc(p, bytes));
   }
-  SIM_NAMED(cudaMalloc)
-  SIM_NAMED(cudaMallocManaged)
-  SIM_NAMED(cudaMallocAsync)
-  SIM_NAMED(cudaMallocPitch)
-  SIM_NAMED(cudaMallocHost)
-  SIM_NAMED(cudaHostAlloc)
-#undef SIM_NAMED
+  template <class T>
+  cudaError_t cudaMallocManaged(T** p, size_t bytes, unsigned flags = cudaMemAttachGlobal) const {
+    return named(p, ::cudaMallocManaged(p, bytes, flags));
+  }
+  template <class T>
+  cudaError_t cudaMallocAsync(T** p, size_t bytes, cudaStream_t stream) const {
+    return named(p, ::cudaMallocAsync(p, bytes, stream));
+  }
+  template <class T>
+  cudaError_t cudaMallocPitch(T** p, size_t* pitch, size_t width, size_t height) const {
+    return named(p, ::cudaMallocPitch(p, pitch, width, height));
+  }
+  template <class T>
+  cudaError_t cudaMallocHost(T** p, size_t bytes, unsigned flags = cudaHostAllocDefault) const {
+    return named(p, ::cudaHostAlloc(p, bytes, flags));
+  }
+  template <class T>
+  cudaError_t cudaHostAlloc(T** p, size_t bytes, unsigned flags) const {
+    return named(p, ::cudaHostAlloc(p, bytes, flags));
+  }
 
  private:
+  template <class T>
+  cudaError_t named(T** p, cudaError_t status) const {
+    if (status == cudaSuccess) give(const_cast<void*>(static_cast<const volatile void*>(*p)));
+    return status;
+  }
   void give(void* p) const;
   const char* name_;
 };
@@ -355,7 +371,7 @@ class Naming {
 
 template <class T>
 cudaError_t cudaGetSymbolAddress(void** p, const T& symbol) {
-  *p = const_cast<void*>(static_cast<const void*>(&symbol));
+  *p = const_cast<void*>(static_cast<const volatile void*>(std::addressof(symbol)));
   return cudaSuccess;
 }
 template <class T>
@@ -398,23 +414,29 @@ namespace sim::program {
 int blocks_per_sm(int threads, size_t smem);
 
 template <class... P, size_t... i>
-void launch_packed(const char* name, void (*kernel)(P...), const Shape& shape, bool together,
+bool launch_packed(const char* name, void (*kernel)(P...), const Shape& shape, bool together,
                    void** args, std::index_sequence<i...>) {
-  launch(name, shape, together, kernel, *static_cast<std::remove_cvref_t<P>*>(args[i])...);
+  return launch(name, shape, together, kernel, *static_cast<std::remove_cvref_t<P>*>(args[i])...);
 }
 /// What scripts/sim makes of cudaLaunchKernel and cudaLaunchCooperativeKernel.
 template <class... P>
 cudaError_t launch_kernel(const char* name, bool together, void (*kernel)(P...), dim3 grid,
-                          dim3 block, void** args, size_t smem = 0, cudaStream_t = nullptr) {
-  launch_packed(name, kernel, {grid, block, smem}, together, args, std::index_sequence_for<P...>());
-  return cudaPeekAtLastError();
+                          dim3 block, void** args, size_t smem = 0, cudaStream_t stream = nullptr,
+                          SIM_HERE) {
+  return launch_packed(name, kernel, {grid, block, smem, stream, where}, together, args,
+                       std::index_sequence_for<P...>())
+             ? cudaSuccess
+             : cudaPeekAtLastError();
 }
+
+/// cudaFuncSetAttribute() of whichever kernel.
+cudaError_t set_attribute(cudaFuncAttribute, int value);
 
 }  // namespace sim::program
 
 template <class F>
-cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute, int) {
-  return cudaSuccess;
+cudaError_t cudaFuncSetAttribute(F*, cudaFuncAttribute attribute, int value) {
+  return sim::program::set_attribute(attribute, value);
 }
 template <class F>
 cudaError_t cudaFuncSetCacheConfig(F*, cudaFuncCache) {

@@ -182,7 +182,7 @@ void take_counts(const Launch* launch) {
     const std::string shape =
         is_launch ? triple(launch->config.grid) + " x " + triple(launch->config.block) : "";
     KernelRecord& k = record_of(rows[i].name, shape);
-    ++k.launches;
+    k.launches += is_launch || rows[i].bytes.write > 0;  // a copy is two rows: read, written
     add(k.count, rows[i]);
     if (!is_launch) {
       k.buffers[rows[i].buffer].bytes += rows[i].bytes;
@@ -245,12 +245,28 @@ void stop(int status) {
   _exit(status);
 }
 
-void run(const Launch& launch) {
+// A launch knows its kernel by name only, so one kernel's attribute serves all.
+static void require_allowed_smem(const Launch& launch) {
+  const size_t bytes = launch.config.smem, allowed = session().allowed_smem;
+  if (bytes <= allowed || bytes > kMaxDynamicSmem) return;
+  throw LaunchRefused(LaunchRefused::Why::shared_memory,
+                      "kernel " + std::string(launch.name) + ": " + std::to_string(bytes) +
+                          " B of dynamic shared memory; more than " + std::to_string(allowed) +
+                          " needs cudaFuncSetAttribute(kernel, "
+                          "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)");
+}
+
+bool run(const Launch& launch, Where where) {
   std::lock_guard lock(device_in_use());
   session();
   try {
+    require_allowed_smem(launch);
     run_grid(launch);
     take_counts(&launch);
+  } catch (const LaunchRefused& refused) {
+    note_finding(std::string(refused.what()) + ", at " + at(where));
+    keep_error(refused.why);
+    return false;
   } catch (const fa::KernelStopped& stopped) {
     take_counts(&launch);
     bool fatal = false;
@@ -265,6 +281,7 @@ void run(const Launch& launch) {
     stop(3);
   }
   end_where_asked();
+  return true;
 }
 
 void unsupported(const char* what, Where where) {

@@ -11,7 +11,9 @@
 #include <vector>
 
 #include "common/clock/clock.h"
+#include "common/sim/scheduler/launch_refused.h"
 #include "common/sim/sim.h"
+
 
 namespace sim {
 struct Launch;
@@ -50,6 +52,7 @@ struct Session {
   std::set<std::string> said;  ///< findings, so that each is told once
   size_t more = 0;             ///< findings at other lines, counted and not told
   double estimated_s = 0;      ///< of all launches so far: what events read
+  size_t allowed_smem = 48 * 1024;  ///< the most that cudaFuncSetAttribute allowed to any kernel
 };
 Session& session();
 /// The simulator has one device and one queue: host threads take turns.
@@ -57,6 +60,8 @@ std::recursive_mutex& device_in_use();
 
 /// Takes what the recording has gathered since the last time into the session.
 void take_counts(const Launch*);
+/// Makes what CUDA calls this refusal the last error.
+void keep_error(LaunchRefused::Why);
 /// Prints a finding, and keeps it for the report.
 void note_finding(const std::string& sentence);
 /// Ends the program at once, with the report.

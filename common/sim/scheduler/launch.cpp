@@ -20,6 +20,7 @@
 #include "common/sim/observers/residency.h"
 #include "common/sim/observers/trace.h"
 #include "common/sim/recording.h"
+#include "common/sim/scheduler/launch_refused.h"
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/scheduler/stacks.h"
 
@@ -362,30 +363,31 @@ uint64_t resident_blocks(const LaunchConfig& config, const std::string& kernel, 
 void validate(const Launch& launch, const std::string& name) {
   const auto [grid, block, smem, cluster, together] = launch.config;
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
-  const auto refuse = [&name](const std::string& why) {
-    fail(FaultKind::refused, "kernel " + name + ": " + why);
+  using enum LaunchRefused::Why;
+  const auto refuse = [&name](LaunchRefused::Why why, const std::string& what) {
+    throw LaunchRefused(why, "kernel " + name + ": " + what);
   };
   if (threads == 0 || threads > 1024 || block.z > 64) {
-    refuse("a block of " + std::to_string(threads) +
+    refuse(shape, "a block of " + std::to_string(threads) +
            " threads; CUDA allows 1 to 1024 (and 64 along z)");
   }
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
       grid.z > 65535) {
-    refuse("a grid of (" + std::to_string(grid.x) + "," + std::to_string(grid.y) + "," +
+    refuse(shape, "a grid of (" + std::to_string(grid.x) + "," + std::to_string(grid.y) + "," +
            std::to_string(grid.z) +
            "); CUDA allows 1 to 2147483647 along x and 1 to 65535 along y and z");
   }
   if (smem > kMaxDynamicSmem) {
-    refuse(std::to_string(smem) + " B of dynamic shared memory; a block has at most " +
+    refuse(shared_memory, std::to_string(smem) + " B of dynamic shared memory; a block has at most " +
            std::to_string(kMaxDynamicSmem));
   }
   if (cluster == 0 || cluster > 16 || grid.x % cluster) {
-    refuse("clusters of " + std::to_string(cluster) + " blocks in a grid of " +
+    refuse(shape, "clusters of " + std::to_string(cluster) + " blocks in a grid of " +
            std::to_string(grid.x) + " along x; the grid must be a multiple, at most 16");
   }
   if (const uint64_t fit = resident_blocks(launch.config, name, options());
       together && launch.config.blocks() > fit) {
-    refuse("a cooperative launch of " + std::to_string(launch.config.blocks()) +
+    refuse(too_many_together, "a cooperative launch of " + std::to_string(launch.config.blocks()) +
            " blocks; the modelled GPU holds " + std::to_string(fit) + " of them at a time");
   }
 }

@@ -173,26 +173,25 @@ void meet_in_warp(const char* what, uint32_t mask, WarpFn work, void* frame, con
     fail(FaultKind::refused, here() + " calls " + what + " at " + at(where) +
                                  " with a mask that does not contain its own lane");
   }
-  WarpMeeting* meeting = nullptr;
+  WarpMeeting *meeting = nullptr, *unused = nullptr;
   for (WarpMeeting& m : b.meetings[warp]) {
-    if (m.arrived && (m.mask & mask)) meeting = &m;
+    if (!m.arrived) {
+      unused = &m;
+    } else if (m.mask == mask && m.work == work && same(m.where, where)) {
+      meeting = &m;
+    } else if ((m.mask >> lane & 1) && (m.arrived & mask)) {  // each waits for the other
+      fail(FaultKind::deadlock, "divergent warp operation: " + here() + " calls " + what + " at " +
+                                    at(where) + " while other lanes of the warp wait at the " +
+                                    m.what + " of " + at(m.where));
+    }
   }
   if (!meeting) {
-    for (WarpMeeting& m : b.meetings[warp]) {
-      if (!m.arrived) meeting = &m;
-    }
-    if (!meeting)
-      fail(FaultKind::refused,
-           here() + ": more than four groups of lanes meet in one warp at a time");
+    meeting = unused ? unused : &b.meetings[warp].emplace_back();
     meeting->mask = mask;
     meeting->work = work;
     meeting->what = what;
     meeting->where = where;
     meeting->warp = warp;
-  } else if (meeting->work != work || meeting->mask != mask || !same(meeting->where, where)) {
-    fail(FaultKind::deadlock, "divergent warp operation: " + here() + " calls " + what + " at " +
-                                  at(where) + " while other lanes of the warp wait at the " +
-                                  meeting->what + " of " + at(meeting->where));
   }
   meeting->frame[lane] = frame;
   meeting->arrived |= 1u << lane;

@@ -192,8 +192,10 @@ inline thread_group tiled_partition(const thread_group&, unsigned tile) {
 
 class grid_group {
  public:
-  bool is_valid() const { return true; }
+  /// Can it synchronise? Without a cooperative launch it only counts.
+  bool is_valid() const { return sim::grid_is_together(); }
   void sync(SIM_HERE) const {
+    sim::require_grid_together(where);
     sim::cluster_arrive(where);
     sim::cluster_wait(where);
   }
@@ -210,10 +212,7 @@ class grid_group {
   dim3 dim_blocks() const { return gridDim; }
   dim3 block_index() const { return blockIdx; }
 };
-inline grid_group this_grid(SIM_HERE) {
-  sim::require_grid_together(where);
-  return {};
-}
+inline grid_group this_grid() { return {}; }
 
 template <class Group>
 void sync(const Group& g, SIM_HERE) {

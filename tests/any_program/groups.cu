@@ -1,0 +1,103 @@
+// Cooperative groups: the block, tiles of 32, 16 and 4, the active threads of a branch, partitions,
+// reduce and scan.
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <cooperative_groups/scan.h>
+
+#include "check.h"
+
+namespace cg = cooperative_groups;
+
+template <class Group>
+__device__ int sum_of(const Group& g, int v) {
+  for (int distance = g.size() / 2; distance > 0; distance /= 2) v += g.shfl_down(v, distance);
+  return g.shfl(v, 0);
+}
+__device__ int rank_in(cg::thread_group g) { return g.thread_rank(); }
+
+__global__ void block_and_tiles(int* out) {
+  __shared__ int s[64];
+  cg::thread_block block = cg::this_thread_block();
+  const int i = block.thread_rank();
+  s[i] = i;
+  block.sync();
+  int* row = out + 16 * i;
+  row[0] = s[(i + 1) % block.size()] + block.group_index().x + block.thread_index().y;
+  cg::thread_block_tile<32> warp = cg::tiled_partition<32>(block);
+  auto half = cg::tiled_partition<16>(warp);
+  auto four = cg::tiled_partition<4>(block);
+  row[1] = sum_of(warp, i);
+  row[2] = sum_of(half, i);
+  row[3] = sum_of(four, i);
+  row[4] = four.meta_group_rank() * 100 + four.thread_rank();
+  row[5] = four.ballot(i % 2);
+  row[6] = half.any(i == 20) * 10 + half.all(i < 32);
+  row[7] = warp.shfl_xor(i, 1) + half.shfl_up(i, 1);
+  row[8] = rank_in(four) + 10 * warp.meta_group_size();
+  row[9] = cg::reduce(half, i, cg::plus<int>());
+  row[10] = cg::reduce(four, 100 - i, cg::greater<int>());
+  row[11] = cg::inclusive_scan(half, 1);
+  row[12] = cg::exclusive_scan(warp, i, cg::plus<int>());
+  row[13] = four.match_any(i / 2);
+  cg::thread_group dynamic = cg::tiled_partition(block, 8);
+  dynamic.sync();
+  row[14] = dynamic.size() * 100 + dynamic.thread_rank();
+  cg::sync(block);
+  row[15] = s[(i + 63) % 64];
+}
+__global__ void branches(int* counter, int* out) {
+  const int i = threadIdx.x;
+  int* row = out + 4 * i;
+  row[0] = row[1] = row[2] = -1;
+  if (i % 3 == 0) {  // one atomic for all that are here
+    cg::coalesced_group active = cg::coalesced_threads();
+    int first;
+    if (active.thread_rank() == 0) first = atomicAdd(counter, active.size());
+    row[0] = active.shfl(first, 0) + active.thread_rank();
+    row[1] = cg::reduce(active, i, cg::plus<int>());
+    row[2] = active.ballot(i > 15);
+  }
+  auto warp = cg::tiled_partition<32>(cg::this_thread_block());
+  auto same = cg::labeled_partition(warp, i % 5);
+  row[3] = same.size() * 100 + same.thread_rank();
+  row[3] += 1000000 * cg::reduce(same, i, cg::plus<int>());
+  auto two = cg::binary_partition(warp, i < 10);
+  row[3] += 10000 * two.size();
+}
+
+int main() {
+  int *out, *counter, host[16 * 64], count = 0;
+  CHECK(cudaMalloc(&out, sizeof host));
+  CHECK(cudaMalloc(&counter, sizeof count));
+  CHECK(cudaMemset(counter, 0, sizeof count));
+  block_and_tiles<<<1, dim3(32, 2)>>>(out);
+  CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 64; ++i) {
+    const int* row = host + 16 * i;
+    const int w = i / 32 * 32, h = i / 16 * 16, f = i / 4 * 4;
+    EXPECT(row[0] == (i + 1) % 64 + i / 32);
+    EXPECT(row[1] == 32 * w + 496 && row[2] == 16 * h + 120 && row[3] == 4 * f + 6);
+    EXPECT(row[4] == i / 4 * 100 + i % 4 && row[5] == 0xa);
+    EXPECT(row[6] == (h == 16 ? 10 : 0) + (i < 32 ? 1 : 0));
+    EXPECT(row[7] == (i ^ 1) + (i % 16 ? i - 1 : i) && row[8] == i % 4 + 20);
+    EXPECT(row[9] == 16 * h + 120 && row[10] == 100 - f && row[11] == i % 16 + 1);
+    int before = 0;
+    for (int k = w; k < i; ++k) before += k;
+    EXPECT(row[12] == before && row[13] == (i % 4 < 2 ? 3 : 12));
+    EXPECT(row[14] == 800 + i % 8 && row[15] == (i + 63) % 64);
+  }
+  branches<<<1, 32>>>(counter, out);
+  CHECK(cudaMemcpy(host, out, 4 * 32 * sizeof(int), cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(&count, counter, sizeof count, cudaMemcpyDeviceToHost));
+  EXPECT(count == 11);
+  for (int i = 0; i < 32; ++i) {
+    const int* row = host + 4 * i;
+    EXPECT(row[0] == (i % 3 ? -1 : i / 3));
+    EXPECT(row[1] == (i % 3 ? -1 : 165));    // 0 + 3 + ... + 30
+    EXPECT(row[2] == (i % 3 ? -1 : 0x7c0));  // 18 is the sixth of them
+    int sum = 0;
+    for (int k = i % 5; k < 32; k += 5) sum += k;
+    EXPECT(row[3] == 1000000 * sum + (i % 5 < 2 ? 700 : 600) + i / 5 + 10000 * (i < 10 ? 10 : 22));
+  }
+  return verdict();
+}

@@ -1,0 +1,106 @@
+// Integer intrinsics: bits, bytes, wide products, dot products of bytes.
+#include <stdint.h>
+
+#include "check.h"
+
+struct Row {
+  int popc, popcll, clz, clzll, ffs, ffsll, mulhi, mul24, dp4a;
+  unsigned brev, perm, perm_back, shift_l, shift_r, umulhi, sad, usad, udp4a;
+  unsigned long long brevll, umul64hi;
+  long long mul64hi;
+  int lowest, largest, mixed;
+};
+
+__host__ __device__ inline unsigned number(unsigned i) {
+  return i == 0 ? 0 : i == 1 ? ~0u : i == 2 ? 1u << 31 : i * 2654435761u ^ i << 7;
+}
+
+__global__ void all(Row* rows) {
+  const unsigned i = threadIdx.x, a = number(i), b = number(i + 17);
+  const unsigned long long l = (unsigned long long)a << 32 | b, m = ~l * 3 + i;
+  Row& r = rows[i];
+  r.popc = __popc(a);
+  r.popcll = __popcll(l);
+  r.clz = __clz(a);
+  r.clzll = __clzll(l);
+  r.ffs = __ffs(a);
+  r.ffsll = __ffsll(l);
+  r.mulhi = __mulhi((int)a, (int)b);
+  r.umulhi = __umulhi(a, b);
+  r.umul64hi = __umul64hi(l, m);
+  r.mul64hi = __mul64hi((long long)l, (long long)m);
+  r.mul24 = __mul24((int)(a & 0xfff), -(int)(b & 0xfff));
+  r.brev = __brev(a);
+  r.brevll = __brevll(l);
+  r.perm = __byte_perm(a, b, 0x1357 + (i & 3));
+  r.perm_back = __byte_perm(a, b, 0x0123);
+  r.shift_l = __funnelshift_l(a, b, i);
+  r.shift_r = __funnelshift_r(a, b, i);
+  r.sad = __sad((int)a, (int)b, i);
+  r.usad = __usad(a, b, i);
+  r.dp4a = __dp4a((int)a, (int)b, (int)i);
+  r.udp4a = __dp4a(a, b, i);
+  r.lowest = min((int)a, (int)b);
+  r.largest = max((int)a, (int)b);
+  r.mixed = abs((int)(a >> 1)) + (int)umin(a, 5u) + (int)max(3ll, (long long)i);
+}
+
+static unsigned byte_of(unsigned long long x, int k) { return x >> (8 * k) & 255; }
+
+int main() {
+  const int n = 128;
+  Row *rows, host[n];
+  CHECK(cudaMalloc(&rows, sizeof host));
+  all<<<1, n>>>(rows);
+  CHECK(cudaMemcpy(host, rows, sizeof host, cudaMemcpyDeviceToHost));
+  for (unsigned i = 0; i < n; ++i) {
+    const Row& r = host[i];
+    const unsigned a = number(i), b = number(i + 17);
+    const unsigned long long l = (unsigned long long)a << 32 | b, m = ~l * 3 + i;
+    int ones = 0, all_ones = 0, leading = 32, all_leading = 64, first = 0, all_first = 0;
+    unsigned back = 0;
+    unsigned long long all_back = 0;
+    for (int k = 0; k < 64; ++k) {
+      if (l >> k & 1) {
+        ++all_ones, all_leading = 63 - k, all_back |= 1ull << (63 - k);
+        if (!all_first) all_first = k + 1;
+      }
+      if (k < 32 && a >> k & 1) {
+        ++ones, leading = 31 - k, back |= 1u << (31 - k);
+        if (!first) first = k + 1;
+      }
+    }
+    EXPECT(r.popc == ones && r.clz == leading && r.ffs == first && r.brev == back);
+    EXPECT(r.popcll == all_ones && r.clzll == all_leading && r.ffsll == all_first);
+    EXPECT(r.brevll == all_back);
+    EXPECT(r.mulhi == (int)((long long)(int)a * (int)b >> 32));
+    EXPECT(r.umulhi == (unsigned)((unsigned long long)a * b >> 32));
+    EXPECT(r.umul64hi == (unsigned long long)((unsigned __int128)l * m >> 64));
+    EXPECT(r.mul64hi == (long long)((__int128)(long long)l * (long long)m >> 64));
+    EXPECT(r.mul24 == -(int)(a & 0xfff) * (int)(b & 0xfff));
+    unsigned perm = 0;
+    for (int k = 0; k < 4; ++k) {
+      perm |= byte_of((unsigned long long)b << 32 | a, (0x1357 + (i & 3)) >> (4 * k) & 7)
+              << (8 * k);
+    }
+    EXPECT(r.perm == perm &&
+           r.perm_back == (a << 24 | (a << 8 & 0xff0000) | (a >> 8 & 0xff00) | a >> 24));
+    const unsigned s = i & 31;
+    EXPECT(r.shift_l == (s ? b << s | a >> (32 - s) : b));
+    EXPECT(r.shift_r == (s ? a >> s | b << (32 - s) : a));
+    const long long apart = (long long)(int)a - (int)b;
+    EXPECT(r.sad == (unsigned)(apart < 0 ? -apart : apart) + i);
+    EXPECT(r.usad == (a > b ? a - b : b - a) + i);
+    int dot = (int)i;
+    unsigned udot = i;
+    for (int k = 0; k < 4; ++k) {
+      dot += (int8_t)byte_of(a, k) * (int8_t)byte_of(b, k);
+      udot += byte_of(a, k) * byte_of(b, k);
+    }
+    EXPECT(r.dp4a == dot && r.udp4a == udot);
+    EXPECT(r.lowest == ((int)a < (int)b ? (int)a : (int)b));
+    EXPECT(r.largest == ((int)a < (int)b ? (int)b : (int)a));
+    EXPECT(r.mixed == (int)(a >> 1) + (int)(a < 5 ? a : 5) + (i > 3 ? (int)i : 3));
+  }
+  return verdict();
+}

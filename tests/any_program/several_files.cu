@@ -1,0 +1,21 @@
+// Several files: kernels here, main() in a .cpp, a helper in a .c. Run with all three.
+#include "several_files.h"
+
+#include "check.h"
+
+int calls = 0;
+
+static __global__ void twice(int* p, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) p[i] *= 2;
+}
+
+void double_on_device(int* host, int n) {
+  int* p;
+  CHECK(cudaMalloc(&p, n * sizeof(int)));
+  CHECK(cudaMemcpy(p, host, n * sizeof(int), cudaMemcpyHostToDevice));
+  twice<<<(n + 31) / 32, 32>>>(p, n);
+  CHECK(cudaMemcpy(host, p, n * sizeof(int), cudaMemcpyDeviceToHost));
+  CHECK(cudaFree(p));
+  calls += 1 + 100 * wrong;
+}

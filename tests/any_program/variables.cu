@@ -1,0 +1,104 @@
+// __constant__ and __device__ variables: arrays, structs, scalars, initialised, static, copied in
+// part, by their address, and changed by a kernel.
+#include "check.h"
+
+struct Params {
+  int n;
+  float scale;
+  double weights[3];
+};
+__constant__ float table[16];
+__constant__ Params params;
+__constant__ int initialised[4] = {10, 20, 30, 40};
+static __constant__ int scalar = 7;
+__device__ int counter;
+__device__ int filled[3] = {1, 2, 3};
+static __device__ double grid_of[2][4];
+__device__ const float half_pi = 1.5707964f;
+__device__ float* pointer;
+__device__ volatile int flag = 1;
+namespace ns {
+__device__ unsigned long long big = 1ull << 40;
+}
+__managed__ int both = 5;
+
+__global__ void read_constants(float* out) {
+  const int i = threadIdx.x;
+  out[i] = table[i] * params.scale + params.n + float(params.weights[i % 3]) + initialised[i % 4] +
+           scalar;
+}
+__global__ void change() {
+  atomicAdd(&counter, 1);
+  filled[threadIdx.x % 3] = 100 + threadIdx.x % 3;
+  grid_of[threadIdx.x / 4 % 2][threadIdx.x % 4] = threadIdx.x % 8;
+  if (threadIdx.x == 0) {
+    ns::big += 2;
+    flag = flag + 1;
+    both = both * 2;
+    pointer[0] = half_pi;
+  }
+}
+
+int main() {
+  float host[16], *out, values[16];
+  for (int i = 0; i < 16; ++i) values[i] = i * 0.5f;
+  CHECK(cudaMalloc(&out, sizeof host));
+  const Params p = {100, 4.f, {0.25, 0.5, 0.75}};
+  CHECK(cudaMemcpyToSymbol(table, values, sizeof values));
+  CHECK(cudaMemcpyToSymbol(params, &p, sizeof p));
+  read_constants<<<1, 16>>>(out);
+  CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 16; ++i) {
+    EXPECT(host[i] == 2 * i + 100 + 0.25f * (i % 3 + 1) + 10 * (i % 4 + 1) + 7);
+  }
+
+  // A part of each: entries 4 to 7 of the table, and the scale alone.
+  const float zeros[4] = {0, 0, 0, 0}, scale = 8.f;
+  const int nine = 9;
+  CHECK(cudaMemcpyToSymbol(table, zeros, sizeof zeros, 4 * sizeof(float), cudaMemcpyHostToDevice));
+  CHECK(cudaMemcpyToSymbol(params, &scale, sizeof scale, sizeof(int)));
+  CHECK(cudaMemcpyToSymbolAsync(scalar, &nine, sizeof nine, 0, cudaMemcpyHostToDevice, 0));
+  read_constants<<<1, 16>>>(out);
+  CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 16; ++i) {
+    EXPECT(host[i] == (i / 4 == 1 ? 0 : 4 * i) + 100 + 0.25f * (i % 3 + 1) + 10 * (i % 4 + 1) + 9);
+  }
+
+  void* address = nullptr;
+  size_t bytes = 0;
+  CHECK(cudaMemcpyToSymbol(pointer, &out, sizeof out));
+  CHECK(cudaGetSymbolAddress(&address, filled));
+  CHECK(cudaGetSymbolSize(&bytes, filled));
+  EXPECT(address != nullptr && bytes == 12);
+  int three[3], count = -1, changed = 0;
+  CHECK(cudaMemcpy(three, address, sizeof three, cudaMemcpyDeviceToHost));
+  EXPECT(three[0] == 1 && three[1] == 2 && three[2] == 3);
+  CHECK(cudaMemcpyFromSymbol(&count, counter, sizeof count));
+  EXPECT(count == 0);  // as C++ has it for variables of this kind
+
+  change<<<1, 64>>>();
+  CHECK(cudaMemcpyFromSymbol(&count, counter, sizeof count));
+  EXPECT(count == 64);
+  CHECK(cudaMemcpyFromSymbol(three, filled, 8, 4));
+  EXPECT(three[0] == 101 && three[1] == 102);
+  double cells[8];
+  CHECK(cudaMemcpyFromSymbol(cells, grid_of, sizeof cells, 0, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 8; ++i) EXPECT(cells[i] == i);
+  unsigned long long big;
+  CHECK(cudaMemcpyFromSymbol(&big, ns::big, sizeof big));
+  EXPECT(big == (1ull << 40) + 2);
+  CHECK(cudaMemcpyFromSymbol(&changed, flag, sizeof changed));
+  EXPECT(changed == 2);
+  CHECK(cudaDeviceSynchronize());
+  EXPECT(both == 10);
+  both = 50;
+  EXPECT(both == 50);
+  CHECK(cudaMemcpy(host, out, 4, cudaMemcpyDeviceToHost));
+  EXPECT(host[0] == 1.5707964f);
+  CHECK(cudaMemcpyToSymbol(counter, &nine, sizeof nine));
+  change<<<1, 1>>>();
+  CHECK(cudaMemcpyFromSymbol(&count, counter, sizeof count));
+  EXPECT(count == 10);
+  CHECK(cudaFree(out));
+  return verdict();
+}

@@ -1,0 +1,98 @@
+// Warps: shuffles, votes, matches, reductions, and who is active in a branch.
+#include "check.h"
+
+struct Row {
+  int up, down, idx, narrow, xored;
+  unsigned ballot, any, all, match, match_all, sum, low, bits;
+  int flag, largest, active, wide;
+};
+
+__global__ void everything(Row* rows, double* doubles) {
+  const unsigned all = 0xffffffffu;
+  const int lane = threadIdx.x % 32;
+  Row& r = rows[threadIdx.x];
+  r.up = __shfl_up_sync(all, lane, 3);
+  r.down = __shfl_down_sync(all, lane * 10, 5);
+  r.idx = __shfl_sync(all, lane + 1000, (lane + 7) % 32);
+  r.narrow = __shfl_sync(all, lane, 2, 8);
+  r.xored = __shfl_xor_sync(all, lane, 5, 16);
+  r.wide = __shfl_up_sync(all, lane, 1, 4);
+  r.ballot = __ballot_sync(all, lane % 3 == 0);
+  r.any = __any_sync(all, lane == 31) && !__any_sync(all, lane > 31);
+  r.all = __all_sync(all, lane < 32) && !__all_sync(all, lane < 31);
+  r.match = __match_any_sync(all, lane / 5);
+  r.match_all = __match_all_sync(all, 42, &r.flag);
+  int differs;
+  if (__match_all_sync(all, lane, &differs) == 0 && !differs) r.flag += 10;
+  r.sum = __reduce_add_sync(all, (unsigned)lane);
+  r.low = __reduce_min_sync(all, 100u + lane);
+  r.largest = __reduce_max_sync(all, -lane);
+  r.bits = __reduce_or_sync(all, 1u << lane % 8) ^ __reduce_xor_sync(all, 1u << lane % 4) ^
+           __reduce_and_sync(all, 0xf00u | lane);
+  if (lane % 4 == 1) {  // 8 lanes
+    r.active = __popc(__activemask());
+    const unsigned mask = 0x22222222u;
+    r.sum += __shfl_sync(mask, lane, 29) + (__ballot_sync(mask, lane > 15) == 0x22220000u);
+    __syncwarp(mask);
+  } else {
+    r.active = -1;
+  }
+  doubles[threadIdx.x] = __shfl_xor_sync(all, lane + 0.5, 16);
+  const long long big = __shfl_sync(all, (long long)lane << 40, 3);
+  doubles[threadIdx.x] += double(big >> 40);
+}
+__global__ void sums(const float* in, float* out, int n) {
+  __shared__ float partial[32];
+  float sum = 0;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) sum += in[i];
+  for (int offset = warpSize / 2; offset > 0; offset >>= 1) {
+    sum += __shfl_down_sync(0xffffffff, sum, offset);
+  }
+  if (threadIdx.x % warpSize == 0) partial[threadIdx.x / warpSize] = sum;
+  __syncthreads();
+  if (threadIdx.x < warpSize) {
+    sum = threadIdx.x < blockDim.x / warpSize ? partial[threadIdx.x] : 0;
+    for (int offset = 16; offset > 0; offset >>= 1) sum += __shfl_down_sync(~0u, sum, offset);
+    if (threadIdx.x == 0) *out = sum;
+  }
+}
+
+int main() {
+  Row *rows, host[64];
+  double *d_doubles, doubles[64];
+  CHECK(cudaMalloc(&rows, sizeof host));
+  CHECK(cudaMalloc(&d_doubles, sizeof doubles));
+  everything<<<1, 64>>>(rows, d_doubles);
+  CHECK(cudaMemcpy(host, rows, sizeof host, cudaMemcpyDeviceToHost));
+  CHECK(cudaMemcpy(doubles, d_doubles, sizeof doubles, cudaMemcpyDeviceToHost));
+  for (int i = 0; i < 64; ++i) {
+    const int lane = i % 32;
+    const Row& r = host[i];
+    EXPECT(r.up == (lane < 3 ? lane : lane - 3));
+    EXPECT(r.down == 10 * (lane + 5 < 32 ? lane + 5 : lane));
+    EXPECT(r.idx == 1000 + (lane + 7) % 32 && r.narrow == lane / 8 * 8 + 2);
+    EXPECT(r.xored == (lane ^ 5) && r.wide == (lane % 4 ? lane - 1 : lane));
+    unsigned ballot = 0, match = 0;
+    for (int k = 0; k < 32; ++k) {
+      ballot |= (k % 3 == 0) << k;
+      match |= (unsigned)(k / 5 == lane / 5) << k;
+    }
+    EXPECT(r.ballot == ballot && r.any == 1 && r.all == 1);
+    EXPECT(r.match == match && r.match_all == 0xffffffffu && r.flag == 11);
+    EXPECT(r.sum == 496u + (lane % 4 == 1 ? 30 : 0) && r.low == 100 && r.largest == 0);
+    EXPECT(r.bits == (0xffu ^ 0u ^ 0xf00u));
+    EXPECT(r.active == (lane % 4 == 1 ? 8 : -1));
+    EXPECT(doubles[i] == (lane ^ 16) + 0.5 + 3);
+  }
+
+  const int n = 1000;
+  float values[n], *in, *out, sum;
+  for (int i = 0; i < n; ++i) values[i] = i;
+  CHECK(cudaMalloc(&in, sizeof values));
+  CHECK(cudaMalloc(&out, sizeof sum));
+  CHECK(cudaMemcpy(in, values, sizeof values, cudaMemcpyHostToDevice));
+  sums<<<1, 256>>>(in, out, n);
+  CHECK(cudaMemcpy(&sum, out, sizeof sum, cudaMemcpyDeviceToHost));
+  EXPECT(sum == n * (n - 1) / 2);
+  return verdict();
+}

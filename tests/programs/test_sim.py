@@ -1,0 +1,709 @@
+"""./scripts/sim: the programs of tests/any_program, what it reports of them, what it refuses."""
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+from concurrent.futures import ThreadPoolExecutor
+
+from copies import ROOT
+from flash_steps.nvcc import find_nvcc
+
+SIM = os.path.join(ROOT, "scripts", "sim")
+FOLDER = os.path.join(ROOT, "tests", "any_program")
+FILES = {"several_files": ["several_files.cu", "several_files_cpp.cpp", "several_files_c.c"]}
+PROGRAMS = sorted(name.removesuffix(".cu") for name in os.listdir(FOLDER) if name.endswith(".cu"))
+# Programs that provoke what CUDA refuses: each a finding that names the launch's line, @, and the
+# program goes on.
+REFUSED = {
+    "errors": [
+        ("set<<<1, 2048>>>", r"kernel set: a block of 2048 threads; .*, at errors.cu:@"),
+        ("set<<<0, 32>>>", r"kernel set: a grid of \(0,1,1\); .*, at errors.cu:@"),
+        ("dim3(1, 1, 65)", r"kernel set: a block of 65 threads; .*, at errors.cu:@"),
+        ("dim3(1, 65536)", r"kernel set: a grid of \(1,65536,1\); .*, at errors.cu:@"),
+        ("300 * 1024", r"kernel set_with_room: 307200 B of dynamic .*, at errors.cu:@"),
+        ("nobody allowed it", r"kernel set_with_room: 65536 B .* more than 49152 .* errors.cu:@"),
+        ("dim3(1025)", r"kernel set: a block of 1025 threads; .*, at errors.cu:@"),
+    ],
+    "grid_sync": [
+        ("dim3(100000)", r"kernel prefix_sums: a cooperative launch of 100000 .* grid_sync.cu:@"),
+    ],
+}
+
+# Small programs with a fault; HERE marks the line that is told. -DFIXED makes its silent twin.
+FAULTS = {
+    "race": """
+        __global__ void neighbours(int* out) {
+          __shared__ int s[64];
+          s[threadIdx.x] = 0;
+          __syncthreads();
+          s[threadIdx.x] = threadIdx.x;
+        #ifdef FIXED
+          __syncthreads();
+        #endif
+          out[threadIdx.x] = s[(threadIdx.x + 1) % 64];  // HERE
+        }
+        int main() {
+          int* out;
+          cudaMalloc(&out, 64 * sizeof(int));
+          neighbours<<<1, 64>>>(out);
+          return cudaDeviceSynchronize();
+        }""",
+    "uninitialised": """
+        __global__ void add(const float* in, float* out) {
+          out[threadIdx.x] = in[threadIdx.x] + 1;  // HERE
+        }
+        int main() {
+          float *d_in, *d_out;
+          cudaMalloc(&d_in, 32 * sizeof(float));
+          cudaMalloc(&d_out, 32 * sizeof(float));
+        #ifdef FIXED
+          cudaMemset(d_in, 0, 32 * sizeof(float));
+        #endif
+          add<<<1, 32>>>(d_in, d_out);
+          return cudaDeviceSynchronize();
+        }""",
+    "out_of_bounds": """
+        #ifdef FIXED
+        #define BELOW <
+        #else
+        #define BELOW <=
+        #endif
+        template <class T>
+        __global__ void fill(T* out, int n) {
+          const int i = blockIdx.x * blockDim.x + threadIdx.x;
+          if (i BELOW n) {
+            out[i] = T(i);  // HERE
+          }
+        }
+        int main() {
+          double* d_out;
+          cudaMalloc(&d_out, 100 * sizeof(double));
+          fill<<<2,
+                 64>>>(
+              d_out,
+              100);
+          return cudaDeviceSynchronize();
+        }""",
+    "behind_asm": """
+        __device__ unsigned lane() {
+          unsigned id;
+          asm volatile(
+              "{\\n"
+              "  mov.u32 %0,"
+              "  %%laneid;\\n"
+              "}\\n"
+              : "=r"(id)
+              :
+              : "memory");
+          return id;
+        }
+        __global__ void divide(const int* by, int* out) {
+          extern
+              __shared__
+              int s[];
+          s[threadIdx.x] = lane();
+          out[threadIdx.x] = s[threadIdx.x] + by[0];  // HERE
+        }
+        int main() {
+          int *by, *out;
+          cudaMalloc(&by, 4), cudaMalloc(&out, 128);
+        #ifdef FIXED
+          cudaMemset(by, 0, 4);
+        #endif
+          divide
+              <<<1, 32,
+                 128>>>
+              (by, out);
+          return cudaDeviceSynchronize();
+        }""",
+    "shared_overrun": """
+        __global__ void copy(int* out) {
+          __shared__ int s[30];
+        #ifdef FIXED
+          const int n = 30;
+        #else
+          const int n = 31;
+        #endif
+          for (int i = 0; i < n && threadIdx.x == 0; ++i) {
+            s[i] = i;  // HERE
+          }
+          __syncthreads();
+          out[threadIdx.x] = s[threadIdx.x % 30];
+        }
+        int main() {
+          int* out;
+          cudaMalloc(&out, 128);
+          copy<<<1, 32>>>(out);
+          return cudaDeviceSynchronize();
+        }""",
+}
+TOLD = {
+    "race": "race",
+    "uninitialised": "d_in",
+    "out_of_bounds": "d_out",
+    "behind_asm": "by",
+    "shared_overrun": "shared",
+}
+
+# Name: (the program, what follows the file on the command line, status, what is told). Where the
+# text has HERE, @ is its line.
+ERRORS = {
+    "broken": (
+        """
+        __global__ void k(int* out) { out[0] = 1; }
+        int main() {
+          k<<<1,
+              1>>>(
+              nullptr);
+          return undefined_name;  // HERE
+        }""",
+        [],
+        2,
+        r"broken.cu:@:\d+: error: .undefined_name. was not declared",
+    ),
+    "textures": (
+        """
+        __global__ void k(float* out, cudaTextureObject_t t) {  // HERE
+          out[0] = tex1Dfetch<float>(t, 0);
+        }
+        int main() { return 0; }""",
+        [],
+        2,
+        r"sim: not supported: textures \(textures.cu:@\)\n$",
+    ),
+    "graphs": (
+        """
+        int main() {
+          cudaGraph_t graph;  // HERE
+          return 0;
+        }""",
+        [],
+        2,
+        r"sim: not supported: CUDA graphs \(graphs.cu:@\)\n$",
+    ),
+    "header": (
+        """
+        #include <stdio.h>
+        #include "nowhere/at_all.h"  // HERE
+        int main() { return 0; }""",
+        [],
+        2,
+        r"sim: header.cu:@ includes nowhere/at_all.h, which is not here: give its folder with -I\n$",
+    ),
+    "library": (
+        """
+        #include <thrust/device_vector.h>  // HERE
+        int main() { return 0; }""",
+        [],
+        2,
+        r"sim: not supported: Thrust, which library.cu:@ includes\n$",
+    ),
+    "undefined": (
+        """
+        int elsewhere(int);
+        int main() { return elsewhere(3); }""",
+        [],
+        2,
+        r"sim: elsewhere\(int\) is declared and nowhere defined: give the file that has it, too\n$",
+    ),
+    "unknown_gpu": (
+        """
+        int main() {
+          int n;
+          return cudaGetDeviceCount(&n) + cudaDeviceSynchronize() + cudaMalloc(&n, 0);
+        }""".replace("cudaMalloc(&n, 0)", "cudaFree(nullptr)"),
+        ["--gpu", "Voodoo2"],
+        2,
+        r"sim: .*Voodoo2.*\n$",
+    ),
+    "endless": (
+        """
+        __global__ void wait(volatile int* p) {
+          while (*p == 0) {  // HERE
+          }
+        }
+        int main() {
+          int* p;
+          cudaMalloc(&p, 4);
+          cudaMemset(p, 0, 4);
+          wait<<<1, 1>>>(p);
+          return cudaDeviceSynchronize();
+        }""",
+        ["--watchdog", "1"],
+        1,
+        r"sim: finding: kernel wait, .* spins at endless.cu:@: ",
+    ),
+    "asserts": (
+        """
+        #include <assert.h>
+        __global__ void k(int n) {
+          assert(threadIdx.x < n);  // HERE
+        }
+        int main() {
+          k<<<1, 4>>>(4);
+          k<<<1, 4>>>(3);
+          return cudaDeviceSynchronize();
+        }""",
+        [],
+        1,
+        r'sim: finding: kernel k, .* thread \(3,0,0\): assertion "threadIdx.x < n" failed at '
+        r"asserts.cu:@\n",
+    ),
+    "ptx": (
+        """
+        __global__ void k(unsigned* out) {
+          asm volatile("prefetch.global.L2 [%0];"  // HERE
+                       :: "l"(out));
+        }
+        int main() {
+          unsigned* out;
+          cudaMalloc(&out, 4);
+          k<<<1, 1>>>(out);
+          return 0;
+        }""",
+        [],
+        2,
+        r"sim: not supported: the PTX instruction prefetch.global.L2 \(ptx.cu:@\)\n$",
+    ),
+    "ptx_of_bits": (
+        """
+        __global__ void k(unsigned* out) {
+          asm("ex2.approx.f32 %0, %1;" : "=r"(out[0]) : "r"(out[1]));  // HERE
+        }
+        int main() {
+          unsigned* out;
+          cudaMalloc(&out, 8);
+          cudaMemset(out, 0, 8);
+          k<<<1, 1>>>(out);
+          return 0;
+        }""",
+        [],
+        2,
+        r"sim: not supported: the PTX 'ex2.* with an operand that is no float \(ptx_of_bits.cu:@\)",
+    ),
+    "ptx_unreached": (
+        """
+        __global__ void k(unsigned* out, int deep) {
+          if (deep) asm volatile("prefetch.global.L2 [%0];" :: "l"(out));
+          out[0] = 5;
+        }
+        int main() {
+          unsigned *out, got;
+          cudaMalloc(&out, 4);
+          k<<<1, 1>>>(out, 0);
+          cudaMemcpy(&got, out, 4, cudaMemcpyDeviceToHost);
+          return got != 5;
+        }""",
+        [],
+        0,
+        r"k 1 launch of 1 x 1\n",
+    ),
+    "on_host": (
+        """
+        #include <stdio.h>
+        int main() {
+          int* p;
+          cudaMalloc(&p, 4);
+          printf("%d\\n", *p);  // HERE
+          return 0;
+        }""",
+        [],
+        128 + signal.SIGABRT,
+        r"host code dereferences a device pointer at on_host.cu:@; use cudaMemcpy\n",
+    ),
+    "freed_twice": (
+        """
+        int main() {
+          int* p;
+          cudaMalloc(&p, 4);
+          if (cudaFree(p) != cudaSuccess) return 2;
+          if (cudaFree(p) != cudaErrorInvalidValue) return 3;
+          return cudaGetLastError() == cudaErrorInvalidValue ? 0 : 4;
+        }""",
+        [],
+        1,
+        r"sim: finding: cudaFree of an address that cudaMalloc did not return, or freed twice\n",
+    ),
+    "plain_grid": (
+        """
+        #include <cooperative_groups.h>
+        __global__ void k() {
+          cooperative_groups::this_grid().sync();  // HERE
+        }
+        int main() {
+          k<<<2, 32>>>();
+          return cudaDeviceSynchronize();
+        }""",
+        [],
+        1,
+        r"sim: finding: kernel k, .* a barrier of the grid at plain_grid.cu:@ in a plain launch; it "
+        r"needs cudaLaunchCooperativeKernel\n",
+    ),
+    "divergent": (
+        """
+        __global__ void k(int* out) {
+          int v;
+          if (threadIdx.x < 16) {
+            v = __shfl_sync(~0u, 1, 0);
+          } else {
+            v = __shfl_sync(~0u, 2, 0);  // HERE
+          }
+          out[threadIdx.x] = v;
+        }
+        int main() {
+          int* out;
+          cudaMalloc(&out, 128);
+          k<<<1, 32>>>(out);
+          return cudaDeviceSynchronize();
+        }""",
+        [],
+        1,
+        r"sim: finding: divergent warp operation: kernel k, .* calls __shfl_sync at divergent.cu:@ ",
+    ),
+    "own_status": (
+        """
+        #include <stdlib.h>
+        int main(int argc, char** argv) { return argc == 3 ? atoi(argv[2]) : 9; }""",
+        ["--", "x", "7"],
+        7,
+        r"no kernel ran|^$",
+    ),
+}
+
+
+def unindented(text):
+    return "\n".join(line.removeprefix(8 * " ") for line in text.splitlines()[1:]) + "\n"
+
+
+def line_of(text):
+    return next((n for n, x in enumerate(text.splitlines(), 1) if "// HERE" in x), 0)
+
+
+def line_in(name, code):
+    """The line of a program of FOLDER that has this code."""
+    with open(os.path.join(FOLDER, name), encoding="utf-8") as file:
+        return next(n for n, x in enumerate(file, 1) if code in x)
+
+
+def sim(*words, **more):
+    return subprocess.run(
+        [sys.executable, SIM, *words], capture_output=True, text=True, timeout=300, **more
+    )
+
+
+class Jobs:
+    """What the tests look at, two at a time: each is compiled, which takes seconds."""
+
+    def __init__(self):
+        self.temporary = tempfile.TemporaryDirectory()
+        self.pool = ThreadPoolExecutor(2)
+        self.done = {}
+        for name in PROGRAMS:
+            files = [os.path.join(FOLDER, f) for f in FILES.get(name, [name + ".cu"])]
+            self.add(name, *files, "--json", self.path(name + ".json"))
+        for name in ("transposes", "warp", "groups", "inline_ptx", "half"):
+            self.add(
+                name + " analysed",
+                *("--analyse", "--lines", os.path.join(FOLDER, name + ".cu")),
+                *("--json", self.path(name + ".analysed.json")),
+            )
+        for name, text in FAULTS.items():
+            file = self.write(name, text)
+            self.add(name, file, "--analyse")
+            self.add(name + " fixed", file, "--analyse", "-D", "FIXED")
+        for name, (text, words, *_) in ERRORS.items():
+            self.add("error " + name, self.write(name, text), *words)
+
+    def path(self, name):
+        return os.path.join(self.temporary.name, name)
+
+    def write(self, name, text):
+        with open(self.path(name + ".cu"), "w", encoding="utf-8") as file:
+            file.write(unindented(text))
+        return file.name
+
+    def add(self, name, *words):
+        self.done[name] = self.pool.submit(sim, *words)
+
+    def __getitem__(self, name):
+        return self.done[name].result()
+
+    def json(self, name):
+        self.done[name].result()
+        with open(self.path(name.replace(" ", ".") + ".json"), encoding="utf-8") as file:
+            return json.load(file)
+
+
+def setUpModule():
+    global JOBS
+    sim("--help")
+    built = sim(os.path.join(FOLDER, "printf.cu"), "-o", os.devnull)  # builds the library, once
+    if built.returncode:
+        raise RuntimeError(built.stderr)
+    JOBS = Jobs()
+
+
+def tearDownModule():
+    JOBS.pool.shutdown()
+    JOBS.temporary.cleanup()
+
+
+class Programs(unittest.TestCase):
+    def test_each_finds_what_it_expects(self):
+        self.assertGreaterEqual(len(PROGRAMS), 20)
+        for name in PROGRAMS:
+            with self.subTest(name):
+                done = JOBS[name]
+                self.assertEqual(done.stdout.splitlines()[-1:], ["ok"], done.stdout + done.stderr)
+                findings = re.findall("^sim: finding: (.*)$", done.stderr, re.MULTILINE)
+                expected = REFUSED.get(name, [])
+                self.assertEqual(len(findings), len(expected), findings)
+                for finding, (code, pattern) in zip(findings, expected):
+                    pattern = pattern.replace("@", str(line_in(name + ".cu", code)))
+                    self.assertRegex(finding, f"^{pattern}$")
+                self.assertEqual(done.returncode, 1 if expected else 0, done.stderr)
+
+    def test_printf_of_a_kernel_stands_between_the_hosts_own(self):
+        self.assertEqual(
+            JOBS["printf"].stdout.splitlines(),
+            [
+                "before",
+                "block 0, thread 2: hello  1.25 1 z%",
+                "between",
+                "from the device",
+                "ok",
+            ],
+        )
+
+    def test_correct_programs_have_no_finding_when_analysed(self):
+        for name in ("transposes", "warp", "groups", "inline_ptx", "half"):
+            done = JOBS[name + " analysed"]
+            self.assertEqual((done.returncode, done.stdout), (0, "ok\n"), done.stderr)
+            self.assertIn("no finding: no race, no uninitialised read", done.stderr)
+
+    @unittest.skipUnless(find_nvcc(), "there is no nvcc")
+    def test_nvcc_takes_each_as_it_is(self):
+        def compiled(file):
+            return subprocess.run(
+                [find_nvcc(), "-std=c++17", "-arch=sm_90", "-c", "-o", os.devnull, file],
+                capture_output=True,
+                text=True,
+            )
+
+        files = [os.path.join(FOLDER, name + ".cu") for name in PROGRAMS]
+        files += [JOBS.path(name + ".cu") for name in FAULTS]
+        for file, done in zip(files, JOBS.pool.map(compiled, files)):
+            with self.subTest(file):
+                self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class Report(unittest.TestCase):
+    def kernels(self, name):
+        return {k["name"]: k for k in JOBS.json(name)["kernels"]}
+
+    def test_bytes_requests_and_sectors_of_each_buffer(self):
+        # 64 x 64 floats by warps of 32: 128 requests of 128 bytes, which are 4 sectors or 32.
+        for name in ("transposes", "transposes analysed"):
+            kernels = self.kernels(name)
+            self.assertEqual(list(kernels), ["spread", "tiled<T>", "tiled<T + 1>"])
+            for kernel, launches, sectors in (
+                ("spread", 1, 32),
+                ("tiled<T>", 1, 4),
+                ("tiled<T + 1>", 2, 4),
+            ):
+                k, n = kernels[kernel], 128 * launches
+                self.assertEqual((k["launches"], k["first_shape"]), (launches, "(2,2) x (32,32)"))
+                self.assertEqual((k["blocks"], k["threads"]), (4 * launches, 4096 * launches))
+                self.assertEqual(
+                    k["buffers"],
+                    {
+                        "m.in": {
+                            "bytes": {"read": 128 * n, "write": 0, "atomic": 0},
+                            "requests": {"load": n, "store": 0, "atomic": 0},
+                            "sectors": {"load": 4 * n, "store": 0, "atomic": 0},
+                        },
+                        "m.out[i]": {
+                            "bytes": {"read": 0, "write": 128 * n, "atomic": 0},
+                            "requests": {"load": 0, "store": n, "atomic": 0},
+                            "sectors": {"load": 0, "store": sectors * n, "atomic": 0},
+                        },
+                    },
+                )
+
+    def test_bank_conflicts(self):
+        kernels = self.kernels("transposes")
+        for name, times, each in (("tiled<T>", 1, 32), ("tiled<T + 1>", 2, 1)):
+            shared = kernels[name]["shared"]
+            self.assertEqual(shared["read"], 16384 * times)
+            self.assertEqual(shared["write"], 16384 * times)
+            self.assertEqual(shared["requests"], 256 * times)
+            self.assertEqual(shared["ideal"], 256 * times)
+            self.assertEqual(shared["load_wavefronts"], 128 * times * each)
+            self.assertEqual(shared["store_wavefronts"], 128 * times)
+            self.assertEqual(shared["wavefronts"], 128 * times * (each + 1))
+        self.assertIn(
+            "bank conflicts: 4,224 wavefronts, 16.50 times the 256 without any",
+            JOBS["transposes"].stderr,
+        )
+
+    def test_atomics_and_copies(self):
+        kernels = self.kernels("atomics")
+        n = 96 * 11 - 56  # each of 1,000 numbers, in shared memory; then 16 bins of 4 bytes
+        self.assertEqual(n, 1000)
+        self.assertEqual(kernels["in_shared"]["buffers"]["d_bins"]["bytes"]["atomic"], 64)
+        self.assertEqual(kernels["in_shared"]["buffers"]["d_bins"]["bytes"]["write"], 4)
+        self.assertEqual(kernels["in_shared"]["buffers"]["d_data"]["bytes"]["read"], n)
+        streams = self.kernels("streams")
+        self.assertEqual(streams["times"]["launches"], 2)
+        self.assertEqual(sorted(streams["times"]["buffers"]), ["x", "y"])
+        copy = streams["cudaMemcpy"]  # the one on the device
+        self.assertEqual(copy["launches"], 1)
+        self.assertEqual(copy["bytes"], {"read": 16384, "write": 16384, "atomic": 0})
+
+    def test_a_row_for_each_line(self):
+        sites = {
+            (s["where"], s["what"]): (s["requests"], s["transfers"], s["ideal"])
+            for s in JOBS.json("transposes analysed")["sites"]
+        }
+        spread, tiled = (
+            f"transposes.cu:{line_in('transposes.cu', code)}"
+            for code in ("out[x * N + y] =", "= tile[threadIdx.x]")
+        )
+        self.assertEqual(sites[spread, "m.out[i] store32"][0], 128)
+        self.assertEqual(sites[spread, "m.out[i] store32"][1:], (128 * 32, 128 * 4))
+        self.assertEqual(sites[tiled, "shared load32"], (384, 128 * 32 + 256, 384))
+        self.assertEqual(sites[tiled, "m.out[i] store32"], (384, 384 * 4, 384 * 4))
+        self.assertRegex(
+            JOBS["transposes analysed"].stderr,
+            rf"{spread} +m.out\[i\] store32 +128 +8.00\n",
+        )
+        self.assertEqual(JOBS.json("transposes")["sites"], [])
+
+    def test_the_estimate_is_there(self):
+        report = JOBS.json("transposes")
+        self.assertEqual((report["schema"], report["gpu"]), (1, "H200"))
+        for k in report["kernels"]:
+            self.assertGreater(k["estimated_ms"], 1e-3 * k["launches"])
+            self.assertEqual(max(k["parts"], key=k["parts"].get), "start")  # so small they are
+        self.assertEqual(JOBS["transposes"].stderr.count("  estimated "), 3)
+
+    def test_findings_are_in_the_file(self):
+        report = JOBS.json("errors")
+        self.assertEqual(len(report["findings"]), len(REFUSED["errors"]))
+        self.assertEqual(JOBS.json("transposes")["findings"], [])
+
+
+class Findings(unittest.TestCase):
+    def test_each_fault_is_found_at_its_line_and_its_twin_is_silent(self):
+        for name, text in FAULTS.items():
+            with self.subTest(name):
+                done = JOBS[name]
+                self.assertEqual(done.returncode, 1, done.stderr)
+                findings = re.findall("^sim: finding: .*$", done.stderr, re.MULTILINE)
+                self.assertEqual(len(findings), 1, done.stderr)
+                self.assertIn(f"{name}.cu:{line_of(unindented(text))}", findings[0])
+                self.assertIn(TOLD[name], findings[0])
+                twin = JOBS[name + " fixed"]
+                self.assertEqual(twin.returncode, 0, twin.stderr)
+                self.assertNotIn("finding:", twin.stderr.replace("no finding:", ""))
+
+
+class Errors(unittest.TestCase):
+    def test_each_is_told_in_a_sentence(self):
+        for name, (text, _, status, pattern) in ERRORS.items():
+            with self.subTest(name):
+                done = JOBS["error " + name]
+                self.assertEqual(done.returncode, status, done.stderr)
+                line = str(line_of(unindented(text)))
+                self.assertRegex(done.stderr, pattern.replace("@", line))
+                self.assertNotIn("Traceback", done.stderr)
+                self.assertLessEqual(len(re.findall("^sim: ", done.stderr, re.MULTILINE)), 2)
+
+    def test_files_that_cannot_be_taken(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "notes.txt")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("int main() {}\n")
+            for words, sentence in (
+                ([os.path.join(folder, "none.cu")], f"sim: there is no file {folder}/none.cu\n"),
+                ([folder], f"sim: there is no file {folder}\n"),
+                ([path], f"sim: {path}: its name must end with .cu, .cpp or .c\n"),
+            ):
+                done = sim(*words)
+                self.assertEqual((done.returncode, done.stderr), (2, sentence))
+        self.assertEqual(sim().returncode, 2)
+        self.assertEqual(sim("--help").returncode, 0)
+
+    def test_too_little_memory(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "program")
+            kept = sim(os.path.join(FOLDER, "transposes.cu"), "-o", program)
+            self.assertEqual((kept.returncode, kept.stderr), (0, ""))
+            limit = 4 << 30
+            done = subprocess.run(
+                [program],
+                capture_output=True,
+                text=True,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+            )
+            self.assertEqual(done.returncode, 3, done.stderr)
+            self.assertRegex(done.stderr, "^sim: cannot reserve address space .*ulimit -v")
+            self.assertEqual(done.stderr.splitlines()[1:], ["", "no kernel ran"])
+
+    def test_control_c_leaves_nothing_behind(self):
+        endless = """
+        #include <stdio.h>
+        __global__ void wait(volatile int* p) {
+          while (*p == 0) {
+          }
+        }
+        int main() {
+          int* p;
+          cudaMalloc(&p, 4);
+          cudaMemset(p, 0, 4);
+          puts("begins");
+          fflush(stdout);
+          wait<<<1, 1>>>(p);
+          return 0;
+        }"""
+        for when in ("compiles", "runs"):
+            with self.subTest(when), tempfile.TemporaryDirectory() as folder:
+                path, scratch = os.path.join(folder, "endless.cu"), os.path.join(folder, "tmp")
+                os.mkdir(scratch)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(unindented(endless))
+                process = subprocess.Popen(
+                    [sys.executable, SIM, "--watchdog", "1000", path],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    start_new_session=True,
+                    env={**os.environ, "TMPDIR": scratch},
+                )
+                if when == "runs":
+                    self.assertEqual(process.stdout.readline(), "begins\n")
+                else:
+                    while not os.listdir(scratch) and process.poll() is None:
+                        time.sleep(0.01)
+                    time.sleep(0.3)
+                os.killpg(process.pid, signal.SIGINT)
+                _, told = process.communicate(timeout=60)
+                self.assertEqual(process.returncode, 128 + signal.SIGINT, told)
+                self.assertNotIn("Traceback", told)
+                self.assertEqual(os.listdir(scratch), [])
+                deadline = time.monotonic() + 10
+                with self.assertRaises(ProcessLookupError, msg="a process is left"):
+                    while time.monotonic() < deadline:
+                        os.killpg(process.pid, 0)
+                        time.sleep(0.05)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])  # the build folder that ctest passes is not needed
