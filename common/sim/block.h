@@ -101,7 +101,8 @@ struct Block {
   // Rendezvous.
   Barrier barriers[16];
   bool named_barriers = false;  ///< a barrier with a count was used
-  uint32_t converging[32] = {};  ///< lanes in converged_lanes(), of the warp, until no other one can run
+  uint32_t converging[32] =
+      {};  ///< lanes in converged_lanes(), of the warp, until no other one can run
   std::vector<WarpMeeting> meetings[32];  ///< of each warp: as many as ever were at a time
   std::shared_ptr<AsyncState> async;
   std::shared_ptr<void> wgmma_scratch;  ///< thread_local would lie among the kernels' shared arrays

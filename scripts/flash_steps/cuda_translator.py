@@ -328,8 +328,7 @@ class Translator:
         kind, bounds = " ".join(kind), self.plain(bracket, k)
         self.blank(begin, k)
         self.tokens[begin].text = (
-            f"{kind} (&{name}){bounds} = "
-            f"reinterpret_cast<{kind} (&){bounds}>(::sim::dynamic_smem)"
+            f"{kind} (&{name}){bounds} = reinterpret_cast<{kind} (&){bounds}>(::sim::dynamic_smem)"
         )
 
     def device(self, i):

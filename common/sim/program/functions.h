@@ -68,14 +68,14 @@ auto rounded(int mode, F&& compute) {
 }
 }  // namespace sim
 // volatile: the compiler computes constants to the nearest.
-#define SIM_ROUNDED(T, name, mode, ...)       \
-  inline T name(T a_, T b_ = 1, T c_ = 1) {   \
-    volatile T a = a_, b = b_, c = c_;        \
-    (void)b, (void)c;                         \
-    return sim::rounded(mode, [&] {           \
-      volatile T result = __VA_ARGS__;        \
-      return T{result};                       \
-    });                                       \
+#define SIM_ROUNDED(T, name, mode, ...)     \
+  inline T name(T a_, T b_ = 1, T c_ = 1) { \
+    volatile T a = a_, b = b_, c = c_;      \
+    (void)b, (void)c;                       \
+    return sim::rounded(mode, [&] {         \
+      volatile T result = __VA_ARGS__;      \
+      return T{result};                     \
+    });                                     \
   }
 #define SIM_ROUNDINGS(T, name, ...)                     \
   SIM_ROUNDED(T, name##_rz, FE_TOWARDZERO, __VA_ARGS__) \
@@ -198,17 +198,17 @@ __forceinline__ double __uint2double_rn(unsigned x) { return x; }
 __forceinline__ double __ll2double_rn(long long x) { return static_cast<double>(x); }
 __forceinline__ double __ull2double_rn(unsigned long long x) { return static_cast<double>(x); }
 __forceinline__ float __double2float_rn(double x) { return static_cast<float>(x); }
-#define SIM_CONVERT(to, name, from, mode)        \
-  inline to name(from x) {                       \
-    volatile from y = x;                         \
-    return sim::rounded(mode, [&] {              \
-      volatile to result = static_cast<to>(+y);  \
-      return to{result};                         \
-    });                                          \
+#define SIM_CONVERT(to, name, from, mode)       \
+  inline to name(from x) {                      \
+    volatile from y = x;                        \
+    return sim::rounded(mode, [&] {             \
+      volatile to result = static_cast<to>(+y); \
+      return to{result};                        \
+    });                                         \
   }
-#define SIM_CONVERTS(to, name, from)               \
-  SIM_CONVERT(to, name##_rz, from, FE_TOWARDZERO)  \
-  SIM_CONVERT(to, name##_rd, from, FE_DOWNWARD)    \
+#define SIM_CONVERTS(to, name, from)              \
+  SIM_CONVERT(to, name##_rz, from, FE_TOWARDZERO) \
+  SIM_CONVERT(to, name##_rd, from, FE_DOWNWARD)   \
   SIM_CONVERT(to, name##_ru, from, FE_UPWARD)
 SIM_CONVERTS(float, __int2float, int)
 SIM_CONVERTS(float, __uint2float, unsigned)

@@ -68,9 +68,7 @@ bool launch(const char* name, const Shape& shape, bool together, F kernel, A... 
 // --- for inline PTX ---
 
 /// What a 32-bit shared address of inline PTX points to.
-inline void* shared_pointer(unsigned address) {
-  return dynamic_smem + static_cast<int>(address);
-}
+inline void* shared_pointer(unsigned address) { return dynamic_smem + static_cast<int>(address); }
 /// mov: the bits as they are, also between a float and an integer.
 template <class To, class From>
 void move(To& to, From from) {

@@ -14,7 +14,6 @@
 #include "common/sim/scheduler/launch_refused.h"
 #include "common/sim/sim.h"
 
-
 namespace sim {
 struct Launch;
 }
@@ -49,9 +48,9 @@ struct Session {
   std::vector<KernelRecord> kernels;           ///< in the order of their first launch
   std::map<std::string, fa::SiteCount> sites;  ///< by line and what it does
   std::vector<std::string> findings, remarks;
-  std::set<std::string> said;  ///< findings, so that each is told once
-  size_t more = 0;             ///< findings at other lines, counted and not told
-  double estimated_s = 0;      ///< of all launches so far: what events read
+  std::set<std::string> said;       ///< findings, so that each is told once
+  size_t more = 0;                  ///< findings at other lines, counted and not told
+  double estimated_s = 0;           ///< of all launches so far: what events read
   size_t allowed_smem = 48 * 1024;  ///< the most that cudaFuncSetAttribute allowed to any kernel
 };
 Session& session();

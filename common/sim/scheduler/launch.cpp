@@ -369,26 +369,28 @@ void validate(const Launch& launch, const std::string& name) {
   };
   if (threads == 0 || threads > 1024 || block.z > 64) {
     refuse(shape, "a block of " + std::to_string(threads) +
-           " threads; CUDA allows 1 to 1024 (and 64 along z)");
+                      " threads; CUDA allows 1 to 1024 (and 64 along z)");
   }
   if (grid.x == 0 || grid.y == 0 || grid.z == 0 || grid.x > 0x7fffffff || grid.y > 65535 ||
       grid.z > 65535) {
     refuse(shape, "a grid of (" + std::to_string(grid.x) + "," + std::to_string(grid.y) + "," +
-           std::to_string(grid.z) +
-           "); CUDA allows 1 to 2147483647 along x and 1 to 65535 along y and z");
+                      std::to_string(grid.z) +
+                      "); CUDA allows 1 to 2147483647 along x and 1 to 65535 along y and z");
   }
   if (smem > kMaxDynamicSmem) {
-    refuse(shared_memory, std::to_string(smem) + " B of dynamic shared memory; a block has at most " +
-           std::to_string(kMaxDynamicSmem));
+    refuse(shared_memory, std::to_string(smem) +
+                              " B of dynamic shared memory; a block has at most " +
+                              std::to_string(kMaxDynamicSmem));
   }
   if (cluster == 0 || cluster > 16 || grid.x % cluster) {
     refuse(shape, "clusters of " + std::to_string(cluster) + " blocks in a grid of " +
-           std::to_string(grid.x) + " along x; the grid must be a multiple, at most 16");
+                      std::to_string(grid.x) + " along x; the grid must be a multiple, at most 16");
   }
   if (const uint64_t fit = resident_blocks(launch.config, name, options());
       together && launch.config.blocks() > fit) {
     refuse(too_many_together, "a cooperative launch of " + std::to_string(launch.config.blocks()) +
-           " blocks; the modelled GPU holds " + std::to_string(fit) + " of them at a time");
+                                  " blocks; the modelled GPU holds " + std::to_string(fit) +
+                                  " of them at a time");
   }
 }
 
