@@ -2,6 +2,7 @@
 /// What a host program asks of the simulator: options, names, and what was counted.
 #pragma once
 
+#include <csignal>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -34,6 +35,8 @@ struct Options {
   bool trace = false;          ///< with requests: what every block did (trace.h; one worker)
   double watchdog_s = 30;      ///< a kernel that computes this long without a barrier is stopped
   size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread
+  /// Where a signal handler says that the running kernel is to stop at its next access; or null.
+  const volatile std::sig_atomic_t* interrupted = nullptr;
   /// Host code touches device memory: who hears of it and ends the process; null: abort().
   void (*on_host_touch)(const std::string& sentence) = nullptr;
 };

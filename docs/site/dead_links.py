@@ -12,8 +12,8 @@ import sys
 from html.parser import HTMLParser
 from urllib.parse import unquote, urlsplit
 
-# Doxygen 1.17 puts links to letters above an index that is too short to have them; the style sheet of
-# 1.9.8 names pictures that it does not write.
+# Doxygen 1.17 puts links to letters above an index that is too short to have them; the style sheet
+# of 1.9.8 names pictures that it does not write.
 DOXYGENS_OWN = re.compile(
     r"globals\w*\.html: #index_\w has no anchor #index_\w$|(?:^|/)doxygen\.css: \S+ does not exist$"
 )

@@ -81,7 +81,7 @@ class Refused(Exception):
 
 
 def how_to_build():
-    """What CMake has written down: compiler, flags, libraries. Builds the simulator where needed."""
+    """Compiler, flags and libraries, as CMake has written them down. Builds the simulator."""
     if not os.path.exists(HOW):
         say("building the simulator, once")
         command(
@@ -124,7 +124,7 @@ def say(sentence):
 
 
 def first_error(text, files):
-    """g++'s first error, from where it says 'error' to its source line, without our flags' noise."""
+    """g++'s first error, with its source line."""
     lines = text.splitlines()
     for i, line in enumerate(lines):
         if re.search(r"(fatal )?error: ", line):
@@ -140,7 +140,8 @@ def missing_header(error):
     for begin, library in LIBRARIES.items():
         if match["name"].startswith(begin):
             return f"not supported: {library}, which {short(match['place'])} includes"
-    return f"{short(match['place'])} includes {match['name']}, which is not here: give its folder with -I"
+    place, name = short(match["place"]), match["name"]
+    return f"{place} includes {name}, which is not here: give its folder with -I"
 
 
 def short(place):
@@ -246,12 +247,11 @@ def compile_file(path, how, options, folder, number):
 
 def link(objects, how, options, folder):
     program = os.path.join(folder, "program")
-    done = subprocess.run(
-        [how["compiler"], "-Wl,--whole-archive", how["common"], "-Wl,--no-whole-archive", how["program"], *objects, how["program"],
-         "-o", program, *how["libraries"].split(";"), *[f"-l{x}" for x in options.library], "-fopenmp", "-lpthread", "-ldl", "-lm"],
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
+    libraries = [*how["libraries"].split(";"), *[f"-l{name}" for name in options.library]]
+    words = [how["compiler"], "-Wl,--whole-archive", how["common"], "-Wl,--no-whole-archive"]
+    words += [how["program"], *objects, how["program"], "-o", program, *libraries]
+    words += ["-fopenmp", "-lpthread", "-ldl", "-lm"]
+    done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
         match = re.search(r"undefined reference to [`']([^`']+)'", done.stderr)
         if match:

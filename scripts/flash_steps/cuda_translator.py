@@ -303,7 +303,8 @@ class Translator:
 
     def shared(self, i):
         """A shared array. An extern one is the block's dynamic shared memory: at file scope by its
-        name for the linker, in a function, where g++ drops that name from templates, a reference."""
+        name for the linker; in a function, where g++ drops that name from templates, by a
+        reference."""
         begin = self.before(i) if self.text_at(self.before(i)) == "extern" else i
         self.tokens[i].text = SHARED
         k = self.next(i)
@@ -327,7 +328,9 @@ class Translator:
         *kind, name = words
         kind, bounds = " ".join(kind), self.plain(bracket, k)
         self.blank(begin, k)
-        self.tokens[begin].text = (
+        self.tokens[
+            begin
+        ].text = (
             f"{kind} (&{name}){bounds} = reinterpret_cast<{kind} (&){bounds}>(::sim::dynamic_smem)"
         )
 

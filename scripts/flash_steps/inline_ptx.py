@@ -5,6 +5,7 @@ is %0, %1, ... or a number."""
 
 import re
 
+HERE = "::sim::Where::here()"
 SHARED = "::sim::program::shared_pointer"
 
 REGISTERS = {
@@ -24,7 +25,9 @@ class PtxError(Exception):
 
 
 def translate(template, outputs, inputs):
-    """C++ that does what the instructions do. \\p outputs and inputs: [(constraint, expression)]."""
+    """C++ that does what the instructions do.
+
+    \\p outputs and inputs: [(constraint, expression)]."""
     operands = [text for _, text in outputs + inputs]
 
     def value(text):
@@ -75,7 +78,8 @@ def instruction(line, value):
 
 def cp_async(match, args):
     to, source, size, *more = (group[0] for group in args)
-    return f"::sim::cp_async({SHARED}({to}), (const void*)({source}), {size}, {more[0] if more else size}, ::sim::Where::here());"
+    filled = more[0] if more else size
+    return f"::sim::cp_async({SHARED}({to}), (const void*)({source}), {size}, {filled}, {HERE});"
 
 
 def ldmatrix(match, args):
@@ -84,7 +88,8 @@ def ldmatrix(match, args):
     out = "".join(f" {x} = fa_r[{i}];" for i, x in enumerate(args[0]))
     if len(args[0]) != count:
         raise ValueError
-    return f"{{ uint32_t fa_r[4]; ::sim::ldmatrix(fa_r, {count}, {trans}, {SHARED}({args[1][0]}), ::sim::Where::here());{out} }}"
+    call = f"::sim::ldmatrix(fa_r, {count}, {trans}, {SHARED}({args[1][0]}), {HERE});"
+    return f"{{ uint32_t fa_r[4]; {call}{out} }}"
 
 
 def mma(match, args):
@@ -94,7 +99,8 @@ def mma(match, args):
     out = "".join(f" {x} = fa_d[{i}];" for i, x in enumerate(d))
     return (
         f"{{ uint32_t fa_a[4] = {{{', '.join(a)}}}, fa_b[2] = {{{', '.join(b)}}}; "
-        f"float fa_d[4] = {{{', '.join(c)}}}; ::sim::mma_m16n8k16(fa_d, fa_a, fa_b, ::sim::Where::here());{out} }}"
+        f"float fa_d[4] = {{{', '.join(c)}}}; "
+        f"::sim::mma_m16n8k16(fa_d, fa_a, fa_b, {HERE});{out} }}"
     )
 
 
@@ -115,18 +121,18 @@ INSTRUCTIONS = [
     (
         r"bar\.sync",
         lambda m, a: (
-            "::sim::sync_block(::sim::Where::here());"
+            f"::sim::sync_block({HERE});"
             if len(a) == 1 and a[0][0] == "0"
-            else f"::sim::sync_named({a[0][0]}, {a[1][0]}, true, ::sim::Where::here());"
+            else f"::sim::sync_named({a[0][0]}, {a[1][0]}, true, {HERE});"
         ),
     ),
     (
         r"barrier\.sync(\.aligned)?",
-        lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, true, ::sim::Where::here());",
+        lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, true, {HERE});",
     ),
     (
         r"bar\.arrive",
-        lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, false, ::sim::Where::here());",
+        lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, false, {HERE});",
     ),
     (r"membar\.(gl|sys)|fence\.acq_rel\.(gpu|sys)", lambda m, a: "::sim::fence();"),
     (r"mov\.[usbf](32|64)", lambda m, a: f"::sim::program::move({a[0][0]}, {a[1][0]});"),

@@ -26,7 +26,7 @@ bool is_device(const void* p);
 void share_with_host(void* p);
 bool is_for_host(const void* p);
 
-// --- variables of a program in device memory, which the linker has placed among the host's ---------
+// --- variables of a program, which the linker has placed among the host's ------------------------
 
 /// From now on kernels find these bytes in device memory, as one buffer that starts as it is.
 void place_variables(void* begin, size_t bytes, const char* name);

@@ -97,7 +97,7 @@ void on_exit_of_program(int status, void*) {
 
 volatile std::sig_atomic_t interrupted = 0;
 
-// Ctrl-C: once for the report, behind the launch that runs; twice to end at once.
+// Ctrl-C: once for the report; twice for a kernel that never touches memory.
 void report_at_interrupt() {
   struct sigaction action {};
   action.sa_handler = [](int) { interrupted = 1; };
@@ -142,6 +142,7 @@ void begin(Session& s) {
   o.block_shared_bytes = std::min(s.gpu.block_shared_bytes(), kMaxDynamicSmem);
   o.races = o.uninitialised = s.wishes.analyse;
   o.sites = s.wishes.lines;
+  o.interrupted = &interrupted;
   o.on_host_touch = [](const std::string& sentence) {
     note_finding(sentence);
     stop(1);
@@ -269,6 +270,7 @@ bool run(const Launch& launch, Where where) {
     return false;
   } catch (const fa::KernelStopped& stopped) {
     take_counts(&launch);
+    end_where_asked();
     bool fatal = false;
     for (const fa::Finding& f : stopped.findings) {
       note_finding(f.text);

@@ -281,6 +281,7 @@ class Pool {
     std::vector<double> since = cpu_seconds();
     bool told = false;
     while (!done_.wait_for(lock, interval, [&] { return running_ == 0; })) {
+      if (options().interrupted && *options().interrupted) order_stop();
       uint64_t progress = 0;
       for (int i = 0; i < active_; ++i) progress += blocks_[i]->progress.load();
       const std::vector<double> now = cpu_seconds();
@@ -300,10 +301,14 @@ class Pool {
       }
       told = true;
       since = now;
-      for (int i = 0; i < active_; ++i) {
-        blocks_[i]->stop = true;
-        blocks_[i]->attention = true;
-      }
+      order_stop();
+    }
+  }
+
+  void order_stop() {
+    for (int i = 0; i < active_; ++i) {
+      blocks_[i]->stop = true;
+      blocks_[i]->attention = true;
     }
   }
 
