@@ -89,10 +89,11 @@ struct Block {
 /// its rows stream by, and each sum still adds its terms in the order of the rows.
 template <class Real>
 struct Panels {
-  // 64 bytes are four SSE or NEON registers, enough sums in flight to hide an addition's latency. A
-  // plain array in their place does not stay in registers: 6 times slower with g++ 12.
-  using Vector [[gnu::vector_size(64)]] = Real;
-  static constexpr int kWidth = sizeof(Vector) / sizeof(Real);
+  // Four sums of 32 bytes, enough in flight to hide an addition's latency. As one vector, or as an
+  // array, they do not stay in registers (g++ 12).
+  using Vector [[gnu::vector_size(32)]] = Real;
+  using InMemory [[gnu::vector_size(32), gnu::aligned(alignof(Real)), gnu::may_alias]] = Real;
+  static constexpr int kLanes = sizeof(Vector) / sizeof(Real), kWidth = 4 * kLanes;
   int rows = 0;
   int columns = 0;
   std::vector<Real> data;  // [ceil(columns / kWidth), rows, kWidth]
@@ -115,25 +116,52 @@ struct Panels {
   /// Its transpose [d, n]: columns are tokens.
   void fill_transposed(const float* from, int n, int d) { fill(from, d, n, 1, d); }
 
-  /// out[k][j] = sum of a[k][i] * (i, j) over i in terms[k], for j in wanted[k]: a row for each k.
-  void multiply(const Block<Real>& a, const std::vector<Range>& terms,
-                const std::vector<Range>& wanted, Block<Real>& out) const {
+  // See multiply().
+  [[gnu::always_inline]] void multiply_here(const Block<Real>& a, const std::vector<Range>& terms,
+                                            const std::vector<Range>& wanted,
+                                            Block<Real>& out) const {
     for (int start = 0; start < columns; start += kWidth) {
       const Real* panel = &data[static_cast<size_t>(start) * rows];
       for (size_t k = 0; k < terms.size(); ++k) {
         const int begin = std::max(wanted[k].first, start);
         const int end = std::min(wanted[k].last, start + kWidth);
         if (begin >= end) continue;
-        Vector sum = {}, b;
+        Vector s0 = {}, s1 = {}, s2 = {}, s3 = {};
         for (int i = terms[k].first; i < terms[k].last; ++i) {
-          std::memcpy(&b, panel + static_cast<size_t>(i) * kWidth, sizeof b);
-          sum += a[k][i] * b;
+          const auto* b =
+              reinterpret_cast<const InMemory*>(panel + static_cast<size_t>(i) * kWidth);
+          const Real factor = a[k][i];
+          s0 += factor * b[0];
+          s1 += factor * b[1];
+          s2 += factor * b[2];
+          s3 += factor * b[3];
         }
-        for (int j = begin; j < end; ++j) out[k][j] = sum[j - start];
+        const Vector sums[] = {s0, s1, s2, s3};
+        for (int j = begin; j < end; ++j)
+          out[k][j] = sums[(j - start) / kLanes][(j - start) % kLanes];
       }
     }
   }
 };
+
+// With the widest registers that change no result: AVX-512 would come with fused multiply-adds.
+#if defined(__x86_64__) && defined(__gnu_linux__)
+#define FA_WIDE_REGISTERS [[gnu::target_clones("avx2", "default")]]
+#else
+#define FA_WIDE_REGISTERS
+#endif
+
+/// out[k][j] = sum of a[k][i] * B(i, j) over i in terms[k], for j in wanted[k]: a row for each k.
+FA_WIDE_REGISTERS
+void multiply(const Block<double>& a, const Panels<double>& B, const std::vector<Range>& terms,
+              const std::vector<Range>& wanted, Block<double>& out) {
+  B.multiply_here(a, terms, wanted, out);
+}
+FA_WIDE_REGISTERS
+void multiply(const Block<float>& a, const Panels<float>& B, const std::vector<Range>& terms,
+              const std::vector<Range>& wanted, Block<float>& out) {
+  B.multiply_here(a, terms, wanted, out);
+}
 
 double norm(const float* a, int d) {
   double sum = 0;
@@ -183,7 +211,7 @@ struct Softmax {
   /// none has m = -inf, l = 0.
   void compute(const A& arithmetic, const Block<Real>& q, const Panels<Real>& K_transposed,
                Real scale, const std::vector<Range>& features, const std::vector<Range>& seen) {
-    K_transposed.multiply(q, features, seen, P);
+    multiply(q, K_transposed, features, seen, P);
     for (size_t k = 0; k < seen.size(); ++k) {
       Real* p = P[k];
       const int n = seen[k].last;
@@ -213,7 +241,7 @@ template <class Worker>
 void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
   auto& P = w.softmax.P;
   double q_squares[kBlock] = {};  // of scale q, over its features, over d
-  w.K.multiply(P, w.seen, w.features, w.o);
+  multiply(P, w.K, w.seen, w.features, w.o);
   for (size_t k = 0; k < w.seen.size(); ++k) {
     double mean = 0, even = 0;
     for (int x = 0; x < p.d; ++x) {
@@ -225,7 +253,7 @@ void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
   }
   auto& of_scores = w.score_squares;
   double sums[kBlock] = {};
-  w.K_squares.multiply(w.q, w.features, w.seen, of_scores);
+  multiply(w.q, w.K_squares, w.features, w.seen, of_scores);
   for (size_t k = 0; k < w.seen.size(); ++k) {
     double squares = 0;
     const double common = std::pow(out.root_mean[begin + k] / 2, 2);
@@ -237,13 +265,13 @@ void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
     }
     out.root_PS[begin + k] = std::sqrt(squares);
   }
-  w.V_squares.multiply(P, w.seen, w.features, w.o);
+  multiply(P, w.V_squares, w.seen, w.features, w.o);
   for (size_t k = 0; k < w.seen.size(); ++k) {
     out.root_PV[begin + k] = std::sqrt(largest_size(w.o[k], p.d));
   }
   // (V - O)^2 is V^2 - 2 O V + O^2.
-  w.V_squares.multiply(of_scores, w.seen, w.features, w.o);
-  w.V.multiply(of_scores, w.seen, w.features, w.q);
+  multiply(of_scores, w.V_squares, w.seen, w.features, w.o);
+  multiply(of_scores, w.V, w.seen, w.features, w.q);
   for (size_t k = 0; k < w.seen.size(); ++k) {
     double most = 0;
     for (int x = 0; x < p.d; ++x) {
@@ -329,14 +357,14 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         w.q.load(&in.Q[row * d], k);
       }
       w.softmax.compute(arithmetic, w.q, w.K_transposed, p.scale(), w.features, w.seen);
-      w.V.multiply(w.softmax.P, w.seen, w.features, w.o);
+      multiply(w.softmax.P, w.V, w.seen, w.features, w.o);
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = item.begin + k;
         out.LSE[row] = w.softmax.LSE[k];
         for (size_t x = 0; x < d; ++x) out.O[row * d + x] = arithmetic.round(w.o[k][x]);
       }
       if (!kWithScales) return;
-      w.V_size.multiply(w.softmax.P, w.seen, w.features, w.o);
+      multiply(w.softmax.P, w.V_size, w.seen, w.features, w.o);
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = item.begin + k;
         out.sum_PV[row] = largest_size(w.o[k], p.d);
@@ -459,8 +487,8 @@ class Backward {
     }
     const Block<Real>& P = w.softmax.P;
     w.softmax.compute(arithmetic_, w.q, w.K_transposed, scale, w.features, w.seen);
-    w.V.multiply(P, w.seen, w.features, w.o);
-    w.V_transposed.multiply(w.dO, w.features, w.seen, w.dS);  // dP
+    multiply(P, w.V, w.seen, w.features, w.o);
+    multiply(w.dO, w.V_transposed, w.features, w.seen, w.dS);  // dP
 
     for (size_t k = 0; k < item.size(); ++k) {
       RowStatistics<Real>& row = statistics_[item.head * N + item.begin + k];
@@ -491,13 +519,13 @@ class Backward {
       }
     }
 
-    w.K.multiply(w.dS, w.seen, w.features, w.dQ);
+    multiply(w.dS, w.K, w.seen, w.features, w.dQ);
     for (size_t k = 0; k < item.size(); ++k) {
       double* to = &out_.dQ[(item.head * N + item.begin + k) * d];
       for (size_t x = 0; x < d; ++x) to[x] = arithmetic_.round(scale * w.dQ[k][x]);
     }
     if (!kWithScales) return;
-    w.K.multiply(P, w.seen, w.features, w.dQ);
+    multiply(P, w.K, w.seen, w.features, w.dQ);
     for (size_t k = 0; k < item.size(); ++k) {
       out_.dQ_delta[item.head * N + item.begin + k] *= largest_size(w.dQ[k], p.d);
     }
@@ -529,14 +557,14 @@ class Backward {
 
     for (size_t g = 0; g < group; ++g) {
       load_query_head(w, query_head(j, g));
-      w.Q_transposed.multiply(w.k, w.features, w.seen, w.P);    // S
-      w.dO_transposed.multiply(w.v, w.features, w.seen, w.dS);  // dP
+      multiply(w.k, w.Q_transposed, w.features, w.seen, w.P);    // S
+      multiply(w.v, w.dO_transposed, w.features, w.seen, w.dS);  // dP
       for (size_t k = 0; k < item.size(); ++k) {
         softmax_of_key(w, k, &statistics_[(j * group + g) * N], j * Nk + item.begin + k);
       }
-      w.Q.multiply(w.dS, w.seen, w.features, w.sum);
+      multiply(w.dS, w.Q, w.seen, w.features, w.sum);
       for (size_t x = 0; x < w.dK.data.size(); ++x) w.dK.data[x] += w.sum.data[x];
-      w.dO.multiply(w.P, w.seen, w.features, w.sum);
+      multiply(w.P, w.dO, w.seen, w.features, w.sum);
       for (size_t x = 0; x < w.dV.data.size(); ++x) w.dV.data[x] += w.sum.data[x];
     }
     double *dK = &out_.dK[(j * Nk + item.begin) * d], *dV = &out_.dV[(j * Nk + item.begin) * d];

@@ -68,6 +68,10 @@ struct WarpMeeting {
 
 // --- bytes, always counted -----------------------------------------------------------------------
 
+/// Who looks at an access, beside the counters of bytes. `all`: any set of observers, or the
+/// watchdog, which wants to stop the kernel.
+enum class Watch : uint8_t { nobody, requests, requests_and_hazards, all };
+
 struct BufferBytes {
   uint64_t bytes[3] = {};  ///< by Kind
 };
@@ -75,6 +79,7 @@ struct BufferBytes {
 // --- the block -----------------------------------------------------------------------------------
 
 struct Cluster;
+class RequestLog;   // observers/request_log.h
 class Stacks;       // scheduler/stacks.h
 struct AsyncState;  // instructions/async.h: copies and wgmma groups in flight
 
@@ -110,6 +115,7 @@ struct Block {
   // Memory.
   uintptr_t shared_base = 0, shared_size = 0;  ///< this worker's thread-local storage
   uintptr_t dynamic_base = 0;                  ///< dynamic shared memory, inside it
+  const uint8_t* in_array = nullptr;           ///< by byte of it: a part of a shared array?
   uintptr_t stack_base = 0, stack_size = ~uintptr_t{0};
   /// wgmma has registers in use, which lie on the stack: stack_size is 0, so that every access to
   /// the stack takes the slow path and check_registers() sees it.
@@ -125,15 +131,16 @@ struct Block {
   uint64_t mma = 0, wgmma = 0, wgmma_columns = 0;
   WarpClocks clocks;
   std::vector<std::unique_ptr<Observer>> observers;
-  bool tell_operations = false;  ///< some observer wants to know of asynchronous operations
+  RequestLog* requests = nullptr;  ///< of the observer that groups accesses to requests, if any
+  Observer* hazards = nullptr;     ///< the one that searches for races, if any
+  bool tell_operations = false;    ///< some observer wants to know of asynchronous operations
 
   std::deque<std::function<void()>> deferred;  ///< see defer()
 
   // Trouble.
   std::optional<fa::Finding> fault;  ///< why the launch is abandoned
   std::exception_ptr thrown;         ///< the fault was no finding but this, thrown on the worker
-  /// Accesses take the slow path: observers watch, or the watchdog wants to stop the kernel.
-  std::atomic<bool> attention{true};
+  std::atomic<Watch> watch{Watch::all};
   std::atomic<bool> stop{false};      ///< the watchdog's order
   std::atomic<uint64_t> progress{0};  ///< what the watchdog looks at
 

@@ -32,6 +32,9 @@ The text between the markers is replaced:
     <!-- table: where -->                        which step runs on which kind of GPU, found by
     <!-- /table -->                              running it in the simulator (needs build/sim)
 
+    <!-- table: published_kernels -->            counts of published kernels beside a GPU's
+    <!-- /table -->                              (published_kernels_h200.json)
+
     <!-- table: accuracy gpu=H200 -->            estimated over measured times, by variant
     <!-- /table -->                              (estimates.json; filters as its keys)
 
@@ -67,7 +70,7 @@ import re
 import statistics
 import subprocess
 
-from . import command, estimates, figure2, neighbours, peers_table, where
+from . import command, estimates, figure2, neighbours, peers_table, published_kernels, where
 from .command import BadInput
 from .counters_vs_sim import differences
 from .files import read_json, read_text, write_text
@@ -229,7 +232,11 @@ def only(found, name):
 
 TABLES = {"steps": steps_table, "speed": speed_table, "scale": scale_table}
 # Those of the tree itself.
-NO_RESULTS = {"neighbours": neighbours.markdown, "where": where.markdown}
+NO_RESULTS = {
+    "neighbours": neighbours.markdown,
+    "where": where.markdown,
+    "published_kernels": published_kernels.markdown,
+}
 # Those of docs/results/estimates.json beside what was measured.
 ESTIMATES = {"accuracy": estimates.accuracy_table, "estimated": estimates.estimated_table}
 # Those that a script printed from a key of its own in results.json.

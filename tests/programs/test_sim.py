@@ -13,6 +13,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from copies import ROOT
+from flash_steps import published_kernels
 from flash_steps.nvcc import find_nvcc
 
 SIM = os.path.join(ROOT, "scripts", "sim")
@@ -709,6 +710,43 @@ class Errors(unittest.TestCase):
                     while time.monotonic() < deadline:
                         os.killpg(process.pid, 0)
                         time.sleep(0.05)
+
+
+class Published(unittest.TestCase):
+    """./scripts/maintain published_kernels"""
+
+    def run_in(self, folder):
+        return subprocess.run(
+            [os.path.join(ROOT, "scripts", "maintain"), "published_kernels", folder],
+            capture_output=True,
+            text=True,
+        )
+
+    def test_only_the_files_of_the_list_are_counted(self):
+        with tempfile.TemporaryDirectory() as folder:
+            done = self.run_in(folder)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn("No such file", done.stderr)
+            first = published_kernels.read_json(published_kernels.RESULTS)["programs"][0]
+            name = os.path.basename(first["repository"])
+            path = os.path.join(folder, name, first["file"])
+            os.makedirs(os.path.dirname(path))
+            with open(path, "w", encoding="utf-8") as file:
+                file.write("int main() {}\n")
+            done = self.run_in(folder)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(f"is not the file of commit {first['commit']}", done.stderr)
+
+    def test_the_mean_launch_is_compared(self):
+        def figures(launches, loads):
+            return {"launches": launches, **{f: {"load": loads} for f in published_kernels.FIGURES}}
+
+        def compare(measured, counted):
+            kernel = {"measured": figures(*measured), "counted": figures(*counted)}
+            return published_kernels.differences(kernel)
+
+        self.assertEqual(compare((2, 10), (1, 5)), [])
+        self.assertEqual(compare((1, 10), (2, 18))[0], ("requests", "load", 10, 9))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@
 
 #include "common/sim/block.h"
 #include "common/sim/messages/messages.h"
+#include "common/sim/observers/request_log.h"
 #include "common/sim/scheduler/stacks.h"
 
 namespace sim {
@@ -129,8 +130,10 @@ const std::vector<Range> constants = find_constants();
   if (const uint64_t past = address - b.shared_base; past - b.shared_size < kPage) {
     bad_static(b, past, size, pc);
   }
-  fail(FaultKind::refused, here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " +
-                               source_of(pc) + " of host memory; copy it to device memory first");
+  fail(FaultKind::refused,
+       here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) +
+           " of host memory; copy it to device memory first (what a kernel allocates itself is not "
+           "supported)");
 }
 
 // Two workers may write to one word at a time, hence the atomics.
@@ -153,6 +156,11 @@ void tell_observers(Block& b, const Access& a) {
   for (auto& o : b.observers) o->access(b, a);
 }
 
+// Both ends of [offset, offset + size).
+inline bool in_shared_array(const Block& b, uint64_t offset, unsigned size) {
+  return offset + size <= b.shared_size && b.in_array[offset] && b.in_array[offset + size - 1];
+}
+
 // Shared memory of `home`, which is the current block or another one of its cluster.
 void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind kind, const void* pc,
                    By by, bool hooked) {
@@ -161,8 +169,9 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     bad_dynamic(home, byte, size, pc);
   }
   b.shared_bytes[static_cast<int>(kind)] += size;
-  if (!b.attention.load(std::memory_order_relaxed)) return;
-  if (byte >= kMaxDynamicSmem && !in_shared_array(offset, size)) bad_static(home, offset, size, pc);
+  if (byte >= kMaxDynamicSmem && !in_shared_array(home, offset, size)) {
+    bad_static(home, offset, size, pc);
+  }
   tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, by, hooked});
 }
 
@@ -181,9 +190,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     if (offset < info.begin || offset + size > info.end) bad_hbm(offset, size, kind, pc);
     if (aligned && (offset & (size - 1))) misaligned(info.name.c_str(), size, pc);
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
-    if (b.attention.load(std::memory_order_relaxed)) {
-      tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, by, hooked});
-    }
+    tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, by, hooked});
     if (kind != Kind::load) mark_stored(offset, size);  // after an observer looked for the mark
   } else if (address - b.shared_base < b.shared_size) {
     if (aligned && (address & (size - 1))) misaligned("shared memory", size, pc);
@@ -205,35 +212,81 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
   }
 }
 
-// Most accesses: nothing is wrong and nobody but the counter of bytes looks. A tail call leads to
-// the rest, so that these few lines need no register saved.
+// Most accesses: nothing is wrong with them. \returns false, and has done nothing, when
+// whole_access() must decide.
+template <bool kRequests>
+[[gnu::always_inline]] inline bool plain_access(Block& b, uintptr_t address, unsigned size,
+                                                Kind kind, const void* pc, Observer* hazards) {
+  const auto belongs = [&](Space space, uint16_t buffer, uint64_t at) {
+    return !kRequests || b.requests->take(b.current->id % RequestLog::kLanes,
+                                          {pc, kind, space, By::thread, buffer}, at);
+  };
+  const uint64_t offset = address - kHbmBase, at = address - b.shared_base;
+  if (at < b.shared_size) {
+    const uint64_t byte = address - b.dynamic_base;
+    const bool inside = byte < kMaxDynamicSmem ? byte + size <= b.launch->config.smem
+                                               : in_shared_array(b, at, size);
+    if (!inside || !belongs(Space::shared, 0, at)) return false;
+    b.shared_bytes[static_cast<int>(kind)] += size;
+    if (hazards) {
+      hazards->access(b, {at, size, kind, Space::shared, 0, pc, &b, By::thread, true});
+    }
+    return true;
+  }
+  if (offset < kHbmSpan) {
+    const uint16_t number = page_owner[offset / kPage];
+    const BufferInfo& info = buffers[number];
+    const bool inside = offset >= info.begin && offset + size <= info.end && !b.host;
+    if (!inside || !belongs(Space::hbm, number, offset)) return false;
+    b.hbm[number].bytes[static_cast<int>(kind)] += size;
+    if (hazards) {
+      hazards->access(b, {offset, size, kind, Space::hbm, number, pc, nullptr, By::thread, true});
+    }
+    if (kind != Kind::load) mark_stored(offset, size);  // after the search looked for the mark
+    return true;
+  }
+  return address - b.stack_base < b.stack_size;
+}
+
+// Of a size that one request can have. The hardware wants it at a multiple of that.
+template <unsigned kSize, Kind kKind>
+[[gnu::noinline]] void watched_access(uintptr_t address, const void* pc) {
+  Block& b = *self;
+  const Watch watch = b.watch.load(std::memory_order_relaxed);
+  const bool known = address % kSize == 0 && !b.copied_at && watch != Watch::all;
+  Observer* const hazards = watch == Watch::requests_and_hazards ? b.hazards : nullptr;
+  if (known && plain_access<true>(b, address, kSize, kKind, pc, hazards)) return;
+  whole_access(address, kSize, kKind, pc, true, By::thread, true);
+}
+
 [[gnu::always_inline]] inline void access_inline(const void* p, unsigned size, Kind kind,
                                                  const void* pc, bool aligned, By by = By::thread,
                                                  bool hooked = true) {
   Block& b = *self;
-  const uintptr_t address = reinterpret_cast<uintptr_t>(p);
-  const uint64_t offset = address - kHbmBase;
-  const bool fits = !aligned || !(address & (size - 1));  // kHbmBase is a multiple of any size
-  if (!b.attention.load(std::memory_order_relaxed) && fits) [[likely]] {
-    if (address - b.shared_base < b.shared_size) {
-      const uint64_t byte = address - b.dynamic_base;
-      if (byte >= kMaxDynamicSmem || byte + size <= b.launch->config.smem) [[likely]] {
-        b.shared_bytes[static_cast<int>(kind)] += size;
-        return;
-      }
-    } else if (offset < kHbmSpan) {
-      const uint16_t number = page_owner[offset / kPage];
-      const BufferInfo& info = buffers[number];
-      if (offset >= info.begin && offset + size <= info.end && !b.host) [[likely]] {
-        b.hbm[number].bytes[static_cast<int>(kind)] += size;
-        if (kind != Kind::load) mark_stored(offset, size);
-        return;
-      }
-    } else if (address - b.stack_base < b.stack_size) {
-      return;
-    }
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  const bool fits = !aligned || !(address & (size - 1));
+  if (fits && b.watch.load(std::memory_order_relaxed) == Watch::nobody &&
+      plain_access<false>(b, address, size, kind, pc, nullptr)) [[likely]] {
+    return;
   }
   whole_access(address, size, kind, pc, aligned, by, hooked);
+}
+// Of the compiler. Tail calls lead to all but the plainest accesses, so that these few lines need
+// no register saved.
+template <unsigned kSize, Kind kKind, bool kAligned>
+[[gnu::always_inline]] inline void hook(const void* p, const void* pc) {
+  Block& b = *self;
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  const bool fits = !kAligned || address % kSize == 0;
+  if (fits && b.watch.load(std::memory_order_relaxed) == Watch::nobody &&
+      plain_access<false>(b, address, kSize, kKind, pc, nullptr)) {
+    return;
+  }
+  if (kAligned) {
+    watched_access<kSize, kKind>(address, pc);
+  } else {
+    whole_access(address, kSize, kKind, pc, false, By::thread, true);
+  }
 }
 
 }  // namespace
@@ -269,17 +322,18 @@ void fence() {
 // --- in place of libtsan -------------------------------------------------------------------------
 
 using sim::access_inline;
+using sim::hook;
 using sim::Kind;
 
 #define SIM_PC __builtin_return_address(0)
 #define SIM_LOAD(name, n, aligned) \
-  void name##n(void* p) { access_inline(p, n, Kind::load, SIM_PC, aligned); }
+  void name##n(void* p) { hook<n, Kind::load, aligned>(p, SIM_PC); }
 #define SIM_STORE(name, n, aligned) \
-  void name##n(void* p) { access_inline(p, n, Kind::store, SIM_PC, aligned); }
-#define SIM_BOTH(name, n, aligned)                     \
-  void name##n(void* p) {                              \
-    access_inline(p, n, Kind::load, SIM_PC, aligned);  \
-    access_inline(p, n, Kind::store, SIM_PC, aligned); \
+  void name##n(void* p) { hook<n, Kind::store, aligned>(p, SIM_PC); }
+#define SIM_BOTH(name, n, aligned)            \
+  void name##n(void* p) {                     \
+    hook<n, Kind::load, aligned>(p, SIM_PC);  \
+    hook<n, Kind::store, aligned>(p, SIM_PC); \
   }
 #define SIM_HOOKS(n)                                   \
   SIM_LOAD(__tsan_read, n, true)                       \

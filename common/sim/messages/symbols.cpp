@@ -283,19 +283,16 @@ bool is_inside(const void* pc, const void* function) {
   return it != table().functions.end() && at - 1 - start < it->second.size;
 }
 
-bool in_shared_array(uint64_t offset, unsigned size) {
-  static const std::vector<bool> inside = [] {  // by byte of the thread-local storage
-    std::vector<bool> bytes;
+const uint8_t* bytes_of_shared_arrays(size_t size) {
+  static const std::vector<uint8_t> inside = [size] {
+    std::vector<uint8_t> bytes(size);
     for (const auto& [start, symbol] : table().thread_locals) {
       if (start % 128) continue;  // no __shared__: a variable of the simulator, perhaps in the gap
-      const size_t end = start + symbol.size;
-      if (bytes.size() < end) bytes.resize(end);
-      std::fill(bytes.begin() + start, bytes.begin() + end, true);
+      std::fill_n(bytes.begin() + start, symbol.size, true);
     }
     return bytes;
   }();
-  const uint64_t last = offset + size - 1;
-  return last < inside.size() && inside[offset] && inside[last];
+  return inside.data();
 }
 
 void resolve_sources(const std::vector<const void*>& pcs) {

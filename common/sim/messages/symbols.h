@@ -49,8 +49,8 @@ bool is_struct_copy(const void* pc);
 /// Looks up many program counters with one call of addr2line, for source_of().
 void resolve_sources(const std::vector<const void*>& pcs);
 
-/// Do both ends of [offset, offset + size) of a block's shared memory lie in a shared array? Arrays
-/// start at multiples of 128 bytes, so an overrun often lands in the gap behind one.
-bool in_shared_array(uint64_t offset, unsigned size);
+/// By byte of a block's shared memory, which has `size` bytes: is it a part of a shared array?
+/// Arrays start at multiples of 128 bytes, so an overrun often lands in the gap behind one.
+const uint8_t* bytes_of_shared_arrays(size_t size);
 
 }  // namespace sim

@@ -72,8 +72,8 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
   if (races_ && a.home != &b) check_neighbour(b, a, home, actor);
   if (races_) check_init(b, *a.home, bar, {"TMA load that signals", &where}, false);
   for (uint64_t word = first_word(a); races_ && word < end_word(a); ++word) {
-    home.for_each_cell(word, [&](SharedRead* row, uint64_t byte) {
-      const SharedCell w = cell_of(row);
+    home.for_each_cell(word, [&](const SharedRow& row, uint64_t byte) {
+      const SharedCell& w = row.cell;
       home.check_writer(*this, b, a, byte, w, actor);
       if (w.read > home.block_floor_) home.check_readers(b, *this, a, byte, row, actor);
       if (strict_) home.check_strict(*this, b, a, byte, row, actor);
@@ -82,16 +82,16 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
   }
   const uint32_t number = home.new_operation(b, *this, Operation::load, bar, where);
   for (uint64_t word = first_word(a); word < end_word(a); ++word) {
-    store(home.row_of(word), {.wrote = home.block_floor_,
-                              .read = 0,
-                              .pc = 0,
-                              .thread = static_cast<uint16_t>(home.base_),
-                              .stored = false,
-                              .atomic = false,
-                              .in_flight = false,
-                              .never_wrote = false,
-                              .async = true,
-                              .split = false});
+    home.word_of(word) = {.wrote = home.block_floor_,
+                          .read = 0,
+                          .pc = 0,
+                          .thread = static_cast<uint16_t>(home.base_),
+                          .stored = false,
+                          .atomic = false,
+                          .in_flight = false,
+                          .never_wrote = false,
+                          .async = true,
+                          .split = false};
     (*home.async_)[word] = {number, {}};
   }
   home.loads_[bar].last = number;
@@ -177,19 +177,18 @@ uint32_t HazardObserver::issue_wgmma(Block& b, uint32_t number, const std::vecto
     a.at = chunk;
     for (uint64_t word = chunk / kWord; word < (chunk + kChunk) / kWord; ++word) {
       check_before_read(b, a, word, actor);
-      for_each_cell(word, [&](SharedRead* row, uint64_t) {
-        const SharedCell w = cell_of(row);
+      for_each_cell(word, [&](const SharedRow& row, uint64_t) {
+        const SharedCell& w = row.cell;
         if (!w.stored || w.wrote <= block_floor_) return;
         need(w.thread, w.wrote, word);
         if (w.thread - base_ < padded_) need(total_ + w.thread, w.wrote, word);
       });
-      SharedCell w = word_of(word);
+      SharedCell& w = word_of(word);
       AsyncWord& async = (*async_)[word];
       if (!w.async) async = {};
       if (const Operation* load = find(async.write)) need(load->channel, load->stamp, word);
       async.reads[group] = number;
       w.async = true;
-      store(row_of(word), w);
     }
   }
   for (const auto& n : needs) need_at_[n.entry] = 0;
@@ -208,12 +207,11 @@ uint32_t HazardObserver::issue_store(Block& b, const Access& a, const Where& whe
   const uint32_t number =
       new_operation(b, *this, Operation::store, &b.threads[b.current->id].id, where);
   for (uint64_t word = first_word(a); word < end_word(a); ++word) {
-    SharedCell w = word_of(word);
+    SharedCell& w = word_of(word);
     AsyncWord& async = (*async_)[word];
     if (!w.async) async = {};
     async.reads[kStoreReads] = number;
     w.async = true;
-    store(row_of(word), w);
   }
   store_entry_ = operations_.back().channel + 1;
   store_stamp_ = operations_.back().stamp;
@@ -355,7 +353,7 @@ void HazardObserver::check_device_fence(const Block& b, const Access& a, uint64_
 }
 
 void HazardObserver::check_strict(const HazardObserver& by, const Block& b, const Access& a,
-                                  uint64_t byte, const SharedRead* row, const Actor& actor) const {
+                                  uint64_t byte, const SharedRow& row, const Actor& actor) const {
   const unsigned me = by.entry(b.current->id);
   const ThreadState& mine = by.threads_[b.current->id];
   const auto fence = by.at_fence_.find(b.current->id);
@@ -376,12 +374,12 @@ void HazardObserver::check_strict(const HazardObserver& by, const Block& b, cons
     }
     return false;
   };
-  const SharedCell w = cell_of(row);
+  const SharedCell& w = row.cell;
   if (w.stored && w.wrote > block_floor_) {
     check(w.atomic ? Kind::atomic : Kind::store, w.thread, w.wrote, w.pc);
   }
   for (unsigned warp = 0; warp < total_ / 32; ++warp) {
-    const SharedRead& r = row[1 + warp];
+    const SharedRead& r = row.read(warp);
     if (r.stamp <= block_floor_) continue;
     for (uint32_t m = r.lanes; m; m &= m - 1) {
       if (!check(Kind::load, warp * 32 + std::countr_zero(m), r.stamp, r.pc)) break;
@@ -411,8 +409,8 @@ void HazardObserver::check_before_read(const Block& b, const Access& a, uint64_t
                                        const Actor& actor) {
   const unsigned me = entry(b.current->id);
   const ThreadState& mine = threads_[b.current->id];
-  for_each_cell(word, [&](SharedRead* row, uint64_t byte) {
-    const SharedCell w = cell_of(row);
+  for_each_cell(word, [&](const SharedRow& row, uint64_t byte) {
+    const SharedCell& w = row.cell;
     if (!check_writer(*this, b, a, byte, w, actor)) return;
     if (!w.stored || w.wrote <= block_floor_ || w.thread - base_ >= padded_ ||
         fenced_for_async(mine, me, w.thread, w.wrote)) {

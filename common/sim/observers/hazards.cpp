@@ -127,8 +127,7 @@ void HazardObserver::begin_block(Block& b) {
   base_ = b.rank * padded_;
   total_ = static_cast<unsigned>(blocks_of_cluster(b)) * padded_;
   if (!words_) {
-    stride_ = 1 + total_ / 32;
-    words_ = std::make_unique<LazyArray<SharedRead>>((b.shared_size / kWord + 1) * stride_);
+    words_ = std::make_unique<SharedShadow>(b.shared_size / kWord + 1, total_ / 32);
   }
   block_floor_ = ++launch_state.now;
   ++launch_state.now;
@@ -380,38 +379,36 @@ HazardObserver& HazardObserver::of(Block& home) {
 }
 
 // From now on the bytes of the word have rows of their own.
-void HazardObserver::split(Block& b, uint64_t word) {
+void HazardObserver::split(const Block& b, uint64_t word) {
   if (!bytes_) {
-    bytes_ = std::make_unique<LazyArray<SharedRead>>((b.shared_size + kWord) * stride_);
+    bytes_ = std::make_unique<SharedShadow>(b.shared_size + kWord, total_ / 32);
   }
-  SharedRead* row = row_of(word);
-  SharedCell w = cell_of(row);
+  const SharedRow row = row_of(word);
+  SharedCell& w = row.cell;
   SharedCell cell = w;
   cell.async = false;
   for (uint64_t byte = word * kWord; byte < (word + 1) * kWord; ++byte) {
-    SharedRead* own = row_of_byte(byte);
-    store(own, cell);
-    if (w.read > block_floor_) std::copy(row + 1, row + stride_, own + 1);
+    const SharedRow own = row_of_byte(byte);
+    own.cell = cell;
+    if (w.read <= block_floor_) continue;
+    for (unsigned warp = 0; warp < total_ / 32; ++warp) own.read(warp) = row.read(warp);
   }
   w.split = true;
-  store(row, w);
 }
 
 bool HazardObserver::is_written(uint64_t word) {
   bool written = true;
-  for_each_cell(word, [&](SharedRead* row, uint64_t) {
-    const SharedCell c = cell_of(row);
+  for_each_cell(word, [&](const SharedRow& row, uint64_t) {
+    const SharedCell& c = row.cell;
     written &= c.wrote >= block_floor_ && !c.never_wrote;
   });
   return written;
 }
 
 void HazardObserver::mark(uint64_t word, bool in_flight, bool never_wrote) {
-  for_each_cell(word, [&](SharedRead* row, uint64_t) {
-    SharedCell c = cell_of(row);
-    c.in_flight = in_flight;
-    c.never_wrote = never_wrote;
-    store(row, c);
+  for_each_cell(word, [&](const SharedRow& row, uint64_t) {
+    row.cell.in_flight = in_flight;
+    row.cell.never_wrote = never_wrote;
   });
 }
 
@@ -489,8 +486,8 @@ template <bool kCluster>
 [[gnu::always_inline]] inline void HazardObserver::access_word(Block& b, const HazardObserver& by,
                                                                const Access& a, uint64_t word,
                                                                uint8_t bytes) {
-  SharedRead* row = row_of(word);
-  const SharedCell w = cell_of(row);
+  const SharedRow row = row_of(word);
+  const SharedCell& w = row.cell;
   if (races_ && w.async) [[unlikely]] {
     check_async(by, b, a, word, a.kind != Kind::load, {});
   }
@@ -512,9 +509,9 @@ template <bool kCluster>
   // Who comes behind a store and is in order with it is so with all that came in front of it. Not
   // so behind an atomic, which other atomics need not be in order with.
   if (bytes == kAllBytes && a.kind == Kind::store) {
-    SharedCell w = cell_of(row_of_byte(word * kWord));
+    SharedCell& w = word_of(word);
+    w = row_of_byte(word * kWord).cell;
     w.read = 0;
-    store(row_of(word), w);
   }
 }
 
@@ -522,10 +519,10 @@ template <bool kCluster>
 template <bool kCluster>
 [[gnu::always_inline]] inline void HazardObserver::access_cell(Block& b, const HazardObserver& by,
                                                                const Access& a, uint64_t byte,
-                                                               SharedRead* row) {
+                                                               const SharedRow& row) {
   const unsigned me = by.entry(b.current->id);
   const ThreadState& mine = by.threads_[b.current->id];
-  SharedCell w = cell_of(row);
+  SharedCell& w = row.cell;
   const bool ordered = w.thread == me || by.sees(mine, w.thread, w.wrote) ||
                        (kCluster && w.wrote < block_floor_);  // of an earlier block
   if (races_ && w.in_flight) {
@@ -540,7 +537,7 @@ template <bool kCluster>
     if (races_ && w.atomic && a.kind != Kind::atomic) check_atomics(b, by, a, byte);
   }
   if (a.kind == Kind::load) {
-    SharedRead& r = row[1 + me / 32];
+    SharedRead& r = row.read(me / 32);
     if (r.stamp != mine.stamp) r = {mine.stamp, 0, 0};
     r.lanes |= 1u << me % 32;
     r.pc = low(a.pc);
@@ -553,13 +550,13 @@ template <bool kCluster>
       check_under_atomics(b, by, a, byte, w);
       if (w.atomic && w.wrote > block_floor_) note_atomic(by, b, byte, w);
     }
-    w = {mine.stamp, w.read,
-         low(a.pc),  static_cast<uint16_t>(me),
-         true,       a.kind == Kind::atomic,
-         false,      false,
-         false,      false};
+    w.wrote = mine.stamp;
+    w.pc = low(a.pc);
+    w.thread = static_cast<uint16_t>(me);
+    w.stored = true;
+    w.atomic = a.kind == Kind::atomic;
+    w.in_flight = w.never_wrote = w.async = w.split = false;
   }
-  store(row, w);
 }
 
 // Atomics are in order among each other, but each of them must be so with the last plain store.
@@ -609,12 +606,11 @@ void HazardObserver::check_atomics(Block& b, const HazardObserver& by, const Acc
 
 // A store after loads: all of them must be visible to the thread that stores.
 void HazardObserver::check_readers(Block& b, const HazardObserver& by, const Access& a,
-                                   uint64_t byte, const SharedRead* row, const Actor& actor) {
+                                   uint64_t byte, const SharedRow& row, const Actor& actor) {
   const unsigned me = by.entry(b.current->id);
   const ThreadState& mine = by.threads_[b.current->id];
-  const SharedRead* reads = row + 1;
   for (unsigned w = 0; w < total_ / 32; ++w) {
-    const SharedRead& r = reads[w];
+    const SharedRead& r = row.read(w);
     if (r.stamp <= block_floor_) continue;
     if (w * 32 - by.base_ < by.padded_ && r.stamp <= mine.floor) continue;
     for (uint32_t m = r.lanes; m; m &= m - 1) {
@@ -631,59 +627,27 @@ void HazardObserver::check_readers(Block& b, const HazardObserver& by, const Acc
 
 // --- device memory -------------------------------------------------------------------------------
 
-void HazardObserver::access_device(Block& b, const Access& a) {
-  const uint64_t first = a.at / kWord, last = (a.at + a.size - 1) / kWord;
-  const bool whole = a.at % kWord == 0 && a.size % kWord == 0;
-  if (uninitialised_ && a.kind != Kind::store) {
-    for (uint64_t word = first; word <= last; ++word) {
-      const unsigned missing =
-          (whole ? kAllBytes : bytes_of_word(a.at, a.size, word)) & ~hbm_written[word];
-      if (missing) {
-        report_unwritten(a, word * kWord + std::countr_zero(missing), {},
-                         "which no thread has written");
-      }
-    }
-  }
-  if (!races_) return;
-  if (a.kind == Kind::atomic && a.by != By::engine && launch_state.fences) use_ticket(b, first);
-  for (uint64_t word = first; word <= last; ++word) {
-    check_device_word(b, a, word, whole ? kAllBytes : bytes_of_word(a.at, a.size, word));
-  }
+inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCell& w) const {
+  const auto block = static_cast<uint32_t>(b.linear);
+  // A reader in another block stays on record: whoever stores later races with it.
+  if (w.read && w.read_block != block) return;
+  w.read = threads_[b.current->id].stamp;
+  w.read_block = block;
+  w.read_by = static_cast<uint16_t>(entry(b.current->id));
+  w.read_pc = low(a.pc);
 }
 
-void HazardObserver::check_device_word(Block& b, const Access& a, uint64_t word, uint8_t bytes) {
-  DeviceCell& w = launch_state.words[word];
-  if (bytes == kAllBytes && !w.split) [[likely]] {
-    check_device_cell(b, a, word * kWord, w);
-    return;
-  }
-  auto* cells = &launch_state.bytes[word * kWord];
-  if (!w.split) {
-    std::fill_n(cells, kWord, w);
-    w.split = true;
-  }
-  for (unsigned i = 0; i < kWord; ++i) {
-    if (bytes >> i & 1) check_device_cell(b, a, word * kWord + i, cells[i]);
-  }
-  if (bytes == kAllBytes && a.kind == Kind::store) {  // as in access_bytes()
-    w = cells[0];
-    w.read = 0;
-  }
-}
-
-void HazardObserver::check_device_cell(Block& b, const Access& a, uint64_t byte, DeviceCell& w) {
+[[gnu::always_inline]] inline void HazardObserver::check_device_cell(Block& b, const Access& a,
+                                                                     uint64_t byte, DeviceCell& w) {
   const ThreadState& mine = threads_[b.current->id];
   // Who will have done it: the thread, or the bulk store that it issues.
   const bool bulk_store = a.by == By::engine && a.kind != Kind::load;
   const unsigned me = bulk_store ? store_entry_ : entry(b.current->id);
   const Stamp now = bulk_store ? store_stamp_ : mine.stamp;
   const auto block = static_cast<uint32_t>(b.linear);
-  const uint64_t cluster = blocks_of_cluster(b);
   const auto ordered = [&](uint32_t other_block, unsigned other, Stamp stamp, bool atomic) {
-    if (other_block / cluster == block / cluster &&
-        ((other == entry(b.current->id) && other_block == block) || sees(mine, other, stamp))) {
-      return true;
-    }
+    if (other_block == block && other == entry(b.current->id)) return true;
+    if (same_cluster(b, other_block) && sees(mine, other, stamp)) return true;
     return ordered_across_blocks(mine, b, other_block, other, stamp, byte / kWord, atomic);
   };
   const bool atomics = w.atomic && a.kind == Kind::atomic;
@@ -695,15 +659,7 @@ void HazardObserver::check_device_cell(Block& b, const Access& a, uint64_t byte,
       check_device_fence(b, a, byte, w);
     }
   }
-  if (a.kind == Kind::load) {
-    // A reader in another block stays on record: whoever stores later races with it.
-    if (w.read && w.read_block != block) return;
-    w.read = now;
-    w.read_block = block;
-    w.read_by = static_cast<uint16_t>(me);
-    w.read_pc = low(a.pc);
-    return;
-  }
+  if (a.kind == Kind::load) return note_load(b, a, w);
   if (w.read && !ordered(w.read_block, w.read_by, w.read, false)) {
     race_across(b, a, byte, Kind::load, w.read_block, w.read_by, w.read_pc);
   }
@@ -726,6 +682,57 @@ void HazardObserver::check_device_cell(Block& b, const Access& a, uint64_t byte,
   w.wrote_by = static_cast<uint16_t>(me);
   w.wrote_pc = low(a.pc);
   w.atomic = a.kind == Kind::atomic;
+}
+
+[[gnu::noinline]] void HazardObserver::check_device_word(Block& b, const Access& a, uint64_t word,
+                                                         uint8_t bytes) {
+  DeviceCell& w = launch_state.words[word];
+  if (bytes == kAllBytes && !w.split) [[likely]] {
+    check_device_cell(b, a, word * kWord, w);
+    return;
+  }
+  auto* cells = &launch_state.bytes[word * kWord];
+  if (!w.split) {
+    std::fill_n(cells, kWord, w);
+    w.split = true;
+  }
+  for (unsigned i = 0; i < kWord; ++i) {
+    if (bytes >> i & 1) check_device_cell(b, a, word * kWord + i, cells[i]);
+  }
+  if (bytes == kAllBytes && a.kind == Kind::store) {  // as in access_bytes()
+    w = cells[0];
+    w.read = 0;
+  }
+}
+
+// Most words that a kernel loads nobody stores to in the same launch.
+inline bool HazardObserver::note_plain_load(const Block& b, const Access& a, uint64_t word) {
+  DeviceCell& w = launch_state.words[word];
+  if (a.kind != Kind::load || w.wrote || w.split) return false;
+  note_load(b, a, w);
+  return true;
+}
+
+void HazardObserver::access_device(Block& b, const Access& a) {
+  const uint64_t first = a.at / kWord, last = (a.at + a.size - 1) / kWord;
+  const bool whole = a.at % kWord == 0 && a.size % kWord == 0;
+  const auto bytes = [&](uint64_t word) {
+    return whole ? kAllBytes : bytes_of_word(a.at, a.size, word);
+  };
+  if (uninitialised_ && a.kind != Kind::store) {
+    for (uint64_t word = first; word <= last; ++word) {
+      if (const unsigned missing = bytes(word) & ~hbm_written[word]) {
+        report_unwritten(a, word * kWord + std::countr_zero(missing), {},
+                         "which no thread has written");
+      }
+    }
+  }
+  if (!races_) return;
+  if (a.kind == Kind::atomic && a.by != By::engine && launch_state.fences) use_ticket(b, first);
+  for (uint64_t word = first; word <= last; ++word) {
+    if (whole && note_plain_load(b, a, word)) continue;
+    check_device_word(b, a, word, bytes(word));
+  }
 }
 
 void HazardObserver::race_across(Block& b, const Access& a, uint64_t byte, Kind kind,

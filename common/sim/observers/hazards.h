@@ -112,7 +112,7 @@ struct LaunchState {
 };
 extern LaunchState launch_state;
 
-// --- shared memory: by word a row of one SharedCell, then one SharedRead per warp ----------------
+// --- shared memory: by word a row of one SharedCell and one SharedRead per warp ------------------
 //
 // From an access to a part of a word on, its four bytes have such rows instead, until one thread
 // stores to the whole word.
@@ -133,7 +133,23 @@ struct alignas(16) SharedRead {
   uint32_t lanes;
   uint32_t pc;
 };
-static_assert(sizeof(SharedCell) == sizeof(SharedRead));
+struct SharedRow {
+  SharedCell& cell;
+  SharedRead* reads;
+  size_t rows;
+  SharedRead& read(unsigned warp) const { return reads[warp * rows]; }
+};
+/// The columns lie apart: a warp touches neighbouring words, of its own column.
+class SharedShadow {
+ public:
+  SharedShadow(size_t rows, unsigned warps) : rows_(rows), cells_(rows), reads_(rows * warps) {}
+  SharedRow operator[](size_t i) { return {cells_[i], &reads_[i], rows_}; }
+
+ private:
+  size_t rows_;
+  LazyArray<SharedCell> cells_;
+  LazyArray<SharedRead> reads_;
+};
 
 /// The latest asynchronous operations on a word, by number. Numbers of earlier blocks count for
 /// nothing.
@@ -225,6 +241,10 @@ class HazardObserver final : public Observer {
   static void note(Tickets&, const Seen&);
   static void note(Tickets&, const Tickets&);
   void use_ticket(Block&, uint64_t word);
+  static bool same_cluster(const Block& b, uint64_t block) {
+    return block == b.linear ||
+           (b.cluster && block / b.cluster->blocks.size() == b.linear / b.cluster->blocks.size());
+  }
   /// Before what `by` knows.
   bool ordered_across_blocks(const ThreadState& by, const Block&, uint64_t block, unsigned entry,
                              Stamp, uint64_t word, bool atomic) const;
@@ -232,20 +252,14 @@ class HazardObserver final : public Observer {
   // --- accesses of threads -----------------------------------------------------------------------
 
   static HazardObserver& of(Block& home);
-  SharedRead* row_of(uint64_t word) { return &(*words_)[word * stride_]; }
-  SharedRead* row_of_byte(uint64_t byte) { return &(*bytes_)[byte * stride_]; }
-  static SharedCell cell_of(const SharedRead* row) {
-    SharedCell c;
-    std::memcpy(&c, row, sizeof c);
-    return c;
-  }
-  static void store(SharedRead* row, const SharedCell& c) { std::memcpy(row, &c, sizeof c); }
-  SharedCell word_of(uint64_t word) { return cell_of(row_of(word)); }
+  SharedRow row_of(uint64_t word) { return (*words_)[word]; }
+  SharedRow row_of_byte(uint64_t byte) { return (*bytes_)[byte]; }
+  SharedCell& word_of(uint64_t word) { return row_of(word).cell; }
   /// Calls f(row, first byte) for the word, or for each byte of a split one.
   template <class F>
   void for_each_cell(uint64_t word, F&& f) {
-    SharedRead* row = row_of(word);
-    if (!cell_of(row).split) [[likely]] {
+    const SharedRow row = row_of(word);
+    if (!row.cell.split) [[likely]] {
       f(row, word * kWord);
     } else {
       for (uint64_t byte = word * kWord; byte < (word + 1) * kWord; ++byte) {
@@ -261,18 +275,21 @@ class HazardObserver final : public Observer {
   template <bool kCluster>
   void access_bytes(Block&, const HazardObserver& by, const Access&, uint64_t word, uint8_t bytes);
   template <bool kCluster>
-  void access_cell(Block&, const HazardObserver& by, const Access&, uint64_t byte, SharedRead* row);
-  void split(Block&, uint64_t word);
+  void access_cell(Block&, const HazardObserver& by, const Access&, uint64_t byte,
+                   const SharedRow&);
+  void split(const Block&, uint64_t word);
   void check_under_atomics(Block&, const HazardObserver& by, const Access&, uint64_t byte,
                            const SharedCell&);
   void note_atomic(const HazardObserver& by, const Block&, uint64_t byte, const SharedCell&);
   void check_atomics(Block&, const HazardObserver& by, const Access&, uint64_t byte);
   void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t byte,
-                     const SharedRead* row, const Actor&);
+                     const SharedRow&, const Actor&);
   /// The current thread, of this block, uses shared memory of `home`, another block of the cluster.
   void check_neighbour(Block&, const Access&, const HazardObserver& home, const Actor&) const;
   void check_guests(Block&);
   void access_device(Block&, const Access&);
+  bool note_plain_load(const Block&, const Access&, uint64_t word);
+  void note_load(const Block&, const Access&, DeviceCell&) const;
   void check_device_word(Block&, const Access&, uint64_t word, uint8_t bytes);
   void check_device_cell(Block&, const Access&, uint64_t byte, DeviceCell&);
   void race_across(Block&, const Access&, uint64_t byte, Kind, uint64_t block, unsigned entry,
@@ -307,7 +324,7 @@ class HazardObserver final : public Observer {
   void check_device_fence(const Block&, const Access&, uint64_t byte, const DeviceCell&) const;
   /// Options::strict: what threads did to the place before the current one of `by` loads into it.
   void check_strict(const HazardObserver& by, const Block&, const Access&, uint64_t byte,
-                    const SharedRead* row, const Actor&) const;
+                    const SharedRow&, const Actor&) const;
   std::string describe(const Block&, const Operation&) const;
   static std::string missing(const HazardObserver& by, const Block&, const Operation&);
 
@@ -357,14 +374,13 @@ class HazardObserver final : public Observer {
   std::map<unsigned, Guest> guests_;
 
   // Stamps only grow, so the shadow of shared memory need not be cleared between blocks.
-  std::unique_ptr<LazyArray<SharedRead>> words_, bytes_;    // bytes_: null until a word is split
+  std::unique_ptr<SharedShadow> words_, bytes_;             // bytes_: null until a word is split
   std::unordered_map<uint64_t, PlainStore> under_atomics_;  // by the cell's first byte
   std::unordered_map<uint64_t, Atomics> atomics_;           // likewise
   uint64_t seen_ = 0;                                       // accesses
-  size_t stride_ = 0;
-  std::unique_ptr<LazyArray<AsyncWord>> async_;  // null until TMA or wgmma is used
-  std::vector<Operation> operations_;            // of this block; number first_ + index
-  std::vector<uint32_t> need_at_;                // by entry: place in Operation::needs, plus one
+  std::unique_ptr<LazyArray<AsyncWord>> async_;             // null until TMA or wgmma is used
+  std::vector<Operation> operations_;                       // of this block; number first_ + index
+  std::vector<uint32_t> need_at_;  // by entry: place in Operation::needs, plus one
   uint32_t first_ = 1;
   // Loads: by mbarrier the last one issued, and up to which stamp somebody has waited.
   struct Loads {

@@ -23,6 +23,7 @@
 #include "common/sim/messages/symbols.h"
 #include "common/sim/observers/l2.h"
 #include "common/sim/observers/observer.h"
+#include "common/sim/observers/request_log.h"
 #include "common/sim/observers/shadow.h"
 #include "common/sim/observers/trace.h"
 
@@ -30,43 +31,20 @@ namespace sim {
 
 namespace {
 
-constexpr unsigned kLanes = 32;
+constexpr unsigned kLanes = RequestLog::kLanes;
 constexpr uint32_t kAllLanes = ~0u;
 constexpr unsigned kSector = 32;
 constexpr unsigned kLine = 128;
-constexpr unsigned kWord = 4;
+constexpr unsigned kSectorWords = kSector / kWord;
 constexpr unsigned kUnrolled = 4;  // trips of a loop whose loads a compiler issues together
 constexpr unsigned kWidest = 16;   // bytes that one instruction moves for a lane
 
-// A warp may run this many requests without giving way. (Each takes 152 bytes, when it is used.) If
-// a thread does more, its log is counted and begun anew, so what lies before and behind that point
-// counts as a request of one lane: too many requests, never too few.
-constexpr uint32_t kLogCapacity = 1 << 20;
-
-/// An instruction, and what it accesses, in one word. (A select of two pointers is a request to
-/// each buffer.) The program's code lies within 4 GiB, so the low half of an address names it.
-struct Instruction {
-  uint64_t bits = 0;
-
-  Instruction() = default;
-  explicit Instruction(const Access& a)
-      : bits((reinterpret_cast<uintptr_t>(a.pc) & 0xffffffff) | uint64_t(a.kind) << 32 |
-             uint64_t(a.space) << 34 | uint64_t(a.by) << 36 | uint64_t{a.buffer} << 48) {}
-  bool operator==(const Instruction&) const = default;
-
-  Kind kind() const { return static_cast<Kind>(bits >> 32 & 3); }
-  Space space() const { return static_cast<Space>(bits >> 34 & 1); }
-  By by() const { return static_cast<By>(bits >> 36 & 7); }
-  size_t buffer() const { return bits >> 48; }
-};
-
-/// One entry of the log: the lanes that met at an instruction.
+/// One entry of the log. All lanes that are in step to the log's end have taken it, and `lanes`.
 struct Request {
-  Instruction instruction;
-  uint32_t site = 0;  ///< number of the site
-  uint32_t next = 0;  ///< number of the entry that follows
-  uint32_t size = 0;  ///< bytes a lane
-  uint32_t lanes = 0;
+  uint32_t site = 0;   ///< number of the site
+  uint32_t next = 0;   ///< number of the entry that follows
+  uint32_t size = 0;   ///< bytes a lane
+  uint32_t lanes = 0;  ///< that are not in step to the end
 };
 
 /// A number for each lane: the addresses of a request, or how often a site has been executed.
@@ -85,6 +63,16 @@ struct Site {
   bool waited = false;  ///< it was the first load
 };
 
+/// The latest request of a site, and what it needed. One whose addresses all lie the same distance
+/// further on needs as much, if it begins at the same place of a line.
+struct Pattern {
+  uint32_t lanes = 0, size = 0, phase = 0;
+  PerLane distance{};                           ///< from the first lane
+  unsigned sectors = 0, lines = 0, clocks = 0;  ///< device memory
+  uint32_t sector[kLanes] = {};                 ///< from the first lane's, in the lanes' order
+  unsigned wavefronts = 0, ideal = 0;           ///< shared memory; ideal: of either
+};
+
 /// Who uses shared memory without a request of a warp.
 enum Engine { kWgmma, kTmaLoad, kTmaStore };
 struct EngineSite {
@@ -94,17 +82,6 @@ struct EngineSite {
 struct PerBuffer {
   uint64_t requests[3] = {}, sectors[3] = {}, lines[3] = {};
 };
-
-// The lanes' addresses without gaps. \returns how many.
-unsigned dense(uint32_t lanes, const PerLane& at, uint32_t* out) {
-  if (lanes == kAllLanes) {
-    std::memcpy(out, at.of, sizeof at.of);
-    return kLanes;
-  }
-  unsigned n = 0;
-  for (uint32_t m = lanes; m; m &= m - 1) out[n++] = at.of[std::countr_zero(m)];
-  return n;
-}
 
 // Keeps the first of equal numbers. \returns how many are left.
 unsigned unique(uint32_t* at, unsigned n) {
@@ -156,9 +133,8 @@ class RequestObserver final : public Observer {
       : keep_sites_(sites),
         l2_(l2),
         sink_(sink),
-        log_(kLogCapacity),
-        at_(kLogCapacity),
-        event_(sink ? kLogCapacity : 1),
+        list_(RequestLog::kCapacity),
+        event_(sink ? RequestLog::kCapacity : 1),
         l1_(kL1Lines) {
     buffers_.resize(buffer_count());
     table_.resize(256);
@@ -166,6 +142,7 @@ class RequestObserver final : public Observer {
   }
 
   void begin_block(Block& b) override {
+    b.requests = &log_;
     if (l2_) stream_.begin(b.linear);
     b.clocks.begin(b.nwarps);
     before_ = work_so_far(b);
@@ -203,13 +180,9 @@ class RequestObserver final : public Observer {
 
   void access(Block& b, const Access& a) override {
     const unsigned lane = b.current->id % kLanes;
-    const uint32_t next = log_[in_step_[lane]].next;
-    if (log_[next].instruction == Instruction(a) && narrow(a)) [[likely]] {
-      take(lane, next, a.space, a.at);
-      in_step_[lane] = next;
-    } else {
-      access_elsewhere(lane, a);
-    }
+    if (narrow(a) && log_.take(lane, Instruction(a), a.at)) [[likely]]
+      return;
+    access_elsewhere(lane, a);
   }
 
   uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
@@ -257,15 +230,15 @@ class RequestObserver final : public Observer {
   // A loop waits for its loads every kUnrolled trips; loads outside of loops are awaited at once.
   void tell_loads(Block& b, unsigned warp) {
     unsigned rounds[2] = {};  // by Space
-    for (; told_ < free_; ++told_) {
-      const Request& r = log_[told_];
-      const Instruction& i = r.instruction;
+    for (; told_ < log_.end(); ++told_) {
+      const Instruction& i = log_.instruction(told_);
       if (i.kind() != Kind::load || i.by() == By::copy) continue;
       const auto space = static_cast<size_t>(i.space());
-      const unsigned trip = ++sites_[r.site].trips;
+      Site& site = sites_[list_[told_].site];
+      const unsigned trip = ++site.trips;
       const bool first = !(waited_ >> space & 1);  // of all loads since the warp began to run
-      if (first) waited_ |= 1u << space, sites_[r.site].waited = true;
-      const bool loop = trip == 2 && !sites_[r.site].waited;
+      if (first) waited_ |= 1u << space, site.waited = true;
+      const bool loop = trip == 2 && !site.waited;
       rounds[space] += first || loop || (trip > 2 && trip % kUnrolled == 1);
     }
     const unsigned global = rounds[static_cast<size_t>(Space::hbm)];
@@ -301,10 +274,10 @@ class RequestObserver final : public Observer {
   // --- the log -----------------------------------------------------------------------------------
 
   void begin_log() {
-    log_[kHead].next = log_[kNowhere].next = kTail;
-    free_ = told_ = kFirst;
+    log_.clear();
+    list_[kHead].next = kTail;
+    told_ = kFirst;
     waited_ = 0;
-    std::fill_n(in_step_, kLanes, kHead);
   }
 
   void make_room() {
@@ -314,11 +287,6 @@ class RequestObserver final : public Observer {
 
   static uint64_t lines(const Access& a) { return (a.at + a.size - 1) / kLine - a.at / kLine + 1; }
   static bool narrow(const Access& a) { return a.at % kWidest + a.size <= kWidest; }
-
-  void take(unsigned lane, uint32_t entry, Space space, uint64_t at) {
-    at_[entry].of[lane] = static_cast<uint32_t>(space == Space::hbm ? at / kWord : at);
-    log_[entry].lanes |= 1u << lane;
-  }
 
   // A new instruction, another path, a struct, or a copy engine.
   [[gnu::noinline]] void access_elsewhere(unsigned lane, const Access& a) {
@@ -336,12 +304,12 @@ class RequestObserver final : public Observer {
       return;
     }
     if (narrow(a)) {
-      take(lane, entry_for(lane, a, a.size), a.space, a.at);
+      log_.put(lane, entry_for(lane, a, a.size), a.space, a.at);
       return;
     }
     for (uint64_t at = a.at; at < end;) {  // a struct takes as many instructions as it needs
       const uint64_t next = std::min(end, (at / kWidest + 1) * kWidest);
-      take(lane, entry_for(lane, a, static_cast<uint32_t>(next - at)), a.space, at);
+      log_.put(lane, entry_for(lane, a, static_cast<uint32_t>(next - at)), a.space, at);
       at = next;
     }
   }
@@ -349,55 +317,72 @@ class RequestObserver final : public Observer {
   // The entry of this execution; a new one if the lane is the first to get there.
   uint32_t entry_for(unsigned lane, const Access& a, uint32_t size) {
     const Instruction instruction(a);
-    if (in_step_[lane] != kNowhere) {
-      const uint32_t next = log_[in_step_[lane]].next;
-      if (log_[next].instruction == instruction) return in_step_[lane] = next;
-      if (next == kTail) {
-        if (free_ == kLogCapacity) make_room();
-        return in_step_[lane] = insert(in_step_[lane], site_of(instruction, a.pc, size), size);
+    if (log_.in_step(lane)) {
+      const uint32_t next = log_.next(lane);
+      if (log_.instruction(next) == instruction) {
+        log_.set_next(lane, next + 1);
+        return next;
+      }
+      if (next == log_.end()) {
+        if (next == RequestLog::kCapacity) make_room();
+        const uint32_t entry = insert(log_.end() - 1, expected_site(instruction, a.pc, size), size);
+        log_.set_next(lane, entry + 1);
+        return entry;
       }
       fall_out_of_step(lane);
     }
-    const uint32_t next = log_[last_[lane]].next;
-    const uint32_t site =
-        log_[next].instruction == instruction ? log_[next].site : site_of(instruction, a.pc, size);
+    const uint32_t next = list_[last_[lane]].next;
+    const bool same = next != kTail && log_.instruction(next) == instruction;
+    const uint32_t site = same ? list_[next].site : site_of(instruction, a.pc, size);
     const std::vector<uint32_t>& entries = sites_[site].entries;
     const uint32_t occurrence = executed_[site].of[lane]++;
-    if (occurrence < entries.size()) return last_[lane] = entries[occurrence];
-    if (free_ == kLogCapacity) {
+    if (occurrence < entries.size()) {
+      last_[lane] = entries[occurrence];
+    } else if (log_.end() == RequestLog::kCapacity) {
       make_room();  // all lanes are in step again
       return entry_for(lane, a, size);
-    }
-    if (next != kTail) {
-      // An entry in the middle: who is in step has not counted, but may walk past it.
-      for (unsigned other = 0; other < kLanes; ++other) {
-        if (in_step_[other] != kNowhere) fall_out_of_step(other);
+    } else {
+      if (next != kTail) {
+        // An entry in the middle: who is in step has not counted, but may walk past it.
+        for (unsigned other = 0; other < kLanes; ++other) {
+          if (log_.in_step(other)) fall_out_of_step(other);
+        }
       }
+      last_[lane] = insert(last_[lane], site, size);
     }
-    return last_[lane] = insert(last_[lane], site, size);
+    list_[last_[lane]].lanes |= 1u << lane;
+    return last_[lane];
   }
 
   // A new entry behind the lane's last one, so that the lanes to come find it in their order.
   uint32_t insert(uint32_t last, uint32_t site, uint32_t size) {
-    const uint32_t entry = free_++;
+    const uint32_t entry = log_.append(sites_[site].instruction);
     std::vector<uint32_t>& entries = sites_[site].entries;
     if (entries.empty()) active_.push_back(site);
-    log_[entry] = {sites_[site].instruction, site, log_[last].next, size, 0};
+    list_[entry] = {site, list_[last].next, size, 0};
     if (sink_) event_[entry] = sink_->event();
     entries.push_back(entry);
-    return log_[last].next = entry;
+    return list_[last].next = entry;
   }
 
-  // In step, a lane has executed what stands in the log up to where it is.
+  // In step, a lane has executed what stands in the log up to where it is. As long as any lane is
+  // in step, the entries follow each other in the order of their numbers.
   void fall_out_of_step(unsigned lane) {
-    last_[lane] = in_step_[lane];
-    in_step_[lane] = kNowhere;
-    for (uint32_t entry = kHead; entry != last_[lane];) {
-      entry = log_[entry].next;
-      ++executed_[log_[entry].site].of[lane];
+    const uint32_t next = log_.next(lane);
+    log_.set_next(lane, RequestLog::kNowhere);
+    last_[lane] = next - 1;
+    for (uint32_t entry = kFirst; entry < next; ++entry) {
+      ++executed_[list_[entry].site].of[lane];
+      list_[entry].lanes |= 1u << lane;
     }
   }
 
+  // Most warps do what the last one did: its log still stands behind the end of this one.
+  uint32_t expected_site(Instruction instruction, const void* pc, uint32_t size) {
+    const uint32_t guess = list_[log_.end()].site;
+    const bool right = guess < sites_.size() && sites_[guess].instruction == instruction;
+    return right ? guess : site_of(instruction, pc, size);
+  }
   uint32_t site_of(Instruction instruction, const void* pc, uint32_t size) {
     for (size_t h = hash(instruction);; ++h) {
       uint32_t& slot = table_[h % table_.size()];
@@ -406,6 +391,7 @@ class RequestObserver final : public Observer {
     }
     sites_.push_back({instruction, pc, size, {}});
     executed_.emplace_back();
+    patterns_.emplace_back();
     if (sites_.size() * 2 > table_.size()) {
       table_.assign(table_.size() * 2, 0);
       for (uint32_t i = 0; i < sites_.size(); ++i) enter(i);
@@ -425,21 +411,21 @@ class RequestObserver final : public Observer {
 
   // Lines up the lanes that executed an instruction less often than others.
   void line_up(const std::vector<uint32_t>& entries) {
-    const uint32_t all = log_[entries.front()].lanes, most = log_[entries.back()].lanes;
+    const uint32_t all = lanes_of(entries.front()), most = lanes_of(entries.back());
     const unsigned model = std::countr_zero(most);  // a lane that took every entry
     std::vector<uint32_t> mine, place;
     for (uint32_t m = all & ~most; m; m &= m - 1) {
       const unsigned lane = std::countr_zero(m);
       mine.clear();
       for (uint32_t e : entries) {
-        if (!(log_[e].lanes >> lane & 1)) break;
-        mine.push_back(at_[e].of[lane]);
+        if (!(list_[e].lanes >> lane & 1)) break;
+        mine.push_back(log_.at(lane, e));
       }
       if (!find_places(entries, model, mine, place) || place.back() == mine.size() - 1) continue;
-      for (size_t k = 0; k < mine.size(); ++k) log_[entries[k]].lanes &= ~(1u << lane);
+      for (size_t k = 0; k < mine.size(); ++k) list_[entries[k]].lanes &= ~(1u << lane);
       for (size_t k = 0; k < mine.size(); ++k) {
-        at_[entries[place[k]]].of[lane] = mine[k];
-        log_[entries[place[k]]].lanes |= 1u << lane;
+        log_.set_at(lane, entries[place[k]], mine[k]);
+        list_[entries[place[k]]].lanes |= 1u << lane;
       }
     }
   }
@@ -457,13 +443,13 @@ class RequestObserver final : public Observer {
   bool find_places(const std::vector<uint32_t>& entries, unsigned model,
                    const std::vector<uint32_t>& mine, std::vector<uint32_t>& place) {
     constexpr size_t kTries = 64;
-    const bool shared = log_[entries.front()].instruction.space() == Space::shared;
+    const bool shared = log_.instruction(entries.front()).space() == Space::shared;
     const size_t starts = std::min(entries.size() - mine.size() + 1, kTries);
     const auto fits = [&](size_t start, auto distance) {
-      const uint32_t constant = distance(mine[0], at_[entries[start]].of[model]);
+      const uint32_t constant = distance(mine[0], log_.at(model, entries[start]));
       place.clear();
       for (size_t e = start; e < entries.size() && place.size() < mine.size(); ++e) {
-        if (distance(mine[place.size()], at_[entries[e]].of[model]) == constant) {
+        if (distance(mine[place.size()], log_.at(model, entries[e])) == constant) {
           place.push_back(static_cast<uint32_t>(e));
         }
       }
@@ -475,16 +461,23 @@ class RequestObserver final : public Observer {
     return false;
   }
 
+  uint32_t lanes_of(uint32_t entry) const { return list_[entry].lanes | in_step_to_end_; }
+
   void count_log() {
+    in_step_to_end_ = 0;
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+      if (log_.next(lane) == log_.end()) {
+        in_step_to_end_ |= 1u << lane;
+      } else if (log_.in_step(lane)) {
+        fall_out_of_step(lane);
+      }
+    }
     for (uint32_t number : active_) {
       const std::vector<uint32_t>& entries = sites_[number].entries;
-      if (log_[entries.back()].lanes != log_[entries.front()].lanes) line_up(entries);
+      if (lanes_of(entries.back()) != lanes_of(entries.front())) line_up(entries);
     }
-    for (uint32_t entry = log_[kHead].next; entry != kTail; entry = log_[entry].next) {
-      const Request& r = log_[entry];
-      const bool shared = r.instruction.space() == Space::shared;
-      const unsigned n = shared ? count_shared(r, at_[entry]) : count_hbm(r, at_[entry]);
-      if (sink_) sink_->request(event_[entry], r.lanes, r.size, at_[entry].of, n);
+    for (uint32_t entry = list_[kHead].next; entry != kTail; entry = list_[entry].next) {
+      count(entry);
     }
     for (uint32_t number : active_) {
       sites_[number].entries.clear();
@@ -496,47 +489,99 @@ class RequestObserver final : public Observer {
     begin_log();
   }
 
-  // \returns sectors.
-  unsigned count_hbm(const Request& r, const PerLane& at) {
-    uint32_t sectors[kLanes];
-    const unsigned lanes = dense(r.lanes, at, sectors);
-    for (unsigned i = 0; i < lanes; ++i) sectors[i] /= kSector / kWord;
-    const unsigned n = unique(sectors, lanes);
-    const Kind kind = r.instruction.kind();
-    PerBuffer& b = buffers_[r.instruction.buffer()];
+  void count(uint32_t entry) {
+    const Request& r = list_[entry];
+    const Instruction& i = log_.instruction(entry);
+    const uint32_t lanes = lanes_of(entry);
+    PerLane at;
+    const uint32_t first = log_.at(std::countr_zero(lanes), entry);
+    if (lanes == kAllLanes) {
+      for (unsigned lane = 0; lane < kLanes; ++lane) at.of[lane] = log_.at(lane, entry);
+    } else {
+      std::fill_n(at.of, kLanes, first);
+      for (uint32_t m = lanes; m; m &= m - 1) {
+        const unsigned lane = std::countr_zero(m);
+        at.of[lane] = log_.at(lane, entry);
+      }
+    }
+    Pattern& p = patterns_[r.site];
+    const bool shared = i.space() == Space::shared;
+    const bool same = is_like(p, lanes, r.size, first, shared ? kWord : kLine / kWord, at);
+    if (shared) {
+      if (!same) find_wavefronts(p, i, at);
+      count_shared(p, r.site, i);
+    } else {
+      if (!same) find_sectors(p, first, at);
+      count_hbm(p, r.site, i, first);
+    }
+    if (sink_) {
+      sink_->request(event_[entry], lanes, r.size, at.of, shared ? p.wavefronts : p.sectors);
+    }
+  }
+
+  // Otherwise `p` becomes this request, and what it needs has to be found.
+  static bool is_like(Pattern& p, uint32_t lanes, uint32_t size, uint32_t first, unsigned period,
+                      const PerLane& at) {
+    PerLane distance;
+    uint32_t differ = (p.lanes ^ lanes) | (p.size ^ size) | (p.phase ^ first % period);
+    for (unsigned lane = 0; lane < kLanes; ++lane) {
+      distance.of[lane] = at.of[lane] - first;
+      differ |= distance.of[lane] ^ p.distance.of[lane];
+    }
+    if (!differ) return true;
+    p.lanes = lanes;
+    p.size = size;
+    p.phase = first % period;
+    p.distance = distance;
+    return false;
+  }
+
+  // Idle lanes have the first one's address, which changes nothing.
+  static void find_sectors(Pattern& p, uint32_t first, const PerLane& at) {
+    uint32_t numbers[kLanes];
+    for (unsigned lane = 0; lane < kLanes; ++lane) numbers[lane] = at.of[lane] / kSectorWords;
+    p.sectors = unique(numbers, kLanes);
+    for (unsigned i = 0; i < p.sectors; ++i) {
+      p.sector[i] = numbers[i] - first / kSectorWords;
+      numbers[i] /= kLine / kSector;
+    }
+    p.lines = unique(numbers, p.sectors);
+    // 32 lanes of 8 or 16 bytes go through in two or four parts.
+    const unsigned words = std::min(p.size, kWidest) / kWord;
+    const unsigned active = std::popcount(p.lanes);
+    p.clocks = std::max(p.lines, (active * words + kLanes - 1) / kLanes);
+    // Lanes that read the same bytes need fewer sectors than their number suggests.
+    p.ideal = std::min(p.sectors, (active * p.size + kSector - 1) / kSector);
+  }
+
+  void count_hbm(const Pattern& p, uint32_t site, const Instruction& i, uint32_t first) {
+    const unsigned n = p.sectors;
+    const Kind kind = i.kind();
+    PerBuffer& b = buffers_[i.buffer()];
     ++requests_;
     b.requests[static_cast<int>(kind)] += 1;
     b.sectors[static_cast<int>(kind)] += n;
+    b.lines[static_cast<int>(kind)] += p.lines;
+    uint32_t sectors[kLanes];
+    for (unsigned k = 0; k < n; ++k) sectors[k] = first / kSectorWords + p.sector[k];
     if (l2_) {
       // The log keeps the low bits of a sector's number; the buffer's beginning tells the others.
-      constexpr uint64_t kKept = (uint64_t{1} << 32) / (kSector / kWord) - 1;
-      const uint64_t first = sim::buffers[r.instruction.buffer()].begin / kSector;
-      for (unsigned i = 0; i < n; ++i) {
-        stream_.touch(first + ((sectors[i] - first) & kKept), kind != Kind::store,
+      constexpr uint64_t kKept = (uint64_t{1} << 32) / kSectorWords - 1;
+      const uint64_t begin = sim::buffers[i.buffer()].begin / kSector;
+      for (unsigned k = 0; k < n; ++k) {
+        stream_.touch(begin + ((sectors[k] - begin) & kKept), kind != Kind::store,
                       kind != Kind::load);
       }
     }
-    l2_bytes_ +=
-        kSector *
-        (r.instruction.by() == By::thread && kind == Kind::load ? missing_in_l1(sectors, n) : n);
-    for (unsigned i = 0; i < n; ++i) sectors[i] /= kLine / kSector;
-    const unsigned lines = unique(sectors, n);
-    b.lines[static_cast<int>(kind)] += lines;
+    const bool cached = i.by() == By::thread && kind == Kind::load;
+    l2_bytes_ += kSector * (cached ? missing_in_l1(sectors, n) : n);
     if (kind == Kind::atomic) {
-      atomic_lines_ += lines;
-    } else if (r.instruction.by() != By::copy) {
-      // 32 lanes of 8 or 16 bytes go through in two or four parts.
-      const unsigned words = std::min(r.size, kWidest) / kWord;
-      const unsigned clocks = std::max(lines, (lanes * words + kLanes - 1) / kLanes);
-      l1_clocks_ += clocks;
-      sites_[r.site].clocks += clocks;
+      atomic_lines_ += p.lines;
+    } else if (i.by() != By::copy) {
+      l1_clocks_ += p.clocks;
+      sites_[site].clocks += p.clocks;
     }
-    if (keep_sites_) {
-      // Lanes that read the same bytes need fewer sectors than their number suggests.
-      const unsigned ideal = std::min(n, (lanes * r.size + kSector - 1) / kSector);
-      count_site(r.site, n, ideal);
-    }
-    return n;
+    if (keep_sites_) count_site(site, n, p.ideal);
   }
 
   // How many of the sectors the block has to load from the L2. What warps load between two barriers
@@ -561,37 +606,37 @@ class RequestObserver final : public Observer {
   // Wide accesses go in parts: 8 bytes by half warps, 16 by quarters, and loads by twice as many
   // lanes where all lanes agree with a neighbour. Idle parts cost nothing. Measured on an H200:
   // tests/sim/wavefronts.cu.
-  // \returns wavefronts.
-  unsigned count_shared(const Request& r, const PerLane& at) {
-    const unsigned width = r.size <= 4 ? 1 : r.size <= 8 ? 2 : 4;
-    const Instruction& i = r.instruction;
+  static void find_wavefronts(Pattern& p, const Instruction& i, const PerLane& at) {
+    const unsigned width = p.size <= 4 ? 1 : p.size <= 8 ? 2 : 4;
     const bool merged = width > 1 && i.kind() == Kind::load && i.by() == By::thread &&
-                        (agree(r.lanes, at, 1) || agree(r.lanes, at, 2));
+                        (agree(p.lanes, at, 1) || agree(p.lanes, at, 2));
     const unsigned part = merged ? 2 * kLanes / width : kLanes / width;
-    unsigned wavefronts = 0, ideal = 0;
+    p.wavefronts = p.ideal = 0;
     for (unsigned first = 0; first < kLanes; first += part) {
       uint32_t dense[kLanes];
       unsigned n = 0;
       for (unsigned lane = first; lane < first + part; ++lane) {
-        if (r.lanes >> lane & 1) dense[n++] = at.of[lane];
+        if (p.lanes >> lane & 1) dense[n++] = at.of[lane];
       }
       if (n == 0) continue;
-      wavefronts += bank_cycles(dense, n, width);
-      ideal += 1;
+      p.wavefronts += bank_cycles(dense, n, width);
+      p.ideal += 1;
     }
+  }
+
+  void count_shared(const Pattern& p, uint32_t site, const Instruction& i) {
     shared_requests_ += 1;
     if (i.by() != By::copy) {
       ++requests_;
-      pipe_wavefronts_ += wavefronts;
-      sites_[r.site].clocks += wavefronts;
+      pipe_wavefronts_ += p.wavefronts;
+      sites_[site].clocks += p.wavefronts;
     }
-    shared_wavefronts_ += wavefronts;
-    shared_ideal_ += ideal;
+    shared_wavefronts_ += p.wavefronts;
+    shared_ideal_ += p.ideal;
     const bool known = i.by() == By::thread || i.by() == By::matrix;
-    if (known && i.kind() == Kind::load) load_wavefronts_ += wavefronts;
-    if (known && i.kind() == Kind::store) store_wavefronts_ += wavefronts;
-    if (keep_sites_) count_site(r.site, wavefronts, ideal);
-    return wavefronts;
+    if (known && i.kind() == Kind::load) load_wavefronts_ += p.wavefronts;
+    if (known && i.kind() == Kind::store) store_wavefronts_ += p.wavefronts;
+    if (keep_sites_) count_site(site, p.wavefronts, p.ideal);
   }
 
   // Every lane reads what the lane reads whose number differs in `bit`, or that one is idle.
@@ -662,18 +707,18 @@ class RequestObserver final : public Observer {
   const bool keep_sites_, l2_;
   RequestSink* const sink_;
 
-  // The log is a list. Its ends match no access, nor does what follows kNowhere.
-  static constexpr uint32_t kHead = 0, kTail = 1, kNowhere = 2, kFirst = 3;
-  LazyArray<Request> log_;
-  LazyArray<PerLane> at_;       // by entry: number of the word (32 bits), or byte in shared memory
-  LazyArray<uint32_t> event_;   // by entry: of the sink
-  uint32_t free_ = kFirst;      // the first unused entry
-  uint32_t told_ = kFirst;      // the first one that the warps' clocks do not know
-  unsigned waited_ = 0;         // for a load: bit by Space, since the warp began to run
-  uint32_t in_step_[kLanes];    // the last entry of a lane that took all up to there; or kNowhere,
-  uint32_t last_[kLanes] = {};  // and then its last entry is here
+  static constexpr uint32_t kHead = RequestLog::kHead, kTail = RequestLog::kTail,
+                            kFirst = RequestLog::kFirst;
+  RequestLog log_;
+  LazyArray<Request> list_;      // by entry: the log as a list
+  LazyArray<uint32_t> event_;    // by entry: of the sink
+  uint32_t told_ = kFirst;       // the first entry that the warps' clocks do not know
+  unsigned waited_ = 0;          // for a load: bit by Space, since the warp began to run
+  uint32_t last_[kLanes] = {};   // the last entry of a lane that is out of step
+  uint32_t in_step_to_end_ = 0;  // while the log is counted: lanes
 
   std::vector<Site> sites_;
+  std::vector<Pattern> patterns_;  // by site
   std::vector<PerLane> executed_;  // by site: how often, by the lanes out of step
   std::vector<uint32_t> table_;    // hash -> number of the site + 1
   std::vector<uint32_t> active_;   // sites in the log

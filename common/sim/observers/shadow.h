@@ -28,6 +28,7 @@ class LazyArray {
   LazyArray(const LazyArray&) = delete;
   LazyArray& operator=(const LazyArray&) = delete;
   T& operator[](size_t i) { return data_[i]; }
+  const T& operator[](size_t i) const { return data_[i]; }
   T* data() { return data_; }
 
  private:
@@ -40,23 +41,28 @@ template <class T, size_t kPages, size_t kPageSize>
 class PagedShadow {
  public:
   T& operator[](uint64_t i) {
-    if (!pages_) pages_ = std::make_unique<LazyArray<LazyArray<T>*>>(kPages);
-    LazyArray<T>*& page = (*pages_)[i / kPageSize];
-    if (!page) {
-      used_.push_back(std::make_unique<LazyArray<T>>(kPageSize));
-      page = used_.back().get();
-      numbers_.push_back(i / kPageSize);
-    }
-    return (*page)[i % kPageSize];
+    T* page = pages_ ? pages_[i / kPageSize] : nullptr;
+    if (!page) [[unlikely]]
+      page = new_page(i / kPageSize);
+    return page[i % kPageSize];
   }
   void clear() {
-    for (size_t number : numbers_) (*pages_)[number] = nullptr;
+    for (size_t number : numbers_) pages_[number] = nullptr;
     numbers_.clear();
     used_.clear();
   }
 
  private:
-  std::unique_ptr<LazyArray<LazyArray<T>*>> pages_;
+  [[gnu::noinline]] T* new_page(size_t number) {
+    if (!table_) table_ = std::make_unique<LazyArray<T*>>(kPages);
+    pages_ = table_->data();
+    used_.push_back(std::make_unique<LazyArray<T>>(kPageSize));
+    numbers_.push_back(number);
+    return pages_[number] = used_.back()->data();
+  }
+
+  T** pages_ = nullptr;  // of table_
+  std::unique_ptr<LazyArray<T*>> table_;
   std::vector<std::unique_ptr<LazyArray<T>>> used_;
   std::vector<size_t> numbers_;
 };

@@ -110,6 +110,7 @@ void first_use(Block& b) {
       },
       &b);
   b.dynamic_base = reinterpret_cast<uintptr_t>(dynamic_smem);
+  b.in_array = bytes_of_shared_arrays(b.shared_size);
   use_signal_stack();
 }
 
@@ -131,6 +132,8 @@ void prepare(Block& b, const Grid& grid) {
   b.blocks_done = b.tensor_flops = b.shuffles = b.wgmma_wavefronts = 0;
   b.mma = b.wgmma = b.wgmma_columns = 0;
   b.observers.clear();
+  b.requests = nullptr;
+  b.hazards = nullptr;
   RequestSink* sink = nullptr;
   if (grid.trace) {
     auto trace = make_trace_observer();
@@ -138,11 +141,17 @@ void prepare(Block& b, const Grid& grid) {
     b.observers.push_back(std::move(trace));
   }
   if (grid.requests) b.observers.push_back(make_request_observer(grid.sites, grid.l2, sink));
-  if (grid.hazards)
+  if (grid.hazards) {
     b.observers.push_back(make_hazard_observer(grid.races, grid.uninitialised, grid.strict));
+    b.hazards = b.observers.back().get();
+  }
   b.tell_operations = grid.hazards || grid.sites || grid.trace;
   b.stop = false;
-  b.attention = !b.observers.empty();
+  b.watch = grid.trace                      ? Watch::all
+            : grid.requests && grid.hazards ? Watch::requests_and_hazards
+            : grid.hazards                  ? Watch::all
+            : grid.requests                 ? Watch::requests
+                                            : Watch::nobody;
 }
 
 // Blocks of a grid without clusters.
@@ -308,7 +317,7 @@ class Pool {
   void order_stop() {
     for (int i = 0; i < active_; ++i) {
       blocks_[i]->stop = true;
-      blocks_[i]->attention = true;
+      blocks_[i]->watch = Watch::all;
     }
   }
 

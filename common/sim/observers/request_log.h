@@ -1,0 +1,92 @@
+/// \file
+/// What the lanes of a warp have accessed since it began to run, in the order of execution. The
+/// entry point of accesses writes it, in the few lines of take(); requests.cpp does the rest.
+/// Private to observers/ and memory/access.cpp.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "common/sim/memory/memory.h"
+#include "common/sim/observers/shadow.h"
+
+namespace sim {
+
+/// An instruction, and what it accesses, in one word. (A select of two pointers is a request to
+/// each buffer.) The program's code lies within 4 GiB, so the low half of an address names it.
+struct Instruction {
+  uint64_t bits = 0;
+
+  Instruction() = default;
+  Instruction(const void* pc, Kind kind, Space space, By by, uint16_t buffer)
+      : bits((reinterpret_cast<uintptr_t>(pc) & 0xffffffff) | uint64_t(kind) << 32 |
+             uint64_t(space) << 34 | uint64_t(by) << 36 | uint64_t{buffer} << 48) {}
+  explicit Instruction(const Access& a) : Instruction(a.pc, a.kind, a.space, a.by, a.buffer) {}
+  bool operator==(const Instruction&) const = default;
+
+  Kind kind() const { return static_cast<Kind>(bits >> 32 & 3); }
+  Space space() const { return static_cast<Space>(bits >> 34 & 1); }
+  By by() const { return static_cast<By>(bits >> 36 & 7); }
+  size_t buffer() const { return bits >> 48; }
+};
+
+/// The first lane writes the log; the others walk along it, and as long as a lane does the same,
+/// the next entry is its own.
+class RequestLog {
+ public:
+  static constexpr unsigned kLanes = 32;
+  /// A warp may run so many requests without giving way. If a thread does more, its log is counted
+  /// and begun anew, so what lies before and behind that point counts as a request of one lane: too
+  /// many requests, never too few.
+  static constexpr uint32_t kCapacity = 1 << 20;
+  /// Entries are numbered. kTail ends the log as a list, kHead begins it; neither is an access.
+  static constexpr uint32_t kTail = 0, kHead = 1, kFirst = 2;
+  /// The next entry of a lane that has fallen out of step: no instruction is there.
+  static constexpr uint32_t kNowhere = kTail;
+
+  RequestLog() : instructions_(kCapacity + 1), at_(uint64_t{kLanes} * kStride) { clear(); }
+
+  void clear() {
+    end_ = kFirst;
+    instructions_[kFirst] = {};
+    std::fill_n(next_, kLanes, kFirst);
+  }
+
+  /// Takes the next entry, if the lane is in step and it is the same instruction.
+  /// \param at the byte: in device memory or in shared memory
+  bool take(unsigned lane, const Instruction& instruction, uint64_t at) {
+    const uint32_t entry = next_[lane];
+    if (instructions_[entry] != instruction) [[unlikely]]
+      return false;
+    put(lane, entry, instruction.space(), at);
+    next_[lane] = entry + 1;
+    return true;
+  }
+  void put(unsigned lane, uint32_t entry, Space space, uint64_t at) {
+    at_[lane * kStride + entry] = static_cast<uint32_t>(space == Space::hbm ? at / kWord : at);
+  }
+  /// What put() keeps: the number of the word (32 bits), or the byte in shared memory.
+  uint32_t at(unsigned lane, uint32_t entry) const { return at_[lane * kStride + entry]; }
+  void set_at(unsigned lane, uint32_t entry, uint32_t at) { at_[lane * kStride + entry] = at; }
+  const Instruction& instruction(uint32_t entry) const { return instructions_[entry]; }
+
+  bool in_step(unsigned lane) const { return next_[lane] != kNowhere; }
+  uint32_t next(unsigned lane) const { return next_[lane]; }
+  void set_next(unsigned lane, uint32_t entry) { next_[lane] = entry; }
+  uint32_t end() const { return end_; }  ///< the first unused entry
+  uint32_t append(const Instruction& instruction) {
+    instructions_[end_] = instruction;
+    instructions_[end_ + 1] = {};
+    return end_++;
+  }
+
+ private:
+  static constexpr uint64_t kStride = kCapacity + 16;  // lanes lie in different sets of a cache
+
+  LazyArray<Instruction> instructions_;  // by entry
+  LazyArray<uint32_t> at_;               // by lane, then by entry
+  uint32_t end_;
+  uint32_t next_[kLanes];
+};
+
+}  // namespace sim
