@@ -203,6 +203,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       {cudaDevAttrComputeCapabilityMinor, p.minor},
       {cudaDevAttrMaxSharedMemoryPerMultiprocessor, static_cast<int>(p.sharedMemPerMultiprocessor)},
       {cudaDevAttrManagedMemory, 1},
+      {cudaDevAttrHostNativeAtomicSupported, 0},
       {cudaDevAttrPageableMemoryAccess, 0},
       {cudaDevAttrConcurrentManagedAccess, 1},
       {cudaDevAttrCooperativeLaunch, 1},
@@ -237,6 +238,10 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int, int) {
   *can = 0;
   return cudaSuccess;
 }
+cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int, int) {
+  *value = 0;
+  return returned(cudaErrorInvalidDevice);  // there is one device
+}
 cudaError_t cudaDeviceEnablePeerAccess(int, unsigned) { return returned(cudaErrorInvalidDevice); }
 cudaError_t cudaDeviceDisablePeerAccess(int) { return returned(cudaErrorPeerAccessNotEnabled); }
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -267,6 +272,8 @@ SIM_NOTHING(cudaHostUnregister(void*))
 SIM_NOTHING(cudaMemPrefetchAsync(const void*, size_t, int, cudaStream_t))
 SIM_NOTHING(cudaMemAdvise(const void*, size_t, cudaMemoryAdvise, int))
 SIM_NOTHING(cudaStreamSynchronize(cudaStream_t))
+SIM_NOTHING(cudaStreamSetAttribute(cudaStream_t, cudaStreamAttrID, const cudaStreamAttrValue*))
+SIM_NOTHING(cudaCtxResetPersistingL2Cache())
 SIM_NOTHING(cudaStreamQuery(cudaStream_t))
 SIM_NOTHING(cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned))
 SIM_NOTHING(cudaStreamAttachMemAsync(cudaStream_t, void*, size_t, unsigned))
