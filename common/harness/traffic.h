@@ -106,9 +106,10 @@ struct KernelCount {
   Bytes bytes;
   Ops requests;
   Ops sectors;
-  Ops lines;                  ///< of 128 bytes: tags that the L1 looks up
-  uint64_t shared_read = 0;   ///< bytes
-  uint64_t shared_write = 0;  ///< bytes
+  Ops lines;                   ///< of 128 bytes: tags that the L1 looks up
+  uint64_t shared_read = 0;    ///< bytes
+  uint64_t shared_write = 0;   ///< bytes
+  uint64_t shared_atomic = 0;  ///< bytes
   uint64_t shared_requests = 0;
   uint64_t shared_wavefronts = 0;    ///< above shared_requests' ideal: bank conflicts
   uint64_t shared_ideal = 0;         ///< wavefronts without a conflict

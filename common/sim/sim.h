@@ -37,8 +37,9 @@ struct Options {
   size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread
   /// Where a signal handler says that the running kernel is to stop at its next access; or null.
   const volatile std::sig_atomic_t* interrupted = nullptr;
-  /// Host code touches device memory: who hears of it and ends the process; null: abort().
-  void (*on_host_touch)(const std::string& sentence) = nullptr;
+  /// The process cannot go on (host code touches device memory, a kernel that nothing can stop):
+  /// who hears of it and ends the process; null: it is told on stderr.
+  void (*on_fatal)(const std::string& sentence) = nullptr;
 };
 /// The one set of options of this process.
 Options& options();

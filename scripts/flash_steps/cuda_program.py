@@ -83,7 +83,7 @@ class Refused(Exception):
 def how_to_build():
     """Compiler, flags and libraries, as CMake has written them down. Builds the simulator."""
     if not os.path.exists(HOW):
-        say("building the simulator, once")
+        say("building the simulator, once: a minute or two")
         command(
             ["cmake", "--preset", "sim"],
             "configure the simulator; ./scripts/setup.sh installs what it needs",
@@ -258,6 +258,9 @@ def link(objects, how, options, folder):
             raise Refused(
                 f"{match[1]} is declared and nowhere defined: give the file that has it, too"
             )
+        match = re.search(r"multiple definition of [`']([^`']+)'", done.stderr)
+        if match:
+            raise Refused(f"several of the files define {match[1]}")
         raise Refused(done.stderr.strip().splitlines()[-1])
     return program
 
@@ -311,7 +314,7 @@ def parse(words, description):
         "--limit",
         type=float,
         metavar="S",
-        help="after so many seconds end behind the running launch",
+        help="after so many seconds end behind the launch that runs, or 10 s later inside it",
     )
     parser.add_argument(
         "-I",
@@ -334,8 +337,10 @@ def parse(words, description):
     return options, own
 
 
-def run(program, own, environment):
-    with subprocess.Popen([program, *own], env={**os.environ, **environment}) as process:
+def run(program, name, own, environment):
+    """`name`: what the program finds as its own."""
+    words = [name, *own]
+    with subprocess.Popen(words, executable=program, env={**os.environ, **environment}) as process:
         while True:
             try:
                 status = process.wait()
@@ -352,10 +357,18 @@ def main(description):
     options, own = parse(sys.argv[1:], description)
     try:
         for path in options.files:
+            if os.path.isdir(path):
+                raise Refused(f"{path} is a folder: give it with -I, or give a file of it")
             if not os.path.isfile(path):
-                raise Refused(f"there is no file {path}")
+                more = "" if "." in os.path.basename(path) else "; its own arguments come behind --"
+                raise Refused(f"there is no file {path}{more}")
             if not path.endswith(CPLUSPLUS + (".c",)):
                 raise Refused(f"{path}: its name must end with .cu, .cpp or .c")
+        if options.limit is not None and options.limit <= 0:
+            raise Refused(f"--limit {options.limit:g}: must be above 0")
+        folder = os.path.dirname(os.path.abspath(options.json)) if options.json else "."
+        if options.json and not os.access(folder, os.W_OK):
+            raise Refused(f"--json {options.json}: {folder} cannot be written")
         how = how_to_build()
         with tempfile.TemporaryDirectory(prefix="sim_") as folder:
             objects = [
@@ -365,7 +378,8 @@ def main(description):
             if options.keep:
                 keep(program, options.keep)
                 return 0
-            return run(program, own, {"FLASH_STEPS_SIM": wishes(options, options.files)})
+            name = "./" + os.path.splitext(os.path.basename(options.files[0]))[0]
+            return run(program, name, own, {"FLASH_STEPS_SIM": wishes(options, options.files)})
     except Refused as error:
         say(error)
         return 2

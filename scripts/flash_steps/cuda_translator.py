@@ -100,7 +100,7 @@ def tokens_of(text, place):
 
 
 class Translator:
-    """\p simulator: the folder of the simulator's own headers, whose calls stay as they are."""
+    """`simulator`: the folder of the simulator's own headers, whose calls stay as they are."""
 
     def __init__(self, simulator):
         self.place = ["", 1]

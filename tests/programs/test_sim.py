@@ -640,7 +640,14 @@ class Errors(unittest.TestCase):
                 file.write("int main() {}\n")
             for words, sentence in (
                 ([os.path.join(folder, "none.cu")], f"sim: there is no file {folder}/none.cu\n"),
-                ([folder], f"sim: there is no file {folder}\n"),
+                (
+                    [folder],
+                    f"sim: {folder} is a folder: give it with -I, or give a file of it\n",
+                ),
+                (
+                    [folder + "/1000"],
+                    f"sim: there is no file {folder}/1000; its own arguments come behind --\n",
+                ),
                 ([path], f"sim: {path}: its name must end with .cu, .cpp or .c\n"),
             ):
                 done = sim(*words)
@@ -710,6 +717,51 @@ class Errors(unittest.TestCase):
                     while time.monotonic() < deadline:
                         os.killpg(process.pid, 0)
                         time.sleep(0.05)
+
+
+class Reasons(unittest.TestCase):
+    """Nobody is left without a reason."""
+
+    def end_of(self, text, *words):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "x.cu")
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+            return sim(*words, path)
+
+    def test_a_null_pointer(self):
+        done = self.end_of(
+            "__global__ void k(float* p) { p[threadIdx.x] = 1; }\n"
+            "int main() { float* p = nullptr; cudaMalloc(&p, size_t(1) << 45); k<<<1, 32>>>(p); }\n"
+        )
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("store at x.cu:1 by way of a null pointer: has its cudaMalloc", done.stderr)
+        self.assertIn("stopped inside a launch: of that one the counts are partial", done.stderr)
+        self.assertNotIn("estimated", done.stderr)
+
+    def test_managed_memory_that_was_freed(self):
+        done = self.end_of(
+            '#include <cstdio>\nint main() { int* p; cudaMallocManaged(&p, 4); *p = 1; puts("set");\n'
+            "cudaFree(p); return *p; }\n"
+        )
+        self.assertEqual((done.returncode, done.stdout), (1, "set\n"))
+        self.assertIn("host code uses p at x.cu:3 after it was freed", done.stderr)
+
+    def test_a_kernel_that_touches_no_memory_is_named_with_its_line(self):
+        text = (
+            "__global__ void k(int n) {\n  int x = n;\n  while (x != 7) x = x * 2 | 1;\n"
+            "  if (x == 9) __trap();\n}\nint main() { k<<<1, 1>>>(1024); }\n"
+        )
+        done = self.end_of(text, "--watchdog", "1")
+        self.assertEqual(done.returncode, 1)
+        self.assertRegex(done.stderr, r"kernel k spins at x.cu:3 without a memory access")
+
+    def test_atomics_of_shared_memory_have_a_row(self):
+        done = self.end_of(
+            "__global__ void k() { __shared__ int s; if (!threadIdx.x) s = 0; __syncthreads();\n"
+            "atomicAdd(&s, 1); }\nint main() { k<<<1, 32>>>(); }\n"
+        )
+        self.assertRegex(done.stderr, r"shared memory +atomic +128\n")
 
 
 class Published(unittest.TestCase):

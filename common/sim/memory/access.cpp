@@ -68,10 +68,13 @@ const char* verb(Kind k) {
            " runs past the end of a shared array (nearest: " + shared_name(home, offset) + ")");
 }
 
-[[gnu::noinline, gnu::cold]] void host_touch(const void* pc) {
+[[gnu::noinline, gnu::cold]] void host_touch(const BufferInfo& info, const void* pc) {
   const std::string sentence =
-      "host code dereferences a device pointer at " + source_of(pc) + "; use cudaMemcpy";
-  if (options().on_host_touch) options().on_host_touch(sentence);
+      !info.for_host
+          ? "host code dereferences a device pointer at " + source_of(pc) + "; use cudaMemcpy"
+          : "host code uses " + info.name + " at " + source_of(pc) +
+                (info.live ? ", outside of its bytes" : " after it was freed");
+  if (options().on_fatal) options().on_fatal(sentence);
   std::fprintf(stderr, "%s\n", sentence.c_str());
   std::abort();
 }
@@ -130,6 +133,11 @@ const std::vector<Range> constants = find_constants();
   if (const uint64_t past = address - b.shared_base; past - b.shared_size < kPage) {
     bad_static(b, past, size, pc);
   }
+  if (address < kPage) {
+    fail(FaultKind::out_of_bounds, here() + ": " + std::to_string(size) + "-byte " + verb(kind) +
+                                       " at " + source_of(pc) +
+                                       " by way of a null pointer: has its cudaMalloc failed?");
+  }
   fail(FaultKind::refused,
        here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) +
            " of host memory; copy it to device memory first (what a kernel allocates itself is not "
@@ -185,8 +193,9 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
   if (offset < kHbmSpan) {
     const uint16_t number = page_owner[offset / kPage];
     const BufferInfo& info = buffers[number];
-    if (b.host && info.for_host) return;
-    if (b.host) host_touch(pc);
+    const bool inside = offset >= info.begin && offset + size <= info.end;
+    if (b.host && info.for_host && inside) return;
+    if (b.host) host_touch(info, pc);
     if (offset < info.begin || offset + size > info.end) bad_hbm(offset, size, kind, pc);
     if (aligned && (offset & (size - 1))) misaligned(info.name.c_str(), size, pc);
     b.hbm[number].bytes[static_cast<int>(kind)] += size;

@@ -23,10 +23,10 @@ std::string time_of(double s) {
 std::string row(const std::string& name, const char* what, uint64_t bytes, uint64_t requests,
                 uint64_t sectors) {
   if (bytes == 0) return "";
-  const std::string shown = name.size() > 28 ? name.substr(0, 25) + "..." : name;
-  std::string text = fmt::format("  {:<28}{:<7}{:>16}", shown, what, grouped(bytes));
+  const std::string shown = name.size() > 23 ? name.substr(0, 20) + "..." : name;
+  std::string text = fmt::format("  {:<24}{:<7}{:>16}", shown, what, grouped(bytes));
   if (requests) {
-    text += fmt::format("{:>11} {:>15.1f}", grouped(requests),
+    text += fmt::format(" {:>14} {:>15.1f}", grouped(requests),
                         static_cast<double>(sectors) / static_cast<double>(requests));
   }
   return text + "\n";
@@ -47,7 +47,8 @@ std::string limits_of(const KernelRecord& k) {
 
 std::string shared_text(const fa::KernelCount& k) {
   std::string text = row("shared memory", "read", k.shared_read, 0, 0) +
-                     row("shared memory", "write", k.shared_write, 0, 0);
+                     row("shared memory", "write", k.shared_write, 0, 0) +
+                     row("shared memory", "atomic", k.shared_atomic, 0, 0);
   if (k.shared_ideal > 0) {
     const double times = static_cast<double>(k.shared_wavefronts) / k.shared_ideal;
     text += fmt::format("  bank conflicts: {} wavefronts, {:.2f} times the {} without any\n",
@@ -71,9 +72,12 @@ std::string kernel_text(const KernelRecord& k) {
     text += fmt::format("  HBM (L2 model): {} read, {} written\n",
                         fa::human_bytes(k.count.hbm.read), fa::human_bytes(k.count.hbm.write));
   }
+  if (k.stopped) {
+    text += "  stopped inside a launch: of that one the counts are partial, and no estimate\n";
+  }
   if (k.estimated_s > 0) {
     text += fa::wrapped("  estimated ",
-                        time_of(k.estimated_s / k.launches) +
+                        time_of(k.estimated_s / (k.launches - k.stopped)) +
                             (k.launches > 1 ? " a launch: " : ": ") + limits_of(k),
                         4);
   }
@@ -83,7 +87,7 @@ std::string kernel_text(const KernelRecord& k) {
 std::string lines_text(const Session& s) {
   if (s.sites.empty()) return "";
   std::string text =
-      fmt::format("{:<26}{:<28}{:>11}{:>14}\n", "line", "what", "requests", "per ideal");
+      fmt::format("{:<26}{:<28}{:>11}{:>14}\n", "line", "what", "requests", "times ideal");
   std::vector<const fa::SiteCount*> sites;
   for (const auto& [key, site] : s.sites) sites.push_back(&site);
   std::stable_sort(sites.begin(), sites.end(),
@@ -126,6 +130,7 @@ nlohmann::ordered_json json_of(const KernelRecord& k) {
           {"shared",
            {{"read", k.count.shared_read},
             {"write", k.count.shared_write},
+            {"atomic", k.count.shared_atomic},
             {"requests", k.count.shared_requests},
             {"wavefronts", k.count.shared_wavefronts},
             {"ideal", k.count.shared_ideal},
@@ -134,6 +139,7 @@ nlohmann::ordered_json json_of(const KernelRecord& k) {
           {"buffers", buffers},
           {"estimated_ms", 1e3 * k.estimated_s},
           {"arithmetic", k.arithmetic},
+          {"stopped", k.stopped},
           {"parts", parts}};
 }
 
@@ -170,7 +176,7 @@ void tell(const Session& s) {
   if (text.empty()) {
     text = "no kernel ran\n";
   } else {
-    text = fmt::format("{:<37}{:>16}{:>11} {:>15}\n", "simulated, modelling " + s.gpu.name,
+    text = fmt::format("{:<33}{:>16} {:>14} {:>15}\n", "simulated, modelling " + s.gpu.name,
                        "bytes requested", "requests", "sectors/request") +
            text;
     if (!arithmetic) {
@@ -181,9 +187,10 @@ void tell(const Session& s) {
   text += lines_text(s);
   for (const std::string& remark : s.remarks) text += fa::wrapped("remark: ", remark, 2);
   if (s.findings.empty()) {
-    text += s.wishes.analyse
-                ? "no finding: no race, no uninitialised read, no access out of bounds\n"
-                : "";
+    text +=
+        s.wishes.analyse ? "no finding: no race, no uninitialised read, no access out of bounds\n"
+        : s.kernels.empty() ? ""
+                            : "no access out of bounds; races and uninitialised reads: --analyse\n";
   } else {
     text += fmt::format("{} finding{}{}, told above\n", s.findings.size(),
                         s.findings.size() == 1 ? "" : "s",

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
+#include <thread>
 
 #include "common/dialect/errors.h"
 #include "common/harness/screen.h"
@@ -66,6 +68,7 @@ void add(fa::KernelCount& to, const fa::KernelCount& k) {
   to.lines += k.lines;
   to.shared_read += k.shared_read;
   to.shared_write += k.shared_write;
+  to.shared_atomic += k.shared_atomic;
   to.shared_requests += k.shared_requests;
   to.shared_wavefronts += k.shared_wavefronts;
   to.shared_ideal += k.shared_ideal;
@@ -95,7 +98,9 @@ void on_exit_of_program(int status, void*) {
   if (!s.findings.empty() && status == 0) _exit(1);
 }
 
+constexpr double kPatience = 10;  // seconds that a launch may need beyond --limit
 volatile std::sig_atomic_t interrupted = 0;
+std::atomic<bool> out_of_patience{false};
 
 // Ctrl-C: once for the report; twice for a kernel that never touches memory.
 void report_at_interrupt() {
@@ -113,13 +118,22 @@ double seconds_since_begin() {
 
 void end_where_asked() {
   const double limit = session().wishes.limit_s;
+  if (out_of_patience) {
+    std::fprintf(stderr,
+                 "sim: ended after %.0f s, inside a launch; %g s were asked for. The report is of "
+                 "what ran until then\n",
+                 seconds_since_begin(), limit);
+    stop(session().findings.empty() ? 0 : 1);
+  }
   if (interrupted) {
     std::fprintf(stderr, "sim: interrupted; the report is of what ran until now\n");
     stop(130);
   }
   if (limit > 0 && seconds_since_begin() > limit) {
-    std::fprintf(stderr, "sim: ended behind %g s, as asked; the report is of what ran until then\n",
-                 limit);
+    std::fprintf(stderr,
+                 "sim: ended after %.1f s, behind a launch; %g s were asked for. The report is of "
+                 "what ran until then\n",
+                 seconds_since_begin(), limit);
     stop(session().findings.empty() ? 0 : 1);
   }
 }
@@ -143,7 +157,14 @@ void begin(Session& s) {
   o.races = o.uninitialised = s.wishes.analyse;
   o.sites = s.wishes.lines;
   o.interrupted = &interrupted;
-  o.on_host_touch = [](const std::string& sentence) {
+  if (const double limit = s.wishes.limit_s; limit > 0) {
+    std::thread([limit] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(limit + kPatience));
+      out_of_patience = true;
+      interrupted = 1;
+    }).detach();
+  }
+  o.on_fatal = [](const std::string& sentence) {
     note_finding(sentence);
     stop(1);
   };
@@ -173,7 +194,7 @@ Session& session() {
   return s;
 }
 
-void take_counts(const Launch* launch) {
+void take_counts(const Launch* launch, bool stopped) {
   Session& s = session();
   fa::Counts* counts = recording();
   if (!counts) return;
@@ -193,9 +214,12 @@ void take_counts(const Launch* launch) {
       b.write -= rows[i].bytes.write;
       continue;
     }
+    k.stopped |= is_launch && stopped;
     fa::Counts alone;
     alone.kernels.push_back(std::move(rows[i]));
-    if (const auto estimate = fa::estimate(alone, s.gpu)) {
+    if (k.stopped) {
+      k.arithmetic = true;  // there is no estimate
+    } else if (const auto estimate = fa::estimate(alone, s.gpu)) {
       for (const fa::KernelEstimate& e : estimate->kernels) {
         k.estimated_s += e.seconds;
         s.estimated_s += e.seconds;
@@ -269,13 +293,13 @@ bool run(const Launch& launch, Where where) {
     keep_error(refused.why);
     return false;
   } catch (const fa::KernelStopped& stopped) {
-    take_counts(&launch);
+    const bool fatal =
+        std::any_of(stopped.findings.begin(), stopped.findings.end(), [](const fa::Finding& f) {
+          return f.kind != fa::FaultKind::race && f.kind != fa::FaultKind::uninitialised;
+        });
+    take_counts(&launch, fatal);
     end_where_asked();
-    bool fatal = false;
-    for (const fa::Finding& f : stopped.findings) {
-      note_finding(f.text);
-      fatal |= f.kind != fa::FaultKind::race && f.kind != fa::FaultKind::uninitialised;
-    }
+    for (const fa::Finding& f : stopped.findings) note_finding(f.text);
     session().more += stopped.more;
     if (fatal) stop(1);
   } catch (const fa::ResourceError& e) {

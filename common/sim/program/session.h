@@ -29,6 +29,7 @@ struct KernelRecord {
   fa::KernelCount count;   ///< summed; without the blocks' work
   std::map<std::string, fa::BufferCount> buffers;
   double estimated_s = 0;            ///< summed
+  bool stopped = false;              ///< the last launch did not end: its counts are partial
   bool arithmetic = true;            ///< do the estimates hold the plain arithmetic?
   std::map<fa::Part, double> parts;  ///< seconds: share of a launch times its estimate
 };
@@ -36,7 +37,7 @@ struct KernelRecord {
 /// What scripts/sim asks for, in the environment as lines of "key value".
 struct Wishes {
   bool analyse = false, lines = false, quiet = false;
-  double limit_s = 0;  ///< > 0: end behind the launch that runs then
+  double limit_s = 0;  ///< > 0: end behind the launch that runs then, or kPatience later inside it
   std::string gpu = "H200", json, program;
 };
 
@@ -58,7 +59,8 @@ Session& session();
 std::recursive_mutex& device_in_use();
 
 /// Takes what the recording has gathered since the last time into the session.
-void take_counts(const Launch*);
+/// \param stopped the launch did not end
+void take_counts(const Launch*, bool stopped = false);
 /// Makes what CUDA calls this refusal the last error.
 void keep_error(LaunchRefused::Why);
 /// Prints a finding, and keeps it for the report.

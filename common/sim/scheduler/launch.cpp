@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -82,6 +83,29 @@ void use_signal_stack() {
   alternate.ss_sp = signal_stack.data();
   alternate.ss_size = signal_stack.size();
   sigaltstack(&alternate, nullptr);
+}
+
+// --- where a worker is, asked from outside --------------------------------------------------------
+
+std::atomic<const void*> sampled{nullptr};
+
+void on_sample(int, siginfo_t*, void* context) {
+  [[maybe_unused]] const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  sampled = reinterpret_cast<const void*>(registers.gregs[REG_RIP]);
+#elif defined(__aarch64__)
+  sampled = reinterpret_cast<const void*>(registers.pc);
+#endif
+}
+
+std::string place_of(std::thread& worker) {
+  struct sigaction action {};
+  action.sa_sigaction = on_sample;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(SIGUSR2, &action, nullptr);
+  pthread_kill(worker.native_handle(), SIGUSR2);
+  for (int i = 0; i < 100 && !sampled; ++i) usleep(1000);
+  return sampled ? source_of(sampled) : "a line that is not known";
 }
 
 // --- one worker ----------------------------------------------------------------------------------
@@ -289,8 +313,12 @@ class Pool {
     uint64_t seen = 0;
     std::vector<double> since = cpu_seconds();
     bool told = false;
+    int asked = 0;  // in vain
     while (!done_.wait_for(lock, interval, [&] { return running_ == 0; })) {
-      if (options().interrupted && *options().interrupted) order_stop();
+      if (options().interrupted && *options().interrupted) {
+        order_stop();
+        if (++asked == 3) give_up();
+      }
       uint64_t progress = 0;
       for (int i = 0; i < active_; ++i) progress += blocks_[i]->progress.load();
       const std::vector<double> now = cpu_seconds();
@@ -302,16 +330,21 @@ class Pool {
         continue;
       }
       if (spun < limit) continue;
-      if (told) {  // it spins without touching memory: nothing can reach it
-        std::fprintf(stderr,
-                     "kernel %s spins without a memory access; the simulator cannot stop it\n",
-                     kernel_name(*grid_->launch).c_str());
-        std::_Exit(1);
-      }
+      if (told) give_up();
       told = true;
       since = now;
       order_stop();
     }
+  }
+
+  // It spins without touching memory: nothing can stop it.
+  [[noreturn]] void give_up() {
+    const std::string sentence = "kernel " + kernel_name(*grid_->launch) + " spins at " +
+                                 place_of(threads_[0]) +
+                                 " without a memory access; the simulator cannot stop it";
+    if (options().on_fatal) options().on_fatal(sentence);
+    std::fprintf(stderr, "%s\n", sentence.c_str());
+    std::_Exit(1);
   }
 
   void order_stop() {
@@ -477,6 +510,7 @@ void run_grid(const Launch& launch) {
     kernel.blocks += b.blocks_done;
     kernel.shared_read += b.shared_bytes[0];
     kernel.shared_write += b.shared_bytes[1];
+    kernel.shared_atomic += b.shared_bytes[2];
     kernel.shuffles += b.shuffles;
     kernel.wgmma_wavefronts += b.wgmma_wavefronts;
     add_tensor_flops(counts, b.tensor_flops);
