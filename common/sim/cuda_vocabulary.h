@@ -135,10 +135,14 @@ constexpr bool is_one_access(size_t bytes) { return bytes <= 16 && std::has_sing
 
 template <class T>
 __forceinline__ T shuffle_as(Shuffle kind, uint32_t mask, T v, int arg, int width, Where where) {
-  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
-  using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-  return std::bit_cast<T>(
-      static_cast<U>(shuffle(kind, mask, std::bit_cast<U>(v), sizeof v, arg, width, where)));
+  if constexpr (std::is_integral_v<T> && sizeof(T) < 4) {  // CUDA has it for int and wider
+    return static_cast<T>(shuffle_as<int>(kind, mask, v, arg, width, where));
+  } else {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+    using U = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+    return std::bit_cast<T>(
+        static_cast<U>(shuffle(kind, mask, std::bit_cast<U>(v), sizeof v, arg, width, where)));
+  }
 }
 
 }  // namespace sim
@@ -239,12 +243,11 @@ template <class T>
 __forceinline__ T __ldg(const T* p) {
   return *p;
 }
+// By value, and of a NaN and a number the number, as in CUDA.
 template <class T>
-requires std::is_arithmetic_v<T> __forceinline__ T max(T a, T b) {  // by value, as in CUDA
-  return a < b ? b : a;
-}
+requires std::is_arithmetic_v<T> __forceinline__ T max(T a, T b) { return a < b || a != a ? b : a; }
 template <class T>
-requires std::is_arithmetic_v<T> __forceinline__ T min(T a, T b) { return b < a ? b : a; }
+requires std::is_arithmetic_v<T> __forceinline__ T min(T a, T b) { return b < a || a != a ? b : a; }
 /// The largest or smallest of three integers, with _relu of it and 0: one instruction on sm_90.
 __forceinline__ int __vimax3_s32(int a, int b, int c) { return max(max(a, b), c); }
 __forceinline__ int __vimin3_s32(int a, int b, int c) { return min(min(a, b), c); }

@@ -10,14 +10,17 @@ not understand is rewritten, token by token, and nothing else is touched:
     cudaMalloc(&x, n)               the same, and the buffer is called x
 """
 
+import platform
 import re
 
 from flash_steps.inline_ptx import PtxError, translate
 
 SHARED = "constinit thread_local __attribute__((aligned(128)))"
 DYNAMIC = '__asm__("_ZN3sim12dynamic_smemE")'
-DEVICE = '__attribute__((section("fa_device")))'
-CONSTANT = '__attribute__((section("fa_constant")))'
+# g++ refuses constants and variables in one section of a name. So each of them has a name of its own,
+# of which the assembler sees the part in front of the comment.
+SECTION = '__attribute__((section("{},\\"aw\\",@progbits{}{}")))'
+COMMENT = "#" if platform.machine() in ("x86_64", "i686", "AMD64") else "//"
 NAMED = {
     "cudaMalloc",
     "cudaMallocManaged",
@@ -104,6 +107,7 @@ class Translator:
 
     def __init__(self, simulator):
         self.place = ["", 1]
+        self.sections = 0
         self.simulator = simulator
 
     def translate(self, text):
@@ -271,6 +275,12 @@ class Translator:
             raise TranslationError("a launch without its arguments", line)
         closes = self.partner(opens)
         name = self.plain(begin, i)
+        # table[i], work.kernel, pick(): the host finds out, once, which kernel that is. A name may
+        # be a template's, whose arguments only the call tells.
+        last = self.before(i)
+        by_name = self.text_at(last) not in (")", "]") and (
+            last == begin or self.text_at(self.before(last)) not in (".", "->")
+        )
         label = re.sub(r"\s*([<>,:()*&])\s*", r"\1", name).replace("\\", "\\\\").replace('"', '\\"')
         kernel = self.join(begin, i).strip()
         for token in self.tokens[begin:i]:
@@ -279,7 +289,10 @@ class Translator:
         self.tokens[i].text = f' ::sim::program::launch("{label}", ::sim::program::Shape('
         # Not watched: a global pointer to a kernel is the host's to read.
         unwatched = "__attribute__((no_sanitize_thread))"
-        self.tokens[end].text = f"), false, [=](auto&&... fa_a) {unwatched} {{ {name}(fa_a...); }}"
+        captured, called = ("=", name) if by_name else (f"fa_kernel = {name}", "fa_kernel")
+        self.tokens[
+            end
+        ].text = f"), false, [{captured}](auto&&... fa_a) {unwatched} {{ {called}(fa_a...); }}"
         self.tokens[end + 1].text = self.tokens[end + 2].text = ""
         empty = self.next(opens) == closes
         self.tokens[opens].text = "" if empty else ","
@@ -338,7 +351,7 @@ class Translator:
         """A variable gets a section; of a function the word goes."""
         word = self.tokens[i].text
         if word == "__constant__":
-            self.tokens[i].text = CONSTANT
+            self.tokens[i].text = self.section("fa_constant")
             return
         self.tokens[i].text = ""
         k = self.next(i)
@@ -374,7 +387,11 @@ class Translator:
             if angle <= 0 and text in (";", "=", "[", "{", ","):
                 break
             k = self.next(k)
-        self.tokens[i].text = DEVICE
+        self.tokens[i].text = self.section("fa_device")
+
+    def section(self, name):
+        self.sections += 1
+        return SECTION.format(name, COMMENT, self.sections)
 
     def allocation(self, i):
         opens = self.next(i)
@@ -463,8 +480,10 @@ class Translator:
             for t in self.tokens[pieces[0][0] : pieces[0][1]]
             if t.kind == "string"
         )
-        if not template.strip():
-            return  # a fence for the compiler
+        if not template.strip():  # a fence for the compiler; its operands are of another machine
+            self.blank(opens + 1, closes)
+            self.tokens[opens].text = '("" ::: "memory"'
+            return
         outputs, inputs = (
             [self.operand(*part) for part in self.split(*piece) if self.plain(*part)]
             for piece in (pieces[1:3] + [(0, 0)] * 2)[:2]

@@ -161,7 +161,13 @@ def markdown():
             if differ and program.get("reason"):
                 why += f": {program['reason']}"
             lines.append(f"| `{name}` | `{kernel['name']}` | {' | '.join(totals)} | {why} |")
-    equal = sum(not differences(k) for p in found["programs"] for k in p["kernels"])
+    shared = [
+        k
+        for p in found["programs"]
+        for k in p["kernels"]
+        if sum(k["measured"]["wavefronts"].values())
+    ]
+    equal = sum(is_equal(k["measured"], k["counted"], "wavefronts") for k in shared)
     kernels = sum(len(p["kernels"]) for p in found["programs"])
     both = sum(
         all(is_equal(k["measured"], k["counted"], f) for f in ("requests", "sectors"))
@@ -170,8 +176,8 @@ def markdown():
     )
     lines += [
         "",
-        f"Of {kernels} kernels {both} have equal requests and sectors, {equal} of them equal "
-        f"wavefronts, too. Measured on an {found['device']}, by {found['tools']}.",
+        f"Of {kernels} kernels {both} have equal requests and sectors, and of the {len(shared)} that "
+        f"use shared memory {equal} equal wavefronts. Measured on an {found['device']}, by {found['tools']}.",
     ]
     return "\n".join(lines)
 

@@ -73,6 +73,10 @@ __global__ void in_shared(int* out, const unsigned char* data, int n) {
   if (threadIdx.x == 16) out[16] = (int)total;
 }
 
+__global__ void short_cas(unsigned short* cells) {
+  if (threadIdx.x < 2) atomicCAS(cells + threadIdx.x, (unsigned short)5, (unsigned short)9);
+}
+
 int main() {
   Cells *c, host = {};
   host.min_i = INT_MAX, host.max_i = INT_MIN, host.and_i = -1, host.exch_i = 3, host.cas_i = 5;
@@ -114,5 +118,11 @@ int main() {
   in_shared<<<1, 96>>>(d_bins, d_data, 1000);
   CHECK(cudaMemcpy(bins, d_bins, sizeof bins, cudaMemcpyDeviceToHost));
   for (int i = 0; i < 17; ++i) EXPECT(bins[i] == expected[i]);
+  unsigned short shorts[2] = {4, 5}, *d_shorts;
+  CHECK(cudaMalloc(&d_shorts, sizeof shorts));
+  CHECK(cudaMemcpy(d_shorts, shorts, sizeof shorts, cudaMemcpyHostToDevice));
+  short_cas<<<1, 32>>>(d_shorts);
+  CHECK(cudaMemcpy(shorts, d_shorts, sizeof shorts, cudaMemcpyDeviceToHost));
+  EXPECT(shorts[0] == 4 && shorts[1] == 9);
   return verdict();
 }

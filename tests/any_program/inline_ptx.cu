@@ -60,7 +60,8 @@ __global__ void small(float* out, unsigned* ids, const float* in) {
   asm volatile("bar.sync 0;" ::: "memory");
   asm("{ mov.b32 %0, %1; }" : "=f"(wide) : "f"(in[i]));
   unsigned bits;
-  asm("mov.b32 %0, %1;" : "=r"(bits) : "f"(in[i]));  // the bits, not the value
+  asm("mov.b32 %0, %1;" : "=r"(bits) : "f"(in[i]));                  // the bits, not the value
+  asm volatile("" : "+f"(fused), "+r"(bits) : "l"(out) : "memory");  // a fence for the compiler
   if (bits != __float_as_uint(in[i])) fused = -1;
   out[64 + i] = fused;
   out[128 + i] = wide;

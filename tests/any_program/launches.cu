@@ -1,4 +1,6 @@
 // Launches in every form: macros, templates, pointers, namespaces, members, defaults.
+#include <map>
+
 #include "check.h"
 
 #define RUN(kernel, ...) kernel<<<1, 32>>>(__VA_ARGS__)
@@ -123,6 +125,14 @@ int main() {
   for (auto kernel : pointers) kernel<<<1, 32>>>(out);
   pointers[1]<<<1, 32>>>(out);
   EXPECT_ADDED(20);
+  // Expressions that only the host can evaluate.
+  std::map<int, void (*)(int*)> kernels = {{1, plain}};
+  int asked = 0;
+  const auto pick = [&] { return ++asked, bounded; };
+  kernels[1]<<<1, 32>>>(out);
+  pick()<<<1, 32>>>(out);
+  EXPECT(asked == 1);
+  EXPECT_ADDED(2);
   int n = 32, by = 11;
   void* args[] = {&out, &n, &by};
   CHECK(cudaLaunchKernel((void*)add, dim3(1), dim3(32), args, 0, 0));

@@ -17,6 +17,9 @@ static __device__ double grid_of[2][4];
 __device__ const float half_pi = 1.5707964f;
 __device__ float* pointer;
 __device__ volatile int flag = 1;
+__device__ const int steps[3] = {10, 20, 30};  // read-only, beside others that are not
+static constexpr __device__ int more_steps[2] = {4, 5};
+__constant__ const float factors[3] = {1.5f, 2.5f, 3.5f};
 namespace ns {
 __device__ unsigned long long big = 1ull << 40;
 }
@@ -37,6 +40,11 @@ __global__ void change() {
     both = both * 2;
     pointer[0] = half_pi;
   }
+}
+
+__global__ void read_only(float* out) {
+  const int i = threadIdx.x;
+  out[i] = steps[i] + more_steps[i % 2] + factors[i];
 }
 
 int main() {
@@ -99,6 +107,11 @@ int main() {
   change<<<1, 1>>>();
   CHECK(cudaMemcpyFromSymbol(&count, counter, sizeof count));
   EXPECT(count == 10);
+  read_only<<<1, 3>>>(out);
+  CHECK(cudaMemcpy(host, out, 12, cudaMemcpyDeviceToHost));
+  EXPECT(host[0] == 15.5f && host[1] == 27.5f && host[2] == 37.5f);
+  CHECK(cudaMemcpyFromSymbol(three, steps, sizeof three));
+  EXPECT(three[0] == 10 && three[2] == 30);
   CHECK(cudaFree(out));
   return verdict();
 }

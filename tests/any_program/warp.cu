@@ -57,6 +57,17 @@ __global__ void sums(const float* in, float* out, int n) {
   }
 }
 
+// Shuffles of types that promote to int; the smaller or larger of a number and of what is none.
+__global__ void small_types(int* out, float nan) {
+  const int t = threadIdx.x;
+  const signed char c = t - 16;
+  const unsigned short s = 3 * t;
+  const bool odd = t & 1;
+  out[t] = __shfl_sync(0xffffffff, c, 5) + __shfl_xor_sync(0xffffffff, s, 1) +
+           1000 * __shfl_up_sync(0xffffffff, odd, 1);
+  out[32 + t] = max(nan, 1.f) + min(2.f, nan) + max(4.0, (double)nan) + min(nan, 8.0);
+}
+
 int main() {
   Row *rows, host[64];
   double *d_doubles, doubles[64];
@@ -91,6 +102,14 @@ int main() {
   CHECK(cudaMalloc(&in, sizeof values));
   CHECK(cudaMalloc(&out, sizeof sum));
   CHECK(cudaMemcpy(in, values, sizeof values, cudaMemcpyHostToDevice));
+  int *d_small, small[64];
+  CHECK(cudaMalloc(&d_small, sizeof small));
+  small_types<<<1, 32>>>(d_small, NAN);
+  CHECK(cudaMemcpy(small, d_small, sizeof small, cudaMemcpyDeviceToHost));
+  for (int t = 0; t < 32; ++t) {
+    EXPECT(small[t] == -11 + 3 * (t ^ 1) + (t > 0 && t % 2 == 0 ? 1000 : 0));
+    EXPECT(small[32 + t] == 1 + 2 + 4 + 8);
+  }
   sums<<<1, 256>>>(in, out, n);
   CHECK(cudaMemcpy(&sum, out, sizeof sum, cudaMemcpyDeviceToHost));
   EXPECT(sum == n * (n - 1) / 2);

@@ -63,6 +63,19 @@ struct Triple {
   float2 b;
 };
 __global__ void copy_struct(const Triple* x, Triple* y) { y[threadIdx.x] = x[threadIdx.x]; }
+template <class T>
+__global__ void copy_any(const T* x, T* y) {
+  y[threadIdx.x] = x[threadIdx.x];
+}
+struct Point {
+  float x, y, z;
+};
+struct Complex {
+  float re, im;
+};
+struct Colour {
+  unsigned char r, g, b;
+};
 
 // A program without structure: at each step a lane takes one of four paths, chosen by a hash. In
 // between the lanes meet, so that some have come further than others when they are switched.
@@ -148,6 +161,22 @@ TEST_CASE("a struct takes as many requests as a lane needs instructions", "[sim]
   CHECK(counts.requests == fa::Ops{2, 2, 0});
 }
 
+// As nvcc -arch=sm_90 has it: a struct moves in parts of its alignment.
+template <class T>
+void check_struct(unsigned parts, unsigned sectors) {
+  Buffer<T> x("x", 32), y("y", 32);
+  auto counts = count([&] { fa::launch(copy_any<T>, {dim3(1), dim3(32)}, x, y); });
+  CHECK(counts.buffers["x"].bytes.read == 32 * sizeof(T));
+  CHECK(counts.requests == fa::Ops{parts, parts, 0});
+  CHECK(counts.sectors == fa::Ops{sectors, sectors, 0});
+}
+
+TEST_CASE("a struct whose alignment is smaller than itself moves in parts", "[sim][requests]") {
+  check_struct<Point>(3, 3 * 12);
+  check_struct<Complex>(2, 2 * 8);
+  check_struct<Colour>(3, 3 * 3);
+}
+
 TEST_CASE("an odd block ends in a smaller warp", "[sim][requests]") {
   Buffer<float> x("x", 64), y("y", 64);
   Buffer<int> index("index", 64);
@@ -226,8 +255,10 @@ TEST_CASE("a log that is full is counted in parts: never too few requests", "[si
   auto counts = count([&] { fa::launch(long_loop, {dim3(1), dim3(2)}, x, y, kLoads); });
   CHECK(counts.buffers["x"].requests.load >= kLoads);
   CHECK(counts.buffers["x"].requests.load <= 2 * kLoads);
+  CHECK(counts.remarks.size() == 1);  // the reader is told
   counts = count([&] { fa::launch(long_loop, {dim3(1), dim3(2)}, x, y, kLoads / 2); });
   CHECK(counts.buffers["x"].requests.load == kLoads / 2);
+  CHECK(counts.remarks.empty());
 }
 
 TEST_CASE("with sites there is a row per source line", "[sim][requests]") {

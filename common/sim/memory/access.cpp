@@ -171,7 +171,7 @@ inline bool in_shared_array(const Block& b, uint64_t offset, unsigned size) {
 
 // Shared memory of `home`, which is the current block or another one of its cluster.
 void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind kind, const void* pc,
-                   By by, bool hooked) {
+                   By by, bool hooked, bool aligned) {
   const uint64_t byte = home.shared_base + offset - home.dynamic_base;
   if (byte < kMaxDynamicSmem && byte + size > home.launch->config.smem) {
     bad_dynamic(home, byte, size, pc);
@@ -180,7 +180,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
   if (byte >= kMaxDynamicSmem && !in_shared_array(home, offset, size)) {
     bad_static(home, offset, size, pc);
   }
-  tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, by, hooked});
+  tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, by, hooked, aligned});
 }
 
 // Any access, and all that can be wrong with it. `aligned`: the hardware wants it at a multiple of
@@ -199,11 +199,11 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     if (offset < info.begin || offset + size > info.end) bad_hbm(offset, size, kind, pc);
     if (aligned && (offset & (size - 1))) misaligned(info.name.c_str(), size, pc);
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
-    tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, by, hooked});
+    tell_observers(b, {offset, size, kind, Space::hbm, number, pc, nullptr, by, hooked, aligned});
     if (kind != Kind::load) mark_stored(offset, size);  // after an observer looked for the mark
   } else if (address - b.shared_base < b.shared_size) {
     if (aligned && (address & (size - 1))) misaligned("shared memory", size, pc);
-    shared_access(b, b, address - b.shared_base, size, kind, pc, by, hooked);
+    shared_access(b, b, address - b.shared_base, size, kind, pc, by, hooked, aligned);
   } else if (address - b.stack_base >= b.stack_size) {
     if (b.registers_watched && address - b.stack_base < b.stacks->size()) {
       check_registers(address, size, kind, pc);
@@ -212,7 +212,7 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
     if (b.cluster) {
       for (Block* peer : b.cluster->blocks) {
         if (address - peer->shared_base < peer->shared_size) {
-          shared_access(b, *peer, address - peer->shared_base, size, kind, pc, by, hooked);
+          shared_access(b, *peer, address - peer->shared_base, size, kind, pc, by, hooked, aligned);
           return;
         }
       }

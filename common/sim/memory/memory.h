@@ -30,6 +30,8 @@ struct Access {
   Block* home;      ///< shared: whose memory it is (another block's, inside a cluster)
   By by = By::thread;
   bool hooked = false;  ///< the compiler's hook tells of it: a store happens right behind
+  /// Of a type that may lie at any multiple of its size, so one instruction does it. Else a struct.
+  bool aligned = true;
 };
 
 // --- device memory: one window of address space, so "is this HBM?" is a subtract and a compare ---

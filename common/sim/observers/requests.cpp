@@ -219,9 +219,20 @@ class RequestObserver final : public Observer {
     kernel.load_wavefronts += load_wavefronts_;
     kernel.store_wavefronts += store_wavefronts_;
     if (keep_sites_) merge_sites(counts);
+    if (overflowed_) remark_overflow(counts, kernel.name);
   }
 
  private:
+  static void remark_overflow(fa::Counts& counts, const std::string& kernel) {
+    const std::string remark =
+        "kernel " + kernel +
+        ": a warp made more than a million requests between two barriers or shuffles; its lanes "
+        "are "
+        "not put together there, so requests, sectors, wavefronts and the estimate are too high";
+    auto& all = counts.remarks;
+    if (std::find(all.begin(), all.end(), remark) == all.end()) all.push_back(remark);
+  }
+
   // --- of one block ------------------------------------------------------------------------------
 
   void tell_loads(Block& b) {
@@ -281,12 +292,21 @@ class RequestObserver final : public Observer {
   }
 
   void make_room() {
+    overflowed_ = true;
     tell_loads(*self);
     count_log();
   }
 
   static uint64_t lines(const Access& a) { return (a.at + a.size - 1) / kLine - a.at / kLine + 1; }
-  static bool narrow(const Access& a) { return a.at % kWidest + a.size <= kWidest; }
+  // Bytes that one instruction moves for a lane. A struct's alignment divides its size, and nothing
+  // else is known of it: at most this many, then (three loads of a float3).
+  static uint64_t width(const Access& a) {
+    if (a.aligned || a.by != By::thread) return a.size;
+    const uint64_t divisor = a.size & -uint64_t{a.size};
+    const bool unaligned = divisor == a.size && a.size <= kWidest;  // else `aligned` would be set
+    return std::min<uint64_t>(kWidest, unaligned ? std::max<uint64_t>(1, divisor / 2) : divisor);
+  }
+  static bool narrow(const Access& a) { return a.size <= kWidest && width(a) == a.size; }
 
   // A new instruction, another path, a struct, or a copy engine.
   [[gnu::noinline]] void access_elsewhere(unsigned lane, const Access& a) {
@@ -307,10 +327,9 @@ class RequestObserver final : public Observer {
       log_.put(lane, entry_for(lane, a, a.size), a.space, a.at);
       return;
     }
-    for (uint64_t at = a.at; at < end;) {  // a struct takes as many instructions as it needs
-      const uint64_t next = std::min(end, (at / kWidest + 1) * kWidest);
-      log_.put(lane, entry_for(lane, a, static_cast<uint32_t>(next - at)), a.space, at);
-      at = next;
+    const uint64_t step = std::min<uint64_t>(kWidest, width(a));
+    for (uint64_t at = a.at; at < end; at += step) {  // a struct takes as many as it needs
+      log_.put(lane, entry_for(lane, a, static_cast<uint32_t>(step)), a.space, at);
     }
   }
 
@@ -713,6 +732,7 @@ class RequestObserver final : public Observer {
   LazyArray<Request> list_;      // by entry: the log as a list
   LazyArray<uint32_t> event_;    // by entry: of the sink
   uint32_t told_ = kFirst;       // the first entry that the warps' clocks do not know
+  bool overflowed_ = false;      // the log had too little room
   unsigned waited_ = 0;          // for a load: bit by Space, since the warp began to run
   uint32_t last_[kLanes] = {};   // the last entry of a lane that is out of step
   uint32_t in_step_to_end_ = 0;  // while the log is counted: lanes

@@ -16,13 +16,13 @@ template <class A, class B>
 requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> &&
          !std::is_same_v<A, B>) __forceinline__ std::common_type_t<A, B> max(A a, B b) {
   using C = std::common_type_t<A, B>;
-  return static_cast<C>(a) < static_cast<C>(b) ? static_cast<C>(b) : static_cast<C>(a);
+  return max(static_cast<C>(a), static_cast<C>(b));
 }
 template <class A, class B>
 requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> &&
          !std::is_same_v<A, B>) __forceinline__ std::common_type_t<A, B> min(A a, B b) {
   using C = std::common_type_t<A, B>;
-  return static_cast<C>(b) < static_cast<C>(a) ? static_cast<C>(b) : static_cast<C>(a);
+  return min(static_cast<C>(a), static_cast<C>(b));
 }
 __forceinline__ unsigned umin(unsigned a, unsigned b) { return min(a, b); }
 __forceinline__ unsigned umax(unsigned a, unsigned b) { return max(a, b); }
@@ -331,6 +331,9 @@ __forceinline__ unsigned atomicSub(unsigned* p, unsigned v) { return atomicAdd(p
 __forceinline__ unsigned long long atomicCAS(unsigned long long* p, unsigned long long compare,
                                              unsigned long long v) {
   return sim::atomic_u64(sim::AtomicOp::cas, reinterpret_cast<uint64_t*>(p), v, compare);
+}
+inline unsigned short atomicCAS(unsigned short* p, unsigned short compare, unsigned short v) {
+  return sim::atomic_with(p, [=](unsigned short old) { return old == compare ? v : old; });
 }
 __forceinline__ unsigned atomicDec(unsigned* p, unsigned limit) {
   return sim::atomic_u32(sim::AtomicOp::dec, p, limit);

@@ -337,10 +337,18 @@ class Pool {
     }
   }
 
+  int busiest() {
+    const std::vector<double> before = cpu_seconds();
+    usleep(50'000);
+    std::vector<double> spent = cpu_seconds();
+    for (size_t i = 0; i < spent.size(); ++i) spent[i] -= before[i];
+    return static_cast<int>(std::max_element(spent.begin(), spent.end()) - spent.begin());
+  }
+
   // It spins without touching memory: nothing can stop it.
   [[noreturn]] void give_up() {
     const std::string sentence = "kernel " + kernel_name(*grid_->launch) + " spins at " +
-                                 place_of(threads_[0]) +
+                                 place_of(threads_[busiest()]) +
                                  " without a memory access; the simulator cannot stop it";
     if (options().on_fatal) options().on_fatal(sentence);
     std::fprintf(stderr, "%s\n", sentence.c_str());

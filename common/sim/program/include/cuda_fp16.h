@@ -37,6 +37,8 @@ struct __half {
   __half(double f) : __half(static_cast<float>(f)) {}
   __half(int i) : __half(static_cast<float>(i)) {}
   __half(unsigned i) : __half(static_cast<float>(i)) {}
+  __half(long i) : __half(static_cast<float>(i)) {}
+  __half(unsigned long i) : __half(static_cast<float>(i)) {}
   __half(long long i) : __half(static_cast<float>(i)) {}
   __half(unsigned long long i) : __half(static_cast<float>(i)) {}
   __half(__half_raw r) : bits(r.x) {}
