@@ -314,7 +314,7 @@ def parse(words, description):
         "--limit",
         type=float,
         metavar="S",
-        help="after so many seconds end behind the launch that runs, or 10 s later inside it",
+        help="after so many seconds end behind the launch that runs, or 30 s later inside it",
     )
     parser.add_argument(
         "-I",

@@ -17,8 +17,8 @@ from flash_steps.inline_ptx import PtxError, translate
 
 SHARED = "constinit thread_local __attribute__((aligned(128)))"
 DYNAMIC = '__asm__("_ZN3sim12dynamic_smemE")'
-# g++ refuses constants and variables in one section of a name. So each of them has a name of its own,
-# of which the assembler sees the part in front of the comment.
+# g++ refuses constants and variables in one section of a name. So each of them has a name of its
+# own, of which the assembler sees the part in front of the comment.
 SECTION = '__attribute__((section("{},\\"aw\\",@progbits{}{}")))'
 COMMENT = "#" if platform.machine() in ("x86_64", "i686", "AMD64") else "//"
 NAMED = {

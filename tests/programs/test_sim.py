@@ -741,7 +741,8 @@ class Reasons(unittest.TestCase):
 
     def test_managed_memory_that_was_freed(self):
         done = self.end_of(
-            '#include <cstdio>\nint main() { int* p; cudaMallocManaged(&p, 4); *p = 1; puts("set");\n'
+            "#include <cstdio>\n"
+            'int main() { int* p; cudaMallocManaged(&p, 4); *p = 1; puts("set");\n'
             "cudaFree(p); return *p; }\n"
         )
         self.assertEqual((done.returncode, done.stdout), (1, "set\n"))

@@ -70,9 +70,6 @@ __global__ void copy_any(const T* x, T* y) {
 struct Point {
   float x, y, z;
 };
-struct Complex {
-  float re, im;
-};
 struct Colour {
   unsigned char r, g, b;
 };
@@ -173,7 +170,6 @@ void check_struct(unsigned parts, unsigned sectors) {
 
 TEST_CASE("a struct whose alignment is smaller than itself moves in parts", "[sim][requests]") {
   check_struct<Point>(3, 3 * 12);
-  check_struct<Complex>(2, 2 * 8);
   check_struct<Colour>(3, 3 * 3);
 }
 

@@ -302,9 +302,7 @@ class RequestObserver final : public Observer {
   // else is known of it: at most this many, then (three loads of a float3).
   static uint64_t width(const Access& a) {
     if (a.aligned || a.by != By::thread) return a.size;
-    const uint64_t divisor = a.size & -uint64_t{a.size};
-    const bool unaligned = divisor == a.size && a.size <= kWidest;  // else `aligned` would be set
-    return std::min<uint64_t>(kWidest, unaligned ? std::max<uint64_t>(1, divisor / 2) : divisor);
+    return std::min<uint64_t>(kWidest, a.size & -uint64_t{a.size});
   }
   static bool narrow(const Access& a) { return a.size <= kWidest && width(a) == a.size; }
 

@@ -44,6 +44,7 @@ Wishes read_wishes() {
     if (key == "gpu") w.gpu = value;
     if (key == "json") w.json = value;
     if (key == "limit") w.limit_s = std::atof(value.c_str());
+    if (key == "patience") w.patience_s = std::atof(value.c_str());
     if (key == "program") w.program = value;
     if (key == "workers") options().workers = std::atoi(value.c_str());
     if (key == "watchdog") options().watchdog_s = std::atof(value.c_str());
@@ -98,7 +99,6 @@ void on_exit_of_program(int status, void*) {
   if (!s.findings.empty() && status == 0) _exit(1);
 }
 
-constexpr double kPatience = 10;  // seconds that a launch may need beyond --limit
 volatile std::sig_atomic_t interrupted = 0;
 std::atomic<bool> out_of_patience{false};
 
@@ -158,8 +158,8 @@ void begin(Session& s) {
   o.sites = s.wishes.lines;
   o.interrupted = &interrupted;
   if (const double limit = s.wishes.limit_s; limit > 0) {
-    std::thread([limit] {
-      std::this_thread::sleep_for(std::chrono::duration<double>(limit + kPatience));
+    std::thread([end = limit + s.wishes.patience_s] {
+      std::this_thread::sleep_for(std::chrono::duration<double>(end));
       out_of_patience = true;
       interrupted = 1;
     }).detach();

@@ -37,7 +37,8 @@ struct KernelRecord {
 /// What scripts/sim asks for, in the environment as lines of "key value".
 struct Wishes {
   bool analyse = false, lines = false, quiet = false;
-  double limit_s = 0;  ///< > 0: end behind the launch that runs then, or kPatience later inside it
+  double limit_s = 0;      ///< > 0: end behind the launch that runs then, ...
+  double patience_s = 30;  ///< ... or so much later inside it
   std::string gpu = "H200", json, program;
 };
 

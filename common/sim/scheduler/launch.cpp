@@ -85,7 +85,7 @@ void use_signal_stack() {
   sigaltstack(&alternate, nullptr);
 }
 
-// --- where a worker is, asked from outside --------------------------------------------------------
+// --- where a worker is, asked from outside -------------------------------------------------------
 
 std::atomic<const void*> sampled{nullptr};
 
