@@ -676,7 +676,7 @@ class Check:
                 if none
                 else errors.strip(),
             )
-        if "spins without a memory access" in last[0]:  # nothing but the end of all stops it
+        if "without a memory access" in last[0]:  # nothing but the end of all stops it
             return self.wrong("endless loop", last[0])
         if status == 2 and "result.json: cannot be written" in errors:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(result))

@@ -398,7 +398,7 @@ class Checks(Folder):
         e = exercise("scores")
         for loop, words in (
             ("while (causal) s += Q[0];", "spins at 01_scores.cuh"),
-            ('while (causal) asm volatile("");', "spins without a memory access"),
+            ('while (causal) asm volatile("");', "without a memory access"),
         ):
             text = e.solution().replace(
                 "  S[(bh * N + r) * N + c] = s;", f"  {loop}\n  S[(bh * N + r) * N + c] = s;"
