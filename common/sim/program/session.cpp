@@ -165,6 +165,10 @@ void begin(Session& s) {
     }).detach();
   }
   o.on_fatal = [](const std::string& sentence) {
+    if (interrupted) {  // the user's wish, and no fault of a kernel that only takes its time
+      std::fprintf(stderr, "sim: %s\n", sentence.c_str());
+      end_where_asked();
+    }
     note_finding(sentence);
     stop(1);
   };
