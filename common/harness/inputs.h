@@ -16,6 +16,9 @@ struct Inputs {
   std::vector<float> V;   ///< [B, Hkv, Nk, d]
   std::vector<float> dO;  ///< [B, H, N, d]
   std::string note;       ///< "real input tiled from N=1024 to N=4096", or empty
+  std::vector<float> K_scale = {};  ///< [B, Hkv] with Problem::cache8: K / K_scale is e4m3
+  std::vector<float> V_scale = {};  ///< likewise
+  std::vector<int> table = {};  ///< [B, Problem::pages()] of a paged cache; empty: a shuffled one
 };
 
 /// A shipped file: in the folder $FLASH_STEPS_DATA if set, else in common/data.

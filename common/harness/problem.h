@@ -38,6 +38,9 @@ struct Problem {
       false;  ///< the step quantises Q, K and V, and multiplies e4m3; `dtype` is theirs and O's
   size_t smem =
       0;  ///< bytes of shared memory that a block may use (the papers' M); 0: the step's own
+  std::vector<int> lengths = {};  ///< [B] keys of each batch entry, 0 .. Nk; empty: Nk of each
+  int page = 0;  ///< keys of a page of the KV cache (see Cache); 0: K and V are not paged
+  bool cache8 = false;  ///< K and V are stored in e4m3, with a scale for each key head (see Cache)
 
   /// 1 / sqrt(d).
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(d)); }
@@ -53,13 +56,19 @@ struct Problem {
   size_t scores() const { return rows() * Nk; }
   /// The query rows' head h of B*H reads this head of B*Hkv.
   size_t kv_head_of(size_t bh) const { return bh / H * Hkv + bh % H / (H / Hkv); }
-  /// Keys that row r sees: 0 .. visible(r) - 1. 0 for a fully masked row.
-  int visible(int r) const {
-    if (!causal) return Nk;
-    const int n = r + 1 + Nk - N;
-    return n < 0 ? 0 : (n < Nk ? n : Nk);
+  /// Keys of batch entry b.
+  int keys_of(size_t b) const { return lengths.empty() ? Nk : lengths[b]; }
+  /// Pages of a head's keys, at most: columns of the page table.
+  int pages() const { return page == 0 ? 1 : (Nk + page - 1) / page; }
+  /// Keys that row r of batch entry b sees: 0 .. visible(r, b) - 1. 0 for a fully masked row.
+  int visible(int r, size_t b = 0) const {
+    const int keys = keys_of(b);
+    if (!causal) return keys;
+    const int n = r + 1 + keys - N;
+    return n < 0 ? 0 : (n < keys ? n : keys);
   }
-  /// Pairs (r, c) of one head that the mask leaves: N * Nk, or about half of it.
+  /// Pairs (r, c) of one head that the mask leaves: N * Nk, or about half of it. Of Nk keys,
+  /// whatever `lengths` says.
   uint64_t visible_scores() const;
 
   /// FLOPs of the forward by FlashAttention's convention: 4*B*H*N*Nk*d, halved when causal
@@ -75,6 +84,9 @@ struct Support {
   bool gqa = false;                        ///< Hkv < H
   bool cross = false;                      ///< Nk != N
   bool smem = false;                       ///< Problem::smem: the step cuts its tiles to fit
+  int most_n = 0;                          ///< the most queries; 0: as many as one likes
+  bool lengths = false;                    ///< Problem::lengths
+  bool pages = false;                      ///< Problem::page: 0, 16, 32, 64, 128 or 256
 
   bool operator==(const Support&) const = default;
   /// The head dimensions, "64, 128".

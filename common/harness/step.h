@@ -29,6 +29,17 @@ struct Scratch {
 /// The piece of a workspace that has this name.
 void* scratch_of(const std::map<std::string, void*>& workspace, const char* name);
 
+/// Where the keys and values of a decoding step lie, beyond K and V. A page holds Problem::page keys
+/// of all key heads of one batch entry: K and V are then pools [pages, Hkv, page, d], and key c of
+/// batch entry b lies in page table[b, c / page], at row c % page. What a page holds behind the last
+/// key is garbage.
+struct Cache {
+  const int* lengths = nullptr;    ///< [B] keys of each batch entry; null: Nk of each
+  const int* table = nullptr;      ///< [B, Problem::pages()]; null: K and V are [B, Hkv, Nk, d]
+  const float* K_scale = nullptr;  ///< [B, Hkv], where K is e4m3: K = K_scale * e4m3; else null
+  const float* V_scale = nullptr;  ///< likewise
+};
+
 /// Device pointers of one problem; T is the element type. Shapes: see Problem.
 template <class T>
 struct Tensors {
@@ -42,6 +53,7 @@ struct Tensors {
   T* dK = nullptr;
   T* dV = nullptr;
   const std::map<std::string, void*>* workspace = nullptr;
+  Cache cache = {};  ///< of a decoding step
 
   /// A piece of the step's workspace, by its name.
   template <class U>
@@ -90,6 +102,7 @@ struct Variant {
   PredictFn prepare_traffic = nullptr;  ///< null: no prediction yet
   Runner forward;
   bool fp8 = false;                 ///< as Problem::fp8
+  bool cache8 = false;              ///< as Problem::cache8
   PredictFn traffic = nullptr;      ///< of the forward; null: no prediction yet
   WorkspaceFn workspace = nullptr;  ///< null: none
   bool writes_lse = false;
