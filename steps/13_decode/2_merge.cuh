@@ -1,0 +1,85 @@
+// Step 13 -- parts of a row become one.
+// Idea      O, m and l of some keys are all that later keys need to know of them. So a row may be cut
+//           anywhere and its parts computed at the same time: step 03's merge, with O beside l. The
+//           parts of a block's warps meet in shared memory
+#pragma once
+
+#include "steps/13_decode/1_tile.cuh"
+
+namespace step13 {
+
+constexpr int kPad = 8;  // floats: two numbers of each of four rows lie in all 32 banks
+
+// What the warps made of their keys: O is not normalised, m in powers of two.
+template <int d>
+struct Parts {
+  float O[kWarps][kRows][d + kPad];
+  float m[kWarps][kRows], l[kWarps][kRows];
+};
+
+// A warp's part, as it lies in registers, to shared memory.
+template <int d>
+__device__ inline void store_part(const float (&m)[2], const float (&l)[2],
+                                  const float (&rO)[d / 8][4], int rows, int warp,
+                                  Parts<d>& parts) {
+  const int lane = threadIdx.x % fa::kWarp;
+  UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const int r = lane / 4 + h * 8;
+    const float row_l = fa::quad_sum(l[h]);
+    if (r >= rows) continue;
+    if (lane % 4 == 0) parts.m[warp][r] = m[h], parts.l[warp][r] = row_l;
+    UNROLL
+    for (int n = 0; n < d / 8; ++n) {
+      *reinterpret_cast<float2*>(&parts.O[warp][r][n * 8 + lane % 4 * 2]) =
+          make_float2(rO[n][2 * h], rO[n][2 * h + 1]);
+    }
+  }
+}
+
+// Four neighbouring features of a row, of all keys that its parts have seen.
+struct Merged {
+  float O[4];  // normalised; 0 where no key was seen
+  float LSE;   // in powers of two; -inf where no key was seen
+
+  // From sums relative to m.
+  __device__ void finish(float m, float l) {
+    const float normalise = l > 0.f ? 1.f / l : 0.f;
+    UNROLL
+    for (int e = 0; e < 4; ++e) O[e] *= normalise;
+    LSE = l > 0.f ? m + log2f(l) : -INFINITY;
+  }
+};
+
+// m of a warp without keys is kNoMaximum: its factor is 0, or 1 where no warp has any and all sums
+// are 0.
+template <int d>
+__device__ inline Merged merge_warps(const Parts<d>& parts, int r, int x) {
+  float m = kNoMaximum, l = 0.f;
+  UNROLL
+  for (int w = 0; w < kWarps; ++w) m = fmaxf(m, parts.m[w][r]);
+  Merged row = {};
+  UNROLL
+  for (int w = 0; w < kWarps; ++w) {
+    const float factor = fa::exp2_approx(parts.m[w][r] - m);
+    const float4 O = *reinterpret_cast<const float4*>(&parts.O[w][r][x]);
+    l += factor * parts.l[w][r];
+    row.O[0] += factor * O.x, row.O[1] += factor * O.y;
+    row.O[2] += factor * O.z, row.O[3] += factor * O.w;
+  }
+  row.finish(m, l);
+  return row;
+}
+
+// Rounded, to row r of the results.
+template <int d>
+__device__ inline void store_row(const Merged& row, int r, int x,
+                                 bf16* O,     // [rows, d]
+                                 float* LSE)  // [rows]
+{
+  *reinterpret_cast<uint2*>(O + r * d + x) =
+      make_uint2(fa::pack_bf16(row.O[0], row.O[1]), fa::pack_bf16(row.O[2], row.O[3]));
+  if (x == 0) LSE[r] = row.LSE * fa::kLn2;
+}
+
+}  // namespace step13

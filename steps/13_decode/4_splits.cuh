@@ -1,0 +1,189 @@
+// Step 13 -- split-KV: as many blocks as the GPU holds, whatever B*H is.
+// Idea      The cache is long and heads are few, so the keys of a head are cut into splits, one for
+//           each block. A split leaves O and LSE as if there were no other keys; a second kernel
+//           merges them, as the block merges its warps: Flash-Decoding
+// Changed   since 13 3_warps: a block walks one split; its results are parts, in fp32; a kernel that
+//           merges them
+// Traffic   requested read  2*BH*(4*s*N*d + 2*Nk*d) B    s splits
+//                           + 4*BH*s*N*(d + d/2) B       parts of O; LSE by each thread of a row, twice
+//                     write 2*BH*N*d + 4*BH*N B          O, LSE
+//                           + 4*BH*s*N*(d + 1) B         parts of O and LSE
+//           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
+// Launch    grid (s, B*H): one block per split; then one thread for four features of O
+// Owns      block: a split of a head; warp: 16 of a tile's 64 keys
+// Still bad query heads that share K and V read them once each: 5_groups
+#pragma once
+
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
+#include "steps/13_decode/3_warps.cuh"
+
+namespace step13_splits {
+
+using namespace step13;
+
+using step13_warps::Shared;
+
+constexpr int kBlocksPerSm = 2;
+constexpr int kLeastTiles = 4;  // of a split: a shorter one costs more than it saves
+
+// The parts of all splits, in fp32: merging rounds nothing.
+struct SplitParts {
+  float* O;    // [splits, B*H, N, d], normalised
+  float* LSE;  // [splits, B*H, N], in powers of two; -inf where a row sees no key of the split
+
+  template <int d>
+  __device__ void store(const Merged& row, size_t r, int x) const {  // r: of all splits
+    *reinterpret_cast<float4*>(O + r * d + x) =
+        make_float4(row.O[0], row.O[1], row.O[2], row.O[3]);
+    if (x == 0) LSE[r] = row.LSE;
+  }
+
+  // Row r of `splits` splits, `rows` apart. The maximum stays finite, so that a split without keys
+  // counts nothing: -inf - -inf is NaN.
+  template <int d>
+  __device__ Merged merge(int splits, size_t rows, size_t r, int x) const {
+    float m = kNoMaximum, l = 0.f;
+    for (int s = 0; s < splits; ++s) m = fmaxf(m, LSE[s * rows + r]);
+    Merged all = {};
+    UNROLL_BY(8)
+    for (int s = 0; s < splits; ++s) {
+      const float factor = fa::exp2_approx(LSE[s * rows + r] - m);  // l of the split, relative to m
+      const float4 part = *reinterpret_cast<const float4*>(O + (s * rows + r) * d + x);
+      l += factor;
+      all.O[0] += factor * part.x, all.O[1] += factor * part.y;
+      all.O[2] += factor * part.z, all.O[3] += factor * part.w;
+    }
+    all.finish(m, l);
+    return all;
+  }
+};
+
+// Two blocks per SM: while one waits for its tiles or merges, the other one's copies go on.
+template <int d>
+__global__ void __launch_bounds__(kThreads, 2)
+    flash_decode_kernel(const bf16* Q,  // [B*H, N, d]
+                        const bf16* K,  // [B*Hkv, Nk, d]
+                        const bf16* V,  // [B*Hkv, Nk, d]
+                        SplitParts parts, int group, int N, int Nk, int split_keys, float scale,
+                        bool causal) {
+  // --- prologue: copies of all tiles but one that shared memory holds
+  Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int first = blockIdx.x * split_keys, end = min(Nk, first + split_keys);
+  const size_t part = size_t(blockIdx.x) * gridDim.y + blockIdx.y;
+  const size_t key0 = size_t(blockIdx.y / group) * Nk + first;  // `group` heads share K and V
+  Q += size_t(blockIdx.y) * N * d, K += key0 * d, V += key0 * d;
+  const int tiles = (end - first + Bc - 1) / Bc;
+  const auto load = [&](int j) {
+    if (j < tiles) {
+      Tile<d>& tile = smem.tiles[j % kStages<d>];
+      load_tile<d>(K + size_t(j) * Bc * d, tile.K, end - first - j * Bc);
+      load_tile<d>(V + size_t(j) * Bc * d, tile.V, end - first - j * Bc);
+    }
+    fa::cp_async_commit();  // empty past the end: the wait below counts groups
+  };
+  for (int j = 0; j < kStages<d> - 1; ++j) load(j);
+  uint32_t rQ[d / kMma][4];
+  load_queries<d>(Q, N, rQ);
+  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
+  float rO[d / 8][4] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum};
+
+  const int least = causal ? Nk - N + 1 : Nk;  // keys that the first row sees
+  const int visible[2] = {causal ? least + lane / 4 : Nk, causal ? least + lane / 4 + 8 : Nk};
+
+  // --- mainloop
+  for (int j = 0; j < tiles; ++j) {
+    fa::cp_async_wait<kStages<d> - 2>();
+    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
+    load(j + kStages<d> - 1);
+    const Tile<d>& tile = smem.tiles[j % kStages<d>];
+    float rS[kWarpKeys / 8][4] = {};
+    multiply_scores<d>(rQ, tile.K + warp * kWarpKeys * d, rS);
+    const int key = first + j * Bc + warp * kWarpKeys;
+    if (key + kWarpKeys > least) mask(rS, visible, key);
+    update_maximum<d>(rS, scale_log2, m, l, rO);
+    multiply_values<d>(rS, scale_log2, m, tile.V + warp * kWarpKeys * d, l, rO);
+  }
+
+  // --- epilogue
+  fa::cp_async_wait_all();
+  __syncthreads();  // all are done with the tiles, whose place the parts take
+  store_part<d>(m, l, rO, N, warp, smem.parts);
+  __syncthreads();  // all parts are there
+  constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
+  for (int r = threadIdx.x / (d / 4); r < N; r += kStored) {
+    const int x = threadIdx.x % (d / 4) * 4;
+    parts.store<d>(merge_warps(smem.parts, r, x), part * N + r, x);
+  }
+}
+
+// A thread merges four features of one row.
+template <int d>
+__global__ void merge_kernel(SplitParts parts, bf16* O,  // [B*H, N, d]
+                             float* LSE,            // [B*H, N]
+                             int splits, int rows) {  // rows: of all heads
+  const int r = (blockIdx.x * kThreads + threadIdx.x) / (d / 4), x = threadIdx.x % (d / 4) * 4;
+  if (r < rows) store_row<d>(parts.merge<d>(splits, rows, r, x), r, x, O, LSE);
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// What the kernels are made for; anything else is refused.
+inline fa::Support support() { return step13_warps::support(); }
+
+// A head's keys in equal splits of whole tiles.
+struct Splits {
+  int count, keys;
+};
+
+// `heads` read the keys of each batch entry. As many splits as make all blocks resident at once.
+inline Splits splits_of(const fa::Problem& p, int heads) {
+  int64_t tiles = 0;  // of all heads
+  int longest = 1;
+  for (int b = 0; b < p.B; ++b) {
+    const int of_head = fa::ceil_div(p.keys_of(b), Bc);
+    tiles += int64_t(of_head) * heads, longest = std::max(longest, of_head);
+  }
+  const int64_t blocks = int64_t(kBlocksPerSm) * fa::multiprocessors();
+  const int most = fa::ceil_div(longest, kLeastTiles);
+  const int wanted = int(std::min<int64_t>(most, longest * blocks / std::max<int64_t>(tiles, 1)));
+  const int each = fa::ceil_div(longest, std::max(wanted, 1));
+  return {fa::ceil_div(longest, each), each * Bc};
+}
+
+inline fa::Prediction traffic(const fa::Problem& p) {
+  const uint64_t rows = p.rows(), d = p.d, splits = splits_of(p, p.H).count;
+  fa::Prediction t = step13_warps::traffic(p);
+  t["Q"].read *= splits;
+  t["O_parts"] = {.read = 4 * splits * rows * d, .write = 4 * splits * rows * d};
+  t["LSE_parts"] = {.read = 4 * splits * rows * 2 * (d / 4), .write = 4 * splits * rows};
+  const uint64_t parts = t["O_parts"].write + t["LSE_parts"].write;
+  t.hbm += {.read = parts, .write = parts};
+  return t;
+}
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
+  const size_t rows = splits_of(p, p.H).count * p.rows();
+  return {{"O_parts", rows * p.d * sizeof(float)}, {"LSE_parts", rows * sizeof(float)}};
+}
+
+template <int d>
+void merge(const fa::Problem& p, const fa::Tensors<bf16>& t, SplitParts parts, int splits) {
+  const int rows = int(p.rows());
+  fa::launch(merge_kernel<d>, {dim3(fa::ceil_div(rows * (d / 4), kThreads)), dim3(kThreads)}, parts,
+             t.O, t.LSE, splits, rows);
+}
+
+inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
+  const Splits splits = splits_of(p, p.H);
+  const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    fa::launch(flash_decode_kernel<d>,
+               {dim3(splits.count, p.heads()), dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K, t.V,
+               parts, p.H / p.Hkv, p.N, p.Nk, splits.keys, p.scale(), p.causal);
+    merge<d>(p, t, parts, splits.count);
+  });
+}
+
+}  // namespace step13_splits

@@ -1,0 +1,5 @@
+// Registers step 13 with what links this file: its program (main() is in common/harness), its
+// library, and tests that name it.
+#include "steps/13_decode/step.cuh"
+
+static const fa::LinkedStep linked(step13::step());

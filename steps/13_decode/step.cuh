@@ -1,0 +1,71 @@
+// Step 13: its description, for its program, library, tests and exercises.
+#pragma once
+
+#include "steps/07_tensor_cores/4_lazy.cuh"
+#include "steps/13_decode/7_once.cuh"
+
+namespace step13 {
+
+inline fa::Variant warps() {
+  return {.name = "warps",
+          .idea = "one block per head; its warps share the keys",
+          .parent = {"07 lazy", step07::traffic, step07::support()},
+          .support = step13_warps::support(),
+          .forward = step13_warps::forward,
+          .traffic = step13_warps::traffic,
+          .writes_lse = true};
+}
+
+inline fa::Variant splits() {
+  return {.name = "splits",
+          .idea = "a head's keys in as many splits as fill the GPU, merged by LSE",
+          .parent = {"13 warps", step13_warps::traffic, step13_warps::support()},
+          .support = step13_splits::support(),
+          .forward = step13_splits::forward,
+          .traffic = step13_splits::traffic,
+          .workspace = step13_splits::workspace,
+          .writes_lse = true};
+}
+
+inline fa::Variant groups() {
+  return {.name = "groups",
+          .idea = "the query heads of a group in one tile: K and V once for all of them",
+          .parent = {"13 splits", step13_splits::traffic, step13_splits::support()},
+          .support = step13_groups::support(),
+          .forward = step13_groups::forward,
+          .traffic = step13_groups::traffic,
+          .workspace = step13_groups::workspace,
+          .writes_lse = true};
+}
+
+inline fa::Variant pages() {
+  return {.name = "pages",
+          .idea = "the cache in pages anywhere; a length for each sequence",
+          .parent = {"13 groups", step13_groups::traffic, step13_groups::support()},
+          .support = step13_pages::support(),
+          .forward = step13_pages::forward,
+          .traffic = step13_pages::traffic,
+          .workspace = step13_pages::workspace,
+          .writes_lse = true};
+}
+
+inline fa::Variant once() {
+  return {.name = "once",
+          .idea = "one launch: the last block of some rows merges their splits",
+          .parent = {"13 pages", step13_pages::traffic, step13_pages::support()},
+          .support = step13_once::support(),
+          .forward = step13_once::forward,
+          .traffic = step13_once::traffic,
+          .workspace = step13_once::workspace,
+          .writes_lse = true};
+}
+
+inline fa::Step step() {
+  return {.id = "13_decode",
+          .idea = "one query, a long KV cache: nothing but memory bandwidth",
+          .support = step13_once::support(),
+          .needs = "sm_80",
+          .variants = {warps(), splits(), groups(), pages(), once()}};
+}
+
+}  // namespace step13
