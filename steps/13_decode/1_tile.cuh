@@ -1,10 +1,11 @@
-// Step 13 -- the tile of a decoding kernel: 16 rows, and a quarter of the keys for each warp.
+// Step 13 -- a warp's part of attention with few queries.
 // Idea      A new token asks one query per head. A tile of 128 rows would hold one row and 127
-//           zeros, and three of four warps would have nothing to do. So the tile has 16 rows, the
-//           fewest of an mma, and its warps share the keys: each has an m, l and O of its own
-// Changed   since 07 4_lazy: 16 rows in one band, Q in registers of every warp; a warp owns 16 of
-//           the tile's 64 keys instead of rows
-// Still bad only the tile: the kernel is 3_warps
+//           zeros, and three of four warps would have nothing to do. So all warps have the same 16
+//           rows, the fewest of an mma, and share the keys: each one copies its own and has an m,
+//           l and O of its own
+// Changed   since 07 4_lazy: 16 or 32 rows for all warps, Q in registers; a warp's tile is 16 or 32
+//           keys that no other warp reads, so warps wait for nobody
+// Still bad only a warp's part: the kernel is 3_warps
 #pragma once
 
 #include <cfloat>
@@ -20,19 +21,20 @@ using bf16 = __nv_bfloat16;
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * fa::kWarp;
-constexpr int kMma = 16;             // rows of an mma's A, and keys or features that it sums over
-constexpr int kRows = kMma;          // of a tile of Q
-constexpr int kWarpKeys = kMma;      // of a tile, per warp
-constexpr int Bc = kWarps * kWarpKeys;  // keys of a tile
+constexpr int kMma = 16;  // rows of an mma's A, and keys or features that it sums over
 template <int d>
-constexpr int kStages = 384 / d;  // of K and V, 96 KB: one is multiplied while the others are copied
+constexpr int kWarpKeys = 2048 / d;  // of a tile, which is 4 KB of K and 4 KB of V
+template <int d>
+constexpr int Bc = kWarps * kWarpKeys<d>;  // keys that the warps of a block take in turn
+constexpr int kStages = 3;  // of a warp's tiles: one is multiplied while the others are copied
 constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
 constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
 
+// What a warp keeps in shared memory.
 template <int d>
-struct Tile {
-  bf16 K[Bc * d];
-  bf16 V[Bc * d];
+struct Tiles {
+  bf16 K[kStages][kWarpKeys<d> * d];
+  bf16 V[kStages][kWarpKeys<d> * d];
 };
 
 // Where element (r, x) of a tile lies, x a multiple of 8. A row is cut into chunks of 16 bytes, and
@@ -43,117 +45,152 @@ __device__ inline int swizzle(int r, int x) {
   return r * d + (x ^ (r % 8 * 8));
 }
 
-// Bc rows of a matrix to shared memory, without waiting; from `rows` on they are zero.
-template <int d, int threads = kThreads>
+// Rows of a matrix to a warp's shared memory, without waiting; from `rows` on they are zero.
+template <int d, int Rows = kWarpKeys<d>>
 __device__ inline void load_tile(const bf16* g,  // [rows, d]
-                                 bf16* s,        // [Bc, d] swizzled
+                                 bf16* s,        // [Rows, d] swizzled
                                  int rows) {
-  constexpr int kChunks = d / 8;               // of 16 bytes, per row
-  constexpr int kCopied = threads / kChunks;  // rows that the block copies at once
-  static_assert(kCopied % 8 == 0, "a thread's chunks have one swizzle");
-  const int r = threadIdx.x / kChunks, x = threadIdx.x % kChunks * 8;
-  g += r * d + x;
-  s += swizzle<d>(r, x);
+  constexpr int kChunks = d / 8;                // of 16 bytes, per row
+  constexpr int kCopied = fa::kWarp / kChunks;  // rows that the warp copies at once
+  const int lane = threadIdx.x % fa::kWarp, x = lane % kChunks * 8;
   UNROLL
-  for (int step = 0; step < Bc; step += kCopied) {
-    fa::cp_async_16(s + step * d, g + step * d, r + step < rows ? 16 : 0);
+  for (int step = 0; step < Rows; step += kCopied) {
+    const int r = lane / kChunks + step;
+    fa::cp_async_16(s + swizzle<d>(r, x), g + size_t(r) * d + x, r < rows ? 16 : 0);
   }
 }
 
-// The A fragments of 16 rows; from `rows` on they are zero.
-template <int d>
+// The A fragments of all bands, 16 rows each; from `rows` on they are zero.
+template <int d, int bands>
 __device__ inline void load_queries(const bf16* Q,  // [rows, d]
-                                    int rows, uint32_t (&rQ)[d / kMma][4]) {
+                                    int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
   const int lane = threadIdx.x % fa::kWarp;
   UNROLL
-  for (int x = 0; x < d / kMma; ++x) {
+  for (int t = 0; t < bands; ++t) {
     UNROLL
-    for (int e = 0; e < 4; ++e) {
-      const int r = lane / 4 + e % 2 * 8, feature = x * kMma + e / 2 * 8 + lane % 4 * 2;
-      rQ[x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
+    for (int x = 0; x < d / kMma; ++x) {
+      UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const int r = t * kMma + lane / 4 + e % 2 * 8, feature = x * kMma + e / 2 * 8 + lane % 4 * 2;
+        rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
+      }
     }
   }
 }
 
 // S = Q K^T of all rows and a warp's keys, 16 features at a time.
-template <int d>
-__device__ inline void multiply_scores(const uint32_t (&rQ)[d / kMma][4],
-                                       const bf16* sK,  // [16, d] swizzled: this warp's keys
-                                       float (&rS)[kWarpKeys / 8][4]) {
+template <int d, int bands>
+__device__ inline void multiply_scores(const uint32_t (&rQ)[bands][d / kMma][4],
+                                       const bf16* sK,  // [kWarpKeys, d] swizzled
+                                       float (&rS)[bands][kWarpKeys<d> / 8][4]) {
   const int lane = threadIdx.x % fa::kWarp;
   const int k = swizzle<d>(lane / 16 * 8 + lane % 8, lane / 8 % 2 * 8);  // 8 keys, then 8 more
   UNROLL
   for (int x = 0; x < d; x += kMma) {
-    uint32_t b[2][2];  // K^T of 16 features and two times 8 keys
-    fa::ldmatrix_x4(b, sK + (k ^ x));
     UNROLL
-    for (int n = 0; n < 2; ++n) fa::mma_m16n8k16(rS[n], rQ[x / kMma], b[n]);
+    for (int c = 0; c < kWarpKeys<d>; c += 16) {
+      uint32_t b[2][2];  // K^T of 16 features and two times 8 keys
+      fa::ldmatrix_x4(b, sK + c * d + (k ^ x));
+      UNROLL
+      for (int n = 0; n < 2; ++n) {
+        UNROLL
+        for (int t = 0; t < bands; ++t) fa::mma_m16n8k16(rS[t][c / 8 + n], rQ[t][x / kMma], b[n]);
+      }
+    }
   }
 }
 
 // Scores that their row does not see become -inf.
-__device__ inline void mask(float (&rS)[kWarpKeys / 8][4],
-                            const int (&visible)[2],  // keys that this lane's two rows see
-                            int key) {                // the warp's first one
+template <int bands, int n_tiles>
+__device__ inline void mask(float (&rS)[bands][n_tiles][4],
+                            const int (&visible)[bands][2],  // keys that this lane's rows see
+                            int key) {                       // the tile's first one
   const int c = key + threadIdx.x % 4 * 2;
   UNROLL
-  for (int h = 0; h < 2; ++h) {
+  for (int t = 0; t < bands; ++t) {
     UNROLL
-    for (int n = 0; n < kWarpKeys / 8; ++n) {
-      if (n * 8 + c >= visible[h]) rS[n][2 * h] = -INFINITY;
-      if (n * 8 + c + 1 >= visible[h]) rS[n][2 * h + 1] = -INFINITY;
+    for (int h = 0; h < 2; ++h) {
+      UNROLL
+      for (int n = 0; n < n_tiles; ++n) {
+        if (n * 8 + c >= visible[t][h]) rS[t][n][2 * h] = -INFINITY;
+        if (n * 8 + c + 1 >= visible[t][h]) rS[t][n][2 * h + 1] = -INFINITY;
+      }
     }
   }
 }
 
 // Row maxima, in powers of two: lazily, as in 07.
-template <int d>
-__device__ inline void update_maximum(const float (&rS)[kWarpKeys / 8][4], float scale_log2,
-                                      float (&m)[2], float (&l)[2], float (&rO)[d / 8][4]) {
-  float m_new[2];
+template <int d, int bands, int n_tiles>
+__device__ inline void update_maximum(const float (&rS)[bands][n_tiles][4], float scale_log2,
+                                      float (&m)[bands][2], float (&l)[bands][2],
+                                      float (&rO)[bands][d / 8][4]) {
+  float m_new[bands][2];
   bool grown = false;
   UNROLL
-  for (int h = 0; h < 2; ++h) {
-    float s = -INFINITY;
+  for (int t = 0; t < bands; ++t) {
     UNROLL
-    for (int n = 0; n < kWarpKeys / 8; ++n) s = fmaxf(s, fmaxf(rS[n][2 * h], rS[n][2 * h + 1]));
-    m_new[h] = fmaxf(m[h], scale_log2 * fa::quad_max(s));
-    grown |= m_new[h] > m[h] + kLazyRescale;
+    for (int h = 0; h < 2; ++h) {
+      float s = -INFINITY;
+      UNROLL
+      for (int n = 0; n < n_tiles; ++n) s = fmaxf(s, fmaxf(rS[t][n][2 * h], rS[t][n][2 * h + 1]));
+      m_new[t][h] = fmaxf(m[t][h], scale_log2 * fa::quad_max(s));
+      grown |= m_new[t][h] > m[t][h] + kLazyRescale;
+    }
   }
   if (!__any_sync(fa::kFullMask, grown)) return;
   UNROLL
-  for (int h = 0; h < 2; ++h) {
-    const float alpha = fa::exp2_approx(m[h] - m_new[h]);
-    m[h] = m_new[h];
-    l[h] *= alpha;
+  for (int t = 0; t < bands; ++t) {
     UNROLL
-    for (int n = 0; n < d / 8; ++n) rO[n][2 * h] *= alpha, rO[n][2 * h + 1] *= alpha;
+    for (int h = 0; h < 2; ++h) {
+      const float alpha = fa::exp2_approx(m[t][h] - m_new[t][h]);
+      m[t][h] = m_new[t][h];
+      l[t][h] *= alpha;
+      UNROLL
+      for (int n = 0; n < d / 8; ++n) rO[t][n][2 * h] *= alpha, rO[t][n][2 * h + 1] *= alpha;
+    }
   }
 }
 
-// O += P V of a warp's 16 keys.
-template <int d>
-__device__ inline void multiply_values(const float (&rS)[kWarpKeys / 8][4], float scale_log2,
-                                       const float (&m)[2],
-                                       const bf16* sV,  // [16, d] swizzled: this warp's keys
-                                       float (&l)[2], float (&rO)[d / 8][4]) {
+// P of 16 keys from their scores, as an A fragment: two neighbouring 8-key tiles, rounded to bf16.
+template <int bands, int n_tiles>
+__device__ inline void exponentials(const float (&rS)[bands][n_tiles][4], int first,  // 8-key tile
+                                    float scale_log2, const float (&m)[bands][2],
+                                    float (&l)[bands][2], uint32_t (&a)[bands][4]) {
+  UNROLL
+  for (int t = 0; t < bands; ++t) {
+    UNROLL
+    for (int e = 0; e < 4; ++e) {
+      const int n = first + e / 2, h = e % 2;
+      const float p0 = fa::exp2_approx(rS[t][n][2 * h] * scale_log2 - m[t][h]);
+      const float p1 = fa::exp2_approx(rS[t][n][2 * h + 1] * scale_log2 - m[t][h]);
+      l[t][h] += p0 + p1;  // of this lane's keys
+      a[t][e] = fa::pack_bf16(p0, p1);
+    }
+  }
+}
+
+// O += P V of a warp's keys, 16 at a time.
+template <int d, int bands>
+__device__ inline void multiply_values(const float (&rS)[bands][kWarpKeys<d> / 8][4],
+                                       float scale_log2, const float (&m)[bands][2],
+                                       const bf16* sV,  // [kWarpKeys, d] swizzled
+                                       float (&l)[bands][2], float (&rO)[bands][d / 8][4]) {
   const int lane = threadIdx.x % fa::kWarp;
   const int v = swizzle<d>(lane % 16, lane / 16 * 8);
-  uint32_t a[4];  // P of 16 keys: two neighbouring 8-key tiles of S, rounded to bf16
   UNROLL
-  for (int e = 0; e < 4; ++e) {
-    const int n = e / 2, h = e % 2;
-    const float p0 = fa::exp2_approx(rS[n][2 * h] * scale_log2 - m[h]);
-    const float p1 = fa::exp2_approx(rS[n][2 * h + 1] * scale_log2 - m[h]);
-    l[h] += p0 + p1;  // of this lane's keys
-    a[e] = fa::pack_bf16(p0, p1);
-  }
-  UNROLL
-  for (int x = 0; x < d; x += 16) {
-    uint32_t b[2][2];  // V of 16 keys and two times 8 features
-    fa::ldmatrix_x4_trans(b, sV + (v ^ x));
+  for (int c = 0; c < kWarpKeys<d>; c += kMma) {
+    uint32_t a[bands][4];
+    exponentials(rS, c / 8, scale_log2, m, l, a);
     UNROLL
-    for (int n = 0; n < 2; ++n) fa::mma_m16n8k16(rO[x / 8 + n], a, b[n]);
+    for (int x = 0; x < d; x += 16) {
+      uint32_t b[2][2];  // V of 16 keys and two times 8 features
+      fa::ldmatrix_x4_trans(b, sV + c * d + (v ^ x));
+      UNROLL
+      for (int n = 0; n < 2; ++n) {
+        UNROLL
+        for (int t = 0; t < bands; ++t) fa::mma_m16n8k16(rO[t][x / 8 + n], a[t], b[n]);
+      }
+    }
   }
 }
 

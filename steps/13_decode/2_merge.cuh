@@ -1,7 +1,7 @@
 // Step 13 -- parts of a row become one.
-// Idea      O, m and l of some keys are all that later keys need to know of them. So a row may be cut
-//           anywhere and its parts computed at the same time: step 03's merge, with O beside l. The
-//           parts of a block's warps meet in shared memory
+// Idea      O, m and l of some keys are all that the other keys need to know of them. So a row may be
+//           cut anywhere and its parts computed at the same time: step 03's merge, with O beside l.
+//           The parts of a block's warps meet in shared memory
 #pragma once
 
 #include "steps/13_decode/1_tile.cuh"
@@ -11,28 +11,46 @@ namespace step13 {
 constexpr int kPad = 8;  // floats: two numbers of each of four rows lie in all 32 banks
 
 // What the warps made of their keys: O is not normalised, m in powers of two.
-template <int d>
+template <int d, int bands, int pad = kPad>
 struct Parts {
-  float O[kWarps][kRows][d + kPad];
-  float m[kWarps][kRows], l[kWarps][kRows];
+  float O[kWarps][bands * kMma][d + pad];
+  float m[kWarps][bands * kMma], l[kWarps][bands * kMma];
 };
 
-// A warp's part, as it lies in registers, to shared memory.
-template <int d>
-__device__ inline void store_part(const float (&m)[2], const float (&l)[2],
-                                  const float (&rO)[d / 8][4], int rows, int warp,
-                                  Parts<d>& parts) {
-  const int lane = threadIdx.x % fa::kWarp;
+// Sums of the keys that a warp's quads have seen, and m, to shared memory.
+template <int d, int bands, int pad>
+__device__ inline void store_statistics(const float (&m)[bands][2], const float (&l)[bands][2],
+                                        Parts<d, bands, pad>& parts) {
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   UNROLL
-  for (int h = 0; h < 2; ++h) {
-    const int r = lane / 4 + h * 8;
-    const float row_l = fa::quad_sum(l[h]);
-    if (r >= rows) continue;
-    if (lane % 4 == 0) parts.m[warp][r] = m[h], parts.l[warp][r] = row_l;
+  for (int t = 0; t < bands; ++t) {
     UNROLL
-    for (int n = 0; n < d / 8; ++n) {
-      *reinterpret_cast<float2*>(&parts.O[warp][r][n * 8 + lane % 4 * 2]) =
-          make_float2(rO[n][2 * h], rO[n][2 * h + 1]);
+    for (int h = 0; h < 2; ++h) {
+      const int r = t * kMma + lane / 4 + h * 8;
+      const float row_l = fa::quad_sum(l[t][h]);
+      if (lane % 4 == 0) parts.m[warp][r] = m[t][h], parts.l[warp][r] = row_l;
+    }
+  }
+}
+
+// A warp's part, as it lies in registers, to shared memory.
+template <int d, int bands>
+__device__ inline void store_part(const float (&m)[bands][2], const float (&l)[bands][2],
+                                  const float (&rO)[bands][d / 8][4], int rows,
+                                  Parts<d, bands>& parts) {
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  store_statistics(m, l, parts);
+  UNROLL
+  for (int t = 0; t < bands; ++t) {
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      const int r = t * kMma + lane / 4 + h * 8;
+      if (r >= rows) continue;
+      UNROLL
+      for (int n = 0; n < d / 8; ++n) {
+        *reinterpret_cast<float2*>(&parts.O[warp][r][n * 8 + lane % 4 * 2]) =
+            make_float2(rO[t][n][2 * h], rO[t][n][2 * h + 1]);
+      }
     }
   }
 }
@@ -53,8 +71,8 @@ struct Merged {
 
 // m of a warp without keys is kNoMaximum: its factor is 0, or 1 where no warp has any and all sums
 // are 0.
-template <int d>
-__device__ inline Merged merge_warps(const Parts<d>& parts, int r, int x) {
+template <int d, int bands, int pad>
+__device__ inline Merged merge_warps(const Parts<d, bands, pad>& parts, int r, int x) {
   float m = kNoMaximum, l = 0.f;
   UNROLL
   for (int w = 0; w < kWarps; ++w) m = fmaxf(m, parts.m[w][r]);
@@ -73,10 +91,9 @@ __device__ inline Merged merge_warps(const Parts<d>& parts, int r, int x) {
 
 // Rounded, to row r of the results.
 template <int d>
-__device__ inline void store_row(const Merged& row, int r, int x,
-                                 bf16* O,     // [rows, d]
-                                 float* LSE)  // [rows]
-{
+__device__ inline void store_row(const Merged& row, size_t r, int x,
+                                 bf16* O,       // [rows, d]
+                                 float* LSE) {  // [rows]
   *reinterpret_cast<uint2*>(O + r * d + x) =
       make_uint2(fa::pack_bf16(row.O[0], row.O[1]), fa::pack_bf16(row.O[2], row.O[3]));
   if (x == 0) LSE[r] = row.LSE * fa::kLn2;

@@ -1,13 +1,14 @@
 // Step 13 -- one query: one block per head, whose warps share the keys.
 // Idea      Nothing but bandwidth limits it: a number of K or V is multiplied once for each row, and
-//           there is one row. So the block keeps as many tiles under way as shared memory holds
-// Changed   since 07 4_lazy: the tile is 1_tile's, with one row of Q for all warps; three or six
-//           tiles of K and V instead of two; the warps' parts are merged at the end
+//           there is one row. So a warp computes on one tile while the next two are on their way
+// Changed   since 07 4_lazy: the tiles are 1_tile's, one row for all warps; three stages per warp
+//           and no barrier in the loop; the warps' parts are merged at the end
 // Traffic   requested read  2*BH*(4*N*d + 2*Nk*d) B   Q by each warp
 //                     write 2*BH*N*d + 4*BH*N B       O, LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid B*H: one block per head
-// Owns      block: a head; warp: 16 of a tile's 64 keys; lane: of 2 rows every fourth pair of columns
+// Owns      block: a head; warp: every fourth tile of 16 or 32 keys; lane: of 2 rows
+//           every fourth pair of columns
 // Still bad few blocks, and each walks the whole cache: 4_splits
 #pragma once
 
@@ -19,14 +20,14 @@ namespace step13_warps {
 
 using namespace step13;
 
-// What a block keeps in shared memory.
-template <int d>
+// What a block keeps in shared memory: 96 KB.
+template <int d, int bands>
 union Shared {
-  Tile<d> tiles[kStages<d>];
-  Parts<d> parts;  // after the last tile
+  Tiles<d> tiles[kWarps];
+  Parts<d, bands> parts;  // after the last tile
 };
 
-// Two blocks per SM: while one waits for its tiles or merges, the other one's copies go on.
+// Two blocks per SM: while one merges, the other one's copies go on.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*H, N, d]
@@ -36,47 +37,45 @@ __global__ void __launch_bounds__(kThreads, 2)
                         float* LSE,     // [B*H, N]
                         int group, int N, int Nk, float scale, bool causal) {
   // --- prologue: copies of all tiles but one that shared memory holds
-  Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
+  constexpr int bands = 1;
+  Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const size_t row0 = size_t(blockIdx.x) * N;
   const size_t key0 = size_t(blockIdx.x / group) * Nk;  // `group` heads share K and V
   Q += row0 * d, O += row0 * d, LSE += row0, K += key0 * d, V += key0 * d;
-  const int tiles = (Nk + Bc - 1) / Bc;
-  const auto load = [&](int j) {
-    if (j < tiles) {
-      Tile<d>& tile = smem.tiles[j % kStages<d>];
-      load_tile<d>(K + size_t(j) * Bc * d, tile.K, Nk - j * Bc);
-      load_tile<d>(V + size_t(j) * Bc * d, tile.V, Nk - j * Bc);
+  Tiles<d>& tiles = smem.tiles[warp];
+  const auto load = [&](int key, int stage) {
+    if (key < Nk) {
+      load_tile<d>(K + size_t(key) * d, tiles.K[stage], Nk - key);
+      load_tile<d>(V + size_t(key) * d, tiles.V[stage], Nk - key);
     }
     fa::cp_async_commit();  // empty past the end: the wait below counts groups
   };
-  for (int j = 0; j < kStages<d> - 1; ++j) load(j);
-  uint32_t rQ[d / kMma][4];
+  const int first = warp * kWarpKeys<d>;  // the warp's first key
+  for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
+  uint32_t rQ[bands][d / kMma][4];
   load_queries<d>(Q, N, rQ);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  float rO[d / 8][4] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum};
-
-  const int least = causal ? Nk - N + 1 : Nk;  // keys that the first row sees
-  const int visible[2] = {causal ? least + lane / 4 : Nk, causal ? least + lane / 4 + 8 : Nk};
+  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first row sees, and this lane's
+  const int visible[bands][2] = {{causal ? least + lane / 4 : Nk, causal ? least + lane / 4 + 8 : Nk}};
+  float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2] = {{kNoMaximum, kNoMaximum}};
 
   // --- mainloop
-  for (int j = 0; j < tiles; ++j) {
-    fa::cp_async_wait<kStages<d> - 2>();
-    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
-    load(j + kStages<d> - 1);
-    const Tile<d>& tile = smem.tiles[j % kStages<d>];
-    float rS[kWarpKeys / 8][4] = {};
-    multiply_scores<d>(rQ, tile.K + warp * kWarpKeys * d, rS);
-    const int key = j * Bc + warp * kWarpKeys;
-    if (key + kWarpKeys > least) mask(rS, visible, key);
+  for (int key = first, stage = 0; key < Nk; key += Bc<d>, stage = (stage + 1) % kStages) {
+    fa::cp_async_wait<kStages - 2>();
+    __syncwarp();  // all lanes' copies of this tile are here, and all are done with the last one
+    load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
+    float rS[bands][kWarpKeys<d> / 8][4] = {};
+    multiply_scores<d>(rQ, tiles.K[stage], rS);
+    if (key + kWarpKeys<d> > least) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
-    multiply_values<d>(rS, scale_log2, m, tile.V + warp * kWarpKeys * d, l, rO);
+    multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }
 
   // --- epilogue
   fa::cp_async_wait_all();
-  __syncthreads();  // all are done with the tiles, whose place the parts take
-  store_part<d>(m, l, rO, N, warp, smem.parts);
+  __syncthreads();  // all are done with their tiles, whose place the parts take
+  store_part<d>(m, l, rO, N, smem.parts);
   __syncthreads();  // all parts are there
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < N; r += kStored) {
@@ -89,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 // What the kernels are made for; anything else is refused.
 inline fa::Support support() {
-  return {.d = {64, 128}, .gqa = true, .cross = true, .most_n = kRows};
+  return {.d = {64, 128}, .gqa = true, .cross = true, .most_n = kMma};
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
@@ -100,13 +99,14 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   t["O"].write = 2 * BH * N * d;
   t["LSE"].write = 4 * BH * N;
   t.hbm = {.read = 2 * (BH * N * d + 2 * p.kv_size()), .write = 2 * BH * N * d + 4 * BH * N};
-  t.flops = BH * 4 * kRows * fa::ceil_div(p.Nk, Bc) * Bc * d;  // of zeros, too
+  const int keys = p.d == 64 ? kWarpKeys<64> : kWarpKeys<128>;
+  t.flops = BH * 4 * kMma * fa::ceil_div(p.Nk, keys) * keys * d;  // of zeros, too
   return t;
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::launch(flash_decode_kernel<d>, {dim3(p.heads()), dim3(kThreads), sizeof(Shared<d>)}, t.Q,
+    fa::launch(flash_decode_kernel<d>, {dim3(p.heads()), dim3(kThreads), sizeof(Shared<d, 1>)}, t.Q,
                t.K, t.V, t.O, t.LSE, p.H / p.Hkv, p.N, p.Nk, p.scale(), p.causal);
   });
 }

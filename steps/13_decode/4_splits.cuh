@@ -10,7 +10,7 @@
 //                           + 4*BH*s*N*(d + 1) B         parts of O and LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (s, B*H): one block per split; then one thread for four features of O
-// Owns      block: a split of a head; warp: 16 of a tile's 64 keys
+// Owns      block: a split of a head; warp: every fourth tile of its keys
 // Still bad query heads that share K and V read them once each: 5_groups
 #pragma once
 
@@ -59,7 +59,7 @@ struct SplitParts {
   }
 };
 
-// Two blocks per SM: while one waits for its tiles or merges, the other one's copies go on.
+// Two blocks per SM: while one merges, the other one's copies go on.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*H, N, d]
@@ -68,53 +68,51 @@ __global__ void __launch_bounds__(kThreads, 2)
                         SplitParts parts, int group, int N, int Nk, int split_keys, float scale,
                         bool causal) {
   // --- prologue: copies of all tiles but one that shared memory holds
-  Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
+  constexpr int bands = 1;
+  Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int first = blockIdx.x * split_keys, end = min(Nk, first + split_keys);
-  const size_t part = size_t(blockIdx.x) * gridDim.y + blockIdx.y;
-  const size_t key0 = size_t(blockIdx.y / group) * Nk + first;  // `group` heads share K and V
-  Q += size_t(blockIdx.y) * N * d, K += key0 * d, V += key0 * d;
-  const int tiles = (end - first + Bc - 1) / Bc;
-  const auto load = [&](int j) {
-    if (j < tiles) {
-      Tile<d>& tile = smem.tiles[j % kStages<d>];
-      load_tile<d>(K + size_t(j) * Bc * d, tile.K, end - first - j * Bc);
-      load_tile<d>(V + size_t(j) * Bc * d, tile.V, end - first - j * Bc);
+  const size_t head = blockIdx.y, key0 = head / group * Nk;  // `group` heads share K and V
+  const size_t part = (blockIdx.x * gridDim.y + head) * N;
+  const int end = min(Nk, int(blockIdx.x + 1) * split_keys);
+  Q += head * N * d, K += key0 * d, V += key0 * d;
+  Tiles<d>& tiles = smem.tiles[warp];
+  const auto load = [&](int key, int stage) {
+    if (key < end) {
+      load_tile<d>(K + size_t(key) * d, tiles.K[stage], end - key);
+      load_tile<d>(V + size_t(key) * d, tiles.V[stage], end - key);
     }
     fa::cp_async_commit();  // empty past the end: the wait below counts groups
   };
-  for (int j = 0; j < kStages<d> - 1; ++j) load(j);
-  uint32_t rQ[d / kMma][4];
+  const int first = blockIdx.x * split_keys + warp * kWarpKeys<d>;  // the warp's first key
+  for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
+  uint32_t rQ[bands][d / kMma][4];
   load_queries<d>(Q, N, rQ);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  float rO[d / 8][4] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum};
-
-  const int least = causal ? Nk - N + 1 : Nk;  // keys that the first row sees
-  const int visible[2] = {causal ? least + lane / 4 : Nk, causal ? least + lane / 4 + 8 : Nk};
+  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first row sees, and this lane's
+  const int visible[bands][2] = {{causal ? least + lane / 4 : Nk, causal ? least + lane / 4 + 8 : Nk}};
+  float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2] = {{kNoMaximum, kNoMaximum}};
 
   // --- mainloop
-  for (int j = 0; j < tiles; ++j) {
-    fa::cp_async_wait<kStages<d> - 2>();
-    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
-    load(j + kStages<d> - 1);
-    const Tile<d>& tile = smem.tiles[j % kStages<d>];
-    float rS[kWarpKeys / 8][4] = {};
-    multiply_scores<d>(rQ, tile.K + warp * kWarpKeys * d, rS);
-    const int key = first + j * Bc + warp * kWarpKeys;
-    if (key + kWarpKeys > least) mask(rS, visible, key);
+  for (int key = first, stage = 0; key < end; key += Bc<d>, stage = (stage + 1) % kStages) {
+    fa::cp_async_wait<kStages - 2>();
+    __syncwarp();  // all lanes' copies of this tile are here, and all are done with the last one
+    load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
+    float rS[bands][kWarpKeys<d> / 8][4] = {};
+    multiply_scores<d>(rQ, tiles.K[stage], rS);
+    if (key + kWarpKeys<d> > least) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
-    multiply_values<d>(rS, scale_log2, m, tile.V + warp * kWarpKeys * d, l, rO);
+    multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }
 
   // --- epilogue
   fa::cp_async_wait_all();
-  __syncthreads();  // all are done with the tiles, whose place the parts take
-  store_part<d>(m, l, rO, N, warp, smem.parts);
+  __syncthreads();  // all are done with their tiles, whose place the parts take
+  store_part<d>(m, l, rO, N, smem.parts);
   __syncthreads();  // all parts are there
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < N; r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
-    parts.store<d>(merge_warps(smem.parts, r, x), part * N + r, x);
+    parts.store<d>(merge_warps(smem.parts, r, x), part + r, x);
   }
 }
 
@@ -139,6 +137,7 @@ struct Splits {
 
 // `heads` read the keys of each batch entry. As many splits as make all blocks resident at once.
 inline Splits splits_of(const fa::Problem& p, int heads) {
+  const int Bc = p.d == 64 ? step13::Bc<64> : step13::Bc<128>;
   int64_t tiles = 0;  // of all heads
   int longest = 1;
   for (int b = 0; b < p.B; ++b) {
@@ -180,7 +179,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_decode_kernel<d>,
-               {dim3(splits.count, p.heads()), dim3(kThreads), sizeof(Shared<d>)}, t.Q, t.K, t.V,
+               {dim3(splits.count, p.heads()), dim3(kThreads), sizeof(Shared<d, 1>)}, t.Q, t.K, t.V,
                parts, p.H / p.Hkv, p.N, p.Nk, splits.keys, p.scale(), p.causal);
     merge<d>(p, t, parts, splits.count);
   });

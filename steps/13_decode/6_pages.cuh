@@ -5,12 +5,12 @@
 // Changed   since 13 5_groups: keys are looked up in the table; each batch entry has a length, and as
 //           many splits as it has keys for
 // Traffic   requested read  as 5_groups, of each entry's own keys and splits
-//                           + 4*BHkv*t*Nk*d/8 B          table: by each thread that copies
+//                           + 8*BHkv*t*Nk B              table: by each lane, for 16 keys at once
 //                           + 4 B per thread             lengths
 //                     write as 5_groups
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
 // Launch    grid (s*t, B*Hkv): blocks without keys end at once; then the merge
-// Owns      block: a split for up to 32 rows; warp: 16 of a tile's 64 keys; thread: one place in rows
+// Owns      as 5_groups
 // Still bad two kernels, where the second one has little to do: 7_once
 #pragma once
 
@@ -25,104 +25,101 @@ using namespace step13;
 
 using step13_splits::Splits, step13_splits::SplitParts;
 
-using step13_groups::Rows, step13_groups::Shared;
+using step13_groups::Rows, step13_warps::Shared;
 
-// The keys of one batch entry and key head: which row of the pools each one is.
+// Which row of the pools each key of one batch entry and head is.
 struct KeyRows {
-  const int* pages;  // of the batch entry; null: the rows follow each other from `first` on
-  int log2;          // of the keys of a page
-  int head, heads;   // of a page
+  const int* pages;    // of the batch entry; null: the rows follow each other from `first` on
+  int log2;            // of the keys of a page
+  size_t head, heads;  // of a page
   size_t first;
 
+  __device__ KeyRows(const fa::Cache& cache, int log2_page, int most_keys, size_t head_of_all,
+                     int heads_)
+      : pages(nullptr),
+        log2(log2_page),
+        head(head_of_all % heads_),
+        heads(heads_),
+        first(head_of_all * most_keys) {
+    const size_t columns = (most_keys + (1 << log2) - 1) >> log2;  // of the table
+    if (cache.table) pages = cache.table + head_of_all / heads * columns;
+  }
+  // The 15 keys behind one whose number is a multiple of 16 follow it.
   __device__ size_t operator[](int key) const {
     if (pages == nullptr) return first + key;
-    const size_t page = size_t(pages[key >> log2]) * heads + head;
-    return (page << log2) + (key & ((1 << log2) - 1));
+    return ((pages[key >> log2] * heads + head) << log2) + (key & ((1 << log2) - 1));
   }
 };
 
-// Bc keys and values to shared memory, without waiting; from `end` on they are zero.
-template <int d, int threads>
-__device__ inline void load_keys(const bf16* K,  // [pages, Hkv, page, d]
-                                 const bf16* V,  // [pages, Hkv, page, d]
-                                 const KeyRows& rows, int first, int end, Tile<d>& tile) {
-  constexpr int kChunks = d / 8;              // of 16 bytes, per row
-  constexpr int kCopied = threads / kChunks;  // rows that the block copies at once
-  static_assert(kCopied % 8 == 0, "a thread's chunks have one swizzle");
-  const int r = threadIdx.x / kChunks, x = threadIdx.x % kChunks * 8, to = swizzle<d>(r, x);
-  UNROLL
-  for (int step = 0; step < Bc; step += kCopied) {
-    const int key = first + r + step;
-    const size_t from = key < end ? rows[key] * d + x : 0;
-    fa::cp_async_16(tile.K + to + step * d, K + from, key < end ? 16 : 0);
-    fa::cp_async_16(tile.V + to + step * d, V + from, key < end ? 16 : 0);
-  }
-}
-
-// Two blocks per SM with one tile of rows: while one waits for its tiles or merges, the other one's
-// copies go on. With two tiles their registers leave room for one block.
-template <int d, int tiles_of_rows>
-__global__ void __launch_bounds__(kThreads* tiles_of_rows, tiles_of_rows == 1 ? 2 : 1)
-    flash_decode_kernel(const bf16* Q,  // [B*Hkv, rows, d]: of a group, which is [B*H, N, d]
+// Two blocks per SM: while one merges, the other one's copies go on.
+template <int d, int bands>
+__global__ void __launch_bounds__(kThreads, 2)
+    flash_decode_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]
                         const bf16* K,  // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
                         const bf16* V,  // likewise
                         fa::Cache cache, int log2_page, int heads, SplitParts parts, int rows,
                         int N, int most_keys, int split_keys, float scale, bool causal) {
   // --- prologue: copies of all tiles but one that shared memory holds
-  constexpr int threads = kThreads * tiles_of_rows, block_rows = kRows * tiles_of_rows;
-  Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
-  const int warp = threadIdx.x / fa::kWarp % kWarps, lane = threadIdx.x % fa::kWarp;
-  const int row_blocks = (rows + block_rows - 1) / block_rows, split = blockIdx.x / row_blocks;
-  const int row0 = blockIdx.x % row_blocks * block_rows;  // blocks of the same keys are neighbours
-  const int tile_row = row0 + threadIdx.x / kThreads * kRows;  // the first one of this warp
+  Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
+  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are neighbours
+  const int row0 = blockIdx.x % row_blocks * bands * kMma;
   const size_t head = blockIdx.y, entry = head / heads;
   const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;
-  const int first = split * split_keys, end = min(Nk, first + split_keys);
-  if (first >= Nk && split > 0) return;  // no keys left; without any, split 0 leaves an empty part
-  const int columns = (most_keys + (1 << log2_page) - 1) >> log2_page;  // of the table
-  const KeyRows keys = {cache.table ? cache.table + entry * columns : nullptr, log2_page,
-                        int(head % heads), heads, head * most_keys};
-  const size_t part = (size_t(split) * gridDim.y + head) * rows;
-  Q += (head * rows + tile_row) * d;
-  const int tiles = (end - first + Bc - 1) / Bc;
-  const auto load = [&](int j) {
-    Tile<d>& tile = smem.tiles[j % kStages<d>];
-    if (j < tiles) load_keys<d, threads>(K, V, keys, first + j * Bc, end, tile);
+  const int end = min(Nk, (split + 1) * split_keys);
+  if (split * split_keys >= Nk && split > 0) return;  // without keys split 0 leaves an empty part
+  const KeyRows place(cache, log2_page, most_keys, head, heads);
+  const size_t part = (split * gridDim.y + head) * rows + row0;
+  Q += (head * rows + row0) * d;
+  Tiles<d>& tiles = smem.tiles[warp];
+  const auto load = [&](int key, int stage) {
+    UNROLL
+    for (int c = 0; c < kWarpKeys<d> && key < end; c += kMma) {
+      const size_t from = key + c < end ? place[key + c] * d : 0;
+      load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, end - key - c);
+      load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, end - key - c);
+    }
     fa::cp_async_commit();  // empty past the end: the wait below counts groups
   };
-  for (int j = 0; j < kStages<d> - 1; ++j) load(j);
-  uint32_t rQ[d / kMma][4];
-  load_queries<d>(Q, rows - tile_row, rQ);
+  const int first = split * split_keys + warp * kWarpKeys<d>;  // the warp's first key
+  for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
+  uint32_t rQ[bands][d / kMma][4];
+  load_queries<d>(Q, rows - row0, rQ);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  float rO[d / 8][4] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum};
-
-  const int least = causal ? Nk - N + 1 : Nk;  // keys that the first row sees
-  const int n = tile_row + lane / 4;           // of all heads of the group
-  const int visible[2] = {causal ? least + n % N : Nk, causal ? least + (n + 8) % N : Nk};
+  const int least = causal ? Nk - N + 1 : Nk;   // keys that a first query sees
+  int visible[bands][2];                        // and this lane's rows: row r is query r % N
+  float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
+  UNROLL
+  for (int t = 0; t < bands; ++t) {
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      m[t][h] = kNoMaximum;
+      visible[t][h] = causal ? least + (row0 + t * kMma + lane / 4 + h * 8) % N : Nk;
+    }
+  }
 
   // --- mainloop
-  for (int j = 0; j < tiles; ++j) {
-    fa::cp_async_wait<kStages<d> - 2>();
-    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
-    load(j + kStages<d> - 1);
-    const Tile<d>& tile = smem.tiles[j % kStages<d>];
-    float rS[kWarpKeys / 8][4] = {};
-    multiply_scores<d>(rQ, tile.K + warp * kWarpKeys * d, rS);
-    const int key = first + j * Bc + warp * kWarpKeys;
-    if (key + kWarpKeys > least) mask(rS, visible, key);
+  for (int key = first, stage = 0; key < end; key += Bc<d>, stage = (stage + 1) % kStages) {
+    fa::cp_async_wait<kStages - 2>();
+    __syncwarp();  // all lanes' copies of this tile are here, and all are done with the last one
+    load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
+    float rS[bands][kWarpKeys<d> / 8][4] = {};
+    multiply_scores<d>(rQ, tiles.K[stage], rS);
+    if (key + kWarpKeys<d> > least) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
-    multiply_values<d>(rS, scale_log2, m, tile.V + warp * kWarpKeys * d, l, rO);
+    multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }
 
   // --- epilogue
   fa::cp_async_wait_all();
-  __syncthreads();  // all are done with the tiles, whose place the parts take
-  store_part<d>(m, l, rO, rows - tile_row, warp, smem.parts[threadIdx.x / kThreads]);
+  __syncthreads();  // all are done with their tiles, whose place the parts take
+  store_part<d>(m, l, rO, rows - row0, smem.parts);
   __syncthreads();  // all parts are there
-  constexpr int kStored = threads / (d / 4);  // rows that the block stores at once
-  for (int r = threadIdx.x / (d / 4); r < min(rows - row0, block_rows); r += kStored) {
+  constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
+  for (int r = threadIdx.x / (d / 4); r < min(rows - row0, bands * kMma); r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
-    parts.store<d>(merge_warps(smem.parts[r / kRows], r % kRows, x), part + row0 + r, x);
+    parts.store<d>(merge_warps(smem.parts, r, x), part + r, x);
   }
 }
 
@@ -150,12 +147,14 @@ inline fa::Support support() {
 
 // What the batch entries ask for together, each by its length.
 struct Totals {
-  uint64_t keys = 0, tiles = 0, pages = 0, splits = 0;
+  uint64_t keys = 0, pages = 0, splits = 0;
+  uint64_t padded = 0, groups = 0;               // keys of whole tiles; 16 keys, looked up at once
   uint64_t merged = 0, merged_splits = 0;  // entries with more than one split, and their splits
-  Totals(const fa::Problem& p, int split_keys) {
+  Totals(const fa::Problem& p, int split_keys, int tile_keys) {
     for (int b = 0; b < p.B; ++b) {
       const int of_entry = p.keys_of(b);
-      keys += of_entry, tiles += fa::ceil_div(of_entry, Bc);
+      keys += of_entry, padded += fa::ceil_div(of_entry, tile_keys) * tile_keys;
+      groups += fa::ceil_div(of_entry, kMma);
       const int count = std::max(1, fa::ceil_div(of_entry, split_keys));
       splits += count;
       if (count > 1) merged += 1, merged_splits += count;
@@ -167,7 +166,7 @@ struct Totals {
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p);
   const Splits splits = step13_groups::splits_of(p);
-  const Totals all(p, splits.keys);
+  const Totals all(p, splits.keys, p.d == 64 ? kWarpKeys<64> : kWarpKeys<128>);
   const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d, all_rows = p.rows();
   const uint64_t blocks = splits.count * rows.blocks * p.kv_heads();
   fa::Prediction t;
@@ -178,14 +177,14 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   const uint64_t parts = 4 * all.splits * H * N;  // one number per row
   t["O_parts"] = {.read = parts * d, .write = parts * d};
   t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
-  if (p.page) t["table"].read = 4 * rows.blocks * Hkv * all.keys * (d / 8);
+  if (p.page) t["table"].read = 4 * rows.blocks * Hkv * all.groups * fa::kWarp;
   if (!p.lengths.empty()) {
-    t["lengths"].read = 4 * (blocks * rows.tiles * kThreads + all_rows * (d / 4));
+    t["lengths"].read = 4 * (blocks * kThreads + all_rows * (d / 4));
   }
   t.hbm = {.read = 2 * (all_rows * d + 2 * Hkv * all.keys * d) + parts * (d + 1) + 4 * all.pages +
                    4 * p.lengths.size(),
            .write = 2 * all_rows * d + 4 * all_rows + parts * (d + 1)};
-  t.flops = 4 * Hkv * kRows * rows.tiles * rows.blocks * all.tiles * Bc * d;
+  t.flops = 4 * Hkv * kMma * rows.bands * rows.blocks * all.padded * d;
   return t;
 }
 
@@ -197,10 +196,10 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   const int log2_page = p.page ? std::bit_width(unsigned(p.page)) - 1 : 0;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::dispatch_tile<1, 2>(rows.tiles, [&](auto tiles) {
-      fa::launch(flash_decode_kernel<d, tiles>,
-                 {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads * tiles),
-                  sizeof(Shared<d>)},
+    fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
+      fa::launch(flash_decode_kernel<d, bands>,
+                 {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads),
+                  sizeof(Shared<d, bands>)},
                  t.Q, t.K, t.V, t.cache, log2_page, p.Hkv, parts, rows.count, p.N, p.Nk,
                  splits.keys, p.scale(), p.causal);
     });

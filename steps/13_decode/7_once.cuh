@@ -22,77 +22,82 @@ using namespace step13;
 
 using step13_splits::Splits, step13_splits::SplitParts;
 
-using step13_groups::Rows, step13_groups::Shared;
+using step13_groups::Rows, step13_warps::Shared;
 
-using step13_pages::KeyRows, step13_pages::load_keys, step13_pages::Totals;
+using step13_pages::KeyRows, step13_pages::Totals;
 
-// Two blocks per SM with one tile of rows: while one waits for its tiles or merges, the other one's
-// copies go on. With two tiles their registers leave room for one block.
-template <int d, int tiles_of_rows>
-__global__ void __launch_bounds__(kThreads* tiles_of_rows, tiles_of_rows == 1 ? 2 : 1)
-    flash_decode_kernel(const bf16* Q,  // [B*Hkv, rows, d]: of a group, which is [B*H, N, d]
+// Two blocks per SM: while one merges, the other one's copies go on.
+template <int d, int bands>
+__global__ void __launch_bounds__(kThreads, 2)
+    flash_decode_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]
                         const bf16* K,  // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
                         const bf16* V,  // likewise
                         fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
-                        SplitParts parts, unsigned* arrived, int rows, int N, int most_keys, int split_keys, float scale, bool causal) {
+                        SplitParts parts, unsigned* arrived, int rows, int N, int most_keys,
+                        int split_keys, float scale, bool causal) {
   // --- prologue: copies of all tiles but one that shared memory holds
-  constexpr int threads = kThreads * tiles_of_rows, block_rows = kRows * tiles_of_rows;
-  Shared<d>& smem = *fa::dynamic_shared<Shared<d>>();
-  const int warp = threadIdx.x / fa::kWarp % kWarps, lane = threadIdx.x % fa::kWarp;
-  const int row_blocks = (rows + block_rows - 1) / block_rows, split = blockIdx.x / row_blocks;
-  const int row0 = blockIdx.x % row_blocks * block_rows;  // blocks of the same keys are neighbours
-  const int tile_row = row0 + threadIdx.x / kThreads * kRows;  // the first one of this warp
+  Shared<d, bands>& smem = *fa::dynamic_shared<Shared<d, bands>>();
+  const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
+  const int row_blocks = (rows + bands * kMma - 1) / (bands * kMma);
+  const int split = blockIdx.x / row_blocks;  // blocks of the same keys are neighbours
+  const int row0 = blockIdx.x % row_blocks * bands * kMma;
   const size_t head = blockIdx.y, entry = head / heads;
   const int Nk = cache.lengths ? cache.lengths[entry] : most_keys;
-  const int first = split * split_keys, end = min(Nk, first + split_keys);
-  if (first >= Nk && split > 0) return;  // no keys left; without any, split 0 leaves an empty part
-  const int columns = (most_keys + (1 << log2_page) - 1) >> log2_page;  // of the table
-  const KeyRows keys = {cache.table ? cache.table + entry * columns : nullptr, log2_page,
-                        int(head % heads), heads, head * most_keys};
-  const size_t all_rows = size_t(gridDim.y) * rows;
-  Q += (head * rows + tile_row) * d;
-  const int tiles = (end - first + Bc - 1) / Bc;
-  const auto load = [&](int j) {
-    Tile<d>& tile = smem.tiles[j % kStages<d>];
-    if (j < tiles) load_keys<d, threads>(K, V, keys, first + j * Bc, end, tile);
+  const int end = min(Nk, (split + 1) * split_keys);
+  if (split * split_keys >= Nk && split > 0) return;  // without keys split 0 leaves an empty part
+  const KeyRows place(cache, log2_page, most_keys, head, heads);
+  Q += (head * rows + row0) * d;
+  Tiles<d>& tiles = smem.tiles[warp];
+  const auto load = [&](int key, int stage) {
+    UNROLL
+    for (int c = 0; c < kWarpKeys<d> && key < end; c += kMma) {
+      const size_t from = key + c < end ? place[key + c] * d : 0;
+      load_tile<d, kMma>(K + from, tiles.K[stage] + c * d, end - key - c);
+      load_tile<d, kMma>(V + from, tiles.V[stage] + c * d, end - key - c);
+    }
     fa::cp_async_commit();  // empty past the end: the wait below counts groups
   };
-  for (int j = 0; j < kStages<d> - 1; ++j) load(j);
-  uint32_t rQ[d / kMma][4];
-  load_queries<d>(Q, rows - tile_row, rQ);
+  const int first = split * split_keys + warp * kWarpKeys<d>;  // the warp's first key
+  for (int j = 0; j < kStages - 1; ++j) load(first + j * Bc<d>, j);
+  uint32_t rQ[bands][d / kMma][4];
+  load_queries<d>(Q, rows - row0, rQ);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  float rO[d / 8][4] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum};
-
-  const int least = causal ? Nk - N + 1 : Nk;  // keys that the first row sees
-  const int n = tile_row + lane / 4;           // of all heads of the group
-  const int visible[2] = {causal ? least + n % N : Nk, causal ? least + (n + 8) % N : Nk};
+  const int least = causal ? Nk - N + 1 : Nk;   // keys that a first query sees
+  int visible[bands][2];                        // and this lane's rows: row r is query r % N
+  float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
+  UNROLL
+  for (int t = 0; t < bands; ++t) {
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      m[t][h] = kNoMaximum;
+      visible[t][h] = causal ? least + (row0 + t * kMma + lane / 4 + h * 8) % N : Nk;
+    }
+  }
 
   // --- mainloop
-  for (int j = 0; j < tiles; ++j) {
-    fa::cp_async_wait<kStages<d> - 2>();
-    __syncthreads();  // all copies of tile j are here, and all warps are done with tile j - 1
-    load(j + kStages<d> - 1);
-    const Tile<d>& tile = smem.tiles[j % kStages<d>];
-    float rS[kWarpKeys / 8][4] = {};
-    multiply_scores<d>(rQ, tile.K + warp * kWarpKeys * d, rS);
-    const int key = first + j * Bc + warp * kWarpKeys;
-    if (key + kWarpKeys > least) mask(rS, visible, key);
+  for (int key = first, stage = 0; key < end; key += Bc<d>, stage = (stage + 1) % kStages) {
+    fa::cp_async_wait<kStages - 2>();
+    __syncwarp();  // all lanes' copies of this tile are here, and all are done with the last one
+    load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
+    float rS[bands][kWarpKeys<d> / 8][4] = {};
+    multiply_scores<d>(rQ, tiles.K[stage], rS);
+    if (key + kWarpKeys<d> > least) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
-    multiply_values<d>(rS, scale_log2, m, tile.V + warp * kWarpKeys * d, l, rO);
+    multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }
 
   // --- epilogue
   fa::cp_async_wait_all();
-  __syncthreads();  // all are done with the tiles, whose place the parts take
-  store_part<d>(m, l, rO, rows - tile_row, warp, smem.parts[threadIdx.x / kThreads]);
+  __syncthreads();  // all are done with their tiles, whose place the parts take
+  store_part<d>(m, l, rO, rows - row0, smem.parts);
   __syncthreads();  // all parts are there
   // A block that has all keys of its rows writes results, else a part.
   const int splits = max(1, (Nk + split_keys - 1) / split_keys);
-  const int stored = min(rows - row0, block_rows), x = threadIdx.x % (d / 4) * 4;
-  const size_t result = head * rows + row0;
-  constexpr int kStored = threads / (d / 4);  // rows that the block stores at once
+  const int stored = min(rows - row0, bands * kMma), x = threadIdx.x % (d / 4) * 4;
+  const size_t result = head * rows + row0, all_rows = size_t(gridDim.y) * rows;
+  constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < stored; r += kStored) {
-    const Merged row = merge_warps(smem.parts[r / kRows], r % kRows, x);
+    const Merged row = merge_warps(smem.parts, r, x);
     if (splits == 1) {
       store_row<d>(row, result + r, x, O, LSE);
     } else {
@@ -124,7 +129,7 @@ inline fa::Support support() { return step13_pages::support(); }
 inline fa::Prediction traffic(const fa::Problem& p) {
   const Rows rows(p);
   const Splits splits = step13_groups::splits_of(p);
-  const Totals all(p, splits.keys);
+  const Totals all(p, splits.keys, kMma);
   const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d, all_rows = p.rows();
   fa::Prediction t = step13_pages::traffic(p);
   if (!p.lengths.empty()) {  // by no kernel that merges
@@ -153,10 +158,10 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   const int log2_page = p.page ? std::bit_width(unsigned(p.page)) - 1 : 0;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-    fa::dispatch_tile<1, 2>(rows.tiles, [&](auto tiles) {
-      fa::launch(flash_decode_kernel<d, tiles>,
-                 {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads * tiles),
-                  sizeof(Shared<d>)},
+    fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
+      fa::launch(flash_decode_kernel<d, bands>,
+                 {dim3(splits.count * rows.blocks, p.kv_heads()), dim3(kThreads),
+                  sizeof(Shared<d, bands>)},
                  t.Q, t.K, t.V, t.cache, log2_page, p.Hkv, t.O, t.LSE, parts,
                  t.scratch<unsigned>("arrived"), rows.count, p.N, p.Nk, splits.keys, p.scale(),
                  p.causal);

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "steps/07_tensor_cores/4_lazy.cuh"
-#include "steps/13_decode/7_once.cuh"
+#include "steps/13_decode/9_fp8.cuh"
 
 namespace step13 {
 
@@ -60,12 +60,24 @@ inline fa::Variant once() {
           .writes_lse = true};
 }
 
+inline fa::Variant fp8() {
+  return {.name = "fp8",
+          .idea = "K and V in 8 bits, multiplied in 16",
+          .parent = {"13 once", step13_once::traffic, step13_once::support()},
+          .support = support(),
+          .forward = forward,
+          .cache8 = true,
+          .traffic = traffic,
+          .workspace = step13_once::workspace,
+          .writes_lse = true};
+}
+
 inline fa::Step step() {
   return {.id = "13_decode",
           .idea = "one query, a long KV cache: nothing but memory bandwidth",
-          .support = step13_once::support(),
+          .support = support(),
           .needs = "sm_80",
-          .variants = {warps(), splits(), groups(), pages(), once()}};
+          .variants = {warps(), splits(), groups(), pages(), once(), fp8()}};
 }
 
 }  // namespace step13
