@@ -53,9 +53,17 @@ inline Problem random_problem(std::mt19937& random) {
   return bf16_problem(N, Nk, d, causal, B, Hkv * group, Hkv);
 }
 
-/// Every row against fp64, by the checker's bound.
-inline void require_right(const Variant& v, Problem p, const Inputs& in) {
+/// As a program would run it: what a problem takes from its variant.
+inline Problem problem_for(const Variant& v, Problem p) {
   p.fp8 = v.fp8;
+  p.cache8 = v.cache8;
+  return p;
+}
+
+/// Every row against fp64, by the checker's bound. Inputs of a variant with a cache of 8 bits come
+/// from problem_for(), or end with quantise_cache().
+inline void require_right(const Variant& v, Problem p, const Inputs& in) {
+  p = problem_for(v, p);
   const CheckResult result = check(p, in, run(v, p, in), sample_of(p, 1, 1e18));
   for (const TensorCheck& t : result.tensors) {
     CAPTURE(t.tensor, t.max_abs_err, t.bound, t.message);
@@ -66,7 +74,7 @@ inline void require_right(const Variant& v, Problem p, const Inputs& in) {
   REQUIRE(result.complete);
 }
 inline void require_right(const Variant& v, const Problem& p) {
-  require_right(v, p, normal_inputs(p, static_cast<uint64_t>(p.N) * 1000 + p.d));
+  require_right(v, p, normal_inputs(problem_for(v, p), static_cast<uint64_t>(p.N) * 1000 + p.d));
 }
 
 /// With `analyse` the analysis must have looked at something: else it finds nothing anywhere.
@@ -78,20 +86,23 @@ inline Counts count_pass(const std::function<void()>& pass, bool analyse) {
 }
 
 /// The bytes of one prepare, counted (simulator) or measured (GPU).
-inline Counts count_prepare(const Variant& v, const Problem& p, bool analyse = false) {
+inline Counts count_prepare(const Variant& v, Problem p, bool analyse = false) {
+  p = problem_for(v, p);
   Session session(p, normal_inputs(p, 1), v);
   return count_pass([&] { session.prepare(); }, analyse);
 }
 
 /// The bytes of one forward; a prepare before it is not counted.
-inline Counts count_forward(const Variant& v, const Problem& p, bool analyse = false) {
+inline Counts count_forward(const Variant& v, Problem p, bool analyse = false) {
+  p = problem_for(v, p);
   Session session(p, normal_inputs(p, 1), v);
   if (v.prepare) session.prepare();
   return count_pass([&] { session.forward(); }, analyse);
 }
 
 /// The bytes of one backward, behind one forward that is not counted.
-inline Counts count_backward(const Variant& v, const Problem& p, bool analyse = false) {
+inline Counts count_backward(const Variant& v, Problem p, bool analyse = false) {
+  p = problem_for(v, p);
   Session session(p, normal_inputs(p, 1), v);
   if (v.prepare) session.prepare();
   session.forward();
@@ -112,16 +123,19 @@ inline void require_equal(Prediction prediction, const Counts& counts) {
 inline Counts count_bytes(const std::function<void()>& pass) {
   return count(pass, {.counters = false});
 }
-inline void require_prepare_predicted(const Variant& v, const Problem& p) {
+inline void require_prepare_predicted(const Variant& v, Problem p) {
+  p = problem_for(v, p);
   Session session(p, normal_inputs(p, 1), v);
   require_equal(v.prepare_traffic(p), count_bytes([&] { session.prepare(); }));
 }
-inline void require_predicted(const Variant& v, const Problem& p) {
+inline void require_predicted(const Variant& v, Problem p) {
+  p = problem_for(v, p);
   Session session(p, normal_inputs(p, 1), v);
   if (v.prepare) session.prepare();
   require_equal(v.traffic(p), count_bytes([&] { session.forward(); }));
 }
-inline void require_backward_predicted(const Variant& v, const Problem& p) {
+inline void require_backward_predicted(const Variant& v, Problem p) {
+  p = problem_for(v, p);
   Session session(p, normal_inputs(p, 1), v);
   if (v.prepare) session.prepare();
   session.forward();
@@ -140,9 +154,11 @@ inline double max_difference(const std::vector<float>& a, const std::vector<floa
 }
 
 /// V = 1 gives O = 1: every row of P sums to one.
-inline void require_rows_sum_to_one(const Variant& v, const Problem& p, double tolerance) {
+inline void require_rows_sum_to_one(const Variant& v, Problem p, double tolerance) {
+  p = problem_for(v, p);
   Inputs in = normal_inputs(p, 2);
   std::fill(in.V.begin(), in.V.end(), 1.f);
+  if (p.cache8) quantise_cache(p, in);
   const Outputs out = run(v, p, in);
   REQUIRE(max_difference(out.O, std::vector<float>(out.O.size(), 1.f)) <= tolerance);
 }
@@ -173,7 +189,8 @@ inline void require_key_permutation(const Variant& v, const Problem& p, double t
 }
 
 /// Scores in the thousands (only the largest survives) and near zero (a mean) are both right.
-inline void require_any_score_size(const Variant& v, const Problem& p) {
+inline void require_any_score_size(const Variant& v, Problem p) {
+  p = problem_for(v, p);
   for (const float factor : {300.f, 1e-6f}) {
     CAPTURE(factor);
     Inputs in = normal_inputs(p, 5);
@@ -218,13 +235,14 @@ inline void require_blind_rows(const Variant& v) {
   const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
   const int d = GENERATE(64, 128);
   CAPTURE(N, Nk, d);
-  const auto p = bf16_problem(N, Nk, d, /*causal=*/true, /*B=*/1, /*H=*/FA_BACKEND_GPU ? 64 : 2);
+  const auto p = problem_for(
+      v, bf16_problem(N, Nk, d, /*causal=*/true, /*B=*/1, /*H=*/FA_BACKEND_GPU ? 64 : 2));
   const auto in = normal_inputs(p, 9);
   require_right(v, p, in);
   const Outputs out = run(v, p, in);
   const auto features = static_cast<size_t>(d);
   for (size_t row = 0; row < p.rows(); ++row) {
-    const bool sees = p.visible(static_cast<int>(row % p.N)) > 0;
+    const bool sees = p.visible(static_cast<int>(row % p.N), row / p.N / p.H) > 0;
     const auto O = out.O.begin() + row * features;
     const bool zero = std::all_of(O, O + features, [](float o) { return o == 0; });
     const bool infinite = out.LSE[row] == -INFINITY;
@@ -243,7 +261,8 @@ inline void require_right_for_random_shapes(const Variant& v, unsigned seed) {
 }
 
 inline void require_right_for_real_and_outliers(const Variant& v) {
-  const auto p = bf16_problem(150, 200, GENERATE(64, 128), true, /*B=*/1, /*H=*/4, /*Hkv=*/2);
+  const auto p =
+      problem_for(v, bf16_problem(150, 200, GENERATE(64, 128), true, /*B=*/1, /*H=*/4, /*Hkv=*/2));
   require_right(v, p, real_inputs(p, 1));
   require_right(v, p, outlier_inputs(p, 1));
 }
@@ -264,7 +283,7 @@ inline void require_same_bits(const Variant& v) {
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
   CAPTURE(d, causal);
-  const auto p = bf16_problem(330, 400, d, causal, 1, FA_BACKEND_GPU ? 64 : 2);
+  const auto p = problem_for(v, bf16_problem(330, 400, d, causal, 1, FA_BACKEND_GPU ? 64 : 2));
   const auto in = normal_inputs(p, 7);
   const Outputs once = run(v, p, in), twice = run(v, p, in);
   REQUIRE(once.O == twice.O);

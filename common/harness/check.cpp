@@ -40,9 +40,22 @@ double fp8_floor_of_LSE(const ReferenceForward& f, size_t i) {
   return 2 * 0x1p-4 * std::hypot(f.root_PS[i], f.root_mean[i], f.root_mean[i]);
 }
 
-double largest(const std::vector<float>& t) {
+double largest(const float* first, size_t n) {
   double size = 0;
-  for (const float x : t) size = std::max(size, std::abs(static_cast<double>(x)));
+  for (const float* x = first; x < first + n; ++x) {
+    size = std::max(size, std::abs(static_cast<double>(*x)));
+  }
+  return size;
+}
+double largest(const std::vector<float>& t) { return largest(t.data(), t.size()); }
+
+/// Of the keys that there are: behind them V may hold anything.
+double largest_value(const Problem& p, const std::vector<float>& V) {
+  double size = 0;
+  for (size_t head = 0; head < p.kv_heads(); ++head) {
+    const size_t d = p.d, keys = p.keys_of(head / p.Hkv);
+    size = std::max(size, largest(V.data() + head * p.Nk * d, keys * d));
+  }
   return size;
 }
 
@@ -126,8 +139,8 @@ std::string find_impossible(const Problem& p, const Tensor& t) {
   for (size_t i = 0; i < t.values.size(); ++i) {
     const float value = t.values[i];
     if (std::isfinite(value)) continue;
-    const bool masked_row =
-        t.name == std::string("LSE") && p.visible(static_cast<int>(i % t.length)) == 0;
+    const bool masked_row = t.name == std::string("LSE") &&
+                            p.visible(static_cast<int>(i % t.length), i / t.length / t.heads) == 0;
     if (!masked_row || !(value < 0)) {
       return fmt::format("{} is {}{}", t.element(i), value,
                          masked_row ? ", expected -inf for a fully masked row" : "");
@@ -208,7 +221,7 @@ void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const
   const Tensor O{
       "O",  out.O, static_cast<size_t>(p.d), static_cast<size_t>(p.N), static_cast<size_t>(p.H),
       "row"};
-  const double values = p.Nk * largest(in.V);  // P's factors
+  const double values = p.Nk * largest_value(p, in.V);  // P's factors
   result.tensors.push_back(compare(
       p, O, {sample.rows, want.O, baseline.O, kForwardFactor, unit_of(p.dtype), [&](size_t i) {
                const double fp8 = p.fp8 ? fp8_floor_of_O(want, i) : 0;

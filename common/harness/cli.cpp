@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 
 #include "common/harness/backend.h"
@@ -70,10 +71,40 @@ size_t find_variant(const Step& step, const std::string& name) {
   throw UsageError(fmt::format("--variant {}: {} has {}", name, step.id, known));
 }
 
+/// "0,1,700".
+std::vector<int> numbers_of(const std::string& text) {
+  std::vector<int> numbers;
+  const char *at = text.data(), *end = at + text.size();
+  for (bool more = true; more;) {
+    int number = 0;
+    const auto [stop, error] = std::from_chars(at, end, number);
+    more = stop < end && *stop == ',';
+    if (error != std::errc() || (stop < end && !more)) {
+      throw UsageError(fmt::format(
+          "--lengths {}: must be whole numbers with commas between them, such as 0,1,700", text));
+    }
+    numbers.push_back(number);
+    at = stop + 1;
+  }
+  return numbers;
+}
+
+/// Takes turns, until each batch entry has one; without --nk there are as many keys as the longest.
+void spread_lengths(const std::string& text, bool nk_given, Problem& p) {
+  const std::vector<int> given = numbers_of(text);
+  if (given.size() > static_cast<size_t>(std::max(p.B, 0))) {
+    throw UsageError(fmt::format("--lengths {}: {} lengths for {} batch entries; give --b {}", text,
+                                 given.size(), p.B, given.size()));
+  }
+  for (int b = 0; b < p.B; ++b) p.lengths.push_back(given[b % given.size()]);
+  if (!nk_given) p.Nk = std::max(1, *std::max_element(given.begin(), given.end()));
+}
+
 constexpr size_t kHelpColumn = 28;  // where the descriptions of the options begin
 
 /// Does any variant of the step support it?
-bool takes(const Step& step, bool Support::*what) {
+template <class T>
+bool takes(const Step& step, T Support::*what) {
   return std::any_of(step.variants.begin(), step.variants.end(),
                      [&](const Variant& v) { return support_of(step, v).*what; });
 }
@@ -128,6 +159,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   Options o;
   Problem& p = o.problem;
   std::string variant = step.variants.back().name;
+  std::string lengths, table;
   int64_t smem = 0;  // signed, so that -1 is refused as it was typed
 
   std::string title = wrapped(step.id + ": ", step.idea, 2);
@@ -161,6 +193,10 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   // Hkv and Nk follow H and N unless they are given, so they show words for their defaults.
   const auto defaults_to = [](CLI::Option* o, const char* words) { return o->default_str(words); };
 
+  // A step for few queries has many keys all the same.
+  const bool few_queries = step.support.most_n != 0;
+  if (few_queries) p.N = 1;
+
   SizeFlags flags{};
   flags.b = option("Problem", "--b", p.B, "INT", "batch");
   flags.h = option("Problem", "--h", p.H, "INT", "query heads");
@@ -169,9 +205,17 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                defaults_to(option("Problem", "--hkv", p.Hkv, "INT", "key and value heads"), "--h"));
   flags.n = option("Problem", "--n", p.N, "INT", "queries");
   flags.nk = shown_if(takes(step, &Support::cross),
-                      defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"), "--n"));
+                      defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"),
+                                  few_queries ? "1024, or the longest of --lengths" : "--n"));
   flags.d = option("Problem", "--d", p.d, "INT", "head dimension: " + step.support.list_d());
   app.add_flag("--causal", p.causal, "queries do not see later keys")->group("Problem");
+  const CLI::Option* lengths_flag =
+      shown_if(takes(step, &Support::lengths),
+               option("Problem", "--lengths", lengths, "INT,INT,...",
+                      "keys of each batch entry, which take turns; else --nk of each"));
+  shown_if(takes(step, &Support::pages),
+           option("Problem", "--page", p.page, "INT",
+                  "keys of a page, 16, 32, 64, 128 or 256; 0: the cache is not paged"));
 
   option("Input", "--input", o.input, "NAME",
          backward ? "where Q, K, V and dO come from" : "where Q, K and V come from")
@@ -180,6 +224,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   option("Input", "--q", o.files.q, "F.npy", "Q [B, H, N, d]; files decide the sizes");
   option("Input", "--k", o.files.k, "F.npy", "K [B, Hkv, Nk, d]");
   option("Input", "--v", o.files.v, "F.npy", "V [B, Hkv, Nk, d]");
+  shown_if(takes(step, &Support::pages),
+           option("Input", "--table", table, "F.npy",
+                  "page table [B, pages], int32 or int64, with --page; else a shuffled one"));
   shown_if(backward,
            option("Input", "--do", o.files.dO, "F.npy", "dO [B, H, N, d], for the backward"));
 
@@ -272,10 +319,19 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   o.variant = find_variant(step, variant);
   p.dtype = step.variants[o.variant].forward.dtype();
   p.fp8 = step.variants[o.variant].fp8;
+  p.cache8 = step.variants[o.variant].cache8;
   if (flags.hkv->empty()) p.Hkv = p.H;
-  if (flags.nk->empty()) p.Nk = p.N;
+  if (flags.nk->empty() && !few_queries) p.Nk = p.N;
   if (o.files.any()) sizes_from_files(flags, o);
+  if (!lengths_flag->empty()) {
+    const bool kv_file = !o.files.k.empty() || !o.files.v.empty();
+    spread_lengths(lengths, kv_file || !flags.nk->empty(), p);
+  }
   validate(p, step, step.variants[o.variant]);
+  if (!table.empty()) {
+    if (p.page == 0) throw UsageError(fmt::format("--table {}: needs --page", table));
+    o.table = load_table(table, p);
+  }
   if (o.estimate_heads == 0) o.estimate_heads = p.heads();
   if (o.estimate_heads % p.heads() != 0) {
     throw UsageError(fmt::format("--estimate-heads {}: must be a multiple of the {} heads that run",

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "common/harness/inputs.h"
 #include "common/harness/problem.h"
@@ -16,6 +17,7 @@ struct Options {
   Problem problem;  ///< sizes from the flags or the .npy files; dtype of the chosen variant
   std::string input = "real";  ///< "real", "normal" or "outliers"
   InputFiles files;            ///< replace what `input` makes
+  std::vector<int> table;      ///< of a paged cache, from --table; empty: a shuffled one
   std::string out;             ///< O as .npy, or empty
   std::string out_dir;         ///< all outputs as .npy, or empty
   std::string json;            ///< the report as JSON, or empty

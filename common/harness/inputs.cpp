@@ -1,9 +1,14 @@
 #include "common/harness/inputs.h"
 
+#include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
+#include <limits>
+#include <map>
+#include <numeric>
 #include <optional>
 
 #include "common/harness/format.h"
@@ -18,6 +23,7 @@ namespace {
 // (seed, stream, index), which any thread can compute for any element.
 
 enum Stream : uint64_t { kQ, kK, kV, kdO, kStreams };
+constexpr uint64_t kTable = 2 * kStreams;  // behind those of the outliers
 
 // The output function of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
 uint64_t mix(uint64_t z) {
@@ -73,6 +79,39 @@ std::vector<float> outlier_tensor(size_t n, DType dtype, uint64_t seed, Stream s
   });
 }
 
+// --- a cache -------------------------------------------------------------------------------------
+
+/// [B, Hkv], the scales of K or V, whose numbers become scale * e4m3.
+std::vector<float> quantise_heads(const Problem& p, std::vector<float>& tensor) {
+  constexpr float kLeast = FLT_MIN * 0x1p9f;  // its products with e4m3 are normal numbers, too
+  std::vector<float> scales(p.kv_heads(), 1);
+  parallel_for(p.kv_heads(), [&] {
+    return [&](size_t head) {
+      const size_t d = p.d;
+      float* first = tensor.data() + head * p.Nk * d;
+      float* last = first + p.keys_of(head / p.Hkv) * d;
+      float largest = 0;
+      for (const float* x = first; x < last; ++x) largest = std::max(largest, std::abs(*x));
+      if (largest > 0) scales[head] = std::max(largest / 448, kLeast);
+      for (float* x = first; x < last; ++x) {
+        *x = scales[head] * round_to(DType::e4m3, *x / scales[head]);
+      }
+    };
+  });
+  return scales;
+}
+
+Inputs as_cached(const Problem& p, Inputs in) {
+  if (p.cache8) quantise_cache(p, in);
+  return in;
+}
+
+/// Of batch entry b.
+int pages_of(const Problem& p, int b) { return (p.keys_of(b) + p.page - 1) / p.page; }
+
+/// Of a table: page i of batch entry b.
+size_t entry_of(const Problem& p, int b, int i) { return static_cast<size_t>(b) * p.pages() + i; }
+
 // --- the shipped activations ---------------------------------------------------------------------
 
 Npy read_real(const std::string& name) {
@@ -84,15 +123,16 @@ Npy read_real(const std::string& name) {
   return npy;
 }
 
-// [heads, n, p.d] from the file's [1, H, N, d]. Row r is token r + first_token of the text.
-std::vector<float> resample(const Npy& from, const Problem& p, size_t heads, int n, int first_token,
-                            double factor) {
+// [heads, n, p.d] from the file's [1, H, N, d]. Row r is token r + first_token(head) of the text.
+template <class F>
+std::vector<float> resample(const Npy& from, const Problem& p, size_t heads, int n,
+                            const F& first_token, double factor) {
   const auto H = from.shape[1], N = from.shape[2], d = from.shape[3];
   std::vector<float> to(heads * n * p.d);
   size_t i = 0;
   for (size_t head = 0; head < heads; ++head) {
     for (int r = 0; r < n; ++r) {
-      const int64_t token = static_cast<int64_t>(r) + first_token;
+      const int64_t token = static_cast<int64_t>(r) + first_token(head);
       const auto length = static_cast<int64_t>(N);
       const size_t row = (head % H) * N + static_cast<size_t>((token % length + length) % length);
       for (int x = 0; x < p.d; ++x) {
@@ -185,17 +225,17 @@ std::string data_file(const std::string& name) {
 }
 
 Inputs normal_inputs(const Problem& p, uint64_t seed) {
-  return {normal_tensor(p.q_size(), p.dtype, seed, kQ),
-          normal_tensor(p.kv_size(), p.dtype, seed, kK),
-          normal_tensor(p.kv_size(), p.dtype, seed, kV),
-          normal_tensor(p.q_size(), p.dtype, seed, kdO), ""};
+  return as_cached(p, {normal_tensor(p.q_size(), p.dtype, seed, kQ),
+                       normal_tensor(p.kv_size(), p.dtype, seed, kK),
+                       normal_tensor(p.kv_size(), p.dtype, seed, kV),
+                       normal_tensor(p.q_size(), p.dtype, seed, kdO), ""});
 }
 
 Inputs outlier_inputs(const Problem& p, uint64_t seed) {
-  return {outlier_tensor(p.q_size(), p.dtype, seed, kQ),
-          outlier_tensor(p.kv_size(), p.dtype, seed, kK),
-          outlier_tensor(p.kv_size(), p.dtype, seed, kV),
-          normal_tensor(p.q_size(), p.dtype, seed, kdO), ""};
+  return as_cached(p, {outlier_tensor(p.q_size(), p.dtype, seed, kQ),
+                       outlier_tensor(p.kv_size(), p.dtype, seed, kK),
+                       outlier_tensor(p.kv_size(), p.dtype, seed, kV),
+                       normal_tensor(p.q_size(), p.dtype, seed, kdO), ""});
 }
 
 Inputs real_inputs(const Problem& p, uint64_t seed) {
@@ -204,16 +244,18 @@ Inputs real_inputs(const Problem& p, uint64_t seed) {
     throw UsageError(
         fmt::format("{}: its shape differs from those of k.npy and v.npy", data_file("q.npy")));
   }
-  // The queries are the last N of the Nk positions, as the mask has it. Repeated features would
+  // The queries are the last N of their batch entry's positions, as the mask has it. Repeated features would
   // make q.k grow with d, its scale fall with sqrt(d): the factor keeps the scores' size.
   const double factor = std::pow(static_cast<double>(q.shape[3]) / p.d, 0.25);
   Inputs in;
-  in.Q = resample(q, p, p.heads(), p.N, p.Nk - p.N, factor);
-  in.K = resample(k, p, p.kv_heads(), p.Nk, 0, factor);
-  in.V = resample(v, p, p.kv_heads(), p.Nk, 0, 1);
+  const auto first_query = [&p](size_t head) { return p.keys_of(head / p.H) - p.N; };
+  const auto first_key = [](size_t) { return 0; };
+  in.Q = resample(q, p, p.heads(), p.N, first_query, factor);
+  in.K = resample(k, p, p.kv_heads(), p.Nk, first_key, factor);
+  in.V = resample(v, p, p.kv_heads(), p.Nk, first_key, 1);
   in.dO = normal_tensor(p.q_size(), p.dtype, seed, kdO);
   in.note = note_on_real(q, p);
-  return in;
+  return as_cached(p, std::move(in));
 }
 
 Problem problem_of(const InputFiles& files, const Problem& defaults) {
@@ -257,6 +299,90 @@ void load_inputs(const InputFiles& files, const Problem& p, Inputs& in) {
   load_tensor(files.k, shape({p.B, p.Hkv, p.Nk, p.d}), p.dtype, in.K);
   load_tensor(files.v, shape({p.B, p.Hkv, p.Nk, p.d}), p.dtype, in.V);
   load_tensor(files.dO, shape({p.B, p.H, p.N, p.d}), p.dtype, in.dO);
+  if (p.cache8) quantise_cache(p, in);
+}
+
+void quantise_cache(const Problem& p, Inputs& in) {
+  in.K_scale = quantise_heads(p, in.K);
+  in.V_scale = quantise_heads(p, in.V);
+}
+
+// --- pages ---------------------------------------------------------------------------------------
+
+size_t needed_pages(const Problem& p) {
+  size_t n = 0;
+  for (int b = 0; b < p.B; ++b) n += pages_of(p, b);
+  return n;
+}
+
+size_t pool_pages(const Problem& p, const std::vector<int>& table) {
+  int last = 0;
+  for (int b = 0; b < p.B; ++b) {
+    for (int i = 0; i < pages_of(p, b); ++i) last = std::max(last, table[entry_of(p, b, i)]);
+  }
+  return static_cast<size_t>(last) + 1;
+}
+
+std::vector<int> shuffled_table(const Problem& p, uint64_t seed) {
+  std::vector<int> order(needed_pages(p));
+  std::iota(order.begin(), order.end(), 0);
+  const Uniform u(seed, kTable);
+  for (size_t i = order.size(); i-- > 1;) {  // Fisher and Yates
+    std::swap(order[i], order[static_cast<size_t>(u(i) * static_cast<double>(i + 1))]);
+  }
+  std::vector<int> table(static_cast<size_t>(p.B) * p.pages(), -1);
+  auto next = order.begin();
+  for (int b = 0; b < p.B; ++b) {
+    for (int i = 0; i < pages_of(p, b); ++i) table[entry_of(p, b, i)] = *next++;
+  }
+  return table;
+}
+
+void validate_table(const Problem& p, const std::vector<int>& table, const std::string& who) {
+  const size_t most = static_cast<size_t>(p.B) * p.pages();
+  if (table.size() != most) {
+    throw UsageError(
+        fmt::format("{}: has {} entries, but the problem's {} batch entries of up to "
+                    "{} keys have {} pages of {} each",
+                    who, table.size(), p.B, p.Nk, p.pages(), p.page));
+  }
+  std::vector<std::pair<int, int>> owner(most, {-1, -1});
+  for (int b = 0; b < p.B; ++b) {
+    for (int i = 0; i < pages_of(p, b); ++i) {
+      const int page = table[entry_of(p, b, i)];
+      if (page < 0 || static_cast<size_t>(page) >= most) {
+        throw UsageError(fmt::format("{}: entry [{}, {}] is {}, but the pool has the pages 0 to {}",
+                                     who, b, i, page, most - 1));
+      }
+      const auto [other_b, other_i] = owner[page];
+      if (other_b >= 0) {
+        throw UsageError(
+            fmt::format("{}: entry [{}, {}] is {}, as entry [{}, {}] is, but a page "
+                        "holds the keys of one entry",
+                        who, b, i, page, other_b, other_i));
+      }
+      owner[page] = {b, i};
+    }
+  }
+}
+
+std::vector<int> load_table(const std::string& path, const Problem& p) {
+  const std::string who = "--table " + path;
+  const NpyIntegers npy = read_npy_integers(path);
+  const std::vector<size_t> shape = {static_cast<size_t>(p.B), static_cast<size_t>(p.pages())};
+  if (npy.shape != shape) {
+    throw UsageError(
+        fmt::format("{}: its shape is {}, but {} batch entries of up to {} keys in "
+                    "pages of {} need {}",
+                    who, text_of(npy.shape), p.B, p.Nk, p.page, text_of(shape)));
+  }
+  std::vector<int> table;
+  for (const int64_t page : npy.data) {
+    constexpr int kMost = std::numeric_limits<int>::max();  // of no pool, as is -1
+    table.push_back(page < 0 ? -1 : static_cast<int>(std::min<int64_t>(page, kMost)));
+  }
+  validate_table(p, table, who);
+  return table;
 }
 
 }  // namespace fa

@@ -11,14 +11,15 @@ namespace fa {
 
 /// Host tensors, already rounded to the problem's element type. Layouts: see Problem.
 struct Inputs {
-  std::vector<float> Q;   ///< [B, H, N, d]
-  std::vector<float> K;   ///< [B, Hkv, Nk, d]
-  std::vector<float> V;   ///< [B, Hkv, Nk, d]
-  std::vector<float> dO;  ///< [B, H, N, d]
-  std::string note;       ///< "real input tiled from N=1024 to N=4096", or empty
+  std::vector<float> Q;             ///< [B, H, N, d]
+  std::vector<float> K;             ///< [B, Hkv, Nk, d]
+  std::vector<float> V;             ///< [B, Hkv, Nk, d]
+  std::vector<float> dO;            ///< [B, H, N, d]
+  std::string note;                 ///< "real input tiled from N=1024 to N=4096", or empty
   std::vector<float> K_scale = {};  ///< [B, Hkv] with Problem::cache8: K / K_scale is e4m3
   std::vector<float> V_scale = {};  ///< likewise
-  std::vector<int> table = {};  ///< [B, Problem::pages()] of a paged cache; empty: a shuffled one
+  /// [B, Problem::pages()] of a paged cache; empty: shuffled_table() of a fixed seed.
+  std::vector<int> table = {};
 };
 
 /// A shipped file: in the folder $FLASH_STEPS_DATA if set, else in common/data.
@@ -43,8 +44,31 @@ struct InputFiles {
 /// Takes B, H, Hkv, N, Nk and d from the files' shapes ([B, H, N, d] each; f2, f4 or f8).
 /// \throws UsageError with one sentence: missing file, wrong dtype, wrong or contradicting shapes.
 Problem problem_of(const InputFiles&, const Problem& defaults);
-/// Replaces what the files give; the rest stays.
+/// Replaces what the files give; the rest stays. With Problem::cache8 it ends with quantise_cache().
 /// \throws UsageError as above.
 void load_inputs(const InputFiles&, const Problem&, Inputs&);
+
+/// K and V as a cache of 8 bits holds them: per batch entry and key head the scale max |.| / 448,
+/// and each number the nearest that is scale * e4m3. Of the keys that there are (Problem::keys_of).
+/// Fills K_scale and V_scale. normal_inputs() and the others end with it where Problem::cache8 is
+/// set; who changes K or V afterwards calls it again.
+void quantise_cache(const Problem&, Inputs&);
+
+/// Pages that the keys of all batch entries fill: ceil(keys_of(b) / page) each.
+size_t needed_pages(const Problem&);
+/// Pages of the pool of a table: up to the last one that holds keys, and at least 1.
+size_t pool_pages(const Problem&, const std::vector<int>& table);
+/// A page table [B, Problem::pages()] that hands out the pages 0 .. needed_pages() - 1 in a seeded
+/// random order; -1 where an entry has no keys. Same seed, same table, on every machine.
+std::vector<int> shuffled_table(const Problem&, uint64_t seed);
+/// K and V fill the pages, so each page has one owner; and no kernel meets a page that is none.
+/// Entries behind the last key of a batch entry may be anything.
+/// \param who "--table F.npy", for the sentence
+/// \throws UsageError with one sentence: a table of another size, a page outside of the
+/// B * Problem::pages() that a pool may have, a page that is handed out twice.
+void validate_table(const Problem&, const std::vector<int>& table, const std::string& who);
+/// From a .npy file of shape [B, Problem::pages()], i4 or i8.
+/// \throws UsageError as read_npy_integers() and validate_table() do.
+std::vector<int> load_table(const std::string& path, const Problem&);
 
 }  // namespace fa

@@ -1,5 +1,6 @@
 #include "common/harness/npy.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -79,18 +80,28 @@ std::vector<size_t> parse_shape(std::string_view text, const std::string& path) 
   return shape;
 }
 
-}  // namespace
+/// A file's bytes, and where its array lies.
+struct File {
+  std::string bytes;
+  std::string type;  ///< "<f4"
+  std::vector<size_t> shape;
+  size_t width = 0;  ///< bytes of an element
+  size_t count = 0;  ///< elements
+  size_t start = 0;  ///< of the first element
 
-std::string text_of(const std::vector<size_t>& shape) {
-  std::string text;
-  for (const size_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
-  return "[" + text + "]";
-}
+  template <class T>
+  T at(size_t i) const {
+    return load<T>(&bytes[start + i * width]);
+  }
+};
 
-Npy read_npy(const std::string& path) {
+/// \param types such as "<f4"; `words` names them for the refusal of others.
+File open_npy(const std::string& path, const std::vector<std::string>& types, const char* words) {
   std::ifstream in(path, std::ios::binary);
   if (!in) refuse(path, "cannot be opened");
-  const std::string file((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  File npy;
+  std::string& file = npy.bytes;
+  file.assign((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (in.bad() || file.empty()) refuse(path, "cannot be read, or is empty");
 
   // Magic, version, then the header's length in 2 bytes (format 1) or 4 (formats 2 and 3).
@@ -105,19 +116,16 @@ Npy read_npy(const std::string& path) {
   const std::string_view header = std::string_view(file).substr(start, length);
 
   const std::string_view descr = after_key(header, "descr", path);
-  const std::string type(descr.substr(1, descr.find_first_of("'\"", 1) - 1));
-  if (type != "<f2" && type != "<f4" && type != "<f8") {
-    refuse(path, fmt::format("holds '{}'; supported are float16, float32 and float64 "
-                             "('<f2', '<f4', '<f8')",
-                             type));
+  npy.type = descr.substr(1, descr.find_first_of("'\"", 1) - 1);
+  if (std::find(types.begin(), types.end(), npy.type) == types.end()) {
+    refuse(path, fmt::format("holds '{}'; supported are {}", npy.type, words));
   }
   if (after_key(header, "fortran_order", path).starts_with("True")) {
     refuse(path, "is in Fortran order; save it with np.ascontiguousarray");
   }
-  Npy npy;
   npy.shape = parse_shape(after_key(header, "shape", path), path);
 
-  const size_t width = type[2] - '0';
+  const size_t width = npy.width = npy.type[2] - '0';
   const size_t available = (file.size() - start - length) / width;
   size_t count = 1;
   for (const size_t n : npy.shape) {
@@ -132,12 +140,36 @@ Npy read_npy(const std::string& path) {
                              file.size() - start - length, text_of(npy.shape), width));
   }
 
-  npy.data.resize(count);
-  const char* data = file.data() + start + length;
-  for (size_t i = 0; i < count; ++i) {
-    if (width == 2) npy.data[i] = half_to_float(load<uint16_t>(data + 2 * i));
-    if (width == 4) npy.data[i] = load<float>(data + 4 * i);
-    if (width == 8) npy.data[i] = static_cast<float>(load<double>(data + 8 * i));
+  npy.count = count;
+  npy.start = start + length;
+  return npy;
+}
+
+}  // namespace
+
+std::string text_of(const std::vector<size_t>& shape) {
+  std::string text;
+  for (const size_t n : shape) text += (text.empty() ? "" : ", ") + std::to_string(n);
+  return "[" + text + "]";
+}
+
+Npy read_npy(const std::string& path) {
+  const File file =
+      open_npy(path, {"<f2", "<f4", "<f8"}, "float16, float32 and float64 ('<f2', '<f4', '<f8')");
+  Npy npy{file.shape, std::vector<float>(file.count)};
+  for (size_t i = 0; i < file.count; ++i) {
+    if (file.width == 2) npy.data[i] = half_to_float(file.at<uint16_t>(i));
+    if (file.width == 4) npy.data[i] = file.at<float>(i);
+    if (file.width == 8) npy.data[i] = static_cast<float>(file.at<double>(i));
+  }
+  return npy;
+}
+
+NpyIntegers read_npy_integers(const std::string& path) {
+  const File file = open_npy(path, {"<i4", "<i8"}, "int32 and int64 ('<i4', '<i8')");
+  NpyIntegers npy{file.shape, std::vector<int64_t>(file.count)};
+  for (size_t i = 0; i < file.count; ++i) {
+    npy.data[i] = file.width == 4 ? file.at<int32_t>(i) : file.at<int64_t>(i);
   }
   return npy;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "common/harness/format.h"
 
@@ -28,8 +29,50 @@ float round_to_e4m3(float x) {
   return std::bit_cast<float>((u + 0x7ffff + (u >> 20 & 1)) & 0xfff00000);
 }
 
+std::string list_of(const std::vector<int>& values, const char* between = ",") {
+  std::string list;
+  for (const int each : values) list += (list.empty() ? "" : between) + std::to_string(each);
+  return list;
+}
+
 void require_positive(const char* flag, int value) {
   if (value < 1) throw UsageError(fmt::format("{} {}: must be at least 1", flag, value));
+}
+
+constexpr int kPages[] = {16, 32, 64, 128, 256};
+
+/// "0,1,700", or the first few of many.
+std::string short_list(std::vector<int> values) {
+  constexpr size_t kShown = 8;
+  const bool all = values.size() <= kShown;
+  if (!all) values.resize(kShown);
+  return list_of(values) + (all ? "" : ",...");
+}
+
+void validate_cache(const Problem& p, const Support& support, const std::string& who) {
+  if (!p.lengths.empty() && !support.lengths) {
+    throw UsageError(
+        fmt::format("--lengths {}: {} supports only as many keys in each batch entry "
+                    "(--nk {})",
+                    short_list(p.lengths), who, p.Nk));
+  }
+  if (!p.lengths.empty() && p.lengths.size() != static_cast<size_t>(p.B)) {
+    throw UsageError(fmt::format("--lengths {}: must be one for each batch entry, --b {}",
+                                 short_list(p.lengths), p.B));
+  }
+  for (const int length : p.lengths) {
+    if (length >= 0 && length <= p.Nk) continue;
+    throw UsageError(
+        fmt::format("--lengths {}: each must be 0 to {}, the keys of --nk", length, p.Nk));
+  }
+  if (p.page == 0) return;
+  if (!support.pages) {
+    throw UsageError(fmt::format("--page {}: {} has no paged cache", p.page, who));
+  }
+  if (std::find(std::begin(kPages), std::end(kPages), p.page) == std::end(kPages)) {
+    throw UsageError(
+        fmt::format("--page {}: {} supports pages of 16, 32, 64, 128 or 256 keys", p.page, who));
+  }
 }
 
 }  // namespace
@@ -79,15 +122,13 @@ uint64_t Problem::visible_scores() const {
 }
 
 double Problem::flops_forward() const {
-  const double full = 4.0 * static_cast<double>(heads()) * N * Nk * d;
+  const double keys = lengths.empty() ? static_cast<double>(B) * Nk
+                                      : std::accumulate(lengths.begin(), lengths.end(), 0.0);
+  const double full = 4.0 * H * keys * N * d;
   return causal ? full / 2 : full;
 }
 
-std::string Support::list_d() const {
-  std::string list;
-  for (const int each : d) list += (list.empty() ? "" : ", ") + std::to_string(each);
-  return list;
-}
+std::string Support::list_d() const { return list_of(d, ", "); }
 
 void validate(const Problem& p, const Support& support, const std::string& who) {
   require_positive("--b", p.B);
@@ -113,6 +154,11 @@ void validate(const Problem& p, const Support& support, const std::string& who) 
     throw UsageError(
         fmt::format("--nk {}: {} supports only as many keys as queries (--n {})", p.Nk, who, p.N));
   }
+  if (support.most_n != 0 && p.N > support.most_n) {
+    throw UsageError(
+        fmt::format("--n {}: {} supports at most {} queries", p.N, who, support.most_n));
+  }
+  validate_cache(p, support, who);
   for (const auto& [flag, length] : {std::pair("--n", p.N), std::pair("--nk", p.Nk)}) {
     if (length > kMaxLength) {
       throw UsageError(fmt::format("{} {}: at most {} is supported", flag, length, kMaxLength));
@@ -139,7 +185,14 @@ std::string describe(const Problem& p) {
   text += fmt::format(" d={}", p.d);
   if (p.causal) text += " causal";
   if (p.smem != 0) text += fmt::format(" smem={}", p.smem);
-  return text + " " + name_of(p.dtype);
+  if (!p.lengths.empty()) {
+    const auto [least, most] = std::minmax_element(p.lengths.begin(), p.lengths.end());
+    text += *least == *most ? fmt::format(" lengths={}", *most)
+                            : fmt::format(" lengths={}..{}", *least, *most);
+  }
+  if (p.page != 0) text += fmt::format(" page={}", p.page);
+  text += std::string(" ") + name_of(p.dtype);
+  return p.cache8 ? text + " fp8 cache" : text;
 }
 
 }  // namespace fa

@@ -39,7 +39,7 @@ struct Problem {
   size_t smem =
       0;  ///< bytes of shared memory that a block may use (the papers' M); 0: the step's own
   std::vector<int> lengths = {};  ///< [B] keys of each batch entry, 0 .. Nk; empty: Nk of each
-  int page = 0;  ///< keys of a page of the KV cache (see Cache); 0: K and V are not paged
+  int page = 0;         ///< keys of a page of the KV cache (see Cache); 0: K and V are not paged
   bool cache8 = false;  ///< K and V are stored in e4m3, with a scale for each key head (see Cache)
 
   /// 1 / sqrt(d).
@@ -72,7 +72,8 @@ struct Problem {
   uint64_t visible_scores() const;
 
   /// FLOPs of the forward by FlashAttention's convention: 4*B*H*N*Nk*d, halved when causal
-  /// (arXiv 2307.08691, section 4.1).
+  /// (arXiv 2307.08691, section 4.1), also where N << Nk and the mask hides almost nothing. With
+  /// `lengths` their sum takes the place of B*Nk.
   double flops_forward() const;
   /// 2.5 times the forward (five matrix products instead of two).
   double flops_backward() const { return 2.5 * flops_forward(); }

@@ -121,7 +121,7 @@ struct Panels {
                                             const std::vector<Range>& wanted,
                                             Block<Real>& out) const {
     for (int start = 0; start < columns; start += kWidth) {
-      const Real* panel = &data[static_cast<size_t>(start) * rows];
+      const Real* panel = data.data() + static_cast<size_t>(start) * rows;  // null without rows
       for (size_t k = 0; k < terms.size(); ++k) {
         const int begin = std::max(wanted[k].first, start);
         const int end = std::min(wanted[k].last, start + kWidth);
@@ -326,8 +326,9 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         w.kv_head = kv_head;
         const float* K = &in.K[kv_head * Nk * d];
         const float* V = &in.V[kv_head * Nk * d];
-        w.K_transposed.fill_transposed(K, p.Nk, p.d);
-        w.V.fill_rows(V, p.Nk, p.d);
+        const int keys = p.keys_of(kv_head / p.Hkv);  // behind them K and V may hold anything
+        w.K_transposed.fill_transposed(K, keys, p.d);
+        w.V.fill_rows(V, keys, p.d);
         w.softmax.P.resize(Nk);
         w.q.resize(d);
         w.o.resize(d);
@@ -335,25 +336,25 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
           w.V_size = w.V;
           for (Real& v : w.V_size.data) v = std::abs(v);
           if (p.fp8) {
-            w.K.fill_rows(K, p.Nk, p.d);
+            w.K.fill_rows(K, keys, p.d);
             w.V_squares = w.V, w.K_squares = w.K_transposed;
             w.score_squares.resize(Nk);
             w.k_squares.clear();
-            for (int c = 0; c < p.Nk; ++c) {
+            for (int c = 0; c < keys; ++c) {
               const double k = norm(K + static_cast<size_t>(c) * d, p.d);
               w.k_squares.push_back(k * k);
             }
             for (Real& v : w.V_squares.data) v *= v;
             for (Real& k : w.K_squares.data) k *= k;
           }
-          w.largest_k = largest_norm(K, p.Nk, p.d);
+          w.largest_k = largest_norm(K, keys, p.d);
         }
       }
       w.features.assign(item.size(), {0, p.d});
       w.seen.clear();
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = sample.rows[item.begin + k];
-        w.seen.push_back({0, p.visible(static_cast<int>(row % p.N))});
+        w.seen.push_back({0, p.visible(static_cast<int>(row % p.N), item.head / p.H)});
         w.q.load(&in.Q[row * d], k);
       }
       w.softmax.compute(arithmetic, w.q, w.K_transposed, p.scale(), w.features, w.seen);

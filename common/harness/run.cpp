@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <set>
 #include <stdexcept>
@@ -11,6 +13,7 @@
 #include "common/harness/backend.h"
 #include "common/harness/device_memory.h"
 #include "common/harness/format.h"
+#include "common/harness/parallel.h"
 
 namespace fa {
 namespace {
@@ -41,6 +44,9 @@ class DeviceBuffer {
   void upload(const std::vector<T>& from) {
     memory_.upload(from);
   }
+
+  /// These bytes are NaN again.
+  void poison(size_t first, size_t bytes) { poison_device_memory(memory_.get() + first, bytes); }
 
   /// NaN, and a fresh guard band.
   void poison() {
@@ -91,6 +97,15 @@ uint16_t to_bf16_bits(float x) {
   return static_cast<uint16_t>(std::bit_cast<uint32_t>(round_to(DType::bf16, x)) >> 16);
 }
 
+/// Of a value of e4m3: sign, 4 bits of exponent (bias 7), 3 of mantissa.
+uint8_t to_e4m3_bits(float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  const auto sign = static_cast<uint8_t>(u >> 24 & 0x80);
+  const float size = std::abs(x);
+  if (size < 0x1p-6f) return sign | static_cast<uint8_t>(size * 512);
+  return sign | static_cast<uint8_t>((u >> 20 & 0x7ff) - (127 - 7) * 8);
+}
+
 /// Elements of the problem's type to and from the device.
 void upload_as(DType dtype, const std::vector<float>& from, DeviceBuffer& to) {
   if (dtype == DType::f32) return to.upload(from);
@@ -118,14 +133,56 @@ void require_type(const char* what, const Runner& f, const Problem& p) {
   }
 }
 
+/// The elements of K and V on the device.
+size_t cache_element(const Problem& p) { return p.cache8 ? 1 : bytes_of(p.dtype); }
+
+/// Rows of K and V on the device, with those that hold no key.
+size_t cache_rows(const Problem& p, const std::vector<int>& table) {
+  if (p.page == 0) return p.kv_heads() * p.Nk;
+  const size_t pages = table.empty() ? std::max<size_t>(1, needed_pages(p)) : pool_pages(p, table);
+  return pages * p.Hkv * p.page;
+}
+
+/// The row of K and V on the device where key c of a head lies.
+size_t cache_row(const Problem& p, const std::vector<int>& table, size_t head, int c) {
+  if (p.page == 0) return head * p.Nk + c;
+  const size_t b = head / p.Hkv, h = head % p.Hkv;
+  const size_t page = table[b * p.pages() + c / p.page];
+  return (page * p.Hkv + h) * p.page + c % p.page;
+}
+
+/// One row of K or V in its type on the device.
+/// \param scale of e4m3
+/// \throws std::invalid_argument when e4m3 cannot hold what quantise_cache() should have rounded.
+void store_row(const char* name, const Problem& p, const float* from, float scale, uint8_t* to) {
+  for (int x = 0; x < p.d; ++x) {
+    if (p.cache8) {
+      const float value = from[x] / scale, held = round_to(DType::e4m3, value);
+      if (!(std::abs(value - held) <= 0x1p-22f * std::abs(held))) {
+        throw std::invalid_argument(fmt::format(
+            "{} has a {} that is not {} * e4m3: see quantise_cache()", name, from[x], scale));
+      }
+      to[x] = to_e4m3_bits(held);
+    } else if (p.dtype == DType::f32) {
+      std::memcpy(to + x * sizeof(float), &from[x], sizeof(float));
+    } else {
+      const uint16_t bits = to_bf16_bits(from[x]);
+      std::memcpy(to + x * sizeof bits, &bits, sizeof bits);
+    }
+  }
+}
+
 }  // namespace
 
 bool never_written(float x) { return std::bit_cast<uint32_t>(x) == 0xffffffff; }
 
-MemoryNeed memory_need(const Problem& p, const Variant& v) {
+MemoryNeed memory_need(const Problem& p, const Variant& v, const std::vector<int>& table) {
   const size_t q = p.q_size() * bytes_of(p.dtype), kv = p.kv_size() * bytes_of(p.dtype);
   MemoryNeed need;
-  need.inputs = q + 2 * kv;
+  need.inputs = q + 2 * cache_rows(p, table) * p.d * cache_element(p);
+  need.inputs += p.lengths.size() * sizeof(int);
+  if (p.page != 0) need.inputs += p.B * static_cast<size_t>(p.pages()) * sizeof(int);
+  if (p.cache8) need.inputs += 2 * p.kv_heads() * sizeof(float);
   need.outputs = q;
   if (v.writes_lse) need.outputs += p.rows() * sizeof(float);
   if (v.backward) {
@@ -152,13 +209,75 @@ struct Session::Impl {
   std::map<std::string, DeviceBuffer> inputs, outputs, workspace;
   std::set<std::string> zeroed;  // of the workspace
   std::map<std::string, void*> workspace_pointers;
+  std::vector<int> table;  // of a paged cache
   Tensors<void> tensors;
 
-  void add_input(const char* name, const std::vector<float>& from, size_t size, const void*& p) {
-    if (from.size() != size) {
-      throw std::invalid_argument(
-          fmt::format("{} has {} elements instead of {}", name, from.size(), size));
+  static void require_size(const char* name, size_t has, size_t size) {
+    if (has == size) return;
+    throw std::invalid_argument(fmt::format("{} has {} elements instead of {}", name, has, size));
+  }
+
+  /// What is not of the problem's type.
+  template <class T>
+  const T* add_plain(const char* name, const std::vector<T>& from, size_t size) {
+    require_size(name, from.size(), size);
+    auto [at, _] = inputs.try_emplace(name, name, size * sizeof(T), 0);
+    at->second.upload(from);
+    return static_cast<const T*>(at->second.data());
+  }
+
+  /// K or V where rows may hold no key, or are of 8 bits.
+  void add_cache(const char* name, const std::vector<float>& from, const std::vector<float>& scales,
+                 const void*& p) {
+    const Problem& q = problem;
+    require_size(name, from.size(), q.kv_size());
+    const size_t row_bytes = q.d * cache_element(q), rows = cache_rows(q, table);
+    std::vector<uint8_t> bytes(rows * row_bytes, 0xff);
+    std::vector<char> filled(rows);
+    parallel_for(q.kv_heads(), [&] {
+      return [&](size_t head) {
+        for (int c = 0; c < q.keys_of(head / q.Hkv); ++c) {
+          const size_t row = cache_row(q, table, head, c);
+          store_row(name, q, &from[(head * q.Nk + c) * q.d], q.cache8 ? scales[head] : 1,
+                    &bytes[row * row_bytes]);
+          filled[row] = true;
+        }
+      };
+    });
+    auto [at, _] = inputs.try_emplace(name, name, bytes.size(), 0);
+    at->second.upload(bytes);
+    for (size_t row = 0, next; row < rows; row = next) {
+      next = row + 1;
+      if (filled[row]) continue;
+      while (next < rows && !filled[next]) ++next;
+      at->second.poison(row * row_bytes, (next - row) * row_bytes);
     }
+    p = at->second.data();
+  }
+
+  /// K and V, and what tells where they lie.
+  void add_keys(const Inputs& in) {
+    const Problem& p = problem;
+    Tensors<void>& t = tensors;
+    if (p.cache8) {
+      t.cache.K_scale = add_plain("K_scale", in.K_scale, p.kv_heads());
+      t.cache.V_scale = add_plain("V_scale", in.V_scale, p.kv_heads());
+    }
+    if (!p.lengths.empty()) t.cache.lengths = add_plain("lengths", p.lengths, p.B);
+    if (p.page != 0) {
+      t.cache.table = add_plain("table", table, static_cast<size_t>(p.B) * p.pages());
+    }
+    if (!p.cache8 && p.lengths.empty() && p.page == 0) {
+      add_input("K", in.K, p.kv_size(), t.K);
+      add_input("V", in.V, p.kv_size(), t.V);
+    } else {
+      add_cache("K", in.K, in.K_scale, t.K);
+      add_cache("V", in.V, in.V_scale, t.V);
+    }
+  }
+
+  void add_input(const char* name, const std::vector<float>& from, size_t size, const void*& p) {
+    require_size(name, from.size(), size);
     auto [at, _] = inputs.try_emplace(name, name, size * bytes_of(problem.dtype), 0);
     upload_as(problem.dtype, from, at->second);
     p = at->second.data();
@@ -172,8 +291,17 @@ struct Session::Impl {
     };
     const Layout queries = shape(p.heads(), p.N, p.d, bytes_of(p.dtype));
     const Layout keys = shape(p.kv_heads(), p.Nk, p.d, bytes_of(p.dtype));
+    const auto cache = [&] {
+      const size_t element = cache_element(p);
+      return p.page == 0 ? shape(p.kv_heads(), p.Nk, p.d, element)
+                         : shape(cache_rows(p, table) / p.page, p.page, p.d, element);
+    };
     for (const auto& [name, buffer] : inputs) {
-      buffer.shape(name == "K" || name == "V" ? keys : queries);
+      buffer.shape(name == "K" || name == "V"               ? cache()
+                   : name == "K_scale" || name == "V_scale" ? shape(1, p.B, p.Hkv, sizeof(float))
+                   : name == "lengths"                      ? shape(1, p.B, 1, sizeof(int))
+                   : name == "table"                        ? shape(1, p.B, p.pages(), sizeof(int))
+                                                            : queries);
     }
     for (const auto& [name, buffer] : outputs) {
       buffer.shape(name == "LSE"                  ? shape(p.heads(), p.N, 1, sizeof(float))
@@ -199,14 +327,21 @@ Session::Session(const Problem& p, const Inputs& in, const Variant& v)
   require_type("prepare", v.prepare, p);
   require_type("forward", v.forward, p);
   require_type("backward", v.backward, p);
-  require_memory(memory_need(p, v));
+  if (p.cache8 != v.cache8) {
+    throw std::invalid_argument(fmt::format("the step's K and V are of {} bits, the problem's not",
+                                            v.cache8 ? 8 : 8 * bytes_of(p.dtype)));
+  }
   Impl& s = *impl_;
   s.problem = p;
   s.variant = v;
+  if (p.page != 0) {
+    s.table = in.table.empty() ? shuffled_table(p, /*seed=*/1) : in.table;
+    validate_table(p, s.table, "the page table");
+  }
+  require_memory(memory_need(p, v, s.table));
   Tensors<void>& t = s.tensors;
   s.add_input("Q", in.Q, p.q_size(), t.Q);
-  s.add_input("K", in.K, p.kv_size(), t.K);
-  s.add_input("V", in.V, p.kv_size(), t.V);
+  s.add_keys(in);
   const size_t q_bytes = p.q_size() * bytes_of(p.dtype), kv_bytes = p.kv_size() * bytes_of(p.dtype);
   t.O = s.add_output("O", q_bytes);
   if (v.writes_lse) t.LSE = static_cast<float*>(s.add_output("LSE", p.rows() * sizeof(float)));

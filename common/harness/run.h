@@ -33,7 +33,9 @@ bool never_written(float x);
 /// happens.
 class Session {
  public:
-  /// Allocates and uploads. Needs `dO` in the inputs when the variant has a backward.
+  /// Allocates and uploads. Needs `dO` in the inputs when the variant has a backward. Rows of K and
+  /// V that hold no key (behind Problem::lengths, in what is left of a page) are NaN, and as never
+  /// written in the simulator.
   /// \throws ResourceError "needs 68.7 GB of workspace, 24.0 GB free" before anything is allocated.
   Session(const Problem&, const Inputs&, const Variant&);
   ~Session();
@@ -71,7 +73,8 @@ struct MemoryNeed {
   size_t total() const { return inputs + outputs + workspace; }
 };
 /// Without allocating anything.
-MemoryNeed memory_need(const Problem&, const Variant&);
+/// \param table of a paged cache; empty: shuffled_table(), whose pool has no page too many
+MemoryNeed memory_need(const Problem&, const Variant&, const std::vector<int>& table = {});
 /// \throws ResourceError "needs 68.7 GB of workspace, 24.0 GB free: ..." when it does not fit.
 /// Session calls it first; a program may ask before it makes the inputs.
 void require_memory(const MemoryNeed&);

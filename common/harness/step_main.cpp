@@ -1,6 +1,7 @@
 // The whole program behind a step's main(): parse, allocate, check, count, time, print.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstdio>
@@ -63,13 +64,25 @@ Inputs make_inputs(const Options& o) {
               : o.input == "outliers" ? outlier_inputs(o.problem, o.seed)
                                       : real_inputs(o.problem, o.seed);
   if (o.files.any()) load_inputs(o.files, o.problem, in);
+  if (o.problem.page != 0) {
+    in.table = o.table.empty() ? shuffled_table(o.problem, o.seed) : o.table;
+  }
   return in;
 }
 
-std::optional<ParentTraffic> parent_traffic(const Parent& parent, const Problem& problem) {
+/// Does the parent, where it is a variant of this step, keep K and V in 8 bits?
+bool has_cache8(const Step& step, const Parent& parent) {
+  return std::any_of(step.variants.begin(), step.variants.end(), [&](const Variant& v) {
+    return v.cache8 && parent.id == step.id.substr(0, 2) + " " + v.name;
+  });
+}
+
+std::optional<ParentTraffic> parent_traffic(const Step& step, const Parent& parent,
+                                            const Problem& problem) {
   if (!parent.traffic) return std::nullopt;
   Problem same = problem;
   if (!parent.support.smem) same.smem = 0;  // it has tiles of its own size
+  same.cache8 = has_cache8(step, parent);
   try {
     validate(same, parent.support);
   } catch (const UsageError&) {
@@ -78,7 +91,7 @@ std::optional<ParentTraffic> parent_traffic(const Parent& parent, const Problem&
   return ParentTraffic{parent.id, parent.traffic(same).total()};
 }
 
-Pass predict(const char* name, const Options& o, PredictFn traffic, double flops,
+Pass predict(const Step& step, const char* name, const Options& o, PredictFn traffic, double flops,
              const Parent& parent) {
   if (o.predict && !traffic) {
     throw UsageError(std::string("the step has no traffic formula for its ") + name);
@@ -89,7 +102,7 @@ Pass predict(const char* name, const Options& o, PredictFn traffic, double flops
   pass.predicts = traffic && !o.no_predict;
   if (pass.predicts) {
     pass.predicted = traffic(o.problem);
-    pass.parent = parent_traffic(parent, o.problem);
+    pass.parent = parent_traffic(step, parent, o.problem);
   }
   return pass;
 }
@@ -168,7 +181,7 @@ class Run {
     if (!options.counters && simulated()) {
       throw UsageError("--no-counters needs a GPU: the simulator measures no time");
     }
-    report_.memory = memory_need(problem_, variant_);
+    report_.memory = memory_need(problem_, variant_, options.table);
     if (!options.predict) require_memory(report_.memory);
 
     report_.step = step.id;
@@ -180,13 +193,13 @@ class Run {
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
     if (variant_.prepare) {
-      report_.prepare = predict("prepare", options, variant_.prepare_traffic, 0, {});
+      report_.prepare = predict(step, "prepare", options, variant_.prepare_traffic, 0, {});
     }
-    report_.forward =
-        predict("forward", options, variant_.traffic, problem_.flops_forward(), variant_.parent);
+    report_.forward = predict(step, "forward", options, variant_.traffic, problem_.flops_forward(),
+                              variant_.parent);
     report_.forward_of = variant_.forward_of;
     if (variant_.backward) {
-      report_.backward = predict("backward", options, variant_.backward_traffic,
+      report_.backward = predict(step, "backward", options, variant_.backward_traffic,
                                  problem_.flops_backward(), variant_.backward_parent);
     }
     if (!options.estimate.empty()) read_estimates(options.estimate, report_);

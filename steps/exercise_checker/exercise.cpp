@@ -264,6 +264,7 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
                                  json& seen) {
   Problem p = problem_of(wanted, yours.forward.dtype());
   p.fp8 = yours.fp8;
+  p.cache8 = yours.cache8;
   const Inputs in = inputs_of(wanted, p, request.seed);
   seen["problem"] = describe(p);
   Session session(p, in, yours);

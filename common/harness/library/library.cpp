@@ -1,6 +1,7 @@
 // A step as a shared library, linked from the object of its main.cu, as its program is.
 #include "common/harness/library/library.h"
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <map>
@@ -152,6 +153,11 @@ Problem problem_of(const FaProblem* given, const Variant& variant) {
   p.causal = given->causal != 0;
   p.dtype = variant.forward.dtype();
   p.fp8 = variant.fp8;
+  if (variant.cache8) {
+    throw UsageError(fmt::format(
+        "variant {}: its K and V are of 8 bits with scales, for which FaTensors has no place",
+        variant.name));
+  }
   validate(p, the_step(), variant);
   return p;
 }
@@ -265,7 +271,12 @@ const char* fa_describe() {
 const char* fa_last_error() { return fa::last_error.c_str(); }
 
 int fa_check(const FaProblem* problem) {
-  return fa::answer("fa_check", [&] { fa::problem_of(problem, fa::the_step().variants.back()); });
+  return fa::answer("fa_check", [&] {
+    const auto& variants = fa::the_step().variants;
+    const auto last = std::find_if(variants.rbegin(), variants.rend(),
+                                   [](const fa::Variant& v) { return !v.cache8; });
+    fa::problem_of(problem, last == variants.rend() ? variants.back() : *last);
+  });
 }
 
 int fa_workspace_bytes(int variant, const FaProblem* problem, size_t* bytes) {
