@@ -63,7 +63,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   uint32_t rQ[bands][d / kMma][4];
   load_queries8<d>(Q, rows - row0, rQ);
   const float scale_log2 = scale * fa::kLog2e * cache.K_scale[head];
-  const float scale_V = cache.V_scale[head];
   const int least = causal ? Nk - N + 1 : Nk;   // keys that a first query sees
   int visible[bands][2];                        // and this lane's rows: row r is query r % N
   float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
@@ -97,6 +96,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int splits = max(1, (Nk + split_keys - 1) / split_keys);
   const int stored = min(rows - row0, bands * kMma), x = threadIdx.x % (d / 4) * 4;
   const size_t result = head * rows + row0, all_rows = size_t(gridDim.y) * rows;
+  const float scale_V = cache.V_scale[head];
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < stored; r += kStored) {
     Merged row = merge_warps(smem.parts, r, x);
