@@ -25,7 +25,7 @@ constexpr int kMma = 16;  // rows of an mma's A, and keys or features that it su
 template <int d>
 constexpr int kWarpKeys = 2048 / d;  // of a tile, which is 4 KB of K and 4 KB of V
 template <int d>
-constexpr int Bc = kWarps * kWarpKeys<d>;  // keys that the warps of a block take in turn
+constexpr int Bc = kWarps* kWarpKeys<d>;  // keys that the warps of a block take in turn
 constexpr int kStages = 3;  // of a warp's tiles: one is multiplied while the others are copied
 constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
 constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
@@ -71,7 +71,8 @@ __device__ inline void load_queries(const bf16* Q,  // [rows, d]
     for (int x = 0; x < d / kMma; ++x) {
       UNROLL
       for (int e = 0; e < 4; ++e) {
-        const int r = t * kMma + lane / 4 + e % 2 * 8, feature = x * kMma + e / 2 * 8 + lane % 4 * 2;
+        const int r = t * kMma + lane / 4 + e % 2 * 8,
+                  feature = x * kMma + e / 2 * 8 + lane % 4 * 2;
         rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
       }
     }

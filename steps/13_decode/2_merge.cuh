@@ -1,7 +1,7 @@
 // Step 13 -- parts of a row become one.
-// Idea      O, m and l of some keys are all that the other keys need to know of them. So a row may be
-//           cut anywhere and its parts computed at the same time: step 03's merge, with O beside l.
-//           The parts of a block's warps meet in shared memory
+// Idea      O, m and l of some keys are all that the other keys need to know of them. So a row may
+//           be cut anywhere and its parts computed at the same time: step 03's merge, with O beside
+//           l. The parts of a block's warps meet in shared memory, those of blocks in device memory
 #pragma once
 
 #include "steps/13_decode/1_tile.cuh"
@@ -98,5 +98,36 @@ __device__ inline void store_row(const Merged& row, size_t r, int x,
       make_uint2(fa::pack_bf16(row.O[0], row.O[1]), fa::pack_bf16(row.O[2], row.O[3]));
   if (x == 0) LSE[r] = row.LSE * fa::kLn2;
 }
+
+// The parts of all splits, in fp32: merging rounds nothing.
+struct SplitParts {
+  float* O;    // [splits, B*H, N, d], normalised
+  float* LSE;  // [splits, B*H, N], in powers of two; -inf where a row sees no key of the split
+
+  template <int d>
+  __device__ void store(const Merged& row, size_t r, int x) const {  // r: of all splits
+    *reinterpret_cast<float4*>(O + r * d + x) = make_float4(row.O[0], row.O[1], row.O[2], row.O[3]);
+    if (x == 0) LSE[r] = row.LSE;
+  }
+
+  // Row r of `splits` splits, `rows` apart. The maximum stays finite, so that a split without keys
+  // counts nothing: -inf - -inf is NaN.
+  template <int d>
+  __device__ Merged merge(int splits, size_t rows, size_t r, int x) const {
+    float m = kNoMaximum, l = 0.f;
+    for (int s = 0; s < splits; ++s) m = fmaxf(m, LSE[s * rows + r]);
+    Merged all = {};
+    UNROLL_BY(8)
+    for (int s = 0; s < splits; ++s) {
+      const float factor = fa::exp2_approx(LSE[s * rows + r] - m);  // l of the split, relative to m
+      const float4 part = *reinterpret_cast<const float4*>(O + (s * rows + r) * d + x);
+      l += factor;
+      all.O[0] += factor * part.x, all.O[1] += factor * part.y;
+      all.O[2] += factor * part.z, all.O[3] += factor * part.w;
+    }
+    all.finish(m, l);
+    return all;
+  }
+};
 
 }  // namespace step13

@@ -1,6 +1,6 @@
 // Step 13 -- one query: one block per head, whose warps share the keys.
-// Idea      Nothing but bandwidth limits it: a number of K or V is multiplied once for each row, and
-//           there is one row. So a warp computes on one tile while the next two are on their way
+// Idea      Nothing but bandwidth limits it: a number of K or V is multiplied once for each row,
+//           and there is one row. So a warp computes on one tile while two more are on their way
 // Changed   since 07 4_lazy: the tiles are 1_tile's, one row for all warps; three stages per warp
 //           and no barrier in the loop; the warps' parts are merged at the end
 // Traffic   requested read  2*BH*(4*N*d + 2*Nk*d) B   Q by each warp
@@ -57,7 +57,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   load_queries<d>(Q, N, rQ);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const int least = causal ? Nk - N + 1 : Nk;   // keys that the first row sees, and this lane's
-  const int visible[bands][2] = {{causal ? least + lane / 4 : Nk, causal ? least + lane / 4 + 8 : Nk}};
+  const int visible[bands][2] = {
+      {causal ? least + lane / 4 : Nk, causal ? least + lane / 4 + 8 : Nk}};
   float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2] = {{kNoMaximum, kNoMaximum}};
 
   // --- mainloop
@@ -67,7 +68,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
-    if (key + kWarpKeys<d> > least) mask(rS, visible, key);
+    if (least < key + kWarpKeys<d>) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   fa::cp_async_wait_all();
   __syncthreads();  // all are done with their tiles, whose place the parts take
   store_part<d>(m, l, rO, N, smem.parts);
-  __syncthreads();  // all parts are there
+  __syncthreads();                             // all parts are there
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < N; r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
@@ -111,4 +112,4 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   });
 }
 
-}  // namespace step13
+}  // namespace step13_warps

@@ -2,10 +2,10 @@
 // Idea      The cache is long and heads are few, so the keys of a head are cut into splits, one for
 //           each block. A split leaves O and LSE as if there were no other keys; a second kernel
 //           merges them, as the block merges its warps: Flash-Decoding
-// Changed   since 13 3_warps: a block walks one split; its results are parts, in fp32; a kernel that
-//           merges them
+// Changed   since 13 3_warps: a block walks one split; its results are parts, in fp32; a kernel
+//           that merges them
 // Traffic   requested read  2*BH*(4*s*N*d + 2*Nk*d) B    s splits
-//                           + 4*BH*s*N*(d + d/2) B       parts of O; LSE by each thread of a row, twice
+//                           + 4*BH*s*N*(d + d/2) B       parts; LSE by each thread of a row, twice
 //                     write 2*BH*N*d + 4*BH*N B          O, LSE
 //                           + 4*BH*s*N*(d + 1) B         parts of O and LSE
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
@@ -24,40 +24,7 @@ using namespace step13;
 
 using step13_warps::Shared;
 
-constexpr int kBlocksPerSm = 2;
-constexpr int kLeastTiles = 4;  // of a split: a shorter one costs more than it saves
-
-// The parts of all splits, in fp32: merging rounds nothing.
-struct SplitParts {
-  float* O;    // [splits, B*H, N, d], normalised
-  float* LSE;  // [splits, B*H, N], in powers of two; -inf where a row sees no key of the split
-
-  template <int d>
-  __device__ void store(const Merged& row, size_t r, int x) const {  // r: of all splits
-    *reinterpret_cast<float4*>(O + r * d + x) =
-        make_float4(row.O[0], row.O[1], row.O[2], row.O[3]);
-    if (x == 0) LSE[r] = row.LSE;
-  }
-
-  // Row r of `splits` splits, `rows` apart. The maximum stays finite, so that a split without keys
-  // counts nothing: -inf - -inf is NaN.
-  template <int d>
-  __device__ Merged merge(int splits, size_t rows, size_t r, int x) const {
-    float m = kNoMaximum, l = 0.f;
-    for (int s = 0; s < splits; ++s) m = fmaxf(m, LSE[s * rows + r]);
-    Merged all = {};
-    UNROLL_BY(8)
-    for (int s = 0; s < splits; ++s) {
-      const float factor = fa::exp2_approx(LSE[s * rows + r] - m);  // l of the split, relative to m
-      const float4 part = *reinterpret_cast<const float4*>(O + (s * rows + r) * d + x);
-      l += factor;
-      all.O[0] += factor * part.x, all.O[1] += factor * part.y;
-      all.O[2] += factor * part.z, all.O[3] += factor * part.w;
-    }
-    all.finish(m, l);
-    return all;
-  }
-};
+constexpr int kLeastTiles = 4;  // of each warp in a split: a shorter one costs more than it saves
 
 // Two blocks per SM: while one merges, the other one's copies go on.
 template <int d>
@@ -89,7 +56,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   load_queries<d>(Q, N, rQ);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const int least = causal ? Nk - N + 1 : Nk;   // keys that the first row sees, and this lane's
-  const int visible[bands][2] = {{causal ? least + lane / 4 : Nk, causal ? least + lane / 4 + 8 : Nk}};
+  const int visible[bands][2] = {
+      {causal ? least + lane / 4 : Nk, causal ? least + lane / 4 + 8 : Nk}};
   float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2] = {{kNoMaximum, kNoMaximum}};
 
   // --- mainloop
@@ -99,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
-    if (key + kWarpKeys<d> > least) mask(rS, visible, key);
+    if (least < key + kWarpKeys<d>) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }
@@ -108,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   fa::cp_async_wait_all();
   __syncthreads();  // all are done with their tiles, whose place the parts take
   store_part<d>(m, l, rO, N, smem.parts);
-  __syncthreads();  // all parts are there
+  __syncthreads();                             // all parts are there
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < N; r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
@@ -119,8 +87,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 // A thread merges four features of one row.
 template <int d>
 __global__ void merge_kernel(SplitParts parts, bf16* O,  // [B*H, N, d]
-                             float* LSE,            // [B*H, N]
-                             int splits, int rows) {  // rows: of all heads
+                             float* LSE,                 // [B*H, N]
+                             int splits, int rows) {     // rows: of all heads
   const int r = (blockIdx.x * kThreads + threadIdx.x) / (d / 4), x = threadIdx.x % (d / 4) * 4;
   if (r < rows) store_row<d>(parts.merge<d>(splits, rows, r, x), r, x, O, LSE);
 }
@@ -135,19 +103,19 @@ struct Splits {
   int count, keys;
 };
 
-// `heads` read the keys of each batch entry. As many splits as make all blocks resident at once.
+// `heads` read the keys of each batch entry. As many splits as give each SM one block.
 inline Splits splits_of(const fa::Problem& p, int heads) {
   const int Bc = p.d == 64 ? step13::Bc<64> : step13::Bc<128>;
   int64_t tiles = 0;  // of all heads
-  int longest = 1;
+  int longest = 1;    // of one
   for (int b = 0; b < p.B; ++b) {
     const int of_head = fa::ceil_div(p.keys_of(b), Bc);
     tiles += int64_t(of_head) * heads, longest = std::max(longest, of_head);
   }
-  const int64_t blocks = int64_t(kBlocksPerSm) * fa::multiprocessors();
+  const int64_t fair = int64_t(longest) * fa::multiprocessors() / std::max<int64_t>(tiles, 1);
   const int most = fa::ceil_div(longest, kLeastTiles);
-  const int wanted = int(std::min<int64_t>(most, longest * blocks / std::max<int64_t>(tiles, 1)));
-  const int each = fa::ceil_div(longest, std::max(wanted, 1));
+  const int count = int(std::clamp<int64_t>(fair, 1, most));
+  const int each = fa::ceil_div(longest, count);
   return {fa::ceil_div(longest, each), each * Bc};
 }
 

@@ -2,8 +2,8 @@
 // Idea      With GQA `group` query heads share keys and values, and the tile has 15 empty rows. In
 //           memory the group's queries follow each other: as one matrix of group * N rows they
 //           are one head, and K and V are read once for all of them
-// Changed   since 13 4_splits: a head is one of K and V; row r of its group is query r % N; two bands
-//           for more than 16 rows, so that a fragment of K or V serves 32 (07 3_bands)
+// Changed   since 13 4_splits: a head is one of K and V; row r of its group is query r % N; two
+//           bands for more than 16 rows, so that a fragment of K or V serves 32 (07 3_bands)
 // Traffic   requested read  2*BHkv*s*(4*g*N*d) + 2*BHkv*t*2*Nk*d B   g = H/Hkv heads per group,
 //                           + 4*BH*s*N*(d + d/2) B                   t blocks of up to 32 rows
 //                     write 2*BH*N*d + 4*BH*N B          O, LSE
@@ -22,7 +22,7 @@ namespace step13_groups {
 
 using namespace step13;
 
-using step13_splits::Splits, step13_splits::SplitParts;
+using step13_splits::Splits;
 
 using step13_warps::Shared;
 
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
-    if (key + kWarpKeys<d> > least) mask(rS, visible, key);
+    if (least < key + kWarpKeys<d>) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   fa::cp_async_wait_all();
   __syncthreads();  // all are done with their tiles, whose place the parts take
   store_part<d>(m, l, rO, rows - row0, smem.parts);
-  __syncthreads();  // all parts are there
+  __syncthreads();                             // all parts are there
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < min(rows - row0, bands * kMma); r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
@@ -129,7 +129,8 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   t.hbm = {.read = 2 * (all_rows * d + 2 * p.kv_size()) + parts + statistics,
            .write = 2 * all_rows * d + 4 * all_rows + parts + statistics};
   const int keys = p.d == 64 ? kWarpKeys<64> : kWarpKeys<128>;
-  t.flops = p.kv_heads() * 4 * kMma * rows.bands * rows.blocks * fa::ceil_div(p.Nk, keys) * keys * d;
+  t.flops =
+      p.kv_heads() * 4 * kMma * rows.bands * rows.blocks * fa::ceil_div(p.Nk, keys) * keys * d;
   return t;
 }
 

@@ -1,9 +1,9 @@
 // Step 13 -- a paged cache, of sequences of any lengths.
-// Idea      A cache grows by one key per token and nobody knows how far. So it lies in pages of 16 to
-//           256 keys anywhere in a pool, and a table says where: one more load before the copies of
-//           a row. What a page holds behind the last key is garbage and is never read
-// Changed   since 13 5_groups: keys are looked up in the table; each batch entry has a length, and as
-//           many splits as it has keys for
+// Idea      A cache grows by one key per token and nobody knows how far. So it lies in pages of 16
+//           to 256 keys anywhere in a pool, and a table says where: one more load before the copies
+//           of 16 keys. What a page holds behind the last key is garbage and is never read
+// Changed   since 13 5_groups: keys are looked up in the table; each batch entry has a length, and
+//           as many splits as it has keys for
 // Traffic   requested read  as 5_groups, of each entry's own keys and splits
 //                           + 8*BHkv*t*Nk B              table: by each lane, for 16 keys at once
 //                           + 4 B per thread             lengths
@@ -23,7 +23,7 @@ namespace step13_pages {
 
 using namespace step13;
 
-using step13_splits::Splits, step13_splits::SplitParts;
+using step13_splits::Splits;
 
 using step13_groups::Rows, step13_warps::Shared;
 
@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
-    if (key + kWarpKeys<d> > least) mask(rS, visible, key);
+    if (least < key + kWarpKeys<d>) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   fa::cp_async_wait_all();
   __syncthreads();  // all are done with their tiles, whose place the parts take
   store_part<d>(m, l, rO, rows - row0, smem.parts);
-  __syncthreads();  // all parts are there
+  __syncthreads();                             // all parts are there
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < min(rows - row0, bands * kMma); r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
@@ -148,7 +148,7 @@ inline fa::Support support() {
 // What the batch entries ask for together, each by its length.
 struct Totals {
   uint64_t keys = 0, pages = 0, splits = 0;
-  uint64_t padded = 0, groups = 0;               // keys of whole tiles; 16 keys, looked up at once
+  uint64_t padded = 0, groups = 0;         // keys of whole tiles; 16 keys, looked up at once
   uint64_t merged = 0, merged_splits = 0;  // entries with more than one split, and their splits
   Totals(const fa::Problem& p, int split_keys, int tile_keys) {
     for (int b = 0; b < p.B; ++b) {

@@ -1,7 +1,7 @@
 // Step 13 -- one launch: the last block of some rows merges their splits.
-// Idea      A second kernel starts when all of the first one's blocks have ended, and takes longer to
-//           start than to merge. Instead each block counts itself when its part is written, and the
-//           one that is counted last merges. Rows of one split need no parts at all
+// Idea      A second kernel starts when all of the first one's blocks have ended, and takes longer
+//           to start than to merge. Instead each block counts itself when its part is written, and
+//           the one that is counted last merges. Rows of one split need no parts at all
 // Changed   since 13 6_pages: the merge stands at the end of the kernel, behind a counter per rows
 // Traffic   requested read  as 6_pages, parts of rows with more than one split only
 //                     write likewise
@@ -20,7 +20,7 @@ namespace step13_once {
 
 using namespace step13;
 
-using step13_splits::Splits, step13_splits::SplitParts;
+using step13_splits::Splits;
 
 using step13_groups::Rows, step13_warps::Shared;
 
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     load(key + (kStages - 1) * Bc<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
-    if (key + kWarpKeys<d> > least) mask(rS, visible, key);
+    if (least < key + kWarpKeys<d>) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }

@@ -18,7 +18,7 @@ using e4m3 = __nv_fp8_e4m3;
 template <int d>
 constexpr int kWarpKeys8 = 2 * kWarpKeys<d>;  // of a tile, which is as many bytes as before
 template <int d>
-constexpr int Bc8 = kWarps * kWarpKeys8<d>;
+constexpr int Bc8 = kWarps* kWarpKeys8<d>;
 constexpr int kPad8 = 16;  // floats: four numbers of each of two rows lie in all 32 banks
 
 // What a warp keeps in shared memory.
@@ -61,7 +61,7 @@ __device__ inline void load_tile(const e4m3* g,  // [rows, d]
 // neighbours, where 1_tile has two and two more 8 further.
 template <int d, int bands>
 __device__ inline void load_queries8(const bf16* Q,  // [rows, d]
-                                    int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
+                                     int rows, uint32_t (&rQ)[bands][d / kMma][4]) {
   const int lane = threadIdx.x % fa::kWarp;
   UNROLL
   for (int t = 0; t < bands; ++t) {
@@ -69,7 +69,8 @@ __device__ inline void load_queries8(const bf16* Q,  // [rows, d]
     for (int x = 0; x < d / kMma; ++x) {
       UNROLL
       for (int e = 0; e < 4; ++e) {
-        const int r = t * kMma + lane / 4 + e % 2 * 8, feature = x * kMma + lane % 4 * 4 + e / 2 * 2;
+        const int r = t * kMma + lane / 4 + e % 2 * 8,
+                  feature = x * kMma + lane % 4 * 4 + e / 2 * 2;
         rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
       }
     }
@@ -154,9 +155,8 @@ __device__ inline void store_part8(const float (&m)[bands][2], const float (&l)[
       if (r >= rows) continue;
       UNROLL
       for (int n = 0; n < d / 8; n += 2) {
-        *reinterpret_cast<float4*>(&parts.O[warp][r][n * 8 + lane % 4 * 4]) =
-            make_float4(rO[t][n][2 * h], rO[t][n + 1][2 * h], rO[t][n][2 * h + 1],
-                        rO[t][n + 1][2 * h + 1]);
+        *reinterpret_cast<float4*>(&parts.O[warp][r][n * 8 + lane % 4 * 4]) = make_float4(
+            rO[t][n][2 * h], rO[t][n + 1][2 * h], rO[t][n][2 * h + 1], rO[t][n + 1][2 * h + 1]);
       }
     }
   }

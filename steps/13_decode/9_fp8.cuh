@@ -18,7 +18,7 @@ namespace step13 {
 
 using step13_groups::Rows;
 using step13_pages::KeyRows, step13_pages::Totals;
-using step13_splits::Splits, step13_splits::SplitParts;
+using step13_splits::Splits;
 
 // What a block keeps in shared memory: 96 KB.
 template <int d, int bands>
@@ -31,11 +31,11 @@ union Shared8 {
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode8_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]
-                        const e4m3* K,  // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
-                        const e4m3* V,  // likewise
-                        fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
-                        SplitParts parts, unsigned* arrived, int rows, int N, int most_keys,
-                        int split_keys, float scale, bool causal) {
+                         const e4m3* K,  // [pages, Hkv, page, d], or [B*Hkv, Nk, d]
+                         const e4m3* V,  // likewise
+                         fa::Cache cache, int log2_page, int heads, bf16* O, float* LSE,
+                         SplitParts parts, unsigned* arrived, int rows, int N, int most_keys,
+                         int split_keys, float scale, bool causal) {
   // --- prologue: copies of all tiles but one that shared memory holds
   Shared8<d, bands>& smem = *fa::dynamic_shared<Shared8<d, bands>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
@@ -63,8 +63,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   uint32_t rQ[bands][d / kMma][4];
   load_queries8<d>(Q, rows - row0, rQ);
   const float scale_log2 = scale * fa::kLog2e * cache.K_scale[head];
-  const int least = causal ? Nk - N + 1 : Nk;   // keys that a first query sees
-  int visible[bands][2];                        // and this lane's rows: row r is query r % N
+  const int least = causal ? Nk - N + 1 : Nk;  // keys that a first query sees
+  int visible[bands][2];                       // and this lane's rows: row r is query r % N
   float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
   UNROLL
   for (int t = 0; t < bands; ++t) {
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     load(key + (kStages - 1) * Bc8<d>, (stage + kStages - 1) % kStages);
     float rS[bands][kWarpKeys8<d> / 8][4] = {};
     multiply_scores<d>(rQ, tiles.K[stage], rS);
-    if (key + kWarpKeys8<d> > least) mask(rS, visible, key);
+    if (least < key + kWarpKeys8<d>) mask(rS, visible, key);
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, tiles.V[stage], l, rO);
   }
@@ -138,8 +138,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   t.flops = 4 * p.Hkv * kMma * rows.bands * rows.blocks * all.padded * p.d;
   t.hbm.read += 8 * p.kv_heads() - t["K"].read / rows.blocks;  // half of K and V
   t["K"].read /= 2, t["V"].read /= 2;
-  t["K_scale"].read = t["V_scale"].read =
-      4 * all.splits * p.Hkv * rows.blocks * kThreads;
+  t["K_scale"].read = t["V_scale"].read = 4 * all.splits * p.Hkv * rows.blocks * kThreads;
   return t;
 }
 
