@@ -55,10 +55,17 @@ __global__ void __launch_bounds__(kThreads, 2)
   uint32_t rQ[bands][d / kMma][4];
   load_queries<d>(Q, N, rQ);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first row sees, and this lane's
-  const int visible[bands][2] = {
-      {causal ? least + lane / 4 : Nk, causal ? least + lane / 4 + 8 : Nk}};
-  float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2] = {{kNoMaximum, kNoMaximum}};
+  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first query sees
+  int visible[bands][2];                        // and this lane's rows
+  float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
+  UNROLL
+  for (int t = 0; t < bands; ++t) {
+    UNROLL
+    for (int h = 0; h < 2; ++h) {
+      m[t][h] = kNoMaximum;
+      visible[t][h] = causal ? least + t * kMma + lane / 4 + h * 8 : Nk;
+    }
+  }
 
   // --- mainloop
   for (int key = first, stage = 0; key < end; key += Bc<d>, stage = (stage + 1) % kStages) {

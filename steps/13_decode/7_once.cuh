@@ -20,10 +20,7 @@ namespace step13_once {
 
 using namespace step13;
 
-using step13_splits::Splits;
-
-using step13_groups::Rows, step13_warps::Shared;
-
+using step13_groups::Rows, step13_splits::Splits, step13_warps::Shared;
 using step13_pages::KeyRows, step13_pages::Totals;
 
 // Two blocks per SM: while one merges, the other one's copies go on.
@@ -62,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   uint32_t rQ[bands][d / kMma][4];
   load_queries<d>(Q, rows - row0, rQ);
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
-  const int least = causal ? Nk - N + 1 : Nk;   // keys that a first query sees
+  const int least = causal ? Nk - N + 1 : Nk;   // keys that the first query sees
   int visible[bands][2];                        // and this lane's rows: row r is query r % N
   float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
   UNROLL

@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   uint32_t rQ[bands][d / kMma][4];
   load_queries8<d>(Q, rows - row0, rQ);
   const float scale_log2 = scale * fa::kLog2e * cache.K_scale[head];
-  const int least = causal ? Nk - N + 1 : Nk;  // keys that a first query sees
+  const int least = causal ? Nk - N + 1 : Nk;  // keys that the first query sees
   int visible[bands][2];                       // and this lane's rows: row r is query r % N
   float rO[bands][d / 8][4] = {}, l[bands][2] = {}, m[bands][2];
   UNROLL
