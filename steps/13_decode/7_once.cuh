@@ -129,12 +129,12 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   const Totals all(p, splits.keys, kMma);
   const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d, all_rows = p.rows();
   fa::Prediction t = step13_pages::traffic(p);
-  if (!p.lengths.empty()) {  // by no kernel that merges
-    t["lengths"].read -= 4 * all_rows * (d / 4);
-  }
-  const uint64_t parts = 4 * all.merged_splits * H * N;  // one number per row
-  t.hbm.read -= t["O_parts"].write + t["LSE_parts"].write - parts * (d + 1);
-  t.hbm.write -= t["O_parts"].write + t["LSE_parts"].write - parts * (d + 1);
+  if (!p.lengths.empty()) t["lengths"].read -= 4 * all_rows * (d / 4);  // by no second kernel
+  const uint64_t parts = 4 * all.merged_splits * H * N;                 // one number per row
+  const uint64_t spared = t["O_parts"].write + t["LSE_parts"].write - parts * (d + 1);
+  t.hbm.read -= spared, t.hbm.write -= spared;
+  t.buffers.erase("O_parts"), t.buffers.erase("LSE_parts");
+  if (parts == 0) return t;
   t["O_parts"] = {.read = parts * d, .write = parts * d};
   t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
   t["arrived"] = {.write = 4 * Hkv * rows.blocks * all.merged,

@@ -1,10 +1,346 @@
 // Tests of step 13. The build links the steps that linked_variant() names here.
+#include <cmath>
+#include <numeric>
+
+#include "steps/13_decode/9_fp8.cuh"
 #include "tests/attention.h"
+#include "tests/device.h"
 
 using fa::test::bf16_problem;
 
 static const fa::Variant& warps() { return fa::linked_variant("13 warps"); }
+static const fa::Variant& splits() { return fa::linked_variant("13 splits"); }
+static const fa::Variant& groups() { return fa::linked_variant("13 groups"); }
+static const fa::Variant& pages() { return fa::linked_variant("13 pages"); }
+static const fa::Variant& once() { return fa::linked_variant("13 once"); }
+static const fa::Variant& fp8() { return fa::linked_variant("13 fp8"); }
+static const fa::Variant& parent() { return fa::linked_variant("07 lazy"); }
 
-TEST_CASE("step 13: right", "[step13]") {
-  fa::test::require_right(warps(), bf16_problem(1, 300, 128, false, 1, 4, 2));
+static const fa::Variant& any() {
+  return *GENERATE(&warps(), &splits(), &groups(), &pages(), &once(), &fp8());
 }
+/// Those that take a table and lengths.
+static const fa::Variant& paged() { return *GENERATE(&pages(), &once(), &fp8()); }
+
+/// Keys of several batch entries: none, one, ends of tiles and of pages, a few splits.
+static fa::Problem ragged(int page, int d, int N = 1, bool causal = false) {
+  auto p = bf16_problem(N, 1025, d, causal, /*B=*/8, /*H=*/4, /*Hkv=*/2);
+  p.lengths = {0, 1, 1025, 16, 17, 300, 64, 511};
+  p.page = page;
+  return p;
+}
+
+TEST_CASE("step 13: right at the ends of tiles and splits", "[step13]") {
+  const int Nk =
+      GENERATE(1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 511, 700);
+  const int d = GENERATE(64, 128);
+  const fa::Variant& variant = any();
+  CAPTURE(variant.name, Nk, d);
+  fa::test::require_right(variant, bf16_problem(1, Nk, d, false, 1, 2, 2));
+}
+
+TEST_CASE("step 13: 1 to 16 queries, with and without a mask", "[step13]") {
+  const int N = GENERATE(range(1, 17));
+  const int Nk = GENERATE(40, 333);
+  const bool causal = GENERATE(false, true);
+  const fa::Variant& variant = any();
+  CAPTURE(variant.name, N, Nk, causal);
+  fa::test::require_right(variant, bf16_problem(N, Nk, N % 2 ? 64 : 128, causal, 1, 2, 2));
+}
+
+TEST_CASE("step 13: groups of 1 to 16 query heads", "[step13]") {
+  const int group = GENERATE(1, 2, 4, 8, 16);
+  const auto [N, d] = GENERATE(std::pair(1, 64), std::pair(3, 128), std::pair(16, 128));
+  const fa::Variant& variant = any();
+  CAPTURE(variant.name, group, N, d);
+  fa::test::require_right(variant, bf16_problem(N, 200, d, true, 2, 2 * group, 2));
+}
+
+TEST_CASE("step 13: fewer keys than queries: rows without keys", "[step13]") {
+  const int Nk = GENERATE(1, 5, 15);
+  const fa::Variant& variant = any();
+  CAPTURE(variant.name, Nk);
+  fa::test::require_right(variant, bf16_problem(16, Nk, 128, true, 1, 4, 2));
+}
+
+TEST_CASE("step 13: a split of which some queries see no key", "[step13]") {
+  // The last split's only tile holds one or two keys; the first queries' mask ends before them.
+  const fa::Variant& variant = *GENERATE(&splits(), &groups(), &pages(), &once(), &fp8());
+  const int d = GENERATE(64, 128), tile = d == 64 ? step13::Bc<64> : step13::Bc<128>;
+  const int Nk = 3 * step13_splits::kLeastTiles * tile + GENERATE(1, 2);
+  CAPTURE(variant.name, Nk);
+  fa::test::require_right(variant, bf16_problem(8, Nk, d, true, 1, 2, 1));
+}
+
+TEST_CASE("step 13: shuffled pages, ragged lengths", "[step13]") {
+  const int page = GENERATE(0, 16, 32, 64, 128, 256);
+  const auto [N, d] = GENERATE(std::pair(1, 128), std::pair(5, 64));
+  const bool causal = N > 1;
+  const fa::Variant& variant = paged();
+  CAPTURE(variant.name, page, d, N);
+  fa::test::require_right(variant, ragged(page, d, N, causal));
+}
+
+TEST_CASE("step 13: a long cache", "[step13]") {
+  const fa::Variant& variant = paged();
+  auto p = bf16_problem(1, FA_BACKEND_GPU ? 131072 : 16384, 64, false, 1, 2, 1);
+  p.page = GENERATE(0, 16);
+  CAPTURE(variant.name, p.page);
+  fa::test::require_right(variant, p);
+}
+
+TEST_CASE("step 13: 131,072 keys", "[step13]") {
+  auto p = bf16_problem(1, 131072, GENERATE(64, 128), false, 1, 1, 1);
+  fa::test::require_right(groups(), p);
+  p.page = 256;
+  fa::test::require_right(once(), p);
+}
+
+TEST_CASE("step 13: random problems", "[step13]") {
+  std::mt19937 random(13);
+  const auto between = [&](int low, int high) {
+    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
+  };
+  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 200); ++i) {
+    const fa::Variant* variants[] = {&warps(), &splits(), &groups(), &pages(), &once(), &fp8()};
+    const fa::Variant& variant = *variants[i % 6];
+    const int Hkv = between(1, 2), B = between(1, 4), Nk = between(1, FA_BACKEND_GPU ? 5000 : 700);
+    auto p = bf16_problem(between(1, 16), Nk, between(1, 2) * 64, between(0, 1), B,
+                          Hkv * (1 << between(0, 3)), Hkv);
+    if (i % 6 >= 3 && between(0, 3) > 0) p.page = 16 << between(0, 4);
+    if (i % 6 >= 3 && between(0, 3) > 0) {
+      for (int b = 0; b < B; ++b) p.lengths.push_back(between(0, Nk));
+    }
+    CAPTURE(i, variant.name, fa::describe(p));
+    fa::test::require_right(variant, p);
+  }
+}
+
+TEST_CASE("step 13: real input and outliers", "[step13]") {
+  const fa::Variant& variant = any();
+  const auto p =
+      fa::test::problem_for(variant, bf16_problem(2, 700, GENERATE(64, 128), true, 1, 4, 2));
+  CAPTURE(variant.name, p.d);
+  fa::test::require_right(variant, p, fa::real_inputs(p, 1));
+  fa::test::require_right(variant, p, fa::outlier_inputs(p, 1));
+}
+
+TEST_CASE("step 13: behaves as attention must", "[step13]") {
+  const fa::Variant& variant = *GENERATE(&warps(), &splits(), &groups(), &pages(), &once());
+  const int d = GENERATE(64, 128);
+  CAPTURE(variant.name, d);
+  const auto full = bf16_problem(9, 600, d, false), causal = bf16_problem(9, 600, d, true);
+  fa::test::require_rows_sum_to_one(variant, full, 0x1p-8);
+  fa::test::require_rows_sum_to_one(variant, causal, 0x1p-8);
+  fa::test::require_shift_invariance(variant, full, 0x1p-6);
+  fa::test::require_key_permutation(variant, full, 0x1p-6);
+  fa::test::require_any_score_size(variant, causal);
+}
+
+TEST_CASE("step 13: maxima that grow, fall, and lie far from zero", "[step13]") {
+  const fa::Variant& variant = any();
+  const auto p = fa::test::problem_for(variant, bf16_problem(16, 1024, 64, GENERATE(false, true)));
+  const float step = GENERATE(0.f, 1.f, 5.5f, 6.f, 100.f, -6.f, 5000.f, -5000.f);
+  CAPTURE(variant.name, p.causal, step);
+  if (variant.cache8 && std::abs(step) > 100) return;  // keys of e4m3 cannot say them exactly
+  for (const int keys : {16, 128, 512}) {
+    auto in = fa::test::inputs_with_scores(
+        p, 4, [&](int c) { return fa::round_to(p.dtype, step * static_cast<float>(c / keys)); });
+    if (variant.cache8) fa::quantise_cache(p, in);
+    fa::test::require_right(variant, p, in);
+  }
+}
+
+TEST_CASE("step 13: agrees with step 07", "[step13]") {
+  const fa::Variant& variant = *GENERATE(&warps(), &splits(), &groups(), &pages(), &once());
+  const auto p = bf16_problem(3, 600, GENERATE(64, 128), GENERATE(false, true), 1, 2, 1);
+  const auto in = fa::normal_inputs(p, 6);
+  const fa::Outputs now = fa::run(variant, p, in), before = fa::run(parent(), p, in);
+  REQUIRE(fa::test::max_difference(now.O, before.O) <= 0x1p-6);
+  REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 2e-5);
+}
+
+TEST_CASE("step 13: two runs give the same bits", "[step13]") {
+  const fa::Variant& variant = any();
+  CAPTURE(variant.name);
+  const auto p = fa::test::problem_for(variant, bf16_problem(4, 2000, 128, true, 2, 4, 2));
+  const auto in = fa::normal_inputs(p, 7);
+  const fa::Outputs one = fa::run(variant, p, in), two = fa::run(variant, p, in);
+  REQUIRE(one.O == two.O);
+  REQUIRE(one.LSE == two.LSE);
+}
+
+TEST_CASE("step 13: where the pages lie changes no bit", "[step13]") {
+  const fa::Variant& variant = paged();
+  auto p = fa::test::problem_for(variant, ragged(0, 128));
+  fa::Inputs in = fa::normal_inputs(p, 8);
+  const fa::Outputs contiguous = fa::run(variant, p, in);
+  p.page = GENERATE(16, 256);
+  for (const uint64_t seed : {1, 2}) {
+    in.table = fa::shuffled_table(p, seed);
+    const fa::Outputs shuffled = fa::run(variant, p, in);
+    REQUIRE(contiguous.O == shuffled.O);
+    REQUIRE(contiguous.LSE == shuffled.LSE);
+  }
+}
+
+TEST_CASE("step 13: run after run, the counters of blocks start at zero", "[step13]") {
+  const fa::Variant& variant = *GENERATE(&once(), &fp8());
+  const auto p = fa::test::problem_for(variant, ragged(16, 64, 2, true));
+  const auto in = fa::normal_inputs(p, 9);
+  fa::Session session(p, in, variant);
+  for (int i = 0; i < 3; ++i) {
+    session.forget_forward();
+    session.forward();
+    const fa::Outputs out = session.download();
+    CHECK(out.damage.empty());
+    REQUIRE(fa::check(p, in, out, fa::sample_of(p, 1, 1e18)).ok());
+  }
+}
+
+// --- numbers of 8 bits ---------------------------------------------------------------------------
+
+static __global__ void convert_kernel(uint32_t* out) {
+  out[threadIdx.x] = step13::bf16_of_e4m3(threadIdx.x << 8 | (255 - threadIdx.x) << 24);
+}
+
+TEST_CASE("step 13: all numbers of e4m3 become the same numbers of bf16", "[step13]") {
+  test::Buffer<uint32_t> out("out", 256);
+  fa::launch(convert_kernel, {1, 256}, out.get());
+  const auto got = out.download();
+  const auto value = [](uint32_t bits16) { return std::bit_cast<float>(bits16 << 16); };
+  for (unsigned code = 0; code < 256; ++code) {
+    if ((code & 0x7f) == 0x7f) continue;  // NaN, which a cache does not hold
+    const int exponent = code >> 3 & 15, mantissa = code & 7;
+    const float size = exponent == 0 ? std::ldexp(float(mantissa), -9)
+                                     : std::ldexp(float(8 + mantissa), exponent - 10);
+    const float want = code & 0x80 ? -size : size;
+    CAPTURE(code);
+    CHECK(value(got[code] & 0xffff) == want);
+    CHECK(value(got[255 - code] >> 16) == want);
+  }
+}
+
+// --- bytes ---------------------------------------------------------------------------------------
+
+#if !FA_BACKEND_GPU
+TEST_CASE("step 13: predicted bytes are counted bytes", "[step13]") {
+  const int Nk = GENERATE(1, 17, 131, 1100);
+  const auto [N, d] = GENERATE(std::pair(1, 128), std::pair(7, 64), std::pair(16, 128));
+  const fa::Variant& variant = any();
+  CAPTURE(variant.name, Nk, N, d);
+  fa::test::require_predicted(variant, bf16_problem(N, Nk, d, true, 2, 6, 2));
+}
+
+TEST_CASE("step 13: predicted bytes are counted bytes of pages and ragged lengths", "[step13]") {
+  const int page = GENERATE(0, 16, 64, 256);
+  const auto [N, d] = GENERATE(std::pair(1, 64), std::pair(9, 128));
+  const fa::Variant& variant = paged();
+  CAPTURE(variant.name, page, d, N);
+  fa::test::require_predicted(variant, ragged(page, d, N, true));
+}
+
+TEST_CASE("step 13: the formulas of the headers", "[step13]") {
+  const uint64_t d = GENERATE(64, 128), N = GENERATE(1, 5), Nk = 1030, H = 8, Hkv = 2, B = 2;
+  const auto p = bf16_problem(N, Nk, d, false, B, H, Hkv);
+  const uint64_t BH = B * H, BHkv = B * Hkv, g = H / Hkv;
+  const uint64_t compulsory = 2 * (2 * BH * N * d + 2 * BHkv * Nk * d) + 4 * BH * N;
+  const auto least = [&](const fa::Variant& v) { return v.traffic(p).hbm.total(); };
+  CAPTURE(d, N);
+  {
+    const fa::Bytes counted = *fa::test::count_forward(warps(), p).requested;
+    CHECK(counted.read == 2 * BH * (4 * N * d + 2 * Nk * d));
+    CHECK(counted.write == 2 * BH * N * d + 4 * BH * N);
+    CHECK(least(warps()) == compulsory);
+  }
+  {
+    const uint64_t s = step13_splits::splits_of(p, p.H).count;
+    REQUIRE(s > 1);
+    const fa::Bytes counted = *fa::test::count_forward(splits(), p).requested;
+    CHECK(counted.read == 2 * BH * (4 * s * N * d + 2 * Nk * d) + 4 * BH * s * N * (d + d / 2));
+    CHECK(counted.write == 2 * BH * N * d + 4 * BH * N + 4 * BH * s * N * (d + 1));
+  }
+  {
+    const uint64_t s = step13_groups::splits_of(p).count, t = (g * N + 31) / 32;
+    REQUIRE(s > 1);
+    const fa::Bytes counted = *fa::test::count_forward(groups(), p).requested;
+    CHECK(counted.read ==
+          2 * BHkv * s * 4 * g * N * d + 2 * BHkv * t * 2 * Nk * d + 4 * BH * s * N * (d + d / 2));
+    CHECK(counted.write == 2 * BH * N * d + 4 * BH * N + 4 * BH * s * N * (d + 1));
+  }
+}
+
+TEST_CASE("step 13: no bank conflicts, whole sectors", "[step13]") {
+  const fa::Variant& variant = any();
+  const auto p = fa::test::problem_for(
+      variant, bf16_problem(GENERATE(1, 8), 700, GENERATE(64, 128), true, 1, 8, 2));
+  CAPTURE(variant.name, p.N, p.d);
+  const fa::Counts counts = fa::test::count_forward(variant, p);
+  for (const fa::KernelCount& k : counts.kernels) {
+    CAPTURE(k.name);
+    CHECK(k.shared_wavefronts == k.shared_ideal);
+  }
+  for (const char* name : {"K", "V", "O"}) {
+    const fa::BufferCount& buffer = counts.buffers.at(name);
+    CHECK(buffer.sectors.load * 32 == buffer.bytes.read);
+    CHECK(buffer.sectors.store * 32 == buffer.bytes.write);
+  }
+}
+
+TEST_CASE("step 13: the query heads of a group read K and V once", "[step13]") {
+  const uint64_t Nk = 1000, d = 128;
+  const auto p = bf16_problem(1, Nk, d, false, 1, /*H=*/8, /*Hkv=*/2);
+  const auto read = [&](const fa::Variant& v) {
+    const auto of_variant = fa::test::problem_for(v, p);
+    return fa::test::count_forward(v, of_variant).buffers.at("K").bytes.read;
+  };
+  CHECK(read(splits()) == 2 * 8 * Nk * d);
+  CHECK(read(groups()) == 2 * 2 * Nk * d);
+  CHECK(read(once()) == 2 * 2 * Nk * d);
+  CHECK(read(fp8()) == 2 * Nk * d);
+}
+
+TEST_CASE("step 13: rows of one split leave no parts", "[step13]") {
+  const auto p = bf16_problem(1, 200, 128, false, 1, 4, 1);
+  const fa::Counts counts = fa::test::count_forward(once(), p);
+  REQUIRE(counts.kernels.size() == 1);
+  for (const char* name : {"O_parts", "LSE_parts", "arrived"}) {
+    const auto at = counts.buffers.find(name);
+    CHECK((at == counts.buffers.end() || at->second.bytes.total() == 0));
+  }
+  CHECK(fa::test::count_forward(pages(), p).kernels.size() == 2);
+}
+
+TEST_CASE("step 13: as many blocks as SMs, no split shorter than four tiles", "[step13]") {
+  const auto blocks = [](int B, int Nk) {
+    const auto p = bf16_problem(1, Nk, 128, false, B, 32, 8);
+    return step13_splits::splits_of(p, 8).count * B * 8;
+  };
+  const int sms = fa::multiprocessors();
+  for (const int B : {1, 2, 3, 8}) {
+    CAPTURE(B);
+    CHECK(blocks(B, 1 << 18) <= sms);
+    CHECK(blocks(B, 1 << 18) > sms - 8 * B);
+  }
+  CHECK(blocks(1, 256) == 8);
+  CHECK(blocks(1, 257) == 16);
+  CHECK(blocks(64, 1 << 16) == 512);
+}
+
+TEST_CASE("step 13: the analysis finds nothing", "[step13]") {
+  const fa::Variant& variant = any();
+  const int Nk = GENERATE(1, 70, 600);
+  const int N = GENERATE(1, 11);
+  CAPTURE(variant.name, Nk, N);
+  const auto p =
+      fa::test::problem_for(variant, bf16_problem(N, Nk, GENERATE(64, 128), true, 1, 4, 2));
+  fa::test::count_forward(variant, p, /*analyse=*/true);
+}
+
+TEST_CASE("step 13: the analysis finds nothing in pages", "[step13]") {
+  const fa::Variant& variant = paged();
+  CAPTURE(variant.name);
+  fa::test::count_forward(variant, fa::test::problem_for(variant, ragged(GENERATE(16, 64), 128, 3)),
+                          /*analyse=*/true);
+}
+#endif
