@@ -44,7 +44,8 @@ struct InputFiles {
 /// Takes B, H, Hkv, N, Nk and d from the files' shapes ([B, H, N, d] each; f2, f4 or f8).
 /// \throws UsageError with one sentence: missing file, wrong dtype, wrong or contradicting shapes.
 Problem problem_of(const InputFiles&, const Problem& defaults);
-/// Replaces what the files give; the rest stays. With Problem::cache8 it ends with quantise_cache().
+/// Replaces what the files give; the rest stays. With Problem::cache8 it ends with
+/// quantise_cache().
 /// \throws UsageError as above.
 void load_inputs(const InputFiles&, const Problem&, Inputs&);
 

@@ -29,10 +29,10 @@ struct Scratch {
 /// The piece of a workspace that has this name.
 void* scratch_of(const std::map<std::string, void*>& workspace, const char* name);
 
-/// Where the keys and values of a decoding step lie, beyond K and V. A page holds Problem::page keys
-/// of all key heads of one batch entry: K and V are then pools [pages, Hkv, page, d], and key c of
-/// batch entry b lies in page table[b, c / page], at row c % page. What a page holds behind the last
-/// key is garbage.
+/// Where the keys and values of a decoding step lie, beyond K and V. A page holds Problem::page
+/// keys of all key heads of one batch entry: K and V are then pools [pages, Hkv, page, d], and key
+/// c of batch entry b lies in page table[b, c / page], at row c % page. What a page holds behind
+/// the last key is garbage.
 struct Cache {
   const int* lengths = nullptr;    ///< [B] keys of each batch entry; null: Nk of each
   const int* table = nullptr;      ///< [B, Problem::pages()]; null: K and V are [B, Hkv, Nk, d]
