@@ -210,6 +210,26 @@ TEST_CASE("sums of too little precision are rejected", "[planted]") {
   CHECK(verdict(Bug::fp16_accumulator, p, p.dtype, false, in) != "");
 }
 
+// Its kernel takes Nk keys of each batch entry, whatever the lengths.
+TEST_CASE("a kernel that takes what lies behind the last key is rejected", "[planted]") {
+  Problem p = problem(2, 2, 2, 40, 40, false);
+  p.lengths = {40, 40};
+  CHECK(verdict(Bug::none, p, DType::f32, false) == "");
+  p.lengths = {40, 39};
+  CHECK_THAT(verdict(Bug::none, p, DType::f32, false), ContainsSubstring("O[b=1, h=0, row=0"));
+#if !FA_BACKEND_GPU
+  const sim::Options saved = sim::options();
+  sim::options().uninitialised = true;
+  sim::options().workers = 1;
+  CHECK_THROWS_WITH(verdict(Bug::none, p, DType::f32, false),
+                    ContainsSubstring("uninitialised device memory") &&
+                        ContainsSubstring("load of K, byte 30464"));  // row 39 of head 2
+  p.lengths = {40, 40};
+  CHECK(verdict(Bug::none, p, DType::f32, false) == "");
+  sim::options() = saved;
+#endif
+}
+
 #if !FA_BACKEND_GPU
 
 // On a GPU a missing barrier may give the right result by luck; the simulator finds the race

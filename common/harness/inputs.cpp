@@ -244,8 +244,9 @@ Inputs real_inputs(const Problem& p, uint64_t seed) {
     throw UsageError(
         fmt::format("{}: its shape differs from those of k.npy and v.npy", data_file("q.npy")));
   }
-  // The queries are the last N of their batch entry's positions, as the mask has it. Repeated features would
-  // make q.k grow with d, its scale fall with sqrt(d): the factor keeps the scores' size.
+  // The queries are the last N of their batch entry's positions, as the mask has it. Repeated
+  // features would make q.k grow with d, its scale fall with sqrt(d): the factor keeps the scores'
+  // size.
   const double factor = std::pow(static_cast<double>(q.shape[3]) / p.d, 0.25);
   Inputs in;
   const auto first_query = [&p](size_t head) { return p.keys_of(head / p.H) - p.N; };

@@ -232,7 +232,7 @@ struct Session::Impl {
     const Problem& q = problem;
     require_size(name, from.size(), q.kv_size());
     const size_t row_bytes = q.d * cache_element(q), rows = cache_rows(q, table);
-    std::vector<uint8_t> bytes(rows * row_bytes, 0xff);
+    std::vector<uint8_t> bytes(rows * row_bytes);
     std::vector<char> filled(rows);
     parallel_for(q.kv_heads(), [&] {
       return [&](size_t head) {

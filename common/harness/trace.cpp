@@ -169,6 +169,17 @@ Json name_of_track(const char* what, size_t pid, std::optional<uint32_t> tid,
   return row;
 }
 
+/// Of a cache only what there is.
+Json problem_of(const Problem& p) {
+  Json j = {
+      {"b", p.B},   {"h", p.H}, {"hkv", p.Hkv},       {"n", p.N},
+      {"nk", p.Nk}, {"d", p.d}, {"causal", p.causal}, {"dtype", p.fp8 ? "e4m3" : name_of(p.dtype)}};
+  if (!p.lengths.empty()) j["lengths"] = p.lengths;
+  if (p.page != 0) j["page"] = p.page;
+  if (p.cache8) j["cache8"] = true;
+  return j;
+}
+
 }  // namespace
 
 Layout workspace_layout(const std::string& name, uint64_t bytes, const Problem& p) {
@@ -226,18 +237,7 @@ void write_trace(const std::string& path, const Trace& trace, const std::string&
       {"step", step},
       {"variant", variant},
       {"model_gpu", gpu},
-      {"problem",
-       {{"b", p.B},
-        {"h", p.H},
-        {"hkv", p.Hkv},
-        {"n", p.N},
-        {"nk", p.Nk},
-        {"d", p.d},
-        {"causal", p.causal},
-        {"lengths", p.lengths.empty() ? Json(nullptr) : Json(p.lengths)},
-        {"page", p.page == 0 ? Json(nullptr) : Json(p.page)},
-        {"cache8", p.cache8},
-        {"dtype", p.fp8 ? "e4m3" : name_of(p.dtype)}}},
+      {"problem", problem_of(p)},
       {"tick",
        "one sector of device memory or one wavefront of shared memory, in the order of the "
        "simulated block: no GPU time"},

@@ -11,6 +11,7 @@ import tempfile
 from .claims_file import needs_gpu, tree_of
 from .command import BadInput, Failure, NotHere
 from .files import ROOT, read_json
+from .problems import cache_of
 from .results import published
 from .standing import runs_of, standing, standing_of
 from .tables import load_extras
@@ -130,6 +131,7 @@ class Runner:
             p = run.data["problem"]
             same = run.get("device.name") == DEVICE and not p.get("smem")
             here = {key: p[key] for key in (*SIZES, "causal")} | {"variant": run.variant}
+            here |= {"cache": cache_of(p)} | ({"nk": p["nk"]} if "nk" in wanted else {})
             if same and (run.data["step"], run.direction, here) == (step, "forward", wanted):
                 self.standings.append((step, standing_of(run)))
                 return tree_of(run.data)
@@ -168,16 +170,21 @@ def peers_of(cmd, flags, rows):
 
 def wanted_of(cmd, flags):
     """{"variant": ..., "n": ...} of a step's command line, which names them all."""
-    values = {"causal": "--causal" in flags}
+    values, cache = {"causal": "--causal" in flags}, {}
     words = [word for word in flags if word != "--causal"]
     if len(words) % 2:
         raise BadInput(f"'{cmd}': a flag has no value")
     for flag, value in zip(words[::2], words[1::2]):
         key = flag.removeprefix("--")
-        if key in SIZES:
+        if key in (*SIZES, "nk"):
             values[key] = int(value)
+        elif key == "lengths":
+            cache["lengths"] = [int(length) for length in value.split(",")]
+        elif key == "page":
+            cache["page"] = int(value)
         elif key == "variant":
             values[key] = value
+    values["cache"] = cache_of(cache)
     missing = [key for key in ("variant", *SIZES) if key not in values]
     if missing:
         raise BadInput(f"'{cmd}' names no --{missing[0]}")

@@ -19,7 +19,7 @@ import tempfile
 
 from .command import BadInput, Failure, NotHere, parser
 from .files import read_json, replace_text
-from .problems import in_series
+from .problems import in_series, own_tiles
 from .results import PASSES, load, load_folder, published
 from .step_text import digest_of
 from .steps import ROOT, chosen_of, numbered_steps
@@ -39,9 +39,7 @@ def short_name(device):
 
 
 def plain(problem):
-    return (
-        problem["hkv"] == problem["h"] and problem["nk"] == problem["n"] and not problem.get("smem")
-    )
+    return problem["hkv"] == problem["h"] and problem["nk"] == problem["n"] and own_tiles(problem)
 
 
 def measured_times():

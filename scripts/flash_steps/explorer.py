@@ -36,6 +36,7 @@ from .explorer_pages import (
     TERMS,
 )
 from .files import read_json, read_text, write_text
+from .problems import own_tiles
 from .results import PASSES, published
 from .standing import runs_of as published_runs
 from .standing import standing_of
@@ -129,7 +130,7 @@ def measured_runs():
     found = {}
     for run in published_runs(published(os.path.join(ROOT, "docs", "results"))):
         p = run.data["problem"]
-        if run.direction != "forward" or run.kind != "gpu" or p.get("smem"):
+        if run.direction != "forward" or run.kind != "gpu" or not own_tiles(p):
             continue
         if p["n"] == p["nk"] == FULL_N and p["h"] == p["hkv"] and standing_of(run) is None:
             found[run.data["step"], run.variant, p["d"], p["causal"]] = run

@@ -2,7 +2,7 @@
 roofline's points and roofs."""
 
 from .gpu_table import gpu_table
-from .problems import in_series
+from .problems import in_series, lengths_text
 
 
 def family(row):
@@ -14,6 +14,8 @@ def family(row):
     more = [f"Hkv={p['hkv']}"] if p["hkv"] != p["h"] else []
     more += [f"Nk={p['nk']}"] if p["nk"] != p["n"] else []
     more += [f"M={p['smem']}"] if p.get("smem") else []
+    more += [f"lengths={lengths_text(p)}"] if p.get("lengths") else []
+    more += [f"page={p['page']}"] if p.get("page") else []
     more += ["causal"] if p["causal"] else []
     return " ".join([sizes, f"d={p['d']}", *more]) + f", {row.any.direction}"
 

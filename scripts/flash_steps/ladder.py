@@ -6,6 +6,7 @@ import html
 from dataclasses import dataclass
 
 from .axes import LogAxis, element, figure, legend, mark
+from .problems import cache_of
 from .results import estimated_time, get, limit_in_words, total, verdict
 from .steps import number_of
 from .text import bytes_text, percent_text, three_digits, time_text
@@ -24,7 +25,7 @@ def comparable(rows):
     for row in rows:
         p = row.any.data["problem"]
         sizes = tuple(p.get(key) for key in ("b", "h", "hkv", "n", "nk", "d", "causal", "smem"))
-        groups[sizes].append(row)
+        groups[sizes, cache_of(p)].append(row)
 
     def size(group):
         p = group[0].any.data["problem"]

@@ -74,7 +74,7 @@ from . import command, estimates, figure2, neighbours, peers_table, published_ke
 from .command import BadInput
 from .counters_vs_sim import differences
 from .files import read_json, read_text, write_text
-from .problems import in_series, problem_text
+from .problems import in_series, own_tiles, problem_text
 from .results import PICTURES, columns_for, notes_on_estimates, published, speed, total
 from .standing import mark_peers, rows_of, standing, standing_of, standing_parts, standing_text
 from .steps import ROOT
@@ -102,6 +102,8 @@ def keys_of(row):
     run = row.any
     return {
         "smem": None,
+        "lengths": None,
+        "page": None,
         **run.data["problem"],
         "step": run.data["step"],
         "direction": run.direction,
@@ -137,7 +139,7 @@ def speed_table(rows):
 
 def is_measured_series(row):
     p = row.any.data["problem"]
-    return row.gpu and in_series(p) and not p.get("smem")
+    return row.gpu and in_series(p) and own_tiles(p)
 
 
 SCALE_FIGURES = {

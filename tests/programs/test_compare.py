@@ -15,7 +15,7 @@ import termios
 import unittest
 
 from copies import SCRIPTS
-from flash_steps import estimates, results
+from flash_steps import estimates, problems, results
 from sample_results import digest_of, few_blocks, gpu, sim, with_backward, with_prepare, write
 
 
@@ -333,6 +333,49 @@ class Table(Scripts):
         self.assertEqual(lines, [["naive", "-"], ["naive", "32768"]])
         done = run("compare.py", self.file("a.json", sim(smem=32768)))
         self.assertIn("B=1 H=4 N=1024 d=64 smem=32768 causal fp32", done.stdout)
+
+    def test_lengths_and_pages_part_runs_and_show(self):
+        paged = {"lengths": [1024, 0], "page": 64, "cache8": True}
+        done = run(
+            "compare.py",
+            self.file(
+                "a.json",
+                [sim(), sim(**paged), gpu(**paged), sim(lengths=[1024, 1], page=64), gpu(page=16)],
+            ),
+        )
+        lines = [line.split()[1:4] for line in done.stdout.splitlines() if line.startswith("01")]
+        self.assertEqual(
+            sorted(lines),
+            [
+                ["naive", "-", "-"],
+                ["naive", "-", "16"],
+                ["naive", "1024,0", "64"],
+                ["naive", "1024,1", "64"],
+            ],
+        )
+        done = run("compare.py", self.file("a.json", sim(**paged)))
+        self.assertIn("lengths=1024,0 page=64 causal fp32 fp8 cache", done.stdout)
+
+    def test_lengths_take_turns(self):
+        one = results.Run(sim(lengths=[5, 0, 7, 5, 0, 7]), "forward")
+        self.assertEqual(one.key, results.Run(sim(lengths=[5, 0, 7]), "forward").key)
+        for other in ([5, 0, 7, 5], [7, 5, 0], [5], None):
+            self.assertNotEqual(one.key, results.Run(sim(lengths=other), "forward").key)
+        older = sim()
+        for key in ("lengths", "page", "cache8"):
+            del older["problem"][key]
+        self.assertEqual(results.Run(sim(), "forward").key, results.Run(older, "forward").key)
+        p = one.data["problem"]
+        self.assertIn("--lengths=5,0,7", problems.flags(p))
+        self.assertIn("--page=16", problems.flags({**p, "page": 16}))
+        self.assertTrue(problems.tag({**p, "page": 16}).endswith("_causal_l5-0-7_p16"))
+        many = [{**p, "lengths": [1, 2, 3, 4, last]} for last in (5, 6)]
+        self.assertEqual(len({problems.tag(each) for each in many}), 2)
+        self.assertEqual(problems.lengths_text(many[0]), "1..5 (5)")
+        p = {**p, "causal": False, "b": 6}
+        self.assertEqual(problems.flops_of(p, "forward"), 4 * 4 * 1024 * 24 * 64)
+        self.assertFalse(problems.own_tiles(p))
+        self.assertTrue(problems.own_tiles(older["problem"]))
 
     def test_a_wrong_run_shows_and_fails(self):
         done = run("compare.py", self.file("a.json", sim(ok=False)))
