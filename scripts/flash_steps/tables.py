@@ -262,7 +262,7 @@ def figure_of_decode(found, filters):
     if not found:
         return "(not measured yet)", []
     result, passing = decode_rows(found, filters)
-    if not passing:
+    if not passing and show not in decode_tables.OF_THE_RUN:
         raise BadInput("figure 'decode': no row passes its filters")
     text = decode_tables.figure_of(show, other, result, result["rows"], passing)
     return text, [(row["step"], row["standing"]) for row in passing if row["step"]]
