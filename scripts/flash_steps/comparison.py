@@ -67,12 +67,15 @@ class Comparison:
         ours = len(contenders)
         for other in self.others:
             self.add_variant(other, len(other.variants) - 1, direction, contenders, errors)
+        beside = (
+            self.beside()
+        )  # before the backends: what they need of the memory must be there later
         for name in self.backends():
             try:
                 self.add_backend(name, direction, contenders, errors)
             except RuntimeError as error:
                 self.refused(name, direction, error)
-        contenders += self.beside()
+        contenders += beside
         found = self.torch.clock.take_turns(contenders, self.options.rounds, self.options.iters)
         for contender in contenders:
             time = found[contender.label]

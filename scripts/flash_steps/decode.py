@@ -4,14 +4,15 @@
     maintain decode --json OUT.json       writes OUT.json instead
     maintain decode --quick               without what is large, in about half of the time
 
-H = 32, Hkv = 8, d = 128, one query, unless said otherwise. In one process, by the clock of peers.py:
-the step's library and step 07's `lazy`, which is what FlashAttention-2 alone does with one query,
-against PyTorch's backends and a copy of as many bytes. What the library has no arguments for runs
-through the step's program: pages, lengths, K and V in 8 bits. Before all that a large copy gives the
-bandwidth that shares refer to, and the smallest kernel the least time that the clock can show.
-Bytes are those of K, V, Q and O, once each. Needs build/gpu with steps 07 and 13, and PyTorch.
+H = 32, Hkv = 8, d = 128, one query, unless said otherwise. In one process, by the clock of
+peers.py: the step's library and step 07's `lazy`, which is what FlashAttention-2 alone does with
+one query, against PyTorch's backends and a copy of as many bytes. What the library has no arguments
+for runs through the step's program: pages, lengths, K and V in 8 bits. Before all that a large copy
+gives the bandwidth that shares refer to, and the smallest kernel the least time that the clock can
+show. Bytes are those of K, V, Q and O, once each. Needs build/gpu (steps 07 and 13) and PyTorch.
 
-The result is kept after each problem. What has not begun after --budget seconds is left out, and said.
+The result is kept after each problem. What has not begun after --budget seconds is left out; the
+result and the last lines name it.
 Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no PyTorch, GPU or
 build.
 """

@@ -23,9 +23,9 @@ The text between the markers is replaced:
     <!-- table: figure2 -->                      as figure2.py printed it (filter: device)
     <!-- /table -->
 
-    <!-- table: decode what=peers -->            step 13, as maintain decode printed it; what: peers,
-    <!-- /table -->                              variants, fp8, pages, queries, groups, ragged
-                                                 (filters: b, nk, n, hkv, device)
+    <!-- table: decode what=peers -->            step 13, as maintain decode printed it; what=
+    <!-- /table -->                              peers, variants, fp8, pages, queries, groups or
+                                                 ragged (filters: b, nk, n, hkv, device)
 
     <!-- table: memory -->                       a problem that the naive step cannot hold (device)
     <!-- /table -->
@@ -61,9 +61,9 @@ and within a sentence, <!-- figure: WHAT FILTERS -->1.21x<!-- /figure -->, where
                                         an error where one of them differs
     decode                              of step 13: show=time, bandwidth (TB/s), share (of the copy
                                         bandwidth), ratio or overhead against=flash,best,07,copy...,
-                                        copy (TB/s), floor (of the clock), device; filters: what=peers,
-                                        variant=once, b, nk, n, hkv, page, device; one figure, or
-                                        the minimum and maximum of all that pass
+                                        copy (TB/s), floor (of the clock), device; filters:
+                                        what=peers, variant=once, b, nk, n, hkv, page, device; one
+                                        figure, or the minimum and maximum of all that pass
 
 A result carries a digest of its kernel's text (step_text.py). Where the tree has another digest, or
 the GPU was slowed down, the table, or the last figure of a paragraph, says so. After a change of a
@@ -79,7 +79,16 @@ import re
 import statistics
 import subprocess
 
-from . import command, decode_tables, estimates, figure2, neighbours, peers_table, published_kernels, where
+from . import (
+    command,
+    decode_tables,
+    estimates,
+    figure2,
+    neighbours,
+    peers_table,
+    published_kernels,
+    where,
+)
 from .command import BadInput
 from .counters_vs_sim import differences
 from .files import read_json, read_text, write_text

@@ -14,12 +14,11 @@ import unittest
 from unittest import mock
 
 import test_peers
-from test_peers import GOOD, REFUSALS, ROOT, PretendedTorch
-
-from flash_steps import decode, decode_tables, peers, tables
+from flash_steps import decode, decode_tables, estimates, peers, tables
 from flash_steps.command import BadInput, NotHere
 from flash_steps.results import published
 from flash_steps.step_text import digest_of
+from test_peers import GOOD, REFUSALS, ROOT, PretendedTorch
 
 STEPS = {
     "07_tensor_cores": ("mma", "lazy"),
@@ -59,7 +58,15 @@ run = {{"step": "13_decode", "variant": flags["variant"], "problem": problem, "o
 with open(flags["json"], "w") as out:
     json.dump({{**run, "time": {{"median_ms": ms}}}}, out)
 """
-MS = {"matmul": 1, "07 lazy": 9, "13 warps": 8, "13 splits": 4, "13 groups": 2, "13 once": 1, "kernel": 0.002}
+MS = {
+    "matmul": 1,
+    "07 lazy": 9,
+    "13 warps": 8,
+    "13 splits": 4,
+    "13 groups": 2,
+    "13 once": 1,
+    "kernel": 0.002,
+}
 MS |= {"torch math": 6, "torch flash": 3, "copy": 0.5}
 COPY_RATE = 4e12
 NO_EFFICIENT = {"efficient": REFUSALS["flash"], "cudnn": REFUSALS["cudnn"]}
@@ -283,11 +290,15 @@ class Decode(unittest.TestCase):
             self.assertGreater(len(text.splitlines()), 4, what)
         text = self.table("decode what=peers b=1 nk=4096,16384", result)
         self.assertEqual(len(text.splitlines()), 6)
-        self.assertIn("| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0.4% | 500 us | 3x (flash) | 9x |", text)
+        self.assertIn(
+            "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0.4% | 500 us | 3x (flash) | 9x |", text
+        )
         text = self.table("decode what=variants b=1", result)
         self.assertIn("| 07 lazy | 13 warps | 13 splits | 13 groups | 13 once | torch math |", text)
         self.assertIn("| 9.00 ms | 8.00 ms | 4.00 ms | 2.00 ms | 1.00 ms |", text)
-        self.assertIn("| 2.00 ms | 1.010 | 1.010 | 1.010 |", self.table("decode what=pages", result))
+        self.assertIn(
+            "| 2.00 ms | 1.010 | 1.010 | 1.010 |", self.table("decode what=pages", result)
+        )
         self.assertIn("| 3.00 ms |", self.table("decode what=ragged", result))
         for spec, words in (
             ("decode what=nothing", "choose from peers, variants"),
@@ -336,6 +347,39 @@ class Decode(unittest.TestCase):
             found = {"decode": decode_tables.load(empty)}
             page = "<!-- table: decode what=peers -->\n<!-- /table -->"
             self.assertIn("Not measured yet: run", tables.fill(page, [], found, run=False))
+
+    def test_estimates_take_the_short_caches(self):
+        """Of the clock: all heads are simulated, since the splits depend on them."""
+        _, result, _ = self.quick()
+        self.filled("", {**result, "device": "NVIDIA H200"})
+        options = mock.Mock(min_n=0, max_n=4096)
+        with mock.patch.object(estimates, "RESULTS", self.build):
+            times = estimates.measured_times()
+        keys = {key for key in times if key[1] == "13_decode"}
+        self.assertEqual({key[2] for key in keys}, {"warps", "splits", "groups", "once"})
+        key = ("H200", "13_decode", "once", "forward", 1, 32, 1, 128, False, 8, 4096)
+        self.assertEqual(times[key], 1)
+        sizes = [dict(zip(estimates.SIZES, key[4:])) for key in keys]
+        wanted = {(p["b"], p["nk"]) for p in sizes if estimates.is_wanted(p, options)}
+        self.assertEqual(
+            wanted, {(1, 1024 << i) for i in (0, 2, 4, 6)} | {(8, 1024), (8, 4096), (32, 1024)}
+        )
+
+        def program(call, **_):
+            flags = dict(zip(call[1::2], call[2::2]))
+            self.assertEqual((flags["--h"], flags["--hkv"], flags["--nk"]), ("32", "8", "4096"))
+            self.assertNotIn("--estimate-heads", flags)
+            estimate = {"ms": 0.01, "limit": "HBM"}
+            with open(flags["--json"], "w", encoding="utf-8") as file:
+                json.dump({"estimate": estimate, "variant_index": 4}, file)
+            return mock.Mock(returncode=0)
+
+        with (
+            mock.patch.object(estimates.subprocess, "run", side_effect=program),
+            mock.patch.object(estimates.os.path, "exists", return_value=True),
+        ):
+            found = estimates.simulate((*key[:3], *key[4:]))
+        self.assertEqual((found["forward"]["ms"], found["forward"]["limit"]), (0.01, "HBM"))
 
     def test_its_files_hold_no_runs_of_programs(self):
         self.filled("", self.quick()[1])
