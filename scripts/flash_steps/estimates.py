@@ -6,7 +6,8 @@
 For each problem of FlashAttention's series that was timed on this kind of GPU it simulates one head
 and estimates the time for all of them; of one query and up to 64K keys, all heads. Writes
 docs/results/estimates.json; rows of other steps, sizes and GPUs stay. Prints estimated over
-measured: the geometric mean, the least and the largest of each variant. --times adds to docs/results/times.json what no other table shows.
+measured: the geometric mean, the least and the largest of each variant. --times adds to
+docs/results/times.json what no other table shows.
 Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
 """
 

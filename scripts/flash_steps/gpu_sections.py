@@ -126,16 +126,23 @@ class Sections(Session):
 
     def working_set_problems(self, kind, variants, l2_bytes):
         """[(step, variant, problem)]: workspace, where a step keeps S and P, else Q, K, V and O
-        together, as large as the wanted shares of the L2 (rounded down)."""
+        together, as large as the wanted shares of the L2 (rounded down); the cache where a step
+        decodes."""
         found = []
+        shares = L2_SHARES[:-1] if self.options.quick else L2_SHARES
         small, large = (dict(b=1, h=1, n=n, d=64, causal=False) for n in (64, 128))
         for step, variant in variants:
+            if self.has_flag(kind, step, "--lengths"):  # K and V of two heads
+                cache = dict(b=1, h=8, hkv=2, n=1, d=128, causal=False)
+                sizes = [int(share * l2_bytes / (2 * 2 * 128 * 2)) for share in shares]
+                found += [(step, variant, {**cache, "nk": nk}) for nk in sizes]
+                continue
             how = dict(timeout=60, environment=TOOL_ENVIRONMENT, folder="probes")
             probes = [self.run(kind, (step, variant, p), **how)[1] for p in (small, large)]
             if None in probes:
                 continue  # the counters section says why
             need = [probe["workspace_bytes"] for probe in probes]
-            for share in L2_SHARES[:-1] if self.options.quick else L2_SHARES:
+            for share in shares:
                 target = share * l2_bytes
                 if need[0] and need[1] > 3 * need[0]:  # grows as N^2
                     n = 64 * int(math.sqrt(target / (need[1] / 128**2)) / 64)

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -553,9 +554,11 @@ if "json" in flags:
         for preset, run in (("sim", sim()), ("gpu", gpu()), ("gpu-check", gpu())):
             text = self.DECODES.format(python=sys.executable, run=json.dumps(run), wrong=0)
             self.write(f"build/{preset}/steps/13_cache", text, 0o755)
-        done = self.check(*how, "counters timing sanitizer")
+        done = self.check(*how, "counters hbm timing sanitizer")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         results = self.results()
+        caches = [int(re.search(r"Nk=(\d+)", e["problem"])[1]) for e in results["hbm"]]
+        self.assertEqual([nk // caches[0] for nk in caches], [1, 4, 16])
         problems = {entry["problem"] for entry in results["counters"]}
         self.assertEqual(len(problems), 9)
         for words in ("N=1 Nk=257", "lengths=0,1,700,1500", "page=16", "N=16", "causal"):
