@@ -103,11 +103,14 @@ struct Panels {
     rows = rows_;
     columns = columns_;
     data.assign(static_cast<size_t>((columns + kWidth - 1) / kWidth) * rows * kWidth, 0);
-    for (int j = 0; j < columns; ++j) {
-      Real* column = &data[static_cast<size_t>(j / kWidth) * rows * kWidth + j % kWidth];
-      for (int i = 0; i < rows; ++i) {
-        column[static_cast<size_t>(i) * kWidth] =
-            static_cast<Real>(from[i * row_stride + j * column_stride]);
+    constexpr int kRows = 64;  // at a time, so that the caches hold them
+    for (int first = 0; first < rows; first += kRows) {
+      for (int j = 0; j < columns; ++j) {
+        Real* column = &data[static_cast<size_t>(j / kWidth) * rows * kWidth + j % kWidth];
+        for (int i = first; i < std::min(rows, first + kRows); ++i) {
+          column[static_cast<size_t>(i) * kWidth] =
+              static_cast<Real>(from[i * row_stride + j * column_stride]);
+        }
       }
     }
   }
@@ -632,6 +635,22 @@ std::vector<size_t> all(size_t n) {
   return list;
 }
 
+/// All rows that read `count` of K's heads, or some more.
+template <class Below>
+std::vector<size_t> rows_of_some_heads(const Problem& p, size_t count, const Below& below) {
+  std::set<size_t> heads = {0, p.kv_heads() - 1};
+  if (!p.lengths.empty()) {
+    const auto [fewest, longest] = std::minmax_element(p.lengths.begin(), p.lengths.end());
+    for (const auto& at : {fewest, longest}) heads.insert((at - p.lengths.begin()) * p.Hkv);
+  }
+  const size_t rows = static_cast<size_t>(p.H / p.Hkv) * p.N;  // of one of them
+  std::vector<size_t> chosen;
+  for (const size_t head : fill_up(heads, count, [&] { return below(p.kv_heads()); })) {
+    for (size_t r = 0; r < rows; ++r) chosen.push_back(head * rows + r);
+  }
+  return chosen;
+}
+
 }  // namespace
 
 Sample sample_of(const Problem& p, uint64_t seed, double budget) {
@@ -641,12 +660,22 @@ Sample sample_of(const Problem& p, uint64_t seed, double budget) {
   const double head_cost = 7.0 * p.d * p.visible_scores() * (p.H / p.Hkv);
   const double row_budget = std::max(16.0, budget / row_cost);
   const double head_budget = std::max(1.0, budget / head_cost);
+  constexpr double kLayout = 30;  // of a number of K and V, in multiply-adds: measured
   std::mt19937_64 random(seed);
   auto below = [&](size_t n) { return static_cast<size_t>(random() % n); };
 
+  // Each head's keys are laid out anew, for the reference and for the baseline.
+  const double keys_cost = kLayout * p.Nk * p.d + row_cost * p.N * (p.H / p.Hkv);
+  const bool few_rows = p.N < static_cast<int>(kBlock);
+  const double keys_budget = few_rows ? budget / keys_cost : static_cast<double>(p.kv_heads());
+
   Sample sample;
-  if (row_budget >= static_cast<double>(p.rows())) {
+  if (row_budget >= static_cast<double>(p.rows()) &&
+      keys_budget >= static_cast<double>(p.kv_heads())) {
     sample.rows = all(p.rows());
+  } else if (few_rows) {
+    sample.rows = rows_of_some_heads(p, static_cast<size_t>(keys_budget), below);
+    sample.complete = sample.rows.size() == p.rows();
   } else {
     sample.complete = false;
     const size_t N = p.N;

@@ -18,8 +18,10 @@ struct Sample {
 };
 /// All rows (heads) while they cost at most `budget` multiply-adds, else a seeded sample of as many
 /// as that buys. A sample of rows always holds the first and the last row of the first and the last
-/// head; every second draw takes a row next to a multiple of 64, where tiles end. A sample of heads
-/// holds the last one.
+/// head; every second draw takes a row next to a multiple of 64, where tiles end. With few rows in a
+/// head, where its keys cost more than its rows, it has all rows of the query heads that read some
+/// of K and V: the first, the last, one of the most keys and one of the fewest among them. A sample
+/// of heads holds the last one.
 Sample sample_of(const Problem&, uint64_t seed, double budget = 4e9);
 
 /// Results of the sampled rows only, in the order of the sample.

@@ -303,6 +303,12 @@ std::string measured_time(const RunReport& r, const Pass& p) {
     out += labelled(
         "", fmt::format("{}/s of HBM traffic: {:.1f}% of this card's measured {}/s",
                         human_bytes(bytes_per_s), 100 * bytes_per_s / copy, human_bytes(copy)));
+  } else if (copy > 0 && p.bytes_per_s() && p.bound &&
+             p.bound->memory_ms > p.bound->arithmetic_ms) {
+    out += labelled("", fmt::format("{}/s of the predicted HBM traffic: {:.1f}% of this card's "
+                                    "measured {}/s",
+                                    human_bytes(*p.bytes_per_s()), 100 * *p.bytes_per_s() / copy,
+                                    human_bytes(copy)));
   }
   return out;
 }
@@ -533,6 +539,19 @@ Json or_null(const std::optional<T>& x) {
   return x ? json_of(*x) : Json(nullptr);
 }
 
+/// 0: it is absent.
+Json or_null(size_t x) { return x == 0 ? Json(nullptr) : Json(x); }
+
+/// Of the simulated problem's batch entries, which take turns. Older files say nothing of lengths.
+bool same_lengths(const Json& simulated, const Problem& p) {
+  const Json lengths = simulated.value("lengths", Json());
+  if (lengths.empty() || p.lengths.empty()) return lengths.empty() == p.lengths.empty();
+  for (size_t b = 0; b < p.lengths.size(); ++b) {
+    if (lengths.at(b % lengths.size()) != p.lengths[b]) return false;
+  }
+  return p.lengths.size() % lengths.size() == 0;
+}
+
 Json traffic_json(const Pass& p) {
   const auto predicted = [&p](const Json& j) { return p.predicts ? j : Json(nullptr); };
   Json buffers = Json::object();
@@ -622,11 +641,13 @@ Json pass_json(const RunReport& r, const Pass& p) {
   j["kernels"] = kernels_json(p);
   j["sites"] = sites_json(r, p);
   j["remarks"] = r.analysed ? Json(p.seen.remarks) : Json(nullptr);
-  j["time"] = !p.time ? Json(nullptr)
-                      : Json{{"median_ms", number(p.time->median_ms)},
-                             {"p10_ms", number(p.time->p10_ms)},
-                             {"p90_ms", number(p.time->p90_ms)},
-                             {"iters", p.time->iters}};
+  j["time"] =
+      !p.time ? Json(nullptr)
+              : Json{{"median_ms", number(p.time->median_ms)},
+                     {"p10_ms", number(p.time->p10_ms)},
+                     {"p90_ms", number(p.time->p90_ms)},
+                     {"iters", p.time->iters},
+                     {"bytes_per_s", p.bytes_per_s() ? number(*p.bytes_per_s()) : Json(nullptr)}};
   j["estimate"] = p.estimate ? to_json(*p.estimate) : Json(nullptr);
   j["bound_ms"] = p.bound ? number(p.bound->ms()) : Json(nullptr);
   j["host_ms"] = p.host_ms ? number(*p.host_ms) : Json(nullptr);
@@ -673,6 +694,11 @@ std::optional<bool> Pass::prediction_ok() const {
 uint64_t Pass::flops_executed() const {
   if (seen.tensor_flops.value_or(0) > 0) return *seen.tensor_flops;
   return predicts ? predicted.flops : static_cast<uint64_t>(flops);
+}
+
+std::optional<double> Pass::bytes_per_s() const {
+  if (!time || !predicts || time->median_ms <= 0) return std::nullopt;
+  return double(predicted.hbm.total()) / (1e-3 * time->median_ms);
 }
 
 std::vector<const Pass*> RunReport::passes() const {
@@ -737,7 +763,10 @@ nlohmann::ordered_json to_json(const RunReport& r) {
                   {"d", r.problem.d},
                   {"causal", r.problem.causal},
                   {"dtype", name_of(r.problem.dtype)},
-                  {"smem", r.problem.smem == 0 ? Json(nullptr) : Json(r.problem.smem)},
+                  {"smem", or_null(r.problem.smem)},
+                  {"lengths", r.problem.lengths.empty() ? Json(nullptr) : Json(r.problem.lengths)},
+                  {"page", or_null(r.problem.page)},
+                  {"cache8", r.problem.cache8},
                   {"input", r.input},
                   {"input_note", r.input_note.empty() ? Json(nullptr) : Json(r.input_note)},
                   {"seed", r.seed}};
@@ -780,11 +809,13 @@ void read_estimates(const std::string& path, RunReport& r) {
     const Problem& p = r.problem;
     // Fewer heads may have run in the simulator, of as many query heads for one of K and V.
     const Json& simulated = j.at("problem");
+    const bool same_cache =
+        same_lengths(simulated, p) && simulated.value("page", Json()) == or_null(p.page);
     const bool same_groups =
         simulated.at("h").get<int64_t>() * p.Hkv == simulated.at("hkv").get<int64_t>() * p.H;
     if (j.at("step") != r.step || j.at("variant") != r.variant || !same("n", p.N) ||
         !same("nk", p.Nk) || !same("d", p.d) || !same("causal", p.causal) ||
-        !same("smem", p.smem == 0 ? Json(nullptr) : Json(p.smem)) || !same_groups ||
+        !same("smem", or_null(p.smem)) || !same_cache || !same_groups ||
         j.at("estimate_heads").get<uint64_t>() != p.heads()) {
       refuse(fmt::format("is of another step, variant or problem: {} {}, {} heads",
                          j.at("step").get<std::string>(), j.at("variant").get<std::string>(),

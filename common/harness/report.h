@@ -56,6 +56,8 @@ struct Pass {
   std::optional<bool> prediction_ok() const;
   /// What the tensor cores were seen to do, else what the step predicts, else `flops`.
   uint64_t flops_executed() const;
+  /// The predicted HBM bytes, each operand once, in the measured time; nothing without both.
+  std::optional<double> bytes_per_s() const;
 };
 
 /// Everything known about one run.

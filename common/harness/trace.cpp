@@ -234,6 +234,9 @@ void write_trace(const std::string& path, const Trace& trace, const std::string&
         {"nk", p.Nk},
         {"d", p.d},
         {"causal", p.causal},
+        {"lengths", p.lengths.empty() ? Json(nullptr) : Json(p.lengths)},
+        {"page", p.page == 0 ? Json(nullptr) : Json(p.page)},
+        {"cache8", p.cache8},
         {"dtype", p.fp8 ? "e4m3" : name_of(p.dtype)}}},
       {"tick",
        "one sector of device memory or one wavefront of shared memory, in the order of the "

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "tests/test.h"
 
@@ -282,4 +283,34 @@ TEST_CASE("a weight below the normal numbers may be 0, whatever it is multiplied
     CAPTURE(t.tensor, t.message);
     CHECK(t.ok == (score > 87 || (t.tensor != "dK" && t.tensor != "dV")));
   }
+}
+
+TEST_CASE("each batch entry is checked by its own length", "[check]") {
+  Problem p;
+  p.B = 3, p.H = 2, p.Hkv = 1, p.N = 2, p.Nk = 30, p.d = 32, p.lengths = {30, 0, 9};
+  fa::Inputs in = fa::normal_inputs(p, 5);
+  for (size_t i = 30 * 32; i < 60 * 32; ++i) in.K[i] = in.V[i] = INFINITY;
+  for (size_t i = (60 + 9) * 32; i < 90 * 32; ++i) in.K[i] = in.V[i] = 1e38f;
+  const fa::Sample sample = fa::sample_of(p, 1, 1e18);
+  const auto forward = fa::attention_fp64(p, in, sample);
+  fa::Outputs out;
+  out.O = rounded(DType::f32, forward.O), out.LSE = rounded(DType::f32, forward.LSE);
+  const auto check = [&] { return fa::check(p, in, out, sample); };
+  CHECK(check().ok());
+  CHECK(check().tensors[0].bound < 1e-4);  // the garbage behind V loosens nothing
+  const auto wrong = [&](std::vector<float>& tensor, size_t at, float value) {
+    const float kept = std::exchange(tensor[at], value);
+    const fa::CheckResult result = check();
+    tensor[at] = kept;
+    std::string message;
+    for (const fa::TensorCheck& t : result.tensors) message += t.message;
+    return message;
+  };
+  const size_t empty = 2 * 2, short_one = 2 * 2 * 2;  // the first rows of these batch entries
+  CHECK_THAT(wrong(out.LSE, short_one, -INFINITY),
+             ContainsSubstring("LSE[b=2, h=0, row=0] is -inf"));
+  CHECK_THAT(wrong(out.LSE, empty, 0), ContainsSubstring("LSE[b=1, h=0, row=0] is 0"));
+  CHECK_THAT(wrong(out.LSE, empty, NAN), ContainsSubstring("expected -inf for a fully masked row"));
+  CHECK_THAT(wrong(out.O, empty * 32, 1e-3f), ContainsSubstring("O[b=1, h=0, row=0, feature=0]"));
+  CHECK_THAT(wrong(out.O, short_one * 32, NAN), ContainsSubstring("O[b=2, h=0, row=0, feature=0]"));
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <fstream>
 #include <initializer_list>
 #include <sstream>
 
@@ -290,4 +291,93 @@ TEST_CASE(".npy files decide the sizes", "[cli]") {
     const std::string odd = folder.npy("odd.npy", {1, 1, 5, 48});
     CHECK_THROWS_AS(parse({"--q", odd.c_str()}), fa::UsageError);
   }
+}
+
+namespace {
+
+fa::Step decoding_step() {
+  fa::Step step = some_step();
+  step.support.gqa = step.support.cross = step.support.lengths = step.support.pages = true;
+  step.support.most_n = 16;
+  step.variants[1].cache8 = true;
+  return step;
+}
+
+/// An .npy file of int32.
+std::string table_file(const std::string& path, const std::string& shape,
+                       const std::vector<int>& pages) {
+  const std::string header = "{'descr': '<i4', 'fortran_order': False, 'shape': " + shape + ", }\n";
+  std::ofstream(path, std::ios::binary)
+      << "\x93NUMPY" << '\1' << '\0' << char(header.size()) << '\0' << header
+      << std::string(reinterpret_cast<const char*>(pages.data()), 4 * pages.size());
+  return path;
+}
+
+}  // namespace
+
+TEST_CASE("a decoding step has one query and many keys, and what its cache needs", "[cli]") {
+  const fa::Step step = decoding_step();
+  fa::Options o = parse({}, step);
+  CHECK(fa::describe(o.problem) == "B=1 H=4 N=1 Nk=1024 d=64 bf16 fp8 cache");
+  CHECK_FALSE(parse({"--variant", "first"}, step).problem.cache8);
+  CHECK(parse({"--n", "4"}, step).problem.Nk == 1024);
+  CHECK(parse({"--nk", "77"}, step).problem.Nk == 77);
+
+  o = parse({"--b", "5", "--lengths", "3,0", "--page", "32", "--variant", "first"}, step);
+  CHECK(o.problem.lengths == std::vector<int>{3, 0, 3, 0, 3});
+  CHECK(o.problem.Nk == 3);
+  CHECK(o.problem.page == 32);
+  CHECK(o.table.empty());
+  CHECK(parse({"--lengths", "0"}, step).problem.Nk == 1);
+  CHECK(parse({"--lengths", "7", "--nk", "9"}, step).problem.Nk == 9);
+  CHECK(parse({"--lengths=7"}, step).problem.lengths == std::vector<int>{7});
+}
+
+TEST_CASE("help shows lengths, pages and tables where a step has them", "[cli]") {
+  for (const char* option : {"--lengths", "--page", "--table"}) {
+    CAPTURE(option);
+    CHECK_THAT(parse({"--help"}).text, !ContainsSubstring(option));
+    CHECK_THAT(parse({"--help"}, decoding_step()).text, ContainsSubstring(option));
+  }
+  std::istringstream lines(parse({"--help"}, decoding_step()).text);
+  for (std::string line; std::getline(lines, line);) {
+    CAPTURE(line);
+    CHECK(line.size() <= fa::kScreenWidth);
+  }
+}
+
+TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]") {
+  const Folder folder;
+  const fa::Step step = decoding_step();
+  const auto refused = [&](std::initializer_list<const char*> arguments, const std::string& words) {
+    CAPTURE(words);
+    CHECK_THROWS_AS(parse(arguments, step), fa::UsageError);
+    CHECK_THROWS_WITH(parse(arguments, step), ContainsSubstring(words) && !ContainsSubstring("\n"));
+  };
+  for (const char* bad : {"", ",", "3,", ",3", "3,,4", "3 4", "x", "3.5", "99999999999", "3;4"}) {
+    refused({"--lengths", bad, "--b", "3"},
+            std::string("--lengths ") + bad + ": must be whole numbers with commas between them");
+  }
+  refused({"--lengths", "1,2"}, "--lengths 1,2: 2 lengths for 1 batch entries; give --b 2");
+  refused({"--lengths", "-1"}, "--lengths -1: each must be 0 to ");
+  refused({"--lengths", "9", "--nk", "8"}, "--lengths 9: each must be 0 to 8");
+  refused({"--lengths", "9", "--b", "0"}, "--lengths 9: 1 lengths for 0 batch entries");
+  refused({"--page", "48"}, "--page 48: this step supports pages of 16, 32, 64, 128 or 256 keys");
+  refused({"--n", "17"}, "--n 17: this step supports at most 16 queries");
+  CHECK_THROWS_WITH(parse({"--lengths", "9", "--n", "9"}),
+                    "--lengths 9: this step supports only as many keys in each batch entry (--nk "
+                    "9)");
+  CHECK_THROWS_WITH(parse({"--page", "16"}), "--page 16: this step has no paged cache");
+
+  const std::string table = table_file(folder.npy("t.npy", {1}), "(2, 2)", {3, 0, 2, -1});
+  const char* file = table.c_str();
+  const fa::Options o =
+      parse({"--table", file, "--page", "16", "--b", "2", "--lengths", "17,16"}, step);
+  CHECK(o.table == std::vector<int>{3, 0, 2, -1});
+  refused({"--table", file}, "--table " + table + ": needs --page");
+  refused({"--table", file, "--page", "16", "--b", "2", "--lengths", "17"},
+          "--table " + table + ": entry [1, 1] is -1, but the pool has the pages 0 to 3");
+  refused({"--table", file, "--page", "16", "--b", "2", "--lengths", "33"},
+          "--table " + table + ": its shape is [2, 2], but 2 batch entries of up to 33 keys");
+  refused({"--table", "missing.npy", "--page", "16"}, "missing.npy: cannot be opened");
 }

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <set>
 
 #include "common/harness/npy.h"
@@ -259,4 +260,178 @@ TEST_CASE("load_inputs replaces what the files give, rounded, and refuses NaN", 
   p.N = 3;
   CHECK_THROWS_WITH(fa::load_inputs({bad, "", "", ""}, p, in),
                     bad + ": its shape is [1, 1, 2, 32], but the problem's is [1, 1, 3, 32]");
+}
+
+TEST_CASE("the queries of a batch entry are the last of its keys", "[inputs]") {
+  const fa::Inputs shipped = fa::real_inputs({}, 1);
+  Problem p;
+  p.B = 2, p.N = 2, p.Nk = 1000, p.lengths = {1000, 10};
+  const fa::Inputs in = fa::real_inputs(p, 1);
+  CHECK(in.Q[0] == shipped.Q[998 * 64]);
+  CHECK(in.Q[4 * 2 * 64] == shipped.Q[8 * 64]);  // of the second entry, also head 0 of the text
+}
+
+// --- a cache of 8 bits ---------------------------------------------------------------------------
+
+namespace {
+
+Problem cached(int B, int Hkv, int Nk, std::vector<int> lengths, int page = 0) {
+  Problem p;
+  p.B = B, p.H = p.Hkv = Hkv, p.N = 1, p.Nk = Nk, p.d = 32;
+  p.lengths = std::move(lengths), p.page = page;
+  p.dtype = DType::bf16;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("a cache of 8 bits holds scale * e4m3, with a scale for each key head", "[inputs]") {
+  Problem p = cached(2, 3, 20, {20, 11});
+  fa::Inputs in = fa::normal_inputs(p, 1);
+  const fa::Inputs before = in;
+  CHECK(in.K_scale.empty());
+  for (size_t i = 0; i < 20 * 32; ++i) in.K[2 * 20 * 32 + i] *= 1000;  // head 2 of entry 0
+  const fa::Inputs large = in;
+  fa::quantise_cache(p, in);
+  REQUIRE((in.K_scale.size() == 6 && in.V_scale.size() == 6));
+  CHECK(in.Q == before.Q);
+  CHECK(in.K_scale[2] > 100 * in.K_scale[1]);
+  CHECK(std::set<float>(in.V_scale.begin(), in.V_scale.end()).size() > 2);
+  for (size_t head = 0; head < 6; ++head) {
+    const size_t keys = head < 3 ? 20 : 11;
+    float most = 0, most_before = 0;
+    for (size_t i = 0; i < 20 * 32; ++i) {
+      const size_t at = head * 20 * 32 + i;
+      if (i >= keys * 32) {  // behind the last key nobody looks
+        REQUIRE(in.K[at] == large.K[at]);
+        continue;
+      }
+      const float e4m3 = fa::round_to(DType::e4m3, in.K[at] / in.K_scale[head]);
+      REQUIRE(in.K[at] == in.K_scale[head] * e4m3);
+      REQUIRE(std::abs(in.K[at] - large.K[at]) <=
+              std::max(std::abs(large.K[at]) / 15, in.K_scale[head] * 0x1p-10f));
+      most = std::max(most, std::abs(e4m3));
+      most_before = std::max(most_before, std::abs(large.K[at]));
+    }
+    CHECK(most == 448);
+    CHECK(in.K_scale[head] == most_before / 448);
+  }
+  fa::Inputs again = in;
+  fa::quantise_cache(p, again);  // changes what is rounded already by no more than a rounding
+  for (size_t i = 0; i < in.V.size(); ++i) {
+    REQUIRE(std::abs(again.V[i] - in.V[i]) <= 1e-6f * std::abs(in.V[i]));
+  }
+}
+
+TEST_CASE("all inputs of a cache of 8 bits are quantised, zeros and tiny numbers too", "[inputs]") {
+  Problem p = cached(1, 2, 8, {});
+  p.cache8 = true;
+  for (const fa::Inputs& in :
+       {fa::normal_inputs(p, 1), fa::outlier_inputs(p, 1), fa::real_inputs(p, 1)}) {
+    REQUIRE(in.V_scale.size() == 2);
+    for (size_t i = 0; i < in.V.size(); ++i) {
+      const float scale = in.V_scale[i / (8 * 32)];
+      REQUIRE(in.V[i] == scale * fa::round_to(DType::e4m3, in.V[i] / scale));
+    }
+  }
+  Folder folder;
+  fa::Inputs in = fa::normal_inputs(p, 1);
+  const auto v = folder.tensor("v", {1, 2, 8, 32}, [](size_t i) { return i < 256 ? 0 : 1e-37f; });
+  fa::load_inputs({"", "", v, ""}, p, in);
+  CHECK(in.V_scale[0] == 1);
+  CHECK(in.V[0] == 0);
+  CHECK(in.V_scale[1] >= 0x1p-126f);
+  const auto ones = folder.tensor("ones", {1, 2, 8, 32}, [](size_t) { return 1.0f; });
+  fa::load_inputs({"", ones, "", ""}, p, in);
+  CHECK(in.K_scale == std::vector<float>{1.0f / 448, 1.0f / 448});
+}
+
+// --- pages ---------------------------------------------------------------------------------------
+
+TEST_CASE("a table hands each page out once, in a seeded order", "[inputs]") {
+  const Problem p = cached(4, 2, 1000, {1000, 0, 16, 17}, 16);
+  CHECK(p.pages() == 63);
+  CHECK(fa::needed_pages(p) == 63 + 0 + 1 + 2);
+  const std::vector<int> table = fa::shuffled_table(p, 1);
+  REQUIRE(table.size() == 4 * 63);
+  CHECK_NOTHROW(fa::validate_table(p, table, "x"));
+  CHECK(fa::pool_pages(p, table) == 66);
+  std::set<int> used;
+  size_t unused = 0, in_order = 0;
+  for (size_t i = 0; i < table.size(); ++i) {
+    if (table[i] < 0)
+      ++unused;
+    else
+      used.insert(table[i]);
+    in_order += i > 0 && table[i] == table[i - 1] + 1;
+  }
+  CHECK(used.size() == 66);
+  CHECK(*used.rbegin() == 65);
+  CHECK(unused == 4 * 63 - 66);
+  CHECK(in_order < 10);
+  CHECK(table[63] == -1);
+  CHECK(table[2 * 63] >= 0);
+  CHECK(table[2 * 63 + 1] == -1);
+  CHECK(fa::shuffled_table(p, 1) == table);
+  CHECK(fa::shuffled_table(p, 2) != table);
+}
+
+TEST_CASE("a page table that no kernel may meet is refused", "[inputs]") {
+  const Problem p = cached(2, 1, 64, {64, 33}, 16);
+  const std::vector<int> good = {0, 1, 2, 3, 4, 5, 6, 99};  // 99 stands behind the last key
+  const auto refusal_of = [&p](std::vector<int> table) -> std::string {
+    try {
+      fa::validate_table(p, table, "--table F.npy");
+    } catch (const fa::UsageError& e) {
+      return e.what();
+    }
+    return "accepted";
+  };
+  const auto with = [&](size_t at, int page) {
+    auto table = good;
+    table[at] = page;
+    return refusal_of(table);
+  };
+  CHECK(refusal_of(good) == "accepted");
+  CHECK(with(2, 7) == "accepted");  // a pool may have pages that nobody owns
+  CHECK(fa::pool_pages(p, {0, 1, 7, 3, 4, 5, 6, 99}) == 8);
+  CHECK(with(3, 8) == "--table F.npy: entry [0, 3] is 8, but the pool has the pages 0 to 7");
+  CHECK(with(4, -1) == "--table F.npy: entry [1, 0] is -1, but the pool has the pages 0 to 7");
+  CHECK(with(6, 1) ==
+        "--table F.npy: entry [1, 2] is 1, as entry [0, 1] is, but a page holds the keys of one "
+        "entry");
+  CHECK(refusal_of({0, 1}) ==
+        "--table F.npy: has 2 entries, but the problem's 2 batch entries of up to 64 keys have 4 "
+        "pages of 16 each");
+}
+
+TEST_CASE("a page table comes from a file of integers", "[inputs]") {
+  Folder folder;
+  const Problem p = cached(1, 1, 40, {}, 16);
+  const auto file = [&](const char* type, const char* shape, const std::string& data) {
+    std::string header = std::string("{'descr': '") + type +
+                         "', 'fortran_order': False, 'shape': " + shape + ", }\n";
+    const std::string path = folder.zeros("table", {1});
+    std::ofstream out(path, std::ios::binary);
+    out << "\x93NUMPY" << '\1' << '\0' << char(header.size()) << '\0' << header << data;
+    return path;
+  };
+  const auto bytes = [](const auto& values) {
+    return std::string(reinterpret_cast<const char*>(values.data()),
+                       values.size() * sizeof values[0]);
+  };
+  const std::vector<int64_t> wide = {2, 0, 1};
+  CHECK(fa::load_table(file("<i8", "(1, 3)", bytes(wide)), p) == std::vector<int>{2, 0, 1});
+  CHECK(fa::load_table(file("<i4", "(1, 3)", bytes(std::vector<int>{1, 2, 0})), p) ==
+        std::vector<int>{1, 2, 0});
+  const std::string flat = file("<i8", "(3,)", bytes(wide));
+  CHECK_THROWS_WITH(fa::load_table(flat, p),
+                    "--table " + flat +
+                        ": its shape is [3], but 1 batch entries of up to 40 keys "
+                        "in pages of 16 need [1, 3]");
+  const std::string huge =
+      file("<i8", "(1, 3)", bytes(std::vector<int64_t>{0, 1, (int64_t{1} << 32) + 2}));
+  CHECK_THROWS_WITH(fa::load_table(huge, p), ContainsSubstring("entry [0, 2] is "));
+  CHECK_THROWS_WITH(fa::load_table(folder.zeros("floats", {1, 3}), p),
+                    ContainsSubstring("supported are int32 and int64"));
 }

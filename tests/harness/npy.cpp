@@ -104,6 +104,20 @@ TEST_CASE("float16, float32 and float64 in all three format versions", "[npy]") 
   CHECK(fa::read_npy(f8.path()).data == std::vector<float>{0.1f});
 }
 
+TEST_CASE("int32 and int64", "[npy]") {
+  const TemporaryFile i4(
+      npy_file(1, header_of("<i4", "(2, 2)"), bytes_of<int>({0, -1, 7, 1 << 30})));
+  const fa::NpyIntegers a = fa::read_npy_integers(i4.path());
+  CHECK(a.shape == std::vector<size_t>{2, 2});
+  CHECK(a.data == std::vector<int64_t>{0, -1, 7, 1 << 30});
+  const std::vector<int64_t> large{(int64_t{1} << 40) + 1, -3};
+  const TemporaryFile i8(npy_file(1, header_of("<i8", "(2,)"), bytes_of(large)));
+  CHECK(fa::read_npy_integers(i8.path()).data == large);
+  const TemporaryFile f4(npy_file(1, header_of("<f4", "(1,)"), bytes_of<float>({1})));
+  CHECK_THROWS_WITH(fa::read_npy_integers(f4.path()),
+                    ContainsSubstring("holds '<f4'; supported are int32 and int64"));
+}
+
 TEST_CASE("a broken .npy file gets one sentence", "[npy]") {
   const std::string four = bytes_of<float>({1, 2, 3, 4});
   CHECK_THROWS_WITH(fa::read_npy("/nowhere/q.npy"), "/nowhere/q.npy: cannot be opened");

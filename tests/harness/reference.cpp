@@ -229,3 +229,83 @@ TEST_CASE("a small problem is checked completely, a large one by a seeded sample
   CHECK(fa::sample_of(p, 2).rows != sample.rows);
   CHECK(fa::sample_of(p, 1, 1e13).complete);
 }
+
+TEST_CASE("each batch entry is a problem of its own length", "[reference]") {
+  Problem p = problem(3, 4, 2, 3, 50, 32, GENERATE(false, true));
+  p.dtype = GENERATE(DType::f32, DType::bf16);
+  p.lengths = {50, 0, 17};
+  CAPTURE(fa::describe(p));
+  fa::Inputs in = fa::normal_inputs(p, 7);
+  const size_t rows = 4 * 3, queries = rows * 32, keys = 2 * 50 * 32;
+  for (size_t head = 0; head < p.kv_heads(); ++head) {  // what lies behind does not matter
+    const size_t end = (head + 1) * 50 * 32;
+    for (size_t i = head * 50 * 32 + p.keys_of(head / 2) * 32; i < end; ++i) {
+      in.K[i] = in.V[i] = i % 2 ? NAN : INFINITY;
+    }
+  }
+  const auto whole = fa::attention_fp64(p, in, everything(p));
+  const auto unfused = fa::attention_unfused(p, in, everything(p));
+  for (size_t b = 0; b < 3; ++b) {
+    const int length = p.lengths[b];
+    if (length == 0) {
+      for (size_t row = b * rows; row < (b + 1) * rows; ++row) {
+        REQUIRE(whole.LSE[row] == -INFINITY);
+        REQUIRE(unfused.LSE[row] == -INFINITY);
+        REQUIRE((whole.sum_PV[row] == 0 && whole.score_bound[row] == 0));
+        for (int x = 0; x < 32; ++x) REQUIRE(whole.O[row * 32 + x] == 0);
+        for (int x = 0; x < 32; ++x) REQUIRE(unfused.O[row * 32 + x] == 0);
+      }
+      continue;
+    }
+    Problem one = problem(1, 4, 2, 3, length, 32, p.causal);
+    one.dtype = p.dtype;
+    fa::Inputs part;
+    part.Q.assign(&in.Q[b * queries], &in.Q[b * queries] + queries);
+    for (size_t h = 0; h < 2; ++h) {
+      const size_t from = b * keys + h * 50 * 32;
+      part.K.insert(part.K.end(), &in.K[from], &in.K[from] + length * 32);
+      part.V.insert(part.V.end(), &in.V[from], &in.V[from] + length * 32);
+    }
+    const auto want = fa::attention_fp64(one, part, everything(one));
+    const auto want_unfused = fa::attention_unfused(one, part, everything(one));
+    const auto same = [&](const std::vector<double>& all, const std::vector<double>& own) {
+      const size_t n = own.size();
+      return std::equal(own.begin(), own.end(), all.begin() + b * n);
+    };
+    CHECK(same(whole.O, want.O));
+    CHECK(same(whole.LSE, want.LSE));
+    CHECK(same(whole.sum_PV, want.sum_PV));
+    CHECK(same(whole.score_bound, want.score_bound));
+    CHECK(same(unfused.O, want_unfused.O));
+    CHECK(same(unfused.LSE, want_unfused.LSE));
+  }
+}
+
+TEST_CASE("with few rows a sample holds all rows of some heads of K and V", "[reference]") {
+  Problem p = problem(64, 32, 8, 2, 8192, 128, false);
+  p.lengths.assign(64, 100);
+  p.lengths[20] = 0, p.lengths[40] = 8192;
+  const Sample sample = fa::sample_of(p, 1);
+  CHECK_FALSE(sample.complete);
+  REQUIRE(sample.rows.size() % 8 == 0);  // 4 query heads of 2 rows read one head
+  std::vector<bool> read(p.kv_heads());
+  for (size_t i = 0; i < sample.rows.size(); ++i) {
+    CHECK(sample.rows[i] == sample.rows[i / 8 * 8] + i % 8);
+    read[p.kv_head_of(sample.rows[i] / 2)] = true;
+  }
+  CHECK(std::count(read.begin(), read.end(), true) * 8 == ptrdiff_t(sample.rows.size()));
+  for (const size_t head : {size_t{0}, p.kv_heads() - 1, size_t{20 * 8}, size_t{40 * 8}}) {
+    CHECK(read[head]);
+  }
+  CHECK(std::is_sorted(sample.rows.begin(), sample.rows.end()));
+  const double numbers = 2.0 * 8192 * 128 * static_cast<double>(sample.rows.size()) / 8;
+  CHECK(numbers < 4e8);  // of K and V, which take 10 multiply-adds and more each
+  CHECK(numbers > 1e8);
+  CHECK(fa::sample_of(p, 1).rows == sample.rows);
+  CHECK(fa::sample_of(p, 2).rows != sample.rows);
+  CHECK(fa::sample_of(p, 1, 1e18).complete);
+  CHECK(fa::sample_of(p, 1, 1e18).rows.size() == p.rows());
+
+  const Sample one_head = fa::sample_of(problem(1, 4, 1, 1, 1 << 20, 128, false), 1);
+  CHECK(one_head.rows == std::vector<size_t>{0, 1, 2, 3});
+}

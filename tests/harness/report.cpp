@@ -742,6 +742,17 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
   refused(changed("causal", true), other);
   refused(changed("hkv", 1), other);
   refused(changed("smem", 4096), other);
+  refused(changed("page", 16), other);
+  refused(changed("lengths", {256}), other);
+  {
+    auto older = good;  // from before there were lengths
+    for (const char* key : {"lengths", "page", "cache8"}) older["problem"].erase(key);
+    const ReportFile file(older.dump());
+    fa::RunReport gpu = gpu_run();
+    CHECK_NOTHROW(fa::read_estimates(file.path, gpu));
+    gpu.problem.page = 16;
+    CHECK_THROWS_WITH(fa::read_estimates(file.path, gpu), ContainsSubstring(other));
+  }
   refused(changed("step", "97_before"), other);
   refused(changed("variant", "other"), other);
   refused(changed("estimate_heads", 128), other);
@@ -811,7 +822,64 @@ TEST_CASE("on a GPU 'counted' and 'model' are null, 'measured' and times are not
   CHECK(j["traffic"]["prediction_ok"].is_null());
   CHECK(j["time"]["median_ms"] == 0.5);
   CHECK(j["time"]["iters"] == 50);
+  CHECK(j["time"]["bytes_per_s"] == Approx(3000000 / 0.5e-3));
   CHECK(j["host_ms"].is_null());
   CHECK(j["model_gpu"].is_null());
   CHECK(j["roofs"]["copy_bytes_per_s"] == 4.28e12);
+}
+
+TEST_CASE("JSON and text name a cache", "[report]") {
+  fa::RunReport r = simulated_run();
+  auto problem = fa::to_json(r)["problem"];
+  CHECK((problem.contains("lengths") && problem["lengths"].is_null()));
+  CHECK((problem.contains("page") && problem["page"].is_null()));
+  CHECK(problem["cache8"] == false);
+  r.problem.B = 3, r.problem.N = 1, r.problem.lengths = {256, 0, 9};
+  r.problem.page = 64, r.problem.cache8 = true;
+  problem = fa::to_json(r)["problem"];
+  CHECK(problem["lengths"] == std::vector<int>{256, 0, 9});
+  CHECK(problem["page"] == 64);
+  CHECK(problem["cache8"] == true);
+  CHECK_THAT(fa::text(r), ContainsSubstring("lengths=0..256 page=64 fp32 fp8 cache"));
+}
+
+TEST_CASE("an estimate is of the same lengths, which take turns", "[report]") {
+  fa::RunReport sim = simulated_run();
+  sim.problem.B = 2, sim.problem.lengths = {256, 9}, sim.problem.page = 16;
+  sim.forward.estimate = some_estimate();
+  fa::RunReport gpu = gpu_run();
+  gpu.problem.B = 4, gpu.problem.lengths = {256, 9, 256, 9}, gpu.problem.page = 16;
+  sim.estimate_heads = gpu.problem.heads();
+  const ReportFile file(fa::to_json(sim).dump());
+  const auto same = [&] {
+    try {
+      fa::read_estimates(file.path, gpu);
+    } catch (const fa::UsageError& e) {
+      CHECK_THAT(e.what(), ContainsSubstring("is of another step, variant or problem"));
+      return false;
+    }
+    return true;
+  };
+  CHECK(same());
+  gpu.problem.lengths[3] = 8;
+  CHECK_FALSE(same());
+  gpu.problem.lengths = {};
+  CHECK_FALSE(same());
+  gpu.problem.lengths = {256, 9, 256, 9}, gpu.problem.page = 32;
+  CHECK_FALSE(same());
+}
+
+TEST_CASE("without counters the predicted bytes give the rate, where bytes bind", "[report]") {
+  fa::RunReport r = gpu_run();
+  CHECK_THAT(joined(fa::text(r)), ContainsSubstring("5.90 GB/s of HBM traffic: "));
+  r.forward.seen.hbm.reset();
+  r.forward.predicted.hbm = {1000000000, 1000000000, 0};
+  r.forward.bound = fa::Bound{0.467, 0.01};
+  CHECK_THAT(joined(fa::text(r)),
+             ContainsSubstring("4.00 TB/s of the predicted HBM traffic: 93.5% of this card's "
+                               "measured 4.28 TB/s"));
+  r.forward.bound = fa::Bound{0.01, 0.467};
+  CHECK_THAT(joined(fa::text(r)), !ContainsSubstring("of the predicted HBM traffic"));
+  r.forward.predicts = false;
+  CHECK(fa::to_json(r)["time"]["bytes_per_s"].is_null());
 }

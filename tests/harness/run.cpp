@@ -1,6 +1,9 @@
 #include "common/harness/run.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <optional>
 
 #include "common/harness/device_memory.h"
 #include "tests/test.h"
@@ -225,4 +228,170 @@ TEST_CASE("a step of another type, or inputs of another size, are the program's 
   CHECK_THROWS_WITH(fa::run(mixed, p, in), "the prepare computes in bf16, the problem is fp32");
   in.V.pop_back();
   CHECK_THROWS_WITH(fa::run(variant(copy_all<float>), p, in), "V has 319 elements instead of 320");
+}
+
+// --- a cache -------------------------------------------------------------------------------------
+
+namespace {
+
+/// What a forward finds on the device, as bytes.
+struct Found {
+  std::vector<uint8_t> K, V;
+  std::vector<int> lengths, table;
+  std::vector<float> K_scale, V_scale;
+};
+Found found;
+size_t row_bytes, pool_rows;  // of K and V
+
+template <class T>
+std::vector<T> copied(const T* from, size_t n) {
+  std::vector<T> to(from ? n : 0);
+  if (from) {
+    fa::cuda_check(cudaMemcpy(to.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost));
+  }
+  return to;
+}
+template <class T>
+void look(const Problem& p, const fa::Tensors<T>& t) {
+  const size_t bytes = pool_rows * row_bytes;
+  found = {copied(reinterpret_cast<const uint8_t*>(t.K), bytes),
+           copied(reinterpret_cast<const uint8_t*>(t.V), bytes),
+           copied(t.cache.lengths, p.B),
+           copied(t.cache.table, size_t(p.B) * p.pages()),
+           copied(t.cache.K_scale, p.kv_heads()),
+           copied(t.cache.V_scale, p.kv_heads())};
+}
+
+fa::Variant looking(const Problem& p) {
+  fa::Variant v = p.dtype == DType::f32 ? variant(look<float>) : variant(look<fa::bf16>);
+  v.cache8 = p.cache8;
+  return v;
+}
+
+/// The number in bits of e4m3, by its definition.
+float of_e4m3(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const float size = exponent == 0 ? std::ldexp(float(mantissa), -9)
+                                   : std::ldexp(float(8 + mantissa), exponent - 10);
+  return bits & 0x80 ? -size : size;
+}
+
+/// The number at `at`, or nothing where all bits are set.
+std::optional<float> number_at(const Problem& p, const uint8_t* at, float scale) {
+  if (p.cache8) return *at == 0xff ? std::nullopt : std::optional(scale * of_e4m3(*at));
+  if (p.dtype == DType::f32) {
+    float x;
+    std::memcpy(&x, at, sizeof x);
+    return fa::never_written(x) ? std::nullopt : std::optional(x);
+  }
+  uint16_t bits;
+  std::memcpy(&bits, at, sizeof bits);
+  if (bits == 0xffff) return std::nullopt;
+  const uint32_t wide = uint32_t(bits) << 16;
+  float x;
+  std::memcpy(&x, &wide, sizeof x);
+  return x;
+}
+
+/// Each key lies where the cache says, and all other rows are NaN.
+void check_cache(const Problem& p, const std::vector<float>& want, const std::vector<uint8_t>& got,
+                 const std::vector<float>& scales, const std::vector<int>& table) {
+  std::vector<bool> owned(pool_rows);
+  for (size_t head = 0; head < p.kv_heads(); ++head) {
+    const size_t b = head / p.Hkv, h = head % p.Hkv;
+    for (int c = 0; c < p.keys_of(b); ++c) {
+      const size_t row =
+          p.page == 0
+              ? head * p.Nk + c
+              : (size_t(table[b * p.pages() + c / p.page]) * p.Hkv + h) * p.page + c % p.page;
+      REQUIRE(row < pool_rows);
+      REQUIRE_FALSE(owned[row]);
+      owned[row] = true;
+      for (int x = 0; x < p.d; ++x) {
+        const uint8_t* at = &got[row * row_bytes + x * (row_bytes / p.d)];
+        REQUIRE(number_at(p, at, p.cache8 ? scales[head] : 1) == want[(head * p.Nk + c) * p.d + x]);
+      }
+    }
+  }
+  for (size_t row = 0; row < pool_rows; ++row) {
+    for (int x = 0; x < p.d && !owned[row]; ++x) {
+      REQUIRE_FALSE(number_at(p, &got[row * row_bytes + x * (row_bytes / p.d)], 1));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("keys lie where the cache says, and behind the last one lies NaN", "[run]") {
+  Problem p;
+  p.B = 3, p.H = 4, p.Hkv = 2, p.N = 1, p.Nk = 70, p.d = 32;
+  p.lengths = GENERATE(std::vector<int>{}, std::vector<int>{70, 0, 33});
+  p.page = GENERATE(0, 16, 64);
+  p.dtype = GENERATE(DType::f32, DType::bf16);
+  p.cache8 = GENERATE(false, true);
+  CAPTURE(fa::describe(p));
+  fa::Inputs in = fa::normal_inputs(p, 1);
+  const bool own_table = GENERATE(false, true);
+  if (own_table && p.page != 0) in.table = fa::shuffled_table(p, 2);
+  size_t pages = 0;
+  for (int b = 0; b < p.B && p.page != 0; ++b) pages += (p.keys_of(b) + p.page - 1) / p.page;
+  row_bytes = p.d * (p.cache8 ? 1 : fa::bytes_of(p.dtype));
+  pool_rows = p.page == 0 ? p.kv_heads() * p.Nk : pages * p.Hkv * p.page;
+
+  fa::Session(p, in, looking(p)).forward();
+  CHECK(found.lengths == p.lengths);
+  CHECK(found.K_scale == in.K_scale);
+  CHECK(found.V_scale == in.V_scale);
+  CHECK(found.table.empty() == (p.page == 0));
+  if (!in.table.empty()) CHECK(found.table == in.table);
+  if (p.page == 16) CHECK_FALSE(std::is_sorted(found.table.begin(), found.table.begin() + 5));
+  check_cache(p, in.K, found.K, in.K_scale, found.table);
+  check_cache(p, in.V, found.V, in.V_scale, found.table);
+
+  const size_t words = p.lengths.size() + (p.page == 0 ? 0 : p.B * p.pages());
+  CHECK(fa::memory_need(p, looking(p)).inputs == p.q_size() * fa::bytes_of(p.dtype) +
+                                                     2 * pool_rows * row_bytes + 4 * words +
+                                                     (p.cache8 ? 2 * 4 * 6 : 0));
+}
+
+TEST_CASE("a pool has the pages up to the last one that the table names", "[run]") {
+  Problem p;
+  p.B = 1, p.H = p.Hkv = 1, p.N = 1, p.Nk = 48, p.d = 32, p.page = 16, p.lengths = {20};
+  fa::Inputs in = fa::normal_inputs(p, 1);
+  in.table = {2, 0, 1000};
+  const size_t all = 4 * 32 + 4 * (1 + 3);  // Q, lengths, table
+  CHECK(fa::memory_need(p, looking(p)).inputs == all + 2 * 2 * 16 * 32 * 4);
+  CHECK(fa::memory_need(p, looking(p), in.table).inputs == all + 2 * 3 * 16 * 32 * 4);
+  row_bytes = 32 * 4, pool_rows = 3 * 16;
+  fa::Session(p, in, looking(p)).forward();
+  check_cache(p, in.K, found.K, {}, in.table);
+  in.table = {2, 3, 0};
+  CHECK_THROWS_WITH(fa::Session(p, in, looking(p)),
+                    "the page table: entry [0, 1] is 3, but the pool has the pages 0 to 2");
+}
+
+TEST_CASE("no batch entry has a key: the cache is empty", "[run]") {
+  Problem p;
+  p.B = 2, p.H = p.Hkv = 1, p.N = 1, p.Nk = 1, p.d = 32, p.lengths = {0, 0};
+  p.page = GENERATE(0, 16);
+  row_bytes = 32 * 4, pool_rows = p.page == 0 ? 2 : 16;
+  const fa::Inputs in = fa::normal_inputs(p, 1);
+  fa::Session(p, in, looking(p)).forward();
+  check_cache(p, in.V, found.V, {}, found.table);
+  CHECK(found.lengths == std::vector<int>{0, 0});
+}
+
+TEST_CASE("what 8 bits do not hold is the program's mistake", "[run]") {
+  Problem p;
+  p.N = 1, p.Nk = 4, p.dtype = DType::bf16;
+  fa::Inputs in = fa::normal_inputs(p, 1);
+  fa::Variant v = looking(p);
+  v.cache8 = true;
+  CHECK_THROWS_WITH(fa::Session(p, in, v), "the step's K and V are of 8 bits, the problem's not");
+  p.cache8 = true;
+  CHECK_THROWS_WITH(fa::Session(p, in, v), "K_scale has 0 elements instead of 4");
+  in.K_scale = in.V_scale = {1, 1, 1, 1};
+  CHECK_THROWS_WITH(fa::Session(p, in, v), ContainsSubstring(" * e4m3: see quantise_cache()"));
+  fa::quantise_cache(p, in);
+  CHECK_NOTHROW(fa::Session(p, in, v));
 }

@@ -470,3 +470,51 @@ TEST_CASE("bad use writes no file", "[step_main]") {
   CHECK(ran.json.is_null());
   CHECK(ran.printed.empty());
 }
+
+// --- a paged cache, on the host ------------------------------------------------------------------
+
+namespace {
+
+template <class T>
+std::vector<T> on_host(const T* from, size_t n) {
+  std::vector<T> to(n);
+  fa::cuda_check(cudaMemcpy(to.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost));
+  return to;
+}
+/// For at most one key in each batch entry: O is its V, or 0.
+template <bool kLookUp>
+void decode(const fa::Problem& p, const fa::Tensors<float>& t) {
+  const auto table = on_host(t.cache.table, p.B);
+  const auto lengths = on_host(t.cache.lengths, p.B);
+  std::vector<float> O(p.q_size());
+  for (size_t row = 0; row < p.heads(); ++row) {
+    const size_t b = row / p.H, h = row % p.H, page = kLookUp ? table[b] : b;
+    if (lengths[b] == 0) continue;
+    const auto v = on_host(t.V + (page * p.Hkv + h) * p.page * p.d, p.d);
+    std::copy(v.begin(), v.end(), O.begin() + row * p.d);
+  }
+  fa::cuda_check(cudaMemcpy(t.O, O.data(), O.size() * 4, cudaMemcpyHostToDevice));
+}
+fa::Step paged_step(fa::Runner forward) {
+  fa::Step step = step_of(std::move(forward), nullptr);
+  step.support.most_n = 1;
+  step.support.cross = step.support.lengths = step.support.pages = true;
+  return step;
+}
+
+}  // namespace
+
+TEST_CASE("a program decodes from a shuffled cache, and one without the table is wrong",
+          "[step_main]") {
+  const std::vector<const char*> problem = {"--b", "8", "--lengths", "1,0,1,1", "--page", "16"};
+  const Ran ran = run_program(paged_step(decode<true>), problem);
+  CHECK(ran.status == 0);
+  CHECK(ran.json["ok"] == true);
+  CHECK(ran.json["problem"]["lengths"] == std::vector<int>{1, 0, 1, 1, 1, 0, 1, 1});
+  CHECK(ran.json["problem"]["page"] == 16);
+  CHECK(ran.json["problem"]["nk"] == 1);
+  CHECK(ran.json["flops"] == 4.0 * 4 * 64 * 6);
+  CHECK_THAT(ran.printed, ContainsSubstring("lengths=0..1 page=16"));
+  CHECK(run_program(paged_step(decode<false>), problem).status == 1);
+  CHECK(run_program(paged_step(decode<true>), {"--page", "17"}).status == 2);
+}
