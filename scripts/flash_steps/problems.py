@@ -1,5 +1,7 @@
 """A problem, {"b": ..., "h": ..., "n": ...}: FlashAttention's series, its flags, its text."""
 
+import zlib
+
 DIRECTIONS = ("forward", "backward")
 TOKENS, WIDTH = 16384, 2048  # B*N and H*d of FlashAttention's series
 
@@ -13,6 +15,37 @@ def in_series(p):
     return p["b"] * p["n"] == TOKENS and p["h"] * p["d"] == WIDTH
 
 
+def cache_of(problem):
+    """What tells problems of the same sizes apart when they decode from a cache: the lengths of the
+    batch entries, as they take turns, and the keys of a page. ((), 0) of any other problem, and in
+    files from before there were caches."""
+    lengths = tuple(problem.get("lengths") or ())
+    for turns in range(1, len(lengths) + 1):
+        if len(lengths) % turns == 0 and lengths[:turns] * (len(lengths) // turns) == lengths:
+            lengths = lengths[:turns]
+            break
+    return lengths, problem.get("page") or 0
+
+
+def own_tiles(problem):
+    """Is it a problem as most are: tiles of the step's own size, keys in one piece?"""
+    return not problem.get("smem") and cache_of(problem) == ((), 0)
+
+
+def lengths_text(problem):
+    """ "0,1,700", or "0..1024 (9)" of nine."""
+    lengths, _ = cache_of(problem)
+    if len(lengths) > 4:
+        return f"{min(lengths)}..{max(lengths)} ({len(lengths)})"
+    return ",".join(map(str, lengths))
+
+
+def lengths_tag(problem):
+    lengths, _ = cache_of(problem)
+    text = "-".join(map(str, lengths))
+    return text if len(lengths) <= 4 else f"{zlib.crc32(text.encode()):08x}"
+
+
 def tag(problem):
     """In the names of files."""
     return (
@@ -24,6 +57,8 @@ def tag(problem):
         )
         + ("_causal" if problem["causal"] else "")
         + (f"_m{problem['smem']}" if problem.get("smem") else "")
+        + (f"_l{lengths_tag(problem)}" if problem.get("lengths") else "")
+        + (f"_p{problem['page']}" if problem.get("page") else "")
     )
 
 
@@ -31,15 +66,18 @@ def flags(problem):
     """Of the command line of a step's program."""
     found = [
         f"--{key}={problem[key]}"
-        for key in ("b", "h", "hkv", "n", "nk", "d", "smem")
+        for key in ("b", "h", "hkv", "n", "nk", "d", "smem", "page")
         if problem.get(key)
     ]
+    if problem.get("lengths"):
+        found.append("--lengths=" + ",".join(map(str, cache_of(problem)[0])))
     return found + (["--causal"] if problem.get("causal") else [])
 
 
 def flops_of(problem, direction):
     """FlashAttention's convention: half of it with the mask, the backward 2.5 times the forward."""
-    forward = 4 * problem["b"] * problem["h"] * problem["n"] * problem["nk"] * problem["d"]
+    keys = sum(problem.get("lengths") or [problem["b"] * problem["nk"]])  # of all batch entries
+    forward = 4 * problem["h"] * problem["n"] * keys * problem["d"]
     return forward * (0.5 if problem["causal"] else 1) * (2.5 if direction == "backward" else 1)
 
 
@@ -54,18 +92,25 @@ SIZES = {
     "causal": lambda p: "yes" if p["causal"] else "no",
     "type": lambda p: p["dtype"],
     "smem": lambda p: str(p["smem"]) if p.get("smem") else "-",
+    "lengths": lambda p: lengths_text(p) or "-",
+    "page": lambda p: str(p["page"]) if p.get("page") else "-",
 }
 
 
 def problem_text(p, omit=()):
-    """ "B=1 H=4 N=1024 d=64 causal fp32": Hkv and Nk only where they differ from H and N, and the
-    shared memory M of a block only where it was limited."""
-    same = {"Hkv": p["hkv"] == p["h"], "Nk": p["nk"] == p["n"], "smem": not p.get("smem")}
+    """ "B=1 H=4 N=1024 d=64 causal fp32": Hkv and Nk only where they differ from H and N, the shared
+    memory M of a block only where it was limited, and of a cache what it has."""
+    same = {
+        "Hkv": p["hkv"] == p["h"],
+        "Nk": p["nk"] == p["n"],
+        **{name: not p.get(name) for name in ("smem", "lengths", "page")},
+    }
     parts = [
         f"{name}={SIZES[name](p)}"
-        for name in ("B", "H", "Hkv", "N", "Nk", "d", "smem")
+        for name in ("B", "H", "Hkv", "N", "Nk", "d", "smem", "lengths", "page")
         if name not in omit and not same.get(name)
     ]
     if "causal" not in omit:
         parts += ["causal"] if p["causal"] else []
-    return " ".join(parts + ([] if "type" in omit else [p["dtype"]]))
+    parts += [] if "type" in omit else [p["dtype"]]
+    return " ".join(parts + (["fp8 cache"] if p.get("cache8") else []))

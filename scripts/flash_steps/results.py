@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from .command import BadInput
 from .files import read_json
 from .gpu_table import model_of, sms_of
-from .problems import SIZES, in_series, problem_text
+from .problems import SIZES, cache_of, in_series, own_tiles, problem_text
 from .text import (
     Column,
     bytes_text,
@@ -91,7 +91,8 @@ class Run:
         """What two runs share when they moved the same bytes: input and seed do not matter."""
         p = self.data["problem"]
         sizes = tuple(p.get(k) for k in ("b", "h", "hkv", "n", "nk", "d", "causal", "dtype"))
-        return (self.data["step"], self.variant, self.direction, (*sizes, p.get("smem") or 0))
+        more = p.get("smem") or 0, *cache_of(p)
+        return (self.data["step"], self.variant, self.direction, (*sizes, *more))
 
 
 @dataclass
@@ -232,7 +233,7 @@ def rows_of_hbm_picture(rows):
         p = row.any.data["problem"]
         shown = in_series(p) and p["d"] == 64 and p["n"] >= 1024
         if row.hbm_measured is not None and row.any.direction == "forward" and shown:
-            chosen += [] if p["causal"] or p.get("smem") else [row]
+            chosen += [row] if own_tiles(p) and not p["causal"] else []
     last = {row.any.data["step"]: row.any.variant for row in chosen}  # rows are in reading order
     return [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
 
@@ -247,7 +248,7 @@ def rows_of_ladder(rows):
     for row in rows:  # in reading order
         p = row.any.data["problem"]
         shown = in_series(p) and p["d"] == 64 and p["n"] == LADDER_N
-        if shown and row.flops_per_s and not p["causal"] and not p.get("smem"):
+        if shown and row.flops_per_s and not p["causal"] and own_tiles(p):
             found = last.setdefault(row.any.data["step"], {})
             found.setdefault(row.gpu.get("device.name"), {})[row.any.direction] = row
     by_device = [found for devices in last.values() for found in devices.values()]
