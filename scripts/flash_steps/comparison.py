@@ -25,7 +25,7 @@ class Comparison:
             return []
         self.others = [other for other in self.others if self.accepts(other)]
         try:
-            self.tensors = self.torch.tensors(self.problem)
+            self.tensors = self.torch.tensors(self.problem, self.options.directions)
             self.truth = self.torch.truth(self.problem, self.tensors)
             if any(v.get("fp8") for library, _ in self.sides for v in library.variants):
                 self.fp8_truth = self.torch.truth(self.problem, self.tensors, fp8=True)
@@ -67,11 +67,15 @@ class Comparison:
         ours = len(contenders)
         for other in self.others:
             self.add_variant(other, len(other.variants) - 1, direction, contenders, errors)
-        for name in self.torch.backends:
+        beside = (
+            self.beside()
+        )  # before the backends: what they need of the memory must be there later
+        for name in self.backends():
             try:
                 self.add_backend(name, direction, contenders, errors)
             except RuntimeError as error:
                 self.refused(name, direction, error)
+        contenders += beside
         found = self.torch.clock.take_turns(contenders, self.options.rounds, self.options.iters)
         for contender in contenders:
             time = found[contender.label]
@@ -84,6 +88,15 @@ class Comparison:
             self.row(contender, direction, found, errors, contenders[ours:], is_ours=i < ours)
             for i, contender in enumerate(contenders)
         ]
+
+    def backends(self):
+        """PyTorch's mask begins at the first key; that of the steps ends at the last one."""
+        p = self.problem
+        return () if p["causal"] and p["n"] != p["nk"] else self.torch.backends
+
+    def beside(self):
+        """Contenders that compute no attention, of a comparison that has some."""
+        return []
 
     def add_variant(self, library, index, direction, contenders, errors):
         variant = library.variants[index]
@@ -185,7 +198,7 @@ class Comparison:
             "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"]),
             "errors": {
                 name: error if error == error else None
-                for name, (error, _) in errors[contender.label].items()
+                for name, (error, _) in errors.get(contender.label, {}).items()
             },
         }
 

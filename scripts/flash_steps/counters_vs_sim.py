@@ -138,10 +138,11 @@ def working_set(run):
     [N, Nk], Q, K, V, O and theirs are matrices, all others hold a float per row."""
     p = run.data["problem"]
     element = {"fp32": 4, "bf16": 2, "e4m3": 1}[p["dtype"]]
+    of_cache = 1 if p.get("cache8") else element
     heads, kv_heads = p["b"] * p["h"], p["b"] * p["hkv"]
     sizes = {
         "Q": heads * p["n"] * p["d"] * element,
-        "K": kv_heads * p["nk"] * p["d"] * element,
+        "K": kv_heads * p["nk"] * p["d"] * of_cache,
         "S": heads * p["n"] * p["nk"] * element,
     }
     sizes.update(V=sizes["K"], O=sizes["Q"], P=sizes["S"])

@@ -4,9 +4,10 @@
     maintain estimates --times DIR    keeps the times of programs' reports (--json) from a GPU, too
 
 For each problem of FlashAttention's series that was timed on this kind of GPU it simulates one head
-and estimates the time for all of them. Writes docs/results/estimates.json; rows of other steps,
-sizes and GPUs stay. Prints estimated over measured: the geometric mean, the least and the largest
-of each variant. --times adds to docs/results/times.json what no other table shows.
+and estimates the time for all of them; of one query and up to 64K keys, all heads. Writes
+docs/results/estimates.json; rows of other steps, sizes and GPUs stay. Prints estimated over
+measured: the geometric mean, the least and the largest of each variant. --times adds to
+docs/results/times.json what no other table shows.
 Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
 """
 
@@ -17,6 +18,7 @@ import os
 import subprocess
 import tempfile
 
+from . import decode_tables
 from .command import BadInput, Failure, NotHere, parser
 from .files import read_json, replace_text
 from .problems import in_series, own_tiles
@@ -28,9 +30,10 @@ from .text import time_text
 RESULTS = os.path.join(ROOT, "docs", "results")
 ESTIMATES = os.path.join(RESULTS, "estimates.json")
 TIMES = os.path.join(RESULTS, "times.json")
-SIZES = ("b", "h", "n", "d", "causal")
+SIZES = ("b", "h", "n", "d", "causal", "hkv", "nk")
 KEY = ("gpu", "step", "variant", "direction", *SIZES)
 FEW_HEADS = 4  # simulated as they are
+FEW_KEYS = 65536  # of all batch entries, where they differ from the queries: all heads run
 
 
 def short_name(device):
@@ -49,10 +52,27 @@ def measured_times():
         tree = read_json(path)
         for row in (tree.get("peers") or {}).get("rows", []):
             if plain(row):
-                row = {**row, "gpu": short_name(tree["device"])}
-                times[tuple(row[key] for key in KEY)] = row["ms"]
+                times[key_of({**row, "gpu": short_name(tree["device"])})] = row["ms"]
         times |= {key: run.get("time.median_ms") for key, run in timed(load(path))}
+    for result in decode_tables.load(RESULTS):
+        for row in result["rows"]:
+            if row["what"] == "peers" and row["step"] == decode_tables.STEP:
+                gpu = short_name(result["device"])
+                times[key_of({**row, "gpu": gpu, "direction": "forward"})] = row["ms"]
     return times
+
+
+def key_of(row):
+    """KEY's values; rows of problems without a cache need not name hkv and nk."""
+    return tuple({"hkv": row["h"], "nk": row["n"], **row}[key] for key in KEY)
+
+
+def is_wanted(sizes, options):
+    """Whether the simulator is to estimate it."""
+    if sizes["nk"] != sizes["n"]:
+        return sizes["b"] * sizes["nk"] <= FEW_KEYS
+    small = sizes["b"] * sizes["h"] <= FEW_HEADS
+    return options.min_n <= sizes["n"] <= options.max_n and (in_series(sizes) or small)
 
 
 def timed(runs):
@@ -84,8 +104,13 @@ def simulate(cell):
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "run.json")
         call = [program, "--variant", variant, "--input", "normal", "--gpu", gpu, "--json", report]
-        call += ["--h", str(heads if heads <= FEW_HEADS else 1), "--n", str(sizes["n"])]
-        call += ["--d", str(sizes["d"]), "--estimate-heads", str(heads)]
+        if sizes["nk"] != sizes["n"]:
+            for key in ("b", "h", "hkv", "nk"):
+                call += ["--" + key, str(sizes[key])]
+        else:
+            call += ["--h", str(heads if heads <= FEW_HEADS else 1)]
+            call += ["--estimate-heads", str(heads)]
+        call += ["--n", str(sizes["n"]), "--d", str(sizes["d"])]
         call += ["--causal"] if sizes["causal"] else []
         done = subprocess.run(call, capture_output=True, text=True)
         if done.returncode:
@@ -106,7 +131,7 @@ def kept(path):
     """{KEY's values: row} of estimates.json or times.json."""
     if not os.path.exists(path):
         return {}
-    return {tuple(row[key] for key in KEY): row for row in read_json(path)["rows"]}
+    return {key_of(row): row for row in read_json(path)["rows"]}
 
 
 def write(path, rows):
@@ -173,7 +198,8 @@ def chosen(filters):
         place: row
         for place, row in kept(ESTIMATES).items()
         if all(
-            str(row[key]).lower() in wanted.lower().split(",") for key, wanted in filters.items()
+            str(place[KEY.index(key)]).lower() in wanted.lower().split(",")
+            for key, wanted in filters.items()
         )
     }
 
@@ -238,10 +264,8 @@ def main():
     steps = chosen_of(numbered_steps(), args.steps, "there are")
     wanted = {}
     for key in measured:
-        sizes = dict(zip(SIZES, key[4:]))
-        small = sizes["b"] * sizes["h"] <= FEW_HEADS
-        fits = args.min_n <= sizes["n"] <= args.max_n
-        if key[0] == args.gpu and key[1] in steps and fits and (in_series(sizes) or small):
+        here = key[0] == args.gpu and key[1] in steps
+        if here and is_wanted(dict(zip(SIZES, key[4:])), args):
             wanted.setdefault((*key[:3], *key[4:]), set()).add(key[3])
     if not wanted:
         raise BadInput(f"docs/results has no measured time for --gpu {args.gpu} at these sizes")

@@ -40,18 +40,38 @@ COUNTER_PROBLEMS = [
 ]
 # For the steps that have --smem: a smaller and a larger tile than the step's own.
 SMEM_PROBLEMS = [dict(b=1, h=2, n=257, d=32, causal=False, smem=smem) for smem in (32768, 98304)]
+# For the steps that decode from a cache (--lengths): one query, lengths with an empty entry and one
+# of a single key, pages, splits, several queries with the mask, groups of one and of two bands.
+DECODE_PROBLEMS = [
+    dict(b=1, h=8, hkv=2, n=1, nk=257, d=64, causal=False),
+    dict(b=4, h=8, hkv=2, n=1, nk=1500, d=128, causal=False, lengths=[0, 1, 700, 1500], page=16),
+    dict(b=2, h=8, hkv=2, n=1, nk=3000, d=128, causal=False),
+    dict(b=1, h=4, hkv=2, n=3, nk=1025, d=128, causal=True),
+    dict(b=1, h=32, hkv=2, n=2, nk=2000, d=128, causal=True),
+    dict(b=4, h=8, hkv=2, n=1, nk=1500, d=128, causal=False, lengths=[0, 1, 700, 1500]),
+    dict(b=2, h=8, hkv=4, n=16, nk=1000, d=64, causal=True, lengths=[1000, 333], page=64),
+    dict(b=1, h=4, hkv=1, n=1, nk=4096, d=128, causal=False, page=256),
+    dict(b=1, h=2, n=1, nk=1, d=64, causal=False),
+]
 SANITIZER_PROBLEMS = [
     dict(b=1, h=2, n=65, d=64, causal=True),
     dict(b=1, h=1, n=130, d=128, causal=False),
     dict(b=1, h=2, hkv=1, n=100, nk=150, d=64, causal=True),
 ]
+DECODE_SANITIZER_PROBLEMS = [DECODE_PROBLEMS[i] for i in (1, 4, 6)]
 # What --figures takes of these: the tables' own problem, two ragged ones, shared key heads.
 FIGURES_COUNTER_PROBLEMS = [COUNTER_PROBLEMS[i] for i in (9, 0, 1, 11)]
+FIGURES_DECODE_PROBLEMS = [DECODE_PROBLEMS[i] for i in (1, 2, 3, 5, 6)]
 TIMING_PROBLEMS = (
     [series(n, 64, False) for n in (512, 1024, 2048, 4096)]
     + [series(n, 64, True) for n in (1024, 4096)]
     + [series(4096, 128, causal) for causal in (False, True)]
 )
+# Decoding has tables of its own: maintain decode.
+DECODE_TIMING_PROBLEMS = [
+    dict(b=b, h=32, hkv=8, n=1, nk=nk, d=128, causal=False)
+    for b, nk in ((1, 4096), (1, 65536), (32, 4096))
+]
 SCALE_SIZES = (1024, 2048, 4096, 8192, 16384)
 SCALE_PATIENCE = 150  # seconds that one run of the scale section may take
 L2_SHARES = (0.25, 1, 4)  # working sets of the HBM section
@@ -85,31 +105,44 @@ TIME_COLUMNS = [
 
 
 class Sections(Session):
+    def has_flag(self, preset, step, flag):
+        """Whether the program's --help shows it: a step that decodes has --lengths."""
+        _, text = self.shell(f"help {step}", [self.program(preset, step), "--help"], 60)
+        return flag in text
+
     def counter_cases(self, preset, variants):
         """[(step, variant, problem)], with the problems of --smem where a step has it."""
         cases = []
         for step in self.steps:
-            problems = COUNTER_PROBLEMS[:2] if self.options.quick else list(COUNTER_PROBLEMS)
+            decodes = self.has_flag(preset, step, "--lengths")
+            problems = DECODE_PROBLEMS if decodes else COUNTER_PROBLEMS
+            problems = problems[: 2 if self.options.quick else None]
             if self.options.figures:
-                problems = FIGURES_COUNTER_PROBLEMS
-            else:
-                _, text = self.shell(f"help {step}", [self.program(preset, step), "--help"], 60)
-                problems += SMEM_PROBLEMS if "--smem" in text else []
+                problems = FIGURES_DECODE_PROBLEMS if decodes else FIGURES_COUNTER_PROBLEMS
+            elif self.has_flag(preset, step, "--smem"):
+                problems = problems + SMEM_PROBLEMS
             cases += [(s, v, p) for s, v in variants if s == step for p in problems]
         return cases
 
     def working_set_problems(self, kind, variants, l2_bytes):
         """[(step, variant, problem)]: workspace, where a step keeps S and P, else Q, K, V and O
-        together, as large as the wanted shares of the L2 (rounded down)."""
+        together, as large as the wanted shares of the L2 (rounded down); the cache where a step
+        decodes."""
         found = []
+        shares = L2_SHARES[:-1] if self.options.quick else L2_SHARES
         small, large = (dict(b=1, h=1, n=n, d=64, causal=False) for n in (64, 128))
         for step, variant in variants:
+            if self.has_flag(kind, step, "--lengths"):  # K and V of two heads
+                cache = dict(b=1, h=8, hkv=2, n=1, d=128, causal=False)
+                sizes = [int(share * l2_bytes / (2 * 2 * 128 * 2)) for share in shares]
+                found += [(step, variant, {**cache, "nk": nk}) for nk in sizes]
+                continue
             how = dict(timeout=60, environment=TOOL_ENVIRONMENT, folder="probes")
             probes = [self.run(kind, (step, variant, p), **how)[1] for p in (small, large)]
             if None in probes:
                 continue  # the counters section says why
             need = [probe["workspace_bytes"] for probe in probes]
-            for share in L2_SHARES[:-1] if self.options.quick else L2_SHARES:
+            for share in shares:
                 target = share * l2_bytes
                 if need[0] and need[1] > 3 * need[0]:  # grows as N^2
                     n = 64 * int(math.sqrt(target / (need[1] / 128**2)) / 64)
@@ -137,8 +170,9 @@ class Sections(Session):
         return True, f"all {len(tests)} tests passed"
 
     def counters(self, sim_runs):
-        problems = FIGURES_COUNTER_PROBLEMS if self.options.figures else COUNTER_PROBLEMS
-        problems = problems + SMEM_PROBLEMS
+        figures = self.options.figures
+        problems = FIGURES_COUNTER_PROBLEMS if figures else COUNTER_PROBLEMS + SMEM_PROBLEMS
+        problems = problems + (FIGURES_DECODE_PROBLEMS if figures else DECODE_PROBLEMS)
         rows = pairs(
             self.of_this_call(problems, self.gpu_results()), self.of_this_call(problems, sim_runs)
         )
@@ -172,12 +206,12 @@ class Sections(Session):
             return False, "compute-sanitizer was not found: it is part of the CUDA toolkit"
         # By its name where that finds it: no machine's paths in results.
         word = "compute-sanitizer" if shutil.which("compute-sanitizer") else tool
-        problems = SANITIZER_PROBLEMS[:1] if self.options.quick else SANITIZER_PROBLEMS
-        problems = problems[:2] if self.options.figures else problems
+        most = 1 if self.options.quick else 2 if self.options.figures else 3
+        decode = {step for step in self.steps if self.has_flag("gpu-check", step, "--lengths")}
         cases = [
             ((s, v, p), t)
             for s, v in self.variants("gpu-check")
-            for p in problems
+            for p in (DECODE_SANITIZER_PROBLEMS if s in decode else SANITIZER_PROBLEMS)[:most]
             for t in SANITIZER_TOOLS
         ]
 
@@ -210,11 +244,13 @@ class Sections(Session):
         return bool(clean) and not failed, f"{len(clean)} runs clean, {len(failed)} not"
 
     def timing(self, variants):
-        problems = TIMING_PROBLEMS[:2] if self.options.quick else TIMING_PROBLEMS
+        few = 2 if self.options.quick else None
+        decode = {step for step in self.steps if self.has_flag("gpu", step, "--lengths")}
+        problems = TIMING_PROBLEMS[:few] + DECODE_TIMING_PROBLEMS[:few]
         cases = [
             (s, v, p)
             for s, v in variants
-            for p in problems
+            for p in (DECODE_TIMING_PROBLEMS if s in decode else TIMING_PROBLEMS)[:few]
             # No table has an fp32 step with d = 128, one text has step 06's forward.
             if not self.options.figures
             or p["d"] == 64

@@ -225,7 +225,11 @@ class Session:
             return [f"--gpu={modelled['name']}"] if fits else []
 
         # The largest first: the last to finish decides.
-        ordered = sorted(cases, key=lambda c: -c[2]["h"] * c[2]["n"] ** 2 * c[2]["d"])
+        def work(case):
+            p = case[2]
+            return p["h"] * p["n"] * p.get("nk", p["n"]) * p["d"]
+
+        ordered = sorted(cases, key=work, reverse=True)
         with concurrent.futures.ThreadPoolExecutor(max(1, workers)) as pool:
             done = list(
                 pool.map(lambda case: self.run("sim", case, "--workers=1", *model(case)), ordered)

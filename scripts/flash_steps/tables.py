@@ -23,6 +23,10 @@ The text between the markers is replaced:
     <!-- table: figure2 -->                      as figure2.py printed it (filter: device)
     <!-- /table -->
 
+    <!-- table: decode what=peers -->            step 13, as maintain decode printed it; what=
+    <!-- /table -->                              peers, variants, fp8, pages, queries, groups or
+                                                 ragged (filters: b, nk, n, hkv, device)
+
     <!-- table: memory -->                       a problem that the naive step cannot hold (device)
     <!-- /table -->
 
@@ -55,6 +59,11 @@ and within a sentence, <!-- figure: WHAT FILTERS -->1.21x<!-- /figure -->, where
     counters                            how many figures of requests, sectors and lines were both
                                         counted and measured, a forward that two steps share once:
                                         an error where one of them differs
+    decode                              of step 13: show=time, bandwidth (TB/s), share (of the copy
+                                        bandwidth), ratio or overhead against=flash,best,07,copy...,
+                                        copy (TB/s), floor (of the clock), device; filters:
+                                        what=peers, variant=once, b, nk, n, hkv, page, device; one
+                                        figure, or the minimum and maximum of all that pass
 
 A result carries a digest of its kernel's text (step_text.py). Where the tree has another digest, or
 the GPU was slowed down, the table, or the last figure of a paragraph, says so. After a change of a
@@ -70,7 +79,16 @@ import re
 import statistics
 import subprocess
 
-from . import command, estimates, figure2, neighbours, peers_table, published_kernels, where
+from . import (
+    command,
+    decode_tables,
+    estimates,
+    figure2,
+    neighbours,
+    peers_table,
+    published_kernels,
+    where,
+)
 from .command import BadInput
 from .counters_vs_sim import differences
 from .files import read_json, read_text, write_text
@@ -224,6 +242,43 @@ def memory_table(found, filters):
     return "\n".join(lines) + standing_text(standings(result["rows"]))
 
 
+def decode_table(found, filters):
+    """What maintain decode measured of one device."""
+    filters = dict(filters)
+    what = filters.pop("what", "peers")
+    kind = decode_tables.kind_of(what)
+    if not found:
+        return f"*{decode_tables.NOT_MEASURED}*"
+    result, rows = decode_rows(found, {**filters, "what": kind})
+    if not rows:
+        raise BadInput(f"table 'decode': no row of what={what} passes its filters")
+    reasons = [(row["step"], row["standing"]) for row in rows if row["step"]]
+    return decode_tables.markdown_of(result, what, rows) + standing_text(reasons)
+
+
+def decode_rows(found, filters):
+    """(the result of the device that they choose, its rows that pass)."""
+    filters = dict(filters)
+    devices = filters.pop("device", None)
+    if devices:
+        found = [r for r in found if matches({"device": r["device"]}, {"device": devices})]
+    result = only(found, "decode")
+    return result, [row for row in result["rows"] if matches(row, filters)]
+
+
+def figure_of_decode(found, filters):
+    """(the text, [(step, why it is not of this tree's kernel, or None)])."""
+    filters = {"what": "peers", "variant": "once", **filters}
+    show, other = filters.pop("show", "time"), filters.pop("against", None)
+    if not found:
+        return "(not measured yet)", []
+    result, passing = decode_rows(found, filters)
+    if not passing and show not in decode_tables.OF_THE_RUN:
+        raise BadInput("figure 'decode': no row passes its filters")
+    text = decode_tables.figure_of(show, other, result, result["rows"], passing)
+    return text, [(row["step"], row["standing"]) for row in passing if row["step"]]
+
+
 def only(found, name):
     if not found:
         raise BadInput(f"table '{name}': no result passes its filters")
@@ -243,6 +298,8 @@ NO_RESULTS = {
 ESTIMATES = {"accuracy": estimates.accuracy_table, "estimated": estimates.estimated_table}
 # Those that a script printed from a key of its own in results.json.
 EXTRAS = {"peers": table_of_peers, "figure2": figure2_table, "memory": memory_table}
+# That of files of its own.
+DECODE = {"decode": decode_table}
 
 
 def read_spec(kind, spec, known):
@@ -258,9 +315,11 @@ def read_spec(kind, spec, known):
 def table(spec, rows, extras):
     if spec in NO_RESULTS:
         return NO_RESULTS[spec]()
-    name, filters = read_spec("table", spec, {**TABLES, **EXTRAS, **ESTIMATES})
+    name, filters = read_spec("table", spec, {**TABLES, **EXTRAS, **DECODE, **ESTIMATES})
     if name in ESTIMATES:
         return ESTIMATES[name](filters)
+    if name in DECODE:
+        return DECODE[name](extras["decode"], filters)
     if name in EXTRAS:
         return EXTRAS[name](extras[name], filters)
     more = ()
@@ -343,7 +402,10 @@ def equal_counters(spec, rows):
 
 def figure(spec, rows, extras):
     """(the text, [(step, why it is not of this tree's kernel at full speed, or None)])."""
-    name, filters = read_spec("figure", spec, (*RATIO_FIGURES, *RATE_FIGURES, "counters"))
+    known = (*RATIO_FIGURES, *RATE_FIGURES, "counters", "decode")
+    name, filters = read_spec("figure", spec, known)
+    if name == "decode":
+        return figure_of_decode(extras["decode"], filters)
     backend = filters.pop("against", None)
     if name in RATIO_FIGURES and not backend:
         raise BadInput(f"figure '{spec}': name the backend, as in against=flash")
@@ -453,7 +515,7 @@ def main():
 
     paths = published(args.results)
     rows = rows_of(paths)
-    extras = load_extras(paths)
+    extras = {**load_extras(paths), "decode": decode_tables.load(args.results)}
     findings = []
     for path in args.files or markdown_files():
         try:

@@ -193,8 +193,8 @@ class Torch:
             self.rates[dtype] = 2 * MATMUL_SIZE**3 / (found["matmul"]["ms"] * 1e-3)
         return self.rates[dtype]
 
-    def tensors(self, problem):
-        """{"Q": ..., "LSE": ...}, inputs N(0, 1), outputs NaN."""
+    def tensors(self, problem, directions):
+        """{"Q": ..., "LSE": ...}, inputs N(0, 1), outputs NaN; gradients for a backward only."""
         torch = self.torch
         torch.manual_seed(1)
         q, kv = (
@@ -206,7 +206,8 @@ class Torch:
             name: torch.randn(shape, **kind)
             for name, shape in (("Q", q), ("K", kv), ("V", kv), ("dO", q))
         }
-        for name, shape in (("O", q), ("dQ", q), ("dK", kv), ("dV", kv)):
+        gradients = (("dQ", q), ("dK", kv), ("dV", kv)) if "backward" in directions else ()
+        for name, shape in (("O", q), *gradients):
             tensors[name] = torch.full(shape, float("nan"), **kind)
         tensors["LSE"] = torch.full(q[:3], float("nan"), device="cuda")
         return tensors

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -527,6 +528,54 @@ json.dump({"rows": [1, 2, 3]}, open(sys.argv[-1], "w"))
         self.assertEqual(names.count("gpu 02_tiled.registers.b4_h32_n4096_d64"), 1)
         self.assertNotIn(naive["problem"], {tag(r["problem"]) for r in results["runs"]})
 
+    # A step that decodes: it takes few queries, lengths and pages. JSON as `run`, with its problem.
+    DECODES = r"""#!{python}
+import json, sys
+flags = dict(word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:])
+if "list-variants" in flags or "help" in flags:
+    sys.exit(print("once" if "list-variants" in flags else "--lengths INT,INT,..."))
+if int(flags["n"]) > 16:
+    sys.exit(2)
+run, problem = json.loads('{run}'), dict(smem=None, dtype="bf16", lengths=None, page=None)
+problem.update((key, int(flags[key])) for key in ("b", "h", "n", "d", "page") if key in flags)
+problem["hkv"], problem["nk"] = int(flags.get("hkv", flags["h"])), int(flags["nk"])
+if "lengths" in flags:
+    problem["lengths"] = [int(n) for n in flags["lengths"].split(",")]
+run.update(step="13_cache", variant="once", problem=problem | dict(causal="causal" in flags))
+run["traffic"]["requests"]["load"] += (problem["page"] or 0) * {wrong}
+if "json" in flags:
+    json.dump(run, open(flags["json"], "w"))
+"""
+
+    def test_a_step_that_decodes_has_problems_of_its_own(self):
+        self.pretend_a_gpu()
+        self.write("steps/13_cache/main.cu", "")
+        how = ("--no-build", "--steps", "13", "--out", "out", "--sections")
+        for preset, run in (("sim", sim()), ("gpu", gpu()), ("gpu-check", gpu())):
+            text = self.DECODES.format(python=sys.executable, run=json.dumps(run), wrong=0)
+            self.write(f"build/{preset}/steps/13_cache", text, 0o755)
+        done = self.check(*how, "counters hbm timing sanitizer")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        results = self.results()
+        caches = [int(re.search(r"Nk=(\d+)", e["problem"])[1]) for e in results["hbm"]]
+        self.assertEqual([nk // caches[0] for nk in caches], [1, 4, 16])
+        problems = {entry["problem"] for entry in results["counters"]}
+        self.assertEqual(len(problems), 9)
+        for words in ("N=1 Nk=257", "lengths=0,1,700,1500", "page=16", "N=16", "causal"):
+            self.assertTrue([p for p in problems if words in p], words)
+        checked = {entry["problem"] for entry in results["sanitizer"]}
+        self.assertEqual(len(checked), 3)
+        self.assertTrue([tag for tag in checked if tag.endswith("_p16")], checked)
+        self.assertEqual(len(results["timing"]), 3)
+        text = self.DECODES.format(python=sys.executable, run=json.dumps(gpu()), wrong=1)
+        self.write("build/gpu/steps/13_cache", text, 0o755)
+        done = self.check(*how, "counters")
+        self.assertEqual(done.returncode, 1)
+        wrong = {e["problem"] for e in self.results()["counters"] if e["equal"] is False}
+        self.assertEqual(len(wrong), 3)  # those with pages
+        self.assertEqual(self.check(*how, "counters", "--quick", "--out", "few").returncode, 1)
+        self.assertEqual(len({e["problem"] for e in self.results("few")["counters"]}), 2)
+
     def test_sections_are_selectable(self):
         self.pretend_a_gpu()
         done = self.check("--no-build", "--out", "out", "--sections", "memory figure2")
@@ -703,7 +752,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         self.assertEqual(done.returncode, 0, done.stdout)
         again = self.results("moved")
         names = [c["name"] for c in again["commands"][calls:]]
-        self.assertFalse([n for n in names if not n.startswith("variants ")], names)
+        self.assertFalse([n for n in names if not n.startswith(("variants ", "help "))], names)
         self.assertEqual(len(again["runs"]), len(first["runs"]))
 
         # After a change of one kernel its runs, and those only, are made again.

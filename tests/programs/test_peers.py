@@ -31,11 +31,11 @@ int fa_prepare(int v, const FaProblem* p, const FaTensors* t, void* stream) {
   return !PREPARES || prepared++ || v != 0 || p->d == 32 || !t->V || stream != (void*)0x77;
 }
 int fa_forward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
-  int called_well = prepared == PREPARES && t->Q != NULL && t->dV != NULL && stream == (void*)0x77;
+  int called_well = prepared == PREPARES && t->Q != NULL && t->LSE != NULL && stream == (void*)0x77;
   return !called_well || p->d == 32 || v > 1;
 }
 int fa_backward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
-  return fa_forward(v, p, t, stream);
+  return fa_forward(v, p, t, stream) || t->dV == NULL;
 }
 int fa_release(void) { return prepared = 0; }
 int fa_malloc(void** p, size_t bytes) { return (*p = malloc(bytes)) == NULL; }

@@ -1,0 +1,358 @@
+"""Measures step 13, decoding from a KV cache, on one GPU in one run.
+
+    maintain decode                       writes docs/results/decode_<gpu>.json, prints its tables
+    maintain decode --json OUT.json       writes OUT.json instead
+    maintain decode --quick               without what is large, in about half of the time
+
+H = 32, Hkv = 8, d = 128, one query, unless said otherwise. In one process, by the clock of
+peers.py: the step's library and step 07's `lazy`, which is what FlashAttention-2 alone does with
+one query, against PyTorch's backends and a copy of as many bytes. What the library has no arguments
+for runs through the step's program: pages, lengths, K and V in 8 bits. Before all that a large copy
+gives the bandwidth that shares refer to, and the smallest kernel the least time that the clock can
+show. Bytes are those of K, V, Q and O, once each. Needs build/gpu (steps 07 and 13) and PyTorch.
+
+The result is kept after each problem. What has not begun after --budget seconds is left out; the
+result and the last lines name it.
+Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no PyTorch, GPU or
+build.
+"""
+
+import datetime
+import json
+import os
+import statistics
+import sys
+import time
+
+from . import command, decode_tables, peers
+from .command import BadInput, Failure, NotHere
+from .comparison import Comparison
+from .files import replace_text
+from .gpu_table import model_of
+from .merge import slim
+from .problems import flags, problem_text
+from .step_text import digest_of
+from .steps import ROOT, program_of, run_program
+from .text import time_text
+from .torch_attention import BACKENDS, Contender, Torch
+
+STEP, BEFORE = "13_decode", "07_tensor_cores"
+# Of the library: the others need pages or scales.
+VARIANTS = {BEFORE: ("lazy",), STEP: ("warps", "splits", "groups", "once")}
+HEADS = dict(h=32, hkv=8, d=128, causal=False)
+BATCHES, CONTEXTS = (1, 8, 32, 128), tuple(1024 << 2 * i for i in range(5))
+LARGE = 1 << 18  # keys of all batch entries: with more a problem is large
+LARGEST_PROGRAM = 1 << 19  # the same: a program makes its inputs on the CPU
+PAGES = (16, 64, 256)
+PAGED = ((1, 4096), (32, 4096), (1, 16384), (1, 65536), (1, 262144))  # batch, keys
+QUERIES = (1, 2, 4, 8, 16)
+ASKED = ((1, 65536), (32, 4096))
+GROUPED_KEYS = 16384
+# Lengths that take turns in a batch of this size.
+RAGGED = (
+    (32, (100, 4096, 1, 777, 2048, 0, 33, 16384)),
+    (8, (16384, 8192, 4096, 2048, 1024, 512, 256, 128)),
+    (8, (65536, 1024, 1024, 1024, 1024, 1024, 1024, 1024)),
+)
+COPIES = (1 << 28, 1 << 31)  # bytes that a copy reads, and writes
+
+
+def problem(b, nk, **more):
+    p = {"b": b, **HEADS, "n": 1, "nk": nk, "dtype": "bf16", "lengths": None, "page": None}
+    return {**p, "cache8": False, **more}
+
+
+def bytes_of(p):
+    """Of K, V, Q and O, once each."""
+    keys = sum(p["lengths"]) if p["lengths"] else p["b"] * p["nk"]
+    cache = 2 * p["hkv"] * p["d"] * keys * (1 if p["cache8"] else 2)
+    return cache + 2 * 2 * p["b"] * p["h"] * p["n"] * p["d"]
+
+
+def keys_of(p):
+    return p["b"] * p["nk"]
+
+
+def equal_lengths(lengths):
+    """As many, of the same sum, as equal as they can be."""
+    each, more = divmod(sum(lengths), len(lengths))
+    return [each + 1] * more + [each] * (len(lengths) - more)
+
+
+def series(most_bytes):
+    """The problems that PyTorch does, too, as far as they fit."""
+    found = [problem(b, nk) for b in BATCHES for nk in CONTEXTS]
+    return [p for p in found if bytes_of(p) <= most_bytes]
+
+
+class Decoding(Comparison):
+    """On one problem: the libraries, the backends, and a copy of as many bytes, which reads half
+    of them and writes half."""
+
+    def __init__(self, what, copy_rate, *comparison):
+        super().__init__(*comparison)
+        self.what, self.copy_rate = what, copy_rate
+
+    def beside(self):
+        return [copy_of(self.torch.torch, bytes_of(self.problem) // 2, "copy")]
+
+    def row(self, *args, **words):
+        row = super().row(*args, **words)
+        for key in ("direction", "flops_per_s", "of_matmul"):
+            row.pop(key)
+        return measured(row, self.what, self.copy_rate)
+
+
+def copy_of(torch, size, name):
+    """A Contender that reads and writes `size` bytes."""
+    source, target = (torch.empty(max(size, 4), dtype=torch.uint8, device="cuda") for _ in "st")
+    return Contender(name, name, lambda: target.copy_(source))
+
+
+def measured(row, what, copy_rate):
+    size = bytes_of(row)
+    rate = size / (row["ms"] * 1e-3)
+    return {"what": what, **row, "bytes": size, "bytes_per_s": rate, "of_copy": rate / copy_rate}
+
+
+class Measurement:
+    def __init__(self, options, torch, libraries, write):
+        self.options, self.torch, self.write = options, torch, write
+        self.libraries = {library.step: library for library in libraries}
+        self.start = time.monotonic()
+        self.result = {
+            "schema": 1,
+            "device": torch.device,
+            "torch": torch.torch.__version__,
+            "rounds": options.rounds,
+            "iters": options.iters,
+            "turns": options.turns,
+            "run": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "commands": ["./scripts/maintain decode" + (" --quick" if options.quick else "")],
+            "notes": [],
+            "failures": [],
+            "left_out": [],
+            **self.clock(),
+            "rows": [],
+        }
+
+    def clock(self):
+        """{"copy": the largest bandwidth of some copies, "floor_ms": of the smallest kernel}."""
+        torch = self.torch.torch
+        self.torch.matmul_rate("bf16")  # the card is warm from now on
+        small = torch.zeros(1, device="cuda")
+        contenders = [Contender("kernel", "kernel", lambda: small.add_(1))]
+        contenders += [copy_of(torch, size, f"copy {size}") for size in (4, *COPIES)]
+        found = self.torch.clock.take_turns(contenders, self.options.rounds, self.options.iters)
+        torch.cuda.empty_cache()
+        copies = [
+            {"bytes": 2 * size, "ms": ms, "bytes_per_s": 2 * size / (ms * 1e-3)}
+            for size in COPIES
+            for ms in [found[f"copy {size}"]["ms"]]
+        ]
+        return {
+            "copy": max(copies, key=lambda copy: copy["bytes_per_s"]),
+            "copies": copies,
+            "floor_ms": found["kernel"]["ms"],
+            "least_copy_ms": found["copy 4"]["ms"],
+        }
+
+    def copy_rate(self):
+        return self.result["copy"]["bytes_per_s"]
+
+    # --- the order: what matters most comes first ---
+
+    def jobs(self):
+        """[(what it is, a function that gives rows)]."""
+        quick, most = self.options.quick, self.options.most_bytes
+        problems = series(most)
+        large = [p for p in problems if keys_of(p) > LARGE]
+        jobs = [self.compared("peers", p) for p in problems if p not in large]
+        for group in (1, 2, 4, 8, 16):
+            grouped = problem(1, GROUPED_KEYS, hkv=HEADS["h"] // group)
+            jobs.append(self.compared("groups", grouped, {STEP: ("splits", "once")}))
+        for b, nk in ASKED:
+            for n in QUERIES:
+                asked = problem(b, nk, n=n, causal=True)
+                jobs.append(self.compared("queries", asked, {STEP: ("once",)}))
+        in8 = [problem(b, nk, cache8=True) for b in BATCHES for nk in CONTEXTS]
+        in8 = [p for p in in8 if bytes_of(p) <= most and keys_of(p) <= LARGEST_PROGRAM]
+        large8 = [p for p in in8 if keys_of(p) > LARGE // 2]
+        jobs += [self.in_8_bits(p) for p in in8 if p not in large8]
+        for b, nk in PAGED:
+            if b * nk <= (LARGE // 4 if quick else LARGE):
+                jobs.append(self.paged(b, nk))
+        jobs += [self.ragged(b, lengths) for b, lengths in RAGGED[: 1 if quick else None]]
+        if not quick:
+            jobs += [self.in_8_bits(p) for p in large8] + [self.compared("peers", p) for p in large]
+        return jobs
+
+    def everything(self):
+        """Whether all is measured and right."""
+        for text, job in self.jobs():
+            if time.monotonic() - self.start > self.options.budget:
+                self.result["left_out"].append(text)
+                continue
+            try:
+                self.keep(job())
+            except Failure as error:  # the others may be right
+                self.result["failures"].append(str(error))
+                print(error, file=sys.stderr, flush=True)
+        self.write(self.result)
+        return not self.result["failures"] and not self.result["left_out"]
+
+    def keep(self, rows):
+        self.result["rows"] += rows
+        for row in rows:
+            print(
+                f"{time.monotonic() - self.start:4.0f} s  {row['what']}: {row['label']} "
+                f"{row['problem']}: {time_text(row['ms'])}, {row['bytes_per_s'] / 1e12:.3g} TB/s",
+                file=sys.stderr,
+                flush=True,
+            )
+        self.write(self.result)
+
+    # --- jobs ---
+
+    def compared(self, what, p, variants=None):
+        def job():
+            sides = []
+            for step, names in (variants or VARIANTS).items():
+                library = self.libraries[step]
+                there = [variant["name"] for variant in library.variants]
+                sides.append((library, [there.index(name) for name in names]))
+            notes = self.result["notes"]
+            place = (self.options, self.torch, sides, [], p, notes)
+            return Decoding(what, self.copy_rate(), *place).rows()
+
+        return f"{what}: {problem_text(p)}", job
+
+    def program(self, variant, p):
+        """Milliseconds of one run of the step's program, whose result was checked."""
+        path = program_of(self.options.build, STEP)
+        how = ["--input=normal", "--no-counters", f"--iters={self.options.program_iters}"]
+        runs = run_program(path, f"--variant={variant}", *flags(p), *how, preset="gpu")
+        ms = runs[0].get("time.median_ms")
+        if not ms:
+            raise Failure(f"13 {variant}, {problem_text(p)}: the program says no time")
+        return ms
+
+    def program_row(self, what, variant, p, turns, **more):
+        row = {
+            **p,
+            "problem": problem_text(p),
+            "step": STEP,
+            "text": digest_of(STEP),
+            "variant": variant,
+            "label": f"13 {variant}",
+            "ms": statistics.median(turns),
+            "each_ms": turns,
+            "ratios": {},
+            **more,
+        }
+        return measured(row, what, self.copy_rate())
+
+    def in_8_bits(self, p):
+        """Beside `once` by the same clock."""
+
+        def job():
+            plain = {**p, "cache8": False}
+            once, fp8 = self.program("once", plain), self.program("fp8", p)
+            return [
+                self.program_row("fp8", "once", plain, [once]),
+                self.program_row("fp8", "fp8", p, [fp8], ratios={"once": once / fp8}),
+            ]
+
+        return f"fp8: {problem_text(p)}", job
+
+    def in_turns(self, what, problems, first, shapes):
+        """Rows of `once` on these problems; `first` names what the others are compared with."""
+        turns = [[] for _ in problems]
+        for turn in range(self.options.turns):
+            order = list(enumerate(problems))
+            for i, p in order if turn % 2 == 0 else reversed(order):
+                turns[i].append(self.program("once", p))
+        return [
+            self.program_row(
+                what,
+                "once",
+                p,
+                mine,
+                shape=shape,
+                ratios={first: statistics.median(a / b for a, b in zip(turns[0], mine))},
+            )
+            for p, mine, shape in zip(problems, turns, shapes)
+        ]
+
+    def paged(self, b, nk):
+        problems = [problem(b, nk, page=page) for page in (None, *PAGES)]
+        shapes = ["none", *map(str, PAGES)]
+        return f"pages: B={b} Nk={nk}", lambda: self.in_turns("pages", problems, "none", shapes)
+
+    def ragged(self, b, lengths):
+        problems = [
+            problem(b, max(each), lengths=list(each) * (b // len(each)))
+            for each in (equal_lengths(lengths), lengths)
+        ]
+        return f"ragged: {problem_text(problems[1])}", lambda: self.in_turns(
+            "ragged", problems, "equal", ["equal", "ragged"]
+        )
+
+
+def write(path, result):
+    """One row per line."""
+    short = json.dumps(slim({**result, "rows": []}), indent=1)
+    lines = ",\n".join("  " + json.dumps(slim(row)) for row in result["rows"])
+    replace_text(path, short.removesuffix("[]\n}") + f"[\n{lines}\n ]\n}}\n")
+
+
+def parse():
+    parser = command.parser(__doc__)
+    add = parser.add_argument
+    add("--json", metavar="F.json", help="default: docs/results/decode_<gpu>.json")
+    add("--quick", action="store_true", help="without what is large")
+    add("--build", metavar="DIR", default=os.path.join(ROOT, "build", "gpu"))
+    add("--most-bytes", type=float, default=20e9, metavar="BYTES", help="of K, V, Q and O")
+    add("--rounds", type=int, default=20, metavar="INT", help="turns of each (%(default)s)")
+    add("--iters", type=int, default=2, metavar="INT", help="timed runs in a turn (%(default)s)")
+    add("--program-iters", type=int, default=50, metavar="INT", help="of a program (%(default)s)")
+    add("--turns", type=int, default=3, metavar="INT", help="of the programs (%(default)s)")
+    add(
+        "--budget",
+        type=float,
+        default=480,
+        metavar="SECONDS",
+        help="no problem begins after this time (%(default)s)",
+    )
+    options = parser.parse_args()
+    if min(options.rounds, options.iters, options.program_iters, options.turns) < 1:
+        parser.error("counts must be at least 1")
+    options.directions = ["forward"]
+    options.steps = " ".join(VARIANTS)
+    return options
+
+
+def default_path(device):
+    model = model_of(device)
+    if not model:
+        raise BadInput(f"'{device}' is not in common/data/gpus.json: name the file with --json")
+    return os.path.join(ROOT, "docs", "results", f"decode_{model.lower()}.json")
+
+
+def main():
+    options = parse()
+    if options.json:
+        peers.require_writable(options.json)
+    program = program_of(options.build, STEP)
+    if not os.path.exists(program):
+        raise NotHere(f"{program} is not built: cmake --preset gpu && cmake --build --preset gpu")
+    try:
+        torch = Torch(list(BACKENDS))
+        libraries = peers.load_libraries(options)
+        path = options.json or default_path(torch.device)
+        work = Measurement(options, torch, libraries, lambda result: write(path, result))
+        done = work.everything()
+    except RuntimeError as error:  # PyTorch's
+        raise Failure(error) from None
+    print(decode_tables.text_of(work.result))
+    return 0 if done else 1

@@ -1,0 +1,346 @@
+"""Tables, and figures for sentences, of what `maintain decode` measured."""
+
+import glob
+import os
+import textwrap
+
+from .command import BadInput
+from .files import read_json
+from .standing import standing
+from .text import Column, bytes_text, markdown_table, text_table, three_digits, time_text
+from .torch_attention import BACKENDS
+
+STEP = "13_decode"
+RESULT, BEFORE = "13 once", "07 lazy"
+NOT_MEASURED = "Not measured yet: run `./scripts/maintain decode`."
+
+
+def load(folder):
+    """The results in decode_*.json of a folder; each row says its `standing`."""
+    found = [read_json(path) for path in sorted(glob.glob(os.path.join(folder, "decode_*.json")))]
+    for result in found:
+        for row in result["rows"]:
+            row["standing"] = row["step"] and standing(row["step"], row.get("text"))
+    return found
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+
+def rate_text(bytes_per_s):
+    return f"{bytes_per_s / 1e12:.3g}"
+
+
+def share_text(share):
+    return f"{100 * share:.{0 if share >= 0.1 else 1}f}%"
+
+
+def ratio_text(ratio):
+    return f"{three_digits(ratio)}x"
+
+
+def keys_text(keys):
+    return f"{keys // 1024}K" if keys % 1024 == 0 else f"{keys:,}"
+
+
+def problem_key(row):
+    """Larger groups later."""
+    return row["b"], row["nk"], row["n"], -row["hkv"], row["causal"], row["cache8"]
+
+
+class Cell:
+    """All that ran one problem: rows by their labels. Times are compared within it only."""
+
+    def __init__(self, rows):
+        self.rows = {row["label"]: row for row in rows}
+        self.any = rows[0]
+
+    def __getitem__(self, label):
+        return self.rows.get(label)
+
+    def best(self):
+        """PyTorch's fastest."""
+        there = [self[f"torch {name}"] for name in BACKENDS if self[f"torch {name}"]]
+        return min(there, key=lambda row: row["ms"], default=None)
+
+    def other(self, name):
+        """The row that a ratio is against."""
+        words = {"best": self.best(), "07": self[BEFORE], "copy": self["copy"]}
+        return words[name] if name in words else self[f"13 {name}"] or self[f"torch {name}"]
+
+
+def cells_of(rows):
+    """In the order of batch and keys."""
+    groups = {}
+    for row in rows:
+        groups.setdefault(problem_key(row), []).append(row)
+    return [Cell(groups[key]) for key in sorted(groups)]
+
+
+def of(label, text, key):
+    """A cell's text of one contender's figure."""
+
+    def cell(c):
+        return text(c[label][key]) if c[label] else "-"
+
+    return cell
+
+
+def against(name, label=RESULT):
+    def cell(c):
+        other, mine = c.other(name), c[label]
+        if not other or not mine:
+            return "-"
+        more = f" ({other['variant']})" if name == "best" else ""
+        return ratio_text(other["ms"] / mine["ms"]) + more
+
+    return cell
+
+
+def whole(head, key, text=str):
+    return Column(("", head), lambda c: text(c.any[key]))
+
+
+BATCH, KEYS = whole("B", "b"), whole("keys", "nk", keys_text)
+CACHE = whole("K, V, Q, O", "bytes", bytes_text)
+
+
+def results(label):
+    """Time, bandwidth and its share."""
+    return [
+        Column(("", "time"), of(label, time_text, "ms")),
+        Column(("", "TB/s"), of(label, rate_text, "bytes_per_s")),
+        Column(("of", "copy"), of(label, share_text, "of_copy")),
+    ]
+
+
+# --- tables ---------------------------------------------------------------------------------------
+# Each gives (columns, what they show).
+
+
+def peers_table(rows):
+    columns = [BATCH, KEYS, CACHE, *results(RESULT)]
+    columns += [
+        Column(("copy of", "as much"), of("copy", time_text, "ms")),
+        Column(("against", "PyTorch's best"), against("best")),
+        Column(("against", "07 lazy"), against("07")),
+    ]
+    return columns, cells_of(rows)
+
+
+def variants_table(rows):
+    """Times of all, in the order in which they were met."""
+    labels = dict.fromkeys(row["label"] for row in rows)
+    columns = [BATCH, KEYS]
+    columns += [
+        Column(("", label), of(label, time_text, "ms"))
+        for label in sorted(labels, key=lambda x: (x == "copy", x.startswith("torch")))
+    ]
+    return columns, cells_of(rows)
+
+
+def fp8_table(rows):
+    both = {}
+    for row in rows:
+        both.setdefault((row["b"], row["nk"]), []).append(row)
+    # The bytes are those of the cache in 8 bits.
+    cells = [Cell(sorted(both[key], key=lambda row: not row["cache8"])) for key in sorted(both)]
+    columns = [BATCH, KEYS, CACHE, *results("13 fp8")]
+    columns += [
+        Column(("once,", "16 bits"), of("13 once", time_text, "ms")),
+        Column(("against", "once"), against("once", "13 fp8")),
+    ]
+    return columns, cells
+
+
+def by_shape(rows, key):
+    """{shape: row} of each problem."""
+    groups = {}
+    for row in rows:
+        groups.setdefault(key(row), {})[row["shape"]] = row
+    return list(groups.values())
+
+
+def pages_table(rows):
+    shapes = list(dict.fromkeys(row["shape"] for row in rows if row["shape"] != "none"))
+
+    def factor(shape):
+        return lambda group: f"{1 / group[shape]['ratios']['none']:.3f}" if shape in group else "-"
+
+    columns = [
+        Column(("", "B"), lambda group: str(group["none"]["b"])),
+        Column(("", "keys"), lambda group: keys_text(group["none"]["nk"])),
+        Column(("", "contiguous"), lambda group: time_text(group["none"]["ms"])),
+    ]
+    columns += [Column(("time, pages", f"of {shape}"), factor(shape)) for shape in shapes]
+    groups = by_shape(rows, lambda row: (row["nk"], row["b"]))
+    return columns, [group for group in groups if "none" in group]
+
+
+def queries_table(rows):
+    """A column of times for each cache, and beside it how often one query's time that is."""
+    cells, columns = {}, [Column(("", "queries"), lambda n: str(n))]
+    for row in rows:
+        if row["label"] == RESULT:
+            cells.setdefault((row["b"], row["nk"]), {})[row["n"]] = row
+    for (b, nk), of_cache in cells.items():
+
+        def time(n, of_cache=of_cache):
+            return time_text(of_cache[n]["ms"]) if n in of_cache else "-"
+
+        def factor(n, of_cache=of_cache):
+            if n not in of_cache or 1 not in of_cache:
+                return "-"
+            return f"{of_cache[n]['ms'] / of_cache[1]['ms']:.2f}"
+
+        name = f"B={b}, {keys_text(nk)}"
+        columns += [Column(("", name), time), Column(("of one", "query's"), factor)]
+    return columns, sorted({row["n"] for row in rows})
+
+
+def groups_table(rows):
+    columns = [
+        Column(("", "group"), lambda c: str(c.any["h"] // c.any["hkv"])),
+        CACHE,
+        *results(RESULT),
+        Column(("splits", "time"), of("13 splits", time_text, "ms")),
+        Column(("against", "splits"), against("splits")),
+        Column(("against", "PyTorch's best"), against("best")),
+    ]
+    return columns, cells_of(rows)
+
+
+def ragged_table(rows):
+    def turns(row):
+        lengths = row["lengths"]
+        few = [lengths[:n] for n in range(1, len(lengths) + 1) if len(lengths) % n == 0]
+        return next(part for part in few if part * (len(lengths) // len(part)) == lengths)
+
+    def place(row):
+        return row["b"], sum(row["lengths"])
+
+    columns = [
+        Column(("", "B"), lambda g: str(g["ragged"]["b"])),
+        Column(
+            ("lengths", "in turn"), lambda g: ", ".join(map(str, turns(g["ragged"]))), left=True
+        ),
+        Column(("keys", "in all"), lambda g: f"{sum(g['ragged']['lengths']):,}"),
+        Column(("", "time"), lambda g: time_text(g["ragged"]["ms"])),
+        Column(("", "TB/s"), lambda g: rate_text(g["ragged"]["bytes_per_s"])),
+        Column(("of", "copy"), lambda g: share_text(g["ragged"]["of_copy"])),
+        Column(("equal", "lengths"), lambda g: time_text(g["equal"]["ms"])),
+        Column(("of that", "time"), lambda g: f"{1 / g['ragged']['ratios']['equal']:.2f}"),
+    ]
+    return columns, [group for group in by_shape(rows, place) if len(group) == 2]
+
+
+# name: (the table, the rows that it is of)
+TABLES = {
+    "peers": (peers_table, "peers"),
+    "variants": (variants_table, "peers"),
+    "fp8": (fp8_table, "fp8"),
+    "pages": (pages_table, "pages"),
+    "queries": (queries_table, "queries"),
+    "groups": (groups_table, "groups"),
+    "ragged": (ragged_table, "ragged"),
+}
+TITLES = {
+    "peers": "13 once beside PyTorch and 07 lazy, one query",
+    "variants": "all of them, times",
+    "fp8": "K and V in 8 bits, by the program's clock",
+    "pages": "pages, as a share of the time without",
+    "queries": "several queries, causal",
+    "groups": "32 query heads, 16K keys, by the heads of a group",
+    "ragged": "ragged lengths beside equal ones of the same sum",
+}
+
+
+def kind_of(what):
+    if what not in TABLES:
+        raise BadInput(f"table 'decode': what={what}: choose from {', '.join(TABLES)}")
+    return TABLES[what][1]
+
+
+def table_of(what, rows):
+    return TABLES[what][0](rows)
+
+
+def facts(result):
+    copy = result["copy"]
+    return (
+        f"{result['device']}, PyTorch {result['torch']}, medians. A copy of "
+        f"{bytes_text(copy['bytes'])} (read and written) reaches "
+        f"{rate_text(copy['bytes_per_s'])} TB/s; the smallest kernel takes "
+        f"{time_text(result['floor_ms'])} by this clock."
+    )
+
+
+def text_of(result):
+    parts = []
+    for what in TABLES:
+        rows = [row for row in result["rows"] if row["what"] == kind_of(what)]
+        if what == "variants":
+            rows = [row for row in rows if row["b"] == 1]
+        if rows:
+            parts.append(f"{TITLES[what]}\n\n{text_table(*table_of(what, rows))}\n")
+    said = [facts(result), *dict.fromkeys(result["notes"])]
+    said += [f"FAILED: {line}" for line in result["failures"]]
+    said += [f"Left out, there was no time: {', '.join(result['left_out'])}."] * bool(
+        result["left_out"]
+    )
+    return "\n".join(parts + [textwrap.fill(line, 100) for line in said])
+
+
+def markdown_of(result, what, rows):
+    left_out = [line for line in result["left_out"] if line.startswith(kind_of(what) + ":")]
+    said = [f"Left out, there was no time: {', '.join(left_out)}."] if left_out else []
+    return "\n\n".join([markdown_table(*table_of(what, rows)), *said])
+
+
+# --- figures in a sentence ------------------------------------------------------------------------
+
+FIGURES = {
+    "time": ("ms", time_text),
+    "bandwidth": ("bytes_per_s", rate_text),
+    "share": ("of_copy", share_text),
+}
+OF_THE_RUN = {
+    "device": lambda result: result["device"],
+    "copy": lambda result: rate_text(result["copy"]["bytes_per_s"]),
+    "floor": lambda result: time_text(result["floor_ms"]),
+}
+
+
+def range_text(values, text):
+    """ "2.3 TB/s", or "1.8 TB/s to 2.3 TB/s"."""
+    return " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values))))
+
+
+def figure_of(show, other, result, rows, passing):
+    """The text of one figure: of the rows that pass, beside those of the same problem. `overhead`
+    is by how much the time is longer than that of `other` in its own turns."""
+    if show in OF_THE_RUN:
+        return OF_THE_RUN[show](result)
+    if show in FIGURES:
+        key, text = FIGURES[show]
+        return range_text([row[key] for row in passing], text)
+    if show not in ("ratio", "overhead") or not other:
+        known = ", ".join((*FIGURES, *OF_THE_RUN, "ratio", "overhead"))
+        raise BadInput(
+            f"figure 'decode': show={show}: choose from {known}; ratio and overhead need against="
+        )
+    ratios = [ratio_of(row, other, rows) for row in passing]
+    if show == "ratio":
+        return range_text(ratios, ratio_text)
+    return range_text([1 / ratio - 1 for ratio in ratios], lambda share: f"{100 * share:.1f}%")
+
+
+def ratio_of(row, other, rows):
+    """Above 1 the row is faster."""
+    if other in row["ratios"]:
+        return row["ratios"][other]
+    same = [r for r in rows if r["what"] == row["what"] and problem_key(r) == problem_key(row)]
+    found = Cell(same).other(other)
+    if not found:
+        raise BadInput(f"figure 'decode': {row['label']} {row['problem']}: no '{other}' beside it")
+    return found["ms"] / row["ms"]
