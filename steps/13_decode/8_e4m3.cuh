@@ -8,6 +8,7 @@
 // Still bad only a warp's part: the kernel is 9_fp8
 #pragma once
 
+#include "common/dialect/ptx/bf16.h"
 #include "common/dialect/ptx/fp8.h"
 #include "steps/13_decode/2_merge.cuh"
 
