@@ -3,6 +3,7 @@
 #pragma once
 
 #include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/bf16.h"
 #include "common/dialect/ptx/cp_async.h"
 #include "common/dialect/ptx/fp8.h"
 #include "common/dialect/ptx/layouts.h"
