@@ -8,7 +8,6 @@
 
 #include "common/harness/check.h"
 #include "common/harness/device_memory.h"
-#include "common/harness/format.h"
 #include "common/harness/reference.h"
 #include "steps/13_decode/7_once.cuh"
 
