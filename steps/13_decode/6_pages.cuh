@@ -42,6 +42,7 @@ struct KeyRows {
     const size_t columns = (most_keys + (1 << log2) - 1) >> log2;  // of the table
     if (cache.table) pages = cache.table + head_of_all / heads * columns;
   }
+
   // The 15 keys behind one whose number is a multiple of 16 follow it.
   __device__ size_t operator[](int key) const {
     if (pages == nullptr) return first + key;

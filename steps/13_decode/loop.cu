@@ -1,6 +1,6 @@
-// Decodes token by token: each step appends one key and one value per head to a paged cache and asks
-// one query. The keys, values and queries are the shipped activations of a trained GPT on a text; all
-// rows together must be what full attention makes of them.
+// Decodes token by token: each step appends one key and one value per head to a paged cache and
+// asks one query. Keys, values and queries are the shipped activations of a trained GPT on a text;
+// all rows together must be what full attention makes of them.
 #include <CLI/CLI.hpp>
 #include <bit>
 #include <cstdio>
@@ -158,8 +158,7 @@ int decode(int prompt, int tokens, int page) {
                 tensor.tensor.c_str(), tensor.max_abs_err, 100 * tensor.used,
                 tensor.ok ? "ok" : tensor.message.c_str());
   }
-  std::printf("%s\n", result.ok() ? "right: each token's row is that of full attention"
-                                  : "WRONG");
+  std::printf("%s\n", result.ok() ? "right: each token's row is that of full attention" : "WRONG");
   return result.ok() ? 0 : 1;
 }
 
