@@ -304,12 +304,13 @@ class Programs(unittest.TestCase):
     def test_report_fits_a_screen(self):
         for program in steps():
             with self.subTest(program=program.name):
-                result = run("--n", "64", "--h", "1", "--d", "64", program=program)
+                n = rows_of(program, 64)
+                result = run("--n", n, "--h", "1", "--d", "64", program=program)
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
                 self.assertEqual(result.stderr, "")
                 self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
                 # The longest figures of any size.
-                large = ["--n", "65536", "--h", "32", "--d", "128", "--predict"]
+                large = ["--n", rows_of(program, 65536), "--h", "32", "--d", "128", "--predict"]
                 result = run(*large, program=program)
                 self.assertEqual(result.returncode, 0, result.stdout + result.stderr)
                 self.assertLessEqual(max(map(len, result.stdout.splitlines())), 80)
