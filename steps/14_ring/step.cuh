@@ -1,0 +1,65 @@
+// Step 14: its description, for its program, library, tests and exercises.
+#pragma once
+
+#include "common/ranks/sharding.h"
+#include "steps/14_ring/4_backward.cuh"
+
+namespace step14 {
+
+// Steps 10 and 11 want several keys' lengths; a ring of rows has one.
+inline fa::Support support() { return {.d = {64, 128}, .gqa = true}; }
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {  // of one rank
+  std::vector<fa::Scratch> all = step10::workspace(p);
+  for (const fa::Scratch& s : step11_columns::workspace(p)) all.push_back(s);
+  return all;
+}
+
+template <class Kernels, Cut cut>
+std::shared_ptr<const fa::Sharding> ring() {
+  fa::Sharding s;
+  s.validate = [](const fa::Problem& p, int ranks) { require_rows(cut, p, ranks); };
+  s.rows = [](const fa::Problem& p, int rank, int ranks) {
+    return rows_of(cut, p.N, rank, ranks);
+  };
+  s.part = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankPart> {
+    return std::make_unique<Ring<Kernels, cut>>(p, ranks);
+  };
+  s.predict = [](const fa::Problem& p, int rank, int ranks) {
+    return step14::predict(cut, p, rank, ranks);
+  };
+  return std::make_shared<const fa::Sharding>(s);
+}
+
+// With one rank it is steps 10 and 11.
+inline fa::Variant plain() {
+  return {.name = "plain",
+          .idea = "a ring; each rank has one part of the rows",
+          .parent = {"10 scheduled", step10::traffic, step10::support()},
+          .forward = step10::forward,
+          .traffic = step10::traffic,
+          .workspace = workspace,
+          .writes_lse = true,
+          .forward_of = "10 scheduled",
+          .backward_parent = {"11 columns", step11_columns::backward_traffic, step11::support()},
+          .backward = step11_columns::backward,
+          .backward_traffic = step11_columns::backward_traffic,
+          .sharding = ring<Hopper, Cut::plain>()};
+}
+
+inline fa::Variant zigzag() {
+  fa::Variant v = plain();
+  v.name = "zigzag", v.idea = "each rank has an early and a late part: a causal mask is fair";
+  v.sharding = ring<Hopper, Cut::zigzag>();
+  return v;
+}
+
+inline fa::Step step() {
+  return {.id = "14_ring",
+          .idea = "one problem on several GPUs: K and V travel round a ring of ranks",
+          .support = support(),
+          .needs = "sm_90a",
+          .variants = {plain(), zigzag()}};
+}
+
+}  // namespace step14
