@@ -60,8 +60,8 @@ std::string ranks_table(const RanksReport& r) {
         verdict_of(rank.predicted.backward_bytes, rank.seen.backward.sent, ran));
   }
   out += wrapped("          ",
-                 "scores: of each head, that a rank computes; sent: bytes to other ranks, "
-                 "predicted, and = where as many were counted",
+                 "scores: that a rank computes; sent: bytes to other ranks, predicted, and = "
+                 "where as many were counted",
                  10);
   // All wait for the slowest rank, in every hop.
   uint64_t steps = 0;

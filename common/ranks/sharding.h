@@ -36,7 +36,7 @@ class RankPart {
 struct RankPrediction {
   uint64_t forward_bytes = 0;  ///< sent
   uint64_t backward_bytes = 0;
-  std::vector<uint64_t> scores;  ///< of one head, that it computes in each hop; hidden ones not
+  std::vector<uint64_t> scores;  ///< that it computes, in each hop; without those that are masked
 };
 
 /// All that the program for several ranks needs of a variant.

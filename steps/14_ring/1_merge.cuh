@@ -137,6 +137,32 @@ __global__ void copy_rows_kernel(E* kept,  // [B*H, N, width]
   (kBack ? a : b) = kBack ? b : a;
 }
 
+// dQ's sums in HBM lie as the tensor cores hold them: 16 rows x 8 features are four numbers of each of
+// 32 lanes. How far apart two lanes are, and two numbers of a lane:
+struct Fragments {
+  int lane, number;
+
+  __device__ size_t at(int r, int x, int d) const {
+    const int lanes = r % 8 * 4 + x % 8 / 2, numbers = r % 16 / 8 * 2 + x % 2;
+    return size_t(r / 16 * (d / 8) + x / 8) * 128 + lanes * lane + numbers * number;
+  }
+};
+
+// The sums of a shorter tensor's rows are added to a longer one's. A thread owns a number of the
+// shorter one; where row0 is a multiple of 16, neighbours meet neighbours in both.
+template <int d>
+__global__ void add_sums_kernel(float* kept,        // [B*H, Np, d]
+                                const float* part,  // [B*H, np, d]
+                                int Np, int np, int row0, int rows, int heads, Fragments order) {
+  const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
+  const int bh = int(i / (size_t(np) * d)), inside = int(i % (size_t(np) * d));
+  const int lane = inside % 128 / order.lane % 32, number = inside % 128 / order.number % 4;
+  const int r = inside / (16 * d) * 16 + number / 2 * 8 + lane / 4;
+  const int x = inside / 128 % (d / 8) * 8 + lane % 4 * 2 + number % 2;
+  if (bh >= heads || r >= rows) return;  // legal: no barrier follows
+  kept[size_t(bh) * Np * d + order.at(row0 + r, x, d)] += part[i];
+}
+
 // --- host ---------------------------------------------------------------------------------------
 
 inline fa::LaunchConfig row_blocks(size_t heads, int rows, int threads) {

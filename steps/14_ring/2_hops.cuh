@@ -72,7 +72,8 @@ inline fa::RankPrediction predict(Cut cut, const fa::Problem& p, int rank, int r
   fa::RankPrediction predicted;
   for (int hop = 0; hop < ranks; ++hop) {
     const int from = forward_source(rank, hop, ranks);
-    predicted.scores.push_back(scores_of(block_of(cut, p.N, p.causal, rank, from, ranks)));
+    const Block block = block_of(cut, p.N, p.causal, rank, from, ranks);
+    predicted.scores.push_back(p.heads() * scores_of(block));
     const uint64_t held = numbers(backward_source(rank, hop, ranks));
     const size_t size = fa::bytes_of(p.dtype);
     if (hop + 1 < ranks) predicted.forward_bytes += 2 * size * numbers(from);

@@ -54,6 +54,8 @@ class Workspace {
 // rows, one block of keys at a time, and dQ, which stays in fp32 until the last block.
 struct Hopper {  // steps 10 and 11
   using T = bf16;
+  static constexpr Fragments kSums{.lane = 4, .number = 1};  // of dQ_sum
+  static int padded_rows(const fa::Problem& p) { return step11::padded_rows(p); }
   static std::vector<fa::Scratch> forward_workspace(const fa::Problem& p) {
     return step10::workspace(p);
   }

@@ -53,8 +53,8 @@ class Ring : public RingForward<Kernels, cut> {
       if (next.K) held = next;
     }
     ranks_.computing("backward, after the hops");
+    if (late_) add_late(all, late);
     Kernels::finish_rows(block_problem(own), all);
-    if (late_) finish_late(t, late);
   }
 
   size_t workspace_bytes() const override {
@@ -77,8 +77,8 @@ class Ring : public RingForward<Kernels, cut> {
     rows.N = this->late().rows;
     late_.emplace(Kernels::row_workspace(rows));
     const size_t numbers = p.heads() * rows.N * p.d;
-    for (auto* tensor : {&late_O_, &late_dO_, &late_dQ_}) {
-      *tensor = this->template buffer_of<T>("O, dO, dQ, late", numbers);
+    for (auto* tensor : {&late_O_, &late_dO_}) {
+      *tensor = this->template buffer_of<T>("O, dO, late", numbers);
     }
     late_LSE_ = this->template buffer_of<float>("LSE, late", p.heads() * rows.N);
   }
@@ -89,13 +89,19 @@ class Ring : public RingForward<Kernels, cut> {
     this->cut_late(t.dO, late_dO_.get());
     cut_rows<float>(whole_.heads(), 1, t.LSE, late_LSE_.get(), this->late());
     fa::Tensors<T> late{.Q = this->late_Q_.get(), .O = late_O_.get(), .LSE = late_LSE_.get()};
-    late.dO = late_dO_.get(), late.dQ = late_dQ_.get(), late.workspace = late_->pointers();
+    late.dO = late_dO_.get(), late.workspace = late_->pointers();
     Kernels::prepare_rows(late_problem(), late);
     return late;
   }
-  void finish_late(const fa::Tensors<T>& t, const fa::Tensors<T>& late) {
-    Kernels::finish_rows(late_problem(), late);
-    add_rows(whole_.d, whole_.heads(), t.dQ, t.dQ, late.dQ, this->late());
+  void add_late(const fa::Tensors<T>& all, const fa::Tensors<T>& late) const {
+    const int Np = Kernels::padded_rows(block_problem(block(me_)));
+    const int np = Kernels::padded_rows(late_problem());
+    const RowsOf at = this->late();
+    fa::dispatch_d<64, 128>(whole_.d, [&](auto d) {
+      fa::launch(add_sums_kernel<d>, row_blocks(whole_.heads(), np, d),
+                 all.template scratch<float>("dQ_sum"), late.template scratch<float>("dQ_sum"), Np,
+                 np, at.row0, at.rows, int(whole_.heads()), Kernels::kSums);
+    });
   }
   fa::Problem late_problem() const {
     fa::Problem p = block_problem(block(me_));
@@ -147,7 +153,7 @@ class Ring : public RingForward<Kernels, cut> {
   std::optional<Workspace> all_, late_;
   fa::DeviceMemory<T> part_;         // dK and dV of one block
   fa::DeviceMemory<float> sums_[2];  // dK and dV that travel
-  fa::DeviceMemory<T> late_O_, late_dO_, late_dQ_;
+  fa::DeviceMemory<T> late_O_, late_dO_;
   fa::DeviceMemory<float> late_LSE_;
 };
 

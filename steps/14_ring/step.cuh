@@ -2,7 +2,7 @@
 #pragma once
 
 #include "common/ranks/sharding.h"
-#include "steps/14_ring/4_backward.cuh"
+#include "steps/14_ring/5_heads.cuh"
 
 namespace step14 {
 
@@ -31,6 +31,20 @@ std::shared_ptr<const fa::Sharding> ring() {
   return std::make_shared<const fa::Sharding>(s);
 }
 
+template <class Kernels>
+std::shared_ptr<const fa::Sharding> heads_to_ranks() {
+  fa::Sharding s;
+  s.validate = require_heads;
+  s.rows = [](const fa::Problem& p, int rank, int ranks) {
+    return rows_of(Cut::plain, p.N, rank, ranks);
+  };
+  s.part = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankPart> {
+    return std::make_unique<Heads<Kernels>>(p, ranks);
+  };
+  s.predict = predict_heads;
+  return std::make_shared<const fa::Sharding>(s);
+}
+
 // With one rank it is steps 10 and 11.
 inline fa::Variant plain() {
   return {.name = "plain",
@@ -47,6 +61,13 @@ inline fa::Variant plain() {
           .sharding = ring<Hopper, Cut::plain>()};
 }
 
+inline fa::Variant heads() {
+  fa::Variant v = plain();
+  v.name = "heads", v.idea = "no ring: each rank has all rows of some heads";
+  v.sharding = heads_to_ranks<Hopper>();
+  return v;
+}
+
 inline fa::Variant zigzag() {
   fa::Variant v = plain();
   v.name = "zigzag", v.idea = "each rank has an early and a late part: a causal mask is fair";
@@ -59,7 +80,7 @@ inline fa::Step step() {
           .idea = "one problem on several GPUs: K and V travel round a ring of ranks",
           .support = support(),
           .needs = "sm_90a",
-          .variants = {plain(), zigzag()}};
+          .variants = {plain(), heads(), zigzag()}};
 }
 
 }  // namespace step14
