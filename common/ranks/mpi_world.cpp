@@ -48,7 +48,7 @@ void MpiWorld::wait(const std::string& what, const std::function<bool()>& done) 
   // All ranks that wait would speak at once: each waits a little longer than the one before it.
   const double limit = limit_s_ * (1 + 0.05 * rank());
   const auto begin = Clock::now();
-  for (int polls = 0; !done(); ++polls) {
+  while (!done()) {
     const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
     if (waited > limit) {
       const_cast<MpiWorld*>(this)->end_all(
@@ -57,7 +57,8 @@ void MpiWorld::wait(const std::string& what, const std::function<bool()>& done) 
                       rank(), limit_s_, what),
           1);
     }
-    if (polls > 1000) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    std::this_thread::yield();
+    if (waited > 0.5) std::this_thread::sleep_for(std::chrono::microseconds(200));
   }
 }
 
@@ -118,6 +119,13 @@ void MpiWorld::barrier() {
 }
 
 void MpiWorld::synchronize() { cuda_check(cudaDeviceSynchronize()); }
+
+double MpiWorld::time_run(const std::function<void()>& run) {
+  const auto begin = Clock::now();
+  run();
+  synchronize();
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
 
 void MpiWorld::end_all(const std::string& sentence, int status) {
   std::fflush(stdout);

@@ -24,6 +24,7 @@ class MpiWorld : public World {
   std::vector<std::vector<float>> gather(const std::vector<float>&) override;
   void barrier() override;
   void synchronize() override;
+  double time_run(const std::function<void()>& run) override;
   [[noreturn]] void end_all(const std::string& sentence, int status) override;
 
   void start(const std::string& what, const std::vector<Message>& send,

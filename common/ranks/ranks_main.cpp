@@ -1,8 +1,9 @@
 #include "common/ranks/ranks_main.h"
 
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <new>
 #include <thread>
 
@@ -142,6 +143,8 @@ class RankRun {
 
   int operator()() {
     on_all(world_, [&] { open(); });
+    on_all(world_, [&] { world_.open_device(); });
+    report_.carrier = world_.carrier();
     if (!options_.predict) {
       on_all(world_, [&] { allocate(); });
       run();
@@ -161,7 +164,6 @@ class RankRun {
                .workers = o.workers ? o.workers : std::max(1, cores / world_.local_size())});
     if (world_.rank() == 0) require_writable_outputs(o);
     report_.run.device = open_device_of(world_.local_rank(), world_.local_size(), step_);
-    world_.open_device();
     if (!simulated() && o.analyse) require_one_rank(true, "--analyse in the simulator");
     report_.run.step = step_.id, report_.run.idea = step_.idea;
     report_.run.variant = variant_.name, report_.run.variant_idea = variant_.idea;
@@ -174,8 +176,6 @@ class RankRun {
       report_.ranks[r].predicted = sharding_.predict(p_, r, world_.size());
       report_.ranks[r].rows = sharding_.rows(p_, r, world_.size());
     }
-    report_.carrier = world_.carrier();
-    report_.device_count = world_.size();
   }
 
   const std::vector<Rows>& rows() const { return report_.ranks[world_.rank()].rows; }
@@ -320,17 +320,20 @@ class RankRun {
     for (int r = 0; r < world_.size(); ++r) report_.ranks[r].lanes = spans_of(all[r]);
   }
 
+  /// Long enough before it that the clocks are steady: as long on every rank.
+  void warm_up(const std::function<void()>& run) {
+    double ms = 0;
+    for (int i = 0; i < 3; ++i) ms = world_.time_run(run);
+    const int more = std::stoi(world_.tell_all(std::to_string(int(500 / std::max(ms, 1.0))))[0]);
+    for (int i = 0; i < more; ++i) world_.time_run(run);
+  }
+
   Timing time_runs(const std::function<void()>& run) {
-    using Clock = std::chrono::steady_clock;
+    warm_up(run);
     std::vector<double> ms;
-    const int warm_up = 3;
-    for (int i = 0; i < options_.iters + warm_up; ++i) {
+    for (int i = 0; i < options_.iters; ++i) {
       world_.barrier();
-      const auto begin = Clock::now();
-      run();
-      world_.synchronize();
-      const std::chrono::duration<double, std::milli> took = Clock::now() - begin;
-      if (i >= warm_up) ms.push_back(took.count());
+      ms.push_back(world_.time_run(run));
     }
     std::string mine;
     for (double x : ms) mine += fmt::format("{} ", x);

@@ -37,7 +37,6 @@ struct RankReport {
 struct RanksReport {
   RunReport run;  ///< of the whole problem
   std::vector<RankReport> ranks;
-  int device_count = 1;
   std::string carrier;         ///< of messages
   std::optional<Timing> both;  ///< a forward and a backward; GPU only
 

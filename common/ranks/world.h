@@ -4,6 +4,7 @@
 /// one rank says so and MPI ends all.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +58,8 @@ class World : public Ranks {
   virtual void barrier() = 0;
   /// Waits for all kernels and messages.
   virtual void synchronize() = 0;
+  /// Milliseconds from before `run` to the end of what it queued.
+  virtual double time_run(const std::function<void()>& run) = 0;
   /// Prints the sentence and ends all ranks with this status.
   [[noreturn]] virtual void end_all(const std::string& sentence, int status) = 0;
 
