@@ -3,6 +3,7 @@
 
 #include "common/ranks/sharding.h"
 #include "steps/14_ring/5_heads.cuh"
+#include "steps/14_ring/kernels.cuh"
 
 namespace step14 {
 
@@ -45,6 +46,22 @@ std::shared_ptr<const fa::Sharding> heads_to_ranks() {
   return std::make_shared<const fa::Sharding>(s);
 }
 
+// With one rank it is steps 07 and 08.
+inline fa::Variant mma() {
+  return {.name = "mma",
+          .idea = "zigzag with the kernels of 07 and 08",
+          .parent = {"07 lazy", step07::traffic, step07::support()},
+          .forward = step07::forward,
+          .traffic = step07::traffic,
+          .workspace = step08::workspace,
+          .writes_lse = true,
+          .forward_of = "07 lazy",
+          .backward_parent = {"08 atomics", step08::backward_traffic, step07::support()},
+          .backward = step08::backward,
+          .backward_traffic = step08::backward_traffic,
+          .sharding = ring<Ampere, Cut::zigzag>()};
+}
+
 // With one rank it is steps 10 and 11.
 inline fa::Variant plain() {
   return {.name = "plain",
@@ -80,7 +97,7 @@ inline fa::Step step() {
           .idea = "one problem on several GPUs: K and V travel round a ring of ranks",
           .support = support(),
           .needs = "sm_90a",
-          .variants = {plain(), heads(), zigzag()}};
+          .variants = {mma(), plain(), heads(), zigzag()}};
 }
 
 }  // namespace step14
