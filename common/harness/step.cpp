@@ -15,9 +15,7 @@ std::vector<Step>& all_linked() {
 template <class T>
 std::function<void(const Problem&, const Tensors<void>&)> untyped(void (*f)(const Problem&,
                                                                             const Tensors<T>&)) {
-  return [f](const Problem& p, const Tensors<void>& t) {
-    f(p, typed<T>(t));
-  };
+  return [f](const Problem& p, const Tensors<void>& t) { f(p, typed<T>(t)); };
 }
 
 }  // namespace

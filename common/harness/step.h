@@ -67,10 +67,17 @@ struct Tensors {
 /// The same with the element type that was forgotten.
 template <class T>
 Tensors<T> typed(const Tensors<void>& t) {
-  return {static_cast<const T*>(t.Q),  static_cast<const T*>(t.K), static_cast<const T*>(t.V),
-          static_cast<T*>(t.O),        t.LSE,                      static_cast<const T*>(t.dO),
-          static_cast<T*>(t.dQ),       static_cast<T*>(t.dK),      static_cast<T*>(t.dV),
-          t.workspace,                 t.cache};
+  return {static_cast<const T*>(t.Q),
+          static_cast<const T*>(t.K),
+          static_cast<const T*>(t.V),
+          static_cast<T*>(t.O),
+          t.LSE,
+          static_cast<const T*>(t.dO),
+          static_cast<T*>(t.dQ),
+          static_cast<T*>(t.dK),
+          static_cast<T*>(t.dV),
+          t.workspace,
+          t.cache};
 }
 
 /// A host function that launches a step's kernels, with its element type forgotten.
@@ -124,9 +131,9 @@ struct Variant {
   /// "04 fused", where the idea is the backward and the forward is another variant's: tables of
   /// several steps leave it out.
   std::string forward_of = {};
-  Parent backward_parent = {};           ///< empty: the backward is not compared
-  Runner backward = {};                  ///< empty: there is none
-  PredictFn backward_traffic = nullptr;  ///< null: no prediction yet
+  Parent backward_parent = {};                    ///< empty: the backward is not compared
+  Runner backward = {};                           ///< empty: there is none
+  PredictFn backward_traffic = nullptr;           ///< null: no prediction yet
   std::shared_ptr<const Sharding> sharding = {};  ///< among several ranks; null: it runs on one
 };
 

@@ -23,10 +23,10 @@ int gpus() {
 Device open_device_of(int rank, int ranks, const Step& step) {
   const int n = gpus();
   if (n > 0 && ranks > n) {
-    throw ResourceError(fmt::format(
-        "{} ranks on this machine, which has {} GPU{}: start at most {} here, or run "
-        "build/sim/steps/{} in the simulator instead",
-        ranks, n, n == 1 ? "" : "s", n, step.id));
+    throw ResourceError(
+        fmt::format("{} ranks on this machine, which has {} GPU{}: start at most {} here, or run "
+                    "build/sim/steps/{} in the simulator instead",
+                    ranks, n, n == 1 ? "" : "s", n, step.id));
   }
   return open_device(step.id, step.needs, simulated() ? 0 : rank);
 }

@@ -34,7 +34,8 @@ int of_all(int (*number)(MPI_Comm, int*)) {
 
 }  // namespace
 
-MpiWorld::MpiWorld(const std::string& who) : World(of_all(MPI_Comm_rank), of_all(MPI_Comm_size)), who_(who) {
+MpiWorld::MpiWorld(const std::string& who)
+    : World(of_all(MPI_Comm_rank), of_all(MPI_Comm_size)), who_(who) {
   MPI_Comm local;
   MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &local);
   MPI_Comm_rank(local, &local_rank_);

@@ -18,7 +18,8 @@ int blocks() {
 }
 
 void nccl_check(ncclResult_t status) {
-  if (status != ncclSuccess) throw std::runtime_error(fmt::format("NCCL: {}", ncclGetErrorString(status)));
+  if (status != ncclSuccess)
+    throw std::runtime_error(fmt::format("NCCL: {}", ncclGetErrorString(status)));
 }
 
 cudaEvent_t new_event() {

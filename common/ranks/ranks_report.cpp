@@ -52,12 +52,11 @@ std::string ranks_table(const RanksReport& r) {
     const RankReport& rank = r.ranks[i];
     const uint64_t scores = sum(rank.predicted.scores);
     most = std::max(most, scores), all += scores;
-    out += fmt::format(
-        "  {:<4}{:<22}{:>13}{:>14}{:>6}{:>14}{:>4}\n", i, rows_of(rank.rows), grouped(scores),
-        grouped(rank.predicted.forward_bytes),
-        verdict_of(rank.predicted.forward_bytes, rank.seen.forward.sent, ran),
-        grouped(rank.predicted.backward_bytes),
-        verdict_of(rank.predicted.backward_bytes, rank.seen.backward.sent, ran));
+    out += fmt::format("  {:<4}{:<22}{:>13}{:>14}{:>6}{:>14}{:>4}\n", i, rows_of(rank.rows),
+                       grouped(scores), grouped(rank.predicted.forward_bytes),
+                       verdict_of(rank.predicted.forward_bytes, rank.seen.forward.sent, ran),
+                       grouped(rank.predicted.backward_bytes),
+                       verdict_of(rank.predicted.backward_bytes, rank.seen.backward.sent, ran));
   }
   out += wrapped("          ",
                  "scores: that a rank computes; sent: bytes to other ranks, predicted, and = "
@@ -73,12 +72,12 @@ std::string ranks_table(const RanksReport& r) {
     steps += slowest;
   }
   const double ranks = double(r.ranks.size());
-  out += wrapped("balance   ",
-                 fmt::format("the busiest rank computes {:.2f}x the mean; hop by hop all wait for "
-                             "the slowest: {:.0f}% of the ideal",
-                             double(most) * ranks / double(all),
-                             100 * double(all) / ranks / double(steps)),
-                 10);
+  out += wrapped(
+      "balance   ",
+      fmt::format("the busiest rank computes {:.2f}x the mean; hop by hop all wait for "
+                  "the slowest: {:.0f}% of the ideal",
+                  double(most) * ranks / double(all), 100 * double(all) / ranks / double(steps)),
+      10);
   if (counted) {
     std::string words;
     for (const RankReport& rank : r.ranks) {
@@ -102,18 +101,18 @@ std::string hiding(const RanksReport& r) {
                             10);
   for (const Link& link : kLinks) {
     const GpuSpec gpu = find_gpu(link.gpu);
-    out += hide_section(p, 0.7 * gpu.bf16_flops, 0.65 * link.bytes_per_s,
-                        fmt::format("{}, {} {:.0f} GB/s", gpu.name, link.name,
-                                    link.bytes_per_s / 1e9));
+    out += hide_section(
+        p, 0.7 * gpu.bf16_flops, 0.65 * link.bytes_per_s,
+        fmt::format("{}, {} {:.0f} GB/s", gpu.name, link.name, link.bytes_per_s / 1e9));
   }
   return out;
 }
 
 std::string time_of(const char* label, const Timing& t, double flops, double ranks) {
-  return fmt::format("{:<10}{:.4g} ms median of {} (p10 {:.4g}, p90 {:.4g}), {:.0f} TFLOP/s per "
-                     "GPU\n",
-                     label, t.median_ms, t.iters, t.p10_ms, t.p90_ms,
-                     flops / t.median_ms * 1e-9 / ranks);
+  return fmt::format(
+      "{:<10}{:.4g} ms median of {} (p10 {:.4g}, p90 {:.4g}), {:.0f} TFLOP/s per "
+      "GPU\n",
+      label, t.median_ms, t.iters, t.p10_ms, t.p90_ms, flops / t.median_ms * 1e-9 / ranks);
 }
 
 std::string time_section(const RanksReport& r) {
@@ -127,10 +126,10 @@ std::string time_section(const RanksReport& r) {
   for (size_t i = 0; i < r.ranks.size(); ++i) {
     if (r.ranks[i].lanes.empty()) continue;
     const Overlap o = overlap_of(r.ranks[i].lanes);
-    out += fmt::format("{:<10}rank {}: compute {:.4g} ms, messages {:.4g} ms, {:.4g} ms of them "
-                       "beside compute; together {:.4g} ms\n",
-                       i == 0 ? "lanes" : "", i, o.compute_ms, o.messages_ms, o.both_ms,
-                       o.total_ms);
+    out += fmt::format(
+        "{:<10}rank {}: compute {:.4g} ms, messages {:.4g} ms, {:.4g} ms of them "
+        "beside compute; together {:.4g} ms\n",
+        i == 0 ? "lanes" : "", i, o.compute_ms, o.messages_ms, o.both_ms, o.total_ms);
   }
   return out;
 }
@@ -181,8 +180,7 @@ Overlap overlap_of(const std::vector<Span>& spans) {
     if (s.lane == "compute") continue;
     for (const Span& c : spans) {  // spans of one lane do not overlap
       if (c.lane != "compute") continue;
-      o.both_ms +=
-          std::max(0.0, std::min(s.end_ms, c.end_ms) - std::max(s.begin_ms, c.begin_ms));
+      o.both_ms += std::max(0.0, std::min(s.end_ms, c.end_ms) - std::max(s.begin_ms, c.begin_ms));
     }
   }
   o.total_ms = end - begin;
@@ -222,10 +220,8 @@ nlohmann::ordered_json to_json(const RanksReport& r) {
     Json rows = Json::array(), lanes = Json::array();
     for (const Rows& range : rank.rows) rows.push_back({range.begin, range.end});
     for (const Span& s : rank.lanes) {
-      lanes.push_back({{"lane", s.lane},
-                       {"name", s.name},
-                       {"begin_ms", s.begin_ms},
-                       {"end_ms", s.end_ms}});
+      lanes.push_back(
+          {{"lane", s.lane}, {"name", s.name}, {"begin_ms", s.begin_ms}, {"end_ms", s.end_ms}});
     }
     const Overlap o = overlap_of(rank.lanes);
     const bool ran = !r.run.predicted_only;

@@ -24,7 +24,8 @@ fa::DeviceMemory<T> memory(const char* name, size_t n) {
   fa::DeviceMemory<T> made(name, n);
   if (made) return made;
   throw fa::ResourceError(std::string(name) + ": the device cannot allocate " +
-                          std::to_string(n * sizeof(T) >> 20) + " MiB: try a smaller --n, or more "
+                          std::to_string(n * sizeof(T) >> 20) +
+                          " MiB: try a smaller --n, or more "
                           "ranks");
 }
 
@@ -54,7 +55,7 @@ struct Keys {
   const T *K = nullptr, *V = nullptr;
 };
 
-// Kernels: the step that computes, see kernels.cuh.
+// Kernels: the step that computes, ampere.cuh or hopper.cuh.
 template <class Kernels, Cut cut>
 class RingForward : public fa::RankPart {
  public:
@@ -105,9 +106,7 @@ class RingForward : public fa::RankPart {
 
  protected:
   int rows(int rank) const { return fa::count_rows(rows_of(cut, whole_.N, rank, R_)); }
-  Block block(int from) const {
-    return block_of(cut, whole_.N, whole_.causal, me_, from, R_);
-  }
+  Block block(int from) const { return block_of(cut, whole_.N, whole_.causal, me_, from, R_); }
   fa::Problem block_problem(const Block& b) const {
     fa::Problem p = whole_;
     p.N = b.rows.size(), p.Nk = b.keys.size(), p.causal = b.causal;
@@ -143,8 +142,8 @@ class RingForward : public fa::RankPart {
   Keys<T> keys_of(const Block& b, const Keys<T>& held, int from) const {
     if (b.keys.size() == rows(from)) return held;
     T *K = early_.get(), *V = K + early_.size() / 2;
-    const RowsOf at{.N = rows(from), .row0 = 0, .n = b.keys.size(), .part0 = 0,
-                    .rows = b.keys.size()};
+    const RowsOf at{
+        .N = rows(from), .row0 = 0, .n = b.keys.size(), .part0 = 0, .rows = b.keys.size()};
     cut_rows<uint4>(whole_.kv_heads(), whole_.d / kVector, held.K, K, at);
     cut_rows<uint4>(whole_.kv_heads(), whole_.d / kVector, held.V, V, at);
     return {K, V};
@@ -153,10 +152,10 @@ class RingForward : public fa::RankPart {
   const fa::Problem whole_;
   fa::Ranks& ranks_;
   const int me_, R_;
-  int most_ = 0;                      // rows of a rank
-  fa::DeviceMemory<T> late_Q_;        // [B*H, late rows, d]
+  int most_ = 0;                // rows of a rank
+  fa::DeviceMemory<T> late_Q_;  // [B*H, late rows, d]
   std::optional<Workspace> taken_;
-  Keys<T> left_;                      // what the last hop of a forward left here
+  Keys<T> left_;  // what the last hop of a forward left here
 
  private:
   void attend(const fa::Tensors<T>& t, const Keys<T>& held, int hop, int from, int busy_sms,
@@ -188,8 +187,11 @@ class RingForward : public fa::RankPart {
     int row0 = 0;
     for (size_t i = 0; i < parts.size(); row0 += parts[i++].size()) {
       if (row0 < b.rows.begin) continue;
-      const RowsOf at{.N = rows(me_), .row0 = row0, .n = b.rows.size(),
-                      .part0 = row0 - b.rows.begin, .rows = parts[i].size()};
+      const RowsOf at{.N = rows(me_),
+                      .row0 = row0,
+                      .n = b.rows.size(),
+                      .part0 = row0 - b.rows.begin,
+                      .rows = parts[i].size()};
       const bool first = met[i] == 0, last = ++met[i] == meetings(row0);
       const auto merge = [&](const auto* old, auto* sum) {
         merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, part_O_.get(), part_LSE_.get(), at);

@@ -45,7 +45,8 @@ class Ring : public RingForward<Kernels, cut> {
         const Keys<T> keys = this->keys_of(b, held, from);
         fa::Tensors<T>& rows = this->is_late(b) ? late : all;
         rows.K = keys.K, rows.V = keys.V;
-        rows.dK = R_ == 1 ? t.dK : part_.get(), rows.dV = R_ == 1 ? t.dV : part_.get() + part_.size() / 2;
+        rows.dK = R_ == 1 ? t.dK : part_.get(),
+        rows.dV = R_ == 1 ? t.dV : part_.get() + part_.size() / 2;
         Kernels::backward(block_problem(b), rows);
       }
       if (moves(hop)) ranks_.finish();
@@ -137,8 +138,8 @@ class Ring : public RingForward<Kernels, cut> {
     float* dV = dK + key_numbers(from);
     if (hop == 0) fa::zero_device_memory(dK, 2 * key_numbers(from) * sizeof(float));
     if (b.empty()) return;
-    const RowsOf at{.N = rows(from), .row0 = 0, .n = b.keys.size(), .part0 = 0,
-                    .rows = b.keys.size()};
+    const RowsOf at{
+        .N = rows(from), .row0 = 0, .n = b.keys.size(), .part0 = 0, .rows = b.keys.size()};
     const T *part_K = part_.get(), *part_V = part_K + part_.size() / 2;
     const auto sum = [&](const float* old, auto* to, const T* part) {
       add_rows(whole_.d, whole_.kv_heads(), old, to, part, at);
@@ -156,5 +157,21 @@ class Ring : public RingForward<Kernels, cut> {
   fa::DeviceMemory<T> late_O_, late_dO_;
   fa::DeviceMemory<float> late_LSE_;
 };
+
+// --- for the program -------------------------------------------------------------------------------
+
+template <class Kernels, Cut cut>
+std::shared_ptr<const fa::Sharding> ring() {
+  fa::Sharding s;
+  s.validate = [](const fa::Problem& p, int ranks) { require_rows(cut, p, ranks); };
+  s.rows = [](const fa::Problem& p, int rank, int ranks) { return rows_of(cut, p.N, rank, ranks); };
+  s.part = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankPart> {
+    return std::make_unique<Ring<Kernels, cut>>(p, ranks);
+  };
+  s.predict = [](const fa::Problem& p, int rank, int ranks) {
+    return step14::predict(cut, p, rank, ranks);
+  };
+  return std::make_shared<const fa::Sharding>(s);
+}
 
 }  // namespace step14

@@ -183,4 +183,18 @@ inline void require_heads(const fa::Problem& p, int ranks) {
                        std::to_string(ranks) + "; the other variants need none");
 }
 
+template <class Kernels>
+std::shared_ptr<const fa::Sharding> heads_to_ranks() {
+  fa::Sharding s;
+  s.validate = require_heads;
+  s.rows = [](const fa::Problem& p, int rank, int ranks) {
+    return rows_of(Cut::plain, p.N, rank, ranks);
+  };
+  s.part = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankPart> {
+    return std::make_unique<Heads<Kernels>>(p, ranks);
+  };
+  s.predict = predict_heads;
+  return std::make_shared<const fa::Sharding>(s);
+}
+
 }  // namespace step14

@@ -3,48 +3,13 @@
 
 #include "common/ranks/sharding.h"
 #include "steps/14_ring/5_heads.cuh"
-#include "steps/14_ring/kernels.cuh"
+#include "steps/14_ring/ampere.cuh"
+#include "steps/14_ring/hopper.cuh"
 
 namespace step14 {
 
-// Steps 10 and 11 want several keys' lengths; a ring of rows has one.
+// A sequence attends to itself: there are as many keys as queries.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true}; }
-
-inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {  // of one rank
-  std::vector<fa::Scratch> all = step10::workspace(p);
-  for (const fa::Scratch& s : step11_columns::workspace(p)) all.push_back(s);
-  return all;
-}
-
-template <class Kernels, Cut cut>
-std::shared_ptr<const fa::Sharding> ring() {
-  fa::Sharding s;
-  s.validate = [](const fa::Problem& p, int ranks) { require_rows(cut, p, ranks); };
-  s.rows = [](const fa::Problem& p, int rank, int ranks) {
-    return rows_of(cut, p.N, rank, ranks);
-  };
-  s.part = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankPart> {
-    return std::make_unique<Ring<Kernels, cut>>(p, ranks);
-  };
-  s.predict = [](const fa::Problem& p, int rank, int ranks) {
-    return step14::predict(cut, p, rank, ranks);
-  };
-  return std::make_shared<const fa::Sharding>(s);
-}
-
-template <class Kernels>
-std::shared_ptr<const fa::Sharding> heads_to_ranks() {
-  fa::Sharding s;
-  s.validate = require_heads;
-  s.rows = [](const fa::Problem& p, int rank, int ranks) {
-    return rows_of(Cut::plain, p.N, rank, ranks);
-  };
-  s.part = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankPart> {
-    return std::make_unique<Heads<Kernels>>(p, ranks);
-  };
-  s.predict = predict_heads;
-  return std::make_shared<const fa::Sharding>(s);
-}
 
 // With one rank it is steps 07 and 08.
 inline fa::Variant mma() {

@@ -14,7 +14,8 @@ static const fa::Variant& zigzag() { return fa::linked_variant("14 zigzag"); }
 static fa::Variant on_ranks(const fa::Variant& v, int ranks) {
   fa::Variant several = v;
   several.workspace = nullptr;
-  const auto run = [sharding = v.sharding, ranks](const fa::Problem& p, const fa::Tensors<void>& t) {
+  const auto run = [sharding = v.sharding, ranks](const fa::Problem& p,
+                                                  const fa::Tensors<void>& t) {
     fa::run_on_threads(*sharding, ranks, p, t);
   };
   several.forward = fa::Runner(fa::DType::bf16, [run](const fa::Problem& p, fa::Tensors<void> t) {
@@ -79,7 +80,8 @@ TEST_CASE("step 14: with a causal mask zig-zag is fair in every hop", "[step14]"
   CHECK(step14::predict(Cut::plain, p, 0, ranks).scores[1] == 0);
 }
 
-TEST_CASE("step 14: both passes meet each rank's keys once, its own at the right time", "[step14]") {
+TEST_CASE("step 14: both passes meet each rank's keys once, its own at the right time",
+          "[step14]") {
   const int ranks = GENERATE(1, 2, 3, 8), rank = GENERATE_COPY(0, ranks - 1);
   std::vector<int> forward(ranks), backward(ranks);
   for (int hop = 0; hop < ranks; ++hop) {
@@ -146,8 +148,8 @@ TEST_CASE("step 14: the sent bytes are those predicted", "[step14]") {
   const fa::Problem p = bf16_problem(75, 75, 64, true, 2, 2, 2);
   fa::Variant counting = on_ranks(v, ranks);
   std::vector<uint64_t> sent;
-  counting.backward = fa::Runner(
-      fa::DType::bf16, [&](const fa::Problem& p, const fa::Tensors<void>& t) {
+  counting.backward =
+      fa::Runner(fa::DType::bf16, [&](const fa::Problem& p, const fa::Tensors<void>& t) {
         fa::run_on_threads(*v.sharding, ranks, p, t, &sent);
       });
   fa::run(counting, p, fa::normal_inputs(p, 1));

@@ -1,52 +1,20 @@
-// Step 14 -- the kernels that compute: those of earlier steps, as the ring asks for them.
-// The backward is in three pieces: what is known of the rows, one block of keys at a time, and dQ,
-// which stays in fp32 until the last block.
+// Step 14 -- the kernels of steps 07 and 08, as the ring asks for them. The backward is in three
+// pieces: what is known of the rows, one block of keys at a time, and dQ, which stays in fp32 until
+// the last block.
 #pragma once
 
 #include "steps/07_tensor_cores/4_lazy.cuh"
 #include "steps/08_tensor_core_backward/6_atomics.cuh"
-#include "steps/10_warp_specialized/5_scheduled.cuh"
-#include "steps/11_hopper_backward/6_columns.cuh"
-#include "steps/14_ring/1_merge.cuh"
+#include "steps/14_ring/rows.cuh"
 
 namespace step14 {
-
-struct Hopper {  // steps 10 and 11
-  using T = bf16;
-  static constexpr Fragments kSums{.lane = 4, .number = 1};  // of dQ_sum
-  static int padded_rows(const fa::Problem& p) { return step11::padded_rows(p); }
-  static std::vector<fa::Scratch> forward_workspace(const fa::Problem& p) {
-    return step10::workspace(p);
-  }
-  static void forward(const fa::Problem& p, const fa::Tensors<T>& t, int sms) {
-    step10::dispatch(p, [&](auto tiling) { step10::launch<decltype(tiling)>(p, t, sms); });
-  }
-  static std::vector<fa::Scratch> row_workspace(const fa::Problem& p) {
-    return step11_columns::workspace(p);
-  }
-  static void prepare_rows(const fa::Problem& p, const fa::Tensors<T>& t) {
-    fa::dispatch_d<64, 128>(p.d, [&](auto d) { step11_columns::launch_columns<d>(p, t); });
-  }
-  static void backward(const fa::Problem& p, const fa::Tensors<T>& t) {
-    fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-      step11_columns::launch_backward<d>(p, t, step11::FloatSums{t.scratch<float>("dQ_sum")});
-    });
-  }
-  static void finish_rows(const fa::Problem& p, const fa::Tensors<T>& t) {
-    fa::dispatch_d<64, 128>(p.d, [&](auto d) {
-      step11::launch_convert<d>(p, t, step11::FloatSums{t.scratch<float>("dQ_sum")});
-    });
-  }
-};
 
 struct Ampere {  // steps 07 and 08
   using T = bf16;
   static constexpr Fragments kSums{.lane = 1, .number = 32};
   static int padded_rows(const fa::Problem& p) { return step08::padded_rows(p); }
   static std::vector<fa::Scratch> forward_workspace(const fa::Problem&) { return {}; }
-  static void forward(const fa::Problem& p, const fa::Tensors<T>& t, int) {
-    step07::forward(p, t);
-  }
+  static void forward(const fa::Problem& p, const fa::Tensors<T>& t, int) { step07::forward(p, t); }
   static std::vector<fa::Scratch> row_workspace(const fa::Problem& p) {
     return step08::workspace(p);
   }
