@@ -80,6 +80,13 @@ inline void on_threads(int size, const std::function<void(Ranks&)>& f) {
   if (mail.failed) std::rethrow_exception(mail.failed);
 }
 
+/// By a kernel, which is what outputs are expected to be written by.
+template <class Word>
+__global__ void copy_words_kernel(const Word* from, Word* to, int words) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < words) to[i] = from[i];
+}
+
 /// A rank's rows of a tensor [heads, N, bytes of a row] in device memory, and back.
 class RankRows {
  public:
@@ -92,25 +99,28 @@ class RankRows {
   std::byte* data() const { return memory_.get(); }
   void cut(const void* whole) const {
     each([&](size_t at, size_t mine, size_t bytes) {
-      return cudaMemcpy(data() + mine, static_cast<const std::byte*>(whole) + at, bytes,
-                        cudaMemcpyDeviceToDevice);
+      copy(static_cast<const std::byte*>(whole) + at, data() + mine, bytes);
     });
   }
   void paste(void* whole) const {
     each([&](size_t at, size_t mine, size_t bytes) {
-      return cudaMemcpy(static_cast<std::byte*>(whole) + at, data() + mine, bytes,
-                        cudaMemcpyDeviceToDevice);
+      copy(data() + mine, static_cast<std::byte*>(whole) + at, bytes);
     });
   }
 
  private:
+  static void copy(const std::byte* from, std::byte* to, size_t bytes) {
+    const int words = int(bytes / sizeof(float));
+    launch(copy_words_kernel<float>, {dim3(unsigned(words + 255) / 256), dim3(256)},
+           reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), words);
+  }
   template <class F>
-  void each(F&& copy) const {
+  void each(F&& f) const {
     size_t mine = 0;
     for (size_t h = 0; h < heads_; ++h) {
       for (const Rows& r : ranges_) {
         const size_t bytes = r.size() * row_;
-        if (bytes) cuda_check(copy((h * N_ + r.begin) * row_, mine, bytes));
+        if (bytes) f((h * N_ + r.begin) * row_, mine, bytes);
         mine += bytes;
       }
     }
