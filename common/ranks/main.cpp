@@ -5,6 +5,7 @@
 
 int main(int argc, char** argv) {
   const fa::Step& step = fa::linked_steps().at(0);
-  return fa::started_ranks() > 1 ? fa::ranks_main(argc, argv, step)
-                                 : fa::step_main(argc, argv, step);
+  const int ranks = fa::started_ranks();
+  return ranks > 1 || (ranks == 1 && fa::kHasMpi) ? fa::ranks_main(argc, argv, step)
+                                                  : fa::step_main(argc, argv, step);
 }

@@ -4,6 +4,8 @@
 
 namespace fa {
 
+const bool kHasMpi = false;
+
 std::unique_ptr<World> World::join(const std::string&) {
   throw ResourceError(
       "built without MPI, for one rank: install libopenmpi-dev and openmpi-bin "

@@ -198,6 +198,9 @@ std::string text(const RanksReport& r) {
   std::string out = head(r.run);
   out += wrapped("ranks     ", fmt::format("{}; messages by {}", r.ranks.size(), r.carrier), 10);
   if (!r.run.predicted_only) out += check_section(r.run);
+  if (!r.gradients_checked) {
+    out += wrapped("          ", "The gradients were not checked: a head has too many scores.", 10);
+  }
   out += ranks_table(r) + hiding(r) + time_section(r);
   if (r.run.predicted_only) return out;
   const RankCount& c = r.ranks[0].seen;
@@ -246,6 +249,7 @@ nlohmann::ordered_json to_json(const RanksReport& r) {
          {"lanes", lanes}});
   }
   j["ranks"] = ranks;
+  j["gradients_checked"] = r.gradients_checked;
   j["carrier"] = r.carrier;
   j["forward_and_backward"] = !r.both ? Json(nullptr)
                                       : Json{{"median_ms", r.both->median_ms},

@@ -37,6 +37,7 @@ struct RankReport {
 struct RanksReport {
   RunReport run;  ///< of the whole problem
   std::vector<RankReport> ranks;
+  bool gradients_checked = true;
   std::string carrier;         ///< of messages
   std::optional<Timing> both;  ///< a forward and a backward; GPU only
 

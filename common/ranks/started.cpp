@@ -9,7 +9,7 @@ int started_ranks() {
     const char* value = std::getenv(name);
     if (value && std::atoi(value) > 0) return std::atoi(value);
   }
-  return 1;
+  return 0;
 }
 
 }  // namespace fa

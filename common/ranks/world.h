@@ -16,9 +16,11 @@
 
 namespace fa {
 
-/// How many ranks the environment says there are (Open MPI's mpirun, and all that speak PMI); 1
-/// without one.
+/// How many ranks the environment says there are (Open MPI's mpirun, and all that speak PMI); 0:
+/// the program was started alone.
 int started_ranks();
+/// Was this program built with MPI?
+extern const bool kHasMpi;
 
 /// Gives this rank a device of its own: of `ranks` on this machine it is number `rank`.
 /// \throws ResourceError when there are more ranks than GPUs. The simulator has one for each rank,
