@@ -4,7 +4,6 @@
 //           of its own, what is not above the diagonal. With a causal mask one part per rank is
 //           unfair: the first rank sees its own keys only, the last one all. Two parts, one from
 //           each end, are fair
-// Changed   since 01 to 12: nothing there
 // Still bad K and V pass ranks that do not look at them
 #pragma once
 

@@ -1,7 +1,6 @@
 // Step 14 -- the ring's forward.
 // Idea      Each rank computes with the K and V that it has while those of the next hop come. After
 //           as many hops as ranks each row has met all keys; no rank ever held more than two parts
-// Changed   since 10 5_scheduled: one call for each block of keys, and a merge behind it
 // Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: R - 1 parts
 //           HBM            10's of each block; O and LSE of a block there and back; the merge
 // Launch    per hop: 10's; merge
