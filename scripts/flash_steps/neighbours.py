@@ -87,18 +87,6 @@ EXCUSED = {
         0.67,
         "3_tensor's kernel is used by #include, with another softmax and other tiles",
     ),
-    "14 1_merge": (
-        0.95,
-        "03's merge is used by #include: what it adds is the kernel that merges O with it",
-    ),
-    "14 4_backward": (
-        0.80,
-        "3_ring's class is used by #include: what it adds is what the backward sends, and when",
-    ),
-    "14 5_heads": (
-        0.85,
-        "another way to share: of 3_ring it keeps the kernels' interface only",
-    ),
 }
 
 

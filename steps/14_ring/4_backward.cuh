@@ -3,7 +3,7 @@
 //           travel, too, in fp32, one hop behind. The ring turns the other way: it begins with the
 //           keys that the forward left, and each rank's own keys come last, so that nobody waits
 //           for the way home
-// Changed   since 14 3_ring: more travels
+// Changed   nothing of 3_ring, whose class it extends: more travels
 // Traffic   sent per rank  2*2*BHkv*(R-2)/R*N*d + 2*4*BHkv*(R-1)/R*N*d B   K, V; dK, dV
 //           HBM            11's of each block; dK and dV of a block there and back; their sums
 // Launch    columns; per hop: 11's backward, add; convert

@@ -3,7 +3,7 @@
 //           heads of its rows, and behind it the rows come back: two exchanges of all with all
 //           (DeepSpeed-Ulysses). Between them a rank runs step 10 on whole sequences: no merge, and
 //           a causal mask is fair
-// Changed   since 14 3_ring: who gets what
+// Changed   nothing of 3_ring, which it does without: who gets what
 // Traffic   sent per rank  2*(R-1)/R * (2*BH + 2*BHkv)*N/R*d + 4*(R-1)/R*BH*N/R B   Q, K, V; O, LSE
 //           HBM            10's; the rows of each rank there and back
 // Launch    copies; 10's; copies
