@@ -41,3 +41,7 @@ function(fa_library variable)
   FetchContent_GetProperties(${arg_NAME} SOURCE_DIR source)
   set(${variable} ${source}/${arg_INCLUDE} PARENT_SCOPE)
 endfunction()
+
+# Optional: starts the ranks of a step that several can share (common/ranks).
+set(MPI_CXX_SKIP_MPICXX ON)
+find_package(MPI QUIET COMPONENTS CXX)

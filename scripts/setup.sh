@@ -2,7 +2,7 @@
 # Says what is missing and why, and installs it on Debian and Ubuntu if you agree.
 #
 #   ./scripts/setup.sh                    what every command needs
-#   ./scripts/setup.sh docs gdb format    these groups too (and plots, browser)
+#   ./scripts/setup.sh docs gdb format    groups, too (also mpi, plots, browser)
 #   ./scripts/setup.sh --yes              installs without asking
 #   ./scripts/setup.sh --have docs        installs nothing: is the group there?
 #
@@ -26,6 +26,8 @@ library     libboost-context-dev header:boost/context/fiber.hpp          one fib
 library     libcli11-dev         header:CLI/CLI.hpp                      command lines
 library     nlohmann-json3-dev   header:nlohmann/json.hpp                --json
 library     libfmt-dev           header:fmt/format.h                     formatted text
+mpi         openmpi-bin          command:mpirun                          starts the ranks of step 14
+mpi         libopenmpi-dev       header:openmpi/mpi.h|header:mpi.h|file:/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h|file:/usr/lib/aarch64-linux-gnu/openmpi/include/mpi.h   their messages
 docs        doxygen              command:doxygen                         the API in the documentation
 docs        python3-venv         python:ensurepip                        holds Sphinx, which builds its book
 browser     chromium             command:chromium|command:chromium-browser|command:google-chrome   tests the pages in a browser
@@ -34,7 +36,7 @@ format      git                  command:git                             names t
 format      python3-venv         python:ensurepip                        holds the formatters
 plots       python3-matplotlib   python:matplotlib|file:/usr/lib/python3/dist-packages/matplotlib   draws the plots of compare.py
 '
-choices='docs, gdb, format, plots, browser'
+choices='mpi, docs, gdb, format, plots, browser'
 
 yes='' have=''
 chosen=
@@ -42,7 +44,7 @@ for argument in "$@"; do
   case "$argument" in
     --yes) yes=yes ;;
     --have) have=yes ;;
-    docs | gdb | format | plots | browser) chosen+=" $argument" ;;
+    mpi | docs | gdb | format | plots | browser) chosen+=" $argument" ;;
     -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "setup.sh: unknown group '$argument': choose from $choices" >&2 && exit 2 ;;
   esac

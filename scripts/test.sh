@@ -79,7 +79,7 @@ if [[ $cuda && ! $nvcc ]]; then
 fi
 [[ -e build/sim/steps || $cuda ]] \
   || echo "the first run takes about twenty minutes on two cores, and 1.3 GB of disk"
-./scripts/setup.sh "${yes[@]}" ${all:+docs gdb format} || exit 1
+./scripts/setup.sh "${yes[@]}" mpi ${all:+docs gdb format} || exit 1
 [[ $all ]] && ./scripts/setup.sh "${yes[@]}" browser # Ubuntu's apt has none: not with the others
 
 preset=sim
@@ -110,6 +110,7 @@ ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt \
 
 if (($# == 0)); then
   ./scripts/setup.sh --have gdb || missing "a kernel in gdb" "gdb is"
+  ./scripts/setup.sh --have mpi || missing "step 14 on several ranks" "Open MPI is"
   ./scripts/setup.sh --have browser || not_run+=("pages in a browser (no Chromium here)")
 
   echo "== tables"

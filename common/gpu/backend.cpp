@@ -9,7 +9,7 @@
 
 namespace fa {
 
-Device open_device(const std::string& step_id, const std::string& needs) {
+Device open_device(const std::string& step_id, const std::string& needs, int number) {
   const std::string instead = ": run build/sim/steps/" + step_id + " in the simulator instead";
   int devices = 0;
   const cudaError_t status = cudaGetDeviceCount(&devices);
@@ -27,7 +27,8 @@ Device open_device(const std::string& step_id, const std::string& needs) {
   if (status != cudaSuccess || devices == 0) throw ResourceError("no GPU found" + instead);
 
   cudaDeviceProp properties;
-  if (cudaSetDevice(0) != cudaSuccess || cudaGetDeviceProperties(&properties, 0) != cudaSuccess) {
+  if (cudaSetDevice(number) != cudaSuccess ||
+      cudaGetDeviceProperties(&properties, number) != cudaSuccess) {
     throw ResourceError(fmt::format("the GPU does not answer ({}){}",
                                     cudaGetErrorString(cudaGetLastError()), instead));
   }

@@ -24,7 +24,8 @@ struct Device {
 
 /// \param needs "sm_90a" or empty. \throws ResourceError when there is no (suitable) GPU; the
 /// sentence names the command that runs the step in the simulator.
-Device open_device(const std::string& step_id, const std::string& needs);
+/// \param number of the GPU, where there are several
+Device open_device(const std::string& step_id, const std::string& needs, int number = 0);
 
 /// Does this program run kernels in the simulator?
 bool simulated();

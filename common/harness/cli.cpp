@@ -114,6 +114,12 @@ bool has_backward(const Step& step) {
                      [](const Variant& v) { return bool(v.backward); });
 }
 
+/// Can several ranks share any variant?
+bool has_sharding(const Step& step) {
+  return std::any_of(step.variants.begin(), step.variants.end(),
+                     [](const Variant& v) { return bool(v.sharding); });
+}
+
 /// Broken to fit the column at the right of the options' names.
 std::string description(const std::string& words) {
   const std::string column(kHelpColumn, ' ');
@@ -265,6 +271,11 @@ Options parse(int argc, const char* const* argv, const Step& step) {
            option("Run", "--workers", o.workers, "INT",
                   "the simulator's OS threads; 0: one per core, up to 16; use 1 in a debugger"));
 
+  if (has_sharding(step)) {
+    option("Run", "--limit", o.limit_s, "INT",
+           "seconds that a rank waits for another one before all end");
+  }
+
   const std::string see_help = fmt::format("; see {} --help", step.id);
   try {
     app.parse(argc, argv);
@@ -305,6 +316,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     throw UsageError("--predict prints the formulas' predictions and --no-predict none: give one");
   }
   if (o.iters < 1) throw UsageError(fmt::format("--iters {}: must be at least 1", o.iters));
+  if (o.limit_s < 1) throw UsageError(fmt::format("--limit {}: must be at least 1", o.limit_s));
   if (smem < 0) throw UsageError(fmt::format("--smem {}: bytes cannot be negative", smem));
   if (o.estimate_heads < 0) {
     throw UsageError(fmt::format(

@@ -34,6 +34,7 @@ struct Options {
   bool analyse = false;
   bool strict = false;   ///< analyse, and ask for more fences
   bool counters = true;  ///< GPU: read the hardware's counters, which takes seconds
+  int limit_s = 300;     ///< seconds that a rank waits for another one
   int workers = 0;       ///< the simulator's OS threads; 0: one per core, up to 16
   std::string text;      ///< not empty: print it (help, version, variants), exit with status 0
 };

@@ -62,6 +62,8 @@ std::string labelled(const char* label, const std::string& words) {
 
 // --- sections -----------------------------------------------------------------------------------
 
+}  // namespace
+
 std::string head(const RunReport& r) {
   std::string out = wrapped(r.step + "  ", r.idea, kLabel);
   out += labelled("variant", r.variant + ": " + r.variant_idea);
@@ -93,6 +95,8 @@ std::string check_section(const RunReport& r) {
   if (!r.check.complete) out += labelled("", "A seeded sample of the rows was checked.");
   return out;
 }
+
+namespace {
 
 /// One line of the traffic table. A count is "=" where it is the predicted one, else it stands
 /// below the prediction; without a prediction it takes its place.

@@ -99,6 +99,9 @@ struct RunReport {
 
 /// One screen of kScreenWidth columns.
 std::string text(const RunReport&);
+/// Its beginning: step, variant, device and problem; and the table of errors.
+std::string head(const RunReport&);
+std::string check_section(const RunReport&);
 /// The contract that scripts read: absent is null, and so is a NaN.
 nlohmann::ordered_json to_json(const RunReport&);
 /// Takes over the estimated times of a simulator's report, for a run on a GPU.

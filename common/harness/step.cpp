@@ -15,11 +15,7 @@ std::vector<Step>& all_linked() {
 template <class T>
 std::function<void(const Problem&, const Tensors<void>&)> untyped(void (*f)(const Problem&,
                                                                             const Tensors<T>&)) {
-  return [f](const Problem& p, const Tensors<void>& t) {
-    f(p, {static_cast<const T*>(t.Q), static_cast<const T*>(t.K), static_cast<const T*>(t.V),
-          static_cast<T*>(t.O), t.LSE, static_cast<const T*>(t.dO), static_cast<T*>(t.dQ),
-          static_cast<T*>(t.dK), static_cast<T*>(t.dV), t.workspace, t.cache});
-  };
+  return [f](const Problem& p, const Tensors<void>& t) { f(p, typed<T>(t)); };
 }
 
 }  // namespace

@@ -4,8 +4,10 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "common/dialect/cuda.h"
@@ -62,12 +64,30 @@ struct Tensors {
   }
 };
 
+/// The same with the element type that was forgotten.
+template <class T>
+Tensors<T> typed(const Tensors<void>& t) {
+  return {static_cast<const T*>(t.Q),
+          static_cast<const T*>(t.K),
+          static_cast<const T*>(t.V),
+          static_cast<T*>(t.O),
+          t.LSE,
+          static_cast<const T*>(t.dO),
+          static_cast<T*>(t.dQ),
+          static_cast<T*>(t.dK),
+          static_cast<T*>(t.dV),
+          t.workspace,
+          t.cache};
+}
+
 /// A host function that launches a step's kernels, with its element type forgotten.
 class Runner {
  public:
   Runner() = default;
   Runner(void (*)(const Problem&, const Tensors<float>&));  // NOLINT: `.forward = step01::forward`
   Runner(void (*)(const Problem&, const Tensors<bf16>&));   // NOLINT
+  Runner(DType dtype, std::function<void(const Problem&, const Tensors<void>&)> run)
+      : dtype_(dtype), run_(std::move(run)) {}
   explicit operator bool() const { return static_cast<bool>(run_); }
   DType dtype() const { return dtype_; }
   void operator()(const Problem& p, const Tensors<void>& t) const { run_(p, t); }
@@ -89,6 +109,8 @@ struct Parent {
   Support support = {};  ///< outside of it the two are not compared
 };
 
+struct Sharding;  // common/ranks/sharding.h
+
 /// One way of doing the step; a step with several ideas has several, in the order of reading.
 struct Variant {
   std::string name;                     ///< "shared", of 1_shared.cuh: mostly that of its file
@@ -109,9 +131,10 @@ struct Variant {
   /// "04 fused", where the idea is the backward and the forward is another variant's: tables of
   /// several steps leave it out.
   std::string forward_of = {};
-  Parent backward_parent = {};           ///< empty: the backward is not compared
-  Runner backward = {};                  ///< empty: there is none
-  PredictFn backward_traffic = nullptr;  ///< null: no prediction yet
+  Parent backward_parent = {};                    ///< empty: the backward is not compared
+  Runner backward = {};                           ///< empty: there is none
+  PredictFn backward_traffic = nullptr;           ///< null: no prediction yet
+  std::shared_ptr<const Sharding> sharding = {};  ///< among several ranks; null: it runs on one
 };
 
 /// A step, described once, in its step.cuh: the program, the library, the tests and the exercises

@@ -17,6 +17,7 @@
 #include "common/harness/inputs.h"
 #include "common/harness/npy.h"
 #include "common/harness/output_file.h"
+#include "common/harness/program.h"
 #include "common/harness/reference.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
@@ -30,8 +31,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-enum ExitStatus { kRight = 0, kWrong = 1, kBadUse = 2, kNoResource = 3 };
-
 /// A long run must not end with "cannot write"; the file is left as it was.
 void require_writable(const char* flag, const std::string& path) {
   if (path.empty()) return;
@@ -44,6 +43,8 @@ void require_writable(const char* flag, const std::string& path) {
   // Not the link, where `path` is one to a file that was not there.
   if (!existed) fs::remove(fs::canonical(path, ignored), ignored);
 }
+
+}  // namespace
 
 void require_writable_outputs(const Options& o) {
   require_writable("--out", o.out);
@@ -69,6 +70,8 @@ Inputs make_inputs(const Options& o) {
   }
   return in;
 }
+
+namespace {
 
 /// Does the parent, where it is a variant of this step, keep K and V in 8 bits?
 bool has_cache8(const Step& step, const Parent& parent) {
@@ -107,6 +110,8 @@ Pass predict(const Step& step, const char* name, const Options& o, PredictFn tra
   return pass;
 }
 
+}  // namespace
+
 void write_outputs(const Options& o, const Outputs& out) {
   const Problem& p = o.problem;
   const auto dims = [](int b, int h, int n) {
@@ -130,11 +135,14 @@ void write_outputs(const Options& o, const Outputs& out) {
   write("dV", with_d(keys), out.dV);
 }
 
+namespace {
+
 void write_json(const std::string& path, const RunReport& report) {
   write_file(path, [&](std::ostream& file) { file << to_json(report).dump(2) << "\n"; });
 }
 
-/// \returns 0, or the errno that says why output was lost.
+}  // namespace
+
 int flush_stdout() {
   errno = 0;
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return 0;
@@ -146,6 +154,8 @@ void require_printed(int error) {
   if (error == 0) return;
   throw ResourceError(fmt::format("standard output cannot be written: {}", std::strerror(error)));
 }
+
+namespace {
 
 /// One run of one step, in the order in which things happen.
 class Run {

@@ -41,7 +41,7 @@ class Watching {
 
 }  // namespace
 
-Device open_device(const std::string&, const std::string&) {
+Device open_device(const std::string&, const std::string&, int) {
   utsname host{};
   uname(&host);
   const unsigned cores = std::thread::hardware_concurrency();

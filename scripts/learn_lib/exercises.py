@@ -337,7 +337,7 @@ def _read(path, number, row):
         _take(check, ["problems"], where)
     else:
         _take(program, ["variant", "include?", "forward?"], where)
-        _take(check, ["problems", "pass?", "banks?", "coalesced?"], where)
+        _take(check, ["problems", "pass?", "banks?", "coalesced?", "any_bytes?"], where)
     if not check["problems"]:
         raise Broken(f"{where}: 'problems' is empty: such a check passes everything")
     for problem in check["problems"] if predicts else ():

@@ -30,6 +30,7 @@ struct Request {
   uint64_t seed = 1;
   json problems;
   bool banks = false;
+  bool any_bytes = false;  ///< several ranks: the step's formulas are one rank's
   std::vector<std::string> coalesced;
   double watchdog_s;
 };
@@ -42,6 +43,7 @@ Request read_request(const char* path) {
           .seed = j.at("seed"),
           .problems = j.at("problems"),
           .banks = j.value("banks", false),
+          .any_bytes = j.value("any_bytes", false),
           .coalesced = j.value("coalesced", std::vector<std::string>{}),
           .watchdog_s = j.at("watchdog")};
 }
@@ -116,6 +118,13 @@ Prediction spec_of(const json& wanted) {
   for (const auto& [name, b] : wanted.at("spec").items()) {
     spec[name] = {.read = b.at("read"), .write = b.at("write"), .atomic = b.at("atomic")};
   }
+  return spec;
+}
+
+/// What was counted.
+Prediction spec_of(const Counts& counts) {
+  Prediction spec;
+  for (const auto& [name, count] : counts.buffers) spec[name] = count.bytes;
   return spec;
 }
 
@@ -278,6 +287,7 @@ std::optional<Fault> try_problem(const Request& request, const json& wanted, con
       return fault_of(e);
     }
     spec = spec_of(wanted);
+    if (request.any_bytes) spec = spec_of(counts);
     seen["traffic"] = traffic_table(spec, counts);
     seen["totals"] = totals(counts);
   } else {

@@ -18,7 +18,17 @@ from flash_steps import neighbours  # noqa: E402
 from flash_steps.command import BadInput  # noqa: E402
 
 LONGEST_CHAPTER = 350
-NEW = ("01 1_naive", "03 1_merge", "12 1_quantise", "13 2_merge")  # they change no other file
+NEW = (
+    "01 1_naive",
+    "03 1_merge",
+    "12 1_quantise",
+    "13 2_merge",
+    "14 1_merge",
+    "14 2_hops",
+    "14 3_ring",
+    "14 4_backward",
+    "14 5_heads",
+)  # they change no other file
 
 
 class Marks(unittest.TestCase):

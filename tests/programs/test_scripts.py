@@ -148,7 +148,7 @@ class Setup(Sandbox):
         self.assertEqual(self.run_script("./scripts/setup.sh", "docs", "--have").returncode, 1)
         done = self.run_script("./scripts/setup.sh", "--have")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("--have needs a group: docs, gdb", done.stderr)
+        self.assertIn("--have needs a group: mpi, docs, gdb", done.stderr)
 
     def test_sudo_may_ask_for_a_password_only_where_somebody_can_type_it(self):
         self.tool("id", "echo 1000")
@@ -548,8 +548,9 @@ class Test(Sandbox):
             self.last_line(),
             (
                 0,
-                self.PASSED + "; NOT RUN: documentation, a kernel in gdb, pages in a browser (no "
-                "Chromium here), formatting, kernels for GPUs (no nvcc here)",
+                self.PASSED + "; NOT RUN: documentation, a kernel in gdb, step 14 on several "
+                "ranks, pages in a browser (no Chromium here), formatting, kernels for GPUs (no "
+                "nvcc here)",
             ),
         )
 
@@ -557,7 +558,7 @@ class Test(Sandbox):
         self.nothing_there()
         status, line = self.last_line("--all")
         self.assertEqual(status, 1)
-        self.assertRegex(line, "FAILED: documentation .*, a kernel in gdb .*, formatting;")
+        self.assertRegex(line, "FAILED: documentation .*, a kernel in gdb .*, step 14 on several ranks .*, formatting;")
         self.assertIn(
             "NOT RUN: pages in a browser (no Chromium here), kernels for GPUs (no nvcc here)", line
         )
@@ -566,9 +567,9 @@ class Test(Sandbox):
         setup = os.path.join(self.root, "scripts", "setup.sh")
         self.executable(setup, f'[[ $1 == --have ]] || echo "$*" >> {self.root}/asked')
         for options, asked in (
-            ((), "\n"),
-            (("--yes",), "--yes\n"),
-            (("--all", "--yes"), "--yes docs gdb format\n--yes browser\n"),
+            ((), "mpi\n"),
+            (("--yes",), "--yes mpi\n"),
+            (("--all", "--yes"), "--yes mpi docs gdb format\n--yes browser\n"),
         ):
             self.last_line(*options)
             self.assertEqual(self.text("asked"), asked)

@@ -9,7 +9,7 @@
 
 namespace fa {
 
-Device open_device(const std::string&, const std::string&) { return {"gpu", "fake", "sm_90"}; }
+Device open_device(const std::string&, const std::string&, int) { return {"gpu", "fake", "sm_90"}; }
 void name_device_memory(const void*, const std::string&) {}
 void shape_device_memory(const void*, const Layout&) {}
 bool simulated() { return false; }

@@ -1,0 +1,26 @@
+/// \file
+/// The parts of step_main() that the program for several ranks (common/ranks) shares with it.
+#pragma once
+
+#include "common/harness/cli.h"
+#include "common/harness/inputs.h"
+#include "common/harness/report.h"
+#include "common/harness/run.h"
+#include "common/harness/step.h"
+
+namespace fa {
+
+enum ExitStatus { kRight = 0, kWrong = 1, kBadUse = 2, kNoResource = 3 };
+
+/// \throws UsageError when an output of the command line cannot be written; files stay as they are.
+void require_writable_outputs(const Options&);
+/// Q, K, V and dO as the command line wants them.
+Inputs make_inputs(const Options&);
+/// --out and --out-dir.
+void write_outputs(const Options&, const Outputs&);
+/// \returns 0, or the errno that says why output was lost.
+int flush_stdout();
+/// \param error of flush_stdout(). \throws ResourceError when output was lost.
+void require_printed(int error);
+
+}  // namespace fa

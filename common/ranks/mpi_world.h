@@ -1,0 +1,49 @@
+/// \file
+/// World by way of MPI alone. Kernels of a GPU may leave messages to NCCL (nccl_world.cpp).
+#pragma once
+
+#include <mpi.h>
+
+#include <functional>
+
+#include "common/ranks/world.h"
+
+namespace fa {
+
+class MpiWorld : public World {
+ public:
+  explicit MpiWorld(const std::string& who);
+  ~MpiWorld() override;
+
+  void set_limit(double seconds) override { limit_s_ = seconds; }
+  int local_rank() const override { return local_rank_; }
+  int local_size() const override { return local_size_; }
+  void open_device() override {}
+  std::string carrier() const override { return "MPI, by way of host memory"; }
+  std::vector<std::string> tell_all(const std::string&) override;
+  std::vector<std::vector<float>> gather(const std::vector<float>&) override;
+  void barrier() override;
+  void synchronize() override;
+  double time_run(const std::function<void()>& run) override;
+  [[noreturn]] void end_all(const std::string& sentence, int status) override;
+
+  void start(const std::string& what, const std::vector<Message>& send,
+             const std::vector<Message>& receive) override;
+  void finish() override;
+
+ protected:
+  /// Calls `done` until it says yes. After the limit all ranks end.
+  void wait(const std::string& what, const std::function<bool()>& done) const;
+  void wait(const std::string& what, std::vector<MPI_Request>&) const;
+
+ private:
+  std::string who_;
+  double limit_s_ = 300;
+  int local_rank_ = 0, local_size_ = 1;
+  std::string exchange_;  // what start() named
+  std::vector<MPI_Request> requests_;
+  std::vector<Message> receives_;
+  std::vector<std::vector<std::byte>> staged_;  // in host memory: what is sent, what is received
+};
+
+}  // namespace fa

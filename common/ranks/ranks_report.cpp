@@ -1,0 +1,263 @@
+#include "common/ranks/ranks_report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <sstream>
+
+#include "common/harness/format.h"
+#include "common/harness/screen.h"
+
+namespace fa {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// One way, of a card to another one. Data sheets: half of NVLink's sum of both ways.
+struct Link {
+  const char* gpu;
+  const char* name;
+  double bytes_per_s;
+};
+constexpr Link kLinks[] = {{"A100-80GB", "NVLink 3", 300e9},
+                           {"H100", "NVLink 4", 450e9},
+                           {"H200", "NVLink 4", 450e9},
+                           {"H100", "InfiniBand NDR", 50e9}};
+
+uint64_t sum(const std::vector<uint64_t>& all) {
+  uint64_t total = 0;
+  for (const uint64_t x : all) total += x;
+  return total;
+}
+
+/// "=" where `seen` is as predicted.
+std::string verdict_of(uint64_t predicted, uint64_t seen, bool ran) {
+  return !ran ? "" : predicted == seen ? "=" : grouped(seen);
+}
+
+std::string rows_of(const std::vector<Rows>& ranges) {
+  std::string out;
+  for (const Rows& r : ranges) {
+    out += fmt::format("{}{}-{}", out.empty() ? "" : ", ", r.begin, r.end - 1);
+  }
+  return out;
+}
+
+std::string ranks_table(const RanksReport& r) {
+  const bool ran = !r.run.predicted_only, counted = ran && r.run.device.kind == "sim";
+  std::string out = fmt::format("\n{:<6}{:<22}{:>13}{:>14}{:>6}{:>14}{:>4}\n", "rank", "rows",
+                                "scores", "sent forward", "", "backward", "");
+  uint64_t most = 0, all = 0;
+  for (size_t i = 0; i < r.ranks.size(); ++i) {
+    const RankReport& rank = r.ranks[i];
+    const uint64_t scores = sum(rank.predicted.scores);
+    most = std::max(most, scores), all += scores;
+    out += fmt::format("  {:<4}{:<22}{:>13}{:>14}{:>6}{:>14}{:>4}\n", i, rows_of(rank.rows),
+                       grouped(scores), grouped(rank.predicted.forward_bytes),
+                       verdict_of(rank.predicted.forward_bytes, rank.seen.forward.sent, ran),
+                       grouped(rank.predicted.backward_bytes),
+                       verdict_of(rank.predicted.backward_bytes, rank.seen.backward.sent, ran));
+  }
+  out += wrapped("          ",
+                 "scores: that a rank computes; sent: bytes to other ranks, predicted, and = "
+                 "where as many were counted",
+                 10);
+  // All wait for the slowest rank, in every hop.
+  uint64_t steps = 0;
+  for (size_t hop = 0; hop < r.ranks[0].predicted.scores.size(); ++hop) {
+    uint64_t slowest = 0;
+    for (const RankReport& rank : r.ranks) {
+      slowest = std::max(slowest, rank.predicted.scores[hop]);
+    }
+    steps += slowest;
+  }
+  const double ranks = double(r.ranks.size());
+  out += wrapped(
+      "balance   ",
+      fmt::format("the busiest rank computes {:.2f}x the mean; hop by hop all wait for "
+                  "the slowest: {:.0f}% of the ideal",
+                  double(most) * ranks / double(all), 100 * double(all) / ranks / double(steps)),
+      10);
+  if (counted) {
+    std::string words;
+    for (const RankReport& rank : r.ranks) {
+      words += (words.empty() ? "" : ", ") + human_bytes(double(rank.seen.forward.requested));
+    }
+    out += wrapped("requested ", "by the forward's kernels, counted: " + words, 10);
+  }
+  return out;
+}
+
+std::string hide_section(const Problem& p, double flops, double link, const std::string& what) {
+  return fmt::format("  {:<46}{:>8.0f} rows per rank\n", what,
+                     std::ceil(tokens_to_hide(p, flops, link)));
+}
+
+std::string hiding(const RanksReport& r) {
+  const Problem& p = r.run.problem;
+  std::string out = wrapped("hidden    ",
+                            "messages take less time than the hop that they pass beside from so "
+                            "many rows on, at 70% of the tensor cores' and 65% of the link's rate:",
+                            10);
+  for (const Link& link : kLinks) {
+    const GpuSpec gpu = find_gpu(link.gpu);
+    out += hide_section(
+        p, 0.7 * gpu.bf16_flops, 0.65 * link.bytes_per_s,
+        fmt::format("{}, {} {:.0f} GB/s", gpu.name, link.name, link.bytes_per_s / 1e9));
+  }
+  return out;
+}
+
+std::string time_of(const char* label, const Timing& t, double flops, double ranks) {
+  return fmt::format(
+      "{:<10}{:.4g} ms median of {} (p10 {:.4g}, p90 {:.4g}), {:.0f} TFLOP/s per "
+      "GPU\n",
+      label, t.median_ms, t.iters, t.p10_ms, t.p90_ms, flops / t.median_ms * 1e-9 / ranks);
+}
+
+std::string time_section(const RanksReport& r) {
+  const Problem& p = r.run.problem;
+  const double ranks = double(r.ranks.size());
+  std::string out;
+  if (r.run.forward.time) out += time_of("forward", *r.run.forward.time, p.flops_forward(), ranks);
+  if (r.both) {
+    out += time_of("and back", *r.both, p.flops_forward() + p.flops_backward(), ranks);
+  }
+  for (size_t i = 0; i < r.ranks.size(); ++i) {
+    if (r.ranks[i].lanes.empty()) continue;
+    const Overlap o = overlap_of(r.ranks[i].lanes);
+    out += fmt::format(
+        "{:<10}rank {}: compute {:.4g} ms, messages {:.4g} ms, {:.4g} ms of them "
+        "beside compute; together {:.4g} ms\n",
+        i == 0 ? "lanes" : "", i, o.compute_ms, o.messages_ms, o.both_ms, o.total_ms);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string to_text(const RankCount& c) {
+  return fmt::format("{} {} {} {} {} {}", c.forward.sent, c.forward.requested, c.backward.sent,
+                     c.backward.requested, c.memory, c.workspace);
+}
+
+RankCount from_text(const std::string& text) {
+  RankCount c;
+  std::istringstream(text) >> c.forward.sent >> c.forward.requested >> c.backward.sent >>
+      c.backward.requested >> c.memory >> c.workspace;
+  return c;
+}
+
+std::vector<Span> spans_of(const std::string& lines) {
+  std::vector<Span> spans;
+  std::istringstream all(lines);
+  for (std::string line; std::getline(all, line);) {
+    std::istringstream fields(line);
+    Span s;
+    std::getline(fields, s.lane, '\t');
+    std::getline(fields, s.name, '\t');
+    fields >> s.begin_ms >> s.end_ms;
+    spans.push_back(s);
+  }
+  return spans;
+}
+
+bool RanksReport::ok() const {
+  const auto as_predicted = [](const RankReport& r) {
+    return r.seen.forward.sent == r.predicted.forward_bytes &&
+           r.seen.backward.sent == r.predicted.backward_bytes;
+  };
+  return run.ok() && std::all_of(ranks.begin(), ranks.end(), as_predicted);
+}
+
+Overlap overlap_of(const std::vector<Span>& spans) {
+  Overlap o;
+  if (spans.empty()) return o;
+  double begin = spans[0].begin_ms, end = 0;
+  for (const Span& s : spans) {
+    (s.lane == "compute" ? o.compute_ms : o.messages_ms) += s.end_ms - s.begin_ms;
+    begin = std::min(begin, s.begin_ms), end = std::max(end, s.end_ms);
+    if (s.lane == "compute") continue;
+    for (const Span& c : spans) {  // spans of one lane do not overlap
+      if (c.lane != "compute") continue;
+      o.both_ms += std::max(0.0, std::min(s.end_ms, c.end_ms) - std::max(s.begin_ms, c.begin_ms));
+    }
+  }
+  o.total_ms = end - begin;
+  return o;
+}
+
+// A hop of n rows and n keys: 4 n^2 d FLOPs for each of H heads, half of them with a causal mask;
+// 2 n d numbers of 2 or 4 bytes for each of Hkv.
+double tokens_to_hide(const Problem& p, double flops_per_s, double bytes_per_s) {
+  const double flops = (p.causal ? 2.0 : 4.0) * p.H, bytes = 2.0 * bytes_of(p.dtype) * p.Hkv;
+  return bytes / bytes_per_s * flops_per_s / flops;
+}
+
+std::string text(const RanksReport& r) {
+  std::string out = head(r.run);
+  out += wrapped("ranks     ", fmt::format("{}; messages by {}", r.ranks.size(), r.carrier), 10);
+  if (!r.run.predicted_only) out += check_section(r.run);
+  if (!r.gradients_checked) {
+    out += wrapped("          ", "The gradients were not checked: a head has too many scores.", 10);
+  }
+  out += ranks_table(r) + hiding(r) + time_section(r);
+  if (r.run.predicted_only) return out;
+  const RankCount& c = r.ranks[0].seen;
+  out += wrapped("memory    ",
+                 fmt::format("of rank 0: inputs and outputs {}, workspace {}",
+                             human_bytes(double(c.memory)), human_bytes(double(c.workspace))),
+                 10);
+  out += r.ok() ? wrapped("right     ",
+                          "every checked error is allowed; each rank sent as many bytes as "
+                          "predicted; a second forward had the same bits.",
+                          10)
+                : wrapped("WRONG     ", "see above.", 10);
+  return out;
+}
+
+nlohmann::ordered_json to_json(const RanksReport& r) {
+  Json j = to_json(r.run);
+  Json ranks = Json::array();
+  for (const RankReport& rank : r.ranks) {
+    Json rows = Json::array(), lanes = Json::array();
+    for (const Rows& range : rank.rows) rows.push_back({range.begin, range.end});
+    for (const Span& s : rank.lanes) {
+      lanes.push_back(
+          {{"lane", s.lane}, {"name", s.name}, {"begin_ms", s.begin_ms}, {"end_ms", s.end_ms}});
+    }
+    const Overlap o = overlap_of(rank.lanes);
+    const bool ran = !r.run.predicted_only;
+    const auto sent = [&](uint64_t predicted, uint64_t counted) {
+      return Json{{"predicted", predicted}, {"counted", ran ? Json(counted) : Json(nullptr)}};
+    };
+    ranks.push_back(
+        {{"rows", rows},
+         {"scores", rank.predicted.scores},
+         {"sent",
+          {{"forward", sent(rank.predicted.forward_bytes, rank.seen.forward.sent)},
+           {"backward", sent(rank.predicted.backward_bytes, rank.seen.backward.sent)}}},
+         {"requested",
+          {{"forward", rank.seen.forward.requested}, {"backward", rank.seen.backward.requested}}},
+         {"memory_bytes", rank.seen.memory},
+         {"workspace_bytes", rank.seen.workspace},
+         {"overlap", rank.lanes.empty() ? Json(nullptr)
+                                        : Json{{"compute_ms", o.compute_ms},
+                                               {"messages_ms", o.messages_ms},
+                                               {"both_ms", o.both_ms},
+                                               {"total_ms", o.total_ms}}},
+         {"lanes", lanes}});
+  }
+  j["ranks"] = ranks;
+  j["gradients_checked"] = r.gradients_checked;
+  j["carrier"] = r.carrier;
+  j["forward_and_backward"] = !r.both ? Json(nullptr)
+                                      : Json{{"median_ms", r.both->median_ms},
+                                             {"p10_ms", r.both->p10_ms},
+                                             {"p90_ms", r.both->p90_ms},
+                                             {"iters", r.both->iters}};
+  j["ok"] = r.run.predicted_only ? Json(nullptr) : Json(r.ok());
+  return j;
+}
+
+}  // namespace fa

@@ -1,0 +1,167 @@
+/// \file
+/// Ranks without MPI: threads of one process and one device, of which one runs at a time. For tests
+/// and exercises.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "common/dialect/cuda.h"
+#include "common/harness/device_memory.h"
+#include "common/ranks/sharding.h"
+
+namespace fa {
+
+/// What lies between the threads.
+struct Mail {
+  std::mutex running;  ///< whoever runs holds it
+  std::condition_variable changed;
+  std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> from_to;
+  std::exception_ptr failed;
+};
+
+class ThreadRanks : public Ranks {
+ public:
+  ThreadRanks(int rank, int size, Mail& mail)
+      : Ranks(rank, size), mail_(mail), turn_(mail.running) {}
+
+  void start(const std::string&, const std::vector<Message>& send,
+             const std::vector<Message>& receive) override {
+    count(send);
+    for (const Message& m : send) {
+      std::vector<std::byte> bytes(m.bytes);
+      cuda_check(cudaMemcpy(bytes.data(), m.data, m.bytes, cudaMemcpyDeviceToHost));
+      mail_.from_to[{rank(), m.peer}].push_back(std::move(bytes));
+    }
+    receives_ = receive;
+    mail_.changed.notify_all();
+  }
+  void finish() override {
+    for (const Message& m : receives_) {
+      auto& box = mail_.from_to[{m.peer, rank()}];
+      mail_.changed.wait(turn_, [&] { return !box.empty() || mail_.failed; });
+      if (mail_.failed) throw std::runtime_error("another rank failed");
+      if (box.front().size() != m.bytes) throw std::logic_error("a message of another length");
+      cuda_check(cudaMemcpy(m.data, box.front().data(), m.bytes, cudaMemcpyHostToDevice));
+      box.pop_front();
+    }
+  }
+
+ private:
+  Mail& mail_;
+  std::unique_lock<std::mutex> turn_;
+  std::vector<Message> receives_;
+};
+
+/// f(ranks) on each of so many ranks. \throws what the first one threw that failed.
+inline void on_threads(int size, const std::function<void(Ranks&)>& f) {
+  Mail mail;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank) {
+    threads.emplace_back([&, rank] {
+      ThreadRanks ranks(rank, size, mail);
+      try {
+        f(ranks);
+      } catch (...) {
+        if (!mail.failed) mail.failed = std::current_exception();
+        mail.changed.notify_all();
+      }
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  if (mail.failed) std::rethrow_exception(mail.failed);
+}
+
+/// By a kernel, which is what outputs are expected to be written by.
+template <class Word>
+__global__ void copy_words_kernel(const Word* from, Word* to, int words) {
+  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i < words) to[i] = from[i];
+}
+
+/// A rank's rows of a tensor [heads, N, bytes of a row] in device memory, and back.
+class RankRows {
+ public:
+  RankRows(const std::vector<Rows>& ranges, size_t heads, size_t N, size_t row_bytes)
+      : ranges_(ranges),
+        heads_(heads),
+        N_(N),
+        row_(row_bytes),
+        memory_("rows of a rank", heads * count_rows(ranges) * row_bytes) {}
+  std::byte* data() const { return memory_.get(); }
+  void cut(const void* whole) const {
+    each([&](size_t at, size_t mine, size_t bytes) {
+      copy(static_cast<const std::byte*>(whole) + at, data() + mine, bytes);
+    });
+  }
+  void paste(void* whole) const {
+    each([&](size_t at, size_t mine, size_t bytes) {
+      copy(data() + mine, static_cast<std::byte*>(whole) + at, bytes);
+    });
+  }
+
+ private:
+  static void copy(const std::byte* from, std::byte* to, size_t bytes) {
+    const int words = int(bytes / sizeof(float));
+    launch(copy_words_kernel<float>, {dim3(unsigned(words + 255) / 256), dim3(256)},
+           reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), words);
+  }
+  template <class F>
+  void each(F&& f) const {
+    size_t mine = 0;
+    for (size_t h = 0; h < heads_; ++h) {
+      for (const Rows& r : ranges_) {
+        const size_t bytes = r.size() * row_;
+        if (bytes) f((h * N_ + r.begin) * row_, mine, bytes);
+        mine += bytes;
+      }
+    }
+  }
+
+  std::vector<Rows> ranges_;
+  size_t heads_, N_, row_;
+  DeviceMemory<> memory_;
+};
+
+/// The whole problem's forward by so many ranks, one after the other. And its backward, where `t`
+/// has a place for dQ.
+/// \param sent the bytes of each rank, or null
+inline void run_on_threads(const Sharding& sharding, int ranks, const Problem& p,
+                           const Tensors<void>& t, std::vector<uint64_t>* sent = nullptr) {
+  if (sent) sent->resize(ranks);
+  on_threads(ranks, [&](Ranks& me) {
+    const std::vector<Rows> rows = sharding.rows(p, me.rank(), ranks);
+    const auto of = [&](size_t heads, size_t row_bytes, const void* whole) {
+      RankRows mine(rows, heads, p.N, row_bytes);
+      if (whole) mine.cut(whole);
+      return mine;
+    };
+    const size_t row = p.d * bytes_of(p.dtype);
+    RankRows Q = of(p.heads(), row, t.Q), dO = of(p.heads(), row, t.dO);
+    RankRows K = of(p.kv_heads(), row, t.K), V = of(p.kv_heads(), row, t.V);
+    RankRows O = of(p.heads(), row, nullptr), dQ = of(p.heads(), row, nullptr);
+    RankRows dK = of(p.kv_heads(), row, nullptr), dV = of(p.kv_heads(), row, nullptr);
+    RankRows LSE = of(p.heads(), sizeof(float), nullptr);
+    Tensors<void> mine{Q.data(), K.data(), V.data(), O.data()};
+    mine.LSE = reinterpret_cast<float*>(LSE.data());
+    mine.dO = dO.data(), mine.dQ = dQ.data(), mine.dK = dK.data(), mine.dV = dV.data();
+    const std::unique_ptr<RankPart> part = sharding.part(p, me);
+    part->forward(mine);
+    if (t.dQ) part->backward(mine);
+    cuda_check(cudaDeviceSynchronize());
+    if (t.O) O.paste(t.O);
+    if (t.LSE) LSE.paste(t.LSE);
+    if (t.dQ) dQ.paste(t.dQ), dK.paste(t.dK), dV.paste(t.dV);
+    if (sent) (*sent)[me.rank()] = me.bytes_sent();
+  });
+}
+
+}  // namespace fa

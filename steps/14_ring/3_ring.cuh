@@ -1,0 +1,212 @@
+// Step 14 -- the ring's forward.
+// Idea      Each rank computes with the K and V that it has while those of the next hop come. After
+//           as many hops as ranks each row has met all keys; no rank ever held more than two parts
+// Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: R - 1 parts
+//           HBM            10's of each block; O and LSE of a block there and back; the merge
+// Launch    per hop: 10's; merge
+// Owns      rank: N/R rows
+// Still bad where a hop computes for less time than its messages take, the GPU waits
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+#include "common/harness/device_memory.h"
+#include "steps/14_ring/1_merge.cuh"
+#include "steps/14_ring/2_hops.cuh"
+
+namespace step14 {
+
+// Device memory, or the sentence.
+template <class T>
+fa::DeviceMemory<T> memory(const char* name, size_t n) {
+  fa::DeviceMemory<T> made(name, n);
+  if (made) return made;
+  throw fa::ResourceError(std::string(name) + ": the device cannot allocate " +
+                          std::to_string(n * sizeof(T) >> 20) +
+                          " MiB: try a smaller --n, or more "
+                          "ranks");
+}
+
+// The workspace that a step's kernels ask for, by its names.
+class Workspace {
+ public:
+  explicit Workspace(const std::vector<fa::Scratch>& pieces) {
+    for (const fa::Scratch& s : pieces) {
+      auto& held = memory_.emplace_back(memory<std::byte>(s.name.c_str(), s.bytes));
+      if (s.zeroed) held.fill(0);
+      pointers_[s.name] = held.get();
+      bytes_ += s.bytes;
+    }
+  }
+  const std::map<std::string, void*>* pointers() const { return &pointers_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::vector<fa::DeviceMemory<>> memory_;
+  std::map<std::string, void*> pointers_;
+  size_t bytes_ = 0;
+};
+
+// K and V of a rank, on another one: [B*Hkv, rows, d] each.
+template <class T>
+struct Keys {
+  const T *K = nullptr, *V = nullptr;
+};
+
+// Kernels: the step that computes, ampere.cuh or hopper.cuh.
+template <class Kernels, Cut cut>
+class RingForward : public fa::RankPart {
+ public:
+  using T = typename Kernels::T;
+
+  RingForward(const fa::Problem& p, fa::Ranks& ranks)
+      : whole_(p), ranks_(ranks), me_(ranks.rank()), R_(ranks.size()) {
+    for (int r = 0; r < R_; ++r) most_ = std::max(most_, rows(r));
+    const size_t keys = p.kv_heads() * most_ * p.d, queries = p.heads() * most_ * p.d;
+    taken_.emplace(Kernels::forward_workspace(block_problem({{0, most_}, {0, most_}, p.causal})));
+    if (R_ == 1) return;
+    for (auto& buffer : moving_) buffer = buffer_of<T>("K, V of a hop", 2 * keys);
+    part_O_ = buffer_of<T>("O of a hop", queries);
+    part_LSE_ = buffer_of<float>("LSE of a hop", p.heads() * most_);
+    if (R_ > 2) sum_ = buffer_of<float>("O so far", queries);
+    if (cut == Cut::zigzag && p.causal) {
+      late_Q_ = buffer_of<T>("Q, late", queries / 2 + queries / most_);
+      early_ = buffer_of<T>("K, V, early", keys + 2 * keys / most_);
+    }
+  }
+
+  void forward(const fa::Tensors<void>& untyped) override {
+    const fa::Tensors<T> t = fa::typed<T>(untyped);
+    std::vector<int> met(2);  // merges that each part's rows have had
+    if (late_Q_) cut_late(t.Q, late_Q_.get());
+    Keys<T> held{t.K, t.V};
+    for (int hop = 0; hop < R_; ++hop) {
+      const int from = forward_source(me_, hop, R_);
+      const bool last = hop + 1 == R_;
+      Keys<T> next;
+      if (!last) {
+        const int coming = forward_source(me_, hop + 1, R_);
+        next = room(hop % 2, coming);
+        ranks_.start("K, V of rank " + std::to_string(coming), keys_to((me_ + 1) % R_, held, from),
+                     keys_to((me_ + R_ - 1) % R_, next, coming));
+      }
+      ranks_.computing("forward, hop " + std::to_string(hop));
+      attend(t, held, hop, from, last ? 0 : ranks_.busy_sms(), met);
+      if (!last) {
+        ranks_.finish();
+        held = next;
+      }
+    }
+    left_ = held;
+  }
+
+  size_t workspace_bytes() const override { return bytes_ + taken_->bytes(); }
+
+ protected:
+  int rows(int rank) const { return fa::count_rows(rows_of(cut, whole_.N, rank, R_)); }
+  Block block(int from) const { return block_of(cut, whole_.N, whole_.causal, me_, from, R_); }
+  fa::Problem block_problem(const Block& b) const {
+    fa::Problem p = whole_;
+    p.N = b.rows.size(), p.Nk = b.keys.size(), p.causal = b.causal;
+    return p;
+  }
+  template <class E>
+  fa::DeviceMemory<E> buffer_of(const char* name, size_t n) {
+    bytes_ += n * sizeof(E);
+    return memory<E>(name, n);
+  }
+  size_t key_numbers(int rank) const { return whole_.kv_heads() * rows(rank) * whole_.d; }
+  Keys<T> room(int buffer, int rank) const {
+    T* K = moving_[buffer].get();
+    return {K, K + key_numbers(rank)};
+  }
+  std::vector<fa::Message> keys_to(int peer, const Keys<T>& keys, int rank) const {
+    return {fa::message(peer, keys.K, key_numbers(rank)),
+            fa::message(peer, keys.V, key_numbers(rank))};
+  }
+
+  // The rows of this rank's late part as a tensor of their own.
+  RowsOf late() const {
+    const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
+    return {.N = N, .row0 = row0, .n = N - row0, .part0 = 0, .rows = N - row0};
+  }
+  static constexpr int kVector = 16 / sizeof(T);  // elements that a thread copies
+  void cut_late(const T* from, T* to) const {
+    cut_rows<uint4>(whole_.heads(), whole_.d / kVector, from, to, late());
+  }
+  bool is_late(const Block& b) const { return b.rows.begin > 0; }
+
+  // The keys of a block: of a rank's keys all, or the early ones.
+  Keys<T> keys_of(const Block& b, const Keys<T>& held, int from) const {
+    if (b.keys.size() == rows(from)) return held;
+    T *K = early_.get(), *V = K + early_.size() / 2;
+    const RowsOf at{
+        .N = rows(from), .row0 = 0, .n = b.keys.size(), .part0 = 0, .rows = b.keys.size()};
+    cut_rows<uint4>(whole_.kv_heads(), whole_.d / kVector, held.K, K, at);
+    cut_rows<uint4>(whole_.kv_heads(), whole_.d / kVector, held.V, V, at);
+    return {K, V};
+  }
+
+  const fa::Problem whole_;
+  fa::Ranks& ranks_;
+  const int me_, R_;
+  int most_ = 0;                // rows of a rank
+  fa::DeviceMemory<T> late_Q_;  // [B*H, late rows, d]
+  std::optional<Workspace> taken_;
+  Keys<T> left_;  // what the last hop of a forward left here
+
+ private:
+  void attend(const fa::Tensors<T>& t, const Keys<T>& held, int hop, int from, int busy_sms,
+              std::vector<int>& met) {
+    const Block b = block(from);
+    if (b.empty()) return;
+    const Keys<T> keys = keys_of(b, held, from);
+    fa::Tensors<T> tensors{.Q = is_late(b) ? late_Q_.get() : t.Q, .K = keys.K, .V = keys.V};
+    tensors.O = hop == 0 ? t.O : part_O_.get();
+    tensors.LSE = hop == 0 ? t.LSE : part_LSE_.get();
+    tensors.workspace = taken_->pointers();
+    Kernels::forward(block_problem(b), tensors, fa::multiprocessors() - busy_sms);
+    if (hop > 0) merge_parts(t, b, met);
+  }
+
+  // How many blocks of other ranks the rows of a part meet.
+  int meetings(int first_row) const {
+    int n = 0;
+    for (int from = 0; from < R_; ++from) {
+      const Block b = block(from);
+      n += from != me_ && !b.empty() && b.rows.begin <= first_row;
+    }
+    return n;
+  }
+
+  // O so far is in O while it has met one block or all, and in between in fp32.
+  void merge_parts(const fa::Tensors<T>& t, const Block& b, std::vector<int>& met) {
+    const std::vector<fa::Rows> parts = rows_of(cut, whole_.N, me_, R_);
+    int row0 = 0;
+    for (size_t i = 0; i < parts.size(); row0 += parts[i++].size()) {
+      if (row0 < b.rows.begin) continue;
+      const RowsOf at{.N = rows(me_),
+                      .row0 = row0,
+                      .n = b.rows.size(),
+                      .part0 = row0 - b.rows.begin,
+                      .rows = parts[i].size()};
+      const bool first = met[i] == 0, last = ++met[i] == meetings(row0);
+      const auto merge = [&](const auto* old, auto* sum) {
+        merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, part_O_.get(), part_LSE_.get(), at);
+      };
+      if (first && last) merge(t.O, t.O);
+      if (first && !last) merge(t.O, sum_.get());
+      if (!first && last) merge(sum_.get(), t.O);
+      if (!first && !last) merge(sum_.get(), sum_.get());
+    }
+  }
+
+  size_t bytes_ = 0;
+  fa::DeviceMemory<T> moving_[2];  // K and V that come, and that were here before
+  fa::DeviceMemory<T> early_;      // K and V, of a rank's early part
+  fa::DeviceMemory<T> part_O_;     // of one block of keys
+  fa::DeviceMemory<float> part_LSE_, sum_;
+};
+
+}  // namespace step14

@@ -1,0 +1,177 @@
+// Step 14 -- the ring's backward.
+// Idea      dQ belongs to a rank's rows and stays. dK and dV belong to keys that travel: their sums
+//           travel, too, in fp32, one hop behind. The ring turns the other way: it begins with the
+//           keys that the forward left, and each rank's own keys come last, so that nobody waits
+//           for the way home
+// Changed   nothing of 3_ring, whose class it extends: more travels
+// Traffic   sent per rank  2*2*BHkv*(R-2)/R*N*d + 2*4*BHkv*(R-1)/R*N*d B   K, V; dK, dV
+//           HBM            11's of each block; dK and dV of a block there and back; their sums
+// Launch    columns; per hop: 11's backward, add; convert
+// Owns      rank: dQ, dK and dV of N/R rows
+// Still bad the order of 11's additions to dQ changes from run to run
+#pragma once
+
+#include "steps/14_ring/3_ring.cuh"
+
+namespace step14 {
+
+template <class Kernels, Cut cut>
+class Ring : public RingForward<Kernels, cut> {
+ public:
+  using Forward = RingForward<Kernels, cut>;
+  using T = typename Kernels::T;
+
+  Ring(const fa::Problem& p, fa::Ranks& ranks) : Forward(p, ranks) {}
+
+  void backward(const fa::Tensors<void>& untyped) override {
+    if (!all_) allocate();
+    const fa::Tensors<T> t = fa::typed<T>(untyped);
+    const Block own = block(me_);
+    ranks_.computing("backward, before the hops");
+    fa::Tensors<T> all = t, late = t;
+    all.workspace = all_->pointers();
+    Kernels::prepare_rows(block_problem(own), all);
+    if (late_) late = prepare_late(t);
+
+    Keys<T> held = left_;
+    for (int hop = 0; hop < R_; ++hop) {
+      const int from = backward_source(me_, hop, R_);
+      const bool last = hop + 1 == R_;
+      if (last) held = {t.K, t.V};
+      const Keys<T> next = exchange(hop, from, held);
+      ranks_.computing("backward, hop " + std::to_string(hop));
+      const Block b = block(from);
+      if (!b.empty()) {
+        const Keys<T> keys = this->keys_of(b, held, from);
+        fa::Tensors<T>& rows = this->is_late(b) ? late : all;
+        rows.K = keys.K, rows.V = keys.V;
+        rows.dK = R_ == 1 ? t.dK : part_.get(),
+        rows.dV = R_ == 1 ? t.dV : part_.get() + part_.size() / 2;
+        Kernels::backward(block_problem(b), rows);
+      }
+      if (moves(hop)) ranks_.finish();
+      if (R_ > 1) add(t, b, hop, from);
+      if (next.K) held = next;
+    }
+    ranks_.computing("backward, after the hops");
+    if (late_) add_late(all, late);
+    Kernels::finish_rows(block_problem(own), all);
+  }
+
+  size_t workspace_bytes() const override {
+    return Forward::workspace_bytes() + (all_ ? all_->bytes() : 0) + (late_ ? late_->bytes() : 0);
+  }
+
+ private:
+  using Forward::block, Forward::block_problem, Forward::whole_, Forward::ranks_, Forward::me_;
+  using Forward::R_, Forward::most_, Forward::left_, Forward::key_numbers, Forward::rows;
+
+  void allocate() {
+    const fa::Problem& p = whole_;
+    all_.emplace(Kernels::row_workspace(block_problem(block(me_))));
+    if (R_ == 1) return;
+    const size_t keys = p.kv_heads() * most_ * p.d;
+    part_ = this->template buffer_of<T>("dK, dV of a hop", 2 * keys);
+    for (auto& sum : sums_) sum = this->template buffer_of<float>("dK, dV so far", 2 * keys);
+    if (!this->late_Q_ || me_ + 1 == R_) return;  // the last rank meets no later keys
+    fa::Problem rows = block_problem(block(me_));
+    rows.N = this->late().rows;
+    late_.emplace(Kernels::row_workspace(rows));
+    const size_t numbers = p.heads() * rows.N * p.d;
+    for (auto* tensor : {&late_O_, &late_dO_}) {
+      *tensor = this->template buffer_of<T>("O, dO, late", numbers);
+    }
+    late_LSE_ = this->template buffer_of<float>("LSE, late", p.heads() * rows.N);
+  }
+
+  // The late part's rows are tensors of their own, with sums of dQ of their own.
+  fa::Tensors<T> prepare_late(const fa::Tensors<T>& t) {
+    this->cut_late(t.O, late_O_.get());
+    this->cut_late(t.dO, late_dO_.get());
+    cut_rows<float>(whole_.heads(), 1, t.LSE, late_LSE_.get(), this->late());
+    fa::Tensors<T> late{.Q = this->late_Q_.get(), .O = late_O_.get(), .LSE = late_LSE_.get()};
+    late.dO = late_dO_.get(), late.workspace = late_->pointers();
+    Kernels::prepare_rows(late_problem(), late);
+    return late;
+  }
+  void add_late(const fa::Tensors<T>& all, const fa::Tensors<T>& late) const {
+    const int Np = Kernels::padded_rows(block_problem(block(me_)));
+    const int np = Kernels::padded_rows(late_problem());
+    const RowsOf at = this->late();
+    fa::dispatch_d<64, 128>(whole_.d, [&](auto d) {
+      fa::launch(add_sums_kernel<d>, row_blocks(whole_.heads(), np, d),
+                 all.template scratch<float>("dQ_sum"), late.template scratch<float>("dQ_sum"), Np,
+                 np, at.row0, at.rows, int(whole_.heads()), Kernels::kSums);
+    });
+  }
+  fa::Problem late_problem() const {
+    fa::Problem p = block_problem(block(me_));
+    p.N = this->late().rows, p.causal = false;
+    return p;
+  }
+
+  bool moves(int hop) const { return hop + 2 < R_ || hop > 0; }
+
+  // K and V of the next hop come, unless they are this rank's own. dK and dV of the hop before, to
+  // which this rank has added, go; those of this hop come.
+  Keys<T> exchange(int hop, int from, const Keys<T>& held) {
+    const int to = (me_ + R_ - 1) % R_, back = (me_ + 1) % R_;
+    std::vector<fa::Message> send, receive;
+    Keys<T> next;
+    if (hop + 2 < R_) {
+      const int coming = backward_source(me_, hop + 1, R_);
+      next = this->room((R_ - 1 + hop) % 2, coming);
+      send = this->keys_to(to, held, from), receive = this->keys_to(back, next, coming);
+    }
+    if (hop > 0) {
+      const int gone = backward_source(me_, hop - 1, R_);
+      send.push_back(fa::message(to, sums_[(hop + 1) % 2].get(), 2 * key_numbers(gone)));
+      receive.push_back(fa::message(back, sums_[hop % 2].get(), 2 * key_numbers(from)));
+    }
+    if (moves(hop)) ranks_.start("K, V; dK, dV of rank " + std::to_string(from), send, receive);
+    return next;
+  }
+
+  // What came, and this block's share.
+  void add(const fa::Tensors<T>& t, const Block& b, int hop, int from) {
+    float* dK = sums_[hop % 2].get();
+    float* dV = dK + key_numbers(from);
+    if (hop == 0) fa::zero_device_memory(dK, 2 * key_numbers(from) * sizeof(float));
+    if (b.empty()) return;
+    const RowsOf at{
+        .N = rows(from), .row0 = 0, .n = b.keys.size(), .part0 = 0, .rows = b.keys.size()};
+    const T *part_K = part_.get(), *part_V = part_K + part_.size() / 2;
+    const auto sum = [&](const float* old, auto* to, const T* part) {
+      add_rows(whole_.d, whole_.kv_heads(), old, to, part, at);
+    };
+    if (hop + 1 == R_) {
+      sum(dK, t.dK, part_K), sum(dV, t.dV, part_V);
+    } else {
+      sum(dK, dK, part_K), sum(dV, dV, part_V);
+    }
+  }
+
+  std::optional<Workspace> all_, late_;
+  fa::DeviceMemory<T> part_;         // dK and dV of one block
+  fa::DeviceMemory<float> sums_[2];  // dK and dV that travel
+  fa::DeviceMemory<T> late_O_, late_dO_;
+  fa::DeviceMemory<float> late_LSE_;
+};
+
+// --- for the program -------------------------------------------------------------------------------
+
+template <class Kernels, Cut cut>
+std::shared_ptr<const fa::Sharding> ring() {
+  fa::Sharding s;
+  s.validate = [](const fa::Problem& p, int ranks) { require_rows(cut, p, ranks); };
+  s.rows = [](const fa::Problem& p, int rank, int ranks) { return rows_of(cut, p.N, rank, ranks); };
+  s.part = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankPart> {
+    return std::make_unique<Ring<Kernels, cut>>(p, ranks);
+  };
+  s.predict = [](const fa::Problem& p, int rank, int ranks) {
+    return step14::predict(cut, p, rank, ranks);
+  };
+  return std::make_shared<const fa::Sharding>(s);
+}
+
+}  // namespace step14

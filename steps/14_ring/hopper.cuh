@@ -1,0 +1,46 @@
+// Step 14 -- the kernels of steps 10 and 11, as the ring asks for them. The backward is in three
+// pieces: what is known of the rows, one block of keys at a time, and dQ, which stays in fp32 until
+// the last block.
+#pragma once
+
+#include "steps/10_warp_specialized/5_scheduled.cuh"
+#include "steps/11_hopper_backward/6_columns.cuh"
+#include "steps/14_ring/rows.cuh"
+
+namespace step14 {
+
+struct Hopper {  // steps 10 and 11
+  using T = bf16;
+  static constexpr Fragments kSums{.lane = 4, .number = 1};  // of dQ_sum
+  static int padded_rows(const fa::Problem& p) { return step11::padded_rows(p); }
+  static std::vector<fa::Scratch> forward_workspace(const fa::Problem& p) {
+    return step10::workspace(p);
+  }
+  static void forward(const fa::Problem& p, const fa::Tensors<T>& t, int sms) {
+    step10::dispatch(p, [&](auto tiling) { step10::launch<decltype(tiling)>(p, t, sms); });
+  }
+  static std::vector<fa::Scratch> row_workspace(const fa::Problem& p) {
+    return step11_columns::workspace(p);
+  }
+  static void prepare_rows(const fa::Problem& p, const fa::Tensors<T>& t) {
+    fa::dispatch_d<64, 128>(p.d, [&](auto d) { step11_columns::launch_columns<d>(p, t); });
+  }
+  static void backward(const fa::Problem& p, const fa::Tensors<T>& t) {
+    fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+      step11_columns::launch_backward<d>(p, t, step11::FloatSums{t.scratch<float>("dQ_sum")});
+    });
+  }
+  static void finish_rows(const fa::Problem& p, const fa::Tensors<T>& t) {
+    fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+      step11::launch_convert<d>(p, t, step11::FloatSums{t.scratch<float>("dQ_sum")});
+    });
+  }
+};
+
+inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {  // where one rank runs alone
+  std::vector<fa::Scratch> all = step10::workspace(p);
+  for (const fa::Scratch& s : step11_columns::workspace(p)) all.push_back(s);
+  return all;
+}
+
+}  // namespace step14

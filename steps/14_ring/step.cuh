@@ -1,0 +1,68 @@
+// Step 14: its description, for its program, library, tests and exercises.
+#pragma once
+
+#include "common/ranks/sharding.h"
+#include "steps/14_ring/5_heads.cuh"
+#include "steps/14_ring/ampere.cuh"
+#include "steps/14_ring/hopper.cuh"
+
+namespace step14 {
+
+// A sequence attends to itself: there are as many keys as queries.
+inline fa::Support support() { return {.d = {64, 128}, .gqa = true}; }
+
+// With one rank it is steps 07 and 08.
+inline fa::Variant mma() {
+  return {.name = "mma",
+          .idea = "zigzag with the kernels of 07 and 08",
+          .parent = {"07 lazy", step07::traffic, step07::support()},
+          .forward = step07::forward,
+          .traffic = step07::traffic,
+          .workspace = step08::workspace,
+          .writes_lse = true,
+          .forward_of = "07 lazy",
+          .backward_parent = {"08 atomics", step08::backward_traffic, step07::support()},
+          .backward = step08::backward,
+          .backward_traffic = step08::backward_traffic,
+          .sharding = ring<Ampere, Cut::zigzag>()};
+}
+
+// With one rank it is steps 10 and 11.
+inline fa::Variant plain() {
+  return {.name = "plain",
+          .idea = "a ring; each rank has one part of the rows",
+          .parent = {"10 scheduled", step10::traffic, step10::support()},
+          .forward = step10::forward,
+          .traffic = step10::traffic,
+          .workspace = workspace,
+          .writes_lse = true,
+          .forward_of = "10 scheduled",
+          .backward_parent = {"11 columns", step11_columns::backward_traffic, step11::support()},
+          .backward = step11_columns::backward,
+          .backward_traffic = step11_columns::backward_traffic,
+          .sharding = ring<Hopper, Cut::plain>()};
+}
+
+inline fa::Variant heads() {
+  fa::Variant v = plain();
+  v.name = "heads", v.idea = "no ring: each rank has all rows of some heads";
+  v.sharding = heads_to_ranks<Hopper>();
+  return v;
+}
+
+inline fa::Variant zigzag() {
+  fa::Variant v = plain();
+  v.name = "zigzag", v.idea = "each rank has an early and a late part: a causal mask is fair";
+  v.sharding = ring<Hopper, Cut::zigzag>();
+  return v;
+}
+
+inline fa::Step step() {
+  return {.id = "14_ring",
+          .idea = "one problem on several GPUs: K and V travel round a ring of ranks",
+          .support = support(),
+          .needs = "sm_90a",
+          .variants = {mma(), plain(), heads(), zigzag()}};
+}
+
+}  // namespace step14

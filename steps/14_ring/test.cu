@@ -1,0 +1,173 @@
+// Tests of step 14 in one process: its formulas, its merge, and ranks that are threads. Ranks that
+// mpirun starts: tests/programs/test_ranks.py. The build links the steps that linked_variant() names.
+#include "common/ranks/threads.h"
+#include "steps/14_ring/1_merge.cuh"
+#include "steps/14_ring/2_hops.cuh"
+#include "tests/attention.h"
+
+using fa::test::bf16_problem;
+using step14::Block, step14::Cut;
+
+static const fa::Variant& zigzag() { return fa::linked_variant("14 zigzag"); }
+
+// The variant on so many ranks, as one that a session can run.
+static fa::Variant on_ranks(const fa::Variant& v, int ranks) {
+  fa::Variant several = v;
+  several.workspace = nullptr;
+  const auto run = [sharding = v.sharding, ranks](const fa::Problem& p,
+                                                  const fa::Tensors<void>& t) {
+    fa::run_on_threads(*sharding, ranks, p, t);
+  };
+  several.forward = fa::Runner(fa::DType::bf16, [run](const fa::Problem& p, fa::Tensors<void> t) {
+    t.dQ = nullptr;
+    run(p, t);
+  });
+  several.backward = fa::Runner(fa::DType::bf16, run);
+  return several;
+}
+
+TEST_CASE("step 14: every visible score is computed once, by the rank that has its row",
+          "[step14]") {
+  const Cut cut = GENERATE(Cut::plain, Cut::zigzag);
+  const int ranks = GENERATE(1, 2, 3, 4, 8), N = GENERATE(16, 37, 64);
+  const bool causal = GENERATE(false, true);
+  std::vector<int> computed(N * N);
+  std::vector<int> owned(N);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto whole = [&](int of, int local) {
+      for (const fa::Rows& r : step14::rows_of(cut, N, of, ranks)) {
+        if (local < r.size()) return r.begin + local;
+        local -= r.size();
+      }
+      return -1;
+    };
+    const int rows = fa::count_rows(step14::rows_of(cut, N, rank, ranks));
+    for (int r = 0; r < rows; ++r) ++owned[whole(rank, r)];
+    uint64_t scores = 0;
+    for (int hop = 0; hop < ranks; ++hop) {
+      const int from = step14::forward_source(rank, hop, ranks);
+      const Block b = step14::block_of(cut, N, causal, rank, from, ranks);
+      scores += b.empty() ? 0 : step14::scores_of(b);
+      for (int r = b.rows.begin; r < b.rows.end; ++r) {
+        for (int c = b.keys.begin; c < b.keys.end; ++c) {
+          if (b.causal && c - b.keys.begin > r - b.rows.begin) continue;
+          ++computed[whole(rank, r) * N + whole(from, c)];
+        }
+      }
+    }
+    fa::Problem p = bf16_problem(N, N, 64, causal);
+    uint64_t predicted = 0;
+    for (uint64_t s : step14::predict(cut, p, rank, ranks).scores) predicted += s;
+    CHECK(predicted == scores);
+  }
+  CHECK(owned == std::vector<int>(N, 1));
+  for (int r = 0; r < N; ++r) {
+    for (int c = 0; c < N; ++c) {
+      CAPTURE(r, c);
+      REQUIRE(computed[r * N + c] == (causal && c > r ? 0 : 1));
+    }
+  }
+}
+
+TEST_CASE("step 14: with a causal mask zig-zag is fair in every hop", "[step14]") {
+  const int ranks = GENERATE(2, 3, 4, 8), N = ranks * 2 * 16;
+  const fa::Problem p = bf16_problem(N, N, 64, true);
+  for (int hop = 1; hop < ranks; ++hop) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      CHECK(step14::predict(Cut::zigzag, p, rank, ranks).scores[hop] == 32 * 16);
+    }
+  }
+  CHECK(step14::predict(Cut::plain, p, 0, ranks).scores[1] == 0);
+}
+
+TEST_CASE("step 14: both passes meet each rank's keys once, its own at the right time",
+          "[step14]") {
+  const int ranks = GENERATE(1, 2, 3, 8), rank = GENERATE_COPY(0, ranks - 1);
+  std::vector<int> forward(ranks), backward(ranks);
+  for (int hop = 0; hop < ranks; ++hop) {
+    ++forward[step14::forward_source(rank, hop, ranks)];
+    ++backward[step14::backward_source(rank, hop, ranks)];
+  }
+  CHECK(forward == std::vector<int>(ranks, 1));
+  CHECK(backward == forward);
+  CHECK(step14::forward_source(rank, 0, ranks) == rank);
+  CHECK(step14::backward_source(rank, ranks - 1, ranks) == rank);
+  CHECK(step14::backward_source(rank, 0, ranks) == step14::forward_source(rank, ranks - 1, ranks));
+}
+
+TEST_CASE("step 14: the merge is stable, and knows rows without a key", "[step14]") {
+  const float inf = INFINITY;
+  const auto same = step14::merge(3.f, 3.f);
+  CHECK(same.LSE == Approx(3.f + std::log(2.f)));
+  CHECK(same.old_weight == 0.5f);
+  CHECK(same.new_weight == 0.5f);
+  const auto far = step14::merge(-1000.f, 1000.f);  // exp(1000) overflows
+  CHECK(far.LSE == 1000.f);
+  CHECK(far.old_weight == 0.f);
+  CHECK(far.new_weight == 1.f);
+  const auto nothing_new = step14::merge(-5.f, -inf);
+  CHECK(nothing_new.LSE == -5.f);
+  CHECK(nothing_new.old_weight == 1.f);
+  CHECK(nothing_new.new_weight == 0.f);
+  const auto none = step14::merge(-inf, -inf);
+  CHECK(none.LSE == -inf);
+  CHECK(none.old_weight == 0.f);
+  CHECK(none.new_weight == 0.f);
+}
+
+TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
+  struct Case {
+    const char* variant;
+    int ranks, d;
+    bool causal;
+  };
+  const Case c = GENERATE(Case{"14 mma", 2, 64, true}, Case{"14 mma", 3, 128, false},
+                          Case{"14 plain", 2, 64, true}, Case{"14 heads", 2, 128, true},
+                          Case{"14 zigzag", 1, 64, true}, Case{"14 zigzag", 3, 128, true});
+  const fa::Variant& v = fa::linked_variant(c.variant);
+  const int ranks = c.ranks;
+  CAPTURE(v.name, ranks, c.causal, c.d);
+  const fa::Problem p = bf16_problem(140, 140, c.d, c.causal, 1, 4, 2);
+  fa::test::require_right(on_ranks(v, ranks), p);
+}
+
+TEST_CASE("step 14: right for random problems and ranks", "[step14]") {
+  std::mt19937 random(14);
+  for (int i = 0; i < (FA_BACKEND_GPU ? 60 : 2); ++i) {
+    fa::Problem p = fa::test::random_problem(random);
+    const int ranks = 2 + int(random() % 4);
+    p.N = p.Nk = 2 * ranks + int(random() % 150);
+    CAPTURE(fa::describe(p), ranks);
+    fa::test::require_right(on_ranks(zigzag(), ranks), p);
+  }
+}
+
+TEST_CASE("step 14: the sent bytes are those predicted", "[step14]") {
+  const fa::Variant& v = fa::linked_variant(GENERATE("14 plain", "14 heads", "14 zigzag"));
+  const int ranks = 2;
+  const fa::Problem p = bf16_problem(75, 75, 64, true, 2, 2, 2);
+  fa::Variant counting = on_ranks(v, ranks);
+  std::vector<uint64_t> sent;
+  counting.backward =
+      fa::Runner(fa::DType::bf16, [&](const fa::Problem& p, const fa::Tensors<void>& t) {
+        fa::run_on_threads(*v.sharding, ranks, p, t, &sent);
+      });
+  fa::run(counting, p, fa::normal_inputs(p, 1));
+  for (int rank = 0; rank < ranks; ++rank) {
+    const fa::RankPrediction predicted = v.sharding->predict(p, rank, ranks);
+    CHECK(sent[rank] == predicted.forward_bytes + predicted.backward_bytes);
+  }
+}
+
+TEST_CASE("step 14: one rank is the step that it takes its kernels from", "[step14]") {
+  const fa::Problem p = bf16_problem(140, 140, 64, true, 1, 2, 1);
+  fa::test::require_right(zigzag(), p);
+}
+
+TEST_CASE("step 14: what ranks cannot share is refused", "[step14]") {
+  const fa::Problem p = bf16_problem(7, 7, 64, true, 1, 4, 2);
+  CHECK_THROWS_WITH(zigzag().sharding->validate(p, 4), ContainsSubstring("at least 8 rows"));
+  CHECK_NOTHROW(fa::linked_variant("14 plain").sharding->validate(p, 4));
+  CHECK_THROWS_WITH(fa::linked_variant("14 heads").sharding->validate(p, 4),
+                    ContainsSubstring("multiple of 4"));
+}

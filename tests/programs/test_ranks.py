@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Step 14 on simulated ranks, as a user starts them: results, bytes, failures.
+
+Argument: a build folder. Without mpirun, or in a build without MPI, it says so and is skipped.
+"""
+
+import itertools
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BUILD = pathlib.Path(sys.argv.pop()).resolve() if len(sys.argv) > 1 else ROOT / "build" / "sim"
+PROGRAM = BUILD / "steps" / "14_ring"
+
+MPIRUN = shutil.which("mpirun")
+# Open MPI refuses root, and more ranks than cores, unless it is told otherwise.
+ENVIRONMENT = {
+    **os.environ,
+    "OMPI_ALLOW_RUN_AS_ROOT": "1",
+    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+    "OMPI_MCA_rmaps_base_oversubscribe": "1",
+}
+
+
+def command(ranks, *args):
+    return [MPIRUN, "-n", str(ranks), str(PROGRAM), *map(str, args)]
+
+
+def run(ranks, *args, **environment):
+    return run_command(command(ranks, *args), **environment)
+
+
+def run_command(line, **environment):
+    return subprocess.run(
+        line, capture_output=True, text=True, timeout=300, env={**ENVIRONMENT, **environment}
+    )
+
+
+def has_mpi():
+    if not MPIRUN:
+        return "no mpirun here"
+    done = run(2, "--version")
+    return "" if done.returncode == 0 else done.stderr.strip().split("\n")[0]
+
+
+def setUpModule():
+    missing = has_mpi()
+    if missing:
+        print(f"NOT RUN: step 14 on several ranks: {missing}", flush=True)
+        raise unittest.SkipTest(missing)
+
+
+def runs(pid):
+    """Is it a rank that is still there?"""
+    try:
+        return os.readlink(f"/proc/{pid}/exe") == str(PROGRAM)
+    except OSError:
+        return False
+
+
+def ranks_of(mpirun):
+    """The processes that it has started."""
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == mpirun.pid and runs(folder.name):
+            found.append(int(folder.name))
+    return sorted(found)
+
+
+class Ranks(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def report(self, ranks, *args):
+        path = self.folder / "report.json"
+        done = run(ranks, *args, "--json", path)
+        self.assertEqual(done.returncode, 0, f"{ranks} ranks, {args}\n{done.stdout}{done.stderr}")
+        return json.loads(path.read_text("utf-8"))
+
+    def refused(self, done, status, *words):
+        """One sentence of the program's, and its status."""
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        said = [line for line in done.stderr.split("\n") if line.startswith("14_ring: ")]
+        self.assertEqual(len(said), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, said[0])
+
+    def test_right_for_all_numbers_of_ranks(self):
+        shapes = (
+            ("--n", 101, "--h", 2, "--hkv", 1),
+            ("--n", 203, "--h", 2, "--hkv", 1, "--d", 128, "--causal"),
+            ("--n", 130, "--b", 2, "--h", 1, "--causal", "--input", "outliers"),
+        )
+        for variant, ranks, shape in itertools.product(("mma", "zigzag"), (1, 2, 3, 4, 8), shapes):
+            with self.subTest(variant=variant, ranks=ranks, shape=shape):
+                report = self.report(ranks, *shape, "--variant", variant)
+                self.assertTrue(report["ok"])
+                self.assertEqual(
+                    [c["tensor"] for c in report["check"]], ["O", "LSE", "dQ", "dK", "dV"]
+                )
+
+    def test_heads(self):
+        for ranks, causal in itertools.product((2, 4), ((), ("--causal",))):
+            shape = ("--n", 103, "--h", 8, "--hkv", 4, "--b", 2, *causal)
+            report = self.report(ranks, *shape, "--variant", "heads")
+            self.assertTrue(report["ok"])
+            scores = [sum(rank["scores"]) for rank in report["ranks"]]
+            self.assertEqual(len(set(scores)), 1)
+        done = run(3, "--n", 64, "--variant", "heads")
+        self.refused(done, 2, "--hkv 4", "multiple of 3")
+
+    def test_random_problems(self):
+        chance = random.Random(14)
+        for _ in range(4):
+            ranks = chance.choice((2, 3, 4, 5))
+            hkv, group = chance.randint(1, 2), chance.randint(1, 3)
+            args = ["--n", chance.randint(2 * ranks, 260), "--b", chance.randint(1, 2)]
+            args += ["--hkv", hkv, "--h", hkv * group, "--d", chance.choice((64, 128))]
+            args += ["--variant", chance.choice(("plain", "zigzag", "mma")), "--input", "normal"]
+            args += ["--seed", chance.randint(1, 99)] + chance.choice(([], ["--causal"]))
+            with self.subTest(ranks=ranks, args=args):
+                self.assertTrue(self.report(ranks, *args)["ok"])
+
+    def test_error_does_not_grow_with_the_ranks(self):
+        error = {}
+        for ranks in (2, 4, 8):
+            report = self.report(ranks, "--n", 512, "--h", 1, "--input", "normal")
+            error[ranks] = {c["tensor"]: c["rmse"] for c in report["check"]}
+        for tensor in ("O", "dQ", "dK", "dV"):
+            self.assertLess(error[8][tensor], 1.25 * error[2][tensor], (tensor, error))
+
+    def test_sent_bytes_are_those_predicted(self):
+        n, h, d, ranks = 256, 2, 64, 4
+        for variant in ("plain", "zigzag"):
+            report = self.report(ranks, "--n", n, "--h", h, "--causal", "--variant", variant)
+            numbers = n // ranks * h * d  # of K of a rank
+            for rank in report["ranks"]:
+                forward, backward = rank["sent"]["forward"], rank["sent"]["backward"]
+                self.assertEqual(forward["predicted"], (ranks - 1) * 2 * 2 * numbers)
+                self.assertEqual(
+                    backward["predicted"],
+                    (ranks - 2) * 2 * 2 * numbers + (ranks - 1) * 2 * 4 * numbers,
+                )
+                for sent in (forward, backward):
+                    self.assertEqual(sent["counted"], sent["predicted"])
+
+    def test_zigzag_is_fair_and_plain_is_not(self):
+        most = {}
+        for variant in ("plain", "zigzag"):
+            report = self.report(4, "--n", 512, "--h", 1, "--causal", "--variant", variant)
+            scores = [sum(rank["scores"]) for rank in report["ranks"]]
+            self.assertEqual(sum(scores), 512 * 513 // 2)
+            most[variant] = max(scores) / (sum(scores) / 4)
+            requested = [rank["requested"]["forward"] for rank in report["ranks"]]
+            if variant == "plain":
+                self.assertGreater(max(requested), 5 * min(requested))
+            else:
+                self.assertLess(max(requested), 2 * min(requested))
+        self.assertAlmostEqual(most["plain"], 1.75, places=2)
+        self.assertAlmostEqual(most["zigzag"], 1.0, places=2)
+
+    def test_same_bits_in_each_run_and_the_written_output(self):
+        args = ("--n", 150, "--causal", "--h", 2)
+        outputs = []
+        for name in ("a.npy", "b.npy"):
+            self.report(3, *args, "--out", self.folder / name)
+            outputs.append((self.folder / name).read_bytes())
+        self.assertEqual(outputs[0], outputs[1])
+
+    def test_analysis_finds_nothing(self):
+        for variant in ("zigzag", "heads"):
+            report = self.report(
+                2, "--n", 140, "--h", 2, "--causal", "--variant", variant, "--analyse"
+            )
+            self.assertEqual(report["findings"], [])
+
+    def test_predict_runs_nothing(self):
+        done = run(8, "--n", 1 << 20, "--causal", "--predict")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("rows per rank", done.stdout)
+        self.assertIn("0-65535, 983040-1048575", done.stdout)
+
+    # --- failures ---
+
+    def test_one_sentence_for_bad_use(self):
+        self.refused(run(4, "--n", 7), 2, "--n 7", "at least 8 rows")
+        self.refused(run(2, "--n", 64, "--trace", self.folder / "t.json"), 2, "--trace", "one rank")
+        self.refused(run(2, "--no-such-flag"), 2, "--no-such-flag")
+        self.refused(run(2, "--json", "/nowhere/x.json"), 2, "--json /nowhere/x.json")
+
+    def test_ranks_with_unequal_shapes(self):
+        line = command(2, "--n", 64)
+        line += [":", "-n", "1", str(PROGRAM), "--n", "128"]
+        self.refused(run_command(line), 2, "rank 2", "--n 128", "--n 64")
+
+    def test_more_ranks_than_gpus(self):
+        done = run(3, "--n", 64, FLASH_STEPS_SIM_GPUS="2")
+        self.refused(done, 3, "3 ranks", "2 GPUs", "build/sim/steps/14_ring")
+
+    def started(self, ranks, *args):
+        """A run that takes long, once it computes."""
+        mpirun = subprocess.Popen(
+            command(ranks, "--n", 4096, "--h", 4, *args),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+        self.addCleanup(mpirun.kill)
+        deadline = time.monotonic() + 60
+        while len(ranks_of(mpirun)) < ranks and time.monotonic() < deadline:
+            time.sleep(0.1)
+        time.sleep(3)
+        running = ranks_of(mpirun)
+        self.assertEqual(len(running), ranks)
+        return mpirun, running
+
+    def nothing_left(self, running):
+        deadline = time.monotonic() + 10
+        while any(map(runs, running)) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        self.assertEqual([pid for pid in running if runs(pid)], [])
+
+    def test_a_rank_that_is_killed(self):
+        mpirun, running = self.started(3)
+        os.kill(running[1], signal.SIGKILL)
+        _, stderr = mpirun.communicate(timeout=60)
+        self.assertNotEqual(mpirun.returncode, 0)
+        self.assertIn("signal 9", stderr)  # mpirun's own sentence: it saw what happened
+        self.nothing_left(running)
+
+    def test_a_rank_that_hangs(self):
+        mpirun, running = self.started(3, "--limit", 2)
+        os.kill(running[1], signal.SIGSTOP)
+        _, stderr = mpirun.communicate(timeout=120)
+        self.assertNotEqual(mpirun.returncode, 0)
+        said = [line for line in stderr.split("\n") if line.startswith("14_ring: ")]
+        self.assertEqual(len(said), 1, stderr)
+        self.assertIn("has waited 2 s for another rank", said[0])
+        self.nothing_left(running)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
