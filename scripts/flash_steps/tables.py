@@ -27,6 +27,10 @@ The text between the markers is replaced:
     <!-- /table -->                              peers, variants, fp8, pages, queries, groups or
                                                  ragged (filters: b, nk, n, hkv, device)
 
+    <!-- table: ring what=share -->              step 14, as maintain ring printed it; what=share,
+    <!-- /table -->                              variants, channels or long (filters: variant, n,
+                                                 tokens, causal, device)
+
     <!-- table: memory -->                       a problem that the naive step cannot hold (device)
     <!-- /table -->
 
@@ -64,6 +68,9 @@ and within a sentence, <!-- figure: WHAT FILTERS -->1.21x<!-- /figure -->, where
                                         copy (TB/s), floor (of the clock), device; filters:
                                         what=peers, variant=once, b, nk, n, hkv, page, device; one
                                         figure, or the minimum and maximum of all that pass
+    ring                                of step 14: show=share, least, time, rate (TFLOP/s a GPU),
+                                        with way=forward or both; memory, sent, hidden; device,
+                                        carrier; filters: what=share, variant, n, tokens, causal
 
 A result carries a digest of its kernel's text (step_text.py). Where the tree has another digest, or
 the GPU was slowed down, the table, or the last figure of a paragraph, says so. After a change of a
@@ -87,6 +94,7 @@ from . import (
     neighbours,
     peers_table,
     published_kernels,
+    ring_tables,
     where,
 )
 from .command import BadInput
@@ -249,20 +257,20 @@ def decode_table(found, filters):
     kind = decode_tables.kind_of(what)
     if not found:
         return f"*{decode_tables.NOT_MEASURED}*"
-    result, rows = decode_rows(found, {**filters, "what": kind})
+    result, rows = rows_of_one(found, {**filters, "what": kind}, "decode")
     if not rows:
         raise BadInput(f"table 'decode': no row of what={what} passes its filters")
     reasons = [(row["step"], row["standing"]) for row in rows if row["step"]]
     return decode_tables.markdown_of(result, what, rows) + standing_text(reasons)
 
 
-def decode_rows(found, filters):
+def rows_of_one(found, filters, name):
     """(the result of the device that they choose, its rows that pass)."""
     filters = dict(filters)
     devices = filters.pop("device", None)
     if devices:
         found = [r for r in found if matches({"device": r["device"]}, {"device": devices})]
-    result = only(found, "decode")
+    result = only(found, name)
     return result, [row for row in result["rows"] if matches(row, filters)]
 
 
@@ -272,11 +280,36 @@ def figure_of_decode(found, filters):
     show, other = filters.pop("show", "time"), filters.pop("against", None)
     if not found:
         return "(not measured yet)", []
-    result, passing = decode_rows(found, filters)
+    result, passing = rows_of_one(found, filters, "decode")
     if not passing and show not in decode_tables.OF_THE_RUN:
         raise BadInput("figure 'decode': no row passes its filters")
     text = decode_tables.figure_of(show, other, result, result["rows"], passing)
     return text, [(row["step"], row["standing"]) for row in passing if row["step"]]
+
+
+def ring_table(found, filters):
+    """What maintain ring measured of one device."""
+    filters = {"what": "share", **filters}
+    if not found:
+        return f"*{ring_tables.NOT_MEASURED}*"
+    _, rows = rows_of_one(found, filters, "ring")
+    if not rows:
+        raise BadInput(f"table 'ring': no row of what={filters['what']} passes its filters")
+    reasons = [(row["step"], row["standing"]) for row in rows]
+    return ring_tables.markdown_of(filters["what"], rows) + standing_text(reasons)
+
+
+def figure_of_ring(found, filters):
+    """As figure_of_decode()."""
+    filters = {"what": "share", **filters}
+    show, way = filters.pop("show", "share"), filters.pop("way", "forward")
+    if not found:
+        return "(not measured yet)", []
+    result, passing = rows_of_one(found, filters, "ring")
+    if not passing and show not in ring_tables.OF_THE_RUN:
+        raise BadInput("figure 'ring': no row passes its filters")
+    text = ring_tables.figure_of(show, way, result, passing)
+    return text, [(row["step"], row["standing"]) for row in passing]
 
 
 def only(found, name):
@@ -298,8 +331,8 @@ NO_RESULTS = {
 ESTIMATES = {"accuracy": estimates.accuracy_table, "estimated": estimates.estimated_table}
 # Those that a script printed from a key of its own in results.json.
 EXTRAS = {"peers": table_of_peers, "figure2": figure2_table, "memory": memory_table}
-# That of files of its own.
-DECODE = {"decode": decode_table}
+# Those of files of their own.
+OWN = {"decode": decode_table, "ring": ring_table}
 
 
 def read_spec(kind, spec, known):
@@ -315,11 +348,11 @@ def read_spec(kind, spec, known):
 def table(spec, rows, extras):
     if spec in NO_RESULTS:
         return NO_RESULTS[spec]()
-    name, filters = read_spec("table", spec, {**TABLES, **EXTRAS, **DECODE, **ESTIMATES})
+    name, filters = read_spec("table", spec, {**TABLES, **EXTRAS, **OWN, **ESTIMATES})
     if name in ESTIMATES:
         return ESTIMATES[name](filters)
-    if name in DECODE:
-        return DECODE[name](extras["decode"], filters)
+    if name in OWN:
+        return OWN[name](extras[name], filters)
     if name in EXTRAS:
         return EXTRAS[name](extras[name], filters)
     more = ()
@@ -402,10 +435,12 @@ def equal_counters(spec, rows):
 
 def figure(spec, rows, extras):
     """(the text, [(step, why it is not of this tree's kernel at full speed, or None)])."""
-    known = (*RATIO_FIGURES, *RATE_FIGURES, "counters", "decode")
+    known = (*RATIO_FIGURES, *RATE_FIGURES, "counters", "decode", "ring")
     name, filters = read_spec("figure", spec, known)
     if name == "decode":
         return figure_of_decode(extras["decode"], filters)
+    if name == "ring":
+        return figure_of_ring(extras["ring"], filters)
     backend = filters.pop("against", None)
     if name in RATIO_FIGURES and not backend:
         raise BadInput(f"figure '{spec}': name the backend, as in against=flash")
@@ -516,6 +551,7 @@ def main():
     paths = published(args.results)
     rows = rows_of(paths)
     extras = {**load_extras(paths), "decode": decode_tables.load(args.results)}
+    extras["ring"] = ring_tables.load(args.results)
     findings = []
     for path in args.files or markdown_files():
         try:

@@ -1,0 +1,262 @@
+"""Measures step 14, ring attention, on the GPUs of one host in one run.
+
+    maintain ring                     writes docs/results/ring_<gpu>.json, prints its tables
+    maintain ring --json OUT.json     writes OUT.json instead
+    maintain ring --quick             without what is long
+
+H = 16 (8 from 64K tokens a GPU on), d = 128, bf16. Each problem runs on all GPUs and, whole, on one
+of them, by the same program. The share of the ideal is the time of one GPU, divided by the number of
+GPUs, over that of all: the slowest rank's, in each run. Every result is checked. One run's lanes are
+kept, from which the picture is drawn. Needs mpirun, build/gpu with step 14 and two GPUs.
+
+A result is kept after each run. The problems take turns (--turns); what has not begun after --budget
+seconds is left out; the result and the last lines name it.
+Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no GPUs, mpirun or
+build.
+"""
+
+import datetime
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+from . import command, peers, ring_tables
+from .command import BadInput, Failure, NotHere
+from .decode import write
+from .files import read_json
+from .gpu_table import model_of
+from .problems import flags, problem_text
+from .step_text import digest_of
+from .steps import ROOT, program_of
+
+STEP = ring_tables.STEP
+TOKENS = (16384, 8192, 32768, 65536)  # of a GPU; the first one's lanes are drawn
+LONG = 524288
+CHANNELS = (2, 4, 8)  # blocks of NCCL
+RUN_LIMIT = 200  # seconds
+
+
+def problem(tokens, ranks, causal, **more):
+    heads = 16 if tokens < 65536 else 8
+    n = tokens * ranks
+    p = {"b": 1, "h": heads, "hkv": heads, "n": n, "nk": n, "d": 128, "causal": causal}
+    return {**p, "dtype": "bf16", **more}
+
+
+class Measurement:
+    def __init__(self, options, program, write_result):
+        self.options, self.program, self.write = options, program, write_result
+        self.start = time.monotonic()
+        self.rows = {}
+        self.result = {
+            "schema": 1,
+            "device": None,
+            "ranks": options.ranks,
+            "carrier": None,
+            "iters": options.iters,
+            "turns": options.turns,
+            "run": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+            "commands": ["./scripts/maintain ring" + (" --quick" if options.quick else "")],
+            "notes": [],
+            "failures": [],
+            "left_out": [],
+            "lanes": None,
+            "rows": [],
+        }
+
+    # --- the order: what matters most comes first ---
+
+    def jobs(self):
+        """[(what it is, a function that measures it)]."""
+        quick, ranks = self.options.quick, self.options.ranks
+        problems = [
+            problem(tokens, ranks, causal)
+            for tokens in (TOKENS[:-1] if quick else TOKENS)
+            for causal in (True, False)
+        ]
+        sixteen = problems[:2]
+        first = [self.beside_one("share", "zigzag", p) for p in problems]
+        first += [self.beside_one("variants", v, p) for v in ("plain", "heads") for p in sixteen]
+        if not quick:
+            long = problem(LONG, ranks, True, h=4, hkv=1)
+            first.append(self.alone("long", "zigzag", long))
+            first += [
+                self.beside_one("channels", "zigzag", sixteen[0], channels=blocks)
+                for blocks in CHANNELS
+            ]
+        more = [self.beside_one("share", "zigzag", p) for p in problems]
+        return first + more * (self.options.turns - 1)
+
+    def everything(self):
+        """Whether all is measured and right."""
+        for text, job in self.jobs():
+            if time.monotonic() - self.start > self.options.budget:
+                self.result["left_out"].append(text)
+                continue
+            try:
+                row = job()
+            except Failure as error:  # the others may be right
+                self.result["failures"].append(str(error))
+                print(error, file=sys.stderr, flush=True)
+                continue
+            self.result["rows"] = [r for r in self.rows.values() if "forward" in r]
+            self.write(self.result)
+            print(
+                f"{time.monotonic() - self.start:4.0f} s  {text}: {ring_tables.said(row)}",
+                file=sys.stderr,
+                flush=True,
+            )
+        self.result["left_out"] = list(dict.fromkeys(self.result["left_out"]))
+        self.write(self.result)
+        return not self.result["failures"] and not self.result["left_out"]
+
+    # --- jobs ---
+
+    def launched(self, ranks, variant, p, channels=None):
+        """What the program writes with --json, started on so many GPUs."""
+        env = {**os.environ, **({"NCCL_MAX_CTAS": str(channels)} if channels else {})}
+        iters = 1 if p["n"] >= LONG else self.options.iters
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "run.json")
+            line = [*self.options.mpirun.split(), "-n", str(ranks), self.program]
+            line += [f"--variant={variant}", *flags(p), "--input=normal", f"--iters={iters}"]
+            try:
+                done = subprocess.run(
+                    [*line, f"--json={path}"],
+                    capture_output=True,
+                    text=True,
+                    env=env,
+                    timeout=RUN_LIMIT,
+                )
+            except subprocess.TimeoutExpired:
+                raise Failure(f"{' '.join(line)}: not ready after {RUN_LIMIT} s") from None
+            if done.returncode != 0:
+                said = (done.stdout + done.stderr).strip()
+                raise Failure(f"{' '.join(line)}: exit status {done.returncode}:\n{said}")
+            return read_json(path)
+
+    def row_of(self, what, variant, p, channels):
+        key = (what, variant, p["n"], p["causal"], channels)
+        if key not in self.rows:
+            self.rows[key] = {
+                "what": what,
+                **p,
+                "problem": problem_text(p),
+                "tokens": p["n"] // self.options.ranks,
+                "ranks": self.options.ranks,
+                "step": STEP,
+                "text": digest_of(STEP),
+                "variant": variant,
+                **({"channels": channels} if channels else {}),
+                "turns": [],
+            }
+        return self.rows[key]
+
+    def all_gpus(self, row, variant, p, channels):
+        run = self.launched(self.options.ranks, variant, p, channels)
+        self.result["device"] = run["device"]["name"]
+        self.result["carrier"] = run["carrier"]
+        row["overlap"] = run["ranks"][-1]["overlap"]
+        row["sent"] = [
+            sum(rank["sent"][way]["counted"] for way in ("forward", "backward"))
+            for rank in run["ranks"]
+        ]
+        row["bytes_each"] = max(r["memory_bytes"] + r["workspace_bytes"] for r in run["ranks"])
+        if not self.result["lanes"]:
+            lanes = [rank["lanes"] for rank in run["ranks"]]
+            self.result["lanes"] = {"problem": row["problem"], "variant": variant, "ranks": lanes}
+        return times_of(run)
+
+    def beside_one(self, what, variant, p, channels=None):
+        def job():
+            row = self.row_of(what, variant, p, channels)
+            order = ("one", "all") if len(row["turns"]) % 2 == 0 else ("all", "one")
+            turn = {}
+            for side in order:
+                if side == "all":
+                    turn[side] = self.all_gpus(row, variant, p, channels)
+                else:
+                    turn[side] = times_of(self.launched(1, variant, p))
+            row["turns"].append(turn)
+            for way in ("forward", "both"):
+                shares = [
+                    turn["one"][way] / self.options.ranks / turn["all"][way]
+                    for turn in row["turns"]
+                ]
+                row[way] = {
+                    "ms": statistics.median(turn["all"][way] for turn in row["turns"]),
+                    "one_ms": statistics.median(turn["one"][way] for turn in row["turns"]),
+                    "share": statistics.median(shares),
+                    "least": min(shares),
+                }
+            return row
+
+        with_channels = f" NCCL_MAX_CTAS={channels}" if channels else ""
+        return f"{what}: {variant} {problem_text(p)}{with_channels}", job
+
+    def alone(self, what, variant, p):
+        """Too long for one GPU, or for this run."""
+
+        def job():
+            row = self.row_of(what, variant, p, None)
+            row["turns"].append({"all": self.all_gpus(row, variant, p, None)})
+            for way in ("forward", "both"):
+                row[way] = {"ms": row["turns"][-1]["all"][way]}
+            return row
+
+        return f"{what}: {variant} {problem_text(p)}", job
+
+
+def times_of(run):
+    return {"forward": run["time"]["median_ms"], "both": run["forward_and_backward"]["median_ms"]}
+
+
+def parse():
+    parser = command.parser(__doc__)
+    add = parser.add_argument
+    add("--json", metavar="F.json", help="default: docs/results/ring_<gpu>.json")
+    add("--quick", action="store_true", help="without what is long")
+    add("--build", metavar="DIR", default=os.path.join(ROOT, "build", "gpu"))
+    add("--ranks", type=int, default=2, metavar="INT", help="GPUs (%(default)s)")
+    add("--iters", type=int, default=10, metavar="INT", help="timed runs (%(default)s)")
+    add("--turns", type=int, default=3, metavar="INT", help="of each problem (%(default)s)")
+    add("--mpirun", default="mpirun", metavar="COMMAND", help="with flags of your MPI")
+    add(
+        "--budget",
+        type=float,
+        default=480,
+        metavar="SECONDS",
+        help="no problem begins after this time (%(default)s)",
+    )
+    options = parser.parse_args()
+    if min(options.iters, options.turns) < 1 or options.ranks < 2:
+        parser.error("counts must be at least 1, --ranks at least 2")
+    return options
+
+
+def default_path(device):
+    model = model_of(device)
+    if not model:
+        raise BadInput(f"'{device}' is not in common/data/gpus.json: name the file with --json")
+    return os.path.join(ROOT, "docs", "results", f"ring_{model.lower()}.json")
+
+
+def main():
+    options = parse()
+    if options.json:
+        peers.require_writable(options.json)
+    program = program_of(options.build, STEP)
+    if not os.path.exists(program):
+        raise NotHere(f"{program} is not built: cmake --preset gpu && cmake --build --preset gpu")
+    if not shutil.which(options.mpirun.split()[0]):
+        raise NotHere(f"{options.mpirun.split()[0]} is missing: ./scripts/setup.sh mpi")
+    work = Measurement(
+        options, program, lambda result: write(options.json or default_path(result["device"]), result)
+    )
+    done = work.everything()
+    print(ring_tables.text_of(work.result))
+    return 0 if done else 1

@@ -1,0 +1,132 @@
+"""maintain ring without a GPU: a mpirun and a program that only pretend."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+sys.path.insert(0, os.path.join(ROOT, "scripts"))
+from flash_steps import ring_tables, tables  # noqa: E402
+from flash_steps.command import BadInput  # noqa: E402
+from flash_steps.step_text import digest_of  # noqa: E402
+
+# Starts one process and tells it how many ranks there would be.
+MPIRUN = """#!/bin/sh
+export RANKS=$2
+shift 2
+exec "$@"
+"""
+# Two GPUs take 1/1.6 of the time of one, with --causal 1/1.9; 8K tokens of `heads` fail.
+PROGRAM = r"""#!{python}
+import json, os, sys
+flags = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:] if "=" in word)
+ranks = int(os.environ["RANKS"])
+with open(__file__ + ".log", "a") as log:
+    blocks = os.environ.get("NCCL_MAX_CTAS", "")
+    log.write(" ".join([str(ranks), blocks, *sys.argv[1:-1]]) + "\n")
+if flags["variant"] == "heads" and "--causal" in sys.argv and ranks == 2:
+    sys.exit("a pretended failure")
+ms = int(flags["n"]) ** 2 * 1e-8 / (1 if ranks == 1 else 1.9 if "--causal" in sys.argv else 1.6)
+way = {{"predicted": 1000, "counted": 1000}}
+lane = {{"name": "hop 0", "begin_ms": 0}}
+lanes = [{{"lane": "compute", **lane, "end_ms": 4}}, {{"lane": "messages", **lane, "end_ms": 2}}]
+overlap = {{"compute_ms": 4, "messages_ms": 2, "both_ms": 1.5, "total_ms": 4.5}}
+rank = {{"sent": {{"forward": way, "backward": way}}, "memory_bytes": 3e9, "workspace_bytes": 1e9}}
+run = {{"device": {{"name": "NVIDIA H200"}}, "carrier": "nothing", "time": {{"median_ms": ms}}}}
+run["forward_and_backward"] = {{"median_ms": 3 * ms}}
+run["ranks"] = [{{**rank, "overlap": overlap, "lanes": lanes}}] * ranks
+with open(flags["json"], "w") as out:
+    json.dump(run, out)
+"""
+
+
+class Ring(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.program = os.path.join(self.folder, "steps", "14_ring")
+        self.mpirun = os.path.join(self.folder, "mpirun")
+        os.makedirs(os.path.dirname(self.program))
+        for path, text in ((self.mpirun, MPIRUN), (self.program, PROGRAM)):
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text.format(python=sys.executable) if path == self.program else text)
+            os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+        self.json = os.path.join(self.folder, "ring_h200.json")
+
+    def maintain(self, *options):
+        line = ["./scripts/maintain", "ring", "--build", self.folder, "--mpirun", self.mpirun]
+        line += ["--json", self.json, *options]
+        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+
+    def result(self):
+        with open(self.json, encoding="utf-8") as file:
+            return json.load(file)
+
+    def test_shares_turns_and_a_failure(self):
+        done = self.maintain("--turns", "2")
+        self.assertEqual(done.returncode, 1, done.stderr)
+        result = self.result()
+        self.assertEqual(len(result["failures"]), 1)
+        self.assertIn("a pretended failure", result["failures"][0])
+        self.assertIn("FAILED:", done.stdout)
+        self.assertEqual(result["left_out"], [])
+        shares = [row for row in result["rows"] if row["what"] == "share"]
+        self.assertEqual(len(shares), 8)
+        for row in shares:
+            share = 0.95 if row["causal"] else 0.8
+            self.assertAlmostEqual(row["forward"]["share"], share, 4)
+            self.assertAlmostEqual(row["both"]["least"], share, 4)
+            self.assertEqual((len(row["turns"]), row["sent"]), (2, [2000, 2000]))
+            self.assertEqual(row["text"], digest_of("14_ring"))
+        long = [row for row in result["rows"] if row["what"] == "long"]
+        self.assertEqual([(row["n"], row["bytes_each"]) for row in long], [(1048576, 4e9)])
+        self.assertEqual(len(result["lanes"]["ranks"]), 2)
+        with open(self.program + ".log", encoding="utf-8") as log:
+            calls = [line.split(" ") for line in log]
+        # The order of one GPU and all turns round.
+        of_16k = [call[0] for call in calls if "--n=32768" in call and "--causal\n" not in call]
+        self.assertIn("1", of_16k)
+        blocks = [call[1] for call in calls if call[1]]
+        self.assertEqual(blocks, ["2", "4", "8"])
+
+    def test_the_time_is_up(self):
+        done = self.maintain("--budget", "0")
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.result()["rows"], [])
+        self.assertIn("Left out, there was no time: share: zigzag", done.stdout)
+
+    def test_tables_and_figures(self):
+        self.maintain("--turns", "1", "--quick")
+        found = ring_tables.load(self.folder)
+        text = tables.ring_table(found, {})
+        self.assertIn("| 8K | causal | 16 |", text)
+        self.assertIn("| 95.0% |", text)
+        self.assertIn("75.0%", text)  # of the messages
+        figure, standings = tables.figure_of_ring(found, {"causal": "false", "way": "both"})
+        self.assertEqual((figure, standings[0]), ("80.0%", ("14_ring", None)))
+        self.assertEqual(tables.figure_of_ring(found, {"show": "device"})[0], "2 x NVIDIA H200")
+        for bad in ({"show": "speed"}, {"way": "up"}, {"n": "7"}):
+            with self.assertRaises(BadInput):
+                tables.figure_of_ring(found, bad)
+        with self.assertRaises(BadInput):
+            tables.ring_table(found, {"what": "long"})
+        self.assertEqual(tables.ring_table([], {}), f"*{ring_tables.NOT_MEASURED}*")
+
+    def test_bad_use(self):
+        for options, words in (
+            (("--ranks", "1"), "--ranks at least 2"),
+            (("--mpirun", "no_such_mpirun"), "setup.sh mpi"),
+            (("--build", "/nowhere"), "is not built"),
+        ):
+            done = self.maintain(*options)
+            self.assertIn(done.returncode, (2, 3))
+            self.assertIn(words, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
