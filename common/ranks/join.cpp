@@ -1,4 +1,10 @@
+#include <cstdlib>
+
+#include "common/dialect/cuda.h"
 #include "common/ranks/mpi_world.h"
+#if FA_BACKEND_GPU
+#include "common/ranks/copy_world.h"
+#endif
 #ifdef FA_NCCL
 #include "common/ranks/nccl_world.h"
 #endif
@@ -7,12 +13,23 @@ namespace fa {
 
 const bool kHasMpi = true;
 
+// The first way that is possible, or the one that the environment names.
 std::unique_ptr<World> World::join(const std::string& who) {
+#if FA_BACKEND_GPU
+  const char* named = std::getenv("FLASH_STEPS_MESSAGES");
+  const std::string way = named ? named : "";
+  if (way == "copies" || (way.empty() && CopyWorld::possible())) {
+    return std::make_unique<CopyWorld>(who);
+  }
 #ifdef FA_NCCL
-  return std::make_unique<NcclWorld>(who);
-#else
-  return std::make_unique<MpiWorld>(who);
+  if (way == "nccl" || way.empty()) return std::make_unique<NcclWorld>(who);
 #endif
+  if (!way.empty() && way != "mpi") {
+    throw ResourceError("FLASH_STEPS_MESSAGES=" + way + ": choose from copies, nccl, where " +
+                        "the program was built with NCCL, and mpi");
+  }
+#endif
+  return std::make_unique<MpiWorld>(who);
 }
 
 }  // namespace fa

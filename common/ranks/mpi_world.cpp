@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <thread>
+#include <tuple>
 
 #include "common/dialect/cuda.h"
 #include "common/harness/format.h"
@@ -32,15 +33,28 @@ int of_all(int (*number)(MPI_Comm, int*)) {
   return n;
 }
 
+/// (this rank's number among those of this machine, how many they are)
+std::pair<int, int> local_place() {
+  MPI_Comm local;
+  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, of_all(MPI_Comm_rank), MPI_INFO_NULL,
+                      &local);
+  std::pair<int, int> place;
+  MPI_Comm_rank(local, &place.first);
+  MPI_Comm_size(local, &place.second);
+  MPI_Comm_free(&local);
+  return place;
+}
+
 }  // namespace
+
+std::pair<int, int> ranks_and_neighbours() {
+  const int ranks = of_all(MPI_Comm_size);
+  return {ranks, local_place().second};
+}
 
 MpiWorld::MpiWorld(const std::string& who)
     : World(of_all(MPI_Comm_rank), of_all(MPI_Comm_size)), who_(who) {
-  MPI_Comm local;
-  MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &local);
-  MPI_Comm_rank(local, &local_rank_);
-  MPI_Comm_size(local, &local_size_);
-  MPI_Comm_free(&local);
+  std::tie(local_rank_, local_size_) = local_place();
 }
 
 MpiWorld::~MpiWorld() { MPI_Finalize(); }

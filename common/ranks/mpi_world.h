@@ -1,14 +1,18 @@
 /// \file
-/// World by way of MPI alone. Kernels of a GPU may leave messages to NCCL (nccl_world.cpp).
+/// World by way of MPI alone. GPUs may have better ways (copy_world.h, nccl_world.h).
 #pragma once
 
 #include <mpi.h>
 
 #include <functional>
+#include <utility>
 
 #include "common/ranks/world.h"
 
 namespace fa {
+
+/// (how many ranks there are, how many of them on this machine)
+std::pair<int, int> ranks_and_neighbours();
 
 class MpiWorld : public World {
  public:

@@ -274,7 +274,7 @@ class RankRun {
     const Outputs all = whole(mine);
     if (world_.rank() != 0) return;
     // Gradients are checked by whole heads.
-    constexpr double kMostScores = 4e8;  // of a head: a few seconds
+    constexpr double kMostScores = 5e7;  // of a head: a few seconds
     report_.gradients_checked = double(p_.N) * p_.N <= kMostScores;
     checker_ = std::make_unique<Checker>(p_, inputs_, sample_of(p_, options_.seed));
     report_.run.check = (*checker_)(checked(all));

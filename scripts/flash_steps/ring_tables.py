@@ -71,7 +71,7 @@ SENT = Column(("sent", "by a GPU"), lambda row: bytes_text(max(row["sent"])))
 TABLES = {
     "share": [TOKENS, MASK, Column(("", "H"), lambda row: str(row["h"])), *SHARES, HIDDEN],
     "variants": [VARIANT, MASK, TOKENS, *SHARES, SENT],
-    "channels": [Column(("NCCL's", "blocks"), lambda row: str(row["channels"])), *SHARES, HIDDEN],
+    "nccl": [Column(("", "messages by"), lambda row: row["carrier"], left=True), *SHARES, HIDDEN],
     "long": [
         TOKENS,
         Column(("", "problem"), lambda row: row["problem"], left=True),
@@ -84,7 +84,7 @@ TABLES = {
 TITLES = {
     "share": "zigzag: share of the ideal",
     "variants": "the other variants",
-    "channels": "blocks of NCCL",
+    "nccl": "messages by NCCL",
     "long": "a long sequence",
 }
 

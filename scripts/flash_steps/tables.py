@@ -28,7 +28,7 @@ The text between the markers is replaced:
                                                  ragged (filters: b, nk, n, hkv, device)
 
     <!-- table: ring what=share -->              step 14, as maintain ring printed it; what=share,
-    <!-- /table -->                              variants, channels or long (filters: variant, n,
+    <!-- /table -->                              variants, nccl or long (filters: variant, n,
                                                  tokens, causal, device)
 
     <!-- table: memory -->                       a problem that the naive step cannot hold (device)

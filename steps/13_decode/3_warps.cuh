@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const size_t row0 = size_t(blockIdx.x) * N;
   const size_t key0 = size_t(blockIdx.x / group) * Nk;  // `group` heads share K and V
-  Q += row0 * d, O += row0 * d, LSE += row0, K += key0 * d, V += key0 * d;
+  Q += row0 * d, K += key0 * d, V += key0 * d;
   Tiles<d>& tiles = smem.tiles[warp];
   const auto load = [&](int key, int stage) {
     if (key < Nk) {
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < N; r += kStored) {
     const int x = threadIdx.x % (d / 4) * 4;
-    store_row<d>(merge_warps(smem.parts, r, x), r, x, O, LSE);
+    store_row<d>(merge_warps(smem.parts, r, x), row0 + r, x, O, LSE);
   }
 }
 

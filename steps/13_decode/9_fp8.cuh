@@ -3,7 +3,8 @@
 //           head. The scales leave the loop: K's joins 1 / sqrt(d), V's multiplies O at the end
 // Changed   since 13 7_once: the tile is 8_e4m3's; two scales
 // Traffic   requested read  as 7_once, K and V 1 B per number
-//                           + 8 B per thread             K_scale, V_scale
+//                           + 4 B per thread             K_scale
+//                           + d B per stored row         V_scale, by each of d/4 threads
 //                     write as 7_once
 //           compulsory      2*2*BH*N*d + 2*BHkv*Nk*d + 4*BH*N + 8*BHkv + 4*B*(Nk/page + 1) B
 // Launch    as 7_once
@@ -96,10 +97,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int splits = max(1, (Nk + split_keys - 1) / split_keys);
   const int stored = min(rows - row0, bands * kMma), x = threadIdx.x % (d / 4) * 4;
   const size_t result = head * rows + row0, all_rows = size_t(gridDim.y) * rows;
-  const float scale_V = cache.V_scale[head];
   constexpr int kStored = kThreads / (d / 4);  // rows that the block stores at once
   for (int r = threadIdx.x / (d / 4); r < stored; r += kStored) {
     Merged row = merge_warps(smem.parts, r, x);
+    const float scale_V = cache.V_scale[head];  // where it is needed: nvcc would move it here
     UNROLL
     for (int e = 0; e < 4; ++e) row.O[e] *= scale_V;
     if (splits == 1) {
@@ -138,7 +139,8 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   t.flops = 4 * p.Hkv * kMma * rows.bands * rows.blocks * all.padded * p.d;
   t.hbm.read += 8 * p.kv_heads() - t["K"].read / rows.blocks;  // half of K and V
   t["K"].read /= 2, t["V"].read /= 2;
-  t["K_scale"].read = t["V_scale"].read = 4 * all.splits * p.Hkv * rows.blocks * kThreads;
+  t["K_scale"].read = 4 * all.splits * p.Hkv * rows.blocks * kThreads;
+  t["V_scale"].read = all.splits * p.Hkv * rows.count * p.d;
   return t;
 }
 

@@ -560,11 +560,18 @@ class RequestObserver final : public Observer {
     p.sectors = unique(numbers, kLanes);
     for (unsigned i = 0; i < p.sectors; ++i) {
       p.sector[i] = numbers[i] - first / kSectorWords;
-      numbers[i] /= kLine / kSector;
     }
-    p.lines = unique(numbers, p.sectors);
-    // 32 lanes of 8 or 16 bytes go through in two or four parts.
+    // 32 lanes of 8 or 16 bytes go through in two or four parts, and each looks up its own lines.
     const unsigned words = std::min(p.size, kWidest) / kWord;
+    const unsigned together = kLanes / std::max(words, 1u);  // lanes
+    p.lines = 0;
+    for (unsigned begin = 0; begin < kLanes; begin += together) {
+      unsigned n = 0;
+      for (unsigned lane = begin; lane < begin + together; ++lane) {
+        if (p.lanes >> lane & 1) numbers[n++] = at.of[lane] / (kLine / kWord);
+      }
+      if (n) p.lines += unique(numbers, n);
+    }
     const unsigned active = std::popcount(p.lanes);
     p.clocks = std::max(p.lines, (active * words + kLanes - 1) / kLanes);
     // Lanes that read the same bytes need fewer sectors than their number suggests.

@@ -1,0 +1,162 @@
+#include "common/ranks/copy_world.h"
+
+#include <cuda.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "common/dialect/cuda.h"
+
+namespace fa {
+
+namespace {
+
+constexpr int kPlaces = 2, kQueued = 3;  // tags: where messages go; that their copies are queued
+
+void* address_range_function() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+#if CUDART_VERSION >= 12050
+  cuda_check(cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &function, 12000,
+                                              cudaEnableDefault, &found));
+#else
+  cuda_check(
+      cudaGetDriverEntryPoint("cuMemGetAddressRange", &function, cudaEnableDefault, &found));
+#endif
+  return function;
+}
+
+/// Where the allocation that holds `data` begins.
+std::byte* allocation_of(void* data) {
+  using Function = CUresult (*)(CUdeviceptr*, size_t*, CUdeviceptr);
+  static const auto range = reinterpret_cast<Function>(address_range_function());
+  CUdeviceptr begin = 0;
+  if (range(&begin, nullptr, reinterpret_cast<CUdeviceptr>(data)) != CUDA_SUCCESS) {
+    throw std::runtime_error("a message is not in device memory");
+  }
+  return reinterpret_cast<std::byte*>(begin);
+}
+
+/// The ranks that messages name, each once.
+std::vector<int> peers_of(const std::vector<Message>& messages) {
+  std::vector<int> peers;
+  for (const Message& m : messages) peers.push_back(m.peer);
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  return peers;
+}
+
+std::vector<Message> of_peer(const std::vector<Message>& messages, int peer) {
+  std::vector<Message> found;
+  for (const Message& m : messages) {
+    if (m.peer == peer) found.push_back(m);
+  }
+  return found;
+}
+
+}  // namespace
+
+bool CopyWorld::possible() {
+  const auto [ranks, here] = ranks_and_neighbours();
+  int gpus = 0;
+  if (ranks != here || cudaGetDeviceCount(&gpus) != cudaSuccess || gpus < ranks) return false;
+  for (int a = 0; a < ranks; ++a) {
+    for (int b = 0; b < ranks; ++b) {
+      int reached = a == b;
+      if (a != b && cudaDeviceCanAccessPeer(&reached, a, b) != cudaSuccess) return false;
+      if (!reached) return false;
+    }
+  }
+  return true;
+}
+
+void CopyWorld::open_device() {
+  GpuWorld::open_device();
+  std::string mine;
+  for (auto* events : {&my_ready_, &my_sent_}) {
+    for (int peer = 0; peer < size(); ++peer) {
+      cudaEvent_t& event = events->emplace_back();
+      cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
+      cudaIpcEventHandle_t handle;
+      cuda_check(cudaIpcGetEventHandle(&handle, event));
+      mine.append(reinterpret_cast<const char*>(&handle), sizeof handle);
+    }
+  }
+  const std::vector<std::string> all = tell_all(mine);
+  for (auto* events : {&their_ready_, &their_sent_}) {
+    for (int peer = 0; peer < size(); ++peer) {
+      cudaEvent_t& event = events->emplace_back();
+      if (peer == rank()) continue;
+      const size_t of_kind = events == &their_ready_ ? 0 : size();
+      cudaIpcEventHandle_t handle;
+      std::memcpy(&handle, all[peer].data() + (of_kind + rank()) * sizeof handle, sizeof handle);
+      cuda_check(cudaIpcOpenEventHandle(&event, handle));
+    }
+  }
+}
+
+CopyWorld::Place CopyWorld::place_of(const Message& m) {
+  Place place{};
+  std::byte* begin = allocation_of(m.data);
+  cuda_check(cudaIpcGetMemHandle(&place.allocation, begin));
+  place.offset = static_cast<size_t>(static_cast<std::byte*>(m.data) - begin);
+  place.bytes = m.bytes;
+  return place;
+}
+
+std::byte* CopyWorld::opened(const Place& place) {
+  const std::string handle(reinterpret_cast<const char*>(&place.allocation),
+                           sizeof place.allocation);
+  std::byte*& begin = opened_[handle];
+  if (!begin) {
+    void* at = nullptr;
+    cuda_check(cudaIpcOpenMemHandle(&at, place.allocation, cudaIpcMemLazyEnablePeerAccess));
+    begin = static_cast<std::byte*>(at);
+  }
+  return begin + place.offset;
+}
+
+// An event of another process says what it said when the wait for it was queued, so it must have
+// been recorded by then: each wait follows a message of the host that recorded it. Between two ranks
+// exchanges are in step, since finish() waits for the other side's copies to be queued.
+void CopyWorld::queue(const std::vector<Message>& send, const std::vector<Message>& receive) {
+  senders_ = peers_of(receive);
+  places_.clear();
+  for (int peer : senders_) {
+    cuda_check(cudaEventRecord(my_ready_[peer], current_stream()));
+    std::vector<Place>& places = places_.emplace_back();
+    for (const Message& m : of_peer(receive, peer)) places.push_back(place_of(m));
+    MPI_Isend(places.data(), static_cast<int>(places.size() * sizeof(Place)), MPI_BYTE, peer,
+              kPlaces, MPI_COMM_WORLD, &told_.emplace_back());
+  }
+  for (int peer : peers_of(send)) {
+    const std::vector<Message> messages = of_peer(send, peer);
+    std::vector<Place> places(messages.size());
+    std::vector<MPI_Request> request(1);
+    MPI_Irecv(places.data(), static_cast<int>(places.size() * sizeof(Place)), MPI_BYTE, peer,
+              kPlaces, MPI_COMM_WORLD, &request[0]);
+    wait(exchange(), request);
+    cuda_check(cudaStreamWaitEvent(stream(), their_ready_[peer]));
+    for (size_t i = 0; i < messages.size(); ++i) {
+      if (places[i].bytes != messages[i].bytes) {
+        throw std::runtime_error("a message is not as long as its receiver expects");
+      }
+      cuda_check(cudaMemcpyAsync(opened(places[i]), messages[i].data, messages[i].bytes,
+                                 cudaMemcpyDeviceToDevice, stream()));
+    }
+    cuda_check(cudaEventRecord(my_sent_[peer], stream()));
+    MPI_Isend(nullptr, 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &told_.emplace_back());
+  }
+}
+
+void CopyWorld::await_others() {
+  for (int peer : senders_) {
+    std::vector<MPI_Request> request(1);
+    MPI_Irecv(nullptr, 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &request[0]);
+    wait(exchange(), request);
+    cuda_check(cudaStreamWaitEvent(current_stream(), their_sent_[peer]));
+  }
+  wait(exchange(), told_);
+}
+
+}  // namespace fa

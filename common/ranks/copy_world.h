@@ -1,0 +1,41 @@
+/// \file
+/// World whose ranks share one host and reach each other's memory: the GPUs' copy engines move
+/// messages (CUDA's interprocess handles), which takes no SM from the kernels.
+#pragma once
+
+#include <map>
+
+#include "common/ranks/gpu_world.h"
+
+namespace fa {
+
+class CopyWorld : public GpuWorld {
+ public:
+  using GpuWorld::GpuWorld;
+  /// Are all ranks on one host, whose GPUs reach each other's memory?
+  static bool possible();
+
+  void open_device() override;
+  std::string carrier() const override { return "the GPUs' copy engines"; }
+
+ protected:
+  void queue(const std::vector<Message>& send, const std::vector<Message>& receive) override;
+  void await_others() override;
+
+ private:
+  struct Place {  // of a message in its receiver's memory
+    cudaIpcMemHandle_t allocation;
+    size_t offset, bytes;
+  };
+  Place place_of(const Message&);
+  std::byte* opened(const Place&);
+
+  // For each peer. `ready`: the receiver's memory may be written; `sent`: it was.
+  std::vector<cudaEvent_t> my_ready_, my_sent_, their_ready_, their_sent_;
+  std::map<std::string, std::byte*> opened_;  // by interprocess handle
+  std::vector<int> senders_;                  // of the exchange
+  std::vector<MPI_Request> told_;
+  std::vector<std::vector<Place>> places_;  // that were told
+};
+
+}  // namespace fa

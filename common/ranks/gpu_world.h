@@ -1,0 +1,53 @@
+/// \file
+/// World whose messages pass from GPU to GPU, on a stream beside the kernels'. MPI starts the ranks and
+/// carries what the host has to say.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <memory>
+
+#include "common/ranks/mpi_world.h"
+
+namespace fa {
+
+class GpuWorld : public MpiWorld {
+ public:
+  using MpiWorld::MpiWorld;
+  ~GpuWorld() override;
+
+  void open_device() override;
+  void start(const std::string& what, const std::vector<Message>& send,
+             const std::vector<Message>& receive) override;
+  void finish() override;
+  void synchronize() override;
+  double time_run(const std::function<void()>& run) override;
+
+  void computing(const std::string&) override;
+  void begin_trace() override;
+  std::vector<Span> end_trace() override;
+
+ protected:
+  /// Queues an exchange on stream().
+  virtual void queue(const std::vector<Message>& send, const std::vector<Message>& receive) = 0;
+  /// Makes kernels that are queued from now on wait for what others send, where stream() does not.
+  virtual void await_others() {}
+  /// Looks for errors while the host waits.
+  virtual void look() {}
+
+  cudaStream_t stream() const { return stream_; }
+  const std::string& exchange() const { return exchange_; }  ///< its name
+
+ private:
+  struct Traced;  // a span between two events
+  void begin_span(const char* lane, const std::string& name, cudaStream_t);
+  void end_span(const char* lane, cudaStream_t);
+
+  cudaStream_t stream_ = nullptr;  // of messages
+  cudaEvent_t computed_ = nullptr, sent_ = nullptr, begin_ = nullptr, end_ = nullptr;
+  std::string exchange_;  // the last one
+  bool tracing_ = false;
+  std::vector<std::shared_ptr<Traced>> traced_;
+};
+
+}  // namespace fa
