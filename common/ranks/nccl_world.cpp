@@ -10,8 +10,8 @@ namespace fa {
 
 namespace {
 
-/// Blocks of NCCL's kernels, each of which takes an SM from a kernel that fills all of them. Few are
-/// enough: messages have as long as the hop beside them computes.
+/// Blocks of NCCL's kernels, each of which takes an SM from a kernel that fills all of them. Few
+/// are enough: messages have as long as the hop beside them computes.
 int blocks() {
   const char* chosen = std::getenv("NCCL_MAX_CTAS");
   return chosen && std::atoi(chosen) > 0 ? std::atoi(chosen) : 4;
@@ -112,7 +112,7 @@ double NcclWorld::time_run(const std::function<void()>& run) {
   return ms;
 }
 
-// --- the trace ------------------------------------------------------------------------------------
+// --- the trace -----------------------------------------------------------------------------------
 
 void NcclWorld::begin_span(const char* lane, const std::string& name, cudaStream_t stream) {
   if (!tracing_) return;

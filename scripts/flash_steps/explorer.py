@@ -35,8 +35,9 @@ from .explorer_pages import (
     PRESETS,
     TERMS,
 )
-from .explorer_ring import RING, RING_CAPTION, RING_NOTE, RING_TITLE, has_mpi, ring_runs
+from .explorer_ring import RING, RING_CAPTION, RING_NOTE, RING_TITLE, ring_runs
 from .files import read_json, read_text, write_text
+from .mpi import has_mpi
 from .problems import own_tiles
 from .results import PASSES, published
 from .standing import runs_of as published_runs
@@ -382,7 +383,7 @@ def stale_ring(build, jobs):
     path, kept = os.path.relpath(path_of(RING)), kept_ring()
     if not kept or ring_page(kept) != read_text(path_of(RING)):
         return f"{path} is not what docs/explorer/src and explorer_ring.py say"
-    if has_mpi(build) and ring_runs(build, jobs) != kept:
+    if has_mpi(program_of(build, RING)) and ring_runs(build, jobs) != kept:
         return f"{path} is not what the program predicts"
     return None
 
@@ -542,7 +543,9 @@ def main():
         if name == RING:
             runs = args.keep_traces and kept_ring() or ring_runs(args.build, args.jobs)
             write_text(path_of(RING), ring_page(runs))
-            print(f"{os.path.relpath(path_of(name))}: {os.path.getsize(path_of(name)) / 1e3:.0f} kB")
+            print(
+                f"{os.path.relpath(path_of(name))}: {os.path.getsize(path_of(name)) / 1e3:.0f} kB"
+            )
             continue
         if args.keep_traces:
             known |= kept_contents(name)

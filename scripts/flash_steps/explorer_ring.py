@@ -6,12 +6,12 @@ Its data are what `mpirun -n R 14_ring --predict --json` says: rows, scores and 
 import concurrent.futures
 import itertools
 import os
-import shutil
 import subprocess
 import tempfile
 
 from .command import Failure, NotHere
 from .files import read_json
+from .mpi import environment
 from .steps import program_of
 
 RING = "14_ring"
@@ -28,21 +28,6 @@ RING_NOTE = (
 )
 VARIANTS, RANKS = ("plain", "zigzag"), (2, 4, 8)
 SHAPE = ("--n=1024", "--h=4", "--d=64")
-# Open MPI refuses root, and more ranks than cores, unless it is told otherwise.
-MPI = {
-    "OMPI_ALLOW_RUN_AS_ROOT": "1",
-    "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-    "OMPI_MCA_rmaps_base_oversubscribe": "1",
-}
-
-
-def has_mpi(build):
-    """Whether mpirun is here and the program was built with MPI."""
-    call = ["mpirun", "-n", "2", program_of(build, RING), "--version"]
-    env = {**os.environ, **MPI}
-    return bool(shutil.which("mpirun")) and (
-        subprocess.run(call, capture_output=True, env=env).returncode == 0
-    )
 
 
 def predicted(build, variant, ranks, causal):
@@ -52,7 +37,7 @@ def predicted(build, variant, ranks, causal):
         call = ["mpirun", "-n", str(ranks), program_of(build, RING), *SHAPE, "--predict"]
         call += [f"--variant={variant}", *["--causal"] * causal, f"--json={path}"]
         try:
-            done = subprocess.run(call, capture_output=True, text=True, env={**os.environ, **MPI})
+            done = subprocess.run(call, capture_output=True, text=True, env=environment(folder))
         except OSError as error:
             raise NotHere(f"mpirun: {error.strerror}; ./scripts/setup.sh mpi installs it") from None
         if done.returncode:

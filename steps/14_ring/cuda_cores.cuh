@@ -25,8 +25,7 @@ struct CudaCores {  // step 06
     step06_backward::dispatch_tiles(p.d, [&](auto d, auto Br, auto Bc) {
       const dim3 grid(fa::ceil_div(p.N, Bc), unsigned(p.heads()));
       fa::launch(step06_backward::backward_kernel<d, Br, Bc>,
-                 {grid, dim3(step06_backward::kThreads),
-                  sizeof(step06_backward::Tiles<d, Br, Bc>)},
+                 {grid, dim3(step06_backward::kThreads), sizeof(step06_backward::Tiles<d, Br, Bc>)},
                  t.Q, t.K, t.V, t.dO, t.LSE, t.scratch<float>("delta"), t.dQ, t.dK, t.dV, p.N,
                  p.scale(), p.causal);
     });

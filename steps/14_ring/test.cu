@@ -1,5 +1,5 @@
 // Tests of step 14 in one process: its formulas, its merge, and ranks that are threads. Ranks that
-// mpirun starts: tests/programs/test_ranks.py. The build links the steps that linked_variant() names.
+// mpirun starts: tests/programs/test_ranks.py. The build links steps that linked_variant() names.
 #include "common/ranks/threads.h"
 #include "steps/14_ring/1_merge.cuh"
 #include "steps/14_ring/2_hops.cuh"
@@ -147,16 +147,16 @@ TEST_CASE("step 14: right for random problems and ranks", "[step14]") {
 }
 
 TEST_CASE("step 14: the sent bytes are those predicted", "[step14]") {
-  const fa::Variant& v = fa::linked_variant(GENERATE("14 fp32", "14 plain", "14 heads", "14 zigzag"));
+  const fa::Variant& v =
+      fa::linked_variant(GENERATE("14 fp32", "14 plain", "14 heads", "14 zigzag"));
   const int ranks = 2;
   fa::Problem p = bf16_problem(76, 76, 64, true, 2, 2, 2);
   p.dtype = v.forward.dtype();
   fa::Variant counting = on_ranks(v, ranks);
   std::vector<uint64_t> sent;
-  counting.backward =
-      fa::Runner(p.dtype, [&](const fa::Problem& p, const fa::Tensors<void>& t) {
-        fa::run_on_threads(*v.sharding, ranks, p, t, &sent);
-      });
+  counting.backward = fa::Runner(p.dtype, [&](const fa::Problem& p, const fa::Tensors<void>& t) {
+    fa::run_on_threads(*v.sharding, ranks, p, t, &sent);
+  });
   fa::run(counting, p, fa::normal_inputs(p, 1));
   for (int rank = 0; rank < ranks; ++rank) {
     const fa::RankPrediction predicted = v.sharding->predict(p, rank, ranks);

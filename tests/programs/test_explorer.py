@@ -28,6 +28,7 @@ from flash_steps.explorer_pages import (  # noqa: E402
     SWAPPED,
     Run,
 )
+from flash_steps.mpi import has_mpi  # noqa: E402
 
 KINDS = explorer.KINDS
 OPERATIONS = dict(zip(KINDS, ("load", "store", "atomic")))
@@ -451,10 +452,12 @@ class InBrowser(unittest.TestCase):
                         "document.getElementById('controls').dispatchEvent(new Event('change'))"
                     )
                     self.page.key("End")
-                    self.assertIn("= the program's", self.value("document.getElementById('sum').textContent"))
+                    self.assertIn(
+                        "= the program's", self.value("document.getElementById('sum').textContent")
+                    )
                     cells = self.value(
                         "[...document.querySelectorAll('tbody tr')].map((row) =>"
-                        " [...row.cells].slice(2).map((c) => Number(c.innerText.replace(/,/g, ''))))"
+                        " [...row.cells].slice(2).map((c) => +c.innerText.replace(/,/g, '')))"
                     )
                     scores, waited, sent = map(list, zip(*cells))
                     self.assertEqual(scores, [sum(each) for each in one["scores"]])
@@ -462,7 +465,7 @@ class InBrowser(unittest.TestCase):
                     fair = one["variant"] == "zigzag" or not one["causal"]
                     self.assertEqual(max(waited) == 0, fair)
 
-    @unittest.skipUnless(explorer.has_mpi(BUILD), "no mpirun here")
+    @unittest.skipUnless(has_mpi(f"{BUILD}/steps/14_ring"), "no mpirun here")
     def test_the_ranks_are_those_of_the_program(self):
         self.assertEqual(maintain("explorer", "--check", "--build", BUILD, "14").returncode, 0)
 
