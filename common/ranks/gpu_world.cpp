@@ -69,7 +69,7 @@ double GpuWorld::time_run(const std::function<void()>& run) {
   return ms;
 }
 
-// --- the trace ------------------------------------------------------------------------------------
+// --- the trace -----------------------------------------------------------------------------------
 
 void GpuWorld::begin_span(const char* lane, const std::string& name, cudaStream_t stream) {
   if (!tracing_) return;

@@ -93,7 +93,7 @@ void require_one_rank(bool given, const char* flag) {
   if (given) throw UsageError(fmt::format("{} works with one rank: start it without mpirun", flag));
 }
 
-// --- rows of a sequence ---------------------------------------------------------------------------
+// --- rows of a sequence --------------------------------------------------------------------------
 
 /// Calls f(row of the whole sequence, row of the rank) for each row that a rank has.
 template <class F>
@@ -129,7 +129,7 @@ void paste(const std::vector<float>& part, const std::vector<Rows>& ranges, size
   }
 }
 
-// --- the run --------------------------------------------------------------------------------------
+// --- the run -------------------------------------------------------------------------------------
 
 class RankRun {
  public:

@@ -95,14 +95,17 @@ std::string hide_section(const Problem& p, double flops, double link, const std:
 
 std::string hiding(const RanksReport& r) {
   const Problem& p = r.run.problem;
-  std::string out = wrapped("hidden    ",
-                            "messages take less time than the hop that they pass beside from so "
-                            "many rows on, at 70% of the tensor cores' and 65% of the link's rate:",
-                            10);
+  const bool fp32 = p.dtype == DType::f32;
+  std::string out =
+      wrapped("hidden    ",
+              fmt::format("messages take less time than the hop that they pass beside from so many "
+                          "rows on, at 70% of the {} and 65% of the link's rate:",
+                          fp32 ? "fp32" : "tensor cores'"),
+              10);
   for (const Link& link : kLinks) {
     const GpuSpec gpu = find_gpu(link.gpu);
     out += hide_section(
-        p, 0.7 * gpu.bf16_flops, 0.65 * link.bytes_per_s,
+        p, 0.7 * (fp32 ? gpu.fp32_flops : gpu.bf16_flops), 0.65 * link.bytes_per_s,
         fmt::format("{}, {} {:.0f} GB/s", gpu.name, link.name, link.bytes_per_s / 1e9));
   }
   return out;

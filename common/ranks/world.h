@@ -1,7 +1,7 @@
 /// \file
 /// The ranks of this run as MPI started them: what the program for several ranks needs besides
-/// messages between kernels. Whatever waits here for another rank waits no longer than a limit; then
-/// one rank says so and MPI ends all.
+/// messages between kernels. Whatever waits here for another rank waits no longer than a limit;
+/// then one rank says so and MPI ends all.
 #pragma once
 
 #include <functional>

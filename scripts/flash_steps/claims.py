@@ -150,12 +150,24 @@ def summary(claims):
     return "\n".join(lines)
 
 
-def page_block(findings, standings):
+def kept_item(before, claim):
+    """What the page says of a claim that cannot be run here."""
+    found = re.search(rf"^- \*\*{claim.id}\.\*\*.*\n(?:  .*\n?)*", before, re.MULTILINE)
+    return found[0].rstrip("\n") if found else None
+
+
+def page_block(findings, standings, before=""):
     by_claim = {finding.claim.id: finding for finding in findings}
     claims = [finding.claim for finding in findings]
+
+    def entry(claim):
+        mpi = any(cmd.startswith("mpirun ") for cmd in claim.run.values())
+        kept = kept_item(before, claim) if mpi and by_claim[claim.id].device == "here" else None
+        return kept or item(by_claim[claim.id])
+
     parts = [summary(claims)]
     for group, members in by_group(claims):
-        parts += [f"## {group}", "\n".join(item(by_claim[claim.id]) for claim in members)]
+        parts += [f"## {group}", "\n".join(entry(claim) for claim in members)]
     return "\n\n".join(parts) + standing_text(standings) + "\n"
 
 
@@ -164,7 +176,7 @@ def table(findings, standings, check):
     before = read_text(PAGE)
     if not BLOCK.search(before):
         raise BadInput("docs/claims.md has no lines <!-- claims --> and <!-- /claims -->")
-    block = page_block(findings, standings)
+    block = page_block(findings, standings, before)
     after = BLOCK.sub(lambda match: match[1] + "\n" + block + "\n" + match[2], before)
     if after != before:
         print("docs/claims.md: " + ("out of date: ./scripts/claims table" if check else "filled"))

@@ -5,7 +5,8 @@ Each [[claim]] has
     id         a word; group: the heading under which it stands
     says       the claim, in one sentence; source: who makes it
     run        {NAME = command line}: build/sim/steps/STEP ... or build/gpu/steps/STEP ...,
-               ./scripts/NAME.py ..., build/gpu/microbenchmarks ..., or cat FILE.json
+               mpirun ... build/sim/steps/STEP ..., ./scripts/NAME.py ...,
+               build/gpu/microbenchmarks ..., or cat FILE.json
     figures    {NAME = expression}, in Python: of the JSON of these runs (docs/json.md; a.b is
                a["b"]), of the figures before this one, and of FUNCTIONS below
     found      a sentence with {NAME} or {NAME:FORMAT}; FORMAT as in Python, or bytes, time
@@ -28,7 +29,7 @@ from .results import total
 from .text import bytes_text, time_text
 
 REPRODUCED, DIFFERS = "reproduced", "differs"
-COMMANDS = ("build/sim/steps/", "build/gpu/", "./scripts/", "cat ")
+COMMANDS = ("build/sim/steps/", "build/gpu/", "./scripts/", "cat ", "mpirun ")
 TEXTS = ("id", "group", "says", "source", "found", "claimed", "verdict")
 
 
@@ -75,7 +76,9 @@ def gpu(name):
 
 FUNCTIONS = {
     "abs": abs,
+    "all": all,
     "bytes_of": bytes_of,
+    "columns": lambda rows: list(zip(*rows)),
     "geometric_mean": statistics.geometric_mean,
     "gpu": gpu,
     "len": len,
@@ -83,6 +86,7 @@ FUNCTIONS = {
     "min": min,
     "one": one,
     "pick": pick,
+    "sum": sum,
     "total": total,
 }
 

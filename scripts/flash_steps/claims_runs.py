@@ -11,6 +11,7 @@ import tempfile
 from .claims_file import needs_gpu, tree_of
 from .command import BadInput, Failure, NotHere
 from .files import ROOT, read_json
+from .mpi import environment
 from .problems import cache_of
 from .results import published
 from .standing import runs_of, standing, standing_of
@@ -38,10 +39,10 @@ class Runner:
         wanted = {cmd: claim.wrong for claim in claims for cmd in claim.run.values()}
         here = {cmd: wrong for cmd, wrong in wanted.items() if not needs_gpu(cmd)}
         with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-            trees = pool.map(lambda item: self.execute(*item), here.items())
-            self.found.update(zip(here, trees))
+            trees = pool.map(lambda item: self.execute_if_here(*item), here.items())
+            self.found.update({cmd: tree for cmd, tree in zip(here, trees) if tree})
         for cmd in wanted:
-            if cmd in self.found:
+            if cmd in self.found or cmd in self.not_here:
                 continue
             try:
                 self.found[cmd] = self.execute(cmd, False) if self.gpu else self.recorded(cmd)
@@ -62,6 +63,16 @@ class Runner:
                     return self.found[cmd].traffic.note or "HBM bytes were not measured"
         return None
 
+    def execute_if_here(self, cmd, may_be_wrong):
+        """The same, or None where there is no MPI, which is optional."""
+        try:
+            return self.execute(cmd, may_be_wrong)
+        except NotHere as failure:
+            if not cmd.startswith("mpirun "):
+                raise
+            self.not_here[cmd] = str(failure)
+        return None
+
     def execute(self, cmd, may_be_wrong):
         """What a command writes as JSON.
 
@@ -73,9 +84,15 @@ class Runner:
             path = os.path.join(folder, "run.json")
             try:
                 done = subprocess.run(
-                    self.line(words, path), cwd=ROOT, capture_output=True, text=True
+                    self.line(words, path),
+                    cwd=ROOT,
+                    capture_output=True,
+                    text=True,
+                    env=environment(folder) if words[0] == "mpirun" else None,
                 )
             except OSError as error:
+                if words[0] == "mpirun":
+                    raise NotHere("mpirun is not here: ./scripts/setup.sh mpi") from None
                 preset = "gpu" if words[0].startswith(GPU) else "sim"
                 raise NotHere(
                     f"{words[0]}: {error.strerror}; it is not built: "
@@ -85,7 +102,8 @@ class Runner:
                 done.returncode = 0
             if done.returncode != 0:
                 kind = {2: BadInput, 3: NotHere}.get(done.returncode, Failure)
-                said = (done.stderr.strip() or done.stdout.strip()).splitlines() or [""]
+                lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+                said = [line for line in lines if line.strip("-")] or [""]  # mpirun draws rules
                 raise kind(f"'{cmd}' ended with exit status {done.returncode}: {said[-1]}")
             if words[0] == GPU + "microbenchmarks":
                 return tree_of(json.loads(done.stdout))
@@ -96,6 +114,11 @@ class Runner:
         program, *flags = words
         if program == GPU + "microbenchmarks":
             return words
+        if program == "mpirun":
+            return [
+                os.path.join(self.build, word.removeprefix(SIM)) if word.startswith(SIM) else word
+                for word in [*words, "--json", path]
+            ]
         if program.startswith(SIM):
             return [os.path.join(self.build, program.removeprefix(SIM)), *flags, "--json", path]
         if program.startswith(GPU):

@@ -35,7 +35,9 @@ from .explorer_pages import (
     PRESETS,
     TERMS,
 )
+from .explorer_ring import RING, RING_CAPTION, RING_NOTE, RING_TITLE, ring_runs
 from .files import read_json, read_text, write_text
+from .mpi import has_mpi
 from .problems import own_tiles
 from .results import PASSES, published
 from .standing import runs_of as published_runs
@@ -179,9 +181,13 @@ def source(name):
     return read_text(os.path.join(folder, name))
 
 
+def names_of_pages():
+    return ["index", "compare", *(page.step for page in PAGES), RING]
+
+
 def links(current):
     pages = [("index", "Explorer"), ("compare", "Compare")]
-    pages += [(page.step, page.step[:2]) for page in PAGES]
+    pages += [(name, name[:2]) for name in names_of_pages()[2:]]
     return " ".join(
         f'<a href="{name}.html"{" aria-current=page" if name == current else ""}'
         f' title="{html.escape(title_of(name))}">{words}</a>'
@@ -192,7 +198,8 @@ def links(current):
 def title_of(name):
     if name == "compare":
         return "Two runs side by side"
-    return {page.step: page.title for page in PAGES}.get(name, "Explorer: where the bytes go")
+    titles = {page.step: page.title for page in PAGES} | {RING: RING_TITLE}
+    return titles.get(name, "Explorer: where the bytes go")
 
 
 def linked(target, words):
@@ -201,12 +208,12 @@ def linked(target, words):
 
 def more_links(name):
     """To a page's chapters, the glossary, and the pages before and after it."""
-    chapters = [name] if name in [page.step for page in PAGES] else []
+    chapters = [name] if name in names_of_pages()[2:] else []
     if name == "compare":
         chapters = sorted({step for step, _ in LABELS})
     parts = [linked(f"../../steps/{step}/README.md", f"Chapter {step[:2]}") for step in chapters]
     parts.append(linked("../glossary.md", "Glossary"))
-    order = ["index", "compare", *(page.step for page in PAGES)]
+    order = names_of_pages()
     at = order.index(name)
     if at:
         parts.append("Previous: " + linked(order[at - 1] + ".html", title_of(order[at - 1])))
@@ -254,7 +261,8 @@ def left_out(page):
     return f"Not on this page: {' and '.join(parts)}." if parts else ""
 
 
-def filled(name, kind, caption, tree, blobs, contents=(), note=""):
+def filled(name, kind, caption, tree, blobs, contents=(), note="", own="explorer"):
+    style = source("explorer.css") + (source(f"{own}.css") if own != "explorer" else "")
     parts = {
         "KIND": kind,
         "TITLE": html.escape(title_of(name)),
@@ -264,8 +272,8 @@ def filled(name, kind, caption, tree, blobs, contents=(), note=""):
         "FOLD": fold(name, contents) if contents else "",
         "NOTE": f'<p class="note">{html.escape(note)}</p>' if note else "",
         "PAGE": json.dumps(tree, ensure_ascii=False).replace("<", "\\u003c"),
-        "STYLE": source("theme.css") + source("explorer.css").rstrip(),
-        "SCRIPT": source("theme.js") + "\n" + source("explorer.js").rstrip(),
+        "STYLE": source("theme.css") + style.rstrip(),
+        "SCRIPT": source("theme.js") + "\n" + source(f"{own}.js").rstrip(),
         "BLOBS": "\n".join(blobs),
     }
     return re.sub(r"@(\w+)@", lambda m: parts[m[1]], source("page.html"))
@@ -359,6 +367,27 @@ def compare_page(contents):
     return filled("compare", "compare", COMPARE_CAPTION, tree, blobs, held)
 
 
+def ring_page(runs):
+    return filled(RING, "ring", RING_CAPTION, {"runs": runs}, [], (), RING_NOTE, own="ring")
+
+
+def kept_ring():
+    """The runs that the page of step 14 holds."""
+    text = read_text(path_of(RING)) if os.path.exists(path_of(RING)) else ""
+    tree = re.search(r'<script type="application/json" id="page">(.*?)</script>', text)
+    return json.loads(tree[1])["runs"] if tree else []
+
+
+def stale_ring(build, jobs):
+    """As stale()."""
+    path, kept = os.path.relpath(path_of(RING)), kept_ring()
+    if not kept or ring_page(kept) != read_text(path_of(RING)):
+        return f"{path} is not what docs/explorer/src and explorer_ring.py say"
+    if has_mpi(program_of(build, RING)) and ring_runs(build, jobs) != kept:
+        return f"{path} is not what the program predicts"
+    return None
+
+
 def index_page():
     items = [
         (
@@ -369,6 +398,7 @@ def index_page():
         )
     ]
     items += [(page.step, page.title, page.caption) for page in PAGES]
+    items.append((RING, RING_TITLE, RING_CAPTION))
     rows = "".join(
         f'<li class="card"><a href="{name}.html">{html.escape(title)}</a>'
         f"<p>{html.escape(words)}</p></li>"
@@ -406,6 +436,8 @@ def registers_of(run):
 
 
 def make(name, contents):
+    if name == RING:
+        return ring_page(contents)
     if name == "index":
         return index_page()
     if name == "compare":
@@ -458,6 +490,8 @@ def without_blobs(text):
 
 def stale(name, build, jobs, quick, known):
     """A sentence, or nothing where the page is up to date."""
+    if name == RING:
+        return stale_ring(build, jobs)
     path = os.path.relpath(path_of(name))
     if not os.path.exists(path_of(name)):
         return f"{path} is missing"
@@ -497,7 +531,7 @@ def main():
         raise BadInput("--check compares with fresh traces, --keep-traces makes none: give one")
     if args.jobs < 1:
         raise BadInput(f"--jobs {args.jobs}: must be at least 1")
-    known = [*(page.step for page in PAGES), "compare", "index"]
+    known = [*names_of_pages()[2:], "compare", "index"]
     names = chosen_of(known, " ".join(args.pages), "the pages are")
     known = {}
     if args.check:
@@ -506,6 +540,13 @@ def main():
             raise Failure(f"{'; '.join(sentences)}: ./scripts/maintain explorer makes them anew")
         return 0
     for name in names:
+        if name == RING:
+            runs = args.keep_traces and kept_ring() or ring_runs(args.build, args.jobs)
+            write_text(path_of(RING), ring_page(runs))
+            print(
+                f"{os.path.relpath(path_of(name))}: {os.path.getsize(path_of(name)) / 1e3:.0f} kB"
+            )
+            continue
         if args.keep_traces:
             known |= kept_contents(name)
         contents = contents_of(args.build, runs_of(name), args.jobs, known)

@@ -89,4 +89,11 @@ inline void require_rows(Cut cut, const fa::Problem& p, int ranks) {
                        " ranks need at least " + std::to_string(parts) + " rows");
 }
 
+// For kernels that know one N, of rows and of keys.
+inline void require_squares(const fa::Problem& p, int ranks) {
+  if (p.N % ranks == 0) return;
+  throw fa::UsageError("--n " + std::to_string(p.N) + ": for " + std::to_string(ranks) +
+                       " ranks this variant needs a multiple of " + std::to_string(ranks));
+}
+
 }  // namespace step14

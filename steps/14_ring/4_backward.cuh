@@ -54,7 +54,9 @@ class Ring : public RingForward<Kernels, cut> {
       if (next.K) held = next;
     }
     ranks_.computing("backward, after the hops");
-    if (late_) add_late(all, late);
+    if constexpr (cut == Cut::zigzag) {
+      if (late_) add_late(all, late);
+    }
     Kernels::finish_rows(block_problem(own), all);
   }
 
@@ -158,12 +160,16 @@ class Ring : public RingForward<Kernels, cut> {
   fa::DeviceMemory<float> late_LSE_;
 };
 
-// --- for the program -------------------------------------------------------------------------------
+// --- for the program -----------------------------------------------------------------------------
 
 template <class Kernels, Cut cut>
 std::shared_ptr<const fa::Sharding> ring() {
+  static_assert(cut == Cut::plain || !Kernels::kSquares, "zig-zag has n rows with 2n keys");
   fa::Sharding s;
-  s.validate = [](const fa::Problem& p, int ranks) { require_rows(cut, p, ranks); };
+  s.validate = [](const fa::Problem& p, int ranks) {
+    require_rows(cut, p, ranks);
+    if (Kernels::kSquares) require_squares(p, ranks);
+  };
   s.rows = [](const fa::Problem& p, int rank, int ranks) { return rows_of(cut, p.N, rank, ranks); };
   s.part = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankPart> {
     return std::make_unique<Ring<Kernels, cut>>(p, ranks);

@@ -11,6 +11,7 @@ namespace step14 {
 
 struct Ampere {  // steps 07 and 08
   using T = bf16;
+  static constexpr bool kSquares = false;
   static constexpr Fragments kSums{.lane = 1, .number = 32};
   static int padded_rows(const fa::Problem& p) { return step08::padded_rows(p); }
   static std::vector<fa::Scratch> forward_workspace(const fa::Problem&) { return {}; }

@@ -11,6 +11,7 @@ namespace step14 {
 
 struct Hopper {  // steps 10 and 11
   using T = bf16;
+  static constexpr bool kSquares = false;
   static constexpr Fragments kSums{.lane = 4, .number = 1};  // of dQ_sum
   static int padded_rows(const fa::Problem& p) { return step11::padded_rows(p); }
   static std::vector<fa::Scratch> forward_workspace(const fa::Problem& p) {

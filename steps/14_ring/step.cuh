@@ -4,12 +4,30 @@
 #include "common/ranks/sharding.h"
 #include "steps/14_ring/5_heads.cuh"
 #include "steps/14_ring/ampere.cuh"
+#include "steps/14_ring/cuda_cores.cuh"
 #include "steps/14_ring/hopper.cuh"
 
 namespace step14 {
 
 // A sequence attends to itself: there are as many keys as queries.
 inline fa::Support support() { return {.d = {64, 128}, .gqa = true}; }
+
+// With one rank it is step 06.
+inline fa::Variant fp32() {
+  return {.name = "fp32",
+          .idea = "plain with the kernels of 06",
+          .parent = {"06 registers", step06_registers::traffic},
+          .support = fa::Support{.d = {64, 128}},
+          .forward = step06_registers::forward,
+          .traffic = step06_registers::traffic,
+          .workspace = step06_backward::workspace,
+          .writes_lse = true,
+          .forward_of = "06 registers",
+          .backward_parent = {"06 backward", step06_backward::backward_traffic},
+          .backward = step06_backward::backward,
+          .backward_traffic = step06_backward::backward_traffic,
+          .sharding = ring<CudaCores, Cut::plain>()};
+}
 
 // With one rank it is steps 07 and 08.
 inline fa::Variant mma() {
@@ -62,7 +80,7 @@ inline fa::Step step() {
           .idea = "one problem on several GPUs: K and V travel round a ring of ranks",
           .support = support(),
           .needs = "sm_90a",
-          .variants = {mma(), plain(), heads(), zigzag()}};
+          .variants = {fp32(), mma(), plain(), heads(), zigzag()}};
 }
 
 }  // namespace step14

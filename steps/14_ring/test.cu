@@ -1,5 +1,5 @@
 // Tests of step 14 in one process: its formulas, its merge, and ranks that are threads. Ranks that
-// mpirun starts: tests/programs/test_ranks.py. The build links the steps that linked_variant() names.
+// mpirun starts: tests/programs/test_ranks.py. The build links steps that linked_variant() names.
 #include "common/ranks/threads.h"
 #include "steps/14_ring/1_merge.cuh"
 #include "steps/14_ring/2_hops.cuh"
@@ -18,11 +18,12 @@ static fa::Variant on_ranks(const fa::Variant& v, int ranks) {
                                                   const fa::Tensors<void>& t) {
     fa::run_on_threads(*sharding, ranks, p, t);
   };
-  several.forward = fa::Runner(fa::DType::bf16, [run](const fa::Problem& p, fa::Tensors<void> t) {
+  const fa::DType dtype = v.forward.dtype();
+  several.forward = fa::Runner(dtype, [run](const fa::Problem& p, fa::Tensors<void> t) {
     t.dQ = nullptr;
     run(p, t);
   });
-  several.backward = fa::Runner(fa::DType::bf16, run);
+  several.backward = fa::Runner(dtype, run);
   return several;
 }
 
@@ -121,13 +122,16 @@ TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
     int ranks, d;
     bool causal;
   };
-  const Case c = GENERATE(Case{"14 mma", 2, 64, true}, Case{"14 mma", 3, 128, false},
+  const Case c = GENERATE(Case{"14 fp32", 2, 64, true}, Case{"14 fp32", 4, 128, false},
+                          Case{"14 mma", 2, 64, true}, Case{"14 mma", 3, 128, false},
                           Case{"14 plain", 2, 64, true}, Case{"14 heads", 2, 128, true},
                           Case{"14 zigzag", 1, 64, true}, Case{"14 zigzag", 3, 128, true});
   const fa::Variant& v = fa::linked_variant(c.variant);
   const int ranks = c.ranks;
   CAPTURE(v.name, ranks, c.causal, c.d);
-  const fa::Problem p = bf16_problem(140, 140, c.d, c.causal, 1, 4, 2);
+  const bool fp32 = v.forward.dtype() == fa::DType::f32;
+  fa::Problem p = bf16_problem(140, 140, c.d, c.causal, 1, 4, fp32 ? 4 : 2);
+  p.dtype = v.forward.dtype();
   fa::test::require_right(on_ranks(v, ranks), p);
 }
 
@@ -143,15 +147,16 @@ TEST_CASE("step 14: right for random problems and ranks", "[step14]") {
 }
 
 TEST_CASE("step 14: the sent bytes are those predicted", "[step14]") {
-  const fa::Variant& v = fa::linked_variant(GENERATE("14 plain", "14 heads", "14 zigzag"));
+  const fa::Variant& v =
+      fa::linked_variant(GENERATE("14 fp32", "14 plain", "14 heads", "14 zigzag"));
   const int ranks = 2;
-  const fa::Problem p = bf16_problem(75, 75, 64, true, 2, 2, 2);
+  fa::Problem p = bf16_problem(76, 76, 64, true, 2, 2, 2);
+  p.dtype = v.forward.dtype();
   fa::Variant counting = on_ranks(v, ranks);
   std::vector<uint64_t> sent;
-  counting.backward =
-      fa::Runner(fa::DType::bf16, [&](const fa::Problem& p, const fa::Tensors<void>& t) {
-        fa::run_on_threads(*v.sharding, ranks, p, t, &sent);
-      });
+  counting.backward = fa::Runner(p.dtype, [&](const fa::Problem& p, const fa::Tensors<void>& t) {
+    fa::run_on_threads(*v.sharding, ranks, p, t, &sent);
+  });
   fa::run(counting, p, fa::normal_inputs(p, 1));
   for (int rank = 0; rank < ranks; ++rank) {
     const fa::RankPrediction predicted = v.sharding->predict(p, rank, ranks);
@@ -170,4 +175,6 @@ TEST_CASE("step 14: what ranks cannot share is refused", "[step14]") {
   CHECK_NOTHROW(fa::linked_variant("14 plain").sharding->validate(p, 4));
   CHECK_THROWS_WITH(fa::linked_variant("14 heads").sharding->validate(p, 4),
                     ContainsSubstring("multiple of 4"));
+  CHECK_THROWS_WITH(fa::linked_variant("14 fp32").sharding->validate(p, 2),
+                    ContainsSubstring("multiple of 2"));
 }

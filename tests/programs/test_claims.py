@@ -302,6 +302,10 @@ class Commands(unittest.TestCase):
             runner.line(["build/gpu/steps/01_naive"], "F"),
             ["build/gpu/steps/01_naive", "--json", "F"],
         )
+        self.assertEqual(
+            runner.line("mpirun -n 2 build/sim/steps/14_ring --n 8".split(), "F"),
+            "mpirun -n 2 /build/steps/14_ring --n 8 --json F".split(),
+        )
         self.assertIn("/build/steps/04_fused", runner.line(["./scripts/fit_m.py"], "F"))
 
 

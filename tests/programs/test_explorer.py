@@ -28,6 +28,7 @@ from flash_steps.explorer_pages import (  # noqa: E402
     SWAPPED,
     Run,
 )
+from flash_steps.mpi import has_mpi  # noqa: E402
 
 KINDS = explorer.KINDS
 OPERATIONS = dict(zip(KINDS, ("load", "store", "atomic")))
@@ -426,6 +427,47 @@ class InBrowser(unittest.TestCase):
                         )
                         self.assertEqual(light < 300, dark)
                         self.assertEqual(self.page.errors(), [])
+
+    def test_the_ranks_of_step_14(self):
+        """Who waits, and sums of the hops' bytes against the program's totals."""
+        kept = explorer.kept_ring()
+        self.assertEqual({one["ranks"] for one in kept}, {2, 4, 8})
+        for width in WIDTHS:
+            for dark in (False, True):
+                self.open("14_ring", width=width, dark=dark)
+                self.page.key("End")
+                self.assertEqual(self.page.overflow(), 0)
+                self.assertEqual(self.value(FAINT), [])
+                self.assertEqual(self.page.errors(), [])
+        for one in kept:
+            for way in ("forward", "backward"):
+                with self.subTest(variant=one["variant"], ranks=one["ranks"], way=way):
+                    chosen = {**{k: one[k] for k in ("variant", "ranks", "causal")}, "pass": way}
+                    for name, value in chosen.items():
+                        key = "checked" if name == "causal" else "value"
+                        self.value(
+                            f"document.getElementById('set-{name}').{key} = {json.dumps(value)}"
+                        )
+                    self.value(
+                        "document.getElementById('controls').dispatchEvent(new Event('change'))"
+                    )
+                    self.page.key("End")
+                    self.assertIn(
+                        "= the program's", self.value("document.getElementById('sum').textContent")
+                    )
+                    cells = self.value(
+                        "[...document.querySelectorAll('tbody tr')].map((row) =>"
+                        " [...row.cells].slice(2).map((c) => +c.innerText.replace(/,/g, '')))"
+                    )
+                    scores, waited, sent = map(list, zip(*cells))
+                    self.assertEqual(scores, [sum(each) for each in one["scores"]])
+                    self.assertEqual(sent, [each[way == "backward"] for each in one["sent"]])
+                    fair = one["variant"] == "zigzag" or not one["causal"]
+                    self.assertEqual(max(waited) == 0, fair)
+
+    @unittest.skipUnless(has_mpi(f"{BUILD}/steps/14_ring"), "no mpirun here")
+    def test_the_ranks_are_those_of_the_program(self):
+        self.assertEqual(maintain("explorer", "--check", "--build", BUILD, "14").returncode, 0)
 
     def test_the_longest_numbers_fit_a_phone(self):
         for page in PAGES:

@@ -124,6 +124,17 @@ class Ranks(unittest.TestCase):
         done = run(3, "--n", 64, "--variant", "heads")
         self.refused(done, 2, "--hkv 4", "multiple of 3")
 
+    def test_fp32(self):
+        n, ranks = 192, 3
+        report = self.report(ranks, "--n", n, "--causal", "--variant", "fp32")
+        self.assertEqual(report["problem"]["dtype"], "fp32")
+        part = 4 * n // ranks * 4 * 64  # bytes of K of a rank
+        for rank in report["ranks"]:
+            self.assertEqual(rank["sent"]["forward"]["counted"], (ranks - 1) * 2 * part)
+            self.assertEqual(rank["sent"]["backward"]["counted"], (2 * ranks - 3) * 2 * part)
+        self.assertLess(max(c["rmse"] for c in report["check"]), 1e-6)
+        self.refused(run(3, "--n", 64, "--variant", "fp32"), 2, "--n 64", "a multiple of 3")
+
     def test_random_problems(self):
         chance = random.Random(14)
         for _ in range(4):

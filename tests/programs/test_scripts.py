@@ -560,7 +560,8 @@ class Test(Sandbox):
         self.assertEqual(status, 1)
         self.assertRegex(
             line,
-            "FAILED: documentation .*, a kernel in gdb .*, step 14 on several ranks .*, formatting;",
+            "FAILED: documentation .*, a kernel in gdb .*, "
+            "step 14 on several ranks .*, formatting;",
         )
         self.assertIn(
             "NOT RUN: pages in a browser (no Chromium here), kernels for GPUs (no nvcc here)", line
