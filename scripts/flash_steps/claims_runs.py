@@ -19,6 +19,8 @@ from .tables import load_extras
 
 RESULTS = os.path.join(ROOT, "docs", "results")
 DEVICE = "NVIDIA H200"  # whose records the verdicts of claims are about
+DECODED = os.path.join(RESULTS, "decode_h100.json")
+DECODE_DEVICE = "NVIDIA H100 80GB HBM3"  # the same of `maintain decode`
 MICROBENCHMARKS = os.path.join(RESULTS, "microbenchmarks_h200.json")
 SIM, GPU = "build/sim/", "build/gpu/"
 SIZES = ("b", "h", "n", "d")
@@ -140,6 +142,12 @@ class Runner:
         program, *flags = shlex.split(cmd)
         if program == GPU + "microbenchmarks":
             return tree_of(read_json(MICROBENCHMARKS))
+        if program == "./scripts/maintain":
+            tree = read_json(DECODED)
+            for row in tree["rows"]:
+                if row["step"]:
+                    self.standings.append((row["step"], standing_of_row(row)))
+            return tree_of(tree)
         name = {"./scripts/peers.py": "peers", "./scripts/figure2.py": "figure2"}.get(program)
         if name:
             results = [found for found in extras[name] if found["device"] == DEVICE]

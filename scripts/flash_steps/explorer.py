@@ -229,8 +229,10 @@ def words_on(name, contents):
     words |= {"@shared"} if any(map(shared_in, contents)) else set()
     if "m" in words or any("m and l" in c["registers"] for c in contents):
         words.add("@m, l")
+    square = all(c["problem"]["n"] == c["problem"]["nk"] for c in contents)
+    words.add("@square" if square else "@decode")
     if name == "compare":
-        return {word for word in words if not word.startswith("@") or word == "@m, l"}
+        return {w for w in words if not w.startswith("@") or w in ("@m, l", "@square")}
     tiles = [tile_rows(content) for content in contents]
     words |= {"@Br"} if any(rows for tile in tiles for rows in tile.values()) else set()
     return words | {"@step"} | ({"@M"} if name == "04_fused" else set())
@@ -332,6 +334,8 @@ def moved_line(contents):
 def step_page(page, contents):
     runs = [entry(run, contents[run]) for run in page.runs]
     tree = {"kind": "step", "runs": runs, "first": page.first.name}
+    if page.first.group:
+        tree["size"] = "Nk"
     blobs = [blob("sources", sources_of(contents[run] for run in page.runs))]
     blobs += [blob(run.name, contents[run]) for run in page.runs]
     held = [contents[run] for run in page.runs]

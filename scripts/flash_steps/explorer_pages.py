@@ -8,7 +8,7 @@ OWN_M = 64 * KB  # --smem with which step 04 has the same tiles as without
 
 @dataclass(frozen=True)
 class Run:
-    """One run of a step's program, of one head."""
+    """One run of a step's program, of one head; with `group`, of the query heads that share one."""
 
     step: str
     variant: str
@@ -16,6 +16,8 @@ class Run:
     d: int = 64
     causal: bool = False
     smem: int = 0  # --smem; 0: the step's own choice
+    group: int = 0  # decoding: one query for each of so many heads, and n keys; 0: n of both
+    page: int = 0  # --page; 0: the keys are not in pages
 
     @property
     def name(self):
@@ -24,7 +26,12 @@ class Run:
 
     @property
     def arguments(self):
-        given = [f"--variant={self.variant}", f"--n={self.n}", f"--d={self.d}", "--h=1"]
+        given = [f"--variant={self.variant}", f"--d={self.d}"]
+        if self.group:
+            given += ["--n=1", f"--nk={self.n}", f"--h={self.group}", "--hkv=1"]
+        else:
+            given += [f"--n={self.n}", "--h=1"]
+        given += [f"--page={self.page}"] * (self.page > 0)
         return given + ["--causal"] * self.causal + [f"--smem={self.smem}"] * (self.smem > 0)
 
 
@@ -50,6 +57,15 @@ def grid(step, variants, ns=(128, 256, 512), ds=(64,), smems=(0,)):
         for d in ds
         for causal in (False, True)
         for smem in smems
+    ]
+
+
+def decoding(variants, page=0):
+    return [
+        Run("13_decode", variant, n, d, group=4, page=page)
+        for variant in variants
+        for n in (512, 1024, 2048)
+        for d in (64, 128)
     ]
 
 
@@ -219,14 +235,50 @@ PAGES = [
         Run("12_fp8", "late", 256),
         left_out={"heads": "tensor", "rotated": "blocks"},
     ),
+    Page(
+        "13_decode",
+        "13 Decoding from a KV cache",
+        "One query for each of four heads, which share K and V. The keys are cut into splits, one "
+        "for each block: follow another block to see which keys are its own. Each leaves a part of "
+        "O, and a merge adds them up. Compare the sums of splits and groups: four heads read the "
+        "keys one after the other, or together. From pages on a split's keys lie in pages anywhere.",
+        dict.fromkeys(
+            ("warps", "splits", "groups", "pages", "once", "fp8"),
+            "Registers: each warp has all rows of Q, and O, m and l of the keys that it has seen.",
+        ),
+        decoding(["warps", "splits", "groups"]) + decoding(["pages", "once", "fp8"], page=64),
+        Run("13_decode", "once", 1024, 128, group=4, page=64),
+    ),
 ]
 
 # Of the fold on a page: (terms, what they mean, one of these must be on the page; none: always).
 # "@" stands for what a page has beside names of buffers: instructions, and parts of its pictures.
 TERMS = [
-    ("N, d", "The number of queries and keys, and the length of each row of Q, K, V and O.", ()),
-    ("Q, K, V, O", "The inputs and the output of attention, N × d elements each.", ()),
-    ("S, P", "The scores Q Kᵀ / √d and their softmax, N × N elements each.", ()),
+    (
+        "N, d",
+        "The number of queries and keys, and the length of each row of Q, K, V and O.",
+        ("@square",),
+    ),
+    ("Q, K, V, O", "The inputs and the output of attention, N × d elements each.", ("@square",)),
+    ("S, P", "The scores Q Kᵀ / √d and their softmax, N × N elements each.", ("@square",)),
+    (
+        "N, d",
+        "The number of queries, here 1, and the length of each row of Q, K, V and O.",
+        ("@decode",),
+    ),
+    ("Nk", "The number of keys: rows of K and V.", ("@decode",)),
+    (
+        "Q, K, V, O",
+        "The inputs and the output of attention. Q and O have a row for each query head.",
+        ("@decode",),
+    ),
+    ("S, P", "The scores Q Kᵀ / √d and their softmax, a row for each query head.", ("@decode",)),
+    ("split", "A part of the keys, which one block reads.", ("O_parts",)),
+    ("O_parts, LSE_parts", "O and LSE of each split, in fp32, until they are merged.", ("O_parts",)),
+    ("arrived", "Counts the blocks that have stored their part; the last one merges.", ("arrived",)),
+    ("table", "Says in which page of 64 keys the next keys of a sequence lie.", ("table",)),
+    ("K_scale, V_scale", "Factors that turn 8-bit numbers back.", ("K_scale",)),
+    ("tiles[w]", "The tiles of warp w, three stages each of K and V.", ("@decode",)),
     ("m, l", "Per row: the maximum of the scores so far, and the sum of exp(s − m).", ("@m, l",)),
     ("LSE", "Per row: m + log l, all that the backward needs to compute P again.", ("LSE",)),
     ("LSE2", "LSE in powers of 2.", ("LSE2",)),

@@ -6,6 +6,7 @@ import ctypes
 import json
 
 SIZES = ("b", "h", "hkv", "n", "nk", "d", "causal")  # keys of a problem in JSON
+CACHE = ("lengths", "page", "cache8")  # other keys, for which the library has no arguments
 TENSORS = ("Q", "K", "V", "O", "LSE", "dO", "dQ", "dK", "dV")
 
 
@@ -26,6 +27,9 @@ class _Tensors(ctypes.Structure):
 
 
 def _problem(sizes):
+    for name in CACHE:
+        if sizes.get(name):
+            raise Refused(2, f"{name} {sizes[name]}: the library has no argument for it; ask the program")
     return _Problem(*(int(sizes[name]) for name in SIZES))
 
 

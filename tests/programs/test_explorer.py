@@ -106,6 +106,8 @@ class Trace(unittest.TestCase):
         """Sums over the events: the report's counts, of each pass and buffer of each step."""
         for page in PAGES:
             small = ("--b", 2, "--h", 2, "--n", 100)
+            if page.first.group:
+                small = ("--b", 2, "--h", 4, "--hkv", 2, "--n", 3, "--nk", 700)
             for causal in ((), ("--causal",)):
                 with self.subTest(step=page.step, causal=causal):
                     trace, report = self.trace(page.step, *small, *causal)
@@ -491,7 +493,8 @@ class InBrowser(unittest.TestCase):
     def test_the_totals_are_the_programs_counts(self):
         """Of a fresh run of each step's program, to the byte."""
         for page in PAGES:
-            wanted = [page.runs[0], next(r for r in page.runs if r.causal), page.first]
+            other = next((r for r in page.runs if r.causal), page.runs[-1])  # one query has no mask
+            wanted = [page.runs[0], other, page.first]
             self.open(page.step)
             for one in wanted:
                 with self.subTest(run=one.name):
@@ -733,6 +736,31 @@ class InBrowser(unittest.TestCase):
         (stored,) = {text.split(": ")[0] for text in self.value(said) if "stmatrix" in text}
         self.assertIn("writes computed values to O in shared memory by stmatrix", stored)
         self.assertFalse([text for text in rows if "[" in text or "undefined" in text])
+
+    def test_a_decoding_split_has_keys_of_its_own(self):
+        """A block reads its split's keys, its warps hold some of them, and its rows of O_parts are
+        its own."""
+        self.open("13_decode")
+        self.set("#set-variant", "groups")
+        self.page.until(READY)
+        label = "document.getElementById('set-n').parentNode.firstChild.textContent"
+        self.assertEqual(self.value(label), "Nk")
+        keys = range(0, 1024, 256)  # of splits, at d = 128
+        for block, first in enumerate(keys):
+            self.set("#block", str(block))
+            said = self.value(
+                "(async () => { const r = await runOf(PAGE.runs.find((r) => r.variant === 'groups'"
+                " && r.n === 1024 && r.d === 128)); const v = new View(document.createElement('div'),"
+                f" true); v.follow = {block}; v.show(r);"
+                " return v.steps.map((s, i) => { v.set(i); return v.text; }); })()"
+            )
+            words = f"Block ({block},0,0) reads K, rows {first} to {first + 127} by cp.async: 32,768 B"
+            self.assertIn(words, said)
+            held = f"writes some of K, rows {first} to {first + 127}, to shared memory by cp.async"
+            self.assertTrue(any(held in text for text in said), said)
+            part = f"writes O_parts, rows {4 * block} to {4 * block + 3}: 2,048 B"
+            self.assertTrue(any(part in text for text in said), said)
+        self.assertEqual(self.page.errors(), [])
 
     def test_the_legend_has_the_colours_of_the_run(self):
         hidden = "document.querySelector('.legend .adds').hidden"

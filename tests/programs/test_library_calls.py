@@ -148,7 +148,7 @@ class Calls(unittest.TestCase):
         self.assertEqual(self.run_step("backward"), ["backward on 0"])
 
     def test_a_forward_needs_the_prepare_of_its_tensors(self):
-        self.assertEqual([v["prepare"] for v in self.library.variants], [False, False, True])
+        self.assertEqual([v["prepare"] for v in self.library.variants][:3], [False, False, True])
         run = functools.partial(self.run_step, variant=2)
         with self.assertRaisesRegex(
             Refused,
@@ -192,6 +192,26 @@ class Calls(unittest.TestCase):
             run()
         with self.assertRaisesRegex(Refused, "99_fake both: it has no prepare"):
             self.run_step("prepare", variant=1)
+
+    def test_a_cache_that_it_has_no_arguments_for_is_refused(self):
+        words = "^variant cache8: its K and V are of 8 bits with scales, for which FaTensors has no"
+        with self.assertRaisesRegex(Refused, words) as caught:
+            self.run_step(variant=3)
+        self.assertEqual(caught.exception.status, 2)
+        with self.assertRaisesRegex(Refused, words):
+            self.library.workspace_bytes(3, SIZES)
+        self.library.check(SIZES)  # what the step's other variants take
+        for name, value in (("lengths", [8]), ("page", 16), ("cache8", True)):
+            sizes = {**SIZES, name: value}
+            for call in (
+                lambda: self.run_step(sizes=sizes),
+                lambda: self.library.check(sizes),
+                lambda: self.library.workspace_bytes(0, sizes),
+            ):
+                with self.assertRaisesRegex(Refused, f"^{name} .*the library has no argument"):
+                    call()
+        self.assertEqual(self.calls(), [])
+        self.run_step(sizes={**SIZES, "lengths": None, "page": None, "cache8": False})
 
     def test_sentences_name_the_fields_of_FaProblem(self):
         for wrong, words in (

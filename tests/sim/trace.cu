@@ -136,6 +136,25 @@ __global__ void unions(float* y) {
   __syncthreads();
   y[threadIdx.x] = smem.P[threadIdx.x / 16][threadIdx.x % 16];
 }
+// Arrays of which only some lie over one another: two warps' tiles, and a row of sums over both.
+union TilesOrSums {
+  struct {
+    __nv_bfloat16 K[4][32], V[4][32];
+  } tiles[2];
+  struct {
+    float O[2][40], m[2];
+  } sums;
+};
+__global__ void tiles_or_sums(float* y) {
+  TilesOrSums& smem = *fa::dynamic_shared<TilesOrSums>();
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  for (int r = 0; r < 4; ++r) smem.tiles[warp].V[r][lane] = __float2bfloat16(1.f);
+  __syncthreads();
+  smem.sums.O[warp][lane] = 1;
+  if (lane == 0) smem.sums.m[warp] = 1;
+  __syncthreads();
+  y[threadIdx.x] = smem.sums.O[warp][lane];
+}
 // Each block of a cluster of two puts its part of x into the other's shared memory.
 __global__ void exchange(const float* x, float* y) {
   __shared__ float s[32];
@@ -257,6 +276,19 @@ TEST_CASE("of a union, the member whose rows fit", "[sim][trace]") {
         std::vector<std::string>{"0 sK store 0+8,0+16 512 B", "0 sP store 0+8,0+16 512 B",
                                  "0 sl store 0+1,0+8 32 B", "0 sP load 0+2,0+16 128 B",
                                  "0 y store 0+1,0+32 128 B"});
+}
+
+TEST_CASE("of a union of structs, each array that an instruction touches", "[sim][trace]") {
+  Buffer<float> y("y", 64);
+  shape(y, 1, 64);
+  const auto counts =
+      count([&] { fa::launch(tiles_or_sums, {dim3(1), dim3(64), sizeof(TilesOrSums)}, y); });
+  require_nothing_lost(counts);
+  CHECK(events_of(*counts.trace) ==
+        std::vector<std::string>{
+            "0 stiles[0].V store 0+4,0+32 256 B", "0 stiles[1].V store 0+4,0+32 256 B",
+            "0 ssums.O store 0+2,0+32 256 B", "0 ssums.m store 0+1,0+2 8 B",
+            "0 ssums.O load 0+2,0+32 256 B", "0 y store 0+1,0+64 256 B"});
 }
 
 TEST_CASE("the blocks of a cluster have a track each", "[sim][trace]") {

@@ -47,6 +47,8 @@ class Elements {
     high_ = std::max(high_, other.high_);
   }
 
+  uint64_t first() const { return low_; }
+
   /// From `skipped` on, in elements that are `factor` times as large.
   Elements scaled(uint64_t skipped, uint64_t factor) const {
     Elements all;
@@ -151,7 +153,17 @@ struct Recorder {
   std::map<uint64_t, std::vector<fa::TraceEvent>> blocks;  // of this launch
   std::vector<uint32_t> shared;  // of this launch: by word of shared memory, its place + 1
   std::map<uint64_t, uint32_t> shared_places;         // of this launch, by offset
-  std::map<uint32_t, std::vector<uint32_t>> members;  // of a place that is a union
+  /// Shared arrays that lie over others, of a place that has them all. Members that have bytes of
+  /// their own stand in one of `sets`; a cut is where a member begins or ends.
+  struct Union {
+    std::vector<std::vector<uint32_t>> sets;
+    std::vector<uint64_t> cuts;
+
+    uint32_t part_of(uint64_t offset) const {
+      return static_cast<uint32_t>(std::ranges::upper_bound(cuts, offset) - cuts.begin());
+    }
+  };
+  std::map<uint32_t, Union> unions;
   uint64_t now = 0;                                   // where the next launch begins
 
   uint32_t kernel() const { return static_cast<uint32_t>(trace.kernels.size() - 1); }
@@ -178,7 +190,8 @@ struct Recorder {
       add_shared(array, dynamic);
       const uint32_t place = at->second;
       for (const SharedArray& member : array.members) {
-        members[place].push_back(static_cast<uint32_t>(trace.places.size()));
+        add_member(place, static_cast<uint32_t>(trace.places.size()), member.offset - array.offset,
+                   member.bytes);
         add_shared(member, dynamic);
       }
     }
@@ -188,6 +201,20 @@ struct Recorder {
     std::fill(shared.begin() + array.offset / kWord, shared.begin() + end, at->second + 1);
     shared[word] = at->second + 1;
     return at->second;
+  }
+  void add_member(uint32_t whole, uint32_t member, uint64_t begin, uint64_t bytes) {
+    Union& u = unions[whole];
+    u.cuts.insert(u.cuts.end(), {begin, begin + bytes});
+    std::ranges::sort(u.cuts);
+    const auto apart = [&](uint32_t other) {
+      const fa::TracePlace& p = trace.places[other];
+      const uint64_t first = p.offset - trace.places[whole].offset;
+      return first + p.bytes <= begin || begin + bytes <= first;
+    };
+    for (std::vector<uint32_t>& set : u.sets) {
+      if (std::ranges::all_of(set, apart)) return set.push_back(member);
+    }
+    u.sets.push_back({member});
   }
   void add_shared(const SharedArray& a, uint64_t dynamic) {
     const auto offset = static_cast<int64_t>(a.offset - dynamic);
@@ -283,11 +310,13 @@ struct Key {
   By by;
   uint32_t warpgroup;  // of a wgmma: its operands are those of one
   uint32_t callers;    // of a function that is not inlined: who called it
+  uint32_t part;       // of a union, between two cuts; else 0
   bool operator==(const Key&) const = default;
 };
 struct Hash {
   size_t operator()(const Key& k) const {
-    uint64_t h = (reinterpret_cast<uintptr_t>(k.pc) + k.warpgroup + (uint64_t{k.callers} << 48)) *
+    uint64_t h = (reinterpret_cast<uintptr_t>(k.pc) + k.warpgroup + (uint64_t{k.callers} << 48) +
+                  (uint64_t{k.part} << 56)) *
                  0x9E3779B97F4A7C15u;
     h ^= (uint64_t{k.place} << 40 | uint64_t{k.clock} << 8 | uint64_t(k.kind) << 4 |
           uint64_t(k.by)) *
@@ -321,11 +350,11 @@ class TraceRecorder final : public TraceObserver {
     const bool shared = a.space == Space::shared;
     const uint32_t place =
         shared ? recorder.shared_place(*a.home, a.at) : recorder.place_of(a.buffer);
-    Open& e =
-        event_of({a.pc, place, clock_[b.current->id], a.kind, a.by, 0, callers_of(a.pc, a.by)});
-    e.bytes += a.size;
     const fa::TracePlace& p = recorder.trace.places[place];
     const uint64_t first = a.at - (shared ? base_of(*a.home, p) : buffers[a.buffer].begin);
+    Open& e = event_of({a.pc, place, clock_[b.current->id], a.kind, a.by, 0,
+                        callers_of(a.pc, a.by), part_of(place, first)});
+    e.bytes += a.size;
     add(e, p, first, a.size);
     if (!shared) recorder.touches.touch(a.at, a.size, a.kind, e.hbm_read, e.hbm_write);
     if (a.by == By::engine) {
@@ -340,9 +369,11 @@ class TraceRecorder final : public TraceObserver {
     for (const uint32_t at : chunks) {
       const uint32_t place = recorder.shared_place(b, at);
       const unsigned thread = b.current->id;
-      Open& e = event_of({pc, place, clock_[thread], Kind::load, kWgmma, thread / 128, callers});
       const fa::TracePlace& p = recorder.trace.places[place];
-      add(e, p, at - base_of(b, p), kChunk);
+      const uint64_t first = at - base_of(b, p);
+      Open& e = event_of({pc, place, clock_[thread], Kind::load, kWgmma, thread / 128, callers,
+                          part_of(place, first)});
+      add(e, p, first, kChunk);
       e.bytes += kChunk;
       e.transfers = (e.bytes + kWavefront - 1) / kWavefront;
     }
@@ -402,9 +433,9 @@ class TraceRecorder final : public TraceObserver {
     std::map<std::tuple<uint32_t, uint32_t, uint32_t, Kind, By, uint32_t>, uint32_t> of_line;
     std::vector<uint32_t> first;  // by event: its first open one
     std::vector<uint32_t> stacks;
+    choose_members();
     for (const uint32_t i : order) {
       Open& e = open_[i];
-      choose_member(e);
       const uint32_t stack = recorder.stack_of(e.calls);
       keep_request(e, stack);
       const auto [at, fresh] = of_line.try_emplace(
@@ -497,29 +528,71 @@ class TraceRecorder final : public TraceObserver {
     if (first < end) e.elements.add(first / element, (end - 1) / element - first / element + 1);
   }
 
-  // Of a union, the member in which the elements make the fewest rectangles.
-  static void choose_member(Open& e) {
-    const auto all = recorder.members.find(e.key.place);
-    if (all == recorder.members.end()) return;
-    const fa::TracePlace& whole = recorder.trace.places[e.key.place];
-    size_t fewest = ~size_t{0};
-    Elements elements;
-    uint64_t skipped = 0;
-    for (const uint32_t member : all->second) {
-      const fa::TracePlace& p = recorder.trace.places[member];
-      const auto bytes = static_cast<uint64_t>(p.offset - whole.offset);
-      const Elements here = e.elements.scaled(bytes, p.layout.element_bytes);
-      bool exact = true;
-      const size_t rectangles = here.rectangles(p.layout.columns, exact).size();
-      const size_t badness = exact ? rectangles : kMostRectangles + 1;
-      if (badness >= fewest) continue;
-      fewest = badness;
-      elements = here;
-      skipped = bytes;
+  // 0 where a place is no union.
+  static uint32_t part_of(uint32_t place, uint64_t offset) {
+    const auto all = recorder.unions.find(place);
+    return all == recorder.unions.end() ? 0 : all->second.part_of(offset);
+  }
+
+  // Of a union, those members in which all that an instruction touches makes the fewest rectangles;
+  // of several, the smallest members.
+  void choose_members() {
+    std::map<std::tuple<const void*, uint32_t, uint32_t, Kind, By, uint32_t, uint32_t>,
+             std::vector<uint32_t>>
+        alike;
+    for (uint32_t i = 0; i < open_.size(); ++i) {
+      const Key& k = open_[i].key;
+      if (!recorder.unions.contains(k.place)) continue;
+      alike[{k.pc, k.place, k.clock, k.kind, k.by, k.warpgroup, k.callers}].push_back(i);
+    }
+    for (const auto& [key, events] : alike) choose_members(events);
+  }
+  void choose_members(const std::vector<uint32_t>& events) {
+    const uint32_t whole = open_[events.front()].key.place;
+    std::pair fewest{~size_t{0}, uint64_t{0}};  // rectangles, bytes of all members
+    const std::vector<uint32_t>* best = nullptr;
+    for (const std::vector<uint32_t>& set : recorder.unions.at(whole).sets) {
+      std::map<uint32_t, Elements> touched;  // by member
+      bool all = true;
+      for (const uint32_t i : events) {
+        const uint32_t member = member_of(set, whole, open_[i].elements.first());
+        all = all && member != kNone;
+        if (all) touched[member].add(within(open_[i].elements, whole, member));
+      }
+      if (!all) continue;
+      std::pair found{size_t{0}, uint64_t{0}};
+      for (const auto& [member, elements] : touched) {
+        const fa::TracePlace& p = recorder.trace.places[member];
+        bool exact = true;
+        const size_t rectangles = elements.rectangles(p.layout.columns, exact).size();
+        found.first += exact ? rectangles : kMostRectangles + 1;
+        found.second += p.bytes;
+      }
+      if (found < fewest) fewest = found, best = &set;
+    }
+    if (!best) return;  // bytes between the members: the event stays with the whole
+    for (const uint32_t i : events) {
+      Open& e = open_[i];
+      const uint32_t member = member_of(*best, whole, e.elements.first());
+      e.elements = within(e.elements, whole, member);
+      for (uint64_t& at : e.request.at) at -= std::min(at, skipped(whole, member));
       e.key.place = member;
     }
-    e.elements = std::move(elements);
-    for (uint64_t& at : e.request.at) at -= std::min(at, skipped);
+  }
+
+  // Where a member of a union begins.
+  static uint64_t skipped(uint32_t whole, uint32_t member) {
+    return recorder.trace.places[member].offset - recorder.trace.places[whole].offset;
+  }
+  static uint32_t member_of(const std::vector<uint32_t>& set, uint32_t whole, uint64_t byte) {
+    for (const uint32_t member : set) {
+      const uint64_t begin = skipped(whole, member);
+      if (begin <= byte && byte < begin + recorder.trace.places[member].bytes) return member;
+    }
+    return kNone;
+  }
+  static Elements within(const Elements& bytes, uint32_t whole, uint32_t member) {
+    return bytes.scaled(skipped(whole, member), recorder.trace.places[member].layout.element_bytes);
   }
 
   static void keep_request(const Open& e, uint32_t stack) {

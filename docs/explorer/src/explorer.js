@@ -6,7 +6,8 @@ const PALETTE = ["#8ecae6", "#ffb703", "#95d5b2", "#f4a3a8", "#cdb4db", "#e9c46a
                  "#d8e2a8"];
 const PAGE = JSON.parse(document.getElementById("page").textContent);
 const $ = (id) => document.getElementById(id);
-const ORDER = ["Q", "Q8", "K", "K8", "V", "V8", "S", "P", "m", "l", "O", "LSE", "dO", "delta", "LSE2",
+const ORDER = ["Q", "Q8", "K", "K8", "V", "V8", "S", "P", "m", "l", "O_parts",
+               "LSE_parts", "O", "LSE", "dO", "delta", "LSE2",
                "dP", "dS", "dQ_sum", "dQ", "dK", "dV"];
 
 // --- words --------------------------------------------------------------------------------------
@@ -46,6 +47,10 @@ class Run {
   constructor(data) {
     Object.assign(this, data);
     this.events = [];
+    for (const { layout } of this.places) {  // an event's rows count through all heads and pages
+      layout.rows *= layout.matrices;
+      layout.matrices = 1;
+    }
     this.kernels.forEach((kernel, k) => {
       kernel.blocks = data.blocks[k].map(([block, start, rows]) => {
         let now = start;
@@ -119,9 +124,13 @@ class Run {
       rows /= parts;
       row += part * rows;
     }
+    if (from.rects.length > 1) return { short: name, long: name };
     const numbers = rows === 1 ? `${row}` : `${row}–${row + rows - 1}`;
-    return { short: (place.name === name ? rows === 1 ? "row " : "rows " : `${name} `) + numbers,
-             long: `${name}, ${span("row", row, rows)}`, name, row, rows };
+    // A copy that fills the tiles of several warps: which rows are whose, it does not say.
+    const some = rows * layout.columns > place.layout.rows * place.layout.columns;
+    return { short: (some ? "of " : "") +
+                    (place.name === name ? rows === 1 ? "row " : "rows " : `${name} `) + numbers,
+             long: `${some ? "some of " : ""}${name}, ${span("row", row, rows)}`, name, row, rows, some };
   }
 
   // What an event reads in shared memory: of all stages that it touches.
@@ -140,7 +149,8 @@ class Run {
       if (last && row <= last.row + last.rows) last.rows = Math.max(last.rows, row + rows - last.row);
       else parts.push({ row, rows });
     }
-    return `${name}, ${parts.map((part) => span("row", part.row, part.rows)).join(" and ")}`;
+    const some = found.some((h) => h.some) ? "some of " : "";
+    return `${some}${name}, ${parts.map((part) => span("row", part.row, part.rows)).join(" and ")}`;
   }
 
   // What one block does, kernel by kernel; where others finish later, a step of its own.
@@ -209,7 +219,8 @@ class Run {
     const all = this.kernels[event.kernel].blocks.find((b) => b.block === event.block).events;
     const at = all.indexOf(event), own = this.stacks[event.stack];
     const before = all.slice(Math.max(0, at - 60), at).reverse().filter((other) =>
-      other.kind === 0 && this.placeOf(other).space === "global" && other.bytes <= event.bytes);
+      other.kind === 0 && this.placeOf(other).space === "global" &&
+      (other.bytes <= event.bytes || event.how === "cp.async"));  // of it: other warps' tiles
     const from = (depth) => before.find((other) =>
       own.length > depth && this.stacks[other.stack].slice(depth).join() === own.slice(depth).join());
     return from(0) || from(1) || null;  // the same line; else another of the same function's call
@@ -325,7 +336,8 @@ const kindColour = (kind) => colours[KINDS[kind]];
 
 // Rows are queries: Q to the left, O to the right. Columns are keys: K and V lie on their side.
 function arrange(run) {
-  const { n, nk } = run.problem, boxes = { left: [], squares: [], right: [], top: [], bottom: [] };
+  const n = run.problem.n * run.problem.h, { nk } = run.problem;  // the rows of all heads
+  const boxes = { left: [], squares: [], right: [], top: [], bottom: [] };
   const small = [];
   for (const [name, place] of run.buffers) {
     const { rows, columns } = place.layout;
@@ -334,7 +346,7 @@ function arrange(run) {
     else if (/^(d?[KV])8?$/.test(name)) {
       box.turned = true;
       boxes[name[0] === "d" ? "bottom" : "top"].push(box);
-    } else if (rows === n && columns > 1) boxes[/^(Q|dO)/.test(name) ? "left" : "right"].push(box);
+    } else if ((rows === n && columns > 1) || name === "O_parts") boxes[/^(Q|dO)/.test(name) ? "left" : "right"].push(box);
     else if (rows === n) boxes.right.push(box);
     else small.push(box);
   }
@@ -1058,7 +1070,7 @@ class Controls {
       if (all.length < 2) continue;
       if (typeof all[0] === "number") all.sort((a, b) => a - b);
       this.stops[key] = all;
-      const label = make("label", {}, WORDS[key]);
+      const label = make("label", {}, key === "n" && PAGE.size || WORDS[key]);
       let input;
       if (key === "causal") {
         input = make("input", { type: "checkbox", id: `set-${key}` });

@@ -65,6 +65,10 @@ static fa::Step step() {
   v.prepare = prepare;
   v.prepare_traffic = traffic;
   step.variants.push_back(v);
+  v = step.variants[0];
+  v.name = "cache8";
+  v.cache8 = true;
+  step.variants.push_back(v);
   return step;
 }
 

@@ -1,0 +1,89 @@
+// multiply_bf16x2 against products in double precision, which are exact, rounded by hand.
+#include <cmath>
+#include <limits>
+
+#include "tests/device.h"
+#include "tests/test.h"
+
+namespace {
+
+using test::Buffer;
+
+__global__ void multiply_kernel(const uint32_t* a, const uint32_t* b, uint32_t* r, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) r[i] = fa::multiply_bf16x2(a[i], b[i]);
+}
+
+std::vector<uint32_t> products(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
+  const int n = static_cast<int>(a.size());
+  Buffer<uint32_t> in_a("a", a), in_b("b", b), out("r", a.size());
+  fa::launch(multiply_kernel, {static_cast<unsigned>((n + 127) / 128), 128}, in_a.get(), in_b.get(),
+             out.get(), n);
+  return out.download();
+}
+
+double value(uint32_t bits) {
+  const uint32_t magnitude = bits & 0x7fff;
+  if (magnitude > 0x7f80) return std::nan("");
+  const int exponent = static_cast<int>(magnitude >> 7);
+  const double x = magnitude == 0x7f80 ? std::numeric_limits<double>::infinity()
+                   : exponent == 0     ? std::ldexp(magnitude, -133)
+                                       : std::ldexp(magnitude % 128 + 128, exponent - 134);
+  return bits & 0x8000 ? -x : x;
+}
+
+// To the nearest bf16, ties to even.
+double rounded(double x) {
+  if (x == 0 || !std::isfinite(x)) return x;
+  const int unit = std::max(std::ilogb(x), -126) - 7;
+  const double y = std::ldexp(std::nearbyint(std::ldexp(x, -unit)), unit);
+  return std::abs(y) < std::ldexp(1.0, 128)
+             ? y
+             : std::copysign(std::numeric_limits<double>::infinity(), x);
+}
+
+bool same(double x, double y) {
+  return (std::isnan(x) && std::isnan(y)) || (x == y && std::signbit(x) == std::signbit(y));
+}
+
+}  // namespace
+
+// The second factors: 1, the power of two that chapter 13 needs, one that makes subnormal products
+// of normal numbers, and some that round.
+TEST_CASE("multiply_bf16x2 rounds all products to nearest even", "[ptx][bf16]") {
+  const uint32_t factor =
+      GENERATE(0x3f80, 0x7b80, 0x0480, 0x3f81, 0xbfff, 0x0001, 0x0000, 0x8000, 0x7f80);
+  CAPTURE(factor);
+  std::vector<uint32_t> a, b;
+  for (uint32_t bits = 0; bits < 1 << 16; ++bits) {  // in one half, and another number beside it
+    a.push_back(bits | (bits ^ 0x5a5a) << 16);
+    b.push_back(factor | 0x3fc0u << 16);
+  }
+  const auto got = products(a, b);
+  int wrong = 0;
+  uint32_t first = 0;
+  for (uint32_t i = 0; i < a.size(); ++i) {
+    const bool low = same(value(got[i] & 0xffff), rounded(value(a[i] & 0xffff) * value(factor)));
+    const bool high = same(value(got[i] >> 16), rounded(value(a[i] >> 16) * 1.5));
+    if (!(low && high) && wrong++ == 0) first = a[i];
+  }
+  CAPTURE(first);
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("multiply_bf16x2 turns moved e4m3 into their values", "[ptx][bf16]") {
+  std::vector<uint32_t> moved;
+  for (uint32_t e4m3 = 0; e4m3 < 256; ++e4m3) {
+    moved.push_back((e4m3 & 0x80) << 8 | (e4m3 & 0x7f) << 4 | 0x3f800000);
+  }
+  const auto got = products(moved, std::vector<uint32_t>(256, 0x7b807b80));
+  for (uint32_t e4m3 = 0; e4m3 < 256; ++e4m3) {
+    if ((e4m3 & 0x7f) == 0x7f) continue;  // NaN
+    CAPTURE(e4m3);
+    const int exponent = static_cast<int>(e4m3 >> 3 & 15), mantissa = static_cast<int>(e4m3 & 7);
+    const double x =
+        exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(mantissa + 8, exponent - 10);
+    CHECK(same(value(got[e4m3] & 0xffff), e4m3 & 0x80 ? -x : x));
+    CHECK(value(got[e4m3] >> 16) == std::ldexp(1.0, 120));
+  }
+}
