@@ -3,6 +3,8 @@
     maintain ring                     writes docs/results/ring_<gpu>.json, prints its tables
     maintain ring --json OUT.json     writes OUT.json instead
     maintain ring --quick             without what is long
+    maintain ring --draw              measures nothing: draws docs/pictures/ring.svg from the results
+    maintain ring --check             fails when that picture does not match them
 
 d = 128, bf16, and as many heads as make 131072 rows a GPU, so that each problem has as much data: a
 share does not depend on the heads, while they fill the GPU. Each problem runs on all GPUs and, whole, on one
@@ -26,10 +28,10 @@ import sys
 import tempfile
 import time
 
-from . import command, peers, ring_tables
+from . import command, peers, ring_picture, ring_tables
 from .command import BadInput, Failure, NotHere
 from .decode import write
-from .files import read_json
+from .files import read_json, read_text, write_text
 from .gpu_table import model_of
 from .problems import flags, problem_text
 from .step_text import digest_of
@@ -227,11 +229,31 @@ def times_of(run):
     return {"forward": run["time"]["median_ms"], "both": run["forward_and_backward"]["median_ms"]}
 
 
+# --- the picture ---------------------------------------------------------------------------------
+
+PICTURE = os.path.join(ROOT, "docs", "pictures", "ring.svg")
+
+
+def picture(check):
+    """Draws the last result's lanes, or says whether that was done."""
+    found = ring_tables.load(os.path.join(ROOT, "docs", "results"))
+    if not found:
+        raise BadInput(ring_tables.NOT_MEASURED)
+    svg = ring_picture.draw(found[-1]["lanes"], found[-1]["device"])
+    if not check:
+        write_text(PICTURE, svg)
+    elif not os.path.exists(PICTURE) or read_text(PICTURE) != svg:
+        raise Failure("docs/pictures/ring.svg does not match the results: maintain ring --draw")
+    return 0
+
+
 def parse():
     parser = command.parser(__doc__)
     add = parser.add_argument
     add("--json", metavar="F.json", help="default: docs/results/ring_<gpu>.json")
     add("--quick", action="store_true", help="without what is long")
+    add("--draw", action="store_true", help="the picture, of what was measured")
+    add("--check", action="store_true", help="whether the picture is that one")
     add("--build", metavar="DIR", default=os.path.join(ROOT, "build", "gpu"))
     add("--ranks", type=int, default=2, metavar="INT", help="GPUs (%(default)s)")
     add("--iters", type=int, default=10, metavar="INT", help="timed runs (%(default)s)")
@@ -259,6 +281,8 @@ def default_path(device):
 
 def main():
     options = parse()
+    if options.draw or options.check:
+        return picture(options.check)
     if options.json:
         peers.require_writable(options.json)
     program = program_of(options.build, STEP)
