@@ -558,7 +558,11 @@ class Test(Sandbox):
         self.nothing_there()
         status, line = self.last_line("--all")
         self.assertEqual(status, 1)
-        self.assertRegex(line, "FAILED: documentation .*, a kernel in gdb .*, step 14 on several ranks .*, formatting;")
+        self.assertRegex(
+            line,
+            "FAILED: documentation .*, a kernel in gdb .*, step 14 on several ranks .*, "
+            "formatting;",
+        )
         self.assertIn(
             "NOT RUN: pages in a browser (no Chromium here), kernels for GPUs (no nvcc here)", line
         )
