@@ -158,7 +158,7 @@ class Ring : public RingForward<Kernels, cut> {
   fa::DeviceMemory<float> late_LSE_;
 };
 
-// --- for the program -------------------------------------------------------------------------------
+// --- for the program ----------------------------------------------------------------------------
 
 template <class Kernels, Cut cut>
 std::shared_ptr<const fa::Sharding> ring() {

@@ -86,8 +86,8 @@ __global__ void copy_rows_kernel(E* kept,  // [B*H, N, width]
   (kBack ? a : b) = kBack ? b : a;
 }
 
-// dQ's sums in HBM lie as the tensor cores hold them: 16 rows x 8 features are four numbers of each of
-// 32 lanes. How far apart two lanes are, and two numbers of a lane:
+// dQ's sums in HBM lie as the tensor cores hold them: 16 rows x 8 features are four numbers of each
+// of 32 lanes. How far apart two lanes are, and two numbers of a lane:
 struct Fragments {
   int lane, number;
 
