@@ -21,7 +21,8 @@ struct Merged {
 };
 
 // exp(LSE) is l in units of exp(m): as 03's statistics a result is m = LSE, l = 1. A row that saw
-// no key has LSE = -inf and O = 0; where neither saw one, -inf - -inf, which is NaN, is not computed.
+// no key has LSE = -inf and O = 0; where neither saw one, -inf - -inf, which is NaN, is
+// not computed.
 __host__ __device__ inline Merged merge(float old_LSE, float new_LSE) {
   const step03::RowStats all = step03::merge(step03::stats_of(old_LSE), step03::stats_of(new_LSE));
   if (all.m == -INFINITY) return {-INFINITY, 0.f, 0.f};
