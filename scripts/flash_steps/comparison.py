@@ -67,9 +67,8 @@ class Comparison:
         ours = len(contenders)
         for other in self.others:
             self.add_variant(other, len(other.variants) - 1, direction, contenders, errors)
-        beside = (
-            self.beside()
-        )  # before the backends: what they need of the memory must be there later
+        # Before the backends: what they need of the memory must be there later.
+        beside = self.beside()
         for name in self.backends():
             try:
                 self.add_backend(name, direction, contenders, errors)

@@ -241,7 +241,8 @@ PAGES = [
         "One query for each of four heads, which share K and V. The keys are cut into splits, one "
         "for each block: follow another block to see which keys are its own. Each leaves a part of "
         "O, and a merge adds them up. Compare the sums of splits and groups: four heads read the "
-        "keys one after the other, or together. From pages on a split's keys lie in pages anywhere.",
+        "keys one after the other, or together. From pages on a split's keys lie in pages "
+        "anywhere.",
         dict.fromkeys(
             ("warps", "splits", "groups", "pages", "once", "fp8"),
             "Registers: each warp has all rows of Q, and O, m and l of the keys that it has seen.",
@@ -274,8 +275,16 @@ TERMS = [
     ),
     ("S, P", "The scores Q Kᵀ / √d and their softmax, a row for each query head.", ("@decode",)),
     ("split", "A part of the keys, which one block reads.", ("O_parts",)),
-    ("O_parts, LSE_parts", "O and LSE of each split, in fp32, until they are merged.", ("O_parts",)),
-    ("arrived", "Counts the blocks that have stored their part; the last one merges.", ("arrived",)),
+    (
+        "O_parts, LSE_parts",
+        "O and LSE of each split, in fp32, until they are merged.",
+        ("O_parts",),
+    ),
+    (
+        "arrived",
+        "Counts the blocks that have stored their part; the last one merges.",
+        ("arrived",),
+    ),
     ("table", "Says in which page of 64 keys the next keys of a sequence lie.", ("table",)),
     ("K_scale, V_scale", "Factors that turn 8-bit numbers back.", ("K_scale",)),
     ("tiles[w]", "The tiles of warp w, three stages each of K and V.", ("@decode",)),

@@ -29,7 +29,8 @@ class _Tensors(ctypes.Structure):
 def _problem(sizes):
     for name in CACHE:
         if sizes.get(name):
-            raise Refused(2, f"{name} {sizes[name]}: the library has no argument for it; ask the program")
+            words = f"{name} {sizes[name]}: the library has no argument for it; run the program"
+            raise Refused(2, words)
     return _Problem(*(int(sizes[name]) for name in SIZES))
 
 

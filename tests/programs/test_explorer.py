@@ -750,11 +750,14 @@ class InBrowser(unittest.TestCase):
             self.set("#block", str(block))
             said = self.value(
                 "(async () => { const r = await runOf(PAGE.runs.find((r) => r.variant === 'groups'"
-                " && r.n === 1024 && r.d === 128)); const v = new View(document.createElement('div'),"
+                " && r.n === 1024 && r.d === 128));"
+                " const v = new View(document.createElement('div'),"
                 f" true); v.follow = {block}; v.show(r);"
                 " return v.steps.map((s, i) => { v.set(i); return v.text; }); })()"
             )
-            words = f"Block ({block},0,0) reads K, rows {first} to {first + 127} by cp.async: 32,768 B"
+            words = (
+                f"Block ({block},0,0) reads K, rows {first} to {first + 127} by cp.async: 32,768 B"
+            )
             self.assertIn(words, said)
             held = f"writes some of K, rows {first} to {first + 127}, to shared memory by cp.async"
             self.assertTrue(any(held in text for text in said), said)

@@ -281,14 +281,15 @@ TEST_CASE("of a union, the member whose rows fit", "[sim][trace]") {
 TEST_CASE("of a union of structs, each array that an instruction touches", "[sim][trace]") {
   Buffer<float> y("y", 64);
   shape(y, 1, 64);
-  const auto counts =
-      count([&] { fa::launch(tiles_or_sums, {dim3(1), dim3(64), sizeof(TilesOrSums)}, y); });
+  const auto counts = count([&] {
+    fa::launch(tiles_or_sums, {dim3(1), dim3(64), sizeof(TilesOrSums)}, y);
+  });
   require_nothing_lost(counts);
   CHECK(events_of(*counts.trace) ==
-        std::vector<std::string>{
-            "0 stiles[0].V store 0+4,0+32 256 B", "0 stiles[1].V store 0+4,0+32 256 B",
-            "0 ssums.O store 0+2,0+32 256 B", "0 ssums.m store 0+1,0+2 8 B",
-            "0 ssums.O load 0+2,0+32 256 B", "0 y store 0+1,0+64 256 B"});
+        std::vector<std::string>{"0 stiles[0].V store 0+4,0+32 256 B",
+                                 "0 stiles[1].V store 0+4,0+32 256 B",
+                                 "0 ssums.O store 0+2,0+32 256 B", "0 ssums.m store 0+1,0+2 8 B",
+                                 "0 ssums.O load 0+2,0+32 256 B", "0 y store 0+1,0+64 256 B"});
 }
 
 TEST_CASE("the blocks of a cluster have a track each", "[sim][trace]") {

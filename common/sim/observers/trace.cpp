@@ -152,7 +152,7 @@ struct Recorder {
   std::map<std::tuple<uint32_t, uint32_t, int, std::string>, uint32_t> requests;
   std::map<uint64_t, std::vector<fa::TraceEvent>> blocks;  // of this launch
   std::vector<uint32_t> shared;  // of this launch: by word of shared memory, its place + 1
-  std::map<uint64_t, uint32_t> shared_places;         // of this launch, by offset
+  std::map<uint64_t, uint32_t> shared_places;  // of this launch, by offset
   /// Shared arrays that lie over others, of a place that has them all. Members that have bytes of
   /// their own stand in one of `sets`; a cut is where a member begins or ends.
   struct Union {
@@ -164,7 +164,7 @@ struct Recorder {
     }
   };
   std::map<uint32_t, Union> unions;
-  uint64_t now = 0;                                   // where the next launch begins
+  uint64_t now = 0;  // where the next launch begins
 
   uint32_t kernel() const { return static_cast<uint32_t>(trace.kernels.size() - 1); }
 
@@ -352,8 +352,8 @@ class TraceRecorder final : public TraceObserver {
         shared ? recorder.shared_place(*a.home, a.at) : recorder.place_of(a.buffer);
     const fa::TracePlace& p = recorder.trace.places[place];
     const uint64_t first = a.at - (shared ? base_of(*a.home, p) : buffers[a.buffer].begin);
-    Open& e = event_of({a.pc, place, clock_[b.current->id], a.kind, a.by, 0,
-                        callers_of(a.pc, a.by), part_of(place, first)});
+    Open& e = event_of({a.pc, place, clock_[b.current->id], a.kind, a.by, 0, callers_of(a.pc, a.by),
+                        part_of(place, first)});
     e.bytes += a.size;
     add(e, p, first, a.size);
     if (!shared) recorder.touches.touch(a.at, a.size, a.kind, e.hbm_read, e.hbm_write);
