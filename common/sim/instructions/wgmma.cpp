@@ -56,8 +56,8 @@ Scratch& scratch() {
   return *static_cast<Scratch*>(self->wgmma_scratch.get());
 }
 
-// Calls f(r, k, p) for each 16-byte chunk of the [rows][k] operand at `descriptor`: p is the address
-// of its first element (r, k); the others follow in k or, when the operand is MN-major, in r.
+// Calls f(r, k, p) for each 16-byte chunk of the [rows][k] operand at `descriptor`: p is the
+// address of its first element (r, k); the others follow in k or, when it is MN-major, in r.
 template <class T, class F>
 void for_each_chunk(uint64_t descriptor, fa::Major major, int rows, F&& f) {
   constexpr int kElements = kChunk / static_cast<int>(sizeof(typename T::Bits));

@@ -24,10 +24,10 @@ namespace {
 
 constexpr size_t kRemembered = 1000;  // freed buffers whose numbers are not yet used again
 
-uint64_t top = kPage;        // the next fresh offset
-uint64_t highest = kPage;    // the largest offset ever used
-uint16_t next_number = 1;    // [0] is nobody
-std::deque<uint16_t> freed;  // oldest first
+uint64_t top = kPage;            // the next fresh offset
+uint64_t highest = kPage;        // the largest offset ever used
+uint16_t next_number = 1;        // [0] is nobody
+std::deque<uint16_t> freed;      // oldest first
 uint64_t pages_of[kMaxBuffers];  // freed buffers included
 
 uint64_t offset_of(const void* p) { return reinterpret_cast<uintptr_t>(p) - kHbmBase; }
