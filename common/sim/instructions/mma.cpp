@@ -106,7 +106,9 @@ struct MmaFrame {
 
 void do_mma(WarpMeeting& m) {
   need_all_lanes(m);
-  float A[16][16], B[8][16];  // B transposed: both run along k
+  using Row [[gnu::vector_size(32)]] = float;  // of B and D
+  float A[16][16];
+  Row B[16], D[16];
   for (int lane = 0; lane < 32; ++lane) {
     const auto& f = frame_of<MmaFrame>(m, lane);
     for (int i = 0; i < 8; ++i) {
@@ -115,16 +117,19 @@ void do_mma(WarpMeeting& m) {
     }
     for (int i = 0; i < 4; ++i) {
       const auto [k, c] = fa::mma_b_element(lane, i);
-      B[c][k] = bf16_value(half(f.b[i / 2], i % 2));
+      B[k][c] = bf16_value(half(f.b[i / 2], i % 2));
     }
+  }
+  for (int r = 0; r < 16; ++r) {
+    Row sum = {};
+    for (int k = 0; k < 16; ++k) sum += A[r][k] * B[k];
+    D[r] = sum;
   }
   for (int lane = 0; lane < 32; ++lane) {
     float* d = frame_of<MmaFrame>(m, lane).d;
     for (int i = 0; i < 4; ++i) {
       const auto [r, c] = fa::mma_d_element(lane, i);
-      float sum = 0;
-      for (int k = 0; k < 16; ++k) sum += A[r][k] * B[c][k];
-      d[i] += sum;
+      d[i] += D[r][c];
     }
   }
   self->tensor_flops += 2 * 16 * 8 * 16;

@@ -12,9 +12,10 @@ constexpr int kTensorRows = 64, kTensorColumns = 256, kTensorProducts = 32;  // 
 struct TensorOperand {
   float value[kTensorProducts][kTensorColumns];
   float power[kTensorProducts][kTensorColumns];  ///< 2^exponent; 0 for 0
+  float row_largest[kTensorColumns];             ///< power of each row; 0: all are 0
   float largest;                                 ///< power; inf when there is an inf or a NaN
 
-  /// Fills `power` and `largest` from the first `rows` values of each k.
+  /// Fills all but `value` from the first `rows` values of each k.
   void set_powers(const fa::TensorSum&, int rows);
 };
 

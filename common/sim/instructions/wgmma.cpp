@@ -16,6 +16,7 @@ namespace {
 
 constexpr int kThreads = 128;  // of a warpgroup
 constexpr int kM = kTensorRows;
+constexpr int kChunk = 16;            // bytes that lie together, whatever the swizzle
 constexpr unsigned kWavefront = 128;  // bytes of shared memory
 
 Warpgroup& my_warpgroup() { return async_of(*self).warpgroups[self->current->id / kThreads]; }
@@ -55,42 +56,48 @@ Scratch& scratch() {
   return *static_cast<Scratch*>(self->wgmma_scratch.get());
 }
 
-// Reads the [rows][k] operand at `descriptor`.
-template <class T>
-void read_operand(uint64_t descriptor, fa::Major major, int rows, TensorOperand& operand,
-                  const Where& where) {
-  constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
-  const fa::WgmmaOperand o = decode(descriptor);
-  for (int r = 0; r < rows; ++r) {
-    for (int k = 0; k < kK; ++k) {
-      const uint64_t p = fa::swizzled(o.start + T::offset(o, major, r, k), o.swizzle);
-      if (p - self->shared_base >= self->shared_size) {
-        fail(FaultKind::out_of_bounds, here() + ": an operand of the wgmma at " + at(where) +
-                                           " reaches beyond the block's shared memory");
-      }
-      typename T::Bits bits;
-      std::memcpy(&bits, reinterpret_cast<const void*>(p), kBytes);
-      operand.value[k][r] = T::value(bits);
-    }
-  }
-  self->shared_bytes[static_cast<int>(Kind::load)] += uint64_t{1} * kBytes * rows * kK;
-}
-
-// Offsets of the 16-byte chunks that an operand of [rows][k] takes from shared memory.
-template <class T>
-void add_chunks(uint64_t descriptor, fa::Major major, int rows, std::vector<uint32_t>& chunks) {
-  constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
-  constexpr int kElements = 16 / kBytes;  // of a chunk, along k or along the rows
+// Calls f(r, k, p) for each 16-byte chunk of the [rows][k] operand at `descriptor`: p is the
+// address of its first element (r, k); the others follow in k or, when it is MN-major, in r.
+template <class T, class F>
+void for_each_chunk(uint64_t descriptor, fa::Major major, int rows, F&& f) {
+  constexpr int kElements = kChunk / static_cast<int>(sizeof(typename T::Bits));
   const fa::WgmmaOperand o = decode(descriptor);
   const int row_step = major == fa::Major::mn ? kElements : 1;
   const int k_step = major == fa::Major::k ? kElements : 1;
   for (int r = 0; r < rows; r += row_step) {
-    for (int k = 0; k < kK; k += k_step) {
-      const uint64_t p = fa::swizzled(o.start + T::offset(o, major, r, k), o.swizzle);
-      const uint64_t offset = p - self->shared_base;
-      if (offset < self->shared_size) chunks.push_back(static_cast<uint32_t>(offset));
+    for (int k = 0; k < T::kSum.products; k += k_step) {
+      f(r, k, fa::swizzled(o.start + T::offset(o, major, r, k), o.swizzle));
     }
   }
+}
+
+template <class T>
+void read_operand(uint64_t descriptor, fa::Major major, int rows, TensorOperand& operand,
+                  const Where& where) {
+  using Bits = typename T::Bits;
+  constexpr int kElements = kChunk / static_cast<int>(sizeof(Bits));
+  for_each_chunk<T>(descriptor, major, rows, [&](int r, int k, uint64_t p) {
+    const uint64_t offset = p - self->shared_base;
+    if (offset >= self->shared_size || self->shared_size - offset < kChunk) {
+      fail(FaultKind::out_of_bounds, here() + ": an operand of the wgmma at " + at(where) +
+                                         " reaches beyond the block's shared memory");
+    }
+    Bits chunk[kElements];
+    std::memcpy(chunk, reinterpret_cast<const void*>(p), kChunk);
+    float* to = &operand.value[k][r];
+    const int step = major == fa::Major::k ? kTensorColumns : 1;
+    for (int i = 0; i < kElements; ++i) to[i * step] = T::value(chunk[i]);
+  });
+  self->shared_bytes[static_cast<int>(Kind::load)] += sizeof(Bits) * rows * T::kSum.products;
+}
+
+// Offsets of the chunks that an operand of [rows][k] takes from shared memory.
+template <class T>
+void add_chunks(uint64_t descriptor, fa::Major major, int rows, std::vector<uint32_t>& chunks) {
+  for_each_chunk<T>(descriptor, major, rows, [&](int, int, uint64_t p) {
+    const uint64_t offset = p - self->shared_base;
+    if (offset < self->shared_size) chunks.push_back(static_cast<uint32_t>(offset));
+  });
 }
 
 fa::Major major(bool mn) { return mn ? fa::Major::mn : fa::Major::k; }
@@ -116,6 +123,19 @@ void tell_issue(WgmmaEvent& e, const void* pc, const Where& where) {
   }
 }
 
+// Calls f with each two neighbours of the accumulators: where they lie in a thread's registers, and
+// in D. (fa::wgmma_d_element in fewer steps.)
+template <class F>
+void for_each_pair(const WgmmaEvent& e, float (*D)[kTensorColumns], F&& f) {
+  for (int thread = 0; thread < kThreads; ++thread) {
+    for (int i = 0; i < 4; i += 2) {
+      const auto [r, first] = fa::wgmma_d_element(thread, i);
+      float* d = e.d[thread] + i;
+      for (int c = first; c < e.product.n; c += 8, d += 4) f(d, &D[r][c]);
+    }
+  }
+}
+
 template <class T>
 void perform(const WgmmaEvent& e) {
   constexpr int kBytes = sizeof(typename T::Bits), kK = T::kSum.products;
@@ -136,19 +156,13 @@ void perform(const WgmmaEvent& e) {
   read_operand<T>(p.b, major(p.b_mn_major), p.n, B, e.where);
   A.set_powers(T::kSum, kM), B.set_powers(T::kSum, p.n);
 
-  for (int thread = 0; thread < kThreads; ++thread) {
-    for (int i = 0; i < p.n / 2; ++i) {
-      const auto [r, c] = fa::wgmma_d_element(thread, i);
-      D[r][c] = p.accumulate ? e.d[thread][i] : 0.f;
-    }
+  if (p.accumulate) {
+    for_each_pair(e, D, [](float* of_thread, float* of_D) { std::copy_n(of_thread, 2, of_D); });
+  } else {
+    for (auto& row : D) std::fill_n(row, p.n, 0.f);
   }
   multiply_add(T::kSum, A, B, p.n, D);
-  for (int thread = 0; thread < kThreads; ++thread) {
-    for (int i = 0; i < p.n / 2; ++i) {
-      const auto [r, c] = fa::wgmma_d_element(thread, i);
-      e.d[thread][i] = D[r][c];
-    }
-  }
+  for_each_pair(e, D, [](float* of_thread, float* of_D) { std::copy_n(of_D, 2, of_thread); });
   self->tensor_flops += uint64_t{2} * kM * p.n * kK;
   ++self->wgmma;
   self->wgmma_columns += p.n;

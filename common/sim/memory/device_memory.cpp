@@ -24,10 +24,11 @@ namespace {
 
 constexpr size_t kRemembered = 1000;  // freed buffers whose numbers are not yet used again
 
-uint64_t top = kPage;        // the next fresh offset
-uint64_t highest = kPage;    // the largest offset ever used
-uint16_t next_number = 1;    // [0] is nobody
-std::deque<uint16_t> freed;  // oldest first
+uint64_t top = kPage;            // the next fresh offset
+uint64_t highest = kPage;        // the largest offset ever used
+uint16_t next_number = 1;        // [0] is nobody
+std::deque<uint16_t> freed;      // oldest first
+uint64_t pages_of[kMaxBuffers];  // freed buffers included
 
 uint64_t offset_of(const void* p) { return reinterpret_cast<uintptr_t>(p) - kHbmBase; }
 
@@ -60,7 +61,8 @@ void reserve_window() {
 }
 
 void forget(uint16_t number) {
-  std::replace(page_owner, page_owner + highest / kPage + 1, number, uint16_t{0});
+  uint16_t* first = page_owner + buffers[number].begin / kPage;
+  std::replace(first, first + pages_of[number], number, uint16_t{0});
 }
 
 uint16_t take_number() {
@@ -194,6 +196,7 @@ void* allocate(size_t bytes) {
   if (mprotect(p, pages * kPage, PROT_READ | PROT_WRITE) != 0) return nullptr;
   const uint16_t number = take_number();
   buffers[number] = {offset, offset + bytes, "buffer" + std::to_string(number), true, {}, false};
+  pages_of[number] = pages;
   std::fill_n(page_owner + offset / kPage, pages, number);
   return p;
 }
