@@ -73,7 +73,8 @@ void MpiWorld::wait(const std::string& what, const std::function<bool()>& done) 
           1);
     }
     std::this_thread::yield();
-    if (waited > 0.5) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    // Rarely: each look moves a piece of what is on its way.
+    if (waited > 0.5) std::this_thread::sleep_for(std::chrono::microseconds(20));
   }
 }
 

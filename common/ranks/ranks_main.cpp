@@ -253,9 +253,11 @@ class RankRun {
     };
     collect(mine.O, p_.heads(), p_.d, all.O);
     collect(mine.LSE, p_.heads(), 1, all.LSE);
-    collect(mine.dQ, p_.heads(), p_.d, all.dQ);
-    collect(mine.dK, p_.kv_heads(), p_.d, all.dK);
-    collect(mine.dV, p_.kv_heads(), p_.d, all.dV);
+    if (report_.gradients_checked || !options_.out_dir.empty()) {
+      collect(mine.dQ, p_.heads(), p_.d, all.dQ);
+      collect(mine.dK, p_.kv_heads(), p_.d, all.dK);
+      collect(mine.dV, p_.kv_heads(), p_.d, all.dV);
+    }
     std::string damage;
     for (const std::string& d : mine.damage) damage += d + "\n";
     const std::vector<std::string> damages = world_.tell_all(damage);
@@ -271,11 +273,11 @@ class RankRun {
   }
 
   void check(const Outputs& mine) {
-    const Outputs all = whole(mine);
-    if (world_.rank() != 0) return;
     // Gradients are checked by whole heads.
     constexpr double kMostScores = 5e7;  // of a head: a few seconds
     report_.gradients_checked = double(p_.N) * p_.N <= kMostScores;
+    const Outputs all = whole(mine);
+    if (world_.rank() != 0) return;
     checker_ = std::make_unique<Checker>(p_, inputs_, sample_of(p_, options_.seed));
     report_.run.check = (*checker_)(checked(all));
     write_outputs(options_, all);

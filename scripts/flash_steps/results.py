@@ -187,7 +187,7 @@ def load(path):
 def published(folder):
     """The files of docs/results that hold runs of steps on a GPU."""
     paths = sorted(glob.glob(os.path.join(folder, "*.json")))
-    others = ("decode_", "microbenchmarks_", "published_kernels_", "estimates.", "times.")
+    others = ("decode_", "ring_", "microbenchmarks_", "published_kernels_", "estimates.", "times.")
     return [path for path in paths if not os.path.basename(path).startswith(others)]
 
 

@@ -6,8 +6,8 @@
     maintain ring --draw              measures nothing: draws docs/pictures/ring.svg from the results
     maintain ring --check             fails when that picture does not match them
 
-d = 128, bf16, and as many heads as make 131072 rows a GPU, so that each problem has as much data: a
-share does not depend on the heads, while they fill the GPU. Each problem runs on all GPUs and, whole, on one
+H = 16 (8 from 64K tokens a GPU on), d = 128, bf16. With fewer heads a hop has fewer blocks, and the
+last of them leave more of a GPU idle. Each problem runs on all GPUs and, whole, on one
 of them, by the same program. The share of the ideal is the time of one GPU, divided by the number of
 GPUs, over that of all: the slowest rank's, in each run. Every result is checked. One run's lanes are
 kept, from which the picture is drawn. Messages go by copy engines where they can, in rows `nccl`
@@ -40,13 +40,12 @@ from .steps import ROOT, program_of
 STEP = ring_tables.STEP
 TOKENS = (16384, 8192, 32768, 65536)  # of a GPU; the first one's lanes are drawn
 LONG = 524288
-ROWS = 131072  # of a GPU, of all heads
 CHANNELS = (4, 16)  # blocks of NCCL
 RUN_LIMIT = 200  # seconds
 
 
 def problem(tokens, ranks, causal, **more):
-    heads = max(1, ROWS // tokens)
+    heads = 16 if tokens < 65536 else 8
     n = tokens * ranks
     p = {"b": 1, "h": heads, "hkv": heads, "n": n, "nk": n, "d": 128, "causal": causal}
     return {**p, "dtype": "bf16", **more}

@@ -3,6 +3,7 @@
 #include <map>
 #include <set>
 
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
@@ -28,6 +29,12 @@ __global__ void gather(const float* x, const int* index, float* y) {
   y[i] = x[index[i]];
 }
 __global__ void copy4(const float4* x, float4* y) { y[threadIdx.x] = x[threadIdx.x]; }
+__global__ void copy4_async(const float4* x) {
+  __shared__ float4 tile[32];
+  fa::cp_async_16(&tile[threadIdx.x], &x[threadIdx.x]);
+  fa::cp_async_commit();
+  fa::cp_async_wait<0>();
+}
 __global__ void halves(const float* x, const float* z, float* y) {
   if (threadIdx.x % 2) {
     y[threadIdx.x] = x[threadIdx.x];
@@ -149,6 +156,19 @@ TEST_CASE("vector loads are one request", "[sim][requests]") {
   CHECK(counts.requests == fa::Ops{1, 1, 0});
   CHECK(counts.sectors == fa::Ops{16, 16, 0});
   CHECK(counts.lines == fa::Ops{4, 4, 0});
+}
+
+TEST_CASE("cp.async looks up lines by quarters of a warp, a load by warps", "[sim][requests]") {
+  Buffer<float4> x("x", 36), y("y", 32);
+  for (const unsigned begin : {0, 4}) {  // at the beginning and in the middle of a line
+    CAPTURE(begin);
+    const auto loads = count([&] { fa::launch(copy4, {dim3(1), dim3(32)}, x + begin, y); });
+    CHECK(loads.buffers.at("x").sectors == fa::Ops{16, 0, 0});
+    CHECK(loads.lines == fa::Ops{begin ? 5u : 4u, 4, 0});
+    const auto copies = count([&] { fa::launch(copy4_async, {dim3(1), dim3(32)}, x + begin); });
+    CHECK(copies.sectors == fa::Ops{16, 0, 0});
+    CHECK(copies.lines == fa::Ops{begin ? 8u : 4u, 0, 0});
+  }
 }
 
 TEST_CASE("a struct takes as many requests as a lane needs instructions", "[sim][requests]") {

@@ -528,7 +528,7 @@ class RequestObserver final : public Observer {
       if (!same) find_wavefronts(p, i, at);
       count_shared(p, r.site, i);
     } else {
-      if (!same) find_sectors(p, first, at);
+      if (!same) find_sectors(p, i.by(), first, at);
       count_hbm(p, r.site, i, first);
     }
     if (sink_) {
@@ -553,25 +553,34 @@ class RequestObserver final : public Observer {
     return false;
   }
 
+  // Of cp.async, each part of a warp that goes through at once looks up its own lines. Measured where
+  // rows begin in the middle of a line; loads and stores look up a line once.
+  static unsigned lines_of_parts(const Pattern& p, const PerLane& at) {
+    const unsigned together = kLanes * kWord / std::max(p.size, kWord);  // lanes
+    unsigned lines = 0;
+    for (unsigned begin = 0; begin < kLanes; begin += together) {
+      uint32_t numbers[kLanes];
+      unsigned n = 0;
+      for (unsigned lane = begin; lane < begin + together; ++lane) {
+        if (p.lanes >> lane & 1) numbers[n++] = at.of[lane] / (kLine / kWord);
+      }
+      if (n) lines += unique(numbers, n);
+    }
+    return lines;
+  }
+
   // Idle lanes have the first one's address, which changes nothing.
-  static void find_sectors(Pattern& p, uint32_t first, const PerLane& at) {
+  static void find_sectors(Pattern& p, By by, uint32_t first, const PerLane& at) {
     uint32_t numbers[kLanes];
     for (unsigned lane = 0; lane < kLanes; ++lane) numbers[lane] = at.of[lane] / kSectorWords;
     p.sectors = unique(numbers, kLanes);
     for (unsigned i = 0; i < p.sectors; ++i) {
       p.sector[i] = numbers[i] - first / kSectorWords;
+      numbers[i] /= kLine / kSector;
     }
-    // 32 lanes of 8 or 16 bytes go through in two or four parts, and each looks up its own lines.
+    p.lines = by == By::copy ? lines_of_parts(p, at) : unique(numbers, p.sectors);
+    // 32 lanes of 8 or 16 bytes go through in two or four parts.
     const unsigned words = std::min(p.size, kWidest) / kWord;
-    const unsigned together = kLanes / std::max(words, 1u);  // lanes
-    p.lines = 0;
-    for (unsigned begin = 0; begin < kLanes; begin += together) {
-      unsigned n = 0;
-      for (unsigned lane = begin; lane < begin + together; ++lane) {
-        if (p.lanes >> lane & 1) numbers[n++] = at.of[lane] / (kLine / kWord);
-      }
-      if (n) p.lines += unique(numbers, n);
-    }
     const unsigned active = std::popcount(p.lanes);
     p.clocks = std::max(p.lines, (active * words + kLanes - 1) / kLanes);
     // Lanes that read the same bytes need fewer sectors than their number suggests.
