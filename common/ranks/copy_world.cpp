@@ -20,8 +20,7 @@ void* address_range_function() {
   cuda_check(cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &function, 12000,
                                               cudaEnableDefault, &found));
 #else
-  cuda_check(
-      cudaGetDriverEntryPoint("cuMemGetAddressRange", &function, cudaEnableDefault, &found));
+  cuda_check(cudaGetDriverEntryPoint("cuMemGetAddressRange", &function, cudaEnableDefault, &found));
 #endif
   return function;
 }
@@ -117,8 +116,8 @@ std::byte* CopyWorld::opened(const Place& place) {
 }
 
 // An event of another process says what it said when the wait for it was queued, so it must have
-// been recorded by then: each wait follows a message of the host that recorded it. Between two ranks
-// exchanges are in step, since finish() waits for the other side's copies to be queued.
+// been recorded by then: each wait follows a message of the host that recorded it. Between two
+// ranks exchanges are in step, since finish() waits for the other side's copies to be queued.
 void CopyWorld::queue(const std::vector<Message>& send, const std::vector<Message>& receive) {
   senders_ = peers_of(receive);
   places_.clear();

@@ -1,6 +1,6 @@
 /// \file
-/// World whose messages pass from GPU to GPU, on a stream beside the kernels'. MPI starts the ranks and
-/// carries what the host has to say.
+/// World whose messages pass from GPU to GPU, on a stream beside the kernels'. MPI starts the ranks
+/// and carries what the host has to say.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -332,11 +332,11 @@ def parse():
     return options
 
 
-def default_path(device):
+def default_path(device, what="decode"):
     model = model_of(device)
     if not model:
         raise BadInput(f"'{device}' is not in common/data/gpus.json: name the file with --json")
-    return os.path.join(ROOT, "docs", "results", f"decode_{model.lower()}.json")
+    return os.path.join(ROOT, "docs", "results", f"{what}_{model.lower()}.json")
 
 
 def main():

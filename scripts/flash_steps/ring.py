@@ -3,18 +3,18 @@
     maintain ring                     writes docs/results/ring_<gpu>.json, prints its tables
     maintain ring --json OUT.json     writes OUT.json instead
     maintain ring --quick             without what is long
-    maintain ring --draw              measures nothing: draws docs/pictures/ring.svg from the results
+    maintain ring --draw              draws docs/pictures/ring.svg from the results
     maintain ring --check             fails when that picture does not match them
 
-H = 16 (8 from 64K tokens a GPU on), d = 128, bf16. With fewer heads a hop has fewer blocks, and the
-last of them leave more of a GPU idle. Each problem runs on all GPUs and, whole, on one
-of them, by the same program. The share of the ideal is the time of one GPU, divided by the number of
-GPUs, over that of all: the slowest rank's, in each run. Every result is checked. One run's lanes are
-kept, from which the picture is drawn. Messages go by copy engines where they can, in rows `nccl`
-by NCCL. Needs mpirun, build/gpu with step 14 and two GPUs.
+H = 16 (8 from 64K tokens a GPU on), d = 128, bf16. With fewer heads a hop has fewer blocks, and
+the last of them leave more of a GPU idle. Each problem runs on all GPUs and, whole, on one of
+them, by the same program. The share of the ideal is the time of one GPU, divided by the number of
+GPUs, over that of all: the slowest rank's, in each run. Every result is checked. One run's lanes
+are kept, from which the picture is drawn. Messages go by copy engines where they can, in rows
+`nccl` by NCCL. Needs mpirun, build/gpu with step 14 and two GPUs.
 
-A result is kept after each run. The problems take turns (--turns); what has not begun after --budget
-seconds is left out; the result and the last lines name it.
+A result is kept after each run. The problems take turns (--turns); what has not begun after
+--budget seconds is left out; the result and the last lines name it.
 Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no GPUs, mpirun or
 build.
 """
@@ -30,9 +30,8 @@ import time
 
 from . import command, peers, ring_picture, ring_tables
 from .command import BadInput, Failure, NotHere
-from .decode import write
+from .decode import default_path, write
 from .files import read_json, read_text, write_text
-from .gpu_table import model_of
 from .problems import flags, problem_text
 from .step_text import digest_of
 from .steps import ROOT, program_of
@@ -228,7 +227,7 @@ def times_of(run):
     return {"forward": run["time"]["median_ms"], "both": run["forward_and_backward"]["median_ms"]}
 
 
-# --- the picture ---------------------------------------------------------------------------------
+# --- the picture ----------------------------------------------------------------------------------
 
 PICTURE = os.path.join(ROOT, "docs", "pictures", "ring.svg")
 
@@ -271,13 +270,6 @@ def parse():
     return options
 
 
-def default_path(device):
-    model = model_of(device)
-    if not model:
-        raise BadInput(f"'{device}' is not in common/data/gpus.json: name the file with --json")
-    return os.path.join(ROOT, "docs", "results", f"ring_{model.lower()}.json")
-
-
 def main():
     options = parse()
     if options.draw or options.check:
@@ -290,7 +282,9 @@ def main():
     if not shutil.which(options.mpirun.split()[0]):
         raise NotHere(f"{options.mpirun.split()[0]} is missing: ./scripts/setup.sh mpi")
     work = Measurement(
-        options, program, lambda result: write(options.json or default_path(result["device"]), result)
+        options,
+        program,
+        lambda result: write(options.json or default_path(result["device"], "ring"), result),
     )
     done = work.everything()
     print(ring_tables.text_of(work.result))

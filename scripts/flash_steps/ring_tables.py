@@ -103,8 +103,9 @@ def said(row):
     """A line of the run."""
     parts = []
     for way, name in (("forward", "forward"), ("both", "with backward")):
-        share = row[way].get("share")
-        parts.append(f"{name} {time_text(row[way]['ms'])}" + (f" {share_text(share)}" if share else ""))
+        parts.append(f"{name} {time_text(row[way]['ms'])}")
+        if "share" in row[way]:
+            parts[-1] += f" {share_text(row[way]['share'])}"
     return ", ".join(parts)
 
 

@@ -10,7 +10,7 @@ import unittest
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from flash_steps import ring_tables, tables  # noqa: E402
+from flash_steps import ring_picture, ring_tables, tables  # noqa: E402
 from flash_steps.command import BadInput  # noqa: E402
 from flash_steps.step_text import digest_of  # noqa: E402
 
@@ -32,7 +32,7 @@ if flags["variant"] == "heads" and "--causal" in sys.argv and ranks == 2:
     sys.exit("a pretended failure")
 ms = int(flags["n"]) ** 2 * 1e-8 / (1 if ranks == 1 else 1.9 if "--causal" in sys.argv else 1.6)
 way = {{"predicted": 1000, "counted": 1000}}
-lane = {{"name": "hop 0", "begin_ms": 0}}
+lane = {{"name": "forward, hop 0", "begin_ms": 0}}
 lanes = [{{"lane": "compute", **lane, "end_ms": 4}}, {{"lane": "messages", **lane, "end_ms": 2}}]
 overlap = {{"compute_ms": 4, "messages_ms": 2, "both_ms": 1.5, "total_ms": 4.5}}
 rank = {{"sent": {{"forward": way, "backward": way}}, "memory_bytes": 3e9, "workspace_bytes": 1e9}}
@@ -116,6 +116,14 @@ class Ring(unittest.TestCase):
         with self.assertRaises(BadInput):
             tables.ring_table(found, {"what": "long"})
         self.assertEqual(tables.ring_table([], {}), f"*{ring_tables.NOT_MEASURED}*")
+
+    def test_the_picture(self):
+        done = self.maintain("--check")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))  # it is that of docs/results
+        self.maintain("--turns", "1", "--quick", "--budget", "0.1")
+        svg = ring_picture.draw(self.result()["lanes"], "NVIDIA H200")
+        self.assertIn("zigzag on 2 x NVIDIA H200", svg)
+        self.assertEqual(svg.count("<title>forward, hop 0</title>"), 4)  # two ranks, two lanes
 
     def test_bad_use(self):
         for options, words in (

@@ -553,8 +553,8 @@ class RequestObserver final : public Observer {
     return false;
   }
 
-  // Of cp.async, each part of a warp that goes through at once looks up its own lines. Measured where
-  // rows begin in the middle of a line; loads and stores look up a line once.
+  // Of cp.async, each part of a warp that goes through at once looks up its own lines. Measured
+  // where rows begin in the middle of a line; loads and stores look up a line once.
   static unsigned lines_of_parts(const Pattern& p, const PerLane& at) {
     const unsigned together = kLanes * kWord / std::max(p.size, kWord);  // lanes
     unsigned lines = 0;
