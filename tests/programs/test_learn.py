@@ -175,7 +175,7 @@ class Guards(Folder):
                 self.assertGreaterEqual(len(e.wrongs), 2)
                 self.assertIn(len(e.hints), range(2, 5))
                 self.assertIn(e.difficulty, (1, 2, 3))
-                self.assertIn(e.session, range(1, 15))
+                self.assertIn(e.session, range(1, 16))
                 self.assertTrue(e.question.endswith("?"))
                 self.assertTrue(e.answer.strip())
                 shapes = e.check["problems"]

@@ -232,7 +232,7 @@ class OwnKernel(unittest.TestCase):
         common = os.path.join(self.root, "common")
         for folder, _, names in os.walk(common):
             for name in names:
-                kept = name in ("main.cpp", "library.cpp") or folder.endswith("program")
+                kept = name in ("main.cpp", "library.cpp") or folder.endswith(("program", "ranks"))
                 if name.endswith(".cpp") and not kept:
                     os.remove(os.path.join(folder, name))
         lines = []
