@@ -10,6 +10,7 @@
 
 namespace fa {
 
+/// Of a step's program: right; a wrong result; bad use; no memory, device or file.
 enum ExitStatus { kRight = 0, kWrong = 1, kBadUse = 2, kNoResource = 3 };
 
 /// \throws UsageError when an output of the command line cannot be written; files stay as they are.

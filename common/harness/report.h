@@ -99,8 +99,9 @@ struct RunReport {
 
 /// One screen of kScreenWidth columns.
 std::string text(const RunReport&);
-/// Its beginning: step, variant, device and problem; and the table of errors.
+/// Its beginning: step, variant, device and problem.
 std::string head(const RunReport&);
+/// Its table of errors.
 std::string check_section(const RunReport&);
 /// The contract that scripts read: absent is null, and so is a NaN.
 nlohmann::ordered_json to_json(const RunReport&);
