@@ -28,7 +28,7 @@ import sys
 import tempfile
 import time
 
-from . import command, peers, ring_picture, ring_tables
+from . import command, mpi, peers, ring_picture, ring_tables
 from .command import BadInput, Failure, NotHere
 from .decode import default_path, write
 from .files import read_json, read_text, write_text
@@ -121,9 +121,9 @@ class Measurement:
     def launched(self, ranks, variant, p, channels=None):
         """What the program writes with --json, started on so many GPUs."""
         by_nccl = {"FLASH_STEPS_MESSAGES": "nccl", "NCCL_MAX_CTAS": str(channels)}
-        env = {**os.environ, **(by_nccl if channels else {})}
         iters = 1 if p["n"] >= LONG else self.options.iters
         with tempfile.TemporaryDirectory() as folder:
+            env = {**mpi.environment(folder), **(by_nccl if channels else {})}
             path = os.path.join(folder, "run.json")
             line = [*self.options.mpirun.split(), "-n", str(ranks), self.program]
             line += [f"--variant={variant}", *flags(p), "--input=normal", f"--iters={iters}"]
