@@ -69,19 +69,22 @@ bool CopyWorld::possible() {
   return true;
 }
 
-void CopyWorld::open_device() {
-  GpuWorld::open_device();
-  std::string mine;
+std::string CopyWorld::open_own() {
+  GpuWorld::open_own();
+  std::string handles;
   for (auto* events : {&my_ready_, &my_sent_}) {
     for (int peer = 0; peer < size(); ++peer) {
       cudaEvent_t& event = events->emplace_back();
       cuda_check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
       cudaIpcEventHandle_t handle;
       cuda_check(cudaIpcGetEventHandle(&handle, event));
-      mine.append(reinterpret_cast<const char*>(&handle), sizeof handle);
+      handles.append(reinterpret_cast<const char*>(&handle), sizeof handle);
     }
   }
-  const std::vector<std::string> all = tell_all(mine);
+  return handles;
+}
+
+void CopyWorld::meet(const std::vector<std::string>& all) {
   for (auto* events : {&their_ready_, &their_sent_}) {
     for (int peer = 0; peer < size(); ++peer) {
       cudaEvent_t& event = events->emplace_back();
@@ -92,6 +95,17 @@ void CopyWorld::open_device() {
       cuda_check(cudaIpcOpenEventHandle(&event, handle));
     }
   }
+}
+
+void CopyWorld::close_peers() {
+  cuda_check(cudaDeviceSynchronize());
+  for (auto* events : {&their_ready_, &their_sent_}) {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) cuda_check(cudaEventDestroy((*events)[peer]));
+    }
+  }
+  for (const auto& [handle, begin] : opened_) cuda_check(cudaIpcCloseMemHandle(begin));
+  opened_.clear();
 }
 
 CopyWorld::Place CopyWorld::place_of(const Message& m) {
@@ -116,10 +130,11 @@ std::byte* CopyWorld::opened(const Place& place) {
 }
 
 // An event of another process says what it said when the wait for it was queued, so it must have
-// been recorded by then: each wait follows a message of the host that recorded it. Between two
-// ranks exchanges are in step, since finish() waits for the other side's copies to be queued.
+// been recorded by then: each wait follows a message of the host that recorded it. The host waits
+// for that message when its kernels are queued, so that the GPU need not. Between two ranks
+// exchanges are in step, since finish() waits for the other side's copies to be queued.
 void CopyWorld::queue(const std::vector<Message>& send, const std::vector<Message>& receive) {
-  senders_ = peers_of(receive);
+  send_ = send, senders_ = peers_of(receive);
   places_.clear();
   for (int peer : senders_) {
     cuda_check(cudaEventRecord(my_ready_[peer], current_stream()));
@@ -128,27 +143,31 @@ void CopyWorld::queue(const std::vector<Message>& send, const std::vector<Messag
     MPI_Isend(places.data(), static_cast<int>(places.size() * sizeof(Place)), MPI_BYTE, peer,
               kPlaces, MPI_COMM_WORLD, &told_.emplace_back());
   }
-  for (int peer : peers_of(send)) {
-    const std::vector<Message> messages = of_peer(send, peer);
-    std::vector<Place> places(messages.size());
-    std::vector<MPI_Request> request(1);
-    MPI_Irecv(places.data(), static_cast<int>(places.size() * sizeof(Place)), MPI_BYTE, peer,
-              kPlaces, MPI_COMM_WORLD, &request[0]);
-    wait(exchange(), request);
-    cuda_check(cudaStreamWaitEvent(stream(), their_ready_[peer]));
-    for (size_t i = 0; i < messages.size(); ++i) {
-      if (places[i].bytes != messages[i].bytes) {
-        throw std::runtime_error("a message is not as long as its receiver expects");
-      }
-      cuda_check(cudaMemcpyAsync(opened(places[i]), messages[i].data, messages[i].bytes,
-                                 cudaMemcpyDeviceToDevice, stream()));
-    }
-    cuda_check(cudaEventRecord(my_sent_[peer], stream()));
-    MPI_Isend(nullptr, 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &told_.emplace_back());
-  }
 }
 
-void CopyWorld::await_others() {
+void CopyWorld::copy_to(int peer) {
+  const std::vector<Message> messages = of_peer(send_, peer);
+  std::vector<Place> places(messages.size());
+  std::vector<MPI_Request> request(1);
+  MPI_Irecv(places.data(), static_cast<int>(places.size() * sizeof(Place)), MPI_BYTE, peer, kPlaces,
+            MPI_COMM_WORLD, &request[0]);
+  wait(exchange(), request);
+  cuda_check(cudaStreamWaitEvent(stream(), their_ready_[peer]));
+  for (size_t i = 0; i < messages.size(); ++i) {
+    if (places[i].bytes != messages[i].bytes) {
+      throw std::runtime_error("a message is not as long as its receiver expects");
+    }
+    cuda_check(cudaMemcpyAsync(opened(places[i]), messages[i].data, messages[i].bytes,
+                               cudaMemcpyDeviceToDevice, stream()));
+  }
+  cuda_check(cudaEventRecord(my_sent_[peer], stream()));
+  MPI_Isend(nullptr, 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &told_.emplace_back());
+}
+
+void CopyWorld::queue_rest() {
+  move([&] {
+    for (int peer : peers_of(send_)) copy_to(peer);
+  });
   for (int peer : senders_) {
     std::vector<MPI_Request> request(1);
     MPI_Irecv(nullptr, 0, MPI_BYTE, peer, kQueued, MPI_COMM_WORLD, &request[0]);

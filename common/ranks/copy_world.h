@@ -1,6 +1,7 @@
 /// \file
 /// World whose ranks share one host and reach each other's memory: the GPUs' copy engines move
-/// messages (CUDA's interprocess handles), which takes no SM from the kernels.
+/// messages (CUDA's interprocess handles), which takes no SM from the kernels. What is received must
+/// lie in memory that stays allocated until close_peers().
 #pragma once
 
 #include <map>
@@ -15,12 +16,14 @@ class CopyWorld : public GpuWorld {
   /// Are all ranks on one host, whose GPUs reach each other's memory?
   static bool possible();
 
-  void open_device() override;
+  std::string open_own() override;
+  void meet(const std::vector<std::string>& all) override;
+  void close_peers() override;
   std::string carrier() const override { return "the GPUs' copy engines"; }
 
  protected:
   void queue(const std::vector<Message>& send, const std::vector<Message>& receive) override;
-  void await_others() override;
+  void queue_rest() override;
 
  private:
   struct Place {  // of a message in its receiver's memory
@@ -29,11 +32,14 @@ class CopyWorld : public GpuWorld {
   };
   Place place_of(const Message&);
   std::byte* opened(const Place&);
+  void copy_to(int peer);
 
   // For each peer. `ready`: the receiver's memory may be written; `sent`: it was.
   std::vector<cudaEvent_t> my_ready_, my_sent_, their_ready_, their_sent_;
   std::map<std::string, std::byte*> opened_;  // by interprocess handle
-  std::vector<int> senders_;                  // of the exchange
+  // Of the exchange:
+  std::vector<Message> send_;
+  std::vector<int> senders_;
   std::vector<MPI_Request> told_;
   std::vector<std::vector<Place>> places_;  // that were told
 };

@@ -20,6 +20,16 @@ int gpus() {
 
 }  // namespace
 
+std::string only_gpu() {
+#if FA_BACKEND_GPU
+  cudaDeviceProp gpu;
+  if (gpus() == 1 && cudaGetDeviceProperties(&gpu, 0) == cudaSuccess) {
+    return std::string(gpu.uuid.bytes, sizeof gpu.uuid.bytes);
+  }
+#endif
+  return "";
+}
+
 Device open_device_of(int rank, int ranks, const Step& step) {
   const int n = gpus();
   if (n > 0 && ranks > n) {

@@ -25,9 +25,10 @@ struct GpuWorld::Traced {
 
 GpuWorld::~GpuWorld() = default;
 
-void GpuWorld::open_device() {
+std::string GpuWorld::open_own() {
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   for (cudaEvent_t* event : {&computed_, &sent_, &begin_, &end_}) *event = new_event();
+  return "";
 }
 
 void GpuWorld::start(const std::string& what, const std::vector<Message>& send,
@@ -36,16 +37,20 @@ void GpuWorld::start(const std::string& what, const std::vector<Message>& send,
   exchange_ = what;
   cuda_check(cudaEventRecord(computed_, current_stream()));
   cuda_check(cudaStreamWaitEvent(stream_, computed_));
-  begin_span("messages", what, stream_);
   queue(send, receive);
+}
+
+void GpuWorld::move(const std::function<void()>& copies) {
+  begin_span("messages", exchange_, stream_);
+  copies();
   end_span("messages", stream_);
   cuda_check(cudaEventRecord(sent_, stream_));
 }
 
 void GpuWorld::finish() {
   end_span("compute", current_stream());
+  queue_rest();
   cuda_check(cudaStreamWaitEvent(current_stream(), sent_));
-  await_others();
   begin_span("compute", "", current_stream());
 }
 

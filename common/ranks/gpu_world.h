@@ -16,7 +16,7 @@ class GpuWorld : public MpiWorld {
   using MpiWorld::MpiWorld;
   ~GpuWorld() override;
 
-  void open_device() override;
+  std::string open_own() override;
   void start(const std::string& what, const std::vector<Message>& send,
              const std::vector<Message>& receive) override;
   void finish() override;
@@ -28,10 +28,12 @@ class GpuWorld : public MpiWorld {
   std::vector<Span> end_trace() override;
 
  protected:
-  /// Queues an exchange on stream().
+  /// Begins an exchange. Who need not wait for another rank's host calls move() here.
   virtual void queue(const std::vector<Message>& send, const std::vector<Message>& receive) = 0;
-  /// Makes kernels that are queued from now on wait for what others send, where stream() does not.
-  virtual void await_others() {}
+  /// The rest of it, once the kernels beside it are queued.
+  virtual void queue_rest() {}
+  /// Queues `copies` on stream().
+  void move(const std::function<void()>& copies);
   /// Looks for errors while the host waits.
   virtual void look() {}
 

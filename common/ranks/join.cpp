@@ -18,8 +18,11 @@ std::unique_ptr<World> World::join(const std::string& who) {
 #if FA_BACKEND_GPU
   const char* named = std::getenv("FLASH_STEPS_MESSAGES");
   const std::string way = named ? named : "";
-  if (way == "copies" || (way.empty() && CopyWorld::possible())) {
-    return std::make_unique<CopyWorld>(who);
+  const bool possible = (way == "copies" || way.empty()) && CopyWorld::possible();
+  if (possible) return std::make_unique<CopyWorld>(who);
+  if (way == "copies") {
+    throw ResourceError("FLASH_STEPS_MESSAGES=copies: the ranks' GPUs do not reach each other's " +
+                        std::string("memory: try nccl or mpi"));
   }
 #ifdef FA_NCCL
   if (way == "nccl" || way.empty()) return std::make_unique<NcclWorld>(who);

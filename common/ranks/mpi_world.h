@@ -22,7 +22,6 @@ class MpiWorld : public World {
   void set_limit(double seconds) override { limit_s_ = seconds; }
   int local_rank() const override { return local_rank_; }
   int local_size() const override { return local_size_; }
-  void open_device() override {}
   std::string carrier() const override { return "MPI, by way of host memory"; }
   std::vector<std::string> tell_all(const std::string&) override;
   std::vector<std::vector<float>> gather(const std::vector<float>&) override;

@@ -1,5 +1,6 @@
 #include "common/ranks/nccl_world.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "common/dialect/cuda.h"
@@ -12,12 +13,14 @@ namespace {
 /// Blocks of NCCL's kernels, each of which takes an SM from a kernel that fills all of them.
 int blocks() {
   const char* chosen = std::getenv("NCCL_MAX_CTAS");
-  return chosen && std::atoi(chosen) > 0 ? std::atoi(chosen) : 16;
+  constexpr int kMost = 64;
+  return chosen && std::atoi(chosen) > 0 ? std::min(std::atoi(chosen), kMost) : 16;
 }
 
 void nccl_check(ncclResult_t status) {
-  if (status != ncclSuccess)
+  if (status != ncclSuccess && status != ncclInProgress) {
     throw std::runtime_error(fmt::format("NCCL: {}", ncclGetErrorString(status)));
+  }
 }
 
 }  // namespace
@@ -26,16 +29,32 @@ NcclWorld::~NcclWorld() {
   if (comm_) ncclCommDestroy(comm_);
 }
 
-void NcclWorld::open_device() {
-  GpuWorld::open_device();
+std::string NcclWorld::open_own() {
+  GpuWorld::open_own();
   ncclUniqueId id{};
   if (rank() == 0) nccl_check(ncclGetUniqueId(&id));
-  const std::string told = tell_all(std::string(id.internal, sizeof id.internal))[0];
-  told.copy(id.internal, sizeof id.internal);
+  return std::string(id.internal, sizeof id.internal);
+}
+
+void NcclWorld::meet(const std::vector<std::string>& all) {
+  ncclUniqueId id{};
+  all[0].copy(id.internal, sizeof id.internal);
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.maxCTAs = blocks();
   config.cgaClusterSize = 0;  // its blocks take any SM that is free
+  config.blocking = 0;        // so that the host can stop waiting
   nccl_check(ncclCommInitRankConfig(&comm_, size(), id, rank(), &config));
+  await("NCCL's start");
+}
+
+/// Where NCCL does not block, a call may have begun only.
+void NcclWorld::await(const std::string& what) const {
+  wait(what, [this] {
+    ncclResult_t status = ncclSuccess;
+    nccl_check(ncclCommGetAsyncError(comm_, &status));
+    nccl_check(status);
+    return status != ncclInProgress;
+  });
 }
 
 std::string NcclWorld::carrier() const {
@@ -48,14 +67,17 @@ std::string NcclWorld::carrier() const {
 int NcclWorld::busy_sms() const { return blocks(); }
 
 void NcclWorld::queue(const std::vector<Message>& send, const std::vector<Message>& receive) {
-  nccl_check(ncclGroupStart());
-  for (const Message& m : receive) {
-    nccl_check(ncclRecv(m.data, m.bytes, ncclInt8, m.peer, comm_, stream()));
-  }
-  for (const Message& m : send) {
-    nccl_check(ncclSend(m.data, m.bytes, ncclInt8, m.peer, comm_, stream()));
-  }
-  nccl_check(ncclGroupEnd());
+  move([&] {
+    nccl_check(ncclGroupStart());
+    for (const Message& m : receive) {
+      nccl_check(ncclRecv(m.data, m.bytes, ncclInt8, m.peer, comm_, stream()));
+    }
+    for (const Message& m : send) {
+      nccl_check(ncclSend(m.data, m.bytes, ncclInt8, m.peer, comm_, stream()));
+    }
+    nccl_check(ncclGroupEnd());
+    await(exchange());
+  });
 }
 
 void NcclWorld::look() {

@@ -13,7 +13,8 @@ class NcclWorld : public GpuWorld {
   using GpuWorld::GpuWorld;
   ~NcclWorld() override;
 
-  void open_device() override;
+  std::string open_own() override;
+  void meet(const std::vector<std::string>& all) override;
   std::string carrier() const override;
   int busy_sms() const override;
 
@@ -22,6 +23,8 @@ class NcclWorld : public GpuWorld {
   void look() override;
 
  private:
+  void await(const std::string& what) const;
+
   ncclComm_t comm_ = nullptr;
 };
 

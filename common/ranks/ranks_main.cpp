@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <new>
+#include <set>
 #include <thread>
 
 #include "common/dialect/cuda.h"
@@ -62,13 +63,15 @@ void on_all(World& world, F&& f) {
 }
 
 /// What all ranks must have been told alike, one "--flag value" a line.
-std::string told(const Options& o, const Step& step) {
+std::string told(const Options& o, const Step& step, const World& world) {
   const Problem& p = o.problem;
   return fmt::format(
       "{}\n--variant {}\n--b {}\n--h {}\n--hkv {}\n--n {}\n--nk {}\n--d {}\n--causal {}\n"
-      "--input {}\n--seed {}\n--q {}\n--k {}\n--v {}\n--do {}\n--iters {}\n--predict {}\n",
+      "--input {}\n--seed {}\n--q {}\n--k {}\n--v {}\n--do {}\n--iters {}\n--predict {}\n"
+      "--out-dir {}\nmessages by {}\n",
       step.id, step.variants[o.variant].name, p.B, p.H, p.Hkv, p.N, p.Nk, p.d, p.causal, o.input,
-      o.seed, o.files.q, o.files.k, o.files.v, o.files.dO, o.iters, o.predict);
+      o.seed, o.files.q, o.files.k, o.files.v, o.files.dO, o.iters, o.predict, o.out_dir,
+      world.carrier());
 }
 
 /// \throws Refused with the first difference from rank 0.
@@ -142,14 +145,20 @@ class RankRun {
         sharding_(*variant_.sharding) {}
 
   int operator()() {
+    const std::vector<std::string> gpus = world_.tell_all(only_gpu());
+    own_gpu_ = !gpus[0].empty() && std::set(gpus.begin(), gpus.end()).size() == gpus.size();
     on_all(world_, [&] { open(); });
-    on_all(world_, [&] { world_.open_device(); });
+    std::string mine;
+    on_all(world_, [&] { mine = world_.open_own(); });
+    const std::vector<std::string> all_own = world_.tell_all(mine);
+    on_all(world_, [&] { world_.meet(all_own); });
     report_.carrier = world_.carrier();
     if (!options_.predict) {
       on_all(world_, [&] { allocate(); });
       run();
     }
     if (world_.rank() == 0) status_ = print();
+    world_.close_peers();
     const std::vector<std::string> all = world_.tell_all(std::to_string(status_));
     return std::stoi(all[0]);
   }
@@ -163,7 +172,8 @@ class RankRun {
     configure({.gpu = report_.run.model,
                .workers = o.workers ? o.workers : std::max(1, cores / world_.local_size())});
     if (world_.rank() == 0) require_writable_outputs(o);
-    report_.run.device = open_device_of(world_.local_rank(), world_.local_size(), step_);
+    const int gpu = own_gpu_ ? 0 : world_.local_rank(), of = own_gpu_ ? 1 : world_.local_size();
+    report_.run.device = open_device_of(gpu, of, step_);
     if (!simulated() && o.analyse) require_one_rank(true, "--analyse in the simulator");
     report_.run.step = step_.id, report_.run.idea = step_.idea;
     report_.run.variant = variant_.name, report_.run.variant_idea = variant_.idea;
@@ -193,14 +203,14 @@ class RankRun {
 
     Problem local = p_;
     local.N = local.Nk = count_rows(rows());
-    part_ = sharding_.part(p_, world_);
+    attention_ = sharding_.make(p_, world_);
     Variant v = variant_;  // of this rank's rows
     v.workspace = nullptr;
     v.forward =
-        Runner(p_.dtype, [this](const Problem&, const Tensors<void>& t) { part_->forward(t); });
+        Runner(p_.dtype, [this](const Problem&, const Tensors<void>& t) { attention_->forward(t); });
     if (v.backward) {
       v.backward =
-          Runner(p_.dtype, [this](const Problem&, const Tensors<void>& t) { part_->backward(t); });
+          Runner(p_.dtype, [this](const Problem&, const Tensors<void>& t) { attention_->backward(t); });
     }
     session_ = std::make_unique<Session>(local, mine, v);
     memory_ = memory_need(local, v);
@@ -222,7 +232,7 @@ class RankRun {
     } catch (const std::exception& e) {
       world_.end_all(e.what(), kWrong);
     }
-    mine.workspace = part_->workspace_bytes();
+    mine.workspace = attention_->workspace_bytes();
     mine.memory = memory_.inputs + memory_.outputs;
     const std::vector<std::string> all = world_.tell_all(to_text(mine));
     for (int r = 0; r < world_.size(); ++r) report_.ranks[r].seen = from_text(all[r]);
@@ -381,9 +391,10 @@ class RankRun {
   const Problem p_;
   const Variant& variant_;
   const Sharding& sharding_;
+  bool own_gpu_ = false;  // each rank sees one GPU, another one
   RanksReport report_;
   Inputs inputs_;
-  std::unique_ptr<RankPart> part_;
+  std::unique_ptr<RankAttention> attention_;
   std::unique_ptr<Session> session_;
   MemoryNeed memory_;
   std::unique_ptr<Checker> checker_;
@@ -425,7 +436,7 @@ int ranks_main(int argc, char** argv, const Step& step) {
       return kRight;
     }
     world->set_limit(options.limit_s);
-    require_alike(*world, told(options, step));
+    require_alike(*world, told(options, step, *world));
     return RankRun(step, options, *world)();
   } catch (const Refused& r) {
     return world->rank() == 0 ? complain(r.sentence, r.status) : r.status;

@@ -22,9 +22,9 @@ struct Rows {
 
 /// What one rank holds and does. Its tensors are those of its rows, one behind the other:
 /// [B, H, rows, d] and so on, on its device.
-class RankPart {
+class RankAttention {
  public:
-  virtual ~RankPart() = default;
+  virtual ~RankAttention() = default;
   /// O and LSE of its rows.
   virtual void forward(const Tensors<void>&) = 0;
   /// dQ, dK and dV of its rows, behind a forward; each backward needs a forward of its own.
@@ -45,7 +45,7 @@ struct Sharding {
   std::function<void(const Problem&, int ranks)> validate;
   /// The rows of one rank, in the order in which it holds them.
   std::function<std::vector<Rows>(const Problem&, int rank, int ranks)> rows;
-  std::function<std::unique_ptr<RankPart>(const Problem&, Ranks&)> part;
+  std::function<std::unique_ptr<RankAttention>(const Problem&, Ranks&)> make;
   std::function<RankPrediction(const Problem&, int rank, int ranks)> predict;
 };
 

@@ -9,7 +9,9 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <set>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,6 +28,7 @@ struct Mail {
   std::condition_variable changed;
   std::map<std::pair<int, int>, std::deque<std::vector<std::byte>>> from_to;
   std::exception_ptr failed;
+  std::set<int> ended;  ///< ranks that send nothing any more
 };
 
 class ThreadRanks : public Ranks {
@@ -47,8 +50,14 @@ class ThreadRanks : public Ranks {
   void finish() override {
     for (const Message& m : receives_) {
       auto& box = mail_.from_to[{m.peer, rank()}];
-      mail_.changed.wait(turn_, [&] { return !box.empty() || mail_.failed; });
+      mail_.changed.wait(turn_, [&] {
+        return !box.empty() || mail_.failed || mail_.ended.count(m.peer) != 0;
+      });
       if (mail_.failed) throw std::runtime_error("another rank failed");
+      if (box.empty()) {
+        throw std::logic_error("rank " + std::to_string(rank()) + " waits for a message of rank " +
+                               std::to_string(m.peer) + ", which has ended");
+      }
       if (box.front().size() != m.bytes) throw std::logic_error("a message of another length");
       cuda_check(cudaMemcpy(m.data, box.front().data(), m.bytes, cudaMemcpyHostToDevice));
       box.pop_front();
@@ -72,18 +81,25 @@ inline void on_threads(int size, const std::function<void(Ranks&)>& f) {
         f(ranks);
       } catch (...) {
         if (!mail.failed) mail.failed = std::current_exception();
-        mail.changed.notify_all();
       }
+      mail.ended.insert(rank);
+      mail.changed.notify_all();
     });
   }
   for (std::thread& t : threads) t.join();
   if (mail.failed) std::rethrow_exception(mail.failed);
+  for (const auto& [from_to, box] : mail.from_to) {
+    if (!box.empty()) {
+      throw std::logic_error("rank " + std::to_string(from_to.second) + " never received what " +
+                             "rank " + std::to_string(from_to.first) + " sent");
+    }
+  }
 }
 
 /// By a kernel, which is what outputs are expected to be written by.
 template <class Word>
-__global__ void copy_words_kernel(const Word* from, Word* to, int words) {
-  const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+__global__ void copy_words_kernel(const Word* from, Word* to, size_t words) {
+  const size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
   if (i < words) to[i] = from[i];
 }
 
@@ -110,8 +126,8 @@ class RankRows {
 
  private:
   static void copy(const std::byte* from, std::byte* to, size_t bytes) {
-    const int words = int(bytes / sizeof(float));
-    launch(copy_words_kernel<float>, {dim3(unsigned(words + 255) / 256), dim3(256)},
+    const size_t words = bytes / sizeof(float);
+    launch(copy_words_kernel<float>, {dim3(unsigned((words + 255) / 256)), dim3(256)},
            reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), words);
   }
   template <class F>
@@ -153,9 +169,9 @@ inline void run_on_threads(const Sharding& sharding, int ranks, const Problem& p
     Tensors<void> mine{Q.data(), K.data(), V.data(), O.data()};
     mine.LSE = reinterpret_cast<float*>(LSE.data());
     mine.dO = dO.data(), mine.dQ = dQ.data(), mine.dK = dK.data(), mine.dV = dV.data();
-    const std::unique_ptr<RankPart> part = sharding.part(p, me);
-    part->forward(mine);
-    if (t.dQ) part->backward(mine);
+    const std::unique_ptr<RankAttention> attention = sharding.make(p, me);
+    attention->forward(mine);
+    if (t.dQ) attention->backward(mine);
     cuda_check(cudaDeviceSynchronize());
     if (t.O) O.paste(t.O);
     if (t.LSE) LSE.paste(t.LSE);

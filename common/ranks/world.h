@@ -16,7 +16,7 @@
 
 namespace fa {
 
-/// How many ranks the environment says there are (Open MPI's mpirun, and all that speak PMI); 0:
+/// How many ranks the environment says there are (Open MPI's mpirun, Slurm's srun, PMI); 0:
 /// the program was started alone.
 int started_ranks();
 /// Was this program built with MPI?
@@ -26,6 +26,10 @@ extern const bool kHasMpi;
 /// \throws ResourceError when there are more ranks than GPUs. The simulator has one for each rank,
 /// or as many as FLASH_STEPS_SIM_GPUS says.
 Device open_device_of(int rank, int ranks, const Step&);
+
+/// The identity of the GPU that this process sees, if it sees one: some launchers give each rank its
+/// own. Else "".
+std::string only_gpu();
 
 /// What a lane of the trace shows, in milliseconds since begin_trace().
 struct Span {
@@ -48,8 +52,12 @@ class World : public Ranks {
   /// Of this machine: this rank's number, and how many there are.
   virtual int local_rank() const = 0;
   virtual int local_size() const = 0;
-  /// Opens the device's own library, where there is one, once the device is chosen.
-  virtual void open_device() = 0;
+  /// Opens what carries messages, once the device is chosen. What the other ranks must know of it:
+  virtual std::string open_own() { return ""; }
+  /// Meets the others, by what all ranks' open_own() gave.
+  virtual void meet(const std::vector<std::string>&) {}
+  /// Leaves the others' memory; all ranks do before any frees its own.
+  virtual void close_peers() {}
   /// "NCCL 2.27" or "MPI, by way of host memory".
   virtual std::string carrier() const = 0;
 

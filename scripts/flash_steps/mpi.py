@@ -7,13 +7,16 @@ import tempfile
 
 
 def environment(folder):
-    """Of one mpirun. Open MPI refuses root, and more ranks than cores, unless it is told otherwise;
-    two that run at a time need a folder each for their files."""
+    """Of one mpirun. Open MPI refuses root, and more ranks than cores, and gives each of two ranks
+    one core, unless it is told otherwise; two that run at a time need a folder each for their
+    files."""
     return {
         **os.environ,
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
+        "OMPI_MCA_hwloc_base_binding_policy": "none",
+        "PRTE_MCA_hwloc_default_binding_policy": "none",
         "TMPDIR": folder,
     }
 

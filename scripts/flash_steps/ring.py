@@ -6,12 +6,13 @@
     maintain ring --draw              draws docs/pictures/ring.svg from the results
     maintain ring --check             fails when that picture does not match them
 
-H = 16 (8 from 64K tokens a GPU on), d = 128, bf16. With fewer heads a hop has fewer blocks, and
-the last of them leave more of a GPU idle. Each problem runs on all GPUs and, whole, on one of
-them, by the same program. The share of the ideal is the time of one GPU, divided by the number of
-GPUs, over that of all: the slowest rank's, in each run. Every result is checked. One run's lanes
-are kept, from which the picture is drawn. Messages go by copy engines where they can, in rows
-`nccl` by NCCL. Needs mpirun, build/gpu with step 14 and two GPUs.
+bf16, d = 128 and the heads of Llama 3 8B, 32 and 8 of K and V; from 32K tokens a GPU on fewer. Each
+problem runs on all GPUs together and, whole, on each of them alone, at the same time, by the same
+program. The share of the ideal is the time of one GPU, divided by the number of GPUs, over that of
+all together. Either is the slowest one's: GPUs of one kind differ by a few percent. O and LSE are
+checked in each run, gradients in small problems before the others. One run's timeline is kept, from
+which the picture is drawn. Messages go by copy engines where they can, in rows `nccl` by NCCL.
+Needs mpirun, build/gpu with step 14 and two GPUs.
 
 A result is kept after each run. The problems take turns (--turns); what has not begun after
 --budget seconds is left out; the result and the last lines name it.
@@ -19,6 +20,7 @@ Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 
 build.
 """
 
+import concurrent.futures
 import datetime
 import os
 import shutil
@@ -38,15 +40,18 @@ from .steps import ROOT, program_of
 
 STEP = ring_tables.STEP
 TOKENS = (16384, 8192, 32768, 65536)  # of a GPU; the first one's lanes are drawn
+HEADS, GROUP = 32, 4
 LONG = 524288
 CHANNELS = (4, 16)  # blocks of NCCL
+SMALL = 1024  # rows of a GPU: gradients are checked
 RUN_LIMIT = 200  # seconds
+WAIT_LIMIT = 60  # for another rank
 
 
 def problem(tokens, ranks, causal, **more):
-    heads = 16 if tokens < 65536 else 8
+    heads = min(HEADS, HEADS * TOKENS[0] // tokens)  # with more tokens fewer, as many numbers
     n = tokens * ranks
-    p = {"b": 1, "h": heads, "hkv": heads, "n": n, "nk": n, "d": 128, "causal": causal}
+    p = {"b": 1, "h": heads, "hkv": heads // GROUP, "n": n, "nk": n, "d": 128, "causal": causal}
     return {**p, "dtype": "bf16", **more}
 
 
@@ -82,7 +87,10 @@ class Measurement:
             for causal in (True, False)
         ]
         sixteen = problems[:2]
-        first = [self.beside_one("share", "zigzag", p) for p in problems]
+        small = problem(SMALL, ranks, causal=True)
+        first = [self.right(v, small) for v in ("zigzag", "plain", "heads")]
+        first.append(self.right("zigzag", small, CHANNELS[0]))
+        first += [self.beside_one("share", "zigzag", p) for p in problems]
         first += [self.beside_one("variants", v, p) for v in ("plain", "heads") for p in sixteen]
         first += [
             self.beside_one("nccl", "zigzag", sixteen[0], channels=blocks) for blocks in CHANNELS
@@ -107,26 +115,29 @@ class Measurement:
                 continue
             self.result["rows"] = [r for r in self.rows.values() if "forward" in r]
             self.write(self.result)
+            said = ring_tables.said(row) if row else "right"
             print(
-                f"{time.monotonic() - self.start:4.0f} s  {text}: {ring_tables.said(row)}",
+                f"{time.monotonic() - self.start:4.0f} s  {text}: {said}",
                 file=sys.stderr,
                 flush=True,
             )
         self.result["left_out"] = list(dict.fromkeys(self.result["left_out"]))
-        self.write(self.result)
+        if self.result["device"]:
+            self.write(self.result)
         return not self.result["failures"] and not self.result["left_out"]
 
     # --- jobs ---
 
-    def launched(self, ranks, variant, p, channels=None):
+    def launched(self, ranks, variant, p, channels=None, **more_environment):
         """What the program writes with --json, started on so many GPUs."""
         by_nccl = {"FLASH_STEPS_MESSAGES": "nccl", "NCCL_MAX_CTAS": str(channels)}
-        iters = 1 if p["n"] >= LONG else self.options.iters
+        iters = 1 if p["n"] >= LONG or self.is_small(p) else self.options.iters
         with tempfile.TemporaryDirectory() as folder:
-            env = {**mpi.environment(folder), **(by_nccl if channels else {})}
+            env = {**mpi.environment(folder), **(by_nccl if channels else {}), **more_environment}
             path = os.path.join(folder, "run.json")
             line = [*self.options.mpirun.split(), "-n", str(ranks), self.program]
             line += [f"--variant={variant}", *flags(p), "--input=normal", f"--iters={iters}"]
+            line += [f"--limit={WAIT_LIMIT}"]
             try:
                 done = subprocess.run(
                     [*line, f"--json={path}"],
@@ -140,7 +151,9 @@ class Measurement:
             if done.returncode != 0:
                 said = (done.stdout + done.stderr).strip()
                 raise Failure(f"{' '.join(line)}: exit status {done.returncode}:\n{said}")
-            return read_json(path)
+            run = read_json(path)
+            self.result["device"] = run["device"]["name"]
+            return run
 
     def row_of(self, what, variant, p, channels):
         key = (what, variant, p["n"], p["causal"], channels)
@@ -161,7 +174,6 @@ class Measurement:
 
     def all_gpus(self, row, variant, p, channels):
         run = self.launched(self.options.ranks, variant, p, channels)
-        self.result["device"] = run["device"]["name"]
         row["carrier"] = run["carrier"]
         if not channels:
             self.result["carrier"] = run["carrier"]
@@ -177,11 +189,39 @@ class Measurement:
         return times_of(run)
 
     def one_gpu(self, p, turn):
-        """The whole problem; all variants compute it alike."""
+        """The whole problem on each GPU alone, at the same time: the slowest one's. All variants
+        compute it alike."""
         key = (turn, *p.values())
         if key not in self.alone_ms:
-            self.alone_ms[key] = times_of(self.launched(1, "zigzag", p))
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                runs = list(pool.map(lambda gpu: self.on_gpu(gpu, p), range(self.options.ranks)))
+            times = [times_of(run) for run in runs]
+            self.alone_ms[key] = {
+                way: max(each[way] for each in times) for way in ("forward", "both")
+            }
+            self.alone_ms[key]["each"] = times
         return self.alone_ms[key]
+
+    def on_gpu(self, gpu, p):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(i) for i in range(self.options.ranks)]
+        return self.launched(1, "zigzag", p, CUDA_VISIBLE_DEVICES=names[gpu])
+
+    def is_small(self, p):
+        return p["n"] == SMALL * self.options.ranks
+
+    def right(self, variant, p, channels=None):
+        """Not timed: whether the gradients are right, too."""
+
+        def job():
+            run = self.launched(self.options.ranks, variant, p, channels)
+            if not run["gradients_checked"]:
+                raise Failure(f"{variant}, {problem_text(p)}: the gradients were not checked")
+
+        return f"gradients: {self.name_of(variant, p, channels)}", job
+
+    def name_of(self, variant, p, channels):
+        return f"{variant} {problem_text(p)}" + (f" NCCL_MAX_CTAS={channels}" if channels else "")
 
     def beside_one(self, what, variant, p, channels=None):
         def job():
@@ -207,8 +247,7 @@ class Measurement:
                 }
             return row
 
-        with_channels = f" NCCL_MAX_CTAS={channels}" if channels else ""
-        return f"{what}: {variant} {problem_text(p)}{with_channels}", job
+        return f"{what}: {self.name_of(variant, p, channels)}", job
 
     def alone(self, what, variant, p):
         """Too long for one GPU, or for this run."""
@@ -220,7 +259,7 @@ class Measurement:
                 row[way] = {"ms": row["turns"][-1]["all"][way]}
             return row
 
-        return f"{what}: {variant} {problem_text(p)}", job
+        return f"{what}: {self.name_of(variant, p, None)}", job
 
 
 def times_of(run):

@@ -14,6 +14,7 @@
 // Still bad query heads that share K and V read them once each: 5_groups
 #pragma once
 
+#include <cmath>
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 #include "steps/13_decode/3_warps.cuh"
@@ -24,7 +25,8 @@ using namespace step13;
 
 using step13_warps::Shared;
 
-constexpr int kLeastTiles = 4;  // of each warp in a split: a shorter one costs more than it saves
+constexpr int kLeastTiles = 2;  // of each warp in a split: a shorter one costs more than it saves
+constexpr int kMergedRows = 25;  // of parts, in the time in which warps walk a tile each: measured
 
 // Two blocks per SM: while one merges, the other one's copies go on.
 template <int d>
@@ -110,8 +112,9 @@ struct Splits {
   int count, keys;
 };
 
-// `heads` read the keys of each batch entry. As many splits as give each SM one block.
-inline Splits splits_of(const fa::Problem& p, int heads) {
+// `heads` read the keys of each batch entry, each for `rows` rows. As many splits s as give each SM
+// one block, but each costs the merge: T tiles take T/s + s*rows/25, least at s = sqrt(25 T / rows).
+inline Splits splits_of(const fa::Problem& p, int heads, int rows) {
   const int Bc = p.d == 64 ? step13::Bc<64> : step13::Bc<128>;
   int64_t tiles = 0;  // of all heads
   int longest = 1;    // of one
@@ -120,14 +123,15 @@ inline Splits splits_of(const fa::Problem& p, int heads) {
     tiles += int64_t(of_head) * heads, longest = std::max(longest, of_head);
   }
   const int64_t fair = int64_t(longest) * fa::multiprocessors() / std::max<int64_t>(tiles, 1);
-  const int most = fa::ceil_div(longest, kLeastTiles);
-  const int count = int(std::clamp<int64_t>(fair, 1, most));
+  const int64_t best = std::lround(std::sqrt(double(kMergedRows) * longest / rows));
+  const int64_t most = std::max(1, longest / kLeastTiles);
+  const int count = int(std::clamp<int64_t>(std::min(fair, best), 1, most));
   const int each = fa::ceil_div(longest, count);
   return {fa::ceil_div(longest, each), each * Bc};
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {
-  const uint64_t rows = p.rows(), d = p.d, splits = splits_of(p, p.H).count;
+  const uint64_t rows = p.rows(), d = p.d, splits = splits_of(p, p.H, p.N).count;
   fa::Prediction t = step13_warps::traffic(p);
   t["Q"].read *= splits;
   t["O_parts"] = {.read = 4 * splits * rows * d, .write = 4 * splits * rows * d};
@@ -138,7 +142,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 }
 
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
-  const size_t rows = splits_of(p, p.H).count * p.rows();
+  const size_t rows = splits_of(p, p.H, p.N).count * p.rows();
   return {{"O_parts", rows * p.d * sizeof(float)}, {"LSE_parts", rows * sizeof(float)}};
 }
 
@@ -150,7 +154,7 @@ void merge(const fa::Problem& p, const fa::Tensors<bf16>& t, SplitParts parts, i
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  const Splits splits = splits_of(p, p.H);
+  const Splits splits = splits_of(p, p.H, p.N);
   const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::launch(flash_decode_kernel<d>,

@@ -110,7 +110,8 @@ struct Rows {
 };
 
 inline Splits splits_of(const fa::Problem& p) {
-  return step13_splits::splits_of(p, p.Hkv * Rows(p).blocks);
+  const Rows rows(p);
+  return step13_splits::splits_of(p, p.Hkv * rows.blocks, std::min(rows.count, rows.bands * kMma));
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {

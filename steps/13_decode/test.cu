@@ -67,7 +67,7 @@ TEST_CASE("step 13: a split of which some queries see no key", "[step13]") {
   // The last split's only tile holds one or two keys; the first queries' mask ends before them.
   const fa::Variant& variant = *GENERATE(&splits(), &groups(), &pages(), &once(), &fp8());
   const int d = GENERATE(64, 128), tile = d == 64 ? step13::Bc<64> : step13::Bc<128>;
-  const int Nk = 3 * step13_splits::kLeastTiles * tile + GENERATE(1, 2);
+  const int Nk = 4 * step13_splits::kLeastTiles * tile + GENERATE(1, 2);
   CAPTURE(variant.name, Nk);
   fa::test::require_right(variant, bf16_problem(8, Nk, d, true, 1, 2, 1));
 }
@@ -254,7 +254,7 @@ TEST_CASE("step 13: the formulas of the headers", "[step13]") {
     CHECK(least(warps()) == compulsory);
   }
   {
-    const uint64_t s = step13_splits::splits_of(p, p.H).count;
+    const uint64_t s = step13_splits::splits_of(p, p.H, p.N).count;
     REQUIRE(s > 1);
     const fa::Bytes counted = *fa::test::count_forward(splits(), p).requested;
     CHECK(counted.read == 2 * BH * (4 * s * N * d + 2 * Nk * d) + 4 * BH * s * N * (d + d / 2));
@@ -301,7 +301,7 @@ TEST_CASE("step 13: the query heads of a group read K and V once", "[step13]") {
 }
 
 TEST_CASE("step 13: rows of one split leave no parts", "[step13]") {
-  const auto p = bf16_problem(1, 200, 128, false, 1, 4, 1);
+  const auto p = bf16_problem(1, 190, 128, false, 1, 4, 1);
   const fa::Counts counts = fa::test::count_forward(once(), p);
   REQUIRE(counts.kernels.size() == 1);
   for (const char* name : {"O_parts", "LSE_parts", "arrived"}) {
@@ -311,10 +311,10 @@ TEST_CASE("step 13: rows of one split leave no parts", "[step13]") {
   CHECK(fa::test::count_forward(pages(), p).kernels.size() == 2);
 }
 
-TEST_CASE("step 13: as many blocks as SMs, no split shorter than four tiles", "[step13]") {
-  const auto blocks = [](int B, int Nk) {
-    const auto p = bf16_problem(1, Nk, 128, false, B, 32, 8);
-    return step13_splits::splits_of(p, 8).count * B * 8;
+TEST_CASE("step 13: as many blocks as SMs, unless rows or tiles are few", "[step13]") {
+  const auto blocks = [](int B, int Nk, int Hkv = 8) {
+    const auto p = bf16_problem(1, Nk, 128, false, B, 32, Hkv);
+    return step13_groups::splits_of(p).count * B * Hkv;
   };
   const int sms = fa::multiprocessors();
   for (const int B : {1, 2, 3, 8}) {
@@ -322,8 +322,10 @@ TEST_CASE("step 13: as many blocks as SMs, no split shorter than four tiles", "[
     CHECK(blocks(B, 1 << 18) <= sms);
     CHECK(blocks(B, 1 << 18) > sms - 8 * B);
   }
-  CHECK(blocks(1, 256) == 8);
-  CHECK(blocks(1, 257) == 16);
+  CHECK(blocks(1, 255) == 2 * 8);
+  CHECK(blocks(1, 192) == 8);
+  CHECK(blocks(1, 1024) == 8 * 8);
+  CHECK(blocks(1, 1 << 14, 2) == 20 * 2);  // 16 rows: sqrt(25 * 256 / 16)
   CHECK(blocks(64, 1 << 16) == 512);
 }
 

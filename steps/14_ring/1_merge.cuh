@@ -34,18 +34,18 @@ template <int d, class Old, class New, class T>
 __global__ void merge_kernel(const Old* O_old,       // [B*H, N, d]
                              New* O,                 // [B*H, N, d], perhaps the same memory
                              float* LSE,             // [B*H, N]
-                             const T* O_part,        // [B*H, n, d]
-                             const float* LSE_part,  // [B*H, n]
+                             const T* O_partial,        // [B*H, n, d]
+                             const float* LSE_partial,  // [B*H, n]
                              RowsOf at, int heads) {
   const Place<d> place(at.rows);
   const bool inside = place.bh < heads;
-  const size_t kept = inside ? place.kept(at) : 0, part = inside ? place.part(at) : 0;
-  const Merged merged = inside ? merge(LSE[kept], LSE_part[part]) : Merged{};
+  const size_t kept = inside ? place.kept(at) : 0, partial = inside ? place.partial(at) : 0;
+  const Merged merged = inside ? merge(LSE[kept], LSE_partial[partial]) : Merged{};
   __syncwarp();  // a row's threads are of one warp: all have read its LSE
   if (!inside) return;
   float old[kFeatures], x[kFeatures];
   load(O_old + kept * d + place.x, old);
-  load(O_part + part * d + place.x, x);
+  load(O_partial + partial * d + place.x, x);
   UNROLL
   for (int i = 0; i < kFeatures; ++i) {
     x[i] = merged.old_weight * old[i] + merged.new_weight * x[i];
@@ -57,11 +57,11 @@ __global__ void merge_kernel(const Old* O_old,       // [B*H, N, d]
 // --- host ---------------------------------------------------------------------------------------
 
 template <class Old, class New, class T>
-void merge_rows(int d, size_t heads, const Old* O_old, New* O, float* LSE, const T* O_part,
-                const float* LSE_part, const RowsOf& at) {
+void merge_rows(int d, size_t heads, const Old* O_old, New* O, float* LSE, const T* O_partial,
+                const float* LSE_partial, const RowsOf& at) {
   fa::dispatch_d<64, 128>(d, [&](auto D) {
     fa::launch(merge_kernel<D, Old, New, T>, row_blocks(heads, at.rows, D / kFeatures), O_old, O,
-               LSE, O_part, LSE_part, at, int(heads));
+               LSE, O_partial, LSE_partial, at, int(heads));
   });
 }
 

@@ -1,8 +1,8 @@
 // Step 14 -- who holds which rows, and what a hop computes.
-// Idea      Each rank holds a part of the rows of Q, K and V. K and V travel round the ring: in hop
+// Idea      Each rank holds a chunk of the rows of Q, K and V. K and V travel round the ring: in hop
 //           h a rank has those of the rank h places behind it. Of them its rows see all, none, or,
-//           of its own, what is not above the diagonal. With a causal mask one part per rank is
-//           unfair: the first rank sees its own keys only, the last one all. Two parts, one from
+//           of its own, what is not above the diagonal. With a causal mask one chunk per rank is
+//           unfair: the first rank sees its own keys only, the last one all. Two chunks, one from
 //           each end, are fair
 // Still bad K and V pass ranks that do not look at them
 #pragma once
@@ -14,20 +14,20 @@
 namespace step14 {
 
 enum class Cut {
-  plain,   // rank r has part r of R
-  zigzag,  // rank r has parts r and 2R-1-r of 2R
+  plain,   // rank r has chunk r of R
+  zigzag,  // rank r has chunks r and 2R-1-r of 2R
 };
 
-// Part i of `parts` nearly equal ones.
-inline fa::Rows part_of(int N, int i, int parts) {
-  return {int(int64_t(N) * i / parts), int(int64_t(N) * (i + 1) / parts)};
+// Chunk i of `chunks` nearly equal ones.
+inline fa::Rows chunk_of(int N, int i, int chunks) {
+  return {int(int64_t(N) * i / chunks), int(int64_t(N) * (i + 1) / chunks)};
 }
 
 // The rows of a rank. It holds them one behind the other, so its own keys need no other mask than
 // step 06's: what comes later in the sequence also comes later here.
 inline std::vector<fa::Rows> rows_of(Cut cut, int N, int rank, int ranks) {
-  if (cut == Cut::plain) return {part_of(N, rank, ranks)};
-  return {part_of(N, rank, 2 * ranks), part_of(N, 2 * ranks - 1 - rank, 2 * ranks)};
+  if (cut == Cut::plain) return {chunk_of(N, rank, ranks)};
+  return {chunk_of(N, rank, 2 * ranks), chunk_of(N, 2 * ranks - 1 - rank, 2 * ranks)};
 }
 
 // What a hop computes: these rows of the rank with these keys of another one, as each holds them.
@@ -37,9 +37,9 @@ struct Block {
   bool empty() const { return rows.size() == 0 || keys.size() == 0; }
 };
 
-// Zig-zag: the early part of a rank is earlier than all late parts, and the late part of one with a
+// Zig-zag: the early chunk of a rank is earlier than all late chunks, and the late chunk of one with a
 // smaller number is later than all that this rank has. Whoever comes from a smaller rank shows its
-// early part to all rows; whoever comes from a larger one shows all its keys to the late part.
+// early chunk to all rows; whoever comes from a larger one shows all its keys to the late chunk.
 // Either way half of what is there, in each hop, on each rank.
 inline Block block_of(Cut cut, int N, bool causal, int rank, int from, int ranks) {
   const std::vector<fa::Rows> mine = rows_of(cut, N, rank, ranks),
@@ -83,10 +83,10 @@ inline fa::RankPrediction predict(Cut cut, const fa::Problem& p, int rank, int r
 }
 
 inline void require_rows(Cut cut, const fa::Problem& p, int ranks) {
-  const int parts = cut == Cut::plain ? ranks : 2 * ranks;
-  if (p.N >= parts) return;
+  const int chunks = cut == Cut::plain ? ranks : 2 * ranks;
+  if (p.N >= chunks) return;
   throw fa::UsageError("--n " + std::to_string(p.N) + ": " + std::to_string(ranks) +
-                       " ranks need at least " + std::to_string(parts) + " rows");
+                       " ranks need at least " + std::to_string(chunks) + " rows");
 }
 
 // For kernels that know one N, of rows and of keys.

@@ -1,7 +1,8 @@
 // Step 14 -- the ring's forward.
 // Idea      Each rank computes with the K and V that it has while those of the next hop come. After
-//           as many hops as ranks each row has met all keys; no rank ever held more than two parts
-// Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: R - 1 parts
+//           as many hops as ranks each row has met all keys; no rank holds more than three chunks
+//           of K and V: its own, and two that pass
+// Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: R - 1 chunks
 //           HBM            10's of each block; O and LSE of a block there and back; the merge
 // Launch    per hop: 10's; merge
 // Owns      rank: N/R rows
@@ -24,8 +25,7 @@ fa::DeviceMemory<T> memory(const char* name, size_t n) {
   if (made) return made;
   throw fa::ResourceError(std::string(name) + ": the device cannot allocate " +
                           std::to_string(n * sizeof(T) >> 20) +
-                          " MiB: try a smaller --n, or more "
-                          "ranks");
+                          " MiB: try a smaller --n, or more ranks");
 }
 
 // The workspace that a step's kernels ask for, by its names.
@@ -56,7 +56,7 @@ struct Keys {
 
 // Kernels: the step that computes, ampere.cuh or hopper.cuh.
 template <class Kernels, Cut cut>
-class RingForward : public fa::RankPart {
+class RingForward : public fa::RankAttention {
  public:
   using T = typename Kernels::T;
 
@@ -67,8 +67,8 @@ class RingForward : public fa::RankPart {
     taken_.emplace(Kernels::forward_workspace(block_problem({{0, most_}, {0, most_}, p.causal})));
     if (R_ == 1) return;
     for (auto& buffer : moving_) buffer = buffer_of<T>("K, V of a hop", 2 * keys);
-    part_O_ = buffer_of<T>("O of a hop", queries);
-    part_LSE_ = buffer_of<float>("LSE of a hop", p.heads() * most_);
+    partial_O_ = buffer_of<T>("O of a hop", queries);
+    partial_LSE_ = buffer_of<float>("LSE of a hop", p.heads() * most_);
     if (R_ > 2) sum_ = buffer_of<float>("O so far", queries);
     if (cut == Cut::zigzag && p.causal) {
       late_Q_ = buffer_of<T>("Q, late", queries / 2 + queries / most_);
@@ -78,7 +78,7 @@ class RingForward : public fa::RankPart {
 
   void forward(const fa::Tensors<void>& untyped) override {
     const fa::Tensors<T> t = fa::typed<T>(untyped);
-    std::vector<int> met(2);  // merges that each part's rows have had
+    std::vector<int> met(2);  // merges that each chunk's rows have had
     if (late_Q_) cut_late(t.Q, late_Q_.get());
     Keys<T> held{t.K, t.V};
     for (int hop = 0; hop < R_; ++hop) {
@@ -126,10 +126,10 @@ class RingForward : public fa::RankPart {
             fa::message(peer, keys.V, key_numbers(rank))};
   }
 
-  // The rows of this rank's late part as a tensor of their own.
+  // The rows of this rank's late chunk as a tensor of their own.
   RowsOf late() const {
     const int N = rows(me_), row0 = rows_of(cut, whole_.N, me_, R_)[0].size();
-    return {.N = N, .row0 = row0, .n = N - row0, .part0 = 0, .rows = N - row0};
+    return {.N = N, .row0 = row0, .n = N - row0, .partial0 = 0, .rows = N - row0};
   }
   static constexpr int kVector = 16 / sizeof(T);  // elements that a thread copies
   void cut_late(const T* from, T* to) const {
@@ -142,7 +142,7 @@ class RingForward : public fa::RankPart {
     if (b.keys.size() == rows(from)) return held;
     T *K = early_.get(), *V = K + early_.size() / 2;
     const RowsOf at{
-        .N = rows(from), .row0 = 0, .n = b.keys.size(), .part0 = 0, .rows = b.keys.size()};
+        .N = rows(from), .row0 = 0, .n = b.keys.size(), .partial0 = 0, .rows = b.keys.size()};
     cut_rows<uint4>(whole_.kv_heads(), whole_.d / kVector, held.K, K, at);
     cut_rows<uint4>(whole_.kv_heads(), whole_.d / kVector, held.V, V, at);
     return {K, V};
@@ -163,14 +163,14 @@ class RingForward : public fa::RankPart {
     if (b.empty()) return;
     const Keys<T> keys = keys_of(b, held, from);
     fa::Tensors<T> tensors{.Q = is_late(b) ? late_Q_.get() : t.Q, .K = keys.K, .V = keys.V};
-    tensors.O = hop == 0 ? t.O : part_O_.get();
-    tensors.LSE = hop == 0 ? t.LSE : part_LSE_.get();
+    tensors.O = hop == 0 ? t.O : partial_O_.get();
+    tensors.LSE = hop == 0 ? t.LSE : partial_LSE_.get();
     tensors.workspace = taken_->pointers();
-    Kernels::forward(block_problem(b), tensors, fa::multiprocessors() - busy_sms);
+    Kernels::forward(block_problem(b), tensors, std::max(1, fa::multiprocessors() - busy_sms));
     if (hop > 0) merge_parts(t, b, met);
   }
 
-  // How many blocks of other ranks the rows of a part meet.
+  // How many blocks of other ranks the rows of a chunk meet.
   int meetings(int first_row) const {
     int n = 0;
     for (int from = 0; from < R_; ++from) {
@@ -182,18 +182,18 @@ class RingForward : public fa::RankPart {
 
   // O so far is in O while it has met one block or all, and in between in fp32.
   void merge_parts(const fa::Tensors<T>& t, const Block& b, std::vector<int>& met) {
-    const std::vector<fa::Rows> parts = rows_of(cut, whole_.N, me_, R_);
+    const std::vector<fa::Rows> chunks = rows_of(cut, whole_.N, me_, R_);
     int row0 = 0;
-    for (size_t i = 0; i < parts.size(); row0 += parts[i++].size()) {
+    for (size_t i = 0; i < chunks.size(); row0 += chunks[i++].size()) {
       if (row0 < b.rows.begin) continue;
       const RowsOf at{.N = rows(me_),
                       .row0 = row0,
                       .n = b.rows.size(),
-                      .part0 = row0 - b.rows.begin,
-                      .rows = parts[i].size()};
+                      .partial0 = row0 - b.rows.begin,
+                      .rows = chunks[i].size()};
       const bool first = met[i] == 0, last = ++met[i] == meetings(row0);
       const auto merge = [&](const auto* old, auto* sum) {
-        merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, part_O_.get(), part_LSE_.get(), at);
+        merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, partial_O_.get(), partial_LSE_.get(), at);
       };
       if (first && last) merge(t.O, t.O);
       if (first && !last) merge(t.O, sum_.get());
@@ -204,9 +204,9 @@ class RingForward : public fa::RankPart {
 
   size_t bytes_ = 0;
   fa::DeviceMemory<T> moving_[2];  // K and V that come, and that were here before
-  fa::DeviceMemory<T> early_;      // K and V, of a rank's early part
-  fa::DeviceMemory<T> part_O_;     // of one block of keys
-  fa::DeviceMemory<float> part_LSE_, sum_;
+  fa::DeviceMemory<T> early_;      // K and V, of a rank's early chunk
+  fa::DeviceMemory<T> partial_O_;     // of one block of keys
+  fa::DeviceMemory<float> partial_LSE_, sum_;
 };
 
 }  // namespace step14

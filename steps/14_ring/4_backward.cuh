@@ -45,8 +45,8 @@ class Ring : public RingForward<Kernels, cut> {
         const Keys<T> keys = this->keys_of(b, held, from);
         fa::Tensors<T>& rows = this->is_late(b) ? late : all;
         rows.K = keys.K, rows.V = keys.V;
-        rows.dK = R_ == 1 ? t.dK : part_.get(),
-        rows.dV = R_ == 1 ? t.dV : part_.get() + part_.size() / 2;
+        rows.dK = R_ == 1 ? t.dK : partial_.get(),
+        rows.dV = R_ == 1 ? t.dV : partial_.get() + partial_.size() / 2;
         Kernels::backward(block_problem(b), rows);
       }
       if (moves(hop)) ranks_.finish();
@@ -73,7 +73,7 @@ class Ring : public RingForward<Kernels, cut> {
     all_.emplace(Kernels::row_workspace(block_problem(block(me_))));
     if (R_ == 1) return;
     const size_t keys = p.kv_heads() * most_ * p.d;
-    part_ = this->template buffer_of<T>("dK, dV of a hop", 2 * keys);
+    partial_ = this->template buffer_of<T>("dK, dV of a hop", 2 * keys);
     for (auto& sum : sums_) sum = this->template buffer_of<float>("dK, dV so far", 2 * keys);
     if (!this->late_Q_ || me_ + 1 == R_) return;  // the last rank meets no later keys
     fa::Problem rows = block_problem(block(me_));
@@ -141,20 +141,20 @@ class Ring : public RingForward<Kernels, cut> {
     if (hop == 0) fa::zero_device_memory(dK, 2 * key_numbers(from) * sizeof(float));
     if (b.empty()) return;
     const RowsOf at{
-        .N = rows(from), .row0 = 0, .n = b.keys.size(), .part0 = 0, .rows = b.keys.size()};
-    const T *part_K = part_.get(), *part_V = part_K + part_.size() / 2;
-    const auto sum = [&](const float* old, auto* to, const T* part) {
-      add_rows(whole_.d, whole_.kv_heads(), old, to, part, at);
+        .N = rows(from), .row0 = 0, .n = b.keys.size(), .partial0 = 0, .rows = b.keys.size()};
+    const T *partial_K = partial_.get(), *partial_V = partial_K + partial_.size() / 2;
+    const auto sum = [&](const float* old, auto* to, const T* partial) {
+      add_rows(whole_.d, whole_.kv_heads(), old, to, partial, at);
     };
     if (hop + 1 == R_) {
-      sum(dK, t.dK, part_K), sum(dV, t.dV, part_V);
+      sum(dK, t.dK, partial_K), sum(dV, t.dV, partial_V);
     } else {
-      sum(dK, dK, part_K), sum(dV, dV, part_V);
+      sum(dK, dK, partial_K), sum(dV, dV, partial_V);
     }
   }
 
   std::optional<Workspace> all_, late_;
-  fa::DeviceMemory<T> part_;         // dK and dV of one block
+  fa::DeviceMemory<T> partial_;         // dK and dV of one block
   fa::DeviceMemory<float> sums_[2];  // dK and dV that travel
   fa::DeviceMemory<T> late_O_, late_dO_;
   fa::DeviceMemory<float> late_LSE_;
@@ -171,7 +171,7 @@ std::shared_ptr<const fa::Sharding> ring() {
     if (Kernels::kSquares) require_squares(p, ranks);
   };
   s.rows = [](const fa::Problem& p, int rank, int ranks) { return rows_of(cut, p.N, rank, ranks); };
-  s.part = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankPart> {
+  s.make = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankAttention> {
     return std::make_unique<Ring<Kernels, cut>>(p, ranks);
   };
   s.predict = [](const fa::Problem& p, int rank, int ranks) {

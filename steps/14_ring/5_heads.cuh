@@ -16,7 +16,7 @@
 namespace step14 {
 
 template <class Kernels>
-class Heads : public fa::RankPart {
+class Heads : public fa::RankAttention {
  public:
   using T = typename Kernels::T;
 
@@ -77,7 +77,7 @@ class Heads : public fa::RankPart {
   };
 
   int row_vectors() const { return whole_.d * int(sizeof(T)) / 16; }
-  fa::Rows rows(int rank) const { return part_of(whole_.N, rank, R_); }
+  fa::Rows rows(int rank) const { return chunk_of(whole_.N, rank, R_); }
   template <class E>
   fa::DeviceMemory<E> buffer(size_t n) {
     bytes_ += n * sizeof(E);
@@ -115,7 +115,7 @@ class Heads : public fa::RankPart {
   // Where rows of a rank lie in a tensor of whole heads.
   RowsOf place(int rank) const {
     const fa::Rows r = rows(rank);
-    return {.N = whole_.N, .row0 = r.begin, .n = r.size(), .part0 = 0, .rows = r.size()};
+    return {.N = whole_.N, .row0 = r.begin, .n = r.size(), .partial0 = 0, .rows = r.size()};
   }
 
   void to_heads(const std::string& what, const std::vector<Moved>& tensors) {
@@ -163,7 +163,7 @@ class Heads : public fa::RankPart {
 };
 
 inline fa::RankPrediction predict_heads(const fa::Problem& p, int rank, int ranks) {
-  const uint64_t n = part_of(p.N, rank, ranks).size(), others = p.N - n;  // rows here, elsewhere
+  const uint64_t n = chunk_of(p.N, rank, ranks).size(), others = p.N - n;  // rows here, elsewhere
   const uint64_t size = fa::bytes_of(p.dtype) * p.d;
   const uint64_t queries = p.heads() / ranks, keys = p.kv_heads() / ranks;  // heads of a rank
   fa::RankPrediction predicted;
@@ -190,7 +190,7 @@ std::shared_ptr<const fa::Sharding> heads_to_ranks() {
   s.rows = [](const fa::Problem& p, int rank, int ranks) {
     return rows_of(Cut::plain, p.N, rank, ranks);
   };
-  s.part = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankPart> {
+  s.make = [](const fa::Problem& p, fa::Ranks& ranks) -> std::unique_ptr<fa::RankAttention> {
     return std::make_unique<Heads<Kernels>>(p, ranks);
   };
   s.predict = predict_heads;

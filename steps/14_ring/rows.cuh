@@ -39,7 +39,7 @@ __device__ inline void store(bf16* to, const float (&x)[kFeatures]) {
 // Rows of a longer tensor, and where their partial results begin in a shorter one. Per head.
 struct RowsOf {
   int N, row0;   // rows of the tensor that is kept; the first of these
-  int n, part0;  // rows of the partial one; the first of these
+  int n, partial0;  // rows of the partial one; the first of these
   int rows;      // how many
 };
 
@@ -53,20 +53,20 @@ struct Place {
     r = int(i / (d / kFeatures) % rows), bh = int(i / (d / kFeatures) / rows);
   }
   __device__ size_t kept(const RowsOf& at) const { return size_t(bh) * at.N + at.row0 + r; }
-  __device__ size_t part(const RowsOf& at) const { return size_t(bh) * at.n + at.part0 + r; }
+  __device__ size_t partial(const RowsOf& at) const { return size_t(bh) * at.n + at.partial0 + r; }
 };
 
 // Gradients merge by addition.
 template <int d, class Old, class New, class T>
 __global__ void add_kernel(const Old* old,  // [B*H, N, d]
                            New* sum,        // [B*H, N, d], perhaps the same memory
-                           const T* part,   // [B*H, n, d]
+                           const T* partial,   // [B*H, n, d]
                            RowsOf at, int heads) {
   const Place<d> place(at.rows);
   if (place.bh >= heads) return;  // legal: no barrier follows
   float a[kFeatures], b[kFeatures];
   load(old + place.kept(at) * d + place.x, a);
-  load(part + place.part(at) * d + place.x, b);
+  load(partial + place.partial(at) * d + place.x, b);
   UNROLL
   for (int i = 0; i < kFeatures; ++i) a[i] += b[i];
   store(sum + place.kept(at) * d + place.x, a);
@@ -75,14 +75,14 @@ __global__ void add_kernel(const Old* old,  // [B*H, N, d]
 // Rows of a longer tensor to a shorter one, or back. E: an element of `width` that make a row.
 template <class E, bool kBack>
 __global__ void copy_rows_kernel(E* kept,  // [B*H, N, width]
-                                 E* part,  // [B*H, n, width]
+                                 E* partial,  // [B*H, n, width]
                                  RowsOf at, int width, int heads) {
   const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
   const int x = int(i % width), r = int(i / width % at.rows);
   const size_t bh = i / width / at.rows;
   if (bh >= size_t(heads)) return;  // legal: no barrier follows
   E& a = kept[(bh * at.N + at.row0 + r) * width + x];
-  E& b = part[(bh * at.n + at.part0 + r) * width + x];
+  E& b = partial[(bh * at.n + at.partial0 + r) * width + x];
   (kBack ? a : b) = kBack ? b : a;
 }
 
@@ -101,15 +101,15 @@ struct Fragments {
 // shorter one; where row0 is a multiple of 16, neighbours meet neighbours in both.
 template <int d>
 __global__ void add_sums_kernel(float* kept,        // [B*H, Np, d]
-                                const float* part,  // [B*H, np, d]
+                                const float* partial,  // [B*H, np, d]
                                 int Np, int np, int row0, int rows, int heads, Fragments order) {
   const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
-  const int bh = int(i / (size_t(np) * d)), inside = int(i % (size_t(np) * d));
-  const int lane = inside % 128 / order.lane % 32, number = inside % 128 / order.number % 4;
-  const int r = inside / (16 * d) * 16 + number / 2 * 8 + lane / 4;
-  const int x = inside / 128 % (d / 8) * 8 + lane % 4 * 2 + number % 2;
+  const int bh = int(i / (size_t(np) * d)), in_tile = int(i % 128);
+  const int lane = in_tile / order.lane % 32, number = in_tile / order.number % 4;
+  const int r = int(i / (16 * d) % (np / 16)) * 16 + number / 2 * 8 + lane / 4;
+  const int x = int(i / 128 % (d / 8)) * 8 + lane % 4 * 2 + number % 2;
   if (bh >= heads || r >= rows) return;  // legal: no barrier follows
-  kept[size_t(bh) * Np * d + order.at(row0 + r, x, d)] += part[i];
+  kept[size_t(bh) * Np * d + order.at(row0 + r, x, d)] += partial[i];
 }
 
 // --- host ---------------------------------------------------------------------------------------
@@ -120,10 +120,10 @@ inline fa::LaunchConfig row_blocks(size_t heads, int rows, int threads) {
 }
 
 template <class Old, class New, class T>
-void add_rows(int d, size_t heads, const Old* old, New* sum, const T* part, const RowsOf& at) {
+void add_rows(int d, size_t heads, const Old* old, New* sum, const T* partial, const RowsOf& at) {
   fa::dispatch_d<64, 128>(d, [&](auto D) {
     fa::launch(add_kernel<D, Old, New, T>, row_blocks(heads, at.rows, D / kFeatures), old, sum,
-               part, at, int(heads));
+               partial, at, int(heads));
   });
 }
 

@@ -48,7 +48,7 @@ inline fa::Variant mma() {
 // With one rank it is steps 10 and 11.
 inline fa::Variant plain() {
   return {.name = "plain",
-          .idea = "a ring; each rank has one part of the rows",
+          .idea = "a ring; each rank has one chunk of the rows",
           .parent = {"10 scheduled", step10::traffic, step10::support()},
           .forward = step10::forward,
           .traffic = step10::traffic,
@@ -70,7 +70,7 @@ inline fa::Variant heads() {
 
 inline fa::Variant zigzag() {
   fa::Variant v = plain();
-  v.name = "zigzag", v.idea = "each rank has an early and a late part: a causal mask is fair";
+  v.name = "zigzag", v.idea = "each rank has an early and a late chunk: a causal mask is fair";
   v.sharding = ring<Hopper, Cut::zigzag>();
   return v;
 }
