@@ -111,7 +111,9 @@ void CopyWorld::close_peers() {
 CopyWorld::Place CopyWorld::place_of(const Message& m) {
   Place place{};
   std::byte* begin = allocation_of(m.data);
-  cuda_check(cudaIpcGetMemHandle(&place.allocation, begin));
+  const auto [handle, added] = handles_.try_emplace(begin);
+  if (added) cuda_check(cudaIpcGetMemHandle(&handle->second, begin));  // which takes its time
+  place.allocation = handle->second;
   place.offset = static_cast<size_t>(static_cast<std::byte*>(m.data) - begin);
   place.bytes = m.bytes;
   return place;

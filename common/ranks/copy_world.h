@@ -36,7 +36,8 @@ class CopyWorld : public GpuWorld {
 
   // For each peer. `ready`: the receiver's memory may be written; `sent`: it was.
   std::vector<cudaEvent_t> my_ready_, my_sent_, their_ready_, their_sent_;
-  std::map<std::string, std::byte*> opened_;  // by interprocess handle
+  std::map<std::byte*, cudaIpcMemHandle_t> handles_;  // of this rank's memory
+  std::map<std::string, std::byte*> opened_;          // of the others', by interprocess handle
   // Of the exchange:
   std::vector<Message> send_;
   std::vector<int> senders_;
