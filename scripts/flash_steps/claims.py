@@ -19,7 +19,7 @@ import textwrap
 
 from . import command
 from .claims_file import DIFFERS, Finding, finding_of, load_claims
-from .claims_runs import DECODE_DEVICE, DEVICE, Runner
+from .claims_runs import DEVICE, MAINTAINED_DEVICE, Runner
 from .command import BadInput
 from .files import ROOT, read_text, write_text
 from .standing import standing_text
@@ -59,7 +59,7 @@ def device_of(runs):
 
 def is_judged(finding):
     """Whether its verdict is about the device on which it was found."""
-    devices = {DEVICE, DECODE_DEVICE}.intersection(finding.device.split(", "))
+    devices = {DEVICE, MAINTAINED_DEVICE}.intersection(finding.device.split(", "))
     return not finding.claim.needs_gpu or bool(devices)
 
 

@@ -6,7 +6,7 @@ Each [[claim]] has
     says       the claim, in one sentence; source: who makes it
     run        {NAME = command line}: build/sim/steps/STEP ... or build/gpu/steps/STEP ...,
                mpirun ... build/sim/steps/STEP ..., ./scripts/NAME.py ...,
-               ./scripts/maintain decode, build/gpu/microbenchmarks ..., or cat FILE.json
+               ./scripts/maintain decode or ring, build/gpu/microbenchmarks ..., or cat FILE.json
     figures    {NAME = expression}, in Python: of the JSON of these runs (docs/json.md; a.b is
                a["b"]), of the figures before this one, and of FUNCTIONS below
     found      a sentence with {NAME} or {NAME:FORMAT}; FORMAT as in Python, or bytes, time

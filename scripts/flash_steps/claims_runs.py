@@ -19,8 +19,9 @@ from .tables import load_extras
 
 RESULTS = os.path.join(ROOT, "docs", "results")
 DEVICE = "NVIDIA H200"  # whose records the verdicts of claims are about
-DECODED = os.path.join(RESULTS, "decode_h100.json")
-DECODE_DEVICE = "NVIDIA H100 80GB HBM3"  # the same of `maintain decode`
+MAINTAIN = "./scripts/maintain"
+MAINTAINED = {"decode": "decode_h100.json", "ring": "ring_h100.json"}  # by tools of `maintain`
+MAINTAINED_DEVICE = "NVIDIA H100 80GB HBM3"
 MICROBENCHMARKS = os.path.join(RESULTS, "microbenchmarks_h200.json")
 SIM, GPU = "build/sim/", "build/gpu/"
 SIZES = ("b", "h", "n", "d")
@@ -142,8 +143,8 @@ class Runner:
         program, *flags = shlex.split(cmd)
         if program == GPU + "microbenchmarks":
             return tree_of(read_json(MICROBENCHMARKS))
-        if program == "./scripts/maintain":
-            tree = read_json(DECODED)
+        if program == MAINTAIN:
+            tree = read_json(os.path.join(RESULTS, MAINTAINED[flags[0]]))
             for row in tree["rows"]:
                 if row["step"]:
                     self.standings.append((row["step"], standing_of_row(row)))
