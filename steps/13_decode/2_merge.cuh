@@ -99,7 +99,7 @@ __device__ inline void store_row(const Merged& row, size_t r, int x,
   if (x == 0) LSE[r] = row.LSE * fa::kLn2;
 }
 
-// The parts of all splits, in fp32: merging rounds nothing.
+// The parts of all splits, in fp32: nothing is rounded to bf16 before the end.
 struct SplitParts {
   float* O;    // [splits, B*H, N, d], normalised
   float* LSE;  // [splits, B*H, N], in powers of two; -inf where a row sees no key of the split

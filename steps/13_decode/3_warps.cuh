@@ -27,7 +27,7 @@ union Shared {
   Parts<d, bands> parts;  // after the last tile
 };
 
-// Two blocks per SM: while one merges, the other one's copies go on.
+// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*H, N, d]

@@ -28,7 +28,7 @@ using step13_warps::Shared;
 constexpr int kLeastTiles = 2;  // of each warp in a split: a shorter one costs more than it saves
 constexpr int kMergedRows = 25;  // of parts, in the time in which warps walk a tile each: measured
 
-// Two blocks per SM: while one merges, the other one's copies go on.
+// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
 template <int d>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*H, N, d]

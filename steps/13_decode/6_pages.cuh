@@ -50,7 +50,7 @@ struct KeyRows {
   }
 };
 
-// Two blocks per SM: while one merges, the other one's copies go on.
+// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]

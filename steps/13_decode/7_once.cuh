@@ -4,10 +4,10 @@
 //           the one that is counted last merges. Rows of one split need no parts at all
 // Changed   since 13 6_pages: the merge stands at the end of the kernel, behind a counter per rows
 // Traffic   requested read  as 6_pages, parts of rows with more than one split only
-//                     write likewise
+//                     write likewise; 4 B per 32 rows with parts
 //                    atomic 4 B per block with parts
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
-// Launch    grid (s*t, B*Hkv): one block per split and tile
+// Launch    grid (s*t, B*Hkv): one block per split and 32 rows
 // Owns      as 6_pages; the last block of its rows: their results
 // Still bad 16 bits per number of K and V: 8_fp8
 #pragma once
@@ -23,7 +23,7 @@ using namespace step13;
 using step13_groups::Rows, step13_splits::Splits, step13_warps::Shared;
 using step13_pages::KeyRows, step13_pages::Totals;
 
-// Two blocks per SM: while one merges, the other one's copies go on.
+// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]
@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
   if (splits == 1) return;
 
-  // --- the last block of these rows merges
+  // --- the last block of these rows merges; launches at the same time need counters of their own
   __threadfence();  // all threads' parts are in device memory,
   __syncthreads();  // before one thread counts the block
   __shared__ bool last;

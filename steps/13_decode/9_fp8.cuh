@@ -28,7 +28,7 @@ union Shared8 {
   Parts<d, bands, kPad8> parts;  // after the last tile
 };
 
-// Two blocks per SM: while one merges, the other one's copies go on.
+// Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
 template <int d, int bands>
 __global__ void __launch_bounds__(kThreads, 2)
     flash_decode8_kernel(const bf16* Q,  // [B*Hkv, rows, d], which is [B*H, N, d]
