@@ -208,7 +208,8 @@ TEST_CASE("wgmma of e4m3 adds as tensor_sum", "[ptx][fp8]") {
                           {"huge C", -2, 2, 0, 0, 125},
                           {"tiny C", -9, -8, .9f, 0, -120},
                           {"subnormal C, no products", 0, 0, 1, 0, -127},
-                          {"NaN", -2, 2, 0, .01f}});
+                          {"NaN", -2, 2, 0, .01f},
+                          {"NaN and zeros", -2, 2, .5f, .01f}});
 }
 
 TEST_CASE("wgmma of bf16 adds as tensor_sum", "[ptx][fp8]") {
@@ -222,7 +223,8 @@ TEST_CASE("wgmma of bf16 adds as tensor_sum", "[ptx][fp8]") {
                           {"overflow", 62, 64, 0, 0, 127},
                           {"underflow", -66, -62, 0, 0, -127},
                           {"subnormal factors", -134, -126, 0, 0, -127},
-                          {"inf and NaN", -2, 2, 0, .01f}});
+                          {"inf and NaN", -2, 2, 0, .01f},
+                          {"inf, NaN and zeros", -2, 2, .5f, .01f}});
 }
 
 namespace {

@@ -46,18 +46,17 @@ inline float cut_mantissa(double x, int bits) {
 /// \param c     the element before; 0 when the instruction does not accumulate
 /// \return infinities as in IEEE arithmetic, any NaN as 0x7fffffff
 inline float tensor_sum(const TensorSum& rule, const float* a, const float* b, float c) {
-  const auto exponent = [](float x, int least) { return std::max(std::ilogb(x), least); };
   double ieee = c;
+  for (int k = 0; k < rule.products; ++k) ieee += double{a[k]} * b[k];
+  if (std::isnan(ieee)) return std::bit_cast<float>(0x7fffffffu);
+  if (std::isinf(ieee)) return static_cast<float>(ieee);
+  const auto exponent = [](float x, int least) { return std::max(std::ilogb(x), least); };
   int largest = c == 0 ? -1000 : exponent(c, -126);
   for (int k = 0; k < rule.products; ++k) {
-    const double product = double{a[k]} * b[k];
-    ieee += product;
-    if (product == 0) continue;
+    if (double{a[k]} * b[k] == 0) continue;
     largest = std::max(largest,
                        exponent(a[k], rule.least_exponent) + exponent(b[k], rule.least_exponent));
   }
-  if (std::isnan(ieee)) return std::bit_cast<float>(0x7fffffffu);
-  if (std::isinf(ieee)) return static_cast<float>(ieee);
   const int shift = rule.aligned_bits - largest;
   double sum = std::trunc(std::ldexp(double{c}, shift));  // of integers below 2^33: exact
   for (int k = 0; k < rule.products; ++k) {

@@ -91,13 +91,13 @@ FA_WIDE void TensorOperand::set_powers(const fa::TensorSum& rule, int rows) {
 void multiply_add(const fa::TensorSum& rule, const TensorOperand& A, const TensorOperand& B,
                   int columns, float (*D)[kTensorColumns]) {
   Row row;
-  const bool fast = A.largest <= kLargest && B.largest <= kLargest &&
-                    double{A.largest} * B.largest <= double{kLargest};
   float a[kTensorProducts], power[kTensorProducts], b[kTensorProducts];
   for (int r = 0; r < kTensorRows; ++r) {
     for (int k = 0; k < rule.products; ++k) a[k] = A.value[k][r], power[k] = A.power[k][r];
-    if (fast) {
-      if (!add_row(rule, a, power, A.row_largest[r], B, columns, D[r], row)) continue;
+    const float largest = A.row_largest[r];  // an inf or a NaN makes no other row slow
+    if (largest <= kLargest && B.largest <= kLargest &&
+        double{largest} * B.largest <= double{kLargest}) {
+      if (!add_row(rule, a, power, largest, B, columns, D[r], row)) continue;
     } else {
       std::fill_n(row.slow, columns, 1);
     }
