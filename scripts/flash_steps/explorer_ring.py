@@ -18,7 +18,7 @@ RING = "14_ring"
 RING_TITLE = "14 Ring attention"
 RING_CAPTION = (
     "Each rank keeps its rows of Q; K and V travel round the ring. Watch who waits: with a causal "
-    "mask, plain parts leave the first rank idle, and zig-zag gives all the same work in each hop. "
+    "mask and the plain cut the first rank is idle; zig-zag gives all the same work in each hop. "
     "Press Play, or step through the hops."
 )
 RING_NOTE = (
