@@ -25,7 +25,6 @@ import datetime
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -122,7 +121,7 @@ class Measurement:
                 flush=True,
             )
         self.result["left_out"] = list(dict.fromkeys(self.result["left_out"]))
-        if self.result["device"]:
+        if self.result["device"] or self.options.json:
             self.write(self.result)
         return not self.result["failures"] and not self.result["left_out"]
 
@@ -138,19 +137,11 @@ class Measurement:
             line = [*self.options.mpirun.split(), "-n", str(ranks), self.program]
             line += [f"--variant={variant}", *flags(p), "--input=normal", f"--iters={iters}"]
             line += [f"--limit={WAIT_LIMIT}"]
-            try:
-                done = subprocess.run(
-                    [*line, f"--json={path}"],
-                    capture_output=True,
-                    text=True,
-                    env=env,
-                    timeout=RUN_LIMIT,
-                )
-            except subprocess.TimeoutExpired:
-                raise Failure(f"{' '.join(line)}: not ready after {RUN_LIMIT} s") from None
-            if done.returncode != 0:
-                said = (done.stdout + done.stderr).strip()
-                raise Failure(f"{' '.join(line)}: exit status {done.returncode}:\n{said}")
+            status, said = mpi.run([*line, f"--json={path}"], env, RUN_LIMIT)
+            if status is None:
+                raise Failure(f"{' '.join(line)}: not ready after {RUN_LIMIT} s")
+            if status != 0:
+                raise Failure(f"{' '.join(line)}: exit status {status}:\n{said.strip()}")
             run = read_json(path)
             self.result["device"] = run["device"]["name"]
             return run

@@ -6,11 +6,13 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+from unittest import mock
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from flash_steps import ring_picture, ring_tables, tables  # noqa: E402
+from flash_steps import mpi, ring_picture, ring_tables, tables  # noqa: E402
 from flash_steps.command import BadInput  # noqa: E402
 from flash_steps.step_text import digest_of  # noqa: E402
 
@@ -20,6 +22,12 @@ export RANKS=$2
 shift 2
 exec "$@"
 """
+# Says when it is asked to end, after it has ended its rank.
+SLOW_MPIRUN = """#!/bin/sh
+sleep 60 &
+trap 'kill $!; echo ended >> "$0.log"; exit 1' TERM
+wait
+"""
 # Two GPUs take 1/1.6 of the time of one, with --causal 1/1.9; 8K tokens of `heads` fail.
 PROGRAM = r"""#!{python}
 import json, os, sys
@@ -28,7 +36,8 @@ ranks = int(os.environ["RANKS"])
 with open(__file__ + ".log", "a") as log:
     blocks = os.environ.get("NCCL_MAX_CTAS", "")
     log.write(" ".join([str(ranks), blocks, *sys.argv[1:-1]]) + "\n")
-if flags["variant"] == "heads" and "--causal" in sys.argv and ranks == 2:
+small = flags["n"] == "2048"
+if flags["variant"] == "heads" and "--causal" in sys.argv and ranks == 2 and not small:
     sys.exit("a pretended failure")
 ms = int(flags["n"]) ** 2 * 1e-8 / (1 if ranks == 1 else 1.9 if "--causal" in sys.argv else 1.6)
 way = {{"predicted": 1000, "counted": 1000}}
@@ -37,6 +46,7 @@ lanes = [{{"lane": "compute", **lane, "end_ms": 4}}, {{"lane": "messages", **lan
 overlap = {{"compute_ms": 4, "messages_ms": 2, "both_ms": 1.5, "total_ms": 4.5}}
 rank = {{"sent": {{"forward": way, "backward": way}}, "memory_bytes": 3e9, "workspace_bytes": 1e9}}
 run = {{"device": {{"name": "NVIDIA H200"}}, "carrier": "nothing", "time": {{"median_ms": ms}}}}
+run["gradients_checked"] = small
 run["forward_and_backward"] = {{"median_ms": 3 * ms}}
 run["ranks"] = [{{**rank, "overlap": overlap, "lanes": lanes}}] * ranks
 with open(flags["json"], "w") as out:
@@ -92,19 +102,31 @@ class Ring(unittest.TestCase):
         of_16k = [call[0] for call in calls if "--n=32768" in call and "--causal\n" not in call]
         self.assertIn("1", of_16k)
         blocks = [call[1] for call in calls if call[1]]
-        self.assertEqual(blocks, ["4", "16"])
+        self.assertEqual(blocks, ["4", "4", "16"])  # the first one for its gradients
 
     def test_the_time_is_up(self):
         done = self.maintain("--budget", "0")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(self.result()["rows"], [])
-        self.assertIn("Left out, there was no time: share: zigzag", done.stdout)
+        self.assertIn("Left out, there was no time: gradients: zigzag", done.stdout)
+
+    def test_mpirun_is_asked_to_end(self):
+        with open(self.mpirun, "w", encoding="utf-8") as file:
+            file.write(SLOW_MPIRUN)
+        begin = time.monotonic()
+        self.assertEqual(mpi.run([self.mpirun], os.environ, 0.5), (None, ""))
+        with open(self.mpirun + ".log", encoding="utf-8") as log:
+            self.assertEqual(log.read(), "ended\n")
+        with mock.patch.object(mpi, "END_LIMIT", 0.5):
+            line = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
+            self.assertEqual(mpi.run(line, os.environ, 0.5)[0], None)
+        self.assertLess(time.monotonic() - begin, 10)
 
     def test_tables_and_figures(self):
         self.maintain("--turns", "1", "--quick")
         found = ring_tables.load(self.folder)
         text = tables.ring_table(found, {})
-        self.assertIn("| 8K | causal | 16 |", text)
+        self.assertIn("| 8K | causal | 32 |", text)
         self.assertIn("| 95.0% |", text)
         self.assertIn("75.0%", text)  # of the messages
         figure, standings = tables.figure_of_ring(found, {"causal": "false", "way": "both"})
@@ -120,7 +142,7 @@ class Ring(unittest.TestCase):
     def test_the_picture(self):
         done = self.maintain("--check")
         self.assertEqual((done.returncode, done.stderr), (0, ""))  # it is that of docs/results
-        self.maintain("--turns", "1", "--quick", "--budget", "0.1")
+        self.maintain("--turns", "1", "--quick", "--budget", "1")
         svg = ring_picture.draw(self.result()["lanes"], "NVIDIA H200")
         self.assertIn("zigzag on 2 x NVIDIA H200", svg)
         self.assertEqual(svg.count("<title>forward, hop 0</title>"), 4)  # two ranks, two lanes
