@@ -206,7 +206,8 @@ class Measurement:
         for row in rows:
             print(
                 f"{time.monotonic() - self.start:4.0f} s  {row['what']}: {row['label']} "
-                f"{row['problem']}: {time_text(row['ms'])}, {row['bytes_per_s'] / 1e12:.3g} TB/s",
+                f"{row['problem']}: {time_text(row['ms'])}, "
+                f"{decode_tables.rate_text(row['bytes_per_s'])} TB/s",
                 file=sys.stderr,
                 flush=True,
             )

@@ -28,7 +28,7 @@ def load(folder):
 
 
 def rate_text(bytes_per_s):
-    return f"{bytes_per_s / 1e12:.3g}"
+    return three_digits(bytes_per_s / 1e12, always=True)
 
 
 def share_text(share):
@@ -36,7 +36,7 @@ def share_text(share):
 
 
 def ratio_text(ratio):
-    return f"{three_digits(ratio)}x"
+    return f"{three_digits(ratio, always=True)}x"
 
 
 def keys_text(keys):

@@ -178,7 +178,7 @@ class Decode(unittest.TestCase):
         self.assertEqual(once["text"], digest_of("13_decode"))
         self.assertEqual((once["ratios"]["flash"], once["ratios"]["copy"]), (3, 0.5))
         self.assertEqual(set(once["errors"]), {"O", "LSE"})
-        for words in ("3x (flash)", "9x", "4 TB/s", "smallest kernel takes 2 us by"):
+        for words in ("3.00x (flash)", "9.00x", "4.00 TB/s", "smallest kernel takes 2 us by"):
             self.assertIn(words, " ".join(text.split()))
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
 
@@ -291,7 +291,7 @@ class Decode(unittest.TestCase):
         text = self.table("decode what=peers b=1 nk=4096,16384", result)
         self.assertEqual(len(text.splitlines()), 6)
         self.assertIn(
-            "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0.4% | 500 us | 3x (flash) | 9x |", text
+            "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0.4% | 500 us | 3.00x (flash) | 9.00x |", text
         )
         text = self.table("decode what=variants b=1", result)
         self.assertIn("| 07 lazy | 13 warps | 13 splits | 13 groups | 13 once | torch math |", text)
@@ -315,12 +315,12 @@ class Decode(unittest.TestCase):
             ("show=time b=1 nk=4096", "1.00 ms"),
             ("show=share b=1 nk=4096,16384", "0.4% to 1.7%"),
             ("show=bandwidth b=1 nk=4096", "0.0168"),
-            ("show=ratio against=best b=1 nk=4096", "3x"),
-            ("show=ratio against=07 b=1 nk=4096", "9x"),
-            ("show=ratio against=splits b=1 nk=4096", "4x"),
-            ("show=ratio against=once what=fp8 variant=fp8", "2x"),
+            ("show=ratio against=best b=1 nk=4096", "3.00x"),
+            ("show=ratio against=07 b=1 nk=4096", "9.00x"),
+            ("show=ratio against=splits b=1 nk=4096", "4.00x"),
+            ("show=ratio against=once what=fp8 variant=fp8", "2.00x"),
             ("show=overhead against=none what=pages page=16 b=1", "1.0%"),
-            ("show=copy", "4"),
+            ("show=copy", "4.00"),
             ("show=floor", "2 us"),
         ):
             self.assertEqual(self.figure(f"decode {spec}", result), text, spec)
