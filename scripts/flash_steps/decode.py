@@ -238,66 +238,53 @@ class Measurement:
             raise Failure(f"13 {variant}, {problem_text(p)}: the program says no time")
         return ms
 
-    def program_row(self, what, variant, p, turns, **more):
-        row = {
-            **p,
-            "problem": problem_text(p),
-            "step": STEP,
-            "text": digest_of(STEP),
-            "variant": variant,
-            "label": f"13 {variant}",
-            "ms": statistics.median(turns),
-            "each_ms": turns,
-            "ratios": {},
-            **more,
-        }
-        return measured(row, what, self.copy_rate())
+    def in_turns(self, what, sides):
+        """A job: rows of these {shape: (variant, problem)}, in both orders in turns. The ratios are
+        against the first one, of each turn. `shape` is kept where it is not the variant."""
+        first = next(iter(sides))
 
-    def in_8_bits(self, p):
-        """Beside `once` by the same clock."""
+        def row(shape, turns):
+            variant, p = sides[shape]
+            return {
+                **p,
+                "problem": problem_text(p),
+                "step": STEP,
+                "text": digest_of(STEP),
+                "variant": variant,
+                "label": f"13 {variant}",
+                "ms": statistics.median(turns[shape]),
+                "each_ms": turns[shape],
+                "ratios": {
+                    first: statistics.median(a / b for a, b in zip(turns[first], turns[shape]))
+                },
+                **({} if shape == variant else {"shape": shape}),
+            }
 
         def job():
-            plain = {**p, "cache8": False}
-            once, fp8 = self.program("once", plain), self.program("fp8", p)
-            return [
-                self.program_row("fp8", "once", plain, [once]),
-                self.program_row("fp8", "fp8", p, [fp8], ratios={"once": once / fp8}),
-            ]
+            turns = {shape: [] for shape in sides}
+            for turn in range(self.options.turns):
+                for shape in sides if turn % 2 == 0 else reversed(sides):
+                    turns[shape].append(self.program(*sides[shape]))
+            return [measured(row(shape, turns), what, self.copy_rate()) for shape in sides]
 
-        return f"fp8: {problem_text(p)}", job
+        return job
 
-    def in_turns(self, what, problems, first, shapes):
-        """Rows of `once` on these problems; `first` names what the others are compared with."""
-        turns = [[] for _ in problems]
-        for turn in range(self.options.turns):
-            order = list(enumerate(problems))
-            for i, p in order if turn % 2 == 0 else reversed(order):
-                turns[i].append(self.program("once", p))
-        return [
-            self.program_row(
-                what,
-                "once",
-                p,
-                mine,
-                shape=shape,
-                ratios={first: statistics.median(a / b for a, b in zip(turns[0], mine))},
-            )
-            for p, mine, shape in zip(problems, turns, shapes)
-        ]
+    def in_8_bits(self, p):
+        sides = {"once": ("once", {**p, "cache8": False}), "fp8": ("fp8", p)}
+        return f"fp8: {problem_text(p)}", self.in_turns("fp8", sides)
 
     def paged(self, b, nk):
-        problems = [problem(b, nk, page=page) for page in (None, *PAGES)]
-        shapes = ["none", *map(str, PAGES)]
-        return f"pages: B={b} Nk={nk}", lambda: self.in_turns("pages", problems, "none", shapes)
+        pages = {"none": None, **{str(page): page for page in PAGES}}
+        sides = {shape: ("once", problem(b, nk, page=page)) for shape, page in pages.items()}
+        return f"pages: B={b} Nk={nk}", self.in_turns("pages", sides)
 
     def ragged(self, b, lengths):
-        problems = [
-            problem(b, max(each), lengths=list(each) * (b // len(each)))
-            for each in (equal_lengths(lengths), lengths)
-        ]
-        return f"ragged: {problem_text(problems[1])}", lambda: self.in_turns(
-            "ragged", problems, "equal", ["equal", "ragged"]
-        )
+        sides = {
+            shape: ("once", problem(b, max(each), lengths=list(each) * (b // len(each))))
+            for shape, each in (("equal", equal_lengths(lengths)), ("ragged", lengths))
+        }
+        text = f"ragged: {problem_text(sides['ragged'][1])}"
+        return text, self.in_turns("ragged", sides)
 
 
 def write(path, result):

@@ -92,7 +92,7 @@ def against(name, label=RESULT):
         if not other or not mine:
             return "-"
         more = f" ({other['variant']})" if name == "best" else ""
-        return ratio_text(other["ms"] / mine["ms"]) + more
+        return ratio_text(mine["ratios"].get(name, other["ms"] / mine["ms"])) + more
 
     return cell
 

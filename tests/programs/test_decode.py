@@ -111,7 +111,7 @@ class Decode(unittest.TestCase):
         return self.once(status=1)
 
     def quick(self):
-        return self.once("--quick")
+        return self.once("--quick", "--turns=1")
 
     def once(self, *args, status=0):
         if args not in self.kept:
@@ -228,6 +228,10 @@ class Decode(unittest.TestCase):
         self.assertEqual(paged[-12:], [[], *pages, *pages[::-1], [], [], *pages])
         (fp8,) = self.rows(result, "fp8", b=1, nk=4096, variant="fp8")
         self.assertEqual(fp8["ratios"], {"once": 2})
+        self.assertEqual(len(fp8["each_ms"]), 3)
+        in8 = [c for c in calls if "--nk=4096 " in c and "--b=1 " in c and "--page" not in c]
+        in8 = [re.search(r"--variant=(\w+)", call)[1] for call in in8]
+        self.assertEqual(in8[:6], ["once", "fp8", "fp8", "once", "once", "fp8"])
         self.assertEqual(fp8["bytes"], 2 * 8 * 128 * 4096 + 2 * 2 * 32 * 128)
         ragged = self.rows(result, "ragged")
         self.assertEqual(len(ragged), 6)
@@ -249,7 +253,7 @@ class Decode(unittest.TestCase):
         _, result, _ = self.quick()  # which has no such problem
         self.assertEqual(result["failures"], [])
         wrong = {**GOOD, "O": (0.25, 2.5)}
-        _, result = self.measure("--quick", errors=wrong, status=1)
+        _, result = self.measure("--quick", "--turns=1", errors=wrong, status=1)
         self.assertEqual(self.rows(result, "peers"), [])
         self.assertIn("O is wrong: its error is 2.50e-01", result["failures"][0])
 
