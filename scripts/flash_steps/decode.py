@@ -24,7 +24,7 @@ import statistics
 import sys
 import time
 
-from . import command, decode_tables, peers
+from . import command, decode_tables, measurement_tables, peers
 from .command import BadInput, Failure, NotHere
 from .comparison import Comparison
 from .files import replace_text
@@ -342,5 +342,5 @@ def main():
         done = work.everything()
     except RuntimeError as error:  # PyTorch's
         raise Failure(error) from None
-    print(decode_tables.text_of(work.result))
+    print(measurement_tables.text_of(decode_tables, work.result))
     return 0 if done else 1

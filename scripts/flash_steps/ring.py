@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 
-from . import command, mpi, peers, ring_picture, ring_tables
+from . import command, measurement_tables, mpi, peers, ring_picture, ring_tables
 from .command import BadInput, Failure, NotHere
 from .decode import default_path, write
 from .files import read_json, read_text, write_text
@@ -264,9 +264,9 @@ PICTURE = os.path.join(ROOT, "docs", "pictures", "ring.svg")
 
 def picture(check):
     """Draws the last result's lanes, or says whether that was done."""
-    found = ring_tables.load(os.path.join(ROOT, "docs", "results"))
+    found = measurement_tables.load(ring_tables.NAME, os.path.join(ROOT, "docs", "results"))
     if not found:
-        raise BadInput(ring_tables.NOT_MEASURED)
+        raise BadInput(measurement_tables.not_measured(ring_tables))
     svg = ring_picture.draw(found[-1]["lanes"], found[-1]["device"])
     if not check:
         write_text(PICTURE, svg)
@@ -317,5 +317,5 @@ def main():
         lambda result: write(options.json or default_path(result["device"], "ring"), result),
     )
     done = work.everything()
-    print(ring_tables.text_of(work.result))
+    print(measurement_tables.text_of(ring_tables, work.result))
     return 0 if done else 1

@@ -42,6 +42,11 @@ def three_digits(x, always=False):
     return f"{x:#.3g}".rstrip(".") if always else f"{x:.3g}"
 
 
+def range_text(values, text):
+    """ "36.9", or "36.9 to 37.9"."""
+    return " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values))))
+
+
 def flops_text(per_second):
     return "-" if per_second is None else three_digits(per_second / 1e12)
 

@@ -14,7 +14,7 @@ import unittest
 from unittest import mock
 
 import test_peers
-from flash_steps import decode, decode_tables, estimates, peers, tables
+from flash_steps import decode, decode_tables, estimates, measurement_tables, peers, tables
 from flash_steps.command import BadInput, NotHere
 from flash_steps.results import published
 from flash_steps.step_text import digest_of
@@ -276,7 +276,7 @@ class Decode(unittest.TestCase):
     def filled(self, text, result):
         with open(self.json, "w", encoding="utf-8") as file:
             json.dump(result, file)
-        found = {"decode": decode_tables.load(self.build)}
+        found = {"decode": measurement_tables.load("decode", self.build)}
         return tables.fill(text, [], found, run=False)
 
     def table(self, spec, result):
@@ -348,7 +348,7 @@ class Decode(unittest.TestCase):
 
     def test_before_anything_was_measured(self):
         with tempfile.TemporaryDirectory() as empty:
-            found = {"decode": decode_tables.load(empty)}
+            found = {"decode": measurement_tables.load("decode", empty)}
             page = "<!-- table: decode what=peers -->\n<!-- /table -->"
             self.assertIn("Not measured yet: run", tables.fill(page, [], found, run=False))
 

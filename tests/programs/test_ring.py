@@ -12,7 +12,7 @@ from unittest import mock
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from flash_steps import mpi, ring_picture, ring_tables, tables  # noqa: E402
+from flash_steps import measurement_tables, mpi, ring_picture, ring_tables, tables  # noqa: E402
 from flash_steps.command import BadInput  # noqa: E402
 from flash_steps.step_text import digest_of  # noqa: E402
 
@@ -124,20 +124,31 @@ class Ring(unittest.TestCase):
 
     def test_tables_and_figures(self):
         self.maintain("--turns", "1", "--quick")
-        found = ring_tables.load(self.folder)
-        text = tables.ring_table(found, {})
+        found = measurement_tables.load("ring", self.folder)
+
+        def table(filters, found=found):
+            return tables.measured_table(ring_tables, found, filters)
+
+        def figure(filters):
+            return tables.measured_figure(ring_tables, found, filters)
+
+        text = table({})
         self.assertIn("| 8K | causal | 32 |", text)
         self.assertIn("| 95.0% |", text)
         self.assertIn("75.0%", text)  # of the messages
-        figure, standings = tables.figure_of_ring(found, {"causal": "false", "way": "both"})
-        self.assertEqual((figure, standings[0]), ("80.0%", ("14_ring", None)))
-        self.assertEqual(tables.figure_of_ring(found, {"show": "device"})[0], "2 x NVIDIA H200")
+        text, standings = figure({"causal": "false", "way": "both"})
+        self.assertEqual((text, standings[0]), ("80.0%", ("14_ring", None)))
+        self.assertEqual(figure({"show": "device"})[0], "2 x NVIDIA H200")
         for bad in ({"show": "speed"}, {"way": "up"}, {"n": "7"}):
             with self.assertRaises(BadInput):
-                tables.figure_of_ring(found, bad)
+                figure(bad)
         with self.assertRaises(BadInput):
-            tables.ring_table(found, {"what": "long"})
-        self.assertEqual(tables.ring_table([], {}), f"*{ring_tables.NOT_MEASURED}*")
+            table({"what": "long"})
+        # A turn that there was no time for is no row that is missing.
+        row = found[0]["rows"][0]["problem"]
+        found[0]["left_out"] = [f"share: zigzag {row}", "share: zigzag B=7", "long: zigzag B=8"]
+        self.assertTrue(table({}).endswith("\n\nLeft out, there was no time: share: zigzag B=7."))
+        self.assertIn("Not measured yet: run `./scripts/maintain ring`", table({}, found=[]))
 
     def test_the_picture(self):
         done = self.maintain("--check")
