@@ -14,7 +14,15 @@ import unittest
 from unittest import mock
 
 import test_peers
-from flash_steps import decode, decode_tables, estimates, measurement_tables, peers, tables
+from flash_steps import (
+    decode,
+    decode_tables,
+    estimates,
+    measurement,
+    measurement_tables,
+    peers,
+    tables,
+)
 from flash_steps.command import BadInput, NotHere
 from flash_steps.results import published
 from flash_steps.step_text import digest_of
@@ -121,7 +129,7 @@ class Decode(unittest.TestCase):
         *found, self.turns = copy.deepcopy(self.kept[args])
         return found
 
-    def measure(self, *args, status=0, errors=GOOD):
+    def measure(self, *args, status=0, errors=GOOD, named=True):
         """What it prints and the result; `self.turns` are the labels of each comparison."""
         self.turns = []
         for path in (self.program + ".log", self.json):
@@ -139,7 +147,7 @@ class Decode(unittest.TestCase):
                 found[c.label] = {"ms": ms, "runs": rounds * iters, "late": 0}
             return found
 
-        argv = ["decode", "--build", self.build, "--json", self.json, *args]
+        argv = ["decode", "--build", self.build, *["--json", self.json][: 2 * named], *args]
         out = io.StringIO()
         with (
             mock.patch.dict(sys.modules, PretendedTorch(NO_EFFICIENT).modules),
@@ -268,8 +276,10 @@ class Decode(unittest.TestCase):
             with self.assertRaisesRegex(NotHere, "13_decode is not built"):
                 decode.main()
         with self.assertRaisesRegex(BadInput, "name the file with --json"):
-            decode.default_path("Pretended GPU")
-        self.assertTrue(decode.default_path("NVIDIA H200").endswith("results/decode_h200.json"))
+            self.measure(named=False)
+        self.assertEqual(self.turns, [])
+        path = measurement.default_path("NVIDIA H200", "decode")
+        self.assertTrue(path.endswith("results/decode_h200.json"))
 
     # --- the pages ---
 

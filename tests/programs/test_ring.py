@@ -45,7 +45,8 @@ lane = {{"name": "forward, hop 0", "begin_ms": 0}}
 lanes = [{{"lane": "compute", **lane, "end_ms": 4}}, {{"lane": "messages", **lane, "end_ms": 2}}]
 overlap = {{"compute_ms": 4, "messages_ms": 2, "both_ms": 1.5, "total_ms": 4.5}}
 rank = {{"sent": {{"forward": way, "backward": way}}, "memory_bytes": 3e9, "workspace_bytes": 1e9}}
-run = {{"device": {{"name": "NVIDIA H200"}}, "carrier": "nothing", "time": {{"median_ms": ms}}}}
+device = {{"name": os.environ.get("DEVICE", "NVIDIA H200")}}
+run = {{"device": device, "carrier": "nothing", "time": {{"median_ms": ms}}}}
 run["gradients_checked"] = small
 run["forward_and_backward"] = {{"median_ms": 3 * ms}}
 run["ranks"] = [{{**rank, "overlap": overlap, "lanes": lanes}}] * ranks
@@ -68,10 +69,11 @@ class Ring(unittest.TestCase):
             os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
         self.json = os.path.join(self.folder, "ring_h200.json")
 
-    def maintain(self, *options):
+    def maintain(self, *options, json=True, **environment):
         line = ["./scripts/maintain", "ring", "--build", self.folder, "--mpirun", self.mpirun]
-        line += ["--json", self.json, *options]
-        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+        line += ["--json", self.json][: 2 * json] + [*options]
+        env = {**os.environ, **environment}
+        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, env=env)
 
     def result(self):
         with open(self.json, encoding="utf-8") as file:
@@ -109,6 +111,21 @@ class Ring(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertEqual(self.result()["rows"], [])
         self.assertIn("Left out, there was no time: gradients: zigzag", done.stdout)
+        self.assertEqual(len(set(self.result()["left_out"])), len(self.result()["left_out"]))
+
+    def test_nothing_is_measured(self):
+        done = self.maintain("--turns", "1", "--quick", "--mpirun", "false", json=False)
+        self.assertEqual((done.returncode, "None" in done.stdout), (1, False), done.stderr)
+        self.assertIn("FAILED: false -n 2", done.stdout)
+
+    def test_an_unknown_gpu_is_refused_by_the_first_run(self):
+        done = self.maintain(json=False, DEVICE="Pretended GPU")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("'Pretended GPU' is not in common/data/gpus.json: name the", done.stderr)
+        with open(self.program + ".log", encoding="utf-8") as log:
+            self.assertEqual(len(log.readlines()), 1)
+        done = self.maintain("--turns", "1", "--quick", DEVICE="Pretended GPU")
+        self.assertIn("2 x Pretended GPU", done.stdout)
 
     def test_mpirun_is_asked_to_end(self):
         with open(self.mpirun, "w", encoding="utf-8") as file:
@@ -160,7 +177,7 @@ class Ring(unittest.TestCase):
 
     def test_bad_use(self):
         for options, words in (
-            (("--ranks", "1"), "--ranks at least 2"),
+            (("--ranks", "1"), "--ranks: must be at least 2"),
             (("--mpirun", "no_such_mpirun"), "setup.sh mpi"),
             (("--build", "/nowhere"), "is not built"),
         ):
