@@ -17,6 +17,7 @@ compare.py           scripts/compare.py, with plots.py
 figure2.py fit_m.py  scripts/figure2.py and fit_m.py
 layouts.py           scripts/layouts.py, with layout_*.py and print_layouts.cpp
 peers.py             scripts/peers.py, with comparison.py, torch_attention.py and peers_table.py
+decode.py ring.py    maintain decode and ring, with measurement.py and *_tables.py
 gpu_check.py         scripts/gpu_check.sh, with gpu_session.py, gpu_sections.py and merge.py
 all others           tools of ./scripts/maintain
 """

@@ -17,26 +17,19 @@ Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 
 build.
 """
 
-import datetime
-import json
-import os
 import statistics
-import sys
-import time
 
-from . import command, decode_tables, peers
-from .command import BadInput, Failure, NotHere
+from . import decode_tables, measurement, peers
+from .command import Failure
 from .comparison import Comparison
-from .files import replace_text
-from .gpu_table import model_of
-from .merge import slim
+from .measurement import Measurement
 from .problems import flags, problem_text
 from .step_text import digest_of
-from .steps import ROOT, program_of, run_program
+from .steps import program_of, run_program
 from .text import time_text
 from .torch_attention import BACKENDS, Contender, Torch
 
-STEP, BEFORE = "13_decode", "07_tensor_cores"
+STEP, BEFORE = decode_tables.STEP, "07_tensor_cores"
 # Of the library: the others need pages or scales.
 VARIANTS = {BEFORE: ("lazy",), STEP: ("warps", "splits", "groups", "once")}
 HEADS = dict(h=32, hkv=8, d=128, causal=False)
@@ -115,25 +108,18 @@ def measured(row, what, copy_rate):
     return {"what": what, **row, "bytes": size, "bytes_per_s": rate, "of_copy": rate / copy_rate}
 
 
-class Measurement:
-    def __init__(self, options, torch, libraries, write):
-        self.options, self.torch, self.write = options, torch, write
+class DecodeMeasurement(Measurement):
+    tables = decode_tables
+
+    def __init__(self, options, torch, libraries):
+        super().__init__(options)
+        self.torch = torch
         self.libraries = {library.step: library for library in libraries}
-        self.start = time.monotonic()
-        self.result = {
-            "schema": 1,
-            "device": torch.device,
+        self.runs_on(torch.device)
+        self.result |= {
             "torch": torch.torch.__version__,
             "rounds": options.rounds,
-            "iters": options.iters,
-            "turns": options.turns,
-            "run": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "commands": ["./scripts/maintain decode" + (" --quick" if options.quick else "")],
-            "notes": [],
-            "failures": [],
-            "left_out": [],
             **self.clock(),
-            "rows": [],
         }
 
     def clock(self):
@@ -160,10 +146,7 @@ class Measurement:
     def copy_rate(self):
         return self.result["copy"]["bytes_per_s"]
 
-    # --- the order: what matters most comes first ---
-
     def jobs(self):
-        """[(what it is, a function that gives rows)]."""
         quick, most = self.options.quick, self.options.most_bytes
         problems = series(most)
         large = [p for p in problems if keys_of(p) > LARGE]
@@ -187,30 +170,11 @@ class Measurement:
             jobs += [self.in_8_bits(p) for p in large8] + [self.compared("peers", p) for p in large]
         return jobs
 
-    def everything(self):
-        """Whether all is measured and right."""
-        for text, job in self.jobs():
-            if time.monotonic() - self.start > self.options.budget:
-                self.result["left_out"].append(text)
-                continue
-            try:
-                self.keep(job())
-            except Failure as error:  # the others may be right
-                self.result["failures"].append(str(error))
-                print(error, file=sys.stderr, flush=True)
-        self.write(self.result)
-        return not self.result["failures"] and not self.result["left_out"]
-
-    def keep(self, rows):
-        self.result["rows"] += rows
-        for row in rows:
-            print(
-                f"{time.monotonic() - self.start:4.0f} s  {row['what']}: {row['label']} "
-                f"{row['problem']}: {time_text(row['ms'])}, {row['bytes_per_s'] / 1e12:.3g} TB/s",
-                file=sys.stderr,
-                flush=True,
-            )
-        self.write(self.result)
+    def said(self, text, row):
+        return (
+            f"{row['what']}: {row['label']} {row['problem']}: {time_text(row['ms'])}, "
+            f"{decode_tables.rate_text(row['bytes_per_s'])} TB/s"
+        )
 
     # --- jobs ---
 
@@ -237,122 +201,73 @@ class Measurement:
             raise Failure(f"13 {variant}, {problem_text(p)}: the program says no time")
         return ms
 
-    def program_row(self, what, variant, p, turns, **more):
-        row = {
-            **p,
-            "problem": problem_text(p),
-            "step": STEP,
-            "text": digest_of(STEP),
-            "variant": variant,
-            "label": f"13 {variant}",
-            "ms": statistics.median(turns),
-            "each_ms": turns,
-            "ratios": {},
-            **more,
-        }
-        return measured(row, what, self.copy_rate())
+    def in_turns(self, what, sides):
+        """A job: rows of these {shape: (variant, problem)}, in both orders in turns. The ratios are
+        against the first one, of each turn. `shape` is kept where it is not the variant."""
+        first = next(iter(sides))
 
-    def in_8_bits(self, p):
-        """Beside `once` by the same clock."""
+        def row(shape, turns):
+            variant, p = sides[shape]
+            return {
+                **p,
+                "problem": problem_text(p),
+                "step": STEP,
+                "text": digest_of(STEP),
+                "variant": variant,
+                "label": f"13 {variant}",
+                "ms": statistics.median(turns[shape]),
+                "each_ms": turns[shape],
+                "ratios": {
+                    first: statistics.median(a / b for a, b in zip(turns[first], turns[shape]))
+                },
+                **({} if shape == variant else {"shape": shape}),
+            }
 
         def job():
-            plain = {**p, "cache8": False}
-            once, fp8 = self.program("once", plain), self.program("fp8", p)
-            return [
-                self.program_row("fp8", "once", plain, [once]),
-                self.program_row("fp8", "fp8", p, [fp8], ratios={"once": once / fp8}),
-            ]
+            turns = {shape: [] for shape in sides}
+            for turn in range(self.options.turns):
+                for shape in sides if turn % 2 == 0 else reversed(sides):
+                    turns[shape].append(self.program(*sides[shape]))
+            return [measured(row(shape, turns), what, self.copy_rate()) for shape in sides]
 
-        return f"fp8: {problem_text(p)}", job
+        return job
 
-    def in_turns(self, what, problems, first, shapes):
-        """Rows of `once` on these problems; `first` names what the others are compared with."""
-        turns = [[] for _ in problems]
-        for turn in range(self.options.turns):
-            order = list(enumerate(problems))
-            for i, p in order if turn % 2 == 0 else reversed(order):
-                turns[i].append(self.program("once", p))
-        return [
-            self.program_row(
-                what,
-                "once",
-                p,
-                mine,
-                shape=shape,
-                ratios={first: statistics.median(a / b for a, b in zip(turns[0], mine))},
-            )
-            for p, mine, shape in zip(problems, turns, shapes)
-        ]
+    def in_8_bits(self, p):
+        sides = {"once": ("once", {**p, "cache8": False}), "fp8": ("fp8", p)}
+        return f"fp8: {problem_text(p)}", self.in_turns("fp8", sides)
 
     def paged(self, b, nk):
-        problems = [problem(b, nk, page=page) for page in (None, *PAGES)]
-        shapes = ["none", *map(str, PAGES)]
-        return f"pages: B={b} Nk={nk}", lambda: self.in_turns("pages", problems, "none", shapes)
+        pages = {"none": None, **{str(page): page for page in PAGES}}
+        sides = {shape: ("once", problem(b, nk, page=page)) for shape, page in pages.items()}
+        return f"pages: B={b} Nk={nk}", self.in_turns("pages", sides)
 
     def ragged(self, b, lengths):
-        problems = [
-            problem(b, max(each), lengths=list(each) * (b // len(each)))
-            for each in (equal_lengths(lengths), lengths)
-        ]
-        return f"ragged: {problem_text(problems[1])}", lambda: self.in_turns(
-            "ragged", problems, "equal", ["equal", "ragged"]
-        )
-
-
-def write(path, result):
-    """One row per line."""
-    short = json.dumps(slim({**result, "rows": []}), indent=1)
-    lines = ",\n".join("  " + json.dumps(slim(row)) for row in result["rows"])
-    replace_text(path, short.removesuffix("[]\n}") + f"[\n{lines}\n ]\n}}\n")
+        sides = {
+            shape: ("once", problem(b, max(each), lengths=list(each) * (b // len(each))))
+            for shape, each in (("equal", equal_lengths(lengths)), ("ragged", lengths))
+        }
+        text = f"ragged: {problem_text(sides['ragged'][1])}"
+        return text, self.in_turns("ragged", sides)
 
 
 def parse():
-    parser = command.parser(__doc__)
-    add = parser.add_argument
-    add("--json", metavar="F.json", help="default: docs/results/decode_<gpu>.json")
-    add("--quick", action="store_true", help="without what is large")
-    add("--build", metavar="DIR", default=os.path.join(ROOT, "build", "gpu"))
+    parser = measurement.parser(__doc__, decode_tables.NAME, iters=2)
+    add, counts = parser.add_argument, {"metavar": "INT", "type": measurement.count()}
     add("--most-bytes", type=float, default=20e9, metavar="BYTES", help="of K, V, Q and O")
-    add("--rounds", type=int, default=20, metavar="INT", help="turns of each (%(default)s)")
-    add("--iters", type=int, default=2, metavar="INT", help="timed runs in a turn (%(default)s)")
-    add("--program-iters", type=int, default=50, metavar="INT", help="of a program (%(default)s)")
-    add("--turns", type=int, default=3, metavar="INT", help="of the programs (%(default)s)")
-    add(
-        "--budget",
-        type=float,
-        default=480,
-        metavar="SECONDS",
-        help="no problem begins after this time (%(default)s)",
-    )
+    add("--rounds", default=20, help="turns of each (%(default)s)", **counts)
+    add("--program-iters", default=50, help="of a program (%(default)s)", **counts)
     options = parser.parse_args()
-    if min(options.rounds, options.iters, options.program_iters, options.turns) < 1:
-        parser.error("counts must be at least 1")
     options.directions = ["forward"]
     options.steps = " ".join(VARIANTS)
     return options
 
 
-def default_path(device, what="decode"):
-    model = model_of(device)
-    if not model:
-        raise BadInput(f"'{device}' is not in common/data/gpus.json: name the file with --json")
-    return os.path.join(ROOT, "docs", "results", f"{what}_{model.lower()}.json")
-
-
 def main():
     options = parse()
-    if options.json:
-        peers.require_writable(options.json)
-    program = program_of(options.build, STEP)
-    if not os.path.exists(program):
-        raise NotHere(f"{program} is not built: cmake --preset gpu && cmake --build --preset gpu")
+    measurement.require_ready(options, STEP)
     try:
         torch = Torch(list(BACKENDS))
         libraries = peers.load_libraries(options)
-        path = options.json or default_path(torch.device)
-        work = Measurement(options, torch, libraries, lambda result: write(path, result))
-        done = work.everything()
+        return DecodeMeasurement(options, torch, libraries).measure()
     except RuntimeError as error:  # PyTorch's
         raise Failure(error) from None
-    print(decode_tables.text_of(work.result))
-    return 0 if done else 1

@@ -1,34 +1,19 @@
 """Tables, and figures for sentences, of what `maintain decode` measured."""
 
-import glob
-import os
-import textwrap
-
 from .command import BadInput
-from .files import read_json
-from .standing import standing
-from .text import Column, bytes_text, markdown_table, text_table, three_digits, time_text
+from .measurement_tables import Table
+from .text import Column, bytes_text, percent_text, three_digits, time_text
 from .torch_attention import BACKENDS
 
-STEP = "13_decode"
+NAME, STEP = "decode", "13_decode"
 RESULT, BEFORE = "13 once", "07 lazy"
-NOT_MEASURED = "Not measured yet: run `./scripts/maintain decode`."
-
-
-def load(folder):
-    """The results in decode_*.json of a folder; each row says its `standing`."""
-    found = [read_json(path) for path in sorted(glob.glob(os.path.join(folder, "decode_*.json")))]
-    for result in found:
-        for row in result["rows"]:
-            row["standing"] = row["step"] and standing(row["step"], row.get("text"))
-    return found
 
 
 # --- cells ----------------------------------------------------------------------------------------
 
 
 def rate_text(bytes_per_s):
-    return f"{bytes_per_s / 1e12:.3g}"
+    return three_digits(bytes_per_s / 1e12, always=True)
 
 
 def share_text(share):
@@ -36,7 +21,7 @@ def share_text(share):
 
 
 def ratio_text(ratio):
-    return f"{three_digits(ratio)}x"
+    return f"{three_digits(ratio, always=True)}x"
 
 
 def keys_text(keys):
@@ -92,7 +77,7 @@ def against(name, label=RESULT):
         if not other or not mine:
             return "-"
         more = f" ({other['variant']})" if name == "best" else ""
-        return ratio_text(other["ms"] / mine["ms"]) + more
+        return ratio_text(mine["ratios"].get(name, other["ms"] / mine["ms"])) + more
 
     return cell
 
@@ -234,109 +219,36 @@ def ragged_table(rows):
     return columns, [group for group in by_shape(rows, place) if len(group) == 2]
 
 
-# name: (the table, the rows that it is of)
 TABLES = {
-    "peers": (peers_table, "peers"),
-    "variants": (variants_table, "peers"),
-    "fp8": (fp8_table, "fp8"),
-    "pages": (pages_table, "pages"),
-    "queries": (queries_table, "queries"),
-    "groups": (groups_table, "groups"),
-    "ragged": (ragged_table, "ragged"),
+    "peers": Table("13 once beside PyTorch and 07 lazy, one query", peers_table, "peers"),
+    "variants": Table(
+        "all of them, times", variants_table, "peers", printed=lambda row: row["b"] == 1
+    ),
+    "fp8": Table("K and V in 8 bits, by the program's clock", fp8_table, "fp8"),
+    "pages": Table("pages, as a share of the time without", pages_table, "pages"),
+    "queries": Table("several queries, causal", queries_table, "queries"),
+    "groups": Table("32 query heads, 16K keys, by the heads of a group", groups_table, "groups"),
+    "ragged": Table("ragged lengths beside equal ones of the same sum", ragged_table, "ragged"),
 }
-TITLES = {
-    "peers": "13 once beside PyTorch and 07 lazy, one query",
-    "variants": "all of them, times",
-    "fp8": "K and V in 8 bits, by the program's clock",
-    "pages": "pages, as a share of the time without",
-    "queries": "several queries, causal",
-    "groups": "32 query heads, 16K keys, by the heads of a group",
-    "ragged": "ragged lengths beside equal ones of the same sum",
-}
-
-
-def kind_of(what):
-    if what not in TABLES:
-        raise BadInput(f"table 'decode': what={what}: choose from {', '.join(TABLES)}")
-    return TABLES[what][1]
-
-
-def table_of(what, rows):
-    return TABLES[what][0](rows)
 
 
 def facts(result):
     copy = result["copy"]
-    return (
+    return [
         f"{result['device']}, PyTorch {result['torch']}, medians. A copy of "
         f"{bytes_text(copy['bytes'])} (read and written) reaches "
         f"{rate_text(copy['bytes_per_s'])} TB/s; the smallest kernel takes "
         f"{time_text(result['floor_ms'])} by this clock."
-    )
-
-
-def text_of(result):
-    parts = []
-    for what in TABLES:
-        rows = [row for row in result["rows"] if row["what"] == kind_of(what)]
-        if what == "variants":
-            rows = [row for row in rows if row["b"] == 1]
-        if rows:
-            parts.append(f"{TITLES[what]}\n\n{text_table(*table_of(what, rows))}\n")
-    said = [facts(result), *dict.fromkeys(result["notes"])]
-    said += [f"FAILED: {line}" for line in result["failures"]]
-    said += [f"Left out, there was no time: {', '.join(result['left_out'])}."] * bool(
-        result["left_out"]
-    )
-    return "\n".join(parts + [textwrap.fill(line, 100) for line in said])
-
-
-def markdown_of(result, what, rows):
-    left_out = [line for line in result["left_out"] if line.startswith(kind_of(what) + ":")]
-    said = [f"Left out, there was no time: {', '.join(left_out)}."] if left_out else []
-    return "\n\n".join([markdown_table(*table_of(what, rows)), *said])
+    ]
 
 
 # --- figures in a sentence ------------------------------------------------------------------------
 
-FIGURES = {
-    "time": ("ms", time_text),
-    "bandwidth": ("bytes_per_s", rate_text),
-    "share": ("of_copy", share_text),
-}
-OF_THE_RUN = {
-    "device": lambda result: result["device"],
-    "copy": lambda result: rate_text(result["copy"]["bytes_per_s"]),
-    "floor": lambda result: time_text(result["floor_ms"]),
-}
-
-
-def range_text(values, text):
-    """ "2.3 TB/s", or "1.8 TB/s to 2.3 TB/s"."""
-    return " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values))))
-
-
-def figure_of(show, other, result, rows, passing):
-    """The text of one figure: of the rows that pass, beside those of the same problem. `overhead`
-    is by how much the time is longer than that of `other` in its own turns."""
-    if show in OF_THE_RUN:
-        return OF_THE_RUN[show](result)
-    if show in FIGURES:
-        key, text = FIGURES[show]
-        return range_text([row[key] for row in passing], text)
-    if show not in ("ratio", "overhead") or not other:
-        known = ", ".join((*FIGURES, *OF_THE_RUN, "ratio", "overhead"))
-        raise BadInput(
-            f"figure 'decode': show={show}: choose from {known}; ratio and overhead need against="
-        )
-    ratios = [ratio_of(row, other, rows) for row in passing]
-    if show == "ratio":
-        return range_text(ratios, ratio_text)
-    return range_text([1 / ratio - 1 for ratio in ratios], lambda share: f"{100 * share:.1f}%")
-
 
 def ratio_of(row, other, rows):
-    """Above 1 the row is faster."""
+    """Above 1 the row is faster than `other`, of the same problem."""
+    if not other:
+        raise BadInput("figure 'decode': ratio and overhead need against=")
     if other in row["ratios"]:
         return row["ratios"][other]
     same = [r for r in rows if r["what"] == row["what"] and problem_key(r) == problem_key(row)]
@@ -344,3 +256,20 @@ def ratio_of(row, other, rows):
     if not found:
         raise BadInput(f"figure 'decode': {row['label']} {row['problem']}: no '{other}' beside it")
     return found["ms"] / row["ms"]
+
+
+FILTERS = {"what": "peers", "variant": "once"}
+WORDS = {"show": "time", "against": None}
+FIGURES = {
+    "time": (lambda row, *_: row["ms"], time_text),
+    "bandwidth": (lambda row, *_: row["bytes_per_s"], rate_text),
+    "share": (lambda row, *_: row["of_copy"], share_text),
+    "ratio": (ratio_of, ratio_text),
+    # By how much the time is longer than that of `other` in its own turns.
+    "overhead": (lambda *row: 1 / ratio_of(*row) - 1, percent_text),
+}
+OF_THE_RUN = {
+    "device": lambda result: result["device"],
+    "copy": lambda result: rate_text(result["copy"]["bytes_per_s"]),
+    "floor": lambda result: time_text(result["floor_ms"]),
+}

@@ -18,7 +18,7 @@ import os
 import subprocess
 import tempfile
 
-from . import decode_tables
+from . import decode_tables, measurement_tables
 from .command import BadInput, Failure, NotHere, parser
 from .files import read_json, replace_text
 from .problems import in_series, own_tiles
@@ -54,7 +54,7 @@ def measured_times():
             if plain(row):
                 times[key_of({**row, "gpu": short_name(tree["device"])})] = row["ms"]
         times |= {key: run.get("time.median_ms") for key, run in timed(load(path))}
-    for result in decode_tables.load(RESULTS):
+    for result in measurement_tables.load(decode_tables.NAME, RESULTS):
         for row in result["rows"]:
             if row["what"] == "peers" and row["step"] == decode_tables.STEP:
                 gpu = short_name(result["device"])

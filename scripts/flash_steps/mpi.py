@@ -5,6 +5,8 @@ import shutil
 import subprocess
 import tempfile
 
+END_LIMIT = 10  # seconds from SIGTERM to SIGKILL
+
 
 def environment(folder):
     """Of one mpirun. Open MPI refuses root, and more ranks than cores, and gives each of two ranks
@@ -19,6 +21,23 @@ def environment(folder):
         "PRTE_MCA_hwloc_default_binding_policy": "none",
         "TMPDIR": folder,
     }
+
+
+def run(line, env, limit):
+    """(exit status, what it says) of a line that starts with mpirun. After `limit` seconds the
+    status is None, and mpirun is asked to end: its ranks end with it, which SIGKILL would leave."""
+    how = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(line, env=env, **how) as process:
+        try:
+            said, _ = process.communicate(timeout=limit)
+            return process.returncode, said
+        except subprocess.TimeoutExpired:
+            process.terminate()
+        try:
+            process.communicate(timeout=END_LIMIT)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    return None, ""
 
 
 def has_mpi(program):

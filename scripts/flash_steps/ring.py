@@ -21,22 +21,18 @@ build.
 """
 
 import concurrent.futures
-import datetime
 import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 
-from . import command, mpi, peers, ring_picture, ring_tables
+from . import measurement, measurement_tables, mpi, ring_picture, ring_tables
 from .command import BadInput, Failure, NotHere
-from .decode import default_path, write
 from .files import read_json, read_text, write_text
+from .measurement import Measurement
 from .problems import flags, problem_text
 from .step_text import digest_of
-from .steps import ROOT, program_of
+from .steps import ROOT
 
 STEP = ring_tables.STEP
 TOKENS = (16384, 8192, 32768, 65536)  # of a GPU; the first one's lanes are drawn
@@ -55,31 +51,16 @@ def problem(tokens, ranks, causal, **more):
     return {**p, "dtype": "bf16", **more}
 
 
-class Measurement:
-    def __init__(self, options, program, write_result):
-        self.options, self.program, self.write = options, program, write_result
-        self.start = time.monotonic()
-        self.rows, self.alone_ms = {}, {}
-        self.result = {
-            "schema": 1,
-            "device": None,
-            "ranks": options.ranks,
-            "carrier": None,
-            "iters": options.iters,
-            "turns": options.turns,
-            "run": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "commands": ["./scripts/maintain ring" + (" --quick" if options.quick else "")],
-            "notes": [],
-            "failures": [],
-            "left_out": [],
-            "lanes": None,
-            "rows": [],
-        }
+class RingMeasurement(Measurement):
+    tables = ring_tables
 
-    # --- the order: what matters most comes first ---
+    def __init__(self, options, program):
+        super().__init__(options)
+        self.program = program
+        self.rows, self.alone_ms = {}, {}
+        self.result |= {"ranks": options.ranks, "carrier": None, "lanes": None}
 
     def jobs(self):
-        """[(what it is, a function that measures it)]."""
         quick, ranks = self.options.quick, self.options.ranks
         problems = [
             problem(tokens, ranks, causal)
@@ -101,30 +82,8 @@ class Measurement:
         more = [self.beside_one("share", "zigzag", p) for p in problems]
         return first + more * (self.options.turns - 1)
 
-    def everything(self):
-        """Whether all is measured and right."""
-        for text, job in self.jobs():
-            if time.monotonic() - self.start > self.options.budget:
-                self.result["left_out"].append(text)
-                continue
-            try:
-                row = job()
-            except Failure as error:  # the others may be right
-                self.result["failures"].append(str(error))
-                print(error, file=sys.stderr, flush=True)
-                continue
-            self.result["rows"] = [r for r in self.rows.values() if "forward" in r]
-            self.write(self.result)
-            said = ring_tables.said(row) if row else "right"
-            print(
-                f"{time.monotonic() - self.start:4.0f} s  {text}: {said}",
-                file=sys.stderr,
-                flush=True,
-            )
-        self.result["left_out"] = list(dict.fromkeys(self.result["left_out"]))
-        if self.result["device"]:
-            self.write(self.result)
-        return not self.result["failures"] and not self.result["left_out"]
+    def said(self, text, row):
+        return f"{text}: {ring_tables.said(row)}"
 
     # --- jobs ---
 
@@ -138,21 +97,13 @@ class Measurement:
             line = [*self.options.mpirun.split(), "-n", str(ranks), self.program]
             line += [f"--variant={variant}", *flags(p), "--input=normal", f"--iters={iters}"]
             line += [f"--limit={WAIT_LIMIT}"]
-            try:
-                done = subprocess.run(
-                    [*line, f"--json={path}"],
-                    capture_output=True,
-                    text=True,
-                    env=env,
-                    timeout=RUN_LIMIT,
-                )
-            except subprocess.TimeoutExpired:
-                raise Failure(f"{' '.join(line)}: not ready after {RUN_LIMIT} s") from None
-            if done.returncode != 0:
-                said = (done.stdout + done.stderr).strip()
-                raise Failure(f"{' '.join(line)}: exit status {done.returncode}:\n{said}")
+            status, said = mpi.run([*line, f"--json={path}"], env, RUN_LIMIT)
+            if status is None:
+                raise Failure(f"{' '.join(line)}: not ready after {RUN_LIMIT} s")
+            if status != 0:
+                raise Failure(f"{' '.join(line)}: exit status {status}:\n{said.strip()}")
             run = read_json(path)
-            self.result["device"] = run["device"]["name"]
+            self.runs_on(run["device"]["name"])
             return run
 
     def row_of(self, what, variant, p, channels):
@@ -217,6 +168,7 @@ class Measurement:
             run = self.launched(self.options.ranks, variant, p, channels)
             if not run["gradients_checked"]:
                 raise Failure(f"{variant}, {problem_text(p)}: the gradients were not checked")
+            return []
 
         return f"gradients: {self.name_of(variant, p, channels)}", job
 
@@ -245,7 +197,7 @@ class Measurement:
                     "share": statistics.median(shares),
                     "least": min(shares),
                 }
-            return row
+            return [row]
 
         return f"{what}: {self.name_of(variant, p, channels)}", job
 
@@ -257,7 +209,7 @@ class Measurement:
             row["turns"].append({"all": self.all_gpus(row, variant, p, None)})
             for way in ("forward", "both"):
                 row[way] = {"ms": row["turns"][-1]["all"][way]}
-            return row
+            return [row]
 
         return f"{what}: {self.name_of(variant, p, None)}", job
 
@@ -273,9 +225,9 @@ PICTURE = os.path.join(ROOT, "docs", "pictures", "ring.svg")
 
 def picture(check):
     """Draws the last result's lanes, or says whether that was done."""
-    found = ring_tables.load(os.path.join(ROOT, "docs", "results"))
+    found = measurement_tables.load(ring_tables.NAME, os.path.join(ROOT, "docs", "results"))
     if not found:
-        raise BadInput(ring_tables.NOT_MEASURED)
+        raise BadInput(measurement_tables.not_measured(ring_tables))
     svg = ring_picture.draw(found[-1]["lanes"], found[-1]["device"])
     if not check:
         write_text(PICTURE, svg)
@@ -285,46 +237,20 @@ def picture(check):
 
 
 def parse():
-    parser = command.parser(__doc__)
-    add = parser.add_argument
-    add("--json", metavar="F.json", help="default: docs/results/ring_<gpu>.json")
-    add("--quick", action="store_true", help="without what is long")
+    parser = measurement.parser(__doc__, ring_tables.NAME, iters=10)
+    add, ranks = parser.add_argument, measurement.count(least=2)
     add("--draw", action="store_true", help="the picture, of what was measured")
     add("--check", action="store_true", help="whether the picture is that one")
-    add("--build", metavar="DIR", default=os.path.join(ROOT, "build", "gpu"))
-    add("--ranks", type=int, default=2, metavar="INT", help="GPUs (%(default)s)")
-    add("--iters", type=int, default=10, metavar="INT", help="timed runs (%(default)s)")
-    add("--turns", type=int, default=3, metavar="INT", help="of each problem (%(default)s)")
+    add("--ranks", type=ranks, default=2, metavar="INT", help="GPUs (%(default)s)")
     add("--mpirun", default="mpirun", metavar="COMMAND", help="with flags of your MPI")
-    add(
-        "--budget",
-        type=float,
-        default=480,
-        metavar="SECONDS",
-        help="no problem begins after this time (%(default)s)",
-    )
-    options = parser.parse_args()
-    if min(options.iters, options.turns) < 1 or options.ranks < 2:
-        parser.error("counts must be at least 1, --ranks at least 2")
-    return options
+    return parser.parse_args()
 
 
 def main():
     options = parse()
     if options.draw or options.check:
         return picture(options.check)
-    if options.json:
-        peers.require_writable(options.json)
-    program = program_of(options.build, STEP)
-    if not os.path.exists(program):
-        raise NotHere(f"{program} is not built: cmake --preset gpu && cmake --build --preset gpu")
+    program = measurement.require_ready(options, STEP)
     if not shutil.which(options.mpirun.split()[0]):
         raise NotHere(f"{options.mpirun.split()[0]} is missing: ./scripts/setup.sh mpi")
-    work = Measurement(
-        options,
-        program,
-        lambda result: write(options.json or default_path(result["device"], "ring"), result),
-    )
-    done = work.everything()
-    print(ring_tables.text_of(work.result))
-    return 0 if done else 1
+    return RingMeasurement(options, program).measure()

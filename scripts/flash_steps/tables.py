@@ -91,6 +91,7 @@ from . import (
     decode_tables,
     estimates,
     figure2,
+    measurement_tables,
     neighbours,
     peers_table,
     published_kernels,
@@ -104,7 +105,7 @@ from .problems import in_series, own_tiles, problem_text
 from .results import PICTURES, columns_for, notes_on_estimates, published, speed, total
 from .standing import mark_peers, rows_of, standing, standing_of, standing_parts, standing_text
 from .steps import ROOT
-from .text import Column, bytes_text, flops_text, markdown_table, time_text
+from .text import Column, bytes_text, flops_text, markdown_table, range_text, time_text
 
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
 COMMAND = re.compile(r"(<!-- run: (.+?) -->\n).*?(<!-- /run -->)", re.DOTALL)
@@ -250,18 +251,30 @@ def memory_table(found, filters):
     return "\n".join(lines) + standing_text(standings(result["rows"]))
 
 
-def decode_table(found, filters):
-    """What maintain decode measured of one device."""
-    filters = dict(filters)
-    what = filters.pop("what", "peers")
-    kind = decode_tables.kind_of(what)
+def measured_table(module, found, filters):
+    """What maintain decode, or ring, measured of one device; `module` has its tables."""
+    filters = {"what": next(iter(module.TABLES)), **filters}
+    kind = measurement_tables.table_of(module, filters["what"])
     if not found:
-        return f"*{decode_tables.NOT_MEASURED}*"
-    result, rows = rows_of_one(found, {**filters, "what": kind}, "decode")
+        return f"*{measurement_tables.not_measured(module)}*"
+    result, rows = rows_of_one(found, {**filters, "what": kind.of}, module.NAME)
     if not rows:
-        raise BadInput(f"table 'decode': no row of what={what} passes its filters")
+        raise BadInput(
+            f"table '{module.NAME}': no row of what={filters['what']} passes its filters"
+        )
     reasons = [(row["step"], row["standing"]) for row in rows if row["step"]]
-    return decode_tables.markdown_of(result, what, rows) + standing_text(reasons)
+    return measurement_tables.markdown_of(kind, result, rows) + standing_text(reasons)
+
+
+def measured_figure(module, found, filters):
+    """(the text, [(step, why it is not of this tree's kernel, or None)])."""
+    filters = {**module.FILTERS, **module.WORDS, **filters}
+    words = [filters.pop(word) for word in module.WORDS]
+    if not found:
+        return "(not measured yet)", []
+    result, passing = rows_of_one(found, filters, module.NAME)
+    text = measurement_tables.figure_of(module, result, passing, *words)
+    return text, [(row["step"], row["standing"]) for row in passing if row["step"]]
 
 
 def rows_of_one(found, filters, name):
@@ -272,44 +285,6 @@ def rows_of_one(found, filters, name):
         found = [r for r in found if matches({"device": r["device"]}, {"device": devices})]
     result = only(found, name)
     return result, [row for row in result["rows"] if matches(row, filters)]
-
-
-def figure_of_decode(found, filters):
-    """(the text, [(step, why it is not of this tree's kernel, or None)])."""
-    filters = {"what": "peers", "variant": "once", **filters}
-    show, other = filters.pop("show", "time"), filters.pop("against", None)
-    if not found:
-        return "(not measured yet)", []
-    result, passing = rows_of_one(found, filters, "decode")
-    if not passing and show not in decode_tables.OF_THE_RUN:
-        raise BadInput("figure 'decode': no row passes its filters")
-    text = decode_tables.figure_of(show, other, result, result["rows"], passing)
-    return text, [(row["step"], row["standing"]) for row in passing if row["step"]]
-
-
-def ring_table(found, filters):
-    """What maintain ring measured of one device."""
-    filters = {"what": "share", **filters}
-    if not found:
-        return f"*{ring_tables.NOT_MEASURED}*"
-    _, rows = rows_of_one(found, filters, "ring")
-    if not rows:
-        raise BadInput(f"table 'ring': no row of what={filters['what']} passes its filters")
-    reasons = [(row["step"], row["standing"]) for row in rows]
-    return ring_tables.markdown_of(filters["what"], rows) + standing_text(reasons)
-
-
-def figure_of_ring(found, filters):
-    """As figure_of_decode()."""
-    filters = {"what": "share", **filters}
-    show, way = filters.pop("show", "share"), filters.pop("way", "forward")
-    if not found:
-        return "(not measured yet)", []
-    result, passing = rows_of_one(found, filters, "ring")
-    if not passing and show not in ring_tables.OF_THE_RUN:
-        raise BadInput("figure 'ring': no row passes its filters")
-    text = ring_tables.figure_of(show, way, result, passing)
-    return text, [(row["step"], row["standing"]) for row in passing]
 
 
 def only(found, name):
@@ -332,7 +307,7 @@ ESTIMATES = {"accuracy": estimates.accuracy_table, "estimated": estimates.estima
 # Those that a script printed from a key of its own in results.json.
 EXTRAS = {"peers": table_of_peers, "figure2": figure2_table, "memory": memory_table}
 # Those of files of their own.
-OWN = {"decode": decode_table, "ring": ring_table}
+OWN = {module.NAME: module for module in (decode_tables, ring_tables)}
 
 
 def read_spec(kind, spec, known):
@@ -352,7 +327,7 @@ def table(spec, rows, extras):
     if name in ESTIMATES:
         return ESTIMATES[name](filters)
     if name in OWN:
-        return OWN[name](extras[name], filters)
+        return measured_table(OWN[name], extras[name], filters)
     if name in EXTRAS:
         return EXTRAS[name](extras[name], filters)
     more = ()
@@ -370,11 +345,6 @@ def table(spec, rows, extras):
 
 
 # --- figures in a sentence ----------------------------------------------------------------------
-
-
-def range_text(values, text):
-    """ "36.9", or "36.9 to 37.9"."""
-    return " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values))))
 
 
 def share_text(share):
@@ -435,12 +405,10 @@ def equal_counters(spec, rows):
 
 def figure(spec, rows, extras):
     """(the text, [(step, why it is not of this tree's kernel at full speed, or None)])."""
-    known = (*RATIO_FIGURES, *RATE_FIGURES, "counters", "decode", "ring")
+    known = (*RATIO_FIGURES, *RATE_FIGURES, "counters", *OWN)
     name, filters = read_spec("figure", spec, known)
-    if name == "decode":
-        return figure_of_decode(extras["decode"], filters)
-    if name == "ring":
-        return figure_of_ring(extras["ring"], filters)
+    if name in OWN:
+        return measured_figure(OWN[name], extras[name], filters)
     backend = filters.pop("against", None)
     if name in RATIO_FIGURES and not backend:
         raise BadInput(f"figure '{spec}': name the backend, as in against=flash")
@@ -550,8 +518,8 @@ def main():
 
     paths = published(args.results)
     rows = rows_of(paths)
-    extras = {**load_extras(paths), "decode": decode_tables.load(args.results)}
-    extras["ring"] = ring_tables.load(args.results)
+    extras = load_extras(paths)
+    extras |= {name: measurement_tables.load(name, args.results) for name in OWN}
     findings = []
     for path in args.files or markdown_files():
         try:

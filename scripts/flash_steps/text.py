@@ -35,9 +35,16 @@ def percent_text(share):
     return "-" if share is None else f"{100 * share:.1f}%"
 
 
-def three_digits(x):
-    """3.14, 31.4, 314, and 3,142 instead of 3.14e+03."""
-    return f"{x:,.0f}" if x >= 999.5 else f"{x:.3g}"
+def three_digits(x, always=False):
+    """3.14, 31.4, 314, and 3,142 instead of 3.14e+03; 3.1, or 3.10 where there are always three."""
+    if x >= 999.5:
+        return f"{x:,.0f}"
+    return f"{x:#.3g}".rstrip(".") if always else f"{x:.3g}"
+
+
+def range_text(values, text):
+    """ "36.9", or "36.9 to 37.9"."""
+    return " to ".join(dict.fromkeys(text(value) for value in (min(values), max(values))))
 
 
 def flops_text(per_second):

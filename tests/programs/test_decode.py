@@ -14,7 +14,15 @@ import unittest
 from unittest import mock
 
 import test_peers
-from flash_steps import decode, decode_tables, estimates, peers, tables
+from flash_steps import (
+    decode,
+    decode_tables,
+    estimates,
+    measurement,
+    measurement_tables,
+    peers,
+    tables,
+)
 from flash_steps.command import BadInput, NotHere
 from flash_steps.results import published
 from flash_steps.step_text import digest_of
@@ -111,7 +119,7 @@ class Decode(unittest.TestCase):
         return self.once(status=1)
 
     def quick(self):
-        return self.once("--quick")
+        return self.once("--quick", "--turns=1")
 
     def once(self, *args, status=0):
         if args not in self.kept:
@@ -121,7 +129,7 @@ class Decode(unittest.TestCase):
         *found, self.turns = copy.deepcopy(self.kept[args])
         return found
 
-    def measure(self, *args, status=0, errors=GOOD):
+    def measure(self, *args, status=0, errors=GOOD, named=True):
         """What it prints and the result; `self.turns` are the labels of each comparison."""
         self.turns = []
         for path in (self.program + ".log", self.json):
@@ -139,7 +147,7 @@ class Decode(unittest.TestCase):
                 found[c.label] = {"ms": ms, "runs": rounds * iters, "late": 0}
             return found
 
-        argv = ["decode", "--build", self.build, "--json", self.json, *args]
+        argv = ["decode", "--build", self.build, *["--json", self.json][: 2 * named], *args]
         out = io.StringIO()
         with (
             mock.patch.dict(sys.modules, PretendedTorch(NO_EFFICIENT).modules),
@@ -178,7 +186,7 @@ class Decode(unittest.TestCase):
         self.assertEqual(once["text"], digest_of("13_decode"))
         self.assertEqual((once["ratios"]["flash"], once["ratios"]["copy"]), (3, 0.5))
         self.assertEqual(set(once["errors"]), {"O", "LSE"})
-        for words in ("3x (flash)", "9x", "4 TB/s", "smallest kernel takes 2 us by"):
+        for words in ("3.00x (flash)", "9.00x", "4.00 TB/s", "smallest kernel takes 2 us by"):
             self.assertIn(words, " ".join(text.split()))
         self.assertLessEqual(max(map(len, text.splitlines())), 100)
 
@@ -228,6 +236,10 @@ class Decode(unittest.TestCase):
         self.assertEqual(paged[-12:], [[], *pages, *pages[::-1], [], [], *pages])
         (fp8,) = self.rows(result, "fp8", b=1, nk=4096, variant="fp8")
         self.assertEqual(fp8["ratios"], {"once": 2})
+        self.assertEqual(len(fp8["each_ms"]), 3)
+        in8 = [c for c in calls if "--nk=4096 " in c and "--b=1 " in c and "--page" not in c]
+        in8 = [re.search(r"--variant=(\w+)", call)[1] for call in in8]
+        self.assertEqual(in8[:6], ["once", "fp8", "fp8", "once", "once", "fp8"])
         self.assertEqual(fp8["bytes"], 2 * 8 * 128 * 4096 + 2 * 2 * 32 * 128)
         ragged = self.rows(result, "ragged")
         self.assertEqual(len(ragged), 6)
@@ -249,7 +261,7 @@ class Decode(unittest.TestCase):
         _, result, _ = self.quick()  # which has no such problem
         self.assertEqual(result["failures"], [])
         wrong = {**GOOD, "O": (0.25, 2.5)}
-        _, result = self.measure("--quick", errors=wrong, status=1)
+        _, result = self.measure("--quick", "--turns=1", errors=wrong, status=1)
         self.assertEqual(self.rows(result, "peers"), [])
         self.assertIn("O is wrong: its error is 2.50e-01", result["failures"][0])
 
@@ -264,15 +276,17 @@ class Decode(unittest.TestCase):
             with self.assertRaisesRegex(NotHere, "13_decode is not built"):
                 decode.main()
         with self.assertRaisesRegex(BadInput, "name the file with --json"):
-            decode.default_path("Pretended GPU")
-        self.assertTrue(decode.default_path("NVIDIA H200").endswith("results/decode_h200.json"))
+            self.measure(named=False)
+        self.assertEqual(self.turns, [])
+        path = measurement.default_path("NVIDIA H200", "decode")
+        self.assertTrue(path.endswith("results/decode_h200.json"))
 
     # --- the pages ---
 
     def filled(self, text, result):
         with open(self.json, "w", encoding="utf-8") as file:
             json.dump(result, file)
-        found = {"decode": decode_tables.load(self.build)}
+        found = {"decode": measurement_tables.load("decode", self.build)}
         return tables.fill(text, [], found, run=False)
 
     def table(self, spec, result):
@@ -291,7 +305,7 @@ class Decode(unittest.TestCase):
         text = self.table("decode what=peers b=1 nk=4096,16384", result)
         self.assertEqual(len(text.splitlines()), 6)
         self.assertIn(
-            "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0.4% | 500 us | 3x (flash) | 9x |", text
+            "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0.4% | 500 us | 3.00x (flash) | 9.00x |", text
         )
         text = self.table("decode what=variants b=1", result)
         self.assertIn("| 07 lazy | 13 warps | 13 splits | 13 groups | 13 once | torch math |", text)
@@ -315,12 +329,12 @@ class Decode(unittest.TestCase):
             ("show=time b=1 nk=4096", "1.00 ms"),
             ("show=share b=1 nk=4096,16384", "0.4% to 1.7%"),
             ("show=bandwidth b=1 nk=4096", "0.0168"),
-            ("show=ratio against=best b=1 nk=4096", "3x"),
-            ("show=ratio against=07 b=1 nk=4096", "9x"),
-            ("show=ratio against=splits b=1 nk=4096", "4x"),
-            ("show=ratio against=once what=fp8 variant=fp8", "2x"),
+            ("show=ratio against=best b=1 nk=4096", "3.00x"),
+            ("show=ratio against=07 b=1 nk=4096", "9.00x"),
+            ("show=ratio against=splits b=1 nk=4096", "4.00x"),
+            ("show=ratio against=once what=fp8 variant=fp8", "2.00x"),
             ("show=overhead against=none what=pages page=16 b=1", "1.0%"),
-            ("show=copy", "4"),
+            ("show=copy", "4.00"),
             ("show=floor", "2 us"),
         ):
             self.assertEqual(self.figure(f"decode {spec}", result), text, spec)
@@ -344,7 +358,7 @@ class Decode(unittest.TestCase):
 
     def test_before_anything_was_measured(self):
         with tempfile.TemporaryDirectory() as empty:
-            found = {"decode": decode_tables.load(empty)}
+            found = {"decode": measurement_tables.load("decode", empty)}
             page = "<!-- table: decode what=peers -->\n<!-- /table -->"
             self.assertIn("Not measured yet: run", tables.fill(page, [], found, run=False))
 

@@ -6,11 +6,13 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+from unittest import mock
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from flash_steps import ring_picture, ring_tables, tables  # noqa: E402
+from flash_steps import measurement_tables, mpi, ring_picture, ring_tables, tables  # noqa: E402
 from flash_steps.command import BadInput  # noqa: E402
 from flash_steps.step_text import digest_of  # noqa: E402
 
@@ -20,6 +22,12 @@ export RANKS=$2
 shift 2
 exec "$@"
 """
+# Says when it is asked to end, after it has ended its rank.
+SLOW_MPIRUN = """#!/bin/sh
+sleep 60 &
+trap 'kill $!; echo ended >> "$0.log"; exit 1' TERM
+wait
+"""
 # Two GPUs take 1/1.6 of the time of one, with --causal 1/1.9; 8K tokens of `heads` fail.
 PROGRAM = r"""#!{python}
 import json, os, sys
@@ -28,7 +36,8 @@ ranks = int(os.environ["RANKS"])
 with open(__file__ + ".log", "a") as log:
     blocks = os.environ.get("NCCL_MAX_CTAS", "")
     log.write(" ".join([str(ranks), blocks, *sys.argv[1:-1]]) + "\n")
-if flags["variant"] == "heads" and "--causal" in sys.argv and ranks == 2:
+small = flags["n"] == "2048"
+if flags["variant"] == "heads" and "--causal" in sys.argv and ranks == 2 and not small:
     sys.exit("a pretended failure")
 ms = int(flags["n"]) ** 2 * 1e-8 / (1 if ranks == 1 else 1.9 if "--causal" in sys.argv else 1.6)
 way = {{"predicted": 1000, "counted": 1000}}
@@ -36,7 +45,9 @@ lane = {{"name": "forward, hop 0", "begin_ms": 0}}
 lanes = [{{"lane": "compute", **lane, "end_ms": 4}}, {{"lane": "messages", **lane, "end_ms": 2}}]
 overlap = {{"compute_ms": 4, "messages_ms": 2, "both_ms": 1.5, "total_ms": 4.5}}
 rank = {{"sent": {{"forward": way, "backward": way}}, "memory_bytes": 3e9, "workspace_bytes": 1e9}}
-run = {{"device": {{"name": "NVIDIA H200"}}, "carrier": "nothing", "time": {{"median_ms": ms}}}}
+device = {{"name": os.environ.get("DEVICE", "NVIDIA H200")}}
+run = {{"device": device, "carrier": "nothing", "time": {{"median_ms": ms}}}}
+run["gradients_checked"] = small
 run["forward_and_backward"] = {{"median_ms": 3 * ms}}
 run["ranks"] = [{{**rank, "overlap": overlap, "lanes": lanes}}] * ranks
 with open(flags["json"], "w") as out:
@@ -58,10 +69,11 @@ class Ring(unittest.TestCase):
             os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
         self.json = os.path.join(self.folder, "ring_h200.json")
 
-    def maintain(self, *options):
+    def maintain(self, *options, json=True, **environment):
         line = ["./scripts/maintain", "ring", "--build", self.folder, "--mpirun", self.mpirun]
-        line += ["--json", self.json, *options]
-        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True)
+        line += ["--json", self.json][: 2 * json] + [*options]
+        env = {**os.environ, **environment}
+        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, env=env)
 
     def result(self):
         with open(self.json, encoding="utf-8") as file:
@@ -92,42 +104,80 @@ class Ring(unittest.TestCase):
         of_16k = [call[0] for call in calls if "--n=32768" in call and "--causal\n" not in call]
         self.assertIn("1", of_16k)
         blocks = [call[1] for call in calls if call[1]]
-        self.assertEqual(blocks, ["4", "16"])
+        self.assertEqual(blocks, ["4", "4", "16"])  # the first one for its gradients
 
     def test_the_time_is_up(self):
         done = self.maintain("--budget", "0")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(self.result()["rows"], [])
-        self.assertIn("Left out, there was no time: share: zigzag", done.stdout)
+        self.assertIn("Left out, there was no time: gradients: zigzag", done.stdout)
+        self.assertEqual(len(set(self.result()["left_out"])), len(self.result()["left_out"]))
+
+    def test_nothing_is_measured(self):
+        done = self.maintain("--turns", "1", "--quick", "--mpirun", "false", json=False)
+        self.assertEqual((done.returncode, "None" in done.stdout), (1, False), done.stderr)
+        self.assertIn("FAILED: false -n 2", done.stdout)
+
+    def test_an_unknown_gpu_is_refused_by_the_first_run(self):
+        done = self.maintain(json=False, DEVICE="Pretended GPU")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertIn("'Pretended GPU' is not in common/data/gpus.json: name the", done.stderr)
+        with open(self.program + ".log", encoding="utf-8") as log:
+            self.assertEqual(len(log.readlines()), 1)
+        done = self.maintain("--turns", "1", "--quick", DEVICE="Pretended GPU")
+        self.assertIn("2 x Pretended GPU", done.stdout)
+
+    def test_mpirun_is_asked_to_end(self):
+        with open(self.mpirun, "w", encoding="utf-8") as file:
+            file.write(SLOW_MPIRUN)
+        begin = time.monotonic()
+        self.assertEqual(mpi.run([self.mpirun], os.environ, 0.5), (None, ""))
+        with open(self.mpirun + ".log", encoding="utf-8") as log:
+            self.assertEqual(log.read(), "ended\n")
+        with mock.patch.object(mpi, "END_LIMIT", 0.5):
+            line = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
+            self.assertEqual(mpi.run(line, os.environ, 0.5)[0], None)
+        self.assertLess(time.monotonic() - begin, 10)
 
     def test_tables_and_figures(self):
         self.maintain("--turns", "1", "--quick")
-        found = ring_tables.load(self.folder)
-        text = tables.ring_table(found, {})
-        self.assertIn("| 8K | causal | 16 |", text)
+        found = measurement_tables.load("ring", self.folder)
+
+        def table(filters, found=found):
+            return tables.measured_table(ring_tables, found, filters)
+
+        def figure(filters):
+            return tables.measured_figure(ring_tables, found, filters)
+
+        text = table({})
+        self.assertIn("| 8K | causal | 32 |", text)
         self.assertIn("| 95.0% |", text)
         self.assertIn("75.0%", text)  # of the messages
-        figure, standings = tables.figure_of_ring(found, {"causal": "false", "way": "both"})
-        self.assertEqual((figure, standings[0]), ("80.0%", ("14_ring", None)))
-        self.assertEqual(tables.figure_of_ring(found, {"show": "device"})[0], "2 x NVIDIA H200")
+        text, standings = figure({"causal": "false", "way": "both"})
+        self.assertEqual((text, standings[0]), ("80.0%", ("14_ring", None)))
+        self.assertEqual(figure({"show": "device"})[0], "2 x NVIDIA H200")
         for bad in ({"show": "speed"}, {"way": "up"}, {"n": "7"}):
             with self.assertRaises(BadInput):
-                tables.figure_of_ring(found, bad)
+                figure(bad)
         with self.assertRaises(BadInput):
-            tables.ring_table(found, {"what": "long"})
-        self.assertEqual(tables.ring_table([], {}), f"*{ring_tables.NOT_MEASURED}*")
+            table({"what": "long"})
+        # A turn that there was no time for is no row that is missing.
+        row = found[0]["rows"][0]["problem"]
+        found[0]["left_out"] = [f"share: zigzag {row}", "share: zigzag B=7", "long: zigzag B=8"]
+        self.assertTrue(table({}).endswith("\n\nLeft out, there was no time: share: zigzag B=7."))
+        self.assertIn("Not measured yet: run `./scripts/maintain ring`", table({}, found=[]))
 
     def test_the_picture(self):
         done = self.maintain("--check")
         self.assertEqual((done.returncode, done.stderr), (0, ""))  # it is that of docs/results
-        self.maintain("--turns", "1", "--quick", "--budget", "0.1")
+        self.maintain("--turns", "1", "--quick", "--budget", "1")
         svg = ring_picture.draw(self.result()["lanes"], "NVIDIA H200")
         self.assertIn("zigzag on 2 x NVIDIA H200", svg)
         self.assertEqual(svg.count("<title>forward, hop 0</title>"), 4)  # two ranks, two lanes
 
     def test_bad_use(self):
         for options, words in (
-            (("--ranks", "1"), "--ranks at least 2"),
+            (("--ranks", "1"), "--ranks: must be at least 2"),
             (("--mpirun", "no_such_mpirun"), "setup.sh mpi"),
             (("--build", "/nowhere"), "is not built"),
         ):
