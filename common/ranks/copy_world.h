@@ -1,7 +1,7 @@
 /// \file
 /// World whose ranks share one host and reach each other's memory: the GPUs' copy engines move
-/// messages (CUDA's interprocess handles), which takes no SM from the kernels. What is received must
-/// lie in memory that stays allocated until close_peers().
+/// messages (CUDA's interprocess handles), which takes no SM from the kernels. What is received
+/// must lie in memory that stays allocated until close_peers().
 #pragma once
 
 #include <map>

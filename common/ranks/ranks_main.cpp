@@ -206,11 +206,11 @@ class RankRun {
     attention_ = sharding_.make(p_, world_);
     Variant v = variant_;  // of this rank's rows
     v.workspace = nullptr;
-    v.forward =
-        Runner(p_.dtype, [this](const Problem&, const Tensors<void>& t) { attention_->forward(t); });
+    v.forward = Runner(p_.dtype,
+                       [this](const Problem&, const Tensors<void>& t) { attention_->forward(t); });
     if (v.backward) {
-      v.backward =
-          Runner(p_.dtype, [this](const Problem&, const Tensors<void>& t) { attention_->backward(t); });
+      v.backward = Runner(
+          p_.dtype, [this](const Problem&, const Tensors<void>& t) { attention_->backward(t); });
     }
     session_ = std::make_unique<Session>(local, mine, v);
     memory_ = memory_need(local, v);

@@ -50,9 +50,8 @@ class ThreadRanks : public Ranks {
   void finish() override {
     for (const Message& m : receives_) {
       auto& box = mail_.from_to[{m.peer, rank()}];
-      mail_.changed.wait(turn_, [&] {
-        return !box.empty() || mail_.failed || mail_.ended.count(m.peer) != 0;
-      });
+      mail_.changed.wait(
+          turn_, [&] { return !box.empty() || mail_.failed || mail_.ended.count(m.peer) != 0; });
       if (mail_.failed) throw std::runtime_error("another rank failed");
       if (box.empty()) {
         throw std::logic_error("rank " + std::to_string(rank()) + " waits for a message of rank " +

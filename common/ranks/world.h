@@ -27,8 +27,8 @@ extern const bool kHasMpi;
 /// or as many as FLASH_STEPS_SIM_GPUS says.
 Device open_device_of(int rank, int ranks, const Step&);
 
-/// The identity of the GPU that this process sees, if it sees one: some launchers give each rank its
-/// own. Else "".
+/// The identity of the GPU that this process sees, if it sees one: some launchers give each rank
+/// its own. Else "".
 std::string only_gpu();
 
 /// What a lane of the trace shows, in milliseconds since begin_trace().

@@ -25,7 +25,7 @@ using namespace step13;
 
 using step13_warps::Shared;
 
-constexpr int kLeastTiles = 2;  // of each warp in a split: a shorter one costs more than it saves
+constexpr int kLeastTiles = 2;   // of each warp in a split: a shorter one costs more than it saves
 constexpr int kMergedRows = 25;  // of parts, in the time in which warps walk a tile each: measured
 
 // Two blocks per SM, where a batch has so many: while one merges, the other one's copies go on.
@@ -113,7 +113,8 @@ struct Splits {
 };
 
 // `heads` read the keys of each batch entry, each for `rows` rows. As many splits s as give each SM
-// one block, but each costs the merge: T tiles take T/s + s*rows/25, least at s = sqrt(25 T / rows).
+// one block, but each costs the merge: T tiles take T/s + s*rows/25, which is least at
+// s = sqrt(25 T / rows).
 inline Splits splits_of(const fa::Problem& p, int heads, int rows) {
   const int Bc = p.d == 64 ? step13::Bc<64> : step13::Bc<128>;
   int64_t tiles = 0;  // of all heads

@@ -31,9 +31,9 @@ __host__ __device__ inline Merged merge(float old_LSE, float new_LSE) {
 // O and LSE of the keys so far, and those of one block of keys. fp32 while more blocks will come: a
 // sum that is rounded to bf16 at each hop has an error that grows with the ranks.
 template <int d, class Old, class New, class T>
-__global__ void merge_kernel(const Old* O_old,       // [B*H, N, d]
-                             New* O,                 // [B*H, N, d], perhaps the same memory
-                             float* LSE,             // [B*H, N]
+__global__ void merge_kernel(const Old* O_old,          // [B*H, N, d]
+                             New* O,                    // [B*H, N, d], perhaps the same memory
+                             float* LSE,                // [B*H, N]
                              const T* O_partial,        // [B*H, n, d]
                              const float* LSE_partial,  // [B*H, n]
                              RowsOf at, int heads) {

@@ -1,7 +1,7 @@
 // Step 14 -- who holds which rows, and what a hop computes.
-// Idea      Each rank holds a chunk of the rows of Q, K and V. K and V travel round the ring: in hop
-//           h a rank has those of the rank h places behind it. Of them its rows see all, none, or,
-//           of its own, what is not above the diagonal. With a causal mask one chunk per rank is
+// Idea      Each rank holds a chunk of the rows of Q, K and V. K and V travel round the ring: in
+//           hop h a rank has those of the rank h places behind it. Of them its rows see all, none,
+//           or, of its own, what is not above the diagonal. With a causal mask one chunk per rank is
 //           unfair: the first rank sees its own keys only, the last one all. Two chunks, one from
 //           each end, are fair
 // Still bad K and V pass ranks that do not look at them
@@ -37,7 +37,7 @@ struct Block {
   bool empty() const { return rows.size() == 0 || keys.size() == 0; }
 };
 
-// Zig-zag: the early chunk of a rank is earlier than all late chunks, and the late chunk of one with a
+// Zig-zag: a rank's early chunk is earlier than all late chunks, and the late chunk of one with a
 // smaller number is later than all that this rank has. Whoever comes from a smaller rank shows its
 // early chunk to all rows; whoever comes from a larger one shows all its keys to the late chunk.
 // Either way half of what is there, in each hop, on each rank.

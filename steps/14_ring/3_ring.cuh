@@ -193,7 +193,8 @@ class RingForward : public fa::RankAttention {
                       .rows = chunks[i].size()};
       const bool first = met[i] == 0, last = ++met[i] == meetings(row0);
       const auto merge = [&](const auto* old, auto* sum) {
-        merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, partial_O_.get(), partial_LSE_.get(), at);
+        merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, partial_O_.get(), partial_LSE_.get(),
+                   at);
       };
       if (first && last) merge(t.O, t.O);
       if (first && !last) merge(t.O, sum_.get());
@@ -205,7 +206,7 @@ class RingForward : public fa::RankAttention {
   size_t bytes_ = 0;
   fa::DeviceMemory<T> moving_[2];  // K and V that come, and that were here before
   fa::DeviceMemory<T> early_;      // K and V, of a rank's early chunk
-  fa::DeviceMemory<T> partial_O_;     // of one block of keys
+  fa::DeviceMemory<T> partial_O_;  // of one block of keys
   fa::DeviceMemory<float> partial_LSE_, sum_;
 };
 

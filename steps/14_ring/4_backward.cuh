@@ -154,7 +154,7 @@ class Ring : public RingForward<Kernels, cut> {
   }
 
   std::optional<Workspace> all_, late_;
-  fa::DeviceMemory<T> partial_;         // dK and dV of one block
+  fa::DeviceMemory<T> partial_;      // dK and dV of one block
   fa::DeviceMemory<float> sums_[2];  // dK and dV that travel
   fa::DeviceMemory<T> late_O_, late_dO_;
   fa::DeviceMemory<float> late_LSE_;

@@ -38,9 +38,9 @@ __device__ inline void store(bf16* to, const float (&x)[kFeatures]) {
 
 // Rows of a longer tensor, and where their partial results begin in a shorter one. Per head.
 struct RowsOf {
-  int N, row0;   // rows of the tensor that is kept; the first of these
+  int N, row0;      // rows of the tensor that is kept; the first of these
   int n, partial0;  // rows of the partial one; the first of these
-  int rows;      // how many
+  int rows;         // how many
 };
 
 // Which eight features of which row a thread owns.
@@ -58,9 +58,9 @@ struct Place {
 
 // Gradients merge by addition.
 template <int d, class Old, class New, class T>
-__global__ void add_kernel(const Old* old,  // [B*H, N, d]
-                           New* sum,        // [B*H, N, d], perhaps the same memory
-                           const T* partial,   // [B*H, n, d]
+__global__ void add_kernel(const Old* old,    // [B*H, N, d]
+                           New* sum,          // [B*H, N, d], perhaps the same memory
+                           const T* partial,  // [B*H, n, d]
                            RowsOf at, int heads) {
   const Place<d> place(at.rows);
   if (place.bh >= heads) return;  // legal: no barrier follows
@@ -74,7 +74,7 @@ __global__ void add_kernel(const Old* old,  // [B*H, N, d]
 
 // Rows of a longer tensor to a shorter one, or back. E: an element of `width` that make a row.
 template <class E, bool kBack>
-__global__ void copy_rows_kernel(E* kept,  // [B*H, N, width]
+__global__ void copy_rows_kernel(E* kept,     // [B*H, N, width]
                                  E* partial,  // [B*H, n, width]
                                  RowsOf at, int width, int heads) {
   const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
@@ -100,7 +100,7 @@ struct Fragments {
 // The sums of a shorter tensor's rows are added to a longer one's. A thread owns a number of the
 // shorter one; where row0 is a multiple of 16, neighbours meet neighbours in both.
 template <int d>
-__global__ void add_sums_kernel(float* kept,        // [B*H, Np, d]
+__global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
                                 const float* partial,  // [B*H, np, d]
                                 int Np, int np, int row0, int rows, int heads, Fragments order) {
   const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
