@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 65536));
   app.add_option("--tokens", tokens, "tokens to decode")
       ->capture_default_str()
-      ->check(CLI::Range(1, 4096));
+      ->check(CLI::Range(1, 65536));
   app.add_option("--page", page, "keys of a page")
       ->capture_default_str()
       ->check(CLI::IsMember({16, 32, 64, 128, 256}));

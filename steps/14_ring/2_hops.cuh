@@ -1,7 +1,7 @@
 // Step 14 -- who holds which rows, and what a hop computes.
 // Idea      Each rank holds a chunk of the rows of Q, K and V. K and V travel round the ring: in
 //           hop h a rank has those of the rank h places behind it. Of them its rows see all, none,
-//           or, of its own, what is not above the diagonal. With a causal mask one chunk per rank is
+//           or, of its own, what is not above the diagonal. With a causal mask one chunk each is
 //           unfair: the first rank sees its own keys only, the last one all. Two chunks, one from
 //           each end, are fair
 // Still bad K and V pass ranks that do not look at them
