@@ -1,4 +1,4 @@
-// Step 13 -- split-KV: as many blocks as the GPU holds, whatever B*H is.
+// Step 13 -- split-KV: as many blocks as the GPU has SMs, whatever B*H is.
 // Idea      The cache is long and heads are few, so the keys of a head are cut into splits, one for
 //           each block. A split leaves O and LSE as if there were no other keys; a second kernel
 //           merges them, as the block merges its warps: Flash-Decoding

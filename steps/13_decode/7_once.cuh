@@ -9,7 +9,7 @@
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N + 4*B*(Nk/page + 1) B
 // Launch    grid (s*t, B*Hkv): one block per split and 32 rows
 // Owns      as 6_pages; the last block of its rows: their results
-// Still bad 16 bits per number of K and V: 8_fp8
+// Still bad 16 bits per number of K and V: 9_fp8
 #pragma once
 
 #include "common/harness/step.h"
