@@ -46,7 +46,7 @@ LinkedStep::LinkedStep(const Step& step) { all_linked().push_back(step); }
 
 const std::vector<Step>& linked_steps() { return all_linked(); }
 
-const Variant& linked_variant(const std::string& id) {
+const Variant& linked_variant(std::string_view id) {
   for (const Step& step : all_linked()) {
     const bool numbered = step.id.size() > 2 && std::isdigit(step.id[0]) && step.id[2] == '_';
     const std::string name = numbered ? step.id.substr(0, 2) : step.id;
@@ -54,7 +54,7 @@ const Variant& linked_variant(const std::string& id) {
       if (name + " " + v.name == id) return v;
     }
   }
-  throw std::out_of_range("no variant '" + id + "' is linked into this program");
+  throw std::out_of_range("no variant '" + std::string(id) + "' is linked into this program");
 }
 
 }  // namespace fa

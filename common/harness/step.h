@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -165,7 +166,7 @@ class LinkedStep {
 const std::vector<Step>& linked_steps();
 /// \param id "06 swapped": the step's number, or the name of one's own step, and the variant
 /// \throws std::out_of_range when there is none among the linked steps.
-const Variant& linked_variant(const std::string& id);
+const Variant& linked_variant(std::string_view id);
 
 /// An exercise that specialises this as false for a head dimension has no kernels of it, and
 /// compiles faster.
