@@ -106,7 +106,7 @@ class Runner:
             if done.returncode != 0:
                 kind = {2: BadInput, 3: NotHere}.get(done.returncode, Failure)
                 lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
-                said = [line for line in lines if line.strip("-")] or [""]  # mpirun draws rules
+                said = [line for line in lines if line.strip("-\0")] or [""]  # mpirun draws rules
                 raise kind(f"'{cmd}' ended with exit status {done.returncode}: {said[-1]}")
             if words[0] == GPU + "microbenchmarks":
                 return tree_of(json.loads(done.stdout))

@@ -1,6 +1,6 @@
 // Step 14 -- the ring's forward.
 // Idea      Each rank computes with the K and V that it has while those of the next hop come. After
-//           as many hops as ranks each row has met all keys; no rank holds more than three chunks
+//           as many hops as ranks each row has met all keys; no rank holds more than three shards
 //           of K and V: its own, and two that pass
 // Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: R - 1 chunks
 //           HBM            10's of each block; O and LSE of a block there and back; the merge
