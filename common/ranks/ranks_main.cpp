@@ -8,6 +8,7 @@
 #include <set>
 #include <thread>
 
+#include "common/clock/clock.h"
 #include "common/dialect/cuda.h"
 #include "common/harness/backend.h"
 #include "common/harness/check.h"
@@ -242,8 +243,15 @@ class RankRun {
     const uint64_t before = world_.bytes_sent();
     PassCount seen;
     if (simulated()) {
-      const Counts counts = count(run, {.analyse = options_.analyse, .counters = options_.analyse});
+      // Times are estimated where they are asked for: bytes alone are counted faster.
+      const double times = double(options_.estimate_heads) / double(p_.heads());
+      const bool all = options_.analyse || times != 1;
+      const Counts counts =
+          count(run, {.analyse = options_.analyse, .counters = all, .times = times});
       if (counts.requested) seen.requested = counts.requested->total();
+      if (const auto e = estimate(counts, report_.run.model, times)) {
+        seen.estimated_ms = 1e3 * e->seconds;
+      }
     } else {
       run();
     }
@@ -408,7 +416,6 @@ Options parse_for_ranks(int argc, const char* const* argv, const Step& step, int
   require_one_rank(!v.sharding, ("--variant " + v.name).c_str());
   require_one_rank(!o.trace.empty(), "--trace");
   require_one_rank(!o.estimate.empty(), "--estimate");
-  require_one_rank(o.estimate_heads != int64_t(o.problem.heads()), "--estimate-heads");
   v.sharding->validate(o.problem, ranks);
   return o;
 }

@@ -122,6 +122,20 @@ std::string time_section(const RanksReport& r) {
   const Problem& p = r.run.problem;
   const double ranks = double(r.ranks.size());
   std::string out;
+  const auto slowest = [&](PassCount RankCount::*pass) {
+    double ms = 0;
+    for (const RankReport& rank : r.ranks) ms = std::max(ms, (rank.seen.*pass).estimated_ms);
+    return ms;
+  };
+  if (const double ms = slowest(&RankCount::forward); ms > 0) {
+    const double back = slowest(&RankCount::backward);
+    out += wrapped("estimated ",
+                   fmt::format("{:.4g} ms{} on {}: the kernels of the slowest rank, without "
+                               "messages and without waiting for another rank",
+                               ms, back > 0 ? fmt::format(", backward {:.4g} ms,", back) : "",
+                               r.run.model.name),
+                   10);
+  }
   if (r.run.forward.time) out += time_of("forward", *r.run.forward.time, p.flops_forward(), ranks);
   if (r.both) {
     out += time_of("and back", *r.both, p.flops_forward() + p.flops_backward(), ranks);
@@ -140,14 +154,19 @@ std::string time_section(const RanksReport& r) {
 }  // namespace
 
 std::string to_text(const RankCount& c) {
-  return fmt::format("{} {} {} {} {} {}", c.forward.sent, c.forward.requested, c.backward.sent,
-                     c.backward.requested, c.memory, c.workspace);
+  const auto pass = [](const PassCount& p) {
+    return fmt::format("{} {} {} ", p.sent, p.requested, p.estimated_ms);
+  };
+  return pass(c.forward) + pass(c.backward) + fmt::format("{} {}", c.memory, c.workspace);
 }
 
 RankCount from_text(const std::string& text) {
   RankCount c;
-  std::istringstream(text) >> c.forward.sent >> c.forward.requested >> c.backward.sent >>
-      c.backward.requested >> c.memory >> c.workspace;
+  std::istringstream from(text);
+  for (PassCount* p : {&c.forward, &c.backward}) {
+    from >> p->sent >> p->requested >> p->estimated_ms;
+  }
+  from >> c.memory >> c.workspace;
   return c;
 }
 
@@ -242,6 +261,9 @@ nlohmann::ordered_json to_json(const RanksReport& r) {
            {"backward", sent(rank.predicted.backward_bytes, rank.seen.backward.sent)}}},
          {"requested",
           {{"forward", rank.seen.forward.requested}, {"backward", rank.seen.backward.requested}}},
+         {"estimated_ms",
+          {{"forward", rank.seen.forward.estimated_ms},
+           {"backward", rank.seen.backward.estimated_ms}}},
          {"memory_bytes", rank.seen.memory},
          {"workspace_bytes", rank.seen.workspace},
          {"overlap", rank.lanes.empty() ? Json(nullptr)
