@@ -173,8 +173,9 @@ inline void require_shift_invariance(const Variant& v, const Problem& p, double 
 }
 
 /// Keys and values in another order: O does not change (no causal mask).
-inline void require_key_permutation(const Variant& v, const Problem& p, double tolerance) {
+inline void require_key_permutation(const Variant& v, Problem p, double tolerance) {
   REQUIRE(!p.causal);
+  p = problem_for(v, p);
   const Inputs in = normal_inputs(p, 4);
   Inputs reversed = in;
   const size_t d = p.d, Nk = p.Nk;

@@ -1,6 +1,7 @@
 #include "common/ranks/ranks_report.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <sstream>
 
@@ -43,21 +44,40 @@ std::string rows_of(const std::vector<Rows>& ranges) {
   return out;
 }
 
+/// Lines of one table. A column is as wide as its longest cell needs, a space before or behind it,
+/// and at least as wide as here.
+std::string table_of(const std::vector<std::array<std::string, 7>>& lines) {
+  std::array<size_t, 7> width = {6, 22, 13, 14, 6, 14, 4};
+  for (const auto& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) width[i] = std::max(width[i], line[i].size() + 1);
+  }
+  std::string out;
+  for (const auto& line : lines) {
+    for (size_t i = 0; i < line.size(); ++i) {
+      out += i < 2 ? fmt::format("{:<{}}", line[i], width[i])
+                   : fmt::format("{:>{}}", line[i], width[i]);
+    }
+    out += "\n";
+  }
+  return out;
+}
+
 std::string ranks_table(const RanksReport& r) {
   const bool ran = !r.run.predicted_only, counted = ran && r.run.device.kind == "sim";
-  std::string out = fmt::format("\n{:<6}{:<22}{:>13}{:>14}{:>6}{:>14}{:>4}\n", "rank", "rows",
-                                "scores", "sent forward", "", "backward", "");
+  std::vector<std::array<std::string, 7>> lines = {
+      {"rank", "rows", "scores", "sent forward", "", "backward", ""}};
   uint64_t most = 0, all = 0;
   for (size_t i = 0; i < r.ranks.size(); ++i) {
     const RankReport& rank = r.ranks[i];
     const uint64_t scores = sum(rank.predicted.scores);
     most = std::max(most, scores), all += scores;
-    out += fmt::format("  {:<4}{:<22}{:>13}{:>14}{:>6}{:>14}{:>4}\n", i, rows_of(rank.rows),
-                       grouped(scores), grouped(rank.predicted.forward_bytes),
-                       verdict_of(rank.predicted.forward_bytes, rank.seen.forward.sent, ran),
-                       grouped(rank.predicted.backward_bytes),
-                       verdict_of(rank.predicted.backward_bytes, rank.seen.backward.sent, ran));
+    lines.push_back({fmt::format("  {}", i), rows_of(rank.rows), grouped(scores),
+                     grouped(rank.predicted.forward_bytes),
+                     verdict_of(rank.predicted.forward_bytes, rank.seen.forward.sent, ran),
+                     grouped(rank.predicted.backward_bytes),
+                     verdict_of(rank.predicted.backward_bytes, rank.seen.backward.sent, ran)});
   }
+  std::string out = "\n" + table_of(lines);
   out += wrapped("          ",
                  "scores: that a rank computes; sent: bytes to other ranks, predicted, and = "
                  "where as many were counted",

@@ -1,0 +1,160 @@
+#include "common/ranks/ranks_report.h"
+
+#include <sstream>
+
+#include "tests/test.h"
+
+namespace {
+
+/// Each of so many ranks has these rows, which makes for numbers of that size.
+fa::RanksReport report_of(const std::vector<std::vector<fa::Rows>>& rows, uint64_t size) {
+  fa::RanksReport r;
+  r.run.step = "98_example";
+  r.run.device = {"gpu", "NVIDIA H100", "sm_90"};
+  r.run.check.tensors.emplace_back().ok = true;
+  r.carrier = "nobody";
+  for (const auto& of_rank : rows) {
+    fa::RankReport& rank = r.ranks.emplace_back();
+    rank.rows = of_rank;
+    rank.predicted = {size, 2 * size, {3 * size, size}};
+    rank.seen.forward.sent = size, rank.seen.backward.sent = 2 * size;
+  }
+  return r;
+}
+
+/// The lines of its table, from the heading on.
+std::vector<std::string> table_of(const fa::RanksReport& r) {
+  std::istringstream all(fa::text(r));
+  std::vector<std::string> table;
+  for (std::string line; std::getline(all, line) && table.size() <= r.ranks.size();) {
+    if (!table.empty() || line.rfind("rank  ", 0) == 0) table.push_back(line);
+  }
+  REQUIRE(table.size() == r.ranks.size() + 1);
+  return table;
+}
+
+/// Where a word begins, and where it ends. It stands alone.
+std::pair<size_t, size_t> place_of(const std::string& word, const std::string& line) {
+  const size_t at = (" " + line + " ").find(" " + word + " ");
+  CAPTURE(word, line);
+  REQUIRE(at != std::string::npos);
+  return {at, at + word.size()};
+}
+
+fa::Problem problem(fa::DType dtype, bool causal, int H, int Hkv) {
+  fa::Problem p;
+  p.dtype = dtype, p.causal = causal, p.H = H, p.Hkv = Hkv;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("the table of ranks stays straight, however long its rows are", "[ranks_report]") {
+  const auto [rows, number, size] =
+      GENERATE(std::tuple(std::vector<fa::Rows>{{0, 8}, {24, 32}}, "0-7, 24-31", uint64_t{1000}),
+               std::tuple(std::vector<fa::Rows>{{0, 65536}, {983040, 1048576}},
+                          "0-65535, 983040-1048575", uint64_t{1000}),
+               std::tuple(std::vector<fa::Rows>{{1000000000, 1100000000}, {2000000000, 2100000000}},
+                          "1000000000-1099999999, 2000000000-2099999999", uint64_t{1000000000000}));
+  const auto table = table_of(report_of({{{1, 3}}, rows, {{4, 5}}}, size));
+  CHECK(place_of("1-2", table[1]).first == table[0].find("rows"));
+  CHECK(place_of(number, table[2]).first == table[0].find("rows"));
+  for (size_t i = 1; i < table.size(); ++i) {
+    const auto ends = [&](const std::string& column) {
+      return table[0].find(column) + column.size();
+    };
+    CHECK(place_of(fa::grouped(4 * size), table[i]).second == ends("scores"));
+    CHECK(place_of(fa::grouped(size), table[i]).second == ends("sent forward"));
+    CHECK(place_of(fa::grouped(2 * size), table[i]).second == ends("backward"));
+    CHECK(table[i].size() == table[0].size());
+  }
+}
+
+TEST_CASE("a rank that sent other bytes than predicted is shown and wrong", "[ranks_report]") {
+  fa::RanksReport r = report_of({{{0, 8}}, {{8, 16}}}, 1000);
+  CHECK(table_of(r) ==
+        std::vector<std::string>{
+            "rank  rows                         scores  sent forward            backward    ",
+            "  0   0-7                           4,000         1,000     =         2,000   =",
+            "  1   8-15                          4,000         1,000     =         2,000   ="});
+  CHECK(r.ok());
+  const bool forward = GENERATE(true, false);
+  (forward ? r.ranks[1].seen.forward : r.ranks[1].seen.backward).sent = 123456789;
+  const auto table = table_of(r);
+  CHECK_THAT(table[1], !ContainsSubstring("123,456,789"));
+  CHECK_THAT(table[2], ContainsSubstring(" 123,456,789"));
+  CHECK(table[1].size() == table[2].size());
+  CHECK_FALSE(r.ok());
+}
+
+TEST_CASE("from so many rows on a hop computes for as long as its messages take",
+          "[ranks_report]") {
+  const auto dtype = GENERATE(fa::DType::f32, fa::DType::bf16);
+  const bool causal = GENERATE(false, true);
+  const int Hkv = GENERATE(1, 2, 8);
+  const fa::Problem p = problem(dtype, causal, 8, Hkv);
+  const double flops_per_s = 500e12, bytes_per_s = 50e9, d = p.d;
+  const double n = fa::tokens_to_hide(p, flops_per_s, bytes_per_s);
+  const double scores = causal ? n * n / 2 : n * n;
+  const double multiplied = 2 * 2 * scores * d * 8;  // Q K^T and P V
+  const double sent = 2 * n * d * Hkv * (dtype == fa::DType::f32 ? 4 : 2);
+  CHECK(multiplied / flops_per_s == Approx(sent / bytes_per_s));
+}
+
+TEST_CASE("an H100's NVLink is hidden from a thousand rows on", "[ranks_report]") {
+  CHECK(fa::tokens_to_hide(problem(fa::DType::bf16, false, 4, 4), 450e12, 450e9) == Approx(1000));
+  CHECK(fa::tokens_to_hide(problem(fa::DType::bf16, true, 4, 4), 450e12, 450e9) == Approx(2000));
+  CHECK(fa::tokens_to_hide(problem(fa::DType::bf16, false, 4, 1), 450e12, 450e9) == Approx(250));
+}
+
+TEST_CASE("lanes: how much of the messages passes beside compute", "[ranks_report]") {
+  const auto of = [](const std::vector<fa::Span>& spans) {
+    const fa::Overlap o = fa::overlap_of(spans);
+    return std::vector<double>{o.compute_ms, o.messages_ms, o.both_ms, o.total_ms};
+  };
+  using Times = std::vector<double>;
+  CHECK(of({}) == Times{0, 0, 0, 0});
+  CHECK(of({{"compute", "a", 2, 5}}) == Times{3, 0, 0, 3});
+  CHECK(of({{"messages", "m", 2, 5}}) == Times{0, 3, 0, 3});
+  // One after the other, with a gap; and touching.
+  CHECK(of({{"compute", "a", 1, 3}, {"messages", "m", 4, 8}}) == Times{2, 4, 0, 7});
+  CHECK(of({{"compute", "a", 1, 3}, {"messages", "m", 3, 8}}) == Times{2, 5, 0, 7});
+  // Half beside; inside; around. The messages' lane may stand first.
+  CHECK(of({{"compute", "a", 1, 4}, {"messages", "m", 2, 8}}) == Times{3, 6, 2, 7});
+  CHECK(of({{"compute", "a", 1, 8}, {"messages", "m", 2, 4}}) == Times{7, 2, 2, 7});
+  CHECK(of({{"messages", "m", 1, 8}, {"compute", "a", 2, 4}}) == Times{2, 7, 2, 7});
+  // A message beside two kernels, and the gap between them; a second one beside the last.
+  CHECK(of({{"compute", "a", 0, 4},
+            {"compute", "b", 6, 10},
+            {"messages", "m", 1, 8},
+            {"messages", "n", 8, 12}}) == Times{8, 11, 3 + 2 + 2, 12});
+}
+
+TEST_CASE("spans are read back from the lines that a rank tells", "[ranks_report]") {
+  CHECK(fa::spans_of("").empty());
+  const auto spans = fa::spans_of(
+      "compute\tforward, hop 0\t0.5\t1.25\n"
+      "messages\tK, V of rank 1\t1e-05\t1234.0625\n");
+  REQUIRE(spans.size() == 2);
+  CHECK(spans[0].lane == "compute");
+  CHECK(spans[0].name == "forward, hop 0");
+  CHECK(spans[0].begin_ms == 0.5);
+  CHECK(spans[0].end_ms == 1.25);
+  CHECK(spans[1].lane == "messages");
+  CHECK(spans[1].name == "K, V of rank 1");
+  CHECK(spans[1].begin_ms == 1e-05);
+  CHECK(spans[1].end_ms == 1234.0625);
+}
+
+TEST_CASE("a rank's counts survive the way to the others", "[ranks_report]") {
+  fa::RankCount c;
+  c.forward = {1ull << 40, 2}, c.backward = {3, 4ull << 50};
+  c.memory = 5ull << 33, c.workspace = 6;
+  const fa::RankCount got = fa::from_text(fa::to_text(c));
+  CHECK(got.forward.sent == c.forward.sent);
+  CHECK(got.forward.requested == c.forward.requested);
+  CHECK(got.backward.sent == c.backward.sent);
+  CHECK(got.backward.requested == c.backward.requested);
+  CHECK(got.memory == c.memory);
+  CHECK(got.workspace == c.workspace);
+}

@@ -1,0 +1,110 @@
+// Ranks that are threads (common/ranks/threads.h): a program whose ranks do not fit each other ends
+// with a sentence. It does not wait for ever, and no message is lost unseen.
+#include "common/ranks/threads.h"
+
+#include "common/harness/problem.h"
+#include "tests/device.h"
+#include "tests/test.h"
+
+using fa::Ranks, test::Buffer;
+
+static std::vector<fa::Message> message(int peer, const Buffer<int>& data) {
+  return {fa::message(peer, data.get(), data.size())};
+}
+
+// Threads start in any order, so what must not depend on it is tried a few times.
+static int any_order() { return GENERATE(range(0, 8)); }
+
+TEST_CASE("threads: messages arrive in the order in which they were sent", "[ranks]") {
+  const int size = GENERATE(2, 3);
+  std::vector<std::vector<int>> got(size);
+  std::vector<uint64_t> sent(size);
+  fa::on_threads(size, [&](Ranks& me) {
+    const int r = me.rank(), next = (r + 1) % size, before = (r + size - 1) % size;
+    const Buffer<int> one("one", {r, 10 * r}), two("two", std::vector<int>{100 + r});
+    const Buffer<int> first("first", 2), second("second", 1);
+    me.start("one", message(next, one), message(before, first));
+    me.finish();
+    me.start("two", message(next, two), message(before, second));
+    me.finish();
+    got[r] = first.download();
+    got[r].push_back(second.download()[0]);
+    sent[r] = me.bytes_sent();
+  });
+  for (int r = 0; r < size; ++r) {
+    const int from = (r + size - 1) % size;
+    CHECK(got[r] == std::vector<int>{from, 10 * from, 100 + from});
+    CHECK(sent[r] == 12);
+  }
+}
+
+TEST_CASE("threads: a rank does not wait for one that has ended", "[ranks]") {
+  CAPTURE(any_order());
+  const int sent = GENERATE(0, 1);  // of the two messages that rank 0 waits for
+  const auto run = [&] {
+    fa::on_threads(3, [&](Ranks& me) {
+      const Buffer<int> data("data", {1, 2});
+      if (me.rank() == 1 && sent > 0) me.start("all there is", message(0, data), {});
+      for (int i = 0; me.rank() == 0 && i < 2; ++i) {
+        me.start("in vain", {}, message(1, data));
+        me.finish();
+      }
+    });
+  };
+  CHECK_THROWS_AS(run(), std::logic_error);
+  CHECK_THROWS_WITH(run(), "rank 0 waits for a message of rank 1, which has ended");
+}
+
+TEST_CASE("threads: a message that nobody receives is an error", "[ranks]") {
+  CAPTURE(any_order());
+  const bool second = GENERATE(false, true);  // of two messages
+  const auto run = [&] {
+    fa::on_threads(2, [&](Ranks& me) {
+      const Buffer<int> data("data", {1, 2});
+      if (me.rank() == 1) {
+        me.start("one", message(0, data), {});
+        if (second) me.start("another", message(0, data), {});
+      } else if (second) {
+        me.start("one", {}, message(1, data));
+        me.finish();
+      }
+    });
+  };
+  CHECK_THROWS_AS(run(), std::logic_error);
+  CHECK_THROWS_WITH(run(), "rank 0 never received what rank 1 sent");
+}
+
+TEST_CASE("threads: a message of another length is an error", "[ranks]") {
+  const auto run = [&] {
+    fa::on_threads(2, [&](Ranks& me) {
+      const Buffer<int> data("data", 2 + me.rank());
+      if (me.rank() == 1) me.start("three words", message(0, data), {});
+      if (me.rank() == 0) {
+        me.start("two words", {}, message(1, data));
+        me.finish();
+      }
+    });
+  };
+  CHECK_THROWS_WITH(run(), "a message of another length");
+}
+
+// Whoever waits for it does not hide what it threw.
+TEST_CASE("threads: what a rank throws reaches the caller", "[ranks]") {
+  CAPTURE(any_order());
+  const int failing = GENERATE(0, 1, 2);
+  const bool sends = GENERATE(false, true);  // before it fails
+  const auto run = [&] {
+    fa::on_threads(3, [&](Ranks& me) {
+      const Buffer<int> data("data", {1, 2});
+      const int next = (me.rank() + 1) % 3, before = (me.rank() + 2) % 3;
+      if (me.rank() == failing) {
+        if (sends) me.start("sent", message(next, data), {});
+        throw fa::UsageError("this rank cannot go on");
+      }
+      me.start("round", message(next, data), message(before, data));
+      me.finish();
+    });
+  };
+  CHECK_THROWS_AS(run(), fa::UsageError);
+  CHECK_THROWS_WITH(run(), "this rank cannot go on");
+}
