@@ -15,8 +15,8 @@ namespace fa {
 
 /// Of one pass on one rank.
 struct PassCount {
-  uint64_t sent = 0;       ///< bytes to other ranks
-  uint64_t requested = 0;  ///< bytes that its kernels asked for; 0: not counted
+  uint64_t sent = 0;        ///< bytes to other ranks
+  uint64_t requested = 0;   ///< bytes that its kernels asked for; 0: not counted
   double estimated_ms = 0;  ///< of its kernels, without messages; 0: not estimated
 };
 struct RankCount {

@@ -148,13 +148,26 @@ TEST_CASE("spans are read back from the lines that a rank tells", "[ranks_report
 
 TEST_CASE("a rank's counts survive the way to the others", "[ranks_report]") {
   fa::RankCount c;
-  c.forward = {1ull << 40, 2}, c.backward = {3, 4ull << 50};
+  c.forward = {1ull << 40, 2, 0.75}, c.backward = {3, 4ull << 50, 1e-3};
   c.memory = 5ull << 33, c.workspace = 6;
   const fa::RankCount got = fa::from_text(fa::to_text(c));
   CHECK(got.forward.sent == c.forward.sent);
   CHECK(got.forward.requested == c.forward.requested);
+  CHECK(got.forward.estimated_ms == 0.75);
+  CHECK(got.backward.estimated_ms == 1e-3);
   CHECK(got.backward.sent == c.backward.sent);
   CHECK(got.backward.requested == c.backward.requested);
   CHECK(got.memory == c.memory);
   CHECK(got.workspace == c.workspace);
+}
+
+TEST_CASE("an estimate is the slowest rank's", "[ranks_report]") {
+  fa::RanksReport r = report_of({{{0, 4}}, {{4, 8}}}, 1000);
+  r.run.model.name = "H200";
+  CHECK(fa::text(r).find("estimated") == std::string::npos);
+  r.ranks[0].seen.forward.estimated_ms = 0.5, r.ranks[1].seen.forward.estimated_ms = 0.25;
+  CHECK(fa::text(r).find("\nestimated 0.5 ms on H200") != std::string::npos);
+  r.ranks[0].seen.backward.estimated_ms = 1, r.ranks[1].seen.backward.estimated_ms = 1.5;
+  CHECK(fa::text(r).find("\nestimated 0.5 ms, backward 1.5 ms, on H200") != std::string::npos);
+  CHECK(fa::to_json(r)["ranks"][1]["estimated_ms"]["backward"] == 1.5);
 }
