@@ -187,7 +187,8 @@ Layout workspace_layout(const std::string& name, uint64_t bytes, const Problem& 
   const uint64_t N = static_cast<uint64_t>(p.N), Nk = static_cast<uint64_t>(p.Nk);
   const uint64_t d = static_cast<uint64_t>(p.d);
   const Layout scores{heads, N, Nk}, vector{heads, N, 1};
-  std::vector<Layout> known{{heads, N, d}, {kv_heads, Nk, d}, vector, scores};
+  std::vector<Layout> known{{heads, N, d}, {kv_heads, Nk, d}, vector};
+  if (!name.ends_with("_parts")) known.push_back(scores);  // splits * d may be Nk
   if (name == "S" || name == "P" || name == "dS" || name == "dP") {
     known.insert(known.begin(), scores);
   }

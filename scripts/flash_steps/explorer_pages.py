@@ -26,7 +26,8 @@ class Run:
 
     @property
     def arguments(self):
-        given = [f"--variant={self.variant}", f"--d={self.d}"]
+        # One worker: whichever block is last merges the splits, so it must always be the same one.
+        given = [f"--variant={self.variant}", f"--d={self.d}", "--workers=1"]
         if self.group:
             given += ["--n=1", f"--nk={self.n}", f"--h={self.group}", "--hkv=1"]
         else:

@@ -737,7 +737,7 @@ class InBrowser(unittest.TestCase):
         self.page.until(READY)
         label = "document.getElementById('set-n').parentNode.firstChild.textContent"
         self.assertEqual(self.value(label), "Nk")
-        keys = range(0, 1024, 256)  # of splits, at d = 128
+        keys = range(0, 1024, 128)  # of splits, at d = 128
         for block, first in enumerate(keys):
             self.set("#block", str(block))
             said = self.value(
