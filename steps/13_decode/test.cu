@@ -354,7 +354,7 @@ TEST_CASE("step 13: rows of one split leave no parts", "[step13]") {
   CHECK(fa::test::count_forward(pages(), p).kernels.size() == 2);
 }
 
-TEST_CASE("step 13: as many blocks as SMs, unless rows or tiles are few", "[step13]") {
+TEST_CASE("step 13: as many blocks as SMs, unless rows are many or tiles few", "[step13]") {
   const auto blocks = [](int B, int Nk, int Hkv = 8) {
     const auto p = bf16_problem(1, Nk, 128, false, B, 32, Hkv);
     return step13_groups::splits_of(p).count * B * Hkv;
