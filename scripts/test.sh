@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # All tests; needs no GPU. Says what is missing and installs it if you agree,
 # builds, runs every test, looks for stale tables in the text, and builds the
-# documentation. Where nvcc is installed it compiles every kernel for its GPU.
+# documentation. Where nvcc is installed it compiles every kernel for its GPU,
+# unless the same nvcc has found the same text clean before.
 #
 #   ./scripts/test.sh              all but what needs a maintainer's tools
 #   ./scripts/test.sh --all        that too: installs Doxygen, Sphinx, gdb, the
@@ -26,7 +27,7 @@ while (($#)); do
     --cuda) cuda=yes ;;
     --yes) yes=(--yes) ;;
     -h | --help)
-      sed -n '2,19s/^# \{0,1\}//p' "$0"
+      sed -n '2,20s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) break ;;
@@ -125,7 +126,7 @@ if (($# == 0)); then
 
   echo "== kernels for GPUs"
   if [[ $nvcc ]]; then
-    look_at_kernels
+    look_at_kernels --changed
   else
     echo "not run: no nvcc here"
     not_run+=("kernels for GPUs (no nvcc here)")

@@ -2,13 +2,15 @@
 
     maintain ptxas_report [--nvcc NVCC] [--jobs N] [--out DIR] [STEP | FILE.cu ...]
     maintain ptxas_report --update        writes common/data/registers.json
+    maintain ptxas_report --changed       nothing, if this nvcc has seen this text before
     maintain ptxas_report --every-arch    for every architecture from sm_75 to sm_120
 
 Prints registers, static shared memory and spills per kernel. Without arguments it compiles all
 steps of steps/CMakeLists.txt, each for sm_80 and sm_90, or for the architecture that it needs. With
 --every-arch it compiles for sm_75 to sm_120, as far as the step and the toolkit allow. It needs no
 GPU. The simulator reads the sm_90 figures from common/data/registers.json; the nvcc that wrote that
-file must find the same figures.
+file must find the same figures. It holds a digest of the text, too: with --changed, steps with a
+number are compiled only if the digest or the nvcc is another.
 ./scripts/ptxas does the same for one step or file while it is being written.
 Exit status: 0 clean; 1 when a file does not compile, or a kernel has a stack frame or a spill (only
 a remark for the architectures that --every-arch adds), or ptxas remarked on its wgmma instructions
@@ -16,6 +18,7 @@ a remark for the architectures that --every-arch adds), or ptxas remarked on its
 """
 
 import concurrent.futures
+import hashlib
 import json
 import os
 import re
@@ -26,6 +29,7 @@ from dataclasses import dataclass, field
 from . import command
 from .command import BadInput
 from .nvcc import arches_of, demangled, every_arch_of, find_nvcc, nvcc_command, version_of
+from .step_text import code_of_file
 from .steps import ROOT, steps_and_needs
 
 DEFAULT_ARCH = "sm_80"
@@ -153,14 +157,43 @@ def compile_one(nvcc, label, source, arch, host, out):
     return label, arch, parse(text), text if done.returncode else None
 
 
-def write_registers(path, version, kernels):
-    """The file that the simulator reads. `kernels`: {name: Kernel}."""
+def compiled_text(steps, root=ROOT):
+    """A digest of what nvcc reads of the repository for these steps, [(name, needs)], the host's
+    half included, and of how it is called. Comments and white space do not count."""
+    waiting = [f"steps/{step}/main.cu" for step, _ in steps]
+    call = nvcc_command("nvcc", "", "", "", root="")
+    seen, texts = set(waiting), [repr(steps), repr(call[call.index("nvcc") :])]  # without ccache
+    while waiting:
+        try:
+            code, included = code_of_file(os.path.join(root, waiting.pop()))
+        except FileNotFoundError:
+            continue
+        texts.append(code)
+        found = set(included) - seen
+        seen |= found
+        waiting += found
+    return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16]
+
+
+def seen_before(path, version, text):
+    """Whether this nvcc has written the file for this text, which it does of clean kernels only."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            known = json.load(file)
+        return (known["nvcc"], known["text"]) == (version, text)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def write_registers(path, version, text, kernels):
+    """The file that the simulator reads. `text`: compiled_text(); `kernels`: {name: Kernel}."""
     head = {
         "source": "What ptxas assigned to each kernel for sm_90 (or sm_90a): registers per thread, "
         "bytes of static shared memory per block. The simulator's L2 model derives "
         "from it how many blocks an SM holds. Written by "
         "./scripts/maintain ptxas_report --update.",
         "nvcc": version,
+        "text": text,
     }
     rows = [
         f'    {json.dumps(name)}: {{"registers": {kernels[name].registers}, '
@@ -223,7 +256,10 @@ def main():
     add("--out", default=os.path.join(ROOT, "build", "nvcc"))
     add("--every-arch", action="store_true", help="compile for sm_75 to sm_120")
     add("--update", action="store_true", help=f"write {REGISTERS} instead of comparing with it")
+    add("--changed", action="store_true", help=f"leave out what {REGISTERS} already covers")
     args = parser.parse_args()
+    if args.changed and (args.what or args.update or args.every_arch):
+        raise BadInput("--changed is of all steps: name none, and leave --update and --every-arch")
     if args.update and args.what:
         raise BadInput("--update compiles all steps: name none")
     if not args.nvcc:
@@ -232,8 +268,14 @@ def main():
     known = dict(steps_and_needs())
     if args.every_arch and not all(what in known for what in args.what):
         raise BadInput("--every-arch is for steps: a file has --arch")
+    path, version = os.path.join(ROOT, REGISTERS), version_of(args.nvcc)
+    text = compiled_text([step for step in known.items() if step[0][0].isdigit()])
+    chosen = args.what or list(known)
+    if args.changed and seen_before(path, version, text):
+        print(f"the kernels of the numbered steps are as nvcc {version} found them clean: {REGISTERS}")
+        chosen = [step for step in known if not step[0].isdigit()]
     work = []  # (label, source, architecture, with the host's half)
-    for what in args.what or known:
+    for what in chosen:
         if what in known:
             source = os.path.join(ROOT, "steps", what, "main.cu")
             arches = arches_of(known[what])
@@ -252,7 +294,8 @@ def main():
         results = list(pool.map(lambda w: compile_one(args.nvcc, *w, args.out), work))
 
     bad = []
-    print(f"{'step':<26}{'arch':<8}{'registers':>9} {'smem':>7} {'stack':>6} {'spills':>7}  kernel")
+    if work:
+        print(f"{'step':<26}{'arch':<8}{'registers':>9} {'smem':>7} {'stack':>6} {'spills':>7}  kernel")
     seen = set()  # a step also compiles its parent's kernels, whose formulas it compares with
     for_simulator, numbered = {}, set()
     for label, arch, kernels, error in results:
@@ -278,17 +321,16 @@ def main():
                     print(f"remark: for {arch}, {sentence}")
                 else:
                     bad.append(sentence)
-    path = os.path.join(ROOT, REGISTERS)
     compiled = not any("does not compile" in sentence for sentence in bad)
     if not bad and for_simulator and not shutil.which("c++filt"):
         bad.append(f"{REGISTERS} holds demangled names: install c++filt (package binutils)")
     elif args.update:
         if not bad:
-            write_registers(path, version_of(args.nvcc), for_simulator)
+            write_registers(path, version, text, for_simulator)
             print(f"wrote {REGISTERS}: {len(for_simulator)} kernels")
     elif for_simulator and compiled:
         finding, remark = compare_registers(
-            path, version_of(args.nvcc), for_simulator, numbered, all_steps=not args.what
+            path, version, for_simulator, numbered, all_steps=len(chosen) == len(known)
         )
         bad += [finding] if finding else []
         if remark:

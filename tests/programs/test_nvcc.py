@@ -10,6 +10,7 @@ import unittest
 
 from copies import ROOT, copy_scripts, maintain
 from flash_steps import nvcc, ptxas_report, steps
+from flash_steps.files import read_json
 
 CLEAN = """
 __global__ void reverse(float* x) {
@@ -116,7 +117,7 @@ class Compare(unittest.TestCase):
             "step01::k<64>": ptxas_report.Kernel("", 40, 512),
             "mine::k": ptxas_report.Kernel("", 20, 0),
         }
-        ptxas_report.write_registers(self.path, "13.0.1", self.kernels)
+        ptxas_report.write_registers(self.path, "13.0.1", "0123456789abcdef", self.kernels)
 
     def compare(self, version="13.0.1", all_steps=True):
         return ptxas_report.compare_registers(
@@ -124,8 +125,7 @@ class Compare(unittest.TestCase):
         )
 
     def test_what_was_written_is_right(self):
-        with open(self.path, encoding="utf-8") as file:
-            written = json.load(file)
+        written = read_json(self.path)
         self.assertEqual(written["nvcc"], "13.0.1")
         self.assertEqual(
             written["kernels"],
@@ -148,7 +148,7 @@ class Compare(unittest.TestCase):
                 self.assertEqual(len(finding.splitlines()), 1)
 
     def test_a_steps_kernel_must_be_there_a_users_need_not(self):
-        ptxas_report.write_registers(self.path, "13.0.1", {})
+        ptxas_report.write_registers(self.path, "13.0.1", "0123456789abcdef", {})
         self.assertIn("lacks step01::k<64>:", self.compare()[0])
         del self.kernels["step01::k<64>"]
         self.assertEqual(self.compare(), (None, None))
@@ -215,14 +215,14 @@ class Update(unittest.TestCase):
         self.assertIn("finding: common/data/registers.json cannot be read", out)
         status, out, _ = self.run_report("--update")
         self.assertEqual(status, 0, out)
-        with open(os.path.join(self.root, "common/data/registers.json"), encoding="utf-8") as file:
-            written = json.load(file)
+        written = read_json(os.path.join(self.root, "common/data/registers.json"))
         self.assertRegex(written["nvcc"], r"^\d+\.\d+\.\d+$")
         self.assertEqual(list(written["kernels"]), ["reverse"])
         self.assertEqual(written["kernels"]["reverse"]["shared_bytes"], 128)
         self.assertGreater(written["kernels"]["reverse"]["registers"], 3)
         status, out, _ = self.run_report()
         self.assertEqual((status, out.count("finding")), (0, 0), out)
+        self.assertIn(" reverse", out)
 
         self.write("steps/01_small/main.cu", CLEAN.replace("s[32]", "s[64]"))
         status, out, _ = self.run_report("01_small")
@@ -232,6 +232,45 @@ class Update(unittest.TestCase):
             r"finding: .*registers.json gives reverse \d+ registers and 128 B of "
             r"shared memory, ptxas \d+ and 256: run ./scripts/maintain ptxas_report",
         )
+
+    def test_what_this_nvcc_has_seen_is_not_compiled_again(self):
+        status, out, _ = self.run_report("--changed")
+        self.assertEqual(status, 1)  # there is no file yet
+        self.assertEqual(self.run_report("--update")[0], 0)
+        for text in (CLEAN, "// a comment\n" + CLEAN):
+            self.write("steps/01_small/main.cu", text)
+            status, out, _ = self.run_report("--changed")
+            self.assertEqual((status, len(out.splitlines())), (0, 1), out)
+            self.assertRegex(out, r"nvcc \d+\.\d+\.\d+ found them clean: common/data/registers.json")
+        path = os.path.join(self.root, "common/data/registers.json")
+        written = read_json(path)
+        for change in ({"nvcc": "12.4.99"}, {"text": "0123456789abcdef"}, {"text": None}):
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({**written, **change}, file)
+            self.assertIn(" reverse", self.run_report("--changed")[1], change)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(written, file)
+        self.write("common/harness/small.h", "inline int two() { return 2; }\n")
+        self.write("steps/01_small/main.cu", '#include "common/harness/small.h"\n' + CLEAN)
+        self.assertIn(" reverse", self.run_report("--changed")[1])
+        self.assertEqual(self.run_report("--update")[0], 0)
+        self.assertNotIn(" reverse", self.run_report("--changed")[1])
+        self.write("common/harness/small.h", "nonsense\n")
+        status, out, _ = self.run_report("--changed")
+        self.assertEqual(status, 1)
+        self.assertIn("finding: 01_small does not compile", out)
+
+        self.write("common/harness/small.h", "inline int two() { return 2; }\n")
+        self.write("steps/CMakeLists.txt", "fa_step(01_small)\nfa_step(mine)\n")
+        self.write("steps/mine/main.cu", STACK)
+        status, out, _ = self.run_report("--changed")
+        self.assertEqual((status, out.count(" reverse")), (1, 0), out)
+        self.assertIn("finding: mine: indexed has a stack frame", out)
+
+    def test_what_does_not_go_together_is_refused(self):
+        for more in ("--update", "--every-arch", "01_small"):
+            status, _, error = self.run_report("--changed", more)
+            self.assertEqual((status, len(error.splitlines())), (2, 1), error)
 
     def test_a_finding_leaves_the_file_alone(self):
         self.write("steps/01_small/main.cu", STACK)
