@@ -272,7 +272,9 @@ def main():
     text = compiled_text([step for step in known.items() if step[0][0].isdigit()])
     chosen = args.what or list(known)
     if args.changed and seen_before(path, version, text):
-        print(f"the kernels of the numbered steps are as nvcc {version} found them clean: {REGISTERS}")
+        print(
+            f"the kernels of the numbered steps are as nvcc {version} found them clean: {REGISTERS}"
+        )
         chosen = [step for step in known if not step[0].isdigit()]
     work = []  # (label, source, architecture, with the host's half)
     for what in chosen:
@@ -295,7 +297,8 @@ def main():
 
     bad = []
     if work:
-        print(f"{'step':<26}{'arch':<8}{'registers':>9} {'smem':>7} {'stack':>6} {'spills':>7}  kernel")
+        columns = f"{'registers':>9} {'smem':>7} {'stack':>6} {'spills':>7}  kernel"
+        print(f"{'step':<26}{'arch':<8}{columns}")
     seen = set()  # a step also compiles its parent's kernels, whose formulas it compares with
     for_simulator, numbered = {}, set()
     for label, arch, kernels, error in results:

@@ -241,7 +241,9 @@ class Update(unittest.TestCase):
             self.write("steps/01_small/main.cu", text)
             status, out, _ = self.run_report("--changed")
             self.assertEqual((status, len(out.splitlines())), (0, 1), out)
-            self.assertRegex(out, r"nvcc \d+\.\d+\.\d+ found them clean: common/data/registers.json")
+            self.assertRegex(
+                out, r"nvcc \d+\.\d+\.\d+ found them clean: common/data/registers.json"
+            )
         path = os.path.join(self.root, "common/data/registers.json")
         written = read_json(path)
         for change in ({"nvcc": "12.4.99"}, {"text": "0123456789abcdef"}, {"text": None}):
