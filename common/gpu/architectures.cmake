@@ -1,9 +1,10 @@
 # Which GPU architectures to compile for. Included before CUDA is enabled.
 #
 #   fa_architectures(<out> "<needs>")   CUDA_ARCHITECTURES of a program
-#     needs sm_90a   90a-real: `a` code runs on that architecture alone, so there is no choice
-#     needs sm_80    the GPUs of this machine, but none older than sm_80
-#     needs nothing  the GPUs of this machine
+#     needs sm_90a        90a-real: `a` code runs on that architecture alone, so there is no choice
+#     needs sm_90a;sm_80  that, but sm_80 where the GPUs are known and none is of sm_90
+#     needs sm_80         the GPUs of this machine, but none older than sm_80
+#     needs nothing       the GPUs of this machine
 # Without a GPU it is the oldest architecture that the step and this nvcc both allow, whose PTX
 # the driver compiles for any newer GPU. -DCMAKE_CUDA_ARCHITECTURES=... replaces the GPUs of this
 # machine.
@@ -75,6 +76,14 @@ endif()
 set(FA_ARCHITECTURES "${architectures}" CACHE INTERNAL "the user's, or this machine's GPUs")
 
 function(fa_architectures out needs)
+  list(LENGTH needs alternatives)
+  if(alternatives GREATER 1)
+    list(POP_FRONT needs newest)
+    string(REGEX MATCH "[0-9]+" number ${newest})
+    if(NOT FA_ARCHITECTURES OR FA_ARCHITECTURES MATCHES "(^|;)(${number}|[a-z])")
+      set(needs ${newest})
+    endif()
+  endif()
   string(REGEX MATCH "^sm_([0-9]+)(a?)$" valid "${needs}")
   set(least ${CMAKE_MATCH_1})
   if(needs AND NOT valid)

@@ -7,6 +7,7 @@
 
 #include "common/harness/backend.h"
 #include "common/harness/format.h"
+#include "common/harness/gpus.h"
 #include "common/harness/screen.h"
 
 namespace fa {
@@ -69,6 +70,14 @@ size_t find_variant(const Step& step, const std::string& name) {
     known += (i == 0 ? "" : ", ") + step.variants[i].name;
   }
   throw UsageError(fmt::format("--variant {}: {} has {}", name, step.id, known));
+}
+
+/// The last one that the GPU runs, or, where it runs none, the step's last.
+size_t default_variant(const Step& step, const std::string& arch) {
+  for (size_t i = step.variants.size(); i-- > 0;) {
+    if (runs_on(arch, needs_of(step, step.variants[i]))) return i;
+  }
+  return step.variants.size() - 1;
 }
 
 /// "0,1,700".
@@ -245,7 +254,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                        "write what every block reads and writes, in its order (docs/json.md); "
                        "opens in Perfetto"));
 
-  option("Run", "--variant", variant, "NAME", "which of the step's variants");
+  const CLI::Option* chosen =
+      option("Run", "--variant", variant, "NAME", "which of the step's variants");
   if (step.support.smem) {
     option("Run", "--smem", smem, "BYTES", "shared memory M per block; 0: the step's default");
   }
@@ -328,7 +338,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   if (o.workers < 0 || o.workers > kMaxWorkers) {
     throw UsageError(fmt::format("--workers {}: must be 0 to {}", o.workers, kMaxWorkers));
   }
-  o.variant = find_variant(step, variant);
+  o.variant = chosen->empty() ? default_variant(step, find_gpu(o.model_gpu).arch)
+                              : find_variant(step, variant);
   p.dtype = step.variants[o.variant].forward.dtype();
   p.fp8 = step.variants[o.variant].fp8;
   p.cache8 = step.variants[o.variant].cache8;
@@ -350,7 +361,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                                  o.estimate_heads, p.heads()));
   }
   if (!o.files.dO.empty() && !step.variants[o.variant].backward) {
-    throw UsageError(fmt::format("--do {}: {} {} has no backward", o.files.dO, step.id, variant));
+    throw UsageError(fmt::format("--do {}: {} {} has no backward", o.files.dO, step.id,
+                                 step.variants[o.variant].name));
   }
   return o;
 }

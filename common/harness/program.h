@@ -15,6 +15,8 @@ enum ExitStatus { kRight = 0, kWrong = 1, kBadUse = 2, kNoResource = 3 };
 
 /// \throws UsageError when an output of the command line cannot be written; files stay as they are.
 void require_writable_outputs(const Options&);
+/// The GPU that the simulator models. \throws UsageError when it does not run the variant.
+GpuSpec modelled_gpu(const Options&, const Step&);
 /// Q, K, V and dO as the command line wants them.
 Inputs make_inputs(const Options&);
 /// --out and --out-dir.

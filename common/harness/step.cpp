@@ -33,6 +33,10 @@ const Support& support_of(const Step& step, const Variant& v) {
   return v.support ? *v.support : step.support;
 }
 
+const std::string& needs_of(const Step& step, const Variant& v) {
+  return v.needs.empty() ? step.needs : v.needs;
+}
+
 void validate(const Problem& p, const Step& step, const Variant& v) {
   validate(p, step.support);
   if (v.support) validate(p, *v.support, "variant " + v.name);

@@ -118,6 +118,7 @@ struct Variant {
   std::string idea;                     ///< one line for the tables
   Parent parent = {};                   ///< empty: the forward is not compared
   std::optional<Support> support = {};  ///< where it is narrower than the step's: an early rung
+  std::string needs = {};               ///< "sm_90a", where it is more than the step needs
   /// What an application does in the kernels that make Q, K and V, such as their quantisation: it
   /// reads these, writes workspace alone, and runs before the forward. Counted and timed by itself.
   /// Empty: there is none.
@@ -144,12 +145,14 @@ struct Step {
   std::string id;    ///< "02_tiled": the name of its folder
   std::string idea;  ///< one line
   Support support = {};
-  std::string needs = {};         ///< "sm_90a", or empty when any GPU will do
+  std::string needs = {};         ///< "sm_90a", by all variants; empty when any GPU will do
   std::vector<Variant> variants;  ///< the last one is the step's result and the default
 };
 
 /// What a variant can do: its own support, or the step's.
 const Support& support_of(const Step&, const Variant&);
+/// The GPU that a variant needs: what it says itself, or its step.
+const std::string& needs_of(const Step&, const Variant&);
 /// \throws UsageError with one sentence when the step or this variant does not support the problem.
 void validate(const Problem&, const Step&, const Variant&);
 

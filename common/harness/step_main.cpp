@@ -143,6 +143,20 @@ void write_json(const std::string& path, const RunReport& report) {
 
 }  // namespace
 
+GpuSpec modelled_gpu(const Options& o, const Step& step) {
+  const GpuSpec gpu = find_gpu(o.model_gpu);
+  if (o.model_chosen && !simulated()) {
+    throw UsageError("--gpu is for the simulator: here the kernels run on this machine's GPU");
+  }
+  const Variant& v = step.variants[o.variant];
+  if (simulated() && !runs_on(gpu.arch, needs_of(step, v))) {
+    throw UsageError(fmt::format("--gpu {}: {} needs {}, and this GPU is {}", o.model_gpu,
+                                 v.needs.empty() ? "this step" : "variant " + v.name,
+                                 needs_of(step, v), gpu.arch));
+  }
+  return gpu;
+}
+
 int flush_stdout() {
   errno = 0;
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return 0;
@@ -162,18 +176,11 @@ class Run {
  public:
   Run(const Step& step, const Options& options)
       : options_(options), problem_(options.problem), variant_(step.variants[options.variant]) {
-    report_.model = find_gpu(options.model_gpu);
+    report_.model = modelled_gpu(options, step);
     report_.estimate_heads = static_cast<uint64_t>(options.estimate_heads);
-    if (options.model_chosen && !simulated()) {
-      throw UsageError("--gpu is for the simulator: here the kernels run on this machine's GPU");
-    }
-    if (simulated() && !runs_on(report_.model.arch, step.needs)) {
-      throw UsageError(fmt::format("--gpu {}: this step needs {}, and this GPU is {}",
-                                   options.model_gpu, step.needs, report_.model.arch));
-    }
     configure({.gpu = report_.model, .workers = options.workers, .times = times()});
     require_writable_outputs(options);
-    report_.device = open_device(step.id, step.needs);
+    report_.device = open_device(step.id, needs_of(step, variant_));
     report_.predicted_only = options.predict;
     if (options.analyse && !simulated()) {
       throw UsageError(fmt::format("{} works only in the simulator: cmake --preset sim",

@@ -30,7 +30,7 @@ std::string only_gpu() {
   return "";
 }
 
-Device open_device_of(int rank, int ranks, const Step& step) {
+Device open_device_of(int rank, int ranks, const Step& step, const Variant& v) {
   const int n = gpus();
   if (n > 0 && ranks > n) {
     throw ResourceError(
@@ -38,7 +38,7 @@ Device open_device_of(int rank, int ranks, const Step& step) {
                     "build/sim/steps/{} in the simulator instead",
                     ranks, n, n == 1 ? "" : "s", n, step.id));
   }
-  return open_device(step.id, step.needs, simulated() ? 0 : rank);
+  return open_device(step.id, needs_of(step, v), simulated() ? 0 : rank);
 }
 
 }  // namespace fa

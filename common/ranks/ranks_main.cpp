@@ -167,14 +167,14 @@ class RankRun {
  private:
   void open() {
     const Options& o = options_;
-    report_.run.model = find_gpu(o.model_gpu);
+    report_.run.model = modelled_gpu(o, step_);
     // The cores are shared, too.
     const int cores = std::max(1u, std::thread::hardware_concurrency());
     configure({.gpu = report_.run.model,
                .workers = o.workers ? o.workers : std::max(1, cores / world_.local_size())});
     if (world_.rank() == 0) require_writable_outputs(o);
     const int gpu = own_gpu_ ? 0 : world_.local_rank(), of = own_gpu_ ? 1 : world_.local_size();
-    report_.run.device = open_device_of(gpu, of, step_);
+    report_.run.device = open_device_of(gpu, of, step_, variant_);
     if (!simulated() && o.analyse) require_one_rank(true, "--analyse in the simulator");
     report_.run.step = step_.id, report_.run.idea = step_.idea;
     report_.run.variant = variant_.name, report_.run.variant_idea = variant_.idea;

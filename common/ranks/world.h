@@ -25,7 +25,7 @@ extern const bool kHasMpi;
 /// Gives this rank a device of its own: of `ranks` on this machine it is number `rank`.
 /// \throws ResourceError when there are more ranks than GPUs. The simulator has one for each rank,
 /// or as many as FLASH_STEPS_SIM_GPUS says.
-Device open_device_of(int rank, int ranks, const Step&);
+Device open_device_of(int rank, int ranks, const Step&, const Variant&);
 
 /// The identity of the GPU that this process sees, if it sees one: some launchers give each rank
 /// its own. Else "".

@@ -24,7 +24,12 @@ from .steps import ROOT, find_steps
 HARNESS = ("common/harness/", "common/dialect/errors.h")
 FORMULAS = "common/harness/tiles.h"
 SIMULATOR = "common/sim/"
-KNOWN = {"defined(__CUDACC__)": "1", "defined(FA_GPU)": "0", "FA_BACKEND_GPU": "1"}
+KNOWN = {
+    "defined(__CUDACC__)": "1",
+    "defined(FA_GPU)": "0",
+    "defined(FA_OLDER_GPU)": "0",
+    "FA_BACKEND_GPU": "1",
+}
 
 # A number may hold ' between its digits, so it is taken before a character.
 TOKEN = re.compile(

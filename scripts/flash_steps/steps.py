@@ -65,12 +65,20 @@ def steps_and_needs(root=ROOT):
 
 
 def needs_of(step, root=ROOT):
-    """The architecture that a step needs, of its step.cuh; None: any, or it is not described."""
+    """The architecture that a step's newest kernels need, of its step.cuh; None: any, or it is not
+    described."""
+    return (all_needs_of(step, root) or [None])[-1]
+
+
+def all_needs_of(step, root=ROOT):
+    """["sm_80", "sm_90a"] where some variants do with the first; ["sm_80"]; [] for any GPU."""
     described = os.path.join(root, "steps", step, "step.cuh")
     if not os.path.exists(described):
-        return None
-    needs = re.search(r'\.needs = "(sm_\d+a?)"', read_text(described))  # as in steps/CMakeLists.txt
-    return needs and needs[1]
+        return []
+    needs = re.findall(
+        r'\.needs = "(sm_\d+a?)"', read_text(described)
+    )  # as in steps/CMakeLists.txt
+    return sorted(set(needs), key=lambda arch: int(re.search(r"\d+", arch)[0]))
 
 
 def runs_on(arch, needs):

@@ -2,8 +2,9 @@
 
     maintain where [--build build/sim]      the table in docs/gpu.md
 
-A cell is found by running: "-" where the architecture does not allow the step, "not VARIANT d=D,
-..." where a block would need more shared memory than the GPU gives it.
+A cell is found by running: "-" where the architecture does not allow the step, "VARIANT, ..."
+where it allows only these, "not VARIANT d=D, ..." where a block would need more shared memory than
+the GPU gives it.
 Exit status: 0 done, 1 a program failed, 2 bad use.
 """
 
@@ -15,7 +16,7 @@ import subprocess
 from . import command
 from .command import BadInput, Failure
 from .gpu_table import find_model
-from .steps import ROOT, needs_of, numbered_steps, program_of, runs_on
+from .steps import ROOT, all_needs_of, numbered_steps, program_of, runs_on
 from .text import Column, markdown_table
 
 SIM_BUILD = os.path.join(ROOT, "build", "sim")
@@ -56,10 +57,12 @@ def described(build, step):
 
 
 def runs(build, step, gpu, variant, d):
-    """None of a head dimension that other variants have and this one does not."""
+    """None where other variants have this head dimension or architecture and this one does not."""
     flags = (f"--gpu={gpu}", f"--variant={variant}", f"--d={d}", *PROBLEM)
     done = output_of(program_of(build, step), *flags)
-    if done.returncode == 2 and f"variant {variant} supports --d" in done.stderr:
+    if done.returncode == 2 and re.search(
+        f"variant {variant} (supports --d|needs sm_)", done.stderr
+    ):
         return None
     if done.returncode != 0 and "bytes of shared memory for a block" not in done.stderr:
         raise Failure(f"{step} {' '.join(flags)}: {(done.stderr or done.stdout)[-300:]}")
@@ -67,20 +70,23 @@ def runs(build, step, gpu, variant, d):
 
 
 def cell(build, step, gpu, pool):
-    """ "yes", "not VARIANT d=D, ..." or "-"."""
-    if not runs_on(find_model(gpu)["arch"], needs_of(step)):
+    """ "yes", "VARIANT, ...", "not VARIANT d=D, ..." or "-"."""
+    if not runs_on(find_model(gpu)["arch"], (all_needs_of(step) or [None])[0]):
         return "-"
     cases = described(build, step)
     done = list(pool.map(lambda case: runs(build, step, gpu, *case), cases))
     missing = [f"{variant} d={d}" for (variant, d), right in zip(cases, done) if right is False]
-    return "yes" if not missing else "not " + ", ".join(missing)
+    if missing:
+        return "not " + ", ".join(missing)
+    some = list(dict.fromkeys(variant for (variant, _), right in zip(cases, done) if right))
+    return "yes" if {variant for variant, _ in cases} == set(some) else ", ".join(some)
 
 
 def markdown(build=SIM_BUILD):
     steps = numbered_steps()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = [
-            {"step": step, "needs": needs_of(step) or "any GPU"}
+            {"step": step, "needs": ", ".join(all_needs_of(step)) or "any GPU"}
             | {gpu: cell(build, step, gpu, pool) for gpu, _ in KINDS}
             for step in steps
         ]

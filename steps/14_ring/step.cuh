@@ -5,7 +5,9 @@
 #include "steps/14_ring/5_heads.cuh"
 #include "steps/14_ring/ampere.cuh"
 #include "steps/14_ring/cuda_cores.cuh"
+#ifndef FA_OLDER_GPU
 #include "steps/14_ring/hopper.cuh"
+#endif
 
 namespace step14 {
 
@@ -45,11 +47,13 @@ inline fa::Variant mma() {
           .sharding = ring<Ampere, Cut::zigzag>()};
 }
 
+#ifndef FA_OLDER_GPU  // else nvcc compiles for older GPUs, which know no wgmma
 // With one rank it is steps 10 and 11.
 inline fa::Variant plain() {
   return {.name = "plain",
           .idea = "a ring; each rank has one chunk of the rows",
           .parent = {"10 scheduled", step10::traffic, step10::support()},
+          .needs = "sm_90a",
           .forward = step10::forward,
           .traffic = step10::traffic,
           .workspace = workspace,
@@ -74,13 +78,18 @@ inline fa::Variant zigzag() {
   v.sharding = ring<Hopper, Cut::zigzag>();
   return v;
 }
+#endif
 
 inline fa::Step step() {
   return {.id = "14_ring",
           .idea = "one problem on several GPUs: K and V travel round a ring of ranks",
           .support = support(),
-          .needs = "sm_90a",
-          .variants = {fp32(), mma(), plain(), heads(), zigzag()}};
+          .needs = "sm_80",
+          .variants = {fp32(), mma(),
+#ifndef FA_OLDER_GPU
+                       plain(), heads(), zigzag()
+#endif
+          }};
 }
 
 }  // namespace step14

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "common/harness/backend.h"
+#include "common/harness/program.h"
 #include "common/harness/step.h"
 #include "tests/test.h"
 
@@ -386,6 +387,27 @@ TEST_CASE("a modelled GPU that cannot run the step is refused, and any on a GPU"
   step.needs = "sm_80";
   CHECK(run_program(step, {"--gpu", "T4"}).status == 2);
   CHECK(run_program(step, {"--gpu", "RTX 4090"}).status == (simulated() ? 0 : 2));
+}
+
+TEST_CASE("a variant may need more than its step; by default the last one runs that can",
+          "[step_main]") {
+  if (!simulated()) return;
+  fa::Step step = step_of(copy_v, copy_traffic);
+  step.needs = "sm_80";
+  step.variants.push_back(step.variants[0]);
+  step.variants[0].name = "old", step.variants[1].name = "new";
+  step.variants[1].needs = "sm_90a";
+  const auto variant = [](const Ran& ran) { return ran.json["variant"].get<std::string>(); };
+  CHECK(variant(run_program(step, {})) == "new");
+  CHECK(variant(run_program(step, {"--gpu", "H100"})) == "new");
+  CHECK(variant(run_program(step, {"--gpu", "A100"})) == "old");
+  CHECK(variant(run_program(step, {"--gpu", "A100", "--variant", "old"})) == "old");
+  CHECK(run_program(step, {"--gpu", "A100", "--variant", "new"}).status == 2);
+  CHECK(run_program(step, {"--gpu", "T4"}).status == 2);
+  fa::Options o;
+  o.model_gpu = "A100", o.variant = 1;
+  CHECK_THROWS_WITH(fa::modelled_gpu(o, step),
+                    "--gpu A100: variant new needs sm_90a, and this GPU is sm_80");
 }
 
 TEST_CASE("--predict says what the formulas say and runs nothing", "[step_main]") {

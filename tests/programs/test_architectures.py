@@ -67,6 +67,20 @@ class Architectures(unittest.TestCase):
         for machine in (dict(gpus="9.0"), dict(gpus="8.6"), dict(), dict(override="80")):
             self.assertEqual(self.chosen("sm_90a", **machine), "90a-real")
 
+    def test_a_step_with_older_kernels_too_takes_them_where_no_gpu_runs_the_newest(self):
+        both = "sm_90a;sm_80"
+        for machine in (
+            dict(gpus="9.0"),
+            dict(gpus="8.0 9.0"),
+            dict(),
+            dict(override="80;90-virtual"),
+            dict(override="native"),
+        ):
+            self.assertEqual(self.chosen(both, **machine), "90a-real", machine)
+        self.assertEqual(self.chosen(both, gpus="8.0 8.6"), "80-real;86-real")
+        self.assertEqual(self.chosen(both, override="75;80;120"), "80;120")
+        self.assertEqual(self.chosen(both, gpus="7.5"), "80")  # runs nowhere here, but compiles
+
     def test_no_gpu_takes_the_oldest_that_step_and_nvcc_allow(self):
         self.assertEqual(self.chosen("", codes=NVCC_12), "50")
         self.assertEqual(self.chosen(""), "75")

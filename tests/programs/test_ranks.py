@@ -216,6 +216,12 @@ class Ranks(unittest.TestCase):
         self.refused(run(2, "--no-such-flag"), 2, "--no-such-flag")
         self.refused(run(2, "--json", "/nowhere/x.json"), 2, "--json /nowhere/x.json")
 
+    def test_a_gpu_without_wgmma_runs_the_older_kernels(self):
+        report = self.report(2, "--n", 64, "--gpu", "A100", "--causal")
+        self.assertEqual((report["variant"], report["model_gpu"]), ("mma", "A100"))
+        done = run(2, "--n", 64, "--gpu", "A100", "--variant", "zigzag")
+        self.refused(done, 2, "--gpu A100: variant zigzag needs sm_90a, and this GPU is sm_80")
+
     def test_ranks_with_unequal_shapes(self):
         # Not "mpirun -n 2 ... : -n 1 ...": of that Debian 13's mpirun dies.
         shell = f"exec '{PROGRAM}' --n $((OMPI_COMM_WORLD_RANK == 2 ? 128 : 64))"

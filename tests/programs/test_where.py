@@ -59,6 +59,14 @@ class Where(unittest.TestCase):
         self.assertEqual(self.cell("H200"), "yes")
         self.assertEqual(self.cell("T4"), "not wide d=128")
 
+    def test_a_variant_that_needs_another_gpu(self):
+        refused = (
+            '*--gpu=A100*wide*) echo "05_x: --gpu A100: variant wide needs sm_90a" >&2; exit 2 ;;'
+        )
+        self.program(PROGRAM.replace("  *--gpu", f"  {refused}\n  *--gpu"))
+        self.assertEqual(self.cell("H200"), "yes")
+        self.assertEqual(self.cell("A100"), "narrow")
+
     def test_an_architecture_that_is_too_old_is_not_run(self):
         self.assertEqual(self.cell("T4", "07_tensor_cores"), "-")
         self.assertEqual(self.cell("RTX 4090", "09_tma_wgmma"), "-")

@@ -245,6 +245,7 @@ std::string description() {
                         {"idea", v.idea},
                         {"dtype", name_of(v.forward.dtype())},
                         {"fp8", v.fp8},
+                        {"needs", needs_of(step, v)},
                         {"writes_lse", v.writes_lse},
                         {"supports", supports(support_of(step, v))},
                         {"prepare", static_cast<bool>(v.prepare)},

@@ -57,8 +57,8 @@ typedef struct {
 
 /// The step as JSON: {"step", "idea", "kind": "sim" or "gpu", "needs": "sm_90a" or "", "supports":
 /// {"d": [64, 128], "gqa": bool, "cross": bool (Nk != N)}, "variants": [{"name", "idea", "dtype":
-/// "fp32" or "bf16", "writes_lse": bool, "prepare": bool, "backward": bool, "supports"}]}. Needs no
-/// device. The last variant is the step's result. Valid until the library is unloaded.
+/// "fp32" or "bf16", "needs", "writes_lse": bool, "prepare": bool, "backward": bool, "supports"}]}.
+/// Needs no device. The last variant is the step's result. Valid until the library is unloaded.
 FA_EXPORT const char* fa_describe(void);
 
 /// The sentence of the last call that failed; "" before. Valid until the next call fails.
