@@ -170,7 +170,7 @@ class Ring(unittest.TestCase):
     def test_the_picture(self):
         done = self.maintain("--check")
         self.assertEqual((done.returncode, done.stderr), (0, ""))  # it is that of docs/results
-        self.maintain("--turns", "1", "--quick", "--budget", "1")
+        self.maintain("--turns", "1", "--quick")
         svg = ring_picture.draw(self.result()["lanes"], "NVIDIA H200")
         self.assertIn("zigzag on 2 x NVIDIA H200", svg)
         self.assertEqual(svg.count("<title>forward, hop 0</title>"), 4)  # two ranks, two lanes
