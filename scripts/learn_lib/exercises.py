@@ -173,7 +173,8 @@ class Exercise:
 
     def variant(self):
         """(namespace, the function of step.cuh that describes the variant, behind what all of its
-        variants share). Without the parents, which the exercise must not see."""
+        variants share). Without the parents, which the exercise must not see, and without what its
+        check does not ask for, which would be compiled all the same."""
         path = ROOT / "steps" / self.step / "step.cuh"
         text = path.read_text(encoding="utf-8")
         name = self.program["variant"]
@@ -185,11 +186,14 @@ class Exercise:
         start = re.search(
             r"^namespace (\w+) {\n(.*?)^inline fa::Variant \w+\(\)", text, re.MULTILINE | re.DOTALL
         )
-        alone = without_parents(start[2].lstrip() + function[0])
-        if re.search(r"\.(backward_)?parent\b", code_of(alone)):
+        unused = ["parent", "backward_parent", "traffic", "backward_traffic", "prepare_traffic"]
+        unused += ["backward"] if self.check.get("pass") != "backward" else []
+        alone = without(unused, start[2].lstrip() + function[0])
+        left = re.search(rf"\.({'|'.join(unused)})\b", code_of(alone))
+        if left:
             raise Broken(
-                f"{self.path.name}: in {path.relative_to(ROOT)} the parent of variant '{name}' is "
-                "not of the form  .parent = {...}"
+                f"{self.path.name}: in {path.relative_to(ROOT)} {left[0]} of variant '{name}' is "
+                f"not of the form  {left[0]} = ..."
             )
         return start[1], alone
 
@@ -239,17 +243,14 @@ def replace_once(text, before, after, where):
     return text.replace(before, after)
 
 
-def without_parents(text):
-    """Without the fields .parent = {...} and .backward_parent = {...}, and without the statements
-    v.parent = {...};"""
-    field_of = re.compile(r"(^ *\w+)?\.(backward_)?parent\s*=\s*{", re.MULTILINE)
+def without(fields, text):
+    """Without the fields .name = value, and without the statements v.name = value;"""
+    field_of = re.compile(rf"(^ *\w+)?\.({'|'.join(fields)})\s*=", re.MULTILINE)
     while field := field_of.search(text):
-        end, depth = field.end(), 1
-        while depth and end < len(text):
-            depth += {"{": 1, "}": -1}.get(text[end], 0)
+        end, depth = field.end(), 0
+        while end < len(text) and (depth or text[end] not in ",;}"):
+            depth += {"{": 1, "(": 1, ")": -1, "}": -1}.get(text[end], 0)
             end += 1
-        if depth:
-            return text
         before, after = text[: field.start()], text[end:]
         if field[1]:
             text = before + after.removeprefix(";").removeprefix("\n")

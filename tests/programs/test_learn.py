@@ -242,6 +242,9 @@ class Guards(Folder):
             name + '.parent = {"00 none", g}, ' + f,
             name + '.parent = {"00 none", g, fa::Support{.d = {32, 64}}},\n  ' + f,
             name + '.backward_parent = {"00", h}, ' + f + ',\n  .parent = {"00", {g}}',
+            name + ".parent = none({1, 2}), " + f,
+            name + ".traffic = g<2>, " + f + ",\n  .backward_traffic = h",
+            name + ".backward = both(g, h), " + f,
         ):
             self.assertEqual(self.variant_of(fields), alone, fields)
         shared = "// Of all.\ninline int both() { return 2; }\n\n"
@@ -252,9 +255,9 @@ class Guards(Folder):
         statement = '{};\n  v.backward_parent = {"00 none", {h}};\n  v.i = {1'
         self.assertNotIn("parent", self.variant_of(statement))
         self.assertIn("{};\n  v.i", self.variant_of(statement))
-        for fields in (name + ".parent = none(), " + f, name + '.parent{"00", g}, ' + f):
-            with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*parent"):
-                self.variant_of(fields)
+        with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*parent"):
+            self.variant_of(name + '.parent{"00", g}, ' + f)
+        self.assertIn(".backward = ", exercise("gradients").variant()[1])
 
     def broken(self, edit, *words):
         """A copy of the steps' exercises in which scores.toml is edited is refused."""
