@@ -251,10 +251,10 @@ inline void require_blind_rows(const Variant& v) {
   }
 }
 
-/// 200 of them; 1000 on a GPU.
+/// 100 of them; 1000 on a GPU.
 inline void require_right_for_random_shapes(const Variant& v, unsigned seed) {
   std::mt19937 random(seed);
-  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 200); ++i) {
+  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 100); ++i) {
     const Problem p = random_problem(random);
     CAPTURE(i, describe(p));
     require_right(v, p);

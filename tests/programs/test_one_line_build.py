@@ -24,9 +24,8 @@ words = sys.argv[1:]
 sources = [w for w in words if w.startswith("common/") and w.endswith(".cpp")]
 BACKEND = r"FA_(?!WIDE_)|dialect/(?!errors)|device_memory"
 if "-c" in words and len(sources) == 1 and not re.search(BACKEND, open(sources[0]).read()):
-    name = sources[0].removeprefix("common/") + ".o"
-    folders = ["@BUILD@/common/CMakeFiles/fa_%s.dir/" % x for x in ("common", "step_main", "main")]
-    for built in [folder + name for folder in folders if os.path.exists(folder + name)]:
+    built = "@BUILD@/common/CMakeFiles/fa_common.dir/" + sources[0].removeprefix("common/") + ".o"
+    if os.path.exists(built):
         with open("@LOG@", "a") as log:
             print(sources[0], file=log)
         shutil.copy(built, words[words.index("-o") + 1])
