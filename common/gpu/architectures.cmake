@@ -2,7 +2,7 @@
 #
 #   fa_architectures(<out> "<needs>")   CUDA_ARCHITECTURES of a program
 #     needs sm_90a        90a-real: `a` code runs on that architecture alone, so there is no choice
-#     needs sm_90a;sm_80  that, but sm_80 where the GPUs are known and none is of sm_90
+#     needs sm_90a;sm_80  that; sm_80 where the GPUs are known and none is of sm_90
 #     needs sm_80         the GPUs of this machine, but none older than sm_80
 #     needs nothing       the GPUs of this machine
 # Without a GPU it is the oldest architecture that the step and this nvcc both allow, whose PTX
@@ -80,7 +80,7 @@ function(fa_architectures out needs)
   if(alternatives GREATER 1)
     list(POP_FRONT needs newest)
     string(REGEX MATCH "[0-9]+" number ${newest})
-    if(NOT FA_ARCHITECTURES OR FA_ARCHITECTURES MATCHES "(^|;)(${number}|[a-z])")
+    if(NOT FA_ARCHITECTURES OR FA_ARCHITECTURES MATCHES "(^|;)(${number}a?(-real)?(;|$)|[a-z])")
       set(needs ${newest})
     endif()
   endif()

@@ -72,7 +72,7 @@ size_t find_variant(const Step& step, const std::string& name) {
   throw UsageError(fmt::format("--variant {}: {} has {}", name, step.id, known));
 }
 
-/// The last one that the GPU runs, or, where it runs none, the step's last.
+/// The last one that a modelled GPU runs, or, where it runs none, the step's last.
 size_t default_variant(const Step& step, const std::string& arch) {
   for (size_t i = step.variants.size(); i-- > 0;) {
     if (runs_on(arch, needs_of(step, step.variants[i]))) return i;

@@ -146,7 +146,8 @@ struct Step {
   std::string idea;  ///< one line
   Support support = {};
   std::string needs = {};         ///< "sm_90a", by all variants; empty when any GPU will do
-  std::vector<Variant> variants;  ///< the last one is the step's result and the default
+  std::vector<Variant> variants;  ///< the last one is the step's result, and the default
+                                  ///< where the GPU runs it
 };
 
 /// What a variant can do: its own support, or the step's.

@@ -149,11 +149,13 @@ GpuSpec modelled_gpu(const Options& o, const Step& step) {
     throw UsageError("--gpu is for the simulator: here the kernels run on this machine's GPU");
   }
   const Variant& v = step.variants[o.variant];
-  if (simulated() && !runs_on(gpu.arch, needs_of(step, v))) {
-    throw UsageError(fmt::format("--gpu {}: {} needs {}, and this GPU is {}", o.model_gpu,
-                                 v.needs.empty() ? "this step" : "variant " + v.name,
-                                 needs_of(step, v), gpu.arch));
-  }
+  const auto refuse = [&](const std::string& what, const std::string& needs) {
+    throw UsageError(fmt::format("--gpu {}: {} needs {}, and this GPU is {}", o.model_gpu, what,
+                                 needs, gpu.arch));
+  };
+  if (!simulated()) return gpu;
+  if (!runs_on(gpu.arch, step.needs)) refuse("this step", step.needs);
+  if (!runs_on(gpu.arch, needs_of(step, v))) refuse("variant " + v.name, v.needs);
   return gpu;
 }
 

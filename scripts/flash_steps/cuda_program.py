@@ -83,7 +83,8 @@ class Refused(Exception):
 
 def how_to_build():
     """Compiler, flags and libraries, as CMake has written them down. Builds the simulator."""
-    if not os.path.exists(HOW):
+    # Without a row for cuda it is of an older text of CMake's.
+    if not os.path.exists(HOW) or "\ncuda " not in Path(HOW).read_text(encoding="utf-8"):
         say("building the simulator, once: a minute or two")
         command(
             ["cmake", "--preset", "sim"],
@@ -100,13 +101,13 @@ def how_to_build():
 
 def is_built():
     """Whether the simulator is no older than any of its files; CMake takes ten times as long."""
-    common = Path(ROOT, "common")
-    files = [*common.rglob("*.*"), Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json")]
+    files = [path for path in Path(ROOT, "common").rglob("*.*") if not path.name.startswith(".")]
+    files += [Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json"), Path(HOW)]
     try:
         stamp = os.path.getmtime(os.path.join(os.path.dirname(HOW), "built"))
-    except FileNotFoundError:
+        return all(file.stat().st_mtime < stamp for file in files)
+    except OSError:
         return False
-    return all(file.stat().st_mtime < stamp for file in files)
 
 
 def command(words, purpose):

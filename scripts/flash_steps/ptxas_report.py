@@ -28,9 +28,10 @@ from dataclasses import dataclass, field
 
 from . import command
 from .command import BadInput
+from .files import read_text
 from .nvcc import arches_of, demangled, every_arch_of, find_nvcc, nvcc_command, version_of
-from .step_text import code_of_file
-from .steps import ROOT, steps_and_needs
+from .step_text import INCLUDE, lines_of_nvcc, without_comments
+from .steps import ROOT, all_needs_of, steps_and_needs
 
 DEFAULT_ARCH = "sm_80"
 REGISTERS = "common/data/registers.json"
@@ -148,10 +149,10 @@ def by_name(kernels):
     return sorted(pairs, key=lambda pair: numbers_in_order(pair[0]))
 
 
-def compile_one(nvcc, label, source, arch, host, out):
+def compile_one(nvcc, label, source, arch, host, more, out):
     """(label, architecture, kernels, error text or None)."""
     output = os.path.join(out, f"{label}.{arch}.o")
-    command = nvcc_command(nvcc, source, arch, output, host)
+    command = nvcc_command(nvcc, source, arch, output, host, more=more)
     done = subprocess.run(command, capture_output=True, text=True)
     text = done.stdout + done.stderr
     return label, arch, parse(text), text if done.returncode else None
@@ -162,14 +163,18 @@ def compiled_text(steps, root=ROOT):
     half included, and of how it is called. Comments and white space do not count."""
     waiting = [f"steps/{step}/main.cu" for step, _ in steps]
     call = nvcc_command("nvcc", "", "", "", root="")
-    seen, texts = set(waiting), [repr(steps), repr(call[call.index("nvcc") :])]  # without ccache
+    how = [(step, arches_of(needs)) for step, needs in steps], call[call.index("nvcc") :]
+    seen, texts = set(waiting), [repr(how)]
     while waiting:
+        path = waiting.pop()
         try:
-            code, included = code_of_file(os.path.join(root, waiting.pop()))
+            lines = lines_of_nvcc(without_comments(read_text(os.path.join(root, path))))
         except FileNotFoundError:
             continue
-        texts.append(code)
-        found = set(included) - seen
+        lines = [" ".join(line.split()) for line in lines if line.strip()]
+        texts.append("\n".join([path, *lines]))
+        included = (INCLUDE.match(line) for line in lines)
+        found = {match[1] for match in included if match and match[1]} - seen
         seen |= found
         waiting += found
     return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16]
@@ -276,7 +281,7 @@ def main():
             f"the kernels of the numbered steps are as nvcc {version} found them clean: {REGISTERS}"
         )
         chosen = [step for step in known if not step[0].isdigit()]
-    work = []  # (label, source, architecture, with the host's half)
+    work = []  # (label, source, architecture, with the host's half, more flags)
     for what in chosen:
         if what in known:
             source = os.path.join(ROOT, "steps", what, "main.cu")
@@ -285,9 +290,12 @@ def main():
                 arches = every_arch_of(known[what], args.nvcc)
                 if not arches:
                     raise BadInput(f"{args.nvcc} makes no code that runs {what}")
-            work += [(what, source, arch, arch == arches[0]) for arch in arches]
+            work += [(what, source, arch, arch == arches[0], ()) for arch in arches]
+            if len(both := all_needs_of(what)) == 2:  # and without what needs the newer one
+                older = every_arch_of(both[0], args.nvcc) if args.every_arch else [both[0]]
+                work += [(what, source, arch, True, ("-DFA_NO_WGMMA",)) for arch in older]
         elif what.endswith(".cu") and os.path.exists(what):
-            work.append((os.path.basename(what)[: -len(".cu")], what, args.arch, True))
+            work.append((os.path.basename(what)[: -len(".cu")], what, args.arch, True, ()))
         else:
             raise BadInput(f"'{what}' is neither a step nor a .cu file")
 

@@ -27,7 +27,7 @@ SIMULATOR = "common/sim/"
 KNOWN = {
     "defined(__CUDACC__)": "1",
     "defined(FA_GPU)": "0",
-    "defined(FA_OLDER_GPU)": "0",
+    "defined(FA_NO_WGMMA)": "0",
     "FA_BACKEND_GPU": "1",
 }
 

@@ -245,11 +245,14 @@ def replace_once(text, before, after, where):
 
 def without(fields, text):
     """Without the fields .name = value, and without the statements v.name = value;"""
-    field_of = re.compile(rf"(^ *\w+)?\.({'|'.join(fields)})\s*=", re.MULTILINE)
+    field_of = re.compile(rf"(^ *\w+|(?<![\w)\]]))\.({'|'.join(fields)})\s*=", re.MULTILINE)
     while field := field_of.search(text):
-        end, depth = field.end(), 0
-        while end < len(text) and (depth or text[end] not in ",;}"):
-            depth += {"{": 1, "(": 1, ")": -1, "}": -1}.get(text[end], 0)
+        end, open_ones = field.end(), []
+        while end < len(text) and (open_ones or text[end] not in ",;}"):
+            if text[end] in "{([" or text[end] == "<" and re.match(r"\w", text[end - 1]):
+                open_ones.append(text[end])
+            elif open_ones and text[end] == {"{": "}", "(": ")", "[": "]", "<": ">"}[open_ones[-1]]:
+                open_ones.pop()
             end += 1
         before, after = text[: field.start()], text[end:]
         if field[1]:

@@ -5,7 +5,7 @@
 #include "steps/14_ring/5_heads.cuh"
 #include "steps/14_ring/ampere.cuh"
 #include "steps/14_ring/cuda_cores.cuh"
-#ifndef FA_OLDER_GPU
+#ifndef FA_NO_WGMMA
 #include "steps/14_ring/hopper.cuh"
 #endif
 
@@ -47,7 +47,7 @@ inline fa::Variant mma() {
           .sharding = ring<Ampere, Cut::zigzag>()};
 }
 
-#ifndef FA_OLDER_GPU  // else nvcc compiles for older GPUs, which know no wgmma
+#ifndef FA_NO_WGMMA  // else nvcc compiles for GPUs that are not Hopper's
 // With one rank it is steps 10 and 11.
 inline fa::Variant plain() {
   return {.name = "plain",
@@ -81,15 +81,16 @@ inline fa::Variant zigzag() {
 #endif
 
 inline fa::Step step() {
-  return {.id = "14_ring",
-          .idea = "one problem on several GPUs: K and V travel round a ring of ranks",
-          .support = support(),
-          .needs = "sm_80",
-          .variants = {fp32(), mma(),
-#ifndef FA_OLDER_GPU
-                       plain(), heads(), zigzag()
+  fa::Step s{.id = "14_ring",
+             .idea = "one problem on several GPUs: K and V travel round a ring of ranks",
+             .support = support()};
+  s.variants = {fp32(), mma()};
+  s.needs = "sm_80";
+#ifndef FA_NO_WGMMA
+  for (const fa::Variant& v : {plain(), heads(), zigzag()}) s.variants.push_back(v);
+  if (FA_BACKEND_GPU) s.needs = "sm_90a";  // nvcc has compiled for nothing else
 #endif
-          }};
+  return s;
 }
 
 }  // namespace step14

@@ -408,6 +408,9 @@ TEST_CASE("a variant may need more than its step; by default the last one runs t
   o.model_gpu = "A100", o.variant = 1;
   CHECK_THROWS_WITH(fa::modelled_gpu(o, step),
                     "--gpu A100: variant new needs sm_90a, and this GPU is sm_80");
+  o.model_gpu = "T4";
+  CHECK_THROWS_WITH(fa::modelled_gpu(o, step),
+                    "--gpu T4: this step needs sm_80, and this GPU is sm_75");
 }
 
 TEST_CASE("--predict says what the formulas say and runs nothing", "[step_main]") {

@@ -73,12 +73,17 @@ class Architectures(unittest.TestCase):
             dict(gpus="9.0"),
             dict(gpus="8.0 9.0"),
             dict(),
-            dict(override="80;90-virtual"),
+            dict(override="80;90"),
+            dict(override="90a"),
+            dict(override="90a-real"),
             dict(override="native"),
+            dict(override="all-major"),
         ):
             self.assertEqual(self.chosen(both, **machine), "90a-real", machine)
         self.assertEqual(self.chosen(both, gpus="8.0 8.6"), "80-real;86-real")
         self.assertEqual(self.chosen(both, override="75;80;120"), "80;120")
+        self.assertEqual(self.chosen(both, override="120a-real"), "120a-real")
+        self.assertEqual(self.chosen(both, gpus="12.0", codes=NVCC_12), "90-virtual")
         self.assertEqual(self.chosen(both, gpus="7.5"), "80")  # runs nowhere here, but compiles
 
     def test_no_gpu_takes_the_oldest_that_step_and_nvcc_allow(self):

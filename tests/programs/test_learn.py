@@ -243,6 +243,7 @@ class Guards(Folder):
             name + '.parent = {"00 none", g, fa::Support{.d = {32, 64}}},\n  ' + f,
             name + '.backward_parent = {"00", h}, ' + f + ',\n  .parent = {"00", {g}}',
             name + ".parent = none({1, 2}), " + f,
+            name + ".traffic = g<2, 3>, .backward_traffic = [a, b](int) { return a < b; }, " + f,
             name + ".traffic = g<2>, " + f + ",\n  .backward_traffic = h",
             name + ".backward = both(g, h), " + f,
         ):
@@ -257,6 +258,8 @@ class Guards(Folder):
         self.assertIn("{};\n  v.i", self.variant_of(statement))
         with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*parent"):
             self.variant_of(name + '.parent{"00", g}, ' + f)
+        with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*traffic"):
+            self.variant_of("{};\n  if (big) v.traffic = t;\n  v.i = {1")
         self.assertIn(".backward = ", exercise("gradients").variant()[1])
 
     def broken(self, edit, *words):

@@ -257,10 +257,11 @@ class Update(unittest.TestCase):
         self.assertIn(" reverse", self.run_report("--changed")[1])
         self.assertEqual(self.run_report("--update")[0], 0)
         self.assertNotIn(" reverse", self.run_report("--changed")[1])
-        self.write("common/harness/small.h", "nonsense\n")
-        status, out, _ = self.run_report("--changed")
-        self.assertEqual(status, 1)
-        self.assertIn("finding: 01_small does not compile", out)
+        for text in ("nonsense\n", "#include <nowhere.h>\ninline int two() { return 2; }\n"):
+            self.write("common/harness/small.h", text)
+            status, out, _ = self.run_report("--changed")
+            self.assertEqual(status, 1)
+            self.assertIn("finding: 01_small does not compile", out)
 
         self.write("common/harness/small.h", "inline int two() { return 2; }\n")
         self.write("steps/CMakeLists.txt", "fa_step(01_small)\nfa_step(mine)\n")
