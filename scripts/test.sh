@@ -14,7 +14,7 @@
 #                                  preset gpu and checks for spills on all GPUs
 #                                  from sm_75 on; fails without nvcc
 #
-# The first run takes about twenty minutes on two cores, and 1.3 GB of disk.
+# The first run takes about thirty minutes on two cores, and 1.4 GB of disk.
 # Exit status: 0 all passed, 1 something failed; the last line says what, and
 # what was not run.
 set -uo pipefail
@@ -79,7 +79,7 @@ if [[ $cuda && ! $nvcc ]]; then
   stop "FAILED: --cuda needs nvcc, which is not installed"
 fi
 [[ -e build/sim/steps || $cuda ]] \
-  || echo "the first run takes about twenty minutes on two cores, and 1.3 GB of disk"
+  || echo "the first run takes about thirty minutes on two cores, and 1.4 GB of disk"
 ./scripts/setup.sh "${yes[@]}" mpi ${all:+docs gdb format} || exit 1
 [[ $all ]] && ./scripts/setup.sh "${yes[@]}" browser # Ubuntu's apt has none: not with the others
 
