@@ -75,9 +75,8 @@ def all_needs_of(step, root=ROOT):
     described = os.path.join(root, "steps", step, "step.cuh")
     if not os.path.exists(described):
         return []
-    needs = re.findall(
-        r'\.needs = "(sm_\d+a?)"', read_text(described)
-    )  # as in steps/CMakeLists.txt
+    # As in steps/CMakeLists.txt.
+    needs = re.findall(r'\.needs = "(sm_\d+a?)"', read_text(described))
     return sorted(set(needs), key=lambda arch: int(re.search(r"\d+", arch)[0]))
 
 

@@ -8,7 +8,7 @@
 using fa::test::bf16_problem;
 using step14::Block, step14::Cut;
 
-// fp32 and mma, and, but in a build for older GPUs, plain, heads and zigzag.
+// fp32 and mma, and in a build for Hopper plain, heads and zigzag.
 static const std::vector<fa::Variant>& variants() {
   const auto is_14 = [](const fa::Step& s) { return s.id == "14_ring"; };
   return std::find_if(fa::linked_steps().begin(), fa::linked_steps().end(), is_14)->variants;
