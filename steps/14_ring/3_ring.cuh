@@ -54,6 +54,12 @@ struct Keys {
   const T *K = nullptr, *V = nullptr;
 };
 
+// Which of the merges that a chunk's rows have in one forward? O so far is bf16, in O itself, while
+// they have met one block or all, and fp32 in between.
+struct Meeting {
+  bool first = false, last = false;
+};
+
 // Kernels: the step that computes, ampere.cuh or hopper.cuh.
 template <class Kernels, Cut cut>
 class RingForward : public fa::RankAttention {
@@ -63,23 +69,17 @@ class RingForward : public fa::RankAttention {
   RingForward(const fa::Problem& p, fa::Ranks& ranks)
       : whole_(p), ranks_(ranks), me_(ranks.rank()), R_(ranks.size()) {
     for (int r = 0; r < R_; ++r) most_ = std::max(most_, rows(r));
-    const size_t keys = p.kv_heads() * most_ * p.d, queries = p.heads() * most_ * p.d;
     taken_.emplace(Kernels::forward_workspace(block_problem({{0, most_}, {0, most_}, p.causal})));
     if (R_ == 1) return;
-    for (auto& buffer : moving_) buffer = buffer_of<T>("K, V of a hop", 2 * keys);
-    partial_O_ = buffer_of<T>("O of a hop", queries);
+    for (auto& buffer : moving_) buffer = buffer_of<T>("K, V of a hop", 2 * most_keys());
     partial_LSE_ = buffer_of<float>("LSE of a hop", p.heads() * most_);
-    if (R_ > 2) sum_ = buffer_of<float>("O so far", queries);
-    if (cut == Cut::zigzag && p.causal) {
-      late_Q_ = buffer_of<T>("Q, late", queries / 2 + queries / most_);
-      early_ = buffer_of<T>("K, V, early", keys + 2 * keys / most_);
-    }
+    if (R_ > 2) sum_ = buffer_of<float>("O so far", p.heads() * most_ * p.d);
   }
 
   void forward(const fa::Tensors<void>& untyped) override {
     const fa::Tensors<T> t = fa::typed<T>(untyped);
-    std::vector<int> met(2);  // merges that each chunk's rows have had
-    if (late_Q_) cut_late(t.Q, late_Q_.get());
+    met_.assign(2, 0);
+    if (meets_later_keys()) prepare_late_rows(t);
     Keys<T> held{t.K, t.V};
     for (int hop = 0; hop < R_; ++hop) {
       const int from = forward_source(me_, hop, R_);
@@ -92,7 +92,8 @@ class RingForward : public fa::RankAttention {
                      keys_to((me_ + R_ - 1) % R_, next, coming));
       }
       ranks_.computing("forward, hop " + std::to_string(hop));
-      attend(t, held, hop, from, last ? 0 : ranks_.busy_sms(), met);
+      const Block b = block(from);
+      if (!b.empty()) attend(t, b, held, from, blocks(last ? 0 : ranks_.busy_sms()));
       if (!last) {
         ranks_.finish();
         held = next;
@@ -116,7 +117,9 @@ class RingForward : public fa::RankAttention {
     bytes_ += n * sizeof(E);
     return memory<E>(name, n);
   }
+  static int blocks(int busy_sms) { return std::max(1, fa::multiprocessors() - busy_sms); }
   size_t key_numbers(int rank) const { return whole_.kv_heads() * rows(rank) * whole_.d; }
+  size_t most_keys() const { return whole_.kv_heads() * most_ * whole_.d; }
   Keys<T> room(int buffer, int rank) const {
     T* K = moving_[buffer].get();
     return {K, K + key_numbers(rank)};
@@ -135,11 +138,14 @@ class RingForward : public fa::RankAttention {
   void cut_late(const T* from, T* to) const {
     cut_rows<uint4>(whole_.heads(), whole_.d / kVector, from, to, late());
   }
-  bool is_late(const Block& b) const { return b.rows.begin > 0; }
+  static bool is_late(const Block& b) { return b.rows.begin > 0; }
+  // Only the last rank never meets keys of a larger one, which its late rows alone would see.
+  bool meets_later_keys() const { return cut == Cut::zigzag && whole_.causal && me_ + 1 < R_; }
 
   // The keys of a block: of a rank's keys all, or the early ones.
-  Keys<T> keys_of(const Block& b, const Keys<T>& held, int from) const {
+  Keys<T> keys_of(const Block& b, const Keys<T>& held, int from) {
     if (b.keys.size() == rows(from)) return held;
+    if (!early_) early_ = buffer_of<T>("K, V, early", most_keys() + 2 * most_keys() / most_);
     T *K = early_.get(), *V = K + early_.size() / 2;
     const RowsOf at{
         .N = rows(from), .row0 = 0, .n = b.keys.size(), .partial0 = 0, .rows = b.keys.size()};
@@ -148,28 +154,46 @@ class RingForward : public fa::RankAttention {
     return {K, V};
   }
 
+  Meeting meet(size_t chunk, int row0) {
+    const bool first = met_[chunk] == 0;
+    return {first, ++met_[chunk] == meetings(row0)};
+  }
+
+  // --- 6_fused has other ways for these two
+
+  // The late rows of Q become a tensor of their own.
+  virtual void prepare_late_rows(const fa::Tensors<T>& t) { cut_late_queries(t); }
+  void cut_late_queries(const fa::Tensors<T>& t) {
+    if (!late_Q_) late_Q_ = buffer_of<T>("Q, late", whole_.heads() * late().rows * whole_.d);
+    cut_late(t.Q, late_Q_.get());
+  }
+
+  // O and LSE of a block, and their merge with those so far, by so many thread blocks.
+  virtual void attend(const fa::Tensors<T>& t, const Block& b, const Keys<T>& held, int from,
+                      int blocks) {
+    const bool own = from == me_;  // the first hop: nothing to merge with
+    if (!own && !partial_O_) {
+      partial_O_ = buffer_of<T>("O of a hop", whole_.heads() * most_ * whole_.d);
+    }
+    const Keys<T> keys = keys_of(b, held, from);
+    fa::Tensors<T> tensors{.Q = is_late(b) ? late_Q_.get() : t.Q, .K = keys.K, .V = keys.V};
+    tensors.O = own ? t.O : partial_O_.get();
+    tensors.LSE = own ? t.LSE : partial_LSE_.get();
+    tensors.workspace = taken_->pointers();
+    Kernels::forward(block_problem(b), tensors, blocks);
+    if (!own) merge_parts(t, b);
+  }
+
   const fa::Problem whole_;
   fa::Ranks& ranks_;
   const int me_, R_;
   int most_ = 0;                // rows of a rank
   fa::DeviceMemory<T> late_Q_;  // [B*H, late rows, d]
   std::optional<Workspace> taken_;
-  Keys<T> left_;  // what the last hop of a forward left here
+  Keys<T> left_;                               // what the last hop of a forward left here
+  fa::DeviceMemory<float> partial_LSE_, sum_;  // LSE of one block of keys; O so far
 
  private:
-  void attend(const fa::Tensors<T>& t, const Keys<T>& held, int hop, int from, int busy_sms,
-              std::vector<int>& met) {
-    const Block b = block(from);
-    if (b.empty()) return;
-    const Keys<T> keys = keys_of(b, held, from);
-    fa::Tensors<T> tensors{.Q = is_late(b) ? late_Q_.get() : t.Q, .K = keys.K, .V = keys.V};
-    tensors.O = hop == 0 ? t.O : partial_O_.get();
-    tensors.LSE = hop == 0 ? t.LSE : partial_LSE_.get();
-    tensors.workspace = taken_->pointers();
-    Kernels::forward(block_problem(b), tensors, std::max(1, fa::multiprocessors() - busy_sms));
-    if (hop > 0) merge_parts(t, b, met);
-  }
-
   // How many blocks of other ranks the rows of a chunk meet.
   int meetings(int first_row) const {
     int n = 0;
@@ -180,8 +204,7 @@ class RingForward : public fa::RankAttention {
     return n;
   }
 
-  // O so far is in O while it has met one block or all, and in between in fp32.
-  void merge_parts(const fa::Tensors<T>& t, const Block& b, std::vector<int>& met) {
+  void merge_parts(const fa::Tensors<T>& t, const Block& b) {
     const std::vector<fa::Rows> chunks = rows_of(cut, whole_.N, me_, R_);
     int row0 = 0;
     for (size_t i = 0; i < chunks.size(); row0 += chunks[i++].size()) {
@@ -191,7 +214,7 @@ class RingForward : public fa::RankAttention {
                       .n = b.rows.size(),
                       .partial0 = row0 - b.rows.begin,
                       .rows = chunks[i].size()};
-      const bool first = met[i] == 0, last = ++met[i] == meetings(row0);
+      const auto [first, last] = meet(i, row0);
       const auto merge = [&](const auto* old, auto* sum) {
         merge_rows(whole_.d, whole_.heads(), old, sum, t.LSE, partial_O_.get(), partial_LSE_.get(),
                    at);
@@ -207,7 +230,7 @@ class RingForward : public fa::RankAttention {
   fa::DeviceMemory<T> moving_[2];  // K and V that come, and that were here before
   fa::DeviceMemory<T> early_;      // K and V, of a rank's early chunk
   fa::DeviceMemory<T> partial_O_;  // of one block of keys
-  fa::DeviceMemory<float> partial_LSE_, sum_;
+  std::vector<int> met_;           // merges that each chunk's rows have had
 };
 
 }  // namespace step14

@@ -31,7 +31,7 @@ class Ring : public RingForward<Kernels, cut> {
     fa::Tensors<T> all = t, late = t;
     all.workspace = all_->pointers();
     Kernels::prepare_rows(block_problem(own), all);
-    if (late_) late = prepare_late(t);
+    if (this->meets_later_keys()) late = prepare_late(all);
 
     Keys<T> held = left_;
     for (int hop = 0; hop < R_; ++hop) {
@@ -42,12 +42,10 @@ class Ring : public RingForward<Kernels, cut> {
       ranks_.computing("backward, hop " + std::to_string(hop));
       const Block b = block(from);
       if (!b.empty()) {
-        const Keys<T> keys = this->keys_of(b, held, from);
         fa::Tensors<T>& rows = this->is_late(b) ? late : all;
-        rows.K = keys.K, rows.V = keys.V;
         rows.dK = R_ == 1 ? t.dK : partial_.get(),
         rows.dV = R_ == 1 ? t.dV : partial_.get() + partial_.size() / 2;
-        Kernels::backward(block_problem(b), rows);
+        differentiate(rows, b, held, from);
       }
       if (moves(hop)) ranks_.finish();
       if (R_ > 1) add(t, b, hop, from);
@@ -64,37 +62,46 @@ class Ring : public RingForward<Kernels, cut> {
     return Forward::workspace_bytes() + (all_ ? all_->bytes() : 0) + (late_ ? late_->bytes() : 0);
   }
 
- private:
+ protected:
   using Forward::block, Forward::block_problem, Forward::whole_, Forward::ranks_, Forward::me_;
-  using Forward::R_, Forward::most_, Forward::left_, Forward::key_numbers, Forward::rows;
+  using Forward::R_, Forward::left_, Forward::key_numbers, Forward::rows;
 
-  void allocate() {
-    const fa::Problem& p = whole_;
-    all_.emplace(Kernels::row_workspace(block_problem(block(me_))));
-    if (R_ == 1) return;
-    const size_t keys = p.kv_heads() * most_ * p.d;
-    partial_ = this->template buffer_of<T>("dK, dV of a hop", 2 * keys);
-    for (auto& sum : sums_) sum = this->template buffer_of<float>("dK, dV so far", 2 * keys);
-    if (!this->late_Q_ || me_ + 1 == R_) return;  // the last rank meets no later keys
-    fa::Problem rows = block_problem(block(me_));
-    rows.N = this->late().rows;
-    late_.emplace(Kernels::row_workspace(rows));
-    const size_t numbers = p.heads() * rows.N * p.d;
-    for (auto* tensor : {&late_O_, &late_dO_}) {
-      *tensor = this->template buffer_of<T>("O, dO, late", numbers);
-    }
-    late_LSE_ = this->template buffer_of<float>("LSE, late", p.heads() * rows.N);
-  }
+  // --- 6_fused has other ways for these two
 
-  // The late part's rows are tensors of their own, with sums of dQ of their own.
-  fa::Tensors<T> prepare_late(const fa::Tensors<T>& t) {
-    this->cut_late(t.O, late_O_.get());
-    this->cut_late(t.dO, late_dO_.get());
-    cut_rows<float>(whole_.heads(), 1, t.LSE, late_LSE_.get(), this->late());
+  // The late rows become tensors of their own, with sums of dQ of their own.
+  virtual fa::Tensors<T> prepare_late(const fa::Tensors<T>& all) {
+    if (!late_) allocate_late();
+    this->cut_late(all.O, late_O_.get());
+    this->cut_late(all.dO, late_dO_.get());
+    cut_rows<float>(whole_.heads(), 1, all.LSE, late_LSE_.get(), this->late());
     fa::Tensors<T> late{.Q = this->late_Q_.get(), .O = late_O_.get(), .LSE = late_LSE_.get()};
     late.dO = late_dO_.get(), late.workspace = late_->pointers();
     Kernels::prepare_rows(late_problem(), late);
     return late;
+  }
+  // dK and dV of a block, and its share of dQ.
+  virtual void differentiate(fa::Tensors<T> rows, const Block& b, const Keys<T>& held, int from) {
+    const Keys<T> keys = this->keys_of(b, held, from);
+    rows.K = keys.K, rows.V = keys.V;
+    Kernels::backward(block_problem(b), rows);
+  }
+
+ private:
+  void allocate() {
+    all_.emplace(Kernels::row_workspace(block_problem(block(me_))));
+    if (R_ == 1) return;
+    const size_t keys = this->most_keys();
+    partial_ = this->template buffer_of<T>("dK, dV of a hop", 2 * keys);
+    for (auto& sum : sums_) sum = this->template buffer_of<float>("dK, dV so far", 2 * keys);
+  }
+  void allocate_late() {
+    const fa::Problem rows = late_problem();
+    late_.emplace(Kernels::row_workspace(rows));
+    const size_t numbers = rows.heads() * rows.N * rows.d;
+    for (auto* tensor : {&late_O_, &late_dO_}) {
+      *tensor = this->template buffer_of<T>("O, dO, late", numbers);
+    }
+    late_LSE_ = this->template buffer_of<float>("LSE, late", rows.heads() * rows.N);
   }
   void add_late(const fa::Tensors<T>& all, const fa::Tensors<T>& late) const {
     const int Np = Kernels::padded_rows(block_problem(block(me_)));
@@ -138,12 +145,14 @@ class Ring : public RingForward<Kernels, cut> {
   void add(const fa::Tensors<T>& t, const Block& b, int hop, int from) {
     float* dK = sums_[hop % 2].get();
     float* dV = dK + key_numbers(from);
-    if (hop == 0) fa::zero_device_memory(dK, 2 * key_numbers(from) * sizeof(float));
+    const bool all_keys = !b.empty() && b.keys.size() == rows(from);
+    if (hop == 0 && !all_keys) fa::zero_device_memory(dK, 2 * key_numbers(from) * sizeof(float));
     if (b.empty()) return;
     const RowsOf at{
         .N = rows(from), .row0 = 0, .n = b.keys.size(), .partial0 = 0, .rows = b.keys.size()};
     const T *partial_K = partial_.get(), *partial_V = partial_K + partial_.size() / 2;
     const auto sum = [&](const float* old, auto* to, const T* partial) {
+      if (hop == 0 && all_keys) old = nullptr;  // there is no sum yet
       add_rows(whole_.d, whole_.kv_heads(), old, to, partial, at);
     };
     if (hop + 1 == R_) {

@@ -56,7 +56,7 @@ struct Place {
   __device__ size_t partial(const RowsOf& at) const { return size_t(bh) * at.n + at.partial0 + r; }
 };
 
-// Gradients merge by addition.
+// Gradients merge by addition. Without old ones (null) the partial ones are the sum.
 template <int d, class Old, class New, class T>
 __global__ void add_kernel(const Old* old,    // [B*H, N, d]
                            New* sum,          // [B*H, N, d], perhaps the same memory
@@ -64,8 +64,8 @@ __global__ void add_kernel(const Old* old,    // [B*H, N, d]
                            RowsOf at, int heads) {
   const Place<d> place(at.rows);
   if (place.bh >= heads) return;  // legal: no barrier follows
-  float a[kFeatures], b[kFeatures];
-  load(old + place.kept(at) * d + place.x, a);
+  float a[kFeatures] = {}, b[kFeatures];
+  if (old) load(old + place.kept(at) * d + place.x, a);
   load(partial + place.partial(at) * d + place.x, b);
   UNROLL
   for (int i = 0; i < kFeatures; ++i) a[i] += b[i];

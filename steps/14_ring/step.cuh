@@ -6,6 +6,7 @@
 #include "steps/14_ring/ampere.cuh"
 #include "steps/14_ring/cuda_cores.cuh"
 #ifndef FA_NO_WGMMA
+#include "steps/14_ring/6_fused.cuh"
 #include "steps/14_ring/hopper.cuh"
 #endif
 
@@ -78,6 +79,13 @@ inline fa::Variant zigzag() {
   v.sharding = ring<Hopper, Cut::zigzag>();
   return v;
 }
+
+inline fa::Variant fused() {
+  fa::Variant v = zigzag();
+  v.name = "fused", v.idea = "O of a hop is merged where it is made; no copies of rows and keys";
+  v.sharding = fused_ring();
+  return v;
+}
 #endif
 
 inline fa::Step step() {
@@ -87,7 +95,7 @@ inline fa::Step step() {
   s.variants = {fp32(), mma()};
   s.needs = "sm_80";
 #ifndef FA_NO_WGMMA
-  for (const fa::Variant& v : {plain(), heads(), zigzag()}) s.variants.push_back(v);
+  for (const fa::Variant& v : {plain(), heads(), zigzag(), fused()}) s.variants.push_back(v);
   if (FA_BACKEND_GPU) s.needs = "sm_90a";  // nvcc has compiled for nothing else
 #endif
   return s;

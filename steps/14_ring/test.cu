@@ -8,7 +8,7 @@
 using fa::test::bf16_problem;
 using step14::Block, step14::Cut;
 
-// fp32 and mma, and in a build for Hopper plain, heads and zigzag.
+// fp32 and mma, and in a build for Hopper plain, heads, zigzag and fused.
 static const std::vector<fa::Variant>& variants() {
   const auto is_14 = [](const fa::Step& s) { return s.id == "14_ring"; };
   return std::find_if(fa::linked_steps().begin(), fa::linked_steps().end(), is_14)->variants;
@@ -136,7 +136,9 @@ TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
   const Case c = GENERATE(Case{"14 fp32", 2, 64, true}, Case{"14 fp32", 4, 128, false},
                           Case{"14 mma", 2, 64, true}, Case{"14 mma", 3, 128, false},
                           Case{"14 plain", 4, 64, true}, Case{"14 heads", 2, 128, true},
-                          Case{"14 zigzag", 1, 64, true}, Case{"14 zigzag", 3, 128, true});
+                          Case{"14 zigzag", 1, 64, true}, Case{"14 zigzag", 3, 128, true},
+                          Case{"14 fused", 2, 128, false}, Case{"14 fused", 3, 128, true},
+                          Case{"14 fused", 2, 64, true});
   if (!has(c.variant)) return;
   const fa::Variant& v = fa::linked_variant(c.variant);
   const int ranks = c.ranks;
@@ -153,7 +155,7 @@ static const fa::Variant& variant_number(int i) { return variants()[i % variants
 
 TEST_CASE("step 14: right for random problems and ranks", "[step14]") {
   std::mt19937 random(14);
-  for (int i = 0; i < (FA_BACKEND_GPU ? 100 : 5); ++i) {
+  for (int i = 0; i < (FA_BACKEND_GPU ? 120 : 6); ++i) {
     const fa::Variant& v = variant_number(i);
     fa::Problem p = fa::test::random_problem(random);
     const int ranks = 2 + int(random() % 4);
@@ -169,7 +171,7 @@ TEST_CASE("step 14: right for random problems and ranks", "[step14]") {
 }
 
 TEST_CASE("step 14: the sent bytes are those predicted", "[step14]") {
-  const fa::Variant& v = variant_number(GENERATE(range(0, 5)));
+  const fa::Variant& v = variant_number(GENERATE(range(0, 6)));
   const int ranks = GENERATE(2, 3);  // of two, none has keys of another one to pass on backwards
   const bool fp32 = v.forward.dtype() == fa::DType::f32;
   const int N = fp32 ? 36 : 37;  // 37: no number of ranks divides it
