@@ -35,6 +35,7 @@ from .step_text import digest_of
 from .steps import ROOT
 
 STEP = ring_tables.STEP
+VARIANT, OTHERS = "fused", ("zigzag", "plain", "heads")
 TOKENS = (16384, 8192, 32768, 65536)  # of a GPU; the first one's lanes are drawn
 HEADS, GROUP = 32, 4
 LONG = 524288
@@ -69,17 +70,17 @@ class RingMeasurement(Measurement):
         ]
         sixteen = problems[:2]
         small = problem(SMALL, ranks, causal=True)
-        first = [self.right(v, small) for v in ("zigzag", "plain", "heads")]
-        first.append(self.right("zigzag", small, CHANNELS[0]))
-        first += [self.beside_one("share", "zigzag", p) for p in problems]
-        first += [self.beside_one("variants", v, p) for v in ("plain", "heads") for p in sixteen]
+        first = [self.right(v, small) for v in (VARIANT, *OTHERS)]
+        first.append(self.right(VARIANT, small, CHANNELS[0]))
+        first += [self.beside_one("share", VARIANT, p) for p in problems]
+        first += [self.beside_one("variants", v, p) for v in OTHERS for p in sixteen]
         first += [
-            self.beside_one("nccl", "zigzag", sixteen[0], channels=blocks) for blocks in CHANNELS
+            self.beside_one("nccl", VARIANT, sixteen[0], channels=blocks) for blocks in CHANNELS
         ]
         if not quick:
             long = problem(LONG, ranks, True, h=2, hkv=1)
-            first.append(self.alone("long", "zigzag", long))
-        more = [self.beside_one("share", "zigzag", p) for p in problems]
+            first.append(self.alone("long", VARIANT, long))
+        more = [self.beside_one("share", VARIANT, p) for p in problems]
         return first + more * (self.options.turns - 1)
 
     def said(self, text, row):
@@ -156,7 +157,7 @@ class RingMeasurement(Measurement):
     def on_gpu(self, gpu, p):
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         names = visible.split(",") if visible else [str(i) for i in range(self.options.ranks)]
-        return self.launched(1, "zigzag", p, CUDA_VISIBLE_DEVICES=names[gpu])
+        return self.launched(1, VARIANT, p, CUDA_VISIBLE_DEVICES=names[gpu])
 
     def is_small(self, p):
         return p["n"] == SMALL * self.options.ranks

@@ -61,7 +61,7 @@ def table(of, title, *columns):
 
 
 TABLES = {
-    "share": table("share", "zigzag: share of the ideal", TOKENS, MASK, HEADS, *SHARES, HIDDEN),
+    "share": table("share", "fused: share of the ideal", TOKENS, MASK, HEADS, *SHARES, HIDDEN),
     "variants": table("variants", "the other variants", VARIANT, MASK, TOKENS, *SHARES, SENT),
     "nccl": table("nccl", "messages by NCCL", CARRIER, *SHARES, HIDDEN),
     "long": table(

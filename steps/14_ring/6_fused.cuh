@@ -1,5 +1,5 @@
 // Step 14 -- the merge in the epilogue, and blocks in place.
-// Idea      A block's O need not go to HBM and come back. Where 10's thread would store a tile of O,
+// Idea      A hop's O need not go to HBM and come back. Where 10's thread would store a tile of O,
 //           two idle warps of its warpgroup merge the tile with O so far, from shared memory, while
 //           the consumers are at the next work tile. And TMA reads late rows and early keys where
 //           they lie: a tensor map takes any stride between heads
@@ -102,10 +102,9 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
           const bf16* tile = smem.Q[b][wg] + (x / kPanel * kGroupRows + r) * kPanel;
           const float4 o_old = now.first ? widen({old[a].x, old[a].y}) : as_floats(old[a]);
           const float4 o = widen(*reinterpret_cast<const uint2*>(tile + (x % kPanel ^ r % 8 * 8)));
-          const float4 o_new = {old_weight * o_old.x + new_weight * o.x,
-                                old_weight * o_old.y + new_weight * o.y,
-                                old_weight * o_old.z + new_weight * o.z,
-                                old_weight * o_old.w + new_weight * o.w};
+          const float4 o_new = {
+              old_weight * o_old.x + new_weight * o.x, old_weight * o_old.y + new_weight * o.y,
+              old_weight * o_old.z + new_weight * o.z, old_weight * o_old.w + new_weight * o.w};
           const size_t at = (kept + r) * d + x;
           if (now.last) {
             *reinterpret_cast<uint2*>(so_far.O + at) = {fa::pack_bf16(o_new.x, o_new.y),
