@@ -1,8 +1,8 @@
 # Which GPU architectures to compile for. Included before CUDA is enabled.
 #
-#   fa_architectures(<out> "<needs>")   CUDA_ARCHITECTURES of a program
+#   fa_architectures(<out> "<needs>" [<older>])   CUDA_ARCHITECTURES of a program
 #     needs sm_90a        90a-real: `a` code runs on that architecture alone, so there is no choice
-#     needs sm_90a;sm_80  that; sm_80 where the GPUs are known and none is of sm_90
+#     needs sm_90a;sm_80  that; sm_80 where the GPUs are known and none is of sm_90: <older> is true
 #     needs sm_80         the GPUs of this machine, but none older than sm_80
 #     needs nothing       the GPUs of this machine
 # Without a GPU it is the oldest architecture that the step and this nvcc both allow, whose PTX
@@ -76,13 +76,19 @@ endif()
 set(FA_ARCHITECTURES "${architectures}" CACHE INTERNAL "the user's, or this machine's GPUs")
 
 function(fa_architectures out needs)
+  set(older FALSE)
   list(LENGTH needs alternatives)
   if(alternatives GREATER 1)
     list(POP_FRONT needs newest)
     string(REGEX MATCH "[0-9]+" number ${newest})
     if(NOT FA_ARCHITECTURES OR FA_ARCHITECTURES MATCHES "(^|;)(${number}a?(-real)?(;|$)|[a-z])")
       set(needs ${newest})
+    else()
+      set(older TRUE)
     endif()
+  endif()
+  if(ARGC GREATER 2)
+    set(${ARGV2} ${older} PARENT_SCOPE)
   endif()
   string(REGEX MATCH "^sm_([0-9]+)(a?)$" valid "${needs}")
   set(least ${CMAKE_MATCH_1})

@@ -40,8 +40,8 @@ class Architectures(unittest.TestCase):
         with open(script, "w", encoding="utf-8") as file:
             file.write(
                 f"cmake_policy(VERSION 3.25)\ninclude({ROOT}/common/gpu/architectures.cmake)\n"
-                f'fa_architectures(result "{needs}")\n'
-                'message("RESULT ${result} COMMON ${CMAKE_CUDA_ARCHITECTURES}")\n'
+                f'fa_architectures(result "{needs}" older)\n'
+                'message("RESULT ${result} COMMON ${CMAKE_CUDA_ARCHITECTURES} OLDER ${older}")\n'
             )
         command = [shutil.which("cmake"), f"-DCMAKE_CUDA_COMPILER={nvcc}"]
         command += [f"-DCMAKE_CUDA_ARCHITECTURES={override}"] if override else []
@@ -80,6 +80,11 @@ class Architectures(unittest.TestCase):
             dict(override="all-major"),
         ):
             self.assertEqual(self.chosen(both, **machine), "90a-real", machine)
+            self.assertIn("OLDER FALSE", self.run_cmake(both, **machine).stderr)
+        for machine in (dict(gpus="8.0 8.6"), dict(override="80"), dict(override="120a-real")):
+            self.assertIn("OLDER TRUE", self.run_cmake(both, **machine).stderr)
+        for needs in ("", "sm_80", "sm_90a"):
+            self.assertIn("OLDER FALSE", self.run_cmake(needs).stderr)
         self.assertEqual(self.chosen(both, gpus="8.0 8.6"), "80-real;86-real")
         self.assertEqual(self.chosen(both, override="75;80;120"), "80;120")
         self.assertEqual(self.chosen(both, override="120a-real"), "120a-real")
