@@ -238,7 +238,7 @@ def picture(check):
 
 
 def parse():
-    parser = measurement.parser(__doc__, ring_tables.NAME, iters=10)
+    parser = measurement.parser(__doc__, ring_tables.NAME, iters=20)
     add, ranks = parser.add_argument, measurement.count(least=2)
     add("--draw", action="store_true", help="the picture, of what was measured")
     add("--check", action="store_true", help="whether the picture is that one")

@@ -4,7 +4,8 @@
 //           the consumers are at the next work tile. And TMA reads late rows and early keys where
 //           they lie: a tensor map takes any stride between heads
 // Changed   since 4_backward, `zigzag`: 10's kernel with another epilogue (d = 128); no copies of
-//           rows and keys, forward or backward; late rows add to the sums of dQ of all rows
+//           rows and keys, forward or backward; late rows add to the sums of dQ of all rows; more
+//           heads at a time in the backward of short shards
 // Traffic   sent       as 4_backward
 //           requested  10's of each block; per row and merge, in place of O and LSE of the block
 //                      and the merge kernel's:  read  2*d + 4*2 B   O so far (fp32: 4*d), LSE twice
@@ -209,6 +210,11 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
       const uint64_t row0 = b.rows.begin;
       step11::Shape shape = step11::shape_of(p, Br);
       shape.Np = Hopper::padded_rows(block_problem(block(me_)));
+      if (p.causal) {  // sections that fill the SMs, or the last one's longest walks begin late
+        const int heads = fa::ceil_div(fa::multiprocessors(), shape.Tc);
+        const int sections = std::max(1, shape.kv_heads / heads);
+        shape.section = std::max(shape.section, fa::ceil_div(shape.kv_heads, sections));
+      }
       const auto queries = [&](const bf16* x) {
         return rows_in_place<d>(x, p.heads(), rows(me_), row0, p.N, Br);
       };
