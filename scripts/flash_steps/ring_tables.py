@@ -91,7 +91,7 @@ def facts(result):
     """None of a run of which nothing was measured."""
     return [
         f"{result['ranks']} x {result['device']}, {result['carrier']}; medians of "
-        f"{result['iters']} runs, in up to {result['turns']} turns."
+        f"{result['iters']} batches of runs, in up to {result['turns']} turns."
     ] * bool(result["carrier"])
 
 
