@@ -39,6 +39,7 @@ VARIANT, OTHERS = "fused", ("zigzag", "plain", "heads")
 TOKENS = (16384, 8192, 32768, 65536)  # of a GPU; the first one's lanes are drawn
 HEADS, GROUP = 32, 4
 LONG = 524288
+HOPS = ((8192, True), (8192, False), (16384, True), (16384, False))
 CHANNELS = (4, 16)  # blocks of NCCL
 SMALL = 1024  # rows of a GPU: gradients are checked
 RUN_LIMIT = 200  # seconds
@@ -80,6 +81,7 @@ class RingMeasurement(Measurement):
         if not quick:
             long = problem(LONG, ranks, True, h=2, hkv=1)
             first.append(self.alone("long", VARIANT, long))
+        first += [self.hop_alone(problem(tokens, 1, causal)) for tokens, causal in HOPS]
         more = [self.beside_one("share", VARIANT, p) for p in problems]
         return first + more * (self.options.turns - 1)
 
@@ -201,6 +203,19 @@ class RingMeasurement(Measurement):
             return [row]
 
         return f"{what}: {self.name_of(variant, p, channels)}", job
+
+    def hop_alone(self, p):
+        """One rank's rows with its own keys on one GPU: as long as a hop, and nothing around it."""
+
+        def job():
+            row = self.row_of("hop", VARIANT, p, None)
+            row["tokens"], row["ranks"] = p["n"], 1
+            row["turns"].append({"one": self.one_gpu(p, len(row["turns"]))})
+            for way in ("forward", "both"):
+                row[way] = {"ms": row["turns"][-1]["one"][way]}
+            return [row]
+
+        return f"hop: {problem_text(p)}", job
 
     def alone(self, what, variant, p):
         """Too long for one GPU, or for this run."""

@@ -64,6 +64,16 @@ TABLES = {
     "share": table("share", "fused: share of the ideal", TOKENS, MASK, HEADS, *SHARES, HIDDEN),
     "variants": table("variants", "the other variants", VARIANT, MASK, TOKENS, *SHARES, SENT),
     "nccl": table("nccl", "messages by NCCL", CARRIER, *SHARES, HIDDEN),
+    "hop": table(
+        "hop",
+        "a hop alone, on one GPU",
+        Column(("", "rows"), tokens_text),
+        MASK,
+        Column(("", "forward"), lambda row: time_text(row["forward"]["ms"])),
+        Column(("TFLOP/s", "forward"), lambda row: flops_text(rate(row, "forward"))),
+        Column(("with", "backward"), lambda row: time_text(row["both"]["ms"])),
+        Column(("TFLOP/s", "with backward"), lambda row: flops_text(rate(row, "both"))),
+    ),
     "long": table(
         "long",
         "a long sequence",

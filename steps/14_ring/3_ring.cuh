@@ -79,7 +79,7 @@ class RingForward : public fa::RankAttention {
   void forward(const fa::Tensors<void>& untyped) override {
     const fa::Tensors<T> t = fa::typed<T>(untyped);
     met_.assign(2, 0);
-    if (meets_later_keys()) prepare_late_rows(t);
+    if (meets_later_keys()) prepare_late_queries(t);
     Keys<T> held{t.K, t.V};
     for (int hop = 0; hop < R_; ++hop) {
       const int from = forward_source(me_, hop, R_);
@@ -162,8 +162,7 @@ class RingForward : public fa::RankAttention {
   // --- 6_fused has other ways for these two
 
   // The late rows of Q become a tensor of their own.
-  virtual void prepare_late_rows(const fa::Tensors<T>& t) { cut_late_queries(t); }
-  void cut_late_queries(const fa::Tensors<T>& t) {
+  virtual void prepare_late_queries(const fa::Tensors<T>& t) {
     if (!late_Q_) late_Q_ = buffer_of<T>("Q, late", whole_.heads() * late().rows * whole_.d);
     cut_late(t.Q, late_Q_.get());
   }

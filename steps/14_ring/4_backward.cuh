@@ -31,7 +31,7 @@ class Ring : public RingForward<Kernels, cut> {
     fa::Tensors<T> all = t, late = t;
     all.workspace = all_->pointers();
     Kernels::prepare_rows(block_problem(own), all);
-    if (this->meets_later_keys()) late = prepare_late(all);
+    if (this->meets_later_keys()) late = prepare_late_rows(all);
 
     Keys<T> held = left_;
     for (int hop = 0; hop < R_; ++hop) {
@@ -69,7 +69,7 @@ class Ring : public RingForward<Kernels, cut> {
   // --- 6_fused has other ways for these two
 
   // The late rows become tensors of their own, with sums of dQ of their own.
-  virtual fa::Tensors<T> prepare_late(const fa::Tensors<T>& all) {
+  virtual fa::Tensors<T> prepare_late_rows(const fa::Tensors<T>& all) {
     if (!late_) allocate_late();
     this->cut_late(all.O, late_O_.get());
     this->cut_late(all.dO, late_dO_.get());

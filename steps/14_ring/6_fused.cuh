@@ -171,8 +171,8 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
   // dQ's sums lie in fragments of 64 rows, and are padded to whole tiles of 128.
   bool late_rows_begin_a_tile() const { return late().row0 % step11::Br == 0; }
 
-  void prepare_late_rows(const fa::Tensors<T>& t) override {
-    if (!merges_inside()) Base::prepare_late_rows(t);
+  void prepare_late_queries(const fa::Tensors<T>& t) override {
+    if (!merges_inside()) Base::prepare_late_queries(t);
   }
 
   void attend(const fa::Tensors<T>& t, const Block& b, const Keys<T>& held, int from,
@@ -196,10 +196,10 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
                partial_LSE_.get(), so_far, shape);
   }
 
-  fa::Tensors<T> prepare_late(const fa::Tensors<T>& all) override {
+  fa::Tensors<T> prepare_late_rows(const fa::Tensors<T>& all) override {
     if (late_rows_begin_a_tile()) return all;
-    if (merges_inside()) cut_late_queries(all);
-    return Base::prepare_late(all);
+    if (merges_inside()) Base::prepare_late_queries(all);  // which the forward did not need
+    return Base::prepare_late_rows(all);
   }
 
   void differentiate(fa::Tensors<T> t, const Block& b, const Keys<T>& held, int from) override {

@@ -110,7 +110,7 @@ class Ring(unittest.TestCase):
         done = self.maintain("--budget", "0")
         self.assertEqual(done.returncode, 1)
         self.assertEqual(self.result()["rows"], [])
-        self.assertIn("Left out, there was no time: gradients: zigzag", done.stdout)
+        self.assertIn("Left out, there was no time: gradients: fused", done.stdout)
         self.assertEqual(len(set(self.result()["left_out"])), len(self.result()["left_out"]))
 
     def test_nothing_is_measured(self):
@@ -163,8 +163,8 @@ class Ring(unittest.TestCase):
             table({"what": "long"})
         # A turn that there was no time for is no row that is missing.
         row = found[0]["rows"][0]["problem"]
-        found[0]["left_out"] = [f"share: zigzag {row}", "share: zigzag B=7", "long: zigzag B=8"]
-        self.assertTrue(table({}).endswith("\n\nLeft out, there was no time: share: zigzag B=7."))
+        found[0]["left_out"] = [f"share: fused {row}", "share: fused B=7", "long: fused B=8"]
+        self.assertTrue(table({}).endswith("\n\nLeft out, there was no time: share: fused B=7."))
         self.assertIn("Not measured yet: run `./scripts/maintain ring`", table({}, found=[]))
 
     def test_the_picture(self):
@@ -172,7 +172,7 @@ class Ring(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))  # it is that of docs/results
         self.maintain("--turns", "1", "--quick")
         svg = ring_picture.draw(self.result()["lanes"], "NVIDIA H200")
-        self.assertIn("zigzag on 2 x NVIDIA H200", svg)
+        self.assertIn("fused on 2 x NVIDIA H200", svg)
         self.assertEqual(svg.count("<title>forward, hop 0</title>"), 4)  # two ranks, two lanes
 
     def test_bad_use(self):
