@@ -22,7 +22,7 @@ from .command import BadInput, Failure, NotHere
 from .files import ROOT, read_text
 from .nvcc import arches_of, find_nvcc, nvcc_command, version_of
 from .ptxas_report import by_name, parse
-from .steps import find_steps, needs_of, runs_on
+from .steps import all_needs_of, find_steps, runs_on
 
 FILE_ARCH = "sm_90a"  # has all instructions of the dialect
 DIALECT = os.path.join("common", "dialect")
@@ -78,21 +78,22 @@ class Places:
 
 
 def arch_of(asked, step, nvcc):
-    r"""The architecture to compile for.
+    r"""(the architecture to compile for, nvcc's options for it).
 
     \raises BadInput when the step does not run on it, or nvcc does not know it."""
-    needs = needs_of(step) if step else None
-    arch = asked or (arches_of(needs)[-1] if step else FILE_ARCH)
+    needs = (step and all_needs_of(step)) or [None]
+    arch = asked or (arches_of(needs[-1])[-1] if step else FILE_ARCH)
     codes = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=True)
     if not re.fullmatch(r"sm_\d+[af]?", arch) or arch.rstrip("af") not in codes.stdout.split():
         raise BadInput(f"{arch}: {nvcc} knows {', '.join(codes.stdout.split())}")
     # sm_90a's code is not sm_90's.
-    if not runs_on(arch, needs) or (needs or "").endswith("a") and arch != needs:
-        raise BadInput(f"{arch}: {step} needs {needs}")
-    return arch
+    does = [n for n in needs if arch == n or runs_on(arch, n) and not (n or "").endswith("a")]
+    if not does:
+        raise BadInput(f"{arch}: {step} needs {needs[0]}")
+    return arch, () if needs[-1] in does else ("-DFA_NO_WGMMA",)
 
 
-def compiled(nvcc, source, arch, d, name):
+def compiled(nvcc, source, arch, d, name, options=()):
     """([(name, Kernel)], Places).
 
     \\raises Failure with what nvcc says when it does not compile."""
@@ -106,8 +107,8 @@ def compiled(nvcc, source, arch, d, name):
         # As nvcc does it by itself, in two calls: ptxas names lines of the PTX.
         said = ""
         for file, output, kind in ((source, ptx, "-ptx"), (ptx, "/dev/null", "-cubin")):
-            options = ("-lineinfo", "-x", "cu") if kind == "-ptx" else ()
-            call = nvcc_command(nvcc, file, arch, output, kind=kind, more=options)
+            more = ("-lineinfo", "-x", "cu", *options) if kind == "-ptx" else ()
+            call = nvcc_command(nvcc, file, arch, output, kind=kind, more=more)
             done = subprocess.run(call, capture_output=True, text=True)
             said += done.stdout + done.stderr
             if done.returncode:
@@ -145,9 +146,9 @@ def main():
     source, step = source_of(args.what)
     if not args.nvcc or not shutil.which(args.nvcc):
         raise NotHere("nvcc was not found: install the CUDA toolkit or give --nvcc")
-    arch = arch_of(args.arch, step, args.nvcc)
+    arch, options = arch_of(args.arch, step, args.nvcc)
 
-    kernels, places = compiled(args.nvcc, source, arch, args.d, args.what)
+    kernels, places = compiled(args.nvcc, source, arch, args.d, args.what, options)
     if not any(kernel.entry for _, kernel in kernels):
         raise BadInput(f"{args.what} has no kernel{' of this d' if args.d else ''}")
     print(f"{step or args.what} for {arch}, nvcc {version_of(args.nvcc)}")

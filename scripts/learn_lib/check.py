@@ -22,7 +22,7 @@ import threading
 import time
 from pathlib import Path
 
-from flash_steps.steps import needs_of
+from flash_steps.steps import all_needs_of, runs_on
 
 from .exercises import ROOT
 
@@ -111,6 +111,21 @@ class Verdict:
 # --- the build tree -----------------------------------------------------------------------------
 
 
+def for_gpus(words, needs):
+    """nvcc's words for a step that needs these architectures. Code of an "a" GPU runs on that one
+    only: where no GPU is one, there may be older kernels, as in common/gpu/architectures.cmake."""
+    if not needs or not needs[-1].endswith("a"):
+        return words
+    newest = needs[-1]
+    gpus = [
+        f"sm_{n}" for word in words for n in re.findall(r"^--generate-code=arch=\D*(\d+)", word)
+    ]
+    if len(needs) > 1 and all(runs_on(g, needs[0]) and not runs_on(g, newest) for g in gpus):
+        return [*words, "-DFA_NO_WGMMA"]
+    code = f"--generate-code=arch={newest.replace('sm', 'compute')},code=[{newest}]"
+    return [w for w in words if not w.startswith("--generate-code")] + [code]
+
+
 class Toolchain:
     """How a build tree compiles and links an exercise, and what the step itself predicts."""
 
@@ -145,10 +160,8 @@ class Toolchain:
         """`shadow` is looked through before the repository, `beside` after it. The files that were
         read stand in target.d."""
         first, *rest = self.compile_words
-        needs = needs_of(step)
-        if self.gpu and needs and needs.endswith("a"):  # such a step runs on that GPU only
-            code = f"--generate-code=arch={needs.replace('sm', 'compute')},code=[{needs}]"
-            rest = [w for w in rest if not w.startswith("--generate-code")] + [code]
+        if self.gpu:
+            rest = for_gpus(rest, all_needs_of(step))
         kind = [] if self.gpu else ["-fmax-errors=1", "-fdiagnostics-color=never"]
         kind += ["-MMD", "-MF", f"{target}.d"]
         out = ["-c", str(source), "-o", str(target)]

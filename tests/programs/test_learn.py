@@ -677,13 +677,21 @@ inline void forward("""
     def test_code_for_the_gpu_that_a_step_needs(self):
         toolchain = checking.Toolchain(BUILD)
         toolchain.gpu = True
-        toolchain.compile_words = ["nvcc", "--generate-code=arch=compute_90,code=[compute_90]"]
-        for name, arch in (("scores", "compute_90"), ("full_scale", "sm_90a")):
+        of_90, of_80 = (f"--generate-code=arch=compute_{n},code=[sm_{n}]" for n in (90, 80))
+        for name, gpu, arch, older in (
+            ("scores", of_90, "sm_90", False),
+            ("full_scale", of_90, "sm_90a", False),
+            ("full_scale", of_80, "sm_90a", False),
+            ("hop_merge", of_90, "sm_90a", False),
+            ("hop_merge", of_80, "sm_80", True),  # it runs 07's kernels there
+        ):
+            toolchain.compile_words = ["nvcc", gpu]
             command = toolchain.compile(exercise(name).step, "a", "b", "c", "d")
-            with self.subTest(name=name):
+            with self.subTest(name=name, gpu=gpu):
                 codes = [w for w in command if w.startswith("--generate-code")]
                 self.assertEqual(len(codes), 1)
                 self.assertTrue(codes[0].endswith(f"[{arch}]"), codes)
+                self.assertEqual("-DFA_NO_WGMMA" in command, older)
 
     def test_a_step_without_an_estimate(self):
         e = exercise("lines")

@@ -228,6 +228,7 @@ class Compile(Program):
         self.assertIn("kernel.cu does not compile:\n", done.stderr)
         self.assertIn('"nonsense" is undefined', done.stderr)
         self.assertIn("sm_75: 07_tensor_cores needs sm_80", self.refused("07", "--arch", "sm_75"))
+        self.assertIn("sm_75: 14_ring needs sm_80", self.refused("14", "--arch", "sm_75"))
         self.assertIn("sm_90: 10_warp_specialized needs", self.refused("10", "--arch", "sm_90"))
         self.assertRegex(self.refused("01", "--arch", "fast"), r"fast: \S+ knows .*sm_90")
         self.assertIn("has no kernel", self.refused(self.write("int x;")))
