@@ -353,8 +353,8 @@ class RankRun {
 
   /// Runs that follow one another without a pause, as layers of a model do, share the time of a
   /// batch: the host is ahead of the GPU then, and its latency is in no run. Before them the GPUs
-  /// are busy for so long that their clocks are steady. An H100 that begins to work lowers them
-  /// after about 0.7 s, and raises them again after 1.
+  /// are busy for so long that their clocks are steadier: H100s seem to lower them between 0.7 and
+  /// 1 s after they began to work (steps/14_ring/worklog.md).
   Timing time_runs(const std::function<void()>& run) {
     constexpr double kWarmUpMs = 2000, kBatchMs = 20;
     double one = 0;

@@ -133,7 +133,7 @@ std::string hiding(const RanksReport& r) {
 
 std::string time_of(const char* label, const Timing& t, double flops, double ranks) {
   return fmt::format(
-      "{:<10}{:.4g} ms median of {} (p10 {:.4g}, p90 {:.4g}), {:.0f} TFLOP/s per "
+      "{:<10}{:.4g} ms median of {} batches (p10 {:.4g}, p90 {:.4g}), {:.0f} TFLOP/s per "
       "GPU\n",
       label, t.median_ms, t.iters, t.p10_ms, t.p90_ms, flops / t.median_ms * 1e-9 / ranks);
 }

@@ -33,8 +33,10 @@ struct Mail {
 
 class ThreadRanks : public Ranks {
  public:
-  ThreadRanks(int rank, int size, Mail& mail)
-      : Ranks(rank, size), mail_(mail), turn_(mail.running) {}
+  ThreadRanks(int rank, int size, Mail& mail, int busy_sms)
+      : Ranks(rank, size), mail_(mail), turn_(mail.running), busy_sms_(busy_sms) {}
+
+  int busy_sms() const override { return busy_sms_; }
 
   void start(const std::string&, const std::vector<Message>& send,
              const std::vector<Message>& receive) override {
@@ -66,16 +68,18 @@ class ThreadRanks : public Ranks {
  private:
   Mail& mail_;
   std::unique_lock<std::mutex> turn_;
+  int busy_sms_;
   std::vector<Message> receives_;
 };
 
 /// f(ranks) on each of so many ranks. \throws what the first one threw that failed.
-inline void on_threads(int size, const std::function<void(Ranks&)>& f) {
+/// \param busy_sms  that messages pretend to take
+inline void on_threads(int size, const std::function<void(Ranks&)>& f, int busy_sms = 0) {
   Mail mail;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
-      ThreadRanks ranks(rank, size, mail);
+      ThreadRanks ranks(rank, size, mail, busy_sms);
       try {
         f(ranks);
       } catch (...) {
@@ -148,11 +152,13 @@ class RankRows {
 
 /// The whole problem's forward by so many ranks, one after the other. And its backward, where `t`
 /// has a place for dQ.
-/// \param sent the bytes of each rank, or null
+/// \param sent      the bytes of each rank, or null
+/// \param busy_sms  that messages pretend to take
 inline void run_on_threads(const Sharding& sharding, int ranks, const Problem& p,
-                           const Tensors<void>& t, std::vector<uint64_t>* sent = nullptr) {
+                           const Tensors<void>& t, std::vector<uint64_t>* sent = nullptr,
+                           int busy_sms = 0) {
   if (sent) sent->resize(ranks);
-  on_threads(ranks, [&](Ranks& me) {
+  const auto run = [&](Ranks& me) {
     const std::vector<Rows> rows = sharding.rows(p, me.rank(), ranks);
     const auto of = [&](size_t heads, size_t row_bytes, const void* whole) {
       RankRows mine(rows, heads, p.N, row_bytes);
@@ -176,7 +182,8 @@ inline void run_on_threads(const Sharding& sharding, int ranks, const Problem& p
     if (t.LSE) LSE.paste(t.LSE);
     if (t.dQ) dQ.paste(t.dQ), dK.paste(t.dK), dV.paste(t.dV);
     if (sent) (*sent)[me.rank()] = me.bytes_sent();
-  });
+  };
+  on_threads(ranks, run, busy_sms);
 }
 
 }  // namespace fa

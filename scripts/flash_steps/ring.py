@@ -9,7 +9,7 @@
 bf16, d = 128 and the heads of Llama 3 8B, 32 and 8 of K and V; from 32K tokens a GPU on fewer. Each
 problem runs on all GPUs together and, whole, on each of them alone, at the same time, by the same
 program. The share of the ideal is the time of one GPU, divided by the number of GPUs, over that of
-all together. Either is the slowest one's: GPUs of one kind differ by a few percent. O and LSE are
+all together. Either is the slowest one's: GPUs of one kind differ by up to 10%. O and LSE are
 checked in each run, gradients in small problems before the others. One run's timeline is kept, from
 which the picture is drawn. Messages go by copy engines where they can, in rows `nccl` by NCCL.
 Needs mpirun, build/gpu with step 14 and two GPUs.

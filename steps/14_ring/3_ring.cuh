@@ -139,7 +139,7 @@ class RingForward : public fa::RankAttention {
     cut_rows<uint4>(whole_.heads(), whole_.d / kVector, from, to, late());
   }
   static bool is_late(const Block& b) { return b.rows.begin > 0; }
-  // Only the last rank never meets keys of a larger one, which its late rows alone would see.
+  // A rank's late rows alone see keys of larger ranks, and above the last rank there is none.
   bool meets_later_keys() const { return cut == Cut::zigzag && whole_.causal && me_ + 1 < R_; }
 
   // The keys of a block: of a rank's keys all, or the early ones.

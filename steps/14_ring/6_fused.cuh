@@ -12,7 +12,7 @@
 //                                               write 2*d + 4*2 B
 // Launch    per hop: 10's, after the first hop with 56 and 224 registers; backward as 4_backward
 // Owns      rank: N/R rows; warp that merges: a consumer's 64 rows of each work tile
-// Still bad a hop's work tiles are all equally long: the last round does not fill all SMs
+// Still bad without a mask all work tiles are equally long: the last wave does not fill all SMs
 #pragma once
 
 #include "steps/14_ring/4_backward.cuh"

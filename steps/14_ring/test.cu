@@ -23,17 +23,18 @@ static const fa::Variant& zigzag() {
 
 // The variant on so many ranks, as one that a session can run: forward and backward at once, as the
 // backward, since what a forward leaves to it ends with the ranks.
-// \param sent the bytes of each rank, or null
-static fa::Variant on_ranks(const fa::Variant& v, int ranks,
-                            std::vector<uint64_t>* sent = nullptr) {
+// \param sent      the bytes of each rank, or null
+// \param busy_sms  that messages pretend to take
+static fa::Variant on_ranks(const fa::Variant& v, int ranks, std::vector<uint64_t>* sent = nullptr,
+                            int busy_sms = 0) {
   fa::Variant several = v;
   several.workspace = nullptr;
   const fa::DType dtype = v.forward.dtype();
   several.forward = fa::Runner(dtype, [](const fa::Problem&, const fa::Tensors<void>&) {});
-  several.backward = fa::Runner(dtype, [sharding = v.sharding, ranks, sent](
-                                           const fa::Problem& p, const fa::Tensors<void>& t) {
-    fa::run_on_threads(*sharding, ranks, p, t, sent);
-  });
+  several.backward = fa::Runner(
+      dtype, [=, sharding = v.sharding](const fa::Problem& p, const fa::Tensors<void>& t) {
+        fa::run_on_threads(*sharding, ranks, p, t, sent, busy_sms);
+      });
   return several;
 }
 
@@ -152,6 +153,15 @@ TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
   fa::Problem p = bf16_problem(c.N, c.N, c.d, c.causal, B, H, fp32 ? H : H / 2);
   p.dtype = v.forward.dtype();
   fa::test::require_right(on_ranks(v, ranks), p);
+}
+
+// Whose merging warps then change between the two places of Q, and come to each again.
+TEST_CASE("step 14: right where a block has many work tiles", "[step14]") {
+  if (!has("14 fused")) return;
+  const bool causal = GENERATE(false, true);
+  const fa::Problem p = bf16_problem(770, 770, 128, causal, 1, 4, 2);
+  const fa::Variant& v = fa::linked_variant("14 fused");
+  fa::test::require_right(on_ranks(v, 3, nullptr, fa::multiprocessors() - 1), p);
 }
 
 static const fa::Variant& variant_number(int i) { return variants()[i % variants().size()]; }
