@@ -28,6 +28,7 @@ NEW = (
     "14 3_ring",
     "14 4_backward",
     "14 5_heads",
+    "14 6_fused",
 )  # they change no other file
 
 
