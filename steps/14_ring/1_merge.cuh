@@ -1,7 +1,7 @@
 // Step 14 -- two partial results of a row become one.
 // Idea      A rank meets the keys block by block. Attention to one block is a whole softmax, with
 //           an LSE of its own; O of all keys is the mean of the blocks' O, weighted by exp(LSE). So
-//           O and LSE merge as m and l did: with 03's merge, exactly, in any order
+//           O and LSE merge as m and l did: with 03's merge, in any order up to rounding
 // Changed   nothing of 03 1_merge, which is used by #include: l is in LSE, and O comes along
 // Traffic   requested per row   read  d*(2 + 2) + 4*2*d/8 B    O of both in bf16, LSE of both
 //                               write d*2 + 4 B                where O so far is fp32: 4, not 2

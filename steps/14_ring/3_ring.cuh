@@ -1,7 +1,7 @@
 // Step 14 -- the ring's forward.
 // Idea      Each rank computes with the K and V that it has while those of the next hop come. After
 //           as many hops as ranks each row has met all keys; no rank holds more than three shards
-//           of K and V: its own, and two that pass
+//           of K and V: its own, and two that pass (and the early half of one, where a mask cuts)
 // Traffic   sent per rank  2*2*BHkv*(R-1)/R*N*d B   K and V, bf16: R - 1 chunks
 //           HBM            10's of each block; O and LSE of a block there and back; the merge
 // Launch    per hop: 10's; merge
@@ -54,13 +54,13 @@ struct Keys {
   const T *K = nullptr, *V = nullptr;
 };
 
-// Which of the merges that a chunk's rows have in one forward? O so far is bf16, in O itself, while
-// they have met one block or all, and fp32 in between.
+// Is it the first merge of a chunk's rows in this forward, the last one, both, or neither? O so far
+// is in bf16, in O itself, before the first one and after the last one, and in fp32 in between.
 struct Meeting {
   bool first = false, last = false;
 };
 
-// Kernels: the step that computes, ampere.cuh or hopper.cuh.
+// Kernels: the step that computes; hopper.cuh, ampere.cuh or cuda_cores.cuh.
 template <class Kernels, Cut cut>
 class RingForward : public fa::RankAttention {
  public:

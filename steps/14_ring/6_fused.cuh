@@ -22,8 +22,9 @@ namespace step14 {
 
 using step10::kGroupRows, step10::kPanel, step10::WorkTile;
 
-// d = 128. The warps that merge need more registers than one thread that stores. With d = 64 there
-// are four consumers, who can spare none.
+// d = 128, and no mask: only the first hop has one. The warps that merge need more registers than
+// one thread that stores, and an SM has no more than 65,536 >= 128 * 56 + 256 * 224. With d = 64
+// there are four consumers, who can spare none.
 struct FusedTiling : step10::Tiling<128, false> {
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 };
@@ -50,9 +51,9 @@ __device__ inline float4 as_floats(uint4 x) {
   return {__uint_as_float(x.x), __uint_as_float(x.y), __uint_as_float(x.z), __uint_as_float(x.w)};
 }
 
-// Merges a consumer's 64 rows of each work tile. A warp calls it. It takes a row at a time, so a
-// lane has d / 32 = 4 of its features, and the loads of O so far for several rows are under way
-// together.
+// Merges a consumer's 64 rows of each work tile, in place of step10::store. A warp calls it. Each
+// lane computes the weights of one row of 32. Then the warp takes a row at a time: a lane has d / 32
+// = 4 of its features, and kAhead rows of O so far are loaded before the first of them is used.
 template <class T>
 __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  // [B*H, n]
                                    const SoFar& so_far, const step10::Shape& shape, int wg) {
@@ -66,7 +67,7 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
     const int bh = __shfl_sync(fa::kFullMask, work.bh, 0);
     const int row = __shfl_sync(fa::kFullMask, work.row, 0) + wg * kGroupRows;
     if (__shfl_sync(fa::kFullMask, work.tiles, 0) == 0) return;
-    fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);
+    fa::mbarrier_wait(&smem.o_full[b][wg], n / 2 & 1);  // O is where Q was, LSE in HBM
 
     const int rows = min(kGroupRows, shape.N - row);
     const size_t kept = size_t(bh) * so_far.N + so_far.row0 + row;
@@ -100,6 +101,7 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
           const float old_weight = __shfl_sync(fa::kFullMask, merged.old_weight, r1 + a);
           const float new_weight = __shfl_sync(fa::kFullMask, merged.new_weight, r1 + a);
           const Meeting now = so_far.meeting(row + r);
+          // O, as put_rows() wrote it: panels of 64 features, chunk c of row r at c ^ r % 8.
           const bf16* tile = smem.Q[b][wg] + (x / kPanel * kGroupRows + r) * kPanel;
           const float4 o_old = now.first ? widen({old[a].x, old[a].y}) : as_floats(old[a]);
           const float4 o = widen(*reinterpret_cast<const uint2*>(tile + (x % kPanel ^ r % 8 * 8)));
@@ -116,7 +118,7 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
         }
       }
     }
-    __syncwarp();
+    __syncwarp();  // all lanes have read the tile: the next Q may come
     if (lane == 0) fa::mbarrier_arrive(&smem.q_empty[b][wg]);
   }
 }
@@ -210,7 +212,7 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
       const uint64_t row0 = b.rows.begin;
       step11::Shape shape = step11::shape_of(p, Br);
       shape.Np = Hopper::padded_rows(block_problem(block(me_)));
-      if (p.causal) {  // sections that fill the SMs, or the last one's longest walks begin late
+      if (p.causal) {  // sections that fill the SMs, or the longest walks of the last one begin late
         const int heads = fa::ceil_div(fa::multiprocessors(), shape.Tc);
         const int sections = std::max(1, shape.kv_heads / heads);
         shape.section = std::max(shape.section, fa::ceil_div(shape.kv_heads, sections));
