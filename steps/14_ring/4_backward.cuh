@@ -121,8 +121,8 @@ class Ring : public RingForward<Kernels, cut> {
 
   bool moves(int hop) const { return hop + 2 < R_ || hop > 0; }
 
-  // K and V of the next hop come, unless they are this rank's own; the forward left its last ones in
-  // buffer R % 2, so the other one is free. dK and dV of the hop before, to which this rank has
+  // K and V of the next hop come, unless they are this rank's own; the forward left its last ones
+  // in buffer R % 2, so the other one is free. dK and dV of the hop before, to which this rank has
   // added, go; those of this hop come.
   Keys<T> exchange(int hop, int from, const Keys<T>& held) {
     const int to = (me_ + R_ - 1) % R_, back = (me_ + 1) % R_;

@@ -52,8 +52,8 @@ __device__ inline float4 as_floats(uint4 x) {
 }
 
 // Merges a consumer's 64 rows of each work tile, in place of step10::store. A warp calls it. Each
-// lane computes the weights of one row of 32. Then the warp takes a row at a time: a lane has d / 32
-// = 4 of its features, and kAhead rows of O so far are loaded before the first of them is used.
+// lane computes the weights of one row of 32. Then the warp takes a row at a time: a lane has 4 of
+// its features (d / 32), and kAhead rows of O so far are loaded before the first of them is used.
 template <class T>
 __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  // [B*H, n]
                                    const SoFar& so_far, const step10::Shape& shape, int wg) {
