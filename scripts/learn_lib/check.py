@@ -120,7 +120,11 @@ def for_gpus(words, needs):
     gpus = [
         f"sm_{n}" for word in words for n in re.findall(r"^--generate-code=arch=\D*(\d+)", word)
     ]
-    if len(needs) > 1 and all(runs_on(g, needs[0]) and not runs_on(g, newest) for g in gpus):
+    if (
+        gpus
+        and len(needs) > 1
+        and all(runs_on(g, needs[0]) and not runs_on(g, newest) for g in gpus)
+    ):
         return [*words, "-DFA_NO_WGMMA"]
     code = f"--generate-code=arch={newest.replace('sm', 'compute')},code=[{newest}]"
     return [w for w in words if not w.startswith("--generate-code")] + [code]

@@ -692,6 +692,10 @@ inline void forward("""
                 self.assertEqual(len(codes), 1)
                 self.assertTrue(codes[0].endswith(f"[{arch}]"), codes)
                 self.assertEqual("-DFA_NO_WGMMA" in command, older)
+        toolchain.compile_words = ["nvcc", "-arch=native"]  # names no GPU
+        command = toolchain.compile(exercise("hop_merge").step, "a", "b", "c", "d")
+        self.assertIn("--generate-code=arch=compute_90a,code=[sm_90a]", command)
+        self.assertNotIn("-DFA_NO_WGMMA", command)
 
     def test_a_step_without_an_estimate(self):
         e = exercise("lines")
