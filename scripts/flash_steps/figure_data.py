@@ -17,6 +17,7 @@ def family(row):
     more += [f"lengths={lengths_text(p)}"] if p.get("lengths") else []
     more += [f"page={p['page']}"] if p.get("page") else []
     more += ["causal"] if p["causal"] else []
+    more += [f"estimated for {row.estimated_heads} heads"] if row.estimated_heads else []
     return " ".join([sizes, f"d={p['d']}", *more]) + f", {row.any.direction}"
 
 
@@ -49,12 +50,16 @@ def roofline_points(rows, labels):
     points = []
     for row in rows:
         flops = row.any.get("flops_executed") or row.any.get("flops")
+        p = row.any.data["problem"]
+        heads = p["b"] * p["h"]
         for hbm, ms, measured in (
             (row.hbm_measured, row.ms, True),
             (row.hbm_modelled, row.estimated_ms, False),
         ):
             if hbm and ms and flops:
-                points.append((labels[id(row)], flops / hbm, flops / (ms * 1e-3), measured))
+                times = 1 if measured else (row.estimated_heads or heads) / heads
+                rate = times * flops / (ms * 1e-3)
+                points.append((labels[id(row)], flops / hbm, rate, measured))
     return points
 
 

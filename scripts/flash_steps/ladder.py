@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from .axes import LogAxis, element, figure, legend, mark
 from .problems import cache_of
-from .results import estimated_time, get, limit_in_words, total, verdict
+from .results import estimated_time, get, limit_in_words, modelled_gpu, total, verdict
 from .steps import number_of
 from .text import bytes_text, percent_text, three_digits, time_text
 
@@ -121,7 +121,7 @@ def kernels_of(row):
         parts = list(kernel["parts"].items())[:3]
         shares = ", ".join(f"{part} {percent_text(share)}" for part, share in parts)
         words.append(f"{kernel['name']} {time_text(kernel['ms'])} ({shares})")
-    return f"estimated for {row.estimate['gpu']}: " + "; ".join(words)
+    return f"estimated for {modelled_gpu(row)}: " + "; ".join(words)
 
 
 def against_parent(row):
@@ -221,7 +221,7 @@ def ladder(rows, link):
         for css, words in (
             ("requested", "requested: what loads, stores and atomics ask for, counted"),
             ("modelled", f"HBM: what reaches DRAM behind the L2 of {models(rows)}, modelled"),
-            ("estimated", f"time estimated for {models(rows)}"),
+            ("estimated", f"time estimated for {estimated_for(rows)}"),
             ("measured", f"measured on {devices(rows)}"),
         )
         if css in used
@@ -256,6 +256,10 @@ def scale(axis):
 def models(rows):
     names = [row.sim_get("model_gpu") or get(row.estimate, "gpu") for row in rows]
     return ", ".join(dict.fromkeys(filter(None, names))) or "the modelled GPU"
+
+
+def estimated_for(rows):
+    return ", ".join(dict.fromkeys(modelled_gpu(row) for row in rows if row.estimate))
 
 
 def devices(rows):

@@ -114,9 +114,16 @@ class Row:
 
     @property
     def estimate(self):
-        """Of the time for this problem: docs/json.md. A GPU's run has it by --estimate."""
-        fitting = [run for run in (self.sim, self.gpu) if run and not run.heads_differ]
+        """Of the time: docs/json.md. A GPU's run has it by --estimate. One for more heads than ran
+        does not stand beside the time of those that ran."""
+        fitting = [r for r in (self.sim, self.gpu) if r and not (self.gpu and r.heads_differ)]
         return next((run.get("estimate") for run in fitting if run.get("estimate")), None)
+
+    @property
+    def estimated_heads(self):
+        """For which the shown time is estimated, where these are more than ran; else None."""
+        more = self.estimate and not self.gpu and self.sim.heads_differ
+        return self.sim.get("estimate_heads") if more else None
 
     @property
     def estimated_ms(self):
@@ -302,9 +309,9 @@ def notes_on_estimates(rows):
     steps = steps_where(estimated, lambda row: not row.knows_arithmetic)
     if steps:
         notes.append(f"~ in {steps}: without plain arithmetic, so a GPU may take longer")
-    steps = steps_where(rows, lambda row: row.sim and row.sim.heads_differ)
+    steps = steps_where(rows, lambda row: row.sim and row.gpu and row.sim.heads_differ)
     if steps:
-        notes.append(f"{steps}: estimated for more heads than ran, so not shown")
+        notes.append(f"{steps}: estimated for more heads than were measured, so not shown")
     return notes
 
 
@@ -344,10 +351,12 @@ def limit_in_words(row):
 
 
 def modelled_gpu(row):
+    """ "H200 (132 SMs)", "128 heads on H200 (132 SMs)" """
     if row.estimate is None:
         return "-"
-    sms = sms_of(row.estimate["gpu"])
-    return row.estimate["gpu"] + (f" ({sms} SMs)" if sms else "")
+    heads, sms = row.estimated_heads, sms_of(row.estimate["gpu"])
+    words = f"{heads} heads on " if heads else ""
+    return words + row.estimate["gpu"] + (f" ({sms} SMs)" if sms else "")
 
 
 def factor(row):
@@ -371,12 +380,12 @@ COLUMNS = (
     Column(
         ("requested", "read"),
         lambda r: bytes_text(r.sim_get("traffic.requested.counted.read")),
-        spare=1,
+        spare=2,
     ),
     Column(
         ("requested", "write"),
         lambda r: bytes_text(r.sim_get("traffic.requested.counted.write")),
-        spare=3,
+        spare=4,
     ),
     Column(
         ("", "atomic"),
@@ -385,7 +394,7 @@ COLUMNS = (
     ),
     Column(("warp", "requests"), requests, spare=7),
     Column(("sectors/", "request"), sectors_per_request, spare=6),
-    Column(("HBM", "modelled"), lambda r: bytes_text(r.hbm_modelled), spare=4),
+    Column(("HBM", "modelled"), lambda r: bytes_text(r.hbm_modelled), spare=1),
     Column(("HBM", "measured"), lambda r: bytes_text(r.hbm_measured)),
     Column(("work-", "space"), lambda r: bytes_text(r.any.get("workspace_bytes")), spare=5),
     Column(("estimated", "time"), estimated_time),
@@ -393,7 +402,7 @@ COLUMNS = (
     Column(("busy", "SMs"), busy_sms),
     Column(("measured", "time"), lambda r: time_text(r.ms)),
     Column(("estimated/", "measured"), factor),
-    Column(("", "TFLOP/s"), speed, spare=2),
+    Column(("", "TFLOP/s"), speed, spare=3),
     Column(("", "check"), verdict),
 )
 

@@ -173,7 +173,13 @@ class Table(Scripts):
     def test_an_estimate_for_more_heads_is_of_another_problem(self):
         cells, shown = self.cells([sim(estimate_heads=64), gpu()])
         self.assertNotIn("estimated time", cells)
-        self.assertIn("\n01: estimated for more heads than ran, so not shown\n", shown)
+        self.assertIn("\n01: estimated for more heads than were measured, so not shown\n", shown)
+        cells, shown = self.cells(sim(estimate_heads=64))
+        self.assertEqual(cells["estimated time"], "400 us")
+        self.assertIn(", estimated for 64 heads on H200 (132 SMs)\n", shown)
+        self.assertNotIn("not shown", shown)
+        cells, _ = self.cells([sim(estimate_heads=64), sim(step="02_x")])
+        self.assertEqual(cells["estimated for"], "64 heads on H200 (132 SMs)")
 
     def test_older_files_have_no_estimate(self):
         data = sim()
@@ -416,6 +422,16 @@ class Table(Scripts):
         shown = run_in_terminal(120, "compare.py", path)
         self.assertLessEqual(max(map(len, shown.splitlines())), 120, shown)
         self.assertNotIn("left out", shown)
+
+    def test_a_terminal_of_80_columns_shows_what_reaches_hbm(self):
+        """Beside N, as in the tour, whose step 13 has another; a table of more columns drops
+        others first."""
+        runs = [*results.read_json(self.tour()), sim(step="13_decode", n=1)]
+        runs[2]["estimate"].update(limit="tensor cores")
+        shown = run_in_terminal(80, "compare.py", self.file("tour.json", runs))
+        self.assertLessEqual(max(map(len, shown.splitlines())), 80, shown)
+        for figure in ("60.0 MB", "400 us", "L1 lines", "132", "ok"):
+            self.assertIn(figure, self.row(shown, "01 naive"))
 
     def test_a_narrow_terminal_keeps_both_times(self):
         path = self.tour(sim, gpu)

@@ -143,6 +143,13 @@ class Figures(unittest.TestCase):
         self.assertIn("fp32 66.9 TFLOP/s", text)
         self.assertNotIn("bf16", text)
 
+    def test_a_time_for_more_heads_is_of_their_flops(self):
+        (row,) = rows_of([sim(estimate_heads=16 * 2)])
+        heads = row.any.data["problem"]["b"] * row.any.data["problem"]["h"]
+        text = report_figures.roofline_figure([row])
+        self.assertIn(f"{2.68435 * 32 / heads:.3g} TFLOP/s at 17.9 FLOP per byte", text)
+        self.assertIn("estimated for 32 heads on H200 (132 SMs)", ladder.ladder([row], lambda _: 0))
+
     def test_nothing_measured_and_nothing_counted_is_no_figure(self):
         data = sim()
         data["traffic"]["hbm"]["model"] = data["estimate"] = None

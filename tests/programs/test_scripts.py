@@ -296,7 +296,7 @@ echo "the report of {name} $variant"
             [call.split()[1] for call in calls], ["naive", "shared", "registers", "after"]
         )
         for call in calls:
-            self.assertIn("--causal --n 64 --h 4 --d 64 --input real", call)
+            self.assertIn("--causal --n 64 --h 4 --d 64 --estimate-heads 128 --input real", call)
         labels = [line.split("  ")[0] for line in done.stdout.splitlines() if line[:1] == "0"]
         self.assertEqual(sorted(labels), ["01 naive", "02 after", "02 registers", "02 shared"])
         self.assertIn("the report of 02_tiled shared", self.text("report.html"))
@@ -330,6 +330,8 @@ echo "the report of {name} $variant"
         self.program("gpu", "02_tiled", 'cp "$step.$variant.json" "$json"')
         done = self.run_script("./scripts/tour.sh")
         self.assertEqual(done.returncode, 0, done.stdout)
+        # Beside a measured time stands an estimate of the same heads.
+        self.assertNotIn("--estimate-heads", self.text("calls"))
         self.assertIn("needs sm_90a; this is sm_86: see the simulator row\n", done.stdout)
         self.assertIn("[8/8]", done.stdout)
 
