@@ -58,10 +58,12 @@ def numbered_steps():
 
 
 def steps_and_needs(root=ROOT):
-    """[(step, the architecture that it needs or None)], in the order of steps/CMakeLists.txt."""
+    """[(step, the architecture that it needs or None)], in the order of steps/CMakeLists.txt;
+    without one of the user's own that was deleted by hand."""
     text = read_text(os.path.join(root, "steps", "CMakeLists.txt"))
     names = re.findall(r"^fa_step\((\w+)\)", text, re.MULTILINE)
-    return [(name, needs_of(name, root)) for name in names]
+    there = [n for n in names if number_of(n) or os.path.isdir(os.path.join(root, "steps", n))]
+    return [(name, needs_of(name, root)) for name in there]
 
 
 def needs_of(step, root=ROOT):

@@ -101,6 +101,28 @@ class Scaffold(unittest.TestCase):
         self.assertEqual(again.returncode, 2)
         self.assertIn("steps/mine exists already", again.stderr)
 
+    def test_removes_a_step_of_ones_own(self):
+        before = self.files()
+        for by_hand in (False, True):
+            self.assertEqual(self.new("mine").returncode, 0)
+            if by_hand:
+                shutil.rmtree(os.path.join(self.root, "steps/mine"))
+            done = self.new("--remove", "mine")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertEqual(self.files(), before)
+        for name in ("mine", "01_naive", "exercise_checker", "../scripts"):  # none of one's own
+            done = self.new("--remove", name)
+            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), name)
+        self.assertEqual(self.files(), before)
+
+    def test_a_step_that_was_deleted_by_hand_can_be_made_again(self):
+        self.assertEqual(self.new("mine").returncode, 0)
+        before = self.files()
+        shutil.rmtree(os.path.join(self.root, "steps/mine"))
+        done = self.new("mine")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.files(), before)
+
     def test_refuses_what_is_no_name(self):
         before = self.files()
         for name in (
@@ -148,7 +170,7 @@ class Architecture(unittest.TestCase):
         write(
             "steps/CMakeLists.txt",
             self.between("steps/CMakeLists.txt", "function(fa_step", "endfunction()\n")
-            + "".join(f"fa_step({step})\n" for step in needs),
+            + "".join(f"fa_step({step})\n" for step in (*needs, "gone")),
         )
         write(
             "CMakeLists.txt",
@@ -168,6 +190,8 @@ class Architecture(unittest.TestCase):
             ["cmake", "-S", folder.name, "-B", build], capture_output=True, text=True
         )
         self.assertEqual(done.returncode, 0, done.stderr)
+        said = "flash-steps: steps/gone is gone: ./scripts/new --remove gone forgets it"
+        self.assertEqual(done.stderr.splitlines().count(said), 1, done.stderr)
         tests = dict(re.findall(r"^test_(\w+);.*?(?:NEEDS;(\w+))?$", done.stderr, re.MULTILINE))
         self.assertEqual(tests, {"step07": "sm_80", "step_mine": "sm_90a", "step_mimic": ""})
         links = re.findall(r"^link test_(\w+);PRIVATE;\$<TARGET_OBJECTS:(\w+)_k", done.stderr, re.M)
