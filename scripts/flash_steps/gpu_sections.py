@@ -221,13 +221,19 @@ class Sections(Session):
             call = [word, "--tool", name, "--error-exitcode", "9", *self.call_of("gpu-check", case)]
             status, output = self.shell(f"{name} {name_of(case)}", call, 240, TOOL_ENVIRONMENT)
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)
-            if status != 0 and not summary:  # the tool hides the status of a program that refuses
+            if status not in (0, None) and not summary:  # the tool hides the status of a program that refuses
                 alone = self.call_of("gpu-check", case)
                 if self.shell(f"alone {name_of(case)}", alone, 240)[0] == 2:
                     status = 2
             # 2: this step does not support the problem. Without a summary a run is not clean.
             verdict = (
-                "not supported" if status == 2 else "clean" if status == 0 and summary else "FAILED"
+                "stopped"
+                if status is None
+                else "not supported"
+                if status == 2
+                else "clean"
+                if status == 0 and summary
+                else "FAILED"
             )
             return {
                 "step": step,
@@ -236,7 +242,7 @@ class Sections(Session):
                 "tool": name,
                 "exit_status": status,
                 "verdict": verdict,
-                "summary": summary[-1] if summary else last_line(output),
+                "summary": summary[-1] if summary else self.said(status, output),
             }
 
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
@@ -244,8 +250,11 @@ class Sections(Session):
         self.results["sanitizer"] = entries
         failed = [e for e in entries if e["verdict"] == "FAILED"]
         clean = [e for e in entries if e["verdict"] == "clean"]
+        stopped = [e for e in entries if e["verdict"] == "stopped"]
         self.say(text_table(SANITIZER_COLUMNS, entries))
-        return bool(clean) and not failed, f"{len(clean)} runs clean, {len(failed)} not"
+        line = f"{len(clean)} runs clean, {len(failed)} not"
+        line += f", {len(stopped)} {stopped[-1]['summary']}" if stopped else ""
+        return bool(clean) and not failed and not stopped, line
 
     def timing(self, variants):
         few = 2 if self.options.quick else None
@@ -355,6 +364,8 @@ class Sections(Session):
                     "median_ms": get(data, "time.median_ms"),
                 }
             )
+            if status is None:
+                return False, f"{step}: {line}"
             self.say(f"{' '.join([step, *flags(problem)])}: exit status {status}\n  {line}")
         self.results["memory"] = entries
         naive, fused = entries
@@ -439,8 +450,7 @@ class Sections(Session):
             return True, f"not available: {last_line(output)}"
         rows = len(get(self.results, f"{name}.rows") or [])
         if status != 0:
-            what = "stopped: out of time" if status is None else last_line(output)
-            return False, f"{what} ({rows} rows kept)"
+            return False, f"{self.said(status, output)} ({rows} rows kept)"
         return True, f"{rows} rows"
 
     def comparison(self, sim_runs):

@@ -173,10 +173,18 @@ class Session:
             )
         if status == 0:
             return True, f"built {preset}"
+        if status is None:
+            return False, f"{preset}: {self.said(status, output)}"
         reason = next(
             (line.strip() for line in output.splitlines() if "rror" in line), last_line(output)
         )
         return False, f"{preset} did not build (logs/): {reason}"
+
+    def said(self, status, output):
+        """The last line of a program's output, or why it was stopped before its end."""
+        if status is None:
+            return "stopped: out of time" if self.shell.remaining() <= 0 else "took too long"
+        return last_line(output)
 
     def variants(self, preset):
         """[(step, variant)] in reading order."""
@@ -189,6 +197,8 @@ class Session:
         status, text = self.shell(
             f"variants {step}", [self.program(preset, step), "--list-variants"], 60
         )
+        if status is None:
+            raise NoTime(f"{step} --list-variants: {self.said(status, text)}")
         if status != 0 or not text.strip():
             raise Failure(f"{step} --list-variants printed no names: {last_line(text)}")
         return text.split()
@@ -212,7 +222,7 @@ class Session:
             data = load(path)[0].data
             data["text"] = digest_of(step)
             write_json(path, data)
-        return status, data, last_line(output)
+        return status, data, self.said(status, output)
 
     def simulate(self, cases, workers):
         """Runs cases side by side, one simulator thread each. (ok, one line, a line for each that
@@ -235,7 +245,7 @@ class Session:
                 pool.map(lambda case: self.run("sim", case, "--workers=1", *model(case)), ordered)
             )
         failed = [
-            f"{step} {variant} {tag(problem)}: exit {status}: {line}"
+            f"{step} {variant} {tag(problem)}: {'' if status is None else f'exit {status}: '}{line}"
             for (step, variant, problem), (status, _, line) in zip(ordered, done)
             if status not in (0, 2)
         ]
@@ -260,10 +270,9 @@ class Session:
             start = time.monotonic()
             status, _, line = self.run("gpu", case, *more, timeout=timeout)
             if status != 0:
-                what = {None: "took too long", 1: "wrong result"}.get(status, f"exit {status}")
-                if status != 2:  # 2: this step does not support it, and says so
-                    line = f"{what}: {line}"
-                self.say(f"{step} {variant} {tag(problem)}: {line}")
+                # None and 2 (this step does not support it): the line says it.
+                what = {None: "", 1: "wrong result: ", 2: ""}.get(status, f"exit {status}: ")
+                self.say(f"{step} {variant} {tag(problem)}: {what}{line}")
             self.done[name] = status, time.monotonic() - start
         return self.done[name]
 

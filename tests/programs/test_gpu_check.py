@@ -975,6 +975,29 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
             self.assertEqual(failed, {"hbm"} if promised else set(), done.stdout)
             self.assertEqual(done.returncode, 1 if promised else 0)
 
+    def test_a_budget_that_ends_is_called_so(self):
+        """And is no failure of what was stopped, nor a wrong result."""
+        self.pretend_a_gpu()
+        slow = "#!/bin/sh\nexec sleep 5\n"
+        self.write("bin/cmake", "#!/bin/sh\necho -- 1 error so far\nexec sleep 5\n", 0o755)
+        quick = ("--quick", "--out", "out", "--budget", "1", "--steps", "02", "--sections")
+        done = self.check(*quick, "sanitizer")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("FAILED: gpu: stopped: out of time\n", done.stdout)
+        self.assertNotIn("did not build", done.stdout)
+        self.write("bin/compute-sanitizer", slow, 0o755)
+        done = self.check("--no-build", *quick, "sanitizer")
+        self.assertIn("FAILED: 0 runs clean, 0 not, 8 stopped: out of time\n", done.stdout)
+        rest = self.PROGRAM.replace("\nif", '\n[ "$n" ] && exec sleep 5\nif', 1)
+        self.programs("gpu", rest)
+        for section in ("timing", "memory"):
+            done = self.check("--no-build", *quick, section)
+            self.assertIn(": stopped: out of time", done.stdout)
+            self.assertNotRegex(done.stdout, "None|took too long")
+        self.write("build/gpu/steps/02_tiled", slow, 0o755)
+        done = self.check("--no-build", *quick, "timing")
+        self.assertIn("FAILED: 02_tiled --list-variants: stopped: out of time\n", done.stdout)
+
     def test_a_program_without_variants_is_named(self):
         self.write("build/sim/steps/02_tiled", "#!/bin/sh\necho cannot start\nexit 2\n", 0o755)
         done = self.check("--sim-only", "--no-build", "--out", "out")
