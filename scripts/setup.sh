@@ -5,6 +5,7 @@
 #   ./scripts/setup.sh docs gdb format    groups, too (also mpi, plots, browser)
 #   ./scripts/setup.sh --yes              installs without asking
 #   ./scripts/setup.sh --have docs        installs nothing: is the group there?
+#   ./scripts/setup.sh --need docs        required, like a compiler
 #
 # It calls apt as root or through sudo, which may ask for your password in a
 # terminal. Without root it prints the line to run and continues with what is
@@ -38,14 +39,15 @@ plots       python3-matplotlib   python:matplotlib|file:/usr/lib/python3/dist-pa
 '
 choices='mpi, docs, gdb, format, plots, browser'
 
-yes='' have=''
+yes='' have='' need=''
 chosen=
 for argument in "$@"; do
   case "$argument" in
     --yes) yes=yes ;;
     --have) have=yes ;;
+    --need) need=yes ;;
     mpi | docs | gdb | format | plots | browser) chosen+=" $argument" ;;
-    -h | --help) sed -n '2,12s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "setup.sh: unknown group '$argument': choose from $choices" >&2 && exit 2 ;;
   esac
 done
@@ -81,7 +83,7 @@ look() {
     [[ -n $group && " $groups " == *" $group "* ]] || continue
     present "$probe" && continue
     missing+=("$package")
-    [[ $group == required ]] && required+=("$package")
+    [[ $group == required || ($need && " $chosen " == *" $group "*) ]] && required+=("$package")
     [[ ${1-} ]] && printf 'setup: %-20s is missing: %s\n' "$package" "$why"
   done <<< "$packages"
   return 0

@@ -17,14 +17,14 @@ case "${1-}" in
     exit 0
     ;;
   *)
-    echo "format.sh: unknown option '$1'; see --help" >&2
+    echo "maintain format: unknown option '$1'; see --help" >&2
     exit 2
     ;;
 esac
 
 mapfile -t cpp < <(git ls-files '*.cu' '*.cuh' '*.cpp' '*.h' ':!scripts/template' 2> /dev/null)
 if ((${#cpp[@]} == 0)); then
-  echo "format.sh: git names no files here: it formats the files of a git checkout" >&2
+  echo "maintain format: git names no files here: it formats the files of a git checkout" >&2
   exit 3
 fi
 
@@ -33,7 +33,7 @@ tools=(clang-format==14.0.6 ruff==0.17.6 shfmt-py==4.2.0)
 bin=build/format/bin
 if [[ $(cat build/format/tools 2> /dev/null) != "${tools[*]}" ]]; then
   if ! { python3 -m venv --clear build/format && "$bin/pip" -q install "${tools[@]}"; }; then
-    echo "format.sh: cannot install ${tools[*]}: needs python3-venv, and PyPI once" >&2
+    echo "maintain format: cannot install ${tools[*]}: needs python3-venv, and PyPI once" >&2
     exit 3
   fi
   echo "${tools[*]}" > build/format/tools
@@ -46,7 +46,7 @@ bad=0
 # clang-format leaves comments as they are, however long.
 long=$(grep -nE '^.{101,}$' "${cpp[@]}" | grep -E '^[^:]*:[0-9]*:\s*//')
 if [[ $long ]]; then
-  printf '%s\nformat.sh: these comments are longer than 100 columns\n' "$long"
+  printf '%s\nmaintain format: these comments are longer than 100 columns\n' "$long"
   bad=1
 fi
 if [[ $check ]]; then
@@ -59,7 +59,7 @@ if [[ $check ]]; then
   }
   "$bin/ruff" check --quiet "${python[@]}" || bad=1
   "$bin/shfmt" -i 2 -bn -ci -sr -l "${shell[@]}" | grep . && bad=1
-  ((bad)) && echo "format.sh: ./scripts/maintain format fixes most of this" >&2
+  ((bad)) && echo "maintain format: ./scripts/maintain format fixes most of this" >&2
 else
   "$bin/clang-format" -i "${cpp[@]}" || bad=1
   "$bin/ruff" check --quiet --fix "${python[@]}" > /dev/null

@@ -240,6 +240,24 @@ class Setup(Sandbox):
         self.assertNotIn("doxygen ", self.run_script("./scripts/setup.sh").stdout)
         self.assertIn("doxygen ", self.run_script("./scripts/setup.sh", "docs").stdout)
 
+    def test_the_documentation_needs_its_tools(self):
+        """They are asked for as what was typed, may be installed, and without them it ends."""
+        self.tool("g++", ":")
+        self.tool("id", "echo 0")
+        self.tool("apt-get", f'echo "$*" >> {self.root}/apt.log; echo Hit:1')
+        docs = ("bash", "scripts/flash_steps/docs.sh")  # as ./scripts/maintain docs calls it
+        done = self.run_script(*docs)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("(or add --yes)", done.stdout)
+        self.assertNotIn("continuing", done.stdout)
+        self.assertRegex(done.stderr, r"^setup: cannot continue without doxygen.*: install with.*\n$")
+        done = self.run_script(*docs, "--yes")
+        self.assertRegex(self.text("apt.log"), "install .*doxygen")
+        self.assertRegex(done.stderr, r"^setup: cannot continue without doxygen.*\n$")
+        done = self.run_script(*docs, "--no")
+        self.assertEqual(done.returncode, 2)
+        self.assertRegex(done.stderr, r"^maintain docs: unknown option '--no'; see --help\n$")
+
     def test_an_old_cmake_is_named(self):
         self.tool("g++", ":")
         self.tool("cmake", "echo cmake version 3.22.1")
@@ -503,7 +521,7 @@ class Format(Sandbox):
         self.tool("git", "echo 'fatal: not a git repository' >&2; exit 128")
         done = self.run_script("./scripts/maintain", "format", "--check")
         self.assertEqual((done.returncode, done.stdout), (3, ""))
-        self.assertRegex(done.stderr, r"^format.sh: git names no files here: .*\n$")
+        self.assertRegex(done.stderr, r"^maintain format: git names no files here: .*\n$")
 
 
 class Test(Sandbox):
