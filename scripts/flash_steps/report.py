@@ -58,12 +58,14 @@ def tiles(rows):
 
 
 def chapter_links(out):
-    """step -> where its chapter is, seen from the page, or None."""
+    """step -> where its chapter is, seen from the page, or None. Of the built book, or Markdown."""
     folder = os.path.dirname(os.path.abspath(out))
+    book = os.path.join(ROOT, "build", "sim", "docs", "html")
 
     def link(step):
-        chapter = os.path.join(ROOT, "steps", step, "README.md")
-        return os.path.relpath(chapter, folder) if os.path.exists(chapter) else None
+        chapter = os.path.join("steps", step, "README")
+        places = (os.path.join(book, chapter + ".html"), os.path.join(ROOT, chapter + ".md"))
+        return next((os.path.relpath(p, folder) for p in places if os.path.exists(p)), None)
 
     return link
 

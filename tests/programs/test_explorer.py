@@ -371,6 +371,20 @@ class InBrowser(unittest.TestCase):
             f" e.{key} = {json.dumps(value)}; e.dispatchEvent(new Event('input')); }})()"
         )
 
+    def test_no_link_leads_to_raw_markdown(self):
+        for name, words in (
+            ("04_fused", ["Chapter 04: steps/04_fused/README.md", "Glossary: docs/glossary.md"]),
+            ("14_ring", ["Chapter 14: steps/14_ring/README.md", "Glossary: docs/glossary.md"]),
+            ("index", ["Glossary: docs/glossary.md"]),
+        ):
+            page = self.browser.open(explorer.path_of(name))
+            self.addCleanup(page.close)
+            links = page.eval("[...document.querySelectorAll('a')].map((a) => a.href)")
+            self.assertEqual([link for link in links if link.endswith(".md")], [])
+            shown = page.eval("document.body.textContent")
+            for part in words:
+                self.assertIn(part, shown)
+
     def position(self):
         return int(self.value("document.getElementById('scrub').value"))
 

@@ -1,6 +1,13 @@
 "use strict";
-// Of report.html and the explorer's pages: dark or light, as the system has it until the reader
-// chooses. The colours are those of theme.css.
+// Of report.html and the explorer's pages: what they name instead of a link to Markdown; dark or light,
+// as the system has it until the reader chooses. The colours are those of theme.css.
+
+// Of Markdown a browser shows the raw text, or downloads it. A page in the book (./scripts/maintain docs)
+// has no such links: there they lead to other pages of the book.
+for (const a of document.querySelectorAll('a[href$=".md"]')) {
+  const file = decodeURI(/.*\/((?:docs|steps)\/.*)/.exec(a.href)[1]);
+  a.replaceWith(`${a.textContent}: ${file}`);
+}
 
 function setTheme(theme) { document.documentElement.dataset.theme = theme; }
 function firstTheme() {
