@@ -3,11 +3,11 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 
 #include "common/harness/backend.h"
 #include "common/harness/format.h"
 #include "common/harness/gpus.h"
+#include "common/harness/output_file.h"
 #include "common/harness/screen.h"
 
 namespace fa {
@@ -26,13 +26,65 @@ struct SizeFlags {
   CLI::Option* d;
 };
 
-/// Do both name one file? It need not be there.
-bool same_file(const std::string& a, const std::string& b) {
-  if (a.empty() || b.empty()) return false;
-  std::error_code failed;
-  const auto x = std::filesystem::weakly_canonical(std::filesystem::absolute(a), failed);
-  const auto y = std::filesystem::weakly_canonical(std::filesystem::absolute(b), failed);
-  return failed ? a == b : x == y;
+/// `--json ''` and `--json=`, which would be the next argument, or 0 for a number.
+void require_values(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i], before = i == 1 ? "" : argv[i - 1];
+    const bool given = !word.empty() && !(word.starts_with("--") && word.find('=') + 1 == word.size());
+    if (given) continue;
+    const std::string_view flag = word.empty() ? before : word.substr(0, word.size() - 1);
+    throw UsageError(flag.starts_with("--") ? fmt::format("{}: its value is empty", flag)
+                                            : "an argument is empty");
+  }
+}
+
+/// No output replaces an input, or another output. `table` is that of --table.
+void require_files_apart(const Options& o, const Variant& v, const std::string& table) {
+  struct Named {
+    const char* flag;
+    std::string path;
+  };
+  std::vector<Named> inputs = {{"--q", o.files.q},   {"--k", o.files.k},
+                               {"--v", o.files.v},   {"--do", o.files.dO},
+                               {"--table", table},   {"--estimate", o.estimate}};
+  for (const char* name : {"q.npy", "k.npy", "v.npy", "gpus.json"}) {
+    inputs.push_back({"the program", data_file(name)});
+  }
+  std::vector<Named> outputs = {{"--out", o.out}, {"--json", o.json}, {"--trace", o.trace}};
+  const auto in_folder = [&](const char* name) {
+    outputs.push_back({"--out-dir", o.out_dir + "/" + name});
+  };
+  if (!o.out_dir.empty()) {
+    in_folder("O.npy");
+    if (v.writes_lse) in_folder("LSE.npy");
+    for (const char* name : {"dQ.npy", "dK.npy", "dV.npy"}) {
+      if (v.backward) in_folder(name);
+    }
+  }
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    for (const Named& in : inputs) {
+      if (!same_file(outputs[i].path, in.path)) continue;
+      throw UsageError(fmt::format("{} {}: {} reads this file; give it another name",
+                                   outputs[i].flag, outputs[i].path, in.flag));
+    }
+    for (size_t j = i + 1; j < outputs.size(); ++j) {
+      if (!same_file(outputs[i].path, outputs[j].path)) continue;
+      throw UsageError(fmt::format("{} {}: {} writes the same file; give each its own",
+                                   outputs[i].flag, outputs[i].path, outputs[j].flag));
+    }
+  }
+}
+
+/// Where files give all inputs, what would make them does nothing.
+void require_use(const CLI::Option* input, const CLI::Option* seed, const Options& o,
+                 const Variant& v, bool random_table) {
+  if (!o.files.all()) return;
+  if (!input->empty()) {
+    throw UsageError(fmt::format("--input {}: Q, K and V come from files; leave it out", o.input));
+  }
+  if (!seed->empty() && !(v.backward && o.files.dO.empty()) && !random_table) {
+    throw UsageError(fmt::format("--seed {}: all input comes from files; leave it out", o.seed));
+  }
 }
 
 /// Files decide the sizes; a flag that says something else is an error.
@@ -232,10 +284,12 @@ Options parse(int argc, const char* const* argv, const Step& step) {
            option("Problem", "--page", p.page, "INT",
                   "keys of a page, 16, 32, 64, 128 or 256; 0: the cache is not paged"));
 
-  option("Input", "--input", o.input, "NAME",
-         backward ? "where Q, K, V and dO come from" : "where Q, K and V come from")
-      ->check(CLI::IsMember({"real", "normal", "outliers"}));
-  option("Input", "--seed", o.seed, "INT", "seed of the random numbers");
+  const CLI::Option* input = option("Input", "--input", o.input, "NAME",
+                                    backward ? "where Q, K, V and dO come from"
+                                             : "where Q, K and V come from")
+                                 ->check(CLI::IsMember({"real", "normal", "outliers"}));
+  const CLI::Option* seed =
+      option("Input", "--seed", o.seed, "INT", "seed of the random numbers");
   option("Input", "--q", o.files.q, "F.npy", "Q [B, H, N, d]; files decide the sizes");
   option("Input", "--k", o.files.k, "F.npy", "K [B, Hkv, Nk, d]");
   option("Input", "--v", o.files.v, "F.npy", "V [B, Hkv, Nk, d]");
@@ -287,6 +341,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   }
 
   const std::string see_help = fmt::format("; see {} --help", step.id);
+  require_values(argc, argv);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -318,10 +373,6 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     throw UsageError(
         "--predict runs nothing, so there is no output and nothing to analyse or to trace");
   }
-  if (same_file(o.json, o.trace)) {
-    throw UsageError(
-        fmt::format("--json {}: --trace writes the same file; give each its own", o.json));
-  }
   if (o.predict && o.no_predict) {
     throw UsageError("--predict prints the formulas' predictions and --no-predict none: give one");
   }
@@ -340,7 +391,10 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   }
   o.variant = chosen->empty() ? default_variant(step, find_gpu(o.model_gpu).arch)
                               : find_variant(step, variant);
-  p.dtype = step.variants[o.variant].forward.dtype();
+  const Variant& chosen_variant = step.variants[o.variant];
+  require_files_apart(o, chosen_variant, table);
+  require_use(input, seed, o, chosen_variant, p.page != 0 && table.empty());
+  p.dtype = chosen_variant.forward.dtype();
   p.fp8 = step.variants[o.variant].fp8;
   p.cache8 = step.variants[o.variant].cache8;
   if (flags.hkv->empty()) p.Hkv = p.H;

@@ -40,6 +40,8 @@ Inputs real_inputs(const Problem&, uint64_t seed);
 struct InputFiles {
   std::string q, k, v, dO;
   bool any() const { return !q.empty() || !k.empty() || !v.empty() || !dO.empty(); }
+  /// Nothing of Q, K and V is made.
+  bool all() const { return !q.empty() && !k.empty() && !v.empty(); }
 };
 /// Takes B, H, Hkv, N, Nk and d from the files' shapes ([B, H, N, d] each; f2, f4 or f8).
 /// \throws UsageError with one sentence: missing file, wrong dtype, wrong or contradicting shapes.

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <string_view>
 
 #include "common/harness/format.h"
@@ -97,12 +95,9 @@ struct File {
 
 /// \param types such as "<f4"; `words` names them for the refusal of others.
 File open_npy(const std::string& path, const std::vector<std::string>& types, const char* words) {
-  std::ifstream in(path, std::ios::binary);
-  if (!in) refuse(path, "cannot be opened");
   File npy;
-  std::string& file = npy.bytes;
-  file.assign((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (in.bad() || file.empty()) refuse(path, "cannot be read, or is empty");
+  const std::string& file = npy.bytes = read_file(path);
+  if (file.empty()) refuse(path, "is empty");
 
   // Magic, version, then the header's length in 2 bytes (format 1) or 4 (formats 2 and 3).
   if (file.size() < 12 || file.compare(0, kMagic.size(), kMagic) != 0) {

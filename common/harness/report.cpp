@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <map>
 #include <vector>
 
 #include "common/clock/constants.h"
 #include "common/harness/format.h"
+#include "common/harness/output_file.h"
 #include "common/harness/screen.h"
 
 namespace fa {
@@ -802,10 +802,9 @@ void read_estimates(const std::string& path, RunReport& r) {
   const auto refuse = [&path](const std::string& why) {
     throw UsageError(fmt::format("--estimate {}: {}", path, why));
   };
-  std::ifstream file(path);
-  if (!file) refuse("cannot be read");
+  const std::string text = read_file(path);
   try {
-    const Json j = Json::parse(file);
+    const Json j = Json::parse(text);
     if (j.at("estimate_heads").is_null()) refuse("holds no estimated time");
     const auto same = [&j](const char* key, const auto& value) {
       return j.at("problem").at(key) == Json(value);

@@ -7,7 +7,6 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <new>
 
 #include "common/harness/backend.h"
@@ -27,24 +26,7 @@
 
 namespace fa {
 
-namespace {
-
 namespace fs = std::filesystem;
-
-/// A long run must not end with "cannot write"; the file is left as it was.
-void require_writable(const char* flag, const std::string& path) {
-  if (path.empty()) return;
-  std::error_code ignored;
-  const bool existed = fs::exists(path, ignored);
-  if (!std::ofstream(path, std::ios::app)) {
-    throw UsageError(
-        fmt::format("{} {}: cannot be written; check that its folder exists", flag, path));
-  }
-  // Not the link, where `path` is one to a file that was not there.
-  if (!existed) fs::remove(fs::canonical(path, ignored), ignored);
-}
-
-}  // namespace
 
 void require_writable_outputs(const Options& o) {
   require_writable("--out", o.out);
@@ -57,14 +39,20 @@ void require_writable_outputs(const Options& o) {
     throw UsageError(
         fmt::format("--out-dir {}: cannot be created: {}", o.out_dir, error.message()));
   }
-  require_writable("--out-dir", fs::path(o.out_dir) / "O.npy");
+  for (const char* name : {"O.npy", "LSE.npy", "dQ.npy", "dK.npy", "dV.npy"}) {
+    const fs::path path = fs::path(o.out_dir) / name;
+    if (name[0] == 'O' || fs::exists(path, error)) require_writable("--out-dir", path);
+  }
 }
 
 Inputs make_inputs(const Options& o) {
-  Inputs in = o.input == "normal"     ? normal_inputs(o.problem, o.seed)
-              : o.input == "outliers" ? outlier_inputs(o.problem, o.seed)
-                                      : real_inputs(o.problem, o.seed);
-  if (o.files.any()) load_inputs(o.files, o.problem, in);
+  Inputs in = o.input == "normal" || o.files.all() ? normal_inputs(o.problem, o.seed)
+              : o.input == "outliers"              ? outlier_inputs(o.problem, o.seed)
+                                                   : real_inputs(o.problem, o.seed);
+  if (o.files.any()) {
+    load_inputs(o.files, o.problem, in);
+    if (!in.note.empty()) in.note = "files input, the rest " + in.note;
+  }
   if (o.problem.page != 0) {
     in.table = o.table.empty() ? shuffled_table(o.problem, o.seed) : o.table;
   }

@@ -4,6 +4,7 @@ A command is a module with main(). ./scripts/maintain calls it, or a file of its
 """
 
 import argparse
+import errno
 import importlib
 import sys
 
@@ -33,11 +34,30 @@ def parser(doc):
     )
 
 
+def require_values(words):
+    r"""\raises BadInput where an option's value is empty: --json '', --json="""
+    before = ""
+    for word in words:
+        empty = not word or (word.startswith("--") and word.find("=") == len(word) - 1)
+        if empty:
+            flag = word[:-1] or before
+            said = f"{flag}: its value is empty" if flag[:1] == "-" else "an argument is empty"
+            raise BadInput(said)
+        before = word
+
+
 def run(module, name):
     """main() of a module; `name` is what its user has typed. Returns the exit status."""
     sys.argv[0] = name
     try:
+        require_values(sys.argv[1:])
         return importlib.import_module(f"flash_steps.{module}").main()
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         return failure.status
+    except OSError as error:
+        if not error.filename:
+            raise
+        print(f"{name}: {error.filename}: {error.strerror}", file=sys.stderr)
+        full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+        return NotHere.status if error.errno in full else BadInput.status

@@ -15,6 +15,7 @@ import os
 
 from . import command
 from .command import BadInput
+from .files import require_writable
 from .problems import problem_text
 from .report import write_page
 from .results import columns_for, get, join_for_reading, load, notes_on, screen_of, total
@@ -108,6 +109,8 @@ def compare():
     if args.diff and len(args.files) != 2:
         raise BadInput("--diff needs two files")
 
+    if args.page:
+        require_writable("--page", args.page, *args.files)
     loaded = [load(path) for path in args.files]
     rows = join_for_reading([run for runs in loaded for run in runs])
     if args.diff:

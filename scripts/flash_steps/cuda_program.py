@@ -10,7 +10,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from flash_steps.command import BadInput, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
+from flash_steps.files import require_writable
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
@@ -246,11 +248,18 @@ def link(objects, how, options, folder):
 
 def keep(program, path):
     """Also over a program that runs."""
+    part = f"{path}.{os.getpid()}.part"
     try:
-        shutil.copy(program, path + ".part")
-        os.replace(path + ".part", path)
+        if os.path.exists(path) and not os.path.isfile(path):  # /dev/null: a device stays one
+            shutil.copyfile(program, path)
+            return
+        shutil.copy(program, part)
+        os.replace(part, path)
     except OSError as error:
-        raise Refused(f"{path} cannot be written: {error.strerror}") from None
+        raise Refused(f"-o {path} cannot be written: {error.strerror}") from None
+    finally:
+        if os.path.exists(part):
+            os.remove(part)
 
 
 def wishes(options, files):
@@ -269,6 +278,11 @@ def parse(words, description):
     if "--" in words:
         at = words.index("--")
         words, own = words[:at], words[at + 1 :]
+    try:
+        require_values(words)
+    except BadInput as error:
+        say(error)
+        sys.exit(2)
     parser = argparse.ArgumentParser(
         prog="sim", description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="sim [options] FILE.cu [more files] [-- its arguments]",
@@ -345,9 +359,10 @@ def main(description):
                 raise Refused(f"{path}: its name must end with .cu, .cpp or .c")
         if options.limit is not None and options.limit <= 0:
             raise Refused(f"--limit {options.limit:g}: must be above 0")
-        folder = os.path.dirname(os.path.abspath(options.json)) if options.json else "."
-        if options.json and not os.access(folder, os.W_OK):
-            raise Refused(f"--json {options.json}: {folder} cannot be written")
+        if options.json:
+            require_writable("--json", options.json, *options.files, options.keep)
+        if options.keep:
+            require_writable("-o", options.keep, *options.files)
         how = how_to_build()
         with tempfile.TemporaryDirectory(prefix="sim_") as folder:
             objects = [
@@ -359,7 +374,7 @@ def main(description):
                 return 0
             name = "./" + os.path.splitext(os.path.basename(options.files[0]))[0]
             return run(program, name, own, {"FLASH_STEPS_SIM": wishes(options, options.files)})
-    except Refused as error:
+    except (Refused, BadInput) as error:
         say(error)
         return 2
     except KeyboardInterrupt:  # while it compiles

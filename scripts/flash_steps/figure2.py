@@ -16,7 +16,7 @@ import textwrap
 
 from . import command
 from .command import BadInput
-from .files import write_json
+from .files import require_writable, write_json
 from .problems import DIRECTIONS, flags, problem_text
 from .results import total
 from .step_text import digest_of
@@ -178,6 +178,8 @@ def parse():
     options.build = options.build or os.path.join(ROOT, "build", options.backend)
     if options.backend == "sim" and options.b * options.h * options.n**2 > 2**24:
         raise BadInput("this shape needs a GPU; in the simulator try --b 1 --h 1 --n 256")
+    if options.json:
+        require_writable("--json", options.json)
     return options
 
 

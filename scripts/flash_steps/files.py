@@ -2,6 +2,7 @@
 
 import json
 import os
+import stat
 
 from .command import BadInput
 
@@ -13,20 +14,54 @@ def read_text(path):
         return file.read()
 
 
-def write_text(path, text):
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+def write_text(path, text, aside=None):
+    """`aside`: a file that is written first and then becomes the one at `path`."""
+    try:
+        with open(aside or path, "w", encoding="utf-8") as file:
+            file.write(text)
+        if aside:
+            os.replace(aside, path)
+    except OSError as error:  # a full disk names no file
+        raise OSError(error.errno, f"cannot be written: {error.strerror}", path) from None
 
 
 def replace_text(path, text):
-    """As a whole or not at all."""
-    part = path + ".part"
+    """As a whole or not at all; what is no regular file (/dev/stdout, a pipe) is written directly."""
+    target = os.path.realpath(path)
+    if os.path.exists(path) and not os.path.isfile(target):
+        return write_text(path, text)
+    part = f"{target}.{os.getpid()}.part"
     try:
-        write_text(part, text)
-        os.replace(part, path)
+        write_text(target, text, part)
     finally:
         if os.path.exists(part):
             os.remove(part)
+
+
+def same_file(a, b):
+    """Whether both name one file, which need not be there; two times /dev/null is none."""
+    if os.path.exists(a) and os.path.exists(b):
+        return os.path.samefile(a, b) and not stat.S_ISCHR(os.stat(a).st_mode)
+    return os.path.realpath(a) == os.path.realpath(b)
+
+
+def require_writable(flag, path, *others):
+    r"""\raises BadInput before anything runs where an option's file cannot be written, or is one of
+    `others`, which are read or written, too. Leaves it as it was."""
+    for other in filter(None, others):
+        if same_file(path, other):
+            raise BadInput(f"{flag} {path} is {other}, which this call needs; give it another name")
+    existed = os.path.exists(path)
+    if existed and stat.S_ISFIFO(os.stat(path).st_mode):
+        return  # its reader takes a second writer's text for the end
+    try:
+        open(path, "a", encoding="utf-8").close()
+    except OSError as error:
+        there = os.path.isdir(os.path.dirname(os.path.abspath(path)))
+        why = error.strerror if there else "its folder does not exist"
+        raise BadInput(f"{flag} {path} cannot be written: {why}") from None
+    if not existed:
+        os.remove(os.path.realpath(path))
 
 
 def read_json(path):
@@ -39,4 +74,4 @@ def read_json(path):
 
 
 def write_json(path, tree, **how):
-    write_text(path, json.dumps(tree, **how) + "\n")
+    replace_text(path, json.dumps(tree, **how) + "\n")

@@ -17,7 +17,7 @@ import os
 
 from . import command
 from .command import BadInput
-from .files import write_json
+from .files import require_writable, write_json
 from .problems import flags, problem_text
 from .results import total
 from .steps import ROOT, program_of, run_program
@@ -204,9 +204,10 @@ def main():
     add("--json", metavar="OUT.json", help="write the runs and the fit")
     add("--plot", metavar="OUT.svg")
     options = parser.parse_args()
-    for path in (options.json, options.plot):
-        if path and not os.path.isdir(os.path.dirname(os.path.abspath(path))):
-            raise BadInput(f"{path}: cannot be written; check that its folder exists")
+    if options.json:
+        require_writable("--json", options.json, options.plot)
+    if options.plot:
+        require_writable("--plot", options.plot)
     if options.plot:
         from . import plots  # noqa: F401 -- before the runs: it says what to install for drawing
 

@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 from . import figure2
-from .files import read_text, write_text
+from .files import read_text, require_writable, write_text
 from .gpu_sections import Sections
 from .gpu_table import find_model, model_of
 from .gpus import machine
@@ -257,9 +257,10 @@ def parse():
 def main():
     options = parse()
     if options.merge:
-        merged = merge(options.merge)
-        os.makedirs(options.out, exist_ok=True)
         path = os.path.join(options.out, "results.json")
+        os.makedirs(options.out, exist_ok=True)
+        require_writable("--out", path, *options.merge)
+        merged = merge(options.merge)
         write_results(path, merged)
         print(f"{path}: {len(merged['runs'])} runs from {len(options.merge)} files")
         for note in merged["notes"]:

@@ -20,8 +20,7 @@ Exit status: 0 done, 1 the layouts contradict each other, 2 bad use, 3 no compil
 import os
 
 from . import command
-from .command import BadInput
-from .files import write_text
+from .files import replace_text
 from .layout_data import NAMES, read_layouts
 from .layout_pictures import svg_of
 from .layout_tables import text_of
@@ -36,10 +35,7 @@ def picture_path(name):
 
 
 def write(path, text):
-    try:
-        write_text(path, text)
-    except OSError as error:
-        raise BadInput(error) from None
+    replace_text(path, text)
     print(os.path.relpath(path))
 
 

@@ -14,11 +14,10 @@ import time
 
 from . import command
 from .command import BadInput, Failure, NotHere
-from .files import replace_text
+from .files import replace_text, require_writable
 from .gpu_table import model_of
 from .measurement_tables import text_of
 from .merge import slim
-from .peers import require_writable
 from .steps import ROOT, program_of
 
 
@@ -137,7 +136,7 @@ def parser(doc, what, iters):
 def require_ready(options, step):
     r"""The path of the step's program. \raises BadInput or NotHere before anything is measured."""
     if options.json:
-        require_writable(options.json)
+        require_writable("--json", options.json)
     program = program_of(options.build, step)
     if not os.path.exists(program):
         raise NotHere(f"{program} is not built: cmake --preset gpu && cmake --build --preset gpu")

@@ -28,7 +28,7 @@ import sys
 from . import command
 from .command import BadInput, Failure, NotHere
 from .comparison import Comparison
-from .files import write_json
+from .files import require_writable, write_json
 from .peers_table import text_of
 from .problems import DIRECTIONS, TOKENS, series
 from .step_library import SIZES, Library, Refused, StepLibrary
@@ -268,17 +268,6 @@ def compare_all(options, torch, sides, others, result):
                 write_json(options.json, result, indent=1)
 
 
-def require_writable(path):
-    r"""\raises BadInput before anything is measured; leaves the file as it was."""
-    existed = os.path.exists(path)
-    try:
-        open(path, "a", encoding="utf-8").close()
-    except OSError as error:
-        raise BadInput(f"--json {path} cannot be written: {error.strerror}") from None
-    if not existed:
-        os.remove(os.path.realpath(path))
-
-
 def main():
     try:
         return measure(parse())
@@ -288,7 +277,7 @@ def main():
 
 def measure(options):
     if options.json:
-        require_writable(options.json)
+        require_writable("--json", options.json)
     torch = Torch(options.backends)
     libraries, others = load_libraries(options), find_others(options)
     require_variants(options, libraries)

@@ -16,7 +16,7 @@ from . import command
 from .attention_map import attention_map
 from .axes import element
 from .command import BadInput, Failure
-from .files import ROOT, read_text, replace_text
+from .files import ROOT, read_text, replace_text, require_writable
 from .gpu_table import model_of
 from .ladder import comparable, ladder, results_of_steps
 from .report_figures import against_n_figures, bytes_figure, roofline_figure
@@ -207,11 +207,8 @@ def page(rows, texts, out, title="the tour"):
 
 
 def write_page(out, rows, texts, title="the tour"):
-    r"""page() to a file, as a whole or not at all. \raises Failure where it cannot be written."""
-    try:
-        replace_text(out, page(rows, texts, out, title))
-    except OSError as error:
-        raise Failure(f"{out} cannot be written: {error.strerror}") from None
+    """page() to a file, as a whole or not at all."""
+    replace_text(out, page(rows, texts, out, title))
 
 
 def main():
@@ -231,6 +228,8 @@ def main():
             texts[f"{name} {variant}, {backend}"] = (file.read(), ok)
     if not runs:
         raise Failure(f"no step left a result in {args.folder}")
+    inputs = glob.glob(os.path.join(args.folder, "*.txt"))
+    require_writable("--out", args.out, *inputs, *glob.glob(os.path.join(args.folder, "*.json")))
     rows = join_for_reading(runs)
     print(screen_of(rows))
     write_page(args.out, rows, texts)

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <cctype>
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
@@ -31,6 +32,14 @@ fa::Step some_step() {
   return step;
 }
 
+fa::Step decoding_step() {
+  fa::Step step = some_step();
+  step.support.gqa = step.support.cross = step.support.lengths = step.support.pages = true;
+  step.support.most_n = 16;
+  step.variants[1].cache8 = true;
+  return step;
+}
+
 fa::Options parse(std::initializer_list<const char*> arguments,
                   const fa::Step& step = some_step()) {
   std::vector<const char*> argv = {"99_step"};
@@ -47,6 +56,7 @@ class Folder {
     std::filesystem::create_directories(path_);
   }
   ~Folder() { std::filesystem::remove_all(path_); }
+  std::string path() const { return path_; }
   std::string npy(const char* name, std::vector<size_t> shape) const {
     size_t n = 1;
     for (const size_t s : shape) n *= s;
@@ -240,6 +250,71 @@ TEST_CASE("bad arguments are refused with one sentence", "[cli]") {
   refused({"--workers", "-1"}, "--workers -1");
   refused({"--variant", "third"}, "first, second");
   refused({"--q", "missing.npy"}, "missing.npy");
+  refused({""}, "an argument is empty");
+}
+
+TEST_CASE("an empty value is bad use, of each option", "[cli]") {
+  const fa::Step step = decoding_step();
+  std::istringstream help(parse({"--help"}, step).text);
+  size_t found = 0;
+  for (std::string line; std::getline(help, line);) {
+    std::istringstream words(line);
+    std::string name, type;
+    if (!(words >> name >> type) || !name.starts_with("--") || !std::isupper(type[0])) continue;
+    name = name.substr(0, name.find(','));
+    CAPTURE(name);
+    ++found;
+    const std::string refusal = name + ": its value is empty";
+    CHECK_THROWS_WITH(parse({name.c_str(), ""}, step), refusal);
+    CHECK_THROWS_WITH(parse({(name + "=").c_str(), "7"}, step), refusal);
+  }
+  CHECK(found > 15);
+}
+
+TEST_CASE("no output replaces an input or another output", "[cli]") {
+  const Folder folder;
+  const std::string q = folder.npy("O.npy", {1, 1, 8, 64}), dir = folder.path();
+  const auto refused = [](std::initializer_list<const char*> arguments, const std::string& words) {
+    CHECK_THROWS_AS(parse(arguments), fa::UsageError);
+    CHECK_THROWS_WITH(parse(arguments), words);
+  };
+  const std::string reads = ": --q reads this file; give it another name";
+  const std::string same = dir + "/./O.npy", hard = dir + "/hard.npy", soft = dir + "/soft.npy";
+  std::filesystem::create_hard_link(q, hard);
+  std::filesystem::create_symlink(q, soft);
+  for (const std::string& path : {q, same, hard, soft}) {
+    refused({"--q", q.c_str(), "--out", path.c_str()}, "--out " + path + reads);
+    refused({"--q", q.c_str(), "--json", path.c_str()}, "--json " + path + reads);
+  }
+  refused({"--q", q.c_str(), "--out-dir", dir.c_str()}, "--out-dir " + dir + "/O.npy" + reads);
+  const std::string writes = " writes the same file; give each its own";
+  refused({"--out", "a", "--json", "./a"}, "--out a: --json" + writes);
+  refused({"--out", "new/O.npy", "--out-dir", "new"}, "--out new/O.npy: --out-dir" + writes);
+  const std::string shipped = fa::data_file("v.npy");
+  refused({"--out", shipped.c_str()},
+          "--out " + shipped + ": the program reads this file; give it another name");
+  CHECK(parse({"--out", "/dev/null", "--json", "/dev/null"}).json == "/dev/null");
+  CHECK(parse({"--q", q.c_str(), "--out", (dir + "/LSE.npy").c_str()}).files.q == q);
+}
+
+TEST_CASE("where files give all input, what would make it is refused", "[cli]") {
+  const Folder folder;
+  const std::string file = folder.npy("x.npy", {1, 1, 8, 64});
+  const char* f = file.c_str();
+  const fa::Step plain = some_step();
+  CHECK(parse({"--q", f, "--k", f, "--input", "normal"}).input == "normal");  // of V
+  CHECK_THROWS_WITH(parse({"--q", f, "--k", f, "--v", f, "--input", "normal"}),
+                    "--input normal: Q, K and V come from files; leave it out");
+  CHECK_THROWS_WITH(parse({"--q", f, "--k", f, "--v", f, "--seed", "7"}),
+                    "--seed 7: all input comes from files; leave it out");
+  fa::Step step = some_step();
+  step.variants[1].backward = forward_bf16;
+  CHECK(parse({"--q", f, "--k", f, "--v", f, "--seed", "7"}, step).seed == 7);  // of dO
+  CHECK_THROWS_AS(parse({"--q", f, "--k", f, "--v", f, "--do", f, "--seed", "7"}, step),
+                  fa::UsageError);
+  // Of the page table.
+  CHECK(parse({"--q", f, "--k", f, "--v", f, "--page", "16", "--seed", "7"}, decoding_step())
+            .seed == 7);
 }
 
 TEST_CASE("the report and the trace have a file each", "[cli]") {
@@ -295,14 +370,6 @@ TEST_CASE(".npy files decide the sizes", "[cli]") {
 
 namespace {
 
-fa::Step decoding_step() {
-  fa::Step step = some_step();
-  step.support.gqa = step.support.cross = step.support.lengths = step.support.pages = true;
-  step.support.most_n = 16;
-  step.variants[1].cache8 = true;
-  return step;
-}
-
 /// An .npy file of int32.
 std::string table_file(const std::string& path, const std::string& shape,
                        const std::vector<int>& pages) {
@@ -354,7 +421,7 @@ TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]"
     CHECK_THROWS_AS(parse(arguments, step), fa::UsageError);
     CHECK_THROWS_WITH(parse(arguments, step), ContainsSubstring(words) && !ContainsSubstring("\n"));
   };
-  for (const char* bad : {"", ",", "3,", ",3", "3,,4", "3 4", "x", "3.5", "99999999999", "3;4"}) {
+  for (const char* bad : {",", "3,", ",3", "3,,4", "3 4", "x", "3.5", "99999999999", "3;4"}) {
     refused({"--lengths", bad, "--b", "3"},
             std::string("--lengths ") + bad + ": must be whole numbers with commas between them");
   }

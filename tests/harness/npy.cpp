@@ -1,12 +1,18 @@
 #include "common/harness/npy.h"
 
+#include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <sstream>
 
+#include "common/harness/output_file.h"
 #include "common/harness/problem.h"
 #include "tests/test.h"
 
@@ -80,6 +86,37 @@ TEST_CASE("write_npy names the file that cannot be written", "[npy]") {
                     "/nowhere/at/all.npy: cannot be written: No such file or directory");
 }
 
+TEST_CASE("what ends while it is written leaves the old file and nothing beside it", "[npy]") {
+  namespace fs = std::filesystem;
+  const fs::path folder =
+      fs::temp_directory_path() / ("flash_steps_part_" + std::to_string(getpid()));
+  fs::create_directories(folder);
+  const std::string path = folder / "O.npy";
+  std::ofstream(path) << "as it was";
+  CHECK_THROWS_AS(fa::write_file(path, [](std::ostream&) { throw std::bad_alloc(); }),
+                  std::bad_alloc);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (const int s : {SIGINT, SIGTERM, SIGHUP}) std::signal(s, SIG_DFL);  // Catch's
+      fa::write_file(path, [&](std::ostream& out) {
+        out << "new" << std::flush;
+        std::raise(signal);
+      });
+      _exit(0);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    CHECK(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == signal);
+  }
+  std::stringstream words;
+  words << std::ifstream(path).rdbuf();
+  CHECK(words.str() == "as it was");
+  CHECK(std::distance(fs::directory_iterator(folder), {}) == 1);
+  fs::remove_all(folder);
+}
+
 TEST_CASE("float16, float32 and float64 in all three format versions", "[npy]") {
   const int version = GENERATE(1, 2, 3);
   CAPTURE(version);
@@ -116,6 +153,19 @@ TEST_CASE("int32 and int64", "[npy]") {
   const TemporaryFile f4(npy_file(1, header_of("<f4", "(1,)"), bytes_of<float>({1})));
   CHECK_THROWS_WITH(fa::read_npy_integers(f4.path()),
                     ContainsSubstring("holds '<f4'; supported are int32 and int64"));
+}
+
+TEST_CASE("what is no file is refused, at once", "[npy]") {
+  const std::string folder = std::filesystem::temp_directory_path();
+  CHECK_THROWS_WITH(fa::read_npy(folder), folder + ": is a folder");
+  const TemporaryFile file;
+  std::filesystem::remove(file.path());
+  REQUIRE(mkfifo(file.path().c_str(), 0600) == 0);  // nobody writes to it
+  for (const std::string& path : {std::string("/dev/zero"), file.path()}) {
+    CHECK_THROWS_AS(fa::read_npy(path), fa::UsageError);
+    CHECK_THROWS_WITH(fa::read_npy(path), path + ": is a pipe or a device: give a file");
+  }
+  CHECK_THROWS_WITH(fa::read_npy("/proc/self/mem"), "/proc/self/mem: cannot be read");
 }
 
 TEST_CASE("a broken .npy file gets one sentence", "[npy]") {

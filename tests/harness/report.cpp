@@ -770,7 +770,7 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
 
   fa::RunReport gpu = gpu_run();
   CHECK_THROWS_WITH(fa::read_estimates("no/such.json", gpu),
-                    "--estimate no/such.json: cannot be read");
+                    "no/such.json: cannot be opened");
   CHECK_FALSE(gpu.forward.estimate);
 }
 

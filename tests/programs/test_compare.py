@@ -795,9 +795,9 @@ class Report(Scripts):
             self.folder,
             "--out",
         ]
-        for path, word in (
-            (page, "File too large"),
-            (f"{self.folder}/no/page.html", "No such file"),
+        for path, status, words in (
+            (page, 3, "cannot be written: File too large"),
+            (f"{self.folder}/no/page.html", 2, "cannot be written: its folder does not exist"),
         ):
             done = subprocess.run(
                 [*command, path],
@@ -805,8 +805,8 @@ class Report(Scripts):
                 text=True,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000)),
             )
-            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1), done.stderr)
-            self.assertIn(f"{path} cannot be written: {word}", done.stderr)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertRegex(done.stderr, f"^maintain report: .*{path}:? {words}\n$")
         with open(page, encoding="utf-8") as file:
             self.assertEqual(file.read(), "the old page")
         self.assertFalse([name for name in os.listdir(self.folder) if name.endswith(".part")])
@@ -827,9 +827,23 @@ class Report(Scripts):
         self.assertIn("Of these runs", text)
         self.assertNotIn("published runs", text)
         self.assertNotIn("own reports", text)  # it has no programs' texts
-        done = run("compare.py", "--page", os.path.join(self.folder, "no", "p.html"), *sizes)
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("cannot be written", done.stderr)
+        for place, words in (
+            (os.path.join(self.folder, "no", "p.html"), "cannot be written: its folder does not"),
+            (self.folder, "cannot be written: Is a directory"),
+            (os.path.join(self.folder, ".", "512.json"), "which this call needs"),
+            ("", "--page: its value is empty"),
+        ):
+            done = run("compare.py", "--page", place, *sizes)
+            self.assertEqual((done.returncode, done.stdout), (2, ""), place)
+            self.assertRegex(done.stderr, f"^compare.py: .*{words}.*\n$")
+        done = run("compare.py", "--page", "/dev/full", *sizes)
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertEqual(
+            done.stderr, "compare.py: /dev/full: cannot be written: No space left on device\n"
+        )
+        self.assertFalse(os.path.exists("/dev/full.part"))
+        self.assertEqual(run("compare.py", "--page", "/dev/null", *sizes).returncode, 0)
+        self.assertFalse(os.path.isfile("/dev/null"))
 
 
 class Tables(Scripts):

@@ -457,7 +457,7 @@ class Peers(unittest.TestCase):
     def test_where_the_result_cannot_go_is_found_before_the_run(self):
         with mock.patch.object(peers, "Torch", side_effect=AssertionError("the GPU's work began")):
             with mock.patch.object(sys, "argv", ["peers.py", "--json", "/nowhere/x.json"]):
-                with self.assertRaisesRegex(peers.BadInput, "x.json cannot be written: No such"):
+                with self.assertRaisesRegex(peers.BadInput, "x.json cannot be written: its folder"):
                     peers.main()
             left = os.path.join(self.build, "left.json")
             with mock.patch.object(sys, "argv", ["peers.py", "--json", left]):

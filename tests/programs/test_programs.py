@@ -176,13 +176,23 @@ class Programs(unittest.TestCase):
         self.refused(["--q", ints], 2, "ints.npy", "<i4")
         cut = self.tensor("cut.npy", (1, 2, 8, 32), numbers(500, 1))
         self.refused(["--q", cut], 2, "cut.npy")
+        pipe = self.folder / "pipe.npy"
+        os.mkfifo(pipe)  # nobody writes to it
+        for path, why in ((self.folder, "folder"), (pipe, "pipe"), ("/dev/zero", "device")):
+            self.refused(["--q", path], 2, f"{path}: is a ", why)
         text = self.folder / "text.npy"
         text.write_text("1 2 3\n")
         self.refused(["--q", text], 2, "text.npy")
 
     def test_unwritable_files_are_found_before_the_run(self):
         missing = self.folder / "no" / "such"
-        self.refused(["--json", missing / "r.json"], 2, "--json", "r.json")
+        self.refused(["--json", missing / "r.json"], 2, "--json", "its folder does not exist")
+        self.refused(["--json", "/sys/r.json"], 2, "--json /sys/r.json: cannot be written: ")
+        for flag in ("--json", "--out"):
+            self.refused([flag, self.folder], 2, f"{flag} {self.folder}", "Is a directory")
+        folder = self.folder / "results" / "LSE.npy"
+        folder.mkdir(parents=True)
+        self.refused(["--out-dir", folder.parent], 2, f"--out-dir {folder}", "Is a directory")
         self.refused(["--out", missing / "O.npy"], 2, "--out", "O.npy")
         occupied = self.folder / "file"
         occupied.write_text("")
@@ -198,6 +208,11 @@ class Programs(unittest.TestCase):
                 self.assertEqual(len(result.stderr.splitlines()), 1, result.stderr)
                 self.assertIn("standard output cannot be written: No space left", result.stderr)
         self.assertTrue(json.loads((self.folder / "kept.json").read_text())["ok"])
+
+        for flag in ("--json", "--out"):
+            result = run(*SMALL, flag, "/dev/full")
+            self.assertEqual(result.returncode, 3, flag)
+            self.assertIn("/dev/full: cannot be written: No space left", result.stderr)
 
         # A limit on the size of files is a disk with little room. What was there stays.
         def limit():

@@ -427,6 +427,8 @@ class Jobs:
             self.add(name + " fixed", file, "--analyse", "-D", "FIXED")
         for name, (text, words, *_) in ERRORS.items():
             self.add("error " + name, self.write(name, text), *words)
+        none = self.write("no_kernel", "\nint main() { void* p; return cudaMalloc(&p, 4); }\n")
+        self.add("full", none, "--json", "/dev/full")
 
     def path(self, name):
         return os.path.join(self.temporary.name, name)
@@ -654,6 +656,33 @@ class Errors(unittest.TestCase):
                 self.assertEqual((done.returncode, done.stderr), (2, sentence))
         self.assertEqual(sim().returncode, 2)
         self.assertEqual(sim("--help").returncode, 0)
+
+    def test_files_that_cannot_be_written(self):
+        done = JOBS["full"]
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertIn("sim: --json /dev/full: cannot be written: No space left", done.stderr)
+        source, folder = JOBS.path("no_kernel.cu"), JOBS.temporary.name
+        other = JOBS.path("other")
+        for words, said in (
+            (("--json", folder), f"--json {folder} cannot be written: Is a directory"),
+            (("--json", folder + "/no/r.json"), "cannot be written: its folder does not exist"),
+            (("--json", source), f"--json {source} is {source}, which this call needs"),
+            (("-o", source), f"-o {source} is {source}, which this call needs"),
+            (("--json", other, "-o", other), f"--json {other} is {other}, which this call needs"),
+            (("-o", folder), f"-o {folder} cannot be written: Is a directory"),
+            (("-o", "/dev/full"), "-o /dev/full cannot be written: No space left on device"),
+            (("--json", ""), "--json: its value is empty"),
+            (("-o", ""), "-o: its value is empty"),
+            (("--gpu=",), "--gpu: its value is empty"),
+        ):
+            done = sim(*words, source)
+            self.assertEqual(done.returncode, 2, words)
+            self.assertRegex(done.stderr, rf"^sim: .*{re.escape(said)}.*\n$")
+        self.assertFalse(os.path.isfile("/dev/full"))
+        left = [name for name in os.listdir(os.path.dirname(folder)) if name.endswith(".part")]
+        self.assertEqual(left, [])
+        with open(source, encoding="utf-8") as file:
+            self.assertIn("main", file.read())
 
     def test_too_little_memory(self):
         with tempfile.TemporaryDirectory() as folder:

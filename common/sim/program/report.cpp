@@ -1,7 +1,6 @@
 // What is said at a program's end.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 
 #include "common/harness/format.h"
 #include "common/harness/output_file.h"
@@ -166,7 +165,7 @@ nlohmann::ordered_json json_of(const Session& s) {
 
 }  // namespace
 
-void tell(const Session& s) {
+bool tell(const Session& s) {
   std::string text;
   bool arithmetic = true;
   for (const KernelRecord& k : s.kernels) {
@@ -198,11 +197,14 @@ void tell(const Session& s) {
   }
   if (!s.wishes.quiet) std::fprintf(stderr, "\n%s", text.c_str());
   if (!s.wishes.json.empty()) {
-    std::ofstream file(s.wishes.json);
-    file << json_of(s).dump(1) << "\n";
-    file.close();
-    if (!file) std::fprintf(stderr, "sim: %s cannot be written\n", s.wishes.json.c_str());
+    try {
+      fa::write_file(s.wishes.json, [&s](std::ostream& f) { f << json_of(s).dump(1) << "\n"; });
+    } catch (const std::exception& e) {
+      std::fprintf(stderr, "sim: --json %s\n", e.what());
+      return false;
+    }
   }
+  return true;
 }
 
 }  // namespace sim::program

@@ -95,8 +95,9 @@ void on_exit_of_program(int status, void*) {
   std::fflush(stdout);
   take_counts(nullptr);
   s.recording.reset();
-  tell(s);
+  const bool told = tell(s);
   if (!s.findings.empty() && status == 0) _exit(1);
+  if (!told && status == 0) _exit(3);
 }
 
 volatile std::sig_atomic_t interrupted = 0;
@@ -269,7 +270,7 @@ void stop(int status) {
   Session& s = session();
   take_counts(nullptr);
   s.recording.reset();
-  tell(s);
+  if (!tell(s) && status == 0) status = 3;
   std::fflush(stderr);
   _exit(status);
 }

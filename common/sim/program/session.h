@@ -69,6 +69,7 @@ void note_finding(const std::string& sentence);
 /// Ends the program at once, with the report.
 [[noreturn]] void stop(int status);
 /// The report: what each kernel did, on stderr, and as JSON where that is wanted.
-void tell(const Session&);
+/// \returns false where the JSON cannot be written
+bool tell(const Session&);
 
 }  // namespace sim::program
