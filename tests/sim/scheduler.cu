@@ -248,6 +248,17 @@ TEST_CASE("the watchdog counts no time in which the process does not run", "[sim
   CHECK(finding([&] { fa::launch(sleeps, {dim3(1), dim3(32)}, x); }) == "");
 }
 
+TEST_CASE("nor does the patience with a kernel that somebody interrupts", "[sim]") {
+  static const std::sig_atomic_t interrupted = 1;
+  sim::Options o;
+  o.watchdog_s = 0.2;  // the kernel sleeps longer than three looks at it
+  o.interrupted = &interrupted;
+  o.on_fatal = [](const std::string& sentence) { throw std::runtime_error(sentence); };
+  sim::test::WithOptions with(o);
+  Buffer<float> x("x", 32);
+  CHECK(finding([&] { fa::launch(sleeps, {dim3(1), dim3(32)}, x); }) != "");  // at its store
+}
+
 TEST_CASE("stack_bytes holds from the next launch on", "[sim]") {
   Buffer<float> x("x", 64);
   sim::Options o;

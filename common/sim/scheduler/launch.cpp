@@ -104,7 +104,7 @@ std::string place_of(std::thread& worker) {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigaction(SIGUSR2, &action, nullptr);
   pthread_kill(worker.native_handle(), SIGUSR2);
-  for (int i = 0; i < 100 && !sampled; ++i) usleep(1000);
+  for (int i = 0; i < 5000 && !sampled; ++i) usleep(1000);  // a busy machine lets it wait
   return sampled ? source_of(sampled) : "a line that is not known";
 }
 
@@ -306,50 +306,54 @@ class Pool {
   }
 
   // Waits for the end. A kernel in which a worker computes for watchdog_s seconds while no thread
-  // switches, ends or meets another is told to stop at its next access.
+  // switches, ends or meets another is told to stop at its next access. So is one that somebody
+  // interrupts: for that access it has three intervals of its own time, or thirty on the wall.
   void watch(std::unique_lock<std::mutex>& lock) {
     const double limit = options().watchdog_s;
     const std::chrono::duration<double> interval(std::min(limit / 4, 1.0));
     uint64_t seen = 0;
     std::vector<double> since = cpu_seconds();
     bool told = false;
-    int asked = 0;  // in vain
+    int asked = 0;
     while (!done_.wait_for(lock, interval, [&] { return running_ == 0; })) {
-      if (options().interrupted && *options().interrupted) {
+      const std::vector<double> now = cpu_seconds();
+      const bool interrupted = options().interrupted && *options().interrupted;
+      if (interrupted) {
         order_stop();
-        if (++asked == 3) give_up();
+        if (asked++ == 0) since = now;
+      }
+      double spun = 0;
+      int busiest = 0;
+      for (int i = 0; i < active_; ++i) {
+        if (now[i] - since[i] <= spun) continue;
+        spun = now[i] - since[i];
+        busiest = i;
+      }
+      if (interrupted) {
+        if (spun > 3 * interval.count() || asked > 30) give_up(busiest, " was ended at ", "");
+        continue;
       }
       uint64_t progress = 0;
       for (int i = 0; i < active_; ++i) progress += blocks_[i]->progress.load();
-      const std::vector<double> now = cpu_seconds();
-      double spun = 0;
-      for (int i = 0; i < active_; ++i) spun = std::max(spun, now[i] - since[i]);
       if (progress != seen) {
         seen = progress;
         since = now;
         continue;
       }
       if (spun < limit) continue;
-      if (told) give_up();
+      if (told) {
+        give_up(busiest, " spins at ", " without a memory access; the simulator cannot stop it");
+      }
       told = true;
       since = now;
       order_stop();
     }
   }
 
-  int busiest() {
-    const std::vector<double> before = cpu_seconds();
-    usleep(50'000);
-    std::vector<double> spent = cpu_seconds();
-    for (size_t i = 0; i < spent.size(); ++i) spent[i] -= before[i];
-    return static_cast<int>(std::max_element(spent.begin(), spent.end()) - spent.begin());
-  }
-
-  // It spins without touching memory: nothing can stop it.
-  [[noreturn]] void give_up() {
-    const std::string sentence = "kernel " + kernel_name(*grid_->launch) + " spins at " +
-                                 place_of(threads_[busiest()]) +
-                                 " without a memory access; the simulator cannot stop it";
+  // Nothing can stop it but the end of the process.
+  [[noreturn]] void give_up(int worker, const char* does, const char* why) {
+    const std::string sentence =
+        "kernel " + kernel_name(*grid_->launch) + does + place_of(threads_[worker]) + why;
     if (options().on_fatal) options().on_fatal(sentence);
     std::fprintf(stderr, "%s\n", sentence.c_str());
     std::_Exit(1);
