@@ -49,7 +49,7 @@ Findings::Finding& Findings::at(Fault fault, const Line& one, const Line& other)
 
 void Findings::compare_later(const Finding& finding, const void* p, unsigned size) {
   Store& store = pending_.emplace_back();
-  store.finding = &finding - all_.data();
+  store.finding = number(finding);
   store.p = static_cast<const unsigned char*>(p);
   store.size = size;
   std::memcpy(store.old, p, size);
@@ -68,6 +68,7 @@ void Findings::report(const std::optional<fa::Finding>& fatal) {
   const auto add = [&](bool same_value) {
     for (const Finding& f : all_) {
       if (f.remark || f.same_value != same_value) continue;
+      if (f.kind == fa::FaultKind::uninitialised && f.unexplained == 0) continue;
       all.push_back({f.kind, f.text + (same_value ? "; each stores the same value" : "")});
     }
   };

@@ -42,14 +42,17 @@ class Findings {
  public:
   struct Finding {
     fa::FaultKind kind;
-    std::string text;         ///< empty: found now, the caller says what
-    bool same_value = false;  ///< a race of stores that all store what is there already
-    bool remark = false;      ///< nothing is wrong
+    std::string text;          ///< empty: found now, the caller says what
+    bool same_value = false;   ///< a race of stores that all store what is there already
+    bool remark = false;       ///< nothing is wrong
+    uint64_t unexplained = 0;  ///< uninitialised: reads that no race explains; none: not reported
   };
 
   void clear();
   /// The finding of this kind at these two lines, in either order; mostly a new or the latest one.
   Finding& at(Fault, const Line&, const Line&);
+  size_t number(const Finding& finding) const { return &finding - all_.data(); }
+  Finding& operator[](size_t number) { return all_[number]; }
   /// `finding` is a race of two stores: the one of the access has its value behind this event.
   void compare_later(const Finding&, const void* p, unsigned size);
   /// Called before anything else stores. The values of compare_later() are there.

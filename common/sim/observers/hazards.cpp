@@ -100,12 +100,15 @@ std::string race_sentence(const Access& a, uint64_t byte, const Actor& actor,
          missing + " between them" + end;
 }
 
-[[gnu::noinline, gnu::cold]] void report_unwritten(const Access& a, uint64_t byte,
-                                                   const Actor& actor, const char* why) {
+[[gnu::noinline, gnu::cold]] Findings::Finding& report_unwritten(const Access& a, uint64_t byte,
+                                                                 const Actor& actor,
+                                                                 const char* why) {
   Findings::Finding& finding = findings.at(Fault::uninitialised, line_of(a, actor), {});
-  if (!finding.text.empty()) return;
+  ++finding.unexplained;
+  if (!finding.text.empty()) return finding;
   finding.text = "uninitialised " + std::string(a.space == Space::shared ? "shared" : "device") +
                  " memory: " + here() + ": " + subject(a, actor, byte) + ", " + why;
+  return finding;
 }
 
 std::string who(const Block& b, unsigned entry, unsigned padded) {
@@ -141,6 +144,7 @@ void HazardObserver::begin_block(Block& b) {
   launch_state.channels.clear();
   acquired_ = {};
   guests_.clear();
+  unwritten_.clear();
   under_atomics_.clear();
   atomics_.clear();
   inits_.clear();
@@ -529,7 +533,7 @@ template <bool kCluster>
     check_writer(by, b, a, byte, w, {});
   } else {
     if (uninitialised_ && a.kind != Kind::store && (w.wrote < block_floor_ || w.never_wrote)) {
-      report_unwritten(a, byte, {}, "which this block has not written yet");
+      by.note_unwritten(unwritten_, b, a, byte, "which this block has not written yet");
     }
     if (races_ && !ordered && w.stored && !(w.atomic && a.kind == Kind::atomic)) {
       check_writer(by, b, a, byte, w, {});
@@ -545,6 +549,9 @@ template <bool kCluster>
   } else {
     if (races_ && w.read > (kCluster ? block_floor_ : mine.floor)) {
       check_readers(b, by, a, byte, row, {});
+    }
+    if (!unwritten_.empty()) [[unlikely]] {
+      explain_shared(b, by, a, byte);
     }
     if (races_ && a.kind == Kind::atomic) {
       check_under_atomics(b, by, a, byte, w);
@@ -602,6 +609,44 @@ void HazardObserver::check_atomics(Block& b, const HazardObserver& by, const Acc
     break;  // the other threads' are the same line, mostly
   }
   if (a.kind == Kind::store) atomics_.erase(found);
+}
+
+void HazardObserver::note_unwritten(UnwrittenReads& reads, const Block& b, const Access& a,
+                                    uint64_t byte, const char* why) const {
+  constexpr size_t kWatched = 100'000;  // beyond them no race explains a read
+  const Findings::Finding& finding = report_unwritten(a, byte, {}, why);
+  if (!races_ || reads.size() >= kWatched) return;
+  const unsigned me = b.current->id;
+  reads.insert({byte / kWord,
+                {findings.number(finding), threads_[me].stamp, static_cast<uint32_t>(b.linear),
+                 a.kind, entry(me), a.pc}});
+}
+
+template <class Ordered, class Race>
+void HazardObserver::explain(UnwrittenReads& all, uint64_t byte, Ordered&& ordered, Race&& race) {
+  for (auto [it, end] = all.equal_range(byte / kWord); it != end;) {
+    if (ordered(it->second)) {
+      ++it;
+      continue;
+    }
+    race(it->second);
+    --findings[it->second.finding].unexplained;
+    it = all.erase(it);
+  }
+}
+
+void HazardObserver::explain_shared(Block& b, const HazardObserver& by, const Access& a,
+                                    uint64_t byte) {
+  const unsigned me = by.entry(b.current->id);
+  const auto ordered = [&](const UnwrittenRead& r) {
+    return r.entry == me || by.sees(by.threads_[b.current->id], r.entry, r.stamp);
+  };
+  explain(unwritten_, byte, ordered, [&](const UnwrittenRead& r) {
+    if (auto* finding = note_race(a, byte, {}, {r.pc, nullptr}, false)) {
+      finding->text = race_sentence(a, byte, {}, earlier(b, a, r.kind, r.entry, low(r.pc), padded_),
+                                    "no barrier");
+    }
+  });
 }
 
 // A store after loads: all of them must be visible to the thread that stores.
@@ -663,6 +708,14 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
   if (w.read && !ordered(w.read_block, w.read_by, w.read, false)) {
     race_across(b, a, byte, Kind::load, w.read_block, w.read_by, w.read_pc);
   }
+  if (!launch_state.unwritten.empty()) [[unlikely]] {
+    explain(
+        launch_state.unwritten, byte,
+        [&](const UnwrittenRead& r) { return ordered(r.block, r.entry, r.stamp, false); },
+        [&](const UnwrittenRead& r) {
+          race_across(b, a, byte, r.kind, r.block, r.entry, low(r.pc));
+        });
+  }
   if (a.kind == Kind::atomic) {  // see check_under_atomics()
     auto& under = launch_state.under_atomics;
     if (w.wrote && !w.atomic) {
@@ -722,8 +775,8 @@ void HazardObserver::access_device(Block& b, const Access& a) {
   if (uninitialised_ && a.kind != Kind::store) {
     for (uint64_t word = first; word <= last; ++word) {
       if (const unsigned missing = bytes(word) & ~hbm_written[word]) {
-        report_unwritten(a, word * kWord + std::countr_zero(missing), {},
-                         "which no thread has written");
+        note_unwritten(launch_state.unwritten, b, a, word * kWord + std::countr_zero(missing),
+                       "which no thread has written");
       }
     }
   }
@@ -774,6 +827,7 @@ void hazards_begin_launch() {
   launch_state.words.clear();
   launch_state.bytes.clear();
   launch_state.under_atomics.clear();
+  launch_state.unwritten.clear();
   launch_state.tickets.clear();
   launch_state.device_fences.clear();
   findings.clear();

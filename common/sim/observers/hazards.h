@@ -80,6 +80,17 @@ struct PlainStore {
   uint32_t block, pc;
   uint16_t thread;
 };
+/// Reads of a word that nobody had written. A store that comes later, and in no order with one of
+/// them, is a race that explains it.
+struct UnwrittenRead {
+  size_t finding;
+  Stamp stamp;
+  uint32_t block;
+  Kind kind;
+  unsigned entry;
+  const void* pc;
+};
+using UnwrittenReads = std::unordered_multimap<uint64_t, UnwrittenRead>;  // by word
 /// The atomics of a cell of shared memory behind its last plain store, without the last of them.
 struct Atomics {
   struct One {
@@ -101,7 +112,8 @@ struct LaunchState {
   bool fences = false;  // somebody has called __threadfence(): only then atomics are tickets
   PagedShadow<DeviceCell, kHbmSpan / kPage, kPage / 4> words;
   PagedShadow<DeviceCell, kHbmSpan / kPage, kPage> bytes;
-  std::unordered_map<uint64_t, PlainStore> under_atomics;                // by the cell's first byte
+  std::unordered_map<uint64_t, PlainStore> under_atomics;  // by the cell's first byte
+  UnwrittenReads unwritten;
   std::unordered_map<uint64_t, Ticket> tickets;                          // by word
   std::unordered_map<uint64_t, std::vector<DeviceFence>> device_fences;  // by thread_of()
   // Of the block or cluster that runs:
@@ -282,6 +294,12 @@ class HazardObserver final : public Observer {
                            const SharedCell&);
   void note_atomic(const HazardObserver& by, const Block&, uint64_t byte, const SharedCell&);
   void check_atomics(Block&, const HazardObserver& by, const Access&, uint64_t byte);
+  void note_unwritten(UnwrittenReads&, const Block&, const Access&, uint64_t byte,
+                      const char* why) const;
+  /// Before a store. `ordered(read)`: it is in order behind that read; `race(read)`: it is not.
+  template <class Ordered, class Race>
+  static void explain(UnwrittenReads&, uint64_t byte, Ordered&&, Race&&);
+  void explain_shared(Block&, const HazardObserver& by, const Access&, uint64_t byte);
   void check_readers(Block&, const HazardObserver& by, const Access&, uint64_t byte,
                      const SharedRow&, const Actor&);
   /// The current thread, of this block, uses shared memory of `home`, another block of the cluster.
@@ -376,11 +394,12 @@ class HazardObserver final : public Observer {
   // Stamps only grow, so the shadow of shared memory need not be cleared between blocks.
   std::unique_ptr<SharedShadow> words_, bytes_;             // bytes_: null until a word is split
   std::unordered_map<uint64_t, PlainStore> under_atomics_;  // by the cell's first byte
-  std::unordered_map<uint64_t, Atomics> atomics_;           // likewise
-  uint64_t seen_ = 0;                                       // accesses
-  std::unique_ptr<LazyArray<AsyncWord>> async_;             // null until TMA or wgmma is used
-  std::vector<Operation> operations_;                       // of this block; number first_ + index
-  std::vector<uint32_t> need_at_;  // by entry: place in Operation::needs, plus one
+  UnwrittenReads unwritten_;
+  std::unordered_map<uint64_t, Atomics> atomics_;  // likewise
+  uint64_t seen_ = 0;                              // accesses
+  std::unique_ptr<LazyArray<AsyncWord>> async_;    // null until TMA or wgmma is used
+  std::vector<Operation> operations_;              // of this block; number first_ + index
+  std::vector<uint32_t> need_at_;                  // by entry: place in Operation::needs, plus one
   uint32_t first_ = 1;
   // Loads: by mbarrier the last one issued, and up to which stamp somebody has waited.
   struct Loads {
@@ -405,7 +424,7 @@ Findings::Finding* note_race(const Access&, uint64_t byte, const Actor&, const L
 /// `other`: "a store by thread (0,0,0) at kernel.cuh:12"; `missing`: "no barrier".
 std::string race_sentence(const Access&, uint64_t byte, const Actor&, const std::string& other,
                           const std::string& missing, const char* end = "");
-void report_unwritten(const Access&, uint64_t byte, const Actor&, const char* why);
+Findings::Finding& report_unwritten(const Access&, uint64_t byte, const Actor&, const char* why);
 /// "a store by thread (0,0,0) at kernel.cuh:12"
 std::string earlier(const Block&, const Access&, Kind, unsigned entry, uint32_t pc,
                     unsigned padded);
