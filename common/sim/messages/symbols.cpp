@@ -4,6 +4,7 @@
 #include <elf.h>
 #include <fcntl.h>
 #include <link.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -29,6 +30,16 @@ struct Symbol {
   const char* name;
 };
 
+// By the words of its start, which may be relative to the folder that it started in: for a system
+// without /proc.
+const std::string started_as = [] {
+  const auto* words = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
+  char* path = words ? realpath(words, nullptr) : nullptr;
+  const std::string whole = path ? path : "";
+  std::free(path);
+  return whole;
+}();
+
 struct SymbolTable {
   uint64_t base = 0;  // where the program was loaded
   std::string path = "/proc/" + std::to_string(getpid()) + "/exe";
@@ -45,6 +56,7 @@ struct SymbolTable {
           return 1;
         },
         this);
+    if (path.starts_with("/proc/") && ::access(path.c_str(), R_OK) != 0) path = started_as;
     const int fd = open(path.c_str(), O_RDONLY);
     struct stat st {};
     if (fd < 0 || fstat(fd, &st) != 0) return;
@@ -149,7 +161,9 @@ std::string tidy(std::string line) {
   while (!line.empty() && (line.back() == '\n' || line.back() == ' ')) line.pop_back();
   if (const auto p = line.find(" (disc"); p != std::string::npos) line.resize(p);
   if (const auto p = line.rfind('/'); p != std::string::npos) line = line.substr(p + 1);
-  if (line.empty() || line[0] == '?') return "an unknown line (compile with -g)";
+  if (table().file.empty()) return "an unknown line (the program's own file cannot be read)";
+  if (line.empty()) return "an unknown line (addr2line, of the binutils, does not answer)";
+  if (line[0] == '?') return "an unknown line (compile with -g)";
   return line;
 }
 
