@@ -14,6 +14,8 @@
 
 namespace sim {
 
+enum class Kind : uint8_t;  // memory/memory.h
+
 /// What Options::workers = 0 takes at most.
 constexpr int kDefaultWorkers = 16;
 
@@ -40,6 +42,8 @@ struct Options {
   /// The process cannot go on (host code touches device memory, a kernel that nothing can stop):
   /// who hears of it and ends the process; null: it is told on stderr.
   void (*on_fatal)(const std::string& sentence) = nullptr;
+  /// Who hears of host code's loads and stores, once its block's stack_size lets them through.
+  void (*on_host_access)(uintptr_t, unsigned size, Kind, const void* pc) = nullptr;
 };
 /// The one set of options of this process.
 Options& options();

@@ -116,6 +116,7 @@ const std::vector<Range> constants = find_constants();
 // Not device memory, not shared memory, not this thread's stack.
 [[gnu::noinline]] void foreign(Block& b, uintptr_t address, unsigned size, Kind kind,
                                const void* pc, By by) {
+  if (b.host && options().on_host_access) options().on_host_access(address, size, kind, pc);
   if (b.host || !b.launch) return;  // no launch: a constructor before main()
   const void* p = reinterpret_cast<const void*>(address);
   if (kind == Kind::load && constant_variables.hold(p)) return;

@@ -223,7 +223,13 @@ void copy(void* to, const void* from, size_t bytes, Way way) {
   if (in_window(to)) require_inside("cudaMemcpy", to, bytes);
   if (in_window(from)) require_inside("cudaMemcpy", from, bytes);
   std::memmove(to, from, bytes);
-  if (in_window(to)) mark_written(offset_of(to), bytes);
+  if (in_window(to) && in_window(from) && !is_for_host(to) &&
+      (offset_of(to) | offset_of(from) | bytes) % kWord == 0) {
+    std::memmove(hbm_written + offset_of(to) / kWord, hbm_written + offset_of(from) / kWord,
+                 bytes / kWord);  // what nobody has written stays so
+  } else if (in_window(to)) {
+    mark_written(offset_of(to), bytes);
+  }
   if (way == Way::device_to_device || (way == Way::any && is_device(to) && is_device(from))) {
     count_copy("cudaMemcpy", from, bytes, false);
     count_copy("cudaMemcpy", to, bytes, true);

@@ -61,7 +61,19 @@ cudaError_t allocate(void** p, size_t bytes, bool for_host) {
   return room ? status : returned(cudaErrorMemoryAllocation);
 }
 
-sim::Way way_of(cudaMemcpyKind kind) { return static_cast<sim::Way>(kind); }
+/// \param pc who calls the runtime
+cudaError_t copy(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                 size_t height, cudaMemcpyKind kind, const void* pc) {
+  return checked([&] {
+    for (size_t i = 0; i < height; ++i) {
+      sim::copy(static_cast<char*>(to) + i * to_pitch,
+                static_cast<const char*>(from) + i * from_pitch, width,
+                static_cast<sim::Way>(kind));
+    }
+    sim::program::look_at_copy(to, to_pitch, from, from_pitch, width, height, pc);
+  });
+}
+#define SIM_CALLER __builtin_return_address(0)
 
 }  // namespace
 
@@ -313,31 +325,27 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* a, const void* p) {
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  return checked([&] { sim::copy(to, from, bytes, way_of(kind)); });
+  return copy(to, 0, from, 0, bytes, 1, kind, SIM_CALLER);
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t) {
-  return cudaMemcpy(to, from, bytes, kind);
+  return copy(to, 0, from, 0, bytes, 1, kind, SIM_CALLER);
 }
 cudaError_t cudaMemcpyPeer(void* to, int, const void* from, int, size_t bytes) {
-  return cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice);
+  return copy(to, 0, from, 0, bytes, 1, cudaMemcpyDeviceToDevice, SIM_CALLER);
 }
 cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, size_t bytes, cudaStream_t) {
-  return cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice);
+  return copy(to, 0, from, 0, bytes, 1, cudaMemcpyDeviceToDevice, SIM_CALLER);
 }
 cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                          size_t width, size_t height, cudaMemcpyKind kind) {
   if (width > to_pitch || width > from_pitch) return returned(cudaErrorInvalidPitchValue);
-  cudaError_t status = cudaSuccess;
-  for (size_t i = 0; i < height && status == cudaSuccess; ++i) {
-    status = cudaMemcpy(static_cast<char*>(to) + i * to_pitch,
-                        static_cast<const char*>(from) + i * from_pitch, width, kind);
-  }
-  return status;
+  return copy(to, to_pitch, from, from_pitch, width, height, kind, SIM_CALLER);
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t) {
-  return cudaMemcpy2D(to, to_pitch, from, from_pitch, width, height, kind);
+  if (width > to_pitch || width > from_pitch) return returned(cudaErrorInvalidPitchValue);
+  return copy(to, to_pitch, from, from_pitch, width, height, kind, SIM_CALLER);
 }
 cudaError_t cudaMemset(void* p, int value, size_t bytes) {
   return checked([&] { sim::fill(p, value, bytes); });

@@ -40,6 +40,7 @@ struct Wishes {
   double limit_s = 0;      ///< > 0: end behind the launch that runs then, ...
   double patience_s = 30;  ///< ... or so much later inside it
   std::string gpu = "H200", json, program;
+  std::string looks = "./scripts/sim --analyse";  ///< the command that looks for races
 };
 
 /// One run of the program, from its first call of the runtime to its exit.
@@ -50,6 +51,8 @@ struct Session {
   std::vector<KernelRecord> kernels;           ///< in the order of their first launch
   std::map<std::string, fa::SiteCount> sites;  ///< by line and what it does
   std::vector<std::string> findings, remarks;
+  bool launch_refused = false;      ///< so what it would have written is not there
+  bool complete = true;             ///< false: the program did not reach its own end
   std::set<std::string> said;       ///< findings, so that each is told once
   size_t more = 0;                  ///< findings at other lines, counted and not told
   double estimated_s = 0;           ///< of all launches so far: what events read
@@ -66,7 +69,11 @@ void take_counts(const Launch*, bool stopped = false);
 void keep_error(LaunchRefused::Why);
 /// Prints a finding, and keeps it for the report.
 void note_finding(const std::string& sentence);
-/// Ends the program at once, with the report.
+/// Behind a copy to the host: what of it has nobody written?
+/// \param pc who copies
+void look_at_copy(const void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                  size_t width, size_t height, const void* pc);
+/// Ends the program at once, with the report. What it has not run is not known to be right.
 [[noreturn]] void stop(int status);
 /// The report: what each kernel did, on stderr, and as JSON where that is wanted.
 /// \returns false where the JSON cannot be written
