@@ -3,6 +3,7 @@
 import argparse
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -268,6 +269,9 @@ def wishes(options, files):
     lines += [f"watchdog {options.watchdog}"] if options.watchdog else []
     lines += [f"json {os.path.abspath(options.json)}"] if options.json else []
     lines += [f"limit {options.limit}"] if options.limit else []
+    # Control characters: a file may have any name, and these lines have one meaning each.
+    looks = shlex.join([sys.argv[0], "--analyse", *sys.argv[1:]])
+    lines += [f"looks {looks}"] if looks.isprintable() else []
     lines += ["analyse"] if options.analyse else []
     lines += ["lines"] if options.lines else []
     return "\n".join(lines)

@@ -290,9 +290,10 @@ class Translator:
         # Not watched: a global pointer to a kernel is the host's to read.
         unwatched = "__attribute__((no_sanitize_thread))"
         captured, called = ("=", name) if by_name else (f"fa_kernel = {name}", "fa_kernel")
+        call = f"{called}(::sim::program::passed(fa_a)...), fa_leave();"
         self.tokens[
             end
-        ].text = f"), false, [{captured}](auto&&... fa_a) {unwatched} {{ {called}(fa_a...); }}"
+        ].text = f"), false, [{captured}](auto fa_leave, auto&... fa_a) {unwatched} {{ {call} }}"
         self.tokens[end + 1].text = self.tokens[end + 2].text = ""
         empty = self.next(opens) == closes
         self.tokens[opens].text = "" if empty else ","

@@ -3,6 +3,7 @@
 /// the few services of the simulator that such a program has and a step has not.
 #pragma once
 
+#include <csetjmp>
 #include <tuple>
 
 #include "common/sim/cuda_vocabulary.h"
@@ -45,16 +46,61 @@ struct Shape {
 /// \return false where CUDA refuses the launch: then nothing ran, and the last error says why.
 bool run(const Launch&, Where);
 
-/// `kernel` is a function object that calls the kernel with what it is given.
+/// An argument whose class does not copy byte by byte. As on a GPU the host copies it, once; each
+/// thread gets the bytes of that copy, and runs no constructor or destructor.
+template <class T>
+struct Bytes {
+  alignas(T) unsigned char bytes[sizeof(T)];
+  Bytes(const T& v) { std::memcpy(bytes, &v, sizeof bytes); }
+  Bytes(const Bytes& b) { std::memcpy(bytes, b.bytes, sizeof bytes); }
+  [[gnu::noipa]] static Bytes copy(const Bytes& b) { return b; }
+};
+template <class T>
+constexpr bool kCopiesBytes = std::is_trivially_copy_constructible_v<T> ||
+                              (std::is_trivially_move_constructible_v<T> &&
+                               !std::is_copy_constructible_v<T>);
+template <class T>
+struct ArgumentOf : std::conditional<kCopiesBytes<T>, T, Bytes<T>> {};
+template <class T>
+struct ArgumentOf<Bytes<T>> : std::type_identity<Bytes<T>> {};
+template <class T>
+using Argument = typename ArgumentOf<T>::type;
+
+/// What a kernel is called with.
+template <class T>
+__attribute__((no_sanitize_thread)) inline T& passed(T& a) {
+  return a;
+}
+template <class T>
+__attribute__((no_sanitize_thread)) inline T passed(Bytes<T>& a) {
+  // Both functions return by way of a pointer to the place of the result.
+  return reinterpret_cast<T (*)(const Bytes<T>&)>(&Bytes<T>::copy)(a);
+}
+/// Called behind the kernel: leaves in front of the destructors of its arguments.
+struct Leave {
+  std::jmp_buf* to;
+  __attribute__((no_sanitize_thread)) void operator()() const {
+    if (to) std::longjmp(*to, 1);
+  }
+};
+
+/// `kernel(leave, a...)` calls the kernel with `passed(a)...`, and then leave().
 template <class F, class... A>
 bool launch(const char* name, const Shape& shape, bool together, F kernel, A... args) {
   struct Closure {
     F kernel;
-    std::tuple<A...> args;
+    std::tuple<Argument<A>...> args;
   } closure{kernel, {args...}};
   const auto call = [](void* p) {
     auto& c = *static_cast<Closure*>(p);
-    std::apply(c.kernel, c.args);
+    if constexpr ((kCopiesBytes<A> && ...)) {
+      std::apply([&](auto&... a) { c.kernel(Leave{nullptr}, a...); }, c.args);
+    } else {
+      std::jmp_buf end;
+      if (_setjmp(end) == 0) {
+        std::apply([&](auto&... a) { c.kernel(Leave{&end}, a...); }, c.args);
+      }
+    }
   };
   return run({nullptr,
               {shape.grid, shape.block, shape.smem, 1, together},

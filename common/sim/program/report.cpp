@@ -157,6 +157,7 @@ nlohmann::ordered_json json_of(const Session& s) {
           {"program", s.wishes.program},
           {"gpu", s.gpu.name},
           {"analysed", s.wishes.analyse},
+          {"complete", s.complete},
           {"kernels", kernels},
           {"sites", sites},
           {"findings", s.findings},
@@ -185,15 +186,18 @@ bool tell(const Session& s) {
   }
   text += lines_text(s);
   for (const std::string& remark : s.remarks) text += fa::wrapped("remark: ", remark, 2);
-  if (s.findings.empty()) {
-    text +=
-        s.wishes.analyse ? "no finding: no race, no uninitialised read, no access out of bounds\n"
-        : s.kernels.empty() ? ""
-                            : "no access out of bounds; races and uninitialised reads: --analyse\n";
-  } else {
+  if (s.findings.empty() && !s.kernels.empty()) {
+    text += !s.wishes.analyse ? "no access out of bounds"
+            : s.complete ? "no finding: no race, no uninitialised read, no access out of bounds"
+                         : "no finding";
+    text += s.complete ? "\n" : " until it was ended: the rest did not run\n";
+  } else if (!s.findings.empty()) {
     text += fmt::format("{} finding{}{}, told above\n", s.findings.size(),
                         s.findings.size() == 1 ? "" : "s",
                         s.more ? fmt::format(" and {} more at other lines", s.more) : "");
+  }
+  if (!s.wishes.analyse && !s.kernels.empty()) {
+    text += "races were not looked for: " + s.wishes.looks + "\n";
   }
   if (!s.wishes.quiet) std::fprintf(stderr, "\n%s", text.c_str());
   if (!s.wishes.json.empty()) {

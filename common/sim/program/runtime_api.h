@@ -442,7 +442,12 @@ int blocks_per_sm(int threads, size_t smem);
 template <class... P, size_t... i>
 bool launch_packed(const char* name, void (*kernel)(P...), const Shape& shape, bool together,
                    void** args, std::index_sequence<i...>) {
-  return launch(name, shape, together, kernel, *static_cast<std::remove_cvref_t<P>*>(args[i])...);
+  const auto call = [kernel](auto leave, auto&... a) __attribute__((no_sanitize_thread)) {
+    kernel(passed(a)...), leave();
+  };
+  return launch(
+      name, shape, together, call,
+      Argument<std::remove_cvref_t<P>>(*static_cast<std::remove_cvref_t<P>*>(args[i]))...);
 }
 /// What scripts/sim makes of cudaLaunchKernel and cudaLaunchCooperativeKernel.
 template <class... P>

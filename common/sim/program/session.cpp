@@ -46,6 +46,7 @@ Wishes read_wishes() {
     if (key == "limit") w.limit_s = std::atof(value.c_str());
     if (key == "patience") w.patience_s = std::atof(value.c_str());
     if (key == "program") w.program = value;
+    if (key == "looks") w.looks = value;
     if (key == "workers") options().workers = std::atoi(value.c_str());
     if (key == "watchdog") options().watchdog_s = std::atof(value.c_str());
     if (key == "stack") options().stack_bytes = std::strtoull(value.c_str(), nullptr, 10);
@@ -111,6 +112,8 @@ void report_at_interrupt() {
   sigaction(SIGINT, &action, nullptr);
 }
 
+constexpr int kTimeIsUp = 124;  // as timeout(1) has it
+
 double seconds_since_begin() {
   using namespace std::chrono;
   static const auto begin = steady_clock::now();
@@ -124,7 +127,7 @@ void end_where_asked() {
                  "sim: ended after %.0f s, inside a launch; %g s were asked for. The report is of "
                  "what ran until then\n",
                  seconds_since_begin(), limit);
-    stop(session().findings.empty() ? 0 : 1);
+    stop(session().findings.empty() ? kTimeIsUp : 1);
   }
   if (interrupted) {
     std::fprintf(stderr, "sim: interrupted; the report is of what ran until now\n");
@@ -135,7 +138,7 @@ void end_where_asked() {
                  "sim: ended after %.1f s, behind a launch; %g s were asked for. The report is of "
                  "what ran until then\n",
                  seconds_since_begin(), limit);
-    stop(session().findings.empty() ? 0 : 1);
+    stop(session().findings.empty() ? kTimeIsUp : 1);
   }
 }
 
@@ -268,6 +271,7 @@ void note_finding(const std::string& sentence) {
 void stop(int status) {
   std::fflush(stdout);
   Session& s = session();
+  s.complete = false;
   take_counts(nullptr);
   s.recording.reset();
   if (!tell(s) && status == 0) status = 3;
@@ -286,7 +290,15 @@ static void require_allowed_smem(const Launch& launch) {
                           "cudaFuncAttributeMaxDynamicSharedMemorySize, bytes)");
 }
 
+[[noreturn]] static void not_supported(const std::string& what, const std::string& place) {
+  std::fflush(stdout);
+  std::fprintf(stderr, "sim: not supported: %s (%s)\n", what.c_str(), place.c_str());
+  std::fflush(stderr);
+  _exit(2);
+}
+
 bool run(const Launch& launch, Where where) {
+  if (!self->host) not_supported("a kernel that launches " + std::string(launch.name), at(where));
   std::lock_guard lock(device_in_use());
   session();
   try {
@@ -295,6 +307,7 @@ bool run(const Launch& launch, Where where) {
     take_counts(&launch);
   } catch (const LaunchRefused& refused) {
     note_finding(std::string(refused.what()) + ", at " + at(where));
+    session().launch_refused = true;
     keep_error(refused.why);
     return false;
   } catch (const fa::KernelStopped& stopped) {
@@ -315,12 +328,7 @@ bool run(const Launch& launch, Where where) {
   return true;
 }
 
-void unsupported(const char* what, Where where) {
-  std::fflush(stdout);
-  std::fprintf(stderr, "sim: not supported: %s (%s)\n", what, at(where).c_str());
-  std::fflush(stderr);
-  _exit(2);
-}
+void unsupported(const char* what, Where where) { not_supported(what, at(where)); }
 
 void trap(Where where) { fail(FaultKind::refused, here() + " gives up: __trap() at " + at(where)); }
 
@@ -335,6 +343,16 @@ long long ticks() {
 }
 
 }  // namespace sim::program
+
+// The compiler calls this at the begin of each function of the runtime (CMakeLists.txt). A kernel
+// that calls one would wait for itself: the device is in use.
+extern "C" void __cyg_profile_func_enter(void* function, void* caller) {
+  if (sim::self->host) return;
+  sim::program::not_supported(
+      "a kernel that calls " + sim::kernel_name({function, {}, nullptr, nullptr, 0}),
+      sim::source_of(caller));
+}
+extern "C" void __cyg_profile_func_exit(void*, void*) {}
 
 // assert() in a kernel; on the host as ever.
 extern "C" void __assert_fail(const char* what, const char* file, unsigned line,
