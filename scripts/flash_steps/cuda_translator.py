@@ -3,7 +3,7 @@
 The text comes from the preprocessor, so macros are gone and each line knows its file. What g++ does
 not understand is rewritten, token by token, and nothing else is touched:
 
-    kernel<<<grid, block>>>(x)      a call of sim::program::launch
+    kernel<<<grid, block>>>(x)      a call of sim::program::launch; also << < and >> >
     extern __shared__ float s[];    the block's dynamic shared memory
     __shared__ __device__ __constant__ __global__ ...   attributes
     asm("cp.async ..." : ...)       a call of what the simulator knows; else it says so when it runs
@@ -44,7 +44,7 @@ TOKEN = re.compile(
     |(?P<char>(?:u8|[uUL])?'(?:[^'\\\n]|\\.)+')
     |(?P<name>[A-Za-z_$][\w$]*)
     |(?P<number>\.?\d(?:'?[\w.]|(?<=[eEpP])[+-])*)
-    |(?P<launch><<<)
+    |(?P<launch><<\s*<)
     |(?P<other>::|->|.)""",
     re.VERBOSE | re.DOTALL,
 )
@@ -160,6 +160,9 @@ class Translator:
         depth, k = 0, i
         while k >= 0:
             text = self.text_at(k) if self.tokens[k].kind == "other" else ""
+            if text == opens == "<" == self.text_at(k - 1):  # a shift among template arguments
+                k -= 2
+                continue
             depth += (text == closes) - (text == opens)
             if depth == 0:
                 return k
@@ -204,7 +207,8 @@ class Translator:
     def region(self):
         for i, token in enumerate(self.tokens):
             if token.kind == "launch":
-                self.launch(i)
+                if self.text_at(self.before(i)) != "operator":  # operator<< <T>
+                    self.launch(i)
             elif token.kind != "name":
                 continue
             elif token.text == "__shared__":
@@ -260,29 +264,39 @@ class Translator:
                 continue
             return k
 
+    def configuration_end(self, i):
+        """The first and the last token of the launch's >>>, which may be written >> >. What the
+        brackets hold is stepped over. Template arguments may end with >>>(, too, so of several
+        the last one of the statement counts."""
+        found, k = None, self.next(i)
+        while k < len(self.tokens):
+            token = self.tokens[k]
+            if token.kind == "launch" or token.kind == "other" and token.text in (";", *")]}"):
+                break
+            if token.kind == "other" and token.text in PAIRS:
+                k = self.partner(k)
+            elif token.text == self.text_at(k + 1) == ">":
+                last = self.next(k + 1)
+                if self.text_at(last) == ">" and self.text_at(self.next(last)) == "(":
+                    found, k = (k, last), last
+            k = self.next(k)
+        if not found:
+            raise TranslationError("a launch without >>>( behind its <<<", self.tokens[i].line)
+        return found
+
     def launch(self, i):
-        line = self.tokens[i].line
         begin = self.kernel_begin(i)
-        end = i + 1  # of the configuration: >>> outside of brackets
-        while not (self.text_at(end) == self.text_at(end + 1) == self.text_at(end + 2) == ">"):
-            if end >= len(self.tokens):
-                raise TranslationError("<<< is never closed", line)
-            if self.tokens[end].kind == "other" and self.tokens[end].text in PAIRS:
-                end = self.partner(end)
-            end += 1
-        opens = self.next(end + 2)
-        if self.text_at(opens) != "(":
-            raise TranslationError("a launch without its arguments", line)
+        end, last = self.configuration_end(i)
+        opens = self.next(last)
         closes = self.partner(opens)
         name = self.plain(begin, i)
         # table[i], work.kernel, pick(): the host finds out, once, which kernel that is. A name may
         # be a template's, whose arguments only the call tells.
-        last = self.before(i)
-        by_name = self.text_at(last) not in (")", "]") and (
-            last == begin or self.text_at(self.before(last)) not in (".", "->")
+        word = self.before(i)
+        by_name = self.text_at(word) not in (")", "]") and (
+            word == begin or self.text_at(self.before(word)) not in (".", "->")
         )
         label = re.sub(r"\s*([<>,:()*&])\s*", r"\1", name).replace("\\", "\\\\").replace('"', '\\"')
-        kernel = self.join(begin, i).strip()
         for token in self.tokens[begin:i]:
             token.text = "" if token.kind != "marker" else token.text
         self.tokens[i].kind = "other"
@@ -294,10 +308,9 @@ class Translator:
         self.tokens[
             end
         ].text = f"), false, [{captured}](auto fa_leave, auto&... fa_a) {unwatched} {{ {call} }}"
-        self.tokens[end + 1].text = self.tokens[end + 2].text = ""
+        self.blank(end + 1, last + 1)
         empty = self.next(opens) == closes
         self.tokens[opens].text = "" if empty else ","
-        del kernel
 
     def in_function(self, i):
         """Does the token at i stand in a function's body, and not in a namespace's braces?"""
