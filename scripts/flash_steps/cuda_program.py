@@ -1,6 +1,7 @@
 """./scripts/sim: translates, compiles, links and runs a CUDA program in the simulator."""
 
 import argparse
+import functools
 import os
 import re
 import shlex
@@ -17,6 +18,7 @@ from flash_steps.files import require_writable
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 HOW = os.path.join(ROOT, "build", "sim", "common", "sim", "program", "how_to_build.txt")
+STAND_INS = os.path.join(ROOT, "common", "sim", "program", "include")
 CPLUSPLUS = (".cu", ".cpp", ".cc", ".cxx", ".cuh")
 # What a text shows that needs a feature the simulator does not have.
 UNSUPPORTED = [
@@ -140,11 +142,48 @@ def missing_header(error):
     match = re.match(r"(?P<place>.+?:\d+):\d+: fatal error: (?P<name>[^:]+): No such file", error)
     if not match:
         return None
-    for begin, library in LIBRARIES.items():
-        if match["name"].startswith(begin):
-            return f"not supported: {library}, which {short(match['place'])} includes"
     place, name = short(match["place"]), match["name"]
+    library = library_of(name)
+    if library:
+        return f"not supported: {library}, which {place} includes"
     return f"{place} includes {name}, which is not here: give its folder with -I"
+
+
+def library_of(header):
+    return next((name for begin, name in LIBRARIES.items() if header.startswith(begin)), None)
+
+
+@functools.cache
+def folder_of_toolkit(folder):
+    """The include folder of a CUDA toolkit that `folder` is or lies in."""
+    here = Path(folder)
+    return next((p for p in [here, *here.parents] if (p / "cuda_runtime_api.h").is_file()), None)
+
+
+def text_of(path):
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def toolkit_header(text):
+    """Whether what the preprocessor gave enters a real toolkit's header: the simulator has its own
+    of the runtime's, which are found first; the libraries' need the real runtime. A toolkit may lie
+    among the system's own headers."""
+    now = ""
+    for marker in re.finditer(r'^# \d+ "([^"\n]*)"([ \d]*)$', text, re.MULTILINE):
+        path = marker[1]
+        folder = folder_of_toolkit(os.path.dirname(path)) if "1" in marker[2].split() else None
+        if folder and not path.startswith(ROOT + os.sep) and "NVIDIA" in text_of(path)[:4000]:
+            name = os.path.relpath(path, folder).removeprefix("cccl" + os.sep)
+            includes = rf'^[ \t]*#[ \t]*include[ \t]*[<"].*{re.escape(os.path.basename(name))}[>"]'
+            lines = re.split(includes, text_of(now), maxsplit=1, flags=re.MULTILINE)
+            line = f":{lines[0].count(chr(10)) + 1}" if len(lines) > 1 else ""
+            what = library_of(name) or f"NVIDIA's {name}"
+            return f"not supported: {what}, which {short(now)}{line} includes"
+        now = path
+    return None
 
 
 def short(place):
@@ -153,12 +192,7 @@ def short(place):
 
 def unsupported_in(path, line=None):
     """The first feature of the text, or of a line of it, that is not supported."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return None
-    for number, text in enumerate(lines, 1):
+    for number, text in enumerate(text_of(path).splitlines(), 1):
         if line is not None and number != line:
             continue
         code = re.sub(r"//.*|\"(?:[^\"\\]|\\.)*\"", "", text)
@@ -202,12 +236,17 @@ def compile_file(path, how, options, folder, number):
     cuda = path.endswith((".cu", ".cuh"))
     # A precompiled header is named in what the preprocessor says, and needs the same flags again.
     flags = [*how["flags"], *how["cuda"]] if cuda else how["flags"]
+    # The simulator's stand-ins come first, ahead of a toolkit's headers that -I names.
     done = subprocess.run(
-        [how["compiler"], "-E", "-fpch-preprocess", "-x", "c++", *given, *flags, path],
+        [how["compiler"], "-E", "-fpch-preprocess", "-x", "c++", f"-I{STAND_INS}", *given, *flags]
+        + [path],
         capture_output=True,
         text=True,
         errors="replace",
     )
+    known = toolkit_header(done.stdout)
+    if known:
+        raise Refused(known)
     if done.returncode:
         raise Refused(explain(first_error(done.stderr, [path]), path))
     try:
