@@ -32,15 +32,16 @@ UNSUPPORTED = [
     (r"\bcudaIpc\w*", "memory of other processes"),
     (r"\bcudaMemPool\w*|\bcudaMallocFromPoolAsync", "memory pools"),
     (r"\bcudaImportExternal\w*|\bcudaExternal\w*|\bcudaGraphics\w*", "graphics"),
-    (r"\bnvcuda::wmma|\bwmma::", "wmma fragments"),
+    (r"\bnvcuda::wmma|\bwmma::|\bload_matrix_sync\b", "wmma fragments"),
+    (r"\b__nv_fp[468]\w*", "fp8 types"),
     (r"\bcuda::(barrier|pipeline|memcpy_async|atomic|atomic_ref|std)\b", "libcu++ (cuda::)"),
     (r"\bcuda::", "libcu++ (cuda::)"),
     (
-        r"\b(cg|cooperative_groups)::(memcpy_async|wait|multi_grid|cluster_group|this_cluster)",
+        r"\b(cg|cooperative_groups)::(memcpy_async|wait|this_multi_grid|multi_grid|cluster_group|this_cluster)",
         "this part of cooperative groups",
     ),
     (
-        r"\bcu(Init|Device|Ctx|Module|Launch|Mem|Tensor|Func|Link)[A-Z]\w*|\bCU(device|context|module|function|tensorMap)\b",
+        r"\bcu(Init|Device|Ctx|Module|Launch|Mem|Tensor|Func|Link|Get)[A-Z]?\w*|\bCU(?!stream_st|event_st)[a-z]\w*|\bCUDA_SUCCESS\b",
         "the driver API",
     ),
     (
@@ -54,6 +55,7 @@ UNSUPPORTED = [
     ),
 ]
 LIBRARIES = {
+    "cublasXt": "cuBLASXt",
     "cublas": "cuBLAS",
     "cudnn": "cuDNN",
     "cufft": "cuFFT",
@@ -73,9 +75,15 @@ LIBRARIES = {
     "ATen/": "PyTorch",
     "npp": "NPP",
     "nvjpeg": "nvJPEG",
-    "mma.h": "wmma fragments",
-    "cuda_fp8": "fp8 types",
+    "cuda_fp4": "fp4 types",
+    "cuda_fp6": "fp6 types",
     "GL/": "OpenGL",
+    "cuda_gl_interop": "OpenGL",
+    "texture_": "textures",
+    "channel_descriptor": "textures",
+    "surface_": "surfaces",
+    "nvml": "NVML",
+    "cupti": "CUPTI",
     "nvrtc": "NVRTC",
     "cuda_pipeline": "pipelines",
     "cudnn_frontend": "cuDNN",
@@ -202,17 +210,36 @@ def unsupported_in(path, line=None):
     return None
 
 
+# A name of NVIDIA's that g++ does not find; two underscores belong to the implementation.
+NVIDIAS = re.compile(
+    r"(cuda|cublas|cusparse|cusolver|cufft|curand|cudnn|nccl|nvml|nvtx|nvrtc|npp)[A-Z_]\w*|cu[A-Z]\w+"
+    r"|(CU|CUDA|CUBLAS|CURAND|NVML)_\w+|CU[a-z]\w+|__[a-z]\w*|nvcuda|cooperative_groups|cg"
+)
+NOT_FOUND = (
+    r"‘(?:struct |class |enum |const )*(?P<name>[\w:]+)(?:<.*>)?’ "
+    r"(?:was not declared|has not been declared|does not name a (?:template )?type|is not a member)"
+    r"|‘(?P<member>[\w:]+)’ in namespace ‘\S+’ does not|has no member named ‘(?P<field>\w+)’"
+)
+
+
 def explain(error, path):
     """What kept a file from compiling, in one sentence where we know it."""
     header = missing_header(error)
     if header:
         return header
     match = re.match(r"(?P<file>.+?):(?P<line>\d+):\d+: ", error)
+    lost = re.search(NOT_FOUND, error.splitlines()[0])
     if match:
         known = unsupported_in(match["file"], int(match["line"]))
         if known:
             return known
+        name = lost and (lost["name"] or lost["member"] or lost["field"])
+        scope = name and re.search(r"(?:member of|in namespace|struct|class) ‘?([\w:]+)’", error)
+        if name and any(NVIDIAS.fullmatch(n) for n in (name, *(scope[1].split("::") if scope else ()))):
+            return f"not supported: {name} ({short(match['file'])}:{match['line']})"
     known = unsupported_in(path)
+    if known and lost:  # a name that the feature would have brought
+        return known
     return f"{known}\n{error}" if known else error
 
 
@@ -224,9 +251,10 @@ def compile_file(path, how, options, folder, number):
         *[f"-I{i}" for i in options.include],
         *[f"-D{d}" for d in options.define],
     ]
+    openmp = ["-fopenmp"] if options.openmp else []
     if path.endswith(".c"):
         done = subprocess.run(
-            ["gcc", "-w", "-O2", "-g", "-fopenmp", *given, "-c", path, "-o", base + ".o"],
+            ["gcc", "-w", "-O2", "-g", *openmp, *given, "-c", path, "-o", base + ".o"],
             capture_output=True,
             text=True,
         )
@@ -235,7 +263,7 @@ def compile_file(path, how, options, folder, number):
         return base + ".o"
     cuda = path.endswith((".cu", ".cuh"))
     # A precompiled header is named in what the preprocessor says, and needs the same flags again.
-    flags = [*how["flags"], *how["cuda"]] if cuda else how["flags"]
+    flags = [*openmp, *how["flags"], *(how["cuda"] if cuda else [])]
     # The simulator's stand-ins come first, ahead of a toolkit's headers that -I names.
     done = subprocess.run(
         [how["compiler"], "-E", "-fpch-preprocess", "-x", "c++", f"-I{STAND_INS}", *given, *flags]
@@ -255,7 +283,7 @@ def compile_file(path, how, options, folder, number):
         raise Refused(f"cannot read {error}") from None
     with open(base + ".ii", "w", encoding="utf-8") as file:
         file.write(text)
-    flags = [*how["flags"], *(how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"])]
+    flags = [*openmp, *how["flags"], *(how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"])]
     done = subprocess.run(
         [how["compiler"], "-x", "c++-cpp-output", *flags, "-c", base + ".ii", "-o", base + ".o"],
         capture_output=True,
@@ -365,6 +393,9 @@ def parse(words, description):
     )
     parser.add_argument(
         "-l", dest="library", action="append", default=[], metavar="NAME", help="a host library"
+    )
+    parser.add_argument(
+        "-fopenmp", dest="openmp", action="store_true", help="OpenMP in the host's code"
     )
     parser.add_argument(
         "-o", dest="keep", metavar="FILE", help="keep the compiled program there, and do not run it"

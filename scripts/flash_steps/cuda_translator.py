@@ -36,6 +36,7 @@ WORDS = {
     "__grid_constant__": "",
     "__noinline__": "__attribute__((noinline))",
 }
+QUALIFYING = ("__global__", "__shared__", "__device__", "__managed__", "__constant__")
 TOKEN = re.compile(
     r"""(?P<space>\s+)
     |(?P<marker>(?<![^\n])\#[^\n]*)
@@ -69,6 +70,8 @@ class Token:
         return f"{self.file.rsplit('/', 1)[-1]}:{self.number}"
 
 
+# What a host library's header may have for nvcc: then it is translated like the user's text.
+QUALIFIERS = re.compile(r"\b__(?:host|device|global|shared|constant)__\b")
 MARKER = re.compile(r'^# \d+ "([^"\n]*)"([ \d]*)$', re.MULTILINE)
 
 
@@ -113,7 +116,7 @@ class Translator:
     def translate(self, text):
         out = []
         for own, part in regions(text):
-            if own:
+            if own or QUALIFIERS.search(part):
                 self.tokens = tokens_of(part, self.place)
                 out.append(self.region())
             else:
@@ -211,10 +214,15 @@ class Translator:
                     self.launch(i)
             elif token.kind != "name":
                 continue
-            elif token.text == "__shared__":
-                self.shared(i)
-            elif token.text in ("__device__", "__managed__", "__constant__"):
-                self.device(i)
+            elif token.text in QUALIFYING:
+                word = token.text
+                if word == "__global__":
+                    self.word(i)
+                elif word == "__shared__":
+                    self.shared(i)
+                else:
+                    self.device(i)
+                self.attributes_first(i)
             elif token.text in WORDS:
                 self.word(i)
             elif token.file.startswith(self.simulator):
@@ -366,6 +374,7 @@ class Translator:
         word = self.tokens[i].text
         if word == "__constant__":
             self.tokens[i].text = self.section("fa_constant")
+            self.drop_others(i)
             return
         self.tokens[i].text = ""
         k = self.next(i)
@@ -402,6 +411,33 @@ class Translator:
                 break
             k = self.next(k)
         self.tokens[i].text = self.section("fa_device")
+        self.drop_others(i)
+
+    def drop_others(self, i):
+        """A variable has one section: of `__managed__ __device__ int n` the second word goes."""
+        k = self.next(i)
+        while self.text_at(k) not in (";", "=", "[", "{", ",", ")", ""):
+            if self.text_at(k) in ("__device__", "__managed__"):
+                self.blank(k, k + 1)
+            k = self.next(self.partner(k) if self.text_at(k) == "(" else k)
+
+    def attributes_first(self, i):
+        """alignas(16) and [[...]] behind the word at i: g++ wants them to begin the declaration."""
+        first = i
+        while self.before(first) >= 0 and self.tokens[self.before(first)].kind == "name":
+            first = self.before(first)
+        k = self.next(i)
+        while self.text_at(k) not in (";", "=", "{", "}", "(", ")", "<", ",", "struct", "union", ""):
+            begin, opens = k, self.next(k)
+            if self.text_at(k) == "[" == self.text_at(k + 1):
+                opens = k
+            if opens == k or self.text_at(k) in ("alignas", "__attribute__", "decltype"):
+                k = self.partner(opens)
+                if opens == begin or self.text_at(begin) == "alignas":
+                    moved = self.plain(begin, k + 1)
+                    self.blank(begin, k + 1)
+                    self.tokens[first].text = f"{moved} {self.tokens[first].text}"
+            k = self.next(k)
 
     def section(self, name):
         self.sections += 1

@@ -24,6 +24,20 @@ requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> &&
   using C = std::common_type_t<A, B>;
   return min(static_cast<C>(a), static_cast<C>(b));
 }
+#ifdef __CUDACC__  // CUDA's own, which win over those of `using namespace std`
+#define SIM_OF_TWO(T)                                      \
+  __forceinline__ T max(T a, T b) { return max<T>(a, b); } \
+  __forceinline__ T min(T a, T b) { return min<T>(a, b); }
+SIM_OF_TWO(int)
+SIM_OF_TWO(unsigned)
+SIM_OF_TWO(long)
+SIM_OF_TWO(unsigned long)
+SIM_OF_TWO(long long)
+SIM_OF_TWO(unsigned long long)
+SIM_OF_TWO(float)
+SIM_OF_TWO(double)
+#undef SIM_OF_TWO
+#endif
 __forceinline__ unsigned umin(unsigned a, unsigned b) { return min(a, b); }
 __forceinline__ unsigned umax(unsigned a, unsigned b) { return max(a, b); }
 

@@ -16,45 +16,84 @@
 
 // --- errors --------------------------------------------------------------------------------------
 
-#define SIM_ERRORS(X)                                                                      \
-  X(cudaSuccess, 0, "no error")                                                            \
-  X(cudaErrorInvalidValue, 1, "invalid argument")                                          \
-  X(cudaErrorMemoryAllocation, 2, "out of memory")                                         \
-  X(cudaErrorInitializationError, 3, "initialization error")                               \
-  X(cudaErrorCudartUnloading, 4, "driver shutting down")                                   \
-  X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                    \
-  X(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                              \
-  X(cudaErrorInvalidSymbol, 13, "invalid device symbol")                                   \
-  X(cudaErrorInvalidDevicePointer, 17, "invalid device pointer")                           \
-  X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")              \
-  X(cudaErrorInsufficientDriver, 35,                                                       \
-    "CUDA driver version is insufficient for CUDA runtime version")                        \
-  X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                         \
-  X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                          \
-  X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                 \
-  X(cudaErrorInvalidKernelImage, 200, "device kernel image is invalid")                    \
-  X(cudaErrorNoKernelImageForDevice, 209,                                                  \
-    "no kernel image is available for execution on the device")                            \
-  X(cudaErrorOperatingSystem, 304, "OS call failed or operation not supported on this OS") \
-  X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                        \
-  X(cudaErrorNotReady, 600, "device not ready")                                            \
-  X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")              \
-  X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")         \
-  X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                \
-  X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access is already enabled")              \
-  X(cudaErrorPeerAccessNotEnabled, 705, "peer access has not been enabled")                \
-  X(cudaErrorAssert, 710, "device-side assert triggered")                                  \
-  X(cudaErrorHostMemoryAlreadyRegistered, 712,                                             \
-    "part or all of the requested memory range is already mapped")                         \
-  X(cudaErrorHostMemoryNotRegistered, 713,                                                 \
-    "pointer does not correspond to a registered memory region")                           \
-  X(cudaErrorMisalignedAddress, 716, "misaligned address")                                 \
-  X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                             \
-  X(cudaErrorCooperativeLaunchTooLarge, 720, "too many blocks in cooperative launch")      \
-  X(cudaErrorNotPermitted, 800, "operation not permitted")                                 \
-  X(cudaErrorNotSupported, 801, "operation not supported")                                 \
-  X(cudaErrorSystemNotReady, 802, "system not yet initialized")                            \
-  X(cudaErrorUnknown, 999, "unknown error")
+#define SIM_ERRORS(X)                                                                              \
+  X(cudaSuccess, 0, "no error")                                                                    \
+  X(cudaErrorInvalidValue, 1, "invalid argument")                                                  \
+  X(cudaErrorMemoryAllocation, 2, "out of memory")                                                 \
+  X(cudaErrorInitializationError, 3, "initialization error")                                       \
+  X(cudaErrorCudartUnloading, 4, "driver shutting down")                                           \
+  X(cudaErrorProfilerDisabled, 5, "profiler disabled while using external profiling tool")         \
+  X(cudaErrorProfilerNotInitialized, 6, "profiler not initialized: call cudaProfilerInitialize()") \
+  X(cudaErrorProfilerAlreadyStarted, 7, "profiler already started")                                \
+  X(cudaErrorProfilerAlreadyStopped, 8, "profiler already stopped")                                \
+  X(cudaErrorInvalidConfiguration, 9, "invalid configuration argument")                            \
+  X(cudaErrorInvalidPitchValue, 12, "invalid pitch argument")                                      \
+  X(cudaErrorInvalidSymbol, 13, "invalid device symbol")                                           \
+  X(cudaErrorInvalidHostPointer, 16, "invalid host pointer")                                       \
+  X(cudaErrorInvalidDevicePointer, 17, "invalid device pointer")                                   \
+  X(cudaErrorInvalidTexture, 18, "invalid texture reference")                                      \
+  X(cudaErrorInvalidTextureBinding, 19, "texture is not bound to a pointer")                       \
+  X(cudaErrorInvalidChannelDescriptor, 20, "invalid channel descriptor")                           \
+  X(cudaErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")                      \
+  X(cudaErrorAddressOfConstant, 22, "invalid address of constant")                                 \
+  X(cudaErrorTextureFetchFailed, 23, "fetch from texture failed")                                  \
+  X(cudaErrorTextureNotBound, 24, "cannot fetch from a texture that is not bound")                 \
+  X(cudaErrorSynchronizationError, 25, "incorrect use of __syncthreads()")                         \
+  X(cudaErrorInvalidFilterSetting, 26, "linear filtering not supported for non-float type")        \
+  X(cudaErrorInvalidNormSetting, 27, "read as normalized float not supported for data type")       \
+  X(cudaErrorMixedDeviceExecution, 28,                                                             \
+    "device emulation mode and device execution mode cannot be mixed")                             \
+  X(cudaErrorNotYetImplemented, 31, "feature not yet implemented")                                 \
+  X(cudaErrorMemoryValueTooLarge, 32, "memory size or pointer value too large to fit in 32 bit")   \
+  X(cudaErrorInsufficientDriver, 35,                                                               \
+    "CUDA driver version is insufficient for CUDA runtime version")                                \
+  X(cudaErrorInvalidSurface, 37, "invalid surface reference")                                      \
+  X(cudaErrorDuplicateVariableName, 43, "duplicate global variable looked up by string name")      \
+  X(cudaErrorDuplicateTextureName, 44, "duplicate texture looked up by string name")               \
+  X(cudaErrorDuplicateSurfaceName, 45, "duplicate surface looked up by string name")               \
+  X(cudaErrorDevicesUnavailable, 46, "CUDA-capable device(s) is/are busy or unavailable")          \
+  X(cudaErrorIncompatibleDriverContext, 49, "incompatible driver context")                         \
+  X(cudaErrorMissingConfiguration, 52, "__global__ function call is not configured")               \
+  X(cudaErrorPriorLaunchFailure, 53, "unspecified launch failure in prior launch")                 \
+  X(cudaErrorInvalidDeviceFunction, 98, "invalid device function")                                 \
+  X(cudaErrorNoDevice, 100, "no CUDA-capable device is detected")                                  \
+  X(cudaErrorInvalidDevice, 101, "invalid device ordinal")                                         \
+  X(cudaErrorStartupFailure, 127, "startup failure in cuda runtime")                               \
+  X(cudaErrorInvalidKernelImage, 200, "device kernel image is invalid")                            \
+  X(cudaErrorMapBufferObjectFailed, 205, "mapping of buffer object failed")                        \
+  X(cudaErrorUnmapBufferObjectFailed, 206, "unmapping of buffer object failed")                    \
+  X(cudaErrorNoKernelImageForDevice, 209,                                                          \
+    "no kernel image is available for execution on the device")                                    \
+  X(cudaErrorECCUncorrectable, 214, "uncorrectable ECC error encountered")                         \
+  X(cudaErrorUnsupportedLimit, 215, "limit is not supported on this architecture")                 \
+  X(cudaErrorDeviceAlreadyInUse, 216,                                                              \
+    "exclusive-thread device already in use by a different thread")                                \
+  X(cudaErrorSharedObjectSymbolNotFound, 302, "shared object symbol not found")                    \
+  X(cudaErrorSharedObjectInitFailed, 303, "shared object initialization failed")                   \
+  X(cudaErrorOperatingSystem, 304, "OS call failed or operation not supported on this OS")         \
+  X(cudaErrorInvalidResourceHandle, 400, "invalid resource handle")                                \
+  X(cudaErrorNotReady, 600, "device not ready")                                                    \
+  X(cudaErrorIllegalAddress, 700, "an illegal memory access was encountered")                      \
+  X(cudaErrorLaunchOutOfResources, 701, "too many resources requested for launch")                 \
+  X(cudaErrorLaunchTimeout, 702, "the launch timed out and was terminated")                        \
+  X(cudaErrorPeerAccessAlreadyEnabled, 704, "peer access is already enabled")                      \
+  X(cudaErrorPeerAccessNotEnabled, 705, "peer access has not been enabled")                        \
+  X(cudaErrorSetOnActiveProcess, 708, "cannot set while device is active in this process")         \
+  X(cudaErrorAssert, 710, "device-side assert triggered")                                          \
+  X(cudaErrorTooManyPeers, 711, "peer mapping resources exhausted")                                \
+  X(cudaErrorHostMemoryAlreadyRegistered, 712,                                                     \
+    "part or all of the requested memory range is already mapped")                                 \
+  X(cudaErrorHostMemoryNotRegistered, 713,                                                         \
+    "pointer does not correspond to a registered memory region")                                   \
+  X(cudaErrorMisalignedAddress, 716, "misaligned address")                                         \
+  X(cudaErrorLaunchFailure, 719, "unspecified launch failure")                                     \
+  X(cudaErrorCooperativeLaunchTooLarge, 720, "too many blocks in cooperative launch")              \
+  X(cudaErrorNotPermitted, 800, "operation not permitted")                                         \
+  X(cudaErrorNotSupported, 801, "operation not supported")                                         \
+  X(cudaErrorSystemNotReady, 802, "system not yet initialized")                                    \
+  X(cudaErrorExternalDevice, 911, "an async error has occured in external entity outside of CUDA") \
+  X(cudaErrorUnknown, 999, "unknown error")                                                        \
+  X(cudaErrorApiFailureBase, 10000, "api failure base")
 
 #define SIM_ERROR(name, value, text) name = value,
 typedef enum cudaError { SIM_ERRORS(SIM_ERROR) } cudaError_t;
@@ -241,10 +280,22 @@ cudaError_t cudaDeviceGetAttribute(int*, cudaDeviceAttr, int device);
 cudaError_t cudaDeviceSynchronize();
 cudaError_t cudaDeviceReset();
 cudaError_t cudaSetDeviceFlags(unsigned);
+inline cudaError_t cudaChooseDevice(int* device, const cudaDeviceProp*) {
+  *device = 0;
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceSetLimit(cudaLimit, size_t);
 cudaError_t cudaDeviceGetLimit(size_t*, cudaLimit);
 cudaError_t cudaDeviceSetCacheConfig(cudaFuncCache);
 cudaError_t cudaDeviceSetSharedMemConfig(cudaSharedMemConfig);
+inline cudaError_t cudaDeviceGetSharedMemConfig(cudaSharedMemConfig* config) {
+  *config = cudaSharedMemBankSizeFourByte;
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetCacheConfig(cudaFuncCache* config) {
+  *config = cudaFuncCachePreferNone;
+  return cudaSuccess;
+}
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaDeviceGetP2PAttribute(int* value, cudaDeviceP2PAttr, int from, int to);
 cudaError_t cudaDeviceCanAccessPeer(int*, int, int);

@@ -6,6 +6,7 @@
 
 #include "cuda_bf16.h"
 #include "cuda_fp16.h"
+#include "library_types.h"
 
 #define CUBLAS_API_H_
 
@@ -38,8 +39,7 @@ enum cublasComputeType_t {
 };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT = -1, CUBLAS_GEMM_DEFAULT_TENSOR_OP = 99 };
 enum cublasPointerMode_t { CUBLAS_POINTER_MODE_HOST, CUBLAS_POINTER_MODE_DEVICE };
-enum cudaDataType_t { CUDA_R_32F = 0, CUDA_R_64F = 1, CUDA_R_16F = 2, CUDA_R_16BF = 14 };
-typedef cudaDataType_t cudaDataType, cublasDataType_t;
+typedef cudaDataType_t cublasDataType_t;
 struct cublasContext;
 typedef cublasContext* cublasHandle_t;
 
@@ -61,6 +61,38 @@ inline cublasStatus_t cublasSetPointerMode(cublasHandle_t, cublasPointerMode_t m
   if (mode != CUBLAS_POINTER_MODE_HOST) sim::program::unsupported("cuBLAS's device pointer mode");
   return CUBLAS_STATUS_SUCCESS;
 }
+
+// Copies: a matrix column by column, a vector as one of a single row.
+namespace sim::program {
+inline cublasStatus_t copy_matrix(int rows, int columns, size_t size, const void* from, int lda,
+                                  void* to, int ldb) {
+  const cudaError_t status =
+      rows == lda && lda == ldb
+          ? cudaMemcpy(to, from, size * rows * columns, cudaMemcpyDefault)
+          : cudaMemcpy2D(to, ldb * size, from, lda * size, rows * size, columns, cudaMemcpyDefault);
+  return status == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_MAPPING_ERROR;
+}
+}  // namespace sim::program
+#define SIM_BLAS(direction)                                                                        \
+  inline cublasStatus_t cublas##direction##Matrix(int rows, int columns, int size, const void* a,  \
+                                                  int lda, void* b, int ldb) {                     \
+    return sim::program::copy_matrix(rows, columns, size, a, lda, b, ldb);                         \
+  }                                                                                                \
+  inline cublasStatus_t cublas##direction##MatrixAsync(                                            \
+      int rows, int columns, int size, const void* a, int lda, void* b, int ldb, cudaStream_t) {   \
+    return sim::program::copy_matrix(rows, columns, size, a, lda, b, ldb);                         \
+  }                                                                                                \
+  inline cublasStatus_t cublas##direction##Vector(int n, int size, const void* x, int x_step,      \
+                                                  void* y, int y_step) {                           \
+    return sim::program::copy_matrix(1, n, size, x, x_step, y, y_step);                            \
+  }                                                                                                \
+  inline cublasStatus_t cublas##direction##VectorAsync(int n, int size, const void* x, int x_step, \
+                                                       void* y, int y_step, cudaStream_t) {        \
+    return sim::program::copy_matrix(1, n, size, x, x_step, y, y_step);                            \
+  }
+SIM_BLAS(Set)
+SIM_BLAS(Get)
+#undef SIM_BLAS
 inline const char* cublasGetStatusString(cublasStatus_t) { return "a status of cuBLAS"; }
 
 namespace sim::program {
