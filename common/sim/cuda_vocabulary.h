@@ -243,11 +243,15 @@ template <class T>
 __forceinline__ T __ldg(const T* p) {
   return *p;
 }
-// By value, and of a NaN and a number the number, as in CUDA.
-template <class T>
-requires std::is_arithmetic_v<T> __forceinline__ T max(T a, T b) { return a < b || a != a ? b : a; }
-template <class T>
-requires std::is_arithmetic_v<T> __forceinline__ T min(T a, T b) { return b < a || a != a ? b : a; }
+// By value, and of a NaN and a number the number, as in CUDA. max<int>(a, b) is the C++ library's.
+template <class... Explicit, class T>
+requires(std::is_arithmetic_v<T> && sizeof...(Explicit) == 0) __forceinline__ T max(T a, T b) {
+  return a < b || a != a ? b : a;
+}
+template <class... Explicit, class T>
+requires(std::is_arithmetic_v<T> && sizeof...(Explicit) == 0) __forceinline__ T min(T a, T b) {
+  return b < a || a != a ? b : a;
+}
 /// The largest or smallest of three integers, with _relu of it and 0: one instruction on sm_90.
 __forceinline__ int __vimax3_s32(int a, int b, int c) { return max(max(a, b), c); }
 __forceinline__ int __vimin3_s32(int a, int b, int c) { return min(min(a, b), c); }

@@ -37,9 +37,11 @@ UNSUPPORTED = [
     (r"\bcuda::(barrier|pipeline|memcpy_async|atomic|atomic_ref|std)\b", "libcu++ (cuda::)"),
     (r"\bcuda::", "libcu++ (cuda::)"),
     (
-        r"\b(cg|cooperative_groups)::(memcpy_async|wait|this_multi_grid|multi_grid|cluster_group|this_cluster)",
+        r"\b(cg|cooperative_groups)::wait|\b(memcpy_async|(multi_grid|cluster)_group|this_(multi_grid|cluster))\b",
         "this part of cooperative groups",
     ),
+    (r"\b__cluster_dims__|\b__block_size__", "launch attributes"),
+    (r"\bcudaLaunch(Config_t|Attribute\w*|KernelEx\w*)", "launch attributes"),
     (
         r"\bcu(Init|Device|Ctx|Module|Launch|Mem|Tensor|Func|Link|Get)[A-Z]?\w*|\bCU(?!stream_st|event_st)[a-z]\w*|\bCUDA_SUCCESS\b",
         "the driver API",
@@ -210,15 +212,16 @@ def unsupported_in(path, line=None):
     return None
 
 
-# A name of NVIDIA's that g++ does not find; two underscores belong to the implementation.
-NVIDIAS = re.compile(
+# A name of NVIDIA's; two underscores in front belong to the implementation.
+NVIDIAS = (
     r"(cuda|cublas|cusparse|cusolver|cufft|curand|cudnn|nccl|nvml|nvtx|nvrtc|npp)[A-Z_]\w*|cu[A-Z]\w+"
-    r"|(CU|CUDA|CUBLAS|CURAND|NVML)_\w+|CU[a-z]\w+|__[a-z]\w*|nvcuda|cooperative_groups|cg"
+    r"|(CU|CUDA|CUBLAS|CURAND|NVML)_\w+|__[A-Za-z]\w*|nvcuda|cg"
 )
 NOT_FOUND = (
-    r"‘(?:struct |class |enum |const )*(?P<name>[\w:]+)(?:<.*>)?’ "
-    r"(?:was not declared|has not been declared|does not name a (?:template )?type|is not a member)"
-    r"|‘(?P<member>[\w:]+)’ in namespace ‘\S+’ does not|has no member named ‘(?P<field>\w+)’"
+    r"‘(?:struct |class |enum |const )*(?P<name>[\w:]+)(?:<.*>)?’ (?:was not declared|has not been "
+    r"declared|does not name a (?:template )?type|is not a member of ‘(?P<scope>\w+))"
+    r"|‘(?:struct |const )*(?P<of>\w+)’ has no member named ‘(?P<field>\w+)’"
+    r"|use of deleted function ‘\w+ (?P<deleted>\w+\(.*\))’"
 )
 
 
@@ -233,10 +236,12 @@ def explain(error, path):
         known = unsupported_in(match["file"], int(match["line"]))
         if known:
             return known
-        name = lost and (lost["name"] or lost["member"] or lost["field"])
-        scope = name and re.search(r"(?:member of|in namespace|struct|class) ‘?([\w:]+)’", error)
-        if name and any(NVIDIAS.fullmatch(n) for n in (name, *(scope[1].split("::") if scope else ()))):
-            return f"not supported: {name} ({short(match['file'])}:{match['line']})"
+        if lost and (
+            lost["deleted"]
+            or any(word and re.fullmatch(NVIDIAS, word) for word in lost.group("name", "scope", "of"))
+        ):
+            what = lost["deleted"] or lost["name"] or f"{lost['of']}::{lost['field']}"
+            return f"not supported: {what} ({short(match['file'])}:{match['line']})"
     known = unsupported_in(path)
     if known and lost:  # a name that the feature would have brought
         return known

@@ -297,6 +297,8 @@ class Translator:
         end, last = self.configuration_end(i)
         opens = self.next(last)
         closes = self.partner(opens)
+        if any(self.text_at(self.next(first - 1)) == "{" for first, _ in self.split(opens + 1, closes)):
+            raise TranslationError("a launch with an argument in braces", self.tokens[i].line)
         name = self.plain(begin, i)
         # table[i], work.kernel, pick(): the host finds out, once, which kernel that is. A name may
         # be a template's, whose arguments only the call tells.

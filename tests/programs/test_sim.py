@@ -207,6 +207,58 @@ ERRORS = {
         2,
         r"sim: not supported: Thrust, which library.cu:@ includes\n$",
     ),
+    "deleted": (
+        """
+        __global__ void k(float2* x) {
+          atomicAdd(x, make_float2(1, 1));  // HERE
+        }
+        int main() { return 0; }""",
+        [],
+        2,
+        r"sim: not supported: atomicAdd\(float2\*, float2\) \(deleted.cu:@\)\n$",
+    ),
+    "nv_atomic": (
+        """
+        __global__ void k(int* x) {
+          __nv_atomic_add(x, 1, __NV_ATOMIC_RELAXED, __NV_THREAD_SCOPE_DEVICE);  // HERE
+        }
+        int main() { return 0; }""",
+        [],
+        2,
+        r"sim: not supported: __(nv_atomic_add|NV_ATOMIC_RELAXED) \(nv_atomic.cu:@\)\n$",
+    ),
+    "blas": (
+        """
+        #include <cublas_v2.h>
+        int main() {
+          return cublasSaxpy(nullptr, 0, nullptr, nullptr, 1, nullptr, 1);  // HERE
+        }""",
+        [],
+        2,
+        r"sim: not supported: cublasSaxpy \(blas.cu:@\)\n$",
+    ),
+    "launch_attributes": (
+        """
+        int main() {
+          cudaLaunchConfig_t config = {};  // HERE
+          cudaLaunchKernelEx(&config, nullptr);
+        }""",
+        [],
+        2,
+        r"sim: not supported: launch attributes \(launch_attributes.cu:@\)\n$",
+    ),
+    "wmma": (
+        """
+        #include <mma.h>
+        using namespace nvcuda::wmma;  // HERE
+        __global__ void k() {
+          fragment<matrix_a, 16, 16, 16, half, row_major> a;
+        }
+        int main() { return 0; }""",
+        [],
+        2,
+        r"sim: not supported: wmma fragments \(wmma.cu:@\)\n$",
+    ),
     "undefined": (
         """
         int elsewhere(int);
@@ -683,6 +735,37 @@ class Errors(unittest.TestCase):
         self.assertEqual(left, [])
         with open(source, encoding="utf-8") as file:
             self.assertIn("main", file.read())
+
+    def test_a_toolkit_that_is_installed(self):
+        """Its runtime's headers give way to ours, its libraries' are refused by name; a host
+        library's header may have CUDA's words."""
+        texts = {
+            "cuda_runtime_api.h": "// NVIDIA\nstruct char1;\n",
+            "cuda_runtime.h": "// NVIDIA\n#error the real one\n",
+            "cusparse.h": '// NVIDIA\n#include "cuda_runtime.h"\n',
+            "host_library.h": "#ifdef __CUDACC__\n#define BOTH __host__ __device__\n#endif\n"
+            "BOTH inline int one() { return 1; }\n",
+            "one.cu": "#include <cuda_runtime.h>\n#include <host_library.h>\n"
+            "int main() { return one(); }\n",
+            "two.cu": "#include <stdio.h>\n\n#include <cusparse.h>\nint main() {}\n",
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            toolkit = os.path.join(folder, "include")
+            os.mkdir(toolkit)
+            for name, text in texts.items():
+                where = folder if name.endswith(".cu") else toolkit
+                with open(os.path.join(where, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+            for how in ([], ["-I", toolkit]), ("CPATH", []), ("CPLUS_INCLUDE_PATH", []):
+                words = how[1]
+                env = {**os.environ, **({how[0]: toolkit} if how[0] else {})}
+                with self.subTest(how):
+                    done = sim(*words, os.path.join(folder, "one.cu"), env=env)
+                    self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
+                    self.assertIn("no kernel ran", done.stderr)
+                    done = sim(*words, os.path.join(folder, "two.cu"), env=env)
+                    told = "sim: not supported: cuSPARSE, which two.cu:3 includes\n"
+                    self.assertEqual((done.returncode, done.stderr), (2, told))
 
     def test_too_little_memory(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "common/sim/program/program.h"
+#include "common/sim/program/vectors.h"
 
 // --- the smaller and the larger of two numbers, of different types, too --------------------------
 
@@ -25,9 +26,9 @@ requires(std::is_arithmetic_v<A>&& std::is_arithmetic_v<B> &&
   return min(static_cast<C>(a), static_cast<C>(b));
 }
 #ifdef __CUDACC__  // CUDA's own, which win over those of `using namespace std`
-#define SIM_OF_TWO(T)                                      \
-  __forceinline__ T max(T a, T b) { return max<T>(a, b); } \
-  __forceinline__ T min(T a, T b) { return min<T>(a, b); }
+#define SIM_OF_TWO(T)                                                 \
+  __forceinline__ T max(T a, T b) { return a < b || a != a ? b : a; } \
+  __forceinline__ T min(T a, T b) { return b < a || a != a ? b : a; }
 SIM_OF_TWO(int)
 SIM_OF_TWO(unsigned)
 SIM_OF_TWO(long)
@@ -121,6 +122,14 @@ __forceinline__ double __fma_rn(double a, double b, double c) { return std::fma(
 
 __forceinline__ int __mul24(int a, int b) { return a * b; }
 __forceinline__ unsigned __umul24(unsigned a, unsigned b) { return a * b; }
+__forceinline__ int __hadd(int a, int b) { return static_cast<int>((1ll * a + b) >> 1); }
+__forceinline__ int __rhadd(int a, int b) { return static_cast<int>((1ll * a + b + 1) >> 1); }
+__forceinline__ unsigned __uhadd(unsigned a, unsigned b) {
+  return static_cast<unsigned>((1ull * a + b) >> 1);
+}
+__forceinline__ unsigned __urhadd(unsigned a, unsigned b) {
+  return static_cast<unsigned>((1ull * a + b + 1) >> 1);
+}
 __forceinline__ int __mulhi(int a, int b) { return static_cast<int>(1ll * a * b >> 32); }
 __forceinline__ unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(1ull * a * b >> 32);
@@ -153,6 +162,12 @@ __forceinline__ unsigned __funnelshift_l(unsigned low, unsigned high, unsigned s
 __forceinline__ unsigned __funnelshift_r(unsigned low, unsigned high, unsigned shift) {
   return static_cast<unsigned>((static_cast<uint64_t>(high) << 32 | low) >> (shift & 31));
 }
+__forceinline__ unsigned __funnelshift_lc(unsigned low, unsigned high, unsigned shift) {
+  return shift < 32 ? __funnelshift_l(low, high, shift) : low;
+}
+__forceinline__ unsigned __funnelshift_rc(unsigned low, unsigned high, unsigned shift) {
+  return shift < 32 ? __funnelshift_r(low, high, shift) : high;
+}
 __forceinline__ unsigned __sad(int a, int b, unsigned c) {
   return c + static_cast<unsigned>(a > b ? a - b : b - a);
 }
@@ -168,6 +183,13 @@ __forceinline__ int __dp4a(int a, int b, int c) {
 __forceinline__ unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
   for (int i = 0; i < 32; i += 8) c += (a >> i & 255) * (b >> i & 255);
   return c;
+}
+
+__forceinline__ int __dp4a(char4 a, char4 b, int c) {
+  return __dp4a(std::bit_cast<int>(a), std::bit_cast<int>(b), c);
+}
+__forceinline__ unsigned __dp4a(uchar4 a, uchar4 b, unsigned c) {
+  return __dp4a(std::bit_cast<unsigned>(a), std::bit_cast<unsigned>(b), c);
 }
 
 // --- conversions ---------------------------------------------------------------------------------
@@ -358,6 +380,9 @@ __forceinline__ long long atomicMin(long long* p, long long v) {
 __forceinline__ long long atomicMax(long long* p, long long v) {
   return sim::atomic_s64(sim::AtomicOp::max, p, v);
 }
+// One request of 8 or 16 bytes, which the simulator does not have: refused by name.
+float2 atomicAdd(float2*, float2) = delete;
+float4 atomicAdd(float4*, float4) = delete;
 #define SIM_SCOPES(name)                       \
   template <class... A>                        \
   __forceinline__ auto name##_block(A... a) {  \

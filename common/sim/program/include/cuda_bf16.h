@@ -49,6 +49,23 @@ inline __nv_bfloat16 __hfma(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
 inline __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b, __nv_bfloat162 c) {
   return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
 }
+#define SIM_BF16(name, ...)                       \
+  inline __nv_bfloat16 h##name(__nv_bfloat16 h) { \
+    const float x = h;                            \
+    return __nv_bfloat16(__VA_ARGS__);            \
+  }                                               \
+  inline __nv_bfloat162 h2##name(__nv_bfloat162 h) { return {h##name(h.x), h##name(h.y)}; }
+SIM_BF16(exp, std::exp(x))
+SIM_BF16(exp2, std::exp2(x))
+SIM_BF16(log, std::log(x))
+SIM_BF16(log2, std::log2(x))
+SIM_BF16(sqrt, std::sqrt(x))
+SIM_BF16(rsqrt, 1 / std::sqrt(x))
+SIM_BF16(rcp, 1 / x)
+SIM_BF16(sin, std::sin(x))
+SIM_BF16(cos, std::cos(x))
+SIM_BF16(tanh, std::tanh(x))
+#undef SIM_BF16
 inline __nv_bfloat16 __hneg(__nv_bfloat16 h) { return __ushort_as_bfloat16(h.bits ^ 0x8000); }
 inline __nv_bfloat16 __habs(__nv_bfloat16 h) { return __ushort_as_bfloat16(h.bits & 0x7fff); }
 inline bool __hisnan(__nv_bfloat16 h) { return (h.bits & 0x7fff) > 0x7f80; }

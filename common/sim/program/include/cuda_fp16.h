@@ -60,6 +60,8 @@ inline __half __uint2half_rn(unsigned i) { return i; }
 inline float __half2float(__half h) { return h; }
 inline int __half2int_rn(__half h) { return __float2int_rn(h); }
 inline int __half2int_rz(__half h) { return __float2int_rz(h); }
+inline short __half2short_rn(__half h) { return static_cast<short>(__float2int_rn(h)); }
+inline short __half2short_rz(__half h) { return static_cast<short>(__float2int_rz(h)); }
 inline unsigned short __half_as_ushort(__half h) { return h.bits; }
 inline short __half_as_short(__half h) { return static_cast<short>(h.bits); }
 inline __half __ushort_as_half(unsigned short bits) { return __half(__half_raw{bits}); }
@@ -125,6 +127,11 @@ SIM_HALF(sin, std::sin(x))
 SIM_HALF(cos, std::cos(x))
 SIM_HALF(floor, std::floor(x))
 SIM_HALF(ceil, std::ceil(x))
+SIM_HALF(trunc, std::trunc(x))
+SIM_HALF(rint, std::nearbyint(x))
+SIM_HALF(log10, std::log10(x))
+SIM_HALF(exp10, std::pow(10.f, x))
+SIM_HALF(tanh, std::tanh(x))
 #undef SIM_HALF
 inline __half __hneg(__half h) { return __ushort_as_half(h.bits ^ 0x8000); }
 inline __half __habs(__half h) { return __ushort_as_half(h.bits & 0x7fff); }

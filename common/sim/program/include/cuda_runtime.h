@@ -26,5 +26,7 @@
 #define __CUDA_RUNTIME_H__
 #define __DRIVER_TYPES_H__
 #define __builtin_align__(n) __align__(n)
+#define __builtin_assume(condition) ((void)0)
+#define __maxnreg__(...)
 
 typedef unsigned int uint;  // as glibc's <sys/types.h>
