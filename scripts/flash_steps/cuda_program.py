@@ -187,7 +187,8 @@ def toolkit_header(text):
         folder = folder_of_toolkit(os.path.dirname(path)) if "1" in marker[2].split() else None
         if folder and not path.startswith(ROOT + os.sep) and "NVIDIA" in text_of(path)[:4000]:
             name = os.path.relpath(path, folder).removeprefix("cccl" + os.sep)
-            includes = rf'^[ \t]*#[ \t]*include[ \t]*[<"].*{re.escape(os.path.basename(name))}[>"]'
+            end = re.escape(os.path.basename(name))
+            includes = rf'^[ \t]*#[ \t]*include[ \t]*[<"].*{end}[>"]'
             lines = re.split(includes, text_of(now), maxsplit=1, flags=re.MULTILINE)
             line = f":{lines[0].count(chr(10)) + 1}" if len(lines) > 1 else ""
             what = library_of(name) or f"NVIDIA's {name}"
@@ -214,14 +215,14 @@ def unsupported_in(path, line=None):
 
 # A name of NVIDIA's; two underscores in front belong to the implementation.
 NVIDIAS = (
-    r"(cuda|cublas|cusparse|cusolver|cufft|curand|cudnn|nccl|nvml|nvtx|nvrtc|npp)[A-Z_]\w*|cu[A-Z]\w+"
-    r"|(CU|CUDA|CUBLAS|CURAND|NVML)_\w+|__[A-Za-z]\w*|nvcuda|cg"
+    r"(cuda|cublas|cusparse|cusolver|cufft|curand|cudnn|nccl|nvml|nvtx|nvrtc|npp)[A-Z_]\w*"
+    r"|cu[A-Z]\w+|(CU|CUDA|CUBLAS|CURAND|NVML)_\w+|__[A-Za-z]\w*|nvcuda|cg|cooperative_groups"
 )
 NOT_FOUND = (
-    r"‘(?:struct |class |enum |const )*(?P<name>[\w:]+)(?:<.*>)?’ (?:was not declared|has not been "
-    r"declared|does not name a (?:template )?type|is not a member of ‘(?P<scope>\w+))"
-    r"|‘(?:struct |const )*(?P<of>\w+)’ has no member named ‘(?P<field>\w+)’"
-    r"|use of deleted function ‘\w+ (?P<deleted>\w+\(.*\))’"
+    r"'(?:struct |class |enum |const )*(?P<name>[\w:]+)(?:<.*>)?' (?:was not declared|has not been "
+    r"declared|does not name a (?:template )?type|is not a member of '(?P<scope>\w+))"
+    r"|'(?:struct |const )*(?P<of>\w+)' has no member named '(?P<field>\w+)'"
+    r"|use of deleted function '\w+ (?P<deleted>\w+\(.*\))'"
 )
 
 
@@ -231,15 +232,13 @@ def explain(error, path):
     if header:
         return header
     match = re.match(r"(?P<file>.+?):(?P<line>\d+):\d+: ", error)
-    lost = re.search(NOT_FOUND, error.splitlines()[0])
+    lost = re.search(NOT_FOUND, re.sub("[‘’]", "'", error.splitlines()[0]))
     if match:
         known = unsupported_in(match["file"], int(match["line"]))
         if known:
             return known
-        if lost and (
-            lost["deleted"]
-            or any(word and re.fullmatch(NVIDIAS, word) for word in lost.group("name", "scope", "of"))
-        ):
+        words = lost.group("name", "scope", "of") if lost else ()
+        if any(word and re.fullmatch(NVIDIAS, word) for word in words) or lost and lost["deleted"]:
             what = lost["deleted"] or lost["name"] or f"{lost['of']}::{lost['field']}"
             return f"not supported: {what} ({short(match['file'])}:{match['line']})"
     known = unsupported_in(path)
@@ -288,7 +287,11 @@ def compile_file(path, how, options, folder, number):
         raise Refused(f"cannot read {error}") from None
     with open(base + ".ii", "w", encoding="utf-8") as file:
         file.write(text)
-    flags = [*openmp, *how["flags"], *(how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"])]
+    flags = [
+        *openmp,
+        *how["flags"],
+        *(how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]),
+    ]
     done = subprocess.run(
         [how["compiler"], "-x", "c++-cpp-output", *flags, "-c", base + ".ii", "-o", base + ".o"],
         capture_output=True,

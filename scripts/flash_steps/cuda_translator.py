@@ -297,7 +297,8 @@ class Translator:
         end, last = self.configuration_end(i)
         opens = self.next(last)
         closes = self.partner(opens)
-        if any(self.text_at(self.next(first - 1)) == "{" for first, _ in self.split(opens + 1, closes)):
+        arguments = [self.next(first - 1) for first, _ in self.split(opens + 1, closes)]
+        if any(self.text_at(first) == "{" for first in arguments):
             raise TranslationError("a launch with an argument in braces", self.tokens[i].line)
         name = self.plain(begin, i)
         # table[i], work.kernel, pick(): the host finds out, once, which kernel that is. A name may
@@ -429,7 +430,7 @@ class Translator:
         while self.before(first) >= 0 and self.tokens[self.before(first)].kind == "name":
             first = self.before(first)
         k = self.next(i)
-        while self.text_at(k) not in (";", "=", "{", "}", "(", ")", "<", ",", "struct", "union", ""):
+        while self.text_at(k) not in (*";={}()<,", "struct", "union", ""):
             begin, opens = k, self.next(k)
             if self.text_at(k) == "[" == self.text_at(k + 1):
                 opens = k

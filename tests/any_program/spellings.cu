@@ -1,5 +1,5 @@
-// What nvcc accepts in more than one spelling: launches, attributes, and headers of the toolkit that
-// many programs include and hardly use.
+// What nvcc accepts in more than one spelling: launches, attributes, and headers of the toolkit
+// that many programs include and hardly use.
 #include <cuComplex.h>
 #include <cuda.h>
 #include <cuda_fp8.h>
@@ -32,7 +32,7 @@ template <class T>
 int one(int n) {
   return n / n;
 }
-#define LAUNCH(kernel, ...) kernel << <__VA_ARGS__ >> >
+#define LAUNCH(kernel, ...) kernel<<<__VA_ARGS__>>>
 #define CONFIGURATION(...) <<<__VA_ARGS__>>>
 // clang-format off
 int launches(int* x, int n) {

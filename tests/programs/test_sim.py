@@ -756,13 +756,12 @@ class Errors(unittest.TestCase):
                 where = folder if name.endswith(".cu") else toolkit
                 with open(os.path.join(where, name), "w", encoding="utf-8") as file:
                     file.write(text)
-            for how in ([], ["-I", toolkit]), ("CPATH", []), ("CPLUS_INCLUDE_PATH", []):
-                words = how[1]
-                env = {**os.environ, **({how[0]: toolkit} if how[0] else {})}
-                with self.subTest(how):
+            for variable in (None, "CPATH", "CPLUS_INCLUDE_PATH"):
+                words = [] if variable else ["-I", toolkit]
+                env = {**os.environ, variable or "CPATH": toolkit if variable else ""}
+                with self.subTest(variable):
                     done = sim(*words, os.path.join(folder, "one.cu"), env=env)
-                    self.assertEqual((done.returncode, done.stdout), (1, ""), done.stderr)
-                    self.assertIn("no kernel ran", done.stderr)
+                    self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", ""))
                     done = sim(*words, os.path.join(folder, "two.cu"), env=env)
                     told = "sim: not supported: cuSPARSE, which two.cu:3 includes\n"
                     self.assertEqual((done.returncode, done.stderr), (2, told))
