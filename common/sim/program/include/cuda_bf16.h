@@ -82,6 +82,17 @@ SIM_BF16(-, __hsub)
 SIM_BF16(*, __hmul)
 SIM_BF16(/, __hdiv)
 #undef SIM_BF16
+#define SIM_BF16(op, name)                                                              \
+  inline __nv_bfloat162 operator op(const __nv_bfloat162& a, const __nv_bfloat162& b) { \
+    return name(a, b);                                                                  \
+  }                                                                                     \
+  inline __nv_bfloat162& operator op##=(__nv_bfloat162& a, const __nv_bfloat162& b) {   \
+    return a = name(a, b);                                                              \
+  }
+SIM_BF16(+, __hadd2)
+SIM_BF16(-, __hsub2)
+SIM_BF16(*, __hmul2)
+#undef SIM_BF16
 #define SIM_BF16(name, op)                                                            \
   inline bool name(__nv_bfloat16 a, __nv_bfloat16 b) { return float{a} op float{b}; } \
   inline bool operator op(const __nv_bfloat16& a, const __nv_bfloat16& b) {           \
