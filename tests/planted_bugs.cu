@@ -2,6 +2,7 @@
 #include "tests/planted_bugs.cuh"
 
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -208,6 +209,119 @@ TEST_CASE("sums of too little precision are rejected", "[planted]") {
   for (float& v : in.V) v = std::abs(v);
   CHECK(verdict(Bug::none, p, p.dtype, false, in) == "");
   CHECK(verdict(Bug::fp16_accumulator, p, p.dtype, false, in) != "");
+}
+
+// --- inputs that leave the scores few digits, or none --------------------------------------------
+
+namespace {
+
+struct Scores {
+  const char* name;
+  bool digits;  // enough for a kernel of fp32 or bf16
+  std::function<void(const Problem&, fa::Inputs&)> make;
+};
+
+void scale_queries(const Problem& p, fa::Inputs& in, float by) {
+  for (float& q : in.Q) q = fa::round_to(p.dtype, q * by);
+}
+void make_rows_alike(const Problem& p, fa::Inputs& in) {
+  for (size_t i = 0; i < in.Q.size(); ++i) in.Q[i] = in.Q[i % p.d];
+  for (size_t i = 0; i < in.K.size(); ++i) in.K[i] = in.K[i % p.d];
+}
+
+const std::vector<Scores> kScores = {
+    {"ordinary", true, [](const Problem&, fa::Inputs&) {}},
+    {"1e-20", true, [](const Problem& p, fa::Inputs& in) { scale_queries(p, in, 1e-20f); }},
+    {"1e5", true, [](const Problem& p, fa::Inputs& in) { scale_queries(p, in, 1e5f); }},
+    {"1e7", false, [](const Problem& p, fa::Inputs& in) { scale_queries(p, in, 1e7f); }},
+    {"1e20", false, [](const Problem& p, fa::Inputs& in) { scale_queries(p, in, 1e20f); }},
+    {"alike", true, [](const Problem& p, fa::Inputs& in) { make_rows_alike(p, in); }},
+    {"alike, 1e7", false,
+     [](const Problem& p, fa::Inputs& in) {
+       make_rows_alike(p, in);
+       scale_queries(p, in, 1e7f);
+     }},
+    {"a large feature", true,
+     [](const Problem& p, fa::Inputs& in) {
+       for (size_t i = 0; i < in.K.size(); i += p.d) in.K[i] = 300;
+       in.Q = in.K;
+     }},
+};
+
+/// What a bug changes, by its name's first letters: "O", "LSE", "dQ".
+const std::vector<Planted> kOutputBugs = {
+    PLANTED(O_is_minus_V),  PLANTED(O_is_negated),    PLANTED(O_is_zero),
+    PLANTED(LSE_is_zero),   PLANTED(O_is_mean_of_V),  PLANTED(O_of_next_row),
+    PLANTED(LSE_plus_one),  PLANTED(LSE_of_next_row), PLANTED(dQ_is_negated),
+    PLANTED(dQ_is_zero),    PLANTED(dK_is_negated),   PLANTED(dK_is_zero),
+    PLANTED(dV_is_negated), PLANTED(dV_is_zero)};
+
+/// A bug changes the tensor by half of the largest element, LSE by 1/2, and a right kernel's error
+/// is far smaller: where one key has all of P, dQ and dK are what rounding leaves of 0.
+bool shows(const char* name, const fa::Outputs& bug, const fa::Outputs& right,
+           const fa::CheckResult& verdict) {
+  const std::string tensor = std::string(name).substr(0, std::string(name).find('_'));
+  const auto of = [&](const fa::Outputs& out) {
+    return tensor == "O"     ? out.O
+           : tensor == "LSE" ? out.LSE
+           : tensor == "dQ"  ? out.dQ
+           : tensor == "dK"  ? out.dK
+                             : out.dV;
+  };
+  const std::vector<float> a = of(bug), b = of(right);
+  double difference = 0, largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    difference = std::max<double>(difference, std::abs(a[i] - b[i]));
+    largest = std::max<double>(largest, std::abs(b[i]));
+  }
+  if (tensor == "LSE") return difference > 0.5;
+  for (const fa::TensorCheck& t : verdict.tensors) {
+    if (t.tensor == tensor && t.max_abs_err > 0.1 * largest) return false;
+  }
+  return difference > 0.5 * largest;
+}
+
+}  // namespace
+
+TEST_CASE("whatever the scores: a right kernel is not wrong, a bug is not right", "[planted]") {
+  const std::string type = GENERATE("fp32", "bf16", "e4m3");
+  Problem p = problem(1, 1, 1, 40, 40, false);
+  p.dtype = type == "fp32" ? DType::f32 : DType::bf16;
+  p.fp8 = type == "e4m3";
+  const bool backward = !p.fp8;
+  int hidden = 0;
+  for (const Scores& scores : kScores) {
+    CAPTURE(type, scores.name);
+    fa::Inputs in = fa::normal_inputs(p, 11);
+    scores.make(p, in);
+    fa::Checker check(p, in, fa::sample_of(p, 1, 1e18));
+    const auto run = [&](Bug bug) {
+      planted::bug = bug;
+      return fa::run(variant(p.dtype, backward), p, in);
+    };
+    const fa::Outputs right = run(Bug::none);
+    const fa::CheckResult verdict = check(right);
+    CHECK((verdict.ok() || verdict.lost()));
+    if (scores.digits) CHECK(verdict.ok());
+    for (const fa::TensorCheck& t : verdict.tensors) {
+      CAPTURE(t.tensor, t.message);
+      if (t.ok) CHECK(t.used < 0.9);
+    }
+    for (const Planted& fault : kOutputBugs) {
+      if (!backward && fault.name[0] == 'd') continue;
+      CAPTURE(fault.name);
+      const fa::Outputs out = run(fault.bug);
+      if (!shows(fault.name, out, right, verdict)) {  // the mean of V where all keys are alike
+        ++hidden;
+        continue;
+      }
+      const fa::CheckResult found = check(out);
+      CHECK_FALSE(found.ok());
+      const bool of_forward = fault.name[0] != 'd';
+      if (scores.digits && !p.fp8 && of_forward) CHECK_FALSE(found.lost());
+    }
+  }
+  CHECK(hidden < 40);  // of 64 to 112
 }
 
 // Its kernel takes Nk keys of each batch entry, whatever the lengths.

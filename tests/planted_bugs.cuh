@@ -54,6 +54,14 @@ enum class Bug {
   writes_past_the_end,
   one_nan,
   one_inf,
+  O_is_minus_V,  // of the key that has the row's number
+  O_is_negated,
+  O_is_zero,
+  O_is_mean_of_V,
+  O_of_next_row,
+  LSE_plus_one,
+  LSE_is_zero,
+  LSE_of_next_row,
   // --- backward
   backward_no_barrier,
   no_delta,
@@ -71,6 +79,12 @@ enum class Bug {
   dQ_row_not_written,
   dK_writes_past_the_end,
   dV_one_nan,
+  dQ_is_negated,
+  dQ_is_zero,
+  dK_is_negated,
+  dK_is_zero,
+  dV_is_negated,
+  dV_is_zero,
 };
 
 constexpr int Br = 32, Bc = 32, d = 64;
@@ -232,13 +246,24 @@ __global__ void flash_fwd_kernel(const T* Q,  // [B*H, N, d]
     if (chosen && k == 1 && bug == Bug::one_element_not_written) continue;
     if (chosen && k == 1 && bug == Bug::one_nan) o = NAN;
     if (chosen && k == 1 && bug == Bug::one_inf) o = INFINITY;
-    O[(bh * a.N + row) * d + k * kParts + part] = static_cast<T>(o);
+    const int x = k * kParts + part;
+    if (bug == Bug::O_is_minus_V) o = -static_cast<float>(gV[size_t(row % a.Nk) * d + x]);
+    if (bug == Bug::O_is_negated) o = -o;
+    if (bug == Bug::O_is_zero) o = 0;
+    if (bug == Bug::O_is_mean_of_V) {
+      o = 0;
+      for (int c = 0; c < a.Nk; ++c) o += static_cast<float>(gV[size_t(c) * d + x]) / a.Nk;
+    }
+    const int to = bug == Bug::O_of_next_row ? (row + 1) % a.N : row;
+    O[(bh * a.N + to) * d + x] = static_cast<T>(o);
   }
   if (part != 0) return;
   float lse = empty ? -INFINITY : m + logf(l);
   if (bug == Bug::LSE_without_log) lse = m;
   if (bug == Bug::LSE_without_m) lse = logf(l);
-  LSE[bh * a.N + row] = lse;
+  if (bug == Bug::LSE_plus_one) lse += 1;
+  if (bug == Bug::LSE_is_zero) lse = 0;
+  LSE[bh * a.N + (bug == Bug::LSE_of_next_row ? (row + 1) % a.N : row)] = lse;
 }
 
 // --- backward ------------------------------------------------------------------------------------
@@ -316,6 +341,8 @@ __global__ void dq_kernel(const T* Q, const T* K, const T* V, const T* dO,  // a
   if (row >= a.N || (bug == Bug::dQ_row_not_written && row == a.N - 1)) return;
   float scale = bug == Bug::dS_not_scaled ? 1 : a.scale;
   if (bug == Bug::dS_scaled_twice) scale *= a.scale;
+  if (bug == Bug::dQ_is_negated) scale = -scale;
+  if (bug == Bug::dQ_is_zero) scale = 0;
   UNROLL
   for (int k = 0; k < d / kParts; ++k) {
     dQ[(bh * a.N + row) * d + k * kParts + part] = static_cast<T>(scale * dq[k]);
@@ -379,6 +406,8 @@ __global__ void dkdv_kernel(const T* Q, const T* K, const T* V, const T* dO,  //
   if (key >= a.Nk && bug != Bug::dK_writes_past_the_end) return;
   float scale = bug == Bug::dS_not_scaled ? 1 : a.scale;
   if (bug == Bug::dS_scaled_twice) scale *= a.scale;
+  if (bug == Bug::dK_is_negated) scale = -scale;
+  if (bug == Bug::dK_is_zero) scale = 0;
   if (bug == Bug::dK_and_dV_swapped) {
     T* kept = dK;
     dK = dV;
@@ -390,7 +419,10 @@ __global__ void dkdv_kernel(const T* Q, const T* K, const T* V, const T* dO,  //
     dK[at] = static_cast<T>(scale * dk[k]);
     if (key >= a.Nk) continue;
     const bool chosen = key == a.Nk / 2 && kv == 0 && part == 0 && k == 1;
-    dV[at] = static_cast<T>(chosen && bug == Bug::dV_one_nan ? NAN : dv[k]);
+    float value = chosen && bug == Bug::dV_one_nan ? NAN : dv[k];
+    if (bug == Bug::dV_is_negated) value = -value;
+    if (bug == Bug::dV_is_zero) value = 0;
+    dV[at] = static_cast<T>(value);
   }
 }
 

@@ -23,7 +23,10 @@ struct TensorCheck {
   double bound = 0;         ///< the allowed error of the row that has the largest one
   double used = 0;          ///< largest error / bound of any row; above 1 it fails
   size_t rows_checked = 0;
+  /// Whose error is above `bound`, and scores with so few digits may make it: `used` leaves them out
+  size_t rows_lost = 0;
   bool ok = false;
+  bool lost = false;    ///< not checkable: neither ok nor wrong, because of such rows
   std::string message;  ///< when wrong: the worst element with its indices, expected and got
 };
 
@@ -33,6 +36,7 @@ struct CheckResult {
   std::vector<std::string> damage;  ///< guard bands
   bool complete = true;             ///< false: a sample of the rows was checked
   bool ok() const;
+  bool lost() const;  ///< not ok, and only because tensors are not checkable
 };
 
 /// Compares outputs of one problem, once or again after more runs: the references, which cost far
@@ -40,11 +44,19 @@ struct CheckResult {
 ///   |out - fp64| <= factor * (largest baseline error in that row) + floor,
 /// factor 2 for O and LSE, 3 for gradients. The floor is what no kernel escapes, for rows in which
 /// the baseline was lucky: the rounding of the result to its type, fp32 arithmetic on terms of the
-/// row's size (O: its sum of |P||V|), and in the gradients delta's share of the rounding of O. The
+/// row's size (O: its sum of |P||V|), what errors of the scores do to P (nothing where one key has
+/// all of it), and in the gradients delta's share of the rounding of O. The
 /// baseline's LSE is fp32 whatever the type: its scores are not rounded. With Problem::fp8 the
 /// baseline quantises, with three scales, of which the unluckiest in that row counts, and the floor
 /// holds what such rounding usually does to the row.
-/// NaN, an Inf where none belongs and an element never written fail, always.
+///
+/// That sum says nothing where it is as large as the result. So a row passes with at most 3/4 of
+/// its largest element, or what rounding does whatever the scores are; LSE with 1, which is
+/// a factor of e in P. A row that errs by more, but by less than the sum, is lost: its scores have
+/// too few digits to say whether the kernel is right. A tensor with such a row is not checkable. A
+/// row of O has a limit besides: it is an average of V.
+/// NaN, an Inf where none belongs and an element never written fail, always; but not a NaN or Inf of
+/// a head whose scores may be off by more than the largest exponent of e: it is lost.
 class Checker {
  public:
   /// Keeps references to problem and inputs.

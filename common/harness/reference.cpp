@@ -1,6 +1,7 @@
 #include "common/harness/reference.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -185,6 +186,17 @@ double largest_size(const Real* a, int d) {
   return largest;
 }
 
+/// Of each of d features, over n rows.
+std::vector<double> rms_of_features(const float* a, int n, int d) {
+  std::vector<double> of(d, 0);
+  for (int r = 0; r < n; ++r) {
+    for (int x = 0; x < d; ++x) of[x] += static_cast<double>(a[x]) * a[x];
+    a += d;
+  }
+  for (double& squares : of) squares = n == 0 ? 0 : std::sqrt(squares / n);
+  return of;
+}
+
 double rms(const float* a, size_t n) {
   double sum = 0;
   for (size_t i = 0; i < n; ++i) sum += static_cast<double>(a[i]) * a[i];
@@ -208,7 +220,8 @@ struct Softmax {
   using Real = typename A::Real;
   Block<Real> P;
   Real m[kBlock], l[kBlock];
-  Real LSE[kBlock];  // of the scores before they are rounded: no kernel that writes LSE stores S
+  Real LSE[kBlock];     // of the scores before they are rounded: no kernel that writes LSE stores S
+  double size[kBlock];  // sum of P |S|; only in fp64
 
   /// S = scale * q K^T for the keys that each row sees, then P = exp(S - m) / l. A row that sees
   /// none has m = -inf, l = 0.
@@ -227,16 +240,58 @@ struct Softmax {
         for (int c = 0; c < n; ++c) p[c] = arithmetic.round(p[c]);
         m[k] = arithmetic.round(m[k]);  // rounding keeps the order
       }
-      l[k] = 0;
+      l[k] = size[k] = 0;
       for (int c = 0; c < n; ++c) {
-        p[c] = std::exp(p[c] - m[k]);
+        const Real s = p[c];
+        p[c] = std::exp(s - m[k]);
         l[k] += p[c];
+        if constexpr (std::is_same_v<A, Fp64>) size[k] += p[c] * std::abs(s);
       }
+      if (l[k] > 0) size[k] /= l[k];
       if (!arithmetic.rounds()) LSE[k] = m[k] + std::log(l[k]);
       for (int c = 0; c < n; ++c) p[c] = arithmetic.probability(p[c], l[k]);
     }
   }
 };
+
+/// The sizes of the scores of a head, for their errors.
+struct ScoreSizes {
+  std::vector<double> k_norms, k_largest;  // of the keys
+  std::vector<double> k_rms;               // of the features
+  double largest_k = 0;
+
+  ScoreSizes() = default;
+  ScoreSizes(const float* K, int keys, int d) : k_rms(rms_of_features(K, keys, d)) {
+    for (int c = 0; c < keys; ++c) {
+      k_norms.push_back(norm(K + static_cast<size_t>(c) * d, d));
+      k_largest.push_back(largest_size(K + static_cast<size_t>(c) * d, d));
+    }
+    for (const double k : k_norms) largest_k = std::max(largest_k, k);
+  }
+
+  /// As ReferenceForward::score_bound; n keys are seen.
+  double bound(const float* q, const double* P, int n, const Problem& p) const {
+    double mean = 0;
+    for (int c = 0; c < n; ++c) mean += P[c] * k_norms[c];
+    return p.scale() * norm(q, p.d) * std::min(largest_k, 2 * mean);
+  }
+  /// As ReferenceForward::sum_error. d additions round by up to 2^-24 each, to either side: four
+  /// times what is usual. An instruction of 16 products cuts off each of them and the sum so far
+  /// below 2^-25 of the largest, and the new sum below 2^-23, all toward zero. That is of a sum
+  /// which is as large as `bound` from its first products on; of others, as much less as they are
+  /// smaller.
+  /// \param size  the row's sum of P |S|; of products that cancel, the largest feature's counts
+  double sum_error(const float* q, double size, double bound, const Problem& p) const {
+    for (int x = 0; x < p.d; ++x) size = std::max(size, p.scale() * std::abs(q[x]) * k_rms[x]);
+    if (bound == 0) return 0;
+    const double rounded = 4 * std::sqrt(p.d / 3.) * 0x1p-24;
+    const double cut_off = p.d / 16. * (17 * 0x1p-25 + 0x1p-23);
+    const double each = p.dtype == DType::f32 ? rounded : std::max(rounded, cut_off);
+    return each * size * std::min(1., size / bound);
+  }
+};
+
+constexpr double kE4m3Error = 2 * 0x1p-4;  // of a score, as in check.cpp
 
 /// The roots of a block of rows, of which `w` holds P, q and the panels. Squares P and q. The terms
 /// of a score may also be spread evenly over its features: a kernel may rotate Q and K.
@@ -261,8 +316,12 @@ void roots(Worker& w, const Problem& p, size_t begin, ReferenceForward& out) {
     double squares = 0;
     const double common = std::pow(out.root_mean[begin + k] / 2, 2);
     for (int c = 0; c < w.seen[k].last; ++c) {
-      P[k][c] *= P[k][c];
       const double score = std::max<double>(of_scores[k][c], q_squares[k] * w.k_squares[c]);
+      if (const double error = kE4m3Error * std::sqrt(score); error > 1) {
+        const double log_P = std::log(std::max<double>(P[k][c], DBL_TRUE_MIN));
+        out.adrift[begin + k] += std::exp(std::min(log_P + error, 600.));
+      }
+      P[k][c] *= P[k][c];
       squares += P[k][c] * score;
       sums[k] += of_scores[k][c] = P[k][c] * (score + common);
     }
@@ -295,11 +354,13 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
   out.O.assign(rows * d, 0);
   out.LSE.assign(rows, 0);
   if (kWithScales) {
-    out.sum_PV.assign(rows, 0);
-    out.score_bound.assign(rows, 0);
+    for (auto* scale :
+         {&out.sum_PV, &out.score_bound, &out.sum_error, &out.rest_of_P, &out.largest_V}) {
+      scale->assign(rows, 0);
+    }
   }
   if (kWithScales && p.fp8) {
-    for (auto* root : {&out.root_PV, &out.root_PS, &out.root_PSV, &out.root_mean}) {
+    for (auto* root : {&out.root_PV, &out.root_PS, &out.root_PSV, &out.root_mean, &out.adrift}) {
       root->assign(rows, 0);
     }
   }
@@ -317,7 +378,8 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
     struct Worker {
       size_t kv_head = kNoHead;
       Panels<Real> K_transposed, V, V_size, V_squares, K, K_squares;
-      double largest_k = 0;
+      ScoreSizes scores;
+      std::vector<double> largest_V;  // |V| of the keys up to this one
       Softmax<A> softmax;
       Block<Real> q, o, score_squares;
       std::vector<double> k_squares;
@@ -338,19 +400,21 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         if (kWithScales) {
           w.V_size = w.V;
           for (Real& v : w.V_size.data) v = std::abs(v);
+          w.scores = ScoreSizes(K, keys, p.d);
+          w.largest_V.clear();
+          for (int c = 0; c < keys; ++c) {
+            const double v = largest_size(V + static_cast<size_t>(c) * d, p.d);
+            w.largest_V.push_back(c == 0 ? v : std::max(v, w.largest_V[c - 1]));
+          }
           if (p.fp8) {
             w.K.fill_rows(K, keys, p.d);
             w.V_squares = w.V, w.K_squares = w.K_transposed;
             w.score_squares.resize(Nk);
             w.k_squares.clear();
-            for (int c = 0; c < keys; ++c) {
-              const double k = norm(K + static_cast<size_t>(c) * d, p.d);
-              w.k_squares.push_back(k * k);
-            }
+            for (const double k : w.scores.k_norms) w.k_squares.push_back(k * k);
             for (Real& v : w.V_squares.data) v *= v;
             for (Real& k : w.K_squares.data) k *= k;
           }
-          w.largest_k = largest_norm(K, keys, p.d);
         }
       }
       w.features.assign(item.size(), {0, p.d});
@@ -371,8 +435,16 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
       multiply(w.softmax.P, w.V_size, w.seen, w.features, w.o);
       for (size_t k = 0; k < item.size(); ++k) {
         const size_t row = item.begin + k;
+        const float* q = &in.Q[sample.rows[row] * d];
+        const int seen = w.seen[k].last;
+        if (seen == 0) continue;
         out.sum_PV[row] = largest_size(w.o[k], p.d);
-        out.score_bound[row] = p.scale() * norm(&in.Q[sample.rows[row] * d], p.d) * w.largest_k;
+        if constexpr (kWithScales) {
+          out.score_bound[row] = w.scores.bound(q, w.softmax.P[k], seen, p);
+        }
+        out.sum_error[row] = w.scores.sum_error(q, w.softmax.size[k], out.score_bound[row], p);
+        out.rest_of_P[row] = (w.softmax.l[k] - 1) / w.softmax.l[k];  // the largest is 1 / l
+        out.largest_V[row] = w.largest_V[seen - 1];
       }
       if (p.fp8) roots(w, p, item.begin, out);
     };
@@ -389,10 +461,11 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
 template <class Real>
 struct RowStatistics {
   Real m = -INFINITY, l = 0;
-  Real delta = 0;          // rowsum(dO * O), with the O that the forward stored
-  double score_bound = 0;  // as in ReferenceForward
-  double dP_size = 0;      // |dO| max |v| / sqrt(d)
-  double dK_delta = 0;     // |dO * O| max |q|: what an error in O's last bit can do to dS q
+  Real delta = 0;     // rowsum(dO * O), with the O that the forward stored
+  double weight = 0;  // of P in the scales of ReferenceBackward
+  double largest_q = 0, largest_dO = 0;
+  double dP_size = 0;   // |dO| max |v| / sqrt(d)
+  double dK_delta = 0;  // |dO * O| max |q|: what an error in O's last bit can do to dS q
 };
 
 /// dS = P (dP - delta) of one pair; dP comes as it was summed.
@@ -418,11 +491,13 @@ class Backward {
     out_.dK.assign(heads * Nk * d, 0);
     out_.dV.assign(heads * Nk * d, 0);
     if (kWithScales) {
-      out_.dQ_scale.assign(heads * group * N, 0);
-      out_.dK_scale.assign(heads * Nk, 0);
-      out_.dV_scale.assign(heads * Nk, 0);
-      out_.dQ_delta.assign(heads * group * N, 0);
-      out_.dK_delta.assign(heads * Nk, 0);
+      for (auto* rows : {&out_.dQ_scale, &out_.dQ_terms, &out_.dQ_delta, &out_.dQ_root}) {
+        rows->assign(heads * group * N, 0);
+      }
+      for (auto* keys : {&out_.dK_scale, &out_.dK_terms, &out_.dK_delta, &out_.dK_root,
+                         &out_.dV_scale, &out_.dV_terms, &out_.dV_root}) {
+        keys->assign(heads * Nk, 0);
+      }
     }
     statistics_.resize(heads * group * N);
     sweep<RowWorker>(heads * group, N, &Backward::rows);
@@ -457,7 +532,8 @@ class Backward {
   struct RowWorker {
     size_t kv_head = kNoHead;
     Panels<Real> K, V, K_transposed, V_transposed;
-    double largest_k = 0, largest_v = 0, rms_k = 0;
+    ScoreSizes scores;
+    double largest_v = 0, rms_k = 0;
     Softmax<A> softmax;
     Block<Real> q, o, dO, dS, dQ;
     std::vector<Range> features, seen;
@@ -476,7 +552,7 @@ class Backward {
       w.dS.resize(Nk);
       for (Block<Real>* block : {&w.q, &w.o, &w.dO, &w.dQ}) block->resize(d);
       if (kWithScales) {
-        w.largest_k = largest_norm(K, p.Nk, p.d);
+        w.scores = ScoreSizes(K, p.Nk, p.d);
         w.largest_v = largest_norm(V, p.Nk, p.d);
         w.rms_k = rms(K, Nk * d);
       }
@@ -505,20 +581,31 @@ class Backward {
         squares += static_cast<double>(term) * term;
       }
       if (kWithScales) {
-        row.score_bound = scale * norm(&in.Q[(first + k) * d], p.d) * w.largest_k;
+        const float* q = &in.Q[(first + k) * d];
+        const double bound = scale * norm(q, p.d) * w.scores.largest_k;
+        const double sum_error = w.scores.sum_error(q, w.softmax.size[k], bound, p);
+        row.weight = 1 + growth(std::max(kFp32Error * bound, sum_error)) / kFp32Error;
+        row.largest_q = largest_size(q, p.d);
+        row.largest_dO = largest_size(&in.dO[(first + k) * d], p.d);
         // Of a typical partial sum of dP and delta: those two may be small by cancellation.
         row.dP_size = norm(&in.dO[(first + k) * d], p.d) * w.largest_v / std::sqrt(d);
         row.dK_delta = std::sqrt(squares) * largest_size(w.q[k], p.d);
       }
-      double size = 0;
+      double size = 0, largest_terms = 0, dS_squares = 0;
       for (int c = 0; c < w.seen[k].last; ++c) {
         Real dP = w.dS[k][c];
         w.dS[k][c] = dS_of(arithmetic_, P[k][c], dP, row.delta);
-        if (kWithScales) size += P[k][c] * (std::abs(dP) + std::abs(row.delta) + row.dP_size);
+        if (!kWithScales) continue;
+        const double term = P[k][c] * (std::abs(dP) + std::abs(row.delta) + row.dP_size);
+        size += term;
+        largest_terms += term * w.scores.k_largest[c];
+        const double of_dS = w.dS[k][c] * w.scores.k_largest[c];
+        dS_squares += of_dS * of_dS;
       }
       if (kWithScales) {
-        out_.dQ_scale[item.head * N + item.begin + k] =
-            (1 + row.score_bound) * scale * size * w.rms_k;
+        out_.dQ_scale[item.head * N + item.begin + k] = row.weight * scale * size * w.rms_k;
+        out_.dQ_terms[item.head * N + item.begin + k] = scale * largest_terms;
+        out_.dQ_root[item.head * N + item.begin + k] = scale * std::sqrt(dS_squares);
         out_.dQ_delta[item.head * N + item.begin + k] = scale * std::sqrt(squares);
       }
     }
@@ -594,22 +681,28 @@ class Backward {
 
   /// S and dP of the block's key k become P and dS; `key` is its place in the results.
   void softmax_of_key(KeyWorker& w, size_t k, const RowStatistics<Real>* rows, size_t key) {
-    double squares = 0;
+    double squares = 0, dK_squares = 0, dV_squares = 0;
     for (int r = w.seen[k].first; r < p.N; ++r) {
       const RowStatistics<Real>& row = rows[r];
       Real &P = w.P[k][r], dP = w.dS[k][r];
       P = arithmetic_.round(std::exp(arithmetic_.round(scale * P) - row.m) / row.l);
       w.dS[k][r] = dS_of(arithmetic_, P, dP, row.delta);
       if (kWithScales) {
-        const double size = (1 + row.score_bound) * P;
-        out_.dK_scale[key] +=
-            size * (std::abs(dP) + std::abs(row.delta) + row.dP_size) * scale * w.rms_q;
-        out_.dV_scale[key] += size * w.rms_dO;
+        const double term = P * (std::abs(dP) + std::abs(row.delta) + row.dP_size) * scale;
+        out_.dK_scale[key] += row.weight * term * w.rms_q;
+        out_.dK_terms[key] += term * row.largest_q;
+        out_.dV_scale[key] += row.weight * P * w.rms_dO;
+        out_.dV_terms[key] += P * row.largest_dO;
         const double share = scale * P * row.dK_delta;
         squares += share * share;
+        const double of_dK = w.dS[k][r] * row.largest_q, of_dV = P * row.largest_dO;
+        dK_squares += of_dK * of_dK, dV_squares += of_dV * of_dV;
       }
     }
-    if (kWithScales) out_.dK_delta[key] += std::sqrt(squares);
+    if (!kWithScales) return;
+    out_.dK_delta[key] += std::sqrt(squares);
+    out_.dK_root[key] += scale * std::sqrt(dK_squares);
+    out_.dV_root[key] += std::sqrt(dV_squares);
   }
 
   const A arithmetic_;
@@ -697,6 +790,10 @@ Sample sample_of(const Problem& p, uint64_t seed, double budget) {
                            [&] { return below(p.kv_heads()); });
   }
   return sample;
+}
+
+double growth(double score_error) {
+  return std::expm1(std::min(2 * score_error, 600.)) / 2;  // of the score, and of P's denominator
 }
 
 ReferenceForward attention_fp64(const Problem& p, const Inputs& in, const Sample& sample) {

@@ -3,6 +3,7 @@
 /// precision would be. Both see the rounded inputs. Multithreaded, plain C++.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "common/harness/inputs.h"
@@ -24,13 +25,31 @@ struct Sample {
 /// sample of heads holds the last one.
 Sample sample_of(const Problem&, uint64_t seed, double budget = 4e9);
 
+/// fp32 arithmetic on numbers of size 1. A sum of size s is off by about s * 2^-24, whatever its
+/// order; four roundings of that size cover a score, its scaling, the exponential and its hardware
+/// approximation.
+constexpr double kFp32Error = 4 * 0x1p-24;
+/// What a score that is off by `score_error` does to P, relative: about the error itself, and far
+/// more where it is above 1.
+double growth(double score_error);
+
 /// Results of the sampled rows only, in the order of the sample.
 struct ReferenceForward {
   std::vector<double> O;    ///< [rows, d]
   std::vector<double> LSE;  ///< [rows]; -inf for a fully masked row, whose O is 0
   // The scales of the checker's floor; attention_fp64() only.
-  std::vector<double> sum_PV;       ///< [rows]: max over x of the row's sum of |P| |V|
-  std::vector<double> score_bound;  ///< [rows]: scale |q| max |k|, no score of the row is larger
+  std::vector<double> sum_PV;  ///< [rows]: max over x of the row's sum of |P| |V|
+  /// [rows]: scale |q| |k|, no score is larger; |k| is the largest, or twice the mean by P
+  std::vector<double> score_bound;
+  /// [rows]: what a score may lose in its sum, where it is large itself or a feature is: each
+  /// addition rounds what stands there so far, and tensor cores cut off (ptx/tensor_sum.h)
+  std::vector<double> sum_error;
+  /// What a right kernel's scores of this row may be off by.
+  double score_error(size_t row) const {
+    return std::max(kFp32Error * score_bound[row], sum_error[row]);
+  }
+  std::vector<double> rest_of_P;  ///< [rows]: 1 - the largest P
+  std::vector<double> largest_V;  ///< [rows]: largest |V| of the keys that the row sees
   // The same, only with Problem::fp8: roots of sums of squares, of what independent errors
   // multiply.
   std::vector<double> root_PV;    ///< [rows]: of P V, over the keys; max over x
@@ -38,6 +57,8 @@ struct ReferenceForward {
   std::vector<double> root_mean;  ///< [rows]: of scale q_x (sum of P k_x), over x
   /// [rows]: of P (V - O) times a score's terms, and times half of root_mean; max over V's features
   std::vector<double> root_PSV;
+  /// [rows]: sum of P e^error over keys whose scores may be off by more than 1
+  std::vector<double> adrift;
 };
 /// Gradients of the sampled K/V heads and of the query heads that read them.
 struct ReferenceBackward {
@@ -45,16 +66,25 @@ struct ReferenceBackward {
   std::vector<double> dK;  ///< [heads, Nk, d]
   std::vector<double> dV;  ///< [heads, Nk, d]
   // The scales of the checker's floor: the size of each row's terms, every P weighed with
-  // 1 + score_bound, because an error in a score grows into P. attention_backward_fp64() only.
-  // dQ: sum of P (|dP| + |delta| + |dO| max |v| / sqrt(d)) * scale * rms(K); dK: the same with
+  // 1 + growth() / kFp32Error, because an error in a score grows into P. attention_backward_fp64()
+  // only. dQ: sum of P (|dP| + |delta| + |dO| max |v| / sqrt(d)) * scale * rms(K); dK: the same with
   // rms(Q); dV: sum of P * rms(dO).
   std::vector<double> dQ_scale;  ///< [heads, H / Hkv, N]
   std::vector<double> dK_scale;  ///< [heads, Nk]
   std::vector<double> dV_scale;  ///< [heads, Nk]
+  // The same sums whatever the scores are off by: of P itself, times the largest of the key's k, of
+  // the row's q and dO.
+  std::vector<double> dQ_terms;  ///< [heads, H / Hkv, N]
+  std::vector<double> dK_terms;  ///< [heads, Nk]
+  std::vector<double> dV_terms;  ///< [heads, Nk]
   // delta = rowsum(dO * O) sees O rounded to the problem's type, and dP - delta may cancel: what
   // one unit of relative error in each element of O does, the elements' errors being independent.
   std::vector<double> dQ_delta;  ///< [heads, H / Hkv, N]: |dO * O| * scale * max over x of |P K|
   std::vector<double> dK_delta;  ///< [heads, Nk]: root of the sum of (P |dO * O| max |q| * scale)^2
+  // What one unit of relative error in each dS, or P, does, these errors being independent.
+  std::vector<double> dQ_root;  ///< [heads, H / Hkv, N]: root of the sum of (dS max |k| * scale)^2
+  std::vector<double> dK_root;  ///< [heads, Nk]: of (dS max |q| * scale)^2
+  std::vector<double> dV_root;  ///< [heads, Nk]: of (P max |dO|)^2
 };
 
 /// O = softmax(scale Q K^T) V and LSE = m + log l, all in double.

@@ -285,6 +285,71 @@ TEST_CASE("a weight below the normal numbers may be 0, whatever it is multiplied
   }
 }
 
+namespace {
+
+/// Queries so large that of a row one key has all of P, or, with equal keys, nobody knows which.
+Answer large_scores(DType dtype, float by, bool equal_keys) {
+  Answer answer(dtype);
+  Problem& p = answer.p;
+  p.causal = false;
+  if (equal_keys) {
+    for (size_t i = 0; i < answer.in.K.size(); ++i) answer.in.K[i] = answer.in.K[i % p.d];
+  }
+  for (float& q : answer.in.Q) q = fa::round_to(dtype, q * by);
+  const auto forward = fa::attention_fp64(p, answer.in, answer.sample);
+  answer.out = {};
+  answer.out.O = rounded(dtype, forward.O), answer.out.LSE = rounded(DType::f32, forward.LSE);
+  return answer;
+}
+
+}  // namespace
+
+TEST_CASE("a row that is one key's has a narrow bound, however large its scores are", "[check]") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  const float by = GENERATE(1e5f, 1e7f);
+  Answer answer = large_scores(dtype, by, /*equal_keys=*/false);
+  CAPTURE(fa::name_of(dtype), by);
+  CHECK(answer.check("O").ok);
+  CHECK(answer.check("O").bound < (dtype == DType::f32 ? 1e-4 : 0.05));
+  for (float& o : answer.out.O) o = -o;
+  const fa::TensorCheck t = answer.check("O");
+  CHECK_FALSE((t.ok || t.lost));
+}
+
+TEST_CASE("where the scores have no digits a right result is right, another not checkable",
+          "[check]") {
+  const DType dtype = GENERATE(DType::f32, DType::bf16);
+  Answer answer = large_scores(dtype, 1e7f, /*equal_keys=*/true);
+  CHECK(answer.check().ok());
+  CHECK(answer.check("LSE").rows_lost == 0);
+  const std::vector<float> O = answer.out.O, LSE = answer.out.LSE;
+  for (float& o : answer.out.O) o = 0;
+  fa::CheckResult result = answer.check();
+  CHECK_FALSE(result.ok());
+  CHECK(result.lost());
+  CHECK(result.tensors[0].rows_lost == result.tensors[0].rows_checked);
+  CHECK(result.tensors[1].ok);
+  CHECK_THAT(result.tensors[0].message,
+             ContainsSubstring("not checkable: the scores lose their digits, in 320 of 320 rows"));
+  // No average of V is so large.
+  answer.out.O = O;
+  answer.out.O[7] = 100;
+  CHECK_FALSE((answer.check().ok() || answer.check().lost()));
+  answer.out.O = O;
+  for (float& lse : answer.out.LSE) lse *= 1 + 0x1p-22f;
+  CHECK(answer.check().lost());
+  answer.out.LSE = LSE;
+  for (float& lse : answer.out.LSE) lse *= 1 + 0x1p-10f;
+  CHECK_FALSE((answer.check().ok() || answer.check().lost()));
+  // A NaN is wrong: so many digits are not lost that P could overflow.
+  answer.out.LSE = LSE;
+  answer.out.O[7] = NAN;
+  CHECK_FALSE((answer.check().ok() || answer.check().lost()));
+  answer = large_scores(dtype, 1e12f, /*equal_keys=*/true);
+  answer.out.O[7] = NAN;
+  CHECK(answer.check().lost());
+}
+
 TEST_CASE("each batch entry is checked by its own length", "[check]") {
   Problem p;
   p.B = 3, p.H = 2, p.Hkv = 1, p.N = 2, p.Nk = 30, p.d = 32, p.lengths = {30, 0, 9};

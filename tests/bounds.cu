@@ -1,0 +1,153 @@
+// The checker's bounds over the range of inputs: a right step stays below them with room, or the
+// inputs are not checkable. Linked from all steps, as the ladder.
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <map>
+
+#include "common/harness/format.h"
+#include "tests/attention.h"
+
+namespace {
+
+using fa::Inputs;
+using fa::Problem;
+
+struct Case {
+  std::string name;
+  std::function<void(const Problem&, Inputs&)> change;
+  bool only_square = false;  ///< as many queries as keys
+};
+
+/// Every step-th element from `first` on becomes by * x + plus.
+void change(const Problem& p, std::vector<float>& t, double by, float plus = 0, size_t first = 0,
+            size_t step = 1) {
+  for (size_t i = first; i < t.size(); i += step) {
+    t[i] = fa::round_to(p.dtype, static_cast<float>(t[i] * by) + plus);
+  }
+}
+void change_row(const Problem& p, std::vector<float>& t, double by, size_t row) {
+  const size_t d = p.d;
+  std::vector<float> one(&t[row * d], &t[row * d] + d);
+  change(p, one, by);
+  std::copy(one.begin(), one.end(), &t[row * d]);
+}
+void make_rows_alike(const Problem& p, std::vector<float>& t) {
+  for (size_t i = 0; i < t.size(); ++i) t[i] = t[i % p.d];
+}
+
+std::vector<Case> cases(const std::vector<int>& decades, const std::vector<float>& sizes) {
+  std::vector<Case> all;
+  const auto add = [&](const std::string& name, const auto& f, bool only_square = false) {
+    all.push_back({name, f, only_square});
+  };
+  for (const int e : decades) {
+    const double by = std::pow(10., e);
+    const std::string times = fmt::format(" * 1e{}", e);
+    add("Q" + times, [=](const Problem& p, Inputs& in) { change(p, in.Q, by); });
+    add("V" + times, [=](const Problem& p, Inputs& in) { change(p, in.V, by); });
+    add("dO" + times, [=](const Problem& p, Inputs& in) { change(p, in.dO, by); });
+    add("rows alike, Q" + times, [=](const Problem& p, Inputs& in) {
+      make_rows_alike(p, in.Q), make_rows_alike(p, in.K);
+      change(p, in.Q, by);
+    });
+    add(
+        "Q = K" + times, [=](const Problem& p, Inputs& in) { change(p, in.Q = in.K, by); }, true);
+  }
+  for (const float size : sizes) {
+    for (const bool first : {true, false}) {
+      add(
+          fmt::format("Q = K, {} feature + {}", first ? "first" : "last", size),
+          [=](const Problem& p, Inputs& in) {
+            change(p, in.K, 1, size, first ? 0 : p.d - 1, p.d);
+            in.Q = in.K;
+          },
+          true);
+    }
+    add(fmt::format("a feature + {}", size), [=](const Problem& p, Inputs& in) {
+      change(p, in.K, 1, size, 0, p.d), change(p, in.Q, 1, size, 0, p.d);
+    });
+    add(fmt::format("a key * {}", size),
+        [=](const Problem& p, Inputs& in) { change_row(p, in.K, size, 5); });
+    add(fmt::format("a query * {}", size),
+        [=](const Problem& p, Inputs& in) { change_row(p, in.Q, size, 2); });
+  }
+  return all;
+}
+
+struct Largest {
+  double used = 0;
+  std::string where = "-";
+  int lost = 0;
+};
+using Tensors = std::map<std::string, Largest>;
+
+/// The largest share of the bound that each tensor takes where it is checkable.
+Tensors sweep(const fa::Step& step, const fa::Variant& v, const std::vector<Case>& cases) {
+  Tensors most;
+  for (const Case& c : cases) {
+    Problem p;
+    p.H = p.Hkv = 1, p.d = 64, p.N = p.Nk = 100;
+    if (fa::support_of(step, v).most_n) p.N = 3;  // 13
+    if (c.only_square && p.N != p.Nk) continue;
+    p.dtype = v.forward.dtype();
+    p = fa::test::problem_for(v, p);
+    Inputs in = fa::normal_inputs(p, 11);
+    c.change(p, in);
+    if (p.cache8) fa::quantise_cache(p, in);
+    CAPTURE(c.name);
+    const fa::CheckResult result = check(p, in, fa::run(v, p, in), fa::sample_of(p, 1, 1e18));
+    for (const fa::TensorCheck& t : result.tensors) {
+      CAPTURE(t.tensor, t.message, t.max_abs_err, t.bound);
+      CHECK((t.ok || t.lost));
+      Largest& largest = most[t.tensor];
+      largest.lost += t.lost;
+      if (t.ok && t.used > largest.used) largest.used = t.used, largest.where = c.name;
+    }
+  }
+  return most;
+}
+
+/// 03 naive overflows, as its chapter says.
+bool is_swept(const std::string& id, const fa::Variant& v) {
+  return !v.sharding && id != "03 naive";
+}
+
+template <class F>
+void for_each_variant(bool only_last, const F& f) {
+  for (const fa::Step& step : fa::linked_steps()) {
+    for (const fa::Variant& v : step.variants) {
+      const std::string id = step.id.substr(0, 2) + " " + v.name;
+      if (is_swept(id, v) && (!only_last || &v == &step.variants.back())) f(id, step, v);
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("bounds: whatever the size of the inputs, a right step is right or not checkable") {
+  // Below 1e-15 the scales of 12 end.
+  const auto few = cases({-15, -5, 1, 4, 6, 9, 20}, {300, 30000});
+  for_each_variant(/*only_last=*/true, [&](const auto& id, const fa::Step& step, const auto& v) {
+    CAPTURE(id);
+    for (const auto& [tensor, largest] : sweep(step, v, few)) {
+      CAPTURE(tensor, largest.where, largest.used);
+      CHECK(largest.used < 0.95);
+      CHECK(largest.lost < 30);  // of 45
+    }
+  });
+}
+
+// Not run by default: test_ladder '[sweep]'. A minute; prints what the test above asks for.
+TEST_CASE("bounds: all variants, all decades", "[.sweep]") {
+  std::vector<int> decades;
+  for (int e = -20; e <= 20; ++e) decades.push_back(e);
+  const auto all = cases(decades, {10, 300, 3000, 30000});
+  for_each_variant(/*only_last=*/false, [&](const auto& id, const fa::Step& step, const auto& v) {
+    for (const auto& [tensor, largest] : sweep(step, v, all)) {
+      std::printf("%-18s %-4s%5.0f%%  %-28s %3d of %zu not checkable\n", id.c_str(), tensor.c_str(),
+                  100 * largest.used, largest.where.c_str(), largest.lost, all.size());
+    }
+    std::fflush(stdout);
+  });
+}
