@@ -206,7 +206,7 @@ std::string footer(const Step& step) {
       step.id);
   text += wrapped("",
                   "Exit status: 0 right, 1 wrong result, 2 bad use, 3 no memory, device or disk "
-                  "space.",
+                  "space, 4 not checkable: the scores lose their digits.",
                   2);
   text.pop_back();  // CLI11 ends the line
   return text;

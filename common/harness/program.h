@@ -10,8 +10,8 @@
 
 namespace fa {
 
-/// Of a step's program: right; a wrong result; bad use; no memory, device or file.
-enum ExitStatus { kRight = 0, kWrong = 1, kBadUse = 2, kNoResource = 3 };
+/// Of a step's program: right; a wrong result; bad use; no memory, device or file; not checkable.
+enum ExitStatus { kRight = 0, kWrong = 1, kBadUse = 2, kNoResource = 3, kNotCheckable = 4 };
 
 /// \throws UsageError when an output of the command line cannot be written; files stay as they are.
 void require_writable_outputs(const Options&);

@@ -87,7 +87,9 @@ std::string check_section(const RunReport& r) {
     out += fmt::format("  {:<{}}{:>11}{:>10}{:>11}{:>10}{:>10}{:>11}  {}\n", t.tensor, kLabel - 2,
                        error_of(t.max_abs_err), error_of(t.bound), share_of(t.used),
                        error_of(t.baseline_err), error_of(t.rmse), grouped(t.rows_checked),
-                       t.ok ? "ok" : "WRONG");
+                       t.ok     ? "ok"
+                       : t.lost ? "lost"
+                                : "WRONG");
     if (!t.ok) out += wrapped("    ", t.message, 4);
   }
   for (const std::string& damage : r.check.damage) out += wrapped("  WRONG: ", damage, 4);
@@ -510,11 +512,20 @@ std::string verdict(const RunReport& r) {
     for (const std::string& f : r.findings) out += wrapped("finding: ", f, 2);
     return out;
   }
-  if (!r.check.ok()) return labelled("WRONG", "an error is larger than allowed; see check above");
+  if (!r.check.ok() && !r.check.lost()) {
+    return labelled("WRONG", "an error is larger than allowed; see check above");
+  }
   if (!r.again.value_or("").empty()) {
     return labelled("WRONG",
                     "the first run is right and a later one is not: it depends on what an "
                     "earlier run left behind; see check above");
+  }
+  if (r.not_checkable()) {
+    return wrapped(
+        "not checkable: ",
+        "the scores lose their digits. With these inputs a right kernel may be off by as "
+        "much, so this run is neither right nor wrong; make Q or K smaller.",
+        2);
   }
   if (!r.ok()) {
     return labelled("WRONG", "the result is right, but the prediction differs from the count");
@@ -673,6 +684,7 @@ Json check_json(const CheckResult& check) {
                        {"baseline_err", number(t.baseline_err)},
                        {"rmse", number(t.rmse)},
                        {"rows_checked", t.rows_checked},
+                       {"rows_lost", t.rows_lost},
                        {"ok", t.ok},
                        {"message", t.message.empty() ? Json(nullptr) : Json(t.message)}});
   }
@@ -712,12 +724,15 @@ std::vector<const Pass*> RunReport::passes() const {
   return found;
 }
 
-bool RunReport::ok() const {
+bool RunReport::not_wrong() const {
   const std::vector<const Pass*> all = passes();
-  return findings.empty() && check.ok() && again.value_or("").empty() &&
+  return findings.empty() && again.value_or("").empty() &&
          std::all_of(all.begin(), all.end(),
                      [](const Pass* pass) { return pass->prediction_ok().value_or(true); });
 }
+
+bool RunReport::ok() const { return check.ok() && not_wrong(); }
+bool RunReport::not_checkable() const { return check.lost() && not_wrong(); }
 
 uint64_t RunReport::naive_workspace_bytes() const {
   return 2 * problem.scores() * bytes_of(problem.dtype);
@@ -777,6 +792,7 @@ nlohmann::ordered_json to_json(const RunReport& r) {
   j["estimate_heads"] = r.forward.estimate ? Json(r.estimate_heads) : Json(nullptr);
   j["check"] = check_json(r.check);
   j["check_complete"] = r.check.complete;
+  j["checkable"] = !r.not_checkable();
   j["check_again"] = !r.again
                          ? Json(nullptr)
                          : Json{{"ok", r.again->empty()},

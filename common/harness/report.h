@@ -93,8 +93,13 @@ struct RunReport {
   /// No finding, every tensor right, in the last run too, and predictions exact where they were
   /// counted.
   bool ok() const;
+  /// The same but for tensors that are not checkable.
+  bool not_checkable() const;
   /// Workspace that the naive step needs for S and P: 2*B*H*N*Nk elements.
   uint64_t naive_workspace_bytes() const;
+
+ private:
+  bool not_wrong() const;  ///< but for the tensors
 };
 
 /// One screen of kScreenWidth columns.

@@ -190,7 +190,8 @@ void dispatch_d(int d, F&& f) {
 }
 
 /// The whole program: parse, allocate, check, count, time, print.
-/// \returns 0 right, 1 wrong result, 2 bad use, 3 no memory, no device, or no room for the output.
+/// \returns 0 right, 1 wrong result, 2 bad use, 3 no memory, no device, or no room for the output,
+/// 4 not checkable.
 int step_main(int argc, char** argv, const Step&);
 
 }  // namespace fa

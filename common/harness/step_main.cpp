@@ -246,7 +246,7 @@ class Run {
       report_.findings = e.sentences();
     }
     print();
-    return report_.ok() ? kRight : kWrong;
+    return report_.ok() ? kRight : report_.not_checkable() ? kNotCheckable : kWrong;
   }
 
  private:
@@ -324,7 +324,7 @@ class Run {
     const CheckResult again = checker(outputs);
     report_.again = "";
     for (const TensorCheck& t : again.tensors) {
-      if (!t.ok && report_.again->empty()) report_.again = t.message;
+      if (!t.ok && !t.lost && report_.again->empty()) report_.again = t.message;
     }
     if (!again.damage.empty()) report_.again = again.damage[0];
   }

@@ -318,7 +318,7 @@ class RankRun {
     const Outputs outputs = whole(second);
     if (world_.rank() != 0) return;
     for (const TensorCheck& t : (*checker_)(checked(outputs)).tensors) {
-      if (!t.ok && differ.empty()) differ = t.message;
+      if (!t.ok && !t.lost && differ.empty()) differ = t.message;
     }
     report_.run.again = differ;
   }
@@ -397,7 +397,8 @@ class RankRun {
                  [&](std::ostream& file) { file << to_json(report_).dump(2) << "\n"; });
     }
     require_printed(lost);
-    return options_.predict || report_.ok() ? kRight : kWrong;
+    if (options_.predict || report_.ok()) return kRight;
+    return report_.not_checkable() ? kNotCheckable : kWrong;
   }
 
   const Step& step_;

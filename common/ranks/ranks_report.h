@@ -43,7 +43,9 @@ struct RanksReport {
   std::optional<Timing> both;  ///< a forward and a backward; GPU only
 
   /// Also: all ranks sent what was predicted.
-  bool ok() const;
+  bool ok() const { return run.ok() && as_predicted(); }
+  bool not_checkable() const { return run.not_checkable() && as_predicted(); }
+  bool as_predicted() const;
 };
 
 std::string text(const RanksReport&);

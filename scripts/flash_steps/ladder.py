@@ -157,7 +157,7 @@ def line(axes, who, row):
         element("div", who, class_="who")
         + meter(axes[0], bytes_bars(row))
         + meter(axes[1], time_bars(row))
-        + element("div", "✓ right" if good else "✗ WRONG", class_="ok" if good else "bad")
+        + element("div", "✓ right" if good else "✗ " + verdict(row), class_="ok" if good else "bad")
     )
     return element("div", cells, class_="line")
 

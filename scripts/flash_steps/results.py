@@ -369,8 +369,11 @@ def speed(row):
 
 
 def verdict(row):
-    oks = [run.get("ok") for run in (row.sim, row.gpu) if run]
-    return "ok" if all(oks) else "WRONG"
+    runs = [run for run in (row.sim, row.gpu) if run]
+    if all(run.get("ok") for run in runs):
+        return "ok"
+    undecided = all(run.get("ok") or run.get("checkable") is False for run in runs)
+    return "not checkable" if undecided else "WRONG"
 
 
 STEP = Column(("", "step"), lambda r: r.any.label, left=True, short=lambda r: r.any.short_label)

@@ -349,6 +349,28 @@ TEST_CASE("a wrong tensor is named, with the reason", "[report]") {
   CHECK(fa::to_json(r)["ok"] == false);
 }
 
+TEST_CASE("what is not checkable is neither right nor wrong", "[report]") {
+  fa::RunReport r = simulated_run();
+  CHECK(fa::to_json(r)["checkable"] == true);
+  r.check.tensors[0].ok = false;
+  r.check.tensors[0].lost = true;
+  r.check.tensors[0].rows_lost = 3;
+  r.check.tensors[0].message = "not checkable: the scores lose their digits, in 3 of 9 rows";
+  const std::string text = fa::text(r);
+  CHECK_FALSE(r.ok());
+  CHECK(r.not_checkable());
+  CHECK_THAT(line_with(text, "O"), ContainsSubstring("lost"));
+  CHECK_THAT(text, ContainsSubstring("\nnot checkable: the scores lose their digits."));
+  CHECK_THAT(text, !ContainsSubstring("WRONG"));
+  CHECK(line_with(text, "right").empty());
+  CHECK(fa::to_json(r)["ok"] == false);
+  CHECK(fa::to_json(r)["checkable"] == false);
+  CHECK(fa::to_json(r)["check"][0]["rows_lost"] == 3);
+  r.forward.seen.buffers["S"].bytes.write += 1;  // that is wrong
+  CHECK_FALSE(r.not_checkable());
+  CHECK(fa::to_json(r)["checkable"] == true);
+}
+
 TEST_CASE("a prediction that is one byte off is not ok, and the buffer is named", "[report]") {
   fa::RunReport r = simulated_run();
   CHECK(r.ok());

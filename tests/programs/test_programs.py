@@ -26,6 +26,7 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = pathlib.Path(sys.argv.pop()).resolve() if len(sys.argv) > 1 else ROOT / "build" / "sim"
 NAIVE = BUILD / "steps" / "01_naive"
+FUSED = BUILD / "steps" / "04_fused"
 SMALL = ["--h", "2", "--n", "40", "--d", "32"]
 
 
@@ -162,6 +163,19 @@ class Programs(unittest.TestCase):
         key = small["traffic"]["requested"]["buffers"]["K"]["counted"]["read"]
         self.assertEqual(key, 2 * large["traffic"]["requested"]["buffers"]["K"]["counted"]["read"])
         self.assertEqual((small["model_gpu"], small["ok"], large["ok"]), ("T4", True, True))
+
+    def test_not_checkable_has_a_status_of_its_own(self):
+        shape = (1, 1, 64, 32)
+        large = self.tensor("large.npy", shape, [1e9 * x for x in numbers(2048, 0.37)])
+        path = self.folder / "run.json"
+        done = run("--q", large, "--k", large, "--json", path, program=FUSED)
+        self.assertEqual(done.returncode, 4, done.stdout + done.stderr)
+        self.assertIn("not checkable: the scores lose their digits", done.stdout)
+        self.assertNotIn("WRONG", done.stdout)
+        report = json.loads(path.read_text())
+        self.assertEqual((report["ok"], report["checkable"]), (False, False))
+        self.assertGreater(max(tensor["rows_lost"] for tensor in report["check"]), 0)
+        self.assertIn("4 not checkable", run("--help", program=FUSED).stdout.replace("\n ", ""))
 
     def test_wrong_npy_files(self):
         good = self.tensor("good.npy", (1, 2, 8, 32))
