@@ -194,8 +194,16 @@ void require_same(const std::optional<GivenFile>& a, const std::optional<GivenFi
   }
 }
 
+/// Element i of K or V belongs to a key: behind the keys of a batch entry they may hold anything.
+bool is_key(const Problem& p, size_t i) {
+  const size_t row = i / p.d, Nk = p.Nk;
+  return row % Nk < static_cast<size_t>(p.keys_of(row / Nk / p.Hkv));
+}
+
+/// \param used  whether element i is read
+template <class F>
 void load_tensor(const std::string& path, const std::vector<size_t>& shape, DType dtype,
-                 std::vector<float>& to) {
+                 std::vector<float>& to, const F& used) {
   const auto file = read_tensor(path);
   if (!file) return;
   if (file->npy.shape != shape) {
@@ -205,7 +213,7 @@ void load_tensor(const std::string& path, const std::vector<size_t>& shape, DTyp
   to.resize(file->npy.data.size());
   for (size_t i = 0; i < to.size(); ++i) {
     to[i] = round_to(dtype, file->npy.data[i]);
-    if (!std::isfinite(to[i])) {
+    if (!std::isfinite(to[i]) && used(i)) {
       throw UsageError(fmt::format("{}: element {} is {}, which {} cannot hold as a number", path,
                                    i, file->npy.data[i], name_of(dtype)));
     }
@@ -296,11 +304,46 @@ void load_inputs(const InputFiles& files, const Problem& p, Inputs& in) {
   auto shape = [](std::initializer_list<int> sizes) {
     return std::vector<size_t>(sizes.begin(), sizes.end());
   };
-  load_tensor(files.q, shape({p.B, p.H, p.N, p.d}), p.dtype, in.Q);
-  load_tensor(files.k, shape({p.B, p.Hkv, p.Nk, p.d}), p.dtype, in.K);
-  load_tensor(files.v, shape({p.B, p.Hkv, p.Nk, p.d}), p.dtype, in.V);
-  load_tensor(files.dO, shape({p.B, p.H, p.N, p.d}), p.dtype, in.dO);
+  const auto all = [](size_t) { return true; };
+  const auto keys = [&p](size_t i) { return is_key(p, i); };
+  load_tensor(files.q, shape({p.B, p.H, p.N, p.d}), p.dtype, in.Q, all);
+  load_tensor(files.k, shape({p.B, p.Hkv, p.Nk, p.d}), p.dtype, in.K, keys);
+  load_tensor(files.v, shape({p.B, p.Hkv, p.Nk, p.d}), p.dtype, in.V, keys);
+  load_tensor(files.dO, shape({p.B, p.H, p.N, p.d}), p.dtype, in.dO, all);
   if (p.cache8) quantise_cache(p, in);
+}
+
+void require_range(const Problem& p, const Inputs& in, bool backward) {
+  const auto largest = [&p](const std::vector<float>& tensor, bool keys) {
+    double size = 0;
+    for (size_t i = 0; i < tensor.size(); ++i) {
+      if (!keys || is_key(p, i)) size = std::max<double>(size, std::abs(tensor[i]));
+    }
+    return size;
+  };
+  const double V = largest(in.V, true), dO = backward ? largest(in.dO, false) : 0;
+  const double PV = 0x1p8 * p.Nk * V, dP = p.d * dO * V;
+  const double Q_or_K = p.fp8 ? std::max(largest(in.Q, false), largest(in.K, true)) : 0;
+  if (std::max(Q_or_K, p.fp8 ? V : 0) * std::sqrt(p.d) > FLT_MAX) {
+    throw UsageError(fmt::format("Q and K reach {:.1e} and V {:.1e}: sums of a row may pass {:.1e}, "
+                                 "where fp32 ends; scale them down",
+                                 Q_or_K, V, FLT_MAX));
+  }
+  if (PV > FLT_MAX && !p.fp8 && !p.cache8) {
+    throw UsageError(fmt::format("V reaches {:.1e}: sums of P V may pass {:.1e}, where fp32 ends; "
+                                 "scale V down",
+                                 V, FLT_MAX));
+  }
+  if (dP > FLT_MAX) {
+    throw UsageError(fmt::format("dO reaches {:.1e} and V {:.1e}: dO V^T may pass {:.1e}, where "
+                                 "fp32 ends; scale one of them down",
+                                 dO, V, FLT_MAX));
+  }
+  if (dP > 0 && dP < FLT_MIN / FLT_EPSILON) {
+    throw UsageError(fmt::format("dO ends at {:.1e} and V at {:.1e}: dO V^T stays below {:.1e}, "
+                                 "where fp32 loses digits; scale one of them up",
+                                 dO, V, FLT_MIN / FLT_EPSILON));
+  }
 }
 
 void quantise_cache(const Problem& p, Inputs& in) {

@@ -219,6 +219,7 @@ class Run {
       return kRight;
     }
     const Inputs inputs = make_inputs(options_);
+    if (options_.files.any()) require_range(problem_, inputs, bool(variant_.backward));
     report_.input_note = inputs.note;
     Session session(problem_, inputs, variant_);
     Checker checker(problem_, inputs, sample_of(problem_, options_.seed));

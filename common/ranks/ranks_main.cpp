@@ -193,6 +193,7 @@ class RankRun {
 
   void allocate() {
     inputs_ = make_inputs(options_);
+    if (options_.files.any()) require_range(p_, inputs_, /*backward=*/true);
     report_.run.input_note = inputs_.note;
     const size_t N = p_.N, d = p_.d;
     Inputs mine;

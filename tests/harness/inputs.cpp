@@ -346,6 +346,57 @@ TEST_CASE("all inputs of a cache of 8 bits are quantised, zeros and tiny numbers
   CHECK(in.K_scale == std::vector<float>{1.0f / 448, 1.0f / 448});
 }
 
+TEST_CASE("behind the keys of a batch entry a file may hold anything", "[inputs]") {
+  Folder folder;
+  Problem p = cached(2, 2, 8, {3, 0});
+  p.cache8 = GENERATE(false, true);
+  const auto file = [&](const char* name, size_t row_of_nan) {
+    return folder.tensor(name, {2, 2, 8, 32}, [=](size_t i) {
+      const bool used = i / 32 < 16 && i / 32 % 8 < 3;
+      return i / 32 == row_of_nan ? NAN : used ? 1 : i % 2 ? INFINITY : 3.4e38f;
+    });
+  };
+  fa::Inputs in = fa::normal_inputs(p, 1);
+  const auto cache = file("cache", 16);
+  fa::load_inputs({"", cache, cache, ""}, p, in);
+  for (size_t h = 0; h < 2; ++h) CHECK(in.K[h * 8 * 32] == 1);
+  if (p.cache8) CHECK(in.V_scale == std::vector<float>{1.f / 448, 1.f / 448, 1, 1});
+  const auto bad = file("bad", 8 + 2);  // the last key of the second head
+  CHECK_THROWS_WITH(fa::load_inputs({"", "", bad, ""}, p, in),
+                    ContainsSubstring("bad: element 320 is nan"));
+  p.lengths = {};
+  CHECK_THROWS_WITH(fa::load_inputs({"", cache, "", ""}, p, in),
+                    ContainsSubstring("cache: element 96 is 3.4e+38, which"));
+}
+
+TEST_CASE("inputs whose sums leave fp32 are refused", "[inputs]") {
+  Problem p = cached(1, 1, 64, {60});
+  const auto refusal = [&](float v, float dO, bool backward) -> std::string {
+    fa::Inputs in = fa::normal_inputs(p, 1);
+    std::fill(in.V.begin(), in.V.end(), 1e38f);  // behind the keys, too
+    std::fill_n(in.V.begin(), 60 * 32, v);
+    std::fill(in.dO.begin(), in.dO.end(), dO);
+    try {
+      fa::require_range(p, in, backward);
+    } catch (const fa::UsageError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  for (const float v : {0.f, 1e-38f, 1e-30f, 1e30f}) CHECK(refusal(v, 1e30f, false).empty());
+  for (const float v : {0.f, 1e-30f, 1e-7f, 1e7f}) CHECK(refusal(v, 1, true).empty());
+  CHECK(refusal(1e-30f, 1e30f, true).empty());
+  CHECK(refusal(-1e35f, 0, false) ==
+        "V reaches 1.0e+35: sums of P V may pass 3.4e+38, where fp32 ends; scale V down");
+  CHECK_THAT(refusal(1e20f, 1e20f, true), ContainsSubstring("dO V^T may pass 3.4e+38"));
+  CHECK_THAT(refusal(1e-20f, 1e-20f, true), ContainsSubstring("dO V^T stays below 9.9e-32"));
+  p.cache8 = true;
+  CHECK(refusal(1e35f, 0, false).empty());
+  p.cache8 = false, p.fp8 = true;
+  CHECK(refusal(1e35f, 0, false).empty());
+  CHECK_THAT(refusal(1e38f, 0, false), ContainsSubstring("sums of a row may pass 3.4e+38"));
+}
+
 // --- pages ---------------------------------------------------------------------------------------
 
 TEST_CASE("a table hands each page out once, in a seeded order", "[inputs]") {
