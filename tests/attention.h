@@ -402,4 +402,86 @@ inline void require_no_finding(const Variant& v) {
   count_forward(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/2), /*analyse=*/true);
 }
 
+// --- scales --------------------------------------------------------------------------------------
+
+/// The exponents of powers of two: of Q, whose inverse is K's, of V and of dO.
+struct Exponents {
+  int q, v, dO;
+};
+
+/// Elements that are not `plain` times 2^e, or not within `tolerance` of it, beside the largest one.
+inline void require_scaled(const char* name, const std::vector<float>& plain,
+                           const std::vector<float>& scaled, int e, double tolerance) {
+  REQUIRE(plain.size() == scaled.size());
+  double largest = 0, worst = 0;
+  for (const float x : plain) {
+    if (std::isfinite(x)) largest = std::max<double>(largest, std::abs(x));
+  }
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const double got = std::ldexp(static_cast<double>(scaled[i]), -e);
+    if (got == plain[i]) continue;  // also -inf
+    const double error = std::abs(got - plain[i]);
+    worst = std::isfinite(error) ? std::max(worst, error) : INFINITY;
+  }
+  CAPTURE(name, largest, worst);
+  CHECK(worst <= tolerance * largest);
+}
+
+/// Inputs times powers of two give results times powers of two: the same bits, as long as all
+/// products keep theirs, and nearly the same up to the ends of fp32.
+inline void require_any_scale(const Variant& v, const Support& support) {
+  Problem p = problem(support.most_n ? 5 : 60, 64, /*causal=*/true);
+  if (support.cross && !v.backward) p.Nk = 150;  // a sum of dQ over blocks of keys has any order
+  p.dtype = v.forward.dtype();
+  p = problem_for(v, p);
+  Inputs in = normal_inputs(p, 15);
+  for (std::vector<float>* tensor : {&in.Q, &in.K, &in.V, &in.dO}) {
+    std::fill_n(tensor->begin() + p.d, p.d, 0.f);  // a row of zeros, and one of equal numbers
+    std::fill_n(tensor->begin() + 2 * p.d, p.d, 0.75f);
+  }
+  const auto run_with = [&](const Exponents& e) {
+    Inputs scaled = in;
+    const std::pair<std::vector<float>*, int> tensors[] = {
+        {&scaled.Q, e.q}, {&scaled.K, -e.q}, {&scaled.V, e.v}, {&scaled.dO, e.dO}};
+    for (const auto& [tensor, exponent] : tensors) {
+      for (float& x : *tensor) x = std::ldexp(x, exponent);
+    }
+    if (p.cache8) quantise_cache(p, scaled);
+    return run(v, p, scaled);
+  };
+  const Outputs plain = run_with({0, 0, 0});
+  const auto require = [&](const Exponents& e, double tolerance) {
+    CAPTURE(v.name, e.q, e.v, e.dO);
+    const Outputs got = run_with(e);
+    require_scaled("LSE", plain.LSE, got.LSE, 0, tolerance);
+    require_scaled("O", plain.O, got.O, e.v, tolerance);
+    require_scaled("dQ", plain.dQ, got.dQ, e.v + e.dO - e.q, tolerance);
+    require_scaled("dK", plain.dK, got.dK, e.v + e.dO + e.q, tolerance);
+    require_scaled("dV", plain.dV, got.dV, e.dO, tolerance);
+  };
+  for (const int e : {-60, -7, 7, 60}) {
+    require({e, 0, 0}, 0);
+    require({0, e, -e}, 0);
+  }
+  // One rounding; where P is of 8 bits all of its, since another maximum may be chosen.
+  const double near = v.fp8 ? 0x1p-4 : p.dtype == DType::f32 ? 0x1p-24 : 0x1p-8;
+  for (const int e : {-100, 100}) {
+    require({e, -e / 2, e / 2}, near);
+    require({0, e, -e}, near);
+    require({e / 100 * 115, 0, 0}, 0x1p-4);
+  }
+  for (std::vector<float> Inputs::* tensor : {&Inputs::Q, &Inputs::K, &Inputs::V, &Inputs::dO}) {
+    Inputs zero = in;
+    std::fill((zero.*tensor).begin(), (zero.*tensor).end(), 0.f);
+    if (p.cache8) quantise_cache(p, zero);
+    require_right(v, p, zero);
+  }
+}
+/// Of all variants of a linked step.
+inline void require_any_scale(const std::string& step_id) {
+  const auto is_it = [&](const Step& s) { return s.id == step_id; };
+  const Step& step = *std::find_if(linked_steps().begin(), linked_steps().end(), is_it);
+  for (const Variant& v : step.variants) require_any_scale(v, support_of(step, v));
+}
+
 }  // namespace fa::test

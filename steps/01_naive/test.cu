@@ -43,3 +43,7 @@ TEST_CASE("step 01: the analysis finds nothing", "[step01]") {
   fa::test::count_forward(naive(), fa::test::problem(N, 64, causal), /*analyse=*/true);
 }
 #endif
+
+TEST_CASE("step 01: huge and tiny inputs that make the same scores", "[step01]") {
+  fa::test::require_any_scale("01_naive");
+}

@@ -80,3 +80,7 @@ TEST_CASE("step 02: the analysis finds nothing", "[step02]") {
   fa::test::count_forward(*variant, fa::test::problem(N, 64, causal), /*analyse=*/true);
 }
 #endif
+
+TEST_CASE("step 02: huge and tiny inputs that make the same scores", "[step02]") {
+  fa::test::require_any_scale("02_tiled");
+}

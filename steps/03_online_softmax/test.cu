@@ -234,3 +234,7 @@ TEST_CASE("step 03: the analysis finds nothing", "[step03]") {
   fa::test::count_forward(*variant, fa::test::problem(N, 64, causal), /*analyse=*/true);
 }
 #endif
+
+TEST_CASE("step 03: huge and tiny inputs that make the same scores", "[step03]") {
+  fa::test::require_any_scale("03_online_softmax");
+}

@@ -199,3 +199,7 @@ TEST_CASE("step 04: the analysis finds nothing", "[step04]") {
   fa::test::count_forward(fused(), tiled(GENERATE(16, 32, 64), N, 64, causal), /*analyse=*/true);
 }
 #endif
+
+TEST_CASE("step 04: huge and tiny inputs that make the same scores", "[step04]") {
+  fa::test::require_any_scale("04_fused");
+}

@@ -299,3 +299,7 @@ TEST_CASE("step 05: smaller tiles where a block gets 64 KB of shared memory, as 
   CHECK(prediction.buffers.at("LSE").read == 4u * 2 * N * fa::ceil_div(N, Bc));  // two heads
 }
 #endif
+
+TEST_CASE("step 05: huge and tiny inputs that make the same scores", "[step05]") {
+  fa::test::require_any_scale("05_recompute_backward");
+}

@@ -205,3 +205,7 @@ TEST_CASE("step 06: the analysis finds nothing", "[step06]") {
   fa::test::count_backward(with_backward(), p, /*analyse=*/true);
 }
 #endif
+
+TEST_CASE("step 06: huge and tiny inputs that make the same scores", "[step06]") {
+  fa::test::require_any_scale("06_work_partitioning");
+}

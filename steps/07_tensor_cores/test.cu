@@ -205,3 +205,7 @@ TEST_CASE("step 07: the analysis finds nothing, as many keys as queries", "[step
   fa::test::count_forward(variant, p, /*analyse=*/true);
 }
 #endif
+
+TEST_CASE("step 07: huge and tiny inputs that make the same scores", "[step07]") {
+  fa::test::require_any_scale("07_tensor_cores");
+}

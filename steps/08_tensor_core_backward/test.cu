@@ -336,3 +336,7 @@ TEST_CASE("step 08: keys of a block, where shared memory is short", "[step08]") 
   CHECK(variant->backward_traffic(p).buffers.at("Q").read == once + 2 * 64 * 128);
 }
 #endif
+
+TEST_CASE("step 08: huge and tiny inputs that make the same scores", "[step08]") {
+  fa::test::require_any_scale("08_tensor_core_backward");
+}

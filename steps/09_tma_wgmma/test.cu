@@ -163,3 +163,7 @@ TEST_CASE("step 09: the analysis finds nothing", "[step09]") {
   fa::test::require_no_finding(any());
 }
 #endif
+
+TEST_CASE("step 09: huge and tiny inputs that make the same scores", "[step09]") {
+  fa::test::require_any_scale("09_tma_wgmma");
+}

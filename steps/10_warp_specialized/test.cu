@@ -249,3 +249,7 @@ TEST_CASE("step 10: the analysis finds nothing at the seam between work tiles", 
                           /*analyse=*/true);
 }
 #endif
+
+TEST_CASE("step 10: huge and tiny inputs that make the same scores", "[step10]") {
+  fa::test::require_any_scale("10_warp_specialized");
+}

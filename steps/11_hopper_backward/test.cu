@@ -345,3 +345,7 @@ TEST_CASE("step 11: the analysis finds nothing", "[step11]") {
   fa::test::require_no_finding_in_backward(any());
 }
 #endif
+
+TEST_CASE("step 11: huge and tiny inputs that make the same scores", "[step11]") {
+  fa::test::require_any_scale("11_hopper_backward");
+}

@@ -95,6 +95,24 @@ TEST_CASE("step 13: shuffled pages, ragged lengths", "[step13]") {
   fa::test::require_right(variant, ragged(page, d, N, causal));
 }
 
+TEST_CASE("step 13: what lies behind the lengths changes no bit", "[step13]") {
+  const fa::Variant& variant = paged();
+  const auto p = fa::test::problem_for(variant, ragged(GENERATE(0, 16, 64), 64));
+  CAPTURE(variant.name, p.page);
+  const auto in = fa::normal_inputs(p, 3);
+  const size_t d = p.d, Nk = p.Nk;
+  auto garbage = in;
+  for (size_t i = 0; i < in.K.size(); ++i) {
+    if (i / d % Nk < size_t(p.keys_of(i / d / Nk / p.Hkv))) continue;
+    garbage.K[i] = i % 2 ? NAN : INFINITY, garbage.V[i] = i % 3 ? NAN : 3e38f;
+  }
+  if (p.cache8) fa::quantise_cache(p, garbage);
+  fa::test::require_right(variant, p, garbage);
+  const fa::Outputs clean = fa::run(variant, p, in), got = fa::run(variant, p, garbage);
+  CHECK(got.O == clean.O);
+  CHECK(got.LSE == clean.LSE);
+}
+
 TEST_CASE("step 13: a long cache", "[step13]") {
   const fa::Variant& variant = paged();
   auto p = bf16_problem(1, FA_BACKEND_GPU ? 131072 : 16384, 64, false, 1, 2, 1);
@@ -389,3 +407,7 @@ TEST_CASE("step 13: the analysis finds nothing in pages", "[step13]") {
                           /*analyse=*/true);
 }
 #endif
+
+TEST_CASE("step 13: huge and tiny inputs that make the same scores", "[step13]") {
+  fa::test::require_any_scale("13_decode");
+}

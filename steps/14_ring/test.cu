@@ -216,3 +216,9 @@ TEST_CASE("step 14: what ranks cannot share is refused", "[step14]") {
   CHECK_THROWS_WITH(fa::linked_variant("14 heads").sharding->validate(p, 4),
                     ContainsSubstring("multiple of 4"));
 }
+
+TEST_CASE("step 14: huge and tiny inputs that make the same scores", "[step14]") {
+  for (const fa::Variant* v : {&fa::linked_variant("14 fp32"), &zigzag()}) {
+    fa::test::require_any_scale(on_ranks(*v, 2), {});
+  }
+}
