@@ -50,9 +50,9 @@ __device__ inline float block_max(float x) {
   return x;
 }
 
-// Also for zeros its inverse is finite, and a product of two is not 0: -inf * 0 is a NaN.
+// Also for zeros, and for the smallest numbers, it is a normal number, and its inverse is finite.
 __device__ inline float scale_of(float largest) {
-  return fmaxf(largest, 0x1p-50f) / fa::kLargestE4m3;
+  return fmaxf(largest, 0x1p-116f) / fa::kLargestE4m3;
 }
 
 // The largest size of each n numbers, by `blocks` blocks. Floats without a sign compare as integers

@@ -123,8 +123,10 @@ struct Consumer {
     const int blocks = (shape.N + kGroupRows - 1) / kGroupRows;
     return work.bh * blocks + min(work.row / kGroupRows, blocks - 1);
   }
+  // Not 0, since -inf * 0 is a NaN. Scores of a scale below 2^-100 are 0 beside their maximum.
   __device__ void load_scale() {
     scale_log2 = q_scale * scales.K[work.bh_kv * ((shape.Nk + Bc - 1) / Bc) + j];
+    scale_log2 = fmaxf(scale_log2, 0x1p-100f);
   }
   __device__ void skip(Ring<T::kStages>& ring, uint64_t* full, uint64_t* empty) {
     fa::mbarrier_wait(&full[ring.stage], ring.parity);

@@ -402,3 +402,7 @@ TEST_CASE("step 12: the analysis finds nothing at the seam between work tiles", 
                           /*analyse=*/true);
 }
 #endif
+
+TEST_CASE("step 12: huge and tiny inputs that make the same scores", "[step12]") {
+  fa::test::require_any_scale("12_fp8");
+}
