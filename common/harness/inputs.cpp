@@ -321,28 +321,33 @@ void require_range(const Problem& p, const Inputs& in, bool backward) {
     }
     return size;
   };
-  const double V = largest(in.V, true), dO = backward ? largest(in.dO, false) : 0;
-  const double PV = 0x1p8 * p.Nk * V, dP = p.d * dO * V;
-  const double Q_or_K = p.fp8 ? std::max(largest(in.Q, false), largest(in.K, true)) : 0;
-  if (std::max(Q_or_K, p.fp8 ? V : 0) * std::sqrt(p.d) > FLT_MAX) {
-    throw UsageError(fmt::format("Q and K reach {:.1e} and V {:.1e}: sums of a row may pass {:.1e}, "
-                                 "where fp32 ends; scale them down",
-                                 Q_or_K, V, FLT_MAX));
+  const double Q = largest(in.Q, false), K = largest(in.K, true), V = largest(in.V, true);
+  const double dO = backward ? largest(in.dO, false) : 0;
+  if (p.fp8 && std::sqrt(p.d) * std::max({Q, K, V}) > FLT_MAX) {
+    throw UsageError(
+        fmt::format("Q reaches {:.1e}, K {:.1e} and V {:.1e}: sums of a row may pass "
+                    "{:.1e}, where fp32 ends; scale them down",
+                    Q, K, V, FLT_MAX));
   }
-  if (PV > FLT_MAX && !p.fp8 && !p.cache8) {
-    throw UsageError(fmt::format("V reaches {:.1e}: sums of P V may pass {:.1e}, where fp32 ends; "
-                                 "scale V down",
-                                 V, FLT_MAX));
+  if (0x1p8 * p.Nk * V > FLT_MAX && !p.fp8 && !p.cache8) {
+    throw UsageError(
+        fmt::format("V reaches {:.1e}: sums of P V may pass {:.1e}, where fp32 ends; "
+                    "scale V down",
+                    V, FLT_MAX));
   }
-  if (dP > FLT_MAX) {
-    throw UsageError(fmt::format("dO reaches {:.1e} and V {:.1e}: dO V^T may pass {:.1e}, where "
-                                 "fp32 ends; scale one of them down",
-                                 dO, V, FLT_MAX));
+  // Of dP and delta; then of dS K, where P sums to 1, and of dS^T Q.
+  const double dP = 2 * p.d * dO * V, rows = static_cast<double>(p.N) * (p.H / p.Hkv);
+  if (dP * std::max({1.0, p.scale() * K, p.scale() * rows * Q}) > FLT_MAX) {
+    throw UsageError(
+        fmt::format("dO reaches {:.1e}, V {:.1e}, Q {:.1e} and K {:.1e}: gradients or "
+                    "dO V^T may pass {:.1e}, where fp32 ends; scale dO down",
+                    dO, V, Q, K, FLT_MAX));
   }
   if (dP > 0 && dP < FLT_MIN / FLT_EPSILON) {
-    throw UsageError(fmt::format("dO ends at {:.1e} and V at {:.1e}: dO V^T stays below {:.1e}, "
-                                 "where fp32 loses digits; scale one of them up",
-                                 dO, V, FLT_MIN / FLT_EPSILON));
+    throw UsageError(
+        fmt::format("dO ends at {:.1e} and V at {:.1e}: dO V^T stays below {:.1e}, "
+                    "where fp32 loses digits; scale dO up",
+                    dO, V, FLT_MIN / FLT_EPSILON));
   }
 }
 

@@ -46,13 +46,15 @@ struct InputFiles {
 /// Takes B, H, Hkv, N, Nk and d from the files' shapes ([B, H, N, d] each; f2, f4 or f8).
 /// \throws UsageError with one sentence: missing file, wrong dtype, wrong or contradicting shapes.
 Problem problem_of(const InputFiles&, const Problem& defaults);
-/// Replaces what the files give; the rest stays. Behind the keys of a batch entry (Problem::lengths)
-/// K and V may hold anything, NaN too. With Problem::cache8 it ends with quantise_cache().
+/// Replaces what the files give; the rest stays. Behind the keys of a batch entry
+/// (Problem::lengths) K and V may hold anything, NaN too. With Problem::cache8 it ends with
+/// quantise_cache().
 /// \throws UsageError as above.
 void load_inputs(const InputFiles&, const Problem&, Inputs&);
 
-/// Do the sums of a kernel stay within fp32? A sum of P V may be 2^8 * Nk times as large as O before
-/// it is normalised, and dP = dO V^T may leave fp32 where the gradients do not.
+/// Do the sums of a kernel stay within fp32? A sum of P V may be 2^8 * Nk times as large as O
+/// before it is normalised; dP = dO V^T may leave fp32 where the gradients do not, and a gradient
+/// where its inputs do not.
 /// \param backward  whether gradients are computed
 /// \throws UsageError with one sentence: which inputs are too large or too small.
 void require_range(const Problem&, const Inputs&, bool backward);

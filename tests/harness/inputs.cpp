@@ -390,6 +390,9 @@ TEST_CASE("inputs whose sums leave fp32 are refused", "[inputs]") {
         "V reaches 1.0e+35: sums of P V may pass 3.4e+38, where fp32 ends; scale V down");
   CHECK_THAT(refusal(1e20f, 1e20f, true), ContainsSubstring("dO V^T may pass 3.4e+38"));
   CHECK_THAT(refusal(1e-20f, 1e-20f, true), ContainsSubstring("dO V^T stays below 9.9e-32"));
+  p.N = 4000;
+  CHECK_THAT(refusal(1e34f, 1, true), ContainsSubstring("gradients or dO V^T may pass"));  // of dK
+  CHECK(refusal(1e34f, 1, false).empty());
   p.cache8 = true;
   CHECK(refusal(1e35f, 0, false).empty());
   p.cache8 = false, p.fp8 = true;
