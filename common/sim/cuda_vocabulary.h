@@ -28,8 +28,8 @@
 #define __device__
 #define __host__
 // One OS thread hosts one block at a time, so "one copy per block" is "one copy per OS thread".
-// thread_local in a function implies static; constinit makes the access a plain %fs: address. The
-// alignment leaves gaps between arrays, so that an overrun can be seen.
+// thread_local in a function implies static; constinit makes the access a plain %fs: address. Each
+// array begins at the first bank. The assembler leaves a gap behind it (memory/as.in).
 #define __shared__ constinit thread_local __attribute__((aligned(128)))
 #endif
 #define __forceinline__ inline __attribute__((always_inline))

@@ -385,6 +385,45 @@ ERRORS = {
         1,
         r"finding: cudaFree of an address that cudaMalloc did not return, or freed twice\n",
     ),
+    "own_array": (
+        """
+        __global__ void k(float* y, int n) {
+          float a[8], b[4][8] = {};
+          b[0][8 + threadIdx.x % 8] = 1;  // the next row, as the hardware has it
+          for (int i = 0; i < n; ++i) a[i] = i + b[1][0];  // HERE
+          y[threadIdx.x] = a[n - 1];
+        }
+        int main() {
+          float* y;
+          cudaMalloc(&y, 128);
+          k<<<1, 32>>>(y, 8);
+          k<<<1, 32>>>(y, 9);
+          return cudaDeviceSynchronize();
+        }""",
+        [],
+        1,
+        r"finding: kernel k, .* thread \(0,0,0\): index 8 at own_array.cu:@ is outside of the "
+        r"array a \(float \[8\]\)\n",
+    ),
+    "shared_index": (
+        """
+        __global__ void k(float* y, int i) {
+          __shared__ float s[64], behind[4096];
+          s[threadIdx.x] = behind[threadIdx.x] = 1;
+          s[i] = 2;  // HERE
+          y[threadIdx.x] = s[threadIdx.x];
+        }
+        int main() {
+          float* y;
+          cudaMalloc(&y, 256);
+          k<<<1, 64>>>(y, 2000);
+          return cudaDeviceSynchronize();
+        }""",
+        [],
+        1,
+        r"finding: kernel k, .* thread \(0,0,0\): index 2000 at shared_index.cu:@ is outside of "
+        r"the array s \(float \[64\]\)\n",
+    ),
     "plain_grid": (
         """
         #include <cooperative_groups.h>

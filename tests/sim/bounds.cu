@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "common/dialect/ptx/ptx.h"
 #include "common/sim/memory/free_bytes.h"
 #include "tests/sim/diagnosis.h"
 
@@ -21,19 +22,78 @@ __global__ void store_dynamic(float* y) {
   s[threadIdx.x] = 1;
   y[threadIdx.x] = s[threadIdx.x];
 }
-__global__ void overrun_static(float* y, int n) {
-  __shared__ float s[60];  // ends in a gap: arrays start at multiples of 128 bytes
-  for (int i = threadIdx.x; i < n; i += blockDim.x) s[i] = 1;
-  __syncthreads();
+__global__ void before_dynamic(float* y, int floats) {
+  float* s = fa::dynamic_shared<float>();
+  s[static_cast<int>(threadIdx.x) - floats] = 1;
   y[threadIdx.x] = s[threadIdx.x];
+}
+
+__global__ void both_kinds(float* y) {
+  __shared__ float fixed[32];
+  fixed[threadIdx.x] = 0;
+  fa::dynamic_shared<float>()[threadIdx.x] = 1;
+  y[threadIdx.x] = fixed[threadIdx.x];
 }
 
 template <int kByte>
 __global__ void overrun_bytes(float* y) {
   __shared__ unsigned char s[5];
-  s[threadIdx.x] = 1;
-  if (threadIdx.x == 4) s[kByte] = 2;
+  unsigned char* p = s;
+  p[threadIdx.x] = 1;
+  if (threadIdx.x == 4) p[kByte] = 2;
   y[threadIdx.x] = s[threadIdx.x];
+}
+
+// Thread 0 touches a place `byte` bytes behind the begin of an array, by way of a pointer, whose
+// type does not tell the array. The arrays fill their lines of 128 bytes.
+enum class Touch { load, store, atomic, copy, cp_async, ldmatrix, bulk_load, bulk_store };
+constexpr int kBytes = 1024;
+constexpr int kTouch = __LINE__;  // the load is 11 lines further down, the others follow it
+template <Touch how>
+__global__ void touch(float* y, int byte) {
+  __shared__ __align__(128) unsigned char before[kBytes], array[kBytes], after[kBytes];
+  __shared__ uint64_t bar;
+  for (int i = threadIdx.x; i < kBytes; i += blockDim.x) before[i] = array[i] = after[i] = 0;
+  if (threadIdx.x == 0) fa::mbarrier_init(&bar, 1);
+  __syncthreads();
+  if (how != Touch::ldmatrix && threadIdx.x > 0) return;
+  float* p = reinterpret_cast<float*>(array) + byte / 4 + before[0] + after[0];
+  uint32_t r[4];
+  if (how == Touch::load) *y = *p;
+  if (how == Touch::store) *p = 1;
+  if (how == Touch::atomic) atomicAdd(p, 1.f);
+  if (how == Touch::copy) std::memcpy(p, y, 64);
+  if (how == Touch::cp_async) fa::cp_async_16(p, y);
+  if (how == Touch::ldmatrix) fa::ldmatrix_x4(r, p);
+  if (how == Touch::bulk_load) fa::bulk_load(p, y, 64, &bar);
+  if (how == Touch::bulk_store) fa::bulk_store(y, p, 64);
+}
+
+// A wgmma whose operand begins `byte` bytes behind the begin of its array.
+__global__ void operand(float* y, int byte) {
+  __shared__ __align__(1024) unsigned char tile[64 * 16 * 2], other[4096];
+  for (int i = threadIdx.x; i < 2048; i += 128) tile[i] = other[i] = 0;
+  __syncthreads();
+  float d[32];
+  const unsigned char* p = tile;
+  const uint64_t a = fa::wgmma_descriptor(p + byte, fa::Swizzle::none, 64 * 16, 128);
+  fa::wgmma_fence();
+  fa::wgmma(d, a, a, false);
+  fa::wgmma_commit();
+  fa::wgmma_wait<0>();
+  y[threadIdx.x] = d[0];
+}
+
+// Arrays that a thread keeps for itself.
+__global__ void own_array(float* y, int n) {
+  float a[8];
+  for (int i = 0; i < n; ++i) a[i] = static_cast<float>(i);
+  y[threadIdx.x] = a[n - 1];
+}
+__global__ void own_matrix(float* y, int row, int column) {
+  float m[4][8] = {};
+  m[row][column] = 1;
+  y[threadIdx.x] = m[1][0];
 }
 
 float host_table[64] = {1};
@@ -49,6 +109,13 @@ __global__ void load_constants(float* y) {
 __global__ void load_vector(const float* x, float* y, int offset) {
   const float4 v = *reinterpret_cast<const float4*>(x + offset);
   y[threadIdx.x] = v.x;
+}
+
+__global__ void own_pointer(float* y, int n) {
+  float a[8];
+  float* p = a;
+  for (int i = 0; i < n; ++i) p[i] = static_cast<float>(i);
+  y[threadIdx.x] = a[n % 8];
 }
 
 }  // namespace
@@ -138,20 +205,111 @@ TEST_CASE("dynamic shared memory beyond the launch's size is found", "[sim]") {
   CHECK(finding([&] { fa::launch(store_dynamic, {dim3(1), dim3(128), 512}, y); }) == "");
 }
 
-TEST_CASE("an overrun of a static shared array into the gap behind it is found", "[sim]") {
-  sim::Options o;
-  o.requests = true;
-  sim::test::WithOptions with(o);
+TEST_CASE("dynamic shared memory that no launch asked for is told so", "[sim]") {
   Buffer<float> y("y", 32);
   CHECK_THAT(finding([&] {
-               fa::launch(overrun_static, {dim3(1), dim3(32)}, y, 62);
+               fa::launch(both_kinds, {dim3(1), dim3(32)}, y);
              }),
-             ContainsSubstring("runs past the end of a shared array"));
-  CHECK(finding([&] { fa::launch(overrun_static, {dim3(1), dim3(32)}, y, 60); }) == "");
+             ContainsSubstring("at byte 0 of dynamic shared memory, but the launch asked for 0"));
+}
+
+TEST_CASE("in front of dynamic shared memory is nothing", "[sim]") {
+  Buffer<float> y("y", 32);
+  const fa::LaunchConfig config{dim3(1), dim3(32), 128};
+  CHECK_THAT(finding([&] { fa::launch(before_dynamic, config, y, 1); }),
+             ContainsSubstring("4 bytes before the start of dynamic shared memory"));
+  CHECK(finding([&] { fa::launch(before_dynamic, config, y, 0); }) == "");
+}
+
+template <Touch how>
+static void touch_both_ends(float* y, int size) {
+  const auto found = [&](int byte) {
+    const std::string text = finding([&] { fa::launch(touch<how>, {dim3(1), dim3(32)}, y, byte); });
+    const std::string line = std::to_string(kTouch + 11 + static_cast<int>(how));
+    return text.find("bounds.cu:" + line) == text.npos ? "not at line " + line + ": " + text : text;
+  };
+  const std::string array = " the shared array array";
+  CHECK_THAT(found(kBytes),
+             ContainsSubstring("past the end of" + array + ", at byte 1024 of 1024"));
+  CHECK_THAT(found(kBytes + 2000), ContainsSubstring("past the end of" + array));
+  CHECK_THAT(found(-16), ContainsSubstring("16 bytes before the start of" + array));
+  if (size > 16) CHECK_THAT(found(kBytes - 16), ContainsSubstring("across the end of" + array));
+  for (const int byte : {0, kBytes - size}) {
+    CHECK(finding([&] { fa::launch(touch<how>, {dim3(1), dim3(32)}, y, byte); }) == "");
+  }
+}
+
+TEST_CASE("an access past a static shared array is found, whatever lies behind it", "[sim]") {
+  Buffer<float> y("y", 64);
+  for (const bool watched : {false, true}) {
+    sim::Options o;
+    o.requests = o.races = watched;
+    sim::test::WithOptions with(o);
+    touch_both_ends<Touch::load>(y, 4);
+    touch_both_ends<Touch::store>(y, 4);
+    touch_both_ends<Touch::atomic>(y, 4);
+    touch_both_ends<Touch::copy>(y, 64);
+    touch_both_ends<Touch::cp_async>(y, 16);
+    touch_both_ends<Touch::ldmatrix>(y, 16);
+  }
+  touch_both_ends<Touch::bulk_load>(y, 64);
+  touch_both_ends<Touch::bulk_store>(y, 64);
   const fa::LaunchConfig five{dim3(1), dim3(5)};
   CHECK(finding([&] { fa::launch(overrun_bytes<4>, five, y); }) == "");
   CHECK_THAT(finding([&] { fa::launch(overrun_bytes<5>, five, y); }),
-             ContainsSubstring("runs past the end of a shared array"));
+             ContainsSubstring("past the end of the shared array s, at byte 5 of 5"));
+}
+
+TEST_CASE("an operand of wgmma past its shared array is found", "[sim]") {
+  Buffer<float> y("y", 128);
+  const auto found = [&](int byte) {
+    return finding([&] { fa::launch(operand, {dim3(1), dim3(128)}, y, byte); });
+  };
+  CHECK(found(0) == "");
+  CHECK_THAT(found(128), ContainsSubstring("past the end of the shared array tile, at byte 2048"));
+}
+
+TEST_CASE("an index beyond an array that a thread keeps for itself is found", "[sim]") {
+  Buffer<float> y("y", 32);
+  const fa::LaunchConfig config{dim3(1), dim3(32)};
+  for (const int n : {9, 12, 40000}) {
+    CHECK_THAT(
+        finding([&] { fa::launch(own_array, config, y, n); }),
+        ContainsSubstring("own_array, block (0,0,0), thread (0,0,0): index 8 at bounds.cu:") &&
+            ContainsSubstring("(float [8])"));
+  }
+  CHECK(finding([&] { fa::launch(own_array, config, y, 8); }) == "");
+  CHECK_THAT(finding([&] { fa::launch(own_matrix, config, y, -1, 0); }),
+             ContainsSubstring("index -1 at bounds.cu:") && ContainsSubstring("(float [4][8])"));
+  CHECK(finding([&] { fa::launch(own_matrix, config, y, 0, 8); }) == "");  // the next row
+  CHECK(y.download()[0] == 1.f);
+}
+
+TEST_CASE("a thread that leaves its stack is told with its line", "[sim]") {
+  Buffer<float> y("y", 32);
+  CHECK_THAT(
+      finding([&] {
+        fa::launch(own_pointer, {dim3(1), dim3(32)}, y, 1 << 26);
+      }),
+      ContainsSubstring("own_pointer, block (0,0,0), thread (0,0,0) crashes at bounds.cu:") &&
+          ContainsSubstring("has it run past the end of a local array?"));
+}
+
+TEST_CASE("an address far from every buffer is no host memory", "[sim]") {
+  Buffer<float> x("x", 100);
+  const auto found = [&](int64_t bytes) {
+    const auto address = reinterpret_cast<uintptr_t>(x.get()) + static_cast<uintptr_t>(bytes);
+    return finding([&] {
+      fa::launch(store, {dim3(1), dim3(1)}, reinterpret_cast<float*>(address), 0);
+    });
+  };
+  CHECK_THAT(found(int64_t{1} << 33),
+             ContainsSubstring("of an address that no cudaMalloc returned, 8589934192 bytes behind "
+                               "the end of buffer x; has an index overflowed?"));
+  CHECK_THAT(found(-(int64_t{1} << 33)),
+             ContainsSubstring("of an address at which nothing is, 8589934592 bytes before the "
+                               "start of buffer x; has an index overflowed?"));
+  CHECK_THAT(found(int64_t{1} << 60), ContainsSubstring("of an address at which nothing is"));
 }
 
 TEST_CASE("a misaligned vector load is found", "[sim]") {

@@ -1,9 +1,6 @@
 // Barriers, deadlocks, divergence, spinning, stacks, workers, and what a launch refuses.
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
-#include <filesystem>
 #include <set>
 
 #include "common/dialect/ptx/barrier.h"
@@ -284,22 +281,13 @@ TEST_CASE("stack_bytes holds from the next launch on", "[sim]") {
   CHECK(x.download() == std::vector<float>(64, 7.f));
 }
 
-// Run by the next test, in a process of its own.
-TEST_CASE("a frame larger than the stack", "[.]") {
+TEST_CASE("a frame larger than the stack is told with its line", "[sim]") {
   Buffer<float> x("x", 64);
-  fa::launch(large_frame<80 * 1024>, {dim3(1), dim3(64)}, x, 100);
-}
-
-TEST_CASE("an overflow of a CUDA thread's stack ends the program with a sentence", "[sim]") {
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  FILE* child = popen(("'" + self + "' 'a frame larger than the stack' 2>&1").c_str(), "r");
-  REQUIRE(child != nullptr);
-  std::string text;
-  for (char line[256]; std::fgets(line, sizeof line, child);) text += line;
-  const int status = pclose(child);
-  CHECK_THAT(text, ContainsSubstring("a simulated CUDA thread overflowed its stack"));
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 1);
+  CHECK_THAT(finding([&] {
+               fa::launch(large_frame<80 * 1024>, {dim3(1), dim3(64)}, x, 100);
+             }),
+             ContainsSubstring("needs more than 64 KiB for its local arrays and calls at "
+                               "scheduler.cu:"));
 }
 
 TEST_CASE("what is thrown on a worker reaches the caller of the launch", "[sim]") {

@@ -29,6 +29,11 @@ void need_own_shared(const char* what, const void* p, size_t bytes, size_t align
     fail(FaultKind::out_of_bounds, here() + ": the operand of " + what + " at " + at(where) +
                                        " is not in the block's shared memory");
   }
+  if (!in_shared(*self, offset, bytes)) {
+    fail(FaultKind::out_of_bounds, here() + ": the operand of " + what + " at " + at(where) + ", " +
+                                       std::to_string(bytes) + " bytes, lies " +
+                                       shared_bounds(*self, offset));
+  }
   if (reinterpret_cast<uintptr_t>(p) % alignment != 0) {
     fail(FaultKind::misaligned, here() + ": the shared-memory operand of " + what + " at " +
                                     at(where) + " (" + shared_name(*self, offset) +

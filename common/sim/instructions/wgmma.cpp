@@ -78,9 +78,10 @@ void read_operand(uint64_t descriptor, fa::Major major, int rows, TensorOperand&
   constexpr int kElements = kChunk / static_cast<int>(sizeof(Bits));
   for_each_chunk<T>(descriptor, major, rows, [&](int r, int k, uint64_t p) {
     const uint64_t offset = p - self->shared_base;
-    if (offset >= self->shared_size || self->shared_size - offset < kChunk) {
+    if (!in_shared(*self, offset, kChunk)) {
       fail(FaultKind::out_of_bounds, here() + ": an operand of the wgmma at " + at(where) +
-                                         " reaches beyond the block's shared memory");
+                                         " reaches beyond the block's shared memory, " +
+                                         shared_bounds(*self, offset));
     }
     Bits chunk[kElements];
     std::memcpy(chunk, reinterpret_cast<const void*>(p), kChunk);

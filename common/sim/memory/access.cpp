@@ -3,7 +3,10 @@
 // g++ -fsanitize=thread plants a call to __tsan_* at each access. Kernels are compiled with the
 // flag and linked without it: the functions at the end of this file stand in for libtsan.
 #include <link.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -21,6 +24,25 @@ const char* verb(Kind k) {
   return k == Kind::load ? "load" : k == Kind::store ? "store" : "atomic";
 }
 
+// How far an address lies from the nearest buffer; nothing, where no index leads so far.
+std::string nearest_buffer(uint64_t offset) {
+  auto away = int64_t{1} << 36;
+  std::string text;
+  for (size_t k = 1; k < buffer_count(); ++k) {
+    const BufferInfo& b = buffers[k];
+    if (!b.live) continue;
+    const auto before = static_cast<int64_t>(b.begin - offset);
+    const auto behind = static_cast<int64_t>(offset - b.end);
+    if (std::max(before, behind) >= away) continue;
+    away = std::max(before, behind);
+    text =
+        ", " + std::to_string(away) +
+        (before > 0 ? " bytes before the start of buffer " : " bytes behind the end of buffer ") +
+        b.name;
+  }
+  return text + "; has an index overflowed?";
+}
+
 [[gnu::noinline, gnu::cold]] void bad_hbm(uint64_t offset, unsigned size, Kind kind,
                                           const void* pc) {
   // The buffer that owns the page, else the nearer one of the pages beside it.
@@ -35,7 +57,10 @@ const char* verb(Kind k) {
   }
   std::string text =
       here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) + " ";
-  if (!number) fail(FaultKind::out_of_bounds, text + "of an address that no cudaMalloc returned");
+  if (!number) {
+    fail(FaultKind::out_of_bounds,
+         text + "of an address that no cudaMalloc returned" + nearest_buffer(offset));
+  }
   const BufferInfo& b = buffers[number];
   if (!b.live) fail(FaultKind::out_of_bounds, text + "of buffer " + b.name + " after cudaFree");
   if (offset < b.begin) {
@@ -53,19 +78,10 @@ const char* verb(Kind k) {
            " at an address that is not a multiple of " + std::to_string(size));
 }
 
-[[gnu::noinline, gnu::cold]] void bad_dynamic(Block& home, uint64_t byte, unsigned size,
-                                              const void* pc) {
-  fail(FaultKind::out_of_bounds, here() + ": " + std::to_string(size) + "-byte access at " +
-                                     source_of(pc) + " at byte " + std::to_string(byte) +
-                                     " of dynamic shared memory, but the launch asked for " +
-                                     std::to_string(home.launch->config.smem));
-}
-
-[[gnu::noinline, gnu::cold]] void bad_static(Block& home, uint64_t offset, unsigned size,
-                                             const void* pc) {
-  fail(FaultKind::out_of_bounds,
-       here() + ": " + std::to_string(size) + "-byte access at " + source_of(pc) +
-           " runs past the end of a shared array (nearest: " + shared_name(home, offset) + ")");
+[[gnu::noinline, gnu::cold]] void bad_shared(const Block& home, uint64_t offset, unsigned size,
+                                             Kind kind, const void* pc) {
+  fail(FaultKind::out_of_bounds, here() + ": " + std::to_string(size) + "-byte " + verb(kind) +
+                                     " at " + source_of(pc) + " " + shared_bounds(home, offset));
 }
 
 [[gnu::noinline, gnu::cold]] void host_touch(const BufferInfo& info, const void* pc) {
@@ -131,13 +147,21 @@ const std::vector<Range> constants = find_constants();
     }
   }
   if (address - reinterpret_cast<uintptr_t>(b.launch->closure) < b.launch->closure_bytes) return;
-  if (const uint64_t past = address - b.shared_base; past - b.shared_size < kPage) {
-    bad_static(b, past, size, pc);
+  // Just below shared memory, or just above.
+  if (const uint64_t offset = address - b.shared_base; offset + kPage < b.shared_size + 2 * kPage) {
+    bad_shared(b, offset, size, kind, pc);
   }
   if (address < kPage) {
     fail(FaultKind::out_of_bounds, here() + ": " + std::to_string(size) + "-byte " + verb(kind) +
                                        " at " + source_of(pc) +
                                        " by way of a null pointer: has its cudaMalloc failed?");
+  }
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  unsigned char resident;
+  if (mincore(reinterpret_cast<void*>(address / page * page), 1, &resident) != 0) {
+    fail(FaultKind::out_of_bounds,
+         here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) +
+             " of an address at which nothing is" + nearest_buffer(address - kHbmBase));
   }
   fail(FaultKind::refused,
        here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) +
@@ -165,22 +189,16 @@ void tell_observers(Block& b, const Access& a) {
   for (auto& o : b.observers) o->access(b, a);
 }
 
-// Both ends of [offset, offset + size).
-inline bool in_shared_array(const Block& b, uint64_t offset, unsigned size) {
+// Both ends of [offset, offset + size), which is shorter than the gap behind an array.
+inline bool in_static(const Block& b, uint64_t offset, unsigned size) {
   return offset + size <= b.shared_size && b.in_array[offset] && b.in_array[offset + size - 1];
 }
 
 // Shared memory of `home`, which is the current block or another one of its cluster.
 void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind kind, const void* pc,
                    By by, bool hooked, bool aligned) {
-  const uint64_t byte = home.shared_base + offset - home.dynamic_base;
-  if (byte < kMaxDynamicSmem && byte + size > home.launch->config.smem) {
-    bad_dynamic(home, byte, size, pc);
-  }
+  if (!in_shared(home, offset, size)) bad_shared(home, offset, size, kind, pc);
   b.shared_bytes[static_cast<int>(kind)] += size;
-  if (byte >= kMaxDynamicSmem && !in_shared_array(home, offset, size)) {
-    bad_static(home, offset, size, pc);
-  }
   tell_observers(b, {offset, size, kind, Space::shared, 0, pc, &home, by, hooked, aligned});
 }
 
@@ -234,8 +252,8 @@ template <bool kRequests>
   const uint64_t offset = address - kHbmBase, at = address - b.shared_base;
   if (at < b.shared_size) {
     const uint64_t byte = address - b.dynamic_base;
-    const bool inside = byte < kMaxDynamicSmem ? byte + size <= b.launch->config.smem
-                                               : in_shared_array(b, at, size);
+    const bool inside =
+        byte < kMaxDynamicSmem ? byte + size <= b.launch->config.smem : in_static(b, at, size);
     if (!inside || !belongs(Space::shared, 0, at)) return false;
     b.shared_bytes[static_cast<int>(kind)] += size;
     if (hazards) {
@@ -304,6 +322,13 @@ template <unsigned kSize, Kind kKind, bool kAligned>
 void access(const void* p, unsigned size, Kind kind, const void* pc, By by) {
   access_inline(p, size, kind, pc, by != By::engine && std::has_single_bit(size) && size <= 16, by,
                 false);
+}
+
+bool in_shared(const Block& home, uint64_t offset, size_t bytes) {
+  const uint64_t byte = home.shared_base + offset - home.dynamic_base;
+  if (byte < kMaxDynamicSmem) return byte + bytes <= home.launch->config.smem;
+  return offset < home.shared_size && bytes <= home.shared_size - offset &&
+         !std::memchr(home.in_array + offset, false, bytes);
 }
 
 void* copy_bytes(void* to, const void* from, size_t bytes) {

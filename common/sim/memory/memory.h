@@ -87,4 +87,7 @@ extern Variables variables, constant_variables;
 /// What a copy engine does may have any number of bytes.
 void access(const void* p, unsigned size, Kind kind, const void* pc, By by = By::thread);
 
+/// Do these bytes of `home`'s shared memory lie in one array?
+bool in_shared(const Block& home, uint64_t offset, size_t bytes);
+
 }  // namespace sim

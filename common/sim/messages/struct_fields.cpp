@@ -461,12 +461,17 @@ const Entry* asked_struct(const DebugInfo& info, const Entry* function) {
   return is_struct(found) ? found : nullptr;
 }
 
+const Entry* function_at(const DebugInfo& info, uint64_t address) {
+  for (const Entry& e : info.all()) {
+    if (e.tag == kSubprogram && e.low_pc == address) return &e;
+  }
+  return nullptr;
+}
+
 Dynamic dynamic_of(const DebugInfo& info, uint64_t address) {
   const auto& all = info.all();
-  const auto kernel = std::find_if(all.begin(), all.end(), [&](const Entry& e) {
-    return e.tag == kSubprogram && e.low_pc == address;
-  });
-  if (kernel == all.end()) return {};
+  const Entry* kernel = function_at(info, address);
+  if (!kernel) return {};
   // The call itself leaves no entry in the kernel: it has no instructions. So these are the structs
   // that any kernel asks for; this one's is in one of its variables.
   std::set<const Entry*> asked;
@@ -511,6 +516,21 @@ std::string static_field(std::string_view file, const std::string& name, uint64_
                                                            : "";
   }
   return "";
+}
+
+std::vector<DeclaredArray> declared_arrays(std::string_view file, uint64_t address) {
+  const DebugInfo& info = debug_info(file);
+  std::vector<DeclaredArray> arrays;
+  const Entry* function = function_at(info, address);
+  if (!function) return {};
+  info.below(*function, [&](const Entry& e) {
+    const Entry* type = e.tag == kVariable ? info.type(&e) : nullptr;
+    if (!type || type->tag != kArray) return;
+    const bool shared = info.declared(&e, [](const Entry& x) { return x.tls != kNone; });
+    arrays.push_back({std::string(info.name(&e)), dimensions(info, *type),
+                      size_of(info, info.type(type)), shared});
+  });
+  return arrays;
 }
 
 std::vector<Field> dynamic_fields(std::string_view file, uint64_t kernel) {

@@ -38,4 +38,14 @@ std::vector<Field> dynamic_fields(std::string_view file, uint64_t kernel);
 /// no struct; none without debug information.
 std::vector<Field> static_fields(std::string_view file, const std::string& name, uint64_t offset);
 
+/// An array that a function declares, or what is inlined into it.
+struct DeclaredArray {
+  std::string name;
+  std::vector<uint64_t> dimensions;
+  uint64_t element_bytes = 0;
+  bool shared = false;  ///< __shared__, with a size of its own
+};
+/// \param function its address
+std::vector<DeclaredArray> declared_arrays(std::string_view file, uint64_t function);
+
 }  // namespace sim

@@ -25,6 +25,8 @@ namespace sim {
 
 namespace {
 
+constexpr std::string_view kDynamic = "_ZN3sim12dynamic_smemE";
+
 struct Symbol {
   uint64_t size;
   const char* name;
@@ -39,12 +41,20 @@ const std::string started_as = [] {
   std::free(path);
   return whole;
 }();
+// __shared__ begins at a multiple of 128 bytes, and so may, by chance, a thread-local variable of
+// the simulator's own.
+bool may_be_shared(std::string_view name, const Elf64_Sym& s) {
+  static const std::set<std::string_view> own = {"threadIdx", "blockIdx", "blockDim", "gridDim"};
+  if (s.st_value % 128 != 0 || own.contains(name)) return false;
+  const bool simulator = name.starts_with("_ZN3sim") || name.starts_with("_ZZN3sim");
+  return !simulator || name == kDynamic;
+}
 
 struct SymbolTable {
   uint64_t base = 0;  // where the program was loaded
   std::string path = "/proc/" + std::to_string(getpid()) + "/exe";
-  std::map<uint64_t, Symbol> functions, thread_locals;
-  std::string_view file;  // its bytes; empty: it cannot be read
+  std::map<uint64_t, Symbol> functions, thread_locals;  // these: the shared arrays
+  std::string_view file;                                // its bytes; empty: it cannot be read
 
   SymbolTable() {
     dl_iterate_phdr(
@@ -74,7 +84,9 @@ struct SymbolTable {
         const Elf64_Sym& s = symbols[i];
         const Symbol entry{s.st_size, names + s.st_name};
         if (ELF64_ST_TYPE(s.st_info) == STT_FUNC) functions[s.st_value] = entry;
-        if (ELF64_ST_TYPE(s.st_info) == STT_TLS && s.st_shndx) thread_locals[s.st_value] = entry;
+        if (ELF64_ST_TYPE(s.st_info) == STT_TLS && s.st_shndx && may_be_shared(entry.name, s)) {
+          thread_locals[s.st_value] = entry;
+        }
       }
     }
   }
@@ -244,6 +256,45 @@ std::string shared_name(const Block& b, uint64_t offset) {
   return (field.empty() ? name : field) + ", byte " + std::to_string(byte);
 }
 
+std::string shared_bounds(const Block& b, uint64_t offset) {
+  const auto& arrays = table().thread_locals;
+  // As a difference, so that what lies below shared memory is negative.
+  const auto at = static_cast<int64_t>(offset);
+  auto above = std::find_if(arrays.begin(), arrays.end(), [at](const auto& array) {
+    return static_cast<int64_t>(array.first) > at;
+  });
+  if (arrays.empty()) return "outside of shared memory";
+  const auto below = above == arrays.begin() ? arrays.end() : std::prev(above);
+  // Whose access may it be? The kernel's own array before the nearer one.
+  const std::string kernel = kernel_name(*b.launch) + "(";
+  const auto distance = [&](auto array) -> uint64_t {
+    if (array == arrays.end()) return UINT64_MAX;
+    const auto& [start, symbol] = *array;
+    const bool dynamic = symbol.name == kDynamic;
+    const auto size = static_cast<int64_t>(dynamic ? b.launch->config.smem : symbol.size);
+    const bool own = dynamic ? size > 0 : demangle(symbol.name).starts_with(kernel);
+    const auto begin = static_cast<int64_t>(start);
+    const int64_t away = at < begin ? begin - at : std::max<int64_t>(0, at - begin - size);
+    return static_cast<uint64_t>(away) + (own || away == 0 ? 0 : uint64_t{1} << 62);
+  };
+  const bool in_dynamic = b.shared_base + offset - b.dynamic_base < kMaxDynamicSmem;
+  const bool before = !in_dynamic && distance(above) < distance(below);
+  const auto& [start, symbol] = before ? *above : *below;
+  const bool dynamic = symbol.name == kDynamic;
+  std::string name = demangle(symbol.name);
+  if (const auto p = name.rfind("::"); p != std::string::npos) name = name.substr(p + 2);
+  name = dynamic ? "dynamic shared memory" : "the shared array " + name;
+  const auto begin = static_cast<int64_t>(start);
+  if (before) return std::to_string(begin - at) + " bytes before the start of " + name;
+  const std::string byte = "at byte " + std::to_string(at - begin);
+  if (dynamic) {
+    return byte + " of " + name + ", but the launch asked for " +
+           std::to_string(b.launch->config.smem);
+  }
+  return std::string(at - begin < static_cast<int64_t>(symbol.size) ? "across" : "past") +
+         " the end of " + name + ", " + byte + " of " + std::to_string(symbol.size);
+}
+
 // Those that overlap are members of a union.
 static std::vector<SharedArray> arrays_of(std::vector<Field> fields, uint64_t offset) {
   std::stable_sort(fields.begin(), fields.end(),
@@ -290,6 +341,12 @@ SharedArray shared_array(const Block& b, uint64_t offset) {
   return found.bytes > 0 ? found : SharedArray{name, it->first, it->second.size, {}, {}};
 }
 
+std::vector<DeclaredArray> declared_arrays(const void* pc) {
+  auto f = table().functions.upper_bound(reinterpret_cast<uint64_t>(pc) - table().base);
+  if (f == table().functions.begin()) return {};
+  return declared_arrays(table().file, (--f)->first);
+}
+
 bool is_inside(const void* pc, const void* function) {
   const uint64_t start = reinterpret_cast<uint64_t>(function) - table().base;
   const auto it = table().functions.find(start);
@@ -301,9 +358,9 @@ const uint8_t* bytes_of_shared_arrays(size_t size) {
   static const std::vector<uint8_t> inside = [size] {
     std::vector<uint8_t> bytes(size);
     for (const auto& [start, symbol] : table().thread_locals) {
-      if (start % 128) continue;  // no __shared__: a variable of the simulator, perhaps in the gap
       std::fill_n(bytes.begin() + start, symbol.size, true);
     }
+    if (table().thread_locals.empty()) bytes.assign(size, true);  // the file cannot be read
     return bytes;
   }();
   return inside.data();

@@ -12,11 +12,15 @@
 namespace sim {
 
 struct Block;
+struct DeclaredArray;  // struct_fields.h
 struct Launch;
 
 std::string kernel_name(const Launch&);  ///< demangled, without parameters
 /// "sK, byte 132"; in a struct "s.dS[1][66], byte 132".
 std::string shared_name(const Block&, uint64_t offset);
+/// What is wrong with an access at this offset, at which no array lies, or which its array does not
+/// hold: "past the end of the shared array s, at byte 256 of 256".
+std::string shared_bounds(const Block&, uint64_t offset);
 std::string source_of(const void* pc);  ///< "tile.cuh:42", from the line table
 /// The same of a function inlined from another file: "tile.cuh:42 (called at kernel.cuh:7)"; the
 /// innermost of the calls in the kernel's own file.
@@ -24,6 +28,8 @@ std::string source_and_caller(const void* pc);
 /// The lines of an address, innermost first: of a function inlined from elsewhere, then of who
 /// calls it. "/.../tile.cuh:42"; without those of the simulator's own headers.
 std::vector<std::string> frames_of(const void* pc);
+/// The arrays of the function in whose code pc lies; none without debug information.
+std::vector<DeclaredArray> declared_arrays(const void* pc);
 /// Does pc lie in this function's code?
 bool is_inside(const void* pc, const void* function);
 
@@ -50,7 +56,7 @@ bool is_struct_copy(const void* pc);
 void resolve_sources(const std::vector<const void*>& pcs);
 
 /// By byte of a block's shared memory, which has `size` bytes: is it a part of a shared array?
-/// Arrays start at multiples of 128 bytes, so an overrun often lands in the gap behind one.
+/// Behind each one is a gap (memory/as.in).
 const uint8_t* bytes_of_shared_arrays(size_t size);
 
 }  // namespace sim

@@ -17,7 +17,7 @@
 
 #include "common/harness/backend.h"
 #include "common/sim/messages/findings.h"
-#include "common/sim/messages/symbols.h"
+#include "common/sim/messages/messages.h"
 #include "common/sim/observers/residency.h"
 #include "common/sim/observers/trace.h"
 #include "common/sim/recording.h"
@@ -53,26 +53,48 @@ struct Grid {
   }
 };
 
-// --- stack overflow: the one mistake that the hooks cannot see -----------------------------------
+// --- what a thread does with its own stack: the one mistake that the hooks cannot see ------------
 
-void on_segv(int, siginfo_t* info, void*) {
-  const Block& b = *self;
-  if (b.stacks && b.stacks->is_guard(reinterpret_cast<uintptr_t>(info->si_addr))) {
-    static const char text[] =
-        "a simulated CUDA thread overflowed its stack: its local arrays are too large "
-        "(sim::options().stack_bytes)\n";
-    [[maybe_unused]] auto n = write(STDERR_FILENO, text, sizeof text - 1);
-    _exit(1);
+// A signal's context: where the thread was, and its stack pointer.
+struct Registers {
+  uintptr_t pc = 0, sp = 0;
+  explicit Registers([[maybe_unused]] void* context) {
+    [[maybe_unused]] const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+    pc = static_cast<uintptr_t>(registers.gregs[REG_RIP]);
+    sp = static_cast<uintptr_t>(registers.gregs[REG_RSP]);
+#elif defined(__aarch64__)
+    pc = registers.pc;
+    sp = registers.sp;
+#endif
   }
-  signal(SIGSEGV, SIG_DFL);
-  raise(SIGSEGV);
+};
+
+void on_segv(int, siginfo_t* info, void* context) {
+  const Block& b = *self;
+  if (b.host || !b.current) {
+    signal(SIGSEGV, SIG_DFL);
+    raise(SIGSEGV);
+    return;
+  }
+  const Registers at(context);
+  const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const std::string place = source_of(reinterpret_cast<const void*>(at.pc + 1));
+  // A frame that grows touches each of its pages at the stack pointer.
+  const bool grows = b.stacks->is_guard(address) && address - (at.sp - 4096) <= 4096;
+  const std::string sentence =
+      here() + (grows ? " needs more than " + std::to_string(options().stack_bytes >> 10) +
+                            " KiB for its local arrays and calls at " + place +
+                            "; cudaDeviceSetLimit(cudaLimitStackSize, bytes) allows more"
+                      : " crashes at " + place + ": has it run past the end of a local array?");
+  fail(FaultKind::out_of_bounds, sentence);  // leaves the signal's stack, for good
 }
 
 // At each launch: a test framework may have installed a handler of its own since the last one.
 void catch_stack_overflow() {
   struct sigaction action {};
   action.sa_sigaction = on_segv;
-  action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  action.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;
   sigaction(SIGSEGV, &action, nullptr);
 }
 
@@ -90,12 +112,7 @@ void use_signal_stack() {
 std::atomic<const void*> sampled{nullptr};
 
 void on_sample(int, siginfo_t*, void* context) {
-  [[maybe_unused]] const auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext;
-#if defined(__x86_64__)
-  sampled = reinterpret_cast<const void*>(registers.gregs[REG_RIP]);
-#elif defined(__aarch64__)
-  sampled = reinterpret_cast<const void*>(registers.pc);
-#endif
+  sampled = reinterpret_cast<const void*>(Registers(context).pc);
 }
 
 std::string place_of(std::thread& worker) {
