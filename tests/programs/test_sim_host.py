@@ -214,7 +214,9 @@ class Host(unittest.TestCase):
         self.assertEqual((done.returncode, findings), (0, []), done.stderr)
         done, findings = self.findings("reads")
         told = re.sub(r"\s+", " ", findings[0])
-        self.assertRegex(told, rf"host code at host side.cu:{line('reads')} reads byte 3072 of most")
+        self.assertRegex(
+            told, rf"host code at host side.cu:{line('reads')} reads byte 3072 of most"
+        )
         self.assertIn(f"copied at host side.cu:{line('copies')}, which nobody has written", told)
         self.assertEqual((done.returncode, len(findings)), (1, 1))
         done, findings = self.findings("all")
