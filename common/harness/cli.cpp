@@ -26,27 +26,15 @@ struct SizeFlags {
   CLI::Option* d;
 };
 
-/// `--json ''` and `--json=`, which would be the next argument, or 0 for a number.
-void require_values(int argc, const char* const* argv) {
-  for (int i = 1; i < argc; ++i) {
-    const std::string_view word = argv[i], before = i == 1 ? "" : argv[i - 1];
-    const bool given = !word.empty() && !(word.starts_with("--") && word.find('=') + 1 == word.size());
-    if (given) continue;
-    const std::string_view flag = word.empty() ? before : word.substr(0, word.size() - 1);
-    throw UsageError(flag.starts_with("--") ? fmt::format("{}: its value is empty", flag)
-                                            : "an argument is empty");
-  }
-}
-
 /// No output replaces an input, or another output. `table` is that of --table.
 void require_files_apart(const Options& o, const Variant& v, const std::string& table) {
   struct Named {
     const char* flag;
     std::string path;
   };
-  std::vector<Named> inputs = {{"--q", o.files.q},   {"--k", o.files.k},
-                               {"--v", o.files.v},   {"--do", o.files.dO},
-                               {"--table", table},   {"--estimate", o.estimate}};
+  std::vector<Named> inputs = {{"--q", o.files.q}, {"--k", o.files.k},
+                               {"--v", o.files.v}, {"--do", o.files.dO},
+                               {"--table", table}, {"--estimate", o.estimate}};
   for (const char* name : {"q.npy", "k.npy", "v.npy", "gpus.json"}) {
     inputs.push_back({"the program", data_file(name)});
   }
@@ -222,6 +210,18 @@ std::string one_line(std::string text) {
 
 }  // namespace
 
+void require_values(int argc, const char* const* argv) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i], before = i == 1 ? "" : argv[i - 1];
+    const bool given =
+        !word.empty() && !(word.starts_with("--") && word.find('=') + 1 == word.size());
+    if (given) continue;
+    const std::string_view flag = word.empty() ? before : word.substr(0, word.size() - 1);
+    throw UsageError(flag.starts_with("--") ? fmt::format("{}: its value is empty", flag)
+                                            : "an argument is empty");
+  }
+}
+
 Options parse(int argc, const char* const* argv, const Step& step) {
   Options o;
   Problem& p = o.problem;
@@ -284,12 +284,11 @@ Options parse(int argc, const char* const* argv, const Step& step) {
            option("Problem", "--page", p.page, "INT",
                   "keys of a page, 16, 32, 64, 128 or 256; 0: the cache is not paged"));
 
-  const CLI::Option* input = option("Input", "--input", o.input, "NAME",
-                                    backward ? "where Q, K, V and dO come from"
-                                             : "where Q, K and V come from")
-                                 ->check(CLI::IsMember({"real", "normal", "outliers"}));
-  const CLI::Option* seed =
-      option("Input", "--seed", o.seed, "INT", "seed of the random numbers");
+  const CLI::Option* input =
+      option("Input", "--input", o.input, "NAME",
+             backward ? "where Q, K, V and dO come from" : "where Q, K and V come from")
+          ->check(CLI::IsMember({"real", "normal", "outliers"}));
+  const CLI::Option* seed = option("Input", "--seed", o.seed, "INT", "seed of the random numbers");
   option("Input", "--q", o.files.q, "F.npy", "Q [B, H, N, d]; files decide the sizes");
   option("Input", "--k", o.files.k, "F.npy", "K [B, Hkv, Nk, d]");
   option("Input", "--v", o.files.v, "F.npy", "V [B, Hkv, Nk, d]");

@@ -44,6 +44,10 @@ struct Options {
 /// is missing or contradicts a flag, a problem that the step does not support.
 Options parse(int argc, const char* const* argv, const Step&);
 
+/// \throws UsageError where the value of any option is empty, as in `--json ''` and `--json=`: that
+/// would be 0 for a number, and nothing for a file.
+void require_values(int argc, const char* const* argv);
+
 /// The version of the project, as in CMakeLists.txt.
 extern const char* const kVersion;
 

@@ -1,5 +1,8 @@
 #include "common/harness/screen.h"
 
+#include <sys/ioctl.h>
+
+#include <algorithm>
 #include <sstream>
 
 namespace fa {
@@ -25,6 +28,37 @@ std::string wrapped(const std::string& first, const std::string& words, size_t i
   }
   while (!line.empty() && line.back() == ' ') line.pop_back();
   return out + line + "\n";
+}
+
+std::string fitted(const std::string& text, size_t columns) {
+  std::string out;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.size() <= columns) {
+      out += line + "\n";
+      continue;
+    }
+    const size_t blanks = std::min(line.find_first_not_of(' '), columns / 4);
+    size_t at = 0;
+    std::istringstream words(line);
+    for (std::string word; words >> word; at += word.size()) {
+      if (at == 0)
+        out += std::string(at = blanks, ' ');
+      else if (at + 1 + word.size() <= columns)
+        out += ' ', ++at;
+      else
+        out += "\n" + std::string(at = blanks + 2, ' ');
+      out += word;
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+size_t columns_of(int descriptor) {
+  winsize size{};
+  if (ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return kScreenWidth;
+  return std::min<size_t>(size.ws_col, kScreenWidth);
 }
 
 std::string beside(const std::string& left, const std::string& right, size_t end) {

@@ -1,6 +1,7 @@
 /// \file
 /// How text is laid out for a terminal: 80 columns, whatever the terminal's own width, so that a
-/// file, a page of the documentation and a screen hold the same lines.
+/// file, a page of the documentation and a screen hold the same lines. Only help and refusals, which
+/// are no tables, fit a narrower one.
 #pragma once
 
 #include <string>
@@ -14,6 +15,13 @@ constexpr size_t kScreenWidth = 80;
 /// is longer than a whole line is cut. \param indent columns before the later lines
 /// \returns lines, each with its end
 std::string wrapped(const std::string& first, const std::string& words, size_t indent);
+
+/// For a terminal that is narrower than the screen: lines that do not fit are broken at spaces, the
+/// later ones further to the right than their first. Else `text` as it is.
+std::string fitted(const std::string& text, size_t columns);
+
+/// The columns of the terminal behind a file descriptor, at most kScreenWidth, which a file has.
+size_t columns_of(int descriptor);
 
 /// `left` at the left and `right` so that it ends in column `end`; on a line of its own where the
 /// two would touch. \returns no end of line

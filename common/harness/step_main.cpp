@@ -392,8 +392,9 @@ class Run {
 int complain(const Step& step, const char* sentence, ExitStatus status) {
   std::fflush(stdout);
   const std::string who = step.id + ": ";
-  const std::string text =
-      isatty(STDERR_FILENO) ? wrapped(who, sentence, 2) : who + sentence + "\n";
+  const std::string text = isatty(STDERR_FILENO)
+                               ? fitted(wrapped(who, sentence, 2), columns_of(STDERR_FILENO))
+                               : who + sentence + "\n";
   std::fputs(text.c_str(), stderr);
   return status;
 }
@@ -426,7 +427,7 @@ void warn_if_stale() {
 int step_main(int argc, char** argv, const Step& step) try {
   const Options options = parse(argc, argv, step);
   if (!options.text.empty()) {
-    std::fputs(options.text.c_str(), stdout);
+    std::fputs(fitted(options.text, columns_of(STDOUT_FILENO)).c_str(), stdout);
     require_printed(flush_stdout());
     return kRight;
   }

@@ -1,5 +1,7 @@
 #include "common/ranks/ranks_main.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -16,6 +18,7 @@
 #include "common/harness/output_file.h"
 #include "common/harness/program.h"
 #include "common/harness/reference.h"
+#include "common/harness/screen.h"
 #include "common/ranks/ranks_report.h"
 #include "common/ranks/sharding.h"
 #include "common/ranks/world.h"
@@ -448,7 +451,8 @@ int ranks_main(int argc, char** argv, const Step& step) {
     Options options;
     on_all(*world, [&] { options = parse_for_ranks(argc, argv, step, world->size()); });
     if (!options.text.empty()) {
-      if (world->rank() == 0) std::fputs(options.text.c_str(), stdout);
+      const std::string text = fitted(options.text, columns_of(STDOUT_FILENO));
+      if (world->rank() == 0) std::fputs(text.c_str(), stdout);
       return kRight;
     }
     world->set_limit(options.limit_s);

@@ -26,7 +26,7 @@ def write_text(path, text, aside=None):
 
 
 def replace_text(path, text):
-    """As a whole or not at all; what is no regular file (/dev/stdout, a pipe) is written directly."""
+    """As a whole or not at all; what is no regular file (/dev/stdout, a pipe) directly."""
     target = os.path.realpath(path)
     if os.path.exists(path) and not os.path.isfile(target):
         return write_text(path, text)

@@ -221,7 +221,9 @@ class Sections(Session):
             call = [word, "--tool", name, "--error-exitcode", "9", *self.call_of("gpu-check", case)]
             status, output = self.shell(f"{name} {name_of(case)}", call, 240, TOOL_ENVIRONMENT)
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)
-            if status not in (0, None) and not summary:  # the tool hides the status of a program that refuses
+            if (
+                status not in (0, None) and not summary
+            ):  # the tool hides the status of a program that refuses
                 alone = self.call_of("gpu-check", case)
                 if self.shell(f"alone {name_of(case)}", alone, 240)[0] == 2:
                     status = 2

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "common/harness/check.h"
+#include "common/harness/cli.h"
 #include "common/harness/device_memory.h"
 #include "common/harness/reference.h"
 #include "steps/13_decode/7_once.cuh"
@@ -177,11 +178,15 @@ int main(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::IsMember({16, 32, 64, 128, 256}));
   try {
+    fa::require_values(argc, argv);
     app.parse(argc, argv);
     fa::open_device("13_decode_loop", "sm_80");
     return decode(prompt, tokens, page);
   } catch (const CLI::ParseError& e) {
     return app.exit(e) == 0 ? 0 : 2;
+  } catch (const fa::UsageError& e) {
+    std::fprintf(stderr, "13_decode_loop: %s\n", e.what());
+    return 2;
   } catch (const fa::ResourceError& e) {
     std::fprintf(stderr, "13_decode_loop: %s\n", e.what());
     return 3;

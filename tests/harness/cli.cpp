@@ -313,8 +313,9 @@ TEST_CASE("where files give all input, what would make it is refused", "[cli]") 
   CHECK_THROWS_AS(parse({"--q", f, "--k", f, "--v", f, "--do", f, "--seed", "7"}, step),
                   fa::UsageError);
   // Of the page table.
-  CHECK(parse({"--q", f, "--k", f, "--v", f, "--page", "16", "--seed", "7"}, decoding_step())
-            .seed == 7);
+  CHECK(
+      parse({"--q", f, "--k", f, "--v", f, "--page", "16", "--seed", "7"}, decoding_step()).seed ==
+      7);
 }
 
 TEST_CASE("the report and the trace have a file each", "[cli]") {

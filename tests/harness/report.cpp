@@ -791,8 +791,7 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
   refused(good.dump(), strange, true);  // no backward in it
 
   fa::RunReport gpu = gpu_run();
-  CHECK_THROWS_WITH(fa::read_estimates("no/such.json", gpu),
-                    "no/such.json: cannot be opened");
+  CHECK_THROWS_WITH(fa::read_estimates("no/such.json", gpu), "no/such.json: cannot be opened");
   CHECK_FALSE(gpu.forward.estimate);
 }
 

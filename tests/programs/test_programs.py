@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import tty
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -274,7 +275,7 @@ class Programs(unittest.TestCase):
 
     def test_a_terminal_shows_a_refusal_in_whole_words(self):
         words = run("--gpu", "H201").stderr.split()
-        for columns in (80, 100):
+        for columns in (20, 80, 100):
             master, slave = pty.openpty()
             fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
             self.assertEqual(run("--gpu", "H201", stderr=slave).returncode, 2)
@@ -282,7 +283,8 @@ class Programs(unittest.TestCase):
             for end in (master, slave):
                 os.close(end)
             self.assertGreater(len(shown), 1)
-            self.assertLessEqual(max(map(len, shown)), 80)
+            broken = [line for line in shown if " " in line.strip()]  # a word may be longer
+            self.assertLessEqual(max(map(len, broken)), min(80, columns))
             self.assertEqual(" ".join(shown).split(), words)
 
     # --- help -----------------------------------------------------------------------------------
@@ -312,6 +314,25 @@ class Programs(unittest.TestCase):
                 self.assertEqual(
                     run("--version", program=program).stdout, f"{program.name} {version}\n"
                 )
+
+    def test_help_fits_a_narrow_terminal(self):
+        words = run("--help").stdout.split()
+        for columns in (20, 40, 80, 200):
+            master, slave = pty.openpty()
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            tty.setraw(slave)
+            shown = b""
+            with subprocess.Popen([NAIVE, "--help"], stdout=slave):
+                os.close(slave)
+                try:
+                    while part := os.read(master, 65536):
+                        shown += part
+                except OSError:  # the program has ended
+                    pass
+            os.close(master)
+            lines = [line for line in shown.decode().splitlines() if " " in line.strip()]
+            self.assertLessEqual(max(map(len, lines)), min(80, columns))
+            self.assertEqual(shown.decode().split(), words)
 
     def test_help_offers_what_the_step_takes(self):
         """Every size that help shows is taken, and every other one is refused."""

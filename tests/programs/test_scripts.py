@@ -250,7 +250,9 @@ class Setup(Sandbox):
         self.assertEqual(done.returncode, 3, done.stderr)
         self.assertIn("(or add --yes)", done.stdout)
         self.assertNotIn("continuing", done.stdout)
-        self.assertRegex(done.stderr, r"^setup: cannot continue without doxygen.*: install with.*\n$")
+        self.assertRegex(
+            done.stderr, r"^setup: cannot continue without doxygen.*: install with.*\n$"
+        )
         done = self.run_script(*docs, "--yes")
         self.assertRegex(self.text("apt.log"), "install .*doxygen")
         self.assertRegex(done.stderr, r"^setup: cannot continue without doxygen.*\n$")
