@@ -8,8 +8,9 @@
 
 namespace fa {
 
-/// The bytes of the file at `path`. \throws UsageError when it cannot be opened or read, and when it
-/// is no regular file: a folder, a device without an end, a pipe, which can be read only once.
+/// The bytes of the file at `path`.
+/// \throws UsageError when it cannot be opened or read, and when it is no regular file: a folder, a
+/// device without an end, a pipe, which can be read only once.
 std::string read_file(const std::string& path);
 
 /// Do both name one file? It need not be there.

@@ -1,7 +1,7 @@
 /// \file
 /// How text is laid out for a terminal: 80 columns, whatever the terminal's own width, so that a
-/// file, a page of the documentation and a screen hold the same lines. Only help and refusals, which
-/// are no tables, fit a narrower one.
+/// file, a page of the documentation and a screen hold the same lines. Help and refusals, which are
+/// no tables, fit a narrower one.
 #pragma once
 
 #include <string>
