@@ -95,16 +95,42 @@ TEST_CASE("threads: what a rank throws reaches the caller", "[ranks]") {
   const bool sends = GENERATE(false, true);  // before it fails
   const auto run = [&] {
     fa::on_threads(3, [&](Ranks& me) {
-      const Buffer<int> data("data", {1, 2});
+      const Buffer<int> data("data", {1, 2}), coming("coming", 2);
       const int next = (me.rank() + 1) % 3, before = (me.rank() + 2) % 3;
       if (me.rank() == failing) {
         if (sends) me.start("sent", message(next, data), {});
         throw fa::UsageError("this rank cannot go on");
       }
-      me.start("round", message(next, data), message(before, data));
+      me.start("round", message(next, data), message(before, coming));
       me.finish();
     });
   };
   CHECK_THROWS_AS(run(), fa::UsageError);
   CHECK_THROWS_WITH(run(), "this rank cannot go on");
+}
+
+// On a GPU a message passes at any time between start and finish; between threads at one time.
+TEST_CASE("threads: what moves is neither written nor read before finish", "[ranks]") {
+  const auto run = [](const std::function<void(Buffer<int>& sent, Buffer<int>& coming)>& between,
+                      bool in_place) {
+    int got = 0;
+    fa::on_threads(2, [&](Ranks& me) {
+      Buffer<int> sent("sent", {1, 2}), coming("coming", {3, 4});
+      const int peer = 1 - me.rank();
+      me.start("round", message(peer, sent), message(peer, in_place ? sent : coming));
+      between(sent, coming);
+      me.finish();
+      got = coming.download()[0];
+    });
+    return got;
+  };
+  CHECK(run([](auto&, auto&) {}, false) == 1);
+  CHECK_THROWS_WITH(run([](auto& sent, auto&) { sent.fill(0); }, false),
+                    ContainsSubstring("wrote to memory that \"round\" sends to rank"));
+  CHECK_THROWS_WITH(run([](auto&, auto& coming) { coming.fill(0); }, false),
+                    ContainsSubstring("wrote to memory that \"round\" receives from rank"));
+  CHECK_THROWS_WITH(run([](auto&, auto&) {}, true), ContainsSubstring("sends to rank"));
+  int read = 0;
+  run([&](auto&, auto& coming) { read = coming.download()[0]; }, false);
+  CHECK(read == -1);  // not what was there before, which might have looked right
 }

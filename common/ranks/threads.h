@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "common/dialect/cuda.h"
+#include "common/harness/backend.h"
 #include "common/harness/device_memory.h"
 #include "common/ranks/sharding.h"
 
@@ -38,18 +39,28 @@ class ThreadRanks : public Ranks {
 
   int busy_sms() const override { return busy_sms_; }
 
-  void start(const std::string&, const std::vector<Message>& send,
+  // A message passes while kernels run, at any time from here to finish(): until then nobody may
+  // write what is sent, nor read or write the place of what comes.
+  void start(const std::string& what, const std::vector<Message>& send,
              const std::vector<Message>& receive) override {
     count(send);
+    what_ = what;
+    sends_.clear();
     for (const Message& m : send) {
-      std::vector<std::byte> bytes(m.bytes);
-      cuda_check(cudaMemcpy(bytes.data(), m.data, m.bytes, cudaMemcpyDeviceToHost));
-      mail_.from_to[{rank(), m.peer}].push_back(std::move(bytes));
+      sends_.emplace_back(m, bytes_of(m));
+      mail_.from_to[{rank(), m.peer}].push_back(sends_.back().second);
     }
     receives_ = receive;
+    for (const Message& m : receives_) poison_device_memory(m.data, m.bytes);
     mail_.changed.notify_all();
   }
   void finish() override {
+    for (const auto& [m, sent] : sends_) {
+      if (bytes_of(m) != sent) throw used(m, "sends to");
+    }
+    for (const Message& m : receives_) {
+      if (bytes_of(m) != Bytes(m.bytes, kPoison)) throw used(m, "receives from");
+    }
     for (const Message& m : receives_) {
       auto& box = mail_.from_to[{m.peer, rank()}];
       mail_.changed.wait(
@@ -66,9 +77,25 @@ class ThreadRanks : public Ranks {
   }
 
  private:
+  using Bytes = std::vector<std::byte>;
+  static constexpr std::byte kPoison{0xff};
+
+  static Bytes bytes_of(const Message& m) {
+    Bytes bytes(m.bytes);
+    cuda_check(cudaMemcpy(bytes.data(), m.data, m.bytes, cudaMemcpyDeviceToHost));
+    return bytes;
+  }
+  std::logic_error used(const Message& m, const std::string& moves) const {
+    return std::logic_error("rank " + std::to_string(rank()) + " wrote to memory that \"" + what_ +
+                            "\" " + moves + " rank " + std::to_string(m.peer) +
+                            " before finish()");
+  }
+
   Mail& mail_;
   std::unique_lock<std::mutex> turn_;
   int busy_sms_;
+  std::string what_;  // of the exchange under way
+  std::vector<std::pair<Message, Bytes>> sends_;
   std::vector<Message> receives_;
 };
 

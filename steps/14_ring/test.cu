@@ -201,6 +201,19 @@ TEST_CASE("step 14: the sent bytes are those predicted", "[step14]") {
   }
 }
 
+#if !FA_BACKEND_GPU
+TEST_CASE("step 14: the analysis finds nothing on ranks that are threads", "[step14]") {
+  const fa::Variant& v = variant_number(GENERATE(range(0, 6)));
+  const int ranks = GENERATE(2, 3);
+  const bool fp32 = v.forward.dtype() == fa::DType::f32;
+  const int Hkv = v.name == "heads" ? ranks : 1;
+  fa::Problem p = bf16_problem(fp32 ? 78 : 79, fp32 ? 78 : 79, 64, true, 1, Hkv, Hkv);
+  p.dtype = v.forward.dtype();
+  CAPTURE(v.name, ranks);
+  fa::test::count_backward(on_ranks(v, ranks), p, /*analyse=*/true);
+}
+#endif
+
 TEST_CASE("step 14: one rank is the step that it takes its kernels from", "[step14]") {
   const fa::Problem p = bf16_problem(140, 140, 64, true, 1, 2, 1);
   fa::test::require_right(zigzag(), p);

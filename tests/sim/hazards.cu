@@ -119,17 +119,25 @@ __global__ void shuffle_between(float* y) {
   if (kSync) __syncwarp();
   y[threadIdx.x] = v + tile[threadIdx.x ^ 1];
 }
-// Warp 0 fills a tile for warp 1; warp 2 has no part in it.
-template <bool kWait>
+// Warp 0 fills a tile for warp 1, and arrives or waits for it; warp 2 has no part in it, or meets
+// the others before or after that.
+enum class Third { absent, before, after };
+template <int kReader, bool kBothWait, Third kThird = Third::absent>
 __global__ void named_barrier(float* y) {
   __shared__ float tile[32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (kThird == Third::before) __syncthreads();
   if (warp == 0) {
     tile[lane] = lane;
-    fa::bar_arrive(1, 64);
+    if (kBothWait) {
+      fa::bar_sync(1, 64);
+    } else {
+      fa::bar_arrive(1, 64);
+    }
   }
   if (warp == 1) fa::bar_sync(1, 64);
-  if (warp == (kWait ? 1 : 2)) y[lane] = tile[31 - lane];
+  if (kThird == Third::after) fa::bar_sync(2, 96);
+  if (warp == kReader) y[lane] = tile[31 - lane];
 }
 // Who arrives does not wait: what it stores or loads behind that is not handed over.
 template <bool kLate, int kArriver>
@@ -410,8 +418,13 @@ TEST_CASE("a shuffle does not order shared memory", "[sim][races]") {
 TEST_CASE("a named barrier orders those who take part", "[sim][races]") {
   WithOptions with(with_races());
   Buffer<float> y("y", 32);
-  FOUND("race on shared memory", fa::launch(named_barrier<false>, {dim3(1), dim3(96)}, y));
-  SILENT(fa::launch(named_barrier<true>, {dim3(1), dim3(96)}, y));
+  const fa::LaunchConfig three_warps{dim3(1), dim3(96)};
+  FOUND("race on shared memory", fa::launch(named_barrier<2, false>, three_warps, y));
+  SILENT(fa::launch(named_barrier<1, false>, three_warps, y));
+  FOUND("race on shared memory", fa::launch(named_barrier<2, true>, three_warps, y));
+  FOUND("race on shared memory", fa::launch(named_barrier<2, true, Third::before>, three_warps, y));
+  SILENT(fa::launch(named_barrier<1, true>, three_warps, y));
+  SILENT(fa::launch(named_barrier<2, true, Third::after>, three_warps, y));
 }
 
 TEST_CASE("bar.arrive hands over what came before it, not what follows", "[sim][races]") {
