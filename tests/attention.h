@@ -73,8 +73,22 @@ inline void require_right(const Variant& v, Problem p, const Inputs& in) {
   REQUIRE((result.ok() || (p.fp8 && result.lost())));
   REQUIRE(result.complete);
 }
+/// Every second row scores all keys far below zero, each by the same, so that its P is an ordinary
+/// one: a key past the end, whose score is 0, would outweigh all others, and exp(0 - LSE) overflow.
+inline Inputs inputs_far_below_zero(const Problem& p, uint64_t seed) {
+  Inputs in = normal_inputs(p, seed);
+  const auto d = static_cast<size_t>(p.d);
+  const float far = std::round(-112 / (32 * p.scale()));  // exp(112) is no float
+  for (size_t i = 0; i < in.Q.size(); i += d) in.Q[i] = i / d % 2 ? far : 0.f;
+  for (size_t i = 0; i < in.K.size(); i += d) in.K[i] = 32.f;
+  return in;
+}
 inline void require_right(const Variant& v, const Problem& p) {
-  require_right(v, p, normal_inputs(problem_for(v, p), static_cast<uint64_t>(p.N) * 1000 + p.d));
+  const uint64_t seed = static_cast<uint64_t>(p.N) * 1000 + p.d;
+  // One large feature would take the digits of all others in 8 bits, and those of its own gradient.
+  const bool far = !v.fp8 && !v.cache8 && !v.backward;
+  require_right(v, p,
+                far ? inputs_far_below_zero(p, seed) : normal_inputs(problem_for(v, p), seed));
 }
 
 /// With `analyse` the analysis must have looked at something: else it finds nothing anywhere.
@@ -251,10 +265,22 @@ inline void require_blind_rows(const Variant& v) {
   }
 }
 
-/// 100 of them; 1000 on a GPU.
+/// Nk - N, and Nk, leave every remainder by each tile of up to 128 keys: which tiles the diagonal
+/// and the end cut is a comparison that only one of them may show to be off by one.
+inline void require_right_for_every_remainder(const Variant& v) {
+  constexpr int kTile = 128;
+  const int d = GENERATE(64, 128);
+  for (int more = kTile / 2; more < kTile + kTile / 2; ++more) {
+    CAPTURE(d, more);
+    require_right(v, bf16_problem(3, 3 + more, d, /*causal=*/true));
+    if ((more + 1) % 8 < 3) require_right(v, bf16_problem(1, more, d, false));
+  }
+}
+
+/// A few of them; 1000 on a GPU.
 inline void require_right_for_random_shapes(const Variant& v, unsigned seed) {
   std::mt19937 random(seed);
-  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 100); ++i) {
+  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 20); ++i) {
     const Problem p = random_problem(random);
     CAPTURE(i, describe(p));
     require_right(v, p);
@@ -483,6 +509,55 @@ inline void require_any_scale(const std::string& step_id) {
   const auto is_it = [&](const Step& s) { return s.id == step_id; };
   const Step& step = *std::find_if(linked_steps().begin(), linked_steps().end(), is_it);
   for (const Variant& v : step.variants) require_any_scale(v, support_of(step, v));
+}
+
+// --- more than 2^31 elements ---------------------------------------------------------------------
+
+/// Q, K, V and O have more than 2^31 elements each, and so have S and P where there are such. The
+/// heads repeat those of a small problem, and so must their results. For a GPU with the memory for
+/// it: `test_stepNN "[large]"`; a minute each, so a run without that tag leaves it out.
+inline void require_right_beyond_2_31(const Variant& v, int N = 257) {
+  if (!FA_BACKEND_GPU) {
+    WARN("not run: the simulator would take hours for more than 2^31 elements");
+    return;
+  }
+  CAPTURE(v.name);
+  const int few = 3, heads = 65535, Nk = 257, d = 128;  // a grid has no more in y and z
+  const auto of_heads = [&](int H) {
+    Problem p = bf16_problem(N, Nk, d, /*causal=*/true, /*B=*/1, H, H);
+    p.dtype = v.forward.dtype();
+    return problem_for(v, p);
+  };
+  const Problem small = of_heads(few), large = of_heads(heads);
+  REQUIRE(large.kv_size() > size_t{1} << 31);
+  const Inputs in = normal_inputs(small, 21);
+  const Outputs want = run(v, small, in);
+  const auto repeat = [&](const std::vector<float>& t) {
+    std::vector<float> all(t.size() / few * heads);
+    for (size_t i = 0; i < all.size(); i += t.size()) {
+      std::copy_n(t.begin(), std::min(t.size(), all.size() - i), all.begin() + i);
+    }
+    return all;
+  };
+  Inputs many = in;
+  for (auto t : {&Inputs::Q, &Inputs::K, &Inputs::V, &Inputs::dO}) many.*t = repeat(in.*t);
+  try {
+    const Outputs got = run(v, large, many);
+    for (auto t : {&Outputs::O, &Outputs::LSE, &Outputs::dQ, &Outputs::dK, &Outputs::dV}) {
+      const std::vector<float>&small_t = want.*t, &large_t = got.*t;
+      const size_t head = small_t.size() / few;
+      for (size_t i = 0; i < large_t.size(); ++i) {
+        const float expected = small_t[i % small_t.size()];
+        if (std::abs(large_t[i] - expected) <= 0x1p-6f * (1 + std::abs(expected))) continue;
+        if (large_t[i] == expected) continue;  // -inf
+        FAIL("head " << i / head << " is not as head " << i / head % few << ": element " << i
+                     << " is " << large_t[i] << ", not " << expected);
+      }
+    }
+    CHECK(got.damage.empty());
+  } catch (const ResourceError& e) {
+    WARN("not run: " << e.what());
+  }
 }
 
 }  // namespace fa::test

@@ -21,6 +21,18 @@ inline void require_backward_right_at_edges(const Kernels& of) {
   require_right(*of.variant, bf16_problem(N, N, of.d, causal));
 }
 
+/// Nk - N, of both signs, is around each multiple of 16 up to 128, of which tiles and bands of rows
+/// and keys are made: which of them the diagonal cuts is a comparison that may be off by one.
+inline void require_backward_right_for_every_remainder(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  for (int more = 0; more <= 128; ++more) {
+    if ((more + 2) % 16 > 3) continue;
+    CAPTURE(more);
+    require_right(*of.variant, bf16_problem(3, 3 + more, of.d, /*causal=*/true));
+    if (more % 32 < 16) require_right(*of.variant, bf16_problem(35 + more, 35, of.d, true));
+  }
+}
+
 inline void require_backward_right_with_shared_heads(const Kernels& of) {
   CAPTURE(of.variant->name, of.d);
   const int Hkv = GENERATE(8, 4, 2, 1);
@@ -74,15 +86,18 @@ inline void require_backward_right_for_any_score_size(const Kernels& of) {
   require_any_score_size(*of.variant, bf16_problem(75, 140, of.d, GENERATE(false, true)));
 }
 
-/// Scores far below zero, where 2^(0 - LSE) of a key past the end overflows.
-inline void require_backward_right_far_below_zero(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
-  const auto p = bf16_problem(33, 33, of.d, GENERATE(false, true));
-  CAPTURE(p.causal);
+/// Scores far below zero, where 2^(0 - LSE) of a key past the end overflows. Each tile's end has one
+/// key less than it holds, or one more.
+inline void require_backward_right_far_below_zero(const Variant& v, int d) {
+  CAPTURE(v.name, d);
+  const int N = GENERATE(1, 31, 33, 63, 65, 127);
+  auto p = bf16_problem(N, N, d, GENERATE(false, true));
+  p.dtype = v.forward.dtype();
+  CAPTURE(p.N, p.causal);
   Inputs in = normal_inputs(p, 13);
   for (float& k : in.K) k = std::abs(k);
   for (float& q : in.Q) q = round_to(p.dtype, -30 * std::abs(q));
-  require_right(*of.variant, p, in);
+  require_right(v, p, in);
 }
 
 /// V = 1 makes O constant, so dQ and dK are 0.

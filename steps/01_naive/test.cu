@@ -27,6 +27,10 @@ TEST_CASE("step 01: behaves as attention must", "[step01]") {
   fa::test::require_any_score_size(naive(), causal);
 }
 
+TEST_CASE("step 01: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(naive());
+}
+
 #if !FA_BACKEND_GPU
 TEST_CASE("step 01: predicted bytes are counted bytes", "[step01]") {
   const int d = GENERATE(32, 64, 96, 128);

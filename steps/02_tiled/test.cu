@@ -41,6 +41,10 @@ TEST_CASE("step 02: agrees with step 01", "[step02]") {
   REQUIRE(difference <= 2e-6);
 }
 
+TEST_CASE("step 02: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(*GENERATE(&shared(), &registers()));
+}
+
 #if !FA_BACKEND_GPU
 TEST_CASE("step 02: predicted bytes are counted bytes", "[step02]") {
   const auto* variant = GENERATE(&shared(), &registers());

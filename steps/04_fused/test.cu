@@ -138,6 +138,10 @@ TEST_CASE("step 04: memory grows with N, not with its square", "[step04]") {
   CHECK(bytes(4096) == 4 * bytes(1024));
 }
 
+TEST_CASE("step 04: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(*GENERATE(&tile(), &fused()));
+}
+
 #if !FA_BACKEND_GPU
 TEST_CASE("step 04: predicted bytes are counted bytes", "[step04]") {
   const auto* variant = GENERATE(&tile(), &fused());

@@ -1,6 +1,6 @@
 // Tests of step 05. The build links the steps that linked_variant() names here.
 #include "common/harness/tiles.h"
-#include "tests/attention.h"
+#include "tests/backward.h"
 #if !FA_BACKEND_GPU
 #include "tests/sim/diagnosis.h"
 #endif
@@ -74,14 +74,10 @@ TEST_CASE("step 05: behaves as attention must", "[step05]") {
   fa::test::require_any_score_size(*variant, causal);
 }
 
-TEST_CASE("step 05: scores far below zero, where exp(0 - LSE) of a key past the end overflows",
+TEST_CASE("step 05: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
           "[step05]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
-  const auto p = fa::test::problem(33, 32, GENERATE(false, true));
-  fa::Inputs in = fa::normal_inputs(p, 13);
-  for (float& k : in.K) k = std::abs(k);
-  for (float& q : in.Q) q = -30 * std::abs(q);
-  fa::test::require_right(*variant, p, in);
+  fa::test::require_backward_right_far_below_zero(*variant, GENERATE(32, 128));
 }
 
 TEST_CASE("step 05: gradients are the difference quotients of the loss", "[step05]") {
@@ -225,6 +221,10 @@ TEST_CASE("step 05: a score is read and written 9, 7, 5 and 0 times", "[step05]"
   CHECK(accesses(delta()) == 7);
   CHECK(accesses(from_lse()) == 5);
   CHECK(accesses(recompute()) == 0);
+}
+
+TEST_CASE("step 05: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(recompute());
 }
 
 #if !FA_BACKEND_GPU

@@ -3,7 +3,7 @@
 #include "steps/06_work_partitioning/1_swapped.cuh"
 #include "steps/06_work_partitioning/2_registers.cuh"
 #include "steps/06_work_partitioning/3_backward.cuh"
-#include "tests/attention.h"
+#include "tests/backward.h"
 #if !FA_BACKEND_GPU
 #include "tests/sim/diagnosis.h"
 #endif
@@ -48,6 +48,11 @@ TEST_CASE("step 06: behaves as attention must", "[step06]") {
   fa::test::require_any_score_size(*variant, causal);
 }
 
+TEST_CASE("step 06: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
+          "[step06]") {
+  fa::test::require_backward_right_far_below_zero(with_backward(), GENERATE(32, 64, 96, 128));
+}
+
 TEST_CASE("step 06: agrees with step 04", "[step06]") {
   const auto* variant = GENERATE(&swapped(), &registers());
   const auto p = fa::test::problem(130, 96, GENERATE(false, true));
@@ -79,6 +84,10 @@ TEST_CASE("step 06: two runs give the same bits, dQ alone only the same number",
   REQUIRE(fa::test::max_difference(once.dQ, twice.dQ) <= 5e-6);  // atomics have no fixed order
 }
 
+TEST_CASE("step 06: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(*GENERATE(&swapped(), &registers(), &with_backward()));
+}
+
 #if !FA_BACKEND_GPU
 TEST_CASE("step 06: predicted bytes are counted bytes", "[step06]") {
   const int N = GENERATE(1, 17, 64, 100, 257);
@@ -100,6 +109,20 @@ TEST_CASE("step 06: predicted bytes are counted bytes at N = 1024", "[step06]") 
   fa::test::require_predicted(registers(), causal);
   fa::test::require_backward_predicted(with_backward(), full);
   fa::test::require_backward_predicted(with_backward(), causal);
+}
+
+TEST_CASE("step 06: HBM sees each operand of the backward once a kernel; five products",
+          "[step06]") {
+  const int d = GENERATE(32, 64, 96, 128);
+  CAPTURE(d);
+  // One tile each way: what the kernels ask for is what they stream. An atomic reads and writes.
+  const auto one = fa::test::problem(30, d, GENERATE(false, true));
+  const fa::Bytes asked = *fa::test::count_backward(with_backward(), one).requested;
+  CHECK(with_backward().backward_traffic(one).hbm ==
+        fa::Bytes{.read = asked.read + asked.atomic, .write = asked.write + asked.atomic});
+  const uint64_t heads = 2, N = 256;
+  CHECK(with_backward().backward_traffic(fa::test::problem(N, d, false)).flops ==
+        5 * 2 * heads * N * N * d);
 }
 
 static void require_clean_accesses(const fa::Counts& counts) {

@@ -35,6 +35,10 @@ TEST_CASE("step 07: a row without keys gives O = 0 and LSE = -inf", "[step07]") 
   fa::test::require_blind_rows(lazy());
 }
 
+TEST_CASE("step 07: right whatever remains of a tile", "[step07]") {
+  fa::test::require_right_for_every_remainder(lazy());
+}
+
 TEST_CASE("step 07: random shapes", "[step07]") {
   fa::test::require_right_for_random_shapes(lazy(), 7);
 }
@@ -94,6 +98,10 @@ TEST_CASE("step 07: a maximum far from zero, and one key that outweighs all othe
 
 TEST_CASE("step 07: scores below -1e30, which bf16 can make", "[step07]") {
   fa::test::require_right_for_huge_negative_scores(lazy());
+}
+
+TEST_CASE("step 07: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(*GENERATE(&mma(), &lazy()));
 }
 
 // --- bytes ---------------------------------------------------------------------------------------

@@ -39,6 +39,10 @@ TEST_CASE("step 08: right at the edges of tiles, bands and mmas", "[step08]") {
   fa::test::require_backward_right_at_edges(GENERATE(from_range(square_kernels())));
 }
 
+TEST_CASE("step 08: right whatever remains of a tile", "[step08]") {
+  fa::test::require_backward_right_for_every_remainder(GENERATE(from_range(all_kernels())));
+}
+
 TEST_CASE("step 08: heads that share keys and values", "[step08]") {
   fa::test::require_backward_right_with_shared_heads(GENERATE(from_range(all_kernels())));
 }
@@ -62,7 +66,7 @@ TEST_CASE("step 08: a row without keys gives dQ = 0, and nothing to dK and dV", 
 
 TEST_CASE("step 08: random shapes", "[step08]") {
   std::mt19937 random(8);
-  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 60); ++i) {
+  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 20); ++i) {
     const fa::Problem p = fa::test::random_problem(random);
     const fa::Variant& variant =
         *std::array{&wide(), &deterministic(), &atomics(), &roles()}[i % 4];
@@ -100,7 +104,8 @@ TEST_CASE("step 08: huge and tiny scores", "[step08]") {
 
 TEST_CASE("step 08: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
           "[step08]") {
-  fa::test::require_backward_right_far_below_zero(GENERATE(from_range(square_kernels())));
+  const Kernels of = GENERATE(from_range(square_kernels()));
+  fa::test::require_backward_right_far_below_zero(*of.variant, of.d);
 }
 
 static __global__ void pack_kernel(const float* P,  // [2]
@@ -156,6 +161,10 @@ TEST_CASE("step 08: gradients agree with step 06", "[step08]") {
 TEST_CASE("step 08: two runs give the same bits, of dQ only without atomics", "[step08]") {
   const Kernels of = GENERATE(from_range(all_kernels()));
   fa::test::require_same_gradients(of, has_one_order(of.variant));
+}
+
+TEST_CASE("step 08: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(*GENERATE(&deterministic(), &atomics(), &roles()));
 }
 
 // --- bytes ---------------------------------------------------------------------------------------

@@ -34,6 +34,10 @@ TEST_CASE("step 09: a row without keys gives O = 0 and LSE = -inf", "[step09]") 
   fa::test::require_blind_rows(any());
 }
 
+TEST_CASE("step 09: right whatever remains of a tile", "[step09]") {
+  fa::test::require_right_for_every_remainder(any());
+}
+
 TEST_CASE("step 09: random shapes", "[step09]") {
   fa::test::require_right_for_random_shapes(any(), 9);
 }
@@ -91,6 +95,10 @@ TEST_CASE("step 09: what lies behind the keys of a head is not looked at", "[ste
   const fa::Outputs after = fa::run(variant, p, in);
   const size_t rows = static_cast<size_t>(p.N) * d;
   REQUIRE(std::equal(before.O.begin(), before.O.begin() + rows, after.O.begin()));
+}
+
+TEST_CASE("step 09: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(*GENERATE(&tma(), &wgmma()));
 }
 
 // --- bytes ---------------------------------------------------------------------------------------

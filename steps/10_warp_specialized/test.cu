@@ -63,6 +63,10 @@ TEST_CASE("step 10: a row without keys gives O = 0 and LSE = -inf", "[step10]") 
   fa::test::require_blind_rows(any());
 }
 
+TEST_CASE("step 10: right whatever remains of a tile", "[step10]") {
+  fa::test::require_right_for_every_remainder(any());
+}
+
 TEST_CASE("step 10: random shapes", "[step10]") {
   fa::test::require_right_for_random_shapes(few_blocks(), 10);
 }
@@ -173,6 +177,10 @@ TEST_CASE("step 10: the counter of work tiles is left ready for the next run", "
   fa::Session session(p, fa::normal_inputs(p, 1), variant);
   session.forward();
   REQUIRE(session.download().damage.empty());  // inspects it
+}
+
+TEST_CASE("step 10: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(*GENERATE(&producer(), &specialized(), &scheduled()));
 }
 
 // --- bytes ---------------------------------------------------------------------------------------

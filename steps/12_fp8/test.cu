@@ -84,6 +84,10 @@ TEST_CASE("step 12: a row without keys gives O = 0 and LSE = -inf", "[step12]") 
   fa::test::require_blind_rows(any());
 }
 
+TEST_CASE("step 12: right whatever remains of a tile", "[step12]") {
+  fa::test::require_right_for_every_remainder(any_kernel());
+}
+
 TEST_CASE("step 12: random shapes", "[step12]") {
   fa::test::require_right_for_random_shapes(few_blocks(), 10);
 }
@@ -329,6 +333,10 @@ TEST_CASE("step 12: a NaN is not hidden", "[step12]") {
   size_t seen = 0;
   for (const float o : out.O) seen += std::isnan(o);
   CHECK(seen > 0);
+}
+
+TEST_CASE("step 12: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(*GENERATE(&rotated(), &late()));
 }
 
 // --- bytes ---------------------------------------------------------------------------------------

@@ -113,6 +113,22 @@ TEST_CASE("step 13: what lies behind the lengths changes no bit", "[step13]") {
   CHECK(got.LSE == clean.LSE);
 }
 
+TEST_CASE("step 13: keys that end where a split does", "[step13]") {
+  const int d = GENERATE(64, 128);
+  const fa::Variant& variant = paged();
+  auto p = bf16_problem(1, 700, d, false, /*B=*/2, /*H=*/2, /*Hkv=*/2);
+  int tried = 0;
+  for (int keys = 1; keys < 700; ++keys) {
+    p.lengths = {700, keys};
+    const step13::Splits splits = step13_groups::splits_of(p);
+    if (keys % splits.keys != 0) continue;
+    CAPTURE(variant.name, d, keys, splits.keys);
+    fa::test::require_right(variant, p);  // also that the counters are left at zero
+    ++tried;
+  }
+  CHECK(tried > 1);
+}
+
 TEST_CASE("step 13: a long cache", "[step13]") {
   const fa::Variant& variant = paged();
   auto p = bf16_problem(1, FA_BACKEND_GPU ? 131072 : 16384, 64, false, 1, 2, 1);
@@ -282,6 +298,10 @@ TEST_CASE("step 13: all numbers of e4m3 become the same numbers of bf16", "[step
   }
 }
 
+TEST_CASE("step 13: more than 2^31 elements", "[.][large]") {
+  fa::test::require_right_beyond_2_31(any(), /*N=*/1);
+}
+
 // --- bytes ---------------------------------------------------------------------------------------
 
 #if !FA_BACKEND_GPU
@@ -320,6 +340,7 @@ TEST_CASE("step 13: the formulas of the headers", "[step13]") {
     const fa::Bytes counted = *fa::test::count_forward(splits(), p).requested;
     CHECK(counted.read == 2 * BH * (4 * s * N * d + 2 * Nk * d) + 4 * BH * s * N * (d + d / 2));
     CHECK(counted.write == 2 * BH * N * d + 4 * BH * N + 4 * BH * s * N * (d + 1));
+    CHECK(least(splits()) == compulsory + 2 * 4 * BH * s * N * (d + 1));  // parts there and back
   }
   {
     const uint64_t s = step13_groups::splits_of(p).count, t = (g * N + 31) / 32;
@@ -328,6 +349,7 @@ TEST_CASE("step 13: the formulas of the headers", "[step13]") {
     CHECK(counted.read ==
           2 * BHkv * s * 4 * g * N * d + 2 * BHkv * t * 2 * Nk * d + 4 * BH * s * N * (d + d / 2));
     CHECK(counted.write == 2 * BH * N * d + 4 * BH * N + 4 * BH * s * N * (d + 1));
+    CHECK(least(groups()) == compulsory + 2 * 4 * BH * s * N * (d + 1));  // parts there and back
   }
 }
 
@@ -337,6 +359,7 @@ TEST_CASE("step 13: no bank conflicts, whole sectors", "[step13]") {
       variant, bf16_problem(GENERATE(1, 8), 700, GENERATE(64, 128), true, 1, 8, 2));
   CAPTURE(variant.name, p.N, p.d);
   const fa::Counts counts = fa::test::count_forward(variant, p);
+  CHECK(counts.tensor_flops == variant.traffic(p).flops);
   for (const fa::KernelCount& k : counts.kernels) {
     CAPTURE(k.name);
     CHECK(k.shared_wavefronts == k.shared_ideal);
