@@ -23,7 +23,6 @@ required    make                 command:make|command:ninja              builds
 required    binutils             command:addr2line                       names the source line of a finding
 required    python3              command:python3                         tables, reports and tests
 library     catch2               header:catch2/catch.hpp|header:catch2/catch_all.hpp   tests
-library     libboost-context-dev header:boost/context/fiber.hpp          one fiber per CUDA thread
 library     libcli11-dev         header:CLI/CLI.hpp                      command lines
 library     nlohmann-json3-dev   header:nlohmann/json.hpp                --json
 library     libfmt-dev           header:fmt/format.h                     formatted text

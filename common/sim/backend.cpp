@@ -45,14 +45,9 @@ Device open_device(const std::string&, const std::string&, int) {
   utsname host{};
   uname(&host);
   const unsigned cores = std::thread::hardware_concurrency();
-#ifdef FA_UCONTEXT
-  const std::string slower = ", slower without Boost.Context";
-#else
-  const std::string slower;
-#endif
   return {"sim",
           std::string("simulator (") + host.machine + ", " + std::to_string(cores) +
-              (cores == 1 ? " core" : " cores") + slower + ")",
+              (cores == 1 ? " core)" : " cores)"),
           "sim"};
 }
 

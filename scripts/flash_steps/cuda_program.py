@@ -304,7 +304,7 @@ def compile_file(path, how, options, folder, number):
 
 def link(objects, how, options, folder):
     program = os.path.join(folder, "program")
-    libraries = [*how["libraries"].split(";"), *[f"-l{name}" for name in options.library]]
+    libraries = [f"-l{name}" for name in options.library]
     words = [how["compiler"], "-Wl,--whole-archive", how["common"], "-Wl,--no-whole-archive"]
     words += [how["program"], *objects, how["program"], "-o", program, *libraries]
     words += ["-fopenmp", "-lpthread", "-ldl", "-lm"]

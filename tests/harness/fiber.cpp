@@ -1,7 +1,4 @@
-// The fibers on the C library's context switch (tests/sim runs the whole simulator on the others).
-#ifndef FA_UCONTEXT
-#define FA_UCONTEXT
-#endif
+// What CUDA threads run on, without the simulator around it.
 #include "common/sim/scheduler/fiber.h"
 
 #include <map>
@@ -79,7 +76,7 @@ sim::fiber end_into_the_next(sim::fiber&& from) {
 
 }  // namespace
 
-TEST_CASE("fibers of the C library go on where they left", "[fiber]") {
+TEST_CASE("fibers go on where they left", "[fiber]") {
   Shelf shelf;
   trace.clear();
   sim::fiber one(std::allocator_arg, FromShelf{&shelf}, say_and_wait);
@@ -95,7 +92,7 @@ TEST_CASE("fibers of the C library go on where they left", "[fiber]") {
   CHECK(shelf.taken.empty());  // both gave their stacks back
 }
 
-TEST_CASE("fibers of the C library throw and catch on their own stack", "[fiber]") {
+TEST_CASE("fibers throw and catch on their own stack", "[fiber]") {
   Shelf shelf;
   trace.clear();
   sim::fiber one(std::allocator_arg, FromShelf{&shelf}, throw_and_catch);
@@ -106,7 +103,7 @@ TEST_CASE("fibers of the C library throw and catch on their own stack", "[fiber]
   CHECK(shelf.taken.empty());
 }
 
-TEST_CASE("a fiber of the C library ends into another one", "[fiber]") {
+TEST_CASE("a fiber ends into another one", "[fiber]") {
   Shelf shelf;
   trace.clear();
   others.clear();

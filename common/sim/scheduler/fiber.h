@@ -1,20 +1,6 @@
 /// \file
-/// What a CUDA thread runs on: Boost.Context's fiber, or, where Boost is missing (FA_UCONTEXT), the
-/// same few functions on the C library's context switch, which is slower.
+/// What a CUDA thread runs on: a function with a stack of its own that can be left and continued.
 #pragma once
-
-#ifndef FA_UCONTEXT
-
-#include <boost/context/fiber.hpp>
-
-namespace sim {
-using boost::context::fiber;
-using boost::context::stack_context;
-}  // namespace sim
-
-#else
-
-#include <ucontext.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -29,10 +15,9 @@ struct stack_context {
   void* sp = nullptr;  ///< the upper end
 };
 
-/// A continuation, as boost::context::fiber is: resume() leaves the caller and returns when
-/// somebody resumes it, with the continuation of whoever did, or with an empty one when that fiber
-/// ended. A fiber ends by naming the next one; its stack is given back. Unlike Boost's, one that is
-/// dropped while it waits is not unwound.
+/// A continuation: resume() leaves the caller and returns when somebody resumes it, with the
+/// continuation of whoever did, or with an empty one when that fiber ended. A fiber ends by naming
+/// the next one; its stack is given back. One that is dropped while it waits is not unwound.
 class fiber {
  public:
   fiber() = default;
@@ -46,30 +31,23 @@ class fiber {
   fiber(std::allocator_arg_t, Allocator allocator, fiber (*run)(fiber&&)) {
     const stack_context stack = allocator.allocate();
     using New = Fresh<Allocator>;
-    const uintptr_t top = reinterpret_cast<uintptr_t>(stack.sp) - sizeof(New);
-    New* fresh = ::new (reinterpret_cast<void*>(top / alignof(New) * alignof(New)))
-        New{{}, allocator, stack, run};
-    getcontext(&fresh->context);
-    fresh->context.uc_stack.ss_sp = static_cast<char*>(stack.sp) - stack.size;
-    fresh->context.uc_stack.ss_size = reinterpret_cast<uintptr_t>(fresh) -
-                                      reinterpret_cast<uintptr_t>(fresh->context.uc_stack.ss_sp);
-    const uint64_t address = reinterpret_cast<uintptr_t>(fresh);  // the arguments must be ints
-    makecontext(&fresh->context, reinterpret_cast<void (*)()>(&begin<Allocator>), 2,
-                static_cast<unsigned>(address >> 32), static_cast<unsigned>(address));
+    const uintptr_t top = (reinterpret_cast<uintptr_t>(stack.sp) - sizeof(New)) / 64 * 64;
+    New* fresh = ::new (reinterpret_cast<void*>(top)) New{{}, allocator, stack, run};
+    // What sim_switch_fiber() takes from a stack: zeros as registers, the function to begin with,
+    // and behind it a return address of 0, where debuggers and exceptions see the stack's end.
+    uintptr_t* words = reinterpret_cast<uintptr_t*>(top) - kWords;
+    for (int i = 0; i < kWords; ++i) words[i] = 0;
+    words[kBegin] = reinterpret_cast<uintptr_t>(&begin<Allocator>);
+    fresh->sp = words;
     place_ = fresh;
   }
 
-  fiber resume() && {
-    Place here;
-    place_->from = &here;
-    swapcontext(&here.context, &std::exchange(place_, nullptr)->context);
-    return fiber(here.from);
-  }
+  inline fiber resume() &&;
 
  private:
   /// Where somebody waits, on his own stack.
   struct Place {
-    ucontext_t context;
+    void* sp = nullptr;     ///< its registers lie there; sim_switch_fiber() knows this place
     Place* from = nullptr;  ///< set by whoever resumes it
   };
   template <class Allocator>
@@ -82,17 +60,107 @@ class fiber {
   explicit fiber(Place* place) : place_(place) {}
 
   template <class Allocator>
-  static void begin(unsigned high, unsigned low) {
-    auto* me = reinterpret_cast<Fresh<Allocator>*>(uint64_t{high} << 32 | low);
-    fiber next = me->run(fiber(me->from));
-    next.place_->from = nullptr;
-    me->allocator.deallocate(me->stack);  // nobody takes it before the switch
-    setcontext(&next.place_->context);
-  }
+  static void begin(Place* place);
+
+#if defined(__x86_64__)
+  // A function begins 8 bytes off a multiple of 16.
+  static constexpr int kWords = 12, kBegin = 6;
+#elif defined(__aarch64__)
+  static constexpr int kWords = 24, kBegin = 19;
+#else
+#error "the simulator runs on x86-64 and aarch64"
+#endif
 
   Place* place_ = nullptr;
 };
 
-}  // namespace sim
+/// Leaves the caller, whose stack it notes in the first word of `here`, and goes on at `there`. To a
+/// function that begins there it is the argument. Not kept: the rounding mode, which is all fibers'.
+extern "C" void sim_switch_fiber(void* here, void* there);
 
+// One copy of it in a program, as of an inline function. It ends with a jump: a processor expects that
+// `ret` goes back to the last call, which was on another stack.
+#if defined(__x86_64__)
+asm(R"(
+  .pushsection .text.sim_switch_fiber,"axG",@progbits,sim_switch_fiber,comdat
+  .weak sim_switch_fiber
+  .hidden sim_switch_fiber
+  .type sim_switch_fiber,@function
+sim_switch_fiber:
+  push %rbp
+  push %rbx
+  push %r12
+  push %r13
+  push %r14
+  push %r15
+  mov %rsp, (%rdi)
+  mov (%rsi), %rsp
+  mov %rsi, %rdi
+  pop %r15
+  pop %r14
+  pop %r13
+  pop %r12
+  pop %rbx
+  pop %rbp
+  pop %rcx
+  jmp *%rcx
+  .size sim_switch_fiber,.-sim_switch_fiber
+  .popsection
+)");
+#else
+asm(R"(
+  .pushsection .text.sim_switch_fiber,"axG",@progbits,sim_switch_fiber,comdat
+  .weak sim_switch_fiber
+  .hidden sim_switch_fiber
+  .type sim_switch_fiber,%function
+sim_switch_fiber:
+  sub sp, sp, #160
+  stp d8, d9, [sp]
+  stp d10, d11, [sp, #16]
+  stp d12, d13, [sp, #32]
+  stp d14, d15, [sp, #48]
+  stp x19, x20, [sp, #64]
+  stp x21, x22, [sp, #80]
+  stp x23, x24, [sp, #96]
+  stp x25, x26, [sp, #112]
+  stp x27, x28, [sp, #128]
+  stp x29, x30, [sp, #144]
+  mov x9, sp
+  str x9, [x0]
+  ldr x9, [x1]
+  mov sp, x9
+  mov x0, x1
+  ldp d8, d9, [sp]
+  ldp d10, d11, [sp, #16]
+  ldp d12, d13, [sp, #32]
+  ldp d14, d15, [sp, #48]
+  ldp x19, x20, [sp, #64]
+  ldp x21, x22, [sp, #80]
+  ldp x23, x24, [sp, #96]
+  ldp x25, x26, [sp, #112]
+  ldp x27, x28, [sp, #128]
+  ldp x29, x30, [sp, #144]
+  add sp, sp, #160
+  ret
+  .size sim_switch_fiber,.-sim_switch_fiber
+  .popsection
+)");
 #endif
+
+inline fiber fiber::resume() && {
+  Place here;
+  place_->from = &here;
+  sim_switch_fiber(&here, std::exchange(place_, nullptr));
+  return fiber(here.from);
+}
+
+template <class Allocator>
+void fiber::begin(Place* place) {
+  auto* me = static_cast<Fresh<Allocator>*>(place);
+  fiber next = me->run(fiber(me->from));
+  next.place_->from = nullptr;
+  me->allocator.deallocate(me->stack);  // nobody takes it before the switch
+  sim_switch_fiber(me, next.place_);
+}
+
+}  // namespace sim

@@ -174,8 +174,7 @@ void run_placed_block(Block& b) {
 }
 
 void abandon_threads(Block& b) {
-  // A fiber's destructor would unwind its stack through kernel frames, which hold no resources.
-  for (Thread& t : b.threads) new (&t.fiber) fiber();
+  for (Thread& t : b.threads) t.fiber = {};  // their kernel frames hold no resources
   if (b.stacks) b.stacks->reset();
 }
 
