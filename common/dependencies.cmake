@@ -5,7 +5,10 @@
 #
 # <variable> becomes the folder that holds the headers; with BUILD, a library that had to be fetched
 # is built by its own CMakeLists.txt. Without a network, unpack the archive and give
-# -DFETCHCONTENT_SOURCE_DIR_<NAME>=<its folder>.
+# -DFETCHCONTENT_SOURCE_DIR_<NAME>=<its folder>. What could not be fetched has no folder, and
+#
+#   fa_require_libraries()    ends with all of them in one sentence
+#   fa_what_is_missing(<variable>)    that sentence, or nothing
 
 include(FetchContent)
 
@@ -18,17 +21,35 @@ function(fa_library variable)
   string(TOUPPER ${arg_NAME} upper)
   set(archive ${CMAKE_BINARY_DIR}/_deps/${arg_NAME}.tar.gz)
   if(NOT FETCHCONTENT_SOURCE_DIR_${upper})
-    # FetchContent by itself tries again for minutes where there is no network.
-    message(STATUS "${arg_NAME} is not here: fetching ${arg_URL}")
-    file(DOWNLOAD ${arg_URL} ${archive} EXPECTED_HASH SHA256=${arg_SHA256} INACTIVITY_TIMEOUT 20
-         STATUS status)
-    list(GET status 0 failed)
-    list(GET status 1 why)
+    # FetchContent by itself tries again for minutes where there is no network; one attempt shows that.
+    get_property(why GLOBAL PROPERTY FA_MISSING_WHY)
+    set(failed YES)
+    set(hash "")
+    if(EXISTS ${archive})
+      file(SHA256 ${archive} hash)
+    endif()
+    if(hash STREQUAL arg_SHA256)
+      set(failed NO)
+    elseif(NOT why OR why MATCHES "HASH")
+      message(STATUS "${arg_NAME} is not here: fetching ${arg_URL}")
+      file(DOWNLOAD ${arg_URL} ${archive} INACTIVITY_TIMEOUT 20 STATUS status)
+      list(GET status 0 failed)
+      list(GET status 1 why)
+      if(NOT failed)  # by itself, DOWNLOAD ends CMake with several lines, also without a network
+        file(SHA256 ${archive} hash)
+        if(NOT hash STREQUAL arg_SHA256)
+          set(failed YES)
+          set(why "HASH mismatch")
+        endif()
+      endif()
+    endif()
     if(failed)
-      message(FATAL_ERROR
-        "  flash-steps: ${arg_NAME} is not here and could not be fetched (${why}): install "
-        "${arg_APT}, or unpack ${arg_URL} and run, once, "
-        "cmake --preset sim -DFETCHCONTENT_SOURCE_DIR_${upper}=FOLDER")
+      set_property(GLOBAL APPEND PROPERTY FA_MISSING ${arg_NAME})
+      set_property(GLOBAL APPEND PROPERTY FA_MISSING_APT ${arg_APT})
+      set_property(GLOBAL APPEND PROPERTY FA_MISSING_URL ${arg_URL})
+      set_property(GLOBAL APPEND PROPERTY FA_MISSING_OPTION -DFETCHCONTENT_SOURCE_DIR_${upper}=FOLDER)
+      set_property(GLOBAL PROPERTY FA_MISSING_WHY "${why}")
+      return()
     endif()
   endif()
   set(no_build SOURCE_SUBDIR none)  # no such folder: unpacked, and that is all
@@ -40,6 +61,27 @@ function(fa_library variable)
   FetchContent_MakeAvailable(${arg_NAME})
   FetchContent_GetProperties(${arg_NAME} SOURCE_DIR source)
   set(${variable} ${source}/${arg_INCLUDE} PARENT_SCOPE)
+endfunction()
+
+function(fa_what_is_missing variable)
+  foreach(part "" _APT _URL _OPTION _WHY)
+    get_property(missing${part} GLOBAL PROPERTY FA_MISSING${part})
+    list(JOIN missing${part} " " missing${part})
+  endforeach()
+  if(missing)
+    string(REPLACE " " ", " missing "${missing}")
+    string(CONCAT sentence
+      "flash-steps: not here and could not be fetched (${missing_WHY}): ${missing}; install "
+      "${missing_APT}, or unpack ${missing_URL} and run, once, cmake --preset sim ${missing_OPTION}")
+  endif()
+  set(${variable} "${sentence}" PARENT_SCOPE)
+endfunction()
+
+function(fa_require_libraries)
+  fa_what_is_missing(sentence)
+  if(sentence)
+    message(FATAL_ERROR "  ${sentence}")
+  endif()
 endfunction()
 
 # Optional: starts the ranks of a step that several can share (common/ranks).

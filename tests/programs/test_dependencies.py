@@ -1,6 +1,7 @@
 """common/dependencies.cmake: a library that is here is taken, another is fetched by its hash."""
 
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -26,16 +27,19 @@ class Dependencies(unittest.TestCase):
             archive.add(self.folder / "small-1.0", "small-1.0")
         self.hash = hashlib.sha256(self.archive.read_bytes()).hexdigest()
 
-    def configure(self, *options, url=None, sha256=None):
+    def configure(self, *options, url=None, sha256=None, names=("small",)):
         """(exit status, the folder of the header or None, all that CMake said)"""
         source = self.folder / "project"
         source.mkdir(exist_ok=True)
+        calls = "".join(
+            f"fa_library({name.upper()} NAME {name} APT lib{name}-dev HEADERS fa_{name}/{name}.h\n"
+            f"  INCLUDE headers URL {url or self.archive.as_uri()} SHA256 {sha256 or self.hash})\n"
+            for name in names
+        )
         (source / "CMakeLists.txt").write_text(
             "cmake_minimum_required(VERSION 3.25)\nproject(small NONE)\n"
-            f"include({ROOT}/common/dependencies.cmake)\n"
-            "fa_library(FOUND NAME small APT libsmall-dev HEADERS fa_small/small.h\n"
-            f"  INCLUDE headers URL {url or self.archive.as_uri()} SHA256 {sha256 or self.hash})\n"
-            'message(STATUS "found in ${FOUND}")\n'
+            f"include({ROOT}/common/dependencies.cmake)\n{calls}fa_require_libraries()\n"
+            'message(STATUS "found in ${SMALL}")\n'
         )
         done = subprocess.run(
             ["cmake", "-S", source, "-B", self.folder / "build", *options],
@@ -65,7 +69,7 @@ class Dependencies(unittest.TestCase):
         status, _, text = self.configure(**how)
         self.assertNotEqual(status, 0, text)
         (sentence,) = re.findall(r"^ *flash-steps: (.*)$", text, re.MULTILINE)
-        for word in ("small is not here and could not be fetched", "libsmall-dev", *words):
+        for word in ("not here and could not be fetched", ": small; ", "libsmall-dev", *words):
             self.assertIn(word, sentence)
 
     def test_another_archive_than_the_fixed_one_is_refused(self):
@@ -74,10 +78,73 @@ class Dependencies(unittest.TestCase):
     def test_without_a_network_the_sentence_says_what_to_do(self):
         self.refused("-DFETCHCONTENT_SOURCE_DIR_SMALL=", url=NOWHERE)
 
+    def test_all_that_are_missing_are_named_at_once(self):
+        words = (
+            "small, other; install libsmall-dev libother-dev",
+            "-DFETCHCONTENT_SOURCE_DIR_OTHER=",
+        )
+        status, _, text = self.configure(url=NOWHERE, names=("small", "other"))
+        self.assertNotEqual(status, 0, text)
+        (sentence,) = re.findall(r"^ *flash-steps: (.*)$", text, re.MULTILINE)
+        for word in words:
+            self.assertIn(word, sentence)
+        self.assertEqual(text.count("fetching "), 1, text)  # one attempt shows that nothing comes
+
     def test_a_copy_serves_without_a_network(self):
         copy = self.folder / "small-1.0"
         status, found, text = self.configure(f"-DFETCHCONTENT_SOURCE_DIR_SMALL={copy}", url=NOWHERE)
         self.assertEqual((status, found), (0, copy / "headers"), text)
+
+
+class Build(unittest.TestCase):
+    """The build itself: configured on a machine that has too little."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def configure(self, *options):
+        for header in ("CLI/CLI.hpp", "nlohmann/json.hpp", "fmt/format.h"):
+            path = self.folder / "here" / "include" / header
+            path.parent.mkdir(parents=True)
+            path.touch()
+        done = subprocess.run(
+            ["cmake", "--preset", "sim", "-B", self.folder / "build", *options],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            env={**os.environ, "https_proxy": "http://127.0.0.1:1"},
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    def test_another_compiler_than_gpp_is_refused_in_one_sentence(self):
+        status, text = self.configure(
+            *("-DCMAKE_CXX_COMPILER_FORCED=1", "-DCMAKE_CXX_COMPILER_ID_RUN=1"),
+            "-DCMAKE_CXX_COMPILER_ID=Clang",
+        )
+        self.assertNotEqual(status, 0)
+        (sentence,) = re.findall(r"^ *flash-steps: (.*)$", text, re.MULTILINE)
+        self.assertRegex(sentence, r"needs g\+\+, .* \(Clang\): run, once, CXX=g\+\+ cmake --fresh")
+
+    def test_only_the_tests_need_catch2(self):
+        status, text = self.configure(
+            f"-DCMAKE_PREFIX_PATH={self.folder / 'here'}",
+            "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+        )
+        self.assertEqual(status, 0, text)
+        build = ["cmake", "--build", self.folder / "build", "--target"]
+        targets = subprocess.run([*build, "help"], capture_output=True, text=True).stdout
+        for target, there in (
+            ("any_program", 1),
+            ("14_ring", 1),
+            ("exercises", 1),
+            ("test_clock", 0),
+        ):
+            self.assertEqual(len(re.findall(rf"\b{target}\b", targets)) > 0, there, target)
+        done = subprocess.run([*build, "tests_need_catch2"], capture_output=True, text=True)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertRegex(done.stdout, r"(?m)^flash-steps: not here .*: Catch2; install catch2, or ")
 
 
 class Pins(unittest.TestCase):

@@ -74,12 +74,13 @@ class fiber {
   Place* place_ = nullptr;
 };
 
-/// Leaves the caller, whose stack it notes in the first word of `here`, and goes on at `there`. To a
-/// function that begins there it is the argument. Not kept: the rounding mode, which is all fibers'.
+/// Leaves the caller, whose stack it notes in the first word of `here`, and goes on at `there`. A
+/// function that begins there gets it as its argument. Not kept: the rounding mode, which is common
+/// to all fibers.
 extern "C" void sim_switch_fiber(void* here, void* there);
 
-// One copy of it in a program, as of an inline function. It ends with a jump: a processor expects that
-// `ret` goes back to the last call, which was on another stack.
+// One copy of it in a program, as of an inline function. On x86-64 it ends with a jump: `ret` is
+// predicted to go back to the last call, which was on another stack.
 #if defined(__x86_64__)
 asm(R"(
   .pushsection .text.sim_switch_fiber,"axG",@progbits,sim_switch_fiber,comdat
