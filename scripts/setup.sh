@@ -38,6 +38,9 @@ plots       python3-matplotlib   python:matplotlib|file:/usr/lib/python3/dist-pa
 '
 choices='mpi, docs, gdb, format, plots, browser'
 
+# Where pip may install nothing into the system, as on Debian, it may into a folder of its own.
+newer_cmake='python3 -m venv ~/cmake && ~/cmake/bin/pip install cmake && PATH=~/cmake/bin:$PATH'
+
 yes='' have='' need=''
 chosen=
 for argument in "$@"; do
@@ -98,11 +101,38 @@ as_root() {
   fi
 }
 
-# Without a network, apt would try for minutes.
+# How far apt-get is, from its words in the log.
+so_far() {
+  local all
+  all=$(sed -nE 's/^([0-9]+) upgraded, ([0-9]+) newly installed.*/\1 + \2/p' "$log")
+  if [[ $all ]]; then
+    printf '%d packages: %d fetched, %d unpacked, %d set up' $((all)) \
+      "$(grep -c '^Get:' "$log")" "$(grep -c '^Unpacking ' "$log")" "$(grep -c '^Setting up ' "$log")"
+  else
+    printf '%d lists fetched' "$(grep -cE '^(Hit|Get):' "$log")"
+  fi
+}
+
+# apt <arguments>: to the log, and says how far it is. Without a network, apt would try for minutes.
 apt() {
+  local pid said=$SECONDS
   as_root env LC_ALL=C DEBIAN_FRONTEND=noninteractive RES_OPTIONS='timeout:3 attempts:1' \
     apt-get -q -o Acquire::Retries=1 -o Acquire::http::Timeout=15 -o Acquire::https::Timeout=15 \
-    -o DPkg::Lock::Timeout=60 "$@" > "$log" 2>&1
+    -o DPkg::Lock::Timeout=60 "$@" <&0 > "$log" 2>&1 &
+  pid=$!
+  while kill -0 $pid 2> /dev/null; do
+    sleep 0.2
+    if [[ -t 1 && ! -s $log ]]; then
+      : # sudo may be asking
+    elif [[ -t 1 ]]; then
+      printf '\r  %s\033[K' "$(so_far)"
+    elif ((SECONDS - said >= 15)); then
+      said=$SECONDS
+      printf '  %s\n' "$(so_far)"
+    fi
+  done
+  [[ -t 1 ]] && printf '\r\033[K'
+  wait $pid
 }
 
 install() {
@@ -164,6 +194,7 @@ fi
 if ((${#required[@]})); then
   how="${sudo}apt-get install -y --no-install-recommends ${required[*]}"
   command -v apt-get > /dev/null || how="your package manager"
+  [[ " ${required[*]} " == *" cmake "* ]] && how+="; without root: $newer_cmake"
   echo "setup: cannot continue without ${required[*]}: install with $how" >&2
   exit 1
 fi
@@ -174,7 +205,6 @@ fi
 # An old CMake fails on the presets with a misleading message.
 version=$(cmake --version | sed -n '1s/[^0-9]*//p')
 if [[ $(printf '%s\n3.25\n' "$version" | sort -V | head -n 1) != 3.25 ]]; then
-  echo "setup: CMake $version is too old: 3.25 or newer is needed" \
-    "(pip install cmake installs a newer one)" >&2
+  echo "setup: CMake $version is too old: 3.25 or newer is needed; one for yourself: $newer_cmake" >&2
   exit 1
 fi

@@ -5,8 +5,9 @@
 # unless the same nvcc has found the same text clean before.
 #
 #   ./scripts/test.sh              all but what needs a maintainer's tools
-#   ./scripts/test.sh --all        that too: installs Doxygen, Sphinx, gdb, the
-#                                  formatters and, where apt has it, Chromium
+#   ./scripts/test.sh --all        that too: installs Open MPI, Doxygen, Sphinx,
+#                                  gdb, the formatters and, where apt has it,
+#                                  Chromium
 #   ./scripts/test.sh --yes        installs what is missing without asking
 #   ./scripts/test.sh -R step04    only the tests whose name matches (arguments
 #                                  go to ctest)
@@ -27,7 +28,7 @@ while (($#)); do
     --cuda) cuda=yes ;;
     --yes) yes=(--yes) ;;
     -h | --help)
-      sed -n '2,20s/^# \{0,1\}//p' "$0"
+      sed -n '2,21s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) break ;;
@@ -78,16 +79,17 @@ summary() {
 if [[ $cuda && ! $nvcc ]]; then
   stop "FAILED: --cuda needs nvcc, which is not installed"
 fi
-[[ -e build/sim/steps || $cuda ]] \
-  || echo "the first run takes about thirty minutes on two cores, and 1.4 GB of disk"
-./scripts/setup.sh "${yes[@]}" mpi ${all:+docs gdb format} || exit 1
+[[ -e build/sim/tests/test_ladder || $cuda ]] \
+  || echo "the first run takes about thirty minutes on two cores, and 1.4 GB of disk (0.4 GB more for all packages)"
+./scripts/setup.sh "${yes[@]}" ${all:+mpi docs gdb format} || exit 1
 [[ $all ]] && ./scripts/setup.sh "${yes[@]}" browser # Ubuntu's apt has none: not with the others
 
 preset=sim
 [[ $cuda ]] && preset=gpu && export CUDACXX=$nvcc
 echo "== build"
+waiting=(python3 -B scripts/flash_steps/building.py) # says what it waits for
 cmake --preset "$preset" || stop "cmake could not set up the build"
-cmake --build --preset "$preset" -j "$jobs" || stop "the build failed"
+cmake --build --preset "$preset" -j "$jobs" 2>&1 | "${waiting[@]}" || stop "the build failed"
 
 if [[ $cuda ]]; then
   echo "== kernels for GPUs"
@@ -106,7 +108,7 @@ if (($# == 0)); then
 fi
 
 echo "== tests" # test_site looks at the documentation
-ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt \
+ctest --preset sim -j "$jobs" --no-tests=error "$@" 2>&1 | tee build/ctest.txt | "${waiting[@]}" \
   || failures+=("tests")
 
 if (($# == 0)); then

@@ -12,6 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from flash_steps import building
 from flash_steps.command import BadInput, require_values
 from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.files import require_writable
@@ -98,16 +99,8 @@ class Refused(Exception):
 
 def how_to_build():
     """Compiler, flags and libraries, as CMake has written them down. Builds the simulator."""
-    # Without a row for cuda it is of an older text of CMake's.
-    if not os.path.exists(HOW) or "\ncuda " not in Path(HOW).read_text(encoding="utf-8"):
-        say("building the simulator, once: a minute or two")
-        command(
-            ["cmake", "--preset", "sim"],
-            "configure the simulator; ./scripts/setup.sh installs what it needs",
-        )
     if not is_built():
-        build = ["cmake", "--build", "--preset", "sim", "--target", "any_program"]
-        command([*build, "-j", str(os.cpu_count())], "build the simulator")
+        build_simulator()
     with open(HOW, encoding="utf-8") as file:
         rows = dict(line.rstrip("\n").partition(" ")[::2] for line in file)
     rows["flags"], rows["cuda"] = rows["flags"].split(";"), rows["cuda"].split(";")
@@ -119,19 +112,33 @@ def is_built():
     files = [path for path in Path(ROOT, "common").rglob("*.*") if not path.name.startswith(".")]
     files += [Path(ROOT, "CMakeLists.txt"), Path(ROOT, "CMakePresets.json"), Path(HOW)]
     try:
+        # Without a row for cuda it is of an older text of CMake's.
+        if "\ncuda " not in Path(HOW).read_text(encoding="utf-8"):
+            return False
         stamp = os.path.getmtime(os.path.join(os.path.dirname(HOW), "built"))
         return all(file.stat().st_mtime < stamp for file in files)
     except OSError:
         return False
 
 
-def command(words, purpose):
-    if not shutil.which(words[0]):
-        raise Refused(f"cannot {purpose}: there is no {words[0]} here")
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
-    if done.returncode:
-        sys.stderr.write(done.stdout[-2000:] + done.stderr[-2000:])
-        raise Refused(f"cannot {purpose}")
+def build_simulator():
+    if not shutil.which("cmake"):
+        raise Refused(
+            "there is no cmake here: ./scripts/setup.sh installs what the simulator needs"
+        )
+    path = os.path.join(ROOT, "build", "sim.log")
+    say(f"building the simulator, the first time a minute or two ({os.path.relpath(path, ROOT)})")
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w+", encoding="utf-8", errors="replace") as log:
+            failed = building.build("sim", ["any_program"], log, sys.stderr)
+            log.seek(0)
+            said = log.read()
+    except OSError as error:
+        raise Refused(f"{error.filename} cannot be written: {error.strerror}") from None
+    if failed:
+        print(building.reason(said), file=sys.stderr)
+        raise Refused(f"the simulator was not built: {shlex.join(failed)} failed")
 
 
 def say(sentence):

@@ -39,7 +39,7 @@ if [[ $(cat build/format/tools 2> /dev/null) != "${tools[*]}" ]]; then
   echo "${tools[*]}" > build/format/tools
 fi
 
-mapfile -t python < <(git ls-files '*.py' && git grep -lE '^#!.*python3' -- scripts ':!*.py')
+mapfile -t python < <(git ls-files '*.py' && git grep -lE '^#!.*python3|^exec python3 "\$0"' -- scripts ':!*.py')
 mapfile -t shell < <(git ls-files '*.sh' '.ci/run')
 bad=0
 

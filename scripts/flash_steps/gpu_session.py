@@ -5,6 +5,7 @@ import glob
 import os
 import time
 
+from . import building
 from .command import Failure
 from .files import read_json, read_text, write_json, write_text
 from .gpu_table import find_model
@@ -164,13 +165,10 @@ class Session:
         ]
 
     def build(self, preset, targets):
-        status, output = self.shell(f"configure {preset}", ["cmake", "--preset", preset])
+        configure, build = building.commands(preset, targets, jobs=self.jobs)
+        status, output = self.shell(f"configure {preset}", configure)
         if status == 0:
-            wanted = ["--target", *targets] if targets else []
-            status, output = self.shell(
-                f"build {preset}",
-                ["cmake", "--build", "--preset", preset, "-j", str(self.jobs), *wanted],
-            )
+            status, output = self.shell(f"build {preset}", build)
         if status == 0:
             return True, f"built {preset}"
         if status is None:

@@ -22,6 +22,7 @@ import threading
 import time
 from pathlib import Path
 
+from flash_steps import building
 from flash_steps.steps import all_needs_of, runs_on
 
 from .exercises import ROOT
@@ -324,32 +325,30 @@ def _build(build, preset, say, log, steps):
     if steps:
         what += f" and step {steps[0]}" if len(steps) == 1 else f" and {len(steps)} steps"
     say(f"building {what}: the first time takes a minute or two ({log.relative_to(ROOT)})")
-    configured = (Path(build) / "CMakeCache.txt").exists()  # it stays what it is: Debug, say
-    configure = ["cmake", *(["-S", "."] if configured else ["--preset", preset]), "-B", str(build)]
-    make = ["cmake", "--build", str(build), "-j", str(os.cpu_count())]
-    make += ["--target", "exercises", *[f"{step}_built" for step in steps]]
+    targets = ["exercises", *[f"{step}_built" for step in steps]]
     with open(log, "w", encoding="utf-8") as file:
         status, said = _setup(file)
         if status:
             raise NotBuilt(_what_to_ask_for(said) or said.strip().splitlines()[-1])
-        for command in (configure, make):
-            file.flush()
-            try:
-                status = run_group(command, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)[0]
-            except FileNotFoundError:
-                raise NotBuilt(
-                    _what_to_ask_for(said) or f"{command[0]} is not installed: ./scripts/setup.sh"
-                ) from None
-            if status:
-                tail = log.read_text(encoding="utf-8", errors="replace").splitlines()[-12:]
-                end = _what_to_ask_for(said)
-                raise NotBuilt(
-                    "\n".join(
-                        [f"{shlex.join(command)} failed; the end of {log}:"]
-                        + tail
-                        + ([end] if end else [])
-                    )
+        file.flush()
+        try:
+            failed = building.build(preset, targets, file, None, build, group_of)
+        except FileNotFoundError as error:
+            raise NotBuilt(
+                _what_to_ask_for(said) or f"{error.filename} is not installed: ./scripts/setup.sh"
+            ) from None
+        if failed:
+            tail = building.reason(log.read_text(encoding="utf-8", errors="replace"), 12)
+            end = _what_to_ask_for(said)
+            raise NotBuilt(
+                "\n".join(
+                    [
+                        f"{shlex.join(failed)} failed; the end of {log}:",
+                        tail,
+                        *([end] if end else []),
+                    ]
                 )
+            )
     say(f"built in {time.time() - started:.0f} s")
 
 

@@ -1,14 +1,19 @@
 """setup.sh, tour.sh and test.sh with stand-ins for apt, cmake, ctest and the programs."""
 
 import fcntl
+import io
 import os
 import pty
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
+from unittest import mock
 
+import copies  # noqa: F401  for flash_steps
+from flash_steps import building
 from sample_results import sim, write
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
@@ -190,6 +195,27 @@ class Setup(Sandbox):
         self.assertTrue(update.endswith(" update"), update)
         self.assertRegex(install, r"^noninteractive .* install -y --no-install-recommends .*g\+\+")
 
+    def test_it_says_all_the_time_how_far_it_is(self):
+        self.tool("id", "echo 0")
+        self.tool("g++", ":")
+        lines = r"0 upgraded, 3 newly installed, 0\nGet:1 a\nGet:2 b\nUnpacking a\n"
+        self.tool(
+            "apt-get", f'echo Hit:1; [[ $* == *update ]] || {{ printf "{lines}"; sleep 0.7; }}'
+        )
+        ours, script_end = self.terminal()
+        with subprocess.Popen(
+            ["./scripts/setup.sh", "--yes", "gdb"],
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            stdout=script_end,
+            stderr=subprocess.DEVNULL,
+            env=self.environment(),
+        ):
+            script_end.close()
+            shown = b""
+            while b"3 packages: 2 fetched, 1 unpacked, 0 set up" not in shown:
+                shown += os.read(ours, 1000)  # fails when it ends without
+
     def test_a_broken_source_does_not_keep_it_from_installing(self):
         self.tool("id", "echo 0")
         self.tool(
@@ -265,7 +291,11 @@ class Setup(Sandbox):
         self.tool("cmake", "echo cmake version 3.22.1")
         done = self.run_script("./scripts/setup.sh")
         self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r"^setup: CMake 3.22.1 is too old.*pip install cmake.*\n$")
+        self.assertRegex(
+            done.stderr,
+            r"^setup: CMake 3.22.1 is too old.* python3 -m venv ~/cmake && "
+            r"~/cmake/bin/pip install cmake && PATH=~/cmake/bin:\$PATH\n$",
+        )
 
     def test_bad_use(self):
         done = self.run_script("./scripts/setup.sh", "everything")
@@ -391,6 +421,13 @@ exit 1""",
         shown = self.run_script("./scripts/tour.sh").stdout
         self.assertIn("building for sim (build/tour.log)\n", shown)
         self.assertNotIn("37%", shown)
+
+    def test_all_programs_are_built_at_once(self):
+        self.tool("cmake", f'echo "$*" >> {self.root}/cmake.log')
+        self.run_script("./scripts/tour.sh")
+        configure, build = self.text("cmake.log").splitlines()
+        self.assertEqual(configure, "--preset sim -DFA_TARGETS=01_naive;02_tiled")
+        self.assertRegex(build, r"^--build --preset sim -j \d+ --target fa_targets$")
 
     def test_a_failed_build_shows_its_end(self):
         self.tool("cmake", "echo the compiler said no; exit 1")
@@ -518,6 +555,63 @@ class Help(unittest.TestCase):
                 self.assertNotIn("set -", done.stdout)
 
 
+class WithoutPython(Sandbox):
+    def test_what_a_newcomer_types_asks_for_it(self):
+        os.remove(os.path.join(self.bin, "python3"))
+        os.symlink(shutil.which("sh"), os.path.join(self.bin, "sh"))
+        for name in ("learn", "sim", "new", "maintain"):
+            with self.subTest(script=name):
+                done = self.run_script(f"./scripts/{name}", "--help")
+                self.assertEqual(done.returncode, 3, done.stderr)
+                self.assertIn("python3              is missing", done.stdout)
+                self.assertRegex(done.stderr, r"^setup: cannot continue without .*python3.*\n$")
+
+
+class Building(unittest.TestCase):
+    """scripts/flash_steps/building.py"""
+
+    def test_a_file_is_told_every_15_s_what_is_being_done(self):
+        said = io.StringIO()
+        with mock.patch.object(building, "QUIET_SECONDS", 1):
+            with building.Progress(said) as progress:
+                progress.heard(
+                    "[  7%] Building CXX object common/CMakeFiles/fa.dir/ranks/run.cpp.o\n"
+                )
+                time.sleep(2.5)
+        self.assertIn("  7%  common/ranks/run.cpp  2 s\n", said.getvalue())
+
+    def test_the_tests_that_run_are_named(self):
+        said = io.StringIO()
+        lines = ["      Start  1: test_a\n", "      Start  2: test_b\n"]
+        lines += ["1/2 Test  #1: test_a ....   Passed\n"]
+
+        def slowly():
+            yield from lines
+            time.sleep(2.5)
+
+        with mock.patch.object(building, "QUIET_SECONDS", 1):
+            with mock.patch.object(sys, "stdin", slowly()), mock.patch.object(sys, "stdout", said):
+                building.watch()
+        self.assertTrue(said.getvalue().startswith("".join(lines) + "  running: test_b"))
+
+    def test_a_second_build_in_a_folder_waits(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with building.Progress(io.StringIO()) as first, building.alone(folder, first):
+                code = (
+                    "from flash_steps import building\n"
+                    "class P:\n  def set(self, what): print(what, flush=True)\n"
+                    f"with building.alone({folder!r}, P()): print('mine', flush=True)"
+                )
+                second = subprocess.Popen(
+                    [sys.executable, "-c", code],
+                    cwd=os.path.join(ROOT, "scripts"),
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+                self.assertIn("waiting for another build in ", second.stdout.readline())
+            self.assertEqual(second.communicate()[0].splitlines()[-1], "mine")
+
+
 class Format(Sandbox):
     def test_outside_a_checkout_it_says_so(self):
         self.tool("git", "echo 'fatal: not a git repository' >&2; exit 128")
@@ -534,6 +628,7 @@ class Test(Sandbox):
         self.executable(os.path.join(self.package, "format.sh"), ":")  # no PyPI
         self.report("return 0")
         os.makedirs(os.path.join(self.root, "build", "sim", "steps"))
+        self.executable(os.path.join(self.root, "build", "sim", "tests", "test_ladder"), ":")
         self.tool("cmake", "echo cmake $*")
         self.tool("ctest", "echo '100% tests passed, 0 tests failed out of 3'")
 
@@ -593,8 +688,8 @@ class Test(Sandbox):
         setup = os.path.join(self.root, "scripts", "setup.sh")
         self.executable(setup, f'[[ $1 == --have ]] || echo "$*" >> {self.root}/asked')
         for options, asked in (
-            ((), "mpi\n"),
-            (("--yes",), "--yes mpi\n"),
+            ((), "\n"),
+            (("--yes",), "--yes\n"),
             (("--all", "--yes"), "--yes mpi docs gdb format\n--yes browser\n"),
         ):
             self.last_line(*options)
@@ -606,14 +701,17 @@ class Test(Sandbox):
 
     def test_the_first_time_says_how_long_and_how_much(self):
         self.executable(os.path.join(self.root, "scripts", "setup.sh"), "exit 1")
-        shutil.rmtree(os.path.join(self.root, "build"))
+        # test.sh also behind a tour, which made build/sim/steps
+        shutil.rmtree(os.path.join(self.root, "build", "sim", "tests"))
         for script in ("./scripts/test.sh", "./scripts/tour.sh"):
+            if script == "./scripts/tour.sh":
+                shutil.rmtree(os.path.join(self.root, "build"))
             os.makedirs(os.path.join(self.root, "steps", "01_naive"), exist_ok=True)
             main = os.path.join(self.root, "steps", "01_naive", "main.cu")
             open(main, "w", encoding="utf-8").close()
             self.assertRegex(
                 self.run_script(script).stdout,
-                r"^the first run takes about .* minutes .* GB of disk\n$",
+                r"^the first run takes about .* minutes .* GB of disk .*packages.\n$",
             )
 
     def test_cuda_without_nvcc_is_a_failure(self):

@@ -1,0 +1,213 @@
+"""Builds for the scripts that people type, and says all the time what is being done.
+
+    building.py LOG PRESET [TARGET...]     one line, and why it failed; all else goes to LOG
+    COMMAND | building.py                  lets its output through; says what it waits for
+
+In a terminal a line shows how far the build is, and at what file; elsewhere there is a line when
+15 s have passed without one. All targets are built at once; `cmake --build --target A B` builds one
+after the other.
+Exit status: 0 done, 1 the build failed.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+QUIET_SECONDS = 15
+STEP = re.compile(r"\[ *(\d+%|\d+/\d+)\] (.*)")  # make's share or ninja's count
+OBJECT = re.compile(r"Building \w+ object (?:(\S+)/)?CMakeFiles/[^/]+\.dir/(\S+)\.o\b")
+
+
+class Progress:
+    """What is being done, on one line of a terminal; closing it takes the line away."""
+
+    def __init__(self, stream=None, what=""):
+        self.stream = stream or sys.stdout
+        self.what = what
+        self.terminal = self.stream.isatty()
+        self.begun = self.spoken = time.monotonic()
+        self.end = threading.Event()
+        self.lock = threading.Lock()
+        self.thread = threading.Thread(target=self._tick, daemon=True)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.end.set()
+        self.thread.join()
+        self._clear()
+
+    def heard(self, line):
+        """A line of a build's or of ctest's output."""
+        done = STEP.match(line)
+        if done:
+            file = OBJECT.search(done[2])
+            self.set(f"{done[1]}  {'/'.join(filter(None, file.groups())) if file else done[2]}")
+        return done
+
+    def set(self, what):
+        with self.lock:
+            if what != self.what:
+                self.what, self.begun = what, time.monotonic()
+            if self.terminal:
+                self._show()
+
+    def show(self, line):
+        """A line that stays."""
+        with self.lock:
+            self._clear()
+            self.stream.write(line)
+            self.stream.flush()
+            self.spoken = time.monotonic()
+
+    def _tick(self):
+        while not self.end.wait(1):
+            with self.lock:
+                if self.terminal:
+                    self._show()
+                elif time.monotonic() - self.spoken >= QUIET_SECONDS:
+                    self.spoken = time.monotonic()
+                    self._write(f"  {self._text()}\n")
+
+    def _text(self):
+        seconds = time.monotonic() - self.begun
+        return f"{self.what}  {seconds:.0f} s" if self.what and seconds >= 2 else self.what
+
+    def _show(self):
+        self._write(f"\r  {self._text()[: shutil.get_terminal_size((80, 24)).columns - 3]}\033[K")
+
+    def _clear(self):
+        if self.terminal:
+            self._write("\r\033[K")
+
+    def _write(self, text):
+        with contextlib.suppress(OSError):  # the reader has gone: its own writer says so
+            self.stream.write(text)
+            self.stream.flush()
+
+
+@contextlib.contextmanager
+def group_of(command, **options):
+    """A process in its own group, which ends with the block."""
+    process = subprocess.Popen(command, start_new_session=True, **options)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+def run(command, log, progress, group=group_of):
+    """The exit status; its output goes to the open file `log`, line by line."""
+    with group(
+        command,
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as process:
+        for line in process.stdout:
+            log.write(line)
+            log.flush()
+            progress.heard(line)
+        return process.wait()
+
+
+def commands(preset, targets, folder=None, jobs=None):
+    """What configures and builds; of no target, all. A tree that is there stays what it is."""
+    configure, build = ["cmake", "--preset", preset], ["cmake", "--build", "--preset", preset]
+    if folder:
+        here = os.path.exists(os.path.join(folder, "CMakeCache.txt"))
+        configure = ["cmake", *(["-S", "."] if here else configure[1:]), "-B", str(folder)]
+        build = ["cmake", "--build", str(folder)]
+    if targets:
+        configure.append(f"-DFA_TARGETS={';'.join(targets)}")
+        targets = ["--target", "fa_targets"]
+    return configure, [*build, "-j", str(jobs or os.cpu_count()), *targets]
+
+
+@contextlib.contextmanager
+def alone(folder, progress):
+    """Two builds in one folder would write the same files, and count together."""
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "build.lock"), "w", encoding="utf-8") as lock:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                progress.set(f"waiting for another build in {os.path.relpath(folder, ROOT)}")
+                time.sleep(0.2)
+        yield
+
+
+def build(preset, targets, log, stream=None, folder=None, group=group_of):
+    """Configures and builds: None, or the command that failed."""
+    with Progress(stream, "cmake configures the build") as progress:
+        with alone(folder or os.path.join(ROOT, "build", preset), progress):
+            for command in commands(preset, targets, folder):
+                if run(command, log, progress, group):
+                    return command
+    return None
+
+
+def reason(said, lines=25):
+    """Why a build failed: our own sentence (CMake breaks none of them), or the end of its words."""
+    own = re.search(r"^ *flash-steps: (.*)$", said, re.MULTILINE)
+    return own[1] if own else "\n".join(said.splitlines()[-lines:])
+
+
+def watch():
+    """Also names the tests that run."""
+    running = []
+    with Progress() as progress:
+        for line in sys.stdin:
+            progress.show(line)
+            began = re.match(r" *Start +\d+: (\S+)", line)
+            ended = re.match(r" *\d+/\d+ Test +#\d+: (\S+) ", line)
+            if began:
+                running.append(began[1])
+            elif ended and ended[1] in running:
+                running.remove(ended[1])
+            elif progress.heard(line):
+                continue
+            progress.set("running: " + ", ".join(running) if running else "")
+    return 0
+
+
+def main():
+    if len(sys.argv) == 1:
+        return watch()
+    path, preset, *targets = sys.argv[1:]
+    with open(path, "a+", encoding="utf-8", errors="replace") as log:
+        start = log.seek(0, os.SEEK_END)
+        try:
+            failed = build(preset, targets, log)
+        except OSError as error:  # no cmake, or a folder that is not the user's
+            print(f"{error.filename}: {error.strerror}")
+            return 1
+        if failed:
+            log.seek(start)
+            print(reason(log.read()))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
