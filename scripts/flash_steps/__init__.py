@@ -6,7 +6,7 @@ steps.py             finding steps, running their programs
 problems.py          a problem: FlashAttention's series, its flags, its text
 results.py           JSON of the programs: runs, and rows that join them
 standing.py          is a result of this tree's text, measured at full speed?
-step_text.py         the digest of a step's text
+commits.py           the commit that a result belongs to, and what has changed since
 text.py              figures and tables for people
 gpu_table.py         the GPUs that the simulator models
 gpus.py nvcc.py      what GPUs and which compiler there are

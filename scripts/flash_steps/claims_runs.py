@@ -172,7 +172,7 @@ class Runner:
 
 def standing_of_row(row):
     """Of a row of peers.py, which mark_peers has marked, or of figure2.py."""
-    return row["standing"] if "standing" in row else standing(row["step"], row.get("text"))
+    return row["standing"] if "standing" in row else standing(row["step"], row.get("commit"))
 
 
 def peers_of(cmd, flags, rows):

@@ -4,7 +4,7 @@ from .command import Failure
 from .problems import DIRECTIONS, flops_of, problem_text
 from .results import Run
 from .step_library import SIZES, Refused
-from .step_text import digest_of
+from .commits import here
 from .torch_attention import GRADIENTS, Contender
 
 
@@ -187,7 +187,7 @@ class Comparison:
             "problem": self.text,
             "direction": direction,
             "step": contender.step if is_ours else None,
-            "text": digest_of(contender.step) if is_ours else None,
+            "commit": here() if is_ours else None,
             "variant": contender.name,
             "label": contender.label,
             "ms": ms,

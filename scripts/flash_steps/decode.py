@@ -24,7 +24,7 @@ from .command import Failure
 from .comparison import Comparison
 from .measurement import Measurement
 from .problems import flags, problem_text
-from .step_text import digest_of
+from .commits import here
 from .steps import program_of, run_program
 from .text import time_text
 from .torch_attention import BACKENDS, Contender, Torch
@@ -212,7 +212,7 @@ class DecodeMeasurement(Measurement):
                 **p,
                 "problem": problem_text(p),
                 "step": STEP,
-                "text": digest_of(STEP),
+                "commit": here(),
                 "variant": variant,
                 "label": f"13 {variant}",
                 "ms": statistics.median(turns[shape]),

@@ -23,7 +23,7 @@ from .command import BadInput, Failure, NotHere, parser
 from .files import read_json, replace_text
 from .problems import in_series, own_tiles
 from .results import PASSES, load, load_folder, published
-from .step_text import digest_of
+from .commits import here, is_current
 from .steps import ROOT, chosen_of, numbered_steps
 from .text import time_text
 
@@ -88,7 +88,7 @@ def keep_times(folder):
     rows = kept(TIMES)
     for key, run in timed(load_folder(folder)):
         rows[key] = {**dict(zip(KEY, key)), "ms": run.get("time.median_ms")}
-        rows[key]["text"] = digest_of(run.data["step"])
+        rows[key]["commit"] = here()
     write(TIMES, rows)
     print(f"{len(rows)} times in {os.path.relpath(TIMES, ROOT)}")
 
@@ -120,7 +120,7 @@ def simulate(cell):
     for direction in ("prepare", "backward"):
         if run.get(direction):
             found[direction] = run[direction]["estimate"]
-    of = {"place": run["variant_index"], "text": digest_of(step)}
+    of = {"place": run["variant_index"], "commit": here()}
     return {
         direction: {"ms": round(e["ms"], 6), "limit": e["limit"], **of}
         for direction, e in found.items()
@@ -228,7 +228,7 @@ def accuracy_table(filters):
         f"Of the {count - far:,} that differ by less than 1.5x: {right - far_right:,} "
         f"({100 * (right - far_right) / (count - far):.0f}%)."
     )
-    stale = sorted({row["step"] for row in rows.values() if row["text"] != digest_of(row["step"])})
+    stale = sorted({row["step"] for row in rows.values() if not is_current(row["step"], row["commit"])})
     old = f"\n\n*Estimated from an older text of the kernel: {', '.join(stale)}.*" if stale else ""
     return "\n".join(lines) + order + old
 

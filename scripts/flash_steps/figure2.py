@@ -19,7 +19,7 @@ from .command import BadInput
 from .files import require_writable, write_json
 from .problems import DIRECTIONS, flags, problem_text
 from .results import total
-from .step_text import digest_of
+from .commits import here
 from .steps import ROOT, program_of, run_program
 from .text import Column, bytes_text, markdown_table, text_table, three_digits, time_text
 
@@ -62,7 +62,7 @@ def figures_of(name, runs):
     return {
         "name": name,
         "step": data["step"],
-        "text": digest_of(data["step"]),
+        "commit": here(),
         "variant": runs[0].variant,
         "flops": sum_of_both(runs, "flops_executed"),
         "hbm_predicted": sum_of_both(runs, "traffic.hbm.predicted", total),

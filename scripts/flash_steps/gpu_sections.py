@@ -16,7 +16,7 @@ from .problems import flags, problem_text, series, tag
 from .results import get, join, join_for_reading, screen_of, total
 from .shell import last_line
 from .standing import repeats_of
-from .step_text import digest_of
+from .commits import here, is_current
 from .steps import ROOT, number_of, numbered_steps
 from .text import Column, bytes_text, entry, flops_text, percent_text, text_table, time_text
 
@@ -356,7 +356,7 @@ class Sections(Session):
             entries.append(
                 {
                     "step": step,
-                    "text": digest_of(step),
+                    "commit": here(),
                     "variant": variant,
                     "problem": tag(problem),
                     "exit_status": status,
@@ -431,7 +431,7 @@ class Sections(Session):
         counts = []
         for step in steps:
             mine = [r for r in rows if r["step"] == step and r["direction"] == direction]
-            mine = [r for r in mine if r.get("text") == digest_of(step)]
+            mine = [r for r in mine if is_current(step, r.get("commit"))]
             counts.append(min((len(repeats_of(row)) for row in mine), default=0))
         return min(counts)
 

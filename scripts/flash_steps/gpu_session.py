@@ -14,7 +14,7 @@ from .problems import flags, tag
 from .results import Run, get, load, load_folder
 from .shell import Shell, last_line
 from .standing import mark_slowed
-from .step_text import digest_of, source_digest
+from .commits import here, is_current, source_digest
 from .steps import ROOT, find_steps, needs_of, program_of, runs_on
 
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
@@ -63,7 +63,7 @@ class Session:
             os.makedirs(folder, exist_ok=True)
             for path in glob.glob(os.path.join(folder, "*.json")):
                 data = load(path)[0].data
-                if data.get("text") != digest_of(data["step"]) or (
+                if not is_current(data["step"], data.get("commit")) or (
                     name == "sim" and not same and folder != self.options.sim_json
                 ):
                     os.remove(path)
@@ -92,11 +92,12 @@ class Session:
     def path_of(self, folder, case):
         return os.path.join(self.out, folder, name_of(case) + ".json")
 
-    def digest_of_steps(self, name):
-        """What decides the result of a section of this call."""
-        if name == "tests":
-            return self.results["sources"]
-        return " ".join(digest_of(step) for step in self.steps)
+    def is_done(self, name):
+        """Whether an earlier call ran this section, with the same steps and nothing changed since."""
+        mark = self.results.get("done", {}).get(name)
+        if name == "tests" or not mark:
+            return mark is not None and mark == self.results["sources"]
+        return mark["steps"] == self.steps and all(is_current(s, mark["commit"]) for s in self.steps)
 
     def say(self, text=""):
         print(text, flush=True)
@@ -107,8 +108,7 @@ class Session:
         that read results and take no time."""
         self.say(f"== {name}")
         start = time.monotonic()
-        done = self.results.get("done", {})
-        if name in RESUMED and done.get(name) == self.digest_of_steps(name):
+        if name in RESUMED and self.is_done(name):
             self.sections[name] = {"ok": True, "summary": "done in an earlier call", "seconds": 0}
             self.say("done in an earlier call\n")
             return True
@@ -129,7 +129,9 @@ class Session:
         self.say(f"{'ok' if ok else 'FAILED'}: {line}\n")
         if self.options.figures:
             if ok and name in RESUMED:
-                self.results["done"] = {**done, name: self.digest_of_steps(name)}
+                mark = {"commit": here(), "steps": self.steps}
+                mark = self.results["sources"] if name == "tests" else mark
+                self.results.setdefault("done", {})[name] = mark
             self.write()
         return ok
 
@@ -218,7 +220,7 @@ class Session:
         data = None
         if status in (0, 1) and os.path.exists(path):
             data = load(path)[0].data
-            data["text"] = digest_of(step)
+            data["commit"] = here()
             write_json(path, data)
         return status, data, self.said(status, output)
 

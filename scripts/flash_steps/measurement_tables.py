@@ -38,7 +38,7 @@ def load(name, folder):
     found = [read_json(path) for path in sorted(glob.glob(os.path.join(folder, f"{name}_*.json")))]
     for result in found:
         for row in result["rows"]:
-            row["standing"] = row["step"] and standing(row["step"], row.get("text"))
+            row["standing"] = row["step"] and standing(row["step"], row.get("commit"))
     return found
 
 

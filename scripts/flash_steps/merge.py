@@ -6,6 +6,7 @@ import re
 import statistics
 
 from .command import BadInput
+from .commits import is_current
 from .files import read_json, replace_text
 from .gpu_table import find_model, model_of
 from .results import Run, get
@@ -126,8 +127,13 @@ def peers_repeats(row, run=None):
     """What each run found, in a row of one run or of several."""
     if "repeats" in row:
         return row["repeats"]
-    keys = ("ms", "flops_per_s", "of_matmul", "ratios", "text")
+    keys = ("ms", "flops_per_s", "of_matmul", "ratios", "commit")
     return [{"run": run, **{key: row.get(key) for key in keys}}]
+
+
+def same_text(step, one, other):
+    commits = {one.get("commit"), other.get("commit")}
+    return len(commits) == 1 or all(is_current(step, commit) for commit in commits)
 
 
 def merge_peers(old, new, path):
@@ -153,8 +159,7 @@ def merge_peers(old, new, path):
             runs = [run for row in same for run in peers_repeats(row, result.get("run"))]
             ids = {run["run"] for run in runs}
             before = [run for run in rows.pop(key, [[], []])[1] if run["run"] not in ids]
-            text = runs[-1].get("text")
-            kept = [run for run in before if run.get("text") == text and None not in ids]
+            kept = [run for run in before if same_text(key[0], run, runs[-1]) and None not in ids]
             rows[key] = same[-1], [run for run in kept if run["run"]] + runs
     return {
         **new,

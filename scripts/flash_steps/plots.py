@@ -226,7 +226,7 @@ def hbm_against_n(path, rows):
         axes.set_xticks(sizes, [str(n) for n in sizes])
         axes.minorticks_off()
         legend(axes, colors, {"measured": ("o", "-"), "predicted": ("", "--")})
-        return save(figure, path, texts_of(chosen))
+        return save(figure, path, commits_of(chosen))
 
 
 BAND = 0.46  # between the two dots of a step; its row is 1 high
@@ -355,7 +355,7 @@ def ladder(path, rows):
             fontsize=12,
             frameon=False,
         )
-        return save(figure, path, texts_of(chosen))
+        return save(figure, path, commits_of(chosen))
 
 
 def name_of(row):
@@ -371,10 +371,10 @@ def device_of(rows, nothing):
     return devices[0]
 
 
-def texts_of(rows):
+def commits_of(rows):
     """tables --check asks whether a picture is of the results beside it."""
-    texts = {row.any.data["step"]: row.gpu.get("text") for row in rows}
-    return "texts " + " ".join(f"{step}={text}" for step, text in texts.items())
+    commits = {row.any.data["step"]: row.gpu.get("commit") for row in rows}
+    return "commits " + " ".join(f"{step}={commit}" for step, commit in commits.items())
 
 
 def said(rows):

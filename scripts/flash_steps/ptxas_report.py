@@ -28,9 +28,9 @@ from dataclasses import dataclass, field
 
 from . import command
 from .command import BadInput
+from .commits import code_of, files_of
 from .files import read_text
 from .nvcc import arches_of, demangled, every_arch_of, find_nvcc, nvcc_command, version_of
-from .step_text import INCLUDE, lines_of_nvcc, without_comments
 from .steps import ROOT, all_needs_of, steps_and_needs
 
 DEFAULT_ARCH = "sm_80"
@@ -158,26 +158,16 @@ def compile_one(nvcc, label, source, arch, host, more, out):
     return label, arch, parse(text), text if done.returncode else None
 
 
-def compiled_text(steps, root=ROOT):
-    """A digest of what nvcc reads of the repository for these steps, [(name, needs)], the host's
-    half included, and of how it is called. Comments and white space do not count."""
-    waiting = [f"steps/{step}/main.cu" for step, _ in steps]
+def compiled_text(steps):
+    """A digest of the code that nvcc compiles for these steps, [(name, needs)], and of how it is
+    called. Comments and white space do not count."""
     call = nvcc_command("nvcc", "", "", "", root="")
     how = [(step, arches_of(needs)) for step, needs in steps], call[call.index("nvcc") :]
-    seen, texts = set(waiting), [repr(how)]
-    while waiting:
-        path = waiting.pop()
-        try:
-            lines = lines_of_nvcc(without_comments(read_text(os.path.join(root, path))))
-        except FileNotFoundError:
-            continue
-        lines = [" ".join(line.split()) for line in lines if line.strip()]
-        texts.append("\n".join([path, *lines]))
-        included = (INCLUDE.match(line) for line in lines)
-        found = {match[1] for match in included if match and match[1]} - seen
-        seen |= found
-        waiting += found
-    return hashlib.sha256("\0".join(sorted(texts)).encode()).hexdigest()[:16]
+    texts = [repr(how)]
+    paths = set().union(*(files_of(step) for step, _ in steps))
+    for path in sorted(path for path in paths if not path.startswith("common/sim/")):
+        texts.append("\n".join([path, *code_of(read_text(os.path.join(ROOT, path)))]))
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
 def seen_before(path, version, text):

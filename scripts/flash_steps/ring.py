@@ -31,7 +31,7 @@ from .command import BadInput, Failure, NotHere
 from .files import read_json, read_text, write_text
 from .measurement import Measurement
 from .problems import flags, problem_text
-from .step_text import digest_of
+from .commits import here
 from .steps import ROOT
 
 STEP = ring_tables.STEP
@@ -119,7 +119,7 @@ class RingMeasurement(Measurement):
                 "tokens": p["n"] // self.options.ranks,
                 "ranks": self.options.ranks,
                 "step": STEP,
-                "text": digest_of(STEP),
+                "commit": here(),
                 "variant": variant,
                 **({"channels": channels} if channels else {}),
                 "turns": [],

@@ -2,14 +2,14 @@
 
 from .gpu_table import peak_of
 from .results import join_for_reading, load
-from .step_text import digest_of
+from .commits import is_current
 
 OLDER, SLOWED = "of an older text of the kernel", "measured while the GPU was slowed down"
 
 
-def standing(step, text, slowed=False):
+def standing(step, commit, slowed=False):
     """None, or why a run is not one of this tree's kernel on a GPU at its full speed."""
-    return OLDER if text is None or text != digest_of(step) else SLOWED if slowed else None
+    return (SLOWED if slowed else None) if is_current(step, commit) else OLDER
 
 
 def mark_slowed(runs):
@@ -61,7 +61,7 @@ def slowed_peers(results):
 
 
 def standing_of(run):
-    return standing(run.data["step"], run.get("text"), run.kind == "gpu" and run.get("slowed"))
+    return standing(run.data["step"], run.get("commit"), run.kind == "gpu" and run.get("slowed"))
 
 
 def standing_parts(found):
@@ -92,12 +92,11 @@ def rows_of(paths):
 
 
 def mark_peers(results):
-    """Each row's `standing`, by its text and by whether one of its runs was on a slowed GPU."""
+    """Each row's `standing`, by its commit and by whether one of its runs was on a slowed GPU."""
     slowed = slowed_peers(results)
     for result in results:
         for row in result["rows"]:
             slow = any(slowed(result, row, run) for run in repeats_of(row))
-            texts = {run.get("text") for run in repeats_of(row)}
-            row["standing"] = row["step"] and standing(
-                row["step"], texts.pop() if len(texts) == 1 else None, slow
-            )
+            commits = {run.get("commit") for run in repeats_of(row)}
+            found = {standing(row["step"], commit, slow) for commit in commits if row["step"]}
+            row["standing"] = OLDER if OLDER in found else next(iter(found), None)

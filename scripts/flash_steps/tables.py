@@ -72,7 +72,7 @@ and within a sentence, <!-- figure: WHAT FILTERS -->1.21x<!-- /figure -->, where
                                         with way=forward or both; memory, sent, hidden; device,
                                         carrier; filters: what=share, variant, n, tokens, causal
 
-A result carries a digest of its kernel's text (step_text.py). Where the tree has another digest, or
+A result carries its commit (commits.py). Where its step has changed since, or
 the GPU was slowed down, the table, or the last figure of a paragraph, says so. After a change of a
 kernel --check fails until the page does.
 
@@ -235,7 +235,7 @@ def figure2_table(found, filters):
 
 
 def standings(rows):
-    return [(row["step"], standing(row["step"], row.get("text"))) for row in rows]
+    return [(row["step"], standing(row["step"], row.get("commit"))) for row in rows]
 
 
 def memory_table(found, filters):
@@ -469,7 +469,7 @@ def picture_findings(rows):
         if not os.path.exists(path):
             continue
         drawn = dict(re.findall(r"(\d\d_\w+)=(\w+)", read_text(path)))
-        there = {row.any.data["step"]: str(row.gpu.get("text")) for row in rows_of_picture(rows)}
+        there = {row.any.data["step"]: str(row.gpu.get("commit")) for row in rows_of_picture(rows)}
         if old := [step for step in {**drawn, **there} if drawn.get(step) != there.get(step)]:
             steps = ", ".join(old)
             findings.append(

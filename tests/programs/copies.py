@@ -16,6 +16,20 @@ def copy_scripts(root):
     shutil.copytree(SCRIPTS, os.path.join(root, "scripts"), ignore=unwanted, dirs_exist_ok=True)
 
 
+def git(root, *arguments):
+    call = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+    done = subprocess.run([*call, *arguments], cwd=root, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def commit_all(root):
+    """All files of a folder, in a history of its own: the commit."""
+    git(root, "init", "-q")
+    git(root, "add", "-A")
+    git(root, "commit", "-qm", "all")
+    return git(root, "rev-parse", "--short=12", "HEAD")
+
+
 def maintain(*args, root=ROOT, python=(), **environment):
     """What ./scripts/maintain says, in this tree or in a copy; `python`: options of Python."""
     script = os.path.join(root, "scripts", "maintain")

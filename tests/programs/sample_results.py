@@ -4,7 +4,9 @@ import copy
 import json
 
 import copies  # noqa: F401 -- finds the package
-from flash_steps.step_text import digest_of
+from flash_steps import commits
+
+HERE = commits.here() or "0" * 12
 
 SIM = {
     "schema": 1,
@@ -89,7 +91,7 @@ def sim(**changes):
     data = copy.deepcopy(SIM)
     for key, value in changes.items():
         (data["problem"] if key in data["problem"] else data)[key] = value
-    data.setdefault("text", digest_of(data["step"]))
+    data.setdefault("commit", HERE)
     data.setdefault("estimate_heads", data["problem"]["b"] * data["problem"]["h"])
     return data
 

@@ -25,7 +25,7 @@ from flash_steps import (
 )
 from flash_steps.command import BadInput, NotHere
 from flash_steps.results import published
-from flash_steps.step_text import digest_of
+from flash_steps import commits
 from test_peers import GOOD, REFUSALS, ROOT, PretendedTorch
 
 STEPS = {
@@ -183,7 +183,7 @@ class Decode(unittest.TestCase):
         self.assertEqual(once["bytes"], size)
         self.assertAlmostEqual(once["bytes_per_s"], size / 1e-3, delta=1e6)
         self.assertAlmostEqual(once["of_copy"], size / 1e-3 / COPY_RATE, places=5)
-        self.assertEqual(once["text"], digest_of("13_decode"))
+        self.assertEqual(once["commit"], commits.here())
         self.assertEqual((once["ratios"]["flash"], once["ratios"]["copy"]), (3, 0.5))
         self.assertEqual(set(once["errors"]), {"O", "LSE"})
         for words in ("3.00x (flash)", "9.00x", "4.00 TB/s", "smallest kernel takes 2 us by"):
@@ -351,7 +351,7 @@ class Decode(unittest.TestCase):
         _, result, _ = self.quick()
         for row in result["rows"]:
             if row["step"] == "13_decode":
-                row["text"] = "0123"
+                row["commit"] = None
         older = "of an older text of the kernel: 13_decode"
         self.assertIn(older.capitalize(), self.table("decode what=peers", result))
         self.assertIn(f"({older})", self.figure("decode show=share b=1 nk=4096", result))

@@ -11,7 +11,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from copies import SCRIPTS, copy_scripts, maintain
+from copies import commit_all, copy_scripts, maintain, SCRIPTS
 from flash_steps import counters_vs_sim, merge, peers_table
 from flash_steps.command import BadInput
 from flash_steps.gpu_table import model_of
@@ -323,10 +323,11 @@ class Peers(unittest.TestCase):
         again = write(os.path.join(self.folder, "results.json"), merged)
         self.assertEqual(merge.merge([again])["peers"], merged["peers"])
 
-    def run_of(self, name, ms, text="abc"):
+    def run_of(self, name, ms, commit="abc"):
         """One call of peers.py: a step beside a backend that takes 12 ms, met twice."""
         common = {"direction": "forward", "problem": "p", "dtype": "bf16", "of_matmul": 0.5}
-        mine = {"step": "07", "variant": "mma", "ms": ms, "flops_per_s": 1e12 / ms, "text": text}
+        mine = {"step": "07", "variant": "mma", "ms": ms, "flops_per_s": 1e12 / ms}
+        mine["commit"] = commit
         peer = {"step": None, "variant": "flash", "ms": 12, "flops_per_s": 1e12 / 12, "ratios": {}}
         rows = [{**mine, **common, "ratios": {"flash": 12 / ms}}] + [{**peer, **common}] * 2
         path = self.file(name, [], run=name)
@@ -344,7 +345,7 @@ class Peers(unittest.TestCase):
         self.assertEqual((ratio, row, count), (1.2, mine, 3))
         # The same run again is no further run; one of another text is the only one.
         self.assertEqual(len(merge.merge(runs + runs[:1])["peers"]["rows"][0]["repeats"]), 3)
-        other = self.run_of("d", 5, text="def")
+        other = self.run_of("d", 5, commit="def")
         (mine, _) = merge.merge(runs + [other])["peers"]["rows"]
         self.assertEqual(([run["run"] for run in mine["repeats"]], mine["ms"]), (["d"], 5))
 
@@ -413,6 +414,7 @@ tool=$2; shift 4
         self.template("sim", sim())
         self.template("gpu", gpu())
         self.programs("sim", self.PROGRAM)
+        commit_all(self.root)
 
     def template(self, kind, run):
         """What the programs write with --json: `run` with their own arguments in place of @...@."""
@@ -449,6 +451,11 @@ tool=$2; shift 4
             text=True,
             env={**os.environ, "PATH": f"{self.root}/bin:/usr/bin:/bin"},
         )
+
+    def with_a_lesson(self, step):
+        self.write(f"steps/{step}/main.cu", f'#include "steps/{step}/lesson.cuh"')
+        self.write(f"steps/{step}/lesson.cuh", "")
+        commit_all(self.root)
 
     def pretend_a_gpu(self):
         for preset in ("gpu", "gpu-check"):
@@ -590,6 +597,7 @@ if "json" in flags:
 
     def test_calls_add_to_a_folder_until_the_sources_change(self):
         self.pretend_a_gpu()
+        self.with_a_lesson("02_tiled")
 
         def runs_after(*args):
             self.check("--no-build", "--quick", "--out", "out", *args)
@@ -601,9 +609,9 @@ if "json" in flags:
         )
         both = runs_after("--sections", "timing", "--steps", "04")
         self.assertEqual({step for step, _ in both}, {"02_tiled", "04_fused"})
-        self.write("steps/02_tiled/2_registers.cuh", "// a comment is no change")
+        self.write("steps/02_tiled/lesson.cuh", "// a comment is no change")
         self.assertEqual(runs_after("--sections", "timing", "--steps", "04"), both)
-        self.write("steps/02_tiled/2_registers.cuh", "int changed;")
+        self.write("steps/02_tiled/lesson.cuh", "int changed;")
         self.assertEqual(
             runs_after("--sections", "scale", "--steps", "04"),
             {(step, n) for step, n in both if step == "04_fused"} | {("04_fused", 2048)},
@@ -658,7 +666,7 @@ if "json" in flags:
         again = merge.merge(files)
         self.assertEqual(len(again["runs"]), len(merged["runs"]))
         self.assertIn("simulator (x86_64, 99 cores)", {r["device"]["name"] for r in again["runs"]})
-        self.write("steps/02_tiled/2_registers.cuh", "// changed since")
+        self.write("steps/02_tiled/lesson.cuh", "// changed since")
         self.check("--no-build", "--quick", "--out", "d", "--steps", "04", "--sections", "timing")
         files.append(os.path.join(self.root, "d", "results.json"))
         done = self.check("--merge", *files, "--out", os.path.join(self.root, "merged"))
@@ -683,7 +691,7 @@ if "json" in flags:
         done = self.check(*args)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertTrue(self.results()["counters"])
-        self.write("steps/02_tiled/2_registers.cuh", "// changed since")
+        self.write("steps/02_tiled/lesson.cuh", "// changed since")
         done = self.check(*args)
         self.assertEqual(done.returncode, 1)
         self.assertIn("made from other sources", done.stdout)
@@ -698,10 +706,10 @@ if len(runs.readlines()) == 1:
     time.sleep(float(os.environ.get("FIRST_PEERS_SECONDS", "0")))
 runs.seek(0)
 sys.path.insert(0, "scripts")
-from flash_steps.step_text import digest_of
+from flash_steps import commits
 row = dict(variant="mma", direction=direction, problem="p", dtype="bf16", flops_per_s=1e14,
            of_matmul=0.5, ms=1.0)
-rows = [dict(row, step=s, text=digest_of(s), ratios={"flash": 1.5}) for s in a["--steps"].split()]
+rows = [dict(row, step=s, commit=commits.here(), ratios={"flash": 1.5}) for s in a["--steps"].split()]
 rows.append(dict(row, step=None, variant="flash", ratios={}))
 json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, notes=[], commands=[],
                run=str(len(runs.readlines())), rows=rows), open(a["--json"], "w"))
@@ -714,7 +722,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         self.pretend_a_gpu()
         self.write("scripts/peers.py", self.PEERS)
         for step in ("06_parts", "07_cores"):
-            self.write(f"steps/{step}/main.cu", "")
+            self.with_a_lesson(step)
             self.write(f"build/gpu/steps/{step}", self.PROGRAM, 0o755)
             self.write(f"build/gpu-check/steps/{step}", self.PROGRAM, 0o755)
         chosen = ("--sections", "scale timing peers tests")
@@ -756,7 +764,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         self.assertEqual(len(again["runs"]), len(first["runs"]))
 
         # After a change of one kernel its runs, and those only, are made again.
-        self.write("steps/06_parts/kernel.cuh", "int changed;")
+        self.write("steps/06_parts/lesson.cuh", "int changed;")
         done = self.figures("--sections", "scale timing", out="moved")
         names = {c["name"] for c in self.results("moved")["commands"][len(again["commands"]) :]}
         self.assertEqual({n.split(".")[0] for n in names if n.startswith("gpu ")}, {"gpu 06_parts"})
@@ -901,7 +909,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
             with open(path, encoding="utf-8") as file:
                 published = json.load(file)
             self.assertEqual({run["step"] for run in published["runs"]}, {step})
-            self.assertTrue(all(run["text"] for run in published["runs"]))
+            self.assertTrue(all(run["commit"] for run in published["runs"]))
             self.assertNotIn("counters", published)
             self.assertFalse([c for c in published["commands"] if c["name"].startswith("gpu ")])
             self.assertNotIn("buffers", json.dumps(published))
@@ -1051,12 +1059,12 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
         probe = [
             sys.executable,
             "-c",
-            "import sys; sys.path.insert(0, 'scripts'); from flash_steps import step_text;"
-            f"print(step_text.source_digest() == open({digest!r}).read().strip())",
+            "import sys; sys.path.insert(0, 'scripts'); from flash_steps import commits;"
+            f"print(commits.source_digest() == open({digest!r}).read().strip())",
         ]
         for change, same in ((None, "True"), ("// changed\n", "False")):
             if change:
-                self.write("steps/02_tiled/2_registers.cuh", change)
+                self.write("steps/02_tiled/lesson.cuh", change)
             done = subprocess.run(probe, cwd=self.root, capture_output=True, text=True)
             self.assertEqual(done.stdout.strip(), same, done.stderr)
 

@@ -14,7 +14,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 from flash_steps import measurement_tables, mpi, ring_picture, ring_tables, tables  # noqa: E402
 from flash_steps.command import BadInput  # noqa: E402
-from flash_steps.step_text import digest_of  # noqa: E402
+from flash_steps import commits  # noqa: E402
 
 # Starts one process and tells it how many ranks there would be.
 MPIRUN = """#!/bin/sh
@@ -94,7 +94,7 @@ class Ring(unittest.TestCase):
             self.assertAlmostEqual(row["forward"]["share"], share, 4)
             self.assertAlmostEqual(row["both"]["least"], share, 4)
             self.assertEqual((len(row["turns"]), row["sent"]), (2, [2000, 2000]))
-            self.assertEqual(row["text"], digest_of("14_ring"))
+            self.assertEqual(row["commit"], commits.here())
         long = [row for row in result["rows"] if row["what"] == "long"]
         self.assertEqual([(row["n"], row["bytes_each"]) for row in long], [(1048576, 4e9)])
         self.assertEqual(len(result["lanes"]["ranks"]), 2)

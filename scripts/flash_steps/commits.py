@@ -1,0 +1,125 @@
+"""The commit that a result belongs to, and whether a step has changed since.
+
+A step has changed since a commit where a file that its program reads has other code now: a file of
+a step, of common/dialect, of common/ranks, or common/harness/tiles.h. The compiler takes the
+comments out. White space, #include lines and names of files do not count, nor does the rest of the
+harness: tests require the same results of it.
+"""
+
+import functools
+import hashlib
+import os
+import subprocess
+
+from .files import read_text
+from .steps import ROOT
+
+DECIDES = ("steps/", "common/dialect/", "common/ranks/", "common/harness/tiles.h")
+UNCOMMITTED = "+"  # behind a commit: the tree had changes
+
+
+def git(*arguments):
+    """What git prints; None where there is no git, no history or no such commit."""
+    command = ["git", "-C", ROOT, "-c", "core.quotePath=false", *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return done.stdout
+
+
+@functools.cache
+def here():
+    """This tree's commit, "+" behind it where steps/ or common/ have changes. A copy without git is
+    told by FLASH_STEPS_COMMIT; else None."""
+    told = os.environ.get("FLASH_STEPS_COMMIT")
+    head = told or git("rev-parse", "--short=12", "HEAD")
+    if not head:
+        return None
+    changes = None if told else git("status", "--porcelain", "--", "steps", "common")
+    return head.strip() + (UNCOMMITTED if changes else "")
+
+
+def code_of(text):
+    """The lines of a file's code, without comments and white space."""
+    command = ["g++", "-x", "c++", "-fpreprocessed", "-dD", "-E", "-P", "-w", "-"]
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        text = done.stdout
+    except (OSError, subprocess.CalledProcessError):  # no compiler: comments count
+        pass
+    lines = (" ".join(line.split()) for line in text.splitlines())
+    return [line for line in lines if line]
+
+
+@functools.cache
+def files_since(commit):
+    """{path: its path in the commit, or None} of the files that differ; None where git cannot
+    tell."""
+    text = git("diff", "-M", "--name-status", commit, "--", "steps", "common")
+    if text is None:
+        return None
+    rows = [line.split("\t") for line in text.splitlines()]
+    return {row[-1]: None if row[0] == "A" else row[1] for row in rows}
+
+
+@functools.cache
+def has_changed(path, before, commit):
+    there = git("show", f"{commit}:{before}") if before else None
+    now = os.path.join(ROOT, path)
+    if there is None or not os.path.exists(now):
+        return True
+    before, after = (
+        [line for line in code_of(text) if not line.startswith("#include")]
+        for text in (there, read_text(now))
+    )
+    return before != after
+
+
+@functools.cache
+def files_of(step):
+    """The files of this tree that the step's program includes, as the compiler says; None where there
+    is no such step."""
+    main = os.path.join("steps", step, "main.cu")
+    if not os.path.exists(os.path.join(ROOT, main)):
+        return None
+    command = ["g++", "-std=c++20", "-x", "c++", "-I.", "-MM", "-MG", main]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    except (OSError, subprocess.CalledProcessError):  # no compiler: the step's own folder, then
+        folder = os.path.join(ROOT, "steps", step)
+        return {os.path.join("steps", step, name) for name in os.listdir(folder)}
+    words = {os.path.normpath(word) for word in done.stdout.split()[1:] if word != "\\"}
+    return {word for word in words if word.startswith(("steps/", "common/"))}
+
+
+@functools.cache
+def is_current(step, commit):
+    """Whether the step is what it was at the commit. In a copy without git any commit will do."""
+    files = files_of(step)
+    if files is None or not commit:
+        return False
+    if commit == here() or here() is None:
+        return True
+    differing = None if commit.endswith(UNCOMMITTED) else files_since(commit)
+    return differing is not None and not any(
+        has_changed(path, differing[path], commit)
+        for path in files & {*differing}
+        if path.startswith(DECIDES)
+    )
+
+
+def source_digest():
+    """Of everything that decides what a step counts, the simulator included: equal sources count
+    equally. What a GPU measures is decided by less: is_current()."""
+    digest = hashlib.sha256()
+    for top in ("steps", "common"):
+        for folder, folders, files in os.walk(os.path.join(ROOT, top)):
+            folders[:] = sorted(set(folders) - {"exercises"})  # no step depends on them
+            for name in sorted(set(files) - {"test.cu"}):
+                if name.endswith((".cuh", ".cu", ".h", ".cpp", ".json")):
+                    path = os.path.join(folder, name)
+                    digest.update(os.path.relpath(path, ROOT).encode())
+                    with open(path, "rb") as file:
+                        digest.update(file.read())
+    return digest.hexdigest()
