@@ -1,10 +1,10 @@
 """One comparison of peers.py: steps, libraries of others and PyTorch, on one problem."""
 
 from .command import Failure
+from .commits import here
 from .problems import DIRECTIONS, flops_of, problem_text
 from .results import Run
 from .step_library import SIZES, Refused
-from .commits import here
 from .torch_attention import GRADIENTS, Contender
 
 

@@ -21,10 +21,10 @@ import statistics
 
 from . import decode_tables, measurement, peers
 from .command import Failure
+from .commits import here
 from .comparison import Comparison
 from .measurement import Measurement
 from .problems import flags, problem_text
-from .commits import here
 from .steps import program_of, run_program
 from .text import time_text
 from .torch_attention import BACKENDS, Contender, Torch

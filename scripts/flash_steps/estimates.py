@@ -20,10 +20,10 @@ import tempfile
 
 from . import decode_tables, measurement_tables
 from .command import BadInput, Failure, NotHere, parser
+from .commits import here, is_current
 from .files import read_json, replace_text
 from .problems import in_series, own_tiles
 from .results import PASSES, load, load_folder, published
-from .commits import here, is_current
 from .steps import ROOT, chosen_of, numbered_steps
 from .text import time_text
 
@@ -228,7 +228,9 @@ def accuracy_table(filters):
         f"Of the {count - far:,} that differ by less than 1.5x: {right - far_right:,} "
         f"({100 * (right - far_right) / (count - far):.0f}%)."
     )
-    stale = sorted({row["step"] for row in rows.values() if not is_current(row["step"], row["commit"])})
+    stale = sorted(
+        {row["step"] for row in rows.values() if not is_current(row["step"], row["commit"])}
+    )
     old = f"\n\n*Estimated from an older text of the kernel: {', '.join(stale)}.*" if stale else ""
     return "\n".join(lines) + order + old
 

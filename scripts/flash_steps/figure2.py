@@ -16,10 +16,10 @@ import textwrap
 
 from . import command
 from .command import BadInput
+from .commits import here
 from .files import require_writable, write_json
 from .problems import DIRECTIONS, flags, problem_text
 from .results import total
-from .commits import here
 from .steps import ROOT, program_of, run_program
 from .text import Column, bytes_text, markdown_table, text_table, three_digits, time_text
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 
+from .commits import here, is_current
 from .counters_vs_sim import compare_counters, hbm_entry, hbm_text, pairs, working_set
 from .files import read_json
 from .gpu_session import OUT_OF_TIME, SHORTEST_RUN, TOOL_ENVIRONMENT, NoTime, Session, name_of
@@ -16,7 +17,6 @@ from .problems import flags, problem_text, series, tag
 from .results import get, join, join_for_reading, screen_of, total
 from .shell import last_line
 from .standing import repeats_of
-from .commits import here, is_current
 from .steps import ROOT, number_of, numbered_steps
 from .text import Column, bytes_text, entry, flops_text, percent_text, text_table, time_text
 

@@ -7,6 +7,7 @@ import time
 
 from . import building
 from .command import Failure
+from .commits import here, is_current, source_digest
 from .files import read_json, read_text, write_json, write_text
 from .gpu_table import find_model
 from .merge import roof_notes, without_slowed, write_results
@@ -14,7 +15,6 @@ from .problems import flags, tag
 from .results import Run, get, load, load_folder
 from .shell import Shell, last_line
 from .standing import mark_slowed
-from .commits import here, is_current, source_digest
 from .steps import ROOT, find_steps, needs_of, program_of, runs_on
 
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
@@ -97,7 +97,9 @@ class Session:
         mark = self.results.get("done", {}).get(name)
         if name == "tests" or not mark:
             return mark is not None and mark == self.results["sources"]
-        return mark["steps"] == self.steps and all(is_current(s, mark["commit"]) for s in self.steps)
+        return mark["steps"] == self.steps and all(
+            is_current(s, mark["commit"]) for s in self.steps
+        )
 
     def say(self, text=""):
         print(text, flush=True)

@@ -28,10 +28,10 @@ import tempfile
 
 from . import measurement, measurement_tables, mpi, ring_picture, ring_tables
 from .command import BadInput, Failure, NotHere
+from .commits import here
 from .files import read_json, read_text, write_text
 from .measurement import Measurement
 from .problems import flags, problem_text
-from .commits import here
 from .steps import ROOT
 
 STEP = ring_tables.STEP

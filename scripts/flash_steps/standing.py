@@ -1,8 +1,8 @@
 """Whether a measured figure belongs to this tree's kernels, on a GPU at its full speed."""
 
+from .commits import is_current
 from .gpu_table import peak_of
 from .results import join_for_reading, load
-from .commits import is_current
 
 OLDER, SLOWED = "of an older text of the kernel", "measured while the GPU was slowed down"
 

@@ -31,7 +31,9 @@ class Copy(unittest.TestCase):
         self.root = folder.name
         for name in ("docs", "scripts", "steps", "common"):
             unwanted = shutil.ignore_patterns("__pycache__", "exercises", "*.npy", "learn_lib")
-            shutil.copytree(os.path.join(ROOT, name), os.path.join(self.root, name), ignore=unwanted)
+            shutil.copytree(
+                os.path.join(ROOT, name), os.path.join(self.root, name), ignore=unwanted
+            )
         shutil.copy(os.path.join(ROOT, "README.md"), self.root)
         self.commit = commit_all(self.root)
 
@@ -71,9 +73,19 @@ class Copy(unittest.TestCase):
             ("common/sim/sim.h", "#pragma once", "#pragma once\nint more;", set()),
             ("common/harness/step.h", "#pragma once", "#pragma once\nint more;", set()),
             ("steps/10_warp_specialized/test.cu", "#include", "int more;\n#include", set()),
-            ("steps/09_tma_wgmma/2_wgmma.cuh", "\n\n", "\nint a;\n", {"09", "10", "11", "12", "14"}),
+            (
+                "steps/09_tma_wgmma/2_wgmma.cuh",
+                "\n\n",
+                "\nint a;\n",
+                {"09", "10", "11", "12", "14"},
+            ),
             ("steps/01_naive/1_naive.cuh", "kBlockY = 8;", "kBlockY = 9;", fp32),
-            ("common/dialect/cuda.h", "kWarp = 32", "kWarp = 33", {f"{n:02}" for n in range(1, 15)}),
+            (
+                "common/dialect/cuda.h",
+                "kWarp = 32",
+                "kWarp = 33",
+                {f"{n:02}" for n in range(1, 15)},
+            ),
             ("steps/14_ring/step.cuh", "Cut::zigzag", "Cut::plain", {"14"}),
             ("common/ranks/sharding.h", "\n\n", "\nint more;\n", {"14"}),
         ):
@@ -170,4 +182,6 @@ class Copy(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=[a for a in sys.argv if not os.path.isdir(a)])  # ctest passes the build folder
+    unittest.main(
+        argv=[a for a in sys.argv if not os.path.isdir(a)]
+    )  # ctest passes the build folder

@@ -15,6 +15,7 @@ from unittest import mock
 
 import test_peers
 from flash_steps import (
+    commits,
     decode,
     decode_tables,
     estimates,
@@ -25,7 +26,6 @@ from flash_steps import (
 )
 from flash_steps.command import BadInput, NotHere
 from flash_steps.results import published
-from flash_steps import commits
 from test_peers import GOOD, REFUSALS, ROOT, PretendedTorch
 
 STEPS = {

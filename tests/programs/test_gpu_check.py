@@ -11,7 +11,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from copies import commit_all, copy_scripts, maintain, SCRIPTS
+from copies import SCRIPTS, commit_all, copy_scripts, maintain
 from flash_steps import counters_vs_sim, merge, peers_table
 from flash_steps.command import BadInput
 from flash_steps.gpu_table import model_of

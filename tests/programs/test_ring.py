@@ -12,9 +12,15 @@ from unittest import mock
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from flash_steps import measurement_tables, mpi, ring_picture, ring_tables, tables  # noqa: E402
+from flash_steps import (  # noqa: E402
+    commits,  # noqa: E402
+    measurement_tables,
+    mpi,
+    ring_picture,
+    ring_tables,
+    tables,
+)
 from flash_steps.command import BadInput  # noqa: E402
-from flash_steps import commits  # noqa: E402
 
 # Starts one process and tells it how many ranks there would be.
 MPIRUN = """#!/bin/sh
