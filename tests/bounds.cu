@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 
-#include "common/harness/format.h"
 #include "tests/attention.h"
 
 namespace {
@@ -43,7 +42,7 @@ std::vector<Case> cases(const std::vector<int>& decades, const std::vector<float
   };
   for (const int e : decades) {
     const double by = std::pow(10., e);
-    const std::string times = fmt::format(" * 1e{}", e);
+    const std::string times = " * 1e" + std::to_string(e);
     add("Q" + times, [=](const Problem& p, Inputs& in) { change(p, in.Q, by); });
     add("V" + times, [=](const Problem& p, Inputs& in) { change(p, in.V, by); });
     add("dO" + times, [=](const Problem& p, Inputs& in) { change(p, in.dO, by); });
@@ -57,19 +56,19 @@ std::vector<Case> cases(const std::vector<int>& decades, const std::vector<float
   for (const float size : sizes) {
     for (const bool first : {true, false}) {
       add(
-          fmt::format("Q = K, {} feature + {}", first ? "first" : "last", size),
+          std::string("Q = K, ") + (first ? "first" : "last") + " feature + " + std::to_string(size),
           [=](const Problem& p, Inputs& in) {
             change(p, in.K, 1, size, first ? 0 : p.d - 1, p.d);
             in.Q = in.K;
           },
           true);
     }
-    add(fmt::format("a feature + {}", size), [=](const Problem& p, Inputs& in) {
+    add("a feature + " + std::to_string(size), [=](const Problem& p, Inputs& in) {
       change(p, in.K, 1, size, 0, p.d), change(p, in.Q, 1, size, 0, p.d);
     });
-    add(fmt::format("a key * {}", size),
+    add("a key * " + std::to_string(size),
         [=](const Problem& p, Inputs& in) { change_row(p, in.K, size, 5); });
-    add(fmt::format("a query * {}", size),
+    add("a query * " + std::to_string(size),
         [=](const Problem& p, Inputs& in) { change_row(p, in.Q, size, 2); });
   }
   return all;

@@ -53,8 +53,8 @@ struct CheckResult {
 /// That sum says nothing where it is as large as the result. So a row passes with at most 3/4 of
 /// its largest element, or what rounding does whatever the scores are; LSE with 1, which is
 /// a factor of e in P. A row that errs by more, but by less than the sum, is lost: its scores have
-/// too few digits to say whether the kernel is right. A tensor with such a row is not checkable. A
-/// row of O has a limit besides: it is an average of V.
+/// too few digits to say whether the kernel is right. A tensor with such a row, of e4m3 with more than
+/// one in a hundred, is not checkable. A row of O has a limit besides: it is an average of V.
 /// NaN, an Inf where none belongs and an element never written fail, always; but not a NaN or Inf of
 /// a head whose scores may be off by more than the largest exponent of e: it is lost.
 class Checker {

@@ -591,7 +591,7 @@ class Backward {
         row.dP_size = norm(&in.dO[(first + k) * d], p.d) * w.largest_v / std::sqrt(d);
         row.dK_delta = std::sqrt(squares) * largest_size(w.q[k], p.d);
       }
-      double size = 0, largest_terms = 0, dS_squares = 0;
+      double size = 0, largest_terms = 0, dS_squares = 0, term_squares = 0;
       for (int c = 0; c < w.seen[k].last; ++c) {
         Real dP = w.dS[k][c];
         w.dS[k][c] = dS_of(arithmetic_, P[k][c], dP, row.delta);
@@ -601,9 +601,11 @@ class Backward {
         largest_terms += term * w.scores.k_largest[c];
         const double of_dS = w.dS[k][c] * w.scores.k_largest[c];
         dS_squares += of_dS * of_dS;
+        term_squares += term * term * w.scores.k_largest[c] * w.scores.k_largest[c];
       }
       if (kWithScales) {
-        out_.dQ_scale[item.head * N + item.begin + k] = row.weight * scale * size * w.rms_k;
+        out_.dQ_scale[item.head * N + item.begin + k] =
+            row.weight * scale * std::max(size * w.rms_k, std::sqrt(term_squares));
         out_.dQ_terms[item.head * N + item.begin + k] = scale * largest_terms;
         out_.dQ_root[item.head * N + item.begin + k] = scale * std::sqrt(dS_squares);
         out_.dQ_delta[item.head * N + item.begin + k] = scale * std::sqrt(squares);
@@ -682,6 +684,7 @@ class Backward {
   /// S and dP of the block's key k become P and dS; `key` is its place in the results.
   void softmax_of_key(KeyWorker& w, size_t k, const RowStatistics<Real>* rows, size_t key) {
     double squares = 0, dK_squares = 0, dV_squares = 0;
+    double dK_scale = 0, dV_scale = 0, dK_largest = 0, dV_largest = 0;
     for (int r = w.seen[k].first; r < p.N; ++r) {
       const RowStatistics<Real>& row = rows[r];
       Real &P = w.P[k][r], dP = w.dS[k][r];
@@ -689,17 +692,22 @@ class Backward {
       w.dS[k][r] = dS_of(arithmetic_, P, dP, row.delta);
       if (kWithScales) {
         const double term = P * (std::abs(dP) + std::abs(row.delta) + row.dP_size) * scale;
-        out_.dK_scale[key] += row.weight * term * w.rms_q;
+        dK_scale += row.weight * term * w.rms_q;
         out_.dK_terms[key] += term * row.largest_q;
-        out_.dV_scale[key] += row.weight * P * w.rms_dO;
+        dV_scale += row.weight * P * w.rms_dO;
         out_.dV_terms[key] += P * row.largest_dO;
         const double share = scale * P * row.dK_delta;
         squares += share * share;
         const double of_dK = w.dS[k][r] * row.largest_q, of_dV = P * row.largest_dO;
         dK_squares += of_dK * of_dK, dV_squares += of_dV * of_dV;
+        const double one_dK = row.weight * term * row.largest_q, one_dV = row.weight * of_dV;
+        dK_largest += one_dK * one_dK, dV_largest += one_dV * one_dV;
       }
     }
     if (!kWithScales) return;
+    // Where one term decides a row, its largest feature does.
+    out_.dK_scale[key] += std::max(dK_scale, std::sqrt(dK_largest));
+    out_.dV_scale[key] += std::max(dV_scale, std::sqrt(dV_largest));
     out_.dK_delta[key] += std::sqrt(squares);
     out_.dK_root[key] += scale * std::sqrt(dK_squares);
     out_.dV_root[key] += std::sqrt(dV_squares);

@@ -98,7 +98,7 @@ TEST_CASE("step 09: what lies behind the keys of a head is not looked at", "[ste
 }
 
 TEST_CASE("step 09: more than 2^31 elements", "[.][large]") {
-  fa::test::require_right_beyond_2_31(*GENERATE(&tma(), &wgmma()));
+  fa::test::require_right_beyond_2_31(wgmma());
 }
 
 // --- bytes ---------------------------------------------------------------------------------------

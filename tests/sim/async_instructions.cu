@@ -32,11 +32,11 @@ __global__ void copy_async(const float* in, float* out) {
 
 template <bool wait>
 __global__ void load_box(const __grid_constant__ TensorMap map, float* out) {
-  __shared__ __align__(128) float tile[16];
+  __shared__ __align__(128) float tile[20];
   __shared__ uint64_t full;
   for (int i = 0; i < 16; ++i) tile[i] = -1;
   fa::mbarrier_init(&full, 1);
-  fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+  fa::mbarrier_arrive_expect_tx(&full, 16 * sizeof(float));
   fa::tma_load(tile, &map, &full, {0, 0});
   if (wait) fa::mbarrier_wait(&full, 0);
   for (int i = 0; i < 16; ++i) out[i] = tile[i];
