@@ -16,6 +16,7 @@ from .steps import ROOT
 
 DECIDES = ("steps/", "common/dialect/", "common/ranks/", "common/harness/tiles.h")
 UNCOMMITTED = "+"  # behind a commit: the tree had changes
+UNKNOWN = "unknown"  # where there is no git, and nobody said it
 
 
 def git(*arguments):
@@ -31,11 +32,11 @@ def git(*arguments):
 @functools.cache
 def here():
     """This tree's commit, "+" behind it where steps/ or common/ have changes. A copy without git is
-    told by FLASH_STEPS_COMMIT; else None."""
+    told by FLASH_STEPS_COMMIT."""
     told = os.environ.get("FLASH_STEPS_COMMIT")
     head = told or git("rev-parse", "--short=12", "HEAD")
     if not head:
-        return None
+        return UNKNOWN
     changes = None if told else git("status", "--porcelain", "--", "steps", "common")
     return head.strip() + (UNCOMMITTED if changes else "")
 
@@ -99,7 +100,7 @@ def is_current(step, commit):
     files = files_of(step)
     if files is None or not commit:
         return False
-    if commit == here() or here() is None:
+    if commit == here() or here() == UNKNOWN:
         return True
     differing = None if commit.endswith(UNCOMMITTED) else files_since(commit)
     return differing is not None and not any(

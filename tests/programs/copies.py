@@ -8,6 +8,7 @@ import sys
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 SCRIPTS = os.path.join(ROOT, "scripts")
 sys.path.insert(0, SCRIPTS)  # for `from flash_steps import ...`
+HAVE_GIT = shutil.which("git") is not None
 
 
 def copy_scripts(root):
@@ -24,6 +25,8 @@ def git(root, *arguments):
 
 def commit_all(root):
     """All files of a folder, in a history of its own: the commit."""
+    if not HAVE_GIT:
+        return "unknown"
     git(root, "init", "-q")
     git(root, "add", "-A")
     git(root, "commit", "-qm", "all")

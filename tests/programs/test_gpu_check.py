@@ -11,7 +11,7 @@ import tempfile
 import unittest
 from unittest import mock
 
-from copies import SCRIPTS, commit_all, copy_scripts, maintain
+from copies import HAVE_GIT, SCRIPTS, commit_all, copy_scripts, maintain
 from flash_steps import counters_vs_sim, merge, peers_table
 from flash_steps.command import BadInput
 from flash_steps.gpu_table import model_of
@@ -595,6 +595,7 @@ if "json" in flags:
         self.assertEqual(done.returncode, 2)
         self.assertIn("'nosuch' is not one of tests counters", done.stderr)
 
+    @unittest.skipUnless(HAVE_GIT, "git is not installed")
     def test_calls_add_to_a_folder_until_the_sources_change(self):
         self.pretend_a_gpu()
         self.with_a_lesson("02_tiled")
@@ -718,6 +719,7 @@ json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, not
     def figures(self, *args, out="out"):
         return self.check("--no-build", "--figures", "--out", out, *args)
 
+    @unittest.skipUnless(HAVE_GIT, "git is not installed")
     def test_figures_go_on_where_the_last_call_ended(self):
         self.pretend_a_gpu()
         self.write("scripts/peers.py", self.PEERS)
