@@ -60,8 +60,8 @@ inline Problem problem_for(const Variant& v, Problem p) {
   return p;
 }
 
-/// Every row against fp64, by the checker's bound; with e4m3 large scores have no digits. Inputs of a variant with a cache of 8 bits come
-/// from problem_for(), or end with quantise_cache().
+/// Every row against fp64, by the checker's bound; with e4m3 large scores have no digits. Inputs of
+/// a variant with a cache of 8 bits come from problem_for(), or end with quantise_cache().
 inline void require_right(const Variant& v, Problem p, const Inputs& in) {
   p = problem_for(v, p);
   const CheckResult result = check(p, in, run(v, p, in), sample_of(p, 1, 1e18));

@@ -86,8 +86,8 @@ inline void require_backward_right_for_any_score_size(const Kernels& of) {
   require_any_score_size(*of.variant, bf16_problem(75, 140, of.d, GENERATE(false, true)));
 }
 
-/// Scores far below zero, where 2^(0 - LSE) of a key past the end overflows. Each tile's end has one
-/// key less than it holds, or one more.
+/// Scores far below zero, where 2^(0 - LSE) of a key past the end overflows. Each tile's end has
+/// one key less than it holds, or one more.
 inline void require_backward_right_far_below_zero(const Variant& v, int d) {
   CAPTURE(v.name, d);
   const int N = GENERATE(1, 31, 33, 63, 65, 127);

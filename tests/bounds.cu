@@ -56,7 +56,8 @@ std::vector<Case> cases(const std::vector<int>& decades, const std::vector<float
   for (const float size : sizes) {
     for (const bool first : {true, false}) {
       add(
-          std::string("Q = K, ") + (first ? "first" : "last") + " feature + " + std::to_string(size),
+          std::string("Q = K, ") + (first ? "first" : "last") + " feature + " +
+              std::to_string(size),
           [=](const Problem& p, Inputs& in) {
             change(p, in.K, 1, size, first ? 0 : p.d - 1, p.d);
             in.Q = in.K;

@@ -111,7 +111,7 @@ TEST_CASE("threads: what a rank throws reaches the caller", "[ranks]") {
 
 // On a GPU a message passes at any time between start and finish; between threads at one time.
 TEST_CASE("threads: what moves is neither written nor read before finish", "[ranks]") {
-  const auto run = [](const std::function<void(Buffer<int>& sent, Buffer<int>& coming)>& between,
+  const auto run = [](const std::function<void(Buffer<int> & sent, Buffer<int> & coming)>& between,
                       bool in_place) {
     int got = 0;
     fa::on_threads(2, [&](Ranks& me) {

@@ -23,7 +23,7 @@ struct TensorCheck {
   double bound = 0;         ///< the allowed error of the row that has the largest one
   double used = 0;          ///< largest error / bound of any row; above 1 it fails
   size_t rows_checked = 0;
-  /// Whose error is above `bound`, and scores with so few digits may make it: `used` leaves them out
+  /// Whose error is above `bound`, and scores with so few digits may make it: not in `used`
   size_t rows_lost = 0;
   bool ok = false;
   bool lost = false;    ///< not checkable: neither ok nor wrong, because of such rows
@@ -53,10 +53,10 @@ struct CheckResult {
 /// That sum says nothing where it is as large as the result. So a row passes with at most 3/4 of
 /// its largest element, or what rounding does whatever the scores are; LSE with 1, which is
 /// a factor of e in P. A row that errs by more, but by less than the sum, is lost: its scores have
-/// too few digits to say whether the kernel is right. A tensor with such a row, of e4m3 with more than
-/// one in a hundred, is not checkable. A row of O has a limit besides: it is an average of V.
-/// NaN, an Inf where none belongs and an element never written fail, always; but not a NaN or Inf of
-/// a head whose scores may be off by more than the largest exponent of e: it is lost.
+/// too few digits to say whether the kernel is right. A tensor with such a row, of e4m3 with more
+/// than one in a hundred, is not checkable. A row of O has a limit besides: it is an average of V.
+/// NaN, an Inf where none belongs and an element never written fail, always; but not a NaN or Inf
+/// of a head whose scores may be off by more than the largest exponent of e: it is lost.
 class Checker {
  public:
   /// Keeps references to problem and inputs.

@@ -87,8 +87,7 @@ class ThreadRanks : public Ranks {
   }
   std::logic_error used(const Message& m, const std::string& moves) const {
     return std::logic_error("rank " + std::to_string(rank()) + " wrote to memory that \"" + what_ +
-                            "\" " + moves + " rank " + std::to_string(m.peer) +
-                            " before finish()");
+                            "\" " + moves + " rank " + std::to_string(m.peer) + " before finish()");
   }
 
   Mail& mail_;

@@ -79,8 +79,8 @@ def has_changed(path, before, commit):
 
 @functools.cache
 def files_of(step):
-    """The files of this tree that the step's program includes, as the compiler says; None where there
-    is no such step."""
+    """The files of this tree that the step's program includes, as the compiler says; None where it
+    has none."""
     main = os.path.join("steps", step, "main.cu")
     if not os.path.exists(os.path.join(ROOT, main)):
         return None

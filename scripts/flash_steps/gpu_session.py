@@ -93,7 +93,7 @@ class Session:
         return os.path.join(self.out, folder, name_of(case) + ".json")
 
     def is_done(self, name):
-        """Whether an earlier call ran this section, with the same steps and nothing changed since."""
+        """Whether an earlier call ran this section, with these steps, unchanged since."""
         mark = self.results.get("done", {}).get(name)
         if name == "tests" or not mark:
             return mark is not None and mark == self.results["sources"]

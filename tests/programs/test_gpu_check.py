@@ -710,7 +710,8 @@ sys.path.insert(0, "scripts")
 from flash_steps import commits
 row = dict(variant="mma", direction=direction, problem="p", dtype="bf16", flops_per_s=1e14,
            of_matmul=0.5, ms=1.0)
-rows = [dict(row, step=s, commit=commits.here(), ratios={"flash": 1.5}) for s in a["--steps"].split()]
+row["commit"] = commits.here()
+rows = [dict(row, step=s, ratios={"flash": 1.5}) for s in a["--steps"].split()]
 rows.append(dict(row, step=None, variant="flash", ratios={}))
 json.dump(dict(schema=2, device="NVIDIA H200", torch="2", rounds=1, iters=1, notes=[], commands=[],
                run=str(len(runs.readlines())), rows=rows), open(a["--json"], "w"))
