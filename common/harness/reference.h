@@ -68,8 +68,8 @@ struct ReferenceBackward {
   // The scales of the checker's floor: the size of each row's terms, every P weighed with
   // 1 + growth() / kFp32Error, because an error in a score grows into P. attention_backward_fp64()
   // only. dQ: sum of P (|dP| + |delta| + |dO| max |v| / sqrt(d)) * scale * rms(K); dK: the same
-  // with rms(Q); dV: sum of P * rms(dO). Where that is more, the root of the sum of squares with the
-  // largest feature instead of the rms: few terms may decide a row.
+  // with rms(Q); dV: sum of P * rms(dO). Where that is more, the root of the sum of squares with
+  // the largest feature instead of the rms: few terms may decide a row.
   std::vector<double> dQ_scale;  ///< [heads, H / Hkv, N]
   std::vector<double> dK_scale;  ///< [heads, Nk]
   std::vector<double> dV_scale;  ///< [heads, Nk]
