@@ -409,6 +409,25 @@ TEST_CASE("step 12: the analysis finds nothing at the seam between work tiles", 
   fa::test::count_forward(variant, bf16_problem(300, 300, d, causal, 1, /*H=*/3),
                           /*analyse=*/true);
 }
+
+TEST_CASE("step 12: HBM sees each operand of the forward once, of the quantisation once a kernel",
+          "[step12]") {
+  const fa::Variant& variant = any();
+  const uint64_t H = 2, N = 1024, d = GENERATE(64, 128), elements = H * N * d;
+  const auto p = bf16_problem(N, N, d, false, 1, H, H);
+  CAPTURE(variant.name, d);
+  const fa::Bytes forward = variant.traffic(p).hbm;
+  const fa::Counts counts = fa::test::count_forward(variant, p);
+  REQUIRE(counts.hbm);
+  CHECK(double(counts.hbm->read) == Approx(double(forward.read)).epsilon(0.02));
+  CHECK(double(counts.hbm->write) == Approx(double(forward.write)).epsilon(0.02));
+  // Scales of a block need no kernel that looks for the largest of all first. V is looked at twice.
+  const std::string name = variant.name;
+  const uint64_t passes = name == "tensor" || name == "heads" || name == "centred" ? 6 : 4;
+  const fa::Bytes prepare = variant.prepare_traffic(p).hbm;
+  CHECK(double(prepare.read) == Approx(2. * passes * elements).epsilon(0.02));
+  CHECK(double(prepare.write) == Approx(3. * elements).epsilon(0.02));
+}
 #endif
 
 TEST_CASE("step 12: huge and tiny inputs that make the same scores", "[step12]") {

@@ -429,6 +429,21 @@ TEST_CASE("step 13: the analysis finds nothing in pages", "[step13]") {
   fa::test::count_forward(variant, fa::test::problem_for(variant, ragged(GENERATE(16, 64), 128, 3)),
                           /*analyse=*/true);
 }
+
+TEST_CASE("step 13: the cache crosses HBM once, in 8 bits half of it", "[step13]") {
+  const fa::Variant& variant = *GENERATE(&groups(), &pages(), &once(), &fp8());
+  const uint64_t B = 2, H = 16, Hkv = 8, Nk = 1000, d = GENERATE(64, 128);
+  const auto p = fa::test::problem_for(variant, bf16_problem(1, Nk, d, false, B, H, Hkv));
+  CAPTURE(variant.name, d);
+  const fa::Bytes least = variant.traffic(p).hbm;
+  const fa::Counts counts = fa::test::count_forward(variant, p);
+  REQUIRE(counts.hbm);
+  // The formula also counts the splits' results, which the L2 keeps.
+  CHECK(double(counts.hbm->read) == Approx(double(least.read)).epsilon(0.04));
+  CHECK(double(counts.hbm->write) == Approx(double(least.write)).epsilon(0.02));
+  const double cache = (variant.cache8 ? 1. : 2.) * 2 * B * Hkv * Nk * d;
+  CHECK(double(least.read) == Approx(cache).epsilon(0.05));
+}
 #endif
 
 TEST_CASE("step 13: huge and tiny inputs that make the same scores", "[step13]") {
