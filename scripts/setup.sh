@@ -38,7 +38,8 @@ plots       python3-matplotlib   python:matplotlib|file:/usr/lib/python3/dist-pa
 '
 choices='mpi, docs, gdb, format, plots, browser'
 
-# Where pip may install nothing into the system, as on Debian, it may into a folder of its own.
+# Where pip may install nothing into the system, as on Debian, it may into a folder of its own
+# (there it takes python3-venv).
 newer_cmake='python3 -m venv ~/cmake && ~/cmake/bin/pip install cmake && PATH=~/cmake/bin:$PATH'
 
 yes='' have='' need=''
@@ -194,7 +195,8 @@ fi
 if ((${#required[@]})); then
   how="${sudo}apt-get install -y --no-install-recommends ${required[*]}"
   command -v apt-get > /dev/null || how="your package manager"
-  [[ " ${required[*]} " == *" cmake "* ]] && how+="; without root: $newer_cmake"
+  # Where only CMake is missing, nobody needs root for it.
+  [[ $sudo && ${required[*]} == cmake ]] && how+="; without root: $newer_cmake"
   echo "setup: cannot continue without ${required[*]}: install with $how" >&2
   exit 1
 fi
