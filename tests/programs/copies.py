@@ -1,14 +1,45 @@
-"""The scripts, and copies of them, for the tests of this folder."""
+"""What the tests of this folder share: where things are, copies of the scripts, two lengths.
+
+    test_NAME.py [--for-all] [BUILD] [CLASS.test ...]
+
+Without --for-all the cases that `./scripts/test.sh` runs, with it those that are marked @for_all,
+which only `./scripts/test.sh --all` runs.
+"""
 
 import os
 import shutil
 import subprocess
 import sys
+import unittest
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 SCRIPTS = os.path.join(ROOT, "scripts")
 sys.path.insert(0, SCRIPTS)  # for `from flash_steps import ...`
 HAVE_GIT = shutil.which("git") is not None
+_WORDS = [word for word in sys.argv[1:] if not word.startswith("--")]
+_FOR_ALL = "--for-all" in sys.argv[1:]
+BUILD = os.path.join(ROOT, "build", "sim")
+if _WORDS and os.path.isdir(_WORDS[0]):
+    BUILD = os.path.abspath(_WORDS.pop(0))
+
+
+def for_all(case):
+    """A test, or a class of tests, that only `./scripts/test.sh --all` runs."""
+    case.for_all = True
+    return case
+
+
+class _Length(unittest.TestLoader):
+    def getTestCaseNames(self, cls):
+        def chosen(name):
+            return any(getattr(x, "for_all", False) for x in (cls, getattr(cls, name))) == _FOR_ALL
+
+        return [name for name in super().getTestCaseNames(cls) if chosen(name)]
+
+
+def main():
+    """Runs the tests of the file that was started."""
+    unittest.main(argv=[sys.argv[0], *_WORDS], testLoader=_Length())
 
 
 def copy_scripts(root):

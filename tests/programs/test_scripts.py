@@ -537,7 +537,7 @@ class Help(unittest.TestCase):
         last = {
             "tour.sh": "2 bad use.",
             "setup.sh": "2 bad use.",
-            "test.sh": "what was not run.",
+            "test.sh": "with --all what was not run.",
             "learn": "Ctrl-C.",
             "new": "2 bad use.",
         }
@@ -630,7 +630,7 @@ class Test(Sandbox):
         os.makedirs(os.path.join(self.root, "build", "sim", "steps"))
         self.executable(os.path.join(self.root, "build", "sim", "tests", "test_ladder"), ":")
         self.tool("cmake", "echo cmake $*")
-        self.tool("ctest", "echo '100% tests passed, 0 tests failed out of 3'")
+        self.tool("ctest", f"echo '{self.TESTS}'")
 
     def report(self, body):
         with open(os.path.join(self.package, "ptxas_report.py"), "w", encoding="utf-8") as file:
@@ -640,36 +640,28 @@ class Test(Sandbox):
         done = self.run_script("./scripts/test.sh", *args)
         return done.returncode, done.stdout.splitlines()[-1]
 
-    PASSED = "test.sh: all passed; 100% tests passed, 0 tests failed out of 3"
+    TESTS = "100% tests passed, 0 tests failed out of 3"
+    PASSED = "test.sh: all passed; " + TESTS
 
     def everything_there(self):
         self.tool("nvcc", "echo release 13.0; echo build")
-        os.makedirs(os.path.join(self.root, "build", "format"), exist_ok=True)
-        open(os.path.join(self.root, "build", "format", "tools"), "w", encoding="utf-8").close()
-        os.makedirs(os.path.join(self.root, "build", "site"), exist_ok=True)
-        open(os.path.join(self.root, "build", "site", "requirements.txt"), "w").close()
+        self.executable(os.path.join(self.root, "scripts", "setup.sh"), ":")
         self.executable(os.path.join(self.package, "format.sh"), ":")
 
     def nothing_there(self):
         self.executable(os.path.join(self.root, "scripts", "setup.sh"), "[[ $1 != --have ]]")
         self.executable(os.path.join(self.package, "format.sh"), "exit 3")
 
-    def test_all_passed(self):
-        self.everything_there()
-        for options in ((), ("--all",)):
-            self.assertEqual(self.last_line(*options), (0, self.PASSED))
-
-    def test_a_newcomer_needs_no_tool_of_the_maintainers(self):
+    def test_two_lengths(self):
+        """`--all` runs every test; a newcomer's run needs no tool of the maintainers."""
+        self.tool("ctest", f'echo "$*" >> {self.root}/ctest.log; echo "{self.TESTS}"')
         self.nothing_there()
-        self.assertEqual(
-            self.last_line(),
-            (
-                0,
-                self.PASSED + "; NOT RUN: documentation, a kernel in gdb, step 14 on several "
-                "ranks, pages in a browser (no Chromium here), formatting, kernels for GPUs (no "
-                "nvcc here)",
-            ),
-        )
+        self.assertEqual(self.last_line(), (0, self.PASSED + " (--all runs more)"))
+        self.everything_there()
+        for options in (("--all",), ("-R", "x"), ("--all", "-R", "x")):
+            self.assertEqual(self.last_line(*options), (0, self.PASSED))
+        words = [call.split("=error")[1] for call in self.text("ctest.log").splitlines()]
+        self.assertEqual(words, [" -LE ^all$", "", " -R x", " -R x"])
 
     def test_all_wants_each_tool(self):
         self.nothing_there()
@@ -745,14 +737,14 @@ class Test(Sandbox):
     def test_an_empty_table_fails_the_script(self):
         with open(os.path.join(self.root, "README.md"), "w", encoding="utf-8") as file:
             file.write("<!-- table: steps -->\n<!-- /table -->\n")
-        status, line = self.last_line()
+        status, line = self.last_line("--all")
         self.assertEqual(status, 1)
         self.assertIn("FAILED: tables", line)
 
     def test_a_warning_of_doxygen_fails_the_script(self):
         self.everything_there()
         self.tool("cmake", '[[ "$*" != *docs* ]]')
-        status, line = self.last_line()
+        status, line = self.last_line("--all")
         self.assertEqual(status, 1)
         self.assertIn("FAILED: documentation", line)
 
