@@ -232,6 +232,7 @@ inline void require_right_with_shared_heads(const Variant& v) {
   const int Hkv = GENERATE(8, 4, 2, 1);
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
+  if (!one_in(3)) return;
   CAPTURE(Hkv, d, causal);
   require_right(v, bf16_problem(70, 90, d, causal, /*B=*/2, /*H=*/8, Hkv));
 }
@@ -240,6 +241,7 @@ inline void require_right_for_lengths(const Variant& v) {
   const auto [N, Nk] = GENERATE(from_range(kLengths));
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
+  if (!one_in(3)) return;
   CAPTURE(N, Nk, d, causal);
   require_right(v, bf16_problem(N, Nk, d, causal));
 }
@@ -282,6 +284,7 @@ inline void require_right_for_random_shapes(const Variant& v, unsigned seed) {
   std::mt19937 random(seed);
   for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 20); ++i) {
     const Problem p = random_problem(random);
+    if (!one_in(4)) continue;
     CAPTURE(i, describe(p));
     require_right(v, p);
   }
@@ -309,6 +312,7 @@ inline void require_bf16_properties(const Variant& v) {
 inline void require_same_bits(const Variant& v) {
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
+  if (!one_in(3)) return;
   CAPTURE(d, causal);
   const auto p = problem_for(v, bf16_problem(330, 400, d, causal, 1, FA_BACKEND_GPU ? 64 : 2));
   const auto in = normal_inputs(p, 7);
@@ -345,6 +349,7 @@ inline void require_right_for_any_maxima(const Variant& v, int rows, int Bc) {
   // 2^8 is e^5.545: a tile's step of 5.5 leaves O as it is, one of 5.75 does not.
   const float step = GENERATE(0.f, 1.f, 2.75f, 5.5f, 5.75f, 6.f, 20.f, 100.f);
   const float sign = GENERATE(1.f, -1.f);
+  if (!one_in(5)) return;
   CAPTURE(p.causal, step, sign);
   require_right(v, p, inputs_with_scores(p, rows, [&](int c) {
                   return sign * step * static_cast<float>(c / Bc);
@@ -362,6 +367,7 @@ inline void require_right_far_from_zero(const Variant& v, int rows) {
   const auto p = bf16_problem(128, 448, 64, GENERATE(false, true));
   const float far = GENERATE(-30000.f, -2000.f, 2000.f, 30000.f);
   const int peak = GENERATE(0, 63, 64, 127, 128, 300, 447);
+  if (!one_in(5)) return;
   CAPTURE(p.causal, far, peak);
   require_right(v, p, inputs_with_scores(p, rows, [&](int c) {
                   return round_to(DType::bf16, far * (c % 3 ? 1 : 1.125f));
@@ -390,6 +396,7 @@ inline void require_predicted_for_lengths(const Variant& v) {
                                 std::pair(257, 131), std::pair(131, 257), std::pair(300, 20));
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
+  if (!one_in(5)) return;
   CAPTURE(N, Nk, d, causal);
   require_predicted(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
 }
@@ -397,6 +404,7 @@ inline void require_predicted_for_lengths(const Variant& v) {
 /// The formulas that a header shows, of a kernel whose blocks have Br rows. Simulator only.
 inline void require_header_formulas(const Variant& v, int Br) {
   const uint64_t d = GENERATE(64, 128), N = GENERATE(65, 193), Nk = 300, H = 4, Hkv = 2;
+  if (!one_in(3)) return;
   CAPTURE(N, d);
   const auto p = bf16_problem(N, Nk, d, /*causal=*/false, /*B=*/3, H, Hkv);
   const uint64_t BH = 3 * H, BHkv = 3 * Hkv, Tr = (N + Br - 1) / Br;
@@ -424,6 +432,7 @@ inline void require_no_finding(const Variant& v) {
                                 std::pair(150, 70), std::pair(300, 20), std::pair(129, 400));
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
+  if (!one_in(5)) return;
   CAPTURE(N, Nk, d, causal);
   count_forward(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/2), /*analyse=*/true);
 }

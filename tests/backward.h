@@ -36,6 +36,7 @@ inline void require_backward_right_for_every_remainder(const Kernels& of) {
 inline void require_backward_right_with_shared_heads(const Kernels& of) {
   CAPTURE(of.variant->name, of.d);
   const int Hkv = GENERATE(8, 4, 2, 1);
+  if (!one_in(3)) return;
   CAPTURE(Hkv);
   require_right(*of.variant, bf16_problem(70, 90, of.d, /*causal=*/true, /*B=*/1, /*H=*/8, Hkv));
 }
@@ -45,6 +46,7 @@ inline void require_backward_right_for_few(const Kernels& of) {
   CAPTURE(of.variant->name, of.d);
   const int N = GENERATE(1, 65, 128), Nk = GENERATE(1, 64, 129);
   const bool causal = GENERATE(false, true);
+  if (!one_in(5)) return;
   CAPTURE(N, Nk, causal);
   require_right(*of.variant, bf16_problem(N, Nk, of.d, causal));
 }
@@ -54,6 +56,7 @@ inline void require_backward_of_blind_rows(const Kernels& of) {
   CAPTURE(of.variant->name, of.d);
   // One row; whole tiles of rows and parts of them; all but the last row.
   const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
+  if (!one_in(2)) return;
   CAPTURE(N, Nk);
   const auto p = bf16_problem(N, Nk, of.d, /*causal=*/true, /*B=*/1, /*H=*/2);
   Inputs in = normal_inputs(p, 9);
@@ -125,6 +128,7 @@ inline std::vector<double> sum_of_rows(const std::vector<float>& t, int d) {
 inline void require_sums_over_keys(const Kernels& of) {
   CAPTURE(of.variant->name, of.d);
   const auto p = bf16_problem(140, 150, of.d, GENERATE(false, true), 1, /*H=*/3, /*Hkv=*/1);
+  if (!one_in(3)) return;
   const Inputs in = normal_inputs(p, 12);
   const Outputs out = run(*of.variant, p, in);
   const auto dO = sum_of_rows(in.dO, of.d), dV = sum_of_rows(out.dV, of.d),
@@ -157,6 +161,7 @@ inline void require_linear_in_do(const Kernels& of) {
 inline void require_gradients_as(const Variant& parent, const Kernels& of) {
   CAPTURE(of.variant->name, of.d);
   auto p = bf16_problem(130, 130, of.d, GENERATE(false, true), 1, 2, 2);
+  if (!one_in(3)) return;
   CAPTURE(p.causal);
   const auto in = normal_inputs(p, 6);
   const Outputs now = run(*of.variant, p, in);
@@ -171,6 +176,7 @@ inline void require_gradients_as(const Variant& parent, const Kernels& of) {
 inline void require_same_gradients(const Kernels& of, bool dQ_too) {
   CAPTURE(of.variant->name, of.d);
   const auto p = bf16_problem(200, 400, of.d, GENERATE(false, true), 1, FA_BACKEND_GPU ? 64 : 1);
+  if (!one_in(3)) return;
   CAPTURE(p.causal);
   const auto in = normal_inputs(p, 7);
   const Outputs first = run(*of.variant, p, in);
@@ -196,6 +202,7 @@ inline void require_backward_predicted_for_lengths(const Kernels& of) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(257, 131),
                                 std::pair(131, 257), std::pair(300, 20));
   const bool causal = GENERATE(false, true);
+  if (!one_in(3)) return;
   CAPTURE(N, Nk, causal);
   const auto p = bf16_problem(N, Nk, of.d, causal, 1, /*H=*/2, /*Hkv=*/1);
   const Counts counts = count_backward(*of.variant, p);
@@ -209,6 +216,7 @@ inline void require_no_finding_in_backward(const Kernels& of) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 33), std::pair(75, 130),
                                 std::pair(150, 70), std::pair(300, 20));
   const bool causal = GENERATE(false, true);
+  if (!one_in(3)) return;
   CAPTURE(N, Nk, causal);
   const auto p = bf16_problem(N, Nk, of.d, causal, 1, /*H=*/2, /*Hkv=*/1);
   count_backward(*of.variant, p, /*analyse=*/true);

@@ -1,4 +1,10 @@
-// What every test includes: Catch2 (2.13 and 3.x alike).
+// What every test includes: Catch2 (2.13 and 3.x alike), and the two lengths of a run:
+//
+//   test_NAME           the short one
+//   test_NAME "[all]"   what it leaves out: the cases that are tagged [.all], and in those that are
+//                       tagged [all] the combinations that one_in() leaves out
+//
+// ctest runs the second as test_NAME_all, labelled `all`: `ctest -LE all` is short.
 #pragma once
 
 #if __has_include(<catch2/catch_all.hpp>)
@@ -9,3 +15,12 @@ using Catch::Matchers::ContainsSubstring;
 #include <catch2/catch.hpp>
 inline auto ContainsSubstring(const std::string& s) { return Catch::Matchers::Contains(s); }
 #endif
+
+namespace fa::test {
+
+/// To be called once in each combination of a case's values: is it this run's? Every n-th is the
+/// short run's. Where n and the number of a parameter's values have no common divisor, each value is
+/// among them.
+bool one_in(int n);
+
+}  // namespace fa::test

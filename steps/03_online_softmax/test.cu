@@ -200,20 +200,22 @@ TEST_CASE("step 03: more than 2^31 elements", "[.][large]") {
 }
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 03: predicted bytes are counted bytes", "[step03]") {
+TEST_CASE("step 03: predicted bytes are counted bytes", "[step03][all]") {
   const int d = GENERATE(32, 64, 96, 128);
   const int N = d == 32 ? GENERATE(1, 17, 64, 100, 257, 1024) : GENERATE(1, 17, 64, 100, 257);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(N, d, causal);
   const int H = N == 1024 ? 1 : 3;
   fa::test::require_predicted(one_pass(), fa::test::problem(N, d, causal, 1, H));
 }
 
-TEST_CASE("step 03: 3, 4 and 3 accesses per score, as counted", "[step03]") {
+TEST_CASE("step 03: 3, 4 and 3 accesses per score, as counted", "[step03][all]") {
   const auto [variant, accesses] =
       GENERATE(table<const fa::Variant*, double>({{&naive(), 3}, {&safe(), 4}, {&online(), 3}}));
   const int N = GENERATE(1, 17, 64, 100, 257);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(3)) return;
   CAPTURE(variant->name, N, causal);
   const auto p = fa::test::problem(N, 64, causal, 1, 3);
   const fa::Prediction prediction = variant->traffic(p);

@@ -157,9 +157,10 @@ TEST_CASE("step 05: twice dO, exactly twice the gradients", "[step05]") {
   REQUIRE(twice.dV == once.dV);
 }
 
-TEST_CASE("step 05: the same bits in each run", "[step05]") {
+TEST_CASE("step 05: the same bits in each run", "[step05][all]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto p = fa::test::problem(130, 64, GENERATE(false, true), 1, 4);
+  if (!fa::test::one_in(3)) return;
   const fa::Inputs in = fa::normal_inputs(p, 12);
   const fa::Outputs first = fa::run(*variant, p, in);
   fa::Session session(p, in, *variant);
@@ -228,18 +229,19 @@ TEST_CASE("step 05: more than 2^31 elements", "[.][large]") {
 }
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 05: predicted bytes are counted bytes", "[step05]") {
+TEST_CASE("step 05: predicted bytes are counted bytes", "[step05][all]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const int N = GENERATE(1, 17, 64, 100);
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(3)) return;
   CAPTURE(variant->name, N, d, causal);
   const auto p = fa::test::problem(N, d, causal, 1, N < 64 ? 3 : 1);
   fa::test::require_predicted(*variant, p);
   fa::test::require_backward_predicted(*variant, p);
 }
 
-TEST_CASE("step 05: predicted bytes are counted bytes, larger problems", "[step05]") {
+TEST_CASE("step 05: predicted bytes are counted bytes, larger problems", "[step05][.all]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   CAPTURE(variant->name);
   for (const bool causal : {false, true}) {
@@ -267,22 +269,24 @@ TEST_CASE("step 05: no bank conflicts, coalesced loads", "[step05]") {
   }
 }
 
-TEST_CASE("step 05: the analysis finds nothing", "[step05]") {
+TEST_CASE("step 05: the analysis finds nothing", "[step05][all]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const auto [N, d] = GENERATE(std::pair(1, 64), std::pair(33, 64), std::pair(75, 64),
                                std::pair(130, 32), std::pair(130, 128));  // other tiles
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(3)) return;
   const auto p = fa::test::problem(N, d, causal);
   fa::test::count_forward(*variant, p, /*analyse=*/true);
   fa::test::count_backward(*variant, p, /*analyse=*/true);
 }
 
 TEST_CASE("step 05: smaller tiles where a block gets 64 KB of shared memory, as on a T4",
-          "[step05]") {
+          "[step05][all]") {
   const auto* variant = GENERATE(&from_lse(), &recompute());
   const auto [d, Bc] = GENERATE(table<int, int>({{32, 64}, {64, 64}, {96, 32}, {128, 32}}));
   const int N = GENERATE(1, 33, 64, 100);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant->name, d, N, causal);
   sim::Options t4 = sim::options();
   t4.block_shared_bytes = 65536;

@@ -89,10 +89,11 @@ TEST_CASE("step 06: more than 2^31 elements", "[.][large]") {
 }
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 06: predicted bytes are counted bytes", "[step06]") {
+TEST_CASE("step 06: predicted bytes are counted bytes", "[step06][all]") {
   const int N = GENERATE(1, 17, 64, 100, 257);
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(3)) return;
   CAPTURE(N, d, causal);
   const auto p = fa::test::problem(N, d, causal, 1, N == 257 ? 1 : 3);
   fa::test::require_predicted(swapped(), p);
@@ -100,7 +101,7 @@ TEST_CASE("step 06: predicted bytes are counted bytes", "[step06]") {
   fa::test::require_backward_predicted(with_backward(), p);
 }
 
-TEST_CASE("step 06: predicted bytes are counted bytes at N = 1024", "[step06]") {
+TEST_CASE("step 06: predicted bytes are counted bytes at N = 1024", "[step06][.all]") {
   const auto full = fa::test::problem(1024, 32, false, 1, 1);
   const auto causal = fa::test::problem(1024, 64, true, 1, 1);
   fa::test::require_predicted(swapped(), full);
@@ -172,11 +173,12 @@ TEST_CASE("step 06: causal tiles above the diagonal are not visited", "[step06]"
 }
 
 TEST_CASE("step 06: smaller tiles where a block gets 64 KB of shared memory, as on a T4",
-          "[step06]") {
+          "[step06][all]") {
   const auto* variant = GENERATE(&swapped(), &registers());
   const auto [d, Bc] = GENERATE(table<int, int>({{32, 64}, {64, 64}, {96, 32}, {128, 32}}));
   const int N = GENERATE(1, 33, 64, 100);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant->name, d, N, causal);
   sim::Options t4 = sim::options();
   t4.block_shared_bytes = 65536;
@@ -191,11 +193,12 @@ TEST_CASE("step 06: smaller tiles where a block gets 64 KB of shared memory, as 
 }
 
 TEST_CASE("step 06: the backward's tiles where a block gets 99 or 64 KB of shared memory",
-          "[step06]") {
+          "[step06][all]") {
   const size_t bytes = GENERATE(101376, 65536);
   const int d = GENERATE(32, 64, 96, 128);
   const int N = GENERATE(1, 33, 64, 100);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(bytes, d, N, causal);
   sim::Options smaller = sim::options();
   smaller.block_shared_bytes = bytes;
@@ -218,10 +221,11 @@ TEST_CASE("step 06: dQ is added once for each tile of keys, and read by no kerne
         fa::Bytes{.read = 0, .write = 4 * N * d, .atomic = 4 * Tc * N * d});
 }
 
-TEST_CASE("step 06: the analysis finds nothing", "[step06]") {
+TEST_CASE("step 06: the analysis finds nothing", "[step06][all]") {
   const auto [N, d] = GENERATE(std::pair(1, 64), std::pair(33, 64), std::pair(75, 64),
                                std::pair(130, 32), std::pair(130, 128));  // other tiles
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(3)) return;
   const auto p = fa::test::problem(N, d, causal);
   fa::test::count_forward(swapped(), p, /*analyse=*/true);
   fa::test::count_forward(registers(), p, /*analyse=*/true);

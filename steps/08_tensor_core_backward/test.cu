@@ -43,31 +43,33 @@ TEST_CASE("step 08: right whatever remains of a tile", "[step08]") {
   fa::test::require_backward_right_for_every_remainder(GENERATE(from_range(all_kernels())));
 }
 
-TEST_CASE("step 08: heads that share keys and values", "[step08]") {
+TEST_CASE("step 08: heads that share keys and values", "[step08][all]") {
   fa::test::require_backward_right_with_shared_heads(GENERATE(from_range(all_kernels())));
 }
 
-TEST_CASE("step 08: as many keys as one likes", "[step08]") {
+TEST_CASE("step 08: as many keys as one likes", "[step08][all]") {
   const auto [variant, d] = GENERATE(from_range(all_kernels()));
   const auto [N, Nk] = GENERATE(from_range(fa::test::kLengths));
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   if (!FA_BACKEND_GPU && N > 1000 && (d == 128 || variant != &atomics())) return;  // seconds each
   CAPTURE(variant->name, N, Nk, d, causal);
   fa::test::require_right(*variant, bf16_problem(N, Nk, d, causal));
 }
 
-TEST_CASE("step 08: one row, one key, and edges of tiles that do not meet", "[step08]") {
+TEST_CASE("step 08: one row, one key, and edges of tiles that do not meet", "[step08][all]") {
   fa::test::require_backward_right_for_few(GENERATE(from_range(all_kernels())));
 }
 
-TEST_CASE("step 08: a row without keys gives dQ = 0, and nothing to dK and dV", "[step08]") {
+TEST_CASE("step 08: a row without keys gives dQ = 0, and nothing to dK and dV", "[step08][all]") {
   fa::test::require_backward_of_blind_rows(GENERATE(from_range(all_kernels())));
 }
 
-TEST_CASE("step 08: random shapes", "[step08]") {
+TEST_CASE("step 08: random shapes", "[step08][all]") {
   std::mt19937 random(8);
   for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 20); ++i) {
     const fa::Problem p = fa::test::random_problem(random);
+    if (!fa::test::one_in(3)) continue;
     const fa::Variant& variant =
         *std::array{&wide(), &deterministic(), &atomics(), &roles()}[i % 4];
     CAPTURE(i, variant.name, fa::describe(p));
@@ -145,7 +147,7 @@ TEST_CASE("step 08: V = 1 makes O constant, so dQ and dK are 0", "[step08]") {
   fa::test::require_no_gradient_of_constant_v(GENERATE(from_range(all_kernels())));
 }
 
-TEST_CASE("step 08: what the gradients of all keys sum to", "[step08]") {
+TEST_CASE("step 08: what the gradients of all keys sum to", "[step08][all]") {
   fa::test::require_sums_over_keys(GENERATE(from_range(all_kernels())));
 }
 
@@ -153,12 +155,12 @@ TEST_CASE("step 08: twice dO, exactly twice the gradients", "[step08]") {
   fa::test::require_linear_in_do(GENERATE(from_range(square_kernels())));
 }
 
-TEST_CASE("step 08: gradients agree with step 06", "[step08]") {
+TEST_CASE("step 08: gradients agree with step 06", "[step08][all]") {
   const Kernels of = GENERATE(from_range(square_kernels()));
   fa::test::require_gradients_as(parent(), of);
 }
 
-TEST_CASE("step 08: two runs give the same bits, of dQ only without atomics", "[step08]") {
+TEST_CASE("step 08: two runs give the same bits, of dQ only without atomics", "[step08][all]") {
   const Kernels of = GENERATE(from_range(all_kernels()));
   fa::test::require_same_gradients(of, has_one_order(of.variant));
 }
@@ -182,13 +184,15 @@ TEST_CASE("step 08: no N * N in memory, and no dQ_sum without atomics", "[step08
 }
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 08: predicted bytes are counted bytes", "[step08]") {
+TEST_CASE("step 08: predicted bytes are counted bytes", "[step08][all]") {
   fa::test::require_backward_predicted_for_lengths(GENERATE(from_range(all_kernels())));
 }
 
-TEST_CASE("step 08: predicted bytes are counted bytes, one key head per query head", "[step08]") {
+TEST_CASE("step 08: predicted bytes are counted bytes, one key head per query head",
+          "[step08][all]") {
   const auto p =
       bf16_problem(GENERATE(1, 65, 257), 0, GENERATE(64, 128), GENERATE(false, true), 1, 2, 2);
+  if (!fa::test::one_in(5)) return;
   fa::Problem square = p;
   square.Nk = p.N;
   CAPTURE(square.N, square.d, square.causal);
@@ -204,9 +208,10 @@ TEST_CASE("step 08: predicted bytes are counted bytes, one key head per query he
   CHECK(least.read + least.write == 2 * BH * 13 * N * d + 4 * BH * 7 * N);
 }
 
-TEST_CASE("step 08: the formulas of the headers", "[step08]") {
+TEST_CASE("step 08: the formulas of the headers", "[step08][all]") {
   const auto [variant, features] = GENERATE(from_range(all_kernels()));
   const uint64_t d = features, N = GENERATE(65, 193), Nk = 300, H = 4, Hkv = 2;
+  if (!fa::test::one_in(3)) return;
   CAPTURE(variant->name, N, d);
   const auto p = bf16_problem(N, Nk, features, /*causal=*/false, /*B=*/1, H, Hkv);
   const uint64_t BH = H, BHkv = Hkv, Tc = 3, Tr = (N + 127) / 128, Np = (N + 63) / 64 * 64;
@@ -228,8 +233,9 @@ TEST_CASE("step 08: the formulas of the headers", "[step08]") {
   }
 }
 
-TEST_CASE("step 08: predicted bytes are counted bytes, many tiles", "[step08]") {
+TEST_CASE("step 08: predicted bytes are counted bytes, many tiles", "[step08][all]") {
   const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  if (!fa::test::one_in(3)) return;
   CAPTURE(variant->name, d);
   fa::test::require_backward_predicted(*variant, bf16_problem(200, 1024, d, true));
 }
@@ -302,7 +308,7 @@ TEST_CASE("step 08: dQ without atomics costs seven products instead of five", "[
   CHECK(5 * deterministic().backward_traffic(p).flops == 7 * atomics().backward_traffic(p).flops);
 }
 
-TEST_CASE("step 08: the analysis finds nothing", "[step08]") {
+TEST_CASE("step 08: the analysis finds nothing", "[step08][all]") {
   fa::test::require_no_finding_in_backward(GENERATE(from_range(all_kernels())));
 }
 
@@ -313,11 +319,12 @@ TEST_CASE("step 08: the analysis finds nothing, one key head per query head", "[
   fa::test::count_backward(keys(), bf16_problem(N, N, d, causal, 1, 2, 2), /*analyse=*/true);
 }
 
-TEST_CASE("step 08: smaller tiles where a block gets 99 KB of shared memory", "[step08]") {
+TEST_CASE("step 08: smaller tiles where a block gets 99 KB of shared memory", "[step08][all]") {
   const auto [variant, d] = GENERATE(from_range(all_kernels()));
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 65), std::pair(131, 70),
                                 std::pair(64, 200), std::pair(300, 20));
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(7)) return;
   CAPTURE(variant->name, N, Nk, d, causal);
   sim::Options consumer = sim::options();  // of the RTX 30, 40 and 50 series
   consumer.block_shared_bytes = 99 * 1024;

@@ -22,11 +22,11 @@ TEST_CASE("step 09: right at the edges of tiles and products", "[step09]") {
   fa::test::require_right_at_edges(any());
 }
 
-TEST_CASE("step 09: heads that share keys and values", "[step09]") {
+TEST_CASE("step 09: heads that share keys and values", "[step09][all]") {
   fa::test::require_right_with_shared_heads(any());
 }
 
-TEST_CASE("step 09: as many keys as one likes", "[step09]") {
+TEST_CASE("step 09: as many keys as one likes", "[step09][all]") {
   fa::test::require_right_for_lengths(any());
 }
 
@@ -38,7 +38,7 @@ TEST_CASE("step 09: right whatever remains of a tile", "[step09]") {
   fa::test::require_right_for_every_remainder(any());
 }
 
-TEST_CASE("step 09: random shapes", "[step09]") {
+TEST_CASE("step 09: random shapes", "[step09][all]") {
   fa::test::require_right_for_random_shapes(any(), 9);
 }
 
@@ -62,19 +62,20 @@ TEST_CASE("step 09: agrees with step 07", "[step09]") {
   REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 2e-5);
 }
 
-TEST_CASE("step 09: two runs give the same bits", "[step09]") {
+TEST_CASE("step 09: two runs give the same bits", "[step09][all]") {
   fa::test::require_same_bits(any());
 }
 
-TEST_CASE("step 09: maxima that grow slowly, fast, not at all", "[step09]") {
+TEST_CASE("step 09: maxima that grow slowly, fast, not at all", "[step09][all]") {
   fa::test::require_right_for_any_maxima(wgmma(), kWarpRows, step09::Bc);
 }
 
-TEST_CASE("step 09: maxima, with the rows and keys of mma", "[step09]") {
+TEST_CASE("step 09: maxima, with the rows and keys of mma", "[step09][all]") {
   fa::test::require_right_for_any_maxima(tma(), step09_tma::kWarpRows, step09_tma::Bc<64>);
 }
 
-TEST_CASE("step 09: a maximum far from zero, and one key that outweighs all others", "[step09]") {
+TEST_CASE("step 09: a maximum far from zero, and one key that outweighs all others",
+          "[step09][all]") {
   fa::test::require_right_far_from_zero(any(), kWarpRows);
 }
 
@@ -104,11 +105,11 @@ TEST_CASE("step 09: more than 2^31 elements", "[.][large]") {
 // --- bytes ---------------------------------------------------------------------------------------
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 09: predicted bytes are counted bytes", "[step09]") {
+TEST_CASE("step 09: predicted bytes are counted bytes", "[step09][all]") {
   fa::test::require_predicted_for_lengths(any());
 }
 
-TEST_CASE("step 09: the formulas of the header", "[step09]") {
+TEST_CASE("step 09: the formulas of the header", "[step09][all]") {
   fa::test::require_header_formulas(any(), 128);
 }
 
@@ -167,7 +168,7 @@ TEST_CASE("step 09: multiplies no more than it says, on tensor cores", "[step09]
   CHECK(fa::test::count_forward(variant, p).tensor_flops == variant.traffic(p).flops);
 }
 
-TEST_CASE("step 09: the analysis finds nothing", "[step09]") {
+TEST_CASE("step 09: the analysis finds nothing", "[step09][all]") {
   fa::test::require_no_finding(any());
 }
 #endif

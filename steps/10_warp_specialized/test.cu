@@ -51,11 +51,11 @@ TEST_CASE("step 10: right at the edges of tiles and products", "[step10]") {
   fa::test::require_right_at_edges(any());
 }
 
-TEST_CASE("step 10: heads that share keys and values", "[step10]") {
+TEST_CASE("step 10: heads that share keys and values", "[step10][all]") {
   fa::test::require_right_with_shared_heads(any());
 }
 
-TEST_CASE("step 10: as many keys as one likes", "[step10]") {
+TEST_CASE("step 10: as many keys as one likes", "[step10][all]") {
   fa::test::require_right_for_lengths(any());
 }
 
@@ -67,15 +67,15 @@ TEST_CASE("step 10: right whatever remains of a tile", "[step10]") {
   fa::test::require_right_for_every_remainder(any());
 }
 
-TEST_CASE("step 10: random shapes", "[step10]") {
+TEST_CASE("step 10: random shapes", "[step10][all]") {
   fa::test::require_right_for_random_shapes(few_blocks(), 10);
 }
 
-TEST_CASE("step 10: random shapes, one work tile per block", "[step10]") {
+TEST_CASE("step 10: random shapes, one work tile per block", "[step10][all]") {
   fa::test::require_right_for_random_shapes(specialized(), 11);
 }
 
-TEST_CASE("step 10: random shapes, work tiles in turn", "[step10]") {
+TEST_CASE("step 10: random shapes, work tiles in turn", "[step10][all]") {
   fa::test::require_right_for_random_shapes(few_blocks_in_turn(), 12);
 }
 
@@ -87,10 +87,11 @@ TEST_CASE("step 10: behaves as attention must", "[step10]") {
   fa::test::require_bf16_properties(any());
 }
 
-TEST_CASE("step 10: agrees with step 09", "[step10]") {
+TEST_CASE("step 10: agrees with step 09", "[step10][all]") {
   const fa::Variant& variant = any();
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(3)) return;
   CAPTURE(d, causal);
   const auto p = bf16_problem(300, 430, d, causal, 1, /*H=*/4, /*Hkv=*/2);
   const auto in = fa::normal_inputs(p, 6);
@@ -99,7 +100,7 @@ TEST_CASE("step 10: agrees with step 09", "[step10]") {
   REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 2e-5);
 }
 
-TEST_CASE("step 10: two runs give the same bits", "[step10]") {
+TEST_CASE("step 10: two runs give the same bits", "[step10][all]") {
   fa::test::require_same_bits(any());
 }
 
@@ -117,19 +118,20 @@ TEST_CASE("step 10: as many blocks as one likes give the same bits", "[step10]")
   }
 }
 
-TEST_CASE("step 10: maxima that grow slowly, fast, not at all", "[step10]") {
+TEST_CASE("step 10: maxima that grow slowly, fast, not at all", "[step10][all]") {
   fa::test::require_right_for_any_maxima(few_blocks(), kWarpRows, step10::Tiling<64, false>::Bc);
 }
 
-TEST_CASE("step 10: maxima, one product after the other", "[step10]") {
+TEST_CASE("step 10: maxima, one product after the other", "[step10][all]") {
   fa::test::require_right_for_any_maxima(producer(), kWarpRows, step09::Bc);
 }
 
-TEST_CASE("step 10: maxima, when a block has one work tile", "[step10]") {
+TEST_CASE("step 10: maxima, when a block has one work tile", "[step10][all]") {
   fa::test::require_right_for_any_maxima(lazy(), kWarpRows, step10::Tiling<64, false>::Bc);
 }
 
-TEST_CASE("step 10: a maximum far from zero, and one key that outweighs all others", "[step10]") {
+TEST_CASE("step 10: a maximum far from zero, and one key that outweighs all others",
+          "[step10][all]") {
   fa::test::require_right_far_from_zero(few_blocks(), kWarpRows);
 }
 
@@ -139,7 +141,7 @@ TEST_CASE("step 10: scores below -1e30, which bf16 can make", "[step10]") {
 
 // --- the seam between work tiles -----------------------------------------------------------------
 
-TEST_CASE("step 10: many work tiles on few blocks", "[step10]") {
+TEST_CASE("step 10: many work tiles on few blocks", "[step10][all]") {
   const fa::Variant& variant =
       *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &on_blocks<3>(), &on_blocks<2, false>());
   const int d = GENERATE(64, 128);
@@ -147,6 +149,7 @@ TEST_CASE("step 10: many work tiles on few blocks", "[step10]") {
   // Work tiles of one tile of keys; of some; warpgroups that skip tiles; a diagonal over two tiles.
   const auto [N, Nk] = GENERATE(std::pair(20, 30), std::pair(300, 300), std::pair(257, 100),
                                 std::pair(300, 331), std::pair(65, 400));
+  if (!fa::test::one_in(3)) return;
   CAPTURE(d, causal, N, Nk);
   fa::test::require_right(variant, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
 }
@@ -158,9 +161,10 @@ TEST_CASE("step 10: heads in more than one section", "[step10]") {
   fa::test::require_right(variant, bf16_problem(20, 20, d, /*causal=*/true, 1, heads, heads));
 }
 
-TEST_CASE("step 10: more work tiles than SMs", "[step10]") {
+TEST_CASE("step 10: more work tiles than SMs", "[step10][all]") {
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(3)) return;
   CAPTURE(d, causal);
   const auto p = bf16_problem(20, 30, d, causal, 1, /*H=*/150, /*Hkv=*/50);
   for (const fa::Variant* variant : {&persistent(), &scheduled()}) {
@@ -186,7 +190,7 @@ TEST_CASE("step 10: more than 2^31 elements", "[.][large]") {
 // --- bytes ---------------------------------------------------------------------------------------
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 10: predicted bytes are counted bytes", "[step10]") {
+TEST_CASE("step 10: predicted bytes are counted bytes", "[step10][all]") {
   fa::test::require_predicted_for_lengths(
       *GENERATE(&producer(), &specialized(), &persistent(), &scheduled()));
 }
@@ -204,10 +208,11 @@ TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
   CHECK(counted.atomic == 4 * (160 + 108));  // work tiles, SMs
 }
 
-TEST_CASE("step 10: the formulas of the headers", "[step10]") {
+TEST_CASE("step 10: the formulas of the headers", "[step10][all]") {
   const fa::Variant& variant = *GENERATE(&producer(), &specialized(), &persistent(), &scheduled());
   const bool causal = GENERATE(false, true);
   const uint64_t d = GENERATE(64, 128), N = 300, Nk = 300, BH = 12, BHkv = 6;
+  if (!fa::test::one_in(3)) return;
   CAPTURE(variant.name, causal, d);
   const auto p = bf16_problem(N, Nk, d, causal, /*B=*/3, /*H=*/4, /*Hkv=*/2);
   const uint64_t Br = d == 64 ? 256 : 128, Tr = (N + Br - 1) / Br;
@@ -244,14 +249,15 @@ TEST_CASE("step 10: multiplies no more than it says, on tensor cores", "[step10]
   CHECK(fa::test::count_forward(variant, p).tensor_flops == variant.traffic(p).flops);
 }
 
-TEST_CASE("step 10: the analysis finds nothing", "[step10]") {
+TEST_CASE("step 10: the analysis finds nothing", "[step10][all]") {
   fa::test::require_no_finding(any());
 }
 
-TEST_CASE("step 10: the analysis finds nothing at the seam between work tiles", "[step10]") {
+TEST_CASE("step 10: the analysis finds nothing at the seam between work tiles", "[step10][all]") {
   const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &on_blocks<1, false>());
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(d, causal);
   fa::test::count_forward(variant, bf16_problem(300, 300, d, causal, 1, /*H=*/3),
                           /*analyse=*/true);

@@ -29,32 +29,34 @@ TEST_CASE("step 11: right whatever remains of a tile", "[step11]") {
   fa::test::require_backward_right_for_every_remainder(any());
 }
 
-TEST_CASE("step 11: heads that share keys and values", "[step11]") {
+TEST_CASE("step 11: heads that share keys and values", "[step11][all]") {
   fa::test::require_backward_right_with_shared_heads(any());
 }
 
-TEST_CASE("step 11: as many keys as one likes", "[step11]") {
+TEST_CASE("step 11: as many keys as one likes", "[step11][all]") {
   const Kernels of = any();
   CAPTURE(of.variant->name, of.d);
   const auto [N, Nk] = GENERATE(from_range(fa::test::kLengths));
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   if (!FA_BACKEND_GPU && N > 500 && of.variant != &columns()) return;  // seconds each
   CAPTURE(N, Nk, causal);
   fa::test::require_right(*of.variant, bf16_problem(N, Nk, of.d, causal));
 }
 
-TEST_CASE("step 11: one row, one key, and edges of tiles that do not meet", "[step11]") {
+TEST_CASE("step 11: one row, one key, and edges of tiles that do not meet", "[step11][all]") {
   fa::test::require_backward_right_for_few(any());
 }
 
-TEST_CASE("step 11: a row without keys gives dQ = 0, and nothing to dK and dV", "[step11]") {
+TEST_CASE("step 11: a row without keys gives dQ = 0, and nothing to dK and dV", "[step11][all]") {
   fa::test::require_backward_of_blind_rows(any());
 }
 
-TEST_CASE("step 11: random shapes", "[step11]") {
+TEST_CASE("step 11: random shapes", "[step11][all]") {
   std::mt19937 random(11);
   for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 25); ++i) {
     const fa::Problem p = fa::test::random_problem(random);
+    if (!fa::test::one_in(4)) continue;
     const fa::Variant& variant =
         *std::array{&wgmma(), &late(), &apart(), &deterministic(), &columns()}[i % 5];
     CAPTURE(i, variant.name, fa::describe(p));
@@ -62,7 +64,7 @@ TEST_CASE("step 11: random shapes", "[step11]") {
   }
 }
 
-TEST_CASE("step 11: a first tile that the second warpgroup skips", "[step11]") {
+TEST_CASE("step 11: a first tile that the second warpgroup skips", "[step11][all]") {
   const auto* variant = GENERATE(&apart(), &deterministic(), &columns());
   const int d = GENERATE(64, 128);
   const int Hkv = GENERATE(1, 2);
@@ -70,6 +72,7 @@ TEST_CASE("step 11: a first tile that the second warpgroup skips", "[step11]") {
   // but one; a walk of one tile, and of many.
   const auto [N, Nk] = GENERATE(std::pair(256, 256), std::pair(257, 258), std::pair(300, 237),
                                 std::pair(64, 128), std::pair(65, 129), std::pair(520, 390));
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant->name, d, Hkv, N, Nk);
   const auto p = bf16_problem(N, Nk, d, true, 1, 2, Hkv);
   fa::test::require_right(*variant, p);
@@ -78,10 +81,12 @@ TEST_CASE("step 11: a first tile that the second warpgroup skips", "[step11]") {
 #endif
 }
 
-TEST_CASE("step 11: a NaN or an inf in dO or Q reaches its row of dQ, and no other", "[step11]") {
+TEST_CASE("step 11: a NaN or an inf in dO or Q reaches its row of dQ, and no other",
+          "[step11][all]") {
   const Kernels of = any();
   const float bad = GENERATE(NAN, INFINITY);
   const bool in_q = GENERATE(false, true), causal = GENERATE(false, true);
+  if (!fa::test::one_in(7)) return;
   CAPTURE(of.variant->name, of.d, bad, in_q, causal);
   const auto p = bf16_problem(140, 150, of.d, causal, 1, 2, 1);
   fa::Inputs in = fa::normal_inputs(p, 19);
@@ -111,7 +116,7 @@ TEST_CASE("step 11: V = 1 makes O constant, so dQ and dK are 0", "[step11]") {
   fa::test::require_no_gradient_of_constant_v(any());
 }
 
-TEST_CASE("step 11: what the gradients of all keys sum to", "[step11]") {
+TEST_CASE("step 11: what the gradients of all keys sum to", "[step11][all]") {
   fa::test::require_sums_over_keys(any());
 }
 
@@ -119,12 +124,12 @@ TEST_CASE("step 11: twice dO, exactly twice the gradients", "[step11]") {
   fa::test::require_linear_in_do(any());
 }
 
-TEST_CASE("step 11: gradients agree with step 06", "[step11]") {
+TEST_CASE("step 11: gradients agree with step 06", "[step11][all]") {
   fa::test::require_gradients_as(parent(), any());
 }
 
 TEST_CASE("step 11: two runs give the same bits, of dQ only with additions that do not round",
-          "[step11]") {
+          "[step11][all]") {
   const Kernels of = any();
   fa::test::require_same_gradients(of, of.variant == &deterministic());
 }
@@ -135,10 +140,11 @@ TEST_CASE("step 11: more than 2^31 elements", "[.][large]") {
 
 // --- additions that do not round -----------------------------------------------------------------
 
-TEST_CASE("step 11: deterministic: a row of very small or very large gradients", "[step11]") {
+TEST_CASE("step 11: deterministic: a row of very small or very large gradients", "[step11][all]") {
   const int d = GENERATE(64, 128);
   const auto p = bf16_problem(140, 300, d, GENERATE(false, true), 1, 2, 1);
   const float factor = GENERATE(0x1p-60f, 0x1p-20f, 0x1p40f);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(d, p.causal, factor);
   fa::Inputs in = fa::normal_inputs(p, 15);
   const fa::Outputs before = fa::run(deterministic(), p, in);
@@ -233,17 +239,19 @@ void require_same_bits_in_any_order(const fa::Problem& p, const fa::Inputs& in) 
   CHECK(floats_differ);
 }
 
-TEST_CASE("step 11: deterministic: any order of the blocks gives the same bits", "[step11]") {
+TEST_CASE("step 11: deterministic: any order of the blocks gives the same bits", "[step11][all]") {
   const int d = GENERATE(64, 128);
   const auto p = bf16_problem(200, 1000, d, GENERATE(false, true), 1, 2, 1);
+  if (!fa::test::one_in(3)) return;
   CAPTURE(d, p.causal);
   require_same_bits_in_any_order(p, fa::normal_inputs(p, 17));
 }
 
-TEST_CASE("step 11: deterministic: the same for sums near their bound", "[step11]") {
+TEST_CASE("step 11: deterministic: the same for sums near their bound", "[step11][all]") {
   const int d = GENERATE(64, 128);
   const float k = GENERATE(1.f, 1.3f, 1.6f, 1.85f);  // a bound is rounded to a power of 2
   CAPTURE(d, k);
+  if (!fa::test::one_in(3)) return;
   // P = 1 / Nk, O is about 0. In the first half of the keys V and K have the same sign, in the
   // other not: dQ's parts add up to half of the bound and back to 0, where bf16 shows each bit.
   const auto p = bf16_problem(5, 1024, d, false);
@@ -261,19 +269,20 @@ TEST_CASE("step 11: deterministic: the same for sums near their bound", "[step11
 
 // --- bytes ---------------------------------------------------------------------------------------
 
-TEST_CASE("step 11: predicted bytes are counted bytes", "[step11]") {
+TEST_CASE("step 11: predicted bytes are counted bytes", "[step11][all]") {
   fa::test::require_backward_predicted_for_lengths(any());
 }
 
-TEST_CASE("step 11: predicted bytes are counted bytes, many tiles", "[step11]") {
+TEST_CASE("step 11: predicted bytes are counted bytes, many tiles", "[step11][.all]") {
   const Kernels of = any();
   fa::test::require_backward_predicted(*of.variant, bf16_problem(200, 1024, of.d, true));
 }
 
-TEST_CASE("step 11: the formulas of the headers", "[step11]") {
+TEST_CASE("step 11: the formulas of the headers", "[step11][all]") {
   const Kernels of = any();
   CAPTURE(of.variant->name, of.d);
   const uint64_t d = of.d, N = GENERATE(65, 193), Nk = 300, BH = 4, BHkv = 2;
+  if (!fa::test::one_in(3)) return;
   const auto p = bf16_problem(N, Nk, of.d, /*causal=*/false, /*B=*/1, BH, BHkv);
   const bool third = of.variant != &wgmma() && of.variant != &late();  // a third warpgroup
   const uint64_t Tc = 3, Np = (N + 127) / 128 * 128;
@@ -350,7 +359,7 @@ TEST_CASE("step 11: half of a tile at the diagonal is skipped, when d = 128", "[
   CHECK(flops(128) == 10ull * 64 * 128 * 128 * (8 + 6 + 4 + 2) - 4 * 4 * 2ull * 64 * 64 * 128);
 }
 
-TEST_CASE("step 11: the analysis finds nothing", "[step11]") {
+TEST_CASE("step 11: the analysis finds nothing", "[step11][all]") {
   fa::test::require_no_finding_in_backward(any());
 }
 #endif

@@ -72,11 +72,11 @@ TEST_CASE("step 12: right at the edges of tiles and products", "[step12]") {
   fa::test::require_right_at_edges(any_kernel());
 }
 
-TEST_CASE("step 12: heads that share keys and values", "[step12]") {
+TEST_CASE("step 12: heads that share keys and values", "[step12][all]") {
   fa::test::require_right_with_shared_heads(any_kernel());
 }
 
-TEST_CASE("step 12: as many keys as one likes", "[step12]") {
+TEST_CASE("step 12: as many keys as one likes", "[step12][all]") {
   fa::test::require_right_for_lengths(any_kernel());
 }
 
@@ -88,18 +88,19 @@ TEST_CASE("step 12: right whatever remains of a tile", "[step12]") {
   fa::test::require_right_for_every_remainder(any_kernel());
 }
 
-TEST_CASE("step 12: random shapes", "[step12]") {
+TEST_CASE("step 12: random shapes", "[step12][all]") {
   fa::test::require_right_for_random_shapes(few_blocks(), 10);
 }
 
-TEST_CASE("step 12: random shapes, the maximum asked early", "[step12]") {
+TEST_CASE("step 12: random shapes, the maximum asked early", "[step12][all]") {
   fa::test::require_right_for_random_shapes(rotated_on_few_blocks(), 11);
 }
 
-TEST_CASE("step 12: a head dimension of 256", "[step12]") {
+TEST_CASE("step 12: a head dimension of 256", "[step12][all]") {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(70, 90), std::pair(128, 64),
                                 std::pair(200, 333), std::pair(333, 200));
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(7)) return;
   CAPTURE(N, Nk, causal);
   const auto p = bf16_problem(N, Nk, 256, causal, 1, /*H=*/4, /*Hkv=*/2);
   fa::test::require_right(few_blocks(), p);
@@ -114,21 +115,23 @@ TEST_CASE("step 12: real input and outliers", "[step12]") {
   fa::test::require_right_for_real_and_outliers(any());
 }
 
-TEST_CASE("step 12: V with a mean", "[step12]") {
+TEST_CASE("step 12: V with a mean", "[step12][all]") {
   const fa::Variant& variant = any_kernel();
   const auto p = bf16_problem(150, 200, GENERATE(64, 128), GENERATE(false, true), 1, 2);
   const float mean = GENERATE(1.f, -3.f, 100.f);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(p.d, p.causal, mean);
   fa::test::require_right(variant, p, with_mean(fa::normal_inputs(p, 3), mean));
 }
 
-TEST_CASE("step 12: two runs give the same bits", "[step12]") {
+TEST_CASE("step 12: two runs give the same bits", "[step12][all]") {
   fa::test::require_same_bits(any());
 }
 
-TEST_CASE("step 12: as many blocks as one likes give the same bits", "[step12]") {
+TEST_CASE("step 12: as many blocks as one likes give the same bits", "[step12][all]") {
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(3)) return;
   CAPTURE(d, causal);
   const auto p = bf16_problem(330, 400, d, causal, 1, /*H=*/FA_BACKEND_GPU ? 64 : 2);
   const auto in = fa::normal_inputs(p, 7);
@@ -140,9 +143,10 @@ TEST_CASE("step 12: as many blocks as one likes give the same bits", "[step12]")
   }
 }
 
-TEST_CASE("step 12: near step 10", "[step12]") {
+TEST_CASE("step 12: near step 10", "[step12][all]") {
   const fa::Variant& variant = any_kernel();
   const auto p = bf16_problem(300, 430, GENERATE(64, 128), GENERATE(false, true), 1, 4, 2);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(p.d, p.causal);
   const auto in = fa::normal_inputs(p, 6);
   const fa::Outputs now = fa::run(variant, p, in), before = fa::run(parent(), p, in);
@@ -213,9 +217,10 @@ TEST_CASE("step 12: a row that attends to keys of another mean still loses it", 
   CHECK_FALSE(check_of_O(*GENERATE(&centred(), &late()), p, in).ok);
 }
 
-TEST_CASE("step 12: each block of Q and each feature of V has its own scale", "[step12]") {
+TEST_CASE("step 12: each block of Q and each feature of V has its own scale", "[step12][all]") {
   const fa::Variant& variant = any_kernel();
   const auto p = bf16_problem(250, 300, GENERATE(64, 128), GENERATE(false, true), 2, 4, 2);
+  if (!fa::test::one_in(5)) return;
   auto in = fa::normal_inputs(p, 11);
   const size_t d = p.d, head = p.Nk * d;
   for (size_t i = 0; i < in.Q.size(); ++i) in.Q[i] *= std::exp2(float(i / d % p.N / 64 % 3) - 2);
@@ -266,15 +271,16 @@ TEST_CASE("step 12: rotating makes outliers' errors smaller", "[step12]") {
 
 // --- maxima --------------------------------------------------------------------------------------
 
-TEST_CASE("step 12: maxima that grow slowly, fast, not at all", "[step12]") {
+TEST_CASE("step 12: maxima that grow slowly, fast, not at all", "[step12][all]") {
   fa::test::require_right_for_any_maxima(*GENERATE(&rotated_on_few_blocks(), &few_blocks()),
                                          step12::kGroupRows / 4, 64);
 }
 
-TEST_CASE("step 12: a jump of the maximum that a late question must survive", "[step12]") {
+TEST_CASE("step 12: a jump of the maximum that a late question must survive", "[step12][all]") {
   const auto p = bf16_problem(128, 448, 64, GENERATE(false, true));
   const float jump = GENERATE(3.f, 4.f, 12.f, 28.f, 30.f, 40.f, 90.f, 200.f);
   const int peak = GENERATE(0, 63, 64, 200, 300, 447);
+  if (!fa::test::one_in(7)) return;
   CAPTURE(p.causal, jump, peak);
   fa::test::require_right(few_blocks(), p,
                           fa::test::inputs_with_scores(p, step12::kGroupRows / 4, [&](int c) {
@@ -286,15 +292,17 @@ TEST_CASE("step 12: a jump of the maximum that a late question must survive", "[
                           }));
 }
 
-TEST_CASE("step 12: rows whose first tile is all masked", "[step12]") {
+TEST_CASE("step 12: rows whose first tile is all masked", "[step12][all]") {
   // The diagonal begins anywhere in a tile: Nk - N is no multiple of 16.
   const int more = GENERATE(range(-130, 131, 13));
   const auto p = bf16_problem(200, 200 + more, GENERATE(64, 128), /*causal=*/true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(p.Nk, p.d);
   fa::test::require_right(few_blocks(), p);
 }
 
-TEST_CASE("step 12: a maximum far from zero, and one key that outweighs all others", "[step12]") {
+TEST_CASE("step 12: a maximum far from zero, and one key that outweighs all others",
+          "[step12][all]") {
   fa::test::require_right_far_from_zero(*GENERATE(&rotated_on_few_blocks(), &few_blocks()),
                                         step12::kGroupRows / 4);
 }
@@ -307,9 +315,10 @@ TEST_CASE("step 12: places of V^T hold each key once, as P's bytes do", "[step12
   for (const bool h : held) CHECK(h);
 }
 
-TEST_CASE("step 12: zeros, very small and very large numbers", "[step12]") {
+TEST_CASE("step 12: zeros, very small and very large numbers", "[step12][all]") {
   const fa::Variant& variant = any();
   const auto p = bf16_problem(40, 600, 64, GENERATE(false, true));
+  if (!fa::test::one_in(5)) return;
   auto in = fa::normal_inputs(p, 4);
   std::fill(in.Q.begin(), in.Q.end(), 0.f);
   fa::test::require_right(variant, p, in);
@@ -345,17 +354,18 @@ TEST_CASE("step 12: more than 2^31 elements", "[.][large]") {
 // Of those whose forwards differ.
 static const fa::Variant& any_forward() { return *GENERATE(&rotated(), &late()); }
 
-TEST_CASE("step 12: predicted bytes are counted bytes", "[step12]") {
+TEST_CASE("step 12: predicted bytes are counted bytes", "[step12][all]") {
   fa::test::require_predicted_for_lengths(any_forward());
 }
 
-TEST_CASE("step 12: predicted bytes of the quantisation are counted bytes", "[step12]") {
+TEST_CASE("step 12: predicted bytes of the quantisation are counted bytes", "[step12][all]") {
   const fa::Variant& variant =
       *GENERATE(&tensor(), &heads(), &centred(), &blocks(), &rotated(), &late());
   const auto [N, Nk] = GENERATE(from_range(fa::test::kLengths));
-  CAPTURE(variant.name, N, Nk);
-  fa::test::require_prepare_predicted(
-      variant, bf16_problem(N, Nk, GENERATE(64, 128), GENERATE(false, true), 1, 4, 2));
+  const auto p = bf16_problem(N, Nk, GENERATE(64, 128), GENERATE(false, true), 1, 4, 2);
+  if (!fa::test::one_in(5)) return;
+  CAPTURE(variant.name, N, Nk, p.d, p.causal);
+  fa::test::require_prepare_predicted(variant, p);
 }
 
 TEST_CASE("step 12: the formulas of the headers", "[step12]") {
@@ -392,7 +402,7 @@ TEST_CASE("step 12: multiplies no more than it says, on tensor cores", "[step12]
   CHECK(fa::test::count_forward(variant, p).tensor_flops == variant.traffic(p).flops);
 }
 
-TEST_CASE("step 12: the analysis finds nothing", "[step12]") {
+TEST_CASE("step 12: the analysis finds nothing", "[step12][all]") {
   fa::test::require_no_finding(any());
 }
 
@@ -401,10 +411,11 @@ TEST_CASE("step 12: the analysis finds nothing in the quantisation", "[step12]")
   fa::test::count_prepare(variant, bf16_problem(90, 150, GENERATE(64, 128), true, 1, 2), true);
 }
 
-TEST_CASE("step 12: the analysis finds nothing at the seam between work tiles", "[step12]") {
+TEST_CASE("step 12: the analysis finds nothing at the seam between work tiles", "[step12][all]") {
   const fa::Variant& variant = *GENERATE(&late_on<1>(), &late_on<2>());
   const int d = GENERATE(64, 128, 256);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(d, causal);
   fa::test::count_forward(variant, bf16_problem(300, 300, d, causal, 1, /*H=*/3),
                           /*analyse=*/true);

@@ -42,16 +42,17 @@ TEST_CASE("step 13: right at the ends of tiles and splits", "[step13]") {
   fa::test::require_right(variant, bf16_problem(1, Nk, d, false, 1, 2, 2));
 }
 
-TEST_CASE("step 13: 1 to 16 queries, with and without a mask", "[step13]") {
+TEST_CASE("step 13: 1 to 16 queries, with and without a mask", "[step13][all]") {
   const int N = GENERATE(range(1, 17));
   const int Nk = GENERATE(40, 333);
   const bool causal = GENERATE(false, true);
   const fa::Variant& variant = any();
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant.name, N, Nk, causal);
   fa::test::require_right(variant, bf16_problem(N, Nk, N % 2 ? 64 : 128, causal, 1, 2, 2));
 }
 
-TEST_CASE("step 13: groups of query heads", "[step13]") {
+TEST_CASE("step 13: groups of query heads", "[step13][all]") {
   struct Case {
     int group, N, d;
   };
@@ -61,6 +62,7 @@ TEST_CASE("step 13: groups of query heads", "[step13]") {
                           Case{3, 11, 128}, Case{5, 3, 128}, Case{7, 1, 64}, Case{7, 16, 128},
                           Case{16, 3, 128}, Case{17, 1, 64}, Case{17, 1, 128}, Case{33, 1, 128});
   const fa::Variant& variant = any();
+  if (!fa::test::one_in(5)) return;
   const auto p = bf16_problem(c.N, 400, c.d, true, 1, 2 * c.group, 2);
   CAPTURE(variant.name, c.group, c.N, c.d);
   if (!FA_BACKEND_GPU) {  // a small GPU has too few SMs
@@ -86,11 +88,12 @@ TEST_CASE("step 13: a split of which some queries see no key", "[step13]") {
   fa::test::require_right(variant, bf16_problem(8, Nk, d, true, 1, 2, 1));
 }
 
-TEST_CASE("step 13: shuffled pages, ragged lengths", "[step13]") {
+TEST_CASE("step 13: shuffled pages, ragged lengths", "[step13][all]") {
   const int page = GENERATE(0, 16, 32, 64, 128, 256);
   const auto [N, d] = GENERATE(std::pair(1, 128), std::pair(5, 64));
   const bool causal = N > 1;
   const fa::Variant& variant = paged();
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant.name, page, d, N);
   fa::test::require_right(variant, ragged(page, d, N, causal));
 }
@@ -137,14 +140,14 @@ TEST_CASE("step 13: a long cache", "[step13]") {
   fa::test::require_right(variant, p);
 }
 
-TEST_CASE("step 13: 131,072 keys", "[step13]") {
+TEST_CASE("step 13: 131,072 keys", "[step13][.all]") {
   auto p = bf16_problem(1, 131072, GENERATE(64, 128), false, 1, 1, 1);
   fa::test::require_right(groups(), p);
   p.page = 256;
   fa::test::require_right(once(), p);
 }
 
-TEST_CASE("step 13: random problems", "[step13]") {
+TEST_CASE("step 13: random problems", "[step13][all]") {
   std::mt19937 random(13);
   const auto between = [&](int low, int high) {
     return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
@@ -159,6 +162,7 @@ TEST_CASE("step 13: random problems", "[step13]") {
     if (i % 6 >= 3 && between(0, 3) > 0) {
       for (int b = 0; b < B; ++b) p.lengths.push_back(between(0, Nk));
     }
+    if (!fa::test::one_in(5)) continue;
     CAPTURE(i, variant.name, fa::describe(p));
     fa::test::require_right(variant, p);
   }
@@ -186,10 +190,11 @@ TEST_CASE("step 13: behaves as attention must", "[step13]") {
   fa::test::require_any_score_size(variant, causal);
 }
 
-TEST_CASE("step 13: maxima that grow, fall, and lie far from zero", "[step13]") {
+TEST_CASE("step 13: maxima that grow, fall, and lie far from zero", "[step13][all]") {
   const fa::Variant& variant = any();
   const auto p = fa::test::problem_for(variant, bf16_problem(16, 1024, 64, GENERATE(false, true)));
   const float step = GENERATE(0.f, 1.f, 5.5f, 6.f, 100.f, -6.f, 5000.f, -5000.f);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant.name, p.causal, step);
   if (variant.cache8 && std::abs(step) > 100) return;  // keys of e4m3 cannot say them exactly
   for (const int keys : {16, 128, 512}) {
@@ -313,10 +318,12 @@ TEST_CASE("step 13: predicted bytes are counted bytes", "[step13]") {
   fa::test::require_predicted(variant, bf16_problem(N, Nk, d, true, 2, 6, 2));
 }
 
-TEST_CASE("step 13: predicted bytes are counted bytes of pages and ragged lengths", "[step13]") {
+TEST_CASE("step 13: predicted bytes are counted bytes of pages and ragged lengths",
+          "[step13][all]") {
   const int page = GENERATE(0, 16, 64, 256);
   const auto [N, d] = GENERATE(std::pair(1, 64), std::pair(9, 128));
   const fa::Variant& variant = paged();
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant.name, page, d, N);
   fa::test::require_predicted(variant, ragged(page, d, N, true));
 }

@@ -156,9 +156,10 @@ TEST_CASE("step 14: right on ranks that are threads", "[step14]") {
 }
 
 // Whose merging warps then change between the two places of Q, and come to each again.
-TEST_CASE("step 14: right where a block has many work tiles", "[step14]") {
+TEST_CASE("step 14: right where a block has many work tiles", "[step14][all]") {
   if (!has("14 fused")) return;
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(2)) return;
   const fa::Problem p = bf16_problem(770, 770, 128, causal, 1, 4, 2);
   const fa::Variant& v = fa::linked_variant("14 fused");
   fa::test::require_right(on_ranks(v, 3, nullptr, fa::multiprocessors() - 1), p);
