@@ -10,6 +10,9 @@
 #include "common/harness/inputs.h"
 #include "common/harness/run.h"
 #include "tests/test.h"
+#if !FA_BACKEND_GPU
+#include "common/sim/sim.h"
+#endif
 
 namespace {
 

@@ -18,7 +18,7 @@
 #include <cuda_runtime.h>
 #else
 #define FA_BACKEND_GPU 0
-#include "common/sim/cuda_vocabulary.h"
+#include "common/dialect/cuda_vocabulary.h"
 #endif
 
 #if defined(__CUDACC__)

@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
+#include "common/dialect/cuda_vocabulary.h"
 #include "common/dialect/errors.h"
-#include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"
 #include "common/sim/observers/warp_clocks.h"

@@ -7,7 +7,7 @@
 #if FA_BACKEND_GPU
 #include <cuda_fp8.h>
 #else
-#include "common/sim/fp8_vocabulary.h"
+#include "common/dialect/fp8_vocabulary.h"
 #endif
 
 namespace fa {

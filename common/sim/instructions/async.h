@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/dialect/instructions.h"
 #include "common/sim/block.h"
-#include "common/sim/instructions/instructions.h"
 #include "common/sim/messages/messages.h"
 
 namespace sim {

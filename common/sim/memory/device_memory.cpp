@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <deque>
 
+#include "common/dialect/cuda_vocabulary.h"
 #include "common/dialect/errors.h"
 #include "common/sim/block.h"
-#include "common/sim/cuda_vocabulary.h"
 #include "common/sim/memory/device_memory.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observers/observer.h"

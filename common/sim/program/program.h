@@ -6,7 +6,7 @@
 #include <csetjmp>
 #include <tuple>
 
-#include "common/sim/cuda_vocabulary.h"
+#include "common/dialect/cuda_vocabulary.h"
 
 namespace sim {
 

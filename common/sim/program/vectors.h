@@ -2,7 +2,7 @@
 /// CUDA's vector types, those that cuda_vocabulary.h does not have already, with make_<type>().
 #pragma once
 
-#include "common/sim/cuda_vocabulary.h"
+#include "common/dialect/cuda_vocabulary.h"
 
 #define SIM_VECTOR_1(T, name) \
   struct name##1 {            \

@@ -15,8 +15,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "common/sim/instructions/instructions.h"
-#include "common/sim/sim.h"
+#include "common/dialect/instructions.h"
 
 // --- qualifiers ---------------------------------------------------------------------------------
 
