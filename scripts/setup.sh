@@ -29,7 +29,7 @@ library     libfmt-dev           header:fmt/format.h                     formatt
 mpi         openmpi-bin          command:mpirun                          starts the ranks of step 14
 mpi         libopenmpi-dev       header:openmpi/mpi.h|header:mpi.h|file:/usr/lib/x86_64-linux-gnu/openmpi/include/mpi.h|file:/usr/lib/aarch64-linux-gnu/openmpi/include/mpi.h   their messages
 docs        doxygen              command:doxygen                         the API in the documentation
-docs        python3-venv         python:ensurepip                        holds Sphinx, which builds its book
+docs        python3-venv         python:ensurepip                        holds MkDocs, which builds its book
 browser     chromium             command:chromium|command:chromium-browser|command:google-chrome   tests the pages in a browser
 gdb         gdb                  command:gdb                             steps through one CUDA thread
 format      git                  command:git                             names the files to format

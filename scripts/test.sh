@@ -10,7 +10,7 @@
 #                                  and where nvcc is installed each kernel for its
 #                                  GPU, unless the same nvcc has found the same
 #                                  text clean before. Installs Open MPI, Doxygen,
-#                                  Sphinx, gdb, the formatters and, where apt has
+#                                  MkDocs, gdb, the formatters and, where apt has
 #                                  it, Chromium
 #   ./scripts/test.sh --yes        installs what is missing without asking
 #   ./scripts/test.sh -R step04    only the tests whose name matches, of either
@@ -117,7 +117,7 @@ echo "== documentation"
 if ./scripts/setup.sh --have docs; then
   cmake --build --preset sim --target docs || failures+=("documentation")
 else
-  missing documentation "Doxygen or Sphinx are"
+  missing documentation "Doxygen or MkDocs are"
 fi
 
 run_tests # test_site looks at the documentation

@@ -1,106 +1,95 @@
 #!/usr/bin/env python3
-"""Builds the documentation site: build.py DOXYGEN FOLDER [--tools VENV] [--root REPOSITORY].
+"""Builds the documentation site: build.py DOXYGEN FOLDER.
 
-FOLDER holds the Doxyfile; the site comes to FOLDER/html. Fails on a warning of Doxygen or Sphinx,
-on a page that is in no part of the book, and on a dead link.
+FOLDER holds the Doxyfile; the site comes to FOLDER/html. Fails on a warning of Doxygen or MkDocs:
+an undocumented function, a dead link, a page outside the book.
 
-Sphinx comes from PyPI at the versions of requirements.txt, into VENV, once: Furo, its theme, loads
-files that are not there as Debian 12 and 13 have it, and each version of Sphinx warns of other
-things. After that no network is needed.
+MkDocs, its theme and that of Doxygen's pages come from PyPI at the versions of requirements.txt,
+into build/site, once. After that no network is needed.
 """
 
-import argparse
 import filecmp
+import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
 
-import doxygen
-from book import ROOT, Book, BookError
-from dead_links import dead_links
-
 HERE = os.path.dirname(os.path.abspath(__file__))
+VENV = os.path.join(os.path.dirname(os.path.dirname(HERE)), "build", "site")
+
+# Each class, function, type and macro of a public header needs a comment. A member of a documented
+# class does not when its name says all, and Doxygen has no switch between all and none.
+SELF_EXPLANATORY = re.compile(r"Member .* of (struct|class) .* is not documented\.$")
+# A later Doxygen calls a tag obsolete that an older one needs; indented lines below say more.
+CONFIGURATION = re.compile("warning: (Tag '|ignoring unsupported tag )")
+
+
+def findings(text):
+    """(what must be fixed, remarks on the configuration): lines of Doxygen's stderr."""
+    wrong, remarks = [], []
+    into = wrong
+    for line in text.splitlines():
+        if not line.startswith(" "):
+            into = remarks if CONFIGURATION.match(line) else wrong
+        if line.strip() and not SELF_EXPLANATORY.search(line):
+            into.append(line)
+    return wrong, remarks
 
 
 def api(program, folder):
-    """Doxygen's part. Its menu gets a way back to the book."""
+    """Doxygen's part: 0 where nothing is wrong. In its menu the book stands for its empty first
+    page."""
+    shutil.rmtree(os.path.join(folder, "api"), ignore_errors=True)
     layout = os.path.join(folder, "layout.xml")
     subprocess.run([program, "-l", layout], check=True, stdout=subprocess.DEVNULL)
     with open(layout, encoding="utf-8") as file:
-        text = file.read()
-    back = '<tab type="user" visible="yes" url="../index.html" title="The book"/>'
+        text = file.read().replace('"mainpage"', '"user" url="../index.html"', 1)
     with open(layout, "w", encoding="utf-8") as file:
-        file.write(text.replace("<navindex>", f"<navindex>\n    {back}", 1))
-    return doxygen.run(program, os.path.join(folder, "Doxyfile"))
-
-
-def install(venv):
-    """The program sphinx-build at the versions of requirements.txt, or None."""
-    wanted = os.path.join(HERE, "requirements.txt")
-    stamp = os.path.join(venv, "requirements.txt")
-    if not (os.path.exists(stamp) and filecmp.cmp(wanted, stamp, shallow=False)):
-        print("installing Sphinx and its theme from PyPI, once", flush=True)
-        pip = os.path.join(venv, "bin", "pip")
-        for command in (
-            [sys.executable, "-m", "venv", "--clear", venv],
-            [pip, "-q", "--disable-pip-version-check", "install", "-r", wanted],
-        ):
-            if subprocess.run(command).returncode:
-                print("cannot install Sphinx: needs python3-venv, and PyPI once")
-                return None
-        shutil.copyfile(wanted, stamp)
-    return os.path.join(venv, "bin", "sphinx-build")
-
-
-def sphinx(program, source, html, folder, root):
-    """Sphinx's part. What it prints is a warning."""
+        file.write(text.replace('title=""', 'title="The book"', 1))
+    with open(os.path.join(folder, "Doxyfile"), encoding="utf-8") as file:
+        wanted = file.read()
+    theme = glob.glob(os.path.join(VENV, "lib/*/site-packages/doxygen_awesome_css"))[0]
     done = subprocess.run(
-        [program, "-b", "html", "-q", "-W", "--keep-going", "-j", "auto", "-c", HERE]
-        + ["-d", os.path.join(folder, "doctrees"), source, html],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        [program, "-"],
+        input=f"{wanted}\nHTML_EXTRA_STYLESHEET = {theme}/doxygen-awesome.css\n",
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "FA_ROOT": root, "PYTHONDONTWRITEBYTECODE": "1"},
     )
-    for line in done.stdout.splitlines():
-        print(line.replace(source + os.sep, ""))
-    return done.returncode
+    wrong, remarks = findings(done.stderr)
+    for line in remarks + wrong:
+        print(line)
+    return 1 if wrong or done.returncode else 0
+
+
+def install():
+    """Whether MkDocs is there at the versions of requirements.txt."""
+    wanted, stamp = os.path.join(HERE, "requirements.txt"), os.path.join(VENV, "requirements.txt")
+    if os.path.exists(stamp) and filecmp.cmp(wanted, stamp, shallow=False):
+        return True
+    print("installing MkDocs and its theme from PyPI, once", flush=True)
+    pip = [os.path.join(VENV, "bin", "pip"), "-q", "--disable-pip-version-check", "install"]
+    for command in ([sys.executable, "-m", "venv", "--clear", VENV], [*pip, "-r", wanted]):
+        if subprocess.run(command).returncode:
+            print("cannot install MkDocs: needs python3-venv, and PyPI once")
+            return False
+    shutil.copyfile(wanted, stamp)
+    return True
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("doxygen")
-    parser.add_argument("folder")
-    parser.add_argument("--tools", default=os.path.join(ROOT, "build", "site"))
-    parser.add_argument("--root", default=ROOT)
-    options = parser.parse_args()
-    folder = os.path.abspath(options.folder)
-    source, html = os.path.join(folder, "pages"), os.path.join(folder, "html")
-    for old in (source, html, os.path.join(folder, "doctrees")):
-        shutil.rmtree(old, ignore_errors=True)
-    os.makedirs(html)
-    sphinx_build = install(options.tools)
-    if not sphinx_build:
+    program, folder = sys.argv[1], os.path.abspath(sys.argv[2])
+    if not install():
         return 1
-    bad = api(options.doxygen, folder)
-    try:
-        book = Book(options.root)
-        book.write(source, os.path.join(folder, "api.tag"))
-    except BookError as error:
-        print(error)
-        return 1
-    bad |= sphinx(sphinx_build, source, html, folder, options.root)
-    if not os.path.exists(os.path.join(html, "README.html")):
-        return 1
-    book.copy_plain(source, html)
-    shutil.copyfile(os.path.join(html, "README.html"), os.path.join(html, "index.html"))
-    with open(os.path.join(html, "llms.txt"), "w", encoding="utf-8") as file:
-        file.write(book.llms_txt())
-    for sentence in dead_links(html):
-        print(f"dead link: {sentence}")
-        bad = 1
-    return 1 if bad else 0
+    bad = api(program, folder)
+    quiet = {"PYTHONDONTWRITEBYTECODE": "1", "NO_MKDOCS_2_WARNING": "1"}
+    mkdocs = [os.path.join(VENV, "bin", "mkdocs"), "build", "-c"]  # -q would hide its warnings
+    mkdocs += ["-f", os.path.join(HERE, "mkdocs.yml"), "-d", os.path.join(folder, "html")]
+    done = subprocess.run(mkdocs, env={**os.environ, **quiet}, stderr=subprocess.PIPE, text=True)
+    print("".join(x for x in done.stderr.splitlines(True) if not x.startswith("INFO ")), end="")
+    return 1 if bad or done.returncode else 0
 
 
 if __name__ == "__main__":

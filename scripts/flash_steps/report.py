@@ -63,8 +63,11 @@ def chapter_links(out):
     book = os.path.join(ROOT, "build", "sim", "docs", "html")
 
     def link(step):
-        chapter = os.path.join("steps", step, "README")
-        places = (os.path.join(book, chapter + ".html"), os.path.join(ROOT, chapter + ".md"))
+        chapter = os.path.join("steps", step)
+        places = (
+            os.path.join(book, chapter, "index.html"),
+            os.path.join(ROOT, chapter, "README.md"),
+        )
         return next((os.path.relpath(p, folder) for p in places if os.path.exists(p)), None)
 
     return link

@@ -373,7 +373,7 @@ class InABrowser(unittest.TestCase):
             for folder, name in (
                 (os.path.join(root, "steps", "01_naive"), "README.md"),
                 (os.path.join(root, "steps", "12_fp8"), "README.md"),
-                (built, "README.html"),
+                (built, "index.html"),
             ):
                 os.makedirs(folder)
                 write(os.path.join(folder, name), {})
@@ -383,7 +383,7 @@ class InABrowser(unittest.TestCase):
             page = self.chromium.open(path)
             self.addCleanup(page.close)
             links = "[...document.querySelectorAll('#ladder h4 a')].map((a) => a.href)"
-            self.assertEqual(page.eval(links), ["file://" + os.path.join(built, "README.html")])
+            self.assertEqual(page.eval(links), ["file://" + os.path.join(built, "index.html")])
             words = page.eval("document.querySelector('#ladder h4').textContent")
             self.assertEqual(words, "01 naive: steps/01_naive/README.md")
 

@@ -753,45 +753,5 @@ class Test(Sandbox):
         self.assertEqual(self.last_line(), (1, "test.sh: the build failed"))
 
 
-class Doxygen(unittest.TestCase):
-    """docs/site/doxygen.py with a stand-in that prints warnings."""
-
-    def run_with(self, warnings):
-        with tempfile.TemporaryDirectory() as folder:
-            doxygen = os.path.join(folder, "doxygen")
-            with open(doxygen, "w", encoding="utf-8") as file:
-                file.write(f"#!/bin/sh\ncat >&2 <<'END'\n{warnings}\nEND\n")
-            os.chmod(doxygen, 0o755)
-            return subprocess.run(
-                [
-                    sys.executable,
-                    os.path.join(ROOT, "docs", "site", "doxygen.py"),
-                    doxygen,
-                    "Doxyfile",
-                ],
-                capture_output=True,
-                text=True,
-            )
-
-    OBSOLETE = """\
-warning: Tag 'HTML_TIMESTAMP' at line 79 of file 'Doxyfile' has become obsolete.
-         This tag has been replaced by: TIMESTAMP
-         To avoid this warning please remove this line from your configuration file or upgrade it \
-using "doxygen -u\""""
-    UNKNOWN = "warning: ignoring unsupported tag 'HTML_COLORSTYLE' at line 70, file Doxyfile"
-    REAL = "common/harness/run.h:12: warning: Member f() of namespace fa is not documented."
-
-    def test_its_own_configuration_is_no_failure(self):
-        done = self.run_with(self.OBSOLETE + "\n" + self.UNKNOWN)
-        self.assertEqual(done.returncode, 0)
-        self.assertIn("HTML_TIMESTAMP", done.stdout)
-
-    def test_a_warning_is(self):
-        for text in (self.REAL, self.OBSOLETE + "\n" + self.REAL, "warning: x.svg is not found"):
-            done = self.run_with(text)
-            self.assertEqual(done.returncode, 1)
-            self.assertIn(text.splitlines()[-1], done.stdout)
-
-
 if __name__ == "__main__":
     unittest.main(argv=sys.argv[:1])
