@@ -79,21 +79,18 @@ def on_files(files, config):
     def add(path, kind=File, inclusion=InclusionLevel.UNDEFINED):
         files.append(kind(path, ROOT, config.site_dir, False, inclusion=inclusion))
 
-    linked = {str(path.relative_to(ROOT)) for path in ROOT.glob("steps/[0-9]*/[0-9]_*.cuh")}
+    wanted = (*ROOT.glob("steps/[0-9]*/[0-9]_*.cuh"), *ROOT.glob("docs/explorer/*.js"))
+    linked = {str(path.relative_to(ROOT)) for path in wanted}
     for path in markdown_files():
         add(path)
         for target in re.findall(r"\]\(([^)\s#]+)", (ROOT / path).read_text(encoding="utf-8")):
             linked.add(os.path.normpath(os.path.join(os.path.dirname(path), target)))
     for path in sorted(linked):
         file = ROOT / path
-        if file.suffix == ".md" or path.startswith("docs/explorer/") or not file.is_file():
+        if file.suffix == ".md" or not file.is_file():
             continue
         shown = file.suffix in LANGUAGES and file.stat().st_size <= LARGEST_PAGE
         add(path, *((Source, InclusionLevel.NOT_IN_NAV) if shown else ()))
-    for file in ROOT.glob("docs/explorer/*.html"):  # there the chapters are pages, too
-        text = file.read_text(encoding="utf-8").replace('/README.md"', '/index.html"')
-        text = text.replace('/glossary.md"', '/glossary.html"')
-        files.append(File.generated(config, file.relative_to(ROOT).as_posix(), content=text))
     files.append(File.generated(config, "api.md", content=API))
     beside = Path(config.site_dir).parent
     for file in sorted((beside / "api").rglob("*")):

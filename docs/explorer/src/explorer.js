@@ -1,4 +1,5 @@
-// Replays a trace (docs/json.md); theme.js stands in front. Every number on the page is a sum over the trace's events.
+// Replays traces (docs/json.md) side by side; theme.js stands in front. PAGE and the files of steps, which arrive
+// when they are needed, are of explorer.py. Every count is a sum over a trace's events.
 
 const KINDS = ["read", "write", "atomic"];
 const LANES = 32, SECTOR = 32, BANKS = 32, WORD = 4;
@@ -6,24 +7,25 @@ const PALETTE = ["#8ecae6", "#ffb703", "#95d5b2", "#f4a3a8", "#cdb4db", "#e9c46a
                  "#d8e2a8"];
 const PAGE = JSON.parse(document.getElementById("page").textContent);
 const $ = (id) => document.getElementById(id);
-const ORDER = ["Q", "Q8", "K", "K8", "V", "V8", "S", "P", "m", "l", "O_parts",
-               "LSE_parts", "O", "LSE", "dO", "delta", "LSE2",
-               "dP", "dS", "dQ_sum", "dQ", "dK", "dV"];
+const ORDER = ["Q", "Q8", "K", "K8", "V", "V8", "S", "P", "m", "l", "O_parts", "LSE_parts", "O", "LSE",
+               "dO", "delta", "LSE2", "dP", "dS", "dQ_sum", "dQ", "dK", "dV"];
 
 // --- words --------------------------------------------------------------------------------------
 
 function exact(n) { return Math.round(n).toLocaleString("en-US"); }
-function bytes(n) {
-  for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+function scaled(n, units) {
+  for (const [unit, size] of units) {
     const rounded = +(n / size).toPrecision(3);  // 999,600 is 1.00 MB
-    if (rounded >= 1) return `${rounded.toPrecision(3)} ${unit}`;
+    if (rounded >= 1) return `${rounded >= 100 ? rounded : rounded.toPrecision(3)} ${unit}`;
   }
-  return `${exact(n)} B`;
+  return `${exact(n)} ${units.at(-1)[0]}`;
 }
+const bytes = (n) => scaled(n, [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3], ["B", 1]]);
+const time = (ms) => scaled(1e6 * ms, [["s", 1e9], ["ms", 1e6], ["us", 1e3], ["ns", 1]]);
 function span(what, first, count) {  // "rows 64 to 127"
   return count === 1 ? `${what} ${first}` : `${what}s ${first} to ${first + count - 1}`;
 }
-function times(x) { return x >= 9.95 ? `${Math.round(x)}×` : `${+x.toFixed(2)}×`; }
+function times(x) { return x >= 9.95 ? `${Math.round(x)}×` : `${+x.toFixed(x < 1.095 ? 2 : 1)}×`; }
 function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -34,11 +36,10 @@ function make(tag, attributes = {}, ...children) {
   node.append(...children);
   return node;
 }
-
 // --- a run --------------------------------------------------------------------------------------
 
-async function unpack(id) {
-  const packed = Uint8Array.from(atob($(id).textContent), (c) => c.charCodeAt(0));
+async function unpack(text) {
+  const packed = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
   return new Response(stream).json();
 }
@@ -67,7 +68,6 @@ class Run {
         }) };
       });
     });
-    this.findFirstValues();
     this.byEnd = [...this.events].sort((a, b) => a.end - b.end);
     this.byStart = [...this.events].sort((a, b) => a.start - b.start);
     this.longest = this.events.reduce((n, e) => Math.max(n, e.end - e.start), 1);
@@ -81,36 +81,6 @@ class Run {
     this.final = new Counters(this);
     this.final.advance(Infinity);
     this.hottest = this.final.hottest();
-  }
-
-  // Marks the writes that only set a buffer to its first values, such as the zeros in O: those of a
-  // block that has read nothing before, and whose kernel also reads the buffer; and those of a
-  // kernel, where the next kernel that uses the buffer adds to it. Scores are no sums: step 05 turns
-  // dP into dS where it lies.
-  findFirstValues() {
-    const uses = new Map();  // buffer: [[kernel, kinds], ...]
-    for (const event of this.events) {
-      const place = this.placeOf(event);
-      if (place.space !== "global") continue;
-      if (!uses.has(place.name)) uses.set(place.name, new Map());
-      const kinds = uses.get(place.name);
-      if (!kinds.has(event.kernel)) kinds.set(event.kernel, new Set());
-      kinds.get(event.kernel).add(event.kind);
-    }
-    const adds = (kinds) => kinds.has(2) || kinds.has(0) && kinds.has(1);
-    this.kernels.forEach((kernel, k) => kernel.blocks.forEach(({ events }) => {
-      let reads = false;
-      for (const event of events) {
-        const place = this.placeOf(event);
-        if (place.space !== "global") continue;
-        reads ||= event.kind !== 1;
-        if (SQUARE.test(place.name)) continue;
-        const kernels = [...uses.get(place.name)].sort(([a], [b]) => a - b);
-        const at = kernels.findIndex(([other]) => other === k), [, own] = kernels[at];
-        event.initial = event.kind === 1 && (adds(own) ? !reads
-          : own.size === 1 && at + 1 < kernels.length && adds(kernels[at + 1][1]));
-      }
-    }));
   }
 
   // What a place in shared memory has got from an event's rows of device memory, in words. Where the
@@ -243,11 +213,7 @@ class Counters {
     this.time = -1;
     this.next = 0;
     this.buffers = new Map();
-    this.initial = new Map();  // bytes written before anything was read
     this.heat = new Map();
-    this.shared = [0, 0, 0];
-    this.l2 = [0, 0, 0];
-    this.hbm = [0, 0];
     for (const [name, place] of this.run.buffers) {
       this.buffers.set(name, [0, 0, 0]);
       const { rows, columns } = place.layout;
@@ -265,17 +231,8 @@ class Counters {
 
   add(event) {
     const place = this.run.placeOf(event);
-    if (place.space === "shared") {
-      this.shared[event.kind] += event.bytes;
-      return;
-    }
+    if (place.space === "shared") return;
     this.buffers.get(place.name)[event.kind] += event.bytes;
-    if (event.initial) {
-      this.initial.set(place.name, (this.initial.get(place.name) || 0) + event.bytes);
-    }
-    this.l2[event.kind] += SECTOR * event.transfers;
-    this.hbm[0] += event.read;
-    this.hbm[1] += event.write;
     const { rows, columns, element_bytes: size } = place.layout;
     const area = event.rects.reduce((n, r) => n + r[1] * r[3], 0);
     const each = area ? event.bytes / size / area : 0;
@@ -318,19 +275,11 @@ const total = (all) => all.reduce((a, b) => a + b, 0);
 let colours = {};
 function readColours() {
   const probe = document.body.appendChild(make("i"));  // a variable has no value of one theme
-  for (const name of ["bg", "panel", "cell", "line", "fg", "dim", "read", "write", "atomic",
-                      "heat-low", "heat-high"]) {
+  for (const name of ["cell", "line", "fg", "dim", "read", "write", "atomic", "held"]) {
     probe.style.color = `var(--${name})`;
     colours[name] = getComputedStyle(probe).color;
   }
   probe.remove();
-}
-const channel = (rgb, i) => +rgb.match(/\d+/g)[i];
-function heatColour(x, hottest) {
-  const share = Math.log1p(x) / Math.log1p(Math.max(hottest, 4));
-  const mix = (i) => Math.round(channel(colours["heat-low"], i) * (1 - share) +
-                                channel(colours["heat-high"], i) * share);
-  return `rgb(${mix(0)},${mix(1)},${mix(2)})`;
 }
 const kindColour = (kind) => colours[KINDS[kind]];
 
@@ -365,9 +314,8 @@ function arrange(run) {
 }
 
 class Picture {
-  constructor(canvas, maxHeight) {
+  constructor(canvas) {
     this.canvas = canvas;
-    this.maxHeight = maxHeight;
     canvas.tabIndex = 0;
     canvas.setAttribute("role", "img");
     canvas.addEventListener("pointermove", (e) => this.point(e));
@@ -386,7 +334,7 @@ class Picture {
   layout() {
     const run = this.run, plan = this.plan;
     const label = 17, gap = 14, thin = 9;
-    const width = this.canvas.clientWidth || 600;
+    const { clientWidth: width, clientHeight: height } = this.canvas.parentNode;  // its room
     const wide = (b) => (b.turned ? b.rows : b.columns);
     const high = (b) => (b.turned ? b.columns : b.rows);
     const columns = [...plan.left, ...plan.squares, ...plan.right];
@@ -401,7 +349,7 @@ class Picture {
     const tall = deep(above) + deep(below) + Math.max(...columns.map(high));
     const lines = above.length + below.length + 1;
     const scale = Math.min((width - fixed - 4) / elements,
-                           (this.maxHeight - lines * (label + gap)) / tall);
+                           (height - lines * (label + gap)) / tall);
     this.scale = scale;
     const pixels = (n) => Math.max(n === 1 ? thin : 3, n * scale);
     this.boxes = [];
@@ -430,12 +378,14 @@ class Picture {
     }
     y += Math.max(...columns.map((b) => pixels(high(b)))) + gap;
     below.forEach(rowOf);
-    this.height = Math.ceil(y - gap + 4);
+    this.height = height;
     this.width = width;
+    const spare = Math.max(0, Math.floor((height - (y - gap + 4)) / 2));
+    for (const box of this.boxes) box.y += spare;
     const ratio = window.devicePixelRatio || 1;
     this.canvas.width = Math.round(width * ratio);
     this.canvas.height = Math.round(this.height * ratio);
-    this.canvas.style.height = `${this.height}px`;
+    this.canvas.style.cssText = `width:${width}px;height:${height}px`;
     this.canvas.getContext("2d").setTransform(ratio, 0, 0, ratio, 0, 0);
   }
 
@@ -483,37 +433,38 @@ class Picture {
   drawHeat(g, box, counters) {
     const heat = counters.heat.get(box.name);
     const across = Math.ceil(box.columns / BIN);
-    for (let i = 0; i * BIN < box.rows; ++i) {
+    const down = Math.ceil(box.rows / BIN), scale = Math.log1p(Math.min(Math.max(this.hottest, 4), 12));
+    const edges = (n, all) => Array.from({ length: n + 1 }, (_, i) => Math.min(i * BIN, all));
+    const x = edges(box.turned ? down : across, box.turned ? box.rows : box.columns)
+      .map((e) => Math.round(box.x + e * box.w / (box.turned ? box.rows : box.columns)));
+    const y = edges(box.turned ? across : down, box.turned ? box.columns : box.rows)
+      .map((e) => Math.round(box.y + e * box.h / (box.turned ? box.columns : box.rows)));
+    for (let i = 0; i < down; ++i) {
       for (let j = 0; j < across; ++j) {
-        const x = heat[0][i * across + j] + heat[1][i * across + j];
-        if (x <= 0) continue;
-        g.fillStyle = heatColour(x, this.hottest);
-        const rows = Math.min(BIN, box.rows - i * BIN), columns = Math.min(BIN, box.columns - j * BIN);
-        const [left, top, wide, high] = this.rect(box, [i * BIN, rows, j * BIN, columns]);
-        const x0 = Math.round(left), y0 = Math.round(top);
-        g.fillRect(x0, y0, Math.max(1, Math.round(left + wide) - x0),
-                   Math.max(1, Math.round(top + high) - y0));
+        const [reads, writes] = heat.map((h) => h[i * across + j]);
+        if (reads + writes <= 0) continue;
+        g.fillStyle = writes > 0 ? colours.write : colours.read;
+        g.globalAlpha = .18 + .62 * Math.min(1, Math.log1p(reads + writes) / scale);
+        const [h, v] = box.turned ? [i, j] : [j, i];
+        g.fillRect(x[h], y[v], Math.max(1, x[h + 1] - x[h]), Math.max(1, y[v + 1] - y[v]));
       }
     }
+    g.globalAlpha = 1;
   }
 
   // The tile of scores that the block's latest tiles of Q and K make.
   drawGhost(g, box) {
     g.textAlign = "center";
-    g.fillText(box.w > 190 ? "S and P are never in device memory" : "S, P: not stored",
+    g.fillText(box.w > 190 ? "S, P: one tile at a time, on the chip" : box.w > 90 ? "S, P on the chip" : "",
                box.x + box.w / 2, box.y - 5, box.w);
     g.textAlign = "start";
     if (!this.tile || !this.tile.q || !this.tile.k) return;
     const [row, rows] = this.tile.q, [key, keys] = this.tile.k;
     const [x, y, w, h] = this.rect(box, [row, rows, key, keys]);
-    g.fillStyle = colours.dim;
-    g.globalAlpha = .25;
-    g.fillRect(x, y, w, h);
+    g.fillStyle = colours.read;
+    g.globalAlpha = .75;
+    g.fillRect(x, y, Math.max(1.5, w), Math.max(1.5, h));
     g.globalAlpha = 1;
-    g.setLineDash([3, 3]);
-    g.strokeStyle = colours.dim;
-    g.strokeRect(x + .5, y + .5, Math.max(1, w - 1), Math.max(1, h - 1));
-    g.setLineDash([]);
   }
 
   light(g, event, alpha, outlined) {
@@ -652,7 +603,7 @@ class OnChip {
         ? current.rects.map((r) => this.rect(box, r)).filter((r) => r) : [];
       const lit = rects.length > 0;
       const held = holds.get(`${box.id}/${Math.max(0, box.stage)}`);
-      g.fillStyle = held === undefined ? colours.cell : colours["heat-low"];
+      g.fillStyle = held === undefined ? colours.cell : colours.held;
       g.fillRect(box.x, box.y, box.w, box.h);
       if (lit) {
         g.fillStyle = kindColour(current.kind);
@@ -693,10 +644,9 @@ class OnChip {
 
 // --- the source line ----------------------------------------------------------------------------
 
-let sources = {};
 function codeOf(run, frames, around) {
   const { path, number } = run.lines[frames.at];
-  const text = sources[path];
+  const text = run.sources[path];
   if (!text) return null;
   const lines = make("pre", { tabindex: 0, "aria-label": `Source of ${path}` });
   for (let i = number - around; i <= number + around; ++i) {
@@ -800,10 +750,7 @@ function showRequest(node, run, event) {
   node.replaceChildren(...parts);
 }
 
-// --- tables -------------------------------------------------------------------------------------
-
-const MATCHES = "✓ equal to the simulator's count, to the byte";
-const DIFFERS = "differs from the simulator's count";
+// --- the bytes of each buffer -------------------------------------------------------------------
 
 const countedOf = (run) => {
   const sum = new Map();
@@ -817,147 +764,53 @@ const countedOf = (run) => {
   return sum;
 };
 
-// O, l and sums start with zeros, m with -infinity.
-const firstValues = (name) => (name === "m" ? "first set to -∞" : "first zeroed");
-
 function showTable(node, run, counters, current) {
-  const atomics = run.final.requested()[2] > 0;
-  const kinds = atomics ? [0, 1, 2] : [0, 1];
+  const kinds = run.final.requested()[2] > 0 ? [0, 1, 2] : [0, 1];
   const head = make("tr", {}, make("th", {}, "buffer"), ...kinds.map((k) =>
     make("th", {}, ["read, B", "written, B", "atomic, B"][k])),
     make("th", { title: "requested bytes divided by the size of the buffer" }, "per element"));
-  const body = [];
-  const row = (name, so, all, size, attributes) => make("tr", attributes, make("td", {}, name),
-    ...kinds.map((k) => make("td", { class: all[k] ? KINDS[k] : "zero", "data-bytes": so[k],
-                                     title: `of ${exact(all[k])} B` }, exact(so[k]))),
-    make("td", {}, size ? times(total(so) / size) : ""));
-  for (const [name, so] of counters.buffers) {
-    const all = run.final.buffers.get(name);
-    const lit = current && run.placeOf(current).space === "global" &&
-                run.placeOf(current).name === name;
-    body.push(row(name, so, all, run.buffers.get(name).bytes, { "data-buffer": name,
-      class: lit ? "now" : null, style: lit ? `--mark:var(--${KINDS[current.kind]})` : null }));
-    if (!run.final.initial.has(name)) continue;
-    const first = counters.initial.get(name) || 0;
-    body.push(make("tr", { class: "part", "data-part": name }, make("td", {}, firstValues(name)),
-      ...kinds.map((k) => make("td", k === 1 ? { "data-bytes": first } : {},
-                               k === 1 ? exact(first) : "")),
-      make("td", {}, times(first / run.buffers.get(name).bytes))));
-  }
-  body.push(row("sum", counters.requested(), run.final.requested(), 0,
-                { class: "total", "data-buffer": "all" }));
-  node.querySelector("table").replaceChildren(make("thead", {}, head), make("tbody", {}, ...body));
-  const check = node.querySelector(".checked");
-  const counted = countedOf(run);
-  const done = counters.next === run.byEnd.length;
-  const equal = [...counters.buffers].every(([name, so]) =>
-    (counted.get(name) || [0, 0, 0]).every((n, k) => n === so[k])) &&
-    [...counted.keys()].every((name) => counters.buffers.has(name) || !total(counted.get(name)));
-  check.className = `checked ${done ? (equal ? "equal" : "differs") : ""}`;
-  check.textContent = !done ? `of ${exact(total(run.final.requested()))} B over the whole run`
-    : equal ? MATCHES : DIFFERS;
+  const row = (name, so, size) => {
+    const lit = current && run.placeOf(current).space === "global" && run.placeOf(current).name === name;
+    return make("tr", { "data-buffer": name, class: !size ? "total" : lit ? "now" : null },
+      make("td", {}, name || "sum"),
+      ...kinds.map((k) => make("td", { class: so[k] ? KINDS[k] : "dim", "data-bytes": so[k] }, exact(so[k]))),
+      make("td", {}, size ? times(total(so) / size) : ""));
+  };
+  const rows = [...counters.buffers].map(([name, so]) => row(name, so, run.buffers.get(name).bytes));
+  const counted = countedOf(run), done = counters.next === run.byEnd.length;
+  const equal = [...new Set([...counters.buffers.keys(), ...counted.keys()])].every((name) =>
+    (counted.get(name) || [0, 0, 0]).every((n, k) => n === (counters.buffers.get(name) || [0, 0, 0])[k]));
+  node.replaceChildren(make("table", {}, make("thead", {}, head),
+                            make("tbody", {}, ...rows, row("", counters.requested(), 0))),
+    make("p", { class: `dim checked ${done ? equal ? "equal" : "differs" : ""}` }, !done
+      ? `of ${exact(total(run.final.requested()))} B over the whole run`
+      : equal ? "✓ equal to the simulator's count, to the byte" : "differs from the simulator's count"));
 }
 
-function fullSize(full) {
-  return `At N\u00a0=\u00a0${exact(full.n)}, measured on an ${full.device.replace("NVIDIA ", "")}: ` +
-         `${bytes((full.read + full.write) / full.heads)} per head`;
-}
+// --- one side: a run at one moment --------------------------------------------------------------
 
-function showLevels(node, run, counters, full) {
-  const f = run.final, c = counters;
-  const levels = [
-    ["hbm", "HBM ↔ L2", [...c.hbm, 0], [...f.hbm, 0],
-     "each sector once per pass: a problem this small fits in the L2. "],
-    ["l2", "sectors", c.l2, f.l2, "of 32 B, touched by the requests: what the L1 is asked for"],
-    ["requested", "requested", c.requested(), f.requested(), "bytes that threads request from device memory"],
-    ["shared", "shared memory", c.shared, f.shared, "bytes read and written on chip"]];
-  if (!node.children.length) {
-    for (const [id, name, , , words] of levels) {
-      node.append(make("div", { class: "card level", "data-level": id }, make("b", {}, name),
-        make("span", { class: "now" }), make("div", { class: "bar", "aria-hidden": true },
-        make("i", { class: "read" }), make("i", { class: "write" }), make("i", { class: "atomic" })),
-        make("span", { class: "dim" }, words)));
-    }
-    node.firstChild.lastChild.append(make("span", { class: "full" }));
-  }
-  const note = node.querySelector(".full");
-  note.textContent = full ? `${fullSize(full)}.` : "";
-  note.dataset.bytes = full ? full.read + full.write : "";
-  levels.forEach(([, , so, all], i) => {
-    const card = node.children[i], whole = Math.max(1, total(all));
-    card.querySelector(".now").textContent = bytes(total(so));
-    card.dataset.bytes = total(so);
-    card.title = `${exact(total(so))} of ${exact(total(all))} B`;
-    [...card.querySelector(".bar").children].forEach((bar, k) => {
-      bar.style.width = `${100 * so[k] / whole}%`;
-    });
-  });
-}
-
-// --- a view: one run at one moment --------------------------------------------------------------
-
-const LEGEND = `<span><i style="background:var(--read)"></i>reads now</span>
-<span><i style="background:var(--write)"></i>writes now</span>
-<span class="adds"><i style="background:var(--atomic)"></i>adds now (atomic)</span>
-<span><i class="scale" style="width:60px"></i>requests per element so far: 1 to <b class="most"></b></span>
-<span class="small"></span>`;
-const most = (hottest) => times(Math.max(2, hottest)).slice(0, -1);
-
-class View {
-  constructor(node, compact) {
+class Side {
+  constructor(node) {
     this.node = node;
-    this.compact = compact;
+    this.room = node.querySelector(".room");
+    this.picture = new Picture(this.room.querySelector("canvas"));
     this.follow = 0;
-    const card = (kind, title, small, ...children) => make("section", { class: `card ${kind}` },
-      make("h2", {}, title, " ", make("small", {}, small)), ...children);
-    this.canvas = make("canvas", { class: "picture" });
-    const legend = make("div", { class: "legend" });
-    legend.innerHTML = LEGEND;
-    this.at = make("p", { class: "at" });
-    this.memory = card("memory", compact ? "" : "Device memory",
-                       compact ? "" : "HBM and L2; drawn to scale", this.canvas, legend);
-    if (compact) this.memory.append(this.at);
-    this.legend = legend;
-    if (compact) {
-      node.append(this.memory);
-    } else {
-      this.levels = make("div", { class: "levels" });
-      this.chip = make("canvas", { class: "chip" });
-      this.registers = make("p", { class: "checked" });
-      this.chipCard = card("shared", "Shared memory", "", this.chip, this.registers);
-      this.table = card("table", "Requested bytes", "so far, per buffer", make("table"),
-                        make("p", { class: "checked" }));
-      this.code = make("div", { class: "code" });
-      this.request = make("div", { class: "request" });
-      node.append(this.levels,
-        make("div", { class: "column" }, this.memory, this.table),
-        make("div", { class: "column" }, card("source", "Source line", "", this.code), this.chipCard,
-             card("warp", "One request of a warp", "", this.request)));
-      this.onChip = new OnChip(this.chip);
-    }
-    this.picture = new Picture(this.canvas, compact ? 430 : 520);
   }
 
   show(run) {
     this.run = run;
+    this.room.classList.toggle("ranks", !!run.ranks);
+    if (run.ranks) {
+      this.steps = run.rows;
+      return;
+    }
     this.counters = new Counters(run);
-    this.follow = Math.min(this.follow, Math.max(...run.kernels.map((k) => k.blocks.length)) - 1);
-    this.picture.hottest = run.hottest;
+    this.steps = run.steps(this.follow);
     this.picture.show(run);
-    this.legend.querySelector(".most").textContent = most(run.hottest);
-    this.legend.querySelector(".adds").hidden = !run.final.requested()[2];
-    const small = this.picture.plan.small.map((b) => b.name);
-    this.legend.querySelector(".small").textContent =
-      small.length ? `Too small to draw: ${small.join(", ")}` : "";
-    this.kernel = -1;
-    this.plan();
   }
 
-  plan() { this.steps = this.run.steps(this.follow); }
-
   resize() {
-    this.picture.layout();
-    this.kernel = -1;
+    if (!this.run.ranks) this.picture.layout();
   }
 
   // What the block's arrays hold, and its latest tiles of Q and K, after a step.
@@ -991,224 +844,163 @@ class View {
     return { holds, tile };
   }
 
-  set(index) {
-    const step = this.steps[Math.max(0, Math.min(index, this.steps.length - 1))];
-    const run = this.run, event = step.event;
-    this.counters.advance(step.time);
-    const middle = event ? (event.start + event.end) / 2 : -1;
-    const others = event ? this.run.kernels[step.kernel].blocks
-      .filter((b) => b.block !== event.block)
-      .map((b) => b.events.find((e) => e.start <= middle && middle < e.end)).filter((e) => e) : [];
-    const { holds, tile } = this.state(index);
-    this.picture.tile = tile;
-    this.picture.draw(this.counters, event, others);
-    this.current = step;
-    const text = this.text = this.sentence(step, holds);
-    this.canvas.setAttribute("aria-label", text);
-    if (this.compact) {
-      const line = event && run.lines[run.stacks[event.stack].at(-1)];
-      this.at.replaceChildren(text, ...line ? [make("br"), make("code", {}, line.text.trim())] : []);
-      return;
+  set(fraction) {
+    if (this.run.ranks) {
+      this.text = showRanks(this.room, this.run, Math.round(fraction * (this.steps.length - 1)));
+    } else {
+      const index = Math.round(fraction * (this.steps.length - 1));
+      const step = this.step = this.steps[index], run = this.run, event = step.event;
+      this.counters.advance(step.time);
+      const middle = event ? (event.start + event.end) / 2 : -1;
+      const others = event ? run.kernels[step.kernel].blocks.filter((b) => b.block !== event.block)
+        .map((b) => b.events.find((e) => e.start <= middle && middle < e.end)).filter((e) => e) : [];
+      const { holds, tile } = this.state(index);
+      this.holds = holds;
+      this.picture.tile = tile;
+      this.picture.draw(this.counters, event, others);
+      this.text = this.sentence(step, holds);
+      this.picture.canvas.setAttribute("aria-label", this.text);
     }
-    showLevels(this.levels, run, this.counters, this.full);
-    if (this.kernel !== step.kernel) {
-      this.kernel = step.kernel;
-      this.onChip.show(run, step.kernel, this.picture.scale);
-      const blocks = run.kernels[step.kernel].blocks.length;
-      const name = run.blockName(step.kernel, run.kernels[step.kernel].blocks[
-        Math.min(this.follow, blocks - 1)].block);
-      this.chipCard.querySelector("small").textContent =
-        `of block ${name}` + (blocks > 1 ? `, one of ${blocks}` : ", the only one") +
-        ` of ${run.kernelName(step.kernel)}`;
-      // What the page says of registers is of the pass that its step is about.
-      const main = run.kernels.some((k) => k.pass === "backward") ? "backward" : "forward";
-      const registers = run.kernels[step.kernel].pass === main ? run.registers || "" : "";
-      this.registers.textContent = this.onChip.boxes.length ? registers :
-        "This kernel uses no shared memory. " + registers;
-    }
-    this.onChip.draw(event, holds);
-    this.chip.setAttribute("aria-label", "Shared memory: " + ([...holds].map(([key, what]) =>
-      `${run.places[parseInt(key, 10)].name} holds ${what.long}`).join(", ") || "empty"));
-    showTable(this.table, run, this.counters, event);
-    showSource(this.code, run, event);
-    showRequest(this.request, run, event);
+    this.node.querySelector(".at").textContent = this.text;
   }
 
   // Rows are always those of the buffer in device memory, also of its tile in shared memory.
   sentence(step, holds) {
     const run = this.run, event = step.event;
     if (step.time < 0) return "Nothing has moved yet.";
-    if (!event) return `The other blocks of ${run.kernelName(step.kernel)} have finished, too.`;
+    const who = run.kernels.length > 1 ? `${run.kernelName(step.kernel)}: ` : "";
+    if (!event) return `${who}the other blocks have finished, too.`;
     const place = run.placeOf(event), shared = place.space === "shared";
-    const verb = ["reads", "writes", "adds to"][event.kind];
-    const toward = ["from", "to", "in"][event.kind];
     const what = !shared ? run.elements(event)
       : event.kind === 1 ? run.held(place, run.source(event)).long : run.heldBy(event, holds);
-    const where = !shared ? "" : what === COMPUTED
-      ? ` ${toward} ${place.name} in shared memory` : ` ${toward} shared memory`;
+    const where = !shared ? "" : (what.includes(",") ? "," : "") + ` ${["from", "to", "in"][event.kind]} ` +
+      (what === COMPUTED ? `${place.name} in ` : "") + "shared memory";
     const how = ["load", "store", "atomic"].includes(event.how) ? "" : ` by ${event.how}`;
-    return `Block ${run.blockName(step.kernel, event.block)} ${verb} ${what}${where && what.includes(",") ? "," : ""}${where}${how}: ` +
-           `${exact(event.bytes)} B`;
+    return `${who}block ${run.blockName(step.kernel, event.block)} ` +
+           `${["reads", "writes", "adds to"][event.kind]} ${what}${where}${how}: ${exact(event.bytes)} B`;
   }
 }
 
-// --- the controls -------------------------------------------------------------------------------
+// --- several ranks: rows of Q down, keys across; a hop at a time --------------------------------
 
-const WORDS = { variant: "variant", n: "N", d: "d", smem: "shared memory M", causal: "causal" };
-const tiles = (run) => [["Br", run.br], ["Bc", run.bc]].filter(([, rows]) => rows)
-  .map(([name, rows]) => `${name} = ${rows}`).join(", ");
+const fromRank = (rank, hop, R) => (rank - hop + R) % R;
+const mostOf = (run, hop) => Math.max(...run.scores.map((mine) => mine[hop]));  // what the slowest has to do
 
-class Controls {
-  constructor(node, runs, change) {
-    this.node = node;
-    this.runs = runs;
-    this.change = change;
-    this.inputs = {};
-    this.stops = {};
-    for (const key of ["variant", "n", "d", "smem", "causal"]) {
-      const all = [...new Set(runs.map((r) => r[key]))].filter((v) => v !== 0);
-      if (all.length < 2) continue;
-      if (typeof all[0] === "number") all.sort((a, b) => a - b);
-      this.stops[key] = all;
-      const label = make("label", {}, key === "n" && PAGE.size || WORDS[key]);
-      let input;
-      if (key === "causal") {
-        input = make("input", { type: "checkbox", id: `set-${key}` });
-      } else if (key === "variant") {
-        input = make("select", { id: `set-${key}` }, ...all.map((v) => make("option", {}, v)));
-      } else {
-        input = make("input", { type: "range", min: 0, max: all.length - 1, step: 1,
-                                id: `set-${key}` });
-      }
-      label.append(input);
-      if (input.type === "range") label.append(make("output", { for: `set-${key}` }));
-      input.addEventListener("input", () => this.choose(key));
-      this.inputs[key] = input;
-      node.append(label);
+function showRanks(room, run, hop) {
+  const R = run.ranks, n = run.n;
+  const colour = (rank) => `hsl(${Math.round(rank * 360 / R + 210) % 360} 60% 50%)`;
+  const path = (rank, from) => run.rows[rank].flatMap(([top, bottom]) => run.rows[from].map(([left, right]) =>
+    !run.causal || right <= top ? `M${left} ${top}H${right}V${bottom}H${left}Z`
+      : left === top ? `M${left} ${top}L${right} ${bottom}H${left}Z` : "")).join("");
+  const parts = run.rows.flatMap((_, rank) => run.rows.map((_, h) => `<path fill="${colour(rank)}" ` +
+    `fill-opacity="${h < hop ? .35 : h === hop ? 1 : .08}" d="${path(rank, fromRank(rank, h, R))}"/>`));
+  const lanes = run.scores.map((mine, rank) => `<b>${rank}</b><div style="grid-template-columns:` +
+    `${mine.map((_, h) => `${mostOf(run, h)}fr`).join(" ")}">` + mine.map((scores, h) =>
+      `<i${h === hop ? ' class="now"' : ""}><u style="width:${100 * scores / mostOf(run, h)}%;` +
+      `background:${colour(rank)}"></u></i>`).join("") + "</div>");
+  room.querySelector("div").innerHTML = `<svg viewBox="-4 -4 ${n + 8} ${n + 8}">${parts.join("")}` +
+    `<rect width="${n}" height="${n}"/></svg><div class="lanes14">${lanes.join("")}</div>`;
+  const idle = run.scores.flatMap((mine, rank) => (mine[hop] < mostOf(run, hop) ? [rank] : []));
+  return `Hop ${hop} of ${R - 1}: ` + (idle.length
+    ? `rank${idle.length > 1 ? "s" : ""} ${idle.join(", ")} wait${idle.length > 1 ? "" : "s"}.` : "nobody waits.");
+}
+
+// Of the ranks' time, the share in which they compute, if time goes with scores.
+function busy(run) {
+  const all = run.rows.map((_, hop) => mostOf(run, hop)).reduce((a, b) => a + b);
+  return total(run.scores.flat()) / run.ranks / all;
+}
+
+// --- what both sides cost at full size ----------------------------------------------------------
+
+function versus(a, b, [less, more, same]) {
+  if (Math.abs(a / b - 1) < .015) return same;
+  return a > b ? `${times(a / b)} ${less}` : `${times(b / a)} ${more}`;
+}
+function figure(what, words, colour, labels, values, format) {
+  const most = Math.max(...values);
+  return make("div", {}, make("p", { class: "dim" }, what), make("p", { class: "big" }, versus(...values, words)),
+    ...values.flatMap((value, i) => {
+      const bar = make("div", { class: `bar ${colour}` }, make("i"));
+      bar.firstChild.style.width = `max(2px, ${100 * value / most}%)`;
+      return [make("p", { class: "dim" }, `${labels[i]}: ${format(value)}`), bar];
+    }));
+}
+function showFigures(node, sides, labels, note) {
+  const runs = sides.map((s) => s.run);
+  let parts;
+  if (runs[0].ranks) {
+    parts = [figure("work of all ranks over that of the slowest in each hop", ["less idle", "less idle", "equally busy"],
+                    "read", labels, runs.map(busy), (x) => `${Math.round(100 * x)}%`)];
+  } else {
+    const full = sides.map((s) => PAGE.full[`${s.run.step.slice(0, 2)} ${s.run.variant}`]?.[+s.run.problem.causal]);
+    if (full[0] && full[1] && full[0].pass === full[1].pass) {
+      const kind = full.some((f) => f.predicted) ? full.every((f) => f.predicted) ? "predicted" :
+        `${labels[full[0].predicted ? 0 : 1]} predicted` : "measured";
+      parts = [
+        figure(`HBM per head, ${PAGE.device}, N = ${PAGE.n}, ${kind}`, ["fewer bytes", "more bytes", "the same bytes"],
+               "write", labels, full.map((f) => f.hbm), bytes),
+        figure(`time of the ${full[0].pass}, ${PAGE.heads} heads, measured`, ["less time", "more time", "the same time"],
+               "read", labels, full.map((f) => f.ms), time)];
+    } else {
+      const sums = runs.map((run) => total(run.final.requested()));
+      parts = [figure("bytes that threads request, this run, simulated", ["fewer bytes", "more bytes", "the same bytes"],
+                      "write", labels, sums, bytes)];
     }
-    this.tiles = make("output", { class: "tiles", "aria-label": "Tile sizes" });
-    if (runs.some(tiles)) node.append(this.tiles);
   }
-
-  value(key) {
-    const input = this.inputs[key];
-    return key === "causal" ? input.checked
-         : input.type === "range" ? this.stops[key][+input.value] : input.value;
-  }
-
-  // The run with this value that agrees in most of the others.
-  choose(key) {
-    const wanted = {};
-    for (const k of Object.keys(this.inputs)) wanted[k] = this.value(k);
-    const score = (r) => Object.keys(wanted).reduce((n, k) =>
-      n + (r[k] === wanted[k]) * (k === key ? 100 : 1), 0);
-    this.change(this.runs.reduce((best, r) => (score(r) > score(best) ? r : best)));
-  }
-
-  set(run) {
-    for (const [key, input] of Object.entries(this.inputs)) {
-      input.parentNode.hidden = run[key] === 0;  // a variant whose tiles have one size
-      if (key === "causal") input.checked = run.causal;
-      else if (input.type === "range") {
-        if (key === "smem") {  // M decides Bc; which M make a difference depends on d
-          const alike = this.runs.filter((r) => r.variant === run.variant && r.d === run.d);
-          this.stops.smem = [...new Set(alike.map((r) => r.smem))].sort((a, b) => a - b);
-          input.max = this.stops.smem.length - 1;
-        }
-        input.value = this.stops[key].indexOf(run[key]);
-        const text = key === "smem" ? `${run.smem / 1024} KB` : String(run[key]);
-        input.setAttribute("aria-valuetext", text);
-        input.parentNode.querySelector("output").textContent = text;
-      } else input.value = run[key];
-    }
-    this.tiles.textContent = tiles(run);
-  }
+  node.replaceChildren(...parts, make("p", { class: "note" }, note));
 }
 
 // --- the replay ---------------------------------------------------------------------------------
 
+const WHOLE = 15;  // seconds
+
 class Player {
   constructor(show) {
     this.show = show;
-    this.last = null;  // until the run is here
-    this.position = 0;
+    this.at = 0;
+    this.steps = 1;
     this.playing = false;
     $("play").addEventListener("click", () => this.toggle());
-    $("back").addEventListener("click", () => this.move(-1));
-    $("step").addEventListener("click", () => this.move(1));
-    $("home").addEventListener("click", () => this.go(0));
-    $("end").addEventListener("click", () => this.go(this.last));
-    $("scrub").addEventListener("input", () => this.go(+$("scrub").value));
+    $("scrub").addEventListener("input", () => this.go(+$("scrub").value / 1000));
     document.addEventListener("keydown", (e) => this.key(e));
-  }
-
-  // Another run is on its way: until reset() nothing moves.
-  wait() {
-    this.stop();
-    this.last = null;
-    document.body.ariaBusy = "true";
-  }
-
-  reset(steps, fraction = 0) {
-    document.body.ariaBusy = "false";
-    this.last = steps - 1;
-    $("scrub").max = this.last;
-    this.put(Math.round(fraction * this.last));
   }
 
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    const far = event.shiftKey ? 10 : 1;
-    const actions = { ArrowLeft: () => this.move(-far), ArrowRight: () => this.move(far),
-                      Home: () => this.go(0), End: () => this.go(this.last),
-                      " ": () => this.toggle() };
-    if (!actions[event.key] || !this.owns(event.key, event.target, event.shiftKey)) return;
+    if (event.target.matches("select, pre, input[type=checkbox]")) return;
+    if (event.key === " " && event.target.matches("button, a")) return;
+    const far = (event.shiftKey ? 10 : 1) / this.steps;
+    const actions = { ArrowLeft: () => this.go(this.at - far), ArrowRight: () => this.go(this.at + far),
+                      Home: () => this.go(0), End: () => this.go(1), " ": () => this.toggle() };
+    if (!actions[event.key]) return;
     event.preventDefault();
     actions[event.key]();
   }
 
-  // Not the keys that what has the focus needs itself. Home, End and Space scroll the page as ever
-  // unless the picture, the footer or nothing at all has the focus.
-  owns(key, at, shift) {
-    if (at.matches("select, pre, #controls input")) return false;
-    if (at.matches("input[type=range]")) return key === " " || shift;
-    if (key.startsWith("Arrow")) return true;
-    if (key === " " && at.matches("button, a")) return false;
-    return at === document.body || at.closest("footer, canvas") !== null;
-  }
-
-  move(by) { this.go(Math.round(this.position) + by); }
-
-  go(position) {
+  go(at) {
     this.stop();
-    this.put(position);
+    this.put(at);
   }
 
-  put(position) {
-    if (this.last === null) return;
-    this.position = Math.max(0, Math.min(position, this.last));
-    const index = Math.floor(this.position);
-    $("scrub").value = index;
-    this.show(index, this.last ? index / this.last : 0);
+  put(at) {
+    this.at = Math.max(0, Math.min(at, 1));
+    $("scrub").value = Math.round(1000 * this.at);
+    $("scrub").setAttribute("aria-valuetext", `${Math.round(100 * this.at)}%`);
+    this.show(this.at);
   }
 
   toggle() {
     if (this.playing) return this.stop();
-    if (this.last === null) return;
-    if (this.position >= this.last) this.position = 0;
+    if (this.at >= 1) this.at = 0;
     this.playing = true;
-    $("status").setAttribute("aria-live", "off");
-    this.button();
+    $("play").setAttribute("aria-label", "Pause");
     let before = performance.now();
-    // Half a second a step, and no run longer than a minute.
-    const pace = Math.max(2, this.last / 60);
     const tick = (now) => {
       if (!this.playing) return;
-      const from = Math.floor(this.position);
-      this.position += (now - before) / 1000 * pace * +$("speed").value;
+      this.put(this.at + (now - before) / 1000 / Math.min(WHOLE, this.steps));
       before = now;
-      if (Math.floor(this.position) !== from) this.put(this.position);
-      if (this.position >= this.last) this.stop();
+      if (this.at >= 1) this.stop();
       else requestAnimationFrame(tick);
     };
     requestAnimationFrame(tick);
@@ -1216,279 +1008,206 @@ class Player {
 
   stop() {
     this.playing = false;
-    $("status").setAttribute("aria-live", "polite");
-    this.button();
-  }
-
-  button() {
-    $("play").setAttribute("aria-label", this.playing ? "Pause" : "Play");
+    $("play").setAttribute("aria-label", "Play");
+    keepAddress();
   }
 }
 
+// --- the page -----------------------------------------------------------------------------------
+
+const sides = ["a", "b"].map((id) => new Side($(id)));
+const onChip = new OnChip($("chip"));
 const loaded = new Map();
-async function runOf(entry) {
-  if (!loaded.has(entry.id)) loaded.set(entry.id, new Run(await unpack(entry.id)));
-  return loaded.get(entry.id);
+// What is shown: two variants, "01 naive", and their problem. The address says it: #4 is an idea, #06 a step beside its
+// parent, #04.fused-06.swapped any two; then &n=512&causal&at=40 (percent)&block=1&more.
+const state = { idea: 0, pair: [], n: 256, causal: false, m: 0, at: 0, block: 0, more: false, side: 1 };
+
+function stepOf(id) { return PAGE.steps[id.slice(0, 2)]; }
+function runsOf(id) { return stepOf(id).runs.filter((run) => run.variant === id.slice(3)); }
+
+async function runOf(entry, id) {
+  const number = id.slice(0, 2);
+  if (!loaded.has(number)) {
+    loaded.set(number, new Promise((resolve, reject) => {
+      const script = make("script", { src: `${PAGE.folder}${number}.js` });
+      script.addEventListener("load", () => resolve({ ...window.flashSteps[number], ready: new Map() }));
+      script.addEventListener("error", () => reject(new Error(`${number}.js is missing beside this page`)));
+      document.head.append(script);
+    }));
+  }
+  const step = await loaded.get(number);
+  if (!step.ready.has(entry.id)) {
+    const data = step.runs[entry.id];
+    step.sources = await (typeof step.sources === "string" ? unpack(step.sources) : step.sources);
+    step.ready.set(entry.id, typeof data === "string" ? new Run({ ...await unpack(data), sources: step.sources }) : data);
+  }
+  return step.ready.get(entry.id);
 }
 
-function onResize(redraw) {
-  let width = document.documentElement.clientWidth;
-  window.addEventListener("resize", () => {
-    if (document.documentElement.clientWidth === width) return;
-    width = document.documentElement.clientWidth;
+// The run of a variant that is nearest to what was chosen.
+function entryOf(id) {
+  const score = (r) => (r.causal === state.causal) - 4 * Math.abs(Math.log(r.n / state.n)) + (r.smem === state.m) / 2;
+  return runsOf(id).reduce((best, r) => (score(r) > score(best) ? r : best));
+}
+
+function show(fraction) {
+  sides.forEach((side) => side.set(fraction));
+  $("status").textContent = sides.map((side) => side.text).join(" ");
+  if (state.more) showMore();
+}
+
+let shownKernel = null;
+function showMore() {
+  const side = sides[state.side], { run, step } = side;
+  const key = `${run.step} ${run.variant} ${step.kernel} ${$("more").clientWidth}`;
+  if (shownKernel !== key) onChip.show(run, step.kernel, side.picture.scale);
+  shownKernel = key;
+  onChip.draw(step.event, side.holds);
+  $("chip-words").textContent = `Block ${run.blockName(step.kernel, run.kernels[step.kernel].blocks[
+    Math.min(side.follow, run.kernels[step.kernel].blocks.length - 1)].block)}. ${run.registers || ""}`;
+  showSource($("source"), run, step.event);
+  showRequest($("warp"), run, step.event);
+  showTable($("bytes"), run, side.counters, step.event);
+}
+
+const player = new Player(show);
+
+function keepAddress() {
+  const { idea, pair, n, causal, m, block, more } = state;
+  const named = pair.map((id) => id.replace(" ", ".")).join("-");
+  const words = [idea || named, n !== 256 && `n=${n}`, causal && "causal", m && `m=${m}`,
+                 `at=${Math.round(100 * player.at)}`, block && `block=${block}`, more && "more"];
+  history.replaceState(null, "", `#${words.filter((w) => w).join("&")}`);
+}
+
+// "04.fused" or "04": a variant, else the step's result; null: there is none.
+function variantOf(word) {
+  const [number, variant] = word.split(".");
+  const step = PAGE.steps[number];
+  if (!step) return null;
+  return `${number} ${step.runs.some((r) => r.variant === variant) ? variant : step.result}`;
+}
+
+function fromAddress() {
+  const words = decodeURIComponent(location.hash.slice(1)).split("&");
+  const given = Object.fromEntries(words.slice(1).map((w) => w.split("=")).map(([k, v = true]) => [k, v]));
+  const idea = PAGE.ideas[words[0] - 1] && /^\d$/.test(words[0]) ? +words[0] : 0;
+  let pair = idea ? [...PAGE.ideas[idea - 1].pair] : words[0].split("-").map(variantOf);
+  if (pair.some((id) => !id)) return choose({ idea: 1 });
+  if (pair.length === 1) pair = [stepOf(pair[0]).before, pair[0]];
+  const ranks = stepOf(pair[1]).size === "ranks";
+  return choose({ idea, pair, n: +given.n || (ranks ? 4 : 256), m: +given.m || 0, block: +given.block || 0,
+                  causal: ranks && words.length === 1 || !!given.causal, more: !!given.more },
+                given.at === undefined ? idea ? undefined : .5 : +given.at / 100);
+}
+
+async function choose(changes, at) {
+  player.stop();
+  Object.assign(state, changes);
+  const idea = PAGE.ideas[state.idea - 1];
+  if (idea && changes.idea) {
+    Object.assign(state, { pair: idea.pair, n: changes.n || 256, causal: changes.causal || false, block: 0 });
+    at ??= idea.at;
+  }
+  const wanted = state.pair, entries = wanted.map(entryOf);
+  document.body.ariaBusy = "true";
+  const runs = await Promise.all(entries.map((entry, i) => runOf(entry, wanted[i])));
+  if (wanted !== state.pair) return;  // the reader has chosen others meanwhile
+  state.n = entries[1].n;
+  const labels = wanted.map((id) => (wanted[0].slice(0, 2) === wanted[1].slice(0, 2) ? id : id.slice(0, 2)));
+  $("controls").hidden = !!idea;
+  [...$("ideas").children].forEach((b, i) => b.toggleAttribute("aria-current", (i + 1) % (PAGE.ideas.length + 1) === state.idea));
+  $("about").textContent = idea ? idea.question : stepOf(wanted[1]).caption;
+  sides.forEach((side, i) => {
+    side.follow = Math.min(state.block, runs[i].kernels ? Math.max(...runs[i].kernels.map((k) => k.blocks.length)) - 1 : 0);
+    side.node.querySelector("h2").textContent = `${stepOf(wanted[i]).name} (${wanted[i]})`;
+    side.node.querySelector(".idea").textContent = idea ? idea.say[i] : stepOf(wanted[i]).ideas[wanted[i].slice(3)];
+    side.show(runs[i]);
+  });
+  if (!runs[0].ranks) {
+    const hottest = Math.max(...runs.map((r) => r.hottest));  // one scale for both
+    for (const side of sides) side.picture.hottest = hottest;
+  }
+  showFigures($("figures"), sides, labels, idea ? idea.note : "");
+  fillControls(entries, runs);
+  $("open").hidden = !!runs[0].ranks;
+  if (runs[0].ranks) state.more = false;
+  document.body.classList.toggle("details", state.more);
+  $("open").setAttribute("aria-expanded", state.more);
+  [...$("which").children].forEach((b, i) => (b.textContent = wanted[i]));
+  chosen(state.side);
+  player.steps = Math.max(...sides.map((s) => s.steps.length)) - 1;
+  sides.forEach((side) => side.resize());
+  player.put(at ?? player.at);
+  keepAddress();
+  document.body.ariaBusy = "false";
+}
+
+function fillControls(entries, runs) {
+  const options = (node, values, chosen) => {
+    node.replaceChildren(...values.map(([value, words]) => make("option", { value, selected: value === chosen }, words)));
+    node.parentNode.hidden = values.length < 2;
+  };
+  ["a", "b"].forEach((id, i) => $(`set-${id}`).value = state.pair[i]);
+  const of = (key) => [...new Set(state.pair.flatMap((id) => runsOf(id)).map((r) => r[key]))].sort((a, b) => a - b);
+  $("size").textContent = stepOf(state.pair[1]).size;
+  options($("set-n"), of("n").map((n) => [n, n]), state.n);
+  options($("set-m"), of("smem").map((m) => [m, m ? `${m / 1024} KB` : "its own"]), state.m);
+  $("set-causal").checked = state.causal;
+  $("set-causal").parentNode.hidden = of("causal").length < 2;
+  const most = runs[1].kernels ? runs[1].kernels.reduce((a, b) => (b.blocks.length > a.blocks.length ? b : a)) : null;
+  options($("set-block"), most ? most.blocks.map((b, i) => [i, runs[1].blockName(runs[1].kernels.indexOf(most), b.block)]) : [],
+          state.block);
+}
+
+// Of which side the details are.
+function chosen(at) {
+  state.side = at;
+  sides.forEach((side, i) => side.node.toggleAttribute("data-chosen", i === at));
+  [...$("which").children].forEach((b, i) => b.toggleAttribute("aria-current", i === at));
+}
+
+function begin() {
+  $("ideas").append(...PAGE.ideas.map((idea, i) => make("button", { type: "button", title: idea.question },
+    make("b", {}, `${i + 1}`), make("span", {}, ` ${idea.name}`))),
+    make("button", { type: "button" }, "all", make("span", {}, " steps…")));
+  [...$("ideas").children].forEach((button, i) => button.addEventListener("click", () =>
+    choose(i < PAGE.ideas.length ? { idea: i + 1 } : { idea: 0 })));
+  for (const [i, id] of ["set-a", "set-b"].entries()) {
+    $(id).append(...Object.entries(PAGE.steps).map(([number, step]) => make("optgroup", { label: `${number} ${step.name}` },
+      ...Object.keys(step.ideas).map((variant) => make("option", {}, `${number} ${variant}`)))));
+    $(id).addEventListener("input", () => {
+      const pair = [...state.pair];
+      pair[i] = $(id).value;
+      // Ranks are beside ranks, and no others.
+      const ranks = pair.map((id) => stepOf(id).size === "ranks");
+      if (ranks[0] !== ranks[1]) pair[1 - i] = ranks[i] ? "14 plain" : pair[i];
+      choose({ pair });
+    });
+  }
+  $("set-n").addEventListener("input", () => choose({ n: +$("set-n").value, pair: [...state.pair] }));
+  $("set-m").addEventListener("input", () => choose({ m: +$("set-m").value, pair: [...state.pair] }));
+  $("set-block").addEventListener("input", () => choose({ block: +$("set-block").value }));
+  $("set-causal").addEventListener("input", () => choose({ causal: $("set-causal").checked, pair: [...state.pair] }));
+  $("open").addEventListener("click", () => choose({ more: !state.more }));
+  [...$("which").children].forEach((button, i) => button.addEventListener("click", () => {
+    chosen(i);
     redraw();
-  });
-}
-
-// --- a page of one step -------------------------------------------------------------------------
-
-async function stepPage() {
-  const view = new View($("views").appendChild(make("div", { class: "view" })), false);
-  const player = new Player((index) => {
-    view.set(index);
-    const step = view.steps[index];
-    $("status").textContent = `${index} of ${view.steps.length - 1}. ${view.text}`;
-    $("scrub").setAttribute("aria-valuetext", `step ${index} of ${view.steps.length - 1}`);
-    for (const button of $("kernels").children) {
-      button.toggleAttribute("aria-current", +button.dataset.kernel === step.kernel);
-    }
-  });
-  const blocks = make("select", { id: "block", "aria-label": "Block to follow" });
-  blocks.addEventListener("input", () => {
-    const fraction = player.position / player.last;
-    view.follow = +blocks.value;
-    view.kernel = -1;
-    view.plan();
-    player.reset(view.steps.length, fraction);
-  });
-  let wanted = null;
-  const select = async (entry, fraction = 0) => {
-    player.wait();
-    controls.set(entry);
-    wanted = entry;
-    const run = await runOf(entry);
-    if (wanted !== entry) return;  // the reader has chosen another one meanwhile
-    view.full = entry.full;
-    view.show(run);
-    const largest = run.kernels.reduce((a, b) => (b.blocks.length > a.blocks.length ? b : a));
-    blocks.replaceChildren(...largest.blocks.map((b, i) => make("option", { value: i },
-      run.blockName(run.kernels.indexOf(largest), b.block))));
-    blocks.value = view.follow;
-    blocks.parentNode.hidden = largest.blocks.length < 2;
-    $("kernels").replaceChildren(...run.kernels.length < 2 ? [] : run.kernels.map((kernel, k) => {
-      const button = make("button", { type: "button", "data-kernel": k, title: kernel.name },
-                          `${k + 1} ${run.kernelName(k)}`);
-      button.addEventListener("click", () =>
-        player.go(view.steps.findIndex((s) => s.kernel === k && s.event)));
-      return button;
-    }));
-    player.reset(view.steps.length, fraction);
-  };
-  const controls = new Controls($("controls"), PAGE.runs, (entry) => select(entry));
-  $("controls").append(make("label", {}, "follow block", blocks));
+  }));
+  readColours();
   const redraw = () => {
     readColours();
-    view.resize();
-    player.put(player.position);
+    shownKernel = null;
+    if (!sides[1].run) return;
+    sides.forEach((side) => side.resize());
+    show(player.at);
   };
   onTheme(redraw);
-  onResize(redraw);
-  sources = await unpack("sources");
-  await select(PAGE.runs.find((r) => r.id === PAGE.first));
+  window.addEventListener("resize", redraw);
+  window.addEventListener("hashchange", fromAddress);
+  window.flashSteps = {};
+  return fromAddress();
 }
 
-// --- two runs side by side ----------------------------------------------------------------------
-
-async function comparePage() {
-  const race = make("section", { class: "card wide" }, make("h2", {}, "Requested bytes so far"),
-                    make("div", { class: "race" }), make("p", { class: "checked" }));
-  const why = make("section", { class: "card wide" }, make("h2", {}, "What to look at"),
-                   make("ul", { class: "why" }));
-  const table = make("section", { class: "card wide" },
-                     make("h2", {}, "Per buffer ", make("small", {},
-                       "so far; the small number is bytes divided by the size of the buffer: how " +
-                       "often each element was requested, on average")), make("table"));
-  const growth = make("section", { class: "card wide" }, make("h2", {}, "With larger N"),
-                      make("p", { class: "growth" }), make("h2", {}, "What reaches HBM"),
-                      make("p", { class: "hbm" }), make("div", { class: "race" }));
-  $("views").append(race);
-  const views = [0, 1].map(() => new View($("views").appendChild(make("div", { class: "view" })),
-                                          true));
-  $("views").append(table, why, growth);
-  let preset = PAGE.presets[0], entries = [];
-
-  const bars = () => {
-    const longest = Math.max(...views.map((v) => total(v.run.final.requested())));
-    const rows = views.map((v, i) => {
-      const so = v.counters.requested();
-      const bar = make("div", { class: "bar", role: "img", "aria-label":
-        `${entries[i].label}: ${exact(total(so))} B` });
-      for (const [name, sums] of v.counters.buffers) {
-        [0, 1, 2].forEach((kind) => {
-          if (!sums[kind]) return;
-          const part = make("i", { class: KINDS[kind], title:
-            `${name} ${["read", "written", "atomic"][kind]}: ${exact(sums[kind])} B` },
-            sums[kind] > .025 * longest ? name : "");
-          part.style.width = `${100 * sums[kind] / longest}%`;
-          bar.append(part);
-        });
-      }
-      return make("div", { class: "lane" }, make("span", {}, entries[i].label), bar,
-                  make("b", { "data-total": i, "data-bytes": total(so) }, bytes(total(so))));
-    });
-    race.querySelector(".race").replaceChildren(...rows);
-    const done = views.every((v) => v.counters.next === v.run.byEnd.length);
-    const [a, b] = views.map((v) => total(v.counters.requested()));
-    const equal = views.every((v) => [...countedOf(v.run)].every(([name, counted]) =>
-      counted.every((n, k) => n === (v.counters.buffers.get(name) || [0, 0, 0])[k])));
-    const check = race.querySelector(".checked");
-    check.className = `checked ${done ? (equal ? "equal" : "differs") : ""}`;
-    check.textContent = !done ? "Blue is read, orange is written. Both runs are at the same fraction of their steps." :
-      `${entries[0].label} requests ${times(a / b)} the bytes of ${entries[1].label}; ` +
-      (equal ? MATCHES : DIFFERS);
-  };
-
-  const fill = () => {
-    const names = [...new Set(views.flatMap((v) => [...v.counters.buffers.keys()]))];
-    const head = [make("tr", {}, make("th", {}, ""), ...views.map((_, i) =>
-      make("th", { colspan: 2 }, entries[i].label))),
-      make("tr", {}, make("th", {}, "buffer"), ...views.flatMap(() =>
-        [make("th", {}, "read, B"), make("th", {}, "written, B")]))];
-    const cell = (n, kind, size) => make("td", { class: n ? KINDS[kind] : "zero", "data-bytes": n },
-      exact(n), size && n ? make("small", {}, times(n / size)) : "");
-    const nothing = () => make("td", { class: "zero" }, "-");
-    const rows = names.flatMap((name) => {
-      const row = make("tr", { "data-buffer": name }, make("td", {}, name), ...views.flatMap((v) => {
-        const sums = v.counters.buffers.get(name);
-        if (!sums) return [nothing(), nothing()];
-        const size = v.run.buffers.get(name).bytes;
-        return [cell(sums[0], 0, size), cell(sums[1] + sums[2], 1, size)];
-      }));
-      if (!views.some((v) => v.run.final.initial.has(name))) return [row];
-      return [row, make("tr", { class: "part", "data-part": name }, make("td", {}, firstValues(name)),
-        ...views.flatMap((v) => v.run.final.initial.has(name)
-          ? [make("td"), cell(v.counters.initial.get(name) || 0, 1, v.run.buffers.get(name).bytes)]
-          : [make("td"), make("td")]))];
-    });
-    rows.push(make("tr", { class: "total", "data-buffer": "all" }, make("td", {}, "sum"),
-      ...views.flatMap((v) => {
-        const sums = v.counters.requested();
-        return [cell(sums[0], 0), cell(sums[1] + sums[2], 1)];
-      })));
-    table.querySelector("table").replaceChildren(make("thead", {}, ...head),
-                                                 make("tbody", {}, ...rows));
-  };
-
-  // How the two grow with N, from the runs that the page holds.
-  const grow = () => {
-    const of = (side, causal) => PAGE.runs.filter((r) => r.step === side.step &&
-      r.variant === side.variant && r.causal === causal).sort((x, y) => x.n - y.n);
-    const [a, b] = entries.map((side) => of(side, side.causal));
-    const [before, last] = [a.length - 2, a.length - 1];
-    const factors = [a, b].map((runs) => runs[last].bytes / runs[before].bytes);
-    const squared = (a[last].n / a[before].n) ** 2;
-    const ratios = a.map((run, i) => run.bytes / b[i].bytes);
-    const alike = Math.max(...ratios) / Math.min(...ratios) < 1.1;
-    const faster = entries[factors[0] > factors[1] ? 0 : 1].label;
-    const listed = ratios.map((ratio, i) => `${times(ratio)} at N\u00a0=\u00a0${a[i].n}`).join(", ");
-    const parts = [
-      `From N\u00a0=\u00a0${a[before].n} to ${a[last].n} the requested bytes grow by ` +
-      `${times(factors[0])} in ${entries[0].label} and by ${times(factors[1])} in ` +
-      `${entries[1].label}; N² grows by ${times(squared)}.`,
-      alike ? `Both grow alike, so the ratio hardly changes: ${listed}.`
-            : `${faster} grows faster, so the ratio changes: ${listed}.`,
-      preset.grows];
-    if (factors.some((factor) => factor < .97 * squared)) {
-      parts.push("Buffers that move a fixed number of times grow only with N: the larger N, the less " +
-                 "they count.");
-    }
-    if (entries[0].causal) {
-      parts.push(...entries.map((entry, i) => {
-        const share = [a, b][i][last].bytes / of(entry, false)[last].bytes;
-        return `With the causal mask ${entry.label} requests ` + (share > .995 ? "as many bytes as without."
-          : `${Math.round(100 * (1 - share))}% fewer bytes at N\u00a0=\u00a0${a[last].n}.`);
-      }));
-    }
-    growth.querySelector(".growth").textContent = parts.join(" ");
-  };
-
-  // Small runs fit in the L2; at full size a GPU's counters say what does not.
-  const hbm = () => {
-    const [a, b] = entries.map((e) => e.full), bars = growth.querySelector(".race");
-    const small = views.map((v) => bytes(total(v.run.final.hbm)));
-    const all = "The runs on this page fit in the L2, so HBM carries each buffer once per pass (modelled): " +
-                `${small[0]} in ${entries[0].label}, ${small[1]} in ${entries[1].label}.`;
-    const both = a && b && ["n", "heads", "device"].every((key) => a[key] === b[key]);
-    const each = [a, b].map((full) => full && (full.read + full.write) / full.heads);
-    growth.querySelector(".hbm").textContent = !both ? all :
-      `${all} At N\u00a0=\u00a0${exact(a.n)} with ${a.heads} heads (measured on an ${a.device}) the L2 is too ` +
-      `small to hold everything, and HBM carries ${bytes(each[0])} per head against ` +
-      `${bytes(each[1])}: ${each[0] >= each[1] ? times(each[0] / each[1]) : times(each[1] / each[0])}` +
-      ` ${each[0] >= each[1] ? "as much" : "less"}. ${preset.hbm}`;
-    bars.replaceChildren(...!both ? [] : [a, b].map((full, i) => {
-      const bar = make("div", { class: "bar", role: "img", "aria-label": fullSize(full) });
-      for (const kind of ["read", "write"]) {
-        const part = make("i", { class: kind });
-        part.style.width = `${100 * full[kind] / full.heads / Math.max(...each)}%`;
-        bar.append(part);
-      }
-      return make("div", { class: "lane" }, make("span", {}, entries[i].label), bar,
-                  make("b", { "data-full": i, "data-bytes": full.read + full.write }, bytes(each[i])));
-    }));
-  };
-
-  const player = new Player((index, fraction) => {
-    for (const view of views) view.set(Math.round(fraction * (view.steps.length - 1)));
-    bars();
-    fill();
-    const percent = `${Math.round(100 * fraction)}% of both runs`;
-    $("status").textContent = `${percent}: ` + views.map((v, i) =>
-      `${entries[i].label} ${bytes(total(v.counters.requested()))}`).join(", ");
-    $("scrub").setAttribute("aria-valuetext", percent);
-  });
-  const select = async (wanted, fraction = 0) => {
-    player.wait();
-    entries = [preset.a, preset.b].map((side) => {
-      const runs = PAGE.runs.filter((r) => r.step === side.step && r.variant === side.variant);
-      return runs.find((r) => r.n === wanted.n && r.causal === wanted.causal) || runs[0];
-    });
-    controls.set(entries[0]);
-    const chosen = entries;
-    const runs = await Promise.all(entries.map(runOf));
-    if (chosen !== entries) return;
-    const hottest = Math.max(...runs.map((r) => r.hottest));
-    views.forEach((view, i) => {
-      view.show(runs[i]);
-      view.picture.hottest = hottest;
-      view.legend.querySelector(".most").textContent = most(hottest);  // one scale for both
-      const blocks = Math.max(...runs[i].kernels.map((k) => k.blocks.length));
-      view.memory.querySelector("h2").replaceChildren(entries[i].label, " ", make("small", {},
-        `${blocks} block${blocks > 1 ? "s" : ""} per head; ${entries[i].idea}`));
-    });
-    why.querySelector(".why").replaceChildren(...preset.why.map((w) => make("li", {}, w)));
-    grow();
-    hbm();
-    player.reset(Math.max(...views.map((v) => v.steps.length)), fraction);
-  };
-  const choice = make("select", { id: "preset" }, ...PAGE.presets.map((p, i) =>
-    make("option", { value: i }, p.name)));
-  choice.addEventListener("input", () => {
-    preset = PAGE.presets[+choice.value];
-    select(entries[0]);
-  });
-  $("controls").append(make("label", {}, "compare", choice));
-  const controls = new Controls($("controls"), PAGE.runs.map((r) => ({ ...r, variant: "", smem: 0 })),
-                                (entry) => select(entry));
-  const redraw = () => {
-    readColours();
-    for (const view of views) view.resize();
-    player.put(player.position);
-  };
-  onTheme(redraw);
-  onResize(redraw);
-  await select(PAGE.runs.find((r) => r.id === PAGE.first));
-}
-
-readColours();
-(PAGE.kind === "step" ? stepPage() : comparePage())
+begin().catch((error) => ($("about").textContent = error.message))
   .then(() => (document.documentElement.dataset.ready = performance.now().toFixed(0)));

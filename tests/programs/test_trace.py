@@ -1,0 +1,123 @@
+"""The trace that every program writes: no byte is lost, and Perfetto can open it.
+
+Argument: a build folder.
+"""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from copies import ROOT
+
+BUILD = os.path.abspath(sys.argv.pop()) if len(sys.argv) > 1 else f"{ROOT}/build/sim"
+
+from flash_steps.steps import numbered_steps  # noqa: E402  (copies.py makes it known)
+
+KINDS = ("read", "write", "atomic")
+OPERATIONS = dict(zip(KINDS, ("load", "store", "atomic")))
+
+
+def run(step, *arguments):
+    program = os.path.join(BUILD, "steps", step)
+    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+
+
+def passes_of(report):
+    parts = {"forward": report, "backward": report["backward"], "prepare": report["prepare"]}
+    return {name: part["traffic"] for name, part in parts.items() if part}
+
+
+class Trace(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+
+    def trace(self, step, *arguments):
+        trace, report = self.folder / "trace.json", self.folder / "report.json"
+        done = run(step, *arguments, "--trace", trace, "--json", report)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        return json.loads(trace.read_text()), json.loads(report.read_text())
+
+    def test_no_byte_is_lost(self):
+        """Sums over the events: the report's counts, of each pass and buffer of each step."""
+        for step in numbered_steps()[:13]:
+            small = ("--b", 2, "--h", 2, "--n", 100)
+            if step == "13_decode":
+                small = ("--b", 2, "--h", 4, "--hkv", 2, "--n", 3, "--nk", 700)
+            for causal in ((), ("--causal",)):
+                with self.subTest(step=step, causal=causal):
+                    self.compare(*self.trace(step, *small, *causal))
+
+    def compare(self, trace, report):
+        about = trace["flash_steps"]
+        sums, touches = {}, {}
+        for e in (e for e in trace["traceEvents"] if e["ph"] == "X"):
+            a, place = e["args"], about["places"][e["args"]["place"]]
+            if place["space"] == "shared":
+                continue
+            name = about["kernels"][e["pid"]]["pass"]
+            row = sums.setdefault((name, place["name"]), {})
+            for what in ("bytes", "requests", "sectors"):
+                by_kind = row.setdefault(what, dict.fromkeys(KINDS, 0))
+                if what != "sectors" or a["how"] != "TMA":
+                    by_kind[a["kind"]] += a[what]
+            for kind, moved in zip(KINDS, a["first_touch"]):
+                touches[name, kind] = touches.get((name, kind), 0) + moved
+        for name, traffic in passes_of(report).items():
+            for buffer, counts in traffic["requested"]["buffers"].items():
+                row = sums.pop((name, buffer))
+                self.assertEqual(row["bytes"], counts["counted"], (name, buffer))
+                for what in ("requests", "sectors"):
+                    counted = counts.get(what) or dict.fromkeys(OPERATIONS.values(), 0)
+                    want = {kind: counted[OPERATIONS[kind]] for kind in KINDS}
+                    self.assertEqual(row[what], want, (name, buffer, what))
+                self.assertEqual(row["bytes"], about["totals"][name][buffer]["bytes"])
+            model = traffic["hbm"]["model"]
+            self.assertEqual({kind: touches[name, kind] for kind in ("read", "write")}, model)
+        self.assertEqual(sums, {})
+
+    def test_what_perfetto_needs(self):
+        trace, _ = self.trace("04_fused", "--h", 2, "--n", 64)
+        tracks, ends = {}, {}
+        for e in trace["traceEvents"]:
+            if e["ph"] == "M":
+                tracks[e["name"], e["pid"], e.get("tid")] = e["args"]["name"]
+                continue
+            self.assertEqual(e["ph"], "X")
+            track = e["pid"], e["tid"]
+            self.assertIn(("thread_name", *track), tracks)
+            self.assertGreaterEqual(e["ts"], ends.get(track, 0))  # in order, none over another
+            self.assertGreater(e["dur"], 0)
+            ends[track] = e["ts"] + e["dur"]
+        self.assertIn("flash_fwd_kernel", tracks["process_name", 0, None])
+        self.assertEqual(tracks["thread_name", 0, 1], "block (0,1,0)")
+
+    def test_a_trace_is_the_same_each_time_and_names_no_folder(self):
+        first = self.trace("06_work_partitioning", "--h", 1, "--n", 100)[0]
+        self.assertEqual(first, self.trace("06_work_partitioning", "--h", 1, "--n", 100)[0])
+        self.assertNotIn(ROOT, json.dumps(first))
+        paths = {line["path"] for line in first["flash_steps"]["lines"]}
+        self.assertIn("steps/06_work_partitioning/2_registers.cuh", paths)
+
+    def test_bad_use(self):
+        for arguments, words in (
+            (("--trace", "/nowhere/t.json"), "--trace /nowhere/t.json: cannot be written"),
+            (("--trace", self.folder), "cannot be written"),
+            (("--trace", self.folder / "t.json", "--predict"), "--predict runs nothing"),
+            (("--trace", self.folder / "t.json", "--json", self.folder / "t.json"), "same file"),
+        ):
+            with self.subTest(arguments=arguments):
+                done = run("01_naive", *arguments)
+                self.assertEqual(done.returncode, 2)
+                self.assertEqual(len(done.stderr.splitlines()), 1)
+                self.assertIn(words, done.stderr)
+        self.assertFalse((self.folder / "t.json").exists())
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])
