@@ -2,7 +2,7 @@
 # Says what is missing and why, and installs it on Debian and Ubuntu if you agree.
 #
 #   ./scripts/setup.sh                    what every command needs
-#   ./scripts/setup.sh docs gdb format    groups, too (also mpi, plots, browser)
+#   ./scripts/setup.sh docs gdb format    groups, too (also mpi, browser)
 #   ./scripts/setup.sh --yes              installs without asking
 #   ./scripts/setup.sh --have docs        installs nothing: is the group there?
 #   ./scripts/setup.sh --need docs        required, like a compiler
@@ -34,9 +34,8 @@ browser     chromium             command:chromium|command:chromium-browser|comma
 gdb         gdb                  command:gdb                             steps through one CUDA thread
 format      git                  command:git                             names the files to format
 format      python3-venv         python:ensurepip                        holds the formatters
-plots       python3-matplotlib   python:matplotlib|file:/usr/lib/python3/dist-packages/matplotlib   draws the plots of compare.py
 '
-choices='mpi, docs, gdb, format, plots, browser'
+choices='mpi, docs, gdb, format, browser'
 
 # Where pip may install nothing into the system, as on Debian, it may into a folder of its own
 # (there it takes python3-venv).
@@ -49,7 +48,7 @@ for argument in "$@"; do
     --yes) yes=yes ;;
     --have) have=yes ;;
     --need) need=yes ;;
-    mpi | docs | gdb | format | plots | browser) chosen+=" $argument" ;;
+    mpi | docs | gdb | format | browser) chosen+=" $argument" ;;
     -h | --help) sed -n '2,13s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "setup.sh: unknown group '$argument': choose from $choices" >&2 && exit 2 ;;
   esac

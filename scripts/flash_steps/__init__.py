@@ -8,12 +8,13 @@ results.py           JSON of the programs: runs, and rows that join them
 standing.py          is a result of this tree's text, measured at full speed?
 commits.py           the commit that a result belongs to, and what has changed since
 text.py              figures and tables for people
+axes.py picture.py   figures as SVG: of pages, and of docs/pictures
 gpu_table.py         the GPUs that the simulator models
 gpus.py nvcc.py      what GPUs and which compiler there are
 step_library.py      a step's shared library
 shell.py             runs commands, keeps their output
 
-compare.py           scripts/compare.py, with plots.py
+compare.py           scripts/compare.py; its page is report.py with ladder.py and report_figures.py
 figure2.py fit_m.py  scripts/figure2.py and fit_m.py
 layouts.py           scripts/layouts.py, with layout_*.py and print_layouts.cpp
 peers.py             scripts/peers.py, with comparison.py, torch_attention.py and peers_table.py

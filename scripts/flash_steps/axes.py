@@ -48,6 +48,11 @@ class LogAxis:
         return element("line", x1=self.x(value), x2=self.x(value), y1=0, y2="100%", class_="grid")
 
 
+class LinearAxis(LogAxis):
+    def share(self, value):
+        return (value - self.low) / (self.high - self.low)
+
+
 def attributes(**named):
     """' data-tip="2.2 GB"': escaped; an underscore becomes a hyphen; None is left out."""
     return "".join(

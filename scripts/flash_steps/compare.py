@@ -2,16 +2,13 @@
 
     compare.py build/tour/*.json                 one table: steps x sizes x GPUs
     compare.py --markdown *.json                 the same for a README
-    compare.py --plots DIR *.json                time and traffic against N, and the roofline: SVG
-    compare.py --page FILE.html *.json           the tour's page of these runs
+    compare.py --page FILE.html *.json           the tour's page of these runs: roofline, against N
     compare.py --diff before.json after.json     two runs side by side
 
 Files of any machine can be mixed: one row has what the simulator counted and estimated and what a
 GPU measured for the same step and problem. 'Estimated/measured' stands where both are of one GPU.
 Exit status: 0 done, 1 a run in the files was wrong, 2 bad use.
 """
-
-import os
 
 from . import command
 from .command import BadInput
@@ -102,7 +99,6 @@ def compare():
     parser = command.parser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
     parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
-    parser.add_argument("--plots", metavar="DIR", help="write time, traffic, roofline as SVG")
     parser.add_argument("--page", metavar="FILE.html", help="write a page with figures")
     parser.add_argument("--diff", action="store_true", help="print two files side by side")
     args = parser.parse_args()
@@ -124,15 +120,6 @@ def compare():
     if args.page:
         write_page(args.page, rows, {}, "a comparison")
         print(args.page)
-    if args.plots:
-        from . import plots  # needs matplotlib, which the tables do without
-
-        try:
-            os.makedirs(args.plots, exist_ok=True)
-            for path in plots.write_all(rows, args.plots):
-                print(path)
-        except OSError as error:
-            raise BadInput(f"{args.plots}: {error.strerror}") from None
     return 0 if all(run.get("ok") for runs in loaded for run in runs) else 1
 
 

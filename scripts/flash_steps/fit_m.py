@@ -3,7 +3,7 @@
     fit_m.py                                   step 04 in the simulator, for the M of each tile
     fit_m.py --smem 40000,65536,160000 --d 128
     fit_m.py --program build/gpu/steps/04_fused --h 32 --b 16 --json fit.json
-    fit_m.py --plot fit.svg                    also draws it; needs matplotlib
+    fit_m.py --plot fit.svg                    also draws it
 
 Runs the step for each M and prints the requested bytes, predicted and counted. Then it fits
 a + b * N^2 d^2 / M by least squares, per head and in elements: once with all of M, once with the
@@ -13,11 +13,14 @@ Exit status: 0 done, 1 a run was wrong, 2 bad use, 3 no memory, device or progra
 """
 
 import argparse
+import math
 import os
 
 from . import command
+from .axes import LinearAxis, LogAxis, tidy
 from .command import BadInput
-from .files import require_writable, write_json
+from .files import replace_text, require_writable, write_json
+from .picture import Picture, Plot
 from .problems import flags, problem_text
 from .results import total
 from .steps import ROOT, program_of, run_program
@@ -25,6 +28,7 @@ from .text import Column, bytes_text, text_table, time_text
 
 SIM = os.path.join(ROOT, "build", "sim")
 KIB = 1024
+BLUE = "#1f77b4"
 # The tiles of steps/04_fused/2_fused.cuh; every run is checked against them.
 KEYS = (16, 32, 64, 128)
 PAD, PAD_P = 4, 16
@@ -134,47 +138,36 @@ def fit_lines(found, formula):
     return "\n".join(lines)
 
 
-def plot(path, points, heads, found, n, d):
-    from .plots import STYLE, pyplot, save
-
-    work = n * n * d * d
+def plot(points, heads, found, n, d):
+    """SVG: the bytes of each M and the fit through them."""
     a, b, _ = found["M"]
-    smems = [p["smem"] for p in points]
-    curve = [min(smems) * (max(smems) / min(smems)) ** (i / 200) for i in range(201)]
-    with pyplot.rc_context(STYLE):
-        figure, axes = pyplot.subplots()
-        axes.plot(
-            [s / KIB for s in curve],
-            [4 * heads * (a + b * work / (s / 4)) / 1e6 for s in curve],
-            color="C0",
-            label=f"fit: a + {b:.2f} N²d² / M",
+    smems = [p["smem"] / KIB for p in points]
+    low, high = min(smems), max(smems)
+    curve = [low * (high / low) ** (i / 40) for i in range(41)]
+    curve = [(m, 4 * heads * (a + b * (n * d) ** 2 / (m * KIB / 4))) for m in curve]
+    top = 1.1 * max([p["predicted"] for p in points] + [y for _, y in curve])
+    unit = 10 ** math.floor(math.log10(top / 4))
+    step = next(k * unit for k in (1, 2, 5, 10) if top / (k * unit) < 9)
+    ticks = [i * step for i in range(int(top / step) + 1)]
+    picture = Picture(f"FlashAttention-1's forward, B·H={heads} N={n} d={d}", 600)
+    x = LogAxis(low / 1.08, high * 1.08, smems, lambda m: f"{m:.0f}")
+    y = LinearAxis(0, top, ticks, lambda value: tidy(bytes_text(value)) if value else "0")
+    box = Plot(picture, 68, 56, 512, 330, x, y)
+    box.grid("shared memory M per block, KiB")
+    box.curve(curve, BLUE, 2)
+    picture.curve([(380, 76), (404, 76)], BLUE, 2)
+    keys = [("predicted", "requested", BLUE)]
+    if all(p["hbm"] is not None for p in points):  # a GPU may refuse its counters
+        keys.append(
+            ("hbm", "HBM modelled" if points[0]["ms"] is None else "HBM measured", "#ff7f0e")
         )
-        axes.plot(
-            [s / KIB for s in smems],
-            [p["predicted"] / 1e6 for p in points],
-            "o",
-            color="C0",
-            label="requested",
-        )
-        if all(p["hbm"] is not None for p in points):  # a GPU may refuse its counters
-            axes.plot(
-                [s / KIB for s in smems],
-                [p["hbm"] / 1e6 for p in points],
-                "v",
-                color="C1",
-                label="HBM modelled" if points[0]["ms"] is None else "HBM measured",
-            )
-        axes.set(
-            xscale="log",
-            xlabel="shared memory M per block, KiB",
-            ylabel="MB",
-            ylim=(0, None),
-            title=f"FlashAttention-1's forward, B·H={heads} N={n} d={d}",
-        )
-        axes.set_xticks([s / KIB for s in smems], [f"{s / KIB:.0f}" for s in smems])
-        axes.minorticks_off()
-        axes.legend(frameon=False)
-        save(figure, path)
+    picture.text(412, 80, f"fit: a + {b:.2f} N²d² / M")
+    for i, (key, words, color) in enumerate(keys, 1):
+        for p in points:
+            box.dot(p["smem"] / KIB, p[key], color, fill=color)
+        picture.dot(392, 76 + 20 * i, color, color)
+        picture.text(412, 80 + 20 * i, words)
+    return picture.svg()
 
 
 def sizes(text):
@@ -208,9 +201,6 @@ def main():
         require_writable("--json", options.json, options.plot)
     if options.plot:
         require_writable("--plot", options.plot)
-    if options.plot:
-        from . import plots  # noqa: F401 -- before the runs: it says what to install for drawing
-
     options.smem = options.smem or [smem_of(keys, options.d) for keys in KEYS]
     runs = [run_step(options, smem) for smem in options.smem]
     points = [point(run) for run in runs]
@@ -230,5 +220,5 @@ def main():
         }
         write_json(options.json, result, indent=2)
     if options.plot:
-        plot(options.plot, points, heads, found, options.n, options.d)
+        replace_text(options.plot, plot(points, heads, found, options.n, options.d))
     return 0

@@ -18,84 +18,10 @@ from .layout_data import (
     transposed,
     warpgroup_notes,
 )
+from .picture import WIDTH, Picture
 
-WIDTH = 800
-
-
-INK, QUIET, PAPER, EDGE, BAR = "#1b1f24", "#57606a", "#ffffff", "#d0d7de", "#4c8dd6"
-
-
+BAR = "#4c8dd6"
 COLORS = ("#cfe3f8", "#fde0b8", "#cdebc9", "#f5cfe0", "#e2d6f5", "#fdf3b0", "#c9ecec", "#e3e3e0")
-
-
-STYLE = (
-    f"text {{ font: 12px Helvetica, Arial, sans-serif; fill: {INK} }} "
-    f"text.small {{ font-size: 10px }} text.title {{ font-size: 17px }} "
-    f".middle {{ text-anchor: middle }} .end {{ text-anchor: end }} "
-    f".quiet {{ fill: {QUIET} }} .bold {{ font-weight: bold }} "
-    f"rect {{ stroke: {PAPER} }} .edge {{ stroke: {EDGE} }} "
-    f".frame {{ fill: none; stroke: {INK}; stroke-width: 2px }} "
-    f".arrow {{ fill: none; stroke: {INK}; stroke-width: 2px }}"
-)
-
-
-class Picture:
-    """SVG with a paper of its own, so that it reads the same on dark and on light pages."""
-
-    def __init__(self, title, width=WIDTH):
-        self.parts, self.width, self.bottom = [], width, 0
-        self.text(20, 32, title, "title bold")
-
-    def add(self, part, bottom):
-        self.parts.append(part)
-        self.bottom = max(self.bottom, bottom)
-
-    def text(self, x, y, words, look=""):
-        """look: words of STYLE."""
-        words = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        look = f' class="{look}"' if look else ""
-        self.add(f'<text x="{x:g}" y="{y:g}"{look}>{words}</text>', y + 6)
-
-    def box(self, x, y, width, height, fill, look=""):
-        look = f' class="{look}"' if look else ""
-        self.add(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
-            f"{look}/>",
-            y + height,
-        )
-
-    def frame(self, x, y, width, height):
-        """Singles out what lies inside."""
-        self.add(
-            f'<rect x="{x + 1:g}" y="{y + 1:g}" width="{width - 2:g}" '
-            f'height="{height - 2:g}" class="frame"/>',
-            y + height,
-        )
-
-    def line(self, x1, x2, y):
-        self.add(f'<path d="M {x1:g} {y:g} H {x2:g}" class="edge"/>', y)
-
-    def arrow(self, x1, x2, y):
-        self.add(
-            f'<path d="M {x1:g} {y:g} H {x2:g} M {x2 - 7:g} {y - 5:g} L {x2:g} {y:g} '
-            f'L {x2 - 7:g} {y + 5:g}" class="arrow"/>',
-            y + 5,
-        )
-
-    def svg(self):
-        width, height = self.width, self.bottom + 16
-        return "\n".join(
-            [
-                f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" '
-                f'viewBox="0 0 {width} {height:g}">',
-                f"<style>{STYLE}</style>",
-                f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1:g}" rx="8" '
-                f'fill="{PAPER}" class="edge"/>',
-                *self.parts,
-                "</svg>",
-                "",
-            ]
-        )
 
 
 def draw_tile(picture, x, y, cells, size, axes, label=None, first_row=0):

@@ -2,7 +2,6 @@
 
 import fcntl
 import html.parser
-import importlib.util
 import os
 import pty
 import re
@@ -20,11 +19,9 @@ from sample_results import HERE, few_blocks, gpu, sim, with_backward, with_prepa
 
 
 def run(script, *args):
-    # All but the plots does with the standard library, which alone also starts faster.
-    alone = [] if script == "plots" or "--plots" in args else ["-S"]
     command = [script] if script == "compare.py" else ["maintain", script]
     return subprocess.run(
-        [sys.executable, *alone, os.path.join(SCRIPTS, command[0]), *command[1:], *args],
+        [sys.executable, "-S", os.path.join(SCRIPTS, command[0]), *command[1:], *args],
         capture_output=True,
         text=True,
     )
@@ -547,87 +544,8 @@ class Diff(Scripts):
         self.assertEqual(run("compare.py", "--diff", self.file("a.json", sim())).returncode, 2)
 
 
-class Plots(Scripts):
-    def test_plots_or_one_sentence(self):
-        out = os.path.join(self.folder, "plots")
-        files = [
-            self.file(f"{n}.{i}.json", make(n=n, nk=n))
-            for n in (512, 1024)
-            for i, make in enumerate((sim, gpu))
-        ]
-        done = run("compare.py", *files, "--plots", out)
-        if importlib.util.find_spec("matplotlib"):
-            self.assertEqual(done.returncode, 0, done.stderr)
-            for name in ("time.svg", "traffic.svg", "roofline.svg"):
-                with open(os.path.join(out, name), encoding="utf-8") as file:
-                    self.assertIn("<svg", file.read())
-        else:
-            self.assertEqual(done.returncode, 2)
-            self.assertIn("plots need matplotlib", done.stderr)
-            self.assertEqual(len(done.stderr.splitlines()), 1)
-
-    def texts(self, picture, *runs):
-        """What is written in one picture; matplotlib notes each text as a comment."""
-        if not importlib.util.find_spec("matplotlib"):
-            self.skipTest("no matplotlib")
-        out = os.path.join(self.folder, "plots")
-        done = run("compare.py", self.file("r.json", list(runs)), "--plots", out)
-        self.assertEqual(done.returncode, 0, done.stderr)
-        with open(os.path.join(out, picture), encoding="utf-8") as file:
-            return re.findall(r"<!-- (.*?) -->", file.read())
-
-    def test_one_size_has_labels_and_times_say_where_they_come_from(self):
-        texts = self.texts("time.svg", sim(), sim(step="02_tiled"))
-        self.assertIn("Time, estimated", texts)
-        self.assertIn("estimated", self.texts("roofline.svg", sim()))
-        self.assertTrue([t for t in texts if t.endswith(" us")], texts)
-        self.assertIn("1024", texts)
-        texts = self.texts("time.svg", sim(), gpu())
-        self.assertIn("Time, measured and estimated", texts)
-        self.assertIn("Time, measured", self.texts("time.svg", gpu()))
-
-    def test_labels_of_sizes_leave_one_another_room(self):
-        sizes = (1, 17, 63, 64, 65, 66, 100, 113, 128, 257, 1024)
-        texts = self.texts("time.svg", *[gpu(n=n, nk=n, median_ms=n / 100) for n in sizes])
-        shown = [int(t) for t in texts if t.isdigit()]
-        self.assertIn(1024, shown)
-        self.assertLess(len([n for n in shown if 60 < n < 70]), 2, shown)
-
-    def test_the_legend_of_a_file_of_results_is_short(self):
-        runs = [
-            gpu(step=f"{i:02}_x", variant=v, variant_index=k, n=n, nk=n, d=d, median_ms=n / 100)
-            for i in range(1, 11)
-            for k, v in enumerate(("one", "two", "last"))
-            for n in (512, 1024)
-            for d in (32, 64, 96, 128)
-        ]
-        for picture in ("time.svg", "roofline.svg"):
-            texts = self.texts(picture, *runs)
-            steps = [t for t in texts if re.fullmatch(r"\d\d(_x| one| two| last)", t)]
-            self.assertEqual(sorted(set(steps)), [f"{i:02}_x" for i in range(1, 11)])
-            self.assertEqual(len(steps), 10)
-            self.assertTrue([t for t in texts if "each step's last variant" in t], texts)
-        titles = [t for t in self.texts("time.svg", *runs) if t.startswith("B=1 H=4 d=")]
-        self.assertEqual(len(titles), 4)
-        # A step whose last variant takes its forward from another has a forward all the same.
-        for data in runs:
-            with_backward(data)["forward_of"] = "01 two" if data["variant"] == "last" else None
-        texts = self.texts("time.svg", *[data for data in runs if data["problem"]["d"] == 64])
-        self.assertEqual(len([t for t in texts if re.fullmatch(r"\d\d_x", t)]), 10)
-        self.assertEqual(len([t for t in texts if t.endswith(", forward")]), 1, texts)
-
-    def test_a_prepare_is_in_no_plot(self):
-        runs = [with_prepare(gpu(step="12_x", n=n, nk=n)) for n in (512, 1024)]
-        for picture in ("time.svg", "traffic.svg", "roofline.svg"):
-            texts = self.texts(picture, *runs)
-            self.assertIn("12 naive", texts)
-            self.assertFalse([t for t in texts if "prep" in t], picture)
-
-
 class Pictures(Scripts):
     def draw(self, runs):
-        if not importlib.util.find_spec("matplotlib"):
-            self.skipTest("no matplotlib")
         folder = os.path.join(self.folder, "new")
         done = run("plots", "--out", folder, self.file("r.json", runs))
         pictures = {}
@@ -675,7 +593,7 @@ class Pictures(Scripts):
         runs[-1]["backward"]["traffic"]["hbm"]["measured"] = None
         done, pictures = self.draw(runs)
         self.assertEqual(done.returncode, 0, done.stderr)
-        texts = re.findall(r"<!-- (.*?) -->", pictures["ladder.svg"])
+        texts = re.findall(r"<text[^>]*>(.*?)</text>", pictures["ladder.svg"])
         speed = size["flops"] / 1e-2 / 1e12  # of "two"
         self.assertIn("01 naive", texts)
         self.assertTrue(any(text.startswith("05 recompute") for text in texts), texts)

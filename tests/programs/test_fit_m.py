@@ -6,6 +6,7 @@ Argument: a build folder.
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -85,8 +86,9 @@ class Program(unittest.TestCase):
                 self.assertIn(word, done.stderr)
 
     def test_runs_fits_and_writes(self):
-        out = self.folder / "fit.json"
-        done = run("--n", 130, "--d", 32, "--smem", "65536,16384,24576", "--json", out)
+        out, plot = self.folder / "fit.json", self.folder / "fit.svg"
+        sizes = ("--n", 130, "--d", 32, "--smem", "65536,16384,24576")
+        done = run(*sizes, "--json", out, "--plot", plot)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("B=1 H=1 N=130 d=32 fp32", done.stdout)
         self.assertIn("  fit ", done.stdout)
@@ -101,6 +103,8 @@ class Program(unittest.TestCase):
             self.assertEqual(seen["counted"], seen["predicted"])
             self.assertIn(f"{seen['counted']:,} B", done.stdout)
         self.assertEqual(set(tree["fit"]), {"M", "K, V"})
+        texts = re.findall(r"<text[^>]*>(.*?)</text>", plot.read_text(encoding="utf-8"))
+        self.assertTrue({"16", "24", "64", "requested", "HBM modelled"} <= set(texts), texts)
 
     def test_bad_use(self):
         small = ("--n", 20, "--d", 32)
