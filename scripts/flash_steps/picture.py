@@ -33,13 +33,10 @@ class Picture:
         words = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
         self.add(element("text", words, x=f"{x:g}", y=f"{y:g}", class_=look or None, **more), y + 6)
 
-    def box(self, x, y, width, height, fill, look=""):
+    def box(self, x, y, width, height, fill, look="", inside=""):
         look = f' class="{look}"' if look else ""
-        self.add(
-            f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
-            f"{look}/>",
-            y + height,
-        )
+        rect = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
+        self.add(f"{rect}{look}" + (f">{inside}</rect>" if inside else "/>"), y + height)
 
     def frame(self, x, y, width, height):
         """Singles out what lies inside."""
