@@ -77,7 +77,10 @@ def on_config(config):
 
 def on_files(files, config):
     def add(path, kind=File, inclusion=InclusionLevel.UNDEFINED):
-        files.append(kind(path, ROOT, config.site_dir, False, inclusion=inclusion))
+        file = kind(path, ROOT, config.site_dir, False, inclusion=inclusion)
+        if path.endswith("README.md") and (ROOT / path).with_name("index.html").exists():
+            file.dest_uri = path.removesuffix(".md") + ".html"  # index.html is that page's place
+        files.append(file)
 
     wanted = (*ROOT.glob("steps/[0-9]*/[0-9]_*.cuh"), *ROOT.glob("docs/explorer/*.js"))
     linked = {str(path.relative_to(ROOT)) for path in wanted}

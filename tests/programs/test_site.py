@@ -28,6 +28,8 @@ TINY = {
     "steps/01_a/1_a.cuh": "int ticks = 3;\n",
     "steps/01_a/worklog.md": "# 01 A: worklog\n\n[The chapter](README.md)\n",
     "steps/02_b/README.md": "# 02 B\n\nText.\n",
+    "seen/README.md": "# A look\n\n[It](index.html)\n",
+    "seen/index.html": "<p>Look</p>",
     "words.md": "# Words\n\n## Two `words_2`\n\n- one\n  - below\n",
 }
 
@@ -60,7 +62,7 @@ class Tiny(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.root = Path(folder.name) / "repository"
         shutil.copytree(SITE, self.root / "docs" / "site")
-        self.put("docs/site/mkdocs.yml", self.with_nav("[README.md, Chapters: [], words.md]"))
+        self.put("docs/site/mkdocs.yml", self.with_nav("words.md, seen/README.md"))
         for path, text in TINY.items():
             self.put(path, text)
         self.html = self.root.parent / "out" / "html"
@@ -70,8 +72,8 @@ class Tiny(unittest.TestCase):
 
     def with_nav(self, pages):
         text = (SITE / "mkdocs.yml").read_text(encoding="utf-8")
-        pages = pages.replace("]", ", api.md]").replace("[, ", "[")
-        return re.sub(r"(?s)\nnav:\n.*?\n(?=validation:)", f"\nnav: {pages}\n", text)
+        nav = f"\nnav: [README.md, Chapters: [], {pages}, api.md]\n"
+        return re.sub(r"(?s)\nnav:\n.*?\n(?=validation:)", nav, text)
 
     def put(self, path, text):
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -98,6 +100,9 @@ class Tiny(unittest.TestCase):
         chapter = (self.html / chapters[0]).read_text(encoding="utf-8")
         self.assertIn('href="1_a.cuh.html"', chapter)
         self.assertIn("```", (self.html / "tool.py.html").read_text(encoding="utf-8"))
+        seen = (self.html / "seen" / "index.html").read_text(encoding="utf-8")
+        self.assertEqual(seen, TINY["seen/index.html"])  # its README is another page
+        self.assertIn("A look", (self.html / "seen" / "README.html").read_text(encoding="utf-8"))
         words = (self.html / "words.html").read_text(encoding="utf-8")
         self.assertRegex(words, r"<li>one\s*<ul>\s*<li>below")
 
@@ -108,7 +113,7 @@ class Tiny(unittest.TestCase):
             ("words.md", "[x](gone.py)\n", "'gone.py', but the target is not found"),
             ("words.md", "[x](steps/01_a)\n", "unrecognized relative link 'steps/01_a'"),
             ("more.md", "# More\n", 'not included in the "nav" configuration:\n  - more.md'),
-            ("docs/site/mkdocs.yml", self.with_nav("[gone.md]"), "'gone.md' is included in"),
+            ("docs/site/mkdocs.yml", self.with_nav("gone.md"), "'gone.md' is included in"),
         ):
             with self.subTest(words):
                 before = TINY.get(path, "")
