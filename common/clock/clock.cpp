@@ -7,13 +7,9 @@
 #include <numeric>
 #include <queue>
 
-#include "common/clock/constants.h"
-
 namespace fa {
 
 namespace {
-
-using namespace clocks;
 
 constexpr size_t kParts = static_cast<size_t>(Part::start) + 1;
 using Times = std::array<double, kParts>;  // by Part
@@ -27,44 +23,49 @@ double together(std::initializer_list<double> times) {
   return std::sqrt(sum);
 }
 
-/// What differs from GPU to GPU, in clocks of its SMs.
+/// A GPU, in clocks of its SMs.
 struct Machine {
-  double sms, clock, loaded_clock;
-  double fma, mma, wgmma_columns, l2_bytes_per_s, hbm_bytes_per_s;
+  const ClockFigures& figures;
+  double sms = 0, clock = 0, loaded_clock = 0;
+  double fma = 0, mma = 0, wgmma_columns = 0, l2_bytes_per_s = 0, hbm_bytes_per_s = 0;
 };
 
 Machine machine_of(const GpuSpec& g) {
+  const ClockFigures& c = clock_figures(g.name);
   const bool narrow = g.arch == "sm_70" || g.arch == "sm_75" || g.arch == "sm_80";
   const double lanes = narrow ? 64 : 128;  // fp32, of an SM
-  Machine m{};
+  Machine m{c};
   m.sms = g.sms;
   m.clock = g.fp32_flops / (g.sms * lanes * 2);
   const bool hopper = g.arch == "sm_90";
-  m.loaded_clock = hopper ? std::min(kLoadedClock, m.clock) : m.clock;
-  m.fma = kFma * lanes / 128;
+  m.loaded_clock = hopper ? std::min(c.loaded_clock, m.clock) : m.clock;
+  m.fma = c.fma * lanes / 128;
   const double mma_flops = 2 * 16 * 8 * 16;
-  const double h200_flops = 989.4e12 / 66.9e12 * 256;  // of an SM in a clock, by the data sheet
+  const ClockFigures::Machine& measured = c.measured_on;
+  const double measured_flops =  // of an SM in a clock, by the data sheet
+      measured.bf16_flops / measured.fp32_flops * 256;
   // A GPU without tensor cores for bf16 multiplies in its CUDA cores.
   const double multiply_flops = std::max(g.bf16_flops, g.fp32_flops);
   const double flops = multiply_flops / (g.sms * m.clock);
-  m.mma = hopper ? kMma * flops / h200_flops : flops / mma_flops;
-  m.wgmma_columns = hopper ? kWgmmaColumns * flops / h200_flops : kWgmmaColumns;
-  m.l2_bytes_per_s = kL2BytesPerSecond * g.sms * m.clock / (132 * 1.98e9);
-  m.hbm_bytes_per_s = kHbmShare * g.hbm_bytes_per_s;
+  m.mma = hopper ? c.mma * flops / measured_flops : flops / mma_flops;
+  m.wgmma_columns = hopper ? c.wgmma_columns * flops / measured_flops : c.wgmma_columns;
+  m.l2_bytes_per_s = c.l2_bytes_per_second * g.sms * m.clock / (measured.sms * measured.clock);
+  m.hbm_bytes_per_s = c.hbm_share * g.hbm_bytes_per_s;
   return m;
 }
 
 // How long each part of an SM works for this block, in clocks.
 Times times_of(const BlockWork& w, const InstructionMix& mix, const Machine& m) {
+  const ClockFigures& c = m.figures;
   const double n = static_cast<double>(w.instructions);
   Times t{};
-  of(t, Part::l1) = static_cast<double>(w.lines) / kDataPipe;
-  of(t, Part::shared) = static_cast<double>(w.wavefronts) / kDataPipe;
-  of(t, Part::instructions) = n * std::max({mix.all / kIssue, mix.fma / m.fma, mix.alu / kAlu});
-  of(t, Part::exponentials) = n * mix.special / kSpecial;
+  of(t, Part::l1) = static_cast<double>(w.lines) / c.data_pipe;
+  of(t, Part::shared) = static_cast<double>(w.wavefronts) / c.data_pipe;
+  of(t, Part::instructions) = n * std::max({mix.all / c.issue, mix.fma / m.fma, mix.alu / c.alu});
+  of(t, Part::exponentials) = n * mix.special / c.special;
   of(t, Part::tensor) = (w.mma ? static_cast<double>(w.mma) / m.mma : 0) +
                         static_cast<double>(w.wgmma_columns) / m.wgmma_columns;
-  of(t, Part::atomics) = static_cast<double>(w.atomic_lines) / kReduction;
+  of(t, Part::atomics) = static_cast<double>(w.atomic_lines) / c.reduction;
   return t;
 }
 
@@ -75,12 +76,13 @@ double busy(Times& t) {
 
 // What a block waits for that its own warps do not fill. `from_hbm`: the share of what it fetches
 // that is not in the L2.
-double waiting(const BlockWork& w, const InstructionMix& mix, double warps, double from_hbm) {
+double waiting(const BlockWork& w, const InstructionMix& mix, const ClockFigures& c, double warps,
+               double from_hbm) {
   const double mine = static_cast<double>(w.instructions) * mix.all / warps;
-  const double per_instruction = kDependentLatency / kIndependentChains;  // of a lone warp
-  const double side_by_side = warps / kIssue;
-  const double farther = static_cast<double>(w.fetches) * from_hbm * (kHbmLatency - kL2Latency);
-  return kBlockStart + w.latency + farther + mine * std::max(0.0, per_instruction - side_by_side);
+  const double per_instruction = c.dependent_latency / c.independent_chains;  // of a lone warp
+  const double side_by_side = warps / c.issue;
+  const double farther = static_cast<double>(w.fetches) * from_hbm * (c.hbm_latency - c.l2_latency);
+  return c.block_start + w.latency + farther + mine * std::max(0.0, per_instruction - side_by_side);
 }
 
 // How long a block stays when `resident` of them share an SM: each works for `busy` clocks and
@@ -136,8 +138,8 @@ KernelEstimate estimate_copy(const KernelCount& c, const Machine& m, double time
   k.name = c.name;
   Times t{};
   of(t, Part::hbm) = static_cast<double>(c.bytes.total()) * times / m.hbm_bytes_per_s;
-  of(t, Part::start) = kLaunchSeconds;
-  k.seconds = of(t, Part::hbm) + kLaunchSeconds;
+  of(t, Part::start) = m.figures.launch_seconds;
+  k.seconds = of(t, Part::hbm) + m.figures.launch_seconds;
   rank(k, t);
   return k;
 }
@@ -170,7 +172,7 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   for (const BlockWork& w : c.work) {
     Times t = times_of(w, mix, m);
     const double b = busy(t);
-    stays.push_back(stay(b, waiting(w, mix, warps, from_hbm), resident));
+    stays.push_back(stay(b, waiting(w, mix, m.figures, warps, from_hbm), resident));
     for (size_t i = 0; i < kParts; ++i) sum[i] += t[i];
     busy_sum += b;
   }
@@ -178,13 +180,13 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   const double loaded = of(sum, Part::tensor) > 0 ? k.sms / m.sms : 0;
   const double clock = m.clock - loaded * (m.clock - m.loaded_clock);
   // An SM starts one block after the other, however many it holds.
-  const double starts = std::ceil(blocks / m.sms) * kBlockStart;
+  const double starts = std::ceil(blocks / m.sms) * m.figures.block_start;
   const double walks = (shares ? std::accumulate(stays.begin(), stays.end(), 0.0) * times / m.sms
                                : last_end(stays, times, static_cast<size_t>(m.sms) * resident));
   const double sms = std::max(walks, starts) / clock;
   const double l2 = l2_bytes * times / m.l2_bytes_per_s;
   const double hbm = static_cast<double>(c.hbm.read + c.hbm.write) * times / m.hbm_bytes_per_s;
-  k.seconds = std::max({sms, l2, hbm}) + kLaunchSeconds;
+  k.seconds = std::max({sms, l2, hbm}) + m.figures.launch_seconds;
 
   // The parts' own times, on an SM that has work; and the rest of that SM's time.
   Times t{};
@@ -192,7 +194,7 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
   for (size_t i = 0; i < kParts; ++i) t[i] = sum[i] * scale;
   of(t, Part::l2) = l2;
   of(t, Part::hbm) = hbm;
-  of(t, Part::start) = kLaunchSeconds;
+  of(t, Part::start) = m.figures.launch_seconds;
   of(t, Part::waiting) = std::max(0.0, sms - busy_sum * scale);
   rank(k, t);
   return k;
@@ -200,35 +202,12 @@ KernelEstimate estimate_kernel(const KernelCount& c, const Machine& m, double ti
 
 }  // namespace
 
-const char* name_of(Part p) {
-  static constexpr const char* kNames[kParts] = {
-      "L1 lines", "shared memory", "instructions", "exponentials", "tensor cores", "atomics",
-      "L2",       "HBM",           "waiting",      "start"};
-  return kNames[static_cast<size_t>(p)];
-}
-
-const KernelEstimate* Estimate::longest() const {
-  const auto at = std::max_element(
-      kernels.begin(), kernels.end(),
-      [](const KernelEstimate& a, const KernelEstimate& b) { return a.seconds < b.seconds; });
-  return at == kernels.end() ? nullptr : &*at;
-}
-
-Part Estimate::limit() const {
-  const KernelEstimate* k = longest();
-  return k && !k->parts.empty() ? k->parts.front().part : Part::start;
-}
-
-bool Estimate::arithmetic() const {
-  return std::all_of(kernels.begin(), kernels.end(),
-                     [](const KernelEstimate& k) { return k.arithmetic; });
-}
-
 std::optional<Estimate> estimate(const Counts& counted, const GpuSpec& gpu, double times) {
   const Machine m = machine_of(gpu);
   Estimate e;
   e.gpu = gpu.name;
-  e.verified = gpu.name == "H200" || gpu.name == "H100";  // docs/clock.md shows how well
+  const std::vector<std::string>& verified = m.figures.verified;  // docs/clock.md shows how well
+  e.verified = std::find(verified.begin(), verified.end(), gpu.name) != verified.end();
   for (const KernelCount& c : counted.kernels) {
     if (c.work.empty() && c.buffer.empty()) return std::nullopt;
     e.kernels.push_back(c.buffer.empty() ? estimate_kernel(c, m, times)
@@ -236,7 +215,7 @@ std::optional<Estimate> estimate(const Counts& counted, const GpuSpec& gpu, doub
     e.seconds += e.kernels.back().seconds;
   }
   if (e.kernels.empty()) return std::nullopt;
-  e.seconds += kTimingSeconds;
+  e.seconds += m.figures.timing_seconds;
   return e;
 }
 

@@ -2,15 +2,42 @@
 
 #include <strings.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "common/harness/inputs.h"
 
 namespace fa {
 
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClockFigures::Machine, name, sms, clock, fp32_flops, bf16_flops)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ClockFigures, data_pipe, issue, fma, alu, special, mma,
+                                   wgmma_columns, reduction, l2_latency, hbm_latency, copy_latency,
+                                   tma_latency, tma_bytes, shared_latency, shuffle_latency,
+                                   mma_latency, wgmma_latency, barrier_latency, barrier_per_warp,
+                                   dependent_latency, independent_chains, block_start, loaded_clock,
+                                   l2_bytes_per_second, hbm_share, launch_seconds, timing_seconds)
+
 namespace {
+
+ClockFigures read_clock_figures(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw UsageError("the figures of a GPU's clock, " + path + ", cannot be read");
+  try {
+    const nlohmann::json root = nlohmann::json::parse(file);
+    ClockFigures c = root.at("figures").get<ClockFigures>();
+    root.at("measured_on").get_to(c.measured_on);
+    root.at("verified").get_to(c.verified);
+    return c;
+  } catch (const nlohmann::json::exception& e) {
+    throw UsageError("the figures of a GPU's clock, " + path + ", are damaged: " + e.what());
+  }
+}
 
 GpuSpec row_of(const nlohmann::json& row) {
   GpuSpec g;
@@ -36,6 +63,21 @@ GpuSpec row_of(const nlohmann::json& row) {
 }
 
 }  // namespace
+
+const ClockFigures& clock_figures(const std::string& gpu) {
+  static std::mutex mutex;
+  static std::map<std::string, ClockFigures> known;  // by path
+  std::string name = gpu;
+  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
+    return std::isspace(c) ? '_' : static_cast<char>(std::tolower(c));
+  });
+  std::string path = data_file("clock_" + name + ".json");
+  if (!std::filesystem::exists(path)) path = data_file("clock_h200.json");
+  const std::lock_guard lock(mutex);
+  const auto found = known.find(path);
+  return found == known.end() ? known.emplace(path, read_clock_figures(path)).first->second
+                              : found->second;
+}
 
 bool runs_on(const std::string& arch, const std::string& needs) {
   if (needs.empty()) return true;

@@ -35,6 +35,51 @@ struct GpuSpec {
   size_t block_shared_bytes() const { return sm.shared_bytes - sm.block_reserved_bytes; }
 };
 
+/// What times are estimated from, measured on one GPU: common/data/clock_<gpu>.json. docs/clock.md
+/// says of each figure where it comes from; none was fitted to a step.
+struct ClockFigures {
+  /// On which GPU; clock in Hz, rates by the data sheet.
+  struct Machine {
+    std::string name;
+    double sms = 0, clock = 0, fp32_flops = 0, bf16_flops = 0;
+  } measured_on;
+  std::vector<std::string> verified;  ///< GPUs whose times the project has compared with estimates
+
+  // What a part of an SM does in a clock.
+  double data_pipe = 0;      ///< lines of the L1, or wavefronts of shared memory
+  double issue = 0;          ///< warp instructions
+  double fma = 0;            ///< of these, fp32 additions and multiplications
+  double alu = 0;            ///< integer, logic, comparisons, conversions
+  double special = 0;        ///< exponentials, reciprocals
+  double mma = 0;            ///< mma.m16n8k16
+  double wgmma_columns = 0;  ///< columns of wgmma.m64nNk16
+  double reduction = 0;      ///< lines of atomics
+
+  // Clocks that somebody waits.
+  double l2_latency = 0, hbm_latency = 0;
+  double copy_latency = 0;  ///< cp.async, from the L2
+  double tma_latency = 0;   ///< from the L2, and for what an SM copies by TMA,
+  double tma_bytes = 0;     ///< so many bytes a clock
+  double shared_latency = 0, shuffle_latency = 0, mma_latency = 0;
+  double wgmma_latency = 0;       ///< of the wait, beyond the product's own time
+  double barrier_latency = 0;     ///< of a barrier,
+  double barrier_per_warp = 0;    ///< and for each warp that it gathers
+  double dependent_latency = 0;   ///< of a result of plain arithmetic
+  double independent_chains = 0;  ///< a rule of thumb: how many a warp has at a time
+  double block_start = 0;
+
+  // Of the whole GPU.
+  double loaded_clock = 0;         ///< Hz, with tensor cores busy on all SMs
+  double l2_bytes_per_second = 0;  ///< all SMs reading, at `measured_on`'s clock
+  double hbm_share = 0;            ///< of the data sheet's rate, read and written
+  double launch_seconds = 0;       ///< of a kernel behind another one
+  double timing_seconds = 0;       ///< that CUDA events add to what they time
+};
+
+/// Of this GPU, or of the H200 where it has no file; each file is read once.
+/// \throws UsageError when the file is missing or damaged.
+const ClockFigures& clock_figures(const std::string& gpu);
+
 /// Does a GPU of `arch` ("sm_90") run code for `needs`: "sm_90a" (that architecture alone), "sm_80"
 /// (that one and newer) or "" (any)?
 bool runs_on(const std::string& arch, const std::string& needs);

@@ -6,7 +6,6 @@
 #include <map>
 #include <vector>
 
-#include "common/clock/constants.h"
 #include "common/harness/format.h"
 #include "common/harness/output_file.h"
 #include "common/harness/screen.h"
@@ -422,7 +421,7 @@ std::string limiting_line(const Pass& p) {
 
 /// What shared memory delivers while the tensor cores work. One wavefront takes a clock, so near
 /// 100% shared memory is a limit, too. The estimate leaves out wgmma's operands and TMA.
-std::string shared_memory_line(const Pass& p) {
+std::string shared_memory_line(const Pass& p, const GpuSpec& model) {
   uint64_t columns = 0, operands = 0, copies = 0, rest = 0;
   for (const KernelCount& k : p.seen.kernels) {
     for (const BlockWork& w : k.work) columns += w.wgmma_columns;
@@ -433,7 +432,7 @@ std::string shared_memory_line(const Pass& p) {
     if (s.what.starts_with("shared TMA")) copies += s.transfers;
   }
   if (columns == 0) return "";
-  const double clocks = double(columns) / clocks::kWgmmaColumns;
+  const double clocks = double(columns) / clock_figures(model.name).wgmma_columns;
   const uint64_t all = operands + copies + rest;
   return labelled("shared",
                   fmt::format("{} wavefronts (wgmma's operands {}, TMA {}, all else {}) beside {} "
@@ -443,7 +442,7 @@ std::string shared_memory_line(const Pass& p) {
 }
 
 /// Worst first: most transfers above the fewest possible.
-std::string analysis_section(const Pass& p) {
+std::string analysis_section(const Pass& p, const GpuSpec& model) {
   std::vector<SiteCount> sites = p.seen.sites;
   std::stable_sort(sites.begin(), sites.end(), [](const SiteCount& a, const SiteCount& b) {
     const auto excess = [](const SiteCount& s) {
@@ -472,7 +471,7 @@ std::string analysis_section(const Pass& p) {
   if (sites.size() > kSiteRows) {
     out += fmt::format("  and {} more; --json has all\n", sites.size() - kSiteRows);
   }
-  return out + limiting_line(p) + shared_memory_line(p);
+  return out + limiting_line(p) + shared_memory_line(p, model);
 }
 
 std::string analysis_words() {
@@ -756,7 +755,7 @@ std::string text(const RunReport& r) {
   }
   out += memory_line(r);
   if (r.analysed) {
-    for (const Pass* pass : r.passes()) out += analysis_section(*pass);
+    for (const Pass* pass : r.passes()) out += analysis_section(*pass, r.model);
     out += analysis_words();
   }
   return out + verdict(r);

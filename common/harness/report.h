@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "common/clock/clock.h"
 #include "common/harness/backend.h"
 #include "common/harness/check.h"
+#include "common/harness/estimate.h"
 #include "common/harness/gpus.h"
 #include "common/harness/run.h"
 #include "common/harness/step.h"

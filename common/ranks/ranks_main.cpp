@@ -16,7 +16,7 @@
 #include "common/harness/check.h"
 #include "common/harness/format.h"
 #include "common/harness/output_file.h"
-#include "common/harness/program.h"
+#include "common/program/program.h"
 #include "common/harness/reference.h"
 #include "common/harness/screen.h"
 #include "common/ranks/ranks_report.h"

@@ -26,6 +26,7 @@ class Watching {
     options.requests = o.counters;
     options.l2_bytes = o.counters ? configured().gpu.l2_bytes : 0;
     options.l2_sm = configured().gpu.sm;
+    options.gpu = configured().gpu.name;
     options.l2_times = o.times;
     options.sites = options.races = options.uninitialised = o.analyse;
     options.strict = o.strict;

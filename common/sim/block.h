@@ -20,8 +20,7 @@
 #include "common/dialect/cuda_vocabulary.h"
 #include "common/dialect/errors.h"
 #include "common/sim/memory/memory.h"
-#include "common/sim/observers/observer.h"
-#include "common/sim/observers/warp_clocks.h"
+#include "common/sim/observer.h"
 #include "common/sim/scheduler/fiber.h"
 
 namespace sim {
@@ -68,9 +67,9 @@ struct WarpMeeting {
 
 // --- bytes, always counted -----------------------------------------------------------------------
 
-/// Who looks at an access, beside the counters of bytes. `all`: any set of observers, or the
-/// watchdog, which wants to stop the kernel.
-enum class Watch : uint8_t { nobody, requests, requests_and_hazards, all };
+/// Who looks at an access, beside the counters of bytes: an observer's log, and one more observer.
+/// `all`: any set of observers, or the watchdog, which wants to stop the kernel.
+enum class Watch : uint8_t { nobody, log, log_and_one, all };
 
 struct BufferBytes {
   uint64_t bytes[3] = {};  ///< by Kind
@@ -79,7 +78,6 @@ struct BufferBytes {
 // --- the block -----------------------------------------------------------------------------------
 
 struct Cluster;
-class RequestLog;   // observers/request_log.h
 class Stacks;       // scheduler/stacks.h
 struct AsyncState;  // instructions/async.h: copies and wgmma groups in flight
 
@@ -106,6 +104,7 @@ struct Block {
   // Rendezvous.
   Barrier barriers[16];
   bool named_barriers = false;  ///< a barrier with a count was used
+  uint32_t phase = 0;           ///< barriers that threads of the block have passed
   uint32_t converging[32] =
       {};  ///< lanes in converged_lanes(), of the warp, until no other one can run
   std::vector<WarpMeeting> meetings[32];  ///< of each warp: as many as ever were at a time
@@ -129,11 +128,10 @@ struct Block {
   uint64_t shared_bytes[3] = {};
   uint64_t blocks_done = 0, tensor_flops = 0, shuffles = 0, wgmma_wavefronts = 0;
   uint64_t mma = 0, wgmma = 0, wgmma_columns = 0;
-  WarpClocks clocks;
   std::vector<std::unique_ptr<Observer>> observers;
-  RequestLog* requests = nullptr;  ///< of the observer that groups accesses to requests, if any
-  Observer* hazards = nullptr;     ///< the one that searches for races, if any
-  bool tell_operations = false;    ///< some observer wants to know of asynchronous operations
+  RequestLog* log = nullptr;       ///< of the observer that has one, if any
+  Observer* beside_log = nullptr;  ///< the only one without
+  bool tell_operands = false;      ///< some observer wants_operands()
 
   std::deque<std::function<void()>> deferred;  ///< see defer()
 
@@ -182,8 +180,6 @@ void watch_registers(Block&, bool on);
 /// Asynchronous work (a TMA copy): done only when no thread of the block or cluster can run, that
 /// is, as late as possible, so that a missing wait shows.
 void defer(std::function<void()> work);
-/// The current block's clocks, which know all that its warp has done until now.
-WarpClocks& clocks_now();
 /// Of the current block's cluster, which may be the block alone.
 Block& block_of_rank(unsigned rank);
 

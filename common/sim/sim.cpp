@@ -1,8 +1,7 @@
 // Options and recordings.
 #include "common/sim/sim.h"
 
-#include "common/sim/observers/observer.h"
-#include "common/sim/observers/trace.h"
+#include "common/sim/observer.h"
 #include "common/sim/recording.h"
 
 namespace sim {
@@ -33,23 +32,17 @@ Recording::Recording() {
   storage = {};
   storage.source = "counted";
   current = &storage;
-  if (options().l2_bytes > 0) l2_begin_recording(options().l2_bytes);
-  if (options().trace) trace_begin();
+  for (Watcher* w : watchers()) w->begin_recording();
 }
 
 Recording::~Recording() { current = nullptr; }
 
 fa::Counts Recording::finish() {
-  current = nullptr;
   fa::Bytes requested;
   for (const auto& [name, count] : storage.buffers) requested += count.bytes;
   storage.requested = requested;
-  if (options().l2_bytes > 0) {
-    fa::Bytes hbm;
-    l2_end_recording(hbm.read, hbm.write);
-    storage.hbm = hbm;
-  }
-  if (options().trace) storage.trace = trace_finish();
+  for (Watcher* w : watchers()) w->end_recording(storage);
+  current = nullptr;
   return std::move(storage);
 }
 

@@ -30,6 +30,7 @@ struct Options {
   int sms = 132;        ///< what a kernel's host code is told
   int l2_sms = 132;     ///< with l2_bytes: who shares it
   fa::SmSpec l2_sm;     ///< how many blocks each of them holds
+  std::string gpu = "H200";                ///< whose latencies the clocks of the warps have
   size_t block_shared_bytes = 227 * 1024;  ///< shared memory that it gives to a block
   bool races = false;          ///< shared and global memory (one worker: findings repeat exactly)
   bool uninitialised = false;  ///< reads of words that nobody wrote

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "common/clock/clock.h"
-#include "common/clock/constants.h"
 #include "common/dialect/errors.h"
 #include "common/harness/format.h"
 #include "common/harness/gpus.h"
@@ -22,15 +21,16 @@ struct Fault {
 };
 
 GpuRates rates_of(const GpuSpec& gpu) {
+  const ClockFigures& c = clock_figures(gpu.name);
   constexpr double kLanes = 128;  // fp32, of an SM; a multiply-add is two operations
   return {.sms = double(gpu.sms),
           .clock = gpu.fp32_flops / (gpu.sms * kLanes * 2),
-          .lines = clocks::kDataPipe,
-          .wavefronts = clocks::kDataPipe,
-          .instructions = clocks::kIssue,
-          .hbm_bytes_per_s = clocks::kHbmShare * gpu.hbm_bytes_per_s,
-          .hbm_latency = clocks::kHbmLatency,
-          .launch = clocks::kLaunchSeconds};
+          .lines = c.data_pipe,
+          .wavefronts = c.data_pipe,
+          .instructions = c.issue,
+          .hbm_bytes_per_s = c.hbm_share * gpu.hbm_bytes_per_s,
+          .hbm_latency = c.hbm_latency,
+          .launch = c.launch_seconds};
 }
 
 /// The kernel's estimate, from the JSON of the step's program.

@@ -5,16 +5,16 @@
 #include <cmath>
 #include <functional>
 
-#include "common/clock/constants.h"
 #include "tests/test.h"
 
-using namespace fa::clocks;
 using fa::BlockWork;
 using fa::Part;
 
 namespace {
 
-constexpr double kFixed = kLaunchSeconds + kTimingSeconds;  // of a run of one kernel
+const fa::ClockFigures& figures = fa::clock_figures("H200");
+
+const double kFixed = figures.launch_seconds + figures.timing_seconds;  // of a run of one kernel
 
 fa::GpuSpec h200() { return fa::find_gpu("H200"); }
 /// Hz of the SMs.
@@ -49,7 +49,8 @@ fa::Counts memset_of(uint64_t bytes) {
 double seconds(const fa::Counts& counts, const fa::GpuSpec& gpu = h200(), double times = 1) {
   const auto e = fa::estimate(counts, gpu, times);
   REQUIRE(e);
-  return e->seconds - kTimingSeconds - kLaunchSeconds * static_cast<double>(counts.kernels.size());
+  return e->seconds - figures.timing_seconds -
+         figures.launch_seconds * static_cast<double>(counts.kernels.size());
 }
 
 double share_of(const fa::KernelEstimate& k, Part part) {
@@ -96,12 +97,12 @@ TEST_CASE("a kernel that keeps one part busy takes that part's time", "[clock]")
     bool tensor;  // they lower the clock
   };
   const auto c = GENERATE(values<Case>({
-      {"L1 lines", &BlockWork::lines, kDataPipe, Part::l1, false},
-      {"shared memory", &BlockWork::wavefronts, kDataPipe, Part::shared, false},
-      {"instructions", &BlockWork::instructions, kIssue, Part::instructions, false},
-      {"tensor cores", &BlockWork::mma, kMma, Part::tensor, true},
-      {"tensor cores", &BlockWork::wgmma_columns, kWgmmaColumns, Part::tensor, true},
-      {"atomics", &BlockWork::atomic_lines, kReduction, Part::atomics, false},
+      {"L1 lines", &BlockWork::lines, figures.data_pipe, Part::l1, false},
+      {"shared memory", &BlockWork::wavefronts, figures.data_pipe, Part::shared, false},
+      {"instructions", &BlockWork::instructions, figures.issue, Part::instructions, false},
+      {"tensor cores", &BlockWork::mma, figures.mma, Part::tensor, true},
+      {"tensor cores", &BlockWork::wgmma_columns, figures.wgmma_columns, Part::tensor, true},
+      {"atomics", &BlockWork::atomic_lines, figures.reduction, Part::atomics, false},
   }));
   CAPTURE(c.name, c.in_a_clock);
   constexpr uint64_t kWork = 1000000;
@@ -111,7 +112,7 @@ TEST_CASE("a kernel that keeps one part busy takes that part's time", "[clock]")
   const fa::Counts counts = counts_of(w, 132 * kPerSm, 4);
   const auto e = fa::estimate(counts, h200());
   REQUIRE(e);
-  const double clock = c.tensor ? kLoadedClock : clock_of_h200();
+  const double clock = c.tensor ? figures.loaded_clock : clock_of_h200();
   CHECK(e->seconds == Approx(kPerSm * kWork / c.in_a_clock / clock + kFixed).epsilon(0.01));
   CHECK(e->limit() == c.part);
   CHECK(fa::name_of(c.part) == std::string(c.name));
@@ -127,7 +128,7 @@ TEST_CASE("L1 and shared memory share a pipe; other parts hide half of each othe
   w.wavefronts = w.lines;
   CHECK(seconds(counts_of(w, 132)) == Approx(2 * one).epsilon(0.01));
   w.wavefronts = 0;
-  w.atomic_lines = static_cast<uint64_t>(kReduction * static_cast<double>(w.lines));
+  w.atomic_lines = static_cast<uint64_t>(figures.reduction * static_cast<double>(w.lines));
   CHECK(seconds(counts_of(w, 132)) == Approx(std::sqrt(2.) * one).epsilon(0.01));
 }
 
@@ -136,7 +137,7 @@ TEST_CASE("a kernel that streams takes its bytes at the HBM's rate", "[clock]") 
   counts.kernels[0].hbm = {3000000000, 1800000000, 0};
   const auto e = fa::estimate(counts, h200());
   REQUIRE(e);
-  CHECK(e->seconds == Approx(1e-3 / kHbmShare + kFixed).epsilon(0.01));
+  CHECK(e->seconds == Approx(1e-3 / figures.hbm_share + kFixed).epsilon(0.01));
   CHECK(e->limit() == Part::hbm);
 }
 
@@ -145,7 +146,7 @@ TEST_CASE("a kernel that stays in the L2 takes its bytes at the L2's rate", "[cl
   w.l2_bytes = 100000000;
   const auto e = fa::estimate(counts_of(w, 132), h200());
   REQUIRE(e);
-  CHECK(e->seconds == Approx(132 * 1e8 / kL2BytesPerSecond + kFixed).epsilon(0.01));
+  CHECK(e->seconds == Approx(132 * 1e8 / figures.l2_bytes_per_second + kFixed).epsilon(0.01));
   CHECK(e->limit() == Part::l2);
 }
 
@@ -160,7 +161,7 @@ TEST_CASE("a full GPU takes twice as long for twice the work", "[clock]") {
 TEST_CASE("an SM starts one block after the other, however many it holds", "[clock]") {
   fa::Counts counts = counts_of({}, 13200);
   counts.kernels[0].resident = 16;
-  CHECK(seconds(counts) == Approx(100 * kBlockStart / clock_of_h200()).epsilon(0.01));
+  CHECK(seconds(counts) == Approx(100 * figures.block_start / clock_of_h200()).epsilon(0.01));
 }
 
 TEST_CASE("blocks that share all work do so on all SMs, however many heads there are", "[clock]") {
@@ -198,7 +199,7 @@ TEST_CASE("more resident blocks hide more of the waiting", "[clock]") {
   constexpr double kBusy = 1000, kLatency = 5000;
   BlockWork w = lines(static_cast<uint64_t>(kBusy));
   w.latency = kLatency;
-  const double alone = kPerSm * (kBusy + kLatency + kBlockStart) / clock_of_h200();
+  const double alone = kPerSm * (kBusy + kLatency + figures.block_start) / clock_of_h200();
   const double least = kPerSm * kBusy / clock_of_h200();
   double before = seconds(counts_of(w, 132 * kPerSm, 1));
   CHECK(before == Approx(alone).epsilon(1e-6));
@@ -217,25 +218,25 @@ TEST_CASE("more resident blocks hide more of the waiting", "[clock]") {
 TEST_CASE("what is not in the L2 is farther away", "[clock]") {
   BlockWork w;
   w.fetches = 1000;
-  w.latency = 1000 * kL2Latency;
+  w.latency = 1000 * figures.l2_latency;
   w.l2_bytes = 1000;
   fa::Counts counts = counts_of(w, 132);
   const double near = seconds(counts);
-  CHECK(near == Approx(1000 * kL2Latency / clock_of_h200()).epsilon(0.01));
+  CHECK(near == Approx(1000 * figures.l2_latency / clock_of_h200()).epsilon(0.01));
   counts.kernels[0].hbm.read = 132 * 500;
-  const double halfway = (kL2Latency + kHbmLatency) / 2;
+  const double halfway = (figures.l2_latency + figures.hbm_latency) / 2;
   CHECK(seconds(counts) == Approx(1000 * halfway / clock_of_h200()).epsilon(0.01));
   counts.kernels[0].hbm.read = 132 * 5000;
-  CHECK(seconds(counts) == Approx(1000 * kHbmLatency / clock_of_h200()).epsilon(0.01));
+  CHECK(seconds(counts) == Approx(1000 * figures.hbm_latency / clock_of_h200()).epsilon(0.01));
 }
 
 TEST_CASE("a lone warp waits for its own arithmetic, eight warps hide it", "[clock]") {
   BlockWork w;
   w.instructions = 800000;
-  const double per_instruction = kDependentLatency / kIndependentChains;
-  const double busy = 800000 / kIssue;
+  const double per_instruction = figures.dependent_latency / figures.independent_chains;
+  const double busy = 800000 / figures.issue;
   const double lone = seconds(counts_of(w, 132, 1, 32)) * clock_of_h200();
-  CHECK(lone == Approx(busy + 800000 * (per_instruction - 1 / kIssue)).epsilon(0.01));
+  CHECK(lone == Approx(busy + 800000 * (per_instruction - 1 / figures.issue)).epsilon(0.01));
   const double eight = seconds(counts_of(w, 132, 1, 256)) * clock_of_h200();
   CHECK(eight == Approx(busy).epsilon(0.01));
 }
@@ -259,15 +260,16 @@ TEST_CASE("a huge grid takes as long as one that is walked block by block", "[cl
 TEST_CASE("tensor cores lower the clock by the share of the SMs that use them", "[clock]") {
   BlockWork w;
   w.mma = 1000000;
-  CHECK(seconds(counts_of(w, 1)) == Approx(1e6 / kMma / clock_of_h200()).epsilon(0.01));
-  const double half = (clock_of_h200() + kLoadedClock) / 2;
-  CHECK(seconds(counts_of(w, 66)) == Approx(1e6 / kMma / half).epsilon(0.01));
-  CHECK(seconds(counts_of(w, 132)) == Approx(1e6 / kMma / kLoadedClock).epsilon(0.01));
+  CHECK(seconds(counts_of(w, 1)) == Approx(1e6 / figures.mma / clock_of_h200()).epsilon(0.01));
+  const double half = (clock_of_h200() + figures.loaded_clock) / 2;
+  CHECK(seconds(counts_of(w, 66)) == Approx(1e6 / figures.mma / half).epsilon(0.01));
+  CHECK(seconds(counts_of(w, 132)) ==
+        Approx(1e6 / figures.mma / figures.loaded_clock).epsilon(0.01));
   // An SM of a lower clock than that does not get faster by its tensor cores.
   fa::GpuSpec slow = h200();
   slow.fp32_flops /= 2, slow.bf16_flops /= 2;
   const double clock = clock_of_h200() / 2;
-  CHECK(seconds(counts_of(w, 132), slow) == Approx(1e6 / kMma / clock).epsilon(0.01));
+  CHECK(seconds(counts_of(w, 132), slow) == Approx(1e6 / figures.mma / clock).epsilon(0.01));
 }
 
 TEST_CASE("plain arithmetic is known of the steps' kernels, and said to be missing in others",
@@ -295,8 +297,9 @@ TEST_CASE("plain arithmetic is known of the steps' kernels, and said to be missi
   REQUIRE(e);
   CHECK(e->arithmetic());
   CHECK(e->kernels[0].name == "softmax_kernel");
-  const double issue = 1e6 * std::max({mix->all / kIssue, mix->fma / kFma, mix->alu / kAlu});
-  const double special = 1e6 * mix->special / kSpecial;
+  const double issue =
+      1e6 * std::max({mix->all / figures.issue, mix->fma / figures.fma, mix->alu / figures.alu});
+  const double special = 1e6 * mix->special / figures.special;
   const fa::KernelEstimate& k = e->kernels[0];
   CHECK(k.seconds > without);
   CHECK(share_of(k, Part::instructions) * k.seconds == Approx(issue / clock_of_h200()));
@@ -313,11 +316,11 @@ TEST_CASE("a memset writes at the HBM's rate, with no block and no arithmetic to
   const fa::Counts counts = memset_of(4800000000);
   const auto e = fa::estimate(counts, h200());
   REQUIRE(e);
-  CHECK(e->seconds == Approx(1e-3 / kHbmShare + kFixed).epsilon(1e-6));
+  CHECK(e->seconds == Approx(1e-3 / figures.hbm_share + kFixed).epsilon(1e-6));
   CHECK(e->arithmetic());
   CHECK(e->limit() == Part::hbm);
   CHECK(e->kernels[0].blocks == 0);
-  CHECK(seconds(counts, h200(), 3) == Approx(3e-3 / kHbmShare));
+  CHECK(seconds(counts, h200(), 3) == Approx(3e-3 / figures.hbm_share));
 }
 
 TEST_CASE("kernels follow each other, and each costs a launch", "[clock]") {
@@ -330,11 +333,11 @@ TEST_CASE("kernels follow each other, and each costs a launch", "[clock]") {
   REQUIRE(all);
   REQUIRE(all->kernels.size() == 3);
   CHECK(all->kernels[0].seconds == one->kernels[0].seconds);
-  double sum = kTimingSeconds;
+  double sum = figures.timing_seconds;
   for (const fa::KernelEstimate& k : all->kernels) sum += k.seconds;
   CHECK(all->seconds == Approx(sum));
   CHECK(all->longest() == &all->kernels[1]);
-  CHECK(all->kernels[2].seconds == Approx(kLaunchSeconds));
+  CHECK(all->kernels[2].seconds == Approx(figures.launch_seconds));
   CHECK(all->kernels[2].parts.at(0).part == Part::start);
 }
 

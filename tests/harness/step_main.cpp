@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "common/harness/backend.h"
-#include "common/harness/program.h"
+#include "common/program/program.h"
 #include "common/harness/step.h"
 #include "tests/test.h"
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/clock.md gives each constant of common/clock/constants.h with its value, and the figure of
+"""docs/clock.md gives each figure of common/data/clock_h200.json with its value, and the figure of
 the microbenchmarks that it comes from."""
 
 import json
@@ -11,28 +11,17 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.argv = sys.argv[:1]
 
-CONSTANTS = ROOT / "common" / "clock" / "constants.h"
+FIGURES = ROOT / "common" / "data" / "clock_h200.json"
 PAGE = ROOT / "docs" / "clock.md"
 MEASURED = ROOT / "docs" / "results" / "microbenchmarks_h200.json"
 CLOSE = 0.03  # constants are rounded
 
 
-def constants_of(text):
-    """{name: value} of a header; a value is a number, or a quotient of two."""
-    found = {}
-    for name, words in re.findall(r"constexpr double (k\w+) =([^;]*);", text):
-        top, *below = [float(number) for number in words.split("/")]
-        if len(below) > 1 or name in found:
-            raise ValueError(f"{name} ={words}")
-        found[name] = top / below[0] if below else top
-    return found
-
-
 def rows_of(text):
-    """[(name, value, source)] of a page's table rows that begin with `kName`."""
+    """[(name, value, source)] of a page's table rows `name` | number | source."""
     rows = []
     for line in text.splitlines():
-        row = re.fullmatch(r"\| *`(k[A-Z]\w*)` *\|([^|]*)\|([^|]*)\|", line.strip())
+        row = re.fullmatch(r"\| *`(\w+)` *\|([^|]*)\|([^|]*)\|", line.strip())
         if row:
             name, value, source = (cell.strip() for cell in row.groups())
             rows.append((name, float(value), source))
@@ -40,7 +29,7 @@ def rows_of(text):
 
 
 def differences(constants, rows):
-    """What the page says of the header that is not so, in words."""
+    """What the page says of the figures that is not so, in words."""
     named = [name for name, _, _ in rows]
     found = [f"{name}: not on the page" for name in constants if name not in named]
     seen = set()
@@ -82,80 +71,69 @@ class Page(unittest.TestCase):
         self.rows = rows_of(PAGE.read_text(encoding="utf-8"))
 
     def test_the_page_has_each_constant_with_its_value(self):
-        text = CONSTANTS.read_text(encoding="utf-8")
-        constants = constants_of(text)
+        constants = json.loads(FIGURES.read_text(encoding="utf-8"))["figures"]
         self.assertGreater(len(constants), 20)
-        self.assertEqual(len(constants), text.count("constexpr"), "a constant of another form")
         self.assertEqual(differences(constants, self.rows), [])
 
     def test_a_constant_is_the_figure_that_it_comes_from(self):
         figures = json.loads(MEASURED.read_text(encoding="utf-8"))["constants"]
         measured = {name: figure["value"] for name, figure in figures.items()}
         without = {name for name, _, source in self.rows if "micro:" not in source}
-        self.assertEqual(without, {"kIssue", "kIndependentChains", "kLoadedClock"})
+        self.assertEqual(without, {"issue", "independent_chains", "loaded_clock"})
         self.assertEqual(far_from_measured(self.rows, measured), [])
 
 
 class Parser(unittest.TestCase):
-    HEADER = (
-        "/// kNot = 3;\nconstexpr double kPipe = 1;     ///< lines\n"
-        "constexpr double kMma = 1 / 1.6;\nconstexpr double kFast = 1.5e9;  // Hz\n"
-    )
+    CONSTANTS = {"pipe": 1, "mma": 0.625, "fast": 1.5e9}
     TABLE = (
-        "| constant | value | from |\n|:--|--:|:--|\n| `kPipe` | 1 | micro:line, a clock |\n"
-        "| `kMma` | 0.625 | 1/micro:mma |\n| `kFast` | 1.5e9 | counters |\n"
-        "`kPipe` is no row; | kMma | 7 | x | neither\n"
+        "| constant | value | from |\n|:--|--:|:--|\n| `pipe` | 1 | micro:line, a clock |\n"
+        "| `mma` | 0.625 | 1/micro:mma |\n| `fast` | 1.5e9 | counters |\n"
+        "`pipe` is no row; | mma | 7 | x | neither\n"
     )
 
-    def test_constants_and_rows(self):
-        self.assertEqual(constants_of(self.HEADER), {"kPipe": 1, "kMma": 0.625, "kFast": 1.5e9})
+    def test_rows(self):
         self.assertEqual(
             rows_of(self.TABLE),
             [
-                ("kPipe", 1, "micro:line, a clock"),
-                ("kMma", 0.625, "1/micro:mma"),
-                ("kFast", 1.5e9, "counters"),
+                ("pipe", 1, "micro:line, a clock"),
+                ("mma", 0.625, "1/micro:mma"),
+                ("fast", 1.5e9, "counters"),
             ],
         )
-        one = "constexpr double kA = 1;"
-        for text in (one.replace("1", "kB"), one.replace("1", "1 / 2 / 3"), one + one):
-            with self.assertRaises(ValueError):
-                constants_of(text)
         with self.assertRaises(ValueError):
-            rows_of("| `kA` | one | from |")
+            rows_of("| `a` | one | from |")
 
-    def told(self, old="", new="", header=("", "")):
-        constants = constants_of(self.HEADER.replace(*header))
-        return differences(constants, rows_of(self.TABLE.replace(old, new)))
+    def told(self, old="", new="", **figures):
+        return differences(self.CONSTANTS | figures, rows_of(self.TABLE.replace(old, new)))
 
     def test_a_formula_of_figures(self):
-        rows = [("kA", 3, "micro:{a - 2}")]
+        rows = [("b", 3, "micro:{a - 2}")]
         self.assertEqual(far_from_measured(rows, {"a": 5}), [])
-        self.assertEqual(far_from_measured(rows, {"a": 9}), ["kA: 3, but a - 2 is 7"])
+        self.assertEqual(far_from_measured(rows, {"a": 9}), ["b: 3, but a - 2 is 7"])
 
     def test_differences_of_names_and_values(self):
         self.assertEqual(self.told(), [])
-        self.assertEqual(self.told("0.625", "0.63"), ["kMma: is 0.625, the page says 0.63"])
+        self.assertEqual(self.told("0.625", "0.63"), ["mma: is 0.625, the page says 0.63"])
         self.assertEqual(
-            self.told("`kMma`", "`kMMA`"), ["kMma: not on the page", "kMMA: no such constant"]
+            self.told("`mma`", "`MMA`"), ["mma: not on the page", "MMA: no such constant"]
         )
-        self.assertEqual(self.told(header=("= 1;", "= 2;")), ["kPipe: is 2, the page says 1"])
+        self.assertEqual(self.told(pipe=2), ["pipe: is 2, the page says 1"])
         self.assertEqual(
-            self.told("`kFast` | 1.5e9", "`kPipe` | 1"),
-            ["kFast: not on the page", "kPipe: twice on the page"],
+            self.told("`fast` | 1.5e9", "`pipe` | 1"),
+            ["fast: not on the page", "pipe: twice on the page"],
         )
-        self.assertEqual(self.told("counters", " "), ["kFast: comes from nowhere"])
+        self.assertEqual(self.told("counters", " "), ["fast: comes from nowhere"])
 
     def test_differences_from_what_was_measured(self):
         rows = rows_of(self.TABLE)
         self.assertEqual(far_from_measured(rows, {"line": 1.02, "mma": 1.59}), [])
         self.assertEqual(
             far_from_measured(rows, {"line": 1.05, "mma": 1.5}),
-            ["kPipe: 1, but line is 1.05", "kMma: 0.625, but 1/mma is 0.666667"],
+            ["pipe: 1, but line is 1.05", "mma: 0.625, but 1/mma is 0.666667"],
         )
-        self.assertEqual(far_from_measured(rows, {"line": 1}), ["kMma: no figure mma"])
-        two = [("kA", 2.0, "micro:a, micro:b: both")]
-        self.assertEqual(far_from_measured(two, {"a": 2, "b": 3}), ["kA: 2, but b is 3"])
+        self.assertEqual(far_from_measured(rows, {"line": 1}), ["mma: no figure mma"])
+        two = [("a", 2.0, "micro:a, micro:b: both")]
+        self.assertEqual(far_from_measured(two, {"a": 2, "b": 3}), ["a: 2, but b is 3"])
 
 
 if __name__ == "__main__":

@@ -262,7 +262,7 @@ class OwnKernel(unittest.TestCase):
         lines = []
         for target, source in (
             ("fa_common", "harness/built_already.cpp"),
-            ("fa_step_main", "harness/step_main.cpp"),
+            ("fa_step_main", "program/step_main.cpp"),
         ):
             with open(os.path.join(common, source), "w", encoding="utf-8") as file:
                 file.write(f"// lib{target}.a\n")

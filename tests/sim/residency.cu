@@ -1,5 +1,5 @@
 // How many blocks of a kernel the modelled GPU holds, and that the L2 model goes by it.
-#include "common/sim/observers/residency.h"
+#include "common/sim/scheduler/residency.h"
 
 #include <unistd.h>
 

@@ -1,21 +1,24 @@
 // What a block asks of its SM, and how long its warps wait: kernels of which both are known.
 #include "common/sim/observers/warp_clocks.h"
 
-#include "common/clock/constants.h"
 #include "common/dialect/ptx/ptx.h"
+#include "common/harness/gpus.h"
 #include "tests/sim/diagnosis.h"
 
-using namespace fa::clocks;
 using fa::BlockWork;
 using sim::test::Buffer;
 using sim::test::WithOptions;
 
 namespace {
 
+const fa::ClockFigures& figures = fa::clock_figures("H200");
+
 using bf16 = __nv_bfloat16;
 
 /// Of a __syncthreads() or bar.sync of so many warps.
-constexpr double barrier(unsigned warps) { return kBarrierLatency + kBarrierPerWarp * warps; }
+double barrier(unsigned warps) {
+  return figures.barrier_latency + figures.barrier_per_warp * warps;
+}
 
 sim::Options counting(int workers = 1) {
   sim::Options o;
@@ -247,18 +250,18 @@ TEST_CASE("a barrier costs its latency, and more for more warps", "[sim][clock]"
 TEST_CASE("behind a barrier all warps have the time of the latest one", "[sim][clock]") {
   const fa::LaunchConfig two{dim3(1), dim3(64)};
   const BlockWork w = work_of([&] { fa::launch(wait_for_a_load, two, x(), y()); });
-  CHECK(w.latency == kL2Latency + barrier(2) + kL2Latency);
+  CHECK(w.latency == figures.l2_latency + barrier(2) + figures.l2_latency);
   CHECK(w.fetches == 2);
   CHECK(w.lines == 2);
   const BlockWork both = work_of([&] { fa::launch(load_on_both_sides, two, x(), y()); });
-  CHECK(both.latency == kL2Latency + barrier(2) + kL2Latency);
+  CHECK(both.latency == figures.l2_latency + barrier(2) + figures.l2_latency);
   CHECK(both.fetches == 2);
   CHECK(both.lines == 4);
 }
 
 TEST_CASE("an arrival is as late as its warp", "[sim][clock]") {
   const BlockWork w = work_of([] { fa::launch(arrive_and_sync, {dim3(1), dim3(64)}, x(), y()); });
-  CHECK(w.latency == kL2Latency + barrier(1));  // gathers one warp that waits
+  CHECK(w.latency == figures.l2_latency + barrier(1));  // gathers one warp that waits
   CHECK(w.fetches == 1);
 }
 
@@ -267,12 +270,12 @@ TEST_CASE("loads of a loop are on their way together, four trips at a time", "[s
   CAPTURE(trips);
   const int rounds = (trips + 3) / 4;
   const BlockWork global = work_of([&] { fa::launch(loop, kWarp, x(), y(), trips); });
-  CHECK(global.latency == rounds * kL2Latency);
+  CHECK(global.latency == rounds * figures.l2_latency);
   CHECK(global.fetches == static_cast<uint64_t>(rounds));
   CHECK(global.instructions == static_cast<uint64_t>(trips));
   CHECK(global.lines == static_cast<uint64_t>(trips));
   const BlockWork shared = work_of([&] { fa::launch(shared_loop, kWarp, y(), trips); });
-  CHECK(shared.latency == rounds * kSharedLatency);
+  CHECK(shared.latency == rounds * figures.shared_latency);
   CHECK(shared.fetches == 0);
   CHECK(shared.wavefronts == static_cast<uint64_t>(trips));
 }
@@ -282,7 +285,7 @@ TEST_CASE("trips of a loop are counted anew behind a barrier", "[sim][clock]") {
     const BlockWork w = work_of([&] {
       fa::launch(loop_between_barriers, {dim3(1), dim3(32 * warps)}, x(), y(), 5);
     });
-    CHECK(w.latency == 5 * (kL2Latency + barrier(warps)));
+    CHECK(w.latency == 5 * (figures.l2_latency + barrier(warps)));
   }
 }
 
@@ -292,7 +295,7 @@ TEST_CASE("no load is forgotten where the log of a warp's requests is full", "[s
     fa::launch(loop_for_long, {dim3(1), dim3(1)}, x(), y(), kTrips);
   });
   CHECK(w.instructions == kTrips);
-  CHECK(w.latency == Approx(kTrips / 4 * kL2Latency).epsilon(1e-5));
+  CHECK(w.latency == Approx(kTrips / 4 * figures.l2_latency).epsilon(1e-5));
 }
 
 TEST_CASE("a block's lines and wavefronts", "[sim][clock]") {
@@ -346,7 +349,7 @@ TEST_CASE("each block's work stands at its place in the grid", "[sim][clock]") {
     CHECK(k.work[i].instructions == i + 1);
     CHECK(k.work[i].l2_bytes == 128 * (i + 1));
     CHECK(k.work[i].fetches == i / 4 + 1);
-    CHECK(k.work[i].latency == static_cast<double>(i / 4 + 1) * kL2Latency);
+    CHECK(k.work[i].latency == static_cast<double>(i / 4 + 1) * figures.l2_latency);
   }
 }
 
@@ -383,7 +386,7 @@ TEST_CASE("a reduction costs a latency for each step; rows go through it togethe
     return work_of([&] { fa::launch(kernel, kWarp, y(), times); });
   };
   const BlockWork one = work(reductions<1>, 1), four = work(reductions<4>, 1);
-  CHECK(one.latency == 5 * kShuffleLatency + barrier(1));
+  CHECK(one.latency == 5 * figures.shuffle_latency + barrier(1));
   CHECK(one.instructions == 5);
   CHECK(one.wavefronts == 5);
   CHECK(four.latency == one.latency);
@@ -396,7 +399,7 @@ TEST_CASE("products of a warp are a latency, of a warpgroup the wait's", "[sim][
   const BlockWork w = work_of([] { fa::launch(products, kWarp, 7); });
   CHECK(w.mma == 7);
   CHECK(w.instructions == 7);
-  CHECK(w.latency == kMmaLatency);
+  CHECK(w.latency == figures.mma_latency);
 
   const fa::LaunchConfig group{dim3(1), dim3(128), 64 * 1024};
   const auto wgmma = [&](int n, bool load) {
@@ -407,13 +410,14 @@ TEST_CASE("products of a warp are a latency, of a warpgroup the wait's", "[sim][
   CHECK(three.instructions == 3);
   CHECK(three.mma == 0);
   CHECK(three.wavefronts == 0);  // its operands are counted elsewhere
-  CHECK(three.latency == kWgmmaLatency);
-  CHECK(wgmma(3, true).latency == kL2Latency + kWgmmaLatency);  // loaded meanwhile, by each warp
+  CHECK(three.latency == figures.wgmma_latency);
+  CHECK(wgmma(3, true).latency ==
+        figures.l2_latency + figures.wgmma_latency);  // loaded meanwhile, by each warp
 }
 
 TEST_CASE("cp.async costs a latency when its wait follows at once", "[sim][clock]") {
   const BlockWork at_once = work_of([] { fa::launch(copy_async<false>, kWarp, x()); });
-  CHECK(at_once.latency == kCopyLatency);
+  CHECK(at_once.latency == figures.copy_latency);
   CHECK(at_once.fetches == 1);
   CHECK(at_once.l2_bytes == 512);
   CHECK(at_once.instructions == 1);
@@ -430,32 +434,33 @@ TEST_CASE("a bulk copy's mbarrier is ready when its bytes have come, one latency
     return work_of([&] { fa::launch(copy_bulk, kWarp, x(), y(), loads); });
   };
   const BlockWork w = launch(0);
-  CHECK(w.latency == barrier(1) + 2048 / kTmaBytes + kTmaLatency);
+  CHECK(w.latency == barrier(1) + 2048 / figures.tma_bytes + figures.tma_latency);
   CHECK(w.fetches == 1);
   CHECK(w.l2_bytes == 2048);
   CHECK(w.lines == 0);
   CHECK(w.instructions == 3);  // init, arrive, wait
   // Loads that take less time are hidden under it, others hide it.
   CHECK(launch(1).latency == w.latency);
-  CHECK(launch(16).latency == barrier(1) + 4 * kL2Latency);
+  CHECK(launch(16).latency == barrier(1) + 4 * figures.l2_latency);
   CHECK(launch(16).fetches == 4);
 }
 
 TEST_CASE("a copy from a place that must be loaded begins behind the load", "[sim][clock]") {
   Buffer<int> place("place", 1);
   const BlockWork w = work_of([&] { fa::launch(copy_from_a_loaded_place, kWarp, place, x()); });
-  CHECK(w.latency == kL2Latency + 1024 / kTmaBytes + kTmaLatency);
+  CHECK(w.latency == figures.l2_latency + 1024 / figures.tma_bytes + figures.tma_latency);
   CHECK(w.fetches == 2);
 }
 
 TEST_CASE("a bulk store costs a latency where somebody waits for it", "[sim][clock]") {
   const BlockWork w = work_of([] { fa::launch(store_bulk, kWarp, y(), true); });
-  CHECK(w.latency == kTmaLatency);
+  CHECK(w.latency == figures.tma_latency);
   CHECK(w.fetches == 0);
   CHECK(w.l2_bytes == 1024);
   CHECK(work_of([] { fa::launch(store_bulk, kWarp, y(), false); }).latency == 0);
   // Lanes that wait for their stores wait together.
-  CHECK(work_of([] { fa::launch(store_bulk_of_each_lane, kWarp, y()); }).latency == kTmaLatency);
+  CHECK(work_of([] { fa::launch(store_bulk_of_each_lane, kWarp, y()); }).latency ==
+        figures.tma_latency);
 }
 
 // 64 blocks of 32 KiB, twice each; all of them are resident.

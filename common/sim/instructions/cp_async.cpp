@@ -21,8 +21,7 @@ Access destination(const AsyncCopy& copy) {
 }
 
 void perform(const AsyncCopy& copy) {
-  for (auto& o : self->observers) o->end_copy(*self, destination(copy));
-  self->clocks.wait_copy(self->current->id / 32, copy.phase);
+  for (auto& o : self->observers) o->end_copy(*self, destination(copy), copy.phase);
   access(copy.to, copy.bytes, Kind::store, copy.pc, By::copy);
   std::memcpy(copy.to, copy.from, copy.from_bytes);
   std::memset(static_cast<char*>(copy.to) + copy.from_bytes, 0, copy.bytes - copy.from_bytes);
@@ -43,12 +42,8 @@ void cp_async(void* to, const void* from, int bytes, int from_bytes, Where where
                                  " bytes from its source");
   }
   if (from_bytes > 0) access(from, from_bytes, Kind::load, pc, By::copy);
-  const AsyncCopy copy{to,
-                       from,
-                       static_cast<uint32_t>(bytes),
-                       static_cast<uint32_t>(from_bytes),
-                       pc,
-                       self->clocks.phase()};
+  const AsyncCopy copy{
+      to, from, static_cast<uint32_t>(bytes), static_cast<uint32_t>(from_bytes), pc, self->phase};
   for (auto& o : self->observers) o->begin_copy(*self, destination(copy));
   my_copies().open.push_back(copy);
 }
@@ -64,7 +59,7 @@ void cp_async_wait_all() {
 
 void thread_returned() {
   cp_async_wait_all();
-  if (self->tell_operations) need_stores_finished();
+  if (self->tell_operands) need_stores_finished();
 }
 
 }  // namespace sim

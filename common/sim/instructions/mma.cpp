@@ -134,7 +134,7 @@ void do_mma(WarpMeeting& m) {
   }
   self->tensor_flops += 2 * 16 * 8 * 16;
   ++self->mma;
-  self->clocks.product(m.warp);
+  for (auto& o : self->observers) o->product(*self, m.warp);
 }
 
 // Every lane of the warp must exist and run: these are .sync.aligned instructions.

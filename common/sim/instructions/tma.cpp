@@ -117,10 +117,9 @@ void add_floats(char* to, const char* from, size_t bytes) {
   }
 }
 
-// The observers' number of a load, 0 when nobody asks for it.
+// The observers' number of a load, 0 when nobody follows it.
 uint32_t tell_load(Block& home, const void* to, size_t bytes, const void* bar, const void* pc,
                    const Where& where) {
-  if (!self->tell_operations) return 0;
   uint32_t operation = 0;
   for (auto& o : self->observers) {
     operation |= o->issue_load(*self, async_operand(home, to, bytes, Kind::store, pc), bar, where);
@@ -134,7 +133,6 @@ void tell_landed(Block& home, uint32_t operation, const void* bar) {
 }
 // In front of the accesses to device memory.
 uint32_t tell_store(const void* from, size_t bytes, const void* pc, const Where& where) {
-  if (!self->tell_operations) return 0;
   uint32_t operation = 0;
   for (auto& o : self->observers) {
     operation |= o->issue_store(*self, async_operand(*self, from, bytes, Kind::load, pc), where);
@@ -143,7 +141,6 @@ uint32_t tell_store(const void* from, size_t bytes, const void* pc, const Where&
 }
 
 void issue_store(std::function<void()> perform, uint32_t operation, const Where& where) {
-  clocks_now().store(self->current->id / 32);
   auto store = std::make_shared<BulkStore>(BulkStore{std::move(perform), where, operation});
   async_of(*self).stores[self->current->id].open.push_back(store);
   defer([store] {  // nobody waited for it
@@ -166,7 +163,6 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
   }
   count_box(box, Kind::load, pc);
   if (blocks == 0) blocks = 1u << cluster_rank();
-  const WarpClocks::Time issued = clocks_now().at(self->current->id / 32);
   for (unsigned r = 0; r < cluster_size(); ++r) {
     if (!(blocks >> r & 1)) continue;
     Block* home = &block_of_rank(r);
@@ -174,7 +170,6 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
     auto* signal = static_cast<uint64_t*>(map_shared_rank(bar, r));
     access(shared, static_cast<unsigned>(box.bytes()), Kind::store, pc, By::engine);
     const uint32_t operation = tell_load(*home, shared, box.bytes(), signal, pc, where);
-    home->clocks.copy_to(signal, issued, box.bytes());
     defer([=] {
       std::vector<char> row(box.row_bytes());
       for (size_t r = 0; r < box.rows(); ++r) {
@@ -232,7 +227,6 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
   access(from, bytes, Kind::load, pc, By::engine);
   access(to, bytes, Kind::store, pc, By::engine);
   const uint32_t operation = tell_load(*self, to, bytes, bar, pc, where);
-  self->clocks.copy_to(bar, clocks_now().at(self->current->id / 32), static_cast<size_t>(bytes));
   defer([=, home = self] {
     async_write_shared(to, from, bytes);
     tell_landed(*home, operation, bar);
@@ -270,7 +264,7 @@ void bulk_wait(int pending_groups, bool read_only) {
     last = store->operation;
   };
   if (static_cast<int>(mine.committed.size()) > pending_groups) {
-    clocks_now().wait_store(self->current->id / 32);
+    for (auto& o : self->observers) o->wait_stores(*self);
   }
   mine.wait(pending_groups, finish);
   if (last) {

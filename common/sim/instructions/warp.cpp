@@ -43,7 +43,7 @@ int source_lane(const ShuffleFrame& f, int lane) {
 void do_shuffle(WarpMeeting& m) {
   const auto& first = frame_of<ShuffleFrame>(m, std::countr_zero(m.arrived));
   self->shuffles += first.bytes > 4 ? 2 : 1;  // the hardware moves 4 bytes of a lane
-  self->clocks.shuffle(m.warp, m.where.line, first.arg);
+  for (auto& o : self->observers) o->shuffle(*self, m.warp, m.where.line, first.arg);
   for (uint32_t lanes = m.arrived; lanes; lanes &= lanes - 1) {
     const int lane = std::countr_zero(lanes);
     auto& f = frame_of<ShuffleFrame>(m, lane);

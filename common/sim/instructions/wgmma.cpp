@@ -261,7 +261,9 @@ void drain(Warpgroup& g, int pending_groups, const Where& where) {
     }
   }
   g.events.clear();
-  if (static_cast<int>(g.groups.committed.size()) > pending_groups) clocks_now().wait_wgmma(first);
+  if (static_cast<int>(g.groups.committed.size()) > pending_groups) {
+    for (auto& o : self->observers) o->wait_products(*self, first);
+  }
   g.performed += static_cast<unsigned>(g.groups.committed.size());
   g.groups.wait(pending_groups, [&](const auto& e) {
     with_type(e->product, [&]<class T>(T) { perform<T>(*e); });
@@ -292,7 +294,7 @@ void wgmma(float* d, const Wgmma& product, Where where) {
                                  " has no wgmma.fence before it: the registers may not be ready");
   }
   WgmmaEvent& e = next_event(false, product, where);
-  if (self->tell_operations) tell_issue(e, __builtin_return_address(0), where);
+  if (self->tell_operands) tell_issue(e, __builtin_return_address(0), where);
   e.d[my_place()] = d;
   if (e.operation) {
     use_registers(d, product.n / 2 * sizeof(float), true, where);

@@ -12,9 +12,10 @@
 #include <cstring>
 
 #include "common/sim/block.h"
+#include "common/sim/memory/request_log.h"
 #include "common/sim/messages/messages.h"
-#include "common/sim/observers/request_log.h"
 #include "common/sim/scheduler/stacks.h"
+#include "common/sim/sim.h"
 
 namespace sim {
 
@@ -242,12 +243,12 @@ void shared_access(Block& b, Block& home, uint64_t offset, unsigned size, Kind k
 
 // Most accesses: nothing is wrong with them. \returns false, and has done nothing, when
 // whole_access() must decide.
-template <bool kRequests>
+template <bool kLog>
 [[gnu::always_inline]] inline bool plain_access(Block& b, uintptr_t address, unsigned size,
-                                                Kind kind, const void* pc, Observer* hazards) {
+                                                Kind kind, const void* pc, Observer* other) {
   const auto belongs = [&](Space space, uint16_t buffer, uint64_t at) {
-    return !kRequests || b.requests->take(b.current->id % RequestLog::kLanes,
-                                          {pc, kind, space, By::thread, buffer}, at);
+    return !kLog || b.log->take(b.current->id % RequestLog::kLanes,
+                                {pc, kind, space, By::thread, buffer}, at);
   };
   const uint64_t offset = address - kHbmBase, at = address - b.shared_base;
   if (at < b.shared_size) {
@@ -256,8 +257,8 @@ template <bool kRequests>
         byte < kMaxDynamicSmem ? byte + size <= b.launch->config.smem : in_static(b, at, size);
     if (!inside || !belongs(Space::shared, 0, at)) return false;
     b.shared_bytes[static_cast<int>(kind)] += size;
-    if (hazards) {
-      hazards->access(b, {at, size, kind, Space::shared, 0, pc, &b, By::thread, true});
+    if (other) {
+      other->access(b, {at, size, kind, Space::shared, 0, pc, &b, By::thread, true});
     }
     return true;
   }
@@ -267,10 +268,10 @@ template <bool kRequests>
     const bool inside = offset >= info.begin && offset + size <= info.end && !b.host;
     if (!inside || !belongs(Space::hbm, number, offset)) return false;
     b.hbm[number].bytes[static_cast<int>(kind)] += size;
-    if (hazards) {
-      hazards->access(b, {offset, size, kind, Space::hbm, number, pc, nullptr, By::thread, true});
+    if (other) {
+      other->access(b, {offset, size, kind, Space::hbm, number, pc, nullptr, By::thread, true});
     }
-    if (kind != Kind::load) mark_stored(offset, size);  // after the search looked for the mark
+    if (kind != Kind::load) mark_stored(offset, size);  // after an observer looked for the mark
     return true;
   }
   return address - b.stack_base < b.stack_size;
@@ -282,8 +283,8 @@ template <unsigned kSize, Kind kKind>
   Block& b = *self;
   const Watch watch = b.watch.load(std::memory_order_relaxed);
   const bool known = address % kSize == 0 && !b.copied_at && watch != Watch::all;
-  Observer* const hazards = watch == Watch::requests_and_hazards ? b.hazards : nullptr;
-  if (known && plain_access<true>(b, address, kSize, kKind, pc, hazards)) return;
+  Observer* const other = watch == Watch::log_and_one ? b.beside_log : nullptr;
+  if (known && plain_access<true>(b, address, kSize, kKind, pc, other)) return;
   whole_access(address, kSize, kKind, pc, true, By::thread, true);
 }
 

@@ -10,8 +10,7 @@
 #include "common/sim/block.h"
 #include "common/sim/memory/device_memory.h"
 #include "common/sim/memory/memory.h"
-#include "common/sim/observers/observer.h"
-#include "common/sim/observers/trace.h"
+#include "common/sim/observer.h"
 #include "common/sim/recording.h"
 
 namespace sim {
@@ -113,9 +112,8 @@ void count_copy(const char* what, const void* p, size_t bytes, bool write) {
   row.buffer = b->name;
   row.bytes = moved;
   counts->kernels.push_back(row);
-  if (options().l2_bytes > 0) l2_copy(offset_of(p), bytes, write);
-  if (options().trace) {
-    trace_copy(what, static_cast<uint16_t>(b - buffers), offset_of(p), bytes, write);
+  for (Watcher* w : watchers()) {
+    w->copy(what, static_cast<uint16_t>(b - buffers), offset_of(p), bytes, write);
   }
 }
 

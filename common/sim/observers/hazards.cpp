@@ -28,6 +28,7 @@
 #include <cstring>
 
 #include "common/sim/memory/device_memory.h"
+#include "common/sim/sim.h"
 
 namespace sim {
 
@@ -424,7 +425,7 @@ void HazardObserver::begin_copy(Block& b, const Access& a) {
     mark(word, true, never_wrote);
   }
 }
-void HazardObserver::end_copy(Block&, const Access& a) {
+void HazardObserver::end_copy(Block&, const Access& a, uint32_t) {
   for (uint64_t word = a.at / kWord; word < (a.at + a.size) / kWord; ++word) {
     mark(word, false, false);
   }
@@ -817,20 +818,41 @@ std::string HazardObserver::earlier_across(const Block& b, const Access& a, Kind
          line;
 }
 
-std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised, bool strict) {
-  return std::make_unique<HazardObserver>(races, uninitialised, strict);
-}
+namespace {
 
-void hazards_begin_launch() {
-  launch_state.now = 0;
-  launch_state.fences = false;
-  launch_state.words.clear();
-  launch_state.bytes.clear();
-  launch_state.under_atomics.clear();
-  launch_state.unwritten.clear();
-  launch_state.tickets.clear();
-  launch_state.device_fences.clear();
-  findings.clear();
+class HazardWatcher final : public Watcher {
+ public:
+  bool wanted() const override { return options().races || options().uninitialised; }
+  bool alone() const override { return true; }
+  void begin_launch(const Launch&, uint64_t) override {
+    launch_state.now = 0;
+    launch_state.fences = false;
+    launch_state.words.clear();
+    launch_state.bytes.clear();
+    launch_state.under_atomics.clear();
+    launch_state.unwritten.clear();
+    launch_state.tickets.clear();
+    launch_state.device_fences.clear();
+    findings.clear();
+  }
+  void observe(Block& b) override {
+    const Options& o = options();
+    b.observers.push_back(std::make_unique<HazardObserver>(o.races, o.uninitialised, o.strict));
+  }
+  void report(fa::Counts& counts, const std::optional<fa::Finding>& fault) override {
+    findings.report(fault);
+    for (const std::string& remark : findings.remarks()) {
+      auto& all = counts.remarks;
+      if (std::find(all.begin(), all.end(), remark) == all.end()) all.push_back(remark);
+    }
+  }
+};
+
+}  // namespace
+
+Watcher& hazard_watcher() {
+  static HazardWatcher watcher;
+  return watcher;
 }
 
 }  // namespace sim

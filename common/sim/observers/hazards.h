@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "common/sim/block.h"
+#include "common/sim/memory/lazy_array.h"
 #include "common/sim/messages/findings.h"
 #include "common/sim/messages/messages.h"
-#include "common/sim/observers/observer.h"
-#include "common/sim/observers/shadow.h"
+#include "common/sim/observer.h"
 
 namespace sim {
 
@@ -61,6 +61,37 @@ struct ThreadState {
   Stamp proxied = 0;   ///< its stores up to here lie in front of its fence.proxy.async
   SharedClock fenced;  ///< what an atomic of this thread publishes
   std::shared_ptr<const Tickets> tickets;
+};
+
+/// kPages * kPageSize elements, zero until they are used; clear() makes them so again.
+template <class T, size_t kPages, size_t kPageSize>
+class PagedShadow {
+ public:
+  T& operator[](uint64_t i) {
+    T* page = pages_ ? pages_[i / kPageSize] : nullptr;
+    if (!page) [[unlikely]]
+      page = new_page(i / kPageSize);
+    return page[i % kPageSize];
+  }
+  void clear() {
+    for (size_t number : numbers_) pages_[number] = nullptr;
+    numbers_.clear();
+    used_.clear();
+  }
+
+ private:
+  [[gnu::noinline]] T* new_page(size_t number) {
+    if (!table_) table_ = std::make_unique<LazyArray<T*>>(kPages);
+    pages_ = table_->data();
+    used_.push_back(std::make_unique<LazyArray<T>>(kPageSize));
+    numbers_.push_back(number);
+    return pages_[number] = used_.back()->data();
+  }
+
+  T** pages_ = nullptr;  // of table_
+  std::unique_ptr<LazyArray<T*>> table_;
+  std::vector<std::unique_ptr<LazyArray<T>>> used_;
+  std::vector<size_t> numbers_;
 };
 
 // --- what all workers share: with races on, only one of them runs at a time ----------------------
@@ -194,11 +225,13 @@ struct Actor {
   const Where* where = nullptr;
 };
 
+/// Races in shared and global memory, and reads of words that nobody wrote.
 class HazardObserver final : public Observer {
  public:
   HazardObserver(bool races, bool uninitialised, bool strict)
       : races_(races), uninitialised_(uninitialised), strict_(races && strict), threads_(1024) {}
 
+  bool wants_operands() const override { return true; }
   void begin_block(Block&) override;
   void end_block(Block&) override;
   void access(Block&, const Access&) override;
@@ -208,7 +241,7 @@ class HazardObserver final : public Observer {
   void release(Block&, const void* object, uint32_t phase) override;
   void acquire(Block&, const void* object, uint32_t phase) override;
   void begin_copy(Block&, const Access&) override;
-  void end_copy(Block&, const Access&) override;
+  void end_copy(Block&, const Access&, uint32_t phase) override;
   void fence(Block&) override;
 
   void proxy_fence(Block&, bool shared, bool device) override;
@@ -430,5 +463,7 @@ std::string earlier(const Block&, const Access&, Kind, unsigned entry, uint32_t 
                     unsigned padded);
 /// The program's code lies within 2 GiB, so a neighbour tells the high bits.
 const void* widen(uint32_t pc, const void* neighbour);
+
+Watcher& hazard_watcher();
 
 }  // namespace sim

@@ -38,7 +38,6 @@
 #include <utility>
 
 #include "common/sim/observers/l2.h"
-#include "common/sim/observers/observer.h"
 
 namespace sim {
 
@@ -368,10 +367,9 @@ void l2_write_back() {
   if (L2Model* model = machine.model()) model->write_back();
 }
 
-void l2_dram(uint64_t& read, uint64_t& write) {
+fa::Bytes l2_dram() {
   const L2Model* model = machine.model();
-  read = model ? model->dram_read() : 0;
-  write = model ? model->dram_write() : 0;
+  return model ? fa::Bytes{model->dram_read(), model->dram_write()} : fa::Bytes{};
 }
 
 void l2_copy(uint64_t offset, uint64_t bytes, bool write) {
@@ -385,12 +383,11 @@ void l2_copy(uint64_t offset, uint64_t bytes, bool write) {
   }
 }
 
-void l2_end_recording(uint64_t& dram_read, uint64_t& dram_write) {
-  dram_read = dram_write = 0;
-  if (!machine.model()) return;
-  dram_write = machine.model()->write_back();
-  dram_read = machine.model()->dram_read();
+fa::Bytes l2_end_recording() {
+  l2_write_back();
+  const fa::Bytes moved = l2_dram();
   machine.end_recording();
+  return moved;
 }
 
 }  // namespace sim

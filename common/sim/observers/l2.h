@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "common/harness/traffic.h"
+
 namespace sim {
 
 /// The lines that a block touches, warp by warp. Warps that run side by side on a GPU run one after
@@ -86,5 +88,19 @@ class L2Stream {
   uint64_t block_ = 0;
   L2Requests requests_;
 };
+
+void l2_begin_recording(double l2_bytes);  ///< cold cache, counters zero
+/// The modelled GPU has room for `resident` blocks of this launch at a time. With `times` > 1 so
+/// many problems like this one run in it, and the L2 is empty at first.
+void l2_begin_launch(uint64_t blocks, uint64_t resident, double times);
+/// What was written goes to DRAM now.
+void l2_write_back();
+void l2_end_launch();  ///< of an abandoned one too
+/// Bytes that have moved to and from DRAM since the recording began; what waits in the L2 to be
+/// written back is not among them.
+fa::Bytes l2_dram();
+/// cudaMemset, cudaMemcpy on the device
+void l2_copy(uint64_t offset, uint64_t bytes, bool write);
+fa::Bytes l2_end_recording();  ///< as l2_dram(), dirty lines written back
 
 }  // namespace sim

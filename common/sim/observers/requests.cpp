@@ -20,12 +20,14 @@
 
 #include "common/harness/traffic.h"
 #include "common/sim/block.h"
+#include "common/sim/memory/lazy_array.h"
+#include "common/sim/memory/request_log.h"
 #include "common/sim/messages/symbols.h"
 #include "common/sim/observers/l2.h"
-#include "common/sim/observers/observer.h"
-#include "common/sim/observers/request_log.h"
-#include "common/sim/observers/shadow.h"
+#include "common/sim/observers/requests.h"
 #include "common/sim/observers/trace.h"
+#include "common/sim/observers/warp_clocks.h"
+#include "common/sim/recording.h"
 
 namespace sim {
 
@@ -127,35 +129,41 @@ unsigned bank_cycles(const uint32_t* at, unsigned n, unsigned width) {
   return busiest;
 }
 
+/// Requests, sectors and bank wavefronts, and how long the warps' clocks walk.
 class RequestObserver final : public Observer {
  public:
-  RequestObserver(bool sites, bool l2, RequestSink* sink)
+  /// \param l2 the sectors feed the L2 model
+  /// \param sink told of each request; or null
+  RequestObserver(bool sites, bool l2, RequestSink* sink, const fa::ClockFigures& figures)
       : keep_sites_(sites),
         l2_(l2),
         sink_(sink),
         list_(RequestLog::kCapacity),
         event_(sink ? RequestLog::kCapacity : 1),
+        clocks_(figures),
         l1_(kL1Lines) {
     buffers_.resize(buffer_count());
     table_.resize(256);
     begin_log();
   }
 
+  RequestLog* log() override { return &log_; }
+  bool wants_operands() const override { return keep_sites_; }
+
   void begin_block(Block& b) override {
-    b.requests = &log_;
     if (l2_) stream_.begin(b.linear);
-    b.clocks.begin(b.nwarps);
+    clocks_.begin(b.nwarps);
     before_ = work_so_far(b);
     ++l1_block_;
   }
   void end_block(Block& b) override {
     if (l2_) stream_.end(b.progress);
     const fa::BlockWork after = work_so_far(b);
-    work_.emplace_back(b.linear, difference(after, before_, b.clocks.latest()));
+    work_.emplace_back(b.linear, difference(after, before_, clocks_.latest()));
   }
   void barrier(Block& b, ThreadSet met, const void* object) override {
     tell_loads(b);
-    b.clocks.barrier(met, object);
+    clocks_.barrier(met, object);
     // Who came last has not left its warp: what that has loaded belongs to the phase that ends.
     if (const unsigned w = b.current ? b.current->id / kLanes : 0;
         b.current && met[w] == b.member[w]) {
@@ -165,15 +173,39 @@ class RequestObserver final : public Observer {
   }
   void release(Block& b, const void* object, uint32_t) override {
     tell_loads(b);
-    b.clocks.arrive(b.current->id / kLanes, object);
+    clocks_.arrive(b.current->id / kLanes, object);
   }
   void acquire(Block& b, const void* object, uint32_t) override {
     tell_loads(b);
-    b.clocks.acquire(b.current->id / kLanes, object);
+    clocks_.acquire(b.current->id / kLanes, object);
   }
-  void before_clocks(Block& b) override { tell_loads(b); }
-  void leave_warp(Block& b, unsigned warp) override {
-    tell_loads(b, warp);
+  void end_copy(Block& b, const Access&, uint32_t phase) override {
+    if (phase == b.phase) clocks_.wait_copy(b.current->id / kLanes);
+  }
+  void shuffle(Block&, unsigned warp, unsigned line, int distance) override {
+    clocks_.shuffle(warp, line, distance);
+  }
+  void product(Block&, unsigned warp) override { clocks_.product(warp); }
+  uint32_t issue_load(Block& b, const Access& a, const void* bar, const Where&) override {
+    tell_loads(b);
+    of(*a.home).clocks_.copy_to(bar, clocks_.at(b.current->id / kLanes), a.size);
+    return 0;
+  }
+  uint32_t issue_store(Block& b, const Access&, const Where&) override {
+    tell_loads(b);
+    clocks_.store(b.current->id / kLanes);
+    return 0;
+  }
+  void wait_stores(Block& b) override {
+    tell_loads(b);
+    clocks_.wait_store(b.current->id / kLanes);
+  }
+  void wait_products(Block& b, unsigned first) override {
+    tell_loads(b);
+    clocks_.wait_wgmma(first);
+  }
+  void leave_warp(Block&, unsigned warp) override {
+    tell_loads(warp);
     count_log();
     if (l2_) stream_.end_segment(warp);
   }
@@ -223,6 +255,14 @@ class RequestObserver final : public Observer {
   }
 
  private:
+  // All blocks of a launch have the same observers.
+  static RequestObserver& of(Block& home) {
+    for (auto& o : home.observers) {
+      if (auto* found = dynamic_cast<RequestObserver*>(o.get())) return *found;
+    }
+    __builtin_unreachable();
+  }
+
   static void remark_overflow(fa::Counts& counts, const std::string& kernel) {
     const std::string remark =
         "kernel " + kernel +
@@ -236,10 +276,10 @@ class RequestObserver final : public Observer {
   // --- of one block ------------------------------------------------------------------------------
 
   void tell_loads(Block& b) {
-    if (b.current) tell_loads(b, b.current->id / kLanes);
+    if (b.current) tell_loads(b.current->id / kLanes);
   }
   // A loop waits for its loads every kUnrolled trips; loads outside of loops are awaited at once.
-  void tell_loads(Block& b, unsigned warp) {
+  void tell_loads(unsigned warp) {
     unsigned rounds[2] = {};  // by Space
     for (; told_ < log_.end(); ++told_) {
       const Instruction& i = log_.instruction(told_);
@@ -254,7 +294,7 @@ class RequestObserver final : public Observer {
     }
     const unsigned global = rounds[static_cast<size_t>(Space::hbm)];
     const unsigned shared = rounds[static_cast<size_t>(Space::shared)];
-    b.clocks.loads(warp, global, shared);
+    clocks_.loads(warp, global, shared);
   }
 
   fa::BlockWork work_so_far(const Block& b) const {
@@ -743,8 +783,9 @@ class RequestObserver final : public Observer {
   static constexpr uint32_t kHead = RequestLog::kHead, kTail = RequestLog::kTail,
                             kFirst = RequestLog::kFirst;
   RequestLog log_;
-  LazyArray<Request> list_;      // by entry: the log as a list
-  LazyArray<uint32_t> event_;    // by entry: of the sink
+  LazyArray<Request> list_;    // by entry: the log as a list
+  LazyArray<uint32_t> event_;  // by entry: of the sink
+  WarpClocks clocks_;
   uint32_t told_ = kFirst;       // the first entry that the warps' clocks do not know
   bool overflowed_ = false;      // the log had too little room
   unsigned waited_ = 0;          // for a load: bit by Space, since the warp began to run
@@ -779,10 +820,62 @@ class RequestObserver final : public Observer {
   L2Stream stream_;
 };
 
+class RequestWatcher final : public Watcher {
+ public:
+  bool wanted() const override {
+    const Options& o = options();
+    return o.requests || o.sites || o.l2_bytes > 0 || o.trace;
+  }
+  void begin_recording() override {
+    if (options().l2_bytes > 0) l2_begin_recording(options().l2_bytes);
+  }
+  void copy(const char*, uint16_t, uint64_t offset, uint64_t bytes, bool write) override {
+    if (models_l2()) l2_copy(offset, bytes, write);
+  }
+  void end_recording(fa::Counts& counts) override {
+    if (models_l2()) counts.hbm = l2_end_recording();
+  }
+
+  void begin_launch(const Launch& launch, uint64_t resident) override {
+    const Options& o = options();
+    blocks_ = launch.config.blocks();
+    if (!models_l2()) return;
+    before_ = l2_dram();
+    // Among many problems, a grid of a block for each SM walks them one after the other.
+    const bool walks = o.l2_times > 1 && blocks_ <= static_cast<uint64_t>(o.sms);
+    l2_begin_launch(blocks_, walks ? blocks_ : resident, o.l2_times);
+  }
+  void observe(Block& b) override {
+    RequestSink* sink = nullptr;
+    for (auto& o : b.observers) {
+      if (auto* found = dynamic_cast<RequestSink*>(o.get())) sink = found;
+    }
+    b.observers.push_back(std::make_unique<RequestObserver>(options().sites, models_l2(), sink,
+                                                            fa::clock_figures(options().gpu)));
+  }
+  void end_launch() override {
+    if (models_l2()) l2_end_launch();
+  }
+  void count(fa::KernelCount& kernel) override {
+    kernel.work.resize(blocks_);
+    if (!models_l2()) return;
+    if (options().l2_times > 1) l2_write_back();
+    const fa::Bytes after = l2_dram();
+    kernel.hbm = {after.read - before_.read, after.write - before_.write, 0};
+  }
+
+ private:
+  static bool models_l2() { return options().l2_bytes > 0 && recording(); }
+
+  uint64_t blocks_ = 0;  // of the launch
+  fa::Bytes before_;     // from and to DRAM, when it began
+};
+
 }  // namespace
 
-std::unique_ptr<Observer> make_request_observer(bool sites, bool l2, RequestSink* sink) {
-  return std::make_unique<RequestObserver>(sites, l2, sink);
+Watcher& request_watcher() {
+  static RequestWatcher watcher;
+  return watcher;
 }
 
 }  // namespace sim

@@ -12,7 +12,7 @@
 
 #include "common/sim/block.h"
 #include "common/sim/messages/symbols.h"
-#include "common/sim/sim.h"
+#include "common/sim/recording.h"
 
 #ifndef FA_DATA_DIR  // a build without CMake runs in the repository's root
 #define FA_DATA_DIR "common/data"
@@ -334,8 +334,9 @@ struct Open {
   fa::TraceRequest request;  // the one with the most lanes
 };
 
-class TraceRecorder final : public TraceObserver {
+class TraceRecorder final : public Observer, public RequestSink {
  public:
+  bool wants_operands() const override { return true; }
   void begin_block(Block& b) override {
     open_.clear();
     numbers_.clear();
@@ -621,77 +622,89 @@ class TraceRecorder final : public TraceObserver {
   const Block* home_ = nullptr;
 };
 
+class TraceWatcher final : public Watcher {
+ public:
+  bool wanted() const override { return options().trace && recording(); }
+  bool alone() const override { return true; }
+  void begin_recording() override { recorder = {}; }
+  void end_recording(fa::Counts& counts) override {
+    counts.trace = std::move(std::exchange(recorder, {}).trace);
+  }
+  void observe(Block& b) override { b.observers.push_back(std::make_unique<TraceRecorder>()); }
+
+  void begin_launch(const Launch& launch, uint64_t slots) override {
+    const auto [g, b, smem, cluster, together] = launch.config;
+    fa::TraceKernel kernel;
+    kernel.name = kernel_name(launch);
+    kernel.grid = {g.x, g.y, g.z};
+    kernel.block = {b.x, b.y, b.z};
+    kernel.shared_bytes = smem;
+    kernel.slots = slots;
+    kernel.start = recorder.now;
+    recorder.trace.kernels.push_back(kernel);
+    recorder.blocks.clear();
+    recorder.shared.clear();
+    recorder.shared_places.clear();
+  }
+
+  // A block begins when one of those before it leaves its slot.
+  void end_launch() override {
+    fa::TraceKernel& kernel = recorder.trace.kernels.back();
+    std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> ends;
+    uint64_t last = kernel.start;
+    for (auto& [block, events] : recorder.blocks) {
+      uint64_t start = kernel.start;
+      if (ends.size() >= std::max<uint64_t>(1, kernel.slots)) {
+        start = ends.top();
+        ends.pop();
+      }
+      uint64_t end = start;
+      for (fa::TraceEvent& e : events) {
+        e.start += start;
+        end = e.start + e.ticks;
+        kernel.events.push_back(std::move(e));
+      }
+      ends.push(end);
+      last = std::max(last, end);
+    }
+    kernel.ticks = last - kernel.start;
+    recorder.now = last;
+    recorder.blocks.clear();
+  }
+
+  void copy(const char* what, uint16_t buffer, uint64_t offset, uint64_t bytes,
+            bool write) override {
+    const uint32_t place = recorder.place_of(buffer);
+    const fa::TracePlace& p = recorder.trace.places[place];
+    const uint64_t first = offset - buffers[buffer].begin;
+    fa::TraceEvent e{.place = place,
+                     .stack = recorder.stack_of({}),
+                     .kind = write ? fa::TraceKind::write : fa::TraceKind::read,
+                     .how = what,
+                     .start = recorder.now,
+                     .ticks = (bytes + kSector - 1) / kSector,
+                     .bytes = bytes};
+    recorder.touches.touch(offset, bytes, write ? Kind::store : Kind::load, e.hbm_read,
+                           e.hbm_write);
+    Elements elements;
+    elements.add(first / p.layout.element_bytes, bytes / p.layout.element_bytes);
+    e.touched = elements.rectangles(p.layout.columns, e.exact);
+    fa::TraceKernel kernel;
+    kernel.name = what;
+    kernel.slots = 1;
+    kernel.start = recorder.now;
+    kernel.ticks = e.ticks;
+    recorder.now += e.ticks;
+    kernel.events.push_back(std::move(e));
+    recorder.trace.kernels.push_back(std::move(kernel));
+  }
+};
+
 }  // namespace
 
-std::unique_ptr<TraceObserver> make_trace_observer() { return std::make_unique<TraceRecorder>(); }
-
-void trace_begin() { recorder = {}; }
-
-void trace_begin_launch(const Launch& launch, uint64_t slots) {
-  const auto [g, b, smem, cluster, together] = launch.config;
-  fa::TraceKernel kernel;
-  kernel.name = kernel_name(launch);
-  kernel.grid = {g.x, g.y, g.z};
-  kernel.block = {b.x, b.y, b.z};
-  kernel.shared_bytes = smem;
-  kernel.slots = slots;
-  kernel.start = recorder.now;
-  recorder.trace.kernels.push_back(kernel);
-  recorder.blocks.clear();
-  recorder.shared.clear();
-  recorder.shared_places.clear();
+Watcher& trace_watcher() {
+  static TraceWatcher watcher;
+  return watcher;
 }
-
-// A block begins when one of those before it leaves its slot.
-void trace_end_launch() {
-  fa::TraceKernel& kernel = recorder.trace.kernels.back();
-  std::priority_queue<uint64_t, std::vector<uint64_t>, std::greater<>> ends;
-  uint64_t last = kernel.start;
-  for (auto& [block, events] : recorder.blocks) {
-    uint64_t start = kernel.start;
-    if (ends.size() >= std::max<uint64_t>(1, kernel.slots)) {
-      start = ends.top();
-      ends.pop();
-    }
-    uint64_t end = start;
-    for (fa::TraceEvent& e : events) {
-      e.start += start;
-      end = e.start + e.ticks;
-      kernel.events.push_back(std::move(e));
-    }
-    ends.push(end);
-    last = std::max(last, end);
-  }
-  kernel.ticks = last - kernel.start;
-  recorder.now = last;
-  recorder.blocks.clear();
-}
-
-void trace_copy(const char* what, uint16_t buffer, uint64_t offset, uint64_t bytes, bool write) {
-  const uint32_t place = recorder.place_of(buffer);
-  const fa::TracePlace& p = recorder.trace.places[place];
-  const uint64_t first = offset - buffers[buffer].begin;
-  fa::TraceEvent e{.place = place,
-                   .stack = recorder.stack_of({}),
-                   .kind = write ? fa::TraceKind::write : fa::TraceKind::read,
-                   .how = what,
-                   .start = recorder.now,
-                   .ticks = (bytes + kSector - 1) / kSector,
-                   .bytes = bytes};
-  recorder.touches.touch(offset, bytes, write ? Kind::store : Kind::load, e.hbm_read, e.hbm_write);
-  Elements elements;
-  elements.add(first / p.layout.element_bytes, bytes / p.layout.element_bytes);
-  e.touched = elements.rectangles(p.layout.columns, e.exact);
-  fa::TraceKernel kernel;
-  kernel.name = what;
-  kernel.slots = 1;
-  kernel.start = recorder.now;
-  kernel.ticks = e.ticks;
-  recorder.now += e.ticks;
-  kernel.events.push_back(std::move(e));
-  recorder.trace.kernels.push_back(std::move(kernel));
-}
-
-fa::Trace trace_finish() { return std::move(std::exchange(recorder, {}).trace); }
 
 }  // namespace sim

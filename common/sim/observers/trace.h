@@ -10,14 +10,10 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 
-#include "common/harness/trace.h"
-#include "common/sim/observers/observer.h"
+#include "common/sim/observer.h"
 
 namespace sim {
-
-struct Launch;
 
 /// Who groups accesses to requests tells of them here.
 class RequestSink {
@@ -31,18 +27,7 @@ class RequestSink {
                        const uint32_t (&at)[32], unsigned transfers) = 0;
 };
 
-/// Sees all accesses, and stands in front of the observer that groups them to requests. Only one
-/// worker, or one cluster, may run at a time.
-class TraceObserver : public Observer, public RequestSink {};
-std::unique_ptr<TraceObserver> make_trace_observer();
-
-// --- hooks for the whole recording, called on the host thread ------------------------------------
-
-void trace_begin();
-void trace_begin_launch(const Launch&, uint64_t slots);
-void trace_end_launch();
-/// cudaMemset, or one end of cudaMemcpy on the device.
-void trace_copy(const char* what, uint16_t buffer, uint64_t offset, uint64_t bytes, bool write);
-fa::Trace trace_finish();
+/// Its observer sees all accesses, and stands in front of the one that groups them to requests.
+Watcher& trace_watcher();
 
 }  // namespace sim

@@ -3,17 +3,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "common/clock/constants.h"
-#include "common/sim/block.h"
-
 namespace sim {
-
-using namespace fa::clocks;
-
-WarpClocks& clocks_now() {
-  for (auto& o : self->observers) o->before_clocks(*self);
-  return self->clocks;
-}
 
 void WarpClocks::begin(unsigned warps) {
   warps_ = warps;
@@ -21,13 +11,12 @@ void WarpClocks::begin(unsigned warps) {
   std::fill_n(stored_, 32, 0.0);
   product_ = copy_ = waited_ = 0;
   for (auto& s : steps_) s.clear();
-  phase_ = 0;
   copied_ = 0;
   ready_.clear();
 }
 
 void WarpClocks::loads(unsigned warp, unsigned global, unsigned shared) {
-  clock_[warp].clocks += kL2Latency * global + kSharedLatency * shared;
+  clock_[warp].clocks += figures_.l2_latency * global + figures_.shared_latency * shared;
   clock_[warp].fetches += global;
 }
 
@@ -40,12 +29,12 @@ void WarpClocks::shuffle(unsigned warp, unsigned line, int distance) {
 void WarpClocks::settle(unsigned warp) {
   const uint32_t bit = 1u << warp;
   Time& t = clock_[warp];
-  if (product_ & bit) t.clocks += kMmaLatency;
+  if (product_ & bit) t.clocks += figures_.mma_latency;
   if (copy_ & bit) {
-    t.clocks += kCopyLatency;
+    t.clocks += figures_.copy_latency;
     ++t.fetches;
   }
-  t.clocks += kShuffleLatency * static_cast<double>(steps_[warp].size());
+  t.clocks += figures_.shuffle_latency * static_cast<double>(steps_[warp].size());
   steps_[warp].clear();
   product_ &= ~bit, copy_ &= ~bit;
 }
@@ -69,7 +58,7 @@ void WarpClocks::wait_store(unsigned warp) {
 void WarpClocks::wait_wgmma(unsigned warp) {
   Time t;
   for (unsigned w = warp; w < warp + 4; ++w) t = std::max(t, at(w));
-  for (unsigned w = warp; w < warp + 4; ++w) clock_[w] = t + kWgmmaLatency;
+  for (unsigned w = warp; w < warp + 4; ++w) clock_[w] = t + figures_.wgmma_latency;
 }
 
 void WarpClocks::barrier(ThreadSet met, const void* object) {
@@ -84,19 +73,18 @@ void WarpClocks::barrier(ThreadSet met, const void* object) {
     t = std::max(t, at(w));
     ++n;
   }
-  t = t + (kBarrierLatency + kBarrierPerWarp * n);
+  t = t + (figures_.barrier_latency + figures_.barrier_per_warp * n);
   for (unsigned w = 0; w < warps_; ++w) {
     if (!met[w]) continue;
     clock_[w] = t;
     waited_ &= ~(1u << w);
   }
-  ++phase_;
 }
 
 void WarpClocks::copy_to(const void* object, Time issued, size_t bytes) {
   ++issued.fetches;
-  copied_ = std::max(copied_, issued.clocks) + static_cast<double>(bytes) / kTmaBytes;
-  issued.clocks = copied_ + kTmaLatency;
+  copied_ = std::max(copied_, issued.clocks) + static_cast<double>(bytes) / figures_.tma_bytes;
+  issued.clocks = copied_ + figures_.tma_latency;
   signal(object, issued);
 }
 

@@ -12,7 +12,7 @@
 ///              that go through the same steps do so together
 ///   products   one latency between two meetings
 ///   copies     cp.async: one latency if no barrier lies between the copy and its wait. TMA: the
-///              copies to a block arrive one after the other, kTmaBytes a clock; the mbarrier is
+///              copies to a block arrive one after the other, tma_bytes a clock; the mbarrier is
 ///              ready one latency after the last byte
 #pragma once
 
@@ -21,8 +21,8 @@
 #include <utility>
 #include <vector>
 
-#include "common/clock/constants.h"
-#include "common/sim/observers/observer.h"
+#include "common/harness/gpus.h"
+#include "common/sim/observer.h"
 
 namespace sim {
 
@@ -37,19 +37,19 @@ class WarpClocks {
     Time operator+(double more) const { return {clocks + more, fetches}; }
   };
 
+  explicit WarpClocks(const fa::ClockFigures& figures) : figures_(figures) {}
+
   void begin(unsigned warps);
   /// Since the last call `warp` loaded from device memory, from shared memory.
   void loads(unsigned warp, unsigned global, unsigned shared);
   void shuffle(unsigned warp, unsigned line, int distance);
   void product(unsigned warp) { product_ |= 1u << warp; }
-  /// The warp waits for a cp.async that it issued in phase `phase`.
-  void wait_copy(unsigned warp, uint32_t phase) {
-    if (phase == phase_) copy_ |= 1u << warp;
-  }
+  /// The warp waits for a cp.async that it issued behind the same barrier.
+  void wait_copy(unsigned warp) { copy_ |= 1u << warp; }
   /// The warp issues a bulk store. Its lanes run one after the other here: what a later lane stores
   /// after an earlier one has waited counts as stored with it, until the warp meets others.
   void store(unsigned warp) {
-    if (!(waited_ >> warp & 1)) stored_[warp] = at(warp).clocks + fa::clocks::kTmaLatency;
+    if (!(waited_ >> warp & 1)) stored_[warp] = at(warp).clocks + figures_.tma_latency;
   }
   /// The warp waits for its bulk stores.
   void wait_store(unsigned warp);
@@ -65,20 +65,18 @@ class WarpClocks {
   Time at(unsigned warp);
   /// Of the latest warp.
   Time latest();
-  /// Barriers passed.
-  uint32_t phase() const { return phase_; }
 
  private:
   void signal(const void* object, Time);
   void settle(unsigned warp);
 
+  const fa::ClockFigures& figures_;
   Time clock_[32];
   double stored_[32] = {};           // when the warp's last bulk store is done
   uint32_t product_ = 0, copy_ = 0;  // bit per warp, since settle()
   uint32_t waited_ = 0;              // bit per warp: for stores, since it met others
   std::vector<uint64_t> steps_[32];  // of shuffles, since settle()
-  uint32_t phase_ = 0;
-  double copied_ = 0;  // when the last byte that TMA was asked for has left the L2
+  double copied_ = 0;                // when the last byte that TMA was asked for has left the L2
   unsigned warps_ = 0;
   std::unordered_map<const void*, Time> ready_;
 };

@@ -13,8 +13,8 @@
 #include "common/dialect/errors.h"
 #include "common/sim/memory/device_memory.h"
 #include "common/sim/memory/memory.h"
-#include "common/sim/observers/residency.h"
 #include "common/sim/program/session.h"
+#include "common/sim/scheduler/residency.h"
 
 struct CUevent_st {
   double seconds = 0;

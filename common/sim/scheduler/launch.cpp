@@ -16,12 +16,10 @@
 #include <thread>
 
 #include "common/harness/backend.h"
-#include "common/sim/messages/findings.h"
 #include "common/sim/messages/messages.h"
-#include "common/sim/observers/residency.h"
-#include "common/sim/observers/trace.h"
 #include "common/sim/recording.h"
 #include "common/sim/scheduler/launch_refused.h"
+#include "common/sim/scheduler/residency.h"
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/scheduler/stacks.h"
 
@@ -37,8 +35,7 @@ struct Grid {
   const Launch* launch;
   uint64_t blocks = 0;
   unsigned cluster = 1;
-  bool requests = false, sites = false, l2 = false, hazards = false, races = false,
-       uninitialised = false, strict = false, trace = false;
+  std::vector<Watcher*> watchers;
   uint64_t order = 0;             // sim::Options::block_order
   std::atomic<uint64_t> next{0};  // next cluster to place
   std::atomic<bool> stop{false};
@@ -155,6 +152,27 @@ void first_use(Block& b) {
   use_signal_stack();
 }
 
+// Who looks at each access.
+void set_watch(Block& b) {
+  b.log = nullptr;
+  b.beside_log = nullptr;
+  b.tell_operands = false;
+  size_t others = 0;
+  for (auto& o : b.observers) {
+    b.tell_operands |= o->wants_operands();
+    if (RequestLog* log = o->log()) {
+      b.log = log;
+    } else {
+      b.beside_log = o.get();
+      ++others;
+    }
+  }
+  b.watch = b.observers.empty()    ? Watch::nobody
+            : !b.log || others > 1 ? Watch::all
+            : others == 1          ? Watch::log_and_one
+                                   : Watch::log;
+}
+
 void prepare(Block& b, const Grid& grid) {
   b.fault.reset();
   b.thrown = nullptr;
@@ -173,26 +191,9 @@ void prepare(Block& b, const Grid& grid) {
   b.blocks_done = b.tensor_flops = b.shuffles = b.wgmma_wavefronts = 0;
   b.mma = b.wgmma = b.wgmma_columns = 0;
   b.observers.clear();
-  b.requests = nullptr;
-  b.hazards = nullptr;
-  RequestSink* sink = nullptr;
-  if (grid.trace) {
-    auto trace = make_trace_observer();
-    sink = trace.get();
-    b.observers.push_back(std::move(trace));
-  }
-  if (grid.requests) b.observers.push_back(make_request_observer(grid.sites, grid.l2, sink));
-  if (grid.hazards) {
-    b.observers.push_back(make_hazard_observer(grid.races, grid.uninitialised, grid.strict));
-    b.hazards = b.observers.back().get();
-  }
-  b.tell_operations = grid.hazards || grid.sites || grid.trace;
+  for (Watcher* w : grid.watchers) w->observe(b);
   b.stop = false;
-  b.watch = grid.trace                      ? Watch::all
-            : grid.requests && grid.hazards ? Watch::requests_and_hazards
-            : grid.hazards                  ? Watch::all
-            : grid.requests                 ? Watch::requests
-                                            : Watch::nobody;
+  set_watch(b);
 }
 
 // Blocks of a grid without clusters.
@@ -483,19 +484,12 @@ void run_grid(const Launch& launch) {
   grid.cluster =
       launch.config.together ? static_cast<unsigned>(grid.blocks) : launch.config.cluster;
   grid.order = o.block_order;
-  grid.requests = o.requests || o.sites || o.l2_bytes > 0 || o.trace;
-  grid.sites = o.sites;
-  grid.l2 = o.l2_bytes > 0 && recording();
-  grid.races = o.races;
-  grid.strict = o.strict;
-  grid.uninitialised = o.uninitialised;
-  grid.hazards = o.races || o.uninitialised;
-  grid.trace = o.trace && recording();
+  grid.watchers = watchers();
 
   int n = o.workers > 0
               ? std::min(o.workers, fa::kMaxWorkers)
               : std::min(static_cast<int>(std::thread::hardware_concurrency()), kDefaultWorkers);
-  if (grid.hazards || grid.trace) n = 1;  // findings repeat exactly, and so does a trace
+  for (const Watcher* w : grid.watchers) n = w->alone() ? 1 : n;
   const int c = static_cast<int>(grid.cluster);
   n = std::max(1, n / c) * c;
 
@@ -503,28 +497,17 @@ void run_grid(const Launch& launch) {
   // A cooperative grid may have many blocks at a time: too many for guard pages.
   const bool together = launch.config.together;
   pool.take_stacks(n, together ? (block.x * block.y * block.z + 31) / 32 * 32 : 1024, !together);
-  fa::Bytes hbm_before, hbm_after;
-  if (grid.l2) l2_dram(hbm_before.read, hbm_before.write);
-  // Among many problems, a grid of a block for each SM walks them one after the other.
-  const bool walks = o.l2_times > 1 && grid.blocks <= static_cast<uint64_t>(o.sms);
   const uint64_t resident = resident_blocks(launch.config, name, o);
-  if (grid.l2) l2_begin_launch(grid.blocks, walks ? grid.blocks : resident, o.l2_times);
-  if (grid.hazards) hazards_begin_launch();
-  if (grid.trace) trace_begin_launch(launch, resident);
+  for (Watcher* w : grid.watchers) w->begin_launch(launch, resident);
   pool.run(grid, n);
-  if (grid.trace) trace_end_launch();
-  if (grid.l2) l2_end_launch();
+  for (Watcher* w : grid.watchers) w->end_launch();
   for (int i = 0; i < n; ++i) {
     if (auto thrown = std::exchange(pool.block(i).thrown, nullptr)) std::rethrow_exception(thrown);
   }
 
-  if (grid.l2 && o.l2_times > 1) l2_write_back();
-  if (grid.l2) l2_dram(hbm_after.read, hbm_after.write);
-
   fa::KernelCount kernel;
-  kernel.hbm = {hbm_after.read - hbm_before.read, hbm_after.write - hbm_before.write, 0};
   kernel.name = name;
-  if (grid.requests) kernel.work.resize(grid.blocks);
+  for (Watcher* w : grid.watchers) w->count(kernel);
   kernel.resident =
       blocks_per_sm(o.l2_sm, block.x * block.y * block.z, launch.config.smem, resources_of(name));
   kernel.persistent = std::exchange(told_sms, false) && grid.blocks == static_cast<uint64_t>(o.sms);
@@ -556,13 +539,7 @@ void run_grid(const Launch& launch) {
     kernel.bytes += bytes;
   }
   counts.kernels.push_back(kernel);
-  if (grid.hazards) {
-    findings.report(fault);
-    for (const std::string& remark : findings.remarks()) {
-      auto& all = counts.remarks;
-      if (std::find(all.begin(), all.end(), remark) == all.end()) all.push_back(remark);
-    }
-  }
+  for (Watcher* w : grid.watchers) w->report(counts, fault);
   if (fault) throw fa::KernelStopped({*fault});
 }
 

@@ -78,6 +78,7 @@ void tell_observers(Block& b, const Barrier& barrier) {
         barrier.waiting[w] | (with_returned ? b.member[w] & ~b.alive[w] & ~barrier.here[w] : 0);
   }
   for (auto& o : b.observers) o->barrier(b, met, &barrier);
+  ++b.phase;
 }
 
 // No other lane of the warp can run: those that wait at this line have reached it together.

@@ -151,6 +151,7 @@ void place_block(Block& b, uint64_t linear) {
   }
   for (Barrier& barrier : b.barriers) barrier = {};
   b.named_barriers = false;
+  b.phase = 0;
   b.live = b.nthreads;
   b.current = b.previous = nullptr;
   b.deferred.clear();

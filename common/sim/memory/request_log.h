@@ -1,14 +1,14 @@
 /// \file
 /// What the lanes of a warp have accessed since it began to run, in the order of execution. The
-/// entry point of accesses writes it, in the few lines of take(); requests.cpp does the rest.
-/// Private to observers/ and memory/access.cpp.
+/// entry point of accesses (access.cpp) writes it, in the few lines of take(), where an observer keeps
+/// such a log and reads it.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "common/sim/memory/lazy_array.h"
 #include "common/sim/memory/memory.h"
-#include "common/sim/observers/shadow.h"
 
 namespace sim {
 

@@ -1,4 +1,4 @@
-#include "common/sim/observers/residency.h"
+#include "common/sim/scheduler/residency.h"
 
 #include <algorithm>
 #include <fstream>

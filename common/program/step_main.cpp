@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <new>
 
+#include "common/clock/clock.h"
 #include "common/harness/backend.h"
 #include "common/harness/check.h"
 #include "common/harness/cli.h"
@@ -16,7 +17,7 @@
 #include "common/harness/inputs.h"
 #include "common/harness/npy.h"
 #include "common/harness/output_file.h"
-#include "common/harness/program.h"
+#include "common/program/program.h"
 #include "common/harness/reference.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"

@@ -4,21 +4,19 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <vector>
 
+#include "common/dialect/errors.h"
+#include "common/harness/traffic.h"
 #include "common/sim/memory/memory.h"
-
-namespace fa {
-struct Counts;
-struct KernelCount;
-}  // namespace fa
 
 namespace sim {
 
 struct Block;
+struct Launch;
 struct Where;
-class RequestSink;  // trace.h
+class RequestLog;  // memory/request_log.h
 
 /// Lanes by warp: bit l of [w] is thread 32 w + l of the block.
 using ThreadSet = const uint32_t (&)[32];
@@ -29,6 +27,12 @@ class Observer {
   virtual ~Observer() = default;
   virtual void begin_block(Block&) {}
   virtual void end_block(Block&) {}
+  /// Where access() writes what it is told. The core takes an access that fits into the log itself,
+  /// and tells this observer of the others alone. Null: it wants to hear of each. One observer of a
+  /// block may have a log.
+  virtual RequestLog* log() { return nullptr; }
+  /// Does it want to know what each wgmma reads? See issue_wgmma().
+  virtual bool wants_operands() const { return false; }
   /// block.current is the thread that accesses; `space` and `kind` tell the rest.
   virtual void access(Block&, const Access&) {}
   /// The warp that ran until now gives way to another (or the block ends).
@@ -47,17 +51,22 @@ class Observer {
   virtual void acquire(Block&, const void* object, uint32_t phase) { (void)object, (void)phase; }
   /// A copy of the current thread to its block's shared memory is on its way (cp.async): until
   /// end_copy() nobody may touch that place. Then access() tells of the store.
+  /// `phase`: Block::phase when it began.
   virtual void begin_copy(Block&, const Access&) {}
-  virtual void end_copy(Block&, const Access&) {}
-  /// The current thread's warp waits now for wgmma or for a bulk store, or issues a copy whose end
-  /// others wait for: Block::clocks must know what it has loaded before.
-  virtual void before_clocks(Block&) {}
+  virtual void end_copy(Block&, const Access&, uint32_t phase) { (void)phase; }
   /// The current thread executed __threadfence().
   virtual void fence(Block&) {}
+  /// The lanes of a warp did a shuffle, an mma.
+  virtual void shuffle(Block&, unsigned warp, unsigned line, int distance) {
+    (void)warp, (void)line, (void)distance;
+  }
+  virtual void product(Block&, unsigned warp) { (void)warp; }
+  /// The current thread waits for bulk stores; its warpgroup, from the warp `first` on, for wgmma.
+  virtual void wait_stores(Block&) {}
+  virtual void wait_products(Block&, unsigned first) { (void)first; }
 
-  // Asynchronous operations on shared memory, which access() tells of as the engine's. They are
-  // told only when the search for races or uninitialised reads is on, or a row per source line is
-  // asked for. Each has a number, not 0, that the search gives.
+  // Asynchronous operations on shared memory, which access() tells of as the engine's. Who wants to
+  // follow one gives it a number, not 0.
 
   /// The current thread executed fence.proxy.async for shared memory, device memory, or both.
   virtual void proxy_fence(Block&, bool shared, bool device) { (void)shared, (void)device; }
@@ -80,7 +89,8 @@ class Observer {
     (void)home, (void)operation, (void)bar, (void)phase;
   }
   /// The current thread issues its part of a wgmma that reads the 16-byte chunks at these offsets
-  /// of shared memory. `operation` is 0 for the first thread of the warpgroup.
+  /// of shared memory. `operation` is 0 for the first thread of the warpgroup. Told only where an
+  /// observer wants_operands().
   virtual uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
                                const void* pc, const Where&) {
     (void)chunks, (void)pc;
@@ -98,29 +108,37 @@ class Observer {
   virtual void merge(fa::Counts&, fa::KernelCount&) {}
 };
 
-/// Requests, sectors and bank wavefronts; with `l2` the sectors feed the L2 model.
-/// \param sink told of each request; or null
-std::unique_ptr<Observer> make_request_observer(bool sites, bool l2, RequestSink* sink);
-/// Races in shared and global memory, and reads of words that nobody wrote.
-/// \param strict with races: Options::strict
-std::unique_ptr<Observer> make_hazard_observer(bool races, bool uninitialised, bool strict);
+/// Who watches launches, whatever their number of workers: makes the observers, and keeps what
+/// outlives them. All but observe() is called on the host thread.
+class Watcher {
+ public:
+  virtual ~Watcher() = default;
+  /// By the options, does it watch what happens next?
+  virtual bool wanted() const = 0;
+  /// Must one worker, or one cluster, run alone? So findings repeat exactly.
+  virtual bool alone() const { return false; }
 
-// --- hooks for state that outlives one worker ----------------------------------------------------
+  virtual void begin_recording() {}
+  /// cudaMemset, or one end of cudaMemcpy on the device.
+  virtual void copy(const char* what, uint16_t buffer, uint64_t offset, uint64_t bytes,
+                    bool write) {
+    (void)what, (void)buffer, (void)offset, (void)bytes, (void)write;
+  }
+  virtual void end_recording(fa::Counts&) {}
 
-/// Called by run_grid around each launch, on the host thread.
-void l2_begin_recording(double l2_bytes);  ///< cold cache, counters zero
-/// The modelled GPU has room for `resident` blocks of this launch at a time. With `times` > 1 so
-/// many problems like this one run in it, and the L2 is empty at first.
-void l2_begin_launch(uint64_t blocks, uint64_t resident, double times);
-/// What was written goes to DRAM now.
-void l2_write_back();
-void l2_end_launch();  ///< of an abandoned one too
-/// Bytes that have moved to and from DRAM since the recording began; what waits in the L2 to be
-/// written back is not among them.
-void l2_dram(uint64_t& read, uint64_t& write);
-/// cudaMemset, cudaMemcpy on the device
-void l2_copy(uint64_t offset, uint64_t bytes, bool write);
-void l2_end_recording(uint64_t& dram_read, uint64_t& dram_write);  ///< dirty lines written back
-void hazards_begin_launch();
+  /// The modelled GPU holds `resident` blocks at a time.
+  virtual void begin_launch(const Launch&, uint64_t resident) { (void)resident; }
+  /// Appends an observer to those of this worker's block.
+  virtual void observe(Block&) {}
+  virtual void end_launch() {}  ///< of an abandoned one too
+  /// Ahead of Observer::merge().
+  virtual void count(fa::KernelCount&) {}
+  /// Behind it. \param fault what ended the launch, or nothing.
+  /// \throws fa::KernelStopped when there is more to say than that.
+  virtual void report(fa::Counts&, const std::optional<fa::Finding>& fault) { (void)fault; }
+};
+/// Those that are wanted now, in the order in which a block tells their observers. observers/ has
+/// them.
+std::vector<Watcher*> watchers();
 
 }  // namespace sim

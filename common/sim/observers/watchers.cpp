@@ -1,0 +1,16 @@
+// All that may watch a launch.
+#include "common/sim/observers/hazards.h"
+#include "common/sim/observers/requests.h"
+#include "common/sim/observers/trace.h"
+
+namespace sim {
+
+std::vector<Watcher*> watchers() {
+  std::vector<Watcher*> all;
+  for (Watcher* w : {&trace_watcher(), &request_watcher(), &hazard_watcher()}) {
+    if (w->wanted()) all.push_back(w);
+  }
+  return all;
+}
+
+}  // namespace sim
