@@ -3,27 +3,26 @@
     maintain plots                              from docs/results
     maintain plots --out DIR results.json ...   the same of other results
 
-ladder.svg: bytes per head and speed of each step's result, at one problem.
+hero_light.svg, hero_dark.svg: the README's, HBM bytes per head and speed of the forwards.
 hbm_against_n.svg: HBM bytes of one head's forward against N: measured, and predicted by each step's
 formula, for each step's result, with guide lines that grow as N and as N^2.
 Exit status: 0 done, 2 bad use or no result to draw.
 """
 
+import html
 import os
 
 from . import command
-from .axes import LogAxis, tidy
+from .axes import LogAxis, element
 from .command import BadInput
-from .files import replace_text
-from .picture import EDGE, QUIET, Picture, Plot
-from .results import LADDER_N, PICTURES, published, total
+from .files import read_json, replace_text
+from .picture import QUIET, Picture, Plot
+from .results import HERO, HERO_N, PICTURES, published, total
 from .standing import rows_of, standing_of
 from .steps import ROOT
-from .text import bytes_text, flops_text
+from .text import bytes_text
 
 COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf")
-COLORS_OF = {"forward": COLORS[0], "backward": COLORS[1]}
-LARGER = " text.row { font-size: 15px } text.value { font-size: 14px }"
 
 
 def hbm_against_n(rows):
@@ -77,76 +76,92 @@ def hbm_against_n(rows):
     return picture.svg(commits_of(chosen))
 
 
-def ladder(rows):
-    """Bytes per head and TFLOP/s of each step's result: a row per step, in the order of reading."""
-    chosen = PICTURES["ladder.svg"](rows)
-    device = device_of(chosen, f"no measured time with B*N = 16384, N = {LADDER_N}, d = 64")
-    p = chosen[0].any.data["problem"]
-    title = f"{device}, N = {p['n']}, d = {p['d']}, not causal (log scales)"
-    picture = Picture(title, 700, LARGER)
-    top = say_standing(picture, chosen, 52) + 24
-    height = 36 * len(chosen)
-    asked = [per_head(row, "requested.predicted") for row in chosen]
-    measured = [per_head(row, "hbm.measured") for row in chosen]
-    through = [value or per_head(row, "hbm.predicted") for value, row in zip(measured, chosen)]
-    speed = [row.flops_per_s for row in chosen]
+COMPUTE = 5  # the first of them that is about arithmetic
+LIBRARIES = {"torch flash": "FlashAttention-2", "torch cudnn": "cuDNN"}
+THEMES = {  # text, dim text, bytes, speed, line
+    "light": ("#1f2328", "#59636e", "#c2410c", "#0969da", "#d1d9e0"),
+    "dark": ("#f0f6fc", "#9198a1", "#ff9450", "#58a6ff", "#3d444d"),
+}
 
-    def panel(left, width, name, values, decades, text):
-        values = [value for value in values if value]
-        low = min(values) / 1.6
-        high = low * (max(values) / low) ** 1.38  # room for the text beside the last dot
-        ticks = [value for value in decades if low <= value <= 3 * max(values)]
-        axis = LogAxis(low, high, ticks, text)
-        plot = Plot(picture, left, top, width, height, axis, LogAxis(1, 10, [], str))
-        picture.text(left + width / 2, top - 10, name, "middle row")
-        plot.grid()
-        return plot
 
-    left = panel(
-        *(244, 240, "bytes per head", asked + through, (1e6, 1e8, 1e10)),
-        lambda value: tidy(bytes_text(value)),
-    )
-    right = panel(
-        *(496, 188, "TFLOP/s", speed, (1e12, 1e13, 1e14, 1e15)), lambda value: f"{value / 1e12:g}"
-    )
+def hero(rows, files, theme):
+    """HBM bytes per head and TFLOP/s of the forwards at one problem, on linear scales. Where a step
+    was timed beside the libraries, that is its speed."""
+    chosen = PICTURES[f"hero_{theme}.svg"](rows)
+    device = device_of(chosen, f"no measured time with B*N = 16384, N = {HERO_N}, d = 64")
+    beside = {
+        row["label"]: row["flops_per_s"]
+        for tree in map(read_json, files)
+        for row in (isinstance(tree, dict) and tree.get("peers") or {"rows": []})["rows"]
+        if (row["n"], row["d"], row["causal"], row["hkv"]) == (HERO_N, 64, False, row["h"])
+        and row["direction"] == "forward"
+    }
+    figures = []
+    for row in chosen:
+        moved = per_head(row, "hbm.measured") or per_head(row, "hbm.predicted")
+        figures.append((row.any.label, moved, beside.get(row.any.label, row.flops_per_s)))
+    ink, dim, bytes_colour, speed_colour, edge = THEMES[theme]
+    parts = []
 
-    def value(plot, x, y, text, color, fill, opacity=1):
-        x, _ = plot.at(x, 1)
-        picture.dot(x, y, color, fill, 6, opacity)
-        picture.text(x + 10, y + 5, text, "value")
-
-    types = ["fp8" if row.any.get("fp8") else row.any.get("problem.dtype") for row in chosen]
-    for i, row in enumerate(chosen):
-        color, y = COLORS_OF[row.any.direction], top + 36 * i + 18
-        picture.text(236, y + 5, row.any.data["step"].replace("_", " "), "end row")
-        if asked[i]:
-            value(left, asked[i], y - 8, bytes_text(asked[i]), color, color, 0.4)
-        if through[i]:
-            value(left, through[i], y + 8, bytes_text(through[i]), color, measured[i] and color)
-        value(right, speed[i], y, flops_text(speed[i]), color, color)
-        if types[i] not in types[:i]:
-            if i:
-                for plot in (left, right):
-                    edge = plot.left + plot.width
-                    picture.curve([(plot.left, y - 18), (edge, y - 18)], EDGE, 2)
-            middle = y + 18 * (types.count(types[i]) - 1)
-            turned = f"rotate(-90 20 {middle:g})"
-            picture.text(20, middle, types[i], "middle row quiet", transform=turned)
-    below = picture.bottom + 26
-    for i, (words, fill, opacity) in enumerate(
-        (
-            ("requested by the threads", QUIET, 0.4),
-            ("through HBM, measured", QUIET, 1),
-            ("through HBM, predicted", None, 1),
+    def words(x, y, text, size=14, fill=ink, **more):
+        parts.append(
+            element("text", html.escape(text), x=x, y=y, font_size=size, fill=fill, **more)
         )
-    ):
-        picture.dot(160, below + 24 * i, QUIET, fill, 6, opacity)
-        picture.text(184, below + 24 * i + 5, words, "row")
-    for i, (direction, color) in enumerate(COLORS_OF.items()):
-        if any(row.any.direction == direction for row in chosen):
-            picture.dot(440, below + 24 * i, color, color, 6)
-            picture.text(464, below + 24 * i + 5, direction, "row")
-    return picture.svg(commits_of(chosen))
+
+    def bar(x, y, width, colour, text):
+        parts.append(element("rect", x=x, y=y, width=f"{width:.1f}", height=16, fill=colour))
+        words(round(x + width + 6), y + 13, text, 13)
+
+    def path(drawn, colour, **more):
+        parts.append(element("path", d=drawn, stroke=colour, **more))
+
+    most = [max(figure[i] for figure in figures) for i in (1, 2)]
+    labels = [label for label, _, _ in figures]
+    claim = "HBM bytes and speed of the steps"
+    if labels == list(HERO):
+        saved = figures[0][1] / figures[COMPUTE - 1][1]
+        gained = figures[-1][2] / figures[COMPUTE - 1][2]
+        claim = f"First stop moving bytes (÷{saved:.0f}), "
+        claim += f"then keep the tensor cores busy (×{gained:.0f})"
+    words(0, 20, claim, 17, font_weight=700)
+    said = f"forward, one {device}, N = {HERO_N}, d = 64; HBM measured, of 07 to 12 predicted"
+    words(0, 40, said, 12, dim)
+    words(300, 76, "HBM, MB per head", font_weight=700)
+    words(560, 76, "TFLOP/s", font_weight=700)
+    y = 92
+    for label, moved, speed in figures:
+        name, idea = HERO[label]
+        if labels.index(label) == COMPUTE:
+            path(f"M0 {y - 1}H830", edge)
+        words(0, y + 15, label[:2], 12, dim)
+        words(26, y + 11, name, 13, font_weight=700)
+        words(26, y + 24, idea, 11, dim)
+        bar(300, y + 2, max(1.5, 160 * moved / most[0]), bytes_colour, f"{moved / 1e6:.3g}")
+        bar(560, y + 2, max(1.5, 200 * speed / most[1]), speed_colour, f"{speed / 1e12:.3g}")
+        y += 30
+    for (label, name), side in zip(LIBRARIES.items(), (-1, 1)):
+        if label in beside:
+            x = round(560 + 200 * beside[label] / most[1])
+            path(f"M{x} {92 + 30 * COMPUTE - 1}V{y}", ink, stroke_dasharray="3 3")
+            anchor = "start" if side > 0 else "end"
+            text = f"{name} {beside[label] / 1e12:.3g}"
+            words(x + 4 * side, y + 12, text, 12, dim, text_anchor=anchor)
+    last = "05, 08 and 11 are the backward, 13 decoding, 14 several GPUs."
+    for sentence in [last, *sorted({standing_of(row.gpu) for row in chosen} - {None})]:
+        y += 18
+        words(0, y + 14, sentence, 12, dim)
+    inside = element("title", html.escape(claim)) + element("desc", commits_of(chosen))
+    return (
+        element(
+            "svg",
+            "\n".join([inside, *parts, ""]),
+            xmlns="http://www.w3.org/2000/svg",
+            viewBox=f"0 0 830 {y + 20}",
+            role="img",
+            font_family="system-ui, sans-serif",
+        )
+        + "\n"
+    )
 
 
 def per_head(row, path):
@@ -185,7 +200,8 @@ def main():
     args = parser.parse_args()
     files = args.files or published(os.path.join(ROOT, "docs", "results"))
     rows = rows_of(files)  # as tables takes them
-    drawn = {"ladder.svg": ladder(rows), "hbm_against_n.svg": hbm_against_n(rows)}
+    drawn = {f"hero_{theme}.svg": hero(rows, files, theme) for theme in THEMES}
+    drawn["hbm_against_n.svg"] = hbm_against_n(rows)
     os.makedirs(args.out, exist_ok=True)
     for name, svg in drawn.items():
         path = os.path.join(args.out, name)

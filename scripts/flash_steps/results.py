@@ -245,25 +245,34 @@ def rows_of_hbm_picture(rows):
     return [row for row in chosen if row.any.variant == last[row.any.data["step"]]]
 
 
-LADDER_N = 4096
+HERO_N = 4096
+HERO = {  # the forwards of the README's picture, in words
+    "01 naive": ("Textbook", "S and P go through HBM"),
+    "02 registers": ("Tiled", "tiles in shared memory"),
+    "03 one_pass": ("Online softmax", "P is never written"),
+    "04 fused": ("FlashAttention-1", "S is gone, but O goes back and forth"),
+    "06 registers": ("FlashAttention-2", "loops swapped: O stays on chip"),
+    "07 lazy": ("Tensor cores", "bf16: mma.sync and cp.async"),
+    "09 wgmma": ("TMA and wgmma", "Hopper copies and multiplies tiles"),
+    "10 scheduled": ("FlashAttention-3", "copy and compute in separate warps"),
+    "12 late": ("fp8", "8 bits"),
+}
 
 
-def rows_of_ladder(rows):
-    """What plots.py draws of the ladder: of each step its last variant's forward, or its last
-    backward where the forward is another step's. One problem of FlashAttention's series."""
-    last = {}
-    for row in rows:  # in reading order
+def rows_of_hero(rows):
+    """One problem of FlashAttention's series, one forward of each step that has an idea for it."""
+    found = {}
+    for row in rows:
         p = row.any.data["problem"]
-        shown = in_series(p) and p["d"] == 64 and p["n"] == LADDER_N
+        shown = in_series(p) and p["d"] == 64 and p["n"] == HERO_N and row.any.label in HERO
         if shown and row.flops_per_s and not p["causal"] and own_tiles(p):
-            found = last.setdefault(row.any.data["step"], {})
-            found.setdefault(row.gpu.get("device.name"), {})[row.any.direction] = row
-    by_device = [found for devices in last.values() for found in devices.values()]
-    return [found.get("forward") or found["backward"] for found in by_device]
+            found.setdefault((row.gpu.get("device.name"), row.any.label), row)
+    return sorted(found.values(), key=lambda row: list(HERO).index(row.any.label))
 
 
 # In docs/pictures: which rows each shows.
-PICTURES = {"hbm_against_n.svg": rows_of_hbm_picture, "ladder.svg": rows_of_ladder}
+PICTURES = {"hbm_against_n.svg": rows_of_hbm_picture}
+PICTURES |= {f"hero_{theme}.svg": rows_of_hero for theme in ("light", "dark")}
 
 
 # --- columns ------------------------------------------------------------------------------------

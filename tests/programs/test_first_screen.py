@@ -44,15 +44,21 @@ class Readme(unittest.TestCase):
         places = [
             self.text.index(words)
             for words in (
-                "docs/pictures/ladder.svg",
+                "docs/pictures/hero_light.svg",
+                "docs/explorer/README.md",
                 "./scripts/tour.sh",
                 "./scripts/learn",
-                "## How to read a step",
+                "## How fast",
                 "## The ladder",
+                "## How to read a step",
             )
         ]
         self.assertEqual(places, sorted(places))
-        self.assertNotRegex(self.text[: places[-1]], "<!-- (table|figure|run): ")
+
+    def test_its_kernel_is_the_one_of_step_06(self):
+        lesson = (ROOT / "steps/06_work_partitioning/2_registers.cuh").read_text()
+        lines = re.search(r"```c\+\+\n(.*?)```", self.text, re.DOTALL)[1].splitlines()
+        self.assertIn("\n".join("      " + line for line in lines), lesson)
 
     def test_every_step_and_every_page_can_be_reached(self):
         for step in (ROOT / "steps").glob("[0-9][0-9]_*"):
