@@ -10,6 +10,7 @@ Exit status: 0 done, 2 bad use or no result to draw.
 """
 
 import html
+import itertools
 import os
 
 from . import command
@@ -52,12 +53,12 @@ def hbm_against_n(rows):
     for power, y, factor in ((2, max(at_left), 1.6), (1, min(at_left), 1 / 1.6)):
         guide = [(n, factor * y * (n / sizes[0]) ** power) for n in sizes]
         guide = [point for point in guide if y_axis.low <= point[1] <= y_axis.high]
-        plot.curve(guide, QUIET, dash="1 3")
-        x, y = plot.at(*guide[-1])
-        picture.text(
-            x - 6, y - 8 if power == 2 else y + 16, "~ N" + "²" * (power == 2), "end quiet"
-        )
-    colors = dict(zip(measured, COLORS))
+        if guide:
+            plot.curve(guide, QUIET, dash="1 3")
+            x, y = plot.at(*guide[-1])
+            words, y = ("~ N²", y - 8) if power == 2 else ("~ N", y + 16)
+            picture.text(x - 6, y, words, "end quiet")
+    colors = dict(zip(measured, itertools.cycle(COLORS)))
     for step, points in predicted.items():
         plot.curve(points, colors[step], dash="5 3")
     for i, (step, points) in enumerate(measured.items()):
