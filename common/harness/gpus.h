@@ -35,7 +35,7 @@ struct GpuSpec {
   size_t block_shared_bytes() const { return sm.shared_bytes - sm.block_reserved_bytes; }
 };
 
-/// What times are estimated from, measured on one GPU: common/data/clock_<gpu>.json. docs/clock.md
+/// What times are estimated from, measured on one GPU: common/data/clock_*.json. docs/clock.md
 /// says of each figure where it comes from; none was fitted to a step.
 struct ClockFigures {
   /// On which GPU; clock in Hz, rates by the data sheet.

@@ -22,6 +22,7 @@ LANGUAGES = {
     ".yml": "yaml",
     "": "bash",
 }
+LINK = re.compile(r"""(?:\]\(|\bsrc(?:set)?=")([^)"\s#]+)""")  # of Markdown, or a picture of HTML
 LARGEST_PAGE = 300_000  # a longer file is a download
 API = """# API of common/
 
@@ -86,7 +87,7 @@ def on_files(files, config):
     linked = {str(path.relative_to(ROOT)) for path in wanted}
     for path in markdown_files():
         add(path)
-        for target in re.findall(r"\]\(([^)\s#]+)", (ROOT / path).read_text(encoding="utf-8")):
+        for target in LINK.findall((ROOT / path).read_text(encoding="utf-8")):
             linked.add(os.path.normpath(os.path.join(os.path.dirname(path), target)))
     for path in sorted(linked):
         file = ROOT / path

@@ -22,7 +22,10 @@ SITE = ROOT / "docs" / "site"
 TOOLS = ROOT / "build" / "site"
 
 TINY = {
-    "README.md": "# Tiny\n\n[The chapter](steps/01_a/README.md), [a tool](tool.py)\n",
+    "README.md": "# Tiny\n\n[The chapter](steps/01_a/README.md), [a tool](tool.py)\n\n"
+    '<picture><source srcset="dark.svg"><img src="light.svg"></picture>\n',
+    "dark.svg": "<svg></svg>",
+    "light.svg": "<svg></svg>",
     "tool.py": 'print("```")\n',
     "steps/01_a/README.md": "# 01 A\n\n[the file](1_a.cuh), [terms](../../words.md#two-words_2)\n",
     "steps/01_a/1_a.cuh": "int ticks = 3;\n",
@@ -100,6 +103,7 @@ class Tiny(unittest.TestCase):
         chapter = (self.html / chapters[0]).read_text(encoding="utf-8")
         self.assertIn('href="1_a.cuh.html"', chapter)
         self.assertIn("```", (self.html / "tool.py.html").read_text(encoding="utf-8"))
+        self.assertTrue((self.html / "dark.svg").exists() and (self.html / "light.svg").exists())
         seen = (self.html / "seen" / "index.html").read_text(encoding="utf-8")
         self.assertEqual(seen, TINY["seen/index.html"])  # its README is another page
         self.assertIn("A look", (self.html / "seen" / "README.html").read_text(encoding="utf-8"))
