@@ -6,11 +6,17 @@ Without --for-all the cases that `./scripts/test.sh` runs, with it those that ar
 which only `./scripts/test.sh --all` runs.
 """
 
+import contextlib
+import io
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 import unittest
+from pathlib import Path
+from unittest import mock
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
 SCRIPTS = os.path.join(ROOT, "scripts")
@@ -40,6 +46,52 @@ class _Length(unittest.TestLoader):
 def main():
     """Runs the tests of the file that was started."""
     unittest.main(argv=[sys.argv[0], *_WORDS], testLoader=_Length())
+
+
+class Folder(unittest.TestCase):
+    """A test with a folder of its own."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def write(self, path, text):
+        """A file in the folder: its path."""
+        path = self.folder / path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    def program(self, path, text):
+        """A file that can be started."""
+        path = self.write(path, text)
+        path.chmod(0o755)
+        return path
+
+    def refused(self, done, status, *words):
+        """It ended with this status and one sentence, which has these words."""
+        self.assertEqual(done.returncode, status, (done.stdout or "") + done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+
+def said(command, **how):
+    """subprocess.run, with what the program says as text."""
+    return subprocess.run([str(word) for word in command], text=True, capture_output=True, **how)
+
+
+def typed(script, *words):
+    """What a script of Python says, and how it ends; without the start of another Python."""
+    out, errors, status = io.StringIO(), io.StringIO(), 0
+    with mock.patch.object(sys, "argv", [script, *map(str, words)]):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(errors):
+            try:
+                runpy.run_path(os.path.join(SCRIPTS, script), run_name="__main__")
+            except SystemExit as end:
+                status = end.code or 0
+    return subprocess.CompletedProcess(words, status, out.getvalue(), errors.getvalue())
 
 
 def copy_scripts(root):

@@ -12,33 +12,22 @@ import sys
 import tempfile
 import unittest
 
-from copies import ROOT
+from copies import BUILD, ROOT, for_all, main, typed
 from flash_steps.nvcc import find_nvcc
 
 DOC = os.path.join(ROOT, "docs", "own_kernel.md")
-BUILD = None  # the build folder that ctest passes
 OUTPUTS = {}  # what the page shows, by the name in its markers
 
 
 def copy_of_repository(folder):
     root = os.path.join(folder, "repository")
     os.makedirs(root)
-    for name in (
-        "CMakeLists.txt",
-        "CMakePresets.json",
-        "common",
-        "docs",
-        "scripts",
-        "steps",
-        "tests",
-    ):
-        path = os.path.join(ROOT, name)
-        if os.path.isdir(path):
-            shutil.copytree(
-                path, os.path.join(root, name), ignore=shutil.ignore_patterns("__pycache__")
-            )
-        else:
-            shutil.copy(path, root)
+    unwanted = shutil.ignore_patterns("__pycache__", "*.json", "*.html", "*.svg", "programs")
+    for name in ("CMakeLists.txt", "CMakePresets.json"):
+        shutil.copy(os.path.join(ROOT, name), root)
+    for name in ("docs", "scripts", "steps", "tests"):
+        shutil.copytree(os.path.join(ROOT, name), os.path.join(root, name), ignore=unwanted)
+    shutil.copytree(os.path.join(ROOT, "common"), os.path.join(root, "common"))
     return root
 
 
@@ -47,36 +36,30 @@ class Scaffold(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.root = copy_of_repository(folder.name)
+        self.list = os.path.join(self.root, "steps", "CMakeLists.txt")
 
-    def new(self, *args):
-        return subprocess.run(
-            [sys.executable, "-S", os.path.join(self.root, "scripts", "new"), *args],
-            capture_output=True,
-            text=True,
-        )
+    def new(self, *args, status=0):
+        done = typed(os.path.join(self.root, "scripts", "new"), *args)
+        self.assertEqual(done.returncode, status, done.stderr)
+        self.assertLessEqual(len(done.stderr.splitlines()), 1)
+        return done.stderr
 
     def files(self):
         """Each file of the copy, with its size."""
-        found = {}
-        for folder, _, names in os.walk(self.root):
-            for name in names:
-                path = os.path.join(folder, name)
-                found[os.path.relpath(path, self.root)] = os.path.getsize(path)
-        return found
+        return {
+            os.path.join(folder, name): os.path.getsize(os.path.join(folder, name))
+            for folder, _, names in os.walk(self.root)
+            for name in names
+        }
 
     def test_a_file_that_cannot_be_written_leaves_nothing_behind(self):
+        with open(self.list, "a", encoding="utf-8") as file:
+            file.write("# " + "x" * 4000 + "\n")
         before = self.files()
         # A full disk, met at the first large file, or at the last: steps/CMakeLists.txt.
-        limits = [1000, os.path.getsize(os.path.join(self.root, "steps", "CMakeLists.txt")) + 5]
-        with open(
-            os.path.join(self.root, "steps", "CMakeLists.txt"), "a", encoding="utf-8"
-        ) as file:
-            file.write("# " + "x" * 4000 + "\n")
-        limits[1] += 4003
-        before = self.files()
-        for limit in limits:
+        for limit in (1000, before[self.list] + 5):
             done = subprocess.run(
-                [sys.executable, os.path.join(self.root, "scripts", "new"), "mine"],
+                [sys.executable, "-S", os.path.join(self.root, "scripts", "new"), "mine"],
                 capture_output=True,
                 text=True,
                 preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
@@ -85,42 +68,32 @@ class Scaffold(unittest.TestCase):
             self.assertIn("cannot be written: File too large; nothing was changed", done.stderr)
             self.assertEqual(self.files(), before)
 
-    def test_writes_its_files_once(self):
-        done = self.new("mine")
-        self.assertEqual(done.returncode, 0, done.stderr)
-        names = ["README.md", "kernel.cuh", "main.cu", "step.cuh", "test.cu"]
-        self.assertEqual(sorted(os.listdir(os.path.join(self.root, "steps/mine"))), names)
-        for path in ("steps/mine/" + name for name in names):
-            with open(os.path.join(self.root, path), encoding="utf-8") as file:
-                text = file.read()
-            self.assertIn("mine", text, path)
-            self.assertNotIn("@NAME@", text, path)
-        with open(os.path.join(self.root, "steps", "CMakeLists.txt"), encoding="utf-8") as file:
-            self.assertEqual(file.read().splitlines()[-1], "fa_step(mine)")
-        again = self.new("mine")
-        self.assertEqual(again.returncode, 2)
-        self.assertIn("steps/mine exists already", again.stderr)
-
-    def test_removes_a_step_of_ones_own(self):
+    def test_makes_and_removes_a_step_of_ones_own(self):
         before = self.files()
+        mine = os.path.join(self.root, "steps", "mine")
+        self.new("mine")
+        made = self.files()
+        names = ["README.md", "kernel.cuh", "main.cu", "step.cuh", "test.cu"]
+        self.assertEqual(sorted(os.listdir(mine)), names)
+        for name in names:
+            with open(os.path.join(mine, name), encoding="utf-8") as file:
+                text = file.read()
+            self.assertIn("mine", text, name)
+            self.assertNotIn("@NAME@", text, name)
+        with open(self.list, encoding="utf-8") as file:
+            self.assertEqual(file.read().splitlines()[-1], "fa_step(mine)")
+        self.assertIn("steps/mine exists already", self.new("mine", status=2))
+        shutil.rmtree(mine)  # by hand: it can be made again
+        self.new("mine")
+        self.assertEqual(self.files(), made)
         for by_hand in (False, True):
-            self.assertEqual(self.new("mine").returncode, 0)
             if by_hand:
-                shutil.rmtree(os.path.join(self.root, "steps/mine"))
-            done = self.new("--remove", "mine")
-            self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.new("mine")
+                shutil.rmtree(mine)
+            self.new("--remove", "mine")
             self.assertEqual(self.files(), before)
         for name in ("mine", "01_naive", "exercise_checker", "../scripts"):  # none of one's own
-            done = self.new("--remove", name)
-            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), name)
-        self.assertEqual(self.files(), before)
-
-    def test_a_step_that_was_deleted_by_hand_can_be_made_again(self):
-        self.assertEqual(self.new("mine").returncode, 0)
-        before = self.files()
-        shutil.rmtree(os.path.join(self.root, "steps/mine"))
-        done = self.new("mine")
-        self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertTrue(self.new("--remove", name, status=2))
         self.assertEqual(self.files(), before)
 
     def test_refuses_what_is_no_name(self):
@@ -133,11 +106,10 @@ class Scaffold(unittest.TestCase):
             *("linked", "std"),  # names of this project
             *("fa", "exp", "float4"),  # declared by what every step includes
         ):
-            done = self.new(name)
-            self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), name)
+            self.assertTrue(self.new(name, status=2), name)
         self.assertEqual(self.files(), before)
-        self.assertEqual(self.new().returncode, 2)
-        self.assertEqual(self.new("--help").returncode, 0)
+        self.assertIn("usage", typed(os.path.join(self.root, "scripts", "new")).stderr)
+        self.new("--help")
 
 
 class Architecture(unittest.TestCase):
@@ -354,14 +326,22 @@ class OwnKernel(unittest.TestCase):
         OUTPUTS[name] = f"$ build/sim/steps/mine --n 200\n...{shown}"
         return shown
 
-    def test_from_empty_to_right_to_racy(self):
+    def scaffold(self):
         self.sh("./scripts/new", "mine")
         self.sh("cmake", "--preset", "sim")
 
+    def test_from_empty_to_right(self):
+        self.scaffold()
         self.build()
         empty = self.run_mine("--n", "200", status=1)
         self.assertIn("never written", empty)
+        self.type_in(self.blocks[0])
+        self.build()
+        self.run_mine("--n", "129", "--d", "32")
 
+    @for_all
+    def test_the_whole_page(self):
+        self.scaffold()
         self.type_in(self.blocks[0])
         self.build()
         naive = self.run_mine("--n", "200", name="mine")
@@ -456,10 +436,9 @@ def update():
 
 
 if __name__ == "__main__":
-    BUILD = os.path.abspath(sys.argv[1])
-    if not os.path.exists(os.path.join(BUILD, "common", "libfa_common.a")):
-        sys.exit(f"{BUILD} holds no libfa_common.a: build it first")
-    done = unittest.main(argv=sys.argv[:1], exit=False)
-    if done.result.wasSuccessful() and "--update" in sys.argv:
-        update()
-    sys.exit(not done.result.wasSuccessful())
+    try:
+        main()
+    except SystemExit as end:
+        if "--update" in sys.argv and not end.code:  # with --for-all: the whole page
+            update()
+        raise
