@@ -1,56 +1,30 @@
 """common/gpu/architectures.cmake with a pretended nvcc and nvidia-smi: needs neither."""
 
 import os
-import shutil
-import subprocess
-import sys
-import tempfile
-import unittest
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+from copies import ROOT, Folder, main, said
+
 NVCC_12 = "50 52 60 70 75 80 86 87 89 90"
 NVCC_13 = "75 80 86 87 88 89 90 100 110 103 120 121"
 
 
-class Architectures(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
-    def tool(self, name, script):
-        path = os.path.join(self.folder, name)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write("#!/bin/sh\n" + script)
-        os.chmod(path, 0o755)
-        return path
-
+class Architectures(Folder):
     def run_cmake(self, needs, codes=NVCC_13, gpus="", override=None):
         """CMake's answer for a machine with these GPUs ("9.0 8.6") and an nvcc of these codes."""
-        nvcc = self.tool(
-            "nvcc", f"for c in {codes}; do echo sm_$c; done\n" if codes else "exit 1\n"
+        one = "#!/bin/sh\nfor c in %s; do echo %s$c; done\n"
+        nvcc = self.program("nvcc", one % (codes, "sm_") if codes else "#!/bin/sh\nexit 1\n")
+        none = "#!/bin/sh\necho 'NVIDIA-SMI has failed' >&2; exit 9\n"
+        self.program("nvidia-smi", one % (gpus, "") if gpus else none)
+        script = self.write(
+            "script.cmake",
+            f"cmake_policy(VERSION 3.25)\ninclude({ROOT}/common/gpu/architectures.cmake)\n"
+            f'fa_architectures(result "{needs}" older)\n'
+            'message("RESULT ${result} COMMON ${CMAKE_CUDA_ARCHITECTURES} OLDER ${older}")\n',
         )
-        self.tool(
-            "nvidia-smi",
-            f"for c in {gpus}; do echo $c; done\n"
-            if gpus
-            else "echo 'NVIDIA-SMI has failed because it could not communicate' >&2; exit 9\n",
-        )
-        script = os.path.join(self.folder, "script.cmake")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write(
-                f"cmake_policy(VERSION 3.25)\ninclude({ROOT}/common/gpu/architectures.cmake)\n"
-                f'fa_architectures(result "{needs}" older)\n'
-                'message("RESULT ${result} COMMON ${CMAKE_CUDA_ARCHITECTURES} OLDER ${older}")\n'
-            )
-        command = [shutil.which("cmake"), f"-DCMAKE_CUDA_COMPILER={nvcc}"]
+        command = ["cmake", f"-DCMAKE_CUDA_COMPILER={nvcc}"]
         command += [f"-DCMAKE_CUDA_ARCHITECTURES={override}"] if override else []
-        return subprocess.run(
-            [*command, "-P", script],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "PATH": self.folder + ":" + os.environ["PATH"]},
-        )
+        path = f"{self.folder}:{os.environ['PATH']}"
+        return said([*command, "-P", script], env={**os.environ, "PATH": path})
 
     def chosen(self, needs, **machine):
         done = self.run_cmake(needs, **machine)
@@ -69,16 +43,9 @@ class Architectures(unittest.TestCase):
 
     def test_a_step_with_older_kernels_too_takes_them_where_no_gpu_runs_the_newest(self):
         both = "sm_90a;sm_80"
-        for machine in (
-            dict(gpus="9.0"),
-            dict(gpus="8.0 9.0"),
-            dict(),
-            dict(override="80;90"),
-            dict(override="90a"),
-            dict(override="90a-real"),
-            dict(override="native"),
-            dict(override="all-major"),
-        ):
+        overrides = ("80;90", "90a", "90a-real", "native", "all-major")
+        machines = [dict(override=override) for override in overrides]
+        for machine in (dict(gpus="9.0"), dict(gpus="8.0 9.0"), dict(), *machines):
             self.assertEqual(self.chosen(both, **machine), "90a-real", machine)
             self.assertIn("OLDER FALSE", self.run_cmake(both, **machine).stderr)
         for machine in (dict(gpus="8.0 8.6"), dict(override="80"), dict(override="120a-real")):
@@ -112,16 +79,15 @@ class Architectures(unittest.TestCase):
         self.assertEqual(self.chosen("", override="native"), "native")
 
     def test_what_cannot_be_compiled_is_refused_in_one_sentence(self):
-        done = self.run_cmake("sm_90a", codes="75 80")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("makes no code for sm_90a", " ".join(done.stderr.split()))
-        done = self.run_cmake("", codes="")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("is it an nvcc of CUDA 12.4 or newer", " ".join(done.stderr.split()))
-        done = self.run_cmake("hopper")
-        self.assertNotEqual(done.returncode, 0)
-        self.assertIn("expected sm_NN or sm_NNa", " ".join(done.stderr.split()))
+        for needs, codes, words in (
+            ("sm_90a", "75 80", "makes no code for sm_90a"),
+            ("", "", "is it an nvcc of CUDA 12.4 or newer"),
+            ("hopper", NVCC_13, "expected sm_NN or sm_NNa"),
+        ):
+            done = self.run_cmake(needs, codes=codes)
+            self.assertNotEqual(done.returncode, 0)
+            self.assertIn(words, " ".join(done.stderr.split()))
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    main()

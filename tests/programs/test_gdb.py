@@ -4,32 +4,24 @@ With --update the output in docs/debugging.md is replaced by the real one.
 """
 
 import functools
-import os
 import re
 import shutil
-import subprocess
 import sys
 import unittest
+from pathlib import Path
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-DOC = os.path.join(ROOT, "docs", "debugging.md")
+from copies import BUILD, ROOT, main, said
+
+DOC = Path(ROOT, "docs", "debugging.md")
 SHOWN = re.compile(r"(<!-- output: gdb -->\n```\n)(.*?)(```\n<!-- /output -->)", re.DOTALL)
-BUILD = None  # the build folder that ctest passes
-
-
-def documented():
-    with open(DOC, encoding="utf-8") as file:
-        return file.read()
 
 
 @functools.cache  # gdb stops at the breakpoint in each thread, to ask its condition
 def run_gdb():
     """What the documented command prints, from the breakpoint on."""
-    command = re.search(r"```sh\n(gdb .*?)```", documented(), re.DOTALL)[1]
+    command = re.search(r"```sh\n(gdb .*?)```", DOC.read_text(), re.DOTALL)[1]
     command = command.replace("build/sim", BUILD)
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, cwd=ROOT, timeout=300
-    )
+    done = said(["bash", "-c", command], cwd=ROOT, timeout=300)
     output = done.stdout
     start = output.find("hit Breakpoint")
     if start < 0:
@@ -48,8 +40,7 @@ class Gdb(unittest.TestCase):
         self.assertNotEqual(before, after)  # other threads ran while this one was at the barrier
         self.assertEqual(thread, "{x = 3, y = 5, z = 0}")  # and gdb came back to this one
         stopped_at, stepped_to = (int(n) for n in re.findall(r"^(\d+)\t", output, re.MULTILINE))
-        with open(os.path.join(ROOT, "steps/02_tiled/1_shared.cuh"), encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = Path(ROOT, "steps/02_tiled/1_shared.cuh").read_text().splitlines()
         self.assertIn("__syncthreads();", lines[stopped_at - 1])
         self.assertEqual(stepped_to, stopped_at + 1)
 
@@ -57,15 +48,12 @@ class Gdb(unittest.TestCase):
         def without_versions(text):  # library paths and thread names differ between machines
             return [line for line in text.splitlines() if re.match(r"\$|\d+\t", line)]
 
-        shown = SHOWN.search(documented())[2]
+        shown = SHOWN.search(DOC.read_text())[2]
         self.assertEqual(without_versions(shown), without_versions(run_gdb()))
 
 
 if __name__ == "__main__":
-    BUILD = os.path.abspath(sys.argv.pop(1))
     if "--update" in sys.argv:
-        updated = SHOWN.sub(lambda m: m[1] + run_gdb() + m[3], documented())
-        with open(DOC, "w", encoding="utf-8") as file:
-            file.write(updated)
+        DOC.write_text(SHOWN.sub(lambda m: m[1] + run_gdb() + m[3], DOC.read_text()))
     else:
-        unittest.main(verbosity=2)
+        main()

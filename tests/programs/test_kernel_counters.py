@@ -1,22 +1,13 @@
 #!/usr/bin/env python3
-"""What the simulator counts of each kernel, against an H200's counters (kernels_h200.json).
-
-Argument: a build folder.
-"""
+"""What the simulator counts of each kernel, against an H200's counters (kernels_h200.json)."""
 
 import json
-import pathlib
-import subprocess
-import sys
-import tempfile
-import unittest
+from pathlib import Path
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUILD = pathlib.Path(sys.argv.pop()).resolve() if len(sys.argv) > 1 else ROOT / "build" / "sim"
-sys.path.insert(0, str(ROOT / "scripts"))
+from copies import BUILD, Folder, main, said
 from flash_steps.commits import is_current
 
-MEASURED = json.loads((ROOT / "tests" / "programs" / "kernels_h200.json").read_text("utf-8"))
+MEASURED = json.loads(Path(__file__).with_name("kernels_h200.json").read_text("utf-8"))
 
 # Shared memory's loads and stores that differ, and why: {a part of the kernel's name: the reason}.
 FUSED = "nvcc reads neighbouring floats at once"
@@ -32,20 +23,17 @@ DIFFERENT = {
 }
 
 
-def counted(step, variant):
-    """The kernels of one run, memsets left out."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "run.json")
-        program = BUILD / "steps" / step
-        call = [program, "--variant", variant, *MEASURED["problem"].split(), "--json", path]
-        subprocess.run(list(map(str, call)), check=True, stdout=subprocess.DEVNULL)
+class KernelCounters(Folder):
+    def counted(self, step, variant):
+        """The kernels of one run, memsets left out."""
+        path, problem = self.folder / "run.json", MEASURED["problem"].split()
+        program = f"{BUILD}/steps/{step}"
+        said([program, "--variant", variant, *problem, "--json", path], check=True)
         run = json.loads(path.read_text("utf-8"))
-    passes = [run["prepare"], run, run["backward"]]
-    kernels = [kernel for one in passes if one for kernel in one["kernels"] or []]
-    return [kernel for kernel in kernels if kernel["threads"]]
+        passes = [run["prepare"], run, run["backward"]]
+        kernels = [kernel for one in passes if one for kernel in one["kernels"] or []]
+        return [kernel for kernel in kernels if kernel["threads"]]
 
-
-class KernelCounters(unittest.TestCase):
     def test_lines_and_wavefronts_are_those_of_the_hardware(self):
         runs = {}
         for row in MEASURED["kernels"]:
@@ -55,7 +43,7 @@ class KernelCounters(unittest.TestCase):
             if not is_current(step, rows[0]["commit"]):
                 print(f"{step} {variant}: measured with an older text of the kernel")
                 continue
-            kernels = counted(step, variant)
+            kernels = self.counted(step, variant)
             self.assertEqual([k["name"] for k in kernels], [r["kernel"] for r in rows])
             for row, kernel in zip(rows, kernels):
                 with self.subTest(variant=variant, kernel=row["kernel"]):
@@ -75,4 +63,4 @@ class KernelCounters(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=2)
+    main()

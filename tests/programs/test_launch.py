@@ -1,15 +1,10 @@
 """fa::launch refuses an argument that its kernel's parameter would narrow: a sentence in both
-compilers. Argument: a build folder (not used)."""
+compilers."""
 
-import os
-import subprocess
-import sys
-import tempfile
 import unittest
 
-ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-sys.path.insert(0, os.path.join(ROOT, "scripts"))
-from flash_steps.nvcc import find_nvcc  # noqa: E402
+from copies import ROOT, Folder, main, said
+from flash_steps.nvcc import find_nvcc
 
 SENTENCE = "this argument may not fit the kernel's parameter"
 SOURCE = """\
@@ -31,29 +26,18 @@ WRONG = {  # place: what does not fit there
 }
 
 
-class Launch(unittest.TestCase):
+class Launch(Folder):
     def compile(self, command, calls):
         """What the compiler says; "" when it is content."""
         lines = [f"  fa::launch(kernel, {{1, 32}}, {', '.join(call)});\n" for call in calls]
-        with tempfile.TemporaryDirectory() as folder:
-            source = os.path.join(folder, "launch.cu")
-            with open(source, "w", encoding="utf-8") as file:
-                file.write(SOURCE + "".join(lines) + "}\n")
-            done = subprocess.run(
-                [*command, "-std=c++20", f"-I{ROOT}", source, "-o", os.path.join(folder, "out")],
-                capture_output=True,
-                text=True,
-            )
+        source = self.write("launch.cu", SOURCE + "".join(lines) + "}\n")
+        done = said([*command, "-std=c++20", f"-I{ROOT}", source, "-o", self.folder / "out"])
         self.assertEqual(done.returncode != 0, SENTENCE in done.stderr, done.stderr)
         return done.stderr if done.returncode else ""
 
     def require(self, command):
         self.assertEqual(self.compile(command, [RIGHT, RIGHT_TOO]), "")
-        wrong = [
-            [*RIGHT[:place], word, *RIGHT[place + 1 :]]
-            for place, words in WRONG.items()
-            for word in words
-        ]
+        wrong = [[*RIGHT[:at], x, *RIGHT[at + 1 :]] for at, words in WRONG.items() for x in words]
         said = self.compile(command, wrong)
         for i, call in enumerate(wrong):
             line = SOURCE.count("\n") + 1 + i
@@ -68,4 +52,4 @@ class Launch(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    main()

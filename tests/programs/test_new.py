@@ -22,7 +22,7 @@ OUTPUTS = {}  # what the page shows, by the name in its markers
 def copy_of_repository(folder):
     root = os.path.join(folder, "repository")
     os.makedirs(root)
-    unwanted = shutil.ignore_patterns("__pycache__", "*.json", "*.html", "*.svg", "programs")
+    unwanted = shutil.ignore_patterns("__pycache__", "*.json", "*.html", "*.svg")
     for name in ("CMakeLists.txt", "CMakePresets.json"):
         shutil.copy(os.path.join(ROOT, name), root)
     for name in ("docs", "scripts", "steps", "tests"):

@@ -4,19 +4,15 @@ nvcc hands the .cpp files to g++. Those that know nothing of the backend are in 
 already; a stand-in for g++ takes them from there and leaves everything else to the real one.
 """
 
-import os
 import re
-import shlex
 import shutil
-import subprocess
-import sys
-import tempfile
 import unittest
+from pathlib import Path
 
-ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", ".."))
-BUILD = None  # the build folder that ctest passes
-NVCC = shutil.which("nvcc") or shutil.which("nvcc", path="/usr/local/cuda/bin")
+from copies import BUILD, ROOT, Folder, main, said
+from flash_steps.nvcc import find_nvcc
 
+NVCC = find_nvcc()
 
 HOST_COMPILER = """#!/usr/bin/env python3
 import os, re, shutil, sys
@@ -35,40 +31,31 @@ os.execvp("g++", ["g++", *words])
 
 
 @unittest.skipUnless(NVCC, "nvcc is not installed")
-class OneLineBuild(unittest.TestCase):
+class OneLineBuild(Folder):
     def test_builds_and_refuses_without_a_gpu(self):
-        with open(os.path.join(ROOT, "steps/01_naive/worklog.md"), encoding="utf-8") as file:
-            command = re.search(r"```sh\n(nvcc .*?)```", file.read(), re.DOTALL)[1]
-        with tempfile.TemporaryDirectory() as folder:
-            program = os.path.join(folder, "01_naive")
-            self.assertIn(" -O3 ", command)
-            command = command.replace("nvcc ", NVCC + " ", 1).replace(
-                "-o 01_naive", "-o " + program
-            )
-            log, compiler = os.path.join(folder, "log"), os.path.join(folder, "g++")
-            with open(compiler, "w", encoding="utf-8") as file:
-                file.write(HOST_COMPILER.replace("@BUILD@", BUILD).replace("@LOG@", log))
-            os.chmod(compiler, 0o755)
-            # It will not run, only say so.
-            command = command.replace(" -O3 ", f" -O0 -ccbin {shlex.quote(compiler)} ")
-            built = subprocess.run(
-                ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True
-            )
-            self.assertEqual(built.returncode, 0, built.stdout + built.stderr)
-            with open(log, encoding="utf-8") as file:
-                self.assertIn("common/harness/report.cpp", file.read().split())
-            done = subprocess.run([program, "--n", "64"], cwd=ROOT, capture_output=True, text=True)
+        page = Path(ROOT, "steps/01_naive/worklog.md").read_text()
+        command = re.search(r"```sh\n(nvcc .*?)```", page, re.DOTALL)[1]
+        program, log = self.folder / "01_naive", self.folder / "log"
+        text = HOST_COMPILER.replace("@BUILD@", BUILD).replace("@LOG@", str(log))
+        compiler = self.program("g++", text)
+        for old, new in (  # -O0: it will not run, only say so
+            ("nvcc ", f"{NVCC} "),
+            ("-o 01_naive", f"-o {program}"),
+            (" -O3 ", f" -O0 -ccbin {compiler} "),
+        ):
+            self.assertIn(old, command)
+            command = command.replace(old, new, 1)
+        built = said(["bash", "-c", command], cwd=ROOT)
+        self.assertEqual(built.returncode, 0, built.stdout + built.stderr)
+        self.assertIn("common/harness/report.cpp", log.read_text().split())
+        done = said([program, "--n", "64"], cwd=ROOT)
         if shutil.which("nvidia-smi"):
             self.assertIn(done.returncode, (0, 3), done.stderr)
         else:
-            self.assertEqual(done.returncode, 3)
-            self.assertEqual(
-                done.stderr,
-                "01_naive: no GPU found: run build/sim/steps/01_naive in the simulator instead\n",
-            )
+            words = "no GPU found: run build/sim/steps/01_naive in the simulator instead\n"
+            self.refused(done, 3, f"01_naive: {words}")
             self.assertEqual(done.stdout, "")
 
 
 if __name__ == "__main__":
-    BUILD = os.path.abspath(sys.argv[1])
-    unittest.main(argv=sys.argv[:1])
+    main()

@@ -1,29 +1,16 @@
-"""The trace that every program writes: no byte is lost, and Perfetto can open it.
-
-Argument: a build folder.
-"""
+"""The trace that every program writes: no byte is lost, and Perfetto can open it."""
 
 import json
-import os
-import pathlib
-import subprocess
-import sys
-import tempfile
-import unittest
 
-from copies import ROOT
-
-BUILD = os.path.abspath(sys.argv.pop()) if len(sys.argv) > 1 else f"{ROOT}/build/sim"
-
-from flash_steps.steps import numbered_steps  # noqa: E402  (copies.py makes it known)
+from copies import BUILD, ROOT, Folder, for_all, main, said
+from flash_steps.steps import numbered_steps
 
 KINDS = ("read", "write", "atomic")
 OPERATIONS = dict(zip(KINDS, ("load", "store", "atomic")))
 
 
 def run(step, *arguments):
-    program = os.path.join(BUILD, "steps", step)
-    return subprocess.run([program, *map(str, arguments)], capture_output=True, text=True)
+    return said([f"{BUILD}/steps/{step}", *arguments])
 
 
 def passes_of(report):
@@ -31,18 +18,14 @@ def passes_of(report):
     return {name: part["traffic"] for name, part in parts.items() if part}
 
 
-class Trace(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-
+class Trace(Folder):
     def trace(self, step, *arguments):
         trace, report = self.folder / "trace.json", self.folder / "report.json"
         done = run(step, *arguments, "--trace", trace, "--json", report)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return json.loads(trace.read_text()), json.loads(report.read_text())
 
+    @for_all
     def test_no_byte_is_lost(self):
         """Sums over the events: the report's counts, of each pass and buffer of each step."""
         for step in numbered_steps()[:13]:
@@ -112,12 +95,9 @@ class Trace(unittest.TestCase):
             (("--trace", self.folder / "t.json", "--json", self.folder / "t.json"), "same file"),
         ):
             with self.subTest(arguments=arguments):
-                done = run("01_naive", *arguments)
-                self.assertEqual(done.returncode, 2)
-                self.assertEqual(len(done.stderr.splitlines()), 1)
-                self.assertIn(words, done.stderr)
+                self.refused(run("01_naive", *arguments), 2, words)
         self.assertFalse((self.folder / "t.json").exists())
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    main()
