@@ -32,11 +32,12 @@ struct Options {
   int64_t estimate_heads = 0;  ///< simulator: estimate the time for so many (batch x heads); 0: B H
   std::string estimate;        ///< GPU: a simulator's report, whose estimate is shown; or empty
   bool analyse = false;
-  bool strict = false;   ///< analyse, and ask for more fences
-  bool counters = true;  ///< GPU: read the hardware's counters, which takes seconds
-  int limit_s = 300;     ///< seconds that a rank waits for another one
-  int workers = 0;       ///< the simulator's OS threads; 0: one per core, up to 16
-  std::string text;      ///< not empty: print it (help, version, variants), exit with status 0
+  bool strict = false;    ///< analyse, and ask for more fences
+  bool counters = true;   ///< GPU: read the hardware's counters, which takes seconds
+  int limit_s = 300;      ///< seconds that a rank waits for another one
+  int workers = 0;        ///< the simulator's OS threads; 0: one per core, up to 16
+  std::string text;       ///< not empty: print it (help, version, variants), exit with status 0
+  bool verbatim = false;  ///< the text is for programs, and not fitted to a screen
 };
 
 /// Parses the command line and, where .npy files are given, takes the sizes from their headers.

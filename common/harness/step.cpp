@@ -3,6 +3,8 @@
 #include <cctype>
 #include <stdexcept>
 
+#include "common/harness/linked_step.h"
+
 namespace fa {
 
 namespace {
@@ -34,7 +36,26 @@ const Support& support_of(const Step& step, const Variant& v) {
 }
 
 const std::string& needs_of(const Step& step, const Variant& v) {
-  return v.needs.empty() ? step.needs : v.needs;
+  return v.newer && !step.newer.empty() ? step.newer : step.needs;
+}
+
+std::string id_of(const Step& step, const Variant& v) {
+  const bool numbered = step.id.size() > 2 && std::isdigit(step.id[0]) && step.id[2] == '_';
+  return (numbered ? step.id.substr(0, 2) : step.id) + " " + v.name;
+}
+
+Parent parent_of(const Step& step, const std::string& id) {
+  for (const Parent& parent : step.parents) {
+    if (parent.id == id) return parent;
+  }
+  for (const Variant& v : step.variants) {
+    if (id_of(step, v) == id) {
+      return {id, v.traffic, v.backward_traffic, support_of(step, v), v.cache8};
+    }
+    // A forward that v takes over does whatever is asked of this step.
+    if (v.forward_of == id) return {id, v.traffic, nullptr, step.support, v.cache8};
+  }
+  throw std::out_of_range(step.id + " has no parent '" + id + "'");
 }
 
 void validate(const Problem& p, const Step& step, const Variant& v) {
@@ -46,16 +67,19 @@ std::vector<Scratch> workspace_of(const Variant& v, const Problem& p) {
   return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
 }
 
-LinkedStep::LinkedStep(const Step& step) { all_linked().push_back(step); }
+LinkedStep::LinkedStep(Step step, const std::string& needs) {
+  const size_t comma = needs.find(',');
+  step.needs = needs.substr(comma == needs.npos ? 0 : comma + 1);
+  if (comma != needs.npos) step.newer = needs.substr(0, comma);
+  all_linked().push_back(std::move(step));
+}
 
 const std::vector<Step>& linked_steps() { return all_linked(); }
 
 const Variant& linked_variant(std::string_view id) {
   for (const Step& step : all_linked()) {
-    const bool numbered = step.id.size() > 2 && std::isdigit(step.id[0]) && step.id[2] == '_';
-    const std::string name = numbered ? step.id.substr(0, 2) : step.id;
     for (const Variant& v : step.variants) {
-      if (name + " " + v.name == id) return v;
+      if (id_of(step, v) == id) return v;
     }
   }
   throw std::out_of_range("no variant '" + std::string(id) + "' is linked into this program");

@@ -103,11 +103,13 @@ using PredictFn = Prediction (*)(const Problem&);
 /// The workspace that one problem needs.
 using WorkspaceFn = std::vector<Scratch> (*)(const Problem&);
 
-/// What the report's "change" compares with: a variant of the step before, or an earlier one.
+/// What the report's "change" compares with: a variant of an earlier step, by its formulas alone.
 struct Parent {
   std::string id;  ///< "01 naive": the step's number and the variant
   PredictFn traffic = nullptr;
+  PredictFn backward_traffic = nullptr;
   Support support = {};  ///< outside of it the two are not compared
+  bool cache8 = false;   ///< as Problem::cache8
 };
 
 struct Sharding;  // common/ranks/sharding.h
@@ -116,9 +118,9 @@ struct Sharding;  // common/ranks/sharding.h
 struct Variant {
   std::string name;                     ///< "shared", of 1_shared.cuh: mostly that of its file
   std::string idea;                     ///< one line for the tables
-  Parent parent = {};                   ///< empty: the forward is not compared
+  std::string parent = {};              ///< "01 naive", see parent_of(); empty: forward_of
   std::optional<Support> support = {};  ///< where it is narrower than the step's: an early rung
-  std::string needs = {};               ///< "sm_90a", where it is more than the step needs
+  bool newer = false;                   ///< needs the newer of the step's two architectures
   /// What an application does in the kernels that make Q, K and V, such as their quantisation: it
   /// reads these, writes workspace alone, and runs before the forward. Counted and timed by itself.
   /// Empty: there is none.
@@ -131,9 +133,9 @@ struct Variant {
   WorkspaceFn workspace = nullptr;  ///< null: none
   bool writes_lse = false;
   /// "04 fused", where the idea is the backward and the forward is another variant's: tables of
-  /// several steps leave it out.
+  /// several steps leave it out. Empty, as parent is: the forward is not compared.
   std::string forward_of = {};
-  Parent backward_parent = {};                    ///< empty: the backward is not compared
+  std::string backward_parent = {};               ///< empty: the backward is not compared
   Runner backward = {};                           ///< empty: there is none
   PredictFn backward_traffic = nullptr;           ///< null: no prediction yet
   std::shared_ptr<const Sharding> sharding = {};  ///< among several ranks; null: it runs on one
@@ -145,30 +147,34 @@ struct Step {
   std::string id;    ///< "02_tiled": the name of its folder
   std::string idea;  ///< one line
   Support support = {};
-  std::string needs = {};         ///< "sm_90a", by all variants; empty when any GPU will do
+  std::vector<Parent> parents = {};  ///< those of its variants that are variants of other steps
+  std::string needs = {};  ///< "sm_90a", by all variants; empty when any GPU will do: LinkedStep
+  std::string newer = {};  ///< "sm_90a", by some variants
   std::vector<Variant> variants;  ///< the last one is the step's result, and the default
                                   ///< where the GPU runs it
 };
 
 /// What a variant can do: its own support, or the step's.
 const Support& support_of(const Step&, const Variant&);
-/// The GPU that a variant needs: what it says itself, or its step.
+/// The GPU that a variant needs.
 const std::string& needs_of(const Step&, const Variant&);
+/// "06 swapped": the step's number, or the name of one's own step, and the variant
+std::string id_of(const Step&, const Variant&);
+/// The formulas of what has this id: one of the step's parents, one of its variants, or a forward
+/// that one of them takes over. \throws std::out_of_range when there is none.
+Parent parent_of(const Step&, const std::string& id);
 /// \throws UsageError with one sentence when the step or this variant does not support the problem.
 void validate(const Problem&, const Step&, const Variant&);
+
+/// The step as JSON: docs/json.md.
+std::string describe(const Step&);
 
 /// The pieces of workspace that a variant asks for; none without a WorkspaceFn.
 std::vector<Scratch> workspace_of(const Variant&, const Problem&);
 
-/// What a step's main.cu defines: its step is part of whatever links this object. That is its
-/// program, its library, and the tests that name it, so that kernels are compiled once.
-class LinkedStep {
- public:
-  explicit LinkedStep(const Step&);
-};
 /// All that are linked, in no order. Not to be called before main().
 const std::vector<Step>& linked_steps();
-/// \param id "06 swapped": the step's number, or the name of one's own step, and the variant
+/// \param id as id_of()
 /// \throws std::out_of_range when there is none among the linked steps.
 const Variant& linked_variant(std::string_view id);
 

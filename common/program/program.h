@@ -21,6 +21,8 @@ GpuSpec modelled_gpu(const Options&, const Step&);
 Inputs make_inputs(const Options&);
 /// --out and --out-dir.
 void write_outputs(const Options&, const Outputs&);
+/// What the command line asked for: help, names, a description.
+std::string words_of(const Options&);
 /// \returns 0, or the errno that says why output was lost.
 int flush_stdout();
 /// \param error of flush_stdout(). \throws ResourceError when output was lost.

@@ -62,29 +62,22 @@ Inputs make_inputs(const Options& o) {
 
 namespace {
 
-/// Does the parent, where it is a variant of this step, keep K and V in 8 bits?
-bool has_cache8(const Step& step, const Parent& parent) {
-  return std::any_of(step.variants.begin(), step.variants.end(), [&](const Variant& v) {
-    return v.cache8 && parent.id == step.id.substr(0, 2) + " " + v.name;
-  });
-}
-
-std::optional<ParentTraffic> parent_traffic(const Step& step, const Parent& parent,
+std::optional<ParentTraffic> parent_traffic(const Parent& parent, PredictFn traffic,
                                             const Problem& problem) {
-  if (!parent.traffic) return std::nullopt;
+  if (!traffic) return std::nullopt;
   Problem same = problem;
   if (!parent.support.smem) same.smem = 0;  // it has tiles of its own size
-  same.cache8 = has_cache8(step, parent);
+  same.cache8 = parent.cache8;
   try {
     validate(same, parent.support);
   } catch (const UsageError&) {
     return std::nullopt;
   }
-  return ParentTraffic{parent.id, parent.traffic(same).total()};
+  return ParentTraffic{parent.id, traffic(same).total()};
 }
 
 Pass predict(const Step& step, const char* name, const Options& o, PredictFn traffic, double flops,
-             const Parent& parent) {
+             const std::string& parent = {}, PredictFn Parent::*parents = nullptr) {
   if (o.predict && !traffic) {
     throw UsageError(std::string("the step has no traffic formula for its ") + name);
   }
@@ -94,7 +87,10 @@ Pass predict(const Step& step, const char* name, const Options& o, PredictFn tra
   pass.predicts = traffic && !o.no_predict;
   if (pass.predicts) {
     pass.predicted = traffic(o.problem);
-    pass.parent = parent_traffic(step, parent, o.problem);
+    if (!parent.empty()) {
+      const Parent before = parent_of(step, parent);
+      pass.parent = parent_traffic(before, before.*parents, o.problem);
+    }
   }
   return pass;
 }
@@ -144,8 +140,12 @@ GpuSpec modelled_gpu(const Options& o, const Step& step) {
   };
   if (!simulated()) return gpu;
   if (!runs_on(gpu.arch, step.needs)) refuse("this step", step.needs);
-  if (!runs_on(gpu.arch, needs_of(step, v))) refuse("variant " + v.name, v.needs);
+  if (!runs_on(gpu.arch, needs_of(step, v))) refuse("variant " + v.name, step.newer);
   return gpu;
+}
+
+std::string words_of(const Options& o) {
+  return o.verbatim ? o.text : fitted(o.text, columns_of(STDOUT_FILENO));
 }
 
 int flush_stdout() {
@@ -201,14 +201,16 @@ class Run {
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
     if (variant_.prepare) {
-      report_.prepare = predict(step, "prepare", options, variant_.prepare_traffic, 0, {});
+      report_.prepare = predict(step, "prepare", options, variant_.prepare_traffic, 0);
     }
-    report_.forward = predict(step, "forward", options, variant_.traffic, problem_.flops_forward(),
-                              variant_.parent);
+    report_.forward =
+        predict(step, "forward", options, variant_.traffic, problem_.flops_forward(),
+                variant_.parent.empty() ? variant_.forward_of : variant_.parent, &Parent::traffic);
     report_.forward_of = variant_.forward_of;
     if (variant_.backward) {
-      report_.backward = predict(step, "backward", options, variant_.backward_traffic,
-                                 problem_.flops_backward(), variant_.backward_parent);
+      report_.backward =
+          predict(step, "backward", options, variant_.backward_traffic, problem_.flops_backward(),
+                  variant_.backward_parent, &Parent::backward_traffic);
     }
     if (!options.estimate.empty()) read_estimates(options.estimate, report_);
   }
@@ -428,7 +430,7 @@ void warn_if_stale() {
 int step_main(int argc, char** argv, const Step& step) try {
   const Options options = parse(argc, argv, step);
   if (!options.text.empty()) {
-    std::fputs(fitted(options.text, columns_of(STDOUT_FILENO)).c_str(), stdout);
+    std::fputs(words_of(options).c_str(), stdout);
     require_printed(flush_stdout());
     return kRight;
   }

@@ -451,7 +451,7 @@ int ranks_main(int argc, char** argv, const Step& step) {
     Options options;
     on_all(*world, [&] { options = parse_for_ranks(argc, argv, step, world->size()); });
     if (!options.text.empty()) {
-      const std::string text = fitted(options.text, columns_of(STDOUT_FILENO));
+      const std::string text = words_of(options);
       if (world->rank() == 0) std::fputs(text.c_str(), stdout);
       return kRight;
     }

@@ -22,12 +22,11 @@ import tempfile
 
 from .command import BadInput, Failure, NotHere, parser
 from .files import read_json
-from .steps import ROOT, chosen_of, numbered_steps
+from .steps import ROOT, chosen_of, described, numbered_steps, program_of
 
 INSTRUCTIONS = "common/data/instructions.json"
 PROBLEM = {"h": 4, "n": 1024}  # the simulator counts one head of it: they are alike
 CAUSAL = "with a mask where a kernel is compiled for it"
-HEAD_DIMENSIONS = (32, 64, 96, 128)
 METRICS = {
     "all": "smsp__inst_executed.sum",
     "fma": "sm__inst_executed_pipe_fma.sum",
@@ -44,17 +43,13 @@ SOURCE = (
 
 def programs(build, steps):
     for step in steps:
-        path = os.path.join(build, "steps", step)
-        if not os.path.exists(path):
-            raise NotHere(f"{path} is not there: build the preset {os.path.basename(build)} first")
-        names = subprocess.run([path, "--list-variants"], capture_output=True, text=True)
-        for variant in names.stdout.split():
-            for d in HEAD_DIMENSIONS:
-                call = [path, "--variant", variant, "--d", str(d), "--input", "normal"]
-                asked = subprocess.run([*call, "--predict"], capture_output=True)
-                if asked.returncode == 0:
-                    yield f"d{d}_{step}_{variant}", call
-                    yield f"d{d}_{step}_{variant}_causal", [*call, "--causal"]
+        path = program_of(build, step)
+        for variant in described(path, os.path.basename(build))["variants"]:
+            for d in variant["supports"]["d"]:
+                name = variant["name"]
+                call = [path, "--variant", name, "--d", str(d), "--input", "normal"]
+                yield f"d{d}_{step}_{name}", call
+                yield f"d{d}_{step}_{name}_causal", [*call, "--causal"]
 
 
 def measure(folder, steps):

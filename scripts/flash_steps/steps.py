@@ -1,5 +1,6 @@
 """The steps of this tree, and of a build folder: finding them, running their programs."""
 
+import json
 import os
 import re
 import subprocess
@@ -57,29 +58,32 @@ def numbered_steps():
     return [step for step in found if number_of(step)] or found
 
 
-def steps_and_needs(root=ROOT):
-    """[(step, the architecture that it needs or None)], in the order of steps/CMakeLists.txt;
-    without one of the user's own that was deleted by hand."""
+def listed(root=ROOT):
+    """{step: the architectures that it needs}, of steps/CMakeLists.txt; ["sm_80", "sm_90a"] where
+    some variants do with the first, [] for any GPU. Without one of the user's own that was deleted
+    by hand."""
     text = read_text(os.path.join(root, "steps", "CMakeLists.txt"))
-    names = re.findall(r"^fa_step\((\w+)\)", text, re.MULTILINE)
-    there = [n for n in names if number_of(n) or os.path.isdir(os.path.join(root, "steps", n))]
-    return [(name, needs_of(name, root)) for name in there]
+    found = {}
+    for name, words in re.findall(r"^fa_step\((\w+)([^)]*)\)", text, re.MULTILINE):
+        if number_of(name) or os.path.isdir(os.path.join(root, "steps", name)):
+            needs = [word for word in words.split() if re.fullmatch(r"sm_\d+a?", word)]
+            found[name] = sorted(needs, key=lambda arch: int(arch.strip("sm_a")))
+    return found
 
 
-def needs_of(step, root=ROOT):
-    """The architecture that a step's newest kernels need, of its step.cuh; None: any, or it is not
-    described."""
-    return (all_needs_of(step, root) or [None])[-1]
+def steps_and_needs(root=ROOT):
+    """[(step, the architecture that it needs or None)], in the order of steps/CMakeLists.txt."""
+    return [(name, (needs or [None])[-1]) for name, needs in listed(root).items()]
 
 
 def all_needs_of(step, root=ROOT):
-    """["sm_80", "sm_90a"] where some variants do with the first; ["sm_80"]; [] for any GPU."""
-    described = os.path.join(root, "steps", step, "step.cuh")
-    if not os.path.exists(described):
-        return []
-    # As in steps/CMakeLists.txt.
-    needs = re.findall(r'\.needs = "(sm_\d+a?)"', read_text(described))
-    return sorted(set(needs), key=lambda arch: int(re.search(r"\d+", arch)[0]))
+    """As listed(); [] for a folder that is not listed."""
+    return listed(root).get(step, [])
+
+
+def needs_of(step, root=ROOT):
+    """The architecture that a step's newest kernels need; None: any, or it is not listed."""
+    return (all_needs_of(step, root) or [None])[-1]
 
 
 def runs_on(arch, needs):
@@ -92,6 +96,28 @@ def program_of(build, step):
     return os.path.join(build, "steps", step)
 
 
+def _run(command, preset):
+    try:
+        return subprocess.run(command, capture_output=True, text=True)
+    except OSError as error:
+        raise NotHere(
+            f"{os.path.relpath(command[0])}: {error.strerror}; it is not built: "
+            f"cmake --preset {preset} && cmake --build --preset {preset}"
+        ) from None
+
+
+def described(program, preset="sim"):
+    r"""What a step is, as its program says it: docs/json.md.
+
+    \raises NotHere where it is not built, and Failure."""
+    done = _run([program, "--describe"], preset)
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        said = (done.stderr.strip() or f"status {done.returncode}").splitlines()[-1]
+        raise Failure(f"{program} --describe: {said}") from None
+
+
 def run_program(program, *arguments, preset="sim"):
     r"""What a step's program writes with --json.
 
@@ -99,13 +125,7 @@ def run_program(program, *arguments, preset="sim"):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "run.json")
         command = [program, *arguments, f"--json={path}"]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True)
-        except OSError as error:
-            raise NotHere(
-                f"{os.path.relpath(program)}: {error.strerror}; it is not built: "
-                f"cmake --preset {preset} && cmake --build --preset {preset}"
-            ) from None
+        done = _run(command, preset)
         if done.returncode in (2, 3):
             raise (BadInput if done.returncode == 2 else NotHere)(done.stderr.strip())
         if done.returncode != 0:

@@ -10,13 +10,12 @@ Exit status: 0 done, 1 a program failed, 2 bad use.
 
 import concurrent.futures
 import os
-import re
 import subprocess
 
 from . import command
-from .command import BadInput, Failure
+from .command import Failure
 from .gpu_table import find_model
-from .steps import ROOT, all_needs_of, numbered_steps, program_of, runs_on
+from .steps import ROOT, all_needs_of, described, numbered_steps, program_of, runs_on
 from .text import Column, markdown_table
 
 SIM_BUILD = os.path.join(ROOT, "build", "sim")
@@ -43,27 +42,9 @@ def built(build=SIM_BUILD):
     return all(os.path.exists(program_of(build, step)) for step in numbered_steps())
 
 
-def described(build, step):
-    """[(variant, head dimension)] of a step."""
-    program = program_of(build, step)
-    if not os.path.exists(program):
-        raise BadInput(f"{program}: not built: cmake --build --preset sim")
-    listed, refused = output_of(program, "--list-variants"), output_of(program, "--d=1")
-    variants = listed.stdout.split()
-    sizes = re.search(r"supports --d ([\d, ]+)", refused.stderr)
-    if listed.returncode != 0 or not variants or refused.returncode != 2 or not sizes:
-        raise Failure(f"{program}: does not name its variants and head dimensions")
-    return [(variant, int(d)) for variant in variants for d in sizes[1].split(",")]
-
-
 def runs(build, step, gpu, variant, d):
-    """None where other variants have this head dimension or architecture and this one does not."""
     flags = (f"--gpu={gpu}", f"--variant={variant}", f"--d={d}", *PROBLEM)
     done = output_of(program_of(build, step), *flags)
-    if done.returncode == 2 and re.search(
-        f"variant {variant} (supports --d|needs sm_)", done.stderr
-    ):
-        return None
     if done.returncode != 0 and "bytes of shared memory for a block" not in done.stderr:
         raise Failure(f"{step} {' '.join(flags)}: {(done.stderr or done.stdout)[-300:]}")
     return done.returncode == 0
@@ -71,15 +52,15 @@ def runs(build, step, gpu, variant, d):
 
 def cell(build, step, gpu, pool):
     """ "yes", "VARIANT, ...", "not VARIANT d=D, ..." or "-"."""
-    if not runs_on(find_model(gpu)["arch"], (all_needs_of(step) or [None])[0]):
-        return "-"
-    cases = described(build, step)
+    variants = described(program_of(build, step))["variants"]
+    arch = find_model(gpu)["arch"]
+    some = [v for v in variants if runs_on(arch, v["needs"])]
+    cases = [(v["name"], d) for v in some for d in v["supports"]["d"]]
     done = list(pool.map(lambda case: runs(build, step, gpu, *case), cases))
-    missing = [f"{variant} d={d}" for (variant, d), right in zip(cases, done) if right is False]
+    missing = [f"{variant} d={d}" for (variant, d), right in zip(cases, done) if not right]
     if missing:
         return "not " + ", ".join(missing)
-    some = list(dict.fromkeys(variant for (variant, _), right in zip(cases, done) if right))
-    return "yes" if {variant for variant, _ in cases} == set(some) else ", ".join(some)
+    return "yes" if some == variants else ", ".join(v["name"] for v in some) or "-"
 
 
 def markdown(build=SIM_BUILD):

@@ -1,5 +1,6 @@
 // Registers @NAME@ in what links this file: its program (main() is in common/harness), its library
 // and its test.
+#include "common/harness/linked_step.h"
 #include "steps/@NAME@/step.cuh"
 
 static const fa::LinkedStep linked(@NAME@::step());

@@ -1,4 +1,4 @@
-// Tests of @NAME@. The build links the steps that linked_variant() names here.
+// Tests of @NAME@. TESTED_WITH in steps/CMakeLists.txt adds steps for linked_variant() to find.
 #include "tests/attention.h"
 
 static const fa::Variant& kernel() { return fa::linked_variant("@NAME@ kernel"); }

@@ -1,4 +1,4 @@
-// Tests of step 01. The build links the steps that linked_variant() names here.
+// Tests of step 01. steps/CMakeLists.txt says what it is linked with.
 #include "tests/attention.h"
 
 static const fa::Variant& naive() { return fa::linked_variant("01 naive"); }

@@ -10,7 +10,7 @@ namespace step02 {
 inline fa::Variant shared() {
   return {.name = "shared",
           .idea = "32 x 32 tiles in shared memory",
-          .parent = {"01 naive", step01::traffic},
+          .parent = "01 naive",
           .forward = step02_shared::forward,
           .traffic = step02_shared::traffic,
           .workspace = step02_shared::workspace};
@@ -19,7 +19,7 @@ inline fa::Variant shared() {
 inline fa::Variant registers() {
   return {.name = "registers",
           .idea = "64 x 64 tiles, 4 x 4 scores per thread in registers",
-          .parent = {"01 naive", step01::traffic},
+          .parent = "01 naive",
           .forward = forward,
           .traffic = traffic,
           .workspace = workspace};
@@ -28,6 +28,7 @@ inline fa::Variant registers() {
 inline fa::Step step() {
   return {.id = "02_tiled",
           .idea = "shared-memory tiles, then register tiles; S and P stay in HBM",
+          .parents = {{.id = "01 naive", .traffic = step01::traffic}},
           .variants = {shared(), registers()}};
 }
 

@@ -1,4 +1,4 @@
-// Tests of step 02. The build links the steps that linked_variant() names here.
+// Tests of step 02. steps/CMakeLists.txt says what it is linked with.
 #include "tests/attention.h"
 
 static const fa::Variant& parent() { return fa::linked_variant("01 naive"); }

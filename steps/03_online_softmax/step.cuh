@@ -11,7 +11,7 @@ namespace step03 {
 inline fa::Variant naive() {
   return {.name = "naive",
           .idea = "02 with a softmax that takes no maximum",
-          .parent = {"02 registers", step02::traffic},
+          .parent = "02 registers",
           .forward = step03_naive::forward,
           .traffic = step03_naive::traffic,
           .workspace = step02::workspace};
@@ -20,7 +20,7 @@ inline fa::Variant naive() {
 inline fa::Variant safe() {
   return {.name = "safe",
           .idea = "02 with a softmax that takes the maximum first",
-          .parent = {"02 registers", step02::traffic},
+          .parent = "02 registers",
           .forward = step02::forward,
           .traffic = step03_naive::safe_traffic,
           .workspace = step02::workspace};
@@ -29,7 +29,7 @@ inline fa::Variant safe() {
 inline fa::Variant online() {
   return {.name = "online",
           .idea = "02 with a softmax that finds maximum and sum in one pass",
-          .parent = {"02 registers", step02::traffic},
+          .parent = "02 registers",
           .forward = step03_online::forward,
           .traffic = step03_online::traffic,
           .workspace = step02::workspace};
@@ -38,7 +38,7 @@ inline fa::Variant online() {
 inline fa::Variant one_pass() {
   return {.name = "one_pass",
           .idea = "softmax and P V in one pass over S",
-          .parent = {"02 registers", step02::traffic},
+          .parent = "02 registers",
           .forward = forward,
           .traffic = traffic,
           .workspace = workspace};
@@ -47,6 +47,7 @@ inline fa::Variant one_pass() {
 inline fa::Step step() {
   return {.id = "03_online_softmax",
           .idea = "running m and l; P never exists, S stays in HBM",
+          .parents = {{.id = "02 registers", .traffic = step02::traffic}},
           .variants = {naive(), safe(), online(), one_pass()}};
 }
 

@@ -1,4 +1,4 @@
-// Tests of step 03. The build links the steps that linked_variant() names here.
+// Tests of step 03. steps/CMakeLists.txt says what it is linked with.
 #include <random>
 
 #include "steps/03_online_softmax/1_merge.cuh"

@@ -1,4 +1,4 @@
-// Tests of step 04. The build links the steps that linked_variant() names here.
+// Tests of step 04. steps/CMakeLists.txt says what it is linked with.
 #include "steps/04_fused/2_fused.cuh"
 #include "tests/attention.h"
 

@@ -11,7 +11,6 @@ namespace step05 {
 inline fa::Variant standard() {
   return {.name = "standard",
           .idea = "P stays in HBM from forward to backward; dP and dS are written",
-          .parent = {"02 registers", step02::traffic},
           .forward = step02::forward,
           .traffic = step02::traffic,
           .workspace = step02::workspace,
@@ -23,12 +22,11 @@ inline fa::Variant standard() {
 inline fa::Variant delta() {
   return {.name = "delta",
           .idea = "delta = rowsum(dO * O): the gradient of softmax reads each row once",
-          .parent = {"02 registers", step02::traffic},
           .forward = step02::forward,
           .traffic = step02::traffic,
           .workspace = step05_delta::workspace,
           .forward_of = "02 registers",
-          .backward_parent = {"05 standard", step05_standard::backward_traffic},
+          .backward_parent = "05 standard",
           .backward = step05_delta::backward,
           .backward_traffic = step05_delta::backward_traffic};
 }
@@ -36,13 +34,12 @@ inline fa::Variant delta() {
 inline fa::Variant from_lse() {
   return {.name = "from_lse",
           .idea = "the forward keeps LSE, not P; a kernel makes tiles of P and dS in HBM",
-          .parent = {"04 fused", step04::traffic},
           .forward = step04::forward,
           .traffic = step04::traffic,
           .workspace = step05_from_lse::workspace,
           .writes_lse = true,
           .forward_of = "04 fused",
-          .backward_parent = {"05 delta", step05_delta::backward_traffic},
+          .backward_parent = "05 delta",
           .backward = step05_from_lse::backward,
           .backward_traffic = step05_from_lse::backward_traffic};
 }
@@ -50,13 +47,12 @@ inline fa::Variant from_lse() {
 inline fa::Variant recompute() {
   return {.name = "recompute",
           .idea = "Algorithm 4: P and dS stay on chip, tile by tile; dQ through HBM",
-          .parent = {"04 fused", step04::traffic},
           .forward = step04::forward,
           .traffic = step04::traffic,
           .workspace = workspace,
           .writes_lse = true,
           .forward_of = "04 fused",
-          .backward_parent = {"05 from_lse", step05_from_lse::backward_traffic},
+          .backward_parent = "05 from_lse",
           .backward = backward,
           .backward_traffic = backward_traffic};
 }

@@ -1,4 +1,4 @@
-// Tests of step 05. The build links the steps that linked_variant() names here.
+// Tests of step 05. steps/CMakeLists.txt says what it is linked with.
 #include "common/harness/tiles.h"
 #include "tests/backward.h"
 #if !FA_BACKEND_GPU

@@ -1,4 +1,4 @@
-// Tests of step 06. The build links the steps that linked_variant() names here.
+// Tests of step 06. steps/CMakeLists.txt says what it is linked with.
 #include "steps/04_fused/2_fused.cuh"
 #include "steps/06_work_partitioning/1_swapped.cuh"
 #include "steps/06_work_partitioning/2_registers.cuh"

@@ -12,7 +12,7 @@ namespace step07 {
 inline fa::Variant mma() {
   return {.name = "mma",
           .idea = "both products by mma.sync; S becomes P in registers",
-          .parent = {"06 registers", step06_registers::traffic},
+          .parent = "06 registers",
           .support = step07_mma::support(),
           .forward = step07_mma::forward,
           .traffic = step07_mma::traffic,
@@ -22,7 +22,7 @@ inline fa::Variant mma() {
 inline fa::Variant pipelined() {
   return {.name = "pipelined",
           .idea = "the next tile by cp.async, swizzled instead of padded",
-          .parent = {"07 mma", step07_mma::traffic, step07_mma::support()},
+          .parent = "07 mma",
           .support = step07_pipelined::support(),
           .forward = step07_pipelined::forward,
           .traffic = step07_pipelined::traffic,
@@ -32,7 +32,7 @@ inline fa::Variant pipelined() {
 inline fa::Variant bands() {
   return {.name = "bands",
           .idea = "32 rows per warp: a fragment of K or V serves two mma",
-          .parent = {"07 pipelined", step07_pipelined::traffic, step07_pipelined::support()},
+          .parent = "07 pipelined",
           .support = step07_bands::support(),
           .forward = step07_bands::forward,
           .traffic = step07_bands::traffic,
@@ -42,7 +42,7 @@ inline fa::Variant bands() {
 inline fa::Variant lazy() {
   return {.name = "lazy",
           .idea = "lazy rescale; GQA; any number of keys",
-          .parent = {"07 bands", step07_bands::traffic, step07_bands::support()},
+          .parent = "07 bands",
           .forward = forward,
           .traffic = traffic,
           .writes_lse = true};
@@ -52,7 +52,7 @@ inline fa::Step step() {
   return {.id = "07_tensor_cores",
           .idea = "FlashAttention-2 in bf16 on tensor cores: mma.sync, ldmatrix, cp.async",
           .support = support(),
-          .needs = "sm_80",
+          .parents = {{.id = "06 registers", .traffic = step06_registers::traffic}},
           .variants = {mma(), pipelined(), bands(), lazy()}};
 }
 

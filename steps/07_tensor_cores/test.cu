@@ -1,4 +1,4 @@
-// Tests of step 07. The build links the steps that linked_variant() names here.
+// Tests of step 07. steps/CMakeLists.txt says what it is linked with.
 #include "steps/07_tensor_cores/1_mma.cuh"
 #include "steps/07_tensor_cores/2_pipelined.cuh"
 #include "steps/07_tensor_cores/3_bands.cuh"

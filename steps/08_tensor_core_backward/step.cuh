@@ -14,43 +14,39 @@ namespace step08 {
 inline fa::Variant keys() {
   return {.name = "keys",
           .idea = "S^T: P and dS stay in registers; dQ by a kernel of its own",
-          .parent = {"07 lazy", step07::traffic, step07::support()},
           .support = fa::Support{.d = {64, 128}},  // its heads have keys of their own
           .forward = step07::forward,
           .traffic = step07::traffic,
           .workspace = step08_queries::workspace,
           .writes_lse = true,
           .forward_of = "07 lazy",
-          .backward_parent = {"06 backward", step06_backward::backward_traffic},
+          .backward_parent = "06 backward",
           .backward = step08_keys::backward,
           .backward_traffic = step08_keys::backward_traffic};
 }
 
 inline fa::Variant wide() {
-  return {
-      .name = "wide",
-      .idea = "a block owns 128 keys, of all heads that share them",
-      .parent = {"07 lazy", step07::traffic, step07::support()},
-      .forward = step07::forward,
-      .traffic = step07::traffic,
-      .workspace = step08_queries::workspace,
-      .writes_lse = true,
-      .forward_of = "07 lazy",
-      .backward_parent = {"08 keys", step08_keys::backward_traffic, fa::Support{.d = {64, 128}}},
-      .backward = step08_wide::backward,
-      .backward_traffic = step08_wide::backward_traffic};
-}
-
-inline fa::Variant deterministic() {
-  return {.name = "deterministic",
-          .idea = "copies one tile ahead; 7 products, always the same bits",
-          .parent = {"07 lazy", step07::traffic, step07::support()},
+  return {.name = "wide",
+          .idea = "a block owns 128 keys, of all heads that share them",
           .forward = step07::forward,
           .traffic = step07::traffic,
           .workspace = step08_queries::workspace,
           .writes_lse = true,
           .forward_of = "07 lazy",
-          .backward_parent = {"08 wide", step08_wide::backward_traffic, step07::support()},
+          .backward_parent = "08 keys",
+          .backward = step08_wide::backward,
+          .backward_traffic = step08_wide::backward_traffic};
+}
+
+inline fa::Variant deterministic() {
+  return {.name = "deterministic",
+          .idea = "copies one tile ahead; 7 products, always the same bits",
+          .forward = step07::forward,
+          .traffic = step07::traffic,
+          .workspace = step08_queries::workspace,
+          .writes_lse = true,
+          .forward_of = "07 lazy",
+          .backward_parent = "08 wide",
           .backward = step08_deterministic::backward,
           .backward_traffic = step08_deterministic::backward_traffic};
 }
@@ -58,14 +54,12 @@ inline fa::Variant deterministic() {
 inline fa::Variant atomics() {
   return {.name = "atomics",
           .idea = "5 products: dS through shared memory, dQ by atomics",
-          .parent = {"07 lazy", step07::traffic, step07::support()},
           .forward = step07::forward,
           .traffic = step07::traffic,
           .workspace = workspace,
           .writes_lse = true,
           .forward_of = "07 lazy",
-          .backward_parent = {"08 deterministic", step08_deterministic::backward_traffic,
-                              step07::support()},
+          .backward_parent = "08 deterministic",
           .backward = backward,
           .backward_traffic = backward_traffic};
 }
@@ -73,13 +67,12 @@ inline fa::Variant atomics() {
 inline fa::Variant roles() {
   return {.name = "roles",
           .idea = "pairs of warps: one makes P and dV, the other dS and dK",
-          .parent = {"07 lazy", step07::traffic, step07::support()},
           .forward = step07::forward,
           .traffic = step07::traffic,
           .workspace = workspace,
           .writes_lse = true,
           .forward_of = "07 lazy",
-          .backward_parent = {"08 atomics", backward_traffic, step07::support()},
+          .backward_parent = "08 atomics",
           .backward = step08_roles::backward,
           .backward_traffic = backward_traffic};
 }
@@ -88,7 +81,7 @@ inline fa::Step step() {
   return {.id = "08_tensor_core_backward",
           .idea = "the backward on tensor cores: transposed scores stay in registers",
           .support = step07::support(),
-          .needs = "sm_80",
+          .parents = {{.id = "06 backward", .backward_traffic = step06_backward::backward_traffic}},
           .variants = {keys(), wide(), deterministic(), atomics(), roles()}};
 }
 

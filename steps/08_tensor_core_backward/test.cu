@@ -1,4 +1,4 @@
-// Tests of step 08. The build links the steps that linked_variant() names here.
+// Tests of step 08. steps/CMakeLists.txt says what it is linked with.
 #include "steps/08_tensor_core_backward/7_roles.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"

@@ -10,7 +10,7 @@ namespace step09 {
 inline fa::Variant tma() {
   return {.name = "tma",
           .idea = "07's tiles brought by TMA and awaited at mbarriers",
-          .parent = {"07 lazy", step07::traffic, step07::support()},
+          .parent = "07 lazy",
           .forward = step09_tma::forward,
           .traffic = step09_tma::traffic,
           .writes_lse = true};
@@ -19,7 +19,7 @@ inline fa::Variant tma() {
 inline fa::Variant wgmma() {
   return {.name = "wgmma",
           .idea = "products by warpgroups of 64 rows; K and V stay in shared memory",
-          .parent = {"09 tma", step09_tma::traffic, step09_tma::support()},
+          .parent = "09 tma",
           .forward = forward,
           .traffic = traffic,
           .writes_lse = true};
@@ -29,7 +29,7 @@ inline fa::Step step() {
   return {.id = "09_tma_wgmma",
           .idea = "tensor maps, mbarriers, wgmma: whole tiles instead of fragments",
           .support = support(),
-          .needs = "sm_90a",
+          .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()}},
           .variants = {tma(), wgmma()}};
 }
 

@@ -1,4 +1,4 @@
-// Tests of step 09. The build links the steps that linked_variant() names here.
+// Tests of step 09. steps/CMakeLists.txt says what it is linked with.
 #include "steps/09_tma_wgmma/1_tma.cuh"
 #include "steps/09_tma_wgmma/2_wgmma.cuh"
 #include "tests/attention.h"

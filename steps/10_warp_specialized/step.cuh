@@ -12,7 +12,7 @@ namespace step10 {
 inline fa::Variant producer() {
   return {.name = "producer",
           .idea = "one warpgroup only copies; setmaxnreg gives its registers to the others",
-          .parent = {"09 wgmma", step09::traffic, step09::support()},
+          .parent = "09 wgmma",
           .forward = step10_producer::forward,
           .traffic = step10_producer::traffic,
           .writes_lse = true};
@@ -21,7 +21,7 @@ inline fa::Variant producer() {
 inline fa::Variant specialized() {
   return {.name = "specialized",
           .idea = "products during the softmax, consumers in turn: FlashAttention-3",
-          .parent = {"10 producer", step10_producer::traffic, support()},
+          .parent = "10 producer",
           .forward = step10_specialized::forward<false>,
           .traffic = step10_specialized::traffic,
           .writes_lse = true};
@@ -30,7 +30,7 @@ inline fa::Variant specialized() {
 inline fa::Variant lazy() {
   return {.name = "lazy",
           .idea = "the maximum moves when a score has passed it by 2^8",
-          .parent = {"10 specialized", step10_specialized::traffic, support()},
+          .parent = "10 specialized",
           .forward = step10_specialized::forward<true>,
           .traffic = step10_specialized::traffic,
           .writes_lse = true};
@@ -39,7 +39,7 @@ inline fa::Variant lazy() {
 inline fa::Variant persistent() {
   return {.name = "persistent",
           .idea = "as many blocks as SMs; their work tiles overlap",
-          .parent = {"10 lazy", step10_specialized::traffic, support()},
+          .parent = "10 lazy",
           .forward = step10_persistent::forward,
           .traffic = step10_persistent::traffic,
           .writes_lse = true};
@@ -48,7 +48,7 @@ inline fa::Variant persistent() {
 inline fa::Variant scheduled() {
   return {.name = "scheduled",
           .idea = "causal: a tile scheduler, and tiles of keys that a warpgroup skips",
-          .parent = {"10 persistent", step10_persistent::traffic, support()},
+          .parent = "10 persistent",
           .forward = forward,
           .traffic = traffic,
           .workspace = workspace,
@@ -59,7 +59,7 @@ inline fa::Step step() {
   return {.id = "10_warp_specialized",
           .idea = "FlashAttention-3 and past it: roles, a lazy maximum, work tiles that overlap",
           .support = support(),
-          .needs = "sm_90a",
+          .parents = {{.id = "09 wgmma", .traffic = step09::traffic, .support = step09::support()}},
           .variants = {producer(), specialized(), lazy(), persistent(), scheduled()}};
 }
 

@@ -1,4 +1,4 @@
-// Tests of step 10. The build links the steps that linked_variant() names here.
+// Tests of step 10. steps/CMakeLists.txt says what it is linked with.
 #include "steps/10_warp_specialized/5_scheduled.cuh"
 #include "tests/attention.h"
 

@@ -23,17 +23,18 @@ std::vector<fa::Scratch> both(const fa::Problem& p) {
 inline fa::Variant over_step_10(const char* name, const char* idea) {
   return {.name = name,
           .idea = idea,
-          .parent = {"10 scheduled", step10::traffic, support()},
           .forward = step10::forward,
           .traffic = step10::traffic,
           .writes_lse = true,
           .forward_of = "10 scheduled"};
 }
 
+// --- variants -----------------------------------------------------------------------------------
+
 inline fa::Variant wgmma() {
   fa::Variant v = over_step_10("wgmma", "step 08's loop by TMA and wgmma");
   v.workspace = both<workspace>;
-  v.backward_parent = {"08 roles", step08::backward_traffic, step07::support()};
+  v.backward_parent = "08 roles";
   v.backward = step11_wgmma::backward;
   v.backward_traffic = backward_traffic;
   return v;
@@ -42,7 +43,7 @@ inline fa::Variant wgmma() {
 inline fa::Variant late() {
   fa::Variant v = over_step_10("late", "products under P and dS; dQ one tile late");
   v.workspace = both<workspace>;
-  v.backward_parent = {"11 wgmma", backward_traffic, support()};
+  v.backward_parent = "11 wgmma";
   v.backward = step11_late::backward;
   v.backward_traffic = backward_traffic;
   return v;
@@ -51,7 +52,7 @@ inline fa::Variant late() {
 inline fa::Variant apart() {
   fa::Variant v = over_step_10("apart", "a third warpgroup multiplies dQ, adds it, and copies");
   v.workspace = both<workspace>;
-  v.backward_parent = {"11 late", backward_traffic, support()};
+  v.backward_parent = "11 late";
   v.backward = step11_apart::backward;
   v.backward_traffic = step11_apart::backward_traffic;
   return v;
@@ -61,7 +62,7 @@ inline fa::Variant deterministic() {
   fa::Variant v = over_step_10("deterministic",
                                "columns, with additions that do not round: always the same bits");
   v.workspace = both<step11_deterministic::workspace>;
-  v.backward_parent = {"11 columns", step11_columns::backward_traffic, support()};
+  v.backward_parent = "11 columns";
   v.backward = step11_deterministic::backward;
   v.backward_traffic = step11_deterministic::backward_traffic;
   return v;
@@ -70,7 +71,7 @@ inline fa::Variant deterministic() {
 inline fa::Variant columns() {
   fa::Variant v = over_step_10("columns", "LSE and delta as columns of the products");
   v.workspace = both<step11_columns::workspace>;
-  v.backward_parent = {"11 apart", step11_apart::backward_traffic, support()};
+  v.backward_parent = "11 apart";
   v.backward = step11_columns::backward;
   v.backward_traffic = step11_columns::backward_traffic;
   return v;
@@ -80,7 +81,9 @@ inline fa::Step step() {
   return {.id = "11_hopper_backward",
           .idea = "the backward on Hopper: TMA, wgmma, and a warpgroup for dQ",
           .support = support(),
-          .needs = "sm_90a",
+          .parents = {{.id = "08 roles",
+                       .backward_traffic = step08::backward_traffic,
+                       .support = step07::support()}},
           .variants = {wgmma(), late(), apart(), deterministic(), columns()}};
 }
 

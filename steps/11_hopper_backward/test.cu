@@ -1,4 +1,4 @@
-// Tests of step 11. The build links the steps that linked_variant() names here.
+// Tests of step 11. steps/CMakeLists.txt says what it is linked with.
 #include "steps/11_hopper_backward/6_columns.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"

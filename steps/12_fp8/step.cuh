@@ -8,7 +8,7 @@ namespace step12 {
 inline fa::Variant tensor() {
   return {.name = "tensor",
           .idea = "e4m3, one scale a tensor",
-          .parent = {"10 scheduled", step10::traffic, step10::support()},
+          .parent = "10 scheduled",
           .support = support(),
           .prepare = prepare<false>,
           .prepare_traffic = prepare_traffic<false>,
@@ -22,7 +22,7 @@ inline fa::Variant tensor() {
 inline fa::Variant heads() {
   fa::Variant v = tensor();
   v.name = "heads", v.idea = "e4m3, one scale a head";
-  v.parent = {"12 tensor", traffic<Tiling>, support()};
+  v.parent = "12 tensor";
   v.prepare = prepare<true>, v.prepare_traffic = prepare_traffic<true>;
   v.workspace = workspace<true>;
   return v;
@@ -31,7 +31,7 @@ inline fa::Variant heads() {
 inline fa::Variant centred() {
   fa::Variant v = heads();
   v.name = "centred", v.idea = "V without its mean, which O gets back";
-  v.parent.id = "12 heads";
+  v.parent = "12 heads";
   v.prepare = prepare_centred, v.prepare_traffic = prepare_centred_traffic;
   v.workspace = workspace_centred;
   return v;
@@ -40,7 +40,7 @@ inline fa::Variant centred() {
 inline fa::Variant blocks() {
   fa::Variant v = centred();
   v.name = "blocks", v.idea = "a scale for each block of Q and K";
-  v.parent.id = "12 centred";
+  v.parent = "12 centred";
   v.prepare = prepare_blocks<false>, v.prepare_traffic = blocks_traffic<Tiling>;
   v.workspace = workspace_blocks<Tiling>;
   return v;
@@ -49,7 +49,7 @@ inline fa::Variant blocks() {
 inline fa::Variant rotated() {
   fa::Variant v = blocks();
   v.name = "rotated", v.idea = "Q and K rotated: no number is an outlier";
-  v.parent.id = "12 blocks";
+  v.parent = "12 blocks";
   v.prepare = prepare_blocks<true>;
   return v;
 }
@@ -57,7 +57,7 @@ inline fa::Variant rotated() {
 inline fa::Variant late() {
   fa::Variant v = rotated();
   v.name = "late", v.idea = "the maximum is asked of P, after the exponentials";
-  v.parent.id = "12 rotated", v.support = support_late();
+  v.parent = "12 rotated", v.support = support_late();
   v.prepare = prepare_late, v.prepare_traffic = prepare_late_traffic;
   v.forward = forward_late, v.traffic = late_traffic;
   v.workspace = workspace_late;
@@ -65,11 +65,12 @@ inline fa::Variant late() {
 }
 
 inline fa::Step step() {
-  return {.id = "12_fp8",
-          .idea = "e4m3: twice the tensor cores' rate, without losing the digits",
-          .support = support_late(),
-          .needs = "sm_90a",
-          .variants = {tensor(), heads(), centred(), blocks(), rotated(), late()}};
+  return {
+      .id = "12_fp8",
+      .idea = "e4m3: twice the tensor cores' rate, without losing the digits",
+      .support = support_late(),
+      .parents = {{.id = "10 scheduled", .traffic = step10::traffic, .support = step10::support()}},
+      .variants = {tensor(), heads(), centred(), blocks(), rotated(), late()}};
 }
 
 }  // namespace step12

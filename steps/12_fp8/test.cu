@@ -1,4 +1,4 @@
-// Tests of step 12. The build links the steps that linked_variant() names here.
+// Tests of step 12. steps/CMakeLists.txt says what it is linked with.
 #include "steps/12_fp8/6_late.cuh"
 #include "tests/attention.h"
 

@@ -9,7 +9,7 @@ namespace step13 {
 inline fa::Variant warps() {
   return {.name = "warps",
           .idea = "one block per head; its warps share the keys",
-          .parent = {"07 lazy", step07::traffic, step07::support()},
+          .parent = "07 lazy",
           .support = step13_warps::support(),
           .forward = step13_warps::forward,
           .traffic = step13_warps::traffic,
@@ -19,7 +19,7 @@ inline fa::Variant warps() {
 inline fa::Variant splits() {
   return {.name = "splits",
           .idea = "a head's keys in as many splits as fill the GPU, merged by LSE",
-          .parent = {"13 warps", step13_warps::traffic, step13_warps::support()},
+          .parent = "13 warps",
           .support = step13_splits::support(),
           .forward = step13_splits::forward,
           .traffic = step13_splits::traffic,
@@ -30,7 +30,7 @@ inline fa::Variant splits() {
 inline fa::Variant groups() {
   return {.name = "groups",
           .idea = "the query heads of a group in one tile: K and V once for all of them",
-          .parent = {"13 splits", step13_splits::traffic, step13_splits::support()},
+          .parent = "13 splits",
           .support = step13_groups::support(),
           .forward = step13_groups::forward,
           .traffic = step13_groups::traffic,
@@ -41,7 +41,7 @@ inline fa::Variant groups() {
 inline fa::Variant pages() {
   return {.name = "pages",
           .idea = "the cache in pages anywhere; a length for each sequence",
-          .parent = {"13 groups", step13_groups::traffic, step13_groups::support()},
+          .parent = "13 groups",
           .support = step13_pages::support(),
           .forward = step13_pages::forward,
           .traffic = step13_pages::traffic,
@@ -52,7 +52,7 @@ inline fa::Variant pages() {
 inline fa::Variant once() {
   return {.name = "once",
           .idea = "one launch: the last block of some rows merges their splits",
-          .parent = {"13 pages", step13_pages::traffic, step13_pages::support()},
+          .parent = "13 pages",
           .support = step13_once::support(),
           .forward = step13_once::forward,
           .traffic = step13_once::traffic,
@@ -63,7 +63,7 @@ inline fa::Variant once() {
 inline fa::Variant fp8() {
   return {.name = "fp8",
           .idea = "K and V in 8 bits, multiplied in 16",
-          .parent = {"13 once", step13_once::traffic, step13_once::support()},
+          .parent = "13 once",
           .support = support(),
           .forward = forward,
           .cache8 = true,
@@ -76,7 +76,7 @@ inline fa::Step step() {
   return {.id = "13_decode",
           .idea = "one query, a long KV cache: nothing but memory bandwidth",
           .support = support(),
-          .needs = "sm_80",
+          .parents = {{.id = "07 lazy", .traffic = step07::traffic, .support = step07::support()}},
           .variants = {warps(), splits(), groups(), pages(), once(), fp8()}};
 }
 

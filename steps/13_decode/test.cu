@@ -1,4 +1,4 @@
-// Tests of step 13. The build links the steps that linked_variant() names here.
+// Tests of step 13. steps/CMakeLists.txt says what it is linked with.
 #include <cmath>
 #include <numeric>
 

@@ -19,14 +19,13 @@ inline fa::Support support() { return {.d = {64, 128}, .gqa = true}; }
 inline fa::Variant fp32() {
   return {.name = "fp32",
           .idea = "plain with the kernels of 06",
-          .parent = {"06 registers", step06_registers::traffic},
           .support = fa::Support{.d = {64, 128}},
           .forward = step06_registers::forward,
           .traffic = step06_registers::traffic,
           .workspace = step06_backward::workspace,
           .writes_lse = true,
           .forward_of = "06 registers",
-          .backward_parent = {"06 backward", step06_backward::backward_traffic},
+          .backward_parent = "06 backward",
           .backward = step06_backward::backward,
           .backward_traffic = step06_backward::backward_traffic,
           .sharding = ring<CudaCores, Cut::plain>()};
@@ -36,13 +35,12 @@ inline fa::Variant fp32() {
 inline fa::Variant mma() {
   return {.name = "mma",
           .idea = "zigzag with the kernels of 07 and 08",
-          .parent = {"07 lazy", step07::traffic, step07::support()},
           .forward = step07::forward,
           .traffic = step07::traffic,
           .workspace = step08::workspace,
           .writes_lse = true,
           .forward_of = "07 lazy",
-          .backward_parent = {"08 atomics", step08::backward_traffic, step07::support()},
+          .backward_parent = "08 atomics",
           .backward = step08::backward,
           .backward_traffic = step08::backward_traffic,
           .sharding = ring<Ampere, Cut::zigzag>()};
@@ -53,14 +51,13 @@ inline fa::Variant mma() {
 inline fa::Variant plain() {
   return {.name = "plain",
           .idea = "a ring; each rank has one chunk of the rows",
-          .parent = {"10 scheduled", step10::traffic, step10::support()},
-          .needs = "sm_90a",
+          .newer = true,
           .forward = step10::forward,
           .traffic = step10::traffic,
           .workspace = workspace,
           .writes_lse = true,
           .forward_of = "10 scheduled",
-          .backward_parent = {"11 columns", step11_columns::backward_traffic, step11::support()},
+          .backward_parent = "11 columns",
           .backward = step11_columns::backward,
           .backward_traffic = step11_columns::backward_traffic,
           .sharding = ring<Hopper, Cut::plain>()};
@@ -89,14 +86,20 @@ inline fa::Variant fused() {
 #endif
 
 inline fa::Step step() {
-  fa::Step s{.id = "14_ring",
-             .idea = "one problem on several GPUs: K and V travel round a ring of ranks",
-             .support = support()};
+  fa::Step s{
+      .id = "14_ring",
+      .idea = "one problem on several GPUs: K and V travel round a ring of ranks",
+      .support = support(),
+      .parents = {{.id = "06 backward", .backward_traffic = step06_backward::backward_traffic},
+                  {.id = "08 atomics",
+                   .backward_traffic = step08::backward_traffic,
+                   .support = step07::support()}}};
   s.variants = {fp32(), mma()};
-  s.needs = "sm_80";
 #ifndef FA_NO_WGMMA
+  s.parents.push_back({.id = "11 columns",
+                       .backward_traffic = step11_columns::backward_traffic,
+                       .support = step11::support()});
   for (const fa::Variant& v : {plain(), heads(), zigzag(), fused()}) s.variants.push_back(v);
-  if (FA_BACKEND_GPU) s.needs = "sm_90a";  // nvcc has compiled for nothing else
 #endif
   return s;
 }

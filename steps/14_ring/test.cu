@@ -1,5 +1,5 @@
 // Tests of step 14 in one process: its formulas, its merge, and ranks that are threads. Ranks that
-// mpirun starts: tests/programs/test_ranks.py. The build links steps that linked_variant() names.
+// mpirun starts: tests/programs/test_ranks.py.
 #include "common/ranks/threads.h"
 #include "steps/14_ring/1_merge.cuh"
 #include "steps/14_ring/2_hops.cuh"

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <initializer_list>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "common/harness/backend.h"
@@ -183,6 +184,21 @@ TEST_CASE("help, version and variants are words, not errors", "[cli]") {
   }
   CHECK(parse({"--version"}).text == std::string("99_step ") + fa::kVersion + "\n");
   CHECK(parse({"--list-variants"}).text == "first\nsecond\n");
+  step.needs = "sm_80", step.newer = "sm_90a";
+  step.variants[0].support = fa::Support{.d = {128}};
+  step.variants[1].newer = true, step.variants[1].forward_of = "98 before";
+  const auto described = nlohmann::json::parse(parse({"--describe"}, step).text);
+  CHECK(described["step"] == "99_step");
+  CHECK(described["idea"] == step.idea);
+  CHECK(described["needs"] == "sm_80");
+  CHECK(described["supports"]["d"] == std::vector<int>{32, 64, 96, 128});
+  const auto &first = described["variants"][0], &second = described["variants"][1];
+  CHECK(first["name"] == "first");
+  CHECK(first["supports"]["d"] == std::vector<int>{128});
+  CHECK(first["parent"].is_null());
+  CHECK(first["buffers"]["forward"].is_null());
+  CHECK(second["needs"] == "sm_90a");
+  CHECK(second["parent"] == "98 before");
 }
 
 TEST_CASE("help shows what the step takes", "[cli]") {

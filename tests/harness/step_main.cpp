@@ -276,8 +276,8 @@ TEST_CASE("a backward is checked, counted and compared beside the forward", "[st
   fa::Step step = step_of(copy_v, copy_traffic);
   step.variants[0].backward = backward_of_copy;
   step.variants[0].backward_traffic = backward_traffic;
-  step.variants[0].backward_parent.id = "97_before";
-  step.variants[0].backward_parent.traffic = backward_traffic;
+  step.variants[0].backward_parent = "97_before";
+  step.parents = {{.id = "97_before", .backward_traffic = backward_traffic}};
   const Ran ran = run_program(step);
   CHECK(ran.status == 0);
   std::vector<std::string> tensors;
@@ -357,10 +357,10 @@ TEST_CASE("a prepare runs before the forward, and is counted and judged by itsel
 TEST_CASE("the change since the parent is only told for problems that the parent does",
           "[step_main]") {
   fa::Step step = step_of(copy_v, copy_traffic);
-  step.variants[0].parent.id = "98_before";
-  step.variants[0].parent.traffic = copy_traffic;
+  step.variants[0].parent = "98_before";
+  step.parents = {{.id = "98_before", .traffic = copy_traffic}};
   CHECK(run_program(step).json["parent"]["step"] == "98_before");
-  step.variants[0].parent.support.d = {128};
+  step.parents[0].support.d = {128};
   CHECK(run_program(step).json["parent"].is_null());
 }
 
@@ -372,13 +372,14 @@ TEST_CASE("a parent without tiles to choose is asked without --smem", "[step_mai
     t["V"].read = 1000 + p.smem;
     return t;
   };
-  step.variants[0].parent = {"98 before", asked_for, {}};
+  step.variants[0].parent = "98 before";
+  step.parents = {{.id = "98 before", .traffic = asked_for}};
   const auto bytes = [&] {
     const Ran ran = run_program(step, {"--smem", "64"});
     return ran.json["parent"]["requested"]["predicted"]["read"].get<int>();
   };
   CHECK(bytes() == 1000);
-  step.variants[0].parent.support.smem = true;
+  step.parents[0].support.smem = true;
   CHECK(bytes() == 1064);
 }
 
@@ -396,7 +397,7 @@ TEST_CASE("a variant may need more than its step; by default the last one runs t
   step.needs = "sm_80";
   step.variants.push_back(step.variants[0]);
   step.variants[0].name = "old", step.variants[1].name = "new";
-  step.variants[1].needs = "sm_90a";
+  step.variants[1].newer = true, step.newer = "sm_90a";
   const auto variant = [](const Ran& ran) { return ran.json["variant"].get<std::string>(); };
   CHECK(variant(run_program(step, {})) == "new");
   CHECK(variant(run_program(step, {"--gpu", "H100"})) == "new");
@@ -450,7 +451,8 @@ TEST_CASE("a kernel without its formulas is checked and counted, and compared wi
     CHECK(traffic["requested"]["buffers"]["V"]["predicted"].is_null());
   };
   fa::Step step = step_of(copy_v, no_traffic);  // a wrong formula, which --no-predict leaves out
-  step.variants[0].parent = {"98 before", copy_traffic, {}};
+  step.variants[0].parent = "98 before";
+  step.parents = {{.id = "98 before", .traffic = copy_traffic}};
   require_unpredicted(run_program(step, {"--no-predict"}));
   CHECK(run_program(step, {"--no-predict", "--predict"}).status == 2);
   step.variants[0].traffic = nullptr;

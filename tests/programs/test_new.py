@@ -131,18 +131,19 @@ class Architecture(unittest.TestCase):
             with open(path, "w", encoding="utf-8") as file:
                 file.write(text)
 
-        needs = {"07_tensor_cores": "sm_80", "mine": "sm_90a", "mimic": ""}
-        names = {"07_tensor_cores": ["07 mma"], "mine": ["mine kernel"]}
-        names["mimic"] = ["mine kernel", "07 mma", "mimic kernel"]
-        for step, arch in needs.items():
-            line = f'          .needs = "{arch}",\n' if arch else ""
-            write(f"steps/{step}/step.cuh", f'  return {{.id = "{step}",\n{line}}};\n')
-            lines = [f'fa::linked_variant("{name}");\n' for name in names[step]]
-            write(f"steps/{step}/test.cu", "".join(lines))
+        words = {
+            "07_tensor_cores": " NEEDS sm_80",
+            "mine": " NEEDS sm_90a",
+            "mimic": " TESTED_WITH mine 07_tensor_cores",
+            "gone": "",
+        }
+        for step in list(words)[:3]:
+            write(f"steps/{step}/step.cuh", "")
+            write(f"steps/{step}/test.cu", "")
         write(
             "steps/CMakeLists.txt",
             self.between("steps/CMakeLists.txt", "function(fa_step", "endfunction()\n")
-            + "".join(f"fa_step({step})\n" for step in (*needs, "gone")),
+            + "".join(f"fa_step({step}{more})\n" for step, more in words.items()),
         )
         write(
             "CMakeLists.txt",
@@ -164,11 +165,11 @@ class Architecture(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         said = "flash-steps: steps/gone is gone: ./scripts/new --remove gone forgets it"
         self.assertEqual(done.stderr.splitlines().count(said), 1, done.stderr)
-        tests = dict(re.findall(r"^test_(\w+);.*?(?:NEEDS;(\w+))?$", done.stderr, re.MULTILINE))
+        tests = dict(re.findall(r"^test_(\w+);.*?NEEDS;?(\w*)$", done.stderr, re.MULTILINE))
         self.assertEqual(tests, {"step07": "sm_80", "step_mine": "sm_90a", "step_mimic": ""})
         links = re.findall(r"^link test_(\w+);PRIVATE;\$<TARGET_OBJECTS:(\w+)_k", done.stderr, re.M)
         expected = [("step07", "07_tensor_cores"), ("step_mine", "mine")]
-        expected += [("step_mimic", step) for step in needs]
+        expected += [("step_mimic", step) for step in ("mimic", "mine", "07_tensor_cores")]
         self.assertEqual(sorted(links), sorted(expected))
 
 
@@ -280,14 +281,14 @@ class OwnKernel(unittest.TestCase):
             file.write(text[:start] + kernel + "\n" + text[end:])
 
     def apply(self, diff):
-        """Changes kernel.cuh and step.cuh as a diff of the page says."""
+        """Changes the files of the step as a diff of the page says."""
         for hunk in re.split(r"^@@.*\n", diff, flags=re.MULTILINE)[1:]:
             old, new = (
                 "".join(line[1:] + "\n" for line in hunk.splitlines() if line[0] in signs)
                 for signs in (" -", " +")
             )
             changed = 0
-            for name in ("kernel.cuh", "step.cuh"):
+            for name in ("kernel.cuh", "step.cuh", "../CMakeLists.txt"):
                 path = os.path.join(os.path.dirname(self.kernel), name)
                 with open(path, encoding="utf-8") as file:
                     text = file.read()
@@ -307,8 +308,9 @@ class OwnKernel(unittest.TestCase):
         """Replaces the formula for K and V."""
         with open(self.kernel, encoding="utf-8") as file:
             text = file.read()
-        text, replaced = re.subn(r'^  t\["K"\].*\n', lambda _: line, text, flags=re.MULTILINE)
-        self.assertEqual(replaced, 1)
+        before, formula, after = text.partition('\n  t["K"]')
+        self.assertTrue(formula)
+        text = f"{before}\n{line}{after.partition(chr(10))[2]}"
         with open(self.kernel, "w", encoding="utf-8") as file:
             file.write(text)
 

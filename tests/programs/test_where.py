@@ -15,13 +15,13 @@ from copies import ROOT
 sys.path.insert(0, os.path.join(ROOT, "scripts"))
 
 from flash_steps import where  # noqa: E402
-from flash_steps.command import BadInput, Failure  # noqa: E402
+from flash_steps.command import Failure, NotHere  # noqa: E402
 
 # A step's program with two variants; "wide" needs much shared memory when d = 128.
 PROGRAM = """#!/bin/sh
 case "$*" in
-  --list-variants) printf 'narrow\\nwide\\n' ;;
-  --d=1) echo "05_x: --d 1: this step supports --d 64, 128" >&2; exit 2 ;;
+  --describe) echo '{"variants": [{"name": "narrow", "needs": "", "supports": {"d": [64, 128]}},
+    {"name": "wide", "needs": "", "supports": {"d": [64, 128]}}]}' ;;
   *--gpu=T4*wide*--d=128*)
     echo "05_x: needs 90000 bytes of shared memory for a block; this GPU has 65536" >&2; exit 3 ;;
 esac
@@ -52,31 +52,32 @@ class Where(unittest.TestCase):
         self.assertEqual(self.cell("T4"), "not wide d=128")
 
     def test_a_head_dimension_that_one_variant_does_not_have(self):
-        refused = (
-            '*--variant=narrow*--d=128*) echo "05_x: variant narrow supports --d 64" >&2; exit 2 ;;'
+        refused = "*--variant=narrow*--d=128*) exit 2 ;;"
+        self.program(
+            PROGRAM.replace("[64, 128]", "[64]", 1).replace("  *--gpu", f"  {refused}\n  *--gpu")
         )
-        self.program(PROGRAM.replace("  *--gpu", f"  {refused}\n  *--gpu"))
         self.assertEqual(self.cell("H200"), "yes")
         self.assertEqual(self.cell("T4"), "not wide d=128")
 
     def test_a_variant_that_needs_another_gpu(self):
-        refused = (
-            '*--gpu=A100*wide*) echo "05_x: --gpu A100: variant wide needs sm_90a" >&2; exit 2 ;;'
+        refused = "*--gpu=A100*wide*) exit 2 ;;"
+        wide = '"wide", "needs": "'
+        self.program(
+            PROGRAM.replace(wide, wide + "sm_90a").replace("  *--gpu", f"  {refused}\n  *--gpu")
         )
-        self.program(PROGRAM.replace("  *--gpu", f"  {refused}\n  *--gpu"))
         self.assertEqual(self.cell("H200"), "yes")
         self.assertEqual(self.cell("A100"), "narrow")
 
     def test_an_architecture_that_is_too_old_is_not_run(self):
-        self.assertEqual(self.cell("T4", "07_tensor_cores"), "-")
-        self.assertEqual(self.cell("RTX 4090", "09_tma_wgmma"), "-")
+        self.program(PROGRAM.replace('"needs": "', '"needs": "sm_90a') + "exit 2\n")
+        self.assertEqual(self.cell("RTX 4090"), "-")
 
     def test_a_program_that_fails_is_no_yes(self):
         no_memory = PROGRAM.replace("of shared memory for a block", "of host memory")
         for text in (
             "#!/bin/sh\nexit 139\n",
             "#!/bin/sh\n",
-            PROGRAM.replace("supports --d 64, 128", "is what it is"),
+            PROGRAM.replace("{", "", 1),
             PROGRAM.replace("exit 3", "exit 1").replace("for a block", "somewhere"),
             no_memory,
         ):
@@ -86,7 +87,7 @@ class Where(unittest.TestCase):
                     self.cell("T4")
 
     def test_what_is_not_built_is_refused(self):
-        with self.assertRaisesRegex(BadInput, "not built"):
+        with self.assertRaisesRegex(NotHere, "not built"):
             self.cell("H200")
 
 

@@ -5,7 +5,6 @@
 #include <array>
 #include <cctype>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -233,39 +232,12 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
   });
 }
 
-nlohmann::json supports(const Support& support) {
-  return {{"d", support.d}, {"gqa", support.gqa}, {"cross", support.cross}};
-}
-
-std::string description() {
-  const Step& step = the_step();
-  nlohmann::json variants = nlohmann::json::array();
-  for (const Variant& v : step.variants) {
-    variants.push_back({{"name", v.name},
-                        {"idea", v.idea},
-                        {"dtype", name_of(v.forward.dtype())},
-                        {"fp8", v.fp8},
-                        {"needs", needs_of(step, v)},
-                        {"writes_lse", v.writes_lse},
-                        {"supports", supports(support_of(step, v))},
-                        {"prepare", static_cast<bool>(v.prepare)},
-                        {"backward", static_cast<bool>(v.backward)}});
-  }
-  const nlohmann::json tree = {{"step", step.id},
-                               {"idea", step.idea},
-                               {"kind", simulated() ? "sim" : "gpu"},
-                               {"needs", step.needs},
-                               {"supports", supports(step.support)},
-                               {"variants", variants}};
-  return tree.dump();
-}
-
 }  // namespace
 
 }  // namespace fa
 
 const char* fa_describe() {
-  static const std::string text = fa::description();
+  static const std::string text = fa::describe(fa::the_step());
   return text.c_str();
 }
 

@@ -55,11 +55,8 @@ typedef struct {
   void* dV;        ///< [B, Hkv, Nk, d]
 } FaTensors;
 
-/// The step as JSON: {"step", "idea", "kind": "sim" or "gpu", "needs": "sm_90a", another or "",
-/// "supports": {"d": [64, 128], "gqa": bool, "cross": bool (Nk != N)}, "variants": [{"name",
-/// "idea", "dtype": "fp32" or "bf16", "needs", "writes_lse": bool, "prepare": bool, "backward":
-/// bool, "supports"}]}. Needs no device. The last variant is the step's result. Valid until the
-/// library is unloaded.
+/// The step as JSON, as the program's --describe prints it (docs/json.md). Needs no device. Valid
+/// until the library is unloaded.
 FA_EXPORT const char* fa_describe(void);
 
 /// The sentence of the last call that failed; "" before. Valid until the next call fails.
