@@ -3,7 +3,8 @@
 A step has changed since a commit where a file that its program reads has other code now: a file of
 a step, of common/dialect, of common/ranks, or common/harness/tiles.h. The compiler takes the
 comments out. White space, #include lines and names of files do not count, nor does the rest of the
-harness: tests require the same results of it.
+harness: tests require the same results of it. Where a text changes and a GPU does the same as before,
+as with another word of a description, docs/results/equal_code.json may say so (equal_code.py).
 """
 
 import functools
@@ -11,9 +12,10 @@ import hashlib
 import os
 import subprocess
 
-from .files import read_text
+from .files import read_json, read_text
 from .steps import ROOT
 
+EQUAL_CODE = os.path.join(ROOT, "docs", "results", "equal_code.json")
 DECIDES = ("steps/", "common/dialect/", "common/ranks/", "common/harness/tiles.h")
 UNCOMMITTED = "+"  # behind a commit: the tree had changes
 UNKNOWN = "unknown"  # where there is no git, and nobody said it
@@ -103,11 +105,23 @@ def is_current(step, commit):
     if commit == here() or here() == UNKNOWN:
         return True
     differing = None if commit.endswith(UNCOMMITTED) else files_since(commit)
-    return differing is not None and not any(
+    if differing is None:
+        return False
+    return not any(
         has_changed(path, differing[path], commit)
         for path in files & {*differing}
         if path.startswith(DECIDES)
+    ) or any(
+        entry["since"] == commit and step in entry["steps"] and is_current(step, entry["at"])
+        for entry in equal_code()
     )
+
+
+@functools.cache
+def equal_code():
+    """[{since, at, steps, how}]: a later commit at which these steps have another text than at the
+    first, and a GPU does the same."""
+    return read_json(EQUAL_CODE) if os.path.exists(EQUAL_CODE) else []
 
 
 def source_digest():

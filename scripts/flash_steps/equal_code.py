@@ -1,0 +1,133 @@
+"""Says which steps are the same to a GPU as at an older commit, though their text is another.
+
+    maintain equal_code COMMIT [--steps "07 14"]
+
+Of each step whose text has changed since the commit it compares the machine code of all kernels,
+and what the simulator counts in each launch of small problems, of every variant: kernels, blocks,
+threads, bytes; of three ranks, too, where several can share it. Where all is equal, results of that
+commit are of this commit's kernels: docs/results/equal_code.json says so to `maintain tables`. The
+older tree is built in build/equal_code, which takes as long as a build from nothing. It needs nvcc,
+MPI, a build of the simulator, and a tree without changes.
+Exit status: 0 all of these steps are equal, 1 one differs, 2 bad use, 3 something is missing.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import tempfile
+
+from . import mpi
+from .building import commands
+from .command import BadInput, Failure, NotHere, parser
+from .commits import EQUAL_CODE, UNCOMMITTED, equal_code, git, here, is_current
+from .files import read_json, replace_text
+from .nvcc import arches_of, find_nvcc, nvcc_command, version_of
+from .steps import ROOT, chosen_of, described, listed, needs_of, numbered_steps, program_of
+
+RANKS = 3
+CODE = (".text.", ".nv.constant", ".nv.shared.")  # sections of a kernel
+
+
+def export(commit, folder):
+    """The tree of a commit, with its programs for the simulator."""
+    if not os.path.isdir(folder):
+        os.makedirs(folder)
+        archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True)
+        subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
+    for call in commands("sim", list(listed()), os.path.join(folder, "build", "sim")):
+        subprocess.run(call, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+
+
+def machine_code(nvcc, step, root):
+    """{section: (bytes, digest)} of the step's kernels."""
+    arch = arches_of(needs_of(step))[-1]
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = os.path.join(folder, "kernels.cubin")
+        source = os.path.join(root, "steps", step, "main.cu")
+        call = nvcc_command(nvcc, source, arch, cubin, root=root)
+        done = subprocess.run(call, capture_output=True, text=True)
+        if done.returncode:
+            raise Failure(f"{source}: {done.stderr.strip()[-300:]}")
+        with open(cubin, "rb") as file:
+            data = file.read()
+        listing = subprocess.run(["readelf", "-SW", cubin], capture_output=True, text=True)
+    found = {}
+    for line in listing.stdout.splitlines():
+        name, kind, _, start, size, *_ = [*line.partition("]")[2].split(), *[""] * 5]
+        if name.startswith(CODE):
+            start, size = int(start, 16), int(size, 16)
+            kept = data[start : start + size] if kind != "NOBITS" else b""
+            found[name] = size, hashlib.sha256(kept).hexdigest()
+    return found
+
+
+def calls_of(step, root=ROOT):
+    """(arguments, ranks) of the runs that are compared."""
+    for v in described(program_of(os.path.join(root, "build", "sim"), step))["variants"]:
+        can = v["supports"]
+        for d in can["d"]:
+            n, nk = (1, 700) if can["n"] else (300, 377 if can["cross"] else 300)
+            size = [f"--n={n}", f"--nk={nk}"]
+            size += ["--h=6", f"--hkv={3 if can['gqa'] else 6}", f"--d={d}", "--input=normal"]
+            for causal in ([], ["--causal"]):
+                for ranks in (1, RANKS) if v["ranks"] else (1,):
+                    yield ["--variant", v["name"], *size, *causal], ranks
+
+
+def launches(root, step, arguments, ranks):
+    """What one run launches and sends."""
+    program = program_of(os.path.join(root, "build", "sim"), step)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "run.json")
+        line = [program, *arguments, f"--json={path}"]
+        if ranks > 1:
+            line = ["mpirun", "-n", str(ranks), *line]
+        status, said = mpi.run(line, mpi.environment(folder), 600)
+        if status not in (0, 4):  # right; or too few digits to say
+            raise Failure(f"{' '.join(line)}: {said.strip()[-300:]}")
+        run = read_json(path)
+    passes = [p for p in (run.get("prepare"), run, run.get("backward")) if p]
+    kept = ("rows", "scores", "sent", "requested")
+    of_ranks = [{key: rank[key] for key in kept} for rank in run.get("ranks") or []]
+    return [p.get("kernels") for p in passes], of_ranks
+
+
+def differs(nvcc, step, older):
+    """What is not the same, or None."""
+    before, now = (machine_code(nvcc, step, root) for root in (older, ROOT))
+    if before != now:
+        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+        return f"machine code of {', '.join(sorted(names))}"
+    for arguments, ranks in calls_of(step):
+        if launches(older, step, arguments, ranks) != launches(ROOT, step, arguments, ranks):
+            return f"launches of {' '.join(arguments)}, {ranks} ranks"
+    return None
+
+
+def main():
+    p = parser(__doc__)
+    p.add_argument("commit")
+    p.add_argument("--steps")
+    args = p.parse_args()
+    since, at, nvcc = git("rev-parse", "--short=12", args.commit), here(), find_nvcc()
+    if not since or at.endswith(UNCOMMITTED):
+        raise BadInput("name a commit of this history, and commit what has changed")
+    since = since.strip()
+    if not nvcc:
+        raise NotHere("nvcc was not found: install the CUDA toolkit")
+    steps = chosen_of(numbered_steps(), args.steps, "there are")
+    steps = [step for step in steps if not is_current(step, since)]
+    older = os.path.join(ROOT, "build", "equal_code", since)
+    if steps:
+        export(since, older)
+    equal = []
+    for step in steps:
+        what = differs(nvcc, step, older)
+        print(f"{step}: {what or 'equal'}", flush=True)
+        equal += [] if what else [step]
+    if equal:
+        how = f"machine code of nvcc {version_of(nvcc)}, and the launches in the simulator"
+        entries = [*equal_code(), {"since": since, "at": at, "steps": equal, "how": how}]
+        replace_text(EQUAL_CODE, json.dumps(entries, indent=2) + "\n")
+    return 0 if equal == steps else 1
