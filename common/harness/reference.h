@@ -1,6 +1,7 @@
 /// \file
 /// What is right: attention on the CPU in fp64, and how wrong an unfused kernel of the same
-/// precision would be. Both see the rounded inputs. Multithreaded, plain C++.
+/// precision would be. Both see the rounded inputs. Multithreaded, plain C++; to read what is
+/// computed, read definition.h, with which the results here are compared.
 #pragma once
 
 #include <algorithm>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "common/harness/definition.h"
 #include "tests/test.h"
 
 using fa::DType;
@@ -25,48 +26,6 @@ Problem any_problem() {
 }
 
 Sample everything(const Problem& p) { return fa::sample_of(p, 1, 1e18); }
-
-/// The definition, written as plainly as possible. Real is the type of all sums. LSE is of the
-/// scores before they are rounded.
-template <class Real>
-struct Plain {
-  std::vector<Real> O, LSE;
-  Plain(const Problem& p, const fa::Inputs& in, const std::function<Real(Real)>& round)
-      : O(p.q_size()), LSE(p.rows(), -INFINITY) {
-    for (size_t bh = 0; bh < p.heads(); ++bh) {
-      const size_t kv = p.kv_head_of(bh);
-      for (int r = 0; r < p.N; ++r) {
-        std::vector<Real> S, exact;
-        for (int c = 0; c < p.Nk && (!p.causal || c <= r + p.Nk - p.N); ++c) {
-          Real s = 0;
-          for (int x = 0; x < p.d; ++x) {
-            s += Real(in.Q[(bh * p.N + r) * p.d + x]) * Real(in.K[(kv * p.Nk + c) * p.d + x]);
-          }
-          exact.push_back(Real(p.scale()) * s);
-          S.push_back(round(exact.back()));
-        }
-        if (S.empty()) continue;
-        const auto [m, l] = statistics(S);
-        const auto [m_exact, l_exact] = statistics(exact);
-        LSE[bh * p.N + r] = m_exact + std::log(l_exact);
-        for (int x = 0; x < p.d; ++x) {
-          Real o = 0;
-          for (size_t c = 0; c < S.size(); ++c) {
-            o += round(std::exp(S[c] - m) / l) * Real(in.V[(kv * p.Nk + c) * p.d + x]);
-          }
-          O[(bh * p.N + r) * p.d + x] = round(o);
-        }
-      }
-    }
-  }
-  /// The maximum of a row of scores and the sum of exp(s - maximum).
-  static std::pair<Real, Real> statistics(const std::vector<Real>& scores) {
-    const Real m = *std::max_element(scores.begin(), scores.end());
-    Real l = 0;
-    for (const Real s : scores) l += std::exp(s - m);
-    return {m, l};
-  }
-};
 
 double largest_difference(const std::vector<double>& a, const std::vector<double>& b) {
   REQUIRE(a.size() == b.size());
@@ -95,7 +54,7 @@ TEST_CASE("the fp64 forward is the definition", "[reference]") {
   CAPTURE(fa::describe(p));
   const fa::Inputs in = fa::outlier_inputs(p, 7);
   const fa::ReferenceForward got = fa::attention_fp64(p, in, everything(p));
-  const Plain<double> want(p, in, [](double x) { return x; });
+  const fa::Definition<double> want(p, in, [](double x) { return x; });
   CHECK(largest_difference(got.O, want.O) < 1e-13);
   CHECK(largest_difference(got.LSE, want.LSE) < 1e-13);
 }
@@ -106,7 +65,7 @@ TEST_CASE("the unfused baseline is the plain loop of its precision, bit for bit"
   CAPTURE(fa::describe(p));
   const fa::Inputs in = fa::normal_inputs(p, 7);
   const fa::ReferenceForward got = fa::attention_unfused(p, in, everything(p));
-  const Plain<float> want(p, in, [&](float x) { return fa::round_to(p.dtype, x); });
+  const fa::Definition<float> want(p, in, [&](float x) { return fa::round_to(p.dtype, x); });
   CHECK(got.O == std::vector<double>(want.O.begin(), want.O.end()));
   CHECK(got.LSE == std::vector<double>(want.LSE.begin(), want.LSE.end()));
 }
