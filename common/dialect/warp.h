@@ -22,17 +22,4 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-/// The largest x of the four lanes of a quad, which share a row of a tensor core's result; the same
-/// in all of them. All lanes of the warp must call it.
-__device__ inline float quad_max(float x) {
-  x = fmaxf(x, __shfl_xor_sync(kFullMask, x, 1));
-  return fmaxf(x, __shfl_xor_sync(kFullMask, x, 2));
-}
-
-/// The sum of x over a quad's four lanes, the same in all of them.
-__device__ inline float quad_sum(float x) {
-  x += __shfl_xor_sync(kFullMask, x, 1);
-  return x + __shfl_xor_sync(kFullMask, x, 2);
-}
-
 }  // namespace fa

@@ -19,6 +19,7 @@
 
 namespace step05_standard {
 
+// Tiles of 64 x 64, slices of 32; 16 x 16 threads, of which each has 4 x 4 results.
 using step02::Br, step02::Bc, step02::kSlice, step02::kGrid, step02::kTile, step02::kThreads;
 using step02::load_tile, step02::scores_kernel, step02::output_kernel;
 constexpr int kBlockY = step01::kBlockY;  // rows of dS per block: one warp each

@@ -7,7 +7,7 @@
 //                     write 4*BH*(2*N*N + 3*N*d + N) B   Tr = N/Br, T = N/64; causal: seen T, 3*N*N
 //           compulsory      4*BH*(8*N*d + N) B
 // Launch    delta (N/8, 1, B*H), P and dS (Tc, Tr, B*H), dV, dK, dQ (1, N/64, B*H), 256 threads
-// Owns      block: Br x Bc of P and dS; thread: Br/16 x Bc/16 of both
+// Owns      block: Br x Bc of P and dS, Br = 64, 32 (d = 96) or 16 (128), Bc = 64; thread: 1/256
 // Still bad P and dS cross HBM between kernels, only to be multiplied
 #pragma once
 

@@ -7,7 +7,8 @@
 //                     write 4*BH*((3 + Tc)*N*d + N) B          is skipped
 //           compulsory      4*BH*(8*N*d + N) B
 // Launch    delta (N/8, 1, B*H), backward (1, B*H), 256 threads: a block walks one head
-// Owns      block: one head; thread: Bc/16 keys x d/16 features of dK and dV, in registers
+// Owns      block: one head, by Bc = 64 keys and Br = 64 rows, 32 (d = 96) or 16 (128); thread:
+//           Bc/16 keys x d/16 features of dK and dV, in registers
 // Still bad B*H blocks for the whole GPU; dQ crosses HBM twice for each tile of keys
 #pragma once
 

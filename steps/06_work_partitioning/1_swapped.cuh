@@ -24,7 +24,7 @@ using step02::kGrid, step02::kThreads, step02::dot_rows;
 constexpr int kPad = 4;    // keeps rows 16-byte aligned
 constexpr int kPadP = 16;  // half a warp writes row ty of P, the other half row ty + 1: 32 banks
 
-// What a block keeps in shared memory: 54 KB when d = 64 and Bc = 64.
+// What a block keeps in shared memory: 54 KB when d = 64 and Bc = 64; it is 32 where that is short.
 template <int d, int Bc, int Br = Bc>  // so the diagonal crosses a causal row's last tile only
 struct Tiles {
   float Q[Br][d + kPad];

@@ -8,7 +8,7 @@
 //                     atomic 4*BH*Tc*N*d B                      dQ
 //           compulsory       4*BH*(8*N*d + N) B
 // Launch    delta (N/8, 1, B*H), 256 threads; backward (Tc, B*H), 128 threads
-// Owns      block: dK and dV of Bc keys; thread: Bc/8 of these keys, with d/16 features of both
+// Owns      block: dK, dV of Bc = 64 keys, by Br = 64 rows (d <= 64) or 32; thread: Bc/8 x d/16
 // Still bad the order in which dQ is summed differs from run to run, and so do its last bits
 #pragma once
 

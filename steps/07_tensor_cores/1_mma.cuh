@@ -13,8 +13,8 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
 #include "common/dialect/ptx/mma.h"
-#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 

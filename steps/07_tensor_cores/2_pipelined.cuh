@@ -13,9 +13,9 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
 #include "common/dialect/ptx/cp_async.h"
 #include "common/dialect/ptx/mma.h"
-#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 

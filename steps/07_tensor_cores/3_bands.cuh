@@ -14,10 +14,10 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
 #include "common/dialect/ptx/cp_async.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
-#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
@@ -184,10 +184,10 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
   // --- prologue: copies of Q_i, K_0 and V_0
   Tiles<d>& smem = *fa::dynamic_shared<Tiles<d>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int first_row = warp * kWarpRows + lane / 4;  // of this lane, in the tile
-  const int i = gridDim.x - 1 - blockIdx.x;           // causal: the longest walks start first
-  const int rows = N - i * Br;                        // from the tile's first one on
-  const float scale_log2 = scale * fa::kLog2e;        // exp(scale * s) = 2^(scale_log2 * s)
+  const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
+  const int i = gridDim.x - 1 - blockIdx.x;     // causal: the longest walks start first
+  const int rows = N - i * Br;                  // from the tile's first one on
+  const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   const size_t row0 = size_t(blockIdx.y) * N + i * Br, key0 = size_t(blockIdx.y) * N;
   Q += row0 * d, O += row0 * d, LSE += row0, K += key0 * d, V += key0 * d;
   load_tile<d, Br>(Q, smem.Q, rows);
@@ -214,7 +214,7 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
     multiply_scores<d>(sQ, smem.K[j % kStages], rS);
     const int cut = causal ? i * Br + warp * kWarpRows + 1 : N;
     if (cut < (j + 1) * Bc<d>) {  // the warp's first row does not see all of tile j
-      mask<d>(rS, i * Br + first_row, j * Bc<d> + lane % 4 * 2, N, causal);
+      mask<d>(rS, i * Br + first_row, j * Bc<d> + fa::column_of(lane), N, causal);
     }
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
@@ -231,10 +231,10 @@ __global__ void __launch_bounds__(kThreads, 2) flash_fwd_kernel(const bf16* Q,  
       const float normalise = 1.f / l[t][h];
       UNROLL
       for (int n = 0; n < d / 8; ++n) {
-        *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + lane % 4 * 2) =
+        *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + fa::column_of(lane)) =
             fa::pack_bf16(rO[t][n][2 * h] * normalise, rO[t][n][2 * h + 1] * normalise);
       }
-      if (lane % 4 == 0 && r < rows) LSE[r] = (m[t][h] + log2f(l[t][h])) * fa::kLn2;
+      if (fa::leads_quad(lane) && r < rows) LSE[r] = (m[t][h] + log2f(l[t][h])) * fa::kLn2;
     }
   }
   __syncwarp();                               // the warp's rows are complete

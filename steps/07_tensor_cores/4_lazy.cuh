@@ -14,10 +14,10 @@
 
 #include <cfloat>
 #include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
 #include "common/dialect/ptx/cp_async.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
-#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bf16* sQ = smem.Q + warp * kWarpRows * d;
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
   float m[kBands][2] = {{kNoMaximum, kNoMaximum}, {kNoMaximum, kNoMaximum}};
-  const int first_row = warp * kWarpRows + lane / 4;  // of this lane, in the tile
+  const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
 
   // --- mainloop
   for (int j = 0; j < tiles; ++j) {
@@ -232,7 +232,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     multiply_scores<d>(sQ, smem.K[j % kStages], rS);
     const int cut = causal ? min(Nk, i * Br + warp * kWarpRows + 1 + Nk - N) : Nk;
     if (cut < (j + 1) * Bc<d>) {  // the warp's first row does not see all of tile j
-      mask<d>(rS, i * Br + first_row, j * Bc<d> + lane % 4 * 2, N, Nk, causal);
+      mask<d>(rS, i * Br + first_row, j * Bc<d> + fa::column_of(lane), N, Nk, causal);
     }
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, smem.V[j % kStages], l, rO);
@@ -253,10 +253,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       const float normalise = l[t][h] > 0.f ? 1.f / l[t][h] : 0.f;  // no key seen: O = 0
       UNROLL
       for (int n = 0; n < d / 8; ++n) {
-        *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + lane % 4 * 2) =
+        *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + fa::column_of(lane)) =
             fa::pack_bf16(rO[t][n][2 * h] * normalise, rO[t][n][2 * h + 1] * normalise);
       }
-      if (lane % 4 == 0 && r < rows) LSE[r] = (m[t][h] + log2f(l[t][h])) * fa::kLn2;
+      if (fa::leads_quad(lane) && r < rows) LSE[r] = (m[t][h] + log2f(l[t][h])) * fa::kLn2;
     }
   }
   __syncwarp();                               // the warp's rows are complete

@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   bf16 *sQ = smem.Q + warp * kWarpRows * d, *sdO = smem.dO + warp * kWarpRows * d;
   float rdQ[kBands][d / 8][4] = {};
-  const int first_row = warp * kWarpRows + lane / 4;  // of this lane, in the tile
+  const int first_row = warp * kWarpRows + fa::row_of(lane);  // of this lane, in the tile
 
   // --- mainloop
   for (int j = 0; j < tiles; ++j) {
@@ -92,7 +92,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     dot_rows<d, kBands, Bc<d>>(sQ, sK, rP);
     const int cut = causal ? min(Nk, i * Br + warp * kWarpRows + 1 + Nk - N) : Nk;
     if (cut < (j + 1) * Bc<d>) {  // the warp's first row does not see all of tile j
-      mask<false, kBands, Bc<d>>(rP, i * Br + first_row, j * Bc<d> + lane % 4 * 2, N, Nk, causal);
+      const int key = j * Bc<d> + fa::column_of(lane);
+      mask<false, kBands, Bc<d>>(rP, i * Br + first_row, key, N, Nk, causal);
     }
     UNROLL
     for (int t = 0; t < kBands; ++t) {
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       const int r = first_row + t * kMma + h * 8;
       UNROLL
       for (int n = 0; n < d / 8; ++n) {
-        *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + lane % 4 * 2) =
+        *reinterpret_cast<uint32_t*>(smem.Q + swizzle<d>(r, n * 8) + fa::column_of(lane)) =
             fa::pack_bf16(rdQ[t][n][2 * h] * scale, rdQ[t][n][2 * h + 1] * scale);
       }
     }

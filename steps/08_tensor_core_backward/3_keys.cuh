@@ -7,7 +7,7 @@
 //                     write  2*BH*3*N*d + 8*BH*N B          Tr = N/128; causal: visited tiles
 //           compulsory       2*BH*8*N*d + 4*BH*N B
 // Launch    delta; query; backward (Tc, B*H), 128 threads
-// Owns      block: dK and dV of 64 keys; warp: 16 of these keys
+// Owns      block: dK and dV of Bc = 64 keys, by Br = 64 rows (d = 64) or 32; warp: 16 of the keys
 // Still bad a fragment of Q or dO serves only 16 keys: 4_wide; all warps wait for each tile
 #pragma once
 
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const bf16* Q,   
   static_assert(Bc == kThreads / fa::kWarp * kMma, "16 keys a warp");
   Tiles<d, Br, Bc>& smem = *fa::dynamic_shared<Tiles<d, Br, Bc>>();
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int tx = lane % 4 * 2, ty = warp * kMma + lane / 4;  // this lane's first row and key
+  const int tx = fa::column_of(lane), ty = warp * kMma + fa::row_of(lane);  // its first row and key
   const int j = blockIdx.x;  // causal: the longest walks have the smallest j and start first
   const size_t bh = blockIdx.y;
   Q += bh * N * d, K += bh * N * d, V += bh * N * d, dO += bh * N * d;
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const bf16* Q,   
 
 // --- host ---------------------------------------------------------------------------------------
 
-// 64 rows and 64 keys; 32 rows at d = 128, where registers are short.
+// Calls f(d, Br, Bc): fewer rows at d = 128, where registers are short.
 template <class F>
 void dispatch_tiles(int head_dim, F&& f) {
   fa::dispatch_d<64, 128>(head_dim, [&](auto d) {

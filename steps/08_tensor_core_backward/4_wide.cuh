@@ -7,7 +7,7 @@
 //                     write 2*BH*N*d + 2*BHkv*2*Nk*d + 8*BH*N B   Tc = Nk/128, Tr = N/128
 //           compulsory      2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
 // Launch    delta; query; backward (Tc * B*Hkv), 128 threads (d = 64) or 256
-// Owns      block: dK and dV of 128 keys; warp: 32 of these keys (d = 64) or 16
+// Owns      block: dK and dV of Bc = 128 keys, by Br = 32 rows; warp: 32 of the keys (d = 64) or 16
 // Still bad all warps wait for each tile: 5_deterministic
 #pragma once
 
@@ -51,7 +51,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   T& smem = *fa::dynamic_shared<T>();
   constexpr int kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int tx = lane % 4 * 2, ty = warp * kWarpKeys + lane / 4;  // this lane's first row and key
+  const int tx = fa::column_of(lane), ty = warp * kWarpKeys + fa::row_of(lane);  // first row, key
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;  // the longest walks start first
   const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// 32 rows and 128 keys.
+// Calls f(d, Br, Bc).
 template <class F>
 void dispatch_tiles(int head_dim, F&& f) {
   fa::dispatch_d<64, 128>(head_dim, [&](auto d) {

@@ -20,7 +20,7 @@ namespace step08_deterministic {
 
 using namespace step08;  // the products
 
-// What a block keeps in shared memory. 128 keys: 65 KB when d = 64, 129 KB when d = 128; 64: 65 KB.
+// In shared memory, Br x Bc: 64 x 128, 65 KB when d = 64, 129 KB when d = 128; or 32 x 64, 65 KB.
 template <int d, int Br, int Bc>
 struct Tiles {
   static constexpr int kBands = d == 64 ? 2 : 1;  // of 16 keys a warp: what the registers hold
@@ -39,7 +39,7 @@ struct Tiles {
 template <int kStride, int kBands, int Cols, class Pack>
 __device__ inline void put_tile(float (&rC)[kBands][Cols / 8][4], bf16* s, int column, Pack pack) {
   const int lane = threadIdx.x % fa::kWarp;
-  const int first = swizzle<kStride>(lane / 4, column) + lane % 4 * 2;
+  const int first = swizzle<kStride>(fa::row_of(lane), column) + fa::column_of(lane);
   UNROLL
   for (int t = 0; t < kBands; ++t) {
     UNROLL
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   T& smem = *fa::dynamic_shared<T>();
   constexpr int kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int tx = lane % 4 * 2;  // this lane's first row
+  const int tx = fa::column_of(lane);  // this lane's first row
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;  // the longest walks start first
   const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
         dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
         const int row = i * Br + q;
         if (key + kWarpKeys > (causal ? min(Nk, row + 1 + Nk - N) : Nk)) {
-          mask<true, kBands, T::kRows>(rP, row + tx, key + lane / 4, N, Nk, causal);
+          mask<true, kBands, T::kRows>(rP, row + tx, key + fa::row_of(lane), N, Nk, causal);
         }
         UNROLL
         for (int n = 0; n < T::kRows / 8; ++n) {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
 
 // --- host ---------------------------------------------------------------------------------------
 
-// 64 rows and 128 keys. At d = 128, where shared memory does not hold them, 32 rows and 64 keys.
+// Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
 template <template <int d, int Br, int Bc> class Tiles, class F>
 void dispatch_tiles(int head_dim, F&& f) {
   fa::dispatch_d<64, 128>(head_dim, [&](auto d) {

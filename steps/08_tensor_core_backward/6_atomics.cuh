@@ -23,7 +23,7 @@ using step08_deterministic::store_tile;
 
 constexpr int kPart = 32;  // dQ: a warp sums 32 rows x 32 features
 
-// What a block keeps in shared memory. 128 keys: 97 KB when d = 64, 161 KB when d = 128; 64: 73 KB.
+// In shared memory, Br x Bc: 64 x 128, 97 KB when d = 64, 161 KB when d = 128; or 32 x 64, 73 KB.
 template <int d, int Br, int Bc>
 struct Tiles {
   static constexpr int kBands = d == 64 ? 2 : 1;  // of 16 keys a warp: what the registers hold
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
   T& smem = *fa::dynamic_shared<T>();
   constexpr int kBands = T::kBands, kWarpKeys = T::kWarpKeys, kThreads = T::kThreads;
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
-  const int tx = lane % 4 * 2;  // this lane's first row
+  const int tx = fa::column_of(lane);  // this lane's first row
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;  // the longest walks start first
   const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
         dot_rows<d, kBands, T::kRows>(sK, sQ, rP);
         const int row = i * Br + q;
         if (key + kWarpKeys > (causal ? min(Nk, row + 1 + Nk - N) : Nk)) {
-          mask<true, kBands, T::kRows>(rP, row + tx, key + lane / 4, N, Nk, causal);
+          mask<true, kBands, T::kRows>(rP, row + tx, key + fa::row_of(lane), N, Nk, causal);
         }
         UNROLL
         for (int n = 0; n < T::kRows / 8; ++n) {

@@ -55,7 +55,7 @@ static __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads)
   const int warp = threadIdx.x / fa::kWarp, lane = threadIdx.x % fa::kWarp;
   const int pair = warp % kWarpPairs;
   const bool makes_dK = warp >= kWarpPairs;  // else P and dV
-  const int tx = lane % 4 * 2;               // this lane's first row
+  const int tx = fa::column_of(lane);        // this lane's first row
   const int Tr = (N + Br - 1) / Br, Tc = gridDim.x / kv_heads;
   const int j = causal ? blockIdx.x / kv_heads : blockIdx.x % Tc;  // the longest walks start first
   const int kv_head = causal ? blockIdx.x % kv_heads : blockIdx.x / Tc;
@@ -112,7 +112,7 @@ static __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads)
       if (!makes_dK) {
         const int row = i * Br;
         if (key + kPairKeys > (causal ? min(Nk, row + 1 + Nk - N) : Nk)) {
-          mask<true, kBands, Br>(rS, row + tx, key + lane / 4, N, Nk, causal);
+          mask<true, kBands, Br>(rS, row + tx, key + fa::row_of(lane), N, Nk, causal);
         }
         UNROLL
         for (int n = 0; n < Br / 8; ++n) {
@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads)
       }
       fa::bar_sync(ready, 2 * fa::kWarp);
       if (makes_dK) {  // dS^T = P^T (dP^T - delta), in place: a lane reads what it will write
-        const int from = swizzle<Br>(lane / 4, 0) + tx;
+        const int from = swizzle<Br>(fa::row_of(lane), 0) + tx;
         UNROLL
         for (int t = 0; t < kBands; ++t) {
           UNROLL

@@ -13,11 +13,11 @@
 
 #include <cfloat>
 #include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/tma.h"
-#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "steps/07_tensor_cores/4_lazy.cuh"
 
@@ -224,7 +224,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float rO[kBands][d / 8][4] = {}, l[kBands][2] = {};
   float m[kBands][2] = {{kNoMaximum, kNoMaximum}, {kNoMaximum, kNoMaximum}};
   const int warp_row = i * Br + warp * kWarpRows;  // the warp's first row,
-  const int row = warp_row + lane / 4;             // and this lane's
+  const int row = warp_row + fa::row_of(lane);     // and this lane's
   fa::mbarrier_wait(&smem.q_full, 0);
 
   // --- mainloop
@@ -240,7 +240,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     multiply_scores<d>(smem.Q[warp], smem.K[stage], rS);
     const int cut = causal ? min(Nk, warp_row + 1 + Nk - N) : Nk;
     if (cut < (j + 1) * Bc<d>) {  // the warp's first row does not see all of tile j
-      mask<d>(rS, row, j * Bc<d> + lane % 4 * 2, N, Nk, causal);
+      mask<d>(rS, row, j * Bc<d> + fa::column_of(lane), N, Nk, causal);
     }
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, smem.V[stage], l, rO);
@@ -260,10 +260,10 @@ __global__ void __launch_bounds__(kThreads, 2)
       UNROLL
       for (int n = 0; n < d / 8; ++n) {
         *reinterpret_cast<uint32_t*>(smem.Q[warp] + swizzle<kWarpRows>(r - warp_row, n * 8) +
-                                     lane % 4 * 2) =
+                                     fa::column_of(lane)) =
             fa::pack_bf16(rO[t][n][2 * h] * normalise, rO[t][n][2 * h + 1] * normalise);
       }
-      if (lane % 4 == 0 && r < N) {
+      if (fa::leads_quad(lane) && r < N) {
         LSE[size_t(bh) * N + r] = (m[t][h] + log2f(l[t][h])) * fa::kLn2;
       }
     }

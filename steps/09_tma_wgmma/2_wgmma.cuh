@@ -18,13 +18,13 @@
 #include <cfloat>
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/mma.h"
 #include "common/dialect/ptx/tma.h"
 #include "common/dialect/ptx/wgmma.h"
-#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 
@@ -77,8 +77,8 @@ __device__ inline void load_tile(Tiles<d>& smem, const fa::TensorMap& K, const f
 }
 
 // S = Q K^T of a warpgroup's 64 rows and a tile's keys, 16 features at a time. Number i of rS is S
-// at wgmma_d_element(thread, i): row lane / 4 + i / 2 % 2 * 8 of the warp's 16, key i / 4 * 8 +
-// lane % 4 * 2 + i % 2, as in mma's D.
+// at wgmma_d_element(thread, i): row row_of(lane) + 8 * half_of(i) of the warp's 16, key
+// column_of(lane) + column_at(i), as in mma's D.
 template <int d>
 __device__ inline void multiply_scores(const bf16* sQ,  // [d / 64][64][64] swizzled: its rows
                                        const bf16* sK,  // [d / 64][Bc][64] swizzled
@@ -150,7 +150,7 @@ __device__ inline void multiply_values(const float (&rS)[Bc / 2], float scale_lo
   uint32_t rP[Bc / kMma][4];
   UNROLL
   for (int i = 0; i < Bc / 2; i += 2) {
-    const int h = i / 2 % 2;
+    const int h = fa::half_of(i);
     const float p0 = fa::exp2_approx(rS[i] * scale_log2 - m[h]);
     const float p1 = fa::exp2_approx(rS[i + 1] * scale_log2 - m[h]);
     l[h] += p0 + p1;  // of this lane's keys
@@ -210,8 +210,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   __syncthreads();                              // all threads see the mbarriers
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   float rO[d / 2] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum};
-  const int group_row = i * Br + wg * kGroupRows;    // the warpgroup's first row,
-  const int row = group_row + warp * 16 + lane / 4;  // and this lane's
+  const int group_row = i * Br + wg * kGroupRows;            // the warpgroup's first row,
+  const int row = group_row + warp * 16 + fa::row_of(lane);  // and this lane's
   fa::mbarrier_wait(&smem.q_full, 0);
 
   // --- mainloop
@@ -227,7 +227,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     multiply_scores<d>(smem.Q[wg], smem.K[stage], rS);
     const int cut = causal ? min(Nk, group_row + 1 + Nk - N) : Nk;
     if (cut < (j + 1) * Bc) {  // the warpgroup's first row does not see all of tile j
-      mask(rS, row, j * Bc + lane % 4 * 2, N, Nk, causal);
+      mask(rS, row, j * Bc + fa::column_of(lane), N, Nk, causal);
     }
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, smem.V[stage], l, rO);
@@ -241,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     l[h] = fa::quad_sum(l[h]);
     normalise[h] = l[h] > 0.f ? 1.f / l[h] : 0.f;  // no key seen: O = 0
     const int r = row + h * 8;
-    if (lane % 4 == 0 && r < N) LSE[size_t(bh) * N + r] = (m[h] + log2f(l[h])) * fa::kLn2;
+    if (fa::leads_quad(lane) && r < N) LSE[size_t(bh) * N + r] = (m[h] + log2f(l[h])) * fa::kLn2;
   }
   fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
   UNROLL

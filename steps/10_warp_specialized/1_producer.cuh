@@ -100,8 +100,8 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
   fa::setmaxnreg_inc<d == 64 ? 112 : 232>();
   const float scale_log2 = scale * fa::kLog2e;  // exp(scale * s) = 2^(scale_log2 * s)
   float rO[d / 2] = {}, l[2] = {}, m[2] = {kNoMaximum, kNoMaximum};
-  const int group_row = i * Br<d> + wg * kGroupRows;  // the consumer's first row,
-  const int row = group_row + warp * 16 + lane / 4;   // and this lane's
+  const int group_row = i * Br<d> + wg * kGroupRows;         // the consumer's first row,
+  const int row = group_row + warp * 16 + fa::row_of(lane);  // and this lane's
   fa::mbarrier_wait(&smem.q_full, 0);
 
   // --- mainloop
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
     multiply_scores<d>(smem.Q[wg], smem.K[stage], rS);
     const int cut = causal ? min(Nk, group_row + 1 + Nk - N) : Nk;
     if (cut < (j + 1) * Bc) {  // the warpgroup's first row does not see all of tile j
-      mask(rS, row, j * Bc + lane % 4 * 2, N, Nk, causal);
+      mask(rS, row, j * Bc + fa::column_of(lane), N, Nk, causal);
     }
     update_maximum<d>(rS, scale_log2, m, l, rO);
     multiply_values<d>(rS, scale_log2, m, smem.V[stage], l, rO);
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads<d>, 1)
     l[h] = fa::quad_sum(l[h]);
     normalise[h] = l[h] > 0.f ? 1.f / l[h] : 0.f;  // no key seen: O = 0
     const int r = row + h * 8;
-    if (lane % 4 == 0 && r < N) LSE[size_t(bh) * N + r] = (m[h] + log2f(l[h])) * fa::kLn2;
+    if (fa::leads_quad(lane) && r < N) LSE[size_t(bh) * N + r] = (m[h] + log2f(l[h])) * fa::kLn2;
   }
   fa::bar_sync(1 + wg, kGroupThreads);  // all four warps' products have read Q
   UNROLL

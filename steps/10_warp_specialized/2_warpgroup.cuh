@@ -2,27 +2,36 @@
 // Changed   since 09 2_wgmma: products are issued and not waited for; softmax in parts: the vote
 //           whether a maximum has grown, the maximum, P, the packing of P
 //
-// Registers of a lane, of its two rows r and r + 8 (r = 16 warp + lane / 4):
+// Registers of a lane, of its two rows r and r + 8 (r = 16 warp + row_of(lane)):
 //
-//     rS[i]       row r + 8 (i / 2 % 2), key     8 (i / 4) + 2 (lane % 4) + i % 2; then P
-//     rO[i]       row r + 8 (i / 2 % 2), feature 8 (i / 4) + 2 (lane % 4) + i % 2
+//     rS[i]       row r + 8 half_of(i), key     column_of(lane) + column_at(i); then P
+//     rO[i]       row r + 8 half_of(i), feature column_of(lane) + column_at(i)
 //     rP[c]       P of the keys 16 c .. 16 c + 15, packed as wgmma's A
 //     m[h], l[h]  of row r + 8 h; l of this lane's keys only
 #pragma once
 
+#include <cfloat>
+
 #include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
 #include "common/dialect/ptx/math.h"
+#include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/mma.h"
+#include "common/dialect/ptx/tma.h"
 #include "common/dialect/ptx/wgmma.h"
-#include "common/dialect/warp.h"
-#include "steps/09_tma_wgmma/2_wgmma.cuh"
+#include "common/harness/step.h"
+#include "common/harness/tiles.h"
 
 namespace step10 {
 
 using fa::bf16;
-using step09::kGroupThreads, step09::kGroupRows, step09::kMma, step09::kPanel, step09::kRowBytes;
-using step09::kNoMaximum, step09::kLazyRescale;
-using step09::support, step09::tensor_map;
+constexpr int kGroupThreads = 128;      // threads of a warpgroup, four warps
+constexpr int kMma = 16;                // keys or features that a wgmma sums over
+constexpr int kGroupRows = 64;          // of a warpgroup: the rows of a wgmma
+constexpr int kPanel = 64;              // features side by side: 128 bytes, the widest swizzle
+constexpr int kRowBytes = 128;          // of a panel
+constexpr float kNoMaximum = -FLT_MAX;  // below all scores, but finite: -inf - -inf is NaN
+constexpr float kLazyRescale = 8.f;     // P may grow to 2^8 before O, l and m follow
 
 // An SM has 512 registers for each of 128 threads. A launch gives each warpgroup the same number,
 // and setmaxnreg moves what the producer does not need to the consumers.
@@ -125,7 +134,7 @@ template <int n>
 __device__ inline void mask(float (&rS)[n], int visible0, int visible1) {
   UNROLL
   for (int i = 0; i < n; ++i) {
-    if (i / 4 * 8 + i % 2 >= (i / 2 % 2 ? visible1 : visible0)) rS[i] = -INFINITY;
+    if (fa::column_at(i) >= (fa::half_of(i) ? visible1 : visible0)) rS[i] = -INFINITY;
   }
 }
 
@@ -151,23 +160,24 @@ __device__ inline void raise_maximum(const float (&rS)[n], float scale_log2, flo
   }
 }
 
-// Has a score of this warp passed its row's m by more than 8? Compares raw scores: no scaling, no
-// shuffles. Non-negative floats sort like their bits, so one integer maximum of three takes two
-// scores, and drops negative ones. If m + 8 is below 0 the answer may be a false yes, which costs
-// time and not accuracy.
+// Has a score of this warp passed its row's m by more than `growth`? Compares raw scores: no
+// scaling, no shuffles. Non-negative floats sort like their bits, so one integer maximum of three
+// takes two scores, and drops negative ones. If m + growth is below 0 the answer may be a false
+// yes, which costs time and not accuracy.
 template <int n>
-__device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], float scale_log2) {
+__device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], float scale_log2,
+                                 float growth = kLazyRescale) {
   int top[2] = {};
   UNROLL
   for (int i = 0; i < n; i += 2) {
-    int& x = top[i / 2 % 2];
+    int& x = top[fa::half_of(i)];
     x = __vimax3_s32_relu(x, __float_as_int(rS[i]), __float_as_int(rS[i + 1]));
   }
   const float to_raw = 1.f / scale_log2;
   bool grown = false;
   UNROLL
   for (int h = 0; h < 2; ++h) {
-    grown |= __int_as_float(top[h]) > fmaf(m[h], to_raw, kLazyRescale * to_raw);
+    grown |= __int_as_float(top[h]) > fmaf(m[h], to_raw, growth * to_raw);
   }
   return __any_sync(fa::kFullMask, grown);
 }
@@ -178,16 +188,16 @@ template <int n>
 __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
                                  float (&l)[2]) {
   UNROLL
-  for (int i = 0; i < n; ++i) rS[i] = fmaf(rS[i], scale_log2, -m[i / 2 % 2]);
+  for (int i = 0; i < n; ++i) rS[i] = fmaf(rS[i], scale_log2, -m[fa::half_of(i)]);
   UNROLL
   for (int i = 0; i < n; ++i) rS[i] = fa::exp2_approx(rS[i]);
   if (n > 32) {  // shorter chains of additions, or fewer additions: measured
     UNROLL
-    for (int i = 0; i < n; i += 2) l[i / 2 % 2] += rS[i] + rS[i + 1];
+    for (int i = 0; i < n; i += 2) l[fa::half_of(i)] += rS[i] + rS[i + 1];
   } else {
     float odd[2] = {};
     UNROLL
-    for (int i = 0; i < n; i += 2) l[i / 2 % 2] += rS[i], odd[i / 2 % 2] += rS[i + 1];
+    for (int i = 0; i < n; i += 2) l[fa::half_of(i)] += rS[i], odd[fa::half_of(i)] += rS[i + 1];
     l[0] += odd[0], l[1] += odd[1];
   }
 }
@@ -216,6 +226,21 @@ __device__ inline void put_rows(const float (&rO)[d / 2], const float (&normalis
     }
     fa::stmatrix_x4(sO + (x / kPanel * kGroupRows + r) * kPanel + chunk * 8, o);
   }
+}
+
+// --- host ---------------------------------------------------------------------------------------
+
+// What the kernels are made for; anything else is refused.
+inline fa::Support support() { return {.d = {64, 128}, .gqa = true, .cross = true}; }
+
+// A tensor [heads, rows, d] in boxes of `box` rows of a head, cut into panels as Tiles has them.
+// Coordinates: feature in its panel, row, panel, head.
+template <int d>
+fa::TensorMap tensor_map(const bf16* x, uint64_t heads, uint64_t rows, uint32_t box) {
+  constexpr uint32_t kPanels = d / kPanel;
+  return fa::tensor_map(
+      x, {{kPanel, 1, kPanel}, {rows, d, box}, {kPanels, kPanel, kPanels}, {heads, rows * d, 1}},
+      fa::Swizzle::b128);
 }
 
 // f(Tiling) for the problem's head dimension and mask.

@@ -10,7 +10,7 @@
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (Tr * B*H), 128 threads a warpgroup: 1 producer, 2 (d = 128) or 4 consumers;
 //           causal: the longest walks of all heads first
-// Owns      block: Br rows of O, a work tile; consumer: 64 of them
+// Owns      block: Br = 128 rows of O (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64 rows
 // Still bad at a block's start and end its SM's tensor cores idle
 #pragma once
 
@@ -131,7 +131,7 @@ struct Consumer {
   // Is tile j at the diagonal or at the end of the keys?
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
-    const int row = work.row + warp * 16 + lane / 4, key = j * Bc + lane % 4 * 2;
+    const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
     mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
   }
   // S of tile j becomes P. True when O must follow m.
@@ -158,7 +158,7 @@ struct Consumer {
     pack(rS, rP);
     if (grown) {
       UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[i / 2 % 2];
+      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
     }
   }
 
@@ -188,8 +188,8 @@ struct Consumer {
     for (int h = 0; h < 2; ++h) {
       l[h] = fa::quad_sum(l[h]);
       normalise[h] = l[h] > 0.f ? 1.f / l[h] : 0.f;  // no key seen: O = 0
-      const int row = work.row + warp * 16 + lane / 4 + h * 8;
-      if (lane % 4 == 0 && row < shape.N) {
+      const int row = work.row + warp * 16 + fa::row_of(lane) + h * 8;
+      if (fa::leads_quad(lane) && row < shape.N) {
         LSE[size_t(work.bh) * shape.N + row] = (m[h] + log2f(l[h])) * fa::kLn2;
       }
     }

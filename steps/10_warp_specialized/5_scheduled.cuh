@@ -11,7 +11,7 @@
 //           compulsory      2*(2*BH*N*d + 2*BHkv*Nk*d) + 4*BH*N B
 // Launch    grid (SMs, or fewer work tiles), 128 threads a warpgroup: 1 that copies and stores,
 //           2 (d = 128) or 4 consumers
-// Owns      block: a work tile, Br rows of O, at a time; consumer: 64 of them
+// Owns      block: Br = 128 rows at a time (d = 128) or 256, by Bc = 128 keys or 64; consumer: 64
 // Still bad short walks: the first tile of each work tile has its maximum and its mask to compute
 #pragma once
 
@@ -182,7 +182,7 @@ struct Consumer {
   // Is tile j at the diagonal or at the end of the keys?
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
-    const int row = work.row + warp * 16 + lane / 4, key = j * Bc + lane % 4 * 2;
+    const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
     mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
   }
   __device__ void first_softmax() {
@@ -212,7 +212,7 @@ struct Consumer {
     pack(rS, rP);
     if (__builtin_expect(grown, 0)) {
       UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[i / 2 % 2];
+      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
     }
   }
 
@@ -261,8 +261,8 @@ struct Consumer {
       for (int h = 0; h < 2; ++h) {
         old_l[h] = fa::quad_sum(old_l[h]);
         normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;  // no key seen: O = 0
-        const int row = old.row + warp * 16 + lane / 4 + h * 8;
-        if (lane % 4 == 0 && row < shape.N) {
+        const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
+        if (fa::leads_quad(lane) && row < shape.N) {
           LSE[size_t(old.bh) * shape.N + row] = (old_m[h] + __log2f(old_l[h])) * fa::kLn2;
         }
       }

@@ -5,22 +5,21 @@
 //           memory, where wgmma reads it transposed
 // Changed   since 10 2_warpgroup: the parts of the backward instead of those of the forward, and
 //           the kernels before and after, from 08
+// A lane's registers. It has keys k and k + 8 (k = 16 warp + row_of(lane)):
 //
-// A lane's registers. It has keys k and k + 8 (k = 16 warp + lane / 4):
-//
-//     rX[i]       key k + 8 (i / 2 % 2), row     8 (i / 4) + 2 (lane % 4) + i % 2; S, P, dP, dS
-//     rdK[i]      key k + 8 (i / 2 % 2), feature 8 (i / 4) + 2 (lane % 4) + i % 2; rdV, too
+//     rX[i]       key k + 8 half_of(i), row     column_of(lane) + column_at(i); S, P, dP, dS
+//     rdK[i]      key k + 8 half_of(i), feature column_of(lane) + column_at(i); rdV, too
 //     rP[r]       of the rows 16 r .. 16 r + 15, packed as wgmma's A: P, then dS
-//     rdQ[i]      as rX, but of rows of Q and features: row 16 warp + lane / 4 + 8 (i / 2 % 2)
+//     rdQ[i]      as rdK, but of rows of Q instead of keys
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/more/tma.h"
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/reduce.h"
-#include "common/dialect/warp.h"
 #include "common/harness/step.h"
 #include "common/harness/tiles.h"
 #include "steps/10_warp_specialized/2_warpgroup.cuh"
@@ -28,8 +27,8 @@
 namespace step11 {
 
 using fa::bf16;
-using step09::kGroupThreads, step09::kMma, step09::kPanel, step09::kRowBytes;
 using step10::descriptor, step10::init, step10::pack, step10::put_rows;
+using step10::kGroupThreads, step10::kMma, step10::kPanel, step10::kRowBytes;  // 128, 16, 64, 128
 using step10::support, step10::tensor_map;
 
 constexpr int kGroups = 2;                // warpgroups
@@ -119,7 +118,7 @@ __device__ inline void multiply_keys(uint64_t dS, uint64_t K, float (&rdQ)[n]) {
 template <int rows>
 __device__ inline float2 of_rows(const float (&tile)[rows], int g) {
   const int lane = threadIdx.x % fa::kWarp;
-  return *reinterpret_cast<const float2*>(&tile[8 * g + lane % 4 * 2]);
+  return *reinterpret_cast<const float2*>(&tile[8 * g + fa::column_of(lane)]);
 }
 
 // Scores that their row does not see become -inf. hidden0, hidden1: rows that do not see the lane's
@@ -128,7 +127,7 @@ template <int n>
 __device__ inline void mask(float (&rS)[n], int hidden0, int hidden1) {
   UNROLL
   for (int i = 0; i < n; ++i) {
-    if (i / 4 * 8 + i % 2 < (i / 2 % 2 ? hidden1 : hidden0)) rS[i] = -INFINITY;
+    if (fa::column_at(i) < (fa::half_of(i) ? hidden1 : hidden0)) rS[i] = -INFINITY;
   }
 }
 
@@ -305,7 +304,7 @@ __global__ void convert_kernel(Sums dQ_sum,
       (upper ? low[x] : low[x | k]) = l, (upper ? high[x] : high[x | k]) = h;
     }
   }
-  const int r = half % (2 * Tr) * 64 + warp * 16 + lane / 4;
+  const int r = half % (2 * Tr) * 64 + warp * 16 + fa::row_of(lane);
   bf16* to = dQ + (size_t(half / (2 * Tr)) * N + r) * d + (part * 4 + quad) * 8;
   if (r < N) *reinterpret_cast<uint4*>(to) = make_uint4(low[0], low[1], low[2], low[3]);
   if (r + 8 < N) {

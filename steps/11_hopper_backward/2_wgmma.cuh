@@ -18,7 +18,7 @@
 
 namespace step11_wgmma {
 
-using namespace step11;
+using namespace step11;  // tiles of Br = 128 rows, blocks of Bc = 128 keys, kStages = 2
 
 constexpr int kThreads = kGroups * kGroupThreads;
 
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint64_t k_all = descriptor(smem.K[0], kGroupKeys * kRowBytes);  // panels, for dQ
   const uint64_t ds = descriptor(smem.dS + wg * Bc * kPanel);            // this one's 64 rows
   const int key = work.j * Bc + wg * kGroupKeys;                         // the warpgroup's first,
-  const int lane_key = key + warp * 16 + lane / 4;                       // and this lane's
+  const int lane_key = key + warp * 16 + fa::row_of(lane);               // and this lane's
   float rdK[d / 2] = {}, rdV[d / 2] = {};
   fa::mbarrier_wait(&smem.kv_full, 0);
 
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     fa::pin_registers(rX);
     const int row = at.i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
-      const int lane_row = row + lane % 4 * 2;
+      const int lane_row = row + fa::column_of(lane);
       mask(rX, hidden(shape, lane_key, lane_row), hidden(shape, lane_key + 8, lane_row));
     }
     compute_p(rX, smem.LSE2[stage], shape.scale * fa::kLog2e);

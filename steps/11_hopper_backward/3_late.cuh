@@ -20,7 +20,7 @@
 
 namespace step11_late {
 
-using namespace step11;
+using namespace step11;  // tiles of Br = 128 rows, blocks of Bc = 128 keys, kStages = 2
 
 constexpr int kThreads = kGroups * kGroupThreads;
 
@@ -135,8 +135,8 @@ struct Group {
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
-      const int lane_key = key + thread / fa::kWarp * 16 + lane / 4, lane_row = row + lane % 4 * 2;
-      mask(rS, hidden(shape, lane_key, lane_row), hidden(shape, lane_key + 8, lane_row));
+      const int k = key + thread / fa::kWarp * 16 + fa::row_of(lane), r = row + fa::column_of(lane);
+      mask(rS, hidden(shape, k, r), hidden(shape, k + 8, r));
     }
     compute_p(rS, smem.LSE2[stage()], shape.scale * fa::kLog2e);
     fa::pin_registers(rS);

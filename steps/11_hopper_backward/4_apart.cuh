@@ -13,7 +13,7 @@
 
 #include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/11_hopper_backward/3_late.cuh"
+#include "steps/11_hopper_backward/1_products.cuh"
 
 namespace step11_apart {
 
@@ -22,11 +22,9 @@ using namespace step11;
 template <int d>
 constexpr int Br = d == 64 ? 128 : 64;  // rows of a tile of Q and dO
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;
-constexpr int kStages = 3;    // of Q and dO
-constexpr int kDsStages = 2;  // of dS
+constexpr int kStages = 3, kDsStages = 2;  // of Q and dO; of dS
 template <int d>
-constexpr int kGroupRegisters =
-    d == 64 ? 208 : 216;  // setmaxnreg; the third warpgroup has the rest
+constexpr int kGroupRegisters = d == 64 ? 208 : 216;  // setmaxnreg; the third one has the rest
 template <int d>
 constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
 
@@ -186,8 +184,8 @@ struct Group {
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
-      const int lane_key = key + thread / fa::kWarp * 16 + lane / 4, lane_row = row + lane % 4 * 2;
-      mask(rS, hidden(shape, lane_key, lane_row), hidden(shape, lane_key + 8, lane_row));
+      const int k = key + thread / fa::kWarp * 16 + fa::row_of(lane), r = row + fa::column_of(lane);
+      mask(rS, hidden(shape, k, r), hidden(shape, k + 8, r));
     }
     compute_p(rS, smem.LSE2[stage()], shape.scale * fa::kLog2e);
     fa::pin_registers(rS);

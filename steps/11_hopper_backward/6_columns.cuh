@@ -21,6 +21,8 @@
 namespace step11_columns {
 
 using namespace step11;
+// Br = 128 rows (d = 64) or 64, Bc = 128 keys; three stages of Q and dO, two of dS; 208 or 216
+// registers for a thread that owns keys.
 using step11_apart::Br, step11_apart::kThreads, step11_apart::kStages, step11_apart::kDsStages;
 using step11_apart::kGroupRegisters, step11_apart::kThirdRegisters;
 
@@ -202,8 +204,8 @@ struct Group {
   __device__ void softmax(float (&rS)[Br / 2]) {
     const int row = at.i * Br, last = key + kGroupKeys - 1;
     if (last >= shape.Nk || last > row + shape.shift) {
-      const int lane_key = key + thread / fa::kWarp * 16 + lane / 4, lane_row = row + lane % 4 * 2;
-      mask(rS, hidden(shape, lane_key, lane_row), hidden(shape, lane_key + 8, lane_row));
+      const int k = key + thread / fa::kWarp * 16 + fa::row_of(lane), r = row + fa::column_of(lane);
+      mask(rS, hidden(shape, k, r), hidden(shape, k + 8, r));
     }
     const float scale_log2 = shape.scale * fa::kLog2e;
     UNROLL

@@ -39,7 +39,7 @@ struct RoundedSums {
       float rounded[n];
       UNROLL
       for (int i = 0; i < n; ++i) {
-        const float m = copysignf(i / 2 % 2 ? lower : upper, rdQ[i]);
+        const float m = copysignf(fa::half_of(i) ? lower : upper, rdQ[i]);
         rounded[i] = rdQ[i] + m - m;
       }
       sums.add(rounded);

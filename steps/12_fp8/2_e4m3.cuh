@@ -10,8 +10,8 @@
 
 namespace step12 {
 
+using step10::has_grown, step10::raise_maximum;
 using step10::kGroupRows, step10::kGroupThreads, step10::kNoMaximum;
-using step10::raise_maximum;
 using step10::Ring, step10::Shape, step10::WorkTile, step10::init, step10::visible;
 using step10::tiles_for, step10::scheduled, step10::mask, step10::row_maximum;
 

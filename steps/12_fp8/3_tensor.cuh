@@ -22,24 +22,6 @@ namespace step12 {
 // A row's largest P is 2^5, exact in e4m3; with an older maximum at most 2^8.8 = 445.
 constexpr float kOffset = 5.f, kGrowth = 3.8f;
 
-// Has a score of this warp passed its row's m by more than kGrowth?
-template <int n>
-__device__ inline bool has_grown(const float (&rS)[n], const float (&m)[2], float scale_log2) {
-  int top[2] = {};
-  UNROLL
-  for (int i = 0; i < n; i += 2) {
-    int& x = top[i / 2 % 2];
-    x = __vimax3_s32_relu(x, __float_as_int(rS[i]), __float_as_int(rS[i + 1]));
-  }
-  const float to_raw = 1.f / scale_log2;
-  bool grown = false;
-  UNROLL
-  for (int h = 0; h < 2; ++h) {
-    grown |= __int_as_float(top[h]) > fmaf(m[h], to_raw, kGrowth * to_raw);
-  }
-  return __any_sync(fa::kFullMask, grown);
-}
-
 // P = 2^(S - m + kOffset) in S's registers, l += its row sums.
 template <int n>
 __device__ inline void compute_p(float (&rS)[n], float scale_log2, const float (&m)[2],
@@ -146,7 +128,7 @@ struct Consumer {
   // Is tile j at the diagonal or at the end of the keys?
   __device__ bool is_cut() { return visible<T>(shape, work.row) < (j + 1) * Bc; }
   __device__ void mask_tile() {
-    const int row = work.row + warp * 16 + lane / 4, key = j * Bc + lane % 4 * 2;
+    const int row = work.row + warp * 16 + fa::row_of(lane), key = j * Bc + fa::column_of(lane);
     mask(rS, visible<T>(shape, row) - key, visible<T>(shape, row + 8) - key);
   }
   __device__ void first_softmax() {
@@ -158,20 +140,10 @@ struct Consumer {
     }
     compute_p(rS, scale_log2, m, l);
   }
-  // P of a tile. Returns whether the maximum has moved: O is still to be scaled by alpha.
-  template <bool kCareful>
-  __device__ bool softmax() {
-    if (kCareful && is_cut()) mask_tile();
-    const bool grown = has_grown(rS, m, scale_log2);
-    if (__builtin_expect(grown, 0)) raise_maximum(rS, scale_log2, m, l, alpha);
-    compute_p(rS, scale_log2, m, l);
-    return grown;
-  }
 
-  // P V of a tile beside Q K^T of the next one, and beside that one's softmax. self: this, or what
-  // is derived from it.
-  template <bool kCareful, class Self>
-  __device__ void next_tile(Self& self, unsigned b) {
+  // P V of a tile beside Q K^T of the next one, and beside that one's softmax.
+  template <bool kMayBeCut>
+  __device__ void next_tile(unsigned b) {
     --j;
     load_scale();
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
@@ -179,22 +151,21 @@ struct Consumer {
     issue_values();
     wait_scores<1>();
     release(k, smem.k_empty);
-    const bool grown = self.template softmax<kCareful>();
+    if (kMayBeCut && is_cut()) mask_tile();
+    const bool grown = has_grown(rS, m, scale_log2, T::kMostGrowth);
+    if (__builtin_expect(grown, 0)) raise_maximum(rS, scale_log2, m, l, alpha);
+    compute_p(rS, scale_log2, m, l);
     wait_values();
     pack(rS, rP);
     if (__builtin_expect(grown, 0)) {
       UNROLL
-      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[i / 2 % 2];
+      for (int i = 0; i < d / 2; ++i) rO[i] *= alpha[fa::half_of(i)];
     }
   }
-  // May the next tile be cut, too? A warpgroup's diagonal crosses two tiles only when N - Nk is not
-  // a multiple of 64.
-  __device__ bool careful() { return T::kCausal && visible<T>(shape, work.row) < j * Bc; }
 
-  template <class Self>
-  __device__ void run(Self& self) {
+  __device__ void run() {
     // --- prologue: the first tile of the first work tile
-    self.take(0);
+    take(0);
     skip_keys();
     skip_values();
     fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
@@ -211,8 +182,9 @@ struct Consumer {
       for (int i = 0; i < d / 2; ++i) rO[i] = 0.f;
 
       // --- mainloop
-      while (j > 0 && self.careful()) next_tile<true>(self, b);
-      while (j > 0) next_tile<false>(self, b);
+      // A warpgroup's diagonal crosses two tiles only when N - Nk is not a multiple of 64.
+      while (T::kCausal && j > 0 && visible<T>(shape, work.row) < j * Bc) next_tile<true>(b);
+      while (j > 0) next_tile<false>(b);
 
       // --- the seam: the work tile's last P V beside the next one's first Q K^T. Without a next
       // one that product is of old tiles, and no thread reads it: a branch around it would make
@@ -220,7 +192,7 @@ struct Consumer {
       const WorkTile old = work;
       const float old_m[2] = {m[0], m[1]};
       float old_l[2] = {l[0], l[1]}, normalise[2], seen[2];
-      more = self.take(n + 1);
+      more = take(n + 1);
       if (more) {
         skip_keys();
         fa::mbarrier_wait(&smem.k_full[k.stage], k.parity);
@@ -238,8 +210,8 @@ struct Consumer {
         old_l[h] = fa::quad_sum(old_l[h]);
         seen[h] = old_l[h] > 0.f ? 1.f : 0.f;  // no key seen: O = 0
         normalise[h] = old_l[h] > 0.f ? __fdividef(1.f, old_l[h]) : 0.f;
-        const int row = old.row + warp * 16 + lane / 4 + h * 8;
-        if (lane % 4 == 0 && row < shape.N) {
+        const int row = old.row + warp * 16 + fa::row_of(lane) + h * 8;
+        if (fa::leads_quad(lane) && row < shape.N) {
           LSE[size_t(old.bh) * shape.N + row] = (old_m[h] - kOffset + __log2f(old_l[h])) * fa::kLn2;
         }
       }
@@ -252,7 +224,7 @@ struct Consumer {
 
       // --- epilogue
       fa::mbarrier_wait(&smem.o_empty[wg], (n & 1) ^ 1);
-      const int feature = old.bh_kv * d + lane % 4 * 2;
+      const int feature = old.bh_kv * d + fa::column_of(lane);
       put_rows<d>(rO, normalise, seen, scales.V + feature, scales.mean + feature, smem.O[wg]);
       fa::fence_proxy_async();  // TMA reads what this thread has written ...
       __syncwarp();             // ... and what the other lanes have
@@ -261,7 +233,7 @@ struct Consumer {
   }
 };
 
-// A block: C is its consumers' text.
+// A block: C is its consumers, here or in 6_late.cuh.
 template <class T, template <class> class C>
 __global__ void __launch_bounds__(T::kThreads, 1)
     flash_fwd_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, N, d]
@@ -280,8 +252,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (threadIdx.x == fa::kWarp) store<T>(smem, &O);
   } else {
     fa::setmaxnreg_inc<T::kConsumerRegisters>();
-    C<T> consumer(smem, LSE, scales, shape, wg - 1);
-    consumer.run(consumer);
+    C<T>(smem, LSE, scales, shape, wg - 1).run();
   }
 }
 
@@ -299,6 +270,7 @@ struct Tiling {
   static constexpr int kThreads = (1 + kConsumers) * kGroupThreads;
   static constexpr int kProducerRegisters = d == 64 ? 32 : 40;
   static constexpr int kConsumerRegisters = d == 64 ? 160 : 232;
+  static constexpr float kMostGrowth = kGrowth;
 };
 
 // With fewer blocks than SMs for tests.

@@ -10,10 +10,10 @@
 
 #include <cfloat>
 #include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
 #include "common/dialect/ptx/cp_async.h"
 #include "common/dialect/ptx/math.h"
 #include "common/dialect/ptx/mma.h"
-#include "common/dialect/warp.h"
 
 namespace step13 {
 
@@ -71,8 +71,8 @@ __device__ inline void load_queries(const bf16* Q,  // [rows, d]
     for (int x = 0; x < d / kMma; ++x) {
       UNROLL
       for (int e = 0; e < 4; ++e) {
-        const int r = t * kMma + lane / 4 + e % 2 * 8,
-                  feature = x * kMma + e / 2 * 8 + lane % 4 * 2;
+        const int r = t * kMma + fa::row_of(lane) + e % 2 * 8,
+                  feature = x * kMma + e / 2 * 8 + fa::column_of(lane);
         rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
       }
     }

@@ -26,9 +26,9 @@ __device__ inline void store_statistics(const float (&m)[bands][2], const float 
   for (int t = 0; t < bands; ++t) {
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      const int r = t * kMma + lane / 4 + h * 8;
+      const int r = t * kMma + fa::row_of(lane) + h * 8;
       const float row_l = fa::quad_sum(l[t][h]);
-      if (lane % 4 == 0) parts.m[warp][r] = m[t][h], parts.l[warp][r] = row_l;
+      if (fa::leads_quad(lane)) parts.m[warp][r] = m[t][h], parts.l[warp][r] = row_l;
     }
   }
 }
@@ -44,11 +44,11 @@ __device__ inline void store_part(const float (&m)[bands][2], const float (&l)[b
   for (int t = 0; t < bands; ++t) {
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      const int r = t * kMma + lane / 4 + h * 8;
+      const int r = t * kMma + fa::row_of(lane) + h * 8;
       if (r >= rows) continue;
       UNROLL
       for (int n = 0; n < d / 8; ++n) {
-        *reinterpret_cast<float2*>(&parts.O[warp][r][n * 8 + lane % 4 * 2]) =
+        *reinterpret_cast<float2*>(&parts.O[warp][r][n * 8 + fa::column_of(lane)]) =
             make_float2(rO[t][n][2 * h], rO[t][n][2 * h + 1]);
       }
     }

@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     UNROLL
     for (int h = 0; h < 2; ++h) {
       m[t][h] = kNoMaximum;
-      visible[t][h] = causal ? least + t * kMma + lane / 4 + h * 8 : Nk;
+      visible[t][h] = causal ? least + t * kMma + fa::row_of(lane) + h * 8 : Nk;
     }
   }
 

@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     UNROLL
     for (int h = 0; h < 2; ++h) {
       m[t][h] = kNoMaximum;
-      visible[t][h] = causal ? least + (row0 + t * kMma + lane / 4 + h * 8) % N : Nk;
+      visible[t][h] = causal ? least + (row0 + t * kMma + fa::row_of(lane) + h * 8) % N : Nk;
     }
   }
 

@@ -70,7 +70,7 @@ __device__ inline void load_queries8(const bf16* Q,  // [rows, d]
     for (int x = 0; x < d / kMma; ++x) {
       UNROLL
       for (int e = 0; e < 4; ++e) {
-        const int r = t * kMma + lane / 4 + e % 2 * 8,
+        const int r = t * kMma + fa::row_of(lane) + e % 2 * 8,
                   feature = x * kMma + lane % 4 * 4 + e / 2 * 2;
         rQ[t][x][e] = r < rows ? *reinterpret_cast<const uint32_t*>(Q + r * d + feature) : 0;
       }
@@ -152,7 +152,7 @@ __device__ inline void store_part8(const float (&m)[bands][2], const float (&l)[
   for (int t = 0; t < bands; ++t) {
     UNROLL
     for (int h = 0; h < 2; ++h) {
-      const int r = t * kMma + lane / 4 + h * 8;
+      const int r = t * kMma + fa::row_of(lane) + h * 8;
       if (r >= rows) continue;
       UNROLL
       for (int n = 0; n < d / 8; n += 2) {

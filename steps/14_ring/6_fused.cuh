@@ -25,7 +25,7 @@ using step10::kGroupRows, step10::kPanel, step10::WorkTile;
 // d = 128, and no mask: only the first hop has one. The warps that merge need more registers than
 // one thread that stores, and an SM has no more than 65,536 >= 128 * 56 + 256 * 224. With d = 64
 // there are four consumers, who can spare none.
-struct FusedTiling : step10::Tiling<128, false> {
+struct FusedTiling : step10::Tiling<128, false> {  // tiles of Br = 128 rows, Bc = 128 keys
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
 };
 
@@ -123,7 +123,8 @@ __device__ inline void merge_tiles(step10::Tiles<T>& smem, const float* LSE,  //
   }
 }
 
-// step10::flash_fwd_kernel, with another epilogue.
+// step10::flash_fwd_kernel of 5_scheduled, with another epilogue: its producer copies every
+// gridDim.x-th work tile, and its consumers put O where Q was, as always.
 template <class T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     hop_kernel(const __grid_constant__ fa::TensorMap Q,  // [B*H, n, d], of a rank's [B*H, N, d]
@@ -163,6 +164,10 @@ fa::TensorMap rows_in_place(const bf16* x, uint64_t heads, uint64_t N, uint64_t 
       fa::Swizzle::b128);
 }
 
+// The ring of 3_ring and 4_backward, with other pieces in its two loops. In each hop, while K and V
+// of the next one travel, the forward calls attend() and the backward differentiate(): with this
+// rank's tensors, the rows and keys of the block, and the K and V of rank `from`, which are here.
+// prepare_late_queries() and prepare_late_rows() come before the loops.
 class FusedRing : public Ring<Hopper, Cut::zigzag> {
  public:
   using Base = Ring<Hopper, Cut::zigzag>;

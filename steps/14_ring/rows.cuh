@@ -2,6 +2,7 @@
 #pragma once
 
 #include "common/dialect/cuda.h"
+#include "common/dialect/fragment.h"
 #include "common/harness/step.h"
 
 namespace step14 {
@@ -106,8 +107,8 @@ __global__ void add_sums_kernel(float* kept,           // [B*H, Np, d]
   const size_t i = size_t(blockIdx.x) * kRowThreads + threadIdx.x;
   const int bh = int(i / (size_t(np) * d)), in_tile = int(i % 128);
   const int lane = in_tile / order.lane % 32, number = in_tile / order.number % 4;
-  const int r = int(i / (16 * d) % (np / 16)) * 16 + number / 2 * 8 + lane / 4;
-  const int x = int(i / 128 % (d / 8)) * 8 + lane % 4 * 2 + number % 2;
+  const int r = int(i / (16 * d) % (np / 16)) * 16 + number / 2 * 8 + fa::row_of(lane);
+  const int x = int(i / 128 % (d / 8)) * 8 + fa::column_of(lane) + number % 2;
   if (bh >= heads || r >= rows) return;  // legal: no barrier follows
   kept[size_t(bh) * Np * d + order.at(row0 + r, x, d)] += partial[i];
 }

@@ -1,0 +1,50 @@
+/// \file
+/// What a lane holds of a tensor core's result: of each 8 x 8 numbers two neighbours in a row.
+///
+///        columns 0 1   2 3   4 5   6 7
+///   row 0   lane 0  lane 1  lane 2  lane 3     four lanes, a quad, share a row
+///   row 1   lane 4  lane 5  lane 6  lane 7
+///   ...
+///   row 7   lane 28 lane 29 lane 30 lane 31
+///
+/// A result has 16 rows for each warp: a lane has two of them, 8 apart. Number i of mma's D, or of
+/// wgmma's, is in row row_of(lane) + 8 * half_of(i), column column_of(lane) + column_at(i). The
+/// layouts of all operands: common/dialect/ptx/layouts.h.
+///
+/// A lane's number is taken by reference and the functions are always inlined: nvcc then makes the
+/// machine code of the expression, which it does not always do of a copy.
+#pragma once
+
+#include "common/dialect/warp.h"
+
+namespace fa {
+
+/// The first of a lane's two rows; the other one is 8 further down.
+__device__ __forceinline__ constexpr int row_of(const int& lane) { return lane / 4; }
+
+/// The first of a lane's two columns in each 8; the other one is the next.
+__device__ __forceinline__ constexpr int column_of(const int& lane) { return lane % 4 * 2; }
+
+/// Which of a lane's two rows its number i is in, 0 or 1.
+__device__ __forceinline__ constexpr int half_of(int i) { return i / 2 % 2; }
+
+/// The column of a lane's number i, counted from column_of(lane).
+__device__ __forceinline__ constexpr int column_at(int i) { return i / 4 * 8 + i % 2; }
+
+/// Is this lane the first of its quad? It stores what is one number for a row.
+__device__ __forceinline__ constexpr bool leads_quad(const int& lane) { return lane % 4 == 0; }
+
+/// The largest x of the four lanes of a quad, the same in all of them. All lanes of the warp must
+/// call it.
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(kFullMask, x, 1));
+  return fmaxf(x, __shfl_xor_sync(kFullMask, x, 2));
+}
+
+/// The sum of x over a quad's four lanes, the same in all of them.
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(kFullMask, x, 1);
+  return x + __shfl_xor_sync(kFullMask, x, 2);
+}
+
+}  // namespace fa
