@@ -136,6 +136,7 @@ std::map<const void*, Source> source_cache;
 bool is_own_header(const std::string& line) {
   return line.find("common/sim/") != std::string::npos ||
          line.find("common/dialect/ptx/") != std::string::npos ||
+         line.find("_vocabulary.h") != std::string::npos ||
          line.find("common/dialect/cuda.h") != std::string::npos;
 }
 
