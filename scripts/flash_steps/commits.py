@@ -81,12 +81,12 @@ def has_changed(path, before, commit):
 
 @functools.cache
 def files_of(step):
-    """The files of this tree that the step's program includes, as the compiler says; None where it
-    has none."""
+    """The files of this tree that the step's program includes for nvcc, as the compiler says; None
+    where it has none."""
     main = os.path.join("steps", step, "main.cu")
     if not os.path.exists(os.path.join(ROOT, main)):
         return None
-    command = ["g++", "-std=c++20", "-x", "c++", "-I.", "-MM", "-MG", main]
+    command = ["g++", "-std=c++20", "-x", "c++", "-D__CUDACC__", "-I.", "-MM", "-MG", main]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
     except (OSError, subprocess.CalledProcessError):  # no compiler: the step's own folder, then
