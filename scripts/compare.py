@@ -5,4 +5,4 @@ import sys
 
 from flash_steps.command import run
 
-sys.exit(run("compare", "compare.py"))
+sys.exit(run("flash_steps.compare", "compare.py"))

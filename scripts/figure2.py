@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Starts flash_steps/figure2.py; --help says what it does."""
+"""Starts lab/figure2.py; --help says what it does."""
 
 import sys
 
 from flash_steps.command import run
 
-sys.exit(run("figure2", "figure2.py"))
+sys.exit(run("lab.figure2", "figure2.py"))

@@ -5,4 +5,4 @@ import sys
 
 from flash_steps.command import run
 
-sys.exit(run("fit_m", "fit_m.py"))
+sys.exit(run("flash_steps.fit_m", "fit_m.py"))

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Starts flash_steps/peers.py; --help says what it does."""
+"""Starts lab/peers.py; --help says what it does."""
 
 import sys
 
 from flash_steps.command import run
 
-sys.exit(run("peers", "peers.py"))
+sys.exit(run("lab.peers", "peers.py"))

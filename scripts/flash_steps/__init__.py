@@ -10,15 +10,13 @@ commits.py           the commit that a result belongs to, and what has changed s
 text.py              figures and tables for people
 axes.py picture.py   figures as SVG: of pages, and of docs/pictures
 gpu_table.py         the GPUs that the simulator models
-gpus.py nvcc.py      what GPUs and which compiler there are
+nvcc.py              which compiler there is
 step_library.py      a step's shared library
-shell.py             runs commands, keeps their output
 
 compare.py           scripts/compare.py; its page is report.py with ladder.py and report_figures.py
-figure2.py fit_m.py  scripts/figure2.py and fit_m.py
+fit_m.py             scripts/fit_m.py
 layouts.py           scripts/layouts.py, with layout_*.py and print_layouts.cpp
-peers.py             scripts/peers.py, with comparison.py, torch_attention.py and peers_table.py
-decode.py ring.py    maintain decode and ring, with measurement.py and *_tables.py
-gpu_check.py         scripts/gpu_check.sh, with gpu_session.py, gpu_sections.py and merge.py
 all others           tools of ./scripts/maintain
+
+What measures, and fills the documentation from results, is in ../lab.
 """

@@ -1,6 +1,7 @@
 """What all commands share: how they start, their sentences, their exit status.
 
-A command is a module with main(). ./scripts/maintain calls it, or a file of its name in scripts/.
+A command is a module with main(), of flash_steps or of lab. ./scripts/maintain calls it, or a file
+of its name in scripts/.
 """
 
 import argparse
@@ -46,12 +47,12 @@ def require_values(words):
         before = word
 
 
-def run(module, name):
-    """main() of a module; `name` is what its user has typed. Returns the exit status."""
+def run(module, name, *more):
+    """main(*more) of a module; `name` is what its user has typed. Returns the exit status."""
     sys.argv[0] = name
     try:
         require_values(sys.argv[1:])
-        return importlib.import_module(f"flash_steps.{module}").main()
+        return importlib.import_module(module).main(*more)
     except Failure as failure:
         print(f"{name}: {failure}", file=sys.stderr)
         return failure.status

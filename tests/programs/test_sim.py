@@ -14,8 +14,8 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from copies import ROOT, for_all, main
-from flash_steps import published_kernels
 from flash_steps.nvcc import find_nvcc
+from lab import published_kernels
 
 SIM = os.path.join(ROOT, "scripts", "sim")
 FOLDER = os.path.join(ROOT, "tests", "any_program")

@@ -1,0 +1,207 @@
+"""One comparison of peers.py: steps, libraries of others and PyTorch, on one problem."""
+
+from flash_steps.command import Failure
+from flash_steps.commits import here
+from flash_steps.problems import DIRECTIONS, flops_of, problem_text
+from flash_steps.results import Run
+from flash_steps.step_library import SIZES, Refused
+
+from .torch_attention import GRADIENTS, Contender
+
+
+class Comparison:
+    """Variants of one type, of one step or of several (`sides`: [(library, their places)]), against
+    the backends and the libraries of others, on one problem."""
+
+    def __init__(self, options, torch, sides, others, problem, notes):
+        self.options, self.torch, self.notes = options, torch, notes
+        self.sides, self.others, self.problem = sides, others, problem
+        self.sizes = {name: problem[name] for name in SIZES}
+        self.text = problem_text(problem)
+
+    def rows(self):
+        """The steps' variants, then the others; forward and backward."""
+        self.sides = [side for side in self.sides if self.accepts(side[0])]
+        if not self.sides:
+            return []
+        self.others = [other for other in self.others if self.accepts(other)]
+        try:
+            self.tensors = self.torch.tensors(self.problem, self.options.directions)
+            self.truth = self.torch.truth(self.problem, self.tensors)
+            if any(v.get("fp8") for library, _ in self.sides for v in library.variants):
+                self.fp8_truth = self.torch.truth(self.problem, self.tensors, fp8=True)
+            self.addresses = {name: x.data_ptr() for name, x in self.tensors.items()}
+            return sum(map(self.direction, self.options.directions), [])
+        except Refused as error:  # of a run that had gone well before
+            raise Failure(f"{self.text}: {error}") from None
+        except self.torch.torch.cuda.OutOfMemoryError as error:
+            self.notes.append(f"{self.text}: {first_line(error)}")
+        finally:
+            self.tensors = self.truth = self.fp8_truth = None
+            for library in [library for library, _ in self.sides] + self.others:
+                library.release()
+            self.torch.torch.cuda.empty_cache()
+        return []
+
+    def accepts(self, library):
+        """Whether it does this problem; a note where it does not."""
+        try:
+            library.check(self.sizes)
+            return True
+        except Refused as error:
+            self.refused_by(library, error)
+            return False
+
+    def refused_by(self, library, error):
+        if error.status == 1:
+            raise Failure(f"{library.step}, {self.text}: {error}") from None
+        where = f", {self.text}" if error.status == 3 else ""
+        self.notes.append(f"{library.step}{where}: {error}")
+
+    def direction(self, direction):
+        contenders, errors = [], {}
+        for library, variants in self.sides:
+            for index in variants:
+                self.add_variant(library, index, direction, contenders, errors)
+        if not contenders:
+            return []
+        ours = len(contenders)
+        for other in self.others:
+            self.add_variant(other, len(other.variants) - 1, direction, contenders, errors)
+        # Before the backends: what they need of the memory must be there later.
+        beside = self.beside()
+        for name in self.backends():
+            try:
+                self.add_backend(name, direction, contenders, errors)
+            except RuntimeError as error:
+                self.refused(name, direction, error)
+        contenders += beside
+        found = self.torch.clock.take_turns(contenders, self.options.rounds, self.options.iters)
+        for contender in contenders:
+            time = found[contender.label]
+            if 10 * time["late"] > time["runs"]:
+                self.notes.append(
+                    f"{contender.label}, {self.text}: {time['late']} of "
+                    f"{time['runs']} runs started before the host had queued them."
+                )
+        return [
+            self.row(contender, direction, found, errors, contenders[ours:], is_ours=i < ours)
+            for i, contender in enumerate(contenders)
+        ]
+
+    def backends(self):
+        """PyTorch's mask begins at the first key; that of the steps ends at the last one."""
+        p = self.problem
+        return () if p["causal"] and p["n"] != p["nk"] else self.torch.backends
+
+    def beside(self):
+        """Contenders that compute no attention, of a comparison that has some."""
+        return []
+
+    def add_variant(self, library, index, direction, contenders, errors):
+        variant = library.variants[index]
+        if variant["dtype"] != self.problem["dtype"]:
+            return
+        if direction == "backward" and not variant["backward"]:
+            return
+        try:
+            contender, found = self.step(library, index, variant, direction)
+        except Refused as error:
+            self.refused_by(library, error)
+            return
+        contenders.append(contender)
+        errors[contender.label] = found
+
+    def step(self, library, index, variant, direction):
+        """A Contender of a library and its errors, after a look at its result."""
+
+        def runner(which):
+            return library.runner(which, index, self.sizes, self.addresses, self.torch.stream())
+
+        written = ["O"] + ["LSE"] * variant["writes_lse"]
+        written = [*GRADIENTS] if direction == "backward" else written
+        for name in written:
+            self.tensors[name].fill_(float("nan"))
+        if variant["prepare"]:
+            runner("prepare")()  # as an application makes Q, K and V: not timed
+        runner("forward")()  # a backward reads its O and LSE
+        if direction == "backward":
+            runner("backward")()
+        truth = self.fp8_truth if variant.get("fp8") else self.truth
+        errors = self.torch.errors(truth, {name: self.tensors[name] for name in written})
+        if library in self.others:
+            self.judge_other(library, errors)
+            return Contender(library.step, library.step, runner(direction)), errors
+        label = Run({"step": library.step, "variant": variant["name"]}, direction).label
+        for name, (error, share) in errors.items():
+            if not share <= 1:
+                raise Failure(
+                    f"{label}, {self.text}: {name} is wrong: its error is {error:.2e}, "
+                    f"{error / share:.2e} is allowed"
+                    if share == share
+                    else f"{label}, {self.text}: {name} has an element that is not a number, "
+                    "or was not written"
+                )
+        # Timed with these O and LSE, or with those of the next variant: the work is the same.
+        return Contender(variant["name"], label, runner(direction), step=library.step), errors
+
+    def judge_other(self, library, errors):
+        """It is timed all the same, as PyTorch's backends are, but a note says so."""
+        for name, (error, share) in errors.items():
+            if not share <= 1:
+                self.notes.append(
+                    f"{library.step}, {self.text}: {name} is off by {error:.2e}, "
+                    f"{share:.3g} times what a step is allowed."
+                )
+
+    def add_backend(self, name, direction, contenders, errors):
+        if (name, direction, *self.kind()) in self.torch.refused:
+            return
+        contender, outputs = self.torch.backend(name, self.problem, self.tensors, direction)
+        errors[contender.label] = self.torch.errors(self.truth, outputs)
+        contenders.append(contender)
+
+    def kind(self):
+        """What decides, beside the direction, whether a backend has a kernel."""
+        p = self.problem
+        return p["dtype"], p["d"], p["h"] != p["hkv"]
+
+    def refused(self, name, direction, error):
+        self.torch.torch.cuda.empty_cache()
+        if "available kernel" in str(error) or "viable backend" in str(error):
+            dtype, d, grouped = self.kind()
+            for each in DIRECTIONS[DIRECTIONS.index(direction) :]:  # without a forward no backward
+                self.torch.refused.add((name, each, dtype, d, grouped))
+            self.notes.append(
+                f"PyTorch's {name} has no kernel for {dtype}, d={d}"
+                + (", fewer key/value heads" if grouped else "")
+                + "."
+            )
+        else:  # out of memory, mostly
+            self.notes.append(f"PyTorch's {name}, {self.text}: {first_line(error)}")
+
+    def row(self, contender, direction, found, errors, peers, is_ours):
+        ms = found[contender.label]["ms"]
+        rate = flops_of(self.problem, direction) / (ms * 1e-3)
+        return {
+            **self.problem,
+            "problem": self.text,
+            "direction": direction,
+            "step": contender.step if is_ours else None,
+            "commit": here() if is_ours else None,
+            "variant": contender.name,
+            "label": contender.label,
+            "ms": ms,
+            "runs": found[contender.label]["runs"],
+            "flops_per_s": rate,
+            "ratios": {p.name: found[p.label]["ms"] / ms for p in peers} if is_ours else {},
+            "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"]),
+            "errors": {
+                name: error if error == error else None
+                for name, (error, _) in errors.get(contender.label, {}).items()
+            },
+        }
+
+
+def first_line(error):
+    return str(error).strip().splitlines()[0]

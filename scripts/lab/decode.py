@@ -1,0 +1,274 @@
+"""Measures step 13, decoding from a KV cache, on one GPU in one run.
+
+    maintain decode                       writes docs/results/decode_<gpu>.json, prints its tables
+    maintain decode --json OUT.json       writes OUT.json instead
+
+H = 32, Hkv = 8, d = 128, one query, unless said otherwise. In one process, by the clock of
+peers.py: the step's library and step 07's `lazy`, which is what FlashAttention-2 alone does with
+one query, against PyTorch's backends and a copy of as many bytes. What the library has no arguments
+for runs through the step's program: pages, lengths, K and V in 8 bits. Before all that a large copy
+gives the bandwidth that shares refer to, and the smallest kernel the least time that the clock can
+show. Bytes are those of K, V, Q and O, once each. Needs build/gpu (steps 07 and 13) and PyTorch.
+
+The result is kept after each problem. What has not begun after --budget seconds is left out; the
+result and the last lines name it.
+Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no PyTorch, GPU or
+build.
+"""
+
+import statistics
+
+from flash_steps.command import Failure
+from flash_steps.commits import here
+from flash_steps.problems import flags, problem_text
+from flash_steps.steps import program_of, run_program
+from flash_steps.text import time_text
+
+from . import jobs, peers
+from .comparison import Comparison
+from .jobs import Measurement
+from .measured import rate_text
+from .torch_attention import BACKENDS, Contender, Torch
+
+STEP, BEFORE = "13_decode", "07_tensor_cores"
+# Of the library: the others need pages or scales.
+VARIANTS = {BEFORE: ("lazy",), STEP: ("warps", "splits", "groups", "once")}
+HEADS = dict(h=32, hkv=8, d=128, causal=False)
+BATCHES, CONTEXTS = (1, 8, 32, 128), tuple(1024 << 2 * i for i in range(5))
+LARGE = 1 << 18  # keys of all batch entries: with more a problem is large, and measured last
+ROUNDS, PROGRAM_ITERS = 20, 50  # turns of each; timed runs of a program
+LARGEST_PROGRAM = 1 << 19  # the same: a program makes its inputs on the CPU
+PAGES = (16, 64, 256)
+PAGED = ((1, 4096), (32, 4096), (1, 16384), (1, 65536), (1, 262144))  # batch, keys
+QUERIES = (1, 2, 4, 8, 16)
+ASKED = ((1, 65536), (32, 4096))
+GROUPED_KEYS = 16384
+# Lengths that take turns in a batch of this size.
+RAGGED = (
+    (32, (100, 4096, 1, 777, 2048, 0, 33, 16384)),
+    (8, (16384, 8192, 4096, 2048, 1024, 512, 256, 128)),
+    (8, (65536, 1024, 1024, 1024, 1024, 1024, 1024, 1024)),
+)
+COPIES = (1 << 28, 1 << 31)  # bytes that a copy reads, and writes
+
+
+def problem(b, nk, **more):
+    p = {"b": b, **HEADS, "n": 1, "nk": nk, "dtype": "bf16", "lengths": None, "page": None}
+    return {**p, "cache8": False, **more}
+
+
+def bytes_of(p):
+    """Of K, V, Q and O, once each."""
+    keys = sum(p["lengths"]) if p["lengths"] else p["b"] * p["nk"]
+    cache = 2 * p["hkv"] * p["d"] * keys * (1 if p["cache8"] else 2)
+    return cache + 2 * 2 * p["b"] * p["h"] * p["n"] * p["d"]
+
+
+def keys_of(p):
+    return p["b"] * p["nk"]
+
+
+def equal_lengths(lengths):
+    """As many, of the same sum, as equal as they can be."""
+    each, more = divmod(sum(lengths), len(lengths))
+    return [each + 1] * more + [each] * (len(lengths) - more)
+
+
+def series(most_bytes):
+    """The problems that PyTorch does, too, as far as they fit."""
+    found = [problem(b, nk) for b in BATCHES for nk in CONTEXTS]
+    return [p for p in found if bytes_of(p) <= most_bytes]
+
+
+class Decoding(Comparison):
+    """On one problem: the libraries, the backends, and a copy of as many bytes, which reads half
+    of them and writes half."""
+
+    def __init__(self, what, copy_rate, *comparison):
+        super().__init__(*comparison)
+        self.what, self.copy_rate = what, copy_rate
+
+    def beside(self):
+        return [copy_of(self.torch.torch, bytes_of(self.problem) // 2, "copy")]
+
+    def row(self, *args, **words):
+        row = super().row(*args, **words)
+        for key in ("direction", "flops_per_s", "of_matmul"):
+            row.pop(key)
+        return measured(row, self.what, self.copy_rate)
+
+
+def copy_of(torch, size, name):
+    """A Contender that reads and writes `size` bytes."""
+    source, target = (torch.empty(max(size, 4), dtype=torch.uint8, device="cuda") for _ in "st")
+    return Contender(name, name, lambda: target.copy_(source))
+
+
+def measured(row, what, copy_rate):
+    size = bytes_of(row)
+    rate = size / (row["ms"] * 1e-3)
+    return {"what": what, **row, "bytes": size, "bytes_per_s": rate, "of_copy": rate / copy_rate}
+
+
+class DecodeMeasurement(Measurement):
+    name = "decode"
+
+    def __init__(self, options, torch, libraries):
+        super().__init__(options)
+        self.torch = torch
+        self.libraries = {library.step: library for library in libraries}
+        self.runs_on(torch.device)
+        self.result |= {
+            "torch": torch.torch.__version__,
+            "rounds": ROUNDS,
+            **self.clock(),
+        }
+
+    def clock(self):
+        """{"copy": the largest bandwidth of some copies, "floor_ms": of the smallest kernel}."""
+        torch = self.torch.torch
+        self.torch.matmul_rate("bf16")  # the card is warm from now on
+        small = torch.zeros(1, device="cuda")
+        contenders = [Contender("kernel", "kernel", lambda: small.add_(1))]
+        contenders += [copy_of(torch, size, f"copy {size}") for size in (4, *COPIES)]
+        found = self.torch.clock.take_turns(contenders, ROUNDS, self.options.iters)
+        torch.cuda.empty_cache()
+        copies = [
+            {"bytes": 2 * size, "ms": ms, "bytes_per_s": 2 * size / (ms * 1e-3)}
+            for size in COPIES
+            for ms in [found[f"copy {size}"]["ms"]]
+        ]
+        return {
+            "copy": max(copies, key=lambda copy: copy["bytes_per_s"]),
+            "copies": copies,
+            "floor_ms": found["kernel"]["ms"],
+            "least_copy_ms": found["copy 4"]["ms"],
+        }
+
+    def copy_rate(self):
+        return self.result["copy"]["bytes_per_s"]
+
+    def jobs(self):
+        problems = series(self.options.most_bytes)
+        large = [p for p in problems if keys_of(p) > LARGE]
+        jobs = [self.compared("peers", p) for p in problems if p not in large]
+        for group in (1, 2, 4, 8, 16):
+            grouped = problem(1, GROUPED_KEYS, hkv=HEADS["h"] // group)
+            jobs.append(self.compared("groups", grouped, {STEP: ("splits", "once")}))
+        for b, nk in ASKED:
+            for n in QUERIES:
+                asked = problem(b, nk, n=n, causal=True)
+                jobs.append(self.compared("queries", asked, {STEP: ("once",)}))
+        in8 = [problem(b, nk, cache8=True) for b in BATCHES for nk in CONTEXTS]
+        in8 = [
+            p
+            for p in in8
+            if bytes_of(p) <= self.options.most_bytes and keys_of(p) <= LARGEST_PROGRAM
+        ]
+        large8 = [p for p in in8 if keys_of(p) > LARGE // 2]
+        jobs += [self.in_8_bits(p) for p in in8 if p not in large8]
+        jobs += [self.paged(b, nk) for b, nk in PAGED]
+        jobs += [self.ragged(b, lengths) for b, lengths in RAGGED]
+        jobs += [self.in_8_bits(p) for p in large8]
+        return jobs + [self.compared("peers", p) for p in large]
+
+    def said(self, text, row):
+        return (
+            f"{row['what']}: {row['label']} {row['problem']}: {time_text(row['ms'])}, "
+            f"{rate_text(row['bytes_per_s'])} TB/s"
+        )
+
+    # --- jobs ---
+
+    def compared(self, what, p, variants=None):
+        def job():
+            sides = []
+            for step, names in (variants or VARIANTS).items():
+                library = self.libraries[step]
+                there = [variant["name"] for variant in library.variants]
+                sides.append((library, [there.index(name) for name in names]))
+            notes = self.result["notes"]
+            place = (self.options, self.torch, sides, [], p, notes)
+            return Decoding(what, self.copy_rate(), *place).rows()
+
+        return f"{what}: {problem_text(p)}", job
+
+    def program(self, variant, p):
+        """Milliseconds of one run of the step's program, whose result was checked."""
+        path = program_of(self.options.build, STEP)
+        how = ["--input=normal", "--no-counters", f"--iters={PROGRAM_ITERS}"]
+        runs = run_program(path, f"--variant={variant}", *flags(p), *how, preset="gpu")
+        ms = runs[0].get("time.median_ms")
+        if not ms:
+            raise Failure(f"13 {variant}, {problem_text(p)}: the program says no time")
+        return ms
+
+    def in_turns(self, what, sides):
+        """A job: rows of these {shape: (variant, problem)}, in both orders in turns. The ratios are
+        against the first one, of each turn. `shape` is kept where it is not the variant."""
+        first = next(iter(sides))
+
+        def row(shape, turns):
+            variant, p = sides[shape]
+            return {
+                **p,
+                "problem": problem_text(p),
+                "step": STEP,
+                "commit": here(),
+                "variant": variant,
+                "label": f"13 {variant}",
+                "ms": statistics.median(turns[shape]),
+                "each_ms": turns[shape],
+                "ratios": {
+                    first: statistics.median(a / b for a, b in zip(turns[first], turns[shape]))
+                },
+                **({} if shape == variant else {"shape": shape}),
+            }
+
+        def job():
+            turns = {shape: [] for shape in sides}
+            for turn in range(self.options.turns):
+                for shape in sides if turn % 2 == 0 else reversed(sides):
+                    turns[shape].append(self.program(*sides[shape]))
+            return [measured(row(shape, turns), what, self.copy_rate()) for shape in sides]
+
+        return job
+
+    def in_8_bits(self, p):
+        sides = {"once": ("once", {**p, "cache8": False}), "fp8": ("fp8", p)}
+        return f"fp8: {problem_text(p)}", self.in_turns("fp8", sides)
+
+    def paged(self, b, nk):
+        pages = {"none": None, **{str(page): page for page in PAGES}}
+        sides = {shape: ("once", problem(b, nk, page=page)) for shape, page in pages.items()}
+        return f"pages: B={b} Nk={nk}", self.in_turns("pages", sides)
+
+    def ragged(self, b, lengths):
+        sides = {
+            shape: ("once", problem(b, max(each), lengths=list(each) * (b // len(each))))
+            for shape, each in (("equal", equal_lengths(lengths)), ("ragged", lengths))
+        }
+        text = f"ragged: {problem_text(sides['ragged'][1])}"
+        return text, self.in_turns("ragged", sides)
+
+
+def parse():
+    parser = jobs.parser(__doc__, "decode", iters=2)
+    parser.add_argument(
+        "--most-bytes", type=float, default=20e9, metavar="BYTES", help="of K, V, Q and O"
+    )
+    options = parser.parse_args()
+    options.directions, options.rounds = ["forward"], ROUNDS
+    options.steps = " ".join(VARIANTS)
+    return options
+
+
+def main():
+    options = parse()
+    jobs.require_ready(options, STEP)
+    try:
+        torch = Torch(list(BACKENDS))
+        libraries = peers.load_libraries(options)
+        return DecodeMeasurement(options, torch, libraries).measure()
+    except RuntimeError as error:  # PyTorch's
+        raise Failure(error) from None

@@ -1,0 +1,289 @@
+"""Estimates, in the simulator, the times that docs/results holds as measured.
+
+    maintain estimates [--min-n N] [--max-n N] [--gpu H200] [--steps "06 07"] [--jobs 2]
+    maintain estimates --times DIR    keeps the times of programs' reports (--json) from a GPU, too
+
+For each problem of FlashAttention's series that was timed on this kind of GPU it simulates one head
+and estimates the time for all of them; of one query and up to 64K keys, all heads. Writes
+docs/results/estimates.json; rows of other steps, sizes and GPUs stay. Prints estimated over
+measured: the geometric mean, the least and the largest of each variant. --times adds to
+docs/results/times.json what no other table shows.
+Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
+"""
+
+import concurrent.futures
+import json
+import math
+import os
+import subprocess
+import tempfile
+
+from flash_steps.command import BadInput, Failure, NotHere, parser
+from flash_steps.commits import here, is_current
+from flash_steps.files import read_json, replace_text
+from flash_steps.problems import in_series, own_tiles
+from flash_steps.results import PASSES, load, load_folder, published
+from flash_steps.steps import ROOT, chosen_of, numbered_steps
+from flash_steps.text import time_text
+
+from . import measured
+
+RESULTS = os.path.join(ROOT, "docs", "results")
+ESTIMATES = os.path.join(RESULTS, "estimates.json")
+DECODE = "13_decode"
+TIMES = os.path.join(RESULTS, "times.json")
+SIZES = ("b", "h", "n", "d", "causal", "hkv", "nk")
+KEY = ("gpu", "step", "variant", "direction", *SIZES)
+FEW_HEADS = 4  # simulated as they are
+FEW_KEYS = 65536  # of all batch entries, where they differ from the queries: all heads run
+
+
+def short_name(device):
+    """H200 of "NVIDIA H200"."""
+    return device.removeprefix("NVIDIA ").split()[0]
+
+
+def plain(problem):
+    return problem["hkv"] == problem["h"] and problem["nk"] == problem["n"] and own_tiles(problem)
+
+
+def measured_times():
+    """{KEY's values: milliseconds} of all results: the programs' own, else those of peers.py."""
+    times = {key: row["ms"] for key, row in kept(TIMES).items()}
+    for path in published(RESULTS):
+        tree = read_json(path)
+        for row in (tree.get("peers") or {}).get("rows", []):
+            if plain(row):
+                times[key_of({**row, "gpu": short_name(tree["device"])})] = row["ms"]
+        times |= {key: run.get("time.median_ms") for key, run in timed(load(path))}
+    for result in measured.load("decode", RESULTS):
+        for row in result["rows"]:
+            if row["what"] == "peers" and row["step"] == DECODE:
+                gpu = short_name(result["device"])
+                times[key_of({**row, "gpu": gpu, "direction": "forward"})] = row["ms"]
+    return times
+
+
+def key_of(row):
+    """KEY's values; rows of problems without a cache need not name hkv and nk."""
+    return tuple({"hkv": row["h"], "nk": row["n"], **row}[key] for key in KEY)
+
+
+def is_wanted(sizes, options):
+    """Whether the simulator is to estimate it."""
+    if sizes["nk"] != sizes["n"]:
+        return sizes["b"] * sizes["nk"] <= FEW_KEYS
+    small = sizes["b"] * sizes["h"] <= FEW_HEADS
+    return options.min_n <= sizes["n"] <= options.max_n and (in_series(sizes) or small)
+
+
+def timed(runs):
+    """(KEY's values, run) of those that have a time."""
+    for run in runs:
+        problem = run.data["problem"]
+        if run.get("time.median_ms") and plain(problem) and not run.borrowed:
+            place = short_name(run.get("device.name")), run.data["step"], run.variant
+            yield (*place, run.direction, *(problem[size] for size in SIZES)), run
+
+
+def keep_times(folder):
+    rows = kept(TIMES)
+    for key, run in timed(load_folder(folder)):
+        rows[key] = {**dict(zip(KEY, key)), "ms": run.get("time.median_ms")}
+        rows[key]["commit"] = here()
+    write(TIMES, rows)
+    print(f"{len(rows)} times in {os.path.relpath(TIMES, ROOT)}")
+
+
+def simulate(cell):
+    """{direction: what a row of estimates.json holds beside its key}."""
+    gpu, step, variant, *sizes = cell
+    sizes = dict(zip(SIZES, sizes))
+    program = os.path.join(ROOT, "build/sim/steps", step)
+    if not os.path.exists(program):
+        raise NotHere(f"{program} is not there: build the preset sim first")
+    heads = sizes["b"] * sizes["h"]
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "run.json")
+        call = [program, "--variant", variant, "--input", "normal", "--gpu", gpu, "--json", report]
+        if sizes["nk"] != sizes["n"]:
+            for key in ("b", "h", "hkv", "nk"):
+                call += ["--" + key, str(sizes[key])]
+        else:
+            call += ["--h", str(heads if heads <= FEW_HEADS else 1)]
+            call += ["--estimate-heads", str(heads)]
+        call += ["--n", str(sizes["n"]), "--d", str(sizes["d"])]
+        call += ["--causal"] if sizes["causal"] else []
+        done = subprocess.run(call, capture_output=True, text=True)
+        if done.returncode:
+            raise Failure(f"{' '.join(call)} failed: {done.stderr.strip()}")
+        run = read_json(report)
+    found = {"forward": run["estimate"]}
+    for direction in ("prepare", "backward"):
+        if run.get(direction):
+            found[direction] = run[direction]["estimate"]
+    of = {"place": run["variant_index"], "commit": here()}
+    return {
+        direction: {"ms": round(e["ms"], 6), "limit": e["limit"], **of}
+        for direction, e in found.items()
+    }
+
+
+def kept(path):
+    """{KEY's values: row} of estimates.json or times.json."""
+    if not os.path.exists(path):
+        return {}
+    return {key_of(row): row for row in read_json(path)["rows"]}
+
+
+def write(path, rows):
+    lines = ",\n".join("    " + json.dumps(rows[key]) for key in sorted(rows))
+    replace_text(path, f'{{\n  "schema": 1,\n  "rows": [\n{lines}\n  ]\n}}\n')
+
+
+def in_reading_order(rows):
+    """The keys: by step, direction, place of the variant, size."""
+    return sorted(rows, key=lambda key: (*key[:2], key[3], rows[key]["place"], key))
+
+
+def ratios(rows, measured):
+    """{(gpu, step, variant, direction): [estimated / measured]}, in the order of reading."""
+    found = {}
+    for key in in_reading_order(rows):
+        row = rows[key]
+        if key in measured:
+            found.setdefault(key[:4], []).append(row["ms"] / measured[key])
+    return found
+
+
+def mean(values):
+    return math.exp(sum(map(math.log, values)) / len(values))
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def label(key):
+    """ "06 swapped", "05 standard bwd"."""
+    return " ".join([key[1][:2], key[2], *PASSES[key[3]]])
+
+
+def pairs_in_order(rows, measured, apart=1.15):
+    """(how many, of how many) pairs of variants that did the same problem in times further apart
+    than this were estimated in the right order."""
+    problems = {}
+    for key, row in rows.items():
+        if key in measured:
+            place = (key[0], key[3], *key[4:])
+            problems.setdefault(place, []).append((measured[key], row["ms"]))
+    right = count = 0
+    for times in problems.values():
+        for i, a in enumerate(times):
+            for b in times[:i]:
+                if max(a[0], b[0]) > apart * min(a[0], b[0]):
+                    count += 1
+                    right += (a[0] < b[0]) == (a[1] < b[1])
+    return right, count
+
+
+def share_within(values, factor):
+    inside = sum(1 / factor <= value <= factor for value in values)
+    return f"{100 * inside / len(values):.0f}%"
+
+
+def chosen(filters):
+    """Kept rows whose keys have these texts."""
+    for key in filters:
+        if key not in KEY:
+            raise BadInput(f"table filter '{key}': choose from {', '.join(KEY)}")
+    return {
+        place: row
+        for place, row in kept(ESTIMATES).items()
+        if all(
+            str(place[KEY.index(key)]).lower() in wanted.lower().split(",")
+            for key, wanted in filters.items()
+        )
+    }
+
+
+def accuracy_table(filters):
+    """Estimated over measured, by variant."""
+    measured = measured_times()
+    rows = chosen(filters)
+    found = ratios(rows, measured)
+    if not found:
+        raise BadInput("table 'accuracy': nothing was estimated that passes its filters")
+    lines = [
+        "| variant | problems | mean | least | largest | within 1.15x | 1.3x | 1.5x |",
+        "|:--|--:|--:|--:|--:|--:|--:|--:|",
+    ]
+    everything = [value for values in found.values() for value in values]
+    for name, values in [(label(k), v) for k, v in found.items()] + [("all", everything)]:
+        within = " | ".join(share_within(values, factor) for factor in (1.15, 1.3, 1.5))
+        span = f"{mean(values):.2f}x | {min(values):.2f}x | {max(values):.2f}x"
+        lines.append(f"| {name} | {len(values)} | {span} | {within} |")
+    right, count = pairs_in_order(rows, measured)
+    far_right, far = pairs_in_order(rows, measured, apart=1.5)
+    order = (
+        f"\n\nOf {count:,} pairs of variants whose measured times for one problem differ by more "
+        f"than 15%, {right:,} were estimated in the right order ({100 * right / count:.1f}%). "
+        f"Of the {count - far:,} that differ by less than 1.5x: {right - far_right:,} "
+        f"({100 * (right - far_right) / (count - far):.0f}%)."
+    )
+    stale = sorted(
+        {row["step"] for row in rows.values() if not is_current(row["step"], row["commit"])}
+    )
+    old = f"\n\n*Estimated from an older text of the kernel: {', '.join(stale)}.*" if stale else ""
+    return "\n".join(lines) + order + old
+
+
+def estimated_table(filters):
+    """Estimated and measured times of one problem, by variant."""
+    measured = measured_times()
+    rows = chosen(filters)
+    if len({key[4:] for key in rows}) != 1:
+        raise BadInput("table 'estimated': its filters must choose one problem")
+    lines = ["| variant | estimated | measured | | limited by |", "|:--|--:|--:|--:|:--|"]
+    for key in in_reading_order(rows):
+        row, ms = rows[key], measured.get(key)
+        beside = (time_text(ms), f"{row['ms'] / ms:.2f}x") if ms else ("-", "")
+        cells = (label(key), time_text(row["ms"]), *beside, row["limit"])
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main():
+    p = parser(__doc__)
+    p.add_argument("--max-n", type=int, default=4096)
+    p.add_argument("--min-n", type=int, default=0)
+    p.add_argument("--gpu", default="H200")
+    p.add_argument("--steps")
+    p.add_argument("--times", metavar="DIR")
+    p.add_argument("--jobs", type=int, default=2)
+    args = p.parse_args()
+    if args.times:
+        keep_times(args.times)
+        return 0
+    measured = measured_times()
+    steps = chosen_of(numbered_steps(), args.steps, "there are")
+    wanted = {}
+    for key in measured:
+        here = key[0] == args.gpu and key[1] in steps
+        if here and is_wanted(dict(zip(SIZES, key[4:])), args):
+            wanted.setdefault((*key[:3], *key[4:]), set()).add(key[3])
+    if not wanted:
+        raise BadInput(f"docs/results has no measured time for --gpu {args.gpu} at these sizes")
+    rows = kept(ESTIMATES)
+    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+        for cell, found in zip(wanted, pool.map(simulate, wanted)):
+            for direction in wanted[cell]:
+                key = (*cell[:3], direction, *cell[3:])
+                row = rows[key] = {**dict(zip(KEY, key)), **found[direction]}
+                factor = f"{row['ms'] / measured[key]:.2f}x"
+                words = f"{row['ms']:.4g} ms, {factor} of measured, {row['limit']}"
+                print(*key[1:], words, flush=True)
+    write(ESTIMATES, rows)
+    for key, values in ratios(rows, measured).items():
+        span = f"{mean(values):.2f}x ({min(values):.2f} to {max(values):.2f})"
+        print(f"{' '.join(key):55} {span}, {len(values)} problems")
+    return 0

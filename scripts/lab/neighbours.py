@@ -1,0 +1,216 @@
+"""Says how much each lesson file adds to the one that it changes.
+
+    maintain neighbours              the table, of all steps
+    maintain neighbours --markdown   as in steps/README.md
+
+A file's header names the other one: "// Changed   since 06 2_registers: ...". Lines are compared
+without white space, as in `git diff --no-index -w --minimal --numstat`: `added` lines are in the
+file and not in the other one, and `share` is their share of the file.
+Exit status: 0 all within the limits or excused here, 1 a file is beyond them, 2 bad use.
+"""
+
+import glob
+import os
+import re
+from dataclasses import dataclass
+
+from flash_steps import command
+from flash_steps.files import read_text
+from flash_steps.steps import ROOT
+from flash_steps.text import Column, markdown_table, text_table
+
+LARGEST_SHARE = 0.5
+LONGEST = 375  # lines of a file, in any step; so at most 187 are new
+
+# {file: (its share at most, why it adds more)}: each is beyond the mark, or a test fails.
+EXCUSED = {
+    "02 2_registers": (
+        0.73,
+        "4 x 4 results per thread turn each statement of 1_shared into two loops; its tile "
+        "functions are new here, and 03 to 06 keep them",
+    ),
+    "05 1_standard": (
+        0.63,
+        "the first backward: the gradient of softmax and a product over rows have no counterpart "
+        "in the forward",
+    ),
+    "05 3_from_lse": (
+        0.58,
+        "a short kernel: header and host functions, which differ in each file, are half of it",
+    ),
+    "10 2_warpgroup": (
+        0.75,
+        "no kernel: the parts of a consumer's work, cut out of 09's functions so that each issues "
+        "a product without waiting for it",
+    ),
+    "10 3_specialized": (
+        0.81,
+        "FlashAttention-3's order touches each line around a product: the rings of K and V, the "
+        "softmax during P V, and the turns need each other",
+    ),
+    "11 1_products": (
+        0.80,
+        "no kernel of products yet: their parts, for fragments of wgmma, and the kernels before "
+        "and after, whose layout of dQ follows from those",
+    ),
+    "11 2_wgmma": (
+        0.81,
+        "08's loop, with each copy, product and barrier replaced by Hopper's",
+    ),
+    "11 3_late": (
+        0.80,
+        "a product is issued in one place and waited for in another, so the loop's body becomes "
+        "methods of a warpgroup, and each barrier an mbarrier",
+    ),
+    "11 5_augmented": (
+        0.58,
+        "a short file without a kernel of products",
+    ),
+    "11 7_deterministic": (
+        0.78,
+        "6_columns' kernel is used by #include: what it adds are kernels that find the units",
+    ),
+    "12 2_e4m3": (
+        0.66,
+        "no kernel: operands of one byte change each tile, copy, product and store, and how many "
+        "bytes each moves",
+    ),
+    "12 4_centred": (
+        0.70,
+        "3_tensor's kernel is used by #include: what it adds are the kernels that find V's means",
+    ),
+    "12 5_blocks": (
+        0.75,
+        "3_tensor's kernel is used by #include: what it adds is another quantisation of Q and K",
+    ),
+    "13 3_warps": (
+        0.64,
+        "a short file: what it keeps of 07's kernel stands in 1_tile",
+    ),
+    "13 4_splits": (
+        0.55,
+        "a short file: half of what is new is the second kernel and what it needs of the host",
+    ),
+    "13 6_pages": (
+        0.55,
+        "a short file: the table, and sums over sequences of different lengths",
+    ),
+    "13 8_e4m3": (
+        0.55,
+        "no kernel: operands of one byte change each tile, copy, product and store",
+    ),
+}
+
+
+@dataclass
+class Neighbour:
+    file: str  # "02 1_shared"
+    other: str | None  # the one that it changes
+    lines: int
+    added: int
+    removed: int
+
+    @property
+    def share(self):
+        return self.added / self.lines
+
+    @property
+    def beyond(self):
+        """Which mark it misses, or None."""
+        if self.lines > LONGEST:
+            return f"{self.lines} lines"
+        if self.other and self.share > LARGEST_SHARE:
+            return f"{100 * self.share:.0f}% new"
+        return None
+
+    @property
+    def excused(self):
+        """Whether its share is one that EXCUSED allows."""
+        return self.lines <= LONGEST and self.share <= EXCUSED.get(self.file, (0, ""))[0]
+
+
+def lines_of(text):
+    """Without white space."""
+    return ["".join(line.split()) for line in text.splitlines()]
+
+
+def common_lines(a, b):
+    """Length of the longest common subsequence."""
+    row = [0] * (len(b) + 1)
+    for line in a:
+        before = 0  # of the row above, one to the left
+        for i, other in enumerate(b, 1):
+            above = row[i]
+            row[i] = before + 1 if line == other else max(above, row[i - 1])
+            before = above
+    return row[-1]
+
+
+def lesson_files(root=ROOT):
+    """{"02 1_shared": path}, in reading order."""
+    pattern = os.path.join(root, "steps", "[0-9][0-9]_*", "[0-9]_*.cuh")
+    return {
+        f"{path.split(os.sep)[-2][:2]} {os.path.basename(path)[: -len('.cuh')]}": path
+        for path in sorted(glob.glob(pattern))
+    }
+
+
+def changed_since(text):
+    """ "06 2_registers" of a header, or None."""
+    found = re.search(r"^// Changed +since (\d\d \d_\w+)", text, re.MULTILINE)
+    return found and found[1]
+
+
+def neighbours(root=ROOT):
+    r"""[Neighbour], in reading order. \raises command.BadInput when a header names no file."""
+    texts = {name: read_text(path) for name, path in lesson_files(root).items()}
+    found = []
+    for name, text in texts.items():
+        other, new = changed_since(text), lines_of(text)
+        if other is not None and other not in texts:
+            raise command.BadInput(f"{name}: its header changes {other}, which is no file")
+        old = lines_of(texts[other]) if other else []
+        kept = common_lines(old, new)
+        found.append(Neighbour(name, other, len(new), len(new) - kept, len(old) - kept))
+    return found
+
+
+def columns():
+    def figure(of):
+        return lambda n: of(n) if n.other else "-"
+
+    return [
+        Column(("", "file"), lambda n: n.file, left=True),
+        Column(("", "changes"), lambda n: n.other or "-", left=True),
+        Column(("", "lines"), lambda n: str(n.lines)),
+        Column(("", "added"), figure(lambda n: str(n.added))),
+        Column(("", "removed"), figure(lambda n: str(n.removed))),
+        Column(("", "share"), figure(lambda n: f"{100 * n.share:.0f}%")),
+    ]
+
+
+def excuses():
+    return [f"{name}: {why}." for name, (_, why) in EXCUSED.items()]
+
+
+def markdown():
+    lines = [markdown_table(columns(), neighbours())]
+    if EXCUSED:
+        lines += ["", *(f"- {line}" for line in excuses())]
+    return "\n".join(lines)
+
+
+def main():
+    parser = command.parser(__doc__)
+    parser.add_argument("--markdown", action="store_true")
+    args = parser.parse_args()
+    found = neighbours()
+    if args.markdown:
+        print(markdown())
+    else:
+        print(text_table(columns(), found))
+        print("\n".join(excuses()))
+    beyond = [n for n in found if n.beyond and not n.excused]
+    for n in beyond:
+        print(f"beyond the marks: {n.file}, {n.beyond}")
+    return 1 if beyond else 0

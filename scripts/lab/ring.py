@@ -1,0 +1,248 @@
+"""Measures step 14, ring attention, on the GPUs of one host in one run.
+
+    maintain ring                     writes docs/results/ring_<gpu>.json, prints its tables
+    maintain ring --json OUT.json     writes OUT.json instead
+    maintain ring --draw              draws docs/pictures/ring.svg from the results
+    maintain ring --check             fails when that picture does not match them
+
+bf16, d = 128 and the heads of Llama 3 8B, 32 and 8 of K and V; from 32K tokens a GPU on fewer. Each
+problem runs on all GPUs together and, whole, on each of them alone, at the same time, by the same
+program. The share of the ideal is the time of one GPU, divided by the number of GPUs, over that of
+all together. Either is the slowest one's: GPUs of one kind differ by up to 10%. O and LSE are
+checked in each run, gradients in small problems before the others. One run's timeline is kept, from
+which the picture is drawn. Messages go by copy engines where they can, in rows `nccl` by NCCL.
+Needs mpirun, build/gpu with step 14 and two GPUs.
+
+A result is kept after each run. The problems take turns (--turns); what has not begun after
+--budget seconds is left out; the result and the last lines name it.
+Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no GPUs, mpirun or
+build.
+"""
+
+import concurrent.futures
+import os
+import shutil
+import statistics
+import tempfile
+
+from flash_steps import mpi
+from flash_steps.command import BadInput, Failure, NotHere
+from flash_steps.commits import here
+from flash_steps.files import read_json, read_text, write_text
+from flash_steps.problems import flags, problem_text
+from flash_steps.steps import ROOT
+from flash_steps.text import percent_text, time_text
+
+from . import jobs, measured, ring_picture
+from .jobs import Measurement
+
+STEP = "14_ring"
+VARIANT, OTHERS = "fused", ("zigzag", "plain", "heads")
+TOKENS = (16384, 8192, 32768, 65536)  # of a GPU; the first one's lanes are drawn
+HEADS, GROUP = 32, 4
+LONG = 524288
+HOPS = ((8192, True), (8192, False), (16384, True), (16384, False))
+CHANNELS = (4, 16)  # blocks of NCCL
+SMALL = 1024  # rows of a GPU: gradients are checked
+RUN_LIMIT = 200  # seconds
+WAIT_LIMIT = 60  # for another rank
+
+
+def problem(tokens, ranks, causal, **more):
+    heads = min(HEADS, HEADS * TOKENS[0] // tokens)  # with more tokens fewer, as many numbers
+    n = tokens * ranks
+    p = {"b": 1, "h": heads, "hkv": heads // GROUP, "n": n, "nk": n, "d": 128, "causal": causal}
+    return {**p, "dtype": "bf16", **more}
+
+
+class RingMeasurement(Measurement):
+    name = "ring"
+
+    def __init__(self, options, program):
+        super().__init__(options)
+        self.program = program
+        self.rows, self.alone_ms = {}, {}
+        self.result |= {"ranks": options.ranks, "carrier": None, "lanes": None}
+
+    def jobs(self):
+        ranks = self.options.ranks
+        problems = [problem(n, ranks, causal) for n in TOKENS for causal in (True, False)]
+        sixteen = problems[:2]
+        small = problem(SMALL, ranks, causal=True)
+        shares = [self.timed("share", VARIANT, p) for p in problems]
+        first = [self.right(v, small) for v in (VARIANT, *OTHERS)]
+        first.append(self.right(VARIANT, small, CHANNELS[0]))
+        first += shares
+        first += [self.timed("variants", v, p) for v in OTHERS for p in sixteen]
+        first += [self.timed("nccl", VARIANT, sixteen[0], channels=c) for c in CHANNELS]
+        long = problem(LONG, ranks, True, h=2, hkv=1)
+        first.append(self.timed("long", VARIANT, long, sides=("all",)))  # too long for one
+        # One rank's rows with its own keys: as long as a hop, and nothing around it.
+        hops = [problem(tokens, 1, causal) for tokens, causal in HOPS]
+        first += [self.timed("hop", VARIANT, p, sides=("one",)) for p in hops]
+        return first + shares * (self.options.turns - 1)
+
+    def said(self, text, row):
+        parts = []
+        for way, name in (("forward", "forward"), ("both", "with backward")):
+            share = row[way].get("share")
+            ideal = f" {percent_text(share)}" if share else ""
+            parts.append(f"{name} {time_text(row[way]['ms'])}{ideal}")
+        return f"{text}: {', '.join(parts)}"
+
+    # --- jobs ---
+
+    def launched(self, ranks, variant, p, channels=None, **more_environment):
+        """What the program writes with --json, started on so many GPUs."""
+        by_nccl = {"FLASH_STEPS_MESSAGES": "nccl", "NCCL_MAX_CTAS": str(channels)}
+        iters = 1 if p["n"] >= LONG or self.is_small(p) else self.options.iters
+        with tempfile.TemporaryDirectory() as folder:
+            env = {**mpi.environment(folder), **(by_nccl if channels else {}), **more_environment}
+            path = os.path.join(folder, "run.json")
+            line = [*self.options.mpirun.split(), "-n", str(ranks), self.program]
+            line += [f"--variant={variant}", *flags(p), "--input=normal", f"--iters={iters}"]
+            line += [f"--limit={WAIT_LIMIT}"]
+            status, said = mpi.run([*line, f"--json={path}"], env, RUN_LIMIT)
+            if status is None:
+                raise Failure(f"{' '.join(line)}: not ready after {RUN_LIMIT} s")
+            if status != 0:
+                raise Failure(f"{' '.join(line)}: exit status {status}:\n{said.strip()}")
+            run = read_json(path)
+            self.runs_on(run["device"]["name"])
+            return run
+
+    def row_of(self, what, variant, p, channels):
+        key = (what, variant, p["n"], p["causal"], channels)
+        if key not in self.rows:
+            self.rows[key] = {
+                "what": what,
+                **p,
+                "problem": problem_text(p),
+                "tokens": p["n"] // self.options.ranks,
+                "ranks": self.options.ranks,
+                "step": STEP,
+                "commit": here(),
+                "variant": variant,
+                **({"channels": channels} if channels else {}),
+                "turns": [],
+            }
+        return self.rows[key]
+
+    def all_gpus(self, row, variant, p, channels):
+        run = self.launched(self.options.ranks, variant, p, channels)
+        row["carrier"] = run["carrier"]
+        if not channels:
+            self.result["carrier"] = run["carrier"]
+        row["overlap"] = run["ranks"][-1]["overlap"]
+        row["sent"] = [
+            sum(rank["sent"][way]["counted"] for way in ("forward", "backward"))
+            for rank in run["ranks"]
+        ]
+        row["bytes_each"] = max(r["memory_bytes"] + r["workspace_bytes"] for r in run["ranks"])
+        if not self.result["lanes"]:
+            lanes = [rank["lanes"] for rank in run["ranks"]]
+            self.result["lanes"] = {"problem": row["problem"], "variant": variant, "ranks": lanes}
+        return times_of(run)
+
+    def one_gpu(self, p, turn):
+        """The whole problem on each GPU alone, at the same time: the slowest one's. All variants
+        compute it alike."""
+        key = (turn, *p.values())
+        if key not in self.alone_ms:
+            with concurrent.futures.ThreadPoolExecutor() as pool:
+                runs = list(pool.map(lambda gpu: self.on_gpu(gpu, p), range(self.options.ranks)))
+            times = [times_of(run) for run in runs]
+            self.alone_ms[key] = {
+                way: max(each[way] for each in times) for way in ("forward", "both")
+            }
+            self.alone_ms[key]["each"] = times
+        return self.alone_ms[key]
+
+    def on_gpu(self, gpu, p):
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+        names = visible.split(",") if visible else [str(i) for i in range(self.options.ranks)]
+        return self.launched(1, VARIANT, p, CUDA_VISIBLE_DEVICES=names[gpu])
+
+    def is_small(self, p):
+        return p["n"] == SMALL * self.options.ranks
+
+    def right(self, variant, p, channels=None):
+        """Not timed: whether the gradients are right, too."""
+
+        def job():
+            run = self.launched(self.options.ranks, variant, p, channels)
+            if not run["gradients_checked"]:
+                raise Failure(f"{variant}, {problem_text(p)}: the gradients were not checked")
+            return []
+
+        return f"gradients: {self.name_of(variant, p, channels)}", job
+
+    def name_of(self, variant, p, channels):
+        return f"{variant} {problem_text(p)}" + (f" NCCL_MAX_CTAS={channels}" if channels else "")
+
+    def timed(self, what, variant, p, channels=None, sides=("one", "all")):
+        """A turn of all GPUs together, or of each alone, or of both in an order that alternates."""
+
+        def job():
+            row = self.row_of(what, variant, p, channels)
+            if sides == ("one",):
+                row["tokens"], row["ranks"] = p["n"], 1
+            turn, number = {}, len(row["turns"])
+            for side in sides if number % 2 == 0 else sides[::-1]:
+                if side == "all":
+                    turn[side] = self.all_gpus(row, variant, p, channels)
+                else:
+                    turn[side] = self.one_gpu(p, number)
+            row["turns"].append(turn)
+            for way in ("forward", "both"):
+                times = [[turn[side][way] for turn in row["turns"]] for side in sides]
+                row[way] = {"ms": statistics.median(times[-1])}
+                if len(sides) == 2:
+                    shares = [one / self.options.ranks / ms for one, ms in zip(*times)]
+                    row[way]["one_ms"] = statistics.median(times[0])
+                    row[way] |= {"share": statistics.median(shares), "least": min(shares)}
+            return [row]
+
+        return f"{what}: {self.name_of(variant, p, channels)}", job
+
+
+def times_of(run):
+    return {"forward": run["time"]["median_ms"], "both": run["forward_and_backward"]["median_ms"]}
+
+
+# --- the picture ----------------------------------------------------------------------------------
+
+PICTURE = os.path.join(ROOT, "docs", "pictures", "ring.svg")
+
+
+def picture(check):
+    """Draws the last result's lanes, or says whether that was done."""
+    found = measured.load("ring", os.path.join(ROOT, "docs", "results"))
+    if not found:
+        raise BadInput(measured.not_measured("ring"))
+    svg = ring_picture.draw(found[-1]["lanes"], found[-1]["device"])
+    if not check:
+        write_text(PICTURE, svg)
+    elif not os.path.exists(PICTURE) or read_text(PICTURE) != svg:
+        raise Failure("docs/pictures/ring.svg does not match the results: maintain ring --draw")
+    return 0
+
+
+def parse():
+    parser = jobs.parser(__doc__, "ring", iters=20)
+    add, ranks = parser.add_argument, jobs.count(least=2)
+    add("--draw", action="store_true", help="the picture, of what was measured")
+    add("--check", action="store_true", help="whether the picture is that one")
+    add("--ranks", type=ranks, default=2, metavar="INT", help="GPUs (%(default)s)")
+    add("--mpirun", default="mpirun", metavar="COMMAND", help="with flags of your MPI")
+    return parser.parse_args()
+
+
+def main():
+    options = parse()
+    if options.draw or options.check:
+        return picture(options.check)
+    program = jobs.require_ready(options, STEP)
+    if not shutil.which(options.mpirun.split()[0]):
+        raise NotHere(f"{options.mpirun.split()[0]} is missing: ./scripts/setup.sh mpi")
+    return RingMeasurement(options, program).measure()

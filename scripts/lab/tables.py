@@ -1,0 +1,497 @@
+"""Fills the tables and outputs in README.md and the chapters from results.
+
+    maintain tables                 all Markdown of the repository, from docs/results/*.json
+    maintain tables --check         changes nothing; exit status 1 when a table is out of date, or a
+                                    table or an output is empty
+    maintain tables --run FILE.md   also runs the commands in these files and pastes their output
+
+The text between the markers is replaced:
+
+    <!-- table: KIND KEY=VALUE,... ... -->
+    <!-- /table -->
+
+    <!-- run: build/sim/steps/01_naive --n 256 -->
+    <!-- /run -->
+
+and within a sentence, <!-- figure: KIND KEY=VALUE ... -->1.21x<!-- /figure -->. A filter chooses
+rows by a key of theirs; in its values _ is a space. Kinds of tables:
+
+    steps              columns as in compare.py; keys of `problem`, step, variant, direction,
+                       device, row (06_swapped)
+    speed, scale       one table each of time, TFLOP/s, bytes and workspace: a row per variant, a
+                       column per N; figure=time,hbm chooses some, speed is scale figure=speed
+    peers, figure2     against PyTorch, and FlashAttention-1's figure, as these scripts print them
+    memory             a problem that the naive step cannot hold
+    decode, ring       what=..., as measured.py has them
+    accuracy, estimated    estimated beside measured times (estimates.json)
+    neighbours, where, published_kernels    of the tree itself; where needs build/sim
+
+and of figures, where several rows pass the minimum and the maximum:
+
+    mean, least, where, runs    of peers' ratios to against=BACKEND: geometric mean of the medians,
+                                the minimum of all runs, its problem, and the number of runs
+    speed, share                TFLOP/s, and its share of the matmul rate: of the runs, with
+                                against= of peers
+    counters                    how many figures of requests, sectors and lines were both counted
+                                and measured: an error where one of them differs
+    decode, ring                show=..., with way=forward or both of ring: measured.py
+
+A result carries its commit (commits.py). Where its step has changed since, or the GPU was slowed
+down, the table, or the last figure of a paragraph, says so. After a change of a kernel --check
+fails until the page does.
+
+Exit status: 0 done, 1 out of date or empty, 2 bad use or a command failed.
+"""
+
+import glob
+import json
+import os
+import re
+import statistics
+import subprocess
+
+from flash_steps import command
+from flash_steps.command import BadInput
+from flash_steps.commits import UNKNOWN, here
+from flash_steps.files import read_json, read_text, write_text
+from flash_steps.problems import in_series, own_tiles, problem_text
+from flash_steps.results import PICTURES, columns_for, notes_on_estimates, published, speed, total
+from flash_steps.standing import (
+    mark_peers,
+    rows_of,
+    standing,
+    standing_of,
+    standing_parts,
+    standing_text,
+)
+from flash_steps.steps import ROOT
+from flash_steps.text import Column, bytes_text, flops_text, markdown_table, range_text, time_text
+
+from . import estimates, figure2, measured, neighbours, peers_table, published_kernels, where
+from .counters_vs_sim import differences
+
+TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
+COMMAND = re.compile(r"(<!-- run: (.+?) -->\n).*?(<!-- /run -->)", re.DOTALL)
+FIGURE = re.compile(r"(<!-- figure: (.+?) -->)(.*?)(<!-- /figure -->)", re.DOTALL)
+EMPTY = re.compile(r"<!-- ((table|run|figure): .+?) -->\s*<!-- /\2 -->")
+
+
+class Results:
+    """All of a folder: rows of the programs' runs, and of each other kind one result per file."""
+
+    def __init__(self, folder):
+        paths = published(folder)
+        self.rows = rows_of(paths)
+        self.of = load_extras(paths)
+        self.of |= {name: measured.load(name, folder) for name in measured.TABLES}
+
+
+def load_extras(paths):
+    """{"peers": [...], "figure2": [...], "memory": [...]}: one entry for each file that has it."""
+    extras = {name: [] for name in ("peers", "figure2", "memory")}
+    for path in paths:
+        tree = read_json(path)
+        for name, known in extras.items():
+            found = tree.get(name) if isinstance(tree, dict) else None
+            if isinstance(found, list):
+                found = {"device": tree.get("device"), "rows": found}
+            known += [found] if found else []
+    mark_peers(extras["peers"])
+    for name in ("figure2", "memory"):
+        for row in (row for result in extras[name] for row in result["rows"]):
+            row["standing"] = standing(row["step"], row.get("commit"))
+    return extras
+
+
+# --- filters --------------------------------------------------------------------------------------
+
+
+def matches(known, filters):
+    """Whether all filters fit {key: value}; a filter names one value or several with commas."""
+    for key, wanted in filters.items():
+        if key not in known:
+            raise BadInput(f"table filter '{key}': choose from {', '.join(sorted(known))}")
+        value = known[key]
+        text = json.dumps(value) if value is None or isinstance(value, bool) else str(value)
+        if text.replace(" ", "_") not in wanted.split(","):
+            return False
+    return True
+
+
+def keys_of(row):
+    run = row.any
+    absent = {"smem": None, "lengths": None, "page": None}
+    names = {"step": run.data["step"], "variant": run.variant, "direction": run.direction}
+    names |= {"row": run.label.replace(" ", "_"), "device": run.get("device.name")}
+    return {**absent, **run.data["problem"], **names}
+
+
+def one_result(name, results, filters):
+    """(the one of the device that the filters choose, its rows that pass). A backend has no step:
+    it stays beside the steps that pass."""
+
+    def passes(row, device):
+        mine = {k: v for k, v in filters.items() if row["step"] or k not in ("step", "variant")}
+        return matches({**row, "device": device}, mine)
+
+    found = []
+    for result in results.of[name]:
+        rows = [row for row in result["rows"] if passes(row, result["device"])]
+        found += [(result, rows)] if any(row["step"] for row in rows) else []
+    if not found:
+        raise BadInput(f"table '{name}': no result passes its filters")
+    if len(found) > 1:
+        raise BadInput(f"table '{name}': its filters must choose one device")
+    return found[0]
+
+
+def reasons_of(rows):
+    """[(step, why it is not of this tree's kernel at full speed, or None)]"""
+    return [(row["step"], row["standing"]) for row in rows if row["step"]]
+
+
+# --- tables ---------------------------------------------------------------------------------------
+# Each is a function of (results, filters) -> (Markdown, reasons_of what it shows).
+
+
+def steps_table(results, filters):
+    rows = chosen_rows("steps", results, filters)
+    columns, common = columns_for(rows)
+    parts = [common] * bool(common) + [markdown_table(columns, rows), *notes_on_estimates(rows)]
+    return "\n\n".join(parts), runs_standing(run for row in rows for run in (row.sim, row.gpu))
+
+
+def chosen_rows(name, results, filters):
+    rows = [row for row in results.rows if matches(keys_of(row), filters)]
+    if not rows:
+        raise BadInput(f"table '{name}': no result passes its filters")
+    return rows
+
+
+def runs_standing(runs):
+    return [(run.data["step"], standing_of(run)) for run in runs if run]
+
+
+SCALE_FIGURES = {
+    "time": ("Time", lambda r: time_text(r.ms)),
+    "speed": ("TFLOP/s", speed),
+    "requested": (
+        "Requested bytes, predicted by the step's formula",
+        lambda r: bytes_text(total(r.gpu_get("traffic.requested.predicted"))),
+    ),
+    "hbm": ("HBM bytes, measured", lambda r: bytes_text(r.hbm_measured)),
+    "workspace": ("Workspace", lambda r: bytes_text(r.gpu_get("workspace_bytes"))),
+}
+
+
+def is_measured_series(row):
+    p = row.any.data["problem"]
+    return row.gpu and in_series(p) and own_tiles(p)
+
+
+def scale_table(results, filters, figures=None):
+    """A small table for each figure, B*N and H*d as constant as FlashAttention's series has
+    them."""
+    filters = dict(filters)
+    figures = figures or filters.pop("figure", ",".join(SCALE_FIGURES)).split(",")
+    rows = list(filter(is_measured_series, chosen_rows("scale", results, filters)))
+    if not rows:
+        raise BadInput(
+            "table 'scale': no measured run with B*N = 16384 and H*d = 2048 passes its filters"
+        )
+    for path, flag in (("problem.d", "d"), ("problem.causal", "causal"), ("device.name", "device")):
+        if len({row.gpu.get(path) for row in rows}) > 1:
+            raise BadInput(f"table 'scale': its filters must choose one {flag}")
+    tables = []
+    for figure in figures:
+        if figure not in SCALE_FIGURES:
+            known = ", ".join(SCALE_FIGURES)
+            raise BadInput(f"table 'scale': figure '{figure}': choose from {known}")
+        shown = [row for row in rows if figure != "speed" or speed(row) != "-"]
+        tables.append(against_n(*SCALE_FIGURES[figure], shown))
+    return "\n\n".join(tables), runs_standing(row.gpu for row in rows)
+
+
+def against_n(title, cell, rows):
+    """Rows are variants, columns are N; a cell where there is none is "-"."""
+    cells = {(row.any.label, row.any.data["problem"]["n"]): cell(row) for row in rows}
+    columns = [Column(("", title), lambda label: label, left=True)]
+    for n in sorted({n for _, n in cells}):
+        columns.append(Column(("", f"N={n}"), lambda label, n=n: cells.get((label, n), "-")))
+    return markdown_table(columns, list(dict.fromkeys(label for label, _ in cells)))
+
+
+def peers_of(results, filters):
+    result, rows = one_result("peers", results, filters)
+    return peers_table.markdown_of({**result, "rows": rows}), reasons_of(rows)
+
+
+def figure2_table(results, filters):
+    result, rows = one_result("figure2", results, filters)
+    return figure2.markdown_of(result), reasons_of(rows)
+
+
+def memory_table(results, filters):
+    _, rows = one_result("memory", results, filters)
+    columns = [
+        Column(("", "step"), lambda row: row["step"], left=True),
+        Column(("", "problem"), lambda row: row["problem"], left=True),
+        Column(("", "exit status"), lambda row: str(row["exit_status"])),
+        Column(("", "says"), lambda row: " ".join(row["line"].split()), left=True),
+    ]
+    return markdown_table(columns, rows), reasons_of(rows)
+
+
+def measured_table(name):
+    def table(results, filters):
+        kinds = measured.TABLES[name]
+        what = filters.get("what", next(iter(kinds)))
+        if what not in kinds:
+            raise BadInput(f"table '{name}': what={what}: choose from {', '.join(kinds)}")
+        if not results.of[name]:
+            return f"*{measured.not_measured(name)}*", []
+        result, rows = one_result(name, results, {**filters, "what": kinds[what].of})
+        return measured.markdown_of(kinds[what], result, rows), reasons_of(rows)
+
+    return table
+
+
+def without_results(markdown):
+    return lambda results, filters: (markdown(), [])
+
+
+def of_estimates(table):
+    return lambda results, filters: (table(filters), [])
+
+
+TABLES = {
+    "steps": steps_table,
+    "speed": lambda results, filters: scale_table(results, filters, ["speed"]),
+    "scale": scale_table,
+    "peers": peers_of,
+    "figure2": figure2_table,
+    "memory": memory_table,
+    "decode": measured_table("decode"),
+    "ring": measured_table("ring"),
+    "accuracy": of_estimates(estimates.accuracy_table),
+    "estimated": of_estimates(estimates.estimated_table),
+    "neighbours": without_results(neighbours.markdown),
+    "where": without_results(where.markdown),
+    "published_kernels": without_results(published_kernels.markdown),
+}
+
+
+def read_spec(kind, spec, known):
+    """(name, {key: value}) of what a marker says."""
+    name, *words = spec.split()
+    if name not in known:
+        raise BadInput(f"{kind} '{name}': choose from {', '.join(known)}")
+    if not all("=" in word for word in words):
+        raise BadInput(f"{kind} '{spec}': a filter is key=value")
+    return name, dict(word.split("=", 1) for word in words)
+
+
+def table(spec, results):
+    name, filters = read_spec("table", spec, TABLES)
+    text, reasons = TABLES[name](results, filters)
+    return text + standing_text(reasons)
+
+
+# --- figures in a sentence ------------------------------------------------------------------------
+
+
+def share_text(share):
+    return f"{100 * share:.0f}"
+
+
+def runs_text(count):
+    words = "no one two three four five six seven eight nine ten".split()
+    return f"{words[count] if count < len(words) else count} {'run' if count == 1 else 'runs'}"
+
+
+# Of rows and a backend.
+OF_RATIOS = {
+    "mean": lambda rows, name: f"{statistics.geometric_mean(r['ratios'][name] for r in rows):.3g}x",
+    "least": lambda rows, name: f"{peers_table.least_of(rows, name)[0]:.3g}x",
+    "where": lambda rows, name: problem_text(
+        peers_table.least_of(rows, name)[1], omit=("B", "H", "type")
+    ),
+    "runs": lambda rows, name: runs_text(peers_table.least_of(rows, name)[2]),
+}
+
+
+def rate_figure(name, speeds, shares):
+    if name == "speed":
+        return range_text(speeds, flops_text)
+    if not shares:
+        raise BadInput("figure 'share': these runs have no matmul rate")
+    return range_text(shares, share_text) + "%"
+
+
+def figure_of_peers(name, spec, results, filters):
+    backend = filters.pop("against")
+    rows = [row for row in one_result("peers", results, filters)[1] if backend in row["ratios"]]
+    if not rows:
+        raise BadInput(f"figure '{spec}': no ratio against '{backend}' passes its filters")
+    if name in OF_RATIOS:
+        return OF_RATIOS[name](rows, backend), reasons_of(rows)
+    rates = ([row[key] for row in rows] for key in ("flops_per_s", "of_matmul"))
+    return rate_figure(name, *rates), reasons_of(rows)
+
+
+def figure_of_runs(name, spec, results, filters):
+    rows = [row for row in results.rows if matches(keys_of(row), filters) and speed(row) != "-"]
+    if not rows:
+        raise BadInput(f"figure '{spec}': no measured time passes its filters")
+    shares = []
+    for row in rows:
+        fp32 = row.any.data["problem"]["dtype"] == "fp32"
+        roof = row.gpu_get("roofs.fp32_matmul_flops" if fp32 else "roofs.bf16_flops")
+        shares += [row.flops_per_s / roof] if roof else []
+    text = rate_figure(name, [row.flops_per_s for row in rows], shares)
+    return text, runs_standing(row.gpu for row in rows)
+
+
+def equal_counters(spec, results, filters):
+    rows = [row for row in results.rows if matches(keys_of(row), filters) and row.sim and row.gpu]
+    entries = [entry for row in rows for entry in differences(row)]
+    compared = [entry for entry in entries if entry["promised"] and entry["equal"] is not None]
+    if not compared or not all(entry["equal"] for entry in compared):
+        raise BadInput(f"figure '{spec}': nothing was counted and measured, or a figure differs")
+    return f"{len(compared):,}", runs_standing(row.gpu for row in rows)
+
+
+def measured_figure(name, results, filters):
+    filters = {**measured.DEFAULTS[name], **filters}
+    show, way = filters.pop("show", "share"), filters.pop("way", "forward")
+    if not results.of[name]:
+        return "(not measured yet)", []
+    result, rows = one_result(name, results, filters)
+    rows = [row for row in rows if row["step"]]
+    return measured.figure_of(name, result, rows, show, way), reasons_of(rows)
+
+
+def figure(spec, results):
+    """(the text, reasons_of what it shows)"""
+    known = (*OF_RATIOS, "speed", "share", "counters", *measured.TABLES)
+    name, filters = read_spec("figure", spec, known)
+    if name in measured.TABLES:
+        return measured_figure(name, results, filters)
+    if name == "counters":
+        return equal_counters(spec, results, filters)
+    if "against" in filters:
+        return figure_of_peers(name, spec, results, filters)
+    if name in OF_RATIOS:
+        raise BadInput(f"figure '{spec}': name the backend, as in against=flash")
+    return figure_of_runs(name, spec, results, filters)
+
+
+def fill_figures(paragraph, results):
+    """The last figure of a paragraph says what is to be said of any of them."""
+    reasons, left = [], len(FIGURE.findall(paragraph))
+
+    def one(match):
+        nonlocal left
+        left -= 1
+        text, found = figure(match[2], results)
+        reasons.extend(found)
+        if left == 0 and (said := standing_parts(reasons)):
+            text += f" ({'; '.join(said)})"
+        return match[1] + text + match[4]
+
+    return FIGURE.sub(one, paragraph)
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def picture_findings(rows):
+    """Which pictures are not of these results, and why: a picture names its runs' texts."""
+    findings = []
+    for picture, rows_of_picture in PICTURES.items():
+        name = os.path.join("docs", "pictures", picture)
+        path = os.path.join(ROOT, name)
+        if not os.path.exists(path):
+            continue
+        drawn = dict(re.findall(r"(\d\d_\w+)=(\w+)", read_text(path)))
+        there = {row.any.data["step"]: str(row.gpu.get("commit")) for row in rows_of_picture(rows)}
+        if old := [step for step in {**drawn, **there} if drawn.get(step) != there.get(step)]:
+            steps = ", ".join(old)
+            findings.append(
+                f"{name}: drawn from other results ({steps}): run ./scripts/maintain plots"
+            )
+    return findings
+
+
+def output_of(command):
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    text = (done.stdout + done.stderr).rstrip()
+    if done.returncode > 1:  # 1 is a step that shows a finding
+        raise BadInput(f"'{command}' ended with exit status {done.returncode}: {text[-200:]}")
+    text = text.replace(ROOT, "/home/you/flash-steps")
+    return f"```\n$ {command}\n{text}\n```"
+
+
+def fill(text, results, run=False):
+    def filled(m):
+        if m[2] == "where" and not where.built():
+            return m[0]  # as it was: test.sh, which builds, holds it to the programs
+        return f"{m[1]}{table(m[2], results)}\n{m[3]}"
+
+    text = TABLE.sub(filled, text)
+    text = "\n\n".join(fill_figures(part, results) for part in text.split("\n\n"))
+    if run:
+        text = COMMAND.sub(lambda m: f"{m[1]}{output_of(m[2])}\n{m[3]}", text)
+    return text
+
+
+def markdown_files():
+    return [
+        path
+        for pattern in ("README.md", "docs/*.md", "docs/results/*.md", "steps/*.md", "steps/*/*.md")
+        for path in sorted(glob.glob(os.path.join(ROOT, pattern)))
+    ]
+
+
+def main():
+    parser = command.parser(__doc__)
+    parser.add_argument("files", nargs="*", metavar="FILE.md")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--run", action="store_true")
+    parser.add_argument("--results", default=os.path.join(ROOT, "docs", "results"), metavar="DIR")
+    args = parser.parse_args()
+
+    results = Results(args.results)
+    findings = []
+    # Only git knows which results are of this tree's kernels, which the pages say.
+    blind = args.check and not args.files and here() == UNKNOWN
+    if blind:
+        print("without git only empty tables are looked for")
+    for path in args.files or markdown_files():
+        try:
+            before = read_text(path)
+        except OSError as error:
+            raise BadInput(f"{path}: {error.strerror}") from None
+        name = os.path.relpath(path, ROOT)
+        # The output of a command holds times, so the check is only that there is one.
+        empty = [match[1] for match in EMPTY.finditer(before)] if args.check else []
+        if empty:
+            findings += [f"{name}: nothing below '{block}'" for block in empty]
+            continue  # there may be no results yet to compare the others with
+        if blind:
+            continue
+        after = fill(before, results, args.run)
+        if re.search(r"^ *<!-- figure:", after, re.MULTILINE):
+            raise BadInput(
+                f"{name}: a browser takes a line that begins with a figure's marker for HTML: "
+                "put a word before it"
+            )
+        if after != before:
+            findings.append(f"{name}: {'out of date' if args.check else 'filled'}")
+            if not args.check:
+                write_text(path, after)
+    if args.check and not args.files and not blind:
+        findings += picture_findings(results.rows)
+    for finding in findings:
+        print(finding)
+    return 1 if args.check and findings else 0

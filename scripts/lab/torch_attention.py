@@ -1,0 +1,307 @@
+"""PyTorch's attention on a GPU, and the one clock for it and for the steps beside it (peers.py)."""
+
+import contextlib
+import statistics
+import warnings
+
+from flash_steps.command import NotHere
+
+BACKENDS = {
+    "math": "MATH",
+    "efficient": "EFFICIENT_ATTENTION",
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+}
+GRADIENTS = ("dQ", "dK", "dV")
+LONGEST_S = 1.0  # of timed runs in one comparison; where a round takes long there are fewer
+LEAST_ROUNDS = 2
+MATMUL_SIZE = 8192
+
+
+# --- the clock: one for all ---------------------------------------------------------------------
+
+
+class Contender:
+    """A participant of a comparison: a variant of a step, another library, or a backend of PyTorch.
+    Labels are unique; two steps may share a name."""
+
+    def __init__(self, name, label, run, context=contextlib.nullcontext, step=None):
+        self.name, self.label, self.step = name, label, step
+        self.run = run  # queues one forward or backward
+        self.context = context  # entered around it, outside the clock
+
+
+class Clock:
+    def __init__(self, torch):
+        self.torch = torch
+        l2_bytes = getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0) or 64 << 20
+        self.sweeper = torch.zeros(4 * l2_bytes // 4, device="cuda")  # four times the L2
+        self.sweeps = 4
+
+    def timed(self, contender):
+        """Queues one run behind a sweep: no run finds in the L2 what the last one left there. The
+        sweep also gives the host the time to queue the run, else the events would see the host.
+        Returns the events and whether the host was late."""
+        begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
+        with contender.context():
+            for _ in range(self.sweeps):
+                self.sweeper.sum()
+            begin.record()
+            contender.run()
+            end.record()
+            return begin, end, begin.query()
+
+    def warm_up(self, contender):
+        """Returns the ms of one run. Sweeps more from now on where the host would be late."""
+        for _ in range(2):
+            with contender.context():
+                contender.run()
+        self.torch.cuda.synchronize()
+        while True:
+            begin, end, late = self.timed(contender)
+            self.torch.cuda.synchronize()
+            if not late or self.sweeps >= 64:
+                return begin.elapsed_time(end)
+            self.sweeps *= 2
+
+    def take_turns(self, contenders, rounds, iters):
+        """{label: {"ms": median, "runs", "late"}}."""
+        round_s = sum(self.warm_up(c) for c in contenders) * iters * 1e-3
+        rounds = min(rounds, max(LEAST_ROUNDS, int(LONGEST_S / max(round_s, 1e-6))))
+        found = {contender.label: [] for contender in contenders}
+        for i in range(rounds):
+            for contender in contenders if i % 2 == 0 else reversed(contenders):
+                found[contender.label] += [self.timed(contender) for _ in range(iters)]
+        self.torch.cuda.synchronize()
+        return {
+            label: {
+                "ms": statistics.median(begin.elapsed_time(end) for begin, end, _ in runs),
+                "runs": len(runs),
+                "late": sum(late for *_, late in runs),
+            }
+            for label, runs in found.items()
+        }
+
+
+# --- PyTorch ------------------------------------------------------------------------------------
+
+
+HEADROOMS = (1, 1.26, 1.59)  # of fp8 baselines, in thirds of an octave; the checker's, too
+
+
+def quantised(torch, x, headroom):
+    """What e4m3 keeps of a tensor that has one scale: its largest number becomes 448 / headroom."""
+    scale = x.abs().max().float() * headroom / 448
+    return (x.float() / scale).to(torch.float8_e4m3fn).float() * scale
+
+
+def score_rounding(torch, q, k, lse, causal):
+    """[G, N]: the most that e4m3 usually does to each row's LSE, as the checker's floor has it:
+    2^-3 of the root of the sum of (P q k)^2. A row that sees few keys may be unlucky where the
+    baseline was lucky. q: [G, N, d]; k: [Nk, d]; lse: [G, N], in fp64."""
+    q, k = q.double(), k.double()
+    n, nk, d = q.shape[1], k.shape[0], q.shape[2]
+    found = torch.empty_like(lse)
+    for first in range(0, n, 1024):  # rows of S at a time
+        rows = slice(first, min(n, first + 1024))
+        p = torch.exp(q[:, rows] @ k.T * d**-0.5 - lse[:, rows, None])
+        if causal:
+            p = p.tril(nk - n + first)
+        squares = (q[:, rows] ** 2 * (p * p @ (k * k))).sum(-1)
+        spread = (q[:, rows] ** 2).sum(-1) / d * (p * p @ (k * k).sum(-1))  # Q and K rotated
+        found[:, rows] = 2**-3 * (torch.maximum(squares, spread) / d).sqrt()
+    return found
+
+
+def unfused(torch, q, k, v, do, causal, working, rounded):
+    """{"O", "LSE", "dQ", "dK", "dV"} of one key/value head and the G query heads that read it.
+
+    q, do: [G, N, d]; k, v: [Nk, d]. Computed in the type `working`; what an unfused attention
+    stores (S, P, O, dP, dS and the gradients) passes through `rounded`. LSE is of the scores before
+    that: a kernel that writes LSE does not store S."""
+    q, k, v, do = (x.to(working) for x in (q, k, v, do))
+    n, nk, scale = q.shape[1], k.shape[0], q.shape[2] ** -0.5
+    parts = {name: [] for name in ("O", "LSE", "dQ")}
+    dk, dv = torch.zeros_like(k), torch.zeros_like(v)
+    for first in range(0, n, 1024):  # rows of S at a time
+        rows = slice(first, min(n, first + 1024))
+        exact = q[:, rows] @ k.T
+        s = rounded(exact) * scale
+        exact *= scale
+        if causal:
+            row = torch.arange(rows.start, rows.stop, device=q.device)[:, None]
+            hidden = torch.arange(nk, device=q.device) > row + nk - n
+            s, exact = (x.masked_fill(hidden, float("-inf")) for x in (s, exact))
+        lse = torch.logsumexp(exact, -1)
+        p = rounded(torch.exp(s - torch.logsumexp(s, -1)[..., None]))
+        o = rounded(p @ v)
+        dp = rounded(do[:, rows] @ v.T)
+        ds = rounded(p * (dp - (do[:, rows] * o).sum(-1, keepdim=True)))
+        for name, part in (("O", o), ("LSE", lse), ("dQ", rounded(ds @ k * scale))):
+            parts[name].append(part)
+        dk += (ds.transpose(1, 2) @ q[:, rows]).sum(0) * scale
+        dv += (p.transpose(1, 2) @ do[:, rows]).sum(0)
+    return {
+        **{name: torch.cat(part, 1) for name, part in parts.items()},
+        "dK": rounded(dk),
+        "dV": rounded(dv),
+    }
+
+
+class Torch:
+    """PyTorch's side: the tensors, what is right, and the backends."""
+
+    def __init__(self, backends):
+        try:
+            import torch
+            from torch.nn.attention import SDPBackend, sdpa_kernel
+        except ImportError:
+            raise NotHere(
+                "this Python has no PyTorch (2.5 or newer): pip install torch, or name "
+                "one that has it"
+            ) from None
+        if not torch.cuda.is_available():
+            raise NotHere("PyTorch finds no CUDA GPU")
+        warnings.filterwarnings("ignore")  # why a backend refuses; ours says that it does
+        self.torch, self.kernel = torch, sdpa_kernel
+        self.refused = set()  # (backend, type, head dimension, grouped)
+        self.backends = {
+            name: getattr(SDPBackend, word)
+            for name, word in BACKENDS.items()
+            if name in backends and hasattr(SDPBackend, word)
+        }
+        torch.backends.cuda.matmul.allow_tf32 = False
+        self.device = torch.cuda.get_device_properties(0).name
+        self.clock = Clock(torch)
+        self.rates = {}
+
+    def stream(self):
+        """Where PyTorch queues its own work now: a cudaStream_t."""
+        return self.torch.cuda.current_stream().cuda_stream
+
+    def type_of(self, dtype):
+        return {"fp32": self.torch.float32, "bf16": self.torch.bfloat16}[dtype]
+
+    def matmul_rate(self, dtype):
+        """FLOP/s of this card's matmul in that type, by the same clock. Heats the card up, too."""
+        if dtype not in self.rates:
+            a, b = (
+                self.torch.randn(MATMUL_SIZE, MATMUL_SIZE, device="cuda", dtype=self.type_of(dtype))
+                for _ in range(2)
+            )
+            found = self.clock.take_turns([Contender("matmul", "matmul", lambda: a @ b)], 50, 1)
+            self.rates[dtype] = 2 * MATMUL_SIZE**3 / (found["matmul"]["ms"] * 1e-3)
+        return self.rates[dtype]
+
+    def tensors(self, problem, directions):
+        """{"Q": ..., "LSE": ...}, inputs N(0, 1), outputs NaN; gradients for a backward only."""
+        torch = self.torch
+        torch.manual_seed(1)
+        q, kv = (
+            [problem["b"], problem[heads], problem[length], problem["d"]]
+            for heads, length in (("h", "n"), ("hkv", "nk"))
+        )
+        kind = dict(device="cuda", dtype=self.type_of(problem["dtype"]))
+        tensors = {
+            name: torch.randn(shape, **kind)
+            for name, shape in (("Q", q), ("K", kv), ("V", kv), ("dO", q))
+        }
+        gradients = (("dQ", q), ("dK", kv), ("dV", kv)) if "backward" in directions else ()
+        for name, shape in (("O", q), *gradients):
+            tensors[name] = torch.full(shape, float("nan"), **kind)
+        tensors["LSE"] = torch.full(q[:3], float("nan"), device="cuda")
+        return tensors
+
+    def truth(self, problem, tensors, fp8=False):
+        """[(batch, key/value head, its query heads, {tensor: (fp64, allowed error)})] of the first
+        and the last head; the allowed error is a number, or one for each element. Allowed is twice
+        (gradients: three times) the largest error of an unfused attention in the step's own type,
+        and a floor of that type's rounding. fp8: three times the largest of ones whose inputs were
+        quantised before, with another scale each, and for LSE score_rounding()."""
+        torch = self.torch
+        dtype = self.type_of(problem["dtype"])
+        group = problem["h"] // problem["hkv"]
+        floor = {"fp32": 2**-14, "bf16": 2**-9}  # of the largest value
+        found = []
+        for batch, head in sorted({(0, 0), (problem["b"] - 1, problem["hkv"] - 1)}):
+            heads = slice(head * group, (head + 1) * group)
+            args = (
+                tensors["Q"][batch, heads],
+                tensors["K"][batch, head],
+                tensors["V"][batch, head],
+                tensors["dO"][batch, heads],
+                problem["causal"],
+            )
+            exact = unfused(torch, *args, torch.float64, lambda x: x)
+            inputs = [args]
+            if fp8:
+                inputs = [
+                    (*(quantised(torch, x, headroom) for x in args[:3]), *args[3:])
+                    for headroom in HEADROOMS
+                ]
+            baselines = [
+                unfused(torch, *x, torch.float32, lambda x: x.to(dtype).to(torch.float32))
+                for x in inputs
+            ]
+            allowed = {
+                name: (3 if fp8 or name in GRADIENTS else 2)
+                * max((b[name].double() - want).abs().max().item() for b in baselines)
+                + floor["fp32" if name == "LSE" else problem["dtype"]] * want.abs().max().item()
+                for name, want in exact.items()
+            }
+            if fp8:
+                allowed["LSE"] += score_rounding(torch, *args[:2], exact["LSE"], problem["causal"])
+            found.append(
+                (batch, head, heads, {name: (exact[name], allowed[name]) for name in exact})
+            )
+        return found
+
+    def errors(self, truth, outputs):
+        """{tensor: (largest error, largest error as a share of what is allowed)}; NaN where an
+        output, checked or not, is not finite."""
+        found = {}
+        for name, output in outputs.items():
+            whole = 0.0 if self.torch.isfinite(output).all().item() else float("nan")
+            pairs = [(whole, whole)]
+            for batch, head, heads, exact in truth:
+                want, allowed = exact[name]
+                got = output[batch, head if name in ("dK", "dV") else heads]
+                error = (got.double() - want).abs()
+                pairs.append((error.max().item(), (error / allowed).max().item()))
+            found[name] = tuple(
+                float("nan") if any(x != x for x in column) else max(column)
+                for column in zip(*pairs)
+            )
+        return found
+
+    def backend(self, name, problem, tensors, direction):
+        """A Contender, and its outputs {tensor: ...} of a first run.
+        \\raises RuntimeError with PyTorch's words when the backend refuses the problem."""
+        torch = self.torch
+        attention = torch.nn.functional.scaled_dot_product_attention
+        inputs = [tensors[x].detach() for x in "QKV"]
+        words = {"is_causal": problem["causal"]}
+        if problem["hkv"] != problem["h"]:
+            words["enable_gqa"] = True
+
+        def context():
+            return self.kernel([self.backends[name]])
+
+        if direction == "forward":
+
+            def run():
+                with torch.no_grad():
+                    return attention(*inputs, **words)
+
+            with context():
+                outputs = {"O": run()}
+        else:
+            inputs = [x.requires_grad_() for x in inputs]
+            with context():
+                out = attention(*inputs, **words)
+
+            def run():
+                return torch.autograd.grad(out, inputs, tensors["dO"], retain_graph=True)
+
+            outputs = dict(zip(GRADIENTS, run()))
+        return Contender(name, f"torch {name}", run, context), outputs

@@ -1,0 +1,90 @@
+"""Runs every variant and head dimension in the simulator as each kind of GPU: what runs where.
+
+    maintain where [--build build/sim]      the table in docs/gpu.md
+
+A cell is found by running: "-" where the architecture does not allow the step, "VARIANT, ..."
+where it allows only these, "not VARIANT d=D, ..." where a block would need more shared memory than
+the GPU gives it.
+Exit status: 0 done, 1 a program failed, 2 bad use.
+"""
+
+import concurrent.futures
+import os
+import subprocess
+
+from flash_steps import command
+from flash_steps.command import Failure
+from flash_steps.gpu_table import find_model
+from flash_steps.steps import ROOT, all_needs_of, described, numbered_steps, program_of, runs_on
+from flash_steps.text import Column, markdown_table
+
+SIM_BUILD = os.path.join(ROOT, "build", "sim")
+# (row of common/data/gpus.json, who else has its architecture and its shared memory)
+KINDS = (
+    ("T4", "T4"),
+    ("A100", "A100"),
+    ("RTX 3090", "RTX 30, A10"),
+    ("RTX 4090", "RTX 40, L4"),
+    ("RTX 5090", "RTX 50"),
+    ("H200", "H100, H200"),
+)
+PROBLEM = ("--h=1", "--n=8", "--input=normal", "--workers=1")
+
+
+def output_of(program, *arguments):
+    try:
+        return subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120)
+    except subprocess.TimeoutExpired:
+        raise Failure(f"{program} {' '.join(arguments)}: no end after 120 s") from None
+
+
+def built(build=SIM_BUILD):
+    return all(os.path.exists(program_of(build, step)) for step in numbered_steps())
+
+
+def runs(build, step, gpu, variant, d):
+    flags = (f"--gpu={gpu}", f"--variant={variant}", f"--d={d}", *PROBLEM)
+    done = output_of(program_of(build, step), *flags)
+    if done.returncode != 0 and "bytes of shared memory for a block" not in done.stderr:
+        raise Failure(f"{step} {' '.join(flags)}: {(done.stderr or done.stdout)[-300:]}")
+    return done.returncode == 0
+
+
+def cell(build, step, gpu, pool):
+    """ "yes", "VARIANT, ...", "not VARIANT d=D, ..." or "-"."""
+    variants = described(program_of(build, step))["variants"]
+    arch = find_model(gpu)["arch"]
+    some = [v for v in variants if runs_on(arch, v["needs"])]
+    cases = [(v["name"], d) for v in some for d in v["supports"]["d"]]
+    done = list(pool.map(lambda case: runs(build, step, gpu, *case), cases))
+    missing = [f"{variant} d={d}" for (variant, d), right in zip(cases, done) if not right]
+    if missing:
+        return "not " + ", ".join(missing)
+    return "yes" if some == variants else ", ".join(v["name"] for v in some) or "-"
+
+
+def markdown(build=SIM_BUILD):
+    steps = numbered_steps()
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        rows = [
+            {"step": step, "needs": ", ".join(all_needs_of(step)) or "any GPU"}
+            | {gpu: cell(build, step, gpu, pool) for gpu, _ in KINDS}
+            for step in steps
+        ]
+    columns = [
+        Column(("", "step"), lambda row: row["step"], left=True),
+        Column(("", "needs"), lambda row: row["needs"], left=True),
+    ]
+    for gpu, title in KINDS:
+        model = find_model(gpu)
+        shared = (model["sm_shared_bytes"] - model["block_reserved_bytes"]) // 1024
+        head = f"{title} ({model['arch']}, {shared} KB)"
+        columns.append(Column(("", head), lambda row, gpu=gpu: row[gpu], left=True))
+    return markdown_table(columns, rows)
+
+
+def main():
+    parser = command.parser(__doc__)
+    parser.add_argument("--build", default=SIM_BUILD)
+    print(markdown(parser.parse_args().build))
+    return 0

@@ -1,0 +1,9 @@
+"""For the tests of scripts/lab: the helpers of tests/programs, which this makes importable."""
+
+import os
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "programs"))
+
+from copies import HAVE_GIT, ROOT, SCRIPTS, commit_all, copy_scripts, maintain  # noqa: E402, F401
+from sample_results import HERE, gpu, sim, with_backward, with_prepare, write  # noqa: E402, F401

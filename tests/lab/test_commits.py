@@ -1,0 +1,209 @@
+"""The commit that results carry, and `maintain tables --check` after a change of a kernel."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from basis import HAVE_GIT, ROOT, commit_all, maintain
+from flash_steps.results import PICTURES, published
+from flash_steps.standing import rows_of
+from flash_steps.steps import numbered_steps
+
+ALL = [step[:2] for step in numbered_steps()]
+FIRST = {f"{n:02}" for n in range(1, 15)}  # of which this test knows what they include
+ASK = """
+import sys
+sys.path.insert(0, "scripts")
+from flash_steps import commits
+from flash_steps.steps import numbered_steps
+commit = sys.argv[1] if len(sys.argv) > 1 else commits.here()
+print(commit, *[step[:2] for step in numbered_steps() if not commits.is_current(step, commit)])
+"""
+
+
+@unittest.skipUnless(HAVE_GIT, "git is not installed")
+class Copy(unittest.TestCase):
+    """A copy of what results and pages need, with a history of its own, to be changed."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.root = folder.name
+        for name in ("docs", "scripts", "steps", "common"):
+            unwanted = shutil.ignore_patterns("__pycache__", "exercises", "*.npy", "learn_lib")
+            shutil.copytree(
+                os.path.join(ROOT, name), os.path.join(self.root, name), ignore=unwanted
+            )
+        shutil.copy(os.path.join(ROOT, "README.md"), self.root)
+        self.commit = commit_all(self.root)
+
+    def read(self, path):
+        with open(os.path.join(self.root, path), encoding="utf-8") as file:
+            return file.read()
+
+    def write(self, path, text):
+        with open(os.path.join(self.root, path), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    def replace(self, path, before, after):
+        text = self.read(path)
+        self.assertIn(before, text)
+        self.write(path, text.replace(before, after, 1))
+
+    def ask(self, *commit, **environment):
+        """(the commit, the steps that are not as they were there)"""
+        environment = {**os.environ, **environment}
+        call = [sys.executable, "-c", ASK, *commit]
+        done = subprocess.run(
+            call, cwd=self.root, env=environment, capture_output=True, text=True, check=True
+        )
+        commit, *steps = done.stdout.split()
+        return commit, steps
+
+    def changed(self):
+        return set(self.ask(self.commit)[1])
+
+    def test_what_decides_a_steps_result(self):
+        self.assertEqual(self.changed(), set())
+        fp32 = {"01", "02", "03", "04", "05", "06", "08", "14"}  # by what they include
+        for path, before, after, steps in (
+            ("steps/01_naive/1_naive.cuh", "//", "// reworded:", set()),
+            ("steps/01_naive/1_naive.cuh", ";\n", ";  /* why */\n", set()),
+            ("steps/01_naive/1_naive.cuh", "#include", "\n#include <array>\n#include", set()),
+            ("common/sim/sim.h", "#pragma once", "#pragma once\nint more;", set()),
+            ("common/dialect/cuda_vocabulary.h", "#pragma once", "#pragma once\nint a;", set()),
+            ("common/harness/step.h", "#pragma once", "#pragma once\nint more;", set()),
+            ("steps/10_warp_specialized/test.cu", "#include", "int more;\n#include", set()),
+            (
+                "steps/09_tma_wgmma/2_wgmma.cuh",
+                "\n\n",
+                "\nint a;\n",
+                {"09", "10", "11", "12", "14"},
+            ),
+            ("steps/01_naive/1_naive.cuh", "kBlockY = 8;", "kBlockY = 9;", fp32),
+            (
+                "common/dialect/cuda.h",
+                "kWarp = 32",
+                "kWarp = 33",
+                FIRST,
+            ),
+            ("steps/14_ring/step.cuh", "Cut::zigzag", "Cut::plain", {"14"}),
+            ("common/ranks/sharding.h", "\n\n", "\nint more;\n", {"14"}),
+        ):
+            with self.subTest(path=path, after=after):
+                text = self.read(path)
+                self.replace(path, before, after)
+                changed = self.changed()
+                self.write(path, text)
+                self.assertEqual(changed & FIRST, steps)
+
+    def test_a_file_that_is_only_moved_changes_nothing(self):
+        folder = os.path.join(self.root, "steps", "03_online_softmax")
+        os.rename(os.path.join(folder, "1_merge.cuh"), os.path.join(folder, "4_moved.cuh"))
+        for path in ("03_online_softmax/3_online.cuh", "14_ring/1_merge.cuh"):
+            self.replace(f"steps/{path}", "softmax/1_merge.cuh", "softmax/4_moved.cuh")
+        commit_all(self.root)
+        self.assertEqual(self.changed(), set())
+
+    def test_another_text_may_be_the_same_to_a_gpu(self):
+        self.replace("steps/14_ring/step.cuh", "one problem", "a problem")
+        self.replace("steps/02_tiled/step.cuh", "tiles", "squares")
+        at = commit_all(self.root)
+        self.assertEqual(self.changed(), {"02", "14"})
+
+        def says(**entry):
+            entry = {"since": self.commit, "at": at, "steps": ["14_ring"], "how": "", **entry}
+            self.write("docs/results/equal_code.json", json.dumps([entry]))
+            return self.changed()
+
+        self.assertEqual(says(), {"02"})
+        self.assertEqual(says(since=at), {"02", "14"})  # of another commit's results
+        self.assertEqual(says(at="0123456789ab"), {"02", "14"})
+        self.replace("steps/14_ring/step.cuh", "Cut::zigzag", "Cut::plain")
+        self.assertEqual(says(), {"02", "14"})  # what came after it
+
+    def test_the_commit_of_a_result(self):
+        self.assertEqual(self.ask()[0], self.commit)
+        self.write("README.md", "other")
+        self.assertEqual(self.ask()[0], self.commit)  # what decides nothing
+        self.replace("steps/02_tiled/step.cuh", "\n\n", "\nint more;\n")
+        self.assertEqual(self.ask(), (self.commit + "+", []))
+        commit_all(self.root)  # what was measured before this is of no commit
+        self.assertEqual(self.ask(self.commit + "+")[1], ALL)
+        self.assertEqual(self.ask("0123456789ab")[1], ALL)  # a shallow clone
+        shutil.rmtree(os.path.join(self.root, ".git"))
+        self.assertEqual(self.ask(), ("unknown", []))
+        self.assertEqual(self.ask(FLASH_STEPS_COMMIT="0123"), ("0123", []))
+        self.assertEqual(self.ask("4567", FLASH_STEPS_COMMIT="0123")[1], ALL)
+        self.assertEqual(self.ask("4567")[1], [])  # a copy: its results came with it
+
+    def tables(self, *args):
+        done = maintain("tables", *args, root=self.root, python=["-S"])
+        self.assertEqual(done.stderr, "")
+        return done.returncode, done.stdout
+
+    def measured_here(self):
+        """As if all results had been measured at this commit, and the pages filled."""
+
+        def stamp(tree):
+            for value in tree.values() if isinstance(tree, dict) else tree:
+                if isinstance(value, (dict, list)):
+                    stamp(value)
+            if isinstance(tree, dict) and tree.get("step"):
+                tree["commit"] = self.commit
+                for run in tree.get("repeats", []):
+                    run["commit"] = self.commit
+
+        folder = os.path.join(self.root, "docs", "results")
+        for name in os.listdir(folder):
+            if name.endswith(".json"):
+                tree = json.loads(self.read(f"docs/results/{name}"))
+                stamp(tree)
+                self.write(f"docs/results/{name}", json.dumps(tree))
+        for name in PICTURES:
+            os.remove(os.path.join(self.root, "docs", "pictures", name))
+        self.tables()
+
+    def test_the_check_of_tables_fails_after_one_changed_character(self):
+        self.measured_here()
+        self.assertEqual(self.tables("--check"), (0, ""))
+        said = "f an older text of the kernel"
+        kernel = "steps/10_warp_specialized/4_persistent.cuh"
+        step = kernel.split("/")[1]
+        page = f"steps/{step}/README.md"
+        self.assertNotIn(said, self.read(page))
+        self.replace(kernel, "//", "// reworded:")
+        self.assertEqual(self.tables("--check"), (0, ""))
+        self.replace(kernel, "int d = T::d", "int d = T::b")
+        status, out = self.tables("--check")
+        self.assertEqual(status, 1)
+        self.assertIn(f"{page}: out of date", out)
+        self.assertIn("README.md: out of date", out)
+        self.tables()
+        self.assertIn(f"{said}: {step}", self.read(page))
+        self.assertEqual(self.tables("--check"), (0, ""))
+
+    def test_the_pictures_must_be_of_the_results(self):
+        self.measured_here()
+        rows = rows_of(published(os.path.join(self.root, "docs/results")))
+        for name, rows_of_picture in PICTURES.items():
+            picture = f"docs/pictures/{name}"
+            steps = {row.any.data["step"] for row in rows_of_picture(rows)}
+            self.write(picture, " ".join(f"{step}={self.commit}" for step in steps))
+        self.assertEqual(self.tables("--check"), (0, ""))
+        for name in PICTURES:
+            picture = f"docs/pictures/{name}"
+            self.replace(picture, f"02_tiled={self.commit}", "02_tiled=0123456789ab")
+            said = "drawn from other results (02_tiled): run ./scripts/maintain plots"
+            self.assertEqual(self.tables("--check"), (1, f"{picture}: {said}\n"))
+            self.replace(picture, "02_tiled=0123456789ab", f"02_tiled={self.commit}")
+
+
+if __name__ == "__main__":
+    unittest.main(
+        argv=[a for a in sys.argv if not os.path.isdir(a)]
+    )  # ctest passes the build folder

@@ -1,0 +1,186 @@
+"""maintain counters_vs_sim, and HBM bytes modelled beside measured, on JSON made by hand."""
+
+import os
+import tempfile
+import unittest
+
+from basis import gpu, maintain, sim, with_backward, with_prepare, write
+from flash_steps.results import Run
+from lab import counters_vs_sim
+
+LINES = {"load": 9000000, "store": 1000000, "atomic": 0}
+
+
+def changed(run, group, value, of=lambda run: run):
+    """The run with another figure of its traffic: a dict, or what is added to the stores."""
+    traffic = of(run)["traffic"]
+    if isinstance(value, int):
+        traffic[group]["store"] += value
+    else:
+        traffic[group] = value
+    return run
+
+
+def backward(make, atomic):
+    return with_backward(make(step="06_x", variant="backward"), atomic=atomic)
+
+
+def prepared(make):
+    return with_prepare(make(step="12_x", variant="e4m3"))
+
+
+def waves(make, load):
+    return changed(make(), "shared_wavefronts", {"load": load, "store": 0})
+
+
+REFUSED = {"requests": None, "sectors": None, "note": "hardware counters refused"}
+EQUAL = "all 4 figures are equal; the largest difference is 0"
+# (counted, measured, exit status, what is said, what is not)
+CASES = (
+    (sim(), gpu(), 0, (EQUAL,), ()),
+    (
+        sim(),
+        changed(gpu(), "sectors", 1),
+        1,
+        ("1 of 4 figures differ; the largest difference is 2.5e-05%: store sectors of 01 naive",),
+        (),
+    ),
+    # An atomic that only one side saw.
+    (sim(), changed(gpu(), "requests", {**sim()["traffic"]["requests"], "atomic": 7}), 1, (), ()),
+    # Results from before lines were counted have none.
+    (changed(sim(), "lines", LINES), gpu(), 0, (EQUAL,), ()),
+    (
+        changed(sim(), "lines", LINES),
+        changed(gpu(), "lines", {**LINES, "load": 9000001}),
+        1,
+        ("1 of 6 figures differ", "load lines of 01 naive"),
+        (),
+    ),
+    # Wavefronts need not be equal.
+    (
+        waves(sim, 1000),
+        gpu(),
+        0,
+        (EQUAL, "load wavefronts 1,000 - not measured"),
+        ("store wavefronts", "figures of wavefronts"),
+    ),
+    (
+        waves(sim, 1000),
+        waves(gpu, 980),
+        0,
+        (EQUAL, "load wavefronts 1,000 980 2% *", "* 1 of 1 figures of wavefronts differ, by 2%"),
+        (),
+    ),
+    (waves(sim, 1000), waves(gpu, 1000), 0, ("all 1 figures of wavefronts are equal",), ()),
+    (sim(), waves(gpu, 1000), 0, ("load wavefronts - 1,000 not measured",), ()),
+    # Other passes, and atomics.
+    (
+        backward(sim, 7),
+        backward(gpu, 7),
+        0,
+        ("6 of the figures are of backward passes, 2 of atomics all 10 figures are equal",),
+        (),
+    ),
+    (
+        backward(sim, 7),
+        backward(gpu, 8),
+        1,
+        ("2 of 10 figures differ; the largest difference is 14.3%: atomic requests of 06 backward",)
+        + ("06 backward bwd",),
+        (),
+    ),
+    (
+        prepared(sim),
+        prepared(gpu),
+        0,
+        ("0 of atomics, 4 of prepare passes all 8 figures are equal",),
+        (),
+    ),
+    (
+        prepared(sim),
+        changed(prepared(gpu), "sectors", 1, of=lambda run: run["prepare"]),
+        1,
+        ("1 of 8 figures differ", "store sectors of 12 e4m3 prep"),
+        (),
+    ),
+    # Problems that are not the same.
+    ([sim(smem=32768), sim(smem=65536)], gpu(smem=65536), 0, ("smem=65536", EQUAL), ("32768",)),
+    ([sim(smem=32768), sim(smem=65536)], gpu(), 1, ("nothing to compare",), ()),
+    (sim(n=512), gpu(), 1, ("nothing to compare",), ()),
+    # Refused counters are no success.
+    (
+        sim(),
+        {**gpu(), "traffic": {**gpu()["traffic"], **REFUSED}},
+        1,
+        ("note: hardware counters refused", "no figure was measured"),
+        (),
+    ),
+)
+
+
+class Counters(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folders = [os.path.join(folder.name, name) for name in ("gpu", "sim")]
+        for path in self.folders:
+            os.mkdir(path)
+
+    def compare(self, counted, measured):
+        for folder, data in zip(self.folders, (measured, counted)):
+            write(os.path.join(folder, "run.json"), data)
+        return maintain("counters_vs_sim", *self.folders)
+
+    def test_what_must_be_equal(self):
+        for i, (counted, measured, status, said, unsaid) in enumerate(CASES):
+            with self.subTest(case=i, said=said):
+                done = self.compare(counted, measured)
+                self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+                words = " ".join(done.stdout.split())
+                for sentence in said:
+                    self.assertIn(sentence, words)
+                for sentence in unsaid:
+                    self.assertNotIn(sentence, words)
+
+    def test_bad_input(self):
+        write(os.path.join(self.folders[1], "run.json"), sim())
+        with open(os.path.join(self.folders[0], "x.json"), "w", encoding="utf-8") as file:
+            file.write("{")
+        done = maintain("counters_vs_sim", *self.folders)
+        self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
+
+
+class Hbm(unittest.TestCase):
+    def entry(self, working_set, read=31e6, written=29e6):
+        measured = gpu()
+        measured["traffic"]["hbm"]["measured"] = {"read": read, "write": written}
+        row = counters_vs_sim.join([Run(sim(), "forward"), Run(measured, "forward")])[0]
+        return counters_vs_sim.hbm_entry(row, working_set, l2_bytes=50e6)
+
+    def test_what_the_model_promises(self):
+        entry = self.entry(10e6, read=31e6 * 1.05)
+        self.assertAlmostEqual(entry["read_ratio"], 1.05)
+        self.assertAlmostEqual(entry["write_ratio"], 1.0)
+        self.assertTrue(entry["within_10_percent"])
+        self.assertFalse(self.entry(10e6, read=31e6 * 1.2)["within_10_percent"])
+        for share, promised in ((0.25, True), (0.5, False), (1, False), (3, False), (4, True)):
+            entry = self.entry(share * 50e6)
+            self.assertEqual(entry["promised"], promised)
+            said = "promises no accuracy" in counters_vs_sim.hbm_text([entry])
+            self.assertEqual(said, not promised)
+
+    def test_the_working_set_is_that_of_the_buffers_a_pass_touches(self):
+        data = sim(b=2, h=3, hkv=3, n=8, nk=8, d=4)
+        for names, elements in (
+            (["Q"], 8 * 4),
+            (["S", "dP"], 2 * 8 * 8),
+            (["m", "LSE"], 2 * 8),
+            (["delta", "dO", "V"], 8 + 2 * 8 * 4),
+        ):
+            data["traffic"]["requested"]["buffers"] = dict.fromkeys(names, {})
+            found = counters_vs_sim.working_set(Run(data, "forward"))
+            self.assertEqual(found, 4 * 2 * 3 * elements, names)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=["test"])

@@ -1,0 +1,332 @@
+"""maintain decode without a GPU: libraries, a program and a PyTorch that only pretend."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import stat
+import sys
+import tempfile
+import unittest
+from unittest import mock
+
+import basis  # noqa: F401 -- finds the packages
+from flash_steps import commits
+from flash_steps.command import BadInput, NotHere
+from flash_steps.results import published
+from lab import decode, estimates, jobs, measured, peers, tables, torch_attention
+from test_peers import FORWARD, GOOD, REFUSALS, PretendedTorch, compiled, described
+
+STEPS = {
+    "07_tensor_cores": ("mma", "lazy"),
+    "13_decode": ("warps", "splits", "groups", "pages", "once", "fp8"),
+}
+# Refuses 7 keys, and does 13 keys wrong.
+LIBRARY = r"""
+#include <stdlib.h>
+#include "common/harness/library/library.h"
+const char* fa_describe(void) { return DESCRIPTION; }
+const char* fa_last_error(void) { return "the pretended library says no"; }
+int fa_check(const FaProblem* p) { return p->Nk == 7 ? 2 : 0; }
+int fa_workspace_bytes(int v, const FaProblem* p, size_t* bytes) { *bytes = 0; return v - v; }
+int fa_forward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
+  return v >= MOST || p->N > 16 || t->O == NULL || t->dV != NULL || stream != (void*)0x77;
+}
+int fa_release(void) { return 0; }
+int fa_malloc(void** p, size_t bytes) { return (*p = malloc(bytes)) == NULL; }
+int fa_free(void* p) { free(p); return 0; }
+int fa_upload(void* to, const void* from, size_t bytes) { return to == from; }
+int fa_download(void* to, const void* from, size_t bytes) { return to == from; }
+"""
+# Says how it was called, and a time: pages cost 1%, ragged lengths 50%, 8 bits take half.
+PROGRAM = r"""#!{python}
+import json, sys
+flags = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:] if "=" in word)
+with open(__file__ + ".log", "a") as log:
+    log.write(" ".join(sys.argv[1:]) + "\n")
+if flags.get("page") == "64" and flags.get("b") == "32":
+    sys.exit("a pretended failure")
+lengths = flags.get("lengths", "").split(",")
+ms = 2.0 if len(set(map(len, lengths))) < 2 else 3.0
+ms *= 1.01 if "page" in flags else 1
+ms /= 2 if flags["variant"] == "fp8" else 1
+problem = {{"b": 1, "h": 1, "hkv": 1, "n": 1, "nk": 1, "d": 1, "causal": False, "dtype": "bf16"}}
+run = {{"step": "13_decode", "variant": flags["variant"], "problem": problem, "ok": True}}
+with open(flags["json"], "w") as out:
+    json.dump({{**run, "time": {{"median_ms": ms}}}}, out)
+"""
+MS = {
+    "matmul": 1,
+    "07 lazy": 9,
+    "13 warps": 8,
+    "13 splits": 4,
+    "13 groups": 2,
+    "13 once": 1,
+    "kernel": 0.002,
+}
+MS |= {"torch math": 6, "torch flash": 3, "copy": 0.5}
+COPY_RATE = 4e12
+NO_EFFICIENT = {"efficient": REFUSALS["flash"], "cudnn": REFUSALS["cudnn"]}
+
+
+class Decode(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.build = folder.name
+        cls.json = os.path.join(folder.name, "decode_h200.json")
+        steps = os.path.join(cls.build, "steps")
+        os.makedirs(steps)
+        for step, names in STEPS.items():
+            most = names.index("fp8") if "fp8" in names else len(names)
+            about = described(step, [(name, "bf16", FORWARD) for name in names])
+            compiled(steps, step, LIBRARY, about, f"-DMOST={most}")
+        cls.program = os.path.join(steps, "13_decode")
+        with open(cls.program, "w", encoding="utf-8") as file:
+            file.write(PROGRAM.format(python=sys.executable))
+        os.chmod(cls.program, os.stat(cls.program).st_mode | stat.S_IXUSR)
+        # All of it, which most tests read: it runs a hundred programs, and one problem fails.
+        cls.text, cls.result = cls.measure(status=1)
+        with open(cls.program + ".log", encoding="utf-8") as file:
+            cls.calls = file.read().splitlines()
+        cls.all_turns = cls.turns
+
+    def setUp(self):
+        with open(self.json, "w", encoding="utf-8") as file:
+            json.dump(self.result, file)
+
+    @classmethod
+    def measure(cls, *args, status=0, errors=GOOD, named=True):
+        """What it prints and the result; `turns` are the labels of each comparison."""
+        cls.turns = []
+        for path in (cls.program + ".log", cls.json):
+            if os.path.exists(path):
+                os.remove(path)
+
+        def take_turns(clock, contenders, rounds, iters):
+            cls.turns.append([c.label for c in contenders])
+            found = {}
+            for c in contenders:
+                with c.context():
+                    c.run()
+                size = re.fullmatch(r"copy (\d+)", c.label)
+                ms = 2e3 * int(size[1]) / COPY_RATE if size else MS[c.label]
+                found[c.label] = {"ms": ms, "runs": rounds * iters, "late": 0}
+            return found
+
+        def found_errors(_, outputs):
+            return {name: errors[name] for name in outputs}
+
+        argv = ["decode", "--build", cls.build, *["--json", cls.json][: 2 * named], *args]
+        out = io.StringIO()
+        with (
+            mock.patch.dict(sys.modules, PretendedTorch(NO_EFFICIENT).modules),
+            mock.patch.object(sys, "argv", argv),
+            mock.patch.object(peers.Torch, "truth"),
+            mock.patch.object(torch_attention.Clock, "take_turns", take_turns),
+            mock.patch.object(peers.Torch, "errors", side_effect=found_errors),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            assert decode.main() == status, out.getvalue()
+        with open(cls.json, encoding="utf-8") as file:
+            return out.getvalue(), json.load(file)
+
+    def rows(self, what, result=None, **keys):
+        rows = [row for row in (result or self.result)["rows"] if row["what"] == what]
+        return [row for row in rows if all(row[key] == value for key, value in keys.items())]
+
+    def test_shares_and_ratios(self):
+        result = self.result
+        self.assertEqual((result["copy"]["bytes_per_s"], result["floor_ms"]), (COPY_RATE, 0.002))
+        self.assertEqual((result["device"], result["torch"]), ("Pretended GPU", "2.99"))
+        (once,) = self.rows("peers", b=1, nk=16384, variant="once")
+        size = 2 * 2 * 8 * 128 * 16384 + 2 * 2 * 32 * 128  # K and V, Q and O, in bf16
+        self.assertEqual(once["bytes"], size)
+        self.assertAlmostEqual(once["bytes_per_s"], size / 1e-3, delta=1e6)
+        self.assertAlmostEqual(once["of_copy"], size / 1e-3 / COPY_RATE, places=5)
+        self.assertEqual(once["commit"], commits.here())
+        self.assertEqual((once["ratios"]["flash"], once["ratios"]["copy"]), (3, 0.5))
+        self.assertEqual(set(once["errors"]), {"O", "LSE"})
+        for words in ("3.00x (flash)", "9.00x", "4.00 TB/s", "smallest kernel takes 2 us by"):
+            self.assertIn(words, " ".join(self.text.split()))
+
+    def test_all_take_the_same_turns(self):
+        ours = ["07 lazy", "13 warps", "13 splits", "13 groups", "13 once"]
+        torch = ["torch math", "torch flash", "copy"]
+        # Causal: PyTorch's mask is another one.
+        for turn in (ours + torch, ["13 splits", "13 once", *torch], ["13 once", "copy"]):
+            self.assertIn(turn, self.all_turns)
+
+    def test_which_problems(self):
+        def sizes(what):
+            rows = self.rows(what, variant="fp8" if what == "fp8" else "once")
+            return {(row["b"], row["nk"]) for row in rows}
+
+        of_peers = sizes("peers")
+        self.assertEqual({nk for b, nk in of_peers if b == 1}, {1024 << 2 * i for i in range(5)})
+        for batch, most in ((8, 262144), (32, 65536), (128, 16384)):
+            self.assertEqual(max(nk for b, nk in of_peers if b == batch), most)
+        self.assertEqual({b for b, _ in sizes("fp8")}, {1, 8, 32, 128})
+        self.assertEqual({row["hkv"] for row in self.rows("groups")}, {32, 16, 8, 4, 2})
+        asked = {(r["b"], r["nk"], r["n"], r["causal"]) for r in self.rows("queries")}
+        self.assertIn((1, 65536, 16, True), asked)
+        self.assertEqual(len(asked), 10)
+        self.assertEqual([p["nk"] for p in decode.series(5e6) if p["b"] == 1], [1024])
+
+    def test_pages_lengths_and_8_bits_run_through_the_program(self):
+        for call in self.calls:
+            for word in ("--input=normal", "--no-counters", "--iters=50", "--n=1", "--d=128"):
+                self.assertIn(word, call.split())
+        (page,) = self.rows("pages", b=1, nk=4096, page=16)
+        self.assertAlmostEqual(page["ratios"]["none"], 1 / 1.01, places=5)
+        self.assertEqual(len(page["each_ms"]), 3)
+        of_4k = [call for call in self.calls if "--nk=4096 " in call + " " and "--b=1 " in call]
+        paged = [re.findall(r"--page=(\d+)", call) for call in of_4k if "variant=once" in call]
+        pages = [["16"], ["64"], ["256"]]
+        self.assertEqual(paged[-12:], [[], *pages, *pages[::-1], [], [], *pages])
+        (fp8,) = self.rows("fp8", b=1, nk=4096, variant="fp8")
+        self.assertEqual((fp8["ratios"], len(fp8["each_ms"])), ({"once": 2}, 3))
+        in8 = [re.search(r"--variant=(\w+)", call)[1] for call in of_4k if "--page" not in call]
+        self.assertEqual(in8[:6], ["once", "fp8", "fp8", "once", "once", "fp8"])
+        self.assertEqual(fp8["bytes"], 2 * 8 * 128 * 4096 + 2 * 2 * 32 * 128)
+        ragged = self.rows("ragged")
+        self.assertEqual(len(ragged), 6)
+        for equal, uneven in zip(ragged[::2], ragged[1::2]):
+            self.assertEqual(sum(equal["lengths"]), sum(uneven["lengths"]))
+            self.assertLessEqual(max(equal["lengths"]) - min(equal["lengths"]), 1)
+            self.assertEqual(len(equal["lengths"]), uneven["b"])
+            self.assertEqual(equal["bytes"], uneven["bytes"])
+        self.assertIn("--lengths=100,4096,1,777,2048,0,33,16384", "\n".join(self.calls))
+
+    def test_a_failure_costs_only_its_problem(self):
+        (failure,) = self.result["failures"]
+        self.assertIn("a pretended failure", failure)
+        self.assertEqual(self.rows("pages", b=32), [])
+        self.assertTrue(self.rows("ragged"))
+        self.assertIn("FAILED:", self.text)
+        wrong = {**GOOD, "O": (0.25, 2.5)}
+        with mock.patch.object(decode, "PAGED", ()):
+            _, result = self.measure("--turns=1", "--most-bytes=5e6", errors=wrong, status=1)
+        self.assertEqual(self.rows("peers", result), [])
+        self.assertIn("O is wrong: its error is 2.50e-01", result["failures"][0])
+
+    def test_what_there_was_no_time_for_is_said(self):
+        text, result = self.measure("--budget", "-1", status=1)
+        self.assertEqual(result["rows"], [])
+        self.assertIn("peers: B=1 H=32 Hkv=8 N=1 Nk=1024 d=128 bf16", result["left_out"])
+        self.assertIn("Left out, there was no time: peers: B=1", text)
+
+    def test_what_is_missing(self):
+        with mock.patch.object(sys, "argv", ["decode", "--build", "/nowhere"]):
+            with self.assertRaisesRegex(NotHere, "13_decode is not built"):
+                decode.main()
+        with self.assertRaisesRegex(BadInput, "name the file with --json"):
+            self.measure(named=False)
+        self.assertEqual(self.turns, [])
+        path = jobs.default_path("NVIDIA H200", "decode")
+        self.assertTrue(path.endswith("results/decode_h200.json"))
+
+    # --- the pages ---
+
+    def filled(self, text):
+        return tables.fill(text, tables.Results(self.build))
+
+    def table(self, spec):
+        return self.filled(f"<!-- table: decode {spec} -->\n<!-- /table -->")
+
+    def figure(self, spec):
+        text = self.filled(f"About <!-- figure: decode {spec} --><!-- /figure -->.")
+        return re.fullmatch(r"About <!-- .*? -->(.*)<!-- /figure -->\.", text)[1]
+
+    def test_tables_and_figures(self):
+        for what in measured.DECODE:
+            self.assertGreater(len(self.table(f"what={what}").splitlines()), 4, what)
+        for spec, line in (
+            (
+                "what=peers b=1 nk=4096,16384",
+                "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0.4% | 500 us | 3.00x (flash) | 9.00x |",
+            ),
+            (
+                "what=variants b=1",
+                "| 07 lazy | 13 warps | 13 splits | 13 groups | 13 once | torch math |",
+            ),
+            ("what=variants b=1", "| 9.00 ms | 8.00 ms | 4.00 ms | 2.00 ms | 1.00 ms |"),
+            ("what=pages", "| 2.00 ms | 1.010 | 1.010 | 1.010 |"),
+            ("what=ragged", "| 8 | 16384, 8192, 4096, 2048, 1024, 512, 256, 128 | 32,640 | 3.00"),
+            ("what=queries", "| 16 | 1.00 ms | 1.00 | 1.00 ms | 1.00 |"),
+            ("what=groups", "| 4.00 ms | 4.00x | 3.00x (flash) |"),
+            ("what=fp8", "| 2.00 ms | 2.00x |"),
+        ):
+            self.assertIn(line, self.table(spec))
+        for spec, text in (
+            ("b=1 nk=4096,16384", "0.4% to 1.7%"),
+            ("show=bandwidth b=1 nk=4096", "0.0168"),
+            ("show=copy", "4.00"),
+            ("show=floor", "2 us"),
+            ("show=device", "Pretended GPU"),
+        ):
+            self.assertEqual(self.figure(spec), text, spec)
+        for make, spec, words in (
+            (self.table, "what=nothing", "choose from peers, variants"),
+            (self.table, "what=peers b=77", "no result passes"),
+            (self.table, "what=peers colour=red", "table filter 'colour'"),
+            (self.table, "what=peers device=other", "no result passes"),
+            (self.figure, "show=colour", "choose from share"),
+            (self.figure, "b=77", "no result passes"),
+        ):
+            with self.assertRaisesRegex(BadInput, words):
+                make(spec)
+
+    def test_rows_of_an_older_text_say_so(self):
+        rows = [{**r, "commit": r["commit"] and None} for r in self.result["rows"]]
+        with open(self.json, "w", encoding="utf-8") as file:
+            json.dump({**self.result, "rows": rows}, file)
+        older = "of an older text of the kernel: 07_tensor_cores, 13_decode"
+        self.assertIn(older.capitalize(), self.table("what=peers"))
+        self.assertIn("of an older text of the kernel: 13_decode)", self.figure("b=1 nk=4096"))
+
+    def test_before_anything_was_measured(self):
+        os.remove(self.json)
+        self.assertIn("Not measured yet: run", self.table("what=peers"))
+
+    def test_estimates_take_the_short_caches(self):
+        """Of the clock: all heads are simulated, since the splits depend on them."""
+        with open(self.json, "w", encoding="utf-8") as file:
+            json.dump({**self.result, "device": "NVIDIA H200"}, file)
+        options = mock.Mock(min_n=0, max_n=4096)
+        with mock.patch.object(estimates, "RESULTS", self.build):
+            times = estimates.measured_times()
+        keys = {key for key in times if key[1] == "13_decode"}
+        self.assertEqual({key[2] for key in keys}, {"warps", "splits", "groups", "once"})
+        key = ("H200", "13_decode", "once", "forward", 1, 32, 1, 128, False, 8, 4096)
+        self.assertEqual(times[key], 1)
+        sizes = [dict(zip(estimates.SIZES, key[4:])) for key in keys]
+        wanted = {(p["b"], p["nk"]) for p in sizes if estimates.is_wanted(p, options)}
+        short = {(1, 1024 << i) for i in (0, 2, 4, 6)} | {(8, 1024), (8, 4096), (32, 1024)}
+        self.assertEqual(wanted, short)
+
+        def program(call, **_):
+            flags = dict(zip(call[1::2], call[2::2]))
+            self.assertEqual((flags["--h"], flags["--hkv"], flags["--nk"]), ("32", "8", "4096"))
+            self.assertNotIn("--estimate-heads", flags)
+            estimate = {"ms": 0.01, "limit": "HBM"}
+            with open(flags["--json"], "w", encoding="utf-8") as file:
+                json.dump({"estimate": estimate, "variant_index": 4}, file)
+            return mock.Mock(returncode=0)
+
+        with (
+            mock.patch.object(estimates.subprocess, "run", side_effect=program),
+            mock.patch.object(estimates.os.path, "exists", return_value=True),
+        ):
+            found = estimates.simulate((*key[:3], *key[4:]))
+        self.assertEqual((found["forward"]["ms"], found["forward"]["limit"]), (0.01, "HBM"))
+
+    def test_its_files_hold_no_runs_of_programs(self):
+        self.assertEqual(published(self.build), [])
+
+
+if __name__ == "__main__":
+    unittest.main(argv=["test"])

@@ -1,0 +1,283 @@
+"""maintain tables on results made by hand: what fills pages, and what is said where it cannot."""
+
+import os
+import re
+import tempfile
+import unittest
+
+from basis import HERE, gpu, maintain, sim, with_backward, with_prepare, write
+from flash_steps.command import BadInput
+from flash_steps.results import load
+from lab import estimates, tables
+
+OLDER = "of an older text of the kernel"
+PEER = {"b": 1, "h": 32, "hkv": 32, "d": 64, "causal": True, "dtype": "bf16", "ms": 1.0}
+PEER |= {"direction": "forward", "flops_per_s": 4e14, "of_matmul": 0.5, "errors": {"O": 1e-3}}
+
+
+def of_series(n=1024, **changes):
+    """A run of FlashAttention's series."""
+    return gpu(**{**dict(b=16384 // n, h=32, hkv=32, n=n, nk=n, causal=False), **changes})
+
+
+def at_two_sizes(**changes):
+    return [of_series(n, median_ms=n / 1024, **changes) for n in (1024, 4096)]
+
+
+def peers(rows, **result):
+    about = {"device": "NVIDIA H200", "torch": "2.11", "rounds": 2, "iters": 10, "notes": []}
+    return {"device": "NVIDIA H200", "runs": [gpu()], "peers": {**about, "rows": rows}, **result}
+
+
+def peers_rows(runs=3, commit=HERE):
+    """Steps 07 and 10 against flash, in two cells: medians of 2x and 1.5x, least 1.2x."""
+    rows = []
+    for step, variant in (("07_tensor_cores", "mma"), ("10_warp_specialized", "persistent")):
+        for n, ratios in ((512, (1.9, 2, 2.1)), (1024, (1.2, 1.5, 1.6))):
+            row = {**PEER, "n": n, "nk": n, "step": step, "variant": variant, "commit": commit}
+            repeats = [{**row, "run": str(i), "ratios": {"flash": r}} for i, r in enumerate(ratios)]
+            row |= {"problem": f"N={n}", "label": step, "repeats": repeats[:runs]}
+            rows.append({**row, "ratios": {"flash": ratios[1]}})
+    return rows
+
+
+class Pages(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+
+    def fill(self, text, data):
+        write(os.path.join(self.folder, "r.json"), data)
+        return tables.fill(text, tables.Results(self.folder))
+
+    def table(self, spec, data):
+        text = self.fill(f"<!-- table: {spec} -->\nold\n<!-- /table -->\n", data)
+        return text.removeprefix(f"<!-- table: {spec} -->\n").removesuffix("\n<!-- /table -->\n")
+
+    def figure(self, spec, data):
+        text = self.fill(f"is <!-- figure: {spec} -->old<!-- /figure --> so\n", data)
+        return re.sub(r"<!-- .*? -->", "", text).removeprefix("is ").removesuffix(" so\n")
+
+    def test_tables(self):
+        scaled = at_two_sizes(step="01_naive", variant="naive", workspace_bytes=2000)
+        scaled += at_two_sizes(step="06_x", variant="registers", workspace_bytes=1000)
+        scaled += [gpu(n=2048, nk=2048, causal=False)]  # not of the series
+        prepared = [with_prepare(of_series(step="12_fp8"))]
+        borrowed = with_backward(of_series(step="05_x", variant="y", forward_of="02 registers"))
+        two = [gpu("NVIDIA H200"), gpu("NVIDIA A100", 1.5)]
+        for spec, data, lines, absent in (
+            ("steps n=1024", [sim(), sim(n=64), gpu()], ["| 01 naive | 2.00 GB |"], ["N=64"]),
+            ("steps device=NVIDIA_A100", two, ["1.50 ms"], ["H200"]),
+            ("steps", [borrowed, gpu()], ["| 01 naive |", "| 05 y bwd |"], ["| 05 y |"]),
+            ("speed", [borrowed, of_series()], ["| 01 naive |", "| 05 y bwd |"], ["| 05 y |"]),
+            (
+                "speed d=64",
+                scaled,
+                ["| TFLOP/s | N=1024 | N=4096 |", "| 06 registers | 0.537 | 0.134 |"],
+                ["N=2048"],
+            ),
+            (
+                "scale d=64 causal=false",
+                scaled,
+                [
+                    "| Time | N=1024 | N=4096 |",
+                    "| 06 registers | 1.00 ms | 4.00 ms |",
+                    "| 01 naive | 2.00 kB | 2.00 kB |",
+                    "| 01 naive | 62.0 MB | 62.0 MB |",
+                    "Requested bytes, predicted",
+                ],
+                ["N=2048"],
+            ),
+            (
+                "scale figure=workspace step=01_naive",
+                scaled,
+                ["| Workspace | N=1024 | N=4096 |\n|:--|--:|--:|\n| 01 naive | 2.00 kB |"],
+                ["06"],
+            ),
+            ("scale figure=time", prepared, ["| 12 naive prep | 20 us |"], []),
+            ("scale figure=speed", prepared, ["| 12 naive |"], ["prep"]),
+            ("speed", prepared, ["| 12 naive |"], ["prep"]),
+            ("steps direction=prepare", prepared, ["| 12 naive prep |"], ["| 12 naive |"]),
+        ):
+            with self.subTest(spec=spec):
+                text = self.table(spec, data)
+                for line in lines:
+                    self.assertIn(line, text)
+                for line in absent:
+                    self.assertNotIn(line, text)
+
+    def test_what_other_scripts_measured(self):
+        ours = {**PEER, "causal": False, "dtype": "fp32", "b": 4, "n": 4096, "nk": 4096}
+        ours |= {"step": "06_x", "variant": "registers", "label": "06 registers", "ms": 2.0}
+        ours |= {"flops_per_s": 3e13, "of_matmul": 0.6, "ratios": {"math": 1.5}, "problem": "p"}
+        peer = {**ours, "step": None, "variant": "math", "label": "torch math", "ms": 3.0}
+        peer |= {"flops_per_s": 2e13, "of_matmul": 0.4, "ratios": {}, "errors": {"O": 2e-7}}
+        row = {"step": "05_x", "variant": "y", "flops": 8e11, "hbm": 4e9, "hbm_predicted": 4e9}
+        row |= {"ms": 10.0, "workspace": 100}
+        sizes = {"b": 64, "h": 16, "hkv": 16, "n": 1024, "nk": 1024, "d": 64}
+        figure2 = {"kind": "gpu", "device": "NVIDIA H200"}
+        figure2["problem"] = {**sizes, "causal": False, "dtype": "fp32"}
+        figure2["rows"] = [
+            {**row, "name": "standard", "hbm": 4e10, "ms": 40.0},
+            {**row, "name": "fused"},
+            {**row, "name": "FA-2", "ms": 5.0},
+        ]
+        memory = {"step": "01_naive", "problem": "b4_h32", "exit_status": 3, "line": "needs 1  GB"}
+        data = peers([ours, peer, {**ours, "n": 1024, "step": "01_naive", "label": "01 naive"}])
+        data |= {"figure2": figure2, "memory": [memory]}
+        data["peers"]["notes"] = ["flash has no kernel"]
+        for spec, lines in (
+            (
+                "peers n=4096 step=06_x",
+                [
+                    "| 06 registers | 2.00 ms | 30 | 60.0% | 1.5x |",
+                    "| torch math | 3.00 ms | 20 | 40.0% | - |",
+                    "PyTorch 2.11",
+                    "fp32: O 06 registers 1.0e-03, math 2.0e-07.",
+                    "flash has no kernel",
+                ],
+            ),
+            (
+                "figure2",
+                [
+                    "| HBM, measured | 40.0 GB | 4.00 GB | 10 | 4.00 GB | 10 |",
+                    "| time | 40.0 ms | 10.0 ms | 4 | 5.00 ms | 8 | 41.7 ms / 7.30 ms | 5.71 |",
+                    "66.6 GFLOP does not follow",
+                ],
+            ),
+            ("memory", ["| 01_naive | b4_h32 | 3 | needs 1 GB |"]),
+        ):
+            text = self.table(spec, data)
+            for line in lines:
+                self.assertIn(line, text)
+            self.assertNotIn("| 01 naive", text)
+
+    def test_figures_in_a_sentence(self):
+        three, one = peers(peers_rows()), peers(peers_rows(runs=1))
+        step = "against=flash step=07_tensor_cores"
+        for spec, data, value in (
+            (f"mean {step}", three, "1.73x"),
+            (f"least {step}", three, "1.2x"),
+            (f"where {step}", three, "N=1024 d=64 causal"),
+            (f"runs {step}", three, "three runs"),
+            (f"runs {step}", one, "one run"),
+            (f"speed {step}", three, "400"),
+            (f"share {step}", three, "50%"),
+            ("speed step=01_naive n=1024", three, "1.07"),
+            ("share step=01_naive", three, "2%"),
+            ("speed", [gpu(), gpu(n=2048, median_ms=0.25)], "1.07 to 2.15"),
+            ("counters", [sim(), gpu(), gpu(step="02_tiled")], "4"),  # two kinds, of two groups
+        ):
+            self.assertEqual(self.figure(spec, data), value, spec)
+
+    def test_bad_markers_get_one_sentence(self):
+        other = gpu()
+        other["traffic"]["sectors"]["load"] += 1
+        both = [of_series(causal=causal) for causal in (True, False)]
+        for make, spec, data, words in (
+            (self.table, "nosuch", sim(), "choose from"),
+            (self.table, "steps n", sim(), "key=value"),
+            (self.table, "steps n=3", sim(), "no result"),
+            (self.table, "steps x=3", sim(), "choose from"),
+            (self.table, "peers n=77", peers(peers_rows()), "no result passes"),
+            (self.table, "scale", gpu(n=2048), "no measured run"),
+            (self.table, "scale figure=x", of_series(), "choose from"),
+            (self.table, "scale d=64", both, "must choose one causal"),
+            (self.figure, "most step=x", peers(peers_rows()), "choose from"),
+            (self.figure, "mean step=07_tensor_cores", peers(peers_rows()), "name the backend"),
+            (self.figure, "mean against=cudnn", peers(peers_rows()), "no ratio"),
+            (self.figure, "speed n=3", peers(peers_rows()), "no measured time"),
+            (self.figure, "counters", [sim(), other], "or a figure differs"),
+            (self.figure, "counters", [sim(), gpu(n=512, nk=512)], "nothing was counted"),
+        ):
+            with self.assertRaisesRegex(BadInput, words, msg=spec):
+                make(spec, data)
+
+    def test_a_run_of_this_text_at_full_speed_is_taken_first(self):
+        older, slow, good = gpu(median_ms=0.1), gpu(median_ms=0.2), gpu(median_ms=0.5)
+        older["commit"] = None
+        slow["roofs"]["bf16_flops"] = 5.8e14
+        other = gpu(step="02_tiled")  # at full speed, on the same card
+        for runs, time, said in (
+            ([good, slow, older], "500 us", None),
+            ([slow], "200 us", "\n\n*Measured while the GPU was slowed down: 01_naive.*"),
+            ([older], "100 us", f"\n\n*O{OLDER[1:]}: 01_naive.*"),
+        ):
+            text = self.table("steps step=01_naive", runs + [other])
+            self.assertIn(time, text)
+            self.assertTrue(text.endswith(said or "ok |"), text)
+
+    def test_the_last_figure_of_a_paragraph_says_what_is_older(self):
+        data = peers(peers_rows(commit=None))
+        one = "<!-- figure: least against=flash step={} -->x<!-- /figure -->"
+        first, second = one.format("07_tensor_cores"), one.format("10_warp_specialized")
+        text = self.fill(f"a {first}, b {second}.\n\nc {first}\n", data)
+        said = f"{OLDER}: 07_tensor_cores"
+        self.assertEqual(
+            re.sub(r"<!-- .*? -->", "", text),
+            f"a 1.2x, b 1.2x ({said}, 10_warp_specialized).\n\nc 1.2x ({said})\n",
+        )
+        self.assertIn(f"*O{said[1:]}.*", self.table("peers step=07_tensor_cores", data))
+
+    def test_estimates_keep_a_prepares_time(self):
+        path = write(os.path.join(self.folder, "a.json"), with_prepare(gpu(step="12_fp8")))
+        found = {key: run.get("time.median_ms") for key, run in estimates.timed(load(path))}
+        times = {key[3]: ms for key, ms in found.items()}
+        self.assertEqual(times, {"forward": 0.5, "prepare": 0.02})
+        self.assertEqual({estimates.label(key) for key in found}, {"12 naive", "12 naive prep"})
+
+    # --- the command ---
+
+    def maintain(self, text, *args, status=0):
+        """What it says, and the page."""
+        path = os.path.join(self.folder, "page.md")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        # It does with the standard library.
+        done = maintain("tables", "--results", self.folder, *args, path, python=["-S"])
+        self.assertEqual(done.returncode, status, done.stderr)
+        with open(path, encoding="utf-8") as file:
+            return done.stdout + done.stderr, file.read()
+
+    def test_fills_between_the_markers_and_only_there(self):
+        write(os.path.join(self.folder, "r.json"), [sim(), gpu()])
+        page = "before\n<!-- table: steps -->\nold\n<!-- /table -->\nafter\n"
+        said, text = self.maintain(page, "--check", status=1)
+        self.assertEqual(text, page)
+        self.assertIn("out of date", said)
+        _, text = self.maintain(page)
+        self.assertTrue(text.startswith("before\n<!-- table: steps -->\n"))
+        self.assertTrue(text.endswith("<!-- /table -->\nafter\n"))
+        self.assertNotIn("old", text)
+        self.assertEqual(text.count("01 naive"), 1)
+        self.assertEqual(self.maintain(text, "--check"), ("", text))
+        page = "<!-- figure: speed -->x<!-- /figure -->\n"
+        said, text = self.maintain(page, status=2)
+        self.assertEqual((text, len(said.splitlines())), (page, 1))
+        self.assertIn("put a word before it", said)
+
+    def test_check_finds_what_is_empty(self):
+        write(os.path.join(self.folder, "r.json"), sim())
+        for name, block in (
+            ("table: steps", "<!-- table: steps -->\n \n<!-- /table -->\n"),
+            ("run: echo one", "<!-- run: echo one -->\n<!-- /run -->\n"),
+            ("figure: speed", "a <!-- figure: speed --><!-- /figure -->.\n"),
+        ):
+            said, text = self.maintain(block, "--check", status=1)
+            self.assertEqual(text, block)
+            self.assertIn(f"page.md: nothing below '{name}'", said)
+        page = "<!-- run: echo one -->\n```\n$ echo one\none\n```\n<!-- /run -->\n"
+        self.maintain(page, "--check")
+
+    def test_runs_commands_when_asked(self):
+        write(os.path.join(self.folder, "r.json"), sim())
+        page = "<!-- run: echo one; echo two -->\nold\n<!-- /run -->\n"
+        self.assertIn("old", self.maintain(page)[1])
+        _, text = self.maintain(page, "--run")
+        self.assertIn("```\n$ echo one; echo two\none\ntwo\n```\n<!-- /run -->", text)
+        self.maintain("<!-- run: exit 3 -->\n<!-- /run -->\n", "--run", status=2)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=["test"])

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""maintain where: which step runs on which kind of GPU, from programs that say so.
+
+Argument: a build folder, whose programs are not used.
+"""
+
+import concurrent.futures
+import os
+import sys
+import tempfile
+import unittest
+
+import basis  # noqa: F401 -- finds the packages
+from flash_steps.command import Failure, NotHere
+from lab import where
+
+# A step's program with two variants; "wide" needs much shared memory when d = 128.
+PROGRAM = """#!/bin/sh
+case "$*" in
+  --describe) echo '{"variants": [{"name": "narrow", "needs": "", "supports": {"d": [64, 128]}},
+    {"name": "wide", "needs": "", "supports": {"d": [64, 128]}}]}' ;;
+  *--gpu=T4*wide*--d=128*)
+    echo "05_x: needs 90000 bytes of shared memory for a block; this GPU has 65536" >&2; exit 3 ;;
+esac
+"""
+
+
+class Where(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.build = folder.name
+        os.mkdir(os.path.join(self.build, "steps"))
+        self.pool = concurrent.futures.ThreadPoolExecutor(2)
+        self.addCleanup(self.pool.shutdown)
+
+    def program(self, text, step="05_recompute_backward"):
+        path = os.path.join(self.build, "steps", step)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(path, 0o755)
+
+    def cell(self, gpu, step="05_recompute_backward"):
+        return where.cell(self.build, step, gpu, self.pool)
+
+    def test_yes_or_what_is_missing(self):
+        self.program(PROGRAM)
+        self.assertEqual(self.cell("H200"), "yes")
+        self.assertEqual(self.cell("T4"), "not wide d=128")
+
+    def test_a_head_dimension_that_one_variant_does_not_have(self):
+        refused = "*--variant=narrow*--d=128*) exit 2 ;;"
+        self.program(
+            PROGRAM.replace("[64, 128]", "[64]", 1).replace("  *--gpu", f"  {refused}\n  *--gpu")
+        )
+        self.assertEqual(self.cell("H200"), "yes")
+        self.assertEqual(self.cell("T4"), "not wide d=128")
+
+    def test_a_variant_that_needs_another_gpu(self):
+        refused = "*--gpu=A100*wide*) exit 2 ;;"
+        wide = '"wide", "needs": "'
+        self.program(
+            PROGRAM.replace(wide, wide + "sm_90a").replace("  *--gpu", f"  {refused}\n  *--gpu")
+        )
+        self.assertEqual(self.cell("H200"), "yes")
+        self.assertEqual(self.cell("A100"), "narrow")
+
+    def test_an_architecture_that_is_too_old_is_not_run(self):
+        self.program(PROGRAM.replace('"needs": "', '"needs": "sm_90a') + "exit 2\n")
+        self.assertEqual(self.cell("RTX 4090"), "-")
+
+    def test_a_program_that_fails_is_no_yes(self):
+        no_memory = PROGRAM.replace("of shared memory for a block", "of host memory")
+        for text in (
+            "#!/bin/sh\nexit 139\n",
+            "#!/bin/sh\n",
+            PROGRAM.replace("{", "", 1),
+            PROGRAM.replace("exit 3", "exit 1").replace("for a block", "somewhere"),
+            no_memory,
+        ):
+            with self.subTest(program=text):
+                self.program(text)
+                with self.assertRaises(Failure):
+                    self.cell("T4")
+
+    def test_what_is_not_built_is_refused(self):
+        with self.assertRaisesRegex(NotHere, "not built"):
+            self.cell("H200")
+
+
+if __name__ == "__main__":
+    sys.argv = sys.argv[:1]
+    unittest.main()
