@@ -17,13 +17,21 @@ import os
 import subprocess
 import tempfile
 
-from . import mpi
-from .building import commands
-from .command import BadInput, Failure, NotHere, parser
-from .commits import EQUAL_CODE, UNCOMMITTED, equal_code, git, here, is_current
-from .files import read_json, replace_text
-from .nvcc import arches_of, find_nvcc, nvcc_command, version_of
-from .steps import ROOT, chosen_of, described, listed, needs_of, numbered_steps, program_of
+from flash_steps import mpi
+from flash_steps.building import commands
+from flash_steps.command import BadInput, Failure, NotHere, parser
+from flash_steps.commits import EQUAL_CODE, UNCOMMITTED, equal_code, git, here, is_current
+from flash_steps.files import read_json, replace_text
+from flash_steps.nvcc import arches_of, find_nvcc, nvcc_command, version_of
+from flash_steps.steps import (
+    ROOT,
+    chosen_of,
+    described,
+    listed,
+    needs_of,
+    numbered_steps,
+    program_of,
+)
 
 RANKS = 3
 CODE = (".text.", ".nv.constant", ".nv.shared.")  # sections of a kernel
