@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import stat
 
 from .command import BadInput
@@ -75,3 +76,28 @@ def read_json(path):
 
 def write_json(path, tree, **how):
     replace_text(path, json.dumps(tree, **how) + "\n")
+
+
+def write_rows(path, tree, indent=1):
+    """JSON with a line for each row of the lists, or objects, called "rows", "runs" or "kernels":
+    long files, which change by rows."""
+    texts = []
+
+    def apart(rows):
+        """A mark in place of the rows."""
+        pairs = rows.items() if isinstance(rows, dict) else ((None, row) for row in rows)
+        lines = [f"{json.dumps(key)}: " * (key is not None) + json.dumps(row) for key, row in pairs]
+        blank = " " * indent
+        text = ",\n".join(2 * blank + line for line in lines)
+        begin, end = "{}" if isinstance(rows, dict) else "[]"
+        texts.append(f"{begin}\n{text}\n{blank}{end}")
+        return f"@{len(texts) - 1}@"
+
+    def short(node):
+        if not isinstance(node, dict):
+            return node
+        long = ("rows", "runs", "kernels")
+        return {k: apart(v) if k in long and v else short(v) for k, v in node.items()}
+
+    text = json.dumps(short(tree), indent=indent)
+    replace_text(path, re.sub(r'"@(\d+)@"', lambda mark: texts[int(mark[1])], text) + "\n")

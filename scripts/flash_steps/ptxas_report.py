@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from . import command
 from .command import BadInput
 from .commits import code_of, files_of
-from .files import read_text
+from .files import read_text, write_rows
 from .nvcc import arches_of, demangled, every_arch_of, find_nvcc, nvcc_command, version_of
 from .steps import ROOT, all_needs_of, steps_and_needs
 
@@ -190,18 +190,11 @@ def write_registers(path, version, text, kernels):
         "nvcc": version,
         "text": text,
     }
-    rows = [
-        f'    {json.dumps(name)}: {{"registers": {kernels[name].registers}, '
-        f'"shared_bytes": {kernels[name].smem}}}'
+    rows = {
+        name: {"registers": kernels[name].registers, "shared_bytes": kernels[name].smem}
         for name in sorted(kernels, key=numbers_in_order)
-    ]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(
-            json.dumps(head, indent=2)[: -len("\n}")]
-            + ',\n  "kernels": {\n'
-            + ",\n".join(rows)
-            + "\n  }\n}\n"
-        )
+    }
+    write_rows(path, {**head, "kernels": rows}, indent=2)
 
 
 def compare_registers(path, version, kernels, numbered, all_steps):

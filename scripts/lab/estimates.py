@@ -12,7 +12,6 @@ Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
 """
 
 import concurrent.futures
-import json
 import math
 import os
 import subprocess
@@ -20,7 +19,7 @@ import tempfile
 
 from flash_steps.command import BadInput, Failure, NotHere, parser
 from flash_steps.commits import here, is_current
-from flash_steps.files import read_json, replace_text
+from flash_steps.files import read_json, write_rows
 from flash_steps.problems import in_series, own_tiles
 from flash_steps.results import PASSES, load, load_folder, published
 from flash_steps.steps import ROOT, chosen_of, numbered_steps
@@ -137,8 +136,7 @@ def kept(path):
 
 
 def write(path, rows):
-    lines = ",\n".join("    " + json.dumps(rows[key]) for key in sorted(rows))
-    replace_text(path, f'{{\n  "schema": 1,\n  "rows": [\n{lines}\n  ]\n}}\n')
+    write_rows(path, {"schema": 1, "rows": [rows[key] for key in sorted(rows)]}, indent=2)
 
 
 def in_reading_order(rows):

@@ -22,15 +22,6 @@ def ask_gpu(fields):
     return answer.stdout.splitlines()[0]
 
 
-def count_gpus():
-    """How many there are, by nvidia-smi; 0 where it does not answer."""
-    try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
-
-
 def machine():
     """What results.json says of this machine."""
     device, driver = (part.strip() for part in ask_gpu("name,driver_version").rsplit(",", 1))

@@ -13,7 +13,6 @@ Exit status: 0 done, 1 a program failed, 2 bad use, 3 no GPU or no ncu.
 
 import csv
 import io
-import json
 import os
 import re
 import shutil
@@ -21,7 +20,7 @@ import subprocess
 import tempfile
 
 from flash_steps.command import BadInput, Failure, NotHere, parser
-from flash_steps.files import read_json
+from flash_steps.files import read_json, write_rows
 from flash_steps.steps import ROOT, chosen_of, described, numbered_steps, program_of
 
 INSTRUCTIONS = "common/data/instructions.json"
@@ -121,9 +120,9 @@ def update(folder, steps):
         own = tuple("step" + step[:2] for step in steps)  # a step runs kernels of others, too
         kernels = {name: mix for name, mix in kernels.items() if name.startswith(own)}
         kernels = read_json(os.path.join(ROOT, INSTRUCTIONS))["kernels"] | kernels
-    rows = ",\n".join(f"    {json.dumps(k)}: {json.dumps(kernels[k])}" for k in sorted(kernels))
-    with open(os.path.join(ROOT, INSTRUCTIONS), "w", encoding="utf-8") as file:
-        file.write(f'{{\n  "source": {json.dumps(SOURCE)},\n  "kernels": {{\n{rows}\n  }}\n}}\n')
+    kernels = {name: kernels[name] for name in sorted(kernels)}
+    path = os.path.join(ROOT, INSTRUCTIONS)
+    write_rows(path, {"source": SOURCE, "kernels": kernels}, indent=2)
 
 
 def main():

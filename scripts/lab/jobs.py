@@ -7,14 +7,13 @@ lines name both.
 
 import argparse
 import datetime
-import json
 import os
 import sys
 import time
 
 from flash_steps import command
 from flash_steps.command import BadInput, Failure, NotHere
-from flash_steps.files import replace_text, require_writable
+from flash_steps.files import require_writable, write_rows
 from flash_steps.gpu_table import model_of
 from flash_steps.steps import ROOT, program_of
 
@@ -81,15 +80,7 @@ class Measurement:
 
     def write(self):
         if self.path:  # else no run has told the device yet
-            write(self.path, self.result)
-
-
-def write(path, result):
-    """One row per line."""
-    rest = {key: value for key, value in result.items() if key != "rows"}
-    text = json.dumps(slim(rest), indent=1).removesuffix("\n}")
-    lines = ",\n".join("  " + json.dumps(slim(row)) for row in result["rows"])
-    replace_text(path, f'{text},\n "rows": [\n{lines}\n ]\n}}\n')
+            write_rows(self.path, slim(self.result))
 
 
 def default_path(device, what):

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from flash_steps import command
 from flash_steps.commits import here, is_current
-from flash_steps.files import read_json, read_text, require_writable, write_text
+from flash_steps.files import read_json, read_text, require_writable, write_rows, write_text
 from flash_steps.gpu_table import find_model, model_of
 from flash_steps.problems import flags, series, tag
 from flash_steps.results import get, join, join_for_reading, load_folder, screen_of
@@ -39,7 +39,7 @@ from flash_steps.text import Column, entry, text_table
 from . import figure2
 from .counters_vs_sim import compare_counters, hbm_entry, hbm_text, pairs, working_set
 from .gpus import ask_gpu, machine
-from .merge import merge, merge_peers, publish, without_slowed, write_results
+from .merge import merge, merge_peers, publish, without_slowed
 from .session import OUT_OF_TIME, SHORTEST_RUN, NoTime, Session, last_line, name_of
 
 TOOL_ENVIRONMENT = {"FLASH_STEPS_UNDER_TOOL": "1"}  # no counters and no timing of our own beside it
@@ -670,7 +670,7 @@ def merge_into(path, paths):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     require_writable("--out", path, *paths)
     merged = merge(paths)
-    write_results(path, merged)
+    write_rows(path, merged)
     print(f"{path}: {len(merged['runs'])} runs from {len(paths)} files")
     for note in merged["notes"]:
         print(f"note: {note}")

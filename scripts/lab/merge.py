@@ -1,35 +1,18 @@
 """Merges results.json of several calls, and makes docs/results/<gpu>.json from them."""
 
-import json
 import os
 import re
 import statistics
 
 from flash_steps.command import BadInput
 from flash_steps.commits import is_current
-from flash_steps.files import read_json, replace_text
+from flash_steps.files import read_json, write_rows
 from flash_steps.gpu_table import find_model, model_of
 from flash_steps.results import Run, get
 from flash_steps.standing import repeats_of, slowed_peers
 from flash_steps.text import bytes_text, flops_text
 
 PROGRAM_CALLS = r"(gpu|sim|probes|memory|variants|help|\w+check) "
-
-
-def write_results(path, results):
-    """One line per run, and per row of peers: the file is long, and changes by runs."""
-    peers = results.get("peers") or {}
-    lists = {'"runs": []': results["runs"], '"rows": []': peers.get("rows")}
-    short = {**results, "runs": []}
-    if peers.get("rows"):
-        short["peers"] = {**peers, "rows": []}
-    text = json.dumps(short, indent=1)
-    for mark, rows in lists.items():
-        if rows:
-            before, after = text.rsplit(mark, 1)
-            lines = ",\n".join("  " + json.dumps(row) for row in rows)
-            text = f"{before}{mark[:-1]}\n{lines}\n ]{after}"
-    replace_text(path, text + "\n")
 
 
 ROOF_NAMES = {
@@ -262,6 +245,6 @@ def publish(paths, folder):
             continue
         part["notes"] = roof_notes(part["runs"], part["device"])
         path = os.path.join(folder, f"{model.lower()}{suffix}.json")
-        write_results(path, part)
+        write_rows(path, part)
         written.append(path)
     return written

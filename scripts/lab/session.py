@@ -13,14 +13,14 @@ import time
 from flash_steps import building
 from flash_steps.command import Failure
 from flash_steps.commits import here, is_current, source_digest
-from flash_steps.files import read_json, read_text, write_json, write_text
+from flash_steps.files import read_json, read_text, write_json, write_rows, write_text
 from flash_steps.gpu_table import find_model
 from flash_steps.problems import flags, tag
 from flash_steps.results import Run, get, load, load_folder
 from flash_steps.standing import mark_slowed
 from flash_steps.steps import ROOT, find_steps, needs_of, program_of, runs_on
 
-from .merge import roof_notes, without_slowed, write_results
+from .merge import roof_notes, without_slowed
 
 SHORTEST_RUN = 8  # seconds; with less time left no run starts
 RESUMED = ("tests", "sanitizer", "memory", "figure2")  # which --figures does once
@@ -152,7 +152,7 @@ class Session:
                     runs.append(run.data)
         notes = roof_notes(runs, self.results.get("device"))
         self.results.update(sections=self.sections, commands=self.commands, runs=runs, notes=notes)
-        write_results(os.path.join(self.out, "results.json"), self.results)
+        write_rows(os.path.join(self.out, "results.json"), self.results)
         write_text(os.path.join(self.out, "report.txt"), "\n".join(self.report) + "\n")
 
     def summary(self):
