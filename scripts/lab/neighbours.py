@@ -1,7 +1,6 @@
 """Says how much each lesson file adds to the one that it changes.
 
-    maintain neighbours              the table, of all steps
-    maintain neighbours --markdown   as in steps/README.md
+    maintain neighbours              the table of steps/README.md, of all steps
 
 A file's header names the other one: "// Changed   since 06 2_registers: ...". Lines are compared
 without white space, as in `git diff --no-index -w --minimal --numstat`: `added` lines are in the
@@ -201,15 +200,10 @@ def markdown():
 
 
 def main():
-    parser = command.parser(__doc__)
-    parser.add_argument("--markdown", action="store_true")
-    args = parser.parse_args()
+    command.parser(__doc__).parse_args()
     found = neighbours()
-    if args.markdown:
-        print(markdown())
-    else:
-        print(text_table(columns(), found))
-        print("\n".join(excuses()))
+    print(text_table(columns(), found))
+    print("\n".join(excuses()))
     beyond = [n for n in found if n.beyond and not n.excused]
     for n in beyond:
         print(f"beyond the marks: {n.file}, {n.beyond}")
