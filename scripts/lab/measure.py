@@ -151,26 +151,16 @@ SANITIZER_COLUMNS = [
 class Check(Session):
     """The sections. Each returns (ok, one line) and keeps its rows in `results`."""
 
-    def __init__(self, options):
-        super().__init__(options)
-        self.flags = {}
-
-    def has_flag(self, preset, step, flag):
-        """Whether the program's --help shows it."""
-        if (preset, step) not in self.flags:
-            call = [self.program(preset, step), "--help"]
-            self.flags[preset, step] = self.shell(f"help {step}", call, 60)[1]
-        return flag in self.flags[preset, step]
-
-    def decodes(self, preset, step):
-        return self.has_flag(preset, step, "--lengths")
+    def supports(self, preset, step, what):
+        """Whether the step takes "lengths" (it decodes from a cache), or "smem"."""
+        return self.described(preset, step)["supports"][what]
 
     def cases_of(self, preset, variants, problems):
         """[(step, variant, problem)]"""
         return [
             (step, variant, p)
             for step, variant in variants
-            for p in problems.of(self.decodes(preset, step), self.options)
+            for p in problems.of(self.supports(preset, step, "lengths"), self.options)
         ]
 
     def counter_cases(self, preset, variants):
@@ -181,7 +171,7 @@ class Check(Session):
                 (step, variant, p)
                 for step, variant in variants
                 for p in SMEM_PROBLEMS
-                if self.has_flag(preset, step, "--smem")
+                if self.supports(preset, step, "smem")
             ]
         return cases
 
@@ -193,7 +183,7 @@ class Check(Session):
         shares = L2_SHARES[:-1] if self.options.quick else L2_SHARES
         small, large = (dict(b=1, h=1, n=n, d=64, causal=False) for n in (64, 128))
         for step, variant in variants:
-            if self.decodes(kind, step):  # K and V of two heads
+            if self.supports(kind, step, "lengths"):  # K and V of two heads
                 cache = dict(b=1, h=8, hkv=2, n=1, d=128, causal=False)
                 sizes = [int(share * l2_bytes / (2 * 2 * 128 * 2)) for share in shares]
                 found += [(step, variant, {**cache, "nk": nk}) for nk in sizes]

@@ -12,7 +12,7 @@ from flash_steps.results import Run, get
 from flash_steps.standing import repeats_of, slowed_peers
 from flash_steps.text import bytes_text, flops_text
 
-PROGRAM_CALLS = r"(gpu|sim|probes|memory|variants|help|\w+check) "
+PROGRAM_CALLS = r"(gpu|sim|probes|memory|variants|help|describe|\w+check) "
 
 
 ROOF_NAMES = {

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import glob
+import json
 import math
 import os
 import re
@@ -18,7 +19,7 @@ from flash_steps.gpu_table import find_model
 from flash_steps.problems import flags, tag
 from flash_steps.results import Run, get, load, load_folder
 from flash_steps.standing import mark_slowed
-from flash_steps.steps import ROOT, find_steps, needs_of, program_of, runs_on
+from flash_steps.steps import ROOT, find_steps, program_of, runs_on
 
 from .merge import roof_notes, without_slowed
 
@@ -57,6 +58,7 @@ class Session:
             self.resume()
         self.steps = find_steps(options.steps)
         self.done = {}  # what gpu_run() gave in this call
+        self.descriptions = {}  # of programs
         self.report, self.sections = [], {}
         self.jobs = os.cpu_count() or 1
 
@@ -226,14 +228,21 @@ class Session:
         call = [self.program(preset, step), f"--variant={variant}"]
         return [*call, *flags(problem), "--input=normal"]
 
+    def described(self, preset, step):
+        """What the step's program says it is (--describe)."""
+        if (preset, step) not in self.descriptions:
+            call = [self.program(preset, step), "--describe"]
+            status, text = self.shell(f"describe {step}", call, 60)
+            if status is None:
+                raise NoTime(f"{step} --describe: {self.said(status, text)}")
+            try:
+                self.descriptions[preset, step] = json.loads(text)
+            except ValueError:
+                raise Failure(f"{step} --describe: {last_line(text)}") from None
+        return self.descriptions[preset, step]
+
     def variants_of(self, preset, step):
-        call = [self.program(preset, step), "--list-variants"]
-        status, text = self.shell(f"variants {step}", call, 60)
-        if status is None:
-            raise NoTime(f"{step} --list-variants: {self.said(status, text)}")
-        if status != 0 or not text.strip():
-            raise Failure(f"{step} --list-variants printed no names: {last_line(text)}")
-        return text.split()
+        return [variant["name"] for variant in self.described(preset, step)["variants"]]
 
     def variants(self, preset):
         """[(step, variant)] in reading order."""
@@ -263,7 +272,7 @@ class Session:
 
         def one(case):
             """A step that this GPU cannot run is simulated on the default one."""
-            fits = runs_on(modelled["arch"], needs_of(case[0]))
+            fits = runs_on(modelled["arch"], self.described("sim", case[0])["needs"])
             model = [f"--gpu={modelled['name']}"] if fits else []
             return self.run("sim", case, "--workers=1", *model)
 

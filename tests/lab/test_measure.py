@@ -136,8 +136,13 @@ step=${0##*/} root=${0%/build/*} kind=gpu smem=null causal=false json=
 case $0 in */sim/steps/*) kind=sim ;; esac
 for word; do
   case $word in
-  --list-variants) [ $step = 04_fused ] && echo fused || printf '%s\n' shared registers; exit ;;
-  --help) [ $step != 04_fused ] || echo '--smem BYTES'; exit ;;
+  --describe)
+    smem=false variants='{"name": "shared"}, {"name": "registers"}'
+    [ $step != 04_fused ] || smem=true variants='{"name": "fused"}'
+    supports="{\"lengths\": false, \"smem\": $smem}"
+    echo "{\"needs\": \"\", \"supports\": $supports, \"variants\": [$variants]}"
+    exit
+    ;;
   --causal) causal=true ;;
   --b=* | --h=* | --n=* | --d=* | --smem=* | --variant=* | --json=*) export "${word#--}" ;;
   esac
@@ -161,8 +166,10 @@ echo 'right     as it should be'
 DECODES = r"""#!{python}
 import json, sys
 flags = dict(word.removeprefix("--").partition("=")[::2] for word in sys.argv[1:])
-if "list-variants" in flags or "help" in flags:
-    sys.exit(print("once" if "list-variants" in flags else "--lengths INT,INT,..."))
+if "describe" in flags:
+    supports = {{"lengths": True, "smem": False}}
+    about = {{"needs": "sm_80", "supports": supports, "variants": [{{"name": "once"}}]}}
+    sys.exit(print(json.dumps(about)))
 if int(flags["n"]) > 16:
     sys.exit(2)
 run, problem = json.loads('{run}'), dict(smem=None, dtype="bf16", lengths=None, page=None)
@@ -472,7 +479,7 @@ class Sections(Copy):
             ("sanitizer", PROGRAM, "FAILED: 0 runs clean, 0 not, 8 stopped: out of time\n"),
             ("timing", rest, ": stopped: out of time"),
             ("memory", rest, ": stopped: out of time"),
-            ("timing", slow, "FAILED: 02_tiled --list-variants: stopped: out of time\n"),
+            ("timing", slow, "FAILED: 02_tiled --describe: stopped: out of time\n"),
         ):
             self.programs("gpu", text, "02_tiled")
             output = self.check(section, *quick, status=1, said=said)
@@ -533,7 +540,7 @@ class SimulatorsSide(Copy):
             ),
             (
                 "#!/bin/sh\necho cannot start\nexit 2\n",
-                "02_tiled --list-variants printed no names: cannot start",
+                "02_tiled --describe: cannot start",
             ),
         ):
             self.programs("sim", text, "02_tiled")
@@ -554,7 +561,7 @@ class Figures(Copy):
     def commands_since(self, before, out="out"):
         """What the last call has run."""
         names = [c["name"] for c in self.results(out)["commands"][len(before["commands"]) :]]
-        return [name for name in names if not name.startswith(("variants ", "help "))]
+        return [name for name in names if not name.startswith("describe ")]
 
     @unittest.skipUnless(HAVE_GIT, "git is not installed")
     def test_a_call_goes_on_where_the_last_one_ended(self):
