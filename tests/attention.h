@@ -53,13 +53,6 @@ inline Problem random_problem(std::mt19937& random) {
   return bf16_problem(N, Nk, d, causal, B, Hkv * group, Hkv);
 }
 
-/// As a program would run it: what a problem takes from its variant.
-inline Problem problem_for(const Variant& v, Problem p) {
-  p.fp8 = v.fp8;
-  p.cache8 = v.cache8;
-  return p;
-}
-
 /// Every row against fp64, by the checker's bound; with e4m3 large scores have no digits. Inputs of
 /// a variant with a cache of 8 bits come from problem_for(), or end with quantise_cache().
 inline void require_right(const Variant& v, Problem p, const Inputs& in) {
@@ -67,10 +60,10 @@ inline void require_right(const Variant& v, Problem p, const Inputs& in) {
   const CheckResult result = check(p, in, run(v, p, in), sample_of(p, 1, 1e18));
   for (const TensorCheck& t : result.tensors) {
     CAPTURE(t.tensor, t.max_abs_err, t.bound, t.message);
-    CHECK((t.ok || (p.fp8 && t.lost)));
+    CHECK((t.ok || (p.method.fp8 && t.lost)));
   }
   CHECK(result.damage.empty());
-  REQUIRE((result.ok() || (p.fp8 && result.lost())));
+  REQUIRE((result.ok() || (p.method.fp8 && result.lost())));
   REQUIRE(result.complete);
 }
 /// Every second row scores all keys far below zero, each by the same, so that its P is an ordinary
@@ -172,7 +165,7 @@ inline void require_rows_sum_to_one(const Variant& v, Problem p, double toleranc
   p = problem_for(v, p);
   Inputs in = normal_inputs(p, 2);
   std::fill(in.V.begin(), in.V.end(), 1.f);
-  if (p.cache8) quantise_cache(p, in);
+  if (p.cache.fp8) quantise_cache(p, in);
   const Outputs out = run(v, p, in);
   REQUIRE(max_difference(out.O, std::vector<float>(out.O.size(), 1.f)) <= tolerance);
 }
@@ -482,7 +475,7 @@ inline void require_any_scale(const Variant& v, const Support& support) {
     for (const auto& [tensor, exponent] : tensors) {
       for (float& x : *tensor) x = std::ldexp(x, exponent);
     }
-    if (p.cache8) quantise_cache(p, scaled);
+    if (p.cache.fp8) quantise_cache(p, scaled);
     return run(v, p, scaled);
   };
   const Outputs plain = run_with({0, 0, 0});
@@ -509,7 +502,7 @@ inline void require_any_scale(const Variant& v, const Support& support) {
   for (std::vector<float> Inputs::*tensor : {&Inputs::Q, &Inputs::K, &Inputs::V, &Inputs::dO}) {
     Inputs zero = in;
     std::fill((zero.*tensor).begin(), (zero.*tensor).end(), 0.f);
-    if (p.cache8) quantise_cache(p, zero);
+    if (p.cache.fp8) quantise_cache(p, zero);
     require_right(v, p, zero);
   }
 }

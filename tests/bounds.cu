@@ -91,10 +91,10 @@ Tensors sweep(const fa::Step& step, const fa::Variant& v, const std::vector<Case
     if (fa::support_of(step, v).most_n) p.N = 3;  // 13
     if (c.only_square && p.N != p.Nk) continue;
     p.dtype = v.forward.dtype();
-    p = fa::test::problem_for(v, p);
+    p = fa::problem_for(v, p);
     Inputs in = fa::normal_inputs(p, 11);
     c.change(p, in);
-    if (p.cache8) fa::quantise_cache(p, in);
+    if (p.cache.fp8) fa::quantise_cache(p, in);
     CAPTURE(c.name);
     const fa::CheckResult result = check(p, in, fa::run(v, p, in), fa::sample_of(p, 1, 1e18));
     for (const fa::TensorCheck& t : result.tensors) {

@@ -264,14 +264,8 @@ const std::vector<Planted> kOutputBugs = {
 bool shows(const char* name, const fa::Outputs& bug, const fa::Outputs& right,
            const fa::CheckResult& verdict) {
   const std::string tensor = std::string(name).substr(0, std::string(name).find('_'));
-  const auto of = [&](const fa::Outputs& out) {
-    return tensor == "O"     ? out.O
-           : tensor == "LSE" ? out.LSE
-           : tensor == "dQ"  ? out.dQ
-           : tensor == "dK"  ? out.dK
-                             : out.dV;
-  };
-  const std::vector<float> a = of(bug), b = of(right);
+  const auto output = fa::tensor_of(tensor).output;
+  const std::vector<float>&a = bug.*output, &b = right.*output;
   double difference = 0, largest = 0;
   for (size_t i = 0; i < a.size(); ++i) {
     difference = std::max<double>(difference, std::abs(a[i] - b[i]));
@@ -290,8 +284,8 @@ TEST_CASE("whatever the scores: a right kernel is not wrong, a bug is not right"
   const std::string type = GENERATE("fp32", "bf16", "e4m3");
   Problem p = problem(1, 1, 1, 40, 40, false);
   p.dtype = type == "fp32" ? DType::f32 : DType::bf16;
-  p.fp8 = type == "e4m3";
-  const bool backward = !p.fp8;
+  p.method.fp8 = type == "e4m3";
+  const bool backward = !p.method.fp8;
   int hidden = 0;
   for (const Scores& scores : kScores) {
     CAPTURE(type, scores.name);
@@ -321,7 +315,7 @@ TEST_CASE("whatever the scores: a right kernel is not wrong, a bug is not right"
       const fa::CheckResult found = check(out);
       CHECK_FALSE(found.ok());
       const bool of_forward = fault.name[0] != 'd';
-      if (scores.digits && !p.fp8 && of_forward) CHECK_FALSE(found.lost());
+      if (scores.digits && !p.method.fp8 && of_forward) CHECK_FALSE(found.lost());
     }
   }
   CHECK(hidden < 40);  // of 64 to 112
@@ -330,9 +324,9 @@ TEST_CASE("whatever the scores: a right kernel is not wrong, a bug is not right"
 // Its kernel takes Nk keys of each batch entry, whatever the lengths.
 TEST_CASE("a kernel that takes what lies behind the last key is rejected", "[planted]") {
   Problem p = problem(2, 2, 2, 40, 40, false);
-  p.lengths = {40, 40};
+  p.cache.lengths = {40, 40};
   CHECK(verdict(Bug::none, p, DType::f32, false) == "");
-  p.lengths = {40, 39};
+  p.cache.lengths = {40, 39};
   CHECK_THAT(verdict(Bug::none, p, DType::f32, false), ContainsSubstring("O[b=1, h=0, row=0"));
 #if !FA_BACKEND_GPU
   const sim::Options saved = sim::options();
@@ -341,7 +335,7 @@ TEST_CASE("a kernel that takes what lies behind the last key is rejected", "[pla
   CHECK_THROWS_WITH(verdict(Bug::none, p, DType::f32, false),
                     ContainsSubstring("uninitialised device memory") &&
                         ContainsSubstring("load of K, byte 30464"));  // row 39 of head 2
-  p.lengths = {40, 40};
+  p.cache.lengths = {40, 40};
   CHECK(verdict(Bug::none, p, DType::f32, false) == "");
   sim::options() = saved;
 #endif

@@ -113,15 +113,24 @@ struct Allowance {
   double luckless = 0;     ///< of the baseline's share, where that was lucky in the whole row
 };
 
-/// One tensor, as rows of `width` elements.
-struct Tensor {
+/// One output, as rows of `width` elements.
+struct Output {
+  Output(const char* its_name, const Problem& p, const Outputs& out)
+      : name(its_name), values(out.*tensor_of(name).output), row("row") {
+    const Tensor& tensor = tensor_of(name);
+    if (values.size() != tensor.elements(p)) {
+      throw std::invalid_argument(fmt::format("check: {} has {} elements instead of {}", name,
+                                              values.size(), tensor.elements(p)));
+    }
+    const std::vector<size_t> shape = tensor.shape(p);
+    heads = shape[1], length = shape[2], width = shape.size() > 3 ? shape[3] : 1;
+    if (tensor.of_keys()) row = "key";
+  }
+
   const char* name;
   const std::vector<float>& values;
-  size_t width;
-  size_t length;    ///< rows per head
-  size_t heads;     ///< per batch entry
-  const char* row;  ///< what a row is called: "row" or "key"
-  size_t rows() const { return values.size() / width; }
+  const char* row;              ///< what a row is called: "row" or "key"
+  size_t width, length, heads;  ///< length: rows per head; heads: per batch entry
 
   /// "O[b=0, h=1, row=37, feature=5]"
   std::string element(size_t i) const {
@@ -163,7 +172,7 @@ std::vector<bool> overflowing_heads(const Problem& p, const Inputs& in) {
 }
 
 /// Looks at every element for what is wrong whatever the reference says. Empty: nothing is.
-std::string find_impossible(const Problem& p, const Tensor& t,
+std::string find_impossible(const Problem& p, const Output& t,
                             const std::function<bool(size_t)>& overflows) {
   size_t unwritten = 0, first = 0;
   for (size_t i = t.values.size(); i-- > 0;) {
@@ -179,7 +188,7 @@ std::string find_impossible(const Problem& p, const Tensor& t,
   for (size_t i = 0; i < t.values.size(); ++i) {
     const float value = t.values[i];
     if (std::isfinite(value)) continue;
-    const bool masked_row = t.name == std::string("LSE") &&
+    const bool masked_row = t.width == 1 &&  // LSE
                             p.visible(static_cast<int>(i % t.length), i / t.length / t.heads) == 0;
     if (!masked_row && overflows(i / t.width)) continue;
     if (!masked_row || !(value < 0)) {
@@ -190,7 +199,7 @@ std::string find_impossible(const Problem& p, const Tensor& t,
   return "";
 }
 
-TensorCheck compare(const Problem& p, const Inputs& in, const Tensor& t, const Expected& e) {
+TensorCheck compare(const Problem& p, const Inputs& in, const Output& t, const Expected& e) {
   TensorCheck result;
   result.tensor = t.name;
   result.rows_checked = e.rows.size();
@@ -254,7 +263,7 @@ TensorCheck compare(const Problem& p, const Inputs& in, const Tensor& t, const E
                                  distance(t.values[element], want), worst_bound);
   }
   // A format of 8 bits loses one row in a hundred, of ordinary activations with outliers.
-  const size_t may_be_lost = p.fp8 ? result.rows_checked / 100 : 0;
+  const size_t may_be_lost = p.method.fp8 ? result.rows_checked / 100 : 0;
   result.ok = result.message.empty() && result.rows_lost <= may_be_lost;
   if (result.message.empty() && !result.ok) {
     result.lost = true;
@@ -263,13 +272,6 @@ TensorCheck compare(const Problem& p, const Inputs& in, const Tensor& t, const E
         result.rows_lost, result.rows_checked, t.element(first_lost));
   }
   return result;
-}
-
-void require_size(const char* name, size_t size, size_t expected) {
-  if (size != expected) {
-    throw std::invalid_argument(
-        fmt::format("check: {} has {} elements instead of {}", name, size, expected));
-  }
 }
 
 /// What is right, and what an unfused kernel makes of it.
@@ -283,34 +285,28 @@ struct Backward {
 void check_forward(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample,
                    const Forward& reference, CheckResult& result) {
   const ReferenceForward &want = reference.want, &baseline = reference.baseline;
-  require_size("O", out.O.size(), p.q_size());
-  const Tensor O{
-      "O",  out.O, static_cast<size_t>(p.d), static_cast<size_t>(p.N), static_cast<size_t>(p.H),
-      "row"};
   const double values = p.Nk * largest_value(p, in.V);  // P's factors
-  result.tensors.push_back(
-      compare(p, in, O,
-              {sample.rows, want.O, baseline.O, kForwardFactor, unit_of(p.dtype), 0, [&](size_t i) {
-                 const double arithmetic = floor_of(want.sum_PV[i], values);
-                 const double of_P = p.dtype == DType::f32 ? 0 : 2 * unit_of(p.dtype);
-                 double largest = 0;
-                 for (size_t x = i * p.d; x < (i + 1) * p.d; ++x) {
-                   largest = std::max(largest, std::abs(want.O[x]));
-                 }
-                 return Allowance{
-                     arithmetic + moved_by_scores(want, i, unit_of(p.dtype)) +
-                         (p.fp8 ? fp8_floor_of_O(want, i) : 0),
-                     arithmetic + of_P * want.sum_PV[i] + (p.fp8 ? fp8_rounding_of_O(want, i) : 0),
-                     want.largest_V[i] + largest};
-               }}));
-  if (out.LSE.empty()) return;
-  require_size("LSE", out.LSE.size(), p.rows());
-  const Tensor LSE{"LSE", out.LSE, 1, static_cast<size_t>(p.N), static_cast<size_t>(p.H), "row"};
   result.tensors.push_back(compare(
-      p, in, LSE,
+      p, in, {"O", p, out},
+      {sample.rows, want.O, baseline.O, kForwardFactor, unit_of(p.dtype), 0, [&](size_t i) {
+         const double arithmetic = floor_of(want.sum_PV[i], values);
+         const double of_P = p.dtype == DType::f32 ? 0 : 2 * unit_of(p.dtype);
+         double largest = 0;
+         for (size_t x = i * p.d; x < (i + 1) * p.d; ++x) {
+           largest = std::max(largest, std::abs(want.O[x]));
+         }
+         return Allowance{
+             arithmetic + moved_by_scores(want, i, unit_of(p.dtype)) +
+                 (p.method.fp8 ? fp8_floor_of_O(want, i) : 0),
+             arithmetic + of_P * want.sum_PV[i] + (p.method.fp8 ? fp8_rounding_of_O(want, i) : 0),
+             want.largest_V[i] + largest};
+       }}));
+  if (out.LSE.empty()) return;
+  result.tensors.push_back(compare(
+      p, in, {"LSE", p, out},
       {sample.rows, want.LSE, baseline.LSE, kForwardFactor, unit_of(DType::f32), 1, [&](size_t i) {
          const double lse = std::isfinite(want.LSE[i]) ? std::abs(want.LSE[i]) : 0;
-         const double fp8 = p.fp8 ? fp8_floor_of_LSE(want, i) : 0;
+         const double fp8 = p.method.fp8 ? fp8_floor_of_LSE(want, i) : 0;
          return Allowance{
              std::max(floor_of(1 + want.score_bound[i] + lse), floor_of(1) + want.sum_error[i]) +
                  fp8,
@@ -336,7 +332,7 @@ void keep_unlucky_rows(const std::vector<double>& want, const std::vector<double
 ReferenceForward unlucky_baseline(const Problem& p, const Inputs& in, const Sample& sample,
                                   const ReferenceForward& want) {
   ReferenceForward baseline = attention_unfused(p, in, sample);
-  if (!p.fp8) return baseline;
+  if (!p.method.fp8) return baseline;
   for (const float headroom : {1.26F, 1.59F}) {  // a third and two thirds of an octave
     const ReferenceForward other = attention_unfused(p, in, sample, headroom);
     keep_unlucky_rows(want.O, other.O, static_cast<size_t>(p.d), baseline.O);
@@ -347,9 +343,6 @@ ReferenceForward unlucky_baseline(const Problem& p, const Inputs& in, const Samp
 
 void check_backward(const Problem& p, const Inputs& in, const Outputs& out, const Sample& sample,
                     const Backward& reference, CheckResult& result) {
-  require_size("dQ", out.dQ.size(), p.q_size());
-  require_size("dK", out.dK.size(), p.kv_size());
-  require_size("dV", out.dV.size(), p.kv_size());
   const ReferenceBackward &want = reference.want, &baseline = reference.baseline;
   const size_t N = p.N, Nk = p.Nk, d = p.d, group = p.H / p.Hkv;
 
@@ -383,16 +376,14 @@ void check_backward(const Problem& p, const Inputs& in, const Outputs& out, cons
   const auto of_dV = [&](size_t i) {
     return allowance(want.dV_scale[i], want.dV_terms[i], want.dV_root[i], dV_factors, 0);
   };
-  const auto H = static_cast<size_t>(p.H), Hkv = static_cast<size_t>(p.Hkv);
-  result.tensors.push_back(
-      compare(p, in, {"dQ", out.dQ, d, N, H, "row"},
-              {query_rows, want.dQ, baseline.dQ, kGradientFactor, unit, 0, of_dQ}));
-  result.tensors.push_back(
-      compare(p, in, {"dK", out.dK, d, Nk, Hkv, "key"},
-              {key_rows, want.dK, baseline.dK, kGradientFactor, unit, 0, of_dK}));
-  result.tensors.push_back(
-      compare(p, in, {"dV", out.dV, d, Nk, Hkv, "key"},
-              {key_rows, want.dV, baseline.dV, kGradientFactor, unit, 0, of_dV}));
+  const auto compared = [&](const char* name, const std::vector<size_t>& rows,
+                            const std::vector<double>& is, const std::vector<double>& unfused,
+                            const std::function<Allowance(size_t)>& allowed) {
+    return compare(p, in, {name, p, out}, {rows, is, unfused, kGradientFactor, unit, 0, allowed});
+  };
+  result.tensors.push_back(compared("dQ", query_rows, want.dQ, baseline.dQ, of_dQ));
+  result.tensors.push_back(compared("dK", key_rows, want.dK, baseline.dK, of_dK));
+  result.tensors.push_back(compared("dV", key_rows, want.dV, baseline.dV, of_dV));
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ struct CheckResult {
 /// the baseline was lucky: the rounding of the result to its type, fp32 arithmetic on terms of the
 /// row's size (O: its sum of |P||V|), what errors of the scores do to P (nothing where one key has
 /// all of it), and in the gradients delta's share of the rounding of O. The
-/// baseline's LSE is fp32 whatever the type: its scores are not rounded. With Problem::fp8 the
+/// baseline's LSE is fp32 whatever the type: its scores are not rounded. With Method::fp8 the
 /// baseline quantises, with three scales, of which the unluckiest in that row counts, and the floor
 /// holds what such rounding usually does to the row.
 ///

@@ -16,16 +16,6 @@ const char* const kVersion = "0.1";
 
 namespace {
 
-/// The flags of the sizes, to know which were given.
-struct SizeFlags {
-  CLI::Option* b;
-  CLI::Option* h;
-  CLI::Option* hkv;
-  CLI::Option* n;
-  CLI::Option* nk;
-  CLI::Option* d;
-};
-
 /// No output replaces an input, or another output. `table` is that of --table.
 void require_files_apart(const Options& o, const Variant& v, const std::string& table) {
   struct Named {
@@ -39,15 +29,9 @@ void require_files_apart(const Options& o, const Variant& v, const std::string& 
     inputs.push_back({"the program", data_file(name)});
   }
   std::vector<Named> outputs = {{"--out", o.out}, {"--json", o.json}, {"--trace", o.trace}};
-  const auto in_folder = [&](const char* name) {
-    outputs.push_back({"--out-dir", o.out_dir + "/" + name});
-  };
-  if (!o.out_dir.empty()) {
-    in_folder("O.npy");
-    if (v.writes_lse) in_folder("LSE.npy");
-    for (const char* name : {"dQ.npy", "dK.npy", "dV.npy"}) {
-      if (v.backward) in_folder(name);
-    }
+  for (const Tensor* t : tensors_of(v, o.problem)) {
+    if (t->output && !o.out_dir.empty())
+      outputs.push_back({"--out-dir", output_path(o.out_dir, *t)});
   }
   for (size_t i = 0; i < outputs.size(); ++i) {
     for (const Named& in : inputs) {
@@ -76,31 +60,23 @@ void require_use(const CLI::Option* input, const CLI::Option* seed, const Option
 }
 
 /// Files decide the sizes; a flag that says something else is an error.
-void sizes_from_files(const SizeFlags& flags, Options& o) {
+void sizes_from_files(const CLI::App& app, Options& o) {
   Problem& p = o.problem;
   const Problem asked = p;
   p = problem_of(o.files, asked);
 
   const bool kv_file = !o.files.k.empty() || !o.files.v.empty();
   const bool q_file = !o.files.q.empty() || !o.files.dO.empty();
-  // A size that no file gives is what its flag says.
-  if (!kv_file && !flags.nk->empty()) p.Nk = asked.Nk;
-  if (!kv_file && !flags.hkv->empty()) p.Hkv = asked.Hkv;
-  if (!q_file && !flags.n->empty()) p.N = asked.N;
-  if (!q_file && !flags.h->empty()) p.H = asked.H;
-
-  const auto agree = [](const CLI::Option* flag, int said, int is) {
-    if (!flag->empty() && said != is) {
-      throw UsageError(fmt::format("--{} {} contradicts the .npy files, which say {}",
-                                   flag->get_lnames().front(), said, is));
-    }
-  };
-  agree(flags.b, asked.B, p.B);
-  agree(flags.h, asked.H, p.H);
-  agree(flags.hkv, asked.Hkv, p.Hkv);
-  agree(flags.n, asked.N, p.N);
-  agree(flags.nk, asked.Nk, p.Nk);
-  agree(flags.d, asked.d, p.d);
+  for (const Size& size : kSizes) {
+    if (app.count(size.flag) == 0) continue;
+    // A size that no file gives is what its flag says.
+    const bool of_keys = size.of == &Problem::Nk || size.of == &Problem::Hkv;
+    const bool of_queries = size.of == &Problem::N || size.of == &Problem::H;
+    if ((of_keys && !kv_file) || (of_queries && !q_file)) p.*size.of = asked.*size.of;
+    if (asked.*size.of == p.*size.of) continue;
+    throw UsageError(fmt::format("{} {} contradicts the .npy files, which say {}", size.flag,
+                                 asked.*size.of, p.*size.of));
+  }
 }
 
 size_t find_variant(const Step& step, const std::string& name) {
@@ -145,7 +121,7 @@ void spread_lengths(const std::string& text, bool nk_given, Problem& p) {
     throw UsageError(fmt::format("--lengths {}: {} lengths for {} batch entries; give --b {}", text,
                                  given.size(), p.B, given.size()));
   }
-  for (int b = 0; b < p.B; ++b) p.lengths.push_back(given[b % given.size()]);
+  for (int b = 0; b < p.B; ++b) p.cache.lengths.push_back(given[b % given.size()]);
   if (!nk_given) p.Nk = std::max(1, *std::max_element(given.begin(), given.end()));
 }
 
@@ -210,6 +186,10 @@ std::string one_line(std::string text) {
 
 }  // namespace
 
+std::string output_path(const std::string& folder, const Tensor& t) {
+  return folder + "/" + t.name + ".npy";
+}
+
 void require_values(int argc, const char* const* argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word = argv[i], before = i == 1 ? "" : argv[i - 1];
@@ -266,24 +246,22 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   const bool few_queries = step.support.most_n != 0;
   if (few_queries) p.N = 1;
 
-  SizeFlags flags{};
-  flags.b = option("Problem", "--b", p.B, "INT", "batch");
-  flags.h = option("Problem", "--h", p.H, "INT", "query heads");
-  flags.hkv =
-      shown_if(takes(step, &Support::gqa),
-               defaults_to(option("Problem", "--hkv", p.Hkv, "INT", "key and value heads"), "--h"));
-  flags.n = option("Problem", "--n", p.N, "INT", "queries");
-  flags.nk = shown_if(takes(step, &Support::cross),
-                      defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"),
-                                  few_queries ? "1024, or the longest of --lengths" : "--n"));
-  flags.d = option("Problem", "--d", p.d, "INT", "head dimension: " + step.support.list_d());
+  option("Problem", "--b", p.B, "INT", "batch");
+  option("Problem", "--h", p.H, "INT", "query heads");
+  shown_if(takes(step, &Support::gqa),
+           defaults_to(option("Problem", "--hkv", p.Hkv, "INT", "key and value heads"), "--h"));
+  option("Problem", "--n", p.N, "INT", "queries");
+  shown_if(takes(step, &Support::cross),
+           defaults_to(option("Problem", "--nk", p.Nk, "INT", "keys"),
+                       few_queries ? "1024, or the longest of --lengths" : "--n"));
+  option("Problem", "--d", p.d, "INT", "head dimension: " + step.support.list_d());
   app.add_flag("--causal", p.causal, "queries do not see later keys")->group("Problem");
   const CLI::Option* lengths_flag =
       shown_if(takes(step, &Support::lengths),
                option("Problem", "--lengths", lengths, "INT,INT,...",
                       "keys of each batch entry, which take turns; else --nk of each"));
   shown_if(takes(step, &Support::pages),
-           option("Problem", "--page", p.page, "INT",
+           option("Problem", "--page", p.cache.page, "INT",
                   "keys of a page, 16, 32, 64, 128 or 256; 0: the cache is not paged"));
 
   const CLI::Option* input =
@@ -389,7 +367,7 @@ Options parse(int argc, const char* const* argv, const Step& step) {
         "--estimate-heads {}: must be 0 (as many as run) or a multiple of the heads that run",
         o.estimate_heads));
   }
-  p.smem = static_cast<size_t>(smem);
+  p.method.smem = static_cast<size_t>(smem);
   o.counters = !no_counters;
   if (o.workers < 0 || o.workers > kMaxWorkers) {
     throw UsageError(fmt::format("--workers {}: must be 0 to {}", o.workers, kMaxWorkers));
@@ -398,20 +376,19 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                               : find_variant(step, variant);
   const Variant& chosen_variant = step.variants[o.variant];
   require_files_apart(o, chosen_variant, table);
-  require_use(input, seed, o, chosen_variant, p.page != 0 && table.empty());
-  p.dtype = chosen_variant.forward.dtype();
-  p.fp8 = step.variants[o.variant].fp8;
-  p.cache8 = step.variants[o.variant].cache8;
-  if (flags.hkv->empty()) p.Hkv = p.H;
-  if (flags.nk->empty() && !few_queries) p.Nk = p.N;
-  if (o.files.any()) sizes_from_files(flags, o);
+  require_use(input, seed, o, chosen_variant, p.cache.page != 0 && table.empty());
+  p = problem_for(chosen_variant, p);
+  const bool nk_given = app.count("--nk") > 0;
+  if (app.count("--hkv") == 0) p.Hkv = p.H;
+  if (!nk_given && !few_queries) p.Nk = p.N;
+  if (o.files.any()) sizes_from_files(app, o);
   if (!lengths_flag->empty()) {
     const bool kv_file = !o.files.k.empty() || !o.files.v.empty();
-    spread_lengths(lengths, kv_file || !flags.nk->empty(), p);
+    spread_lengths(lengths, kv_file || nk_given, p);
   }
-  validate(p, step, step.variants[o.variant]);
+  validate(p, step, chosen_variant);
   if (!table.empty()) {
-    if (p.page == 0) throw UsageError(fmt::format("--table {}: needs --page", table));
+    if (p.cache.page == 0) throw UsageError(fmt::format("--table {}: needs --page", table));
     o.table = load_table(table, p);
   }
   if (o.estimate_heads == 0) o.estimate_heads = p.heads();
@@ -419,9 +396,9 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     throw UsageError(fmt::format("--estimate-heads {}: must be a multiple of the {} heads that run",
                                  o.estimate_heads, p.heads()));
   }
-  if (!o.files.dO.empty() && !step.variants[o.variant].backward) {
-    throw UsageError(fmt::format("--do {}: {} {} has no backward", o.files.dO, step.id,
-                                 step.variants[o.variant].name));
+  if (!o.files.dO.empty() && !chosen_variant.backward) {
+    throw UsageError(
+        fmt::format("--do {}: {} {} has no backward", o.files.dO, step.id, chosen_variant.name));
   }
   return o;
 }

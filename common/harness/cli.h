@@ -45,6 +45,9 @@ struct Options {
 /// is missing or contradicts a flag, a problem that the step does not support.
 Options parse(int argc, const char* const* argv, const Step&);
 
+/// The file of an output in the folder of --out-dir.
+std::string output_path(const std::string& folder, const Tensor&);
+
 /// \throws UsageError where the value of any option is empty, as in `--json ''` and `--json=`: that
 /// would be 0 for a number, and nothing for a file.
 void require_values(int argc, const char* const* argv);

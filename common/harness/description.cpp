@@ -23,9 +23,7 @@ Problem problem_of(const Step& step, const Variant& v) {
   Problem p;
   p.d = s.d.front();
   if (s.most_n != 0) p.N = 1;
-  p.dtype = v.forward.dtype();
-  p.fp8 = v.fp8, p.cache8 = v.cache8;
-  return p;
+  return problem_for(v, p);
 }
 
 /// The buffers that a formula knows.

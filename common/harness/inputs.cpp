@@ -22,7 +22,7 @@ namespace {
 // std::normal_distribution differs between libraries, so the numbers are made here: a hash of
 // (seed, stream, index), which any thread can compute for any element.
 
-enum Stream : uint64_t { kQ, kK, kV, kdO, kStreams };
+constexpr uint64_t kStreams = 4;           // of Q, K, V and dO, in this order
 constexpr uint64_t kTable = 2 * kStreams;  // behind those of the outliers
 
 // The output function of splitmix64 (Steele, Lea and Flood, OOPSLA 2014).
@@ -66,17 +66,26 @@ std::vector<float> generate(size_t n, DType dtype, const Generator& value) {
   return data;
 }
 
-std::vector<float> normal_tensor(size_t n, DType dtype, uint64_t seed, Stream stream) {
+std::vector<float> normal_tensor(size_t n, DType dtype, uint64_t seed, uint64_t stream) {
   const Uniform u(seed, stream);
   return generate(n, dtype, [u](uint64_t i) { return normal(u, i); });
 }
 
-std::vector<float> outlier_tensor(size_t n, DType dtype, uint64_t seed, Stream stream) {
+std::vector<float> outlier_tensor(size_t n, DType dtype, uint64_t seed, uint64_t stream) {
   const Uniform u(seed, stream);
   const Uniform chance(~seed, stream), spread(~seed, stream + kStreams);
   return generate(n, dtype, [=](uint64_t i) {
     return normal(u, i) + (chance(i) < 0.001 ? 10 * normal(spread, i) : 0.0);
   });
+}
+
+/// Those that files may give: Q, K, V and dO, numbered as their streams.
+template <class F>
+void each_input(F&& f) {
+  uint64_t stream = 0;
+  for (const Tensor& t : all_tensors()) {
+    if (t.file) f(t, stream++);
+  }
 }
 
 // --- a cache -------------------------------------------------------------------------------------
@@ -102,12 +111,12 @@ std::vector<float> quantise_heads(const Problem& p, std::vector<float>& tensor) 
 }
 
 Inputs as_cached(const Problem& p, Inputs in) {
-  if (p.cache8) quantise_cache(p, in);
+  if (p.cache.fp8) quantise_cache(p, in);
   return in;
 }
 
 /// Of batch entry b.
-int pages_of(const Problem& p, int b) { return (p.keys_of(b) + p.page - 1) / p.page; }
+int pages_of(const Problem& p, int b) { return (p.keys_of(b) + p.cache.page - 1) / p.cache.page; }
 
 /// Of a table: page i of batch entry b.
 size_t entry_of(const Problem& p, int b, int i) { return static_cast<size_t>(b) * p.pages() + i; }
@@ -233,17 +242,20 @@ std::string data_file(const std::string& name) {
 }
 
 Inputs normal_inputs(const Problem& p, uint64_t seed) {
-  return as_cached(p, {normal_tensor(p.q_size(), p.dtype, seed, kQ),
-                       normal_tensor(p.kv_size(), p.dtype, seed, kK),
-                       normal_tensor(p.kv_size(), p.dtype, seed, kV),
-                       normal_tensor(p.q_size(), p.dtype, seed, kdO), ""});
+  Inputs in;
+  each_input([&](const Tensor& t, uint64_t stream) {
+    in.*t.input = normal_tensor(t.elements(p), p.dtype, seed, stream);
+  });
+  return as_cached(p, std::move(in));
 }
 
 Inputs outlier_inputs(const Problem& p, uint64_t seed) {
-  return as_cached(p, {outlier_tensor(p.q_size(), p.dtype, seed, kQ),
-                       outlier_tensor(p.kv_size(), p.dtype, seed, kK),
-                       outlier_tensor(p.kv_size(), p.dtype, seed, kV),
-                       normal_tensor(p.q_size(), p.dtype, seed, kdO), ""});
+  Inputs in;
+  each_input([&](const Tensor& t, uint64_t stream) {
+    const auto make = t.role == Role::input ? outlier_tensor : normal_tensor;
+    in.*t.input = make(t.elements(p), p.dtype, seed, stream);
+  });
+  return as_cached(p, std::move(in));
 }
 
 Inputs real_inputs(const Problem& p, uint64_t seed) {
@@ -262,7 +274,7 @@ Inputs real_inputs(const Problem& p, uint64_t seed) {
   in.Q = resample(q, p, p.heads(), p.N, first_query, factor);
   in.K = resample(k, p, p.kv_heads(), p.Nk, first_key, factor);
   in.V = resample(v, p, p.kv_heads(), p.Nk, first_key, 1);
-  in.dO = normal_tensor(p.q_size(), p.dtype, seed, kdO);
+  in.dO = normal_tensor(p.q_size(), p.dtype, seed, kStreams - 1);
   in.note = note_on_real(q, p);
   return as_cached(p, std::move(in));
 }
@@ -301,16 +313,11 @@ Problem problem_of(const InputFiles& files, const Problem& defaults) {
 }
 
 void load_inputs(const InputFiles& files, const Problem& p, Inputs& in) {
-  auto shape = [](std::initializer_list<int> sizes) {
-    return std::vector<size_t>(sizes.begin(), sizes.end());
-  };
-  const auto all = [](size_t) { return true; };
-  const auto keys = [&p](size_t i) { return is_key(p, i); };
-  load_tensor(files.q, shape({p.B, p.H, p.N, p.d}), p.dtype, in.Q, all);
-  load_tensor(files.k, shape({p.B, p.Hkv, p.Nk, p.d}), p.dtype, in.K, keys);
-  load_tensor(files.v, shape({p.B, p.Hkv, p.Nk, p.d}), p.dtype, in.V, keys);
-  load_tensor(files.dO, shape({p.B, p.H, p.N, p.d}), p.dtype, in.dO, all);
-  if (p.cache8) quantise_cache(p, in);
+  each_input([&](const Tensor& t, uint64_t) {
+    load_tensor(files.*t.file, t.shape(p), p.dtype, in.*t.input,
+                [&](size_t i) { return !t.scale || is_key(p, i); });
+  });
+  if (p.cache.fp8) quantise_cache(p, in);
 }
 
 void require_range(const Problem& p, const Inputs& in, bool backward) {
@@ -323,13 +330,13 @@ void require_range(const Problem& p, const Inputs& in, bool backward) {
   };
   const double Q = largest(in.Q, false), K = largest(in.K, true), V = largest(in.V, true);
   const double dO = backward ? largest(in.dO, false) : 0;
-  if (p.fp8 && std::sqrt(p.d) * std::max({Q, K, V}) > FLT_MAX) {
+  if (p.method.fp8 && std::sqrt(p.d) * std::max({Q, K, V}) > FLT_MAX) {
     throw UsageError(
         fmt::format("Q reaches {:.1e}, K {:.1e} and V {:.1e}: sums of a row may pass "
                     "{:.1e}, where fp32 ends; scale them down",
                     Q, K, V, FLT_MAX));
   }
-  if (0x1p8 * p.Nk * V > FLT_MAX && !p.fp8 && !p.cache8) {
+  if (0x1p8 * p.Nk * V > FLT_MAX && !p.method.fp8 && !p.cache.fp8) {
     throw UsageError(
         fmt::format("V reaches {:.1e}: sums of P V may pass {:.1e}, where fp32 ends; "
                     "scale V down",
@@ -393,7 +400,7 @@ void validate_table(const Problem& p, const std::vector<int>& table, const std::
     throw UsageError(
         fmt::format("{}: has {} entries, but the problem's {} batch entries of up to "
                     "{} keys have {} pages of {} each",
-                    who, table.size(), p.B, p.Nk, p.pages(), p.page));
+                    who, table.size(), p.B, p.Nk, p.pages(), p.cache.page));
   }
   std::vector<std::pair<int, int>> owner(most, {-1, -1});
   for (int b = 0; b < p.B; ++b) {
@@ -423,7 +430,7 @@ std::vector<int> load_table(const std::string& path, const Problem& p) {
     throw UsageError(
         fmt::format("{}: its shape is {}, but {} batch entries of up to {} keys in "
                     "pages of {} need {}",
-                    who, text_of(npy.shape), p.B, p.Nk, p.page, text_of(shape)));
+                    who, text_of(npy.shape), p.B, p.Nk, p.cache.page, text_of(shape)));
   }
   std::vector<int> table;
   for (const int64_t page : npy.data) {

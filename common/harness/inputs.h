@@ -5,22 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/problem.h"
+#include "common/harness/tensors.h"
 
 namespace fa {
-
-/// Host tensors, already rounded to the problem's element type. Layouts: see Problem.
-struct Inputs {
-  std::vector<float> Q;             ///< [B, H, N, d]
-  std::vector<float> K;             ///< [B, Hkv, Nk, d]
-  std::vector<float> V;             ///< [B, Hkv, Nk, d]
-  std::vector<float> dO;            ///< [B, H, N, d]
-  std::string note;                 ///< "real input tiled from N=1024 to N=4096", or empty
-  std::vector<float> K_scale = {};  ///< [B, Hkv] with Problem::cache8: K / K_scale is e4m3
-  std::vector<float> V_scale = {};  ///< likewise
-  /// [B, Problem::pages()] of a paged cache; empty: shuffled_table() of a fixed seed.
-  std::vector<int> table = {};
-};
 
 /// A shipped file: in the folder $FLASH_STEPS_DATA if set, else in common/data.
 std::string data_file(const std::string& name);
@@ -36,18 +23,11 @@ Inputs outlier_inputs(const Problem&, uint64_t seed);
 /// \throws UsageError when the files are missing or damaged.
 Inputs real_inputs(const Problem&, uint64_t seed);
 
-/// Files given by --q, --k, --v, --do; an empty path means "not given".
-struct InputFiles {
-  std::string q, k, v, dO;
-  bool any() const { return !q.empty() || !k.empty() || !v.empty() || !dO.empty(); }
-  /// Nothing of Q, K and V is made.
-  bool all() const { return !q.empty() && !k.empty() && !v.empty(); }
-};
 /// Takes B, H, Hkv, N, Nk and d from the files' shapes ([B, H, N, d] each; f2, f4 or f8).
 /// \throws UsageError with one sentence: missing file, wrong dtype, wrong or contradicting shapes.
 Problem problem_of(const InputFiles&, const Problem& defaults);
 /// Replaces what the files give; the rest stays. Behind the keys of a batch entry
-/// (Problem::lengths) K and V may hold anything, NaN too. With Problem::cache8 it ends with
+/// (CacheFormat::lengths) K and V may hold anything, NaN too. With CacheFormat::fp8 it ends with
 /// quantise_cache().
 /// \throws UsageError as above.
 void load_inputs(const InputFiles&, const Problem&, Inputs&);
@@ -61,7 +41,7 @@ void require_range(const Problem&, const Inputs&, bool backward);
 
 /// K and V as a cache of 8 bits holds them: per batch entry and key head the scale max |.| / 448,
 /// and each number the nearest that is scale * e4m3. Of the keys that there are (Problem::keys_of).
-/// Fills K_scale and V_scale. normal_inputs() and the others end with it where Problem::cache8 is
+/// Fills K_scale and V_scale. normal_inputs() and the others end with it where CacheFormat::fp8 is
 /// set; who changes K or V afterwards calls it again.
 void quantise_cache(const Problem&, Inputs&);
 

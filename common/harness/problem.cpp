@@ -35,10 +35,6 @@ std::string list_of(const std::vector<int>& values, const char* between = ",") {
   return list;
 }
 
-void require_positive(const char* flag, int value) {
-  if (value < 1) throw UsageError(fmt::format("{} {}: must be at least 1", flag, value));
-}
-
 constexpr int kPages[] = {16, 32, 64, 128, 256};
 
 /// "0,1,700", or the first few of many.
@@ -50,28 +46,28 @@ std::string short_list(std::vector<int> values) {
 }
 
 void validate_cache(const Problem& p, const Support& support, const std::string& who) {
-  if (!p.lengths.empty() && !support.lengths) {
+  if (!p.cache.lengths.empty() && !support.lengths) {
     throw UsageError(
         fmt::format("--lengths {}: {} supports only as many keys in each batch entry "
                     "(--nk {})",
-                    short_list(p.lengths), who, p.Nk));
+                    short_list(p.cache.lengths), who, p.Nk));
   }
-  if (!p.lengths.empty() && p.lengths.size() != static_cast<size_t>(p.B)) {
+  if (!p.cache.lengths.empty() && p.cache.lengths.size() != static_cast<size_t>(p.B)) {
     throw UsageError(fmt::format("--lengths {}: must be one for each batch entry, --b {}",
-                                 short_list(p.lengths), p.B));
+                                 short_list(p.cache.lengths), p.B));
   }
-  for (const int length : p.lengths) {
+  for (const int length : p.cache.lengths) {
     if (length >= 0 && length <= p.Nk) continue;
     throw UsageError(
         fmt::format("--lengths {}: each must be 0 to {}, the keys of --nk", length, p.Nk));
   }
-  if (p.page == 0) return;
+  if (p.cache.page == 0) return;
   if (!support.pages) {
-    throw UsageError(fmt::format("--page {}: {} has no paged cache", p.page, who));
+    throw UsageError(fmt::format("--page {}: {} has no paged cache", p.cache.page, who));
   }
-  if (std::find(std::begin(kPages), std::end(kPages), p.page) == std::end(kPages)) {
-    throw UsageError(
-        fmt::format("--page {}: {} supports pages of 16, 32, 64, 128 or 256 keys", p.page, who));
+  if (std::find(std::begin(kPages), std::end(kPages), p.cache.page) == std::end(kPages)) {
+    throw UsageError(fmt::format("--page {}: {} supports pages of 16, 32, 64, 128 or 256 keys",
+                                 p.cache.page, who));
   }
 }
 
@@ -122,8 +118,9 @@ uint64_t Problem::visible_scores() const {
 }
 
 double Problem::flops_forward() const {
-  const double keys = lengths.empty() ? static_cast<double>(B) * Nk
-                                      : std::accumulate(lengths.begin(), lengths.end(), 0.0);
+  const double keys = cache.lengths.empty()
+                          ? static_cast<double>(B) * Nk
+                          : std::accumulate(cache.lengths.begin(), cache.lengths.end(), 0.0);
   const double full = 4.0 * H * keys * N * d;
   return causal ? full / 2 : full;
 }
@@ -131,16 +128,16 @@ double Problem::flops_forward() const {
 std::string Support::list_d() const { return list_of(d, ", "); }
 
 void validate(const Problem& p, const Support& support, const std::string& who) {
-  require_positive("--b", p.B);
-  require_positive("--h", p.H);
-  require_positive("--hkv", p.Hkv);
-  require_positive("--n", p.N);
-  require_positive("--nk", p.Nk);
+  for (const Size& size : kSizes) {
+    if (size.of == &Problem::d || p.*size.of >= 1) continue;
+    throw UsageError(fmt::format("{} {}: must be at least 1", size.flag, p.*size.of));
+  }
   if (std::find(support.d.begin(), support.d.end(), p.d) == support.d.end()) {
     throw UsageError(fmt::format("--d {}: {} supports --d {}", p.d, who, support.list_d()));
   }
-  if (p.smem != 0 && !support.smem) {
-    throw UsageError(fmt::format("--smem {}: the tiles of {} have a fixed size", p.smem, who));
+  if (p.method.smem != 0 && !support.smem) {
+    throw UsageError(
+        fmt::format("--smem {}: the tiles of {} have a fixed size", p.method.smem, who));
   }
   if (p.Hkv != p.H && !support.gqa) {
     throw UsageError(
@@ -184,15 +181,15 @@ std::string describe(const Problem& p) {
   if (p.Nk != p.N) text += fmt::format(" Nk={}", p.Nk);
   text += fmt::format(" d={}", p.d);
   if (p.causal) text += " causal";
-  if (p.smem != 0) text += fmt::format(" smem={}", p.smem);
-  if (!p.lengths.empty()) {
-    const auto [least, most] = std::minmax_element(p.lengths.begin(), p.lengths.end());
+  if (p.method.smem != 0) text += fmt::format(" smem={}", p.method.smem);
+  if (!p.cache.lengths.empty()) {
+    const auto [least, most] = std::minmax_element(p.cache.lengths.begin(), p.cache.lengths.end());
     text += *least == *most ? fmt::format(" lengths={}", *most)
                             : fmt::format(" lengths={}..{}", *least, *most);
   }
-  if (p.page != 0) text += fmt::format(" page={}", p.page);
+  if (p.cache.page != 0) text += fmt::format(" page={}", p.cache.page);
   text += std::string(" ") + name_of(p.dtype);
-  return p.cache8 ? text + " fp8 cache" : text;
+  return p.cache.fp8 ? text + " fp8 cache" : text;
 }
 
 }  // namespace fa

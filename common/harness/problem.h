@@ -22,9 +22,27 @@ const char* name_of(DType);
 /// The nearest value that `dtype` can hold (round to nearest even; e4m3 saturates at 448).
 float round_to(DType dtype, float x);
 
+/// How a decoding step is given keys and values, where they do not simply lie in K and V as Nk rows
+/// of each head. Its tensors: Cache.
+struct CacheFormat {
+  std::vector<int> lengths = {};  ///< [B] keys of each batch entry, 0 .. Nk; empty: Nk of each
+  int page = 0;                   ///< keys of a page; 0: K and V are not paged
+  bool fp8 = false;               ///< K and V are in e4m3, with a scale for each key head
+
+  bool operator==(const CacheFormat&) const = default;
+};
+
+/// What a step is free to choose in how it computes.
+struct Method {
+  bool fp8 = false;  ///< it quantises Q, K and V and multiplies e4m3; Problem::dtype stays theirs
+  size_t smem = 0;   ///< bytes of shared memory that a block may use (the papers' M); 0: its own
+
+  bool operator==(const Method&) const = default;
+};
+
 /// One attention problem: O = softmax(scale * Q K^T + mask) V for each of B*H heads.
 ///
-/// Layouts, row-major: Q, O, dO, dQ [B, H, N, d]; K, V, dK, dV [B, Hkv, Nk, d]; LSE [B, H, N].
+/// Its tensors are row-major: all_tensors() in tensors.h has their shapes.
 struct Problem {
   int B = 1;            ///< batch
   int H = 4;            ///< query heads
@@ -34,13 +52,10 @@ struct Problem {
   int d = 64;           ///< head dimension
   bool causal = false;  ///< key c is visible to row r when c <= r + Nk - N (bottom-right aligned)
   DType dtype = DType::f32;
-  bool fp8 =
-      false;  ///< the step quantises Q, K and V, and multiplies e4m3; `dtype` is theirs and O's
-  size_t smem =
-      0;  ///< bytes of shared memory that a block may use (the papers' M); 0: the step's own
-  std::vector<int> lengths = {};  ///< [B] keys of each batch entry, 0 .. Nk; empty: Nk of each
-  int page = 0;         ///< keys of a page of the KV cache (see Cache); 0: K and V are not paged
-  bool cache8 = false;  ///< K and V are stored in e4m3, with a scale for each key head (see Cache)
+  Method method = {};
+  CacheFormat cache = {};
+
+  bool operator==(const Problem&) const = default;
 
   /// 1 / sqrt(d).
   float scale() const { return 1.0f / std::sqrt(static_cast<float>(d)); }
@@ -57,9 +72,9 @@ struct Problem {
   /// The query rows' head h of B*H reads this head of B*Hkv.
   size_t kv_head_of(size_t bh) const { return bh / H * Hkv + bh % H / (H / Hkv); }
   /// Keys of batch entry b.
-  int keys_of(size_t b) const { return lengths.empty() ? Nk : lengths[b]; }
+  int keys_of(size_t b) const { return cache.lengths.empty() ? Nk : cache.lengths[b]; }
   /// Pages of a head's keys, at most: columns of the page table.
-  int pages() const { return page == 0 ? 1 : (Nk + page - 1) / page; }
+  int pages() const { return cache.page == 0 ? 1 : (Nk + cache.page - 1) / cache.page; }
   /// Keys that row r of batch entry b sees: 0 .. visible(r, b) - 1. 0 for a fully masked row.
   int visible(int r, size_t b = 0) const {
     const int keys = keys_of(b);
@@ -68,7 +83,7 @@ struct Problem {
     return n < 0 ? 0 : (n < keys ? n : keys);
   }
   /// Pairs (r, c) of one head that the mask leaves: N * Nk, or about half of it. Of Nk keys,
-  /// whatever `lengths` says.
+  /// whatever CacheFormat::lengths says.
   uint64_t visible_scores() const;
 
   /// FLOPs of the forward by FlashAttention's convention: 4*B*H*N*Nk*d, halved when causal
@@ -79,15 +94,26 @@ struct Problem {
   double flops_backward() const { return 2.5 * flops_forward(); }
 };
 
+/// One of the sizes: everything that reads or says them goes through kSizes.
+struct Size {
+  const char* flag;    ///< "--hkv"; without the dashes its key in JSON
+  const char* symbol;  ///< "Hkv"
+  int Problem::*of;
+  const char* key() const { return flag + 2; }
+};
+inline constexpr Size kSizes[] = {{"--b", "B", &Problem::B},       {"--h", "H", &Problem::H},
+                                  {"--hkv", "Hkv", &Problem::Hkv}, {"--n", "N", &Problem::N},
+                                  {"--nk", "Nk", &Problem::Nk},    {"--d", "d", &Problem::d}};
+
 /// What a step can do. Anything else is refused with the list of what is supported.
 struct Support {
   std::vector<int> d = {32, 64, 96, 128};  ///< head dimensions
   bool gqa = false;                        ///< Hkv < H
   bool cross = false;                      ///< Nk != N
-  bool smem = false;                       ///< Problem::smem: the step cuts its tiles to fit
+  bool smem = false;                       ///< Method::smem: the step cuts its tiles to fit
   int most_n = 0;                          ///< the most queries; 0: as many as one likes
-  bool lengths = false;                    ///< Problem::lengths
-  bool pages = false;                      ///< Problem::page: 0, 16, 32, 64, 128 or 256
+  bool lengths = false;                    ///< CacheFormat::lengths
+  bool pages = false;                      ///< CacheFormat::page: 0, 16, 32, 64, 128 or 256
 
   bool operator==(const Support&) const = default;
   /// The head dimensions, "64, 128".

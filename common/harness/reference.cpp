@@ -359,7 +359,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
       scale->assign(rows, 0);
     }
   }
-  if (kWithScales && p.fp8) {
+  if (kWithScales && p.method.fp8) {
     for (auto* root : {&out.root_PV, &out.root_PS, &out.root_PSV, &out.root_mean, &out.adrift}) {
       root->assign(rows, 0);
     }
@@ -406,7 +406,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
             const double v = largest_size(V + static_cast<size_t>(c) * d, p.d);
             w.largest_V.push_back(c == 0 ? v : std::max(v, w.largest_V[c - 1]));
           }
-          if (p.fp8) {
+          if (p.method.fp8) {
             w.K.fill_rows(K, keys, p.d);
             w.V_squares = w.V, w.K_squares = w.K_transposed;
             w.score_squares.resize(Nk);
@@ -446,7 +446,7 @@ ReferenceForward forward(const A& arithmetic, const Problem& p, const Inputs& in
         out.rest_of_P[row] = (w.softmax.l[k] - 1) / w.softmax.l[k];  // the largest is 1 / l
         out.largest_V[row] = w.largest_V[seen - 1];
       }
-      if (p.fp8) roots(w, p, item.begin, out);
+      if (p.method.fp8) roots(w, p, item.begin, out);
     };
   });
   return out;
@@ -740,9 +740,9 @@ std::vector<size_t> all(size_t n) {
 template <class Below>
 std::vector<size_t> rows_of_some_heads(const Problem& p, size_t count, const Below& below) {
   std::set<size_t> heads = {0, p.kv_heads() - 1};
-  if (!p.lengths.empty()) {
-    const auto [fewest, longest] = std::minmax_element(p.lengths.begin(), p.lengths.end());
-    for (const auto& at : {fewest, longest}) heads.insert((at - p.lengths.begin()) * p.Hkv);
+  if (!p.cache.lengths.empty()) {
+    const auto [fewest, longest] = std::minmax_element(p.cache.lengths.begin(), p.cache.lengths.end());
+    for (const auto& at : {fewest, longest}) heads.insert((at - p.cache.lengths.begin()) * p.Hkv);
   }
   const size_t rows = static_cast<size_t>(p.H / p.Hkv) * p.N;  // of one of them
   std::vector<size_t> chosen;
@@ -755,7 +755,7 @@ std::vector<size_t> rows_of_some_heads(const Problem& p, size_t count, const Bel
 }  // namespace
 
 Sample sample_of(const Problem& p, uint64_t seed, double budget) {
-  if (p.fp8) budget /= 4;  // three baselines, and the errors that the row's terms may have
+  if (p.method.fp8) budget /= 4;  // three baselines, and the errors that the row's terms may have
   // Multiply-adds: 2 d a score forward (Q K^T and P V), 7 d backward (S and dP twice, dQ, dK, dV).
   const double row_cost = 2.0 * p.d * p.visible_scores() / p.N;
   const double head_cost = 7.0 * p.d * p.visible_scores() * (p.H / p.Hkv);
@@ -809,7 +809,7 @@ ReferenceForward attention_fp64(const Problem& p, const Inputs& in, const Sample
 }
 ReferenceForward attention_unfused(const Problem& p, const Inputs& in, const Sample& sample,
                                    float headroom) {
-  if (!p.fp8) return forward(Unfused{p.dtype}, p, in, sample);
+  if (!p.method.fp8) return forward(Unfused{p.dtype}, p, in, sample);
   Inputs e4m3;
   e4m3.Q = quantised(in.Q, headroom), e4m3.K = quantised(in.K, headroom);
   e4m3.V = quantised(in.V, headroom);

@@ -51,7 +51,7 @@ struct ReferenceForward {
   }
   std::vector<double> rest_of_P;  ///< [rows]: 1 - the largest P
   std::vector<double> largest_V;  ///< [rows]: largest |V| of the keys that the row sees
-  // The same, only with Problem::fp8: roots of sums of squares, of what independent errors
+  // The same, only with Method::fp8: roots of sums of squares, of what independent errors
   // multiply.
   std::vector<double> root_PV;    ///< [rows]: of P V, over the keys; max over x
   std::vector<double> root_PS;    ///< [rows]: of scale P q_x k_x, over the keys and x
@@ -95,10 +95,10 @@ ReferenceForward attention_fp64(const Problem&, const Inputs&, const Sample&);
 /// fp32. Its LSE is of the fp32 scores before that rounding: a kernel that writes LSE keeps S in
 /// registers, and a baseline with rounded scores would be off by more than a missing key.
 ///
-/// With Problem::fp8 the plain kernel of 8 bits: Q, K and V are e4m3, with one scale for a tensor,
+/// With Method::fp8 the plain kernel of 8 bits: Q, K and V are e4m3, with one scale for a tensor,
 /// and so are the numerators of P, scaled by 2^8; sums in fp32, S stays there. O is of
 /// Problem::dtype.
-/// \param headroom  with Problem::fp8: a tensor's largest number becomes 448 / headroom
+/// \param headroom  with Method::fp8: a tensor's largest number becomes 448 / headroom
 ReferenceForward attention_unfused(const Problem&, const Inputs&, const Sample&,
                                    float headroom = 1);
 /// dQ, dK, dV of FlashAttention's Algorithm 4 (arXiv 2205.14135) without tiles, in double.

@@ -281,7 +281,7 @@ std::string change_line(const Pass& p) {
 
 /// The arithmetic roof of a card for this problem's products; 0 where none was measured.
 double measured_flops(const Roofs& roofs, const Problem& p) {
-  if (p.fp8) return 0;
+  if (p.method.fp8) return 0;
   return p.dtype == DType::f32 ? roofs.fp32_flops : p.dtype == DType::bf16 ? roofs.bf16_flops : 0;
 }
 
@@ -556,14 +556,26 @@ Json or_null(const std::optional<T>& x) {
 /// 0: it is absent.
 Json or_null(size_t x) { return x == 0 ? Json(nullptr) : Json(x); }
 
+Json problem_json(const Problem& p) {
+  Json j;
+  for (const Size& size : kSizes) j[size.key()] = p.*size.of;
+  j.update({{"causal", p.causal},
+            {"dtype", name_of(p.dtype)},
+            {"smem", or_null(p.method.smem)},
+            {"lengths", p.cache.lengths.empty() ? Json(nullptr) : Json(p.cache.lengths)},
+            {"page", or_null(p.cache.page)},
+            {"cache8", p.cache.fp8}});
+  return j;
+}
+
 /// Of the simulated problem's batch entries, which take turns. Older files say nothing of lengths.
 bool same_lengths(const Json& simulated, const Problem& p) {
   const Json lengths = simulated.value("lengths", Json());
-  if (lengths.empty() || p.lengths.empty()) return lengths.empty() == p.lengths.empty();
-  for (size_t b = 0; b < p.lengths.size(); ++b) {
-    if (lengths.at(b % lengths.size()) != p.lengths[b]) return false;
+  if (lengths.empty() || p.cache.lengths.empty()) return lengths.empty() == p.cache.lengths.empty();
+  for (size_t b = 0; b < p.cache.lengths.size(); ++b) {
+    if (lengths.at(b % lengths.size()) != p.cache.lengths[b]) return false;
   }
-  return p.lengths.size() % lengths.size() == 0;
+  return p.cache.lengths.size() % lengths.size() == 0;
 }
 
 Json traffic_json(const Pass& p) {
@@ -770,24 +782,13 @@ nlohmann::ordered_json to_json(const RunReport& r) {
   j["variant_index"] = r.variant_index;
   j["variant_idea"] = r.variant_idea;
   j["forward_of"] = r.forward_of.empty() ? Json(nullptr) : Json(r.forward_of);
-  j["fp8"] = r.problem.fp8;
+  j["fp8"] = r.problem.method.fp8;
   j["device"] = {{"kind", r.device.kind}, {"name", r.device.name}, {"arch", r.device.arch}};
   j["model_gpu"] = r.device.kind == "sim" ? Json(r.model.name) : Json(nullptr);
-  j["problem"] = {{"b", r.problem.B},
-                  {"h", r.problem.H},
-                  {"hkv", r.problem.Hkv},
-                  {"n", r.problem.N},
-                  {"nk", r.problem.Nk},
-                  {"d", r.problem.d},
-                  {"causal", r.problem.causal},
-                  {"dtype", name_of(r.problem.dtype)},
-                  {"smem", or_null(r.problem.smem)},
-                  {"lengths", r.problem.lengths.empty() ? Json(nullptr) : Json(r.problem.lengths)},
-                  {"page", or_null(r.problem.page)},
-                  {"cache8", r.problem.cache8},
-                  {"input", r.input},
-                  {"input_note", r.input_note.empty() ? Json(nullptr) : Json(r.input_note)},
-                  {"seed", r.seed}};
+  j["problem"] = problem_json(r.problem);
+  j["problem"].update({{"input", r.input},
+                       {"input_note", r.input_note.empty() ? Json(nullptr) : Json(r.input_note)},
+                       {"seed", r.seed}});
   j["estimate_heads"] = r.forward.estimate ? Json(r.estimate_heads) : Json(nullptr);
   j["check"] = check_json(r.check);
   j["check_complete"] = r.check.complete;
@@ -821,20 +822,19 @@ void read_estimates(const std::string& path, RunReport& r) {
   try {
     const Json j = Json::parse(text);
     if (j.at("estimate_heads").is_null()) refuse("holds no estimated time");
-    const auto same = [&j](const char* key, const auto& value) {
-      return j.at("problem").at(key) == Json(value);
-    };
     const Problem& p = r.problem;
     // Fewer heads may have run in the simulator, of as many query heads for one of K and V.
-    const Json& simulated = j.at("problem");
+    const Json &simulated = j.at("problem"), wanted = problem_json(p);
+    const bool same_sizes =
+        simulated.at("n") == wanted["n"] && simulated.at("nk") == wanted["nk"] &&
+        simulated.at("d") == wanted["d"] && simulated.at("causal") == wanted["causal"] &&
+        simulated.at("smem") == wanted["smem"];
     const bool same_cache =
-        same_lengths(simulated, p) && simulated.value("page", Json()) == or_null(p.page);
+        same_lengths(simulated, p) && simulated.value("page", Json()) == wanted["page"];
     const bool same_groups =
         simulated.at("h").get<int64_t>() * p.Hkv == simulated.at("hkv").get<int64_t>() * p.H;
-    if (j.at("step") != r.step || j.at("variant") != r.variant || !same("n", p.N) ||
-        !same("nk", p.Nk) || !same("d", p.d) || !same("causal", p.causal) ||
-        !same("smem", or_null(p.smem)) || !same_cache || !same_groups ||
-        j.at("estimate_heads").get<uint64_t>() != p.heads()) {
+    if (j.at("step") != r.step || j.at("variant") != r.variant || !same_sizes || !same_cache ||
+        !same_groups || j.at("estimate_heads").get<uint64_t>() != p.heads()) {
       refuse(fmt::format("is of another step, variant or problem: {} {}, {} heads",
                          j.at("step").get<std::string>(), j.at("variant").get<std::string>(),
                          j.at("estimate_heads").get<uint64_t>()));

@@ -133,22 +133,27 @@ void require_type(const char* what, const Runner& f, const Problem& p) {
   }
 }
 
-/// The elements of K and V on the device.
-size_t cache_element(const Problem& p) { return p.cache8 ? 1 : bytes_of(p.dtype); }
+/// K and V lie as the problem says, or in a cache.
+bool cached(const Tensor& t, const Problem& p) { return t.scale && p.cache != CacheFormat{}; }
+
+/// Of one element on the device.
+size_t element_bytes(const Tensor& t, const Problem& p) {
+  return t.scale && p.cache.fp8 ? 1 : t.layout(p).element_bytes;
+}
 
 /// Rows of K and V on the device, with those that hold no key.
 size_t cache_rows(const Problem& p, const std::vector<int>& table) {
-  if (p.page == 0) return p.kv_heads() * p.Nk;
+  if (p.cache.page == 0) return p.kv_heads() * p.Nk;
   const size_t pages = table.empty() ? std::max<size_t>(1, needed_pages(p)) : pool_pages(p, table);
-  return pages * p.Hkv * p.page;
+  return pages * p.Hkv * p.cache.page;
 }
 
 /// The row of K and V on the device where key c of a head lies.
 size_t cache_row(const Problem& p, const std::vector<int>& table, size_t head, int c) {
-  if (p.page == 0) return head * p.Nk + c;
+  if (p.cache.page == 0) return head * p.Nk + c;
   const size_t b = head / p.Hkv, h = head % p.Hkv;
-  const size_t page = table[b * p.pages() + c / p.page];
-  return (page * p.Hkv + h) * p.page + c % p.page;
+  const size_t page = table[b * p.pages() + c / p.cache.page];
+  return (page * p.Hkv + h) * p.cache.page + c % p.cache.page;
 }
 
 /// One row of K or V in its type on the device.
@@ -156,7 +161,7 @@ size_t cache_row(const Problem& p, const std::vector<int>& table, size_t head, i
 /// \throws std::invalid_argument when e4m3 cannot hold what quantise_cache() should have rounded.
 void store_row(const char* name, const Problem& p, const float* from, float scale, uint8_t* to) {
   for (int x = 0; x < p.d; ++x) {
-    if (p.cache8) {
+    if (p.cache.fp8) {
       const float value = from[x] / scale, held = round_to(DType::e4m3, value);
       if (!(std::abs(value - held) <= 0x1p-22f * std::abs(held))) {
         throw std::invalid_argument(fmt::format(
@@ -177,17 +182,10 @@ void store_row(const char* name, const Problem& p, const float* from, float scal
 bool never_written(float x) { return std::bit_cast<uint32_t>(x) == 0xffffffff; }
 
 MemoryNeed memory_need(const Problem& p, const Variant& v, const std::vector<int>& table) {
-  const size_t q = p.q_size() * bytes_of(p.dtype), kv = p.kv_size() * bytes_of(p.dtype);
   MemoryNeed need;
-  need.inputs = q + 2 * cache_rows(p, table) * p.d * cache_element(p);
-  need.inputs += p.lengths.size() * sizeof(int);
-  if (p.page != 0) need.inputs += p.B * static_cast<size_t>(p.pages()) * sizeof(int);
-  if (p.cache8) need.inputs += 2 * p.kv_heads() * sizeof(float);
-  need.outputs = q;
-  if (v.writes_lse) need.outputs += p.rows() * sizeof(float);
-  if (v.backward) {
-    need.inputs += q;            // dO
-    need.outputs += q + 2 * kv;  // dQ, dK, dV
+  for (const Tensor* t : tensors_of(v, p)) {
+    (t->output ? need.outputs : need.inputs) +=
+        cached(*t, p) ? cache_rows(p, table) * p.d * element_bytes(*t, p) : t->bytes(p);
   }
   for (const Scratch& s : workspace_of(v, p)) need.workspace += s.bytes;
   return need;
@@ -204,121 +202,88 @@ void require_memory(const MemoryNeed& need) {
 }
 
 struct Session::Impl {
+  /// A tensor and its memory.
+  struct Held {
+    const Tensor* tensor;
+    DeviceBuffer buffer;
+  };
+
   Problem problem;
   Variant variant;
-  std::map<std::string, DeviceBuffer> inputs, outputs, workspace;
+  std::map<std::string, Held> held;
+  std::map<std::string, DeviceBuffer> workspace;
   std::set<std::string> zeroed;  // of the workspace
   std::map<std::string, void*> workspace_pointers;
   std::vector<int> table;  // of a paged cache
   Tensors<void> tensors;
 
-  static void require_size(const char* name, size_t has, size_t size) {
-    if (has == size) return;
-    throw std::invalid_argument(fmt::format("{} has {} elements instead of {}", name, has, size));
-  }
-
-  /// What is not of the problem's type.
-  template <class T>
-  const T* add_plain(const char* name, const std::vector<T>& from, size_t size) {
-    require_size(name, from.size(), size);
-    auto [at, _] = inputs.try_emplace(name, name, size * sizeof(T), 0);
-    at->second.upload(from);
-    return static_cast<const T*>(at->second.data());
+  void add(const Tensor& t, const Inputs& in) {
+    const Problem& p = problem;
+    const bool cache = cached(t, p);
+    const size_t rows = cache ? cache_rows(p, table) : 0;
+    const size_t bytes = cache ? rows * p.d * element_bytes(t, p) : t.bytes(p);
+    const auto require_size = [&](size_t has) {
+      if (has == t.elements(p)) return;
+      throw std::invalid_argument(
+          fmt::format("{} has {} elements instead of {}", t.name, has, t.elements(p)));
+    };
+    if (t.input) require_size((in.*t.input).size());
+    if (t.integers) require_size(t.integers(p, table).size());
+    DeviceBuffer& buffer =
+        held.try_emplace(t.name, &t, DeviceBuffer(t.name, bytes, t.output ? guard_bytes() : 0))
+            .first->second.buffer;
+    if (cache) {
+      upload_cache(t, in, buffer);
+    } else if (t.integers) {
+      buffer.upload(t.integers(p, table));
+    } else if (t.input) {
+      upload_as(t.type ? DType::f32 : p.dtype, in.*t.input, buffer);
+    }
+    buffer.shape(layout_of(t));
+    t.device.put(tensors, buffer.data());
   }
 
   /// K or V where rows may hold no key, or are of 8 bits.
-  void add_cache(const char* name, const std::vector<float>& from, const std::vector<float>& scales,
-                 const void*& p) {
+  void upload_cache(const Tensor& t, const Inputs& in, DeviceBuffer& buffer) const {
     const Problem& q = problem;
-    require_size(name, from.size(), q.kv_size());
-    const size_t row_bytes = q.d * cache_element(q), rows = cache_rows(q, table);
+    const std::vector<float>&from = in.*t.input, &scales = in.*t.scale;
+    const size_t row_bytes = q.d * element_bytes(t, q), rows = cache_rows(q, table);
     std::vector<uint8_t> bytes(rows * row_bytes);
     std::vector<char> filled(rows);
     parallel_for(q.kv_heads(), [&] {
       return [&](size_t head) {
         for (int c = 0; c < q.keys_of(head / q.Hkv); ++c) {
           const size_t row = cache_row(q, table, head, c);
-          store_row(name, q, &from[(head * q.Nk + c) * q.d], q.cache8 ? scales[head] : 1,
+          store_row(t.name, q, &from[(head * q.Nk + c) * q.d], q.cache.fp8 ? scales[head] : 1,
                     &bytes[row * row_bytes]);
           filled[row] = true;
         }
       };
     });
-    auto [at, _] = inputs.try_emplace(name, name, bytes.size(), 0);
-    at->second.upload(bytes);
+    buffer.upload(bytes);
     for (size_t row = 0, next; row < rows; row = next) {
       next = row + 1;
       if (filled[row]) continue;
       while (next < rows && !filled[next]) ++next;
-      at->second.poison(row * row_bytes, (next - row) * row_bytes);
+      buffer.poison(row * row_bytes, (next - row) * row_bytes);
     }
-    p = at->second.data();
   }
 
-  /// K and V, and what tells where they lie.
-  void add_keys(const Inputs& in) {
+  Layout layout_of(const Tensor& t) const {
     const Problem& p = problem;
-    Tensors<void>& t = tensors;
-    if (p.cache8) {
-      t.cache.K_scale = add_plain("K_scale", in.K_scale, p.kv_heads());
-      t.cache.V_scale = add_plain("V_scale", in.V_scale, p.kv_heads());
+    Layout layout = t.layout(p);
+    layout.element_bytes = static_cast<unsigned>(element_bytes(t, p));
+    if (t.scale && p.cache.page != 0) {
+      layout.rows = p.cache.page;
+      layout.matrices = cache_rows(p, table) / layout.rows;
     }
-    if (!p.lengths.empty()) t.cache.lengths = add_plain("lengths", p.lengths, p.B);
-    if (p.page != 0) {
-      t.cache.table = add_plain("table", table, static_cast<size_t>(p.B) * p.pages());
-    }
-    if (!p.cache8 && p.lengths.empty() && p.page == 0) {
-      add_input("K", in.K, p.kv_size(), t.K);
-      add_input("V", in.V, p.kv_size(), t.V);
-    } else {
-      add_cache("K", in.K, in.K_scale, t.K);
-      add_cache("V", in.V, in.V_scale, t.V);
-    }
+    return layout;
   }
 
-  void add_input(const char* name, const std::vector<float>& from, size_t size, const void*& p) {
-    require_size(name, from.size(), size);
-    auto [at, _] = inputs.try_emplace(name, name, size * bytes_of(problem.dtype), 0);
-    upload_as(problem.dtype, from, at->second);
-    p = at->second.data();
-  }
-
-  /// For a trace.
-  void shape_buffers() const {
-    const Problem& p = problem;
-    const auto shape = [](size_t matrices, int rows, int columns, size_t element) {
-      return Layout{matrices, size_t(rows), size_t(columns), unsigned(element)};
-    };
-    const Layout queries = shape(p.heads(), p.N, p.d, bytes_of(p.dtype));
-    const Layout keys = shape(p.kv_heads(), p.Nk, p.d, bytes_of(p.dtype));
-    const auto cache = [&] {
-      const size_t element = cache_element(p);
-      return p.page == 0 ? shape(p.kv_heads(), p.Nk, p.d, element)
-                         : shape(cache_rows(p, table) / p.page, p.page, p.d, element);
-    };
-    for (const auto& [name, buffer] : inputs) {
-      buffer.shape(name == "K" || name == "V"               ? cache()
-                   : name == "K_scale" || name == "V_scale" ? shape(1, p.B, p.Hkv, sizeof(float))
-                   : name == "lengths"                      ? shape(1, p.B, 1, sizeof(int))
-                   : name == "table"                        ? shape(1, p.B, p.pages(), sizeof(int))
-                                                            : queries);
+  void forget(Role role) {
+    for (auto& [name, h] : held) {
+      if (h.tensor->role == role) h.buffer.poison();
     }
-    for (const auto& [name, buffer] : outputs) {
-      buffer.shape(name == "LSE"                  ? shape(p.heads(), p.N, 1, sizeof(float))
-                   : name == "dK" || name == "dV" ? keys
-                                                  : queries);
-    }
-    for (const Scratch& s : workspace_of(variant, p)) {
-      workspace.at(s.name).shape(workspace_layout(s.name, s.bytes, p));
-    }
-  }
-
-  void forget(const char* name) {
-    if (const auto at = outputs.find(name); at != outputs.end()) at->second.poison();
-  }
-
-  void* add_output(const char* name, size_t bytes) {
-    return outputs.try_emplace(name, name, bytes, guard_bytes()).first->second.data();
   }
 };
 
@@ -327,39 +292,28 @@ Session::Session(const Problem& p, const Inputs& in, const Variant& v)
   require_type("prepare", v.prepare, p);
   require_type("forward", v.forward, p);
   require_type("backward", v.backward, p);
-  if (p.cache8 != v.cache8) {
+  if (p.cache.fp8 != v.cache8) {
     throw std::invalid_argument(fmt::format("the step's K and V are of {} bits, the problem's not",
                                             v.cache8 ? 8 : 8 * bytes_of(p.dtype)));
   }
   Impl& s = *impl_;
   s.problem = p;
   s.variant = v;
-  if (p.page != 0) {
+  if (p.cache.page != 0) {
     s.table = in.table.empty() ? shuffled_table(p, /*seed=*/1) : in.table;
     validate_table(p, s.table, "the page table");
   }
   require_memory(memory_need(p, v, s.table));
-  Tensors<void>& t = s.tensors;
-  s.add_input("Q", in.Q, p.q_size(), t.Q);
-  s.add_keys(in);
-  const size_t q_bytes = p.q_size() * bytes_of(p.dtype), kv_bytes = p.kv_size() * bytes_of(p.dtype);
-  t.O = s.add_output("O", q_bytes);
-  if (v.writes_lse) t.LSE = static_cast<float*>(s.add_output("LSE", p.rows() * sizeof(float)));
-  if (v.backward) {
-    s.add_input("dO", in.dO, p.q_size(), t.dO);
-    t.dQ = s.add_output("dQ", q_bytes);
-    t.dK = s.add_output("dK", kv_bytes);
-    t.dV = s.add_output("dV", kv_bytes);
-  }
+  for (const Tensor* t : tensors_of(v, p)) s.add(*t, in);
   for (const Scratch& piece : workspace_of(v, p)) {
     const auto [at, inserted] =
         s.workspace.try_emplace(piece.name, piece.name, piece.bytes, guard_bytes());
     if (!inserted) throw std::invalid_argument("two pieces of workspace named " + piece.name);
+    at->second.shape(workspace_layout(piece.name, piece.bytes, p));
     s.workspace_pointers[piece.name] = at->second.data();
     if (piece.zeroed) s.zeroed.insert(piece.name);
   }
-  t.workspace = &s.workspace_pointers;
-  s.shape_buffers();
+  s.tensors.workspace = &s.workspace_pointers;
   poison();
 }
 
@@ -370,20 +324,16 @@ void Session::forward() { impl_->variant.forward(impl_->problem, impl_->tensors)
 void Session::backward() { impl_->variant.backward(impl_->problem, impl_->tensors); }
 
 void Session::poison() {
-  for (auto& [name, buffer] : impl_->outputs) buffer.poison();
+  forget_forward();
+  forget_backward();
   for (auto& [name, buffer] : impl_->workspace) {
     buffer.poison();
     if (impl_->zeroed.contains(name)) buffer.zero();
   }
 }
 
-void Session::forget_forward() {
-  for (const char* name : {"O", "LSE"}) impl_->forget(name);
-}
-
-void Session::forget_backward() {
-  for (const char* name : {"dQ", "dK", "dV"}) impl_->forget(name);
-}
+void Session::forget_forward() { impl_->forget(Role::output); }
+void Session::forget_backward() { impl_->forget(Role::backward_output); }
 
 void Session::forget_prepare() {
   for (auto& [name, buffer] : impl_->workspace) {
@@ -396,15 +346,12 @@ bool Session::keeps_state() const { return !impl_->zeroed.empty(); }
 Outputs Session::download() {
   cuda_check(cudaDeviceSynchronize());
   Outputs out;
-  const DType dtype = impl_->problem.dtype;
-  for (const auto& [name, to] : {std::pair("O", &out.O), std::pair("dQ", &out.dQ),
-                                 std::pair("dK", &out.dK), std::pair("dV", &out.dV)}) {
-    const auto buffer = impl_->outputs.find(name);
-    if (buffer != impl_->outputs.end()) *to = download_as(dtype, buffer->second);
+  for (const auto& [name, h] : impl_->held) {
+    if (!h.tensor->output) continue;
+    out.*h.tensor->output =
+        download_as(h.tensor->type ? DType::f32 : impl_->problem.dtype, h.buffer);
+    h.buffer.inspect_guard(out.damage);
   }
-  const auto lse = impl_->outputs.find("LSE");
-  if (lse != impl_->outputs.end()) out.LSE = download_as(DType::f32, lse->second);
-  for (const auto& [name, buffer] : impl_->outputs) buffer.inspect_guard(out.damage);
   for (const auto& [name, buffer] : impl_->workspace) {
     buffer.inspect_guard(out.damage);
     if (impl_->zeroed.contains(name)) buffer.inspect_zeros(out.damage);

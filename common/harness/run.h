@@ -12,16 +12,6 @@
 
 namespace fa {
 
-/// What came back from the device.
-struct Outputs {
-  std::vector<float> O;             ///< [B, H, N, d]
-  std::vector<float> LSE;           ///< [B, H, N], empty when the variant writes none
-  std::vector<float> dQ;            ///< [B, H, N, d], the gradients empty without a backward
-  std::vector<float> dK;            ///< [B, Hkv, Nk, d]
-  std::vector<float> dV;            ///< [B, Hkv, Nk, d]
-  std::vector<std::string> damage;  ///< "the guard band after O was overwritten", one sentence each
-};
-
 /// Whether an element of Outputs still has all bits set, as before the run. The NaN that arithmetic
 /// makes has other bits (on x86, unless an operand had these).
 bool never_written(float x);
@@ -34,7 +24,7 @@ bool never_written(float x);
 class Session {
  public:
   /// Allocates and uploads. Needs `dO` in the inputs when the variant has a backward. Rows of K and
-  /// V that hold no key (behind Problem::lengths, in what is left of a page) are NaN, and as never
+  /// V that hold no key (behind CacheFormat::lengths, in what is left of a page) are NaN, and as never
   /// written in the simulator.
   /// \throws ResourceError "needs 68.7 GB of workspace, 24.0 GB free" before anything is allocated.
   Session(const Problem&, const Inputs&, const Variant&);

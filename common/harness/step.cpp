@@ -63,6 +63,13 @@ void validate(const Problem& p, const Step& step, const Variant& v) {
   if (v.support) validate(p, *v.support, "variant " + v.name);
 }
 
+Problem problem_for(const Variant& v, Problem p) {
+  p.dtype = v.forward.dtype();
+  p.method.fp8 = v.fp8;
+  p.cache.fp8 = v.cache8;
+  return p;
+}
+
 std::vector<Scratch> workspace_of(const Variant& v, const Problem& p) {
   return v.workspace ? v.workspace(p) : std::vector<Scratch>{};
 }

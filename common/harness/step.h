@@ -13,6 +13,7 @@
 
 #include "common/dialect/cuda.h"
 #include "common/harness/problem.h"
+#include "common/harness/tensors.h"
 #include "common/harness/traffic.h"
 
 namespace fa {
@@ -28,58 +29,6 @@ struct Scratch {
   /// blocks share, without a memset before each launch. Else it starts as garbage.
   bool zeroed = false;
 };
-
-/// The piece of a workspace that has this name.
-void* scratch_of(const std::map<std::string, void*>& workspace, const char* name);
-
-/// Where the keys and values of a decoding step lie, beyond K and V. A page holds Problem::page
-/// keys of all key heads of one batch entry: K and V are then pools [pages, Hkv, page, d], and key
-/// c of batch entry b lies in page table[b, c / page], at row c % page. What a page holds behind
-/// the last key is garbage.
-struct Cache {
-  const int* lengths = nullptr;    ///< [B] keys of each batch entry; null: Nk of each
-  const int* table = nullptr;      ///< [B, Problem::pages()]; null: K and V are [B, Hkv, Nk, d]
-  const float* K_scale = nullptr;  ///< [B, Hkv], where K is e4m3: K = K_scale * e4m3; else null
-  const float* V_scale = nullptr;  ///< likewise
-};
-
-/// Device pointers of one problem; T is the element type. Shapes: see Problem.
-template <class T>
-struct Tensors {
-  const T* Q = nullptr;
-  const T* K = nullptr;
-  const T* V = nullptr;
-  T* O = nullptr;
-  float* LSE = nullptr;
-  const T* dO = nullptr;
-  T* dQ = nullptr;
-  T* dK = nullptr;
-  T* dV = nullptr;
-  const std::map<std::string, void*>* workspace = nullptr;
-  Cache cache = {};  ///< of a decoding step
-
-  /// A piece of the step's workspace, by its name.
-  template <class U>
-  U* scratch(const char* name) const {
-    return static_cast<U*>(scratch_of(*workspace, name));
-  }
-};
-
-/// The same with the element type that was forgotten.
-template <class T>
-Tensors<T> typed(const Tensors<void>& t) {
-  return {static_cast<const T*>(t.Q),
-          static_cast<const T*>(t.K),
-          static_cast<const T*>(t.V),
-          static_cast<T*>(t.O),
-          t.LSE,
-          static_cast<const T*>(t.dO),
-          static_cast<T*>(t.dQ),
-          static_cast<T*>(t.dK),
-          static_cast<T*>(t.dV),
-          t.workspace,
-          t.cache};
-}
 
 /// A host function that launches a step's kernels, with its element type forgotten.
 class Runner {
@@ -127,8 +76,8 @@ struct Variant {
   Runner prepare = {};
   PredictFn prepare_traffic = nullptr;  ///< null: no prediction yet
   Runner forward;
-  bool fp8 = false;                 ///< as Problem::fp8
-  bool cache8 = false;              ///< as Problem::cache8
+  bool fp8 = false;                 ///< as Method::fp8
+  bool cache8 = false;              ///< as CacheFormat::fp8
   PredictFn traffic = nullptr;      ///< of the forward; null: no prediction yet
   WorkspaceFn workspace = nullptr;  ///< null: none
   bool writes_lse = false;
@@ -168,6 +117,9 @@ void validate(const Problem&, const Step&, const Variant&);
 
 /// The step as JSON: docs/json.md.
 std::string describe(const Step&);
+
+/// The problem as this variant has it: its element type, and what it keeps in 8 bits.
+Problem problem_for(const Variant&, Problem);
 
 /// The pieces of workspace that a variant asks for; none without a WorkspaceFn.
 std::vector<Scratch> workspace_of(const Variant&, const Problem&);

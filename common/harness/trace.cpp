@@ -171,12 +171,13 @@ Json name_of_track(const char* what, size_t pid, std::optional<uint32_t> tid,
 
 /// Of a cache only what there is.
 Json problem_of(const Problem& p) {
-  Json j = {
-      {"b", p.B},   {"h", p.H}, {"hkv", p.Hkv},       {"n", p.N},
-      {"nk", p.Nk}, {"d", p.d}, {"causal", p.causal}, {"dtype", p.fp8 ? "e4m3" : name_of(p.dtype)}};
-  if (!p.lengths.empty()) j["lengths"] = p.lengths;
-  if (p.page != 0) j["page"] = p.page;
-  if (p.cache8) j["cache8"] = true;
+  Json j;
+  for (const Size& size : kSizes) j[size.key()] = p.*size.of;
+  j["causal"] = p.causal;
+  j["dtype"] = p.method.fp8 ? "e4m3" : name_of(p.dtype);
+  if (!p.cache.lengths.empty()) j["lengths"] = p.cache.lengths;
+  if (p.cache.page != 0) j["page"] = p.cache.page;
+  if (p.cache.fp8) j["cache8"] = true;
   return j;
 }
 

@@ -40,9 +40,9 @@ void require_writable_outputs(const Options& o) {
     throw UsageError(
         fmt::format("--out-dir {}: cannot be created: {}", o.out_dir, error.message()));
   }
-  for (const char* name : {"O.npy", "LSE.npy", "dQ.npy", "dK.npy", "dV.npy"}) {
-    const fs::path path = fs::path(o.out_dir) / name;
-    if (name[0] == 'O' || fs::exists(path, error)) require_writable("--out-dir", path);
+  for (const Tensor& t : all_tensors()) {
+    const fs::path path = output_path(o.out_dir, t);
+    if (t.output && (!t.there || fs::exists(path, error))) require_writable("--out-dir", path);
   }
 }
 
@@ -54,7 +54,7 @@ Inputs make_inputs(const Options& o) {
     load_inputs(o.files, o.problem, in);
     if (!in.note.empty()) in.note = "files input, the rest " + in.note;
   }
-  if (o.problem.page != 0) {
+  if (o.problem.cache.page != 0) {
     in.table = o.table.empty() ? shuffled_table(o.problem, o.seed) : o.table;
   }
   return in;
@@ -66,8 +66,8 @@ std::optional<ParentTraffic> parent_traffic(const Parent& parent, PredictFn traf
                                             const Problem& problem) {
   if (!traffic) return std::nullopt;
   Problem same = problem;
-  if (!parent.support.smem) same.smem = 0;  // it has tiles of its own size
-  same.cache8 = parent.cache8;
+  if (!parent.support.smem) same.method.smem = 0;  // it has tiles of its own size
+  same.cache.fp8 = parent.cache8;
   try {
     validate(same, parent.support);
   } catch (const UsageError&) {
@@ -98,26 +98,12 @@ Pass predict(const Step& step, const char* name, const Options& o, PredictFn tra
 }  // namespace
 
 void write_outputs(const Options& o, const Outputs& out) {
-  const Problem& p = o.problem;
-  const auto dims = [](int b, int h, int n) {
-    return std::vector<size_t>{size_t(b), size_t(h), size_t(n)};
-  };
-  const auto with_d = [&p](std::vector<size_t> shape) {
-    shape.push_back(size_t(p.d));
-    return shape;
-  };
-  const std::vector<size_t> rows = dims(p.B, p.H, p.N), keys = dims(p.B, p.Hkv, p.Nk);
-  if (!o.out.empty()) write_npy(o.out, with_d(rows), out.O);
+  if (!o.out.empty()) write_npy(o.out, tensor_of("O").shape(o.problem), out.O);
   if (o.out_dir.empty()) return;
-  const auto write = [&o](const char* name, const std::vector<size_t>& shape,
-                          const std::vector<float>& data) {
-    if (!data.empty()) write_npy(fs::path(o.out_dir) / (std::string(name) + ".npy"), shape, data);
-  };
-  write("O", with_d(rows), out.O);
-  write("LSE", rows, out.LSE);
-  write("dQ", with_d(rows), out.dQ);
-  write("dK", with_d(keys), out.dK);
-  write("dV", with_d(keys), out.dV);
+  for (const Tensor& t : all_tensors()) {
+    if (!t.output || (out.*t.output).empty()) continue;
+    write_npy(output_path(o.out_dir, t), t.shape(o.problem), out.*t.output);
+  }
 }
 
 namespace {
@@ -369,14 +355,14 @@ class Run {
     double bytes_per_s = 0, flops_per_s = 0;
     if (simulated()) {
       bytes_per_s = gpu.hbm_bytes_per_s;
-      flops_per_s = problem_.fp8      ? gpu.fp8_flops
-                    : t == DType::f32 ? gpu.fp32_flops
-                                      : gpu.bf16_flops;
+      flops_per_s = problem_.method.fp8 ? gpu.fp8_flops
+                    : t == DType::f32   ? gpu.fp32_flops
+                                        : gpu.bf16_flops;
     } else if (report_.roofs) {
       bytes_per_s = report_.roofs->copy_bytes_per_s;
-      flops_per_s = problem_.fp8      ? 0
-                    : t == DType::f32 ? report_.roofs->fp32_flops
-                                      : report_.roofs->bf16_flops;
+      flops_per_s = problem_.method.fp8 ? 0
+                    : t == DType::f32   ? report_.roofs->fp32_flops
+                                        : report_.roofs->bf16_flops;
     }
     if (!pass.seen.hbm && !pass.predicts) return;
     const Bytes hbm = pass.seen.hbm.value_or(pass.predicted.hbm);

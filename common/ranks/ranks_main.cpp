@@ -69,13 +69,13 @@ void on_all(World& world, F&& f) {
 /// What all ranks must have been told alike, one "--flag value" a line.
 std::string told(const Options& o, const Step& step, const World& world) {
   const Problem& p = o.problem;
-  return fmt::format(
-      "{}\n--variant {}\n--b {}\n--h {}\n--hkv {}\n--n {}\n--nk {}\n--d {}\n--causal {}\n"
-      "--input {}\n--seed {}\n--q {}\n--k {}\n--v {}\n--do {}\n--iters {}\n--predict {}\n"
-      "--out-dir {}\nmessages by {}\n",
-      step.id, step.variants[o.variant].name, p.B, p.H, p.Hkv, p.N, p.Nk, p.d, p.causal, o.input,
-      o.seed, o.files.q, o.files.k, o.files.v, o.files.dO, o.iters, o.predict, o.out_dir,
-      world.carrier());
+  std::string text = fmt::format("{}\n--variant {}\n", step.id, step.variants[o.variant].name);
+  for (const Size& size : kSizes) text += fmt::format("{} {}\n", size.flag, p.*size.of);
+  return text + fmt::format(
+                    "--causal {}\n--input {}\n--seed {}\n--q {}\n--k {}\n--v {}\n--do {}\n"
+                    "--iters {}\n--predict {}\n--out-dir {}\nmessages by {}\n",
+                    p.causal, o.input, o.seed, o.files.q, o.files.k, o.files.v, o.files.dO,
+                    o.iters, o.predict, o.out_dir, world.carrier());
 }
 
 /// \throws Refused with the first difference from rank 0.
@@ -111,27 +111,29 @@ void for_rows(const std::vector<Rows>& ranges, F&& f) {
   }
 }
 
-/// A rank's rows of [heads, N, width].
+/// A rank's rows of a tensor.
 std::vector<float> cut(const std::vector<float>& whole, const std::vector<Rows>& ranges,
-                       size_t heads, size_t N, size_t width) {
+                       const Layout& all) {
   const size_t n = count_rows(ranges);
-  std::vector<float> part(heads * n * width);
-  for (size_t h = 0; h < heads; ++h) {
+  std::vector<float> part(all.matrices * n * all.columns);
+  for (size_t h = 0; h < all.matrices; ++h) {
     for_rows(ranges, [&](size_t from, size_t to) {
-      std::copy_n(&whole[(h * N + from) * width], width, &part[(h * n + to) * width]);
+      std::copy_n(&whole[(h * all.rows + from) * all.columns], all.columns,
+                  &part[(h * n + to) * all.columns]);
     });
   }
   return part;
 }
 
 /// The reverse.
-void paste(const std::vector<float>& part, const std::vector<Rows>& ranges, size_t heads, size_t N,
-           size_t width, std::vector<float>& whole) {
+void paste(const std::vector<float>& part, const std::vector<Rows>& ranges, const Layout& all,
+           std::vector<float>& whole) {
   const size_t n = count_rows(ranges);
-  whole.resize(heads * N * width);
-  for (size_t h = 0; h < heads; ++h) {
+  whole.resize(all.matrices * all.rows * all.columns);
+  for (size_t h = 0; h < all.matrices; ++h) {
     for_rows(ranges, [&](size_t to, size_t from) {
-      std::copy_n(&part[(h * n + from) * width], width, &whole[(h * N + to) * width]);
+      std::copy_n(&part[(h * n + from) * all.columns], all.columns,
+                  &whole[(h * all.rows + to) * all.columns]);
     });
   }
 }
@@ -198,12 +200,10 @@ class RankRun {
     inputs_ = make_inputs(options_);
     if (options_.files.any()) require_range(p_, inputs_, /*backward=*/true);
     report_.run.input_note = inputs_.note;
-    const size_t N = p_.N, d = p_.d;
     Inputs mine;
-    mine.Q = cut(inputs_.Q, rows(), p_.heads(), N, d);
-    mine.K = cut(inputs_.K, rows(), p_.kv_heads(), N, d);
-    mine.V = cut(inputs_.V, rows(), p_.kv_heads(), N, d);
-    mine.dO = cut(inputs_.dO, rows(), p_.heads(), N, d);
+    for (const Tensor& t : all_tensors()) {
+      if (t.file) mine.*t.input = cut(inputs_.*t.input, rows(), t.layout(p_));
+    }
     if (world_.rank() != 0) inputs_ = {};
 
     Problem local = p_;
@@ -266,19 +266,15 @@ class RankRun {
 
   Outputs whole(const Outputs& mine) {
     Outputs all;
-    const auto collect = [&](const std::vector<float>& part, size_t heads, size_t width,
-                             std::vector<float>& to) {
-      const std::vector<std::vector<float>> parts = world_.gather(part);
+    for (const Tensor* t : tensors_of(variant_, p_)) {
+      const bool wanted = t->role == Role::output || report_.gradients_checked ||
+                          !options_.out_dir.empty();
+      if (!t->output || !wanted) continue;
+      const std::vector<std::vector<float>> parts = world_.gather(mine.*t->output);
       for (size_t r = 0; r < parts.size(); ++r) {
-        if (!parts[r].empty()) paste(parts[r], report_.ranks[r].rows, heads, p_.N, width, to);
+        if (parts[r].empty()) continue;
+        paste(parts[r], report_.ranks[r].rows, t->layout(p_), all.*t->output);
       }
-    };
-    collect(mine.O, p_.heads(), p_.d, all.O);
-    collect(mine.LSE, p_.heads(), 1, all.LSE);
-    if (report_.gradients_checked || !options_.out_dir.empty()) {
-      collect(mine.dQ, p_.heads(), p_.d, all.dQ);
-      collect(mine.dK, p_.kv_heads(), p_.d, all.dK);
-      collect(mine.dV, p_.kv_heads(), p_.d, all.dV);
     }
     std::string damage;
     for (const std::string& d : mine.damage) damage += d + "\n";

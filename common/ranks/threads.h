@@ -132,15 +132,15 @@ __global__ void copy_words_kernel(const Word* from, Word* to, size_t words) {
   if (i < words) to[i] = from[i];
 }
 
-/// A rank's rows of a tensor [heads, N, bytes of a row] in device memory, and back.
+/// A rank's rows of a tensor in device memory, and back.
 class RankRows {
  public:
-  RankRows(const std::vector<Rows>& ranges, size_t heads, size_t N, size_t row_bytes)
+  RankRows(const std::vector<Rows>& ranges, const Layout& all)
       : ranges_(ranges),
-        heads_(heads),
-        N_(N),
-        row_(row_bytes),
-        memory_("rows of a rank", heads * count_rows(ranges) * row_bytes) {}
+        heads_(all.matrices),
+        N_(all.rows),
+        row_(all.columns * all.element_bytes),
+        memory_("rows of a rank", heads_ * count_rows(ranges) * row_) {}
   std::byte* data() const { return memory_.get(); }
   void cut(const void* whole) const {
     each([&](size_t at, size_t mine, size_t bytes) {
@@ -186,27 +186,24 @@ inline void run_on_threads(const Sharding& sharding, int ranks, const Problem& p
   if (sent) sent->resize(ranks);
   const auto run = [&](Ranks& me) {
     const std::vector<Rows> rows = sharding.rows(p, me.rank(), ranks);
-    const auto of = [&](size_t heads, size_t row_bytes, const void* whole) {
-      RankRows mine(rows, heads, p.N, row_bytes);
-      if (whole) mine.cut(whole);
-      return mine;
-    };
-    const size_t row = p.d * bytes_of(p.dtype);
-    RankRows Q = of(p.heads(), row, t.Q), dO = of(p.heads(), row, t.dO);
-    RankRows K = of(p.kv_heads(), row, t.K), V = of(p.kv_heads(), row, t.V);
-    RankRows O = of(p.heads(), row, nullptr), dQ = of(p.heads(), row, nullptr);
-    RankRows dK = of(p.kv_heads(), row, nullptr), dV = of(p.kv_heads(), row, nullptr);
-    RankRows LSE = of(p.heads(), sizeof(float), nullptr);
-    Tensors<void> mine{Q.data(), K.data(), V.data(), O.data()};
-    mine.LSE = reinterpret_cast<float*>(LSE.data());
-    mine.dO = dO.data(), mine.dQ = dQ.data(), mine.dK = dK.data(), mine.dV = dV.data();
+    Tensors<void> mine;
+    std::vector<std::pair<const Tensor*, RankRows>> parts;
+    for (const Tensor& tensor : all_tensors()) {
+      if (!tensor.file && !tensor.output) continue;
+      const void* whole = tensor.device.get(t);
+      RankRows part(rows, tensor.layout(p));
+      if (tensor.file && whole) part.cut(whole);
+      tensor.device.put(mine, part.data());
+      parts.emplace_back(&tensor, std::move(part));
+    }
     const std::unique_ptr<RankAttention> attention = sharding.make(p, me);
     attention->forward(mine);
     if (t.dQ) attention->backward(mine);
     cuda_check(cudaDeviceSynchronize());
-    if (t.O) O.paste(t.O);
-    if (t.LSE) LSE.paste(t.LSE);
-    if (t.dQ) dQ.paste(t.dQ), dK.paste(t.dK), dV.paste(t.dV);
+    for (const auto& [tensor, part] : parts) {
+      const void* whole = tensor->device.get(t);
+      if (tensor->output && whole) part.paste(const_cast<void*>(whole));
+    }
     if (sent) (*sent)[me.rank()] = me.bytes_sent();
   };
   on_threads(ranks, run, busy_sms);

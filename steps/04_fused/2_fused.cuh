@@ -202,7 +202,7 @@ constexpr size_t smem_bytes(int d, int Bc) {
 
 // Bc: the widest K/V tile that fits into M bytes.
 inline int tile_keys(const fa::Problem& p) {
-  const size_t M = p.smem != 0 ? p.smem : kDefaultM;
+  const size_t M = p.method.smem != 0 ? p.method.smem : kDefaultM;
   for (const int Bc : {128, 64, 32, 16}) {
     if (smem_bytes(p.d, Bc) <= M) return Bc;
   }

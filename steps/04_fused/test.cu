@@ -9,7 +9,7 @@ static const fa::Variant& fused() { return fa::linked_variant("04 fused"); }
 /// A problem whose K/V tiles have exactly Bc keys.
 static fa::Problem tiled(int Bc, int N, int d, bool causal, int H = 2) {
   fa::Problem p = fa::test::problem(N, d, causal, 1, H);
-  p.smem = step04::smem_bytes(d, Bc);
+  p.method.smem = step04::smem_bytes(d, Bc);
   return p;
 }
 
@@ -43,7 +43,7 @@ TEST_CASE("step 04: batches and heads, real input and outliers", "[step04]") {
   auto p = fa::test::problem(70, 64, true, /*B=*/3, /*H=*/5);
   fa::test::require_right(tile(), p, fa::real_inputs(p, 1));
   fa::test::require_right(tile(), p, fa::outlier_inputs(p, 1));
-  p.smem = step04::smem_bytes(p.d, 32);
+  p.method.smem = step04::smem_bytes(p.d, 32);
   fa::test::require_right(fused(), p, fa::real_inputs(p, 1));
   fa::test::require_right(fused(), p, fa::outlier_inputs(p, 1));
 }
@@ -51,7 +51,7 @@ TEST_CASE("step 04: batches and heads, real input and outliers", "[step04]") {
 TEST_CASE("step 04: behaves as attention must", "[step04]") {
   const auto* variant = GENERATE(&tile(), &fused());
   auto full = fa::test::problem(75, 64, false), causal = fa::test::problem(75, 64, true);
-  if (variant == &fused()) full.smem = causal.smem = step04::smem_bytes(64, 32);
+  if (variant == &fused()) full.method.smem = causal.method.smem = step04::smem_bytes(64, 32);
   CAPTURE(variant->name);
   fa::test::require_rows_sum_to_one(*variant, full, 2e-6);
   fa::test::require_rows_sum_to_one(*variant, causal, 2e-6);
@@ -77,7 +77,7 @@ TEST_CASE("step 04: O and LSE do not depend on M", "[step04]") {
   const fa::Outputs by_default = fa::run(fused(), p, in);
   for (const int Bc : {16, 32, 128}) {
     CAPTURE(Bc);
-    p.smem = step04::smem_bytes(p.d, Bc);
+    p.method.smem = step04::smem_bytes(p.d, Bc);
     const fa::Outputs out = fa::run(fused(), p, in);
     CHECK(fa::test::max_difference(out.O, by_default.O) <= 2e-6);
     CHECK(fa::test::max_difference(out.LSE, by_default.LSE) <= 4e-6);
@@ -89,7 +89,7 @@ TEST_CASE("step 04: the widest tile that fits M, and an M that holds none is ref
   CAPTURE(d);
   fa::Problem p = fa::test::problem(4096, d, false);
   const auto keys = [&](size_t M) {
-    p.smem = M;
+    p.method.smem = M;
     return step04::tile_keys(p);
   };
   fa::dispatch_d<32, 64, 96, 128>(d, [&](auto D) {
@@ -105,7 +105,7 @@ TEST_CASE("step 04: the widest tile that fits M, and an M that holds none is ref
 
   const size_t least = step04::smem_bytes(d, 16);
   for (const size_t M : {size_t(1), least - 1}) {
-    p.smem = M;
+    p.method.smem = M;
     const std::string flag = "--smem " + std::to_string(M), need = std::to_string(least);
     CHECK_THROWS_AS(fused().traffic(p), fa::UsageError);
     CHECK_THROWS_WITH(fused().traffic(p), ContainsSubstring(flag) && ContainsSubstring(need) &&
@@ -120,7 +120,7 @@ TEST_CASE("step 04: the header's formula, and the paper's example at 2 bytes an 
   const auto [Bc, gigabytes] = GENERATE(table<int, double>({{32, 13.15}, {64, 6.71}, {128, 3.49}}));
   CAPTURE(Bc);
   fa::Problem p = fa::test::problem(1024, 64, false, 64, 16);
-  p.smem = step04::smem_bytes(p.d, Bc);
+  p.method.smem = step04::smem_bytes(p.d, Bc);
   fa::Prediction t = fused().traffic(p);
   const uint64_t BH = 1024, N = 1024, d = 64, Tc = N / Bc;
   CHECK(t.total().read == 4 * BH * ((2 + 2 * Tc) * N * d + 2 * (Tc + 1) * N));

@@ -152,7 +152,7 @@ TEST_CASE("step 06: HBM sees inputs and outputs only, and the grid grows with N"
   auto p = fa::test::problem(N, d, false, 1, 1);
   CHECK(variant->traffic(p).hbm == fa::Bytes{.read = 4 * 3 * N * d, .write = 4 * (N * d + N)});
   const fa::Counts now = fa::test::count_forward(*variant, p);
-  p.smem = step04::smem_bytes(d, 64);  // step 04 with as many keys in a tile
+  p.method.smem = step04::smem_bytes(d, 64);  // step 04 with as many keys in a tile
   const fa::Counts before = fa::test::count_forward(parent(), p);
   REQUIRE(now.kernels.size() == 1);
   REQUIRE(before.kernels.size() == 1);

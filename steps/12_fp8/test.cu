@@ -64,7 +64,7 @@ static fa::Inputs with_mean(fa::Inputs in, float mean) {
   return in;
 }
 static fa::TensorCheck check_of_O(const fa::Variant& v, fa::Problem p, const fa::Inputs& in) {
-  p.fp8 = v.fp8;
+  p.method.fp8 = v.fp8;
   return fa::check(p, in, fa::run(v, p, in), fa::sample_of(p, 1, 1e18)).tensors.at(0);
 }
 

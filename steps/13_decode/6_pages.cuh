@@ -157,7 +157,7 @@ struct Totals {
       const int count = std::max(1, fa::ceil_div(of_entry, split_keys));
       splits += count;
       if (count > 1) merged += 1, merged_splits += count;
-      if (p.page) pages += fa::ceil_div(of_entry, p.page);
+      if (p.cache.page) pages += fa::ceil_div(of_entry, p.cache.page);
     }
   }
 };
@@ -176,12 +176,12 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   const uint64_t parts = 4 * all.splits * H * N;  // one number per row
   t["O_parts"] = {.read = parts * d, .write = parts * d};
   t["LSE_parts"] = {.read = parts * 2 * (d / 4), .write = parts};
-  if (p.page) t["table"].read = 4 * rows.blocks * Hkv * all.groups * fa::kWarp;
-  if (!p.lengths.empty()) {
+  if (p.cache.page) t["table"].read = 4 * rows.blocks * Hkv * all.groups * fa::kWarp;
+  if (!p.cache.lengths.empty()) {
     t["lengths"].read = 4 * (blocks * kThreads + all_rows * (d / 4));
   }
   t.hbm = {.read = 2 * (all_rows * d + 2 * Hkv * all.keys * d) + parts * (d + 1) + 4 * all.pages +
-                   4 * p.lengths.size(),
+                   4 * p.cache.lengths.size(),
            .write = 2 * all_rows * d + 4 * all_rows + parts * (d + 1)};
   t.flops = 4 * Hkv * kMma * rows.bands * rows.blocks * all.padded * d;
   return t;
@@ -193,7 +193,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p);
   const Splits splits = step13_groups::splits_of(p);
   const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
-  const int log2_page = p.page ? std::bit_width(unsigned(p.page)) - 1 : 0;
+  const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
       fa::launch(flash_decode_kernel<d, bands>,

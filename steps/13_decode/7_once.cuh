@@ -129,7 +129,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   const Totals all(p, splits.keys, kMma);
   const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d, all_rows = p.rows();
   fa::Prediction t = step13_pages::traffic(p);
-  if (!p.lengths.empty()) t["lengths"].read -= 4 * all_rows * (d / 4);  // by no second kernel
+  if (!p.cache.lengths.empty()) t["lengths"].read -= 4 * all_rows * (d / 4);  // by no second kernel
   const uint64_t parts = 4 * all.merged_splits * H * N;                 // one number per row
   const uint64_t spared = t["O_parts"].write + t["LSE_parts"].write - parts * (d + 1);
   t.hbm.read -= spared, t.hbm.write -= spared;
@@ -153,7 +153,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const Rows rows(p);
   const Splits splits = step13_groups::splits_of(p);
   const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
-  const int log2_page = p.page ? std::bit_width(unsigned(p.page)) - 1 : 0;
+  const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
       fa::launch(flash_decode_kernel<d, bands>,

@@ -150,7 +150,7 @@ inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const SplitParts parts = {t.scratch<float>("O_parts"), t.scratch<float>("LSE_parts")};
   const e4m3* K = reinterpret_cast<const e4m3*>(t.K);
   const e4m3* V = reinterpret_cast<const e4m3*>(t.V);
-  const int log2_page = p.page ? std::bit_width(unsigned(p.page)) - 1 : 0;
+  const int log2_page = p.cache.page ? std::bit_width(unsigned(p.cache.page)) - 1 : 0;
   fa::dispatch_d<64, 128>(p.d, [&](auto d) {
     fa::dispatch_tile<1, 2>(rows.bands, [&](auto bands) {
       fa::launch(flash_decode8_kernel<d, bands>,

@@ -82,7 +82,7 @@ class GrowingCache {
   fa::Problem problem(int keys) const {
     fa::Problem p;
     p.H = p.Hkv = kHeads, p.N = 1, p.Nk = text_, p.d = d;
-    p.dtype = fa::DType::bf16, p.page = page_, p.lengths = {keys};
+    p.dtype = fa::DType::bf16, p.cache.page = page_, p.cache.lengths = {keys};
     return p;
   }
   void add_to(fa::Tensors<bf16>& t) const {

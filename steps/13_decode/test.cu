@@ -28,8 +28,8 @@ static const fa::Variant& paged() { return *GENERATE(&pages(), &once(), &fp8());
 /// Keys of several batch entries: none, one, ends of tiles and of pages, a few splits.
 static fa::Problem ragged(int page, int d, int N = 1, bool causal = false) {
   auto p = bf16_problem(N, 1025, d, causal, /*B=*/8, /*H=*/4, /*Hkv=*/2);
-  p.lengths = {0, 1, 1025, 16, 17, 300, 64, 511};
-  p.page = page;
+  p.cache.lengths = {0, 1, 1025, 16, 17, 300, 64, 511};
+  p.cache.page = page;
   return p;
 }
 
@@ -100,8 +100,8 @@ TEST_CASE("step 13: shuffled pages, ragged lengths", "[step13][all]") {
 
 TEST_CASE("step 13: what lies behind the lengths changes no bit", "[step13]") {
   const fa::Variant& variant = paged();
-  const auto p = fa::test::problem_for(variant, ragged(GENERATE(0, 16, 64), 64));
-  CAPTURE(variant.name, p.page);
+  const auto p = fa::problem_for(variant, ragged(GENERATE(0, 16, 64), 64));
+  CAPTURE(variant.name, p.cache.page);
   const auto in = fa::normal_inputs(p, 3);
   const size_t d = p.d, Nk = p.Nk;
   auto garbage = in;
@@ -109,7 +109,7 @@ TEST_CASE("step 13: what lies behind the lengths changes no bit", "[step13]") {
     if (i / d % Nk < size_t(p.keys_of(i / d / Nk / p.Hkv))) continue;
     garbage.K[i] = i % 2 ? NAN : INFINITY, garbage.V[i] = i % 3 ? NAN : 3e38f;
   }
-  if (p.cache8) fa::quantise_cache(p, garbage);
+  if (p.cache.fp8) fa::quantise_cache(p, garbage);
   fa::test::require_right(variant, p, garbage);
   const fa::Outputs clean = fa::run(variant, p, in), got = fa::run(variant, p, garbage);
   CHECK(got.O == clean.O);
@@ -122,7 +122,7 @@ TEST_CASE("step 13: keys that end where a split does", "[step13]") {
   auto p = bf16_problem(1, 700, d, false, /*B=*/2, /*H=*/2, /*Hkv=*/2);
   int tried = 0;
   for (int keys = 1; keys < 700; ++keys) {
-    p.lengths = {700, keys};
+    p.cache.lengths = {700, keys};
     const step13::Splits splits = step13_groups::splits_of(p);
     if (keys % splits.keys != 0) continue;
     CAPTURE(variant.name, d, keys, splits.keys);
@@ -135,15 +135,15 @@ TEST_CASE("step 13: keys that end where a split does", "[step13]") {
 TEST_CASE("step 13: a long cache", "[step13]") {
   const fa::Variant& variant = paged();
   auto p = bf16_problem(1, FA_BACKEND_GPU ? 131072 : 16384, 64, false, 1, 2, 1);
-  p.page = GENERATE(0, 16);
-  CAPTURE(variant.name, p.page);
+  p.cache.page = GENERATE(0, 16);
+  CAPTURE(variant.name, p.cache.page);
   fa::test::require_right(variant, p);
 }
 
 TEST_CASE("step 13: 131,072 keys", "[step13][.all]") {
   auto p = bf16_problem(1, 131072, GENERATE(64, 128), false, 1, 1, 1);
   fa::test::require_right(groups(), p);
-  p.page = 256;
+  p.cache.page = 256;
   fa::test::require_right(once(), p);
 }
 
@@ -158,9 +158,9 @@ TEST_CASE("step 13: random problems", "[step13][all]") {
     const int Hkv = between(1, 2), B = between(1, 4), Nk = between(1, FA_BACKEND_GPU ? 5000 : 700);
     auto p = bf16_problem(between(1, 16), Nk, between(1, 2) * 64, between(0, 1), B,
                           Hkv * between(1, 8), Hkv);
-    if (i % 6 >= 3 && between(0, 3) > 0) p.page = 16 << between(0, 4);
+    if (i % 6 >= 3 && between(0, 3) > 0) p.cache.page = 16 << between(0, 4);
     if (i % 6 >= 3 && between(0, 3) > 0) {
-      for (int b = 0; b < B; ++b) p.lengths.push_back(between(0, Nk));
+      for (int b = 0; b < B; ++b) p.cache.lengths.push_back(between(0, Nk));
     }
     if (!fa::test::one_in(5)) continue;
     CAPTURE(i, variant.name, fa::describe(p));
@@ -171,7 +171,7 @@ TEST_CASE("step 13: random problems", "[step13][all]") {
 TEST_CASE("step 13: real input and outliers", "[step13]") {
   const fa::Variant& variant = any();
   const auto p =
-      fa::test::problem_for(variant, bf16_problem(2, 700, GENERATE(64, 128), true, 1, 4, 2));
+      fa::problem_for(variant, bf16_problem(2, 700, GENERATE(64, 128), true, 1, 4, 2));
   CAPTURE(variant.name, p.d);
   fa::test::require_right(variant, p, fa::real_inputs(p, 1));
   fa::test::require_right(variant, p, fa::outlier_inputs(p, 1));
@@ -192,7 +192,7 @@ TEST_CASE("step 13: behaves as attention must", "[step13]") {
 
 TEST_CASE("step 13: maxima that grow, fall, and lie far from zero", "[step13][all]") {
   const fa::Variant& variant = any();
-  const auto p = fa::test::problem_for(variant, bf16_problem(16, 1024, 64, GENERATE(false, true)));
+  const auto p = fa::problem_for(variant, bf16_problem(16, 1024, 64, GENERATE(false, true)));
   const float step = GENERATE(0.f, 1.f, 5.5f, 6.f, 100.f, -6.f, 5000.f, -5000.f);
   if (!fa::test::one_in(5)) return;
   CAPTURE(variant.name, p.causal, step);
@@ -218,7 +218,7 @@ TEST_CASE("step 13: agrees with step 07", "[step13]") {
     }
     fa::quantise_cache(p, in);
   }
-  const fa::Outputs now = fa::run(variant, fa::test::problem_for(variant, p), in);
+  const fa::Outputs now = fa::run(variant, fa::problem_for(variant, p), in);
   const fa::Outputs before = fa::run(parent(), p, in);
   REQUIRE(fa::test::max_difference(now.O, before.O) <= 0x1p-6);
   REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 2e-5);
@@ -239,7 +239,7 @@ static fa::Outputs run_in_order([[maybe_unused]] uint64_t order, const fa::Varia
 TEST_CASE("step 13: any order of the blocks gives the same bits", "[step13]") {
   const fa::Variant& variant = any();
   CAPTURE(variant.name);
-  const auto p = fa::test::problem_for(
+  const auto p = fa::problem_for(
       variant, bf16_problem(4, FA_BACKEND_GPU ? 2000 : 700, 128, true, 1, 4, 2));
   REQUIRE(step13_groups::splits_of(p).count > 2);
   const auto in = fa::normal_inputs(p, 7);
@@ -254,10 +254,10 @@ TEST_CASE("step 13: any order of the blocks gives the same bits", "[step13]") {
 
 TEST_CASE("step 13: where the pages lie changes no bit", "[step13]") {
   const fa::Variant& variant = paged();
-  auto p = fa::test::problem_for(variant, ragged(0, 128));
+  auto p = fa::problem_for(variant, ragged(0, 128));
   fa::Inputs in = fa::normal_inputs(p, 8);
   const fa::Outputs contiguous = fa::run(variant, p, in);
-  p.page = GENERATE(16, 256);
+  p.cache.page = GENERATE(16, 256);
   for (const uint64_t seed : {1, 2}) {
     in.table = fa::shuffled_table(p, seed);
     const fa::Outputs shuffled = fa::run(variant, p, in);
@@ -268,7 +268,7 @@ TEST_CASE("step 13: where the pages lie changes no bit", "[step13]") {
 
 TEST_CASE("step 13: run after run, the counters of blocks start at zero", "[step13]") {
   const fa::Variant& variant = *GENERATE(&once(), &fp8());
-  const auto p = fa::test::problem_for(variant, ragged(16, 64, 2, true));
+  const auto p = fa::problem_for(variant, ragged(16, 64, 2, true));
   const auto in = fa::normal_inputs(p, 9);
   fa::Session session(p, in, variant);
   for (int i = 0; i < 3; ++i) {
@@ -362,7 +362,7 @@ TEST_CASE("step 13: the formulas of the headers", "[step13]") {
 
 TEST_CASE("step 13: no bank conflicts, whole sectors", "[step13]") {
   const fa::Variant& variant = any();
-  const auto p = fa::test::problem_for(
+  const auto p = fa::problem_for(
       variant, bf16_problem(GENERATE(1, 8), 700, GENERATE(64, 128), true, 1, 8, 2));
   CAPTURE(variant.name, p.N, p.d);
   const fa::Counts counts = fa::test::count_forward(variant, p);
@@ -382,7 +382,7 @@ TEST_CASE("step 13: the query heads of a group read K and V once", "[step13]") {
   const uint64_t Nk = 1000, d = 128;
   const auto p = bf16_problem(1, Nk, d, false, 1, /*H=*/8, /*Hkv=*/2);
   const auto read = [&](const fa::Variant& v) {
-    const auto of_variant = fa::test::problem_for(v, p);
+    const auto of_variant = fa::problem_for(v, p);
     return fa::test::count_forward(v, of_variant).buffers.at("K").bytes.read;
   };
   CHECK(read(splits()) == 2 * 8 * Nk * d);
@@ -426,21 +426,21 @@ TEST_CASE("step 13: the analysis finds nothing", "[step13]") {
   const int N = GENERATE(1, 11);
   CAPTURE(variant.name, Nk, N);
   const auto p =
-      fa::test::problem_for(variant, bf16_problem(N, Nk, GENERATE(64, 128), true, 1, 4, 2));
+      fa::problem_for(variant, bf16_problem(N, Nk, GENERATE(64, 128), true, 1, 4, 2));
   fa::test::count_forward(variant, p, /*analyse=*/true);
 }
 
 TEST_CASE("step 13: the analysis finds nothing in pages", "[step13]") {
   const fa::Variant& variant = paged();
   CAPTURE(variant.name);
-  fa::test::count_forward(variant, fa::test::problem_for(variant, ragged(GENERATE(16, 64), 128, 3)),
+  fa::test::count_forward(variant, fa::problem_for(variant, ragged(GENERATE(16, 64), 128, 3)),
                           /*analyse=*/true);
 }
 
 TEST_CASE("step 13: the cache crosses HBM once, in 8 bits half of it", "[step13]") {
   const fa::Variant& variant = *GENERATE(&groups(), &pages(), &once(), &fp8());
   const uint64_t B = 2, H = 16, Hkv = 8, Nk = 1000, d = GENERATE(64, 128);
-  const auto p = fa::test::problem_for(variant, bf16_problem(1, Nk, d, false, B, H, Hkv));
+  const auto p = fa::problem_for(variant, bf16_problem(1, Nk, d, false, B, H, Hkv));
   CAPTURE(variant.name, d);
   const fa::Bytes least = variant.traffic(p).hbm;
   const fa::Counts counts = fa::test::count_forward(variant, p);

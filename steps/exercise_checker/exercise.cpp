@@ -180,10 +180,10 @@ std::optional<Fault> made_by_the_host(const Problem& p, const Prediction& spec,
     moved[k.buffer].read -= k.buffer.empty() ? 0 : k.bytes.read;
     moved[k.buffer].write -= k.buffer.empty() ? 0 : k.bytes.write;
   }
-  const uint64_t q = p.q_size() * bytes_of(p.dtype), kv = p.kv_size() * bytes_of(p.dtype);
-  std::map<std::string, uint64_t> outputs = {{"O", q}};
-  if (yours.writes_lse) outputs["LSE"] = p.rows() * sizeof(float);
-  if (backward) outputs = {{"dQ", q}, {"dK", kv}, {"dV", kv}};
+  std::map<std::string, uint64_t> outputs;
+  for (const Tensor* t : tensors_of(yours, p)) {
+    if (t->role == (backward ? Role::backward_output : Role::output)) outputs[t->name] = t->bytes(p);
+  }
   for (const auto& [name, bytes] : outputs) {
     const uint64_t written = moved[name].write + moved[name].atomic;
     // What is added to may have rows to which nothing is added.
@@ -271,9 +271,7 @@ std::optional<Fault> over_the_bound(const Request& request, const Problem& p,
 /// One problem; fills in `seen`.
 std::optional<Fault> try_problem(const Request& request, const json& wanted, const Variant& yours,
                                  json& seen) {
-  Problem p = problem_of(wanted, yours.forward.dtype());
-  p.fp8 = yours.fp8;
-  p.cache8 = yours.cache8;
+  const Problem p = problem_for(yours, problem_of(wanted, yours.forward.dtype()));
   const Inputs in = inputs_of(wanted, p, request.seed);
   seen["problem"] = describe(p);
   Session session(p, in, yours);

@@ -352,7 +352,7 @@ TEST_CASE("where the scores have no digits a right result is right, another not 
 
 TEST_CASE("each batch entry is checked by its own length", "[check]") {
   Problem p;
-  p.B = 3, p.H = 2, p.Hkv = 1, p.N = 2, p.Nk = 30, p.d = 32, p.lengths = {30, 0, 9};
+  p.B = 3, p.H = 2, p.Hkv = 1, p.N = 2, p.Nk = 30, p.d = 32, p.cache.lengths = {30, 0, 9};
   fa::Inputs in = fa::normal_inputs(p, 5);
   for (size_t i = 30 * 32; i < 60 * 32; ++i) in.K[i] = in.V[i] = INFINITY;
   for (size_t i = (60 + 9) * 32; i < 90 * 32; ++i) in.K[i] = in.V[i] = 1e38f;

@@ -119,9 +119,9 @@ TEST_CASE("--smem exists where a step cuts its tiles to fit", "[cli]") {
   CHECK_THAT(parse({"--help"}, step).text, !ContainsSubstring("--smem"));
 
   step.support.smem = true;
-  CHECK(parse({}, step).problem.smem == 0);
+  CHECK(parse({}, step).problem.method.smem == 0);
   const fa::Options o = parse({"--smem", "65536"}, step);
-  CHECK(o.problem.smem == 65536);
+  CHECK(o.problem.method.smem == 65536);
   CHECK(fa::describe(o.problem) == "B=1 H=4 N=1024 d=64 smem=65536 bf16");
   CHECK_THAT(parse({"--help"}, step).text, ContainsSubstring("--smem"));
   CHECK_THROWS_WITH(parse({"--smem", "much"}, step), ContainsSubstring("--smem"));
@@ -403,18 +403,18 @@ TEST_CASE("a decoding step has one query and many keys, and what its cache needs
   const fa::Step step = decoding_step();
   fa::Options o = parse({}, step);
   CHECK(fa::describe(o.problem) == "B=1 H=4 N=1 Nk=1024 d=64 bf16 fp8 cache");
-  CHECK_FALSE(parse({"--variant", "first"}, step).problem.cache8);
+  CHECK_FALSE(parse({"--variant", "first"}, step).problem.cache.fp8);
   CHECK(parse({"--n", "4"}, step).problem.Nk == 1024);
   CHECK(parse({"--nk", "77"}, step).problem.Nk == 77);
 
   o = parse({"--b", "5", "--lengths", "3,0", "--page", "32", "--variant", "first"}, step);
-  CHECK(o.problem.lengths == std::vector<int>{3, 0, 3, 0, 3});
+  CHECK(o.problem.cache.lengths == std::vector<int>{3, 0, 3, 0, 3});
   CHECK(o.problem.Nk == 3);
-  CHECK(o.problem.page == 32);
+  CHECK(o.problem.cache.page == 32);
   CHECK(o.table.empty());
   CHECK(parse({"--lengths", "0"}, step).problem.Nk == 1);
   CHECK(parse({"--lengths", "7", "--nk", "9"}, step).problem.Nk == 9);
-  CHECK(parse({"--lengths=7"}, step).problem.lengths == std::vector<int>{7});
+  CHECK(parse({"--lengths=7"}, step).problem.cache.lengths == std::vector<int>{7});
 }
 
 TEST_CASE("help shows lengths, pages and tables where a step has them", "[cli]") {

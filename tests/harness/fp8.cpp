@@ -16,7 +16,7 @@ Problem fp8_problem(int N, int Nk, int d, bool causal, int H = 1) {
   Problem p;
   p.B = 1, p.H = p.Hkv = H, p.N = N, p.Nk = Nk, p.d = d, p.causal = causal;
   p.dtype = DType::bf16;
-  p.fp8 = true;
+  p.method.fp8 = true;
   return p;
 }
 
@@ -148,9 +148,9 @@ TEST_CASE("fp8: the baseline quantises, and has what it rounds from the rows", "
   const auto baseline = fa::attention_unfused(p, in, sample);
   CHECK(baseline.O[1] == 16);
   CHECK(baseline.O[2] == 3);
-  p.fp8 = false;
+  p.method.fp8 = false;
   CHECK(fa::attention_unfused(p, in, sample).O[1] == 17);
-  p.fp8 = true;
+  p.method.fp8 = true;
   const auto want = fa::attention_fp64(p, in, sample);
   CHECK(want.O[1] == 17);
   CHECK(want.root_PV[0] == Approx(std::hypot(448, 3) / 2));

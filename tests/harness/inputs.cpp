@@ -265,7 +265,7 @@ TEST_CASE("load_inputs replaces what the files give, rounded, and refuses NaN", 
 TEST_CASE("the queries of a batch entry are the last of its keys", "[inputs]") {
   const fa::Inputs shipped = fa::real_inputs({}, 1);
   Problem p;
-  p.B = 2, p.N = 2, p.Nk = 1000, p.lengths = {1000, 10};
+  p.B = 2, p.N = 2, p.Nk = 1000, p.cache.lengths = {1000, 10};
   const fa::Inputs in = fa::real_inputs(p, 1);
   CHECK(in.Q[0] == shipped.Q[998 * 64]);
   CHECK(in.Q[4 * 2 * 64] == shipped.Q[8 * 64]);  // of the second entry, also head 0 of the text
@@ -278,7 +278,7 @@ namespace {
 Problem cached(int B, int Hkv, int Nk, std::vector<int> lengths, int page = 0) {
   Problem p;
   p.B = B, p.H = p.Hkv = Hkv, p.N = 1, p.Nk = Nk, p.d = 32;
-  p.lengths = std::move(lengths), p.page = page;
+  p.cache.lengths = std::move(lengths), p.cache.page = page;
   p.dtype = DType::bf16;
   return p;
 }
@@ -325,7 +325,7 @@ TEST_CASE("a cache of 8 bits holds scale * e4m3, with a scale for each key head"
 
 TEST_CASE("all inputs of a cache of 8 bits are quantised, zeros and tiny numbers too", "[inputs]") {
   Problem p = cached(1, 2, 8, {});
-  p.cache8 = true;
+  p.cache.fp8 = true;
   for (const fa::Inputs& in :
        {fa::normal_inputs(p, 1), fa::outlier_inputs(p, 1), fa::real_inputs(p, 1)}) {
     REQUIRE(in.V_scale.size() == 2);
@@ -349,7 +349,7 @@ TEST_CASE("all inputs of a cache of 8 bits are quantised, zeros and tiny numbers
 TEST_CASE("behind the keys of a batch entry a file may hold anything", "[inputs]") {
   Folder folder;
   Problem p = cached(2, 2, 8, {3, 0});
-  p.cache8 = GENERATE(false, true);
+  p.cache.fp8 = GENERATE(false, true);
   const auto file = [&](const char* name, size_t row_of_nan) {
     return folder.tensor(name, {2, 2, 8, 32}, [=](size_t i) {
       const bool used = i / 32 < 16 && i / 32 % 8 < 3;
@@ -360,11 +360,11 @@ TEST_CASE("behind the keys of a batch entry a file may hold anything", "[inputs]
   const auto cache = file("cache", 16);
   fa::load_inputs({"", cache, cache, ""}, p, in);
   for (size_t h = 0; h < 2; ++h) CHECK(in.K[h * 8 * 32] == 1);
-  if (p.cache8) CHECK(in.V_scale == std::vector<float>{1.f / 448, 1.f / 448, 1, 1});
+  if (p.cache.fp8) CHECK(in.V_scale == std::vector<float>{1.f / 448, 1.f / 448, 1, 1});
   const auto bad = file("bad", 8 + 2);  // the last key of the second head
   CHECK_THROWS_WITH(fa::load_inputs({"", "", bad, ""}, p, in),
                     ContainsSubstring("bad: element 320 is nan"));
-  p.lengths = {};
+  p.cache.lengths = {};
   CHECK_THROWS_WITH(fa::load_inputs({"", cache, "", ""}, p, in),
                     ContainsSubstring("cache: element 96 is 3.4e+38, which"));
 }
@@ -393,9 +393,9 @@ TEST_CASE("inputs whose sums leave fp32 are refused", "[inputs]") {
   p.N = 4000;
   CHECK_THAT(refusal(1e34f, 1, true), ContainsSubstring("gradients or dO V^T may pass"));  // of dK
   CHECK(refusal(1e34f, 1, false).empty());
-  p.cache8 = true;
+  p.cache.fp8 = true;
   CHECK(refusal(1e35f, 0, false).empty());
-  p.cache8 = false, p.fp8 = true;
+  p.cache.fp8 = false, p.method.fp8 = true;
   CHECK(refusal(1e35f, 0, false).empty());
   CHECK_THAT(refusal(1e38f, 0, false), ContainsSubstring("sums of a row may pass 3.4e+38"));
 }

@@ -166,10 +166,10 @@ TEST_CASE("the size of a tile becomes a template argument, or an error", "[probl
 
 TEST_CASE("each batch entry sees its own keys", "[problem]") {
   Problem p;
-  p.B = 3, p.N = 2, p.Nk = 7, p.lengths = {0, 1, 7};
+  p.B = 3, p.N = 2, p.Nk = 7, p.cache.lengths = {0, 1, 7};
   for (size_t b = 0; b < 3; ++b) {
-    CHECK(p.keys_of(b) == p.lengths[b]);
-    for (int r = 0; r < 2; ++r) CHECK(p.visible(r, b) == p.lengths[b]);
+    CHECK(p.keys_of(b) == p.cache.lengths[b]);
+    for (int r = 0; r < 2; ++r) CHECK(p.visible(r, b) == p.cache.lengths[b]);
   }
   p.causal = true;  // aligned to the last key of the entry
   const int want[3][2] = {{0, 0}, {0, 1}, {6, 7}};
@@ -177,7 +177,7 @@ TEST_CASE("each batch entry sees its own keys", "[problem]") {
     for (int r = 0; r < 2; ++r) CHECK(p.visible(r, b) == want[b][r]);
   }
   CHECK(p.flops_forward() == 4.0 * 4 * 2 * 64 * (0 + 1 + 7) / 2);
-  p.page = 16;
+  p.cache.page = 16;
   CHECK(p.pages() == 1);
   p.Nk = 17;
   CHECK(p.pages() == 2);
@@ -188,7 +188,7 @@ TEST_CASE("lengths, pages and many queries are refused where they are not suppor
   decode.cross = decode.lengths = decode.pages = true;
   decode.most_n = 16;
   Problem p;
-  p.B = 2, p.N = 16, p.Nk = 100, p.lengths = {0, 100}, p.page = 64;
+  p.B = 2, p.N = 16, p.Nk = 100, p.cache.lengths = {0, 100}, p.cache.page = 64;
   CHECK(refusal(p, decode) == "accepted");
   SECTION("queries") {
     p.N = 17;
@@ -199,37 +199,37 @@ TEST_CASE("lengths, pages and many queries are refused where they are not suppor
     CHECK(refusal(p, decode) ==
           "--lengths 0,100: this step supports only as many keys in each batch entry (--nk 100)");
     decode.lengths = true;
-    p.lengths = {1, 2, 3};
+    p.cache.lengths = {1, 2, 3};
     CHECK(refusal(p, decode) == "--lengths 1,2,3: must be one for each batch entry, --b 2");
-    p.lengths = {5, 101};
+    p.cache.lengths = {5, 101};
     CHECK(refusal(p, decode) == "--lengths 101: each must be 0 to 100, the keys of --nk");
-    p.lengths = {-1, 5};
+    p.cache.lengths = {-1, 5};
     CHECK(refusal(p, decode) == "--lengths -1: each must be 0 to 100, the keys of --nk");
-    p.B = 20, p.lengths.assign(19, 3);
+    p.B = 20, p.cache.lengths.assign(19, 3);
     CHECK(refusal(p, decode) ==
           "--lengths 3,3,3,3,3,3,3,3,...: must be one for each batch entry, --b 20");
   }
   SECTION("pages") {
     for (const int page : {16, 32, 64, 128, 256}) {
-      p.page = page;
+      p.cache.page = page;
       CHECK(refusal(p, decode) == "accepted");
     }
     for (const int page : {-16, 1, 48, 512}) {
-      p.page = page;
+      p.cache.page = page;
       CHECK(refusal(p, decode) == "--page " + std::to_string(page) +
                                       ": this step supports pages of 16, 32, 64, 128 or 256 keys");
     }
     decode.pages = false;
     CHECK(refusal(p, decode) == "--page 512: this step has no paged cache");
-    p.page = 0;
+    p.cache.page = 0;
     CHECK(refusal(p, decode) == "accepted");
   }
 }
 
 TEST_CASE("describe names the cache", "[problem]") {
   Problem p;
-  p.B = 3, p.N = 1, p.dtype = DType::bf16, p.lengths = {1024, 3, 700}, p.page = 64;
+  p.B = 3, p.N = 1, p.dtype = DType::bf16, p.cache.lengths = {1024, 3, 700}, p.cache.page = 64;
   CHECK(fa::describe(p) == "B=3 H=4 N=1 Nk=1024 d=64 lengths=3..1024 page=64 bf16");
-  p.lengths = {5, 5, 5}, p.page = 0, p.cache8 = true;
+  p.cache.lengths = {5, 5, 5}, p.cache.page = 0, p.cache.fp8 = true;
   CHECK(fa::describe(p) == "B=3 H=4 N=1 Nk=1024 d=64 lengths=5 bf16 fp8 cache");
 }

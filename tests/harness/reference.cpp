@@ -192,7 +192,7 @@ TEST_CASE("a small problem is checked completely, a large one by a seeded sample
 TEST_CASE("each batch entry is a problem of its own length", "[reference]") {
   Problem p = problem(3, 4, 2, 3, 50, 32, GENERATE(false, true));
   p.dtype = GENERATE(DType::f32, DType::bf16);
-  p.lengths = {50, 0, 17};
+  p.cache.lengths = {50, 0, 17};
   CAPTURE(fa::describe(p));
   fa::Inputs in = fa::normal_inputs(p, 7);
   const size_t rows = 4 * 3, queries = rows * 32, keys = 2 * 50 * 32;
@@ -205,7 +205,7 @@ TEST_CASE("each batch entry is a problem of its own length", "[reference]") {
   const auto whole = fa::attention_fp64(p, in, everything(p));
   const auto unfused = fa::attention_unfused(p, in, everything(p));
   for (size_t b = 0; b < 3; ++b) {
-    const int length = p.lengths[b];
+    const int length = p.cache.lengths[b];
     if (length == 0) {
       for (size_t row = b * rows; row < (b + 1) * rows; ++row) {
         REQUIRE(whole.LSE[row] == -INFINITY);
@@ -242,8 +242,8 @@ TEST_CASE("each batch entry is a problem of its own length", "[reference]") {
 
 TEST_CASE("with few rows a sample holds all rows of some heads of K and V", "[reference]") {
   Problem p = problem(64, 32, 8, 2, 8192, 128, false);
-  p.lengths.assign(64, 100);
-  p.lengths[20] = 0, p.lengths[40] = 8192;
+  p.cache.lengths.assign(64, 100);
+  p.cache.lengths[20] = 0, p.cache.lengths[40] = 8192;
   const Sample sample = fa::sample_of(p, 1);
   CHECK_FALSE(sample.complete);
   REQUIRE(sample.rows.size() % 8 == 0);  // 4 query heads of 2 rows read one head

@@ -772,7 +772,7 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
     const ReportFile file(older.dump());
     fa::RunReport gpu = gpu_run();
     CHECK_NOTHROW(fa::read_estimates(file.path, gpu));
-    gpu.problem.page = 16;
+    gpu.problem.cache.page = 16;
     CHECK_THROWS_WITH(fa::read_estimates(file.path, gpu), ContainsSubstring(other));
   }
   refused(changed("step", "97_before"), other);
@@ -855,8 +855,8 @@ TEST_CASE("JSON and text name a cache", "[report]") {
   CHECK((problem.contains("lengths") && problem["lengths"].is_null()));
   CHECK((problem.contains("page") && problem["page"].is_null()));
   CHECK(problem["cache8"] == false);
-  r.problem.B = 3, r.problem.N = 1, r.problem.lengths = {256, 0, 9};
-  r.problem.page = 64, r.problem.cache8 = true;
+  r.problem.B = 3, r.problem.N = 1, r.problem.cache.lengths = {256, 0, 9};
+  r.problem.cache.page = 64, r.problem.cache.fp8 = true;
   problem = fa::to_json(r)["problem"];
   CHECK(problem["lengths"] == std::vector<int>{256, 0, 9});
   CHECK(problem["page"] == 64);
@@ -866,10 +866,10 @@ TEST_CASE("JSON and text name a cache", "[report]") {
 
 TEST_CASE("an estimate is of the same lengths, which take turns", "[report]") {
   fa::RunReport sim = simulated_run();
-  sim.problem.B = 2, sim.problem.lengths = {256, 9}, sim.problem.page = 16;
+  sim.problem.B = 2, sim.problem.cache.lengths = {256, 9}, sim.problem.cache.page = 16;
   sim.forward.estimate = some_estimate();
   fa::RunReport gpu = gpu_run();
-  gpu.problem.B = 4, gpu.problem.lengths = {256, 9, 256, 9}, gpu.problem.page = 16;
+  gpu.problem.B = 4, gpu.problem.cache.lengths = {256, 9, 256, 9}, gpu.problem.cache.page = 16;
   sim.estimate_heads = gpu.problem.heads();
   const ReportFile file(fa::to_json(sim).dump());
   const auto same = [&] {
@@ -882,11 +882,11 @@ TEST_CASE("an estimate is of the same lengths, which take turns", "[report]") {
     return true;
   };
   CHECK(same());
-  gpu.problem.lengths[3] = 8;
+  gpu.problem.cache.lengths[3] = 8;
   CHECK_FALSE(same());
-  gpu.problem.lengths = {};
+  gpu.problem.cache.lengths = {};
   CHECK_FALSE(same());
-  gpu.problem.lengths = {256, 9, 256, 9}, gpu.problem.page = 32;
+  gpu.problem.cache.lengths = {256, 9, 256, 9}, gpu.problem.cache.page = 32;
   CHECK_FALSE(same());
 }
 

@@ -264,7 +264,7 @@ void look(const Problem& p, const fa::Tensors<T>& t) {
 
 fa::Variant looking(const Problem& p) {
   fa::Variant v = p.dtype == DType::f32 ? variant(look<float>) : variant(look<fa::bf16>);
-  v.cache8 = p.cache8;
+  v.cache8 = p.cache.fp8;
   return v;
 }
 
@@ -278,7 +278,7 @@ float of_e4m3(uint8_t bits) {
 
 /// The number at `at`, or nothing where all bits are set.
 std::optional<float> number_at(const Problem& p, const uint8_t* at, float scale) {
-  if (p.cache8) return *at == 0xff ? std::nullopt : std::optional(scale * of_e4m3(*at));
+  if (p.cache.fp8) return *at == 0xff ? std::nullopt : std::optional(scale * of_e4m3(*at));
   if (p.dtype == DType::f32) {
     float x;
     std::memcpy(&x, at, sizeof x);
@@ -301,15 +301,15 @@ void check_cache(const Problem& p, const std::vector<float>& want, const std::ve
     const size_t b = head / p.Hkv, h = head % p.Hkv;
     for (int c = 0; c < p.keys_of(b); ++c) {
       const size_t row =
-          p.page == 0
+          p.cache.page == 0
               ? head * p.Nk + c
-              : (size_t(table[b * p.pages() + c / p.page]) * p.Hkv + h) * p.page + c % p.page;
+              : (size_t(table[b * p.pages() + c / p.cache.page]) * p.Hkv + h) * p.cache.page + c % p.cache.page;
       REQUIRE(row < pool_rows);
       REQUIRE_FALSE(owned[row]);
       owned[row] = true;
       for (int x = 0; x < p.d; ++x) {
         const uint8_t* at = &got[row * row_bytes + x * (row_bytes / p.d)];
-        REQUIRE(number_at(p, at, p.cache8 ? scales[head] : 1) == want[(head * p.Nk + c) * p.d + x]);
+        REQUIRE(number_at(p, at, p.cache.fp8 ? scales[head] : 1) == want[(head * p.Nk + c) * p.d + x]);
       }
     }
   }
@@ -325,38 +325,38 @@ void check_cache(const Problem& p, const std::vector<float>& want, const std::ve
 TEST_CASE("keys lie where the cache says, and behind the last one lies NaN", "[run]") {
   Problem p;
   p.B = 3, p.H = 4, p.Hkv = 2, p.N = 1, p.Nk = 70, p.d = 32;
-  p.lengths = GENERATE(std::vector<int>{}, std::vector<int>{70, 0, 33});
-  p.page = GENERATE(0, 16, 64);
+  p.cache.lengths = GENERATE(std::vector<int>{}, std::vector<int>{70, 0, 33});
+  p.cache.page = GENERATE(0, 16, 64);
   p.dtype = GENERATE(DType::f32, DType::bf16);
-  p.cache8 = GENERATE(false, true);
+  p.cache.fp8 = GENERATE(false, true);
   CAPTURE(fa::describe(p));
   fa::Inputs in = fa::normal_inputs(p, 1);
   const bool own_table = GENERATE(false, true);
-  if (own_table && p.page != 0) in.table = fa::shuffled_table(p, 2);
+  if (own_table && p.cache.page != 0) in.table = fa::shuffled_table(p, 2);
   size_t pages = 0;
-  for (int b = 0; b < p.B && p.page != 0; ++b) pages += (p.keys_of(b) + p.page - 1) / p.page;
-  row_bytes = p.d * (p.cache8 ? 1 : fa::bytes_of(p.dtype));
-  pool_rows = p.page == 0 ? p.kv_heads() * p.Nk : pages * p.Hkv * p.page;
+  for (int b = 0; b < p.B && p.cache.page != 0; ++b) pages += (p.keys_of(b) + p.cache.page - 1) / p.cache.page;
+  row_bytes = p.d * (p.cache.fp8 ? 1 : fa::bytes_of(p.dtype));
+  pool_rows = p.cache.page == 0 ? p.kv_heads() * p.Nk : pages * p.Hkv * p.cache.page;
 
   fa::Session(p, in, looking(p)).forward();
-  CHECK(found.lengths == p.lengths);
+  CHECK(found.lengths == p.cache.lengths);
   CHECK(found.K_scale == in.K_scale);
   CHECK(found.V_scale == in.V_scale);
-  CHECK(found.table.empty() == (p.page == 0));
+  CHECK(found.table.empty() == (p.cache.page == 0));
   if (!in.table.empty()) CHECK(found.table == in.table);
-  if (p.page == 16) CHECK_FALSE(std::is_sorted(found.table.begin(), found.table.begin() + 5));
+  if (p.cache.page == 16) CHECK_FALSE(std::is_sorted(found.table.begin(), found.table.begin() + 5));
   check_cache(p, in.K, found.K, in.K_scale, found.table);
   check_cache(p, in.V, found.V, in.V_scale, found.table);
 
-  const size_t words = p.lengths.size() + (p.page == 0 ? 0 : p.B * p.pages());
+  const size_t words = p.cache.lengths.size() + (p.cache.page == 0 ? 0 : p.B * p.pages());
   CHECK(fa::memory_need(p, looking(p)).inputs == p.q_size() * fa::bytes_of(p.dtype) +
                                                      2 * pool_rows * row_bytes + 4 * words +
-                                                     (p.cache8 ? 2 * 4 * 6 : 0));
+                                                     (p.cache.fp8 ? 2 * 4 * 6 : 0));
 }
 
 TEST_CASE("a pool has the pages up to the last one that the table names", "[run]") {
   Problem p;
-  p.B = 1, p.H = p.Hkv = 1, p.N = 1, p.Nk = 48, p.d = 32, p.page = 16, p.lengths = {20};
+  p.B = 1, p.H = p.Hkv = 1, p.N = 1, p.Nk = 48, p.d = 32, p.cache.page = 16, p.cache.lengths = {20};
   fa::Inputs in = fa::normal_inputs(p, 1);
   in.table = {2, 0, 1000};
   const size_t all = 4 * 32 + 4 * (1 + 3);  // Q, lengths, table
@@ -372,9 +372,9 @@ TEST_CASE("a pool has the pages up to the last one that the table names", "[run]
 
 TEST_CASE("no batch entry has a key: the cache is empty", "[run]") {
   Problem p;
-  p.B = 2, p.H = p.Hkv = 1, p.N = 1, p.Nk = 1, p.d = 32, p.lengths = {0, 0};
-  p.page = GENERATE(0, 16);
-  row_bytes = 32 * 4, pool_rows = p.page == 0 ? 2 : 16;
+  p.B = 2, p.H = p.Hkv = 1, p.N = 1, p.Nk = 1, p.d = 32, p.cache.lengths = {0, 0};
+  p.cache.page = GENERATE(0, 16);
+  row_bytes = 32 * 4, pool_rows = p.cache.page == 0 ? 2 : 16;
   const fa::Inputs in = fa::normal_inputs(p, 1);
   fa::Session(p, in, looking(p)).forward();
   check_cache(p, in.V, found.V, {}, found.table);
@@ -388,7 +388,7 @@ TEST_CASE("what 8 bits do not hold is the program's mistake", "[run]") {
   fa::Variant v = looking(p);
   v.cache8 = true;
   CHECK_THROWS_WITH(fa::Session(p, in, v), "the step's K and V are of 8 bits, the problem's not");
-  p.cache8 = true;
+  p.cache.fp8 = true;
   CHECK_THROWS_WITH(fa::Session(p, in, v), "K_scale has 0 elements instead of 4");
   in.K_scale = in.V_scale = {1, 1, 1, 1};
   CHECK_THROWS_WITH(fa::Session(p, in, v), ContainsSubstring(" * e4m3: see quantise_cache()"));

@@ -369,7 +369,7 @@ TEST_CASE("a parent without tiles to choose is asked without --smem", "[step_mai
   step.support.smem = true;
   const auto asked_for = [](const fa::Problem& p) {
     fa::Prediction t;
-    t["V"].read = 1000 + p.smem;
+    t["V"].read = 1000 + p.method.smem;
     return t;
   };
   step.variants[0].parent = "98 before";
@@ -517,7 +517,7 @@ void decode(const fa::Problem& p, const fa::Tensors<float>& t) {
   for (size_t row = 0; row < p.heads(); ++row) {
     const size_t b = row / p.H, h = row % p.H, page = kLookUp ? table[b] : b;
     if (lengths[b] == 0) continue;
-    const auto v = on_host(t.V + (page * p.Hkv + h) * p.page * p.d, p.d);
+    const auto v = on_host(t.V + (page * p.Hkv + h) * p.cache.page * p.d, p.d);
     std::copy(v.begin(), v.end(), O.begin() + row * p.d);
   }
   fa::cuda_check(cudaMemcpy(t.O, O.data(), O.size() * 4, cudaMemcpyHostToDevice));

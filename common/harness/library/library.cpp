@@ -30,12 +30,12 @@ const Step& the_step() { return linked_steps().at(0); }
 /// The steps' sentences name the programs' flags; a caller of the library has FaProblem's fields.
 std::string in_fields(const std::string& sentence) {
   std::string words = sentence;
-  using Flag = std::pair<std::string_view, const char*>;
-  for (const auto& [flag, field] : {Flag("--b", "B"), Flag("--h", "H"), Flag("--hkv", "Hkv"),
-                                    Flag("--n", "N"), Flag("--nk", "Nk"), Flag("--d", "d")}) {
+  for (const Size& size : kSizes) {
+    const std::string_view flag = size.flag;
     for (size_t at = 0; (at = words.find(flag, at)) != words.npos; ++at) {
       const char next = words.c_str()[at + flag.size()];  // 0 at the end
-      if (!std::isalnum(static_cast<unsigned char>(next))) words.replace(at, flag.size(), field);
+      if (!std::isalnum(static_cast<unsigned char>(next)))
+        words.replace(at, flag.size(), size.symbol);
     }
   }
   return words;
@@ -150,8 +150,7 @@ Problem problem_of(const FaProblem* given, const Variant& variant) {
   p.Nk = given->Nk;
   p.d = given->d;
   p.causal = given->causal != 0;
-  p.dtype = variant.forward.dtype();
-  p.fp8 = variant.fp8;
+  p = problem_for(variant, p);
   if (variant.cache8) {
     throw UsageError(fmt::format(
         "variant {}: its K and V are of 8 bits with scales, for which FaTensors has no place",
@@ -161,28 +160,23 @@ Problem problem_of(const FaProblem* given, const Variant& variant) {
   return p;
 }
 
-void require(const char* name, const void* p) {
+void require_pointer(const char* name, const void* p) {
   if (!p) throw UsageError(std::string(name) + " is a null pointer");
   if (reinterpret_cast<uintptr_t>(p) % 16 != 0) {
     throw UsageError(std::string(name) + " is not aligned to 16 bytes");
   }
 }
 
-bool same_sizes(const Problem& a, const Problem& b) {
-  return a.B == b.B && a.H == b.H && a.Hkv == b.Hkv && a.N == b.N && a.Nk == b.Nk && a.d == b.d &&
-         a.causal == b.causal;
-}
-
 /// \param first what must have run, and `last` its last problem
 /// \throws UsageError unless it has run for this problem and these tensors.
 void require_first(const char* first, const std::optional<Problem>& last, bool same_tensors,
                    const char* call, int index, const Problem& p) {
-  if (last && same_sizes(*last, p) && same_tensors) return;
+  if (last == p && same_tensors) return;
   throw UsageError(fmt::format("variant {}: {} of the same tensors, {}, must come before {}; {}",
                                index, first, describe(p), call,
-                               !last                   ? "none has run"
-                               : !same_sizes(*last, p) ? "the last one was of " + describe(*last)
-                                                       : "the last one was of other Q, K or V"));
+                               !last       ? "none has run"
+                               : last != p ? "the last one was of " + describe(*last)
+                                           : "the last one was of other Q, K or V"));
 }
 
 enum class Direction { prepare, forward, backward };
@@ -199,13 +193,14 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
     if (!runner) throw UsageError(the_step().id + " " + v.name + ": it has no " + name);
     const Problem p = problem_of(problem, v);
     if (!t) throw UsageError("no tensors: the pointer is null");
-    require("Q", t->Q);
-    require("K", t->K);
-    require("V", t->V);
-    if (!prepare) {
-      require("O", t->O);
-      if (v.writes_lse) require("LSE", t->LSE);
-    }
+    Tensors<void> tensors{t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV};
+    const auto require = [&](Role role) {
+      for (const Tensor* each : tensors_of(v, p)) {
+        if (each->role == role) require_pointer(each->name, each->device.get(tensors));
+      }
+    };
+    require(Role::input);
+    if (!prepare) require(Role::output);
     Workspace& workspace = workspaces[index];
     const std::array inputs = {t->Q, t->K, t->V};
     if (v.prepare && !prepare) {
@@ -213,10 +208,8 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
                     call.c_str(), index, p);
     }
     if (backward) {
-      require("dO", t->dO);
-      require("dQ", t->dQ);
-      require("dK", t->dK);
-      require("dV", t->dV);
+      require(Role::backward_input);
+      require(Role::backward_output);
       require_first("fa_forward", workspace.last_forward, true, call.c_str(), index, p);
     }
     require_device();
@@ -226,7 +219,8 @@ int run(int index, const FaProblem* problem, const FaTensors* t, void* stream,
     if (!backward) workspace.last_forward.reset();
     const auto& pieces = workspace.of(workspace_of(v, p));
     last_run = fmt::format("{} of variant {} ({}), {}", call, index, v.name, describe(p));
-    runner(p, {t->Q, t->K, t->V, t->O, t->LSE, t->dO, t->dQ, t->dK, t->dV, &pieces});
+    tensors.workspace = &pieces;
+    runner(p, tensors);
     if (prepare) workspace.last_prepare = p, workspace.prepared = inputs;
     if (direction == Direction::forward) workspace.last_forward = p;
   });

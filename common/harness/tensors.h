@@ -1,0 +1,141 @@
+/// \file
+/// The tensors of a problem, each of them said once: its name, who reads and writes it, its shape
+/// and type, and the members that hold it on the host and on the device.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "common/harness/problem.h"
+#include "common/harness/trace.h"
+
+namespace fa {
+
+/// The piece of a workspace that has this name.
+void* scratch_of(const std::map<std::string, void*>& workspace, const char* name);
+
+/// Where the keys and values of a decoding step lie, beyond K and V. A page holds
+/// CacheFormat::page keys of all key heads of one batch entry: K and V are then pools
+/// [pages, Hkv, page, d], and key c of batch entry b lies in page table[b, c / page], at row
+/// c % page. What a page holds behind the last key is garbage.
+struct Cache {
+  const int* lengths = nullptr;    ///< [B] keys of each batch entry; null: Nk of each
+  const int* table = nullptr;      ///< [B, Problem::pages()]; null: K and V are [B, Hkv, Nk, d]
+  const float* K_scale = nullptr;  ///< [B, Hkv], where K is e4m3: K = K_scale * e4m3; else null
+  const float* V_scale = nullptr;  ///< likewise
+};
+
+/// Device pointers of one problem; T is the element type. Shapes: all_tensors().
+template <class T>
+struct Tensors {
+  const T* Q = nullptr;
+  const T* K = nullptr;
+  const T* V = nullptr;
+  T* O = nullptr;
+  float* LSE = nullptr;
+  const T* dO = nullptr;
+  T* dQ = nullptr;
+  T* dK = nullptr;
+  T* dV = nullptr;
+  const std::map<std::string, void*>* workspace = nullptr;
+  Cache cache = {};  ///< of a decoding step
+
+  /// A piece of the step's workspace, by its name.
+  template <class U>
+  U* scratch(const char* name) const {
+    return static_cast<U*>(scratch_of(*workspace, name));
+  }
+};
+
+/// The same with the element type that was forgotten.
+template <class T>
+Tensors<T> typed(const Tensors<void>& t) {
+  return {static_cast<const T*>(t.Q),
+          static_cast<const T*>(t.K),
+          static_cast<const T*>(t.V),
+          static_cast<T*>(t.O),
+          t.LSE,
+          static_cast<const T*>(t.dO),
+          static_cast<T*>(t.dQ),
+          static_cast<T*>(t.dK),
+          static_cast<T*>(t.dV),
+          t.workspace,
+          t.cache};
+}
+
+/// Host tensors, already rounded to the problem's element type.
+struct Inputs {
+  std::vector<float> Q, K, V, dO;
+  std::string note;                     ///< "real input tiled from N=1024 to N=4096", or empty
+  std::vector<float> K_scale, V_scale;  ///< of a cache in 8 bits: K / K_scale is e4m3
+  std::vector<int> table;               ///< of a paged cache; empty: page_table() makes one
+};
+
+/// What came back from the device. LSE is empty when the variant writes none, and so are the
+/// gradients without a backward.
+struct Outputs {
+  std::vector<float> O, LSE, dQ, dK, dV;
+  std::vector<std::string> damage;  ///< "the guard band after O was overwritten", one sentence each
+};
+
+/// Files of inputs, by the options that name them; an empty path means "not given".
+struct InputFiles {
+  std::string q, k, v, dO;
+  bool any() const { return !q.empty() || !k.empty() || !v.empty() || !dO.empty(); }
+  /// Nothing of Q, K and V is made.
+  bool all() const { return !q.empty() && !k.empty() && !v.empty(); }
+};
+
+/// Who reads and writes a tensor. The backward reads what the forward reads and writes, too.
+enum class Role { input, output, backward_input, backward_output };
+
+/// "input", "output", "backward input" or "backward output".
+const char* name_of(Role);
+
+/// One number of a shape.
+struct Axis {
+  const char* name;  ///< "Hkv"
+  int (*of)(const Problem&);
+};
+
+struct Variant;
+
+/// One tensor.
+struct Tensor {
+  const char* name;  ///< "dK"
+  Role role;
+  std::vector<Axis> axes;  ///< B, Hkv, Nk, d
+  /// On the device: the member of Tensors.
+  struct Member {
+    void (*put)(Tensors<void>&, void*);
+    const void* (*get)(const Tensors<void>&);
+  } device;
+  const char* type = nullptr;  ///< "fp32" or "int32"; null: the problem's
+  bool (*there)(const Variant&, const Problem&) = nullptr;  ///< null: always
+  /// On the host; null where it is not. Of K and V also the scales that a cache in 8 bits needs.
+  std::vector<float> Inputs::*input = nullptr;
+  std::string InputFiles::*file = nullptr;
+  std::vector<float> Inputs::*scale = nullptr;
+  std::vector<float> Outputs::*output = nullptr;
+  const std::vector<int>& (*integers)(const Problem&, const std::vector<int>& table) = nullptr;
+
+  bool of_keys() const;  ///< K, V and their gradients
+  std::vector<size_t> shape(const Problem&) const;
+  size_t elements(const Problem&) const;
+  /// As matrices: [B, H, N] is B * H of N rows and one column. This and bytes() leave out that a
+  /// cache has other elements and rows of K and V.
+  Layout layout(const Problem&) const;
+  size_t bytes(const Problem&) const;
+  std::string shape_text() const;  ///< "[B, Hkv, Nk, d]"
+};
+
+/// All there are, in the order in which a Session allocates them.
+const std::vector<Tensor>& all_tensors();
+/// \throws std::out_of_range when there is none of this name.
+const Tensor& tensor_of(std::string_view name);
+/// Those that a variant reads and writes for this problem.
+std::vector<const Tensor*> tensors_of(const Variant&, const Problem&);
+
+}  // namespace fa
