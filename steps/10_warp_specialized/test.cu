@@ -123,7 +123,8 @@ TEST_CASE("step 10: maxima that grow slowly, fast, not at all", "[step10][all]")
 }
 
 TEST_CASE("step 10: maxima, one product after the other", "[step10][all]") {
-  fa::test::require_right_for_any_maxima(producer(), kWarpRows, step09::Bc);
+  constexpr int kTileKeys = 64;  // those of step 09
+  fa::test::require_right_for_any_maxima(producer(), kWarpRows, kTileKeys);
 }
 
 TEST_CASE("step 10: maxima, when a block has one work tile", "[step10][all]") {
