@@ -46,8 +46,8 @@ __device__ inline WorkTile scheduled(int t, const Shape& shape) {
 // --- the producer: one thread copies -------------------------------------------------------------
 
 // Q of each work tile, K and V of its tiles of keys from the last one to the first, in the order of
-// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes every gridDim.x-th
-// work tile or, when they differ in length, the next one of all.
+// their use: K_n Q K_n-1 V_n K_n-2 V_n-1 ... V_0. It takes every gridDim.x-th work tile or, when
+// they differ in length, the next one of all.
 template <class T>
 __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa::TensorMap* K,
                                const fa::TensorMap* V, const Shape& shape, unsigned* taken) {
