@@ -33,8 +33,8 @@ struct Tiles {
 };
 
 // A block owns a tile of keys and walks the tiles of rows that see it. dK and dV stay in registers;
-// P and dS as well: shared memory holds inputs only. Two blocks per SM are requested: while one
-// waits for its tiles, the other computes.
+// P and dS as well: shared memory holds inputs only. Two blocks per SM are
+// requested: while one waits for its tiles, the other computes.
 template <int d, int Br, int Bc>
 __global__ void __launch_bounds__(kThreads, 2) backward_kernel(const bf16* Q,       // [B*H, N, d]
                                                                const bf16* K,       // [B*H, N, d]

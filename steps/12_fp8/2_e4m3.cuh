@@ -5,7 +5,7 @@
 
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/10_warp_specialized/5_scheduled.cuh"
+#include "steps/10_warp_specialized/2_warpgroup.cuh"
 #include "steps/12_fp8/1_quantise.cuh"
 
 namespace step12 {
@@ -13,7 +13,7 @@ namespace step12 {
 using step10::has_grown, step10::raise_maximum;
 using step10::kGroupRows, step10::kGroupThreads, step10::kNoMaximum;
 using step10::Ring, step10::Shape, step10::WorkTile, step10::init, step10::visible;
-using step10::tiles_for, step10::scheduled, step10::mask, step10::row_maximum;
+using step10::tiles_for, step10::mask, step10::row_maximum;
 
 constexpr int kK = 32;  // keys or features of one wgmma
 
@@ -65,6 +65,24 @@ struct Scales {
   const float* K_norm = nullptr;  // [B*Hkv]
 };
 
+// Heads whose work tiles are mixed, when causal; measured.
+template <class T>
+constexpr int kSection = 4096 / T::d;
+
+// Work tile t of all. Causal: the longest walks of a section of heads first, then shorter ones.
+template <class T>
+__device__ inline WorkTile scheduled(int t, const Shape& shape) {
+  const int Tr = (shape.N + T::Br - 1) / T::Br;
+  if (t >= Tr * shape.heads) return {0, 0, 0, 0};
+  int bh = t / Tr, i = t % Tr;
+  if (T::kCausal) {
+    const int first = t / (kSection<T> * Tr) * kSection<T>;
+    const int heads = min(kSection<T>, shape.heads - first), rank = t - first * Tr;
+    bh = first + rank % heads, i = Tr - 1 - rank / heads;
+  }
+  return {bh, bh / shape.group, i * T::Br, tiles_for<T>(shape, (i + 1) * T::Br - 1)};
+}
+
 // --- the producer: one thread copies -------------------------------------------------------------
 
 template <class T>
@@ -85,7 +103,7 @@ __device__ inline void produce(Tiles<T>& smem, const fa::TensorMap* Q, const fa:
   };
   for (int n = 0, t = blockIdx.x;; ++n) {
     const int b = n % 2;
-    const WorkTile work = scheduled<T>(t, shape);
+    const WorkTile work = step12::scheduled<T>(t, shape);  // not step10's, which Shape would find
     if (work.tiles > 0) load_k(work.tiles - 1, work.bh_kv);
     for (int wg = 0; wg < T::kConsumers; ++wg) {
       fa::mbarrier_wait(&smem.q_empty[b][wg], (n / 2 & 1) ^ 1);

@@ -1,6 +1,7 @@
 // Step 12: its description, for its program, library, tests and exercises.
 #pragma once
 
+#include "steps/10_warp_specialized/5_scheduled.cuh"
 #include "steps/12_fp8/6_late.cuh"
 
 namespace step12 {
