@@ -101,6 +101,7 @@ struct Size {
   int Problem::*of;
   const char* key() const { return flag + 2; }
 };
+/// All of them.
 inline constexpr Size kSizes[] = {{"--b", "B", &Problem::B},       {"--h", "H", &Problem::H},
                                   {"--hkv", "Hkv", &Problem::Hkv}, {"--n", "N", &Problem::N},
                                   {"--nk", "Nk", &Problem::Nk},    {"--d", "d", &Problem::d}};

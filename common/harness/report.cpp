@@ -14,7 +14,6 @@ namespace fa {
 
 namespace {
 
-constexpr size_t kLabel = 10;     // columns of the label at the left of each section
 constexpr size_t kSiteRows = 15;  // rows of the table per source line
 constexpr size_t kRemarks = 4;    // spelled out
 
@@ -54,14 +53,7 @@ std::string trimmed(std::string line) {
   return line + "\n";
 }
 
-/// A labelled line of prose.
-std::string labelled(const char* label, const std::string& words) {
-  return wrapped(fmt::format("{:<{}}", label, kLabel), words, kLabel);
-}
-
 // --- sections -----------------------------------------------------------------------------------
-
-}  // namespace
 
 std::string head(const RunReport& r) {
   std::string out = wrapped(r.step + "  ", r.idea, kLabel);
@@ -96,8 +88,6 @@ std::string check_section(const RunReport& r) {
   if (!r.check.complete) out += labelled("", "A seeded sample of the rows was checked.");
   return out;
 }
-
-namespace {
 
 /// One line of the traffic table. A count is "=" where it is the predicted one, else it stands
 /// below the prediction; without a prediction it takes its place.
@@ -205,7 +195,7 @@ std::string requested_section(const Pass& p) {
   for (const PerElement& e : p.predicted.per_element) {
     const std::optional<double> counted = counted_per_element(e, p.seen);
     out +=
-        labelled(e.element.c_str(),
+        labelled(e.element,
                  fmt::format("{}: {:.4g} accesses per {} predicted{}", e.kernel, e.accesses,
                              e.element, counted ? fmt::format(", {:.4g} counted", *counted) : ""));
   }
@@ -738,6 +728,7 @@ std::vector<const Pass*> RunReport::passes() const {
 bool RunReport::not_wrong() const {
   const std::vector<const Pass*> all = passes();
   return findings.empty() && again.value_or("").empty() &&
+         (!on_ranks || on_ranks->as_predicted()) &&
          std::all_of(all.begin(), all.end(),
                      [](const Pass* pass) { return pass->prediction_ok().value_or(true); });
 }
@@ -751,6 +742,12 @@ uint64_t RunReport::naive_workspace_bytes() const {
 
 std::string text(const RunReport& r) {
   std::string out = head(r);
+  if (r.on_ranks) {
+    out += labelled(
+        "ranks", fmt::format("{}; messages by {}", r.on_ranks->ranks.size(), r.on_ranks->carrier));
+    if (!r.predicted_only) out += check_section(r);
+    return out + ranks_sections(r);
+  }
   if (r.predicted_only) {
     for (const Pass* pass : r.passes()) out += requested_section(*pass) + change_line(*pass);
     return out + memory_line(r);
@@ -811,6 +808,7 @@ nlohmann::ordered_json to_json(const RunReport& r) {
                                {"bf16_flops", r.roofs->bf16_flops},
                                {"fp32_matmul_flops", r.roofs->fp32_matmul_flops}};
   j["ok"] = r.predicted_only ? Json(nullptr) : Json(r.ok());
+  if (r.on_ranks) add_ranks(j, r);
   return j;
 }
 

@@ -11,6 +11,7 @@
 #include "common/harness/check.h"
 #include "common/harness/estimate.h"
 #include "common/harness/gpus.h"
+#include "common/harness/ranks_report.h"
 #include "common/harness/run.h"
 #include "common/harness/step.h"
 #include "common/harness/traffic.h"
@@ -88,10 +89,12 @@ struct RunReport {
   /// ones); "" when it is right, nothing when none followed.
   std::optional<std::string> again;
 
+  std::optional<RanksReport> on_ranks;  ///< nothing where the program was started alone
+
   /// Those that there are, in the order in which they run.
   std::vector<const Pass*> passes() const;
   /// No finding, every tensor right, in the last run too, and predictions exact where they were
-  /// counted.
+  /// counted: of the kernels' bytes, and of those that ranks sent.
   bool ok() const;
   /// The same but for tensors that are not checkable.
   bool not_checkable() const;
@@ -104,10 +107,6 @@ struct RunReport {
 
 /// One screen of kScreenWidth columns.
 std::string text(const RunReport&);
-/// Its beginning: step, variant, device and problem.
-std::string head(const RunReport&);
-/// Its table of errors.
-std::string check_section(const RunReport&);
 /// The contract that scripts read: absent is null, and so is a NaN.
 nlohmann::ordered_json to_json(const RunReport&);
 /// Takes over the estimated times of a simulator's report, for a run on a GPU.

@@ -30,6 +30,11 @@ std::string wrapped(const std::string& first, const std::string& words, size_t i
   return out + line + "\n";
 }
 
+std::string labelled(std::string label, const std::string& words) {
+  label.resize(std::max(label.size(), kLabel), ' ');
+  return wrapped(label, words, kLabel);
+}
+
 std::string fitted(const std::string& text, size_t columns) {
   std::string out;
   std::istringstream lines(text);

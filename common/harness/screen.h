@@ -16,6 +16,11 @@ constexpr size_t kScreenWidth = 80;
 /// \returns lines, each with its end
 std::string wrapped(const std::string& first, const std::string& words, size_t indent);
 
+/// Columns of the label at the left of each section of a report.
+constexpr size_t kLabel = 10;
+/// A labelled paragraph of one.
+std::string labelled(std::string label, const std::string& words);
+
 /// For a terminal that is narrower than the screen: lines that do not fit are broken at spaces, the
 /// later ones further to the right than their first. Else `text` as it is.
 std::string fitted(const std::string& text, size_t columns);

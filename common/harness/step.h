@@ -61,7 +61,7 @@ struct Parent {
   bool cache8 = false;   ///< as Problem::cache8
 };
 
-struct Sharding;  // common/ranks/sharding.h
+struct Sharding;  // common/harness/ranks.h
 
 /// One way of doing the step; a step with several ideas has several, in the order of reading.
 struct Variant {

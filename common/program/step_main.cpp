@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
-#include <new>
+#include <functional>
+#include <thread>
 
 #include "common/clock/clock.h"
 #include "common/harness/backend.h"
@@ -17,18 +19,21 @@
 #include "common/harness/inputs.h"
 #include "common/harness/npy.h"
 #include "common/harness/output_file.h"
-#include "common/program/program.h"
 #include "common/harness/reference.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
 #include "common/harness/screen.h"
 #include "common/harness/step.h"
 #include "common/harness/trace.h"
+#include "common/program/program.h"
 
 namespace fa {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// \throws UsageError when an output of the command line cannot be written; files stay as they are.
 void require_writable_outputs(const Options& o) {
   require_writable("--out", o.out);
   require_writable("--json", o.json);
@@ -46,6 +51,7 @@ void require_writable_outputs(const Options& o) {
   }
 }
 
+/// Q, K, V and dO as the command line wants them.
 Inputs make_inputs(const Options& o) {
   Inputs in = o.input == "normal" || o.files.all() ? normal_inputs(o.problem, o.seed)
               : o.input == "outliers"              ? outlier_inputs(o.problem, o.seed)
@@ -59,8 +65,6 @@ Inputs make_inputs(const Options& o) {
   }
   return in;
 }
-
-namespace {
 
 std::optional<ParentTraffic> parent_traffic(const Parent& parent, PredictFn traffic,
                                             const Problem& problem) {
@@ -95,8 +99,7 @@ Pass predict(const Step& step, const char* name, const Options& o, PredictFn tra
   return pass;
 }
 
-}  // namespace
-
+/// --out and --out-dir.
 void write_outputs(const Options& o, const Outputs& out) {
   if (!o.out.empty()) write_npy(o.out, tensor_of("O").shape(o.problem), out.O);
   if (o.out_dir.empty()) return;
@@ -104,12 +107,6 @@ void write_outputs(const Options& o, const Outputs& out) {
     if (!t.output || (out.*t.output).empty()) continue;
     write_npy(output_path(o.out_dir, t), t.shape(o.problem), out.*t.output);
   }
-}
-
-namespace {
-
-void write_json(const std::string& path, const RunReport& report) {
-  write_file(path, [&](std::ostream& file) { file << to_json(report).dump(2) << "\n"; });
 }
 
 }  // namespace
@@ -130,10 +127,9 @@ GpuSpec modelled_gpu(const Options& o, const Step& step) {
   return gpu;
 }
 
-std::string words_of(const Options& o) {
-  return o.verbatim ? o.text : fitted(o.text, columns_of(STDOUT_FILENO));
-}
+namespace {
 
+/// \returns 0, or the errno that says why output was lost.
 int flush_stdout() {
   errno = 0;
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return 0;
@@ -146,126 +142,332 @@ void require_printed(int error) {
   throw ResourceError(fmt::format("standard output cannot be written: {}", std::strerror(error)));
 }
 
-namespace {
+/// Does `f` on every rank. \throws Failure on all when it failed on any.
+template <class F>
+void on_all(World& world, F&& f) {
+  const std::vector<Failure> all = world.all(failure_of(f));
+  const auto first = std::find_if(all.begin(), all.end(),
+                                  [](const Failure& each) { return each.status != kRight; });
+  if (first == all.end()) return;
+  const bool everywhere = std::count(all.begin(), all.end(), *first) == world.size();
+  const std::string who = everywhere ? "" : fmt::format("rank {}: ", first - all.begin());
+  throw Failure{first->status, who + first->sentence};
+}
 
-/// One run of one step, in the order in which things happen.
+/// What all ranks must have been told alike, one "--flag value" each.
+std::vector<std::string> told(const Options& o, const Step& step, const World& world) {
+  const Problem& p = o.problem;
+  std::vector<std::string> all = {step.id, "--variant " + step.variants[o.variant].name};
+  const auto add = [&all](const char* flag, const auto& value) {
+    all.push_back(fmt::format("{} {}", flag, value));
+  };
+  for (const Size& size : kSizes) add(size.flag, p.*size.of);
+  add("--causal", p.causal);
+  add("--input", o.input);
+  add("--seed", o.seed);
+  add("--q", o.files.q);
+  add("--k", o.files.k);
+  add("--v", o.files.v);
+  add("--do", o.files.dO);
+  add("--iters", o.iters);
+  add("--predict", o.predict);
+  add("--out-dir", o.out_dir);
+  add("messages by", world.carrier());
+  return all;
+}
+
+/// \throws Failure with the first difference from rank 0.
+void require_alike(World& world, const std::vector<std::string>& mine) {
+  const auto all = world.all(mine);
+  for (size_t r = 1; r < all.size(); ++r) {
+    const auto [first, other] = std::mismatch(all[0].begin(), all[0].end(), all[r].begin());
+    if (first == all[0].end()) continue;
+    throw Failure{kBadUse, fmt::format("rank {} was started with {}, rank 0 with {}: give all "
+                                       "ranks the same problem",
+                                       r, *other, *first)};
+  }
+}
+
+void require_one_rank(bool given, const std::string& flag) {
+  if (given) throw UsageError(flag + " works with one rank: start it without mpirun");
+}
+
+Options parse(int argc, const char* const* argv, const Step& step, const World& world) {
+  const Options o = parse(argc, argv, step);
+  if (!o.text.empty() || world.alone()) return o;
+  const Variant& v = step.variants[o.variant];
+  require_one_rank(!v.sharding, "--variant " + v.name);
+  require_one_rank(!o.trace.empty(), "--trace");
+  require_one_rank(!o.estimate.empty(), "--estimate");
+  v.sharding->validate(o.problem, world.size());
+  return o;
+}
+
+// --- rows of a sequence --------------------------------------------------------------------------
+
+/// Calls f(row of the whole tensor, row of the rank's part) for each row that a rank has.
+template <class F>
+void for_rows(const std::vector<Rows>& ranges, const Layout& whole, F&& f) {
+  size_t at = 0;
+  for (size_t h = 0; h < whole.matrices; ++h) {
+    for (const Rows& rows : ranges) {
+      for (int r = rows.begin; r < rows.end; ++r) f(h * whole.rows + r, at++);
+    }
+  }
+}
+
+/// A rank's rows of a tensor.
+std::vector<float> cut(const std::vector<float>& whole, const std::vector<Rows>& ranges,
+                       const Layout& all) {
+  std::vector<float> part(all.matrices * count_rows(ranges) * all.columns);
+  for_rows(ranges, all, [&](size_t from, size_t to) {
+    std::copy_n(&whole[from * all.columns], all.columns, &part[to * all.columns]);
+  });
+  return part;
+}
+
+/// The reverse.
+void paste(const std::vector<float>& part, const std::vector<Rows>& ranges, const Layout& all,
+           std::vector<float>& whole) {
+  whole.resize(all.matrices * all.rows * all.columns);
+  for_rows(ranges, all, [&](size_t to, size_t from) {
+    std::copy_n(&part[from * all.columns], all.columns, &whole[to * all.columns]);
+  });
+}
+
+/// One run of one step, in the order in which things happen: by one rank, or by one of several,
+/// which share the problem by the variant's Sharding.
 class Run {
  public:
-  Run(const Step& step, const Options& options)
-      : options_(options), problem_(options.problem), variant_(step.variants[options.variant]) {
-    report_.model = modelled_gpu(options, step);
-    report_.estimate_heads = static_cast<uint64_t>(options.estimate_heads);
-    configure({.gpu = report_.model, .workers = options.workers, .times = times()});
-    require_writable_outputs(options);
-    report_.device = open_device(step.id, needs_of(step, variant_));
-    report_.predicted_only = options.predict;
-    if (options.analyse && !simulated()) {
-      throw UsageError(fmt::format("{} works only in the simulator: cmake --preset sim",
-                                   options.strict ? "--strict" : "--analyse"));
-    }
-    if (!options.trace.empty() && !simulated()) {
-      throw UsageError("--trace works only in the simulator: cmake --preset sim");
-    }
-    if (!options.estimate.empty() && simulated()) {
-      throw UsageError("--estimate needs a GPU, whose time the estimate is compared with");
-    }
-    if (times() != 1 && !simulated()) {
-      throw UsageError("--estimate-heads works only in the simulator: cmake --preset sim");
-    }
-    if (!options.counters && simulated()) {
-      throw UsageError("--no-counters needs a GPU: the simulator measures no time");
-    }
-    report_.memory = memory_need(problem_, variant_, options.table);
-    if (!options.predict) require_memory(report_.memory);
+  Run(const Step& step, const Options& options, World& world)
+      : step_(step),
+        options_(options),
+        world_(world),
+        problem_(options.problem),
+        variant_(step.variants[options.variant]),
+        sharding_(world.alone() ? nullptr : variant_.sharding.get()) {}
 
-    report_.step = step.id;
-    report_.idea = step.idea;
+  /// \returns the exit status.
+  int operator()() {
+    world_.look_for_gpus();
+    on_all(world_, [&] { open(); });
+    std::string mine;
+    on_all(world_, [&] { mine = world_.open_own(); });
+    const std::vector<std::string> all_own = world_.all(mine);
+    on_all(world_, [&] { world_.meet(all_own); });
+    if (sharding_) report_.on_ranks->carrier = world_.carrier();
+    if (!options_.predict) {
+      on_all(world_, [&] { allocate(); });
+      compute();
+    }
+    int status = kRight;
+    if (world_.rank() == 0) {
+      print();
+      if (!options_.predict && !report_.ok()) {
+        status = report_.not_checkable() ? kNotCheckable : kWrong;
+      }
+    }
+    world_.close_peers();
+    return world_.all(status)[0];
+  }
+
+ private:
+  // --- before kernels run ---
+
+  void open() {
+    const Options& options = options_;
+    report_.model = modelled_gpu(options, step_);
+    report_.estimate_heads = static_cast<uint64_t>(options.estimate_heads);
+    SimOptions sim{.gpu = report_.model, .workers = options.workers};
+    if (!sharding_) sim.times = times();
+    if (sharding_ && sim.workers == 0) {  // the cores are shared, too
+      const int cores = std::max(1u, std::thread::hardware_concurrency());
+      sim.workers = std::max(1, cores / world_.local_size());
+    }
+    configure(sim);
+    if (world_.rank() == 0) require_writable_outputs(options);
+    report_.device = world_.open(step_, variant_);
+    report_.predicted_only = options.predict;
+    refuse_what_does_nothing();
+    report_.step = step_.id;
+    report_.idea = step_.idea;
     report_.variant = variant_.name;
     report_.variant_index = options.variant;
     report_.variant_idea = variant_.idea;
     report_.problem = problem_;
     report_.input = options.files.any() ? "files" : options.input;
     report_.seed = options.seed;
+    sharding_ ? predict_ranks() : predict_passes();
+  }
+
+  void refuse_what_does_nothing() const {
+    const Options& o = options_;
+    const auto refuse = [](bool given, bool useful, const std::string& sentence) {
+      if (given && !useful) throw UsageError(sentence);
+    };
+    const auto in_simulator = [&](bool given, const char* flag) {
+      refuse(given, simulated(),
+             std::string(flag) + " works only in the simulator: cmake --preset sim");
+    };
+    in_simulator(o.analyse, o.strict ? "--strict" : "--analyse");
+    in_simulator(!o.trace.empty(), "--trace");
+    refuse(!o.estimate.empty(), !simulated(),
+           "--estimate needs a GPU, whose time the estimate is compared with");
+    in_simulator(times() != 1, "--estimate-heads");
+    refuse(!o.counters, !simulated(), "--no-counters needs a GPU: the simulator measures no time");
+  }
+
+  void predict_passes() {
+    report_.memory = memory_need(problem_, variant_, options_.table);
+    if (!options_.predict) require_memory(report_.memory);
     if (variant_.prepare) {
-      report_.prepare = predict(step, "prepare", options, variant_.prepare_traffic, 0);
+      report_.prepare = predict(step_, "prepare", options_, variant_.prepare_traffic, 0);
     }
     report_.forward =
-        predict(step, "forward", options, variant_.traffic, problem_.flops_forward(),
+        predict(step_, "forward", options_, variant_.traffic, problem_.flops_forward(),
                 variant_.parent.empty() ? variant_.forward_of : variant_.parent, &Parent::traffic);
     report_.forward_of = variant_.forward_of;
     if (variant_.backward) {
       report_.backward =
-          predict(step, "backward", options, variant_.backward_traffic, problem_.flops_backward(),
+          predict(step_, "backward", options_, variant_.backward_traffic, problem_.flops_backward(),
                   variant_.backward_parent, &Parent::backward_traffic);
     }
-    if (!options.estimate.empty()) read_estimates(options.estimate, report_);
+    if (!options_.estimate.empty()) read_estimates(options_.estimate, report_);
   }
 
-  /// \returns the exit status.
-  int operator()() {
-    if (options_.predict) {
-      print();
-      return kRight;
+  void predict_ranks() {
+    report_.forward.name = "forward";
+    report_.forward.flops = problem_.flops_forward();
+    report_.forward.predicts = false;
+    const int n = world_.size();
+    report_.on_ranks.emplace();
+    for (int r = 0; r < n; ++r) {
+      report_.on_ranks->ranks.push_back(
+          {sharding_->predict(problem_, r, n), sharding_->rows(problem_, r, n), {}, {}});
     }
-    const Inputs inputs = make_inputs(options_);
-    if (options_.files.any()) require_range(problem_, inputs, bool(variant_.backward));
-    report_.input_note = inputs.note;
-    Session session(problem_, inputs, variant_);
-    Checker checker(problem_, inputs, sample_of(problem_, options_.seed));
+    if (options_.predict) return;
+    // Gradients are checked by whole heads.
+    constexpr double kMostScores = 5e7;  // of a head: a few seconds
+    report_.on_ranks->gradients_checked = double(problem_.N) * problem_.N <= kMostScores;
+  }
+
+  void allocate() {
+    inputs_ = make_inputs(options_);
+    if (options_.files.any()) require_range(problem_, inputs_, bool(variant_.backward));
+    report_.input_note = inputs_.note;
+    if (sharding_) {
+      allocate_part();
+    } else {
+      session_.emplace(problem_, inputs_, variant_);
+    }
+    if (world_.rank() == 0) checker_.emplace(problem_, inputs_, sample_of(problem_, options_.seed));
+  }
+
+  /// This rank's rows of all tensors.
+  void allocate_part() {
+    const std::vector<Rows>& rows = me().rows;
+    Inputs mine;
+    for (const Tensor& t : all_tensors()) {
+      if (t.file) mine.*t.input = cut(inputs_.*t.input, rows, t.layout(problem_));
+    }
+    if (world_.rank() != 0) inputs_ = {};
+    Problem local = problem_;
+    local.N = local.Nk = count_rows(rows);
+    attention_ = sharding_->make(problem_, world_);
+    Variant v = variant_;
+    v.workspace = nullptr;
+    v.forward = Runner(problem_.dtype,
+                       [this](const Problem&, const Tensors<void>& t) { attention_->forward(t); });
+    if (v.backward) {
+      v.backward = Runner(problem_.dtype, [this](const Problem&, const Tensors<void>& t) {
+        attention_->backward(t);
+      });
+    }
+    session_.emplace(local, mine, v);
+    const MemoryNeed need = memory_need(local, v);
+    me().seen.memory = need.inputs + need.outputs;
+  }
+
+  // --- the sequence ---
+
+  void compute() {
     try {
-      if (simulated()) {
-        // The counted run is the checked one: simulating twice would take twice as long.
-        count_passes(session);
-        check_outputs(checker, session.download());
-        if (report_.check.ok() && session.keeps_state()) {
-          run_again(session);
-          check_again(checker, session.download());
-        }
-      } else {
-        for (const SessionPass& p : passes()) (session.*p.run)();
-        check_outputs(checker, session.download());
-        if (report_.check.ok()) {
-          count_passes(session);
-          time_passes(session);
-          check_again(checker, session.download());
-        }
+      // In the simulator the counted run is the checked one: twice would take twice as long.
+      for (const SessionPass& p : passes()) {
+        sharding_ ? part_of_pass(p) : simulated() ? count_pass(p) : (*session_.*p.run)();
       }
-      report_.analysed = report_.forward.seen.analysed > 0;
-      bound_passes();
+      const Outputs first = session_->download();
+      check_outputs(whole(first));
+      if (sharding_) {
+        again_with_same_bits(first);
+        if (!simulated()) time_ranks();
+        tell_counts();
+      } else if (report_.check.ok() && (!simulated() || session_->keeps_state())) {
+        simulated() ? run_again() : count_and_time();
+        check_again(session_->download());
+      }
+      report_.analysed = !sharding_ && report_.forward.seen.analysed > 0;
+      if (!sharding_) bound_passes();
     } catch (const KernelStopped& e) {
+      if (sharding_) throw;
       report_.findings = e.sentences();
     }
-    print();
-    return report_.ok() ? kRight : report_.not_checkable() ? kNotCheckable : kWrong;
   }
 
- private:
   /// A pass, and what a session does for it.
   struct SessionPass {
-    Pass& pass;
+    Pass* pass;  ///< null: a rank's backward, of which the report has the bytes alone
     void (Session::*run)();
     void (Session::*forget)();  ///< what it wrote
+    PassCount RankCount::*count = nullptr;
   };
   /// In the order in which they run.
   std::vector<SessionPass> passes() {
     std::vector<SessionPass> found;
     if (report_.prepare) {
-      found.push_back({*report_.prepare, &Session::prepare, &Session::forget_prepare});
+      found.push_back({&*report_.prepare, &Session::prepare, &Session::forget_prepare});
     }
-    found.push_back({report_.forward, &Session::forward, &Session::forget_forward});
-    if (report_.backward) {
-      found.push_back({*report_.backward, &Session::backward, &Session::forget_backward});
+    found.push_back(
+        {&report_.forward, &Session::forward, &Session::forget_forward, &RankCount::forward});
+    if (variant_.backward) {
+      found.push_back({report_.backward ? &*report_.backward : nullptr, &Session::backward,
+                       &Session::forget_backward, &RankCount::backward});
     }
     return found;
   }
 
-  void print() const {
+  void check_outputs(const Outputs& all) {
+    if (world_.rank() != 0) return;
+    report_.check = (*checker_)(checked(all));
+    write_outputs(options_, all);
+  }
+
+  /// Of the last timed run, whose outputs were NaN before it. The first run may be right only
+  /// because it found fresh memory.
+  void check_again(const Outputs& all) {
+    if (world_.rank() != 0) return;
+    const CheckResult again = (*checker_)(checked(all));
+    if (!report_.again) report_.again = "";
+    for (const TensorCheck& t : again.tensors) {
+      if (!t.ok && !t.lost && report_.again->empty()) report_.again = t.message;
+    }
+    if (!sharding_ && !again.damage.empty()) report_.again = again.damage[0];
+  }
+
+  void print() {
     std::fputs(text(report_).c_str(), stdout);
     const int lost = flush_stdout();  // before a --json /dev/stdout
-    if (!options_.json.empty()) write_json(options_.json, report_);
-    if (!options_.trace.empty()) report_.findings.empty() ? write_trace() : drop_trace();
+    if (!options_.json.empty()) {
+      write_file(options_.json,
+                 [&](std::ostream& file) { file << to_json(report_).dump(2) << "\n"; });
+    }
+    if (!options_.trace.empty() && !options_.predict) {
+      report_.findings.empty() ? write_trace() : drop_trace();
+    }
     require_printed(lost);
   }
+
+  // --- one rank ---
 
   void write_trace() const {
     fa::write_trace(options_.trace, trace_, report_.step, report_.variant, report_.model.name,
@@ -282,11 +484,13 @@ class Run {
                  report_.step.c_str(), options_.trace.c_str());
   }
 
-  void count_pass(Pass& pass, const std::function<void()>& run) {
+  void count_pass(const SessionPass& p) {
+    Pass& pass = *p.pass;
     const auto start = std::chrono::steady_clock::now();
     const bool crowded = times() * double(report_.memory.total()) > report_.model.l2_bytes;
-    pass.seen = count(run, {options_.analyse, options_.counters, crowded ? times() : 1,
-                            !options_.trace.empty(), options_.strict});
+    pass.seen = count([&] { (*session_.*p.run)(); },
+                      {options_.analyse, options_.counters, crowded ? times() : 1,
+                       !options_.trace.empty(), options_.strict});
     if (pass.seen.trace) trace_.append(*std::exchange(pass.seen.trace, {}), pass.name);
     if (simulated()) {
       pass.estimate = estimate(pass.seen, report_.model, times());
@@ -296,56 +500,33 @@ class Run {
     }
   }
 
-  void count_passes(Session& session) {
-    for (const SessionPass& p : passes()) count_pass(p.pass, [&] { (session.*p.run)(); });
-  }
-
   /// Problems like this one, for whose sum times are estimated.
-  double times() const { return double(report_.estimate_heads) / problem_.heads(); }
-
-  void check_outputs(Checker& checker, const Outputs& outputs) {
-    report_.check = checker(outputs);
-    write_outputs(options_, outputs);
-  }
-
-  /// Of the last timed run, whose outputs were NaN before it. The first run may be right only
-  /// because it found fresh memory.
-  void check_again(Checker& checker, const Outputs& outputs) {
-    const CheckResult again = checker(outputs);
-    report_.again = "";
-    for (const TensorCheck& t : again.tensors) {
-      if (!t.ok && !t.lost && report_.again->empty()) report_.again = t.message;
-    }
-    if (!again.damage.empty()) report_.again = again.damage[0];
-  }
+  double times() const { return double(options_.estimate_heads) / double(problem_.heads()); }
 
   /// What the timed runs are to a GPU.
-  void run_again(Session& session) {
+  void run_again() {
     for (const SessionPass& p : passes()) {
-      (session.*p.forget)();
-      (session.*p.run)();
+      (*session_.*p.forget)();
+      (*session_.*p.run)();
     }
   }
 
-  void time_passes(Session& session) {
+  void count_and_time() {
+    for (const SessionPass& p : passes()) count_pass(p);
     for (const SessionPass& p : passes()) {
-      time_pass(
-          p.pass, [&] { (session.*p.run)(); }, [&] { (session.*p.forget)(); });
+      try {
+        p.pass->time = time_gpu([&] { (*session_.*p.run)(); }, options_.iters,
+                                [&] { (*session_.*p.forget)(); });
+      } catch (const ResourceError& e) {  // a checked result is worth printing without a time
+        std::string& note = p.pass->seen.note;
+        note += (note.empty() ? "" : "; ") + std::string(e.what());
+      }
     }
     report_.roofs = measured_roofs();
   }
 
-  void time_pass(Pass& pass, const std::function<void()>& run,
-                 const std::function<void()>& forget) {
-    try {
-      pass.time = time_gpu(run, options_.iters, forget);
-    } catch (const ResourceError& e) {  // a checked result is worth printing without a time
-      pass.seen.note += (pass.seen.note.empty() ? "" : "; ") + std::string(e.what());
-    }
-  }
-
   void bound_passes() {
-    for (const SessionPass& p : passes()) bound_pass(p.pass);
+    for (const SessionPass& p : passes()) bound_pass(*p.pass);
   }
 
   /// Of the modelled GPU's data sheet in the simulator, of the measured roofs on a GPU.
@@ -370,23 +551,146 @@ class Run {
         roofline(double(hbm.total()), double(pass.flops_executed()), bytes_per_s, flops_per_s);
   }
 
+  // --- several ranks ---
+
+  RankReport& me() { return report_.on_ranks->ranks[world_.rank()]; }
+
+  void part_of_pass(const SessionPass& p) {
+    const uint64_t before = world_.bytes_sent();
+    PassCount& seen = me().seen.*p.count;
+    const auto run = [&] { (*session_.*p.run)(); };
+    if (simulated()) {
+      // Times are estimated where they are asked for: bytes alone are counted faster.
+      const bool all = options_.analyse || times() != 1;
+      const Counts counts =
+          count(run, {.analyse = options_.analyse, .counters = all, .times = times()});
+      if (counts.requested) seen.requested = counts.requested->total();
+      if (const auto e = estimate(counts, report_.model, times())) {
+        seen.estimated_ms = 1e3 * e->seconds;
+      }
+    } else {
+      run();
+    }
+    world_.synchronize();
+    seen.sent = world_.bytes_sent() - before;
+  }
+
+  /// All ranks' outputs, on rank 0.
+  Outputs whole(const Outputs& mine) {
+    if (!sharding_) return mine;
+    Outputs all;
+    for (const Tensor* t : tensors_of(variant_, problem_)) {
+      const bool wanted = t->role == Role::output || report_.on_ranks->gradients_checked ||
+                          !options_.out_dir.empty();
+      if (!t->output || !wanted) continue;
+      const std::vector<std::vector<float>> parts = world_.gather(mine.*t->output);
+      for (size_t r = 0; r < parts.size(); ++r) {
+        if (parts[r].empty()) continue;
+        paste(parts[r], report_.on_ranks->ranks[r].rows, t->layout(problem_), all.*t->output);
+      }
+    }
+    const std::vector<std::vector<std::string>> damages = world_.all(mine.damage);
+    for (size_t r = 0; r < damages.size(); ++r) {
+      for (const std::string& damage : damages[r]) {
+        all.damage.push_back(fmt::format("rank {}: {}", r, damage));
+      }
+    }
+    return all;
+  }
+
+  Outputs checked(Outputs all) const {
+    if (sharding_ && !report_.on_ranks->gradients_checked) all.dQ = all.dK = all.dV = {};
+    return all;
+  }
+
+  /// A second run finds what the first one left; its forward must have the same bits.
+  void again_with_same_bits(const Outputs& first) {
+    session_->poison();
+    session_->forward();
+    if (variant_.backward) session_->backward();
+    world_.synchronize();
+    const Outputs second = session_->download();
+    const bool same = std::equal(first.O.begin(), first.O.end(), second.O.begin()) &&
+                      std::equal(first.LSE.begin(), first.LSE.end(), second.LSE.begin());
+    const std::vector<int> all = world_.all(int(same));
+    report_.again = "";
+    for (size_t r = 0; r < all.size(); ++r) {
+      if (!all[r]) report_.again = fmt::format("rank {}: O or LSE has other bits", r);
+    }
+    check_again(whole(second));
+  }
+
+  /// Of all ranks.
+  void tell_counts() {
+    me().seen.workspace = attention_->workspace_bytes();
+    const std::vector<RankCount> all = world_.all(me().seen);
+    for (size_t r = 0; r < all.size(); ++r) {
+      report_.on_ranks->ranks[r].seen = all[r];
+      report_.memory.workspace = std::max<size_t>(report_.memory.workspace, all[r].workspace);
+    }
+  }
+
+  /// The slowest rank's, in each run.
+  void time_ranks() {
+    const auto forward = [this] { session_->forward(); };
+    report_.forward.time = time_runs(forward);
+    if (!variant_.backward) return;
+    const auto both = [this] {
+      session_->forward();
+      session_->backward();
+    };
+    report_.on_ranks->both = time_runs(both);
+    world_.barrier();
+    world_.begin_trace();
+    both();
+    world_.synchronize();
+    const std::vector<std::vector<Span>> all = world_.all(world_.end_trace());
+    for (size_t r = 0; r < all.size(); ++r) report_.on_ranks->ranks[r].lanes = all[r];
+  }
+
+  /// How many runs take so long: the same number on every rank.
+  int runs_in(double all_ms, double one_ms) {
+    return world_.all(1 + int(all_ms / std::max(one_ms, 0.1)))[0];
+  }
+
+  /// Runs that follow one another without a pause, as layers of a model do, share the time of a
+  /// batch: the host is ahead of the GPU then, and its latency is in no run. Before them the GPUs
+  /// are busy for so long that their clocks are steadier: H100s seem to lower them between 0.7 and
+  /// 1 s after they began to work (steps/14_ring/worklog.md).
+  Timing time_runs(const std::function<void()>& run) {
+    constexpr double kWarmUpMs = 2000, kBatchMs = 20;
+    double one = 0;
+    for (int i = 0; i < 3; ++i) one = world_.time_run(run);
+    const int warm_up = runs_in(kWarmUpMs, one), batch = runs_in(kBatchMs, one);
+    for (int i = 0; i < warm_up; ++i) world_.time_run(run);
+    std::vector<double> ms;
+    for (int i = 0; i < options_.iters; ++i) {
+      world_.barrier();
+      ms.push_back(world_.time_run([&] {
+        for (int k = 0; k < batch; ++k) run();
+      }) / batch);
+    }
+    for (const std::vector<double>& theirs : world_.all(ms)) {
+      for (size_t i = 0; i < ms.size(); ++i) ms[i] = std::max(ms[i], theirs[i]);
+    }
+    std::sort(ms.begin(), ms.end());
+    const auto quantile = [&](double q) { return ms[std::lround(q * double(ms.size() - 1))]; };
+    return {quantile(0.5), quantile(0.1), quantile(0.9), options_.iters};
+  }
+
+  const Step& step_;
   const Options options_;
+  World& world_;
   const Problem problem_;
   const Variant& variant_;
+  const Sharding* sharding_;  // null: this rank has the whole problem
   RunReport report_;
   Trace trace_;
+  Inputs inputs_;
+  std::unique_ptr<RankAttention> attention_;
+  std::optional<Session> session_;
+  std::optional<Checker> checker_;  // of rank 0
 };
-
-/// One line for scripts; in a terminal broken at spaces.
-int complain(const Step& step, const char* sentence, ExitStatus status) {
-  std::fflush(stdout);
-  const std::string who = step.id + ": ";
-  const std::string text = isatty(STDERR_FILENO)
-                               ? fitted(wrapped(who, sentence, 2), columns_of(STDERR_FILENO))
-                               : who + sentence + "\n";
-  std::fputs(text.c_str(), stderr);
-  return status;
-}
 
 /// Says that a .cuh of the step is newer than this program, which build/<folder>/steps/ holds: else
 /// a change that is not built seems to do nothing.
@@ -413,23 +717,43 @@ void warn_if_stale() {
 
 }  // namespace
 
-int step_main(int argc, char** argv, const Step& step) try {
-  const Options options = parse(argc, argv, step);
+int complain(const Step& step, const Failure& failure) {
+  std::fflush(stdout);
+  const std::string who = step.id + ": ";
+  const std::string text =
+      isatty(STDERR_FILENO) ? fitted(wrapped(who, failure.sentence, 2), columns_of(STDERR_FILENO))
+                            : who + failure.sentence + "\n";
+  std::fputs(text.c_str(), stderr);
+  return failure.status;
+}
+
+int run_program(int argc, char** argv, const Step& step, World& world) try {
+  Options options;
+  on_all(world, [&] { options = parse(argc, argv, step, world); });
   if (!options.text.empty()) {
-    std::fputs(words_of(options).c_str(), stdout);
+    if (world.rank() != 0) return kRight;
+    const std::string words =
+        options.verbatim ? options.text : fitted(options.text, columns_of(STDOUT_FILENO));
+    std::fputs(words.c_str(), stdout);
     require_printed(flush_stdout());
     return kRight;
   }
-  warn_if_stale();
-  return Run(step, options)();
-} catch (const UsageError& e) {
-  return complain(step, e.what(), kBadUse);
-} catch (const ResourceError& e) {
-  return complain(step, e.what(), kNoResource);
-} catch (const std::bad_alloc&) {
-  return complain(step, "not enough memory on the host: try a smaller problem", kNoResource);
-} catch (const std::exception& e) {
-  return complain(step, e.what(), kWrong);
+  if (world.rank() == 0) warn_if_stale();
+  world.set_limit(options.limit_s);
+  require_alike(world, told(options, step, world));
+  return Run(step, options, world)();
+} catch (const Failure& failure) {  // of all ranks
+  return world.rank() == 0 ? complain(step, failure) : failure.status;
+} catch (...) {
+  const Failure failure = failure_of([] { throw; });
+  if (world.alone()) return complain(step, failure);
+  world.end_all(failure.sentence, failure.status);
+  return failure.status;
+}
+
+int step_main(int argc, char** argv, const Step& step) {
+  World alone;
+  return run_program(argc, argv, step, alone);
 }
 
 }  // namespace fa

@@ -1,8 +1,10 @@
+// Which GPU a rank opens.
 #include <cstdlib>
+#include <set>
 
 #include "common/dialect/cuda.h"
 #include "common/harness/format.h"
-#include "common/ranks/world.h"
+#include "common/ranks/mpi_world.h"
 
 namespace fa {
 
@@ -18,8 +20,8 @@ int gpus() {
 #endif
 }
 
-}  // namespace
-
+/// The identity of the GPU that this process sees, if it sees one: some launchers give each rank
+/// its own. Else "".
 std::string only_gpu() {
 #if FA_BACKEND_GPU
   cudaDeviceProp gpu;
@@ -30,15 +32,23 @@ std::string only_gpu() {
   return "";
 }
 
-Device open_device_of(int rank, int ranks, const Step& step, const Variant& v) {
-  const int n = gpus();
+}  // namespace
+
+void MpiWorld::look_for_gpus() {
+  const std::vector<std::string> gpus = all(only_gpu());
+  own_gpu_ = !gpus[0].empty() && std::set(gpus.begin(), gpus.end()).size() == gpus.size();
+}
+
+// The simulator has a device for each rank, or as many as FLASH_STEPS_SIM_GPUS says.
+Device MpiWorld::open(const Step& step, const Variant& v) {
+  const int n = gpus(), ranks = own_gpu_ ? 1 : local_size_;
   if (n > 0 && ranks > n) {
     throw ResourceError(
         fmt::format("{} ranks on this machine, which has {} GPU{}: start at most {} here, or run "
                     "build/sim/steps/{} in the simulator instead",
                     ranks, n, n == 1 ? "" : "s", n, step.id));
   }
-  return open_device(step.id, needs_of(step, v), simulated() ? 0 : rank);
+  return open_device(step.id, needs_of(step, v), simulated() || own_gpu_ ? 0 : local_rank_);
 }
 
 }  // namespace fa

@@ -1,6 +1,7 @@
 #include <cstdlib>
 
 #include "common/dialect/cuda.h"
+#include "common/ranks/join.h"
 #include "common/ranks/mpi_world.h"
 #if FA_BACKEND_GPU
 #include "common/ranks/copy_world.h"
@@ -14,7 +15,7 @@ namespace fa {
 const bool kHasMpi = true;
 
 // The first way that is possible, or the one that the environment names.
-std::unique_ptr<World> World::join(const std::string& who) {
+std::unique_ptr<World> join_ranks(const std::string& who) {
 #if FA_BACKEND_GPU
   const char* named = std::getenv("FLASH_STEPS_MESSAGES");
   const std::string way = named ? named : "";

@@ -1,11 +1,20 @@
 // main() of a step that several ranks can share; its main.cu says which step. Started alone, the
 // program is any step's.
-#include "common/ranks/ranks_main.h"
-#include "common/ranks/world.h"
+#include <cstdlib>
+
+#include "common/program/program.h"
+#include "common/ranks/join.h"
 
 int main(int argc, char** argv) {
   const fa::Step& step = fa::linked_steps().at(0);
   const int ranks = fa::started_ranks();
-  return ranks > 1 || (ranks == 1 && fa::kHasMpi) ? fa::ranks_main(argc, argv, step)
-                                                  : fa::step_main(argc, argv, step);
+  if (ranks == 0 || (ranks == 1 && !fa::kHasMpi)) return fa::step_main(argc, argv, step);
+  try {
+    const std::unique_ptr<fa::World> world = fa::join_ranks(step.id);
+    return fa::run_program(argc, argv, step, *world);
+  } catch (const fa::ResourceError& e) {  // on all ranks: one of them says so
+    const char* rank = std::getenv("OMPI_COMM_WORLD_RANK");
+    if (rank && std::string(rank) != "0") return fa::kNoResource;
+    return fa::complain(step, {fa::kNoResource, e.what()});
+  }
 }

@@ -106,7 +106,7 @@ std::vector<std::string> MpiWorld::tell_all(const std::string& text) {
 }
 
 std::vector<std::vector<float>> MpiWorld::gather(const std::vector<float>& mine) {
-  const std::vector<std::string> sizes = tell_all(std::to_string(mine.size()));
+  const std::vector<size_t> sizes = this->all(mine.size());
   std::vector<std::vector<float>> all;
   std::vector<MPI_Request> requests;
   const auto post = [&](auto call, const float* data, size_t n, int peer) {
@@ -120,7 +120,7 @@ std::vector<std::vector<float>> MpiWorld::gather(const std::vector<float>& mine)
   } else {
     all.push_back(mine);
     for (int r = 1; r < size(); ++r) {
-      all.emplace_back(std::stoull(sizes[r]));
+      all.emplace_back(sizes[r]);
       post(MPI_Irecv, all.back().data(), all.back().size(), r);
     }
   }

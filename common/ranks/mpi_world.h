@@ -7,7 +7,7 @@
 #include <functional>
 #include <utility>
 
-#include "common/ranks/world.h"
+#include "common/harness/world.h"
 
 namespace fa {
 
@@ -20,10 +20,11 @@ class MpiWorld : public World {
   ~MpiWorld() override;
 
   void set_limit(double seconds) override { limit_s_ = seconds; }
-  int local_rank() const override { return local_rank_; }
+  bool alone() const override { return false; }
   int local_size() const override { return local_size_; }
+  void look_for_gpus() override;
+  Device open(const Step&, const Variant&) override;
   std::string carrier() const override { return "MPI, by way of host memory"; }
-  std::vector<std::string> tell_all(const std::string&) override;
   std::vector<std::vector<float>> gather(const std::vector<float>&) override;
   void barrier() override;
   void synchronize() override;
@@ -35,6 +36,7 @@ class MpiWorld : public World {
   void finish() override;
 
  protected:
+  std::vector<std::string> tell_all(const std::string&) override;
   /// Calls `done` until it says yes. After the limit all ranks end.
   void wait(const std::string& what, const std::function<bool()>& done) const;
   void wait(const std::string& what, std::vector<MPI_Request>&) const;
@@ -43,6 +45,7 @@ class MpiWorld : public World {
   std::string who_;
   double limit_s_ = 300;
   int local_rank_ = 0, local_size_ = 1;
+  bool own_gpu_ = false;  // each rank sees one GPU, another one
   std::string exchange_;  // what start() named
   std::vector<MPI_Request> requests_;
   std::vector<Message> receives_;

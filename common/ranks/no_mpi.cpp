@@ -1,12 +1,12 @@
 // Where CMake found no MPI: the program runs on one rank, and says so when there are more.
 #include "common/dialect/errors.h"
-#include "common/ranks/world.h"
+#include "common/ranks/join.h"
 
 namespace fa {
 
 const bool kHasMpi = false;
 
-std::unique_ptr<World> World::join(const std::string&) {
+std::unique_ptr<World> join_ranks(const std::string&) {
   throw ResourceError(
       "built without MPI, for one rank: install libopenmpi-dev and openmpi-bin "
       "(./scripts/setup.sh mpi) and configure again");

@@ -1,7 +1,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "common/ranks/world.h"
+#include "common/ranks/join.h"
 
 namespace fa {
 

@@ -19,7 +19,7 @@
 #include "common/dialect/cuda.h"
 #include "common/harness/backend.h"
 #include "common/harness/device_memory.h"
-#include "common/ranks/sharding.h"
+#include "common/harness/ranks.h"
 
 namespace fa {
 

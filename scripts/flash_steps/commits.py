@@ -1,10 +1,10 @@
 """The commit that a result belongs to, and whether a step has changed since.
 
 A step has changed since a commit where a file that its program reads has other code now: a file of
-a step, of common/dialect, of common/ranks, or common/harness/tiles.h. The compiler takes the
-comments out. White space, #include lines and names of files do not count, nor does the rest of the
-harness: tests require the same results of it. Where a text changes and a GPU does the same as
-before, as with another word of a description, docs/results/equal_code.json may say so
+a step, of common/dialect, of common/ranks, or tiles.h and ranks.h of common/harness. The compiler
+takes the comments out. White space, #include lines and names of files do not count, nor does the
+rest of the harness: tests require the same results of it. Where a text changes and a GPU does the
+same as before, as with another word of a description, docs/results/equal_code.json may say so
 (equal_code.py).
 """
 
@@ -17,7 +17,13 @@ from .files import read_json, read_text
 from .steps import ROOT
 
 EQUAL_CODE = os.path.join(ROOT, "docs", "results", "equal_code.json")
-DECIDES = ("steps/", "common/dialect/", "common/ranks/", "common/harness/tiles.h")
+DECIDES = (
+    "steps/",
+    "common/dialect/",
+    "common/ranks/",
+    "common/harness/tiles.h",
+    "common/harness/ranks.h",
+)
 UNCOMMITTED = "+"  # behind a commit: the tree had changes
 UNKNOWN = "unknown"  # where there is no git, and nobody said it
 

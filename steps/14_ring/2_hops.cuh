@@ -9,7 +9,7 @@
 
 #include <vector>
 #include "common/harness/tiles.h"
-#include "common/ranks/sharding.h"
+#include "common/harness/ranks.h"
 
 namespace step14 {
 

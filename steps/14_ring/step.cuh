@@ -1,7 +1,7 @@
 // Step 14: its description, for its program, library, tests and exercises.
 #pragma once
 
-#include "common/ranks/sharding.h"
+#include "common/harness/ranks.h"
 #include "steps/14_ring/5_heads.cuh"
 #include "steps/14_ring/ampere.cuh"
 #include "steps/14_ring/cuda_cores.cuh"

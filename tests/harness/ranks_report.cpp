@@ -1,4 +1,4 @@
-#include "common/ranks/ranks_report.h"
+#include "common/harness/report.h"
 
 #include <sstream>
 
@@ -7,14 +7,15 @@
 namespace {
 
 /// Each of so many ranks has these rows, which makes for numbers of that size.
-fa::RanksReport report_of(const std::vector<std::vector<fa::Rows>>& rows, uint64_t size) {
-  fa::RanksReport r;
-  r.run.step = "98_example";
-  r.run.device = {"gpu", "NVIDIA H100", "sm_90"};
-  r.run.check.tensors.emplace_back().ok = true;
-  r.carrier = "nobody";
+fa::RunReport report_of(const std::vector<std::vector<fa::Rows>>& rows, uint64_t size) {
+  fa::RunReport r;
+  r.step = "98_example";
+  r.device = {"gpu", "NVIDIA H100", "sm_90"};
+  r.check.tensors.emplace_back().ok = true;
+  r.forward.predicts = false;
+  r.on_ranks.emplace().carrier = "nobody";
   for (const auto& of_rank : rows) {
-    fa::RankReport& rank = r.ranks.emplace_back();
+    fa::RankReport& rank = r.on_ranks->ranks.emplace_back();
     rank.rows = of_rank;
     rank.predicted = {size, 2 * size, {3 * size, size}};
     rank.seen.forward.sent = size, rank.seen.backward.sent = 2 * size;
@@ -23,13 +24,13 @@ fa::RanksReport report_of(const std::vector<std::vector<fa::Rows>>& rows, uint64
 }
 
 /// The lines of its table, from the heading on.
-std::vector<std::string> table_of(const fa::RanksReport& r) {
+std::vector<std::string> table_of(const fa::RunReport& r) {
   std::istringstream all(fa::text(r));
   std::vector<std::string> table;
-  for (std::string line; std::getline(all, line) && table.size() <= r.ranks.size();) {
+  for (std::string line; std::getline(all, line) && table.size() <= r.on_ranks->ranks.size();) {
     if (!table.empty() || line.rfind("rank  ", 0) == 0) table.push_back(line);
   }
-  REQUIRE(table.size() == r.ranks.size() + 1);
+  REQUIRE(table.size() == r.on_ranks->ranks.size() + 1);
   return table;
 }
 
@@ -71,7 +72,7 @@ TEST_CASE("the table of ranks stays straight, however long its rows are", "[rank
 }
 
 TEST_CASE("a rank that sent other bytes than predicted is shown and wrong", "[ranks_report]") {
-  fa::RanksReport r = report_of({{{0, 8}}, {{8, 16}}}, 1000);
+  fa::RunReport r = report_of({{{0, 8}}, {{8, 16}}}, 1000);
   CHECK(table_of(r) ==
         std::vector<std::string>{
             "rank  rows                         scores  sent forward            backward    ",
@@ -79,7 +80,8 @@ TEST_CASE("a rank that sent other bytes than predicted is shown and wrong", "[ra
             "  1   8-15                          4,000         1,000     =         2,000   ="});
   CHECK(r.ok());
   const bool forward = GENERATE(true, false);
-  (forward ? r.ranks[1].seen.forward : r.ranks[1].seen.backward).sent = 123456789;
+  (forward ? r.on_ranks->ranks[1].seen.forward : r.on_ranks->ranks[1].seen.backward).sent =
+      123456789;
   const auto table = table_of(r);
   CHECK_THAT(table[1], !ContainsSubstring("123,456,789"));
   CHECK_THAT(table[2], ContainsSubstring(" 123,456,789"));
@@ -130,44 +132,31 @@ TEST_CASE("lanes: how much of the messages passes beside compute", "[ranks_repor
             {"messages", "n", 8, 12}}) == Times{8, 11, 3 + 2 + 2, 12});
 }
 
-TEST_CASE("spans are read back from the lines that a rank tells", "[ranks_report]") {
-  CHECK(fa::spans_of("").empty());
-  const auto spans = fa::spans_of(
-      "compute\tforward, hop 0\t0.5\t1.25\n"
-      "messages\tK, V of rank 1\t1e-05\t1234.0625\n");
-  REQUIRE(spans.size() == 2);
-  CHECK(spans[0].lane == "compute");
-  CHECK(spans[0].name == "forward, hop 0");
-  CHECK(spans[0].begin_ms == 0.5);
-  CHECK(spans[0].end_ms == 1.25);
-  CHECK(spans[1].lane == "messages");
-  CHECK(spans[1].name == "K, V of rank 1");
-  CHECK(spans[1].begin_ms == 1e-05);
-  CHECK(spans[1].end_ms == 1234.0625);
-}
-
-TEST_CASE("a rank's counts survive the way to the others", "[ranks_report]") {
+TEST_CASE("what a rank tells survives the way to the others", "[ranks_report]") {
   fa::RankCount c;
   c.forward = {1ull << 40, 2, 0.75}, c.backward = {3, 4ull << 50, 1e-3};
   c.memory = 5ull << 33, c.workspace = 6;
-  const fa::RankCount got = fa::from_text(fa::to_text(c));
-  CHECK(got.forward.sent == c.forward.sent);
-  CHECK(got.forward.requested == c.forward.requested);
-  CHECK(got.forward.estimated_ms == 0.75);
-  CHECK(got.backward.estimated_ms == 1e-3);
-  CHECK(got.backward.sent == c.backward.sent);
-  CHECK(got.backward.requested == c.backward.requested);
-  CHECK(got.memory == c.memory);
-  CHECK(got.workspace == c.workspace);
+  fa::World alone;
+  const std::vector<fa::RankCount> counts = alone.all(c);
+  REQUIRE(counts.size() == 1);
+  CHECK(nlohmann::json(counts[0]) == nlohmann::json(c));
+  const auto spans = alone.all(std::vector<fa::Span>{{"compute", "forward, hop 0", 0.5, 1.25},
+                                                     {"messages", "K of \xff", 1e-05, 1234.0625}});
+  REQUIRE(spans.at(0).size() == 2);
+  CHECK(spans[0][1].name == "K of \xff");  // a file's name may be no UTF-8
+  CHECK(spans[0][1].begin_ms == 1e-05);
+  CHECK(spans[0][1].end_ms == 1234.0625);
 }
 
 TEST_CASE("an estimate is the slowest rank's", "[ranks_report]") {
-  fa::RanksReport r = report_of({{{0, 4}}, {{4, 8}}}, 1000);
-  r.run.model.name = "H200";
+  fa::RunReport r = report_of({{{0, 4}}, {{4, 8}}}, 1000);
+  r.model.name = "H200";
   CHECK(fa::text(r).find("estimated") == std::string::npos);
-  r.ranks[0].seen.forward.estimated_ms = 0.5, r.ranks[1].seen.forward.estimated_ms = 0.25;
+  r.on_ranks->ranks[0].seen.forward.estimated_ms = 0.5,
+  r.on_ranks->ranks[1].seen.forward.estimated_ms = 0.25;
   CHECK(fa::text(r).find("\nestimated 0.5 ms on H200") != std::string::npos);
-  r.ranks[0].seen.backward.estimated_ms = 1, r.ranks[1].seen.backward.estimated_ms = 1.5;
+  r.on_ranks->ranks[0].seen.backward.estimated_ms = 1,
+  r.on_ranks->ranks[1].seen.backward.estimated_ms = 1.5;
   CHECK(fa::text(r).find("\nestimated 0.5 ms, backward 1.5 ms, on H200") != std::string::npos);
   CHECK(fa::to_json(r)["ranks"][1]["estimated_ms"]["backward"] == 1.5);
 }

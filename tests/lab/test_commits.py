@@ -92,7 +92,7 @@ class Copy(unittest.TestCase):
                 FIRST,
             ),
             ("steps/14_ring/step.cuh", "Cut::zigzag", "Cut::plain", {"14"}),
-            ("common/ranks/sharding.h", "\n\n", "\nint more;\n", {"14"}),
+            ("common/harness/ranks.h", "\n\n", "\nint more;\n", {"14"}),
         ):
             with self.subTest(path=path, after=after):
                 text = self.read(path)

@@ -13,14 +13,13 @@
 #include "common/dialect/cuda.h"
 #include "common/harness/backend.h"
 #include "common/harness/device_memory.h"
+#include "common/harness/failure.h"
 #include "common/harness/format.h"
 #include "common/harness/step.h"
 
 namespace fa {
 
 namespace {
-
-enum Status { kDone = 0, kError = 1, kBadUse = 2, kNoResource = 3 };
 
 std::string last_error;
 std::string last_run;  // "fa_forward of variant 0 (kernel), B=1 H=4 N=512 d=64 bf16", or empty
@@ -54,25 +53,16 @@ std::string sentence_of(const char* call, const CudaError& e) {
 /// Runs f; an exception becomes its status, and its sentence the last error.
 template <class F>
 int answer(const char* call, F&& f) {
-  try {
-    f();
-    return kDone;
-  } catch (const UsageError& e) {
-    last_error = in_fields(e.what());
-    return kBadUse;
-  } catch (const ResourceError& e) {
-    last_error = in_fields(e.what());
-    return kNoResource;
-  } catch (const CudaError& e) {
-    last_error = sentence_of(call, e);
-    return kError;
-  } catch (const std::bad_alloc&) {
-    last_error = "not enough memory on the host";
-    return kNoResource;
-  } catch (const std::exception& e) {
-    last_error = e.what();
-    return kError;
-  }
+  const Failure failure = failure_of([&] {
+    try {
+      f();
+    } catch (const CudaError& e) {
+      throw std::runtime_error(sentence_of(call, e));
+    }
+  });
+  if (failure.status == kWrong) last_error = failure.sentence;
+  if (failure.status > kWrong) last_error = in_fields(failure.sentence);
+  return failure.status;
 }
 
 void require_device() {

@@ -1,5 +1,5 @@
 /// \file
-/// What is known about one run on several ranks, as text and as JSON.
+/// What is known about a run on several ranks, beside what every run's report has.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,11 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "common/harness/report.h"
-#include "common/ranks/sharding.h"
-#include "common/ranks/world.h"
+#include "common/harness/backend.h"
+#include "common/harness/problem.h"
+#include "common/harness/world.h"
 
 namespace fa {
+
+struct RunReport;
 
 /// Of one pass on one rank.
 struct PassCount {
@@ -19,15 +21,16 @@ struct PassCount {
   uint64_t requested = 0;   ///< bytes that its kernels asked for; 0: not counted
   double estimated_ms = 0;  ///< of its kernels, without messages; 0: not estimated
 };
+/// Of one rank.
 struct RankCount {
   PassCount forward, backward;
   uint64_t memory = 0;     ///< bytes of its inputs and outputs
   uint64_t workspace = 0;  ///< and beyond them
 };
-std::string to_text(const RankCount&);
-RankCount from_text(const std::string&);
-std::vector<Span> spans_of(const std::string& lines);
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PassCount, sent, requested, estimated_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankCount, forward, backward, memory, workspace)
 
+/// Of one rank: what was predicted, its rows, and what was seen.
 struct RankReport {
   RankPrediction predicted;
   std::vector<Rows> rows;
@@ -35,26 +38,27 @@ struct RankReport {
   std::vector<Span> lanes;  ///< of one forward and backward; GPU only
 };
 
+/// All of them.
 struct RanksReport {
-  RunReport run;  ///< of the whole problem
   std::vector<RankReport> ranks;
   bool gradients_checked = true;
   std::string carrier;         ///< of messages
   std::optional<Timing> both;  ///< a forward and a backward; GPU only
 
-  /// Also: all ranks sent what was predicted.
-  bool ok() const { return run.ok() && as_predicted(); }
-  bool not_checkable() const { return run.not_checkable() && as_predicted(); }
+  /// All ranks sent what was predicted.
   bool as_predicted() const;
 };
 
-std::string text(const RanksReport&);
-nlohmann::ordered_json to_json(const RanksReport&);
+/// Of a run on ranks: what follows the head and the check.
+std::string ranks_sections(const RunReport&);
+/// Adds their keys to the report's.
+void add_ranks(nlohmann::ordered_json& report, const RunReport&);
 
 /// Milliseconds in which both lanes were busy, each lane's own, and from the first to the last.
 struct Overlap {
   double compute_ms = 0, messages_ms = 0, both_ms = 0, total_ms = 0;
 };
+/// Of the lanes of one rank.
 Overlap overlap_of(const std::vector<Span>&);
 
 /// Queries on each rank from which on a hop computes for as long as its messages take:

@@ -1,11 +1,11 @@
-#include "common/ranks/ranks_report.h"
+#include "common/harness/ranks_report.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <sstream>
 
 #include "common/harness/format.h"
+#include "common/harness/report.h"
 #include "common/harness/screen.h"
 
 namespace fa {
@@ -62,8 +62,9 @@ std::string table_of(const std::vector<std::array<std::string, 7>>& lines) {
   return out;
 }
 
-std::string ranks_table(const RanksReport& r) {
-  const bool ran = !r.run.predicted_only, counted = ran && r.run.device.kind == "sim";
+std::string ranks_table(const RunReport& run) {
+  const RanksReport& r = *run.on_ranks;
+  const bool ran = !run.predicted_only, counted = ran && run.device.kind == "sim";
   std::vector<std::array<std::string, 7>> lines = {
       {"rank", "rows", "scores", "sent forward", "", "backward", ""}};
   uint64_t most = 0, all = 0;
@@ -78,10 +79,9 @@ std::string ranks_table(const RanksReport& r) {
                      verdict_of(rank.predicted.backward_bytes, rank.seen.backward.sent, ran)});
   }
   std::string out = "\n" + table_of(lines);
-  out += wrapped("          ",
-                 "scores: that a rank computes; sent: bytes to other ranks, predicted, and = "
-                 "where as many were counted",
-                 10);
+  out += labelled("",
+                  "scores: that a rank computes; sent: bytes to other ranks, predicted, and = "
+                  "where as many were counted");
   // All wait for the slowest rank, in every hop.
   uint64_t steps = 0;
   for (size_t hop = 0; hop < r.ranks[0].predicted.scores.size(); ++hop) {
@@ -92,18 +92,17 @@ std::string ranks_table(const RanksReport& r) {
     steps += slowest;
   }
   const double ranks = double(r.ranks.size());
-  out += wrapped(
-      "balance   ",
+  out += labelled(
+      "balance",
       fmt::format("the busiest rank computes {:.2f}x the mean; hop by hop all wait for "
                   "the slowest: {:.0f}% of the ideal",
-                  double(most) * ranks / double(all), 100 * double(all) / ranks / double(steps)),
-      10);
+                  double(most) * ranks / double(all), 100 * double(all) / ranks / double(steps)));
   if (counted) {
     std::string words;
     for (const RankReport& rank : r.ranks) {
       words += (words.empty() ? "" : ", ") + human_bytes(double(rank.seen.forward.requested));
     }
-    out += wrapped("requested ", "by the forward's kernels, counted: " + words, 10);
+    out += labelled("requested", "by the forward's kernels, counted: " + words);
   }
   return out;
 }
@@ -113,15 +112,13 @@ std::string hide_section(const Problem& p, double flops, double link, const std:
                      std::ceil(tokens_to_hide(p, flops, link)));
 }
 
-std::string hiding(const RanksReport& r) {
-  const Problem& p = r.run.problem;
+std::string hiding(const Problem& p) {
   const bool fp32 = p.dtype == DType::f32;
-  std::string out =
-      wrapped("hidden    ",
-              fmt::format("messages take less time than the hop that they pass beside from so many "
-                          "rows on, at 70% of the {} and 65% of the link's rate:",
-                          fp32 ? "fp32" : "tensor cores'"),
-              10);
+  std::string out = labelled(
+      "hidden",
+      fmt::format("messages take less time than the hop that they pass beside from so many "
+                  "rows on, at 70% of the {} and 65% of the link's rate:",
+                  fp32 ? "fp32" : "tensor cores'"));
   for (const Link& link : kLinks) {
     const GpuSpec gpu = find_gpu(link.gpu);
     out += hide_section(
@@ -138,8 +135,9 @@ std::string time_of(const char* label, const Timing& t, double flops, double ran
       label, t.median_ms, t.iters, t.p10_ms, t.p90_ms, flops / t.median_ms * 1e-9 / ranks);
 }
 
-std::string time_section(const RanksReport& r) {
-  const Problem& p = r.run.problem;
+std::string time_section(const RunReport& run) {
+  const RanksReport& r = *run.on_ranks;
+  const Problem& p = run.problem;
   const double ranks = double(r.ranks.size());
   std::string out;
   const auto slowest = [&](PassCount RankCount::*pass) {
@@ -149,14 +147,13 @@ std::string time_section(const RanksReport& r) {
   };
   if (const double ms = slowest(&RankCount::forward); ms > 0) {
     const double back = slowest(&RankCount::backward);
-    out += wrapped("estimated ",
-                   fmt::format("{:.4g} ms{} on {}: the kernels of the slowest rank, without "
-                               "messages and without waiting for another rank",
-                               ms, back > 0 ? fmt::format(", backward {:.4g} ms,", back) : "",
-                               r.run.model.name),
-                   10);
+    out += labelled("estimated",
+                    fmt::format("{:.4g} ms{} on {}: the kernels of the slowest rank, without "
+                                "messages and without waiting for another rank",
+                                ms, back > 0 ? fmt::format(", backward {:.4g} ms,", back) : "",
+                                run.model.name));
   }
-  if (r.run.forward.time) out += time_of("forward", *r.run.forward.time, p.flops_forward(), ranks);
+  if (run.forward.time) out += time_of("forward", *run.forward.time, p.flops_forward(), ranks);
   if (r.both) {
     out += time_of("and back", *r.both, p.flops_forward() + p.flops_backward(), ranks);
   }
@@ -172,37 +169,6 @@ std::string time_section(const RanksReport& r) {
 }
 
 }  // namespace
-
-std::string to_text(const RankCount& c) {
-  const auto pass = [](const PassCount& p) {
-    return fmt::format("{} {} {} ", p.sent, p.requested, p.estimated_ms);
-  };
-  return pass(c.forward) + pass(c.backward) + fmt::format("{} {}", c.memory, c.workspace);
-}
-
-RankCount from_text(const std::string& text) {
-  RankCount c;
-  std::istringstream from(text);
-  for (PassCount* p : {&c.forward, &c.backward}) {
-    from >> p->sent >> p->requested >> p->estimated_ms;
-  }
-  from >> c.memory >> c.workspace;
-  return c;
-}
-
-std::vector<Span> spans_of(const std::string& lines) {
-  std::vector<Span> spans;
-  std::istringstream all(lines);
-  for (std::string line; std::getline(all, line);) {
-    std::istringstream fields(line);
-    Span s;
-    std::getline(fields, s.lane, '\t');
-    std::getline(fields, s.name, '\t');
-    fields >> s.begin_ms >> s.end_ms;
-    spans.push_back(s);
-  }
-  return spans;
-}
 
 bool RanksReport::as_predicted() const {
   return std::all_of(ranks.begin(), ranks.end(), [](const RankReport& r) {
@@ -235,32 +201,28 @@ double tokens_to_hide(const Problem& p, double flops_per_s, double bytes_per_s) 
   return bytes / bytes_per_s * flops_per_s / flops;
 }
 
-std::string text(const RanksReport& r) {
-  std::string out = head(r.run);
-  out += wrapped("ranks     ", fmt::format("{}; messages by {}", r.ranks.size(), r.carrier), 10);
-  if (!r.run.predicted_only) out += check_section(r.run);
+std::string ranks_sections(const RunReport& run) {
+  const RanksReport& r = *run.on_ranks;
+  std::string out;
   if (!r.gradients_checked) {
-    out += wrapped("          ", "The gradients were not checked: a head has too many scores.", 10);
+    out += labelled("", "The gradients were not checked: a head has too many scores.");
   }
-  out += ranks_table(r) + hiding(r) + time_section(r);
-  if (r.run.predicted_only) return out;
+  out += ranks_table(run) + hiding(run.problem) + time_section(run);
+  if (run.predicted_only) return out;
   const RankCount& c = r.ranks[0].seen;
-  out += wrapped("memory    ",
-                 fmt::format("of rank 0: inputs and outputs {}, workspace {}",
-                             human_bytes(double(c.memory)), human_bytes(double(c.workspace))),
-                 10);
-  out += r.ok() ? wrapped("right     ",
-                          "every checked error is allowed; each rank sent as many bytes as "
-                          "predicted; a second forward had the same bits.",
-                          10)
-         : r.not_checkable()
-             ? wrapped("not checkable: ", "the scores lose their digits; see above.", 2)
-             : wrapped("WRONG     ", "see above.", 10);
-  return out;
+  out += labelled("memory",
+                  fmt::format("of rank 0: inputs and outputs {}, workspace {}",
+                              human_bytes(double(c.memory)), human_bytes(double(c.workspace))));
+  return out + (run.ok() ? labelled("right",
+                                    "every checked error is allowed; each rank sent as many bytes "
+                                    "as predicted; a second forward had the same bits.")
+                : run.not_checkable()
+                    ? wrapped("not checkable: ", "the scores lose their digits; see above.", 2)
+                    : labelled("WRONG", "see above."));
 }
 
-nlohmann::ordered_json to_json(const RanksReport& r) {
-  Json j = to_json(r.run);
+void add_ranks(Json& j, const RunReport& run) {
+  const RanksReport& r = *run.on_ranks;
   Json ranks = Json::array();
   for (const RankReport& rank : r.ranks) {
     Json rows = Json::array(), lanes = Json::array();
@@ -270,7 +232,7 @@ nlohmann::ordered_json to_json(const RanksReport& r) {
           {{"lane", s.lane}, {"name", s.name}, {"begin_ms", s.begin_ms}, {"end_ms", s.end_ms}});
     }
     const Overlap o = overlap_of(rank.lanes);
-    const bool ran = !r.run.predicted_only;
+    const bool ran = !run.predicted_only;
     const auto sent = [&](uint64_t predicted, uint64_t counted) {
       return Json{{"predicted", predicted}, {"counted", ran ? Json(counted) : Json(nullptr)}};
     };
@@ -302,8 +264,6 @@ nlohmann::ordered_json to_json(const RanksReport& r) {
                                              {"p10_ms", r.both->p10_ms},
                                              {"p90_ms", r.both->p90_ms},
                                              {"iters", r.both->iters}};
-  j["ok"] = r.run.predicted_only ? Json(nullptr) : Json(r.ok());
-  return j;
 }
 
 }  // namespace fa
