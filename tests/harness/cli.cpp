@@ -1,7 +1,5 @@
 #include "common/harness/cli.h"
 
-#include <unistd.h>
-
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -10,9 +8,11 @@
 #include <sstream>
 
 #include "common/harness/backend.h"
-#include "common/harness/npy.h"
 #include "common/harness/screen.h"
+#include "tests/harness/files.h"
 #include "tests/test.h"
+
+using fa::test::bytes_of, fa::test::Folder, fa::test::header_of, fa::test::npy_file;
 
 namespace {
 
@@ -47,27 +47,6 @@ fa::Options parse(std::initializer_list<const char*> arguments,
   argv.insert(argv.end(), arguments);
   return fa::parse(static_cast<int>(argv.size()), argv.data(), step);
 }
-
-/// A folder with .npy files, gone at the end of the test.
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() /
-              ("flash_steps_cli_" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string path() const { return path_; }
-  std::string npy(const char* name, std::vector<size_t> shape) const {
-    size_t n = 1;
-    for (const size_t s : shape) n *= s;
-    fa::write_npy(path_ / name, shape, std::vector<float>(n, 1.0f));
-    return path_ / name;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 }  // namespace
 
@@ -234,7 +213,7 @@ TEST_CASE("help shows what the step takes", "[cli]") {
 
 TEST_CASE("dO is refused where there is no backward", "[cli]") {
   const Folder folder;
-  const std::string dO = folder.npy("dO.npy", {1, 4, 1024, 64});
+  const std::string dO = folder.zeros("dO.npy", {1, 4, 1024, 64});
   fa::Step step = some_step();
   step.variants[1].backward = forward_bf16;
   CHECK(parse({"--do", dO.c_str()}, step).files.dO == dO);
@@ -289,7 +268,7 @@ TEST_CASE("an empty value is bad use, of each option", "[cli]") {
 
 TEST_CASE("no output replaces an input or another output", "[cli]") {
   const Folder folder;
-  const std::string q = folder.npy("O.npy", {1, 1, 8, 64}), dir = folder.path();
+  const std::string q = folder.zeros("O.npy", {1, 1, 8, 64}), dir = folder.path();
   const auto refused = [](std::initializer_list<const char*> arguments, const std::string& words) {
     CHECK_THROWS_AS(parse(arguments), fa::UsageError);
     CHECK_THROWS_WITH(parse(arguments), words);
@@ -315,7 +294,7 @@ TEST_CASE("no output replaces an input or another output", "[cli]") {
 
 TEST_CASE("where files give all input, what would make it is refused", "[cli]") {
   const Folder folder;
-  const std::string file = folder.npy("x.npy", {1, 1, 8, 64});
+  const std::string file = folder.zeros("x.npy", {1, 1, 8, 64});
   const char* f = file.c_str();
   const fa::Step plain = some_step();
   CHECK(parse({"--q", f, "--k", f, "--input", "normal"}).input == "normal");  // of V
@@ -364,7 +343,7 @@ TEST_CASE("times are estimated for a multiple of the heads that run", "[cli]") {
 
 TEST_CASE(".npy files decide the sizes", "[cli]") {
   const Folder folder;
-  const std::string q = folder.npy("q.npy", {2, 3, 50, 32});
+  const std::string q = folder.zeros("q.npy", {2, 3, 50, 32});
   const fa::Options o = parse({"--q", q.c_str()});
   CHECK(fa::describe(o.problem) == "B=2 H=3 N=50 d=32 bf16");
 
@@ -380,24 +359,10 @@ TEST_CASE(".npy files decide the sizes", "[cli]") {
     CHECK(parse({"--q", q.c_str(), "--nk", "1024"}, step).problem.Nk == 1024);
   }
   SECTION("the step's limits hold for files too") {
-    const std::string odd = folder.npy("odd.npy", {1, 1, 5, 48});
+    const std::string odd = folder.zeros("odd.npy", {1, 1, 5, 48});
     CHECK_THROWS_AS(parse({"--q", odd.c_str()}), fa::UsageError);
   }
 }
-
-namespace {
-
-/// An .npy file of int32.
-std::string table_file(const std::string& path, const std::string& shape,
-                       const std::vector<int>& pages) {
-  const std::string header = "{'descr': '<i4', 'fortran_order': False, 'shape': " + shape + ", }\n";
-  std::ofstream(path, std::ios::binary)
-      << "\x93NUMPY" << '\1' << '\0' << char(header.size()) << '\0' << header
-      << std::string(reinterpret_cast<const char*>(pages.data()), 4 * pages.size());
-  return path;
-}
-
-}  // namespace
 
 TEST_CASE("a decoding step has one query and many keys, and what its cache needs", "[cli]") {
   const fa::Step step = decoding_step();
@@ -453,7 +418,8 @@ TEST_CASE("bad lengths, pages and tables are refused with one sentence", "[cli]"
                     "9)");
   CHECK_THROWS_WITH(parse({"--page", "16"}), "--page 16: this step has no paged cache");
 
-  const std::string table = table_file(folder.npy("t.npy", {1}), "(2, 2)", {3, 0, 2, -1});
+  const std::string table =
+      folder.file("t.npy", npy_file(1, header_of("<i4", "(2, 2)"), bytes_of<int>({3, 0, 2, -1})));
   const char* file = table.c_str();
   const fa::Options o =
       parse({"--table", file, "--page", "16", "--b", "2", "--lengths", "17,16"}, step);

@@ -1,27 +1,10 @@
 #include "common/harness/gpus.h"
 
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
-
 #include "common/harness/problem.h"
+#include "tests/harness/files.h"
 #include "tests/test.h"
 
-namespace {
-
-/// A file that is gone at the end of the test.
-struct TemporaryFile {
-  explicit TemporaryFile(const std::string& words)
-      : path(std::filesystem::temp_directory_path() /
-             ("flash_steps_gpus_" + std::to_string(getpid()) + ".json")) {
-    std::ofstream(path) << words;
-  }
-  ~TemporaryFile() { std::filesystem::remove(path); }
-  std::filesystem::path path;
-};
-
-}  // namespace
+using fa::test::TemporaryFile;
 
 TEST_CASE("the table of GPUs holds plausible rows", "[gpus]") {
   const auto table = fa::gpu_table();

@@ -1,17 +1,18 @@
 #include "common/harness/inputs.h"
 
-#include <unistd.h>
-
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <set>
 
 #include "common/harness/npy.h"
+#include "tests/harness/files.h"
 #include "tests/test.h"
 
 using fa::DType;
 using fa::Problem;
+using fa::test::bytes_of, fa::test::Folder, fa::test::header_of, fa::test::npy_file;
+using fa::test::refusal_of;
 
 namespace {
 
@@ -37,41 +38,8 @@ std::string shipped_data(const std::string& name) {
   return (std::filesystem::path(__FILE__).parent_path() / "../../common/data" / name).string();
 }
 
-/// Files of one test, in a folder that goes away with it.
-class Folder {
- public:
-  Folder()
-      : path_(std::filesystem::temp_directory_path() /
-              ("flash_steps_inputs_" + std::to_string(getpid()))) {
-    std::filesystem::create_directories(path_);
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  /// A tensor whose element i is `value(i)`.
-  template <class F>
-  std::string tensor(const std::string& name, const std::vector<size_t>& shape, const F& value) {
-    size_t n = 1;
-    for (const size_t s : shape) n *= s;
-    std::vector<float> data(n);
-    for (size_t i = 0; i < n; ++i) data[i] = value(i);
-    const std::string path = (path_ / name).string();
-    fa::write_npy(path, shape, data);
-    return path;
-  }
-  std::string zeros(const std::string& name, const std::vector<size_t>& shape) {
-    return tensor(name, shape, [](size_t) { return 0.0f; });
-  }
-
- private:
-  std::filesystem::path path_;
-};
-
 std::string refusal(const fa::InputFiles& files) {
-  try {
-    fa::problem_of(files, {});
-  } catch (const fa::UsageError& e) {
-    return e.what();
-  }
-  return "accepted";
+  return refusal_of([&] { fa::problem_of(files, {}); });
 }
 
 }  // namespace
@@ -433,20 +401,15 @@ TEST_CASE("a table hands each page out once, in a seeded order", "[inputs]") {
 TEST_CASE("a page table that no kernel may meet is refused", "[inputs]") {
   const Problem p = cached(2, 1, 64, {64, 33}, 16);
   const std::vector<int> good = {0, 1, 2, 3, 4, 5, 6, 99};  // 99 stands behind the last key
-  const auto refusal_of = [&p](std::vector<int> table) -> std::string {
-    try {
-      fa::validate_table(p, table, "--table F.npy");
-    } catch (const fa::UsageError& e) {
-      return e.what();
-    }
-    return "accepted";
+  const auto refused = [&p](const std::vector<int>& table) {
+    return refusal_of([&] { fa::validate_table(p, table, "--table F.npy"); });
   };
   const auto with = [&](size_t at, int page) {
     auto table = good;
     table[at] = page;
-    return refusal_of(table);
+    return refused(table);
   };
-  CHECK(refusal_of(good) == "accepted");
+  CHECK(refused(good) == "accepted");
   CHECK(with(2, 7) == "accepted");  // a pool may have pages that nobody owns
   CHECK(fa::pool_pages(p, {0, 1, 7, 3, 4, 5, 6, 99}) == 8);
   CHECK(with(3, 8) == "--table F.npy: entry [0, 3] is 8, but the pool has the pages 0 to 7");
@@ -454,7 +417,7 @@ TEST_CASE("a page table that no kernel may meet is refused", "[inputs]") {
   CHECK(with(6, 1) ==
         "--table F.npy: entry [1, 2] is 1, as entry [0, 1] is, but a page holds the keys of one "
         "entry");
-  CHECK(refusal_of({0, 1}) ==
+  CHECK(refused({0, 1}) ==
         "--table F.npy: has 2 entries, but the problem's 2 batch entries of up to 64 keys have 4 "
         "pages of 16 each");
 }
@@ -462,29 +425,20 @@ TEST_CASE("a page table that no kernel may meet is refused", "[inputs]") {
 TEST_CASE("a page table comes from a file of integers", "[inputs]") {
   Folder folder;
   const Problem p = cached(1, 1, 40, {}, 16);
-  const auto file = [&](const char* type, const char* shape, const std::string& data) {
-    std::string header = std::string("{'descr': '") + type +
-                         "', 'fortran_order': False, 'shape': " + shape + ", }\n";
-    const std::string path = folder.zeros("table", {1});
-    std::ofstream out(path, std::ios::binary);
-    out << "\x93NUMPY" << '\1' << '\0' << char(header.size()) << '\0' << header << data;
-    return path;
-  };
-  const auto bytes = [](const auto& values) {
-    return std::string(reinterpret_cast<const char*>(values.data()),
-                       values.size() * sizeof values[0]);
+  const auto file = [&](const char* type, const char* shape, const auto& pages) {
+    return folder.file("table", npy_file(1, header_of(type, shape), bytes_of(pages)));
   };
   const std::vector<int64_t> wide = {2, 0, 1};
-  CHECK(fa::load_table(file("<i8", "(1, 3)", bytes(wide)), p) == std::vector<int>{2, 0, 1});
-  CHECK(fa::load_table(file("<i4", "(1, 3)", bytes(std::vector<int>{1, 2, 0})), p) ==
+  CHECK(fa::load_table(file("<i8", "(1, 3)", wide), p) == std::vector<int>{2, 0, 1});
+  CHECK(fa::load_table(file("<i4", "(1, 3)", std::vector<int>{1, 2, 0}), p) ==
         std::vector<int>{1, 2, 0});
-  const std::string flat = file("<i8", "(3,)", bytes(wide));
+  const std::string flat = file("<i8", "(3,)", wide);
   CHECK_THROWS_WITH(fa::load_table(flat, p),
                     "--table " + flat +
                         ": its shape is [3], but 1 batch entries of up to 40 keys "
                         "in pages of 16 need [1, 3]");
   const std::string huge =
-      file("<i8", "(1, 3)", bytes(std::vector<int64_t>{0, 1, (int64_t{1} << 32) + 2}));
+      file("<i8", "(1, 3)", std::vector<int64_t>{0, 1, (int64_t{1} << 32) + 2});
   CHECK_THROWS_WITH(fa::load_table(huge, p), ContainsSubstring("entry [0, 2] is "));
   CHECK_THROWS_WITH(fa::load_table(folder.zeros("floats", {1, 3}), p),
                     ContainsSubstring("supported are int32 and int64"));

@@ -14,54 +14,18 @@
 
 #include "common/harness/output_file.h"
 #include "common/harness/problem.h"
+#include "tests/harness/files.h"
 #include "tests/test.h"
+
+using fa::test::bytes_of, fa::test::header_of, fa::test::npy_file, fa::test::TemporaryFile;
 
 namespace {
 
-/// A file of the system's temporary folder that goes away with the test.
-class TemporaryFile {
- public:
-  explicit TemporaryFile(const std::string& content = "") {
-    static int count = 0;
-    path_ = std::filesystem::temp_directory_path() /
-            ("flash_steps_npy_" + std::to_string(getpid()) + "_" + std::to_string(count++));
-    std::ofstream(path_, std::ios::binary) << content;
-  }
-  ~TemporaryFile() { std::filesystem::remove(path_); }
-  std::string path() const { return path_.string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
-std::string npy_file(int version, const std::string& header, const std::string& data) {
-  std::string file = "\x93NUMPY";
-  file += static_cast<char>(version);
-  file += '\0';
-  const size_t n = header.size();
-  for (int i = 0; i < (version == 1 ? 2 : 4); ++i) file += static_cast<char>(n >> (8 * i) & 255);
-  return file + header + data;
-}
-
-std::string header_of(const std::string& type, const std::string& shape,
-                      const std::string& fortran = "False") {
-  return "{'descr': '" + type + "', 'fortran_order': " + fortran + ", 'shape': " + shape + ", }\n";
-}
-
-template <class T>
-std::string bytes_of(const std::vector<T>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
-}
-
 std::string refusal(const std::string& content) {
   const TemporaryFile file(content);
-  try {
-    fa::read_npy(file.path());
-  } catch (const fa::UsageError& e) {
-    CHECK_THAT(e.what(), ContainsSubstring(file.path() + ": "));
-    return e.what();
-  }
-  return "accepted";
+  const std::string words = fa::test::refusal_of([&] { fa::read_npy(file.path); });
+  CHECK_THAT(words, ContainsSubstring(file.path + ": "));
+  return words;
 }
 
 }  // namespace
@@ -69,13 +33,13 @@ std::string refusal(const std::string& content) {
 TEST_CASE("what write_npy writes read_npy reads", "[npy]") {
   const std::vector<float> data{0, -0.0f, 1.5f, -3e38f, 1e-45f, 7};
   const TemporaryFile file;
-  fa::write_npy(file.path(), {1, 2, 3, 1}, data);
-  const fa::Npy back = fa::read_npy(file.path());
+  fa::write_npy(file.path, {1, 2, 3, 1}, data);
+  const fa::Npy back = fa::read_npy(file.path);
   CHECK(back.shape == std::vector<size_t>{1, 2, 3, 1});
   REQUIRE(back.data.size() == data.size());
   CHECK(std::memcmp(back.data.data(), data.data(), sizeof(float) * data.size()) == 0);
 
-  std::ifstream in(file.path(), std::ios::binary);
+  std::ifstream in(file.path, std::ios::binary);
   const std::string bytes((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   CHECK((bytes.size() - 4 * data.size()) % 64 == 0);  // NumPy aligns the data
   CHECK(bytes[bytes.size() - 4 * data.size() - 1] == '\n');
@@ -88,11 +52,8 @@ TEST_CASE("write_npy names the file that cannot be written", "[npy]") {
 
 TEST_CASE("what ends while it is written leaves the old file and nothing beside it", "[npy]") {
   namespace fs = std::filesystem;
-  const fs::path folder =
-      fs::temp_directory_path() / ("flash_steps_part_" + std::to_string(getpid()));
-  fs::create_directories(folder);
-  const std::string path = folder / "O.npy";
-  std::ofstream(path) << "as it was";
+  const fa::test::Folder folder;
+  const std::string path = folder.file("O.npy", "as it was");
   CHECK_THROWS_AS(fa::write_file(path, [](std::ostream&) { throw std::bad_alloc(); }),
                   std::bad_alloc);
   for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
@@ -113,8 +74,7 @@ TEST_CASE("what ends while it is written leaves the old file and nothing beside 
   std::stringstream words;
   words << std::ifstream(path).rdbuf();
   CHECK(words.str() == "as it was");
-  CHECK(std::distance(fs::directory_iterator(folder), {}) == 1);
-  fs::remove_all(folder);
+  CHECK(std::distance(fs::directory_iterator(folder.path()), {}) == 1);
 }
 
 TEST_CASE("float16, float32 and float64 in all three format versions", "[npy]") {
@@ -122,7 +82,7 @@ TEST_CASE("float16, float32 and float64 in all three format versions", "[npy]") 
   CAPTURE(version);
   const std::vector<uint16_t> half{0x3c00, 0xc000, 0x0001, 0x83ff, 0x7bff, 0x7c00, 0x7e00, 0x8000};
   const TemporaryFile f2(npy_file(version, header_of("<f2", "(8,)"), bytes_of(half)));
-  const fa::Npy a = fa::read_npy(f2.path());
+  const fa::Npy a = fa::read_npy(f2.path);
   CHECK(a.shape == std::vector<size_t>{8});
   CHECK(a.data[0] == 1);
   CHECK(a.data[1] == -2);
@@ -136,22 +96,22 @@ TEST_CASE("float16, float32 and float64 in all three format versions", "[npy]") 
 
   const TemporaryFile f4(
       npy_file(version, header_of("<f4", "(2, 1)"), bytes_of<float>({0.1f, -7})));
-  CHECK(fa::read_npy(f4.path()).data == std::vector<float>{0.1f, -7});
+  CHECK(fa::read_npy(f4.path).data == std::vector<float>{0.1f, -7});
   const TemporaryFile f8(npy_file(version, header_of("<f8", "()"), bytes_of<double>({0.1})));
-  CHECK(fa::read_npy(f8.path()).data == std::vector<float>{0.1f});
+  CHECK(fa::read_npy(f8.path).data == std::vector<float>{0.1f});
 }
 
 TEST_CASE("int32 and int64", "[npy]") {
   const TemporaryFile i4(
       npy_file(1, header_of("<i4", "(2, 2)"), bytes_of<int>({0, -1, 7, 1 << 30})));
-  const fa::NpyIntegers a = fa::read_npy_integers(i4.path());
+  const fa::NpyIntegers a = fa::read_npy_integers(i4.path);
   CHECK(a.shape == std::vector<size_t>{2, 2});
   CHECK(a.data == std::vector<int64_t>{0, -1, 7, 1 << 30});
   const std::vector<int64_t> large{(int64_t{1} << 40) + 1, -3};
   const TemporaryFile i8(npy_file(1, header_of("<i8", "(2,)"), bytes_of(large)));
-  CHECK(fa::read_npy_integers(i8.path()).data == large);
+  CHECK(fa::read_npy_integers(i8.path).data == large);
   const TemporaryFile f4(npy_file(1, header_of("<f4", "(1,)"), bytes_of<float>({1})));
-  CHECK_THROWS_WITH(fa::read_npy_integers(f4.path()),
+  CHECK_THROWS_WITH(fa::read_npy_integers(f4.path),
                     ContainsSubstring("holds '<f4'; supported are int32 and int64"));
 }
 
@@ -159,9 +119,9 @@ TEST_CASE("what is no file is refused, at once", "[npy]") {
   const std::string folder = std::filesystem::temp_directory_path();
   CHECK_THROWS_WITH(fa::read_npy(folder), folder + ": is a folder");
   const TemporaryFile file;
-  std::filesystem::remove(file.path());
-  REQUIRE(mkfifo(file.path().c_str(), 0600) == 0);  // nobody writes to it
-  for (const std::string& path : {std::string("/dev/zero"), file.path()}) {
+  std::filesystem::remove(file.path);
+  REQUIRE(mkfifo(file.path.c_str(), 0600) == 0);  // nobody writes to it
+  for (const std::string& path : {std::string("/dev/zero"), file.path}) {
     CHECK_THROWS_AS(fa::read_npy(path), fa::UsageError);
     CHECK_THROWS_WITH(fa::read_npy(path), path + ": is a pipe or a device: give a file");
   }

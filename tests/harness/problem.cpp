@@ -1,6 +1,7 @@
 #include "common/harness/problem.h"
 #include "common/harness/tiles.h"
 
+#include "tests/harness/files.h"
 #include "tests/test.h"
 
 using fa::DType;
@@ -10,12 +11,7 @@ using fa::Support;
 namespace {
 
 std::string refusal(const Problem& p, const Support& support = {}) {
-  try {
-    fa::validate(p, support);
-  } catch (const fa::UsageError& e) {
-    return e.what();
-  }
-  return "accepted";
+  return fa::test::refusal_of([&] { fa::validate(p, support); });
 }
 
 }  // namespace
@@ -104,49 +100,37 @@ TEST_CASE("query heads of a group read the same K/V head", "[problem]") {
 TEST_CASE("validate names the flag, its value and what is supported", "[problem]") {
   Support everything;
   everything.gqa = everything.cross = true;
-  Problem p;
-  CHECK(refusal(p) == "accepted");
-  SECTION("empty sizes") {
-    p.N = 0;
-    CHECK(refusal(p) == "--n 0: must be at least 1");
-    p.N = 8, p.B = -1;
-    CHECK(refusal(p) == "--b -1: must be at least 1");
-    p.B = 1, p.H = 0;
-    CHECK(refusal(p) == "--h 0: must be at least 1");
-    p.H = 4, p.Hkv = 0;
-    CHECK(refusal(p) == "--hkv 0: must be at least 1");
-    p.Hkv = 4, p.Nk = 0;
-    CHECK(refusal(p) == "--nk 0: must be at least 1");
+  CHECK(refusal({}) == "accepted");
+  const auto of = [](auto change) {
+    Problem p;
+    change(p);
+    return p;
+  };
+  CHECK(refusal(of([](Problem& p) { p.N = 0; })) == "--n 0: must be at least 1");
+  CHECK(refusal(of([](Problem& p) { p.B = -1; })) == "--b -1: must be at least 1");
+  CHECK(refusal(of([](Problem& p) { p.H = 0; })) == "--h 0: must be at least 1");
+  CHECK(refusal(of([](Problem& p) { p.Hkv = 0; })) == "--hkv 0: must be at least 1");
+  CHECK(refusal(of([](Problem& p) { p.Nk = 0; })) == "--nk 0: must be at least 1");
+  CHECK(refusal(of([](Problem& p) { p.d = 80; })) ==
+        "--d 80: this step supports --d 32, 64, 96, 128");
+  const Problem grouped = of([](Problem&p) { p.Hkv = 2; }),
+                longer = of([](Problem&p) { p.Nk = 77; });
+  CHECK_THAT(refusal(grouped), ContainsSubstring("--hkv 2: this step supports only as many"));
+  CHECK_THAT(refusal(longer), ContainsSubstring("--nk 77: this step supports only as many keys"));
+  CHECK(refusal(grouped, everything) == "accepted");
+  CHECK(refusal(longer, everything) == "accepted");
+  for (const int Hkv : {3, 8}) {
+    CHECK(refusal(of([=](Problem& p) { p.Hkv = Hkv; }), everything) ==
+          "--hkv " + std::to_string(Hkv) + ": --h 4 must be a multiple of it");
   }
-  SECTION("head dimension") {
-    p.d = 80;
-    CHECK(refusal(p) == "--d 80: this step supports --d 32, 64, 96, 128");
-  }
-  SECTION("grouped queries") {
-    p.Hkv = 2;
-    CHECK_THAT(refusal(p), ContainsSubstring("--hkv 2: this step supports only as many"));
-    CHECK(refusal(p, everything) == "accepted");
-    p.Hkv = 3;
-    CHECK(refusal(p, everything) == "--hkv 3: --h 4 must be a multiple of it");
-    p.Hkv = 8;
-    CHECK(refusal(p, everything) == "--hkv 8: --h 4 must be a multiple of it");
-  }
-  SECTION("two lengths") {
-    p.Nk = 77;
-    CHECK_THAT(refusal(p), ContainsSubstring("--nk 77: this step supports only as many keys"));
-    CHECK(refusal(p, everything) == "accepted");
-  }
-  SECTION("sizes that would overflow") {
-    p.N = p.Nk = 1 << 29;
-    CHECK(refusal(p) == "--n 536870912: at most 268435456 is supported");
-    p.N = p.Nk = 1 << 28;
-    CHECK(refusal(p) ==
-          "--b 1 --h 4 --n 268435456 --nk 268435456: b * h * n * nk must be at most 2^53, so that "
-          "byte counts fit 64 bits");
-    p.N = p.Nk = 1024;
-    p.B = p.H = p.Hkv = 65536;  // their product overflows an int
-    CHECK_THAT(refusal(p), ContainsSubstring("their product must be at most 65535"));
-  }
+  // Sizes that would overflow; the last ones' product an int.
+  CHECK(refusal(of([](Problem& p) { p.N = p.Nk = 1 << 29; })) ==
+        "--n 536870912: at most 268435456 is supported");
+  CHECK(refusal(of([](Problem& p) { p.N = p.Nk = 1 << 28; })) ==
+        "--b 1 --h 4 --n 268435456 --nk 268435456: b * h * n * nk must be at most 2^53, so that "
+        "byte counts fit 64 bits");
+  CHECK_THAT(refusal(of([](Problem& p) { p.B = p.H = p.Hkv = 65536; })),
+             ContainsSubstring("their product must be at most 65535"));
 }
 
 TEST_CASE("describe leaves out what is at its default meaning", "[problem]") {

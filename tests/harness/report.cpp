@@ -1,15 +1,14 @@
 #include "common/harness/report.h"
 
-#include <unistd.h>
-
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <sstream>
 
 #include "common/harness/screen.h"
+#include "tests/harness/files.h"
 #include "tests/test.h"
+
+using fa::test::TemporaryFile;
 
 namespace {
 
@@ -104,17 +103,6 @@ fa::Estimate some_estimate() {
           {{Part::l1, 0.614}, {Part::waiting, 0.3}, {Part::l2, 0.2}, {Part::start, 0.15}})};
   return e;
 }
-
-/// A simulator's report in a file, gone at the end of the test.
-struct ReportFile {
-  explicit ReportFile(const std::string& words)
-      : path(std::filesystem::temp_directory_path() /
-             ("flash_steps_report_" + std::to_string(getpid()) + ".json")) {
-    std::ofstream(path) << words;
-  }
-  ~ReportFile() { std::filesystem::remove(path); }
-  std::string path;
-};
 
 std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
@@ -671,7 +659,7 @@ TEST_CASE("beside a measured time the estimate's difference stands", "[report]")
   fa::RunReport r = simulated_run();
   r.estimate_heads = r.problem.heads();
   r.forward.estimate = some_estimate();
-  const ReportFile file(fa::to_json(r).dump());
+  const TemporaryFile file(fa::to_json(r).dump());
   fa::RunReport gpu = gpu_run();  // 0.5 ms
   fa::read_estimates(file.path, gpu);
   CHECK(gpu.estimate_heads == gpu.problem.heads());
@@ -692,7 +680,7 @@ TEST_CASE("the estimate of a backward is read with it", "[report]") {
   r.backward = r.forward;
   r.backward->name = "backward";
   r.backward->estimate->seconds = 2e-3;
-  const ReportFile file(fa::to_json(r).dump());
+  const TemporaryFile file(fa::to_json(r).dump());
   fa::RunReport gpu = gpu_run();
   gpu.backward = gpu.forward;
   fa::read_estimates(file.path, gpu);
@@ -708,7 +696,7 @@ TEST_CASE("the estimate of a prepare is read with it, and older reports have non
   auto older = fa::to_json(r);
   older.erase("prepare");
   {
-    const ReportFile file(older.dump());
+    const TemporaryFile file(older.dump());
     fa::RunReport gpu = gpu_run();
     fa::read_estimates(file.path, gpu);
     CHECK(gpu.forward.estimate->seconds == Approx(0.6e-3));
@@ -718,7 +706,7 @@ TEST_CASE("the estimate of a prepare is read with it, and older reports have non
   r.prepare = some_prepare(r.model);
   r.prepare->estimate = some_estimate();
   r.prepare->estimate->seconds = 2e-6;
-  const ReportFile file(fa::to_json(r).dump());
+  const TemporaryFile file(fa::to_json(r).dump());
   fa::RunReport gpu = gpu_run();
   gpu.prepare = some_prepare(gpu.model);
   fa::read_estimates(file.path, gpu);
@@ -734,7 +722,7 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
   const auto good = fa::to_json(sim);
   const auto refused = [](const std::string& words, const std::string& why, bool backward = false) {
     CAPTURE(why);
-    const ReportFile file(words);
+    const TemporaryFile file(words);
     fa::RunReport gpu = gpu_run();
     if (backward) gpu.backward = gpu.forward;
     CHECK_THROWS_AS(fa::read_estimates(file.path, gpu), fa::UsageError);
@@ -749,14 +737,14 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
     return j.dump();
   };
   {
-    const ReportFile file(good.dump());
+    const TemporaryFile file(good.dump());
     fa::RunReport gpu = gpu_run();
     CHECK_NOTHROW(fa::read_estimates(file.path, gpu));
   }
   {
     auto one_head = good;  // ran, for all
     one_head["problem"]["h"] = one_head["problem"]["hkv"] = 1;
-    const ReportFile file(one_head.dump());
+    const TemporaryFile file(one_head.dump());
     fa::RunReport gpu = gpu_run();
     CHECK_NOTHROW(fa::read_estimates(file.path, gpu));
   }
@@ -769,7 +757,7 @@ TEST_CASE("a report that does not fit is refused in one sentence", "[report]") {
   {
     auto older = good;  // from before there were lengths
     for (const char* key : {"lengths", "page", "cache8"}) older["problem"].erase(key);
-    const ReportFile file(older.dump());
+    const TemporaryFile file(older.dump());
     fa::RunReport gpu = gpu_run();
     CHECK_NOTHROW(fa::read_estimates(file.path, gpu));
     gpu.problem.cache.page = 16;
@@ -871,7 +859,7 @@ TEST_CASE("an estimate is of the same lengths, which take turns", "[report]") {
   fa::RunReport gpu = gpu_run();
   gpu.problem.B = 4, gpu.problem.cache.lengths = {256, 9, 256, 9}, gpu.problem.cache.page = 16;
   sim.estimate_heads = gpu.problem.heads();
-  const ReportFile file(fa::to_json(sim).dump());
+  const TemporaryFile file(fa::to_json(sim).dump());
   const auto same = [&] {
     try {
       fa::read_estimates(file.path, gpu);

@@ -303,13 +303,15 @@ void check_cache(const Problem& p, const std::vector<float>& want, const std::ve
       const size_t row =
           p.cache.page == 0
               ? head * p.Nk + c
-              : (size_t(table[b * p.pages() + c / p.cache.page]) * p.Hkv + h) * p.cache.page + c % p.cache.page;
+              : (size_t(table[b * p.pages() + c / p.cache.page]) * p.Hkv + h) * p.cache.page +
+                    c % p.cache.page;
       REQUIRE(row < pool_rows);
       REQUIRE_FALSE(owned[row]);
       owned[row] = true;
       for (int x = 0; x < p.d; ++x) {
         const uint8_t* at = &got[row * row_bytes + x * (row_bytes / p.d)];
-        REQUIRE(number_at(p, at, p.cache.fp8 ? scales[head] : 1) == want[(head * p.Nk + c) * p.d + x]);
+        REQUIRE(number_at(p, at, p.cache.fp8 ? scales[head] : 1) ==
+                want[(head * p.Nk + c) * p.d + x]);
       }
     }
   }
@@ -334,7 +336,8 @@ TEST_CASE("keys lie where the cache says, and behind the last one lies NaN", "[r
   const bool own_table = GENERATE(false, true);
   if (own_table && p.cache.page != 0) in.table = fa::shuffled_table(p, 2);
   size_t pages = 0;
-  for (int b = 0; b < p.B && p.cache.page != 0; ++b) pages += (p.keys_of(b) + p.cache.page - 1) / p.cache.page;
+  for (int b = 0; b < p.B && p.cache.page != 0; ++b)
+    pages += (p.keys_of(b) + p.cache.page - 1) / p.cache.page;
   row_bytes = p.d * (p.cache.fp8 ? 1 : fa::bytes_of(p.dtype));
   pool_rows = p.cache.page == 0 ? p.kv_heads() * p.Nk : pages * p.Hkv * p.cache.page;
 

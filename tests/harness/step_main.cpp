@@ -10,6 +10,7 @@
 #include "common/harness/backend.h"
 #include "common/program/program.h"
 #include "common/harness/step.h"
+#include "tests/harness/files.h"
 #include "tests/test.h"
 
 namespace {
@@ -83,11 +84,8 @@ struct Ran {
 
 /// Runs the program on a problem of one query and one key.
 Ran run_program(const fa::Step& step, std::vector<const char*> more = {}) {
-  namespace fs = std::filesystem;
-  const fs::path folder =
-      fs::temp_directory_path() / ("flash_steps_main_" + std::to_string(getpid()));
-  fs::create_directories(folder);
-  const std::string json = folder / "run.json", printed = folder / "out.txt";
+  const fa::test::Folder folder;
+  const std::string json = folder.path("run.json"), printed = folder.path("out.txt");
   std::vector<const char*> argv = {"99_copy", "--n", "1",      "--input",   "normal",
                                    "--iters", "2",   "--json", json.c_str()};
   argv.insert(argv.end(), more.begin(), more.end());
@@ -105,7 +103,6 @@ Ran run_program(const fa::Step& step, std::vector<const char*> more = {}) {
   words << std::ifstream(printed).rdbuf();
   ran.printed = words.str();
   if (std::ifstream file(json); file) ran.json = nlohmann::json::parse(file);
-  fs::remove_all(folder);
   return ran;
 }
 
@@ -264,8 +261,8 @@ TEST_CASE("a finding ends with status 1 and is in the JSON", "[step_main]") {
 TEST_CASE("a finding leaves no trace, nor an older one", "[step_main]") {
   if (!simulated()) return;
   namespace fs = std::filesystem;
-  const std::string trace =
-      fs::temp_directory_path() / ("flash_steps_trace_" + std::to_string(getpid()));
+  const fa::test::Folder folder;
+  const std::string trace = folder.path("trace");
   CHECK(run_program(step_of(copy_v, copy_traffic), {"--trace", trace.c_str()}).status == 0);
   CHECK(fs::exists(trace));
   CHECK(run_program(step_of(stopped, copy_traffic), {"--trace", trace.c_str()}).status == 1);
@@ -475,10 +472,8 @@ TEST_CASE("a kernel without its formulas is checked and counted, and compared wi
 
 TEST_CASE("a link to a file that is not there stays a link", "[step_main]") {
   namespace fs = std::filesystem;
-  const fs::path folder =
-      fs::temp_directory_path() / ("flash_steps_link_" + std::to_string(getpid()));
-  fs::create_directories(folder);
-  const std::string link = folder / "link.npy", target = folder / "target.npy";
+  const fa::test::Folder folder;
+  const std::string link = folder.path("link.npy"), target = folder.path("target.npy");
   fs::create_symlink(target, link);
   const fa::Step step = step_of(copy_v, copy_traffic);
   CHECK(run_program(step, {"--out", link.c_str(), "--out-dir", "/dev/null/x"}).status == 2);
@@ -487,7 +482,6 @@ TEST_CASE("a link to a file that is not there stays a link", "[step_main]") {
   CHECK(run_program(step, {"--out", link.c_str()}).status == 0);
   CHECK(fs::is_symlink(link));
   CHECK(fs::exists(target));
-  fs::remove_all(folder);
 }
 
 TEST_CASE("bad use writes no file", "[step_main]") {
