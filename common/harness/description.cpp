@@ -34,6 +34,18 @@ json buffers_of(PredictFn traffic, const Problem& p) {
   return names;
 }
 
+json tensors_json(const Variant& v, const Problem& p) {
+  json all = json::array();
+  for (const Tensor* t : tensors_of(v, p)) {
+    const char* type = t->type ? t->type : name_of(t->scale && p.cache.fp8 ? DType::e4m3 : p.dtype);
+    all.push_back({{"name", t->name},
+                   {"role", name_of(t->role)},
+                   {"shape", t->shape_text()},
+                   {"dtype", type}});
+  }
+  return all;
+}
+
 json json_of(const Step& step, const Variant& v) {
   const Problem p = problem_of(step, v);
   json workspace = json::array();
@@ -52,6 +64,7 @@ json json_of(const Step& step, const Variant& v) {
           {"prepare", bool(v.prepare)},
           {"backward", bool(v.backward)},
           {"ranks", bool(v.sharding)},
+          {"tensors", tensors_json(v, p)},
           {"workspace", workspace},
           {"buffers",
            {{"prepare", buffers_of(v.prepare_traffic, p)},
