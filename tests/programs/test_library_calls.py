@@ -1,22 +1,21 @@
 #!/usr/bin/env python3
 """What a step's library asks of CUDA, with a runtime that only writes the calls down: which stream,
-what under a graph's capture, which sentence after an error. On a GPU: tests/gpu/library_stream.py.
+what under a graph's capture, which sentence after an error.
 
-Argument: a build folder.
-"""
+On a GPU: tests/gpu/library_stream.py."""
 
 import ctypes
 import functools
-import pathlib
 import re
-import subprocess
-import sys
 import tempfile
 import unittest
+from pathlib import Path
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-from flash_steps.step_library import Refused, StepLibrary  # noqa: E402
+import copies
+from copies import main, said
+from flash_steps.step_library import Refused, StepLibrary
+
+ROOT, BUILD = Path(copies.ROOT), Path(copies.BUILD)
 
 SIZES = {"b": 1, "h": 2, "hkv": 2, "n": 8, "nk": 8, "d": 64, "causal": False}
 ILLEGAL_ADDRESS, INVALID_VALUE = 700, 1
@@ -36,13 +35,8 @@ def build(folder):
     path = folder / "lib99_fake.so"
     command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
     command += ["-DFA_GPU", f"-I{fake}", f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]
-    command += [
-        f"-Wl,--version-script={ROOT}/common/harness/library/exports.map",
-        *sources,
-        "-o",
-        path,
-    ]
-    subprocess.run([str(word) for word in command], check=True)
+    command += [f"-Wl,--version-script={ROOT}/common/harness/library/exports.map"]
+    said([*command, *sources, "-o", path], check=True)
     return path
 
 
@@ -51,7 +45,7 @@ class Calls(unittest.TestCase):
     def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(folder.cleanup)
-        cls.path = str(build(pathlib.Path(folder.name)))
+        cls.path = str(build(Path(folder.name)))
 
     def setUp(self):
         self.library = StepLibrary(self.path)
@@ -226,5 +220,4 @@ class Calls(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BUILD = pathlib.Path(sys.argv.pop()).resolve()
-    unittest.main(argv=sys.argv[:1])
+    main()

@@ -4,11 +4,9 @@ and keeps common/data/registers.json up to date."""
 import json
 import os
 import shutil
-import sys
-import tempfile
 import unittest
 
-from copies import ROOT, copy_scripts, maintain
+from copies import ROOT, Folder, copy_scripts, main, maintain
 from flash_steps import nvcc, ptxas_report, steps
 from flash_steps.files import read_json
 
@@ -56,7 +54,7 @@ ptxas info    : Used 40 registers, used 1 barriers
 """
 
 
-class Parse(unittest.TestCase):
+class Parse(Folder):
     def test_serialised_wgmma_belongs_to_its_kernel(self):
         k, j = ptxas_report.parse(SERIALISED)
         self.assertEqual((k.name, k.registers, k.smem, k.clean), ("_Z1kPf", 168, 1024, False))
@@ -85,12 +83,8 @@ class Parse(unittest.TestCase):
             self.assertEqual(nvcc.arches_of(needs), arches)
 
     def test_every_architecture_is_what_the_step_and_the_toolkit_allow(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        fake = os.path.join(folder.name, "nvcc")
-        with open(fake, "w", encoding="utf-8") as file:
-            file.write("#!/bin/sh\nprintf 'sm_75\\nsm_80\\nsm_87\\nsm_89\\nsm_90\\n'\n")
-        os.chmod(fake, 0o755)
+        knows = "#!/bin/sh\nprintf 'sm_75\\nsm_80\\nsm_87\\nsm_89\\nsm_90\\n'\n"
+        fake = str(self.program("nvcc", knows))
         for needs, arches in (
             (None, ("sm_75", "sm_80", "sm_89", "sm_90")),
             ("sm_80", ("sm_80", "sm_89", "sm_90")),
@@ -106,13 +100,12 @@ class Parse(unittest.TestCase):
         )
 
 
-class Compare(unittest.TestCase):
+class Compare(Folder):
     """What is said of a file, against kernels that ptxas has just seen."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.path = os.path.join(folder.name, "registers.json")
+        super().setUp()
+        self.path = str(self.folder / "registers.json")
         self.kernels = {
             "step01::k<64>": ptxas_report.Kernel("", 40, 512),
             "mine::k": ptxas_report.Kernel("", 20, 0),
@@ -127,13 +120,9 @@ class Compare(unittest.TestCase):
     def test_what_was_written_is_right(self):
         written = read_json(self.path)
         self.assertEqual(written["nvcc"], "13.0.1")
-        self.assertEqual(
-            written["kernels"],
-            {
-                "step01::k<64>": {"registers": 40, "shared_bytes": 512},
-                "mine::k": {"registers": 20, "shared_bytes": 0},
-            },
-        )
+        expected = {"step01::k<64>": {"registers": 40, "shared_bytes": 512}}
+        expected["mine::k"] = {"registers": 20, "shared_bytes": 0}
+        self.assertEqual(written["kernels"], expected)
         self.assertEqual(self.compare(), (None, None))
 
     def test_another_figure(self):
@@ -174,8 +163,7 @@ class Compare(unittest.TestCase):
             if words is None:
                 os.remove(self.path)
             else:
-                with open(self.path, "w", encoding="utf-8") as file:
-                    file.write(words)
+                self.write(self.path, words)
             finding, _ = self.compare()
             self.assertIn("common/data/registers.json cannot be read", finding, words)
             self.assertIn("--update", finding)
@@ -183,30 +171,23 @@ class Compare(unittest.TestCase):
 
 
 @unittest.skipUnless(nvcc.find_nvcc() and shutil.which("c++filt"), "no nvcc or no c++filt here")
-class Update(unittest.TestCase):
+class Update(Folder):
     """A repository of one small step."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = folder.name
+        super().setUp()
         for path, text in (
             ("steps/CMakeLists.txt", "fa_step(01_small)\n"),
             ("steps/01_small/main.cu", CLEAN),
             ("steps/01_small/step.cuh", ""),
         ):
             self.write(path, text)
-        os.makedirs(os.path.join(self.root, "common", "data"))
-        copy_scripts(self.root)
-
-    def write(self, path, text):
-        path = os.path.join(self.root, path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+        self.registers = self.folder / "common/data/registers.json"
+        self.registers.parent.mkdir(parents=True)
+        copy_scripts(self.folder)
 
     def run_report(self, *args):
-        done = maintain("ptxas_report", *args, root=self.root)
+        done = maintain("ptxas_report", *map(str, args), root=self.folder)
         return done.returncode, done.stdout, done.stderr
 
     def test_update_then_check(self):
@@ -215,7 +196,7 @@ class Update(unittest.TestCase):
         self.assertIn("finding: common/data/registers.json cannot be read", out)
         status, out, _ = self.run_report("--update")
         self.assertEqual(status, 0, out)
-        written = read_json(os.path.join(self.root, "common/data/registers.json"))
+        written = read_json(self.registers)
         self.assertRegex(written["nvcc"], r"^\d+\.\d+\.\d+$")
         self.assertEqual(list(written["kernels"]), ["reverse"])
         self.assertEqual(written["kernels"]["reverse"]["shared_bytes"], 128)
@@ -244,14 +225,11 @@ class Update(unittest.TestCase):
             self.assertRegex(
                 out, r"nvcc \d+\.\d+\.\d+ found them clean: common/data/registers.json"
             )
-        path = os.path.join(self.root, "common/data/registers.json")
-        written = read_json(path)
+        written = read_json(self.registers)
         for change in ({"nvcc": "12.4.99"}, {"text": "0123456789abcdef"}, {"text": None}):
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump({**written, **change}, file)
+            self.registers.write_text(json.dumps({**written, **change}))
             self.assertIn(" reverse", self.run_report("--changed")[1], change)
-        with open(path, "w", encoding="utf-8") as file:
-            json.dump(written, file)
+        self.registers.write_text(json.dumps(written))
         self.write("common/harness/small.h", "inline int two() { return 2; }\n")
         self.write("steps/01_small/main.cu", '#include "common/harness/small.h"\n' + CLEAN)
         self.assertIn(" reverse", self.run_report("--changed")[1])
@@ -271,54 +249,27 @@ class Update(unittest.TestCase):
         self.assertIn("finding: mine: indexed has a stack frame", out)
 
     def test_what_does_not_go_together_is_refused(self):
-        for more in ("--update", "--every-arch", "01_small"):
-            status, _, error = self.run_report("--changed", more)
+        for words in (
+            *(("--changed", more) for more in ("--update", "--every-arch", "01_small")),
+            ("--update", "01_small"),
+        ):
+            status, _, error = self.run_report(*words)
             self.assertEqual((status, len(error.splitlines())), (2, 1), error)
+        self.assertIn("--update compiles all steps", error)
 
     def test_a_finding_leaves_the_file_alone(self):
         self.write("steps/01_small/main.cu", STACK)
         status, out, _ = self.run_report("--update")
         self.assertEqual(status, 1, out)
         self.assertNotIn("registers.json", out)
-        self.assertFalse(os.path.exists(os.path.join(self.root, "common/data/registers.json")))
+        self.assertFalse(self.registers.exists())
 
-    def test_update_of_one_step_is_refused(self):
-        status, _, error = self.run_report("--update", "01_small")
-        self.assertEqual((status, len(error.splitlines())), (2, 1))
-        self.assertIn("--update compiles all steps", error)
-
-
-@unittest.skipUnless(nvcc.find_nvcc(), "no nvcc here")
-class Compile(unittest.TestCase):
-    def report(self, text):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "kernel.cu")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-            return maintain("ptxas_report", "--out", folder, path)
-
-    def test_clean(self):
-        done = self.report(CLEAN)
-        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        cells = done.stdout.splitlines()[1].split()
-        self.assertEqual((cells[1], cells[3:]), ("sm_80", ["128", "0", "0", "reverse"]))
-
-    def test_spills(self):
-        done = self.report(SPILLS)
-        self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertRegex(done.stdout, r"finding: kernel: spills has .*\d+ bytes of spills")
-
-    def test_stack_frame(self):
-        done = self.report(STACK)
-        self.assertEqual(done.returncode, 1, done.stdout)
-        self.assertIn("finding: kernel: indexed has a stack frame of 256 bytes", done.stdout)
-
-    def test_does_not_compile(self):
-        done = self.report("__global__ void k() { nonsense }")
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("does not compile", done.stdout)
-        self.assertIn("nonsense", done.stdout)
+    def test_a_file_that_spills(self):
+        path = self.write("kernel.cu", SPILLS)
+        status, out, _ = self.run_report("--out", self.folder, path)
+        self.assertEqual(status, 1, out)
+        self.assertRegex(out, r"finding: kernel: spills has .*\d+ bytes of spills")
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    main()

@@ -2,7 +2,7 @@
 """The steps' shared libraries in the simulator, through step_library.py: forward and
 backward of each variant against fp64.
 
-Argument: a build folder. Each library is preloaded into a Python of its own: the simulator's shared
+Each library is preloaded into a Python of its own: the simulator's shared
 memory is thread-local storage, too large for what is loaded later.
 """
 
@@ -10,16 +10,14 @@ import array
 import itertools
 import math
 import os
-import pathlib
 import random
 import struct
-import subprocess
 import sys
 import unittest
+from pathlib import Path
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-from flash_steps.step_library import Refused, StepLibrary, _problem  # noqa: E402
+from copies import BUILD, main, said
+from flash_steps.step_library import Refused, StepLibrary, _problem
 
 # Of a tensor's largest value; a missing key is 2e-2 and more, and in fp8 hides in a long row.
 FACTOR = {"fp32": 2e-6, "bf16": 2e-2, "fp8": 0.12}
@@ -165,6 +163,7 @@ class OneLibrary:
             return library.runner(direction, variant, sizes, addresses)
 
         one = library.malloc(16)
+        require, c, null = library._require, library._c, ": the pointer is null"
         most = {name: one for name in ("Q", "K", "V", "LSE", "dO", "dQ", "dK", "dV")}
         cases = [
             (lambda: library.check({**good, "d": 7}), 2, "d 7: this step supports d "),
@@ -176,15 +175,10 @@ class OneLibrary:
             (run(Q=one + 4), 2, "Q is not aligned to 16 bytes"),
             (run(**most), 2, "O is a null pointer"),
             (lambda: library.malloc(1 << 50), 3, "the device cannot allocate"),
+            (lambda: require(c.fa_malloc(None, 16)), 2, "no place for the address" + null),
             (
-                lambda: library._require(library._c.fa_malloc(None, 16)),
-                2,
-                "no place for the address: the pointer is null",
-            ),
-            (
-                lambda: library._require(library._c.fa_workspace_bytes(last, _problem(good), None)),
-                2,
-                "no place for the bytes: the pointer is null",
+                lambda: require(c.fa_workspace_bytes(last, _problem(good), None)),
+                *(2, "no place for the bytes" + null),
             ),
         ]
         # Q has 16 bytes: the simulator names the kernel and its line.
@@ -208,50 +202,39 @@ class OneLibrary:
         return wrong
 
 
+def preloaded(library, *words):
+    """What a Python of its own says, into which this is loaded."""
+    return said([sys.executable, *words], env={**os.environ, "LD_PRELOAD": str(library)})
+
+
 class Libraries(unittest.TestCase):
     def test_each_step(self):
-        libraries = sorted((BUILD / "steps").glob("lib[0-9][0-9]_*.so"))
+        libraries = sorted(Path(BUILD, "steps").glob("lib[0-9][0-9]_*.so"))
         self.assertTrue(libraries)
         for path in libraries:
             with self.subTest(library=path.name):
-                done = subprocess.run(
-                    [sys.executable, __file__, "--library", str(path)],
-                    capture_output=True,
-                    text=True,
-                    env={**os.environ, "LD_PRELOAD": str(path)},
-                )
+                done = preloaded(path, __file__, "--library", path)
                 self.assertEqual((done.returncode, done.stdout + done.stderr), (0, ""))
 
     def test_beside_each_program_and_nothing_else_exported(self):
-        for program in (BUILD / "steps").glob("[0-9][0-9]_*"):
+        for program in Path(BUILD, "steps").glob("[0-9][0-9]_*"):
             library = program.with_name(f"lib{program.name}.so")
-            names = subprocess.run(
-                ["nm", "-D", "--defined-only", str(library)],
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout.split()[2::3]
+            shown = said(["nm", "-D", "--defined-only", library], check=True).stdout
+            names = shown.split()[2::3]
             self.assertIn("fa_forward", names)
             self.assertEqual([name for name in names if not name.startswith("fa_")], [])
 
     def test_a_kernel_may_read_the_librarys_constants(self):
-        path = BUILD / "tests" / "libtest_constants.so"
         code = (
             "import ctypes; c = ctypes.CDLL(None); c.fa_read_tables.restype = ctypes.c_char_p\n"
             "y = (ctypes.c_float * 4)(); print(c.fa_read_tables(y).decode(), *y)"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", code],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "LD_PRELOAD": str(path)},
-        )
+        done = preloaded(f"{BUILD}/tests/libtest_constants.so", "-c", code)
         self.assertEqual(done.stdout + done.stderr, " 2.0 5.0 4.0 7.0\n")
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "--library":
+    if sys.argv[1:2] == ["--library"]:
         print("\n".join(OneLibrary(sys.argv[2]).run()), end="")
-        sys.exit(0)
-    BUILD = pathlib.Path(sys.argv.pop()).resolve()
-    unittest.main(argv=sys.argv[:1])
+    else:
+        main()
