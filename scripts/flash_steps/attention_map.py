@@ -1,6 +1,7 @@
 """The attention of one head of the real input over its text: softmax(Q K^T / sqrt(d)), causal."""
 
 import base64
+import functools
 import math
 import os
 import struct
@@ -42,6 +43,7 @@ def eighths(Q, K):
     return bytes(found)
 
 
+@functools.cache
 def attention_map(folder=None):
     """{"head", "text", "rows"} for page/report.js, the rows compressed; None without the data."""
     folder = folder or os.path.join(ROOT, "common", "data")

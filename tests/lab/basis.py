@@ -5,5 +5,13 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "programs"))
 
-from copies import HAVE_GIT, ROOT, SCRIPTS, commit_all, copy_scripts, maintain  # noqa: E402, F401
+from copies import (  # noqa: E402, F401
+    HAVE_GIT,
+    ROOT,
+    SCRIPTS,
+    Folder,
+    commit_all,
+    copy_scripts,
+    maintain,
+)
 from sample_results import HERE, gpu, sim, with_backward, with_prepare, write  # noqa: E402, F401

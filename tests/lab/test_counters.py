@@ -1,12 +1,13 @@
-"""maintain counters_vs_sim, and HBM bytes modelled beside measured, on JSON made by hand."""
+"""maintain counters_vs_sim, and HBM bytes modelled beside measured, on JSON made by hand; maintain
+published_kernels."""
 
 import os
 import tempfile
 import unittest
 
-from basis import gpu, maintain, sim, with_backward, with_prepare, write
+from basis import Folder, gpu, maintain, sim, with_backward, with_prepare, write
 from flash_steps.results import Run
-from lab import counters_vs_sim
+from lab import counters_vs_sim, published_kernels
 
 LINES = {"load": 9000000, "store": 1000000, "atomic": 0}
 
@@ -180,6 +181,30 @@ class Hbm(unittest.TestCase):
             data["traffic"]["requested"]["buffers"] = dict.fromkeys(names, {})
             found = counters_vs_sim.working_set(Run(data, "forward"))
             self.assertEqual(found, 4 * 2 * 3 * elements, names)
+
+
+class Published(Folder):
+    """./scripts/maintain published_kernels"""
+
+    def test_only_the_files_of_the_list_are_counted(self):
+        first = published_kernels.read_json(published_kernels.RESULTS)["programs"][0]
+        path = os.path.join(os.path.basename(first["repository"]), first["file"])
+        for words in ("No such file", f"is not the file of commit {first['commit']}"):
+            done = maintain("published_kernels", str(self.folder))
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(words, done.stderr)
+            self.write(path, "int main() {}\n")
+
+    def test_the_mean_launch_is_compared(self):
+        def figures(launches, loads):
+            return {"launches": launches, **{f: {"load": loads} for f in published_kernels.FIGURES}}
+
+        def compare(measured, counted):
+            kernel = {"measured": figures(*measured), "counted": figures(*counted)}
+            return published_kernels.differences(kernel)
+
+        self.assertEqual(compare((2, 10), (1, 5)), [])
+        self.assertEqual(compare((1, 10), (2, 18))[0], ("requests", "load", 10, 9))
 
 
 if __name__ == "__main__":

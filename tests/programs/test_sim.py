@@ -13,14 +13,17 @@ import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
-from copies import ROOT, for_all, main
+from copies import ROOT, Folder, for_all, main, said
 from flash_steps.nvcc import find_nvcc
-from lab import published_kernels
 
 SIM = os.path.join(ROOT, "scripts", "sim")
 FOLDER = os.path.join(ROOT, "tests", "any_program")
 FILES = {"several_files": ["several_files.cu", "several_files_cpp.cpp", "several_files_c.c"]}
 PROGRAMS = sorted(name.removesuffix(".cu") for name in os.listdir(FOLDER) if name.endswith(".cu"))
+# What most programs have; the others are for --all.
+COMMON = "atomics copies dynamic_shared errors grid_sync printf several_files streams transposes"
+COMMON = [*COMMON.split(), "warp"]
+ANALYSED = ("transposes", "warp", "groups", "inline_ptx", "half")
 # Programs that provoke what CUDA refuses: each a finding that names the launch's line, @, and the
 # program goes on.
 REFUSED = {
@@ -342,6 +345,45 @@ ERRORS = {
         r"finding: divergent warp operation: kernel k, .* calls __shfl_sync at divergent.cu:@ ",
         1,
     ),
+    "null_pointer": (
+        """
+        __global__ void k(float* p) { p[threadIdx.x] = 1; }  // HERE
+        int main() {
+          float* p = nullptr;
+          cudaMalloc(&p, size_t(1) << 45);
+          k<<<1, 32>>>(p);
+        }""",
+        r"(?s)^(?!.*estimated).*store at null_pointer.cu:@ by way of a null pointer: has its "
+        r"cudaMalloc.*stopped inside a launch: of that one the counts are partial",
+        1,
+    ),
+    "freed_managed": (
+        """
+        int main() {
+          int* p;
+          cudaMallocManaged(&p, 4);
+          *p = 1;
+          cudaFree(p);
+          return *p;  // HERE
+        }""",
+        *("host code uses p at freed_managed.cu:@ after it was freed", 1),
+    ),
+    "no_memory": (  # a kernel that touches none is named with its line
+        program(
+            "while (x != 7) x = x * 2 | 1;  // HERE\nif (x == 9) __trap();",
+            "k<<<1, 1>>>(1024)",
+            signature="int x",
+        ),
+        r"kernel k spins at no_memory.cu:@ without a memory access",
+        *(1, ["--watchdog", "1"]),
+    ),
+    "shared_atomics": (
+        program(
+            "__shared__ int s;\nif (!threadIdx.x) s = 0;\n__syncthreads();\natomicAdd(&s, 1);",
+            "k<<<1, 32>>>(p)",
+        ),
+        *(r"shared memory +atomic +128\n", 0),
+    ),
     "own_status": (
         """
         #include <stdlib.h>
@@ -367,9 +409,7 @@ def line_in(name, code):
 
 def sim(*words, **more):
     """A finding, which may take several lines, as one."""
-    done = subprocess.run(
-        [sys.executable, SIM, *words], capture_output=True, text=True, timeout=300, **more
-    )
+    done = said([sys.executable, SIM, *words], timeout=300, **more)
     done.stderr = re.sub(
         r"^finding: .*(?:\n  \S.*)*", lambda m: m[0].replace("\n ", ""), done.stderr, flags=re.M
     )
@@ -386,7 +426,7 @@ class Jobs:
         for name in PROGRAMS:
             files = [os.path.join(FOLDER, f) for f in FILES.get(name, [name + ".cu"])]
             self.add(name, *files, "--json", self.path(name + ".json"))
-        for name in ("transposes", "warp", "groups", "inline_ptx", "half"):
+        for name in ANALYSED:
             self.add(
                 name + " analysed",
                 *("--analyse", "--lines", os.path.join(FOLDER, name + ".cu")),
@@ -412,9 +452,13 @@ class Jobs:
     def add(self, name, *words):
         self.words[name] = words
 
+    def start(self, *names):
+        for name in names:
+            if name not in self.done:
+                self.done[name] = self.pool.submit(sim, *self.words[name])
+
     def __getitem__(self, name):
-        if not self.done:
-            self.done = {name: self.pool.submit(sim, *words) for name, words in self.words.items()}
+        self.start(name)
         return self.done[name].result()
 
     def json(self, name):
@@ -439,8 +483,16 @@ def tearDownModule():
 
 class Programs(unittest.TestCase):
     def test_each_finds_what_it_expects(self):
+        self.look_at(COMMON)
+
+    @for_all
+    def test_the_others_do(self):
         self.assertGreaterEqual(len(PROGRAMS), 20)
-        for name in PROGRAMS:
+        self.look_at([name for name in PROGRAMS if name not in COMMON])
+
+    def look_at(self, programs):
+        JOBS.start(*programs)
+        for name in programs:
             with self.subTest(name):
                 done = JOBS[name]
                 self.assertEqual(done.stdout.splitlines()[-1:], ["ok"], done.stdout + done.stderr)
@@ -453,19 +505,12 @@ class Programs(unittest.TestCase):
                 self.assertEqual(done.returncode, 1 if expected else 0, done.stderr)
 
     def test_printf_of_a_kernel_stands_between_the_hosts_own(self):
-        self.assertEqual(
-            JOBS["printf"].stdout.splitlines(),
-            [
-                "before",
-                "block 0, thread 2: hello  1.25 1 z%",
-                "between",
-                "from the device",
-                "ok",
-            ],
-        )
+        middle = ["block 0, thread 2: hello  1.25 1 z%", "between", "from the device"]
+        self.assertEqual(JOBS["printf"].stdout.splitlines(), ["before", *middle, "ok"])
 
     def test_correct_programs_have_no_finding_when_analysed(self):
-        for name in ("transposes", "warp", "groups", "inline_ptx", "half"):
+        JOBS.start(*(name + " analysed" for name in ANALYSED))
+        for name in ANALYSED:
             done = JOBS[name + " analysed"]
             self.assertEqual((done.returncode, done.stdout), (0, "ok\n"), done.stderr)
             self.assertIn("no finding: no race, no uninitialised read", done.stderr)
@@ -474,11 +519,8 @@ class Programs(unittest.TestCase):
     @unittest.skipUnless(find_nvcc(), "there is no nvcc")
     def test_nvcc_takes_each_as_it_is(self):
         def compiled(file):
-            return subprocess.run(
-                [find_nvcc(), "-std=c++17", "-arch=sm_90", "-c", "-o", os.devnull, file],
-                capture_output=True,
-                text=True,
-            )
+            command = [find_nvcc(), "-std=c++17", "-arch=sm_90", "-c", "-o", os.devnull, file]
+            return said(command)
 
         files = [os.path.join(FOLDER, name + ".cu") for name in PROGRAMS]
         files += [JOBS.path(name + ".cu") for name in FAULTS]
@@ -585,6 +627,7 @@ class Report(unittest.TestCase):
 
 class Findings(unittest.TestCase):
     def test_each_fault_is_found_at_its_line_and_its_twin_is_silent(self):
+        JOBS.start(*FAULTS, *(name + " fixed" for name in FAULTS))
         for name, text in FAULTS.items():
             with self.subTest(name):
                 done = JOBS[name]
@@ -598,8 +641,9 @@ class Findings(unittest.TestCase):
                 self.assertNotIn("finding:", twin.stderr.replace("no finding:", ""))
 
 
-class Errors(unittest.TestCase):
+class Errors(Folder):
     def test_each_is_told_in_a_sentence(self):
+        JOBS.start(*("error " + name for name in ERRORS))
         for name, (text, pattern, *more) in ERRORS.items():
             with self.subTest(name):
                 done = JOBS["error " + name]
@@ -610,24 +654,15 @@ class Errors(unittest.TestCase):
                 self.assertLessEqual(len(re.findall("^sim: ", done.stderr, re.MULTILINE)), 2)
 
     def test_files_that_cannot_be_taken(self):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "notes.txt")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("int main() {}\n")
-            for words, sentence in (
-                ([os.path.join(folder, "none.cu")], f"sim: there is no file {folder}/none.cu\n"),
-                (
-                    [folder],
-                    f"sim: {folder} is a folder: give it with -I, or give a file of it\n",
-                ),
-                (
-                    [folder + "/1000"],
-                    f"sim: there is no file {folder}/1000; its own arguments come behind --\n",
-                ),
-                ([path], f"sim: {path}: its name must end with .cu, .cpp or .c\n"),
-            ):
-                done = sim(*words)
-                self.assertEqual((done.returncode, done.stderr), (2, sentence))
+        folder, path = str(self.folder), str(self.write("notes.txt", "int main() {}\n"))
+        for file, sentence in (
+            (folder + "/none.cu", f"there is no file {folder}/none.cu"),
+            (folder, f"{folder} is a folder: give it with -I, or give a file of it"),
+            (folder + "/1", f"there is no file {folder}/1; its own arguments come behind --"),
+            (path, f"{path}: its name must end with .cu, .cpp or .c"),
+        ):
+            done = sim(file)
+            self.assertEqual((done.returncode, done.stderr), (2, f"sim: {sentence}\n"))
         self.assertEqual(sim().returncode, 2)
         self.assertEqual(sim("--help").returncode, 0)
 
@@ -637,7 +672,7 @@ class Errors(unittest.TestCase):
         self.assertIn("sim: --json /dev/full: cannot be written: No space left", done.stderr)
         source, folder = JOBS.path("no_kernel.cu"), JOBS.temporary.name
         other = JOBS.path("other")
-        for words, said in (
+        for words, told in (
             (("--json", folder), f"--json {folder} cannot be written: Is a directory"),
             (("--json", folder + "/no/r.json"), "cannot be written: its folder does not exist"),
             (("--json", source), f"--json {source} is {source}, which this call needs"),
@@ -651,7 +686,7 @@ class Errors(unittest.TestCase):
         ):
             done = sim(*words, source)
             self.assertEqual(done.returncode, 2, words)
-            self.assertRegex(done.stderr, rf"^sim: .*{re.escape(said)}.*\n$")
+            self.assertRegex(done.stderr, rf"^sim: .*{re.escape(told)}.*\n$")
         self.assertFalse(os.path.isfile("/dev/full"))
         left = [name for name in os.listdir(os.path.dirname(folder)) if name.endswith(".part")]
         self.assertEqual(left, [])
@@ -672,69 +707,44 @@ class Errors(unittest.TestCase):
             "int main() { return one(); }\n",
             "two.cu": "#include <stdio.h>\n\n#include <cusparse.h>\nint main() {}\n",
         }
-        with tempfile.TemporaryDirectory() as folder:
-            toolkit = os.path.join(folder, "include")
-            os.mkdir(toolkit)
-            for name, text in texts.items():
-                where = folder if name.endswith(".cu") else toolkit
-                with open(os.path.join(where, name), "w", encoding="utf-8") as file:
-                    file.write(text)
-            for variable in (None, "CPATH", "CPLUS_INCLUDE_PATH"):
-                words = [] if variable else ["-I", toolkit]
-                env = {**os.environ, variable or "CPATH": toolkit if variable else ""}
-                with self.subTest(variable):
-                    done = sim(*words, os.path.join(folder, "one.cu"), env=env)
-                    self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", ""))
-                    done = sim(*words, os.path.join(folder, "two.cu"), env=env)
-                    told = "sim: not supported: cuSPARSE, which two.cu:3 includes\n"
-                    self.assertEqual((done.returncode, done.stderr), (2, told))
+        toolkit = str(self.folder / "include")
+        for name, text in texts.items():
+            self.write(name if name.endswith(".cu") else f"include/{name}", text)
+        for variable in (None, "CPATH", "CPLUS_INCLUDE_PATH"):
+            words = [] if variable else ["-I", toolkit]
+            env = {**os.environ, variable or "CPATH": toolkit if variable else ""}
+            with self.subTest(variable):
+                done = sim(*words, str(self.folder / "one.cu"), env=env)
+                self.assertEqual((done.returncode, done.stdout, done.stderr), (1, "", ""))
+                done = sim(*words, str(self.folder / "two.cu"), env=env)
+                told = "sim: not supported: cuSPARSE, which two.cu:3 includes\n"
+                self.assertEqual((done.returncode, done.stderr), (2, told))
 
     def test_too_little_memory(self):
-        with tempfile.TemporaryDirectory() as folder:
-            program = os.path.join(folder, "program")
-            kept = sim(os.path.join(FOLDER, "transposes.cu"), "-o", program)
-            self.assertEqual((kept.returncode, kept.stderr), (0, ""))
-            limit = 4 << 30
-            done = subprocess.run(
-                [program],
-                capture_output=True,
-                text=True,
-                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
-            )
-            self.assertEqual(done.returncode, 3, done.stderr)
-            self.assertRegex(done.stderr, "^sim: cannot reserve address space .*ulimit -v")
-            self.assertEqual(done.stderr.splitlines()[1:], ["", "no kernel ran"])
+        made = str(self.folder / "program")
+        kept = sim(os.path.join(FOLDER, "transposes.cu"), "-o", made)
+        self.assertEqual((kept.returncode, kept.stderr), (0, ""))
+        few = (4 << 30, 4 << 30)
+        done = said([made], preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, few))
+        self.assertEqual(done.returncode, 3, done.stderr)
+        self.assertRegex(done.stderr, "^sim: cannot reserve address space .*ulimit -v")
+        self.assertEqual(done.stderr.splitlines()[1:], ["", "no kernel ran"])
 
     def test_control_c_leaves_nothing_behind(self):
-        endless = """
-        #include <stdio.h>
-        __global__ void wait(volatile int* p) {
-          while (*p == 0) {
-          }
-        }
-        int main() {
-          int* p;
-          cudaMalloc(&p, 4);
-          cudaMemset(p, 0, 4);
-          puts("begins");
-          fflush(stdout);
-          wait<<<1, 1>>>(p);
-          return 0;
-        }"""
+        endless = program(
+            "while (*p == 0) {\n}",
+            'puts("begins"), fflush(stdout), k<<<1, 1>>>(p)',
+            "#include <stdio.h>",
+            "volatile int* p",
+        )
+        path, scratch = str(self.write("endless.cu", endless)), self.folder / "tmp"
+        scratch.mkdir()
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        env = {**os.environ, "TMPDIR": str(scratch)}
         for when in ("compiles", "runs"):
-            with self.subTest(when), tempfile.TemporaryDirectory() as folder:
-                path, scratch = os.path.join(folder, "endless.cu"), os.path.join(folder, "tmp")
-                os.mkdir(scratch)
-                with open(path, "w", encoding="utf-8") as file:
-                    file.write(unindented(endless))
-                process = subprocess.Popen(
-                    [sys.executable, SIM, "--watchdog", "1000", path],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    start_new_session=True,
-                    env={**os.environ, "TMPDIR": scratch},
-                )
+            with self.subTest(when):
+                command = [sys.executable, SIM, "--watchdog", "1000", path]
+                process = subprocess.Popen(command, start_new_session=True, env=env, **pipes)
                 if when == "runs":
                     self.assertEqual(process.stdout.readline(), "begins\n")
                 else:
@@ -751,90 +761,6 @@ class Errors(unittest.TestCase):
                     while time.monotonic() < deadline:
                         os.killpg(process.pid, 0)
                         time.sleep(0.05)
-
-
-class Reasons(unittest.TestCase):
-    """Nobody is left without a reason."""
-
-    def end_of(self, text, *words):
-        with tempfile.TemporaryDirectory() as folder:
-            path = os.path.join(folder, "x.cu")
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-            return sim(*words, path)
-
-    def test_a_null_pointer(self):
-        done = self.end_of(
-            "__global__ void k(float* p) { p[threadIdx.x] = 1; }\n"
-            "int main() { float* p = nullptr; cudaMalloc(&p, size_t(1) << 45); k<<<1, 32>>>(p); }\n"
-        )
-        self.assertEqual(done.returncode, 1)
-        self.assertIn("store at x.cu:1 by way of a null pointer: has its cudaMalloc", done.stderr)
-        self.assertIn("stopped inside a launch: of that one the counts are partial", done.stderr)
-        self.assertNotIn("estimated", done.stderr)
-
-    def test_managed_memory_that_was_freed(self):
-        done = self.end_of(
-            "#include <cstdio>\n"
-            'int main() { int* p; cudaMallocManaged(&p, 4); *p = 1; puts("set");\n'
-            "cudaFree(p); return *p; }\n"
-        )
-        self.assertEqual((done.returncode, done.stdout), (1, "set\n"))
-        self.assertIn("host code uses p at x.cu:3 after it was freed", done.stderr)
-
-    def test_a_kernel_that_touches_no_memory_is_named_with_its_line(self):
-        text = (
-            "__global__ void k(int n) {\n  int x = n;\n  while (x != 7) x = x * 2 | 1;\n"
-            "  if (x == 9) __trap();\n}\nint main() { k<<<1, 1>>>(1024); }\n"
-        )
-        done = self.end_of(text, "--watchdog", "1")
-        self.assertEqual(done.returncode, 1)
-        self.assertRegex(done.stderr, r"kernel k spins at x.cu:3 without a memory access")
-
-    def test_atomics_of_shared_memory_have_a_row(self):
-        done = self.end_of(
-            "__global__ void k() { __shared__ int s; if (!threadIdx.x) s = 0; __syncthreads();\n"
-            "atomicAdd(&s, 1); }\nint main() { k<<<1, 32>>>(); }\n"
-        )
-        self.assertRegex(done.stderr, r"shared memory +atomic +128\n")
-
-
-@for_all
-class Published(unittest.TestCase):
-    """./scripts/maintain published_kernels"""
-
-    def run_in(self, folder):
-        return subprocess.run(
-            [os.path.join(ROOT, "scripts", "maintain"), "published_kernels", folder],
-            capture_output=True,
-            text=True,
-        )
-
-    def test_only_the_files_of_the_list_are_counted(self):
-        with tempfile.TemporaryDirectory() as folder:
-            done = self.run_in(folder)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn("No such file", done.stderr)
-            first = published_kernels.read_json(published_kernels.RESULTS)["programs"][0]
-            name = os.path.basename(first["repository"])
-            path = os.path.join(folder, name, first["file"])
-            os.makedirs(os.path.dirname(path))
-            with open(path, "w", encoding="utf-8") as file:
-                file.write("int main() {}\n")
-            done = self.run_in(folder)
-            self.assertEqual(done.returncode, 2)
-            self.assertIn(f"is not the file of commit {first['commit']}", done.stderr)
-
-    def test_the_mean_launch_is_compared(self):
-        def figures(launches, loads):
-            return {"launches": launches, **{f: {"load": loads} for f in published_kernels.FIGURES}}
-
-        def compare(measured, counted):
-            kernel = {"measured": figures(*measured), "counted": figures(*counted)}
-            return published_kernels.differences(kernel)
-
-        self.assertEqual(compare((2, 10), (1, 5)), [])
-        self.assertEqual(compare((1, 10), (2, 18))[0], ("requests", "load", 10, 9))
 
 
 if __name__ == "__main__":
