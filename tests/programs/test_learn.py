@@ -944,7 +944,7 @@ class Commands(Classroom):
         while not started.exists() and time.monotonic() < end and process.poll() is None:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=20)
+        _, errors = process.communicate(timeout=60)
         self.assertEqual((process.returncode, errors), (130, ""))
 
     def test_ctrl_c_while_it_builds(self):
