@@ -31,12 +31,15 @@ def build(folder):
     sources += [ROOT / "common/harness" / name for name in ("library/library.cpp", "step.cpp")]
     sources += [ROOT / "common/gpu/stream.cpp"]
     # Compiled already, and the same on a GPU.
-    sources += [BUILD / "common/CMakeFiles/fa_common.dir/harness/problem.cpp.o"]
+    objects = BUILD / "common/CMakeFiles/fa_common.dir/harness"
+    sources += [objects / f"{name}.cpp.o" for name in ("problem", "tensors", "description")]
     path = folder / "lib99_fake.so"
     command = [compiler, "-std=c++20", "-O0", "-Wall", "-shared", "-fPIC", "-fvisibility=hidden"]
     command += ["-DFA_GPU", f"-I{fake}", f"-I{ROOT}", *(f"-idirafter{at}" for at in found)]
     command += [f"-Wl,--version-script={ROOT}/common/harness/library/exports.map"]
-    said([*command, *sources, "-o", path], check=True)
+    done = said([*command, *sources, "-o", path])
+    if done.returncode:
+        raise RuntimeError(done.stderr)
     return path
 
 

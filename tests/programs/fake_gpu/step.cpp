@@ -2,7 +2,7 @@
 // CUDA, and on which stream.
 #include <utility>
 
-#include "common/harness/step.h"
+#include "common/harness/linked_step.h"
 
 #include "common/harness/backend.h"
 #include "common/harness/library/library.h"
