@@ -489,17 +489,14 @@ def _write(path, text):
     path.write_text(text, encoding="utf-8")
 
 
-INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*["<]([^">\n]*)[">]', re.MULTILINE)
-STEP_FILE = re.compile(r"(?:^|/)(steps/[0-9a-z_]+/[^/]+)$")
-
-
 def steps_included(text):
     """{"steps/NN_name/file": line} of a text's own include lines."""
     found = {}
-    for match in INCLUDE.finditer(text):
-        step = STEP_FILE.search(match[1])
-        if step:
-            found.setdefault(step[1], text.count("\n", 0, match.start()) + 1)
+    for number, line in enumerate(text.splitlines(), 1):
+        directive, _, name = line.replace("<", '"').replace(">", '"').partition('"')
+        path = name.partition('"')[0].split("/")[-3:]
+        if "".join(directive.split()) == "#include" and path[0] == "steps" and len(path) == 3:
+            found.setdefault("/".join(path), number)
     return found
 
 

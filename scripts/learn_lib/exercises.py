@@ -7,12 +7,15 @@ the step that it changes, which must occur there exactly once. Only an exercise 
 """
 
 import dataclasses
-import re
+import functools
 import textwrap
 import tomllib
 from pathlib import Path
 
+from flash_steps import commits
+
 ROOT = Path(__file__).resolve().parents[2]
+VARIANTS = "// --- variants "  # begins the line behind what all variants of a step.cuh share
 KINDS = ("fill in", "find the bug", "predict")
 
 
@@ -172,30 +175,18 @@ class Exercise:
         return "\n".join(lines) + "\n"
 
     def variant(self):
-        """(namespace, the function of step.cuh that describes the variant, behind what all of its
-        variants share). Without the parents, which the exercise must not see, and without what its
-        check does not ask for, which would be compiled all the same."""
+        """(namespace, what step.cuh says of the variant): quoted from the line that begins its
+        function to the one that ends it, behind what stands before the line VARIANTS."""
         path = ROOT / "steps" / self.step / "step.cuh"
-        text = path.read_text(encoding="utf-8")
-        name = self.program["variant"]
-        function = re.search(
-            rf"^inline fa::Variant {name}\(\) {{\n.*?^}}\n", text, re.MULTILINE | re.DOTALL
-        )
-        if not function:
+        text, name = path.read_text(encoding="utf-8"), self.program["variant"]
+        namespace = f"step{self.step[:2]}"
+        _, _, body = text.partition(f"namespace {namespace} {{\n")
+        shared, marked, _ = body.partition(VARIANTS)
+        _, begin, function = body.partition(f"\ninline fa::Variant {name}() {{\n")
+        if not begin:
             raise Broken(f"{self.path.name}: {path.relative_to(ROOT)} has no variant '{name}'")
-        start = re.search(
-            r"^namespace (\w+) {\n(.*?)^inline fa::Variant \w+\(\)", text, re.MULTILINE | re.DOTALL
-        )
-        unused = ["parent", "backward_parent", "traffic", "backward_traffic", "prepare_traffic"]
-        unused += ["backward"] if self.check.get("pass") != "backward" else []
-        alone = without(unused, start[2].lstrip() + function[0])
-        left = re.search(rf"\.({'|'.join(unused)})\b", code_of(alone))
-        if left:
-            raise Broken(
-                f"{self.path.name}: in {path.relative_to(ROOT)} {left[0]} of variant '{name}' is "
-                f"not of the form  {left[0]} = ..."
-            )
-        return start[1], alone
+        function, end, _ = function.partition("\n}\n")
+        return namespace, (shared if marked else "") + begin + function + end
 
     def included(self):
         """What the program includes: the student's file among it, or behind one of them."""
@@ -231,6 +222,8 @@ class Exercise:
         ]
         if "forward" in p:
             lines.append(f"  yours.forward = {p['forward']};")
+        if self.check.get("pass") != "backward":
+            lines.append("  yours.backward = {};")
         lines += ["  return fa::exercise_main(argc, argv, yours);", "}"]
         return "\n".join(lines) + "\n"
 
@@ -243,34 +236,14 @@ def replace_once(text, before, after, where):
     return text.replace(before, after)
 
 
-def without(fields, text):
-    """Without the fields .name = value, and without the statements v.name = value;"""
-    field_of = re.compile(rf"(^ *\w+|(?<![\w)\]]))\.({'|'.join(fields)})\s*=", re.MULTILINE)
-    while field := field_of.search(text):
-        end, open_ones = field.end(), []
-        while end < len(text) and (open_ones or text[end] not in ",;}"):
-            if text[end] in "{([" or text[end] == "<" and re.match(r"\w", text[end - 1]):
-                open_ones.append(text[end])
-            elif open_ones and text[end] == {"{": "}", "(": ")", "[": "]", "<": ">"}[open_ones[-1]]:
-                open_ones.pop()
-            end += 1
-        before, after = text[: field.start()], text[end:]
-        if field[1]:
-            text = before + after.removeprefix(";").removeprefix("\n")
-        elif after.startswith(","):
-            text = before + after[1:].lstrip()
-        else:  # the last field
-            text = before.rstrip().removesuffix(",") + after
-    return text
-
-
 def line_at(text, place):
     return text.count("\n", 0, place) + 1
 
 
+@functools.cache
 def code_of(text):
     """Without comments and white space."""
-    return re.sub(r"//[^\n]*|/\*.*?\*/|\s+", "", text, flags=re.DOTALL)
+    return "".join("".join(commits.code_of(text)).split())
 
 
 # --- reading ------------------------------------------------------------------------------------

@@ -208,45 +208,24 @@ class Guards(Classroom):
                 for made in (e.unsolved, e.solution):
                     self.assertRaisesRegex(catalogue.Broken, words, made)
 
-    def variant_of(self, fields, shared=""):
-        """scores' variant, in a copy of the steps whose description of it has these fields; shared:
-        what stands before all variants."""
-        self.write(
-            "steps/01_naive/step.cuh",
-            f"namespace step01 {{\n{shared}inline fa::Variant naive() {{\n"
-            f"  return {{{fields}}};\n}}\n"
-            "inline fa::Variant other() {\n  return {};\n}\n}\n",
+    def test_a_variant_is_quoted_alone(self):
+        path = self.folder / "steps" / "01_naive" / "step.cuh"
+        path.parent.mkdir(parents=True)
+        shared = "inline int both() { return 2; }\n"
+        one, two, naive = (
+            f'\ninline fa::Variant {name}() {{\n  return {{.name = "{name}"}};\n}}\n'
+            for name in ("one", "two", "naive")
         )
         with mock.patch.object(catalogue, "ROOT", self.folder):
-            return exercise("scores").variant()[1]
-
-    def test_a_variant_is_alone(self):
-        alone = 'inline fa::Variant naive() {\n  return {.name = "naive", .forward = f};\n}\n'
-        name, f = '.name = "naive", ', ".forward = f"
-        for fields in (
-            name + f,
-            name + '.parent = {"00 none", g}, ' + f,
-            name + '.parent = {"00 none", g, fa::Support{.d = {32, 64}}},\n  ' + f,
-            name + '.backward_parent = {"00", h}, ' + f + ',\n  .parent = {"00", {g}}',
-            name + ".parent = none({1, 2}), " + f,
-            name + ".traffic = g<2, 3>, .backward_traffic = [a, b](int) { return a < b; }, " + f,
-            name + ".traffic = g<2>, " + f + ",\n  .backward_traffic = h",
-            name + ".backward = both(g, h), " + f,
-        ):
-            self.assertEqual(self.variant_of(fields), alone, fields)
-        shared = "// Of all.\ninline int both() { return 2; }\n\n"
-        self.assertEqual(self.variant_of(name + f, shared), shared + alone)
-        makes = "inline fa::Variant all(int i) {\n  return {.i = i};\n}\n\n"
-        made = makes.replace("{.i", '{.parent = {"00", g}, .i')
-        self.assertEqual(self.variant_of(name + f, made), makes + alone)
-        statement = '{};\n  v.backward_parent = {"00 none", {h}};\n  v.i = {1'
-        self.assertNotIn("parent", self.variant_of(statement))
-        self.assertIn("{};\n  v.i", self.variant_of(statement))
-        with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*parent"):
-            self.variant_of(name + '.parent{"00", g}, ' + f)
-        with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*traffic"):
-            self.variant_of("{};\n  if (big) v.traffic = t;\n  v.i = {1")
-        self.assertIn(".backward = ", exercise("gradients").variant()[1])
+            for variants in (one + naive + two, naive + one, two + naive):
+                path.write_text(f"// x\nnamespace step01 {{\n{variants}\n}}\n")
+                self.assertEqual(exercise("scores").variant(), ("step01", naive))
+                mark = "// --- variants ---\n"
+                path.write_text(f"namespace step01 {{\n{shared}{mark}{variants}\n}}\n")
+                self.assertEqual(exercise("scores").variant(), ("step01", shared + naive))
+            path.write_text(f"namespace step01 {{\n{one}\n}}\n")
+            with self.assertRaisesRegex(catalogue.Broken, "scores.toml.*step.cuh.*'naive'"):
+                exercise("scores").variant()
 
     def test_holes_and_what_is_in_them(self):
         for e in EXERCISES:
@@ -265,7 +244,7 @@ class Guards(Classroom):
                 words = [hole.empty for hole in e.holes(one)]
                 self.assertEqual(words, [False] + [True] * (len(holes) - 1))
                 full = e.completed(one, e.holes(one))
-                code = catalogue.code_of(re.sub(r"(?m)^#line \d+\n", "", full))
+                code = catalogue.code_of("\n".join(x for x in full.splitlines() if x[:5] != "#line"))
                 self.assertEqual(code, catalogue.code_of(e.solution()))
                 self.assertEqual(e.holes(unsolved.replace("namespace", "namespaces")), [])
 
@@ -477,7 +456,8 @@ class Checks(Classroom):
         e = exercise("places")
         unsolved = e.unsolved()
         first, _ = e.holes(unsolved)
-        code = re.sub(r"return [^;]+;", "return p;", first.change.solution)
+        before, words, after = first.change.solution.partition("return ")
+        code = f"{before}{words}p;{after.partition(';')[2]}"
         path = self.file(e, unsolved[: first.begin] + code + unsolved[first.end :])
         filled, empty = e.holes(path.read_text())
         verdict = self.check(e, path.read_text(), "wrong result")

@@ -320,7 +320,8 @@ class Report(Case):
         self.assertEqual((few["estimate_heads"], few["estimate"]["gpu"]), (2, "H200"))
         self.assertEqual(many["estimate_heads"], 128)
         names = [kernel["name"] for kernel in many["estimate"]["kernels"]]
-        self.assertEqual(names, ["scores_kernel", "softmax_kernel", "output_kernel"])
+        self.assertEqual(names, [kernel["name"] for kernel in few["estimate"]["kernels"]])
+        self.assertEqual(len(names), 3)
         for now, before in zip(many["estimate"]["kernels"], few["estimate"]["kernels"]):
             self.assertEqual(now["blocks"], 64 * before["blocks"])
             self.assertGreaterEqual(now["ms"], before["ms"])
@@ -328,7 +329,7 @@ class Report(Case):
         self.assertEqual(many["traffic"]["requested"], few["traffic"]["requested"])
         shown = self.right(*SMALL, "--estimate-heads", "128")
         self.assertRegex(shown, r"(?m)^estimated \S+ us on H200, for 128 heads$")
-        self.assertIn("  scores_kernel ", shown)
+        self.assertIn(f"\n  {names[0]} ", shown)
         self.fits(shown)
 
     def test_estimates_without_the_kernels_instructions(self):

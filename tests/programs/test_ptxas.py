@@ -70,14 +70,10 @@ def base():
 
 def with_body(body):
     """The page's kernel with another loop."""
-    text, replaced = re.subn(
-        r"(  for \(int k = 0; k < n; \+\+k\) \{\n).*?(\n  \}\n)",
-        lambda found: found[1] + body.rstrip() + found[2],
-        base(),
-        flags=re.DOTALL,
-    )
-    assert replaced == 1
-    return text
+    before, loop, after = base().partition("  for (int k = 0; k < n; ++k) {\n")
+    _, end, after = after.partition("\n  }\n")
+    assert loop and end
+    return before + loop + body.rstrip() + end + after
 
 
 def example(name):

@@ -3,7 +3,7 @@
 // that a thread keeps for itself, on the stack or in registers, where no hook tells of an access.
 #include <algorithm>
 #include <fstream>
-#include <regex>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -54,25 +54,42 @@ bool ends_at(const std::string& line, size_t open, size_t column) {
   return false;
 }
 
+// Where the next '[' stands behind spaces; npos where something else stands there.
+size_t bracket_behind(const std::string& line, size_t at) {
+  at = line.find_first_not_of(" \t", at);
+  return at != line.npos && line[at] == '[' ? at : line.npos;
+}
+
+// Is there a second index behind a first one?
+bool has_two_indices(const std::string& line) {
+  for (size_t at = line.find(']'); at != line.npos; at = line.find(']', at + 1)) {
+    if (bracket_behind(line, at + 1) != line.npos) return true;
+  }
+  return false;
+}
+
 // The array, of those that the function declares, whose index it is. Of several that may be meant
 // the column tells; but a line that was translated has its columns elsewhere.
 std::vector<DeclaredArray> arrays_at(const Indexing& at, const std::string& line,
                                      const std::vector<uint64_t>& dimensions, const void* pc) {
-  static const std::regex indexed(R"(([A-Za-z_]\w*)\s*\[)");
-  const std::vector<DeclaredArray> declared = declared_arrays(pc);
-  std::vector<DeclaredArray> found;
-  for (std::sregex_iterator it(line.begin(), line.end(), indexed), end; it != end; ++it) {
-    for (const DeclaredArray& a : declared) {
-      const auto& of = a.dimensions;
-      if (a.name != (*it)[1] || of.size() < dimensions.size() ||
-          !std::equal(dimensions.rbegin(), dimensions.rend(), of.rbegin())) {
-        continue;
-      }
-      if (ends_at(line, it->position(0) + it->length(0) - 1, at.column)) return {a};
-      found.push_back(a);
+  std::multimap<size_t, DeclaredArray> found;  // by their places in the line
+  for (const DeclaredArray& a : declared_arrays(pc)) {
+    const auto& of = a.dimensions;
+    if (a.name.empty() || of.size() < dimensions.size() ||
+        !std::equal(dimensions.rbegin(), dimensions.rend(), of.rbegin())) {
+      continue;
+    }
+    for (size_t i = line.find(a.name); i != line.npos; i = line.find(a.name, i + 1)) {
+      const size_t open = bracket_behind(line, i + a.name.size());
+      const bool whole = i == 0 || (!std::isalnum(line[i - 1]) && line[i - 1] != '_');
+      if (!whole || open == line.npos) continue;
+      if (ends_at(line, open, at.column)) return {a};
+      found.emplace(i, a);
     }
   }
-  return found;
+  std::vector<DeclaredArray> in_order;
+  for (const auto& [place, a] : found) in_order.push_back(a);
+  return in_order;
 }
 
 // A __shared__ array has hooks and a gap behind it: they tell more of an access that ends there.
@@ -97,7 +114,7 @@ extern "C" void __ubsan_handle_out_of_bounds(sim::Indexing* at, uint64_t index) 
   const auto arrays = sim::arrays_at(*at, line, dimensions, pc);
   // From one row of a larger array on into the next: what the hardware does with it is clear.
   const auto is_row = [&](const auto& a) { return a.dimensions.size() > dimensions.size(); };
-  if (arrays.empty() ? dimensions.size() == 1 && std::regex_search(line, std::regex(R"(\]\s*\[)"))
+  if (arrays.empty() ? dimensions.size() == 1 && sim::has_two_indices(line)
                      : std::all_of(arrays.begin(), arrays.end(), is_row)) {
     __atomic_store_n(&at->column, sim::kRow, __ATOMIC_RELAXED);
     return;
