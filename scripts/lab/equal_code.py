@@ -70,9 +70,9 @@ def machine_code(nvcc, step, root):
     return found
 
 
-def calls_of(step, root=ROOT):
+def calls_of(step):
     """(arguments, ranks) of the runs that are compared."""
-    for v in described(program_of(os.path.join(root, "build", "sim"), step))["variants"]:
+    for v in described(program_of(os.path.join(ROOT, "build", "sim"), step))["variants"]:
         can = v["supports"]
         for d in can["d"]:
             n, nk = (1, 700) if can["n"] else (300, 377 if can["cross"] else 300)

@@ -244,7 +244,9 @@ class Guards(Classroom):
                 words = [hole.empty for hole in e.holes(one)]
                 self.assertEqual(words, [False] + [True] * (len(holes) - 1))
                 full = e.completed(one, e.holes(one))
-                code = catalogue.code_of("\n".join(x for x in full.splitlines() if x[:5] != "#line"))
+                code = catalogue.code_of(
+                    "\n".join(x for x in full.splitlines() if x[:5] != "#line")
+                )
                 self.assertEqual(code, catalogue.code_of(e.solution()))
                 self.assertEqual(e.holes(unsolved.replace("namespace", "namespaces")), [])
 

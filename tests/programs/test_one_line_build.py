@@ -19,8 +19,10 @@ import os, shutil, sys
 words = sys.argv[1:]
 sources = [w for w in words if w.startswith("common/") and w.endswith(".cpp")]
 BACKEND = "FA_", "dialect/", "device_memory"
-code = open(sources[0]).read().replace("FA_WIDE_", "").replace("dialect/errors", "") if sources else ""
-if "-c" in words and len(sources) == 1 and not any(word in code for word in BACKEND):
+def knows_nothing(path):
+    code = open(path).read().replace("FA_WIDE_", "").replace("dialect/errors", "")
+    return not any(word in code for word in BACKEND)
+if "-c" in words and len(sources) == 1 and knows_nothing(sources[0]):
     built = "@BUILD@/common/CMakeFiles/fa_common.dir/" + sources[0].removeprefix("common/") + ".o"
     if os.path.exists(built):
         with open("@LOG@", "a") as log:
