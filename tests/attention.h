@@ -2,9 +2,7 @@
 // attention must.
 #pragma once
 
-#include <algorithm>
 #include <functional>
-#include <numeric>
 #include <random>
 
 #include "common/harness/backend.h"
@@ -16,25 +14,11 @@
 
 namespace fa::test {
 
-inline Problem problem(int N, int d, bool causal, int B = 1, int H = 2) {
-  Problem p;
-  p.B = B;
-  p.H = p.Hkv = H;
-  p.N = p.Nk = N;
-  p.d = d;
-  p.causal = causal;
-  return p;
-}
+Problem problem(int N, int d, bool causal, int B = 1, int H = 2);
 
 /// The same in bf16, with what the tensor-core steps allow besides: N queries and Nk keys, and H
 /// query heads that share Hkv key heads.
-inline Problem bf16_problem(int N, int Nk, int d, bool causal, int B = 1, int H = 1, int Hkv = 1) {
-  Problem p = problem(N, d, causal, B, H);
-  p.Nk = Nk;
-  p.Hkv = Hkv;
-  p.dtype = DType::bf16;
-  return p;
-}
+Problem bf16_problem(int N, int Nk, int d, bool causal, int B = 1, int H = 1, int Hkv = 1);
 
 /// N and Nk of no common tile; a long walk for one row; one key more, or less, than there are rows.
 inline const int kLong = FA_BACKEND_GPU ? 1024 : 512;
@@ -43,523 +27,112 @@ inline const std::vector<std::pair<int, int>> kLengths = {
     {1, 2048},  {kLong - 1, kLong}, {kLong, kLong - 1}};
 
 /// Any small problem of the tensor-core steps.
-inline Problem random_problem(std::mt19937& random) {
-  auto between = [&](int low, int high) {
-    return low + static_cast<int>(random() % static_cast<unsigned>(high - low + 1));
-  };
-  const int N = between(1, 150), Nk = between(1, 150), d = between(1, 2) * 64;
-  const bool causal = between(0, 1);
-  const int B = between(1, 2), Hkv = between(1, 2), group = between(1, 3);
-  return bf16_problem(N, Nk, d, causal, B, Hkv * group, Hkv);
-}
+Problem random_problem(std::mt19937& random);
 
 /// Every row against fp64, by the checker's bound; with e4m3 large scores have no digits. Inputs of
 /// a variant with a cache of 8 bits come from problem_for(), or end with quantise_cache().
-inline void require_right(const Variant& v, Problem p, const Inputs& in) {
-  p = problem_for(v, p);
-  const CheckResult result = check(p, in, run(v, p, in), sample_of(p, 1, 1e18));
-  for (const TensorCheck& t : result.tensors) {
-    CAPTURE(t.tensor, t.max_abs_err, t.bound, t.message);
-    CHECK((t.ok || (p.method.fp8 && t.lost)));
-  }
-  CHECK(result.damage.empty());
-  REQUIRE((result.ok() || (p.method.fp8 && result.lost())));
-  REQUIRE(result.complete);
-}
-/// Every second row scores all keys far below zero, each by the same, so that its P is an ordinary
-/// one: a key past the end, whose score is 0, would outweigh all others, and exp(0 - LSE) overflow.
-inline Inputs inputs_far_below_zero(const Problem& p, uint64_t seed) {
-  Inputs in = normal_inputs(p, seed);
-  const auto d = static_cast<size_t>(p.d);
-  const float far = std::round(-112 / (32 * p.scale()));  // exp(112) is no float
-  for (size_t i = 0; i < in.Q.size(); i += d) in.Q[i] = i / d % 2 ? far : 0.f;
-  for (size_t i = 0; i < in.K.size(); i += d) in.K[i] = 32.f;
-  return in;
-}
-inline void require_right(const Variant& v, const Problem& p) {
-  const uint64_t seed = static_cast<uint64_t>(p.N) * 1000 + p.d;
-  // One large feature would take the digits of all others in 8 bits, and those of its own gradient.
-  const bool far = !v.fp8 && !v.cache8 && !v.backward;
-  require_right(v, p,
-                far ? inputs_far_below_zero(p, seed) : normal_inputs(problem_for(v, p), seed));
-}
-
-/// With `analyse` the analysis must have looked at something: else it finds nothing anywhere.
-inline Counts count_pass(const std::function<void()>& pass, bool analyse) {
-  Counts counts = count(pass, {.analyse = analyse});
-  REQUIRE((counts.analysed > 0) == analyse);
-  REQUIRE(counts.sites.empty() != analyse);
-  return counts;
-}
+void require_right(const Variant& v, Problem p, const Inputs& in);
+/// Of inputs of its own. In those for a forward of 16 or 32 bits every second row scores all keys
+/// far below zero, each by the same: its P is an ordinary one, and a key past the end, whose score
+/// is 0, would outweigh all others, and exp(0 - LSE) overflow.
+void require_right(const Variant& v, const Problem& p);
 
 /// The bytes of one prepare, counted (simulator) or measured (GPU).
-inline Counts count_prepare(const Variant& v, Problem p, bool analyse = false) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  return count_pass([&] { session.prepare(); }, analyse);
-}
+Counts count_prepare(const Variant& v, Problem p, bool analyse = false);
 
 /// The bytes of one forward; a prepare before it is not counted.
-inline Counts count_forward(const Variant& v, Problem p, bool analyse = false) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  if (v.prepare) session.prepare();
-  return count_pass([&] { session.forward(); }, analyse);
-}
+Counts count_forward(const Variant& v, Problem p, bool analyse = false);
 
 /// The bytes of one backward, behind one forward that is not counted.
-inline Counts count_backward(const Variant& v, Problem p, bool analyse = false) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  if (v.prepare) session.prepare();
-  session.forward();
-  return count_pass([&] { session.backward(); }, analyse);
-}
+Counts count_backward(const Variant& v, Problem p, bool analyse = false);
 
 /// Predicted requested bytes are the counted ones, per buffer, to the byte. Simulator only.
-inline void require_equal(Prediction prediction, const Counts& counts) {
-  for (const auto& [name, count] : counts.buffers) {
-    CAPTURE(name);
-    CHECK(count.bytes.read == prediction[name].read);
-    CHECK(count.bytes.write == prediction[name].write);
-    CHECK(count.bytes.atomic == prediction[name].atomic);
-  }
-  REQUIRE(counts.buffers.size() == prediction.buffers.size());
-  REQUIRE(counts.requested == prediction.total());
-}
-inline Counts count_bytes(const std::function<void()>& pass) {
-  return count(pass, {.counters = false});
-}
-inline void require_prepare_predicted(const Variant& v, Problem p) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  require_equal(v.prepare_traffic(p), count_bytes([&] { session.prepare(); }));
-}
-inline void require_predicted(const Variant& v, Problem p) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  if (v.prepare) session.prepare();
-  require_equal(v.traffic(p), count_bytes([&] { session.forward(); }));
-}
-inline void require_backward_predicted(const Variant& v, Problem p) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  if (v.prepare) session.prepare();
-  session.forward();
-  require_equal(v.backward_traffic(p), count_bytes([&] { session.backward(); }));
-}
+void require_equal(Prediction prediction, const Counts& counts);
+void require_prepare_predicted(const Variant& v, Problem p);
+void require_predicted(const Variant& v, Problem p);
+void require_backward_predicted(const Variant& v, Problem p);
 
-inline double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
-  REQUIRE(a.size() == b.size());
-  double worst = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    const double e = std::abs(static_cast<double>(a[i]) - b[i]);
-    if (std::isnan(e)) return e;  // which is <= no tolerance
-    worst = std::max(worst, e);
-  }
-  return worst;
-}
+double max_difference(const std::vector<float>& a, const std::vector<float>& b);
 
 /// V = 1 gives O = 1: every row of P sums to one.
-inline void require_rows_sum_to_one(const Variant& v, Problem p, double tolerance) {
-  p = problem_for(v, p);
-  Inputs in = normal_inputs(p, 2);
-  std::fill(in.V.begin(), in.V.end(), 1.f);
-  if (p.cache.fp8) quantise_cache(p, in);
-  const Outputs out = run(v, p, in);
-  REQUIRE(max_difference(out.O, std::vector<float>(out.O.size(), 1.f)) <= tolerance);
-}
+void require_rows_sum_to_one(const Variant& v, Problem p, double tolerance);
 
 /// The same vector added to every key shifts each row of S by a constant: O does not change.
-inline void require_shift_invariance(const Variant& v, const Problem& p, double tolerance) {
-  Inputs in = normal_inputs(p, 3);
-  for (float& k : in.K) k = std::round(16 * k) / 16;  // bf16 too adds the vector without rounding
-  const Outputs before = run(v, p, in);
-  for (size_t i = 0; i < in.K.size(); ++i) in.K[i] += 0.25f * static_cast<float>(i % p.d % 3);
-  REQUIRE(max_difference(run(v, p, in).O, before.O) <= tolerance);
-}
+void require_shift_invariance(const Variant& v, const Problem& p, double tolerance);
 
 /// Keys and values in another order: O does not change (no causal mask).
-inline void require_key_permutation(const Variant& v, Problem p, double tolerance) {
-  REQUIRE(!p.causal);
-  p = problem_for(v, p);
-  const Inputs in = normal_inputs(p, 4);
-  Inputs reversed = in;
-  const size_t d = p.d, Nk = p.Nk;
-  for (size_t h = 0; h < p.kv_heads(); ++h) {
-    for (size_t c = 0; c < Nk; ++c) {
-      const size_t from = (h * Nk + c) * d, to = (h * Nk + (Nk - 1 - c)) * d;
-      std::copy_n(&in.K[from], d, &reversed.K[to]);
-      std::copy_n(&in.V[from], d, &reversed.V[to]);
-    }
-  }
-  REQUIRE(max_difference(run(v, p, in).O, run(v, p, reversed).O) <= tolerance);
-}
+void require_key_permutation(const Variant& v, Problem p, double tolerance);
 
 /// Scores in the thousands (only the largest survives) and near zero (a mean) are both right.
-inline void require_any_score_size(const Variant& v, Problem p) {
-  p = problem_for(v, p);
-  for (const float factor : {300.f, 1e-6f}) {
-    CAPTURE(factor);
-    Inputs in = normal_inputs(p, 5);
-    for (float& q : in.Q) q = round_to(p.dtype, q * factor);
-    require_right(v, p, in);
-  }
-}
+void require_any_score_size(const Variant& v, Problem p);
 
 // --- what every forward on tensor cores is asked ------------------------------------------------
 //
 // Each belongs into a TEST_CASE of its own: some GENERATE.
 
 /// One more and one less than the rows and keys of tiles, warps and products.
-inline void require_right_at_edges(const Variant& v) {
-  const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 200, 257);
-  const int d = GENERATE(64, 128);
-  const bool causal = GENERATE(false, true);
-  CAPTURE(N, d, causal);
-  require_right(v, bf16_problem(N, N, d, causal, /*B=*/1, /*H=*/2, /*Hkv=*/2));
-}
+void require_right_at_edges(const Variant& v);
 
 /// Eight query heads on 8, 4, 2 and 1 key heads.
-inline void require_right_with_shared_heads(const Variant& v) {
-  const int Hkv = GENERATE(8, 4, 2, 1);
-  const int d = GENERATE(64, 128);
-  const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
-  CAPTURE(Hkv, d, causal);
-  require_right(v, bf16_problem(70, 90, d, causal, /*B=*/2, /*H=*/8, Hkv));
-}
+void require_right_with_shared_heads(const Variant& v);
 
-inline void require_right_for_lengths(const Variant& v) {
-  const auto [N, Nk] = GENERATE(from_range(kLengths));
-  const int d = GENERATE(64, 128);
-  const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
-  CAPTURE(N, Nk, d, causal);
-  require_right(v, bf16_problem(N, Nk, d, causal));
-}
+void require_right_for_lengths(const Variant& v);
 
 /// A row without keys gives O = 0 and LSE = -inf, any other row does not.
-inline void require_blind_rows(const Variant& v) {
-  // One row; whole tiles of rows and a part of one; all but the last row.
-  const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
-  const int d = GENERATE(64, 128);
-  CAPTURE(N, Nk, d);
-  const auto p = problem_for(
-      v, bf16_problem(N, Nk, d, /*causal=*/true, /*B=*/1, /*H=*/FA_BACKEND_GPU ? 64 : 2));
-  const auto in = normal_inputs(p, 9);
-  require_right(v, p, in);
-  const Outputs out = run(v, p, in);
-  const auto features = static_cast<size_t>(d);
-  for (size_t row = 0; row < p.rows(); ++row) {
-    const bool sees = p.visible(static_cast<int>(row % p.N), row / p.N / p.H) > 0;
-    const auto O = out.O.begin() + row * features;
-    const bool zero = std::all_of(O, O + features, [](float o) { return o == 0; });
-    const bool infinite = out.LSE[row] == -INFINITY;
-    if (zero == sees || infinite == sees) FAIL("row " << row << " sees " << sees);
-  }
-}
+void require_blind_rows(const Variant& v);
 
 /// Nk - N, and Nk, leave every remainder by each tile of up to 128 keys: which tiles the diagonal
 /// and the end cut is a comparison that only one of them may show to be off by one.
-inline void require_right_for_every_remainder(const Variant& v) {
-  constexpr int kTile = 128;
-  const int d = GENERATE(64, 128);
-  for (int more = kTile / 2; more < kTile + kTile / 2; ++more) {
-    CAPTURE(d, more);
-    require_right(v, bf16_problem(3, 3 + more, d, /*causal=*/true));
-    if ((more + 1) % 8 < 3) require_right(v, bf16_problem(1, more, d, false));
-  }
-}
+void require_right_for_every_remainder(const Variant& v);
 
 /// A few of them; 1000 on a GPU.
-inline void require_right_for_random_shapes(const Variant& v, unsigned seed) {
-  std::mt19937 random(seed);
-  for (int i = 0; i < (FA_BACKEND_GPU ? 1000 : 20); ++i) {
-    const Problem p = random_problem(random);
-    if (!one_in(4)) continue;
-    CAPTURE(i, describe(p));
-    require_right(v, p);
-  }
-}
+void require_right_for_random_shapes(const Variant& v, unsigned seed);
 
-inline void require_right_for_real_and_outliers(const Variant& v) {
-  const auto p =
-      problem_for(v, bf16_problem(150, 200, GENERATE(64, 128), true, /*B=*/1, /*H=*/4, /*Hkv=*/2));
-  require_right(v, p, real_inputs(p, 1));
-  require_right(v, p, outlier_inputs(p, 1));
-}
+void require_right_for_real_and_outliers(const Variant& v);
 
-inline void require_bf16_properties(const Variant& v) {
-  const int d = GENERATE(64, 128);
-  const auto full = bf16_problem(75, 140, d, false), causal = bf16_problem(75, 140, d, true);
-  // One rounding of P and one of O, to 8 bits each.
-  require_rows_sum_to_one(v, full, 0x1p-8);
-  require_rows_sum_to_one(v, causal, 0x1p-8);
-  require_shift_invariance(v, full, 0x1p-6);
-  require_shift_invariance(v, causal, 0x1p-6);
-  require_key_permutation(v, full, 0x1p-6);
-  require_any_score_size(v, causal);
-}
+void require_bf16_properties(const Variant& v);
 
-inline void require_same_bits(const Variant& v) {
-  const int d = GENERATE(64, 128);
-  const bool causal = GENERATE(false, true);
-  if (!one_in(3)) return;
-  CAPTURE(d, causal);
-  const auto p = problem_for(v, bf16_problem(330, 400, d, causal, 1, FA_BACKEND_GPU ? 64 : 2));
-  const auto in = normal_inputs(p, 7);
-  const Outputs once = run(v, p, in), twice = run(v, p, in);
-  REQUIRE(once.O == twice.O);
-  REQUIRE(once.LSE == twice.LSE);
-}
+void require_same_bits(const Variant& v);
 
 /// Key c scores score(c), times what its row makes of it: each second `rows` rows, a warp's, agree,
 /// in the others some grow while others fall. All of these numbers are bf16, so the bound is a
 /// narrow one.
-template <class F>
-Inputs inputs_with_scores(const Problem& p, int rows, const F& score) {
-  REQUIRE((p.d == 64 && p.kv_heads() == 1));  // 1 / sqrt(64) is a power of two
-  Inputs in = normal_inputs(p, 8);
-  std::fill(in.Q.begin(), in.Q.end(), 0.f);
-  constexpr float kFactors[] = {1, -1, 0.5f, 0.25f};
-  for (size_t r = 0; r < p.rows(); ++r) {
-    in.Q[r * p.d] = (r / rows % 2 ? kFactors[r % 4] : 1) / p.scale();
-  }
-  bool exact = true;
-  for (int c = 0; c < p.Nk; ++c) {
-    const float s = score(c);
-    exact &= s == round_to(p.dtype, s);
-    in.K[static_cast<size_t>(c) * p.d] = s;
-  }
-  REQUIRE(exact);
-  return in;
-}
+Inputs inputs_with_scores(const Problem& p, int rows, const std::function<float(int)>& score);
 
 /// Maxima that grow slowly, fast, not at all, from tile to tile of Bc keys. `rows`: of a warp.
-inline void require_right_for_any_maxima(const Variant& v, int rows, int Bc) {
-  const auto p = bf16_problem(128, 7 * Bc, 64, GENERATE(false, true));
-  // 2^8 is e^5.545: a tile's step of 5.5 leaves O as it is, one of 5.75 does not.
-  const float step = GENERATE(0.f, 1.f, 2.75f, 5.5f, 5.75f, 6.f, 20.f, 100.f);
-  const float sign = GENERATE(1.f, -1.f);
-  if (!one_in(5)) return;
-  CAPTURE(p.causal, step, sign);
-  require_right(v, p, inputs_with_scores(p, rows, [&](int c) {
-                  return sign * step * static_cast<float>(c / Bc);
-                }));
-  require_right(v, p, inputs_with_scores(p, rows, [&](int c) {  // up and down
-                  return sign * (c / Bc % 2 ? step : -step);
-                }));
-  require_right(v, p, inputs_with_scores(p, rows, [&](int c) {  // within a tile, too
-                  return sign * step * static_cast<float>(c % 5);
-                }));
-}
+void require_right_for_any_maxima(const Variant& v, int rows, int Bc);
 
 /// A maximum far from zero, and one key that outweighs all others.
-inline void require_right_far_from_zero(const Variant& v, int rows) {
-  const auto p = bf16_problem(128, 448, 64, GENERATE(false, true));
-  const float far = GENERATE(-30000.f, -2000.f, 2000.f, 30000.f);
-  const int peak = GENERATE(0, 63, 64, 127, 128, 300, 447);
-  if (!one_in(5)) return;
-  CAPTURE(p.causal, far, peak);
-  require_right(v, p, inputs_with_scores(p, rows, [&](int c) {
-                  return round_to(DType::bf16, far * (c % 3 ? 1 : 1.125f));
-                }));
-  require_right(v, p, inputs_with_scores(p, rows, [&](int c) { return c == peak ? 64.f : 0.f; }));
-}
+void require_right_far_from_zero(const Variant& v, int rows);
 
 /// Scores below -1e30, which bf16 can make.
-inline void require_right_for_huge_negative_scores(const Variant& v) {
-  const auto [N, Nk] = GENERATE(std::pair(40, 150), std::pair(150, 40));
-  const auto p = bf16_problem(N, Nk, GENERATE(64, 128), /*causal=*/true);
-  const float q = GENERATE(-0x1p93f, -0x1p103f, -0x1p114f);  // -1e28 .. -2e34
-  CAPTURE(N, Nk, p.d, q);
-  Inputs in = normal_inputs(p, 10);
-  // Powers of two: scores of such a size have no digit to lose before a weight is made of them.
-  std::fill(in.Q.begin(), in.Q.end(), q);
-  std::fill(in.K.begin(), in.K.end(), 1.f);
-  require_right(v, p, in);  // O: the mean of V
-  for (size_t i = 0; i < in.K.size(); ++i) in.K[i] = i / p.d % 3 ? 1.f : 2.f;
-  require_right(v, p, in);
-}
+void require_right_for_huge_negative_scores(const Variant& v);
 
 /// Predicted bytes are counted bytes, heads that share keys among them. Simulator only.
-inline void require_predicted_for_lengths(const Variant& v) {
-  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(129, 129),
-                                std::pair(257, 131), std::pair(131, 257), std::pair(300, 20));
-  const int d = GENERATE(64, 128);
-  const bool causal = GENERATE(false, true);
-  if (!one_in(5)) return;
-  CAPTURE(N, Nk, d, causal);
-  require_predicted(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/3, /*Hkv=*/1));
-}
+void require_predicted_for_lengths(const Variant& v);
 
 /// The formulas that a header shows, of a kernel whose blocks have Br rows. Simulator only.
-inline void require_header_formulas(const Variant& v, int Br) {
-  const uint64_t d = GENERATE(64, 128), N = GENERATE(65, 193), Nk = 300, H = 4, Hkv = 2;
-  if (!one_in(3)) return;
-  CAPTURE(N, d);
-  const auto p = bf16_problem(N, Nk, d, /*causal=*/false, /*B=*/3, H, Hkv);
-  const uint64_t BH = 3 * H, BHkv = 3 * Hkv, Tr = (N + Br - 1) / Br;
-  const Bytes counted = *count_forward(v, p).requested;
-  CHECK(counted.read == 2 * BH * (N * d + 2 * Tr * Nk * d));
-  CHECK(counted.write == 2 * BH * N * d + 4 * BH * N);
-  const Bytes least = v.traffic(p).hbm;
-  CHECK(least.read + least.write == 2 * (2 * BH * N * d + 2 * BHkv * Nk * d) + 4 * BH * N);
-}
+void require_header_formulas(const Variant& v, int Br);
 
 /// HBM sees inputs and outputs only, and keys once a group of heads. Simulator only.
-inline void require_compulsory_hbm(const Variant& v) {
-  const uint64_t N = 256, Nk = 512, d = 64;
-  const auto p = bf16_problem(N, Nk, d, false, 1, /*H=*/4, /*Hkv=*/2);
-  CHECK(v.traffic(p).hbm ==
-        Bytes{.read = 2 * (4 * N + 2 * 2 * Nk) * d, .write = 4 * (2 * N * d + 4 * N)});
-  const Counts counts = count_forward(v, p);
-  REQUIRE(counts.hbm);
-  CHECK(*counts.hbm == v.traffic(p).hbm);
-}
+void require_compulsory_hbm(const Variant& v);
 
 /// The analysis finds nothing. Simulator only.
-inline void require_no_finding(const Variant& v) {
-  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 33), std::pair(75, 130),
-                                std::pair(150, 70), std::pair(300, 20), std::pair(129, 400));
-  const int d = GENERATE(64, 128);
-  const bool causal = GENERATE(false, true);
-  if (!one_in(5)) return;
-  CAPTURE(N, Nk, d, causal);
-  count_forward(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/2), /*analyse=*/true);
-}
+void require_no_finding(const Variant& v);
 
 // --- scales --------------------------------------------------------------------------------------
 
-/// The exponents of powers of two: of Q, whose inverse is K's, of V and of dO.
-struct Exponents {
-  int q, v, dO;
-};
-
-/// `scaled` is `plain` times 2^e, up to `tolerance` of the largest element.
-inline void require_scaled(const char* name, const std::vector<float>& plain,
-                           const std::vector<float>& scaled, int e, double tolerance) {
-  REQUIRE(plain.size() == scaled.size());
-  double largest = 0, worst = 0;
-  for (const float x : plain) {
-    if (std::isfinite(x)) largest = std::max<double>(largest, std::abs(x));
-  }
-  for (size_t i = 0; i < plain.size(); ++i) {
-    const double got = std::ldexp(static_cast<double>(scaled[i]), -e);
-    if (got == plain[i]) continue;  // also -inf
-    const double error = std::abs(got - plain[i]);
-    worst = std::isfinite(error) ? std::max(worst, error) : INFINITY;
-  }
-  CAPTURE(name, largest, worst);
-  CHECK(worst <= tolerance * largest);
-}
-
 /// Inputs times powers of two give results times powers of two: the same bits, as long as all
 /// products keep theirs, and nearly the same up to the ends of fp32.
-inline void require_any_scale(const Variant& v, const Support& support) {
-  Problem p = problem(support.most_n ? 5 : 60, 64, /*causal=*/true);
-  if (support.cross && !v.backward) p.Nk = 150;  // a sum of dQ over blocks of keys has any order
-  p.dtype = v.forward.dtype();
-  p = problem_for(v, p);
-  Inputs in = normal_inputs(p, 15);
-  for (float& x : in.V) x = round_to(p.dtype, x + 1);  // V has a mean
-  for (std::vector<float>* tensor : {&in.Q, &in.K, &in.V, &in.dO}) {
-    std::fill_n(tensor->begin() + p.d, p.d, 0.f);  // a row of zeros, and one of equal numbers
-    std::fill_n(tensor->begin() + 2 * p.d, p.d, 0.75f);
-  }
-  const auto run_with = [&](const Exponents& e) {
-    Inputs scaled = in;
-    const std::pair<std::vector<float>*, int> tensors[] = {
-        {&scaled.Q, e.q}, {&scaled.K, -e.q}, {&scaled.V, e.v}, {&scaled.dO, e.dO}};
-    for (const auto& [tensor, exponent] : tensors) {
-      for (float& x : *tensor) x = std::ldexp(x, exponent);
-    }
-    if (p.cache.fp8) quantise_cache(p, scaled);
-    return run(v, p, scaled);
-  };
-  const Outputs plain = run_with({0, 0, 0});
-  const auto require = [&](const Exponents& e, double tolerance) {
-    CAPTURE(v.name, e.q, e.v, e.dO);
-    const Outputs got = run_with(e);
-    require_scaled("LSE", plain.LSE, got.LSE, 0, tolerance);
-    require_scaled("O", plain.O, got.O, e.v, tolerance);
-    require_scaled("dQ", plain.dQ, got.dQ, e.v + e.dO - e.q, tolerance);
-    require_scaled("dK", plain.dK, got.dK, e.v + e.dO + e.q, tolerance);
-    require_scaled("dV", plain.dV, got.dV, e.dO, tolerance);
-  };
-  for (const int e : {-60, -7, 7, 60}) {
-    require({e, 0, 0}, 0);
-    require({0, e, -e}, 0);
-  }
-  // One rounding; where P is of 8 bits all of its, since another maximum may be chosen.
-  const double near = v.fp8 ? 0x1p-4 : p.dtype == DType::f32 ? 0x1p-24 : 0x1p-8;
-  for (const int e : {-100, 100}) {
-    require({e, -e / 2, e / 2}, near);
-    require({0, e, -e}, near);
-    require({e / 100 * 115, 0, 0}, 0x1p-4);
-  }
-  for (std::vector<float> Inputs::*tensor : {&Inputs::Q, &Inputs::K, &Inputs::V, &Inputs::dO}) {
-    Inputs zero = in;
-    std::fill((zero.*tensor).begin(), (zero.*tensor).end(), 0.f);
-    if (p.cache.fp8) quantise_cache(p, zero);
-    require_right(v, p, zero);
-  }
-}
+void require_any_scale(const Variant& v, const Support& support);
 /// Of all variants of a linked step.
-inline void require_any_scale(const std::string& step_id) {
-  const auto is_it = [&](const Step& s) { return s.id == step_id; };
-  const Step& step = *std::find_if(linked_steps().begin(), linked_steps().end(), is_it);
-  for (const Variant& v : step.variants) require_any_scale(v, support_of(step, v));
-}
+void require_any_scale(const std::string& step_id);
 
 // --- more than 2^31 elements ---------------------------------------------------------------------
 
 /// Q, K, V and O have more than 2^31 elements each, and so have S and P where there are such. The
 /// heads repeat those of a small problem, and so must their results. For a GPU with the memory for
 /// it: `test_stepNN "[large]"`; a minute each, so a run without that tag leaves it out.
-inline void require_right_beyond_2_31(const Variant& v, int N = 257) {
-  if (!FA_BACKEND_GPU) {
-    WARN("not run: the simulator would take hours for more than 2^31 elements");
-    return;
-  }
-  CAPTURE(v.name);
-  const int few = 3, heads = 65535, Nk = 257, d = 128;  // a grid has no more in y and z
-  const auto of_heads = [&](int H) {
-    Problem p = bf16_problem(N, Nk, d, /*causal=*/true, /*B=*/1, H, H);
-    p.dtype = v.forward.dtype();
-    return problem_for(v, p);
-  };
-  const Problem small = of_heads(few), large = of_heads(heads);
-  REQUIRE(large.kv_size() > size_t{1} << 31);
-  const Inputs in = normal_inputs(small, 21);
-  const Outputs want = run(v, small, in);
-  const auto repeat = [&](const std::vector<float>& t) {
-    std::vector<float> all(t.size() / few * heads);
-    for (size_t i = 0; i < all.size(); i += t.size()) {
-      std::copy_n(t.begin(), std::min(t.size(), all.size() - i), all.begin() + i);
-    }
-    return all;
-  };
-  Inputs many = in;
-  for (auto t : {&Inputs::Q, &Inputs::K, &Inputs::V, &Inputs::dO}) many.*t = repeat(in.*t);
-  try {
-    const Outputs got = run(v, large, many);
-    for (auto t : {&Outputs::O, &Outputs::LSE, &Outputs::dQ, &Outputs::dK, &Outputs::dV}) {
-      const std::vector<float>&small_t = want.*t, &large_t = got.*t;
-      const size_t head = small_t.size() / few;
-      for (size_t i = 0; i < large_t.size(); ++i) {
-        const float expected = small_t[i % small_t.size()];
-        if (std::abs(large_t[i] - expected) <= 0x1p-6f * (1 + std::abs(expected))) continue;
-        if (large_t[i] == expected) continue;  // -inf
-        FAIL("head " << i / head << " is not as head " << i / head % few << ": element " << i
-                     << " is " << large_t[i] << ", not " << expected);
-      }
-    }
-    CHECK(got.damage.empty());
-  } catch (const ResourceError& e) {
-    WARN("not run: " << e.what());
-  }
-}
+void require_right_beyond_2_31(const Variant& v, int N = 257);
 
 }  // namespace fa::test

@@ -18,9 +18,8 @@ inline auto ContainsSubstring(const std::string& s) { return Catch::Matchers::Co
 
 namespace fa::test {
 
-/// To be called once in each combination of a case's values: is it this run's? Every n-th is the
-/// short run's. Where n and the number of a parameter's values have no common divisor, each value is
-/// among them.
+/// To be called once in each combination of a case's values: is it this run's? The short run has
+/// each n-th; where n and the number of a parameter's values have no common divisor, all of them.
 bool one_in(int n);
 
 }  // namespace fa::test

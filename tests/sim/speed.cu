@@ -1,5 +1,5 @@
 // How many loads and stores a second the simulator gets through, on one worker:
-//   build/sim/tests/test_sim_speed '[speed]'
+//   build/sim/tests/test_simulator '[speed]'
 #include <chrono>
 #include <cstdio>
 

@@ -1,0 +1,204 @@
+#include "tests/backward.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace fa::test {
+
+void require_backward_right_at_edges(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257);
+  const bool causal = GENERATE(false, true);
+  CAPTURE(N, causal);
+  require_right(*of.variant, bf16_problem(N, N, of.d, causal));
+}
+
+void require_backward_right_for_every_remainder(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  for (int more = 0; more <= 128; ++more) {
+    if ((more + 2) % 16 > 3) continue;
+    CAPTURE(more);
+    require_right(*of.variant, bf16_problem(3, 3 + more, of.d, /*causal=*/true));
+    if (more % 32 < 16) require_right(*of.variant, bf16_problem(35 + more, 35, of.d, true));
+  }
+}
+
+void require_backward_right_with_shared_heads(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  const int Hkv = GENERATE(8, 4, 2, 1);
+  if (!one_in(3)) return;
+  CAPTURE(Hkv);
+  require_right(*of.variant, bf16_problem(70, 90, of.d, /*causal=*/true, /*B=*/1, /*H=*/8, Hkv));
+}
+
+void require_backward_right_for_few(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  const int N = GENERATE(1, 65, 128), Nk = GENERATE(1, 64, 129);
+  const bool causal = GENERATE(false, true);
+  if (!one_in(5)) return;
+  CAPTURE(N, Nk, causal);
+  require_right(*of.variant, bf16_problem(N, Nk, of.d, causal));
+}
+
+void require_backward_of_blind_rows(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  // One row; whole tiles of rows and parts of them; all but the last row.
+  const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
+  if (!one_in(2)) return;
+  CAPTURE(N, Nk);
+  const auto p = bf16_problem(N, Nk, of.d, /*causal=*/true, /*B=*/1, /*H=*/2);
+  Inputs in = normal_inputs(p, 9);
+  const auto features = static_cast<size_t>(of.d);
+  const auto sees = [&p](size_t row) { return p.visible(static_cast<int>(row % p.N)) > 0; };
+  for (size_t i = 0; i < in.dO.size(); ++i) {
+    if (!sees(i / features)) in.dO[i] *= 0x1p60f;  // a P that is only almost 0 would show
+  }
+  require_right(*of.variant, p, in);
+  const Outputs out = run(*of.variant, p, in);
+  for (size_t row = 0; row < p.rows(); ++row) {
+    const auto dQ = out.dQ.begin() + row * features;
+    const bool zero = std::all_of(dQ, dQ + features, [](float g) { return g == 0; });
+    // A row that sees a single key has P = 1 and dS = dP - delta: what two roundings leave of 0.
+    if (!sees(row) && !zero) FAIL("row " << row << " sees no key");
+  }
+}
+
+void require_backward_right_for_real_and_outliers(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  const auto p = bf16_problem(150, 200, of.d, true, /*B=*/1, /*H=*/2, /*Hkv=*/1);
+  require_right(*of.variant, p, real_inputs(p, 1));
+  require_right(*of.variant, p, outlier_inputs(p, 1));
+}
+
+void require_backward_right_for_any_score_size(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  // Many keys for few rows: the largest P of some is just below what fp32 holds.
+  require_any_score_size(*of.variant, bf16_problem(200, 40, of.d, false));
+  require_any_score_size(*of.variant, bf16_problem(75, 140, of.d, GENERATE(false, true)));
+}
+
+void require_backward_right_far_below_zero(const Variant& v, int d) {
+  CAPTURE(v.name, d);
+  const int N = GENERATE(1, 31, 33, 63, 65, 127);
+  auto p = bf16_problem(N, N, d, GENERATE(false, true));
+  p.dtype = v.forward.dtype();
+  CAPTURE(p.N, p.causal);
+  Inputs in = normal_inputs(p, 13);
+  for (float& k : in.K) k = std::abs(k);
+  for (float& q : in.Q) q = round_to(p.dtype, -30 * std::abs(q));
+  require_right(v, p, in);
+}
+
+void require_no_gradient_of_constant_v(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  const auto p = bf16_problem(75, 140, of.d, GENERATE(false, true), 1, /*H=*/2, /*Hkv=*/1);
+  CAPTURE(p.causal);
+  Inputs in = normal_inputs(p, 11);
+  std::fill(in.V.begin(), in.V.end(), 1.f);
+  const Outputs out = run(*of.variant, p, in);
+  // O = 1 is exact in bf16, dP and delta are the same sum: fp32 roundings are all that is left.
+  REQUIRE(max_difference(out.dQ, std::vector<float>(p.q_size(), 0.f)) <= 2e-5);
+  REQUIRE(max_difference(out.dK, std::vector<float>(p.kv_size(), 0.f)) <= 2e-5);
+}
+
+/// Sums of the rows of [rows, d], feature by feature.
+static std::vector<double> sum_of_rows(const std::vector<float>& t, int d) {
+  const auto features = static_cast<size_t>(d);
+  std::vector<double> sum(features);
+  for (size_t i = 0; i < t.size(); ++i) sum[i % features] += t[i];
+  return sum;
+}
+
+void require_sums_over_keys(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  const auto p = bf16_problem(140, 150, of.d, GENERATE(false, true), 1, /*H=*/3, /*Hkv=*/1);
+  if (!one_in(3)) return;
+  const Inputs in = normal_inputs(p, 12);
+  const Outputs out = run(*of.variant, p, in);
+  const auto dO = sum_of_rows(in.dO, of.d), dV = sum_of_rows(out.dV, of.d),
+             dK = sum_of_rows(out.dK, of.d);
+  for (int x = 0; x < of.d; ++x) {
+    CAPTURE(p.causal, x);
+    CHECK(dV[x] == Approx(dO[x]).margin(0.1));
+    CHECK(dK[x] == Approx(0).margin(0.1));
+  }
+}
+
+void require_linear_in_do(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  // One block of keys, also of the smaller tiles: the sum of dQ has an order.
+  const auto p = bf16_problem(60, 60, of.d, true);
+  Inputs in = normal_inputs(p, 14);
+  Outputs once = run(*of.variant, p, in);
+  for (float& g : in.dO) g *= 2;
+  const Outputs twice = run(*of.variant, p, in);
+  for (std::vector<float>* t : {&once.dQ, &once.dK, &once.dV}) {
+    for (float& g : *t) g *= 2;
+  }
+  REQUIRE(twice.dQ == once.dQ);
+  REQUIRE(twice.dK == once.dK);
+  REQUIRE(twice.dV == once.dV);
+}
+
+void require_gradients_as(const Variant& parent, const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  auto p = bf16_problem(130, 130, of.d, GENERATE(false, true), 1, 2, 2);
+  if (!one_in(3)) return;
+  CAPTURE(p.causal);
+  const auto in = normal_inputs(p, 6);
+  const Outputs now = run(*of.variant, p, in);
+  p.dtype = DType::f32;
+  const Outputs before = run(parent, p, in);
+  CHECK(max_difference(now.dQ, before.dQ) <= 0x1p-5);
+  CHECK(max_difference(now.dK, before.dK) <= 0x1p-5);
+  CHECK(max_difference(now.dV, before.dV) <= 0x1p-5);
+}
+
+void require_same_gradients(const Kernels& of, bool dQ_too) {
+  CAPTURE(of.variant->name, of.d);
+  const auto p = bf16_problem(200, 400, of.d, GENERATE(false, true), 1, FA_BACKEND_GPU ? 64 : 1);
+  if (!one_in(3)) return;
+  CAPTURE(p.causal);
+  const auto in = normal_inputs(p, 7);
+  const Outputs first = run(*of.variant, p, in);
+  Session session(p, in, *of.variant);
+  if (of.variant->prepare) session.prepare();
+  session.forward();
+  for (int i = 0; i < (FA_BACKEND_GPU ? 50 : 2); ++i) {
+    session.backward();  // adds to nothing that the one before has left
+    const Outputs second = session.download();
+    REQUIRE(second.dK == first.dK);
+    REQUIRE(second.dV == first.dV);
+    if (dQ_too) {
+      REQUIRE(second.dQ == first.dQ);
+    } else {
+      REQUIRE(max_difference(second.dQ, first.dQ) <= 0x1p-7);  // one rounding to bf16
+    }
+  }
+}
+
+void require_backward_predicted_for_lengths(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(257, 131),
+                                std::pair(131, 257), std::pair(300, 20));
+  const bool causal = GENERATE(false, true);
+  if (!one_in(3)) return;
+  CAPTURE(N, Nk, causal);
+  const auto p = bf16_problem(N, Nk, of.d, causal, 1, /*H=*/2, /*Hkv=*/1);
+  const Counts counts = count_backward(*of.variant, p);
+  require_equal(of.variant->backward_traffic(p), counts);
+  CHECK(counts.tensor_flops == of.variant->backward_traffic(p).flops);
+}
+
+void require_no_finding_in_backward(const Kernels& of) {
+  CAPTURE(of.variant->name, of.d);
+  const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 33), std::pair(75, 130),
+                                std::pair(150, 70), std::pair(300, 20));
+  const bool causal = GENERATE(false, true);
+  if (!one_in(3)) return;
+  CAPTURE(N, Nk, causal);
+  const auto p = bf16_problem(N, Nk, of.d, causal, 1, /*H=*/2, /*Hkv=*/1);
+  count_backward(*of.variant, p, /*analyse=*/true);
+}
+
+}  // namespace fa::test
