@@ -125,7 +125,7 @@ void require_no_finding(const Variant& v);
 /// Inputs times powers of two give results times powers of two: the same bits, as long as all
 /// products keep theirs, and nearly the same up to the ends of fp32.
 void require_any_scale(const Variant& v, const Support& support);
-/// Of all variants of a linked step.
+/// Of all variants of a linked step, in the short run of the last.
 void require_any_scale(const std::string& step_id);
 
 // --- more than 2^31 elements ---------------------------------------------------------------------

@@ -21,5 +21,7 @@ namespace fa::test {
 /// To be called once in each combination of a case's values: is it this run's? The short run has
 /// each n-th; where n and the number of a parameter's values have no common divisor, all of them.
 bool one_in(int n);
+/// The same where the case itself says which are the short run's.
+bool is_now(bool in_short_run);
 
 }  // namespace fa::test

@@ -5,11 +5,12 @@ static const fa::Variant& parent() { return fa::linked_variant("01 naive"); }
 static const fa::Variant& shared() { return fa::linked_variant("02 shared"); }
 static const fa::Variant& registers() { return fa::linked_variant("02 registers"); }
 
-TEST_CASE("step 02: O matches the fp64 reference at tile edges", "[step02]") {
+TEST_CASE("step 02: O matches the fp64 reference at tile edges", "[step02][all]") {
   const auto* variant = GENERATE(&shared(), &registers());
   const int N = GENERATE(1, 31, 32, 33, 63, 64, 65, 100, 257);
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant->name, N, d, causal);
   fa::test::require_right(*variant, fa::test::problem(N, d, causal));
 }
@@ -57,9 +58,10 @@ TEST_CASE("step 02: predicted bytes are counted bytes", "[step02][all]") {
   fa::test::require_predicted(*variant, fa::test::problem(N, d, causal, 1, H));
 }
 
-TEST_CASE("step 02: no bank conflicts, coalesced loads", "[step02]") {
+TEST_CASE("step 02: no bank conflicts, coalesced loads", "[step02][all]") {
   const auto* variant = GENERATE(&shared(), &registers());
   const auto p = fa::test::problem(128, GENERATE(32, 64, 96, 128), GENERATE(false, true));
+  if (!fa::test::one_in(5)) return;
   const fa::Counts counts = fa::test::count_forward(*variant, p);
   for (const fa::KernelCount& k : counts.kernels) {
     CAPTURE(variant->name, k.name);
@@ -78,14 +80,15 @@ TEST_CASE("step 02: requests fall by the tile width, the N*N in HBM stays", "[st
   CHECK(naive.hbm == wide.hbm);
 }
 
-TEST_CASE("step 02: the analysis finds nothing", "[step02]") {
+TEST_CASE("step 02: the analysis finds nothing", "[step02][all]") {
   const auto* variant = GENERATE(&shared(), &registers());
   const int N = GENERATE(1, 33, 75);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   fa::test::count_forward(*variant, fa::test::problem(N, 64, causal), /*analyse=*/true);
 }
 #endif
 
-TEST_CASE("step 02: huge and tiny inputs that make the same scores", "[step02]") {
+TEST_CASE("step 02: huge and tiny inputs that make the same scores", "[step02][all]") {
   fa::test::require_any_scale("02_tiled");
 }

@@ -96,18 +96,20 @@ TEST_CASE("step 03: any tree of merges gives the softmax of the row", "[step03]"
 
 // --- attention ----------------------------------------------------------------------------------
 
-TEST_CASE("step 03: O matches the fp64 reference at tile edges", "[step03]") {
+TEST_CASE("step 03: O matches the fp64 reference at tile edges", "[step03][all]") {
   const int N = GENERATE(1, 31, 32, 33, 63, 64, 65, 100, 257);
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(N, d, causal);
   fa::test::require_right(one_pass(), fa::test::problem(N, d, causal));
 }
 
-TEST_CASE("step 03: O matches the fp64 reference with any softmax", "[step03]") {
+TEST_CASE("step 03: O matches the fp64 reference with any softmax", "[step03][all]") {
   const auto* variant = GENERATE(&naive(), &safe(), &online());
   const int N = GENERATE(1, 31, 33, 64, 100, 257);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant->name, N, causal);
   const auto p = fa::test::problem(N, 64, causal);
   if (variant == &naive()) {  // whose exponentials are 0 for scores far below zero
@@ -226,9 +228,10 @@ TEST_CASE("step 03: 3, 4 and 3 accesses per score, as counted", "[step03][all]")
   CHECK(fa::counted_per_element(prediction.per_element[0], counts) == accesses);
 }
 
-TEST_CASE("step 03: no bank conflicts, coalesced loads", "[step03]") {
+TEST_CASE("step 03: no bank conflicts, coalesced loads", "[step03][all]") {
   const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
   const auto p = fa::test::problem(128, GENERATE(32, 64, 96, 128), GENERATE(false, true));
+  if (!fa::test::one_in(5)) return;
   const fa::Counts counts = fa::test::count_forward(*variant, p);
   for (const fa::KernelCount& k : counts.kernels) {
     CAPTURE(variant->name, k.name);
@@ -237,15 +240,16 @@ TEST_CASE("step 03: no bank conflicts, coalesced loads", "[step03]") {
   }
 }
 
-TEST_CASE("step 03: the analysis finds nothing", "[step03]") {
+TEST_CASE("step 03: the analysis finds nothing", "[step03][all]") {
   const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
   const int N = GENERATE(1, 33, 75);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant->name, N, causal);
   fa::test::count_forward(*variant, fa::test::problem(N, 64, causal), /*analyse=*/true);
 }
 #endif
 
-TEST_CASE("step 03: huge and tiny inputs that make the same scores", "[step03]") {
+TEST_CASE("step 03: huge and tiny inputs that make the same scores", "[step03][all]") {
   fa::test::require_any_scale("03_online_softmax");
 }

@@ -13,20 +13,22 @@ static fa::Problem tiled(int Bc, int N, int d, bool causal, int H = 2) {
   return p;
 }
 
-TEST_CASE("step 04: O and LSE match the fp64 reference at tile edges", "[step04]") {
+TEST_CASE("step 04: O and LSE match the fp64 reference at tile edges", "[step04][all]") {
   const int N = GENERATE(1, 31, 32, 33, 63, 64, 65, 100, 257);
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(N, d, causal);
   fa::test::require_right(tile(), fa::test::problem(N, d, causal, 1, 1));
   fa::test::require_right(fused(), tiled(64, N, d, causal, 1));
 }
 
-TEST_CASE("step 04: right whatever the K/V tile", "[step04]") {
+TEST_CASE("step 04: right whatever the K/V tile", "[step04][all]") {
   const int Bc = GENERATE(16, 32, 64, 128);
   const int d = GENERATE(32, 64, 96, 128);
   const int N = GENERATE(63, 64, 145);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(Bc, d, N, causal);
   fa::test::require_right(fused(), tiled(Bc, N, d, causal, 1));
 }
@@ -160,18 +162,20 @@ TEST_CASE("step 04: predicted bytes are counted bytes at N = 1024", "[step04][.a
   fa::test::require_predicted(fused(), fa::test::problem(1024, d, causal, 1, 1));
 }
 
-TEST_CASE("step 04: predicted bytes are counted bytes for each M", "[step04]") {
+TEST_CASE("step 04: predicted bytes are counted bytes for each M", "[step04][all]") {
   const int Bc = GENERATE(16, 32, 64, 128);
   const int N = GENERATE(17, 100, 129);
   const int d = GENERATE(32, 64, 96, 128);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(Bc, N, d);
   fa::test::require_predicted(fused(), tiled(Bc, N, d, false, 1));
 }
 
-TEST_CASE("step 04: no bank conflicts, coalesced loads", "[step04]") {
+TEST_CASE("step 04: no bank conflicts, coalesced loads", "[step04][all]") {
   const int d = GENERATE(32, 64, 96, 128);
   const int Bc = GENERATE(0, 32, 64, 128);  // 0: `tile`; with 16, two rows of P meet in the banks
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   const auto p = Bc == 0 ? fa::test::problem(128, d, causal) : tiled(Bc, 128, d, causal);
   CAPTURE(d, Bc, causal);
   const fa::Counts counts = fa::test::count_forward(Bc == 0 ? tile() : fused(), p);
@@ -205,6 +209,6 @@ TEST_CASE("step 04: the analysis finds nothing", "[step04]") {
 }
 #endif
 
-TEST_CASE("step 04: huge and tiny inputs that make the same scores", "[step04]") {
+TEST_CASE("step 04: huge and tiny inputs that make the same scores", "[step04][all]") {
   fa::test::require_any_scale("04_fused");
 }

@@ -40,18 +40,20 @@ double difference_quotient(const fa::Problem& p, fa::Inputs in, std::vector<floa
 
 }  // namespace
 
-TEST_CASE("step 05: gradients match the fp64 reference at tile edges", "[step05]") {
+TEST_CASE("step 05: gradients match the fp64 reference at tile edges", "[step05][all]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 100);
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant->name, N, d, causal);
   fa::test::require_right(*variant, fa::test::problem(N, d, causal, 1, 1));
 }
 
-TEST_CASE("step 05: several tiles each way", "[step05]") {
+TEST_CASE("step 05: several tiles each way", "[step05][all]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(3)) return;
   CAPTURE(variant->name, causal);
   fa::test::require_right(*variant, fa::test::problem(257, 64, causal, 1, 1));
   fa::test::require_right(*variant, fa::test::problem(130, 128, causal, 1, 1));
@@ -253,10 +255,11 @@ TEST_CASE("step 05: predicted bytes are counted bytes, larger problems", "[step0
   fa::test::require_backward_predicted(*variant, fa::test::problem(1024, 32, true, 1, 1));
 }
 
-TEST_CASE("step 05: no bank conflicts, coalesced loads", "[step05]") {
+TEST_CASE("step 05: no bank conflicts, coalesced loads", "[step05][all]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
   const int d = GENERATE(32, 64, 96, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   const fa::Counts counts =
       fa::test::count_backward(*variant, fa::test::problem(128, d, causal, 1, 1));
   for (const fa::KernelCount& k : counts.kernels) {
@@ -304,6 +307,6 @@ TEST_CASE("step 05: smaller tiles where a block gets 64 KB of shared memory, as 
 }
 #endif
 
-TEST_CASE("step 05: huge and tiny inputs that make the same scores", "[step05]") {
+TEST_CASE("step 05: huge and tiny inputs that make the same scores", "[step05][all]") {
   fa::test::require_any_scale("05_recompute_backward");
 }

@@ -35,11 +35,11 @@ bool has_one_order(const fa::Variant* v) {
 
 }  // namespace
 
-TEST_CASE("step 08: right at the edges of tiles, bands and mmas", "[step08]") {
+TEST_CASE("step 08: right at the edges of tiles, bands and mmas", "[step08][all]") {
   fa::test::require_backward_right_at_edges(GENERATE(from_range(square_kernels())));
 }
 
-TEST_CASE("step 08: right whatever remains of a tile", "[step08]") {
+TEST_CASE("step 08: right whatever remains of a tile", "[step08][all]") {
   fa::test::require_backward_right_for_every_remainder(GENERATE(from_range(all_kernels())));
 }
 
@@ -100,7 +100,7 @@ TEST_CASE("step 08: real input and outliers", "[step08]") {
   fa::test::require_backward_right_for_real_and_outliers(GENERATE(from_range(all_kernels())));
 }
 
-TEST_CASE("step 08: huge and tiny scores", "[step08]") {
+TEST_CASE("step 08: huge and tiny scores", "[step08][all]") {
   fa::test::require_backward_right_for_any_score_size(GENERATE(from_range(all_kernels())));
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("step 08: blocks of rows beyond 2^32 threads", "[step08]") {
   CHECK(step08::row_blocks(p) == 3u * 64 * 8 / 256);
 }
 
-TEST_CASE("step 08: V = 1 makes O constant, so dQ and dK are 0", "[step08]") {
+TEST_CASE("step 08: V = 1 makes O constant, so dQ and dK are 0", "[step08][all]") {
   fa::test::require_no_gradient_of_constant_v(GENERATE(from_range(all_kernels())));
 }
 
@@ -246,9 +246,10 @@ TEST_CASE("step 08: the forward is step 07's", "[step08]") {
   fa::test::require_predicted(keys(), bf16_problem(65, 65, 64, true, 1, 2, 2));
 }
 
-TEST_CASE("step 08: no bank conflicts, coalesced accesses, full atomic sectors", "[step08]") {
+TEST_CASE("step 08: no bank conflicts, coalesced accesses, full atomic sectors", "[step08][all]") {
   const auto [variant, d] = GENERATE(from_range(all_kernels()));
   const auto p = bf16_problem(128, 192, d, GENERATE(false, true), 1, 2, 1);
+  if (!fa::test::one_in(3)) return;
   CAPTURE(variant->name, d, p.causal);
   const fa::Counts counts = fa::test::count_backward(*variant, p);
   REQUIRE(counts.kernels.size() == 3);
@@ -279,8 +280,9 @@ TEST_CASE("step 08: HBM sees each operand once a kernel", "[step08]") {
                                                       .write = requested.write + requested.atomic});
 }
 
-TEST_CASE("step 08: inputs come from HBM once, and only results and sums go there", "[step08]") {
+TEST_CASE("step 08: inputs come from HBM once, and only results and sums go there", "[step08][all]") {
   const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  if (!fa::test::one_in(3)) return;
   const uint64_t H = 4, Hkv = 2, N = 128, Nk = 256;
   const auto p = bf16_problem(N, Nk, d, false, 1, H, Hkv);
   CAPTURE(variant->name, d);
@@ -312,9 +314,10 @@ TEST_CASE("step 08: the analysis finds nothing", "[step08][all]") {
   fa::test::require_no_finding_in_backward(GENERATE(from_range(all_kernels())));
 }
 
-TEST_CASE("step 08: the analysis finds nothing, one key head per query head", "[step08]") {
+TEST_CASE("step 08: the analysis finds nothing, one key head per query head", "[step08][all]") {
   const int N = GENERATE(1, 33, 75, 150), d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
+  if (!fa::test::one_in(5)) return;
   CAPTURE(N, d, causal);
   fa::test::count_backward(keys(), bf16_problem(N, N, d, causal, 1, 2, 2), /*analyse=*/true);
 }
@@ -353,6 +356,6 @@ TEST_CASE("step 08: keys of a block, where shared memory is short", "[step08]") 
 }
 #endif
 
-TEST_CASE("step 08: huge and tiny inputs that make the same scores", "[step08]") {
+TEST_CASE("step 08: huge and tiny inputs that make the same scores", "[step08][all]") {
   fa::test::require_any_scale("08_tensor_core_backward");
 }

@@ -21,11 +21,11 @@ static Kernels any() {
   return {variant, GENERATE(64, 128)};
 }
 
-TEST_CASE("step 11: right at the edges of tiles, warps and products", "[step11]") {
+TEST_CASE("step 11: right at the edges of tiles, warps and products", "[step11][all]") {
   fa::test::require_backward_right_at_edges(any());
 }
 
-TEST_CASE("step 11: right whatever remains of a tile", "[step11]") {
+TEST_CASE("step 11: right whatever remains of a tile", "[step11][all]") {
   fa::test::require_backward_right_for_every_remainder(any());
 }
 
@@ -102,7 +102,7 @@ TEST_CASE("step 11: real input and outliers", "[step11]") {
   fa::test::require_backward_right_for_real_and_outliers(any());
 }
 
-TEST_CASE("step 11: huge and tiny scores", "[step11]") {
+TEST_CASE("step 11: huge and tiny scores", "[step11][all]") {
   fa::test::require_backward_right_for_any_score_size(any());
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("step 11: scores far below zero, where 2^(0 - LSE) of a key past the e
   fa::test::require_backward_right_far_below_zero(*of.variant, of.d);
 }
 
-TEST_CASE("step 11: V = 1 makes O constant, so dQ and dK are 0", "[step11]") {
+TEST_CASE("step 11: V = 1 makes O constant, so dQ and dK are 0", "[step11][all]") {
   fa::test::require_no_gradient_of_constant_v(any());
 }
 
@@ -241,7 +241,7 @@ void require_same_bits_in_any_order(const fa::Problem& p, const fa::Inputs& in) 
 
 TEST_CASE("step 11: deterministic: any order of the blocks gives the same bits", "[step11][all]") {
   const int d = GENERATE(64, 128);
-  const auto p = bf16_problem(200, 1000, d, GENERATE(false, true), 1, 2, 1);
+  const auto p = bf16_problem(70, 1000, d, GENERATE(false, true));
   if (!fa::test::one_in(3)) return;
   CAPTURE(d, p.causal);
   require_same_bits_in_any_order(p, fa::normal_inputs(p, 17));
@@ -251,7 +251,7 @@ TEST_CASE("step 11: deterministic: the same for sums near their bound", "[step11
   const int d = GENERATE(64, 128);
   const float k = GENERATE(1.f, 1.3f, 1.6f, 1.85f);  // a bound is rounded to a power of 2
   CAPTURE(d, k);
-  if (!fa::test::one_in(3)) return;
+  if (!fa::test::one_in(5)) return;
   // P = 1 / Nk, O is about 0. In the first half of the keys V and K have the same sign, in the
   // other not: dQ's parts add up to half of the bound and back to 0, where bf16 shows each bit.
   const auto p = bf16_problem(5, 1024, d, false);
@@ -364,6 +364,6 @@ TEST_CASE("step 11: the analysis finds nothing", "[step11][all]") {
 }
 #endif
 
-TEST_CASE("step 11: huge and tiny inputs that make the same scores", "[step11]") {
+TEST_CASE("step 11: huge and tiny inputs that make the same scores", "[step11][all]") {
   fa::test::require_any_scale("11_hopper_backward");
 }

@@ -98,9 +98,10 @@ TEST_CASE("step 13: shuffled pages, ragged lengths", "[step13][all]") {
   fa::test::require_right(variant, ragged(page, d, N, causal));
 }
 
-TEST_CASE("step 13: what lies behind the lengths changes no bit", "[step13]") {
+TEST_CASE("step 13: what lies behind the lengths changes no bit", "[step13][all]") {
   const fa::Variant& variant = paged();
   const auto p = fa::problem_for(variant, ragged(GENERATE(0, 16, 64), 64));
+  if (!fa::test::one_in(2)) return;
   CAPTURE(variant.name, p.cache.page);
   const auto in = fa::normal_inputs(p, 3);
   const size_t d = p.d, Nk = p.Nk;
@@ -310,10 +311,11 @@ TEST_CASE("step 13: more than 2^31 elements", "[.][large]") {
 // --- bytes ---------------------------------------------------------------------------------------
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 13: predicted bytes are counted bytes", "[step13]") {
+TEST_CASE("step 13: predicted bytes are counted bytes", "[step13][all]") {
   const int Nk = GENERATE(1, 17, 131, 1100);
   const auto [N, d] = GENERATE(std::pair(1, 128), std::pair(7, 64), std::pair(16, 128));
   const fa::Variant& variant = any();
+  if (!fa::test::one_in(5)) return;
   CAPTURE(variant.name, Nk, N, d);
   fa::test::require_predicted(variant, bf16_problem(N, Nk, d, true, 2, 6, 2));
 }
@@ -420,13 +422,14 @@ TEST_CASE("step 13: as many blocks as SMs, unless rows are many or tiles few", "
   CHECK(blocks(64, 1 << 16) == 512);
 }
 
-TEST_CASE("step 13: the analysis finds nothing", "[step13]") {
+TEST_CASE("step 13: the analysis finds nothing", "[step13][all]") {
   const fa::Variant& variant = any();
   const int Nk = GENERATE(1, 70, 600);
   const int N = GENERATE(1, 11);
   CAPTURE(variant.name, Nk, N);
   const auto p =
       fa::problem_for(variant, bf16_problem(N, Nk, GENERATE(64, 128), true, 1, 4, 2));
+  if (!fa::test::one_in(5)) return;
   fa::test::count_forward(variant, p, /*analyse=*/true);
 }
 
@@ -437,9 +440,10 @@ TEST_CASE("step 13: the analysis finds nothing in pages", "[step13]") {
                           /*analyse=*/true);
 }
 
-TEST_CASE("step 13: the cache crosses HBM once, in 8 bits half of it", "[step13]") {
+TEST_CASE("step 13: the cache crosses HBM once, in 8 bits half of it", "[step13][all]") {
   const fa::Variant& variant = *GENERATE(&groups(), &pages(), &once(), &fp8());
   const uint64_t B = 2, H = 16, Hkv = 8, Nk = 1000, d = GENERATE(64, 128);
+  if (!fa::test::one_in(3)) return;
   const auto p = fa::problem_for(variant, bf16_problem(1, Nk, d, false, B, H, Hkv));
   CAPTURE(variant.name, d);
   const fa::Bytes least = variant.traffic(p).hbm;
@@ -453,6 +457,6 @@ TEST_CASE("step 13: the cache crosses HBM once, in 8 bits half of it", "[step13]
 }
 #endif
 
-TEST_CASE("step 13: huge and tiny inputs that make the same scores", "[step13]") {
+TEST_CASE("step 13: huge and tiny inputs that make the same scores", "[step13][all]") {
   fa::test::require_any_scale("13_decode");
 }

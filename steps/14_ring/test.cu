@@ -203,9 +203,10 @@ TEST_CASE("step 14: the sent bytes are those predicted", "[step14]") {
 }
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 14: the analysis finds nothing on ranks that are threads", "[step14]") {
+TEST_CASE("step 14: the analysis finds nothing on ranks that are threads", "[step14][all]") {
   const fa::Variant& v = variant_number(GENERATE(range(0, 6)));
   const int ranks = GENERATE(2, 3);
+  if (!fa::test::one_in(5)) return;
   const bool fp32 = v.forward.dtype() == fa::DType::f32;
   const int Hkv = v.name == "heads" ? ranks : 1;
   fa::Problem p = bf16_problem(fp32 ? 78 : 79, fp32 ? 78 : 79, 64, true, 1, Hkv, Hkv);

@@ -34,7 +34,7 @@ struct Start {
 UNWATCHED void* start_late(void* p) {
   const Start start = *static_cast<Start*>(p);
   std::free(p);
-  usleep(5000);
+  usleep(1250);
   return start.routine(start.argument);
 }
 
@@ -42,7 +42,7 @@ UNWATCHED void* start_late(void* p) {
 UNWATCHED void release(void* p, size_t bytes) {
   if (late_start && pthread_equal(pthread_self(), host)) {
     std::memset(p, 0xff, bytes);
-    usleep(10000);
+    usleep(2500);
   }
   std::free(p);
 }
