@@ -10,7 +10,7 @@
 #include "common/harness/cli.h"
 #include "common/harness/device_memory.h"
 #include "common/harness/reference.h"
-#include "steps/13_decode/7_once.cuh"
+#include "common/harness/tiles.h"
 
 namespace {
 
@@ -85,7 +85,7 @@ class GrowingCache {
     p.dtype = fa::DType::bf16, p.cache.page = page_, p.cache.lengths = {keys};
     return p;
   }
-  void add_to(fa::Tensors<bf16>& t) const {
+  void add_to(fa::Tensors<void>& t) const {
     t.K = K_.get(), t.V = V_.get(), t.cache = {.lengths = length_.get(), .table = table_.get()};
   }
   int pages() const { return int(pages_.size()); }
@@ -106,6 +106,7 @@ int decode(int prompt, int tokens, int page) {
   whole.causal = true, whole.dtype = fa::DType::bf16;
   const fa::Inputs in = fa::real_inputs(whole, /*seed=*/1);
 
+  const fa::Variant& variant = fa::linked_variant("13 once");
   GrowingCache cache(in, whole.Nk, page);
   const auto Q = upload("Q", in.Q);  // [heads, tokens, d]
   auto query = allocate<bf16>("query", kHeads * d);
@@ -125,7 +126,7 @@ int decode(int prompt, int tokens, int page) {
     }
     const fa::Problem p = cache.problem(cache.length);
     std::map<std::string, void*> pieces;
-    for (const fa::Scratch& piece : step13_once::workspace(p)) {
+    for (const fa::Scratch& piece : fa::workspace_of(variant, p)) {
       fa::DeviceMemory<>& held = workspace[piece.name];
       if (held.bytes() < piece.bytes) {
         held = allocate<std::byte>(piece.name.c_str(), piece.bytes);
@@ -133,10 +134,10 @@ int decode(int prompt, int tokens, int page) {
       }
       pieces[piece.name] = held.get();
     }
-    fa::Tensors<bf16> tensors{.Q = query.get(), .O = O.get(), .LSE = LSE.get()};
+    fa::Tensors<void> tensors{.Q = query.get(), .O = O.get(), .LSE = LSE.get()};
     tensors.workspace = &pieces;
     cache.add_to(tensors);
-    step13_once::forward(p, tensors);
+    variant.forward(p, tensors);
 
     const std::vector<bf16> row = O.download();
     const std::vector<float> lse = LSE.download();
@@ -147,7 +148,7 @@ int decode(int prompt, int tokens, int page) {
       all.LSE[size_t(h) * tokens + t] = lse[h];
     }
     if ((t + 1) % 32 == 0 || t + 1 == tokens) {
-      const fa::Prediction traffic = step13_once::traffic(p);
+      const fa::Prediction traffic = variant.traffic(p);
       std::printf("%8d %8d %8d %10.1f kB\n", t + 1, cache.length, cache.pages(),
                   1e-3 * double(traffic.buffers.at("K").read + traffic.buffers.at("V").read));
     }
