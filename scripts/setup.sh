@@ -19,7 +19,7 @@ set -euo pipefail
 packages='
 required    g++                  command:g++                             compiles the kernels for the simulator
 required    cmake                command:cmake                           builds
-required    make                 command:make|command:ninja              builds
+required    ninja-build          command:ninja                           builds
 required    binutils             command:addr2line                       names the source line of a finding
 required    python3              command:python3                         tables, reports and tests
 library     catch2               header:catch2/catch.hpp|header:catch2/catch_all.hpp   tests
@@ -39,7 +39,7 @@ choices='mpi, docs, gdb, format, browser'
 
 # Where pip may install nothing into the system, as on Debian, it may into a folder of its own
 # (there it takes python3-venv).
-newer_cmake='python3 -m venv ~/cmake && ~/cmake/bin/pip install cmake && PATH=~/cmake/bin:$PATH'
+newer_cmake='python3 -m venv ~/cmake && ~/cmake/bin/pip install cmake ninja && PATH=~/cmake/bin:$PATH'
 
 yes='' have='' need=''
 chosen=
@@ -194,8 +194,8 @@ fi
 if ((${#required[@]})); then
   how="${sudo}apt-get install -y --no-install-recommends ${required[*]}"
   command -v apt-get > /dev/null || how="your package manager"
-  # Where only CMake is missing, nobody needs root for it.
-  [[ $sudo && ${required[*]} == cmake ]] && how+="; without root: $newer_cmake"
+  # Where only these are missing, nobody needs root for them.
+  [[ $sudo && ${required[*]} =~ ^(cmake)?\ ?(ninja-build)?$ ]] && how+="; without root: $newer_cmake"
   echo "setup: cannot continue without ${required[*]}: install with $how" >&2
   exit 1
 fi

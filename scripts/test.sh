@@ -87,7 +87,9 @@ preset=sim
 [[ $cuda ]] && preset=gpu && export CUDACXX=$nvcc
 echo "== build"
 waiting=(python3 -B scripts/flash_steps/building.py) # says what it waits for
-cmake --preset "$preset" || stop "cmake could not set up the build"
+tree=(--preset "$preset")
+[[ -e build/$preset/CMakeCache.txt ]] && tree=(-S . -B "build/$preset") # it may be make's
+cmake "${tree[@]}" || stop "cmake could not set up the build"
 cmake --build --preset "$preset" -j "$jobs" 2>&1 | "${waiting[@]}" || stop "the build failed"
 
 if [[ $cuda ]]; then

@@ -24,9 +24,7 @@ Counts count_pass(const std::function<void()>& pass, bool analyse) {
   return counts;
 }
 
-Counts count_bytes(const std::function<void()>& pass) {
-  return count(pass, {.counters = false});
-}
+Counts count_bytes(const std::function<void()>& pass) { return count(pass, {.counters = false}); }
 
 /// The exponents of powers of two: of Q, whose inverse is K's, of V and of dO.
 struct Exponents {
@@ -35,7 +33,7 @@ struct Exponents {
 
 /// `scaled` is `plain` times 2^e, up to `tolerance` of the largest element.
 void require_scaled(const char* name, const std::vector<float>& plain,
-                           const std::vector<float>& scaled, int e, double tolerance) {
+                    const std::vector<float>& scaled, int e, double tolerance) {
   REQUIRE(plain.size() == scaled.size());
   double largest = 0, worst = 0;
   for (const float x : plain) {

@@ -146,8 +146,10 @@ bool writes_past(Bug bug) {
   return bug == Bug::writes_past_the_end || bug == Bug::dK_writes_past_the_end;
 }
 
-void require_rejected(const Planted& fault, DType dtype, bool with_backward) {
+/// In the short run each bug of each type on one problem, on another one in each turn.
+void require_rejected(const Planted& fault, size_t turn, DType dtype, bool with_backward) {
   for (const Problem& p : fault.shows_on) {
+    if (!fa::test::is_now(&p == &fault.shows_on[turn % fault.shows_on.size()])) continue;
     CAPTURE(fault.name, fa::describe(p), fa::name_of(dtype));
 #if !FA_BACKEND_GPU
     if (writes_past(fault.bug)) {  // found at the write itself
@@ -187,9 +189,10 @@ TEST_CASE("the right kernel is accepted on the real input and on outliers", "[pl
   CHECK(verdict(Bug::none, p, p.dtype, true, fa::outlier_inputs(p, 1)) == "");
 }
 
-TEST_CASE("every forward bug is rejected", "[planted]") {
+TEST_CASE("every forward bug is rejected", "[planted][all]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  for (const Planted& fault : forward_bugs()) require_rejected(fault, dtype, false);
+  size_t turn = dtype == DType::bf16;
+  for (const Planted& fault : forward_bugs()) require_rejected(fault, turn++, dtype, false);
 }
 
 // The missing key has 1 / 40000 of the row's weight: too little to show in O, whose last bit is
@@ -207,9 +210,10 @@ TEST_CASE("a light key that is missing at a tile's edge is seen in LSE", "[plant
   CHECK_THAT(message, ContainsSubstring(p.dtype == DType::f32 ? "O[" : "LSE["));
 }
 
-TEST_CASE("every backward bug is rejected", "[planted]") {
+TEST_CASE("every backward bug is rejected", "[planted][all]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
-  for (const Planted& fault : backward_bugs()) require_rejected(fault, dtype, true);
+  size_t turn = dtype == DType::bf16;
+  for (const Planted& fault : backward_bugs()) require_rejected(fault, turn++, dtype, true);
 }
 
 TEST_CASE("sums of too little precision are rejected", "[planted]") {

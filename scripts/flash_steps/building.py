@@ -128,11 +128,14 @@ def run(command, log, progress, group=group_of):
 
 
 def commands(preset, targets, folder=None, jobs=None):
-    """What configures and builds; of no target, all. A tree that is there stays what it is."""
+    """What configures and builds; of no target, all. A tree that is there stays what it is, also
+    where make, and not ninja, has built it."""
     configure, build = ["cmake", "--preset", preset], ["cmake", "--build", "--preset", preset]
+    tree = folder or os.path.join(ROOT, "build", preset)
+    here = os.path.exists(os.path.join(tree, "CMakeCache.txt"))
+    if folder or here:
+        configure = ["cmake", *(["-S", "."] if here else configure[1:]), "-B", str(tree)]
     if folder:
-        here = os.path.exists(os.path.join(folder, "CMakeCache.txt"))
-        configure = ["cmake", *(["-S", "."] if here else configure[1:]), "-B", str(folder)]
         build = ["cmake", "--build", str(folder)]
     if targets:
         configure.append(f"-DFA_TARGETS={';'.join(targets)}")

@@ -14,7 +14,8 @@ static const fa::Variant& swapped() { return fa::linked_variant("06 swapped"); }
 static const fa::Variant& registers() { return fa::linked_variant("06 registers"); }
 static const fa::Variant& with_backward() { return fa::linked_variant("06 backward"); }
 
-TEST_CASE("step 06: outputs and gradients match the fp64 reference at tile edges", "[step06][all]") {
+TEST_CASE("step 06: outputs and gradients match the fp64 reference at tile edges",
+          "[step06][all]") {
   const auto* variant = GENERATE(&swapped(), &registers(), &with_backward());
   const int N = GENERATE(1, 31, 32, 33, 63, 64, 65, 100, 128, 129);
   const int d = GENERATE(32, 64, 96, 128);

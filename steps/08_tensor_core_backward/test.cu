@@ -105,7 +105,7 @@ TEST_CASE("step 08: huge and tiny scores", "[step08][all]") {
 }
 
 TEST_CASE("step 08: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
-          "[step08]") {
+          "[step08][all]") {
   const Kernels of = GENERATE(from_range(square_kernels()));
   fa::test::require_backward_right_far_below_zero(*of.variant, of.d);
 }
@@ -280,7 +280,8 @@ TEST_CASE("step 08: HBM sees each operand once a kernel", "[step08]") {
                                                       .write = requested.write + requested.atomic});
 }
 
-TEST_CASE("step 08: inputs come from HBM once, and only results and sums go there", "[step08][all]") {
+TEST_CASE("step 08: inputs come from HBM once, and only results and sums go there",
+          "[step08][all]") {
   const auto [variant, d] = GENERATE(from_range(all_kernels()));
   if (!fa::test::one_in(3)) return;
   const uint64_t H = 4, Hkv = 2, N = 128, Nk = 256;

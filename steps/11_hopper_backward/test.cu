@@ -107,7 +107,7 @@ TEST_CASE("step 11: huge and tiny scores", "[step11][all]") {
 }
 
 TEST_CASE("step 11: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
-          "[step11]") {
+          "[step11][all]") {
   const Kernels of = any();
   fa::test::require_backward_right_far_below_zero(*of.variant, of.d);
 }

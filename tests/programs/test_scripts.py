@@ -85,7 +85,7 @@ class Setup(Sandbox):
     def setUp(self):
         super().setUp()
         self.tool("cmake", "echo cmake version 3.25.1")
-        for name in ("make", "addr2line", "g++"):
+        for name in ("ninja", "addr2line", "g++"):
             self.tool(name)
         self.tool("id", "echo 0")
         self.apt("")
@@ -162,7 +162,7 @@ class Setup(Sandbox):
 
     def test_as_root_updates_and_installs(self):
         self.without_gpp()
-        self.apt(f"echo Hit:1; [[ $* != *install* ]] || cp {self.bin}/make {self.bin}/g++")
+        self.apt(f"echo Hit:1; [[ $* != *install* ]] || cp {self.bin}/ninja {self.bin}/g++")
         self.setup("--yes", status=0)
         update, install = self.text("apt.log").splitlines()
         self.assertTrue(update.endswith(" update"), update)
@@ -226,7 +226,7 @@ class Setup(Sandbox):
 
     def test_an_old_cmake_is_named(self):
         self.tool("cmake", "echo cmake version 3.22.1")
-        own = "python3 -m venv ~/cmake && ~/cmake/bin/pip install cmake && PATH=~/cmake/bin:$PATH\n"
+        own = "python3 -m venv ~/cmake && ~/cmake/bin/pip install cmake ninja && PATH=~/cmake/bin:$PATH\n"
         self.refused(self.setup(), 1, "setup: CMake 3.22.1 is too old", own)
 
     def test_bad_use(self):
