@@ -18,7 +18,6 @@ import subprocess
 import tempfile
 
 from flash_steps import mpi
-from flash_steps.building import commands
 from flash_steps.command import BadInput, Failure, NotHere, parser
 from flash_steps.commits import EQUAL_CODE, UNCOMMITTED, equal_code, git, here, is_current
 from flash_steps.files import read_json, replace_text
@@ -27,7 +26,6 @@ from flash_steps.steps import (
     ROOT,
     chosen_of,
     described,
-    listed,
     needs_of,
     numbered_steps,
     program_of,
@@ -43,7 +41,11 @@ def export(commit, folder):
         os.makedirs(folder)
         archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True)
         subprocess.run(["tar", "-x"], cwd=folder, input=archive.stdout, check=True)
-    for call in commands("sim", list(listed()), os.path.join(folder, "build", "sim")):
+    build = os.path.join(folder, "build", "sim")
+    for call in (
+        ["cmake", "--preset", "sim", "-B", build],
+        ["cmake", "--build", build, "-j", str(os.cpu_count()), "--target", *numbered_steps()],
+    ):
         subprocess.run(call, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
 
