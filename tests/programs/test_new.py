@@ -141,6 +141,7 @@ class OwnKernel(Copy):
             kept = path.name in ("main.cpp", "library.cpp")
             if not kept and path.parent.name not in ("program", "ranks"):
                 path.unlink()
+        self.write(common / "harness/cli.cpp", "// libfa_step_main.a\n")
         lines = []
         for target, source in (
             ("fa_common", "harness/built_already.cpp"),
