@@ -35,8 +35,8 @@ RANKS = 3
 CODE = (".text.", ".nv.constant", ".nv.shared.")  # sections of a kernel
 
 
-def export(commit, folder):
-    """The tree of a commit, with its programs for the simulator."""
+def export(commit, folder, steps):
+    """The tree of a commit, with these programs for the simulator."""
     if not os.path.isdir(folder):
         os.makedirs(folder)
         archive = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True)
@@ -44,7 +44,7 @@ def export(commit, folder):
     build = os.path.join(folder, "build", "sim")
     for call in (
         ["cmake", "--preset", "sim", "-B", build],
-        ["cmake", "--build", build, "-j", str(os.cpu_count()), "--target", *numbered_steps()],
+        ["cmake", "--build", build, "-j", str(os.cpu_count()), "--target", *steps],
     ):
         subprocess.run(call, cwd=folder, check=True, stdout=subprocess.DEVNULL)
 
@@ -104,10 +104,9 @@ def launches(root, step, arguments, ranks):
 
 
 def differs(nvcc, step, older):
-    """What is not the same, or None."""
+    """What is not the same, or None. A kernel that is gone was launched by none of the calls below."""
     before, now = (machine_code(nvcc, step, root) for root in (older, ROOT))
-    if before != now:
-        names = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+    if names := [name for name in now if before.get(name) != now[name]]:
         return f"machine code of {', '.join(sorted(names))}"
     for arguments, ranks in calls_of(step):
         if launches(older, step, arguments, ranks) != launches(ROOT, step, arguments, ranks):
@@ -130,7 +129,7 @@ def main():
     steps = [step for step in steps if not is_current(step, since)]
     older = os.path.join(ROOT, "build", "equal_code", since)
     if steps:
-        export(since, older)
+        export(since, older, steps)
     equal = []
     for step in steps:
         what = differs(nvcc, step, older)
