@@ -741,7 +741,8 @@ template <class Below>
 std::vector<size_t> rows_of_some_heads(const Problem& p, size_t count, const Below& below) {
   std::set<size_t> heads = {0, p.kv_heads() - 1};
   if (!p.cache.lengths.empty()) {
-    const auto [fewest, longest] = std::minmax_element(p.cache.lengths.begin(), p.cache.lengths.end());
+    const auto [fewest, longest] =
+        std::minmax_element(p.cache.lengths.begin(), p.cache.lengths.end());
     for (const auto& at : {fewest, longest}) heads.insert((at - p.cache.lengths.begin()) * p.Hkv);
   }
   const size_t rows = static_cast<size_t>(p.H / p.Hkv) * p.N;  // of one of them

@@ -24,8 +24,8 @@ bool never_written(float x);
 class Session {
  public:
   /// Allocates and uploads. Needs `dO` in the inputs when the variant has a backward. Rows of K and
-  /// V that hold no key (behind CacheFormat::lengths, in what is left of a page) are NaN, and as never
-  /// written in the simulator.
+  /// V that hold no key (behind CacheFormat::lengths, in what is left of a page) are NaN, and as
+  /// never written in the simulator.
   /// \throws ResourceError "needs 68.7 GB of workspace, 24.0 GB free" before anything is allocated.
   Session(const Problem&, const Inputs&, const Variant&);
   ~Session();

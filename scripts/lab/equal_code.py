@@ -104,7 +104,7 @@ def launches(root, step, arguments, ranks):
 
 
 def differs(nvcc, step, older):
-    """What is not the same, or None. A kernel that is gone was launched by none of the calls below."""
+    """What is not the same, or None. A kernel that is gone is launched by none of the calls."""
     before, now = (machine_code(nvcc, step, root) for root in (older, ROOT))
     if names := [name for name in now if before.get(name) != now[name]]:
         return f"machine code of {', '.join(sorted(names))}"

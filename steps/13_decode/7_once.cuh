@@ -130,7 +130,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   const uint64_t H = p.H, Hkv = p.Hkv, N = p.N, d = p.d, all_rows = p.rows();
   fa::Prediction t = step13_pages::traffic(p);
   if (!p.cache.lengths.empty()) t["lengths"].read -= 4 * all_rows * (d / 4);  // by no second kernel
-  const uint64_t parts = 4 * all.merged_splits * H * N;                 // one number per row
+  const uint64_t parts = 4 * all.merged_splits * H * N;                       // one number per row
   const uint64_t spared = t["O_parts"].write + t["LSE_parts"].write - parts * (d + 1);
   t.hbm.read -= spared, t.hbm.write -= spared;
   t.buffers.erase("O_parts"), t.buffers.erase("LSE_parts");

@@ -171,8 +171,7 @@ TEST_CASE("step 13: random problems", "[step13][all]") {
 
 TEST_CASE("step 13: real input and outliers", "[step13]") {
   const fa::Variant& variant = any();
-  const auto p =
-      fa::problem_for(variant, bf16_problem(2, 700, GENERATE(64, 128), true, 1, 4, 2));
+  const auto p = fa::problem_for(variant, bf16_problem(2, 700, GENERATE(64, 128), true, 1, 4, 2));
   CAPTURE(variant.name, p.d);
   fa::test::require_right(variant, p, fa::real_inputs(p, 1));
   fa::test::require_right(variant, p, fa::outlier_inputs(p, 1));
@@ -240,8 +239,8 @@ static fa::Outputs run_in_order([[maybe_unused]] uint64_t order, const fa::Varia
 TEST_CASE("step 13: any order of the blocks gives the same bits", "[step13]") {
   const fa::Variant& variant = any();
   CAPTURE(variant.name);
-  const auto p = fa::problem_for(
-      variant, bf16_problem(4, FA_BACKEND_GPU ? 2000 : 700, 128, true, 1, 4, 2));
+  const auto p =
+      fa::problem_for(variant, bf16_problem(4, FA_BACKEND_GPU ? 2000 : 700, 128, true, 1, 4, 2));
   REQUIRE(step13_groups::splits_of(p).count > 2);
   const auto in = fa::normal_inputs(p, 7);
   const fa::Outputs first = run_in_order(0, variant, p, in);
@@ -364,8 +363,8 @@ TEST_CASE("step 13: the formulas of the headers", "[step13]") {
 
 TEST_CASE("step 13: no bank conflicts, whole sectors", "[step13]") {
   const fa::Variant& variant = any();
-  const auto p = fa::problem_for(
-      variant, bf16_problem(GENERATE(1, 8), 700, GENERATE(64, 128), true, 1, 8, 2));
+  const auto p =
+      fa::problem_for(variant, bf16_problem(GENERATE(1, 8), 700, GENERATE(64, 128), true, 1, 8, 2));
   CAPTURE(variant.name, p.N, p.d);
   const fa::Counts counts = fa::test::count_forward(variant, p);
   CHECK(counts.tensor_flops == variant.traffic(p).flops);
@@ -427,8 +426,7 @@ TEST_CASE("step 13: the analysis finds nothing", "[step13][all]") {
   const int Nk = GENERATE(1, 70, 600);
   const int N = GENERATE(1, 11);
   CAPTURE(variant.name, Nk, N);
-  const auto p =
-      fa::problem_for(variant, bf16_problem(N, Nk, GENERATE(64, 128), true, 1, 4, 2));
+  const auto p = fa::problem_for(variant, bf16_problem(N, Nk, GENERATE(64, 128), true, 1, 4, 2));
   if (!fa::test::one_in(5)) return;
   fa::test::count_forward(variant, p, /*analyse=*/true);
 }

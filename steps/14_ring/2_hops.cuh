@@ -8,8 +8,8 @@
 #pragma once
 
 #include <vector>
-#include "common/harness/tiles.h"
 #include "common/harness/ranks.h"
+#include "common/harness/tiles.h"
 
 namespace step14 {
 

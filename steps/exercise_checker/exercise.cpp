@@ -182,7 +182,8 @@ std::optional<Fault> made_by_the_host(const Problem& p, const Prediction& spec,
   }
   std::map<std::string, uint64_t> outputs;
   for (const Tensor* t : tensors_of(yours, p)) {
-    if (t->role == (backward ? Role::backward_output : Role::output)) outputs[t->name] = t->bytes(p);
+    if (t->role == (backward ? Role::backward_output : Role::output))
+      outputs[t->name] = t->bytes(p);
   }
   for (const auto& [name, bytes] : outputs) {
     const uint64_t written = moved[name].write + moved[name].atomic;

@@ -8,8 +8,8 @@
 #include <sstream>
 
 #include "common/harness/backend.h"
-#include "common/program/program.h"
 #include "common/harness/step.h"
+#include "common/program/program.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"
 

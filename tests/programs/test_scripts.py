@@ -226,7 +226,8 @@ class Setup(Sandbox):
 
     def test_an_old_cmake_is_named(self):
         self.tool("cmake", "echo cmake version 3.22.1")
-        own = "python3 -m venv ~/cmake && ~/cmake/bin/pip install cmake ninja && PATH=~/cmake/bin:$PATH\n"
+        own = "python3 -m venv ~/cmake && ~/cmake/bin/pip install cmake ninja"
+        own += " && PATH=~/cmake/bin:$PATH\n"
         self.refused(self.setup(), 1, "setup: CMake 3.22.1 is too old", own)
 
     def test_bad_use(self):

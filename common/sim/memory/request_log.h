@@ -1,7 +1,7 @@
 /// \file
 /// What the lanes of a warp have accessed since it began to run, in the order of execution. The
-/// entry point of accesses (access.cpp) writes it, in the few lines of take(), where an observer keeps
-/// such a log and reads it.
+/// entry point of accesses (access.cpp) writes it, in the few lines of take(), where an observer
+/// keeps such a log and reads it.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 /// \file
-/// What accesses become on the hardware: requests, sectors, bank wavefronts, traffic of L2 and DRAM.
+/// What accesses become on the hardware: requests, sectors, bank wavefronts, L2 and DRAM traffic.
 #pragma once
 
 #include "common/sim/observer.h"
