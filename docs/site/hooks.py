@@ -83,7 +83,8 @@ def on_files(files, config):
             file.dest_uri = path.removesuffix(".md") + ".html"  # index.html is that page's place
         files.append(file)
 
-    wanted = (*ROOT.glob("steps/[0-9]*/[0-9]_*.cuh"), *ROOT.glob("docs/explorer/*.js"))
+    wanted = [*ROOT.glob("steps/[0-9]*/[0-9]_*.cuh"), *ROOT.glob("docs/explorer/*.js")]
+    wanted += ROOT.glob("docs/explorer/src/explorer.*")
     linked = {str(path.relative_to(ROOT)) for path in wanted}
     for path in markdown_files():
         add(path)

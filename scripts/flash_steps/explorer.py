@@ -175,13 +175,7 @@ def with_times(note, full):
     return re.sub(r"\{(.*?)\}", time_of, note)
 
 
-def source(name):
-    """Of docs/explorer/src, or what the report has, too."""
-    folder = SHARED if name.startswith("theme.") else os.path.join(FOLDER, "src")
-    return read_text(os.path.join(folder, name))
-
-
-def page(contents, folder=""):
+def page(contents):
     """index.html. `contents`: {step: {name of a run: its content}}."""
     measured = full_size()
     steps = {}
@@ -200,13 +194,14 @@ def page(contents, folder=""):
             ],
         }
     ideas = [{**idea, "note": with_times(idea["note"], measured["full"])} for idea in IDEAS]
-    tree = {"ideas": ideas, "steps": steps, **measured, "folder": folder}
+    tree = {"ideas": ideas, "steps": steps, **measured}
     parts = {
         "PAGE": json.dumps(tree, ensure_ascii=False).replace("<", "\\u003c"),
-        "STYLE": source("theme.css") + source("explorer.css").rstrip(),
-        "SCRIPT": source("theme.js") + "\n" + source("explorer.js").rstrip(),
+        "THEME_CSS": read_text(os.path.join(SHARED, "theme.css")).rstrip(),
+        "THEME_JS": read_text(os.path.join(SHARED, "theme.js")).rstrip(),
     }
-    return re.sub(r"@(\w+)@", lambda m: parts[m[1]], source("page.html"))
+    template = read_text(os.path.join(FOLDER, "src", "page.html"))
+    return re.sub(r"@(\w+)@", lambda m: parts[m[1]], template)
 
 
 # --- all ------------------------------------------------------------------------------------------

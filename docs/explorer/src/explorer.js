@@ -2,7 +2,7 @@
 // when they are needed, are of explorer.py. Every count is a sum over a trace's events.
 
 const KINDS = ["read", "write", "atomic"];
-const LANES = 32, SECTOR = 32, BANKS = 32, WORD = 4;
+const SECTOR = 32, BANKS = 32, WORD = 4;
 const PALETTE = ["#8ecae6", "#ffb703", "#95d5b2", "#f4a3a8", "#cdb4db", "#e9c46a", "#a3b8ff",
                  "#d8e2a8"];
 const PAGE = JSON.parse(document.getElementById("page").textContent);
@@ -1029,7 +1029,7 @@ async function runOf(entry, id) {
   const number = id.slice(0, 2);
   if (!loaded.has(number)) {
     loaded.set(number, new Promise((resolve, reject) => {
-      const script = make("script", { src: `${PAGE.folder}${number}.js` });
+      const script = make("script", { src: `${number}.js` });
       script.addEventListener("load", () => resolve({ ...window.flashSteps[number], ready: new Map() }));
       script.addEventListener("error", () => reject(new Error(`${number}.js is missing beside this page`)));
       document.head.append(script);
