@@ -37,7 +37,9 @@ class Dependencies(Folder):
             f"include({ROOT}/common/dependencies.cmake)\n{calls}fa_require_libraries()\n"
             'message(STATUS "found in ${SMALL}")\n',
         )
-        done = said(["cmake", "-S", path.parent, "-B", self.folder / "build", *options])
+        done = said(
+            ["cmake", "-G", "Ninja", "-S", path.parent, "-B", self.folder / "build", *options]
+        )
         text = done.stdout + done.stderr
         found = re.search(r"-- found in (.*)", text)
         return done.returncode, found and Path(found[1]), text
