@@ -28,8 +28,9 @@ def options_of(script):
     return set(re.findall(r"(?<![\w-])-[\w-]+", said([ROOT / script, "--help"]).stdout))
 
 
-class Readme(unittest.TestCase):
+class Readme(Folder):
     def setUp(self):
+        super().setUp()
         self.text = (ROOT / "README.md").read_text()
 
     def test_it_is_short(self):
@@ -54,6 +55,17 @@ class Readme(unittest.TestCase):
         lesson = (ROOT / "steps/06_work_partitioning/2_registers.cuh").read_text()
         lines = re.search(r"```c\+\+\n(.*?)```", self.text, re.DOTALL)[1].splitlines()
         self.assertIn("\n".join("      " + line for line in lines), lesson)
+
+    def test_its_moving_picture_has_the_bytes_of_the_formulas(self):
+        picture = (ROOT / "docs/pictures/tiles.svg").read_text()
+        shown = re.findall(r">(\d\d): .*?>([\d.]+ MB)<", picture, re.DOTALL)
+        self.assertEqual([step for step, _ in shown], ["01", "06"])
+        for step, megabytes in shown:
+            program = next(Path(copies.BUILD, "steps").glob(f"{step}_*"))
+            path = self.folder / f"{step}.json"
+            said([program, *"--predict --h 1 --n 1024 --d 64 --json".split(), path])
+            hbm = json.loads(path.read_text())["traffic"]["hbm"]["predicted"]
+            self.assertEqual(f"{(hbm['read'] + hbm['write']) / 1e6:.3g} MB", megabytes)
 
     def test_every_step_and_every_page_can_be_reached(self):
         for step in (ROOT / "steps").glob("[0-9][0-9]_*"):
