@@ -2,7 +2,7 @@
 
     compare.py build/tour/*.json                 one table: steps x sizes x GPUs
     compare.py --markdown *.json                 the same for a README
-    compare.py --page FILE.html *.json           the tour's page of these runs: roofline, against N
+    compare.py --page FILE.html *.json           the tour's page of these runs
     compare.py --diff before.json after.json     two runs side by side
 
 Files of any machine can be mixed: one row has what the simulator counted and estimated and what a
@@ -118,7 +118,7 @@ def compare():
         else:
             print(screen_of(rows))
     if args.page:
-        write_page(args.page, rows, {}, "a comparison")
+        write_page(args.page, rows, {})
         print(args.page)
     return 0 if all(run.get("ok") for runs in loaded for run in runs) else 1
 

@@ -7,7 +7,7 @@
     maintain explorer --check --quick    one run of each variant
 
 The page works offline: NN.js holds the traces of a step, compressed. docs/explorer/src is its text;
-explorer_pages.py has its words and its runs; what HBM moves at full size is of docs/results.
+explorer_pages.py has its words and its replays, explorer_runs.py what was measured at full size.
 Exit status: 0 done, 1 something is out of date, 2 bad use, 3 a program is not built.
 """
 
@@ -23,19 +23,16 @@ from . import command
 from .command import BadInput, Failure
 from .explorer_pages import IDEAS, RING, STEPS
 from .explorer_ring import ring_runs
+from .explorer_runs import published_series
 from .files import ROOT, read_json, read_text, write_text
 from .mpi import has_mpi
-from .problems import own_tiles
-from .results import published
-from .standing import SLOWED, standing_of
-from .standing import runs_of as published_runs
+from .results import HERO
 from .steps import chosen_of, program_of, run_program
 
 FOLDER = os.path.join(ROOT, "docs", "explorer")
-SHARED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "page")
+SOURCES = os.path.join(FOLDER, "src")
 KINDS = ["read", "write", "atomic"]
 MOVED = 5  # of an event: bytes, requests, sectors or wavefronts, first touches
-FULL_N = 4096  # of the measured runs that stand beside the small ones
 
 
 # --- a step's file --------------------------------------------------------------------------------
@@ -142,49 +139,25 @@ def fresh(build, shown, jobs, runs=None):
 # --- the page -------------------------------------------------------------------------------------
 
 
-def full_size():
-    """{"06 registers": [without, with a causal mask]}: what HBM moves for a head and how long the
-    GPU takes, of the pass that the step is about; what is not known is null."""
-    found, device, heads = {}, "", 0
-    for run in published_runs(published(os.path.join(ROOT, "docs", "results"))):
-        p = run.data["problem"]
-        if not (p["n"] == p["nk"] == FULL_N and p["d"] == 64 and p["h"] == p["hkv"]):
-            continue
-        if run.kind != "gpu" or not own_tiles(p) or standing_of(run) == SLOWED:
-            continue
-        name = f"{run.data['step'][:2]} {run.variant}"
-        part = run.data["backward"] if run.data["backward"] else run.data
-        hbm = part["traffic"]["hbm"]
-        moved = hbm["measured"] or hbm["predicted"]
-        if run.direction != "forward" or not moved or not part["time"]:
-            continue
-        device, heads = run.get("device.name").replace("NVIDIA ", ""), p["b"] * p["h"]
-        found.setdefault(name, [None, None])[p["causal"]] = {
-            "pass": "backward" if run.data["backward"] else "forward",
-            "hbm": (moved["read"] + moved["write"]) / heads,
-            "predicted": not hbm["measured"],
-            "ms": part["time"]["median_ms"],
-        }
-    return {"full": found, "device": device, "n": FULL_N, "heads": heads}
-
-
-def with_times(note, full):
-    def time_of(match):
-        return f"{full[match[1]][0]['ms']:.3g} ms"
-
-    return re.sub(r"\{(.*?)\}", time_of, note)
+def with_times(note, runs):
+    """{06 registers} is its time."""
+    ms = {run["id"]: run["ms"] for run in runs if run["pass"] == "forward" and not run["causal"]}
+    return re.sub(r"\{(.*?)\}", lambda match: f"{ms[match[1]]:.3g} ms", note)
 
 
 def page(contents):
     """index.html. `contents`: {step: {name of a run: its content}}."""
-    measured = full_size()
+    measured = published_series()
     steps = {}
     for shown in (*STEPS, RING):
         held = contents[shown.step]
+        result = shown.result or list(held.values())[-1]["variant"]
         steps[shown.step[:2]] = {
             "name": shown.name,
+            "folder": shown.step,
             "caption": shown.caption,
-            "result": shown.result or list(held.values())[-1]["variant"],
+            "result": result,
+            "short": HERO.get(f"{shown.step[:2]} {result}", ("", ""))[1],
             "before": shown.before,
             "ideas": {content["variant"]: content["idea"] for content in held.values()},
             "size": {"13_decode": "Nk", RING.step: "ranks"}.get(shown.step, "N"),
@@ -193,15 +166,14 @@ def page(contents):
                 for name, content in held.items()
             ],
         }
-    ideas = [{**idea, "note": with_times(idea["note"], measured["full"])} for idea in IDEAS]
-    tree = {"ideas": ideas, "steps": steps, **measured}
-    parts = {
-        "PAGE": json.dumps(tree, ensure_ascii=False).replace("<", "\\u003c"),
-        "THEME_CSS": read_text(os.path.join(SHARED, "theme.css")).rstrip(),
-        "THEME_JS": read_text(os.path.join(SHARED, "theme.js")).rstrip(),
-    }
-    template = read_text(os.path.join(FOLDER, "src", "page.html"))
-    return re.sub(r"@(\w+)@", lambda m: parts[m[1]], template)
+    ideas = [{**idea, "note": with_times(idea["note"], measured["runs"])} for idea in IDEAS]
+    tree = {"ideas": ideas, "steps": steps, "series": [measured]}
+    return read_text(os.path.join(SOURCES, "page.html")).replace("@PAGE@", json_inside(tree))
+
+
+def json_inside(tree):
+    """For a <script>."""
+    return json.dumps(tree, ensure_ascii=False).replace("<", "\\u003c")
 
 
 # --- all ------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
     with browser.Browser() as chromium:
         page = chromium.open("report.html", width=400, dark=True)
-        page.hover("#ladder a")
+        page.click("#ladder a")
         page.key("Tab")
         assert page.eval("document.activeElement.id") == "theme"
         assert page.errors() == []
@@ -39,7 +39,6 @@ KEYS = {
     "ArrowRight": (39, ""),
     "ArrowDown": (40, ""),
 }
-MODIFIERS = {"Alt": 1, "Control": 2, "Meta": 4, "Shift": 8}
 
 
 class BrowserError(Exception):
@@ -140,7 +139,7 @@ class Browser:
 
 
 class Page:
-    """One tab. A `selector` is of CSS; hover and click use its first element's middle."""
+    """One tab. A `selector` is of CSS; a click is on its first element's middle."""
 
     def __init__(self, browser):
         self.browser = browser
@@ -220,16 +219,10 @@ class Page:
             "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         )
 
-    def hover(self, selector):
-        self.mouse(*self.middle(selector))
-
     def click(self, selector):
-        self.mouse(*self.middle(selector), click=True)
-
-    def mouse(self, x, y, click=False):
-        """Moves it to a place in the window, and clicks there."""
+        x, y = self.middle(selector)
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
-        for kind in ("mousePressed", "mouseReleased") if click else ():
+        for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def middle(self, selector):
@@ -248,12 +241,10 @@ class Page:
         return found
 
     def key(self, key):
-        """Presses a key: "Tab", "Shift+Tab", "ArrowRight", "a"."""
-        *held, name = key.split("+") if len(key) > 1 else [key]
-        code, text = KEYS.get(name, (ord(name[0].upper()), name))
-        event = {"key": name, "code": name, "windowsVirtualKeyCode": code}
-        event["modifiers"] = sum(MODIFIERS[each] for each in held)
-        typed = {"text": text} if text and not held else {}
+        """Presses a key: "Tab", "ArrowRight", "a"."""
+        code, text = KEYS.get(key, (ord(key[0].upper()), key))
+        event = {"key": key, "code": key, "windowsVirtualKeyCode": code}
+        typed = {"text": text} if text else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **event, **typed)
         self.call("Input.dispatchKeyEvent", type="keyUp", **event)
 

@@ -1,7 +1,7 @@
 """compare.py and report.py on JSON made by hand."""
 
 import fcntl
-import html.parser
+import json
 import os
 import pty
 import re
@@ -42,29 +42,10 @@ def run_in_terminal(columns, *args):
     return shown.decode().replace("\r", "")
 
 
-class Page(html.parser.HTMLParser):
-    """The texts of a page, [(tag, text)], and the tags that it leaves open."""
-
-    EMPTY = ("meta", "br", "wbr")
-
-    def __init__(self, text):
-        super().__init__()
-        self.open, self.texts = [], []
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag, attrs):
-        self.open += [] if tag in self.EMPTY else [tag]
-
-    def handle_startendtag(self, tag, attrs):
-        pass
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag, (tag, self.getpos())
-
-    def handle_data(self, data):
-        if data.strip():
-            self.texts.append((self.open[-1], " ".join(data.split())))
+def own_series(page):
+    """What a page says of the runs that it was made of."""
+    data = re.search(r'id="page">(.*?)</script>', page, re.S)[1]
+    return json.loads(data)["series"][1]
 
 
 class Scripts(unittest.TestCase):
@@ -525,11 +506,14 @@ class Report(Scripts):
         rows, text = self.report()
         expected = ["01 naive", "02 registers", "02 shared", "06 swapped", "06 registers"]
         self.assertEqual(rows, expected)
-        said = "the text of 01_naive.naive.sim &amp; &lt;more&gt;"
-        for part in ("<svg", "WRONG", said, "03_online_softmax one_pass, sim"):
-            self.assertIn(part, text)
-        first, second = (text.index(f"the text of 06_x.{v}") for v in ("swapped", "registers"))
-        self.assertLess(first, second)
+        own = own_series(text)
+        self.assertEqual(own["wrong"], ["02 shared"])
+        texts = {name: (said, ok) for name, said, ok in own["texts"]}
+        said = "the text of 01_naive.naive.sim & <more>"
+        self.assertEqual(texts["01_naive naive, sim"], (said, True))
+        self.assertEqual(texts["03_online_softmax one_pass, sim"], ("nothing", False))
+        names = list(texts)
+        self.assertLess(*(names.index(f"06_x {v}, sim") for v in ("swapped", "registers")))
         for outside in ("http:", "https:", "src=", "url(", "@import"):
             self.assertNotIn(outside, text)
 
@@ -538,29 +522,29 @@ class Report(Scripts):
         slow["estimate"]["kernels"][0]["arithmetic"] = False
         for data in (sim(), slow):
             self.add(f"{data['step']}.naive.sim", data)
-        page = Page(self.report()[1])
-        self.assertEqual(page.open, [])
-        texts = {"th": ["estimated time", "limited by", "busy SMs"], "td": ["~400 us"]}
-        texts["p"] = ["400 us estimated", "limited by L1 lines", "~400 us estimated"]
-        texts["p"].append("limited by waiting, 4 of 132 SMs")
-        self.assertLessEqual({(tag, t) for tag in texts for t in texts[tag]}, set(page.texts))
-        words = " ".join(text for _, text in page.texts)
-        self.assertIn("~ in 04: without plain arithmetic", words)
-        self.assertNotIn("500 us measured", words)
+        own = own_series(self.report()[1])
+        limits = [run["limit"] for run in own["runs"]]
+        self.assertEqual(limits, ["L1 lines", "waiting, 4 of 132 SMs"])
+        cells = [dict(zip(own["head"], row)) for row in own["cells"]]
+        self.assertEqual([row["estimated time"] for row in cells], ["400 us", "~400 us"])
+        self.assertNotIn("measured time", own["head"])
+        self.assertIn("~ in 04: without plain arithmetic", " ".join(own["notes"]))
         # Beside it what was measured.
         self.add("01_naive.naive.gpu", gpu())
-        page = Page(self.report()[1])
-        texts = {"p": ["400 us estimated", "500 us measured"], "td": ["400 us", "500 us", "0.80x"]}
-        self.assertLessEqual({(tag, t) for tag in texts for t in texts[tag]}, set(page.texts))
+        own = own_series(self.report()[1])
+        cells = dict(zip(own["head"], own["cells"][0]))
+        times = [cells[f"{which} time"] for which in ("estimated", "measured")]
+        self.assertEqual(times, ["400 us", "500 us"])
+        self.assertEqual(own["runs"][0]["ms"], 0.5)
 
     def test_a_forward_that_is_another_variants_is_in_no_row(self):
         data = with_backward(sim(step="05_x", variant="standard", forward_of="02 registers"))
         self.add("05_x.standard.sim", data)
         rows, text = self.report()
         self.assertEqual(rows, ["05 standard bwd"])
-        self.assertIn(">05 standard bwd<", text)
-        self.assertNotIn(">05 standard<", text)
-        self.assertIn("05_x standard, sim", text)  # its own report stays
+        own = own_series(text)
+        self.assertEqual([row[0] for row in own["cells"]], rows)
+        self.assertEqual(own["texts"][0][0], "05_x standard, sim")  # its own report stays
 
     def test_a_page_that_cannot_be_written_gets_one_sentence(self):
         """On a full disk nothing half-written is left, and the old page is."""
@@ -592,11 +576,9 @@ class Report(Scripts):
         sizes = [sim(n=n, nk=n) for n in (512, 2048)]
         shown = self.compare(*sizes, options=["--page", page])
         self.assertEqual(shown.splitlines()[-1], str(page))
-        text = page.read_text()
-        self.assertIn("01 naive, N=2048: 400 us", text)  # against N: of these runs
-        self.assertIn("Of these runs", text)
-        self.assertNotIn("published runs", text)
-        self.assertNotIn("own reports", text)  # it has no programs' texts
+        own = own_series(page.read_text())
+        self.assertEqual([row[1] for row in own["cells"]], ["512", "2048"])
+        self.assertEqual((own["name"], own["texts"]), ("your run, N = 2048, causal", []))
         for place, status, words in (
             (self.folder + "/no/p.html", 2, "cannot be written: its folder does not"),
             (self.folder, 2, "cannot be written: Is a directory"),

@@ -11,13 +11,20 @@ import shutil
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 from browser import FOUND, MISSING, Browser
 from copies import ROOT, copy_scripts, maintain
+from sample_results import gpu, sim, with_backward, with_prepare, write
 
 BUILD = os.path.abspath(sys.argv.pop()) if len(sys.argv) > 1 else f"{ROOT}/build/sim"
 
-from flash_steps import explorer  # noqa: E402  (copies.py makes it known)
+from flash_steps import (  # noqa: E402  (copies.py makes it known)
+    explorer,
+    explorer_runs,
+    report,
+    results,
+)
 from flash_steps.explorer_pages import IDEAS, RING, STEPS  # noqa: E402
 from flash_steps.files import read_json  # noqa: E402
 
@@ -25,6 +32,7 @@ FOLDER = pathlib.Path(explorer.FOLDER)
 LARGEST = 2_500_000  # all files together, bytes
 FIRST_PICTURE_MS = 1000
 SIZES = ((1366, 650), (400, 800))
+TABS = ("#ladder", "#roofline", "#runs")
 READY = "document.body.ariaBusy === 'false'"  # no run is on its way
 
 
@@ -97,7 +105,11 @@ class Files(unittest.TestCase):
 
     def test_full_size_is_what_was_measured(self):
         """Read from docs/results without the code that made the page."""
-        full = explorer.full_size()["full"]
+        full = {
+            run["id"]: run
+            for run in explorer_runs.published_series()["runs"]
+            if not run["causal"] and run["pass"] == "forward"
+        }
         for name, file in (("06 registers", "h200"), ("10 scheduled", "h200_bf16")):
             run = next(
                 run
@@ -109,8 +121,78 @@ class Files(unittest.TestCase):
             hbm = run["traffic"]["hbm"]
             moved = sum((hbm["measured"] or hbm["predicted"]).values())
             heads = run["problem"]["b"] * run["problem"]["h"]
-            self.assertEqual(full[name][0]["hbm"], moved / heads)
-            self.assertEqual(full[name][0]["ms"], run["time"]["median_ms"])
+            self.assertEqual(full[name]["hbm"], moved / heads)
+            self.assertEqual(full[name]["ms"], run["time"]["median_ms"])
+
+
+def small(step, variant, index, times, **changes):
+    """A run that moves and takes `times` less than 01 naive."""
+    data = sim(step=step, variant=variant, variant_index=index, **changes)
+    for way, count in data["traffic"]["hbm"]["model"].items():
+        data["traffic"]["hbm"]["model"][way] = count // times
+    data["estimate"]["ms"] /= times
+    return data
+
+
+def tour():
+    """Four steps: one variant; three with a backward in the last; two of other types, one of them
+    with a prepare."""
+    return [
+        small("01_naive", "naive", 0, 1),
+        small("06_work_partitioning", "swapped", 0, 20),
+        small("06_work_partitioning", "registers", 1, 40),
+        with_backward(small("06_work_partitioning", "backward", 2, 30, forward_of="06 registers")),
+        small("10_warp_specialized", "scheduled", 0, 590),
+        with_prepare(small("12_fp8", "late", 0, 600, dtype="bf16", fp8=True)),
+    ]
+
+
+def rows_of(documents):
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [write(f"{folder}/{i}.json", data) for i, data in enumerate(documents)]
+        return results.join_for_reading([run for path in paths for run in results.load(path)])
+
+
+class Series(unittest.TestCase):
+    def figures(self, *documents):
+        return explorer_runs.figures_of(rows_of(documents)[0])
+
+    def test_figures_are_those_of_the_json(self):
+        said = self.figures(sim())
+        heads = sim()["problem"]["b"] * sim()["problem"]["h"]
+        self.assertEqual((said["hbm"], said["hbm_kind"]), (60e6 / heads, "modelled"))
+        self.assertEqual((said["ms"], said["time_kind"]), (0.4, "estimated"))
+        self.assertAlmostEqual(said["rate"], sim()["flops"] / 0.4e-3)
+        self.assertAlmostEqual(said["executed"], sim()["flops_executed"] / 0.4e-3)
+        self.assertAlmostEqual(said["intensity"], sim()["flops_executed"] / 60e6)
+        said = self.figures(sim(), gpu())
+        self.assertEqual((said["hbm"], said["hbm_kind"]), (62e6 / heads, "measured"))
+        self.assertEqual((said["ms"], said["time_kind"], said["limit"]), (0.5, "measured", None))
+
+    def test_a_time_for_more_heads_is_of_their_flops(self):
+        said, heads = self.figures(sim(estimate_heads=32)), sim()["problem"]["h"]
+        self.assertEqual(said["heads"], 32)
+        self.assertAlmostEqual(said["rate"], sim()["flops"] * 32 / heads / 0.4e-3)
+
+    def test_nothing_counted_is_no_figure(self):
+        data = sim()
+        data["traffic"]["hbm"] = {"predicted": None, "model": None, "measured": None}
+        data["estimate"] = None
+        said = self.figures(data)
+        self.assertEqual({said[key] for key in ("hbm", "ms", "rate", "intensity")}, {None})
+
+    def test_a_ladder_is_of_one_problem_and_one_device(self):
+        rows = rows_of([*tour(), sim(n=4096), gpu(n=4096), gpu("NVIDIA A100-SXM4-80GB", n=4096)])
+        labels = [row.any.label for row in rows_of(tour())]
+        self.assertEqual([row.any.label for row in explorer_runs.comparable(rows)], labels)
+        two = rows_of([sim(), sim(n=4096), gpu(n=4096), gpu("NVIDIA A100-SXM4-80GB", n=4096)])
+        (row,) = explorer_runs.comparable(two)
+        self.assertEqual(row.any.data["problem"]["n"], 4096)
+
+    def test_roofs_are_measured_or_of_the_data_sheet(self):
+        self.assertEqual(list(explorer_runs.roofs_of(rows_of([sim()]))), ["H200, data sheet"])
+        found = explorer_runs.roofs_of(rows_of([sim(), gpu()]))
+        self.assertEqual(found["NVIDIA H200, measured"]["fp32"], 6.5e13)
 
 
 @unittest.skipUnless(FOUND, MISSING)
@@ -119,26 +201,36 @@ class InBrowser(unittest.TestCase):
     def setUpClass(cls):
         cls.browser = cls.enterClassContext(Browser())
 
-    def open(self, address="", size=SIZES[0], dark=False):
-        page = self.browser.open(FOLDER / "index.html", *size, dark=dark, query=address)
+    def open(self, address="", size=SIZES[0], dark=False, file=FOLDER / "index.html"):
+        page = self.browser.open(file, *size, dark=dark, query=address)
         self.addCleanup(page.close)
         page.until("document.documentElement.dataset.ready")
         return page
 
     def test_one_screen_and_no_message(self):
-        """Each idea and each step, at both sizes: nothing scrolls, no word is too faint to read."""
+        """Each idea, step and tab, at both sizes, and a page with one's own runs: nothing scrolls,
+        no word is too faint to read."""
+        ideas = [f"#{i + 1}" for i in range(len(IDEAS))]
+        steps = [f"#{shown.step[:2]}" for shown in (*STEPS, RING)]
+        shown = [(FOLDER / "index.html", address) for address in (*ideas, *steps, *TABS)]
+        shown += [(self.own(tour()), address) for address in ("#1", *TABS)]
         for size in SIZES:
-            for address in [f"#{i + 1}" for i in range(len(IDEAS))] + [
-                f"#{shown.step[:2]}" for shown in (*STEPS, RING)
-            ]:
+            for file, address in shown:
                 with self.subTest(address=address, size=size):
-                    page = self.open(address, size, dark=address in ("#2", "#06"))
+                    page = self.open(address, size, address in ("#2", "#06", "#ladder"), file)
                     self.assertEqual(page.errors(), [])
                     self.assertEqual(page.overflow(), 0)
                     self.assertLessEqual(
                         page.eval("document.documentElement.scrollHeight"), size[1]
                     )
                     self.assertEqual(page.eval(FAINT), [])
+
+    def own(self, documents, texts=None):
+        """A page with these runs, alone in its folder."""
+        folder = self.enterContext(tempfile.TemporaryDirectory())
+        file = pathlib.Path(folder) / "report.html"
+        report.write_page(file, rows_of(documents), texts or {})
+        return file
 
     def test_the_first_picture_comes_at_once(self):
         best = min(
@@ -187,6 +279,58 @@ class InBrowser(unittest.TestCase):
         self.assertTrue(self.open("#nonsense").eval("location.hash").startswith("#1"))
         other = self.open("#06&n=77")  # the nearest that there is
         self.assertEqual(other.eval("document.getElementById('set-n').value"), "256")
+
+    def test_a_ladder_has_both_series(self):
+        """A row for each step's result in each pass: its last variant, but for a prepare."""
+        page = self.open("#ladder", file=self.own(tour()))
+        tips = page.eval(
+            "[...document.querySelectorAll('.rungs .s1.write')].map((bar) => bar.ariaLabel)"
+        )
+        shown = [tip.split(", your run")[0] for tip in tips]
+        expected = ["01 naive, forward", "06 registers, forward", "10 scheduled, forward"]
+        self.assertEqual(shown, [*expected, "12 late, forward", "06 backward, backward"])
+        self.assertIn("HBM 375 kB per head, modelled; 10.0 us for 4 heads, estimated", tips[1])
+        widths = page.eval(
+            "[...document.querySelectorAll('.rungs .s1.write i')].map((bar) => bar.style.width)"
+        )
+        self.assertEqual(widths[:2], ["max(2px, 100%)", "max(2px, 2.5%)"])
+        verdict = page.eval("document.getElementById('about').textContent")
+        self.assertIn("✓ All 7 runs are right. Your run, N = 1024, causal", verdict)
+        self.assertIn("HBM bytes ÷40 from 01 to 06, then speed ×15 from 06 to 12.", verdict)
+        page.eval("document.querySelector('.rungs .s1.write').focus()")
+        self.assertEqual(page.eval("tip.textContent"), tips[0])
+        page.click("h1")
+        self.assertTrue(page.eval("tip.hidden"))
+
+    def test_a_wrong_run_stands_at_the_top(self):
+        texts = {"02_tiled shared, sim": ("it broke", False)}
+        for file, words in (
+            (self.own([sim(), sim(step="02_x", ok=False)]), "✗ Wrong or failed: 02 naive."),
+            (self.own([sim()], texts), "✗ Wrong or failed: 02_tiled shared, sim."),
+        ):
+            page = self.open("#runs", file=file)
+            self.assertIn(words, page.eval("document.getElementById('about').textContent"))
+        self.assertEqual(
+            page.eval("document.querySelector('details[open] pre').innerText"), "it broke"
+        )
+
+    def test_below_the_roof(self):
+        page = self.open("#roofline", file=self.own([sim()]))
+        tip = page.eval("document.querySelector('circle.s1').ariaLabel")
+        # 1.07 GFLOP in 400 us, from 60 MB; an H200's HBM would allow 4.8 TB/s * 17.9 FLOP/B.
+        self.assertIn("2.68 TFLOP/s at 17.9 FLOP per byte; 4% of its roof", tip)
+        self.assertEqual(page.eval("document.querySelectorAll('.roof.s1').length"), 3)
+
+    def test_links_lead_to_the_book_or_nowhere(self):
+        links = "[...document.querySelectorAll('a')].map((a) => a.getAttribute('href'))"
+        for book in (None, "book/"):
+            with unittest.mock.patch.object(report, "BOOK", FOLDER if book else "/nowhere"):
+                file = self.own(tour())
+            found = self.open("#ladder", file=file).eval(links)
+            self.assertEqual(bool(found), bool(book))
+            for link in found:
+                self.assertRegex(link, r"docs/explorer/steps/\d\d_\w+/index\.html$")
+        self.assertEqual(self.open("#06").eval(links), [])
 
     def test_play_and_the_keyboard(self):
         page = self.open("#1&at=0")

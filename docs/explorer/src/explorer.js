@@ -1,5 +1,6 @@
-// Replays traces (docs/json.md) side by side; theme.js stands in front. PAGE and the files of steps, which arrive
-// when they are needed, are of explorer.py. Every count is a sum over a trace's events.
+// Replays traces (docs/json.md) side by side, and draws series of runs. PAGE and the files of steps, which arrive
+// when they are needed, are of explorer.py; of report.py with the reader's runs. Every count of a replay is a sum over
+// a trace's events.
 
 const KINDS = ["read", "write", "atomic"];
 const SECTOR = 32, BANKS = 32, WORD = 4;
@@ -36,6 +37,34 @@ function make(tag, attributes = {}, ...children) {
   node.append(...children);
   return node;
 }
+// --- dark or light, as the system has it until the reader chooses -------------------------------
+
+function firstTheme() {
+  try {
+    const kept = localStorage.getItem("theme");
+    if (kept) return kept;
+  } catch { /* a page from a file may keep nothing */ }
+  return matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+}
+function onTheme(redraw) {
+  const root = document.documentElement.dataset;
+  const set = (theme) => {
+    root.theme = theme;
+    redraw();
+  };
+  let chosen = false;  // also where nothing can be kept
+  $("theme").addEventListener("click", () => {
+    const theme = root.theme === "dark" ? "light" : "dark";
+    chosen = true;
+    try { localStorage.setItem("theme", theme); } catch { /* as above */ }
+    set(theme);
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    if (!chosen) set(firstTheme());
+  });
+}
+document.documentElement.dataset.theme = firstTheme();
+
 // --- a run --------------------------------------------------------------------------------------
 
 async function unpack(text) {
@@ -917,14 +946,21 @@ function versus(a, b, [less, more, same]) {
   if (Math.abs(a / b - 1) < .015) return same;
   return a > b ? `${times(a / b)} ${less}` : `${times(b / a)} ${more}`;
 }
-function figure(what, words, colour, labels, values, format) {
+// What a series has of the variant that a replay shows: of the pass that its step is about.
+function measuredOf(series, run) {
+  const both = series.runs.some((r) => r.causal !== series.runs[0].causal);
+  const found = series.runs.filter((r) => r.id === `${run.step.slice(0, 2)} ${run.variant}` &&
+                                          (!both || r.causal === run.problem.causal));
+  return found.find((r) => r.pass === "backward") || found.find((r) => r.pass === "forward");
+}
+function figure(what, words, colour, labels, values, format, more = []) {
   const most = Math.max(...values);
   return make("div", {}, make("p", { class: "dim" }, what), make("p", { class: "big" }, versus(...values, words)),
     ...values.flatMap((value, i) => {
       const bar = make("div", { class: `bar ${colour}` }, make("i"));
       bar.firstChild.style.width = `max(2px, ${100 * value / most}%)`;
       return [make("p", { class: "dim" }, `${labels[i]}: ${format(value)}`), bar];
-    }));
+    }), ...more);
 }
 function showFigures(node, sides, labels, note) {
   const runs = sides.map((s) => s.run);
@@ -933,15 +969,19 @@ function showFigures(node, sides, labels, note) {
     parts = [figure("work of all ranks over that of the slowest in each hop", ["less idle", "less idle", "equally busy"],
                     "read", labels, runs.map(busy), (x) => `${Math.round(100 * x)}%`)];
   } else {
-    const full = sides.map((s) => PAGE.full[`${s.run.step.slice(0, 2)} ${s.run.variant}`]?.[+s.run.problem.causal]);
-    if (full[0] && full[1] && full[0].pass === full[1].pass) {
-      const kind = full.some((f) => f.predicted) ? full.every((f) => f.predicted) ? "predicted" :
-        `${labels[full[0].predicted ? 0 : 1]} predicted` : "measured";
+    const [full, mine] = PAGE.series.map((series) => runs.map((run) => measuredOf(series, run)));
+    const known = (both) => both?.[0]?.hbm && both[1]?.hbm && both[0].pass === both[1].pass;
+    const beside = (words, what, format) => (known(mine) ? [make("p", { class: "dim" }, `${own.name}: ` +
+      `${versus(...mine.map((r) => r[what]), words)}, ${mine.map((r) => format(r[what])).join(" → ")}`)] : []);
+    if (known(full)) {
+      const guessed = full.map((f) => f.hbm_kind === "predicted");
+      const kind = guessed[0] === guessed[1] ? full[0].hbm_kind : `${labels[guessed[0] ? 0 : 1]} predicted`;
+      const [less, took] = [["fewer bytes", "more bytes", "the same bytes"], ["less time", "more time", "the same time"]];
       parts = [
-        figure(`HBM per head, ${PAGE.device}, N = ${PAGE.n}, ${kind}`, ["fewer bytes", "more bytes", "the same bytes"],
-               "write", labels, full.map((f) => f.hbm), bytes),
-        figure(`time of the ${full[0].pass}, ${PAGE.heads} heads, measured`, ["less time", "more time", "the same time"],
-               "read", labels, full.map((f) => f.ms), time)];
+        figure(`HBM per head, ${PAGE.series[0].name}, ${kind}`, less, "write", labels, full.map((f) => f.hbm), bytes,
+               beside(less, "hbm", bytes)),
+        figure(`time of the ${full[0].pass}, ${full[0].heads} heads, ${full[0].time_kind}`, took, "read", labels,
+               full.map((f) => f.ms), time, beside(took, "ms", time))];
     } else {
       const sums = runs.map((run) => total(run.final.requested()));
       parts = [figure("bytes that threads request, this run, simulated", ["fewer bytes", "more bytes", "the same bytes"],
@@ -949,6 +989,197 @@ function showFigures(node, sides, labels, note) {
     }
   }
   node.replaceChildren(...parts, make("p", { class: "note" }, note));
+}
+
+// --- the series: as a ladder, below a roof, as a table --------------------------------------------
+
+const own = PAGE.series[1];
+const percent = (x) => `${+(100 * x).toPrecision(2)}%`;
+const speed = (rate) => (rate < 1e15 ? (rate / 1e12).toPrecision(3) : exact(rate / 1e12));
+const numberOf = (run) => run.id.split(" ")[0];
+
+// A step's result in each pass is its last variant: {"06 forward": run}.
+function rungsOf(series) {
+  const causal = series.runs.every((r) => r.causal);
+  const runs = series.runs.filter((r) => r.causal === causal && r.pass !== "prepare");
+  return new Map(runs.map((r) => [`${numberOf(r)} ${r.pass}`, r]));
+}
+
+// Links lead to the book, where this page is in it or beside it; never to raw Markdown.
+const BOOK = PAGE.book ?? (/^http|\/html\/docs\/explorer\//.test(location.href) ? "../../" : null);
+function chapterOf(number, ...inside) {
+  const href = BOOK && PAGE.steps[number] && `${BOOK}steps/${PAGE.steps[number].folder}/index.html`;
+  return href ? make("a", { href }, ...inside) : make("span", {}, ...inside);
+}
+
+// "✓ All 61 runs are right. HBM ÷97 from 01 to 06, then speed ×18 from 06 to 12."
+function verdictOf(series) {
+  const failed = (series.texts ?? []).filter(([, , ok]) => !ok).map(([name]) => name);
+  const wrong = failed.length ? failed : series.wrong;
+  const words = series !== own ? "" : wrong.length ? `✗ Wrong or failed: ${wrong.join(", ")}. `
+    : `✓ All ${own.cells.length} runs are right. `;
+  const found = rungsOf(series), from = found.get("01 forward"), via = found.get("06 forward");
+  const last = [...found].filter(([key, r]) => key.endsWith(" forward") && r.type !== "fp32").at(-1)?.[1];
+  const said = [];
+  if (from?.hbm && via?.hbm) said.push(`HBM bytes ÷${Math.round(from.hbm / via.hbm)} from 01 to 06`);
+  if (via?.rate && last?.rate) said.push(`speed ×${Math.round(last.rate / via.rate)} from 06 to ${numberOf(last)}`);
+  const name = series.name[0].toUpperCase() + series.name.slice(1);
+  return `${words}${name}: ${said.join(", then ") || series.problem}.`;
+}
+
+function tipOf(run, series) {
+  const parts = [`${run.id}, ${run.pass}, ${series.name}`, run.hbm && `HBM ${bytes(run.hbm)} per head, ${run.hbm_kind}`,
+                 run.ms && `${time(run.ms)} for ${run.heads} heads, ${run.time_kind}`,
+                 run.limit && `limited by ${run.limit}`];
+  return parts.filter((x) => x).join("; ");
+}
+// Shows its words when it is pointed at, and to the keyboard and a screen reader.
+function telling(node, words) {
+  node.setAttribute("aria-label", words);
+  node.setAttribute("role", "img");
+  node.setAttribute("tabindex", 0);
+  const tell = () => {
+    const at = node.getBoundingClientRect();
+    showTip(at.left + at.width / 2, at.top, words);
+  };
+  for (const event of ["pointerenter", "focus"]) node.addEventListener(event, tell);
+  for (const event of ["pointerleave", "blur"]) node.addEventListener(event, hideTip);
+  return node;
+}
+
+// Linear bars: bytes on a scale of each series, whose problems differ; speed on one of all.
+function showLadder(node) {
+  const all = PAGE.series.map(rungsOf);
+  const keys = [...new Set(all.flatMap((rungs) => [...rungs.keys()]))];
+  const most = (i, pass, what) => Math.max(...[...all[i]].filter(([k]) => k.endsWith(pass)).map(([, r]) => r[what] ?? 0));
+  const bars = (key, pass, what, words, top) => make("div", {}, ...all.map((rungs, i) => {
+    const run = rungs.get(key), value = run?.[what];
+    if (!value) return make("div", { class: "bar" });
+    const bar = make("i");
+    bar.style.width = `max(2px, ${100 * value / top(i)}%)`;
+    const row = make("div", { class: `bar ${what === "hbm" ? "write" : "read"} s${i}` }, make("b", {}, bar),
+                     make("span", {}, words(value)));
+    return telling(row, tipOf(run, PAGE.series[i]));
+  }));
+  const rung = (key) => {
+    const [number, pass] = key.split(" "), run = all.map((rungs) => rungs.get(key)).find((r) => r);
+    const step = PAGE.steps[number];
+    const idea = step ? pass === "forward" && step.short || step.ideas[run.id.slice(number.length + 1)] || "" : "";
+    return [make("div", { class: "who" }, chapterOf(number, make("b", {}, `${number} ${step?.name ?? ""}`)),
+                 make("span", { class: "dim", title: idea }, ` ${run.type}. ${idea}`)),
+            bars(key, pass, "hbm", bytes, (i) => most(i, pass, "hbm")),
+            bars(key, pass, "rate", speed, () => Math.max(...all.map((_, i) => most(i, pass, "rate"))))];
+  };
+  const group = (pass) => {
+    const mine = keys.filter((key) => key.endsWith(` ${pass}`)).sort();
+    return mine.length ? [make("h3", {}, pass), make("h3", {}, "HBM per head"), make("h3", {}, "TFLOP/s"),
+                          ...mine.flatMap(rung)] : [];
+  };
+  node.replaceChildren(make("div", { class: "rungs" }, ...group("forward"), ...group("backward")),
+                       make("p", { class: "dim" }, own ? `Upper bars: ${PAGE.series[0].name}. Lower bars: ${own.name}, with a scale ` +
+                         "of its own for bytes." : ""));
+}
+
+const SVG = $("theme").firstElementChild.namespaceURI;
+function drawn(tag, attributes, ...inside) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...inside);
+  return node;
+}
+
+// FLOPs per byte of HBM and per second, as executed.
+function showRoofline(node) {
+  node.replaceChildren();
+  const width = node.clientWidth - 24, height = node.clientHeight - 22;
+  const left = 44, right = width - 22, top = 14, bottom = height - 36;
+  const points = PAGE.series.flatMap((series, s) => [...rungsOf(series).values()]
+    .filter((r) => r.intensity && r.executed).map((run) => ({ run, s, series })));
+  const used = new Set(points.map((p) => p.run.type));
+  const roofs = PAGE.series.flatMap((series, s) => Object.entries(series.roofs).flatMap(([name, roof]) =>
+    [...used].filter((type) => roof[type]).map((type) => ({ s, name, type, hbm: roof.hbm, peak: roof[type] }))));
+  const decades = (values) => [Math.floor(Math.log10(Math.min(...values))), Math.ceil(Math.log10(Math.max(...values)))];
+  const xs = decades([...points.map((p) => p.run.intensity), ...roofs.map((r) => r.peak / r.hbm)]);
+  const ys = decades([...points.map((p) => p.run.executed), ...roofs.map((r) => r.peak)]);
+  const x = (v) => left + (right - left) * (Math.log10(v) - xs[0]) / (xs[1] - xs[0]);
+  const y = (v) => bottom - (bottom - top) * (Math.log10(v) - ys[0]) / (ys[1] - ys[0]);
+  const words = (at, down, text, more = {}) => drawn("text", { x: at, y: down, ...more }, text);
+  const parts = [], taken = [];
+  for (let i = xs[0]; i <= xs[1]; ++i) {
+    parts.push(drawn("path", { class: "grid", d: `M${x(10 ** i)} ${top}V${bottom}` }),
+               words(x(10 ** i), bottom + 15, exactly(10 ** i), { "text-anchor": "middle", class: "dim" }));
+  }
+  for (let i = ys[0]; i <= ys[1]; ++i) {
+    parts.push(drawn("path", { class: "grid", d: `M${left} ${y(10 ** i)}H${right}` }),
+               words(left - 5, y(10 ** i) + 4, exactly(10 ** (i - 12)), { "text-anchor": "end", class: "dim" }));
+  }
+  parts.push(words((left + right) / 2, height - 5, "FLOP per byte of HBM", { "text-anchor": "middle" }),
+             words(left + 5, top + 10, "TFLOP/s"));
+  const place = (size, at, down, far) => {  // the nearest free place around a point
+    for (let reach = far; reach < 90; reach += 7) {
+      for (let turn = 0; turn < 12; ++turn) {
+        const angle = turn * Math.PI / 6, c = Math.cos(angle);
+        const box = [at + reach * c - (c < -.3 ? size : Math.abs(c) <= .3 ? size / 2 : 0), down + reach * Math.sin(angle) - 6,
+                     size, 13];
+        const free = taken.every((o) => box[0] > o[0] + o[2] || o[0] > box[0] + box[2] || box[1] > o[1] + o[3] || o[1] > box[1] + box[3]);
+        if (free && box[0] > left && box[0] + size < width && box[1] > top && box[1] + 13 < bottom) {
+          taken.push(box);
+          return [...box, reach];
+        }
+      }
+    }
+    return [at + far, down - 6, size, 13, far];
+  };
+  for (const { s, type, hbm, peak } of roofs) {
+    const low = Math.max(10 ** xs[0], 10 ** ys[0] / hbm);
+    parts.push(drawn("path", { class: `roof ${type} s${s}`, d: `M${x(low)} ${y(low * hbm)}L${x(peak / hbm)} ${y(peak)}H${right}` }));
+    if (roofs.some((r) => r.s < s && r.type === type)) continue;
+    taken.push([right - 80, y(peak) - 18, 80, 14]);
+    parts.push(words(right - 3, y(peak) - 5, `${type} ${speed(peak)}`, { "text-anchor": "end", class: type }));
+  }
+  points.forEach(({ run }) => taken.push([x(run.intensity) - 5, y(run.executed) - 5, 10, 10]));
+  for (const { run, s, series } of points) {
+    const [cx, cy] = [x(run.intensity), y(run.executed)];
+    const peaks = roofs.filter((r) => r.type === run.type).map((r) => Math.min(r.peak, r.hbm * run.intensity));
+    const share = peaks.length ? `; ${percent(run.executed / Math.max(...peaks))} of its roof` : "";
+    const text = `${numberOf(run)}${run.pass === "backward" ? " bwd" : ""}`, size = 7 * text.length;
+    const [lx, ly, , , reach] = place(size, cx, cy, 9);
+    if (reach > 16) {
+      parts.push(drawn("path", { class: "grid", d: `M${cx} ${cy}L${lx + size / 2} ${ly + 6}` }));
+    }
+    parts.push(telling(drawn("circle", { class: `${run.type} s${s}`, cx, cy, r: 4.5 }), `${tipOf(run, series)}; ` +
+      `${speed(run.executed)} TFLOP/s at ${+run.intensity.toPrecision(3)} FLOP per byte${share}`),
+      words(lx, ly + 10, text));
+  }
+  node.replaceChildren(drawn("svg", { width, height, role: "group", "aria-label": "Roofline" }, ...parts));
+}
+function exactly(x) { return String(+x.toPrecision(1)); }
+
+function showRuns(node) {
+  const series = own ?? PAGE.series[0];
+  const cells = (tag, row) => make("tr", {}, ...row.map((text) => make(tag, { class: /^(WRONG|not checkable)$/.test(text) && "differs" }, text)));
+  node.replaceChildren(
+    make("p", { class: "dim" }, `${series.problem}. Requested bytes are counted by the simulator; an estimated time is ` +
+         `a model's, never a measurement. ${series.notes.map((note) => `${note}.`).join(" ")}`),
+    make("table", {}, make("thead", {}, cells("th", series.head)),
+         make("tbody", {}, ...series.cells.map((row) => cells("td", row)))),
+    ...(series.texts ?? []).map(([name, text, ok]) => make("details", { open: !ok },
+      make("summary", { class: !ok && "differs" }, name), make("pre", { tabindex: 0 }, text))));
+}
+
+const TABS = { ladder: showLadder, roofline: showRoofline, runs: showRuns };
+function showTab(tab) {
+  state.tab = tab;
+  document.body.classList.toggle("tab", !!tab);
+  markIdea();
+  if (!tab) return;
+  player.stop();
+  history.replaceState(null, "", `#${tab}`);
+  $("about").textContent = tab === "roofline" ? "Under the slope HBM sets the limit, under a level line the type's peak; a step " +
+    "far below both waits for something else." : verdictOf(own ?? PAGE.series[0]);
+  $("controls").hidden = true;
+  TABS[tab]($("tab"));
+  document.body.ariaBusy = "false";
 }
 
 // --- the replay ---------------------------------------------------------------------------------
@@ -1019,8 +1250,8 @@ const sides = ["a", "b"].map((id) => new Side($(id)));
 const onChip = new OnChip($("chip"));
 const loaded = new Map();
 // What is shown: two variants, "01 naive", and their problem. The address says it: #4 is an idea, #06 a step beside its
-// parent, #04.fused-06.swapped any two; then &n=512&causal&at=40 (percent)&block=1&more.
-const state = { idea: 0, pair: [], n: 256, causal: false, m: 0, at: 0, block: 0, more: false, side: 1 };
+// parent, #04.fused-06.swapped any two; then &n=512&causal&at=40 (percent)&block=1&more. #ladder is a tab.
+const state = { idea: 0, pair: [], n: 256, causal: false, m: 0, at: 0, block: 0, more: false, side: 1, tab: "" };
 
 function stepOf(id) { return PAGE.steps[id.slice(0, 2)]; }
 function runsOf(id) { return stepOf(id).runs.filter((run) => run.variant === id.slice(3)); }
@@ -1029,6 +1260,7 @@ async function runOf(entry, id) {
   const number = id.slice(0, 2);
   if (!loaded.has(number)) {
     loaded.set(number, new Promise((resolve, reject) => {
+      if (window.flashSteps[number]) return resolve({ ...window.flashSteps[number], ready: new Map() });
       const script = make("script", { src: `${number}.js` });
       script.addEventListener("load", () => resolve({ ...window.flashSteps[number], ready: new Map() }));
       script.addEventListener("error", () => reject(new Error(`${number}.js is missing beside this page`)));
@@ -1088,8 +1320,9 @@ function variantOf(word) {
   return `${number} ${step.runs.some((r) => r.variant === variant) ? variant : step.result}`;
 }
 
-function fromAddress() {
+async function fromAddress() {
   const words = decodeURIComponent(location.hash.slice(1)).split("&");
+  if (TABS[words[0]]) return showTab(words[0]);
   const given = Object.fromEntries(words.slice(1).map((w) => w.split("=")).map(([k, v = true]) => [k, v]));
   const idea = PAGE.ideas[words[0] - 1] && /^\d$/.test(words[0]) ? +words[0] : 0;
   let pair = idea ? [...PAGE.ideas[idea - 1].pair] : words[0].split("-").map(variantOf);
@@ -1102,6 +1335,7 @@ function fromAddress() {
 }
 
 async function choose(changes, at) {
+  showTab("");
   player.stop();
   Object.assign(state, changes);
   const idea = PAGE.ideas[state.idea - 1];
@@ -1116,11 +1350,11 @@ async function choose(changes, at) {
   state.n = entries[1].n;
   const labels = wanted.map((id) => (wanted[0].slice(0, 2) === wanted[1].slice(0, 2) ? id : id.slice(0, 2)));
   $("controls").hidden = !!idea;
-  [...$("ideas").children].forEach((b, i) => b.toggleAttribute("aria-current", (i + 1) % (PAGE.ideas.length + 1) === state.idea));
+  markIdea();
   $("about").textContent = idea ? idea.question : stepOf(wanted[1]).caption;
   sides.forEach((side, i) => {
     side.follow = Math.min(state.block, runs[i].kernels ? Math.max(...runs[i].kernels.map((k) => k.blocks.length)) - 1 : 0);
-    side.node.querySelector("h2").textContent = `${stepOf(wanted[i]).name} (${wanted[i]})`;
+    side.node.querySelector("h2").replaceChildren(chapterOf(wanted[i].slice(0, 2), `${stepOf(wanted[i]).name} (${wanted[i]})`));
     side.node.querySelector(".idea").textContent = idea ? idea.say[i] : stepOf(wanted[i]).ideas[wanted[i].slice(3)];
     side.show(runs[i]);
   });
@@ -1141,6 +1375,11 @@ async function choose(changes, at) {
   player.put(at ?? player.at);
   keepAddress();
   document.body.ariaBusy = "false";
+}
+
+function markIdea() {
+  const at = state.tab ? PAGE.ideas.length + 1 + Object.keys(TABS).indexOf(state.tab) : state.idea ? state.idea - 1 : PAGE.ideas.length;
+  [...$("ideas").children].forEach((b, i) => b.toggleAttribute("aria-current", i === at));
 }
 
 function fillControls(entries, runs) {
@@ -1170,9 +1409,11 @@ function chosen(at) {
 function begin() {
   $("ideas").append(...PAGE.ideas.map((idea, i) => make("button", { type: "button", title: idea.question },
     make("b", {}, `${i + 1}`), make("span", {}, ` ${idea.name}`))),
-    make("button", { type: "button" }, "all", make("span", {}, " steps…")));
+    make("button", { type: "button" }, "all", make("span", {}, " steps…")),
+    ...Object.keys(TABS).map((tab) => make("button", { type: "button", "data-tab": tab }, tab)));
   [...$("ideas").children].forEach((button, i) => button.addEventListener("click", () =>
-    choose(i < PAGE.ideas.length ? { idea: i + 1 } : { idea: 0 })));
+    button.dataset.tab ? showTab(button.dataset.tab)
+      : choose(i < PAGE.ideas.length ? { idea: i + 1 } : { idea: 0, pair: state.pair.length ? state.pair : PAGE.ideas[0].pair })));
   for (const [i, id] of ["set-a", "set-b"].entries()) {
     $(id).append(...Object.entries(PAGE.steps).map(([number, step]) => make("optgroup", { label: `${number} ${step.name}` },
       ...Object.keys(step.ideas).map((variant) => make("option", {}, `${number} ${variant}`)))));
@@ -1198,6 +1439,7 @@ function begin() {
   const redraw = () => {
     readColours();
     shownKernel = null;
+    if (state.tab) return showTab(state.tab);
     if (!sides[1].run) return;
     sides.forEach((side) => side.resize());
     show(player.at);
@@ -1205,7 +1447,7 @@ function begin() {
   onTheme(redraw);
   window.addEventListener("resize", redraw);
   window.addEventListener("hashchange", fromAddress);
-  window.flashSteps = {};
+  window.flashSteps ??= {};
   return fromAddress();
 }
 

@@ -1,0 +1,127 @@
+"""What the page "Why is FlashAttention faster?" says of runs beside the replays: a series is drawn as
+a ladder and below a roof, and listed. One is of docs/results, a second one of the reader's runs."""
+
+import collections
+import os
+
+from .files import ROOT
+from .gpu_table import find_model
+from .problems import cache_of, own_tiles
+from .results import columns_for, join_for_reading, limit_in_words, notes_on, published, total
+from .results import verdict
+from .standing import SLOWED, runs_of, standing_of
+
+FULL_N = 4096  # of the published runs
+
+
+def dtype_of(row):
+    """Of the products: "fp32", "bf16" or "e4m3"."""
+    return "e4m3" if row.any.get("fp8") else row.any.data["problem"]["dtype"]
+
+
+def hbm_of(row):
+    """(bytes, what they are)"""
+    for kind, counts in (
+        ("measured", row.gpu_get("traffic.hbm.measured")),
+        ("modelled", row.sim_get("traffic.hbm.model")),
+        ("predicted", row.any.get("traffic.hbm.predicted")),
+    ):
+        if counts:
+            return total(counts), kind
+    return None, None
+
+
+def figures_of(row):
+    """One run's figures. HBM bytes are of a head; the rate is by FlashAttention's convention, and
+    `executed` is that of the FLOPs that the kernels execute."""
+    p = row.any.data["problem"]
+    heads = p["b"] * p["h"]
+    hbm, hbm_kind = hbm_of(row)
+    ms = row.ms or row.estimated_ms
+    timed = heads if row.ms else row.estimated_heads or heads
+    flops = row.any.get("flops")
+    executed = row.any.get("flops_executed") or flops
+
+    def per_second(count):
+        return count * timed / heads / (ms * 1e-3) if count and ms else None
+
+    return {
+        "id": row.any.label.removesuffix(" bwd").removesuffix(" prep"),
+        "pass": row.any.direction,
+        "causal": p["causal"],
+        "type": dtype_of(row),
+        "verdict": verdict(row),
+        "hbm": hbm and hbm / heads,
+        "hbm_kind": hbm_kind,
+        "ms": ms,
+        "time_kind": "measured" if row.ms else "estimated",
+        "heads": timed,
+        "rate": per_second(flops),
+        "executed": per_second(executed),
+        "intensity": executed / hbm if executed and hbm else None,
+        "limit": limit_in_words(row) if row.estimate and not row.ms else None,
+    }
+
+
+def comparable(rows):
+    """The rows of one problem on one device: of the most steps, then of the largest N."""
+    groups = collections.defaultdict(list)
+    for row in rows:
+        p = row.any.data["problem"]
+        sizes = tuple(p.get(key) for key in ("b", "h", "hkv", "n", "nk", "d", "causal", "smem"))
+        groups[sizes, cache_of(p)].append(row)
+
+    def size(group):
+        p = group[0].any.data["problem"]
+        return len({row.any.data["step"] for row in group}), p["n"] * p["nk"], p["b"] * p["h"]
+
+    chosen = max(groups.values(), key=size)
+    device = next((row.gpu_get("device.name") for row in chosen if row.gpu), None)
+    return [row for row in chosen if row.gpu_get("device.name") in (None, device)]
+
+
+def roofs_of(rows):
+    """{name: {"hbm": bytes/s, a type: FLOP/s}}: measured, or the data sheet's."""
+    found = {}
+    for row in rows:
+        if roofs := row.gpu_get("roofs"):
+            found[f"{row.gpu_get('device.name')}, measured"] = {
+                "hbm": roofs["copy_bytes_per_s"],
+                "fp32": roofs["fp32_flops"],
+                "bf16": roofs["bf16_flops"],
+            }
+        elif name := row.sim_get("model_gpu"):
+            sheet = find_model(name)
+            types = {"hbm": "hbm_bytes_per_s", "fp32": "fp32_flops"}
+            types |= {"bf16": "bf16_flops", "e4m3": "fp8_flops"}
+            found[f"{name}, data sheet"] = {key: sheet.get(types[key]) for key in types}
+    return found
+
+
+def series(rows, name, drawn):
+    """`drawn`: the rows of the ladder; the table has all."""
+    columns, common = columns_for(rows)
+    return {
+        "name": name,
+        "problem": common,
+        "runs": [figures_of(row) for row in drawn],
+        "roofs": roofs_of(drawn),
+        "head": [column.title for column in columns],
+        "cells": [[column.cell(row) for column in columns] for row in rows],
+        "notes": notes_on(rows),
+        "wrong": [row.any.label for row in rows if verdict(row) != "ok"],
+    }
+
+
+def published_series():
+    """Of the GPU of which docs/results has most at one size, without and with a causal mask."""
+    of_device = collections.defaultdict(list)
+    runs = runs_of(published(os.path.join(ROOT, "docs", "results")))
+    for row in join_for_reading([run for run in runs if standing_of(run) != SLOWED]):
+        p = row.any.data["problem"]
+        if p["n"] == p["nk"] == FULL_N and p["d"] == 64 and p["h"] == p["hkv"] and own_tiles(p):
+            if row.gpu:
+                of_device[row.gpu_get("device.name")].append(row)
+    device = max(of_device, key=lambda name: len(of_device[name]))
+    name = device.replace("NVIDIA ", "")
+    return series(of_device[device], f"{name}, N = {FULL_N}", of_device[device])
