@@ -1,71 +1,296 @@
-// Blocks of a cluster are resident together and reach each other's shared memory.
-#include "common/dialect/ptx/more/cluster.h"
-#include "common/dialect/ptx/more/mbarrier.h"
+// Blocks of a cluster: what orders them, what a multicast load needs, and how its barrier and other
+// blocks' memory can be used wrongly. The right uses run on both backends in tests/ptx.
+#include "common/dialect/ptx/ptx.h"
 #include "tests/sim/diagnosis.h"
 
+using fa::TensorMap;
 using sim::test::Buffer;
 using sim::test::finding;
+using sim::test::WithOptions;
 
 namespace {
 
-// Every block writes its number to its own static and dynamic shared memory and reads its
-// neighbour's through plain loads.
-template <bool kBarrier>
-__global__ void exchange(int* out) {
-  __shared__ int mine[32];
-  int* dynamic = fa::dynamic_shared<int>();
-  const unsigned rank = fa::cluster_rank(), size = fa::cluster_size();
-  mine[threadIdx.x] = 100 * blockIdx.x + threadIdx.x;
-  dynamic[threadIdx.x] = 1000 * blockIdx.x + threadIdx.x;
-  if (kBarrier) fa::cluster_sync();  // everybody has written
-  const unsigned next = (rank + 1) % size;
-  const int* theirs = static_cast<const int*>(sim::map_shared_rank(mine, next));
-  const int* their_dynamic = static_cast<const int*>(sim::map_shared_rank(dynamic, next));
-  out[2 * (blockIdx.x * 32 + threadIdx.x)] = theirs[threadIdx.x];
-  out[2 * (blockIdx.x * 32 + threadIdx.x) + 1] = their_dynamic[threadIdx.x];
-  if (kBarrier) fa::cluster_sync();  // nobody leaves while others read
+constexpr int kTile = 32, kStages = 2, kTiles = 5;
+const fa::LaunchConfig kTwoBlocks{2, 32, 0, 2}, kTwoClusters{4, 64, 0, 2};
+
+__device__ void init(uint64_t* bar, int arrivals) {
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(bar, arrivals);
+    fa::mbarrier_init_fence();
+  }
 }
 
-// Block 1 waits for block 0 to arrive on its mbarrier; without kArrives it waits for ever.
-template <bool kArrives>
-__global__ void wait_for_peer(int* out) {
+// Each block reads its neighbour's tile.
+enum class Sync { cluster, block, arrive_only, behind_arrival };
+__global__ void exchange(float* y, Sync sync) {
+  __shared__ float tile[64];
+  const unsigned t = threadIdx.x, other = fa::cluster_rank() ^ 1;
+  fa::cluster_sync();
+  if (sync != Sync::behind_arrival) tile[t] = t;
+  if (sync == Sync::cluster) fa::cluster_sync();
+  if (sync == Sync::block) __syncthreads();
+  if (sync == Sync::arrive_only) fa::cluster_arrive();
+  if (sync == Sync::behind_arrival) {
+    fa::cluster_arrive();
+    tile[t] = t;
+    fa::cluster_wait();
+  }
+  y[blockIdx.x * 64 + t] = fa::map_shared(tile, other)[t ^ 32];
+  if (sync == Sync::arrive_only) fa::cluster_wait();
+  fa::cluster_sync();  // nobody leaves while others read
+}
+
+// The same in the other direction: block 0 stores into block 1's tile.
+__global__ void store_to_neighbour(float* y, bool sync) {
+  __shared__ float tile[64];
+  fa::cluster_sync();
+  if (fa::cluster_rank() == 0) fa::map_shared(tile, 1)[threadIdx.x] = 1;
+  if (sync) fa::cluster_sync();
+  if (fa::cluster_rank() == 1) y[threadIdx.x] = tile[threadIdx.x];
+  fa::cluster_sync();
+}
+
+// Block 0 fills block 1's tile and arrives at its mbarrier.
+enum class Missing { nothing, wait, arrival };
+__global__ void hand_over(float* y, Missing missing) {
+  __shared__ float tile[32];
   __shared__ uint64_t full;
-  if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
-  fa::cluster_sync();  // the barrier exists in both blocks
+  init(&full, 32);
+  fa::cluster_sync();
   if (fa::cluster_rank() == 0) {
-    if (kArrives && threadIdx.x == 0) fa::mbarrier_arrive_remote(&full, 1);
+    fa::map_shared(tile, 1)[threadIdx.x] = 1;
+    if (missing != Missing::arrival) fa::mbarrier_arrive_remote(&full, 1);
   } else {
-    fa::mbarrier_wait(&full, 0);
-    out[threadIdx.x] = 1;
+    if (missing != Missing::wait) fa::mbarrier_wait_cluster(&full, 0);
+    y[threadIdx.x] = tile[threadIdx.x ^ 1];
   }
   fa::cluster_sync();
 }
 
+__global__ void through_device(float* x, float* y, bool sync) {
+  const int i = blockIdx.x * 32 + threadIdx.x;
+  x[i] = i;
+  if (sync) fa::cluster_sync();
+  y[i] = x[i ^ 32];
+}
+
+// Block 0 loads tiles for both blocks; each block's warp 1 adds them up and hands the stage back to
+// block 0. Faults: the consumers of block 1 are not waited for, they do not wait for the last tile,
+// or all hand a stage back before they have read it.
+enum class Fault { none, local, no_full_wait, empty_too_early };
+__global__ void multicast_ring(const __grid_constant__ TensorMap map, float* y, Fault fault) {
+  __shared__ __align__(128) float tile[kStages][kTile];
+  __shared__ uint64_t full[kStages], empty[kStages];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const unsigned rank = fa::cluster_rank();
+  for (int s = 0; s < kStages; ++s) {
+    init(&full[s], 1);
+    init(&empty[s], fault == Fault::local ? 32 : 64);
+  }
+  fa::cluster_sync();
+  if (threadIdx.x == 0) {
+    for (int j = 0; j < kTiles; ++j) {
+      const int s = j % kStages;
+      // Block 1 waits for its own tile before it announces the next one.
+      if (rank == 0) fa::mbarrier_wait_cluster(&empty[s], (j / kStages & 1) ^ 1);
+      if (rank == 1 && j >= kStages) fa::mbarrier_wait(&full[s], (j / kStages & 1) ^ 1);
+      fa::mbarrier_arrive_expect_tx(&full[s], sizeof tile[s]);
+      if (rank == 0) {
+        fa::tma_load_multicast(tile[s], &map, &full[s], {j * kTile}, uint16_t{3});
+      }
+    }
+  }
+  if (warp == 1) {
+    float sum = 0;
+    for (int j = 0; j < kTiles; ++j) {
+      const int s = j % kStages;
+      const bool wait = fault != Fault::no_full_wait || rank == 0 || j < kTiles - 1;
+      if (wait) fa::mbarrier_wait(&full[s], j / kStages & 1);
+      if (fault == Fault::empty_too_early) fa::mbarrier_arrive_remote(&empty[s], 0);
+      sum += tile[s][31 - lane];
+      if (fault == Fault::local ? rank == 0 : fault != Fault::empty_too_early) {
+        fa::mbarrier_arrive_remote(&empty[s], 0);
+      }
+    }
+    y[blockIdx.x * 32 + lane] = sum;
+  }
+  fa::cluster_sync();
+}
+
+// One block arrives at the other's mbarrier, or reads its tile. Does that one know when it ends?
+enum class Use { waited_for, arrival, read };
+__global__ void leave(float* y, Use use, unsigned user) {
+  __shared__ float tile[32];
+  __shared__ uint64_t done;
+  tile[threadIdx.x] = 1;
+  init(&done, 32);
+  fa::cluster_sync();
+  if (fa::cluster_rank() == user) {
+    if (use == Use::read) y[threadIdx.x] = fa::map_shared(tile, user ^ 1)[threadIdx.x];
+    if (use != Use::read) fa::mbarrier_arrive_remote(&done, user ^ 1);
+  } else if (use == Use::waited_for) {
+    fa::mbarrier_wait_cluster(&done, 0);
+  }
+}
+
+// A multicast load into a block that does not wait for it, and so may end first.
+__global__ void multicast_into_the_dead(const __grid_constant__ TensorMap map, float* y,
+                                        unsigned issuer) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  init(&full, 1);
+  fa::cluster_sync();
+  if (threadIdx.x == 0) fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+  if (fa::cluster_rank() == issuer) {
+    if (threadIdx.x == 0) fa::tma_load_multicast(tile, &map, &full, {0}, uint16_t{3});
+    fa::mbarrier_wait(&full, 0);
+    y[threadIdx.x] = tile[threadIdx.x];
+  }
+}
+
+// One block uses the other's memory, but only its own threads have met since the start.
+enum class First { arrival, store, multicast };
+__global__ void begin(const __grid_constant__ TensorMap map, First first, unsigned user,
+                      bool sync) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  init(&full, first == First::arrival ? 32 : 1);
+  sync ? fa::cluster_sync() : __syncthreads();
+  if (fa::cluster_rank() == user) {
+    if (first == First::arrival) fa::mbarrier_arrive_remote(&full, user ^ 1);
+    if (first == First::store) fa::map_shared(tile, user ^ 1)[threadIdx.x] = 1;
+    if (first == First::multicast && threadIdx.x == 0) {
+      fa::tma_load_multicast(tile, &map, &full, {0}, uint16_t(1 << (user ^ 1)));
+    }
+  } else {
+    if (first == First::multicast && threadIdx.x == 0) {
+      fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+    }
+    if (first != First::store) fa::mbarrier_wait_cluster(&full, 0);
+  }
+  fa::cluster_sync();
+}
+
+// Thread 0 of each block waits for the cluster; the others return at once, arrive and return, or
+// return after thread 0 has begun to wait.
+__global__ void others_return(float* y) {
+  if (threadIdx.x == 1) return;
+  if (threadIdx.x == 2) {
+    fa::cluster_arrive();
+    return;
+  }
+  if (threadIdx.x == 0) fa::cluster_arrive();
+  __syncwarp(1u << 0 | 1u << 3);
+  if (threadIdx.x == 3) return;  // when thread 0 waits already
+  fa::cluster_wait();
+  y[blockIdx.x] = 1;
+}
+__global__ void wait_without_arrive() { fa::cluster_wait(); }
+__global__ void arrive_twice() {
+  fa::cluster_arrive();
+  fa::cluster_arrive();
+}
+__global__ void beyond_the_cluster(float* y) {
+  __shared__ float word;
+  y[0] = *fa::map_shared(&word, 2);
+}
+__global__ void multicast_beyond(const __grid_constant__ TensorMap map) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  init(&full, 1);
+  fa::tma_load_multicast(tile, &map, &full, {0}, uint16_t{5});
+}
+
+TensorMap tiles_of(const Buffer<float>& x) {
+  return fa::tensor_map(x.get(), {{kTiles * kTile, 1, kTile}}, fa::Swizzle::none);
+}
+
 }  // namespace
 
-TEST_CASE("blocks of a cluster read each other's shared memory", "[sim][cluster]") {
-  const unsigned size = GENERATE(2u, 4u);
-  const unsigned blocks = 4 * size;
-  Buffer<int> out("out", blocks * 64);
-  fa::launch(exchange<true>, {dim3(blocks), dim3(32), 128, size}, out);
-  const auto got = out.download();
-  for (unsigned b = 0; b < blocks; ++b) {
-    const int next = b / size * size + (b + 1) % size;
-    for (int t = 0; t < 32; ++t) {
-      REQUIRE(got[2 * (b * 32 + t)] == 100 * next + t);
-      REQUIRE(got[2 * (b * 32 + t) + 1] == 1000 * next + t);
+TEST_CASE("the cluster's barrier orders its blocks", "[sim][races][cluster]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", 256), y("y", 256);
+  SILENT(exchange, kTwoClusters, y, Sync::cluster);
+  CHECK(y.download()[64 + 5] == 37);
+  FOUND(
+      "race on shared memory: kernel  ... of tile, byte  ... block (1,0,0), thread ( ... have no "
+      "barrier between them",
+      exchange, kTwoClusters, y, Sync::block);
+  FOUND("race on shared memory", exchange, kTwoClusters, y, Sync::arrive_only);
+  FOUND("race on shared memory", exchange, kTwoClusters, y, Sync::behind_arrival);
+  FOUND("race on shared memory ... block (0,0,0)", store_to_neighbour, {2, 64, 0, 2}, y, false);
+  SILENT(store_to_neighbour, {2, 64, 0, 2}, y, true);
+  FOUND("race on device memory", through_device, {4, 32, 0, 2}, x, y, false);
+  SILENT(through_device, {4, 32, 0, 2}, x, y, true);
+}
+
+TEST_CASE("a remote arrival orders two blocks; without it they wait for ever",
+          "[sim][races][cluster]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 32);
+  SILENT(hand_over, kTwoBlocks, y, Missing::nothing);
+  CHECK(y.download()[7] == 1);
+  FOUND("race on shared memory", hand_over, kTwoBlocks, y, Missing::wait);
+  FOUND(
+      "deadlock in kernel (anonymous namespace)::hand_over ... of its cluster ... 32 threads wait "
+      "at mbarrier",
+      hand_over, kTwoBlocks, y, Missing::arrival);
+}
+
+TEST_CASE("a multicast load waits for the readers of all blocks", "[sim][races][cluster]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", std::vector<float>(kTiles * kTile, 1.f)), y("y", 128);
+  const TensorMap map = tiles_of(x);
+  SILENT(multicast_ring, kTwoClusters, map, y, Fault::none);
+  CHECK(y.download() == std::vector<float>(128, kTiles));
+  FOUND("block (0,0,0), thread (0,0,0): TMA load into tile, byte 0 ... in block (1,0,0)",
+        multicast_ring, kTwoClusters, map, y, Fault::local);
+  FOUND("race on shared memory", multicast_ring, kTwoClusters, map, y, Fault::no_full_wait);
+  FOUND("race on shared memory", multicast_ring, kTwoClusters, map, y, Fault::empty_too_early);
+}
+
+TEST_CASE("a block does not end while others use its shared memory", "[sim][races][cluster]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", kTiles * kTile), y("y", kTile);
+  SILENT(leave, kTwoBlocks, y, Use::waited_for, 0u);
+  SILENT(leave, kTwoBlocks, y, Use::waited_for, 1u);
+  // Which of the two blocks runs first decides which of the two sentences is said.
+  FOUND("block (0,0,0) may end before the atomic by block (1,0,0), thread (", leave, kTwoBlocks, y,
+        Use::arrival, 1u);
+  FOUND("block (0,0,0), thread ( ... in block (1,0,0) ... that block has ended", leave, kTwoBlocks,
+        y, Use::arrival, 0u);
+  FOUND("that block has ended", leave, kTwoBlocks, y, Use::read, 0u);
+  FOUND("may end before the load", leave, kTwoBlocks, y, Use::read, 1u);
+  FOUND("TMA load into tile, byte 0, in block (1,0,0) ... that block has ended",
+        multicast_into_the_dead, kTwoBlocks, tiles_of(x), y, 0u);
+  FOUND("ends without a wait for", multicast_into_the_dead, kTwoBlocks, tiles_of(x), y, 1u);
+}
+
+TEST_CASE("a block is used only when it is known to have begun", "[sim][races][cluster]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", kTiles * kTile);
+  const TensorMap map = tiles_of(x);
+  for (const First first : {First::arrival, First::store, First::multicast}) {
+    for (const unsigned user : {0u, 1u}) {
+      CAPTURE(static_cast<int>(first), user);
+      SILENT(begin, kTwoBlocks, map, first, user, true);
+      const bool fresh = first == First::arrival && user == 0;  // block 1 has not run at all
+      FOUND(fresh ? "is not initialised" : "may not have begun", begin, kTwoBlocks, map, first,
+            user, false);
     }
   }
 }
 
-TEST_CASE("a block that waits for a peer for ever is a deadlock of the cluster", "[sim][cluster]") {
-  Buffer<int> out("out", 32);
-  const auto text = finding([&] {
-    fa::launch(wait_for_peer<false>, {dim3(2), dim3(32), 0, 2}, out);
-  });
-  CHECK_THAT(text, ContainsSubstring("deadlock in kernel (anonymous namespace)::wait_for_peer"));
-  CHECK_THAT(text, ContainsSubstring("32 threads wait at mbarrier"));
-  CHECK_THAT(text, ContainsSubstring("of its cluster"));
-  CHECK(finding([&] { fa::launch(wait_for_peer<true>, {dim3(2), dim3(32), 0, 2}, out); }) == "");
-  CHECK(out.download() == std::vector<int>(32, 1));
+TEST_CASE("threads that have returned do not hold up the cluster", "[sim][cluster]") {
+  Buffer<float> y("y", 4);
+  SILENT(others_return, {4, 4, 0, 2}, y);
+  CHECK(y.download() == std::vector<float>(4, 1));
+}
+
+TEST_CASE("wrong uses of the cluster's barrier and blocks are refused", "[sim][cluster]") {
+  Buffer<float> x("x", kTiles * kTile);
+  FOUND("without a barrier.cluster.arrive", wait_without_arrive, {2, 1, 0, 2});
+  FOUND("for the second time", arrive_twice, {2, 1, 0, 2});
+  FOUND("block 2 of a cluster of 2", beyond_the_cluster, {2, 1, 0, 2}, x);
+  FOUND("to a block outside the cluster of 2", multicast_beyond, {2, 1, 0, 2}, tiles_of(x));
 }

@@ -18,6 +18,9 @@ struct Buffer : fa::DeviceMemory<T> {
   Buffer(const char* name, size_t n, bool written = true) : fa::DeviceMemory<T>(name, n) {
     if (written) this->fill(0);
   }
+  Buffer(const char* name, const std::vector<T>& data) : Buffer(name, data.size()) {
+    this->upload(data);
+  }
   operator T*() const { return this->get(); }
 };
 
@@ -43,5 +46,44 @@ std::string finding(F&& run) {
   }
   return recording && recording->finish().analysed == 0 ? "the analysis has looked at nothing" : "";
 }
+/// In one launch.
+template <class... P, class... A>
+std::string finding(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... args) {
+  return finding([&] { fa::launch(kernel, config, static_cast<A&&>(args)...); });
+}
+
+/// What is counted in `run`, and in one launch.
+template <class F>
+fa::Counts counted(F&& run) {
+  Recording recording;
+  run();
+  return recording.finish();
+}
+template <class... P, class... A>
+fa::Counts counted(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... args) {
+  return counted([&] { fa::launch(kernel, config, static_cast<A&&>(args)...); });
+}
+
+/// Are all parts of `pattern`, which " ... " divides, in the text, in this order?
+inline bool says(const std::string& text, const std::string& pattern) {
+  const std::string gap = " ... ";
+  size_t at = 0;
+  for (size_t from = 0, to; from <= pattern.size(); from = to + gap.size()) {
+    to = std::min(pattern.find(gap, from), pattern.size());
+    at = text.find(pattern.substr(from, to - from), at);
+    if (at == text.npos) return false;
+    at += to - from;
+  }
+  return true;
+}
 
 }  // namespace sim::test
+
+/// The finding of a launch (kernel, config, arguments) or a lambda: as the pattern says, or none.
+#define FOUND(pattern, ...)                                    \
+  do {                                                         \
+    const std::string found = sim::test::finding(__VA_ARGS__); \
+    CAPTURE(found, pattern);                                   \
+    CHECK(sim::test::says(found, pattern));                    \
+  } while (false)
+#define SILENT(...) CHECK(sim::test::finding(__VA_ARGS__) == "")

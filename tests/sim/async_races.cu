@@ -1,0 +1,823 @@
+// Races with what goes on by itself: cp.async, TMA and wgmma, and the fences between their path to
+// memory and that of threads. Each with a kernel that has exactly one fault, and a near twin
+// without it.
+#include "common/dialect/ptx/ptx.h"
+#include "tests/sim/diagnosis.h"
+
+using fa::Swizzle;
+using fa::TensorMap;
+using sim::test::Buffer;
+using sim::test::counted;
+using sim::test::finding;
+using sim::test::says;
+using sim::test::WithOptions;
+
+namespace {
+
+using bf16 = __nv_bfloat16;
+
+constexpr int kTile = 64;  // floats
+constexpr int kElements = 64 * 16;
+const fa::LaunchConfig kTwoWarps{1, 64}, kWarpgroup{1, 128}, kCluster{2, 64, 0, 2};
+
+std::string line_behind(int line, int n) { return "async_races.cu:" + std::to_string(line + n); }
+
+// --- cp.async: a thread's wait is for its own copies ---------------------------------------------
+
+// Each thread copies four elements and reads those of a thread of the same or of another warp.
+__global__ void exchange(const float* x, float* y, int distance, bool wait, bool barrier) {
+  __shared__ __align__(16) float tile[64 * 4];
+  fa::cp_async_16(&tile[threadIdx.x * 4], &x[threadIdx.x * 4]);
+  if (wait) fa::cp_async_wait_all();
+  if (barrier) __syncthreads();
+  y[threadIdx.x] = tile[(threadIdx.x ^ distance) * 4];
+}
+// One warp copies a tile and returns; the other one reads it behind a barrier. Without the wait the
+// copies are still on their way when it reads (warp 1 copies) or landed when their thread returned.
+__global__ void leave_in_flight(const float* x, float* y, bool wait, int copier) {
+  __shared__ __align__(16) float tile[32 * 4];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == copier) fa::cp_async_16(&tile[lane * 4], &x[lane * 4]);
+  if (wait) fa::cp_async_wait_all();
+  __syncthreads();
+  if (warp != copier) y[lane] = tile[lane];
+}
+// The same, and the other warp's load comes to an end before the wait does.
+__global__ void read_in_flight(const float* x, float* y) {
+  __shared__ __align__(16) float tile[32 * 4];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 0) fa::cp_async_16(&tile[lane * 4], &x[lane * 4]);
+  __syncthreads();
+  if (warp == 1) y[lane] = tile[lane];
+  __syncthreads();
+  fa::cp_async_wait_all();
+}
+__global__ void copy_twice(const float* x) {
+  __shared__ __align__(16) float tile[4];
+  fa::cp_async_16(tile, x);
+  fa::cp_async_16(tile, x + 4);
+  fa::cp_async_wait_all();
+}
+// Two stages, one tile ahead. Its place is free behind the barrier, not in front of it.
+__global__ void one_tile_ahead(const float* x, float* y, bool early) {
+  constexpr int kStages = 2, kTiles = 6;
+  __shared__ __align__(16) float tile[kStages][64 * 4];
+  const auto copy = [&](int j) {
+    fa::cp_async_16(&tile[j % kStages][threadIdx.x * 4], &x[threadIdx.x * 4]);
+  };
+  copy(0);
+  float sum = 0;
+  for (int j = 0; j < kTiles; ++j) {
+    fa::cp_async_wait_all();
+    if (early && j + 1 < kTiles) copy(j + 1);
+    __syncthreads();
+    if (!early && j + 1 < kTiles) copy(j + 1);
+    sum += tile[j % kStages][(threadIdx.x ^ 32) * 4];
+  }
+  y[threadIdx.x] = sum;
+}
+
+// --- threads write shared memory, TMA or wgmma reads it: fence.proxy.async -----------------------
+
+enum class Fence { none, everybody, issuer, early, late, shared, device, all };
+
+// 64 threads fill a tile, thread 0 stores it.
+constexpr int kStoreTile = __LINE__;  // the stores are 4 lines further down, the bulk store 10
+__global__ void store_tile(float* y, Fence fence) {
+  __shared__ __align__(128) float tile[64];
+  if (fence == Fence::early) fa::fence_proxy_async();
+  tile[threadIdx.x] = threadIdx.x;
+  if (fence == Fence::everybody) fa::fence_proxy_async();
+  __syncthreads();
+  if (fence == Fence::late) fa::fence_proxy_async();
+  if (threadIdx.x == 0) {
+    if (fence == Fence::issuer) fa::fence_proxy_async();
+    fa::bulk_store(y, tile, sizeof tile);
+    fa::tma_store_commit();
+    fa::tma_store_wait<0>();
+  }
+}
+
+__device__ inline void multiply(const bf16* tile, float* y) {
+  float d[32];
+  const uint64_t a = fa::wgmma_descriptor(tile, Swizzle::none, 64 * 16, 128);
+  fa::wgmma_fence();
+  fa::wgmma(d, a, a, false);
+  fa::wgmma_commit();
+  fa::wgmma_wait<0>();
+  y[threadIdx.x] = d[0];
+}
+// The operands of a wgmma come from plain stores, stmatrix, or cp.async.
+enum class Writer { plain, stmatrix, cp_async };
+__global__ void operands(const bf16* x, float* y, Writer writer, bool fence) {
+  __shared__ __align__(1024) bf16 tile[kElements];
+  bf16* mine = tile + threadIdx.x * 8;
+  if (writer == Writer::plain) {
+    for (int i = 0; i < 8; ++i) mine[i] = 1.f;
+  } else if (writer == Writer::stmatrix) {
+    fa::stmatrix_x4(mine, {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u});
+  } else {
+    fa::cp_async_16(mine, x + threadIdx.x * 8);
+    fa::cp_async_wait_all();
+  }
+  if (fence) fa::fence_proxy_async();
+  __syncthreads();
+  multiply(tile, y);
+}
+// One thread fills both operands for its warpgroup: its fence and a barrier of all.
+__global__ void one_writer(float* y, bool barrier) {
+  __shared__ __align__(1024) bf16 tile[kElements];
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kElements; ++i) tile[i] = 1.f;
+    fa::fence_proxy_async();
+  }
+  if (barrier) __syncthreads();
+  if (!barrier) __syncwarp();  // three warps know nothing of the stores
+  multiply(tile, y);
+}
+
+// --- wgmma reads its operands, and has its registers, until its wait -----------------------------
+
+enum class Overwrite { behind_the_wait, in_front, other_warpgroup, of_the_older_group };
+
+// Warpgroup 0 multiplies; then it, or warpgroup 1 behind a barrier, overwrites the operand.
+__global__ void overwritten_operand(float* y, Overwrite when) {
+  __shared__ __align__(1024) bf16 tile[2][kElements];
+  const int t = threadIdx.x;
+  const bool multiplies = t < 128;
+  for (int s = 0; s < 2; ++s) {
+    for (int i = t; i < kElements; i += 256) tile[s][i] = 1.f;
+  }
+  fa::fence_proxy_async();
+  __syncthreads();
+  float d[32] = {}, e[32] = {};
+  if (multiplies) {
+    const uint64_t a = fa::wgmma_descriptor(tile[0], Swizzle::none, 64 * 16, 128);
+    const uint64_t b = fa::wgmma_descriptor(tile[1], Swizzle::none, 64 * 16, 128);
+    fa::wgmma_fence();
+    fa::wgmma(d, a, a);
+    fa::wgmma_commit();
+    fa::wgmma(e, b, b);
+    fa::wgmma_commit();
+    if (when == Overwrite::in_front) tile[0][t] = 2.f;
+    if (when == Overwrite::of_the_older_group || when == Overwrite::other_warpgroup) {
+      fa::wgmma_wait<1>();
+    } else {
+      fa::wgmma_wait<0>();
+    }
+    if (when == Overwrite::behind_the_wait) tile[1][t] = 2.f;
+    if (when == Overwrite::of_the_older_group) tile[0][t] = 2.f;
+  }
+  __syncthreads();
+  if (when == Overwrite::other_warpgroup && !multiplies) tile[1][t] = 2.f;
+  if (multiplies) {
+    fa::wgmma_wait<0>();
+    y[t] = d[0] + e[0];
+  }
+}
+
+enum class Registers {
+  right,
+  read,
+  write,
+  write_a,
+  older_group,
+  load_a,
+  read_a,
+  store_a,
+  read_older,
+  read_waited
+};
+
+// d = A B and e = 0 B, A from registers.
+__global__ void registers(float* y, Registers fault) {
+  __shared__ __align__(1024) bf16 tile[kElements];
+  __shared__ __align__(16) bf16 rows[128 * 8];
+  const int t = threadIdx.x;
+  for (int i = t; i < kElements; i += 128) tile[i] = 1.f;
+  fa::fence_proxy_async();
+  __syncthreads();
+  uint32_t a[4] = {0x3f803f80u, 0x3f803f80u, 0x3f803f80u, 0x3f803f80u}, zero[4] = {};
+  float d[32] = {}, e[32] = {};
+  const uint64_t b = fa::wgmma_descriptor(tile, Swizzle::none, 64 * 16, 128);
+  fa::wgmma_fence();
+  fa::wgmma(d, a, b);
+  fa::wgmma_commit();
+  fa::wgmma(e, zero, b);
+  fa::wgmma_commit();
+  float sum = 0;
+  if (fault == Registers::read) sum += e[3];
+  if (fault == Registers::write) d[4] *= 2;
+  if (fault == Registers::write_a) a[2] = 0;
+  if (fault == Registers::load_a) fa::ldmatrix_x4(a, tile + t % 32 * 8);
+  if (fault == Registers::read_a) sum += static_cast<float>(a[2] & 1);
+  if (fault == Registers::store_a) fa::stmatrix_x4(rows + t * 8, a);
+  fa::wgmma_wait<1>();
+  if (fault == Registers::read_waited) sum += static_cast<float>(a[2] & 1);
+  if (fault == Registers::read_older) sum += static_cast<float>(zero[1] & 1);
+  if (fault != Registers::older_group) a[0] = 0;
+  if (fault == Registers::older_group) zero[1] = 1;
+  sum += d[3];
+  fa::wgmma_wait<0>();
+  y[t] = sum + e[3];
+}
+
+// --- TMA loads write until their phase is waited for, TMA stores read until their wait -----------
+
+__device__ void init(uint64_t* full) {
+  fa::mbarrier_init(full, 1);
+  fa::mbarrier_init_fence();
+}
+__device__ void start_load(float* tile, const float* x, uint64_t* full) {
+  fa::mbarrier_arrive_expect_tx(full, kTile * sizeof(float));
+  fa::bulk_load(tile, x, kTile * sizeof(float), full);
+}
+
+enum class Load { right, no_wait, other_barrier, no_bytes, store, twice, left_behind };
+
+// Thread 0 loads two tiles for two mbarriers; warp 1 reads both.
+__global__ void load_tiles(const float* x, float* y, Load fault) {
+  __shared__ __align__(128) float tile[2][kTile];
+  __shared__ uint64_t full[2];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) init(&full[0]), init(&full[1]);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < 2; ++s) {
+      if (fault != Load::no_bytes) start_load(tile[s], x + s * kTile, &full[s]);
+      if (fault == Load::no_bytes) fa::mbarrier_arrive(&full[s]);
+      if (fault == Load::no_bytes) fa::bulk_load(tile[s], x, sizeof tile[s], &full[s]);
+    }
+    if (fault == Load::twice) fa::bulk_load(tile[0], x + kTile, sizeof tile[0], &full[0]);
+    if (fault == Load::store) tile[1][5] = 0;
+  }
+  if (warp == 1 && fault != Load::left_behind) {
+    if (fault != Load::no_wait) fa::mbarrier_wait(&full[0], 0);
+    if (fault != Load::no_wait && fault != Load::other_barrier) fa::mbarrier_wait(&full[1], 0);
+    y[lane] = tile[0][lane] + tile[1][lane];
+  }
+}
+
+enum class Store { right, overwritten, by_another, loaded_over, not_waited, not_committed };
+
+// Thread 0 stores a tile; then it or warp 1 writes to the tile again, or TMA loads into it.
+__global__ void use_tile_again(const float* x, float* y, Store fault) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) init(&full);
+  tile[threadIdx.x] = threadIdx.x;
+  fa::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    fa::bulk_store(y, tile, sizeof tile);
+    if (fault != Store::not_committed) fa::tma_store_commit();
+    if (fault == Store::right) fa::tma_store_wait_read<0>();
+    if (fault == Store::overwritten) tile[3] = 0;
+    if (fault == Store::right || fault == Store::loaded_over) {
+      start_load(tile, x, &full);
+      fa::mbarrier_wait(&full, 0);
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32 && (fault == Store::right || fault == Store::by_another)) {
+    tile[threadIdx.x] = 0;
+  }
+}
+// What a bulk store has written is visible at tma_store_wait, not at tma_store_wait_read.
+__global__ void store_and_read(float* y, float* z, bool written) {
+  __shared__ __align__(128) float tile[kTile];
+  tile[threadIdx.x] = threadIdx.x;
+  fa::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    fa::bulk_store(y, tile, sizeof tile);
+    fa::tma_store_commit();
+    if (written) fa::tma_store_wait<0>();
+    if (!written) fa::tma_store_wait_read<0>();
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) z[threadIdx.x] = y[threadIdx.x];
+}
+
+// --- mbarrier.init, then TMA ---------------------------------------------------------------------
+
+// early: in front of the init; late: behind the barrier; another: by a thread that did not
+// initialise.
+enum class Shown { no, init_fence, proxy_fence, both_proxies, device_fence, early, late, another };
+
+// Thread 0 initialises, `issuer` loads.
+constexpr int kLoadTile = __LINE__;  // the init is 6 lines further down, the load 18
+__global__ void load_tile(const float* x, float* y, Shown shown, int issuer) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  const int t = threadIdx.x;
+  if (shown == Shown::early && t == 0) fa::mbarrier_init_fence();
+  if (t == 0) fa::mbarrier_init(&full, 1);
+  if (t == 0) {
+    if (shown == Shown::init_fence) fa::mbarrier_init_fence();
+    if (shown == Shown::proxy_fence) fa::fence_proxy_async();
+    if (shown == Shown::both_proxies) fa::fence_proxy_async_all();
+    if (shown == Shown::device_fence) fa::fence_proxy_async_global();
+  }
+  if (shown == Shown::another && t == 32) fa::mbarrier_init_fence();
+  __syncthreads();
+  if (shown == Shown::late && t == 0) fa::mbarrier_init_fence();
+  if (t == issuer) {
+    fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+    fa::bulk_load(tile, x, sizeof tile, &full);
+  }
+  fa::mbarrier_wait(&full, 0);
+  y[t] = tile[t];
+}
+// Block 0 loads a tile for both blocks.
+__global__ void multicast(const __grid_constant__ TensorMap map, float* y, Shown shown) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 1);
+    if (shown == Shown::init_fence) fa::mbarrier_init_fence();
+    if (shown == Shown::proxy_fence) fa::fence_proxy_async();
+  }
+  fa::cluster_sync();
+  if (threadIdx.x == 0) {
+    fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+    if (fa::cluster_rank() == 0) fa::tma_load_multicast(tile, &map, &full, {0}, uint16_t{3});
+  }
+  fa::mbarrier_wait_cluster(&full, 0);
+  y[blockIdx.x * kTile + threadIdx.x] = tile[threadIdx.x];
+  fa::cluster_sync();
+}
+// Block 0 arrives at block 1's mbarrier.
+__global__ void arrive_at_neighbour(bool fence) {
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 64);
+    if (fence) fa::mbarrier_init_fence();
+  }
+  fa::cluster_sync();
+  if (fa::cluster_rank() == 0) fa::mbarrier_arrive_remote(&full, 1);
+  if (fa::cluster_rank() == 1) fa::mbarrier_wait_cluster(&full, 0);
+  fa::cluster_sync();
+}
+// Only threads use the mbarrier: order is enough.
+__global__ void no_copy(float* y) {
+  __shared__ float tile[kTile];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, kTile);
+  __syncthreads();
+  tile[threadIdx.x] = threadIdx.x;
+  fa::mbarrier_arrive(&full);
+  fa::mbarrier_wait(&full, 0);
+  y[threadIdx.x] = tile[threadIdx.x ^ 1];
+}
+// The same 8 bytes are a barrier twice; only the first init is shown.
+__global__ void init_again(const float* x, float* y, bool fence) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  for (int round = 0; round < 2; ++round) {
+    if (threadIdx.x == 0) {
+      if (round == 1) fa::mbarrier_inval(&full);
+      fa::mbarrier_init(&full, 1);
+      if (round == 0 || fence) fa::mbarrier_init_fence();
+      start_load(tile, x, &full);
+    }
+    __syncthreads();
+    fa::mbarrier_wait(&full, 0);
+    y[threadIdx.x] = tile[threadIdx.x];
+    __syncthreads();
+  }
+}
+
+// --- device memory: threads store, TMA reads -----------------------------------------------------
+
+__device__ void behind_the_store(Fence fence) {
+  if (fence == Fence::shared) fa::fence_proxy_async();
+  if (fence == Fence::device) fa::fence_proxy_async_global();
+  if (fence == Fence::all) fa::fence_proxy_async_all();
+}
+// Thread 0 loads x when all are here.
+__device__ void load_and_read(const float* x, float* y, Fence fence = Fence::none) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    if (fence == Fence::issuer) fa::fence_proxy_async_global();
+    init(&full);
+    start_load(tile, x, &full);
+    fa::mbarrier_wait(&full, 0);
+  }
+  __syncthreads();
+  y[threadIdx.x] = tile[threadIdx.x];
+}
+// 64 threads store to device memory, thread 0 loads it back.
+__global__ void through_device(float* x, float* y, Fence fence, bool atomics) {
+  if (fence == Fence::early) fa::fence_proxy_async_global();
+  if (!atomics) x[threadIdx.x] = threadIdx.x;
+  if (atomics) atomicAdd(&x[threadIdx.x], 1.f);
+  behind_the_store(fence);
+  load_and_read(x, y, fence);
+}
+// The same through a tensor map.
+__global__ void through_map(const __grid_constant__ TensorMap map, float* x, Fence fence) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) init(&full);
+  x[threadIdx.x] = threadIdx.x;
+  behind_the_store(fence);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    fa::mbarrier_arrive_expect_tx(&full, sizeof tile);
+    fa::tma_load(tile, &map, &full, {0});
+  }
+  fa::mbarrier_wait(&full, 0);
+}
+// The last block loads what all have stored.
+__global__ void last_block(float* x, float* y, unsigned* done, Fence fence) {
+  __shared__ bool last;
+  x[blockIdx.x * 32 + threadIdx.x] = threadIdx.x;
+  behind_the_store(fence);
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) last = atomicAdd(done, 1u) == gridDim.x - 1;
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  load_and_read(x, y, fence);
+}
+// Thread 0 adds to what all have set to zero.
+__global__ void add_to_zeros(float* x, Fence fence) {
+  __shared__ __align__(128) float tile[kTile];
+  x[threadIdx.x] = 0;
+  tile[threadIdx.x] = threadIdx.x;
+  behind_the_store(fence);
+  fa::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    fa::bulk_reduce_add(x, tile, sizeof tile);
+    fa::tma_store_commit();
+    fa::tma_store_wait<0>();
+  }
+}
+// TMA stores and TMA loads: one path.
+__global__ void store_and_load(float* x, float* y) {
+  __shared__ __align__(128) float tile[kTile];
+  tile[threadIdx.x] = threadIdx.x;
+  fa::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    fa::bulk_store(x, tile, sizeof tile);
+    fa::tma_store_commit();
+    fa::tma_store_wait<0>();
+  }
+  load_and_read(x, y);
+}
+__global__ void only_store(float* x) { x[threadIdx.x] = threadIdx.x; }
+__global__ void only_load(const float* x, float* y) { load_and_read(x, y); }
+
+// --- strict: threads use shared memory, a TMA load overwrites it ---------------------------------
+
+// Warp 1 reads a tile and hands it back to thread 0, which loads the next one into it.
+__global__ void reload(const float* x, float* y, Fence fence) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full, empty;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&empty, 32);
+    init(&full);
+  }
+  __syncthreads();
+  for (int j = 0; threadIdx.x == 0 && j < 2; ++j) {
+    if (j > 0) fa::mbarrier_wait(&empty, 0);
+    if (fence == Fence::issuer) fa::fence_proxy_async();
+    start_load(tile, x + j * kTile, &full);
+  }
+  for (int j = 0; threadIdx.x >= 32 && j < 2; ++j) {
+    fa::mbarrier_wait(&full, j);
+    y[threadIdx.x] = tile[threadIdx.x ^ 1];
+    if (fence == Fence::everybody) fa::fence_proxy_async();
+    fa::mbarrier_arrive(&empty);
+    if (fence == Fence::late) fa::fence_proxy_async();
+  }
+}
+// A tile that threads have filled.
+__global__ void fill_and_load(const float* x, float* y, bool fence) {
+  __shared__ __align__(128) float tile[kTile];
+  __shared__ uint64_t full;
+  tile[threadIdx.x] = 0;
+  if (fence) fa::fence_proxy_async();
+  __syncthreads();
+  if (threadIdx.x == 0) init(&full), start_load(tile, x, &full);
+  __syncthreads();
+  fa::mbarrier_wait(&full, 0);
+  y[threadIdx.x] = tile[threadIdx.x];
+}
+
+}  // namespace
+
+TEST_CASE("cp.async's wait is for the thread's own copies only", "[sim][races]") {
+  WithOptions with({.requests = true, .races = true});
+  Buffer<float> x("x", 256), y("y", 64);
+  FOUND("race on shared memory", exchange, kTwoWarps, x, y, 32, true, false);
+  SILENT(exchange, kTwoWarps, x, y, 32, true, true);
+}
+
+TEST_CASE("a copy that nobody waits for is still a store", "[sim][races]") {
+  WithOptions with({.requests = true, .races = true});
+  Buffer<float> x("x", 256), y("y", 64);
+  FOUND("have no barrier between them", leave_in_flight, kTwoWarps, x, y, false, 0);
+  FOUND("have no cp.async wait between them", leave_in_flight, kTwoWarps, x, y, false, 1);
+  SILENT(leave_in_flight, kTwoWarps, x, y, true, 0);
+  SILENT(leave_in_flight, kTwoWarps, x, y, true, 1);
+}
+
+TEST_CASE("from its issue to its wait nobody touches a copy's place", "[sim][races]") {
+  Buffer<float> x("x", 256), y("y", 64);
+  {
+    WithOptions with({.requests = true, .races = true});
+    FOUND("have no cp.async wait between them", read_in_flight, kTwoWarps, x, y);
+    FOUND("have no cp.async wait between them", exchange, kTwoWarps, x, y, 0, false, false);
+    SILENT(exchange, kTwoWarps, x, y, 0, true, false);
+    FOUND("store of tile, byte 0", copy_twice, {1, 1}, x);
+    FOUND("load of tile ... and a store by thread", one_tile_ahead, kTwoWarps, x, y, true);
+    SILENT(one_tile_ahead, kTwoWarps, x, y, false);
+  }
+  // It has written nothing yet, but a race is the better name for that.
+  WithOptions with({.uninitialised = true});
+  FOUND("uninitialised shared memory", exchange, kTwoWarps, x, y, 0, false, false);
+  SILENT(exchange, kTwoWarps, x, y, 0, true, false);
+  WithOptions both({.races = true, .uninitialised = true});
+  const auto text = finding(exchange, kTwoWarps, x, y, 0, false, false);
+  CHECK(text.starts_with("race on shared memory"));
+  CHECK_FALSE(says(text, "uninitialised"));
+  SILENT(exchange, kTwoWarps, x, y, 0, true, false);
+}
+
+TEST_CASE("a copy engine makes no requests, cp.async does", "[sim][requests]") {
+  WithOptions with({.requests = true});
+  Buffer<float> x("x", 256), y("y", 64);
+  const auto tma = counted(load_tiles, kTwoWarps, x, y, Load::right).buffers["x"];
+  const auto lsu = counted(exchange, kTwoWarps, x, y, 32, true, true).buffers["x"];
+  CHECK(tma.bytes.read == 2 * kTile * sizeof(float));
+  CHECK(tma.requests == fa::Ops{});
+  CHECK(lsu.bytes.read == 64 * 16);
+  CHECK(lsu.requests == fa::Ops{2, 0, 0});
+  CHECK(lsu.sectors == fa::Ops{32, 0, 0});
+}
+
+TEST_CASE("stores need fence.proxy.async before TMA reads them", "[sim][races][async]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 64);
+  FOUND(
+      "race on shared memory: kernel  ... block (0,0,0), thread (0,0,0): TMA store that reads "
+      "tile, byte 0 at " +
+          line_behind(kStoreTile, 10) + " and a store by thread (0,0,0) at " +
+          line_behind(kStoreTile, 4) +
+          " have no fence.proxy.async (fence_proxy_async) between them",
+      store_tile, kTwoWarps, y, Fence::none);
+  // By the thread that stored, behind the store and in front of the barrier.
+  FOUND("tile, byte 4 at ... a store by thread (1,0,0) ... fence_proxy_async by the storing thread",
+        store_tile, kTwoWarps, y, Fence::issuer);
+  FOUND("no fence.proxy.async", store_tile, kTwoWarps, y, Fence::early);
+  FOUND("no fence.proxy.async", store_tile, kTwoWarps, y, Fence::late);
+  SILENT(store_tile, kTwoWarps, y, Fence::everybody);
+  CHECK(y.download()[63] == 63);
+}
+
+TEST_CASE("stores need fence.proxy.async before wgmma reads them", "[sim][races][async]") {
+  WithOptions with({.races = true});
+  Buffer<bf16> x("x", kElements);
+  Buffer<float> y("y", 128);
+  for (const Writer writer : {Writer::plain, Writer::stmatrix, Writer::cp_async}) {
+    FOUND("wgmma that reads tile, byte ... no fence.proxy.async", operands, kWarpgroup, x, y,
+          writer, false);
+    SILENT(operands, kWarpgroup, x, y, writer, true);
+    if (writer == Writer::stmatrix) CHECK(y.download()[0] == 16);
+  }
+  FOUND(
+      "thread (32,0,0): wgmma that reads tile, byte ... and a store by thread (0,0,0) ... have "
+      "no barrier between them",
+      one_writer, kWarpgroup, y, false);
+  SILENT(one_writer, kWarpgroup, y, true);
+}
+
+TEST_CASE("wgmma reads its operands until wgmma_wait", "[sim][races][async]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 128);
+  FOUND(
+      "thread (0,0,0): store of tile, byte 0 at async_races.cu: ... and a wgmma by the warpgroup "
+      "of thread (0,0,0) at  ... have no wgmma_wait between them",
+      overwritten_operand, {1, 256}, y, Overwrite::in_front);
+  FOUND(
+      "thread (128,0,0): store of tile, byte 2304 ... have no order (wgmma_wait, then a barrier "
+      "or an mbarrier)",
+      overwritten_operand, {1, 256}, y, Overwrite::other_warpgroup);
+  SILENT(overwritten_operand, {1, 256}, y, Overwrite::of_the_older_group);
+  SILENT(overwritten_operand, {1, 256}, y, Overwrite::behind_the_wait);
+}
+
+TEST_CASE("wgmma has its registers until wgmma_wait", "[sim][races][async]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 128);
+  FOUND(
+      "race on registers: kernel  ... thread (0,0,0): load of the accumulators, element 3, at "
+      "async_races.cu: ... and the wgmma at async_races.cu: ... have no wgmma_wait between them",
+      registers, kWarpgroup, y, Registers::read);
+  FOUND("of the accumulators, element 4", registers, kWarpgroup, y, Registers::write);
+  FOUND("store of A's registers", registers, kWarpgroup, y, Registers::write_a);
+  FOUND("store of A's registers", registers, kWarpgroup, y, Registers::older_group);
+  FOUND("store of A's registers", registers, kWarpgroup, y, Registers::load_a);
+  SILENT(registers, kWarpgroup, y, Registers::right);
+  CHECK(y.download()[7] == 16);
+}
+
+TEST_CASE("a read of A's registers before wgmma_wait is a remark", "[sim][races][async]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 128);
+  const auto of = [&](Registers fault) {
+    const auto remarks = counted([&] {
+                           fa::launch(registers, kWarpgroup, y, fault);
+                           fa::launch(registers, kWarpgroup, y, fault);  // says nothing new
+                         }).remarks;
+    REQUIRE(remarks.size() <= 1);
+    return remarks.empty() ? "" : remarks[0];
+  };
+  const auto read = of(Registers::read_a);
+  CAPTURE(read);
+  CHECK(says(read,
+             "thread (0,0,0): load of A's registers, element 2, at async_races.cu: ... before a "
+             "wgmma_wait for the wgmma at async_races.cu: ... the compiler moves it behind that "
+             "wait"));
+  CHECK(says(of(Registers::store_a), "load of A's registers, element 0, at "));
+  CHECK(of(Registers::read_older) != "");
+  CHECK(of(Registers::read_waited) == "");
+  CHECK(of(Registers::right) == "");
+  SILENT(registers, kWarpgroup, y, Registers::read_a);
+}
+
+TEST_CASE("a TMA load writes until its mbarrier's phase is waited for", "[sim][races][async]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", std::vector<float>(2 * kTile, 1.f)), y("y", kTile);
+  SILENT(load_tiles, kTwoWarps, x, y, Load::right);
+  CHECK(y.download()[5] == 2);
+  FOUND(
+      "thread (32,0,0): load of tile, byte 0 at async_races.cu: ... and a TMA load by thread "
+      "(0,0,0) at async_races.cu: ... have no wait on its mbarrier between them",
+      load_tiles, kTwoWarps, x, y, Load::no_wait);
+  FOUND("load of tile, byte 256 at", load_tiles, kTwoWarps, x, y, Load::other_barrier);
+  FOUND("no wait on its mbarrier", load_tiles, kTwoWarps, x, y, Load::no_bytes);
+  FOUND("store of tile, byte 276 at", load_tiles, kTwoWarps, x, y, Load::store);
+  FOUND("TMA load into tile, byte 0 at ... and a TMA load by thread (0,0,0)", load_tiles, kTwoWarps,
+        x, y, Load::twice);
+  FOUND("ends without a wait for a TMA", load_tiles, kTwoWarps, x, y, Load::left_behind);
+}
+
+TEST_CASE("a TMA store reads until tma_store_wait_read", "[sim][races][async]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", kTile), y("y", kTile), z("z", kTile);
+  SILENT(use_tile_again, kTwoWarps, x, y, Store::right);
+  FOUND(
+      "store of tile, byte 12 at async_races.cu: ... and a TMA store by thread (0,0,0) at "
+      "async_races.cu: ... have no tma_store_wait_read between them",
+      use_tile_again, kTwoWarps, x, y, Store::overwritten);
+  FOUND("TMA load into tile, byte 0", use_tile_again, kTwoWarps, x, y, Store::loaded_over);
+  FOUND("thread (0,0,0) returns while its TMA store at async_races.cu:", use_tile_again, kTwoWarps,
+        x, y, Store::not_waited);
+  FOUND("returns while its TMA", use_tile_again, kTwoWarps, x, y, Store::not_committed);
+  // It is in device memory at tma_store_wait.
+  FOUND("and a bulk store by block (0,0,0) at", store_and_read, kTwoWarps, y, z, false);
+  SILENT(store_and_read, kTwoWarps, y, z, true);
+  SILENT(store_and_read, kTwoWarps, y, z, true);  // launches are in order
+  CHECK(z.download()[41] == 41);
+}
+
+TEST_CASE("TMA and wgmma are looked at only when asked", "[sim][races][async]") {
+  Buffer<bf16> w("w", kElements);
+  Buffer<float> x("x", 2 * kTile), y("y", 128);
+  WithOptions with{sim::Options{}};
+  SILENT(operands, kWarpgroup, w, y, Writer::plain, false);
+  SILENT(load_tiles, kTwoWarps, x, y, Load::no_wait);
+  SILENT(use_tile_again, kTwoWarps, x, y, Store::not_waited);
+  WithOptions uninitialised({.uninitialised = true});
+  SILENT(load_tiles, kTwoWarps, x, y, Load::right);
+  SILENT(operands, kWarpgroup, w, y, Writer::plain, true);
+  SILENT(use_tile_again, kTwoWarps, x, y, Store::right);
+}
+
+TEST_CASE("an initialised mbarrier must be shown to TMA", "[sim][races][async]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", std::vector<float>(kTile, 3.f)), y("y", kTile);
+  FOUND(
+      "race on shared memory: kernel  ... block (0,0,0), thread (0,0,0): TMA load that signals "
+      "full, byte 0 at " +
+          line_behind(kLoadTile, 18) + " and its mbarrier.init by thread (0,0,0) at " +
+          line_behind(kLoadTile, 6) +
+          " have no fence.mbarrier_init (mbarrier_init_fence by the thread that initialised, in "
+          "front of the barrier) between",
+      load_tile, kTwoWarps, x, y, Shown::no, 0);
+  FOUND("thread (32,0,0): TMA load that signals full", load_tile, kTwoWarps, x, y, Shown::no, 32);
+  for (const Shown shown : {Shown::device_fence, Shown::early, Shown::another}) {
+    FOUND("no fence.mbarrier_init", load_tile, kTwoWarps, x, y, shown, 0);
+  }
+  FOUND("no fence.mbarrier_init", load_tile, kTwoWarps, x, y, Shown::late, 32);
+  SILENT(load_tile, kTwoWarps, x, y, Shown::late, 0);
+  for (const Shown shown : {Shown::init_fence, Shown::proxy_fence, Shown::both_proxies}) {
+    SILENT(load_tile, kTwoWarps, x, y, shown, 0);
+    SILENT(load_tile, kTwoWarps, x, y, shown, 32);
+    CHECK(y.download()[5] == 3);
+  }
+  FOUND("no fence.mbarrier_init", init_again, kTwoWarps, x, y, false);
+  SILENT(init_again, kTwoWarps, x, y, true);
+  SILENT(no_copy, kTwoWarps, y);
+}
+
+TEST_CASE("the mbarriers of all blocks of a cluster must be shown to it",
+          "[sim][races][async][cluster]") {
+  Buffer<float> x("x", kTile), y("y", 2 * kTile);
+  const TensorMap map = fa::tensor_map(x.get(), {{kTile, 1, kTile}}, Swizzle::none);
+  WithOptions with({.races = true});
+  FOUND("no fence.mbarrier_init", multicast, kCluster, map, y, Shown::no);
+  // fence.proxy.async is for the block itself.
+  FOUND(
+      "block (0,0,0), thread (0,0,0): TMA load that signals full, byte 0, in block (1,0,0) at "
+      "async_races.cu: ... its mbarrier.init by block (1,0,0), thread (0,0,0) at",
+      multicast, kCluster, map, y, Shown::proxy_fence);
+  SILENT(multicast, kCluster, map, y, Shown::init_fence);
+  SILENT(arrive_at_neighbour, kCluster, false);
+  WithOptions strict({.races = true, .strict = true});
+  FOUND(
+      "strict: race on shared memory: kernel  ... arrival at full, byte 0, in block (1,0,0) at "
+      "async_races.cu:",
+      arrive_at_neighbour, kCluster, false);
+  SILENT(arrive_at_neighbour, kCluster, true);
+}
+
+TEST_CASE("stores to device memory need fence.proxy.async before TMA reads them",
+          "[sim][races][async]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", kTile), y("y", kTile);
+  const TensorMap map = fa::tensor_map(x.get(), {{kTile, 1, kTile}}, Swizzle::none);
+  FOUND(
+      "race on device memory: kernel  ... block (0,0,0), thread (0,0,0): TMA load that reads x, "
+      "byte 0 at async_races.cu: ... and a store by thread (0,0,0) at async_races.cu: ... have no "
+      "fence.proxy.async for device memory (fence_proxy_async_global by the storing thread, in "
+      "front of the barrier, or behind it by the thread that issues)",
+      through_device, kTwoWarps, x, y, Fence::none, false);
+  FOUND("for device memory", through_device, kTwoWarps, x, y, Fence::shared, false);
+  FOUND("for device memory", through_device, kTwoWarps, x, y, Fence::early, false);
+  for (const Fence fence : {Fence::device, Fence::all, Fence::issuer}) {
+    SILENT(through_device, kTwoWarps, x, y, fence, false);
+    CHECK(y.download()[63] == 63);
+  }
+  FOUND("TMA load that reads x, byte 0 at ... and an atomic by thread (0,0,0) at async_races.cu:",
+        through_device, kTwoWarps, x, y, Fence::none, true);
+  SILENT(through_device, kTwoWarps, x, y, Fence::device, true);
+  FOUND("TMA load that reads x, byte 0 at", through_map, kTwoWarps, map, x, Fence::none);
+  SILENT(through_map, kTwoWarps, map, x, Fence::device);
+  FOUND("TMA reduction that adds to x, byte 0 at async_races.cu:", add_to_zeros, kTwoWarps, x,
+        Fence::none);
+  SILENT(add_to_zeros, kTwoWarps, x, Fence::device);
+  CHECK(x.download()[63] == 63);
+  SILENT(store_and_load, kTwoWarps, x, y);
+  SILENT([&] {
+    fa::launch(only_store, kTwoWarps, x);
+    fa::launch(only_load, kTwoWarps, x, y);
+  });
+}
+
+TEST_CASE("between blocks either side's fence is enough", "[sim][races][async]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", kTile), y("y", 32);
+  const auto of = [&](Fence fence) {
+    Buffer<unsigned> done("done", 1);
+    return finding(last_block, {2, 32}, x, y, done, fence);
+  };
+  const auto text = of(Fence::none);
+  CAPTURE(text);
+  CHECK(says(text,
+             "block (1,0,0), thread (0,0,0): TMA load that reads x, byte  ... and a store by  ... "
+             "for device memory"));
+  CHECK(says(of(Fence::shared), "for device memory"));
+  CHECK(of(Fence::device) == "");
+  CHECK(of(Fence::issuer) == "");
+}
+
+TEST_CASE("strict: TMA overwrites what threads have read behind their fence only",
+          "[sim][races][async]") {
+  Buffer<float> x("x", 2 * kTile), y("y", kTile);
+  {
+    WithOptions with({.races = true});
+    SILENT(reload, kTwoWarps, x, y, Fence::none);
+    SILENT(fill_and_load, kTwoWarps, x, y, false);
+  }
+  WithOptions with({.races = true, .strict = true});
+  FOUND(
+      "strict: race on shared memory: kernel  ... block (0,0,0), thread (0,0,0): TMA load into "
+      "tile, byte  ... at async_races.cu: ... and a load by thread ( ... have no "
+      "fence.proxy.async (fence_proxy_async by that thread, in front of the barrier, or behind "
+      "it by the thread that issues) between them",
+      reload, kTwoWarps, x, y, Fence::none);
+  FOUND("strict: race on shared memory", reload, kTwoWarps, x, y, Fence::late);
+  SILENT(reload, kTwoWarps, x, y, Fence::everybody);
+  SILENT(reload, kTwoWarps, x, y, Fence::issuer);
+  FOUND("and a store by thread (0,0,0) at", fill_and_load, kTwoWarps, x, y, false);
+  SILENT(fill_and_load, kTwoWarps, x, y, true);
+}

@@ -1,0 +1,435 @@
+// Races and uninitialised reads of threads: each diagnosis with a kernel that has exactly that
+// fault, and a near twin without it.
+#include "common/dialect/ptx/barrier.h"
+#include "common/dialect/ptx/mbarrier.h"
+#include "tests/sim/diagnosis.h"
+
+using sim::test::Buffer;
+using sim::test::finding;
+using sim::test::says;
+using sim::test::WithOptions;
+
+namespace {
+
+// --- shared memory: barriers of the block and of warps -------------------------------------------
+
+enum class Between { nothing, barrier, warp, half_warp, shuffle };
+
+// Each thread reads what another one wrote.
+constexpr int kExchange = __LINE__;  // the store is 4 lines further down, the load 9
+__global__ void exchange(float* y, int distance, Between between) {
+  __shared__ float tile[64];
+  const int t = threadIdx.x;
+  tile[t] = t;
+  if (between == Between::barrier) __syncthreads();
+  if (between == Between::warp) __syncwarp();
+  if (between == Between::half_warp) __syncwarp(t % 32 < 16 ? 0x0000ffffu : 0xffff0000u);
+  const float v = between == Between::shuffle ? __shfl_xor_sync(fa::kFullMask, 0.f, 1) : 0;
+  y[blockIdx.x * 64 + t] = v + tile[t ^ distance];
+}
+__global__ void exchange_dynamic(float* y, bool barrier) {
+  float* tile = fa::dynamic_shared<float>();
+  tile[threadIdx.x] = threadIdx.x;
+  if (barrier) __syncthreads();
+  y[threadIdx.x] = tile[threadIdx.x ^ 32];
+}
+// Only warp 1 reads before only warp 0 overwrites: found from the loads, not from the stores.
+__global__ void overwrite(float* y, bool barrier) {
+  __shared__ float tile[32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 1) tile[lane] = 1;
+  __syncthreads();
+  if (warp == 0) y[lane] = tile[lane];
+  if (barrier) __syncthreads();
+  if (warp == 1) tile[lane] = 2;
+}
+__global__ void two_stores(float* y, int places) {
+  __shared__ float tile[64];
+  tile[threadIdx.x % places] = threadIdx.x;
+  __syncthreads();
+  y[threadIdx.x] = tile[threadIdx.x];
+}
+__global__ void histogram(int* y, bool atomic) {
+  __shared__ int bins[4];
+  if (threadIdx.x < 4) bins[threadIdx.x] = 0;
+  __syncthreads();
+  if (atomic) {
+    atomicAdd(&bins[threadIdx.x % 4], 1);
+  } else {
+    bins[threadIdx.x % 4] += 1;
+  }
+  __syncthreads();
+  y[threadIdx.x] = bins[threadIdx.x % 4];
+}
+
+// --- shared memory: parts of a block -------------------------------------------------------------
+
+// Warp 0 fills a tile for warp 1, and arrives or waits for it; warp 2 has no part in it, or meets
+// the others before or after that.
+enum class Third { absent, before, after };
+__global__ void named_barrier(float* y, int reader, bool both_wait, Third third) {
+  __shared__ float tile[32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (third == Third::before) __syncthreads();
+  if (warp == 0) tile[lane] = lane;
+  if (warp == 0 && !both_wait) fa::bar_arrive(1, 64);
+  if (warp == 1 || (warp == 0 && both_wait)) fa::bar_sync(1, 64);
+  if (third == Third::after) fa::bar_sync(2, 96);
+  if (warp == reader) y[lane] = tile[31 - lane];
+}
+// Who arrives does not wait: what it stores or loads behind that is not handed over.
+__global__ void use_behind_arrival(float* y, bool stores, bool late, int arriver) {
+  __shared__ float tile[32];
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const auto use = [&](bool store) {
+    if (store) tile[lane] = lane;
+    if (!store) y[lane] = tile[31 - lane];
+  };
+  if (warp == 0) tile[lane] = lane;
+  __syncthreads();
+  if (warp == arriver) {
+    if (!late) use(stores);
+    fa::bar_arrive(1, 64);
+    if (late) use(stores);
+  } else {
+    fa::bar_sync(1, 64);
+    use(!stores);
+  }
+}
+// Three warps meet in phase 0; then warp 0 fills the tile and arrives for phase 1, for which warp 1
+// has to wait.
+__global__ void next_phase(float* y, bool wait) {
+  __shared__ float tile[32];
+  __shared__ uint64_t bar;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) fa::mbarrier_init(&bar, 96);
+  __syncthreads();
+  fa::mbarrier_arrive(&bar);
+  fa::mbarrier_wait(&bar, 0);
+  if (warp == 0) tile[lane] = lane;
+  fa::mbarrier_arrive(&bar);
+  if (wait) fa::mbarrier_wait(&bar, 1);
+  if (warp == 1) y[lane] = tile[31 - lane];
+}
+// As above through an mbarrier; the consumer also hands the tile back.
+__global__ void pipeline(float* y, bool wait_full, bool wait_empty) {
+  __shared__ float tile[32];
+  __shared__ uint64_t full, empty;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 32);
+    fa::mbarrier_init(&empty, 32);
+  }
+  __syncthreads();
+  float sum = 0;
+  for (int t = 0; t < 4; ++t) {
+    if (warp == 0) {
+      if (wait_empty && t > 0) fa::mbarrier_wait(&empty, (t - 1) & 1);
+      tile[lane] = t;
+      fa::mbarrier_arrive(&full);
+      if (!wait_empty) fa::bar_sync(1, 64);  // in step with the consumer's wait, not with its loads
+    } else {
+      if (wait_full) fa::mbarrier_wait(&full, t & 1);
+      if (!wait_empty) fa::bar_sync(1, 64);
+      sum += tile[31 - lane];
+      fa::mbarrier_arrive(&empty);
+    }
+  }
+  if (warp == 1) y[blockIdx.x * 32 + lane] = sum;
+}
+// One lane arrives for its warp: __syncwarp() must come first.
+__global__ void elected_arrival(float* y, bool sync) {
+  __shared__ float tile[32];
+  __shared__ uint64_t full;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
+  __syncthreads();
+  if (warp == 0) {
+    tile[lane] = lane;
+    if (sync) __syncwarp();
+    if (lane == 31) fa::mbarrier_arrive(&full);
+  } else {
+    fa::mbarrier_wait(&full, 0);
+    y[lane] = tile[lane];
+  }
+}
+// The mbarrier itself: nothing lies between its initialisation and its use by other threads.
+__global__ void use_at_once(bool barrier) {
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 1);
+  if (barrier) __syncthreads();
+  if (threadIdx.x == 1) fa::mbarrier_arrive(&full);
+}
+
+// --- device memory -------------------------------------------------------------------------------
+
+__global__ void through_device(float* x, float* y, bool barrier) {
+  x[threadIdx.x] = threadIdx.x;
+  if (barrier) __syncthreads();
+  y[threadIdx.x] = x[threadIdx.x ^ 32];
+}
+__global__ void across_blocks(float* x, float* y, bool own) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  x[i] = i;
+  __syncthreads();
+  y[i] = x[(own ? blockIdx.x : 0) * blockDim.x + threadIdx.x];
+}
+__global__ void store_read_by_others(const float* x, float* z, float* y) {
+  y[blockIdx.x * blockDim.x + threadIdx.x] = x[threadIdx.x];
+  if (blockIdx.x == 2) z[threadIdx.x] = 0;
+}
+// All blocks add to a sum, some of them without an atomic.
+enum class Add { atomic, plain, one_stores };
+__global__ void accumulate(float* sum, Add how) {
+  if (how == Add::one_stores && blockIdx.x == 1) {
+    sum[threadIdx.x] = 0;
+  } else if (how == Add::plain) {
+    sum[threadIdx.x] += 1;
+  } else {
+    atomicAdd(sum + threadIdx.x, 1.f);
+  }
+}
+// The last block to finish sums up what all wrote, and resets the ticket. The fence may stand in
+// front of the barrier, in every thread, or behind it, in the thread that takes the ticket.
+enum class Fence { none, early, everybody, one, late };
+__global__ void last_block(float* partial, unsigned* ticket, float* y, Fence fence) {
+  __shared__ bool last;
+  if (fence == Fence::early) __threadfence();
+  partial[blockIdx.x * blockDim.x + threadIdx.x] = threadIdx.x;
+  if (fence == Fence::everybody) __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    if (fence == Fence::one) __threadfence();
+    last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+    if (fence == Fence::late) __threadfence();
+  }
+  __syncthreads();
+  if (!last) return;
+  float sum = 0;
+  for (unsigned b = 0; b < gridDim.x; ++b) sum += partial[b * blockDim.x + threadIdx.x];
+  y[threadIdx.x] = sum;
+  if (threadIdx.x == 0) *ticket = 0;
+}
+// Warp 0 fences its stores and arrives; warp 1, which waited, takes the ticket.
+__global__ void fenced_by_another(float* partial, unsigned* ticket, float* y, bool fence) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  if (warp == 0) {
+    partial[blockIdx.x * 32 + lane] = lane;
+    if (fence) __threadfence();
+    fa::bar_arrive(1, 64);
+    return;
+  }
+  fa::bar_sync(1, 64);
+  if (lane == 0 && atomicAdd(ticket, 1u) == gridDim.x - 1) {
+    for (unsigned i = 0; i < gridDim.x * 32; ++i) *y += partial[i];
+  }
+}
+
+// --- uninitialised -------------------------------------------------------------------------------
+
+// The first `blocks` blocks write, with their first `threads`: a later block finds what an earlier
+// one left.
+__global__ void partly_written(float* y, unsigned threads, unsigned blocks) {
+  __shared__ float tile[64];
+  if (threadIdx.x < threads && blockIdx.x < blocks) tile[threadIdx.x] = 1;
+  __syncthreads();
+  y[threadIdx.x] = tile[threadIdx.x];
+}
+__global__ void copy(const float* x, float* y, int n) {
+  if (static_cast<int>(threadIdx.x) < n) y[threadIdx.x] = x[threadIdx.x];
+}
+__global__ void add_one(float* x) { atomicAdd(x + threadIdx.x, 1.f); }
+
+const char* const kShared = "race on shared memory: kernel ";
+const char* const kDevice = "race on device memory: kernel ";
+
+std::string line_of_exchange(int n) { return "races.cu:" + std::to_string(kExchange + n); }
+
+}  // namespace
+
+TEST_CASE("threads that exchange a word need a barrier that both meet at", "[sim][races]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 128);
+  struct Case {
+    int distance;
+    Between between;
+    bool race;
+  };
+  for (const auto& [distance, between, race] : {Case{32, Between::nothing, true},
+                                                {32, Between::barrier, false},
+                                                {32, Between::warp, true},
+                                                {31, Between::nothing, true},
+                                                {31, Between::warp, false},
+                                                {15, Between::half_warp, false},
+                                                {16, Between::half_warp, true},
+                                                {1, Between::shuffle, true}}) {
+    CAPTURE(distance, static_cast<int>(between));
+    CHECK(says(finding(exchange, {2, 64}, y, distance, between), kShared) == race);
+  }
+  FOUND(
+      "race on shared memory: kernel (anonymous namespace)::exchange, block (0,0,0), thread "
+      "(32,0,0): store of tile, byte 128 at " +
+          line_of_exchange(4) + " and a load by thread (0,0,0) at " + line_of_exchange(9) +
+          " have no barrier between them",
+      exchange, {2, 64}, y, 32, Between::nothing);
+  FOUND(kShared, exchange_dynamic, {1, 64, 256}, y, false);
+  SILENT(exchange_dynamic, {1, 64, 256}, y, true);
+}
+
+TEST_CASE("a finding names the same place in every run", "[sim][races]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 512);
+  const auto run = [&] { return finding(exchange, {8, 64}, y, 32, Between::nothing); };
+  const auto first = run();
+  REQUIRE(first != "");
+  for (int i = 0; i < 3; ++i) CHECK(run() == first);
+}
+
+TEST_CASE("a store that overtakes the loads of another warp is a race", "[sim][races]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 32);
+  FOUND("store of tile, byte 0 at ... and a load by thread (0,0,0) at", overwrite, {1, 64}, y,
+        false);
+  SILENT(overwrite, {1, 64}, y, true);
+}
+
+TEST_CASE("two stores to one word are a race, atomics are in order", "[sim][races]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 64);
+  Buffer<int> bins("bins", 64);
+  FOUND("and a store by thread (0,0,0)", two_stores, {1, 64}, y, 32);
+  SILENT(two_stores, {1, 64}, y, 64);
+  FOUND(kShared, histogram, {1, 64}, bins, false);
+  SILENT(histogram, {1, 64}, bins, true);
+}
+
+TEST_CASE("a named barrier orders those who take part", "[sim][races]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 32);
+  FOUND(kShared, named_barrier, {1, 96}, y, 2, false, Third::absent);
+  SILENT(named_barrier, {1, 96}, y, 1, false, Third::absent);
+  FOUND(kShared, named_barrier, {1, 96}, y, 2, true, Third::absent);
+  FOUND(kShared, named_barrier, {1, 96}, y, 2, true, Third::before);
+  SILENT(named_barrier, {1, 96}, y, 1, true, Third::absent);
+  SILENT(named_barrier, {1, 96}, y, 2, true, Third::after);
+}
+
+TEST_CASE("bar.arrive hands over what came before it, not what follows", "[sim][races]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 32);
+  for (const bool stores : {false, true}) {
+    for (const int arriver : {0, 1}) {
+      CAPTURE(stores, arriver);
+      FOUND(kShared, use_behind_arrival, {1, 64}, y, stores, /*late=*/true, arriver);
+      SILENT(use_behind_arrival, {1, 64}, y, stores, /*late=*/false, arriver);
+    }
+  }
+}
+
+TEST_CASE("mbarriers order producer and consumer, both ways, phase by phase", "[sim][races]") {
+  WithOptions with({.races = true});
+  Buffer<float> y("y", 64);
+  SILENT(pipeline, {2, 64}, y, true, true);
+  CHECK(y.download()[0] == 0 + 1 + 2 + 3);
+  FOUND("load of tile", pipeline, {1, 64}, y, false, true);
+  FOUND(kShared, pipeline, {1, 64}, y, true, false);
+  FOUND("load of tile", next_phase, {1, 96}, y, false);  // has waited, but for another phase
+  SILENT(next_phase, {1, 96}, y, true);
+  FOUND(kShared, elected_arrival, {1, 64}, y, false);
+  SILENT(elected_arrival, {1, 64}, y, true);
+  FOUND(kShared, use_at_once, {1, 64}, false);
+  SILENT(use_at_once, {1, 64}, true);
+}
+
+TEST_CASE("within a block a barrier orders device memory", "[sim][races]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", 64), y("y", 64);
+  FOUND(kDevice, through_device, {1, 64}, x, y, false);
+  SILENT(through_device, {1, 64}, x, y, true);
+  SILENT(through_device, {1, 64}, x, y, true);  // launches are in order
+}
+
+TEST_CASE("nothing orders two blocks of a launch, but atomics are in order", "[sim][races]") {
+  WithOptions with({.races = true});
+  Buffer<float> x("x", 128), y("y", 256), z("z", 64);
+  FOUND(
+      "race on device memory ... block (1,0,0), thread (0,0,0): load of x, byte 0 at races.cu: "
+      "... and a store by block (0,0,0), thread (0,0,0) at races.cu:",
+      across_blocks, {2, 64}, x, y, false);
+  SILENT(across_blocks, {2, 64}, x, y, true);
+  FOUND("and a load by block (0,0,0), thread (0,0,0)", store_read_by_others, {3, 64}, x, x, y);
+  SILENT(store_read_by_others, {3, 64}, x, z, y);
+  FOUND(kDevice, accumulate, {2, 64}, z, Add::plain);
+  FOUND("and an atomic by block (0,0,0)", accumulate, {3, 64}, z, Add::one_stores);
+  SILENT(accumulate, {3, 64}, z, Add::atomic);
+}
+
+TEST_CASE("the last block may read what others fenced before their ticket", "[sim][races]") {
+  WithOptions with({.races = true});
+  constexpr unsigned kBlocks = 5;
+  Buffer<float> partial("partial", kBlocks * 64), y("y", 64);
+  Buffer<unsigned> ticket("ticket", 1);
+  const auto run = [&](auto kernel, auto how) {
+    ticket.fill(0);
+    return finding(kernel, {kBlocks, 64}, partial, ticket, y, how);
+  };
+  CHECK(run(last_block, Fence::one) == "");
+  CHECK(y.download()[3] == kBlocks * 3);
+  CHECK(ticket.download()[0] == 0);
+  CHECK(run(last_block, Fence::everybody) == "");
+  const std::string text = run(last_block, Fence::none);
+  CAPTURE(text);
+  CHECK(says(text,
+             "block (4,0,0), thread (0,0,0): load of partial, byte 0 ... store by block (0,0,0), "
+             "thread (0,0,0)"));
+  CHECK(says(run(last_block, Fence::late), kDevice));
+  CHECK(says(run(last_block, Fence::early), kDevice));
+  CHECK(says(run(fenced_by_another, false), "load of partial"));  // bar.arrive hands it over
+  CHECK(run(fenced_by_another, true) == "");
+}
+
+TEST_CASE("shared memory that this block has not written is uninitialised", "[sim][races]") {
+  WithOptions with({.uninitialised = true});
+  Buffer<float> y("y", 64);
+  FOUND(
+      "uninitialised shared memory: kernel ... thread (63,0,0): load of tile, byte 252 at "
+      "races.cu: ... which this block has not written",
+      partly_written, {1, 64}, y, 63u, 1u);
+  SILENT(partly_written, {1, 64}, y, 64u, 1u);
+  FOUND("block (1,0,0), thread (0,0,0): load of tile, byte 0", partly_written, {2, 64}, y, 64u, 1u);
+  SILENT(partly_written, {2, 64}, y, 64u, 2u);
+}
+
+TEST_CASE("device memory that nobody has written is uninitialised", "[sim][races]") {
+  WithOptions with({.uninitialised = true});
+  Buffer<float> x("x", 64, false), y("y", 64, false), z("z", 64);
+  FOUND("load of x, byte 0 at races.cu:", copy, {1, 64}, x, y, 64);
+  FOUND("atomic of x, byte 0", add_one, {1, 64}, x);
+  sim::poison(x, 64 * sizeof(float));     // these launches ran to their ends
+  x.upload(std::vector<float>(60, 1.f));  // all but four
+  FOUND("thread (60,0,0): load of x, byte 240", copy, {1, 64}, x, y, 64);
+  sim::poison(y, 64 * sizeof(float));
+  {
+    WithOptions without(sim::Options{});  // what it writes is written for a launch that looks
+    SILENT(copy, {1, 64}, x, y, 60);
+  }
+  SILENT(copy, {1, 64}, y, z, 60);
+  FOUND("load of y, byte 240", copy, {1, 64}, y, z, 61);
+  sim::poison(y, 64 * sizeof(float));
+  SILENT(copy, {1, 64}, x, y, 60);
+  SILENT(copy, {1, 64}, y, z, 60);
+  FOUND("load of y, byte 240", copy, {1, 64}, y, z, 61);
+  cudaMemset(x.get(), 0, 64 * sizeof(float));
+  SILENT(copy, {1, 64}, x, y, 64);
+}
+
+TEST_CASE("races and uninitialised reads are looked for only when asked", "[sim][races]") {
+  Buffer<float> x("x", 64, false), y("y", 64);
+  WithOptions without{sim::Options{}};
+  SILENT(exchange, {1, 64}, y, 32, Between::nothing);
+  SILENT(copy, {1, 64}, x, y, 64);
+  WithOptions races({.races = true});
+  SILENT(copy, {1, 64}, x, y, 64);
+  WithOptions uninitialised({.uninitialised = true});
+  SILENT(exchange, {1, 64}, y, 32, Between::barrier);
+}
