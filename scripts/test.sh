@@ -58,7 +58,7 @@ missing() {
 
 look_at_kernels() {
   "$nvcc" --version | tail -n 2 | head -n 1
-  ./scripts/maintain ptxas_report --nvcc "$nvcc" --jobs "$jobs" "$@" || failures+=("kernels for GPUs")
+  ./scripts/ptxas --nvcc "$nvcc" "$@" || failures+=("kernels for GPUs")
 }
 
 # summary <sentence>: the last line
@@ -95,7 +95,7 @@ cmake --build --preset "$preset" -j "$jobs" 2>&1 | "${waiting[@]}" || stop "the 
 if [[ $cuda ]]; then
   echo "== kernels for GPUs"
   look_at_kernels --every-arch
-  look_at_kernels --arch sm_90a common/clock/microbenchmarks/*.cu
+  look_at_kernels common/clock/microbenchmarks/*.cu
   summary "the preset gpu builds"
 fi
 

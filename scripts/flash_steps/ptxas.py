@@ -1,31 +1,174 @@
-"""Compiles one step, or a kernel of your own, and says what ptxas says of each kernel.
+"""Compiles a step, or a kernel of your own, with nvcc and says what ptxas says of each kernel.
 
     ./scripts/ptxas 10                       a step, by its number or name
-    ./scripts/ptxas mine --d 128             one head dimension of it, which is faster
     ./scripts/ptxas steps/mine/kernel.cuh    a file, .cu or .cuh; or a folder that holds main.cu
+    ./scripts/ptxas                          all steps, each for every architecture it is built for
+    ./scripts/ptxas --update                 writes common/data/registers.json
 
 Prints registers, bytes of static shared memory, stack frame and spills, and barriers per kernel. A
 remark on wgmma or setmaxnreg (C7504 to C7520) is a finding; docs/ptxas.md says what each means and
-how to get rid of it. It needs nvcc and no GPU, and takes seconds.
-Exit status: 0 no finding; 1 a kernel has a stack frame or a spill or a remark, or the file does not
-compile; 2 bad use; 3 no nvcc.
+how to get rid of it. It needs nvcc and no GPU; a step takes seconds.
+
+The simulator reads the figures for sm_90 from common/data/registers.json. The nvcc that wrote that
+file must find the same figures, else that is a finding, too. The file holds a digest of the text:
+with --changed, steps with a number are compiled only if the digest or the nvcc is another.
+Exit status: 0 no finding; 1 a kernel has a stack frame or a spill or a remark, a file does not
+compile, or registers.json is out of date; 2 bad use; 3 no nvcc.
 """
 
+import concurrent.futures
+import hashlib
+import json
 import os
 import re
 import shutil
 import subprocess
 import tempfile
+from dataclasses import dataclass, field
 
 from . import command
 from .command import BadInput, Failure, NotHere
-from .files import ROOT, read_text
-from .nvcc import arches_of, find_nvcc, nvcc_command, version_of
-from .ptxas_report import by_name, parse
-from .steps import all_needs_of, find_steps, runs_on
+from .commits import code_of, files_of
+from .files import ROOT, read_text, write_rows
+from .nvcc import arches_of, codes_of, every_arch_of, find_nvcc, nvcc_command, version_of
+from .steps import all_needs_of, find_steps, listed, needs_of, runs_on
 
 FILE_ARCH = "sm_90a"  # has all instructions of the dialect
 DIALECT = os.path.join("common", "dialect")
+REGISTERS = "common/data/registers.json"
+UPDATE = "run ./scripts/ptxas --update"
+WITHOUT_WGMMA = ("-DFA_NO_WGMMA",)
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What ptxas says of wgmma or setmaxnreg: docs/ptxas.md explains each code."""
+
+    code: str  # "C7510"; empty where ptxas gives none
+    words: str
+    line: int = 0  # of the PTX, where ptxas names one
+
+
+@dataclass
+class Kernel:
+    name: str  # mangled; empty for a remark that names no function
+    registers: int = 0
+    smem: int = 0  # bytes, static
+    stack: int = 0  # bytes, as are the spills
+    spills: int = 0
+    remarks: list = field(default_factory=list)
+    barriers: int = 0
+    entry: bool = True  # else a function that was not inlined, or no function at all
+
+
+# "ptxas info    : (C7510) Potential Performance Loss: ... in the function '_Z1kPf'", and "(C7519)
+# warpgroup.arrive is injected in around line 70 by compiler ... in function '_Z1kPf'".
+REMARK = re.compile(
+    r"(?:\((C\d+)\) )?(?:Potential Performance Loss: |(?=warpgroup\.\w+ is injected))"
+    r"(.*?)(?: in (?:the )?function(?: '(\w+)')?)?\.?\s*$"
+)
+
+
+def remark_in(line):
+    """(Remark, the function that it names or "") of a line of ptxas, or None."""
+    found = REMARK.search(line)
+    if not found:
+        return None
+    at = re.search(r" in around line (\d+)", found[2])
+    words = " ".join(found[2].replace(at[0] if at else "", "").split())
+    return Remark(found[1] or "", words, int(at[1]) if at else 0), found[3] or ""
+
+
+def parse(text):
+    """The kernels in the output of `ptxas -v`, then other functions that it remarks on.
+
+    A remark names its function, which need not be a kernel. One that names none is the kernel's
+    where it is the only one; else its Kernel has no name.
+    """
+    kernels, remarks, current, properties_of = {}, [], None, None
+    for line in text.splitlines():
+        if found := re.search(r"Compiling entry function '(\w+)'", line):
+            current = properties_of = kernels.setdefault(found[1], Kernel(found[1]))
+        elif found := re.search(r"Function properties for (\w+)", line):
+            # Device functions that were not inlined are listed too; a call costs a stack frame.
+            properties_of = kernels.get(found[1], current)
+        elif (found := re.findall(r"(\d+) bytes (?:stack|spill)", line)) and properties_of:
+            stack, stores, loads = map(int, found)
+            properties_of.stack += stack
+            properties_of.spills += stores + loads
+        elif (found := re.search(r"Used (\d+) registers", line)) and current:
+            smem = re.search(r"(\d+) bytes smem", line)
+            barriers = re.search(r"used (\d+) barriers", line)
+            current.registers = int(found[1])
+            current.smem = int(smem[1]) if smem else 0
+            current.barriers = int(barriers[1]) if barriers else 0
+        elif found := remark_in(line):
+            remarks.append(found)
+    only = next(iter(kernels)) if len(kernels) == 1 else ""
+    for remark, name in remarks:
+        function = kernels.setdefault(name or only, Kernel(name, entry=False))
+        function.remarks.append(remark)
+    return list(kernels.values())
+
+
+def without_parameters(function):
+    """ "ns::k<(ns::E)1>" of "void ns::k<(ns::E)1>(float (*) [2], int)"."""
+    depth = 0
+    for at, char in enumerate(function):
+        depth += {"<": 1, ">": -1}.get(char, 0)
+        if char == "(" and depth == 0 and not function.startswith("(anonymous", at):
+            function = function[:at]
+            break
+    return function.removeprefix("void ")
+
+
+def demangled(names):
+    """As the simulator has them, without parameter lists, where c++filt is there."""
+    if not shutil.which("c++filt") or not names:
+        return names
+    call = {"input": "\n".join(names), "capture_output": True, "text": True, "check": True}
+    text = subprocess.run(["c++filt"], **call).stdout
+    return [without_parameters(line) for line in text.splitlines()]
+
+
+def numbers_in_order(name):
+    """A sort key: kernel<96> before kernel<128>."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+def by_name(kernels):
+    """[(demangled name, Kernel)], as a reader sorts them."""
+    named = [k.name for k in kernels if k.name]
+    names = dict(zip(named, demangled(named)))
+    pairs = [(names.get(k.name, "a kernel of this file"), k) for k in kernels]
+    return sorted(pairs, key=lambda pair: numbers_in_order(pair[0]))
+
+
+def place_in(ptx, line):
+    """ "kernel.cuh:42" of a line of a PTX: where the kernel calls the dialect; or ""."""
+    files = dict(re.findall(r'^\s*\.file\s+(\d+) "([^"]*)"', ptx, re.MULTILINE))
+    for text in reversed(ptx.splitlines()[:line]):
+        if not text.lstrip().startswith(".loc"):
+            continue
+        for file, at in re.findall(r"(?:\.loc|inlined_at)\s+(\d+) (\d+) \d+", text):
+            path = files.get(file, "")
+            if path and DIALECT not in path:
+                return f"{os.path.basename(path)}:{at}"
+    return ""
+
+
+# --- what is compiled ---
+
+
+@dataclass
+class Job:
+    what: str  # a step's name, or a file
+    source: str
+    step: str  # or None
+    arch: str
+    options: tuple = ()
+    host: bool = False  # its half, too, which is the same for all architectures
+    older: bool = False  # than what the step is compiled for by default: a finding is a remark
 
 
 def source_of(what):
@@ -48,121 +191,255 @@ def source_of(what):
     return os.path.join(ROOT, "steps", found[0], "main.cu"), found[0]
 
 
-def one_head_dimension(source, d):
-    """The text of a file that has only the kernels of this d that fa::dispatch_d() chooses."""
-    return (
-        '#include "common/harness/step.h"\n'
-        f"template <int d>\n  requires(d != {d})\n"
-        "inline constexpr bool fa::has_kernels_of<d> = false;\n"
-        f'#include "{source}"\n'
-    )
-
-
-class Places:
-    """The lines of the source that a PTX with line numbers was made from."""
-
-    def __init__(self, ptx):
-        self.lines = ptx.splitlines()
-        self.files = dict(re.findall(r'^\s*\.file\s+(\d+) "([^"]*)"', ptx, re.MULTILINE))
-
-    def of(self, line):
-        """ "kernel.cuh:42" of a line of the PTX: where the kernel calls the dialect; or ""."""
-        for text in reversed(self.lines[:line]):
-            if not text.lstrip().startswith(".loc"):
-                continue
-            for file, at in re.findall(r"(?:\.loc|inlined_at)\s+(\d+) (\d+) \d+", text):
-                path = self.files.get(file, "")
-                if path and DIALECT not in path:
-                    return f"{os.path.basename(path)}:{at}"
-        return ""
-
-
-def arch_of(asked, step, nvcc):
-    r"""(the architecture to compile for, nvcc's options for it).
+def job_of(what, asked, nvcc):
+    r"""One step or file, for one architecture.
 
     \raises BadInput when the step does not run on it, or nvcc does not know it."""
+    source, step = source_of(what)
     needs = (step and all_needs_of(step)) or [None]
     arch = asked or (arches_of(needs[-1])[-1] if step else FILE_ARCH)
-    codes = subprocess.run([nvcc, "--list-gpu-code"], capture_output=True, text=True, check=True)
-    if not re.fullmatch(r"sm_\d+[af]?", arch) or arch.rstrip("af") not in codes.stdout.split():
-        raise BadInput(f"{arch}: {nvcc} knows {', '.join(codes.stdout.split())}")
+    codes = codes_of(nvcc)
+    if not re.fullmatch(r"sm_\d+[af]?", arch) or arch.rstrip("af") not in codes:
+        raise BadInput(f"{arch}: {nvcc} knows {', '.join(codes)}")
     # sm_90a's code is not sm_90's.
     does = [n for n in needs if arch == n or runs_on(arch, n) and not (n or "").endswith("a")]
     if not does:
         raise BadInput(f"{arch}: {step} needs {needs[0]}")
-    return arch, () if needs[-1] in does else ("-DFA_NO_WGMMA",)
+    return Job(what, source, step, arch, () if needs[-1] in does else WITHOUT_WGMMA)
 
 
-def compiled(nvcc, source, arch, d, name, options=()):
-    """([(name, Kernel)], Places).
+def jobs_of_steps(steps, every, nvcc):
+    """Each step for the architectures of arches_of(), or of `every` GPU; where it has variants for
+    older ones, also without what needs the newer one."""
+    jobs = []
+    for step in steps:
+        oldest, newest = (all_needs_of(step) or [None])[0], needs_of(step)
+        source, usual = os.path.join(ROOT, "steps", step, "main.cu"), arches_of(newest)
+        arches = every_arch_of(newest, nvcc) if every else usual
+        if not arches:
+            raise BadInput(f"{nvcc} makes no code that runs {step}")
+        for a in arches:
+            jobs.append(Job(step, source, step, a, host=a == arches[0], older=a not in usual))
+        if oldest != newest:
+            for a in every_arch_of(oldest, nvcc) if every else [oldest]:
+                jobs.append(Job(step, source, step, a, WITHOUT_WGMMA, host=True, older=True))
+    return jobs
 
-    \\raises Failure with what nvcc says when it does not compile."""
+
+def compiled(nvcc, job):
+    """([(name, Kernel)], findings) of a job; a file that does not compile raises Failure."""
+
+    def call(output, **kind):
+        line = nvcc_command(nvcc, job.source, job.arch, output, **kind)
+        line[-3:-3] = ["-lineinfo", "-x", "cu", *job.options]
+        done = subprocess.run(line, capture_output=True, text=True)
+        if done.returncode:
+            said = (done.stdout + done.stderr).rstrip()
+            raise Failure(f"{job.what} does not compile:\n{said}")
+        return done.stdout + done.stderr
+
     with tempfile.TemporaryDirectory() as folder:
-        if d:
-            text = one_head_dimension(source, d)
-            source = os.path.join(folder, "one_d.cu")
-            with open(source, "w", encoding="utf-8") as file:
-                file.write(text)
-        ptx = os.path.join(folder, "kernels.ptx")
-        # As nvcc does it by itself, in two calls: ptxas names lines of the PTX.
-        said = ""
-        for file, output, kind in ((source, ptx, "-ptx"), (ptx, "/dev/null", "-cubin")):
-            more = ("-lineinfo", "-x", "cu", *options) if kind == "-ptx" else ()
-            call = nvcc_command(nvcc, file, arch, output, kind=kind, more=more)
-            done = subprocess.run(call, capture_output=True, text=True)
-            said += done.stdout + done.stderr
-            if done.returncode:
-                raise Failure(f"{name} does not compile:\n{said.rstrip()}")
-        return by_name(parse(said)), Places(read_text(ptx))
+        kernels = by_name(parse(call(os.path.join(folder, "kernels.o"), host=job.host)))
+        ptx = ""
+        if any(remark.line for _, kernel in kernels for remark in kernel.remarks):
+            path = os.path.join(folder, "kernels.ptx")
+            call(path, kind="-ptx")
+            ptx = read_text(path)
+    return kernels, [f for name, kernel in kernels for f in findings_of(name, kernel, ptx)]
 
 
-def findings_of(name, kernel, places):
+def findings_of(name, kernel, ptx):
     """A sentence for each fault; a remark that stands at several lines is one."""
     out = []
-    if kernel.in_memory:
-        out.append(f"{name}: {' and '.join(kernel.in_memory)} (docs/ptxas.md#spills)")
+    memory = [f"a stack frame of {kernel.stack} bytes"] if kernel.stack else []
+    memory += [f"{kernel.spills} bytes of spills"] if kernel.spills else []
+    if memory:
+        out.append(f"{name}: {' and '.join(memory)} (docs/ptxas.md#spills)")
     at = {}  # of each remark
     for remark in kernel.remarks:
         lines = at.setdefault((remark.code, remark.words), [])
-        place = places.of(remark.line) if remark.line else ""
+        place = place_in(ptx, remark.line) if remark.line else ""
         if place and place not in lines:
             lines.append(place)
     for (code, words), lines in at.items():
         where = f" at {', '.join(lines)}" if lines else ""
-        page = f" (docs/ptxas.md#{code.lower()})" if code else ""
-        out.append(f"{name}: {code + ': ' if code else ''}{words}{where}{page}")
+        page = f"{code}: {words}{where} (docs/ptxas.md)" if code else words + where
+        out.append(f"{name}: {page}")
     return out
 
 
-def main():
-    parser = command.parser(__doc__)
-    parser.add_argument("what", metavar="STEP, FILE or FOLDER")
-    parser.add_argument("--d", type=int, help="only this head dimension (default: all)")
-    parser.add_argument(
-        "--arch", help=f"default: what the step needs, and at least sm_90; of a file {FILE_ARCH}"
-    )
-    parser.add_argument("--nvcc", default=find_nvcc(), help="default: that of PATH")
-    args = parser.parse_args()
-    source, step = source_of(args.what)
-    if not args.nvcc or not shutil.which(args.nvcc):
-        raise NotHere("nvcc was not found: install the CUDA toolkit or give --nvcc")
-    arch, options = arch_of(args.arch, step, args.nvcc)
+# --- common/data/registers.json ---
 
-    kernels, places = compiled(args.nvcc, source, arch, args.d, args.what, options)
-    if not any(kernel.entry for _, kernel in kernels):
-        raise BadInput(f"{args.what} has no kernel{' of this d' if args.d else ''}")
-    print(f"{step or args.what} for {arch}, nvcc {version_of(args.nvcc)}")
+
+def compiled_text(steps):
+    """A digest of the code that nvcc compiles for these steps, and of how it is called. Comments
+    and white space do not count."""
+    call = nvcc_command("nvcc", "", "", "", root="")
+    how = [(step, arches_of(needs_of(step))) for step in steps], call[call.index("nvcc") :]
+    texts = [repr(how)]
+    paths = set().union(*map(files_of, steps))
+    for path in sorted(path for path in paths if not path.startswith("common/sim/")):
+        texts.append("\n".join([path, *code_of(read_text(os.path.join(ROOT, path)))]))
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
+
+
+def seen_before(path, version, text):
+    """Whether this nvcc has written the file for this text, which it does of clean kernels only."""
+    try:
+        known = json.loads(read_text(path))
+        return (known["nvcc"], known["text"]) == (version, text)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def write_registers(path, version, text, kernels):
+    """The file that the simulator reads. `text`: compiled_text(); `kernels`: {name: Kernel}."""
+    source = (
+        "What ptxas assigned to each kernel for sm_90 (or sm_90a): registers per thread, bytes of "
+        "static shared memory per block. The simulator's L2 model derives from it how many blocks "
+        "an SM holds. Written by ./scripts/ptxas --update."
+    )
+    rows = {
+        name: {"registers": kernels[name].registers, "shared_bytes": kernels[name].smem}
+        for name in sorted(kernels, key=numbers_in_order)
+    }
+    head = {"source": source, "nvcc": version, "text": text}
+    write_rows(path, {**head, "kernels": rows}, indent=2)
+
+
+def compare_registers(path, version, kernels, numbered, all_steps):
+    """(finding or None, remark or None) on the file against what ptxas has just said.
+
+    `kernels`: {name: Kernel}. Of these the file must know the `numbered` steps' ones; a step of the
+    user's own may be unknown. With `all_steps`, it may hold no other kernel."""
+    try:
+        known = json.loads(read_text(path))
+        of_version = known["nvcc"]
+        rows = {
+            name: (row["registers"], row["shared_bytes"]) for name, row in known["kernels"].items()
+        }
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return f"{REGISTERS} cannot be read ({type(error).__name__}: {error}): {UPDATE}", None
+    if of_version != version:
+        return None, f"{REGISTERS} comes from nvcc {of_version}, this is {version}: not compared"
+    wrong = []
+    for name, kernel in kernels.items():
+        now = (kernel.registers, kernel.smem)
+        if name not in rows and name in numbered:
+            wrong.append(f"lacks {name}")
+        elif rows.get(name, now) != now:
+            row = rows[name]
+            wrong.append(
+                f"gives {name} {row[0]} registers and {row[1]} B of shared memory, ptxas {now[0]} "
+                f"and {now[1]}"
+            )
+    if all_steps:
+        wrong += [f"holds {name}, which no step has" for name in rows if name not in kernels]
+    if not wrong:
+        return None, None
+    more = f" (and {len(wrong) - 1} more like this)" if len(wrong) > 1 else ""
+    return f"{REGISTERS} {wrong[0]}{more}: {UPDATE}", None
+
+
+# --- the command ---
+
+
+def show(job, kernels, version):
+    print(f"{job.step or job.what} for {job.arch}, nvcc {version}")
     print(f"{'registers':>9} {'smem':>6} {'stack':>6} {'spills':>6} {'barriers':>8}  kernel")
-    findings = []
     for name, kernel in kernels:
         if kernel.entry:
             print(
                 f"{kernel.registers:>9} {kernel.smem:>6} {kernel.stack:>6} {kernel.spills:>6} "
                 f"{kernel.barriers:>8}  {name}"
             )
-        findings += findings_of(name, kernel, places)
-    for sentence in findings:
+
+
+def look_at(jobs, nvcc, version):
+    """Compiles all at once and shows them: ([(Job, [(name, Kernel)])], findings)."""
+    done, bad = [], []
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for job, future in [(job, pool.submit(compiled, nvcc, job)) for job in jobs]:
+            try:
+                kernels, findings = future.result()
+            except Failure as failure:
+                if len(jobs) == 1:
+                    raise
+                bad.append(str(failure))
+                continue
+            show(job, kernels, version)
+            done.append((job, kernels))
+            if job.older:
+                print("".join(f"remark: for {job.arch}, {x}\n" for x in findings), end="")
+            else:  # a step also compiles its parent's kernels
+                bad += [finding for finding in findings if finding not in bad]
+    return done, bad
+
+
+def all_steps(args, version):
+    """All steps of steps/CMakeLists.txt, and registers.json: the findings."""
+    path = os.path.join(ROOT, REGISTERS)
+    steps, text = list(listed()), ""
+    numbered = [step for step in steps if step[0].isdigit()]
+    if args.update or args.changed:
+        text = compiled_text(numbered)
+    if args.changed and seen_before(path, version, text):
+        print(
+            f"the kernels of the numbered steps are as nvcc {version} found them clean: {REGISTERS}"
+        )
+        steps = [step for step in steps if step not in numbered]
+    jobs = jobs_of_steps(steps, args.every_arch, args.nvcc)
+    done, bad = look_at(jobs, args.nvcc, version)
+    of_file, must_know = {}, set()
+    for job, kernels in done:
+        if job.arch.startswith("sm_90"):
+            found = {name: kernel for name, kernel in kernels if kernel.entry}
+            of_file = {**found, **of_file}
+            must_know |= set(found) if job.step in numbered else set()
+    if of_file and not shutil.which("c++filt"):
+        bad.append(f"{REGISTERS} holds demangled names: install c++filt (package binutils)")
+    elif args.update:
+        if not bad:
+            write_registers(path, version, text, of_file)
+            print(f"wrote {REGISTERS}: {len(of_file)} kernels")
+    elif of_file and len(done) == len(jobs):
+        whole = len(steps) == len(listed())
+        finding, remark = compare_registers(path, version, of_file, must_know, whole)
+        bad += [finding] if finding else []
+        if remark:
+            print("remark: " + remark)
+    return bad
+
+
+def main():
+    parser = command.parser(__doc__)
+    add = parser.add_argument
+    add("what", nargs="*", metavar="STEP, FILE or FOLDER")
+    add("--arch", help=f"default: what the step needs, and at least sm_90; of a file {FILE_ARCH}")
+    add("--nvcc", default=find_nvcc(), help="default: that of PATH")
+    add("--update", action="store_true", help=f"write {REGISTERS} instead of comparing with it")
+    add("--changed", action="store_true", help=f"leave out what {REGISTERS} already covers")
+    add("--every-arch", action="store_true", help="for every architecture from sm_75 to sm_120")
+    args = parser.parse_args()
+    if args.what and (args.update or args.changed or args.every_arch):
+        raise BadInput("--update, --changed and --every-arch are of all steps: name none")
+    if args.changed and (args.update or args.every_arch) or args.arch and not args.what:
+        raise BadInput("these options do not go together; see --help")
+    for what in args.what:
+        source_of(what)
+    if not args.nvcc or not shutil.which(args.nvcc):
+        raise NotHere("nvcc was not found: install the CUDA toolkit or give --nvcc")
+
+    version = version_of(args.nvcc)
+    if args.what:
+        jobs = [job_of(what, args.arch, args.nvcc) for what in args.what]
+        done, bad = look_at(jobs, args.nvcc, version)
+        if not bad and not any(kernel.entry for _, kernels in done for _, kernel in kernels):
+            raise BadInput(f"{' '.join(args.what)}: no kernel")
+    else:
+        bad = all_steps(args, version)
+    for sentence in bad:
         print("finding: " + sentence)
-    if not findings:
+    if not bad:
         print("no finding: no stack frame, no spill, no remark on wgmma")
-    return 1 if findings else 0
+    return 1 if bad else 0

@@ -71,11 +71,6 @@ def listed(root=ROOT):
     return found
 
 
-def steps_and_needs(root=ROOT):
-    """[(step, the architecture that it needs or None)], in the order of steps/CMakeLists.txt."""
-    return [(name, (needs or [None])[-1]) for name, needs in listed(root).items()]
-
-
 def all_needs_of(step, root=ROOT):
     """As listed(); [] for a folder that is not listed."""
     return listed(root).get(step, [])

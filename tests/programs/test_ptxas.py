@@ -1,15 +1,18 @@
-"""scripts/ptxas: finds spills and what ptxas remarks on wgmma, passes a clean kernel, and says one
-sentence on bad input. docs/ptxas.md: each of its examples gets the remark that it stands under."""
+"""scripts/ptxas: finds spills, stack frames and what ptxas remarks on wgmma, passes a clean kernel,
+keeps common/data/registers.json up to date, and says one sentence on bad input. docs/ptxas.md: each
+cause that it names provokes its remark, and each cure removes it."""
 
+import json
 import os
 import re
+import shutil
 import sys
 import unittest
 from pathlib import Path
 
-from copies import ROOT, SCRIPTS, Folder, main, maintain, said
-from flash_steps import nvcc, ptxas, ptxas_report
-from test_nvcc import SPILLS
+from copies import ROOT, SCRIPTS, Folder, copy_scripts, main, said
+from flash_steps import nvcc, ptxas
+from flash_steps.files import read_json
 
 PAGE = Path(ROOT, "docs", "ptxas.md")
 PAGE_NVCC = "13.0"  # remarks differ between versions
@@ -44,81 +47,170 @@ PTX = """\
 	.file	2 "/home/me/common/dialect/ptx/wgmma.h"
 """
 
-# The loop of docs/ptxas.md's kernel reads its accumulators before the wait.
-WAIT = "    fa::wgmma_wait<0>();\n"
-READS_EARLY = "    for (int i = 0; i < 32; ++i) d[i] *= x[k];\n" + WAIT
-
-# Two head dimensions, as a step's host function chooses them.
-TWO_D = """
-#include "common/harness/step.h"
-template <int d>
-__global__ void copy(float* x) { x[threadIdx.x] = x[threadIdx.x + d]; }
-inline void forward(const fa::Problem& p, const fa::Tensors<float>& t) {
-  fa::dispatch_d<64, 128>(p.d, [&](auto d) { fa::launch(copy<d>, {1, 32}, t.O); });
+CLEAN = """
+__global__ void reverse(float* x) {
+  __shared__ float s[32];
+  s[threadIdx.x] = x[threadIdx.x];
+  __syncthreads();
+  x[threadIdx.x] = s[31 - threadIdx.x];
 }
 """
 
+# 64 values live across the barrier, and 32 registers a thread.
+SPILLS = """
+__global__ void __launch_bounds__(1024, 2) spills(float* x) {
+  float v[64];
+  for (int i = 0; i < 64; ++i) v[i] = x[threadIdx.x + i * 1024];
+  __syncthreads();
+  for (int i = 0; i < 64; ++i) x[threadIdx.x + i * 1024] = v[i] * v[63 - i];
+}
+"""
 
-def blocks():
-    """{the name before it: the text} of the examples on the page."""
-    return dict(re.findall(r"<!-- (\w+) -->\n```cpp\n(.*?)```", PAGE.read_text(), re.DOTALL))
+# An index that is known at run time only moves the array out of the registers.
+STACK = """
+__global__ void indexed(float* x, const int* k) {
+  float v[64];
+  for (int i = 0; i < 64; ++i) v[k[i] & 63] = x[i];
+  x[0] = v[k[64] & 63];
+}
+"""
+
+# The loop of the page, in a kernel.
+WGMMA = """\
+#include <cstdio>
+#include "common/dialect/cuda.h"
+#include "common/dialect/ptx/ptx.h"
+
+__global__ void __launch_bounds__(128) kernel(float* o, const float* x, int n) {
+  __shared__ alignas(1024) char s[32768];
+  const uint64_t a = fa::wgmma_descriptor(s, fa::Swizzle::b128, 16, 1024);
+  const uint64_t b = fa::wgmma_descriptor(s + 8192, fa::Swizzle::b128, 16, 1024);
+  float d[32] = {}, e[32] = {};
+  uint32_t r[4] = {};
+  for (int k = 0; k < n; ++k) {
+    fa::wgmma_fence();
+    fa::wgmma(d, a, b);
+    fa::wgmma_commit();
+    fa::wgmma_wait<0>();
+    fa::pin_registers(d);
+  }
+  for (int i = 0; i < 32; ++i) o[i * 128 + threadIdx.x] = d[i] + e[i] + r[i % 4];
+}
+"""
+FENCE = "    fa::wgmma_fence();\n"
+D, E = "    fa::wgmma(d, a, b);\n", "    fa::wgmma(e, a, b);\n"
+COMMIT = "    fa::wgmma_commit();\n"
+WAIT = "    fa::wgmma_wait<0>();\n    fa::pin_registers(d);\n"
+BOTH = D + E + COMMIT + WAIT + "    fa::pin_registers(e);\n"
+SCALE = "    for (int i = 0; i < 32; ++i) d[i] *= x[k];\n"
+LOAD = "    for (int i = 0; i < 4; ++i) r[i] = __float_as_uint(x[4 * k + i]);\n"
+BRANCH = "    if (x[threadIdx.x] > 0.f) {\n"
+USE = BRANCH + "      float sum = 0.f;\n"
+USE += "      for (int i = 0; i < 32; ++i) sum += d[i];\n      o[k] = sum;\n    }\n"
+BARRIER = "    fa::mbarrier_wait(reinterpret_cast<uint64_t*>(s), k & 1);\n"
+# Of each remark: the loop that provokes it, the loop that does not; threads and blocks per SM, too.
+REMARKS = {
+    "C7510": (FENCE + D + COMMIT + WAIT + '    if (x[k] < 0.f) printf("%d", k);\n',),
+    "C7511": (FENCE + BOTH, FENCE + BOTH, "1024", "512"),
+    "C7512": (FENCE + BOTH, FENCE + BOTH, "128, 6", "128, 4"),
+    "C7513": (
+        FENCE + "    fa::wgmma(d, r, b);\n" + COMMIT + LOAD + WAIT,
+        FENCE + "    fa::wgmma(d, r, b);\n" + COMMIT + WAIT + LOAD,
+    ),
+    "C7514": (FENCE + D + COMMIT + SCALE + WAIT, FENCE + D + COMMIT + WAIT + SCALE),
+    "C7515": (FENCE + D,),
+    "C7517": (FENCE + D + COMMIT + WAIT.replace("<0>", "<1>"),),
+    "C7518": (FENCE + D + COMMIT + USE + WAIT, FENCE + D + COMMIT + WAIT + USE),
+    "C7519": (
+        FENCE + D + COMMIT + BARRIER + BOTH[len(D) :],
+        FENCE + D + COMMIT + BARRIER + FENCE + BOTH[len(D) :],
+    ),
+    "C7520": (
+        BRANCH + SCALE + D + COMMIT + WAIT + "    }\n",
+        BRANCH + SCALE + FENCE + D + COMMIT + WAIT + "    }\n",
+    ),
+}
 
 
-def base():
-    return "#include <cstdio>\n" + blocks()["base"]
+def with_loop(body, bounds="128"):
+    before, _, rest = WGMMA.partition(FENCE)
+    return before.replace("(128)", f"({bounds})") + body + rest.partition(WAIT)[2]
 
 
-def with_body(body):
-    """The page's kernel with another loop."""
-    before, loop, after = base().partition("  for (int k = 0; k < n; ++k) {\n")
-    _, end, after = after.partition("\n  }\n")
-    assert loop and end
-    return before + loop + body.rstrip() + end + after
-
-
-def example(name):
-    """A block of the page as a file: a whole kernel, or the body of the loop."""
-    block = blocks()[name]
-    if not block.startswith("__global__"):
-        return with_body(block)
-    includes = "".join(line + "\n" for line in base().splitlines() if line.startswith("#include"))
-    return includes + block
-
-
-class Parse(unittest.TestCase):
+class Words(Folder):
     def test_remarks_belong_to_the_function_that_they_name(self):
         call, other, product, nameless = sorted(
-            ptxas_report.parse(SAID), key=lambda k: (not k.entry, k.name == "", k.name)
+            ptxas.parse(SAID), key=lambda k: (not k.entry, k.name == "", k.name)
         )
         self.assertEqual((call.name, call.registers, call.barriers), ("_Z4callPf", 63, 2))
-        self.assertEqual([r.code for r in call.remarks], ["C7519", "C7510"])
-        self.assertEqual([r.line for r in call.remarks], [70, 0])
-        self.assertEqual(other.faults, ["a stack frame of 8 bytes", "16 bytes of spills"])
+        self.assertEqual([(r.code, r.line) for r in call.remarks], [("C7519", 70), ("C7510", 0)])
+        self.assertEqual((call.smem, other.stack, other.spills, other.remarks), (16384, 8, 16, []))
         self.assertEqual((product.entry, nameless.entry, nameless.name), (False, False, ""))
         self.assertRegex(nameless.remarks[0].words, "^'setmaxnreg' ignored; .* at entry$")
-
-    def test_a_remark_without_a_name_is_the_only_kernels(self):
         lines = SAID.splitlines(keepends=True)
-        [call] = ptxas_report.parse("".join([lines[0], *lines[4:8]]))
-        self.assertEqual([r.code for r in call.remarks], ["C7508"])
+        [only] = ptxas.parse("".join([lines[0], *lines[4:8]]))
+        self.assertEqual([r.code for r in only.remarks], ["C7508"])
 
     def test_a_line_of_the_ptx_is_where_the_dialect_was_called(self):
-        places = ptxas.Places(PTX)
-        self.assertEqual([places.of(line) for line in (1, 4)], ["kernel.cuh:9", "kernel.cuh:12"])
-        self.assertEqual(places.of(0), "")
+        found = [ptxas.place_in(PTX, line) for line in (0, 1, 4)]
+        self.assertEqual(found, ["", "kernel.cuh:9", "kernel.cuh:12"])
 
-    def test_a_name_without_its_parameters(self):
-        for function, name in (
-            ("void ns::k<(ns::E)1>(float (&) [32], int)", "ns::k<(ns::E)1>"),
-            ("(anonymous namespace)::k(float*)", "(anonymous namespace)::k"),
-            ("plain", "plain"),
-        ):
-            self.assertEqual(nvcc.without_parameters(function), name)
+    @unittest.skipUnless(shutil.which("c++filt"), "no c++filt here")
+    def test_names_are_the_simulators(self):
+        names = ["_ZN6step041kILi64EEEvPKf", "plain", "_ZN3abc1mILNS_1EE1EEEvPf"]
+        self.assertEqual(
+            ptxas.demangled([*names, "_ZN12_GLOBAL__N_11kEPf"]),
+            ["step04::k<64>", "plain", "abc::m<(abc::E)1>", "(anonymous namespace)::k"],
+        )
 
-    def test_every_remark_has_its_section(self):
-        sections = re.findall(r"^### (C\d+)$", PAGE.read_text(), re.MULTILINE)
+    def test_the_page_has_every_remark(self):
+        rows = re.findall(r"^\| (C\d+) \|", PAGE.read_text(), re.MULTILINE)
         expected = [*range(7509, 7516), *range(7517, 7521), 7504, 7505, 7507, 7508]
-        self.assertEqual(sections, [f"C{code}" for code in expected])
+        self.assertEqual(rows, [f"C{code}" for code in expected])
+
+    def test_the_architectures_of_a_step(self):
+        fake = str(self.program("nvcc", "#!/bin/sh\nprintf 'sm_75\\nsm_80\\nsm_89\\nsm_90\\n'\n"))
+        for needs, usual, every in (
+            (None, "sm_80 sm_90", "sm_75 sm_80 sm_89 sm_90"),
+            ("sm_80", "sm_80 sm_90", "sm_80 sm_89 sm_90"),
+            ("sm_89", "sm_89 sm_90", "sm_89 sm_90"),
+            ("sm_90", "sm_90", "sm_90"),
+            ("sm_90a", "sm_90a", "sm_90a"),
+        ):
+            self.assertEqual(nvcc.arches_of(needs), tuple(usual.split()))
+            self.assertEqual(nvcc.every_arch_of(needs, fake), tuple(every.split()))
+
+
+class Compare(Folder):
+    """What is said of registers.json, against kernels that ptxas has just seen."""
+
+    def test_each_difference_is_one_sentence(self):
+        path, mine, step = str(self.folder / "registers.json"), "mine::k", "step01::k<64>"
+        before = {step: ptxas.Kernel("", 40, 512), mine: ptxas.Kernel("", 20, 0)}
+        more = {step: ptxas.Kernel("", 41, 512), mine: ptxas.Kernel("", 20, 8)}
+        for written, seen, words in (
+            (before, before, None),
+            (before, {**before, step: more[step]}, "gives step01::k<64> 40 registers and 512 B"),
+            (before, {**before, mine: more[mine]}, "gives mine::k 20 registers and 0 B"),
+            (before, more, r"\(and 1 more like this\)"),
+            ({}, before, "lacks step01::k<64>:"),
+            ({}, {mine: before[mine]}, None),  # a user's own need not be there
+            (before, {step: before[step]}, "holds mine::k, which no step has"),
+        ):
+            ptxas.write_registers(path, "13.0.1", "0123456789abcdef", written)
+            finding, _ = ptxas.compare_registers(path, "13.0.1", seen, {step}, True)
+            self.assertEqual(finding is None, words is None, finding)
+            if words:
+                self.assertRegex(finding, words + ".*--update$")
+        compare = ptxas.compare_registers
+        self.assertEqual(compare(path, "13.0.1", {}, set(), all_steps=False), (None, None))
+        finding, remark = compare(path, "12.4.99", more, {step}, True)
+        self.assertIsNone(finding)
+        self.assertIn("comes from nvcc 13.0.1, this is 12.4.99: not compared", remark)
+        for words in ("{", "[]", "{}", '{"nvcc": "13.0.1", "kernels": {"k": {}}}', None):
+            self.write(path, words) if words else os.remove(path)
+            finding, _ = compare(path, "13.0.1", before, set(), True)
+            self.assertRegex(finding, "^common/data/registers.json cannot be read .*--update$")
 
 
 class Program(Folder):
@@ -149,22 +241,17 @@ class Program(Folder):
         self.refuses("neither a .cu nor a .cuh", self.write("", "kernel.txt"))
         self.refuses("main.cu does not exist", self.folder)
         self.refuses("nvcc was not found", "01", "--nvcc", "/there/is/none", status=3)
+        for more in ("--changed", "--update", "--every-arch"):
+            self.refuses("are of all steps: name none", more, "01")
+        self.refuses("do not go together", "--changed", "--update")
 
 
 @unittest.skipUnless(nvcc.find_nvcc(), "no nvcc here")
 class Compile(Program):
-    def test_a_good_kernel(self):
-        [cells], findings = self.check(base())
-        self.assertEqual((cells[1:], findings), (["16384", "0", "0", "0", "kernel"], []))
+    def test_a_good_kernel_in_a_header(self):
+        [cells], findings = self.check(WGMMA, name="kernel.cuh")
+        self.assertEqual((cells[1:], findings), (["32768", "0", "0", "0", "kernel"], []))
         self.assertGreater(int(cells[0]), 32)  # the accumulators
-
-    def test_a_kernel_that_serialises(self):
-        text = base().replace(WAIT, READS_EARLY)
-        self.assertNotEqual(text, base())
-        _, findings = self.check(text, status=1)
-        serialised = [f for f in findings if "serialized" in f]
-        self.assertEqual(len(serialised), 1, findings)
-        self.assertRegex(serialised[0], r"^finding: kernel: (C\d+): .*\(docs/ptxas\.md#c\d+\)$")
 
     def test_a_kernel_that_spills(self):
         [cells], [finding] = self.check(SPILLS, "--arch", "sm_80", status=1)
@@ -172,22 +259,17 @@ class Compile(Program):
         self.assertGreater(int(cells[3]), 0)
         self.assertRegex(finding, f"^finding: spills: .*{cells[3]} bytes of spills")
 
-    def test_a_header_and_one_head_dimension_of_it(self):
-        kernels, _ = self.check(TWO_D, name="kernel.cuh")
-        self.assertEqual([cells[-1] for cells in kernels], ["copy<64>", "copy<128>"])
-        kernels, _ = self.check(TWO_D, "--d", "128", name="kernel.cuh")
-        self.assertEqual([cells[-1] for cells in kernels], ["copy<128>"])
-        self.refuses("kernel.cu has no kernel of this d", self.write(TWO_D), "--d", "96")
-
-    def test_a_step_has_the_registers_of_the_report(self):
+    def test_a_step_has_the_registers_of_the_file(self):
         done = self.ptxas("01")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         self.assertIn("01_naive for sm_90, nvcc", done.stdout)
         shown = [line.split() for line in done.stdout.splitlines()[2:-1]]
-        report = maintain("ptxas_report", "--out", str(self.folder), "01_naive").stdout
-        rows = re.findall(r"^01_naive +sm_90 +(\d+) +(\d+) +(\d+) +(\d+) +(\S.*)$", report, re.M)
-        self.assertEqual([[*cells[:4], " ".join(cells[5:])] for cells in shown], [*map(list, rows)])
-        self.assertTrue(rows, report)
+        known = read_json(os.path.join(ROOT, ptxas.REGISTERS))["kernels"]
+        self.assertTrue(shown)
+        for registers, smem, *_, name in shown:
+            self.assertEqual(known[name]["shared_bytes"], int(smem))
+            if f"nvcc {PAGE_NVCC}." in done.stdout:
+                self.assertEqual(known[name]["registers"], int(registers))
 
     def test_what_does_not_compile_and_what_cannot_be_compiled_for(self):
         done = self.ptxas(self.write("__global__ void k() { nonsense }"))
@@ -201,46 +283,92 @@ class Compile(Program):
             ("01", "fast", r"fast: \S+ knows .*sm_90"),
         ):
             self.refuses(words, step, "--arch", arch)
-        self.refuses("has no kernel", self.write("int x;"))
+        self.assertIn("kernel.cu: no kernel\n", self.ptxas(self.write("int x;")).stderr)
 
-    def test_the_examples_of_the_page(self):
+    def test_the_causes_and_cures_of_the_page(self):
         version = nvcc.version_of(nvcc.find_nvcc())
         if not version.startswith(PAGE_NVCC + "."):
             self.skipTest(f"the page is of nvcc {PAGE_NVCC}, this is {version}")
-        names = [name for name in blocks() if name != "base"]
-        self.assertEqual(names, [f"C{code}" for code in (*range(7510, 7516), *range(7517, 7521))])
-        for name in names:
-            with self.subTest(example=name):
-                _, findings = self.check(example(name), status=1)
-                self.assertIn(name, {code for f in findings for code in re.findall(r"C\d+", f)})
+        for code, (cause, *more) in REMARKS.items():
+            cure, *bounds = more or (None,)
+            with self.subTest(code):
+                text = with_loop(cause, *bounds[:1])
+                _, findings = self.check(text, status=1)
+                self.assertIn(code, {c for f in findings for c in re.findall(r"C\d+", f)})
+                if code == "C7519":  # and the line
+                    at = 1 + [i for i, x in enumerate(text.splitlines()) if x + "\n" == E][0]
+                    for finding in findings:
+                        self.assertIn(f" at kernel.cu:{at} (docs/ptxas.md)", finding)
+                if cure:
+                    done = self.ptxas(self.write(with_loop(cure, *bounds[1:])))
+                    self.assertNotRegex(done.stdout, r"C\d{4}|bytes of spills")
+                    self.assertIn("  kernel\n", done.stdout, done.stderr)
 
-    def test_the_cures_of_the_page(self):
-        fence, wait = "    fa::wgmma_fence();\n", WAIT + "    fa::pin_registers(d);\n"
-        commit = "    fa::wgmma_commit();\n"
-        for name, *changes in (  # (what to replace, by what): the wait up, a fence, more registers
-            ("C7510", ('printf("tile %d\\n", k)', "__trap()")),
-            ("C7511", ("(512)", "(256)")),
-            ("C7512", ("(128, 6)", "(128, 4)")),
-            *((name, (wait, ""), (commit, commit + wait)) for name in ("C7513", "C7514", "C7518")),
-            ("C7515", ("    fa::wgmma(d, a, b);\n", "    fa::wgmma(d, a, b);\n" + commit + wait)),
-            ("C7517", ("wait<1>", "wait<0>")),
-            ("C7519", ("    fa::wgmma(e, a, b);\n", fence + "    fa::wgmma(e, a, b);\n")),
-            ("C7520", ("      fa::wgmma(d, a, b);\n", fence + "      fa::wgmma(d, a, b);\n")),
-        ):
-            with self.subTest(example=name):
-                text = example(name)
-                for old, new in changes:
-                    self.assertEqual(text.count(old), 1, old)
-                    text = text.replace(old, new)
-                done = self.ptxas(self.write(text))
-                self.assertNotRegex(done.stdout, r"C\d{4}|bytes of spills")
-                self.assertIn("  kernel\n", done.stdout, done.stderr)
 
-    def test_the_line_of_a_missing_fence(self):
-        text = example("C7519")
-        at = 1 + [i for i, line in enumerate(text.splitlines()) if "wgmma(e, a, b)" in line][0]
-        _, findings = self.check(text, status=1)
-        self.assertTrue(findings and all(f" at kernel.cu:{at} (" in f for f in findings), findings)
+@unittest.skipUnless(nvcc.find_nvcc() and shutil.which("c++filt"), "no nvcc or no c++filt here")
+class Update(Folder):
+    """A repository of one small step."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("steps/CMakeLists.txt", "fa_step(01_small)\n")
+        self.write("steps/01_small/main.cu", CLEAN)
+        self.registers = self.write(ptxas.REGISTERS, "")
+        self.registers.unlink()
+        copy_scripts(self.folder)
+
+    def run_all(self, *args, status=0):
+        done = said([sys.executable, "scripts/ptxas", *args], cwd=self.folder)
+        self.assertEqual(done.returncode, status, done.stdout + done.stderr)
+        return done.stdout
+
+    def test_update_then_check(self):
+        out = self.run_all(status=1)
+        self.assertIn("finding: common/data/registers.json cannot be read", out)
+        self.run_all("--update")
+        written = read_json(self.registers)
+        self.assertRegex(written["nvcc"], r"^\d+\.\d+\.\d+$")
+        self.assertEqual(list(written["kernels"]), ["reverse"])
+        self.assertEqual(written["kernels"]["reverse"]["shared_bytes"], 128)
+        self.assertGreater(written["kernels"]["reverse"]["registers"], 3)
+        out = self.run_all()
+        self.assertRegex(out, "(?s)01_small for sm_80.* reverse\n01_small for sm_90.* reverse\nno ")
+        self.write("steps/01_small/main.cu", CLEAN.replace("s[32]", "s[64]"))
+        self.assertRegex(
+            self.run_all(status=1),
+            r"finding: .*registers.json gives reverse \d+ registers and 128 B of "
+            r"shared memory, ptxas \d+ and 256: run ./scripts/ptxas",
+        )
+
+    def test_what_this_nvcc_has_seen_is_not_compiled_again(self):
+        self.run_all("--changed", status=1)  # there is no file yet
+        self.run_all("--update")
+        self.write("steps/01_small/main.cu", "// a comment\n" + CLEAN)
+        out = self.run_all("--changed")
+        self.assertRegex(out, r"nvcc \d+\.\d+\.\d+ found them clean: common/data/registers.json\n")
+        self.assertNotIn(" reverse", out)
+        written = read_json(self.registers)
+        for change in ({"nvcc": "12.4.99"}, {"text": "0123456789abcdef"}, {"text": None}):
+            self.registers.write_text(json.dumps({**written, **change}))
+            self.assertIn(" reverse", self.run_all("--changed"), change)
+        self.registers.write_text(json.dumps(written))
+        header = "common/harness/small.h"
+        self.write(header, "inline int two() { return 2; }\n")
+        self.write("steps/01_small/main.cu", f'#include "{header}"\n' + CLEAN)
+        self.assertIn(" reverse", self.run_all("--changed"))
+        self.write("steps/CMakeLists.txt", "fa_step(01_small)\nfa_step(mine)\n")
+        self.write("steps/mine/main.cu", CLEAN)
+        self.write(header, "nonsense\n")
+        out = self.run_all("--changed", status=1)  # the other step is compiled all the same
+        self.assertIn("finding: 01_small does not compile", out)
+        self.assertIn("mine for sm_90", out)
+
+    def test_a_finding_leaves_the_file_alone(self):
+        self.write("steps/01_small/main.cu", STACK)
+        out = self.run_all("--update", status=1)
+        self.assertIn("finding: indexed: a stack frame", out)
+        self.assertNotIn("registers.json", out)
+        self.assertFalse(self.registers.exists())
 
 
 if __name__ == "__main__":

@@ -498,7 +498,7 @@ class Test(Sandbox):
         self.tool("nvcc", "echo release 13.0; echo build")
 
     def report(self, body):
-        path = self.root / "scripts/flash_steps/ptxas_report.py"
+        path = self.root / "scripts/flash_steps/ptxas.py"
         self.write(path, f"def main():\n    {body}\n")
 
     def nothing_there(self):
