@@ -4,8 +4,8 @@
 //           products back to back
 // Operands  as in the steps: K-major, 128-byte swizzle, 64 values of k; A from shared memory (ss)
 //           or from registers (rs)
-// Watch     zeros as operands, as in mma.cu. ptxas must not serialise the products: maintain
-//           ptxas_report says whether it did
+// Watch     zeros as operands, as in mma.cu. ptxas must not serialise the products:
+//           ./scripts/ptxas says whether it did
 #include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 #include "common/dialect/ptx/more/wgmma.h"

@@ -19,7 +19,7 @@ struct Resources {
 /// By the kernel's name: "step04::flash_fwd_kernel<64>".
 using ResourceTable = std::map<std::string, Resources>;
 
-/// The kernels of a file that `maintain ptxas_report --update` has written. Without the file none
+/// The kernels of a file that `./scripts/ptxas --update` has written. Without the file none
 /// is known. \throws fa::UsageError when it is damaged.
 ResourceTable read_resource_table(const std::string& path);
 
