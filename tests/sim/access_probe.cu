@@ -4,6 +4,8 @@
 
 using bf16 = __nv_bfloat16;
 using sim::test::Buffer;
+using sim::test::counted;
+using sim::test::WithOptions;
 
 namespace {
 
@@ -15,12 +17,8 @@ struct Expected {
 template <class... P, class... A>
 void probe(const char* name, const Expected& want, void (*kernel)(P...), A&&... args) {
   INFO(name);
-  sim::Options o;
-  o.requests = true;
-  sim::test::WithOptions with(o);
-  sim::Recording recording;
-  fa::launch(kernel, {dim3(1), dim3(32)}, static_cast<A&&>(args)...);
-  const fa::Counts got = recording.finish();
+  const WithOptions with({.requests = true});
+  const fa::Counts got = counted(kernel, {1, 32}, static_cast<A&&>(args)...);
   CHECK(got.requested->read == want.load_bytes);
   CHECK(got.requests->load == want.load_requests);
   CHECK(got.requested->write == want.store_bytes);
@@ -30,8 +28,8 @@ void probe(const char* name, const Expected& want, void (*kernel)(P...), A&&... 
 }
 
 __global__ void copy_one(const float* x, float* y) { y[threadIdx.x] = x[threadIdx.x]; }
-__global__ void read_modify_write(const float*, float* y) { y[threadIdx.x] += 1.0f; }
-__global__ void twice(const float*, float* y) {
+__global__ void read_modify_write(float* y) { y[threadIdx.x] += 1.0f; }
+__global__ void twice(float* y) {
   y[threadIdx.x] += 1.0f;
   y[threadIdx.x] *= 2.0f;
 }
@@ -111,7 +109,7 @@ __global__ void register_tile(const float* x,
   }
   y[threadIdx.x] = s;
 }
-__global__ void zero_loop(const float*, float* y) {  // must not become one memset
+__global__ void zero_loop(float* y) {  // must not become one memset
   for (int k = 0; k < 8; ++k) y[threadIdx.x * 8 + k] = 0;
 }
 __global__ void copy_loop(const float* __restrict__ x, float* __restrict__ y) {  // nor one memcpy
@@ -154,7 +152,7 @@ __global__ void memcpy_to_shared(const float* x, float* y) {
 __global__ void bf16_scale(const bf16* x, bf16* y) {
   y[threadIdx.x] = __float2bfloat16(2.0f * __bfloat162float(x[threadIdx.x]));
 }
-__global__ void atomics(const float*, float* y) { atomicAdd(&y[threadIdx.x % 4], 1.f); }
+__global__ void atomics(float* y) { atomicAdd(&y[threadIdx.x % 4], 1.f); }
 
 }  // namespace
 
@@ -164,8 +162,8 @@ TEST_CASE("the hooks count what the source asks for", "[sim][probe]") {
   auto* x4 = reinterpret_cast<float4*>(x.get());
   auto* y4 = reinterpret_cast<float4*>(y.get());
   probe("copy_one", {128, 1, 128, 1}, copy_one, x, y);
-  probe("read_modify_write", {128, 1, 128, 1}, read_modify_write, x, y);
-  probe("twice", {256, 2, 256, 2}, twice, x, y);
+  probe("read_modify_write", {128, 1, 128, 1}, read_modify_write, y);
+  probe("twice", {256, 2, 256, 2}, twice, y);
   probe("dot", {2048, 16, 128, 1}, dot, x, y);
   probe("accumulate_in_memory", {2048, 16, 1024, 8}, accumulate_in_memory, x, y);
   probe("accumulate_restrict", {2048, 16, 1024, 8}, accumulate_restrict, x, y);
@@ -179,7 +177,7 @@ TEST_CASE("the hooks count what the source asks for", "[sim][probe]") {
   probe("through_view", {512, 4, 128, 1}, through_view, View{x, 32}, y);
   probe("through_lambda", {512, 4, 128, 1}, through_lambda, x, y);
   probe("register_tile", {1024, 8, 128, 1}, register_tile, x, y);
-  probe("zero_loop", {0, 0, 1024, 8}, zero_loop, x, y);
+  probe("zero_loop", {0, 0, 1024, 8}, zero_loop, y);
   probe("copy_loop", {1024, 8, 1024, 8}, copy_loop, x, y);
   probe("invariant_load", {1024, 8, 1024, 8}, invariant_load, x, y);
   probe("dead_store", {128, 1, 256, 2}, dead_store, x, y);
@@ -190,47 +188,31 @@ TEST_CASE("the hooks count what the source asks for", "[sim][probe]") {
 }
 
 TEST_CASE("memcpy, memmove and memset are counted and checked", "[sim][probe]") {
-  Buffer<float> x("x", 256), y("y", 256);
-  x.upload(std::vector<float>(256, 1.f));
+  Buffer<float> x("x", std::vector<float>(256, 1.f)), y("y", 256);
+  probe("long_memcpy", {1024, 2, 1024, 2}, long_memcpy, x, y);
+  CHECK(y.download() == std::vector<float>(256, 1.f));
   const auto bytes = [](const fa::Counts& c) {
     return std::pair(c.requested->read, c.requested->write);
   };
-  const auto count = [&](auto&& launch) {
-    sim::Recording recording;
-    launch();
-    return recording.finish();
-  };
-  const fa::LaunchConfig warp{dim3(1), dim3(32)};
-  CHECK(bytes(count([&] { fa::launch(long_memcpy, warp, x, y); })) == std::pair(1024ul, 1024ul));
-  CHECK(y.download() == std::vector<float>(256, 1.f));
-  CHECK(bytes(count([&] { fa::launch(memcpy_of_any_length, warp, x, y, 12); })) ==
-        std::pair(384ul, 384ul));
-  CHECK(bytes(count([&] { fa::launch(memmove_and_memset, warp, x, y); })) ==
-        std::pair(256ul, 1024ul));
+  CHECK(bytes(counted(memcpy_of_any_length, {1, 32}, x, y, 12)) == std::pair(384ul, 384ul));
+  CHECK(bytes(counted(memmove_and_memset, {1, 32}, x, y)) == std::pair(256ul, 1024ul));
   CHECK(y.download()[10] == 0.f);
-  const fa::Counts shared = count([&] { fa::launch(memcpy_to_shared, warp, x, y); });
-  CHECK(bytes(shared) == std::pair(1024ul, 1024ul));
-  CHECK(shared.kernels.at(0).shared_write == 1024);
-  CHECK(shared.kernels.at(0).shared_read == 1024);
-  CHECK_THAT(sim::test::finding([&] { fa::launch(memcpy_of_any_length, warp, x, y, 36); }),
-             ContainsSubstring("at byte 992 of buffer x, which has 1024 bytes"));
+  probe("memcpy_to_shared", {1024, 2, 1024, 2, 1024, 1024}, memcpy_to_shared, x, y);
+  FOUND("at byte 992 of buffer x, which has 1024 bytes", memcpy_of_any_length, {1, 32}, x, y, 36);
 }
 
 TEST_CASE("an atomic counts once, beside reads and writes", "[sim][probe]") {
-  Buffer<float> x("x", 32), y("y", 32);
-  sim::Recording recording;
-  fa::launch(atomics, {dim3(2), dim3(32)}, x, y);
-  const auto counts = recording.finish();
-  CHECK(counts.requested == fa::Bytes{0, 0, 256});
+  Buffer<float> y("y", 32);
+  CHECK(counted(atomics, {2, 32}, y).requested == fa::Bytes{0, 0, 256});
   CHECK(y.download()[0] == 16.f);
 }
 
 TEST_CASE("memsets and copies inside a recording are counted", "[sim][probe]") {
   Buffer<float> x("x", 64), y("y", 64);
-  sim::Recording recording;
-  cudaMemset(x.get(), 0, 256);
-  cudaMemcpy(y.get(), x.get(), 128, cudaMemcpyDeviceToDevice);
-  auto counts = recording.finish();
+  auto counts = counted([&] {
+    cudaMemset(x.get(), 0, 256);
+    cudaMemcpy(y.get(), x.get(), 128, cudaMemcpyDeviceToDevice);
+  });
   CHECK(counts.buffers["x"].bytes == fa::Bytes{128, 256, 0});
   CHECK(counts.buffers["y"].bytes == fa::Bytes{0, 128, 0});
 }
@@ -239,18 +221,13 @@ TEST_CASE("the same counts with any number of workers", "[sim][probe]") {
   Buffer<float> x("x", 1 << 14), y("y", 1 << 14);
   std::vector<fa::Counts> seen;
   for (const int workers : {1, 2, 5}) {
-    sim::Options o;
-    o.workers = workers;
-    o.requests = true;
-    sim::test::WithOptions with(o);
-    sim::Recording recording;
-    fa::launch(vector_copy, {dim3(64), dim3(32)}, x, y);
-    fa::launch(accumulate_in_memory, {dim3(64), dim3(32)}, x, y);
-    seen.push_back(recording.finish());
-  }
-  for (const auto& counts : seen) {
-    CHECK(counts.requested == seen[0].requested);
-    CHECK(counts.requests == seen[0].requests);
-    CHECK(counts.sectors == seen[0].sectors);
+    const WithOptions with({.workers = workers, .requests = true});
+    seen.push_back(counted([&] {
+      fa::launch(vector_copy, {64, 32}, x, y);
+      fa::launch(accumulate_in_memory, {64, 32}, x, y);
+    }));
+    CHECK(seen.back().requested == seen[0].requested);
+    CHECK(seen.back().requests == seen[0].requests);
+    CHECK(seen.back().sectors == seen[0].sectors);
   }
 }

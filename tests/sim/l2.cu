@@ -12,19 +12,11 @@ struct Dram {
   double read, write;
 };
 
-sim::Options with_l2(int workers = 1) {
-  sim::Options o;
-  o.workers = workers;
-  o.l2_bytes = kL2;
-  return o;
-}
-
+/// Of one worker, or as the options say.
 template <class F>
-Dram record(F&& run, const sim::Options& options = with_l2()) {
+Dram record(F&& run, const sim::Options& options = {.workers = 1, .l2_bytes = kL2}) {
   WithOptions with(options);
-  sim::Recording recording;
-  run();
-  const auto counts = recording.finish();
+  const auto counts = sim::test::counted(run);
   REQUIRE(counts.hbm);
   return {static_cast<double>(counts.hbm->read), static_cast<double>(counts.hbm->write)};
 }
@@ -86,8 +78,8 @@ struct Data {
         bytes(size_t{blocks} * kThreads * sizeof(float4)),
         x("x", this->bytes / sizeof(float4)),
         y("y", kThreads) {}
-  void load() { fa::launch(load_all, {dim3(blocks), dim3(kThreads)}, x, y); }
-  void store() { fa::launch(store_all, {dim3(blocks), dim3(kThreads)}, x); }
+  void load() { fa::launch(load_all, {blocks, kThreads}, x, y); }
+  void store() { fa::launch(store_all, {blocks, kThreads}, x); }
 
   unsigned blocks;
   size_t bytes;
@@ -161,7 +153,7 @@ TEST_CASE("between half and three times its size the L2 behaves like an H200's",
 TEST_CASE("a line holds only the sectors that were asked for", "[sim][l2]") {
   Buffer<float> x("x", 32 * 1024), y("y", 128);
   const auto run = [&](int stride) {
-    return record([&] { fa::launch(load_strided, {dim3(8), dim3(128)}, x, y, stride); });
+    return record([&] { fa::launch(load_strided, {8, 128}, x, y, stride); });
   };
   CHECK(run(1).read == 1024 * 4);
   CHECK(run(8).read == 1024 * 32);
@@ -170,7 +162,7 @@ TEST_CASE("a line holds only the sectors that were asked for", "[sim][l2]") {
 
 TEST_CASE("an atomic fetches its sector and leaves it dirty", "[sim][l2]") {
   Buffer<float> x("x", 4096);
-  const Dram dram = record([&] { fa::launch(add_all, {dim3(16), dim3(256)}, x); });
+  const Dram dram = record([&] { fa::launch(add_all, {16, 256}, x); });
   CHECK(dram.read == 4096 * 4);
   CHECK(dram.write == 4096 * 4);
 }
@@ -192,19 +184,17 @@ TEST_CASE("DRAM traffic does not depend on the number of workers", "[sim][l2]") 
   constexpr int kN = 1 << 20;  // floats: four times the L2
   const unsigned cluster = GENERATE(1u, 2u);
   Buffer<float> x("x", kN), y("y", 600 * 64);
-  std::vector<fa::Bytes> dram;
-  for (const int workers : {1, 2, 2, 3, 4}) {
-    sim::Options options = with_l2(workers);
-    options.l2_sms = 2;  // 64 blocks are resident, 600 run
-    WithOptions with(options);
-    sim::Recording recording;
-    for (int i = 0; i < 2; ++i) {
-      fa::launch(scattered, {dim3(600), dim3(64), 0, cluster}, x, y, kN);
-    }
-    dram.push_back(recording.finish().hbm.value());
-  }
-  CHECK(dram[0].read > 2 * kL2);
-  for (const fa::Bytes& d : dram) CHECK(d == dram[0]);
+  const auto dram = [&](int workers) {
+    // 64 blocks are resident, 600 run.
+    const WithOptions with({.workers = workers, .l2_bytes = kL2, .l2_sms = 2});
+    const auto counts = sim::test::counted([&] {
+      for (int i = 0; i < 2; ++i) fa::launch(scattered, {600, 64, 0, cluster}, x, y, kN);
+    });
+    return counts.hbm.value();
+  };
+  const fa::Bytes one = dram(1);
+  CHECK(one.read > 2 * kL2);
+  for (const int workers : {2, 2, 3, 4}) CHECK(dram(workers) == one);
 }
 
 // One SM holds 8 blocks of 8 warps.
@@ -220,14 +210,12 @@ TEST_CASE("warps that are resident together share the L2", "[sim][l2]") {
   const unsigned blocks = 32;
   const size_t bytes = blocks * 8 * c.range;
   Buffer<float4> x("x", bytes / sizeof(float4)), y("y", 32);
-  sim::Options options = with_l2();
-  options.l2_sms = 1;
+  const int per_warp = static_cast<int>(c.range / sizeof(float4));
   const Dram dram = record(
       [&] {
-        fa::launch(two_passes, {dim3(blocks), dim3(kThreads), c.smem}, x, y,
-                   static_cast<int>(c.range / sizeof(float4)));
+        fa::launch(two_passes, {blocks, kThreads, c.smem}, x, y, per_warp);
       },
-      options);
+      {.workers = 1, .l2_bytes = kL2, .l2_sms = 1});
   CAPTURE(c.range, c.smem);
   CHECK(dram.read == Approx(c.passes_from_dram * bytes).epsilon(0.1));
 }
@@ -235,7 +223,7 @@ TEST_CASE("warps that are resident together share the L2", "[sim][l2]") {
 TEST_CASE("what follows a barrier comes after what precedes it", "[sim][l2]") {
   constexpr int kN = kL2 / 4 / sizeof(float);
   Buffer<float> x("x", kN), y("y", 32);
-  const Dram dram = record([&] { fa::launch(hand_over, {dim3(1), dim3(64)}, x, y, kN); });
+  const Dram dram = record([&] { fa::launch(hand_over, {1, 64}, x, y, kN); });
   CHECK(dram.read == 0);
   CHECK(dram.write == kN * sizeof(float));
 }
@@ -246,7 +234,7 @@ TEST_CASE("an abandoned launch leaves nothing to the next one", "[sim][l2]") {
   const Dram alone = record([&] { data.load(); });
   const Dram after = record([&] {
     const std::string found = sim::test::finding([&] {
-      fa::launch(store_all, {dim3(data.blocks + 1), dim3(kThreads)}, data.x);
+      fa::launch(store_all, {data.blocks + 1, kThreads}, data.x);
     });
     CHECK(found.find("buffer x") != std::string::npos);
     data.load();

@@ -7,28 +7,21 @@
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;
+using sim::test::counted;
 using sim::test::WithOptions;
 
 namespace {
 
 constexpr int kFloatsPerSector = 8;
 
-fa::Counts count(const std::function<void()>& run, int workers = 1, bool sites = false) {
-  sim::Options o;
-  o.workers = workers;
-  o.requests = true;
-  o.sites = sites;
-  WithOptions with(o);
-  sim::Recording recording;
-  run();
-  return recording.finish();
-}
-
 __global__ void gather(const float* x, const int* index, float* y) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   y[i] = x[index[i]];
 }
-__global__ void copy4(const float4* x, float4* y) { y[threadIdx.x] = x[threadIdx.x]; }
+template <class T>
+__global__ void copy(const T* x, T* y) {
+  y[threadIdx.x] = x[threadIdx.x];
+}
 __global__ void copy4_async(const float4* x) {
   __shared__ float4 tile[32];
   fa::cp_async_16(&tile[threadIdx.x], &x[threadIdx.x]);
@@ -65,15 +58,11 @@ __global__ void long_loop(const float* x, float* y, int n) {
   for (int k = 0; k < n; ++k) sum += x[threadIdx.x];
   y[threadIdx.x] = sum;
 }
+
 struct Triple {
   float4 a;
   float2 b;
 };
-__global__ void copy_struct(const Triple* x, Triple* y) { y[threadIdx.x] = x[threadIdx.x]; }
-template <class T>
-__global__ void copy_any(const T* x, T* y) {
-  y[threadIdx.x] = x[threadIdx.x];
-}
 struct Point {
   float x, y, z;
 };
@@ -110,12 +99,14 @@ __global__ void chaos(const float* x, float* y) {
   y[threadIdx.x] = sum;
 }
 
+const sim::Options kRequests{.workers = 1, .requests = true};
+
 }  // namespace
 
 TEST_CASE("a warp's load takes as many sectors and lines as its lanes touch", "[sim][requests]") {
   struct Case {
     const char* name;
-    std::function<int(int)> index;
+    int (*index)(int);
     unsigned sectors, lines;
   };
   const auto c = GENERATE(values<Case>({
@@ -131,112 +122,102 @@ TEST_CASE("a warp's load takes as many sectors and lines as its lanes touch", "[
       {"same low bits", [](int l) { return l % 3 * 256; }, 3, 3},
   }));
   CAPTURE(c.name);
-  Buffer<float> x("x", 1024), y("y", 32);
-  Buffer<int> index("index", 32);
+  const WithOptions with(kRequests);
   std::vector<int> at;
   for (int l = 0; l < 32; ++l) at.push_back(c.index(l));
-  index.upload(at);
-  auto counts = count([&] { fa::launch(gather, {dim3(1), dim3(32)}, x, index, y); });
+  Buffer<float> x("x", 1024), y("y", 32);
+  Buffer<int> index("index", at);
+  auto counts = counted(gather, {1, 32}, x, index, y);
   CHECK(counts.buffers["x"].requests == fa::Ops{1, 0, 0});
   CHECK(counts.buffers["x"].sectors == fa::Ops{c.sectors, 0, 0});
   CHECK(counts.buffers["y"].requests == fa::Ops{0, 1, 0});
   CHECK(counts.buffers["y"].sectors == fa::Ops{0, 4, 0});
-  CHECK(counts.requests == fa::Ops{2, 1, 0});
-  CHECK(counts.sectors == fa::Ops{c.sectors + 4, 4, 0});
   REQUIRE(counts.kernels.size() == 1);
-  CHECK(counts.kernels[0].requests == fa::Ops{2, 1, 0});
-  CHECK(counts.kernels[0].sectors == fa::Ops{c.sectors + 4, 4, 0});
-  CHECK(counts.kernels[0].lines == fa::Ops{c.lines + 1, 1, 0});
-  CHECK(counts.lines == fa::Ops{c.lines + 1, 1, 0});
-}
-
-TEST_CASE("vector loads are one request", "[sim][requests]") {
-  Buffer<float4> x("x", 32), y("y", 32);
-  auto counts = count([&] { fa::launch(copy4, {dim3(1), dim3(32)}, x, y); });
-  CHECK(counts.requests == fa::Ops{1, 1, 0});
-  CHECK(counts.sectors == fa::Ops{16, 16, 0});
-  CHECK(counts.lines == fa::Ops{4, 4, 0});
+  const fa::KernelCount& kernel = counts.kernels[0];
+  for (const fa::Ops& requests : {*counts.requests, kernel.requests}) {
+    CHECK(requests == fa::Ops{2, 1, 0});
+  }
+  for (const fa::Ops& sectors : {*counts.sectors, kernel.sectors}) {
+    CHECK(sectors == fa::Ops{c.sectors + 4, 4, 0});
+  }
+  for (const fa::Ops& lines : {*counts.lines, kernel.lines}) {
+    CHECK(lines == fa::Ops{c.lines + 1, 1, 0});
+  }
 }
 
 TEST_CASE("cp.async looks up lines by quarters of a warp, a load by warps", "[sim][requests]") {
+  const WithOptions with(kRequests);
   Buffer<float4> x("x", 36), y("y", 32);
   for (const unsigned begin : {0, 4}) {  // at the beginning and in the middle of a line
     CAPTURE(begin);
-    const auto loads = count([&] { fa::launch(copy4, {dim3(1), dim3(32)}, x + begin, y); });
-    CHECK(loads.buffers.at("x").sectors == fa::Ops{16, 0, 0});
+    const auto loads = counted(copy<float4>, {1, 32}, x + begin, y);
+    CHECK(loads.requests == fa::Ops{1, 1, 0});
+    CHECK(loads.sectors == fa::Ops{16, 16, 0});
     CHECK(loads.lines == fa::Ops{begin ? 5u : 4u, 4, 0});
-    const auto copies = count([&] { fa::launch(copy4_async, {dim3(1), dim3(32)}, x + begin); });
+    const auto copies = counted(copy4_async, {1, 32}, x + begin);
     CHECK(copies.sectors == fa::Ops{16, 0, 0});
     CHECK(copies.lines == fa::Ops{begin ? 8u : 4u, 0, 0});
   }
 }
 
-TEST_CASE("a struct takes as many requests as a lane needs instructions", "[sim][requests]") {
-  Buffer<Triple> x("x", 32), y("y", 32);  // 32 bytes each
-  auto counts = count([&] { fa::launch(copy_struct, {dim3(1), dim3(32)}, x, y); });
-  CHECK(counts.buffers["x"].bytes.read == 32 * sizeof(Triple));
-  CHECK(counts.requests == fa::Ops{2, 2, 0});
-}
-
 // As nvcc -arch=sm_90 has it: a struct moves in parts of its alignment.
 template <class T>
-void check_struct(unsigned parts, unsigned sectors) {
+static void check_struct(unsigned parts, unsigned sectors) {
   Buffer<T> x("x", 32), y("y", 32);
-  auto counts = count([&] { fa::launch(copy_any<T>, {dim3(1), dim3(32)}, x, y); });
+  auto counts = counted(copy<T>, {1, 32}, x, y);
   CHECK(counts.buffers["x"].bytes.read == 32 * sizeof(T));
   CHECK(counts.requests == fa::Ops{parts, parts, 0});
   CHECK(counts.sectors == fa::Ops{sectors, sectors, 0});
 }
 
-TEST_CASE("a struct whose alignment is smaller than itself moves in parts", "[sim][requests]") {
-  check_struct<Point>(3, 3 * 12);
+TEST_CASE("a struct takes as many requests as a lane needs instructions", "[sim][requests]") {
+  const WithOptions with(kRequests);
+  check_struct<Triple>(2, 2 * 32);
+  check_struct<Point>(3, 3 * 12);  // its alignment is smaller than itself
   check_struct<Colour>(3, 3 * 3);
 }
 
 TEST_CASE("an odd block ends in a smaller warp", "[sim][requests]") {
+  const WithOptions with(kRequests);
   Buffer<float> x("x", 64), y("y", 64);
   Buffer<int> index("index", 64);
-  auto counts = count([&] { fa::launch(gather, {dim3(1), dim3(40)}, x, index, y); });
+  auto counts = counted(gather, {1, 40}, x, index, y);
   CHECK(counts.buffers["y"].requests == fa::Ops{0, 2, 0});
   CHECK(counts.buffers["y"].sectors == fa::Ops{0, 5, 0});
 }
 
 TEST_CASE("lanes on different paths make different requests", "[sim][requests]") {
-  Buffer<float> x("x", 32), y("y", 32), z("z", 32);
-  auto counts = count([&] { fa::launch(halves, {dim3(1), dim3(32)}, x, z, y); });
+  const WithOptions with(kRequests);
+  Buffer<float> x("x", 128), y("y", 512), z("z", 32);
+  auto counts = counted(halves, {1, 32}, x, z, y);
   CHECK(counts.buffers["x"].requests == fa::Ops{1, 0, 0});
   CHECK(counts.buffers["z"].requests == fa::Ops{1, 0, 0});
   CHECK(counts.buffers["y"].requests == fa::Ops{0, 2, 0});
   CHECK(counts.sectors == fa::Ops{8, 8, 0});
-}
 
-TEST_CASE("the n-th trip of one lane belongs to the n-th trip of the others", "[sim][requests]") {
-  Buffer<float> x("x", 128), y("y", 32), z("z", 32);
-  auto counts = count([&] { fa::launch(ragged, {dim3(1), dim3(32)}, x, z, y); });
+  counts = counted(ragged, {1, 32}, x, z, y);
   CHECK(counts.buffers["x"].requests == fa::Ops{4, 0, 0});
   CHECK(counts.buffers["x"].sectors == fa::Ops{16, 0, 0});  // each sector has a lane with 4 trips
   CHECK(counts.buffers["z"].requests == fa::Ops{1, 0, 0});
   CHECK(counts.buffers["y"].requests == fa::Ops{0, 1, 0});
-}
 
-TEST_CASE("a lane that skips a trip joins its neighbours at the next one", "[sim][requests]") {
-  Buffer<float> y("y", 512);
-  const auto counts = count([&] { fa::launch(skipped_trips, {dim3(1), dim3(32)}, y); });
+  counts = counted(skipped_trips, {1, 32}, y);
   CHECK(counts.requests->store == 8);
   CHECK(counts.sectors->store == 4 * (2 * 2 + 2 * 1));  // 16 floats of two rows, then 4 of two
 }
 
 TEST_CASE("atomics are counted as their own kind", "[sim][requests]") {
+  const WithOptions with(kRequests);
   Buffer<float> sum("sum", 16);
-  auto counts = count([&] { fa::launch(reduce, {dim3(3), dim3(32)}, sum); });
-  CHECK(counts.buffers["sum"].bytes == fa::Bytes{0, 0, 3 * 32 * 4});
-  CHECK(counts.buffers["sum"].requests == fa::Ops{0, 0, 3});
-  CHECK(counts.buffers["sum"].sectors == fa::Ops{0, 0, 6});
+  const auto count = counted(reduce, {3, 32}, sum).buffers["sum"];
+  CHECK(count.bytes == fa::Bytes{0, 0, 3 * 32 * 4});
+  CHECK(count.requests == fa::Ops{0, 0, 3});
+  CHECK(count.sectors == fa::Ops{0, 0, 6});
 }
 
 TEST_CASE("requests of divergent lanes are grouped by instruction and occurrence",
           "[sim][requests]") {
-  constexpr int kThreads = 96;
+  constexpr int kThreads = 96, kBlocks = 40;
   using Key = std::array<int, 3>;  // warp, instruction, occurrence
   std::map<Key, std::set<unsigned>> sectors;
   for (int t = 0; t < kThreads; ++t) {
@@ -252,50 +233,46 @@ TEST_CASE("requests of divergent lanes are grouped by instruction and occurrence
   for (const auto& [key, set] : sectors) total += set.size();
 
   Buffer<float> x("x", 1024), y("y", kThreads);
-  auto counts = count([&] { fa::launch(chaos, {dim3(5), dim3(kThreads)}, x, y); });
-  CHECK(counts.buffers["x"].requests == fa::Ops{5 * sectors.size(), 0, 0});
-  CHECK(counts.buffers["x"].sectors == fa::Ops{5 * total, 0, 0});
-}
-
-TEST_CASE("requests do not depend on the number of workers", "[sim][requests]") {
-  Buffer<float> x("x", 1024), y("y", 96);
-  const auto run = [&] { fa::launch(chaos, {dim3(40), dim3(96)}, x, y); };
-  const auto one = count(run, 1), two = count(run, 2);
-  CHECK(one.requests == two.requests);
-  CHECK(one.sectors == two.sectors);
+  for (const int workers : {1, 2}) {
+    const WithOptions with({.workers = workers, .requests = true});
+    auto counts = counted(chaos, {kBlocks, kThreads}, x, y);
+    CHECK(counts.buffers["x"].requests == fa::Ops{kBlocks * sectors.size(), 0, 0});
+    CHECK(counts.buffers["x"].sectors == fa::Ops{kBlocks * total, 0, 0});
+  }
 }
 
 TEST_CASE("a log that is full is counted in parts: never too few requests", "[sim][requests]") {
+  const WithOptions with(kRequests);
   constexpr int kLoads = 1200000;
   Buffer<float> x("x", 32), y("y", 32);
-  auto counts = count([&] { fa::launch(long_loop, {dim3(1), dim3(2)}, x, y, kLoads); });
+  auto counts = counted(long_loop, {1, 2}, x, y, kLoads);
   CHECK(counts.buffers["x"].requests.load >= kLoads);
   CHECK(counts.buffers["x"].requests.load <= 2 * kLoads);
   CHECK(counts.remarks.size() == 1);  // the reader is told
-  counts = count([&] { fa::launch(long_loop, {dim3(1), dim3(2)}, x, y, kLoads / 2); });
+  counts = counted(long_loop, {1, 2}, x, y, kLoads / 2);
   CHECK(counts.buffers["x"].requests.load == kLoads / 2);
   CHECK(counts.remarks.empty());
 }
 
 TEST_CASE("with sites there is a row per source line", "[sim][requests]") {
-  Buffer<float> x("x", 1024), y("y", 64);
-  Buffer<int> index("index", 64);
   std::vector<int> at;
   for (int l = 0; l < 64; ++l) at.push_back(8 * l);
-  index.upload(at);
-  const auto run = [&] { fa::launch(gather, {dim3(1), dim3(64)}, x, index, y); };
-  CHECK(count(run).sites.empty());
-  const auto counts = count(run, 1, true);
-  REQUIRE(counts.sites.size() == 3);
-  std::map<std::string, fa::SiteCount> rows;
-  for (const fa::SiteCount& s : counts.sites) {
-    CHECK_THAT(s.where, ContainsSubstring("requests.cu:"));
-    rows[s.what] = s;
+  Buffer<float> x("x", 1024), y("y", 64);
+  Buffer<int> index("index", at);
+  for (const bool sites : {false, true}) {
+    const WithOptions with({.requests = true, .sites = sites});
+    std::map<std::string, fa::SiteCount> rows;
+    for (const fa::SiteCount& s : counted(gather, {1, 64}, x, index, y).sites) {
+      CHECK_THAT(s.where, ContainsSubstring("requests.cu:"));
+      rows[s.what] = s;
+    }
+    REQUIRE(rows.size() == (sites ? 3 : 0));
+    if (!sites) continue;
+    CHECK(rows.at("x load32").requests == 2);
+    CHECK(rows.at("x load32").transfers == 64);
+    CHECK(rows.at("x load32").ideal == 8);
+    CHECK(rows.at("index load32").transfers == 8);
+    CHECK(rows.at("y store32").transfers == 8);
+    CHECK(rows.at("y store32").ideal == 8);
   }
-  CHECK(rows.at("x load32").requests == 2);
-  CHECK(rows.at("x load32").transfers == 64);
-  CHECK(rows.at("x load32").ideal == 8);
-  CHECK(rows.at("index load32").transfers == 8);
-  CHECK(rows.at("y store32").transfers == 8);
-  CHECK(rows.at("y store32").ideal == 8);
 }

@@ -15,10 +15,11 @@ using sim::Resources;
 using sim::test::Buffer;
 using sim::test::WithOptions;
 
-namespace {
+namespace step04 {
 
-// Each warp reads a range of its own twice.
-__device__ inline void read_twice(const float4* x, float4* y, int per_warp) {
+// Each warp reads a range of its own twice. By its name the simulator takes it for step 04's.
+template <int d, int Bc>
+__global__ void flash_fwd_kernel(const float4* x, float4* y, int per_warp) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const float4* mine = x + (size_t{blockIdx.x} * (blockDim.x / 32) + warp) * per_warp;
   float4 v = {};
@@ -26,20 +27,6 @@ __device__ inline void read_twice(const float4* x, float4* y, int per_warp) {
     for (int i = lane; i < per_warp; i += 32) v.x += mine[i].x;
   }
   if (v.x != 0) y[lane] = v;  // never: x is zero
-}
-
-__global__ void unknown_kernel(const float4* x, float4* y, int per_warp) {
-  read_twice(x, y, per_warp);
-}
-
-}  // namespace
-
-namespace step04 {
-
-// By its name the simulator takes it for step 04's.
-template <int d, int Bc>
-__global__ void flash_fwd_kernel(const float4* x, float4* y, int per_warp) {
-  read_twice(x, y, per_warp);
 }
 
 }  // namespace step04
@@ -89,21 +76,13 @@ TEST_CASE("an SM holds as many blocks as NVIDIA's occupancy calculation says", "
       {"T4", 256, 0, {32, 0}, 4},            //
       {"T4", 256, 32768, {32, 0}, 2},        // nothing is reserved
       {"V100", 256, 32768, {32, 0}, 3},      //
+      {"H200", 256, 0, {}, 8},               // an unknown kernel: threads
+      {"H200", 256, 74000, {}, 3},           // and dynamic shared memory
+      {"T4", 256, 200 * 1024, {}, 1},        // no GPU would take it
+      {"H200", 1024, 0, {200, 0}, 1},        //
   }));
   CAPTURE(c.gpu, c.threads, c.dynamic_bytes, c.resources.registers, c.resources.shared_bytes);
   CHECK(blocks_per_sm(fa::find_gpu(c.gpu).sm, c.threads, c.dynamic_bytes, c.resources) == c.blocks);
-}
-
-TEST_CASE("an unknown kernel is held back by threads and dynamic shared memory alone",
-          "[sim][residency]") {
-  const fa::SmSpec sm = fa::find_gpu("H200").sm;
-  CHECK(blocks_per_sm(sm, 256, 0, {}) == 8);
-  CHECK(blocks_per_sm(sm, 256, 74000, {}) == 3);
-}
-
-TEST_CASE("a block that no GPU would take is resident alone", "[sim][residency]") {
-  CHECK(blocks_per_sm(fa::find_gpu("T4").sm, 256, 200 * 1024, {}) == 1);
-  CHECK(blocks_per_sm(fa::find_gpu("H200").sm, 1024, 0, {200, 0}) == 1);
 }
 
 TEST_CASE("the shipped file knows the steps' kernels by the simulator's names",
@@ -136,26 +115,16 @@ TEST_CASE("without the file no kernel is known; a damaged one is a sentence", "[
                                      ContainsSubstring("flash_steps_registers_"));
 }
 
-// 8 unknown blocks of 8 warps have twice the L2 in flight; 2 of step 04's, or 3, at most three
-// quarters of it.
+// 8 unknown blocks of 8 warps have twice the L2 in flight (l2.cu); 2 of step 04's, or 3, at most
+// three quarters of it.
 TEST_CASE("the L2 model holds fewer blocks of a kernel with many registers", "[sim][residency]") {
   constexpr size_t kL2 = 1 << 20, kRange = kL2 / 32;  // bytes; a warp's range
   constexpr unsigned kBlocks = 32, kThreads = 256;
   constexpr size_t kBytes = kBlocks * kThreads / 32 * kRange;
   Buffer<float4> x("x", kBytes / sizeof(float4)), y("y", 32);
-  sim::Options options;
-  options.workers = 1;
-  options.l2_bytes = kL2;
-  options.l2_sms = 1;
-  WithOptions with(options);
-  const auto dram_read = [&](auto kernel) {
-    sim::Recording recording;
-    fa::launch(kernel, {dim3(kBlocks), dim3(kThreads)}, x, y,
-               static_cast<int>(kRange / sizeof(float4)));
-    const auto counts = recording.finish();
-    REQUIRE(counts.hbm);
-    return static_cast<double>(counts.hbm->read);
-  };
-  CHECK(dram_read(unknown_kernel) == Approx(2. * kBytes).epsilon(0.1));
-  CHECK(dram_read(step04::flash_fwd_kernel<64, 64>) == Approx(1. * kBytes).epsilon(0.1));
+  const WithOptions with({.workers = 1, .l2_bytes = kL2, .l2_sms = 1});
+  const auto counts = sim::test::counted(step04::flash_fwd_kernel<64, 64>, {kBlocks, kThreads}, x,
+                                         y, static_cast<int>(kRange / sizeof(float4)));
+  REQUIRE(counts.hbm);
+  CHECK(static_cast<double>(counts.hbm->read) == Approx(1. * kBytes).epsilon(0.1));
 }

@@ -57,31 +57,16 @@ __global__ void barriers(const float* x, float* y, int n) {
 }
 
 using Kernel = void(const float*, float*, int);
-constexpr struct {
-  const char* name;
-  Kernel* kernel;
-} kKernels[] = {{"consecutive", consecutive},
-                {"scattered", scattered},
-                {"shared", shared},
-                {"tiled", tiled},
-                {"barriers", barriers}};
+constexpr std::pair<const char*, Kernel*> kKernels[] = {{"consecutive", consecutive},
+                                                        {"scattered", scattered},
+                                                        {"shared", shared},
+                                                        {"tiled", tiled},
+                                                        {"barriers", barriers}};
 
-sim::Options plain() {
-  sim::Options o;
-  o.workers = 1;
-  return o;
-}
-sim::Options with_requests() {
-  sim::Options o = plain();
-  o.requests = true;
-  o.l2_bytes = 50e6;
-  return o;
-}
-sim::Options analyse() {
-  sim::Options o = with_requests();
-  o.races = o.uninitialised = true;
-  return o;
-}
+const sim::Options kPlain{.workers = 1};
+const sim::Options kRequests{.workers = 1, .requests = true, .l2_bytes = 50e6};
+const sim::Options kAnalyse{
+    .workers = 1, .requests = true, .l2_bytes = 50e6, .races = true, .uninitialised = true};
 
 struct Run {
   double accesses = 0, seconds = 1e9;
@@ -110,10 +95,9 @@ TEST_CASE("each way to look at a kernel sees the same accesses", "[sim][speed_ke
   for (const auto& [name, kernel] : kKernels) {
     INFO(name);
     constexpr int kLoops = 180;
-    const double accesses = run(kernel, plain(), kLoops).accesses;
+    const double accesses = run(kernel, kPlain, kLoops).accesses;
     CHECK(accesses >= kBlocks * kThreads * kLoops);
-    const Run grouped = run(kernel, with_requests(), kLoops),
-              searched = run(kernel, analyse(), kLoops);
+    const Run grouped = run(kernel, kRequests, kLoops), searched = run(kernel, kAnalyse, kLoops);
     CHECK(grouped.accesses == accesses);
     CHECK(static_cast<double>(grouped.requests) == accesses / 32);
     CHECK(searched.requests == grouped.requests);
@@ -126,7 +110,7 @@ TEST_CASE("accesses a second", "[.][speed]") {
   std::printf("%-12s %8s %8s %8s\n", "", "bytes", "requests", "analyse");
   for (const auto& [name, kernel] : kKernels) {
     std::printf("%-12s", name);
-    for (const sim::Options& o : {plain(), with_requests(), analyse()}) {
+    for (const sim::Options& o : {kPlain, kRequests, kAnalyse}) {
       Run best;
       for (int i = 0; i < 3; ++i) {
         const Run r = run(kernel, o, 3600);

@@ -12,20 +12,11 @@ namespace {
 
 constexpr int kRows = 8, kColumns = 16, kThreads = 64;
 
-fa::Counts count(const std::function<void()>& run, bool trace = true) {
-  sim::Options o;
-  o.requests = true;
-  o.l2_bytes = 50e6;
-  o.trace = trace;
-  WithOptions with(o);
-  sim::Recording recording;
-  run();
-  return recording.finish();
-}
+using Events = std::vector<std::string>;
 
 /// What a test compares of an event: place, kind, how, rectangles, bytes.
-std::vector<std::string> events_of(const fa::Trace& trace, size_t kernel = 0) {
-  std::vector<std::string> all;
+Events events_of(const fa::Trace& trace, size_t kernel = 0) {
+  Events all;
   for (const fa::TraceEvent& e : trace.kernels.at(kernel).events) {
     std::string text = std::to_string(e.block) + (trace.places[e.place].shared ? " s" : " ") +
                        trace.places[e.place].name + " " + e.how + (e.exact ? "" : " around");
@@ -65,6 +56,17 @@ void require_nothing_lost(const fa::Counts& counts) {
     CHECK(sums[name].sectors == b.sectors);
   }
   CHECK(hbm == counts.hbm);
+}
+
+fa::Counts traced(const std::function<void()>& run, bool trace = true) {
+  const WithOptions with({.requests = true, .l2_bytes = 50e6, .trace = trace});
+  const fa::Counts counts = sim::test::counted(run);
+  if (trace) require_nothing_lost(counts);
+  return counts;
+}
+template <class... P, class... A>
+fa::Trace traced(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... args) {
+  return *traced([&] { fa::launch(kernel, config, static_cast<A&&>(args)...); }).trace;
 }
 
 __device__ inline void load_tile(const float* g, float (&s)[kRows][kColumns], int tile) {
@@ -174,20 +176,20 @@ __global__ void scatter(const float* x, float* y) {
   }
 }
 
-template <class T>
-void shape(const Buffer<T>& b, uint64_t rows, uint64_t columns) {
-  sim::shape_buffer(b, {1, rows, columns, sizeof(T)});
+/// With its shape in a trace.
+Buffer<float> matrix(const char* name, uint64_t rows, uint64_t columns) {
+  Buffer<float> b(name, rows * columns);
+  sim::shape_buffer(b, {1, rows, columns, sizeof(float)});
+  return b;
 }
 
 }  // namespace
 
 TEST_CASE("a tile that warps load together is one event, the next tile another", "[sim][trace]") {
-  Buffer<float> x("x", 256), z("z", 256), y("y", 128);
-  shape(x, 16, 16), shape(z, 16, 16), shape(y, 2, 64);
-  const auto counts = count([&] { fa::launch(tiles, {dim3(2), dim3(kThreads)}, x, z, y); });
-  require_nothing_lost(counts);
-  const auto events = events_of(*counts.trace);
-  const std::vector<std::string> want = {
+  const auto x = matrix("x", 16, 16), z = matrix("z", 16, 16), y = matrix("y", 2, 64);
+  const fa::Trace trace = traced(tiles, {2, kThreads}, x, z, y);
+  const Events events = events_of(trace);
+  const Events want = {
       "0 x load 0+8,0+16 512 B",   "0 ss store 0+8,0+16 512 B", "0 z load 0+8,0+16 512 B",
       "0 st store 0+8,0+16 512 B", "0 ss load 0+4,0+16 256 B",  "0 st load 0+1,0+1 256 B",
       "0 x load 8+8,0+16 512 B",   "0 ss store 0+8,0+16 512 B", "0 z load 8+8,0+16 512 B",
@@ -196,12 +198,8 @@ TEST_CASE("a tile that warps load together is one event, the next tile another",
   REQUIRE(events.size() == 2 * want.size());
   for (size_t i = 0; i < want.size(); ++i) CHECK(events[i] == want[i]);
   CHECK(events.back() == "1 y store 1+1,0+64 256 B");
-}
 
-TEST_CASE("an event knows the line and the call that led there", "[sim][trace]") {
-  Buffer<float> x("x", 256), z("z", 256), y("y", 64);
-  const auto counts = count([&] { fa::launch(tiles, {dim3(1), dim3(kThreads)}, x, z, y); });
-  const fa::Trace& trace = *counts.trace;
+  // An event knows the line and the call that led there.
   const auto stack_of = [&](size_t event) {
     std::vector<int> numbers;
     for (const uint32_t line : trace.stacks.at(trace.kernels[0].events.at(event).stack)) {
@@ -218,14 +216,10 @@ TEST_CASE("an event knows the line and the call that led there", "[sim][trace]")
 }
 
 TEST_CASE("two calls of a function that is not inlined are two events", "[sim][trace]") {
-  Buffer<float> x("x", 32), y("y", 32);
-  shape(x, 1, 32), shape(y, 1, 32);
-  const auto counts = count([&] { fa::launch(two_calls, {dim3(1), dim3(32)}, x, y); });
-  require_nothing_lost(counts);
-  const fa::Trace& trace = *counts.trace;
-  const std::vector<std::string> want = {"0 x load 0+1,0+32 128 B", "0 x load 0+1,0+32 128 B",
-                                         "0 y store 0+1,0+32 128 B"};
-  REQUIRE(events_of(trace) == want);
+  const auto x = matrix("x", 1, 32), y = matrix("y", 1, 32);
+  const fa::Trace trace = traced(two_calls, {1, 32}, x, y);
+  REQUIRE(events_of(trace) ==
+          Events{"0 x load 0+1,0+32 128 B", "0 x load 0+1,0+32 128 B", "0 y store 0+1,0+32 128 B"});
   const auto caller = [&](size_t event) {
     const auto& stack = trace.stacks.at(trace.kernels[0].events.at(event).stack);
     REQUIRE(stack.size() == 2);
@@ -235,82 +229,50 @@ TEST_CASE("two calls of a function that is not inlined are two events", "[sim][t
 }
 
 TEST_CASE("what is no rectangle is so called", "[sim][trace]") {
-  Buffer<float> x("x", 1024), y("y", 32);
-  shape(x, 32, 32), shape(y, 32, 1);
-  const auto counts = count([&] { fa::launch(triangle, {dim3(1), dim3(32)}, x, y); });
-  require_nothing_lost(counts);
-  CHECK(events_of(*counts.trace) ==
-        std::vector<std::string>{"0 x load around 0+32,0+32 2112 B", "0 y store 0+32,0+1 128 B"});
+  const auto x = matrix("x", 32, 32), y = matrix("y", 32, 1);
+  CHECK(events_of(traced(triangle, {1, 32}, x, y)) ==
+        Events{"0 x load around 0+32,0+32 2112 B", "0 y store 0+32,0+1 128 B"});
 }
 
 TEST_CASE("behind a barrier comes what was behind it in the program", "[sim][trace]") {
-  Buffer<float> x("x", 128);
-  shape(x, 1, 128);
-  const auto counts = count([&] { fa::launch(two_warps, {dim3(1), dim3(64)}, x); });
-  require_nothing_lost(counts);
+  const auto x = matrix("x", 1, 128), y = matrix("y", 1, 64);
   // The last two are side by side: either warp may be first.
-  CHECK(events_of(*counts.trace) == std::vector<std::string>{"0 x store 0+1,0+32 128 B",
-                                                             "0 x store 0+1,64+64 256 B",
-                                                             "0 x store 0+1,32+32 128 B"});
-}
-
-TEST_CASE("who waits for an mbarrier comes behind who arrived there", "[sim][trace]") {
-  Buffer<float> x("x", 64), y("y", 64);
-  shape(x, 1, 64), shape(y, 1, 64);
-  const auto counts = count([&] { fa::launch(pass_on, {dim3(1), dim3(64)}, x, y); });
-  require_nothing_lost(counts);
-  std::vector<std::string> global;
-  for (const std::string& e : events_of(*counts.trace)) {
+  CHECK(events_of(traced(two_warps, {1, 64}, x)) == Events{"0 x store 0+1,0+32 128 B",
+                                                           "0 x store 0+1,64+64 256 B",
+                                                           "0 x store 0+1,32+32 128 B"});
+  Events global;  // who waits for an mbarrier comes behind who arrived there
+  for (const std::string& e : events_of(traced(pass_on, {1, 64}, x, y))) {
     if (e.starts_with("0 x") || e.starts_with("0 y")) global.push_back(e);
   }
-  CHECK(global == std::vector<std::string>{"0 x load 0+1,0+32 128 B", "0 y store 0+1,0+32 128 B",
-                                           "0 x load 0+1,32+32 128 B",
-                                           "0 y store 0+1,32+32 128 B"});
+  CHECK(global == Events{"0 x load 0+1,0+32 128 B", "0 y store 0+1,0+32 128 B",
+                         "0 x load 0+1,32+32 128 B", "0 y store 0+1,32+32 128 B"});
 }
 
-TEST_CASE("of a union, the member whose rows fit", "[sim][trace]") {
-  Buffer<float> y("y", 32);
-  shape(y, 1, 32);
-  const auto counts = count([&] { fa::launch(unions, {dim3(1), dim3(32), sizeof(Shared)}, y); });
-  CHECK(events_of(*counts.trace) ==
-        std::vector<std::string>{"0 sK store 0+8,0+16 512 B", "0 sP store 0+8,0+16 512 B",
-                                 "0 sl store 0+1,0+8 32 B", "0 sP load 0+2,0+16 128 B",
-                                 "0 y store 0+1,0+32 128 B"});
-}
-
-TEST_CASE("of a union of structs, each array that an instruction touches", "[sim][trace]") {
-  Buffer<float> y("y", 64);
-  shape(y, 1, 64);
-  const auto counts = count([&] {
-    fa::launch(tiles_or_sums, {dim3(1), dim3(64), sizeof(TilesOrSums)}, y);
-  });
-  require_nothing_lost(counts);
-  CHECK(events_of(*counts.trace) ==
-        std::vector<std::string>{"0 stiles[0].V store 0+4,0+32 256 B",
-                                 "0 stiles[1].V store 0+4,0+32 256 B",
-                                 "0 ssums.O store 0+2,0+32 256 B", "0 ssums.m store 0+1,0+2 8 B",
-                                 "0 ssums.O load 0+2,0+32 256 B", "0 y store 0+1,0+64 256 B"});
+TEST_CASE("of a union, the members whose rows fit and that are touched", "[sim][trace]") {
+  const auto y = matrix("y", 1, 32), z = matrix("z", 1, 64);
+  CHECK(events_of(traced(unions, {1, 32, sizeof(Shared)}, y)) ==
+        Events{"0 sK store 0+8,0+16 512 B", "0 sP store 0+8,0+16 512 B", "0 sl store 0+1,0+8 32 B",
+               "0 sP load 0+2,0+16 128 B", "0 y store 0+1,0+32 128 B"});
+  CHECK(events_of(traced(tiles_or_sums, {1, 64, sizeof(TilesOrSums)}, z)) ==
+        Events{"0 stiles[0].V store 0+4,0+32 256 B", "0 stiles[1].V store 0+4,0+32 256 B",
+               "0 ssums.O store 0+2,0+32 256 B", "0 ssums.m store 0+1,0+2 8 B",
+               "0 ssums.O load 0+2,0+32 256 B", "0 z store 0+1,0+64 256 B"});
 }
 
 TEST_CASE("the blocks of a cluster have a track each", "[sim][trace]") {
-  Buffer<float> x("x", 128), y("y", 128);
-  shape(x, 1, 128), shape(y, 1, 128);
-  const auto counts = count([&] { fa::launch(exchange, {dim3(4), dim3(32), 0, 2}, x, y); });
-  require_nothing_lost(counts);
-  const auto events = events_of(*counts.trace);
+  const auto x = matrix("x", 1, 128), y = matrix("y", 1, 128);
+  const Events events = events_of(traced(exchange, {4, 32, 0, 2}, x, y));
   REQUIRE(events.size() == 16);
-  CHECK(events[12] == "3 x load 0+1,96+32 128 B");
-  CHECK(events[13] == "3 ss store 0+1,0+32 128 B");
-  CHECK(events[14] == "3 ss load 0+1,0+32 128 B");
-  CHECK(events[15] == "3 y store 0+1,96+32 128 B");
+  CHECK(Events(events.begin() + 12, events.end()) ==
+        Events{"3 x load 0+1,96+32 128 B", "3 ss store 0+1,0+32 128 B", "3 ss load 0+1,0+32 128 B",
+               "3 y store 0+1,96+32 128 B"});
 }
 
 TEST_CASE("a line has one request as an example", "[sim][trace]") {
   Buffer<float> y("y", 32);
-  const auto counts = count([&] { fa::launch(add, {dim3(1), dim3(32)}, y); });
-  require_nothing_lost(counts);
-  REQUIRE(counts.trace->requests.size() == 1);
-  const fa::TraceRequest& r = counts.trace->requests[0];
+  const fa::Trace trace = traced(add, {1, 32}, y);
+  REQUIRE(trace.requests.size() == 1);
+  const fa::TraceRequest& r = trace.requests[0];
   CHECK(r.kind == fa::TraceKind::atomic);
   CHECK(r.lanes == ~0u);
   CHECK(r.lane_bytes == 4);
@@ -322,28 +284,19 @@ TEST_CASE("a kernel without structure loses no byte", "[sim][trace]") {
   Buffer<float> x("x", 1024), y("y", 1024);
   const auto run = [&] {
     fa::cuda_check(cudaMemset(y, 0, 4096));
-    fa::launch(scatter, {dim3(3), dim3(96)}, x, y);
+    fa::launch(scatter, {3, 96}, x, y);
     fa::cuda_check(cudaMemcpy(y, x, 2048, cudaMemcpyDeviceToDevice));
   };
-  const auto counts = count(run);
-  require_nothing_lost(counts);
-  CHECK(counts.trace->kernels.size() == 4);  // the copy is a read and a write
-  CHECK(!count(run, false).trace);
+  CHECK(traced(run).trace->kernels.size() == 4);  // the copy is a read and a write
+  CHECK(!traced(run, false).trace);
 }
 
 TEST_CASE("a trace has an order, the same each time", "[sim][trace]") {
   Buffer<float> x("x", 256), z("z", 256), y("y", 5 * 64);
-  sim::Options o;
-  o.requests = o.trace = true;
-  o.workers = 4;  // a trace takes one
-  o.l2_sms = 1;
+  sim::Options o{.workers = 4, .requests = true, .l2_sms = 1, .trace = true};  // it takes one
   o.l2_sm.blocks = 2;
-  WithOptions with(o);
-  const auto run = [&] {
-    sim::Recording recording;
-    fa::launch(tiles, {dim3(5), dim3(kThreads)}, x, z, y);
-    return *recording.finish().trace;
-  };
+  const WithOptions with(o);
+  const auto run = [&] { return *sim::test::counted(tiles, {5, kThreads}, x, z, y).trace; };
   const fa::Trace first = run(), again = run();
   CHECK(events_of(first) == events_of(again));
   CHECK(first.requests == again.requests);

@@ -13,44 +13,29 @@ namespace {
 
 const fa::ClockFigures& figures = fa::clock_figures("H200");
 
-using bf16 = __nv_bfloat16;
-
 /// Of a __syncthreads() or bar.sync of so many warps.
 double barrier(unsigned warps) {
   return figures.barrier_latency + figures.barrier_per_warp * warps;
 }
 
-sim::Options counting(int workers = 1) {
-  sim::Options o;
-  o.requests = true;
-  o.workers = workers;
-  return o;
-}
-
-template <class F>
-fa::KernelCount kernel_of(F&& launch, const sim::Options& o = counting()) {
-  WithOptions with(o);
-  sim::Recording recording;
-  launch();
-  return recording.finish().kernels.back();
+/// Of a launch's last kernel.
+template <class... P, class... A>
+fa::KernelCount kernel_of(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... args) {
+  const WithOptions with({.workers = 3, .requests = true});
+  return sim::test::counted(kernel, config, static_cast<A&&>(args)...).kernels.back();
 }
 /// Of a grid of one block.
-template <class F>
-BlockWork work_of(F&& launch, const sim::Options& o = counting()) {
-  const fa::KernelCount k = kernel_of(launch, o);
+template <class... P, class... A>
+BlockWork work_of(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... args) {
+  const fa::KernelCount k = kernel_of(kernel, config, static_cast<A&&>(args)...);
   REQUIRE(k.work.size() == 1);
   return k.work[0];
 }
 
 constexpr int kFloats = 1 << 20;
-Buffer<float>& x() {
-  static Buffer<float> x("x", kFloats);
-  return x;
-}
-Buffer<float>& y() {
-  static Buffer<float> y("y", kFloats);
-  return y;
-}
+struct Buffers {
+  Buffer<float> x{"x", kFloats}, y{"y", kFloats};
+};
 
 // --- meetings ------------------------------------------------------------------------------------
 
@@ -114,8 +99,8 @@ __global__ void loop_between_barriers(const float* x, float* y, int n) {
   if (sum != 0) y[0] = sum;
 }
 template <class T>
-__global__ void load_strided(const T* x, float* y, int stride) {
-  const T v = x[threadIdx.x * stride];
+__global__ void load_strided(const float* x, float* y, int stride) {
+  const T v = reinterpret_cast<const T*>(x)[threadIdx.x * stride];
   if (*reinterpret_cast<const float*>(&v) != 0) y[threadIdx.x] = 1;
 }
 __global__ void store(float* y, int stride) { y[threadIdx.x * stride] = 0; }
@@ -176,8 +161,7 @@ __global__ void warpgroup_products(const float* x, float* y, int n, bool load) {
 
 // --- copies --------------------------------------------------------------------------------------
 
-template <bool behind_a_barrier>
-__global__ void copy_async(const float* x) {
+__global__ void copy_async(const float* x, bool behind_a_barrier) {
   float* s = fa::dynamic_shared<float>();
   fa::cp_async_16(s + 4 * threadIdx.x, x + 4 * threadIdx.x);
   fa::cp_async_commit();
@@ -230,119 +214,93 @@ __global__ void store_bulk(float* y, bool wait) {
   if (wait) fa::tma_store_wait<0>();
 }
 
-const fa::LaunchConfig kWarp{dim3(1), dim3(32), 64 * 1024};
+const fa::LaunchConfig kWarp{1, 32, 64 * 1024}, kWarpgroup{1, 128, 64 * 1024};
 
 }  // namespace
 
 TEST_CASE("a barrier costs its latency, and more for more warps", "[sim][clock]") {
   for (const unsigned warps : {1u, 2u, 8u}) {
-    const auto launch = [&](int n) {
-      return work_of([&] { fa::launch(barriers, {dim3(1), dim3(32 * warps)}, n); });
-    };
-    CHECK(launch(1).latency == barrier(warps));
-    CHECK(launch(3).latency == 3 * barrier(warps));
-    CHECK(launch(3).instructions == 0);
+    CHECK(work_of(barriers, {1, 32 * warps}, 1).latency == barrier(warps));
+    const BlockWork three = work_of(barriers, {1, 32 * warps}, 3);
+    CHECK(three.latency == 3 * barrier(warps));
+    CHECK(three.instructions == 0);
   }
-  const BlockWork two = work_of([] { fa::launch(barrier_of_two_warps, {dim3(1), dim3(128)}); });
-  CHECK(two.latency == barrier(2));
+  CHECK(work_of(barrier_of_two_warps, {1, 128}).latency == barrier(2));
 }
 
-TEST_CASE("behind a barrier all warps have the time of the latest one", "[sim][clock]") {
-  const fa::LaunchConfig two{dim3(1), dim3(64)};
-  const BlockWork w = work_of([&] { fa::launch(wait_for_a_load, two, x(), y()); });
+TEST_CASE_METHOD(Buffers, "behind a barrier all warps have the time of the latest one",
+                 "[sim][clock]") {
+  const BlockWork w = work_of(wait_for_a_load, {1, 64}, x, y);
   CHECK(w.latency == figures.l2_latency + barrier(2) + figures.l2_latency);
   CHECK(w.fetches == 2);
   CHECK(w.lines == 2);
-  const BlockWork both = work_of([&] { fa::launch(load_on_both_sides, two, x(), y()); });
+  const BlockWork both = work_of(load_on_both_sides, {1, 64}, x, y);
   CHECK(both.latency == figures.l2_latency + barrier(2) + figures.l2_latency);
   CHECK(both.fetches == 2);
   CHECK(both.lines == 4);
+  // An arrival is as late as its warp.
+  const BlockWork arrival = work_of(arrive_and_sync, {1, 64}, x, y);
+  CHECK(arrival.latency == figures.l2_latency + barrier(1));  // gathers one warp that waits
+  CHECK(arrival.fetches == 1);
 }
 
-TEST_CASE("an arrival is as late as its warp", "[sim][clock]") {
-  const BlockWork w = work_of([] { fa::launch(arrive_and_sync, {dim3(1), dim3(64)}, x(), y()); });
-  CHECK(w.latency == figures.l2_latency + barrier(1));  // gathers one warp that waits
-  CHECK(w.fetches == 1);
-}
-
-TEST_CASE("loads of a loop are on their way together, four trips at a time", "[sim][clock]") {
-  const auto trips = GENERATE(1, 3, 4, 5, 8, 9, 64);
-  CAPTURE(trips);
-  const int rounds = (trips + 3) / 4;
-  const BlockWork global = work_of([&] { fa::launch(loop, kWarp, x(), y(), trips); });
-  CHECK(global.latency == rounds * figures.l2_latency);
-  CHECK(global.fetches == static_cast<uint64_t>(rounds));
-  CHECK(global.instructions == static_cast<uint64_t>(trips));
-  CHECK(global.lines == static_cast<uint64_t>(trips));
-  const BlockWork shared = work_of([&] { fa::launch(shared_loop, kWarp, y(), trips); });
-  CHECK(shared.latency == rounds * figures.shared_latency);
-  CHECK(shared.fetches == 0);
-  CHECK(shared.wavefronts == static_cast<uint64_t>(trips));
-}
-
-TEST_CASE("trips of a loop are counted anew behind a barrier", "[sim][clock]") {
-  for (const unsigned warps : {1u, 2u}) {
-    const BlockWork w = work_of([&] {
-      fa::launch(loop_between_barriers, {dim3(1), dim3(32 * warps)}, x(), y(), 5);
-    });
-    CHECK(w.latency == 5 * (figures.l2_latency + barrier(warps)));
+TEST_CASE_METHOD(Buffers, "loads of a loop are on their way together, four trips at a time",
+                 "[sim][clock]") {
+  for (const unsigned trips : {1, 3, 4, 5, 8, 9, 64}) {
+    CAPTURE(trips);
+    const unsigned rounds = (trips + 3) / 4;
+    const int n = static_cast<int>(trips);
+    const BlockWork global = work_of(loop, kWarp, x, y, n);
+    CHECK(global.latency == rounds * figures.l2_latency);
+    CHECK(global.fetches == rounds);
+    CHECK(global.instructions == trips);
+    CHECK(global.lines == trips);
+    const BlockWork shared = work_of(shared_loop, kWarp, y, n);
+    CHECK(shared.latency == rounds * figures.shared_latency);
+    CHECK(shared.fetches == 0);
+    CHECK(shared.wavefronts == trips);
   }
-}
-
-TEST_CASE("no load is forgotten where the log of a warp's requests is full", "[sim][clock]") {
-  constexpr int kTrips = (1 << 20) + 400;
-  const BlockWork w = work_of([&] {
-    fa::launch(loop_for_long, {dim3(1), dim3(1)}, x(), y(), kTrips);
-  });
+  for (const unsigned warps : {1u, 2u}) {  // they are counted anew behind a barrier
+    CHECK(work_of(loop_between_barriers, {1, 32 * warps}, x, y, 5).latency ==
+          5 * (figures.l2_latency + barrier(warps)));
+  }
+  constexpr int kTrips = (1 << 20) + 400;  // the log of a warp's requests is full
+  const BlockWork w = work_of(loop_for_long, {1, 1}, x, y, kTrips);
   CHECK(w.instructions == kTrips);
   CHECK(w.latency == Approx(kTrips / 4 * figures.l2_latency).epsilon(1e-5));
 }
 
-TEST_CASE("a block's lines and wavefronts", "[sim][clock]") {
+TEST_CASE_METHOD(Buffers, "a block's lines and wavefronts", "[sim][clock]") {
   struct Case {
     int stride;  // words
     uint64_t lines, wavefronts;
   };
-  const auto c =
-      GENERATE(values<Case>({{1, 1, 1}, {2, 2, 2}, {8, 8, 8}, {32, 32, 32}, {33, 33, 1}}));
-  CAPTURE(c.stride);
-  const BlockWork load =
-      work_of([&] { fa::launch(load_strided<float>, kWarp, x(), y(), c.stride); });
-  const uint64_t lines = std::min<uint64_t>(c.lines, 32);
-  CHECK(load.lines == lines);
-  CHECK(load.instructions == 1);
-  CHECK(load.wavefronts == 0);
-  const BlockWork stored = work_of([&] { fa::launch(store, kWarp, y(), c.stride); });
-  CHECK(stored.lines == lines);
-  CHECK(stored.latency == 0);  // nobody waits for a store
-  const BlockWork added = work_of([&] { fa::launch(add, kWarp, y(), c.stride); });
-  CHECK(added.atomic_lines == lines);
-  CHECK(added.lines == 0);
-  CHECK(added.instructions == 1);
-  const BlockWork shared = work_of([&] { fa::launch(store_shared, kWarp, c.stride); });
-  CHECK(shared.wavefronts == c.wavefronts);
-  CHECK(shared.lines == 0);
+  for (const Case& c : {Case{1, 1, 1}, {2, 2, 2}, {8, 8, 8}, {32, 32, 32}, {33, 32, 1}}) {
+    CAPTURE(c.stride);
+    const BlockWork load = work_of(load_strided<float>, kWarp, x, y, c.stride);
+    CHECK(load.lines == c.lines);
+    CHECK(load.instructions == 1);
+    CHECK(load.wavefronts == 0);
+    const BlockWork stored = work_of(store, kWarp, y, c.stride);
+    CHECK(stored.lines == c.lines);
+    CHECK(stored.latency == 0);  // nobody waits for a store
+    const BlockWork added = work_of(add, kWarp, y, c.stride);
+    CHECK(added.atomic_lines == c.lines);
+    CHECK(added.lines == 0);
+    CHECK(added.instructions == 1);
+    const BlockWork shared = work_of(store_shared, kWarp, c.stride);
+    CHECK(shared.wavefronts == c.wavefronts);
+    CHECK(shared.lines == 0);
+  }
+  // Wide loads go through the L1 in parts.
+  CHECK(work_of(load_strided<float2>, kWarp, x, y, 1).lines == 2);
+  CHECK(work_of(load_strided<float4>, kWarp, x, y, 1).lines == 4);
+  CHECK(work_of(load_strided<float4>, kWarp, x, y, 0).lines == 4);  // one, but 512 bytes to deliver
+  CHECK(work_of(load_strided<float>, kWarp, x, y, 0).lines == 1);
 }
 
-TEST_CASE("wide loads go through the L1 in parts", "[sim][clock]") {
-  const auto launch = [](auto* from, int stride) {
-    return work_of([&] {
-      fa::launch(load_strided<std::remove_reference_t<decltype(*from)>>, kWarp, from, y(), stride);
-    });
-  };
-  float* p = x();
-  CHECK(launch(reinterpret_cast<float2*>(p), 1).lines == 2);
-  CHECK(launch(reinterpret_cast<float4*>(p), 1).lines == 4);
-  CHECK(launch(reinterpret_cast<float4*>(p), 0).lines == 4);  // one line, but 512 bytes to deliver
-  CHECK(launch(p, 0).lines == 1);
-}
-
-TEST_CASE("each block's work stands at its place in the grid", "[sim][clock]") {
-  const fa::KernelCount k = kernel_of(
-      [] {
-        fa::launch(blocks_of_growing_length, {dim3(20), dim3(32)}, x(), y());
-      },
-      counting(3));
+TEST_CASE_METHOD(Buffers, "each block's work stands at its place in the grid", "[sim][clock]") {
+  const fa::KernelCount k = kernel_of(blocks_of_growing_length, {20, 32}, x, y);
   REQUIRE(k.work.size() == 20);
   for (size_t i = 0; i < 20; ++i) {
     CHECK(k.work[i].lines == i + 1);
@@ -353,120 +311,104 @@ TEST_CASE("each block's work stands at its place in the grid", "[sim][clock]") {
   }
 }
 
-TEST_CASE("a block finds in its L1 what it has loaded, unless much has come since",
-          "[sim][clock]") {
-  constexpr int kHolds = 256 * 1024 / 128;     // lines
-  const unsigned threads = GENERATE(32, 256);  // a block of one warp, too
-  const auto bytes = [threads](int between) {
-    return work_of([&] {
-             fa::launch(come_back, {dim3(1), dim3(threads)}, x(), y(), between);
-           })
-        .l2_bytes;
-  };
-  CHECK(bytes(0) == 128);
-  CHECK(bytes(kHolds / 2) == 128 * (1 + kHolds / 2));
-  CHECK(bytes(2 * kHolds) == 128 * (2 + 2 * kHolds));
-
-  const fa::LaunchConfig wide{dim3(1), dim3(256)};
-  const BlockWork same = work_of([&] { fa::launch(same_line, wide, x(), y()); });
-  CHECK(same.l2_bytes == 128);
-  CHECK(same.lines == 8);
-  const fa::KernelCount other =  // block after block: an L1 is not inherited
-      kernel_of([&] {
-        fa::launch(same_line, {dim3(2), dim3(256)}, x(), y());
-      });
-  CHECK(other.work.at(1).l2_bytes == 128);
-  CHECK(work_of([] { fa::launch(store, kWarp, y(), 1); }).l2_bytes == 128);
-  CHECK(work_of([] { fa::launch(add, kWarp, y(), 8); }).l2_bytes == 32 * 32);  // whole sectors
+TEST_CASE_METHOD(Buffers, "a block finds in its L1 what it has loaded, unless much has come since",
+                 "[sim][clock]") {
+  constexpr int kHolds = 256 * 1024 / 128;  // lines
+  for (const unsigned threads : {32, 256}) {
+    const auto bytes = [&](int between) {
+      return work_of(come_back, {1, threads}, x, y, between).l2_bytes;
+    };
+    CHECK(bytes(0) == 128);
+    CHECK(bytes(kHolds / 2) == 128 * (1 + kHolds / 2));
+    CHECK(bytes(2 * kHolds) == 128 * (2 + 2 * kHolds));
+  }
+  const fa::KernelCount same = kernel_of(same_line, {2, 256}, x, y);
+  for (const BlockWork& w : same.work) {  // block after block: an L1 is not inherited
+    CHECK(w.l2_bytes == 128);
+    CHECK(w.lines == 8);
+  }
+  CHECK(work_of(store, kWarp, y, 1).l2_bytes == 128);
+  CHECK(work_of(add, kWarp, y, 8).l2_bytes == 32 * 32);  // whole sectors
 }
 
-TEST_CASE("a reduction costs a latency for each step; rows go through it together",
-          "[sim][clock]") {
-  const auto work = [](auto kernel, int times) {
-    return work_of([&] { fa::launch(kernel, kWarp, y(), times); });
-  };
-  const BlockWork one = work(reductions<1>, 1), four = work(reductions<4>, 1);
+TEST_CASE_METHOD(Buffers, "a reduction costs a latency for each step; rows go through it together",
+                 "[sim][clock]") {
+  const BlockWork one = work_of(reductions<1>, kWarp, y, 1);
+  const BlockWork four = work_of(reductions<4>, kWarp, y, 1);
   CHECK(one.latency == 5 * figures.shuffle_latency + barrier(1));
   CHECK(one.instructions == 5);
   CHECK(one.wavefronts == 5);
   CHECK(four.latency == one.latency);
   CHECK(four.instructions == 20);
   CHECK(four.wavefronts == 20);
-  CHECK(work(reductions<4>, 3).latency == 3 * one.latency);
+  CHECK(work_of(reductions<4>, kWarp, y, 3).latency == 3 * one.latency);
 }
 
-TEST_CASE("products of a warp are a latency, of a warpgroup the wait's", "[sim][clock]") {
-  const BlockWork w = work_of([] { fa::launch(products, kWarp, 7); });
+TEST_CASE_METHOD(Buffers, "products of a warp are a latency, of a warpgroup the wait's",
+                 "[sim][clock]") {
+  const BlockWork w = work_of(products, kWarp, 7);
   CHECK(w.mma == 7);
   CHECK(w.instructions == 7);
   CHECK(w.latency == figures.mma_latency);
 
-  const fa::LaunchConfig group{dim3(1), dim3(128), 64 * 1024};
-  const auto wgmma = [&](int n, bool load) {
-    return work_of([&] { fa::launch(warpgroup_products, group, x(), y(), n, load); });
-  };
-  const BlockWork three = wgmma(3, false);
+  const BlockWork three = work_of(warpgroup_products, kWarpgroup, x, y, 3, false);
   CHECK(three.wgmma_columns == 3 * 64);
   CHECK(three.instructions == 3);
   CHECK(three.mma == 0);
   CHECK(three.wavefronts == 0);  // its operands are counted elsewhere
   CHECK(three.latency == figures.wgmma_latency);
-  CHECK(wgmma(3, true).latency ==
+  CHECK(work_of(warpgroup_products, kWarpgroup, x, y, 3, true).latency ==
         figures.l2_latency + figures.wgmma_latency);  // loaded meanwhile, by each warp
 }
 
-TEST_CASE("cp.async costs a latency when its wait follows at once", "[sim][clock]") {
-  const BlockWork at_once = work_of([] { fa::launch(copy_async<false>, kWarp, x()); });
+TEST_CASE_METHOD(Buffers, "cp.async costs a latency when its wait follows at once",
+                 "[sim][clock]") {
+  const BlockWork at_once = work_of(copy_async, kWarp, x, false);
   CHECK(at_once.latency == figures.copy_latency);
   CHECK(at_once.fetches == 1);
   CHECK(at_once.l2_bytes == 512);
   CHECK(at_once.instructions == 1);
   CHECK(at_once.lines == 0);
   CHECK(at_once.wavefronts == 0);
-  const BlockWork later = work_of([] { fa::launch(copy_async<true>, kWarp, x()); });
+  const BlockWork later = work_of(copy_async, kWarp, x, true);
   CHECK(later.latency == barrier(1));
   CHECK(later.fetches == 0);
 }
 
-TEST_CASE("a bulk copy's mbarrier is ready when its bytes have come, one latency later",
-          "[sim][clock]") {
-  const auto launch = [](int loads) {
-    return work_of([&] { fa::launch(copy_bulk, kWarp, x(), y(), loads); });
-  };
-  const BlockWork w = launch(0);
+TEST_CASE_METHOD(Buffers,
+                 "a bulk copy's mbarrier is ready when its bytes have come, one latency later",
+                 "[sim][clock]") {
+  const BlockWork w = work_of(copy_bulk, kWarp, x, y, 0);
   CHECK(w.latency == barrier(1) + 2048 / figures.tma_bytes + figures.tma_latency);
   CHECK(w.fetches == 1);
   CHECK(w.l2_bytes == 2048);
   CHECK(w.lines == 0);
   CHECK(w.instructions == 3);  // init, arrive, wait
   // Loads that take less time are hidden under it, others hide it.
-  CHECK(launch(1).latency == w.latency);
-  CHECK(launch(16).latency == barrier(1) + 4 * figures.l2_latency);
-  CHECK(launch(16).fetches == 4);
+  CHECK(work_of(copy_bulk, kWarp, x, y, 1).latency == w.latency);
+  const BlockWork many = work_of(copy_bulk, kWarp, x, y, 16);
+  CHECK(many.latency == barrier(1) + 4 * figures.l2_latency);
+  CHECK(many.fetches == 4);
+  // A copy from a place that must be loaded begins behind the load.
+  const Buffer<int> place("place", 1);
+  const BlockWork loaded = work_of(copy_from_a_loaded_place, kWarp, place, x);
+  CHECK(loaded.latency == figures.l2_latency + 1024 / figures.tma_bytes + figures.tma_latency);
+  CHECK(loaded.fetches == 2);
 }
 
-TEST_CASE("a copy from a place that must be loaded begins behind the load", "[sim][clock]") {
-  Buffer<int> place("place", 1);
-  const BlockWork w = work_of([&] { fa::launch(copy_from_a_loaded_place, kWarp, place, x()); });
-  CHECK(w.latency == figures.l2_latency + 1024 / figures.tma_bytes + figures.tma_latency);
-  CHECK(w.fetches == 2);
-}
-
-TEST_CASE("a bulk store costs a latency where somebody waits for it", "[sim][clock]") {
-  const BlockWork w = work_of([] { fa::launch(store_bulk, kWarp, y(), true); });
+TEST_CASE_METHOD(Buffers, "a bulk store costs a latency where somebody waits for it",
+                 "[sim][clock]") {
+  const BlockWork w = work_of(store_bulk, kWarp, y, true);
   CHECK(w.latency == figures.tma_latency);
   CHECK(w.fetches == 0);
   CHECK(w.l2_bytes == 1024);
-  CHECK(work_of([] { fa::launch(store_bulk, kWarp, y(), false); }).latency == 0);
+  CHECK(work_of(store_bulk, kWarp, y, false).latency == 0);
   // Lanes that wait for their stores wait together.
-  CHECK(work_of([] { fa::launch(store_bulk_of_each_lane, kWarp, y()); }).latency ==
-        figures.tma_latency);
+  CHECK(work_of(store_bulk_of_each_lane, kWarp, y).latency == figures.tma_latency);
 }
 
 // 64 blocks of 32 KiB, twice each; all of them are resident.
-namespace {
-constexpr size_t kL2 = 4 << 20;
-__global__ void load_twice(const float* x, float* y) {
+__global__ static void load_twice(const float* x, float* y) {
   const float* mine = x + blockIdx.x * 8192;
   float sum = 0;
   for (int pass = 0; pass < 2; ++pass) {
@@ -474,34 +416,25 @@ __global__ void load_twice(const float* x, float* y) {
   }
   if (sum != 0) y[0] = sum;
 }
-}  // namespace
 
-TEST_CASE("beside other problems a launch finds an empty L2, and its share of it",
-          "[sim][clock][l2]") {
-  constexpr double kBytes = 64 * 32768;
-  const auto reads = [&](double times, int sms = 8) {  // fewer than blocks: the grid does not walk
-    sim::Options o = counting();
-    o.l2_bytes = kL2;
-    o.l2_times = times;
-    o.sms = sms;
-    WithOptions with(o);
-    sim::Recording recording;
-    for (int i = 0; i < 2; ++i) fa::launch(load_twice, {dim3(64), dim3(32)}, x(), y());
-    const fa::Counts counts = recording.finish();
+TEST_CASE_METHOD(Buffers, "beside other problems a launch finds an empty L2, and its share of it",
+                 "[sim][clock][l2]") {
+  /// What the first and the second launch read from DRAM, in units of what they load.
+  const auto check = [&](double times, int sms, double first, double second) {
+    CAPTURE(times, sms);
+    const WithOptions with(
+        {.workers = 1, .requests = true, .l2_bytes = 4 << 20, .l2_times = times, .sms = sms});
+    const auto counts = sim::test::counted([&] {
+      for (int i = 0; i < 2; ++i) fa::launch(load_twice, {64, 32}, x, y);
+    });
     REQUIRE(counts.kernels.size() == 2);
-    return std::pair(static_cast<double>(counts.kernels[0].hbm.read),
-                     static_cast<double>(counts.kernels[1].hbm.read));
+    constexpr double kBytes = 64 * 32768;
+    CHECK(counts.kernels[0].hbm.read / kBytes == Approx(first).margin(0.1));
+    CHECK(counts.kernels[1].hbm.read / kBytes == Approx(second).margin(0.1));
   };
-  const auto [first, second] = reads(1);
-  CHECK(first == Approx(kBytes).epsilon(0.1));
-  CHECK(second < 0.1 * kBytes);
-  const auto [alone, again] = reads(1.01);  // the others have passed, but nobody is beside it
-  CHECK(alone == Approx(kBytes).epsilon(0.1));
-  CHECK(again == Approx(kBytes).epsilon(0.1));
-  const auto [shared, too] = reads(8);  // an eighth of the L2 for four times as much
-  CHECK(shared == Approx(2 * kBytes).epsilon(0.1));
-  CHECK(too == Approx(2 * kBytes).epsilon(0.1));
-  const auto [walked, next] = reads(8, 64);  // one problem after the other: all of the L2
-  CHECK(walked == Approx(kBytes).epsilon(0.1));
-  CHECK(next == Approx(kBytes).epsilon(0.1));
+  const int few = 8;  // fewer SMs than blocks: the grid does not walk
+  check(1, few, 1, 0);
+  check(1.01, few, 1, 1);  // the others have passed, but nobody is beside it
+  check(8, few, 2, 2);     // an eighth of the L2 for four times as much
+  check(8, 64, 1, 1);      // walked: one problem after the other, all of the L2
 }

@@ -678,7 +678,7 @@ class RequestObserver final : public Observer {
 
   // Wide accesses go in parts: 8 bytes by half warps, 16 by quarters, and loads by twice as many
   // lanes where all lanes agree with a neighbour. Idle parts cost nothing. Measured on an H200:
-  // tests/sim/wavefronts.cu.
+  // tests/sim/banks.cu.
   static void find_wavefronts(Pattern& p, const Instruction& i, const PerLane& at) {
     const unsigned width = p.size <= 4 ? 1 : p.size <= 8 ? 2 : 4;
     const bool merged = width > 1 && i.kind() == Kind::load && i.by() == By::thread &&
