@@ -1,5 +1,6 @@
-"""What the page "Why is FlashAttention faster?" says of runs beside the replays: a series is drawn as
-a ladder and below a roof, and listed. One is of docs/results, a second one of the reader's runs."""
+"""What the page "Why is FlashAttention faster?" says of runs beside the replays: a series is drawn
+as a ladder and below a roof, and listed. One is of docs/results, a second one of the reader's runs.
+"""
 
 import collections
 import os
@@ -7,8 +8,15 @@ import os
 from .files import ROOT
 from .gpu_table import find_model
 from .problems import cache_of, own_tiles
-from .results import columns_for, join_for_reading, limit_in_words, notes_on, published, total
-from .results import verdict
+from .results import (
+    columns_for,
+    join_for_reading,
+    limit_in_words,
+    notes_on,
+    published,
+    total,
+    verdict,
+)
 from .standing import SLOWED, runs_of, standing_of
 
 FULL_N = 4096  # of the published runs

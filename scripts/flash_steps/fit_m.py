@@ -20,7 +20,7 @@ from . import command
 from .axes import LinearAxis, LogAxis, tidy
 from .command import BadInput
 from .files import replace_text, require_writable, write_json
-from .picture import Picture, Plot
+from .picture import STRONG, Picture, Plot
 from .problems import flags, problem_text
 from .results import total
 from .steps import ROOT, program_of, run_program
@@ -28,7 +28,6 @@ from .text import Column, bytes_text, text_table, time_text
 
 SIM = os.path.join(ROOT, "build", "sim")
 KIB = 1024
-BLUE = "#1f77b4"
 # The tiles of steps/04_fused/2_fused.cuh; every run is checked against them.
 KEYS = (16, 32, 64, 128)
 PAD, PAD_P = 4, 16
@@ -139,12 +138,16 @@ def fit_lines(found, formula):
 
 
 def plot(points, heads, found, n, d):
-    """SVG: the bytes of each M and the fit through them."""
-    a, b, _ = found["M"]
+    """SVG: the bytes of each M, and the fit with the part of M that holds K_j and V_j. All of M
+    would not fit: Q_i and P_ij take a large part of it that does not shrink with Bc."""
+    a, b, _ = found["K, V"]
     smems = [p["smem"] / KIB for p in points]
-    low, high = min(smems), max(smems)
-    curve = [low * (high / low) ** (i / 40) for i in range(41)]
-    curve = [(m, 4 * heads * (a + b * (n * d) ** 2 / (m * KIB / 4))) for m in curve]
+    widths = [KEYS[0] * (KEYS[-1] / KEYS[0]) ** (i / 40) for i in range(41)]
+    curve = [
+        (smem_of(keys, d) / KIB, 4 * heads * (a + b * (n * d) ** 2 / kv_floats(keys, d)))
+        for keys in widths
+    ]
+    low, high = min(*smems, curve[0][0]), max(*smems, curve[-1][0])
     top = 1.1 * max([p["predicted"] for p in points] + [y for _, y in curve])
     unit = 10 ** math.floor(math.log10(top / 4))
     step = next(k * unit for k in (1, 2, 5, 10) if top / (k * unit) < 9)
@@ -154,19 +157,19 @@ def plot(points, heads, found, n, d):
     y = LinearAxis(0, top, ticks, lambda value: tidy(bytes_text(value)) if value else "0")
     box = Plot(picture, 68, 56, 512, 330, x, y)
     box.grid("shared memory M per block, KiB")
-    box.curve(curve, BLUE, 2)
-    picture.curve([(380, 76), (404, 76)], BLUE, 2)
-    keys = [("predicted", "requested", BLUE)]
+    requested, hbm = STRONG[0], STRONG[5]
+    box.curve(curve, requested, 2)
+    for p in points:
+        box.dot(p["smem"] / KIB, p["predicted"], requested, fill=requested)
+    right, down = box.at(*curve[20])
+    picture.text(right + 12, down - 12, "requested", "bold")
+    picture.text(right + 12, down + 4, f"line: a + {b:.2f} N²d² / (what K_j and V_j take of M)")
     if all(p["hbm"] is not None for p in points):  # a GPU may refuse its counters
-        keys.append(
-            ("hbm", "HBM modelled" if points[0]["ms"] is None else "HBM measured", "#ff7f0e")
-        )
-    picture.text(412, 80, f"fit: a + {b:.2f} N²d² / M")
-    for i, (key, words, color) in enumerate(keys, 1):
         for p in points:
-            box.dot(p["smem"] / KIB, p[key], color, fill=color)
-        picture.dot(392, 76 + 20 * i, color, color)
-        picture.text(412, 80 + 20 * i, words)
+            box.dot(p["smem"] / KIB, p["hbm"], hbm, fill=hbm)
+        words = "HBM, modelled" if points[0]["ms"] is None else "HBM, measured"
+        right, down = box.at(points[0]["smem"] / KIB, points[0]["hbm"])
+        picture.text(right, down - 12, words, "bold")
     return picture.svg()
 
 

@@ -18,33 +18,45 @@ from .layout_data import (
     transposed,
     warpgroup_notes,
 )
-from .picture import WIDTH, Picture
+from .picture import CELLS, STRONG, WIDTH, Picture
 
-BAR = "#4c8dd6"
-COLORS = ("#cfe3f8", "#fde0b8", "#cdebc9", "#f5cfe0", "#e2d6f5", "#fdf3b0", "#c9ecec", "#e3e3e0")
+
+def draw_cells(picture, cells, size):
+    """[(x, y, colour, words, what stands below them or "")], all of one size: a path of each
+    colour, and an element for the words of each row."""
+    width, height = size
+    for color in sorted({cell[2] for cell in cells}):
+        picture.boxes([(*c[:2], *size) for c in cells if c[2] == color], "cell", CELLS[color])
+    for top in sorted({cell[1] for cell in cells}):
+        row = sorted(cell for cell in cells if cell[1] == top)
+        middles = [x + width / 2 for x, *_ in row]
+        below = [cell[4] for cell in row]
+        y, look = (
+            (top + height / 2 - 2, "middle bold") if below[0] else (top + height / 2 + 4, "middle")
+        )
+        picture.texts(y, zip(middles, (cell[3] for cell in row)), look)
+        if below[0]:
+            picture.texts(top + height - 6, zip(middles, below), "small middle")
+
+
+def number_columns(picture, x, y, width, names, look="middle quiet"):
+    picture.texts(y, [(x + (i + 0.5) * width, str(name)) for i, name in enumerate(names)], look)
 
 
 def draw_tile(picture, x, y, cells, size, axes, label=None, first_row=0):
     """A tile with numbered rows and columns; label(cell) is a second, small line."""
     width, height = size
     tall, wide = shape(cells)
-    for c in range(wide):
-        picture.text(x + (c + 0.5) * width, y - 6, str(c), "middle quiet")
+    number_columns(picture, x, y - 6, width, range(wide))
     for r in range(tall):
         picture.text(x - 7, y + (r + 0.5) * height + 4, str(r + first_row), "end quiet")
     picture.text(x - 7, y - 6, " \\ ".join(axes), "end quiet")
-    for c in cells:
-        left, top = x + c.col * width, y + c.row * height
-        picture.box(left, top, width, height, COLORS[c.register])
-        middle = left + width / 2
-        if label:
-            picture.text(middle, top + height / 2 - 2, str(c.lane), "middle bold")
-            picture.text(middle, top + height - 6, label(c), "small middle")
-        else:
-            picture.text(middle, top + height / 2 + 4, str(c.lane), "middle")
-    for c in cells:
-        if c.lane == EXAMPLE:
-            picture.frame(x + c.col * width, y + c.row * height, width, height)
+    drawn = [(x + c.col * width, y + c.row * height, c) for c in cells]
+    words = [
+        (left, top, c.register, str(c.lane), label(c) if label else "") for left, top, c in drawn
+    ]
+    draw_cells(picture, words, size)
+    picture.frames([(left, top, *size) for left, top, c in drawn if c.lane == EXAMPLE])
 
 
 def legend(picture, x, y, fill, words):
@@ -52,7 +64,7 @@ def legend(picture, x, y, fill, words):
     if fill:
         picture.box(x, y, 16, 16, fill, "edge")
     else:
-        picture.frame(x, y, 16, 16)
+        picture.frames([(x, y, 16, 16)])
     picture.text(x + 24, y + 12.5, words)
 
 
@@ -61,7 +73,7 @@ def fragment_svg(layouts, name):
         return ldmatrix_svg(layouts)
     f = FRAGMENTS[name]
     cells, first_row = cells_of_one_warp(layouts, name)
-    entries = [(COLORS[r], f"{f.letter}[{r}]") for r in sorted({c.register for c in cells})]
+    entries = [(CELLS[r], f"{f.letter}[{r}]") for r in sorted({c.register for c in cells})]
     entries.append((None, f"what lane {EXAMPLE} holds"))
     notes = [
         "bold: the lane, 0 to 31",
@@ -143,7 +155,7 @@ def p_as_a_svg(layouts):
             picture,
             (left, right)[register % 2],
             below + register // 2 * 24,
-            COLORS[register],
+            CELLS[register],
             f"a[{register}] = pack_bf16({words}) of tile {tile}",
         )
     legend(picture, left, below + 48, None, f"what lane {EXAMPLE} holds")
@@ -159,23 +171,18 @@ def swizzle_svg(layouts, d):
     for x, kind in zip(left, ("plain", "swizzled")):
         picture.text(x, 66, "without a swizzle" if kind == "plain" else "with the swizzle", "bold")
         picture.text(x - 7, top - 8, "first bank", "small end quiet")
-        for p in range(s.chunks):
-            picture.text(x + (p + 0.5) * width, top - 8, str(p * 4 % 32), "small middle quiet")
-        framed = []
+        banks = [p * 4 % 32 for p in range(s.chunks)]
+        number_columns(picture, x, top - 8, width, banks, "small middle quiet")
+        cells = []
         for r in range(len(s.places)):
             picture.text(x - 7, top + (r + 0.5) * height + 4, f"row {r}", "end quiet")
             for p in range(s.chunks):
                 chunk = p if kind == "plain" else s.chunk_at(r, p)
-                picture.box(
-                    x + p * width, top + r * height, width, height, COLORS[chunk % len(COLORS)]
-                )
-                picture.text(
-                    x + (p + 0.5) * width, top + (r + 0.5) * height + 4, str(chunk), "middle"
-                )
-                if chunk == EXAMPLE_CHUNK:
-                    framed.append((x + p * width, top + r * height, width, height))
-        for place in framed:
-            picture.frame(*place)
+                color = chunk % len(CELLS)
+                cells.append((x + p * width, top + r * height, color, str(chunk), ""))
+        draw_cells(picture, cells, (width, height))
+        framed = [cell for cell in cells if cell[3] == str(EXAMPLE_CHUNK)]
+        picture.frames([(*cell[:2], width, height) for cell in framed])
         y = top + len(s.places) * height + 32
         for what, words in s.accesses():
             room = max(max(w) for w in words.values())  # the same on both sides
@@ -205,21 +212,17 @@ def operand_svg(layouts, name):
     for panel in range(o.panels):
         x = left[panel]
         picture.text(x, 66, f"features {64 * panel} to {64 * panel + 63}", "bold")
-        for p in range(8):
-            picture.text(x + (p + 0.5) * width, top - 7, str(p), "middle quiet")
+        number_columns(picture, x, top - 7, width, range(8))
         picture.text(x - 7, top - 7, "place", "end small quiet")
+        cells = []
         for row in range(o.rows):
             y = top + row * height + row // 8 * 8  # a gap behind each group of 8 rows
-            picture.text(
-                x - 7,
-                y + height / 2 + 4,
-                ("row " if o.k_major else "key ") + str(row),
-                "end small quiet",
-            )
+            name = f"{'row' if o.k_major else 'key'} {row}"
+            picture.text(x - 7, y + height / 2 + 4, name, "end small quiet")
             for p in range(8):
                 chunk, product = o.places[panel, row, p]
-                picture.box(x + p * width, y, width, height, COLORS[product])
-                picture.text(x + (p + 0.5) * width, y + height / 2 + 4, str(chunk), "middle")
+                cells.append((x + p * width, y, product, str(chunk), ""))
+        draw_cells(picture, cells, (width, height))
     # The words stand beside one panel, or below two.
     x, y, room = (
         (left[0] + side + 36, top + 2, 36) if o.k_major else (left[0], picture.bottom + 18, 96)
@@ -227,7 +230,7 @@ def operand_svg(layouts, name):
     for product in sorted({product for _, product in o.places.values()}):
         right, down = (0, 26) if o.k_major else (110, 0)
         legend(
-            picture, x + right * product, y + down * product, COLORS[product], f"product {product}"
+            picture, x + right * product, y + down * product, CELLS[product], f"product {product}"
         )
     y += down * product + 44
     for note in ["Number: which 8 features, 2 for 16 to 23.", *operand_notes(o)]:
@@ -244,10 +247,14 @@ def draw_banks(picture, x, y, side, what, words, room):
     picture.text(x, y, f"{what}: {waves} wavefront{'s' if waves > 1 else ''}", "bold")
     step, width = 9, side / 8
     base = y + 12 + room * step
-    for g, count in enumerate(groups_of_four(words)):
-        for i in range(count):
-            picture.box(x + g * width + 2, base - (i + 1) * step, width - 4, step - 1, BAR)
-        picture.text(x + (g + 0.5) * width, base + 13, f"{4 * g}-{4 * g + 3}", "small middle quiet")
+    bars = [
+        (x + g * width + 2, base - (i + 1) * step, width - 4, step - 1)
+        for g, count in enumerate(groups_of_four(words))
+        for i in range(count)
+    ]
+    picture.boxes(bars, "cell", STRONG[0])
+    groups = [f"{4 * g}-{4 * g + 3}" for g in range(8)]
+    number_columns(picture, x, base + 13, width, groups, "small middle quiet")
     picture.line(x, x + side, base + 0.5)
     return base + 13
 

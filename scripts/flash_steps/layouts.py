@@ -1,7 +1,6 @@
 """Which lane holds which element, and which bank: the layouts of the tensor-core instructions.
 
     layouts.py mma_a                the A fragment of mma.m16n8k16: a text table
-    layouts.py mma_a --svg FILE     the same as a picture
     layouts.py --pictures           redraws docs/pictures/mma_*.svg and wgmma_*.svg
 
     mma_a mma_b mma_d       the fragments of D[16][8] += A[16][16] B[16][8]
@@ -34,29 +33,18 @@ def picture_path(name):
     return os.path.join(PICTURES, name if named else f"mma_{name}") + ".svg"
 
 
-def write(path, text):
-    replace_text(path, text)
-    print(os.path.relpath(path))
-
-
 def main():
     parser = command.parser(__doc__)
     parser.add_argument("name", nargs="?", choices=NAMES, metavar="NAME", help=", ".join(NAMES))
-    parser.add_argument("--svg", metavar="FILE", help="write a picture instead of text")
-    parser.add_argument(
-        "--pictures", action="store_true", help="draw all pictures of docs/pictures"
-    )
+    parser.add_argument("--pictures", action="store_true", help="draw them all")
     args = parser.parse_args()
     if args.pictures == bool(args.name):
         parser.error("give one NAME, or --pictures")
-    if args.pictures and args.svg:
-        parser.error("--svg needs a NAME")
     layouts = read_layouts()
     if args.pictures:
         for name in NAMES:
-            write(picture_path(name), svg_of(layouts, name))
-    elif args.svg:
-        write(args.svg, svg_of(layouts, args.name))
+            replace_text(picture_path(name), svg_of(layouts, name))
+            print(os.path.relpath(picture_path(name)))
     else:
         print("\n".join(text_of(layouts, args.name)))
     return 0

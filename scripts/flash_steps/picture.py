@@ -5,23 +5,61 @@ from dataclasses import dataclass
 from .axes import element
 
 WIDTH = 800
-INK, QUIET, PAPER, EDGE = "#1b1f24", "#57606a", "#ffffff", "#d0d7de"
-STYLE = (
-    f"text {{ font: 12px Helvetica, Arial, sans-serif; fill: {INK} }} "
-    f"text.small {{ font-size: 10px }} text.title {{ font-size: 17px }} "
-    f".middle {{ text-anchor: middle }} .end {{ text-anchor: end }} "
-    f".quiet {{ fill: {QUIET} }} .bold {{ font-weight: bold }} "
-    f"rect {{ stroke: {PAPER} }} .edge {{ stroke: {EDGE} }} "
-    f".frame {{ fill: none; stroke: {INK}; stroke-width: 2px }} "
-    f".arrow {{ fill: none; stroke: {INK}; stroke-width: 2px }}"
+# The theme: a colour on light paper, and on dark. The palette is Okabe and Ito's, which readers of
+# any colour vision tell apart.
+PAPERS = "#ffffff", "#161b22"
+THEME = {
+    "paper": PAPERS,
+    "ink": ("#1b1f24", "#e6edf3"),
+    "quiet": ("#57606a", "#9aa5b1"),
+    "edge": ("#d0d7de", "#3d444d"),
+    "lane": ("#f0f2f4", "#21262d"),
+    "blue": ("#0072b2", "#4aa3df"),
+    "orange": ("#e69f00", "#e69f00"),
+    "green": ("#009e73", "#1fbf92"),
+    "purple": ("#cc79a7", "#d98fb8"),
+    "sky": ("#56b4e9", "#8fd0f5"),
+    "yellow": ("#f0e442", "#f0e442"),
+    "red": ("#d55e00", "#f0803c"),
+    "grey": ("#8c8c8c", "#a0a0a0"),
+}
+INK, QUIET, EDGE, LANE = (f"var(--{name})" for name in ("ink", "quiet", "edge", "lane"))
+COLORS = ("blue", "orange", "green", "purple", "sky", "red", "yellow", "grey")
+STRONG = [f"var(--{name})" for name in COLORS]  # of lines and bars
+CELLS = [f"var(--{name}-cell)" for name in COLORS]  # behind text
+LOOKS = (
+    "text{font:12px Helvetica,Arial,sans-serif;fill:var(--ink)}text.small{font-size:10px}"
+    "text.title{font-size:17px}.middle{text-anchor:middle}.end{text-anchor:end}"
+    "text.quiet{fill:var(--quiet)}.bold{font-weight:bold}rect,.cell{stroke:var(--paper)}"
+    ".edge{stroke:var(--edge)}.frame,.arrow{fill:none;stroke:var(--ink);stroke-width:2px}"
 )
 
 
-class Picture:
-    """SVG with a paper of its own, so that it reads the same on dark and on light pages."""
+def mixed(color, paper):
+    """What lies behind text: 45% of a colour."""
+    channels = zip(bytes.fromhex(color[1:]), bytes.fromhex(paper[1:]))
+    return "#" + "".join(f"{round(0.45 * a + 0.55 * b):02x}" for a, b in channels)
 
-    def __init__(self, title, width=WIDTH, style=""):
-        self.parts, self.width, self.bottom, self.style = [], width, 0, STYLE + style
+
+def style_of(used):
+    """The theme's colours that a text uses, and the looks."""
+    theme = {**THEME}
+    for name in COLORS:
+        theme[f"{name}-cell"] = [mixed(c, p) for c, p in zip(THEME[name], PAPERS)]
+    needed = [name for name in theme if f"var(--{name})" in used + LOOKS]
+    light, dark = (";".join(f"--{name}:{theme[name][i]}" for name in needed) for i in (0, 1))
+    return f"svg{{{light}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}{LOOKS}"
+
+
+def escaped(words):
+    return words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+class Picture:
+    """SVG with a paper of its own, light or dark as its reader's system."""
+
+    def __init__(self, title, width=WIDTH):
+        self.parts, self.width, self.bottom = [], width, 0
         self.text(20, 32, title, "title bold")
 
     def add(self, part, bottom):
@@ -29,22 +67,28 @@ class Picture:
         self.bottom = max(self.bottom, bottom)
 
     def text(self, x, y, words, look="", **more):
-        """look: words of STYLE."""
-        words = words.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-        self.add(element("text", words, x=f"{x:g}", y=f"{y:g}", class_=look or None, **more), y + 6)
+        """look: words of LOOKS."""
+        more = {"x": f"{x:g}", "y": f"{y:g}", "class_": look or None, **more}
+        self.add(element("text", escaped(words), **more), y + 6)
+
+    def texts(self, y, words, look=""):
+        """A row of [(x, words)]."""
+        inside = "".join(element("tspan", escaped(part), x=f"{x:g}") for x, part in words)
+        self.add(element("text", inside, y=f"{y:g}", class_=look or None), y + 6)
 
     def box(self, x, y, width, height, fill, look="", inside=""):
         look = f' class="{look}"' if look else ""
         rect = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
         self.add(f"{rect}{look}" + (f">{inside}</rect>" if inside else "/>"), y + height)
 
-    def frame(self, x, y, width, height):
-        """Singles out what lies inside."""
-        self.add(
-            f'<rect x="{x + 1:g}" y="{y + 1:g}" width="{width - 2:g}" '
-            f'height="{height - 2:g}" class="frame"/>',
-            y + height,
-        )
+    def boxes(self, places, look, fill=None):
+        """[(x, y, width, height)] of one look."""
+        path = "".join(f"M{x:g} {y:g}h{w:g}v{h:g}h{-w:g}z" for x, y, w, h in places)
+        self.add(element("path", d=path, class_=look, fill=fill), max(p[1] + p[3] for p in places))
+
+    def frames(self, places):
+        """Single out what lies inside."""
+        self.boxes([(x + 1, y + 1, w - 2, h - 2) for x, y, w, h in places], "frame")
 
     def line(self, x1, x2, y):
         self.add(f'<path d="M {x1:g} {y:g} H {x2:g}" class="edge"/>', y)
@@ -81,9 +125,9 @@ class Picture:
                 f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:g}" '
                 f'viewBox="0 0 {width} {height:g}">',
                 *([element("desc", description)] if description else []),
-                f"<style>{self.style}</style>",
+                f"<style>{style_of(''.join(self.parts))}</style>",
                 f'<rect x="0.5" y="0.5" width="{width - 1}" height="{height - 1:g}" rx="8" '
-                f'fill="{PAPER}" class="edge"/>',
+                'fill="var(--paper)" class="edge"/>',
                 *self.parts,
                 "</svg>",
                 "",

@@ -17,13 +17,11 @@ from . import command
 from .axes import LogAxis, element
 from .command import BadInput
 from .files import read_json, replace_text
-from .picture import QUIET, Picture, Plot
+from .picture import QUIET, STRONG, Picture, Plot
 from .results import HERO, HERO_N, PICTURES, published, total
 from .standing import rows_of, standing_of
 from .steps import ROOT
 from .text import bytes_text
-
-COLORS = ("#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#17becf")
 
 
 def hbm_against_n(rows):
@@ -58,22 +56,20 @@ def hbm_against_n(rows):
             x, y = plot.at(*guide[-1])
             words, y = ("~ N²", y - 8) if power == 2 else ("~ N", y + 16)
             picture.text(x - 6, y, words, "end quiet")
-    colors = dict(zip(measured, itertools.cycle(COLORS)))
+    colors = dict(zip(measured, itertools.cycle(STRONG)))
+    ends = []
     for step, points in predicted.items():
         plot.curve(points, colors[step], dash="5 3")
     for i, (step, points) in enumerate(measured.items()):
         plot.curve(points, colors[step])
         for n, y in points:  # steps that move the same bytes lie on one another: rings around rings
             plot.dot(n, y, colors[step], radius=2.5 + 2 * (len(measured) - 1 - i))
-    for i, (step, color) in enumerate(colors.items()):
-        picture.dot(614, plot.top + 8 + 20 * i, color, color, radius=4)
-        picture.text(628, plot.top + 12 + 20 * i, step)
-    for words, dash in (("measured", None), ("predicted", "5 3")):
-        i += 1
-        picture.curve(
-            [(604, plot.top + 8 + 20 * i), (624, plot.top + 8 + 20 * i)], QUIET, dash=dash
-        )
-        picture.text(628, plot.top + 12 + 20 * i, words)
+        ends.append((plot.at(*max(points))[1], step))
+    below = 0
+    for y, step in sorted(ends):  # each label below the one before
+        below = max(y + 4, below + 15)
+        picture.text(600, below, step.replace("_", " "), "bold", style=f"fill:{colors[step]}")
+    picture.text(68, plot.top + plot.height + 38, "solid: measured; dashed: predicted", "quiet")
     return picture.svg(commits_of(chosen))
 
 

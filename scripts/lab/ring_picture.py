@@ -1,13 +1,13 @@
 """Draws what each rank of `maintain ring` computed and sent, from the lanes of one run."""
 
 from flash_steps.axes import element
-from flash_steps.picture import EDGE, Picture
+from flash_steps.picture import EDGE, LANE, STRONG, Picture
 
-WIDTH, LEFT, RIGHT, LANE, TOP = 1000, 130, 20, 24, 98
+WIDTH, LEFT, RIGHT, HEIGHT, TOP = 1000, 130, 20, 24, 98
 KINDS = {  # of spans: colour and words
-    "forward": ("#3b6fb6", "kernels of the forward"),
-    "backward": ("#2a9d6f", "of the backward"),
-    "messages": ("#d98a29", "messages to the next rank"),
+    "forward": (STRONG[0], "kernels of the forward"),
+    "backward": (STRONG[2], "of the backward"),
+    "messages": (STRONG[1], "messages to the next rank"),
 }
 
 
@@ -24,7 +24,7 @@ def draw(lanes, device):
     ranks = lanes["ranks"]
     total = max(span["end_ms"] for spans in ranks for span in spans)
     scale, step = (WIDTH - LEFT - RIGHT) / total, step_of(total)
-    bottom = TOP + len(ranks) * (2 * LANE + 14)
+    bottom = TOP + len(ranks) * (2 * HEIGHT + 14)
     what = f"One forward and backward of {lanes['variant']} on {len(ranks)} x {device}"
     picture = Picture(what, WIDTH)
     picture.text(20, 52, lanes["problem"])
@@ -38,13 +38,13 @@ def draw(lanes, device):
         picture.text(x, bottom + 16, words, "middle quiet")
     for rank, spans in enumerate(ranks):
         for i, lane in enumerate(("compute", "messages")):
-            y = TOP + rank * (2 * LANE + 14) + i * LANE
-            picture.text(LEFT - 8, y + LANE / 2 + 3, f"rank {rank}: {lane}", "end")
-            picture.box(LEFT, y, WIDTH - LEFT - RIGHT, LANE - 4, "#f3f3f3")
+            y = TOP + rank * (2 * HEIGHT + 14) + i * HEIGHT
+            picture.text(LEFT - 8, y + HEIGHT / 2 + 3, f"rank {rank}: {lane}", "end")
+            picture.box(LEFT, y, WIDTH - LEFT - RIGHT, HEIGHT - 4, LANE)
             for span in (span for span in spans if span["lane"] == lane):
                 kind = lane if lane == "messages" else span["name"].split(",")[0]
                 width = max(1.0, (span["end_ms"] - span["begin_ms"]) * scale)
                 x = round(LEFT + span["begin_ms"] * scale, 1)
                 name = element("title", span["name"])
-                picture.box(x, y, round(width, 1), LANE - 4, KINDS[kind][0], inside=name)
+                picture.box(x, y, round(width, 1), HEIGHT - 4, KINDS[kind][0], inside=name)
     return picture.svg()

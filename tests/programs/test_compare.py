@@ -445,11 +445,11 @@ class Pictures(Scripts):
         texts = re.findall(r"<text[^>]*>(.*?)</text>", pictures["hero_dark.svg"])
         for words in ("Textbook", "FlashAttention-2", "FlashAttention-3", "10", "100", "1e+03"):
             self.assertIn(words, texts)
-        # A point for each size of each step, and one in the legend.
-        self.assertEqual(pictures["hbm_against_n.svg"].count("<circle"), 2 * (3 + 1))
+        # A point for each size of each step.
+        self.assertEqual(pictures["hbm_against_n.svg"].count("<circle"), 2 * 3)
         done, pictures = self.draw([run for run in runs if run["problem"]["n"] == 4096])
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual(pictures["hbm_against_n.svg"].count("<circle"), 2 * (1 + 1))
+        self.assertEqual(pictures["hbm_against_n.svg"].count("<circle"), 2 * 1)
         for data, word in (
             ([gpu()], "no measured time"),
             ([run for run in runs if run["problem"]["n"] < 4096], "N = 4096"),

@@ -104,7 +104,7 @@ class Program(unittest.TestCase):
             self.assertIn(f"{seen['counted']:,} B", done.stdout)
         self.assertEqual(set(tree["fit"]), {"M", "K, V"})
         texts = re.findall(r"<text[^>]*>(.*?)</text>", plot.read_text(encoding="utf-8"))
-        self.assertTrue({"16", "24", "64", "requested", "HBM modelled"} <= set(texts), texts)
+        self.assertTrue({"16", "24", "64", "requested", "HBM, modelled"} <= set(texts), texts)
 
     def test_bad_use(self):
         small = ("--n", 20, "--d", 32)
