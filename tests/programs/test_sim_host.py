@@ -133,7 +133,8 @@ int main(int n, char** words) {
   if (is("allocates")) allocates<<<1, 1>>>(y);
   if (is("waits")) waits<<<1, 32>>>();
   if (is("arguments")) return arguments();
-  if (is("races")) tree<<<1, 64>>>(x);
+  if (is("races") || is("far")) tree<<<1, 64>>>(x);
+  if (is("far")) fill<<<1, 64>>>(x, 64), stores_on<<<1, 1>>>(x, 1);
   if (is("reverse")) reverse<<<1, 64>>>(x);
   if (is("never")) some<<<1, 32>>>(x);
   if (is("copies")) return copies(false);
@@ -169,8 +170,8 @@ class Host(unittest.TestCase):
         command = [*words, self.program, mode]
         return said(command, timeout=120, cwd=folder, env={**os.environ, **wishes})
 
-    def findings(self, mode):
-        done = self.run_as(mode, "analyse")
+    def findings(self, mode, *wishes):
+        done = self.run_as(mode, "analyse", *wishes)
         return done, re.findall("^finding: (.*(?:\n  .*)*)", done.stderr, re.MULTILINE)
 
     def test_a_kernel_that_needs_the_host_is_refused_by_name_and_line(self):
@@ -221,7 +222,10 @@ class Host(unittest.TestCase):
             wishes = (limit, "patience 0", "analyse", "watchdog 2", "json " + report)
             done = self.run_as(mode, *wishes)
             self.assertEqual(done.returncode, 124, done.stderr)
-            self.assertIn("no finding until it was ended: the rest did not run\n", done.stderr)
+            self.assertIn(
+                "no race and no other finding until it was ended: the rest did not run\n",
+                done.stderr,
+            )
             self.assertNotIn("spins", done.stderr)
             with open(report, encoding="utf-8") as file:
                 self.assertFalse(json.load(file)["complete"])
@@ -233,7 +237,16 @@ class Host(unittest.TestCase):
         last = "races were not looked for: ./scripts/sim --analyse x.cu"
         self.assertEqual(done.stderr.splitlines()[-1], last)
         done = self.run_as("races", "analyse")
-        self.assertNotIn("not looked for", done.stderr)
+        self.assertRegex(done.stderr, "\\d findings?, told above\nraces were looked for\n$")
+
+    def test_far_below_a_finding_it_is_told_again(self):
+        done, (finding, *_) = self.findings("far", "lines")
+        report = done.stderr.split("\n\n")[1]
+        self.assertRegex(report, r"\d findings?:\n(  .*\n)+races were looked for\n$")
+        again = " ".join(report.rpartition("findings:\n")[2].split())
+        self.assertIn(" ".join(finding.split()), again)
+
+    def test_the_command_that_looks_for_races(self):
         done = sim(self.source, "--gpu", "H100", "--", "races")
         self.assertRegex(
             done.stderr, rf"looked for: \S+/sim --analyse '{self.source}' --gpu H100 -- races\n$"

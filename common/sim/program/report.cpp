@@ -164,6 +164,30 @@ nlohmann::ordered_json json_of(const Session& s) {
           {"remarks", s.remarks}};
 }
 
+constexpr int kNear = 16;  // lines: more push the findings off a screen of 24
+
+// What was found, again where that is `far` above, and in the last line whether races were looked
+// for.
+std::string verdict_of(const Session& s, bool far) {
+  std::string text;
+  if (!s.findings.empty()) {
+    text = fmt::format("{} finding{}{}{}\n", s.findings.size(), s.findings.size() == 1 ? "" : "s",
+                       s.more ? fmt::format(" and {} more at other lines", s.more) : "",
+                       far ? ":" : ", told above");
+    for (const std::string& finding : s.findings) text += far ? fa::wrapped("  ", finding, 4) : "";
+    if (s.wishes.analyse) text += "races were looked for\n";
+  } else if (!s.kernels.empty()) {
+    text = !s.wishes.analyse ? "no access out of bounds"
+           : s.complete      ? "no finding: no race, no uninitialised read, no access out of bounds"
+                             : "no race and no other finding";
+    text += s.complete ? "\n" : " until it was ended: the rest did not run\n";
+  }
+  if (!s.wishes.analyse && !s.kernels.empty()) {
+    text += "races were not looked for: " + s.wishes.looks + "\n";
+  }
+  return text;
+}
+
 }  // namespace
 
 bool tell(const Session& s) {
@@ -186,19 +210,7 @@ bool tell(const Session& s) {
   }
   text += lines_text(s);
   for (const std::string& remark : s.remarks) text += fa::wrapped("remark: ", remark, 2);
-  if (s.findings.empty() && !s.kernels.empty()) {
-    text += !s.wishes.analyse ? "no access out of bounds"
-            : s.complete ? "no finding: no race, no uninitialised read, no access out of bounds"
-                         : "no finding";
-    text += s.complete ? "\n" : " until it was ended: the rest did not run\n";
-  } else if (!s.findings.empty()) {
-    text += fmt::format("{} finding{}{}, told above\n", s.findings.size(),
-                        s.findings.size() == 1 ? "" : "s",
-                        s.more ? fmt::format(" and {} more at other lines", s.more) : "");
-  }
-  if (!s.wishes.analyse && !s.kernels.empty()) {
-    text += "races were not looked for: " + s.wishes.looks + "\n";
-  }
+  text += verdict_of(s, std::count(text.begin(), text.end(), '\n') > kNear);
   if (!s.wishes.quiet) std::fprintf(stderr, "\n%s", text.c_str());
   if (!s.wishes.json.empty()) {
     try {
