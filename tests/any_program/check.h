@@ -19,6 +19,23 @@ static int wrong = 0;
     }                                                                                       \
   } while (0)
 
+#ifdef __CUDACC__
+// n zeros that host and device share.
+template <class T>
+static T* room(int n) {
+  T* p = nullptr;
+  CHECK(cudaMallocManaged(&p, n * sizeof(T)));
+  CHECK(cudaMemset((void*)p, 0, n * sizeof(T)));
+  CHECK(cudaDeviceSynchronize());
+  return p;
+}
+// The last launch went well and is over, so that the host may look at its results.
+static inline void done() {
+  CHECK(cudaGetLastError());
+  CHECK(cudaDeviceSynchronize());
+}
+#endif
+
 static inline int verdict(void) {
   if (wrong == 0) puts("ok");
   return wrong != 0;

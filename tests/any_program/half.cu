@@ -1,55 +1,86 @@
-// fp16: all 65,536 patterns to fp32 and back, rounding against exact arithmetic, half2, shuffles.
+// fp16 and bf16: all 65,536 patterns to fp32 and back, rounding against exact arithmetic, pairs,
+// shuffles, atomics.
+#include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <math.h>
 #include <string.h>
 
 #include "check.h"
 
+struct Fp16 {
+  typedef __half T;
+  static const int fraction = 10, bias = 15;
+  __device__ static float wide(T h) { return __half2float(h); }
+  __device__ static T narrow(float f) { return __float2half_rn(f); }
+  __device__ static T of(unsigned short bits) { return __ushort_as_half(bits); }
+  __device__ static unsigned short bits_of(T h) { return __half_as_ushort(h); }
+};
+struct Bf16 {
+  typedef __nv_bfloat16 T;
+  static const int fraction = 7, bias = 127;
+  __device__ static float wide(T h) { return __bfloat162float(h); }
+  __device__ static T narrow(float f) { return __float2bfloat16_rn(f); }
+  __device__ static T of(unsigned short bits) { return __ushort_as_bfloat16(bits); }
+  __device__ static unsigned short bits_of(T h) { return __bfloat16_as_ushort(h); }
+};
+
 // The value of a pattern, by its definition. NaN where it is none.
+template <class F>
 static double value_of(unsigned h) {
-  const int exponent = h >> 10 & 31, fraction = h & 1023;
+  const int one = 1 << F::fraction, exponent = (h & 0x7fff) / one, part = h % one;
   const double sign = h & 0x8000 ? -1 : 1;
-  if (exponent == 31) return fraction ? NAN : sign * INFINITY;
-  return sign * (exponent ? ldexp(1024 + fraction, exponent - 25) : ldexp(fraction, -24));
+  if (exponent == 2 * F::bias + 1) return part ? NAN : sign * INFINITY;
+  const int shift = 1 - F::bias - F::fraction;
+  return sign * (exponent ? ldexp(one + part, exponent - 1 + shift) : ldexp(part, shift));
+}
+template <class F>
+static unsigned infinity() {
+  return (2 * F::bias + 1) << F::fraction;
+}
+// The same, with infinity as the next power of two: where rounding reaches it.
+template <class F>
+static double finite(unsigned h) {
+  return h == infinity<F>() ? ldexp(1, F::bias + 1) : value_of<F>(h);
 }
 // The pattern nearest to x, ties to the even one, by comparing with its neighbours.
+template <class F>
 static unsigned nearest(double x) {
   const unsigned sign = signbit(x) ? 0x8000 : 0;
   const double size = fabs(x);
-  if (size >= 65520) return sign | 0x7c00;
-  unsigned low = 0, high = 0x7c00;  // value_of(low) <= size < that of high, 65536 for infinity
+  unsigned low = 0, high = infinity<F>();  // value of low <= size < that of high
   while (high - low > 1) {
     const unsigned middle = (low + high) / 2;
-    (value_of(middle) <= size ? low : high) = middle;
+    (value_of<F>(middle) <= size ? low : high) = middle;
   }
-  const double above = high == 0x7c00 ? 65536 : value_of(high);
-  const double down = size - value_of(low), up = above - size;
+  const double down = size - value_of<F>(low), up = finite<F>(high) - size;
   return sign | (down < up || (down == up && low % 2 == 0) ? low : high);
 }
 static bool same(double a, double b) {
   return a == b ? signbit(a) == signbit(b) : a != a && b != b;
 }
 
-__global__ void widen(float* out, unsigned short* back) {
+template <class F>
+__global__ void convert(float* out, unsigned short* back) {
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
-  const __half h = __ushort_as_half((unsigned short)i);
-  out[i] = __half2float(h);
-  back[i] = __half_as_ushort(__float2half(out[i]));
+  out[i] = F::wide(F::of((unsigned short)i));
+  back[i] = F::bits_of(F::narrow(out[i]));
 }
-__global__ void narrow(const float* in, __half* out, int n) {
+template <class F>
+__global__ void narrow(const float* in, unsigned short* out, int n) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i < n) out[i] = __float2half_rn(in[i]);
+  if (i < n) out[i] = F::bits_of(F::narrow(in[i]));
 }
-__global__ void arithmetic(const __half* a, const __half* b, __half* out, int n) {
+template <class F>
+__global__ void arithmetic(const unsigned short* as, const unsigned short* bs,
+                           unsigned short* results) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  out[i] = __hadd(a[i], b[i]);
-  out[n + i] = a[i] - b[i];
-  out[2 * n + i] = __hmul(a[i], b[i]);
-  out[3 * n + i] = __hfma(a[i], b[i], a[i]);
-  out[4 * n + i] = __hgt(a[i], b[i]) ? a[i] : b[i];
+  const typename F::T a = F::of(as[i]), b = F::of(bs[i]);
+  const typename F::T all[8] = {__hadd(a, b), a + b, __hsub(a, b),    a - b,
+                                __hmul(a, b), a * b, __hfma(a, b, a), __hmax(a, b)};
+  for (int k = 0; k < 8; ++k) results[8 * i + k] = F::bits_of(all[k]);
+  if (__hgt(a, b) != (results[8 * i + 7] == as[i] && as[i] != bs[i])) results[8 * i] = 0xffff;
 }
-__global__ void pairs(const half2* a, half2* out) {
+__global__ void half_pairs(const half2* a, half2* out) {
   const half2 v = a[threadIdx.x];
   const half2 swapped = __lowhigh2highlow(v);
   half2 sum = __hadd2(v, swapped);
@@ -68,91 +99,89 @@ __global__ void shuffled(__half* out) {
   two = __shfl_sync(0xffffffff, two, 7);
   out[threadIdx.x] = threadIdx.x % 2 ? v : __high2half(two);
 }
+__global__ void bfloat16_pairs(__nv_bfloat162* out, __nv_bfloat16* sum) {
+  const __nv_bfloat162 v = __floats2bfloat162_rn(threadIdx.x, 0.5f);
+  const __nv_bfloat162 from = __nv_bfloat162(__shfl_down_sync(~0u, __low2bfloat16(v), 1), v.y);
+  out[threadIdx.x] = __hfma2(from, __float2bfloat162_rn(2.f), v);
+  atomicAdd(sum, __float2bfloat16(1.f));
+}
 
-int main() {
-  static_assert(sizeof(half) == 2 && sizeof(half2) == 4 && alignof(half2) == 4, "as in memory");
-  static float wide[65536];
-  static unsigned short back[65536];
-  float* d_wide;
-  unsigned short* d_back;
-  CHECK(cudaMalloc(&d_wide, sizeof wide));
-  CHECK(cudaMalloc(&d_back, sizeof back));
-  widen<<<256, 256>>>(d_wide, d_back);
-  CHECK(cudaMemcpy(wide, d_wide, sizeof wide, cudaMemcpyDeviceToHost));
-  CHECK(cudaMemcpy(back, d_back, sizeof back, cudaMemcpyDeviceToHost));
+template <class F>
+static void check() {
+  typedef unsigned short Bits;
+  float* wide = room<float>(65536);
+  Bits* back = room<Bits>(65536);
+  convert<F><<<256, 256>>>(wide, back);
+  done();
   for (unsigned i = 0; i < 65536; ++i) {
-    EXPECT(same(wide[i], value_of(i)));
-    EXPECT(wide[i] != wide[i] ? (back[i] & 0x7fff) > 0x7c00 : back[i] == i);
+    EXPECT(same(wide[i], value_of<F>(i)));
+    EXPECT(wide[i] != wide[i] ? (back[i] & 0x7fff) > infinity<F>() : back[i] == i);
   }
 
   // Each pattern's neighbourhood: the middle to the next one, and a little less and more.
-  const int per = 4, n = per * 0x7c00;
-  static float in[n];
-  static unsigned short out[n];
-  for (int i = 0; i < 0x7c00; ++i) {
-    const double next = i == 0x7bff ? 65536 : value_of(i + 1);
-    const float middle = (float)((value_of(i) + next) / 2);
-    in[per * i] = middle;
-    in[per * i + 1] = nextafterf(middle, 0);
-    in[per * i + 2] = nextafterf(middle, INFINITY);
-    in[per * i + 3] = -middle;
+  const int n = 4 * infinity<F>();
+  float* in = room<float>(n);
+  Bits* out = room<Bits>(n);
+  for (int i = 0; i < n / 4; ++i) {
+    const float middle = (float)((value_of<F>(i) + finite<F>(i + 1)) / 2);
+    in[4 * i] = middle;
+    in[4 * i + 1] = nextafterf(middle, 0);
+    in[4 * i + 2] = nextafterf(middle, INFINITY);
+    in[4 * i + 3] = -middle;
   }
-  float* d_in;
-  __half* d_out;
-  CHECK(cudaMalloc(&d_in, sizeof in));
-  CHECK(cudaMalloc(&d_out, sizeof out));
-  CHECK(cudaMemcpy(d_in, in, sizeof in, cudaMemcpyHostToDevice));
-  narrow<<<(n + 255) / 256, 256>>>(d_in, d_out, n);
-  CHECK(cudaMemcpy(out, d_out, sizeof out, cudaMemcpyDeviceToHost));
-  for (int i = 0; i < n; ++i) EXPECT(out[i] == nearest(in[i]));
+  narrow<F><<<(n + 255) / 256, 256>>>(in, out, n);
+  done();
+  for (int i = 0; i < n; ++i) EXPECT(out[i] == nearest<F>(in[i]));
 
   // Sums and products are exact in fp64, so they can be rounded once on the host. The fused
   // products stay below 2^53, too.
-  const int m = 4096;
-  static unsigned short a[m], b[m], results[5 * m];
+  const int m = 2048;
+  Bits *a = room<Bits>(m), *b = room<Bits>(m), *results = room<Bits>(8 * m);
   unsigned state = 1;
-  for (int i = 0; i < m; ++i) {
+  for (int i = 0; i < 2 * m; ++i) {
     state = state * 1664525 + 1013904223;
-    a[i] = (state >> 16 & 0x83ff) | (10 + (state >> 8) % 10) << 10;
-    state = state * 1664525 + 1013904223;
-    b[i] = (state >> 16 & 0x83ff) | (10 + (state >> 8) % 10) << 10;
+    const unsigned exponent = F::bias - 5 + (state >> 8) % 10;
+    const unsigned kept = 0x8000 | ((1 << F::fraction) - 1);
+    (i % 2 ? a : b)[i / 2] = (state >> 16 & kept) | exponent << F::fraction;
   }
-  __half *d_a, *d_b, *d_results;
-  CHECK(cudaMalloc(&d_a, sizeof a));
-  CHECK(cudaMalloc(&d_b, sizeof b));
-  CHECK(cudaMalloc(&d_results, sizeof results));
-  CHECK(cudaMemcpy(d_a, a, sizeof a, cudaMemcpyHostToDevice));
-  CHECK(cudaMemcpy(d_b, b, sizeof b, cudaMemcpyHostToDevice));
-  arithmetic<<<m / 256, 256>>>(d_a, d_b, d_results, m);
-  CHECK(cudaMemcpy(results, d_results, sizeof results, cudaMemcpyDeviceToHost));
+  arithmetic<F><<<m / 256, 256>>>(a, b, results);
+  done();
   for (int i = 0; i < m; ++i) {
-    const double x = value_of(a[i]), y = value_of(b[i]);
-    EXPECT(results[i] == nearest(x + y));
-    EXPECT(results[m + i] == nearest(x - y));
-    EXPECT(results[2 * m + i] == nearest(x * y));
-    EXPECT(results[3 * m + i] == nearest(x * y + x));
-    EXPECT(results[4 * m + i] == (x > y ? a[i] : b[i]));
+    const double x = value_of<F>(a[i]), y = value_of<F>(b[i]);
+    const double exact[8] = {x + y, x + y, x - y, x - y, x * y, x * y, x * y + x, x > y ? x : y};
+    for (int k = 0; k < 8; ++k) EXPECT(results[8 * i + k] == nearest<F>(exact[k]));
   }
+}
 
-  half2 two[32], six[96], *d_two, *d_six;
+int main() {
+  static_assert(sizeof(half) == 2 && sizeof(half2) == 4 && alignof(half2) == 4, "as in memory");
+  check<Fp16>();
+  check<Bf16>();
+
+  half2 *two = room<half2>(32), *six = room<half2>(96);
   for (int i = 0; i < 32; ++i) two[i] = __floats2half2_rn(i, i / 4.f);
-  CHECK(cudaMalloc(&d_two, sizeof two));
-  CHECK(cudaMalloc(&d_six, sizeof six));
-  CHECK(cudaMemcpy(d_two, two, sizeof two, cudaMemcpyHostToDevice));
-  pairs<<<1, 32>>>(d_two, d_six);
-  CHECK(cudaMemcpy(six, d_six, sizeof six, cudaMemcpyDeviceToHost));
+  half_pairs<<<1, 32>>>(two, six);
+  done();
   for (int i = 0; i < 32; ++i) {
     const float x = i, y = i / 4.f;
     EXPECT(__low2float(six[3 * i]) == x + y + 1 && __high2float(six[3 * i]) == x + y + 1);
-    EXPECT(__low2float(six[3 * i + 1]) == (float)value_of(nearest(x * x + y)));
-    EXPECT(__high2float(six[3 * i + 1]) == (float)value_of(nearest(y * y + x)));
+    EXPECT(__low2float(six[3 * i + 1]) == (float)value_of<Fp16>(nearest<Fp16>(x * x + y)));
+    EXPECT(__high2float(six[3 * i + 1]) == (float)value_of<Fp16>(nearest<Fp16>(y * y + x)));
     EXPECT(__low2float(six[3 * i + 2]) == 2 * x && __high2float(six[3 * i + 2]) == -y);
   }
-
-  __half lanes[32], *d_lanes;
-  CHECK(cudaMalloc(&d_lanes, sizeof lanes));
-  shuffled<<<1, 32>>>(d_lanes);
-  CHECK(cudaMemcpy(lanes, d_lanes, sizeof lanes, cudaMemcpyDeviceToHost));
+  __half* lanes = room<__half>(32);
+  shuffled<<<1, 32>>>(lanes);
+  done();
   for (int i = 0; i < 32; ++i) EXPECT(__half2float(lanes[i]) == (i % 2 ? 248.f : 7.f));
+
+  __nv_bfloat162* pairs = room<__nv_bfloat162>(32);
+  __nv_bfloat16* sum = room<__nv_bfloat16>(1);
+  bfloat16_pairs<<<1, 32>>>(pairs, sum);
+  done();
+  for (int i = 0; i < 32; ++i) {
+    EXPECT(__low2float(pairs[i]) == 2 * (i < 31 ? i + 1 : 31) + i);
+    EXPECT(__high2float(pairs[i]) == 1.5f);
+  }
+  EXPECT(__bfloat162float(*sum) == 32);
   return verdict();
 }
