@@ -143,7 +143,8 @@ def p_as_a_svg(layouts):
     picture.text(right, 66, "P: A operand of P V", "bold")
     draw_tile(picture, left, top, scores, size, ("row", "key"))
     draw_tile(picture, right, top, cells_of(layouts, "mma_a"), size, ("row", "k"))
-    picture.arrow(left + 16 * size[0] + 14, right - 30, top + 8 * size[1])
+    middle = top + 8 * size[1]
+    picture.arrow(left + 16 * size[0] + 14, middle, right - 30, middle)
     below = top + 16 * size[1] + 20
     for register in sorted({c.register for c in scores}):
         halves = sorted(

@@ -1,5 +1,6 @@
 """The SVG of docs/pictures: a sheet of paper with text, boxes and plots. Positions are pixels."""
 
+import math
 from dataclasses import dataclass
 
 from .axes import element
@@ -93,12 +94,13 @@ class Picture:
     def line(self, x1, x2, y):
         self.add(f'<path d="M {x1:g} {y:g} H {x2:g}" class="edge"/>', y)
 
-    def arrow(self, x1, x2, y):
-        self.add(
-            f'<path d="M {x1:g} {y:g} H {x2:g} M {x2 - 7:g} {y - 5:g} L {x2:g} {y:g} '
-            f'L {x2 - 7:g} {y + 5:g}" class="arrow"/>',
-            y + 5,
-        )
+    def arrow(self, x1, y1, x2, y2):
+        length = math.hypot(x2 - x1, y2 - y1)
+        x, y = (x2 - x1) / length, (y2 - y1) / length
+        sides = [(x2 - 7 * x + 5 * side * y, y2 - 7 * y - 5 * side * x) for side in (1, -1)]
+        head = "M{:.1f} {:.1f}L{:g} {:g}L{:.1f} {:.1f}".format(*sides[0], x2, y2, *sides[1])
+        path = f"M{x1:g} {y1:g}L{x2:g} {y2:g}{head}"
+        self.add(element("path", d=path, class_="arrow"), max(y1, y2) + 5)
 
     def dot(self, x, y, color, fill=None, radius=5, opacity=1):
         """Hollow without a fill."""

@@ -9,7 +9,7 @@ import unittest
 import xml.etree.ElementTree
 
 from copies import ROOT
-from flash_steps import layout_data, layout_pictures, layout_tables, layouts
+from flash_steps import chapter_pictures, layout_data, layout_pictures, layout_tables, layouts
 from flash_steps.command import Failure
 
 FRAGMENTS = ("mma_a", "mma_b", "mma_d", "ldmatrix")
@@ -48,6 +48,9 @@ class Layouts(unittest.TestCase):
             self.assertEqual(layout_pictures.svg_of(self.layouts, name), shipped, name)
             root = xml.etree.ElementTree.fromstring(shipped)
             self.assertLessEqual(int(root.get("width")), 800, name)
+        for name, svg in chapter_pictures.drawings().items():
+            with open(os.path.join(layouts.PICTURES, name), encoding="utf-8") as file:
+                self.assertEqual(svg, file.read(), name)
 
     def test_what_the_chapters_say_of_scores_is_checked(self):
         for name, table, words in (
