@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "common/dialect/ptx/ptx.h"
@@ -20,23 +21,50 @@ struct Buffer : fa::DeviceMemory<T> {
   Buffer(const std::string& name, const std::vector<T>& data) : Buffer(name, data.size()) {
     this->upload(data);
   }
+  operator T*() const { return this->get(); }
 };
 
+/// An argument of a kernel: a vector as device memory, all else as it is.
+template <class T>
+Buffer<T> argument(const std::vector<T>& data) {
+  return {"in", data};
+}
+template <class T>
+const T& argument(const T& x) {
+  return x;
+}
+
+/// What a kernel leaves of `n` elements, all bits of which are set before. They are its last
+/// parameter.
+template <class T, class... P, class... A>
+std::vector<T> results(size_t n, void (*kernel)(P...), const fa::LaunchConfig& config,
+                       const A&... arguments) {
+  const Buffer<T> out("out", n);
+  const std::tuple<decltype(argument(arguments))...> in{argument(arguments)...};
+  std::apply([&](const auto&... x) { fa::launch(kernel, config, x..., out); }, in);
+  return out.download();
+}
+
+/// As many blocks as `n` threads need.
+inline fa::LaunchConfig threads(size_t n) { return {static_cast<unsigned>((n + 127) / 128), 128}; }
+
+/// of(0), of(1), ...
+template <class T, class F>
+std::vector<T> each(size_t n, F&& of) {
+  std::vector<T> v(n);
+  for (size_t i = 0; i < n; ++i) v[i] = static_cast<T>(of(static_cast<int>(i)));
+  return v;
+}
+/// 0, 1, 2, ...
+template <class T>
+std::vector<T> iota(size_t n) {
+  return each<T>(n, [](int i) { return i; });
+}
 /// Integers from -4 to 4: products and their sums are exact in any order.
 template <class T>
 std::vector<T> small_integers(size_t n, unsigned seed) {
   std::mt19937 rng(seed);
-  std::vector<T> v(n);
-  for (T& x : v) x = T(static_cast<float>(static_cast<int>(rng() % 9) - 4));
-  return v;
-}
-
-/// 0, 1, 2, ...
-template <class T>
-std::vector<T> iota(size_t n) {
-  std::vector<T> v(n);
-  for (size_t i = 0; i < n; ++i) v[i] = static_cast<T>(i);
-  return v;
+  return each<T>(n, [&](int) { return static_cast<float>(static_cast<int>(rng() % 9) - 4); });
 }
 
 }  // namespace test

@@ -7,18 +7,14 @@
 
 namespace {
 
-using test::Buffer;
-
-__global__ void exp2_kernel(const float* x, float* y, int n) {
+__global__ void exp2_kernel(const float* x, int n, float* y) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) y[i] = fa::exp2_approx(x[i]);
 }
 
 std::vector<float> exp2_of(const std::vector<float>& x) {
-  const int n = static_cast<int>(x.size());
-  Buffer<float> in("x", x), out("y", x.size());
-  fa::launch(exp2_kernel, {static_cast<unsigned>((n + 127) / 128), 128}, in.get(), out.get(), n);
-  return out.download();
+  return test::results<float>(x.size(), exp2_kernel, test::threads(x.size()), x,
+                              static_cast<int>(x.size()));
 }
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -44,28 +40,18 @@ TEST_CASE("exp2_approx is within 2 units in the last place", "[ptx][math]") {
   CHECK(worst <= 2.0);
 }
 
-TEST_CASE("exp2_approx is exact at integers", "[ptx][math]") {
-  std::vector<float> x;
-  for (int e = -126; e <= 127; ++e) x.push_back(static_cast<float>(e));
-  const auto got = exp2_of(x);
-  for (size_t i = 0; i < x.size(); ++i) {
-    CAPTURE(x[i]);
-    CHECK(got[i] == std::ldexp(1.0f, static_cast<int>(x[i])));
-  }
-}
-
-TEST_CASE("exp2_approx at the ends of its range", "[ptx][math]") {
+TEST_CASE("exp2_approx is exact at integers and at the ends of its range", "[ptx][math]") {
+  const auto x = test::each<float>(254, [](int i) { return i - 126; });
+  CHECK(exp2_of(x) == test::each<float>(254, [](int i) { return std::ldexp(1.0f, i - 126); }));
   const float tiny = std::numeric_limits<float>::denorm_min();
-  const auto one = exp2_of({0.0f, -0.0f, tiny, -tiny});
-  for (float y : one) CHECK(y == 1.0f);
+  CHECK(exp2_of({0.0f, -0.0f, tiny, -tiny}) == std::vector<float>(4, 1));
   // The last two would be subnormal.
-  const auto zero =
+  const auto zeros =
       exp2_of({-kInfinity, -std::numeric_limits<float>::max(), -1e30f, -200.0f, -149.0f, -126.5f});
-  for (float y : zero) {
+  for (float y : zeros) {
     CHECK(y == 0.0f);
     CHECK_FALSE(std::signbit(y));
   }
-  const auto infinite = exp2_of({128.0f, 1e30f, kInfinity});
-  for (float y : infinite) CHECK(y == kInfinity);
+  CHECK(exp2_of({128.0f, 1e30f, kInfinity}) == std::vector<float>(3, kInfinity));
   CHECK(std::isnan(exp2_of({std::numeric_limits<float>::quiet_NaN()})[0]));
 }

@@ -5,8 +5,6 @@
 
 namespace {
 
-using test::Buffer;
-
 // In each round some threads leave: whole warps, parts of warps, single threads; the others add up
 // what those who are left have written.
 __global__ void leave_kernel(const int* rounds_of, int* out) {
@@ -30,28 +28,6 @@ __global__ void leave_kernel(const int* rounds_of, int* out) {
   out[t] = sum;
 }
 
-}  // namespace
-
-TEST_CASE("__syncthreads waits for the threads that have not returned", "[ptx][barrier]") {
-  std::vector<int> rounds(128);
-  for (int t = 0; t < 128; ++t) {
-    rounds[t] = t / 32 == 1 ? 1 : t % 32 < 5 ? 2 : t == 127 ? 3 : t == 64 ? 0 : 4;
-  }
-  Buffer<int> in("rounds", rounds), out("out", 128);
-  fa::launch(leave_kernel, {1, 128}, in.get(), out.get());
-  const auto got = out.download();
-  for (int t = 0; t < 128; ++t) {
-    int want = 0;
-    for (int round = 0; round < std::min(rounds[t], 4); ++round) {
-      for (int other = 0; other < 128; ++other) want += rounds[other] > round ? other + round : 0;
-    }
-    CAPTURE(t);
-    CHECK(got[t] == want);
-  }
-}
-
-namespace {
-
 // The lanes of `leaving` return, the others meet; mask: all 32.
 __global__ void warp_kernel(unsigned leaving, int* out) {
   __shared__ int slot[32];
@@ -65,27 +41,6 @@ __global__ void warp_kernel(unsigned leaving, int* out) {
   out[96 + lane] = __all_sync(fa::kFullMask, lane >= 0) + 2 * __any_sync(fa::kFullMask, lane < 0);
 }
 
-}  // namespace
-
-TEST_CASE("lanes of the mask that have returned are not waited for", "[ptx][warp]") {
-  const unsigned leaving = GENERATE(0x0000ffffu, 0xffff0000u, 0x0ff00c03u);
-  Buffer<int> out("out", 128);
-  fa::launch(warp_kernel, {1, 32}, leaving, out.get());
-  const auto got = out.download();
-  unsigned votes = 0;
-  for (int lane = 0; lane < 32; lane += 3) votes |= 1u << lane;
-  for (int lane = 0; lane < 32; ++lane) {
-    CAPTURE(lane);
-    const bool left = leaving >> lane & 1;
-    CHECK(got[lane] == (left ? -1 : lane ^ 1));
-    CHECK(got[32 + lane] == (left ? -1 : 10 * (lane ^ 1)));
-    CHECK(got[64 + lane] == (left ? -1 : static_cast<int>(votes & ~leaving)));
-    CHECK(got[96 + lane] == (left ? -1 : 1));
-  }
-}
-
-namespace {
-
 // Half of warp 1 returns or does not exist: the warp still counts 32.
 __global__ void count_kernel(int* out) {
   __shared__ int slot[2];
@@ -98,10 +53,36 @@ __global__ void count_kernel(int* out) {
 
 }  // namespace
 
+TEST_CASE("__syncthreads waits for the threads that have not returned", "[ptx][barrier]") {
+  const auto rounds = test::each<int>(128, [](int t) {
+    return t / 32 == 1 ? 1 : t % 32 < 5 ? 2 : t == 127 ? 3 : t == 64 ? 0 : 4;
+  });
+  const auto want = test::each<int>(128, [&](int t) {
+    int sum = 0;
+    for (int round = 0; round < std::min(rounds[t], 4); ++round) {
+      for (int other = 0; other < 128; ++other) sum += rounds[other] > round ? other + round : 0;
+    }
+    return sum;
+  });
+  CHECK(test::results<int>(128, leave_kernel, {1, 128}, rounds) == want);
+}
+
+TEST_CASE("lanes of the mask that have returned are not waited for", "[ptx][warp]") {
+  const unsigned leaving = GENERATE(0x0000ffffu, 0xffff0000u, 0x0ff00c03u);
+  unsigned votes = 0;
+  for (int lane = 0; lane < 32; lane += 3) votes |= 1u << lane;
+  const auto want = test::each<int>(128, [&](int i) {
+    const int lane = i % 32;
+    if (leaving >> lane & 1) return -1;
+    const int of[] = {lane ^ 1, 10 * (lane ^ 1), static_cast<int>(votes & ~leaving), 1};
+    return of[i / 32];
+  });
+  CHECK(test::results<int>(128, warp_kernel, {1, 32}, leaving) == want);
+}
+
 TEST_CASE("a barrier with a count takes a warp as 32 threads", "[ptx][barrier]") {
   const unsigned threads = GENERATE(64u, 48u, 40u);
-  Buffer<int> out("out", 48);
-  fa::launch(count_kernel, {1, threads}, out.get());
-  const auto got = out.download();
-  for (unsigned t = 0; t < std::min(threads, 48u); ++t) CHECK(got[t] == (t < 32 ? 39 : 7));
+  const unsigned present = std::min(threads, 48u);
+  const auto got = test::results<int>(present, count_kernel, {1, threads});
+  CHECK(got == test::each<int>(present, [](int t) { return t < 32 ? 39 : 7; }));
 }

@@ -7,19 +7,14 @@
 
 namespace {
 
-using test::Buffer;
-
-__global__ void multiply_kernel(const uint32_t* a, const uint32_t* b, uint32_t* r, int n) {
+__global__ void multiply_kernel(const uint32_t* a, const uint32_t* b, int n, uint32_t* r) {
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i < n) r[i] = fa::multiply_bf16x2(a[i], b[i]);
 }
 
 std::vector<uint32_t> products(const std::vector<uint32_t>& a, const std::vector<uint32_t>& b) {
-  const int n = static_cast<int>(a.size());
-  Buffer<uint32_t> in_a("a", a), in_b("b", b), out("r", a.size());
-  fa::launch(multiply_kernel, {static_cast<unsigned>((n + 127) / 128), 128}, in_a.get(), in_b.get(),
-             out.get(), n);
-  return out.download();
+  return test::results<uint32_t>(a.size(), multiply_kernel, test::threads(a.size()), a, b,
+                                 static_cast<int>(a.size()));
 }
 
 double value(uint32_t bits) {
@@ -54,12 +49,10 @@ TEST_CASE("multiply_bf16x2 rounds all products to nearest even", "[ptx][bf16]") 
   const uint32_t factor =
       GENERATE(0x3f80, 0x7b80, 0x0480, 0x3f81, 0xbfff, 0x0001, 0x0000, 0x8000, 0x7f80);
   CAPTURE(factor);
-  std::vector<uint32_t> a, b;
-  for (uint32_t bits = 0; bits < 1 << 16; ++bits) {  // in one half, and another number beside it
-    a.push_back(bits | (bits ^ 0x5a5a) << 16);
-    b.push_back(factor | 0x3fc0u << 16);
-  }
-  const auto got = products(a, b);
+  const auto a = test::each<uint32_t>(1 << 16, [](uint32_t bits) {
+    return bits | (bits ^ 0x5a5a) << 16;  // in one half, and another number beside it
+  });
+  const auto got = products(a, std::vector<uint32_t>(1 << 16, factor | 0x3fc0u << 16));
   int wrong = 0;
   uint32_t first = 0;
   for (uint32_t i = 0; i < a.size(); ++i) {
@@ -72,10 +65,8 @@ TEST_CASE("multiply_bf16x2 rounds all products to nearest even", "[ptx][bf16]") 
 }
 
 TEST_CASE("multiply_bf16x2 turns moved e4m3 into their values", "[ptx][bf16]") {
-  std::vector<uint32_t> moved;
-  for (uint32_t e4m3 = 0; e4m3 < 256; ++e4m3) {
-    moved.push_back((e4m3 & 0x80) << 8 | (e4m3 & 0x7f) << 4 | 0x3f800000);
-  }
+  const auto moved = test::each<uint32_t>(
+      256, [](uint32_t e4m3) { return (e4m3 & 0x80) << 8 | (e4m3 & 0x7f) << 4 | 0x3f800000; });
   const auto got = products(moved, std::vector<uint32_t>(256, 0x7b807b80));
   for (uint32_t e4m3 = 0; e4m3 < 256; ++e4m3) {
     if ((e4m3 & 0x7f) == 0x7f) continue;  // NaN

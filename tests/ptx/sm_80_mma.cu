@@ -1,5 +1,5 @@
-// ldmatrix, movmatrix, packing and mma.sync against plain code; the fragments are placed by
-// common/dialect/ptx/layouts.h.
+// ldmatrix, movmatrix, packing and mma.sync against plain code; the fragments
+// are placed by common/dialect/ptx/layouts.h.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -10,25 +10,21 @@
 namespace {
 
 using test::bf16;
-using test::Buffer;
 
-// Loads up to four 8x8 matrices, stacked in in[32][8], and writes the registers as they are.
+// in: [32][8], four 8x8 matrices. Lane l passes the address of row rows[l]; out: the registers as
+// they are, [32][4].
 template <int matrices, bool trans>
-__global__ void ldmatrix_kernel(const uint16_t* in, uint32_t* out) {
+__global__ void ldmatrix_kernel(const uint16_t* in, const int* rows, uint32_t* out) {
   __shared__ __align__(16) uint16_t tile[32 * 8];
   const int lane = threadIdx.x;
   for (int i = lane; i < 32 * 8; i += 32) tile[i] = in[i];
   __syncwarp();
-  const void* row = tile + lane * 8;
-  uint32_t r[4] = {};
-  uint32_t r2[2] = {};
-  if constexpr (matrices == 4) {
-    trans ? fa::ldmatrix_x4_trans(r, row) : fa::ldmatrix_x4(r, row);
-  } else if constexpr (matrices == 2) {
-    trans ? fa::ldmatrix_x2_trans(r2, row) : fa::ldmatrix_x2(r2, row);
-    r[0] = r2[0];
-    r[1] = r2[1];
-  } else {
+  const void* row = tile + rows[lane] * 8;
+  uint32_t r[4] = {}, r2[2] = {};
+  if constexpr (matrices == 4) trans ? fa::ldmatrix_x4_trans(r, row) : fa::ldmatrix_x4(r, row);
+  if constexpr (matrices == 2) trans ? fa::ldmatrix_x2_trans(r2, row) : fa::ldmatrix_x2(r2, row);
+  if constexpr (matrices == 2) r[0] = r2[0], r[1] = r2[1];
+  if constexpr (matrices == 1) {
     trans ? fa::ldmatrix_x1_trans(r[0], row) : fa::ldmatrix_x1(r[0], row);
   }
   for (int m = 0; m < 4; ++m) out[lane * 4 + m] = r[m];
@@ -36,27 +32,28 @@ __global__ void ldmatrix_kernel(const uint16_t* in, uint32_t* out) {
 
 template <int matrices, bool trans>
 void check_ldmatrix() {
-  CAPTURE(matrices, trans);
   const auto tile = test::iota<uint16_t>(32 * 8);
-  Buffer<uint16_t> in("in", tile);
-  Buffer<uint32_t> out("out", 32 * 4);
-  fa::launch(ldmatrix_kernel<matrices, trans>, {1, 32}, in.get(), out.get());
-  const auto got = out.download();
-  for (int lane = 0; lane < 32; ++lane) {
-    for (int m = 0; m < matrices; ++m) {
-      for (int i = 0; i < 2; ++i) {
-        const fa::RowCol e = fa::ldmatrix_element(lane, i);
-        const int row = trans ? e.col : e.row, col = trans ? e.row : e.col;
-        const unsigned half = got[lane * 4 + m] >> (16 * i) & 0xffff;
-        CHECK(half == tile[(m * 8 + row) * 8 + col]);
-      }
+  const int step = GENERATE(1, 11);  // rows in order, or each once in no order
+  CAPTURE(matrices, trans, step);
+  const auto rows = test::each<int>(32, [&](int i) { return i * step % 32; });
+  const auto want = test::each<uint32_t>(32 * 4, [&](int i) {
+    const int lane = i / 4, m = i % 4;
+    uint32_t both = 0;
+    for (int half = 0; half < 2 && m < matrices; ++half) {
+      const fa::RowCol e = fa::ldmatrix_element(lane, half);
+      const int row = trans ? e.col : e.row, col = trans ? e.row : e.col;
+      both |= uint32_t{tile[rows[m * 8 + row] * 8 + col]} << 16 * half;
     }
-  }
+    return both;
+  });
+  CHECK(test::results<uint32_t>(32 * 4, ldmatrix_kernel<matrices, trans>, {1, 32}, tile, rows) ==
+        want);
 }
 
 }  // namespace
 
-TEST_CASE("ldmatrix spreads 8x8 matrices over the lanes", "[ptx][mma]") {
+TEST_CASE("ldmatrix spreads 8x8 matrices over the lanes: lane 8m + r names row r of matrix m",
+          "[ptx][mma]") {
   check_ldmatrix<4, false>();
   check_ldmatrix<4, true>();
   check_ldmatrix<2, false>();
@@ -67,65 +64,33 @@ TEST_CASE("ldmatrix spreads 8x8 matrices over the lanes", "[ptx][mma]") {
 
 namespace {
 
-// rows[r]: the row of in[32][8] whose address lane r passes. Writes the registers as they are.
-__global__ void scattered_rows_kernel(const uint16_t* in, const int* rows, uint32_t* out) {
-  __shared__ __align__(16) uint16_t tile[32 * 8];
-  const int lane = threadIdx.x;
-  for (int i = lane; i < 32 * 8; i += 32) tile[i] = in[i];
-  __syncwarp();
-  uint32_t r[4];
-  fa::ldmatrix_x4(r, tile + rows[lane] * 8);
-  for (int m = 0; m < 4; ++m) out[lane * 4 + m] = r[m];
-}
-
 // in: one register a lane
 __global__ void movmatrix_kernel(const uint32_t* in, uint32_t* out) {
   out[threadIdx.x] = fa::movmatrix_trans(in[threadIdx.x]);
 }
 
-__global__ void pack_kernel(const float* lo, const float* hi, uint32_t* out, int n) {
+__global__ void pack_kernel(const float* lo, const float* hi, int n, uint32_t* out) {
   for (int i = threadIdx.x; i < n; i += 32) out[i] = fa::pack_bf16(lo[i], hi[i]);
+}
+std::vector<uint32_t> packed(const std::vector<float>& lo, const std::vector<float>& hi) {
+  return test::results<uint32_t>(lo.size(), pack_kernel, {1, 32}, lo, hi,
+                                 static_cast<int>(lo.size()));
 }
 
 }  // namespace
 
-TEST_CASE("lane 8m + r of ldmatrix_x4 names row r of matrix m, wherever it lies", "[ptx][mma]") {
-  const auto tile = test::iota<uint16_t>(32 * 8);
-  std::vector<int> rows(32);
-  for (int i = 0; i < 32; ++i) rows[i] = (i * 11 + 5) % 32;  // each once, in no order
-  Buffer<uint16_t> in("in", tile);
-  Buffer<int> row("rows", rows);
-  Buffer<uint32_t> out("out", 32 * 4);
-  fa::launch(scattered_rows_kernel, {1, 32}, in.get(), row.get(), out.get());
-  const auto got = out.download();
-  for (int lane = 0; lane < 32; ++lane) {
-    for (int m = 0; m < 4; ++m) {
-      for (int i = 0; i < 2; ++i) {
-        const fa::RowCol e = fa::ldmatrix_element(lane, i);
-        const unsigned half = got[lane * 4 + m] >> (16 * i) & 0xffff;
-        CHECK(half == tile[rows[m * 8 + e.row] * 8 + e.col]);
-      }
-    }
-  }
-}
-
 TEST_CASE("movmatrix_trans transposes the 8x8 matrix of a warp", "[ptx][mma]") {
-  // Element [r][c] is the number 100 r + c.
-  auto matrix = [](int row, int col) { return static_cast<unsigned>(100 * row + col); };
-  std::vector<uint32_t> registers(32);
-  for (int lane = 0; lane < 32; ++lane) {
-    const fa::RowCol e0 = fa::ldmatrix_element(lane, 0), e1 = fa::ldmatrix_element(lane, 1);
-    registers[lane] = matrix(e0.row, e0.col) | matrix(e1.row, e1.col) << 16;
-  }
-  Buffer<uint32_t> in("in", registers), out("out", 32);
-  fa::launch(movmatrix_kernel, {1, 32}, in.get(), out.get());
-  const auto got = out.download();
-  for (int lane = 0; lane < 32; ++lane) {
-    for (int i = 0; i < 2; ++i) {
-      const fa::RowCol e = fa::ldmatrix_element(lane, i);
-      CHECK((got[lane] >> (16 * i) & 0xffff) == matrix(e.col, e.row));
-    }
-  }
+  const auto registers = [](bool transposed) {  // element [r][c] is the number 100 r + c
+    return test::each<uint32_t>(32, [&](int lane) {
+      const fa::RowCol e[] = {fa::ldmatrix_element(lane, 0), fa::ldmatrix_element(lane, 1)};
+      const auto number = [&](int i) {
+        return transposed ? 100 * e[i].col + e[i].row : 100 * e[i].row + e[i].col;
+      };
+      return number(0) | number(1) << 16;
+    });
+  };
+  CHECK(test::results<uint32_t>(32, movmatrix_kernel, {1, 32}, registers(false)) ==
+        registers(true));
 }
 
 namespace {
@@ -163,27 +128,15 @@ TEST_CASE("pack_bf16 rounds to nearest even, the first into the low half", "[ptx
     lo.push_back(x);
     hi.push_back(-x);
   }
-  Buffer<float> Lo("lo", lo), Hi("hi", hi);
-  Buffer<uint32_t> out("out", lo.size());
-  fa::launch(pack_kernel, {1, 32}, Lo.get(), Hi.get(), out.get(), static_cast<int>(lo.size()));
-  const auto got = out.download();
+  const auto got = packed(lo, hi);
   for (size_t i = 0; i < lo.size(); ++i) {
     CAPTURE(lo[i], hi[i]);
     CHECK((got[i] & 0xffff) == nearest_bf16(lo[i]));
     CHECK(got[i] >> 16 == nearest_bf16(hi[i]));
   }
-}
-
-TEST_CASE("pack_bf16 keeps infinity and NaN", "[ptx][mma]") {
   const float infinity = std::numeric_limits<float>::infinity();
   const float nan = std::bit_cast<float>(0x7f800001u);  // its upper half alone is infinity
-  Buffer<float> Lo("lo", std::vector<float>{infinity, nan});
-  Buffer<float> Hi("hi", std::vector<float>{-infinity, 1.0f});
-  Buffer<uint32_t> out("out", 2);
-  fa::launch(pack_kernel, {1, 32}, Lo.get(), Hi.get(), out.get(), 2);
-  const auto got = out.download();
-  CHECK(got[0] == 0xff807f80u);
-  CHECK(got[1] == 0x3f807fffu);
+  CHECK(packed({infinity, nan}, {-infinity, 1.0f}) == std::vector{0xff807f80u, 0x3f807fffu});
 }
 
 namespace {
@@ -216,8 +169,9 @@ __global__ void mma_kernel(const bf16* A, const bf16* B, const float* C, float* 
 
 // S[16][16] = Q[16][32] K[16][32]^T and O[16][32] = S V[16][32], as attention uses the
 // instructions: Q and K by ldmatrix, S repacked as an A fragment, V by ldmatrix.trans.
-__global__ void attention_like_kernel(const bf16* Q, const bf16* K, const bf16* V, float* S,
-                                      float* O) {
+__global__ void attention_like_kernel(const bf16* Q, const bf16* K, const bf16* V,
+                                      float* SO) {  // S, then O
+  float *S = SO, *O = SO + 16 * 16;
   __shared__ __align__(16) bf16 sQ[16][32], sK[16][32], sV[16][32];
   const int lane = threadIdx.x;
   for (int i = lane; i < 16 * 32; i += 32) {
@@ -230,22 +184,24 @@ __global__ void attention_like_kernel(const bf16* Q, const bf16* K, const bf16* 
   for (int x = 0; x < 32; x += 16) {
     uint32_t a[4];
     fa::ldmatrix_x4(a, &sQ[lane % 16][x + lane / 16 * 8]);
-    for (int j = 0; j < 2; ++j) {
-      uint32_t b[2];
-      fa::ldmatrix_x2(b, &sK[j * 8 + lane % 8][x + lane / 8 % 2 * 8]);
-      fa::mma_m16n8k16(s[j], a, b);
-    }
+    uint32_t b[4];  // two fragments, neighbours in n
+    fa::ldmatrix_x4(b, &sK[lane % 8 + lane / 16 * 8][x + lane / 8 % 2 * 8]);
+    fa::mma_m16n8k16(s[0], a, {b[0], b[1]});
+    fa::mma_m16n8k16(s[1], a, {b[2], b[3]});
   }
   const uint32_t p[4] = {fa::pack_bf16(s[0][0], s[0][1]), fa::pack_bf16(s[0][2], s[0][3]),
                          fa::pack_bf16(s[1][0], s[1][1]), fa::pack_bf16(s[1][2], s[1][3])};
-  for (int x = 0; x < 32; x += 8) {
-    uint32_t b[2];
-    fa::ldmatrix_x2_trans(b, &sV[lane % 16][x]);
-    float o[4] = {};
-    fa::mma_m16n8k16(o, p, b);
-    for (int i = 0; i < 4; ++i) {
-      const fa::RowCol e = fa::mma_d_element(lane, i);
-      O[e.row * 32 + x + e.col] = o[i];
+  for (int x = 0; x < 32; x += 16) {
+    uint32_t b[4];
+    fa::ldmatrix_x4_trans(b, &sV[lane % 16][x + lane / 16 * 8]);
+    float o[2][4] = {};
+    fa::mma_m16n8k16(o[0], p, {b[0], b[1]});
+    fa::mma_m16n8k16(o[1], p, {b[2], b[3]});
+    for (int j = 0; j < 2; ++j) {
+      for (int i = 0; i < 4; ++i) {
+        const fa::RowCol e = fa::mma_d_element(lane, i);
+        O[e.row * 32 + x + j * 8 + e.col] = o[j][i];
+      }
     }
   }
   for (int j = 0; j < 2; ++j) {
@@ -256,35 +212,27 @@ __global__ void attention_like_kernel(const bf16* Q, const bf16* K, const bf16* 
   }
 }
 
-}  // namespace
-
-TEST_CASE("mma.sync multiplies 16x16 by 16x8 and accumulates", "[ptx][mma]") {
-  const auto a = test::small_integers<bf16>(16 * 16, 1), b = test::small_integers<bf16>(16 * 8, 2);
-  const auto c = test::small_integers<float>(16 * 8, 3);
-  Buffer<bf16> A("A", a), B("B", b);
-  Buffer<float> C("C", c), D("D", 16 * 8);
-  fa::launch(mma_kernel, {1, 32}, A.get(), B.get(), C.get(), D.get());
-  const auto got = D.download();
-  for (int r = 0; r < 16; ++r) {
-    for (int col = 0; col < 8; ++col) {
-      float want = c[r * 8 + col];
-      for (int k = 0; k < 16; ++k) {
-        want += static_cast<float>(a[r * 16 + k]) * static_cast<float>(b[k * 8 + col]);
-      }
-      CHECK(got[r * 8 + col] == want);
-    }
-  }
+// Row by row: sum over k of A[row][k] B(k, col).
+template <class A, class B>
+std::vector<float> product(const std::vector<A>& a, int k, int n, const B& b) {
+  return test::each<float>(16 * n, [&](int i) {
+    float sum = 0;
+    for (int x = 0; x < k; ++x) sum += static_cast<float>(a[i / n * k + x]) * b(x, i % n);
+    return sum;
+  });
 }
 
-TEST_CASE("mma.sync keeps its accumulators in fp32", "[ptx][mma]") {
-  const std::vector<bf16> a(16 * 16, bf16(1.0f)), b(16 * 8, bf16(1.0f));
-  std::vector<float> c(16 * 8);
-  for (int i = 0; i < 16 * 8; ++i) c[i] = static_cast<float>((1 << 20) + i);  // 8 bits would not do
-  Buffer<bf16> A("A", a), B("B", b);
-  Buffer<float> C("C", c), D("D", 16 * 8);
-  fa::launch(mma_kernel, {1, 32}, A.get(), B.get(), C.get(), D.get());
-  const auto got = D.download();
-  for (int i = 0; i < 16 * 8; ++i) CHECK(got[i] == c[i] + 16);
+}  // namespace
+
+TEST_CASE("mma.sync multiplies 16x16 by 16x8 and accumulates in fp32", "[ptx][mma]") {
+  const auto a = test::small_integers<bf16>(16 * 16, 1), b = test::small_integers<bf16>(16 * 8, 2);
+  const auto want =
+      product(a, 16, 8, [&](int k, int n) { return static_cast<float>(b[k * 8 + n]); });
+  for (const int least : {0, 1 << 20}) {  // 8 bits would not do
+    const auto c = test::each<float>(16 * 8, [&](int i) { return least + i; });
+    auto got = test::results<float>(16 * 8, mma_kernel, {1, 32}, a, b, c);
+    for (int i = 0; i < 16 * 8; ++i) CHECK(got[i] == c[i] + want[i]);
+  }
 }
 
 TEST_CASE("S = Q K^T, then S V, from ldmatrix fragments", "[ptx][mma]") {
@@ -295,22 +243,9 @@ TEST_CASE("S = Q K^T, then S V, from ldmatrix fragments", "[ptx][mma]") {
     return v;
   };
   const auto q = values(1), k = values(2), v = values(3);
-  Buffer<bf16> Q("Q", q), K("K", k), V("V", v);
-  Buffer<float> S("S", 16 * 16), O("O", 16 * 32);
-  fa::launch(attention_like_kernel, {1, 32}, Q.get(), K.get(), V.get(), S.get(), O.get());
-  const auto s = S.download(), o = O.download();
-  for (int r = 0; r < 16; ++r) {
-    for (int c = 0; c < 16; ++c) {
-      float want = 0;
-      for (int x = 0; x < 32; ++x) {
-        want += static_cast<float>(q[r * 32 + x]) * static_cast<float>(k[c * 32 + x]);
-      }
-      CHECK(s[r * 16 + c] == want);
-    }
-    for (int x = 0; x < 32; ++x) {
-      float want = 0;
-      for (int c = 0; c < 16; ++c) want += s[r * 16 + c] * static_cast<float>(v[c * 32 + x]);
-      CHECK(o[r * 32 + x] == want);
-    }
-  }
+  auto want = product(q, 32, 16, [&](int x, int c) { return static_cast<float>(k[c * 32 + x]); });
+  const auto o =
+      product(want, 16, 32, [&](int c, int x) { return static_cast<float>(v[c * 32 + x]); });
+  want.insert(want.end(), o.begin(), o.end());
+  CHECK(test::results<float>(want.size(), attention_like_kernel, {1, 32}, q, k, v) == want);
 }

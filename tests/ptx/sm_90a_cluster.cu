@@ -4,8 +4,6 @@
 
 namespace {
 
-using test::Buffer;
-
 // Each block fills its own shared memory and reads its neighbour's.
 __global__ void neighbours_kernel(int* out) {
   __shared__ int own_static[64];
@@ -62,32 +60,26 @@ TEST_CASE("blocks of a cluster read each other's shared memory", "[ptx][cluster]
   CAPTURE(size);
   constexpr int kClusters = 3;
   const unsigned blocks = kClusters * size;
-  Buffer<int> out("out", blocks * 128);
-  fa::launch(neighbours_kernel, {blocks, 64, 64 * sizeof(int), size}, out.get());
-  const auto got = out.download();
-  for (unsigned block = 0; block < blocks; ++block) {
-    const unsigned neighbour = block / size * size + (block % size + 1) % size;
-    for (int t = 0; t < 64; ++t) {
-      CHECK(got[block * 128 + t] == static_cast<int>(1000 * neighbour) + 63 - t);
-      CHECK(got[block * 128 + 64 + t] == static_cast<int>(5000 + 1000 * neighbour) + 63 - t);
-    }
-  }
+  const auto want = test::each<int>(blocks * 128, [&](int i) {
+    const int block = i / 128, cluster = block / int(size) * int(size);
+    const int neighbour = cluster + (block + 1) % int(size);
+    return (i % 128 < 64 ? 0 : 5000) + 1000 * neighbour + 63 - i % 64;
+  });
+  const auto got =
+      test::results<int>(blocks * 128, neighbours_kernel, {blocks, 64, 64 * sizeof(int), size});
+  CHECK(got == want);
 }
 
 TEST_CASE("blocks of a cluster write to each other's shared memory", "[ptx][cluster]") {
   constexpr unsigned kSize = 4;
-  Buffer<int> out("out", 2 * kSize * kSize);
-  fa::launch(scatter_kernel, {2 * kSize, 32, 0, kSize}, out.get());
-  const auto got = out.download();
-  for (unsigned i = 0; i < got.size(); ++i) {
-    const unsigned from = i % kSize, to = i / kSize % kSize;
-    CHECK(got[i] == static_cast<int>(100 * from + to));
-  }
+  const auto want = test::each<int>(2 * kSize * kSize, [](int i) {
+    const int from = i % kSize, to = i / kSize % kSize;
+    return 100 * from + to;
+  });
+  CHECK(test::results<int>(want.size(), scatter_kernel, {2 * kSize, 32, 0, kSize}) == want);
 }
 
 TEST_CASE("an arrival at another block's mbarrier releases what was written there",
           "[ptx][cluster]") {
-  Buffer<int> out("out", 32);
-  fa::launch(remote_arrive_kernel, {2, 32, 0, 2}, out.get());
-  CHECK(out.download() == std::vector<int>(32, 42));
+  CHECK(test::results<int>(32, remote_arrive_kernel, {2, 32, 0, 2}) == std::vector<int>(32, 42));
 }

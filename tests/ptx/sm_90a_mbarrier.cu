@@ -4,13 +4,11 @@
 
 namespace {
 
-using test::Buffer;
-
 constexpr int kStages = 2;
 
 // Warp 0 produces, the other warps consume; `full` has one arrival a phase, `empty` one per
 // consumer warp.
-__global__ void ring_kernel(const int* in, int* out, int tiles) {
+__global__ void ring_kernel(const int* in, int tiles, int* out) {
   __shared__ int tile[kStages][32];
   __shared__ uint64_t full[kStages], empty[kStages];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -53,15 +51,9 @@ TEST_CASE("a ring of mbarriers passes every tile to every consumer", "[ptx][mbar
   const int tiles = GENERATE(1, 2, 5, 8);
   const int consumers = GENERATE(1, 3);
   CAPTURE(tiles, consumers);
-  const auto values = test::iota<int>(size_t(tiles) * 32);
-  Buffer<int> in("in", values), out("out", values.size() * consumers);
-  fa::launch(ring_kernel, {1, unsigned(32 * (consumers + 1))}, in.get(), out.get(), tiles);
-  const auto got = out.download();
-  for (int j = 0; j < tiles; ++j) {
-    for (int w = 0; w < consumers; ++w) {
-      for (int lane = 0; lane < 32; ++lane) {
-        CHECK(got[(j * consumers + w) * 32 + lane] == j * 32 + 31 - lane);
-      }
-    }
-  }
+  const auto want = test::each<int>(tiles * consumers * 32,
+                                    [&](int i) { return i / 32 / consumers * 32 + 31 - i % 32; });
+  const auto got = test::results<int>(want.size(), ring_kernel, {1, unsigned(32 * (consumers + 1))},
+                                      test::iota<int>(size_t(tiles) * 32), tiles);
+  CHECK(got == want);
 }

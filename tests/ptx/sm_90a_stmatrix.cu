@@ -4,8 +4,6 @@
 
 namespace {
 
-using test::Buffer;
-
 // Lane l holds 4 l + m in the low half of register m and 1000 + 4 l + m in the high half.
 template <int matrices, bool trans>
 __global__ void stmatrix_kernel(uint16_t* out) {
@@ -31,8 +29,6 @@ __global__ void stmatrix_kernel(uint16_t* out) {
 template <int matrices, bool trans>
 void check_stmatrix() {
   CAPTURE(matrices, trans);
-  Buffer<uint16_t> out("out", 32 * 8);
-  fa::launch(stmatrix_kernel<matrices, trans>, {1, 32}, out.get());
   std::vector<uint16_t> want(32 * 8, 0xffff);
   for (int lane = 0; lane < 32; ++lane) {
     for (int m = 0; m < matrices; ++m) {
@@ -43,7 +39,7 @@ void check_stmatrix() {
       }
     }
   }
-  CHECK(out.download() == want);
+  CHECK(test::results<uint16_t>(32 * 8, stmatrix_kernel<matrices, trans>, {1, 32}) == want);
 }
 
 }  // namespace

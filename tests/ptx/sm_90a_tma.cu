@@ -18,7 +18,7 @@ __host__ __device__ int box_index(int row, int col, int width, Swizzle swizzle) 
 }
 
 template <class T, int width, Swizzle swizzle>
-__global__ void load_kernel(const __grid_constant__ TensorMap map, T* out, int x, int y) {
+__global__ void load_kernel(const __grid_constant__ TensorMap map, int x, int y, T* out) {
   T* tile = fa::dynamic_shared<T>();
   __shared__ uint64_t full;
   if (threadIdx.x == 0) {
@@ -41,12 +41,11 @@ template <class T, int width, Swizzle swizzle>
 void check_load(int rows, int cols, int x, int y) {
   CAPTURE(width, static_cast<int>(swizzle), rows, cols, x, y);
   const auto values = test::small_integers<T>(size_t(rows) * cols, 3);
-  Buffer<T> in("in", values), out("out", kRows * width);
+  const Buffer<T> in("in", values);
   const TensorMap map = fa::tensor_map(
       in.get(), {{uint64_t(cols), 1, width}, {uint64_t(rows), uint64_t(cols), kRows}}, swizzle);
-  fa::launch(load_kernel<T, width, swizzle>, {1, 64, kRows * width * sizeof(T)}, map, out.get(), x,
-             y);
-  const auto got = out.download();
+  const auto got = test::results<T>(kRows * width, load_kernel<T, width, swizzle>,
+                                    {1, 64, kRows * width * sizeof(T)}, map, x, y);
   for (int r = 0; r < kRows; ++r) {
     for (int c = 0; c < width; ++c) {
       const bool inside = y + r >= 0 && y + r < rows && x + c >= 0 && x + c < cols;
@@ -76,52 +75,7 @@ TEST_CASE("TMA permutes 16-byte chunks by the map's swizzle", "[ptx][tma]") {
 
 namespace {
 
-// A [B*H][N][d] tensor cut as attention does it: {64 features, N, panel of 64 features, head}.
-__global__ void load_4d_kernel(const __grid_constant__ TensorMap map, float* out, int row, int head,
-                               int elements) {
-  float* tile = fa::dynamic_shared<float>();
-  __shared__ uint64_t full;
-  if (threadIdx.x == 0) {
-    fa::mbarrier_init(&full, 1);
-    fa::mbarrier_init_fence();
-    fa::mbarrier_arrive_expect_tx(&full, elements * int(sizeof(float)));
-    fa::tma_load(tile, &map, &full, {0, row, 0, head});
-  }
-  __syncthreads();
-  fa::mbarrier_wait(&full, 0);
-  for (int i = threadIdx.x; i < elements; i += blockDim.x) out[i] = tile[i];
-}
-
-}  // namespace
-
-TEST_CASE("TMA loads the panels of a head in one instruction", "[ptx][tma]") {
-  constexpr int kHeads = 3, kN = 13, kD = 16, kPanel = 4, kBox = 5;
-  const auto values = test::iota<float>(kHeads * kN * kD);
-  Buffer<float> in("in", values), out("out", kBox * kD);
-  const TensorMap map = fa::tensor_map(in.get(),
-                                       {{kPanel, 1, kPanel},
-                                        {kN, kD, kBox},
-                                        {kD / kPanel, kPanel, kD / kPanel},
-                                        {kHeads, kN * kD, 1}},
-                                       Swizzle::none);
-  const int row = 10, head = 1;  // rows 13 and 14 are beyond the head: zeros, not head 2
-  fa::launch(load_4d_kernel, {1, 32, kBox * kD * sizeof(float)}, map, out.get(), row, head,
-             kBox * kD);
-  const auto got = out.download();
-  for (int panel = 0; panel < kD / kPanel; ++panel) {
-    for (int r = 0; r < kBox; ++r) {
-      for (int c = 0; c < kPanel; ++c) {
-        const float want =
-            row + r < kN ? values[(head * kN + row + r) * kD + panel * kPanel + c] : 0;
-        CHECK(got[(panel * kBox + r) * kPanel + c] == want);
-      }
-    }
-  }
-}
-
-namespace {
-
-// A box goes from one tensor to another (or is added).
+// The box at 8, 2, 8, 2, 8 goes to the box at 0 of another tensor (or is added).
 template <int rank, bool add>
 __global__ void copy_box_kernel(const __grid_constant__ TensorMap from,
                                 const __grid_constant__ TensorMap to, int elements) {
@@ -131,9 +85,9 @@ __global__ void copy_box_kernel(const __grid_constant__ TensorMap from,
   fa::mbarrier_init(&full, 1);
   fa::mbarrier_init_fence();
   fa::mbarrier_arrive_expect_tx(&full, elements * int(sizeof(float)));
-  int at[rank];
+  int at[rank], zero[rank] = {};
   UNROLL
-  for (int i = 0; i < rank; ++i) at[i] = i % 2 ? 1 : 4;
+  for (int i = 0; i < rank; ++i) at[i] = i % 2 ? 2 : 8;
   if constexpr (add) {
     fa::tma_load_multicast(tile, &from, &full, at, uint16_t{1});  // to this block alone
   } else {
@@ -141,18 +95,18 @@ __global__ void copy_box_kernel(const __grid_constant__ TensorMap from,
   }
   fa::mbarrier_wait(&full, 0);
   if constexpr (add) {
-    fa::tma_reduce_add(&to, tile, at);
+    fa::tma_reduce_add(&to, tile, zero);
   } else {
-    fa::tma_store(&to, tile, at);
+    fa::tma_store(&to, tile, zero);
   }
   fa::tma_store_commit();
   fa::tma_store_wait<0>();
 }
 
+// Sizes 12, 3, 12, 3, 12 and boxes 8, 2, 8, 2, 8: half of the loaded box is outside, and zero.
 template <int rank, bool add>
 void check_rank() {
   CAPTURE(rank, add);
-  // Sizes 12, 3, 12, 3, 12 and boxes 8, 2, 8, 2, 8: the box ends where the tensor does.
   std::vector<uint64_t> size, stride;
   size_t elements = 1, box_elements = 1;
   for (int i = 0; i < rank; ++i) {
@@ -163,27 +117,29 @@ void check_rank() {
   }
   const auto values = test::iota<float>(elements),
              before = test::small_integers<float>(elements, 8);
-  Buffer<float> in("in", values), out("out", before);
+  const Buffer<float> in("in", values), out("out", before);
   const auto map = [&](float* p) {
     const auto dim = [&](int i) { return fa::TensorDim{size[i], stride[i], i % 2 ? 2u : 8u}; };
-    if constexpr (rank == 1) return fa::tensor_map(p, {dim(0)}, Swizzle::none);
-    if constexpr (rank == 2) return fa::tensor_map(p, {dim(0), dim(1)}, Swizzle::none);
-    if constexpr (rank == 3) return fa::tensor_map(p, {dim(0), dim(1), dim(2)}, Swizzle::none);
-    if constexpr (rank == 4)
-      return fa::tensor_map(p, {dim(0), dim(1), dim(2), dim(3)}, Swizzle::none);
-    if constexpr (rank == 5)
-      return fa::tensor_map(p, {dim(0), dim(1), dim(2), dim(3), dim(4)}, Swizzle::none);
+    return [&]<size_t... i>(std::index_sequence<i...>) {
+      return fa::tensor_map(p, {dim(i)...}, Swizzle::none);
+    }
+    (std::make_index_sequence<rank>());
   };
-  fa::launch(copy_box_kernel<rank, add>, {1, 32, box_elements * sizeof(float)}, map(in.get()),
-             map(out.get()), int(box_elements));
-  const auto got = out.download();
-  int wrong = 0;
-  for (size_t e = 0; e < elements; ++e) {
-    bool inside = true;
-    for (int i = 0; i < rank; ++i) inside &= e / stride[i] % size[i] >= (i % 2 ? 1u : 4u);
-    wrong += got[e] != (inside ? values[e] + (add ? before[e] : 0) : before[e]);
-  }
-  CHECK(wrong == 0);
+  fa::launch(copy_box_kernel<rank, add>, {1, 32, box_elements * sizeof(float)}, map(in), map(out),
+             int(box_elements));
+  const auto want = test::each<float>(elements, [&](int e) {
+    bool in_box = true, inside = true;
+    size_t from = e;
+    for (int i = 0; i < rank; ++i) {
+      const uint64_t box = i % 2 ? 2 : 8, x = e / stride[i] % size[i];
+      in_box &= x < box;
+      inside &= x + box < size[i];
+      from += box * stride[i];
+    }
+    const float loaded = in_box && inside ? values[from] : 0;
+    return in_box && !add ? loaded : before[e] + loaded;
+  });
+  CHECK((out.download() == want));
 }
 
 }  // namespace
@@ -233,54 +189,50 @@ void check_store() {
   CAPTURE(add, static_cast<int>(swizzle));
   constexpr int kHeight = 20, kWidth = 24;
   const auto before = test::small_integers<float>(kHeight * kWidth, 9);
-  Buffer<float> out("out", before);
+  const Buffer<float> out("out", before);
   const TensorMap map =
       fa::tensor_map(out.get(), {{kWidth, 1, kCols}, {kHeight, kWidth, kRows}}, swizzle);
   const int x = 12, y = 8;  // rows 20.. and, in the second round, columns 24.. are outside
   fa::launch(store_kernel<add, swizzle>, {1, 64, kRows * kCols * sizeof(float)}, map, x, y);
-  const auto got = out.download();
-  for (int r = 0; r < kHeight; ++r) {
-    for (int c = 0; c < kWidth; ++c) {
-      float want = before[r * kWidth + c];
-      for (int round = 0; round < 2; ++round) {
-        const int bx = c - x - (add ? 0 : round * kCols), by = r - y;
-        if (bx < 0 || bx >= kCols || by < 0 || by >= kRows) continue;
-        const float v = 1000.f * (round + 1) + by * kCols + bx;
-        want = add ? want + v : v;
-      }
-      CHECK(got[r * kWidth + c] == want);
-    }
-  }
+  CHECK(out.download() == test::each<float>(kHeight * kWidth, [&](int i) {
+          float want = before[i];
+          for (int round = 0; round < 2; ++round) {
+            const int bx = i % kWidth - x - (add ? 0 : round * kCols), by = i / kWidth - y;
+            if (bx < 0 || bx >= kCols || by < 0 || by >= kRows) continue;
+            const float v = 1000.f * (round + 1) + by * kCols + bx;
+            want = add ? want + v : v;
+          }
+          return want;
+        }));
 }
 
 }  // namespace
 
-TEST_CASE("TMA stores a box, nothing outside the tensor", "[ptx][tma]") {
+TEST_CASE("TMA stores a box, or adds it, nothing outside the tensor", "[ptx][tma]") {
   check_store<false, Swizzle::none>();
   check_store<false, Swizzle::b32>();
+  check_store<true, Swizzle::none>();
 }
-
-TEST_CASE("TMA adds a box to the tensor", "[ptx][tma]") { check_store<true, Swizzle::none>(); }
 
 namespace {
 
-__global__ void bulk_kernel(const float* in, float* out, float* sums, int n) {
+// x, doubled, goes to device memory by threads, back by TMA, on by a bulk store and into sums.
+__global__ void bulk_kernel(const float* x, float* between, float* sums, int n, bool both_proxies,
+                            float* out) {
   float* tile = fa::dynamic_shared<float>();
   __shared__ uint64_t full;
+  for (int i = threadIdx.x; i < n; i += blockDim.x) between[i] = 2 * x[i];
+  both_proxies ? fa::fence_proxy_async_all() : fa::fence_proxy_async_global();
+  __syncthreads();
   if (threadIdx.x == 0) {
+    const int bytes = n * int(sizeof(float));
     fa::mbarrier_init(&full, 1);
     fa::mbarrier_init_fence();
-    fa::mbarrier_arrive_expect_tx(&full, n * int(sizeof(float)));
-    fa::bulk_load(tile, in, n * int(sizeof(float)), &full);
-  }
-  __syncthreads();
-  fa::mbarrier_wait(&full, 0);
-  for (int i = threadIdx.x; i < n; i += blockDim.x) tile[i] *= 2;
-  fa::fence_proxy_async();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    fa::bulk_store(out, tile, n * int(sizeof(float)));
-    fa::bulk_reduce_add(sums, tile, n * int(sizeof(float)));
+    fa::mbarrier_arrive_expect_tx(&full, bytes);
+    fa::bulk_load(tile, between, bytes, &full);
+    fa::mbarrier_wait(&full, 0);
+    fa::bulk_store(out, tile, bytes);
+    fa::bulk_reduce_add(sums, tile, bytes);
     fa::tma_store_commit();
     fa::tma_store_wait<0>();
   }
@@ -288,48 +240,16 @@ __global__ void bulk_kernel(const float* in, float* out, float* sums, int n) {
 
 }  // namespace
 
-TEST_CASE("bulk copies and reductions move plain runs of bytes", "[ptx][tma]") {
+TEST_CASE("bulk copies and reductions move plain runs of bytes, and what threads have stored",
+          "[ptx][tma]") {
   constexpr int kN = 36;
-  const auto values = test::small_integers<float>(kN, 4);
-  Buffer<float> in("in", values), out("out", kN), sums("sums", values);
-  fa::launch(bulk_kernel, {1, 32, kN * sizeof(float)}, in.get(), out.get(), sums.get(), kN);
-  const auto got = out.download(), added = sums.download();
-  for (int i = 0; i < kN; ++i) {
-    CHECK(got[i] == 2 * values[i]);
-    CHECK(added[i] == 3 * values[i]);
-  }
-}
-
-namespace {
-
-// What threads have stored to device memory comes back by TMA.
-template <bool both>
-__global__ void come_back_kernel(float* between, float* out, int n) {
-  float* tile = fa::dynamic_shared<float>();
-  __shared__ uint64_t full;
-  for (int i = threadIdx.x; i < n; i += blockDim.x) between[i] = 3.f * i;
-  both ? fa::fence_proxy_async_all() : fa::fence_proxy_async_global();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    fa::mbarrier_init(&full, 1);
-    fa::mbarrier_init_fence();
-    fa::mbarrier_arrive_expect_tx(&full, n * int(sizeof(float)));
-    fa::bulk_load(tile, between, n * int(sizeof(float)), &full);
-  }
-  __syncthreads();
-  fa::mbarrier_wait(&full, 0);
-  for (int i = threadIdx.x; i < n; i += blockDim.x) out[i] = tile[i];
-}
-
-}  // namespace
-
-TEST_CASE("TMA loads what threads stored to device memory in front of a fence", "[ptx][tma]") {
-  constexpr int kN = 128;
-  for (const auto kernel : {come_back_kernel<false>, come_back_kernel<true>}) {
-    Buffer<float> between("between", kN), out("out", kN);
-    fa::launch(kernel, {1, 32, kN * sizeof(float)}, between.get(), out.get(), kN);
-    const auto got = out.download();
-    for (int i = 0; i < kN; ++i) CHECK(got[i] == 3.f * i);
+  const auto x = test::small_integers<float>(kN, 4);
+  for (const bool both_proxies : {false, true}) {
+    const Buffer<float> between("between", kN), sums("sums", x);
+    const auto got = test::results<float>(kN, bulk_kernel, {1, 32, kN * sizeof(float)}, x,
+                                          between.get(), sums.get(), kN, both_proxies);
+    CHECK(got == test::each<float>(kN, [&](int i) { return 2 * x[i]; }));
+    CHECK(sums.download() == test::each<float>(kN, [&](int i) { return 3 * x[i]; }));
   }
 }
 
@@ -361,12 +281,12 @@ __global__ void multicast_kernel(const __grid_constant__ TensorMap map, float* o
 
 TEST_CASE("a multicast load reaches both blocks of a cluster", "[ptx][tma][cluster]") {
   const auto values = test::iota<float>(2 * kRows * kCols);
-  Buffer<float> in("in", values), out("out", 2 * values.size());
+  const Buffer<float> in("in", values);
   const TensorMap map =
       fa::tensor_map(in.get(), {{kCols, 1, kCols}, {2 * kRows, kCols, kRows}}, Swizzle::none);
-  fa::launch(multicast_kernel, {2, 64, 2 * kRows * kCols * sizeof(float), 2}, map, out.get());
-  const auto got = out.download();
-  for (size_t i = 0; i < got.size(); ++i) CHECK(got[i] == values[i % values.size()]);
+  const auto got = test::results<float>(2 * values.size(), multicast_kernel,
+                                        {2, 64, 2 * kRows * kCols * sizeof(float), 2}, map);
+  CHECK(got == test::each<float>(got.size(), [&](int i) { return values[i % values.size()]; }));
 }
 
 TEST_CASE("a tensor map that the hardware cannot hold is refused", "[ptx][tma]") {

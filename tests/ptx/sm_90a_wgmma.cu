@@ -1,4 +1,4 @@
-// wgmma: operands in every layout, A from registers, and a GEMM fed by TMA through a ring.
+// wgmma: operands in every layout, and A from registers.
 #include "tests/device.h"
 #include "tests/test.h"
 
@@ -131,51 +131,41 @@ std::vector<bf16> transposed(const std::vector<bf16>& x, int rows, int cols) {
   return t;
 }
 
-// D[m][n] = sum over k of A[m][k] B[n][k]; reports the first difference only.
-void check_product(const std::vector<bf16>& a, const std::vector<bf16>& b,
-                   const std::vector<float>& got, int M, int N, int K) {
-  int wrong = 0;
-  for (int m = 0; m < M; ++m) {
-    for (int n = 0; n < N; ++n) {
-      float want = 0;
-      for (int k = 0; k < K; ++k) {
-        want += static_cast<float>(a[m * K + k]) * static_cast<float>(b[n * K + k]);
-      }
-      if (got[m * N + n] == want) continue;
-      if (wrong++ == 0) {
-        CAPTURE(m, n);
-        CHECK(got[m * N + n] == want);
-      }
+// D[m][n] = sum over k of A[m][k] B[n][k].
+std::vector<float> product(const std::vector<bf16>& a, const std::vector<bf16>& b, int N) {
+  return test::each<float>(kM * N, [&](int i) {
+    const int m = i / N, n = i % N;
+    float sum = 0;
+    for (int k = 0; k < kK; ++k) {
+      sum += static_cast<float>(a[m * kK + k]) * static_cast<float>(b[n * kK + k]);
     }
-  }
-  CHECK(wrong == 0);
+    return sum;
+  });
 }
 
 template <int N, Major a_major, Major b_major, Swizzle swizzle>
 void check_shared() {
   CAPTURE(N, static_cast<int>(a_major), static_cast<int>(b_major), static_cast<int>(swizzle));
   const auto a = test::small_integers<bf16>(kM * kK, 1), b = test::small_integers<bf16>(N * kK, 2);
-  Buffer<bf16> A("A", a_major == Major::k ? a : transposed(a, kM, kK));
-  Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
-  Buffer<float> D("D", kM * N);
+  const Buffer<bf16> A("A", a_major == Major::k ? a : transposed(a, kM, kK));
+  const Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
   using OperandA = Operand<kM, a_major, swizzle>;
   using OperandB = Operand<N, b_major, swizzle>;
-  fa::launch(product_kernel<N, a_major, b_major, swizzle>,
-             {1, 128, OperandA::kBytes + OperandB::kBytes}, OperandA::map(A.get()),
-             OperandB::map(B.get()), D.get());
-  check_product(a, b, D.download(), kM, N, kK);
+  const auto got = test::results<float>(kM * N, product_kernel<N, a_major, b_major, swizzle>,
+                                        {1, 128, OperandA::kBytes + OperandB::kBytes},
+                                        OperandA::map(A), OperandB::map(B));
+  CHECK((got == product(a, b, N)));
 }
 
 template <int N, Major b_major, Swizzle swizzle>
 void check_registers() {
   CAPTURE(N, static_cast<int>(b_major), static_cast<int>(swizzle));
   const auto a = test::small_integers<bf16>(kM * kK, 3), b = test::small_integers<bf16>(N * kK, 4);
-  Buffer<bf16> A("A", a), B("B", b_major == Major::k ? b : transposed(b, N, kK));
-  Buffer<float> D("D", kM * N);
+  const Buffer<bf16> B("B", b_major == Major::k ? b : transposed(b, N, kK));
   using OperandB = Operand<N, b_major, swizzle>;
-  fa::launch(register_a_kernel<N, b_major, swizzle>, {1, 128, OperandB::kBytes}, A.get(),
-             OperandB::map(B.get()), D.get());
-  check_product(a, b, D.download(), kM, N, kK);
+  const auto got = test::results<float>(kM * N, register_a_kernel<N, b_major, swizzle>,
+                                        {1, 128, OperandB::kBytes}, a, OperandB::map(B));
+  CHECK((got == product(a, b, N)));
 }
 
 }  // namespace
@@ -212,81 +202,4 @@ TEST_CASE("wgmma takes A from registers", "[ptx][wgmma]") {
   check_registers<128, Major::k, Swizzle::b128>();
   check_registers<128, Major::mn, Swizzle::b128>();
   check_registers<64, Major::mn, Swizzle::b128>();
-}
-
-namespace {
-
-// --- a GEMM tile: producer warpgroup, two consumer warpgroups, a ring of two stages --------------
-
-constexpr int kTile = 128, kStages = 2, kTileBytes = kTile * kK * 2;
-constexpr int kConsumers = 2;
-
-struct RingMemory {
-  alignas(1024) char a[kStages][kTileBytes];
-  alignas(1024) char b[kStages][kTileBytes];
-  uint64_t full[kStages], empty[kStages];
-};
-
-// C[128][128] = A[128][K] B[128][K]^T, K = 64 * tiles.
-__global__ void __launch_bounds__(128 * (1 + kConsumers), 1)
-    gemm_kernel(const __grid_constant__ TensorMap map_a, const __grid_constant__ TensorMap map_b,
-                float* C, int tiles) {
-  RingMemory& s = *fa::dynamic_shared<RingMemory>();
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      fa::mbarrier_init(&s.full[i], 1);
-      fa::mbarrier_init(&s.empty[i], kConsumers * 4);  // one arrival a warp
-    }
-    fa::mbarrier_init_fence();
-  }
-  __syncthreads();
-  const int wg = threadIdx.x / 128;
-  if (wg == 0) {
-    fa::setmaxnreg_dec<40>();
-    if (threadIdx.x != 0) return;
-    for (int j = 0; j < tiles; ++j) {
-      const int stage = j % kStages, round = j / kStages & 1;
-      fa::mbarrier_wait(&s.empty[stage], round ^ 1);
-      fa::mbarrier_arrive_expect_tx(&s.full[stage], 2 * kTileBytes);
-      fa::tma_load(s.a[stage], &map_a, &s.full[stage], {j * kK, 0});
-      fa::tma_load(s.b[stage], &map_b, &s.full[stage], {j * kK, 0});
-    }
-  } else {
-    fa::setmaxnreg_inc<200>();
-    float c[kTile / 2] = {};
-    const uint64_t a = fa::wgmma_descriptor(s.a[0] + (wg - 1) * 64 * 128, Swizzle::b128, 16, 1024);
-    const uint64_t b = fa::wgmma_descriptor(s.b[0], Swizzle::b128, 16, 1024);
-    for (int j = 0; j < tiles; ++j) {
-      const int stage = j % kStages, round = j / kStages & 1;
-      fa::mbarrier_wait(&s.full[stage], round);
-      fa::wgmma_fence();
-      UNROLL
-      for (int step = 0; step < kK / 16; ++step) {
-        const int offset = stage * kTileBytes + step * 32;
-        fa::wgmma(c, fa::wgmma_advance(a, offset), fa::wgmma_advance(b, offset));
-      }
-      fa::wgmma_commit();
-      fa::wgmma_wait<0>();
-      if (threadIdx.x % 32 == 0) fa::mbarrier_arrive(&s.empty[stage]);
-    }
-    write_accumulators<kTile>(C + (wg - 1) * 64 * kTile, c);
-  }
-}
-
-}  // namespace
-
-TEST_CASE("a warp-specialised GEMM tile: TMA ring, wgmma, setmaxnreg", "[ptx][wgmma][tma]") {
-  const int tiles = GENERATE(1, 2, 5);
-  CAPTURE(tiles);
-  const int K = tiles * kK;
-  const auto a = test::small_integers<bf16>(size_t(kTile) * K, 5);
-  const auto b = test::small_integers<bf16>(size_t(kTile) * K, 6);
-  Buffer<bf16> A("A", a), B("B", b);
-  Buffer<float> C("C", kTile * kTile);
-  const auto map = [&](const bf16* p) {
-    return fa::tensor_map(p, {{uint64_t(K), 1, kK}, {kTile, uint64_t(K), kTile}}, Swizzle::b128);
-  };
-  fa::launch(gemm_kernel, {1, 128 * (1 + kConsumers), sizeof(RingMemory)}, map(A.get()),
-             map(B.get()), C.get(), tiles);
-  check_product(a, b, C.download(), kTile, kTile, K);
 }

@@ -4,9 +4,7 @@
 
 namespace {
 
-using test::Buffer;
-
-__global__ void shuffle_kernel(const int* in, int* out, int arg, int width) {
+__global__ void shuffle_kernel(const int* in, int arg, int width, int* out) {
   const int lane = threadIdx.x;
   const int v = in[lane];
   out[lane] = __shfl_sync(fa::kFullMask, v, arg, width);
@@ -22,16 +20,14 @@ TEST_CASE("shuffles move what CUDA's manual says", "[ptx][warp]") {
   const int width = GENERATE(2, 8, 32);
   const int arg = GENERATE(0, 1, 3, 7, 16);
   CAPTURE(width, arg);
-  Buffer<int> in("in", values), out("out", 128);
-  fa::launch(shuffle_kernel, {1, 32}, in.get(), out.get(), arg, width);
-  const auto got = out.download();
-  for (int lane = 0; lane < 32; ++lane) {
-    const int segment = lane / width * width, end = segment + width;
-    CHECK(got[lane] == values[segment + arg % width]);
-    CHECK(got[32 + lane] == values[(lane ^ arg) < end ? lane ^ arg : lane]);
-    CHECK(got[64 + lane] == values[lane + arg < end ? lane + arg : lane]);
-    CHECK(got[96 + lane] == values[lane - arg >= segment ? lane - arg : lane]);
-  }
+  const auto want = test::each<int>(128, [&](int i) {
+    const int lane = i % 32, segment = lane / width * width, end = segment + width;
+    const int from[] = {segment + arg % width, (lane ^ arg) < end ? lane ^ arg : lane,
+                        lane + arg < end ? lane + arg : lane,
+                        lane - arg >= segment ? lane - arg : lane};
+    return values[from[i / 32]];
+  });
+  CHECK(test::results<int>(128, shuffle_kernel, {1, 32}, values, arg, width) == want);
 }
 
 namespace {
@@ -49,8 +45,8 @@ __global__ void vote_kernel(const int* in, unsigned* out) {
   if (threadIdx.x < 16) low = __ballot_sync(0xffff, v <= 0);
   if (threadIdx.x == 0) {
     out[0] = ballot;
-    out[1] = any;
-    out[2] = all;
+    out[1] = any != 0;
+    out[2] = all != 0;
     out[3] = low;
   }
 }
@@ -58,24 +54,16 @@ __global__ void vote_kernel(const int* in, unsigned* out) {
 }  // namespace
 
 TEST_CASE("8-byte values are shuffled whole", "[ptx][warp]") {
-  Buffer<double> out("out", 32);
-  fa::launch(wide_shuffle_kernel, {1, 32}, out.get());
-  const auto got = out.download();
-  for (int lane = 0; lane < 32; ++lane) CHECK(got[lane] == 1.0 / (1 + (lane ^ 1)));
+  CHECK(test::results<double>(32, wide_shuffle_kernel, {1, 32}) ==
+        test::each<double>(32, [](int lane) { return 1.0 / (1 + (lane ^ 1)); }));
 }
 
 TEST_CASE("votes count the lanes of their mask", "[ptx][warp]") {
   const auto values = test::small_integers<int>(32, 2);
-  Buffer<int> in("in", values);
-  Buffer<unsigned> out("out", 4);
-  fa::launch(vote_kernel, {1, 32}, in.get(), out.get());
   unsigned positive = 0;
   for (int lane = 0; lane < 32; ++lane) positive |= unsigned{values[lane] > 0} << lane;
-  const auto got = out.download();
-  CHECK(got[0] == positive);
-  CHECK(got[1] == 0u);
-  CHECK(got[2] != 0u);
-  CHECK(got[3] == (~positive & 0xffff));
+  CHECK(test::results<unsigned>(4, vote_kernel, {1, 32}, values) ==
+        std::vector{positive, 0u, 1u, ~positive & 0xffff});
 }
 
 namespace {
@@ -109,24 +97,18 @@ __global__ void atomics_kernel(int* sums, float* total, unsigned* ring) {
 }  // namespace
 
 TEST_CASE("__syncwarp shows a warp its shared memory", "[ptx][warp]") {
-  Buffer<int> out("out", 64);
-  fa::launch(warp_exchange_kernel, {1, 64}, out.get());
-  const auto got = out.download();
-  for (int t = 0; t < 64; ++t) CHECK(got[t] == 100 + (t ^ 31));
+  CHECK(test::results<int>(64, warp_exchange_kernel, {1, 64}) ==
+        test::each<int>(64, [](int t) { return 100 + (t ^ 31); }));
 }
 
 TEST_CASE("atomics lose no update between blocks", "[ptx][atomics]") {
   constexpr int kBlocks = 8, kThreads = 96;
-  Buffer<int> sums("sums", std::vector<int>(5, 0));
-  Buffer<float> total("total", std::vector<float>{0});
-  Buffer<unsigned> ring("ring", std::vector<unsigned>{0});
-  fa::launch(atomics_kernel, {kBlocks, kThreads}, sums.get(), total.get(), ring.get());
-  const auto got = sums.download();
-  CHECK(got[0] == 2 * kBlocks * kThreads);
-  CHECK(got[1] == kBlocks * kThreads - 1);
-  CHECK(got[2] == -(kThreads - 1));
-  CHECK(got[3] == -1);
-  CHECK(got[4] == 3 * kBlocks * kThreads);
+  const test::Buffer<int> sums("sums", std::vector<int>(5, 0));
+  const test::Buffer<float> total("total", std::vector<float>{0});
+  const test::Buffer<unsigned> ring("ring", std::vector<unsigned>{0});
+  fa::launch(atomics_kernel, {kBlocks, kThreads}, sums, total, ring);
+  CHECK(sums.download() == std::vector{2 * kBlocks * kThreads, kBlocks * kThreads - 1,
+                                       -(kThreads - 1), -1, 3 * kBlocks * kThreads});
   CHECK(total.download()[0] == 0.5f * kBlocks * kThreads);
   CHECK(ring.download()[0] == kBlocks * kThreads % 10);
 }
@@ -155,8 +137,6 @@ __global__ void named_barrier_kernel(int* out) {
 }  // namespace
 
 TEST_CASE("named barriers order a producer and its consumers", "[ptx][barrier]") {
-  Buffer<int> out("out", 6 * 64);
-  fa::launch(named_barrier_kernel, {1, 128}, out.get());
-  const auto got = out.download();
-  for (int i = 0; i < 6 * 64; ++i) CHECK(got[i] == (i / 64) * (i / 64));
+  CHECK(test::results<int>(6 * 64, named_barrier_kernel, {1, 128}) ==
+        test::each<int>(6 * 64, [](int i) { return (i / 64) * (i / 64); }));
 }

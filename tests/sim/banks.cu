@@ -195,5 +195,5 @@ TEST_CASE("each access takes the wavefronts that an H200 takes", "[sim][banks]")
     ++seen[access];
   }
   CHECK(seen == std::map<std::string, int>{
-                    {"load", 237}, {"store", 105}, {"ldmatrix", 30}, {"stmatrix", 15}});
+                    {"load", 45}, {"store", 34}, {"ldmatrix", 3}, {"stmatrix", 3}});
 }
