@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Runs all steps in order on the real input; makes one comparison table, and
-# report.html.
+# Runs the steps' results in order on the real input; makes one comparison table,
+# and report.html.
 #
-#   ./scripts/tour.sh                    everything
+#   ./scripts/tour.sh                    each step's result
+#   ./scripts/tour.sh --all              all variants of all steps
 #   ./scripts/tour.sh --steps "01 04"    some steps, by number or by name
 #   ./scripts/tour.sh --n 512            a shorter sequence (default 1024)
 #   ./scripts/tour.sh --yes              installs what is missing without asking
 #
 # Says what is missing and installs it if you agree, builds, runs. With a GPU and
-# the CUDA toolkit each step also runs on the GPU. The first run takes about five
+# the CUDA toolkit each step also runs on the GPU. The first run takes about three
 # minutes on two cores, and 0.1 GB of disk (0.4 GB more for all packages). Exit
 # status: 0 all right, 1 it could not continue, or a step failed or was wrong,
 # 2 bad use.
@@ -27,6 +28,7 @@ stop() {
 
 steps=all
 n=1024
+table=()
 yes=()
 while (($#)); do
   case "$1" in
@@ -40,12 +42,16 @@ while (($#)); do
       [[ $n =~ ^[1-9][0-9]*$ ]] || refuse "--n needs a positive number"
       shift 2
       ;;
+    --all)
+      table=(--all)
+      shift
+      ;;
     --yes)
       yes=(--yes)
       shift
       ;;
     -h | --help)
-      sed -n '2,14s/^# \{0,1\}//p' "$0"
+      sed -n '2,15s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) refuse "unknown option '$1'; see --help" ;;
@@ -59,6 +65,8 @@ for wanted in $steps; do
   found=
   for main in steps/*/main.cu; do
     name=$(basename "$(dirname "$main")")
+    # Without ranks 14_ring repeats what others compute: only --all and its name run it.
+    [[ $wanted == all && $name == 14_ring && ! ${table[*]} ]] && continue
     if [[ $wanted == "$name" || $name == "$wanted"_* || ($wanted == all && $name == [0-9]*) ]]; then
       programs+=("$name") found=yes
     fi
@@ -78,7 +86,7 @@ mkdir -p build 2> /dev/null
 ! command -v flock > /dev/null || flock -n 9 || stop "another tour is running in $PWD: wait until it ends"
 : > "$log" || stop "cannot write $PWD/$log"
 
-[[ -e build/sim/steps ]] || echo "the first run takes about five minutes on two cores, and 0.1 GB of disk (0.4 GB more for all packages)"
+[[ -e build/sim/steps ]] || echo "the first run takes about three minutes on two cores, and 0.1 GB of disk (0.4 GB more for all packages)"
 ./scripts/setup.sh "${yes[@]}" || exit 1
 
 # build <preset>: all programs at once; says how far it is, and why it failed.
@@ -105,8 +113,8 @@ fi
 
 # Four heads leave most of a GPU idle: times are estimated for as many as fill it, from the same
 # simulation. Where a GPU measures the four, the estimates beside it are of the four, too.
-heads=(--estimate-heads 128)
-[[ " ${backends[*]} " == *" gpu "* ]] && heads=()
+heads=128
+[[ " ${backends[*]} " == *" gpu "* ]] && heads=0
 
 out=build/tour
 rm -rf "$out"
@@ -115,9 +123,20 @@ failed=0
 count=0
 all=0
 declare -A variants
+# The last variant is a step's result, and the one whose forward it has, where that is the step's,
+# too. Decoding has no other step to be compared with: its first variant runs, too.
+chosen='
+import json, sys
+variants = json.load(sys.stdin)["variants"]
+names = [v["name"] for v in variants]
+borrowed = (variants[-1].get("forward_of") or "").split()[1:]
+first = names[:1] if "decode" in sys.argv[1] else []
+print(*(name for name in names if sys.argv[2:] or name in first + borrowed + names[-1:]))
+'
 for name in "${programs[@]}"; do
-  if ! variants[$name]=$("build/${backends[0]}/steps/$name" --list-variants); then
-    stop "build/${backends[0]}/steps/$name --list-variants failed"
+  program=build/${backends[0]}/steps/$name
+  if ! variants[$name]=$("$program" --describe | python3 -c "$chosen" "$name" "${table[@]}"); then
+    stop "$program --describe failed"
   fi
   all=$((all + $(wc -w <<< "${variants[$name]}") * ${#backends[@]}))
 done
@@ -128,10 +147,11 @@ for name in "${programs[@]}"; do
       printf '[%*d/%d] %-4s %-38s ' ${#all} "$count" "$all" "$backend" "$name $variant"
       file=$out/$name.$variant.$backend
       start=$(date +%s%N)
-      size=(--n "$n")
-      [[ $name == *_decode ]] && size=(--n 1 --nk "$n") # one query, as long a cache
-      "build/$backend/steps/$name" --variant "$variant" --causal "${size[@]}" --h 4 --d 64 \
-        "${heads[@]}" --input real --json "$file.json" > "$file.txt" 2>&1
+      size=(--n "$n" --h 4)
+      # One query, and a cache that is long enough for its variants to differ.
+      [[ $name == *_decode ]] && size=(--n 1 --nk $((32 * n)) --h 8 --hkv 2)
+      "build/$backend/steps/$name" --variant "$variant" --causal "${size[@]}" --d 64 \
+        --estimate-heads "$heads" --input real --json "$file.json" > "$file.txt" 2>&1
       status=$?
       seconds=$((($(date +%s%N) - start) / 10000000))
       case $status in
@@ -158,7 +178,6 @@ for name in "${programs[@]}"; do
 done
 
 echo
-./scripts/maintain report --out "$report" "$out" || failed=1
-echo "next: steps/01_naive/README.md, the first chapter"
-echo "      ./scripts/learn, exercises that check themselves"
+./scripts/maintain report "${table[@]}" --out "$report" "$out" || failed=1
+echo "next: steps/01_naive/README.md, the first chapter; exercises: ./scripts/learn"
 exit $failed

@@ -19,6 +19,7 @@ from .explorer import FOLDER, SOURCES, json_inside
 from .explorer_runs import comparable, series
 from .files import ROOT, read_text, replace_text, require_writable
 from .results import join_for_reading, load, screen_of
+from .tour_table import tour_screen
 
 BOOK = os.path.join(ROOT, "build", "sim", "docs", "html")
 
@@ -61,6 +62,7 @@ def main():
     parser = command.parser(__doc__)
     parser.add_argument("folder")
     parser.add_argument("--out", default="report.html")
+    parser.add_argument("--all", action="store_true", help="a row for each variant")
     args = parser.parse_args()
 
     runs, texts = [], {}
@@ -76,9 +78,11 @@ def main():
     inputs = glob.glob(os.path.join(args.folder, "*.txt"))
     require_writable("--out", args.out, *inputs, *glob.glob(os.path.join(args.folder, "*.json")))
     rows = join_for_reading(runs)
-    print(screen_of(rows))
+    table, learned = tour_screen(rows)
+    print(screen_of(rows) if args.all else table)
     write_page(args.out, rows, texts)
-    print(f"\n{args.out}\n  the same table, with pictures and each step's report")
+    print(f"\n{args.out}\n  these runs beside an H200's, in pictures, and each step's report\n")
+    print(learned, end="\n" * bool(learned))
     return 0
 
 

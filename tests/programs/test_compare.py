@@ -486,7 +486,7 @@ class Report(Scripts):
     def report(self):
         """(the labels of the table, the page)"""
         page = Path(self.folder, "report.html")
-        done = run("report", "--out", page, self.folder)
+        done = run("report", "--all", "--out", page, self.folder)
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = [line.split("  ")[0] for line in done.stdout.splitlines() if line.startswith("0")]
         return rows, page.read_text()

@@ -13,8 +13,10 @@ import unittest
 from pathlib import Path
 from unittest import mock
 
-from copies import ROOT, SCRIPTS, Folder, main, said
+from copies import HAVE_GIT, ROOT, SCRIPTS, Folder, main, said
 from flash_steps import building
+from flash_steps.steps import numbered_steps
+from lab import neighbours
 from sample_results import sim, write
 
 TOOLS = (
@@ -236,6 +238,7 @@ class Setup(Sandbox):
 
 class Tour(Sandbox):
     VARIANTS = {"01_naive": ["naive"], "02_tiled": ["shared", "registers", "after"]}
+    MORE = {"13_decode": ["warps", "splits", "fp8"], "14_ring": ["fp32"]}
 
     def setUp(self):
         super().setUp()
@@ -246,18 +249,25 @@ class Tour(Sandbox):
         (self.root / "docs").mkdir()
         (self.root / "docs/explorer").symlink_to(Path(ROOT, "docs/explorer"))
         for name, variants in self.VARIANTS.items():
-            self.write(self.root / "steps" / name / "main.cu", "")
-            for variant in variants:
-                write(self.root / f"{name}.{variant}.json", sim(step=name, variant=variant))
-            self.step("sim", name, 'echo "$@" >> calls; cp "$step.$variant.json" "$json"')
+            self.add(name, variants)
+
+    def add(self, name, variants):
+        """A step: the last variant's forward is that of the one before."""
+        self.write(self.root / "steps" / name / "main.cu", "")
+        described = [{"name": variant, "forward_of": None} for variant in variants]
+        described[-1]["forward_of"] = " ".join([name[:2], *variants[-2:-1]])
+        write(self.root / f"{name}.describe.json", {"variants": described})
+        for variant in variants:
+            write(self.root / f"{name}.{variant}.json", sim(step=name, variant=variant))
+        self.step("sim", name, 'echo "$@" >> calls; cp "$step.$variant.json" "$json"')
 
     def step(self, backend, name, body='cp "$step.$variant.json" "$json"'):
-        """A program that knows its own name, its variants, its --variant and its --json."""
+        """A program that knows its description, its --variant and its --json."""
         self.stand_in(
             f"build/{backend}/steps/{name}",
             f"""
 step={name}
-[[ $1 == --list-variants ]] && printf '%s\\n' {" ".join(self.VARIANTS[name])} && exit
+[[ $1 == --describe ]] && cat {name}.describe.json && exit
 for ((i = 1; i <= $#; i++)); do
   j=$((i + 1))
   case "${{!i}}" in --variant) variant=${{!j}} ;; --json) json=${{!j}} ;; esac
@@ -273,26 +283,39 @@ echo "the report of {name} $variant"
         for name in ("nvidia-smi", "nvcc"):
             self.tool(name)
 
-    def test_runs_all_variants_in_the_order_of_reading(self):
+    def variants_run(self, *words):
+        """The names that the programs got, in their order."""
+        (self.root / "calls").unlink(missing_ok=True)
+        self.tour(*words)
+        return [call.split()[1] for call in self.text("calls").splitlines()]
+
+    def test_runs_each_steps_result_or_all_variants(self):
+        """A result's forward may be another variant's; decoding is compared with its own first
+        variant; ranks are another matter."""
+        for name, variants in self.MORE.items():
+            self.add(name, variants)
+        results = ["naive", "registers", "after", "warps", "splits", "fp8"]
+        self.assertEqual(self.variants_run(), results)
+        every = [name for x in (self.VARIANTS, self.MORE) for names in x.values() for name in names]
+        self.assertEqual(self.variants_run("--all"), every)
+        self.assertEqual(self.variants_run("--steps", "14"), ["fp32"])
+
+    def test_prints_a_table_and_writes_a_page(self):
+        self.add("13_decode", ["warps"])
         lines = self.tour("--n", "64").stdout.splitlines()
-        calls = self.text("calls").splitlines()
-        expected = ["naive", "shared", "registers", "after"]
-        self.assertEqual([call.split()[1] for call in calls], expected)
+        *calls, decode = self.text("calls").splitlines()
         for call in calls:
             self.assertIn("--causal --n 64 --h 4 --d 64 --estimate-heads 128 --input real", call)
-        labels = [line.split("  ")[0] for line in lines if line[:1] == "0"]
-        self.assertEqual(sorted(labels), ["01 naive", "02 after", "02 registers", "02 shared"])
-        self.assertTrue(any("causal fp32, estimated for H200 (132 SMs)" in x for x in lines))
-        (naive,) = (line for line in lines if line.startswith("01 naive"))
-        self.assertIn("400 us L1 lines", " ".join(naive.split()))
-        for words in ("the report of 02_tiled shared", '"400 us"'):
+        self.assertIn("--causal --n 1 --nk 2048 --h 8 --hkv 2 --d 64 --estimate-heads 128", decode)
+        (naive,) = (line for line in lines if line.startswith("01 Textbook"))
+        self.assertIn("60.0 MB 400 us 1.00x L1 lines", " ".join(naive.split()))
+        for words in ("the report of 02_tiled after", '"400 us"'):
             self.assertIn(words, self.text("report.html"))
-        *_, report, _, following, exercises = lines
+        *_, report, _, _, following = lines
         self.assertEqual(report, str(self.root / "report.html"))
         self.assertTrue(following.startswith("next: "))
-        self.assertIn("./scripts/learn", exercises)
-        for line in (following, exercises):
-            self.assertLessEqual(len(line), 80)
+        self.assertIn("./scripts/learn", following)
+        self.assertLessEqual(len(following), 80)
 
     def test_steps_by_number_and_by_name(self):
         for wanted in ("02", "02_tiled"):
@@ -301,7 +324,7 @@ echo "the report of {name} $variant"
     def test_a_failed_step_is_shown_and_the_rest_goes_on(self):
         self.step("sim", "01_naive", "echo something broke; exit 1")
         shown = self.tour(status=1).stdout
-        for words in ("FAILED, exit status 1", "something broke", "02_tiled shared"):
+        for words in ("FAILED, exit status 1", "something broke", "02_tiled after"):
             self.assertIn(words, shown)
 
     def test_a_gpu_that_cannot_falls_back(self):
@@ -311,13 +334,13 @@ echo "the report of {name} $variant"
         self.step("gpu", "02_tiled")
         shown = self.tour().stdout
         # Beside a measured time stands an estimate of the same heads.
-        self.assertNotIn("--estimate-heads", self.text("calls"))
+        self.assertNotIn("--estimate-heads 128", self.text("calls"))
         self.assertIn(f"{needs}: see the simulator row\n", shown)
-        self.assertIn("[8/8]", shown)
+        self.assertIn("[6/6]", shown)
 
     def test_a_program_that_cannot_name_its_variants_ends_it(self):
         self.stand_in("build/sim/steps/02_tiled", "exit 2")
-        self.assertIn("02_tiled --list-variants failed", self.tour(status=1).stderr)
+        self.assertIn("02_tiled --describe failed", self.tour(status=1).stderr)
 
     def test_a_terminal_sees_at_once_how_far_the_build_is_and_a_file_does_not(self):
         waits = "for ((i = 0; i < 200; i++)); do [[ -e seen ]] && exit 0; sleep 0.05; done; exit 1"
@@ -393,7 +416,7 @@ echo "the report of {name} $variant"
         shutil.rmtree(self.root / "build" / "sim")
         shown = self.tour().stdout
         self.assertIn("the steps run only on the GPU", shown)
-        self.assertIn("[4/4] gpu", shown)
+        self.assertIn("[3/3] gpu", shown)
         self.assertNotIn("] sim", shown)
 
     def test_bad_use(self):
@@ -472,6 +495,28 @@ class Building(unittest.TestCase):
                 second = subprocess.Popen([sys.executable, "-c", code], **kind)
                 self.assertIn("waiting for another build in ", second.stdout.readline())
             self.assertEqual(second.communicate()[0].splitlines()[-1], "mine")
+
+
+@unittest.skipUnless(HAVE_GIT, "no git here")
+class Diff(Folder):
+    def diff(self, *words):
+        return said([os.path.join(SCRIPTS, "diff"), *words])
+
+    def test_prints_each_file_beside_the_one_that_it_changes(self):
+        for step in numbered_steps():
+            shown = self.diff(step[:2]).stdout.splitlines()
+            paths = [line.split()[2:] for line in shown if line.startswith("diff --git ")]
+            files = [tuple(f"{x[8:10]} {Path(x).stem}" for x in pair) for pair in paths]
+            changed = [n for n in neighbours.neighbours() if n.file[:2] == step[:2] and n.other]
+            self.assertEqual(files, [(n.other, n.file) for n in changed])
+        shown = self.diff("06_work_partitioning", "2").stdout
+        self.assertEqual(shown.count("diff --git"), 1)
+        self.assertIn("+++ b/steps/06_work_partitioning/2_registers.cuh\n", shown)
+        self.assertIn("1_naive.cuh changes no other file", self.diff("01").stdout)
+
+    def test_bad_use(self):
+        for words, said_of in (((), "06 2"), (("6",), "no step '6'"), (("06", "9"), "no file '9'")):
+            self.refused(self.diff(*words), 2, "diff: ", said_of)
 
 
 class Format(Sandbox):

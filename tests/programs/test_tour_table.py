@@ -1,0 +1,125 @@
+"""The tour's table: of runs made by hand, and of the steps' results beside an H200's times."""
+
+import os
+from unittest import mock
+
+import copies
+from flash_steps import results, steps, text, tour_table
+from flash_steps.results import join_for_reading, published
+from flash_steps.standing import rows_of
+from sample_results import gpu, sim, with_backward, with_prepare, write
+
+
+def spends(data, **parts):
+    """The run with these milliseconds of its parts, in a kernel of 1000 blocks."""
+    total = sum(parts.values())
+    shares = {part: spent / total for part, spent in parts.items()}
+    kernel = {"name": "k", "ms": total, "blocks": 1000, "sms": 132, "arithmetic": True}
+    data["estimate"].update(ms=total, limit=max(parts, key=parts.get))
+    data["estimate"]["kernels"] = [{**kernel, "parts": shares}]
+    return data
+
+
+class Made(copies.Folder):
+    def rows(self, *runs):
+        paths = [write(self.folder / f"{i}.json", data) for i, data in enumerate(runs)]
+        return join_for_reading([run for path in paths for run in results.load(path)])
+
+    def screen(self, *runs, width=100):
+        with mock.patch.object(text, "screen_width", lambda: width):
+            said = tour_table.tour_screen(self.rows(*runs))
+        self.assertLessEqual(max(map(len, "\n".join(said).splitlines())), width)
+        return said
+
+    def ladder(self):
+        few = sim(step="04_fused", variant="fused")
+        few["estimate"]["ms"] = 0.9
+        few["estimate"]["kernels"][1].update(blocks=4, ms=0.8)
+        kinds = {"dtype": "bf16"}
+        last = spends(
+            sim(step="12_fp8", variant="late", fp8=True, **kinds), waiting=0.0305, HBM=0.02
+        )
+        return [
+            spends(sim(), HBM=4.0, waiting=0.1),
+            spends(sim(step="02_tiled", variant="registers"), HBM=0.4),
+            few,
+            with_backward(spends(sim(step="06_work_partitioning", variant="registers"), HBM=0.2)),
+            spends(sim(step="10_warp_specialized", variant="scheduled", **kinds), HBM=0.04),
+            with_prepare(last),
+            spends(sim(step="13_decode", variant="warps", n=1, variant_index=0), waiting=0.1),
+            spends(sim(step="13_decode", variant="fp8", n=1, variant_index=1), HBM=0.05),
+            sim(step="14_ring", variant="plain", **kinds),
+        ]
+
+    def test_a_row_per_result_with_the_reason_where_it_is_slower(self):
+        for width in (80, 100):
+            table, learned = self.screen(*self.ladder(), width=width)
+            shown = {" ".join(line.split()[:2]): line for line in table.splitlines()}
+            self.assertEqual("requested" in table.splitlines()[2], width == 100)
+            for name, figures, limiter, why in (
+                ("01 Textbook", "60.0 MB 4.10 ms 1.00x", "HBM", ""),
+                ("02 Tiled", "60.0 MB 400 us 10.2x", "HBM", ""),
+                ("04 FlashAttention-1", "60.0 MB 900 us 4.56x", "L1 lines", "one block per head"),
+                ("06 FlashAttention-2", "60.0 MB 200 us 20.5x", "HBM", ""),
+                ("12 fp8", "60.0 MB 50.5 us 81.2x", "latency", "latency +30.5 us since 10"),
+                ("13 Decoding", "60.0 MB 100 us 1.00x", "latency", ""),
+                ("13 Decoding,", "60.0 MB 50 us 2.00x", "HBM", ""),
+            ):
+                both = [why or limiter] if width == 80 else filter(None, [limiter, why])
+                self.assertTrue(
+                    " ".join(shown[name].split()).endswith(f" {figures} {'; '.join(both)}"),
+                    shown[name],
+                )
+            heads = [line for line in table.splitlines() if "(factor against" in line]
+            self.assertEqual([x.split()[0] for x in heads], ["forward", "backward", "B=1"])
+            self.assertNotIn("14 plain", table)
+            self.assertIn("mpirun", table)
+            self.assertIn("waits 30.5 us instead of 0 us. An H200", " ".join(table.split()))
+            self.assertIn("10.2x as fast as 01", " ".join(learned.split()))
+
+    def test_of_ranks_and_of_a_gpu(self):
+        self.assertIn(
+            "14 plain", self.screen(sim(), sim(step="14_ring", variant="plain", ranks=[1]))[0]
+        )
+        table, learned = self.screen(sim(), gpu(), gpu(step="04_fused", variant="fused", ok=False))
+        for words in ("measured on NVIDIA H200", "62.0 MB", "500 us", "WRONG"):
+            self.assertIn(words, table)
+        self.assertEqual(learned, "")
+
+
+class Order(copies.Folder):
+    """docs/results holds an H200's times of 16 x 32 heads of the tour's size."""
+
+    def test_the_estimates_have_the_order_of_an_h200(self):
+        measured = {
+            row.any.label: row.ms
+            for row in rows_of(published(os.path.join(copies.ROOT, "docs", "results")))
+            if row.gpu_get("device.name") == "NVIDIA H200"
+            and tour_table.sizes_of(row) == "B=16 H=32 N=1024 d=64 causal"
+        }
+        runs = []
+        for step in steps.numbered_steps()[:12]:
+            program = steps.program_of(copies.BUILD, step)
+            last = steps.described(program)["variants"][-1]
+            forward = (last["forward_of"] or "").split()
+            for variant in forward[1:] * (forward[:1] == [step[:2]]) + [last["name"]]:
+                size = ("--causal", "--n", "1024", "--h", "1", "--estimate-heads", "128")
+                runs += steps.run_program(program, "--variant", variant, *size)
+        groups = tour_table.groups_of(join_for_reading(runs))
+        self.assertEqual([words for words, _ in groups], ["forward", "backward"])
+        slower, otherwise = {}, []
+        for _, rows in groups:
+            for before, row in zip(rows, rows[1:]):
+                names = before.any.label, row.any.label
+                there = measured[names[1]] > measured[names[0]]
+                why = tour_table.why_slower(row, before)
+                self.assertEqual(bool(why), row.estimated_ms > before.estimated_ms)
+                slower |= {names[1]: why} if why else {}
+                otherwise += [names[1]] if there != bool(why) else []
+        self.assertEqual(slower.pop("04 fused"), "one block per head")
+        self.assertRegex(slower.pop("12 late"), r"^latency \+.* us since 10$")
+        self.assertEqual((slower, otherwise), ({}, ["12 late"]))  # a note below the table says so
+
+
+if __name__ == "__main__":
+    copies.main()
