@@ -103,6 +103,9 @@ struct LaunchConfig {
   dim3 block;
   size_t smem = 0;       ///< bytes of dynamic shared memory
   unsigned cluster = 1;  ///< blocks of a cluster, along x
+  /// A persistent kernel: its blocks, one on each SM, share the work of all heads. The simulator
+  /// estimates its time by that.
+  bool shares_work = false;
 };
 
 /// An A becomes a P without narrowing, as between braces.
@@ -161,7 +164,8 @@ void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
 template <class... P, class... A>
 void launch(void (*kernel)(P...), const LaunchConfig& c, A&&... args) {
   require_shared_memory(c.smem);
-  sim::launch(kernel, {c.grid, c.block, c.smem, c.cluster}, pass_as<P>(static_cast<A&&>(args))...);
+  sim::launch(kernel, {c.grid, c.block, c.smem, c.cluster, false, c.shares_work},
+              pass_as<P>(static_cast<A&&>(args))...);
 }
 
 #endif

@@ -100,6 +100,7 @@ struct LaunchConfig {
   size_t smem = 0;
   unsigned cluster = 1;
   bool together = false;  ///< a cooperative launch: all blocks at once, for a barrier of the grid
+  bool shares_work = false;  ///< fa::LaunchConfig::shares_work
   uint64_t blocks() const { return uint64_t{grid.x} * grid.y * grid.z; }
 };
 /// A kernel with its arguments, type-erased: call(closure) runs one CUDA thread of it.

@@ -6,17 +6,12 @@
 
 namespace sim {
 
-bool told_sms = false;
-
 Options& options() {
   static Options o;
   return o;
 }
 
-int multiprocessors() {
-  told_sms = true;
-  return options().sms;
-}
+int multiprocessors() { return options().sms; }
 size_t shared_memory_per_block() { return options().block_shared_bytes; }
 
 static fa::Counts* current = nullptr;

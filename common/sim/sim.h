@@ -48,8 +48,6 @@ struct Options {
 };
 /// The one set of options of this process.
 Options& options();
-/// Was the number of SMs asked for since the last launch?
-extern bool told_sms;
 
 /// The name that tables and messages use for the buffer that holds `p`.
 void name_buffer(const void* p, const std::string& name);

@@ -320,7 +320,10 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, int blocks) {
   const uint64_t BH = p.heads(), BHkv = p.kv_heads(), N = p.N, Nk = p.Nk;
   const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
   fa::launch(flash_fwd_kernel<T>,
-             {dim3(std::min(blocks, work_tiles_of<T>(p))), dim3(T::kThreads), sizeof(Tiles<T>)},
+             {.grid = dim3(std::min(blocks, work_tiles_of<T>(p))),
+              .block = dim3(T::kThreads),
+              .smem = sizeof(Tiles<T>),
+              .shares_work = true},
              tensor_map<d>(t.Q, BH, N, kGroupRows), tensor_map<d>(t.K, BHkv, Nk, T::Bc),
              tensor_map<d>(t.V, BHkv, Nk, T::Bc), tensor_map<d>(t.O, BH, N, kGroupRows), t.LSE,
              shape, p.causal ? t.template scratch<unsigned>("taken") : nullptr);

@@ -289,7 +289,10 @@ void launch(const fa::Problem& p, const fa::Tensors<bf16>& t, Scales scales, int
   const Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
   const int work_tiles = fa::ceil_div(p.N, T::Br) * int(BH);
   fa::launch(flash_fwd_kernel<T, C>,
-             {dim3(std::min(blocks, work_tiles)), dim3(T::kThreads), sizeof(Tiles<T>)},
+             {.grid = dim3(std::min(blocks, work_tiles)),
+              .block = dim3(T::kThreads),
+              .smem = sizeof(Tiles<T>),
+              .shares_work = true},
              rows("Q8", BH, N, kGroupRows), rows("K8", BHkv, Nk, T::Bc), V,
              step10::tensor_map<d>(t.O, BH, N, kGroupRows), t.LSE, scales, shape,
              p.causal ? t.template scratch<unsigned>("taken") : nullptr);

@@ -197,8 +197,10 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
     };
     const step10::Shape shape{int(BH), p.H / p.Hkv, p.N, p.Nk, p.scale() * fa::kLog2e};
     fa::launch(hop_kernel<FusedTiling>,
-               {dim3(std::min(blocks, step10::work_tiles_of<FusedTiling>(p))),
-                dim3(FusedTiling::kThreads), sizeof(step10::Tiles<FusedTiling>)},
+               {.grid = dim3(std::min(blocks, step10::work_tiles_of<FusedTiling>(p))),
+                .block = dim3(FusedTiling::kThreads),
+                .smem = sizeof(step10::Tiles<FusedTiling>),
+                .shares_work = true},
                rows_in_place<d>(t.Q, BH, N, row0, p.N, kGroupRows), keys(held.K), keys(held.V),
                partial_LSE_.get(), so_far, shape);
   }

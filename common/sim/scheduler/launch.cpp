@@ -438,7 +438,7 @@ uint64_t resident_blocks(const LaunchConfig& config, const std::string& kernel, 
 }
 
 void validate(const Launch& launch, const std::string& name) {
-  const auto [grid, block, smem, cluster, together] = launch.config;
+  const auto [grid, block, smem, cluster, together, shares_work] = launch.config;
   const uint64_t threads = uint64_t{block.x} * block.y * block.z;
   using enum LaunchRefused::Why;
   const auto refuse = [&name](LaunchRefused::Why why, const std::string& what) {
@@ -510,7 +510,7 @@ void run_grid(const Launch& launch) {
   for (Watcher* w : grid.watchers) w->count(kernel);
   kernel.resident =
       blocks_per_sm(o.l2_sm, block.x * block.y * block.z, launch.config.smem, resources_of(name));
-  kernel.persistent = std::exchange(told_sms, false) && grid.blocks == static_cast<uint64_t>(o.sms);
+  kernel.persistent = launch.config.shares_work && grid.blocks == static_cast<uint64_t>(o.sms);
   kernel.threads = uint64_t{block.x} * block.y * block.z * grid.blocks;
   std::vector<BufferBytes> hbm(buffer_count());
   std::optional<fa::Finding> fault;
