@@ -108,6 +108,15 @@ class Observer {
   virtual void merge(fa::Counts&, fa::KernelCount&) {}
 };
 
+/// This block's observer of that type: all blocks of a launch have the same ones.
+template <class T, class B>
+T& observer_of(B& block) {
+  for (auto& o : block.observers) {
+    if (auto* found = dynamic_cast<T*>(o.get())) return *found;
+  }
+  __builtin_unreachable();
+}
+
 /// Who watches launches, whatever their number of workers: makes the observers, and keeps what
 /// outlives them. All but observe() is called on the host thread.
 class Watcher {

@@ -1,7 +1,5 @@
 #include "common/sim/instructions/async.h"
 
-#include <cstring>
-
 namespace sim {
 
 AsyncState& async_of(Block& b) {
@@ -51,7 +49,5 @@ Access async_operand(Block& home, const void* p, size_t bytes, Kind kind, const 
           .home = &home,
           .by = By::engine};
 }
-
-void async_write_shared(void* to, const void* from, size_t bytes) { std::memcpy(to, from, bytes); }
 
 }  // namespace sim

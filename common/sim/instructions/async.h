@@ -118,8 +118,6 @@ Block* home_of(const void* p);
 /// Finding unless [p, p + bytes) is shared memory of this block, aligned to `alignment`.
 void need_own_shared(const char* what, const void* p, size_t bytes, size_t alignment, const Where&);
 
-/// Every asynchronous write to shared memory (TMA) passes here.
-void async_write_shared(void* to, const void* from, size_t bytes);
 /// For the observers: the operand of an operation at [p, p + bytes) of `home`'s shared memory.
 Access async_operand(Block& home, const void* p, size_t bytes, Kind, const void* pc);
 /// The current thread returns: finding when a bulk store of it may still read shared memory.

@@ -62,7 +62,7 @@ struct Box {
 // Both ends of the journey in shared memory, through the swizzle, one row at a time.
 void scatter_row(const Box& box, void* shared, size_t r, const char* row) {
   for (size_t byte = 0; byte < box.row_bytes(); byte += kChunk) {
-    async_write_shared(box.chunk(shared, r, byte), row + byte, kChunk);
+    std::memcpy(box.chunk(shared, r, byte), row + byte, kChunk);
   }
 }
 void gather_row(const Box& box, const void* shared, size_t r, char* row) {
@@ -228,7 +228,7 @@ void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where where
   access(to, bytes, Kind::store, pc, By::engine);
   const uint32_t operation = tell_load(*self, to, bytes, bar, pc, where);
   defer([=, home = self] {
-    async_write_shared(to, from, bytes);
+    std::memcpy(to, from, bytes);
     tell_landed(*home, operation, bar);
     mbarrier_complete_tx(*home, bar, bytes);
   });

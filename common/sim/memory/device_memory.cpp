@@ -150,7 +150,6 @@ void require_direction(const void* to, const void* from, Way way) {
 }  // namespace
 
 size_t buffer_count() { return next_number; }
-uint64_t hbm_top() { return highest; }
 
 static void mark(uint64_t offset, size_t n, bool written) {
   if (n == 0) return;

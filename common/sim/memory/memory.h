@@ -54,8 +54,6 @@ extern uint16_t page_owner[kHbmSpan / kPage];  ///< 0: nobody (guard pages too)
 extern BufferInfo buffers[kMaxBuffers];        ///< [0] is nobody
 size_t buffer_count();                         ///< one past the largest buffer number ever used
 
-/// Bytes of the window in use by offset; shadows (initialised words, races) scale with it.
-uint64_t hbm_top();
 /// The shadows have an entry per word; a bit stands for each of its bytes.
 constexpr unsigned kWord = 4;
 constexpr uint8_t kAllBytes = 15;

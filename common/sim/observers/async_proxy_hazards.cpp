@@ -67,7 +67,7 @@ const Operation* HazardObserver::find(uint32_t number) const {
 
 uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
                                     const Where& where) {
-  HazardObserver& home = of(*a.home);
+  auto& home = observer_of<HazardObserver>(*a.home);
   const Actor actor{"TMA load into", &where};
   if (races_ && a.home != &b) check_neighbour(b, a, home, actor);
   if (races_) check_init(b, *a.home, bar, {"TMA load that signals", &where}, false);
@@ -289,7 +289,7 @@ void HazardObserver::show_inits(const Block& b, Stamp fence, bool to_cluster) {
 // The current thread, of this observer, uses an mbarrier of `home`, which must have been shown.
 void HazardObserver::check_init(const Block& b, Block& home, const void* bar, const Actor& actor,
                                 bool only_strict) const {
-  const auto& inits = of(home).inits_;
+  const auto& inits = observer_of<HazardObserver>(home).inits_;
   const auto found = inits.find(bar);
   if (found == inits.end()) return;
   const Init& init = found->second;

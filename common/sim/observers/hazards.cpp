@@ -376,13 +376,6 @@ bool HazardObserver::ordered_across_blocks(const ThreadState& me, const Block& b
 
 // --- shared memory -------------------------------------------------------------------------------
 
-HazardObserver& HazardObserver::of(Block& home) {
-  for (auto& o : home.observers) {
-    if (auto* found = dynamic_cast<HazardObserver*>(o.get())) return *found;
-  }
-  __builtin_unreachable();  // all blocks of a launch have the same observers
-}
-
 // From now on the bytes of the word have rows of their own.
 void HazardObserver::split(const Block& b, uint64_t word) {
   if (!bytes_) {
@@ -435,7 +428,7 @@ void HazardObserver::access_shared(Block& b, const Access& a) {
   const uint64_t first = a.at / kWord, last = (a.at + a.size - 1) / kWord;
   const bool whole = a.at % kWord == 0 && a.size % kWord == 0;
   if (b.cluster) {
-    HazardObserver& home = of(*a.home);
+    auto& home = observer_of<HazardObserver>(*a.home);
     ThreadState& me = threads_[b.current->id];
     if (me.stamp <= home.block_floor_) me.stamp = ++launch_state.now;  // that block began later
     if (races_ && a.home != &b) {

@@ -296,7 +296,6 @@ class HazardObserver final : public Observer {
 
   // --- accesses of threads -----------------------------------------------------------------------
 
-  static HazardObserver& of(Block& home);
   SharedRow row_of(uint64_t word) { return (*words_)[word]; }
   SharedRow row_of_byte(uint64_t byte) { return (*bytes_)[byte]; }
   SharedCell& word_of(uint64_t word) { return row_of(word).cell; }

@@ -325,7 +325,6 @@ void L2Stream::close_line() {
   constexpr uint64_t kOneMore = uint64_t{1} << L2Requests::kCountShift;
   constexpr uint64_t kLongest = ~uint64_t{0} >> L2Requests::kCountShift;
   if (open_ == 0) return;
-  bytes_ += 32u * (count(open_ & 15) + count(open_ >> 4 & 15));
   std::vector<uint64_t>& runs = requests_.runs;
   if (open_ == neighbour_ && runs.back() >> L2Requests::kCountShift < kLongest) {
     runs.back() += kOneMore;

@@ -59,8 +59,6 @@ class L2Stream {
     }
     open_ |= news;
   }
-  /// Asked of the L2 so far, in all blocks.
-  uint64_t bytes() const { return bytes_; }
   /// The warp gives way to another one.
   void end_segment(unsigned warp);
   /// Hands the block over to the model; counts `progress` up while the model works.
@@ -79,7 +77,6 @@ class L2Stream {
   void close_line();
 
   Recent recent_[kSlots];
-  uint64_t bytes_ = 0;
   uint64_t clock_ = 0;         // sectors asked for, in all blocks
   uint64_t open_ = 0;          // the line that the warp touches now, as a run without a count
   uint64_t neighbour_ = 0;     // what `open_` must be to prolong the last run

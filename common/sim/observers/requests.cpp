@@ -188,7 +188,8 @@ class RequestObserver final : public Observer {
   void product(Block&, unsigned warp) override { clocks_.product(warp); }
   uint32_t issue_load(Block& b, const Access& a, const void* bar, const Where&) override {
     tell_loads(b);
-    of(*a.home).clocks_.copy_to(bar, clocks_.at(b.current->id / kLanes), a.size);
+    observer_of<RequestObserver>(*a.home).clocks_.copy_to(bar, clocks_.at(b.current->id / kLanes),
+                                                          a.size);
     return 0;
   }
   uint32_t issue_store(Block& b, const Access&, const Where&) override {
@@ -255,14 +256,6 @@ class RequestObserver final : public Observer {
   }
 
  private:
-  // All blocks of a launch have the same observers.
-  static RequestObserver& of(Block& home) {
-    for (auto& o : home.observers) {
-      if (auto* found = dynamic_cast<RequestObserver*>(o.get())) return *found;
-    }
-    __builtin_unreachable();
-  }
-
   static void remark_overflow(fa::Counts& counts, const std::string& kernel) {
     const std::string remark =
         "kernel " + kernel +
