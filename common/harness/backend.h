@@ -43,8 +43,7 @@ struct SimOptions {
   /// of its share of them.
   double times = 1;
 };
-/// From now on; to be called before predictions are made, which ask for multiprocessors(). Does
-/// nothing on a GPU.
+/// From now on; to be called ahead of this_gpu(). Does nothing on a GPU.
 void configure(const SimOptions&);
 
 // --- device memory: see also device_memory.h ----------------------------------------------------

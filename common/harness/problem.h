@@ -40,6 +40,14 @@ struct Method {
   bool operator==(const Method&) const = default;
 };
 
+/// What a step's host functions choose their tiles and grids by, and so their formulas: an H200's.
+struct Gpu {
+  int sms = 132;
+  size_t block_shared_bytes = 227 * 1024;  ///< shared memory that it gives to a block
+
+  bool operator==(const Gpu&) const = default;
+};
+
 /// One attention problem: O = softmax(scale * Q K^T + mask) V for each of B*H heads.
 ///
 /// Its tensors are row-major: all_tensors() in tensors.h has their shapes.
@@ -54,6 +62,7 @@ struct Problem {
   DType dtype = DType::f32;
   Method method = {};
   CacheFormat cache = {};
+  Gpu gpu = {};  ///< that it runs on: this_gpu()
 
   bool operator==(const Problem&) const = default;
 

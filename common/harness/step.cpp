@@ -63,7 +63,16 @@ void validate(const Problem& p, const Step& step, const Variant& v) {
   if (v.support) validate(p, *v.support, "variant " + v.name);
 }
 
+Gpu this_gpu() {
+  try {
+    return {multiprocessors(), shared_memory_per_block()};
+  } catch (const CudaError&) {  // open_device() says so
+    return {};
+  }
+}
+
 Problem problem_for(const Variant& v, Problem p) {
+  p.gpu = this_gpu();
   p.dtype = v.forward.dtype();
   p.method.fp8 = v.fp8;
   p.cache.fp8 = v.cache8;

@@ -118,7 +118,9 @@ void validate(const Problem&, const Step&, const Variant&);
 /// The step as JSON: docs/json.md.
 std::string describe(const Step&);
 
-/// The problem as this variant has it: its element type, and what it keeps in 8 bits.
+/// The current GPU, in the simulator the modelled one; where there is none, an H200.
+Gpu this_gpu();
+/// The problem as this variant has it on this_gpu(): its element type, and what it keeps in 8 bits.
 Problem problem_for(const Variant&, Problem);
 
 /// The pieces of workspace that a variant asks for; none without a WorkspaceFn.

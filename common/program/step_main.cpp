@@ -287,6 +287,7 @@ class Run {
     configure(sim);
     if (world_.rank() == 0) require_writable_outputs(options);
     report_.device = world_.open(step_, variant_);
+    options_.problem.gpu = problem_.gpu = this_gpu();
     report_.predicted_only = options.predict;
     refuse_what_does_nothing();
     report_.step = step_.id;
@@ -679,9 +680,9 @@ class Run {
   }
 
   const Step& step_;
-  const Options options_;
+  Options options_;
   World& world_;
-  const Problem problem_;
+  Problem problem_;
   const Variant& variant_;
   const Sharding* sharding_;  // null: this rank has the whole problem
   RunReport report_;

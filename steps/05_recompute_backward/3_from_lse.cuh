@@ -114,11 +114,11 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 
 // Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
 template <template <int d, int Br, int Bc> class T = Tiles, class F>
-void dispatch_tiles(int head_dim, F&& f) {
-  fa::dispatch_d<32, 64, 96, 128>(head_dim, [&](auto d) {
+void dispatch_tiles(const fa::Problem& p, F&& f) {
+  fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     constexpr int rows = d <= 64 ? 64 : d <= 96 ? 32 : 16;              // with 64 keys up to 83 KB
     constexpr int few = d == 64 ? 32 : rows, keys = d <= 64 ? 64 : 32;  // up to 51 KB, for a T4
-    if (sizeof(T<d, rows, 64>) <= fa::shared_memory_per_block()) {
+    if (sizeof(T<d, rows, 64>) <= p.gpu.block_shared_bytes) {
       f(d, std::integral_constant<int, rows>(), std::integral_constant<int, 64>());
     } else {
       f(d, std::integral_constant<int, few>(), std::integral_constant<int, keys>());
@@ -130,7 +130,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t;
   const fa::TileVisits v = fa::visited_tiles(p, step02::Br, step02::Bc);  // the products'
-  dispatch_tiles(p.d, [&](int, int Br, int Bc) {
+  dispatch_tiles(p, [&](int, int Br, int Bc) {
     const uint64_t Tr = fa::ceil_div(p.N, Br), Tc = fa::ceil_div(p.N, Bc);
     t["O"].read = 4 * BH * N * d;
     t["dO"].read = 4 * BH * ((1 + Tc) * N + v.rows) * d;  // delta; each tile of keys; dV
@@ -155,7 +155,7 @@ inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* delta = t.scratch<float>("delta");
   const unsigned BH = p.heads();
   const dim3 rows(1, fa::ceil_div(p.N, step02::Br), BH);
-  dispatch_tiles(p.d, [&](auto d, auto Br, auto Bc) {
+  dispatch_tiles(p, [&](auto d, auto Br, auto Bc) {
     step05_delta::make_delta<d>(p, t, delta);
     const dim3 tiles(fa::ceil_div(p.N, Bc), fa::ceil_div(p.N, Br), BH);
     fa::launch(tile_kernel<d, Br, Bc>, {tiles, dim3(kThreads), sizeof(Tiles<d, Br, Bc>)}, t.Q, t.K,

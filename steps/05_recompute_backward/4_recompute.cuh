@@ -186,11 +186,11 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 
 // Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
 template <template <int d, int Br, int Bc> class T = Tiles, class F>
-void dispatch_tiles(int head_dim, F&& f) {
-  fa::dispatch_d<32, 64, 96, 128>(head_dim, [&](auto d) {
+void dispatch_tiles(const fa::Problem& p, F&& f) {
+  fa::dispatch_d<32, 64, 96, 128>(p.d, [&](auto d) {
     constexpr int rows = d <= 64 ? 64 : d <= 96 ? 32 : 16;              // with 64 keys up to 89 KB
     constexpr int few = d == 64 ? 32 : rows, keys = d <= 64 ? 64 : 32;  // up to 61 KB, for a T4
-    if (sizeof(T<d, rows, 64>) <= fa::shared_memory_per_block()) {
+    if (sizeof(T<d, rows, 64>) <= p.gpu.block_shared_bytes) {
       f(d, std::integral_constant<int, rows>(), std::integral_constant<int, 64>());
     } else {
       f(d, std::integral_constant<int, few>(), std::integral_constant<int, keys>());
@@ -201,7 +201,7 @@ void dispatch_tiles(int head_dim, F&& f) {
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t;
-  dispatch_tiles(p.d, [&](int, int Br, int Bc) {
+  dispatch_tiles(p, [&](int, int Br, int Bc) {
     const uint64_t Tr = fa::ceil_div(p.N, Br), Tc = fa::ceil_div(p.N, Bc);
     t["O"].read = 4 * BH * N * d;
     t["dO"].read = 4 * BH * (1 + Tc) * N * d;  // delta; each tile of keys
@@ -227,7 +227,7 @@ void make_delta(const fa::Problem& p, const fa::Tensors<float>& t,
 inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* delta = t.scratch<float>("delta");
   const unsigned BH = p.heads();
-  dispatch_tiles(p.d, [&](auto d, auto Br, auto Bc) {
+  dispatch_tiles(p, [&](auto d, auto Br, auto Bc) {
     make_delta<d>(p, t, delta);
     fa::launch(backward_kernel<d, Br, Bc>, {dim3(1, BH), dim3(kThreads), sizeof(Tiles<d, Br, Bc>)},
                t.Q, t.K, t.V, t.dO, t.LSE, delta, t.dQ, t.dK, t.dV, p.N, p.scale(), p.causal);

@@ -172,7 +172,7 @@ constexpr size_t smem_bytes(int d, int Bc) {  // of Tiles<d, Bc>
 
 // Bc: 64 where the GPU gives a block enough shared memory; 32 for d = 96 and 128 on a T4.
 inline int tile_keys(const fa::Problem& p) {
-  return smem_bytes(p.d, 64) <= fa::shared_memory_per_block() ? 64 : 32;
+  return smem_bytes(p.d, 64) <= p.gpu.block_shared_bytes ? 64 : 32;
 }
 
 inline fa::Prediction traffic(const fa::Problem& p) {

@@ -201,19 +201,19 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 // Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
 // They are step 05's, but 32 rows at d = 128 where 109 KB fit: an H200's SM holds two such blocks.
 template <class F>
-void dispatch_tiles(int head_dim, F&& f) {
-  if (head_dim == 128 && sizeof(Tiles<128, 32, 64>) <= fa::shared_memory_per_block()) {
+void dispatch_tiles(const fa::Problem& p, F&& f) {
+  if (p.d == 128 && sizeof(Tiles<128, 32, 64>) <= p.gpu.block_shared_bytes) {
     f(std::integral_constant<int, 128>(), std::integral_constant<int, 32>(),
       std::integral_constant<int, 64>());
   } else {
-    step05::dispatch_tiles<Tiles>(head_dim, f);
+    step05::dispatch_tiles<Tiles>(p, f);
   }
 }
 
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t;
-  dispatch_tiles(p.d, [&](int, int Br, int Bc) {
+  dispatch_tiles(p, [&](int, int Br, int Bc) {
     const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
     t["O"].read = 4 * BH * N * d;
     t["dO"].read = 4 * BH * (N + v.rows) * d;  // delta; each tile of keys
@@ -233,7 +233,7 @@ inline fa::Prediction backward_traffic(const fa::Problem& p) {
 inline void backward(const fa::Problem& p, const fa::Tensors<float>& t) {
   float* delta = t.scratch<float>("delta");
   const unsigned BH = p.heads();
-  dispatch_tiles(p.d, [&](auto d, auto Br, auto Bc) {
+  dispatch_tiles(p, [&](auto d, auto Br, auto Bc) {
     const dim3 grid(fa::ceil_div(p.N, Bc), BH);
     step05::make_delta<d>(p, t, delta);
     fa::launch(backward_kernel<d, Br, Bc>, {grid, dim3(kThreads), sizeof(Tiles<d, Br, Bc>)}, t.Q,

@@ -182,9 +182,9 @@ __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads, d == 64 ? 2 : 1)
 
 // Calls f(d, Br, Bc) with sizes whose tiles fit the shared memory that the GPU gives to a block.
 template <template <int d, int Br, int Bc> class Tiles, class F>
-void dispatch_tiles(int head_dim, F&& f) {
-  fa::dispatch_d<64, 128>(head_dim, [&](auto d) {
-    if (d == 64 || sizeof(Tiles<128, 64, 128>) <= fa::shared_memory_per_block()) {
+void dispatch_tiles(const fa::Problem& p, F&& f) {
+  fa::dispatch_d<64, 128>(p.d, [&](auto d) {
+    if (d == 64 || sizeof(Tiles<128, 64, 128>) <= p.gpu.block_shared_bytes) {
       f(d, std::integral_constant<int, 64>(), std::integral_constant<int, 128>());
     } else if constexpr (d == 128) {
       f(d, std::integral_constant<int, 32>(), std::integral_constant<int, 64>());
@@ -195,7 +195,7 @@ void dispatch_tiles(int head_dim, F&& f) {
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d;
   fa::Prediction t = step08_queries::traffic(p);
-  dispatch_tiles<Tiles>(p.d, [&](int, int Br, int Bc) {
+  dispatch_tiles<Tiles>(p, [&](int, int Br, int Bc) {
     const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
     t["dO"].read += 2 * BH * v.rows * d;
     t["delta"].read += 4 * BH * v.rows;
@@ -215,7 +215,7 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
   const unsigned BHkv = p.kv_heads();
   step08_queries::backward(p, t);
-  dispatch_tiles<Tiles>(p.d, [&](auto d, auto Br, auto Bc) {
+  dispatch_tiles<Tiles>(p, [&](auto d, auto Br, auto Bc) {
     const dim3 grid(fa::ceil_div(p.Nk, Bc) * BHkv);
     using T = Tiles<d, Br, Bc>;
     fa::launch(backward_kernel<d, Br, Bc>, {grid, dim3(T::kThreads), sizeof(T)}, t.Q, t.K, t.V,

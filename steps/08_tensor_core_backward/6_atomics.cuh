@@ -221,7 +221,7 @@ __global__ void convert_kernel(const float* dQ_sum,  // [B*H, Np / 16, d / 8, 4,
 // Rows of dQ_sum, per head: whole tiles.
 inline int padded_rows(const fa::Problem& p) {
   int rows = 0;
-  dispatch_tiles<Tiles>(p.d, [&](int, int Br, int) { rows = fa::ceil_div(p.N, Br) * Br; });
+  dispatch_tiles<Tiles>(p, [&](int, int Br, int) { rows = fa::ceil_div(p.N, Br) * Br; });
   return rows;
 }
 
@@ -233,7 +233,7 @@ inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
 inline fa::Prediction backward_traffic(const fa::Problem& p) {
   const uint64_t BH = p.heads(), N = p.N, d = p.d, Np = padded_rows(p);
   fa::Prediction t;
-  dispatch_tiles<Tiles>(p.d, [&](int, int Br, int Bc) {
+  dispatch_tiles<Tiles>(p, [&](int, int Br, int Bc) {
     const fa::TileVisits v = fa::visited_tiles(p, Br, Bc);
     t["O"].read = t["dQ"].write = 2 * BH * N * d;
     t["dO"].read = 2 * BH * (N + v.rows) * d;  // delta; each tile of keys
@@ -263,7 +263,7 @@ inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   const unsigned BHkv = p.kv_heads();
   const dim3 rows(row_blocks(p));
   const int Np = padded_rows(p);
-  dispatch_tiles<Tiles>(p.d, [&](auto d, auto Br, auto Bc) {
+  dispatch_tiles<Tiles>(p, [&](auto d, auto Br, auto Bc) {
     const dim3 grid(fa::ceil_div(p.Nk, Bc) * BHkv);
     using T = Tiles<d, Br, Bc>;
     fa::launch(delta_kernel<d>, {rows, dim3(kRowThreads)}, t.O, t.dO, t.LSE, delta, LSE2, dQ_sum,

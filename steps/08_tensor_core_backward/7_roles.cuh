@@ -164,7 +164,7 @@ static __global__ void __launch_bounds__(Tiles<d, Br, Bc>::kThreads)
 
 inline void backward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   using T = Tiles<d, Br, Bc>;
-  if (p.d != d || sizeof(T) > fa::shared_memory_per_block()) return step08::backward(p, t);
+  if (p.d != d || sizeof(T) > p.gpu.block_shared_bytes) return step08::backward(p, t);
   float *delta = t.scratch<float>("delta"), *LSE2 = t.scratch<float>("LSE2");
   float* dQ_sum = t.scratch<float>("dQ_sum");
   const unsigned BHkv = p.kv_heads();

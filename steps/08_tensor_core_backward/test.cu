@@ -333,7 +333,7 @@ TEST_CASE("step 08: smaller tiles where a block gets 99 KB of shared memory", "[
   sim::Options consumer = sim::options();  // of the RTX 30, 40 and 50 series
   consumer.block_shared_bytes = 99 * 1024;
   const sim::test::WithOptions with(consumer);
-  const auto p = bf16_problem(N, Nk, d, causal, 1, /*H=*/4, /*Hkv=*/2);
+  const auto p = fa::problem_for(*variant, bf16_problem(N, Nk, d, causal, 1, /*H=*/4, /*Hkv=*/2));
   fa::test::require_right(*variant, p);
   const fa::Counts counts = fa::test::count_backward(*variant, p, /*analyse=*/true);
   const fa::Prediction prediction = variant->backward_traffic(p);
@@ -346,12 +346,10 @@ TEST_CASE("step 08: smaller tiles where a block gets 99 KB of shared memory", "[
 }
 
 TEST_CASE("step 08: keys of a block, where shared memory is short", "[step08]") {
-  const auto p = bf16_problem(64, 128, 128, false, 1, 1, 1);
+  auto p = bf16_problem(64, 128, 128, false, 1, 1, 1);
   const auto* variant = GENERATE(&deterministic(), &atomics(), &roles());
   const uint64_t once = variant->backward_traffic(p).buffers.at("Q").read;
-  sim::Options consumer = sim::options();
-  consumer.block_shared_bytes = 99 * 1024;
-  const sim::test::WithOptions with(consumer);
+  p.gpu.block_shared_bytes = 99 * 1024;
   // Two tiles of 64 keys instead of one of 128: the rows of Q are read once more.
   CHECK(variant->backward_traffic(p).buffers.at("Q").read == once + 2 * 64 * 128);
 }

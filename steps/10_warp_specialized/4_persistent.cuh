@@ -317,7 +317,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   fa::Prediction t;
   dispatch(p, [&](auto tiling) {
     using T = decltype(tiling);
-    const uint64_t blocks = std::min(fa::multiprocessors(), work_tiles_of<T>(p));
+    const uint64_t blocks = std::min(p.gpu.sms, work_tiles_of<T>(p));
     uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
     for (int row = 0; row < p.N; row += T::Br) {
       const int tiles = visited_tiles<T>(p, row, T::Br);
@@ -335,7 +335,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  dispatch(p, [&](auto tiling) { launch<decltype(tiling)>(p, t, fa::multiprocessors()); });
+  dispatch(p, [&](auto tiling) { launch<decltype(tiling)>(p, t, p.gpu.sms); });
 }
 
 }  // namespace step10_persistent

@@ -334,8 +334,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
   fa::Prediction t;
   dispatch(p, [&](auto tiling) {
     using T = decltype(tiling);
-    const uint64_t tiles = work_tiles_of<T>(p),
-                   blocks = std::min<uint64_t>(fa::multiprocessors(), tiles);
+    const uint64_t tiles = work_tiles_of<T>(p), blocks = std::min<uint64_t>(p.gpu.sms, tiles);
     uint64_t keys = 0, products = 0;  // of all work tiles of a head; of 64 rows and Bc keys
     for (int row = 0; row < fa::ceil_div(p.N, T::Br) * T::Br; row += kGroupRows) {
       products += visited_tiles<T>(p, row, kGroupRows);
@@ -353,7 +352,7 @@ inline fa::Prediction traffic(const fa::Problem& p) {
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  dispatch(p, [&](auto tiling) { launch<decltype(tiling)>(p, t, fa::multiprocessors()); });
+  dispatch(p, [&](auto tiling) { launch<decltype(tiling)>(p, t, p.gpu.sms); });
 }
 
 }  // namespace step10

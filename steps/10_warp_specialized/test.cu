@@ -202,7 +202,8 @@ TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
     explicit RunAs(const fa::GpuSpec& gpu) { fa::configure({.gpu = gpu}); }
     ~RunAs() { fa::configure({}); }
   } as_A100(A100);
-  const auto p = bf16_problem(64, 64, 64, /*causal=*/true, /*B=*/10, /*H=*/16, /*Hkv=*/16);
+  auto p = bf16_problem(64, 64, 64, /*causal=*/true, /*B=*/10, /*H=*/16, /*Hkv=*/16);
+  p.gpu = fa::this_gpu();
   fa::Session session(p, fa::normal_inputs(p, 1), scheduled());
   const fa::Bytes counted = *fa::count([&] { session.forward(); }, {}).requested;
   CHECK(counted == scheduled().traffic(p).total());

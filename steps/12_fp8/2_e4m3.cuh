@@ -271,7 +271,7 @@ fa::Prediction traffic(const fa::Problem& p) {
   dispatch<Tiling>(p, [&](auto tiling) {
     using T = decltype(tiling);
     const uint64_t Tr = fa::ceil_div(p.N, T::Br), tiles = BH * Tr;
-    const uint64_t blocks = std::min<uint64_t>(fa::multiprocessors(), tiles);
+    const uint64_t blocks = std::min<uint64_t>(p.gpu.sms, tiles);
     // Of all work tiles of a head; of 64 rows and Bc keys.
     uint64_t keys = 0, padded = 0, products = 0;
     for (int row = 0; row < int(Tr) * T::Br; row += kGroupRows) {

@@ -304,9 +304,8 @@ inline Scales scales_of(const fa::Tensors<bf16>& t) {
 }
 
 inline void forward(const fa::Problem& p, const fa::Tensors<bf16>& t) {
-  dispatch<Tiling>(p, [&](auto tiling) {
-    launch<decltype(tiling), Consumer>(p, t, scales_of(t), fa::multiprocessors());
-  });
+  dispatch<Tiling>(
+      p, [&](auto tiling) { launch<decltype(tiling), Consumer>(p, t, scales_of(t), p.gpu.sms); });
 }
 
 template <bool kPerHead>

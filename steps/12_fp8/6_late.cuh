@@ -321,9 +321,8 @@ inline std::vector<fa::Scratch> workspace_late(const fa::Problem& p) {
 inline void forward_late(const fa::Problem& p, const fa::Tensors<bf16>& t) {
   Scales scales = scales_of(t);
   scales.Q_norm = t.scratch<float>("Q_norm"), scales.K_norm = t.scratch<float>("K_norm");
-  dispatch<LateTiling>(p, [&](auto tiling) {
-    launch<decltype(tiling), LateConsumer>(p, t, scales, fa::multiprocessors());
-  });
+  dispatch<LateTiling>(
+      p, [&](auto tiling) { launch<decltype(tiling), LateConsumer>(p, t, scales, p.gpu.sms); });
 }
 inline fa::Prediction late_traffic(const fa::Problem& p) {
   fa::Prediction t = traffic<LateTiling>(p);

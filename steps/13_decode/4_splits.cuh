@@ -123,7 +123,7 @@ inline Splits splits_of(const fa::Problem& p, int heads, int rows) {
     const int of_head = fa::ceil_div(p.keys_of(b), Bc);
     tiles += int64_t(of_head) * heads, longest = std::max(longest, of_head);
   }
-  const int64_t fair = int64_t(longest) * fa::multiprocessors() / std::max<int64_t>(tiles, 1);
+  const int64_t fair = int64_t(longest) * p.gpu.sms / std::max<int64_t>(tiles, 1);
   const int64_t best = std::lround(std::sqrt(double(kMergedRows) * longest / rows));
   const int64_t most = std::max(1, longest / kLeastTiles);
   const int count = int(std::clamp<int64_t>(std::min(fair, best), 1, most));

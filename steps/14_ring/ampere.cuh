@@ -26,7 +26,7 @@ struct Ampere {  // steps 07 and 08
     });
   }
   static void backward(const fa::Problem& p, const fa::Tensors<T>& t) {
-    step08::dispatch_tiles<step08::Tiles>(p.d, [&](auto d, auto Br, auto Bc) {
+    step08::dispatch_tiles<step08::Tiles>(p, [&](auto d, auto Br, auto Bc) {
       using Tiles = step08::Tiles<d, Br, Bc>;
       const dim3 grid(unsigned(fa::ceil_div(p.Nk, Bc) * p.kv_heads()));
       fa::launch(step08::backward_kernel<d, Br, Bc>, {grid, dim3(Tiles::kThreads), sizeof(Tiles)},

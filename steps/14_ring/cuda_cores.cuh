@@ -22,7 +22,7 @@ struct CudaCores {  // step 06
         p.d, [&](auto d) { step05::make_delta<d>(p, t, t.scratch<float>("delta")); });
   }
   static void backward(const fa::Problem& p, const fa::Tensors<T>& t) {
-    step06_backward::dispatch_tiles(p.d, [&](auto d, auto Br, auto Bc) {
+    step06_backward::dispatch_tiles(p, [&](auto d, auto Br, auto Bc) {
       const dim3 grid(fa::ceil_div(p.N, Bc), unsigned(p.heads()));
       fa::launch(step06_backward::backward_kernel<d, Br, Bc>,
                  {grid, dim3(step06_backward::kThreads), sizeof(step06_backward::Tiles<d, Br, Bc>)},
