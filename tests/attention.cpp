@@ -58,6 +58,7 @@ Problem problem(int N, int d, bool causal, int B, int H) {
   p.N = p.Nk = N;
   p.d = d;
   p.causal = causal;
+  p.gpu = this_gpu();
   return p;
 }
 
@@ -67,6 +68,16 @@ Problem bf16_problem(int N, int Nk, int d, bool causal, int B, int H, int Hkv) {
   p.Hkv = Hkv;
   p.dtype = DType::bf16;
   return p;
+}
+
+Variant on_blocks(const Variant& v, int blocks) {
+  Variant few = v;
+  few.name += " on few blocks";
+  few.forward = Runner(v.forward.dtype(), [v, blocks](Problem p, const Tensors<void>& t) {
+    p.gpu.sms = blocks > 0 ? blocks : 1 + (p.N + p.Nk + p.d / 64 + p.H + p.causal) % 3;
+    v.forward(p, t);
+  });
+  return few;
 }
 
 Problem random_problem(std::mt19937& random) {

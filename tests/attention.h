@@ -20,6 +20,10 @@ Problem problem(int N, int d, bool causal, int B = 1, int H = 2);
 /// query heads that share Hkv key heads.
 Problem bf16_problem(int N, int Nk, int d, bool causal, int B = 1, int H = 1, int Hkv = 1);
 
+/// A variant that has a block on each SM, as if the GPU had so few, so that a small problem has
+/// seams between work tiles; 0: one, two or three, as the problem says.
+Variant on_blocks(const Variant& v, int blocks);
+
 /// N and Nk of no common tile; a long walk for one row; one key more, or less, than there are rows.
 inline const int kLong = FA_BACKEND_GPU ? 1024 : 512;
 inline const std::vector<std::pair<int, int>> kLengths = {

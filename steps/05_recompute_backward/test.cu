@@ -294,7 +294,7 @@ TEST_CASE("step 05: smaller tiles where a block gets 64 KB of shared memory, as 
   sim::Options t4 = sim::options();
   t4.block_shared_bytes = 65536;
   const sim::test::WithOptions with(t4);
-  const auto p = fa::problem_for(*variant, fa::test::problem(N, d, causal));
+  const auto p = fa::test::problem(N, d, causal);
   fa::test::require_right(*variant, p);
   fa::test::require_backward_predicted(*variant, p);
   const fa::Counts counts = fa::test::count_backward(*variant, p, /*analyse=*/true);

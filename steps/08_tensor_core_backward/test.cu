@@ -333,7 +333,7 @@ TEST_CASE("step 08: smaller tiles where a block gets 99 KB of shared memory", "[
   sim::Options consumer = sim::options();  // of the RTX 30, 40 and 50 series
   consumer.block_shared_bytes = 99 * 1024;
   const sim::test::WithOptions with(consumer);
-  const auto p = fa::problem_for(*variant, bf16_problem(N, Nk, d, causal, 1, /*H=*/4, /*Hkv=*/2));
+  const auto p = bf16_problem(N, Nk, d, causal, 1, /*H=*/4, /*Hkv=*/2);
   fa::test::require_right(*variant, p);
   const fa::Counts counts = fa::test::count_backward(*variant, p, /*analyse=*/true);
   const fa::Prediction prediction = variant->backward_traffic(p);

@@ -11,31 +11,19 @@ static const fa::Variant& lazy() { return fa::linked_variant("10 lazy"); }
 static const fa::Variant& persistent() { return fa::linked_variant("10 persistent"); }
 static const fa::Variant& scheduled() { return fa::linked_variant("10 scheduled"); }
 
-// The persistent kernels with kBlocks blocks instead of one on each SM, so that a small problem has
-// seams between work tiles; 0: with 1, 2 or 3, as the problem says.
-template <int kBlocks, bool kScheduled>
-static void forward_on(const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
-  const int n = kBlocks > 0 ? kBlocks : 1 + (p.N + p.Nk + p.d / 64 + p.H + p.causal) % 3;
-  step10::dispatch(p, [&](auto tiling) {
-    if (kScheduled) {
-      step10::launch<decltype(tiling)>(p, t, n);
-    } else {
-      step10_persistent::launch<decltype(tiling)>(p, t, n);
-    }
-  });
-}
-template <int kBlocks, bool kScheduled = true>
+// The persistent kernels with so many blocks instead of one on each SM.
+template <int kBlocks>
 static const fa::Variant& on_blocks() {
-  static const fa::Variant variant = [] {
-    fa::Variant v = kScheduled ? scheduled() : persistent();
-    v.name += " on few blocks";
-    v.forward = forward_on<kBlocks, kScheduled>;
-    return v;
-  }();
+  static const fa::Variant variant = fa::test::on_blocks(scheduled(), kBlocks);
+  return variant;
+}
+template <int kBlocks>
+static const fa::Variant& in_turn_on_blocks() {
+  static const fa::Variant variant = fa::test::on_blocks(persistent(), kBlocks);
   return variant;
 }
 static const fa::Variant& few_blocks() { return on_blocks<0>(); }
-static const fa::Variant& few_blocks_in_turn() { return on_blocks<0, false>(); }
+static const fa::Variant& few_blocks_in_turn() { return in_turn_on_blocks<0>(); }
 
 static constexpr int kWarpRows = step10::kGroupRows / 4;
 
@@ -144,7 +132,7 @@ TEST_CASE("step 10: scores below -1e30, which bf16 can make", "[step10]") {
 
 TEST_CASE("step 10: many work tiles on few blocks", "[step10][all]") {
   const fa::Variant& variant =
-      *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &on_blocks<3>(), &on_blocks<2, false>());
+      *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &on_blocks<3>(), &in_turn_on_blocks<2>());
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
   // Work tiles of one tile of keys; of some; warpgroups that skip tiles; a diagonal over two tiles.
@@ -202,8 +190,7 @@ TEST_CASE("step 10: as many blocks as the modelled GPU has SMs", "[step10]") {
     explicit RunAs(const fa::GpuSpec& gpu) { fa::configure({.gpu = gpu}); }
     ~RunAs() { fa::configure({}); }
   } as_A100(A100);
-  auto p = bf16_problem(64, 64, 64, /*causal=*/true, /*B=*/10, /*H=*/16, /*Hkv=*/16);
-  p.gpu = fa::this_gpu();
+  const auto p = bf16_problem(64, 64, 64, /*causal=*/true, /*B=*/10, /*H=*/16, /*Hkv=*/16);
   fa::Session session(p, fa::normal_inputs(p, 1), scheduled());
   const fa::Bytes counted = *fa::count([&] { session.forward(); }, {}).requested;
   CHECK(counted == scheduled().traffic(p).total());
@@ -256,7 +243,7 @@ TEST_CASE("step 10: the analysis finds nothing", "[step10][all]") {
 }
 
 TEST_CASE("step 10: the analysis finds nothing at the seam between work tiles", "[step10][all]") {
-  const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &on_blocks<1, false>());
+  const fa::Variant& variant = *GENERATE(&on_blocks<1>(), &on_blocks<2>(), &in_turn_on_blocks<1>());
   const int d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
   if (!fa::test::one_in(5)) return;

@@ -12,36 +12,15 @@ static const fa::Variant& blocks() { return fa::linked_variant("12 blocks"); }
 static const fa::Variant& rotated() { return fa::linked_variant("12 rotated"); }
 static const fa::Variant& late() { return fa::linked_variant("12 late"); }
 
-// The attention of `late` and of the others, with another consumer, or on kBlocks blocks instead of
-// one on each SM, so that a small problem has seams between work tiles; 0: on 1, 2 or 3.
-template <template <int, bool> class Tiling, template <class> class Consumer, int kBlocks>
-static void forward_on(const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
-  const int n = kBlocks > 0 ? kBlocks : 1 + (p.N + p.Nk + p.d / 64 + p.H + p.causal) % 3;
-  step12::Scales scales = step12::scales_of(t);
-  if (t.workspace->contains("Q_norm")) {
-    scales.Q_norm = t.scratch<float>("Q_norm"), scales.K_norm = t.scratch<float>("K_norm");
-  }
-  step12::dispatch<Tiling>(
-      p, [&](auto tiling) { step12::launch<decltype(tiling), Consumer>(p, t, scales, n); });
-}
+// With so many blocks instead of one on each SM.
 template <int kBlocks>
 static const fa::Variant& late_on() {
-  static const fa::Variant variant = [] {
-    fa::Variant v = late();
-    v.name = "late on few blocks";
-    v.forward = forward_on<step12::LateTiling, step12::LateConsumer, kBlocks>;
-    return v;
-  }();
+  static const fa::Variant variant = fa::test::on_blocks(late(), kBlocks);
   return variant;
 }
 static const fa::Variant& few_blocks() { return late_on<0>(); }
 static const fa::Variant& rotated_on_few_blocks() {
-  static const fa::Variant variant = [] {
-    fa::Variant v = rotated();
-    v.name = "rotated on few blocks";
-    v.forward = forward_on<step12::Tiling, step12::Consumer, 0>;
-    return v;
-  }();
+  static const fa::Variant variant = fa::test::on_blocks(rotated(), 0);
   return variant;
 }
 
@@ -166,7 +145,9 @@ struct StaleTiling : step12::Tiling<d, kCausal> {
 
 TEST_CASE("step 12: a P that grows to 2^8 saturates", "[step12]") {
   fa::Variant stale = centred();
-  stale.forward = forward_on<StaleTiling, step12::Consumer, 132>;
+  stale.forward = +[](const fa::Problem& p, const fa::Tensors<fa::bf16>& t) {
+    step12::launch<StaleTiling<64, false>, step12::Consumer>(p, t, step12::scales_of(t), p.gpu.sms);
+  };
   const auto p = bf16_problem(128, 640, 64, false);
   // The maximum of the tile that comes last is e^4 times the others: 2^5.8.
   const auto in = fa::test::inputs_with_scores(p, step12::kGroupRows / 4,

@@ -408,7 +408,7 @@ TEST_CASE("step 13: as many blocks as SMs, unless rows are many or tiles few", "
     const auto p = bf16_problem(1, Nk, 128, false, B, 32, Hkv);
     return step13_groups::splits_of(p).count * B * Hkv;
   };
-  const int sms = fa::Problem().gpu.sms;
+  const int sms = fa::this_gpu().sms;
   for (const int B : {1, 2, 3, 8}) {
     CAPTURE(B);
     CHECK(blocks(B, 1 << 18) <= sms);

@@ -117,7 +117,7 @@ class RingForward : public fa::RankAttention {
     bytes_ += n * sizeof(E);
     return memory<E>(name, n);
   }
-  static int blocks(int busy_sms) { return std::max(1, fa::multiprocessors() - busy_sms); }
+  int blocks(int busy_sms) const { return std::max(1, whole_.gpu.sms - busy_sms); }
   size_t key_numbers(int rank) const { return whole_.kv_heads() * rows(rank) * whole_.d; }
   size_t most_keys() const { return whole_.kv_heads() * most_ * whole_.d; }
   Keys<T> room(int buffer, int rank) const {

@@ -37,7 +37,7 @@ class Heads : public fa::RankAttention {
     ranks_.computing("forward");
     fa::Tensors<T> heads{.Q = Q_.get(), .K = K_.get(), .V = V_.get(), .O = O_.get()};
     heads.LSE = LSE_.get(), heads.workspace = taken_->pointers();
-    Kernels::forward(mine_, heads, fa::multiprocessors());
+    Kernels::forward(mine_, heads, mine_.gpu.sms);
     to_rows("O", {{t.O, O_.get(), stage_[0].get(), H, row},
                   {t.LSE, LSE_.get(), stage_LSE_.get(), H, 0}});
   }

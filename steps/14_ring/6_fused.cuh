@@ -220,7 +220,7 @@ class FusedRing : public Ring<Hopper, Cut::zigzag> {
       step11::Shape shape = step11::shape_of(p, Br);
       shape.Np = Hopper::padded_rows(block_problem(block(me_)));
       if (p.causal) {  // sections that fill the SMs, or the longest walks of the last one begin late
-        const int heads = fa::ceil_div(fa::multiprocessors(), shape.Tc);
+        const int heads = fa::ceil_div(whole_.gpu.sms, shape.Tc);
         const int sections = std::max(1, shape.kv_heads / heads);
         shape.section = std::max(shape.section, fa::ceil_div(shape.kv_heads, sections));
       }

@@ -162,7 +162,7 @@ TEST_CASE("step 14: right where a block has many work tiles", "[step14][all]") {
   if (!fa::test::one_in(2)) return;
   const fa::Problem p = bf16_problem(770, 770, 128, causal, 1, 4, 2);
   const fa::Variant& v = fa::linked_variant("14 fused");
-  fa::test::require_right(on_ranks(v, 3, nullptr, fa::multiprocessors() - 1), p);
+  fa::test::require_right(on_ranks(v, 3, nullptr, p.gpu.sms - 1), p);
 }
 
 static const fa::Variant& variant_number(int i) { return variants()[i % variants().size()]; }
