@@ -1,7 +1,6 @@
-// Group l2 -- bandwidth of the L2: of one SM's path to it, and of all SMs.
-// Measured  one SM alone in clocks, all SMs in seconds, on 16 MB that stay in the L2
-// Watch     on a GPU with a smaller L2 the figures are those of its memory. One SM's longer run
-//           passes the array once: it finds there what the runs before left
+// Group l2 -- bandwidth of the L2, all SMs reading or writing.
+// Measured  seconds, on 16 MB that stay in the L2
+// Watch     on a GPU with a smaller L2 the figures are those of its memory
 #include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 #include "common/clock/microbenchmarks/stream.h"
@@ -16,12 +15,8 @@ void measure_l2() {
   const Stream<Access::write> write{nullptr, array.data, bytes - 1};
   report("l2_read_gpu", sms * kStreamBytes / round_seconds(read, 64), kBytesPerSecond,
          "all SMs read 16 MB that stay in the L2, 16 B per lane");
-  report("l2_read_sm", kStreamBytes / round_clocks(read, kMaxWarps, 32), kBytesPerClock,
-         "one SM alone reads 16 MB that stay in the L2");
   report("l2_write_gpu", sms * kStreamBytes / round_seconds(write, 64), kBytesPerSecond,
          "all SMs write 16 MB that stay in the L2, 16 B per lane");
-  report("l2_write_sm", kStreamBytes / round_clocks(write, kMaxWarps, 32), kBytesPerClock,
-         "one SM alone writes 16 MB that stay in the L2");
 }
 
 }  // namespace fa::microbenchmarks

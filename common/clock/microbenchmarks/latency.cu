@@ -1,8 +1,8 @@
 // Group latency -- how long one warp alone on its SM waits: nothing hides a wait.
-// Measured  loads: a chain of dependent ones through a ring in shared memory, L1, L2 and HBM.
+// Measured  loads: a chain of dependent ones through a ring in shared memory, L2 and HBM.
 //           cp.async: 16 bytes per lane from the L2, committed and waited for. barrier:
-//           __syncthreads of a block of 1 to 32 warps that have nothing to wait for
-// Watch     a ring's size decides what it hits: 16 KB fit L1, 4 MB the L2. HBM: no run may touch a
+//           __syncthreads of a block of 1 and of 32 warps that have nothing to wait for
+// Watch     a ring's size decides what it hits: 4 MB fit the L2. HBM: no run may touch a
 //           node of an earlier one, so there is no slope and no warm-up; TLB misses are in it
 #include <algorithm>
 
@@ -62,7 +62,6 @@ struct Chase {
   __device__ void round() {
     UNROLL
     for (int k = 0; k < kChainSteps; ++k) {
-      if constexpr (space == Space::global) asm volatile("ld.global.u64 %0, [%0];" : "+l"(at));
       if constexpr (space == Space::global_past_l1)
         asm volatile("ld.global.cg.u64 %0, [%0];" : "+l"(at));
       if constexpr (space == Space::shared)
@@ -78,14 +77,6 @@ void measure_shared_chain() {
   const Chase<Space::shared> op{nullptr, nullptr, 0};
   report("latency_shared", round_clocks(op, 1, 64, kHotBytes) / kChainSteps, kClocks,
          "of a dependent 4-byte shared load");
-}
-
-void measure_l1_chain() {
-  const uint32_t nodes = 128;
-  const Ring ring(nodes);
-  const Chase<Space::global> op{ring.data, ring.data, nodes * kNodeBytes};
-  report("latency_l1", round_clocks(op, 1, 64) / kChainSteps, kClocks,
-         "of a dependent global load that hits in L1: 16 KB, 128 B steps");
 }
 
 void measure_l2_chain() {
@@ -153,7 +144,7 @@ struct Barriers {
 };
 
 void measure_barriers() {
-  for (int threads : {32, 128, 256, 512, 1024}) {
+  for (int threads : {32, 1024}) {
     const std::string count = std::to_string(threads);
     report("barrier_" + count, round_clocks(Barriers{}, threads / kWarp, 64) / kChainSteps, kClocks,
            "for __syncthreads of a block that has nothing to wait for; threads: " + count);
@@ -164,7 +155,6 @@ void measure_barriers() {
 
 void measure_latency() {
   measure_shared_chain();
-  measure_l1_chain();
   measure_cp_async();
   measure_l2_chain();
   measure_hbm_chain();

@@ -34,9 +34,7 @@ struct Group {
 
 const std::vector<Group> groups = {{"clock", measure_clock},  // first: others use its figure
                                    {"l1", measure_l1},
-                                   {"past_l1", measure_past_l1},
                                    {"shared", measure_shared},
-                                   {"stmatrix", measure_stmatrix, "sm_90a"},
                                    {"pipes", measure_pipes},
                                    {"mma", measure_mma},
                                    {"wgmma", measure_wgmma, "sm_90a"},
@@ -47,7 +45,7 @@ const std::vector<Group> groups = {{"clock", measure_clock},  // first: others u
                                    {"hbm", measure_hbm},
                                    {"launch", measure_launch}};
 
-/// One line per entry: 300 figures stay readable.
+/// One line per entry.
 std::string lines_of(const Json& object) {
   std::string text;
   for (const auto& [name, entry] : object.items()) {

@@ -1,6 +1,6 @@
 // Group mma -- the tensor cores as one warp uses them: mma m16n8k16, bf16 inputs, fp32 sums.
-// Measured  rate: 4 to 16 warps of one SM; the accumulators of a warp are 4 chains, as in a warp
-//           tile of 16 x 32, or 8. latency: one warp with one chain
+// Measured  rate: 8 warps of one SM; the accumulators of a warp are 4 chains, as in a warp tile of
+//           16 x 32. latency: one warp with one chain
 // Watch     operands are zeros: the power stays low and the clock does not fall. Random numbers at
 //           full load run at a lower clock on a card at its power limit
 #include "common/dialect/ptx/mma.h"
@@ -43,13 +43,8 @@ double mma_clocks(int warps) {
 }  // namespace
 
 void measure_mma() {
-  for (int warps : {4, 8, 16}) {
-    report("mma_m16n8k16_w" + std::to_string(warps), mma_clocks<4>(warps), kClocks,
-           "of one SM for a warp's mma m16n8k16 bf16, 4 chains per warp; warps: " +
-               std::to_string(warps));
-  }
-  report("mma_m16n8k16_w8_c8", mma_clocks<8>(8), kClocks,
-         "of one SM for a warp's mma m16n8k16 bf16, 8 chains per warp; warps: 8");
+  report("mma_m16n8k16_w8", mma_clocks<4>(8), kClocks,
+         "of one SM for a warp's mma m16n8k16 bf16, 4 chains per warp; warps: 8");
   report("latency_mma_m16n8k16", mma_clocks<1>(1), kClocks,
          "from an mma to one that adds to its result, one warp");
 }

@@ -1,7 +1,7 @@
-// Group tma -- TMA loads from the L2: bandwidth of one SM and of all SMs, and the latency of one.
+// Group tma -- TMA loads from the L2: bandwidth of one SM, and the latency of one.
 // Measured  as in the steps: one thread keeps a ring of stages full, each refilled as soon as it
-//           has arrived. 4 stages (32 KB) show what such a ring reaches, 8 whether the ring or the
-//           path was the limit. 1 stage: issue, arrival and wait of one box
+//           has arrived. 4 stages (32 KB) show what such a ring reaches. 1 stage: issue, arrival
+//           and wait of one box
 // Watch     a barrier that never completes hangs the kernel; the program ends it by an alarm
 #include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kBoxRows = 64, kBoxBytes = kBoxRows * 128;
 
-/// Each block keeps `stages` boxes of 64 rows x 128 bytes under way, and loads stages *
+/// The block keeps `stages` boxes of 64 rows x 128 bytes under way, and loads stages *
 /// (rounds + 1) of them.
 template <int stages>
 __global__ void tma_kernel(const __grid_constant__ TensorMap map,  // [rows][64] of bf16
@@ -26,11 +26,11 @@ __global__ void tma_kernel(const __grid_constant__ TensorMap map,  // [rows][64]
   if (threadIdx.x != 0) return;
   for (uint64_t& bar : full) mbarrier_init(&bar, 1);
   mbarrier_init_fence();
-  int row = static_cast<int>(blockIdx.x) * kBoxRows;
+  int row = 0;
   const auto issue = [&](int stage) {
     mbarrier_arrive_expect_tx(&full[stage], kBoxBytes);
     tma_load(shared + stage * kBoxBytes, &map, &full[stage], {0, row});
-    row = (row + static_cast<int>(gridDim.x) * kBoxRows) & (rows - 1);
+    row = (row + kBoxRows) & (rows - 1);
   };
   const long long start = clock64();
   UNROLL
@@ -44,44 +44,21 @@ __global__ void tma_kernel(const __grid_constant__ TensorMap map,  // [rows][64]
     }
   }
   for (int stage = 0; stage < stages; ++stage) mbarrier_wait(&full[stage], rounds & 1);
-  if (blockIdx.x == 0) spans[0] = {start, clock64()};
+  spans[0] = {start, clock64()};
 }
 
 constexpr int kArrayRows = (16 << 20) / 128;
-
-template <int stages>
-void launch_ring(const TensorMap& map, int blocks, int rounds) {
-  launch(tma_kernel<stages>, {blocks, kWarp, stages * kBoxBytes}, map, kArrayRows, rounds,
-         spans_memory());
-}
 
 /// Clocks per box of a block alone.
 template <int stages>
 double box_clocks(const TensorMap& map) {
   const auto run = [&](int rounds) {
-    return clocks_of(1, [&] { launch_ring<stages>(map, 1, rounds); });
+    return clocks_of(1, [&] {
+      launch(tma_kernel<stages>, {1, kWarp, stages * kBoxBytes}, map, kArrayRows, rounds,
+             spans_memory());
+    });
   };
   return per_round(512 / stages, run) / stages;
-}
-
-/// Seconds per box of each block, one block on each SM.
-template <int stages>
-double box_seconds(const TensorMap& map) {
-  const auto run = [&](int rounds) {
-    return seconds_of([&] { launch_ring<stages>(map, multiprocessors(), rounds); });
-  };
-  return per_round(512 / stages, run) / stages;
-}
-
-template <int stages>
-void measure_ring(const TensorMap& map) {
-  const std::string suffix = "_stages" + std::to_string(stages);
-  const std::string what =
-      "by TMA from the L2, boxes of 64 x 128 B; under way in each SM: " + std::to_string(stages);
-  report("tma_read_gpu" + suffix, multiprocessors() * double{kBoxBytes} / box_seconds<stages>(map),
-         kBytesPerSecond, "all SMs " + what);
-  report("tma_read_sm" + suffix, kBoxBytes / box_clocks<stages>(map), kBytesPerClock,
-         "one SM alone " + what);
 }
 
 }  // namespace
@@ -90,8 +67,8 @@ void measure_tma() {
   const Buffer<__nv_bfloat16> array(size_t{kArrayRows} * 64);
   const TensorMap map =
       tensor_map(array.data, {{64, 1, 64}, {size_t{kArrayRows}, 64, kBoxRows}}, Swizzle::b128);
-  measure_ring<4>(map);
-  measure_ring<8>(map);
+  report("tma_read_sm_stages4", kBoxBytes / box_clocks<4>(map), kBytesPerClock,
+         "one SM alone by TMA from the L2, boxes of 64 x 128 B; under way in each SM: 4");
   report("latency_tma_8k", box_clocks<1>(map), kClocks,
          "from the issue of a TMA load of 64 x 128 B in the L2 to the end of the wait");
 }

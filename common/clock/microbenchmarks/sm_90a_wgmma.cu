@@ -2,8 +2,7 @@
 // Measured  clocks for groups of 1, 8 and 24 products, each group waited for. A group of 1 is the
 //           latency from the fence to the end of the wait; the difference between 24 and 8 is 16
 //           products back to back
-// Operands  as in the steps: K-major, 128-byte swizzle, 64 values of k; A from shared memory (ss)
-//           or from registers (rs)
+// Operands  as in the steps: from shared memory, K-major, 128-byte swizzle, 64 values of k
 // Watch     zeros as operands, as in mma.cu. ptxas must not serialise the products:
 //           ./scripts/ptxas says whether it did
 #include "common/clock/microbenchmarks/groups.h"
@@ -18,7 +17,7 @@ namespace {
 constexpr int kRowBytes = 128;  // 64 values of k
 
 /// `rounds` groups of `group` products of each warpgroup, which all use the same operands.
-template <int N, bool a_in_registers, int group>
+template <int N, int group>
 __global__ void __launch_bounds__(256, 1) wgmma_kernel(int rounds, uint32_t value,
                                                        Span* spans,       // [kMaxWarps]
                                                        uint32_t* sink) {  // [1]
@@ -33,16 +32,6 @@ __global__ void __launch_bounds__(256, 1) wgmma_kernel(int rounds, uint32_t valu
   float d[N / 2];
   UNROLL
   for (int i = 0; i < N / 2; ++i) d[i] = 0;
-  constexpr int kSlices = a_in_registers ? group : 1;
-  uint32_t rA[kSlices][4];  // each product its own, or the compiler copies them
-  UNROLL
-  for (int k = 0; k < kSlices; ++k) {
-    UNROLL
-    for (int i = 0; i < 4; ++i) {
-      rA[k][i] = *reinterpret_cast<volatile uint32_t*>(shared + (4 * k + i) * 4);
-    }
-    pin_registers(rA[k]);
-  }
   const long long start = clock64();
   UNROLL_BY(1)
   for (int round = 0; round < rounds; ++round) {
@@ -50,14 +39,8 @@ __global__ void __launch_bounds__(256, 1) wgmma_kernel(int rounds, uint32_t valu
     wgmma_fence();
     UNROLL
     for (int k = 0; k < group; ++k) {
-      using Product = WgmmaOfWidth<N>;
-      const uint64_t b = wgmma_advance(sB, k % 4 * 32);
-      if constexpr (a_in_registers) {
-        Product::template from_registers<Major::k>(d, rA[k], b, true);
-      } else {
-        const uint64_t a = wgmma_advance(sA, k % 4 * 32);
-        Product::template from_shared<Major::k, Major::k>(d, a, b, true);
-      }
+      const int slice = k % 4 * 32;
+      wgmma<Major::k, Major::k>(d, wgmma_advance(sA, slice), wgmma_advance(sB, slice));
     }
     wgmma_commit();
     wgmma_wait<0>();
@@ -71,45 +54,35 @@ __global__ void __launch_bounds__(256, 1) wgmma_kernel(int rounds, uint32_t valu
   if (all == -1.f) *sink = 1;  // never
 }
 
-template <int N, bool a_in_registers, int group>
+template <int N, int group>
 double group_clocks(int warpgroups) {
   return per_round(64, [&](int rounds) {
     return clocks_of(4 * warpgroups, [&] {
-      launch(wgmma_kernel<N, a_in_registers, group>, {1, 128 * warpgroups, (64 + N) * kRowBytes},
-             rounds, 0u, spans_memory(), sink_memory());
+      launch(wgmma_kernel<N, group>, {1, 128 * warpgroups, (64 + N) * kRowBytes}, rounds, 0u,
+             spans_memory(), sink_memory());
     });
   });
 }
 
-template <int N, bool a_in_registers>
+template <int N>
 void measure_width() {
-  const std::string n = "n" + std::to_string(N);
-  const std::string name = n + (a_in_registers ? "_rs" : "_ss");
-  const std::string shape =
-      " m64" + n + "k16 bf16, A from " + (a_in_registers ? "registers" : "shared memory");
+  const std::string n = "n" + std::to_string(N), name = n + "_ss";
+  const std::string shape = " m64" + n + "k16 bf16, A from shared memory";
   for (int warpgroups : {1, 2}) {
-    const double eight = group_clocks<N, a_in_registers, 8>(warpgroups);
-    const double more = group_clocks<N, a_in_registers, 24>(warpgroups);
-    const std::string suffix = "_" + name + "_wg" + std::to_string(warpgroups);
-    report("wgmma" + suffix, (more - eight) / (16 * warpgroups), kClocks,
-           "of one SM for a wgmma" + shape +
-               ", back to back, warpgroups: " + std::to_string(warpgroups));
-    report("wgmma_group8" + suffix, eight, kClocks,
-           "for a group of 8 wgmma of each warpgroup, fence to wait," + shape);
+    const double eight = group_clocks<N, 8>(warpgroups), more = group_clocks<N, 24>(warpgroups);
+    const std::string count = std::to_string(warpgroups);
+    report("wgmma_" + name + "_wg" + count, (more - eight) / (16 * warpgroups), kClocks,
+           "of one SM for a wgmma" + shape + ", back to back, warpgroups: " + count);
   }
-  report("latency_wgmma_" + name, group_clocks<N, a_in_registers, 1>(1), kClocks,
+  report("latency_wgmma_" + name, group_clocks<N, 1>(1), kClocks,
          "from the fence to the end of the wait of one wgmma" + shape);
 }
 
 }  // namespace
 
 void measure_wgmma() {
-  measure_width<64, false>();
-  measure_width<128, false>();
-  measure_width<256, false>();
-  measure_width<64, true>();
-  measure_width<128, true>();
-  measure_width<256, true>();
+  measure_width<64>();
+  measure_width<256>();
 }
 
 }  // namespace fa::microbenchmarks
