@@ -83,14 +83,11 @@ int main() {
   host.min_u = UINT_MAX, host.dec_u = 10, host.and_u = UINT_MAX, host.exch_u = 4, host.cas_u = 6;
   host.min_l = ULLONG_MAX, host.and_l = ULLONG_MAX, host.cas_l = 1ull << 40;
   host.min_s = LLONG_MAX, host.max_s = LLONG_MIN, host.exch_f = 9.f;
-  int *d_seen, seen[262];
+  int* seen = room<int>(262);
   CHECK(cudaMalloc(&c, sizeof *c));
-  CHECK(cudaMalloc(&d_seen, sizeof seen));
-  CHECK(cudaMemset(d_seen, 0, sizeof seen));
   CHECK(cudaMemcpy(c, &host, sizeof host, cudaMemcpyHostToDevice));
-  all<<<4, 64>>>(c, d_seen);
+  all<<<4, 64>>>(c, seen);
   CHECK(cudaMemcpy(&host, c, sizeof host, cudaMemcpyDeviceToHost));
-  CHECK(cudaMemcpy(seen, d_seen, sizeof seen, cudaMemcpyDeviceToHost));
   for (int i = 0; i < 256; ++i) EXPECT(seen[i] == 1);
   EXPECT(host.add_i == 256 && host.sub_i == -255 * 128 && host.min_i == -155);
   EXPECT(host.max_i == 155 && host.and_i == 0 && host.or_i == 0x7fffffff && host.xor_i == 0);
@@ -118,11 +115,10 @@ int main() {
   in_shared<<<1, 96>>>(d_bins, d_data, 1000);
   CHECK(cudaMemcpy(bins, d_bins, sizeof bins, cudaMemcpyDeviceToHost));
   for (int i = 0; i < 17; ++i) EXPECT(bins[i] == expected[i]);
-  unsigned short shorts[2] = {4, 5}, *d_shorts;
-  CHECK(cudaMalloc(&d_shorts, sizeof shorts));
-  CHECK(cudaMemcpy(d_shorts, shorts, sizeof shorts, cudaMemcpyHostToDevice));
-  short_cas<<<1, 32>>>(d_shorts);
-  CHECK(cudaMemcpy(shorts, d_shorts, sizeof shorts, cudaMemcpyDeviceToHost));
+  unsigned short* shorts = room<unsigned short>(2);
+  shorts[0] = 4, shorts[1] = 5;
+  short_cas<<<1, 32>>>(shorts);
+  done();
   EXPECT(shorts[0] == 4 && shorts[1] == 9);
   return verdict();
 }

@@ -33,13 +33,11 @@ __global__ void last_block(volatile int* partial, int* total) {
 }
 
 int main() {
-  int *out, *total, sum = 0, rows[2 * 96 * 4];
-  CHECK(cudaMalloc(&out, sizeof rows));
-  CHECK(cudaMalloc(&total, sizeof sum));
+  int *rows = room<int>(2 * 96 * 4), *partial = room<int>(20), *total = room<int>(1);
   const int limits[] = {0, 1, 33, 95, 96};
   for (int limit : limits) {
-    votes<<<2, 96>>>(out, limit);
-    CHECK(cudaMemcpy(rows, out, sizeof rows, cudaMemcpyDeviceToHost));
+    votes<<<2, 96>>>(rows, limit);
+    done();
     for (int i = 0; i < 2 * 96; ++i) {
       EXPECT(rows[4 * i] == limit);
       EXPECT((rows[4 * i + 1] != 0) == (limit < 96));
@@ -47,8 +45,8 @@ int main() {
       EXPECT(rows[4 * i + 3] == (i % 96 + 1) % 96 * ((i % 96 + 1) % 96));
     }
   }
-  last_block<<<20, 32>>>(out, total);
-  CHECK(cudaMemcpy(&sum, total, sizeof sum, cudaMemcpyDeviceToHost));
-  EXPECT(sum == 1900);
+  last_block<<<20, 32>>>(partial, total);
+  done();
+  EXPECT(*total == 1900);
   return verdict();
 }

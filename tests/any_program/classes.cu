@@ -88,32 +88,26 @@ static int host_fibonacci(int n) {
 }
 
 int main() {
-  int *out, host[128];
-  CHECK(cudaMalloc(&out, sizeof host));
+  int* out = room<int>(128);
   language<<<1, 16>>>(out);
-  CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+  done();
   for (int i = 0; i < 16; ++i) {
-    const int* row = host + 8 * i;
+    const int* row = out + 8 * i;
     EXPECT(row[0] == host_fibonacci(i));
     EXPECT(row[1] == 2 * i + (i % 2 ? i * i : 2 * i));
     EXPECT(row[2] == (i % 2 ? 10 * i : i) && row[3] == i * i * i && row[4] == 7 * i);
     EXPECT(row[5] == (3 - i % 8 + 8) % 8 && row[6] == 4 * (i * i + 1));
     EXPECT(row[7] == (i % 3 == 0 ? -1 : i % 3 == 1 ? -2 : 16));
   }
-  for (int i = 0; i < 128; ++i) host[i] = i;
-  CHECK(cudaMemcpy(out, host, sizeof host, cudaMemcpyHostToDevice));
+  for (int i = 0; i < 128; ++i) out[i] = i;
   apply<<<1, 128>>>(out, Add{5});
-  CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
-  for (int i = 0; i < 128; ++i) EXPECT(host[i] == i + 5);
+  done();
+  for (int i = 0; i < 128; ++i) EXPECT(out[i] == i + 5);
 
-  float cells[15], turned[15];
-  for (int i = 0; i < 15; ++i) cells[i] = i;
-  Matrix in = {5, 3, nullptr}, other = {3, 5, nullptr};
-  CHECK(cudaMalloc(&in.cells, sizeof cells));
-  CHECK(cudaMalloc(&other.cells, sizeof cells));
-  CHECK(cudaMemcpy(in.cells, cells, sizeof cells, cudaMemcpyHostToDevice));
+  const Matrix in = {5, 3, room<float>(15)}, other = {3, 5, room<float>(15)};
+  for (int i = 0; i < 15; ++i) in.cells[i] = i;
   transpose<<<1, dim3(8, 4)>>>(in, other);
-  CHECK(cudaMemcpy(turned, other.cells, sizeof cells, cudaMemcpyDeviceToHost));
-  for (int i = 0; i < 15; ++i) EXPECT(turned[i % 5 * 3 + i / 5] == i);
+  done();
+  for (int i = 0; i < 15; ++i) EXPECT(other.cells[i % 5 * 3 + i / 5] == i);
   return verdict();
 }

@@ -56,25 +56,21 @@ __global__ void large(int* out, int n) {
 }
 template <class T>
 void check_sum() {
-  T *out, host;
-  CHECK(cudaMalloc(&out, sizeof(T)));
+  T* out = room<T>(1);
   sums<T><<<1, 64, 64 * sizeof(T)>>>(out);
-  CHECK(cudaMemcpy(&host, out, sizeof(T), cudaMemcpyDeviceToHost));
-  EXPECT(host == 64 * 63 / 2 + 64 * (T(1) / 2));
-  CHECK(cudaFree(out));
+  done();
+  EXPECT(*out == 64 * 63 / 2 + 64 * (T(1) / 2));
 }
 
 int main() {
-  int *out, host[64];
-  CHECK(cudaMalloc(&out, sizeof host));
+  int *out = room<int>(64), *sum = room<int>(1);
   reversed<<<1, 64, 64 * sizeof(int)>>>(out);
-  CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
-  for (int i = 0; i < 64; ++i) EXPECT(host[i] == 3 * (63 - i));
+  done();
+  for (int i = 0; i < 64; ++i) EXPECT(out[i] == 3 * (63 - i));
 
-  double *sum, doubles[64];
-  CHECK(cudaMalloc(&sum, sizeof doubles));
-  carved<<<1, 64, 64 * 9>>>(sum, 64);
-  CHECK(cudaMemcpy(doubles, sum, sizeof doubles, cudaMemcpyDeviceToHost));
+  double* doubles = room<double>(64);
+  carved<<<1, 64, 64 * 9>>>(doubles, 64);
+  done();
   for (int i = 0; i < 64; ++i) EXPECT(doubles[i] == (i + 1) % 64 * 99.25);
 
   check_sum<int>();
@@ -83,12 +79,8 @@ int main() {
 
   const int bytes = 200 * 1024, n = bytes / 16;  // more than 48 KiB: the kernel must be told
   CHECK(cudaFuncSetAttribute(large, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
-  CHECK(cudaMemset(out, 0, 4));
-  large<<<1, 128, bytes>>>(out, n);
-  CHECK(cudaGetLastError());
-  CHECK(cudaMemcpy(host, out, 4, cudaMemcpyDeviceToHost));
-  EXPECT(host[0] == n / 2 * (n - 1) + n);
-  CHECK(cudaFree(out));
-  CHECK(cudaFree(sum));
+  large<<<1, 128, bytes>>>(sum, n);
+  done();
+  EXPECT(*sum == n / 2 * (n - 1) + n);
   return verdict();
 }

@@ -23,33 +23,25 @@ __global__ void ranks(int* out) {
 }
 
 int main() {
-  const int n = 500, bytes = 512 * sizeof(int);
-  int *a, *b, host[512];
-  CHECK(cudaMalloc(&a, bytes));
-  CHECK(cudaMalloc(&b, bytes));
-  for (int i = 0; i < 512; ++i) host[i] = i % 7;
-  CHECK(cudaMemcpy(a, host, bytes, cudaMemcpyHostToDevice));
+  const int n = 500;
+  int *a = room<int>(512), *b = room<int>(512);
+  for (int i = 0; i < 512; ++i) a[i] = i % 7;
   int count = n;
   void* args[] = {&a, &b, &count};
   CHECK(cudaLaunchCooperativeKernel((void*)prefix_sums, dim3(8), dim3(64), args, 0, 0));
-  CHECK(cudaGetLastError());
-  // 9 rounds: the sums lie in b.
-  CHECK(cudaMemcpy(host, b, bytes, cudaMemcpyDeviceToHost));
+  done();
   for (int i = 0, sum = 0; i < n; ++i) {
     sum += i % 7;
-    EXPECT(host[i] == sum);
+    EXPECT(b[i] == sum);  // after 9 rounds
   }
 
   // Without a barrier the grid is there in a plain launch, too.
   ranks<<<4, 128>>>(a);
-  CHECK(cudaMemcpy(host, a, bytes, cudaMemcpyDeviceToHost));
-  for (int i = 0; i < 512; ++i) EXPECT(host[i] == 512);
+  done();
+  for (int i = 0; i < 512; ++i) EXPECT(a[i] == 512);
 
   EXPECT(cudaLaunchCooperativeKernel((void*)prefix_sums, dim3(100000), dim3(64), args, 0, 0) ==
          cudaErrorCooperativeLaunchTooLarge);
   EXPECT(cudaGetLastError() == cudaErrorCooperativeLaunchTooLarge);
-  CHECK(cudaMemset(a, 0, bytes));
-  CHECK(cudaFree(a));
-  CHECK(cudaFree(b));
   return verdict();
 }

@@ -66,14 +66,11 @@ __global__ void branches(int* counter, int* out) {
 }
 
 int main() {
-  int *out, *counter, host[16 * 64], count = 0;
-  CHECK(cudaMalloc(&out, sizeof host));
-  CHECK(cudaMalloc(&counter, sizeof count));
-  CHECK(cudaMemset(counter, 0, sizeof count));
+  int *out = room<int>(16 * 64), *counter = room<int>(1);
   block_and_tiles<<<1, dim3(32, 2)>>>(out);
-  CHECK(cudaMemcpy(host, out, sizeof host, cudaMemcpyDeviceToHost));
+  done();
   for (int i = 0; i < 64; ++i) {
-    const int* row = host + 16 * i;
+    const int* row = out + 16 * i;
     const int w = i / 32 * 32, h = i / 16 * 16, f = i / 4 * 4;
     EXPECT(row[0] == (i + 1) % 64 + i / 32);
     EXPECT(row[1] == 32 * w + 496 && row[2] == 16 * h + 120 && row[3] == 4 * f + 6);
@@ -87,11 +84,10 @@ int main() {
     EXPECT(row[14] == 800 + i % 8 && row[15] == (i + 63) % 64);
   }
   branches<<<1, 32>>>(counter, out);
-  CHECK(cudaMemcpy(host, out, 4 * 32 * sizeof(int), cudaMemcpyDeviceToHost));
-  CHECK(cudaMemcpy(&count, counter, sizeof count, cudaMemcpyDeviceToHost));
-  EXPECT(count == 11);
+  done();
+  EXPECT(*counter == 11);
   for (int i = 0; i < 32; ++i) {
-    const int* row = host + 4 * i;
+    const int* row = out + 4 * i;
     EXPECT(row[0] == (i % 3 ? -1 : i / 3));
     EXPECT(row[1] == (i % 3 ? -1 : 165));    // 0 + 3 + ... + 30
     EXPECT(row[2] == (i % 3 ? -1 : 0x7c0));  // 18 is the sixth of them

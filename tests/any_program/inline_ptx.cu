@@ -68,43 +68,34 @@ __global__ void small(float* out, unsigned* ids, const float* in) {
 }
 
 int main() {
-  float host[256], back[256], *in, *out;
-  for (int i = 0; i < 256; ++i) host[i] = i;
-  CHECK(cudaMalloc(&in, sizeof host));
-  CHECK(cudaMalloc(&out, sizeof host));
-  CHECK(cudaMemcpy(in, host, sizeof host, cudaMemcpyHostToDevice));
+  float *in = room<float>(256), *out = room<float>(256);
+  for (int i = 0; i < 256; ++i) in[i] = i;
   copied<<<1, 64>>>(in, out);
-  CHECK(cudaMemcpy(back, out, sizeof host, cudaMemcpyDeviceToHost));
-  for (int i = 0; i < 256; ++i) EXPECT(back[i] == 255 - i);
+  done();
+  for (int i = 0; i < 256; ++i) EXPECT(out[i] == 255 - i);
 
-  __nv_bfloat16 A[256], B[128], *d_A, *d_B;
+  __nv_bfloat16 *A = room<__nv_bfloat16>(256), *B = room<__nv_bfloat16>(128);
   for (int i = 0; i < 256; ++i) A[i] = __float2bfloat16((i * 7 % 13) - 6.f);
   for (int i = 0; i < 128; ++i) B[i] = __float2bfloat16((i * 5 % 11) - 5.f);
-  CHECK(cudaMalloc(&d_A, sizeof A));
-  CHECK(cudaMalloc(&d_B, sizeof B));
-  CHECK(cudaMemcpy(d_A, A, sizeof A, cudaMemcpyHostToDevice));
-  CHECK(cudaMemcpy(d_B, B, sizeof B, cudaMemcpyHostToDevice));
-  product<<<1, 32>>>(d_A, d_B, out);
-  CHECK(cudaMemcpy(back, out, sizeof host, cudaMemcpyDeviceToHost));
+  product<<<1, 32>>>(A, B, out);
+  done();
   for (int r = 0; r < 16; ++r) {
     for (int c = 0; c < 8; ++c) {
       float sum = 1;
       for (int k = 0; k < 16; ++k) {
         sum += __bfloat162float(A[16 * r + k]) * __bfloat162float(B[16 * c + k]);
       }
-      EXPECT(back[8 * r + c] == sum);
+      EXPECT(out[8 * r + c] == sum);
     }
   }
 
-  unsigned *d_ids, ids[64];
-  CHECK(cudaMalloc(&d_ids, sizeof ids));
-  small<<<1, 64>>>(out, d_ids, in);
-  CHECK(cudaMemcpy(back, out, sizeof host, cudaMemcpyDeviceToHost));
-  CHECK(cudaMemcpy(ids, d_ids, sizeof ids, cudaMemcpyDeviceToHost));
+  unsigned* ids = room<unsigned>(64);
+  small<<<1, 64>>>(out, ids, in);
+  done();
   for (int i = 0; i < 64; ++i) {
     const float power = i < 16 ? 1.f / (1 << (16 - i)) : (float)(1ull << (i - 16));
-    EXPECT(back[i] == power && ids[i] == i % 32);  // exact at whole numbers
-    EXPECT(back[64 + i] == power * 2 + 1 && back[128 + i] == i);
+    EXPECT(out[i] == power && ids[i] == i % 32);  // exact at whole numbers
+    EXPECT(out[64 + i] == power * 2 + 1 && out[128 + i] == i);
   }
   return verdict();
 }

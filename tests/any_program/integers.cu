@@ -49,12 +49,11 @@ static unsigned byte_of(unsigned long long x, int k) { return x >> (8 * k) & 255
 
 int main() {
   const int n = 128;
-  Row *rows, host[n];
-  CHECK(cudaMalloc(&rows, sizeof host));
+  Row* rows = room<Row>(n);
   all<<<1, n>>>(rows);
-  CHECK(cudaMemcpy(host, rows, sizeof host, cudaMemcpyDeviceToHost));
+  done();
   for (unsigned i = 0; i < n; ++i) {
-    const Row& r = host[i];
+    const Row& r = rows[i];
     const unsigned a = number(i), b = number(i + 17);
     const unsigned long long l = (unsigned long long)a << 32 | b, m = ~l * 3 + i;
     int ones = 0, all_ones = 0, leading = 32, all_leading = 64, first = 0, all_first = 0;

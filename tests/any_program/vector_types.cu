@@ -64,19 +64,12 @@ __global__ void reinterpreted(const int* in, int2* out) {
   out[threadIdx.x] = reinterpret_cast<const int2*>(in)[threadIdx.x];
 }
 
-template <class T>
-T* room(int n) {
-  T* p = nullptr;
-  CHECK(cudaMallocManaged(&p, n * sizeof(T)));
-  return p;
-}
-
 int main() {
   const int n = 32;
   float4 *in = room<float4>(n), *out = room<float4>(n);
   for (int i = 0; i < n; ++i) in[i] = make_float4(i, i + 0.25f, i + 0.5f, i + 0.75f);
   swizzle<<<1, n>>>(in, out);
-  CHECK(cudaDeviceSynchronize());
+  done();
   for (int i = 0; i < n; ++i) {
     EXPECT(out[i].x == i + 0.75f && out[i].y == i + 0.5f && out[i].z == i + 0.25f);
     EXPECT(out[i].w == i);
@@ -88,7 +81,7 @@ int main() {
   longlong2* longs = room<longlong2>(n);
   Padded* padded = room<Padded>(n);
   pack<<<1, n>>>(n, bytes, shorts, doubles, threes, longs, padded);
-  CHECK(cudaDeviceSynchronize());
+  done();
   for (int i = 0; i < n; ++i) {
     EXPECT(bytes[i].x == i && bytes[i].y == i + 1 && bytes[i].z == i + 2 && bytes[i].w == 255);
     EXPECT(shorts[i].x == -i && shorts[i].y == i);
@@ -101,14 +94,12 @@ int main() {
   int2* pairs = room<int2>(n);
   for (int i = 0; i < 2 * n; ++i) words[i] = 7 * i;
   reinterpreted<<<1, n>>>(words, pairs);
-  CHECK(cudaDeviceSynchronize());
+  done();
   for (int i = 0; i < n; ++i) EXPECT(pairs[i].x == 14 * i && pairs[i].y == 14 * i + 7);
 
   const dim3 one, two(5, 6);
   const uint3 three = make_uint3(1, 2, 3);
   EXPECT(one.x == 1 && one.y == 1 && one.z == 1 && two.y == 6 && two.z == 1);
   EXPECT(dim3(three).z == 3 && three.x == 1);
-  void* all[] = {in, out, bytes, shorts, doubles, threes, longs, padded, words, pairs};
-  for (void* p : all) CHECK(cudaFree(p));
   return verdict();
 }

@@ -69,16 +69,13 @@ __global__ void small_types(int* out, float nan) {
 }
 
 int main() {
-  Row *rows, host[64];
-  double *d_doubles, doubles[64];
-  CHECK(cudaMalloc(&rows, sizeof host));
-  CHECK(cudaMalloc(&d_doubles, sizeof doubles));
-  everything<<<1, 64>>>(rows, d_doubles);
-  CHECK(cudaMemcpy(host, rows, sizeof host, cudaMemcpyDeviceToHost));
-  CHECK(cudaMemcpy(doubles, d_doubles, sizeof doubles, cudaMemcpyDeviceToHost));
+  Row* rows = room<Row>(64);
+  double* doubles = room<double>(64);
+  everything<<<1, 64>>>(rows, doubles);
+  done();
   for (int i = 0; i < 64; ++i) {
     const int lane = i % 32;
-    const Row& r = host[i];
+    const Row& r = rows[i];
     EXPECT(r.up == (lane < 3 ? lane : lane - 3));
     EXPECT(r.down == 10 * (lane + 5 < 32 ? lane + 5 : lane));
     EXPECT(r.idx == 1000 + (lane + 7) % 32 && r.narrow == lane / 8 * 8 + 2);
@@ -97,21 +94,16 @@ int main() {
   }
 
   const int n = 1000;
-  float values[n], *in, *out, sum;
-  for (int i = 0; i < n; ++i) values[i] = i;
-  CHECK(cudaMalloc(&in, sizeof values));
-  CHECK(cudaMalloc(&out, sizeof sum));
-  CHECK(cudaMemcpy(in, values, sizeof values, cudaMemcpyHostToDevice));
-  int *d_small, small[64];
-  CHECK(cudaMalloc(&d_small, sizeof small));
-  small_types<<<1, 32>>>(d_small, NAN);
-  CHECK(cudaMemcpy(small, d_small, sizeof small, cudaMemcpyDeviceToHost));
+  float *in = room<float>(n), *sum = room<float>(1);
+  for (int i = 0; i < n; ++i) in[i] = i;
+  sums<<<1, 256>>>(in, sum, n);
+  int* small = room<int>(64);
+  small_types<<<1, 32>>>(small, NAN);
+  done();
+  EXPECT(*sum == n * (n - 1) / 2);
   for (int t = 0; t < 32; ++t) {
     EXPECT(small[t] == -11 + 3 * (t ^ 1) + (t > 0 && t % 2 == 0 ? 1000 : 0));
     EXPECT(small[32 + t] == 1 + 2 + 4 + 8);
   }
-  sums<<<1, 256>>>(in, out, n);
-  CHECK(cudaMemcpy(&sum, out, sizeof sum, cudaMemcpyDeviceToHost));
-  EXPECT(sum == n * (n - 1) / 2);
   return verdict();
 }
