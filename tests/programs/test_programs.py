@@ -50,7 +50,7 @@ def terminal(columns):
 
 
 def write_npy(path, shape, values, typecode="f", descr="<f4"):
-    """A .npy file of format 1.0; `values` may be too few, for damaged files."""
+    """A .npy file of format 1.0."""
     header = repr({"descr": descr, "fortran_order": False, "shape": tuple(shape)})
     header += " " * (63 - (10 + len(header)) % 64) + "\n"
     start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
@@ -115,22 +115,16 @@ class BadUse(Case):
             self.assertTrue(done.stderr.startswith(f"{program.name}: "), done.stderr)
 
     def test_wrong_flags(self):
+        """All sentences are in tests/harness: here, that they are all that is said."""
         for arguments, *words in (
             (["--size", "3"], "--size", "--help"),
-            (["stray"], "stray", "--help"),
-            (["--n", "many"], "--n", "--help"),
-            (["--n", "99999999999"], "--n"),
             (["--d", "48"], "--d 48", "32, 64, 96, 128"),
-            (["--input", "fake"], "--input"),
             (["--variant", "none"], "--variant none", "naive"),
             (["--gpu", "H201"], "--gpu H201", "H200", "T4"),
             (["--workers", "25"], "--workers 25", "24"),
-            (["--h", "2", "--estimate-heads", "3"], "--estimate-heads 3", "2 heads"),
             (["--estimate", "run.json"], "--estimate needs a GPU"),
         ):
             self.refuses(arguments, 2, *words)
-        for words in ("n 0", "n -3", "hkv 2", "nk 7", "iters 0", "workers -1", "estimate-heads -1"):
-            self.refuses(["--" + words.split()[0], words.split()[1]], 2, "--" + words)
         for step, gpu, arch in (("07", "T4", "sm_75"), ("09", "RTX 4090", "sm_89")):
             (program,) = steps(step)
             self.refuses(["--gpu", gpu], 2, f"--gpu {gpu}", "needs sm_", arch, program=program)
@@ -140,7 +134,6 @@ class BadUse(Case):
     def test_wrong_npy_files(self):
         good = self.tensor("good.npy", (1, 2, 8, 32))
         other = self.tensor("other.npy", (1, 2, 9, 32))
-        ints = self.tensor("ints.npy", (1, 2, 8, 32), [1] * 512, typecode="i", descr="<i4")
         pipe = self.folder / "pipe.npy"
         os.mkfifo(pipe)  # nobody writes to it
         for files, *words in (
@@ -149,12 +142,7 @@ class BadUse(Case):
             (["--q", good, "--k", good, "--v", other], "other.npy"),
             (["--q", good, "--n", "9"], "--n 9"),
             (["--q", self.tensor("d48.npy", (1, 1, 4, 48))], "48", "32, 64, 96, 128"),
-            (["--q", ints], "ints.npy", "<i4"),
-            (["--q", self.tensor("cut.npy", (1, 2, 8, 32), numbers(500, 1))], "cut.npy"),
-            (["--q", self.write("text.npy", "1 2 3\n")], "text.npy"),
-            (["--q", self.folder], f"{self.folder}: is a ", "folder"),
             (["--q", pipe], f"{pipe}: is a ", "pipe"),
-            (["--q", "/dev/zero"], "/dev/zero: is a ", "device"),
         ):
             self.refuses(files, 2, *words)
 
@@ -315,23 +303,6 @@ class Report(Case):
         self.assertGreater(max(tensor["rows_lost"] for tensor in report["check"]), 0)
         self.assertIn("4 not checkable", run("--help", program=FUSED).stdout.replace("\n ", ""))
 
-    def test_times_are_estimated_for_more_heads_than_run(self):
-        few, many = (self.json_of(*SMALL, *more) for more in ((), ("--estimate-heads", "128")))
-        self.assertEqual((few["estimate_heads"], few["estimate"]["gpu"]), (2, "H200"))
-        self.assertEqual(many["estimate_heads"], 128)
-        names = [kernel["name"] for kernel in many["estimate"]["kernels"]]
-        self.assertEqual(names, [kernel["name"] for kernel in few["estimate"]["kernels"]])
-        self.assertEqual(len(names), 3)
-        for now, before in zip(many["estimate"]["kernels"], few["estimate"]["kernels"]):
-            self.assertEqual(now["blocks"], 64 * before["blocks"])
-            self.assertGreaterEqual(now["ms"], before["ms"])
-            self.assertTrue(now["arithmetic"])
-        self.assertEqual(many["traffic"]["requested"], few["traffic"]["requested"])
-        shown = self.right(*SMALL, "--estimate-heads", "128")
-        self.assertRegex(shown, r"(?m)^estimated \S+ us on H200, for 128 heads$")
-        self.assertIn(f"\n  {names[0]} ", shown)
-        self.fits(shown)
-
     def test_estimates_without_the_kernels_instructions(self):
         data = self.folder / "data"
         data.mkdir()
@@ -426,12 +397,7 @@ class Files(Case):
             self.assertEqual(path.read_text(), "as it was")
         self.assertEqual(sorted(path.name for path in old.iterdir()), ["O.npy", "r.json"])
 
-    def test_output_through_a_link_or_to_a_pipe(self):
-        target, link = self.write("target.json", ""), self.folder / "link.json"
-        link.symlink_to(target)
-        self.right(*SMALL, "--json", link)
-        self.assertTrue(link.is_symlink())
-        self.assertTrue(json.loads(target.read_text())["ok"])
+    def test_output_to_a_pipe(self):
         shown = self.right(*SMALL, "--json", "/dev/stdout")
         self.assertTrue(json.loads(shown[shown.index("\n{") :])["ok"])
 
