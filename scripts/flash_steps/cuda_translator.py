@@ -308,8 +308,7 @@ class Translator:
             word == begin or self.text_at(self.before(word)) not in (".", "->")
         )
         label = re.sub(r"\s*([<>,:()*&])\s*", r"\1", name).replace("\\", "\\\\").replace('"', '\\"')
-        for token in self.tokens[begin:i]:
-            token.text = "" if token.kind != "marker" else token.text
+        self.blank(begin, i)
         self.tokens[i].kind = "other"
         self.tokens[i].text = f' ::sim::program::launch("{label}", ::sim::program::Shape('
         # Not watched: a global pointer to a kernel is the host's to read.

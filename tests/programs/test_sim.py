@@ -14,6 +14,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from copies import ROOT, Folder, for_all, main, said
+from flash_steps import cuda_program
 from flash_steps.nvcc import find_nvcc
 
 SIM = os.path.join(ROOT, "scripts", "sim")
@@ -22,7 +23,7 @@ FILES = {"several_files": ["several_files.cu", "several_files_cpp.cpp", "several
 PROGRAMS = sorted(name.removesuffix(".cu") for name in os.listdir(FOLDER) if name.endswith(".cu"))
 # What most programs have; the others are for --all.
 COMMON = "atomics copies dynamic_shared errors grid_sync printf several_files streams transposes"
-COMMON = [*COMMON.split(), "warp"]
+COMMON = COMMON.split()
 ANALYSED = ("transposes", "warp", "groups", "inline_ptx", "half")
 # Programs that provoke what CUDA refuses: each a finding that names the launch's line, @, and the
 # program goes on.
@@ -57,109 +58,6 @@ int main() {{
 """
 
 
-# Small programs with a fault; HERE marks the line that is told. -DFIXED makes its silent twin.
-FAULTS = {
-    "race": program(
-        """
-        __shared__ int s[64];
-        s[threadIdx.x] = 0;
-        __syncthreads();
-        s[threadIdx.x] = threadIdx.x;
-        #ifdef FIXED
-        __syncthreads();
-        #endif
-        p[threadIdx.x] = s[(threadIdx.x + 1) % 64];  // HERE
-        """,
-        "k<<<1, 64>>>(p)",
-    ),
-    "uninitialised": """
-        __global__ void add(const float* in, float* out) {
-          out[threadIdx.x] = in[threadIdx.x] + 1;  // HERE
-        }
-        int main() {
-          float *d_in, *d_out;
-          cudaMalloc(&d_in, 32 * sizeof(float));
-          cudaMalloc(&d_out, 32 * sizeof(float));
-        #ifdef FIXED
-          cudaMemset(d_in, 0, 32 * sizeof(float));
-        #endif
-          add<<<1, 32>>>(d_in, d_out);
-          return cudaDeviceSynchronize();
-        }""",
-    "out_of_bounds": """
-        #ifdef FIXED
-        #define BELOW <
-        #else
-        #define BELOW <=
-        #endif
-        template <class T>
-        __global__ void fill(T* out, int n) {
-          const int i = blockIdx.x * blockDim.x + threadIdx.x;
-          if (i BELOW n) {
-            out[i] = T(i);  // HERE
-          }
-        }
-        int main() {
-          double* d_out;
-          cudaMalloc(&d_out, 100 * sizeof(double));
-          fill<<<2,
-                 64>>>(
-              d_out,
-              100);
-          return cudaDeviceSynchronize();
-        }""",
-    "behind_asm": """
-        __device__ unsigned lane() {
-          unsigned id;
-          asm volatile(
-              "{\\n"
-              "  mov.u32 %0,"
-              "  %%laneid;\\n"
-              "}\\n"
-              : "=r"(id)
-              :
-              : "memory");
-          return id;
-        }
-        __global__ void divide(const int* by, int* out) {
-          extern
-              __shared__
-              int s[];
-          s[threadIdx.x] = lane();
-          out[threadIdx.x] = s[threadIdx.x] + by[0];  // HERE
-        }
-        int main() {
-          int *by, *out;
-          cudaMalloc(&by, 4), cudaMalloc(&out, 128);
-        #ifdef FIXED
-          cudaMemset(by, 0, 4);
-        #endif
-          divide
-              <<<1, 32,
-                 128>>>
-              (by, out);
-          return cudaDeviceSynchronize();
-        }""",
-    "shared_overrun": program(
-        """
-        __shared__ int s[30];
-        #ifdef FIXED
-        const int n = 30;
-        #else
-        const int n = 31;
-        #endif
-        for (int i = 0; i < n && threadIdx.x == 0; ++i) {
-          s[i] = i;  // HERE
-        }
-        __syncthreads();
-        p[threadIdx.x] = s[threadIdx.x % 30];
-        """,
-        "k<<<1, 32>>>(p)",
-    ),
-}
-TOLD = {"race": "race", "uninitialised": "d_in", "out_of_bounds": "d_out"}
-TOLD |= {"behind_asm": "by", "shared_overrun": "shared"}
-
 # Name: (the program, what is told, status, what follows the file on the command line). Where the
 # text has HERE, @ is its line.
 ERRORS = {
@@ -181,10 +79,6 @@ ERRORS = {
         }
         int main() { return 0; }""",
         r"sim: not supported: textures \(textures.cu:@\)\n$",
-    ),
-    "graphs": (
-        "int main() {\n  cudaGraph_t graph;  // HERE\n  return 0;\n}",
-        r"sim: not supported: CUDA graphs \(graphs.cu:@\)\n$",
     ),
     "header": (
         '#include <stdio.h>\n#include "nowhere/at_all.h"  // HERE\nint main() { return 0; }',
@@ -211,178 +105,9 @@ ERRORS = {
         }""",
         r"sim: not supported: cublasSaxpy \(blas.cu:@\)\n$",
     ),
-    "launch_attributes": (
-        """
-        int main() {
-          cudaLaunchConfig_t config = {};  // HERE
-          cudaLaunchKernelEx(&config, nullptr);
-        }""",
-        r"sim: not supported: launch attributes \(launch_attributes.cu:@\)\n$",
-    ),
-    "wmma": (
-        """
-        #include <mma.h>
-        using namespace nvcuda::wmma;  // HERE
-        __global__ void k() {
-          fragment<matrix_a, 16, 16, 16, half, row_major> a;
-        }
-        int main() { return 0; }""",
-        r"sim: not supported: wmma fragments \(wmma.cu:@\)\n$",
-    ),
     "undefined": (
         "int elsewhere(int);\nint main() { return elsewhere(3); }",
         r"sim: elsewhere\(int\) is declared and nowhere defined: give the file that has it, too\n$",
-    ),
-    "unknown_gpu": (
-        """
-        int main() {
-          int n;
-          return cudaGetDeviceCount(&n) + cudaDeviceSynchronize() + cudaFree(nullptr);
-        }""",
-        *(r"sim: .*Voodoo2.*\n$", 2, ["--gpu", "Voodoo2"]),
-    ),
-    "endless": (
-        program("while (*p == 0) {  // HERE\n}", signature="volatile int* p"),
-        *(r"finding: kernel k, .* spins at endless.cu:@: ", 1, ["--watchdog", "1"]),
-    ),
-    "asserts": (
-        program(
-            "assert(threadIdx.x < n);  // HERE",
-            "k<<<1, 4>>>(4), k<<<1, 4>>>(3)",
-            "#include <assert.h>",
-            "int n",
-        ),
-        r'finding: kernel k, .* thread \(3,0,0\): assertion "threadIdx.x < n" failed at '
-        r"asserts.cu:@\n",
-        1,
-    ),
-    "ptx": (
-        program('asm volatile("prefetch.global.L2 [%0];"  // HERE\n             :: "l"(p));'),
-        r"sim: not supported: the PTX instruction prefetch.global.L2 \(ptx.cu:@\)\n$",
-    ),
-    "ptx_of_bits": (
-        program('asm("ex2.approx.f32 %0, %1;" : "=r"(p[0]) : "r"(p[1]));  // HERE'),
-        r"sim: not supported: the PTX 'ex2.* with an operand that is no float \(ptx_of_bits.cu:@\)",
-    ),
-    "ptx_unreached": (
-        program(
-            'if (p[0]) asm volatile("prefetch.global.L2 [%0];" :: "l"(p));\np[0] = 5;',
-            "int got; k<<<1, 1>>>(p); cudaMemcpy(&got, p, 4, cudaMemcpyDeviceToHost);\n"
-            "  if (got != 5) return 3",
-        ),
-        *(r"k, 1 launch of 1 x 1\n", 0),
-    ),
-    "on_host": (
-        program("", 'printf("%d\\n", *p);  // HERE', "#include <stdio.h>"),
-        r"finding: host code dereferences a device pointer at on_host.cu:@; use cudaMemcpy\n",
-        1,
-    ),
-    "freed_twice": (
-        """
-        int main() {
-          int* p;
-          cudaMalloc(&p, 4);
-          if (cudaFree(p) != cudaSuccess) return 2;
-          if (cudaFree(p) != cudaErrorInvalidValue) return 3;
-          return cudaGetLastError() == cudaErrorInvalidValue ? 0 : 4;
-        }""",
-        r"finding: cudaFree of an address that cudaMalloc did not return, or freed twice\n",
-        1,
-    ),
-    "own_array": (
-        program(
-            """
-            float a[8], b[4][8] = {};
-            b[0][8 + threadIdx.x % 8] = 1;  // the next row, as the hardware has it
-            for (int i = 0; i < n; ++i) a[i] = i + b[1][0];  // HERE
-            p[threadIdx.x] = a[n - 1];
-            """,
-            "k<<<1, 32>>>(p, 8), k<<<1, 32>>>(p, 9)",
-            signature="int* p, int n",
-        ),
-        r"finding: kernel k, .* thread \(0,0,0\): index 8 at own_array.cu:@ is outside of the "
-        r"array a \(float \[8\]\)\n",
-        1,
-    ),
-    "shared_index": (
-        program(
-            """
-            __shared__ float s[64], behind[4096];
-            s[threadIdx.x] = behind[threadIdx.x] = 1;
-            s[i] = 2;  // HERE
-            p[threadIdx.x] = s[threadIdx.x];
-            """,
-            "k<<<1, 64>>>(p, 2000)",
-            signature="int* p, int i",
-        ),
-        r"finding: kernel k, .* thread \(0,0,0\): index 2000 at shared_index.cu:@ is outside of "
-        r"the array s \(float \[64\]\)\n",
-        1,
-    ),
-    "plain_grid": (
-        program(
-            "cooperative_groups::this_grid().sync();  // HERE",
-            "k<<<2, 32>>>(p)",
-            "#include <cooperative_groups.h>",
-        ),
-        r"finding: kernel k, .* a barrier of the grid at plain_grid.cu:@ in a plain launch; it "
-        r"needs cudaLaunchCooperativeKernel\n",
-        1,
-    ),
-    "divergent": (
-        program(
-            """
-            int v;
-            if (threadIdx.x < 16) {
-              v = __shfl_sync(~0u, 1, 0);
-            } else {
-              v = __shfl_sync(~0u, 2, 0);  // HERE
-            }
-            p[threadIdx.x] = v;
-            """,
-            "k<<<1, 32>>>(p)",
-        ),
-        r"finding: divergent warp operation: kernel k, .* calls __shfl_sync at divergent.cu:@ ",
-        1,
-    ),
-    "null_pointer": (
-        """
-        __global__ void k(float* p) { p[threadIdx.x] = 1; }  // HERE
-        int main() {
-          float* p = nullptr;
-          cudaMalloc(&p, size_t(1) << 45);
-          k<<<1, 32>>>(p);
-        }""",
-        r"(?s)^(?!.*estimated).*store at null_pointer.cu:@ by way of a null pointer: has its "
-        r"cudaMalloc.*stopped inside a launch: of that one the counts are partial",
-        1,
-    ),
-    "freed_managed": (
-        """
-        int main() {
-          int* p;
-          cudaMallocManaged(&p, 4);
-          *p = 1;
-          cudaFree(p);
-          return *p;  // HERE
-        }""",
-        *("host code uses p at freed_managed.cu:@ after it was freed", 1),
-    ),
-    "no_memory": (  # a kernel that touches none is named with its line
-        program(
-            "while (x != 7) x = x * 2 | 1;  // HERE\nif (x == 9) __trap();",
-            "k<<<1, 1>>>(1024)",
-            signature="int x",
-        ),
-        r"kernel k spins at no_memory.cu:@ without a memory access",
-        *(1, ["--watchdog", "1"]),
-    ),
-    "shared_atomics": (
-        program(
-            "__shared__ int s;\nif (!threadIdx.x) s = 0;\n__syncthreads();\natomicAdd(&s, 1);",
-            "k<<<1, 32>>>(p)",
-        ),
-        *(r"shared memory +atomic +128\n", 0),
     ),
     "own_status": (
         """
@@ -407,13 +132,16 @@ def line_in(name, code):
         return next(n for n, x in enumerate(file, 1) if code in x)
 
 
-def sim(*words, **more):
+def told(done):
     """A finding, which may take several lines, as one."""
-    done = said([sys.executable, SIM, *words], timeout=300, **more)
     done.stderr = re.sub(
         r"^finding: .*(?:\n  \S.*)*", lambda m: m[0].replace("\n ", ""), done.stderr, flags=re.M
     )
     return done
+
+
+def sim(*words, **more):
+    return told(said([sys.executable, SIM, *words], timeout=300, **more))
 
 
 class Jobs:
@@ -432,10 +160,6 @@ class Jobs:
                 *("--analyse", "--lines", os.path.join(FOLDER, name + ".cu")),
                 *("--json", self.path(name + ".analysed.json")),
             )
-        for name, text in FAULTS.items():
-            file = self.write(name, text)
-            self.add(name, file, "--analyse")
-            self.add(name + " fixed", file, "--analyse", "-D", "FIXED")
         for name, (text, _, *more) in ERRORS.items():
             self.add("error " + name, self.write(name, text), *(more[1] if more[1:] else ()))
         none = self.write("no_kernel", "\nint main() { void* p; return cudaMalloc(&p, 4); }\n")
@@ -488,7 +212,7 @@ class Programs(unittest.TestCase):
     @for_all
     def test_the_others_do(self):
         self.assertGreaterEqual(len(PROGRAMS), 20)
-        self.look_at([name for name in PROGRAMS if name not in COMMON])
+        self.look_at([name for name in PROGRAMS if name not in (*COMMON, *ANALYSED)])
 
     def look_at(self, programs):
         JOBS.start(*programs)
@@ -523,7 +247,6 @@ class Programs(unittest.TestCase):
             return said(command)
 
         files = [os.path.join(FOLDER, name + ".cu") for name in PROGRAMS]
-        files += [JOBS.path(name + ".cu") for name in FAULTS]
         for file, done in zip(files, JOBS.pool.map(compiled, files)):
             with self.subTest(file):
                 self.assertEqual(done.returncode, 0, done.stderr)
@@ -625,22 +348,6 @@ class Report(unittest.TestCase):
         self.assertEqual(JOBS.json("transposes")["findings"], [])
 
 
-class Findings(unittest.TestCase):
-    def test_each_fault_is_found_at_its_line_and_its_twin_is_silent(self):
-        JOBS.start(*FAULTS, *(name + " fixed" for name in FAULTS))
-        for name, text in FAULTS.items():
-            with self.subTest(name):
-                done = JOBS[name]
-                self.assertEqual(done.returncode, 1, done.stderr)
-                findings = re.findall(r"^finding: .*$", done.stderr, re.MULTILINE)
-                self.assertEqual(len(findings), 1, done.stderr)
-                self.assertIn(f"{name}.cu:{line_of(unindented(text))}", findings[0])
-                self.assertIn(TOLD[name], findings[0])
-                twin = JOBS[name + " fixed"]
-                self.assertEqual(twin.returncode, 0, twin.stderr)
-                self.assertNotIn("finding:", twin.stderr.replace("no finding:", ""))
-
-
 class Errors(Folder):
     def test_each_is_told_in_a_sentence(self):
         JOBS.start(*("error " + name for name in ERRORS))
@@ -652,6 +359,35 @@ class Errors(Folder):
                 self.assertRegex(done.stderr, pattern.replace("@", line))
                 self.assertNotIn("Traceback", done.stderr)
                 self.assertLessEqual(len(re.findall("^sim: ", done.stderr, re.MULTILINE)), 2)
+
+    def test_each_feature_that_is_not_supported_is_named(self):
+        """At its line; that the compiler's refusal leads there, "textures" and "library" show."""
+        features = {
+            "cudaTextureObject_t t;": "textures",
+            "surf2Dread(&x, s, 0, 0);": "surfaces",
+            "cudaGraph_t graph;": "CUDA graphs",
+            "cudaMallocArray(&a, &d, 1, 1);": "CUDA arrays",
+            "cudaIpcGetMemHandle(&h, p);": "memory of other processes",
+            "cudaMallocFromPoolAsync(&p, 1, pool, 0);": "memory pools",
+            "cudaImportExternalMemory(&m, &d);": "graphics",
+            "using namespace nvcuda::wmma;": "wmma fragments",
+            "__nv_fp8_e4m3 x;": "fp8 types",
+            "cuda::barrier<cuda::thread_scope_block> b;": "libcu++ (cuda::)",
+            "auto c = cooperative_groups::this_cluster();": "this part of cooperative groups",
+            "cudaLaunchConfig_t config = {};": "launch attributes",
+            "__cluster_dims__(2, 1, 1) void k();": "launch attributes",
+            "CUcontext context; cuInit(0);": "the driver API",
+            "x = __shfl_down(x, 1);": "shuffles without _sync",
+            "x = __ballot(1);": "votes without _sync",
+            "x = __vadd4(x, y);": "SIMD intrinsics",
+            'puts("cudaGraph_t"); x = 1;  // cudaGraph_t': None,
+        }
+        path = self.write("features.cu", "\n".join(features))
+        for line, (text, name) in enumerate(features.items(), 1):
+            found = cuda_program.unsupported_in(path, line) or ""
+            with self.subTest(text):
+                self.assertEqual(found.startswith(f"not supported: {name}"), bool(name), found)
+                self.assertEqual(found.endswith(f" (features.cu:{line})"), bool(name), found)
 
     def test_files_that_cannot_be_taken(self):
         folder, path = str(self.folder), str(self.write("notes.txt", "int main() {}\n"))

@@ -1,0 +1,295 @@
+// What a program can do wrong, and what a kernel cannot have. The first argument says which, a
+// second one makes it right. test_sim_faults.py compiles it once; a line that must be told ends with
+// the argument.
+#include <assert.h>
+#include <cooperative_groups.h>
+#include <cstdio>
+#include <cstring>
+
+// --- between host and device ---
+
+__global__ void child(int* x) { x[threadIdx.x] = 1; }
+__global__ void parent(int* x) {
+  if (threadIdx.x == 3) child<<<1, 4>>>(x);  // launches
+}
+__device__ int* take(int bytes) {
+  int* p;
+  cudaMalloc(&p, bytes);  // allocates
+  return p;
+}
+__global__ void allocates(int** x) { *x = take(4); }
+__global__ void waits() {
+  cudaDeviceSynchronize();  // waits
+}
+
+// A class as of a course: it owns device memory.
+struct Vector {
+  static inline int made = 0, gone = 0;
+  int *p, n, copies = 0, rest[40];
+  static const int kThree = 3;
+  explicit Vector(int n) : n(n) { cudaMalloc(&p, n * sizeof(int)), ++made; }
+  Vector(const Vector& v) : n(v.n), copies(v.copies + 1) {
+    cudaMalloc(&p, n * sizeof(int)), ++made;
+    cudaMemcpy(p, v.p, n * sizeof(int), cudaMemcpyDeviceToDevice);
+    memcpy(rest, v.rest, sizeof rest);
+  }
+  ~Vector() { cudaFree(p), ++gone; }
+};
+template <class V>
+__global__ void add(V v, int by, int* out) {
+  out[threadIdx.x] = v.p[threadIdx.x] + v.rest[39] + by;
+  v.p = nullptr;  // each thread's own
+  v.copies += threadIdx.x;
+  __syncthreads();
+  if (threadIdx.x == 31) out[32] = v.copies;
+}
+int arguments() {
+  int *out, *same, got[33];
+  cudaMalloc(&out, sizeof got);
+  Vector v(32);
+  cudaMemset(v.p, 0, 32 * sizeof(int));
+  v.rest[39] = 4;
+  add<<<1, 32>>>(v, Vector::kThree, out);
+  cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost);
+  printf("%d %d, made %d, gone %d\n", got[5], got[32], Vector::made, Vector::gone);
+  int by = 1;
+  void* all[] = {&v, &by, &out};
+  cudaLaunchKernel((void*)add<Vector>, dim3(1), dim3(32), all, 0, 0);
+  cudaMemcpy(got, out, sizeof got, cudaMemcpyDeviceToHost);
+  printf("%d %d, made %d, gone %d\n", got[5], got[32], Vector::made, Vector::gone);
+  return 0;
+}
+
+__global__ void tree(int* out) {
+  __shared__ int s[64];
+  s[threadIdx.x] = 1;
+  for (int n = 32; n > 0; n /= 2) {
+    if (threadIdx.x < n) s[threadIdx.x] += s[threadIdx.x + n];  // races
+  }
+  out[threadIdx.x] = s[threadIdx.x];
+}
+__global__ void reverse(int* x) { x[63 - threadIdx.x] = x[threadIdx.x]; }
+__global__ void some(int* out) {  // 24 are written, 32 are read
+  __shared__ int s[32];
+  const int v = s[31 - threadIdx.x];  // never
+  if (threadIdx.x < 24) s[threadIdx.x] = 1;
+  out[threadIdx.x] = v;
+}
+
+struct Pair {
+  double sum;
+  int count;
+};
+__global__ void fill(int* out, int n) {
+  const int i = blockIdx.x * 256 + threadIdx.x;
+  if (i < n) out[i] = i;
+}
+__global__ void pairs(Pair* out) { out[threadIdx.x].sum = 1, out[threadIdx.x].count = 2; }
+int copies(bool reads) {
+  int *most, *room, got[1000], sum = 0;
+  Pair *p, back[32];
+  cudaMalloc(&most, 4000), cudaMalloc(&room, 4000), cudaMalloc(&p, sizeof back);
+  fill<<<3, 256>>>(most, 1000);
+  fill<<<1, 256>>>(room, 7);
+  pairs<<<1, 32>>>(p);
+  cudaMemcpy(back, p, sizeof back, cudaMemcpyDeviceToHost);
+  for (const Pair& q : back) sum += q.count;
+  cudaMemcpy(got, room, 4000, cudaMemcpyDeviceToHost);
+  for (int i = 0; i < 7; ++i) sum += got[i];
+  got[7] = -1;
+  sum += got[7];
+  cudaMemcpyAsync(got, most, 4000, cudaMemcpyDeviceToHost);      // copies
+  for (int i = 0; i < (reads ? 1000 : 768); ++i) sum += got[i];  // reads
+  printf("%d\n", sum);
+  return 0;
+}
+int copies_all() {
+  int *nothing, *other, got[10];
+  cudaMalloc(&nothing, 4000), cudaMalloc(&other, 4000);
+  cudaMemcpy(other, nothing, 4000, cudaMemcpyDeviceToDevice);
+  cudaMemcpy2D(got, 4, other, 40, 4, 10, cudaMemcpyDeviceToHost);  // all
+  return 0;
+}
+
+__global__ void stores_on(volatile int* p, int n) {
+  for (int i = 0; i < n; ++i) *p = i;
+}
+__global__ void computes_on(int x, int* out) {
+  while (x != 7) x = x * 2 | 1;  // computes
+  *out = x;
+}
+
+// --- one fault each ---
+
+__global__ void neighbours(int* p, bool right) {
+  __shared__ int s[64];
+  s[threadIdx.x] = 0;
+  __syncthreads();
+  s[threadIdx.x] = threadIdx.x;
+  if (right) __syncthreads();
+  p[threadIdx.x] = s[(threadIdx.x + 1) % 64];  // race
+}
+__global__ void plus_one(const int* in, int* out) {
+  out[threadIdx.x] = in[threadIdx.x] + 1;  // uninitialised
+}
+template <class T>
+__global__ void fill_all(T* out, int n) {
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) {
+    out[i] = T(i);  // out of bounds
+  }
+}
+// clang-format off
+__device__ unsigned lane() {
+  unsigned id;
+  asm volatile(
+      "{\n"
+      "  mov.u32 %0,"
+      "  %%laneid;\n"
+      "}\n"
+      : "=r"(id)
+      :
+      : "memory");
+  return id;
+}
+__global__ void divide(const int* by, int* out) {
+  extern
+      __shared__
+      int s[];
+  s[threadIdx.x] = lane();
+  out[threadIdx.x] = s[threadIdx.x] + by[0];  // behind asm
+}
+void launch_divide(const int* by, int* out) {
+  divide
+      <<<1, 32,
+         128>>>
+      (by, out);
+}
+// clang-format on
+__global__ void shared_overrun(int* p, int n) {
+  __shared__ int s[30];
+  for (int i = 0; i < n && threadIdx.x == 0; ++i) {
+    s[i] = i;  // overrun
+  }
+  __syncthreads();
+  p[threadIdx.x] = s[threadIdx.x % 30];
+}
+__global__ void endless(volatile int* p) {
+  while (*p == 0) {  // endless
+  }
+}
+__global__ void idle(int x) {
+  while (x != 7) x = x * 2 | 1;  // idle
+  if (x == 9) __trap();
+}
+__global__ void below(int n) {
+  assert(threadIdx.x < n);  // asserts
+}
+__global__ void own_array(int* p, int n) {
+  float a[8], b[4][8] = {};
+  b[0][8 + threadIdx.x % 8] = 1;                   // the next row, as the hardware has it
+  for (int i = 0; i < n; ++i) a[i] = i + b[1][0];  // own array
+  p[threadIdx.x] = a[n - 1];
+}
+__global__ void shared_index(int* p, int i) {
+  __shared__ float s[64], behind[4096];
+  s[threadIdx.x] = behind[threadIdx.x] = 1;
+  s[i] = 2;  // shared index
+  p[threadIdx.x] = s[threadIdx.x];
+}
+__global__ void plain_grid() {
+  cooperative_groups::this_grid().sync();  // plain grid
+}
+__global__ void divergent(int* p) {
+  int v;
+  if (threadIdx.x < 16) {
+    v = __shfl_sync(~0u, 1, 0);
+  } else {
+    v = __shfl_sync(~0u, 2, 0);  // divergent
+  }
+  p[threadIdx.x] = v;
+}
+__global__ void store(int* p) { p[threadIdx.x] = 1; }  // null
+__global__ void prefetch(int* p, bool reached) {
+  if (reached) asm volatile("prefetch.global.L2 [%0];" ::"l"(p));  // ptx
+  p[0] = 5;
+}
+__global__ void power(int* p) {
+  asm("ex2.approx.f32 %0, %1;" : "=r"(p[0]) : "r"(p[1]));  // bits
+}
+__global__ void shared_atomics() {
+  __shared__ int s;
+  if (!threadIdx.x) s = 0;
+  __syncthreads();
+  atomicAdd(&s, 1);
+}
+
+int freed_twice() {
+  int* p;
+  cudaMalloc(&p, 4);
+  if (cudaFree(p) != cudaSuccess) return 2;
+  if (cudaFree(p) != cudaErrorInvalidValue) return 3;
+  return cudaGetLastError() == cudaErrorInvalidValue ? 0 : 4;
+}
+int freed_managed() {
+  int* p;
+  cudaMallocManaged(&p, 4);
+  *p = 1;
+  cudaFree(p);
+  return *p;  // freed
+}
+int too_large() {
+  int* p = nullptr;
+  cudaMalloc(&p, size_t(1) << 45);
+  store<<<1, 32>>>(p);
+  return cudaDeviceSynchronize();
+}
+int unreached() {
+  int *p, got;
+  cudaMalloc(&p, 4);
+  prefetch<<<1, 1>>>(p, false);
+  cudaMemcpy(&got, p, 4, cudaMemcpyDeviceToHost);
+  return got == 5 ? 0 : 3;
+}
+
+int main(int n, char** words) {
+  const auto is = [&](const char* word) { return n > 1 && !strcmp(words[1], word); };
+  const bool right = n > 2;
+  if (is("twice")) return freed_twice();
+  if (is("freed")) return freed_managed();
+  if (is("null")) return too_large();
+  if (is("unreached")) return unreached();
+  if (is("arguments")) return arguments();
+  if (is("copies")) return copies(false);
+  if (is("reads")) return copies(true);
+  if (is("all")) return copies_all();
+  int *x, *unset, **y;
+  cudaMalloc(&x, 256), cudaMalloc(&unset, 256), cudaMalloc(&y, 8);
+  if (right) cudaMemset(unset, 0, 256);
+  if (is("launches")) parent<<<1, 4>>>(x);
+  if (is("allocates")) allocates<<<1, 1>>>(y);
+  if (is("waits")) waits<<<1, 32>>>();
+  if (is("races") || is("far")) tree<<<1, 64>>>(x);
+  if (is("far")) fill<<<1, 64>>>(x, 64), stores_on<<<1, 1>>>(x, 1);
+  if (is("reverse")) reverse<<<1, 64>>>(x);
+  if (is("never")) some<<<1, 32>>>(x);
+  if (is("stores on")) stores_on<<<1, 1>>>(x, 1000000), stores_on<<<1, 1>>>(x, 10);
+  if (is("computes on")) stores_on<<<1, 1>>>(x, 1), computes_on<<<1, 1>>>(1024, x);
+  if (is("race")) neighbours<<<1, 64>>>(x, right);
+  if (is("uninitialised")) plus_one<<<1, 64>>>(unset, x);
+  if (is("out of bounds")) fill_all<<<2, 64>>>(x, right ? 64 : 65);
+  if (is("behind asm")) launch_divide(unset, x);
+  if (is("overrun")) shared_overrun<<<1, 32>>>(x, right ? 30 : 31);
+  if (is("asserts")) below<<<1, 4>>>(4), below<<<1, 4>>>(right ? 4 : 3);
+  if (is("own array")) own_array<<<1, 32>>>(x, 8), own_array<<<1, 32>>>(x, right ? 8 : 9);
+  if (is("shared index")) shared_index<<<1, 64>>>(x, right ? 63 : 2000);
+  if (is("divergent")) divergent<<<1, right ? 16 : 32>>>(x);
+  if (is("plain grid")) plain_grid<<<2, 32>>>();
+  if (is("endless")) cudaMemset(x, 0, 4), endless<<<1, 1>>>(x);
+  if (is("idle")) idle<<<1, 1>>>(1024);
+  if (is("ptx")) prefetch<<<1, 1>>>(x, true);
+  if (is("bits")) power<<<1, 1>>>(x);
+  if (is("shared atomics")) shared_atomics<<<1, 32>>>();
+  if (is("on host")) printf("%d\n", *x);  // on host
+  return cudaDeviceSynchronize();
+}

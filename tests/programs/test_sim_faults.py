@@ -1,0 +1,180 @@
+"""./scripts/sim: what it finds and refuses while a program runs. One program, faults.cu, whose
+first argument says what it does."""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import unittest
+from pathlib import Path
+
+from copies import main, said
+from test_sim import sim, told
+
+NAME = "host side.cu"
+TEXT = Path(__file__).with_name("faults.cu").read_text(encoding="utf-8")
+
+# What a kernel cannot have: status 2, and a sentence. Here and below @ is the line that ends with
+# the word.
+REFUSED = {
+    "launches": r"a kernel that launches child \(@\)",
+    "allocates": r"a kernel that calls cudaMalloc \(@\)",
+    "waits": r"a kernel that calls cudaDeviceSynchronize \(@\)",
+    "ptx": r"the PTX instruction prefetch.global.L2 \(@\)",
+    "bits": r"the PTX 'ex2.* with an operand that is no float \(@\)",
+}
+# One finding, status 1. Those that `--analyse` finds, ...
+ANALYSED = {
+    "race": r"race on shared memory: kernel neighbours, .* at @",
+    "uninitialised": "uninitialised .*unset.* at @",
+    "out of bounds": "kernel fill_all, .*4-byte store at @ at byte 256 of buffer x, which has 256",
+    "behind asm": "uninitialised .*unset.* at @",
+    "overrun": "4-byte store at @ past the end of the shared array s, at byte 120 of 120",
+    "reads": "host code at @ reads byte 3072 of most, copied at .*, which nobody has written",
+    "all": "the host copies 40 bytes of other at @",
+}
+# ... and those that are found in any run.
+FOUND = {
+    "asserts": r'kernel below, .* thread \(3,0,0\): assertion "threadIdx.x < n" failed at @',
+    "own array": r"kernel own_array, .* thread \(0,0,0\): index 8 at @ is outside of the array a "
+    r"\(float \[8\]\)",
+    "shared index": r"kernel shared_index, .* thread \(0,0,0\): index 2000 at @ is outside of the "
+    r"array s \(float \[64\]\)",
+    "divergent": "divergent warp operation: kernel divergent, .* calls __shfl_sync at @ ",
+    "plain grid": "kernel plain_grid, .* a barrier of the grid at @ in a plain launch; it needs "
+    "cudaLaunchCooperativeKernel",
+    "endless": "kernel endless, .* spins at @: ",
+    "idle": "kernel idle spins at @ without a memory access",  # it touches none
+    "on host": "host code dereferences a device pointer at @; use cudaMemcpy",
+    "twice": "cudaFree of an address that cudaMalloc did not return, or freed twice",
+    "freed": "host code uses p at @ after it was freed",
+    "null": "store at @ by way of a null pointer: has its cudaMalloc",
+}
+RIGHT = ("race", "uninitialised", "out of bounds", "behind asm", "overrun")  # have a silent twin
+RIGHT += ("asserts", "own array", "shared index", "divergent")
+
+
+def placed(pattern, word):
+    lines = TEXT.splitlines()
+    at = [n for n, x in enumerate(lines, 1) if x.endswith("// " + word)]
+    return pattern.replace("@", f"{NAME}:{at[0]}") if at else pattern
+
+
+class Faults(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.source = os.path.join(cls.folder.name, NAME)
+        cls.program = os.path.join(cls.folder.name, "program")
+        Path(cls.source).write_text(TEXT, encoding="utf-8")
+        kept = sim(cls.source, "-o", cls.program)
+        if kept.returncode:
+            raise RuntimeError(kept.stderr)
+
+    def run_as(self, mode, *wishes, words=(), right=(), status=None):
+        """As ./scripts/sim starts the program."""
+        wishes = {"FLASH_STEPS_SIM": "\n".join(wishes)}
+        command = [*words, self.program, mode, *right]
+        done = told(said(command, timeout=120, env={**os.environ, **wishes}))
+        if status is not None:
+            self.assertEqual(done.returncode, status, done.stderr)
+        done.findings = re.findall(r"^finding: (.*)$", done.stderr, re.MULTILINE)
+        return done
+
+    def test_what_a_kernel_cannot_have_is_refused_by_name_and_line(self):
+        for mode, pattern in REFUSED.items():
+            with self.subTest(mode):
+                done = self.run_as(mode, status=2)
+                words = placed(f"^sim: not supported: {pattern}\n", mode)
+                self.assertRegex(done.stderr, words)
+        self.run_as("unreached", status=0)  # what no thread executes is no matter
+        self.assertRegex(
+            self.run_as("race", "gpu Voodoo2", status=2).stderr, "^sim: .*Voodoo2.*\n$"
+        )
+
+    def test_each_fault_is_one_finding_at_its_line_and_its_twin_is_silent(self):
+        for mode, pattern in {**ANALYSED, **FOUND}.items():
+            with self.subTest(mode):
+                wishes = ("watchdog 1", *["analyse"] * (mode in ANALYSED))
+                done = self.run_as(mode, *wishes, status=1)
+                self.assertEqual(len(done.findings), 1, done.stderr)
+                self.assertRegex(done.findings[0], placed(pattern, mode))
+                if mode in RIGHT:
+                    twin = self.run_as(mode, *wishes, right=["right"], status=0)
+                    self.assertEqual(twin.findings, [], twin.stderr)
+
+    def test_counts_of_a_launch_that_stopped_are_partial(self):
+        done = self.run_as("null")
+        self.assertIn("stopped inside a launch: of that one the counts are partial", done.stderr)
+        self.assertNotIn("estimated", done.stderr)
+
+    def test_atomics_in_shared_memory_are_counted(self):
+        done = self.run_as("shared atomics", status=0)
+        self.assertRegex(done.stderr, r"shared memory +atomic +128\n")
+
+    def test_the_host_copies_the_arguments_once(self):
+        # cudaLaunchKernel: no constructor at all
+        expected = "7 32, made 2, gone 1\n5 31, made 2, gone 1\n"
+        self.assertEqual(self.run_as("arguments", status=0).stdout, expected)
+
+    def test_reads_that_a_race_explains_are_no_findings_of_their_own(self):
+        for mode in ("races", "reverse"):
+            findings = self.run_as(mode, "analyse").findings
+            self.assertTrue(findings)
+            for finding in findings:
+                self.assertTrue(finding.startswith("race on "), finding)
+        findings = self.run_as("never", "analyse").findings
+        self.assertEqual(len(findings), 2, findings)  # the last 8 are nobody's
+        self.assertTrue(findings[0].startswith("uninitialised shared memory"), findings)
+
+    def test_what_the_host_does_not_use_may_be_unwritten(self):
+        self.assertEqual(self.run_as("copies", "analyse", status=0).findings, [])
+
+    def test_a_program_that_was_ended_has_no_clean_bill(self):
+        report = os.path.join(self.folder.name, "report.json")
+        for mode, limit in (("stores on", "limit 0.01"), ("computes on", "limit 0.5")):
+            wishes = (limit, "patience 0", "analyse", "watchdog 2", "json " + report)
+            done = self.run_as(mode, *wishes, status=124)
+            last = "no race and no other finding until it was ended: the rest did not run\n"
+            self.assertTrue(done.stderr.endswith(last), done.stderr)
+            self.assertNotIn("spins", done.stderr)
+            with open(report, encoding="utf-8") as file:
+                self.assertFalse(json.load(file)["complete"])
+        self.assertIn(placed("computes_on was ended at @\n", "computes"), done.stderr)
+
+    def test_the_last_line_says_whether_races_were_looked_for(self):
+        done = self.run_as("races", "looks ./scripts/sim --analyse x.cu", status=0)
+        last = "\nraces were not looked for: ./scripts/sim --analyse x.cu\n"
+        self.assertTrue(done.stderr.endswith(last), done.stderr)
+        done = self.run_as("races", "analyse")
+        self.assertRegex(done.stderr, "\\d findings?, told above\nraces were looked for\n$")
+        done = self.run_as("copies", "analyse")
+        self.assertRegex(done.stderr, "\nno finding: no race, .*\n$")
+        done = sim(self.source, "--gpu", "H100", "--", "races")
+        self.assertRegex(
+            done.stderr, rf"looked for: \S+/sim --analyse '{self.source}' --gpu H100 -- races\n$"
+        )
+
+    def test_far_below_a_finding_it_is_told_again(self):
+        done = self.run_as("far", "analyse", "lines")
+        report = done.stderr.split("\n\n")[1]
+        self.assertRegex(report, r"\d findings?:\n(  .*\n)+races were looked for\n$")
+        again = " ".join(report.rpartition("findings:\n")[2].split())
+        self.assertIn(" ".join(done.findings[0].split()), again)
+
+    @unittest.skipUnless(shutil.which("unshare"), "there is no unshare")
+    def test_without_proc_lines_are_known(self):
+        hide = "mount -t tmpfs none /proc && cd / && exec "
+        words = ["unshare", "-rm", "sh", "-c", hide + '"$0" "$@"']
+        if said([*words, "true"]).returncode:
+            self.skipTest("no file system can be mounted here")
+        done = self.run_as("races", "analyse", words=words)
+        self.assertIn(placed(" at @", "races"), done.findings[0])
+        nowhere = self.run_as("races", "analyse", words=["env", "PATH=/nowhere"])
+        self.assertIn("addr2line", nowhere.stderr)
+
+
+if __name__ == "__main__":
+    main()
