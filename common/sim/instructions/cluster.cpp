@@ -42,8 +42,7 @@ void cluster_thread_returned() {
 void cluster_arrive(Where where) {
   ClusterBarrier& c = barrier();
   if (my_phase() != 0) {
-    fail(FaultKind::refused, here() + ": barrier.cluster.arrive at " + at(where) +
-                                 " for the second time without a barrier.cluster.wait");
+    refuse("barrier.cluster.arrive", where, " for the second time without a barrier.cluster.wait");
   }
   my_phase() = c.phase + 1;
   release(c);
@@ -53,8 +52,7 @@ void cluster_arrive(Where where) {
 void cluster_wait(Where where) {
   ClusterBarrier& c = barrier();
   if (my_phase() == 0) {
-    fail(FaultKind::refused,
-         here() + ": barrier.cluster.wait at " + at(where) + " without a barrier.cluster.arrive");
+    refuse("barrier.cluster.wait", where, " without a barrier.cluster.arrive");
   }
   while (c.phase < my_phase()) {
     c.waiters.emplace_back(self, self->current->id);
@@ -68,8 +66,8 @@ bool grid_is_together() { return self->launch->config.together; }
 
 void require_grid_together(Where where) {
   if (grid_is_together()) return;
-  fail(FaultKind::refused, here() + ": a barrier of the grid at " + at(where) +
-                               " in a plain launch; it needs cudaLaunchCooperativeKernel");
+  refuse("a barrier of the grid", where,
+         " in a plain launch; it needs cudaLaunchCooperativeKernel");
 }
 
 unsigned cluster_rank() { return self->rank; }

@@ -37,9 +37,9 @@ void cp_async(void* to, const void* from, int bytes, int from_bytes, Where where
                                     " is not aligned to " + std::to_string(bytes) + " bytes");
   }
   if (from_bytes < 0 || from_bytes > bytes) {
-    fail(FaultKind::refused, here() + ": cp.async at " + at(where) + " takes " +
-                                 std::to_string(from_bytes) + " of " + std::to_string(bytes) +
-                                 " bytes from its source");
+    refuse("cp.async", where,
+           " takes " + std::to_string(from_bytes) + " of " + std::to_string(bytes) +
+               " bytes from its source");
   }
   if (from_bytes > 0) access(from, from_bytes, Kind::load, pc, By::copy);
   const AsyncCopy copy{

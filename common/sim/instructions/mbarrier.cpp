@@ -41,23 +41,20 @@ Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
   auto& all = async_of(*home).mbarriers;
   const auto found = all.find(bar);
   if (found == all.end()) {
-    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) +
-                                 ", but the mbarrier is not initialised (" + name_of(*home, bar) +
-                                 ")");
+    refuse(what, where, ", but the mbarrier is not initialised (" + name_of(*home, bar) + ")");
   }
   if (*bar != packed(found->second)) {
-    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) +
-                                 ", but something has overwritten the mbarrier (" +
-                                 name_of(*home, bar) + ")");
+    refuse(what, where,
+           ", but something has overwritten the mbarrier (" + name_of(*home, bar) + ")");
   }
   return found->second;
 }
 
 void need_bytes(int bytes, const char* what, const Where& where) {
   if (bytes < 0 || bytes > kMaxCount) {
-    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + " of " +
-                                 std::to_string(bytes) + " bytes; 0 to " +
-                                 std::to_string(kMaxCount) + " are possible");
+    refuse(what, where,
+           " of " + std::to_string(bytes) + " bytes; 0 to " + std::to_string(kMaxCount) +
+               " are possible");
   }
 }
 
@@ -66,15 +63,14 @@ void need_bytes(int bytes, const char* what, const Where& where) {
 void mbarrier_init(uint64_t* bar, int count, Where where) {
   need_own_shared("mbarrier.init", bar, sizeof *bar, alignof(uint64_t), where);
   if (count < 1 || count > kMaxCount) {
-    fail(FaultKind::refused, here() + ": mbarrier.init at " + at(where) + " with a count of " +
-                                 std::to_string(count) + "; 1 to " + std::to_string(kMaxCount) +
-                                 " are possible");
+    refuse("mbarrier.init", where,
+           " with a count of " + std::to_string(count) + "; 1 to " + std::to_string(kMaxCount) +
+               " are possible");
   }
   auto& all = async_of(*self).mbarriers;
   if (all.count(bar)) {
-    fail(FaultKind::refused, here() + ": mbarrier.init at " + at(where) +
-                                 " of an mbarrier in use (" + name_of(*self, bar) +
-                                 "); mbarrier.inval must come first");
+    refuse("mbarrier.init", where,
+           " of an mbarrier in use (" + name_of(*self, bar) + "); mbarrier.inval must come first");
   }
   access(bar, sizeof *bar, Kind::store, __builtin_return_address(0), By::mbarrier);
   for (auto& o : self->observers) o->init_barrier(*self, bar, where);
@@ -90,8 +86,7 @@ void mbarrier_init_fence() {
 void mbarrier_inval(uint64_t* bar, Where where) {
   const Mbarrier& m = find(bar, "mbarrier.inval", where);
   if (!m.waiters.empty()) {
-    fail(FaultKind::refused,
-         here() + ": mbarrier.inval at " + at(where) + " while threads wait for the mbarrier");
+    refuse("mbarrier.inval", where, " while threads wait for the mbarrier");
   }
   access(bar, sizeof *bar, Kind::store, __builtin_return_address(0), By::mbarrier);
   async_of(*self).mbarriers.erase(bar);

@@ -141,10 +141,9 @@ void do_mma(WarpMeeting& m) {
 void need_whole_warp(const char* what, const Where& where) {
   const unsigned warp = self->current->id / 32;
   if (self->alive[warp] == kWholeWarp) return;
-  fail(FaultKind::refused,
-       here() + ": " + what + " at " + at(where) +
-           (self->member[warp] == kWholeWarp ? " in a warp of which some lanes have returned"
-                                             : " in a warp of fewer than 32 threads"));
+  refuse(what, where,
+         self->member[warp] == kWholeWarp ? " in a warp of which some lanes have returned"
+                                          : " in a warp of fewer than 32 threads");
 }
 
 // Only the lanes that name a row touch memory.

@@ -83,15 +83,15 @@ void count_box(const Box& box, Kind kind, const void* pc) {
 Box box_at(const TensorMap* map, const int* coordinates, int rank, const char* what,
            const Where& where) {
   if (map->rank != rank) {
-    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + " with " +
-                                 std::to_string(rank) + " coordinates; the tensor map has rank " +
-                                 std::to_string(map->rank));
+    refuse(what, where,
+           " with " + std::to_string(rank) + " coordinates; the tensor map has rank " +
+               std::to_string(map->rank));
   }
   if (const int bytes = coordinates[0] * static_cast<int>(map->element_bytes); bytes % 16 != 0) {
-    fail(FaultKind::refused,
-         here() + ": " + what + " at " + at(where) + " with the innermost coordinate " +
-             std::to_string(coordinates[0]) + ", which is " + std::to_string(bytes) +
-             " bytes and not a multiple of 16: the hardware calls it an illegal instruction");
+    refuse(what, where,
+           " with the innermost coordinate " + std::to_string(coordinates[0]) + ", which is " +
+               std::to_string(bytes) +
+               " bytes and not a multiple of 16: the hardware calls it an illegal instruction");
   }
   Box box{*map};
   std::copy_n(coordinates, rank, box.at);
@@ -102,9 +102,7 @@ void need_plain(const char* what, const void* shared, const void* global, int by
                 const Where& where) {
   if (bytes <= 0 || bytes % kBulkAlign != 0 ||
       reinterpret_cast<uintptr_t>(global) % kBulkAlign != 0) {
-    fail(FaultKind::refused,
-         here() + ": " + what + " at " + at(where) +
-             " needs a size and a global address that are multiples of 16 bytes");
+    refuse(what, where, " needs a size and a global address that are multiples of 16 bytes");
   }
   need_own_shared(what, shared, bytes, kBulkAlign, where);
 }
@@ -157,9 +155,8 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
   need_own_shared("a TMA load", to, box.bytes(), kTensorAlign, where);
   need_mbarrier(bar, "a TMA load", where);
   if (blocks >> cluster_size()) {
-    fail(FaultKind::refused, here() + ": the TMA load at " + at(where) +
-                                 " is multicast to a block outside the cluster of " +
-                                 std::to_string(cluster_size()));
+    refuse("the TMA load", where,
+           " is multicast to a block outside the cluster of " + std::to_string(cluster_size()));
   }
   count_box(box, Kind::load, pc);
   if (blocks == 0) blocks = 1u << cluster_rank();
@@ -192,13 +189,12 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
   const char* what = add ? "a TMA reduction" : "a TMA store";
   const Box box = box_at(map, coordinates, rank, what, where);
   if (std::any_of(coordinates, coordinates + rank, [](int c) { return c < 0; })) {
-    fail(FaultKind::refused,
-         here() + ": " + what + " at " + at(where) +
-             " with a negative coordinate: the hardware calls it an illegal instruction");
+    refuse(what, where,
+           " with a negative coordinate: the hardware calls it an illegal instruction");
   }
   need_own_shared(what, from, box.bytes(), kTensorAlign, where);
   if (add && map->element != Element::f32) {
-    fail(FaultKind::refused, here() + ": the TMA reduction at " + at(where) + " is not of floats");
+    refuse("the TMA reduction", where, " is not of floats");
   }
   access(from, static_cast<unsigned>(box.bytes()), Kind::load, pc, By::engine);
   const uint32_t operation = tell_store(from, box.bytes(), pc, where);

@@ -49,11 +49,11 @@ void do_shuffle(WarpMeeting& m) {
     auto& f = frame_of<ShuffleFrame>(m, lane);
     const int source = source_lane(f, lane);
     if (!(m.arrived >> source & 1)) {
-      fail(FaultKind::refused, here() + ": in the shuffle at " + at(m.where) + " lane " +
-                                   std::to_string(lane) + " of warp " + std::to_string(m.warp) +
-                                   " reads from lane " + std::to_string(source) +
-                                   (self->alive[m.warp] >> source & 1 ? ", which does not take part"
-                                                                      : ", which has returned"));
+      refuse("in the shuffle", m.where,
+             " lane " + std::to_string(lane) + " of warp " + std::to_string(m.warp) +
+                 " reads from lane " + std::to_string(source) +
+                 (self->alive[m.warp] >> source & 1 ? ", which does not take part"
+                                                    : ", which has returned"));
     }
     f.out = frame_of<ShuffleFrame>(m, source).in;
   }
@@ -88,8 +88,8 @@ void sync_warp(uint32_t mask, Where where) {
 uint64_t shuffle(Shuffle kind, uint32_t mask, uint64_t value, unsigned bytes, int arg, int width,
                  Where where) {
   if (!std::has_single_bit(static_cast<unsigned>(width)) || width > 32) {
-    fail(FaultKind::refused, here() + ": the shuffle at " + at(where) + " has width " +
-                                 std::to_string(width) + "; a power of two up to 32 is needed");
+    refuse("the shuffle", where,
+           " has width " + std::to_string(width) + "; a power of two up to 32 is needed");
   }
   ShuffleFrame f{kind, value, 0, bytes, arg, width};
   meet_in_warp("__shfl_sync", mask, do_shuffle, &f, where);

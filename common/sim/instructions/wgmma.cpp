@@ -192,10 +192,9 @@ WgmmaEvent& next_event(bool commit, const Wgmma& product, const Where& where) {
   }
   WgmmaEvent& e = *g.events[number];
   if (e.commit != commit || !same_operation(e.product, product)) {
-    fail(FaultKind::refused,
-         here() + ": the wgmma at " + at(where) +
-             " differs from the one that other threads of the warpgroup issued (" + at(e.where) +
-             "): other operands, another size, or another number of operations before it");
+    refuse("the wgmma", where,
+           " differs from the one that other threads of the warpgroup issued (" + at(e.where) +
+               "): other operands, another size, or another number of operations before it");
   }
   return e;
 }
@@ -240,16 +239,14 @@ void drain(Warpgroup& g, int pending_groups, const Where& where) {
   const unsigned first = self->current->id / kThreads * (kThreads / 32);
   for (unsigned w = first; w < first + kThreads / 32; ++w) {
     if (self->alive[w] != ~0u) {
-      fail(FaultKind::refused,
-           here() + ": the wgmma.wait_group at " + at(where) +
-               " needs all threads of its warpgroup, of which some have returned");
+      refuse("the wgmma.wait_group", where,
+             " needs all threads of its warpgroup, of which some have returned");
     }
   }
   for (unsigned& issued : g.issued) {
     if (issued != g.events.size()) {
-      fail(FaultKind::refused,
-           here() + ": at the wgmma.wait_group at " + at(where) +
-               " the threads of the warpgroup have issued different numbers of wgmma operations");
+      refuse("at the wgmma.wait_group", where,
+             " the threads of the warpgroup have issued different numbers of wgmma operations");
     }
     issued = 0;
   }
@@ -290,8 +287,7 @@ uint64_t wgmma_descriptor(const void* tile, fa::Swizzle swizzle, int leading_byt
 
 void wgmma(float* d, const Wgmma& product, Where where) {
   if (!my_warpgroup().fenced[my_place()]) {
-    fail(FaultKind::refused, here() + ": the wgmma at " + at(where) +
-                                 " has no wgmma.fence before it: the registers may not be ready");
+    refuse("the wgmma", where, " has no wgmma.fence before it: the registers may not be ready");
   }
   WgmmaEvent& e = next_event(false, product, where);
   if (self->tell_operands) tell_issue(e, __builtin_return_address(0), where);

@@ -21,8 +21,10 @@ namespace sim {
 
 namespace {
 
-const char* verb(Kind k) {
-  return k == Kind::load ? "load" : k == Kind::store ? "store" : "atomic";
+// "kernel f, block (0,0,0), thread (5,0,0): 4-byte load at kernel.cuh:42 "
+std::string subject(unsigned size, Kind kind, const void* pc) {
+  return here() + ": " + std::to_string(size) + "-byte " + noun(kind) + " at " + source_of(pc) +
+         " ";
 }
 
 // How far an address lies from the nearest buffer; nothing, where no index leads so far.
@@ -56,8 +58,7 @@ std::string nearest_buffer(uint64_t offset) {
         above && (!below || buffers[above].begin - offset < offset - buffers[below].end);
     number = nearer_above ? above : below;
   }
-  std::string text =
-      here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) + " ";
+  const std::string text = subject(size, kind, pc);
   if (!number) {
     fail(FaultKind::out_of_bounds,
          text + "of an address that no cudaMalloc returned" + nearest_buffer(offset));
@@ -81,8 +82,7 @@ std::string nearest_buffer(uint64_t offset) {
 
 [[gnu::noinline, gnu::cold]] void bad_shared(const Block& home, uint64_t offset, unsigned size,
                                              Kind kind, const void* pc) {
-  fail(FaultKind::out_of_bounds, here() + ": " + std::to_string(size) + "-byte " + verb(kind) +
-                                     " at " + source_of(pc) + " " + shared_bounds(home, offset));
+  fail(FaultKind::out_of_bounds, subject(size, kind, pc) + shared_bounds(home, offset));
 }
 
 [[gnu::noinline, gnu::cold]] void host_touch(const BufferInfo& info, const void* pc) {
@@ -153,20 +153,18 @@ const std::vector<Range> constants = find_constants();
     bad_shared(b, offset, size, kind, pc);
   }
   if (address < kPage) {
-    fail(FaultKind::out_of_bounds, here() + ": " + std::to_string(size) + "-byte " + verb(kind) +
-                                       " at " + source_of(pc) +
-                                       " by way of a null pointer: has its cudaMalloc failed?");
+    fail(FaultKind::out_of_bounds,
+         subject(size, kind, pc) + "by way of a null pointer: has its cudaMalloc failed?");
   }
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   unsigned char resident;
   if (mincore(reinterpret_cast<void*>(address / page * page), 1, &resident) != 0) {
-    fail(FaultKind::out_of_bounds,
-         here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) +
-             " of an address at which nothing is" + nearest_buffer(address - kHbmBase));
+    fail(FaultKind::out_of_bounds, subject(size, kind, pc) + "of an address at which nothing is" +
+                                       nearest_buffer(address - kHbmBase));
   }
   fail(FaultKind::refused,
-       here() + ": " + std::to_string(size) + "-byte " + verb(kind) + " at " + source_of(pc) +
-           " of host memory; copy it to device memory first (what a kernel allocates itself is not "
+       subject(size, kind, pc) +
+           "of host memory; copy it to device memory first (what a kernel allocates itself is not "
            "supported)");
 }
 

@@ -28,6 +28,14 @@ std::string here() {
   return block_name(b) + ", " + thread_name(b, b.current->id);
 }
 
+const char* noun(Kind kind) {
+  return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
+}
+
+void refuse(const std::string& what, const Where& where, const std::string& why) {
+  fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + why);
+}
+
 // "0-31, 40, 42-63": at most six runs.
 static std::string runs_of(const std::vector<unsigned>& ids) {
   std::string text;

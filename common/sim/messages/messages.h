@@ -12,6 +12,9 @@ namespace sim {
 std::string here();                                  ///< "kernel f, block (1,0,0), thread (5,0,0)"
 std::string thread_name(const Block&, unsigned id);  ///< "thread (5,0,0)"
 std::string at(const Where&);                        ///< "kernel.cuh:42"
+const char* noun(Kind);                              ///< "load"
+/// The instruction `what` must not be used like this: abandons the launch. `why`: " with ...".
+[[noreturn]] void refuse(const std::string& what, const Where&, const std::string& why);
 /// Who waits for whom in the block, or in its whole cluster.
 std::string deadlock_report(const Block&);
 

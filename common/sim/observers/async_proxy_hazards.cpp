@@ -395,12 +395,8 @@ bool HazardObserver::check_writer(const HazardObserver& by, const Block& b, cons
                        by.sees(by.threads_[b.current->id], w.thread, w.wrote);
   if ((ordered || !w.stored) && !w.in_flight) return true;
   const bool stores = !actor.words && a.kind == Kind::store && !w.atomic && !w.in_flight;
-  if (auto* finding = note_race(a, byte, actor, {widen(w.pc, a.pc), nullptr}, stores)) {
-    finding->text =
-        race_sentence(a, byte, actor,
-                      earlier(b, a, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc, padded_),
-                      w.in_flight && ordered ? "no cp.async wait" : "no barrier");
-  }
+  race_with(b, a, byte, actor, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc,
+            w.in_flight && ordered ? "no cp.async wait" : "no barrier", stores);
   return false;
 }
 
@@ -416,14 +412,10 @@ void HazardObserver::check_before_read(const Block& b, const Access& a, uint64_t
         fenced_for_async(mine, me, w.thread, w.wrote)) {
       return;
     }
-    if (auto* finding = note_race(a, byte, actor, {widen(w.pc, a.pc), nullptr}, false)) {
-      finding->text = race_sentence(
-          a, byte, actor,
-          earlier(b, a, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc, padded_),
-          w.thread == me ? "no fence.proxy.async (fence_proxy_async)"
-                         : "no fence.proxy.async (fence_proxy_async by the storing thread, "
-                           "in front of the barrier)");
-    }
+    race_with(b, a, byte, actor, w.atomic ? Kind::atomic : Kind::store, w.thread, w.pc,
+              w.thread == me ? "no fence.proxy.async (fence_proxy_async)"
+                             : "no fence.proxy.async (fence_proxy_async by the storing thread, "
+                               "in front of the barrier)");
   });
   if (word_of(word).async) check_async(*this, b, a, word, false, actor);
 }

@@ -38,10 +38,6 @@ namespace {
 
 uint32_t low(const void* pc) { return static_cast<uint32_t>(reinterpret_cast<uintptr_t>(pc)); }
 
-const char* noun(Kind kind) {
-  return kind == Kind::load ? "load" : kind == Kind::store ? "store" : "atomic";
-}
-
 }  // namespace
 
 const void* widen(uint32_t pc, const void* neighbour) {
@@ -572,10 +568,7 @@ void HazardObserver::check_under_atomics(Block& b, const HazardObserver& by, con
   const PlainStore& s = found->second;
   const unsigned me = by.entry(b.current->id);
   if (s.thread == me || by.sees(by.threads_[b.current->id], s.thread, s.stamp)) return;
-  if (auto* finding = note_race(a, byte, {}, {widen(s.pc, a.pc), nullptr}, false)) {
-    finding->text = race_sentence(a, byte, {}, earlier(b, a, Kind::store, s.thread, s.pc, padded_),
-                                  "no barrier");
-  }
+  race_with(b, a, byte, {}, Kind::store, s.thread, s.pc);
 }
 
 // Before an atomic takes the place of the earlier one `w`. What all of the block knows of is no
@@ -596,10 +589,7 @@ void HazardObserver::check_atomics(Block& b, const HazardObserver& by, const Acc
   const unsigned me = by.entry(b.current->id);
   for (const auto& [thread, one] : found->second.by_thread) {
     if (thread == me || by.sees(by.threads_[b.current->id], thread, one.stamp)) continue;
-    if (auto* finding = note_race(a, byte, {}, {widen(one.pc, a.pc), nullptr}, false)) {
-      finding->text = race_sentence(
-          a, byte, {}, earlier(b, a, Kind::atomic, thread, one.pc, padded_), "no barrier");
-    }
+    race_with(b, a, byte, {}, Kind::atomic, thread, one.pc);
     break;  // the other threads' are the same line, mostly
   }
   if (a.kind == Kind::store) atomics_.erase(found);
@@ -635,12 +625,8 @@ void HazardObserver::explain_shared(Block& b, const HazardObserver& by, const Ac
   const auto ordered = [&](const UnwrittenRead& r) {
     return r.entry == me || by.sees(by.threads_[b.current->id], r.entry, r.stamp);
   };
-  explain(unwritten_, byte, ordered, [&](const UnwrittenRead& r) {
-    if (auto* finding = note_race(a, byte, {}, {r.pc, nullptr}, false)) {
-      finding->text = race_sentence(a, byte, {}, earlier(b, a, r.kind, r.entry, low(r.pc), padded_),
-                                    "no barrier");
-    }
-  });
+  explain(unwritten_, byte, ordered,
+          [&](const UnwrittenRead& r) { race_with(b, a, byte, {}, r.kind, r.entry, low(r.pc)); });
 }
 
 // A store after loads: all of them must be visible to the thread that stores.
@@ -655,12 +641,17 @@ void HazardObserver::check_readers(Block& b, const HazardObserver& by, const Acc
     for (uint32_t m = r.lanes; m; m &= m - 1) {
       const unsigned other = w * 32 + std::countr_zero(m);
       if (other == me || by.sees(mine, other, r.stamp)) continue;
-      if (auto* finding = note_race(a, byte, actor, {widen(r.pc, a.pc), nullptr}, false)) {
-        finding->text = race_sentence(
-            a, byte, actor, earlier(b, a, Kind::load, other, r.pc, padded_), "no barrier");
-      }
+      race_with(b, a, byte, actor, Kind::load, other, r.pc);
       break;  // the other lanes have the same line
     }
+  }
+}
+
+void HazardObserver::race_with(const Block& b, const Access& a, uint64_t byte, const Actor& actor,
+                               Kind kind, unsigned entry, uint32_t pc, const char* missing,
+                               bool stores) const {
+  if (auto* finding = note_race(a, byte, actor, {widen(pc, a.pc), nullptr}, stores)) {
+    finding->text = race_sentence(a, byte, actor, earlier(b, a, kind, entry, pc, padded_), missing);
   }
 }
 

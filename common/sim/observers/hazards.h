@@ -346,6 +346,9 @@ class HazardObserver final : public Observer {
                    uint32_t pc);
   std::string earlier_across(const Block&, const Access&, Kind, uint64_t block, unsigned entry,
                              uint32_t pc) const;
+  /// The access races with an earlier one by a thread of the block or cluster.
+  void race_with(const Block&, const Access&, uint64_t byte, const Actor&, Kind, unsigned entry,
+                 uint32_t pc, const char* missing = "no barrier", bool stores = false) const;
   /// A name for a thread of the launch.
   static uint64_t thread_of(uint64_t block, unsigned entry) { return block << 16 | entry; }
 

@@ -136,12 +136,10 @@ void sync_named(int id, int threads, bool wait, Where where) {
   Block& b = *self;
   const char* what = wait ? "bar.sync" : "bar.arrive";
   if (id < 0 || id > 15)
-    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + " of barrier " +
-                                 std::to_string(id) + "; a block has barriers 0 to 15");
+    refuse(what, where, " of barrier " + std::to_string(id) + "; a block has barriers 0 to 15");
   if (threads <= 0 || threads % 32)
-    fail(FaultKind::refused, here() + ": " + what + " at " + at(where) + " with " +
-                                 std::to_string(threads) +
-                                 " threads, which is not a multiple of a warp");
+    refuse(what, where,
+           " with " + std::to_string(threads) + " threads, which is not a multiple of a warp");
   b.named_barriers = true;
   Barrier& barrier = b.barriers[id];
   if (barrier.arrived == 0) {
