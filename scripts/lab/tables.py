@@ -423,13 +423,36 @@ def picture_findings(rows):
     return findings
 
 
+def on_screen(command):
+    """A command in lines of 88 columns: broken before a pipe or behind a semicolon where that is
+    enough, else between words; a quoted one stays whole, an option with its value."""
+    parts = [[]]
+    for word in re.findall(r"""(?:--\w+ (?![-|]))?(?:'[^']*'|"[^"]*"|[^\s'"])+""", command):
+        if word == "|" or (parts[-1] and parts[-1][-1].endswith(";")):
+            parts.append([])
+        parts[-1].append(word)
+    lines = ["$"]
+
+    def make_room(text):
+        if len(lines[-1]) + len(text) > 85 and lines[-1].strip("$ "):
+            lines[-1] += " \\"
+            lines.append(" ")
+
+    for part in parts:
+        make_room(" ".join(part))
+        for word in part:
+            make_room(word)
+            lines[-1] += f" {word}"
+    return "\n".join(lines)
+
+
 def output_of(command):
     done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
     text = (done.stdout + done.stderr).rstrip()
     if done.returncode > 1:  # 1 is a step that shows a finding
         raise BadInput(f"'{command}' ended with exit status {done.returncode}: {text[-200:]}")
     text = text.replace(ROOT, "/home/you/flash-steps")
-    return f"```\n$ {command}\n{text}\n```"
+    return f"```\n{on_screen(command)}\n{text}\n```"
 
 
 def fill(text, results, run=False):

@@ -276,6 +276,11 @@ class Pages(unittest.TestCase):
         self.assertIn("old", self.maintain(page)[1])
         _, text = self.maintain(page, "--run")
         self.assertIn("```\n$ echo one; echo two\none\ntwo\n```\n<!-- /run -->", text)
+        long = f"echo {'word ' * 9}| cat; echo --n {10**60} '{'quoted ' * 9}'"
+        _, text = self.maintain(f"<!-- run: {long} -->\n<!-- /run -->\n", "--run")
+        shown = text.split("```\n")[1].splitlines()[:3]
+        self.assertEqual(shown[1:], [f"  echo --n {10**60} \\", f"  '{'quoted ' * 9}'"])
+        self.assertEqual(shown[0], f"$ echo {'word ' * 9}| cat; \\")
         self.maintain("<!-- run: exit 3 -->\n<!-- /run -->\n", "--run", status=2)
 
 

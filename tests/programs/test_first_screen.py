@@ -56,6 +56,13 @@ class Readme(Folder):
         lines = re.search(r"```c\+\+\n(.*?)```", self.text, re.DOTALL)[1].splitlines()
         self.assertIn("\n".join("      " + line for line in lines), lesson)
 
+    def test_code_of_chapters_fits_a_laptop(self):
+        wide = []
+        for path in sorted(ROOT.glob("steps/*/README.md")):
+            blocks = re.findall(r"(?ms)^```.*?\n(.*?)^```", path.read_text(encoding="utf-8"))
+            wide += [line for block in blocks for line in block.splitlines() if len(line) > 88]
+        self.assertEqual(wide, [])
+
     def test_its_moving_picture_has_the_bytes_of_the_formulas(self):
         picture = (ROOT / "docs/pictures/tiles.svg").read_text()
         shown = re.findall(r">(\d\d): .*?>([\d.]+ MB)<", picture, re.DOTALL)
