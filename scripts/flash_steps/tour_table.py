@@ -81,13 +81,17 @@ def parts_of(row):
     return found
 
 
+def has_a_block_per_head(row):
+    p, kernel = row.any.data["problem"], row.limiting_kernel
+    return bool(kernel) and kernel["blocks"] == (row.estimated_heads or p["b"] * p["h"])
+
+
 def why_slower(row, before):
     """Of a row that takes longer than the one before it in its group; else "". As the estimate has
     it: too few blocks, or the part that works, or waits, longest beyond what it did before."""
     if before is None or not (time_of(row) or 0) > (time_of(before) or 0):
         return ""
-    p, kernel = row.any.data["problem"], row.limiting_kernel
-    if kernel and kernel["blocks"] == (row.estimated_heads or p["b"] * p["h"]):
+    if has_a_block_per_head(row) and not has_a_block_per_head(before):
         return "one block per head"
     more = (parts_of(row) - parts_of(before)).most_common(1)
     words = f"{WORDS.get(more[0][0], more[0][0])} +{time_text(more[0][1])}" if more else "slower"

@@ -296,7 +296,7 @@ echo "the report of {name} $variant"
             self.add(name, variants)
         results = ["naive", "registers", "after", "warps", "splits", "fp8"]
         self.assertEqual(self.variants_run(), results)
-        every = [name for x in (self.VARIANTS, self.MORE) for names in x.values() for name in names]
+        every = ["naive", "shared", "registers", "after", "warps", "splits", "fp8"]
         self.assertEqual(self.variants_run("--all"), every)
         self.assertEqual(self.variants_run("--steps", "14"), ["fp32"])
 
@@ -433,7 +433,7 @@ echo "the report of {name} $variant"
 class Help(unittest.TestCase):
     def test_of_what_a_newcomer_types_is_whole_and_fits_80_columns(self):
         last = {"tour.sh": "2 bad use.", "setup.sh": "2 bad use.", "new": "2 bad use."}
-        last |= {"test.sh": "with --all what was not run.", "learn": "Ctrl-C."}
+        last |= {"test.sh": "with --all what was not run.", "learn": "Ctrl-C.", "diff": "3 no git."}
         for name, end in last.items():
             with self.subTest(script=name):
                 help = [os.path.join(SCRIPTS, name), "--help"]
