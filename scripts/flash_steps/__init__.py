@@ -15,7 +15,6 @@ step_library.py      a step's shared library
 
 compare.py           scripts/compare.py; its page is report.py's
 fit_m.py             scripts/fit_m.py
-layouts.py           scripts/layouts.py, with layout_*.py and print_layouts.cpp
 ptxas.py             scripts/ptxas
 all others           tools of ./scripts/maintain
 

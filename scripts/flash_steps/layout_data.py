@@ -1,4 +1,4 @@
-"""What layouts.py shows: the layouts that print_layouts.cpp prints, and checks of them."""
+"""The layouts that print_layouts.cpp prints, and checks of them."""
 
 import json
 import os
@@ -115,9 +115,6 @@ class Operand:
         self.panels = 1 + max(panel for panel, _, _ in self.places)
         self.rows = 1 + max(row for _, row, _ in self.places)
 
-    def is_example(self, at):
-        return self.places[at][1] == EXAMPLE_PRODUCT
-
 
 OPERANDS = ("wgmma_k_major", "wgmma_mn_major")
 
@@ -203,6 +200,3 @@ class Swizzle:
 def groups_of_four(words):
     """Words of 32 banks -> of 8 groups; 16 bytes touch four neighbours alike."""
     return [max(words[g : g + 4]) for g in range(0, len(words), 4)]
-
-
-NAMES = [*FRAGMENTS, "p_as_a", "swizzle_64", "swizzle_128", *OPERANDS]

@@ -1,4 +1,4 @@
-"""The pictures of layouts.py, as SVG."""
+"""The pictures that layouts.py writes."""
 
 import textwrap
 
@@ -69,8 +69,6 @@ def legend(picture, x, y, fill, words):
 
 
 def fragment_svg(layouts, name):
-    if name == "ldmatrix":
-        return ldmatrix_svg(layouts)
     f = FRAGMENTS[name]
     cells, first_row = cells_of_one_warp(layouts, name)
     entries = [(CELLS[r], f"{f.letter}[{r}]") for r in sorted({c.register for c in cells})]
@@ -260,11 +258,10 @@ def draw_banks(picture, x, y, side, what, words, room):
     return base + 13
 
 
-def svg_of(layouts, name):
-    if name in FRAGMENTS:
-        return fragment_svg(layouts, name)
-    if name == "p_as_a":
-        return p_as_a_svg(layouts)
-    if name in OPERANDS:
-        return operand_svg(layouts, name)
-    return swizzle_svg(layouts, int(name.split("_")[1]))
+def pictures_of(layouts):
+    """{name of a file: its SVG}"""
+    found = {name: fragment_svg(layouts, name) for name in FRAGMENTS if name != "ldmatrix"}
+    found |= {name: operand_svg(layouts, name) for name in OPERANDS}
+    found |= {f"mma_swizzle_{d}": swizzle_svg(layouts, d) for d in (64, 128)}
+    found |= {"mma_ldmatrix": ldmatrix_svg(layouts), "mma_p_as_a": p_as_a_svg(layouts)}
+    return {f"{name}.svg": svg for name, svg in found.items()}

@@ -1,4 +1,4 @@
-// Prints what the functions of layouts.h say as JSON, for layouts.py, which compiles this
+// Prints what the functions of layouts.h say as JSON, for layout_data.py, which compiles this
 // file and draws from it.
 #include <algorithm>
 #include <array>

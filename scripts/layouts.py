@@ -1,8 +1,0 @@
-#!/usr/bin/env python3
-"""Starts flash_steps/layouts.py; --help says what it does."""
-
-import sys
-
-from flash_steps.command import run
-
-sys.exit(run("flash_steps.layouts", "layouts.py"))
