@@ -10,10 +10,10 @@ import contextlib
 import fcntl
 import hashlib
 import json
-import os
-import tempfile
 import time
 from pathlib import Path
+
+from flash_steps.files import replace_text
 
 
 def digest(text):
@@ -21,22 +21,9 @@ def digest(text):
 
 
 def write_whole(path, text):
-    """Writes all of the file or nothing: a full disk leaves no half of it."""
+    """All of the file or nothing: a full disk leaves no half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = None
-    try:
-        number, aside = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with open(number, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(aside, 0o666 & ~mask)  # mkstemp makes it unreadable for others
-        os.replace(aside, path)
-    except OSError as error:
-        if aside:
-            with contextlib.suppress(OSError):
-                os.unlink(aside)
-        raise OSError(error.errno, error.strerror, str(path)) from None
+    replace_text(str(path), text)
 
 
 class Desk:
@@ -54,21 +41,15 @@ class Desk:
         try:
             found = json.loads(self.state_file.read_text(encoding="utf-8"))
             for key, kind in (("done", str), ("hints", int), ("made", str)):
-                if isinstance(found.get(key), dict):
-                    self.state[key] = {
-                        name: value for name, value in found[key].items() if isinstance(value, kind)
-                    }
+                self.state[key] = {name: kind(x) for name, x in found.get(key, {}).items()}
             self.state["current"] = found.get("current")
         except FileNotFoundError:
             pass
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, TypeError):
             kept = backup(self.state_file)
             self.damaged = f"{self.state_file} could not be read; it is kept as {kept.name}"
         if self.state["current"] not in [e.name for e in self.exercises]:
             self.state["current"] = self.exercises[0].name
-
-    def save(self):
-        write_whole(self.state_file, json.dumps(self.state, indent=1) + "\n")
 
     @contextlib.contextmanager
     def change(self):
@@ -81,7 +62,7 @@ class Desk:
             self._load()
             self.state["current"] = current
             yield self.state
-            self.save()
+            write_whole(self.state_file, json.dumps(self.state, indent=1) + "\n")
 
     @property
     def current(self):

@@ -13,13 +13,14 @@ import tomllib
 from pathlib import Path
 
 from flash_steps import commits
+from flash_steps.command import NotHere
 
 ROOT = Path(__file__).resolve().parents[2]
 VARIANTS = "// --- variants "  # begins the line behind what all variants of a step.cuh share
 KINDS = ("fill in", "find the bug", "predict")
 
 
-class Broken(Exception):
+class Broken(NotHere):
     """An exercise that its author must fix: one sentence."""
 
 
@@ -27,7 +28,10 @@ class Broken(Exception):
 class Change:
     step: str  # as in the step's file; empty: nowhere (see `solution`)
     exercise: str
-    solution: str
+    solution: str | None  # None: as in the step's file
+
+    def __post_init__(self):
+        self.solution = self.step if self.solution is None else self.solution
 
 
 @dataclasses.dataclass
@@ -48,7 +52,7 @@ class Wrong:
 
     name: str
     because: str
-    changes: list  # (solution, wrong)
+    change: list  # {"solution", "wrong"}
 
 
 @dataclasses.dataclass
@@ -56,12 +60,11 @@ class Exercise:
     name: str  # "scores"
     number: int  # 1, 2, ...
     step: str  # "01_naive"
+    difficulty: int  # 1 to 3
+    minutes: int
     path: Path  # of the .toml
     title: str
     kind: str
-    difficulty: int  # 1 to 3
-    minutes: int
-    session: int
     made_from: str  # "1_naive.cuh", in the step's folder
     task: str
     hints: list
@@ -69,9 +72,9 @@ class Exercise:
     answer: str
     program: dict  # variant, include, forward; to predict: kernel, function
     check: dict  # pass, problems, banks, coalesced
-    changes: list
-    wrongs: list
-    text: str  # to predict: the solved file; else None
+    change: list
+    wrong: list
+    text: str | None  # to predict: the solved file
 
     @property
     def predicts(self):
@@ -89,16 +92,12 @@ class Exercise:
     # --- the texts ------------------------------------------------------------------------------
 
     def step_text(self):
-        if self.predicts:
-            return self.text
-        return (ROOT / self.source).read_text(encoding="utf-8")
+        return self.text if self.predicts else (ROOT / self.source).read_text(encoding="utf-8")
 
     def _made(self, which):
-        text = self.step_text()
-        for change in self.changes:
-            text = replace_once(
-                text, change.step, getattr(change, which), f"{self.path.name}: {self.source}"
-            )
+        text, where = self.step_text(), f"{self.path.name}: {self.source}"
+        for change in self.change:
+            text = replace_once(text, change.step, getattr(change, which), where)
         return text
 
     def solution(self):
@@ -112,7 +111,7 @@ class Exercise:
         """The changes in the order of the step's lines, and the texts before, between and behind
         them, which a student need not touch."""
         text = self.step_text()
-        changes = sorted(self.changes, key=lambda change: text.find(change.step))
+        changes = sorted(self.change, key=lambda change: text.find(change.step))
         pieces = []
         for change in changes:
             before, _, text = text.partition(change.step)
@@ -150,29 +149,31 @@ class Exercise:
                 text = text[: hole.begin] + filled + text[hole.end :]
         return text
 
-    def wrong(self, wrong):
+    def mistaken(self, wrong):
+        """A wrong solution."""
         text = self.solution()
-        for before, after in wrong.changes:
-            text = replace_once(text, before, after, f"{self.path.name}: the solution")
+        for edit in wrong.change:
+            where = f"{self.path.name}: the solution"
+            text = replace_once(text, edit["solution"], edit["wrong"], where)
         return text
 
     def heading(self):
-        rule = "// " + "=" * 97
         stars = "*" * self.difficulty
+        rule = "=" * 97
         lines = [
             rule,
-            f"// Exercise {self.number}, {self.kind}: {self.title}   ({stars}, about "
+            f"Exercise {self.number}, {self.kind}: {self.title}   ({stars}, about "
             f"{self.minutes} minutes)",
-            "//",
+            "",
         ]
         for paragraph in self.task.strip().split("\n\n"):
-            lines += ["// " + line for line in textwrap.wrap(paragraph, 97)] + ["//"]
+            lines += [*textwrap.wrap(paragraph, 97), ""]
         lines += [
-            f"// check  ./scripts/learn run {self.name}",
-            f"// hint   ./scripts/learn hint {self.name}",
+            f"check  ./scripts/learn run {self.name}",
+            f"hint   ./scripts/learn hint {self.name}",
             rule,
         ]
-        return "\n".join(lines) + "\n"
+        return "".join(f"// {line}".rstrip() + "\n" for line in lines)
 
     def variant(self):
         """(namespace, what step.cuh says of the variant): quoted from the line that begins its
@@ -188,43 +189,40 @@ class Exercise:
         function, end, _ = function.partition("\n}\n")
         return namespace, (shared if marked else "") + begin + function + end
 
-    def included(self):
-        """What the program includes: the student's file among it, or behind one of them."""
-        names = self.program.get("include", self.source)
-        return [names] if isinstance(names, str) else names
-
     def main(self):
         """The program around the student's file. Only kernels that are checked are compiled."""
         p = self.program
         if self.predicts:
-            return (
-                '#include "steps/exercise_checker/prediction.h"\n'
-                f'#include "{self.source}"\n\n'
-                "int main(int argc, char** argv) {\n"
-                f"  return fa::prediction_main(argc, argv, {p['function']});\n"
-                "}\n"
-            )
+            return f"""#include "steps/exercise_checker/prediction.h"
+#include "{self.source}"
+
+int main(int argc, char** argv) {{
+  return fa::prediction_main(argc, argv, {p["function"]});
+}}
+"""
         namespace, variant = self.variant()
-        dimensions = {problem["d"] for problem in self.check["problems"]}
+        includes = p.get("include", self.source)  # the student's file, or what includes it
+        without = {32, 64, 96, 128} - {problem["d"] for problem in self.check["problems"]}
+        changes = {"forward": p.get("forward")}
+        changes["backward"] = None if self.check.get("pass") == "backward" else "{}"
         lines = [
             '#include "steps/exercise_checker/exercise.h"',
             *[
                 f"template <>\ninline constexpr bool fa::has_kernels_of<{d}> = false;"
-                for d in (32, 64, 96, 128)
-                if d not in dimensions
+                for d in sorted(without)
             ],
-            *[f'#include "{name}"' for name in self.included()],
-            "",
-            f"namespace {namespace} {{",
+            *[
+                f'#include "{name}"'
+                for name in ([includes] if isinstance(includes, str) else includes)
+            ],
+            f"\nnamespace {namespace} {{",
             variant + "}",
             "int main(int argc, char** argv) {",
             f"  fa::Variant yours = {namespace}::{p['variant']}();",
+            *[f"  yours.{field} = {value};" for field, value in changes.items() if value],
+            "  return fa::exercise_main(argc, argv, yours);",
+            "}",
         ]
-        if "forward" in p:
-            lines.append(f"  yours.forward = {p['forward']};")
-        if self.check.get("pass") != "backward":
-            lines.append("  yours.backward = {};")
-        lines += ["  return fa::exercise_main(argc, argv, yours);", "}"]
         return "\n".join(lines) + "\n"
 
 
@@ -256,127 +254,70 @@ def _toml(path):
         raise Broken(f"{path.relative_to(ROOT)}: {error}") from None
 
 
-def _take(table, keys, where):
-    """The values of `keys` ("name" or "name?"), which must be all that there is."""
-    names = [key.rstrip("?") for key in keys]
-    unknown = sorted(set(table) - set(names))
-    if unknown:
-        raise Broken(f"{where}: unknown key '{unknown[0]}'; the keys are {', '.join(names)}")
-    for key in keys:
-        if not key.endswith("?") and key not in table:
+def _take(table, where, required, optional=""):
+    """A table with these keys: those it must have, and those it may, None where it has not."""
+    names = f"{required} {optional}".split()
+    for key in sorted(set(table) - set(names)):
+        raise Broken(f"{where}: unknown key '{key}'; the keys are {', '.join(names)}")
+    for key in required.split():
+        if key not in table:
             raise Broken(f"{where}: '{key}' is missing")
-    return [table.get(name) for name in names]
+    return {name: table.get(name) for name in names}
 
 
-def _read(path, number, row):
+def _read(path, *facts):
     where = str(path.relative_to(ROOT))
-    t = _toml(path)
-    (
-        title,
-        kind,
-        made_from,
-        task,
-        hints,
-        question,
-        answer,
-        program,
-        check,
-        changes,
-        wrongs,
-        text,
-    ) = _take(
-        t,
-        [
-            "title",
-            "kind",
-            "made_from",
-            "task",
-            "hints",
-            "question",
-            "answer",
-            "program",
-            "check",
-            "change",
-            "wrong",
-            "text?",
-        ],
-        where,
-    )
-    if kind not in KINDS:
-        raise Broken(f"{where}: kind = '{kind}'; the kinds are {', '.join(KINDS)}")
-    predicts = kind == "predict"
-    if predicts != (text is not None):
+    keys = "title kind made_from task hints question answer program check change wrong"
+    t = _take(_toml(path), where, keys, "text")
+    if t["kind"] not in KINDS:
+        raise Broken(f"{where}: kind = '{t['kind']}'; the kinds are {', '.join(KINDS)}")
+    predicts = t["kind"] == "predict"
+    if predicts != (t["text"] is not None):
         raise Broken(
             f"{where}: 'text' belongs to an exercise of the kind 'predict', and to no other"
         )
     if predicts:
-        _take(program, ["kernel", "function"], where)
-        _take(check, ["problems"], where)
+        _take(t["program"], where, "kernel function")
+        _take(t["check"], where, "problems")
     else:
-        _take(program, ["variant", "include?", "forward?"], where)
-        _take(check, ["problems", "pass?", "banks?", "coalesced?", "any_bytes?"], where)
-    if not check["problems"]:
+        _take(t["program"], where, "variant", "include forward")
+        _take(t["check"], where, "problems", "pass banks coalesced any_bytes")
+    if not t["check"]["problems"]:
         raise Broken(f"{where}: 'problems' is empty: such a check passes everything")
-    for problem in check["problems"] if predicts else ():
-        _take(problem, ["variant", "n", "d", "h"], where)
-    made = []
-    for change in changes:
-        step, exercise, solution = _take(change, ["step", "exercise", "solution?"], where)
-        made.append(Change(step, exercise, step if solution is None else solution))
-    refused = []
-    for wrong in wrongs:
-        name, because, edits = _take(wrong, ["name", "because", "change"], where)
-        refused.append(
-            Wrong(
-                name, because, [tuple(_take(edit, ["solution", "wrong"], where)) for edit in edits]
-            )
-        )
-    return Exercise(
-        path.stem,
-        number,
-        path.parent.parent.name,
-        path,
-        title,
-        kind,
-        row["difficulty"],
-        row["minutes"],
-        row["session"],
-        made_from,
-        task,
-        hints,
-        question,
-        answer,
-        program,
-        check,
-        made,
-        refused,
-        text,
-    )
+    for problem in t["check"]["problems"] if predicts else ():
+        _take(problem, where, "variant n d h")
+    t["change"] = [
+        Change(**_take(change, where, "step exercise", "solution")) for change in t["change"]
+    ]
+    t["wrong"] = [Wrong(**_take(wrong, where, "name because change")) for wrong in t["wrong"]]
+    for wrong in t["wrong"]:
+        for edit in wrong.change:
+            _take(edit, where, "solution wrong")
+    return Exercise(path.stem, *facts, path=path, **t)
 
 
 def load(folder=ROOT / "steps"):
     """All exercises, in the order of steps/exercises.toml. Raises Broken."""
     order = folder / "exercises.toml"
     exercises = []
-    for number, row in enumerate(_toml(order)["exercise"], 1):
-        _take(row, ["name", "difficulty", "minutes", "session"], order.name)
+    for number, row in enumerate(_toml(order)["exercises"], 1):
+        _take(row, order.name, "name difficulty minutes")
         step, _, name = row["name"].partition("/")
-        exercises.append(_read(folder / step / "exercises" / f"{name}.toml", number, row))
+        path = folder / step / "exercises" / f"{name}.toml"
+        exercises.append(_read(path, number, step, row["difficulty"], row["minutes"]))
     names = [e.name for e in exercises]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise Broken(f"{order.name}: two exercises are called '{twice[0]}'")
+    for name in names:
+        if names.count(name) > 1:
+            raise Broken(f"{order.name}: two exercises are called '{name}'")
     return exercises
 
 
 def find(exercises, wanted):
-    """By name, number, "03_name", or the path of a student's file; None when there is none."""
+    """By name, number, "03_name", or the path of a student's file; None when there is none. The
+    number before a name may be another one: a file from before the order changed, or "7_banks"."""
     wanted = Path(wanted).name.removesuffix(".cuh")
-    for e in exercises:
-        if wanted in (e.name, e.label, str(e.number), f"{e.number:02}"):
-            return e
     number, _, name = wanted.partition("_")
-    for e in exercises:  # a file from before the order changed, or "7_banks"
-        if number.isdigit() and name == e.name:
+    for e in exercises:
+        if wanted in (e.name, str(e.number), f"{e.number:02}"):
             return e
-    return None
+    return next((e for e in exercises if number.isdigit() and name == e.name), None)

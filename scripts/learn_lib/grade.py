@@ -4,13 +4,10 @@ import concurrent.futures
 import dataclasses
 import json
 import os
-import queue
-import threading
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 from .check import check, stop_all
-from .desk import digest
 from .exercises import find
 from .show import prose, width
 
@@ -86,69 +83,43 @@ def common_lines(one, other):
 
 
 class Grader:
-    def __init__(self, exercises, toolchain, folder, seed, jobs, say):
+    def __init__(self, exercises, toolchain, seed, jobs, say):
         self.exercises = exercises
         self.toolchain = toolchain
-        self.folder = Path(folder)  # where programs are compiled
         self.seed = seed
         self.jobs = jobs
         self.say = say
         self.aside = []  # sentences about what was handed in and not graded
-        self.known = {}  # (exercise, digest of the text): a future of the verdict
-        self.lock = threading.Lock()
-        self.desks = queue.Queue()
-        for job in range(jobs):
-            self.desks.put(self.folder / f"job{job}")
-
-    def _verdict(self, exercise, path):
-        desk = self.desks.get()
-        try:
-            return check(
-                exercise,
-                path,
-                self.toolchain,
-                seed=self.seed,
-                folder=desk / exercise.name,
-                isolate=True,
-            )
-        finally:
-            self.desks.put(desk)
+        self.known = {}  # (exercise, text): a future of the verdict
 
     def _grade(self, pool, student, exercise, path):
         """A function that waits for the grade."""
+
+        def at_once(*words):
+            return lambda: Grade(student, exercise, *words)
+
         if path is None:
-            return lambda: Grade(student, exercise, "missing")
+            return at_once("missing")
         if path.stat().st_size > LARGEST_FILE:
-            return lambda: Grade(
-                student,
-                exercise,
-                "wrong",
-                "too large",
-                f"{path.name} is larger than {LARGEST_FILE >> 20} MiB",
-            )
+            most = f"{path.name} is larger than {LARGEST_FILE >> 20} MiB"
+            return at_once("wrong", "too large", most)
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
-            sentence = f"{path.name}: {error.strerror}"
-            return lambda: Grade(student, exercise, "wrong", "unreadable", sentence)
-        if digest(text) == digest(exercise.unsolved()):
-            return lambda: Grade(student, exercise, "untouched")
-        key = (exercise.name, digest(text))
+            return at_once("wrong", "unreadable", f"{path.name}: {error.strerror}")
+        if text == exercise.unsolved():
+            return at_once("untouched")
+        key = exercise.name, text
         if key not in self.known:  # the same text, the same verdict
-            self.known[key] = pool.submit(self._verdict, exercise, path)
+            self.known[key] = pool.submit(
+                check, exercise, path, self.toolchain, seed=self.seed, isolate=True
+            )
 
         def wait():
             v = self.known[key].result()
-            return Grade(
-                student,
-                exercise,
-                "ok" if v.ok else "wrong",
-                v.kind,
-                v.message,
-                v.seconds,
-                lines_outside(exercise, text),
-                v.holes,
-            )
+            outside = lines_outside(exercise, text)
+            result = "ok" if v.ok else "wrong"
+            return Grade(student, exercise, result, v.kind, v.message, v.seconds, outside, v.holes)
 
         return wait
 
@@ -163,14 +134,15 @@ class Grader:
                 raise
 
     def _run(self, pool, students):
-        waiting = []
+        waiting = {}
         for folder in students:
             files, aside = submitted(folder, self.exercises)
             self.aside += aside
-            row = [self._grade(pool, folder.name, e, files.get(e.name)) for e in self.exercises]
-            waiting.append((folder.name, row))
+            waiting[folder.name] = [
+                self._grade(pool, folder.name, e, files.get(e.name)) for e in self.exercises
+            ]
         grades = {}
-        for name, functions in waiting:
+        for name, functions in waiting.items():
             grades[name] = [f() for f in functions]
             self.say(name, grades[name])
         return grades
@@ -182,47 +154,36 @@ class Grader:
 def table(grades, exercises):
     """Student x exercise, without exercises that no student has touched; split into several tables
     to fit the width."""
+    rows = {name: {g.exercise.name: g for g in row} for name, row in grades.items()}
     columns = [
-        i
-        for i, _ in enumerate(exercises)
-        if any(g[i].result not in ("missing", "untouched") for g in grades.values())
+        [e.label, *[row[e.name].word for row in rows.values()]]
+        for e in exercises
+        if any(row[e.name].result not in ("missing", "untouched") for row in rows.values())
     ]
-    name_width = max([len("student")] + [len(name) for name in grades])
-    widths = [
-        max([len(exercises[i].label)] + [len(g[i].word) for g in grades.values()]) for i in columns
-    ]
-    parts, used = [[]], 0
-    for column in zip(columns, widths):
-        if parts[-1] and used + 2 + column[1] > width():
-            parts.append([])
-        if not parts[-1]:
-            used = name_width + 6
-        parts[-1].append(column)
-        used += 2 + column[1]
-    lines = []
-    for part in parts:
-        head = "  ".join(
-            ["student".ljust(name_width), "done"] + [exercises[i].label.ljust(w) for i, w in part]
-        ).rstrip()
-        lines += [head, "-" * len(head)]
-        for name, row in grades.items():
-            done = sum(g.result == "ok" for g in row)
-            cells = [name.ljust(name_width), f"{done:4}"]
-            cells += [row[i].word.ljust(w) for i, w in part]
-            lines.append("  ".join(cells).rstrip())
-        lines.append("")
+    names = ["student", *rows]
+    done = [f"{sum(g.result == 'ok' for g in row):4}" for row in grades.values()]
+    first = [padded(names), ["done", *done]]
+    lines, part = [], list(first)
+    for column in [*map(padded, columns), None]:
+        if column and (part == first or sum(len(c[0]) + 2 for c in [*part, column]) - 2 <= width()):
+            part.append(column)
+            continue
+        head, *body = ("  ".join(cells).rstrip() for cells in zip(*part))
+        lines += [head, "-" * len(head), *body, ""]
+        part = [*first, column]
     lines.append("- untouched   . not handed in")
     changed = [
         f"{g.student} {g.exercise.label}" for row in grades.values() for g in row if g.outside
     ]
     if changed:
-        lines.append(
-            prose(
-                "lines outside the holes were changed (worth a look): " + ", ".join(changed),
-                indent=0,
-            )
-        )
+        said = "lines outside the holes were changed (worth a look): " + ", ".join(changed)
+        lines.append(prose(said, indent=0))
     return "\n".join(lines)
+
+
+def padded(cells):
+    """A column."""
+    return [cell.ljust(max(map(len, cells))) for cell in cells]
 
 
 def write_junit(path, grades, seed):
@@ -259,26 +220,25 @@ def printable(text):
 
 
 def write_json(path, grades, seed):
-    students = []
-    for name, row in grades.items():
-        students.append(
-            {
-                "name": name,
-                "done": sum(g.result == "ok" for g in row),
-                "exercises": [
-                    {
-                        "name": g.exercise.name,
-                        "number": g.exercise.number,
-                        "result": g.result,
-                        "kind": g.kind,
-                        "message": g.message,
-                        "seconds": round(g.seconds, 2),
-                        "lines_outside": g.outside,
-                        "holes": g.holes,
-                    }
-                    for g in row
-                ],
-            }
-        )
+    students = [
+        {
+            "name": name,
+            "done": sum(g.result == "ok" for g in row),
+            "exercises": [
+                {
+                    "name": g.exercise.name,
+                    "number": g.exercise.number,
+                    "result": g.result,
+                    "kind": g.kind,
+                    "message": g.message,
+                    "seconds": round(g.seconds, 2),
+                    "lines_outside": g.outside,
+                    "holes": g.holes,
+                }
+                for g in row
+            ],
+        }
+        for name, row in grades.items()
+    ]
     document = {"schema": 1, "seed": seed, "students": students}
     Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

@@ -56,15 +56,14 @@ def visible(text):
     return re.sub(r"\033\[[\d;]*m|\033\]8;;.*?\033\\", "", text)
 
 
-def height(page):
-    """The rows of a terminal that a page takes."""
-    columns = shutil.get_terminal_size((80, 24)).columns
-    return sum(max(1, -(-len(visible(line)) // columns)) for line in page.split("\n"))
-
-
-def grouped(number):
-    """1,292,800, as in the simulator's report."""
-    return f"{number:,}"
+def page(parts, short, keys=()):
+    """What is printed. Where it is higher than the screen, the short verdict follows, too."""
+    text = "\n\n".join([*parts, *keys])
+    columns, rows = shutil.get_terminal_size((80, 24))
+    height = sum(max(1, -(-len(visible(line)) // columns)) for line in text.split("\n"))
+    if in_terminal() and height > rows - 2:
+        text = "\n\n".join([*parts, short, *keys])
+    return text
 
 
 def prose(text, indent=2):
@@ -175,13 +174,28 @@ def times(yours, spec):
     return f"{yours / spec:,.{0 if yours >= 100 * spec else 1}f}x"
 
 
+def table(rows, left=(), mark=None):
+    """Rows of cells in columns, those in `left` on the left; the first row is the head."""
+    columns = [max(map(len, column)) for column in zip(*rows)]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(n) if at in left else cell.rjust(n)
+            for at, (cell, n) in enumerate(zip(row, columns))
+        ]
+        if mark and any(word in row[mark] for word in ("too many", "none is")):
+            cells[mark] = paint("red", cells[mark])
+        lines.append(("  " + "  ".join(cells)).rstrip())
+    return "\n".join([paint("dim", lines[0]), *lines[1:]])
+
+
 def traffic(problem):
     """Yours / Spec per buffer, of one problem."""
-    table = problem.get("traffic")
-    if not table:
+    buffers = problem.get("traffic")
+    if not buffers:
         return ""
-    rows = []
-    for name, row in table.items():
+    rows = [("bytes", "yours", "spec", "", "sectors/request")]
+    for name, row in buffers.items():
         for way in ("read", "write", "atomic"):
             yours, spec = row["yours"][way], row["spec"][way]
             if not yours and not spec:
@@ -191,27 +205,12 @@ def traffic(problem):
             word = "=" if yours == spec else "fewer"
             if yours > spec:
                 word = f"{times(yours, spec)} too many" if spec else "none is needed"
-            rows.append((f"{name} {way}", grouped(yours), grouped(spec), word, sectors))
-    t = problem["totals"]
-    if t["wavefronts_ideal"]:
-        same = t["wavefronts"] == t["wavefronts_ideal"]
-        word = "=" if same else times(t["wavefronts"], t["wavefronts_ideal"])
-        yours, spec = grouped(t["wavefronts"]), grouped(t["wavefronts_ideal"])
-        rows.append(("bank wavefronts", yours, spec, word, ""))
-    head = ("bytes", "yours", "spec", "", "sectors/request")
-    columns = [max(map(len, column)) for column in zip(head, *rows)]
-
-    def line(cells):
-        padded = [
-            cell.ljust(n) if at in (0, 3) else cell.rjust(n)
-            for at, (cell, n) in enumerate(zip(cells, columns))
-        ]
-        if "too many" in cells[3] or "none is" in cells[3]:
-            padded[3] = paint("red", padded[3])
-        return ("  " + "  ".join(padded)).rstrip()
-
-    lines = [paint("dim", f"  {problem['problem']}"), paint("dim", line(head))]
-    return "\n".join(lines + [line(row) for row in rows])
+            rows.append((f"{name} {way}", f"{yours:,}", f"{spec:,}", word, sectors))
+    yours, ideal = (problem["totals"][key] for key in ("wavefronts", "wavefronts_ideal"))
+    if ideal:
+        word = "=" if yours == ideal else times(yours, ideal)
+        rows.append(("bank wavefronts", f"{yours:,}", f"{ideal:,}", word, ""))
+    return paint("dim", f"  {problem['problem']}") + "\n" + table(rows, left=(0, 3), mark=3)
 
 
 def milliseconds(ms):
@@ -222,47 +221,26 @@ def predictions(problems):
     """The student's times beside the estimated ones."""
     rows = [("time", "yours", "estimated", "", "limited by")]
     for problem in problems:
-        yours, ms = problem["prediction"]["ms"], problem["prediction"]["estimated_ms"]
+        p = problem["prediction"]
+        yours, ms = p["ms"], p["estimated_ms"]
         off = f"{100 * (yours / ms - 1):+.0f}%"
-        rows.append(
-            (
-                problem["problem"],
-                milliseconds(yours),
-                milliseconds(ms),
-                off,
-                problem["prediction"]["limit"],
-            )
-        )
-    columns = [max(map(len, column)) for column in zip(*rows)]
-    lines = []
-    for row in rows:
-        cells = [
-            cell.ljust(n) if at in (0, 4) else cell.rjust(n)
-            for at, (cell, n) in enumerate(zip(row, columns))
-        ]
-        lines.append(("  " + "  ".join(cells)).rstrip())
-    return "\n".join([paint("dim", lines[0]), *lines[1:]])
-
-
-def empty_holes(exercise, path, v):
-    """The holes of a file in which nothing is filled in; else []."""
-    holes = [] if v.ok or v.kind == "does not compile" else exercise.holes(text_of(path))
-    return holes if all(hole.empty for hole in holes) else []
+        rows.append((problem["problem"], milliseconds(yours), milliseconds(ms), off, p["limit"]))
+    return table(rows, left=(0, 4))
 
 
 def head_of(exercise, path, v, where=True):
     """(What a verdict is called, the line that it names)"""
-    holes = empty_holes(exercise, path, v)
-    if holes:
-        return f"{'the hole is' if len(holes) == 1 else 'the holes are'} empty", holes[0].line
     if hides(exercise, v) and not where:
         return v.kind, None
+    if v.kind == "empty":
+        kind = "the hole is empty" if len(v.holes) == 1 else "the holes are empty"
+        return kind, place(v.message, path)
     return v.kind, place(v.finding, path) or line_of_filled(exercise, path, v)
 
 
 def line_of_filled(exercise, path, v):
     """Where the one filled hole begins, when the other holes are empty; else None."""
-    if v.ok or v.holes.count("filled") != 1 or "empty" not in v.holes:
+    if v.holes.count("filled") != 1 or "empty" not in v.holes:
         return None
     holes = exercise.holes(text_of(path))
     return next((hole.line for hole in holes if not hole.empty), None)
@@ -281,65 +259,48 @@ def verdict(exercise, path, v, untouched=False, where=True, how="--where"):
     a bug to find; without it, `how` says how to see them."""
     took = paint("dim", f"checked in {v.seconds:.1f} s (compiler {v.compile_seconds:.1f} s)")
     if v.ok:
-        lines = [beside(paint("green", f"done: {exercise.title}"), took), ""]
-        if exercise.predicts:
-            return "\n".join([*lines, predictions(v.problems)])
-        problems = ", ".join(p["problem"] for p in v.problems)
-        lines.append(prose(f"Right on {problems}; no finding."))
-        tables = [traffic(p) for p in v.problems[-1:]]
-        return "\n".join(lines + [""] + tables) if any(tables) else "\n".join(lines)
-    lines = []
+        return beside(paint("green", f"done: {exercise.title}"), took) + "\n\n" + right(exercise, v)
+    parts = []
     if untouched:
-        lines = [
+        wrong = " As it stands, this is what is wrong:" if v.kind != "empty" else ""
+        parts.append(
             prose(
-                f"Open {relative(path)} in your editor: its first lines say what to do. It "
-                "is checked when you save it (or run this command again). As it stands, "
-                "this is what is wrong:"
-            ),
-            "",
-        ]
+                f"Open {relative(path)} in your editor: its first lines say what to do. It is "
+                f"checked when you save it (or run this command again).{wrong}"
+            )
+        )
     word, line = head_of(exercise, path, v, where)
-    lines += [beside(paint("red", f"not yet: {word}"), took), "", f"  {link(path, line)}", ""]
-    holes = empty_holes(exercise, path, v)
-    if holes:
-        return "\n".join(lines + empty(path, v, holes))
+    if v.kind == "empty":
+        todo = v.message.replace(Path(path).name, relative(path))
+        return "\n\n".join([*parts, paint("red", prose(f"not yet: {word}; {todo}", indent=0))])
+    parts += [beside(paint("red", f"not yet: {word}"), took), f"  {link(path, line)}"]
     hidden = hides(exercise, v) and not where
-    message = without_places(v.message) if hidden else v.message
     if v.kind == "does not compile":
         first, *code = v.message.splitlines() or [""]
-        lines += [prose(first), *snippet(code)]
+        parts.append("\n".join([prose(first), *snippet(code)]))
     else:
-        lines.append(prose(message))
+        parts.append(prose(without_places(v.message) if hidden else v.message))
         sources = places(v.finding, path) if not hidden else []
         if sources:
-            lines += ["", *snippet(sources)]
+            parts.append("\n".join(snippet(sources)))
         elif exercise.kind == "find the bug" and where:
-            lines += ["", prose(NO_LINE_OF_A_RESULT if v.kind in RESULTS else NO_LINE)]
+            parts.append(prose(NO_LINE_OF_A_RESULT if v.kind in RESULTS else NO_LINE))
         if v.problems:
-            lines += ["", paint("dim", prose(f"on {v.problems[-1]['problem']}"))]
-    if v.advice:
-        lines += ["", prose(v.advice)]
-    if hidden:
-        lines += ["", prose(f"Where would you look? {how} shows the lines.")]
+            parts.append(paint("dim", prose(f"on {v.problems[-1]['problem']}")))
+    parts += [prose(v.advice)] if v.advice else []
+    parts += [prose(f"Where would you look? {how} shows the lines.")] if hidden else []
     if v.kind in ("traffic", "coalescing", "bank conflicts") and v.problems:
-        lines += ["", traffic(v.problems[-1])]
-    return "\n".join(lines)
+        parts.append(traffic(v.problems[-1]))
+    return "\n\n".join(parts)
 
 
-def empty(path, v, holes):
-    """Nothing is filled in: the place to do it, and what comes of it elsewhere."""
-    places = [f"{path.name}:{hole.line}" for hole in holes]
-    here = places[0]
-    if len(places) > 1:
-        here = f"{', '.join(places[:-1])} and {places[-1]}"
-    lines = [
-        prose(f"Write your lines at {here}. Until then the check finds this ({v.kind}):"),
-        "",
-        prose(v.message),
-    ]
-    if v.problems:
-        lines += ["", paint("dim", prose(f"on {v.problems[-1]['problem']}"))]
-    return lines
+def right(exercise, v):
+    """What a right file does."""
+    if exercise.predicts:
+        return predictions(v.problems)
+    problems = ", ".join(p["problem"] for p in v.problems)
+    last = traffic(v.problems[-1]) if v.problems else ""
+    return prose(f"Right on {problems}; no finding.") + (f"\n\n{last}" if last else "")
 
 
 def after_success(exercise, desk):

@@ -7,7 +7,6 @@ acts at once; elsewhere a line does.
 import contextlib
 import os
 import select
-import shutil
 import sys
 import textwrap
 import time
@@ -144,11 +143,8 @@ class Watch:
         if verdict.ok:
             parts.append(show.after_success(exercise, self.desk))
             parts.append(show.paint("green", "  n: the next exercise"))
-        parts.append(self.foot())
-        rows = shutil.get_terminal_size((80, 24)).lines
-        if show.in_terminal() and show.height("\n\n".join(parts)) > rows - 1:
-            parts.insert(-1, show.short_verdict(exercise, path, verdict, where))
-        print("\n\n".join(parts), flush=True)
+        short = show.short_verdict(exercise, path, verdict, where)
+        print(show.page(parts, short, [self.foot()]), flush=True)
 
     def show_where(self):
         """Shows the lines of a bug to find."""
