@@ -34,16 +34,10 @@ def _problem(sizes):
     return _Problem(*(int(sizes[name]) for name in SIZES))
 
 
-class Library:
-    r"""What peers.py needs of a library: a step's, or another one with the same fa_forward().
-    Of the other functions those that it has.
+class StepLibrary:
+    r"""\raises OSError when the file cannot be loaded."""
 
-    \raises OSError when the file cannot be loaded."""
-
-    # What a library without fa_describe() is taken for.
-    UNDESCRIBED = {"name": "forward", "dtype": "bf16", "writes_lse": False}
-
-    def __init__(self, path, name):
+    def __init__(self, path):
         self._c = ctypes.CDLL(path)
         problem, tensors = ctypes.POINTER(_Problem), ctypes.POINTER(_Tensors)
         pointer, size = ctypes.c_void_p, ctypes.c_size_t
@@ -61,33 +55,20 @@ class Library:
             ("upload", [pointer, pointer, size]),
             ("download", [pointer, pointer, size]),
         ):
-            if self._has(function):
+            if hasattr(self._c, "fa_" + function):  # a test's library need not have all
                 getattr(self._c, "fa_" + function).argtypes = types
-        for function in ("describe", "last_error"):
-            if self._has(function):
-                getattr(self._c, "fa_" + function).restype = ctypes.c_char_p
-        if not self._has("forward"):
-            raise OSError(f"{path} has no function fa_forward (common/harness/library/library.h)")
-        about = json.loads(self._c.fa_describe()) if self._has("describe") else {}
-        self.step, self.kind = name or about["step"], about.get("kind", "gpu")
-        self.supports = about.get("supports")
-        others = {function: self._has(function) for function in ("prepare", "backward")}
-        undescribed = {**self.UNDESCRIBED, **others}
-        # [{name, idea, dtype, writes_lse, prepare, backward}]
-        self.variants = [{**undescribed, **v} for v in about.get("variants", [{}])]
-
-    def _has(self, function):
-        return hasattr(self._c, "fa_" + function)
+        self._c.fa_describe.restype = self._c.fa_last_error.restype = ctypes.c_char_p
+        about = json.loads(self._c.fa_describe())
+        self.step, self.kind, self.supports = (about[k] for k in ("step", "kind", "supports"))
+        self.variants = about["variants"]  # [{name, idea, dtype, writes_lse, prepare, backward}]
 
     def _require(self, status):
         if status != 0:
-            sentence = self._c.fa_last_error().decode() if self._has("last_error") else ""
-            raise Refused(status, sentence or f"status {status}")
+            raise Refused(status, self._c.fa_last_error().decode() or f"status {status}")
 
     def check(self, sizes):
         r"""\raises Refused when the step does not support the problem."""
-        if self._has("check"):
-            self._require(self._c.fa_check(_problem(sizes)))
+        self._require(self._c.fa_check(_problem(sizes)))
 
     def runner(self, direction, variant, sizes, addresses, stream=None):
         """A function that queues a "prepare", "forward" or "backward" on `stream`, the address of a
@@ -100,15 +81,7 @@ class Library:
 
     def release(self):
         """Frees the workspaces."""
-        if self._has("release"):
-            self._require(self._c.fa_release())
-
-
-class StepLibrary(Library):
-    """A step's: it has all functions."""
-
-    def __init__(self, path):
-        super().__init__(path, None)
+        self._require(self._c.fa_release())
 
     def workspace_bytes(self, variant, sizes):
         found = ctypes.c_size_t()

@@ -1,12 +1,11 @@
-"""What measures, and fills the documentation from results. A command is a module with main().
+"""What the maintainers run: it measures on a GPU, and fills the documentation from results.
 
-measure.py           gpu_check.sh and `maintain measure`: the sections; session.py runs them
-merge.py             results of several calls as one; docs/results
-peers.py             scripts/peers.py, with comparison.py, torch_attention.py and peers_table.py
-figure2.py           scripts/figure2.py
-decode.py ring.py    `maintain decode` and `ring`: jobs, which jobs.py runs
-measured.py          the tables and figures of what these two measured
-tables.py            `maintain tables`: fills the pages from all of this
-claims.py            scripts/claims, with claims_file.py
-all others           tools of ./scripts/maintain
+measure.py           gpu_check.sh and `maintain measure`; session.py: its folder and its programs
+peers.py             scripts/peers.py, with comparison.py and torch_attention.py; decode.py and
+                     ring.py of steps 13 and 14; jobs.py, measured.py: their runs, their tables
+publish.py           from what was measured to docs/results
+tables.py            from docs/results into pages, with estimates.py, neighbours.py and where.py
+counters_vs_sim.py   whether a GPU's counters are the simulator's counts
+equal_code.py        which steps are the same to a GPU as at an older commit
+instructions.py      counts each kernel's instructions, for the clock
 """

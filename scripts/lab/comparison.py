@@ -1,4 +1,4 @@
-"""One comparison of peers.py: steps, libraries of others and PyTorch, on one problem."""
+"""One comparison of peers.py: steps beside PyTorch, on one problem."""
 
 from flash_steps.command import Failure
 from flash_steps.commits import here
@@ -10,21 +10,20 @@ from .torch_attention import GRADIENTS, Contender
 
 
 class Comparison:
-    """Variants of one type, of one step or of several (`sides`: [(library, their places)]), against
-    the backends and the libraries of others, on one problem."""
+    """Variants of one type (`sides`: [(library, their places)]) against the backends, on one
+    problem."""
 
-    def __init__(self, options, torch, sides, others, problem, notes):
+    def __init__(self, options, torch, sides, problem, notes):
         self.options, self.torch, self.notes = options, torch, notes
-        self.sides, self.others, self.problem = sides, others, problem
+        self.sides, self.problem = sides, problem
         self.sizes = {name: problem[name] for name in SIZES}
         self.text = problem_text(problem)
 
     def rows(self):
-        """The steps' variants, then the others; forward and backward."""
+        """The steps' variants, then the backends; forward and backward."""
         self.sides = [side for side in self.sides if self.accepts(side[0])]
         if not self.sides:
             return []
-        self.others = [other for other in self.others if self.accepts(other)]
         try:
             self.tensors = self.torch.tensors(self.problem, self.options.directions)
             self.truth = self.torch.truth(self.problem, self.tensors)
@@ -38,7 +37,7 @@ class Comparison:
             self.notes.append(f"{self.text}: {first_line(error)}")
         finally:
             self.tensors = self.truth = self.fp8_truth = None
-            for library in [library for library, _ in self.sides] + self.others:
+            for library, _ in self.sides:
                 library.release()
             self.torch.torch.cuda.empty_cache()
         return []
@@ -59,20 +58,18 @@ class Comparison:
         self.notes.append(f"{library.step}{where}: {error}")
 
     def direction(self, direction):
-        contenders, errors = [], {}
+        contenders = []
         for library, variants in self.sides:
             for index in variants:
-                self.add_variant(library, index, direction, contenders, errors)
+                self.add_variant(library, index, direction, contenders)
         if not contenders:
             return []
         ours = len(contenders)
-        for other in self.others:
-            self.add_variant(other, len(other.variants) - 1, direction, contenders, errors)
         # Before the backends: what they need of the memory must be there later.
         beside = self.beside()
         for name in self.backends():
             try:
-                self.add_backend(name, direction, contenders, errors)
+                self.add_backend(name, direction, contenders)
             except RuntimeError as error:
                 self.refused(name, direction, error)
         contenders += beside
@@ -85,7 +82,7 @@ class Comparison:
                     f"{time['runs']} runs started before the host had queued them."
                 )
         return [
-            self.row(contender, direction, found, errors, contenders[ours:], is_ours=i < ours)
+            self.row(contender, direction, found, contenders[ours:], is_ours=i < ours)
             for i, contender in enumerate(contenders)
         ]
 
@@ -98,22 +95,19 @@ class Comparison:
         """Contenders that compute no attention, of a comparison that has some."""
         return []
 
-    def add_variant(self, library, index, direction, contenders, errors):
+    def add_variant(self, library, index, direction, contenders):
         variant = library.variants[index]
         if variant["dtype"] != self.problem["dtype"]:
             return
         if direction == "backward" and not variant["backward"]:
             return
         try:
-            contender, found = self.step(library, index, variant, direction)
+            contenders.append(self.step(library, index, variant, direction))
         except Refused as error:
             self.refused_by(library, error)
-            return
-        contenders.append(contender)
-        errors[contender.label] = found
 
     def step(self, library, index, variant, direction):
-        """A Contender of a library and its errors, after a look at its result."""
+        """A Contender of a library, after a look at its result."""
 
         def runner(which):
             return library.runner(which, index, self.sizes, self.addresses, self.torch.stream())
@@ -129,9 +123,6 @@ class Comparison:
             runner("backward")()
         truth = self.fp8_truth if variant.get("fp8") else self.truth
         errors = self.torch.errors(truth, {name: self.tensors[name] for name in written})
-        if library in self.others:
-            self.judge_other(library, errors)
-            return Contender(library.step, library.step, runner(direction)), errors
         label = Run({"step": library.step, "variant": variant["name"]}, direction).label
         for name, (error, share) in errors.items():
             if not share <= 1:
@@ -143,23 +134,11 @@ class Comparison:
                     "or was not written"
                 )
         # Timed with these O and LSE, or with those of the next variant: the work is the same.
-        return Contender(variant["name"], label, runner(direction), step=library.step), errors
+        return Contender(variant["name"], label, runner(direction), step=library.step)
 
-    def judge_other(self, library, errors):
-        """It is timed all the same, as PyTorch's backends are, but a note says so."""
-        for name, (error, share) in errors.items():
-            if not share <= 1:
-                self.notes.append(
-                    f"{library.step}, {self.text}: {name} is off by {error:.2e}, "
-                    f"{share:.3g} times what a step is allowed."
-                )
-
-    def add_backend(self, name, direction, contenders, errors):
-        if (name, direction, *self.kind()) in self.torch.refused:
-            return
-        contender, outputs = self.torch.backend(name, self.problem, self.tensors, direction)
-        errors[contender.label] = self.torch.errors(self.truth, outputs)
-        contenders.append(contender)
+    def add_backend(self, name, direction, contenders):
+        if (name, direction, *self.kind()) not in self.torch.refused:
+            contenders.append(self.torch.backend(name, self.problem, self.tensors, direction))
 
     def kind(self):
         """What decides, beside the direction, whether a backend has a kernel."""
@@ -180,7 +159,7 @@ class Comparison:
         else:  # out of memory, mostly
             self.notes.append(f"PyTorch's {name}, {self.text}: {first_line(error)}")
 
-    def row(self, contender, direction, found, errors, peers, is_ours):
+    def row(self, contender, direction, found, peers, is_ours):
         ms = found[contender.label]["ms"]
         rate = flops_of(self.problem, direction) / (ms * 1e-3)
         return {
@@ -192,14 +171,9 @@ class Comparison:
             "variant": contender.name,
             "label": contender.label,
             "ms": ms,
-            "runs": found[contender.label]["runs"],
             "flops_per_s": rate,
             "ratios": {p.name: found[p.label]["ms"] / ms for p in peers} if is_ours else {},
             "of_matmul": rate / self.torch.matmul_rate(self.problem["dtype"]),
-            "errors": {
-                name: error if error == error else None
-                for name, (error, _) in errors.get(contender.label, {}).items()
-            },
         }
 
 

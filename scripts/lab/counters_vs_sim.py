@@ -3,9 +3,7 @@
     maintain counters_vs_sim GPU_DIR SIM_DIR     folders with the programs' --json files
 
 Requests, sectors and lines must be equal. Wavefronts of shared memory are shown, and mostly are:
-nvcc may join neighbouring loads, and a thread that polls a barrier counts each time. (gpu_check.sh
-also uses this file to compare HBM bytes: the L2 model is within 10%, or 64 kB, only for working
-sets below half of the L2 or above three times it.)
+nvcc may join neighbouring loads, and a thread that polls a barrier counts each time.
 Exit status: 0 equal, 1 a difference or nothing to compare, 2 bad use.
 """
 
@@ -15,7 +13,7 @@ from flash_steps import command
 from flash_steps.command import BadInput
 from flash_steps.problems import problem_text
 from flash_steps.results import join, load_folder
-from flash_steps.text import Column, bytes_text, entry, text_table
+from flash_steps.text import Column, entry, text_table
 
 KINDS = ("load", "store", "atomic")
 GROUPS = {  # whether their figures must be equal
@@ -131,92 +129,6 @@ def compare_counters(rows):
     else:
         lines.append("no figure was measured")
     return entries, "\n".join(lines), bool(compared) and not unequal
-
-
-def working_set(run):
-    """Bytes of the buffers that one pass touches, by their names: S, P and their gradients are
-    [N, Nk], Q, K, V, O and theirs are matrices, all others hold a float per row."""
-    p = run.data["problem"]
-    element = {"fp32": 4, "bf16": 2, "e4m3": 1}[p["dtype"]]
-    of_cache = 1 if p.get("cache8") else element
-    heads, kv_heads = p["b"] * p["h"], p["b"] * p["hkv"]
-    sizes = {
-        "Q": heads * p["n"] * p["d"] * element,
-        "K": kv_heads * p["nk"] * p["d"] * of_cache,
-        "S": heads * p["n"] * p["nk"] * element,
-    }
-    sizes.update(V=sizes["K"], O=sizes["Q"], P=sizes["S"])
-    return sum(
-        sizes.get(name.removeprefix("d"), heads * p["n"] * 4)
-        for name in run.get("traffic.requested.buffers")
-    )
-
-
-def hbm_entry(row, working_set, l2_bytes):
-    """Modelled beside measured HBM bytes of one run; ratios are measured / modelled."""
-    model, measured = row.sim.get("traffic.hbm.model"), row.gpu.get("traffic.hbm.measured")
-    entry = {
-        "step": row.any.label,
-        "problem": problem_text(row.any.data["problem"]),
-        "working_set": working_set,
-        "of_l2": working_set / l2_bytes,
-        "model": model,
-        "measured": measured,
-        "promised": working_set < l2_bytes / 2 or working_set > 3 * l2_bytes,
-    }
-    for kind in ("read", "write"):
-        known = model and measured and model[kind]
-        entry[f"{kind}_ratio"] = measured[kind] / model[kind] if known else None
-    # An almost empty kernel reads 35 to 50 kB: code, constants, parameters.
-    entry["within_10_percent"] = (
-        None
-        if not model or not measured
-        else all(
-            abs(measured[kind] - model[kind]) <= max(0.1 * measured[kind], 64e3)
-            for kind in ("read", "write")
-        )
-    )
-    return entry
-
-
-def hbm_bytes(source, kind):
-    return lambda e: bytes_text(e[source][kind]) if e[source] else "-"
-
-
-def ratio(kind):
-    return lambda e: "-" if e[f"{kind}_ratio"] is None else f"{e[f'{kind}_ratio']:.2f}"
-
-
-HBM_COLUMNS = [
-    entry("step"),
-    entry("problem"),
-    Column(("working", "set"), lambda e: bytes_text(e["working_set"])),
-    Column(("of", "L2"), lambda e: f"{e['of_l2']:.2f}"),
-    Column(("read", "modelled"), hbm_bytes("model", "read")),
-    Column(("", "measured"), hbm_bytes("measured", "read")),
-    Column(("", "ratio"), ratio("read")),
-    Column(("write", "modelled"), hbm_bytes("model", "write")),
-    Column(("", "measured"), hbm_bytes("measured", "write")),
-    Column(("", "ratio"), ratio("write")),
-    Column(
-        ("", "10%"),
-        lambda e: (
-            {True: "yes", False: "no", None: "-"}[e["within_10_percent"]]
-            + ("" if e["promised"] else " *")
-        ),
-    ),
-]
-
-
-def hbm_text(entries):
-    if not entries:
-        return "nothing to compare: no problem was both modelled and measured"
-    text = text_table(HBM_COLUMNS, entries)
-    if not all(e["promised"] for e in entries):
-        text += (
-            "\n* between half the size of the L2 and three times it, the model promises no accuracy"
-        )
-    return text
 
 
 def main():

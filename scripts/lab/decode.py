@@ -10,8 +10,8 @@ for runs through the step's program: pages, lengths, K and V in 8 bits. Before a
 gives the bandwidth that shares refer to, and the smallest kernel the least time that the clock can
 show. Bytes are those of K, V, Q and O, once each. Needs build/gpu (steps 07 and 13) and PyTorch.
 
-The result is kept after each problem. What has not begun after --budget seconds is left out; the
-result and the last lines name it.
+The result is kept after each problem, and a further call continues it. What has not begun after
+--budget seconds is left out; the last lines name it.
 Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no PyTorch, GPU or
 build.
 """
@@ -26,9 +26,9 @@ from flash_steps.text import time_text
 
 from . import jobs, peers
 from .comparison import Comparison
-from .jobs import Measurement
-from .measured import rate_text
-from .torch_attention import BACKENDS, Contender, Torch
+from .jobs import Job, Measurement
+from .measured import BACKENDS
+from .torch_attention import Contender, Torch
 
 STEP, BEFORE = "13_decode", "07_tensor_cores"
 # Of the library: the others need pages or scales.
@@ -74,12 +74,6 @@ def equal_lengths(lengths):
     return [each + 1] * more + [each] * (len(lengths) - more)
 
 
-def series(most_bytes):
-    """The problems that PyTorch does, too, as far as they fit."""
-    found = [problem(b, nk) for b in BATCHES for nk in CONTEXTS]
-    return [p for p in found if bytes_of(p) <= most_bytes]
-
-
 class Decoding(Comparison):
     """On one problem: the libraries, the backends, and a copy of as many bytes, which reads half
     of them and writes half."""
@@ -117,12 +111,8 @@ class DecodeMeasurement(Measurement):
         super().__init__(options)
         self.torch = torch
         self.libraries = {library.step: library for library in libraries}
-        self.runs_on(torch.device)
-        self.result |= {
-            "torch": torch.torch.__version__,
-            "rounds": ROUNDS,
-            **self.clock(),
-        }
+        self.runs_on(torch.device, torch=torch.torch.__version__, rounds=ROUNDS)
+        self.result |= self.clock()
 
     def clock(self):
         """{"copy": the largest bandwidth of some copies, "floor_ms": of the smallest kernel}."""
@@ -149,9 +139,9 @@ class DecodeMeasurement(Measurement):
         return self.result["copy"]["bytes_per_s"]
 
     def jobs(self):
-        problems = series(self.options.most_bytes)
-        large = [p for p in problems if keys_of(p) > LARGE]
-        jobs = [self.compared("peers", p) for p in problems if p not in large]
+        small = self.options.most_bytes
+        series = [problem(b, nk) for b in BATCHES for nk in CONTEXTS]
+        jobs = [self.compared("peers", p) for p in series if bytes_of(p) <= small]
         for group in (1, 2, 4, 8, 16):
             grouped = problem(1, GROUPED_KEYS, hkv=HEADS["h"] // group)
             jobs.append(self.compared("groups", grouped, {STEP: ("splits", "once")}))
@@ -159,39 +149,34 @@ class DecodeMeasurement(Measurement):
             for n in QUERIES:
                 asked = problem(b, nk, n=n, causal=True)
                 jobs.append(self.compared("queries", asked, {STEP: ("once",)}))
-        in8 = [problem(b, nk, cache8=True) for b in BATCHES for nk in CONTEXTS]
-        in8 = [
-            p
-            for p in in8
-            if bytes_of(p) <= self.options.most_bytes and keys_of(p) <= LARGEST_PROGRAM
+        jobs += [
+            self.in_8_bits(problem(p["b"], p["nk"], cache8=True))
+            for p in series
+            if bytes_of(p) <= 2 * small and keys_of(p) <= LARGEST_PROGRAM
         ]
-        large8 = [p for p in in8 if keys_of(p) > LARGE // 2]
-        jobs += [self.in_8_bits(p) for p in in8 if p not in large8]
         jobs += [self.paged(b, nk) for b, nk in PAGED]
         jobs += [self.ragged(b, lengths) for b, lengths in RAGGED]
-        jobs += [self.in_8_bits(p) for p in large8]
-        return jobs + [self.compared("peers", p) for p in large]
+        jobs.sort(key=lambda keys_and_job: keys_and_job[0] > LARGE)
+        return [job for _, job in jobs]
 
     def said(self, text, row):
-        return (
-            f"{row['what']}: {row['label']} {row['problem']}: {time_text(row['ms'])}, "
-            f"{rate_text(row['bytes_per_s'])} TB/s"
-        )
+        rate = f"{row['bytes_per_s'] / 1e12:.3g} TB/s"
+        return f"{row['what']}: {row['label']} {row['problem']}: {time_text(row['ms'])}, {rate}"
 
-    # --- jobs ---
+    # --- jobs: each behind the keys that it has in all ---
 
     def compared(self, what, p, variants=None):
-        def job():
+        variants = variants or VARIANTS
+
+        def rows():
             sides = []
-            for step, names in (variants or VARIANTS).items():
-                library = self.libraries[step]
-                there = [variant["name"] for variant in library.variants]
-                sides.append((library, [there.index(name) for name in names]))
-            notes = self.result["notes"]
-            place = (self.options, self.torch, sides, [], p, notes)
+            for step, names in variants.items():
+                there = peers.names_of(self.libraries[step])
+                sides.append((self.libraries[step], [there.index(name) for name in names]))
+            place = (self.options, self.torch, sides, p, self.result["notes"])
             return Decoding(what, self.copy_rate(), *place).rows()
 
-        return f"{what}: {problem_text(p)}", job
+        return keys_of(p), Job(f"{what}: {problem_text(p)}", tuple(variants), rows)
 
     def program(self, variant, p):
         """Milliseconds of one run of the step's program, whose result was checked."""
@@ -225,35 +210,35 @@ class DecodeMeasurement(Measurement):
                 **({} if shape == variant else {"shape": shape}),
             }
 
-        def job():
+        def rows():
             turns = {shape: [] for shape in sides}
             for turn in range(self.options.turns):
                 for shape in sides if turn % 2 == 0 else reversed(sides):
                     turns[shape].append(self.program(*sides[shape]))
             return [measured(row(shape, turns), what, self.copy_rate()) for shape in sides]
 
-        return job
+        p = sides[next(reversed(sides))][1]
+        return keys_of(p), Job(f"{what}: {problem_text({**p, 'page': None})}", (STEP,), rows)
 
     def in_8_bits(self, p):
-        sides = {"once": ("once", {**p, "cache8": False}), "fp8": ("fp8", p)}
-        return f"fp8: {problem_text(p)}", self.in_turns("fp8", sides)
+        return self.in_turns("fp8", {"once": ("once", {**p, "cache8": False}), "fp8": ("fp8", p)})
 
     def paged(self, b, nk):
         pages = {"none": None, **{str(page): page for page in PAGES}}
-        sides = {shape: ("once", problem(b, nk, page=page)) for shape, page in pages.items()}
-        return f"pages: B={b} Nk={nk}", self.in_turns("pages", sides)
+        shapes = {shape: ("once", problem(b, nk, page=page)) for shape, page in pages.items()}
+        return self.in_turns("pages", shapes)
 
     def ragged(self, b, lengths):
-        sides = {
+        shapes = {
             shape: ("once", problem(b, max(each), lengths=list(each) * (b // len(each))))
             for shape, each in (("equal", equal_lengths(lengths)), ("ragged", lengths))
         }
-        text = f"ragged: {problem_text(sides['ragged'][1])}"
-        return text, self.in_turns("ragged", sides)
+        return self.in_turns("ragged", shapes)
 
 
 def parse():
-    parser = jobs.parser(__doc__, "decode", iters=2)
+    where = "docs/results/decode_<gpu>.json"
+    parser = jobs.parser(__doc__, iters=2, turns=3, budget=480, where=where)
     parser.add_argument(
         "--most-bytes", type=float, default=20e9, metavar="BYTES", help="of K, V, Q and O"
     )
@@ -269,6 +254,6 @@ def main():
     try:
         torch = Torch(list(BACKENDS))
         libraries = peers.load_libraries(options)
-        return DecodeMeasurement(options, torch, libraries).measure()
+        return DecodeMeasurement(options, torch, libraries).measure("./scripts/maintain decode")
     except RuntimeError as error:  # PyTorch's
         raise Failure(error) from None

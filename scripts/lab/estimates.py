@@ -1,19 +1,17 @@
 """Estimates, in the simulator, the times that docs/results holds as measured.
 
-    maintain estimates [--min-n N] [--max-n N] [--gpu H200] [--steps "06 07"] [--jobs 2]
-    maintain estimates --times DIR    keeps the times of programs' reports (--json) from a GPU, too
+    maintain estimates [--max-n N] [--gpu H200] [--steps "06 07"] [--jobs 2]
 
 For each problem of FlashAttention's series that was timed on this kind of GPU it simulates one head
 and estimates the time for all of them; of one query and up to 64K keys, all heads. Writes
-docs/results/estimates.json; rows of other steps, sizes and GPUs stay. Prints estimated over
-measured: the geometric mean, the least and the largest of each variant. --times adds to
-docs/results/times.json what no other table shows.
+docs/results/estimates.json; rows of other steps, sizes and GPUs stay. `maintain tables` shows
+estimated over measured.
 Exit status: 0 done, 1 a program failed, 2 bad use, 3 not built.
 """
 
 import concurrent.futures
-import math
 import os
+import statistics
 import subprocess
 import tempfile
 
@@ -21,7 +19,7 @@ from flash_steps.command import BadInput, Failure, NotHere, parser
 from flash_steps.commits import here, is_current
 from flash_steps.files import read_json, write_rows
 from flash_steps.problems import in_series, own_tiles
-from flash_steps.results import PASSES, load, load_folder, published
+from flash_steps.results import PASSES, load, published
 from flash_steps.steps import ROOT, chosen_of, numbered_steps
 from flash_steps.text import time_text
 
@@ -47,7 +45,8 @@ def plain(problem):
 
 
 def measured_times():
-    """{KEY's values: milliseconds} of all results: the programs' own, else those of peers.py."""
+    """{KEY's values: milliseconds} of all results: the programs' own, else those of peers.py.
+    times.json has further ones."""
     times = {key: row["ms"] for key, row in kept(TIMES).items()}
     for path in published(RESULTS):
         tree = read_json(path)
@@ -73,7 +72,7 @@ def is_wanted(sizes, options):
     if sizes["nk"] != sizes["n"]:
         return sizes["b"] * sizes["nk"] <= FEW_KEYS
     small = sizes["b"] * sizes["h"] <= FEW_HEADS
-    return options.min_n <= sizes["n"] <= options.max_n and (in_series(sizes) or small)
+    return sizes["n"] <= options.max_n and (in_series(sizes) or small)
 
 
 def timed(runs):
@@ -83,15 +82,6 @@ def timed(runs):
         if run.get("time.median_ms") and plain(problem) and not run.borrowed:
             place = short_name(run.get("device.name")), run.data["step"], run.variant
             yield (*place, run.direction, *(problem[size] for size in SIZES)), run
-
-
-def keep_times(folder):
-    rows = kept(TIMES)
-    for key, run in timed(load_folder(folder)):
-        rows[key] = {**dict(zip(KEY, key)), "ms": run.get("time.median_ms")}
-        rows[key]["commit"] = here()
-    write(TIMES, rows)
-    print(f"{len(rows)} times in {os.path.relpath(TIMES, ROOT)}")
 
 
 def simulate(cell):
@@ -135,10 +125,6 @@ def kept(path):
     return {key_of(row): row for row in read_json(path)["rows"]}
 
 
-def write(path, rows):
-    write_rows(path, {"schema": 1, "rows": [rows[key] for key in sorted(rows)]}, indent=2)
-
-
 def in_reading_order(rows):
     """The keys: by step, direction, place of the variant, size."""
     return sorted(rows, key=lambda key: (*key[:2], key[3], rows[key]["place"], key))
@@ -152,10 +138,6 @@ def ratios(rows, measured):
         if key in measured:
             found.setdefault(key[:4], []).append(row["ms"] / measured[key])
     return found
-
-
-def mean(values):
-    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -197,10 +179,7 @@ def chosen(filters):
     return {
         place: row
         for place, row in kept(ESTIMATES).items()
-        if all(
-            str(place[KEY.index(key)]).lower() in wanted.lower().split(",")
-            for key, wanted in filters.items()
-        )
+        if all(str(row[key]).lower() == wanted.lower() for key, wanted in filters.items())
     }
 
 
@@ -218,7 +197,7 @@ def accuracy_table(filters):
     everything = [value for values in found.values() for value in values]
     for name, values in [(label(k), v) for k, v in found.items()] + [("all", everything)]:
         within = " | ".join(share_within(values, factor) for factor in (1.15, 1.3, 1.5))
-        span = f"{mean(values):.2f}x | {min(values):.2f}x | {max(values):.2f}x"
+        span = f"{statistics.geometric_mean(values):.2f}x | {min(values):.2f}x | {max(values):.2f}x"
         lines.append(f"| {name} | {len(values)} | {span} | {within} |")
     right, count = pairs_in_order(rows, measured)
     far_right, far = pairs_in_order(rows, measured, apart=1.5)
@@ -253,15 +232,10 @@ def estimated_table(filters):
 def main():
     p = parser(__doc__)
     p.add_argument("--max-n", type=int, default=4096)
-    p.add_argument("--min-n", type=int, default=0)
     p.add_argument("--gpu", default="H200")
     p.add_argument("--steps")
-    p.add_argument("--times", metavar="DIR")
     p.add_argument("--jobs", type=int, default=2)
     args = p.parse_args()
-    if args.times:
-        keep_times(args.times)
-        return 0
     measured = measured_times()
     steps = chosen_of(numbered_steps(), args.steps, "there are")
     wanted = {}
@@ -280,8 +254,6 @@ def main():
                 factor = f"{row['ms'] / measured[key]:.2f}x"
                 words = f"{row['ms']:.4g} ms, {factor} of measured, {row['limit']}"
                 print(*key[1:], words, flush=True)
-    write(ESTIMATES, rows)
-    for key, values in ratios(rows, measured).items():
-        span = f"{mean(values):.2f}x ({min(values):.2f} to {max(values):.2f})"
-        print(f"{' '.join(key):55} {span}, {len(values)} problems")
+    found = {"schema": 1, "rows": [rows[key] for key in sorted(rows)]}
+    write_rows(ESTIMATES, found, indent=2)
     return 0

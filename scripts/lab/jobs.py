@@ -1,71 +1,105 @@
-"""What `maintain decode` and `maintain ring` share: one run, which does jobs within a budget.
+"""What peers.py, `maintain decode` and `maintain ring` share: one run, which does jobs within a
+budget.
 
-What a job found is written at once, so that a run that is cut short loses one job. A job that fails
-costs only itself; what has not begun after --budget seconds is left out. The result and the last
-lines name both.
+What a job found is written at once, and a run that is given the file of an earlier one continues
+it: a job that was done with the same text of its steps is not done again. A job that fails costs
+only itself; what has not begun after --budget seconds is left out. The last lines name both.
 """
 
 import argparse
-import datetime
 import os
 import sys
 import time
+from dataclasses import dataclass
 
 from flash_steps import command
 from flash_steps.command import BadInput, Failure, NotHere
-from flash_steps.files import require_writable, write_rows
+from flash_steps.commits import here, is_current
+from flash_steps.files import read_json, require_writable, write_rows
 from flash_steps.gpu_table import model_of
 from flash_steps.steps import ROOT, program_of
 
-from .measured import text_of
-from .merge import slim
+from .measured import place_of, text_of
+from .publish import slim
 
 
-class UnknownGpu(BadInput):
-    """No file is named for it: this ends the run, before it measures what it could not keep."""
+class WrongFile(BadInput):
+    """Of the results: this ends the run, before it measures what it could not keep."""
+
+
+@dataclass
+class Job:
+    text: str
+    steps: tuple  # whose text decides whether it must be done again
+    rows: object  # a function: what it found
 
 
 class Measurement:
     """A subclass has `name`, of the command and of its files, and
 
-    jobs()           [(what it is, a function that gives rows)]: what matters most comes first;
-                     a row that was there before has had one more turn
-    said(text, row)  a line of the run, of a row and of what its job is
+    jobs()           [Job]: what matters most comes first
+    said(text, row)  a line of the run, of a row and of its job's text
     """
 
     def __init__(self, options):
         self.options, self.path, self.start = options, options.json, time.monotonic()
         self.result = {
-            "schema": 1,
             "device": None,
             "iters": options.iters,
             "turns": options.turns,
-            "run": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-            "commands": [f"./scripts/maintain {self.name}"],
+            "commands": [],
             "notes": [],
             "failures": [],
             "left_out": [],
+            "done": {},
             "rows": [],
         }
 
-    def runs_on(self, device):
-        r"""To be called as soon as the device is known. \raises UnknownGpu"""
+    def runs_on(self, device, **about):
+        r"""To be called as soon as the device is known. \raises WrongFile"""
         self.path = self.path or default_path(device, self.name)
-        self.result["device"] = device
+        self.result |= {"device": device, **about}
+        if not self.path or not os.path.exists(self.path):
+            return
+        before = read_json(self.path)
+        for key in ("device", *about):
+            if before.get(key) != self.result[key]:
+                raise WrongFile(
+                    f"{self.path} has '{key}' {before.get(key)}, this run {self.result[key]}: "
+                    "one file cannot hold both"
+                )
+        done = before.get("done", {})
+        self.result["done"] = {
+            text: mark
+            for text, mark in done.items()
+            if all(is_current(step, mark["commit"]) for step in mark["steps"])
+        }
+        self.result["rows"] = [
+            row
+            for row in before["rows"]
+            if not row["step"] or is_current(row["step"], row.get("commit"))
+        ]
+        for key in ("commands", "notes"):
+            self.result[key] = before.get(key, [])
 
-    def measure(self):
-        """Does all jobs and prints the tables. Returns the exit status."""
+    def measure(self, line):
+        """Does all jobs and prints the tables. `line`: how it was called. Returns the status."""
         result = self.result
-        for text, job in self.jobs():
+        result["commands"] = list(dict.fromkeys([*result["commands"], line]))
+        for job in self.jobs():
+            if job.text in result["done"]:
+                continue
             if self.seconds() > self.options.budget:
-                result["left_out"] += [text] * (text not in result["left_out"])
+                result["left_out"].append(job.text)
                 continue
             try:
-                rows = job()
-                result["rows"] += [row for row in rows if row not in result["rows"]]
-                for line in [self.said(text, row) for row in rows] or [text]:
-                    print(f"{self.seconds():4.0f} s  {line}", file=sys.stderr, flush=True)
-            except UnknownGpu:
+                rows = job.rows()
+                for row in rows:
+                    self.keep(row)
+                result["done"][job.text] = {"steps": job.steps, "commit": here()}
+                for text in [self.said(job.text, row) for row in rows if row["step"]] or [job.text]:
+                    print(f"{self.seconds():4.0f} s  {text}", file=sys.stderr, flush=True)
+            except WrongFile:
                 raise
             except Failure as error:  # the others may be right
                 result["failures"].append(str(error))
@@ -75,18 +109,26 @@ class Measurement:
         print(text_of(self.name, result))
         return 1 if result["failures"] or result["left_out"] else 0
 
+    def keep(self, row):
+        """In place of the row that an earlier run found."""
+        rows = self.result["rows"]
+        rows[:] = [other for other in rows if place_of(other) != place_of(row)] + [row]
+
     def seconds(self):
         return time.monotonic() - self.start
 
     def write(self):
-        if self.path:  # else no run has told the device yet
+        if self.path:  # else nobody wants a file, or no run has told the device yet
             write_rows(self.path, slim(self.result))
 
 
 def default_path(device, what):
+    """None where only a file that is named is written."""
+    if what == "peers":
+        return None
     model = model_of(device)
     if not model:
-        raise UnknownGpu(f"'{device}' is not in common/data/gpus.json: name the file with --json")
+        raise WrongFile(f"'{device}' is not in common/data/gpus.json: name the file with --json")
     return os.path.join(ROOT, "docs", "results", f"{what}_{model.lower()}.json")
 
 
@@ -104,19 +146,19 @@ def count(least=1):
     return number
 
 
-def parser(doc, what, iters):
-    """With the options that both have."""
+def parser(doc, iters, turns, budget, where):
+    """With the options that all have. `where`: what is written without --json."""
     found = command.parser(doc)
     add = found.add_argument
-    add("--json", metavar="F.json", help=f"default: docs/results/{what}_<gpu>.json")
+    add("--json", metavar="F.json", help=f"continue and write this file; default: {where}")
     add("--build", metavar="DIR", default=os.path.join(ROOT, "build", "gpu"))
     counts = {"metavar": "INT", "type": count()}
     add("--iters", default=iters, help="timed runs in a turn (%(default)s)", **counts)
-    add("--turns", default=3, help="of each problem, of programs (%(default)s)", **counts)
+    add("--turns", default=turns, help="of each problem (%(default)s)", **counts)
     add(
         "--budget",
         type=float,
-        default=480,
+        default=budget,
         metavar="SECONDS",
         help="no problem begins after this time (%(default)s)",
     )

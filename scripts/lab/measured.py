@@ -1,18 +1,13 @@
-"""Tables, and figures for sentences, of what `maintain decode` and `maintain ring` measured.
-
-A table has a line for each group of rows: those of one problem, by their names (`label` or
-`shape`), or one row alone. A column reads one row of the group.
-"""
+"""What peers.py, `maintain decode` and `maintain ring` measured: their rows, and tables of them."""
 
 import glob
 import os
+import statistics
 import textwrap
-from dataclasses import dataclass
 
-from flash_steps.command import BadInput
 from flash_steps.files import read_json
-from flash_steps.problems import cache_of, flops_of
-from flash_steps.results import get
+from flash_steps.problems import DIRECTIONS, flops_of, problem_text
+from flash_steps.results import Run, get
 from flash_steps.standing import standing
 from flash_steps.text import (
     Column,
@@ -20,20 +15,81 @@ from flash_steps.text import (
     flops_text,
     markdown_table,
     percent_text,
-    range_text,
+    text_table,
     three_digits,
     time_text,
 )
 
-# --- texts ----------------------------------------------------------------------------------------
+BACKENDS = ("math", "efficient", "flash", "cudnn")
+
+# --- rows -----------------------------------------------------------------------------------------
 
 
-def rate_text(bytes_per_s):
-    return three_digits(bytes_per_s / 1e12, always=True)
+def place_of(row):
+    """What two measurements of the same share."""
+    keys = ("what", "step", "variant", "direction", "problem", "shape", "channels")
+    return tuple(row.get(key) for key in keys)
 
 
-def share_text(share):
-    return f"{100 * share:.{0 if share >= 0.1 else 1}f}%"
+def repeats_of(row):
+    """What each repeat of a row of peers.py found: {ms, of_matmul, ratios}."""
+    return row.get("repeats") or [row]
+
+
+def median_row(row, repeats):
+    """A row of peers.py with the medians of these."""
+    names = dict.fromkeys(name for run in repeats for name in run["ratios"])
+    ratios = {
+        name: statistics.median(run["ratios"][name] for run in repeats if name in run["ratios"])
+        for name in names
+    }
+    ms, of_matmul = (statistics.median(run[key] for run in repeats) for key in ("ms", "of_matmul"))
+    rate = flops_of(row, row["direction"]) / (ms * 1e-3)
+    found = {"ms": ms, "flops_per_s": rate, "of_matmul": of_matmul, "ratios": ratios}
+    return {**row, **found, "repeats": repeats}
+
+
+def matmul_of(row, run):
+    """The matmul rate beside one repeat."""
+    return flops_of(row, row["direction"]) / (run["ms"] * 1e-3) / run["of_matmul"]
+
+
+def least_of(rows, name):
+    """(the least ratio of all repeats, its row, how many repeats each row has at least)"""
+    found = [[r["ratios"][name] for r in repeats_of(row) if name in r["ratios"]] for row in rows]
+    ratio, i = min((min(ratios), i) for i, ratios in enumerate(found))
+    return ratio, rows[i], min(map(len, found))
+
+
+def load(name, folder):
+    """The results in <name>_*.json of a folder; each row says its `standing`."""
+    paths = sorted(glob.glob(os.path.join(folder, f"{name}_*.json")))
+    return with_standing([read_json(path) for path in paths])
+
+
+def with_standing(results):
+    for result in results:
+        for row in result["rows"]:
+            row["standing"] = row["step"] and standing(row["step"], row.get("commit"))
+    return results
+
+
+# --- columns --------------------------------------------------------------------------------------
+
+
+def text_column(head, text):
+    """Of a row's text; "-" where it is None."""
+    return Column(("", head), lambda row: text(row) or "-", left=True)
+
+
+def column(head, what, text=str):
+    """Of a row's figure: a key, as forward.ms, or a function."""
+
+    def cell(row):
+        value = what(row) if callable(what) else get(row, what)
+        return "-" if value is None else text(value)
+
+    return Column(("", head), cell)
 
 
 def ratio_text(ratio):
@@ -44,95 +100,217 @@ def keys_text(keys):
     return f"{keys // 1024}K" if keys % 1024 == 0 else f"{keys:,}"
 
 
-# --- columns --------------------------------------------------------------------------------------
+# --- peers ----------------------------------------------------------------------------------------
 
 
-def value_of(row, what):
-    """A row's figure: a key, as forward.ms, or a function."""
-    return what(row) if callable(what) else get(row, what)
+def in_order(rows):
+    """By type, problem, then direction; ours first."""
+    keys = ("dtype", "d", "causal", "n")
+    return sorted(
+        rows,
+        key=lambda row: (
+            *(row[k] for k in keys),
+            DIRECTIONS.index(row["direction"]),
+            not row["step"],
+        ),
+    )
 
 
-def column(head, what, text=str, of=None, left=False):
-    """Of the group's row of this name, else of its first one."""
-
-    def cell(group):
-        row = group.get(of) if of else next(iter(group.values()))
-        value = row and value_of(row, what)
-        return "-" if value is None else text(value)
-
-    return Column(head if isinstance(head, tuple) else ("", head), cell, left)
+def short_label(row):
+    if not row["step"]:
+        return row["label"]
+    return Run({"step": row["step"], "variant": row["variant"]}, row["direction"]).short_label
 
 
-def against(head, other, mine):
-    """How many times as fast as `other`, or as PyTorch's best, which it names."""
-
-    def cell(group):
-        rows = [row for name, row in group.items() if name.startswith("torch ")]
-        best = min(rows, key=lambda row: row["ms"], default=None)
-        row, them = group.get(mine), best if other == "best" else group.get(other)
-        if not row or not them:
-            return "-"
-        more = f" ({them['variant']})" if other == "best" else ""
-        return ratio_text(row["ratios"].get(them["variant"], them["ms"] / row["ms"])) + more
-
-    return Column(("against", head), cell)
+def against(name):
+    return Column(
+        ("against", name),
+        lambda row: f"{row['ratios'][name]:.3g}x" if name in row["ratios"] else "-",
+    )
 
 
-def results(of):
+def peers_screen(rows):
+    """The columns for rows of one type."""
+    short = {"forward": "fwd", "backward": "bwd"}
     return [
-        column("time", "ms", time_text, of),
-        column("TB/s", "bytes_per_s", rate_text, of),
-        column(("of", "copy"), "of_copy", share_text, of),
+        Column(
+            ("", "problem"),
+            lambda row: row["problem"],
+            left=True,
+            short=lambda row: problem_text(row, omit=("B", "H", "type")),
+        ),
+        Column(
+            ("direc-", "tion"),
+            lambda row: row["direction"],
+            left=True,
+            short=lambda row: short[row["direction"]],
+        ),
+        Column(("", "who"), lambda row: row["label"], left=True, short=short_label),
+        Column(("", "time"), lambda row: time_text(row["ms"])),
+        Column(("", "TFLOP/s"), lambda row: flops_text(row["flops_per_s"])),
+        Column((f"of {rows[0]['dtype']}", "matmul"), lambda row: percent_text(row["of_matmul"])),
+    ] + [against(name) for name in BACKENDS if any(name in row["ratios"] for row in rows)]
+
+
+def peers_table(rows):
+    """TFLOP/s of all variants and backends against N."""
+    cells, labels = {}, {}
+    for row in sorted(rows, key=lambda row: row["n"]):
+        cells[row["label"], row["n"]] = flops_text(row["flops_per_s"])
+    for row in sorted(rows, key=lambda row: (not row["step"], row["step"] or "")):
+        labels.setdefault(row["label"])
+    columns = [Column(("", "TFLOP/s"), lambda label: label, left=True)]
+    for n in sorted({n for _, n in cells}):
+        columns.append(Column(("", f"N={n}"), lambda label, n=n: cells.get((label, n), "-")))
+    return markdown_table(columns, list(labels))
+
+
+def means_of(rows):
+    """(columns, lines): for each variant the geometric means of its ratios, and the least."""
+    groups = {}
+    for row in rows:
+        if row["step"]:
+            groups.setdefault((row["label"], row["dtype"]), []).append(row)
+
+    def cell(name):
+        def text(found):
+            there = [row for row in found if name in row["ratios"]]
+            if not there:
+                return "-"
+            mean = statistics.geometric_mean(row["ratios"][name] for row in there)
+            least, where, _ = least_of(there, name)
+            at = problem_text(where, omit=("B", "H", "type"))
+            return f"{mean:.3g}x, least {least:.3g}x ({at})"
+
+        return text
+
+    met = [name for name in BACKENDS if any(name in row["ratios"] for row in rows)]
+    columns = [
+        Column(("", "variant"), lambda found: found[0]["label"], left=True),
+        Column(("", "problems"), lambda found: str(len(found))),
+        *(Column(("against", name), cell(name), left=True) for name in met),
     ]
+    return columns, list(groups.values())
 
 
-def ideal(way, name):
+def means_table(rows):
+    return markdown_table(*means_of(rows))
+
+
+def peers_facts(result):
+    count = max(len(repeats_of(row)) for row in result["rows"])
+    facts = (
+        f"{result['device']}, PyTorch {result['torch']}, medians of up to {count} repeats of "
+        f"{result['rounds']} rounds of {result['iters']} runs; above 1x the step is faster."
+    )
+    for dtype, rates in result.get("matmul", {}).items():
+        span = " to ".join(dict.fromkeys(map(flops_text, rates)))
+        facts += f" The {dtype} matmul reached {span} TFLOP/s."
+    return [facts]
+
+
+def peers_text(result):
+    rows, parts = in_order(result["rows"]), []
+    for dtype in dict.fromkeys(row["dtype"] for row in rows):
+        mine = [row for row in rows if row["dtype"] == dtype]
+        parts += [text_table(peers_screen(mine), mine), text_table(*means_of(mine))]
+    return parts
+
+
+# --- decode ---------------------------------------------------------------------------------------
+
+ONCE = "13 once"
+
+
+BATCH, KEYS = column("B", "b"), column("keys", "nk", keys_text)
+DECODED = (
+    column("K, V, Q, O", "bytes", bytes_text),
+    column("time", "ms", time_text),
+    column("TB/s", "bytes_per_s", lambda rate: three_digits(rate / 1e12, always=True)),
+    column("of a copy", "of_copy", "{:.0%}".format),
+)
+# {table: (the `what` of its rows, what tells its lines apart, their first columns)}
+DECODE = {
+    "peers": ("peers", ("b", "nk"), (BATCH, KEYS)),
+    "variants": ("peers", ("b", "nk"), (BATCH, KEYS)),
+    "fp8": ("fp8", ("b", "nk"), (BATCH, KEYS)),
+    "pages": ("pages", ("nk", "b"), (BATCH, KEYS)),
+    "queries": ("queries", ("n",), (column("queries", "n"),)),
+    "groups": ("groups", ("group",), (column("heads of a group", "group"),)),
+    "ragged": ("ragged", ("b", "keys"), (BATCH, column("keys in all", "keys", "{:,}".format))),
+}
+
+
+def name_in_line(what, row):
+    """What a row is called in its line; None where it is not shown."""
+    if what == "queries":
+        return f"B={row['b']}, {keys_text(row['nk'])}" if row["label"] == ONCE else None
+    return row.get("shape") or row["label"]
+
+
+def beside_best(line):
+    """How many times as fast as PyTorch's fastest backend, and which that is."""
+    torch = [row for name, row in line.items() if name.startswith("torch ")]
+    best = min(torch, key=lambda row: row["ms"], default=None)
+    return best and f"{ratio_text(line[ONCE]['ratios'][best['variant']])} ({best['variant']})"
+
+
+def beside_07(line):
+    return ratio_text(line["07 lazy"]["ms"] / line[ONCE]["ms"]) if "07 lazy" in line else None
+
+
+def time_and_share(row):
+    share = f", {row['of_copy']:.0%}" if row["step"] else ""
+    return time_text(row["ms"]) + share
+
+
+def decode_table(what, rows):
+    """Times by problem and variant, with the share of a copy's bandwidth; `peers`: of one variant,
+    with more of it."""
+    _, keys, first = DECODE[what]
+    lines, names = {}, {}
+    for row in rows:
+        more = {"keys": sum(row["lengths"] or []), "group": row["h"] // row["hkv"]}
+        row, name = {**row, **more}, name_in_line(what, row)
+        if name is not None:
+            lines.setdefault(tuple(row[key] for key in keys), {})[name] = row
+            names[name] = (name == "copy", not row["step"])
+
+    def of(name, plain):
+        return Column(plain.head, lambda line: plain.cell(line[name]) if name in line else "-")
+
+    def any_row(plain):
+        return Column(plain.head, lambda line: plain.cell(next(iter(line.values()))))
+
+    columns = [any_row(plain) for plain in first]
+    if what == "peers":
+        columns += [of(ONCE, plain) for plain in DECODED]
+        for head, cell in (("PyTorch's best", beside_best), ("07 lazy", beside_07)):
+            columns.append(Column(("against", head), lambda line, cell=cell: cell(line) or "-"))
+    else:
+        for name in sorted(names, key=names.get):
+            columns.append(of(name, Column(("", name), time_and_share)))
+    return markdown_table(columns, [lines[place] for place in sorted(lines)])
+
+
+def decode_facts(result):
+    rate, copied = (result["copy"][key] for key in ("bytes_per_s", "bytes"))
     return [
-        column((name, "time"), f"{way}.ms", time_text),
-        column((name, "of ideal"), f"{way}.share", percent_text),
-        column((name, "least"), f"{way}.least", percent_text),
+        f"{result['device']}, PyTorch {result['torch']}, medians. Percentages are of the bandwidth "
+        f"of a copy, {three_digits(rate / 1e12, always=True)} TB/s with {bytes_text(copied)} read "
+        f"and written; the smallest kernel takes {time_text(result['floor_ms'])} by this clock."
     ]
 
 
-def all_times(groups):
-    """Of all labels: ours, PyTorch's, the copy."""
-    labels = dict.fromkeys(name for group in groups for name in group)
-    ordered = sorted(labels, key=lambda x: (x == "copy", x.startswith("torch")))
-    return [BATCH, KEYS, *(column(label, "ms", time_text, label) for label in ordered)]
+# --- ring -----------------------------------------------------------------------------------------
 
 
-def by_page(groups):
-    shapes = dict.fromkeys(name for group in groups for name in group if name != "none")
-    factors = [
-        column(
-            ("time, pages", f"of {x}"), lambda row: 1 / row["ratios"]["none"], "{:.3f}".format, x
-        )
-        for x in shapes
-    ]
-    return [BATCH, KEYS, column("contiguous", "ms", time_text, "none"), *factors]
+def tokens_text(tokens):
+    return f"{tokens // 1024}K"
 
 
-def by_queries(groups):
-    """Times for each cache, and beside them how often one query's time that is."""
-    one = next((group for group in groups if first(group)["n"] == 1), {})
-    columns = [column("queries", "n")]
-    for name in dict.fromkeys(name for group in groups for name in group):
-
-        def factor(row, name=name):
-            return row["ms"] / one[name]["ms"] if name in one else None
-
-        columns.append(column(name, "ms", time_text, name))
-        columns.append(column(("of one", "query's"), factor, "{:.2f}".format, name))
-    return columns
-
-
-def first(group):
-    return next(iter(group.values()))
-
-
-def ring_rate(way):
+def rate_of(way, factor):
     """FLOP/s of a GPU."""
-    factor = 3.5 if way == "both" else 1
     return lambda row: factor * flops_of(row, "forward") / row["ranks"] / (row[way]["ms"] * 1e-3)
 
 
@@ -143,190 +321,44 @@ def hidden(row):
     return overlap["both_ms"] / overlap["messages_ms"] if overlap["messages_ms"] else 1
 
 
-# --- tables ---------------------------------------------------------------------------------------
-
-
-@dataclass
-class Table:
-    title: str
-    of: str  # the `what` of its rows
-    key: object  # of a row: what those of a group share, and their order
-    name: object  # of a row, in its group; None: the table leaves it out
-    columns: object  # a list, or a function of the groups
-
-    def groups(self, rows):
-        found = {}
-        for row in rows:
-            if (name := self.name(row)) is not None:
-                found.setdefault(self.key(row), {})[name] = row
-        return [found[key] for key in sorted(found)]
-
-    def markdown(self, rows):
-        groups = self.groups(rows)
-        return markdown_table(
-            self.columns(groups) if callable(self.columns) else self.columns, groups
-        )
-
-
-def problem(row):
-    """Larger groups later."""
-    return row["b"], row["nk"], row["n"], -row["hkv"], row["causal"], row["cache8"]
-
-
-def label(row):
-    return row["label"]
-
-
-def shape(row):
-    return row["shape"]
-
-
-def cache_name(row):
-    return f"B={row['b']}, {keys_text(row['nk'])}" if row["label"] == ONCE else None
-
-
-def order(row):
-    return row["n"], not row["causal"], row["variant"], row.get("channels", 0)
-
-
-ONCE = "13 once"
-BATCH, KEYS = column("B", "b"), column("keys", "nk", keys_text)
-CACHE = column("K, V, Q, O", "bytes", bytes_text)
-TOKENS = column(("tokens", "a GPU"), "tokens", lambda n: f"{n // 1024}K")
-MASK = column("mask", lambda row: "causal" if row["causal"] else "full", left=True)
-SHARES = [*ideal("forward", "forward"), *ideal("both", "with backward")]
-HIDDEN = column(("messages", "hidden"), hidden, percent_text)
-FORWARD = column("forward", "forward.ms", time_text)
-BOTH = column(("with", "backward"), "both.ms", time_text)
-
-DECODE = {
-    "peers": Table(
-        "13 once beside PyTorch and 07 lazy, one query",
-        "peers",
-        problem,
-        label,
-        [
-            *(BATCH, KEYS, CACHE, *results(ONCE)),
-            column(("copy of", "as much"), "ms", time_text, "copy"),
-            against("PyTorch's best", "best", ONCE),
-            against("07 lazy", "07 lazy", ONCE),
-        ],
-    ),
-    "variants": Table("all of them, times", "peers", problem, label, all_times),
-    "fp8": Table(
-        "K and V in 8 bits, by the program's clock",
-        "fp8",
-        lambda row: (row["b"], row["nk"]),
-        label,
-        [
-            *(BATCH, KEYS, column("K, V, Q, O", "bytes", bytes_text, "13 fp8")),
-            *results("13 fp8"),
-            column(("once,", "16 bits"), "ms", time_text, ONCE),
-            against("once", ONCE, "13 fp8"),
-        ],
-    ),
-    "pages": Table(
-        "pages, as a share of the time without",
-        "pages",
-        lambda row: (row["nk"], row["b"]),
-        shape,
-        by_page,
-    ),
-    "queries": Table(
-        "several queries, causal", "queries", lambda row: row["n"], cache_name, by_queries
-    ),
-    "groups": Table(
-        "32 query heads, 16K keys, by the heads of a group",
-        "groups",
-        problem,
-        label,
-        [
-            column("group", lambda row: row["h"] // row["hkv"]),
-            *(CACHE, *results(ONCE)),
-            column(("splits", "time"), "ms", time_text, "13 splits"),
-            against("splits", "13 splits", ONCE),
-            against("PyTorch's best", "best", ONCE),
-        ],
-    ),
-    "ragged": Table(
-        "ragged lengths beside equal ones of the same sum",
-        "ragged",
-        lambda row: (-row["b"], sum(row["lengths"])),
-        shape,
-        [
-            BATCH,
-            column(
-                ("lengths", "in turn"),
-                lambda row: ", ".join(map(str, cache_of(row)[0])),
-                of="ragged",
-                left=True,
-            ),
-            column(("keys", "in all"), lambda row: sum(row["lengths"]), "{:,}".format),
-            *results("ragged"),
-            column(("equal", "lengths"), "ms", time_text, "equal"),
-            column(
-                ("of that", "time"),
-                lambda row: 1 / row["ratios"]["equal"],
-                "{:.2f}".format,
-                "ragged",
-            ),
-        ],
-    ),
-}
-
-
-def ring_table(title, of, *columns):
-    return Table(title, of, order, lambda row: "row", columns)
-
-
+SHARES = [
+    column(f"{name} {head}", f"{way}.{key}", text)
+    for way, name in (("forward", "forward"), ("both", "with backward"))
+    for head, key, text in (
+        ("time", "ms", time_text),
+        ("of ideal", "share", percent_text),
+        ("least", "least", percent_text),
+    )
+]
+TIMES = [
+    column(head, what, text)
+    for way, name, factor in (("forward", "forward", 1), ("both", "with backward", 3.5))
+    for head, what, text in (
+        (name, f"{way}.ms", time_text),
+        (f"{name} TFLOP/s a GPU", rate_of(way, factor), flops_text),
+    )
+]
+TOKENS = column("tokens a GPU", "tokens", tokens_text)
+MASK = text_column("mask", lambda row: "causal" if row["causal"] else "full")
+HIDDEN = column("messages hidden", hidden, percent_text)
 RING = {
-    "share": ring_table(
-        *("fused: share of the ideal", "share", TOKENS, MASK, column("H", "h"), *SHARES, HIDDEN)
-    ),
-    "variants": ring_table(
-        "the other variants",
-        "variants",
-        column("variant", "variant", left=True),
-        *(MASK, TOKENS, *SHARES),
-        column(("sent", "by a GPU"), lambda row: max(row["sent"]), bytes_text),
-    ),
-    "nccl": ring_table(
-        "messages by NCCL", "nccl", column("messages by", "carrier", left=True), *SHARES, HIDDEN
-    ),
-    "hop": ring_table(
-        "a hop alone, on one GPU",
-        "hop",
-        column("rows", "tokens", lambda n: f"{n // 1024}K"),
-        *(MASK, FORWARD),
-        column(("TFLOP/s", "forward"), ring_rate("forward"), flops_text),
-        BOTH,
-        column(("TFLOP/s", "with backward"), ring_rate("both"), flops_text),
-    ),
-    "long": ring_table(
-        "a long sequence",
-        "long",
-        TOKENS,
-        column("problem", "problem", left=True),
-        FORWARD,
-        column(("TFLOP/s", "a GPU"), ring_rate("forward"), flops_text),
-        BOTH,
-        column(("memory", "a GPU"), "bytes_each", bytes_text),
-    ),
+    "share": [TOKENS, MASK, column("H", "h"), *SHARES, HIDDEN],
+    "variants": [
+        *(text_column("variant", lambda row: row["variant"]), MASK, TOKENS, *SHARES),
+        column("sent by a GPU", lambda row: max(row["sent"]), bytes_text),
+    ],
+    "nccl": [text_column("messages by", lambda row: row["carrier"]), *SHARES, HIDDEN],
+    "hop": [TOKENS, MASK, *TIMES],
+    "long": [TOKENS, *TIMES, column("memory a GPU", "bytes_each", bytes_text)],
 }
-TABLES = {"decode": DECODE, "ring": RING}
 
 
-# --- what a run says ------------------------------------------------------------------------------
-
-
-def decode_facts(result):
-    copy = result["copy"]
-    return [
-        f"{result['device']}, PyTorch {result['torch']}, medians. A copy of "
-        f"{bytes_text(copy['bytes'])} (read and written) reaches "
-        f"{rate_text(copy['bytes_per_s'])} TB/s; the smallest kernel takes "
-        f"{time_text(result['floor_ms'])} by this clock."
-    ]
+def ring_table(what, rows):
+    keys = ("variant", "channels")
+    rows = sorted(
+        rows, key=lambda r: (r["n"], not r["causal"], *(str(r.get(key) or "") for key in keys))
+    )
+    return markdown_table(RING[what], rows)
 
 
 def ring_facts(result):
@@ -337,93 +369,32 @@ def ring_facts(result):
     ] * bool(result["carrier"])
 
 
+# --- what a run says ------------------------------------------------------------------------------
+
+TABLES = {"decode": (decode_table, DECODE), "ring": (ring_table, RING)}
 FACTS = {"decode": decode_facts, "ring": ring_facts}
 
 
-def load(name, folder):
-    """The results in <name>_*.json of a folder; each row says its `standing`."""
-    found = [read_json(path) for path in sorted(glob.glob(os.path.join(folder, f"{name}_*.json")))]
-    for result in found:
-        for row in result["rows"]:
-            row["standing"] = row["step"] and standing(row["step"], row.get("commit"))
-    return found
-
-
-def not_measured(name):
-    return f"Not measured yet: run `./scripts/maintain {name}`."
-
-
-def left_out_text(lines):
-    """No sentence, or one."""
-    return [f"Left out, there was no time: {', '.join(lines)}."] if lines else []
+def rows_for(name, what, rows):
+    """Those of the table `what`."""
+    of = DECODE[what][0] if name == "decode" else what
+    return [row for row in rows if row["what"] == of]
 
 
 def text_of(name, result):
     """All tables, and what else is to be said of a run, as it ends."""
-    parts = []
-    for table in TABLES[name].values():
-        if rows := [row for row in result["rows"] if row["what"] == table.of]:
-            parts.append(f"{table.title}\n\n{table.markdown(rows)}\n")
-    said = [*FACTS[name](result), *dict.fromkeys(result["notes"])]
+    rows, parts = result["rows"], []
+    if name == "peers":
+        parts = peers_text(result)
+        said = peers_facts(result) if rows else []
+    else:
+        table, kinds = TABLES[name]
+        for what in kinds:
+            if mine := rows_for(name, what, rows):
+                parts.append(f"{what}\n\n{table(what, mine)}")
+        said = FACTS[name](result)
+    said += dict.fromkeys(result["notes"])
     said += [f"FAILED: {line}" for line in dict.fromkeys(result["failures"])]
-    said += left_out_text(result["left_out"])
-    return "\n".join(parts + [textwrap.fill(line, 100) for line in said])
-
-
-def markdown_of(table, result, rows):
-    """What was left out of a turn, but has its row, is not missing here."""
-    there = [row for row in result["rows"] if row["what"] == table.of]
-
-    def has_row(line):
-        return any(row["variant"] in line and row["problem"] in line for row in there)
-
-    missing = [x for x in result["left_out"] if x.startswith(table.of + ":") and not has_row(x)]
-    return "\n\n".join([table.markdown(rows), *left_out_text(missing)])
-
-
-# --- figures in a sentence ------------------------------------------------------------------------
-
-# {show: (the figure of a row, with {way} of the marker; its text)}, or (..., of the run).
-FIGURES = {
-    "decode": {
-        "share": ("of_copy", share_text),
-        "bandwidth": ("bytes_per_s", rate_text),
-    },
-    "ring": {
-        "share": ("{way}.share", percent_text),
-        "time": ("{way}.ms", time_text),
-        "rate": (ring_rate, flops_text),
-        "memory": ("bytes_each", bytes_text),
-        "hidden": (hidden, percent_text),
-    },
-}
-OF_THE_RUN = {
-    "decode": {
-        "device": lambda result: result["device"],
-        "copy": lambda result: rate_text(result["copy"]["bytes_per_s"]),
-        "floor": lambda result: time_text(result["floor_ms"]),
-    },
-    "ring": {
-        "device": lambda result: f"{result['ranks']} x {result['device']}",
-        "carrier": lambda result: result["carrier"],
-    },
-}
-# What a figure's marker means where it does not say.
-DEFAULTS = {"decode": {"what": "peers", "variant": "once"}, "ring": {"what": "share"}}
-
-
-def figure_of(name, result, passing, show, way):
-    """The text of one figure: of the run, or of the rows that pass."""
-    if show in OF_THE_RUN[name]:
-        return OF_THE_RUN[name][show](result)
-    if show not in FIGURES[name]:
-        known = ", ".join((*FIGURES[name], *OF_THE_RUN[name]))
-        raise BadInput(f"figure '{name}': show={show}: choose from {known}")
-    if way not in ("forward", "both"):
-        raise BadInput(f"figure '{name}': way={way}: choose from forward, both")
-    if not passing:
-        raise BadInput(f"figure '{name}': no row passes its filters")
-    what, text = FIGURES[name][show]
-    what = ring_rate(way) if what is ring_rate else what
-    what = what.format(way=way) if isinstance(what, str) else what
-    return range_text([value_of(row, what) for row in passing], text)
+    if result["left_out"]:
+        said.append(f"Left out, there was no time: {', '.join(result['left_out'])}.")
+    return "\n\n".join([*parts, "\n".join(textwrap.fill(line, 100) for line in said)])

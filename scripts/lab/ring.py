@@ -13,8 +13,8 @@ checked in each run, gradients in small problems before the others. One run's ti
 which the picture is drawn. Messages go by copy engines where they can, in rows `nccl` by NCCL.
 Needs mpirun, build/gpu with step 14 and two GPUs.
 
-A result is kept after each run. The problems take turns (--turns); what has not begun after
---budget seconds is left out; the result and the last lines name it.
+A result is kept after each run, and a further call continues it. The problems take turns (--turns);
+what has not begun after --budget seconds is left out; the last lines name it.
 Exit status: 0 all measured, 1 something is wrong or was left out, 2 bad use, 3 no GPUs, mpirun or
 build.
 """
@@ -34,7 +34,9 @@ from flash_steps.steps import ROOT
 from flash_steps.text import percent_text, time_text
 
 from . import jobs, measured, ring_picture
-from .jobs import Measurement
+from .jobs import Job, Measurement
+from .measured import place_of
+from .session import ask_gpu
 
 STEP = "14_ring"
 VARIANT, OTHERS = "fused", ("zigzag", "plain", "heads")
@@ -61,15 +63,19 @@ class RingMeasurement(Measurement):
     def __init__(self, options, program):
         super().__init__(options)
         self.program = program
-        self.rows, self.alone_ms = {}, {}
-        self.result |= {"ranks": options.ranks, "carrier": None, "lanes": None}
+        self.alone_ms = {}
+        self.result |= {"carrier": None, "lanes": None}
+        self.runs_on(options.device, ranks=options.ranks)
 
     def jobs(self):
         ranks = self.options.ranks
         problems = [problem(n, ranks, causal) for n in TOKENS for causal in (True, False)]
         sixteen = problems[:2]
         small = problem(SMALL, ranks, causal=True)
-        shares = [self.timed("share", VARIANT, p) for p in problems]
+        shares, more = (
+            [self.timed("share", VARIANT, p, turn=turn) for turn in turns for p in problems]
+            for turns in ((0,), range(1, self.options.turns))
+        )
         first = [self.right(v, small) for v in (VARIANT, *OTHERS)]
         first.append(self.right(VARIANT, small, CHANNELS[0]))
         first += shares
@@ -80,7 +86,7 @@ class RingMeasurement(Measurement):
         # One rank's rows with its own keys: as long as a hop, and nothing around it.
         hops = [problem(tokens, 1, causal) for tokens, causal in HOPS]
         first += [self.timed("hop", VARIANT, p, sides=("one",)) for p in hops]
-        return first + shares * (self.options.turns - 1)
+        return first + more
 
     def said(self, text, row):
         parts = []
@@ -107,26 +113,24 @@ class RingMeasurement(Measurement):
                 raise Failure(f"{' '.join(line)}: not ready after {RUN_LIMIT} s")
             if status != 0:
                 raise Failure(f"{' '.join(line)}: exit status {status}:\n{said.strip()}")
-            run = read_json(path)
-            self.runs_on(run["device"]["name"])
-            return run
+            return read_json(path)
 
     def row_of(self, what, variant, p, channels):
-        key = (what, variant, p["n"], p["causal"], channels)
-        if key not in self.rows:
-            self.rows[key] = {
-                "what": what,
-                **p,
-                "problem": problem_text(p),
-                "tokens": p["n"] // self.options.ranks,
-                "ranks": self.options.ranks,
-                "step": STEP,
-                "commit": here(),
-                "variant": variant,
-                **({"channels": channels} if channels else {}),
-                "turns": [],
-            }
-        return self.rows[key]
+        """A new one, or what earlier turns found."""
+        row = {
+            "what": what,
+            **p,
+            "problem": problem_text(p),
+            "tokens": p["n"] // self.options.ranks,
+            "ranks": self.options.ranks,
+            "step": STEP,
+            "commit": here(),
+            "variant": variant,
+            **({"channels": channels} if channels else {}),
+            "turns": [],
+        }
+        before = [old for old in self.result["rows"] if place_of(old) == place_of(row)]
+        return before[0] if before else row
 
     def all_gpus(self, row, variant, p, channels):
         run = self.launched(self.options.ranks, variant, p, channels)
@@ -169,33 +173,34 @@ class RingMeasurement(Measurement):
     def right(self, variant, p, channels=None):
         """Not timed: whether the gradients are right, too."""
 
-        def job():
+        def rows():
             run = self.launched(self.options.ranks, variant, p, channels)
             if not run["gradients_checked"]:
                 raise Failure(f"{variant}, {problem_text(p)}: the gradients were not checked")
             return []
 
-        return f"gradients: {self.name_of(variant, p, channels)}", job
+        return Job(f"gradients: {self.name_of(variant, p, channels)}", (STEP,), rows)
 
     def name_of(self, variant, p, channels):
         return f"{variant} {problem_text(p)}" + (f" NCCL_MAX_CTAS={channels}" if channels else "")
 
-    def timed(self, what, variant, p, channels=None, sides=("one", "all")):
-        """A turn of all GPUs together, or of each alone, or of both in an order that alternates."""
+    def timed(self, what, variant, p, channels=None, sides=("one", "all"), turn=0):
+        """All GPUs together, or each alone, or both in an order that alternates from turn to
+        turn."""
 
-        def job():
+        def rows():
             row = self.row_of(what, variant, p, channels)
             if sides == ("one",):
                 row["tokens"], row["ranks"] = p["n"], 1
-            turn, number = {}, len(row["turns"])
-            for side in sides if number % 2 == 0 else sides[::-1]:
+            found = {}
+            for side in sides if turn % 2 == 0 else sides[::-1]:
                 if side == "all":
-                    turn[side] = self.all_gpus(row, variant, p, channels)
+                    found[side] = self.all_gpus(row, variant, p, channels)
                 else:
-                    turn[side] = self.one_gpu(p, number)
-            row["turns"].append(turn)
+                    found[side] = self.one_gpu(p, turn)
+            row["turns"].append(found)
             for way in ("forward", "both"):
-                times = [[turn[side][way] for turn in row["turns"]] for side in sides]
+                times = [[each[side][way] for each in row["turns"]] for side in sides]
                 row[way] = {"ms": statistics.median(times[-1])}
                 if len(sides) == 2:
                     shares = [one / self.options.ranks / ms for one, ms in zip(*times)]
@@ -203,7 +208,8 @@ class RingMeasurement(Measurement):
                     row[way] |= {"share": statistics.median(shares), "least": min(shares)}
             return [row]
 
-        return f"{what}: {self.name_of(variant, p, channels)}", job
+        name = f"{what}: {self.name_of(variant, p, channels)}"
+        return Job(name + f", turn {turn + 1}" * bool(turn), (STEP,), rows)
 
 
 def times_of(run):
@@ -219,7 +225,7 @@ def picture(check):
     """Draws the last result's lanes, or says whether that was done."""
     found = measured.load("ring", os.path.join(ROOT, "docs", "results"))
     if not found:
-        raise BadInput(measured.not_measured("ring"))
+        raise BadInput("nothing was measured yet: ./scripts/maintain ring")
     svg = ring_picture.draw(found[-1]["lanes"], found[-1]["device"])
     if not check:
         write_text(PICTURE, svg)
@@ -229,7 +235,8 @@ def picture(check):
 
 
 def parse():
-    parser = jobs.parser(__doc__, "ring", iters=20)
+    where = "docs/results/ring_<gpu>.json"
+    parser = jobs.parser(__doc__, iters=20, turns=3, budget=480, where=where)
     add, ranks = parser.add_argument, jobs.count(least=2)
     add("--draw", action="store_true", help="the picture, of what was measured")
     add("--check", action="store_true", help="whether the picture is that one")
@@ -245,4 +252,5 @@ def main():
     program = jobs.require_ready(options, STEP)
     if not shutil.which(options.mpirun.split()[0]):
         raise NotHere(f"{options.mpirun.split()[0]} is missing: ./scripts/setup.sh mpi")
-    return RingMeasurement(options, program).measure()
+    options.device = ask_gpu("name")
+    return RingMeasurement(options, program).measure("./scripts/maintain ring")

@@ -1,6 +1,12 @@
-"""A call of gpu_check.sh or `maintain measure`: its folder, its report, the programs it runs."""
+"""A call of gpu_check.sh or `maintain measure`: its folder, its report, the programs it runs.
+
+The folder holds what is done, so that the next call continues there: gpu/ and sim/, the programs'
+JSON; results.json, the machine and what each section found. What was done with another text of a
+step is done again.
+"""
 
 import concurrent.futures
+import datetime
 import glob
 import json
 import math
@@ -12,24 +18,46 @@ import threading
 import time
 
 from flash_steps import building
-from flash_steps.command import Failure
+from flash_steps.command import Failure, NotHere
 from flash_steps.commits import here, is_current, source_digest
-from flash_steps.files import read_json, read_text, write_json, write_rows, write_text
+from flash_steps.files import read_json, read_text, write_json, write_text
 from flash_steps.gpu_table import find_model
+from flash_steps.nvcc import find_nvcc, version_of
 from flash_steps.problems import flags, tag
-from flash_steps.results import Run, get, load, load_folder
+from flash_steps.results import get, load, load_folder
 from flash_steps.standing import mark_slowed
 from flash_steps.steps import ROOT, find_steps, program_of, runs_on
 
-from .merge import roof_notes, without_slowed
+from .publish import roof_notes
 
 SHORTEST_RUN = 8  # seconds; with less time left no run starts
-RESUMED = ("tests", "sanitizer", "memory", "figure2")  # which --figures does once
 OUT_OF_TIME = "out of time: run the same command again to continue"
 
 
 class NoTime(Failure):
     """One sentence: the section is not finished."""
+
+
+def ask_gpu(fields):
+    """What nvidia-smi says of the first GPU: values with commas between."""
+    query = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        answer = None
+    if answer is None or answer.returncode != 0 or not answer.stdout.strip():
+        raise NotHere("no GPU found: nvidia-smi does not answer")
+    return answer.stdout.splitlines()[0].strip()
+
+
+def machine():
+    """What results.json says of this machine."""
+    device, driver = (part.strip() for part in ask_gpu("name,driver_version").rsplit(",", 1))
+    nvcc = find_nvcc()
+    if not nvcc:
+        raise NotHere("nvcc was not found: install the CUDA toolkit, 12.4 or newer")
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    return {"device": device, "driver": driver, "toolkit": version_of(nvcc), "date": date}
 
 
 def last_line(text):
@@ -48,81 +76,58 @@ class Session:
 
     def __init__(self, options):
         self.options, self.out = options, os.path.abspath(options.out)
-        self.logs = os.path.join(self.out, "logs")
-        os.makedirs(self.logs, exist_ok=True)
-        self.results = {"schema": 1, "sources": source_digest()}
-        self.commands, self.lock = [], threading.Lock()
-        self.deadline = math.inf if options.sim_only else time.monotonic() + options.budget
-        self.keep_runs_of_this_text()
-        if options.figures:
-            self.resume()
         self.steps = find_steps(options.steps)
-        self.done = {}  # what gpu_run() gave in this call
+        about = machine()
+        os.makedirs(os.path.join(self.out, "logs"), exist_ok=True)
+        self.lock = threading.Lock()
+        self.deadline = time.monotonic() + options.budget
         self.descriptions = {}  # of programs
-        self.report, self.sections = [], {}
-        self.jobs = os.cpu_count() or 1
-
-    def keep_runs_of_this_text(self):
-        """Calls for other sections add to a folder; runs of another text are removed from it. What
-        the simulator counts also depends on the simulator."""
-        mark = os.path.join(self.out, "sources.sha256")
-        same = os.path.exists(mark) and read_text(mark) == self.results["sources"]
-        for name in ("gpu", "sim"):
-            folder = os.path.join(self.out, name)
-            os.makedirs(folder, exist_ok=True)
-            for path in glob.glob(os.path.join(folder, "*.json")):
-                data = load(path)[0].data
-                if not is_current(data["step"], data.get("commit")) or (
-                    name == "sim" and not same and folder != self.options.sim_json
-                ):
-                    os.remove(path)
-        write_text(mark, self.results["sources"])
-
-    def resume(self):
-        """What OUT/results.json has of this text is not run again. That one file is enough, so a
-        call can resume where one on another machine ended."""
+        self.report, self.sections, self.commands = [], {}, []
         path = os.path.join(self.out, "results.json")
-        if not os.path.exists(path):
-            return
-        before = read_json(path)
-        mark_slowed([Run(data, "forward") for data in before["runs"]])
-        for data in before["runs"]:
-            if not data.pop("slowed") and get(data, "device.kind") == "gpu":
-                case = data["step"], data["variant"], data["problem"]
-                write_json(self.path_of("gpu", case), data)
-        self.keep_runs_of_this_text()
-        self.commands = before.get("commands", [])
-        for key in (*RESUMED, "peers", "peers_seconds", "done"):
-            if key in before:
-                self.results[key] = before[key]
-        if "peers" in before:
-            self.results["peers"] = without_slowed(before["peers"])
+        before = read_json(path) if os.path.exists(path) else {}
+        self.results = {**about, "done": before.get("done", {})}
+        self.remove_old_runs()
+
+    def remove_old_runs(self):
+        """Those of another text, or on a GPU that was slowed down. What the simulator counts also
+        depends on the simulator."""
+        mark, sources = os.path.join(self.out, "sources.sha256"), source_digest()
+        same = os.path.exists(mark) and read_text(mark) == sources
+        for kind in ("gpu", "sim"):
+            folder = os.path.join(self.out, kind)
+            os.makedirs(folder, exist_ok=True)
+            runs = {path: load(path)[0] for path in glob.glob(os.path.join(folder, "*.json"))}
+            mark_slowed(list(runs.values()))
+            for path, run in runs.items():
+                current = is_current(run.data["step"], run.data.get("commit"))
+                if run.data["slowed"] or not current or (kind == "sim" and not same):
+                    os.remove(path)
+        write_text(mark, sources)
 
     def path_of(self, folder, case):
         return os.path.join(self.out, folder, name_of(case) + ".json")
 
     def is_done(self, name):
         """Whether an earlier call ran this section, with these steps, unchanged since."""
-        mark = self.results.get("done", {}).get(name)
-        if name == "tests" or not mark:
-            return mark is not None and mark == self.results["sources"]
-        current = all(is_current(step, mark["commit"]) for step in self.steps)
-        return mark["steps"] == self.steps and current
+        mark = self.results["done"].get(name)
+        if not mark or mark["steps"] != self.steps:
+            return False
+        if name == "tests":  # of the whole tree
+            return mark["commit"] == here()
+        return all(is_current(step, mark["commit"]) for step in self.steps)
 
     def say(self, text=""):
         print(text, flush=True)
         self.report.append(text)
 
-    def section(self, name, body, always=False):
-        """Runs body() -> (ok, one line). An error fails only this section; `always` is for sections
-        that read results and take no time."""
+    def section(self, name, body, once=False, always=False):
+        """Runs body() -> (ok, one line). An error fails only this section; `once`: it is not run
+        again where it was right; `always`: it reads results and takes no time."""
         self.say(f"== {name}")
         start = time.monotonic()
-        if name in RESUMED and self.is_done(name):
-            self.sections[name] = {"ok": True, "summary": "done in an earlier call", "seconds": 0}
-            self.say("done in an earlier call\n")
-            return True
-        if self.remaining() <= 0 and not always:
+        if once and self.is_done(name):
+            ok, line = True, "done in an earlier call"
+        elif self.remaining() <= 0 and not always:
             ok, line = False, "not reached: out of time"
         else:
             try:
@@ -134,33 +139,20 @@ class Session:
         seconds = round(time.monotonic() - start, 1)
         self.sections[name] = {"ok": ok, "summary": line, "seconds": seconds}
         self.say(f"{'ok' if ok else 'FAILED'}: {line}\n")
-        if self.options.figures:
-            if ok and name in RESUMED:
-                mark = {"commit": here(), "steps": self.steps}
-                mark = self.results["sources"] if name == "tests" else mark
-                self.results.setdefault("done", {})[name] = mark
-            self.write()
+        if ok and once:
+            self.results["done"].setdefault(name, {"commit": here(), "steps": self.steps})
+        self.write()
         return ok
 
     def write(self):
-        runs = []
-        for folder in (
-            os.path.join(self.out, "gpu"),
-            self.options.sim_json or os.path.join(self.out, "sim"),
-        ):
-            for run in load_folder(folder):
-                ours = not self.options.figures or run.data["step"] in self.steps
-                if run.direction == "forward" and ours:  # the object holds all passes
-                    runs.append(run.data)
-        notes = roof_notes(runs, self.results.get("device"))
-        self.results.update(sections=self.sections, commands=self.commands, runs=runs, notes=notes)
-        write_rows(os.path.join(self.out, "results.json"), self.results)
+        self.results.update(sections=self.sections, commands=self.commands)
+        write_json(os.path.join(self.out, "results.json"), self.results, indent=1)
         write_text(os.path.join(self.out, "report.txt"), "\n".join(self.report) + "\n")
 
     def summary(self):
         """The last lines. Returns the exit status."""
         self.say("== summary")
-        for note in self.results.get("notes", []):
+        for note in roof_notes([run.data for run in self.runs("gpu")], self.results["device"]):
             self.say(f"note: {note}")
         for name, s in self.sections.items():
             verdict = "ok" if s["ok"] else "FAILED"
@@ -177,12 +169,11 @@ class Session:
     def shell(self, name, command, timeout=None, environment=None):
         """(exit status, output), which logs/ keeps; status None: stopped because the time was
         over."""
-        log = os.path.join(self.logs, re.sub(r"[^\w.-]+", "_", name) + ".txt")
+        log = os.path.join(self.out, "logs", re.sub(r"[^\w.-]+", "_", name) + ".txt")
         limit = min(timeout or math.inf, max(self.remaining(), 0.1))
-        limit = None if limit == math.inf else limit
-        start = time.monotonic()
         with open(log, "w+", encoding="utf-8", errors="replace") as file:
-            how = {"stdout": file, "stderr": subprocess.STDOUT, "cwd": ROOT, "timeout": limit}
+            how = {"stdout": file, "stderr": subprocess.STDOUT, "cwd": ROOT}
+            how["timeout"] = None if limit == math.inf else limit
             try:
                 env = {**os.environ, **(environment or {})}
                 status = subprocess.run(command, env=env, **how).returncode
@@ -193,13 +184,8 @@ class Session:
                 status = 127
             file.seek(0)
             output = file.read()
-        shown = shlex.join([f"{k}={v}" for k, v in (environment or {}).items()] + command)
-        # No machine's paths in results.
-        for path, name_of_it in ((self.options.python, "python3"), (self.out, "OUT"), (ROOT, ".")):
-            shown = shown.replace(path, name_of_it)
-        done = {"name": name, "command": shown, "exit_status": status}
         with self.lock:
-            self.commands.append({**done, "seconds": round(time.monotonic() - start, 2)})
+            self.commands.append({"name": name, "command": shlex.join(command)})
         return status, output
 
     def said(self, status, output):
@@ -209,7 +195,7 @@ class Session:
         return last_line(output)
 
     def build(self, preset, targets):
-        configure, build = building.commands(preset, targets, jobs=self.jobs)
+        configure, build = building.commands(preset, targets, jobs=os.cpu_count() or 1)
         status, output = self.shell(f"configure {preset}", configure)
         if status == 0:
             status, output = self.shell(f"build {preset}", build)
@@ -244,11 +230,7 @@ class Session:
     def variants_of(self, preset, step):
         return [variant["name"] for variant in self.described(preset, step)["variants"]]
 
-    def variants(self, preset):
-        """[(step, variant)] in reading order."""
-        return [(step, name) for step in self.steps for name in self.variants_of(preset, step)]
-
-    def run(self, kind, case, *more, timeout=None, environment=None, folder=None):
+    def run(self, kind, case, *more, timeout=None, folder=None):
         """(exit status, JSON or None, last line of the output); the JSON lands in `folder`, which
         is gpu/ or sim/ where none is named."""
         path = self.path_of(folder or kind, case)
@@ -256,8 +238,7 @@ class Session:
         if os.path.exists(path):
             os.remove(path)  # of an earlier call
         call = [*self.call_of(kind, case), f"--json={path}", *more]
-        name = f"{folder or kind} {name_of(case)}"
-        status, output = self.shell(name, call, timeout, environment)
+        status, output = self.shell(f"{folder or kind} {name_of(case)}", call, timeout)
         data = None
         if status in (0, 1) and os.path.exists(path):
             data = load(path)[0].data
@@ -265,13 +246,18 @@ class Session:
             write_json(path, data)
         return status, data, self.said(status, output)
 
-    def simulate(self, cases, workers):
-        """Runs cases side by side, one simulator thread each. (ok, one line, a line for each that
-        went wrong)."""
+    def simulate(self, cases):
+        """Runs what no earlier call ran, side by side, one simulator thread each: (ok, one line).
+        Needs the programs of the preset sim."""
+        ok, line = (True, "") if self.options.no_build else self.build("sim", self.steps)
+        if not ok:
+            return ok, line
         modelled = find_model(self.results["model_gpu"])
 
         def one(case):
             """A step that this GPU cannot run is simulated on the default one."""
+            if os.path.exists(self.path_of("sim", case)):
+                return 0, None, ""
             fits = runs_on(modelled["arch"], self.described("sim", case[0])["needs"])
             model = [f"--gpu={modelled['name']}"] if fits else []
             return self.run("sim", case, "--workers=1", *model)
@@ -280,20 +266,20 @@ class Session:
             p = case[2]
             return p["h"] * p["n"] * p.get("nk", p["n"]) * p["d"]
 
-        # The largest first: the last to finish decides.
+        # The largest first: the last to finish decides. The GPU's programs have cores of their own.
         ordered = sorted(cases, key=work, reverse=True)
-        with concurrent.futures.ThreadPoolExecutor(max(1, workers)) as pool:
+        with concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) - 4)) as pool:
             done = list(pool.map(one, ordered))
         failed = [
-            f"{step} {variant} {tag(problem)}: {'' if status is None else f'exit {status}: '}{line}"
-            for (step, variant, problem), (status, _, line) in zip(ordered, done)
+            f"{name_of(case)}: {'' if status is None else f'exit {status}: '}{line}"
+            for case, (status, _, line) in zip(ordered, done)
             if status not in (0, 2)
         ]
-        right = len(done) - len(failed)
-        return not failed, f"{right} of {len(done)} problems simulated", failed
+        line = f"{len(done) - len(failed)} of {len(done)} problems simulated"
+        return not failed, "; ".join([line, *failed[:1]])
 
     def is_kept(self, case, counters):
-        """Whether an earlier call has left a right run of it, timed and, where wanted, counted."""
+        """Whether an earlier run of it was right, timed and, where wanted, counted."""
         path = self.path_of("gpu", case)
         data = load(path)[0].data if os.path.exists(path) else None
         counted = get(data, "traffic.requests") and get(data, "traffic.hbm.measured")
@@ -302,35 +288,25 @@ class Session:
         return get(data, "ok") and timed and (counted or not counters)
 
     def gpu_run(self, case, *more, timeout=120):
-        """(exit status, seconds); a problem that this call has already run is not run again."""
+        """(exit status, seconds); a problem that was run already is not run again."""
         step, variant, problem = case
-        name = name_of(case)
-        if name not in self.done and self.options.figures:
-            if self.is_kept(case, counters="--no-counters" not in more):
-                self.done[name] = 0, 0.0
-            elif self.remaining() < SHORTEST_RUN:
-                raise NoTime(OUT_OF_TIME)
-        if name not in self.done:
-            start = time.monotonic()
-            status, _, line = self.run("gpu", case, *more, timeout=timeout)
-            if status != 0:
-                # None and 2 (this step does not support it): the line says it.
-                what = {None: "", 1: "wrong result: ", 2: ""}.get(status, f"exit {status}: ")
-                self.say(f"{step} {variant} {tag(problem)}: {what}{line}")
-            self.done[name] = status, time.monotonic() - start
-        return self.done[name]
+        if self.is_kept(case, counters="--no-counters" not in more):
+            return 0, 0.0
+        if self.remaining() < SHORTEST_RUN:
+            raise NoTime(OUT_OF_TIME)
+        start = time.monotonic()
+        status, _, line = self.run("gpu", case, *more, timeout=timeout)
+        if status != 0:
+            # None and 2 (this step does not support it): the line says it.
+            what = {None: "", 1: "wrong result: ", 2: ""}.get(status, f"exit {status}: ")
+            self.say(f"{step} {variant} {tag(problem)}: {what}{line}")
+        return status, time.monotonic() - start
 
-    def gpu_runs(self, cases, *more):
-        """(how many were right, how many were not). Problems that a step refuses (2), or for which
-        this GPU has too little memory or shared memory (3), count as neither."""
-        statuses = [self.gpu_run(case, *more)[0] for case in cases]
-        return statuses.count(0), sum(status not in (0, 2, 3) for status in statuses)
+    def runs(self, kind):
+        """All of the steps that this call is about."""
+        found = load_folder(os.path.join(self.out, kind))
+        return [run for run in found if run.data["step"] in self.steps]
 
-    def gpu_results(self):
-        return load_folder(os.path.join(self.out, "gpu"))
-
-    def of_this_call(self, problems, runs):
-        """The runs of these problems, of the steps that this call is about."""
+    def of_problems(self, problems, kind):
         tags = {tag(p) for p in problems}
-        ours = [run for run in runs if run.data["step"] in self.steps]
-        return [run for run in ours if tag(run.data["problem"]) in tags]
+        return [run for run in self.runs(kind) if tag(run.data["problem"]) in tags]

@@ -20,21 +20,19 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
                        device, row (06_swapped)
     speed, scale       one table each of time, TFLOP/s, bytes and workspace: a row per variant, a
                        column per N; figure=time,hbm chooses some, speed is scale figure=speed
-    peers, figure2     against PyTorch, and FlashAttention-1's figure, as these scripts print them
-    memory             a problem that the naive step cannot hold
-    decode, ring       what=..., as measured.py has them
+    peers, means       beside PyTorch: TFLOP/s against N; ratios over all problems;
+    peers_run          how that was measured, in a sentence
+    decode, ring       what=..., as measured.py has them; what=facts: the run, in a sentence
     accuracy, estimated    estimated beside measured times (estimates.json)
-    neighbours, where, published_kernels    of the tree itself; where needs build/sim
+    neighbours, where  of the tree itself; where needs build/sim
 
 and of figures, where several rows pass the minimum and the maximum:
 
-    mean, least, where, runs    of peers' ratios to against=BACKEND: geometric mean of the medians,
-                                the minimum of all runs, its problem, and the number of runs
-    speed, share                TFLOP/s, and its share of the matmul rate: of the runs, with
-                                against= of peers
-    counters                    how many figures of requests, sectors and lines were both counted
-                                and measured: an error where one of them differs
-    decode, ring                show=..., with way=forward or both of ring: measured.py
+    mean, least        of peers' ratios to against=BACKEND: geometric mean of the medians, the
+                       minimum of all repeats
+    speed, share       TFLOP/s, and its share of the matmul rate: with against= of peers
+    counters           how many figures of requests, sectors and lines were both counted and
+                       measured: an error where one of them differs
 
 A result carries its commit (commits.py). Where its step has changed since, or the GPU was slowed
 down, the table, or the last figure of a paragraph, says so. After a change of a kernel --check
@@ -54,20 +52,13 @@ from flash_steps import command
 from flash_steps.command import BadInput
 from flash_steps.commits import UNKNOWN, here
 from flash_steps.files import read_json, read_text, write_text
-from flash_steps.problems import in_series, own_tiles, problem_text
+from flash_steps.problems import in_series, own_tiles
 from flash_steps.results import PICTURES, columns_for, notes_on_estimates, published, speed, total
-from flash_steps.standing import (
-    mark_peers,
-    rows_of,
-    standing,
-    standing_of,
-    standing_parts,
-    standing_text,
-)
+from flash_steps.standing import rows_of, standing_of, standing_parts, standing_text
 from flash_steps.steps import ROOT
 from flash_steps.text import Column, bytes_text, flops_text, markdown_table, range_text, time_text
 
-from . import estimates, figure2, measured, neighbours, peers_table, published_kernels, where
+from . import estimates, measured, neighbours, where
 from .counters_vs_sim import differences
 
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -77,30 +68,19 @@ EMPTY = re.compile(r"<!-- ((table|run|figure): .+?) -->\s*<!-- /\2 -->")
 
 
 class Results:
-    """All of a folder: rows of the programs' runs, and of each other kind one result per file."""
+    """All of a folder: rows of the programs' runs, and results of peers, decode and ring."""
 
     def __init__(self, folder):
         paths = published(folder)
         self.rows = rows_of(paths)
-        self.of = load_extras(paths)
+        trees = [tree for tree in map(read_json, paths) if isinstance(tree, dict)]
+        peers = {}  # of a device: the files of its types
+        for found in (tree["peers"] for tree in trees if tree.get("peers")):
+            old = peers.get(found["device"], {"rows": [], "matmul": {}})
+            both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
+            peers[found["device"]] = {**found, **both}
+        self.of = {"peers": measured.with_standing(list(peers.values()))}
         self.of |= {name: measured.load(name, folder) for name in measured.TABLES}
-
-
-def load_extras(paths):
-    """{"peers": [...], "figure2": [...], "memory": [...]}: one entry for each file that has it."""
-    extras = {name: [] for name in ("peers", "figure2", "memory")}
-    for path in paths:
-        tree = read_json(path)
-        for name, known in extras.items():
-            found = tree.get(name) if isinstance(tree, dict) else None
-            if isinstance(found, list):
-                found = {"device": tree.get("device"), "rows": found}
-            known += [found] if found else []
-    mark_peers(extras["peers"])
-    for name in ("figure2", "memory"):
-        for row in (row for result in extras[name] for row in result["rows"]):
-            row["standing"] = standing(row["step"], row.get("commit"))
-    return extras
 
 
 # --- filters --------------------------------------------------------------------------------------
@@ -222,36 +202,37 @@ def against_n(title, cell, rows):
 
 
 def peers_of(results, filters):
-    result, rows = one_result("peers", results, filters)
-    return peers_table.markdown_of({**result, "rows": rows}), reasons_of(rows)
+    _, rows = one_result("peers", results, filters)
+    for key in ("direction", "d", "causal"):
+        if len({row[key] for row in rows}) > 1:
+            raise BadInput(f"table 'peers': its filters must choose one {key}")
+    return measured.peers_table(rows), reasons_of(rows)
 
 
-def figure2_table(results, filters):
-    result, rows = one_result("figure2", results, filters)
-    return figure2.markdown_of(result), reasons_of(rows)
+def means_of(results, filters):
+    _, rows = one_result("peers", results, filters)
+    return measured.means_table(rows), reasons_of(rows)
 
 
-def memory_table(results, filters):
-    _, rows = one_result("memory", results, filters)
-    columns = [
-        Column(("", "step"), lambda row: row["step"], left=True),
-        Column(("", "problem"), lambda row: row["problem"], left=True),
-        Column(("", "exit status"), lambda row: str(row["exit_status"])),
-        Column(("", "says"), lambda row: " ".join(row["line"].split()), left=True),
-    ]
-    return markdown_table(columns, rows), reasons_of(rows)
+def peers_run(results, filters):
+    result, _ = one_result("peers", results, filters)
+    return "\n".join(measured.peers_facts(result)), []
 
 
 def measured_table(name):
     def table(results, filters):
-        kinds = measured.TABLES[name]
-        what = filters.get("what", next(iter(kinds)))
-        if what not in kinds:
-            raise BadInput(f"table '{name}': what={what}: choose from {', '.join(kinds)}")
+        make, kinds = measured.TABLES[name]
+        filters = dict(filters)
+        what = filters.pop("what", None)
+        if what not in (*kinds, "facts"):
+            raise BadInput(f"table '{name}': what={what}: choose from {', '.join(kinds)}, facts")
         if not results.of[name]:
-            return f"*{measured.not_measured(name)}*", []
-        result, rows = one_result(name, results, {**filters, "what": kinds[what].of})
-        return measured.markdown_of(kinds[what], result, rows), reasons_of(rows)
+            return f"*Not measured yet: run `./scripts/maintain {name}`.*", []
+        if what == "facts":
+            return "\n".join(measured.FACTS[name](results.of[name][-1])), []
+        of = measured.DECODE[what][0] if name == "decode" else what
+        _, rows = one_result(name, results, {**filters, "what": of})
+        return make(what, rows), reasons_of(rows)
 
     return table
 
@@ -269,15 +250,14 @@ TABLES = {
     "speed": lambda results, filters: scale_table(results, filters, ["speed"]),
     "scale": scale_table,
     "peers": peers_of,
-    "figure2": figure2_table,
-    "memory": memory_table,
+    "means": means_of,
+    "peers_run": peers_run,
     "decode": measured_table("decode"),
     "ring": measured_table("ring"),
     "accuracy": of_estimates(estimates.accuracy_table),
     "estimated": of_estimates(estimates.estimated_table),
     "neighbours": without_results(neighbours.markdown),
     "where": without_results(where.markdown),
-    "published_kernels": without_results(published_kernels.markdown),
 }
 
 
@@ -304,19 +284,10 @@ def share_text(share):
     return f"{100 * share:.0f}"
 
 
-def runs_text(count):
-    words = "no one two three four five six seven eight nine ten".split()
-    return f"{words[count] if count < len(words) else count} {'run' if count == 1 else 'runs'}"
-
-
 # Of rows and a backend.
 OF_RATIOS = {
     "mean": lambda rows, name: f"{statistics.geometric_mean(r['ratios'][name] for r in rows):.3g}x",
-    "least": lambda rows, name: f"{peers_table.least_of(rows, name)[0]:.3g}x",
-    "where": lambda rows, name: problem_text(
-        peers_table.least_of(rows, name)[1], omit=("B", "H", "type")
-    ),
-    "runs": lambda rows, name: runs_text(peers_table.least_of(rows, name)[2]),
+    "least": lambda rows, name: f"{measured.least_of(rows, name)[0]:.3g}x",
 }
 
 
@@ -361,22 +332,10 @@ def equal_counters(spec, results, filters):
     return f"{len(compared):,}", runs_standing(row.gpu for row in rows)
 
 
-def measured_figure(name, results, filters):
-    filters = {**measured.DEFAULTS[name], **filters}
-    show, way = filters.pop("show", "share"), filters.pop("way", "forward")
-    if not results.of[name]:
-        return "(not measured yet)", []
-    result, rows = one_result(name, results, filters)
-    rows = [row for row in rows if row["step"]]
-    return measured.figure_of(name, result, rows, show, way), reasons_of(rows)
-
-
 def figure(spec, results):
     """(the text, reasons_of what it shows)"""
-    known = (*OF_RATIOS, "speed", "share", "counters", *measured.TABLES)
+    known = (*OF_RATIOS, "speed", "share", "counters")
     name, filters = read_spec("figure", spec, known)
-    if name in measured.TABLES:
-        return measured_figure(name, results, filters)
     if name == "counters":
         return equal_counters(spec, results, filters)
     if "against" in filters:

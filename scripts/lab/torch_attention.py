@@ -13,7 +13,7 @@ BACKENDS = {
     "cudnn": "CUDNN_ATTENTION",
 }
 GRADIENTS = ("dQ", "dK", "dV")
-LONGEST_S = 1.0  # of timed runs in one comparison; where a round takes long there are fewer
+LONGEST_S = 2.0  # of timed runs in one comparison; where a round takes long there are fewer
 LEAST_ROUNDS = 2
 MATMUL_SIZE = 8192
 
@@ -22,8 +22,8 @@ MATMUL_SIZE = 8192
 
 
 class Contender:
-    """A participant of a comparison: a variant of a step, another library, or a backend of PyTorch.
-    Labels are unique; two steps may share a name."""
+    """A participant of a comparison: a variant of a step, or a backend of PyTorch. Labels are
+    unique; two steps may share a name."""
 
     def __init__(self, name, label, run, context=contextlib.nullcontext, step=None):
         self.name, self.label, self.step = name, label, step
@@ -173,7 +173,7 @@ class Torch:
         torch.backends.cuda.matmul.allow_tf32 = False
         self.device = torch.cuda.get_device_properties(0).name
         self.clock = Clock(torch)
-        self.rates = {}
+        self.rates, self.turns = {}, set()
 
     def stream(self):
         """Where PyTorch queues its own work now: a cudaStream_t."""
@@ -275,7 +275,7 @@ class Torch:
         return found
 
     def backend(self, name, problem, tensors, direction):
-        """A Contender, and its outputs {tensor: ...} of a first run.
+        """A Contender, after a first run.
         \\raises RuntimeError with PyTorch's words when the backend refuses the problem."""
         torch = self.torch
         attention = torch.nn.functional.scaled_dot_product_attention
@@ -287,21 +287,18 @@ class Torch:
         def context():
             return self.kernel([self.backends[name]])
 
-        if direction == "forward":
+        def forward():
+            with torch.no_grad():
+                return attention(*inputs, **words)
 
-            def run():
-                with torch.no_grad():
-                    return attention(*inputs, **words)
+        def backward():
+            return torch.autograd.grad(out, inputs, tensors["dO"], retain_graph=True)
 
-            with context():
-                outputs = {"O": run()}
-        else:
+        if direction == "backward":
             inputs = [x.requires_grad_() for x in inputs]
             with context():
                 out = attention(*inputs, **words)
-
-            def run():
-                return torch.autograd.grad(out, inputs, tensors["dO"], retain_graph=True)
-
-            outputs = dict(zip(GRADIENTS, run()))
-        return Contender(name, f"torch {name}", run, context), outputs
+        run = {"forward": forward, "backward": backward}[direction]
+        with context():
+            run()
+        return Contender(name, f"torch {name}", run, context)

@@ -1,13 +1,10 @@
-"""maintain counters_vs_sim, and HBM bytes modelled beside measured, on JSON made by hand; maintain
-published_kernels."""
+"""maintain counters_vs_sim on JSON made by hand."""
 
 import os
 import tempfile
 import unittest
 
-from basis import Folder, gpu, maintain, sim, with_backward, with_prepare, write
-from flash_steps.results import Run
-from lab import counters_vs_sim, published_kernels
+from basis import gpu, maintain, sim, with_backward, with_prepare, write
 
 LINES = {"load": 9000000, "store": 1000000, "atomic": 0}
 
@@ -149,62 +146,6 @@ class Counters(unittest.TestCase):
             file.write("{")
         done = maintain("counters_vs_sim", *self.folders)
         self.assertEqual((done.returncode, len(done.stderr.splitlines())), (2, 1), done.stderr)
-
-
-class Hbm(unittest.TestCase):
-    def entry(self, working_set, read=31e6, written=29e6):
-        measured = gpu()
-        measured["traffic"]["hbm"]["measured"] = {"read": read, "write": written}
-        row = counters_vs_sim.join([Run(sim(), "forward"), Run(measured, "forward")])[0]
-        return counters_vs_sim.hbm_entry(row, working_set, l2_bytes=50e6)
-
-    def test_what_the_model_promises(self):
-        entry = self.entry(10e6, read=31e6 * 1.05)
-        self.assertAlmostEqual(entry["read_ratio"], 1.05)
-        self.assertAlmostEqual(entry["write_ratio"], 1.0)
-        self.assertTrue(entry["within_10_percent"])
-        self.assertFalse(self.entry(10e6, read=31e6 * 1.2)["within_10_percent"])
-        for share, promised in ((0.25, True), (0.5, False), (1, False), (3, False), (4, True)):
-            entry = self.entry(share * 50e6)
-            self.assertEqual(entry["promised"], promised)
-            said = "promises no accuracy" in counters_vs_sim.hbm_text([entry])
-            self.assertEqual(said, not promised)
-
-    def test_the_working_set_is_that_of_the_buffers_a_pass_touches(self):
-        data = sim(b=2, h=3, hkv=3, n=8, nk=8, d=4)
-        for names, elements in (
-            (["Q"], 8 * 4),
-            (["S", "dP"], 2 * 8 * 8),
-            (["m", "LSE"], 2 * 8),
-            (["delta", "dO", "V"], 8 + 2 * 8 * 4),
-        ):
-            data["traffic"]["requested"]["buffers"] = dict.fromkeys(names, {})
-            found = counters_vs_sim.working_set(Run(data, "forward"))
-            self.assertEqual(found, 4 * 2 * 3 * elements, names)
-
-
-class Published(Folder):
-    """./scripts/maintain published_kernels"""
-
-    def test_only_the_files_of_the_list_are_counted(self):
-        first = published_kernels.read_json(published_kernels.RESULTS)["programs"][0]
-        path = os.path.join(os.path.basename(first["repository"]), first["file"])
-        for words in ("No such file", f"is not the file of commit {first['commit']}"):
-            done = maintain("published_kernels", str(self.folder))
-            self.assertEqual(done.returncode, 2)
-            self.assertIn(words, done.stderr)
-            self.write(path, "int main() {}\n")
-
-    def test_the_mean_launch_is_compared(self):
-        def figures(launches, loads):
-            return {"launches": launches, **{f: {"load": loads} for f in published_kernels.FIGURES}}
-
-        def compare(measured, counted):
-            kernel = {"measured": figures(*measured), "counted": figures(*counted)}
-            return published_kernels.differences(kernel)
-
-        self.assertEqual(compare((2, 10), (1, 5)), [])
-        self.assertEqual(compare((1, 10), (2, 18))[0], ("requests", "load", 10, 9))
 
 
 if __name__ == "__main__":

@@ -98,11 +98,11 @@ class Decode(unittest.TestCase):
             json.dump(self.result, file)
 
     @classmethod
-    def measure(cls, *args, status=0, errors=GOOD, named=True):
+    def measure(cls, *args, status=0, errors=GOOD, named=True, afresh=True):
         """What it prints and the result; `turns` are the labels of each comparison."""
         cls.turns = []
         for path in (cls.program + ".log", cls.json):
-            if os.path.exists(path):
+            if os.path.exists(path) and afresh:
                 os.remove(path)
 
         def take_turns(clock, contenders, rounds, iters):
@@ -149,7 +149,6 @@ class Decode(unittest.TestCase):
         self.assertAlmostEqual(once["of_copy"], size / 1e-3 / COPY_RATE, places=5)
         self.assertEqual(once["commit"], commits.here())
         self.assertEqual((once["ratios"]["flash"], once["ratios"]["copy"]), (3, 0.5))
-        self.assertEqual(set(once["errors"]), {"O", "LSE"})
         for words in ("3.00x (flash)", "9.00x", "4.00 TB/s", "smallest kernel takes 2 us by"):
             self.assertIn(words, " ".join(self.text.split()))
 
@@ -174,7 +173,6 @@ class Decode(unittest.TestCase):
         asked = {(r["b"], r["nk"], r["n"], r["causal"]) for r in self.rows("queries")}
         self.assertIn((1, 65536, 16, True), asked)
         self.assertEqual(len(asked), 10)
-        self.assertEqual([p["nk"] for p in decode.series(5e6) if p["b"] == 1], [1024])
 
     def test_pages_lengths_and_8_bits_run_through_the_program(self):
         for call in self.calls:
@@ -204,6 +202,7 @@ class Decode(unittest.TestCase):
     def test_a_failure_costs_only_its_problem(self):
         (failure,) = self.result["failures"]
         self.assertIn("a pretended failure", failure)
+        self.assertEqual(len([text for text in self.result["done"] if "pages" in text]), 4)
         self.assertEqual(self.rows("pages", b=32), [])
         self.assertTrue(self.rows("ragged"))
         self.assertIn("FAILED:", self.text)
@@ -218,6 +217,21 @@ class Decode(unittest.TestCase):
         self.assertEqual(result["rows"], [])
         self.assertIn("peers: B=1 H=32 Hkv=8 N=1 Nk=1024 d=128 bf16", result["left_out"])
         self.assertIn("Left out, there was no time: peers: B=1", text)
+
+    def test_a_call_continues(self):
+        self.measure("--budget", "-1", status=1, afresh=False)
+        before = {**self.result, "rows": self.result["rows"][20:]}
+        before["done"] = dict(list(self.result["done"].items())[3:])
+        with open(self.json, "w", encoding="utf-8") as file:
+            json.dump(before, file)
+        with mock.patch.object(decode, "PAGED", ()):
+            _, result = self.measure(afresh=False)
+        self.assertEqual(len([turn for turn in self.turns if "13 once" in turn]), 3)
+
+        def without_order(rows):
+            return sorted(json.dumps(row, sort_keys=True) for row in rows)
+
+        self.assertEqual(without_order(result["rows"]), without_order(self.result["rows"]))
 
     def test_what_is_missing(self):
         with mock.patch.object(sys, "argv", ["decode", "--build", "/nowhere"]):
@@ -237,48 +251,36 @@ class Decode(unittest.TestCase):
     def table(self, spec):
         return self.filled(f"<!-- table: decode {spec} -->\n<!-- /table -->")
 
-    def figure(self, spec):
-        text = self.filled(f"About <!-- figure: decode {spec} --><!-- /figure -->.")
-        return re.fullmatch(r"About <!-- .*? -->(.*)<!-- /figure -->\.", text)[1]
-
-    def test_tables_and_figures(self):
+    def test_tables(self):
         for what in measured.DECODE:
             self.assertGreater(len(self.table(f"what={what}").splitlines()), 4, what)
         for spec, line in (
             (
-                "what=peers b=1 nk=4096,16384",
-                "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0.4% | 500 us | 3.00x (flash) | 9.00x |",
+                "what=peers b=1 nk=4096",
+                "| 1 | 4K | 16.8 MB | 1.00 ms | 0.0168 | 0% | 3.00x (flash) | 9.00x |",
             ),
             (
                 "what=variants b=1",
                 "| 07 lazy | 13 warps | 13 splits | 13 groups | 13 once | torch math |",
             ),
-            ("what=variants b=1", "| 9.00 ms | 8.00 ms | 4.00 ms | 2.00 ms | 1.00 ms |"),
-            ("what=pages", "| 2.00 ms | 1.010 | 1.010 | 1.010 |"),
-            ("what=ragged", "| 8 | 16384, 8192, 4096, 2048, 1024, 512, 256, 128 | 32,640 | 3.00"),
-            ("what=queries", "| 16 | 1.00 ms | 1.00 | 1.00 ms | 1.00 |"),
-            ("what=groups", "| 4.00 ms | 4.00x | 3.00x (flash) |"),
-            ("what=fp8", "| 2.00 ms | 2.00x |"),
+            ("what=variants b=1 nk=262144", "| 1.00 ms, 27% | 6.00 ms | 3.00 ms | 500 us |"),
+            ("what=pages nk=65536", "| none | 16 | 64 | 256 |"),
+            ("what=pages nk=65536", "| 2.00 ms, 3% | 2.02 ms, 3% |"),
+            ("what=ragged", "| 8 | 32,640 | 2.00 ms, 2% | 3.00 ms, 1% |"),
+            ("what=queries", "| 16 | 1.00 ms, 7% | 1.00 ms, 14% |"),
+            ("what=groups", "| 16 | 4.00 ms, 0% | 1.00 ms, 0% |"),
+            ("what=fp8", "| 13 once | 13 fp8 |"),
+            ("what=facts", "Pretended GPU, PyTorch 2.99"),
         ):
-            self.assertIn(line, self.table(spec))
-        for spec, text in (
-            ("b=1 nk=4096,16384", "0.4% to 1.7%"),
-            ("show=bandwidth b=1 nk=4096", "0.0168"),
-            ("show=copy", "4.00"),
-            ("show=floor", "2 us"),
-            ("show=device", "Pretended GPU"),
-        ):
-            self.assertEqual(self.figure(spec), text, spec)
-        for make, spec, words in (
-            (self.table, "what=nothing", "choose from peers, variants"),
-            (self.table, "what=peers b=77", "no result passes"),
-            (self.table, "what=peers colour=red", "table filter 'colour'"),
-            (self.table, "what=peers device=other", "no result passes"),
-            (self.figure, "show=colour", "choose from share"),
-            (self.figure, "b=77", "no result passes"),
+            self.assertIn(line, self.table(spec), spec)
+        for spec, words in (
+            ("what=nothing", "choose from peers, variants"),
+            ("what=peers b=77", "no result passes"),
+            ("what=peers colour=red", "table filter 'colour'"),
+            ("what=peers device=other", "no result passes"),
         ):
             with self.assertRaisesRegex(BadInput, words):
-                make(spec)
+                self.table(spec)
 
     def test_rows_of_an_older_text_say_so(self):
         rows = [{**r, "commit": r["commit"] and None} for r in self.result["rows"]]
@@ -286,7 +288,6 @@ class Decode(unittest.TestCase):
             json.dump({**self.result, "rows": rows}, file)
         older = "of an older text of the kernel: 07_tensor_cores, 13_decode"
         self.assertIn(older.capitalize(), self.table("what=peers"))
-        self.assertIn("of an older text of the kernel: 13_decode)", self.figure("b=1 nk=4096"))
 
     def test_before_anything_was_measured(self):
         os.remove(self.json)
@@ -296,7 +297,7 @@ class Decode(unittest.TestCase):
         """Of the clock: all heads are simulated, since the splits depend on them."""
         with open(self.json, "w", encoding="utf-8") as file:
             json.dump({**self.result, "device": "NVIDIA H200"}, file)
-        options = mock.Mock(min_n=0, max_n=4096)
+        options = mock.Mock(max_n=4096)
         with mock.patch.object(estimates, "RESULTS", self.build):
             times = estimates.measured_times()
         keys = {key for key in times if key[1] == "13_decode"}

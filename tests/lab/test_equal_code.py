@@ -90,33 +90,13 @@ class EqualCode(unittest.TestCase):
         self.assertNotEqual(code(kernel.replace("void k", "void j")), first)
 
     def test_all_variants_are_run(self):
-        variants = [
-            {
-                "name": "one",
-                "ranks": True,
-                "supports": {"d": [64, 128], "n": 0, "cross": 0, "gqa": 0},
-            }
-        ]
+        supports = {"d": [64, 128], "n": 0, "cross": 0, "gqa": 0}
+        variants = [{"name": "one", "ranks": True, "supports": supports}]
         with mock.patch.object(equal_code, "described", return_value={"variants": variants}):
             calls = list(equal_code.calls_of(STEP))
         self.assertEqual(len(calls), 2 * 2 * 2)  # d, mask, ranks
-        self.assertIn(
-            (
-                [
-                    "--variant",
-                    "one",
-                    "--n=300",
-                    "--nk=300",
-                    "--h=6",
-                    "--hkv=6",
-                    "--d=128",
-                    "--input=normal",
-                    "--causal",
-                ],
-                3,
-            ),
-            calls,
-        )
+        size = ["--n=300", "--nk=300", "--h=6", "--hkv=6", "--d=128", "--input=normal"]
+        self.assertIn((["--variant", "one", *size, "--causal"], 3), calls)
 
 
 if __name__ == "__main__":

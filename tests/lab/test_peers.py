@@ -13,7 +13,8 @@ import unittest
 from unittest import mock
 
 from basis import ROOT, SCRIPTS
-from lab import peers, peers_table, tables, torch_attention
+from flash_steps.command import BadInput, NotHere
+from lab import measured, peers, torch_attention
 
 LIBRARY = r"""
 #include <stdlib.h>
@@ -40,22 +41,6 @@ int fa_free(void* p) { free(p); return 0; }
 int fa_upload(void* to, const void* from, size_t bytes) { return to == from; }
 int fa_download(void* to, const void* from, size_t bytes) { return to == from; }
 """
-# What somebody else needs to write, and what somebody else may.
-OTHER = r"""
-#include "common/harness/library/library.h"
-#ifdef PREPARES
-static int prepared;
-int fa_prepare(int v, const FaProblem* p, const FaTensors* t, void* stream) {
-  return prepared++ || v != 0 || p->B < 1 || t->Q == NULL || stream != (void*)0x77;
-}
-int fa_release(void) { return prepared = 0; }
-#else
-static const int prepared = 1;
-#endif
-int fa_forward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
-  return prepared != 1 || v != 0 || p->B < 1 || t->O == NULL || stream != (void*)0x77;
-}
-"""
 FORWARD = {"backward": False, "prepare": False}
 STEPS = {
     "01_naive": [("naive", "fp32", FORWARD)],
@@ -77,7 +62,6 @@ REFUSALS = {
     "flash": RuntimeError("No available kernel. Aborting execution."),
     "cudnn": OutOfMemoryError("CUDA out of memory. Tried to allocate 1 TB\nmore"),
 }
-JUDGE = peers.Comparison.judge_other
 GOOD = {name: (2e-7, 0.5) for name in ("O", "LSE", "dQ", "dK", "dV")}
 
 
@@ -153,7 +137,7 @@ class PretendedTorch:
         attention_module = types.SimpleNamespace(
             sdpa_kernel=sdpa_kernel,
             SDPBackend=types.SimpleNamespace(
-                **{word: name for name, word in peers.BACKENDS.items()}
+                **{word: name for name, word in torch_attention.BACKENDS.items()}
             ),
         )
         self.modules = {
@@ -175,9 +159,12 @@ class Peers(unittest.TestCase):
             about = described(step, variants, d=[64], gqa=False, cross=False)
             prepares = f"-DPREPARES={int(variants[0][2]['prepare'])}"
             compiled(steps, step, LIBRARY, about, prepares)
-        cls.other = compiled(cls.build, "other", OTHER)
 
-    def compare(self, *args, errors=GOOD, refusals=REFUSALS, **pretended):
+    def setUp(self):
+        if os.path.exists(self.json):
+            os.remove(self.json)
+
+    def compare(self, *args, errors=GOOD, refusals=REFUSALS, status=0, **pretended):
         """What it prints and the result; the pretended PyTorch finds `errors`."""
         self.torch = PretendedTorch(refusals, **pretended)
         argv = ["peers.py", "--build", self.build, "--json", self.json, *args]
@@ -194,7 +181,7 @@ class Peers(unittest.TestCase):
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(io.StringIO()),
         ):
-            self.assertEqual(peers.main(), 0)
+            self.assertEqual(peers.main(), status)
         with open(self.json, encoding="utf-8") as file:
             return out.getvalue(), json.load(file)
 
@@ -232,96 +219,72 @@ class Peers(unittest.TestCase):
         self.assertIn("CUDA out of memory. Tried to allocate 1 TB", text)
         words = " ".join(text.split())
         self.assertEqual(text.count("07_tensor_cores: the pretended library says no"), 1)
-        self.assertIn("Largest error against fp64, bf16: O 07 mma 2.0e-07, math", words)
-        self.assertIn("Largest error against fp64, fp32: O 01 naive 2.0e-07", words)
         self.assertIn(
-            "; gradients 06 backward bwd 2.0e-07, math 2.0e-07, efficient 2.0e-07.", words
+            "07 mma 12 1.5x, least 1.5x (N=512 d=64) 0.5x, least 0.5x (N=512 d=64)", words
         )
-        self.assertEqual([words.count(f"of {kind} against") for kind in ("bf16", "fp32")], [1, 1])
-        self.assertIn("3 TF32 products", words)
-        self.assertIn(
-            "Geometric mean of 12 problems, 07 mma, bf16 forward: 1.5x math "
-            "(least 1.5x in 1 run, N=512 d=64), 0.5x efficient",
-            words,
-        )
+        self.assertIn("Pretended GPU, PyTorch 2.99, medians of up to 1 repeats of 10 rounds", words)
 
     def test_turns(self):
-        args = ("--steps", "06", "--n", "512", "--variants", "all", "--rounds", "3")
+        """All steps of a type beside each other, forth and back."""
+        args = ("--n", "512", "--d", "64", "--causal", "no", "--variants", "all", "--rounds", "3")
         _, result = self.compare(*args, "--directions", "forward", refusals={})
-        self.assertEqual({row["runs"] for row in result["rows"]}, {6})
+        labels = [row["label"] for row in result["rows"]]
+        torch = ["torch math", "torch efficient", "torch flash", "torch cudnn"]
+        self.assertEqual(labels[:7], ["01 naive", "06 registers", "06 backward", *torch])
+        self.assertEqual(labels[7:], ["07 mma", *torch])
         begins = self.torch.timed[::2]
-        turn = ["ours", "ours", "math", "efficient", "flash", "cudnn"]
+        turn = ["ours", "ours", "ours", "math", "efficient", "flash", "cudnn"]
         forth = [who for who in turn for _ in range(2)]
-        self.assertEqual(begins[-len(forth) * 3 :], forth + forth[::-1] + forth)
+        rounds = forth + forth[::-1] + forth
+        places = range(len(begins) - len(rounds))
+        self.assertTrue(any(begins[i : i + len(rounds)] == rounds for i in places), begins)
         self.assertFalse(self.torch.autograd.called)
 
     def test_a_slow_step_gets_fewer_rounds_and_a_host_that_is_late_is_told(self):
-        late = "torch math, B=32 H=32 N=512 d=64 fp32: 20 of 20 runs started before"
-        for pretended, runs, said in (
-            ({"slower": 100}, 4, False),
-            ({"late": ["math"]}, 20, True),
-            ({}, 20, False),
-        ):
-            text, result = self.compare("--steps", "01", "--n", "512", **pretended)
-            self.assertEqual({row["runs"] for row in result["rows"]}, {runs})
-            self.assertEqual(late in " ".join(text.split()), said)
+        late = "torch math, B=32 H=32 N=512 d=64 fp32: {} of {} runs started before"
+        for pretended, runs in (({"slower": 50}, 6), ({"late": ["math"]}, 20)):
+            args = ("--steps", "01", "--n", "512", "--causal", "no")
+            text, _ = self.compare(*args, **{"late": ["math"], **pretended})
+            self.assertIn(late.format(runs, runs), " ".join(text.split()))
+            os.remove(self.json)
 
     def test_a_wrong_step_is_not_timed(self):
-        for wrong, words in (
-            (
-                (0.25, 2.5),
-                "06 backward bwd, .*: dK is wrong: its error is 2.50e-01, 1.00e-01 is allowed",
-            ),
-            ((float("nan"),) * 2, "dK has an element that is not a number"),
+        backward = ("--steps", "06", "--n", "1024", "--directions", "backward")
+        wrong = ": dK is wrong: its error is 2.50e-01, 1.00e-01 is allowed"
+        for args, error, said in (
+            (backward, (0.25, 2.5), wrong),
+            (backward, (float("nan"),) * 2, "dK has an element that is not a number"),
+            (("--steps", "01", "--d", "32", "--n", "1024"), (0, 0), "01_naive, .*library says no"),
         ):
-            with self.assertRaisesRegex(peers.Failure, words):
-                self.compare(
-                    "--steps", "06", "--directions", "backward", errors={**GOOD, "dK": wrong}
-                )
+            text, result = self.compare(*args, errors={**GOOD, "dK": error}, status=1)
+            self.assertRegex(" ".join(text.split()), "FAILED: .*" + said)
+            self.assertEqual(result["rows"], [])
             self.assertNotIn("math", self.torch.timed)
-        with self.assertRaisesRegex(peers.Failure, "01_naive, .*: the pretended library says"):
-            self.compare("--steps", "01", "--d", "32")
+            os.remove(self.json)
 
-    def test_steps_in_the_same_turns(self):
-        args = ("--n", "1024", "--d", "64", "--causal", "no", "--rounds", "2", "--iters", "1")
-        args += ("--directions", "forward", "--backends", "flash")
-        _, result = self.compare("--together", *args, refusals={})
-        labels = [row["label"] for row in result["rows"]]
-        self.assertEqual(
-            labels,
-            ["01 naive", "06 backward", "torch flash", "07 mma", "torch flash"],
-        )
-        turn = ["ours", "ours", "flash"]  # fp32; a round forth and one back
-        begins = self.torch.timed[::2]
-        self.assertTrue(
-            any(begins[i : i + 6] == turn + turn[::-1] for i in range(len(begins))), begins
-        )
-        _, result = self.compare(*args, refusals={})
-        self.assertEqual([row["label"] for row in result["rows"]].count("torch flash"), 3)
-
-    def test_a_library_of_somebody_else(self):
-        args = ("--steps", "01 07", "--n", "1024", "--d", "64", "--causal", "no")
-        text, result = self.compare(*args, "--library", f"mine={self.other}")
-        labels = [row["label"] for row in result["rows"]]
-        self.assertEqual(labels[labels.index("07 mma") :][:2], ["07 mma", "mine"])
-        self.assertEqual(labels.count("mine"), 1)  # without a description it takes bf16
-        ours = {row["label"]: row["ratios"] for row in result["rows"] if row["step"]}
-        self.assertEqual(ours["07 mma"]["mine"], 1)
-        self.assertNotIn("mine", ours["01 naive"])
-        mine = next(row for row in result["rows"] if row["label"] == "mine")
-        self.assertEqual((mine["step"], mine["ratios"]), (None, {}))
-        prepared = compiled(self.build, "prepared", OTHER, "-DPREPARES")
-        _, result = self.compare(*args, "--library", f"mine={prepared}")
-        self.assertEqual([row["label"] for row in result["rows"]].count("mine"), 1)
-        self.assertIn("mine", text)
-        with mock.patch.object(peers.Comparison, "judge_other", autospec=True) as judge:
-            judge.side_effect = lambda it, library, _: JUDGE(it, library, {"O": (0.5, 3.0)})
-            text, _ = self.compare(*args, "--library", f"mine={self.other}")
-        self.assertIn(
-            "mine, B=16 H=32 N=1024 d=64 bf16: O is off by 5.00e-01, 3 times what a step is "
-            "allowed.",
-            " ".join(text.split()),
-        )
+    def test_a_run_continues_another_one(self):
+        args = ("--steps", "07", "--n", "512 1024", "--d", "64", "--causal", "no")
+        _, first = self.compare(*args, "--turns", "2")
+        _, again = self.compare(*args, "--turns", "2")
+        self.assertEqual((self.torch.timed, again["rows"]), ([], first["rows"]))
+        _, result = self.compare(*args, "--turns", "3", slower=1.5)
+        (mine,) = [row for row in result["rows"] if row["step"] and row["n"] == 512]
+        self.assertEqual([run["ms"] for run in mine["repeats"]], [2, 2, 3])
+        self.assertEqual(mine["ms"], 2)
+        mine["repeats"][1]["ratios"] = {"efficient": 0.4}  # the other had too little memory
+        self.assertEqual(measured.least_of([mine], "efficient"), (0.4, mine, 3))
+        self.assertEqual(measured.least_of([mine], "math")[2], 2)
+        text, result = self.compare(*args, "--turns", "4", "--budget", "-1", status=1)
+        self.assertEqual(len(result["left_out"]), 2)
+        self.assertIn("Left out, there was no time: 4: B=32 H=32 N=512", " ".join(text.split()))
+        with self.assertRaisesRegex(BadInput, "'rounds' 10, this run 3: one file cannot hold both"):
+            self.compare(*args, "--rounds", "3")
+        mine["commit"] = None  # of another text: measured again
+        with open(self.json, "w", encoding="utf-8") as file:
+            done = {text: {**mark, "commit": None} for text, mark in result["done"].items()}
+            json.dump({**result, "rows": [mine], "done": done}, file)
+        _, result = self.compare(*args)
+        self.assertEqual({len(row["repeats"]) for row in result["rows"]}, {1})
 
     def test_chosen_backends(self):
         args = ("--steps", "07", "--backends", "cudnn flash", "--d", "64", "--n", "1024")
@@ -341,59 +304,21 @@ class Peers(unittest.TestCase):
                 self.assertLessEqual(max(map(len, text.splitlines())), 100, text)
 
     def test_how_it_was_called_is_kept(self):
-        args = ("--steps", "01", "--n", "1024 4096", "--d", "64")
-        _, result = self.compare(*args)
-        self.assertEqual(
-            result["commands"],
-            [f"./scripts/peers.py --build {self.build} --steps 01 --n '1024 4096' --d 64"],
-        )
-        self.assertEqual(
-            peers.command_line(
-                ["--json=x", "--json", "y", "--build", os.path.join(peers.ROOT, "build", "gpu")]
-            ),
-            "./scripts/peers.py --build build/gpu",
-        )
-
-    def test_rows_of_several_runs_say_so(self):
-        args = ("--steps", "07", "--n", "1024", "--d", "64")
-        text, result = self.compare(*args)
-        self.assertNotIn("runs, in which", text)
-        for row in result["rows"][:3]:
-            row["of_matmul"] *= 1.1
-        words = " ".join(peers_table.text_of(result).split())
-        self.assertIn(
-            "These rows come from 2 runs, in which the bf16 matmul reached 500 and 550 TFLOP/s.",
-            words,
-        )
-        self.assertIn("These rows come from 2 runs", peers_table.markdown_of(result))
-
-    def test_a_backend_that_failed_in_one_of_three_runs(self):
-        _, result = self.compare("--steps", "07", "--n", "512 1024 2048", "--d", "64")
-        for row in result["rows"]:
-            row["repeats"] = [dict(row, run=str(i)) for i in range(3)]
-            row["repeats"][1]["ratios"] = {"efficient": 0.4} if row["step"] else {}
-        words = " ".join(peers_table.text_of(result).split())
-        self.assertIn("1.5x math (least 1.5x in 2 runs, ", words)
-        self.assertIn("0.5x efficient (least 0.4x in 3 runs, ", words)
-        rows = [row for row in result["rows"] if row["step"]]
-        self.assertEqual(tables.OF_RATIOS["runs"](rows, "math"), "two runs")
+        _, result = self.compare("--steps", "01", "--n", "1024 4096", "--d", "64")
+        line = "./scripts/peers.py --steps 01 --n '1024 4096' --d 64"
+        self.assertEqual(result["commands"], [line])
+        others = ["--json=x", "--json", "y", "--budget", "3", "--build", "build/gpu"]
+        self.assertEqual(peers.command_line(others), "./scripts/peers.py")
 
     def test_where_the_result_cannot_go_is_found_before_the_run(self):
         with mock.patch.object(peers, "Torch", side_effect=AssertionError("the GPU's work began")):
             with mock.patch.object(sys, "argv", ["peers.py", "--json", "/nowhere/x.json"]):
-                with self.assertRaisesRegex(peers.BadInput, "x.json cannot be written: its folder"):
+                with self.assertRaisesRegex(BadInput, "x.json cannot be written: its folder"):
                     peers.main()
             left = os.path.join(self.build, "left.json")
             with mock.patch.object(sys, "argv", ["peers.py", "--json", left]):
                 self.assertRaises(AssertionError, peers.main)
         self.assertFalse(os.path.exists(left))
-
-    def test_each_problem_is_kept_as_soon_as_it_is_measured(self):
-        with mock.patch.object(peers, "text_of", side_effect=KeyboardInterrupt):
-            with self.assertRaises(KeyboardInterrupt):
-                self.compare("--steps", "01")
-        with open(self.json, encoding="utf-8") as file:
-            self.assertTrue(json.load(file)["rows"])
 
     def test_bad_use(self):
         broken, missing = (os.path.join(self.build, name) for name in ("broken", "torch"))
@@ -407,12 +332,13 @@ class Peers(unittest.TestCase):
                 file.write(text)
         environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": self.build}
         for args, status, word in (
-            (("--rounds", "0"), 2, "at least 1"),
+            (("--rounds", "0"), 2, "--rounds"),
             (("--n", "many"), 2, "--n"),
             (("--causal", "perhaps"), 2, "--causal"),
             (("--directions", "sideways"), 2, "choose from"),
             (("--backends", ""), 2, "empty"),
-            (("--hkv", "0"), 2, "at least 1"),
+            (("--hkv", "0"), 2, "--hkv"),
+            (("--n", "0"), 2, "at least 1"),
             ((), 3, "no PyTorch"),
         ):
             line = [sys.executable, os.path.join(SCRIPTS, "peers.py"), *args]
@@ -421,20 +347,17 @@ class Peers(unittest.TestCase):
             self.assertIn(word, done.stderr.splitlines()[-1])
             self.assertNotIn("Traceback", done.stderr)
         for args, kind, word in (
-            (["--steps", "77"], peers.BadInput, "no step '77'"),
-            (["--build", "/nowhere"], peers.NotHere, "no step is built"),
-            (["--build", broken], peers.NotHere, "does not load"),
-            (["--d", "128"], peers.BadInput, "07_tensor_cores: the pretended library says no"),
+            (["--steps", "77"], BadInput, "no step '77'"),
+            (["--build", "/nowhere"], NotHere, "no step is built"),
+            (["--build", broken], NotHere, "does not load"),
+            (["--d", "128"], BadInput, "07_tensor_cores: the pretended library says no"),
             (
                 ["--variants", "naive nope"],
-                peers.BadInput,
+                BadInput,
                 "no step here has a variant 'nope': 01_naive has naive; "
                 "06_work_partitioning has registers, backward; 07_tensor_cores has mma",
             ),
-            (["--library", "mine"], peers.BadInput, "must have the form NAME=PATH.so"),
-            (["--library", "mine=/nowhere.so"], peers.BadInput, "cannot open shared object"),
-            (["--library", f"flash={self.other}"], peers.BadInput, "the name 'flash' is taken"),
-            (["--steps", "01", "--d", "96 128"], peers.NotHere, "nothing was compared: .* says no"),
+            (["--steps", "01", "--d", "96 128"], NotHere, "nothing was compared: .* says no"),
         ):
             with self.assertRaisesRegex(kind, word):
                 self.compare(*args)

@@ -12,11 +12,6 @@
 ///
 /// After an illegal address or another error that CUDA does not forget, each call that needs the
 /// device fails with a sentence that says so; only a new process helps.
-///
-/// A library of somebody else that has fa_forward() is a contender for peers.py (--library); of the
-/// other functions peers.py uses those that it finds: fa_prepare(), fa_backward(), fa_check(),
-/// fa_last_error(), fa_describe() (without it: one variant, bf16, that writes no LSE),
-/// fa_release().
 #pragma once
 
 #include <stddef.h>

@@ -1,0 +1,156 @@
+"""Results of `maintain measure` become docs/results/<gpu>.json and <gpu>_bf16.json."""
+
+import os
+
+from flash_steps.command import BadInput
+from flash_steps.files import read_json, write_rows
+from flash_steps.gpu_table import model_of, peak_of
+from flash_steps.results import Run, get, load_folder
+from flash_steps.text import bytes_text, flops_text
+
+from .measured import matmul_of, median_row, place_of, repeats_of
+
+ROOF_NAMES = {
+    "copy_bytes_per_s": "copy",
+    "fp32_flops": "FMA",
+    "bf16_flops": "bf16 matmul",
+    "fp32_matmul_flops": "fp32 matmul",
+}
+
+
+def roof_notes(runs, device):
+    """Sentences that say when the roofs of these runs look wrong: a GPU that something slowed down
+    while they were measured, and most likely the steps with them."""
+    found = [run["roofs"] for run in runs if run.get("roofs")]
+    # The data sheet's figure is all SMs' lanes times two times the highest clock.
+    peak = peak_of(device)
+    notes = []
+    rates = [roofs["fp32_flops"] for roofs in found if roofs.get("fp32_flops")]
+    if peak and rates and min(rates) < 0.9 * peak:
+        slow = sum(rate < 0.9 * peak for rate in rates)
+        notes.append(
+            f"{slow} of {len(rates)} runs have an FMA roof under 90% of the "
+            f"{flops_text(peak)} TFLOP/s of this GPU's highest clock (least: "
+            f"{flops_text(min(rates))}): the GPU was slowed down; measure them again."
+        )
+    for key, name in ROOF_NAMES.items():
+        rates = [roofs[key] for roofs in found if roofs.get(key)]
+        if rates and max(rates) > 1.05 * min(rates):
+            unit = bytes_text if key == "copy_bytes_per_s" else lambda rate: flops_text(rate) + " T"
+            notes.append(
+                f"The {name} roof differs between runs, {unit(min(rates))} to "
+                f"{unit(max(rates))} per second: do not compare their times."
+            )
+    return notes
+
+
+# Of a run, what no table, plot or comparison of stored results reads.
+UNREAD = (
+    *(
+        "kernels",
+        "sites",
+        "remarks",
+        "parent",
+        "host_ms",
+        "slowed",
+        "damage",
+        "finding",
+        "findings",
+    ),
+    *("buffers", "per_element", "rmse", "message", "input_note", "check", "check_again"),
+    *("check_complete", "naive_workspace_bytes", "bound_ms", "prediction_ok", "standing", "schema"),
+    *("seed", "idea", "variant_idea"),
+)
+
+
+def slim(tree):
+    """Figures of 6 digits, and nothing that nobody reads."""
+    if isinstance(tree, dict):
+        return {key: slim(value) for key, value in tree.items() if key not in UNREAD}
+    if isinstance(tree, list):
+        return [slim(value) for value in tree]
+    return float(f"{tree:.6g}") if isinstance(tree, float) else tree
+
+
+def without_nulls(tree):
+    if not isinstance(tree, dict):
+        return tree
+    return {k: without_nulls(v) for k, v in tree.items() if v is not None or k == "commit"}
+
+
+def identity(data):
+    """What makes a later run take the place of an earlier one. What is simulated is the same
+    wherever it was done; it depends on the GPU that is modelled."""
+    run = Run(data, "forward")
+    return run.key, run.kind, run.get("device.name" if run.kind == "gpu" else "model_gpu")
+
+
+def runs_in(folder):
+    """The programs' JSON in a folder; the object of a forward holds all passes."""
+    found = [run for name in ("gpu", "sim") for run in load_folder(os.path.join(folder, name))]
+    return [run.data for run in found if run.direction == "forward"]
+
+
+def published_peers(result):
+    """Of what peers.py wrote: the repeats on a GPU at full speed, of each step's row the ratios."""
+    rates = {}
+    for row in result["rows"]:
+        rates.setdefault(row["dtype"], []).extend(matmul_of(row, run) for run in repeats_of(row))
+    rows, kept = [], {}
+    for row in result["rows"]:
+        least = 0.9 * max(rates[row["dtype"]])
+        repeats = [run for run in repeats_of(row) if matmul_of(row, run) >= least]
+        if repeats:
+            row = median_row(row, repeats)
+            kept.setdefault(row["dtype"], []).extend(matmul_of(row, run) for run in repeats)
+            row["repeats"] = [{"ratios": run["ratios"]} for run in repeats]
+            rows.append(row if row["step"] else {k: v for k, v in row.items() if k != "repeats"})
+    matmul = {dtype: [min(found), max(found)] for dtype, found in kept.items()}
+    return {**result, "matmul": matmul, "rows": rows}
+
+
+def merge_peers(old, new, path):
+    """The rows of both, the newer in place of the older."""
+    for key in ("torch", "rounds", "iters") if old else ():
+        if old[key] != new[key]:
+            raise BadInput(
+                f"{path} has '{key}' {old[key]}, what was measured now {new[key]}: one table "
+                "cannot hold both; remove the file's peers"
+            )
+    rows = {place_of(row): row for row in (old["rows"] if old else [])}
+    rows |= {place_of(row): row for row in new["rows"]}
+    about = ("device", "torch", "rounds", "iters", "commands", "notes", "matmul")
+    return {**{key: new[key] for key in about}, "rows": list(rows.values())}
+
+
+def publish(folders, target):
+    """Adds what `maintain measure` left in these folders to the files of their GPU in `target`;
+    returns their paths."""
+    written = []
+    for folder in folders:
+        about = read_json(os.path.join(folder, "results.json"))
+        device, model = about["device"], model_of(about["device"])
+        if not model:
+            raise BadInput(f"'{device}' is not in common/data/gpus.json: add it there")
+        measured = os.path.join(folder, "peers.json")
+        peers = read_json(measured) if os.path.exists(measured) else None
+        for suffix, fp32 in (("", True), ("_bf16", False)):
+            path = os.path.join(target, f"{model.lower()}{suffix}.json")
+            old = read_json(path) if os.path.exists(path) else {}
+            runs = [r for r in runs_in(folder) if (get(r, "problem.dtype") == "fp32") == fp32]
+            mine = [
+                row for row in (peers or {"rows": []})["rows"] if (row["dtype"] == "fp32") == fp32
+            ]
+            if not runs and not mine:
+                continue
+            of_runs = {identity(run): run for run in [*old.get("runs", []), *runs]}
+            found = {key: about[key] for key in ("device", "driver", "toolkit", "date")}
+            found["notes"] = roof_notes(of_runs.values(), device)
+            found["peers"] = old.get("peers")
+            if mine:
+                new = published_peers({**peers, "rows": mine})
+                found["peers"] = merge_peers(old.get("peers"), new, path)
+            found["runs"] = list(map(without_nulls, of_runs.values()))
+            write_rows(path, slim(found))
+            written.append(path)
+    return list(dict.fromkeys(written))
