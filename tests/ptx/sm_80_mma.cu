@@ -24,9 +24,6 @@ __global__ void ldmatrix_kernel(const uint16_t* in, const int* rows, uint32_t* o
   if constexpr (matrices == 4) trans ? fa::ldmatrix_x4_trans(r, row) : fa::ldmatrix_x4(r, row);
   if constexpr (matrices == 2) trans ? fa::ldmatrix_x2_trans(r2, row) : fa::ldmatrix_x2(r2, row);
   if constexpr (matrices == 2) r[0] = r2[0], r[1] = r2[1];
-  if constexpr (matrices == 1) {
-    trans ? fa::ldmatrix_x1_trans(r[0], row) : fa::ldmatrix_x1(r[0], row);
-  }
   for (int m = 0; m < 4; ++m) out[lane * 4 + m] = r[m];
 }
 
@@ -58,8 +55,6 @@ TEST_CASE("ldmatrix spreads 8x8 matrices over the lanes: lane 8m + r names row r
   check_ldmatrix<4, true>();
   check_ldmatrix<2, false>();
   check_ldmatrix<2, true>();
-  check_ldmatrix<1, false>();
-  check_ldmatrix<1, true>();
 }
 
 namespace {

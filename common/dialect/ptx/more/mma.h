@@ -1,6 +1,6 @@
 /// \file
-/// The rest of ldmatrix, stmatrix and movmatrix: fewer matrices at a time, or transposed.
-/// What ../mma.h leaves out because no step has needed it so far.
+/// ldmatrix of two matrices, stmatrix transposed, movmatrix: what ../mma.h leaves out because no
+/// step has needed it so far.
 #pragma once
 
 #include "common/dialect/ptx/mma.h"
@@ -24,20 +24,6 @@ FA_PTX void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row) {
                : "r"(shared_address(row))
                : "memory");
 }
-/// One matrix; the addresses of lanes 8..31 are ignored.
-FA_PTX void ldmatrix_x1(uint32_t& r, const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%0}, [%1];"
-               : "=r"(r)
-               : "r"(shared_address(row))
-               : "memory");
-}
-/// One matrix, transposed.
-FA_PTX void ldmatrix_x1_trans(uint32_t& r, const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16 {%0}, [%1];"
-               : "=r"(r)
-               : "r"(shared_address(row))
-               : "memory");
-}
 /// Four matrices, transposed: matrix[m][col][row] = r[m].half[i].
 FA_PTX void stmatrix_x4_trans(void* row, const uint32_t (&r)[4]) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
@@ -45,34 +31,8 @@ FA_PTX void stmatrix_x4_trans(void* row, const uint32_t (&r)[4]) {
                "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                : "memory");
 }
-/// Two matrices; the addresses of lanes 16..31 are ignored.
-FA_PTX void stmatrix_x2(void* row, const uint32_t (&r)[2]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1,%2};" ::"r"(shared_address(row)),
-               "r"(r[0]), "r"(r[1])
-               : "memory");
-}
-/// Two matrices, transposed.
-FA_PTX void stmatrix_x2_trans(void* row, const uint32_t (&r)[2]) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(shared_address(row)),
-      "r"(r[0]), "r"(r[1])
-      : "memory");
-}
-/// One matrix; the addresses of lanes 8..31 are ignored.
-FA_PTX void stmatrix_x1(void* row, uint32_t r) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%0], {%1};" ::"r"(shared_address(row)),
-               "r"(r)
-               : "memory");
-}
-/// One matrix, transposed.
-FA_PTX void stmatrix_x1_trans(void* row, uint32_t r) {
-  asm volatile(
-      "stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(shared_address(row)),
-      "r"(r)
-      : "memory");
-}
 /// Transposes one 8x8 matrix of bf16 that lies in the registers of a warp, a row in four lanes, as
-/// ldmatrix_x1 leaves it (sm_75). Scalar meaning:
+/// ldmatrix leaves it (sm_75). Scalar meaning:
 ///
 ///     for (i = 0..1) {
 ///       [row, col] = ldmatrix_element(lane, i);
@@ -95,26 +55,8 @@ FA_PTX void ldmatrix_x2(uint32_t (&r)[2], const void* row, FA_WHERE) {
 FA_PTX void ldmatrix_x2_trans(uint32_t (&r)[2], const void* row, FA_WHERE) {
   sim::ldmatrix(r, 2, true, row, where);
 }
-FA_PTX void ldmatrix_x1(uint32_t& r, const void* row, FA_WHERE) {
-  sim::ldmatrix(&r, 1, false, row, where);
-}
-FA_PTX void ldmatrix_x1_trans(uint32_t& r, const void* row, FA_WHERE) {
-  sim::ldmatrix(&r, 1, true, row, where);
-}
 FA_PTX void stmatrix_x4_trans(void* row, const uint32_t (&r)[4], FA_WHERE) {
   sim::stmatrix(r, 4, true, row, where);
-}
-FA_PTX void stmatrix_x2(void* row, const uint32_t (&r)[2], FA_WHERE) {
-  sim::stmatrix(r, 2, false, row, where);
-}
-FA_PTX void stmatrix_x2_trans(void* row, const uint32_t (&r)[2], FA_WHERE) {
-  sim::stmatrix(r, 2, true, row, where);
-}
-FA_PTX void stmatrix_x1(void* row, uint32_t r, FA_WHERE) {
-  sim::stmatrix(&r, 1, false, row, where);
-}
-FA_PTX void stmatrix_x1_trans(void* row, uint32_t r, FA_WHERE) {
-  sim::stmatrix(&r, 1, true, row, where);
 }
 FA_PTX uint32_t movmatrix_trans(uint32_t r, FA_WHERE) { return sim::movmatrix_trans(r, where); }
 
