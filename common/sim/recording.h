@@ -12,5 +12,7 @@ namespace sim {
 fa::Counts* recording();
 
 void add_tensor_flops(fa::Counts&, uint64_t flops);
+/// Each is said once.
+void add_remark(fa::Counts&, const std::string& remark);
 
 }  // namespace sim

@@ -1,6 +1,8 @@
 // Options and recordings.
 #include "common/sim/sim.h"
 
+#include <algorithm>
+
 #include "common/sim/observer.h"
 #include "common/sim/recording.h"
 
@@ -21,6 +23,11 @@ fa::Counts* recording() { return current; }
 
 void add_tensor_flops(fa::Counts& counts, uint64_t flops) {
   counts.tensor_flops = counts.tensor_flops.value_or(0) + flops;
+}
+
+void add_remark(fa::Counts& counts, const std::string& remark) {
+  auto& all = counts.remarks;
+  if (std::find(all.begin(), all.end(), remark) == all.end()) all.push_back(remark);
 }
 
 Recording::Recording() {

@@ -28,6 +28,7 @@
 #include <cstring>
 
 #include "common/sim/memory/device_memory.h"
+#include "common/sim/recording.h"
 #include "common/sim/sim.h"
 
 namespace sim {
@@ -825,10 +826,7 @@ class HazardWatcher final : public Watcher {
   }
   void report(fa::Counts& counts, const std::optional<fa::Finding>& fault) override {
     findings.report(fault);
-    for (const std::string& remark : findings.remarks()) {
-      auto& all = counts.remarks;
-      if (std::find(all.begin(), all.end(), remark) == all.end()) all.push_back(remark);
-    }
+    for (const std::string& remark : findings.remarks()) add_remark(counts, remark);
   }
 };
 

@@ -153,13 +153,22 @@ class RequestObserver final : public Observer {
   void begin_block(Block& b) override {
     if (l2_) stream_.begin(b.linear);
     clocks_.begin(b.nwarps);
-    before_ = work_so_far(b);
+    work_ = {};
+    before_ = counters_of(b);
     ++l1_block_;
   }
   void end_block(Block& b) override {
     if (l2_) stream_.end(b.progress);
-    const fa::BlockWork after = work_so_far(b);
-    work_.emplace_back(b.linear, difference(after, before_, clocks_.latest()));
+    const Counters now = counters_of(b);
+    const uint64_t shuffles = now.shuffles - before_.shuffles, mma = now.mma - before_.mma;
+    work_.wavefronts += shuffles;
+    work_.instructions += shuffles + mma + (now.wgmma - before_.wgmma);
+    work_.mma = mma;
+    work_.wgmma_columns = now.wgmma_columns - before_.wgmma_columns;
+    const WarpClocks::Time latest = clocks_.latest();
+    work_.latency = latest.clocks;
+    work_.fetches = latest.fetches;
+    blocks_.emplace_back(b.linear, work_);
   }
   void barrier(Block& b, ThreadSet met, const void* object) override {
     tell_loads(b);
@@ -245,27 +254,22 @@ class RequestObserver final : public Observer {
       for (fa::Ops* total : {&named.sectors, &kernel.sectors, &*counts.sectors}) *total += sectors;
       for (fa::Ops* total : {&kernel.lines, &*counts.lines}) *total += lines;
     }
-    for (const auto& [block, work] : work_) kernel.work[block] = work;
+    for (const auto& [block, work] : blocks_) kernel.work[block] = work;
     kernel.shared_requests += shared_requests_;
     kernel.shared_wavefronts += shared_wavefronts_;
     kernel.shared_ideal += shared_ideal_;
     kernel.load_wavefronts += load_wavefronts_;
     kernel.store_wavefronts += store_wavefronts_;
     if (keep_sites_) merge_sites(counts);
-    if (overflowed_) remark_overflow(counts, kernel.name);
+    if (overflowed_) {
+      add_remark(counts, "kernel " + kernel.name +
+                             ": a warp made more than a million requests between two barriers or "
+                             "shuffles; its lanes are not put together there, so requests, "
+                             "sectors, wavefronts and the estimate are too high");
+    }
   }
 
  private:
-  static void remark_overflow(fa::Counts& counts, const std::string& kernel) {
-    const std::string remark =
-        "kernel " + kernel +
-        ": a warp made more than a million requests between two barriers or shuffles; its lanes "
-        "are "
-        "not put together there, so requests, sectors, wavefronts and the estimate are too high";
-    auto& all = counts.remarks;
-    if (std::find(all.begin(), all.end(), remark) == all.end()) all.push_back(remark);
-  }
-
   // --- of one block ------------------------------------------------------------------------------
 
   void tell_loads(Block& b) {
@@ -290,29 +294,12 @@ class RequestObserver final : public Observer {
     clocks_.loads(warp, global, shared);
   }
 
-  fa::BlockWork work_so_far(const Block& b) const {
-    fa::BlockWork w;
-    w.lines = l1_clocks_;
-    w.atomic_lines = atomic_lines_;
-    w.wavefronts = pipe_wavefronts_ + b.shuffles;
-    w.instructions = requests_ + b.shuffles + b.mma + b.wgmma;
-    w.mma = b.mma;
-    w.wgmma_columns = b.wgmma_columns;
-    w.l2_bytes = l2_bytes_;
-    return w;
-  }
-  static fa::BlockWork difference(fa::BlockWork w, const fa::BlockWork& before,
-                                  const WarpClocks::Time& latest) {
-    w.lines -= before.lines;
-    w.atomic_lines -= before.atomic_lines;
-    w.wavefronts -= before.wavefronts;
-    w.instructions -= before.instructions;
-    w.mma -= before.mma;
-    w.wgmma_columns -= before.wgmma_columns;
-    w.l2_bytes -= before.l2_bytes;
-    w.latency = latest.clocks;
-    w.fetches = latest.fetches;
-    return w;
+  // They go on over the blocks of a launch.
+  struct Counters {
+    uint64_t shuffles = 0, mma = 0, wgmma = 0, wgmma_columns = 0;
+  };
+  static Counters counters_of(const Block& b) {
+    return {b.shuffles, b.mma, b.wgmma, b.wgmma_columns};
   }
 
   // --- the log -----------------------------------------------------------------------------------
@@ -347,7 +334,7 @@ class RequestObserver final : public Observer {
         if (keep_sites_) count_engine(a.pc, a.kind == Kind::store ? kTmaLoad : kTmaStore, lines(a));
         return;
       }
-      l2_bytes_ += a.size;
+      work_.l2_bytes += a.size;
       if (!l2_) return;
       for (uint64_t s = a.at / kSector; s <= (end - 1) / kSector; ++s) {
         stream_.touch(s, a.kind != Kind::store, a.kind != Kind::load);
@@ -624,7 +611,7 @@ class RequestObserver final : public Observer {
     const unsigned n = p.sectors;
     const Kind kind = i.kind();
     PerBuffer& b = buffers_[i.buffer()];
-    ++requests_;
+    ++work_.instructions;
     b.requests[static_cast<int>(kind)] += 1;
     b.sectors[static_cast<int>(kind)] += n;
     b.lines[static_cast<int>(kind)] += p.lines;
@@ -640,11 +627,11 @@ class RequestObserver final : public Observer {
       }
     }
     const bool cached = i.by() == By::thread && kind == Kind::load;
-    l2_bytes_ += kSector * (cached ? missing_in_l1(sectors, n) : n);
+    work_.l2_bytes += kSector * (cached ? missing_in_l1(sectors, n) : n);
     if (kind == Kind::atomic) {
-      atomic_lines_ += p.lines;
+      work_.atomic_lines += p.lines;
     } else if (i.by() != By::copy) {
-      l1_clocks_ += p.clocks;
+      work_.lines += p.clocks;
       sites_[site].clocks += p.clocks;
     }
     if (keep_sites_) count_site(site, n, p.ideal);
@@ -693,8 +680,8 @@ class RequestObserver final : public Observer {
   void count_shared(const Pattern& p, uint32_t site, const Instruction& i) {
     shared_requests_ += 1;
     if (i.by() != By::copy) {
-      ++requests_;
-      pipe_wavefronts_ += p.wavefronts;
+      ++work_.instructions;
+      work_.wavefronts += p.wavefronts;
       sites_[site].clocks += p.wavefronts;
     }
     shared_wavefronts_ += p.wavefronts;
@@ -796,8 +783,6 @@ class RequestObserver final : public Observer {
   std::vector<PerBuffer> buffers_;
   uint64_t shared_requests_ = 0, shared_wavefronts_ = 0, shared_ideal_ = 0;
   uint64_t load_wavefronts_ = 0, store_wavefronts_ = 0;
-  uint64_t requests_ = 0, pipe_wavefronts_ = 0, l2_bytes_ = 0;
-  uint64_t l1_clocks_ = 0, atomic_lines_ = 0;
 
   static constexpr unsigned kL1Lines = 1 << 14;
   struct L1Line {
@@ -808,8 +793,9 @@ class RequestObserver final : public Observer {
   LazyArray<L1Line> l1_;
   uint32_t l1_block_ = 0, l1_phase_ = 0,
            l1_fetched_ = 0;  // blocks begun, barriers, sectors fetched
-  fa::BlockWork before_;     // work_so_far() when the block began
-  std::vector<std::pair<uint64_t, fa::BlockWork>> work_;
+  fa::BlockWork work_;       // of the block
+  Counters before_;          // when it began
+  std::vector<std::pair<uint64_t, fa::BlockWork>> blocks_;
   L2Stream stream_;
 };
 
