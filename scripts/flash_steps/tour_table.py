@@ -118,12 +118,13 @@ def columns_for(groups):
     def why(row):
         return why_slower(row, before.get(id(row)))
 
+    measured = any(row.ms for row in rows)
     columns = [
         Column(("", "step"), name_of, left=True),
         Column(("", "type"), dtype_of, left=True, spare=1),
-        Column(("", "requested"), lambda r: bytes_text(r.requested), spare=2),
+        Column(("", "requested"), lambda r: bytes_text(r.requested), spare=3),
         Column(("", "HBM"), lambda r: bytes_text(hbm_of(r))),
-        Column(("", "estimated"), estimated_time),
+        Column(("", "estimated"), estimated_time, spare=2 * measured),
         Column(("", "measured"), lambda r: time_text(r.ms)),
         Column(("", "factor"), factor),
         Column(
@@ -134,7 +135,7 @@ def columns_for(groups):
         ),
         Column(("", "check"), verdict),
     ]
-    hidden = {"measured"} if all(row.ms is None for row in rows) else set()
+    hidden = set() if measured else {"measured"}
     hidden |= {"check"} if all(verdict(row) == "ok" for row in rows) else set()
     return [column for column in columns if column.title not in hidden]
 

@@ -7,7 +7,7 @@ import copies
 from flash_steps import results, steps, text, tour_table
 from flash_steps.results import join_for_reading, published
 from flash_steps.standing import rows_of
-from sample_results import gpu, sim, with_backward, with_prepare, write
+from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, write
 
 
 def spends(data, **parts):
@@ -81,9 +81,16 @@ class Made(copies.Folder):
         self.assertIn(
             "14 plain", self.screen(sim(), sim(step="14_ring", variant="plain", ranks=[1]))[0]
         )
-        table, learned = self.screen(sim(), gpu(), gpu(step="04_fused", variant="fused", ok=False))
-        for words in ("measured on NVIDIA H200", "62.0 MB", "500 us", "WRONG"):
+        runs = [few_blocks(sim(step="01_naive")), gpu()]
+        runs += [few_blocks(sim(step="06_work_partitioning", variant="registers"))]
+        runs += [gpu(step="06_work_partitioning", variant="registers", median_ms=0.4)]
+        table, learned = self.screen(*runs, width=80)
+        self.assertIn("(left out, to fit 80 columns: requested, estimated)", table)
+        for words in ("NVIDIA H200", "62.0 MB", "latency, 4 of 132 SMs busy"):
             self.assertIn(words, table)
+        runs += [gpu(step="04_fused", variant="fused", ok=False)]
+        for words in ("WRONG", "estimated  measured  factor"):
+            self.assertIn(words, self.screen(*runs)[0])
         self.assertEqual(learned, "")
 
 
