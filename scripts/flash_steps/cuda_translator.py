@@ -21,14 +21,8 @@ DYNAMIC = '__asm__("_ZN3sim12dynamic_smemE")'
 # own, of which the assembler sees the part in front of the comment.
 SECTION = '__attribute__((section("{},\\"aw\\",@progbits{}{}")))'
 COMMENT = "#" if platform.machine() in ("x86_64", "i686", "AMD64") else "//"
-NAMED = {
-    "cudaMalloc",
-    "cudaMallocManaged",
-    "cudaMallocAsync",
-    "cudaMallocPitch",
-    "cudaMallocHost",
-    "cudaHostAlloc",
-}
+NAMED = {f"cudaMalloc{kind}" for kind in ("", "Managed", "Async", "Pitch", "Host")}
+NAMED |= {"cudaHostAlloc"}
 LAUNCHES = {"cudaLaunchKernel": "false", "cudaLaunchCooperativeKernel": "true"}
 WORDS = {
     "__global__": "__attribute__((flatten))",
@@ -36,6 +30,13 @@ WORDS = {
     "__grid_constant__": "",
     "__noinline__": "__attribute__((noinline))",
 }
+ATTRIBUTES = ("__attribute__", "alignas", "decltype", "__declspec")  # with brackets behind them
+TYPES, NO_VARIABLES = ("class", "struct", "union", "enum"), ("template", "using", "namespace")
+# A cast, or an operator, in front of the name of a buffer.
+CAST = re.compile(
+    r"^(\(\s*[\w:]+[\s\w:]*\*+\s*\)|reinterpret_cast\s*<[^>]*>|static_cast\s*<[^>]*>|&|\*)\s*"
+)
+VOID_POINTER = re.compile(r"\(\s*(const\s+)?void\s*(const\s*)?\*\s*\)")
 QUALIFYING = ("__global__", "__shared__", "__device__", "__managed__", "__constant__")
 TOKEN = re.compile(
     r"""(?P<space>\s+)
@@ -314,10 +315,9 @@ class Translator:
         # Not watched: a global pointer to a kernel is the host's to read.
         unwatched = "__attribute__((no_sanitize_thread))"
         captured, called = ("=", name) if by_name else (f"fa_kernel = {name}", "fa_kernel")
+        head = f"[{captured}](auto fa_leave, auto&... fa_a) {unwatched}"
         call = f"{called}(::sim::program::passed(fa_a)...), fa_leave();"
-        self.tokens[
-            end
-        ].text = f"), false, [{captured}](auto fa_leave, auto&... fa_a) {unwatched} {{ {call} }}"
+        self.tokens[end].text = f"), false, {head} {{ {call} }}"
         self.blank(end + 1, last + 1)
         empty = self.next(opens) == closes
         self.tokens[opens].text = "" if empty else ","
@@ -365,11 +365,8 @@ class Translator:
         *kind, name = words
         kind, bounds = " ".join(kind), self.plain(bracket, k)
         self.blank(begin, k)
-        self.tokens[
-            begin
-        ].text = (
-            f"{kind} (&{name}){bounds} = reinterpret_cast<{kind} (&){bounds}>(::sim::dynamic_smem)"
-        )
+        value = f"reinterpret_cast<{kind} (&){bounds}>(::sim::dynamic_smem)"
+        self.tokens[begin].text = f"{kind} (&{name}){bounds} = {value}"
 
     def device(self, i):
         """A variable gets a section; of a function the word goes."""
@@ -385,7 +382,7 @@ class Translator:
             text = self.text_at(k)
             if text in ("", ")", "}") or text == "operator":
                 return
-            if text in ("__attribute__", "alignas", "decltype", "__declspec"):
+            if text in ATTRIBUTES:
                 k = self.next(self.partner(self.next(k)))
                 continue
             if text == "__constant__":
@@ -393,22 +390,9 @@ class Translator:
             angle += (text == "<") - (text == ">")
             if angle <= 0 and text == "(":
                 return  # a function
-            if angle <= 0 and text in (
-                "class",
-                "struct",
-                "union",
-                "enum",
-                "template",
-                "using",
-                "namespace",
-            ):
-                after = self.next(self.next(k))
-                if text in ("template", "using", "namespace") or self.text_at(after) in (
-                    "{",
-                    ":",
-                    ";",
-                ):
-                    return
+            defines = text in TYPES and self.text_at(self.next(self.next(k))) in ("{", ":", ";")
+            if angle <= 0 and (text in NO_VARIABLES or defines):
+                return
             if angle <= 0 and text in (";", "=", "[", "{", ","):
                 break
             k = self.next(k)
@@ -451,24 +435,14 @@ class Translator:
             return
         before = self.before(i)
         parts = self.split(opens + 1, self.partner(opens))
-        if (
-            len(parts) < 2
-            or self.tokens[before].kind == "name"
-            and self.text_at(before) != "return"
-        ):
-            return  # a declaration
-        name = self.plain(*parts[0])
-        while True:
-            shorter = re.sub(
-                r"^(\(\s*[\w:]+[\s\w:]*\*+\s*\)|reinterpret_cast\s*<[^>]*>|static_cast\s*<[^>]*>|&|\*)\s*",
-                "",
-                name,
-            )
-            if shorter.startswith("(") and shorter.endswith(")"):
-                shorter = shorter[1:-1].strip()
-            if shorter == name:
-                break
-            name = shorter
+        declares = self.tokens[before].kind == "name" and self.text_at(before) != "return"
+        if len(parts) < 2 or declares:
+            return
+        name, longer = self.plain(*parts[0]), ""
+        while name != longer:
+            longer, name = name, CAST.sub("", name)
+            if name.startswith("(") and name.endswith(")"):
+                name = name[1:-1].strip()
         name = name.replace("\\", "\\\\").replace('"', '\\"')
         if self.text_at(before) == "::":
             self.tokens[before].text = ""
@@ -486,9 +460,7 @@ class Translator:
         first = self.next(begin - 1)
         if self.text_at(first) == "(":
             closes = self.partner(first)
-            if re.fullmatch(
-                r"\(\s*(const\s+)?void\s*(const\s*)?\*\s*\)", self.plain(first, closes + 1)
-            ):
+            if VOID_POINTER.fullmatch(self.plain(first, closes + 1)):
                 self.blank(first, closes + 1)
         elif self.text_at(first) in ("reinterpret_cast", "static_cast"):
             opens_cast = next(k for k in range(first, end) if self.text_at(k) == "(")
@@ -505,12 +477,7 @@ class Translator:
         if self.text_at(opens) != "(":
             return
         closes = self.partner(opens)
-        before = self.text_at(self.before(i))
-        if (
-            self.text_at(self.next(closes)) != ";"
-            or before in (")", "]")
-            and self.tokens[self.before(i)].kind != "other"
-        ):
+        if self.text_at(self.next(closes)) != ";":  # of a declaration: its name for the linker
             return
         if self.plain(opens + 1, closes).startswith('"_ZN3sim'):
             return
@@ -544,10 +511,7 @@ class Translator:
             code = translate(template, outputs, inputs)
         except PtxError as error:
             code = f'::sim::program::unsupported("{error}")'
-        for token in self.tokens[i + 1 : closes + 1]:
-            if token.kind != "marker":
-                token.text = "\n" * token.text.count("\n")
-                token.kind = "space"
+        self.blank(i + 1, closes + 1)
         self.tokens[i].text = code
 
     def operand(self, begin, end):

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from copies import ROOT, Folder, for_all, main, said
 from flash_steps import cuda_program
+from flash_steps.cuda_translator import TranslationError, Translator
 from flash_steps.nvcc import find_nvcc
 
 SIM = os.path.join(ROOT, "scripts", "sim")
@@ -104,6 +105,10 @@ ERRORS = {
           return cublasSaxpy(nullptr, 0, nullptr, nullptr, 1, nullptr, 1);  // HERE
         }""",
         r"sim: not supported: cublasSaxpy \(blas.cu:@\)\n$",
+    ),
+    "braces": (
+        program("", "k<<<1, 1>>>({1, 2});  // HERE", signature="int2 p"),
+        r"sim: cannot read a launch with an argument in braces \(braces.cu:@\)\n$",
     ),
     "undefined": (
         "int elsewhere(int);\nint main() { return elsewhere(3); }",
@@ -388,6 +393,17 @@ class Errors(Folder):
             with self.subTest(text):
                 self.assertEqual(found.startswith(f"not supported: {name}"), bool(name), found)
                 self.assertEqual(found.endswith(f" (features.cu:{line})"), bool(name), found)
+
+    def test_what_cannot_be_translated_is_refused(self):
+        for text, words in (
+            ("k<<<1, 1; }", "a launch without >>>( behind its <<<"),
+            ("3<<<1, 1>>>(x); }", "a launch of something that has no name"),
+            ("k<<<1, 1>>>(x; }", "'(' is never closed"),
+            ("x)<<<1, 1>>>(x); }", "')' was never opened"),
+        ):
+            with self.assertRaises(TranslationError) as caught:
+                Translator("/common/").translate(f'# 7 "a.cu"\n{text}\n')
+            self.assertEqual(str(caught.exception), f"{words} (a.cu:7)")
 
     def test_files_that_cannot_be_taken(self):
         folder, path = str(self.folder), str(self.write("notes.txt", "int main() {}\n"))
