@@ -145,7 +145,7 @@ def say(sentence):
     print(f"sim: {sentence}", file=sys.stderr)
 
 
-def first_error(text, files):
+def first_error(text):
     """g++'s first error, with its source line."""
     lines = text.splitlines()
     for i, line in enumerate(lines):
@@ -263,49 +263,33 @@ def compile_file(path, how, options, folder, number):
         *[f"-D{d}" for d in options.define],
     ]
     openmp = ["-fopenmp"] if options.openmp else []
+
+    def call(*command, before=lambda said: None):
+        """What the compiler prints. `before`: what kept it from compiling, if it knows."""
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace")
+        known = before(done.stdout)
+        if known or done.returncode:
+            raise Refused(known or explain(first_error(done.stderr), path))
+        return done.stdout
+
     if path.endswith(".c"):
-        done = subprocess.run(
-            ["gcc", "-w", "-O2", "-g", *openmp, *given, "-c", path, "-o", base + ".o"],
-            capture_output=True,
-            text=True,
-        )
-        if done.returncode:
-            raise Refused(explain(first_error(done.stderr, [path]), path))
+        call("gcc", "-w", "-O2", "-g", *openmp, *given, "-c", path, "-o", base + ".o")
         return base + ".o"
     cuda = path.endswith((".cu", ".cuh"))
     # A precompiled header is named in what the preprocessor says, and needs the same flags again.
     flags = [*openmp, *how["flags"], *(how["cuda"] if cuda else [])]
     # The simulator's stand-ins come first, ahead of a toolkit's headers that -I names.
-    done = subprocess.run(
-        [how["compiler"], "-E", "-fpch-preprocess", "-x", "c++", f"-I{STAND_INS}", *given, *flags]
-        + [path],
-        capture_output=True,
-        text=True,
-        errors="replace",
-    )
-    known = toolkit_header(done.stdout)
-    if known:
-        raise Refused(known)
-    if done.returncode:
-        raise Refused(explain(first_error(done.stderr, [path]), path))
+    first = [how["compiler"], "-E", "-fpch-preprocess", "-x", "c++", f"-I{STAND_INS}"]
+    said = call(*first, *given, *flags, path, before=toolkit_header)
     try:
-        text = Translator(os.path.join(ROOT, "common") + os.sep).translate(done.stdout)
+        text = Translator(os.path.join(ROOT, "common") + os.sep).translate(said)
     except TranslationError as error:
         raise Refused(f"cannot read {error}") from None
     with open(base + ".ii", "w", encoding="utf-8") as file:
         file.write(text)
-    flags = [
-        *openmp,
-        *how["flags"],
-        *(how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]),
-    ]
-    done = subprocess.run(
-        [how["compiler"], "-x", "c++-cpp-output", *flags, "-c", base + ".ii", "-o", base + ".o"],
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise Refused(explain(first_error(done.stderr, [path]), path))
+    own = how["cuda"][:-2] if cuda else ["-O2", "-g", "-fno-extern-tls-init"]
+    flags = ["-x", "c++-cpp-output", *openmp, *how["flags"], *own]
+    call(how["compiler"], *flags, "-c", base + ".ii", "-o", base + ".o")
     return base + ".o"
 
 
@@ -373,48 +357,24 @@ def parse(words, description):
         prog="sim", description=description, formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="sim [options] FILE.cu [more files] [-- its arguments]",
     )  # fmt: skip
-    parser.add_argument("files", nargs="+", metavar="FILE", help=".cu, .cpp or .c")
-    parser.add_argument(
-        "--analyse", action="store_true", help="look for races and uninitialised reads"
-    )
-    parser.add_argument(
-        "--lines", action="store_true", help="a row for each source line: requests, conflicts"
-    )
-    parser.add_argument("--json", metavar="FILE", help="write the report, too")
-    parser.add_argument("--gpu", default="H200", help="the GPU that is modelled (H200)")
-    parser.add_argument("--workers", type=int, metavar="N", help="cores that run blocks (all)")
-    parser.add_argument(
-        "--watchdog",
-        type=float,
-        metavar="S",
-        help="stop a kernel that computes so long without a barrier (30)",
-    )
-    parser.add_argument(
-        "--limit",
-        type=float,
-        metavar="S",
-        help="after so many seconds end behind the launch that runs, or 30 s later inside it",
-    )
-    parser.add_argument(
-        "-I",
-        dest="include",
-        action="append",
-        default=[],
-        metavar="DIR",
-        help="where its headers are",
-    )
-    parser.add_argument(
-        "-D", dest="define", action="append", default=[], metavar="NAME[=X]", help="a macro"
-    )
-    parser.add_argument(
-        "-l", dest="library", action="append", default=[], metavar="NAME", help="a host library"
-    )
-    parser.add_argument(
-        "-fopenmp", dest="openmp", action="store_true", help="OpenMP in the host's code"
-    )
-    parser.add_argument(
-        "-o", dest="keep", metavar="FILE", help="keep the compiled program there, and do not run it"
-    )
+    add = parser.add_argument
+    add("files", nargs="+", metavar="FILE", help=".cu, .cpp or .c")
+    add("--analyse", action="store_true", help="look for races and uninitialised reads")
+    add("--lines", action="store_true", help="a row for each source line: requests, conflicts")
+    add("--json", metavar="FILE", help="write the report, too")
+    add("--gpu", default="H200", help="the GPU that is modelled (H200)")
+    add("--workers", type=int, metavar="N", help="cores that run blocks (all)")
+    watchdog = "stop a kernel that computes so long without a barrier (30)"
+    add("--watchdog", type=float, metavar="S", help=watchdog)
+    limit = "after so many seconds end behind the launch that runs, or 30 s later inside it"
+    add("--limit", type=float, metavar="S", help=limit)
+    several = {"action": "append", "default": []}
+    add("-I", dest="include", **several, metavar="DIR", help="where its headers are")
+    add("-D", dest="define", **several, metavar="NAME[=X]", help="a macro")
+    add("-l", dest="library", **several, metavar="NAME", help="a host library")
+    add("-fopenmp", dest="openmp", action="store_true", help="OpenMP in the host's code")
+    kept = "keep the compiled program there, and do not run it"
+    add("-o", dest="keep", metavar="FILE", help=kept)
     options = parser.parse_args(words)
     return options, own
 

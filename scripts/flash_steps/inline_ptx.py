@@ -104,6 +104,13 @@ def mma(match, args):
     )
 
 
+def barrier(match, args):
+    if match[0] == "bar.sync" and args == [["0"]]:
+        return f"::sim::sync_block({HERE});"
+    waits = "false" if match[0] == "bar.arrive" else "true"
+    return f"::sim::sync_named({args[0][0]}, {args[1][0]}, {waits}, {HERE});"
+
+
 INSTRUCTIONS = [
     (r"cp\.async\.c[ag]\.shared\.global(\.L2::\d+B)?", cp_async),
     (r"cp\.async\.commit_group", lambda m, a: "::sim::cp_async_commit();"),
@@ -113,27 +120,8 @@ INSTRUCTIONS = [
         r"ldmatrix\.sync\.aligned\.(m8n8\.)?x(?P<count>[124])(?P<trans>\.trans)?(\.m8n8)?\.shared\.b16",
         ldmatrix,
     ),
-    (
-        r"ldmatrix\.sync\.aligned\.m8n8\.x(?P<count>[124])(?P<trans>\.trans)?\.shared\.b16",
-        ldmatrix,
-    ),
     (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", mma),
-    (
-        r"bar\.sync",
-        lambda m, a: (
-            f"::sim::sync_block({HERE});"
-            if len(a) == 1 and a[0][0] == "0"
-            else f"::sim::sync_named({a[0][0]}, {a[1][0]}, true, {HERE});"
-        ),
-    ),
-    (
-        r"barrier\.sync(\.aligned)?",
-        lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, true, {HERE});",
-    ),
-    (
-        r"bar\.arrive",
-        lambda m, a: f"::sim::sync_named({a[0][0]}, {a[1][0]}, false, {HERE});",
-    ),
+    (r"bar\.sync|barrier\.sync(\.aligned)?|bar\.arrive", barrier),
     (r"membar\.(gl|sys)|fence\.acq_rel\.(gpu|sys)", lambda m, a: "::sim::fence();"),
     (r"mov\.[usbf](32|64)", lambda m, a: f"::sim::program::move({a[0][0]}, {a[1][0]});"),
     (r"fma\.rn\.f32", lambda m, a: f"{a[0][0]} = ::std::fma({a[1][0]}, {a[2][0]}, {a[3][0]});"),

@@ -42,11 +42,21 @@ def run(*arguments, program=NAIVE, **kind):
     return subprocess.run([str(program), *map(str, arguments)], text=True, **{**pipes, **kind})
 
 
-def terminal(columns):
-    """(our end, the program's end)"""
+def in_terminal(columns, arguments, output):
+    """What a terminal with so many columns shows of "stdout" or "stderr"."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    return ours, its
+    tty.setraw(its)
+    shown = b""
+    with subprocess.Popen([NAIVE, *arguments], **{output: its}):
+        os.close(its)
+        try:
+            while part := os.read(ours, 65536):
+                shown += part
+        except OSError:  # the program has ended
+            pass
+    os.close(ours)
+    return shown.decode()
 
 
 def write_npy(path, shape, values, typecode="f", descr="<f4"):
@@ -168,18 +178,6 @@ class BadUse(Case):
         done = run(*SMALL, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, few))
         self.refused(done, 3, "cannot reserve address space")
 
-    def test_a_terminal_shows_a_refusal_in_whole_words(self):
-        words = run("--gpu", "H201").stderr.split()
-        for columns in (20, 80, 100):
-            ours, its = terminal(columns)
-            self.assertEqual(run("--gpu", "H201", stderr=its).returncode, 2)
-            shown = os.read(ours, 65536).decode()
-            for end in (ours, its):
-                os.close(end)
-            self.assertGreater(len(shown.splitlines()), 1)
-            self.fits(shown, min(80, columns))
-            self.assertEqual(shown.split(), words)
-
     def test_a_program_says_that_its_source_is_newer(self):
         """Else a change that is not built seems to do nothing."""
         program = self.folder / "build" / "mine" / "steps" / "01_naive"
@@ -215,22 +213,14 @@ class Help(Case):
                 said = self.right("--version", program=program)
                 self.assertEqual(said, f"{program.name} {version}\n")
 
-    def test_help_fits_a_narrow_terminal(self):
-        words = run("--help").stdout.split()
-        for columns in (20, 40, 80, 200):
-            ours, its = terminal(columns)
-            tty.setraw(its)
-            shown = b""
-            with subprocess.Popen([NAIVE, "--help"], stdout=its):
-                os.close(its)
-                try:
-                    while part := os.read(ours, 65536):
-                        shown += part
-                except OSError:  # the program has ended
-                    pass
-            os.close(ours)
-            self.fits(shown.decode(), min(80, columns))
-            self.assertEqual(shown.decode().split(), words)
+    def test_words_stay_whole_in_a_narrow_terminal(self):
+        for arguments, output in ((["--help"], "stdout"), (["--gpu", "H201"], "stderr")):
+            words = getattr(run(*arguments), output).split()
+            for columns in (20, 40, 80, 200):
+                shown = in_terminal(columns, arguments, output)
+                self.fits(shown, min(80, columns))
+                self.assertGreater(len(shown.splitlines()), 1)
+                self.assertEqual(shown.split(), words)
 
     def test_help_offers_what_the_step_takes(self):
         """Every size that help shows is taken, and every other one is refused."""
