@@ -1,9 +1,8 @@
 /// \file
-/// Stands in for NVIDIA's header of this name: fp16, with the same rounding. Arithmetic is done in
-/// fp32 and rounded once, which gives the same bits.
+/// Stands in for NVIDIA's header of this name: fp16, with the same rounding.
 #pragma once
 
-#include "cuda_runtime.h"
+#include "common/sim/program/small_floats.h"
 
 namespace sim {
 
@@ -75,8 +74,6 @@ inline __half2 __float2half2_rn(float a) { return {a, a}; }
 inline __half2 __floats2half2_rn(float a, float b) { return {a, b}; }
 inline __half2 __float22half2_rn(float2 v) { return {v.x, v.y}; }
 inline float2 __half22float2(__half2 h) { return {h.x, h.y}; }
-inline float __low2float(__half2 h) { return h.x; }
-inline float __high2float(__half2 h) { return h.y; }
 inline __half __low2half(__half2 h) { return h.x; }
 inline __half __high2half(__half2 h) { return h.y; }
 inline __half2 __low2half2(__half2 h) { return {h.x, h.x}; }
@@ -85,20 +82,6 @@ inline __half2 __lowhigh2highlow(__half2 h) { return {h.y, h.x}; }
 
 // --- arithmetic, of one and of two ---------------------------------------------------------------
 
-#define SIM_HALF(name, ...)                \
-  inline __half name(__half p, __half q) { \
-    const float a = p, b = q;              \
-    return __half(__VA_ARGS__);            \
-  }                                        \
-  inline __half2 name##2(__half2 p, __half2 q) { return {name(p.x, q.x), name(p.y, q.y)}; }
-SIM_HALF(__hadd, a + b)
-SIM_HALF(__hsub, a - b)
-SIM_HALF(__hmul, a* b)
-SIM_HALF(__hmax, a != a ? b : b != b ? a : a < b ? b : a)
-SIM_HALF(__hmin, a != a ? b : b != b ? a : b < a ? b : a)
-#undef SIM_HALF
-inline __half __hdiv(__half a, __half b) { return __half(float{a} / float{b}); }
-inline __half2 __h2div(__half2 a, __half2 b) { return {__hdiv(a.x, b.x), __hdiv(a.y, b.y)}; }
 inline __half __hfma(__half a, __half b, __half c) {  // exact in fp64, so rounded once
   const double sum = double{float{a}} * double{float{b}} + double{float{c}};
   float f = static_cast<float>(sum);
@@ -107,84 +90,15 @@ inline __half __hfma(__half a, __half b, __half c) {  // exact in fp64, so round
   }
   return __half(f);
 }
-inline __half2 __hfma2(__half2 a, __half2 b, __half2 c) {
-  return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
-}
-#define SIM_HALF(name, ...)         \
-  inline __half h##name(__half h) { \
-    const float x = h;              \
-    return __half(__VA_ARGS__);     \
-  }                                 \
-  inline __half2 h2##name(__half2 h) { return {h##name(h.x), h##name(h.y)}; }
-SIM_HALF(exp, std::exp(x))
-SIM_HALF(exp2, std::exp2(x))
-SIM_HALF(log, std::log(x))
-SIM_HALF(log2, std::log2(x))
-SIM_HALF(sqrt, std::sqrt(x))
-SIM_HALF(rsqrt, 1 / std::sqrt(x))
-SIM_HALF(rcp, 1 / x)
-SIM_HALF(sin, std::sin(x))
-SIM_HALF(cos, std::cos(x))
-SIM_HALF(floor, std::floor(x))
-SIM_HALF(ceil, std::ceil(x))
-SIM_HALF(trunc, std::trunc(x))
-SIM_HALF(rint, std::nearbyint(x))
-SIM_HALF(log10, std::log10(x))
-SIM_HALF(exp10, std::pow(10.f, x))
-SIM_HALF(tanh, std::tanh(x))
-#undef SIM_HALF
+SIM_SMALL_FLOAT(__half, __half2)
 inline __half __hneg(__half h) { return __ushort_as_half(h.bits ^ 0x8000); }
 inline __half __habs(__half h) { return __ushort_as_half(h.bits & 0x7fff); }
 inline __half2 __hneg2(__half2 h) { return {__hneg(h.x), __hneg(h.y)}; }
 inline __half2 __habs2(__half2 h) { return {__habs(h.x), __habs(h.y)}; }
 inline bool __hisnan(__half h) { return (h.bits & 0x7fff) > 0x7c00; }
 inline int __hisinf(__half h) { return h.bits == 0x7c00 ? 1 : h.bits == 0xfc00 ? -1 : 0; }
-
-#define SIM_HALF(name, op)                                              \
-  inline bool name(__half a, __half b) { return float{a} op float{b}; } \
-  inline bool operator op(const __half& a, const __half& b) { return float{a} op float{b}; }
-SIM_HALF(__heq, ==)
-SIM_HALF(__hne, !=)
-SIM_HALF(__hlt, <)
-SIM_HALF(__hle, <=)
-SIM_HALF(__hgt, >)
-SIM_HALF(__hge, >=)
-#undef SIM_HALF
-#define SIM_HALF(op, name, name2)                                                        \
-  inline __half operator op(const __half& a, const __half& b) { return name(a, b); }     \
-  inline __half2 operator op(const __half2& a, const __half2& b) { return name2(a, b); } \
-  inline __half& operator op##=(__half& a, const __half& b) { return a = name(a, b); }   \
-  inline __half2& operator op##=(__half2& a, const __half2& b) { return a = name2(a, b); }
-SIM_HALF(+, __hadd, __hadd2)
-SIM_HALF(-, __hsub, __hsub2)
-SIM_HALF(*, __hmul, __hmul2)
-SIM_HALF(/, __hdiv, __h2div)
-#undef SIM_HALF
 inline __half operator-(const __half& h) { return __hneg(h); }
 inline __half2 operator-(const __half2& h) { return __hneg2(h); }
-
-// --- shuffles and atomics ------------------------------------------------------------------------
-
-#define SIM_HALF(name, T, arg, bits)                                                  \
-  inline T name(unsigned mask, T v, arg a, int width = 32, SIM_HERE) {                \
-    return std::bit_cast<T>(static_cast<bits>(                                        \
-        name(mask, static_cast<uint32_t>(std::bit_cast<bits>(v)), a, width, where))); \
-  }
-SIM_HALF(__shfl_sync, __half, int, uint16_t)
-SIM_HALF(__shfl_xor_sync, __half, int, uint16_t)
-SIM_HALF(__shfl_down_sync, __half, unsigned, uint16_t)
-SIM_HALF(__shfl_up_sync, __half, unsigned, uint16_t)
-SIM_HALF(__shfl_sync, __half2, int, uint32_t)
-SIM_HALF(__shfl_xor_sync, __half2, int, uint32_t)
-SIM_HALF(__shfl_down_sync, __half2, unsigned, uint32_t)
-SIM_HALF(__shfl_up_sync, __half2, unsigned, uint32_t)
-#undef SIM_HALF
-inline __half atomicAdd(__half* p, __half v) {
-  return sim::atomic_with(p, [v](__half old) { return old + v; });
-}
-inline __half2 atomicAdd(__half2* p, __half2 v) {
-  return sim::atomic_with(p, [v](__half2 old) { return old + v; });
-}
 
 #define CUDART_INF_FP16 __ushort_as_half(0x7c00)
 #define CUDART_NAN_FP16 __ushort_as_half(0x7fff)
