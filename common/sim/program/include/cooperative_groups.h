@@ -219,48 +219,21 @@ void sync(const Group& g, SIM_HERE) {
   g.sync(where);
 }
 
-template <class T = void>
-struct plus {
-  template <class U>
-  U operator()(U a, U b) const {
-    return a + b;
-  }
-};
-template <class T = void>
-struct less {  // as NVIDIA's: the smaller one
-  template <class U>
-  U operator()(U a, U b) const {
-    return b < a ? b : a;
-  }
-};
-template <class T = void>
-struct greater {
-  template <class U>
-  U operator()(U a, U b) const {
-    return a < b ? b : a;
-  }
-};
-template <class T = void>
-struct bit_and {
-  template <class U>
-  U operator()(U a, U b) const {
-    return a & b;
-  }
-};
-template <class T = void>
-struct bit_or {
-  template <class U>
-  U operator()(U a, U b) const {
-    return a | b;
-  }
-};
-template <class T = void>
-struct bit_xor {
-  template <class U>
-  U operator()(U a, U b) const {
-    return a ^ b;
-  }
-};
+#define SIM_FUNCTOR(name, result)  \
+  template <class T = void>        \
+  struct name {                    \
+    template <class U>             \
+    U operator()(U a, U b) const { \
+      return result;               \
+    }                              \
+  };
+SIM_FUNCTOR(plus, a + b)
+SIM_FUNCTOR(less, b < a ? b : a)  // as NVIDIA's: the smaller one
+SIM_FUNCTOR(greater, a < b ? b : a)
+SIM_FUNCTOR(bit_and, a& b)
+SIM_FUNCTOR(bit_or, a | b)
+SIM_FUNCTOR(bit_xor, a ^ b)
+#undef SIM_FUNCTOR
 
 template <unsigned tile, class P, class T, class F>
 T reduce(const thread_block_tile<tile, P>& g, T v, F&& f, SIM_HERE) {
