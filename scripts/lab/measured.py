@@ -152,17 +152,19 @@ def peers_screen(rows):
     ] + [against(name) for name in BACKENDS if any(name in row["ratios"] for row in rows)]
 
 
-def peers_table(rows):
-    """TFLOP/s of all variants and backends against N."""
-    cells, labels = {}, {}
-    for row in sorted(rows, key=lambda row: row["n"]):
-        cells[row["label"], row["n"]] = flops_text(row["flops_per_s"])
-    for row in sorted(rows, key=lambda row: (not row["step"], row["step"] or "")):
-        labels.setdefault(row["label"])
-    columns = [Column(("", "TFLOP/s"), lambda label: label, left=True)]
+def against_n(title, cells):
+    """Rows are labels, columns are N, of {(label, N): text}; "-" where there is none."""
+    columns = [Column(("", title), lambda label: label, left=True)]
     for n in sorted({n for _, n in cells}):
         columns.append(Column(("", f"N={n}"), lambda label, n=n: cells.get((label, n), "-")))
-    return markdown_table(columns, list(labels))
+    return markdown_table(columns, list(dict.fromkeys(label for label, _ in cells)))
+
+
+def peers_table(rows):
+    """TFLOP/s of all variants and backends."""
+    ours_first = sorted(rows, key=lambda row: (not row["step"], row["step"] or ""))
+    cells = {(row["label"], row["n"]): flops_text(row["flops_per_s"]) for row in ours_first}
+    return against_n("TFLOP/s", cells)
 
 
 def means_of(rows):

@@ -26,11 +26,11 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
     accuracy, estimated    estimated beside measured times (estimates.json)
     neighbours, where  of the tree itself; where needs build/sim
 
-and of figures, where several rows pass the minimum and the maximum:
+and of figures:
 
     mean, least        of peers' ratios to against=BACKEND: geometric mean of the medians, the
                        minimum of all repeats
-    speed, share       TFLOP/s, and its share of the matmul rate: with against= of peers
+    speed, share       TFLOP/s beside it, and their share of the matmul rate: from, to
     counters           how many figures of requests, sectors and lines were both counted and
                        measured: an error where one of them differs
 
@@ -56,7 +56,7 @@ from flash_steps.problems import in_series, own_tiles
 from flash_steps.results import PICTURES, columns_for, notes_on_estimates, published, speed, total
 from flash_steps.standing import rows_of, standing_of, standing_parts, standing_text
 from flash_steps.steps import ROOT
-from flash_steps.text import Column, bytes_text, flops_text, markdown_table, range_text, time_text
+from flash_steps.text import bytes_text, flops_text, markdown_table, range_text, time_text
 
 from . import estimates, measured, neighbours, where
 from .counters_vs_sim import differences
@@ -188,17 +188,10 @@ def scale_table(results, filters, figures=None):
             known = ", ".join(SCALE_FIGURES)
             raise BadInput(f"table 'scale': figure '{figure}': choose from {known}")
         shown = [row for row in rows if figure != "speed" or speed(row) != "-"]
-        tables.append(against_n(*SCALE_FIGURES[figure], shown))
+        title, cell = SCALE_FIGURES[figure]
+        cells = {(row.any.label, row.any.data["problem"]["n"]): cell(row) for row in shown}
+        tables.append(measured.against_n(title, cells))
     return "\n\n".join(tables), runs_standing(row.gpu for row in rows)
-
-
-def against_n(title, cell, rows):
-    """Rows are variants, columns are N; a cell where there is none is "-"."""
-    cells = {(row.any.label, row.any.data["problem"]["n"]): cell(row) for row in rows}
-    columns = [Column(("", title), lambda label: label, left=True)]
-    for n in sorted({n for _, n in cells}):
-        columns.append(Column(("", f"N={n}"), lambda label, n=n: cells.get((label, n), "-")))
-    return markdown_table(columns, list(dict.fromkeys(label for label, _ in cells)))
 
 
 def peers_of(results, filters):
@@ -228,6 +221,7 @@ def measured_table(name):
             raise BadInput(f"table '{name}': what={what}: choose from {', '.join(kinds)}, facts")
         if not results.of[name]:
             return f"*Not measured yet: run `./scripts/maintain {name}`.*", []
+        filters = {"device": results.of[name][-1]["device"].replace(" ", "_"), **filters}
         if what == "facts":
             return "\n".join(measured.FACTS[name](results.of[name][-1])), []
         of = measured.DECODE[what][0] if name == "decode" else what
@@ -235,14 +229,6 @@ def measured_table(name):
         return make(what, rows), reasons_of(rows)
 
     return table
-
-
-def without_results(markdown):
-    return lambda results, filters: (markdown(), [])
-
-
-def of_estimates(table):
-    return lambda results, filters: (table(filters), [])
 
 
 TABLES = {
@@ -254,10 +240,10 @@ TABLES = {
     "peers_run": peers_run,
     "decode": measured_table("decode"),
     "ring": measured_table("ring"),
-    "accuracy": of_estimates(estimates.accuracy_table),
-    "estimated": of_estimates(estimates.estimated_table),
-    "neighbours": without_results(neighbours.markdown),
-    "where": without_results(where.markdown),
+    "accuracy": lambda results, filters: (estimates.accuracy_table(filters), []),
+    "estimated": lambda results, filters: (estimates.estimated_table(filters), []),
+    "neighbours": lambda results, filters: (neighbours.markdown(), []),
+    "where": lambda results, filters: (where.markdown(), []),
 }
 
 
@@ -279,48 +265,23 @@ def table(spec, results):
 
 # --- figures in a sentence ------------------------------------------------------------------------
 
-
-def share_text(share):
-    return f"{100 * share:.0f}"
-
-
-# Of rows and a backend.
-OF_RATIOS = {
+# Of rows of peers and a backend.
+OF_PEERS = {
     "mean": lambda rows, name: f"{statistics.geometric_mean(r['ratios'][name] for r in rows):.3g}x",
     "least": lambda rows, name: f"{measured.least_of(rows, name)[0]:.3g}x",
+    "speed": lambda rows, name: range_text([row["flops_per_s"] for row in rows], flops_text),
+    "share": lambda rows, name: range_text([row["of_matmul"] for row in rows], "{:.0%}".format),
 }
 
 
-def rate_figure(name, speeds, shares):
-    if name == "speed":
-        return range_text(speeds, flops_text)
-    if not shares:
-        raise BadInput("figure 'share': these runs have no matmul rate")
-    return range_text(shares, share_text) + "%"
-
-
 def figure_of_peers(name, spec, results, filters):
-    backend = filters.pop("against")
+    backend = filters.pop("against", None)
+    if not backend:
+        raise BadInput(f"figure '{spec}': name the backend, as in against=flash")
     rows = [row for row in one_result("peers", results, filters)[1] if backend in row["ratios"]]
     if not rows:
         raise BadInput(f"figure '{spec}': no ratio against '{backend}' passes its filters")
-    if name in OF_RATIOS:
-        return OF_RATIOS[name](rows, backend), reasons_of(rows)
-    rates = ([row[key] for row in rows] for key in ("flops_per_s", "of_matmul"))
-    return rate_figure(name, *rates), reasons_of(rows)
-
-
-def figure_of_runs(name, spec, results, filters):
-    rows = [row for row in results.rows if matches(keys_of(row), filters) and speed(row) != "-"]
-    if not rows:
-        raise BadInput(f"figure '{spec}': no measured time passes its filters")
-    shares = []
-    for row in rows:
-        fp32 = row.any.data["problem"]["dtype"] == "fp32"
-        roof = row.gpu_get("roofs.fp32_matmul_flops" if fp32 else "roofs.bf16_flops")
-        shares += [row.flops_per_s / roof] if roof else []
-    text = rate_figure(name, [row.flops_per_s for row in rows], shares)
-    return text, runs_standing(row.gpu for row in rows)
+    return OF_PEERS[name](rows, backend), reasons_of(rows)
 
 
 def equal_counters(spec, results, filters):
@@ -334,15 +295,10 @@ def equal_counters(spec, results, filters):
 
 def figure(spec, results):
     """(the text, reasons_of what it shows)"""
-    known = (*OF_RATIOS, "speed", "share", "counters")
-    name, filters = read_spec("figure", spec, known)
+    name, filters = read_spec("figure", spec, (*OF_PEERS, "counters"))
     if name == "counters":
         return equal_counters(spec, results, filters)
-    if "against" in filters:
-        return figure_of_peers(name, spec, results, filters)
-    if name in OF_RATIOS:
-        raise BadInput(f"figure '{spec}': name the backend, as in against=flash")
-    return figure_of_runs(name, spec, results, filters)
+    return figure_of_peers(name, spec, results, filters)
 
 
 def fill_figures(paragraph, results):

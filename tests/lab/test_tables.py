@@ -136,9 +136,6 @@ class Pages(unittest.TestCase):
             (f"least {step}", three, "1.2x"),
             (f"speed {step}", three, "400"),
             (f"share {step}", three, "50%"),
-            ("speed step=01_naive n=1024", three, "1.07"),
-            ("share step=01_naive", three, "2%"),
-            ("speed", [gpu(), gpu(n=2048, median_ms=0.25)], "1.07 to 2.15"),
             ("counters", [sim(), gpu(), gpu(step="02_tiled")], "4"),  # two kinds, of two groups
         ):
             self.assertEqual(self.figure(spec, data), value, spec)
@@ -160,7 +157,6 @@ class Pages(unittest.TestCase):
             (self.figure, "most step=x", peers(peers_rows()), "choose from"),
             (self.figure, "mean step=07_tensor_cores", peers(peers_rows()), "name the backend"),
             (self.figure, "mean against=cudnn", peers(peers_rows()), "no ratio"),
-            (self.figure, "speed n=3", peers(peers_rows()), "no measured time"),
             (self.figure, "counters", [sim(), other], "or a figure differs"),
             (self.figure, "counters", [sim(), gpu(n=512, nk=512)], "nothing was counted"),
         ):
@@ -225,7 +221,7 @@ class Pages(unittest.TestCase):
         self.assertNotIn("old", text)
         self.assertEqual(text.count("01 naive"), 1)
         self.assertEqual(self.maintain(text, "--check"), ("", text))
-        page = "<!-- figure: speed -->x<!-- /figure -->\n"
+        page = "<!-- figure: counters -->x<!-- /figure -->\n"
         said, text = self.maintain(page, status=2)
         self.assertEqual((text, len(said.splitlines())), (page, 1))
         self.assertIn("put a word before it", said)
@@ -235,7 +231,7 @@ class Pages(unittest.TestCase):
         for name, block in (
             ("table: steps", "<!-- table: steps -->\n \n<!-- /table -->\n"),
             ("run: echo one", "<!-- run: echo one -->\n<!-- /run -->\n"),
-            ("figure: speed", "a <!-- figure: speed --><!-- /figure -->.\n"),
+            ("figure: counters", "a <!-- figure: counters --><!-- /figure -->.\n"),
         ):
             said, text = self.maintain(block, "--check", status=1)
             self.assertEqual(text, block)
