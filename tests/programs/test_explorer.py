@@ -119,7 +119,7 @@ class Files(unittest.TestCase):
                 and not run["problem"]["causal"]
             )
             hbm = run["traffic"]["hbm"]
-            moved = sum((hbm["measured"] or hbm["predicted"]).values())
+            moved = sum((hbm.get("measured") or hbm["predicted"]).values())
             heads = run["problem"]["b"] * run["problem"]["h"]
             self.assertEqual(full[name]["hbm"], moved / heads)
             self.assertEqual(full[name]["ms"], run["time"]["median_ms"])
