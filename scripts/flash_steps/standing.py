@@ -32,34 +32,6 @@ def mark_slowed(runs):
         )
 
 
-def repeats_of(row):
-    """What each run of peers.py found: a row of gpu_check.py --merge may hold several, with their
-    median."""
-    return row.get("repeats") or [row]
-
-
-def matmul_of(run):
-    """The matmul rate beside a run of peers.py."""
-    return run["flops_per_s"] / run["of_matmul"]
-
-
-def slowed_peers(results):
-    """A function of (result, row, run) of peers.py: whether the GPU was slowed down, which is where
-    its matmul rate is under 90% of the best of the same device and type."""
-    best = {}
-    for result in results:
-        for row in result["rows"]:
-            place = result["device"], row.get("dtype")
-            rates = [matmul_of(run) for run in repeats_of(row) if run.get("of_matmul")]
-            best[place] = max([*rates, best.get(place, 0)])
-
-    def slowed(result, row, run):
-        least = 0.9 * best[result["device"], row.get("dtype")]
-        return bool(run.get("of_matmul")) and matmul_of(run) < least
-
-    return slowed
-
-
 def standing_of(run):
     return standing(run.data["step"], run.get("commit"), run.kind == "gpu" and run.get("slowed"))
 
@@ -89,14 +61,3 @@ def runs_of(paths):
 def rows_of(paths):
     """The rows of these runs."""
     return join_for_reading(runs_of(paths))
-
-
-def mark_peers(results):
-    """Each row's `standing`, by its commit and by whether one of its runs was on a slowed GPU."""
-    slowed = slowed_peers(results)
-    for result in results:
-        for row in result["rows"]:
-            slow = any(slowed(result, row, run) for run in repeats_of(row))
-            commits = {run.get("commit") for run in repeats_of(row)}
-            found = {standing(row["step"], commit, slow) for commit in commits if row["step"]}
-            row["standing"] = OLDER if OLDER in found else next(iter(found), None)

@@ -5,7 +5,6 @@ what under a graph's capture, which sentence after an error.
 On a GPU: tests/gpu/library_stream.py."""
 
 import ctypes
-import functools
 import re
 import tempfile
 import unittest
@@ -18,6 +17,7 @@ from flash_steps.step_library import Refused, StepLibrary
 ROOT, BUILD = Path(copies.ROOT), Path(copies.BUILD)
 
 SIZES = {"b": 1, "h": 2, "hkv": 2, "n": 8, "nk": 8, "d": 64, "causal": False}
+MORE = {**SIZES, "n": 9}
 ILLEGAL_ADDRESS, INVALID_VALUE = 700, 1
 
 
@@ -64,37 +64,55 @@ class Calls(unittest.TestCase):
         return self.fake.fa_fake_calls().decode().split("\n")[:-1]
 
     def run_step(self, direction="forward", variant=1, stream=None, sizes=SIZES, **at):
-        self.library.runner(direction, variant, sizes, {**self.at, **at}, stream)()
-        return self.calls()
+        """What CUDA is asked for, or the sentence of a refusal, which asks for no work."""
+        try:
+            self.library.runner(direction, variant, sizes, {**self.at, **at}, stream)()
+        except Refused as refused:
+            self.assertNotIn(" on ", " ".join(self.calls()))
+            return str(refused)
+        return ", ".join(self.calls())
+
+    def story(self, variant, *lines):
+        """One call after the other: (direction, what is told or done, arguments of run_step)."""
+        for direction, told, *how in lines:
+            shown = self.run_step(direction, **{"variant": variant}, **(how[0] if how else {}))
+            self.assertRegex(shown, told, (direction, how))
+
+    def no_room(self):
+        self.addCleanup(self.fake.fa_fake_largest, 1 << 30)
+        self.fake.fa_fake_largest(1000)
 
     def test_all_work_goes_to_the_callers_stream(self):
-        self.assertEqual(
-            self.run_step(stream=7), ["malloc", "malloc", "memset on 7", "forward on 7"]
+        self.story(
+            1,
+            ("forward", "^malloc, malloc, memset on 7, forward on 7$", {"stream": 7}),
+            ("backward", "^backward on 9$", {"stream": 9}),
+            ("forward", "^forward on 0$"),
+            ("forward", "Q is not aligned", {"stream": 7, "Q": 4}),
+            ("forward", "^forward on 0$"),
         )
-        self.assertEqual(self.run_step("backward", stream=9), ["backward on 9"])
-        self.assertEqual(self.run_step(), ["forward on 0"])
-        with self.assertRaises(Refused):
-            self.run_step(stream=7, Q=4)
-        self.assertEqual(self.run_step(), ["forward on 0"])
 
     def test_nothing_is_allocated_under_capture(self):
         self.fake.fa_fake_capture(1)
-        with self.assertRaisesRegex(Refused, "captured: run this variant and problem once before"):
-            self.run_step(stream=7)
-        self.assertEqual(self.calls(), [])
+        first = "captured: run this variant and problem once before"
+        self.story(1, ("forward", first, {"stream": 7}))
         self.fake.fa_fake_capture(0)
         self.run_step(stream=7)
         self.fake.fa_fake_capture(1)
-        self.assertEqual(self.run_step(stream=7), ["forward on 7"])
-        with self.assertRaisesRegex(Refused, "sums: nothing can be allocated"):
-            self.run_step(stream=7, sizes={**SIZES, "n": 9})
+        self.story(
+            1,
+            ("forward", "^forward on 7$", {"stream": 7}),
+            ("forward", "sums: nothing can be allocated", {"stream": 7, "sizes": MORE}),
+        )
 
     def test_an_illegal_address_is_named(self):
         self.run_step(stream=7)
+        address = self.library.malloc(16)  # which may be freed, from before the error
         self.fake.fa_fake_status(ILLEGAL_ADDRESS)
+        run = self.library.runner("forward", 1, SIZES, self.at)
         for call, run in (
-            ("fa_forward", self.run_step),
-            ("fa_free", lambda: self.library.free(self.library_memory())),
+            ("fa_forward", run),
+            ("fa_free", lambda: self.library.free(address)),
             ("fa_release", self.library.release),
         ):
             with self.assertRaises(Refused) as caught:
@@ -109,106 +127,81 @@ class Calls(unittest.TestCase):
             self.library.release()
         self.assertEqual(str(caught.exception), "fa_release: CUDA reports 'invalid argument'")
 
-    def library_memory(self):
-        """Memory that may be freed, from before the error."""
-        self.fake.fa_fake_status(0)
-        address = self.library.malloc(16)
-        self.fake.fa_fake_status(ILLEGAL_ADDRESS)
-        return address
-
-    def test_backward_without_forward(self):
-        for sizes, words in (
-            (SIZES, "none has run"),
-            ({**SIZES, "n": 9}, "the last one was of B=1 H=2 N=8 d=64 fp32"),
-        ):
-            with self.assertRaisesRegex(Refused, "variant 1: fa_forward of the same.*" + words):
-                self.run_step("backward", sizes=sizes)
-            self.run_step()
-        self.run_step("backward")
-        with self.assertRaisesRegex(Refused, "LSE is a null pointer"):
-            self.run_step("backward", LSE=None)
-        with self.assertRaisesRegex(Refused, "99_fake kernel: it has no backward"):
-            self.run_step("backward", variant=0)
+    def test_a_backward_needs_the_forward_of_its_tensors(self):
+        needs = "variant 1: fa_forward of the same.*"
+        none = ("backward", needs + "none has run")
+        again = (("forward", "forward on 0$"), ("backward", "^backward on 0$"))
+        self.story(
+            1,
+            none,
+            ("forward", "forward on 0$"),
+            ("backward", needs + "the last one was of B=1 H=2 N=8 d=64 fp32", {"sizes": MORE}),
+            *again,
+            ("backward", "LSE is a null pointer", {"LSE": None}),
+        )
+        self.story(0, ("backward", "99_fake kernel: it has no backward"))
         self.library.release()
-        with self.assertRaisesRegex(Refused, "none has run"):
-            self.run_step("backward")
-
-    def test_a_forward_that_failed_leaves_nothing_to_a_backward(self):
-        self.run_step()
-        self.addCleanup(self.fake.fa_fake_largest, 1 << 30)
-        self.fake.fa_fake_largest(1000)
-        with self.assertRaisesRegex(Refused, "sums: the device cannot allocate"):
-            self.run_step(sizes={**SIZES, "n": 900})
-        with self.assertRaisesRegex(Refused, "none has run"):
-            self.run_step("backward")
-        self.run_step()
-        self.assertEqual(self.run_step("backward"), ["backward on 0"])
+        self.story(1, none, *again)
+        self.no_room()
+        failed = ("forward", "sums: the device cannot allocate", {"sizes": {**SIZES, "n": 900}})
+        self.story(1, failed, none, *again)  # what failed leaves nothing
 
     def test_a_forward_needs_the_prepare_of_its_tensors(self):
         self.assertEqual([v["prepare"] for v in self.library.variants][:3], [False, False, True])
-        run = functools.partial(self.run_step, variant=2)
-        with self.assertRaisesRegex(
-            Refused,
-            "^variant 2: fa_prepare of the same tensors, B=1 H=2 N=8 d=64 fp32, must come before "
-            "fa_forward; none has run$",
-        ):
-            run()
-        self.assertEqual(self.calls(), [])
         others = dict.fromkeys(("O", "LSE", "dO", "dQ", "dK", "dV"))  # it needs Q, K and V alone
-        self.assertEqual(
-            run("prepare", stream=7, **others), ["malloc", "malloc", "memset on 7", "prepare on 7"]
+        needs = "^variant 2: fa_prepare of the same tensors, B=1 H=2 N=8 d=64 fp32, must come "
+        of_another = "the last one was of B=1 H=2 N=8 d=64 fp32$"
+        none, forward = ("forward", needs + "before fa_forward; none has run$"), "forward on 0$"
+        self.story(
+            2,
+            none,
+            (
+                *("prepare", "^malloc, malloc, memset on 7, prepare on 7$"),
+                {"stream": 7, **others},
+            ),
+            ("forward", "^forward on 7$", {"stream": 7}),
+            ("forward", "^forward on 9$", {"stream": 9}),
+            ("backward", "^backward on 0$"),
+            ("forward", "before fa_forward; " + of_another, {"sizes": MORE}),
+            ("backward", "before fa_backward; " + of_another, {"sizes": MORE}),
+            ("forward", "fa_forward; the last one was of other Q, K or V$", {"V": 8192}),
+            ("backward", "fa_backward; the last one was of other Q, K or V$", {"V": 8192}),
+            ("prepare", "K is a null pointer", {"K": None}),
+            ("forward", "^" + forward),  # what was refused changed nothing
+            ("prepare", "prepare on 0$"),  # of other values, perhaps: the forward is forgotten
+            ("backward", "fa_forward of the same tensors.*none has run"),
+            ("forward", forward),
         )
-        self.assertEqual(run(stream=7), ["forward on 7"])
-        self.assertEqual(run(stream=9), ["forward on 9"])
-        self.assertEqual(run("backward"), ["backward on 0"])
-        more = {**SIZES, "n": 9}
-        for wrong, words in (
-            ({"sizes": more}, "the last one was of B=1 H=2 N=8 d=64 fp32$"),
-            ({"V": 8192}, "the last one was of other Q, K or V$"),
-        ):
-            for direction in ("forward", "backward"):
-                with self.assertRaisesRegex(Refused, f"before fa_{direction}; {words}"):
-                    run(direction, **wrong)
-        with self.assertRaisesRegex(Refused, "K is a null pointer"):
-            run("prepare", K=None)
-        self.assertEqual(run(), ["forward on 0"])  # what was refused changed nothing
-
-        run("prepare")  # of other values, perhaps: the forward before it is forgotten
-        with self.assertRaisesRegex(Refused, "fa_forward of the same tensors.*none has run"):
-            run("backward")
-        run()
-        self.addCleanup(self.fake.fa_fake_largest, 1 << 30)
-        self.fake.fa_fake_largest(1000)
-        with self.assertRaisesRegex(Refused, "sums: the device cannot allocate"):
-            run("prepare", sizes={**SIZES, "n": 900})
-        with self.assertRaisesRegex(Refused, "fa_prepare of the same tensors.*none has run"):
-            run()
-        run("prepare")
+        self.no_room()
+        self.story(
+            2,
+            ("prepare", "sums: the device cannot allocate", {"sizes": {**SIZES, "n": 900}}),
+            none,
+            ("prepare", "prepare on 0$"),
+        )
         self.library.release()
-        with self.assertRaisesRegex(Refused, "fa_prepare of the same tensors.*none has run"):
-            run()
-        with self.assertRaisesRegex(Refused, "99_fake both: it has no prepare"):
-            self.run_step("prepare", variant=1)
+        self.story(2, none)
+        self.story(1, ("prepare", "99_fake both: it has no prepare"))
 
     def test_a_cache_that_it_has_no_arguments_for_is_refused(self):
         words = "^variant cache8: its K and V are of 8 bits with scales, for which FaTensors has no"
+        self.story(3, ("forward", words))
         with self.assertRaisesRegex(Refused, words) as caught:
-            self.run_step(variant=3)
-        self.assertEqual(caught.exception.status, 2)
-        with self.assertRaisesRegex(Refused, words):
             self.library.workspace_bytes(3, SIZES)
+        self.assertEqual(caught.exception.status, 2)
         self.library.check(SIZES)  # what the step's other variants take
         for name, value in (("lengths", [8]), ("page", 16), ("cache8", True)):
             sizes = {**SIZES, name: value}
             for call in (
-                lambda: self.run_step(sizes=sizes),
+                lambda: self.library.runner("forward", 1, sizes, self.at),
                 lambda: self.library.check(sizes),
                 lambda: self.library.workspace_bytes(0, sizes),
             ):
                 with self.assertRaisesRegex(Refused, f"^{name} .*the library has no argument"):
                     call()
         self.assertEqual(self.calls(), [])
-        self.run_step(sizes={**SIZES, "lengths": None, "page": None, "cache8": False})
+        without = {**SIZES, "lengths": None, "page": None, "cache8": False}
+        self.story(1, ("forward", "forward on 0$", {"sizes": without}))
 
     def test_sentences_name_the_fields_of_FaProblem(self):
         for wrong, words in (
