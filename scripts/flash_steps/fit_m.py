@@ -2,7 +2,7 @@
 
     fit_m.py                                   step 04 in the simulator, for the M of each tile
     fit_m.py --smem 40000,65536,160000 --d 128
-    fit_m.py --program build/gpu/steps/04_fused --h 32 --b 16 --json fit.json
+    fit_m.py --program build/gpu/steps/04_fused --h 32 --b 16
     fit_m.py --plot fit.svg                    also draws it
 
 Runs the step for each M and prints the requested bytes, predicted and counted. Then it fits
@@ -19,7 +19,7 @@ import os
 from . import command
 from .axes import LinearAxis, LogAxis, tidy
 from .command import BadInput
-from .files import replace_text, require_writable, write_json
+from .files import replace_text, require_writable
 from .picture import STRONG, Picture, Plot
 from .problems import flags, problem_text
 from .results import total
@@ -197,11 +197,8 @@ def main():
     add("--h", type=int, default=1)
     add("--n", type=int, default=512)
     add("--d", type=int, default=64)
-    add("--json", metavar="OUT.json", help="write the runs and the fit")
     add("--plot", metavar="OUT.svg")
     options = parser.parse_args()
-    if options.json:
-        require_writable("--json", options.json, options.plot)
     if options.plot:
         require_writable("--plot", options.plot)
     options.smem = options.smem or [smem_of(keys, options.d) for keys in KEYS]
@@ -214,14 +211,6 @@ def main():
     print(table(points, options.n, options.d))
     print()
     print(fit_lines(found, formula))
-    if options.json:
-        result = {
-            "runs": [run.data for run in runs],
-            "points": points,
-            "fit": {name: dict(zip(("a", "b", "r2"), f)) for name, f in found.items()},
-            "formula": dict(zip("ab", formula)),
-        }
-        write_json(options.json, result, indent=2)
     if options.plot:
         replace_text(options.plot, plot(points, heads, found, options.n, options.d))
     return 0
