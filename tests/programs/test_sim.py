@@ -248,10 +248,11 @@ class Programs(unittest.TestCase):
     @unittest.skipUnless(find_nvcc(), "there is no nvcc")
     def test_nvcc_takes_each_as_it_is(self):
         def compiled(file):
-            command = [find_nvcc(), "-std=c++17", "-arch=sm_90", "-c", "-o", os.devnull, file]
-            return said(command)
+            command = [find_nvcc(), "-std=c++17", "-arch=sm_90", "-rdc=true", "-DNVCC_REFUSES_IT"]
+            return said([*command, "-c", "-o", os.devnull, file])
 
         files = [os.path.join(FOLDER, name + ".cu") for name in PROGRAMS]
+        files.append(os.path.join(ROOT, "tests", "programs", "faults.cu"))
         for file, done in zip(files, JOBS.pool.map(compiled, files)):
             with self.subTest(file):
                 self.assertEqual(done.returncode, 0, done.stderr)
