@@ -22,7 +22,7 @@ import zlib
 from . import command
 from .command import BadInput, Failure
 from .explorer_pages import IDEAS, RING, STEPS
-from .explorer_ring import ring_runs
+from .explorer_ring import JOBS, ring_runs
 from .explorer_runs import published_series
 from .files import ROOT, read_json, read_text, write_text
 from .mpi import has_mpi
@@ -126,11 +126,11 @@ def kept(shown):
     return {name: unpack(run) if packed else run for name, run in tree["runs"].items()}
 
 
-def fresh(build, shown, jobs, runs=None):
+def fresh(build, shown, runs=None):
     """The same of the programs of today."""
     if shown is RING:
-        return ring_runs(build, jobs)
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+        return ring_runs(build)
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         runs = runs or shown.runs
         contents = pool.map(lambda run: content_of(build, shown, run), runs)
         return {run.name: content for run, content in zip(runs, contents)}
@@ -195,12 +195,12 @@ def summary(content):
     return words, kernels, sums
 
 
-def stale(build, shown, jobs, quick):
+def stale(build, shown, quick):
     """A sentence, or nothing where the step's file is up to date."""
     path, held = os.path.relpath(path_of(shown.step)), kept(shown)
     if shown is RING:
         can = has_mpi(program_of(build, RING.step))
-        same = not can or fresh(build, shown, jobs) == held
+        same = not can or fresh(build, shown) == held
         return None if held and same else f"{path} is not what the program predicts"
     if list(held) != [run.name for run in shown.runs]:
         return f"{path} lacks runs, or has others"
@@ -212,7 +212,7 @@ def stale(build, shown, jobs, quick):
     if file_text(shown, held) != read_text(path_of(shown.step)):
         return f"{path} shows source lines that have changed"
     runs = {run.variant: run for run in reversed(shown.runs)}.values() if quick else shown.runs
-    for name, content in fresh(build, shown, jobs, list(runs)).items():
+    for name, content in fresh(build, shown, list(runs)).items():
         if summary(held[name]) != summary(content):
             return f"{path}: {name} is not what the program's trace says"
     return None
@@ -224,24 +224,21 @@ def main():
     parser.add_argument("--check", action="store_true", help="write nothing")
     parser.add_argument("--quick", action="store_true", help="with --check: fewer runs")
     parser.add_argument("--build", default=os.path.join(ROOT, "build", "sim"), metavar="DIR")
-    parser.add_argument("--jobs", type=int, default=2)
     args = parser.parse_args()
     if args.quick and not args.check:
         raise BadInput("--quick is for --check: a file has all its runs")
-    if args.jobs < 1:
-        raise BadInput(f"--jobs {args.jobs}: must be at least 1")
     known = {shown.step: shown for shown in (*STEPS, RING)}
     chosen = [known[name] for name in chosen_of(list(known), " ".join(args.steps), "there are")]
     index = os.path.join(FOLDER, "index.html")
     if args.check:
-        found = [stale(args.build, shown, args.jobs, args.quick) for shown in chosen]
+        found = [stale(args.build, shown, args.quick) for shown in chosen]
         if not any(found) and page({s: kept(known[s]) for s in known}) != read_text(index):
             found.append(f"{os.path.relpath(index)} is not what its sources say")
         if sentences := list(filter(None, found)):
             raise Failure(f"{'; '.join(sentences)}: ./scripts/maintain explorer makes them anew")
         return 0
     for shown in chosen:
-        write_text(path_of(shown.step), file_text(shown, fresh(args.build, shown, args.jobs)))
+        write_text(path_of(shown.step), file_text(shown, fresh(args.build, shown)))
         print(f"{os.path.relpath(path_of(shown.step))}: {os.path.getsize(path_of(shown.step)):,} B")
     write_text(index, page({step: kept(shown) for step, shown in known.items()}))
     print(f"{os.path.relpath(index)}: {os.path.getsize(index):,} B")

@@ -14,6 +14,7 @@ from .files import read_json
 from .mpi import environment
 from .steps import program_of
 
+JOBS = 2  # programs at once
 SHAPE = ("--n=1024", "--h=4", "--d=64")
 
 
@@ -43,10 +44,10 @@ def predicted(build, variant, ranks, causal):
     }
 
 
-def ring_runs(build, jobs=2):
+def ring_runs(build):
     """{name of a run: its content}"""
     cases = list(itertools.product(("plain", "zigzag"), (2, 4, 8), (False, True)))
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
         runs = pool.map(lambda case: predicted(build, *case), cases)
         return {
             f"{variant}-r{ranks}" + "-causal" * causal: run

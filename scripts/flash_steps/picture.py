@@ -102,11 +102,11 @@ class Picture:
         path = f"M{x1:g} {y1:g}L{x2:g} {y2:g}{head}"
         self.add(element("path", d=path, class_="arrow"), max(y1, y2) + 5)
 
-    def dot(self, x, y, color, fill=None, radius=5, opacity=1):
+    def dot(self, x, y, color, fill=None, radius=5):
         """Hollow without a fill."""
         self.add(
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:g}" stroke="{color}" '
-            f'fill="{fill or "none"}" opacity="{opacity:g}"/>',
+            f'fill="{fill or "none"}"/>',
             y + radius,
         )
 

@@ -1066,7 +1066,7 @@ function showLadder(node) {
     const step = PAGE.steps[number];
     const idea = step ? pass === "forward" && step.short || step.ideas[run.id.slice(number.length + 1)] || "" : "";
     return [make("div", { class: "who" }, chapterOf(number, make("b", {}, `${number} ${step?.name ?? ""}`)),
-                 make("span", { class: "dim", title: idea }, ` ${run.type}. ${idea}`)),
+                 make("span", { class: "dim", title: idea }, ` ${idea.startsWith(run.type) ? "" : `${run.type}. `}${idea}`)),
             bars(key, pass, "hbm", bytes, (i) => most(i, pass, "hbm")),
             bars(key, pass, "rate", speed, () => Math.max(...all.map((_, i) => most(i, pass, "rate"))))];
   };
