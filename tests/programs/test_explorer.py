@@ -3,6 +3,7 @@
 Argument: a build folder.
 """
 
+import html
 import json
 import os
 import pathlib
@@ -300,6 +301,20 @@ class InBrowser(unittest.TestCase):
         self.assertEqual(page.eval("tip.textContent"), tips[0])
         page.click("h1")
         self.assertTrue(page.eval("tip.hidden"))
+
+    def test_it_works_in_the_frame_of_a_notebook(self):
+        """Which has no address and no files beside it: docs/flash_steps.ipynb."""
+        file = self.own(tour())
+        inside = html.escape(file.read_text(encoding="utf-8"))
+        file.write_text(f'<iframe srcdoc="{inside}"></iframe>', encoding="utf-8")
+        page = self.browser.open(file)
+        self.addCleanup(page.close)
+        frame = "document.querySelector('iframe').contentDocument"
+        page.until(f"{frame}.documentElement.dataset.ready")
+        for tab, words in ((1, "N × N scores"), (7, "✓ All 7 runs are right.")):
+            page.eval(f"{frame}.querySelector('#ideas button:nth-child({tab})').click()")
+            page.until(f"{frame}.getElementById('about').textContent.includes('{words}')")
+        self.assertEqual(page.errors(), [])
 
     def test_a_wrong_run_stands_at_the_top(self):
         texts = {"02_tiled shared, sim": ("it broke", False)}

@@ -1174,7 +1174,7 @@ function showTab(tab) {
   markIdea();
   if (!tab) return;
   player.stop();
-  history.replaceState(null, "", `#${tab}`);
+  setAddress(tab);
   $("about").textContent = tab === "roofline" ? "Under the slope HBM sets the limit, under a level line the type's peak; a step " +
     "far below both waits for something else." : verdictOf(own ?? PAGE.series[0]);
   $("controls").hidden = true;
@@ -1309,7 +1309,10 @@ function keepAddress() {
   const named = pair.map((id) => id.replace(" ", ".")).join("-");
   const words = [idea || named, n !== 256 && `n=${n}`, causal && "causal", m && `m=${m}`,
                  `at=${Math.round(100 * player.at)}`, block && `block=${block}`, more && "more"];
-  history.replaceState(null, "", `#${words.filter((w) => w).join("&")}`);
+  setAddress(words.filter((w) => w).join("&"));
+}
+function setAddress(words) {
+  try { history.replaceState(null, "", `#${words}`); } catch { /* a frame of a notebook has no address */ }
 }
 
 // "04.fused" or "04": a variant, else the step's result; null: there is none.
