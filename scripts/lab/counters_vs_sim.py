@@ -84,21 +84,6 @@ DIFFERENCE_COLUMNS = [
 ]
 
 
-def wavefronts_text(entries):
-    """A line about the figures that need not be equal; none where nothing of them was measured."""
-    compared = [e for e in entries if not e["promised"] and e["equal"] is not None]
-    unequal = [e for e in compared if not e["equal"]]
-    if not compared:
-        return []
-    if not unequal:
-        return [f"all {len(compared)} figures of wavefronts are equal"]
-    return [
-        f"* {len(unequal)} of {len(compared)} figures of wavefronts differ, by "
-        f"{100 * max(map(relative_difference, unequal)):.3g}% at most: no promise, since nvcc may "
-        "join loads, and a thread that polls a barrier counts each time"
-    ]
-
-
 def compare_counters(rows):
     """(entries, text, ok) for requests, sectors and lines, and wavefronts beside them."""
     entries = [entry for row in rows for entry in differences(row)]
@@ -116,7 +101,8 @@ def compare_counters(rows):
         lines.append(line + (f", {prepare} of prepare passes" if prepare else ""))
     notes = dict.fromkeys(e["note"] for e in entries if e["note"])
     lines += [f"note: {note}" for note in notes]
-    lines += wavefronts_text(entries)
+    if any(e["equal"] is False and not e["promised"] for e in entries):
+        lines.append("* no promise: nvcc may join loads, and a thread that polls counts each time")
     if unequal:
         worst = max(unequal, key=relative_difference)
         lines.append(

@@ -23,10 +23,6 @@ from .measured import place_of, text_of
 from .publish import slim
 
 
-class WrongFile(BadInput):
-    """Of the results: this ends the run, before it measures what it could not keep."""
-
-
 @dataclass
 class Job:
     text: str
@@ -56,7 +52,7 @@ class Measurement:
         }
 
     def runs_on(self, device, **about):
-        r"""To be called as soon as the device is known. \raises WrongFile"""
+        r"""To be called as soon as the device is known. \raises BadInput"""
         self.path = self.path or default_path(device, self.name)
         self.result |= {"device": device, **about}
         if not self.path or not os.path.exists(self.path):
@@ -64,7 +60,7 @@ class Measurement:
         before = read_json(self.path)
         for key in ("device", *about):
             if before.get(key) != self.result[key]:
-                raise WrongFile(
+                raise BadInput(
                     f"{self.path} has '{key}' {before.get(key)}, this run {self.result[key]}: "
                     "one file cannot hold both"
                 )
@@ -99,8 +95,6 @@ class Measurement:
                 result["done"][job.text] = {"steps": job.steps, "commit": here()}
                 for text in [self.said(job.text, row) for row in rows if row["step"]] or [job.text]:
                     print(f"{self.seconds():4.0f} s  {text}", file=sys.stderr, flush=True)
-            except WrongFile:
-                raise
             except Failure as error:  # the others may be right
                 result["failures"].append(str(error))
                 print(error, file=sys.stderr, flush=True)
@@ -128,7 +122,7 @@ def default_path(device, what):
         return None
     model = model_of(device)
     if not model:
-        raise WrongFile(f"'{device}' is not in common/data/gpus.json: name the file with --json")
+        raise BadInput(f"'{device}' is not in common/data/gpus.json: name the file with --json")
     return os.path.join(ROOT, "docs", "results", f"{what}_{model.lower()}.json")
 
 

@@ -27,7 +27,7 @@ import sys
 from flash_steps.command import BadInput, Failure, NotHere
 from flash_steps.files import require_writable
 from flash_steps.problems import DIRECTIONS, problem_text, series
-from flash_steps.step_library import SIZES, Refused, StepLibrary
+from flash_steps.step_library import StepLibrary
 from flash_steps.steps import ROOT, chosen_of, find_libraries, library_path
 from flash_steps.text import time_text
 
@@ -109,22 +109,6 @@ def problems_of(options, dtype):
         for n in options.n or sizes
     ]
     return [{**p, "hkv": options.hkv or p["h"], "nk": p["n"], "dtype": dtype} for p in problems]
-
-
-def require_supported(options, sides):
-    r"""\raises BadInput where no step can do any of the problems."""
-    refusals = []
-    for dtype, side in sides.items():
-        for library, _ in side:
-            for problem in problems_of(options, dtype):
-                try:
-                    library.check({name: problem[name] for name in SIZES})
-                    return
-                except Refused as error:
-                    if error.status != 2:
-                        return
-                    refusals.append(f"{library.step}: {error}")
-    raise BadInput("no step here supports that; " + "; ".join(dict.fromkeys(refusals)))
 
 
 class PeersMeasurement(Measurement):
@@ -239,7 +223,6 @@ def main():
         libraries = load_libraries(options)
         require_variants(options, libraries)
         sides = sides_of(options, libraries)
-        require_supported(options, sides)
         measurement = PeersMeasurement(options, torch, sides)
         status = measurement.measure(command_line(sys.argv[1:]))
     except RuntimeError as error:  # PyTorch's

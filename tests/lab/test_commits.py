@@ -78,19 +78,9 @@ class Copy(unittest.TestCase):
             ("common/dialect/cuda_vocabulary.h", "#pragma once", "#pragma once\nint a;", set()),
             ("common/harness/step.h", "#pragma once", "#pragma once\nint more;", set()),
             ("steps/10_warp_specialized/test.cu", "#include", "int more;\n#include", set()),
-            (
-                "steps/09_tma_wgmma/2_wgmma.cuh",
-                "\n\n",
-                "\nint a;\n",
-                {"09", "10"},
-            ),
+            ("steps/09_tma_wgmma/2_wgmma.cuh", "\n\n", "\nint a;\n", {"09", "10"}),
             ("steps/01_naive/1_naive.cuh", "kBlockY = 8;", "kBlockY = 9;", fp32),
-            (
-                "common/dialect/cuda.h",
-                "kWarp = 32",
-                "kWarp = 33",
-                FIRST,
-            ),
+            ("common/dialect/cuda.h", "kWarp = 32", "kWarp = 33", FIRST),
             ("steps/14_ring/step.cuh", "Cut::zigzag", "Cut::plain", {"14"}),
             ("common/harness/ranks.h", "\n\n", "\nint more;\n", {"14"}),
         ):

@@ -44,22 +44,15 @@ class Where(unittest.TestCase):
         return where.cell(self.build, step, gpu, self.pool)
 
     def test_yes_or_what_is_missing(self):
-        self.program(PROGRAM)
-        self.assertEqual(self.cell("H200"), "yes")
-        self.assertEqual(self.cell("T4"), "not wide d=128")
-
-    def test_a_variant_that_needs_another_gpu(self):
-        refused = "*--gpu=A100*wide*) exit 2 ;;"
         wide = '"wide", "needs": "'
-        self.program(
-            PROGRAM.replace(wide, wide + "sm_90a").replace("  *--gpu", f"  {refused}\n  *--gpu")
-        )
-        self.assertEqual(self.cell("H200"), "yes")
-        self.assertEqual(self.cell("A100"), "narrow")
-
-    def test_an_architecture_that_is_too_old_is_not_run(self):
-        self.program(PROGRAM.replace('"needs": "', '"needs": "sm_90a') + "exit 2\n")
-        self.assertEqual(self.cell("RTX 4090"), "-")
+        for text, gpu, said in (
+            (PROGRAM, "H200", "yes"),
+            (PROGRAM, "T4", "not wide d=128"),
+            (PROGRAM.replace(wide, wide + "sm_90a"), "A100", "narrow"),
+            (PROGRAM.replace('"needs": "', '"needs": "sm_90a') + "exit 2\n", "RTX 4090", "-"),
+        ):
+            self.program(text)
+            self.assertEqual(self.cell(gpu), said)
 
     def test_a_program_that_fails_is_no_yes(self):
         no_memory = PROGRAM.replace("of shared memory for a block", "of host memory")
