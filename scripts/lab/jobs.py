@@ -98,6 +98,7 @@ class Measurement:
             except Failure as error:  # the others may be right
                 result["failures"].append(str(error))
                 print(error, file=sys.stderr, flush=True)
+            result["notes"][:] = dict.fromkeys(result["notes"])
             self.write()
         self.write()
         print(text_of(self.name, result))

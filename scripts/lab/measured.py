@@ -397,6 +397,7 @@ def text_of(name, result):
         said = FACTS[name](result)
     said += dict.fromkeys(result["notes"])
     said += [f"FAILED: {line}" for line in dict.fromkeys(result["failures"])]
-    if result["left_out"]:
-        said.append(f"Left out, there was no time: {', '.join(result['left_out'])}.")
+    if left := result["left_out"]:
+        more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+        said.append(f"Left out, there was no time: {left[0]}{more}.")
     return "\n\n".join([*parts, "\n".join(textwrap.fill(line, 100) for line in said)])

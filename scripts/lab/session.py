@@ -32,6 +32,7 @@ from .publish import roof_notes
 
 SHORTEST_RUN = 8  # seconds; with less time left no run starts
 OUT_OF_TIME = "out of time: run the same command again to continue"
+DONE = "done in an earlier call"
 
 
 class NoTime(Failure):
@@ -126,7 +127,7 @@ class Session:
         self.say(f"== {name}")
         start = time.monotonic()
         if once and self.is_done(name):
-            ok, line = True, "done in an earlier call"
+            ok, line = True, DONE
         elif self.remaining() <= 0 and not always:
             ok, line = False, "not reached: out of time"
         else:
@@ -139,8 +140,8 @@ class Session:
         seconds = round(time.monotonic() - start, 1)
         self.sections[name] = {"ok": ok, "summary": line, "seconds": seconds}
         self.say(f"{'ok' if ok else 'FAILED'}: {line}\n")
-        if ok and once:
-            self.results["done"].setdefault(name, {"commit": here(), "steps": self.steps})
+        if ok and once and line != DONE:
+            self.results["done"][name] = {"commit": here(), "steps": self.steps}
         self.write()
         return ok
 

@@ -195,6 +195,7 @@ class Check(Copy):
         self.write("steps/02_tiled/lesson.cuh", "int changed;")
         self.check(sections, "--quick")
         self.assertEqual(self.ran(), {case for case in first if case[0] == "02_tiled"})
+        self.check("sanitizer", "--quick", said="done in an earlier call")
 
     def test_what_would_take_too_long_is_left_out(self):
         late = PROGRAM.replace("\nscratch=", "\n[ $n != 4096 ] || sleep 0.3\nscratch=", 1)
