@@ -1,45 +1,23 @@
 // Vector types: sizes, alignments, make_<type>(), and what a kernel loads and stores with them.
 #include "check.h"
 
-#define IS(type, bytes, align)                                 \
-  static_assert(sizeof(type) == bytes, #type " has its size"); \
-  static_assert(alignof(type) == align, #type " has its alignment")
-IS(char1, 1, 1);
-IS(char2, 2, 2);
-IS(char3, 3, 1);
-IS(char4, 4, 4);
-IS(uchar4, 4, 4);
-IS(short1, 2, 2);
-IS(short2, 4, 4);
-IS(short3, 6, 2);
-IS(short4, 8, 8);
-IS(ushort4, 8, 8);
-IS(int1, 4, 4);
-IS(int2, 8, 8);
-IS(int3, 12, 4);
-IS(int4, 16, 16);
-IS(uint1, 4, 4);
-IS(uint2, 8, 8);
-IS(uint3, 12, 4);
-IS(uint4, 16, 16);
-IS(float1, 4, 4);
-IS(float2, 8, 8);
-IS(float3, 12, 4);
-IS(float4, 16, 16);
-IS(longlong1, 8, 8);
-IS(longlong2, 16, 16);
-IS(ulonglong2, 16, 16);
-IS(double1, 8, 8);
-IS(double2, 16, 16);
-IS(double3, 24, 8);
-IS(dim3, 12, 4);
-
 struct __align__(16) Padded {
   float a;
   int b;
   char c;
 };
-IS(Padded, 16, 16);
+
+template <class... T>
+constexpr bool all_are(size_t bytes, size_t alignment) {
+  return ((sizeof(T) == bytes && alignof(T) == alignment) && ...);
+}
+static_assert(all_are<char1>(1, 1) && all_are<char2, short1>(2, 2) && all_are<char3>(3, 1), "");
+static_assert(all_are<char4, uchar4, short2, int1, uint1, float1>(4, 4), "");
+static_assert(all_are<short3>(6, 2), "");
+static_assert(all_are<short4, ushort4, int2, uint2, float2, longlong1, double1>(8, 8), "");
+static_assert(all_are<int3, uint3, float3, dim3>(12, 4), "");
+static_assert(all_are<int4, uint4, float4, longlong2, ulonglong2, double2, Padded>(16, 16), "");
+static_assert(all_are<double3>(24, 8), "");
 
 __device__ __host__ inline float3 operator+(float3 a, float3 b) {
   return make_float3(a.x + b.x, a.y + b.y, a.z + b.z);
