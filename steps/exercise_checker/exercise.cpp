@@ -1,17 +1,23 @@
 #include "steps/exercise_checker/exercise.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "common/clock/clock.h"
+#include "common/dialect/errors.h"
 #include "common/harness/backend.h"
 #include "common/harness/check.h"
 #include "common/harness/format.h"
+#include "common/harness/gpus.h"
 #include "common/harness/inputs.h"
 #include "common/harness/report.h"
 #include "common/harness/run.h"
+#include "steps/exercise_checker/prediction.h"
 
 namespace fa {
 
@@ -25,28 +31,44 @@ struct Fault {
   std::string text;  ///< one sentence that says where
 };
 
-struct Request {
-  bool backward = false;
-  uint64_t seed = 1;
-  json problems;
-  bool banks = false;
-  bool any_bytes = false;  ///< several ranks: the step's formulas are one rank's
-  std::vector<std::string> coalesced;
-  double watchdog_s;
-};
-
-Request read_request(const char* path) {
-  std::ifstream file(path);
-  if (!file) throw UsageError(std::string(path) + ": cannot be read");
-  const json j = json::parse(file);
-  return {.backward = j.at("pass") == "backward",
-          .seed = j.at("seed"),
-          .problems = j.at("problems"),
-          .banks = j.value("banks", false),
-          .any_bytes = j.value("any_bytes", false),
-          .coalesced = j.value("coalesced", std::vector<std::string>{}),
-          .watchdog_s = j.at("watchdog")};
+/// Asks each problem for its fault, up to the first one: the result. `fault_of(wanted, seen)` also
+/// writes down what it has seen.
+template <class F>
+json result_of(const json& problems, F&& fault_of) {
+  json result = {{"ok", true}, {"problems", json::array()}};
+  for (const json& wanted : problems) {
+    json& seen = result["problems"].emplace_back(json::object());
+    const std::optional<Fault> fault = fault_of(wanted, seen);
+    if (!fault) continue;
+    result["ok"] = false;
+    result["kind"] = fault->kind;
+    result["message"] = fault->text;
+    break;  // one thing at a time
+  }
+  return result;
 }
+
+/// `program REQUEST.json RESULT.json`: writes what `judge(request)` returns. The exit status.
+template <class F>
+int answer(int argc, char** argv, F&& judge) try {
+  if (argc != 3) throw UsageError("usage: " + std::string(argv[0]) + " REQUEST.json RESULT.json");
+  std::ifstream request(argv[1]);
+  if (!request) throw UsageError(std::string(argv[1]) + ": cannot be read");
+  const json result = judge(json::parse(request));
+  std::ofstream file(argv[2]);
+  file << result.dump() << "\n";
+  file.close();
+  if (!file) throw UsageError(std::string(argv[2]) + ": cannot be written");
+  return 0;
+} catch (const ResourceError& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 3;
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return 2;
+}
+
+// --- a kernel -----------------------------------------------------------------------------------
 
 /// hkv and nk: as h and n where they are not given.
 Problem problem_of(const json& j, DType dtype) {
@@ -80,33 +102,24 @@ std::optional<Fault> wrong_element(const CheckResult& result) {
 }
 
 /// What the simulator found, in the words of the exercises.
-std::string words_of(FaultKind kind) {
-  switch (kind) {
-    case FaultKind::race:
-      return "race";
-    case FaultKind::uninitialised:
-      return "uninitialised";
-    case FaultKind::deadlock:
-      return "deadlock";
-    case FaultKind::endless_loop:
-      return "endless loop";
-    case FaultKind::misaligned:
-      return "misaligned";
-    case FaultKind::out_of_bounds:
-      return "out of bounds";
-    case FaultKind::refused:
-      return "refused";
-  }
-  return "";
-}
+const std::map<FaultKind, std::string> kWords = {
+    {FaultKind::race, "race"},
+    {FaultKind::uninitialised, "uninitialised"},
+    {FaultKind::deadlock, "deadlock"},
+    {FaultKind::endless_loop, "endless loop"},
+    {FaultKind::misaligned, "misaligned"},
+    {FaultKind::out_of_bounds, "out of bounds"},
+    {FaultKind::refused, "refused"},
+};
 
 /// The first finding, and how many others there are.
 Fault fault_of(const KernelStopped& e) {
   const auto& [kind, text] = e.findings[0];
   const size_t others = e.findings.size() - 1 + e.more;
-  if (others == 0) return {words_of(kind), text};
-  return {words_of(kind), fmt::format("{} (and {} more {} at other lines)", text, others,
-                                      others == 1 ? "finding" : "findings")};
+  const char* s = others == 1 ? "" : "s";
+  const std::string more =
+      others == 0 ? "" : fmt::format(" (and {} more finding{} at other lines)", others, s);
+  return {kWords.at(kind), text + more};
 }
 
 json to_json(const Bytes& b) {
@@ -251,87 +264,201 @@ void run_before(Session& session, const Variant& variant, bool backward) {
   if (backward) session.forward();
 }
 
-/// Counts the pass in question.
-Counts counted(Session& session, bool backward) {
-  const CountOptions options{.analyse = true};
-  if (!backward) return count([&] { session.forward(); }, options);
-  return count([&] { session.backward(); }, options);
-}
-
-/// Requires that kernels made the outputs, and within the bounds of the exercise.
-std::optional<Fault> over_the_bound(const Request& request, const Problem& p,
-                                    const Prediction& spec, const Counts& counts,
-                                    const Variant& yours, const json& traffic) {
-  if (auto fault = made_by_the_host(p, spec, counts, yours, request.backward)) return fault;
-  if (auto fault = too_many_bytes(traffic, counts)) return fault;
-  if (auto fault = uncoalesced(counts, request.coalesced)) return fault;
-  if (request.banks) return bank_conflicts(counts);
-  return std::nullopt;
-}
-
 /// One problem; fills in `seen`.
-std::optional<Fault> try_problem(const Request& request, const json& wanted, const Variant& yours,
+std::optional<Fault> try_problem(const json& request, const json& wanted, const Variant& yours,
                                  json& seen) {
+  const bool backward = request.at("pass") == "backward";
+  const uint64_t seed = request.at("seed");
   const Problem p = problem_for(yours, problem_of(wanted, yours.forward.dtype()));
-  const Inputs in = inputs_of(wanted, p, request.seed);
+  const Inputs in = inputs_of(wanted, p, seed);
   seen["problem"] = describe(p);
   Session session(p, in, yours);
+  const auto run = [&] { backward ? session.backward() : session.forward(); };
   Counts counts;
   Prediction spec;
   if (simulated()) {
     try {
-      run_before(session, yours, request.backward);
-      counts = counted(session, request.backward);
+      run_before(session, yours, backward);
+      counts = count(run, {.analyse = true});
     } catch (const KernelStopped& e) {
       return fault_of(e);
     }
-    spec = spec_of(wanted);
-    if (request.any_bytes) spec = spec_of(counts);
+    // The formulas of several ranks are one rank's.
+    spec = request.value("any_bytes", false) ? spec_of(counts) : spec_of(wanted);
     seen["traffic"] = traffic_table(spec, counts);
     seen["totals"] = totals(counts);
   } else {
-    run_before(session, yours, request.backward);
-    request.backward ? session.backward() : session.forward();
+    run_before(session, yours, backward);
+    run();
   }
-  const CheckResult result = check(p, in, session.download(), sample_of(p, request.seed, 1e18));
+  const CheckResult result = check(p, in, session.download(), sample_of(p, seed, 1e18));
   if (auto fault = wrong_element(result)) return fault;
   if (!simulated()) return std::nullopt;
-  return over_the_bound(request, p, spec, counts, yours, seen["traffic"]);
+  if (auto fault = made_by_the_host(p, spec, counts, yours, backward)) return fault;
+  if (auto fault = too_many_bytes(seen["traffic"], counts)) return fault;
+  if (auto fault = uncoalesced(counts, request.value("coalesced", std::vector<std::string>{}))) {
+    return fault;
+  }
+  return request.value("banks", false) ? bank_conflicts(counts) : std::nullopt;
 }
 
-json try_all(const Request& request, const Variant& yours) {
-  json result = {{"ok", true}, {"problems", json::array()}};
-  for (const json& wanted : request.problems) {
-    json& seen = result["problems"].emplace_back(json::object());
-    const std::optional<Fault> fault = try_problem(request, wanted, yours, seen);
-    if (!fault) continue;
-    result["ok"] = false;
-    result["kind"] = fault->kind;
-    result["message"] = fault->text;
-    break;  // one thing at a time
+// --- a prediction -------------------------------------------------------------------------------
+
+GpuRates rates_of(const GpuSpec& gpu) {
+  const ClockFigures& c = clock_figures(gpu.name);
+  constexpr double kLanes = 128;  // fp32, of an SM; a multiply-add is two operations
+  return {.sms = double(gpu.sms),
+          .clock = gpu.fp32_flops / (gpu.sms * kLanes * 2),
+          .lines = c.data_pipe,
+          .wavefronts = c.data_pipe,
+          .instructions = c.issue,
+          .hbm_bytes_per_s = c.hbm_share * gpu.hbm_bytes_per_s,
+          .hbm_latency = c.hbm_latency,
+          .launch = c.launch_seconds};
+}
+
+/// The kernel's estimate, from the JSON of the step's program.
+struct Run {
+  double seconds = 0;
+  uint64_t blocks = 0;
+  double sms = 0;                                     ///< that have a block
+  std::vector<std::pair<double, std::string>> parts;  ///< the largest share first
+
+  /// A part's own time.
+  double seconds_of(const std::string& part) const {
+    for (const auto& [share, name] : parts) {
+      if (part == name) return share * seconds;
+    }
+    return 0;
   }
-  return result;
+  const std::string& limit() const { return parts.at(0).second; }
+};
+
+Run run_of(const json& j) {
+  Run run{.seconds = j.at("ms").get<double>() / 1e3,
+          .blocks = j.at("blocks"),
+          .sms = j.at("sms"),
+          .parts = {}};
+  for (const auto& [name, share] : j.at("parts").items()) run.parts.emplace_back(share, name);
+  std::sort(run.parts.rbegin(), run.parts.rend());
+  if (run.seconds <= 0 || run.parts.empty()) throw UsageError("an estimate without a time");
+  return run;
+}
+
+/// "L1 lines, shared memory, ..."
+std::string part_names() {
+  std::string out;
+  for (int i = 0; i <= int(Part::start); ++i) {
+    out += fmt::format("{}{}", i == 0 ? "" : ", ", name_of(Part(i)));
+  }
+  return out;
+}
+
+/// As a step's program prints it: "0.264 ms", "26.4 us"
+std::string human_time(double seconds) {
+  if (seconds >= 1e-4) return fmt::format("{:.3g} ms", seconds * 1e3);
+  return fmt::format("{:.3g} us", seconds * 1e6);
+}
+
+std::optional<Fault> wrong_limit(const TimePrediction& yours, const Run& run) {
+  const std::string& limit = run.limit();
+  if (yours.limit == limit) return std::nullopt;
+  if ((", " + part_names() + ",").find(", " + yours.limit + ",") == std::string::npos) {
+    return Fault{"wrong limiter", fmt::format("the limiter is \"{}\", and the parts are called {}",
+                                              yours.limit, part_names())};
+  }
+  return Fault{
+      "wrong limiter",
+      fmt::format("{}: {} of the kernel's {}, but {}: {}. Is {} forgotten, or counted too "
+                  "low, or {} too high?",
+                  yours.limit, human_time(run.seconds_of(yours.limit)), human_time(run.seconds),
+                  limit, human_time(run.seconds_of(limit)), limit, yours.limit)};
+}
+
+/// The parts that take a tenth of the time or more, with their own times.
+std::string parts_of(const Run& run) {
+  std::string out;
+  for (const auto& [share, name] : run.parts) {
+    if (share < 0.1) break;
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", name, human_time(share * run.seconds));
+  }
+  return out;
+}
+
+bool near(double a, double b, double tolerance) { return std::abs(a - b) <= tolerance * b; }
+
+/// What may have been forgotten.
+std::string reason(const TimePrediction& yours, const Run& run, const GpuRates& gpu) {
+  const bool shorter = yours.seconds < run.seconds;
+  if (near(yours.seconds, run.seconds * run.sms, 0.5)) {
+    return fmt::format("Forgotten: {} SMs share the work", run.sms);
+  }
+  for (const auto& [share, name] : run.parts) {
+    if (shorter && near(yours.seconds, share * run.seconds, 0.1)) {
+      return fmt::format("That is what {} alone would take. The parts: {}", name, parts_of(run));
+    }
+  }
+  const std::string few =
+      run.sms < gpu.sms
+          ? fmt::format("{} blocks for {} SMs: the others do nothing. ", run.blocks, gpu.sms)
+          : "";
+  return fmt::format("{}The parts: {}. Is one of them {}?", few, parts_of(run),
+                     shorter ? "forgotten, or counted too low" : "counted too high");
+}
+
+std::optional<Fault> wrong_time(const TimePrediction& yours, const Run& run, const GpuRates& gpu) {
+  const double off = yours.seconds / run.seconds - 1;
+  if (std::abs(off) <= kAllowedOff) return std::nullopt;  // not so for NaN
+  const std::string how = !std::isfinite(off) || yours.seconds <= 0 ? "is no time"
+                          : off < 0 ? fmt::format("is {:.0f}% too short", -100 * off)
+                          : off < 1 ? fmt::format("is {:.0f}% too long", 100 * off)
+                                    : fmt::format("is {:.3g} times too long", 1 + off);
+  return Fault{"wrong time",
+               fmt::format("{} {}: the run is estimated at {}. {}", human_time(yours.seconds), how,
+                           human_time(run.seconds), reason(yours, run, gpu))};
+}
+
+/// One problem; fills in `seen`.
+std::optional<Fault> try_prediction(const json& wanted, const GpuRates& gpu,
+                                    TimePrediction (*predict)(const KernelRun&, const GpuRates&),
+                                    json& seen) {
+  KernelRun kernel;
+  kernel.problem.H = kernel.problem.Hkv = wanted.at("h");
+  kernel.problem.N = kernel.problem.Nk = wanted.at("n");
+  kernel.problem.d = wanted.at("d");
+  kernel.variant = wanted.at("variant");
+  const Run run = run_of(wanted.at("estimate"));
+  // Instructions that keep the schedulers busy for as long as the estimate says.
+  kernel.instructions =
+      run.seconds_of(name_of(Part::instructions)) * gpu.clock * gpu.instructions * run.sms;
+  const TimePrediction yours = predict(kernel, gpu);
+  seen["problem"] = kernel.variant + ", " + describe(kernel.problem);
+  seen["prediction"] = {
+      {"limit", yours.limit}, {"ms", 1e3 * yours.seconds}, {"estimated_ms", 1e3 * run.seconds}};
+  if (auto fault = wrong_limit(yours, run)) return fault;
+  return wrong_time(yours, run, gpu);
 }
 
 }  // namespace
 
-int exercise_main(int argc, char** argv, const Variant& yours) try {
-  if (argc != 3) throw UsageError("usage: " + std::string(argv[0]) + " REQUEST.json RESULT.json");
-  const Request request = read_request(argv[1]);
-  open_device("exercise", "");
-  configure({.watchdog_s = request.watchdog_s});
-  const json result = try_all(request, yours);
-  std::ofstream file(argv[2]);
-  file << result.dump() << "\n";
-  file.close();
-  if (!file) throw UsageError(std::string(argv[2]) + ": cannot be written");
-  return 0;
-} catch (const ResourceError& e) {
-  std::fprintf(stderr, "%s\n", e.what());
-  return 3;
-} catch (const std::exception& e) {
-  std::fprintf(stderr, "%s\n", e.what());
-  return 2;
+int exercise_main(int argc, char** argv, const Variant& yours) {
+  return answer(argc, argv, [&](const json& request) {
+    open_device("exercise", "");
+    configure({.watchdog_s = request.at("watchdog")});
+    return result_of(request.at("problems"), [&](const json& wanted, json& seen) {
+      return try_problem(request, wanted, yours, seen);
+    });
+  });
+}
+
+int prediction_main(int argc, char** argv,
+                    TimePrediction (*predict)(const KernelRun&, const GpuRates&)) {
+  return answer(argc, argv, [&](const json& request) {
+    const GpuRates gpu = rates_of(find_gpu("H200"));
+    return result_of(request.at("problems"), [&](const json& wanted, json& seen) {
+      return try_prediction(wanted, gpu, predict, seen);
+    });
+  });
 }
 
 }  // namespace fa
