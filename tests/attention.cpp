@@ -16,15 +16,25 @@ Inputs inputs_far_below_zero(const Problem& p, uint64_t seed) {
   return in;
 }
 
+/// Of one pass, behind those that it needs, which are not counted.
+enum class Pass { prepare, forward, backward };
+Counts count_pass(const Variant& v, const Problem& given, Pass pass, const CountOptions& how) {
+  const Problem p = problem_for(v, given);
+  Session session(p, normal_inputs(p, 1), v);
+  if (pass == Pass::prepare) return count([&] { session.prepare(); }, how);
+  if (v.prepare) session.prepare();
+  if (pass == Pass::forward) return count([&] { session.forward(); }, how);
+  session.forward();
+  return count([&] { session.backward(); }, how);
+}
+
 /// With `analyse` the analysis must have looked at something: else it finds nothing anywhere.
-Counts count_pass(const std::function<void()>& pass, bool analyse) {
-  Counts counts = count(pass, {.analyse = analyse});
+Counts count_pass(const Variant& v, const Problem& p, Pass pass, bool analyse) {
+  Counts counts = count_pass(v, p, pass, CountOptions{.analyse = analyse});
   REQUIRE((counts.analysed > 0) == analyse);
   REQUIRE(counts.sites.empty() != analyse);
   return counts;
 }
-
-Counts count_bytes(const std::function<void()>& pass) { return count(pass, {.counters = false}); }
 
 /// The exponents of powers of two: of Q, whose inverse is K's, of V and of dO.
 struct Exponents {
@@ -110,25 +120,14 @@ void require_right(const Variant& v, const Problem& p) {
                 far ? inputs_far_below_zero(p, seed) : normal_inputs(problem_for(v, p), seed));
 }
 
-Counts count_prepare(const Variant& v, Problem p, bool analyse) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  return count_pass([&] { session.prepare(); }, analyse);
+Counts count_prepare(const Variant& v, const Problem& p, bool analyse) {
+  return count_pass(v, p, Pass::prepare, analyse);
 }
-
-Counts count_forward(const Variant& v, Problem p, bool analyse) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  if (v.prepare) session.prepare();
-  return count_pass([&] { session.forward(); }, analyse);
+Counts count_forward(const Variant& v, const Problem& p, bool analyse) {
+  return count_pass(v, p, Pass::forward, analyse);
 }
-
-Counts count_backward(const Variant& v, Problem p, bool analyse) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  if (v.prepare) session.prepare();
-  session.forward();
-  return count_pass([&] { session.backward(); }, analyse);
+Counts count_backward(const Variant& v, const Problem& p, bool analyse) {
+  return count_pass(v, p, Pass::backward, analyse);
 }
 
 void require_equal(Prediction prediction, const Counts& counts) {
@@ -142,25 +141,17 @@ void require_equal(Prediction prediction, const Counts& counts) {
   REQUIRE(counts.requested == prediction.total());
 }
 
-void require_prepare_predicted(const Variant& v, Problem p) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  require_equal(v.prepare_traffic(p), count_bytes([&] { session.prepare(); }));
+void require_prepare_predicted(const Variant& v, const Problem& p) {
+  require_equal(v.prepare_traffic(problem_for(v, p)),
+                count_pass(v, p, Pass::prepare, CountOptions{.counters = false}));
 }
-
-void require_predicted(const Variant& v, Problem p) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  if (v.prepare) session.prepare();
-  require_equal(v.traffic(p), count_bytes([&] { session.forward(); }));
+void require_predicted(const Variant& v, const Problem& p) {
+  require_equal(v.traffic(problem_for(v, p)),
+                count_pass(v, p, Pass::forward, CountOptions{.counters = false}));
 }
-
-void require_backward_predicted(const Variant& v, Problem p) {
-  p = problem_for(v, p);
-  Session session(p, normal_inputs(p, 1), v);
-  if (v.prepare) session.prepare();
-  session.forward();
-  require_equal(v.backward_traffic(p), count_bytes([&] { session.backward(); }));
+void require_backward_predicted(const Variant& v, const Problem& p) {
+  require_equal(v.backward_traffic(problem_for(v, p)),
+                count_pass(v, p, Pass::backward, CountOptions{.counters = false}));
 }
 
 double max_difference(const std::vector<float>& a, const std::vector<float>& b) {
@@ -217,6 +208,57 @@ void require_any_score_size(const Variant& v, Problem p) {
   }
 }
 
+void require_right_at_edges_fp32(const Variant& v) {
+  const int N = GENERATE(1, 7, 8, 9, 31, 32, 33, 63, 64, 65, 100, 129, 257);
+  const int d = GENERATE(32, 64, 96, 128);
+  const bool causal = GENERATE(false, true);
+  if (!one_in(5)) return;
+  CAPTURE(v.name, N, d, causal);
+  require_right(v, problem(N, d, causal));
+}
+
+void require_fp32_properties(const Variant& v, size_t smem) {
+  CAPTURE(v.name);
+  Problem heads = problem(70, 64, true, /*B=*/3, /*H=*/5);
+  Problem full = problem(75, 64, false), causal = problem(75, 64, true);
+  for (Problem* p : {&heads, &full, &causal}) p->method.smem = smem;
+  require_right(v, heads, real_inputs(heads, 1));
+  require_right(v, heads, outlier_inputs(heads, 1));
+  for (const Problem& p : {full, causal}) {
+    require_rows_sum_to_one(v, p, 2e-6);
+    require_shift_invariance(v, p, 2e-5);
+    require_any_score_size(v, p);
+  }
+  require_key_permutation(v, full, 2e-6);
+}
+
+void require_agrees_fp32(const Variant& v, const Variant& parent) {
+  const Problem p = problem(130, 96, GENERATE(false, true));
+  CAPTURE(v.name, p.causal);
+  const Inputs in = normal_inputs(p, 6);
+  const Outputs now = run(v, p, in), before = run(parent, p, in);
+  REQUIRE(max_difference(now.O, before.O) <= 2e-6);
+  if (v.writes_lse && parent.writes_lse) REQUIRE(max_difference(now.LSE, before.LSE) <= 4e-6);
+}
+
+void require_predicted_fp32(const Variant& v) {
+  const int d = GENERATE(32, 64, 96, 128);
+  const int N = d == 32 ? GENERATE(1, 17, 64, 100, 257, 1024) : GENERATE(1, 17, 64, 100, 257);
+  const bool causal = GENERATE(false, true);
+  if (!one_in(5)) return;
+  CAPTURE(v.name, N, d, causal);
+  require_predicted(v, problem(N, d, causal, 1, N == 1024 ? 1 : 3));
+}
+
+void require_clean_accesses(const Counts& counts) {
+  for (const KernelCount& k : counts.kernels) {
+    CAPTURE(k.name);
+    CHECK(k.shared_wavefronts == k.shared_ideal);
+    CHECK(k.sectors.load * 32 == k.bytes.read);
+  }
+}
+
+/// One more and one less than the rows and keys of tiles, warps and products.
 void require_right_at_edges(const Variant& v) {
   const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 192, 200, 257);
   const int d = GENERATE(64, 128);
@@ -226,6 +268,7 @@ void require_right_at_edges(const Variant& v) {
   require_right(v, bf16_problem(N, N, d, causal, /*B=*/1, /*H=*/2, /*Hkv=*/2));
 }
 
+/// Eight query heads on 8, 4, 2 and 1 key heads.
 void require_right_with_shared_heads(const Variant& v) {
   const int Hkv = GENERATE(8, 4, 2, 1);
   const int d = GENERATE(64, 128);
@@ -244,6 +287,7 @@ void require_right_for_lengths(const Variant& v) {
   require_right(v, bf16_problem(N, Nk, d, causal));
 }
 
+/// A row without keys gives O = 0 and LSE = -inf, any other row does not.
 void require_blind_rows(const Variant& v) {
   // One row; whole tiles of rows and a part of one; all but the last row.
   const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
@@ -265,6 +309,8 @@ void require_blind_rows(const Variant& v) {
   }
 }
 
+/// Nk - N, and Nk, leave every remainder by each tile of up to 128 keys: which tiles the diagonal
+/// and the end cut is a comparison that only one of them may show to be off by one.
 void require_right_for_every_remainder(const Variant& v) {
   constexpr int kTile = 128;
   const int d = GENERATE(64, 128);
@@ -293,7 +339,7 @@ void require_right_for_real_and_outliers(const Variant& v) {
   require_right(v, p, outlier_inputs(p, 1));
 }
 
-void require_bf16_properties(const Variant& v) {
+static void require_bf16_properties(const Variant& v) {
   const int d = GENERATE(64, 128);
   const auto full = bf16_problem(75, 140, d, false), causal = bf16_problem(75, 140, d, true);
   // One rounding of P and one of O, to 8 bits each.
@@ -365,7 +411,8 @@ void require_right_far_from_zero(const Variant& v, int rows) {
   require_right(v, p, inputs_with_scores(p, rows, [&](int c) { return c == peak ? 64.f : 0.f; }));
 }
 
-void require_right_for_huge_negative_scores(const Variant& v) {
+/// Scores below -1e30, which bf16 can make.
+static void require_right_for_huge_negative_scores(const Variant& v) {
   const auto [N, Nk] = GENERATE(std::pair(40, 150), std::pair(150, 40));
   const auto p = bf16_problem(N, Nk, GENERATE(64, 128), /*causal=*/true);
   const float q = GENERATE(-0x1p93f, -0x1p103f, -0x1p114f);  // -1e28 .. -2e34
@@ -379,6 +426,7 @@ void require_right_for_huge_negative_scores(const Variant& v) {
   require_right(v, p, in);
 }
 
+/// Heads that share keys among them.
 void require_predicted_for_lengths(const Variant& v) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(129, 129),
                                 std::pair(257, 131), std::pair(131, 257), std::pair(300, 20));
@@ -402,6 +450,7 @@ void require_header_formulas(const Variant& v, int Br) {
   CHECK(least.read + least.write == 2 * (2 * BH * N * d + 2 * BHkv * Nk * d) + 4 * BH * N);
 }
 
+/// And keys once a group of heads.
 void require_compulsory_hbm(const Variant& v) {
   const uint64_t N = 256, Nk = 512, d = 64;
   const auto p = bf16_problem(N, Nk, d, false, 1, /*H=*/4, /*Hkv=*/2);
@@ -420,6 +469,45 @@ void require_no_finding(const Variant& v) {
   if (!one_in(5)) return;
   CAPTURE(N, Nk, d, causal);
   count_forward(v, bf16_problem(N, Nk, d, causal, 1, /*H=*/2), /*analyse=*/true);
+}
+
+void require_forward(const Variant& v, [[maybe_unused]] bool predicted) {
+  SECTION("right at the edges of tiles and products") { require_right_at_edges(v); }
+  SECTION("right where heads share keys") { require_right_with_shared_heads(v); }
+  SECTION("right for as many keys as one likes") { require_right_for_lengths(v); }
+  SECTION("a row without keys gives O = 0 and LSE = -inf") { require_blind_rows(v); }
+  SECTION("right whatever remains of a tile") { require_right_for_every_remainder(v); }
+  SECTION("two runs give the same bits") { require_same_bits(v); }
+  SECTION("right for real input and outliers") {
+    if (is_now(true)) require_right_for_real_and_outliers(v);
+  }
+  SECTION("behaves as attention must") {
+    if (is_now(true)) require_bf16_properties(v);
+  }
+  SECTION("right for scores below -1e30") {
+    if (is_now(true)) require_right_for_huge_negative_scores(v);
+  }
+#if !FA_BACKEND_GPU
+  SECTION("predicted bytes are counted bytes") {
+    if (predicted) require_predicted_for_lengths(v);
+  }
+  SECTION("HBM sees inputs and outputs only") {
+    if (is_now(true)) require_compulsory_hbm(v);
+  }
+  SECTION("the analysis finds nothing") { require_no_finding(v); }
+#endif
+}
+
+void require_agrees(const Variant& v, const Variant& parent) {
+  const int d = GENERATE(64, 128);
+  const bool causal = GENERATE(false, true);
+  if (!one_in(3)) return;
+  CAPTURE(v.name, d, causal);
+  const Problem p = bf16_problem(300, 430, d, causal, 1, /*H=*/4, /*Hkv=*/2);
+  const Inputs in = normal_inputs(p, 6);
+  const Outputs now = run(v, p, in), before = run(parent, p, in);
+  REQUIRE(max_difference(now.O, before.O) <= 0x1p-6);
+  REQUIRE(max_difference(now.LSE, before.LSE) <= 2e-5);
 }
 
 void require_any_scale(const Variant& v, const Support& support) {
@@ -469,14 +557,6 @@ void require_any_scale(const Variant& v, const Support& support) {
     std::fill((zero.*tensor).begin(), (zero.*tensor).end(), 0.f);
     if (p.cache.fp8) quantise_cache(p, zero);
     require_right(v, p, zero);
-  }
-}
-
-void require_any_scale(const std::string& step_id) {
-  const auto is_it = [&](const Step& s) { return s.id == step_id; };
-  const Step& step = *std::find_if(linked_steps().begin(), linked_steps().end(), is_it);
-  for (const Variant& v : step.variants) {
-    if (is_now(&v == &step.variants.back())) require_any_scale(v, support_of(step, v));
   }
 }
 

@@ -42,20 +42,21 @@ void require_right(const Variant& v, Problem p, const Inputs& in);
 void require_right(const Variant& v, const Problem& p);
 
 /// The bytes of one prepare, counted (simulator) or measured (GPU).
-Counts count_prepare(const Variant& v, Problem p, bool analyse = false);
+Counts count_prepare(const Variant& v, const Problem& p, bool analyse = false);
 
 /// The bytes of one forward; a prepare before it is not counted.
-Counts count_forward(const Variant& v, Problem p, bool analyse = false);
+Counts count_forward(const Variant& v, const Problem& p, bool analyse = false);
 
 /// The bytes of one backward, behind one forward that is not counted.
-Counts count_backward(const Variant& v, Problem p, bool analyse = false);
+Counts count_backward(const Variant& v, const Problem& p, bool analyse = false);
 
 /// Predicted requested bytes are the counted ones, per buffer, to the byte. Simulator only.
 void require_equal(Prediction prediction, const Counts& counts);
-void require_prepare_predicted(const Variant& v, Problem p);
-void require_predicted(const Variant& v, Problem p);
-void require_backward_predicted(const Variant& v, Problem p);
+void require_prepare_predicted(const Variant& v, const Problem& p);
+void require_predicted(const Variant& v, const Problem& p);
+void require_backward_predicted(const Variant& v, const Problem& p);
 
+/// NaN where one of the two is, so <= no tolerance.
 double max_difference(const std::vector<float>& a, const std::vector<float>& b);
 
 /// V = 1 gives O = 1: every row of P sums to one.
@@ -70,33 +71,40 @@ void require_key_permutation(const Variant& v, Problem p, double tolerance);
 /// Scores in the thousands (only the largest survives) and near zero (a mean) are both right.
 void require_any_score_size(const Variant& v, Problem p);
 
-// --- what every forward on tensor cores is asked ------------------------------------------------
+// --- what every forward of fp32 is asked ---------------------------------------------------------
+
+/// One more and one less than the rows and keys of tiles; every head dimension.
+void require_right_at_edges_fp32(const Variant& v);
+
+/// Real input, outliers, and the properties of attention.
+/// \param smem what a block may take of shared memory, where the variant asks (Method::smem).
+void require_fp32_properties(const Variant& v, size_t smem = 0);
+
+/// O is another variant's, and so is LSE where both write one; d = 96.
+void require_agrees_fp32(const Variant& v, const Variant& parent);
+
+/// Predicted bytes are counted bytes. Simulator only.
+void require_predicted_fp32(const Variant& v);
+
+/// No bank conflicts, and every byte of every sector that is loaded was asked for.
+void require_clean_accesses(const Counts& counts);
+
+// --- what every forward on tensor cores is asked -------------------------------------------------
 //
-// Each belongs into a TEST_CASE of its own: some GENERATE.
+// Each belongs into a TEST_CASE of its own, with the tag [all]: some GENERATE.
 
-/// One more and one less than the rows and keys of tiles, warps and products.
-void require_right_at_edges(const Variant& v);
-
-/// Eight query heads on 8, 4, 2 and 1 key heads.
-void require_right_with_shared_heads(const Variant& v);
-
-void require_right_for_lengths(const Variant& v);
-
-/// A row without keys gives O = 0 and LSE = -inf, any other row does not.
-void require_blind_rows(const Variant& v);
-
-/// Nk - N, and Nk, leave every remainder by each tile of up to 128 keys: which tiles the diagonal
-/// and the end cut is a comparison that only one of them may show to be off by one.
-void require_right_for_every_remainder(const Variant& v);
+/// In sections: right at the edges of tiles, for shared heads, any lengths, rows without keys, any
+/// remainder of a tile, real input, outliers and scores below -1e30; it behaves as attention must,
+/// and gives the same bits twice. In the simulator: bytes are as predicted, HBM sees inputs and
+/// outputs only, and the analysis finds nothing.
+/// \param predicted false where a test launches the variant in another way than its formula says.
+void require_forward(const Variant& v, bool predicted = true);
 
 /// A few of them; 1000 on a GPU.
 void require_right_for_random_shapes(const Variant& v, unsigned seed);
 
-void require_right_for_real_and_outliers(const Variant& v);
-
-void require_bf16_properties(const Variant& v);
-
-void require_same_bits(const Variant& v);
+/// O and LSE are another variant's, up to the rounding of bf16.
+void require_agrees(const Variant& v, const Variant& parent);
 
 /// Key c scores score(c), times what its row makes of it: each second `rows` rows, a warp's, agree,
 /// in the others some grow while others fall. All of these numbers are bf16, so the bound is a
@@ -109,19 +117,20 @@ void require_right_for_any_maxima(const Variant& v, int rows, int Bc);
 /// A maximum far from zero, and one key that outweighs all others.
 void require_right_far_from_zero(const Variant& v, int rows);
 
-/// Scores below -1e30, which bf16 can make.
-void require_right_for_huge_negative_scores(const Variant& v);
-
-/// Predicted bytes are counted bytes, heads that share keys among them. Simulator only.
-void require_predicted_for_lengths(const Variant& v);
-
 /// The formulas that a header shows, of a kernel whose blocks have Br rows. Simulator only.
 void require_header_formulas(const Variant& v, int Br);
 
-/// HBM sees inputs and outputs only, and keys once a group of heads. Simulator only.
-void require_compulsory_hbm(const Variant& v);
+// --- parts of require_forward(), for variants that are not asked all of it -----------------------
 
-/// The analysis finds nothing. Simulator only.
+void require_right_at_edges(const Variant& v);
+void require_right_with_shared_heads(const Variant& v);
+void require_right_for_lengths(const Variant& v);
+void require_blind_rows(const Variant& v);
+void require_right_for_every_remainder(const Variant& v);
+void require_right_for_real_and_outliers(const Variant& v);
+void require_same_bits(const Variant& v);
+void require_predicted_for_lengths(const Variant& v);
+void require_compulsory_hbm(const Variant& v);
 void require_no_finding(const Variant& v);
 
 // --- scales --------------------------------------------------------------------------------------
@@ -129,14 +138,12 @@ void require_no_finding(const Variant& v);
 /// Inputs times powers of two give results times powers of two: the same bits, as long as all
 /// products keep theirs, and nearly the same up to the ends of fp32.
 void require_any_scale(const Variant& v, const Support& support);
-/// Of all variants of a linked step, in the short run of the last.
-void require_any_scale(const std::string& step_id);
 
 // --- more than 2^31 elements ---------------------------------------------------------------------
 
 /// Q, K, V and O have more than 2^31 elements each, and so have S and P where there are such. The
 /// heads repeat those of a small problem, and so must their results. For a GPU with the memory for
-/// it: `test_stepNN "[large]"`; a minute each, so a run without that tag leaves it out.
+/// it: `test_ladder "[large]"`; a minute each, so a run without that tag leaves it out.
 void require_right_beyond_2_31(const Variant& v, int N = 257);
 
 }  // namespace fa::test

@@ -5,8 +5,8 @@
 
 namespace fa::test {
 
-void require_backward_right_at_edges(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+/// One more and one less than the rows and keys of tiles, bands and mmas.
+static void require_backward_right_at_edges(const Kernels& of) {
   const int N = GENERATE(1, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257);
   const bool causal = GENERATE(false, true);
   if (!one_in(3)) return;
@@ -14,8 +14,9 @@ void require_backward_right_at_edges(const Kernels& of) {
   require_right(*of.variant, bf16_problem(N, N, of.d, causal));
 }
 
-void require_backward_right_for_every_remainder(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+/// Nk - N, of both signs, is around each multiple of 16 up to 128, of which tiles and bands of rows
+/// and keys are made: which of them the diagonal cuts is a comparison that may be off by one.
+static void require_backward_right_for_every_remainder(const Kernels& of) {
   for (int more = 0; more <= 128; ++more) {
     if ((more + 2) % 16 > 3 || !one_in(5)) continue;
     CAPTURE(more);
@@ -24,16 +25,15 @@ void require_backward_right_for_every_remainder(const Kernels& of) {
   }
 }
 
-void require_backward_right_with_shared_heads(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+static void require_backward_right_with_shared_heads(const Kernels& of) {
   const int Hkv = GENERATE(8, 4, 2, 1);
   if (!one_in(3)) return;
   CAPTURE(Hkv);
   require_right(*of.variant, bf16_problem(70, 90, of.d, /*causal=*/true, /*B=*/1, /*H=*/8, Hkv));
 }
 
-void require_backward_right_for_few(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+/// One row, one key, and edges of tiles that do not meet.
+static void require_backward_right_for_few(const Kernels& of) {
   const int N = GENERATE(1, 65, 128), Nk = GENERATE(1, 64, 129);
   const bool causal = GENERATE(false, true);
   if (!one_in(5)) return;
@@ -41,8 +41,8 @@ void require_backward_right_for_few(const Kernels& of) {
   require_right(*of.variant, bf16_problem(N, Nk, of.d, causal));
 }
 
-void require_backward_of_blind_rows(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+/// A row without keys gives dQ = 0, and nothing to dK and dV.
+static void require_backward_of_blind_rows(const Kernels& of) {
   // One row; whole tiles of rows and parts of them; all but the last row.
   const auto [N, Nk] = GENERATE(std::pair(65, 64), std::pair(300, 20), std::pair(130, 1));
   if (!one_in(2)) return;
@@ -64,15 +64,13 @@ void require_backward_of_blind_rows(const Kernels& of) {
   }
 }
 
-void require_backward_right_for_real_and_outliers(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+static void require_backward_right_for_real_and_outliers(const Kernels& of) {
   const auto p = bf16_problem(150, 200, of.d, true, /*B=*/1, /*H=*/2, /*Hkv=*/1);
   require_right(*of.variant, p, real_inputs(p, 1));
   require_right(*of.variant, p, outlier_inputs(p, 1));
 }
 
-void require_backward_right_for_any_score_size(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+static void require_backward_right_for_any_score_size(const Kernels& of) {
   const bool causal = GENERATE(false, true);
   if (!one_in(3)) return;
   // Many keys for few rows: the largest P of some is just below what fp32 holds.
@@ -93,8 +91,8 @@ void require_backward_right_far_below_zero(const Variant& v, int d) {
   require_right(v, p, in);
 }
 
-void require_no_gradient_of_constant_v(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+/// V = 1 makes O constant, so dQ and dK are 0.
+static void require_no_gradient_of_constant_v(const Kernels& of) {
   const auto p = bf16_problem(75, 140, of.d, GENERATE(false, true), 1, /*H=*/2, /*Hkv=*/1);
   if (!one_in(3)) return;
   CAPTURE(p.causal);
@@ -114,8 +112,8 @@ static std::vector<double> sum_of_rows(const std::vector<float>& t, int d) {
   return sum;
 }
 
-void require_sums_over_keys(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+/// What the gradients of all keys sum to: in each head a row of P sums to 1, a row of dS to 0.
+static void require_sums_over_keys(const Kernels& of) {
   const auto p = bf16_problem(140, 150, of.d, GENERATE(false, true), 1, /*H=*/3, /*Hkv=*/1);
   if (!one_in(3)) return;
   const Inputs in = normal_inputs(p, 12);
@@ -129,8 +127,8 @@ void require_sums_over_keys(const Kernels& of) {
   }
 }
 
-void require_linear_in_do(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+/// Twice dO, exactly twice the gradients.
+static void require_linear_in_do(const Kernels& of) {
   // One block of keys, also of the smaller tiles: the sum of dQ has an order.
   const auto p = bf16_problem(60, 60, of.d, true);
   Inputs in = normal_inputs(p, 14);
@@ -145,8 +143,8 @@ void require_linear_in_do(const Kernels& of) {
   REQUIRE(twice.dV == once.dV);
 }
 
-void require_gradients_as(const Variant& parent, const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+/// Gradients agree with those that `parent` computes in fp32 of the same, rounded inputs.
+static void require_gradients_as(const Variant& parent, const Kernels& of) {
   auto p = bf16_problem(130, 130, of.d, GENERATE(false, true), 1, 2, 2);
   if (!one_in(3)) return;
   CAPTURE(p.causal);
@@ -159,8 +157,8 @@ void require_gradients_as(const Variant& parent, const Kernels& of) {
   CHECK(max_difference(now.dV, before.dV) <= 0x1p-5);
 }
 
-void require_same_gradients(const Kernels& of, bool dQ_too) {
-  CAPTURE(of.variant->name, of.d);
+/// Two runs give the same bits; of dQ only when its sum has one order or none.
+static void require_same_gradients(const Kernels& of) {
   const auto p = bf16_problem(200, 400, of.d, GENERATE(false, true), 1, FA_BACKEND_GPU ? 64 : 1);
   if (!one_in(3)) return;
   CAPTURE(p.causal);
@@ -174,7 +172,7 @@ void require_same_gradients(const Kernels& of, bool dQ_too) {
     const Outputs second = session.download();
     REQUIRE(second.dK == first.dK);
     REQUIRE(second.dV == first.dV);
-    if (dQ_too) {
+    if (of.one_order) {
       REQUIRE(second.dQ == first.dQ);
     } else {
       REQUIRE(max_difference(second.dQ, first.dQ) <= 0x1p-7);  // one rounding to bf16
@@ -182,8 +180,8 @@ void require_same_gradients(const Kernels& of, bool dQ_too) {
   }
 }
 
-void require_backward_predicted_for_lengths(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+/// Predicted bytes and operations are counted ones.
+static void require_backward_predicted_for_lengths(const Kernels& of) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(257, 131),
                                 std::pair(131, 257), std::pair(300, 20));
   const bool causal = GENERATE(false, true);
@@ -195,8 +193,8 @@ void require_backward_predicted_for_lengths(const Kernels& of) {
   CHECK(counts.tensor_flops == of.variant->backward_traffic(p).flops);
 }
 
-void require_no_finding_in_backward(const Kernels& of) {
-  CAPTURE(of.variant->name, of.d);
+/// The analysis finds nothing.
+static void require_no_finding_in_backward(const Kernels& of) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 33), std::pair(75, 130),
                                 std::pair(150, 70), std::pair(300, 20));
   const bool causal = GENERATE(false, true);
@@ -204,6 +202,36 @@ void require_no_finding_in_backward(const Kernels& of) {
   CAPTURE(N, Nk, causal);
   const auto p = bf16_problem(N, Nk, of.d, causal, 1, /*H=*/2, /*Hkv=*/1);
   count_backward(*of.variant, p, /*analyse=*/true);
+}
+
+void require_backward(const Kernels& of, const Variant& parent) {
+  CAPTURE(of.variant->name, of.d);
+  SECTION("right at the edges of tiles, warps and products") {
+    require_backward_right_at_edges(of);
+  }
+  SECTION("right for scores far below zero") {
+    require_backward_right_far_below_zero(*of.variant, of.d);
+  }
+  SECTION("gradients agree with the parent's") { require_gradients_as(parent, of); }
+  SECTION("twice dO, exactly twice the gradients") {
+    if (is_now(true)) require_linear_in_do(of);
+  }
+  if (of.square) return;
+  SECTION("right whatever remains of a tile") { require_backward_right_for_every_remainder(of); }
+  SECTION("right where heads share keys") { require_backward_right_with_shared_heads(of); }
+  SECTION("right for few rows and keys") { require_backward_right_for_few(of); }
+  SECTION("rows without keys") { require_backward_of_blind_rows(of); }
+  SECTION("right for real input and outliers") {
+    if (is_now(true)) require_backward_right_for_real_and_outliers(of);
+  }
+  SECTION("right for huge and tiny scores") { require_backward_right_for_any_score_size(of); }
+  SECTION("V = 1 makes O constant, so dQ and dK are 0") { require_no_gradient_of_constant_v(of); }
+  SECTION("what the gradients of all keys sum to") { require_sums_over_keys(of); }
+  SECTION("two runs give the same bits") { require_same_gradients(of); }
+#if !FA_BACKEND_GPU
+  SECTION("predicted bytes are counted bytes") { require_backward_predicted_for_lengths(of); }
+  SECTION("the analysis finds nothing") { require_no_finding_in_backward(of); }
+#endif
 }
 
 }  // namespace fa::test

@@ -1,5 +1,4 @@
-// What every backward on tensor cores is asked, of one head dimension. Each function belongs into a
-// TEST_CASE of its own: some GENERATE.
+// What every backward on tensor cores is asked.
 #pragma once
 
 #include "tests/attention.h"
@@ -10,50 +9,19 @@ namespace fa::test {
 struct Kernels {
   const Variant* variant;
   int d;
+  bool square = false;     ///< only for as many keys as rows, and a key head for each query head
+  bool one_order = false;  ///< the sum of dQ has one, so its bits are the same in each run
 };
 
-/// One more and one less than the rows and keys of tiles, bands and mmas.
-void require_backward_right_at_edges(const Kernels& of);
-
-/// Nk - N, of both signs, is around each multiple of 16 up to 128, of which tiles and bands of rows
-/// and keys are made: which of them the diagonal cuts is a comparison that may be off by one.
-void require_backward_right_for_every_remainder(const Kernels& of);
-
-void require_backward_right_with_shared_heads(const Kernels& of);
-
-/// One row, one key, and edges of tiles that do not meet.
-void require_backward_right_for_few(const Kernels& of);
-
-/// A row without keys gives dQ = 0, and nothing to dK and dV.
-void require_backward_of_blind_rows(const Kernels& of);
-
-void require_backward_right_for_real_and_outliers(const Kernels& of);
-
-void require_backward_right_for_any_score_size(const Kernels& of);
+/// In sections: right at the edges of tiles, for few rows and keys, any remainder of a tile, shared
+/// heads, rows without keys, real input, outliers, any size of score; no gradient where V is
+/// constant, known sums over the keys, linear in dO, as `parent` in fp32, the same in each run. In
+/// the simulator: bytes and operations are as predicted, and the analysis finds nothing. Belongs
+/// into a TEST_CASE of its own, with the tag [all].
+void require_backward(const Kernels& of, const Variant& parent);
 
 /// Scores far below zero, where 2^(0 - LSE) of a key past the end overflows. Each tile's end has
 /// one key less than it holds, or one more.
 void require_backward_right_far_below_zero(const Variant& v, int d);
-
-/// V = 1 makes O constant, so dQ and dK are 0.
-void require_no_gradient_of_constant_v(const Kernels& of);
-
-/// What the gradients of all keys sum to: in each head a row of P sums to 1, a row of dS to 0.
-void require_sums_over_keys(const Kernels& of);
-
-/// Twice dO, exactly twice the gradients.
-void require_linear_in_do(const Kernels& of);
-
-/// Gradients agree with those that `parent` computes in fp32 of the same, rounded inputs.
-void require_gradients_as(const Variant& parent, const Kernels& of);
-
-/// Two runs give the same bits; of dQ only when its sum has one order or none.
-void require_same_gradients(const Kernels& of, bool dQ_too);
-
-/// Predicted bytes and operations are counted ones. Simulator only.
-void require_backward_predicted_for_lengths(const Kernels& of);
-
-/// The analysis finds nothing. Simulator only.
-void require_no_finding_in_backward(const Kernels& of);
 
 }  // namespace fa::test

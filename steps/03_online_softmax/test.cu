@@ -97,12 +97,18 @@ TEST_CASE("step 03: any tree of merges gives the softmax of the row", "[step03]"
 // --- attention ----------------------------------------------------------------------------------
 
 TEST_CASE("step 03: O matches the fp64 reference at tile edges", "[step03][all]") {
-  const int N = GENERATE(1, 31, 32, 33, 63, 64, 65, 100, 257);
-  const int d = GENERATE(32, 64, 96, 128);
-  const bool causal = GENERATE(false, true);
-  if (!fa::test::one_in(5)) return;
-  CAPTURE(N, d, causal);
-  fa::test::require_right(one_pass(), fa::test::problem(N, d, causal));
+  fa::test::require_right_at_edges_fp32(one_pass());
+}
+
+TEST_CASE("step 03: right for real input and outliers, behaves as attention must", "[step03]") {
+  fa::test::require_fp32_properties(*GENERATE(&safe(), &online(), &one_pass()));
+  const auto p = fa::test::problem(70, 64, true, /*B=*/3, /*H=*/5);
+  fa::test::require_right(naive(), p, fa::real_inputs(p, 1));
+  fa::test::require_right(naive(), p, fa::outlier_inputs(p, 1));
+}
+
+TEST_CASE("step 03: agrees with step 02", "[step03]") {
+  fa::test::require_agrees_fp32(*GENERATE(&naive(), &safe(), &online(), &one_pass()), parent());
 }
 
 TEST_CASE("step 03: O matches the fp64 reference with any softmax", "[step03][all]") {
@@ -117,26 +123,6 @@ TEST_CASE("step 03: O matches the fp64 reference with any softmax", "[step03][al
   } else {
     fa::test::require_right(*variant, p);
   }
-}
-
-TEST_CASE("step 03: batches and heads, real input and outliers", "[step03]") {
-  const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
-  CAPTURE(variant->name);
-  auto p = fa::test::problem(70, 64, true, /*B=*/3, /*H=*/5);
-  fa::test::require_right(*variant, p, fa::real_inputs(p, 1));
-  fa::test::require_right(*variant, p, fa::outlier_inputs(p, 1));
-}
-
-TEST_CASE("step 03: behaves as attention must", "[step03]") {
-  const auto* variant = GENERATE(&safe(), &online(), &one_pass());
-  CAPTURE(variant->name);
-  const auto full = fa::test::problem(75, 64, false), causal = fa::test::problem(75, 64, true);
-  fa::test::require_rows_sum_to_one(*variant, full, 2e-6);
-  fa::test::require_rows_sum_to_one(*variant, causal, 2e-6);
-  fa::test::require_shift_invariance(*variant, full, 2e-5);
-  fa::test::require_shift_invariance(*variant, causal, 2e-5);
-  fa::test::require_key_permutation(*variant, full, 2e-6);
-  fa::test::require_any_score_size(*variant, causal);
 }
 
 TEST_CASE("step 03: a row whose maximum rises or falls with every slice", "[step03]") {
@@ -175,16 +161,6 @@ TEST_CASE("step 03: the naive softmax overflows, underflows, and the check says 
   CHECK_FALSE(rejects(one_pass()));
 }
 
-TEST_CASE("step 03: agrees with step 02", "[step03]") {
-  const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
-  CAPTURE(variant->name);
-  const auto p = fa::test::problem(130, 96, GENERATE(false, true));
-  const auto in = fa::normal_inputs(p, 6);
-  const auto difference =
-      fa::test::max_difference(fa::run(*variant, p, in).O, fa::run(parent(), p, in).O);
-  REQUIRE(difference <= 2e-6);
-}
-
 TEST_CASE("step 03: S crosses HBM twice, P not at all", "[step03]") {
   const auto p = fa::test::problem(256, 64, false);
   const fa::Prediction before = parent().traffic(p), now = one_pass().traffic(p);
@@ -197,19 +173,17 @@ TEST_CASE("step 03: S crosses HBM twice, P not at all", "[step03]") {
   CHECK(one_pass().workspace(p)[0].bytes == NN);
 }
 
-TEST_CASE("step 03: more than 2^31 elements", "[.][large]") {
-  fa::test::require_right_beyond_2_31(one_pass());
-}
-
 #if !FA_BACKEND_GPU
 TEST_CASE("step 03: predicted bytes are counted bytes", "[step03][all]") {
-  const int d = GENERATE(32, 64, 96, 128);
-  const int N = d == 32 ? GENERATE(1, 17, 64, 100, 257, 1024) : GENERATE(1, 17, 64, 100, 257);
-  const bool causal = GENERATE(false, true);
+  fa::test::require_predicted_fp32(one_pass());
+}
+
+TEST_CASE("step 03: no bank conflicts, coalesced loads", "[step03][all]") {
+  const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
+  const auto p = fa::test::problem(128, GENERATE(32, 64, 96, 128), GENERATE(false, true));
   if (!fa::test::one_in(5)) return;
-  CAPTURE(N, d, causal);
-  const int H = N == 1024 ? 1 : 3;
-  fa::test::require_predicted(one_pass(), fa::test::problem(N, d, causal, 1, H));
+  CAPTURE(variant->name, p.d, p.causal);
+  fa::test::require_clean_accesses(fa::test::count_forward(*variant, p));
 }
 
 TEST_CASE("step 03: 3, 4 and 3 accesses per score, as counted", "[step03][all]") {
@@ -228,18 +202,6 @@ TEST_CASE("step 03: 3, 4 and 3 accesses per score, as counted", "[step03][all]")
   CHECK(fa::counted_per_element(prediction.per_element[0], counts) == accesses);
 }
 
-TEST_CASE("step 03: no bank conflicts, coalesced loads", "[step03][all]") {
-  const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
-  const auto p = fa::test::problem(128, GENERATE(32, 64, 96, 128), GENERATE(false, true));
-  if (!fa::test::one_in(5)) return;
-  const fa::Counts counts = fa::test::count_forward(*variant, p);
-  for (const fa::KernelCount& k : counts.kernels) {
-    CAPTURE(variant->name, k.name);
-    CHECK(k.shared_wavefronts == k.shared_ideal);
-    CHECK(k.sectors.load * 32 == k.bytes.read);  // every byte of every sector was asked for
-  }
-}
-
 TEST_CASE("step 03: the analysis finds nothing", "[step03][all]") {
   const auto* variant = GENERATE(&naive(), &safe(), &online(), &one_pass());
   const int N = GENERATE(1, 33, 75);
@@ -249,7 +211,3 @@ TEST_CASE("step 03: the analysis finds nothing", "[step03][all]") {
   fa::test::count_forward(*variant, fa::test::problem(N, 64, causal), /*analyse=*/true);
 }
 #endif
-
-TEST_CASE("step 03: huge and tiny inputs that make the same scores", "[step03][all]") {
-  fa::test::require_any_scale("03_online_softmax");
-}

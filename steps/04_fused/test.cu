@@ -41,36 +41,13 @@ TEST_CASE("step 04: right with the default M, for which several K/V tiles are ne
   fa::test::require_right(fused(), p);
 }
 
-TEST_CASE("step 04: batches and heads, real input and outliers", "[step04]") {
-  auto p = fa::test::problem(70, 64, true, /*B=*/3, /*H=*/5);
-  fa::test::require_right(tile(), p, fa::real_inputs(p, 1));
-  fa::test::require_right(tile(), p, fa::outlier_inputs(p, 1));
-  p.method.smem = step04::smem_bytes(p.d, 32);
-  fa::test::require_right(fused(), p, fa::real_inputs(p, 1));
-  fa::test::require_right(fused(), p, fa::outlier_inputs(p, 1));
-}
-
-TEST_CASE("step 04: behaves as attention must", "[step04]") {
-  const auto* variant = GENERATE(&tile(), &fused());
-  auto full = fa::test::problem(75, 64, false), causal = fa::test::problem(75, 64, true);
-  if (variant == &fused()) full.method.smem = causal.method.smem = step04::smem_bytes(64, 32);
-  CAPTURE(variant->name);
-  fa::test::require_rows_sum_to_one(*variant, full, 2e-6);
-  fa::test::require_rows_sum_to_one(*variant, causal, 2e-6);
-  fa::test::require_shift_invariance(*variant, full, 2e-5);
-  fa::test::require_shift_invariance(*variant, causal, 2e-5);
-  fa::test::require_key_permutation(*variant, full, 2e-6);
-  fa::test::require_any_score_size(*variant, full);
-  fa::test::require_any_score_size(*variant, causal);
+TEST_CASE("step 04: right for real input and outliers, behaves as attention must", "[step04]") {
+  fa::test::require_fp32_properties(tile());
+  fa::test::require_fp32_properties(fused(), step04::smem_bytes(64, 32));
 }
 
 TEST_CASE("step 04: agrees with step 03", "[step04]") {
-  const auto* variant = GENERATE(&tile(), &fused());
-  const auto p = fa::test::problem(130, 96, GENERATE(false, true));
-  const auto in = fa::normal_inputs(p, 6);
-  const auto difference =
-      fa::test::max_difference(fa::run(*variant, p, in).O, fa::run(parent(), p, in).O);
-  REQUIRE(difference <= 2e-6);
+  fa::test::require_agrees_fp32(*GENERATE(&tile(), &fused()), parent());
 }
 
 TEST_CASE("step 04: O and LSE do not depend on M", "[step04]") {
@@ -140,10 +117,6 @@ TEST_CASE("step 04: memory grows with N, not with its square", "[step04]") {
   CHECK(bytes(4096) == 4 * bytes(1024));
 }
 
-TEST_CASE("step 04: more than 2^31 elements", "[.][large]") {
-  fa::test::require_right_beyond_2_31(fused());
-}
-
 #if !FA_BACKEND_GPU
 TEST_CASE("step 04: predicted bytes are counted bytes", "[step04][all]") {
   const auto* variant = GENERATE(&tile(), &fused());
@@ -208,7 +181,3 @@ TEST_CASE("step 04: the analysis finds nothing", "[step04]") {
   fa::test::count_forward(fused(), tiled(GENERATE(16, 32, 64), N, 64, causal), /*analyse=*/true);
 }
 #endif
-
-TEST_CASE("step 04: huge and tiny inputs that make the same scores", "[step04][all]") {
-  fa::test::require_any_scale("04_fused");
-}

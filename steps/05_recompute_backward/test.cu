@@ -59,21 +59,8 @@ TEST_CASE("step 05: several tiles each way", "[step05][all]") {
   fa::test::require_right(*variant, fa::test::problem(130, 128, causal, 1, 1));
 }
 
-TEST_CASE("step 05: batches and heads, real input and outliers", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
-  auto p = fa::test::problem(70, 64, true, /*B=*/2, /*H=*/3);
-  fa::test::require_right(*variant, p, fa::real_inputs(p, 1));
-  fa::test::require_right(*variant, p, fa::outlier_inputs(p, 1));
-}
-
-TEST_CASE("step 05: behaves as attention must", "[step05]") {
-  const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
-  const auto full = fa::test::problem(75, 64, false), causal = fa::test::problem(75, 64, true);
-  fa::test::require_rows_sum_to_one(*variant, causal, 2e-6);
-  fa::test::require_shift_invariance(*variant, full, 2e-5);
-  fa::test::require_key_permutation(*variant, full, 2e-6);
-  fa::test::require_any_score_size(*variant, full);
-  fa::test::require_any_score_size(*variant, causal);
+TEST_CASE("step 05: right for real input and outliers, behaves as attention must", "[step05]") {
+  fa::test::require_fp32_properties(*GENERATE(&standard(), &delta(), &from_lse(), &recompute()));
 }
 
 TEST_CASE("step 05: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
@@ -226,10 +213,6 @@ TEST_CASE("step 05: a score is read and written 9, 7, 5 and 0 times", "[step05]"
   CHECK(accesses(recompute()) == 0);
 }
 
-TEST_CASE("step 05: more than 2^31 elements", "[.][large]") {
-  fa::test::require_right_beyond_2_31(recompute());
-}
-
 #if !FA_BACKEND_GPU
 TEST_CASE("step 05: predicted bytes are counted bytes", "[step05][all]") {
   const auto* variant = GENERATE(&standard(), &delta(), &from_lse(), &recompute());
@@ -306,7 +289,3 @@ TEST_CASE("step 05: smaller tiles where a block gets 64 KB of shared memory, as 
   CHECK(prediction.buffers.at("LSE").read == 4u * 2 * N * fa::ceil_div(N, Bc));  // two heads
 }
 #endif
-
-TEST_CASE("step 05: huge and tiny inputs that make the same scores", "[step05][all]") {
-  fa::test::require_any_scale("05_recompute_backward");
-}

@@ -16,52 +16,20 @@ static const fa::Variant& with_backward() { return fa::linked_variant("06 backwa
 
 TEST_CASE("step 06: outputs and gradients match the fp64 reference at tile edges",
           "[step06][all]") {
-  const auto* variant = GENERATE(&swapped(), &registers(), &with_backward());
-  const int N = GENERATE(1, 31, 32, 33, 63, 64, 65, 100, 128, 129);
-  const int d = GENERATE(32, 64, 96, 128);
-  const bool causal = GENERATE(false, true);
-  if (!fa::test::one_in(5)) return;
-  CAPTURE(variant->name, N, d, causal);
-  fa::test::require_right(*variant, fa::test::problem(N, d, causal));
+  fa::test::require_right_at_edges_fp32(*GENERATE(&swapped(), &registers(), &with_backward()));
 }
 
-TEST_CASE("step 06: many tiles and a ragged one", "[step06]") {
-  const auto* variant = GENERATE(&swapped(), &registers(), &with_backward());
-  const bool causal = GENERATE(false, true);
-  CAPTURE(variant->name, causal);
-  fa::test::require_right(*variant, fa::test::problem(257, causal ? 128 : 64, causal, 1, 1));
+TEST_CASE("step 06: right for real input and outliers, behaves as attention must", "[step06]") {
+  fa::test::require_fp32_properties(*GENERATE(&swapped(), &registers(), &with_backward()));
 }
 
-TEST_CASE("step 06: batches and heads, real input and outliers", "[step06]") {
-  const auto* variant = GENERATE(&swapped(), &registers(), &with_backward());
-  auto p = fa::test::problem(70, 64, true, /*B=*/3, /*H=*/5);
-  fa::test::require_right(*variant, p, fa::real_inputs(p, 1));
-  fa::test::require_right(*variant, p, fa::outlier_inputs(p, 1));
-}
-
-TEST_CASE("step 06: behaves as attention must", "[step06]") {
-  const auto* variant = GENERATE(&swapped(), &registers(), &with_backward());
-  const auto full = fa::test::problem(75, 64, false), causal = fa::test::problem(75, 64, true);
-  fa::test::require_rows_sum_to_one(*variant, full, 2e-6);
-  fa::test::require_rows_sum_to_one(*variant, causal, 2e-6);
-  fa::test::require_shift_invariance(*variant, full, 2e-5);
-  fa::test::require_shift_invariance(*variant, causal, 2e-5);
-  fa::test::require_key_permutation(*variant, full, 2e-6);
-  fa::test::require_any_score_size(*variant, causal);
+TEST_CASE("step 06: agrees with step 04", "[step06]") {
+  fa::test::require_agrees_fp32(*GENERATE(&swapped(), &registers()), parent());
 }
 
 TEST_CASE("step 06: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
           "[step06][all]") {
   fa::test::require_backward_right_far_below_zero(with_backward(), GENERATE(32, 64, 96, 128));
-}
-
-TEST_CASE("step 06: agrees with step 04", "[step06]") {
-  const auto* variant = GENERATE(&swapped(), &registers());
-  const auto p = fa::test::problem(130, 96, GENERATE(false, true));
-  const auto in = fa::normal_inputs(p, 6);
-  const fa::Outputs now = fa::run(*variant, p, in), before = fa::run(parent(), p, in);
-  REQUIRE(fa::test::max_difference(now.O, before.O) <= 2e-6);
-  REQUIRE(fa::test::max_difference(now.LSE, before.LSE) <= 4e-6);
 }
 
 TEST_CASE("step 06: gradients agree with step 05", "[step06]") {
@@ -84,10 +52,6 @@ TEST_CASE("step 06: two runs give the same bits, dQ alone only the same number",
   REQUIRE(once.dK == twice.dK);
   REQUIRE(once.dV == twice.dV);
   REQUIRE(fa::test::max_difference(once.dQ, twice.dQ) <= 5e-6);  // atomics have no fixed order
-}
-
-TEST_CASE("step 06: more than 2^31 elements", "[.][large]") {
-  fa::test::require_right_beyond_2_31(with_backward());
 }
 
 #if !FA_BACKEND_GPU
@@ -128,22 +92,14 @@ TEST_CASE("step 06: HBM sees each operand of the backward once a kernel; five pr
         5 * 2 * heads * N * N * d);
 }
 
-static void require_clean_accesses(const fa::Counts& counts) {
-  for (const fa::KernelCount& k : counts.kernels) {
-    CAPTURE(k.name);
-    CHECK(k.shared_wavefronts == k.shared_ideal);
-    CHECK(k.sectors.load * 32 == k.bytes.read);  // every byte of every sector was asked for
-  }
-}
-
 TEST_CASE("step 06: no bank conflicts, coalesced loads", "[step06][all]") {
   const auto p = fa::test::problem(128, GENERATE(32, 64, 96, 128), GENERATE(false, true));
   if (!fa::test::one_in(3)) return;
   CAPTURE(p.d, p.causal);
-  require_clean_accesses(fa::test::count_forward(swapped(), p));
-  require_clean_accesses(fa::test::count_forward(registers(), p));
+  fa::test::require_clean_accesses(fa::test::count_forward(swapped(), p));
+  fa::test::require_clean_accesses(fa::test::count_forward(registers(), p));
   const fa::Counts backward = fa::test::count_backward(with_backward(), p);
-  require_clean_accesses(backward);
+  fa::test::require_clean_accesses(backward);
   REQUIRE(backward.sectors);
   CHECK(backward.sectors->atomic * 32 == backward.requested->atomic);  // neighbours' features
 }
@@ -235,7 +191,3 @@ TEST_CASE("step 06: the analysis finds nothing", "[step06][all]") {
   fa::test::count_backward(with_backward(), p, /*analyse=*/true);
 }
 #endif
-
-TEST_CASE("step 06: huge and tiny inputs that make the same scores", "[step06][all]") {
-  fa::test::require_any_scale("06_work_partitioning");
-}

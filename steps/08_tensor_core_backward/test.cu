@@ -17,52 +17,44 @@ static const fa::Variant& parent() { return fa::linked_variant("06 backward"); }
 
 namespace {
 
-// Those for any problem. With d = 64 `roles` is `atomics`: one test of its own.
-std::vector<Kernels> all_kernels() {
-  return {{&wide(), 64},           {&deterministic(), 64}, {&atomics(), 64}, {&wide(), 128},
-          {&deterministic(), 128}, {&atomics(), 128},      {&roles(), 128}};
-}
-/// Those for as many keys as rows, and a key head for each query head.
-std::vector<Kernels> square_kernels() {
-  std::vector<Kernels> all = all_kernels();
-  all.insert(all.end(), {{&keys(), 64}, {&keys(), 128}});
-  return all;
-}
 /// No atomics.
 bool has_one_order(const fa::Variant* v) {
   return v == &keys() || v == &wide() || v == &deterministic();
 }
 
+// Those for any problem. With d = 64 `roles` is `atomics`: one test of its own.
+std::vector<Kernels> all_kernels() {
+  return {{&wide(), 64},           {&deterministic(), 64}, {&atomics(), 64}, {&wide(), 128},
+          {&deterministic(), 128}, {&atomics(), 128},      {&roles(), 128}};
+}
+/// And those for as many keys as rows, and a key head for each query head.
+std::vector<Kernels> square_kernels() {
+  std::vector<Kernels> all = all_kernels();
+  all.insert(all.end(), {{&keys(), 64, /*square=*/true}, {&keys(), 128, /*square=*/true}});
+  for (Kernels& k : all) k.one_order = has_one_order(k.variant);
+  return all;
+}
+
+/// One of all_kernels(); a test runs once with each.
+std::pair<const fa::Variant*, int> any() {
+  const Kernels of = GENERATE(from_range(all_kernels()));
+  return {of.variant, of.d};
+}
+
 }  // namespace
 
-TEST_CASE("step 08: right at the edges of tiles, bands and mmas", "[step08][all]") {
-  fa::test::require_backward_right_at_edges(GENERATE(from_range(square_kernels())));
-}
-
-TEST_CASE("step 08: right whatever remains of a tile", "[step08][all]") {
-  fa::test::require_backward_right_for_every_remainder(GENERATE(from_range(all_kernels())));
-}
-
-TEST_CASE("step 08: heads that share keys and values", "[step08][all]") {
-  fa::test::require_backward_right_with_shared_heads(GENERATE(from_range(all_kernels())));
+TEST_CASE("step 08: what every backward on tensor cores is asked", "[step08][all]") {
+  fa::test::require_backward(GENERATE(from_range(square_kernels())), parent());
 }
 
 TEST_CASE("step 08: as many keys as one likes", "[step08][all]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [variant, d] = any();
   const auto [N, Nk] = GENERATE(from_range(fa::test::kLengths));
   const bool causal = GENERATE(false, true);
   if (!fa::test::one_in(5)) return;
   if (!FA_BACKEND_GPU && N > 1000 && (d == 128 || variant != &atomics())) return;  // seconds each
   CAPTURE(variant->name, N, Nk, d, causal);
   fa::test::require_right(*variant, bf16_problem(N, Nk, d, causal));
-}
-
-TEST_CASE("step 08: one row, one key, and edges of tiles that do not meet", "[step08][all]") {
-  fa::test::require_backward_right_for_few(GENERATE(from_range(all_kernels())));
-}
-
-TEST_CASE("step 08: a row without keys gives dQ = 0, and nothing to dK and dV", "[step08][all]") {
-  fa::test::require_backward_of_blind_rows(GENERATE(from_range(all_kernels())));
 }
 
 TEST_CASE("step 08: random shapes", "[step08][all]") {
@@ -94,20 +86,6 @@ TEST_CASE("step 08: one key head per query head: real input, outliers, any size 
   fa::test::require_right(keys(), p, fa::real_inputs(p, 1));
   fa::test::require_right(keys(), p, fa::outlier_inputs(p, 1));
   fa::test::require_any_score_size(keys(), bf16_problem(75, 75, d, GENERATE(false, true)));
-}
-
-TEST_CASE("step 08: real input and outliers", "[step08]") {
-  fa::test::require_backward_right_for_real_and_outliers(GENERATE(from_range(all_kernels())));
-}
-
-TEST_CASE("step 08: huge and tiny scores", "[step08][all]") {
-  fa::test::require_backward_right_for_any_score_size(GENERATE(from_range(all_kernels())));
-}
-
-TEST_CASE("step 08: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
-          "[step08][all]") {
-  const Kernels of = GENERATE(from_range(square_kernels()));
-  fa::test::require_backward_right_far_below_zero(*of.variant, of.d);
 }
 
 static __global__ void pack_kernel(const float* P,  // [2]
@@ -143,32 +121,6 @@ TEST_CASE("step 08: blocks of rows beyond 2^32 threads", "[step08]") {
   CHECK(step08::row_blocks(p) == 3u * 64 * 8 / 256);
 }
 
-TEST_CASE("step 08: V = 1 makes O constant, so dQ and dK are 0", "[step08][all]") {
-  fa::test::require_no_gradient_of_constant_v(GENERATE(from_range(all_kernels())));
-}
-
-TEST_CASE("step 08: what the gradients of all keys sum to", "[step08][all]") {
-  fa::test::require_sums_over_keys(GENERATE(from_range(all_kernels())));
-}
-
-TEST_CASE("step 08: twice dO, exactly twice the gradients", "[step08]") {
-  fa::test::require_linear_in_do(GENERATE(from_range(square_kernels())));
-}
-
-TEST_CASE("step 08: gradients agree with step 06", "[step08][all]") {
-  const Kernels of = GENERATE(from_range(square_kernels()));
-  fa::test::require_gradients_as(parent(), of);
-}
-
-TEST_CASE("step 08: two runs give the same bits, of dQ only without atomics", "[step08][all]") {
-  const Kernels of = GENERATE(from_range(all_kernels()));
-  fa::test::require_same_gradients(of, has_one_order(of.variant));
-}
-
-TEST_CASE("step 08: more than 2^31 elements", "[.][large]") {
-  fa::test::require_right_beyond_2_31(roles());
-}
-
 // --- bytes ---------------------------------------------------------------------------------------
 
 TEST_CASE("step 08: no N * N in memory, and no dQ_sum without atomics", "[step08]") {
@@ -184,10 +136,6 @@ TEST_CASE("step 08: no N * N in memory, and no dQ_sum without atomics", "[step08
 }
 
 #if !FA_BACKEND_GPU
-TEST_CASE("step 08: predicted bytes are counted bytes", "[step08][all]") {
-  fa::test::require_backward_predicted_for_lengths(GENERATE(from_range(all_kernels())));
-}
-
 TEST_CASE("step 08: predicted bytes are counted bytes, one key head per query head",
           "[step08][all]") {
   const auto p =
@@ -209,7 +157,7 @@ TEST_CASE("step 08: predicted bytes are counted bytes, one key head per query he
 }
 
 TEST_CASE("step 08: the formulas of the headers", "[step08][all]") {
-  const auto [variant, features] = GENERATE(from_range(all_kernels()));
+  const auto [variant, features] = any();
   const uint64_t d = features, N = GENERATE(65, 193), Nk = 300, H = 4, Hkv = 2;
   if (!fa::test::one_in(3)) return;
   CAPTURE(variant->name, N, d);
@@ -234,7 +182,7 @@ TEST_CASE("step 08: the formulas of the headers", "[step08][all]") {
 }
 
 TEST_CASE("step 08: predicted bytes are counted bytes, many tiles", "[step08][all]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [variant, d] = any();
   if (!fa::test::one_in(3)) return;
   CAPTURE(variant->name, d);
   fa::test::require_backward_predicted(*variant, bf16_problem(200, 1024, d, true));
@@ -247,7 +195,7 @@ TEST_CASE("step 08: the forward is step 07's", "[step08]") {
 }
 
 TEST_CASE("step 08: no bank conflicts, coalesced accesses, full atomic sectors", "[step08][all]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [variant, d] = any();
   const auto p = bf16_problem(128, 192, d, GENERATE(false, true), 1, 2, 1);
   if (!fa::test::one_in(3)) return;
   CAPTURE(variant->name, d, p.causal);
@@ -271,7 +219,7 @@ TEST_CASE("step 08: no bank conflicts, coalesced accesses, full atomic sectors",
 }
 
 TEST_CASE("step 08: HBM sees each operand once a kernel", "[step08]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [variant, d] = any();
   // One tile each way: what the kernels ask for is what they stream. An atomic reads and writes.
   const auto p = bf16_problem(60, 30, d, GENERATE(false, true), 1, 2, 2);
   CAPTURE(variant->name, d, p.causal);
@@ -282,7 +230,7 @@ TEST_CASE("step 08: HBM sees each operand once a kernel", "[step08]") {
 
 TEST_CASE("step 08: inputs come from HBM once, and only results and sums go there",
           "[step08][all]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [variant, d] = any();
   if (!fa::test::one_in(3)) return;
   const uint64_t H = 4, Hkv = 2, N = 128, Nk = 256;
   const auto p = bf16_problem(N, Nk, d, false, 1, H, Hkv);
@@ -311,10 +259,6 @@ TEST_CASE("step 08: dQ without atomics costs seven products instead of five", "[
   CHECK(5 * deterministic().backward_traffic(p).flops == 7 * atomics().backward_traffic(p).flops);
 }
 
-TEST_CASE("step 08: the analysis finds nothing", "[step08][all]") {
-  fa::test::require_no_finding_in_backward(GENERATE(from_range(all_kernels())));
-}
-
 TEST_CASE("step 08: the analysis finds nothing, one key head per query head", "[step08][all]") {
   const int N = GENERATE(1, 33, 75, 150), d = GENERATE(64, 128);
   const bool causal = GENERATE(false, true);
@@ -324,7 +268,7 @@ TEST_CASE("step 08: the analysis finds nothing, one key head per query head", "[
 }
 
 TEST_CASE("step 08: smaller tiles where a block gets 99 KB of shared memory", "[step08][all]") {
-  const auto [variant, d] = GENERATE(from_range(all_kernels()));
+  const auto [variant, d] = any();
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(33, 65), std::pair(131, 70),
                                 std::pair(64, 200), std::pair(300, 20));
   const bool causal = GENERATE(false, true);
@@ -354,7 +298,3 @@ TEST_CASE("step 08: keys of a block, where shared memory is short", "[step08]") 
   CHECK(variant->backward_traffic(p).buffers.at("Q").read == once + 2 * 64 * 128);
 }
 #endif
-
-TEST_CASE("step 08: huge and tiny inputs that make the same scores", "[step08][all]") {
-  fa::test::require_any_scale("08_tensor_core_backward");
-}

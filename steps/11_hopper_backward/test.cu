@@ -18,19 +18,11 @@ static const fa::Variant& columns() { return fa::linked_variant("11 columns"); }
 // A test runs once with each variant and head dimension.
 static Kernels any() {
   const auto* variant = GENERATE(&wgmma(), &late(), &apart(), &deterministic(), &columns());
-  return {variant, GENERATE(64, 128)};
+  return {variant, GENERATE(64, 128), /*square=*/false, /*one_order=*/variant == &deterministic()};
 }
 
-TEST_CASE("step 11: right at the edges of tiles, warps and products", "[step11][all]") {
-  fa::test::require_backward_right_at_edges(any());
-}
-
-TEST_CASE("step 11: right whatever remains of a tile", "[step11][all]") {
-  fa::test::require_backward_right_for_every_remainder(any());
-}
-
-TEST_CASE("step 11: heads that share keys and values", "[step11][all]") {
-  fa::test::require_backward_right_with_shared_heads(any());
+TEST_CASE("step 11: what every backward on tensor cores is asked", "[step11][all]") {
+  fa::test::require_backward(any(), parent());
 }
 
 TEST_CASE("step 11: as many keys as one likes", "[step11][all]") {
@@ -42,14 +34,6 @@ TEST_CASE("step 11: as many keys as one likes", "[step11][all]") {
   if (!FA_BACKEND_GPU && N > 500 && of.variant != &columns()) return;  // seconds each
   CAPTURE(N, Nk, causal);
   fa::test::require_right(*of.variant, bf16_problem(N, Nk, of.d, causal));
-}
-
-TEST_CASE("step 11: one row, one key, and edges of tiles that do not meet", "[step11][all]") {
-  fa::test::require_backward_right_for_few(any());
-}
-
-TEST_CASE("step 11: a row without keys gives dQ = 0, and nothing to dK and dV", "[step11][all]") {
-  fa::test::require_backward_of_blind_rows(any());
 }
 
 TEST_CASE("step 11: random shapes", "[step11][all]") {
@@ -96,46 +80,6 @@ TEST_CASE("step 11: a NaN or an inf in dO or Q reaches its row of dQ, and no oth
   for (size_t i = 0; i < out.dQ.size(); ++i) {
     if ((i / d == 5) != std::isnan(out.dQ[i])) FAIL("dQ[" << i / d << "][" << i % d << "]");
   }
-}
-
-TEST_CASE("step 11: real input and outliers", "[step11]") {
-  fa::test::require_backward_right_for_real_and_outliers(any());
-}
-
-TEST_CASE("step 11: huge and tiny scores", "[step11][all]") {
-  fa::test::require_backward_right_for_any_score_size(any());
-}
-
-TEST_CASE("step 11: scores far below zero, where 2^(0 - LSE) of a key past the end overflows",
-          "[step11][all]") {
-  const Kernels of = any();
-  fa::test::require_backward_right_far_below_zero(*of.variant, of.d);
-}
-
-TEST_CASE("step 11: V = 1 makes O constant, so dQ and dK are 0", "[step11][all]") {
-  fa::test::require_no_gradient_of_constant_v(any());
-}
-
-TEST_CASE("step 11: what the gradients of all keys sum to", "[step11][all]") {
-  fa::test::require_sums_over_keys(any());
-}
-
-TEST_CASE("step 11: twice dO, exactly twice the gradients", "[step11]") {
-  fa::test::require_linear_in_do(any());
-}
-
-TEST_CASE("step 11: gradients agree with step 06", "[step11][all]") {
-  fa::test::require_gradients_as(parent(), any());
-}
-
-TEST_CASE("step 11: two runs give the same bits, of dQ only with additions that do not round",
-          "[step11][all]") {
-  const Kernels of = any();
-  fa::test::require_same_gradients(of, of.variant == &deterministic());
-}
-
-TEST_CASE("step 11: more than 2^31 elements", "[.][large]") {
-  fa::test::require_right_beyond_2_31(columns());
 }
 
 // --- additions that do not round -----------------------------------------------------------------
@@ -269,10 +213,6 @@ TEST_CASE("step 11: deterministic: the same for sums near their bound", "[step11
 
 // --- bytes ---------------------------------------------------------------------------------------
 
-TEST_CASE("step 11: predicted bytes are counted bytes", "[step11][all]") {
-  fa::test::require_backward_predicted_for_lengths(any());
-}
-
 TEST_CASE("step 11: predicted bytes are counted bytes, many tiles", "[step11][.all]") {
   const Kernels of = any();
   fa::test::require_backward_predicted(*of.variant, bf16_problem(200, 1024, of.d, true));
@@ -358,12 +298,4 @@ TEST_CASE("step 11: half of a tile at the diagonal is skipped, when d = 128", "[
   // Four products of 64 rows, 64 keys and 128 features in each of four blocks.
   CHECK(flops(128) == 10ull * 64 * 128 * 128 * (8 + 6 + 4 + 2) - 4 * 4 * 2ull * 64 * 64 * 128);
 }
-
-TEST_CASE("step 11: the analysis finds nothing", "[step11][all]") {
-  fa::test::require_no_finding_in_backward(any());
-}
 #endif
-
-TEST_CASE("step 11: huge and tiny inputs that make the same scores", "[step11][all]") {
-  fa::test::require_any_scale("11_hopper_backward");
-}

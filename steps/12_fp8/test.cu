@@ -311,10 +311,6 @@ TEST_CASE("step 12: a NaN is not hidden", "[step12]") {
   CHECK(seen > 0);
 }
 
-TEST_CASE("step 12: more than 2^31 elements", "[.][large]") {
-  fa::test::require_right_beyond_2_31(late());
-}
-
 // --- bytes ---------------------------------------------------------------------------------------
 
 #if !FA_BACKEND_GPU
@@ -408,7 +404,3 @@ TEST_CASE("step 12: HBM sees each operand of the forward once, of the quantisati
   CHECK(double(prepare.write) == Approx(3. * elements).epsilon(0.02));
 }
 #endif
-
-TEST_CASE("step 12: huge and tiny inputs that make the same scores", "[step12][all]") {
-  fa::test::require_any_scale("12_fp8");
-}

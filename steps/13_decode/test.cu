@@ -303,10 +303,6 @@ TEST_CASE("step 13: all numbers of e4m3 become the same numbers of bf16", "[step
   }
 }
 
-TEST_CASE("step 13: more than 2^31 elements", "[.][large]") {
-  fa::test::require_right_beyond_2_31(once(), /*N=*/1);
-}
-
 // --- bytes ---------------------------------------------------------------------------------------
 
 #if !FA_BACKEND_GPU
@@ -454,7 +450,3 @@ TEST_CASE("step 13: the cache crosses HBM once, in 8 bits half of it", "[step13]
   CHECK(double(least.read) == Approx(cache).epsilon(0.05));
 }
 #endif
-
-TEST_CASE("step 13: huge and tiny inputs that make the same scores", "[step13][all]") {
-  fa::test::require_any_scale("13_decode");
-}

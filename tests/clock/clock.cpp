@@ -132,22 +132,14 @@ TEST_CASE("L1 and shared memory share a pipe; other parts hide half of each othe
   CHECK(seconds(counts_of(w, 132)) == Approx(std::sqrt(2.) * one).epsilon(0.01));
 }
 
-TEST_CASE("a kernel that streams takes its bytes at the HBM's rate", "[clock]") {
-  fa::Counts counts = counts_of({}, 132);
-  counts.kernels[0].hbm = {3000000000, 1800000000, 0};
-  const auto e = fa::estimate(counts, h200());
-  REQUIRE(e);
-  CHECK(e->seconds == Approx(1e-3 / figures.hbm_share + kFixed).epsilon(0.01));
-  CHECK(e->limit() == Part::hbm);
-}
-
-TEST_CASE("a kernel that stays in the L2 takes its bytes at the L2's rate", "[clock]") {
-  BlockWork w;
-  w.l2_bytes = 100000000;
-  const auto e = fa::estimate(counts_of(w, 132), h200());
-  REQUIRE(e);
-  CHECK(e->seconds == Approx(132 * 1e8 / figures.l2_bytes_per_second + kFixed).epsilon(0.01));
-  CHECK(e->limit() == Part::l2);
+TEST_CASE("a kernel that streams, or stays in the L2, takes its bytes at that rate", "[clock]") {
+  fa::Counts streams = counts_of({}, 132), stays = counts_of({}, 132);
+  streams.kernels[0].hbm = {3000000000, 1800000000, 0};
+  for (BlockWork& w : stays.kernels[0].work) w.l2_bytes = 100000000;
+  CHECK(seconds(streams) == Approx(1e-3 / figures.hbm_share).epsilon(0.01));
+  CHECK(seconds(stays) == Approx(132 * 1e8 / figures.l2_bytes_per_second).epsilon(0.01));
+  CHECK(fa::estimate(streams, h200())->limit() == Part::hbm);
+  CHECK(fa::estimate(stays, h200())->limit() == Part::l2);
 }
 
 TEST_CASE("a full GPU takes twice as long for twice the work", "[clock]") {
@@ -316,10 +308,10 @@ TEST_CASE("a memset writes at the HBM's rate, with no block and no arithmetic to
   const fa::Counts counts = memset_of(4800000000);
   const auto e = fa::estimate(counts, h200());
   REQUIRE(e);
-  CHECK(e->seconds == Approx(1e-3 / figures.hbm_share + kFixed).epsilon(1e-6));
   CHECK(e->arithmetic());
   CHECK(e->limit() == Part::hbm);
   CHECK(e->kernels[0].blocks == 0);
+  CHECK(seconds(counts) == Approx(1e-3 / figures.hbm_share));
   CHECK(seconds(counts, h200(), 3) == Approx(3e-3 / figures.hbm_share));
 }
 
@@ -370,7 +362,7 @@ TEST_CASE("nothing is estimated where no work was counted", "[clock]") {
 TEST_CASE("an estimate survives JSON", "[clock]") {
   fa::Counts counts = mixed_counts(132 * 4);
   counts.kernels.push_back(memset_of(1000000).kernels[0]);
-  counts.kernels.push_back(counts.kernels[0]);
+  counts.kernels.push_back(counts.kernels[0]);  // of three the last one is compared
   counts.kernels[2].name = "step01::softmax_kernel";
   const auto e = fa::estimate(counts, fa::find_gpu("A100"));
   REQUIRE(e);
@@ -383,18 +375,15 @@ TEST_CASE("an estimate survives JSON", "[clock]") {
   CHECK_FALSE(back.verified);
   CHECK(back.limit() == e->limit());
   REQUIRE(back.kernels.size() == 3);
-  for (size_t i = 0; i < 3; ++i) {
-    const fa::KernelEstimate &was = e->kernels[i], &is = back.kernels[i];
-    CHECK(is.name == was.name);
-    CHECK(is.seconds == Approx(was.seconds));
-    CHECK(is.blocks == was.blocks);
-    CHECK(is.sms == was.sms);
-    CHECK(is.arithmetic == was.arithmetic);
-    REQUIRE(is.parts.size() == was.parts.size());
-    for (size_t p = 0; p < is.parts.size(); ++p) {
-      CHECK(is.parts[p].part == was.parts[p].part);
-      CHECK(is.parts[p].share == Approx(was.parts[p].share));
-    }
+  const fa::KernelEstimate &was = e->kernels[2], &is = back.kernels[2];
+  CHECK(is.name == was.name);
+  CHECK(is.seconds == Approx(was.seconds));
+  CHECK(std::pair(is.blocks, is.sms) == std::pair(was.blocks, was.sms));
+  CHECK(is.arithmetic == was.arithmetic);
+  REQUIRE(is.parts.size() == was.parts.size());
+  for (size_t p = 0; p < is.parts.size(); ++p) {
+    CHECK(is.parts[p].part == was.parts[p].part);
+    CHECK(is.parts[p].share == Approx(was.parts[p].share));
   }
   for (const char* key : {"gpu", "verified", "ms", "limit", "kernels"}) CHECK(j.contains(key));
   for (const char* key : {"gpu", "verified", "ms", "kernels"}) {

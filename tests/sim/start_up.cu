@@ -51,11 +51,9 @@ __global__ void store(float* x) { x[blockIdx.x] = 2; }
 
 // On a pool of its own: one that has more workers than any before.
 std::vector<float> filled_by(int workers) {
-  sim::Options o = sim::options();
-  o.workers = workers;
-  sim::test::WithOptions with(o);
+  const sim::test::WithOptions with({.workers = workers});
   Buffer<float> x("x", 32);
-  fa::launch(store, {dim3(32), dim3(1)}, x);
+  fa::launch(store, {32, 1}, x);
   return x.download();
 }
 
