@@ -86,7 +86,7 @@ class Session:
         self.report, self.sections, self.commands = [], {}, []
         path = os.path.join(self.out, "results.json")
         before = read_json(path) if os.path.exists(path) else {}
-        self.results = {**about, "done": before.get("done", {})}
+        self.results = {**about, **{key: before.get(key, {}) for key in ("done", "clean")}}
         self.remove_old_runs()
 
     def remove_old_runs(self):
@@ -259,6 +259,8 @@ class Session:
             """A step that this GPU cannot run is simulated on the default one."""
             if os.path.exists(self.path_of("sim", case)):
                 return 0, None, ""
+            if self.remaining() <= 0:
+                return None, None, OUT_OF_TIME
             fits = runs_on(modelled["arch"], self.described("sim", case[0])["needs"])
             model = [f"--gpu={modelled['name']}"] if fits else []
             return self.run("sim", case, "--workers=1", *model)
