@@ -27,8 +27,7 @@ from flash_steps.text import time_text
 from . import jobs, peers
 from .comparison import Comparison
 from .jobs import Job, Measurement
-from .measured import BACKENDS
-from .torch_attention import Contender, Torch
+from .torch_attention import BACKENDS, Contender, Torch
 
 STEP, BEFORE = "13_decode", "07_tensor_cores"
 # Of the library: the others need pages or scales.

@@ -20,7 +20,7 @@ from flash_steps.text import (
     time_text,
 )
 
-BACKENDS = ("math", "efficient", "flash", "cudnn")
+from .torch_attention import BACKENDS
 
 # --- rows -----------------------------------------------------------------------------------------
 
@@ -55,10 +55,15 @@ def matmul_of(row, run):
 
 
 def least_of(rows, name):
-    """(the least ratio of all repeats, its row, how many repeats each row has at least)"""
-    found = [[r["ratios"][name] for r in repeats_of(row) if name in r["ratios"]] for row in rows]
-    ratio, i = min((min(ratios), i) for i, ratios in enumerate(found))
-    return ratio, rows[i], min(map(len, found))
+    """(the least ratio of all repeats, its row)"""
+    found = [
+        (run["ratios"][name], i)
+        for i, row in enumerate(rows)
+        for run in repeats_of(row)
+        if name in run["ratios"]
+    ]
+    ratio, i = min(found)
+    return ratio, rows[i]
 
 
 def load(name, folder):
@@ -180,7 +185,7 @@ def means_of(rows):
             if not there:
                 return "-"
             mean = statistics.geometric_mean(row["ratios"][name] for row in there)
-            least, where, _ = least_of(there, name)
+            least, where = least_of(there, name)
             at = problem_text(where, omit=("B", "H", "type"))
             return f"{mean:.3g}x, least {least:.3g}x ({at})"
 

@@ -271,8 +271,8 @@ class Peers(unittest.TestCase):
         self.assertEqual([run["ms"] for run in mine["repeats"]], [2, 2, 3])
         self.assertEqual(mine["ms"], 2)
         mine["repeats"][1]["ratios"] = {"efficient": 0.4}  # the other had too little memory
-        self.assertEqual(measured.least_of([mine], "efficient"), (0.4, mine, 3))
-        self.assertEqual(measured.least_of([mine], "math")[2], 2)
+        self.assertEqual(measured.least_of([mine], "efficient"), (0.4, mine))
+        self.assertEqual(measured.least_of([mine], "math"), (1.5, mine))
         text, result = self.compare(*args, "--turns", "4", "--budget", "-1", status=1)
         self.assertEqual(len(result["left_out"]), 2)
         self.assertIn("Left out, there was no time: 4: B=32 H=32 N=512", " ".join(text.split()))
