@@ -3,7 +3,6 @@
 //           adders. red_gpu: all SMs, the rate of the L2's adders
 // Watch     additions without an answer are still under way when the kernel's clock stops; the
 //           slope hides that. red_gpu is in seconds, times the clock of one busy warp
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 
 namespace fa::microbenchmarks {

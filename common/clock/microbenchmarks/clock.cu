@@ -4,7 +4,6 @@
 //           or temperature limit is slower under real load than under FFMA
 #include <algorithm>
 
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 
 namespace fa::microbenchmarks {

@@ -3,7 +3,6 @@
 //           the path of the requests limits, not latency and not issue
 // Loads     hit in L1; stores all go on to the L2
 // Watch     one SM alone: stores of all SMs together may reach a limit of the L2 first
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 #include "common/clock/microbenchmarks/requests.h"
 

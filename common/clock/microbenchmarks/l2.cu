@@ -1,7 +1,6 @@
 // Group l2 -- bandwidth of the L2, all SMs reading or writing.
 // Measured  seconds, on 16 MB that stay in the L2
 // Watch     on a GPU with a smaller L2 the figures are those of its memory
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 #include "common/clock/microbenchmarks/stream.h"
 

@@ -6,7 +6,6 @@
 //           node of an earlier one, so there is no slope and no warm-up; TLB misses are in it
 #include <algorithm>
 
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 #include "common/clock/microbenchmarks/requests.h"
 #include "common/dialect/ptx/cp_async.h"

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 
 namespace fa::microbenchmarks {

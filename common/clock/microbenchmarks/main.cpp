@@ -1,6 +1,6 @@
 // microbenchmarks -- the constants of the clock, measured on a GPU.
 //
-//   microbenchmarks > FILE.json        all groups (groups.h); each figure also goes to stderr
+//   microbenchmarks > FILE.json        all groups (report.h); each figure also goes to stderr
 //   microbenchmarks l1 shared          these groups, and the clock
 //
 // Exit status: 0 all measured; 1 a group failed, "failures" says why; 2 bad use; 3 no GPU.
@@ -12,7 +12,6 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/report.h"
 #include "common/dialect/cuda.h"
 #include "common/harness/format.h"

@@ -5,7 +5,6 @@
 //           full load run at a lower clock on a card at its power limit
 #include "common/dialect/ptx/mma.h"
 
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 
 namespace fa::microbenchmarks {

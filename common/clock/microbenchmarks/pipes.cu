@@ -3,7 +3,6 @@
 //           than any latency. latency: one warp with one chain of dependent instructions
 // Watch     ptxas simplifies: two links of an integer chain would become one instruction, so each
 //           also reads its neighbour
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 
 namespace fa::microbenchmarks {

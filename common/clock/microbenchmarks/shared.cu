@@ -2,7 +2,6 @@
 // Measured  clocks per request in the steady state of 32 warps with 8 independent requests each
 // Expected  4 bytes per lane, 128 bytes apart, are a 32-way bank conflict
 // Watch     ptxas merges neighbouring requests of a thread: those of a round are 1 KB apart
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 #include "common/clock/microbenchmarks/requests.h"
 

@@ -3,7 +3,6 @@
 //           has arrived. 4 stages (32 KB) show what such a ring reaches. 1 stage: issue, arrival
 //           and wait of one box
 // Watch     a barrier that never completes hangs the kernel; the program ends it by an alarm
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 #include "common/dialect/ptx/mbarrier.h"
 #include "common/dialect/ptx/more/tma.h"

@@ -5,7 +5,6 @@
 // Operands  as in the steps: from shared memory, K-major, 128-byte swizzle, 64 values of k
 // Watch     zeros as operands, as in mma.cu. ptxas must not serialise the products:
 //           ./scripts/ptxas says whether it did
-#include "common/clock/microbenchmarks/groups.h"
 #include "common/clock/microbenchmarks/measure.h"
 #include "common/dialect/ptx/more/wgmma.h"
 #include "common/dialect/ptx/tma.h"

@@ -4,7 +4,7 @@
 
 #include "common/dialect/ptx/layouts.h"
 #include "common/sim/instructions/async.h"
-#include "common/sim/instructions/factors.h"
+#include "common/sim/instructions/tensor_core.h"
 
 namespace sim {
 

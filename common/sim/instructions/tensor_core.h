@@ -1,10 +1,42 @@
 /// \file
-/// The product of one wgmma, as fa::tensor_sum adds it. Private to instructions/.
+/// What tensor-core instructions multiply: bits in a register; and the product of one wgmma, as
+/// fa::tensor_sum adds it. Private to instructions/.
 #pragma once
 
+#include <bit>
+#include <cstdint>
+
+#include "common/dialect/ptx/fp8.h"
 #include "common/dialect/ptx/tensor_sum.h"
 
 namespace sim {
+
+/// The value of the bf16 whose bits are the low half of `bits`; the high half is zero.
+inline float bf16_value(uint32_t bits) { return std::bit_cast<float>(bits << 16); }
+
+/// What wgmma does with factors of one type.
+struct Bf16 {
+  using Bits = uint16_t;
+  static constexpr fa::TensorSum kSum = fa::kBf16Sum;
+  static float value(uint32_t bits) { return bf16_value(bits); }
+  static fa::RowCol a_element(int thread, int i) { return fa::wgmma_a_element(thread, i); }
+  static uint64_t offset(const fa::WgmmaOperand& o, fa::Major major, int mn, int k) {
+    return fa::wgmma_offset(o, major, mn, k);
+  }
+};
+struct E4m3 {
+  using Bits = uint8_t;
+  static constexpr fa::TensorSum kSum = fa::kE4m3Sum;
+  static float value(uint32_t bits) {
+    __nv_fp8_e4m3 x;
+    x.__x = static_cast<uint8_t>(bits);
+    return static_cast<float>(x);
+  }
+  static fa::RowCol a_element(int thread, int i) { return fa::wgmma_e4m3_a_element(thread, i); }
+  static uint64_t offset(const fa::WgmmaOperand& o, fa::Major, int mn, int k) {
+    return fa::wgmma_e4m3_offset(o, mn, k);
+  }
+};
 
 constexpr int kTensorRows = 64, kTensorColumns = 256, kTensorProducts = 32;  // at most
 

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "common/sim/instructions/async.h"
-#include "common/sim/instructions/factors.h"
 #include "common/sim/instructions/tensor_core.h"
 #include "common/sim/messages/findings.h"
 
