@@ -62,7 +62,7 @@ class Measurement:
             if before.get(key) != self.result[key]:
                 raise BadInput(
                     f"{self.path} has '{key}' {before.get(key)}, this run {self.result[key]}: "
-                    "one file cannot hold both"
+                    "one file cannot hold both, so name another one or remove it"
                 )
         done = before.get("done", {})
         self.result["done"] = {

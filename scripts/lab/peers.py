@@ -116,7 +116,7 @@ class PeersMeasurement(Measurement):
 
     def __init__(self, options, torch, sides):
         super().__init__(options)
-        self.torch, self.sides = torch, sides
+        self.torch, self.sides, self.turn = torch, sides, None
         about = {"rounds": options.rounds, "iters": options.iters}
         self.runs_on(torch.device, torch=torch.torch.__version__, **about)
 
@@ -130,8 +130,8 @@ class PeersMeasurement(Measurement):
 
     def job(self, turn, dtype, side, problem):
         def rows():
-            if turn not in self.torch.turns:  # the card may be slower by now
-                self.torch.turns.add(turn)
+            if turn != self.turn:  # the card may be slower by now
+                self.turn = turn
                 self.torch.rates.clear()
             self.torch.matmul_rate(dtype)
             return Comparison(self.options, self.torch, side, problem, self.result["notes"]).rows()

@@ -155,7 +155,7 @@ class Torch:
         torch.backends.cuda.matmul.allow_tf32 = False
         self.device = torch.cuda.get_device_properties(0).name
         self.clock = Clock(torch)
-        self.rates, self.turns = {}, set()
+        self.rates = {}
 
     def stream(self):
         """Where PyTorch queues its own work now: a cudaStream_t."""
