@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "common/harness/backend.h"
+#include "common/harness/estimate.h"
 #include "common/harness/format.h"
 #include "common/harness/gpus.h"
 #include "common/harness/output_file.h"
@@ -282,7 +283,10 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   option("Output", "--out-dir", o.out_dir, "DIR",
          backward ? "write O, LSE, dQ, dK, dV as .npy" : "write O and LSE as .npy");
   option("Output", "--json", o.json, "F.json", "write the report as JSON (docs/json.md)");
-
+  app.add_flag("--details", o.details,
+               description("print the bytes of each buffer, errors, and "
+                           "what limits each kernel"))
+      ->group("Output");
   shown_if(sim, option("Output", "--trace", o.trace, "F.json",
                        "write what every block reads and writes, in its order (docs/json.md); "
                        "opens in Perfetto"));
@@ -296,8 +300,10 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   const CLI::Option* model =
       shown_if(sim, option("Run", "--gpu,--model-gpu", o.model_gpu, "NAME",
                            "the GPU that the simulator models (common/data/gpus.json)"));
-  shown_if(sim, option("Run", "--estimate-heads", o.estimate_heads, "INT",
-                       "estimate the time for so many heads like these; 0: as many as run"));
+  shown_if(sim, defaults_to(option("Run", "--estimate-heads", o.estimate_heads, "INT",
+                                   "estimate the time for so many heads like these: by default a "
+                                   "full GPU; 0: as many as run"),
+                            "128"));
   shown_if(!sim, option("Run", "--estimate", o.estimate, "F.json",
                         "a simulator's report: its estimated time beside the measured one"));
   flag("--predict", o.predict, "print the formulas' predictions and run nothing; for any size");
@@ -391,7 +397,11 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     if (p.cache.page == 0) throw UsageError(fmt::format("--table {}: needs --page", table));
     o.table = load_table(table, p);
   }
-  if (o.estimate_heads == 0) o.estimate_heads = p.heads();
+  const int64_t heads = static_cast<int64_t>(p.heads());
+  if (simulated() && app.count("--estimate-heads") == 0) {  // the first multiple that fills a GPU
+    o.estimate_heads = (int64_t(kFullGpuHeads) + heads - 1) / heads * heads;
+  }
+  if (o.estimate_heads == 0) o.estimate_heads = heads;
   if (o.estimate_heads % p.heads() != 0) {
     throw UsageError(fmt::format("--estimate-heads {}: must be a multiple of the {} heads that run",
                                  o.estimate_heads, p.heads()));

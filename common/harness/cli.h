@@ -29,8 +29,9 @@ struct Options {
   bool model_chosen = false;   ///< by --gpu
   bool predict = false;        ///< run nothing
   bool no_predict = false;     ///< leave the formulas out: no prediction, no comparison
-  int64_t estimate_heads = 0;  ///< simulator: estimate the time for so many (batch x heads); 0: B H
+  int64_t estimate_heads = 0;  ///< simulator: estimate the time for so many (batch x heads)
   std::string estimate;        ///< GPU: a simulator's report, whose estimate is shown; or empty
+  bool details = false;        ///< print all that is known
   bool analyse = false;
   bool strict = false;    ///< analyse, and ask for more fences
   bool counters = true;   ///< GPU: read the hardware's counters, which takes seconds

@@ -42,6 +42,9 @@ struct KernelEstimate {
   bool arithmetic = true;  ///< false: the kernel's plain arithmetic is not known, and left out
 };
 
+/// Heads (batch x heads) for which times are estimated by default: few leave most of a GPU idle.
+constexpr uint64_t kFullGpuHeads = 128;
+
 /// One run: its kernels one after the other.
 struct Estimate {
   double seconds = 0;

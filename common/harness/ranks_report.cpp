@@ -57,6 +57,7 @@ std::string table_of(const std::vector<std::array<std::string, 7>>& lines) {
       out += i < 2 ? fmt::format("{:<{}}", line[i], width[i])
                    : fmt::format("{:>{}}", line[i], width[i]);
     }
+    out.erase(out.find_last_not_of(' ') + 1);
     out += "\n";
   }
   return out;
@@ -64,7 +65,7 @@ std::string table_of(const std::vector<std::array<std::string, 7>>& lines) {
 
 std::string ranks_table(const RunReport& run) {
   const RanksReport& r = *run.on_ranks;
-  const bool ran = !run.predicted_only, counted = ran && run.device.kind == "sim";
+  const bool ran = !run.predicted_only;
   std::vector<std::array<std::string, 7>> lines = {
       {"rank", "rows", "scores", "sent forward", "", "backward", ""}};
   uint64_t most = 0, all = 0;
@@ -97,14 +98,16 @@ std::string ranks_table(const RunReport& run) {
       fmt::format("the busiest rank computes {:.2f}x the mean; hop by hop all wait for "
                   "the slowest: {:.0f}% of the ideal",
                   double(most) * ranks / double(all), 100 * double(all) / ranks / double(steps)));
-  if (counted) {
-    std::string words;
-    for (const RankReport& rank : r.ranks) {
-      words += (words.empty() ? "" : ", ") + human_bytes(double(rank.seen.forward.requested));
-    }
-    out += labelled("requested", "by the forward's kernels, counted: " + words);
-  }
   return out;
+}
+
+std::string requested_by_ranks(const RunReport& run) {
+  if (run.predicted_only || run.device.kind != "sim") return "";
+  std::string words;
+  for (const RankReport& rank : run.on_ranks->ranks) {
+    words += (words.empty() ? "" : ", ") + human_bytes(double(rank.seen.forward.requested));
+  }
+  return labelled("requested", "by the forward's kernels, counted: " + words);
 }
 
 std::string hide_section(const Problem& p, double flops, double link, const std::string& what) {
@@ -129,10 +132,19 @@ std::string hiding(const Problem& p) {
 }
 
 std::string time_of(const char* label, const Timing& t, double flops, double ranks) {
-  return fmt::format(
-      "{:<10}{:.4g} ms median of {} batches (p10 {:.4g}, p90 {:.4g}), {:.0f} TFLOP/s per "
-      "GPU\n",
-      label, t.median_ms, t.iters, t.p10_ms, t.p90_ms, flops / t.median_ms * 1e-9 / ranks);
+  return labelled(label, fmt::format("{} median of {} batches (p10 {}, p90 {}), {:.0f} TFLOP/s per "
+                                     "GPU",
+                                     human_time(t.median_ms), t.iters, human_time(t.p10_ms),
+                                     human_time(t.p90_ms), flops / t.median_ms * 1e-9 / ranks));
+}
+
+/// Of the rank that takes longest for it.
+PassCount slowest(const RanksReport& r, PassCount RankCount::*pass) {
+  PassCount found;
+  for (const RankReport& rank : r.ranks) {
+    if ((rank.seen.*pass).estimated_ms > found.estimated_ms) found = rank.seen.*pass;
+  }
+  return found;
 }
 
 std::string time_section(const RunReport& run) {
@@ -140,30 +152,32 @@ std::string time_section(const RunReport& run) {
   const Problem& p = run.problem;
   const double ranks = double(r.ranks.size());
   std::string out;
-  const auto slowest = [&](PassCount RankCount::*pass) {
-    double ms = 0;
-    for (const RankReport& rank : r.ranks) ms = std::max(ms, (rank.seen.*pass).estimated_ms);
-    return ms;
-  };
-  if (const double ms = slowest(&RankCount::forward); ms > 0) {
-    const double back = slowest(&RankCount::backward);
-    out += labelled("estimated",
-                    fmt::format("{:.4g} ms{} on {}: the kernels of the slowest rank, without "
-                                "messages and without waiting for another rank",
-                                ms, back > 0 ? fmt::format(", backward {:.4g} ms,", back) : "",
-                                run.model.name));
+  if (const double ms = slowest(r, &RankCount::forward).estimated_ms; ms > 0) {
+    const double back = slowest(r, &RankCount::backward).estimated_ms;
+    out += labelled(
+        "estimated",
+        fmt::format("{}{} on {}: the kernels of the slowest rank, without messages and "
+                    "without waiting for another rank",
+                    human_time(ms), back > 0 ? fmt::format(", backward {},", human_time(back)) : "",
+                    run.model.name));
   }
   if (run.forward.time) out += time_of("forward", *run.forward.time, p.flops_forward(), ranks);
   if (r.both) {
     out += time_of("and back", *r.both, p.flops_forward() + p.flops_backward(), ranks);
   }
+  return out;
+}
+
+std::string lanes_section(const RanksReport& r) {
+  std::string out;
   for (size_t i = 0; i < r.ranks.size(); ++i) {
     if (r.ranks[i].lanes.empty()) continue;
     const Overlap o = overlap_of(r.ranks[i].lanes);
-    out += fmt::format(
-        "{:<10}rank {}: compute {:.4g} ms, messages {:.4g} ms, {:.4g} ms of them "
-        "beside compute; together {:.4g} ms\n",
-        i == 0 ? "lanes" : "", i, o.compute_ms, o.messages_ms, o.both_ms, o.total_ms);
+    out += labelled(out.empty() ? "lanes" : "",
+                    fmt::format("rank {}: compute {}, messages {}, {} of them beside compute; "
+                                "together {}",
+                                i, human_time(o.compute_ms), human_time(o.messages_ms),
+                                human_time(o.both_ms), human_time(o.total_ms)));
   }
   return out;
 }
@@ -201,24 +215,46 @@ double tokens_to_hide(const Problem& p, double flops_per_s, double bytes_per_s) 
   return bytes / bytes_per_s * flops_per_s / flops;
 }
 
-std::string ranks_sections(const RunReport& run) {
+std::string ranks_sent(const RunReport& run) {
+  uint64_t most = 0;
+  for (const RankReport& rank : run.on_ranks->ranks) {
+    most = std::max(most, rank.predicted.forward_bytes + rank.predicted.backward_bytes);
+  }
+  return (run.predicted_only ? "predicted to send " : "sent ") + human_bytes(double(most));
+}
+
+std::string ranks_time(const RunReport& run) {
   const RanksReport& r = *run.on_ranks;
-  std::string out;
+  if (r.both) return human_time(r.both->median_ms) + " measured";
+  if (run.forward.time) return human_time(run.forward.time->median_ms) + " measured";
+  const double ms =
+      slowest(r, &RankCount::forward).estimated_ms + slowest(r, &RankCount::backward).estimated_ms;
+  return ms > 0 ? human_time(ms) + " estimated" : "";
+}
+
+std::string ranks_limit(const RunReport& run) {
+  const PassCount forward = slowest(*run.on_ranks, &RankCount::forward);
+  const PassCount backward = slowest(*run.on_ranks, &RankCount::backward);
+  const PassCount& longer = backward.estimated_ms > forward.estimated_ms ? backward : forward;
+  return longer.limited_by.empty() ? "" : "limited by " + longer.limited_by;
+}
+
+std::string ranks_screen(const RunReport& run) {
+  const RanksReport& r = *run.on_ranks;
+  std::string out = labelled("ranks", fmt::format("{}; messages by {}", r.ranks.size(), r.carrier));
   if (!r.gradients_checked) {
     out += labelled("", "The gradients were not checked: a head has too many scores.");
   }
-  out += ranks_table(run) + hiding(run.problem) + time_section(run);
+  out += ranks_table(run) + time_section(run);
   if (run.predicted_only) return out;
   const RankCount& c = r.ranks[0].seen;
-  out += labelled("memory",
-                  fmt::format("of rank 0: inputs and outputs {}, workspace {}",
-                              human_bytes(double(c.memory)), human_bytes(double(c.workspace))));
-  return out + (run.ok() ? labelled("right",
-                                    "every checked error is allowed; each rank sent as many bytes "
-                                    "as predicted; a second forward had the same bits.")
-                : run.not_checkable()
-                    ? wrapped("not checkable: ", "the scores lose their digits; see above.", 2)
-                    : labelled("WRONG", "see above."));
+  return out + labelled("memory", fmt::format("of rank 0: inputs and outputs {}, workspace {}",
+                                              human_bytes(double(c.memory)),
+                                              human_bytes(double(c.workspace))));
+}
+
+std::string ranks_details(const RunReport& run) {
+  return requested_by_ranks(run) + hiding(run.problem) + lanes_section(*run.on_ranks);
 }
 
 void add_ranks(Json& j, const RunReport& run) {

@@ -20,6 +20,7 @@ struct PassCount {
   uint64_t sent = 0;        ///< bytes to other ranks
   uint64_t requested = 0;   ///< bytes that its kernels asked for; 0: not counted
   double estimated_ms = 0;  ///< of its kernels, without messages; 0: not estimated
+  std::string limited_by;   ///< the kernel that takes longest; empty: not estimated
 };
 /// Of one rank.
 struct RankCount {
@@ -27,7 +28,7 @@ struct RankCount {
   uint64_t memory = 0;     ///< bytes of its inputs and outputs
   uint64_t workspace = 0;  ///< and beyond them
 };
-NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PassCount, sent, requested, estimated_ms)
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(PassCount, sent, requested, estimated_ms, limited_by)
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RankCount, forward, backward, memory, workspace)
 
 /// Of one rank: what was predicted, its rows, and what was seen.
@@ -49,8 +50,13 @@ struct RanksReport {
   bool as_predicted() const;
 };
 
-/// Of a run on ranks: what follows the head and the check.
-std::string ranks_sections(const RunReport&);
+/// Of a run on ranks: parts of the first line, "" where nothing is known. Bytes that a rank sends.
+std::string ranks_sent(const RunReport&);
+std::string ranks_time(const RunReport&);
+std::string ranks_limit(const RunReport&);
+/// What follows the check, and what only --details prints.
+std::string ranks_screen(const RunReport&);
+std::string ranks_details(const RunReport&);
 /// Adds their keys to the report's.
 void add_ranks(nlohmann::ordered_json& report, const RunReport&);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <map>
 #include <vector>
@@ -19,19 +20,19 @@ constexpr size_t kRemarks = 4;    // spelled out
 
 // --- words and figures --------------------------------------------------------------------------
 
+/// 3.14, 31.4, 314; of less than 1 as few as are needed.
+std::string three_digits(double x) {
+  const double size = std::fabs(x);
+  if (size < 0.9995) return fmt::format("{:.3g}", x);
+  return fmt::format("{:.{}f}", x, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
+}
+
 /// Three significant digits with a decimal unit: 1234567 -> "1.23 M".
 std::string scaled(double x) {
   static const char* const kUnits[] = {"", "k", "M", "G", "T", "P", "E"};
   size_t u = 0;
   while (std::fabs(x) >= 999.5 && u + 1 < std::size(kUnits)) x /= 1000, ++u;
-  if (u == 0) return fmt::format("{:.0f} ", x);
-  const int digits = std::fabs(x) < 9.995 ? 2 : std::fabs(x) < 99.95 ? 1 : 0;
-  return fmt::format("{:.{}f} {}", x, digits, kUnits[u]);
-}
-
-std::string milliseconds(double ms) {
-  if (ms >= 1000) return fmt::format("{:.2f} s", ms / 1000);
-  return ms >= 0.1 ? fmt::format("{:.4g} ms", ms) : fmt::format("{:.3g} us", ms * 1000);
+  return u == 0 ? fmt::format("{:.0f} ", x) : fmt::format("{} {}", three_digits(x), kUnits[u]);
 }
 
 /// "24%" of what is allowed; from ten times it on a factor, "24x".
@@ -54,22 +55,6 @@ std::string trimmed(std::string line) {
 }
 
 // --- sections -----------------------------------------------------------------------------------
-
-std::string head(const RunReport& r) {
-  std::string out = wrapped(r.step + "  ", r.idea, kLabel);
-  out += labelled("variant", r.variant + ": " + r.variant_idea);
-  if (!r.forward_of.empty()) {
-    out += labelled(
-        "", "the forward is that of " + r.forward_of + "; this variant changes the backward");
-  }
-  if (r.predicted_only) return out + labelled("problem", describe(r.problem));
-  out += labelled("device", r.device.kind == "sim"
-                                ? fmt::format("{}, modelling {}", r.device.name, r.model.name)
-                                : fmt::format("{} ({})", r.device.name, r.device.arch));
-  const std::string input = r.input_note.empty() ? r.input + " input" : r.input_note;
-  out += labelled("problem", fmt::format("{}; {}, seed {}", describe(r.problem), input, r.seed));
-  return out;
-}
 
 std::string check_section(const RunReport& r) {
   std::string out = fmt::format("\n{:<{}}{:>11}{:>10}{:>11}{:>10}{:>10}{:>11}\n", "check", kLabel,
@@ -253,8 +238,7 @@ std::string hbm_section(const RunReport& r, const Pass& p) {
   return out;
 }
 
-std::string change_line(const Pass& p) {
-  if (!p.parent) return "";
+std::string change_of(const Pass& p) {
   const double before = double(p.parent->requested.total());
   const double now = double(p.predicted.total().total());
   const double change = now - before;
@@ -265,8 +249,8 @@ std::string change_line(const Pass& p) {
                             : before > now  ? fmt::format(": {:.2f}x fewer", before / now)
                             : before != 0   ? fmt::format(": {:.2f}x more", now / before)
                                             : "";
-  return labelled("change", fmt::format("since {}: requested {} -> {}{}", p.parent->id,
-                                        human_bytes(before), human_bytes(now), ratio));
+  return fmt::format("since {}: requested {} -> {}{}", p.parent->id, human_bytes(before),
+                     human_bytes(now), ratio);
 }
 
 /// The arithmetic roof of a card for this problem's products; 0 where none was measured.
@@ -278,10 +262,9 @@ double measured_flops(const Roofs& roofs, const Problem& p) {
 /// What was timed, beside what this card was measured to reach.
 std::string measured_time(const RunReport& r, const Pass& p) {
   const double seconds = p.time->median_ms * 1e-3;
-  std::string out =
-      labelled("time", fmt::format("{} median of {} (p10 {}, p90 {})",
-                                   milliseconds(p.time->median_ms), p.time->iters,
-                                   milliseconds(p.time->p10_ms), milliseconds(p.time->p90_ms)));
+  std::string out = labelled(
+      "time", fmt::format("{} median of {} (p10 {}, p90 {})", human_time(p.time->median_ms),
+                          p.time->iters, human_time(p.time->p10_ms), human_time(p.time->p90_ms)));
   if (p.flops > 0) {
     std::string rate =
         fmt::format("{}FLOP/s (FlashAttention's convention)", scaled(p.flops / seconds));
@@ -324,10 +307,9 @@ std::string limits_of(const KernelEstimate& k, const GpuSpec& gpu) {
   return out;
 }
 
-/// The kernels of an estimate, the longest first; those of one name together.
-std::string estimate_section(const RunReport& r, const Pass& p) {
+std::string estimate_in_words(const RunReport& r, const Pass& p) {
   const Estimate& e = *p.estimate;
-  std::string words = fmt::format("{} on {}{}", milliseconds(1e3 * e.seconds), e.gpu,
+  std::string words = fmt::format("{} on {}{}", human_time(1e3 * e.seconds), e.gpu,
                                   e.verified ? "" : " (unverified: never measured there)");
   if (p.time && r.device.name.find(e.gpu) != std::string::npos) {
     const double measured = 1e-3 * p.time->median_ms;
@@ -335,20 +317,27 @@ std::string estimate_section(const RunReport& r, const Pass& p) {
   } else if (!p.time && r.estimate_heads != r.problem.heads()) {
     words += fmt::format(", for {} heads", r.estimate_heads);
   }
-  std::string out = labelled("estimated", words);
+  return words;
+}
+
+std::string without_arithmetic(const char* label) {
+  return labelled(label,
+                  "without plain arithmetic, which is not known of every kernel here: a GPU may "
+                  "take longer");
+}
+
+/// The kernels of an estimate, the longest first; those of one name together.
+std::string estimate_section(const RunReport& r, const Pass& p) {
+  const Estimate& e = *p.estimate;
+  std::string out = labelled("estimated", estimate_in_words(r, p));
   std::vector<KernelEstimate> kernels = e.kernels;
   std::stable_sort(kernels.begin(), kernels.end(),
                    [](const auto& a, const auto& b) { return a.seconds > b.seconds; });
   for (const KernelEstimate& k : kernels) {
-    out += wrapped(fmt::format("  {} {}: ", k.name, milliseconds(1e3 * k.seconds)),
+    out += wrapped(fmt::format("  {} {}: ", k.name, human_time(1e3 * k.seconds)),
                    limits_of(k, r.model), kLabel);
   }
-  if (!e.arithmetic()) {
-    out += labelled("",
-                    "without plain arithmetic, which is not known of every kernel here: a GPU "
-                    "may take longer");
-  }
-  return out;
+  return out + (e.arithmetic() ? "" : without_arithmetic(""));
 }
 
 std::string time_section(const RunReport& r, const Pass& p) {
@@ -359,16 +348,16 @@ std::string time_section(const RunReport& r, const Pass& p) {
   } else if (p.bound) {
     const bool simulated = r.device.kind == "sim";
     const double flops = double(p.flops_executed());
-    const std::string arithmetic = flops == 0 ? ""
-                                              : fmt::format("{}FLOP {}, ", scaled(flops),
-                                                            milliseconds(p.bound->arithmetic_ms));
+    const std::string arithmetic =
+        flops == 0 ? ""
+                   : fmt::format("{}FLOP {}, ", scaled(flops), human_time(p.bound->arithmetic_ms));
     out += labelled(
         "bound", fmt::format("at least {} on {}, a lower bound and not an estimate: {}HBM bytes {}",
-                             milliseconds(p.bound->ms()), simulated ? r.model.name : "this card",
-                             arithmetic, milliseconds(p.bound->memory_ms)));
+                             human_time(p.bound->ms()), simulated ? r.model.name : "this card",
+                             arithmetic, human_time(p.bound->memory_ms)));
   }
   if (p.host_ms) {
-    out += labelled("host", fmt::format("the simulation took {}", milliseconds(*p.host_ms)));
+    out += labelled("host", fmt::format("the simulation took {}", human_time(*p.host_ms)));
   }
   return out;
 }
@@ -495,19 +484,21 @@ std::string predictions_in_words(const RunReport& r) {
   return others.empty() ? words : words + predicted + ", and not predicted" + others;
 }
 
-std::string verdict(const RunReport& r) {
+/// Why the verdict of the first line is what it is.
+std::string reason(const RunReport& r) {
+  if (r.predicted_only) return "";
   if (!r.findings.empty()) {
     std::string out;
     for (const std::string& f : r.findings) out += wrapped("finding: ", f, 2);
     return out;
   }
   if (!r.check.ok() && !r.check.lost()) {
-    return labelled("WRONG", "an error is larger than allowed; see check above");
+    return labelled("WRONG", "an error is larger than allowed; see check below");
   }
   if (!r.again.value_or("").empty()) {
     return labelled("WRONG",
                     "the first run is right and a later one is not: it depends on what an "
-                    "earlier run left behind; see check above");
+                    "earlier run left behind; see check below");
   }
   if (r.not_checkable()) {
     return wrapped(
@@ -520,11 +511,269 @@ std::string verdict(const RunReport& r) {
     return labelled("WRONG", "the result is right, but the prediction differs from the count");
   }
   std::string words = "every checked error is allowed";
-  if (r.forward.counted()) words += predictions_in_words(r);
+  if (r.on_ranks) {
+    words += "; each rank sent as many bytes as predicted; a second forward had the same bits";
+  } else if (r.forward.counted()) {
+    words += predictions_in_words(r);
+  }
   std::string out = labelled("right", words + ".");
   if (r.analysed) out += labelled("analysis", "no finding: no race, no uninitialised read.");
   for (const Pass* pass : r.passes()) out += remarks_of(*pass);
   return out;
+}
+
+// --- the screen: the answer, and what a reader of a step wants to know first ---------------------
+
+bool has_figures(const RunReport& r) { return r.findings.empty() && !r.on_ranks; }
+
+/// What crosses HBM, as it was seen or else as predicted; null: not known.
+const Bytes* hbm_of(const Pass& p) {
+  return p.seen.hbm ? &*p.seen.hbm : p.predicts ? &p.predicted.hbm : nullptr;
+}
+
+std::string hbm_in_words(const RunReport& r) {
+  if (!has_figures(r)) return "";
+  double bytes = 0;
+  bool seen = true;
+  for (const Pass* pass : r.passes()) {
+    const Bytes* const hbm = hbm_of(*pass);
+    if (!hbm) return "";
+    bytes += double(hbm->total());
+    seen &= pass->seen.hbm.has_value();
+  }
+  return fmt::format("{}HBM {}", seen ? "" : "predicted ", human_bytes(bytes));
+}
+
+/// The sum over the passes of what each has; nothing where one has none.
+template <class F>
+std::optional<double> sum_of(const RunReport& r, F&& ms_of) {
+  double all = 0;
+  for (const Pass* pass : r.passes()) {
+    const std::optional<double> ms = ms_of(*pass);
+    if (!ms) return std::nullopt;
+    all += *ms;
+  }
+  return all;
+}
+
+std::optional<double> measured_ms(const Pass& p) {
+  return p.time ? std::optional(p.time->median_ms) : std::nullopt;
+}
+std::optional<double> estimated_ms(const Pass& p) {
+  return p.estimate ? std::optional(1e3 * p.estimate->seconds) : std::nullopt;
+}
+std::optional<double> bound_ms(const Pass& p) {
+  return p.bound ? std::optional(p.bound->ms()) : std::nullopt;
+}
+
+std::string time_in_words(const RunReport& r) {
+  if (r.on_ranks) return ranks_time(r);
+  if (!has_figures(r)) return "";
+  if (const auto ms = sum_of(r, measured_ms)) return human_time(*ms) + " measured";
+  if (const auto ms = sum_of(r, estimated_ms)) return human_time(*ms) + " estimated";
+  if (const auto ms = sum_of(r, bound_ms)) return "at least " + human_time(*ms);
+  return "";
+}
+
+/// What limits the kernel that is estimated to take longest.
+std::string limit_in_words(const RunReport& r) {
+  if (r.on_ranks) return ranks_limit(r);
+  if (!has_figures(r)) return "";
+  const KernelEstimate* longest = nullptr;
+  for (const Pass* pass : r.passes()) {
+    const KernelEstimate* k = pass->estimate ? pass->estimate->longest() : nullptr;
+    if (k && (!longest || k->seconds > longest->seconds)) longest = k;
+  }
+  if (!longest || longest->parts.empty()) return "";
+  return std::string("limited by ") + name_of(longest->parts.front().part);
+}
+
+std::string verdict(const RunReport& r) {
+  if (r.predicted_only) return "not run";
+  return r.ok() ? "right" : r.not_checkable() ? "not checkable" : "WRONG";
+}
+
+/// One line: what ran, the verdict, HBM, the time and what limits it.
+std::string answer(const RunReport& r, bool colour) {
+  const bool numbered = r.step.size() > 2 && std::isdigit(r.step[0]) && r.step[2] == '_';
+  std::string start = (numbered ? r.step.substr(0, 2) : r.step) + " " + r.variant;
+  if (r.on_ranks) start += fmt::format(" x {}", r.on_ranks->ranks.size());
+  start += ": ";
+  std::string words = verdict(r);
+  if (r.on_ranks) words += ", " + ranks_sent(r);
+  for (const std::string& more : {hbm_in_words(r), time_in_words(r), limit_in_words(r)}) {
+    if (!more.empty()) words += ", " + more;
+  }
+  std::string out = wrapped(start, words, 2);
+  if (!colour) return out;
+  out.pop_back();
+  const char* const paint = r.predicted_only || r.not_checkable() ? ""
+                            : r.ok()                              ? "\033[32m"
+                                                                  : "\033[31m";
+  const size_t at = start.size(), size = verdict(r).size();
+  return "\033[1m" + out.substr(0, at) + paint + out.substr(at, size) + "\033[39m" +
+         out.substr(at + size) + "\033[0m\n";
+}
+
+std::string head(const RunReport& r) {
+  std::string out = wrapped(r.step + "  ", r.idea, kLabel);
+  out += labelled("variant", r.variant + ": " + r.variant_idea);
+  if (r.predicted_only) return out + labelled("problem", describe(r.problem));
+  const std::string input = r.input_note.empty() ? r.input + " input" : r.input_note;
+  out += labelled("problem", fmt::format("{}; {}, seed {}", describe(r.problem), input, r.seed));
+  std::string device = fmt::format("{} ({})", r.device.name, r.device.arch);
+  if (r.device.kind == "sim") {
+    device = fmt::format("{}, modelling {}", r.device.name, r.model.name);
+    if (r.forward.estimate && !r.forward.estimate->verified) {
+      device += " (unverified: never measured there)";
+    }
+    if (r.findings.empty() && r.estimate_heads > r.problem.heads()) {
+      device +=
+          fmt::format(": time of {} heads{}; bytes of the {} that ran", r.estimate_heads,
+                      r.estimate_heads < kFullGpuHeads ? "" : ", which fill it", r.problem.heads());
+    }
+  }
+  return out + labelled("device", device);
+}
+
+/// The largest error of each tensor; all of the table where one is too large.
+std::string check_line(const RunReport& r) {
+  if (!r.check.ok() || !r.again.value_or("").empty()) return check_section(r);
+  std::string words;
+  for (const TensorCheck& t : r.check.tensors) {
+    words += fmt::format("{}{} {}", words.empty() ? "" : ", ", t.tensor, share_of(t.used));
+  }
+  words += " of the allowed error";
+  if (!r.check.complete) words += ", in a sample of the rows";
+  return labelled("check", words);
+}
+
+/// Of a GPU's pass: "12.3 TFLOP/s, 62%" of what this card was measured to do.
+std::string rate_of(const RunReport& r, const Pass& p) {
+  if (!p.time) return "";
+  const double seconds = 1e-3 * p.time->median_ms;
+  const bool products = p.flops > 0;
+  const double moved = p.seen.hbm ? double(p.seen.hbm->total()) : 0;
+  const double rate = (products ? p.flops : moved) / seconds;
+  if (rate <= 0) return "";
+  const double roof = !r.roofs    ? 0
+                      : !products ? r.roofs->copy_bytes_per_s
+                                  : measured_flops(*r.roofs, r.problem);
+  return scaled(rate) + (products ? "FLOP/s" : "B/s") +
+         (roof > 0 ? fmt::format(", {}", percent(rate / roof)) : "");
+}
+
+/// A row for each pass.
+std::string passes_table(const RunReport& r) {
+  const bool sim = r.device.kind == "sim", timed = !r.predicted_only;
+  const auto row = [](const std::array<std::string, 7>& cells) {
+    return trimmed(fmt::format("{:<9}{:>9}{:>9}{:>10}{:>9}{:>11}  {}", cells[0], cells[1], cells[2],
+                               cells[3], cells[4], cells[5], cells[6]));
+  };
+  std::string out = "\n" + trimmed(fmt::format("{:>9}{:^18} {:^18}", "", "requested", "HBM"));
+  out += row({"", "read", "written", "read", "written",
+              !timed ? ""
+              : sim  ? "estimated"
+                     : "measured",
+              !timed ? ""
+              : sim  ? "limited by"
+                     : "rate, of its roof"});
+  for (const Pass* pass : r.passes()) {
+    const Bytes total = pass->predicted.total();
+    const Bytes* const requested = pass->seen.requested ? &*pass->seen.requested
+                                   : pass->predicts     ? &total
+                                                        : nullptr;
+    const Bytes* const hbm = hbm_of(*pass);
+    const auto bytes = [](const Bytes* b, bool read) {
+      return !b ? "-" : human_bytes(double(read ? b->read : b->write + b->atomic));
+    };
+    const std::optional<double> ms = sim ? estimated_ms(*pass) : measured_ms(*pass);
+    const KernelEstimate* longest = pass->estimate ? pass->estimate->longest() : nullptr;
+    const std::string limit = !sim ? rate_of(r, *pass)
+                              : longest && !longest->parts.empty()
+                                  ? fmt::format("{} {}", name_of(longest->parts.front().part),
+                                                percent(longest->parts.front().share))
+                                  : "";
+    out += row({pass->name, bytes(requested, true), bytes(requested, false), bytes(hbm, true),
+                bytes(hbm, false),
+                !timed ? ""
+                : ms   ? human_time(*ms)
+                       : "-",
+                timed ? limit : ""});
+  }
+  return out;
+}
+
+/// The buffers of a pass that move most bytes: as many as fit in a line.
+std::string largest_buffers(const Pass& p) {
+  std::vector<std::pair<uint64_t, std::string>> sizes;
+  if (p.seen.buffers.empty()) {
+    for (const auto& [name, bytes] : p.predicted.buffers) sizes.emplace_back(bytes.total(), name);
+  }
+  for (const auto& [name, count] : p.seen.buffers) sizes.emplace_back(count.bytes.total(), name);
+  std::stable_sort(sizes.begin(), sizes.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string words = p.name;
+  for (size_t i = 0; i < sizes.size(); ++i) {
+    const std::string one =
+        (i == 0 ? ": " : ", ") + sizes[i].second + " " + human_bytes(double(sizes[i].first));
+    const size_t rest = i + 1 < sizes.size() ? 5 : 0;  // ", ..."
+    if (kLabel + words.size() + one.size() + rest > kScreenWidth) return words + ", ...";
+    words += one;
+  }
+  return words;
+}
+
+/// What the table cannot say.
+std::string passes_notes(const RunReport& r) {
+  std::string out;
+  const std::vector<const Pass*> all = r.passes();
+  /// Paragraphs with one label, that of a pass with its name where there are several.
+  const auto each = [&](const char* label, auto&& words_of) {
+    std::string first = label;
+    for (const Pass* pass : all) {
+      const std::string words = words_of(*pass);
+      if (!words.empty()) out += labelled(std::exchange(first, ""), words);
+    }
+  };
+  const auto which = [&](const Pass& p) { return all.size() > 1 ? p.name + " " : ""; };
+  each("buffers", largest_buffers);
+  each("note", [&](const Pass& p) { return p.seen.note.empty() ? "" : which(p) + p.seen.note; });
+  each("estimated", [&](const Pass& p) {
+    return p.time && p.estimate ? which(p) + estimate_in_words(r, p) : "";
+  });
+  each("change", [&](const Pass& p) { return p.parent ? which(p) + change_of(p) : ""; });
+  for (const Pass* pass : all) {
+    if (pass->prediction_ok() == false) out += requested_section(*pass);
+  }
+  const bool arithmetic = std::all_of(all.begin(), all.end(), [](const Pass* pass) {
+    return !pass->estimate || pass->estimate->arithmetic();
+  });
+  return out + (arithmetic ? "" : without_arithmetic("estimated"));
+}
+
+/// Everything else.
+std::string details_of(const RunReport& r) {
+  std::string out;
+  if (!r.predicted_only) out += check_section(r);
+  if (r.on_ranks) return out + ranks_details(r);
+  if (!r.forward_of.empty()) {
+    out += labelled(
+        "", "the forward is that of " + r.forward_of + "; this variant changes the backward");
+  }
+  for (const Pass* pass : r.passes()) {
+    // A wrong result on a GPU is neither counted nor timed.
+    if (!r.predicted_only && !r.check.ok() && pass->seen.source.empty()) continue;
+    out += requested_section(*pass);
+    if (!r.predicted_only) out += hbm_section(r, *pass) + time_section(r, *pass);
+  }
+  return out;
+}
+
+std::string analysis(const RunReport& r) {
+  std::string out;
+  for (const Pass* pass : r.passes()) out += analysis_section(*pass, r.model);
+  return out + analysis_words();
 }
 
 // --- JSON ---------------------------------------------------------------------------------------
@@ -740,34 +989,24 @@ uint64_t RunReport::naive_workspace_bytes() const {
   return 2 * problem.scores() * bytes_of(problem.dtype);
 }
 
-std::string text(const RunReport& r) {
-  std::string out = head(r);
+std::string text(const RunReport& r, const Screen& screen) {
+  std::string out = answer(r, screen.colour) + reason(r) + "\n" + head(r);
+  if (!r.findings.empty()) return out;
+  if (!r.predicted_only) out += check_line(r);
   if (r.on_ranks) {
-    out += labelled(
-        "ranks", fmt::format("{}; messages by {}", r.on_ranks->ranks.size(), r.on_ranks->carrier));
-    if (!r.predicted_only) out += check_section(r);
-    return out + ranks_sections(r);
+    out += ranks_screen(r);
+  } else {
+    out += passes_table(r) + passes_notes(r) + memory_line(r);
   }
-  if (r.predicted_only) {
-    for (const Pass* pass : r.passes()) out += requested_section(*pass) + change_line(*pass);
-    return out + memory_line(r);
+  if (screen.details) {
+    out += details_of(r);
+  } else {
+    const bool unseen = r.device.kind == "sim" && !r.analysed && !r.on_ranks && !r.predicted_only;
+    out += labelled("more", std::string("--details: errors, bytes, kernels") +
+                                (unseen ? "; --analyse: races and source lines" : ""));
   }
-  if (!r.findings.empty()) return out + "\n" + verdict(r);
-  out += check_section(r);
-  for (const Pass* pass : r.passes()) {
-    // A wrong result on a GPU is neither counted nor timed.
-    if (!r.check.ok() && pass->seen.source.empty()) continue;
-    out += requested_section(*pass);
-    out += hbm_section(r, *pass);
-    out += change_line(*pass);
-    out += time_section(r, *pass);
-  }
-  out += memory_line(r);
-  if (r.analysed) {
-    for (const Pass* pass : r.passes()) out += analysis_section(*pass, r.model);
-    out += analysis_words();
-  }
-  return out + verdict(r);
+  if (r.analysed) out += analysis(r);
+  return out;
 }
 
 nlohmann::ordered_json to_json(const RunReport& r) {
@@ -847,6 +1086,11 @@ void read_estimates(const std::string& path, RunReport& r) {
 }
 
 std::string human_bytes(double bytes) { return scaled(bytes) + "B"; }
+
+std::string human_time(double ms) {
+  if (ms >= 999.5) return three_digits(ms / 1000) + " s";
+  return ms >= 0.9995 ? three_digits(ms) + " ms" : three_digits(1000 * ms) + " us";
+}
 
 std::string grouped(uint64_t x) {
   const std::string digits = std::to_string(x);

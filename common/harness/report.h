@@ -105,8 +105,13 @@ struct RunReport {
   bool not_wrong() const;  ///< but for the tensors
 };
 
-/// One screen of kScreenWidth columns.
-std::string text(const RunReport&);
+/// How much text() prints, and for whom.
+struct Screen {
+  bool details = false;  ///< all that is known, and not one screen of it
+  bool colour = false;   ///< of a terminal
+};
+/// Lines of kScreenWidth columns, the answer in the first one.
+std::string text(const RunReport&, const Screen& = {});
 /// The contract that scripts read: absent is null, and so is a NaN.
 nlohmann::ordered_json to_json(const RunReport&);
 /// Takes over the estimated times of a simulator's report, for a run on a GPU.
@@ -115,6 +120,8 @@ void read_estimates(const std::string& path, RunReport&);
 
 /// "1.50 GB", "64.0 kB", "12 B": three digits, decimal units.
 std::string human_bytes(double bytes);
+/// "1.50 s", "64.0 ms", "12 us": three digits.
+std::string human_time(double ms);
 /// "68,719,476,736".
 std::string grouped(uint64_t);
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -134,6 +135,14 @@ int flush_stdout() {
   errno = 0;
   if (std::fflush(stdout) == 0 && !std::ferror(stdout)) return 0;
   return errno == 0 ? EIO : errno;
+}
+
+/// Standard output is a terminal, and nobody asked for no colour: https://no-color.org. A rank's is
+/// one to the rank alone, where mpirun is in a pipe.
+bool in_colour() {
+  const char *const none = std::getenv("NO_COLOR"), *const terminal = std::getenv("TERM");
+  return isatty(STDOUT_FILENO) && !(none && *none) &&
+         !(terminal && std::string(terminal) == "dumb");
 }
 
 /// A program whose output was lost has failed.
@@ -456,7 +465,8 @@ class Run {
   }
 
   void print() {
-    std::fputs(text(report_).c_str(), stdout);
+    const Screen screen{.details = options_.details, .colour = world_.alone() && in_colour()};
+    std::fputs(text(report_, screen).c_str(), stdout);
     const int lost = flush_stdout();  // before a --json /dev/stdout
     if (!options_.json.empty()) {
       write_file(options_.json,
@@ -561,13 +571,14 @@ class Run {
     PassCount& seen = me().seen.*p.count;
     const auto run = [&] { (*session_.*p.run)(); };
     if (simulated()) {
-      // Times are estimated where they are asked for: bytes alone are counted faster.
+      // Bytes alone are counted faster.
       const bool all = options_.analyse || times() != 1;
       const Counts counts =
           count(run, {.analyse = options_.analyse, .counters = all, .times = times()});
       if (counts.requested) seen.requested = counts.requested->total();
       if (const auto e = estimate(counts, report_.model, times())) {
         seen.estimated_ms = 1e3 * e->seconds;
+        seen.limited_by = name_of(e->limit());
       }
     } else {
       run();

@@ -98,6 +98,7 @@ def simulate(cell):
         if sizes["nk"] != sizes["n"]:
             for key in ("b", "h", "hkv", "nk"):
                 call += ["--" + key, str(sizes[key])]
+            call += ["--estimate-heads", "0"]
         else:
             call += ["--h", str(heads if heads <= FEW_HEADS else 1)]
             call += ["--estimate-heads", str(heads)]

@@ -263,7 +263,8 @@ class Session:
                 return None, None, OUT_OF_TIME
             fits = runs_on(modelled["arch"], self.described("sim", case[0])["needs"])
             model = [f"--gpu={modelled['name']}"] if fits else []
-            return self.run("sim", case, "--workers=1", *model)
+            # Beside a GPU's run of as many heads.
+            return self.run("sim", case, "--workers=1", "--estimate-heads=0", *model)
 
         def work(case):
             p = case[2]

@@ -69,7 +69,7 @@ ADVICE = {
     "wrong limiter": "Each part of a GPU has its own time: what the kernel asks of it, divided by "
     "what the part does in a second. The part with the longest time limits the kernel.",
     "wrong time": "25% off is allowed. Which part is forgotten, counted too often, or divided by "
-    'too much? The screen of the step\'s program names the parts under "estimated".',
+    'too much? The step\'s program names the parts with --details, under "estimated".',
     "not in a kernel": "The result is right, but the kernels did not make it.",
     "too slow": "The problems are small: a loop runs far too often, or never ends.",
     "crash": "The program ended before a verdict: an index into a register array past its end, or "
@@ -188,7 +188,8 @@ class Toolchain:
         return next(k for k in kernels if k["name"] == exercise.program["kernel"])
 
     def _bytes(self, exercise, problem):
-        words = ["--predict", f"--variant={exercise.program['variant']}"]
+        # As of the heads that the exercise has: splits depend on their number.
+        words = ["--predict", "--estimate-heads=0", f"--variant={exercise.program['variant']}"]
         words += [f"--{key}={value}" for key, value in {"h": 1, **problem}.items() if key in SIZES]
         words += ["--causal"] if problem.get("causal") else []
         report = self._report(exercise, words)

@@ -67,7 +67,7 @@ TEST_CASE("the table of ranks stays straight, however long its rows are", "[rank
     CHECK(place_of(fa::grouped(4 * size), table[i]).second == ends("scores"));
     CHECK(place_of(fa::grouped(size), table[i]).second == ends("sent forward"));
     CHECK(place_of(fa::grouped(2 * size), table[i]).second == ends("backward"));
-    CHECK(table[i].size() == table[0].size());
+    CHECK(table[i].size() == table[1].size());
   }
 }
 
@@ -75,7 +75,7 @@ TEST_CASE("a rank that sent other bytes than predicted is shown and wrong", "[ra
   fa::RunReport r = report_of({{{0, 8}}, {{8, 16}}}, 1000);
   CHECK(table_of(r) ==
         std::vector<std::string>{
-            "rank  rows                         scores  sent forward            backward    ",
+            "rank  rows                         scores  sent forward            backward",
             "  0   0-7                           4,000         1,000     =         2,000   =",
             "  1   8-15                          4,000         1,000     =         2,000   ="});
   CHECK(r.ok());
@@ -134,7 +134,7 @@ TEST_CASE("lanes: how much of the messages passes beside compute", "[ranks_repor
 
 TEST_CASE("what a rank tells survives the way to the others", "[ranks_report]") {
   fa::RankCount c;
-  c.forward = {1ull << 40, 2, 0.75}, c.backward = {3, 4ull << 50, 1e-3};
+  c.forward = {1ull << 40, 2, 0.75, "L2"}, c.backward = {3, 4ull << 50, 1e-3, "HBM"};
   c.memory = 5ull << 33, c.workspace = 6;
   fa::World alone;
   const std::vector<fa::RankCount> counts = alone.all(c);
@@ -150,13 +150,19 @@ TEST_CASE("what a rank tells survives the way to the others", "[ranks_report]") 
 
 TEST_CASE("an estimate is the slowest rank's", "[ranks_report]") {
   fa::RunReport r = report_of({{{0, 4}}, {{4, 8}}}, 1000);
-  r.model.name = "H200";
+  r.variant = "kernel", r.model.name = "H200";
+  const auto answer = [&r] { return fa::text(r).substr(0, fa::text(r).find('\n')); };
+  CHECK(answer() == "98 kernel x 2: right, sent 3.00 kB");
   CHECK(fa::text(r).find("estimated") == std::string::npos);
-  r.on_ranks->ranks[0].seen.forward.estimated_ms = 0.5,
+  r.on_ranks->ranks[0].seen.forward.estimated_ms = 0.5;
+  r.on_ranks->ranks[0].seen.forward.limited_by = "L2";
   r.on_ranks->ranks[1].seen.forward.estimated_ms = 0.25;
-  CHECK(fa::text(r).find("\nestimated 0.5 ms on H200") != std::string::npos);
+  CHECK(fa::text(r).find("\nestimated 500 us on H200") != std::string::npos);
+  CHECK(answer() == "98 kernel x 2: right, sent 3.00 kB, 500 us estimated, limited by L2");
   r.on_ranks->ranks[0].seen.backward.estimated_ms = 1,
   r.on_ranks->ranks[1].seen.backward.estimated_ms = 1.5;
-  CHECK(fa::text(r).find("\nestimated 0.5 ms, backward 1.5 ms, on H200") != std::string::npos);
+  r.on_ranks->ranks[1].seen.backward.limited_by = "HBM";
+  CHECK(fa::text(r).find("\nestimated 500 us, backward 1.50 ms, on H200") != std::string::npos);
+  CHECK(answer() == "98 kernel x 2: right, sent 3.00 kB, 2.00 ms estimated, limited by HBM");
   CHECK(fa::to_json(r)["ranks"][1]["estimated_ms"]["backward"] == 1.5);
 }

@@ -2,12 +2,14 @@
 
 #include <cmath>
 #include <iterator>
+#include <map>
 #include <sstream>
 
 #include "common/harness/screen.h"
 #include "tests/harness/files.h"
 #include "tests/test.h"
 
+using Catch::Matchers::StartsWith;
 using fa::test::TemporaryFile;
 
 namespace {
@@ -140,9 +142,10 @@ size_t end_of(const std::string& line, const std::string& word) {
   return at + word.size();
 }
 
-void check_one_screen(const std::string& text, size_t height) {
+std::string details(const fa::RunReport& r) { return fa::text(r, {.details = true}); }
+
+void check_width(const std::string& text) {
   const auto lines = lines_of(text);
-  CHECK(lines.size() <= height);
   for (const std::string& line : lines) {
     CAPTURE(line);
     CHECK(line.size() <= fa::kScreenWidth);
@@ -166,6 +169,114 @@ TEST_CASE("figures for people", "[report]") {
   CHECK(fa::grouped(68719476736) == "68,719,476,736");
 }
 
+TEST_CASE("a time has three digits, and the unit that leaves 1 to 999 before the point",
+          "[report]") {
+  const std::map<double, std::string> all = {
+      {1e-4, "0.1 us"},    {0.00734, "7.34 us"}, {0.0999, "99.9 us"}, {0.1416, "142 us"},
+      {0.99949, "999 us"}, {0.9995, "1.00 ms"},  {31.44, "31.4 ms"},  {999.4, "999 ms"},
+      {999.5, "1.00 s"},   {68123, "68.1 s"},    {4000000, "4000 s"}};
+  for (const auto& [ms, words] : all) CHECK(fa::human_time(ms) == words);
+}
+
+TEST_CASE("the first line is the answer: verdict, HBM, time and limiter", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.step = "08_tensor_core_backward", r.variant = "deterministic";
+  r.forward.estimate = some_estimate();
+  const auto answer = [&r] { return lines_of(fa::text(r)).at(0); };
+  CHECK(answer() == "08 deterministic: right, HBM 2.80 MB, 600 us estimated, limited by L1 lines");
+  r.forward.estimate->kernels[1].parts[0].part = fa::Part::shared;
+  CHECK(answer() ==
+        "08 deterministic: right, HBM 2.80 MB, 600 us estimated, limited by shared memory");
+  SECTION("all passes together, and what limits the longest kernel of them") {
+    r.backward = r.forward;
+    r.backward->estimate->seconds = 5e-3;
+    r.backward->estimate->kernels = {kernel_estimate("b", 4e-3, {{fa::Part::atomics, 1}})};
+    CHECK(answer() ==
+          "08 deterministic: right, HBM 5.60 MB, 5.60 ms estimated, limited by atomics");
+  }
+  SECTION("a GPU that nothing is estimated for has a bound") {
+    r.forward.estimate.reset();
+    CHECK(answer() == "08 deterministic: right, HBM 2.80 MB, at least 1.00 us");
+  }
+  SECTION("measured; beside it an estimate says what limits it") {
+    r = gpu_run();
+    CHECK(answer() == "98 kernel: right, HBM 2.95 MB, 500 us measured");
+    r.forward.estimate = some_estimate();
+    CHECK(answer() == "98 kernel: right, HBM 2.95 MB, 500 us measured, limited by L1 lines");
+    r.forward.seen = {};
+    CHECK_THAT(answer(), ContainsSubstring(": right, predicted HBM 3.00 MB, 500 us measured"));
+  }
+  SECTION("wrong, not checkable, not run, stopped") {
+    r.check.tensors[0].ok = false;
+    CHECK_THAT(answer(), StartsWith("08 deterministic: WRONG, HBM 2.80 MB, 600 us"));
+    r.check.tensors[0].lost = true;
+    CHECK_THAT(answer(), StartsWith("08 deterministic: not checkable, HBM"));
+    r.findings = {"race on sK"};
+    CHECK(answer() == "08 deterministic: WRONG");
+    r = simulated_run();
+    r.predicted_only = true, r.forward.seen = {}, r.forward.bound.reset();
+    CHECK(answer() == "98 kernel: not run, predicted HBM 3.00 MB");
+  }
+  SECTION("a step of one's own") {
+    r.step = "mine";
+    CHECK_THAT(answer(), StartsWith("mine deterministic: right, "));
+  }
+}
+
+TEST_CASE("without --details a report is one screen, whatever is wrong", "[report]") {
+  fa::RunReport r = simulated_run();
+  r.idea = std::string(75, 'i') + " two lines";
+  r.variant_idea = std::string(65, 'v') + " two lines";
+  r.backward = r.forward;
+  r.backward->name = "backward";
+  for (fa::Pass* pass : {&r.forward, &*r.backward}) {
+    pass->estimate = some_estimate();
+    pass->parent->id = "05 recompute";
+    for (int i = 0; i < 9; ++i) pass->seen.buffers["b" + std::to_string(i)].bytes.read = i;
+    pass->predicted.buffers.clear();
+    for (const auto& [name, count] : pass->seen.buffers) pass->predicted[name] = count.bytes;
+  }
+  r.estimate_heads = 128;
+  const auto line_count = [](const std::string& text) {
+    check_width(text);
+    return lines_of(text).size();
+  };
+  const std::string text = fa::text(r);
+  CAPTURE(text);
+  CHECK(line_count(text) <= 24);
+  CHECK_THAT(joined(text), ContainsSubstring("time of 128 heads, which fill it; bytes of the 4 "
+                                             "that ran"));
+  CHECK(line_with(text, "check") == "check     O 0% of the allowed error");
+  CHECK(words_of(line_with(text, "backward ")) ==
+        words_of("backward 68.7 GB 1.24 MB 900 kB 1.90 MB 600 us L1 lines 61%"));
+  CHECK(line_with(text, "buffers") ==
+        "buffers   forward: Q 68.7 GB, O 1.23 MB, S 12.3 kB, b8 8 B, b7 7 B, b6 6 B, ...");
+  CHECK(line_with(text, "change") ==
+        "change    forward since 05 recompute: requested 137 GB -> 68.7 GB: 2.00x fewer");
+  CHECK_THAT(text, !ContainsSubstring("max error") && !ContainsSubstring("long_kernel"));
+
+  r.check.tensors[0].ok = false;
+  r.check.tensors[0].message = "O[0, 1, 2, 3] was never written";
+  CHECK(line_count(fa::text(r)) <= 30);
+  CHECK_THAT(fa::text(r), ContainsSubstring("max error") && ContainsSubstring("never written"));
+  r.check.tensors[0].ok = true;
+  r.forward.seen.buffers["S"].bytes.write += 1;
+  CHECK_THAT(fa::text(r), ContainsSubstring("\nforward, bytes requested") &&
+                              !ContainsSubstring("\nbackward, bytes requested") &&
+                              ContainsSubstring("prediction differs from the count in: S\n"));
+}
+
+TEST_CASE("a terminal's answer is bold, and its verdict green or red", "[report]") {
+  fa::RunReport r = simulated_run();
+  const auto coloured = [&r] { return fa::text(r, {.colour = true}); };
+  CHECK_THAT(coloured(), StartsWith("\033[1m98 kernel: \033[32mright\033[39m, HBM 2.80 MB, at "
+                                    "least 1.00 us\033[0m\nright     every"));
+  CHECK_THAT(coloured().substr(coloured().find('\n')), !ContainsSubstring("\033"));
+  CHECK_THAT(fa::text(r), !ContainsSubstring("\033"));
+  r.check.tensors[0].ok = false;
+  CHECK_THAT(coloured(), StartsWith("\033[1m98 kernel: \033[31mWRONG\033[39m, "));
+}
+
 TEST_CASE("the roofline is the slower of bytes and arithmetic", "[report]") {
   const auto bound = fa::roofline(4e9, 1e12, 1e12, 1e15);
   REQUIRE(bound);
@@ -182,14 +293,14 @@ TEST_CASE("a change too small for a factor is given in bytes", "[report]") {
   fa::RunReport r = simulated_run();
   r.forward.parent->requested = r.forward.predicted.total();
   r.forward.parent->requested.read += 100;
-  CHECK_THAT(line_with(fa::text(r), "change"), ContainsSubstring(", -100 B"));
+  CHECK_THAT(line_with(details(r), "change"), ContainsSubstring(", -100 B"));
   r.forward.parent->requested = r.forward.predicted.total();
-  CHECK_THAT(line_with(fa::text(r), "change"), ContainsSubstring(", unchanged"));
+  CHECK_THAT(line_with(details(r), "change"), ContainsSubstring(", unchanged"));
 }
 
-TEST_CASE("the simulator's report fits a screen and says what it knows", "[report]") {
-  const std::string text = fa::text(simulated_run());
-  check_one_screen(text, 45);
+TEST_CASE("the simulator's details say what it knows", "[report]") {
+  const std::string text = details(simulated_run());
+  check_width(text);
   CHECK_THAT(line_with(text, "Q"), ContainsSubstring("68,719,476,736") &&
                                        ContainsSubstring("16.5") && ContainsSubstring(" ="));
   CHECK_THAT(line_with(text, "modelled"), ContainsSubstring("900 kB") &&
@@ -197,7 +308,8 @@ TEST_CASE("the simulator's report fits a screen and says what it knows", "[repor
                                               ContainsSubstring("H200's L2 52.4 MB"));
   CHECK_THAT(line_with(text, "change"),
              ContainsSubstring("97_before") && ContainsSubstring("2.00x fewer"));
-  CHECK_THAT(line_with(text, "bound"), ContainsSubstring("at least 1 us on H200, a lower bound"));
+  CHECK_THAT(line_with(text, "bound"),
+             ContainsSubstring("at least 1.00 us on H200, a lower bound"));
   CHECK_THAT(line_with(text, "host"), ContainsSubstring("12.5 ms"));
   CHECK_THAT(line_with(text, "memory"),
              ContainsSubstring("workspace 3.00 kB (naive step: 2.10 MB);"));
@@ -207,15 +319,15 @@ TEST_CASE("the simulator's report fits a screen and says what it knows", "[repor
 
 TEST_CASE("a count that is the predicted one is =, each of another stands below", "[report]") {
   fa::RunReport r = simulated_run();
-  CHECK(words_of(line_with(fa::text(r), "Q")) ==
+  CHECK(words_of(line_with(details(r), "Q")) ==
         std::vector<std::string>{"Q", "68,719,476,736", "=", "16.5"});
-  CHECK(words_of(line_with(fa::text(r), "S")) ==
+  CHECK(words_of(line_with(details(r), "S")) ==
         std::vector<std::string>{"S", "4,096", "=", "8,192", "=", "4.0", "4.0"});
 
   r.forward.predicted["Q"].read = 999999999999999;  // the longest that the column is made for
   r.forward.seen.buffers["S"].bytes.write = 8191;
-  const std::string text = fa::text(r);
-  check_one_screen(text, 50);
+  const std::string text = details(r);
+  check_width(text);
   const auto lines = lines_of(text);
   const auto row = [&](const std::string& start) {
     return std::find_if(lines.begin(), lines.end(),
@@ -234,11 +346,11 @@ TEST_CASE("a count that is the predicted one is =, each of another stands below"
 TEST_CASE("the columns of sectors/request are named load and store", "[report]") {
   fa::RunReport r = simulated_run();
   r.forward.seen.buffers["S"].sectors.store = 320;
-  const auto lines = lines_of(fa::text(r));
+  const auto lines = lines_of(details(r));
   for (size_t i = 1; i < lines.size(); ++i) {
     if (lines[i].find("read predicted") == std::string::npos) continue;
     CHECK_THAT(lines[i - 1], ContainsSubstring("sectors/request"));
-    const std::string S = line_with(fa::text(r), "S");
+    const std::string S = line_with(details(r), "S");
     CHECK(end_of(lines[i], "load") == end_of(S, "4.0"));
     CHECK(end_of(lines[i], "store") == end_of(S, "5.0"));
     CHECK(end_of(lines[i], "read predicted") == end_of(S, "4,096"));
@@ -250,9 +362,9 @@ TEST_CASE("the columns of sectors/request are named load and store", "[report]")
 
 TEST_CASE("bytes that no warp requested have no sectors, and the report says why", "[report]") {
   fa::RunReport r = simulated_run();
-  CHECK_THAT(fa::text(r), !ContainsSubstring("TMA"));
+  CHECK_THAT(details(r), !ContainsSubstring("TMA"));
   r.forward.seen.buffers["Q"].requests = r.forward.seen.buffers["Q"].sectors = {};
-  const std::string text = fa::text(r);
+  const std::string text = details(r);
   CHECK(words_of(line_with(text, "Q")) ==
         std::vector<std::string>{"Q", "68,719,476,736", "=", "-"});
   CHECK_THAT(line_with(text, "-: "), ContainsSubstring("TMA"));
@@ -264,8 +376,8 @@ TEST_CASE("a long name takes a line of its own", "[report]") {
   CHECK(fa::beside("left", "", 4) == "left");
   fa::RunReport r = simulated_run();
   r.forward.predicted["partial_sums_of_dQ"].read = 123456789012;
-  const auto text = fa::text(r);
-  check_one_screen(text, 50);
+  const auto text = details(r);
+  check_width(text);
   CHECK_THAT(text, ContainsSubstring("  partial_sums_of_dQ\n"));
 }
 
@@ -273,7 +385,7 @@ TEST_CASE("from ten times what is allowed on the share is a factor", "[report]")
   fa::RunReport r = simulated_run();
   const auto printed = [&r](double used) {
     r.check.tensors[0].used = used;
-    return words_of(line_with(fa::text(r), "O")).at(3);
+    return words_of(line_with(details(r), "O")).at(3);
   };
   CHECK(printed(0.194) == "19%");
   CHECK(printed(9.99) == "999%");
@@ -281,7 +393,7 @@ TEST_CASE("from ten times what is allowed on the share is a factor", "[report]")
   CHECK(printed(24.2) == "24.2x");
   CHECK(printed(123456) == "1.23e+05x");
   CHECK(printed(std::nan("")) == "nan");
-  check_one_screen(fa::text(r), 50);
+  check_width(details(r));
 }
 
 TEST_CASE("a problem near the size of the L2 is promised nothing", "[report]") {
@@ -289,7 +401,7 @@ TEST_CASE("a problem near the size of the L2 is promised nothing", "[report]") {
   const auto promise = [&](double footprint) {
     r.memory.inputs = static_cast<size_t>(footprint * r.model.l2_bytes);
     r.memory.outputs = r.memory.workspace = 0;
-    return fa::text(r).find("no accuracy is promised") == std::string::npos;
+    return details(r).find("no accuracy is promised") == std::string::npos;
   };
   CHECK(promise(0.4));
   CHECK_FALSE(promise(0.6));
@@ -298,10 +410,10 @@ TEST_CASE("a problem near the size of the L2 is promised nothing", "[report]") {
 }
 
 TEST_CASE("a GPU's report shows times and measured traffic, and counts no buffer", "[report]") {
-  const std::string text = fa::text(gpu_run());
-  check_one_screen(text, 45);
+  const std::string text = details(gpu_run());
+  check_width(text);
   CHECK_THAT(line_with(text, "time"),
-             ContainsSubstring("0.5 ms median of 50 (p10 0.45 ms, p90 0.6 ms)"));
+             ContainsSubstring("500 us median of 50 (p10 450 us, p90 600 us)"));
   const std::string prose = joined(text);
   CHECK_THAT(prose, ContainsSubstring("134 GFLOP/s (FlashAttention's convention): 0.2% of this "
                                       "card's measured 60.0 TFLOP/s"));
@@ -316,7 +428,7 @@ TEST_CASE("refused counters are one line", "[report]") {
   fa::RunReport r = gpu_run();
   r.forward.seen = {};
   r.forward.seen.note = "counters refused: ask the administrator";
-  const std::string text = fa::text(r);
+  const std::string text = details(r);
   CHECK_THAT(text, ContainsSubstring("counters refused"));
   CHECK_THAT(text, ContainsSubstring("median"));
   CHECK(r.ok());
@@ -327,7 +439,7 @@ TEST_CASE("a wrong tensor is named, with the reason", "[report]") {
   r.check.tensors[0].ok = false;
   r.check.tensors[0].max_abs_err = std::nan("");
   r.check.tensors[0].message = "O[0, 1, 2, 3] was never written";
-  const std::string text = fa::text(r);
+  const std::string text = details(r);
   CHECK_FALSE(r.ok());
   CHECK_THAT(line_with(text, "O"), ContainsSubstring("nan") && ContainsSubstring("WRONG"));
   CHECK_THAT(text, ContainsSubstring("O[0, 1, 2, 3] was never written"));
@@ -344,7 +456,7 @@ TEST_CASE("what is not checkable is neither right nor wrong", "[report]") {
   r.check.tensors[0].lost = true;
   r.check.tensors[0].rows_lost = 3;
   r.check.tensors[0].message = "not checkable: the scores lose their digits, in 3 of 9 rows";
-  const std::string text = fa::text(r);
+  const std::string text = details(r);
   CHECK_FALSE(r.ok());
   CHECK(r.not_checkable());
   CHECK_THAT(line_with(text, "O"), ContainsSubstring("lost"));
@@ -364,7 +476,7 @@ TEST_CASE("a prediction that is one byte off is not ok, and the buffer is named"
   CHECK(r.ok());
   r.forward.seen.buffers["S"].bytes.write += 1;
   CHECK_FALSE(r.ok());
-  const std::string text = fa::text(r);
+  const std::string text = details(r);
   CHECK_THAT(text, ContainsSubstring("prediction differs from the count in: S"));
   CHECK_THAT(line_with(text, "S"), ContainsSubstring("!="));
   CHECK_THAT(line_with(text, "Q"), !ContainsSubstring("!="));
@@ -378,8 +490,8 @@ TEST_CASE("a finding is one paragraph", "[report]") {
   std::string words = "race on sK:";
   for (int i = 0; i < 60; ++i) words += " thread (" + std::to_string(i) + ",0,0)";
   r.findings = {words + "\nkernel.cuh:42"};
-  const std::string text = fa::text(r);
-  check_one_screen(text, 45);
+  const std::string text = details(r);
+  check_width(text);
   CHECK_THAT(line_with(text, "finding:"), ContainsSubstring("race on sK"));
   CHECK_THAT(text, ContainsSubstring("kernel.cuh:42"));
   CHECK_FALSE(r.ok());
@@ -398,7 +510,7 @@ TEST_CASE("of several findings each is a paragraph", "[report]") {
   const std::vector<std::string> all = r.findings = stopped.sentences();
   REQUIRE(all == std::vector<std::string>{"race on sK", "deadlock in f:\n  3 threads",
                                           "3 more, at other lines"});
-  const std::string text = fa::text(r);
+  const std::string text = details(r);
   for (const char* line : {"\nfinding: race on sK\n", "\nfinding: deadlock in f: 3 threads\n",
                            "\nfinding: 3 more, at other lines\n"}) {
     CHECK_THAT(text, ContainsSubstring(line));
@@ -414,8 +526,8 @@ TEST_CASE("a backward is reported beside the forward, and judged too", "[report]
   r.backward->predicted["dQ"].atomic = 4096;
   r.backward->seen.buffers["dQ"].bytes.atomic = 4096;
   CHECK(r.ok());
-  const std::string text = fa::text(r);
-  check_one_screen(text, 60);
+  const std::string text = details(r);
+  check_width(text);
   CHECK_THAT(line_with(text, "dQ"), ContainsSubstring("atomic") && ContainsSubstring("4,096"));
   const auto j = fa::to_json(r);
   CHECK(j["backward"]["traffic"]["requested"]["buffers"]["dQ"]["counted"]["atomic"] == 4096);
@@ -446,8 +558,8 @@ TEST_CASE("a prepare is reported before the forward, and judged too", "[report]"
   CHECK(fa::to_json(r)["prepare"].is_null());
   r.prepare = some_prepare(r.model);
   CHECK(r.ok());
-  const std::string text = fa::text(r);
-  check_one_screen(text, 60);
+  const std::string text = details(r);
+  check_width(text);
   CHECK(text.find("\nprepare, bytes requested") < text.find("\nforward, bytes requested"));
   CHECK(line_with(text, "Q_e4m3").find("1,000,000") != std::string::npos);
   CHECK_THAT(joined(text), ContainsSubstring("a lower bound and not an estimate: HBM bytes 0.625 "
@@ -462,12 +574,12 @@ TEST_CASE("a prepare is reported before the forward, and judged too", "[report]"
   CHECK(j["traffic"]["requested"]["counted"]["write"] == 1242759);  // the forward's
 
   r.predicted_only = true;
-  const std::string predicted = fa::text(r);
+  const std::string predicted = details(r);
   CHECK(predicted.find("\nprepare, ") < predicted.find("\nforward, "));
   r.predicted_only = false;
   r.prepare->predicted["Q_e4m3"].write = 1000001;
   CHECK_FALSE(r.ok());
-  CHECK_THAT(fa::text(r), ContainsSubstring("prediction differs from the count in: Q_e4m3\n"));
+  CHECK_THAT(details(r), ContainsSubstring("prediction differs from the count in: Q_e4m3\n"));
 }
 
 TEST_CASE("the verdict names the passes that nobody predicted", "[report]") {
@@ -475,7 +587,7 @@ TEST_CASE("the verdict names the passes that nobody predicted", "[report]") {
   r.prepare = some_prepare(r.model);
   r.backward = r.forward;
   r.backward->name = "backward";
-  const auto words = [&r] { return joined(fa::text(r)); };
+  const auto words = [&r] { return joined(details(r)); };
   CHECK_THAT(words(), ContainsSubstring("; predicted and counted bytes are equal. "));
   r.forward.predicts = false;
   CHECK_THAT(words(), ContainsSubstring("are equal in the prepare and the backward, and not "
@@ -494,10 +606,12 @@ TEST_CASE("a prepare on a GPU has a time and no FLOP/s", "[report]") {
   r.prepare->seen.source = "measured";
   r.prepare->seen.hbm = fa::Bytes{2000000, 1000000, 0};
   r.prepare->time = fa::Timing{0.001, 0.0009, 0.0011, 50};
-  const std::string all = fa::text(r);
-  check_one_screen(all, 60);
-  const std::string text = all.substr(0, all.find("\nforward, "));
-  CHECK_THAT(line_with(text, "time"), ContainsSubstring("1 us median of 50"));
+  const std::string all = details(r);
+  check_width(all);
+  CHECK_THAT(line_with(all, "prepare"), ContainsSubstring("1.00 us  3.00 TB/s, 70%"));
+  const size_t begin = all.find("\nprepare, ");
+  const std::string text = all.substr(begin, all.find("\nforward, ") - begin);
+  CHECK_THAT(line_with(text, "time"), ContainsSubstring("1.00 us median of 50"));
   CHECK_THAT(joined(text), ContainsSubstring("3.00 TB/s of HBM traffic: 70.1% of this card's"));
   CHECK_THAT(text, !ContainsSubstring("FLOP"));
   CHECK(fa::to_json(r)["prepare"]["time"]["median_ms"] == 0.001);
@@ -513,8 +627,8 @@ TEST_CASE("--analyse lists the worst source lines first", "[report]") {
   const std::string name = "a_kernel_with_a_long_name.cuh:1234";
   r.forward.seen.sites.push_back({name, "partial_sums atomic64", 123456789, 9876543210, 1});
   r.forward.seen.sites.push_back({"kernel.cuh:9", "V load128", 10, 80, 80});
-  const std::string text = fa::text(r);
-  check_one_screen(text, 65);
+  const std::string text = details(r);
+  check_width(text);
   CHECK_THAT(text, ContainsSubstring(name + " partial_sums atomic 8 B\n"));
   CHECK_THAT(line_with(text, "123,456,789"), ContainsSubstring("9,876,543,210"));
   CHECK_THAT(line_with(text, "kernel.cuh:139"), ContainsSubstring("kernel.cuh:139 Q load 4 B "));
@@ -530,7 +644,7 @@ TEST_CASE("--analyse lists the worst source lines first", "[report]") {
 TEST_CASE("shared memory stands beside the tensor cores", "[report]") {
   fa::RunReport r = simulated_run();
   r.analysed = true;
-  CHECK(line_with(fa::text(r), "shared").empty());  // no wgmma
+  CHECK(line_with(details(r), "shared").empty());  // no wgmma
   fa::KernelCount& k = r.forward.seen.kernels[0];
   k.work.resize(2);
   k.work[0].wgmma_columns = k.work[1].wgmma_columns = 64;
@@ -541,8 +655,8 @@ TEST_CASE("shared memory stands beside the tensor cores", "[report]") {
                           {"kernel.cuh:2", "shared TMA load", 1, 16, 16},
                           {"kernel.cuh:3", "shared TMA store", 1, 4, 4},
                           {"kernel.cuh:4", "shared load32", 5, 5, 5}};
-  const std::string text = fa::text(r);
-  check_one_screen(text, 65);
+  const std::string text = details(r);
+  check_width(text);
   CHECK_THAT(line_with(text, "kernel.cuh:1"), ContainsSubstring("kernel.cuh:1 shared wgmma "));
   CHECK_THAT(joined(text), ContainsSubstring("shared 60 wavefronts (wgmma's operands 32, TMA 20, "
                                              "all else 8) beside 64 clocks of the tensor cores: "
@@ -562,16 +676,16 @@ TEST_CASE("remarks of the analysis make nothing wrong", "[report]") {
   fa::RunReport r = simulated_run();
   CHECK(fa::to_json(r)["remarks"].is_null());
   r.analysed = true;
-  CHECK(line_with(fa::text(r), "analysis") ==
+  CHECK(line_with(details(r), "analysis") ==
         "analysis  no finding: no race, no uninitialised read.");
-  CHECK_THAT(fa::text(r), !ContainsSubstring("remark"));
+  CHECK_THAT(details(r), !ContainsSubstring("remark"));
   CHECK(fa::to_json(r)["remarks"].empty());
   for (const char* name : {"one", "two", "three", "four", "five"}) {
     r.forward.seen.remarks.push_back(std::string("read ") + name);
   }
   CHECK(r.ok());
-  const std::string text = fa::text(r);
-  check_one_screen(text, 60);
+  const std::string text = details(r);
+  check_width(text);
   CHECK(line_with(text, "remark") == "remark    read one");
   CHECK_THAT(text, ContainsSubstring("read four") && !ContainsSubstring("read five"));
   CHECK(line_with(text, "and 1 more") == "          and 1 more; --json has all");
@@ -583,13 +697,13 @@ TEST_CASE("an estimate stands in the place of the bound, the longest kernel firs
   fa::RunReport r = simulated_run();
   r.estimate_heads = r.problem.heads();
   r.forward.estimate = some_estimate();
-  const std::string text = fa::text(r);
-  check_one_screen(text, 45);
+  const std::string text = details(r);
+  check_width(text);
   CHECK(line_with(text, "bound").empty());
-  CHECK(line_with(text, "estimated") == "estimated 0.6 ms on H200");
+  CHECK(line_with(text, "estimated") == "estimated 600 us on H200");
   CHECK(line_with(text, "long_kernel") ==
-        "  long_kernel 0.49 ms: L1 lines 61%, waiting 30%, L2 20%");
-  CHECK(line_with(text, "short_kernel") == "  short_kernel 0.1 ms: HBM 9%");
+        "  long_kernel 490 us: L1 lines 61%, waiting 30%, L2 20%");
+  CHECK(line_with(text, "short_kernel") == "  short_kernel 100 us: HBM 9%");
   CHECK(text.find("long_kernel") < text.find("short_kernel"));
   CHECK_THAT(joined(text), !ContainsSubstring("plain arithmetic"));
   const auto j = fa::to_json(r);
@@ -606,33 +720,33 @@ TEST_CASE("an estimate says what it is not", "[report]") {
   SECTION("of a GPU that nobody has measured") {
     e.verified = false;
     e.gpu = "A100";
-    CHECK(line_with(fa::text(r), "estimated") ==
-          "estimated 0.6 ms on A100 (unverified: never measured there)");
+    CHECK(line_with(details(r), "estimated") ==
+          "estimated 600 us on A100 (unverified: never measured there)");
     CHECK(fa::to_json(r)["estimate"]["verified"] == false);
   }
   SECTION("without arithmetic, of one kernel") {
     e.kernels[0].arithmetic = false;
-    CHECK_THAT(joined(fa::text(r)), ContainsSubstring("without plain arithmetic"));
+    CHECK_THAT(joined(details(r)), ContainsSubstring("without plain arithmetic"));
   }
   SECTION("of more heads than ran") {
     r.estimate_heads = 128;
-    CHECK(line_with(fa::text(r), "estimated") == "estimated 0.6 ms on H200, for 128 heads");
+    CHECK(line_with(details(r), "estimated") == "estimated 600 us on H200, for 128 heads");
     CHECK(fa::to_json(r)["estimate_heads"] == 128);
   }
   SECTION("of a GPU that is not full") {
     e.kernels[1].blocks = e.kernels[1].sms = 4;
     e.kernels[0].blocks = e.kernels[0].sms = 1;
-    const std::string text = fa::text(r);
+    const std::string text = details(r);
     CHECK_THAT(joined(text), ContainsSubstring("L2 20%; 4 blocks for 132 SMs"));
     CHECK_THAT(line_with(text, "short_kernel"), ContainsSubstring("HBM 9%; 1 block for 132 SMs"));
   }
   SECTION("there is none") {
     r.forward.estimate.reset();
-    CHECK(line_with(fa::text(r), "estimated").empty());
+    CHECK(line_with(details(r), "estimated").empty());
     CHECK(fa::to_json(r)["estimate"].is_null());
     CHECK(fa::to_json(r)["estimate_heads"].is_null());
   }
-  check_one_screen(fa::text(r), 45);
+  check_width(details(r));
 }
 
 TEST_CASE("the source line that takes most of what limits the pass is named", "[report]") {
@@ -644,15 +758,15 @@ TEST_CASE("the source line that takes most of what limits the pass is named", "[
                           {"kernel.cuh:8", "K load32", 1, 1, 1, 30},
                           {"kernel.cuh:9", "Q load32", 1, 1, 1, 40},
                           {"kernel.cuh:8", "V load32", 1, 1, 1, 30}};
-  CHECK(joined(line_with(fa::text(r), "limit")) ==
+  CHECK(joined(line_with(details(r), "limit")) ==
         joined("limit kernel.cuh:8 takes 60% of the clocks of the L1, which limits the pass"));
   CHECK(fa::to_json(r)["sites"][0]["clocks"] == 900);
   auto& part = r.forward.estimate->kernels[1].parts[0].part;
   part = fa::Part::shared;
-  CHECK(joined(line_with(fa::text(r), "limit")).find("kernel.cuh:7 takes 100%") !=
+  CHECK(joined(line_with(details(r), "limit")).find("kernel.cuh:7 takes 100%") !=
         std::string::npos);
   part = fa::Part::hbm;  // which no source line takes
-  CHECK(line_with(fa::text(r), "limit").empty());
+  CHECK(line_with(details(r), "limit").empty());
 }
 
 TEST_CASE("beside a measured time the estimate's difference stands", "[report]") {
@@ -663,14 +777,14 @@ TEST_CASE("beside a measured time the estimate's difference stands", "[report]")
   fa::RunReport gpu = gpu_run();  // 0.5 ms
   fa::read_estimates(file.path, gpu);
   CHECK(gpu.estimate_heads == gpu.problem.heads());
-  const std::string text = fa::text(gpu);
-  check_one_screen(text, 50);
-  CHECK(line_with(text, "estimated") == "estimated 0.6 ms on H200, +20% from measured");
+  const std::string text = details(gpu);
+  check_width(text);
+  CHECK(line_with(text, "estimated") == "estimated 600 us on H200, +20% from measured");
   CHECK_FALSE(line_with(text, "time").empty());
   CHECK_FALSE(line_with(text, "long_kernel").empty());
   CHECK(fa::to_json(gpu)["estimate"]["ms"] == Approx(0.6));
   gpu.forward.time->median_ms = 1;
-  CHECK(line_with(fa::text(gpu), "estimated") == "estimated 0.6 ms on H200, -40% from measured");
+  CHECK(line_with(details(gpu), "estimated") == "estimated 600 us on H200, -40% from measured");
 }
 
 TEST_CASE("the estimate of a backward is read with it", "[report]") {
@@ -849,7 +963,7 @@ TEST_CASE("JSON and text name a cache", "[report]") {
   CHECK(problem["lengths"] == std::vector<int>{256, 0, 9});
   CHECK(problem["page"] == 64);
   CHECK(problem["cache8"] == true);
-  CHECK_THAT(fa::text(r), ContainsSubstring("lengths=0..256 page=64 fp32 fp8 cache"));
+  CHECK_THAT(details(r), ContainsSubstring("lengths=0..256 page=64 fp32 fp8 cache"));
 }
 
 TEST_CASE("an estimate is of the same lengths, which take turns", "[report]") {
@@ -880,15 +994,15 @@ TEST_CASE("an estimate is of the same lengths, which take turns", "[report]") {
 
 TEST_CASE("without counters the predicted bytes give the rate, where bytes bind", "[report]") {
   fa::RunReport r = gpu_run();
-  CHECK_THAT(joined(fa::text(r)), ContainsSubstring("5.90 GB/s of HBM traffic: "));
+  CHECK_THAT(joined(details(r)), ContainsSubstring("5.90 GB/s of HBM traffic: "));
   r.forward.seen.hbm.reset();
   r.forward.predicted.hbm = {1000000000, 1000000000, 0};
   r.forward.bound = fa::Bound{0.467, 0.01};
-  CHECK_THAT(joined(fa::text(r)),
+  CHECK_THAT(joined(details(r)),
              ContainsSubstring("4.00 TB/s of the predicted HBM traffic: 93.5% of this card's "
                                "measured 4.28 TB/s"));
   r.forward.bound = fa::Bound{0.01, 0.467};
-  CHECK_THAT(joined(fa::text(r)), !ContainsSubstring("of the predicted HBM traffic"));
+  CHECK_THAT(joined(details(r)), !ContainsSubstring("of the predicted HBM traffic"));
   r.forward.predicts = false;
   CHECK(fa::to_json(r)["time"]["bytes_per_s"].is_null());
 }

@@ -86,8 +86,8 @@ struct Ran {
 Ran run_program(const fa::Step& step, std::vector<const char*> more = {}) {
   const fa::test::Folder folder;
   const std::string json = folder.path("run.json"), printed = folder.path("out.txt");
-  std::vector<const char*> argv = {"99_copy", "--n", "1",      "--input",   "normal",
-                                   "--iters", "2",   "--json", json.c_str()};
+  std::vector<const char*> argv = {"99_copy", "--n", "1",      "--input",    "normal",
+                                   "--iters", "2",   "--json", json.c_str(), "--details"};
   argv.insert(argv.end(), more.begin(), more.end());
 
   std::fflush(stdout);
@@ -121,7 +121,10 @@ TEST_CASE("a right step ends with status 0", "[step_main]") {
 TEST_CASE("a run in the simulator is estimated, for as many heads as are asked for",
           "[step_main]") {
   if (!simulated()) return;
-  const Ran one = run_program(step_of(copy_v, copy_traffic));  // one copy of 4 heads
+  const Ran full = run_program(step_of(copy_v, copy_traffic));  // one copy of 4 heads
+  CHECK(full.json["estimate_heads"] == 128);
+  CHECK_THAT(full.printed, ContainsSubstring(", for 128 heads\n"));
+  const Ran one = run_program(step_of(copy_v, copy_traffic), {"--estimate-heads", "0"});
   CHECK_THAT(one.printed, ContainsSubstring("\nestimated "));
   CHECK(one.json["estimate_heads"] == 4);
   CHECK(one.json["estimate"]["gpu"] == "H200");

@@ -34,7 +34,7 @@ def sim(line, ranks=1):
     program, *flags = shlex.split(line)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "run.json")
-        call = [os.path.join(BUILD, "steps", program), *flags, "--json", path]
+        call = [os.path.join(BUILD, "steps", program), *flags, "--estimate-heads=0", "--json", path]
         call = ["mpirun", "-n", str(ranks), *call] if ranks > 1 else call
         done = subprocess.run(call, capture_output=True, text=True, env=mpi.environment(folder))
         assert done.returncode in (0, 1), done.stderr

@@ -312,7 +312,7 @@ class Decode(unittest.TestCase):
         def program(call, **_):
             flags = dict(zip(call[1::2], call[2::2]))
             self.assertEqual((flags["--h"], flags["--hkv"], flags["--nk"]), ("32", "8", "4096"))
-            self.assertNotIn("--estimate-heads", flags)
+            self.assertEqual(flags["--estimate-heads"], "0")
             estimate = {"ms": 0.01, "limit": "HBM"}
             with open(flags["--json"], "w", encoding="utf-8") as file:
                 json.dump({"estimate": estimate, "variant_index": 4}, file)

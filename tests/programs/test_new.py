@@ -224,11 +224,11 @@ class OwnKernel(Copy):
         return self.sh("ctest", *words, status=status)
 
     def show_backward(self, text, name):
-        """The table of the backward and the verdict of a run with --n 200."""
-        table = text[text.index("\nbackward") :]
-        table, verdict = table[: table.index("\nHBM")], table[table.index("\nright") :]
-        shown = f"{table}\n...{verdict}".rstrip()
-        OUTPUTS[name] = f"$ build/sim/steps/mine --n 200\n...{shown}"
+        """The verdict and the table of the backward of a run with --n 200 --details."""
+        verdict = text[: text.index("\n\n")]
+        table = text[text.index("\nbackward, bytes") :]
+        shown = f"{verdict}\n...{table[: table.index(chr(10) + 'HBM')]}"
+        OUTPUTS[name] = f"$ build/sim/steps/mine --n 200 --details\n{shown}\n..."
         return shown
 
     def scaffold(self):
@@ -252,7 +252,8 @@ class OwnKernel(Copy):
         self.scaffold()
         self.type_in(self.blocks[0])
         self.build()
-        naive = self.run_mine("--n", "200", name="mine")
+        self.run_mine("--n", "200", name="mine")
+        naive = self.run_mine("--n", "200", "--details")
         # One row of 64 floats for each of the 200 keys, in each of 4 * 200 threads.
         self.assertRegex(naive, rf"K +{4 * 200 * 200 * 64 * 4:,} +=")
         self.right_at_the_edges()
@@ -287,8 +288,7 @@ class OwnKernel(Copy):
         self.insert(kernels, before="// --- host")
         self.insert(host, before="}  // namespace")
         self.build()
-        unpredicted = self.run_mine("--n", "200", name="unpredicted")
-        shown = self.show_backward(unpredicted, "unpredicted")
+        shown = self.show_backward(self.run_mine("--n", "200", "--details"), "unpredicted")
         self.assertNotIn("predicted  ", shown)
         self.assertIn("and not predicted in the backward", " ".join(shown.split()))
 
@@ -298,7 +298,7 @@ class OwnKernel(Copy):
             "+          .backward_traffic = backward_traffic};\n"
         )
         self.build()
-        shown = self.show_backward(self.run_mine("--n", "200"), "backward")
+        shown = self.show_backward(self.run_mine("--n", "200", "--details"), "backward")
         self.assertRegex(shown, rf"dQ +atomic +{4 * 4 * 200 * 200 * 64:,} +=")
         self.assertIn("no finding", self.run_mine("--n", "140", "--d", "32", "--analyse"))
         self.right_at_the_edges()

@@ -42,13 +42,14 @@ def run(*arguments, program=NAIVE, **kind):
     return subprocess.run([str(program), *map(str, arguments)], text=True, **{**pipes, **kind})
 
 
-def in_terminal(columns, arguments, output):
+def in_terminal(columns, arguments, output, **environment):
     """What a terminal with so many columns shows of "stdout" or "stderr"."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     tty.setraw(its)
     shown = b""
-    with subprocess.Popen([NAIVE, *arguments], **{output: its}):
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "", **environment}
+    with subprocess.Popen([NAIVE, *arguments], env=environment, **{output: its}):
         os.close(its)
         try:
             while part := os.read(ours, 65536):
@@ -239,13 +240,30 @@ class Report(Case):
     def test_it_fits_a_screen(self):
         for program in steps():
             with self.subTest(program=program.name):
-                n = rows_of(program, 64)
-                self.fits(self.right("--n", n, "--h", "1", "--d", "64", program=program))
+                small = ["--n", rows_of(program, 64), "--h", "1", "--d", "64"]
+                shown = self.right(*small, program=program)
+                self.assertLessEqual(shown.count("\n"), 24)
+                first, second = shown.splitlines()[:2]
+                answer = r"\d\d \w+: right, HBM [\d.]+ [kM]?B, [\d.]+ [um]s (estimated|measured)"
+                self.assertRegex(first, answer)
+                self.assertTrue(second.startswith("right     "))
+                self.assertNotIn("\033", shown)
+                details = self.right(*small, "--details", program=program)
+                self.assertIn("max error", details)
                 # The longest figures of any size.
                 large = ["--n", rows_of(program, 65536), "--h", "32", "--d", "128", "--predict"]
-                shown = self.right(*large, program=program)
-                self.fits(shown)
-                self.assertIn(program.name, shown)
+                large = self.right(*large, "--details", program=program)
+                self.assertIn(program.name, large)
+                for text in (shown, details, large):
+                    self.fits(text)
+
+    def test_colours_are_for_a_terminal(self):
+        plain = self.right(*SMALL).splitlines()
+        bold = in_terminal(80, SMALL, "stdout").splitlines()
+        self.assertTrue(bold[0].startswith("\033[1m01 naive: \033[32mright\033[39m, HBM "), bold[0])
+        self.assertEqual((re.sub(r"\033\[\d+m", "", bold[0]), bold[1:]), (plain[0], plain[1:]))
+        for none in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+            self.assertEqual(in_terminal(80, SMALL, "stdout", **none).splitlines(), plain)
 
     def test_json_has_every_promised_key(self):
         r = self.json_of(*SMALL, "--causal", "--seed", "5", "--input", "normal")
@@ -301,7 +319,7 @@ class Report(Case):
         instructions = data / "instructions.json"
         instructions.unlink()
         other = {"env": {**os.environ, "FLASH_STEPS_DATA": str(data)}}
-        missing = run(*SMALL, **other)
+        missing = run(*SMALL, "--details", **other)
         self.assertEqual(missing.returncode, 0, missing.stderr)
         self.assertIn("without plain arithmetic", " ".join(missing.stdout.split()))
         for words in ("{", "{}", '{"kernels": {"k": {"all": 2}}}', "[]", ""):

@@ -173,7 +173,7 @@ class Ranks(Folder):
         self.assertEqual(self.report(2, *args, "--analyse")["findings"], [])
 
     def test_predict_runs_nothing(self):
-        done = run(8, "--n", 1 << 20, "--causal", "--predict")
+        done = run(8, "--n", 1 << 20, "--causal", "--predict", "--details")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("rows per rank", done.stdout)
         self.assertIn("0-65535, 983040-1048575", done.stdout)
