@@ -180,6 +180,7 @@ static void require_same_gradients(const Kernels& of) {
   }
 }
 
+#if !FA_BACKEND_GPU
 /// Predicted bytes and operations are counted ones.
 static void require_backward_predicted_for_lengths(const Kernels& of) {
   const auto [N, Nk] = GENERATE(std::pair(1, 1), std::pair(17, 65), std::pair(257, 131),
@@ -203,6 +204,7 @@ static void require_no_finding_in_backward(const Kernels& of) {
   const auto p = bf16_problem(N, Nk, of.d, causal, 1, /*H=*/2, /*Hkv=*/1);
   count_backward(*of.variant, p, /*analyse=*/true);
 }
+#endif
 
 void require_backward(const Kernels& of, const Variant& parent) {
   CAPTURE(of.variant->name, of.d);
