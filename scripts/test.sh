@@ -8,10 +8,8 @@
 #                                  solutions, maintainers' tools, the pages in a
 #                                  browser, the documentation, tables, formatting,
 #                                  and where nvcc is installed each kernel for its
-#                                  GPU, unless the same nvcc has found the same
-#                                  text clean before. Installs Open MPI, Doxygen,
-#                                  MkDocs, gdb, the formatters and, where apt has
-#                                  it, Chromium
+#                                  GPU. Installs Open MPI, Doxygen, MkDocs, gdb,
+#                                  the formatters and, where apt has it, Chromium
 #   ./scripts/test.sh --yes        installs what is missing without asking
 #   ./scripts/test.sh -R step04    only the tests whose name matches, of either
 #                                  length (arguments go to ctest)
@@ -32,7 +30,7 @@ while (($#)); do
     --cuda) cuda=yes ;;
     --yes) yes=(--yes) ;;
     -h | --help)
-      sed -n '2,27s/^# \{0,1\}//p' "$0"
+      sed -n '2,25s/^# \{0,1\}//p' "$0"
       exit 0
       ;;
     *) break ;;
@@ -135,7 +133,7 @@ echo "== formatting"
 
 echo "== kernels for GPUs"
 if [[ $nvcc ]]; then
-  look_at_kernels --changed
+  look_at_kernels
 else
   echo "not run: no nvcc here"
   not_run+=("kernels for GPUs (no nvcc here)")

@@ -10,14 +10,12 @@ remark on wgmma or setmaxnreg (C7504 to C7520) is a finding; docs/ptxas.md says 
 how to get rid of it. It needs nvcc and no GPU; a step takes seconds.
 
 The simulator reads the figures for sm_90 from common/data/registers.json. The nvcc that wrote that
-file must find the same figures, else that is a finding, too. The file holds a digest of the text:
-with --changed, steps with a number are compiled only if the digest or the nvcc is another.
+file must find the same figures, else that is a finding, too.
 Exit status: 0 no finding; 1 a kernel has a stack frame or a spill or a remark, a file does not
 compile, or registers.json is out of date; 2 bad use; 3 no nvcc.
 """
 
 import concurrent.futures
-import hashlib
 import json
 import os
 import re
@@ -28,7 +26,6 @@ from dataclasses import dataclass, field
 
 from . import command
 from .command import BadInput, Failure, NotHere
-from .commits import code_of, files_of
 from .files import ROOT, read_text, write_rows
 from .nvcc import arches_of, codes_of, every_arch_of, find_nvcc, nvcc_command, version_of
 from .steps import all_needs_of, find_steps, listed, needs_of, runs_on
@@ -271,52 +268,33 @@ def findings_of(name, kernel, ptx):
 # --- common/data/registers.json ---
 
 
-def compiled_text(steps):
-    """A digest of the code that nvcc compiles for these steps, and of how it is called. Comments
-    and white space do not count."""
-    call = nvcc_command("nvcc", "", "", "", root="")
-    how = [(step, arches_of(needs_of(step))) for step in steps], call[call.index("nvcc") :]
-    texts = [repr(how)]
-    paths = set().union(*map(files_of, steps))
-    for path in sorted(path for path in paths if not path.startswith("common/sim/")):
-        texts.append("\n".join([path, *code_of(read_text(os.path.join(ROOT, path)))]))
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
-
-
-def seen_before(path, version, text):
-    """Whether this nvcc has written the file for this text, which it does of clean kernels only."""
-    try:
-        known = json.loads(read_text(path))
-        return (known["nvcc"], known["text"]) == (version, text)
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
-
-
-def write_registers(path, version, text, kernels):
-    """The file that the simulator reads. `text`: compiled_text(); `kernels`: {name: Kernel}."""
+def write_registers(path, version, kernels):
+    """The file that the simulator reads; `kernels`: {name: Kernel}."""
     source = (
         "What ptxas assigned to each kernel for sm_90 (or sm_90a): registers per thread, bytes of "
         "static shared memory per block. The simulator's L2 model derives from it how many blocks "
         "an SM holds. Written by ./scripts/ptxas --update."
     )
-    rows = {
-        name: {"registers": kernels[name].registers, "shared_bytes": kernels[name].smem}
-        for name in sorted(kernels, key=numbers_in_order)
-    }
-    head = {"source": source, "nvcc": version, "text": text}
-    write_rows(path, {**head, "kernels": rows}, indent=2)
+    rows = {}
+    for name in sorted(kernels, key=numbers_in_order):
+        template, angle, arguments = name.partition("<")
+        row = kernels[name].registers, kernels[name].smem
+        rows.setdefault(template, {})[angle + arguments] = row
+    write_rows(path, {"source": source, "nvcc": version, "kernels": rows}, indent=2)
 
 
-def compare_registers(path, version, kernels, numbered, all_steps):
+def compare_registers(path, version, kernels, numbered):
     """(finding or None, remark or None) on the file against what ptxas has just said.
 
-    `kernels`: {name: Kernel}. Of these the file must know the `numbered` steps' ones; a step of the
-    user's own may be unknown. With `all_steps`, it may hold no other kernel."""
+    `kernels`: {name: Kernel} of all steps. The file must know the `numbered` steps' ones, may know
+    those of the user's own, and holds no other."""
     try:
         known = json.loads(read_text(path))
         of_version = known["nvcc"]
         rows = {
-            name: (row["registers"], row["shared_bytes"]) for name, row in known["kernels"].items()
+            template + arguments: (registers, smem)
+            for template, instances in known["kernels"].items()
+            for arguments, (registers, smem) in instances.items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"{REGISTERS} cannot be read ({type(error).__name__}: {error}): {UPDATE}", None
@@ -333,8 +311,7 @@ def compare_registers(path, version, kernels, numbered, all_steps):
                 f"gives {name} {row[0]} registers and {row[1]} B of shared memory, ptxas {now[0]} "
                 f"and {now[1]}"
             )
-    if all_steps:
-        wrong += [f"holds {name}, which no step has" for name in rows if name not in kernels]
+    wrong += [f"holds {name}, which no step has" for name in rows if name not in kernels]
     if not wrong:
         return None, None
     more = f" (and {len(wrong) - 1} more like this)" if len(wrong) > 1 else ""
@@ -379,32 +356,22 @@ def look_at(jobs, nvcc, version):
 def all_steps(args, version):
     """All steps of steps/CMakeLists.txt, and registers.json: the findings."""
     path = os.path.join(ROOT, REGISTERS)
-    steps, text = list(listed()), ""
-    numbered = [step for step in steps if step[0].isdigit()]
-    if args.update or args.changed:
-        text = compiled_text(numbered)
-    if args.changed and seen_before(path, version, text):
-        print(
-            f"the kernels of the numbered steps are as nvcc {version} found them clean: {REGISTERS}"
-        )
-        steps = [step for step in steps if step not in numbered]
-    jobs = jobs_of_steps(steps, args.every_arch, args.nvcc)
+    jobs = jobs_of_steps(listed(), args.every_arch, args.nvcc)
     done, bad = look_at(jobs, args.nvcc, version)
     of_file, must_know = {}, set()
     for job, kernels in done:
         if job.arch.startswith("sm_90"):
             found = {name: kernel for name, kernel in kernels if kernel.entry}
             of_file = {**found, **of_file}
-            must_know |= set(found) if job.step in numbered else set()
+            must_know |= set(found) if job.step[0].isdigit() else set()
     if of_file and not shutil.which("c++filt"):
         bad.append(f"{REGISTERS} holds demangled names: install c++filt (package binutils)")
     elif args.update:
         if not bad:
-            write_registers(path, version, text, of_file)
+            write_registers(path, version, of_file)
             print(f"wrote {REGISTERS}: {len(of_file)} kernels")
     elif of_file and len(done) == len(jobs):
-        whole = len(steps) == len(listed())
-        finding, remark = compare_registers(path, version, of_file, must_know, whole)
+        finding, remark = compare_registers(path, version, of_file, must_know)
         bad += [finding] if finding else []
         if remark:
             print("remark: " + remark)
@@ -418,13 +385,12 @@ def main():
     add("--arch", help=f"default: what the step needs, and at least sm_90; of a file {FILE_ARCH}")
     add("--nvcc", default=find_nvcc(), help="default: that of PATH")
     add("--update", action="store_true", help=f"write {REGISTERS} instead of comparing with it")
-    add("--changed", action="store_true", help=f"leave out what {REGISTERS} already covers")
     add("--every-arch", action="store_true", help="for every architecture from sm_75 to sm_120")
     args = parser.parse_args()
-    if args.what and (args.update or args.changed or args.every_arch):
-        raise BadInput("--update, --changed and --every-arch are of all steps: name none")
-    if args.changed and (args.update or args.every_arch) or args.arch and not args.what:
-        raise BadInput("these options do not go together; see --help")
+    if args.what and (args.update or args.every_arch):
+        raise BadInput("--update and --every-arch are of all steps: name none")
+    if args.arch and not args.what:
+        raise BadInput("--arch is of one step or file: name it")
     for what in args.what:
         source_of(what)
     if not args.nvcc or not shutil.which(args.nvcc):

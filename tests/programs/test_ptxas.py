@@ -2,7 +2,6 @@
 keeps common/data/registers.json up to date, and says one sentence on bad input. docs/ptxas.md: each
 cause that it names provokes its remark, and each cure removes it."""
 
-import json
 import os
 import re
 import shutil
@@ -197,19 +196,18 @@ class Compare(Folder):
             ({}, {mine: before[mine]}, None),  # a user's own need not be there
             (before, {step: before[step]}, "holds mine::k, which no step has"),
         ):
-            ptxas.write_registers(path, "13.0.1", "0123456789abcdef", written)
-            finding, _ = ptxas.compare_registers(path, "13.0.1", seen, {step}, True)
+            ptxas.write_registers(path, "13.0.1", written)
+            finding, _ = ptxas.compare_registers(path, "13.0.1", seen, {step})
             self.assertEqual(finding is None, words is None, finding)
             if words:
                 self.assertRegex(finding, words + ".*--update$")
         compare = ptxas.compare_registers
-        self.assertEqual(compare(path, "13.0.1", {}, set(), all_steps=False), (None, None))
-        finding, remark = compare(path, "12.4.99", more, {step}, True)
+        finding, remark = compare(path, "12.4.99", more, {step})
         self.assertIsNone(finding)
         self.assertIn("comes from nvcc 13.0.1, this is 12.4.99: not compared", remark)
-        for words in ("{", "[]", "{}", '{"nvcc": "13.0.1", "kernels": {"k": {}}}', None):
+        for words in ("{", "[]", "{}", '{"nvcc": "13.0.1", "kernels": {"k": [1]}}', None):
             self.write(path, words) if words else os.remove(path)
-            finding, _ = compare(path, "13.0.1", before, set(), True)
+            finding, _ = compare(path, "13.0.1", before, set())
             self.assertRegex(finding, "^common/data/registers.json cannot be read .*--update$")
 
 
@@ -241,9 +239,9 @@ class Program(Folder):
         self.refuses("neither a .cu nor a .cuh", self.write("", "kernel.txt"))
         self.refuses("main.cu does not exist", self.folder)
         self.refuses("nvcc was not found", "01", "--nvcc", "/there/is/none", status=3)
-        for more in ("--changed", "--update", "--every-arch"):
+        for more in ("--update", "--every-arch"):
             self.refuses("are of all steps: name none", more, "01")
-        self.refuses("do not go together", "--changed", "--update")
+        self.refuses("--arch is of one step or file", "--arch", "sm_90")
 
 
 @unittest.skipUnless(nvcc.find_nvcc(), "no nvcc here")
@@ -267,9 +265,11 @@ class Compile(Program):
         known = read_json(os.path.join(ROOT, ptxas.REGISTERS))["kernels"]
         self.assertTrue(shown)
         for registers, smem, *_, name in shown:
-            self.assertEqual(known[name]["shared_bytes"], int(smem))
+            template, angle, arguments = name.partition("<")
+            known_registers, known_smem = known[template][angle + arguments]
+            self.assertEqual(known_smem, int(smem))
             if f"nvcc {PAGE_NVCC}." in done.stdout:
-                self.assertEqual(known[name]["registers"], int(registers))
+                self.assertEqual(known_registers, int(registers))
 
     def test_what_does_not_compile_and_what_cannot_be_compiled_for(self):
         done = self.ptxas(self.write("__global__ void k() { nonsense }"))
@@ -329,8 +329,9 @@ class Update(Folder):
         written = read_json(self.registers)
         self.assertRegex(written["nvcc"], r"^\d+\.\d+\.\d+$")
         self.assertEqual(list(written["kernels"]), ["reverse"])
-        self.assertEqual(written["kernels"]["reverse"]["shared_bytes"], 128)
-        self.assertGreater(written["kernels"]["reverse"]["registers"], 3)
+        registers, smem = written["kernels"]["reverse"][""]
+        self.assertEqual(smem, 128)
+        self.assertGreater(registers, 3)
         out = self.run_all()
         self.assertRegex(out, "(?s)01_small for sm_80.* reverse\n01_small for sm_90.* reverse\nno ")
         self.write("steps/01_small/main.cu", CLEAN.replace("s[32]", "s[64]"))
@@ -339,29 +340,6 @@ class Update(Folder):
             r"finding: .*registers.json gives reverse \d+ registers and 128 B of "
             r"shared memory, ptxas \d+ and 256: run ./scripts/ptxas",
         )
-
-    def test_what_this_nvcc_has_seen_is_not_compiled_again(self):
-        self.run_all("--changed", status=1)  # there is no file yet
-        self.run_all("--update")
-        self.write("steps/01_small/main.cu", "// a comment\n" + CLEAN)
-        out = self.run_all("--changed")
-        self.assertRegex(out, r"nvcc \d+\.\d+\.\d+ found them clean: common/data/registers.json\n")
-        self.assertNotIn(" reverse", out)
-        written = read_json(self.registers)
-        for change in ({"nvcc": "12.4.99"}, {"text": "0123456789abcdef"}, {"text": None}):
-            self.registers.write_text(json.dumps({**written, **change}))
-            self.assertIn(" reverse", self.run_all("--changed"), change)
-        self.registers.write_text(json.dumps(written))
-        header = "common/harness/small.h"
-        self.write(header, "inline int two() { return 2; }\n")
-        self.write("steps/01_small/main.cu", f'#include "{header}"\n' + CLEAN)
-        self.assertIn(" reverse", self.run_all("--changed"))
-        self.write("steps/CMakeLists.txt", "fa_step(01_small)\nfa_step(mine)\n")
-        self.write("steps/mine/main.cu", CLEAN)
-        self.write(header, "nonsense\n")
-        out = self.run_all("--changed", status=1)  # the other step is compiled all the same
-        self.assertIn("finding: 01_small does not compile", out)
-        self.assertIn("mine for sm_90", out)
 
     def test_a_finding_leaves_the_file_alone(self):
         self.write("steps/01_small/main.cu", STACK)

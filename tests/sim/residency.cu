@@ -103,12 +103,12 @@ TEST_CASE("the shipped file knows the steps' kernels by the simulator's names",
 
 TEST_CASE("without the file no kernel is known; a damaged one is a sentence", "[sim][residency]") {
   CHECK(sim::read_resource_table("no/such/registers.json").empty());
-  const auto table = read(R"({"kernels":{"k<1>":{"registers":40,"shared_bytes":512}}})");
+  const auto table = read(R"({"kernels":{"k":{"<1>":[40, 512]}}})");
   REQUIRE(table.size() == 1);
   CHECK(table.at("k<1>").registers == 40);
   CHECK(table.at("k<1>").shared_bytes == 512);
-  const std::string words = GENERATE(as<std::string>{}, R"({"kernels":{"k":{"registers":40)", "{}",
-                                     R"({"kernels":{"k":{"registers":40}}})", "");
+  const std::string words = GENERATE(as<std::string>{}, R"({"kernels":{"k":{"":[40)", "{}",
+                                     R"({"kernels":{"k":{"":[40]}}})", "");
   CAPTURE(words);
   CHECK_THROWS_AS(read(words), fa::UsageError);
   CHECK_THROWS_WITH(read(words), ContainsSubstring("registers.json") ||

@@ -15,8 +15,9 @@ ResourceTable read_resource_table(const std::string& path) {
   if (!file) return table;
   try {
     const nlohmann::json root = nlohmann::json::parse(file);
-    for (const auto& [kernel, row] : root.at("kernels").items()) {
-      table[kernel] = {row.at("registers").get<unsigned>(), row.at("shared_bytes").get<size_t>()};
+    for (const auto& [kernel, instances] : root.at("kernels").items()) {
+      for (const auto& [arguments, row] : instances.items())
+        table[kernel + arguments] = {row.at(0).get<unsigned>(), row.at(1).get<size_t>()};
     }
   } catch (const nlohmann::json::exception& e) {
     throw fa::UsageError("the kernels' registers, " + path + ", are damaged after " +
