@@ -1,7 +1,6 @@
 """Compares runs of steps from the JSON files that the programs write with --json.
 
     compare.py build/tour/*.json                 one table: steps x sizes x GPUs
-    compare.py --markdown *.json                 the same for a README
     compare.py --page FILE.html *.json           the tour's page of these runs
     compare.py --diff before.json after.json     two runs side by side
 
@@ -15,8 +14,8 @@ from .command import BadInput
 from .files import require_writable
 from .problems import problem_text
 from .report import write_page
-from .results import columns_for, get, join_for_reading, load, notes_on, screen_of, total
-from .text import bytes_text, count_text, markdown_table, time_text
+from .results import get, join_for_reading, load, screen_of, total
+from .text import bytes_text, count_text, time_text
 
 # What --diff shows: name, path in the JSON, how to sum it, how to print it.
 METRICS = (
@@ -98,7 +97,6 @@ def diff(first, second):
 def compare():
     parser = command.parser(__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE.json")
-    parser.add_argument("--markdown", action="store_true", help="print a Markdown table")
     parser.add_argument("--page", metavar="FILE.html", help="write a page with figures")
     parser.add_argument("--diff", action="store_true", help="print two files side by side")
     args = parser.parse_args()
@@ -112,11 +110,7 @@ def compare():
     if args.diff:
         print(diff(*loaded))
     else:
-        if args.markdown:
-            columns, common = columns_for(rows)
-            print("\n\n".join([common, markdown_table(columns, rows), *notes_on(rows)]).lstrip())
-        else:
-            print(screen_of(rows))
+        print(screen_of(rows))
     if args.page:
         write_page(args.page, rows, {})
         print(args.page)
