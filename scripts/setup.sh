@@ -158,20 +158,20 @@ allowed() {
     echo "setup: this is not Debian or Ubuntu: install the packages above by hand (the names are Debian's)"
   elif [[ $(id -u) != 0 ]] && ! command -v sudo > /dev/null; then
     echo "setup: no root here; ask an administrator to run:  $line"
-  elif [[ $yes ]]; then
-    echo "setup: as root: $line"
-    as_root true && return
-    echo "setup: no root here; ask an administrator to run:  sudo $line"
-  elif [[ -t 0 ]]; then # the question goes to stderr: learn passes it on
-    read -r -p "setup: as root: $line: install them now? [Y/n] " answer || answer=no
-    if [[ $answer == [Nn]* ]]; then
+  elif [[ ! $yes && ! -t 0 ]]; then
+    echo "setup: nothing was installed; run:  ${sudo}$line   (or add --yes)"
+  else
+    if [[ $yes ]]; then
+      echo "setup: as root: $line"
+    else # the question goes to stderr: learn passes it on
+      read -r -p "setup: as root: $line: install them now? [Y/n] " answer || answer=no
+    fi
+    if [[ ${answer-} == [Nn]* ]]; then
       echo "setup: nothing was installed"
     else
       as_root true && return
       echo "setup: no root here; ask an administrator to run:  sudo $line"
     fi
-  else
-    echo "setup: nothing was installed; run:  ${sudo}$line   (or add --yes)"
   fi
   return 1
 }
@@ -182,7 +182,8 @@ if [[ $have ]]; then
   exit
 fi
 look say
-line="apt-get install -y --no-install-recommends ${missing[*]-}"
+install="apt-get install -y --no-install-recommends"
+line="$install ${missing[*]-}"
 sudo=sudo\ 
 [[ $(id -u) == 0 ]] && sudo=''
 if ((${#missing[@]})) && allowed; then
@@ -192,7 +193,7 @@ if ((${#missing[@]})) && allowed; then
   look
 fi
 if ((${#required[@]})); then
-  how="${sudo}apt-get install -y --no-install-recommends ${required[*]}"
+  how="$sudo$install ${required[*]}"
   command -v apt-get > /dev/null || how="your package manager"
   # Where only these are missing, nobody needs root for them.
   [[ $sudo && ${required[*]} =~ ^(cmake)?\ ?(ninja-build)?$ ]] && how+="; without root: $newer_cmake"

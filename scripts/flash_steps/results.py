@@ -141,14 +141,6 @@ class Row:
         return all(kernel["arithmetic"] for kernel in get(self.estimate, "kernels") or [])
 
     @property
-    def estimated_over_measured(self):
-        """None where they are of two GPUs."""
-        if self.estimated_ms is None or not self.ms:
-            return None
-        same = model_of(self.gpu_get("device.name")) == self.estimate["gpu"]
-        return self.estimated_ms / self.ms if same else None
-
-    @property
     def requested(self):
         """Bytes, as all here: counted."""
         return total(self.sim_get("traffic.requested.counted"))
@@ -370,8 +362,11 @@ def modelled_gpu(row):
 
 
 def factor(row):
-    ratio = row.estimated_over_measured
-    return "-" if ratio is None else f"{ratio:.2f}x"
+    """Estimated over measured; "-" where they are of two GPUs."""
+    if row.estimated_ms is None or not row.ms:
+        return "-"
+    same = model_of(row.gpu_get("device.name")) == row.estimate["gpu"]
+    return f"{row.estimated_ms / row.ms:.2f}x" if same else "-"
 
 
 def speed(row):

@@ -11,9 +11,9 @@ from .files import ROOT, read_text
 from .results import load
 
 
-def find_steps(wanted=None, root=ROOT):
+def find_steps(wanted=None):
     """All, sorted, or those of a text with numbers or names in it."""
-    folder = os.path.join(root, "steps")
+    folder = os.path.join(ROOT, "steps")
     known = sorted(
         name
         for name in (os.listdir(folder) if os.path.isdir(folder) else [])
@@ -58,27 +58,27 @@ def numbered_steps():
     return [step for step in found if number_of(step)] or found
 
 
-def listed(root=ROOT):
+def listed():
     """{step: the architectures that it needs}, of steps/CMakeLists.txt; ["sm_80", "sm_90a"] where
     some variants do with the first, [] for any GPU. Without one of the user's own that was deleted
     by hand."""
-    text = read_text(os.path.join(root, "steps", "CMakeLists.txt"))
+    text = read_text(os.path.join(ROOT, "steps", "CMakeLists.txt"))
     found = {}
     for name, words in re.findall(r"^fa_step\((\w+)([^)]*)\)", text, re.MULTILINE):
-        if number_of(name) or os.path.isdir(os.path.join(root, "steps", name)):
+        if number_of(name) or os.path.isdir(os.path.join(ROOT, "steps", name)):
             needs = [word for word in words.split() if re.fullmatch(r"sm_\d+a?", word)]
             found[name] = sorted(needs, key=lambda arch: int(arch.strip("sm_a")))
     return found
 
 
-def all_needs_of(step, root=ROOT):
+def all_needs_of(step):
     """As listed(); [] for a folder that is not listed."""
-    return listed(root).get(step, [])
+    return listed().get(step, [])
 
 
-def needs_of(step, root=ROOT):
+def needs_of(step):
     """The architecture that a step's newest kernels need; None: any, or it is not listed."""
-    return (all_needs_of(step, root) or [None])[-1]
+    return (all_needs_of(step) or [None])[-1]
 
 
 def runs_on(arch, needs):

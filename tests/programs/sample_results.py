@@ -8,6 +8,17 @@ from flash_steps import commits
 
 HERE = commits.here()
 
+
+def moved(read, write):
+    return {"read": read, "write": write, "atomic": 0}
+
+
+def kernel(name, ms, blocks, sms, **parts):
+    """Its estimate; `parts`: the shares of the time."""
+    about = {"name": name, "ms": ms, "blocks": blocks, "sms": sms, "arithmetic": True}
+    return {**about, "parts": {part.replace("_", " "): share for part, share in parts.items()}}
+
+
 SIM = {
     "schema": 1,
     "step": "01_naive",
@@ -15,32 +26,18 @@ SIM = {
     "device": {"kind": "sim", "name": "simulator", "arch": "sim"},
     "model_gpu": "H200",
     "problem": {
-        "b": 1,
-        "h": 4,
-        "hkv": 4,
-        "n": 1024,
-        "nk": 1024,
-        "d": 64,
-        "causal": True,
-        "dtype": "fp32",
-        "smem": None,
-        "lengths": None,
-        "page": None,
-        "cache8": False,
-        "input": "real",
-        "seed": 1,
+        **{"b": 1, "h": 4, "hkv": 4, "n": 1024, "nk": 1024, "d": 64},
+        **{"causal": True, "dtype": "fp32", "input": "real", "seed": 1},
+        **{"smem": None, "lengths": None, "page": None, "cache8": False},
     },
     "check": [{"tensor": "O", "max_abs_err": 1e-6, "bound": 1e-5, "ok": True}],
     "traffic": {
         "requested": {
-            "predicted": {"read": 2000000000, "write": 40000000, "atomic": 0},
-            "counted": {"read": 2000000000, "write": 40000000, "atomic": 0},
+            "predicted": moved(2000000000, 40000000),
+            "counted": moved(2000000000, 40000000),
             "buffers": {
-                "Q": {"predicted": None, "counted": {"read": 1500000000, "write": 0, "atomic": 0}},
-                "S": {
-                    "predicted": None,
-                    "counted": {"read": 500000000, "write": 40000000, "atomic": 0},
-                },
+                "Q": {"predicted": None, "counted": moved(1500000000, 0)},
+                "S": {"predicted": None, "counted": moved(500000000, 40000000)},
             },
         },
         "requests": {"load": 4000000, "store": 1000000, "atomic": 0},
@@ -58,22 +55,8 @@ SIM = {
         "ms": 0.4,
         "limit": "L1 lines",
         "kernels": [
-            {
-                "name": "softmax_kernel",
-                "ms": 0.1,
-                "blocks": 4,
-                "sms": 4,
-                "arithmetic": True,
-                "parts": {"waiting": 0.6, "L2": 0.3},
-            },
-            {
-                "name": "scores_kernel",
-                "ms": 0.3,
-                "blocks": 1000,
-                "sms": 132,
-                "arithmetic": True,
-                "parts": {"L1 lines": 0.9, "waiting": 0.1},
-            },
+            kernel("softmax_kernel", 0.1, 4, 4, waiting=0.6, L2=0.3),
+            kernel("scores_kernel", 0.3, 1000, 132, L1_lines=0.9, waiting=0.1),
         ],
     },
     "bound_ms": 0.25,
@@ -111,12 +94,8 @@ def gpu(name="NVIDIA H200", median_ms=0.5, **changes):
     data["model_gpu"] = None
     data["traffic"]["requested"]["counted"] = None
     data["traffic"]["hbm"].update(model=None, measured={"read": 32000000, "write": 30000000})
-    data["time"] = {
-        "median_ms": median_ms,
-        "p10_ms": median_ms * 0.98,
-        "p90_ms": median_ms * 1.05,
-        "iters": 50,
-    }
+    spread = {"p10_ms": median_ms * 0.98, "p90_ms": median_ms * 1.05}
+    data["time"] = {"median_ms": median_ms, **spread, "iters": 50}
     data["estimate"] = data["estimate_heads"] = None
     data["bound_ms"] = 0.2
     data["host_ms"] = None
@@ -131,12 +110,8 @@ def gpu(name="NVIDIA H200", median_ms=0.5, **changes):
 
 def with_backward(data, atomic=0):
     """The run with a backward that adds with atomics."""
-    backward = copy.deepcopy(
-        {
-            key: data[key]
-            for key in ("traffic", "time", "estimate", "host_ms", "flops", "flops_executed")
-        }
-    )
+    keys = ("traffic", "time", "estimate", "host_ms", "flops", "flops_executed")
+    backward = copy.deepcopy({key: data[key] for key in keys})
     for group in ("requests", "sectors"):
         backward["traffic"][group]["atomic"] = atomic
     backward["flops"] = 2.5 * data["flops"]
