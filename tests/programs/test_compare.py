@@ -9,12 +9,9 @@ import resource
 import struct
 import subprocess
 import sys
-import tempfile
 import termios
-import unittest
-from pathlib import Path
 
-from copies import SCRIPTS, for_all, main, typed
+from copies import SCRIPTS, Folder, for_all, main, typed
 from flash_steps import problems, results
 from sample_results import few_blocks, gpu, sim, with_backward, with_prepare, write
 
@@ -48,14 +45,9 @@ def own_series(page):
     return json.loads(data)["series"][1]
 
 
-class Scripts(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-
+class Scripts(Folder):
     def file(self, name, data):
-        return write(os.path.join(self.folder, name), data)
+        return write(self.folder / name, data)
 
     def compare(self, *runs, options=(), status=0):
         """compare.py on a file for each argument: what it shows, or why it refuses."""
@@ -346,14 +338,14 @@ class Table(Scripts):
     def test_bad_files_get_one_sentence(self):
         said = self.compare([sim(), sim(ok=None)], status=2)
         self.assertIn("0.json holds a prediction and no run", said)  # --predict runs nothing
-        path = Path(self.folder, "bad.json")
+        path = self.folder / "bad.json"
         for text in ("{", "[]x", "{}", '{"step": 1}', "3"):
             path.write_text(text)
             done = typed("compare.py", path)
             self.assertEqual((done.returncode, done.stdout), (2, ""), text)
             self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
             self.assertIn("bad.json", done.stderr)
-        done = typed("compare.py", self.folder + "/none.json")
+        done = typed("compare.py", self.folder / "none.json")
         self.assertEqual(done.returncode, 2)
         self.assertIn("none.json: No such file", done.stderr)
 
@@ -391,13 +383,9 @@ class Diff(Scripts):
 @for_all
 class Pictures(Scripts):
     def draw(self, runs):
-        folder = os.path.join(self.folder, "new")
+        folder = self.folder / "new"
         done = run("plots", "--out", folder, self.file("r.json", runs))
-        pictures = {}
-        for name in os.listdir(folder) if done.returncode == 0 else ():
-            with open(os.path.join(folder, name), encoding="utf-8") as file:
-                pictures[name] = file.read()
-        return done, pictures
+        return done, {path.name: path.read_text() for path in folder.glob("*")}
 
     def test_the_readmes_picture_and_hbm_bytes_against_n(self):
         def run_of(step, variant, ms, n=4096, name="NVIDIA H200"):
@@ -448,11 +436,11 @@ class Report(Scripts):
     def add(self, name, data=None, text=""):
         if data:
             self.file(name + ".json", data)
-        Path(self.folder, name + ".txt").write_text(text)
+        self.write(name + ".txt", text)
 
     def report(self):
         """(the labels of the table, the page)"""
-        page = Path(self.folder, "report.html")
+        page = self.folder / "report.html"
         done = run("report", "--all", "--out", page, self.folder)
         self.assertEqual(done.returncode, 0, done.stderr)
         rows = [line.split("  ")[0] for line in done.stdout.splitlines() if line.startswith("0")]
@@ -516,7 +504,7 @@ class Report(Scripts):
     def test_a_page_that_cannot_be_written_gets_one_sentence(self):
         """On a full disk nothing half-written is left, and the old page is."""
         self.add("01_naive.naive.sim", sim())
-        page = Path(self.folder, "report.html")
+        page = self.folder / "report.html"
         page.write_text("the old page")
         command = [sys.executable, "-S", os.path.join(SCRIPTS, "maintain"), "report", self.folder]
         for path, status, words in (
@@ -535,11 +523,11 @@ class Report(Scripts):
         self.assertFalse([name for name in os.listdir(self.folder) if name.endswith(".part")])
 
     def test_nothing_to_show(self):
-        done = run("report", "--out", os.path.join(self.folder, "r.html"), self.folder)
+        done = run("report", "--out", self.folder / "r.html", self.folder)
         self.assertEqual((done.returncode, len(done.stderr.splitlines())), (1, 1))
 
     def test_compare_writes_the_same_page_of_any_runs(self):
-        page = Path(self.folder, "page.html")
+        page = self.folder / "page.html"
         sizes = [sim(n=n, nk=n) for n in (512, 2048)]
         shown = self.compare(*sizes, options=["--page", page])
         self.assertEqual(shown.splitlines()[-1], str(page))
@@ -547,9 +535,9 @@ class Report(Scripts):
         self.assertEqual([row[1] for row in own["cells"]], ["512", "2048"])
         self.assertEqual((own["name"], own["texts"]), ("your run, N = 2048, causal", []))
         for place, status, words in (
-            (self.folder + "/no/p.html", 2, "cannot be written: its folder does not"),
+            (self.folder / "no/p.html", 2, "cannot be written: its folder does not"),
             (self.folder, 2, "cannot be written: Is a directory"),
-            (self.folder + "/./0.json", 2, "which this call needs"),
+            (f"{self.folder}/./0.json", 2, "which this call needs"),
             ("", 2, "--page: its value is empty"),
             ("/dev/full", 3, "/dev/full: cannot be written: No space left on device"),
         ):

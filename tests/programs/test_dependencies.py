@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import subprocess
 import tarfile
 import unittest
 from pathlib import Path
@@ -110,11 +109,11 @@ class Build(Folder):
         )
         self.assertEqual(status, 0, text)
         build = ["cmake", "--build", self.folder / "build", "--target"]
-        targets = subprocess.run([*build, "help"], capture_output=True, text=True).stdout
+        targets = said([*build, "help"]).stdout
         for target in ("any_program", "14_ring", "exercises", "test_clock"):
             found = re.search(rf"\b{target}\b", targets)
             self.assertEqual(bool(found), target != "test_clock", target)
-        done = subprocess.run([*build, "tests_need_catch2"], capture_output=True, text=True)
+        done = said([*build, "tests_need_catch2"])
         self.assertNotEqual(done.returncode, 0)
         self.assertRegex(done.stdout, r"(?m)^flash-steps: not here .*: Catch2; install catch2, or ")
 

@@ -7,17 +7,15 @@ import importlib.util
 import os
 import re
 import shutil
-import subprocess
-import sys
-import tempfile
 import unittest
 from pathlib import Path
 
 import browser
+import copies
+from copies import Folder, main, said
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "sim").resolve()
-HTML = BUILD / "docs" / "html"
+ROOT = Path(copies.ROOT)
+HTML = Path(copies.BUILD) / "docs" / "html"
 SITE = ROOT / "docs" / "site"
 TOOLS = ROOT / "build" / "site"
 
@@ -57,21 +55,19 @@ def chain(html):
 
 
 @unittest.skipUnless(has_tools(), "the target docs was not built here since its tools changed")
-class Tiny(unittest.TestCase):
+class Tiny(Folder):
     """mkdocs.yml and hooks.py with the pages of TINY."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = Path(folder.name) / "repository"
+        super().setUp()
+        self.root = self.folder / "repository"
         shutil.copytree(SITE, self.root / "docs" / "site")
         self.put("docs/site/mkdocs.yml", self.with_nav("words.md, seen/README.md"))
         for path, text in TINY.items():
             self.put(path, text)
-        self.html = self.root.parent / "out" / "html"
-        (self.html.parent / "api").mkdir(parents=True)
+        self.html = self.folder / "out" / "html"
         for name in ("files", "annotated"):
-            (self.html.parent / "api" / f"{name}.html").touch()
+            self.write(f"out/api/{name}.html", "")
 
     def with_nav(self, pages):
         text = (SITE / "mkdocs.yml").read_text(encoding="utf-8")
@@ -79,17 +75,12 @@ class Tiny(unittest.TestCase):
         return re.sub(r"(?s)\nnav:\n.*?\n(?=validation:)", nav, text)
 
     def put(self, path, text):
-        (self.root / path).parent.mkdir(parents=True, exist_ok=True)
-        (self.root / path).write_text(text, encoding="utf-8")
+        self.write(self.root / path, text)
 
     def build(self):
-        done = subprocess.run(
-            [TOOLS / "bin/mkdocs", "build", "-f", self.root / "docs/site/mkdocs.yml"]
-            + ["-d", self.html],
-            capture_output=True,
-            text=True,
-            env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
-        )
+        call = [TOOLS / "bin/mkdocs", "build", "-f", self.root / "docs/site/mkdocs.yml"]
+        quiet = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+        done = said([*call, "-d", self.html], env=quiet)
         output = done.stdout + done.stderr
         return done.returncode, re.sub(r"(?m)^INFO .*\n", "", output)
 
@@ -201,4 +192,4 @@ class Site(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    main()
