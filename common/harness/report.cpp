@@ -636,9 +636,14 @@ std::string head(const RunReport& r) {
   return out + labelled("device", device);
 }
 
+/// Whether the screen shows every error, and not only their share.
+bool errors_on_screen(const RunReport& r) {
+  return !r.check.ok() || !r.again.value_or("").empty();
+}
+
 /// The largest error of each tensor; all of the table where one is too large.
 std::string check_line(const RunReport& r) {
-  if (!r.check.ok() || !r.again.value_or("").empty()) return check_section(r);
+  if (errors_on_screen(r)) return check_section(r);
   std::string words;
   for (const TensorCheck& t : r.check.tensors) {
     words += fmt::format("{}{} {}", words.empty() ? "" : ", ", t.tensor, share_of(t.used));
@@ -755,7 +760,7 @@ std::string passes_notes(const RunReport& r) {
 /// Everything else.
 std::string details_of(const RunReport& r) {
   std::string out;
-  if (!r.predicted_only) out += check_section(r);
+  if (!r.predicted_only && !errors_on_screen(r)) out += check_section(r);
   if (r.on_ranks) return out + ranks_details(r);
   if (!r.forward_of.empty()) {
     out += labelled(

@@ -259,6 +259,8 @@ TEST_CASE("without --details a report is one screen, whatever is wrong", "[repor
   r.check.tensors[0].message = "O[0, 1, 2, 3] was never written";
   CHECK(line_count(fa::text(r)) <= 30);
   CHECK_THAT(fa::text(r), ContainsSubstring("max error") && ContainsSubstring("never written"));
+  const std::string wrong = details(r);
+  CHECK(wrong.find("max error") == wrong.rfind("max error"));
   r.check.tensors[0].ok = true;
   r.forward.seen.buffers["S"].bytes.write += 1;
   CHECK_THAT(fa::text(r), ContainsSubstring("\nforward, bytes requested") &&
