@@ -150,7 +150,7 @@ for name in "${programs[@]}"; do
       # One query, and a cache that is long enough for its variants to differ.
       [[ $name == *_decode ]] && size=(--n 1 --nk $((32 * n)) --h 8 --hkv 2)
       "build/$backend/steps/$name" --variant "$variant" --causal "${size[@]}" --d 64 \
-        --estimate-heads "$heads" --input real --json "$file.json" > "$file.txt" 2>&1
+        --estimate-heads "$heads" --input real --details --json "$file.json" > "$file.txt" 2>&1
       status=$?
       seconds=$((($(date +%s%N) - start) / 10000000))
       case $status in
@@ -168,7 +168,7 @@ for name in "${programs[@]}"; do
           ;;
         *)
           printf 'FAILED, exit status %d\n' "$status"
-          tail -n 8 "$file.txt" | sed 's/^/        /'
+          head -n 8 "$file.txt" | sed 's/^/        /'
           failed=1
           ;;
       esac

@@ -276,8 +276,8 @@ IDEAS = [
             "outer loop over keys: O goes to memory and back",
             "outer loop over queries: O is written once",
         ],
-        "note": "K and V are read once per tile of queries now; the L2 serves most of that. And N "
-        "/ 64 blocks work on a head, not one.",
+        "note": "K and V are read once per tile of queries now; the L2 serves most of that. "
+        "Each head has N / 64 blocks instead of one.",
         "at": 0.7,
     },
     {

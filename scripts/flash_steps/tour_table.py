@@ -24,7 +24,7 @@ NAMES = {label: words[0] for label, words in HERO.items()} | {
     "13 warps": "Decoding",
     "13 fp8": "Decoding, fp8",
 }
-WORDS = {"waiting": "latency", "start": "launch"}  # of a limiter
+WORDS = {"start": "launch"}  # of a limiter
 
 
 def number_of(row):
@@ -99,7 +99,7 @@ def why_slower(row, before):
 
 
 def limiter(row):
-    """ "tensor cores"; "latency, 32 of 132 SMs busy" where most have no block."""
+    """ "tensor cores"; "waiting, 32 of 132 SMs busy" where most have no block."""
     word, busy = limited_by(row), busy_sms(row)
     there = row.estimate and sms_of(row.estimate["gpu"])
     few = there and busy != "-" and 2 * int(busy) < there
@@ -165,14 +165,10 @@ def notes_of(rows, shown):
     notes = notes_on_estimates(shown)
     fp8, bf16, prepare = (named.get(x) for x in ("12 late", "10 scheduled", "12 late prep"))
     if fp8 and bf16 and prepare and fp8.estimate and bf16.estimate:
-        products, waits = (
-            f"{time_text(parts_of(fp8)[part])} instead of {time_text(parts_of(bf16)[part])}"
-            for part in ("tensor cores", "waiting")
-        )
         notes.append(
-            f"12: without the {time_text(time_of(prepare))} that turn Q, K and V into 8 bits. The "
-            f"estimate was never compared with this step: products {products} in 10, waits "
-            f"{waits}. An H200 runs it faster than 10 (docs/results/h200.md)"
+            f"12: quantising Q, K and V takes {time_text(time_of(prepare))} more. This estimate was "
+            "never compared with a measurement; on an H200 12 is faster than 10 "
+            "(docs/results/h200.md)"
         )
     if any(row.any.data["step"] == "14_ring" for row in rows if row not in shown):
         notes.append(

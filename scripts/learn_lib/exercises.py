@@ -149,14 +149,6 @@ class Exercise:
                 text = text[: hole.begin] + filled + text[hole.end :]
         return text
 
-    def mistaken(self, wrong):
-        """A wrong solution."""
-        text = self.solution()
-        for edit in wrong.change:
-            where = f"{self.path.name}: the solution"
-            text = replace_once(text, edit["solution"], edit["wrong"], where)
-        return text
-
     def heading(self):
         stars = "*" * self.difficulty
         rule = "=" * 97

@@ -10,7 +10,6 @@
 A test without a Chromium skips: `@unittest.skipUnless(browser.FOUND, browser.MISSING)`.
 """
 
-import base64
 import itertools
 import json
 import os
@@ -247,16 +246,6 @@ class Page:
         typed = {"text": text} if text else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **event, **typed)
         self.call("Input.dispatchKeyEvent", type="keyUp", **event)
-
-    def screenshot(self, path, full=False):
-        """A PNG of the window, or of the full page."""
-        clip = {}
-        if full:
-            size = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            clip = {"clip": {**size, "scale": 1}}
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=full, **clip)
-        with open(path, "wb") as file:
-            file.write(base64.b64decode(shot["data"]))
 
     def close(self):
         self.call("Page.close")

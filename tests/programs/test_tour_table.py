@@ -61,8 +61,8 @@ class Made(copies.Folder):
                 ("02 Tiled", "60.0 MB 400 us 10.2x", "HBM", ""),
                 ("04 FlashAttention-1", "60.0 MB 900 us 4.56x", "L1 lines", "one block per head"),
                 ("06 FlashAttention-2", "60.0 MB 200 us 20.5x", "HBM", ""),
-                ("12 fp8", "60.0 MB 50.5 us 81.2x", "latency", "latency +30.5 us since 10"),
-                ("13 Decoding", "60.0 MB 100 us 1.00x", "latency", ""),
+                ("12 fp8", "60.0 MB 50.5 us 81.2x", "waiting", "waiting +30.5 us since 10"),
+                ("13 Decoding", "60.0 MB 100 us 1.00x", "waiting", ""),
                 ("13 Decoding,", "60.0 MB 50 us 2.00x", "HBM", ""),
             ):
                 both = [why or limiter] if width == 80 else filter(None, [limiter, why])
@@ -86,7 +86,7 @@ class Made(copies.Folder):
         runs += [gpu(step="06_work_partitioning", variant="registers", median_ms=0.4)]
         table, learned = self.screen(*runs, width=80)
         self.assertIn("(left out, to fit 80 columns: requested, estimated)", table)
-        for words in ("NVIDIA H200", "62.0 MB", "latency, 4 of 132 SMs busy"):
+        for words in ("NVIDIA H200", "62.0 MB", "waiting, 4 of 132 SMs busy"):
             self.assertIn(words, table)
         runs += [gpu(step="04_fused", variant="fused", ok=False)]
         for words in ("WRONG", "estimated  measured  factor"):
@@ -124,7 +124,7 @@ class Order(copies.Folder):
                 slower |= {names[1]: why} if why else {}
                 otherwise += [names[1]] if there != bool(why) else []
         self.assertEqual(slower.pop("04 fused"), "one block per head")
-        self.assertRegex(slower.pop("12 late"), r"^latency \+.* us since 10$")
+        self.assertRegex(slower.pop("12 late"), r"^waiting \+.* us since 10$")
         self.assertEqual((slower, otherwise), ({}, ["12 late"]))  # a note below the table says so
 
 

@@ -966,7 +966,7 @@ function showFigures(node, sides, labels, note) {
   const runs = sides.map((s) => s.run);
   let parts;
   if (runs[0].ranks) {
-    parts = [figure("work of all ranks over that of the slowest in each hop", ["less idle", "less idle", "equally busy"],
+    parts = [figure("share of the time in which the ranks compute", ["less idle", "less idle", "equally busy"],
                     "read", labels, runs.map(busy), (x) => `${Math.round(100 * x)}%`)];
   } else {
     const [full, mine] = PAGE.series.map((series) => runs.map((run) => measuredOf(series, run)));
