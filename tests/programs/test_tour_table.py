@@ -74,7 +74,7 @@ class Made(copies.Folder):
             self.assertEqual([x.split()[0] for x in heads], ["forward", "backward", "B=1"])
             self.assertNotIn("14 plain", table)
             self.assertIn("mpirun", table)
-            self.assertIn("waits 30.5 us instead of 0 us. An H200", " ".join(table.split()))
+            self.assertIn("12: quantising Q, K and V takes 30 us more", " ".join(table.split()))
             self.assertIn("10.2x as fast as 01", " ".join(learned.split()))
 
     def test_of_ranks_and_of_a_gpu(self):
