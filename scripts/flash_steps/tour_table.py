@@ -166,8 +166,8 @@ def notes_of(rows, shown):
     fp8, bf16, prepare = (named.get(x) for x in ("12 late", "10 scheduled", "12 late prep"))
     if fp8 and bf16 and prepare and fp8.estimate and bf16.estimate:
         notes.append(
-            f"12: quantising Q, K and V takes {time_text(time_of(prepare))} more. This estimate was "
-            "never compared with a measurement; on an H200 12 is faster than 10 "
+            f"12: quantising Q, K and V takes {time_text(time_of(prepare))} more. This estimate "
+            "was never compared with a measurement; on an H200 12 is faster than 10 "
             "(docs/results/h200.md)"
         )
     if any(row.any.data["step"] == "14_ring" for row in rows if row not in shown):
