@@ -637,9 +637,7 @@ std::string head(const RunReport& r) {
 }
 
 /// Whether the screen shows every error, and not only their share.
-bool errors_on_screen(const RunReport& r) {
-  return !r.check.ok() || !r.again.value_or("").empty();
-}
+bool errors_on_screen(const RunReport& r) { return !r.check.ok() || !r.again.value_or("").empty(); }
 
 /// The largest error of each tensor; all of the table where one is too large.
 std::string check_line(const RunReport& r) {
