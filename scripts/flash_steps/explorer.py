@@ -58,7 +58,8 @@ def content_of(build, shown, run):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "trace.json")
         program = program_of(build, run.step)
-        report = run_program(program, *run.arguments, f"--trace={path}")[0].data
+        arguments = [*run.arguments, "--estimate-heads=0", f"--trace={path}"]
+        report = run_program(program, *arguments)[0].data
         trace = read_json(path)
     about = trace["flash_steps"]
     hows = sorted({e["args"]["how"] for e in trace["traceEvents"] if e["ph"] == "X"})
