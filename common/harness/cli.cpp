@@ -215,8 +215,6 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   CLI::App app(title, step.id);
   app.set_help_flag("--help", "print this text and exit");
   app.set_version_flag("--version", fmt::format("{} {}", step.id, kVersion), "print the version");
-  bool list_variants = false;
-  app.add_flag("--list-variants", list_variants, "print the variants' names, and exit");
   bool describes = false;
   app.add_flag("--describe", describes, "print what the step is, as JSON, and exit");
   app.get_formatter()->column_width(kHelpColumn);
@@ -351,10 +349,6 @@ Options parse(int argc, const char* const* argv, const Step& step) {
   o.analyse |= o.strict;
   if (describes) {
     o.text = describe(step) + "\n", o.verbatim = true;
-    return o;
-  }
-  if (list_variants) {
-    for (const Variant& v : step.variants) o.text += v.name + "\n";
     return o;
   }
 

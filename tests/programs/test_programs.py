@@ -198,7 +198,7 @@ class Help(Case):
     def test_help_and_version(self):
         cmake = (ROOT / "CMakeLists.txt").read_text()
         version = re.search(r"project\(.*?VERSION (\S+)", cmake).group(1)
-        options = "b h n d causal input q k v out out-dir seed variant json predict list-variants"
+        options = "b h n d causal input q k v out out-dir seed variant json predict describe"
         for program in steps():
             with self.subTest(program=program.name):
                 text = self.right("--help", program=program)
@@ -210,7 +210,8 @@ class Help(Case):
                 self.assertEqual("--no-counters" in text, not simulated)
                 variants = text.split("Variants")[1].split("Example")[0]
                 named = re.findall(r"(?m)^  (\w+) ", variants)
-                self.assertEqual(self.right("--list-variants", program=program).split(), named)
+                described = json.loads(self.right("--describe", program=program))
+                self.assertEqual([v["name"] for v in described["variants"]], named)
                 said = self.right("--version", program=program)
                 self.assertEqual(said, f"{program.name} {version}\n")
 
