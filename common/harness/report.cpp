@@ -205,6 +205,15 @@ std::string requested_section(const Pass& p) {
   return out;
 }
 
+bool more_heads_estimated(const RunReport& r) { return r.estimate_heads > r.problem.heads(); }
+
+/// Where the model of the L2 is least exact. Of more heads than ran the L2 is theirs together.
+bool close_to_l2(const RunReport& r) {
+  const double footprint = double(r.memory.total()), l2 = r.model.l2_bytes;
+  return r.device.kind == "sim" && !more_heads_estimated(r) && footprint >= l2 / 2 &&
+         footprint <= 3 * l2;
+}
+
 std::string hbm_section(const RunReport& r, const Pass& p) {
   const auto row = [](const char* label, const std::optional<Bytes>& bytes,
                       const std::string& remark) {
@@ -218,22 +227,15 @@ std::string hbm_section(const RunReport& r, const Pass& p) {
       fmt::format("{:<{}}{:>10}{:>10}{:>10}\n", "HBM", kLabel, "read", "write", "both");
   if (p.predicts) out += row("predicted", p.predicted.hbm, "each kernel streams its operands once");
   if (r.device.kind == "sim") {
-    const double footprint = double(r.memory.total());
-    const bool many = r.estimate_heads > r.problem.heads();  // the L2 is the full problem's
-    const bool promised =
-        many || footprint < r.model.l2_bytes / 2 || footprint > 3 * r.model.l2_bytes;
     out += row("modelled", p.seen.hbm,
                fmt::format("{}'s L2 {}, {}", r.model.name, human_bytes(r.model.l2_bytes),
-                           many ? fmt::format("shared by {} heads", r.estimate_heads)
-                                : "footprint " + human_bytes(footprint)));
-    if (!promised) {
-      out += labelled("", "the footprint is close to the L2's size: no accuracy is promised here");
-    }
+                           more_heads_estimated(r)
+                               ? fmt::format("shared by {} heads", r.estimate_heads)
+                               : "footprint " + human_bytes(double(r.memory.total()))));
     out += row("measured", std::nullopt, "needs a GPU");
-    if (!p.seen.note.empty()) out += labelled("", p.seen.note);
   } else {
     out += row("modelled", std::nullopt, "needs the simulator");
-    out += row("measured", p.measured() ? p.seen.hbm : std::nullopt, p.seen.note);
+    out += row("measured", p.measured() ? p.seen.hbm : std::nullopt, "");
   }
   return out;
 }
@@ -526,22 +528,44 @@ std::string reason(const RunReport& r) {
 
 bool has_figures(const RunReport& r) { return r.findings.empty() && !r.on_ranks; }
 
-/// What crosses HBM, as it was seen or else as predicted; null: not known.
-const Bytes* hbm_of(const Pass& p) {
-  return p.seen.hbm ? &*p.seen.hbm : p.predicts ? &p.predicted.hbm : nullptr;
+/// What each pass moves: as seen or, where a pass has only a prediction, as predicted of all.
+struct PassBytes {
+  bool predicted = false;
+  std::vector<std::optional<Bytes>> of;  // nothing: not known
+};
+
+PassBytes bytes_of_passes(const RunReport& r, std::optional<Bytes> Counts::*seen,
+                          Bytes (*predicted)(const Pass&)) {
+  const std::vector<const Pass*> all = r.passes();
+  PassBytes bytes;
+  bytes.predicted = std::any_of(all.begin(), all.end(), [&](const Pass* pass) {
+    return pass->predicts && !(pass->seen.*seen);
+  });
+  for (const Pass* pass : all) {
+    bytes.of.push_back(!bytes.predicted ? pass->seen.*seen
+                       : pass->predicts ? std::optional(predicted(*pass))
+                                        : std::nullopt);
+  }
+  return bytes;
+}
+
+PassBytes requested_of(const RunReport& r) {
+  return bytes_of_passes(r, &Counts::requested, [](const Pass& p) { return p.predicted.total(); });
+}
+
+PassBytes hbm_of(const RunReport& r) {
+  return bytes_of_passes(r, &Counts::hbm, [](const Pass& p) { return p.predicted.hbm; });
 }
 
 std::string hbm_in_words(const RunReport& r) {
   if (!has_figures(r)) return "";
+  const PassBytes hbm = hbm_of(r);
   double bytes = 0;
-  bool seen = true;
-  for (const Pass* pass : r.passes()) {
-    const Bytes* const hbm = hbm_of(*pass);
-    if (!hbm) return "";
-    bytes += double(hbm->total());
-    seen &= pass->seen.hbm.has_value();
+  for (const std::optional<Bytes>& pass : hbm.of) {
+    if (!pass) return "";
+    bytes += double(pass->total());
   }
-  return fmt::format("{}HBM {}", seen ? "" : "predicted ", human_bytes(bytes));
+  return fmt::format("{}HBM {}", hbm.predicted ? "predicted " : "", human_bytes(bytes));
 }
 
 /// The sum over the passes of what each has; nothing where one has none.
@@ -627,7 +651,7 @@ std::string head(const RunReport& r) {
     if (r.forward.estimate && !r.forward.estimate->verified) {
       device += " (unverified: never measured there)";
     }
-    if (r.findings.empty() && r.estimate_heads > r.problem.heads()) {
+    if (r.findings.empty() && more_heads_estimated(r)) {
       device +=
           fmt::format(": time of {} heads{}; bytes of the {} that ran", r.estimate_heads,
                       r.estimate_heads < kFullGpuHeads ? "" : ", which fill it", r.problem.heads());
@@ -673,7 +697,13 @@ std::string passes_table(const RunReport& r) {
     return trimmed(fmt::format("{:<9}{:>9}{:>9}{:>10}{:>9}{:>11}  {}", cells[0], cells[1], cells[2],
                                cells[3], cells[4], cells[5], cells[6]));
   };
-  std::string out = "\n" + trimmed(fmt::format("{:>9}{:^18} {:^18}", "", "requested", "HBM"));
+  const std::vector<const Pass*> all = r.passes();
+  const PassBytes requested = requested_of(r), hbm = hbm_of(r);
+  const auto title = [](const char* of, const PassBytes& bytes) {
+    return std::string(of) + (bytes.predicted ? ", predicted" : "");
+  };
+  std::string out = "\n" + trimmed(fmt::format("{:>8}{:^20}{:^18}", "",
+                                               title("requested", requested), title("HBM", hbm)));
   out += row({"", "read", "written", "read", "written",
               !timed ? ""
               : sim  ? "estimated"
@@ -681,24 +711,23 @@ std::string passes_table(const RunReport& r) {
               !timed ? ""
               : sim  ? "limited by"
                      : "rate, of its roof"});
-  for (const Pass* pass : r.passes()) {
-    const Bytes total = pass->predicted.total();
-    const Bytes* const requested = pass->seen.requested ? &*pass->seen.requested
-                                   : pass->predicts     ? &total
-                                                        : nullptr;
-    const Bytes* const hbm = hbm_of(*pass);
-    const auto bytes = [](const Bytes* b, bool read) {
-      return !b ? "-" : human_bytes(double(read ? b->read : b->write + b->atomic));
-    };
-    const std::optional<double> ms = sim ? estimated_ms(*pass) : measured_ms(*pass);
-    const KernelEstimate* longest = pass->estimate ? pass->estimate->longest() : nullptr;
-    const std::string limit = !sim ? rate_of(r, *pass)
+  const auto read = [](const std::optional<Bytes>& b) {
+    return b ? human_bytes(double(b->read)) : "-";
+  };
+  const auto written = [](const std::optional<Bytes>& b) {
+    return b ? human_bytes(double(b->write + b->atomic)) : "-";
+  };
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Pass& pass = *all[i];
+    const std::optional<double> ms = sim ? estimated_ms(pass) : measured_ms(pass);
+    const KernelEstimate* longest = pass.estimate ? pass.estimate->longest() : nullptr;
+    const std::string limit = !sim ? rate_of(r, pass)
                               : longest && !longest->parts.empty()
                                   ? fmt::format("{} {}", name_of(longest->parts.front().part),
                                                 percent(longest->parts.front().share))
                                   : "";
-    out += row({pass->name, bytes(requested, true), bytes(requested, false), bytes(hbm, true),
-                bytes(hbm, false),
+    out += row({pass.name, read(requested.of[i]), written(requested.of[i]), read(hbm.of[i]),
+                written(hbm.of[i]),
                 !timed ? ""
                 : ms   ? human_time(*ms)
                        : "-",
@@ -742,6 +771,9 @@ std::string passes_notes(const RunReport& r) {
   const auto which = [&](const Pass& p) { return all.size() > 1 ? p.name + " " : ""; };
   each("buffers", largest_buffers);
   each("note", [&](const Pass& p) { return p.seen.note.empty() ? "" : which(p) + p.seen.note; });
+  if (close_to_l2(r) && !r.predicted_only) {
+    out += labelled("note", "the footprint is near the L2's size: no accuracy is promised for HBM");
+  }
   each("estimated", [&](const Pass& p) {
     return p.time && p.estimate ? which(p) + estimate_in_words(r, p) : "";
   });
@@ -755,7 +787,7 @@ std::string passes_notes(const RunReport& r) {
   return out + (arithmetic ? "" : without_arithmetic("estimated"));
 }
 
-/// Everything else.
+/// Everything else: what failed is above.
 std::string details_of(const RunReport& r) {
   std::string out;
   if (!r.predicted_only && !errors_on_screen(r)) out += check_section(r);
@@ -767,7 +799,8 @@ std::string details_of(const RunReport& r) {
   for (const Pass* pass : r.passes()) {
     // A wrong result on a GPU is neither counted nor timed.
     if (!r.predicted_only && !r.check.ok() && pass->seen.source.empty()) continue;
-    out += requested_section(*pass);
+    const bool shown = pass->prediction_ok() == false;
+    out += shown ? "\n" + pass->name + "\n" : requested_section(*pass);
     if (!r.predicted_only) out += hbm_section(r, *pass) + time_section(r, *pass);
   }
   return out;

@@ -144,6 +144,14 @@ size_t end_of(const std::string& line, const std::string& word) {
 
 std::string details(const fa::RunReport& r) { return fa::text(r, {.details = true}); }
 
+/// How often words stand in a text, wherever its lines are broken.
+size_t times_in(const std::string& text, const std::string& words) {
+  const std::string all = joined(text);
+  size_t times = 0;
+  for (size_t at = 0; (at = all.find(words, at)) != std::string::npos; ++at) ++times;
+  return times;
+}
+
 void check_width(const std::string& text) {
   const auto lines = lines_of(text);
   for (const std::string& line : lines) {
@@ -254,13 +262,14 @@ TEST_CASE("without --details a report is one screen, whatever is wrong", "[repor
   CHECK(line_with(text, "change") ==
         "change    forward since 05 recompute: requested 137 GB -> 68.7 GB: 2.00x fewer");
   CHECK_THAT(text, !ContainsSubstring("max error") && !ContainsSubstring("long_kernel"));
+  r.estimate_heads = r.problem.heads(), r.memory.inputs = size_t(r.model.l2_bytes);
+  CHECK_THAT(fa::text(r), ContainsSubstring("\nnote "));
+  CHECK(line_count(fa::text(r)) <= 24);
 
   r.check.tensors[0].ok = false;
   r.check.tensors[0].message = "O[0, 1, 2, 3] was never written";
   CHECK(line_count(fa::text(r)) <= 30);
   CHECK_THAT(fa::text(r), ContainsSubstring("max error") && ContainsSubstring("never written"));
-  const std::string wrong = details(r);
-  CHECK(wrong.find("max error") == wrong.rfind("max error"));
   r.check.tensors[0].ok = true;
   r.forward.seen.buffers["S"].bytes.write += 1;
   CHECK_THAT(fa::text(r), ContainsSubstring("\nforward, bytes requested") &&
@@ -403,12 +412,22 @@ TEST_CASE("a problem near the size of the L2 is promised nothing", "[report]") {
   const auto promise = [&](double footprint) {
     r.memory.inputs = static_cast<size_t>(footprint * r.model.l2_bytes);
     r.memory.outputs = r.memory.workspace = 0;
-    return details(r).find("no accuracy is promised") == std::string::npos;
+    const std::string note = line_with(fa::text(r), "note");
+    CHECK(times_in(details(r), "no accuracy is promised") == !note.empty());
+    return note.empty();
   };
   CHECK(promise(0.4));
   CHECK_FALSE(promise(0.6));
   CHECK_FALSE(promise(2.9));
   CHECK(promise(3.1));
+  CHECK_FALSE(promise(1));
+  CHECK_THAT(line_with(fa::text(r), "note"), ContainsSubstring("no accuracy is promised for HBM"));
+  r.estimate_heads = 128;  // which fill the L2 together
+  CHECK(promise(1));
+  r.estimate_heads = r.problem.heads(), r.predicted_only = true;
+  CHECK(promise(1));
+  r = gpu_run();
+  CHECK(promise(1));
 }
 
 TEST_CASE("a GPU's report shows times and measured traffic, and counts no buffer", "[report]") {
@@ -426,14 +445,84 @@ TEST_CASE("a GPU's report shows times and measured traffic, and counts no buffer
   CHECK_THAT(text, !ContainsSubstring("simulation"));
 }
 
-TEST_CASE("refused counters are one line", "[report]") {
-  fa::RunReport r = gpu_run();
-  r.forward.seen = {};
-  r.forward.seen.note = "counters refused: ask the administrator";
-  const std::string text = details(r);
-  CHECK_THAT(text, ContainsSubstring("counters refused"));
-  CHECK_THAT(text, ContainsSubstring("median"));
-  CHECK(r.ok());
+TEST_CASE("the table's heads say which bytes are only predicted", "[report]") {
+  fa::RunReport r = simulated_run();
+  const auto heads = [&r] { return joined(line_with(fa::text(r), "requested")); };
+  const auto forward = [&r] { return joined(line_with(fa::text(r), "forward ")); };
+  CHECK(heads() == "requested HBM ");
+  CHECK_THAT(forward(), StartsWith("forward 68.7 GB 1.24 MB 900 kB 1.90 MB "));
+  SECTION("a GPU measures HBM and counts no request") {
+    r = gpu_run();
+    CHECK(heads() == "requested, predicted HBM ");
+    CHECK_THAT(forward(), StartsWith("forward 68.7 GB 1.24 MB 950 kB 2.00 MB "));
+    CHECK(end_of(line_with(fa::text(r), "requested"), "predicted") <
+          line_with(fa::text(r), "read ").find("read", 20));
+  }
+  SECTION("without counters it does not measure HBM either") {
+    r = gpu_run();
+    r.forward.seen = {};
+    CHECK(heads() == "requested, predicted HBM, predicted ");
+    CHECK_THAT(forward(), StartsWith("forward 68.7 GB 1.24 MB 1.00 MB 2.00 MB "));
+    r.forward.predicts = false;
+    CHECK(heads() == "requested HBM ");
+    CHECK_THAT(forward(), StartsWith("forward - - - - "));
+  }
+  SECTION("what was measured of one pass only is not mixed with predictions") {
+    r = gpu_run();
+    r.backward = r.forward;
+    r.backward->seen = {};
+    CHECK(heads() == "requested, predicted HBM, predicted ");
+    CHECK_THAT(forward(), StartsWith("forward 68.7 GB 1.24 MB 1.00 MB 2.00 MB "));
+    CHECK_THAT(fa::text(r), StartsWith("98 kernel: right, predicted HBM 6.00 MB, "));
+    r.backward->predicts = false;
+    CHECK(heads() == "requested, predicted HBM ");
+    CHECK_THAT(forward(), StartsWith("forward 68.7 GB 1.24 MB 950 kB 2.00 MB "));
+  }
+  SECTION("--predict runs nothing") {
+    r.predicted_only = true, r.forward.seen = {};
+    CHECK(heads() == "requested, predicted HBM, predicted ");
+  }
+  check_width(fa::text(r));
+}
+
+TEST_CASE("--details does not say again what failed", "[report]") {
+  fa::RunReport r = simulated_run();
+  const auto lines_from = [&r](const std::string& start) {
+    const auto lines = lines_of(details(r));
+    return std::count_if(lines.begin(), lines.end(),
+                         [&](const std::string& line) { return line.starts_with(start); });
+  };
+  SECTION("a wrong result") {
+    r.check.tensors[0].ok = false;
+    r.check.tensors[0].message = "O[0, 1, 2, 3] was never written";
+    CHECK(lines_from("check") == 1);
+    CHECK(times_in(details(r), "was never written") == 1);
+  }
+  SECTION("a wrong later run") {
+    r.again = "O differs";
+    CHECK(lines_from("check") == 1);
+    CHECK(times_in(details(r), "WRONG in a later run: O differs") == 1);
+  }
+  SECTION("a wrong prediction") {
+    r.backward = r.forward;
+    r.backward->name = "backward";
+    r.forward.seen.buffers["S"].bytes.write += 1;
+    CHECK(lines_from("forward, bytes requested") == 1);
+    CHECK(lines_from("backward, bytes requested") == 1);
+    CHECK(times_in(details(r), "prediction differs from the count in: S") == 1);
+    CHECK_THAT(details(r), ContainsSubstring("\nforward\nHBM "));  // the rest of its details
+  }
+  SECTION("refused counters") {
+    r = gpu_run();
+    r.forward.seen = {};
+    r.forward.seen.note = "counters refused: ask the administrator";
+    CHECK(times_in(details(r), "counters refused") == 1);
+    CHECK(lines_from("note      counters refused") == 1);
+    CHECK(lines_from("check") == 2);  // nothing is wrong: the errors are a detail
+    CHECK_THAT(details(r), ContainsSubstring("median"));
+    CHECK(r.ok());
+  }
+  check_width(details(r));
 }
 
 TEST_CASE("a wrong tensor is named, with the reason", "[report]") {
