@@ -106,7 +106,8 @@ Tensors sweep(const fa::Step& step, const fa::Variant& v, const std::vector<Case
   return most;
 }
 
-/// In the short run of the last variant of each step, in the other one of all others. None of ranks.
+/// In the short run of the last variant of each step, in the other one of all others; none of
+/// ranks.
 template <class F>
 void for_each_variant(const F& f) {
   for (const fa::Step& step : fa::linked_steps()) {

@@ -50,12 +50,15 @@ struct RanksReport {
   bool as_predicted() const;
 };
 
-/// Of a run on ranks: parts of the first line, "" where nothing is known. Bytes that a rank sends.
+/// Of a run on ranks: parts of the first line, "" where nothing is known. The bytes that a rank sends.
 std::string ranks_sent(const RunReport&);
+/// Its time, measured or estimated.
 std::string ranks_time(const RunReport&);
+/// What limits it.
 std::string ranks_limit(const RunReport&);
-/// What follows the check, and what only --details prints.
+/// What follows the check.
 std::string ranks_screen(const RunReport&);
+/// What only --details prints.
 std::string ranks_details(const RunReport&);
 /// Adds their keys to the report's.
 void add_ranks(nlohmann::ordered_json& report, const RunReport&);

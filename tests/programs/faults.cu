@@ -1,6 +1,6 @@
 // What a program can do wrong, and what a kernel cannot have. The first argument says which, a
-// second one makes it right. test_sim_faults.py compiles it once; a line that must be told ends with
-// the argument.
+// second one makes it right. test_sim_faults.py compiles it once; a line that must be told ends
+// with the argument.
 #include <assert.h>
 #include <cooperative_groups.h>
 #include <cstdio>
