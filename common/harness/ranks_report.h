@@ -50,7 +50,7 @@ struct RanksReport {
   bool as_predicted() const;
 };
 
-/// Of a run on ranks: parts of the first line, "" where nothing is known. The bytes that a rank sends.
+/// Of a run on ranks: parts of the first line, "" where nothing is known. Bytes that a rank sends.
 std::string ranks_sent(const RunReport&);
 /// Its time, measured or estimated.
 std::string ranks_time(const RunReport&);
