@@ -66,6 +66,12 @@ def last_line(text):
     return lines[-1].strip() if lines else ""
 
 
+def answer(text):
+    """What a step's program says first of a run: its answer, and why that is so."""
+    entries = [" ".join(entry.split()) for entry in re.split(r"\n(?=\S)", text.strip())]
+    return "; ".join([entry for entry in entries if not entry.startswith("note: ")][:2])
+
+
 def name_of(case):
     """Of a (step, variant, problem), as all `case` and `cases` here are."""
     step, variant, problem = case
@@ -232,8 +238,8 @@ class Session:
         return [variant["name"] for variant in self.described(preset, step)["variants"]]
 
     def run(self, kind, case, *more, timeout=None, folder=None):
-        """(exit status, JSON or None, last line of the output); the JSON lands in `folder`, which
-        is gpu/ or sim/ where none is named."""
+        """(exit status, JSON or None, what the program said of it); the JSON lands in `folder`,
+        which is gpu/ or sim/ where none is named."""
         path = self.path_of(folder or kind, case)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.exists(path):
@@ -245,7 +251,8 @@ class Session:
             data = load(path)[0].data
             data["commit"] = here()
             write_json(path, data)
-        return status, data, self.said(status, output)
+        ran = status in (0, 1, 4)
+        return status, data, answer(output) if ran else self.said(status, output)
 
     def simulate(self, cases):
         """Runs what no earlier call ran, side by side, one simulator thread each: (ok, one line).

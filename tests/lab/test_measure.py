@@ -50,7 +50,11 @@ fi
 s/\"@b@\"/$b/g; s/\"@h@\"/$h/g; s/\"@n@\"/$n/g; s/\"@d@\"/$d/g; s/\"@hkv@\"/$hkv/; s/\"@nk@\"/$nk/
 s/\"@causal@\"/$causal/; s/\"@smem@\"/$smem/; s/\"@page@\"/$page/; s/\"@lengths@\"/$lengths/" \
   "$root/build/$template.json" > "$json"
-echo 'right     as it should be'
+echo "${step%%_*} $variant: right, HBM 60.0 MB"
+echo 'right     every checked error
+          is allowed.'
+echo
+echo 'more      --details: errors, bytes, kernels'
 """
 CTEST = """#!/bin/sh
 echo '1/2 Test #1: test_a ...................   Passed    0.50 sec'
@@ -175,7 +179,7 @@ class Check(Copy):
             self.assertIn(words, said)
         wrong = """[ $kind$page != gpu16 ] || sed -i 's/load": 4000000/load": 4000001/' "$json"\n"""
         self.write(
-            "build/gpu/steps/13_cache", PROGRAM.replace("echo 'right", wrong + "echo 'right")
+            "build/gpu/steps/13_cache", PROGRAM.replace('echo "${step', wrong + 'echo "${step')
         )
         self.write("steps/13_cache/lesson.cuh", "int changed;")
         self.check("counters", "--steps", "13", "--quick", status=1, said="1 of 16 figures differ")
@@ -221,6 +225,18 @@ class Check(Copy):
         self.write("build/sim/steps/02_tiled", "#!/bin/sh\necho cannot start\nexit 2\n")
         self.write("steps/02_tiled/lesson.cuh", "int changed;")
         self.check("counters", "--quick", status=1, said="02_tiled --describe: cannot start")
+
+    def test_the_reason_of_a_failed_run_is_said(self):
+        for step, status, word in (("02_tiled", 1, "WRONG"), ("04_fused", 4, "not checkable:")):
+            text = PROGRAM.replace(": right,", f": {word.rstrip(':')},") + f"exit {status}\n"
+            text = text.replace("right     every checked error", f"{word} this")
+            self.write(f"build/gpu/steps/{step}", text)
+        output = self.check("timing", "--quick", status=1)
+        for sentence in (
+            "wrong result: 02 shared: WRONG, HBM 60.0 MB; WRONG this is allowed.\n",
+            "exit 4: 04 fused: not checkable, HBM 60.0 MB; not checkable: this is allowed.\n",
+        ):
+            self.assertIn(sentence, output)
 
     def test_a_budget_that_ends_is_called_so(self):
         """And is no failure of what was stopped, nor a wrong result."""
