@@ -29,7 +29,7 @@ from flash_steps.results import join
 from flash_steps.steps import ROOT, number_of, numbered_steps
 from flash_steps.text import Column, entry, text_table
 
-from .counters_vs_sim import compare_counters, pairs
+from .counters_vs_sim import compare_counters, compare_hbm, pairs
 from .publish import publish
 from .session import OUT_OF_TIME, Session, ask_gpu, last_line, name_of
 
@@ -146,8 +146,10 @@ class Check(Session):
         self.say(f"{good} problems right, {bad} failed; {line}")
         found = pairs(self.of_problems(problems, "gpu"), self.of_problems(problems, "sim"))
         _, text, equal = compare_counters(found)
-        self.say(text)
-        return ok and equal and good > 0 and not bad, f"{line}; {text.splitlines()[-1]}"
+        hbm_text, near = compare_hbm(found)
+        self.say(f"{text}\n\n{hbm_text}")
+        said = "; ".join([line, last_line(text), last_line(hbm_text)])
+        return ok and equal and near and good > 0 and not bad, said
 
     def gpu_runs(self, cases, *more):
         """(how many were right, how many were not). Problems that a step refuses (2), or for which

@@ -31,6 +31,14 @@ def waves(make, load):
     return changed(make(), "shared_wavefronts", {"load": load, "store": 0})
 
 
+def hbm(read=32000000, **changes):
+    """A GPU's run that read so much from HBM, where 31 MB were modelled."""
+    run = gpu(**changes)
+    run["traffic"]["hbm"]["measured"]["read"] = read
+    return run
+
+
+SMALL, LARGE = 1 << 20, 200 << 20  # workspaces; the sample's 34 MB are close to the L2's 52 MB
 REFUSED = {"requests": None, "sectors": None, "note": "hardware counters refused"}
 EQUAL = "all 4 figures are equal; the largest difference is 0"
 # (counted, measured, exit status, what is said, what is not)
@@ -60,7 +68,7 @@ CASES = (
         gpu(),
         0,
         (EQUAL, "load wavefronts 1,000 - not measured"),
-        ("store wavefronts", "no promise"),
+        ("store wavefronts", "no promise: nvcc"),
     ),
     (
         waves(sim, 1000),
@@ -69,7 +77,7 @@ CASES = (
         (EQUAL, "load wavefronts 1,000 980 2% *", "* no promise: nvcc may join loads"),
         (),
     ),
-    (waves(sim, 1000), waves(gpu, 1000), 0, ("load wavefronts 1,000 1,000 =",), ("no promise",)),
+    (waves(sim, 1000), waves(gpu, 1000), 0, ("load wavefronts 1,000 1,000 =",), ("promise: nvcc",)),
     (sim(), waves(gpu, 1000), 0, ("load wavefronts - 1,000 not measured",), ()),
     # Other passes, and atomics.
     (
@@ -111,6 +119,43 @@ CASES = (
         {**gpu(), "traffic": {**gpu()["traffic"], **REFUSED}},
         1,
         ("note: hardware counters refused", "no figure was measured"),
+        (),
+    ),
+    # HBM: a miss is wrong only where the model promises, and models what ran there.
+    (
+        sim(workspace_bytes=SMALL),
+        hbm(33000000),
+        0,
+        ("HBM read 31,000,000 33,000,000 6.45%", "HBM: 2 of 2 figures within 10% or 0.3 MB"),
+        ("no promise",),
+    ),
+    (
+        sim(workspace_bytes=SMALL),
+        hbm(35000000),
+        1,
+        (EQUAL, "HBM: 1 of 2 figures within 10% or 0.3 MB; the furthest: HBM read of 01 naive"),
+        (),
+    ),
+    (sim(workspace_bytes=LARGE), hbm(35000000), 1, ("HBM: 1 of 2 figures",), ()),
+    (
+        sim(),
+        hbm(35000000),
+        0,
+        ("35,000,000 12.9% *", "* no promise: the footprint is close", "HBM: 0 of 0 figures"),
+        (),
+    ),
+    (
+        sim(workspace_bytes=SMALL, estimate_heads=128),
+        hbm(35000000),
+        0,
+        ("no HBM bytes to compare",),
+        (),
+    ),
+    (
+        sim(workspace_bytes=SMALL),
+        hbm(35000000, name="NVIDIA A100-SXM4-80GB"),
+        0,
+        ("no HBM bytes to compare",),
         (),
     ),
 )

@@ -18,6 +18,7 @@ from lab import publish
 # write: template().
 PROGRAM = r"""#!/bin/sh
 step=${0##*/} root=${0%/build/*} kind=gpu smem=null causal=false json= page=null lengths=null
+heads=128
 case $0 in */sim/steps/*) kind=sim ;; esac
 for word; do
   case $word in
@@ -30,6 +31,7 @@ for word; do
     exit
     ;;
   --causal) causal=true ;;
+  --estimate-heads=0) heads= ;;
   --lengths=*) lengths="[${word#*=}]" ;;
   --[bhnd]=* | --hkv=* | --nk=* | --page=* | --smem=* | --variant=* | --json=*)
     export "${word#--}" ;;
@@ -48,7 +50,8 @@ if [ $kind = gpu ] && [ $scratch -gt 80000000000 ]; then
 fi
 [ ! "$json" ] || sed "s/@step@/$step/; s/@variant@/$variant/; s/\"@scratch@\"/$scratch/
 s/\"@b@\"/$b/g; s/\"@h@\"/$h/g; s/\"@n@\"/$n/g; s/\"@d@\"/$d/g; s/\"@hkv@\"/$hkv/; s/\"@nk@\"/$nk/
-s/\"@causal@\"/$causal/; s/\"@smem@\"/$smem/; s/\"@page@\"/$page/; s/\"@lengths@\"/$lengths/" \
+s/\"@causal@\"/$causal/; s/\"@smem@\"/$smem/; s/\"@page@\"/$page/; s/\"@lengths@\"/$lengths/
+s/\"@heads@\"/${heads:-$((b * h))}/" \
   "$root/build/$template.json" > "$json"
 echo "${step%%_*} $variant: right, HBM 60.0 MB"
 echo 'right     every checked error
@@ -113,6 +116,7 @@ class Copy(unittest.TestCase):
         keys = ("b", "h", "n", "d", "causal", "smem", "hkv", "nk", "page", "lengths")
         run["problem"].update({key: f"@{key}@" for key in keys})
         run.update(step="@step@", variant="@variant@", workspace_bytes="@scratch@")
+        run["estimate_heads"] = "@heads@" if kind == "sim" else None
         self.write(f"build/{kind}.json", json.dumps(run))
         run["backward"] = copy.deepcopy({key: run[key] for key in ("traffic", "time", "flops")})
         run["backward"]["traffic"]["requests"]["atomic"] = "@n@"
@@ -153,6 +157,7 @@ class Check(Copy):
             "NVIDIA H200, driver 580.1, CUDA 13.0.88, the simulator models H200",
             "ok: all 2 tests passed",
             "all 236 figures are equal",
+            "HBM: 112 of 112 figures within 10%",
             "of the figures are of backward passes",
             "ok: 24 runs clean, 0 not",
             "ok: N=10240: 02_tiled exit status 3, 04_fused exit status 0",
@@ -237,6 +242,13 @@ class Check(Copy):
             "exit 4: 04 fused: not checkable, HBM 60.0 MB; not checkable: this is allowed.\n",
         ):
             self.assertIn(sentence, output)
+
+    def test_hbm_fails_on_a_miss_where_the_model_promises(self):
+        run = gpu()
+        run["traffic"]["hbm"]["measured"]["read"] = 40000000
+        self.template("gpu", run)
+        said = "figures are equal; the largest difference is 0; HBM: 8 of 16 figures within 10%"
+        self.check("counters", "--quick", "--steps", "02", status=1, said=said)
 
     def test_a_budget_that_ends_is_called_so(self):
         """And is no failure of what was stopped, nor a wrong result."""
