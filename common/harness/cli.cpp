@@ -300,8 +300,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
                            "the GPU that the simulator models (common/data/gpus.json)"));
   shown_if(sim, defaults_to(option("Run", "--estimate-heads", o.estimate_heads, "INT",
                                    "estimate the time for so many heads like these: by default a "
-                                   "full GPU; 0: as many as run"),
-                            "128"));
+                                   "full GPU, of few queries as many as run; 0: as many as run"),
+                            few_queries ? "0" : "128"));
   shown_if(!sim, option("Run", "--estimate", o.estimate, "F.json",
                         "a simulator's report: its estimated time beside the measured one"));
   flag("--predict", o.predict, "print the formulas' predictions and run nothing; for any size");
@@ -392,7 +392,8 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     o.table = load_table(table, p);
   }
   const int64_t heads = static_cast<int64_t>(p.heads());
-  if (simulated() && app.count("--estimate-heads") == 0) {  // the first multiple that fills a GPU
+  if (simulated() && app.count("--estimate-heads") == 0 && !few_queries) {
+    // The first multiple that fills a GPU. Of few queries the splits of the keys are to do that.
     o.estimate_heads = (int64_t(kFullGpuHeads) + heads - 1) / heads * heads;
   }
   if (o.estimate_heads == 0) o.estimate_heads = heads;

@@ -369,6 +369,7 @@ TEST_CASE("a decoding step has one query and many keys, and what its cache needs
   const fa::Step step = decoding_step();
   fa::Options o = parse({}, step);
   CHECK(fa::describe(o.problem) == "B=1 H=4 N=1 Nk=1024 d=64 bf16 fp8 cache");
+  CHECK(o.estimate_heads == 4);  // their splits have the GPU alone
   CHECK_FALSE(parse({"--variant", "first"}, step).problem.cache.fp8);
   CHECK(parse({"--n", "4"}, step).problem.Nk == 1024);
   CHECK(parse({"--nk", "77"}, step).problem.Nk == 77);
