@@ -163,6 +163,12 @@ def notes_of(rows, shown):
     """Sentences with figures, for below the table."""
     named = {row.any.label: row for row in rows}
     notes = notes_on_estimates(shown)
+    moved, kept = (named.get(x) for x in ("04 fused", "06 registers"))
+    if moved and kept and hbm_of(moved) and hbm_of(moved) < 1.1 * hbm_of(kept):
+        notes.append(
+            "04: O moves once per tile of keys. At this N the L2 holds it; an H200 full of heads "
+            "of N = 4096 sends it through HBM (the picture in README.md)"
+        )
     fp8, bf16, prepare = (named.get(x) for x in ("12 late", "10 scheduled", "12 late prep"))
     if fp8 and bf16 and prepare and fp8.estimate and bf16.estimate:
         notes.append(

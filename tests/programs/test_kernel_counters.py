@@ -28,7 +28,8 @@ class KernelCounters(Folder):
         """The kernels of one run, memsets left out."""
         path, problem = self.folder / "run.json", MEASURED["problem"].split()
         program = f"{BUILD}/steps/{step}"
-        said([program, "--variant", variant, *problem, "--json", path], check=True)
+        alone = "--estimate-heads=0"  # all SMs, as on the GPU
+        said([program, "--variant", variant, *problem, alone, "--json", path], check=True)
         run = json.loads(path.read_text("utf-8"))
         passes = [run["prepare"], run, run["backward"]]
         kernels = [kernel for one in passes if one for kernel in one["kernels"] or []]

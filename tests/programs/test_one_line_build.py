@@ -18,7 +18,7 @@ HOST_COMPILER = """#!/usr/bin/env python3
 import os, shutil, sys
 words = sys.argv[1:]
 sources = [w for w in words if w.startswith("common/") and w.endswith(".cpp")]
-BACKEND = "FA_", "dialect/", "device_memory"
+BACKEND = "FA_", "dialect/", "device_memory", "multiprocessors"
 def knows_nothing(path):
     code = open(path).read().replace("FA_WIDE_", "").replace("dialect/errors", "")
     return not any(word in code for word in BACKEND)
