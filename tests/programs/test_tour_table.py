@@ -74,7 +74,10 @@ class Made(copies.Folder):
             self.assertEqual([x.split()[0] for x in heads], ["forward", "backward", "B=1"])
             self.assertNotIn("14 plain", table)
             self.assertIn("mpirun", table)
-            for note in ("04: O moves once per tile of keys", "12: quantising Q, K and V takes 30 us"):
+            for note in (
+                "04: O moves once per tile of keys",
+                "12: quantising Q, K and V takes 30 us",
+            ):
                 self.assertIn(note, " ".join(table.split()))
             self.assertIn("10.2x as fast as 01", " ".join(learned.split()))
 
