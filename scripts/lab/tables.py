@@ -29,7 +29,7 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
 and of figures:
 
     mean, least        of peers' ratios to against=BACKEND: geometric mean of the medians, the
-                       minimum of all repeats
+                       minimum of all repeats; flash3 and flash4 are in rivals_h200.json
     speed, share       TFLOP/s beside it, and their share of the matmul rate: from, to
     counters           how many figures of requests, sectors and lines were both counted and
                        measured: an error where one of them differs
@@ -56,7 +56,14 @@ from flash_steps.problems import in_series, own_tiles
 from flash_steps.results import PICTURES, columns_for, notes_on_estimates, published, speed, total
 from flash_steps.standing import rows_of, standing_of, standing_parts, standing_text
 from flash_steps.steps import ROOT
-from flash_steps.text import bytes_text, flops_text, markdown_table, range_text, time_text
+from flash_steps.text import (
+    bytes_text,
+    flops_text,
+    markdown_table,
+    range_text,
+    three_digits,
+    time_text,
+)
 
 from . import estimates, measured, neighbours, where
 from .counters_vs_sim import differences
@@ -80,7 +87,7 @@ class Results:
             both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
             peers[found["device"]] = {**found, **both}
         self.of = {"peers": measured.with_standing(list(peers.values()))}
-        self.of |= {name: measured.load(name, folder) for name in measured.TABLES}
+        self.of |= {name: measured.load(name, folder) for name in (*measured.TABLES, "rivals")}
 
 
 # --- filters --------------------------------------------------------------------------------------
@@ -265,10 +272,15 @@ def table(spec, results):
 
 # --- figures in a sentence ------------------------------------------------------------------------
 
+
+def times(ratio):
+    return f"{three_digits(ratio, always=True)}x"
+
+
 # Of rows of peers and a backend.
 OF_PEERS = {
-    "mean": lambda rows, name: f"{statistics.geometric_mean(r['ratios'][name] for r in rows):.3g}x",
-    "least": lambda rows, name: f"{measured.least_of(rows, name)[0]:.3g}x",
+    "mean": lambda rows, name: times(statistics.geometric_mean(r["ratios"][name] for r in rows)),
+    "least": lambda rows, name: times(measured.least_of(rows, name)[0]),
     "speed": lambda rows, name: range_text([row["flops_per_s"] for row in rows], flops_text),
     "share": lambda rows, name: range_text([row["of_matmul"] for row in rows], "{:.0%}".format),
 }
@@ -278,7 +290,8 @@ def figure_of_peers(name, spec, results, filters):
     backend = filters.pop("against", None)
     if not backend:
         raise BadInput(f"figure '{spec}': name the backend, as in against=flash")
-    rows = [row for row in one_result("peers", results, filters)[1] if backend in row["ratios"]]
+    source = "rivals" if backend in ("flash3", "flash4") else "peers"
+    rows = [row for row in one_result(source, results, filters)[1] if backend in row["ratios"]]
     if not rows:
         raise BadInput(f"figure '{spec}': no ratio against '{backend}' passes its filters")
     return OF_PEERS[name](rows, backend), reasons_of(rows)
