@@ -133,7 +133,7 @@ class Pages(unittest.TestCase):
         step = "against=flash step=07_tensor_cores"
         for spec, data, value in (
             (f"mean {step}", three, "1.73x"),
-            (f"least {step}", three, "1.2x"),
+            (f"least {step}", three, "1.20x"),
             (f"speed {step}", three, "400"),
             (f"share {step}", three, "50%"),
             ("counters", [sim(), gpu(), gpu(step="02_tiled")], "4"),  # two kinds, of two groups
@@ -185,7 +185,7 @@ class Pages(unittest.TestCase):
         said = f"{OLDER}: 07_tensor_cores"
         self.assertEqual(
             re.sub(r"<!-- .*? -->", "", text),
-            f"a 1.2x, b 1.2x ({said}, 10_warp_specialized).\n\nc 1.2x ({said})\n",
+            f"a 1.20x, b 1.20x ({said}, 10_warp_specialized).\n\nc 1.20x ({said})\n",
         )
         self.assertIn(f"*O{said[1:]}.*", self.table("means step=07_tensor_cores", data))
 
