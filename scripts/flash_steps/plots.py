@@ -123,6 +123,8 @@ def hero(rows, files, theme):
         claim += f"then keep the tensor cores busy (×{gained:.0f})"
     words(0, 20, claim, 17, font_weight=700)
     said = f"forward, one {device}, N = {HERO_N}, d = 64; HBM measured, of 07 to 12 predicted"
+    if also := [label[:2] for label in labels if label in beside]:
+        said += f"; {', '.join(also)} timed beside the libraries"
     words(0, 40, said, 12, dim)
     words(300, 76, "HBM, MB per head", font_weight=700)
     words(560, 76, "TFLOP/s", font_weight=700)
