@@ -107,8 +107,8 @@ STEPS = [
         "FlashAttention-1",
         "03 one_pass",
         "S and P stay on chip. The outer loop loads one tile of K and V, so O, m and l are read "
-        "and written once per tile of keys: watch O get darker. More shared memory makes fewer "
-        "rounds.",
+        "and written once per tile of keys: watch O's colour get stronger. More shared memory "
+        "makes fewer rounds.",
         {
             "tile": "Registers: a tile of scores, O of the block's rows.",
             "fused": "Registers: one tile of S, and O of one tile of Q, which is stored when the "
@@ -198,7 +198,7 @@ STEPS = [
     ),
     Shown(
         "12_fp8",
-        "8 bits",
+        "fp8",
         "10 scheduled",
         "First, kernels of their own quantise Q, K and V to 8 bits with scales. Then the forward "
         "reads tiles half the size of step 10's.",
@@ -263,8 +263,8 @@ IDEAS = [
         "N × N buffer is left.",
         "pair": ["03 one_pass", "04 fused"],
         "say": ["S is N × N, in memory", "no S; but O comes back for each tile of keys"],
-        "note": "FlashAttention-1 needs memory for N, not N², and its bytes fall with more shared "
-        "memory. With the 64 KB of this step it reads and writes O so often that HBM moves more.",
+        "note": "The memory that FlashAttention-1 needs grows with N, not N². But with the 64 KB "
+        "of this step, O moves once per tile of keys, so HBM moves more. Tab 4 repairs that.",
         "at": 0.7,
     },
     {
@@ -277,7 +277,8 @@ IDEAS = [
             "outer loop over queries: O is written once",
         ],
         "note": "K and V are read once per tile of queries now; the L2 serves most of that. "
-        "Each head has N / 64 blocks instead of one.",
+        "Each head has N / 64 blocks instead of one. With register tiles too (06 registers): "
+        "{06 registers}.",
         "at": 0.7,
     },
     {

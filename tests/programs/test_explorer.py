@@ -335,6 +335,22 @@ class InBrowser(unittest.TestCase):
         self.assertIn("2.68 TFLOP/s at 17.9 FLOP per byte; 4% of its roof", tip)
         self.assertEqual(page.eval("document.querySelectorAll('.roof.s1').length"), 3)
 
+    def test_a_window_without_room_has_no_message(self):
+        for tab in TABS:
+            self.assertEqual(self.open(tab, (30, 30)).errors(), [])
+
+    def test_a_mask_does_not_change_what_was_measured_of_hbm(self):
+        """06 was measured without the mask only: 50 times fewer bytes than 04 with either."""
+        words = "document.getElementById('figures').innerText"
+        with_mask = self.open("#06&n=512&causal").eval(words)
+        self.assertIn("measured, without the mask", with_mask)
+        fewer = r"\d+× fewer bytes"
+        self.assertEqual(
+            re.findall(fewer, with_mask), re.findall(fewer, self.open("#06&n=512").eval(words))
+        )
+        self.assertRegex(with_mask, fewer)
+        self.assertNotIn("without the mask", self.open("#10&n=512&causal").eval(words))
+
     def test_links_lead_to_the_book_or_nowhere(self):
         links = "[...document.querySelectorAll('a')].map((a) => a.getAttribute('href'))"
         for book in (None, "book/"):

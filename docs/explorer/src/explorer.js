@@ -362,8 +362,8 @@ class Picture {
   // Places of all boxes in pixels.
   layout() {
     const run = this.run, plan = this.plan;
-    const label = 17, gap = 14, thin = 9;
     const { clientWidth: width, clientHeight: height } = this.canvas.parentNode;  // its room
+    const label = 17, gap = width < 240 ? 8 : 14, thin = 9;
     const wide = (b) => (b.turned ? b.rows : b.columns);
     const high = (b) => (b.turned ? b.columns : b.rows);
     const columns = [...plan.left, ...plan.squares, ...plan.right];
@@ -377,7 +377,7 @@ class Picture {
     const deep = (rows) => rows.reduce((n, row) => n + Math.max(...row.map(high)), 0);
     const tall = deep(above) + deep(below) + Math.max(...columns.map(high));
     const lines = above.length + below.length + 1;
-    const scale = Math.min((width - fixed - 4) / elements,
+    const scale = Math.min((width - fixed - 8) / elements,
                            (height - lines * (label + gap)) / tall);
     this.scale = scale;
     const pixels = (n) => Math.max(n === 1 ? thin : 3, n * scale);
@@ -906,7 +906,7 @@ class Side {
       (what === COMPUTED ? `${place.name} in ` : "") + "shared memory";
     const how = ["load", "store", "atomic"].includes(event.how) ? "" : ` by ${event.how}`;
     return `${who}block ${run.blockName(step.kernel, event.block)} ` +
-           `${["reads", "writes", "adds to"][event.kind]} ${what}${where}${how}: ${exact(event.bytes)} B`;
+           `${["reads", "writes", "adds to"][event.kind]} ${what}${where}${how}: ${exact(event.bytes)}\u00a0B`;
   }
 }
 
@@ -947,10 +947,10 @@ function versus(a, b, [less, more, same]) {
   return a > b ? `${times(a / b)} ${less}` : `${times(b / a)} ${more}`;
 }
 // What a series has of the variant that a replay shows: of the pass that its step is about.
-function measuredOf(series, run) {
+function measuredOf(series, run, causal = run.problem.causal) {
   const both = series.runs.some((r) => r.causal !== series.runs[0].causal);
   const found = series.runs.filter((r) => r.id === `${run.step.slice(0, 2)} ${run.variant}` &&
-                                          (!both || r.causal === run.problem.causal));
+                                          (!both || r.causal === causal));
   return found.find((r) => r.pass === "backward") || found.find((r) => r.pass === "forward");
 }
 function figure(what, words, colour, labels, values, format, more = []) {
@@ -974,11 +974,16 @@ function showFigures(node, sides, labels, note) {
     const beside = (words, what, format) => (known(mine) ? [make("p", { class: "dim" }, `${own.name}: ` +
       `${versus(...mine.map((r) => r[what]), words)}, ${mine.map((r) => format(r[what])).join(" → ")}`)] : []);
     if (known(full)) {
-      const guessed = full.map((f) => f.hbm_kind === "predicted");
-      const kind = guessed[0] === guessed[1] ? full[0].hbm_kind : `${labels[guessed[0] ? 0 : 1]} predicted`;
+      // The prediction of a run with a mask is no match for a measured one without it.
+      const unmasked = runs.map((run) => measuredOf(PAGE.series[0], run, false));
+      const measured = (both) => known(both) && both.filter((f) => f.hbm_kind === "measured").length;
+      const instead = measured(unmasked) > measured(full), moved = instead ? unmasked : full;
+      const guessed = moved.map((f) => f.hbm_kind === "predicted");
+      const kind = (guessed[0] === guessed[1] ? moved[0].hbm_kind : `${labels[guessed[0] ? 0 : 1]} predicted`) +
+        (instead ? ", without the mask" : "");
       const [less, took] = [["fewer bytes", "more bytes", "the same bytes"], ["less time", "more time", "the same time"]];
       parts = [
-        figure(`HBM per head, ${PAGE.series[0].name}, ${kind}`, less, "write", labels, full.map((f) => f.hbm), bytes,
+        figure(`HBM per head, ${PAGE.series[0].name}, ${kind}`, less, "write", labels, moved.map((f) => f.hbm), bytes,
                beside(less, "hbm", bytes)),
         figure(`time of the ${full[0].pass}, ${full[0].heads} heads, ${full[0].time_kind}`, took, "read", labels,
                full.map((f) => f.ms), time, beside(took, "ms", time))];
@@ -988,7 +993,9 @@ function showFigures(node, sides, labels, note) {
                       "write", labels, sums, bytes)];
     }
   }
-  node.replaceChildren(...parts, make("p", { class: "note" }, note));
+  const ns = [...new Set(runs.map((run) => run.problem?.n))];
+  const size = runs[0].ranks ? "" : `Drawn: one head, N\u00a0=\u00a0${ns.join(" and ")}.`;
+  node.replaceChildren(...parts, make("p", { class: "note" }, note), make("p", { class: "note dim" }, size));
 }
 
 // --- the series: as a ladder, below a roof, as a table --------------------------------------------
@@ -1004,6 +1011,8 @@ function rungsOf(series) {
   const runs = series.runs.filter((r) => r.causal === causal && r.pass !== "prepare");
   return new Map(runs.map((r) => [`${numberOf(r)} ${r.pass}`, r]));
 }
+
+function listed(runs) { return [...new Set(runs.map(numberOf))].sort().join(", "); }
 
 // Links lead to the book, where this page is in it or beside it; never to raw Markdown.
 const BOOK = PAGE.book ?? (/^http|\/html\/docs\/explorer\//.test(location.href) ? "../../" : null);
@@ -1076,8 +1085,14 @@ function showLadder(node) {
                           ...mine.flatMap(rung)] : [];
   };
   node.replaceChildren(make("div", { class: "rungs" }, ...group("forward"), ...group("backward")),
-                       make("p", { class: "dim" }, own ? `Upper bars: ${PAGE.series[0].name}. Lower bars: ${own.name}, with a scale ` +
-                         "of its own for bytes." : ""));
+                       make("p", { class: "dim" }, aboutLadder()));
+}
+
+function aboutLadder() {
+  const full = PAGE.series[0], guessed = [...rungsOf(full).values()].filter((r) => r.hbm_kind === "predicted");
+  return (own ? `Upper bars: ${full.name}. Lower bars: ${own.name}, with a scale of its own for bytes. ` : "") +
+    (guessed.length ? `HBM of ${listed(guessed)} is predicted. ` : "") +
+    "Each step is timed alone; the README's picture has steps as timed beside the libraries.";
 }
 
 const SVG = $("theme").firstElementChild.namespaceURI;
@@ -1088,33 +1103,46 @@ function drawn(tag, attributes, ...inside) {
   return node;
 }
 
+function aboutRoofs() {
+  const runs = PAGE.series.flatMap((series) => [...rungsOf(series).values()]);
+  const known = new Set(PAGE.series.flatMap((series) => Object.values(series.roofs).flatMap((roof) =>
+    Object.keys(roof).filter((type) => roof[type]))));
+  const bare = runs.filter((r) => !known.has(r.type));
+  return "Under the slope HBM is the limit, under a level line the type's peak. FLOPs are those executed; the ladder " +
+    "counts by FlashAttention's convention." + (bare.length ? ` No ${bare[0].type} peak was measured for ${listed(bare)}.` : "");
+}
+
 // FLOPs per byte of HBM and per second, as executed.
 function showRoofline(node) {
   node.replaceChildren();
   const width = node.clientWidth - 24, height = node.clientHeight - 22;
+  if (width < 120 || height < 120) return;  // a window without room
   const left = 44, right = width - 22, top = 14, bottom = height - 36;
   const points = PAGE.series.flatMap((series, s) => [...rungsOf(series).values()]
     .filter((r) => r.intensity && r.executed).map((run) => ({ run, s, series })));
   const used = new Set(points.map((p) => p.run.type));
   const roofs = PAGE.series.flatMap((series, s) => Object.entries(series.roofs).flatMap(([name, roof]) =>
     [...used].filter((type) => roof[type]).map((type) => ({ s, name, type, hbm: roof.hbm, peak: roof[type] }))));
-  const decades = (values) => [Math.floor(Math.log10(Math.min(...values))), Math.ceil(Math.log10(Math.max(...values)))];
+  const decades = (values) => {  // with some room left of the smallest
+    const low = Math.log10(Math.min(...values));
+    return [Math.min(Math.floor(low), low - .15), Math.ceil(Math.log10(Math.max(...values)))];
+  };
   const xs = decades([...points.map((p) => p.run.intensity), ...roofs.map((r) => r.peak / r.hbm)]);
   const ys = decades([...points.map((p) => p.run.executed), ...roofs.map((r) => r.peak)]);
   const x = (v) => left + (right - left) * (Math.log10(v) - xs[0]) / (xs[1] - xs[0]);
   const y = (v) => bottom - (bottom - top) * (Math.log10(v) - ys[0]) / (ys[1] - ys[0]);
   const words = (at, down, text, more = {}) => drawn("text", { x: at, y: down, ...more }, text);
   const parts = [], taken = [];
-  for (let i = xs[0]; i <= xs[1]; ++i) {
+  for (let i = Math.ceil(xs[0]); i <= xs[1]; ++i) {
     parts.push(drawn("path", { class: "grid", d: `M${x(10 ** i)} ${top}V${bottom}` }),
                words(x(10 ** i), bottom + 15, exactly(10 ** i), { "text-anchor": "middle", class: "dim" }));
   }
-  for (let i = ys[0]; i <= ys[1]; ++i) {
+  for (let i = Math.ceil(ys[0]); i <= ys[1]; ++i) {
     parts.push(drawn("path", { class: "grid", d: `M${left} ${y(10 ** i)}H${right}` }),
                words(left - 5, y(10 ** i) + 4, exactly(10 ** (i - 12)), { "text-anchor": "end", class: "dim" }));
   }
   parts.push(words((left + right) / 2, height - 5, "FLOP per byte of HBM", { "text-anchor": "middle" }),
-             words(left + 5, top + 10, "TFLOP/s"));
+             words(left + 5, top + 10, "TFLOP/s, executed"));
   const place = (size, at, down, far) => {  // the nearest free place around a point
     for (let reach = far; reach < 90; reach += 7) {
       for (let turn = 0; turn < 12; ++turn) {
@@ -1133,6 +1161,7 @@ function showRoofline(node) {
   for (const { s, type, hbm, peak } of roofs) {
     const low = Math.max(10 ** xs[0], 10 ** ys[0] / hbm);
     parts.push(drawn("path", { class: `roof ${type} s${s}`, d: `M${x(low)} ${y(low * hbm)}L${x(peak / hbm)} ${y(peak)}H${right}` }));
+    taken.push([x(peak / hbm), y(peak) - 2, right - x(peak / hbm), 4]);
     if (roofs.some((r) => r.s < s && r.type === type)) continue;
     taken.push([right - 80, y(peak) - 18, 80, 14]);
     parts.push(words(right - 3, y(peak) - 5, `${type} ${speed(peak)}`, { "text-anchor": "end", class: type }));
@@ -1158,9 +1187,12 @@ function exactly(x) { return String(+x.toPrecision(1)); }
 function showRuns(node) {
   const series = own ?? PAGE.series[0];
   const cells = (tag, row) => make("tr", {}, ...row.map((text) => make(tag, { class: /^(WRONG|not checkable)$/.test(text) && "differs" }, text)));
+  const has = (word) => series.head.some((title) => title.includes(word));
+  const told = (has("request") ? "Requests are counted by the simulator. " : "") +
+    (has("estimate") ? "An estimated time is a model's, never a measurement. " : "") +
+    (series.cells.flat().includes("-") ? "-: neither counted nor measured. " : "");
   node.replaceChildren(
-    make("p", { class: "dim" }, `${series.problem}. Requested bytes are counted by the simulator; an estimated time is ` +
-         `a model's, never a measurement. ${series.notes.map((note) => `${note}.`).join(" ")}`),
+    make("p", { class: "dim" }, `${series.problem}. ${told}${series.notes.map((note) => `${note}.`).join(" ")}`),
     make("table", {}, make("thead", {}, cells("th", series.head)),
          make("tbody", {}, ...series.cells.map((row) => cells("td", row)))),
     ...(series.texts ?? []).map(([name, text, ok]) => make("details", { open: !ok },
@@ -1175,8 +1207,7 @@ function showTab(tab) {
   if (!tab) return;
   player.stop();
   setAddress(tab);
-  $("about").textContent = tab === "roofline" ? "Under the slope HBM sets the limit, under a level line the type's peak; a step " +
-    "far below both waits for something else." : verdictOf(own ?? PAGE.series[0]);
+  $("about").textContent = tab === "roofline" ? aboutRoofs() : verdictOf(own ?? PAGE.series[0]);
   $("controls").hidden = true;
   TABS[tab]($("tab"));
   document.body.ariaBusy = "false";
@@ -1254,6 +1285,11 @@ const loaded = new Map();
 const state = { idea: 0, pair: [], n: 256, causal: false, m: 0, at: 0, block: 0, more: false, side: 1, tab: "" };
 
 function stepOf(id) { return PAGE.steps[id.slice(0, 2)]; }
+// A step's result is its idea in the README's words.
+function ideaOf(id) {
+  const step = stepOf(id), variant = id.slice(3);
+  return variant === step.result && step.short || step.ideas[variant];
+}
 function runsOf(id) { return stepOf(id).runs.filter((run) => run.variant === id.slice(3)); }
 
 async function runOf(entry, id) {
@@ -1358,7 +1394,7 @@ async function choose(changes, at) {
   sides.forEach((side, i) => {
     side.follow = Math.min(state.block, runs[i].kernels ? Math.max(...runs[i].kernels.map((k) => k.blocks.length)) - 1 : 0);
     side.node.querySelector("h2").replaceChildren(chapterOf(wanted[i].slice(0, 2), `${stepOf(wanted[i]).name} (${wanted[i]})`));
-    side.node.querySelector(".idea").textContent = idea ? idea.say[i] : stepOf(wanted[i]).ideas[wanted[i].slice(3)];
+    side.node.querySelector(".idea").textContent = idea ? idea.say[i] : ideaOf(wanted[i]);
     side.show(runs[i]);
   });
   if (!runs[0].ranks) {
