@@ -83,7 +83,9 @@ def main():
     program, folder = sys.argv[1], os.path.abspath(sys.argv[2])
     if not install():
         return 1
+    print("1 of 2: the API, by Doxygen", flush=True)
     bad = api(program, folder)
+    print("2 of 2: the book, by MkDocs", flush=True)
     quiet = {"PYTHONDONTWRITEBYTECODE": "1", "NO_MKDOCS_2_WARNING": "1"}
     mkdocs = [os.path.join(VENV, "bin", "mkdocs"), "build", "-c"]  # -q would hide its warnings
     mkdocs += ["-f", os.path.join(HERE, "mkdocs.yml"), "-d", os.path.join(folder, "html")]
