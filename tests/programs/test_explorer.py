@@ -65,6 +65,14 @@ FAINT = """(() => {
 })()"""
 
 
+# Captions of moments of a run that have more lines than there is room for.
+CUT = """[...Array(21).keys()].flatMap((i) => {
+  player.put(i / 20);
+  return [...document.querySelectorAll(".side .at")]
+    .filter((e) => e.scrollHeight > e.clientHeight + 1).map((e) => e.textContent);
+})"""
+
+
 class Files(unittest.TestCase):
     def test_bad_use(self):
         for arguments, words in (
@@ -209,7 +217,7 @@ class InBrowser(unittest.TestCase):
 
     def test_one_screen_and_no_message(self):
         """Each idea, step and tab, at both sizes, and a page with one's own runs: nothing scrolls,
-        no word is too faint to read."""
+        no word is too faint to read, no caption is cut."""
         ideas = [f"#{i + 1}" for i in range(len(IDEAS))]
         steps = [f"#{shown.step[:2]}" for shown in (*STEPS, RING)]
         shown = [(FOLDER / "index.html", address) for address in (*ideas, *steps, *TABS)]
@@ -224,6 +232,8 @@ class InBrowser(unittest.TestCase):
                         page.eval("document.documentElement.scrollHeight"), size[1]
                     )
                     self.assertEqual(page.eval(FAINT), [])
+                    if address not in TABS:
+                        self.assertEqual(page.eval(CUT), [])
 
     def own(self, documents, texts=None):
         """A page with these runs, alone in its folder."""
