@@ -2,7 +2,7 @@
 
 from flash_steps.command import Failure
 from flash_steps.commits import here
-from flash_steps.problems import DIRECTIONS, flops_of, problem_text
+from flash_steps.problems import flops_of, problem_text
 from flash_steps.results import Run
 from flash_steps.step_library import SIZES, Refused
 
@@ -59,9 +59,9 @@ class Comparison:
 
     def direction(self, direction):
         contenders = []
-        for library, variants in self.sides:
-            for index in variants:
-                self.add_variant(library, index, direction, contenders)
+        for library, places in self.sides:
+            for place in places:
+                self.add_variant(library, place, direction, contenders)
         if not contenders:
             return []
         ours = len(contenders)
@@ -69,9 +69,11 @@ class Comparison:
         beside = self.beside()
         for name in self.backends():
             try:
-                self.add_backend(name, direction, contenders)
-            except RuntimeError as error:
-                self.refused(name, direction, error)
+                contenders.append(
+                    self.torch.backend(name, self.problem, self.tensors, direction, self.require)
+                )
+            except (RuntimeError, AssertionError, ValueError) as error:
+                self.refused(name, error)
         contenders += beside
         found = self.torch.clock.take_turns(contenders, self.options.rounds, self.options.iters)
         for contender in contenders:
@@ -95,22 +97,22 @@ class Comparison:
         """Contenders that compute no attention, of a comparison that has some."""
         return []
 
-    def add_variant(self, library, index, direction, contenders):
-        variant = library.variants[index]
+    def add_variant(self, library, place, direction, contenders):
+        variant = library.variants[place]
         if variant["dtype"] != self.problem["dtype"]:
             return
         if direction == "backward" and not variant["backward"]:
             return
         try:
-            contenders.append(self.step(library, index, variant, direction))
+            contenders.append(self.step(library, place, variant, direction))
         except Refused as error:
             self.refused_by(library, error)
 
-    def step(self, library, index, variant, direction):
+    def step(self, library, place, variant, direction):
         """A Contender of a library, after a look at its result."""
 
         def runner(which):
-            return library.runner(which, index, self.sizes, self.addresses, self.torch.stream())
+            return library.runner(which, place, self.sizes, self.addresses, self.torch.stream())
 
         written = ["O"] + ["LSE"] * variant["writes_lse"]
         written = [*GRADIENTS] if direction == "backward" else written
@@ -121,43 +123,31 @@ class Comparison:
         runner("forward")()  # a backward reads its O and LSE
         if direction == "backward":
             runner("backward")()
-        truth = self.fp8_truth if variant.get("fp8") else self.truth
-        errors = self.torch.errors(truth, {name: self.tensors[name] for name in written})
         label = Run({"step": library.step, "variant": variant["name"]}, direction).label
-        for name, (error, share) in errors.items():
-            if not share <= 1:
-                raise Failure(
-                    f"{label}, {self.text}: {name} is wrong: its error is {error:.2e}, "
-                    f"{error / share:.2e} is allowed"
-                    if share == share
-                    else f"{label}, {self.text}: {name} has an element that is not a number, "
-                    "or was not written"
-                )
+        outputs = {name: self.tensors[name] for name in written}
+        self.require(label, outputs, self.fp8_truth if variant.get("fp8") else self.truth)
         # Timed with these O and LSE, or with those of the next variant: the work is the same.
         return Contender(variant["name"], label, runner(direction), step=library.step)
 
-    def add_backend(self, name, direction, contenders):
-        if (name, direction, *self.kind()) not in self.torch.refused:
-            contenders.append(self.torch.backend(name, self.problem, self.tensors, direction))
+    def require(self, label, outputs, truth=None):
+        """A Failure where an output is wrong."""
+        for name, (error, share) in self.torch.errors(truth or self.truth, outputs).items():
+            if share != share:
+                why = f"{name} has an element that is not a number, or was not written"
+                raise Failure(f"{label}, {self.text}: {why}")
+            if share > 1:
+                why = f"its error is {error:.2e}, {error / share:.2e} is allowed"
+                raise Failure(f"{label}, {self.text}: {name} is wrong: {why}")
 
-    def kind(self):
-        """What decides, beside the direction, whether a backend has a kernel."""
-        p = self.problem
-        return p["dtype"], p["d"], p["h"] != p["hkv"]
-
-    def refused(self, name, direction, error):
+    def refused(self, name, error):
         self.torch.torch.cuda.empty_cache()
+        p = self.problem
         if "available kernel" in str(error) or "viable backend" in str(error):
-            dtype, d, grouped = self.kind()
-            for each in DIRECTIONS[DIRECTIONS.index(direction) :]:  # without a forward no backward
-                self.torch.refused.add((name, each, dtype, d, grouped))
-            self.notes.append(
-                f"PyTorch's {name} has no kernel for {dtype}, d={d}"
-                + (", fewer key/value heads" if grouped else "")
-                + "."
-            )
+            grouped = ", fewer key/value heads" if p["h"] != p["hkv"] else ""
+            kind = f"{p['dtype']}, d={p['d']}{grouped}"
+            self.notes.append(f"PyTorch's {name} has no kernel for {kind}.")
         else:  # out of memory, mostly
-            self.notes.append(f"PyTorch's {name}, {self.text}: {first_line(error)}")
+            self.notes.append(f"{name}, {self.text}: {first_line(error)}")
 
     def row(self, contender, direction, found, peers, is_ours):
         ms = found[contender.label]["ms"]

@@ -22,11 +22,12 @@ from flash_steps.command import Failure
 from flash_steps.commits import here
 from flash_steps.problems import flags, problem_text
 from flash_steps.steps import program_of, run_program
-from flash_steps.text import time_text
+from flash_steps.text import Column, bytes_text, three_digits, time_text
 
 from . import jobs, peers
 from .comparison import Comparison
 from .jobs import Job, Measurement
+from .measured import column, ratio_text
 from .torch_attention import BACKENDS, Contender, Torch
 
 STEP, BEFORE = "13_decode", "07_tensor_cores"
@@ -49,6 +50,7 @@ RAGGED = (
     (8, (65536, 1024, 1024, 1024, 1024, 1024, 1024, 1024)),
 )
 COPIES = (1 << 28, 1 << 31)  # bytes that a copy reads, and writes
+MOST_BYTES = 20e9  # of K, V, Q and O; of a program's problems twice as many
 
 
 def problem(b, nk, **more):
@@ -104,7 +106,7 @@ def measured(row, what, copy_rate):
 
 
 class DecodeMeasurement(Measurement):
-    name = "decode"
+    name, iters = "decode", 2
 
     def __init__(self, options, torch, libraries):
         super().__init__(options)
@@ -119,28 +121,19 @@ class DecodeMeasurement(Measurement):
         self.torch.matmul_rate("bf16")  # the card is warm from now on
         small = torch.zeros(1, device="cuda")
         contenders = [Contender("kernel", "kernel", lambda: small.add_(1))]
-        contenders += [copy_of(torch, size, f"copy {size}") for size in (4, *COPIES)]
-        found = self.torch.clock.take_turns(contenders, ROUNDS, self.options.iters)
+        contenders += [copy_of(torch, size, f"copy {size}") for size in COPIES]
+        found = self.torch.clock.take_turns(contenders, ROUNDS, self.iters)
         torch.cuda.empty_cache()
-        copies = [
-            {"bytes": 2 * size, "ms": ms, "bytes_per_s": 2 * size / (ms * 1e-3)}
-            for size in COPIES
-            for ms in [found[f"copy {size}"]["ms"]]
-        ]
-        return {
-            "copy": max(copies, key=lambda copy: copy["bytes_per_s"]),
-            "copies": copies,
-            "floor_ms": found["kernel"]["ms"],
-            "least_copy_ms": found["copy 4"]["ms"],
-        }
+        copies = [(2 * size / (found[f"copy {size}"]["ms"] * 1e-3), 2 * size) for size in COPIES]
+        rate, size = max(copies)
+        return {"copy": {"bytes": size, "bytes_per_s": rate}, "floor_ms": found["kernel"]["ms"]}
 
     def copy_rate(self):
         return self.result["copy"]["bytes_per_s"]
 
     def jobs(self):
-        small = self.options.most_bytes
         series = [problem(b, nk) for b in BATCHES for nk in CONTEXTS]
-        jobs = [self.compared("peers", p) for p in series if bytes_of(p) <= small]
+        jobs = [self.compared("peers", p) for p in series if bytes_of(p) <= MOST_BYTES]
         for group in (1, 2, 4, 8, 16):
             grouped = problem(1, GROUPED_KEYS, hkv=HEADS["h"] // group)
             jobs.append(self.compared("groups", grouped, {STEP: ("splits", "once")}))
@@ -151,7 +144,7 @@ class DecodeMeasurement(Measurement):
         jobs += [
             self.in_8_bits(problem(p["b"], p["nk"], cache8=True))
             for p in series
-            if bytes_of(p) <= 2 * small and keys_of(p) <= LARGEST_PROGRAM
+            if bytes_of(p) <= 2 * MOST_BYTES and keys_of(p) <= LARGEST_PROGRAM
         ]
         jobs += [self.paged(b, nk) for b, nk in PAGED]
         jobs += [self.ragged(b, lengths) for b, lengths in RAGGED]
@@ -234,25 +227,107 @@ class DecodeMeasurement(Measurement):
         }
         return self.in_turns("ragged", shapes)
 
+    def tables(self, rows):
+        found = [(what, rows_for(what, rows)) for what in TABLES]
+        return [(what, *table(what, mine)) for what, mine in found if mine]
 
-def parse():
-    where = "docs/results/decode_<gpu>.json"
-    parser = jobs.parser(__doc__, iters=2, turns=3, budget=480, where=where)
-    parser.add_argument(
-        "--most-bytes", type=float, default=20e9, metavar="BYTES", help="of K, V, Q and O"
-    )
-    options = parser.parse_args()
-    options.directions, options.rounds = ["forward"], ROUNDS
-    options.steps = " ".join(VARIANTS)
-    return options
+    def facts(self, result):
+        return facts(result)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+ONCE = "13 once"
+# {table: the keys of its lines}; `variants` has the rows of `peers`.
+TABLES = {
+    "peers": ("b", "nk"),
+    "variants": ("b", "nk"),
+    "fp8": ("b", "nk"),
+    "pages": ("b", "nk"),
+    "queries": ("b", "nk", "n"),
+    "groups": ("group",),
+    "ragged": ("b", "keys"),
+}
+TITLES = {"b": "B", "nk": "keys", "n": "queries", "group": "heads of a group"}
+TITLES["keys"] = "keys in all"
+
+
+def rows_for(what, rows):
+    """Those of a table."""
+    return [row for row in rows if row["what"] == ("peers" if what == "variants" else what)]
+
+
+def keys_text(keys):
+    return f"{keys // 1024}K" if keys % 1024 == 0 else f"{keys:,}"
+
+
+def beside_best(line):
+    """How many times as fast as PyTorch's fastest backend, and which that is."""
+    torch = [row for name, row in line.items() if name.startswith("torch ")]
+    best = min(torch, key=lambda row: row["ms"], default=None)
+    return best and f"{ratio_text(line[ONCE]['ratios'][best['variant']])} ({best['variant']})"
+
+
+def beside_07(line):
+    return ratio_text(line["07 lazy"]["ms"] / line[ONCE]["ms"]) if "07 lazy" in line else None
+
+
+def time_and_share(row):
+    return time_text(row["ms"]) + (f", {row['of_copy']:.0%}" if row["step"] else "")
+
+
+def table(what, rows):
+    """A line for each problem: times of all, with the share of a copy's bandwidth; in `peers` one
+    variant's, with more of it."""
+    keys, lines, names = TABLES[what], {}, {}
+    for row in rows:
+        more = {"keys": sum(row["lengths"] or []), "group": row["h"] // row["hkv"]}
+        row, name = {**row, **more}, row.get("shape") or row["label"]
+        lines.setdefault(tuple(row[key] for key in keys), {})[name] = row
+        names[name] = (name == "copy", not row["step"])
+
+    def key_column(key):
+        text = keys_text if key == "nk" else "{:,}".format
+        return column(TITLES[key], lambda line: text(next(iter(line.values()))[key]))
+
+    def of(name, head, cell):
+        return column(head, lambda line: cell(line[name]) if name in line else None)
+
+    columns = [key_column(key) for key in keys]
+    if what == "peers":
+        columns += [
+            of(ONCE, "K, V, Q, O", lambda row: bytes_text(row["bytes"])),
+            of(ONCE, "time", lambda row: time_text(row["ms"])),
+            of(ONCE, "TB/s", lambda row: three_digits(row["bytes_per_s"] / 1e12, always=True)),
+            of(ONCE, "of a copy", lambda row: f"{row['of_copy']:.0%}"),
+            Column(("against", "PyTorch's best"), lambda line: beside_best(line) or "-"),
+            Column(("against", "07 lazy"), lambda line: beside_07(line) or "-"),
+        ]
+    else:
+        columns += [of(name, name, time_and_share) for name in sorted(names, key=names.get)]
+    return columns, [lines[place] for place in sorted(lines)]
+
+
+def facts(result):
+    rate, copied = (result["copy"][key] for key in ("bytes_per_s", "bytes"))
+    return [
+        f"{result['device']}, PyTorch {result['torch']}, medians. Percentages are of the bandwidth "
+        f"of a copy, {three_digits(rate / 1e12, always=True)} TB/s with {bytes_text(copied)} read "
+        f"and written; the smallest kernel takes {time_text(result['floor_ms'])} by this clock."
+    ]
+
+
+# --- the command ----------------------------------------------------------------------------------
 
 
 def main():
-    options = parse()
+    parser = jobs.parser(__doc__, turns=3, budget=480, where="docs/results/decode_<gpu>.json")
+    options = parser.parse_args()
+    options.directions, options.rounds = ["forward"], ROUNDS
+    options.iters, options.steps = DecodeMeasurement.iters, " ".join(VARIANTS)
     jobs.require_ready(options, STEP)
     try:
         torch = Torch(list(BACKENDS))
-        libraries = peers.load_libraries(options)
-        return DecodeMeasurement(options, torch, libraries).measure("./scripts/maintain decode")
+        return DecodeMeasurement(options, torch, peers.load_libraries(options)).measure()
     except RuntimeError as error:  # PyTorch's
         raise Failure(error) from None

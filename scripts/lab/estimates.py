@@ -1,6 +1,6 @@
 """Estimates, in the simulator, the times that docs/results holds as measured.
 
-    maintain estimates [--max-n N] [--gpu H200] [--steps "06 07"] [--jobs 2]
+    maintain estimates [--gpu H200] [--steps "06 07"]
 
 For each problem of FlashAttention's series that was timed on this kind of GPU it simulates one head
 and estimates the time for all of them; of one query and up to 64K keys, all heads. Writes
@@ -31,6 +31,7 @@ DECODE = "13_decode"
 TIMES = os.path.join(RESULTS, "times.json")
 SIZES = ("b", "h", "n", "d", "causal", "hkv", "nk")
 KEY = ("gpu", "step", "variant", "direction", *SIZES)
+MAX_N = 4096
 FEW_HEADS = 4  # simulated as they are
 FEW_KEYS = 65536  # of all batch entries, where they differ from the queries: all heads run
 
@@ -67,12 +68,12 @@ def key_of(row):
     return tuple({"hkv": row["h"], "nk": row["n"], **row}[key] for key in KEY)
 
 
-def is_wanted(sizes, options):
+def is_wanted(sizes):
     """Whether the simulator is to estimate it."""
     if sizes["nk"] != sizes["n"]:
         return sizes["b"] * sizes["nk"] <= FEW_KEYS
     small = sizes["b"] * sizes["h"] <= FEW_HEADS
-    return sizes["n"] <= options.max_n and (in_series(sizes) or small)
+    return sizes["n"] <= MAX_N and (in_series(sizes) or small)
 
 
 def timed(runs):
@@ -232,22 +233,20 @@ def estimated_table(filters):
 
 def main():
     p = parser(__doc__)
-    p.add_argument("--max-n", type=int, default=4096)
     p.add_argument("--gpu", default="H200")
     p.add_argument("--steps")
-    p.add_argument("--jobs", type=int, default=2)
     args = p.parse_args()
     measured = measured_times()
     steps = chosen_of(numbered_steps(), args.steps, "there are")
     wanted = {}
     for key in measured:
         here = key[0] == args.gpu and key[1] in steps
-        if here and is_wanted(dict(zip(SIZES, key[4:])), args):
+        if here and is_wanted(dict(zip(SIZES, key[4:]))):
             wanted.setdefault((*key[:3], *key[4:]), set()).add(key[3])
     if not wanted:
         raise BadInput(f"docs/results has no measured time for --gpu {args.gpu} at these sizes")
     rows = kept(ESTIMATES)
-    with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
+    with concurrent.futures.ThreadPoolExecutor() as pool:
         for cell, found in zip(wanted, pool.map(simulate, wanted)):
             for direction in wanted[cell]:
                 key = (*cell[:3], direction, *cell[3:])

@@ -1,5 +1,5 @@
 """What peers.py, `maintain decode` and `maintain ring` share: one run, which does jobs within a
-budget.
+budget and prints tables of what it found.
 
 What a job found is written at once, and a run that is given the file of an earlier one continues
 it: a job that was done with the same text of its steps is not done again. A job that fails costs
@@ -9,6 +9,7 @@ only itself; what has not begun after --budget seconds is left out. The last lin
 import argparse
 import os
 import sys
+import textwrap
 import time
 from dataclasses import dataclass
 
@@ -18,8 +19,9 @@ from flash_steps.commits import here, is_current
 from flash_steps.files import read_json, require_writable, write_rows
 from flash_steps.gpu_table import model_of
 from flash_steps.steps import ROOT, program_of
+from flash_steps.text import text_table
 
-from .measured import place_of, text_of
+from .measured import place_of
 from .publish import slim
 
 
@@ -31,25 +33,18 @@ class Job:
 
 
 class Measurement:
-    """A subclass has `name`, of the command and of its files, and
+    """A subclass has `name`, of the command and its files, `iters`, the timed runs in a turn, and
 
     jobs()           [Job]: what matters most comes first
     said(text, row)  a line of the run, of a row and of its job's text
+    tables(rows)     [(title, columns, lines)] for the screen
+    facts(result)    sentences: where and how it was measured
     """
 
     def __init__(self, options):
         self.options, self.path, self.start = options, options.json, time.monotonic()
-        self.result = {
-            "device": None,
-            "iters": options.iters,
-            "turns": options.turns,
-            "commands": [],
-            "notes": [],
-            "failures": [],
-            "left_out": [],
-            "done": {},
-            "rows": [],
-        }
+        self.result = {"device": None, "iters": self.iters, "turns": options.turns}
+        self.result |= {"notes": [], "failures": [], "left_out": [], "done": {}, "rows": []}
 
     def runs_on(self, device, **about):
         r"""To be called as soon as the device is known. \raises BadInput"""
@@ -64,10 +59,10 @@ class Measurement:
                     f"{self.path} has '{key}' {before.get(key)}, this run {self.result[key]}: "
                     "one file cannot hold both, so name another one or remove it"
                 )
-        done = before.get("done", {})
+        self.result["notes"] = before.get("notes", [])
         self.result["done"] = {
             text: mark
-            for text, mark in done.items()
+            for text, mark in before.get("done", {}).items()
             if all(is_current(step, mark["commit"]) for step in mark["steps"])
         }
         self.result["rows"] = [
@@ -75,13 +70,10 @@ class Measurement:
             for row in before["rows"]
             if not row["step"] or is_current(row["step"], row.get("commit"))
         ]
-        for key in ("commands", "notes"):
-            self.result[key] = before.get(key, [])
 
-    def measure(self, line):
-        """Does all jobs and prints the tables. `line`: how it was called. Returns the status."""
+    def measure(self):
+        """Does all jobs and prints the tables. Returns the status."""
         result = self.result
-        result["commands"] = list(dict.fromkeys([*result["commands"], line]))
         for job in self.jobs():
             if job.text in result["done"]:
                 continue
@@ -101,8 +93,20 @@ class Measurement:
             result["notes"][:] = dict.fromkeys(result["notes"])
             self.write()
         self.write()
-        print(text_of(self.name, result))
+        print(self.text())
         return 1 if result["failures"] or result["left_out"] else 0
+
+    def text(self):
+        """All tables, and what else is to be said as the run ends."""
+        result = self.result
+        parts = [f"{title}\n{text_table(*table)}" for title, *table in self.tables(result["rows"])]
+        said = self.facts(result) if result["rows"] else []
+        said += dict.fromkeys(result["notes"])
+        said += [f"FAILED: {line}" for line in dict.fromkeys(result["failures"])]
+        if left := result["left_out"]:
+            more = f", and {len(left) - 1} more" if len(left) > 1 else ""
+            said.append(f"Left out, there was no time: {left[0]}{more}.")
+        return "\n\n".join([*parts, "\n".join(textwrap.fill(line, 100) for line in said)])
 
     def keep(self, row):
         """In place of the row that an earlier run found."""
@@ -141,22 +145,15 @@ def count(least=1):
     return number
 
 
-def parser(doc, iters, turns, budget, where):
+def parser(doc, turns, budget, where):
     """With the options that all have. `where`: what is written without --json."""
     found = command.parser(doc)
     add = found.add_argument
     add("--json", metavar="F.json", help=f"continue and write this file; default: {where}")
     add("--build", metavar="DIR", default=os.path.join(ROOT, "build", "gpu"))
-    counts = {"metavar": "INT", "type": count()}
-    add("--iters", default=iters, help="timed runs in a turn (%(default)s)", **counts)
-    add("--turns", default=turns, help="of each problem (%(default)s)", **counts)
-    add(
-        "--budget",
-        type=float,
-        default=budget,
-        metavar="SECONDS",
-        help="no problem begins after this time (%(default)s)",
-    )
+    add("--turns", metavar="INT", type=count(), default=turns, help="of each problem (%(default)s)")
+    help_text = "no problem begins after this time (%(default)s)"
+    add("--budget", type=float, default=budget, metavar="SECONDS", help=help_text)
     return found
 
 

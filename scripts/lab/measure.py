@@ -27,7 +27,6 @@ from flash_steps.gpu_table import model_of
 from flash_steps.problems import flags, series
 from flash_steps.results import join
 from flash_steps.steps import ROOT, number_of, numbered_steps
-from flash_steps.text import Column, entry, text_table
 
 from .counters_vs_sim import compare_counters, compare_hbm, pairs
 from .publish import publish
@@ -37,7 +36,7 @@ SECTIONS = ("tests", "counters", "sanitizer", "memory", "timing", "peers")
 OF_FIGURES = ("timing", "peers", "counters")
 
 # What a section runs of each step that computes attention, or that decodes from a cache; the
-# programs refuse what their step lacks. The first FEW of these are those of --quick and of tables.
+# programs refuse what their step lacks. The first FEW of these are those of tables.
 # One row, tile edges, ragged tiles, a full grid, every d, with and without mask, shared key heads
 # and Nk != N. Of a cache: one query, lengths with an empty entry and one of a single key, pages,
 # splits, several queries with the mask, groups of one and of two bands.
@@ -68,6 +67,7 @@ DECODING = [
     dict(b=1, h=2, n=1, nk=1, d=64, causal=False),
 ]
 FEW = 4
+PEERS_TURNS = 3
 # For the steps that have --smem: a smaller and a larger tile than the step's own.
 SMEM = [dict(b=1, h=2, n=257, d=32, causal=False, smem=smem) for smem in (32768, 98304)]
 SANITIZED = [
@@ -81,24 +81,12 @@ TIMED += [series(n, 64, True) for n in (1024, 4096)]
 TIMED += [series(4096, 128, causal) for causal in (False, True)]
 SCALE = [series(n, 64, False) for n in (1024, 2048, 4096, 8192, 16384)]  # fp32 steps, with counters
 PATIENCE = 150  # seconds that one of these may take
+FASTEST = ("--backends", "flash cudnn")
 PEERS = (
     (("06",), "--backends", "math efficient"),
-    (
-        ("07", "09", "10", "12"),
-        "--variants=all",
-        "--directions=forward",
-        "--backends",
-        "flash cudnn",
-    ),
-    (("08", "11"), "--variants=all", "--directions=backward", "--backends", "flash cudnn"),
+    (("07", "09", "10", "12"), "--variants=all", "--directions=forward", *FASTEST),
+    (("08", "11"), "--variants=all", "--directions=backward", *FASTEST),
 )
-
-SANITIZER_COLUMNS = [
-    entry("case"),
-    entry("tool"),
-    entry("verdict"),
-    Column(("", "summary"), lambda e: e["summary"][:60], left=True),
-]
 
 
 class Check(Session):
@@ -112,7 +100,7 @@ class Check(Session):
         """[(step, variant)] in reading order."""
         return [(step, name) for step in self.steps for name in self.variants_of(preset, step)]
 
-    def cases_of(self, preset, attention, decoding, few):
+    def cases_of(self, preset, attention, decoding, few=None):
         """[(step, variant, problem)], with so many problems of each variant."""
         return [
             (step, variant, p)
@@ -133,7 +121,7 @@ class Check(Session):
         return True, f"all {len(tests)} tests passed"
 
     def counters(self):
-        few = FEW if self.options.quick or self.options.figures else None
+        few = FEW if self.options.figures else None
         cases = self.cases_of("gpu", COUNTERS, DECODING, few)
         if not few:
             smem = [(s, v) for s, v in self.variants("gpu") if self.supports("gpu", s, "smem")]
@@ -145,8 +133,7 @@ class Check(Session):
             ok, line = simulated.result()
         self.say(f"{good} problems right, {bad} failed; {line}")
         found = pairs(self.of_problems(problems, "gpu"), self.of_problems(problems, "sim"))
-        _, text, equal = compare_counters(found)
-        hbm_text, near = compare_hbm(found)
+        (text, equal), (hbm_text, near) = compare_counters(found), compare_hbm(found)
         self.say(f"{text}\n\n{hbm_text}")
         said = "; ".join([line, last_line(text), last_line(hbm_text)])
         return ok and equal and near and good > 0 and not bad, said
@@ -168,40 +155,36 @@ class Check(Session):
             if not ok:
                 return ok, line
         decoding = [DECODING[i] for i in (0, 4, 5)]
-        cases = self.cases_of("gpu-check", SANITIZED, decoding, 1 if self.options.quick else None)
-
+        cases = self.cases_of("gpu-check", SANITIZED, decoding)
         clean = self.results["clean"]  # {run: the commit of its step}, of earlier calls, too
 
         def one(case_and_tool):
             case, name = case_and_tool
             run = f"{name} {name_of(case)}"
             if is_current(case[0], clean.get(run)):
-                return None
+                return "clean"
             program = self.call_of("gpu-check", case)
             call = [tool, "--tool", name, "--error-exitcode", "9", *program]
             # No counters and no timing of our own beside it.
             alone = {"FLASH_STEPS_UNDER_TOOL": "1"}
             status, output = self.shell(run, call, 240, alone)
             summary = re.findall(r"=+ ((?:ERROR|RACECHECK) SUMMARY: .*)", output)
-            if status not in (0, None) and not summary:
+            if status == 0 and summary:  # without a summary a run is not clean
+                clean[run] = here()
+                return "clean"
+            if status is None:
+                return "stopped"
+            if status != 0 and not summary:
                 # The tool hides the status of a program that refuses: 2, not supported.
                 if self.shell(f"alone {name_of(case)}", program, 240)[0] == 2:
-                    status = 2
-            verdict = {None: "stopped", 2: "not supported"}.get(status, "FAILED")
-            if status == 0 and summary:  # without a summary a run is not clean
-                verdict, clean[run] = "clean", here()
-            said = summary[-1] if summary else self.said(status, output)
-            return {"case": name_of(case), "tool": name, "verdict": verdict, "summary": said}
+                    return "not supported"
+            self.say(f"{run}: {summary[-1] if summary else last_line(output)}")
+            return "failed"
 
         work = [(case, name) for case in cases for name in SANITIZER_TOOLS]
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            entries = list(filter(None, pool.map(one, work)))
-        verdicts = [entry["verdict"] for entry in entries]
-        failed, stopped, unsupported = (
-            verdicts.count(word) for word in ("FAILED", "stopped", "not supported")
-        )
-        good = len(work) - failed - stopped - unsupported
-        self.say(text_table(SANITIZER_COLUMNS, entries))
+            verdicts = list(pool.map(one, work))
+        good, failed, stopped = (verdicts.count(word) for word in ("clean", "failed", "stopped"))
         line = f"{good} runs clean, {failed} not" + f", {stopped} {OUT_OF_TIME}" * bool(stopped)
         return good > 0 and not failed and not stopped, line
 
@@ -234,10 +217,10 @@ class Check(Session):
             for step, variant in variants
             if number_of(step) == 6 or (number_of(step) < 6 and last[step] == variant)
         ]
-        statuses, problems = [], SCALE[:2] if self.options.quick else SCALE
+        statuses = []
         for step, variant in early:
             seconds = 0
-            for p in problems:
+            for p in SCALE:
                 if 2 * seconds > PATIENCE:  # B*N is constant: twice the N, twice the work
                     self.say(
                         f"{step} {variant}: N={p['n']} left out, the last took {seconds:.0f} s"
@@ -247,27 +230,24 @@ class Check(Session):
                 status, seconds = self.gpu_run(case, "--iters=5", timeout=2 * PATIENCE)
                 statuses.append(status)
         good, bad = statuses.count(0), sum(status not in (0, 2, 3) for status in statuses)
-        few = 2 if self.options.quick else None
-        cases = self.cases_of("gpu", TIMED, [], few)  # `maintain decode` times the others
+        cases = self.cases_of("gpu", TIMED, [])  # `maintain decode` times the others
         cases = [case for case in cases if case[2]["d"] == 64 or number_of(case[0]) > 6]
         more, worse = self.gpu_runs(cases, "--iters=20", "--no-counters")
-        timed = join(self.of_problems([*problems, *(p for _, _, p in cases)], "gpu"))
+        timed = join(self.of_problems([*SCALE, *(p for _, _, p in cases)], "gpu"))
         untimed = sum(row.ms is None for row in timed)
         line = f"{good + more} problems timed, {bad + worse} failed"
         return bad + worse + untimed == 0, line
 
     def peers(self):
-        """peers.py, as often as --peers-runs says; each call continues."""
+        """peers.py, several turns; each call continues."""
         path, made = os.path.join(self.out, "peers.json"), 0
         script = os.path.join(ROOT, "scripts", "peers.py")
         for numbers, *more in PEERS:
             steps = [step for step in self.steps if f"{number_of(step):02}" in numbers]
             if not steps:
                 continue
-            if self.options.quick:
-                more = [*more, "--n", "1024", "--d", "64", "--causal", "no"]
             call = [self.options.python, script, "--steps", " ".join(steps), *more]
-            call += ["--turns", str(1 if self.options.quick else self.options.peers_runs)]
+            call += [f"--turns={PEERS_TURNS}"]
             call += [f"--budget={max(self.remaining() - 30, 0):.0f}", "--json", path]
             status, output = self.shell(f"peers {steps[0]}", call)
             self.say(output.rstrip())
@@ -310,8 +290,6 @@ def parse(figures):
     add("--sections", metavar='"tests timing"', help=f"of: {' '.join(SECTIONS)}")
     add("--out", metavar="DIR", default=out, help="folder of the results (%(default)s)")
     add("--python", metavar="PATH", default=sys.executable, help="the Python that has PyTorch")
-    add("--peers-runs", type=int, default=3, metavar="N", help="of each problem; %(default)s")
-    add("--quick", action="store_true", help="fewer problems")
     add("--no-build", action="store_true", help="use the programs as they are built")
     add("--budget", type=float, default=570, metavar="SECONDS", help="no run starts later")
     said = "runs nothing: adds what these folders hold (default: --out) to docs/results, and tables"

@@ -4,37 +4,37 @@
                                     mask; fp32 steps: two of these problems
     peers.py --steps "07 10" --backends flash --n "1024 4096" --d 64 --causal both
     peers.py --steps 02 --variants all                 the step's variants beside each other
+    peers.py --steps 10 --contender my_module:flash3   beside a function of yours
 
 Each step's shared library (build/gpu/steps/lib*.so) and the backends of PyTorch's
 scaled_dot_product_attention that support its type (math, which is unfused, efficient, flash, cudnn)
 read the same tensors. First the results are compared with fp64 on two heads. Then all steps of the
-type and the backends take turns, `--rounds` times, in the opposite order every other time, so a GPU
-that slows down under load slows down all of them. CUDA events enclose each run, and the L2 is swept
-with reads before it. Times are medians. A ratio above 1 means that the step is faster. In fp32,
-flash and cudnn refuse; math multiplies on the CUDA cores like the steps (TF32 is off); efficient
-uses the tensor cores, three TF32 products for each fp32 one, so it is not a like-for-like
-comparison. With --json a run continues the one that the file holds, and --turns repeats each
-problem: tables show the medians of its repeats, and the least ratio of all.
+type and the backends take turns, ten times, in the opposite order every other time, so a GPU that
+slows down under load slows down all of them. CUDA events enclose each run, and the L2 is swept with
+reads before it. Times are medians. A ratio above 1 means that the step is faster. In fp32, flash
+and cudnn refuse; math multiplies on the CUDA cores like the steps (TF32 is off); efficient uses the
+tensor cores, three TF32 products for each fp32 one, so it is not a like-for-like comparison. With
+--json a run continues the one that the file holds, and --turns repeats each problem: tables show
+the medians of its repeats, and the least ratio of all.
 Exit status: 0 done, 1 a step is wrong or there was no time, 2 bad use, 3 no PyTorch, GPU or
 library.
 """
 
 import argparse
 import datetime
-import shlex
-import sys
+import statistics
 
 from flash_steps.command import BadInput, Failure, NotHere
 from flash_steps.files import require_writable
 from flash_steps.problems import DIRECTIONS, problem_text, series
 from flash_steps.step_library import StepLibrary
-from flash_steps.steps import ROOT, chosen_of, find_libraries, library_path
-from flash_steps.text import time_text
+from flash_steps.steps import chosen_of, find_libraries, library_path
+from flash_steps.text import Column, flops_text, time_text
 
 from . import jobs
 from .comparison import Comparison
 from .jobs import Job, Measurement
-from .measured import median_row, place_of
+from .measured import against_n, least_of, median_row, place_of, repeats_of
 from .torch_attention import BACKENDS, Torch
 
 
@@ -60,19 +60,6 @@ def names_of(library):
     return [variant["name"] for variant in library.variants]
 
 
-def require_variants(options, libraries):
-    r"""\raises BadInput where --variants names what no step has."""
-    if options.variants in (None, "all"):
-        return
-    known = {name for library in libraries for name in names_of(library)}
-    wrong = [word for word in options.variants.split() if word not in known]
-    if wrong or not options.variants.split():
-        have = "; ".join(
-            f"{library.step} has {', '.join(names_of(library))}" for library in libraries
-        )
-        raise BadInput(f"no step here has a variant '{' '.join(wrong)}': {have}")
-
-
 def chosen_variants(options, library):
     """Their places in the library's list; by default the last one, the step's result."""
     names = names_of(library)
@@ -84,14 +71,21 @@ def chosen_variants(options, library):
 
 
 def sides_of(options, libraries):
-    """{type: [(library, places of its variants)]}: which ones take turns together."""
+    r"""{type: [(library, places of its variants)]}: which ones take turns together.
+
+    \raises BadInput where --variants names what no step has."""
+    known = {"all"}.union(*map(names_of, libraries))
+    wrong = [word for word in (options.variants or "").split() if word not in known]
+    if wrong:
+        have = "; ".join(f"{lib.step} has {', '.join(names_of(lib))}" for lib in libraries)
+        raise BadInput(f"no step here has a variant '{' '.join(wrong)}': {have}")
     sides = {}
     for library in libraries:
         by_type = {}
-        for index in chosen_variants(options, library):
-            by_type.setdefault(library.variants[index]["dtype"], []).append(index)
-        for dtype, variants in by_type.items():
-            sides.setdefault(dtype, []).append((library, variants))
+        for place in chosen_variants(options, library):
+            by_type.setdefault(library.variants[place]["dtype"], []).append(place)
+        for dtype, places in by_type.items():
+            sides.setdefault(dtype, []).append((library, places))
     return sides
 
 
@@ -108,17 +102,16 @@ def problems_of(options, dtype):
         for causal in causals
         for n in options.n or sizes
     ]
-    return [{**p, "hkv": options.hkv or p["h"], "nk": p["n"], "dtype": dtype} for p in problems]
+    return [{**p, "hkv": p["h"], "nk": p["n"], "dtype": dtype} for p in problems]
 
 
 class PeersMeasurement(Measurement):
-    name = "peers"
+    name, iters = "peers", 2
 
     def __init__(self, options, torch, sides):
         super().__init__(options)
         self.torch, self.sides, self.turn = torch, sides, None
-        about = {"rounds": options.rounds, "iters": options.iters}
-        self.runs_on(torch.device, torch=torch.torch.__version__, **about)
+        self.runs_on(torch.device, torch=torch.torch.__version__, rounds=options.rounds)
 
     def jobs(self):
         return [
@@ -136,13 +129,13 @@ class PeersMeasurement(Measurement):
             self.torch.matmul_rate(dtype)
             return Comparison(self.options, self.torch, side, problem, self.result["notes"]).rows()
 
-        steps = tuple(library.step for library, _ in side)
         who = "; ".join(
             f"{library.step[:2]} {' '.join(names_of(library)[i] for i in places)}"
             for library, places in side
         )
-        against = f"{' '.join(self.options.backends)}, {' '.join(self.options.directions)}"
-        return Job(f"{turn + 1}: {problem_text(problem)}: {who} | {against}", steps, rows)
+        against = f"{' '.join(self.torch.backends)}, {' '.join(self.options.directions)}"
+        text = f"{turn + 1}: {problem_text(problem)}: {who} | {against}"
+        return Job(text, tuple(library.step for library, _ in side), rows)
 
     def said(self, text, row):
         ratios = ", ".join(f"{value:.3g}x {name}" for name, value in row["ratios"].items())
@@ -157,9 +150,73 @@ class PeersMeasurement(Measurement):
         repeats.append({"run": run, **{key: row[key] for key in keys}})
         super().keep(median_row(row, repeats))
 
+    def tables(self, rows):
+        groups = {}
+        for row in rows:
+            mask = " causal" if row["causal"] else ""
+            title = f"{row['direction']}, {row['dtype']}, d={row['d']}{mask}"
+            groups.setdefault(title, []).append(row)
+        found = [(title, *speeds(groups[title])) for title in sorted(groups)]
+        return [*found, ("ratios", *means(rows))] if rows else []
+
+    def facts(self, result):
+        return facts(result)
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def speeds(rows):
+    """TFLOP/s of all variants and backends."""
+    ours_first = sorted(rows, key=lambda row: (not row["step"], row["step"] or ""))
+    cells = {(row["label"], row["n"]): flops_text(row["flops_per_s"]) for row in ours_first}
+    return against_n("TFLOP/s", cells)
+
+
+def means(rows):
+    """Of each variant's ratios the geometric mean, and the least of all repeats."""
+    groups = {}
+    for row in rows:
+        if row["step"]:
+            groups.setdefault((row["label"], row["dtype"]), []).append(row)
+
+    def column(name):
+        def text(found, where=True):
+            there = [row for row in found if name in row["ratios"]]
+            if not there:
+                return "-"
+            mean = statistics.geometric_mean(row["ratios"][name] for row in there)
+            least, row = least_of(there, name)
+            at = f" ({problem_text(row, omit=('B', 'H', 'type'))})" if where else ""
+            return f"{mean:.3g}x, least {least:.3g}x{at}"
+
+        return Column(("against", name), text, left=True, short=lambda found: text(found, False))
+
+    columns = [
+        Column(("", "variant"), lambda found: found[0]["label"], left=True),
+        Column(("", "problems"), lambda found: str(len(found))),
+    ]
+    names = dict.fromkeys(name for row in rows for name in row["ratios"])
+    return columns + [column(name) for name in names], list(groups.values())
+
+
+def facts(result):
+    count = max(len(repeats_of(row)) for row in result["rows"])
+    said = (
+        f"{result['device']}, PyTorch {result['torch']}, medians of up to {count} repeats of "
+        f"{result['rounds']} rounds of {result['iters']} runs; above 1x the step is faster."
+    )
+    for dtype, rates in result.get("matmul", {}).items():
+        span = " to ".join(dict.fromkeys(map(flops_text, rates)))
+        said += f" The {dtype} matmul reached {span} TFLOP/s."
+    return [said]
+
+
+# --- the command ----------------------------------------------------------------------------------
+
 
 def parse():
-    parser = jobs.parser(__doc__, iters=2, turns=1, budget=float("inf"), where="none")
+    parser = jobs.parser(__doc__, turns=1, budget=float("inf"), where="none")
     add = parser.add_argument
 
     def numbers(text):
@@ -168,7 +225,7 @@ def parse():
     def some_of(known):
         def words(text):
             wrong = [word for word in text.split() if word not in known]
-            if wrong or not text.split():
+            if wrong:
                 raise argparse.ArgumentTypeError(f"choose from {', '.join(known)}")
             return [word for word in known if word in text.split()]
 
@@ -178,40 +235,20 @@ def parse():
         add(flag, type=some_of(known), default=list(known), metavar=metavar)
 
     add("--steps", metavar='"01 06"', help="by number or by name; default: all")
-    add(
-        "--variants",
-        metavar='"shared registers"',
-        help="by name, or all; default: each step's last one, its result",
-    )
+    said = "by name, or all; default: each step's last one, its result"
+    add("--variants", metavar='"shared registers"', help=said)
     add_words("--backends", BACKENDS, '"flash cudnn"')
+    said = "a Python function of (Q, K, V, causal), each [B, H, N, d], that returns O; repeatable"
+    add("--contender", action="append", default=[], metavar="MODULE:FUNCTION", help=said)
     add_words("--directions", DIRECTIONS, '"forward backward"')
     add("--n", type=numbers, metavar='"1024 4096"', help="sequence lengths")
     add("--d", type=numbers, metavar='"64 128"', help="head dimensions")
-    add("--hkv", type=jobs.count(), metavar="INT", help="key/value heads (default: 2048 / d)")
     add("--causal", choices=("no", "yes", "both"))
-    add(
-        "--rounds",
-        type=jobs.count(),
-        default=10,
-        metavar="INT",
-        help="turns of each; fewer where they would take long (default %(default)s)",
-    )
     options = parser.parse_args()
     if min([*(options.n or []), *(options.d or [])], default=1) < 1:
         parser.error("sizes must be at least 1")
+    options.rounds, options.iters = 10, PeersMeasurement.iters
     return options
-
-
-def command_line(words):
-    """How peers.py was called, for the result: what it measures, and no machine's paths."""
-    kept, skip = [], False
-    elsewhere = ("--json", "--budget", "--build")
-    for word in words:
-        flag, value = word.partition("=")[::2]
-        if not skip and flag not in elsewhere:
-            kept.append(word.replace(ROOT + "/", ""))
-        skip = word in elsewhere and not value
-    return shlex.join(["./scripts/peers.py", *kept])
 
 
 def main():
@@ -219,12 +256,9 @@ def main():
     if options.json:
         require_writable("--json", options.json)
     try:
-        torch = Torch(options.backends)
-        libraries = load_libraries(options)
-        require_variants(options, libraries)
-        sides = sides_of(options, libraries)
-        measurement = PeersMeasurement(options, torch, sides)
-        status = measurement.measure(command_line(sys.argv[1:]))
+        torch = Torch(options.backends, options.contender)
+        measurement = PeersMeasurement(options, torch, sides_of(options, load_libraries(options)))
+        status = measurement.measure()
     except RuntimeError as error:  # PyTorch's
         raise Failure(error) from None
     result = measurement.result

@@ -4,63 +4,17 @@ import os
 
 from flash_steps.command import BadInput
 from flash_steps.files import read_json, write_rows
-from flash_steps.gpu_table import model_of, peak_of
+from flash_steps.gpu_table import model_of
 from flash_steps.results import Run, get, load_folder
-from flash_steps.text import bytes_text, flops_text
 
 from .measured import matmul_of, median_row, place_of, repeats_of
 
-ROOF_NAMES = {
-    "copy_bytes_per_s": "copy",
-    "fp32_flops": "FMA",
-    "bf16_flops": "bf16 matmul",
-    "fp32_matmul_flops": "fp32 matmul",
-}
-
-
-def roof_notes(runs, device):
-    """Sentences that say when the roofs of these runs look wrong: a GPU that something slowed down
-    while they were measured, and most likely the steps with them."""
-    found = [run["roofs"] for run in runs if run.get("roofs")]
-    # The data sheet's figure is all SMs' lanes times two times the highest clock.
-    peak = peak_of(device)
-    notes = []
-    rates = [roofs["fp32_flops"] for roofs in found if roofs.get("fp32_flops")]
-    if peak and rates and min(rates) < 0.9 * peak:
-        slow = sum(rate < 0.9 * peak for rate in rates)
-        notes.append(
-            f"{slow} of {len(rates)} runs have an FMA roof under 90% of the "
-            f"{flops_text(peak)} TFLOP/s of this GPU's highest clock (least: "
-            f"{flops_text(min(rates))}): the GPU was slowed down; measure them again."
-        )
-    for key, name in ROOF_NAMES.items():
-        rates = [roofs[key] for roofs in found if roofs.get(key)]
-        if rates and max(rates) > 1.05 * min(rates):
-            unit = bytes_text if key == "copy_bytes_per_s" else lambda rate: flops_text(rate) + " T"
-            notes.append(
-                f"The {name} roof differs between runs, {unit(min(rates))} to "
-                f"{unit(max(rates))} per second: do not compare their times."
-            )
-    return notes
-
-
 # Of a run, what no table, plot or comparison of stored results reads.
-UNREAD = (
-    *(
-        "kernels",
-        "sites",
-        "remarks",
-        "parent",
-        "host_ms",
-        "slowed",
-        "damage",
-        "finding",
-        "findings",
-    ),
-    *("buffers", "per_element", "rmse", "message", "input_note", "check", "check_again"),
-    *("check_complete", "naive_workspace_bytes", "bound_ms", "prediction_ok", "standing", "schema"),
-    *("seed", "idea", "variant_idea"),
-)
+UNREAD = """
+    kernels sites remarks parent host_ms slowed damage finding findings buffers per_element rmse
+    message input_note check check_again check_complete naive_workspace_bytes bound_ms
+    prediction_ok standing schema seed idea variant_idea
+""".split()
 
 
 def slim(tree):
@@ -119,7 +73,7 @@ def merge_peers(old, new, path):
             )
     rows = {place_of(row): row for row in (old["rows"] if old else [])}
     rows |= {place_of(row): row for row in new["rows"]}
-    about = ("device", "torch", "rounds", "iters", "commands", "notes", "matmul")
+    about = ("device", "torch", "rounds", "iters", "notes", "matmul")
     return {**{key: new[key] for key in about}, "rows": list(rows.values())}
 
 
@@ -133,19 +87,16 @@ def publish(folders, target):
         if not model:
             raise BadInput(f"'{device}' is not in common/data/gpus.json: add it there")
         measured = os.path.join(folder, "peers.json")
-        peers = read_json(measured) if os.path.exists(measured) else None
+        peers = read_json(measured) if os.path.exists(measured) else {"rows": []}
         for suffix, fp32 in (("", True), ("_bf16", False)):
             path = os.path.join(target, f"{model.lower()}{suffix}.json")
             old = read_json(path) if os.path.exists(path) else {}
             runs = [r for r in runs_in(folder) if (get(r, "problem.dtype") == "fp32") == fp32]
-            mine = [
-                row for row in (peers or {"rows": []})["rows"] if (row["dtype"] == "fp32") == fp32
-            ]
+            mine = [row for row in peers["rows"] if (row["dtype"] == "fp32") == fp32]
             if not runs and not mine:
                 continue
             of_runs = {identity(run): run for run in [*old.get("runs", []), *runs]}
             found = {key: about[key] for key in ("device", "driver", "toolkit", "date")}
-            found["notes"] = roof_notes(of_runs.values(), device)
             found["peers"] = old.get("peers")
             if mine:
                 new = published_peers({**peers, "rows": mine})

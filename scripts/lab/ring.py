@@ -3,7 +3,6 @@
     maintain ring                     writes docs/results/ring_<gpu>.json, prints its tables
     maintain ring --json OUT.json     writes OUT.json instead
     maintain ring --draw              draws docs/pictures/ring.svg from the results
-    maintain ring --check             fails when that picture does not match them
 
 bf16, d = 128 and the heads of Llama 3 8B, 32 and 8 of K and V; from 32K tokens a GPU on fewer. Each
 problem runs on all GPUs together and, whole, on each of them alone, at the same time, by the same
@@ -28,14 +27,14 @@ import tempfile
 from flash_steps import mpi
 from flash_steps.command import BadInput, Failure, NotHere
 from flash_steps.commits import here
-from flash_steps.files import read_json, read_text, write_text
-from flash_steps.problems import flags, problem_text
+from flash_steps.files import read_json, write_text
+from flash_steps.problems import flags, flops_of, problem_text
 from flash_steps.steps import ROOT
-from flash_steps.text import percent_text, time_text
+from flash_steps.text import bytes_text, flops_text, percent_text, time_text
 
 from . import jobs, measured, ring_picture
 from .jobs import Job, Measurement
-from .measured import place_of
+from .measured import column, place_of
 from .session import ask_gpu
 
 STEP = "14_ring"
@@ -58,7 +57,7 @@ def problem(tokens, ranks, causal, **more):
 
 
 class RingMeasurement(Measurement):
-    name = "ring"
+    name, iters = "ring", 20
 
     def __init__(self, options, program):
         super().__init__(options)
@@ -96,12 +95,19 @@ class RingMeasurement(Measurement):
             parts.append(f"{name} {time_text(row[way]['ms'])}{ideal}")
         return f"{text}: {', '.join(parts)}"
 
+    def tables(self, rows):
+        found = [(what, rows_for(what, rows)) for what in TABLES]
+        return [(what, *table(what, mine)) for what, mine in found if mine]
+
+    def facts(self, result):
+        return facts(result)
+
     # --- jobs ---
 
     def launched(self, ranks, variant, p, channels=None, **more_environment):
         """What the program writes with --json, started on so many GPUs."""
         by_nccl = {"FLASH_STEPS_MESSAGES": "nccl", "NCCL_MAX_CTAS": str(channels)}
-        iters = 1 if p["n"] >= LONG or self.is_small(p) else self.options.iters
+        iters = 1 if p["n"] >= LONG or self.is_small(p) else self.iters
         with tempfile.TemporaryDirectory() as folder:
             env = {**mpi.environment(folder), **(by_nccl if channels else {}), **more_environment}
             path = os.path.join(folder, "run.json")
@@ -216,41 +222,97 @@ def times_of(run):
     return {"forward": run["time"]["median_ms"], "both": run["forward_and_backward"]["median_ms"]}
 
 
-# --- the picture ----------------------------------------------------------------------------------
+# --- tables ---------------------------------------------------------------------------------------
+
+
+def rate_of(way, factor):
+    """FLOP/s of a GPU."""
+    return lambda row: factor * flops_of(row, "forward") / row["ranks"] / (row[way]["ms"] * 1e-3)
+
+
+def hidden(row):
+    """The share of the last rank's messages, in one forward and backward, that pass while it
+    computes."""
+    overlap = row["overlap"]
+    return overlap["both_ms"] / overlap["messages_ms"] if overlap["messages_ms"] else 1
+
+
+WAYS = (("forward", "forward", 1), ("both", "with backward", 3.5))
+SHARES = [
+    column(f"{name} {head}", f"{way}.{key}", text)
+    for way, name, _ in WAYS
+    for head, key, text in (
+        ("time", "ms", time_text),
+        ("of ideal", "share", percent_text),
+        ("least", "least", percent_text),
+    )
+]
+TIMES = [
+    column(head, what, text)
+    for way, name, factor in WAYS
+    for head, what, text in (
+        (name, f"{way}.ms", time_text),
+        (f"{name} TFLOP/s a GPU", rate_of(way, factor), flops_text),
+    )
+]
+TOKENS_EACH = column("tokens a GPU", lambda row: f"{row['tokens'] // 1024}K")
+MASK = column("mask", lambda row: "causal" if row["causal"] else "full", left=True)
+HIDDEN = column("messages hidden", hidden, percent_text)
+SENT = column("sent by a GPU", lambda row: max(row["sent"]), bytes_text)
+TABLES = {
+    "share": [TOKENS_EACH, MASK, column("H", "h"), *SHARES, HIDDEN],
+    "variants": [column("variant", "variant", left=True), MASK, TOKENS_EACH, *SHARES, SENT],
+    "nccl": [column("messages by", "carrier", left=True), *SHARES, HIDDEN],
+    "hop": [TOKENS_EACH, MASK, *TIMES],
+    "long": [TOKENS_EACH, *TIMES, column("memory a GPU", "bytes_each", bytes_text)],
+}
+
+
+def rows_for(what, rows):
+    """Those of a table."""
+    return [row for row in rows if row["what"] == what]
+
+
+def table(what, rows):
+    def order(row):
+        return row["n"], not row["causal"], row["variant"], str(row.get("channels") or "")
+
+    return TABLES[what], sorted(rows, key=order)
+
+
+def facts(result):
+    return [
+        f"{result['ranks']} x {result['device']}, {result['carrier']}; medians of "
+        f"{result['iters']} batches of runs, in up to {result['turns']} turns."
+    ]
+
+
+# --- the command ----------------------------------------------------------------------------------
 
 PICTURE = os.path.join(ROOT, "docs", "pictures", "ring.svg")
 
 
-def picture(check):
-    """Draws the last result's lanes, or says whether that was done."""
+def picture():
+    """Of the last result's lanes, as SVG."""
     found = measured.load("ring", os.path.join(ROOT, "docs", "results"))
     if not found:
         raise BadInput("nothing was measured yet: ./scripts/maintain ring")
-    svg = ring_picture.draw(found[-1]["lanes"], found[-1]["device"])
-    if not check:
-        write_text(PICTURE, svg)
-    elif not os.path.exists(PICTURE) or read_text(PICTURE) != svg:
-        raise Failure("docs/pictures/ring.svg does not match the results: maintain ring --draw")
-    return 0
-
-
-def parse():
-    where = "docs/results/ring_<gpu>.json"
-    parser = jobs.parser(__doc__, iters=20, turns=3, budget=480, where=where)
-    add, ranks = parser.add_argument, jobs.count(least=2)
-    add("--draw", action="store_true", help="the picture, of what was measured")
-    add("--check", action="store_true", help="whether the picture is that one")
-    add("--ranks", type=ranks, default=2, metavar="INT", help="GPUs (%(default)s)")
-    add("--mpirun", default="mpirun", metavar="COMMAND", help="with flags of your MPI")
-    return parser.parse_args()
+    return ring_picture.draw(found[-1]["lanes"], found[-1]["device"])
 
 
 def main():
-    options = parse()
-    if options.draw or options.check:
-        return picture(options.check)
+    where = "docs/results/ring_<gpu>.json"
+    parser = jobs.parser(__doc__, turns=3, budget=480, where=where)
+    add, ranks = parser.add_argument, jobs.count(least=2)
+    add("--draw", action="store_true", help="the picture, of what was measured")
+    add("--ranks", type=ranks, default=2, metavar="INT", help="GPUs (%(default)s)")
+    add("--mpirun", default="mpirun", metavar="COMMAND", help="with flags of your MPI")
+    options = parser.parse_args()
+    if options.draw:
+        write_text(PICTURE, picture())
+        return 0
     program = jobs.require_ready(options, STEP)
     if not shutil.which(options.mpirun.split()[0]):
         raise NotHere(f"{options.mpirun.split()[0]} is missing: ./scripts/setup.sh mpi")
     options.device = ask_gpu("name")
-    return RingMeasurement(options, program).measure("./scripts/maintain ring")
+    return RingMeasurement(options, program).measure()

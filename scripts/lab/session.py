@@ -28,8 +28,6 @@ from flash_steps.results import get, load, load_folder
 from flash_steps.standing import mark_slowed
 from flash_steps.steps import ROOT, find_steps, program_of, runs_on
 
-from .publish import roof_notes
-
 SHORTEST_RUN = 8  # seconds; with less time left no run starts
 OUT_OF_TIME = "out of time: run the same command again to continue"
 DONE = "done in an earlier call"
@@ -127,14 +125,14 @@ class Session:
         print(text, flush=True)
         self.report.append(text)
 
-    def section(self, name, body, once=False, always=False):
+    def section(self, name, body, once=False):
         """Runs body() -> (ok, one line). An error fails only this section; `once`: it is not run
-        again where it was right; `always`: it reads results and takes no time."""
+        again where it was right."""
         self.say(f"== {name}")
         start = time.monotonic()
         if once and self.is_done(name):
             ok, line = True, DONE
-        elif self.remaining() <= 0 and not always:
+        elif self.remaining() <= 0:
             ok, line = False, "not reached: out of time"
         else:
             try:
@@ -159,8 +157,11 @@ class Session:
     def summary(self):
         """The last lines. Returns the exit status."""
         self.say("== summary")
-        for note in roof_notes([run.data for run in self.runs("gpu")], self.results["device"]):
-            self.say(f"note: {note}")
+        runs = self.runs("gpu")
+        mark_slowed(runs)
+        if slowed := sum(run.data["slowed"] for run in runs):
+            words = f"{slowed} of {len(runs)} runs were measured while the GPU was slowed down"
+            self.say(f"note: {words}: run the same command again")
         for name, s in self.sections.items():
             verdict = "ok" if s["ok"] else "FAILED"
             self.say(f"{verdict:7} {name:16} {s['seconds']:6.1f} s  {s['summary']}")

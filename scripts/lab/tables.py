@@ -22,7 +22,8 @@ rows by a key of theirs; in its values _ is a space. Kinds of tables:
                        column per N; figure=time,hbm chooses some, speed is scale figure=speed
     peers, means       beside PyTorch: TFLOP/s against N; ratios over all problems;
     peers_run          how that was measured, in a sentence
-    decode, ring       what=..., as measured.py has them; what=facts: the run, in a sentence
+    decode, ring       what=..., as decode.py and ring.py have them; what=facts: the run, in a
+                       sentence
     accuracy, estimated    estimated beside measured times (estimates.json)
     neighbours, where  of the tree itself; where needs build/sim
 
@@ -65,7 +66,7 @@ from flash_steps.text import (
     time_text,
 )
 
-from . import estimates, measured, neighbours, where
+from . import decode, estimates, measured, neighbours, peers, ring, where
 from .counters_vs_sim import differences
 
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -81,13 +82,13 @@ class Results:
         paths = published(folder)
         self.rows = rows_of(paths)
         trees = [tree for tree in map(read_json, paths) if isinstance(tree, dict)]
-        peers = {}  # of a device: the files of its types
+        of_device = {}  # the files of its types
         for found in (tree["peers"] for tree in trees if tree.get("peers")):
-            old = peers.get(found["device"], {"rows": [], "matmul": {}})
+            old = of_device.get(found["device"], {"rows": [], "matmul": {}})
             both = {"rows": old["rows"] + found["rows"], "matmul": old["matmul"] | found["matmul"]}
-            peers[found["device"]] = {**found, **both}
-        self.of = {"peers": measured.with_standing(list(peers.values()))}
-        self.of |= {name: measured.load(name, folder) for name in (*measured.TABLES, "rivals")}
+            of_device[found["device"]] = {**found, **both}
+        self.of = {"peers": measured.with_standing(list(of_device.values()))}
+        self.of |= {name: measured.load(name, folder) for name in ("decode", "ring", "rivals")}
 
 
 # --- filters --------------------------------------------------------------------------------------
@@ -176,6 +177,12 @@ def is_measured_series(row):
     return row.gpu and in_series(p) and own_tiles(p)
 
 
+def require_one(name, rows, keys):
+    for key in keys:
+        if len({row[key] for row in rows}) > 1:
+            raise BadInput(f"table '{name}': its filters must choose one {key}")
+
+
 def scale_table(results, filters, figures=None):
     """A small table for each figure, B*N and H*d as constant as FlashAttention's series has
     them."""
@@ -186,54 +193,53 @@ def scale_table(results, filters, figures=None):
         raise BadInput(
             "table 'scale': no measured run with B*N = 16384 and H*d = 2048 passes its filters"
         )
-    for path, flag in (("problem.d", "d"), ("problem.causal", "causal"), ("device.name", "device")):
-        if len({row.gpu.get(path) for row in rows}) > 1:
-            raise BadInput(f"table 'scale': its filters must choose one {flag}")
+    require_one("scale", list(map(keys_of, rows)), ("d", "causal", "device"))
     tables = []
     for figure in figures:
         if figure not in SCALE_FIGURES:
             known = ", ".join(SCALE_FIGURES)
             raise BadInput(f"table 'scale': figure '{figure}': choose from {known}")
-        shown = [row for row in rows if figure != "speed" or speed(row) != "-"]
         title, cell = SCALE_FIGURES[figure]
-        cells = {(row.any.label, row.any.data["problem"]["n"]): cell(row) for row in shown}
-        tables.append(measured.against_n(title, cells))
+        cells = {(row.any.label, row.any.data["problem"]["n"]): cell(row) for row in rows}
+        said = {label for (label, _), text in cells.items() if text != "-"}
+        shown = {place: text for place, text in cells.items() if place[0] in said}
+        tables.append(markdown_table(*measured.against_n(title, shown)))
     return "\n\n".join(tables), runs_standing(row.gpu for row in rows)
 
 
 def peers_of(results, filters):
     _, rows = one_result("peers", results, filters)
-    for key in ("direction", "d", "causal"):
-        if len({row[key] for row in rows}) > 1:
-            raise BadInput(f"table 'peers': its filters must choose one {key}")
-    return measured.peers_table(rows), reasons_of(rows)
+    require_one("peers", rows, ("direction", "d", "causal"))
+    return markdown_table(*peers.speeds(rows)), reasons_of(rows)
 
 
 def means_of(results, filters):
     _, rows = one_result("peers", results, filters)
-    return measured.means_table(rows), reasons_of(rows)
+    return markdown_table(*peers.means(rows)), reasons_of(rows)
 
 
 def peers_run(results, filters):
     result, _ = one_result("peers", results, filters)
-    return "\n".join(measured.peers_facts(result)), []
+    return "\n".join(peers.facts(result)), []
 
 
-def measured_table(name):
+def measured_table(name, module):
     def table(results, filters):
-        make, kinds = measured.TABLES[name]
         filters = dict(filters)
         what = filters.pop("what", None)
-        if what not in (*kinds, "facts"):
-            raise BadInput(f"table '{name}': what={what}: choose from {', '.join(kinds)}, facts")
+        if what not in (*module.TABLES, "facts"):
+            known = ", ".join(module.TABLES)
+            raise BadInput(f"table '{name}': what={what}: choose from {known}, facts")
         if not results.of[name]:
             return f"*Not measured yet: run `./scripts/maintain {name}`.*", []
         filters = {"device": results.of[name][-1]["device"].replace(" ", "_"), **filters}
+        result, rows = one_result(name, results, filters)
         if what == "facts":
-            return "\n".join(measured.FACTS[name](results.of[name][-1])), []
-        of = measured.DECODE[what][0] if name == "decode" else what
-        _, rows = one_result(name, results, {**filters, "what": of})
-        return make(what, rows), reasons_of(rows)
+            return "\n".join(module.facts(result)), []
+        rows = module.rows_for(what, rows)
+        if not rows:
+            raise BadInput(f"table '{name}': no result passes its filters")
+        return markdown_table(*module.table(what, rows)), reasons_of(rows)
 
     return table
 
@@ -245,8 +251,8 @@ TABLES = {
     "peers": peers_of,
     "means": means_of,
     "peers_run": peers_run,
-    "decode": measured_table("decode"),
-    "ring": measured_table("ring"),
+    "decode": measured_table("decode", decode),
+    "ring": measured_table("ring", ring),
     "accuracy": lambda results, filters: (estimates.accuracy_table(filters), []),
     "estimated": lambda results, filters: (estimates.estimated_table(filters), []),
     "neighbours": lambda results, filters: (neighbours.markdown(), []),
@@ -300,7 +306,7 @@ def figure_of_peers(name, spec, results, filters):
 def equal_counters(spec, results, filters):
     rows = [row for row in results.rows if matches(keys_of(row), filters) and row.sim and row.gpu]
     entries = [entry for row in rows for entry in differences(row)]
-    compared = [entry for entry in entries if entry["promised"] and entry["equal"] is not None]
+    compared = [entry for entry in entries if entry["equal"] is not None]
     if not compared or not all(entry["equal"] for entry in compared):
         raise BadInput(f"figure '{spec}': nothing was counted and measured, or a figure differs")
     return f"{len(compared):,}", runs_standing(row.gpu for row in rows)
@@ -352,25 +358,13 @@ def picture_findings(rows):
 
 
 def on_screen(command):
-    """A command in lines of 88 columns: broken before a pipe or behind a semicolon where that is
-    enough, else between words; a quoted one stays whole, an option with its value."""
-    parts = [[]]
-    for word in re.findall(r"""(?:--\w+ (?![-|]))?(?:'[^']*'|"[^"]*"|[^\s'"])+""", command):
-        if word == "|" or (parts[-1] and parts[-1][-1].endswith(";")):
-            parts.append([])
-        parts[-1].append(word)
+    """A command in lines of 88 columns, broken between words; a quoted one stays whole."""
     lines = ["$"]
-
-    def make_room(text):
-        if len(lines[-1]) + len(text) > 85 and lines[-1].strip("$ "):
+    for word in re.findall(r"""(?:'[^']*'|"[^"]*"|[^\s'"])+""", command):
+        if len(lines[-1]) + len(word) > 85 and lines[-1].strip("$ "):
             lines[-1] += " \\"
             lines.append(" ")
-
-    for part in parts:
-        make_room(" ".join(part))
-        for word in part:
-            make_room(word)
-            lines[-1] += f" {word}"
+        lines[-1] += f" {word}"
     return "\n".join(lines)
 
 

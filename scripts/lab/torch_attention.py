@@ -1,10 +1,11 @@
 """PyTorch's attention on a GPU, and the one clock for it and for the steps beside it (peers.py)."""
 
 import contextlib
+import importlib
 import statistics
 import warnings
 
-from flash_steps.command import NotHere
+from flash_steps.command import BadInput, NotHere
 
 BACKENDS = {
     "math": "MATH",
@@ -130,10 +131,20 @@ def unfused(torch, q, k, v, do, causal, working, rounded):
     }
 
 
-class Torch:
-    """PyTorch's side: the tensors, what is right, and the backends."""
+def function_of(name):
+    r"""The function of "module:function". \raises BadInput"""
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(f"--contender {name}: {error}") from None
 
-    def __init__(self, backends):
+
+class Torch:
+    """PyTorch's side: the tensors, what is right, and the backends. `contenders`: functions of
+    (Q, K, V, causal) that return O, or a tuple that begins with it, as "module:function"."""
+
+    def __init__(self, backends, contenders=()):
         try:
             import torch
             from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -146,12 +157,13 @@ class Torch:
             raise NotHere("PyTorch finds no CUDA GPU")
         warnings.filterwarnings("ignore")  # why a backend refuses; ours says that it does
         self.torch, self.kernel = torch, sdpa_kernel
-        self.refused = set()  # (backend, type, head dimension, grouped)
         self.backends = {
             name: getattr(SDPBackend, word)
             for name, word in BACKENDS.items()
             if name in backends and hasattr(SDPBackend, word)
         }
+        self.contenders = {name.partition(":")[2]: function_of(name) for name in contenders}
+        self.backends |= self.contenders
         torch.backends.cuda.matmul.allow_tf32 = False
         self.device = torch.cuda.get_device_properties(0).name
         self.clock = Clock(torch)
@@ -256,22 +268,28 @@ class Torch:
             )
         return found
 
-    def backend(self, name, problem, tensors, direction):
-        """A Contender, after a first run.
+    def backend(self, name, problem, tensors, direction, require):
+        """A Contender, after a first run; require(label, outputs) looks at those of `contenders`.
         \\raises RuntimeError with PyTorch's words when the backend refuses the problem."""
-        torch = self.torch
-        attention = torch.nn.functional.scaled_dot_product_attention
+        torch, mine = self.torch, self.contenders.get(name)
+        label = name if mine else f"torch {name}"
         inputs = [tensors[x].detach() for x in "QKV"]
         words = {"is_causal": problem["causal"]}
         if problem["hkv"] != problem["h"]:
             words["enable_gqa"] = True
 
+        def attention():
+            if not mine:
+                return torch.nn.functional.scaled_dot_product_attention(*inputs, **words)
+            out = mine(*inputs, problem["causal"])
+            return out[0] if isinstance(out, tuple) else out
+
         def context():
-            return self.kernel([self.backends[name]])
+            return contextlib.nullcontext() if mine else self.kernel([self.backends[name]])
 
         def forward():
             with torch.no_grad():
-                return attention(*inputs, **words)
+                return attention()
 
         def backward():
             return torch.autograd.grad(out, inputs, tensors["dO"], retain_graph=True)
@@ -279,8 +297,10 @@ class Torch:
         if direction == "backward":
             inputs = [x.requires_grad_() for x in inputs]
             with context():
-                out = attention(*inputs, **words)
+                out = attention()
         run = {"forward": forward, "backward": backward}[direction]
         with context():
-            run()
-        return Contender(name, f"torch {name}", run, context)
+            found = run()
+        if mine:
+            require(label, {"O": found} if run is forward else dict(zip(GRADIENTS, found)))
+        return Contender(name, label, run, context)

@@ -1,6 +1,6 @@
 """Runs every variant and head dimension in the simulator as each kind of GPU: what runs where.
 
-    maintain where [--build build/sim]      the table in docs/gpu.md
+    maintain where      the table in docs/gpu.md
 
 A cell is found by running: "-" where the architecture does not allow the step, "VARIANT, ..."
 where it allows only these, "not VARIANT d=D, ..." where a block would need more shared memory than
@@ -31,8 +31,8 @@ KINDS = (
 PROBLEM = ("--h=1", "--n=8", "--input=normal", "--workers=1")
 
 
-def built(build=SIM_BUILD):
-    return all(os.path.exists(program_of(build, step)) for step in numbered_steps())
+def built():
+    return all(os.path.exists(program_of(SIM_BUILD, step)) for step in numbered_steps())
 
 
 def runs(build, step, gpu, variant, d):
@@ -57,12 +57,12 @@ def cell(build, step, gpu, pool):
     return "yes" if some == variants else ", ".join(v["name"] for v in some) or "-"
 
 
-def markdown(build=SIM_BUILD):
+def markdown():
     steps = numbered_steps()
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         rows = [
             {"step": step, "needs": ", ".join(all_needs_of(step)) or "any GPU"}
-            | {gpu: cell(build, step, gpu, pool) for gpu, _ in KINDS}
+            | {gpu: cell(SIM_BUILD, step, gpu, pool) for gpu, _ in KINDS}
             for step in steps
         ]
     columns = [
@@ -78,7 +78,6 @@ def markdown(build=SIM_BUILD):
 
 
 def main():
-    parser = command.parser(__doc__)
-    parser.add_argument("--build", default=SIM_BUILD)
-    print(markdown(parser.parse_args().build))
+    command.parser(__doc__).parse_args()
+    print(markdown())
     return 0

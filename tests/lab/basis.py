@@ -8,10 +8,11 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from copies import (  # noqa: E402, F401
     HAVE_GIT,
     ROOT,
-    SCRIPTS,
     Folder,
     commit_all,
     copy_scripts,
+    main,
     maintain,
+    said,
 )
 from sample_results import HERE, gpu, sim, with_backward, with_prepare, write  # noqa: E402, F401

@@ -1,13 +1,10 @@
 """maintain equal_code: what makes a step another one to a GPU, and what does not."""
 
 import json
-import os
-import sys
-import tempfile
 import unittest
 from unittest import mock
 
-import basis  # noqa: F401 -- finds the packages
+from basis import Folder, main
 from flash_steps.command import Failure
 from flash_steps.nvcc import find_nvcc
 from lab import equal_code
@@ -22,6 +19,7 @@ case "$*" in
 esac
 """
 ABOUT = {"variants": [{"name": "one", "supports": {"d": [64], "n": 0, "cross": 1, "gqa": 1}}]}
+ABOUT["variants"][0]["ranks"] = False
 RUN = {
     "kernels": [{"name": "f", "blocks": 4, "bytes": {"read": 8}}],
     "backward": {"kernels": [{"name": "b", "blocks": 2}]},
@@ -29,47 +27,32 @@ RUN = {
 }
 
 
-class EqualCode(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = folder.name
-
-    def write(self, tree, path, text, mode=0o644):
-        path = os.path.join(self.root, tree, path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(path, mode)
-
-    def program(self, tree, **changes):
-        path = f"build/sim/steps/{STEP}"
-        self.write(tree, path, PROGRAM, 0o755)
-        self.write(tree, path + ".about", json.dumps(ABOUT))
-        self.write(tree, path + ".json", json.dumps({**RUN, **changes}))
+class EqualCode(Folder):
+    def step(self, tree, **changes):
+        path = f"{tree}/build/sim/steps/{STEP}"
+        self.program(path, PROGRAM)
+        self.write(path + ".about", json.dumps(ABOUT))
+        self.write(path + ".json", json.dumps({**RUN, **changes}))
 
     def differs(self, code=({}, {})):
-        now = os.path.join(self.root, "now")
         with (
             mock.patch.object(equal_code, "machine_code", side_effect=code),
-            mock.patch.object(equal_code, "ROOT", now),
-            mock.patch.dict(ABOUT["variants"][0], ranks=False),
+            mock.patch.object(equal_code, "ROOT", self.folder / "now"),
         ):
-            self.write("now", f"build/sim/steps/{STEP}.about", json.dumps(ABOUT))
-            return equal_code.differs("nvcc", STEP, os.path.join(self.root, "older"))
+            return equal_code.differs("nvcc", STEP, self.folder / "older")
 
     def test_launches(self):
-        self.program("older")
-        self.program("now", host_ms=2)
+        self.step("older")
+        self.step("now", host_ms=2)
         self.assertIsNone(self.differs())
         other = {"name": "b", "blocks": 3}
         for changes in ({"kernels": []}, {"backward": {"kernels": [other]}}, {"prepare": RUN}):
-            self.program("now", **changes)
+            self.step("now", **changes)
             self.assertRegex(self.differs(), "^launches of --variant one ")
-        self.program("now", ranks=[{"rows": [], "scores": [], "sent": 1, "requested": 2}])
+        self.step("now", ranks=[{"rows": [], "scores": [], "sent": 1, "requested": 2}])
         self.assertRegex(self.differs(), "^launches")
         with self.assertRaisesRegex(Failure, "nonsense"):
-            equal_code.launches(os.path.join(self.root, "now"), STEP, ["broken"], 1)
+            equal_code.launches(self.folder / "now", STEP, ["broken"], 1)
 
     def test_machine_code_comes_first(self):
         k, other = {".text.k": (8, "a")}, {".text.k": (8, "b")}
@@ -79,8 +62,8 @@ class EqualCode(unittest.TestCase):
     @unittest.skipUnless(find_nvcc(), "nvcc is not installed")
     def test_what_nvcc_makes(self):
         def code(text):
-            self.write("tree", f"steps/{STEP}/main.cu", text)
-            return equal_code.machine_code(find_nvcc(), STEP, os.path.join(self.root, "tree"))
+            self.write(f"steps/{STEP}/main.cu", text)
+            return equal_code.machine_code(find_nvcc(), STEP, self.folder)
 
         kernel = "__global__ void k(float* x) { x[threadIdx.x] = 1; }\n"
         first = code(kernel)
@@ -99,5 +82,4 @@ class EqualCode(unittest.TestCase):
         self.assertIn((["--variant", "one", *size, "--causal"], 3), calls)
 
 
-if __name__ == "__main__":
-    unittest.main(argv=[a for a in sys.argv if not os.path.isdir(a)])
+main()

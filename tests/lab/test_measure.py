@@ -5,11 +5,22 @@ import copy
 import json
 import os
 import re
-import subprocess
-import tempfile
+import shutil
 import unittest
 
-from basis import HAVE_GIT, SCRIPTS, commit_all, copy_scripts, gpu, sim, with_prepare, write
+import basis
+from basis import (
+    HAVE_GIT,
+    ROOT,
+    Folder,
+    commit_all,
+    copy_scripts,
+    gpu,
+    main,
+    sim,
+    with_prepare,
+    write,
+)
 from flash_steps.command import BadInput
 from lab import publish
 
@@ -81,16 +92,14 @@ open("peers.log", "a").write(" ".join(sys.argv[1:]) + "\\n")
 STEPS = ("02_tiled", "04_fused")
 
 
-class Copy(unittest.TestCase):
+class Copy(Folder):
     """A copy of the repository's scripts, with programs that only pretend."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = os.path.join(folder.name, "repo")
-        copy_scripts(self.root)
-        with open(os.path.join(SCRIPTS, "..", "common", "data", "gpus.json")) as file:
-            self.write("common/data/gpus.json", file.read())
+        super().setUp()
+        copy_scripts(self.folder)
+        (self.folder / "common/data").mkdir(parents=True)
+        shutil.copy(f"{ROOT}/common/data/gpus.json", self.folder / "common/data")
         self.template("sim", sim())
         self.template("gpu", gpu())
         for path, text in (
@@ -100,7 +109,7 @@ class Copy(unittest.TestCase):
             ("bin/compute-sanitizer", SANITIZER),
             ("scripts/peers.py", NO_PEERS),
         ):
-            self.write(path, text)
+            self.program(path, text)
         self.add_steps(*STEPS)
 
     def add_steps(self, *steps):
@@ -108,8 +117,8 @@ class Copy(unittest.TestCase):
             self.write(f"steps/{step}/main.cu", f'#include "steps/{step}/lesson.cuh"')
             self.write(f"steps/{step}/lesson.cuh", "")
             for preset in ("sim", "gpu", "gpu-check"):
-                self.write(f"build/{preset}/steps/{step}", PROGRAM)
-        commit_all(self.root)
+                self.program(f"build/{preset}/steps/{step}", PROGRAM)
+        commit_all(self.folder)
 
     def template(self, kind, run):
         """What the programs write with --json: `run` with their own arguments in place of @...@."""
@@ -122,17 +131,12 @@ class Copy(unittest.TestCase):
         run["backward"]["traffic"]["requests"]["atomic"] = "@n@"
         self.write(f"build/{kind}.04_fused.json", json.dumps(with_prepare(run)))
 
-    def write(self, path, text):
-        path = os.path.join(self.root, path)
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(path, 0o755)
-
     def call(self, *args, tool="gpu_check.sh"):
-        env = {**os.environ, "PATH": f"{self.root}/bin:/usr/bin:/bin"}
-        line = [os.path.join(self.root, "scripts", *tool.split()[:1]), *tool.split()[1:], *args]
-        return subprocess.run(line, capture_output=True, text=True, env=env, cwd=self.root)
+        env = {**os.environ, "PATH": f"{self.folder}/bin:/usr/bin:/bin"}
+        script, *more = tool.split()
+        return basis.said(
+            [self.folder / "scripts" / script, *more, *args], env=env, cwd=self.folder
+        )
 
     def check(self, sections, *args, status=0, said=(), tool="gpu_check.sh"):
         """What a call without a build says, of these sections ("": all)."""
@@ -145,8 +149,8 @@ class Copy(unittest.TestCase):
 
     def ran(self):
         """What the last call has run on the GPU: {(step, variant, problem)}."""
-        with open(os.path.join(self.root, "out", "results.json"), encoding="utf-8") as file:
-            names = [command["name"] for command in json.load(file)["commands"]]
+        commands = json.loads((self.folder / "out/results.json").read_text())["commands"]
+        names = [command["name"] for command in commands]
         return {tuple(name[4:].split(".")) for name in names if name.startswith("gpu ")}
 
 
@@ -157,14 +161,14 @@ class Check(Copy):
             "NVIDIA H200, driver 580.1, CUDA 13.0.88, the simulator models H200",
             "ok: all 2 tests passed",
             "all 236 figures are equal",
-            "HBM: 112 of 112 figures within 10%",
             "of the figures are of backward passes",
             "ok: 24 runs clean, 0 not",
             "ok: N=10240: 02_tiled exit status 3, 04_fused exit status 0",
             "GB of workspace, 80 GB free",
+            "smem=98304",
         ):
             self.assertIn(words, said)
-        self.assertIn("smem=98304", said)
+        self.assertRegex(said, r"HBM: (\d+) of \1 figures within 10%")
         ran = self.ran()
         for case, there in (
             (("02_tiled", "registers", "b1_h32_n16384_d64"), True),
@@ -182,37 +186,31 @@ class Check(Copy):
             self.assertIn(words, said)
         for words in ("N=1 Nk=257", "lengths=0,1,700,1500", "page=16", "N=16", "causal"):
             self.assertIn(words, said)
-        wrong = """[ $kind$page != gpu16 ] || sed -i 's/load": 4000000/load": 4000001/' "$json"\n"""
-        self.write(
-            "build/gpu/steps/13_cache", PROGRAM.replace('echo "${step', wrong + 'echo "${step')
-        )
-        self.write("steps/13_cache/lesson.cuh", "int changed;")
-        self.check("counters", "--steps", "13", "--quick", status=1, said="1 of 16 figures differ")
 
     @unittest.skipUnless(HAVE_GIT, "git is not installed")
     def test_a_call_continues_and_a_change_of_a_step_is_measured_again(self):
         sections = "tests counters sanitizer timing"
-        self.check(sections, "--quick", said="ok: 12 runs clean, 0 not")
+        self.check(sections, said="ok: 24 runs clean, 0 not")
         first = self.ran()
         self.assertEqual({step for step, *_ in first}, set(STEPS))
-        self.write("bin/compute-sanitizer", "#!/bin/sh\nexit 9\n")
-        said = self.check(sections, "--quick", said="done in an earlier call")
-        self.assertEqual(self.ran(), set())
-        for words in ("figures are equal", "ok: 12 runs clean, 0 not"):
+        self.program("bin/compute-sanitizer", "#!/bin/sh\nexit 9\n")
+        said = self.check(sections, said="done in an earlier call")
+        refused = {case for case in first if "_n100_" in case[2]}
+        self.assertEqual(self.ran(), refused)
+        for words in ("figures are equal", "ok: 24 runs clean, 0 not"):
             self.assertIn(words, said)
         self.write("steps/02_tiled/lesson.cuh", "// a comment is no change")
-        self.check("timing", "--quick")
+        self.check("timing")
         self.assertEqual(self.ran(), set())
         self.write("steps/02_tiled/lesson.cuh", "int changed;")
-        self.check(sections, "--quick", status=1, said="FAILED: 4 runs clean, 8 not")
-        self.assertEqual(self.ran(), {case for case in first if case[0] == "02_tiled"})
-        self.check("tests", said="done in an earlier call")
+        self.check(sections, status=1, said="FAILED: 8 runs clean, 16 not")
+        self.assertEqual(self.ran() - refused, {c for c in first - refused if c[0] == "02_tiled"})
 
     def test_what_would_take_too_long_is_left_out(self):
         late = PROGRAM.replace("\nscratch=", "\n[ $n != 4096 ] || sleep 0.3\nscratch=", 1)
-        self.write("build/gpu/steps/04_fused", late)
-        with open(os.path.join(SCRIPTS, "lab", "measure.py"), encoding="utf-8") as file:
-            self.write("scripts/lab/measure.py", file.read().replace("CE = 150", "CE = 0.5"))
+        self.program("build/gpu/steps/04_fused", late)
+        path = self.folder / "scripts/lab/measure.py"
+        path.write_text(path.read_text().replace("CE = 150", "CE = 0.5"))
         self.check("timing", "--steps", "04", said="04_fused fused: N=8192 left out")
         sizes = {int(re.search(r"_n(\d+)", problem)[1]) for _, _, problem in self.ran()}
         self.assertEqual(max(sizes), 4096)
@@ -222,21 +220,21 @@ class Check(Copy):
         wrong["traffic"]["requests"]["load"] += 1
         self.template("gpu", wrong)
         failing = CTEST.replace("   Passed    1.00", "***Failed    1.00") + "exit 8\n"
-        self.write("bin/ctest", failing)
-        self.write("bin/compute-sanitizer", SANITIZER.replace("exit 5", "exit 5\nexit 9"))
-        said = self.check("", "--quick", status=1, said="1 of 2 tests failed: test_b")
+        self.program("bin/ctest", failing)
+        self.program("bin/compute-sanitizer", SANITIZER.replace("exit 5", "exit 5\nexit 9"))
+        said = self.check("", status=1, said="1 of 2 tests failed: test_b")
         failed = re.findall(r"^FAILED  (\w+)", said, re.MULTILINE)
         self.assertEqual(failed, ["tests", "counters", "sanitizer"])
-        self.write("build/sim/steps/02_tiled", "#!/bin/sh\necho cannot start\nexit 2\n")
+        self.program("build/sim/steps/02_tiled", "#!/bin/sh\necho cannot start\nexit 2\n")
         self.write("steps/02_tiled/lesson.cuh", "int changed;")
-        self.check("counters", "--quick", status=1, said="02_tiled --describe: cannot start")
+        self.check("counters", status=1, said="02_tiled --describe: cannot start")
 
     def test_the_reason_of_a_failed_run_is_said(self):
         for step, status, word in (("02_tiled", 1, "WRONG"), ("04_fused", 4, "not checkable:")):
             text = PROGRAM.replace(": right,", f": {word.rstrip(':')},") + f"exit {status}\n"
             text = text.replace("right     every checked error", f"{word} this")
-            self.write(f"build/gpu/steps/{step}", text)
-        output = self.check("timing", "--quick", status=1)
+            self.program(f"build/gpu/steps/{step}", text)
+        output = self.check("timing", status=1)
         for sentence in (
             "wrong result: 02 shared: WRONG, HBM 60.0 MB; WRONG this is allowed.\n",
             "exit 4: 04 fused: not checkable, HBM 60.0 MB; not checkable: this is allowed.\n",
@@ -247,58 +245,58 @@ class Check(Copy):
         run = gpu()
         run["traffic"]["hbm"]["measured"]["read"] = 40000000
         self.template("gpu", run)
-        said = "figures are equal; the largest difference is 0; HBM: 8 of 16 figures within 10%"
-        self.check("counters", "--quick", "--steps", "02", status=1, said=said)
+        said = self.check("counters", "--steps", "02", status=1, said="figures are equal")
+        self.assertRegex(said, r"FAILED: .*figures within 10%.*HBM read of 02 ")
 
     def test_a_budget_that_ends_is_called_so(self):
         """And is no failure of what was stopped, nor a wrong result."""
         slow = "#!/bin/sh\nexec sleep 5\n"
         rest = PROGRAM.replace("\nif", '\n[ "$n" ] && exec sleep 5\nif', 1)
-        quick = ("--quick", "--budget", "1", "--steps", "02")
-        self.write("bin/cmake", "#!/bin/sh\necho -- 1 error so far\nexec sleep 5\n")
-        done = self.call(*quick, "--sections", "sanitizer")
+        short = ("--budget", "1", "--steps", "02")
+        self.program("bin/cmake", "#!/bin/sh\necho -- 1 error so far\nexec sleep 5\n")
+        done = self.call(*short, "--sections", "sanitizer")
         self.assertEqual(done.returncode, 1)
         self.assertIn("FAILED: gpu: stopped: out of time\n", done.stdout)
-        self.write("bin/compute-sanitizer", slow)
+        self.program("bin/compute-sanitizer", slow)
         for section, text, said in (
-            ("sanitizer", PROGRAM, "FAILED: 0 runs clean, 0 not, 8 out of time: run the same"),
+            ("sanitizer", PROGRAM, "FAILED: 0 runs clean, 0 not, 24 out of time: run the same"),
             ("timing", PROGRAM, "out of time: run the same command again"),
             ("memory", rest, ": stopped: out of time"),
             ("timing", slow, "FAILED: 02_tiled --describe: stopped: out of time\n"),
         ):
-            self.write("build/gpu/steps/02_tiled", text)
-            output = self.check(section, *quick, status=1, said=said)
+            self.program("build/gpu/steps/02_tiled", text)
+            output = self.check(section, *short, status=1, said=said)
             self.assertNotRegex(output, "None|took too long")
 
     def test_the_rivals(self):
         self.add_steps("07_x", "10_y", "11_z")  # the last one keeps S and P, so `memory` fails
-        self.write("scripts/peers.py", PEERS)
-        self.check("peers", "--peers-runs", "2", said="2 comparisons")
-        with open(os.path.join(self.root, "peers.log"), encoding="utf-8") as file:
-            forward, backward = file.read().splitlines()
+        self.program("scripts/peers.py", PEERS)
+        self.check("peers", said="2 comparisons")
+        forward, backward = (self.folder / "peers.log").read_text().splitlines()
         self.assertRegex(
-            forward, "--steps 07_x 10_y --variants=all --directions=forward .* --turns 2"
+            forward, "--steps 07_x 10_y --variants=all --directions=forward .* --turns=3"
         )
         self.assertRegex(backward, "--steps 11_z .*backward.* --json .*/out/peers.json")
-        self.write("scripts/peers.py", NO_PEERS)
-        self.check("", "--quick", status=1, said="not available: peers.py: no PyTorch")
+        self.program("scripts/peers.py", NO_PEERS)
+        self.check("", status=1, said="not available: peers.py: no PyTorch")
         for text, said in (
             (NO_PEERS, "FAILED: peers.py: no PyTorch"),  # asked for by name
             ("print('Left out, there was no time'); exit(1)", "FAILED: out of time: run the same"),
             ("print('07 x is wrong'); exit(1)", "FAILED: 07 x is wrong"),
         ):
-            self.write("scripts/peers.py", text)
+            self.program("scripts/peers.py", text)
             self.check("peers", status=1, said=said)
 
     def test_a_slowed_gpu_is_noted_and_measured_again(self):
-        self.assertNotIn("note:", self.check("timing", "--quick"))
+        self.assertNotIn("note:", self.check("timing", "--steps", "02"))
         slow = gpu()
         slow["roofs"]["fp32_flops"] = 4.88e13
         self.template("gpu", slow)
         self.write("steps/02_tiled/lesson.cuh", "int changed;")
-        self.check("timing", "--quick", said="note: 5 of 14 runs have an FMA roof under 90%")
-        self.check("timing", "--quick")
-        self.assertEqual({step for step, *_ in self.ran()}, {"02_tiled"})
+        said = self.check("timing")
+        self.assertRegex(said, "note: .* runs were measured while the GPU was slowed down: run the")
+        self.check("timing")
+        self.assertEqual({step for step, *_ in self.ran()}, set(STEPS))
 
     def test_bad_use(self):
         for args, word in (
@@ -308,31 +306,28 @@ class Check(Copy):
             (("--frobnicate",), "--frobnicate"),
         ):
             done = self.call(*args)
-            self.assertEqual(done.returncode, 2, args)
-            self.assertIn(word, done.stderr)
+            self.assertEqual((done.returncode, word in done.stderr), (2, True), done.stderr)
             self.assertNotIn("Traceback", done.stderr)
-        self.write("bin/nvidia-smi", "#!/bin/sh\nexit 9\n")
-        done = self.call()
-        self.assertEqual((done.returncode, "no GPU found" in done.stderr), (3, True))
+        self.program("bin/nvidia-smi", "#!/bin/sh\nexit 9\n")
+        self.refused(self.call(), 3, "no GPU found")
 
     def test_what_tables_show_is_measured_and_published(self):
-        self.check("", "--peers-runs", "1", tool="maintain measure")
+        self.check("", tool="maintain measure")
         self.assertIn(("02_tiled", "registers", "b1_h32_n16384_d64"), self.ran())
         self.assertNotIn(("02_tiled", "registers", "b1_h2_n17_d64_causal"), self.ran())
-        folder = os.path.join(self.root, "docs", "results")
-        os.makedirs(folder)
-        write(os.path.join(folder, "h200.json"), {"runs": [gpu(step="03_x")], "peers": None})
-        (path,) = publish.publish([os.path.join(self.root, "out")], folder)
+        folder, out = self.folder / "docs/results", self.folder / "out"
+        folder.mkdir(parents=True)
+        write(folder / "h200.json", {"runs": [gpu(step="03_x")], "peers": None})
+        (path,) = publish.publish([out], folder)
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
         self.assertEqual((found["device"], found["driver"]), ("NVIDIA H200", "580.1"))
         self.assertEqual({run["step"] for run in found["runs"]}, {"03_x", *STEPS})
         self.assertTrue(all(run["commit"] for run in found["runs"]))
-        self.assertNotIn("max_abs_err", json.dumps(found))
-        before = len(found["runs"])
-        publish.publish([os.path.join(self.root, "out")], folder)
+        self.assertNotIn("prediction_ok", json.dumps(found))
+        publish.publish([out], folder)  # takes its own place
         with open(path, encoding="utf-8") as file:
-            self.assertEqual(len(json.load(file)["runs"]), before)
+            self.assertEqual(len(json.load(file)["runs"]), len(found["runs"]))
 
 
 def peers_result(*ms, torch="2.11", slow=1, step="07_x"):
@@ -352,24 +347,6 @@ def peers_result(*ms, torch="2.11", slow=1, step="07_x"):
 
 
 class Publish(unittest.TestCase):
-    def test_roofs_that_look_wrong_are_noted(self):
-        slow = {"fp32_flops": 4.88e13}
-        under = "of 1 runs have an FMA roof under 90% of the 66.9 TFLOP/s"
-        for changes, device, words in (
-            (({}, {"bf16_flops": 7.3e14}), "NVIDIA H200", []),  # 4% less
-            (({"bf16_flops": 0}, {"bf16_flops": 0}), "NVIDIA H200", []),  # a card without bf16
-            ((slow,), "Voodoo 2", []),
-            ((slow,), "NVIDIA H200", [under]),
-            (({}, {"copy_bytes_per_s": 3.9e12}), "NVIDIA H200", ["copy roof differs between runs"]),
-        ):
-            runs = [gpu() for _ in changes]
-            for run, change in zip(runs, changes):
-                run["roofs"].update(change)
-            notes = publish.roof_notes([sim(), *runs], device)
-            self.assertEqual(len(notes), len(words), notes)
-            for note, word in zip(notes, words):
-                self.assertIn(word, note)
-
     def test_repeats_become_medians_without_slowed_ones(self):
         for slow, ms, count in ((1, 8, 3), (1.2, 7, 2)):
             found = publish.published_peers(peers_result(10, 8, 6, slow=slow))
@@ -388,5 +365,4 @@ class Publish(unittest.TestCase):
             publish.merge_peers(old, publish.published_peers(peers_result(6, torch="3")), "f.json")
 
 
-if __name__ == "__main__":
-    unittest.main(argv=["test"])
+main()

@@ -11,9 +11,9 @@ import types
 import unittest
 from unittest import mock
 
-from basis import ROOT, SCRIPTS
+from basis import ROOT
 from flash_steps.command import BadInput, NotHere
-from lab import measured, peers, torch_attention
+from lab import comparison, measured, peers, torch_attention
 
 LIBRARY = r"""
 #include <stdlib.h>
@@ -182,7 +182,7 @@ class Peers(unittest.TestCase):
         ):
             self.assertEqual(peers.main(), status)
         with open(self.json, encoding="utf-8") as file:
-            return out.getvalue(), json.load(file)
+            return " ".join(out.getvalue().split()), json.load(file)
 
     def test_ratios_of_all_steps(self):
         text, result = self.compare()
@@ -205,27 +205,18 @@ class Peers(unittest.TestCase):
         self.assertAlmostEqual(ours[0]["of_matmul"], 0.125)
         backward = [row for row in ours if row["direction"] == "backward"][0]
         self.assertAlmostEqual(backward["flops_per_s"] * 1e-12, 2.5 * 68.7, places=0)
-        self.assertEqual({r["n"] for r in ours if r["step"] == "01_naive"}, {1024, 4096})
-        sizes = {
-            (r["b"], r["h"], r["n"], r["d"], r["causal"])
-            for r in ours
-            if r["step"] == "07_tensor_cores"
-        }
+        sizes = {(r["n"], r["d"], r["causal"]) for r in ours if r["step"] == "07_tensor_cores"}
         self.assertEqual(len(sizes), 12)  # d = 128 is refused
-        self.assertLessEqual({(32, 32, 512, 64, False), (1, 32, 16384, 64, True)}, sizes)
-        self.assertIn("PyTorch's flash has no kernel for fp32, d=64.", text)
-        self.assertEqual(text.count("flash has no kernel for fp32"), 1)
+        self.assertEqual(text.count("flash has no kernel for fp32, d=64."), 1)
         self.assertIn("CUDA out of memory. Tried to allocate 1 TB", text)
-        words = " ".join(text.split())
         self.assertEqual(text.count("07_tensor_cores: the pretended library says no"), 1)
-        self.assertIn(
-            "07 mma 12 1.5x, least 1.5x (N=512 d=64) 0.5x, least 0.5x (N=512 d=64)", words
-        )
-        self.assertIn("Pretended GPU, PyTorch 2.99, medians of up to 1 repeats of 10 rounds", words)
+        self.assertIn("07 mma 12 1.5x, least 1.5x (N=512 d=64) 0.5x, least 0.5x (N=512", text)
+        self.assertIn("forward, fp32, d=64 TFLOP/s N=1024 N=4096", text)
+        self.assertIn("Pretended GPU, PyTorch 2.99, medians of up to 1 repeats of 10 rounds", text)
 
     def test_turns(self):
         """All steps of a type beside each other, forth and back."""
-        args = ("--n", "512", "--d", "64", "--causal", "no", "--variants", "all", "--rounds", "3")
+        args = ("--n", "512", "--d", "64", "--causal", "no", "--variants", "all")
         _, result = self.compare(*args, "--directions", "forward", refusals={})
         labels = [row["label"] for row in result["rows"]]
         torch = ["torch math", "torch efficient", "torch flash", "torch cudnn"]
@@ -234,17 +225,17 @@ class Peers(unittest.TestCase):
         begins = self.torch.timed[::2]
         turn = ["ours", "ours", "ours", "math", "efficient", "flash", "cudnn"]
         forth = [who for who in turn for _ in range(2)]
-        rounds = forth + forth[::-1] + forth
+        rounds = 5 * (forth + forth[::-1])
         places = range(len(begins) - len(rounds))
         self.assertTrue(any(begins[i : i + len(rounds)] == rounds for i in places), begins)
         self.assertFalse(self.torch.autograd.called)
 
     def test_a_slow_step_gets_fewer_rounds_and_a_host_that_is_late_is_told(self):
         late = "torch math, B=32 H=32 N=512 d=64 fp32: {} of {} runs started before"
-        for pretended, runs in (({"slower": 50}, 6), ({"late": ["math"]}, 20)):
+        for pretended, runs in (({"slower": 50}, 6), ({}, 20)):
             args = ("--steps", "01", "--n", "512", "--causal", "no")
-            text, _ = self.compare(*args, **{"late": ["math"], **pretended})
-            self.assertIn(late.format(runs, runs), " ".join(text.split()))
+            text, _ = self.compare(*args, late=["math"], **pretended)
+            self.assertIn(late.format(runs, runs), text)
             os.remove(self.json)
 
     def test_a_wrong_step_is_not_timed(self):
@@ -256,7 +247,7 @@ class Peers(unittest.TestCase):
             (("--steps", "01", "--d", "32", "--n", "1024"), (0, 0), "01_naive, .*library says no"),
         ):
             text, result = self.compare(*args, errors={**GOOD, "dK": error}, status=1)
-            self.assertRegex(" ".join(text.split()), "FAILED: .*" + said)
+            self.assertRegex(text, "FAILED: .*" + said)
             self.assertEqual(result["rows"], [])
             self.assertNotIn("math", self.torch.timed)
             os.remove(self.json)
@@ -275,88 +266,77 @@ class Peers(unittest.TestCase):
         self.assertEqual(measured.least_of([mine], "math"), (1.5, mine))
         text, result = self.compare(*args, "--turns", "4", "--budget", "-1", status=1)
         self.assertEqual(len(result["left_out"]), 2)
-        self.assertIn("Left out, there was no time: 4: B=32 H=32 N=512", " ".join(text.split()))
-        with self.assertRaisesRegex(BadInput, "'rounds' 10, this run 3: one file cannot hold both"):
-            self.compare(*args, "--rounds", "3")
+        self.assertIn("Left out, there was no time: 4: B=32 H=32 N=512", text)
+        self.rewrite({**result, "torch": "2.98"})
+        with self.assertRaisesRegex(BadInput, "'torch' 2.98, this run 2.99: one file cannot hold"):
+            self.compare(*args)
         mine["commit"] = None  # of another text: measured again
-        with open(self.json, "w", encoding="utf-8") as file:
-            done = {text: {**mark, "commit": None} for text, mark in result["done"].items()}
-            json.dump({**result, "rows": [mine], "done": done}, file)
+        done = {text: {**mark, "commit": None} for text, mark in result["done"].items()}
+        self.rewrite({**result, "rows": [mine], "done": done})
         _, result = self.compare(*args)
         self.assertEqual({len(row["repeats"]) for row in result["rows"]}, {1})
 
-    def test_chosen_backends(self):
-        args = ("--steps", "07", "--backends", "cudnn flash", "--d", "64", "--n", "1024")
-        _, result = self.compare(*args, "--hkv", "4", refusals={})
-        labels = [row["label"] for row in result["rows"]]
-        self.assertEqual(labels, ["07 mma", "torch flash", "torch cudnn"] * 2)
-        self.assertEqual({row["hkv"] for row in result["rows"]}, {4})
+    def rewrite(self, result):
+        with open(self.json, "w", encoding="utf-8") as file:
+            json.dump(result, file)
 
-    def test_tables_that_fit(self):
-        text, _ = self.compare("--steps", "01", "--n", "1024", "--causal", "no", "--d", "64")
-        lines = [line for line in text.splitlines() if line.startswith("B=")]
-        self.assertEqual([line.split()[7] for line in lines], ["naive", "math", "efficient"])
-        self.assertEqual(lines[0].split()[-2:], ["1.5x", "0.5x"])
-        for steps in ("01", "06", "07"):
-            for refusals in (REFUSALS, {}):
-                text, _ = self.compare("--steps", steps, "--causal", "yes", refusals=refusals)
-                self.assertLessEqual(max(map(len, text.splitlines())), 100, text)
+    def test_a_function_of_ones_own_takes_turns_and_is_checked(self):
+        called = []
 
-    def test_how_it_was_called_is_kept(self):
-        _, result = self.compare("--steps", "01", "--n", "1024 4096", "--d", "64")
-        line = "./scripts/peers.py --steps 01 --n '1024 4096' --d 64"
-        self.assertEqual(result["commands"], [line])
-        others = ["--json=x", "--json", "y", "--budget", "3", "--build", "build/gpu"]
-        self.assertEqual(peers.command_line(others), "./scripts/peers.py")
+        def mine(q, k, v, causal):
+            called.append(causal)
+            return mock.MagicMock(), "its LSE"
+
+        args = ("--steps", "07", "--backends", "flash", "--d", "64", "--n", "1024")
+        args += ("--causal", "yes", "--contender", "rivals:mine")
+        with mock.patch.dict(sys.modules, rivals=types.SimpleNamespace(mine=mine)):
+            _, result = self.compare(*args, refusals={})
+            labels = [row["label"] for row in result["rows"]]
+            self.assertEqual(labels, ["07 mma", "torch flash", "mine"])
+            self.assertEqual(set(result["rows"][0]["ratios"]), {"flash", "mine"})
+            self.assertEqual(set(called), {True})
+            os.remove(self.json)
+            with mock.patch.object(comparison.Comparison, "step", lambda *_: self.good()):
+                text, _ = self.compare(*args, errors={**GOOD, "O": (1, 2)}, status=1)
+            self.assertIn("mine, B=16 H=32 N=1024 d=64 causal bf16: O is wrong", text)
+            with self.assertRaisesRegex(BadInput, "--contender rivals:other: "):
+                self.compare("--contender", "rivals:other")
+
+    def good(self):
+        """A step that needs no check."""
+        return torch_attention.Contender("mma", "07 mma", lambda: None, step="07_tensor_cores")
 
     def test_where_the_result_cannot_go_is_found_before_the_run(self):
         with mock.patch.object(peers, "Torch", side_effect=AssertionError("the GPU's work began")):
             with mock.patch.object(sys, "argv", ["peers.py", "--json", "/nowhere/x.json"]):
                 with self.assertRaisesRegex(BadInput, "x.json cannot be written: its folder"):
                     peers.main()
-            left = os.path.join(self.build, "left.json")
-            with mock.patch.object(sys, "argv", ["peers.py", "--json", left]):
-                self.assertRaises(AssertionError, peers.main)
-        self.assertFalse(os.path.exists(left))
 
     def test_bad_use(self):
-        broken, missing = (os.path.join(self.build, name) for name in ("broken", "torch"))
+        broken = os.path.join(self.build, "broken")
         os.makedirs(os.path.join(broken, "steps"))
-        os.makedirs(missing)
-        for path, text in (
-            (os.path.join(broken, "steps", "lib01_naive.so"), "no library"),
-            (os.path.join(missing, "__init__.py"), "raise ImportError"),
+        with open(os.path.join(broken, "steps", "lib01_naive.so"), "w", encoding="utf-8") as file:
+            file.write("no library")
+        for args, word in (
+            (("--n", "many"), "--n"),
+            (("--n", "0"), "at least 1"),
+            (("--turns", "0"), "--turns"),
+            (("--directions", "sideways"), "choose from"),
         ):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text)
-        environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": self.build}
-        for args, status, word in (
-            (("--rounds", "0"), 2, "--rounds"),
-            (("--n", "many"), 2, "--n"),
-            (("--causal", "perhaps"), 2, "--causal"),
-            (("--directions", "sideways"), 2, "choose from"),
-            (("--backends", ""), 2, "empty"),
-            (("--hkv", "0"), 2, "--hkv"),
-            (("--n", "0"), 2, "at least 1"),
-            ((), 3, "no PyTorch"),
-        ):
-            line = [sys.executable, os.path.join(SCRIPTS, "peers.py"), *args]
-            done = subprocess.run(line, capture_output=True, text=True, env=environment)
-            self.assertEqual(done.returncode, status, args)
-            self.assertIn(word, done.stderr.splitlines()[-1])
-            self.assertNotIn("Traceback", done.stderr)
+            said = io.StringIO()
+            with mock.patch.object(sys, "argv", ["peers.py", *args]):
+                with contextlib.redirect_stderr(said), self.assertRaises(SystemExit) as end:
+                    peers.main()
+            self.assertEqual((end.exception.code, word in said.getvalue()), (2, True), args)
+        with mock.patch.dict(sys.modules, {"torch": None}):
+            with mock.patch.object(sys, "argv", ["peers.py"]):
+                self.assertRaisesRegex(NotHere, "no PyTorch", peers.main)
         for args, kind, word in (
             (["--steps", "77"], BadInput, "no step '77'"),
             (["--build", "/nowhere"], NotHere, "no step is built"),
             (["--build", broken], NotHere, "does not load"),
             (["--d", "128"], NotHere, "nothing was compared: .*07_tensor_cores: the pretended"),
-            (
-                ["--variants", "naive nope"],
-                BadInput,
-                "no step here has a variant 'nope': 01_naive has naive; "
-                "06_work_partitioning has registers, backward; 07_tensor_cores has mma",
-            ),
-            (["--steps", "01", "--d", "96 128"], NotHere, "nothing was compared: .* says no"),
+            (["--variants", "naive nope"], BadInput, "no step here has a variant 'nope': 01_naive"),
         ):
             with self.assertRaisesRegex(kind, word):
                 self.compare(*args)

@@ -2,18 +2,15 @@
 
 import json
 import os
-import stat
-import subprocess
 import sys
-import tempfile
 import time
-import unittest
 from unittest import mock
 
-from basis import ROOT
+from basis import Folder, main, maintain
 from flash_steps import commits, mpi
 from flash_steps.command import BadInput
-from lab import ring_picture, tables
+from flash_steps.files import read_text
+from lab import ring, ring_picture, tables
 
 # Starts one process and tells it how many ranks there would be.
 MPIRUN = """#!/bin/sh
@@ -51,47 +48,42 @@ run["ranks"] = [{{**rank, "overlap": overlap, "lanes": lanes}}] * ranks
 with open(flags["json"], "w") as out:
     json.dump(run, out)
 """
-
-
 SMI = """#!/bin/sh
 echo "${DEVICE-NVIDIA H200}"
 """
 
 
-class Ring(unittest.TestCase):
+class Ring(Folder):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = folder.name
-        self.program = os.path.join(self.folder, "steps", "14_ring")
-        self.mpirun = os.path.join(self.folder, "mpirun")
-        os.makedirs(os.path.dirname(self.program))
-        smi = os.path.join(self.folder, "nvidia-smi")
-        for path, text in ((self.mpirun, MPIRUN), (self.program, PROGRAM), (smi, SMI)):
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(text.format(python=sys.executable) if path == self.program else text)
-            os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
-        self.json = os.path.join(self.folder, "ring_h200.json")
+        super().setUp()
+        self.mpirun = self.program("mpirun", MPIRUN)
+        self.ring = self.program("steps/14_ring", PROGRAM.format(python=sys.executable))
+        self.program("nvidia-smi", SMI)
+        self.json = self.folder / "ring_h200.json"
 
     def maintain(self, *options, json=True, **environment):
-        line = ["./scripts/maintain", "ring", "--build", self.folder, "--mpirun", self.mpirun]
-        line += ["--json", self.json][: 2 * json] + [*options]
-        env = {**os.environ, "PATH": f"{self.folder}:{os.environ['PATH']}", **environment}
-        return subprocess.run(line, cwd=ROOT, capture_output=True, text=True, env=env)
+        words = ["--build", self.folder, "--mpirun", self.mpirun]
+        words += ["--json", self.json][: 2 * json]
+        path = f"{self.folder}:{os.environ['PATH']}"
+        return maintain("ring", *map(str, words), *options, PATH=path, **environment)
+
+    def calls(self):
+        return (self.folder / "steps/14_ring.log").read_text().splitlines()
 
     def result(self):
-        with open(self.json, encoding="utf-8") as file:
-            return json.load(file)
+        return json.loads(self.json.read_text())
+
+    def rows(self, what):
+        return [row for row in self.result()["rows"] if row["what"] == what]
 
     def test_shares_turns_and_a_failure(self):
         done = self.maintain("--turns", "2")
         self.assertEqual(done.returncode, 1, done.stderr)
         result = self.result()
-        self.assertEqual(len(result["failures"]), 1)
+        self.assertEqual((len(result["failures"]), result["left_out"]), (1, []))
         self.assertIn("a pretended failure", result["failures"][0])
         self.assertIn("FAILED:", done.stdout)
-        self.assertEqual(result["left_out"], [])
-        shares = [row for row in result["rows"] if row["what"] == "share"]
+        shares = self.rows("share")
         self.assertEqual(len(shares), 8)
         for row in shares:
             share = 0.95 if row["causal"] else 0.8
@@ -99,25 +91,68 @@ class Ring(unittest.TestCase):
             self.assertAlmostEqual(row["both"]["least"], share, 4)
             self.assertEqual((len(row["turns"]), row["sent"]), (2, [2000, 2000]))
             self.assertEqual(row["commit"], commits.here())
-        long = [row for row in result["rows"] if row["what"] == "long"]
-        self.assertEqual([(row["n"], row["bytes_each"]) for row in long], [(1048576, 4e9)])
+        self.assertEqual([(r["n"], r["bytes_each"]) for r in self.rows("long")], [(1048576, 4e9)])
         self.assertEqual(len(result["lanes"]["ranks"]), 2)
-        with open(self.program + ".log", encoding="utf-8") as log:
-            calls = [line.split(" ") for line in log]
-        # The order of one GPU and all turns round.
-        of_16k = [call[0] for call in calls if "--n=32768" in call and "--causal\n" not in call]
-        self.assertIn("1", of_16k)
+        calls = [line.split(" ") for line in self.calls()]
+        alone = [call[0] for call in calls if "--n=32768" in call]
+        self.assertIn("1", alone)
         blocks = [call[1] for call in calls if call[1]]
         self.assertEqual(blocks, ["4", "4", "16"])  # the first one for its gradients
 
-    def test_the_time_is_up(self):
+    def test_a_call_continues_and_says_what_there_was_no_time_for(self):
+        self.maintain("--turns", "1")
+        first = self.result()
+        (self.folder / "steps/14_ring.log").unlink()
+        self.maintain("--turns", "1")
+        self.assertEqual(len(self.calls()), 3)  # of what had failed
+        self.assertEqual(self.result()["rows"], first["rows"])
+        self.maintain("--turns", "2")
+        self.assertEqual({len(row["turns"]) for row in self.rows("share")}, {2})
+        self.json.unlink()
         done = self.maintain("--budget", "0")
-        self.assertEqual(done.returncode, 1)
-        self.assertEqual(self.result()["rows"], [])
+        self.assertEqual((done.returncode, self.result()["rows"]), (1, []))
         self.assertIn("Left out, there was no time: gradients: fused", done.stdout)
-        self.assertEqual(len(set(self.result()["left_out"])), len(self.result()["left_out"]))
 
-    def test_nothing_is_measured(self):
+    def test_mpirun_is_asked_to_end(self):
+        self.program("mpirun", SLOW_MPIRUN)
+        begin = time.monotonic()
+        self.assertEqual(mpi.run([str(self.mpirun)], os.environ, 0.5), (None, ""))
+        self.assertEqual((self.folder / "mpirun.log").read_text(), "ended\n")
+        with mock.patch.object(mpi, "END_LIMIT", 0.5):
+            line = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
+            self.assertEqual(mpi.run(line, os.environ, 0.5)[0], None)
+        self.assertLess(time.monotonic() - begin, 10)
+
+    def test_tables_and_the_picture(self):
+        self.maintain("--turns", "1")
+        results = tables.Results(self.folder)
+        for what, cell in (
+            ("share", "| 8K | causal | 32 |"),
+            ("share", "| 95.0% |"),
+            ("share", "| 75.0% |"),  # of the messages
+            ("variants", "| zigzag | causal | 16K |"),
+            ("nccl", "| nothing |"),
+            ("hop", "| 8K | causal | 671 us | 819 |"),
+            ("long", "| 4.00 GB |"),
+            ("facts", "2 x NVIDIA H200, nothing; medians of 20 batches"),
+        ):
+            self.assertIn(cell, tables.table(f"ring what={what}", results))
+        for spec in ("what=share n=7", "what=speed"):
+            with self.assertRaises(BadInput):
+                tables.table(f"ring {spec}", results)
+        svg = ring_picture.draw(self.result()["lanes"], "NVIDIA H200")
+        self.assertIn("fused on 2 x NVIDIA H200", svg)
+        self.assertEqual(svg.count("<title>forward, hop 0</title>"), 4)  # two ranks, two lanes
+        self.assertEqual(ring.picture(), read_text(ring.PICTURE))
+
+    def test_bad_use(self):
+        for options, status, words in (
+            (("--ranks", "1"), 2, "--ranks: must be at least 2"),
+            (("--mpirun", "no_such_mpirun"), 3, "setup.sh mpi"),
+            (("--build", "/nowhere"), 3, "is not built"),
+        ):
+            done = self.maintain(*options)
+            self.assertEqual((done.returncode, words in done.stderr), (status, True), done.stderr)
         done = self.maintain("--turns", "1", "--mpirun", "false")
         self.assertEqual((done.returncode, "None" in done.stdout), (1, False), done.stderr)
         self.assertIn("FAILED: false -n 2", done.stdout)
@@ -125,73 +160,5 @@ class Ring(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertIn("'Pretended GPU' is not in common/data/gpus.json: name the", done.stderr)
 
-    def test_a_call_continues(self):
-        self.maintain("--turns", "1")
-        first = self.result()
-        os.remove(self.program + ".log")
-        self.maintain("--turns", "1")
-        with open(self.program + ".log", encoding="utf-8") as log:
-            calls = log.read().splitlines()
-        self.assertEqual(len(calls), 3, calls)  # of what had failed
-        self.assertEqual(self.result()["rows"], first["rows"])
-        self.maintain("--turns", "2")
-        turns = {len(row["turns"]) for row in self.result()["rows"] if row["what"] == "share"}
-        self.assertEqual(turns, {2})
 
-    def test_mpirun_is_asked_to_end(self):
-        with open(self.mpirun, "w", encoding="utf-8") as file:
-            file.write(SLOW_MPIRUN)
-        begin = time.monotonic()
-        self.assertEqual(mpi.run([self.mpirun], os.environ, 0.5), (None, ""))
-        with open(self.mpirun + ".log", encoding="utf-8") as log:
-            self.assertEqual(log.read(), "ended\n")
-        with mock.patch.object(mpi, "END_LIMIT", 0.5):
-            line = ["sh", "-c", "trap '' TERM; while :; do sleep 0.1; done"]
-            self.assertEqual(mpi.run(line, os.environ, 0.5)[0], None)
-        self.assertLess(time.monotonic() - begin, 10)
-
-    def test_tables(self):
-        self.maintain("--turns", "1")
-        results = tables.Results(self.folder)
-
-        def table(spec):
-            return tables.table(f"ring {spec}", results)
-
-        for spec, cell in (
-            ("what=share", "| 8K | causal | 32 |"),
-            ("what=share", "| 95.0% |"),
-            ("what=share", "| 75.0% |"),  # of the messages
-            ("what=variants", "| zigzag | causal | 16K |"),
-            ("what=nccl", "| nothing |"),
-            ("what=hop", "| 8K | causal | 671 us | 819 |"),
-            ("what=long", "| 4.00 GB |"),
-            ("what=facts", "2 x NVIDIA H200, nothing; medians of 20 batches"),
-        ):
-            self.assertIn(cell, table(spec))
-        for spec in ("what=share n=7", "what=speed"):
-            with self.assertRaises(BadInput):
-                table(spec)
-        results.of["ring"] = []
-        self.assertIn("Not measured yet: run `./scripts/maintain ring`", table("what=share"))
-
-    def test_the_picture(self):
-        done = self.maintain("--check")
-        self.assertEqual((done.returncode, done.stderr), (0, ""))  # it is that of docs/results
-        self.maintain("--turns", "1")
-        svg = ring_picture.draw(self.result()["lanes"], "NVIDIA H200")
-        self.assertIn("fused on 2 x NVIDIA H200", svg)
-        self.assertEqual(svg.count("<title>forward, hop 0</title>"), 4)  # two ranks, two lanes
-
-    def test_bad_use(self):
-        for options, words in (
-            (("--ranks", "1"), "--ranks: must be at least 2"),
-            (("--mpirun", "no_such_mpirun"), "setup.sh mpi"),
-            (("--build", "/nowhere"), "is not built"),
-        ):
-            done = self.maintain(*options)
-            self.assertIn(done.returncode, (2, 3))
-            self.assertIn(words, done.stderr)
-
-
-if __name__ == "__main__":
-    unittest.main(argv=["test"])
+main()

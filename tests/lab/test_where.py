@@ -1,20 +1,13 @@
-#!/usr/bin/env python3
-"""maintain where: which step runs on which kind of GPU, from programs that say so.
-
-Argument: a build folder, whose programs are not used.
-"""
+"""maintain where: which step runs on which kind of GPU, from programs that say so."""
 
 import concurrent.futures
-import os
-import sys
-import tempfile
-import unittest
 
-import basis  # noqa: F401 -- finds the packages
+from basis import Folder, main
 from flash_steps.command import Failure
 from lab import where
 
-# A step's program with two variants; "wide" needs much shared memory when d = 128.
+STEP = "05_recompute_backward"
+# Two variants; "wide" needs much shared memory when d = 128.
 PROGRAM = """#!/bin/sh
 case "$*" in
   --describe) echo '{"variants": [{"name": "narrow", "needs": "", "supports": {"d": [64, 128]}},
@@ -25,23 +18,11 @@ esac
 """
 
 
-class Where(unittest.TestCase):
-    def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.build = folder.name
-        os.mkdir(os.path.join(self.build, "steps"))
-        self.pool = concurrent.futures.ThreadPoolExecutor(2)
-        self.addCleanup(self.pool.shutdown)
-
-    def program(self, text, step="05_recompute_backward"):
-        path = os.path.join(self.build, "steps", step)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(path, 0o755)
-
-    def cell(self, gpu, step="05_recompute_backward"):
-        return where.cell(self.build, step, gpu, self.pool)
+class Where(Folder):
+    def cell(self, text, gpu):
+        self.program(f"steps/{STEP}", text)
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            return where.cell(self.folder, STEP, gpu, pool)
 
     def test_yes_or_what_is_missing(self):
         wide = '"wide", "needs": "'
@@ -51,24 +32,16 @@ class Where(unittest.TestCase):
             (PROGRAM.replace(wide, wide + "sm_90a"), "A100", "narrow"),
             (PROGRAM.replace('"needs": "', '"needs": "sm_90a') + "exit 2\n", "RTX 4090", "-"),
         ):
-            self.program(text)
-            self.assertEqual(self.cell(gpu), said)
+            self.assertEqual(self.cell(text, gpu), said)
 
     def test_a_program_that_fails_is_no_yes(self):
-        no_memory = PROGRAM.replace("of shared memory for a block", "of host memory")
         for text in (
             "#!/bin/sh\nexit 139\n",
-            "#!/bin/sh\n",
             PROGRAM.replace("{", "", 1),
-            PROGRAM.replace("exit 3", "exit 1").replace("for a block", "somewhere"),
-            no_memory,
+            PROGRAM.replace("of shared memory for a block", "of host memory"),
         ):
-            with self.subTest(program=text):
-                self.program(text)
-                with self.assertRaises(Failure):
-                    self.cell("T4")
+            with self.subTest(program=text), self.assertRaises(Failure):
+                self.cell(text, "T4")
 
 
-if __name__ == "__main__":
-    sys.argv = sys.argv[:1]
-    unittest.main()
+main()
