@@ -194,6 +194,6 @@ TEST_CASE("each access takes the wavefronts that an H200 takes", "[sim][banks]")
     CHECK(k.store_wavefronts == (store ? wavefronts : 0));
     ++seen[access];
   }
-  CHECK(seen == std::map<std::string, int>{
-                    {"load", 237}, {"store", 105}, {"ldmatrix", 30}, {"stmatrix", 15}});
+  CHECK(seen ==
+        std::map<std::string, int>{{"load", 39}, {"store", 27}, {"ldmatrix", 7}, {"stmatrix", 6}});
 }
