@@ -370,57 +370,27 @@ uint64_t size_of(const DebugInfo& info, const Entry* type) {
   return bytes;
 }
 
-// Appends to `all` what follows `path` at this byte of the type: more than one in a union.
-void walk(const DebugInfo& info, const Entry* type, uint64_t byte, const std::string& path,
-          std::vector<std::string>& all) {
-  if (type && type->tag == kArray) {
-    const Entry* element = info.type(type);
-    const uint64_t bytes = size_of(info, element), whole = size_of(info, type);
-    if (byte < whole) {
-      std::string index;
-      uint64_t rest = whole, at = byte;
-      for (const uint64_t n : dimensions(info, *type)) {
-        rest /= n;
-        index += "[" + std::to_string(at / rest) + "]";
-        at %= rest;
-      }
-      return walk(info, element, byte % bytes, path + index, all);
-    }
-  } else if (is_struct(type) && (path.empty() || type->bytes > kElement)) {
-    const size_t before = all.size();
-    info.children(*type, [&](const Entry& e) {
-      if ((e.tag != kMember && e.tag != kInheritance) || e.declaration) return;
-      const Entry* of = info.type(&e);
-      if (byte < e.at || byte - e.at >= size_of(info, of)) return;
-      walk(info, of, byte - e.at,
-           path + (e.tag == kMember && e.name ? "." + std::string(e.name) : ""), all);
-    });
-    if (all.size() > before) return;  // else it is padding
+// "[1][3]": element number i of an array.
+std::string index_of(const std::vector<uint64_t>& dimensions, uint64_t i) {
+  std::string index;
+  for (size_t k = dimensions.size(); k-- > 0; i /= dimensions[k]) {
+    index = "[" + std::to_string(i % dimensions[k]) + "]" + index;
   }
-  all.push_back(path);
+  return index;
 }
 
-// "s.K[0] or s.P[0]"; through a pointer "s->K[0]".
-std::string fields(const DebugInfo& info, const Entry* type, uint64_t byte,
-                   const std::string& variable, bool pointer) {
-  std::vector<std::string> paths;
-  walk(info, type, byte, "", paths);
-  std::string text;
-  for (const std::string& path : paths) {
-    const bool arrow = pointer && path.starts_with(".");
-    text += (text.empty() ? "" : " or ") + variable + (arrow ? "->" + path.substr(1) : path);
-  }
-  return text;
-}
-
-// Appends the arrays and scalars of a type that begins at byte `at`.
+// Appends the arrays and scalars of a type that begins at byte `at`: all of them, or what holds the
+// byte `only`. In a union that may be several; where it is padding, the struct around it.
 void collect(const DebugInfo& info, const Entry* type, uint64_t at, const std::string& path,
-             std::vector<Field>& all) {
+             std::vector<Field>& all, uint64_t only = kNone) {
   const uint64_t bytes = size_of(info, type);
-  const Entry* element = type && type->tag == kArray ? info.type(type) : nullptr;
-  if (element && is_struct(element) && element->bytes > kElement) {
+  if (only != kNone && (only < at || only - at >= bytes)) return;
+  const bool is_array = type && type->tag == kArray;
+  const Entry* element = is_array ? info.type(type) : nullptr;
+  const auto counts = is_array ? dimensions(info, *type) : std::vector<uint64_t>{};
+  if (is_struct(element) && element->bytes > kElement) {
     for (uint64_t i = 0; i * element->bytes < bytes; ++i) {
-      collect(info, element, at + i * element->bytes, path + "[" + std::to_string(i) + "]", all);
+      collect(info, element, at + i * element->bytes, path + index_of(counts, i), all, only);
     }
     return;
   }
@@ -430,13 +400,26 @@ void collect(const DebugInfo& info, const Entry* type, uint64_t at, const std::s
       if ((e.tag != kMember && e.tag != kInheritance) || e.declaration) return;
       const std::string dot = path.empty() ? "" : ".";
       const bool named = e.tag == kMember && e.name;
-      collect(info, info.type(&e), at + e.at, named ? path + dot + e.name : path, all);
+      collect(info, info.type(&e), at + e.at, named ? path + dot + e.name : path, all, only);
     });
   }
-  if (all.size() > before) return;
-  Field field{path, at, bytes, {}};
-  if (element) field.dimensions = dimensions(info, *type);
-  if (bytes > 0) all.push_back(std::move(field));
+  if (all.size() == before && bytes > 0) all.push_back({path, at, bytes, counts});
+}
+
+// "s.K[0] or s.P[0]": what of a variable of this type holds the byte. `to_field`: "." or "->".
+std::string fields(const DebugInfo& info, const Entry* type, uint64_t byte,
+                   const std::string& variable, const std::string& to_field) {
+  std::vector<Field> found;
+  collect(info, type, 0, "", found, byte);
+  std::string text;
+  for (const Field& f : found) {
+    uint64_t elements = 1;
+    for (const uint64_t n : f.dimensions) elements *= n;
+    const bool member = !f.name.empty() && f.name[0] != '[';
+    text += (text.empty() ? "" : " or ") + variable + (member ? to_field : "") + f.name +
+            index_of(f.dimensions, (byte - f.at) / (f.bytes / elements));
+  }
+  return text;
 }
 
 // --- what a kernel keeps in dynamic shared memory ------------------------------------------------
@@ -502,20 +485,24 @@ Dynamic dynamic_of(const DebugInfo& info, uint64_t address) {
 std::string dynamic_field(std::string_view file, uint64_t kernel, uint64_t byte) {
   const DebugInfo& info = debug_info(file);
   const Dynamic d = dynamic_of(info, kernel);
-  return d.type && byte < d.type->bytes ? fields(info, d.type, byte, d.variable, d.pointer) : "";
+  return d.type ? fields(info, d.type, byte, d.variable, d.pointer ? "->" : ".") : "";
+}
+
+// The shared variable that begins at this offset of the thread-local storage.
+static const Entry* variable_at(const DebugInfo& info, uint64_t offset) {
+  for (const Entry& e : info.all()) {
+    if (e.tag == kVariable && e.tls == offset) return &e;
+  }
+  return nullptr;
 }
 
 std::string static_field(std::string_view file, const std::string& name, uint64_t offset,
                          uint64_t byte) {
   const DebugInfo& info = debug_info(file);
-  for (const Entry& e : info.all()) {
-    if (e.tag != kVariable || e.tls != offset) continue;
-    const Entry* type = info.type(&e);
-    const Entry* element = type && type->tag == kArray ? info.type(type) : type;
-    return is_struct(element) && element->bytes > kElement ? fields(info, type, byte, name, false)
-                                                           : "";
-  }
-  return "";
+  const Entry* type = info.type(variable_at(info, offset));
+  const Entry* element = type && type->tag == kArray ? info.type(type) : type;
+  if (!is_struct(element) || element->bytes <= kElement) return "";
+  return fields(info, type, byte, name, ".");
 }
 
 std::vector<DeclaredArray> declared_arrays(std::string_view file, uint64_t address) {
@@ -543,12 +530,7 @@ std::vector<Field> dynamic_fields(std::string_view file, uint64_t kernel) {
 std::vector<Field> static_fields(std::string_view file, const std::string& name, uint64_t offset) {
   const DebugInfo& info = debug_info(file);
   std::vector<Field> all;
-  for (const Entry& e : info.all()) {
-    if (e.tag == kVariable && e.tls == offset) {
-      collect(info, info.type(&e), 0, name, all);
-      break;
-    }
-  }
+  collect(info, info.type(variable_at(info, offset)), 0, name, all);
   return all;
 }
 
