@@ -60,8 +60,7 @@ uint64_t atomic_u64(AtomicOp, uint64_t* p, uint64_t v, uint64_t compare = 0);
 // --- mma.cpp: fragments --------------------------------------------------------------------------
 
 void ldmatrix(uint32_t* registers, int matrices, bool trans, const void* row, Where);
-void stmatrix(const uint32_t* registers, int matrices, bool trans, void* row, Where);
-uint32_t movmatrix_trans(uint32_t, Where);
+void stmatrix(const uint32_t* registers, void* row, Where);  // four matrices
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where);
 
 // --- cp_async.cpp --------------------------------------------------------------------------------
@@ -79,18 +78,15 @@ void mbarrier_init_fence();  // fence.mbarrier_init
 void mbarrier_inval(uint64_t* bar, Where);
 /// `bytes` > 0: arrive.expect_tx. `bar` may be another block's.
 void mbarrier_arrive(uint64_t* bar, int bytes, Where);
-void mbarrier_expect_tx(uint64_t* bar, int bytes, Where);
 void mbarrier_wait(uint64_t* bar, int parity, Where);
 
 // --- tma.cpp -------------------------------------------------------------------------------------
 
-enum class Element : int { u8, bf16, f32 };
 constexpr int kMaxRank = 5;
 
 /// What cuTensorMapEncodeTiled packs into 128 bytes. Index 0 is the innermost dimension.
 struct TensorMap {
   void* base;
-  Element element;
   int element_bytes;
   int rank;
   fa::Swizzle swizzle;
@@ -103,15 +99,14 @@ struct TensorMap {
 /// 0 = this block alone.
 void tma_load(void* to, const TensorMap*, const int* at, int rank, uint64_t* bar, unsigned blocks,
               Where);
-void tma_store(const TensorMap*, const int* at, int rank, const void* from, bool add, Where);
+void tma_store(const TensorMap*, const int* at, int rank, const void* from, Where);
 void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, Where);
 void bulk_store(void* to, const void* from, int bytes, Where);
-void bulk_add(float* to, const float* from, int bytes, Where);
 void bulk_commit();
 /// `read_only`: until shared memory has been read (.read).
 void bulk_wait(int pending_groups, bool read_only);
 /// fence.proxy.async, and for which memory.
-enum class ProxyFence { shared, device, all };
+enum class ProxyFence { shared, device };
 void proxy_fence(ProxyFence);
 
 // --- wgmma.cpp -----------------------------------------------------------------------------------

@@ -94,8 +94,6 @@ struct CountOptions {
   /// for it to hold: a launch finds nothing there of what the one before left.
   double times = 1;
   bool trace = false;  ///< simulator: Counts::trace
-  /// With `analyse`: also fences that the memory model asks for and kernels mostly do without.
-  bool strict = false;
 };
 /// Runs `run` once and reports what it moved. Simulator: counted. GPU: measured by CUPTI;
 /// refused or missing counters leave the figures empty and say why in `note`.

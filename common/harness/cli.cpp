@@ -309,8 +309,6 @@ Options parse(int argc, const char* const* argv, const Step& step) {
        "no prediction and no comparison: for a kernel that the formulas do not fit yet");
   shown_if(sim, flag("--analyse", o.analyse,
                      "find races and uninitialised reads; one row per source line"));
-  shown_if(sim, flag("--strict", o.strict,
-                     "--analyse, and a fence.proxy.async before TMA overwrites what threads used"));
   bool no_counters = false;
   shown_if(!sim,
            flag("--no-counters", no_counters, "only time: reading the counters takes seconds"));
@@ -346,7 +344,6 @@ Options parse(int argc, const char* const* argv, const Step& step) {
     throw UsageError(one_line(e.what()) + see_help);
   }
   o.model_chosen = !model->empty();
-  o.analyse |= o.strict;
   if (describes) {
     o.text = describe(step) + "\n", o.verbatim = true;
     return o;

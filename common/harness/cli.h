@@ -33,7 +33,6 @@ struct Options {
   std::string estimate;        ///< GPU: a simulator's report, whose estimate is shown; or empty
   bool details = false;        ///< print all that is known
   bool analyse = false;
-  bool strict = false;    ///< analyse, and ask for more fences
   bool counters = true;   ///< GPU: read the hardware's counters, which takes seconds
   int limit_s = 300;      ///< seconds that a rank waits for another one
   int workers = 0;        ///< the simulator's OS threads; 0: one per core, up to 16

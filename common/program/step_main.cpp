@@ -319,7 +319,7 @@ class Run {
       refuse(given, simulated(),
              std::string(flag) + " works only in the simulator: cmake --preset sim");
     };
-    in_simulator(o.analyse, o.strict ? "--strict" : "--analyse");
+    in_simulator(o.analyse, "--analyse");
     in_simulator(!o.trace.empty(), "--trace");
     refuse(!o.estimate.empty(), !simulated(),
            "--estimate needs a GPU, whose time the estimate is compared with");
@@ -499,9 +499,9 @@ class Run {
     Pass& pass = *p.pass;
     const auto start = std::chrono::steady_clock::now();
     const bool crowded = times() * double(report_.memory.total()) > report_.model.l2_bytes;
-    pass.seen = count([&] { (*session_.*p.run)(); },
-                      {options_.analyse, options_.counters, crowded ? times() : 1,
-                       !options_.trace.empty(), options_.strict});
+    pass.seen = count(
+        [&] { (*session_.*p.run)(); },
+        {options_.analyse, options_.counters, crowded ? times() : 1, !options_.trace.empty()});
     if (pass.seen.trace) trace_.append(*std::exchange(pass.seen.trace, {}), pass.name);
     if (simulated()) {
       pass.estimate = estimate(pass.seen, report_.model, times());

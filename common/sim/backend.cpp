@@ -29,7 +29,6 @@ class Watching {
     options.gpu = configured().gpu.name;
     options.l2_times = o.times;
     options.sites = options.races = options.uninitialised = o.analyse;
-    options.strict = o.strict;
     options.trace = o.trace;
   }
   ~Watching() { sim::options() = saved_; }

@@ -16,6 +16,7 @@ namespace sim {
 struct Block;
 struct Launch;
 struct Where;
+enum class ProxyFence;
 class RequestLog;  // memory/request_log.h
 
 /// Lanes by warp: bit l of [w] is thread 32 w + l of the block.
@@ -68,16 +69,12 @@ class Observer {
   // Asynchronous operations on shared memory, which access() tells of as the engine's. Who wants to
   // follow one gives it a number, not 0.
 
-  /// The current thread executed fence.proxy.async for shared memory, device memory, or both.
-  virtual void proxy_fence(Block&, bool shared, bool device) { (void)shared, (void)device; }
+  /// The current thread executed fence.proxy.async for this memory.
+  virtual void proxy_fence(Block&, ProxyFence) {}
   /// The current thread has initialised an mbarrier of its block.
   virtual void init_barrier(Block&, const void* bar, const Where&) { (void)bar; }
   /// The current thread executed fence.mbarrier_init.
   virtual void init_fence(Block&) {}
-  /// The current thread arrives at an mbarrier of another block, `home`.
-  virtual void arrive_remote(Block&, Block& home, const void* bar, const Where&) {
-    (void)home, (void)bar;
-  }
   /// The current thread issues a TMA load to the store's place; `bar`, in the same block, will tell
   /// of its end.
   virtual uint32_t issue_load(Block&, const Access&, const void* bar, const Where&) {

@@ -34,7 +34,6 @@ struct Options {
   size_t block_shared_bytes = 227 * 1024;  ///< shared memory that it gives to a block
   bool races = false;          ///< shared and global memory (one worker: findings repeat exactly)
   bool uninitialised = false;  ///< reads of words that nobody wrote
-  bool strict = false;         ///< with races: fences of the memory model that kernels do without
   bool trace = false;          ///< with requests: what every block did (trace.h; one worker)
   double watchdog_s = 30;      ///< a kernel that computes this long without a barrier is stopped
   size_t stack_bytes = 64 * 1024;  ///< of one CUDA thread

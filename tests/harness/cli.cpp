@@ -107,15 +107,6 @@ TEST_CASE("--smem exists where a step cuts its tiles to fit", "[cli]") {
   CHECK_THROWS_WITH(parse({"--smem", "-1"}, step), "--smem -1: bytes cannot be negative");
 }
 
-TEST_CASE("--strict is --analyse with more fences", "[cli]") {
-  CHECK_FALSE(parse({"--analyse"}).strict);
-  const fa::Options o = parse({"--strict"});
-  CHECK(o.strict);
-  CHECK(o.analyse);
-  CHECK((parse({"--help"}).text.find("\n  --strict ") != std::string::npos) == fa::simulated());
-  CHECK_THROWS_WITH(parse({"--strict", "--predict"}), ContainsSubstring("--predict runs nothing"));
-}
-
 TEST_CASE("--model-gpu is --gpu's earlier name", "[cli]") {
   CHECK(parse({"--model-gpu", "T4"}).model_gpu == "T4");
   CHECK(parse({"--gpu", "H200"}).model_chosen);

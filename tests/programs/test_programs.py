@@ -368,17 +368,6 @@ class Report(Case):
                 self.fits(done.stdout)
                 self.assertRegex(done.stdout, r"\w+\.cuh:\d+")
 
-    def test_strict_asks_for_more_fences(self):
-        (program,) = steps("09")
-        arguments = ("--variant", "tma", "--n", "300", "--h", "1", "--d", "64")
-        done = run(*arguments, "--strict", program=program)
-        if "works only in the simulator" in done.stderr:
-            self.skipTest("a GPU build")
-        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
-        words = " ".join(done.stdout.split())
-        self.assertIn("strict: race on shared memory: kernel step09_tma::", words)
-        self.assertIn("no fence.proxy.async", words)
-
 
 class Files(Case):
     def test_a_full_disk(self):

@@ -1,5 +1,5 @@
-// ldmatrix, movmatrix, packing and mma.sync against plain code; the fragments
-// are placed by common/dialect/ptx/layouts.h.
+// ldmatrix, packing and mma.sync against plain code; the fragments are placed by
+// common/dialect/ptx/layouts.h.
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -13,56 +13,46 @@ using test::bf16;
 
 // in: [32][8], four 8x8 matrices. Lane l passes the address of row rows[l]; out: the registers as
 // they are, [32][4].
-template <int matrices, bool trans>
+template <bool trans>
 __global__ void ldmatrix_kernel(const uint16_t* in, const int* rows, uint32_t* out) {
   __shared__ __align__(16) uint16_t tile[32 * 8];
   const int lane = threadIdx.x;
   for (int i = lane; i < 32 * 8; i += 32) tile[i] = in[i];
   __syncwarp();
   const void* row = tile + rows[lane] * 8;
-  uint32_t r[4] = {}, r2[2] = {};
-  if constexpr (matrices == 4) trans ? fa::ldmatrix_x4_trans(r, row) : fa::ldmatrix_x4(r, row);
-  if constexpr (matrices == 2) trans ? fa::ldmatrix_x2_trans(r2, row) : fa::ldmatrix_x2(r2, row);
-  if constexpr (matrices == 2) r[0] = r2[0], r[1] = r2[1];
+  uint32_t r[4];
+  trans ? fa::ldmatrix_x4_trans(r, row) : fa::ldmatrix_x4(r, row);
   for (int m = 0; m < 4; ++m) out[lane * 4 + m] = r[m];
 }
 
-template <int matrices, bool trans>
+template <bool trans>
 void check_ldmatrix() {
   const auto tile = test::iota<uint16_t>(32 * 8);
   const int step = GENERATE(1, 11);  // rows in order, or each once in no order
-  CAPTURE(matrices, trans, step);
+  CAPTURE(trans, step);
   const auto rows = test::each<int>(32, [&](int i) { return i * step % 32; });
   const auto want = test::each<uint32_t>(32 * 4, [&](int i) {
     const int lane = i / 4, m = i % 4;
     uint32_t both = 0;
-    for (int half = 0; half < 2 && m < matrices; ++half) {
+    for (int half = 0; half < 2; ++half) {
       const fa::RowCol e = fa::ldmatrix_element(lane, half);
       const int row = trans ? e.col : e.row, col = trans ? e.row : e.col;
       both |= uint32_t{tile[rows[m * 8 + row] * 8 + col]} << 16 * half;
     }
     return both;
   });
-  CHECK(test::results<uint32_t>(32 * 4, ldmatrix_kernel<matrices, trans>, {1, 32}, tile, rows) ==
-        want);
+  CHECK(test::results<uint32_t>(32 * 4, ldmatrix_kernel<trans>, {1, 32}, tile, rows) == want);
 }
 
 }  // namespace
 
 TEST_CASE("ldmatrix spreads 8x8 matrices over the lanes: lane 8m + r names row r of matrix m",
           "[ptx][mma]") {
-  check_ldmatrix<4, false>();
-  check_ldmatrix<4, true>();
-  check_ldmatrix<2, false>();
-  check_ldmatrix<2, true>();
+  check_ldmatrix<false>();
+  check_ldmatrix<true>();
 }
 
 namespace {
-
-// in: one register a lane
-__global__ void movmatrix_kernel(const uint32_t* in, uint32_t* out) {
-  out[threadIdx.x] = fa::movmatrix_trans(in[threadIdx.x]);
-}
 
 __global__ void pack_kernel(const float* lo, const float* hi, int n, uint32_t* out) {
   for (int i = threadIdx.x; i < n; i += 32) out[i] = fa::pack_bf16(lo[i], hi[i]);
@@ -71,24 +61,6 @@ std::vector<uint32_t> packed(const std::vector<float>& lo, const std::vector<flo
   return test::results<uint32_t>(lo.size(), pack_kernel, {1, 32}, lo, hi,
                                  static_cast<int>(lo.size()));
 }
-
-}  // namespace
-
-TEST_CASE("movmatrix_trans transposes the 8x8 matrix of a warp", "[ptx][mma]") {
-  const auto registers = [](bool transposed) {  // element [r][c] is the number 100 r + c
-    return test::each<uint32_t>(32, [&](int lane) {
-      const fa::RowCol e[] = {fa::ldmatrix_element(lane, 0), fa::ldmatrix_element(lane, 1)};
-      const auto number = [&](int i) {
-        return transposed ? 100 * e[i].col + e[i].row : 100 * e[i].row + e[i].col;
-      };
-      return number(0) | number(1) << 16;
-    });
-  };
-  CHECK(test::results<uint32_t>(32, movmatrix_kernel, {1, 32}, registers(false)) ==
-        registers(true));
-}
-
-namespace {
 
 // The nearest bf16 in plain arithmetic: of the two around x the nearer one, or the even one.
 unsigned nearest_bf16(float x) {

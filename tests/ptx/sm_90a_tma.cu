@@ -1,4 +1,4 @@
-// TMA: boxes, edges, swizzles, stores, reductions, multicast, plain bulk copies.
+// TMA: boxes, edges, swizzles, stores, multicast, plain bulk copies.
 #include "tests/device.h"
 #include "tests/test.h"
 
@@ -22,7 +22,6 @@ __global__ void load_kernel(const __grid_constant__ TensorMap map, int x, int y,
   T* tile = fa::dynamic_shared<T>();
   __shared__ uint64_t full;
   if (threadIdx.x == 0) {
-    fa::prefetch_tensor_map(&map);
     fa::mbarrier_init(&full, 1);
     fa::mbarrier_init_fence();
   }
@@ -75,8 +74,8 @@ TEST_CASE("TMA permutes 16-byte chunks by the map's swizzle", "[ptx][tma]") {
 
 namespace {
 
-// The box at 8, 2, 8, 2, 8 goes to the box at 0 of another tensor (or is added).
-template <int rank, bool add>
+// The box at 8, 2, 8, 2, 8 goes to the box at 0 of another tensor.
+template <int rank, bool multicast>
 __global__ void copy_box_kernel(const __grid_constant__ TensorMap from,
                                 const __grid_constant__ TensorMap to, int elements) {
   float* tile = fa::dynamic_shared<float>();
@@ -88,25 +87,21 @@ __global__ void copy_box_kernel(const __grid_constant__ TensorMap from,
   int at[rank], zero[rank] = {};
   UNROLL
   for (int i = 0; i < rank; ++i) at[i] = i % 2 ? 2 : 8;
-  if constexpr (add) {
+  if constexpr (multicast) {
     fa::tma_load_multicast(tile, &from, &full, at, uint16_t{1});  // to this block alone
   } else {
     fa::tma_load(tile, &from, &full, at);
   }
   fa::mbarrier_wait(&full, 0);
-  if constexpr (add) {
-    fa::tma_reduce_add(&to, tile, zero);
-  } else {
-    fa::tma_store(&to, tile, zero);
-  }
+  fa::tma_store(&to, tile, zero);
   fa::tma_store_commit();
   fa::tma_store_wait<0>();
 }
 
 // Sizes 12, 3, 12, 3, 12 and boxes 8, 2, 8, 2, 8: half of the loaded box is outside, and zero.
-template <int rank, bool add>
+template <int rank, bool multicast>
 void check_rank() {
-  CAPTURE(rank, add);
+  CAPTURE(rank, multicast);
   std::vector<uint64_t> size, stride;
   size_t elements = 1, box_elements = 1;
   for (int i = 0; i < rank; ++i) {
@@ -125,8 +120,8 @@ void check_rank() {
     }
     (std::make_index_sequence<rank>());
   };
-  fa::launch(copy_box_kernel<rank, add>, {1, 32, box_elements * sizeof(float)}, map(in), map(out),
-             int(box_elements));
+  fa::launch(copy_box_kernel<rank, multicast>, {1, 32, box_elements * sizeof(float)}, map(in),
+             map(out), int(box_elements));
   const auto want = test::each<float>(elements, [&](int e) {
     bool in_box = true, inside = true;
     size_t from = e;
@@ -136,8 +131,7 @@ void check_rank() {
       inside &= x + box < size[i];
       from += box * stride[i];
     }
-    const float loaded = in_box && inside ? values[from] : 0;
-    return in_box && !add ? loaded : before[e] + loaded;
+    return !in_box ? before[e] : inside ? values[from] : 0;
   });
   CHECK((out.download() == want));
 }
@@ -159,9 +153,8 @@ TEST_CASE("TMA works in every rank", "[ptx][tma]") {
 
 namespace {
 
-// Thread 0 stores (or adds) the box that all threads wrote; a second box goes through the same
-// tile.
-template <bool add, Swizzle swizzle>
+// Thread 0 stores the box that all threads wrote; a second box goes through the same tile.
+template <Swizzle swizzle>
 __global__ void store_kernel(const __grid_constant__ TensorMap map, int x, int y) {
   float* tile = fa::dynamic_shared<float>();
   for (int round = 0; round < 2; ++round) {
@@ -171,11 +164,7 @@ __global__ void store_kernel(const __grid_constant__ TensorMap map, int x, int y
     fa::fence_proxy_async();
     __syncthreads();
     if (threadIdx.x == 0) {
-      if constexpr (add) {
-        fa::tma_reduce_add(&map, tile, {x, y});
-      } else {
-        fa::tma_store(&map, tile, {x + round * kCols, y});
-      }
+      fa::tma_store(&map, tile, {x + round * kCols, y});
       fa::tma_store_commit();
       fa::tma_store_wait_read<0>();
     }
@@ -184,23 +173,22 @@ __global__ void store_kernel(const __grid_constant__ TensorMap map, int x, int y
   if (threadIdx.x == 0) fa::tma_store_wait<0>();
 }
 
-template <bool add, Swizzle swizzle>
+template <Swizzle swizzle>
 void check_store() {
-  CAPTURE(add, static_cast<int>(swizzle));
+  CAPTURE(static_cast<int>(swizzle));
   constexpr int kHeight = 20, kWidth = 24;
   const auto before = test::small_integers<float>(kHeight * kWidth, 9);
   const Buffer<float> out("out", before);
   const TensorMap map =
       fa::tensor_map(out.get(), {{kWidth, 1, kCols}, {kHeight, kWidth, kRows}}, swizzle);
   const int x = 12, y = 8;  // rows 20.. and, in the second round, columns 24.. are outside
-  fa::launch(store_kernel<add, swizzle>, {1, 64, kRows * kCols * sizeof(float)}, map, x, y);
+  fa::launch(store_kernel<swizzle>, {1, 64, kRows * kCols * sizeof(float)}, map, x, y);
   CHECK(out.download() == test::each<float>(kHeight * kWidth, [&](int i) {
           float want = before[i];
           for (int round = 0; round < 2; ++round) {
-            const int bx = i % kWidth - x - (add ? 0 : round * kCols), by = i / kWidth - y;
+            const int bx = i % kWidth - x - round * kCols, by = i / kWidth - y;
             if (bx < 0 || bx >= kCols || by < 0 || by >= kRows) continue;
-            const float v = 1000.f * (round + 1) + by * kCols + bx;
-            want = add ? want + v : v;
+            want = 1000.f * (round + 1) + by * kCols + bx;
           }
           return want;
         }));
@@ -208,21 +196,19 @@ void check_store() {
 
 }  // namespace
 
-TEST_CASE("TMA stores a box, or adds it, nothing outside the tensor", "[ptx][tma]") {
-  check_store<false, Swizzle::none>();
-  check_store<false, Swizzle::b32>();
-  check_store<true, Swizzle::none>();
+TEST_CASE("TMA stores a box, nothing outside the tensor", "[ptx][tma]") {
+  check_store<Swizzle::none>();
+  check_store<Swizzle::b32>();
 }
 
 namespace {
 
-// x, doubled, goes to device memory by threads, back by TMA, on by a bulk store and into sums.
-__global__ void bulk_kernel(const float* x, float* between, float* sums, int n, bool both_proxies,
-                            float* out) {
+// x, doubled, goes to device memory by threads, back by TMA, and on by a bulk store.
+__global__ void bulk_kernel(const float* x, float* between, int n, float* out) {
   float* tile = fa::dynamic_shared<float>();
   __shared__ uint64_t full;
   for (int i = threadIdx.x; i < n; i += blockDim.x) between[i] = 2 * x[i];
-  both_proxies ? fa::fence_proxy_async_all() : fa::fence_proxy_async_global();
+  fa::fence_proxy_async_global();
   __syncthreads();
   if (threadIdx.x == 0) {
     const int bytes = n * int(sizeof(float));
@@ -232,7 +218,6 @@ __global__ void bulk_kernel(const float* x, float* between, float* sums, int n, 
     fa::bulk_load(tile, between, bytes, &full);
     fa::mbarrier_wait(&full, 0);
     fa::bulk_store(out, tile, bytes);
-    fa::bulk_reduce_add(sums, tile, bytes);
     fa::tma_store_commit();
     fa::tma_store_wait<0>();
   }
@@ -240,17 +225,13 @@ __global__ void bulk_kernel(const float* x, float* between, float* sums, int n, 
 
 }  // namespace
 
-TEST_CASE("bulk copies and reductions move plain runs of bytes, and what threads have stored",
-          "[ptx][tma]") {
+TEST_CASE("bulk copies move plain runs of bytes, and what threads have stored", "[ptx][tma]") {
   constexpr int kN = 36;
   const auto x = test::small_integers<float>(kN, 4);
-  for (const bool both_proxies : {false, true}) {
-    const Buffer<float> between("between", kN), sums("sums", x);
-    const auto got = test::results<float>(kN, bulk_kernel, {1, 32, kN * sizeof(float)}, x,
-                                          between.get(), sums.get(), kN, both_proxies);
-    CHECK(got == test::each<float>(kN, [&](int i) { return 2 * x[i]; }));
-    CHECK(sums.download() == test::each<float>(kN, [&](int i) { return 3 * x[i]; }));
-  }
+  const Buffer<float> between("between", kN);
+  const auto got =
+      test::results<float>(kN, bulk_kernel, {1, 32, kN * sizeof(float)}, x, between.get(), kN);
+  CHECK(got == test::each<float>(kN, [&](int i) { return 2 * x[i]; }));
 }
 
 namespace {

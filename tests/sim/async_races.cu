@@ -79,7 +79,7 @@ __global__ void one_tile_ahead(const float* x, float* y, bool early) {
 
 // --- threads write shared memory, TMA or wgmma reads it: fence.proxy.async -----------------------
 
-enum class Fence { none, everybody, issuer, early, late, shared, device, all };
+enum class Fence { none, everybody, issuer, early, late, shared, device };
 
 // 64 threads fill a tile, thread 0 stores it.
 constexpr int kStoreTile = __LINE__;  // the stores are 4 lines further down, the bulk store 10
@@ -303,10 +303,10 @@ __global__ void store_and_read(float* y, float* z, bool written) {
 
 // early: in front of the init; late: behind the barrier; another: by a thread that did not
 // initialise.
-enum class Shown { no, init_fence, proxy_fence, both_proxies, device_fence, early, late, another };
+enum class Shown { no, init_fence, proxy_fence, device_fence, early, late, another };
 
 // Thread 0 initialises, `issuer` loads.
-constexpr int kLoadTile = __LINE__;  // the init is 6 lines further down, the load 18
+constexpr int kLoadTile = __LINE__;  // the init is 6 lines further down, the load 17
 __global__ void load_tile(const float* x, float* y, Shown shown, int issuer) {
   __shared__ __align__(128) float tile[kTile];
   __shared__ uint64_t full;
@@ -316,7 +316,6 @@ __global__ void load_tile(const float* x, float* y, Shown shown, int issuer) {
   if (t == 0) {
     if (shown == Shown::init_fence) fa::mbarrier_init_fence();
     if (shown == Shown::proxy_fence) fa::fence_proxy_async();
-    if (shown == Shown::both_proxies) fa::fence_proxy_async_all();
     if (shown == Shown::device_fence) fa::fence_proxy_async_global();
   }
   if (shown == Shown::another && t == 32) fa::mbarrier_init_fence();
@@ -348,12 +347,9 @@ __global__ void multicast(const __grid_constant__ TensorMap map, float* y, Shown
   fa::cluster_sync();
 }
 // Block 0 arrives at block 1's mbarrier.
-__global__ void arrive_at_neighbour(bool fence) {
+__global__ void arrive_at_neighbour() {
   __shared__ uint64_t full;
-  if (threadIdx.x == 0) {
-    fa::mbarrier_init(&full, 64);
-    if (fence) fa::mbarrier_init_fence();
-  }
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 64);
   fa::cluster_sync();
   if (fa::cluster_rank() == 0) fa::mbarrier_arrive_remote(&full, 1);
   if (fa::cluster_rank() == 1) fa::mbarrier_wait_cluster(&full, 0);
@@ -393,7 +389,6 @@ __global__ void init_again(const float* x, float* y, bool fence) {
 __device__ void behind_the_store(Fence fence) {
   if (fence == Fence::shared) fa::fence_proxy_async();
   if (fence == Fence::device) fa::fence_proxy_async_global();
-  if (fence == Fence::all) fa::fence_proxy_async_all();
 }
 // Thread 0 loads x when all are here.
 __device__ void load_and_read(const float* x, float* y, Fence fence = Fence::none) {
@@ -444,20 +439,6 @@ __global__ void last_block(float* x, float* y, unsigned* done, Fence fence) {
   __threadfence();
   load_and_read(x, y, fence);
 }
-// Thread 0 adds to what all have set to zero.
-__global__ void add_to_zeros(float* x, Fence fence) {
-  __shared__ __align__(128) float tile[kTile];
-  x[threadIdx.x] = 0;
-  tile[threadIdx.x] = threadIdx.x;
-  behind_the_store(fence);
-  fa::fence_proxy_async();
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    fa::bulk_reduce_add(x, tile, sizeof tile);
-    fa::tma_store_commit();
-    fa::tma_store_wait<0>();
-  }
-}
 // TMA stores and TMA loads: one path.
 __global__ void store_and_load(float* x, float* y) {
   __shared__ __align__(128) float tile[kTile];
@@ -473,43 +454,6 @@ __global__ void store_and_load(float* x, float* y) {
 }
 __global__ void only_store(float* x) { x[threadIdx.x] = threadIdx.x; }
 __global__ void only_load(const float* x, float* y) { load_and_read(x, y); }
-
-// --- strict: threads use shared memory, a TMA load overwrites it ---------------------------------
-
-// Warp 1 reads a tile and hands it back to thread 0, which loads the next one into it.
-__global__ void reload(const float* x, float* y, Fence fence) {
-  __shared__ __align__(128) float tile[kTile];
-  __shared__ uint64_t full, empty;
-  if (threadIdx.x == 0) {
-    fa::mbarrier_init(&empty, 32);
-    init(&full);
-  }
-  __syncthreads();
-  for (int j = 0; threadIdx.x == 0 && j < 2; ++j) {
-    if (j > 0) fa::mbarrier_wait(&empty, 0);
-    if (fence == Fence::issuer) fa::fence_proxy_async();
-    start_load(tile, x + j * kTile, &full);
-  }
-  for (int j = 0; threadIdx.x >= 32 && j < 2; ++j) {
-    fa::mbarrier_wait(&full, j);
-    y[threadIdx.x] = tile[threadIdx.x ^ 1];
-    if (fence == Fence::everybody) fa::fence_proxy_async();
-    fa::mbarrier_arrive(&empty);
-    if (fence == Fence::late) fa::fence_proxy_async();
-  }
-}
-// A tile that threads have filled.
-__global__ void fill_and_load(const float* x, float* y, bool fence) {
-  __shared__ __align__(128) float tile[kTile];
-  __shared__ uint64_t full;
-  tile[threadIdx.x] = 0;
-  if (fence) fa::fence_proxy_async();
-  __syncthreads();
-  if (threadIdx.x == 0) init(&full), start_load(tile, x, &full);
-  __syncthreads();
-  fa::mbarrier_wait(&full, 0);
-  y[threadIdx.x] = tile[threadIdx.x];
-}
 
 }  // namespace
 
@@ -708,7 +652,7 @@ TEST_CASE("an initialised mbarrier must be shown to TMA", "[sim][races][async]")
   FOUND(
       "race on shared memory: kernel  ... block (0,0,0), thread (0,0,0): TMA load that signals "
       "full, byte 0 at " +
-          line_behind(kLoadTile, 18) + " and its mbarrier.init by thread (0,0,0) at " +
+          line_behind(kLoadTile, 17) + " and its mbarrier.init by thread (0,0,0) at " +
           line_behind(kLoadTile, 6) +
           " have no fence.mbarrier_init (mbarrier_init_fence by the thread that initialised, in "
           "front of the barrier) between",
@@ -719,7 +663,7 @@ TEST_CASE("an initialised mbarrier must be shown to TMA", "[sim][races][async]")
   }
   FOUND("no fence.mbarrier_init", load_tile, kTwoWarps, x, y, Shown::late, 32);
   SILENT(load_tile, kTwoWarps, x, y, Shown::late, 0);
-  for (const Shown shown : {Shown::init_fence, Shown::proxy_fence, Shown::both_proxies}) {
+  for (const Shown shown : {Shown::init_fence, Shown::proxy_fence}) {
     SILENT(load_tile, kTwoWarps, x, y, shown, 0);
     SILENT(load_tile, kTwoWarps, x, y, shown, 32);
     CHECK(y.download()[5] == 3);
@@ -741,13 +685,7 @@ TEST_CASE("the mbarriers of all blocks of a cluster must be shown to it",
       "async_races.cu: ... its mbarrier.init by block (1,0,0), thread (0,0,0) at",
       multicast, kCluster, map, y, Shown::proxy_fence);
   SILENT(multicast, kCluster, map, y, Shown::init_fence);
-  SILENT(arrive_at_neighbour, kCluster, false);
-  WithOptions strict({.races = true, .strict = true});
-  FOUND(
-      "strict: race on shared memory: kernel  ... arrival at full, byte 0, in block (1,0,0) at "
-      "async_races.cu:",
-      arrive_at_neighbour, kCluster, false);
-  SILENT(arrive_at_neighbour, kCluster, true);
+  SILENT(arrive_at_neighbour, kCluster);  // of the arrivals of threads nothing is asked
 }
 
 TEST_CASE("stores to device memory need fence.proxy.async before TMA reads them",
@@ -763,7 +701,7 @@ TEST_CASE("stores to device memory need fence.proxy.async before TMA reads them"
       through_device, kTwoWarps, x, y, Fence::none, false);
   FOUND("for device memory", through_device, kTwoWarps, x, y, Fence::shared, false);
   FOUND("for device memory", through_device, kTwoWarps, x, y, Fence::early, false);
-  for (const Fence fence : {Fence::device, Fence::all, Fence::issuer}) {
+  for (const Fence fence : {Fence::device, Fence::issuer}) {
     SILENT(through_device, kTwoWarps, x, y, fence, false);
     CHECK(y.download()[63] == 63);
   }
@@ -772,10 +710,6 @@ TEST_CASE("stores to device memory need fence.proxy.async before TMA reads them"
   SILENT(through_device, kTwoWarps, x, y, Fence::device, true);
   FOUND("TMA load that reads x, byte 0 at", through_map, kTwoWarps, map, x, Fence::none);
   SILENT(through_map, kTwoWarps, map, x, Fence::device);
-  FOUND("TMA reduction that adds to x, byte 0 at async_races.cu:", add_to_zeros, kTwoWarps, x,
-        Fence::none);
-  SILENT(add_to_zeros, kTwoWarps, x, Fence::device);
-  CHECK(x.download()[63] == 63);
   SILENT(store_and_load, kTwoWarps, x, y);
   SILENT([&] {
     fa::launch(only_store, kTwoWarps, x);
@@ -798,26 +732,4 @@ TEST_CASE("between blocks either side's fence is enough", "[sim][races][async]")
   CHECK(says(of(Fence::shared), "for device memory"));
   CHECK(of(Fence::device) == "");
   CHECK(of(Fence::issuer) == "");
-}
-
-TEST_CASE("strict: TMA overwrites what threads have read behind their fence only",
-          "[sim][races][async]") {
-  Buffer<float> x("x", 2 * kTile), y("y", kTile);
-  {
-    WithOptions with({.races = true});
-    SILENT(reload, kTwoWarps, x, y, Fence::none);
-    SILENT(fill_and_load, kTwoWarps, x, y, false);
-  }
-  WithOptions with({.races = true, .strict = true});
-  FOUND(
-      "strict: race on shared memory: kernel  ... block (0,0,0), thread (0,0,0): TMA load into "
-      "tile, byte  ... at async_races.cu: ... and a load by thread ( ... have no "
-      "fence.proxy.async (fence_proxy_async by that thread, in front of the barrier, or behind "
-      "it by the thread that issues) between them",
-      reload, kTwoWarps, x, y, Fence::none);
-  FOUND("strict: race on shared memory", reload, kTwoWarps, x, y, Fence::late);
-  SILENT(reload, kTwoWarps, x, y, Fence::everybody);
-  SILENT(reload, kTwoWarps, x, y, Fence::issuer);
-  FOUND("and a store by thread (0,0,0) at", fill_and_load, kTwoWarps, x, y, false);
-  SILENT(fill_and_load, kTwoWarps, x, y, true);
 }

@@ -26,8 +26,8 @@ __global__ void too_many_arrivals() {
   __shared__ uint64_t full;
   if (threadIdx.x == 0) fa::mbarrier_init(&full, 2);
   __syncthreads();
-  if (threadIdx.x == 0) fa::mbarrier_expect_tx(&full, 16);  // keeps the phase open
-  if (threadIdx.x < 3) fa::mbarrier_arrive(&full);
+  if (threadIdx.x == 0) fa::mbarrier_arrive_expect_tx(&full, 16);  // keeps the phase open
+  if (threadIdx.x == 1 || threadIdx.x == 2) fa::mbarrier_arrive(&full);
 }
 
 __global__ void nobody_initialised() {

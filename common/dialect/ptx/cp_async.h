@@ -26,13 +26,7 @@ FA_PTX void cp_async_16(void* to, const void* from, int from_bytes) {
                "r"(from_bytes)
                : "memory");
 }
-/// 8 bytes, 8-byte aligned, through L1 (.ca, the only way for less than 16).
-FA_PTX void cp_async_8(void* to, const void* from, int from_bytes = 8) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from),
-               "r"(from_bytes)
-               : "memory");
-}
-/// 4 bytes, 4-byte aligned.
+/// 4 bytes, 4-byte aligned, through L1 (.ca, the only way for less than 16).
 FA_PTX void cp_async_4(void* to, const void* from, int from_bytes = 4) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(from_bytes)
@@ -55,9 +49,6 @@ FA_PTX void cp_async_16(void* to, const void* from, FA_WHERE) {
 }
 FA_PTX void cp_async_16(void* to, const void* from, int from_bytes, FA_WHERE) {
   sim::cp_async(to, from, 16, from_bytes, where);
-}
-FA_PTX void cp_async_8(void* to, const void* from, int from_bytes = 8, FA_WHERE) {
-  sim::cp_async(to, from, 8, from_bytes, where);
 }
 FA_PTX void cp_async_4(void* to, const void* from, int from_bytes = 4, FA_WHERE) {
   sim::cp_async(to, from, 4, from_bytes, where);

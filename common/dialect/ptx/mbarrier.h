@@ -9,8 +9,8 @@
 ///
 /// An arrival releases, a wait acquires: what a thread did before its arrival is visible to a
 /// thread after its wait. Undefined: more than `count` arrivals in a phase, use before the init is
-/// visible (mbarrier_init_fence() and a barrier), a second init without mbarrier_inval
-/// (more/mbarrier.h, which also has what the blocks of a cluster need).
+/// visible (mbarrier_init_fence() and a barrier), a second init without mbarrier_inval. What the
+/// blocks of a cluster need: more/cluster.h.
 #pragma once
 
 #include "common/dialect/ptx/wrapper.h"
@@ -28,6 +28,10 @@ FA_PTX void mbarrier_init(uint64_t* bar, int count) {
 /// initialised; __syncthreads() (or the cluster barrier) must follow.
 FA_PTX void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+/// The 8 bytes are ordinary memory again.
+FA_PTX void mbarrier_inval(uint64_t* bar) {
+  asm volatile("mbarrier.inval.shared::cta.b64 [%0];" ::"r"(shared_address(bar)) : "memory");
 }
 /// One arrival.
 FA_PTX void mbarrier_arrive(uint64_t* bar) {
@@ -58,6 +62,7 @@ FA_PTX void mbarrier_init(uint64_t* bar, int count, FA_WHERE) {
   sim::mbarrier_init(bar, count, where);
 }
 FA_PTX void mbarrier_init_fence() { sim::mbarrier_init_fence(); }
+FA_PTX void mbarrier_inval(uint64_t* bar, FA_WHERE) { sim::mbarrier_inval(bar, where); }
 FA_PTX void mbarrier_arrive(uint64_t* bar, FA_WHERE) { sim::mbarrier_arrive(bar, 0, where); }
 FA_PTX void mbarrier_arrive_expect_tx(uint64_t* bar, int bytes, FA_WHERE) {
   sim::mbarrier_arrive(bar, bytes, where);

@@ -104,7 +104,7 @@ FA_PTX void ldmatrix_x4_trans(uint32_t (&r)[2][2], const void* row, FA_WHERE) {
   for (int m = 0; m < 4; ++m) r[m / 2][m % 2] = four[m];
 }
 FA_PTX void stmatrix_x4(void* row, const uint32_t (&r)[4], FA_WHERE) {
-  sim::stmatrix(r, 4, false, row, where);
+  sim::stmatrix(r, row, where);
 }
 FA_PTX void mma_m16n8k16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], FA_WHERE) {
   sim::mma_m16n8k16(d, a, b, where);

@@ -1,6 +1,6 @@
 /// \file
 /// The tensor memory accelerator (sm_90): one thread issues the copy of a whole box of a tensor
-/// between device and shared memory. Other ranks, multicast, additions: more/tma.h.
+/// between device and shared memory. Other ranks, multicast: more/tma.h.
 ///
 /// A tensor map, made on the host, describes tensor and box; the kernel takes it as
 /// `const __grid_constant__ TensorMap`. Elements of a box that lie outside the tensor arrive as
@@ -130,9 +130,6 @@ TensorMap tensor_map(const T* base, std::initializer_list<TensorDim> dims, Swizz
 #else
   TensorMap map{};
   map.base = const_cast<T*>(base);
-  map.element = std::is_same_v<T, float>     ? sim::Element::f32
-                : std::is_same_v<T, uint8_t> ? sim::Element::u8
-                                             : sim::Element::bf16;
   map.element_bytes = sizeof(T);
   map.swizzle = swizzle;
   for (const TensorDim& dim : dims) {
@@ -185,7 +182,7 @@ FA_PTX void tma_store(const TensorMap* map, const void* from,
       : "memory");
 }
 
-/// Closes the group of the stores and reductions that this thread issued since the last commit.
+/// Closes the group of the stores that this thread issued since the last commit.
 FA_PTX void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 /// Waits until at most the `pending` newest groups still read shared memory: from then on the tile
 /// may be overwritten. A block must not end before.
@@ -206,7 +203,7 @@ FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar, const int (&
 template <int rank>
 FA_PTX void tma_store(const TensorMap* map, const void* from, const int (&at)[rank],
                       FA_WHERE) requires(rank == 4) {
-  sim::tma_store(map, at, rank, from, false, where);
+  sim::tma_store(map, at, rank, from, where);
 }
 FA_PTX void tma_store_commit() { sim::bulk_commit(); }
 template <int pending>

@@ -42,7 +42,7 @@ struct AsyncCopy {
   uint32_t phase;  ///< of the block's barriers in which it was issued
 };
 
-/// One bulk store or reduction. Done at its wait, or at the end of the block.
+/// One bulk store. Done at its wait, or at the end of the block.
 struct BulkStore {
   std::function<void()> perform;
   Where where;

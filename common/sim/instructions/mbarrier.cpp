@@ -50,14 +50,6 @@ Mbarrier& find(uint64_t* bar, const char* what, const Where& where) {
   return found->second;
 }
 
-void need_bytes(int bytes, const char* what, const Where& where) {
-  if (bytes < 0 || bytes > kMaxCount) {
-    refuse(what, where,
-           " of " + std::to_string(bytes) + " bytes; 0 to " + std::to_string(kMaxCount) +
-               " are possible");
-  }
-}
-
 }  // namespace
 
 void mbarrier_init(uint64_t* bar, int count, Where where) {
@@ -95,27 +87,20 @@ void mbarrier_inval(uint64_t* bar, Where where) {
 void mbarrier_arrive(uint64_t* bar, int bytes, Where where) {
   const char* what = bytes ? "mbarrier.arrive.expect_tx" : "mbarrier.arrive";
   Mbarrier& m = find(bar, what, where);
-  need_bytes(bytes, what, where);
+  if (bytes < 0 || bytes > kMaxCount) {
+    refuse(what, where,
+           " of " + std::to_string(bytes) + " bytes; 0 to " + std::to_string(kMaxCount) +
+               " are possible");
+  }
   if (m.pending == 0) {
     fail(FaultKind::refused, here() + ": one arrival too many: " + what + " at " + at(where) +
                                  " in a phase that has all its " + std::to_string(m.expected) +
                                  " arrivals");
   }
   access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
-  if (Block* home = home_of(bar); home != self) {
-    for (auto& o : self->observers) o->arrive_remote(*self, *home, bar, where);
-  }
   for (auto& o : self->observers) o->release(*self, bar, m.phase);
   m.tx += bytes;
   --m.pending;
-  settle(bar, m);
-}
-
-void mbarrier_expect_tx(uint64_t* bar, int bytes, Where where) {
-  Mbarrier& m = find(bar, "mbarrier.expect_tx", where);
-  need_bytes(bytes, "mbarrier.expect_tx", where);
-  access(bar, sizeof *bar, Kind::atomic, __builtin_return_address(0), By::mbarrier);
-  m.tx += bytes;
   settle(bar, m);
 }
 

@@ -1,5 +1,4 @@
-// ldmatrix, stmatrix, movmatrix and mma.sync: a warp works together; the last lane to arrive does
-// the work.
+// ldmatrix, stmatrix and mma.sync: a warp works together; the last lane to arrive does the work.
 #include <utility>
 
 #include "common/dialect/ptx/layouts.h"
@@ -53,48 +52,24 @@ void do_ldmatrix(WarpMeeting& m) {
   }
 }
 
+constexpr int kStored = 4;  // matrices
+
 struct StoreFrame {
   const uint32_t* registers;
   uint16_t* row;
-  int matrices;
-  bool trans;
 };
 
 void do_stmatrix(WarpMeeting& m) {
   need_all_lanes(m);
   for (int lane = 0; lane < 32; ++lane) {
     const auto& f = frame_of<StoreFrame>(m, lane);
-    for (int matrix = 0; matrix < f.matrices; ++matrix) {
+    for (int matrix = 0; matrix < kStored; ++matrix) {
       for (int i = 0; i < 2; ++i) {
-        auto [r, c] = fa::ldmatrix_element(lane, i);
-        if (f.trans) std::swap(r, c);
+        const auto [r, c] = fa::ldmatrix_element(lane, i);
         frame_of<StoreFrame>(m, matrix * 8 + r).row[c] =
             static_cast<uint16_t>(half(f.registers[matrix], i));
       }
     }
-  }
-}
-
-struct MoveFrame {
-  uint32_t in, out;
-};
-
-void do_movmatrix(WarpMeeting& m) {
-  need_all_lanes(m);
-  uint32_t matrix[8][8];
-  for (int lane = 0; lane < 32; ++lane) {
-    for (int i = 0; i < 2; ++i) {
-      const auto [r, c] = fa::ldmatrix_element(lane, i);
-      matrix[r][c] = half(frame_of<MoveFrame>(m, lane).in, i);
-    }
-  }
-  for (int lane = 0; lane < 32; ++lane) {
-    uint32_t packed = 0;
-    for (int i = 0; i < 2; ++i) {
-      const auto [r, c] = fa::ldmatrix_element(lane, i);
-      packed |= matrix[c][r] << (16 * i);
-    }
-    frame_of<MoveFrame>(m, lane).out = packed;
   }
 }
 
@@ -164,18 +139,11 @@ void ldmatrix(uint32_t* registers, int matrices, bool trans, const void* row, Wh
   meet_in_warp("ldmatrix", kWholeWarp, do_ldmatrix, &f, where);
 }
 
-void stmatrix(const uint32_t* registers, int matrices, bool trans, void* row, Where where) {
-  account_rows("stmatrix", matrices, row, Kind::store, __builtin_return_address(0), where);
-  use_operand(registers, matrices * sizeof(uint32_t), Kind::load, __builtin_return_address(0));
-  StoreFrame f{registers, static_cast<uint16_t*>(row), matrices, trans};
+void stmatrix(const uint32_t* registers, void* row, Where where) {
+  account_rows("stmatrix", kStored, row, Kind::store, __builtin_return_address(0), where);
+  use_operand(registers, kStored * sizeof(uint32_t), Kind::load, __builtin_return_address(0));
+  StoreFrame f{registers, static_cast<uint16_t*>(row)};
   meet_in_warp("stmatrix", kWholeWarp, do_stmatrix, &f, where);
-}
-
-uint32_t movmatrix_trans(uint32_t r, Where where) {
-  need_whole_warp("movmatrix", where);
-  MoveFrame f{r, 0};
-  meet_in_warp("movmatrix", kWholeWarp, do_movmatrix, &f, where);
-  return f.out;
 }
 
 void mma_m16n8k16(float* d, const uint32_t* a, const uint32_t* b, Where where) {

@@ -4,7 +4,6 @@
 // Accesses are counted, bounds-checked and shown to the observers when the instruction is issued;
 // the data move later: a load when no thread can run any more, a store at the wait for its group.
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 
 #include "common/dialect/ptx/layouts.h"
@@ -107,14 +106,6 @@ void need_plain(const char* what, const void* shared, const void* global, int by
   need_own_shared(what, shared, bytes, kBulkAlign, where);
 }
 
-void add_floats(char* to, const char* from, size_t bytes) {
-  for (size_t i = 0; i < bytes; i += sizeof(float)) {
-    float v;
-    std::memcpy(&v, from + i, sizeof v);
-    std::atomic_ref<float>(*reinterpret_cast<float*>(to + i)).fetch_add(v);
-  }
-}
-
 // The observers' number of a load, 0 when nobody follows it.
 uint32_t tell_load(Block& home, const void* to, size_t bytes, const void* bar, const void* pc,
                    const Where& where) {
@@ -183,22 +174,19 @@ void tma_load(void* to, const TensorMap* map, const int* coordinates, int rank, 
   }
 }
 
-void tma_store(const TensorMap* map, const int* coordinates, int rank, const void* from, bool add,
+void tma_store(const TensorMap* map, const int* coordinates, int rank, const void* from,
                Where where) {
   const void* pc = __builtin_return_address(0);
-  const char* what = add ? "a TMA reduction" : "a TMA store";
+  const char* what = "a TMA store";
   const Box box = box_at(map, coordinates, rank, what, where);
   if (std::any_of(coordinates, coordinates + rank, [](int c) { return c < 0; })) {
     refuse(what, where,
            " with a negative coordinate: the hardware calls it an illegal instruction");
   }
   need_own_shared(what, from, box.bytes(), kTensorAlign, where);
-  if (add && map->element != Element::f32) {
-    refuse("the TMA reduction", where, " is not of floats");
-  }
   access(from, static_cast<unsigned>(box.bytes()), Kind::load, pc, By::engine);
   const uint32_t operation = tell_store(from, box.bytes(), pc, where);
-  count_box(box, add ? Kind::atomic : Kind::store, pc);
+  count_box(box, Kind::store, pc);
   const auto perform = [=] {
     std::vector<char> row(box.row_bytes());
     const size_t first = box.first_byte(), n = box.last_byte() - first;
@@ -206,11 +194,7 @@ void tma_store(const TensorMap* map, const int* coordinates, int rank, const voi
       char* p = box.row(r);
       if (!p) continue;
       gather_row(box, from, r, row.data());
-      if (add) {
-        add_floats(p + first, row.data() + first, n);
-      } else {
-        std::memcpy(p + first, row.data() + first, n);
-      }
+      std::memcpy(p + first, row.data() + first, n);
     }
   };
   issue_store(perform, operation, where);
@@ -237,17 +221,6 @@ void bulk_store(void* to, const void* from, int bytes, Where where) {
   const uint32_t operation = tell_store(from, bytes, pc, where);
   access(to, bytes, Kind::store, pc, By::engine);
   issue_store([=] { std::memcpy(to, from, bytes); }, operation, where);
-}
-
-void bulk_add(float* to, const float* from, int bytes, Where where) {
-  const void* pc = __builtin_return_address(0);
-  need_plain("a bulk reduction", from, to, bytes, where);
-  access(from, bytes, Kind::load, pc, By::engine);
-  const uint32_t operation = tell_store(from, bytes, pc, where);
-  access(to, bytes, Kind::atomic, pc, By::engine);
-  issue_store(
-      [=] { add_floats(reinterpret_cast<char*>(to), reinterpret_cast<const char*>(from), bytes); },
-      operation, where);
 }
 
 void bulk_commit() { async_of(*self).stores[self->current->id].commit(); }
@@ -282,8 +255,7 @@ void need_stores_finished() {
 }
 
 void proxy_fence(ProxyFence of) {
-  const bool shared = of != ProxyFence::device, device = of != ProxyFence::shared;
-  for (auto& o : self->observers) o->proxy_fence(*self, shared, device);
+  for (auto& o : self->observers) o->proxy_fence(*self, of);
 }
 
 }  // namespace sim

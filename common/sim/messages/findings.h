@@ -33,7 +33,6 @@ enum class Fault : uint8_t {
   register_race,
   uninitialised,
   left_behind,
-  strict,        ///< under Options::strict only
   register_read  ///< no fault but a remark: right, and slower than it looks
 };
 

@@ -11,8 +11,7 @@
 //
 // Before an operation reads what a thread stored, that thread must have executed fence.proxy.async
 // behind the store. The fences are entries of the clocks, too. Where a load overwrites what threads
-// read or wrote, order is enough; with Options::strict they must have executed the fence, or the
-// thread that issues the load, behind the barrier.
+// read or wrote, order is enough, as in CUTLASS.
 //
 // Device memory, of what the launch itself has stored: likewise, with either side's fence. Between
 // blocks the memory model wants it on the side of the load, published kernels have it on both.
@@ -33,7 +32,6 @@
 namespace sim {
 
 namespace {
-const std::string kStrict = "strict: ";
 constexpr unsigned kStoreReads = 8;  // AsyncWord::reads, behind the warpgroups
 
 uint64_t first_word(const Access& a) { return a.at / kWord; }
@@ -70,13 +68,12 @@ uint32_t HazardObserver::issue_load(Block& b, const Access& a, const void* bar,
   auto& home = observer_of<HazardObserver>(*a.home);
   const Actor actor{"TMA load into", &where};
   if (races_ && a.home != &b) check_neighbour(b, a, home, actor);
-  if (races_) check_init(b, *a.home, bar, {"TMA load that signals", &where}, false);
+  if (races_) check_init(b, *a.home, bar, {"TMA load that signals", &where});
   for (uint64_t word = first_word(a); races_ && word < end_word(a); ++word) {
     home.for_each_cell(word, [&](const SharedRow& row, uint64_t byte) {
       const SharedCell& w = row.cell;
       home.check_writer(*this, b, a, byte, w, actor);
       if (w.read > home.block_floor_) home.check_readers(b, *this, a, byte, row, actor);
-      if (strict_) home.check_strict(*this, b, a, byte, row, actor);
     });
     if (home.word_of(word).async) home.check_async(*this, b, a, word, true, actor);
   }
@@ -240,17 +237,16 @@ void HazardObserver::learn(ThreadState& me, unsigned entry, Stamp stamp) {
 
 // --- the proxies' fence --------------------------------------------------------------------------
 
-void HazardObserver::proxy_fence(Block& b, bool shared, bool device) {
+void HazardObserver::proxy_fence(Block& b, ProxyFence of) {
   ThreadState& me = threads_[b.current->id];
-  if (device) at_device_fence_[b.current->id] = me;
-  if (shared && strict_) at_fence_[b.current->id] = me;
+  if (of == ProxyFence::device) at_device_fence_[b.current->id] = me;
   const Stamp covers = me.stamp;
   me.stamp = ++launch_state.now;  // what follows is not fenced
-  if (device) {
+  if (of == ProxyFence::device) {
     launch_state.device_fences[thread_of(b.linear, entry(b.current->id))].push_back(
         {covers, me.stamp});
+    return;
   }
-  if (!shared) return;
   me.proxied = covers;
   extended_ = true;
   if (hidden_inits_) show_inits(b, me.stamp, false);
@@ -287,8 +283,8 @@ void HazardObserver::show_inits(const Block& b, Stamp fence, bool to_cluster) {
 // --- checks --------------------------------------------------------------------------------------
 
 // The current thread, of this observer, uses an mbarrier of `home`, which must have been shown.
-void HazardObserver::check_init(const Block& b, Block& home, const void* bar, const Actor& actor,
-                                bool only_strict) const {
+void HazardObserver::check_init(const Block& b, Block& home, const void* bar,
+                                const Actor& actor) const {
   const auto& inits = observer_of<HazardObserver>(home).inits_;
   const auto found = inits.find(bar);
   if (found == inits.end()) return;
@@ -296,8 +292,8 @@ void HazardObserver::check_init(const Block& b, Block& home, const void* bar, co
   const Stamp shown = &home == &b ? init.shown : init.shown_to_cluster;
   const bool mine = init.thread == entry(b.current->id);
   if (shown && (mine || sees(threads_[b.current->id], init.thread, shown))) return;
-  Findings::Finding& finding = findings.at(only_strict ? Fault::strict : Fault::shared_race,
-                                           {nullptr, actor.where}, {nullptr, &init.where});
+  Findings::Finding& finding =
+      findings.at(Fault::shared_race, {nullptr, actor.where}, {nullptr, &init.where});
   if (!finding.text.empty()) return;
   const Access a{.at = reinterpret_cast<uintptr_t>(bar) - home.shared_base,
                  .size = sizeof(uint64_t),
@@ -307,20 +303,14 @@ void HazardObserver::check_init(const Block& b, Block& home, const void* bar, co
                  .pc = nullptr,
                  .home = &home,
                  .by = By::engine};
-  finding.text =
-      (only_strict ? kStrict : "") +
-      race_sentence(
-          a, a.at, actor,
-          "its mbarrier.init by " + who(b, init.thread, padded_) + " at " + at(init.where),
-          "no fence.mbarrier_init (mbarrier_init_fence by the thread that initialised, "
-          "in front of the barrier)");
+  finding.text = race_sentence(
+      a, a.at, actor,
+      "its mbarrier.init by " + who(b, init.thread, padded_) + " at " + at(init.where),
+      "no fence.mbarrier_init (mbarrier_init_fence by the thread that initialised, "
+      "in front of the barrier)");
 }
 
-void HazardObserver::arrive_remote(Block& b, Block& home, const void* bar, const Where& where) {
-  if (strict_) check_init(b, home, bar, {"arrival at", &where}, true);
-}
-
-// A TMA load or reduction reads what a thread of the launch has stored. In order they are.
+// A TMA load reads what a thread of the launch has stored. In order they are.
 void HazardObserver::check_device_fence(const Block& b, const Access& a, uint64_t byte,
                                         const DeviceCell& w) const {
   if (w.wrote_by >= total_) return;  // a bulk store: the same proxy
@@ -341,7 +331,7 @@ void HazardObserver::check_device_fence(const Block& b, const Access& a, uint64_
         [](const DeviceFence& fence, Stamp stamp) { return fence.covers < stamp; });
     if (first != theirs->second.end() && knows(threads_[b.current->id], first->seen, false)) return;
   }
-  const Actor actor{a.kind == Kind::load ? "TMA load that reads" : "TMA reduction that adds to"};
+  const Actor actor{"TMA load that reads"};
   if (auto* finding = note_race(a, byte, actor, {widen(w.wrote_pc, a.pc), nullptr}, false)) {
     finding->text = race_sentence(
         a, byte, actor,
@@ -349,41 +339,6 @@ void HazardObserver::check_device_fence(const Block& b, const Access& a, uint64_
                        w.wrote_pc),
         "no fence.proxy.async for device memory (fence_proxy_async_global by the storing thread, "
         "in front of the barrier, or behind it by the thread that issues)");
-  }
-}
-
-void HazardObserver::check_strict(const HazardObserver& by, const Block& b, const Access& a,
-                                  uint64_t byte, const SharedRow& row, const Actor& actor) const {
-  const unsigned me = by.entry(b.current->id);
-  const ThreadState& mine = by.threads_[b.current->id];
-  const auto fence = by.at_fence_.find(b.current->id);
-  const auto check = [&](Kind kind, unsigned thread, Stamp stamp, uint32_t pc) {
-    if (thread != me && !by.sees(mine, thread, stamp)) return true;  // no order: said elsewhere
-    if (by.fenced_for_async(mine, me, thread, stamp)) return true;
-    if (fence != by.at_fence_.end() && by.sees(fence->second, thread, stamp)) return true;
-    const Line earlier_line{widen(pc, a.pc), nullptr};
-    Findings::Finding& finding = findings.at(Fault::strict, {a.pc, actor.where}, earlier_line);
-    if (finding.text.empty()) {
-      finding.text =
-          kStrict +
-          race_sentence(a, byte, actor, earlier(b, a, kind, thread, pc, padded_),
-                        thread == me ? "no fence.proxy.async (fence_proxy_async)"
-                                     : "no fence.proxy.async (fence_proxy_async by that thread, in "
-                                       "front of the barrier, or behind it by the thread that "
-                                       "issues)");
-    }
-    return false;
-  };
-  const SharedCell& w = row.cell;
-  if (w.stored && w.wrote > block_floor_) {
-    check(w.atomic ? Kind::atomic : Kind::store, w.thread, w.wrote, w.pc);
-  }
-  for (unsigned warp = 0; warp < total_ / 32; ++warp) {
-    const SharedRead& r = row.read(warp);
-    if (r.stamp <= block_floor_) continue;
-    for (uint32_t m = r.lanes; m; m &= m - 1) {
-      if (!check(Kind::load, warp * 32 + std::countr_zero(m), r.stamp, r.pc)) break;
-    }
   }
 }
 

@@ -147,7 +147,6 @@ void HazardObserver::begin_block(Block& b) {
   atomics_.clear();
   inits_.clear();
   at_device_fence_.clear();
-  at_fence_.clear();
   begin_async();
 }
 
@@ -672,7 +671,7 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
                                                                      uint64_t byte, DeviceCell& w) {
   const ThreadState& mine = threads_[b.current->id];
   // Who will have done it: the thread, or the bulk store that it issues.
-  const bool bulk_store = a.by == By::engine && a.kind != Kind::load;
+  const bool bulk_store = a.by == By::engine && a.kind == Kind::store;
   const unsigned me = bulk_store ? store_entry_ : entry(b.current->id);
   const Stamp now = bulk_store ? store_stamp_ : mine.stamp;
   const auto block = static_cast<uint32_t>(b.linear);
@@ -686,7 +685,7 @@ inline void HazardObserver::note_load(const Block& b, const Access& a, DeviceCel
     if (!ordered(w.wrote_block, w.wrote_by, w.wrote, w.atomic)) {
       race_across(b, a, byte, w.atomic ? Kind::atomic : Kind::store, w.wrote_block, w.wrote_by,
                   w.wrote_pc);
-    } else if (a.by == By::engine && a.kind != Kind::store) {
+    } else if (a.by == By::engine && a.kind == Kind::load) {
       check_device_fence(b, a, byte, w);
     }
   }
@@ -767,7 +766,7 @@ void HazardObserver::access_device(Block& b, const Access& a) {
     }
   }
   if (!races_) return;
-  if (a.kind == Kind::atomic && a.by != By::engine && launch_state.fences) use_ticket(b, first);
+  if (a.kind == Kind::atomic && launch_state.fences) use_ticket(b, first);
   for (uint64_t word = first; word <= last; ++word) {
     if (whole && note_plain_load(b, a, word)) continue;
     check_device_word(b, a, word, bytes(word));
@@ -822,7 +821,7 @@ class HazardWatcher final : public Watcher {
   }
   void observe(Block& b) override {
     const Options& o = options();
-    b.observers.push_back(std::make_unique<HazardObserver>(o.races, o.uninitialised, o.strict));
+    b.observers.push_back(std::make_unique<HazardObserver>(o.races, o.uninitialised));
   }
   void report(fa::Counts& counts, const std::optional<fa::Finding>& fault) override {
     findings.report(fault);

@@ -228,8 +228,8 @@ struct Actor {
 /// Races in shared and global memory, and reads of words that nobody wrote.
 class HazardObserver final : public Observer {
  public:
-  HazardObserver(bool races, bool uninitialised, bool strict)
-      : races_(races), uninitialised_(uninitialised), strict_(races && strict), threads_(1024) {}
+  HazardObserver(bool races, bool uninitialised)
+      : races_(races), uninitialised_(uninitialised), threads_(1024) {}
 
   bool wants_operands() const override { return true; }
   void begin_block(Block&) override;
@@ -244,10 +244,9 @@ class HazardObserver final : public Observer {
   void end_copy(Block&, const Access&, uint32_t phase) override;
   void fence(Block&) override;
 
-  void proxy_fence(Block&, bool shared, bool device) override;
+  void proxy_fence(Block&, ProxyFence) override;
   void init_barrier(Block&, const void* bar, const Where&) override;
   void init_fence(Block&) override;
-  void arrive_remote(Block&, Block& home, const void* bar, const Where&) override;
   uint32_t issue_load(Block&, const Access&, const void* bar, const Where&) override;
   void landed(Block& home, uint32_t operation, const void* bar, uint32_t phase) override;
   uint32_t issue_wgmma(Block&, uint32_t operation, const std::vector<uint32_t>& chunks,
@@ -373,15 +372,12 @@ class HazardObserver final : public Observer {
                     const SharedCell&, const Actor&) const;
   void check_before_read(const Block&, const Access&, uint64_t word, const Actor&);
   void show_inits(const Block&, Stamp fence, bool to_cluster);
-  void check_init(const Block&, Block& home, const void* bar, const Actor&, bool only_strict) const;
+  void check_init(const Block&, Block& home, const void* bar, const Actor&) const;
   void check_device_fence(const Block&, const Access&, uint64_t byte, const DeviceCell&) const;
-  /// Options::strict: what threads did to the place before the current one of `by` loads into it.
-  void check_strict(const HazardObserver& by, const Block&, const Access&, uint64_t byte,
-                    const SharedRow&, const Actor&) const;
   std::string describe(const Block&, const Operation&) const;
   static std::string missing(const HazardObserver& by, const Block&, const Operation&);
 
-  const bool races_, uninitialised_, strict_;
+  const bool races_, uninitialised_;
   std::vector<ThreadState> threads_;
   unsigned base_ = 0;         // this block's first entry
   unsigned padded_ = 0;       // threads of a block, rounded up to whole warps
@@ -414,9 +410,8 @@ class HazardObserver final : public Observer {
   std::unordered_map<const void*, Init> inits_;
   bool hidden_inits_ = false;  // one of them has not been shown
 
-  // By thread: what it knew at its last fence.proxy.async for device memory; for shared memory
-  // (kept with strict_ only).
-  std::unordered_map<unsigned, ThreadState> at_device_fence_, at_fence_;
+  // By thread: what it knew at its last fence.proxy.async for device memory.
+  std::unordered_map<unsigned, ThreadState> at_device_fence_;
 
   // The latest uses of this block's shared memory by threads of other blocks, by entry.
   struct Guest {

@@ -1,9 +1,9 @@
 /// \file
-/// Clusters (sm_90): blocks that run at the same time and reach each other's shared memory.
-/// launch(kernel, {grid, block, smem, cluster}, ...) makes them.
+/// Clusters (sm_90): blocks that run at the same time and reach each other's shared memory, and its
+/// mbarriers. launch(kernel, {grid, block, smem, cluster}, ...) makes them.
 #pragma once
 
-#include "common/dialect/ptx/wrapper.h"
+#include "common/dialect/ptx/mbarrier.h"
 
 namespace fa {
 
@@ -40,6 +40,27 @@ FA_PTX T* map_shared(T* p, unsigned rank) {
   asm volatile("mapa.u64 %0, %1, %2;" : "=l"(mapped) : "l"(p), "r"(rank));
   return mapped;
 }
+/// One arrival at the barrier at the same place in block `rank` of the cluster, which hands over
+/// what this thread wrote anywhere: on sm_90 a fence of the whole GPU stands in front of it.
+FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank) {
+  asm volatile(
+      "{ .reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote]; }" ::"r"(
+          shared_address(bar)),
+      "r"(rank)
+      : "memory");
+}
+/// As mbarrier_wait, and acquires what other blocks of the cluster released.
+FA_PTX void mbarrier_wait_cluster(uint64_t* bar, int parity) {
+  asm volatile(
+      "{ .reg .pred complete;\n"
+      "TRY:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 complete, [%0], %1;\n"
+      "@!complete bra TRY; }" ::"r"(shared_address(bar)),
+      "r"(parity)
+      : "memory");
+}
 
 #elif !FA_BACKEND_GPU
 
@@ -55,6 +76,12 @@ template <class T>
 FA_PTX T* map_shared(T* p, unsigned rank) {
   return static_cast<T*>(
       sim::map_shared_rank(const_cast<void*>(static_cast<const volatile void*>(p)), rank));
+}
+FA_PTX void mbarrier_arrive_remote(uint64_t* bar, unsigned rank, FA_WHERE) {
+  sim::mbarrier_arrive(static_cast<uint64_t*>(sim::map_shared_rank(bar, rank)), 0, where);
+}
+FA_PTX void mbarrier_wait_cluster(uint64_t* bar, int parity, FA_WHERE) {
+  sim::mbarrier_wait(bar, parity, where);
 }
 
 #endif

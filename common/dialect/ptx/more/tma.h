@@ -1,7 +1,6 @@
 /// \file
-/// The rest of TMA: tensors of other than four dimensions, one copy to several blocks, additions in
-/// device memory, runs of bytes without a tensor map. What ../tma.h leaves out because no step has
-/// needed it so far.
+/// The rest of TMA: tensors of other than four dimensions, one copy to several blocks, runs of bytes
+/// without a tensor map, and what is read back in the same launch.
 #pragma once
 
 #include "common/dialect/ptx/tma.h"
@@ -10,10 +9,9 @@ namespace fa {
 
 #if defined(__CUDACC__)
 
-/// Fetches the map itself ahead of its first use. By one thread.
-FA_PTX void prefetch_tensor_map(const TensorMap* map) {
-  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
-}
+/// As fence_proxy_async(), for accesses to device memory. Needed between a store and a TMA load that
+/// reads it in the same launch; a barrier must follow.
+FA_PTX void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
 
 // One asm statement serves all ranks: DIM is "1d" to "5d", and AT names as many of the five
 // registers with coordinates, which stand behind the other operands; it leaves the rest alone.
@@ -58,31 +56,19 @@ FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar, co
 #undef FA_STATEMENT
 }
 
-#define FA_STATEMENT_OF(OPERATION, AT)                                                   \
-  asm volatile(OPERATION " [%0, {" AT "}], [%1];" ::"l"(map), "r"(shared_address(from)), \
-               FA_COORDINATES                                                            \
-               : "memory")
-
 /// As tma_store() in ../tma.h, of a tensor of another rank than 4.
 template <int rank>
 FA_PTX void tma_store(const TensorMap* map, const void* from,
                       const int (&at)[rank]) requires(rank != 4) {
-#define FA_STATEMENT(DIM, AT) \
-  FA_STATEMENT_OF("cp.async.bulk.tensor." DIM ".global.shared::cta.tile.bulk_group", AT)
+#define FA_STATEMENT(DIM, AT)                                                              \
+  asm volatile("cp.async.bulk.tensor." DIM ".global.shared::cta.tile.bulk_group [%0, {" AT \
+               "}], [%1];" ::"l"(map),                                                     \
+               "r"(shared_address(from)), FA_COORDINATES                                   \
+               : "memory")
   FA_FOR_EACH_RANK(FA_STATEMENT, "%2", "%3", "%4", "%5", "%6");
 #undef FA_STATEMENT
 }
 
-/// As tma_store, but adds to the tensor (floats), one atomic addition an element.
-template <int rank>
-FA_PTX void tma_reduce_add(const TensorMap* map, const void* from, const int (&at)[rank]) {
-#define FA_STATEMENT(DIM, AT) \
-  FA_STATEMENT_OF("cp.reduce.async.bulk.tensor." DIM ".global.shared::cta.add.tile.bulk_group", AT)
-  FA_FOR_EACH_RANK(FA_STATEMENT, "%2", "%3", "%4", "%5", "%6");
-#undef FA_STATEMENT
-}
-
-#undef FA_STATEMENT_OF
 #undef FA_COORDINATES
 #undef FA_FOR_EACH_RANK
 
@@ -100,22 +86,15 @@ FA_PTX void bulk_store(void* to, const void* from, int bytes) {
                "r"(shared_address(from)), "r"(bytes)
                : "memory");
 }
-/// to[i] += from[i], one atomic addition a float. Belongs to the thread's open group.
-FA_PTX void bulk_reduce_add(float* to, const float* from, int bytes) {
-  asm volatile(
-      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
-      "r"(shared_address(from)), "r"(bytes)
-      : "memory");
-}
-
 /// Waits until at most the `pending` newest groups have not been written.
 template <int pending>
 FA_PTX void tma_store_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(pending) : "memory");
 }
+
 #elif !FA_BACKEND_GPU
 
-FA_PTX void prefetch_tensor_map(const TensorMap*) {}
+FA_PTX void fence_proxy_async_global() { sim::proxy_fence(sim::ProxyFence::device); }
 template <int rank>
 FA_PTX void tma_load(void* to, const TensorMap* map, uint64_t* bar, const int (&at)[rank],
                      FA_WHERE) requires(rank != 4) {
@@ -129,21 +108,13 @@ FA_PTX void tma_load_multicast(void* to, const TensorMap* map, uint64_t* bar, co
 template <int rank>
 FA_PTX void tma_store(const TensorMap* map, const void* from, const int (&at)[rank],
                       FA_WHERE) requires(rank != 4) {
-  sim::tma_store(map, at, rank, from, false, where);
-}
-template <int rank>
-FA_PTX void tma_reduce_add(const TensorMap* map, const void* from, const int (&at)[rank],
-                           FA_WHERE) {
-  sim::tma_store(map, at, rank, from, true, where);
+  sim::tma_store(map, at, rank, from, where);
 }
 FA_PTX void bulk_load(void* to, const void* from, int bytes, uint64_t* bar, FA_WHERE) {
   sim::bulk_load(to, from, bytes, bar, where);
 }
 FA_PTX void bulk_store(void* to, const void* from, int bytes, FA_WHERE) {
   sim::bulk_store(to, from, bytes, where);
-}
-FA_PTX void bulk_reduce_add(float* to, const float* from, int bytes, FA_WHERE) {
-  sim::bulk_add(to, from, bytes, where);
 }
 template <int pending>
 FA_PTX void tma_store_wait() {

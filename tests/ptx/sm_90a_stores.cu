@@ -1,4 +1,4 @@
-// red_add_v4, and the conversion that sums of integers need.
+// From registers to memory: stmatrix, red_add_v4, and the conversion that sums of integers need.
 #include <climits>
 #include <cmath>
 
@@ -7,6 +7,17 @@
 #include "tests/test.h"
 
 namespace {
+
+// Lane l holds 4 l + m in the low half of register m and 1000 + 4 l + m in the high half.
+__global__ void stmatrix_kernel(uint16_t* out) {
+  __shared__ __align__(16) uint16_t tile[32 * 8];
+  const unsigned lane = threadIdx.x;
+  uint32_t r[4];
+  for (unsigned m = 0; m < 4; ++m) r[m] = (4 * lane + m) | (1000 + 4 * lane + m) << 16;
+  fa::stmatrix_x4(tile + lane * 8, r);
+  __syncwarp();
+  for (int i = 0; i < 8; ++i) out[lane * 8 + i] = tile[lane * 8 + i];
+}
 
 __global__ void add_kernel(float* sums) {  // each block the same four numbers a lane
   const float x = static_cast<float>(threadIdx.x);
@@ -19,6 +30,19 @@ __global__ void round_kernel(const float* x, int n, int* y) {
 }
 
 }  // namespace
+
+TEST_CASE("stmatrix writes 8x8 matrices from fragments", "[ptx][stmatrix]") {
+  std::vector<uint16_t> want(32 * 8);
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int m = 0; m < 4; ++m) {
+      for (int i = 0; i < 2; ++i) {
+        const fa::RowCol e = fa::ldmatrix_element(lane, i);
+        want[(m * 8 + e.row) * 8 + e.col] = static_cast<uint16_t>(4 * lane + m + 1000 * i);
+      }
+    }
+  }
+  CHECK(test::results<uint16_t>(32 * 8, stmatrix_kernel, {1, 32}) == want);
+}
 
 TEST_CASE("red_add_v4 adds four floats side by side, of all blocks", "[ptx][reduce]") {
   constexpr int kBlocks = 5, kLanes = 64;
