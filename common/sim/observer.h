@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "common/dialect/errors.h"
@@ -113,6 +114,11 @@ T& observer_of(B& block) {
   }
   __builtin_unreachable();
 }
+
+/// The recording in progress, to which launches and copies add; null while nothing is recorded.
+fa::Counts* recording();
+/// Each is said once.
+void add_remark(fa::Counts&, const std::string& remark);
 
 /// Who watches launches, whatever their number of workers: makes the observers, and keeps what
 /// outlives them. All but observe() is called on the host thread.

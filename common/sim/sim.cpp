@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "common/sim/observer.h"
-#include "common/sim/recording.h"
 
 namespace sim {
 
@@ -20,10 +19,6 @@ static fa::Counts* current = nullptr;
 static fa::Counts storage;
 
 fa::Counts* recording() { return current; }
-
-void add_tensor_flops(fa::Counts& counts, uint64_t flops) {
-  counts.tensor_flops = counts.tensor_flops.value_or(0) + flops;
-}
 
 void add_remark(fa::Counts& counts, const std::string& remark) {
   auto& all = counts.remarks;

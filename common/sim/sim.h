@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "common/dialect/errors.h"
 #include "common/harness/gpus.h"
 #include "common/harness/trace.h"
 #include "common/harness/traffic.h"
@@ -63,6 +64,13 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
   /// Ends the recording; what it saw, with `source` = "counted".
   fa::Counts finish();
+};
+
+/// CUDA refuses a launch, before any block runs.
+struct LaunchRefused : fa::KernelStopped {
+  enum class Why { shape, shared_memory, too_many_together } why;
+  LaunchRefused(Why w, const std::string& text)
+      : KernelStopped(fa::FaultKind::refused, text), why(w) {}
 };
 
 /// Fills device memory with 0xFF (NaN in every float type) and forgets that anybody wrote it, so

@@ -1,4 +1,5 @@
-// Warps: shuffles, votes, matches, reductions, and who is active in a branch.
+// Warps: shuffles, votes, matches, reductions, and who is active in a branch; blocks: barriers that
+// count (__syncthreads_count, _or, _and), and fences.
 #include "check.h"
 
 struct Row {
@@ -68,6 +69,37 @@ __global__ void small_types(int* out, float nan) {
   out[32 + t] = max(nan, 1.f) + min(2.f, nan) + max(4.0, (double)nan) + min(nan, 8.0);
 }
 
+__global__ void votes(int* out, int limit) {
+  __shared__ int s[96];
+  const int i = threadIdx.x;
+  s[i] = i * i;
+  const int count = __syncthreads_count(i < limit);  // a barrier, too
+  const int neighbour = s[(i + 1) % blockDim.x];
+  const int any = __syncthreads_or(i == limit);
+  const int every = __syncthreads_and(i < limit);
+  int* row = out + 4 * (blockIdx.x * blockDim.x + i);
+  row[0] = count;
+  row[1] = any;
+  row[2] = every;
+  row[3] = neighbour;
+}
+// The last block adds up what all have written, as CUDA's sample threadFenceReduction does.
+__device__ unsigned arrived = 0;
+__global__ void last_block(volatile int* partial, int* total) {
+  __shared__ bool last;
+  if (threadIdx.x == 0) {
+    partial[blockIdx.x] = 10 * blockIdx.x;
+    __threadfence();
+    last = atomicInc(&arrived, gridDim.x) == gridDim.x - 1;
+  }
+  __syncthreads();
+  if (last && threadIdx.x == 0) {
+    int sum = 0;
+    for (unsigned i = 0; i < gridDim.x; ++i) sum += partial[i];
+    *total = sum;
+  }
+}
+
 int main() {
   Row* rows = room<Row>(64);
   double* doubles = room<double>(64);
@@ -105,5 +137,21 @@ int main() {
     EXPECT(small[t] == -11 + 3 * (t ^ 1) + (t > 0 && t % 2 == 0 ? 1000 : 0));
     EXPECT(small[32 + t] == 1 + 2 + 4 + 8);
   }
+
+  int *voted = room<int>(2 * 96 * 4), *partial = room<int>(20), *total = room<int>(1);
+  const int limits[] = {0, 1, 33, 95, 96};
+  for (int limit : limits) {
+    votes<<<2, 96>>>(voted, limit);
+    done();
+    for (int i = 0; i < 2 * 96; ++i) {
+      EXPECT(voted[4 * i] == limit);
+      EXPECT((voted[4 * i + 1] != 0) == (limit < 96));
+      EXPECT((voted[4 * i + 2] != 0) == (limit == 96));
+      EXPECT(voted[4 * i + 3] == (i % 96 + 1) % 96 * ((i % 96 + 1) % 96));
+    }
+  }
+  last_block<<<20, 32>>>(partial, total);
+  done();
+  EXPECT(*total == 1900);
   return verdict();
 }

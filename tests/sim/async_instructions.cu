@@ -1,5 +1,5 @@
 // Asynchronous instructions: a missing wait gives a wrong answer, bytes are counted exactly, and
-// operands that the hardware would refuse are findings.
+// operands that the hardware would refuse and wrong uses of mbarriers are findings.
 #include <numeric>
 
 #include "common/dialect/ptx/ptx.h"
@@ -91,6 +91,60 @@ __global__ void multicast(const __grid_constant__ TensorMap map) {
   }
   fa::mbarrier_wait_cluster(&full, 0);
   fa::cluster_sync();
+}
+
+// --- mbarriers that are used wrongly -------------------------------------------------------------
+
+// Two arrivals complete a phase; one thread waits for it.
+__global__ void arrivals(float* y, unsigned arrivals) {
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) {
+    fa::mbarrier_init(&full, 2);
+    fa::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x < arrivals) fa::mbarrier_arrive(&full);
+  if (threadIdx.x == 63) {
+    fa::mbarrier_wait(&full, 0);  // the line that is named
+    y[0] = 1;
+  }
+}
+constexpr int kWaitLine = __LINE__ - 4;
+
+__global__ void too_many_arrivals() {
+  __shared__ uint64_t full;
+  if (threadIdx.x == 0) fa::mbarrier_init(&full, 2);
+  __syncthreads();
+  if (threadIdx.x == 0) fa::mbarrier_arrive_expect_tx(&full, 16);  // keeps the phase open
+  if (threadIdx.x == 1 || threadIdx.x == 2) fa::mbarrier_arrive(&full);
+}
+
+__global__ void nobody_initialised() {
+  __shared__ uint64_t full;
+  fa::mbarrier_wait(&full, 0);
+}
+
+__global__ void initialised_twice() {
+  __shared__ uint64_t full;
+  fa::mbarrier_init(&full, 1);
+  fa::mbarrier_init(&full, 1);
+}
+
+__global__ void overwritten() {
+  __shared__ uint64_t full;
+  fa::mbarrier_init(&full, 2);
+  full = 0;
+  fa::mbarrier_arrive(&full);
+}
+
+// The copy brings half of the bytes that were announced.
+__global__ void too_many_bytes(const float* x) {
+  __shared__ __align__(16) float tile[32];
+  __shared__ uint64_t full;
+  fa::mbarrier_init(&full, 1);
+  fa::mbarrier_arrive_expect_tx(&full, 128);
+  fa::bulk_load(tile, x, 64, &full);
+  fa::mbarrier_wait(&full, 0);
 }
 
 // --- operands that the hardware refuses ----------------------------------------------------------
@@ -195,6 +249,26 @@ TEST_CASE("asynchronous copies count the bytes that are there, once for all who 
   CHECK(counted(multicast, {2, 32, 0, 2}, three).buffers.at("in").bytes == fa::Bytes{48, 0, 0});
   const TensorMap six = fa::tensor_map(out.get(), {{4, 1, 4}, {6, 4, 4}}, Swizzle::none);
   CHECK(counted(store_boxes, {1, 1}, six, true).buffers.at("out").bytes == fa::Bytes{0, 96, 0});
+}
+
+TEST_CASE("arrivals and bytes that never come are a deadlock with its line", "[sim][mbarrier]") {
+  Buffer<float> x("x", 32);
+  FOUND(
+      "deadlock in kernel (anonymous namespace)::arrivals ... mbarrier wait "
+      "async_instructions.cu:" +
+          std::to_string(kWaitLine) + " ... linear ids 63",
+      arrivals, {1, 64}, x, 1u);
+  SILENT(arrivals, {1, 64}, x, 2u);
+  CHECK(x.download()[0] == 1);
+  FOUND("deadlock", too_many_bytes, {1, 1}, x);
+}
+
+TEST_CASE("an mbarrier is initialised, once, left alone, and not arrived at too often",
+          "[sim][mbarrier]") {
+  FOUND("the mbarrier is not initialised (full", nobody_initialised, {1, 1});
+  FOUND("mbarrier.inval must come first", initialised_twice, {1, 1});
+  FOUND("something has overwritten the mbarrier", overwritten, {1, 1});
+  FOUND("thread (2,0,0) ... one arrival too many", too_many_arrivals, {1, 32});
 }
 
 TEST_CASE("operands that the hardware refuses are findings", "[sim][async]") {

@@ -258,9 +258,9 @@ __global__ void load_tiles(const float* x, float* y, Load fault) {
   }
 }
 
-enum class Store { right, overwritten, by_another, loaded_over, not_waited, not_committed };
+enum class Store { right, overwritten, loaded_over, not_waited, not_committed };
 
-// Thread 0 stores a tile; then it or warp 1 writes to the tile again, or TMA loads into it.
+// Thread 0 stores a tile; then it writes to the tile again, or TMA loads into it.
 __global__ void use_tile_again(const float* x, float* y, Store fault) {
   __shared__ __align__(128) float tile[kTile];
   __shared__ uint64_t full;
@@ -279,9 +279,7 @@ __global__ void use_tile_again(const float* x, float* y, Store fault) {
     }
   }
   __syncthreads();
-  if (threadIdx.x >= 32 && (fault == Store::right || fault == Store::by_another)) {
-    tile[threadIdx.x] = 0;
-  }
+  if (threadIdx.x >= 32 && fault == Store::right) tile[threadIdx.x] = 0;
 }
 // What a bulk store has written is visible at tma_store_wait, not at tma_store_wait_read.
 __global__ void store_and_read(float* y, float* z, bool written) {

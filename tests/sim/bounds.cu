@@ -5,7 +5,7 @@
 #include <fstream>
 
 #include "common/dialect/ptx/ptx.h"
-#include "common/sim/memory/free_bytes.h"
+#include "common/sim/memory/device_memory.h"
 #include "tests/sim/diagnosis.h"
 
 using sim::test::Buffer;

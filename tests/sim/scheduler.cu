@@ -3,7 +3,6 @@
 
 #include <set>
 
-#include "common/dialect/ptx/barrier.h"
 #include "common/harness/problem.h"
 #include "common/sim/block.h"
 #include "tests/sim/diagnosis.h"
@@ -13,12 +12,6 @@ using sim::test::WithOptions;
 
 namespace {
 
-__global__ void barrier_behind_return(float* x, int n, bool early) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (early && i >= n) return;
-  if (i < n) x[i] = 1;
-  fa::bar_sync(1, 64);
-}
 __global__ void barrier_in_branches(float* x, bool divergent) {
   if (divergent && threadIdx.x < 16) {
     x[threadIdx.x] = 1;
@@ -130,18 +123,6 @@ TEST_CASE("blocks start in an order that a number chooses, each once", "[sim]") 
     for (unsigned i = 0; i < blocks; ++i) REQUIRE(got[i] == static_cast<int>(i));
   }
   if (blocks / cluster > 2) CHECK(orders.size() >= 4);
-}
-
-TEST_CASE("warps that return before a barrier with a count leave the others waiting", "[sim]") {
-  Buffer<float> x("x", 96);
-  for (int i = 0; i < 5; ++i) {  // after a finding the simulator goes on
-    FOUND(
-        "deadlock in kernel ... block (1,0,0) ... 32 threads returned (linear ids 32-63) ... 32 "
-        "threads wait at bar.sync scheduler.cu:",
-        barrier_behind_return, {2, 64}, x, 96, true);
-    SILENT(barrier_behind_return, {2, 64}, x, 96, false);
-  }
-  CHECK(x.download() == std::vector<float>(96, 1.f));
 }
 
 TEST_CASE("threads and lanes that meet at different places are found", "[sim]") {

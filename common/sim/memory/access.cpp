@@ -382,37 +382,31 @@ using sim::Kind;
   SIM_BOTH(__tsan_unaligned_read_write, n, false)
 
 // Atomics of host code in the same file (std::shared_ptr, ...): do what was asked.
-#define SIM_ATOMICS(bits, T)                                                                \
-  T __tsan_atomic##bits##_load(const volatile T* p, int) {                                  \
-    return __atomic_load_n(p, __ATOMIC_SEQ_CST);                                            \
-  }                                                                                         \
-  void __tsan_atomic##bits##_store(volatile T* p, T v, int) {                               \
-    __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                                               \
-  }                                                                                         \
-  T __tsan_atomic##bits##_exchange(volatile T* p, T v, int) {                               \
-    return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);                                     \
-  }                                                                                         \
-  T __tsan_atomic##bits##_fetch_add(volatile T* p, T v, int) {                              \
-    return __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST);                                      \
-  }                                                                                         \
-  T __tsan_atomic##bits##_fetch_sub(volatile T* p, T v, int) {                              \
-    return __atomic_fetch_sub(p, v, __ATOMIC_SEQ_CST);                                      \
-  }                                                                                         \
-  T __tsan_atomic##bits##_fetch_and(volatile T* p, T v, int) {                              \
-    return __atomic_fetch_and(p, v, __ATOMIC_SEQ_CST);                                      \
-  }                                                                                         \
-  T __tsan_atomic##bits##_fetch_or(volatile T* p, T v, int) {                               \
-    return __atomic_fetch_or(p, v, __ATOMIC_SEQ_CST);                                       \
-  }                                                                                         \
-  T __tsan_atomic##bits##_fetch_xor(volatile T* p, T v, int) {                              \
-    return __atomic_fetch_xor(p, v, __ATOMIC_SEQ_CST);                                      \
-  }                                                                                         \
-  int __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* e, T v, int, int) {   \
-    return __atomic_compare_exchange_n(p, e, v, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
-  }                                                                                         \
-  int __tsan_atomic##bits##_compare_exchange_weak(volatile T* p, T* e, T v, int, int) {     \
-    return __atomic_compare_exchange_n(p, e, v, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);  \
+#define SIM_CHANGE(bits, T, name)                           \
+  T __tsan_atomic##bits##_##name(volatile T* p, T v, int) { \
+    return __atomic_##name(p, v, __ATOMIC_SEQ_CST);         \
   }
+#define SIM_COMPARE(bits, T, name, weak)                                                   \
+  int __tsan_atomic##bits##_compare_exchange_##name(volatile T* p, T* e, T v, int, int) {  \
+    return __atomic_compare_exchange_n(p, e, v, weak, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST); \
+  }
+#define SIM_ATOMICS(bits, T)                                  \
+  T __tsan_atomic##bits##_load(const volatile T* p, int) {    \
+    return __atomic_load_n(p, __ATOMIC_SEQ_CST);              \
+  }                                                           \
+  void __tsan_atomic##bits##_store(volatile T* p, T v, int) { \
+    __atomic_store_n(p, v, __ATOMIC_SEQ_CST);                 \
+  }                                                           \
+  T __tsan_atomic##bits##_exchange(volatile T* p, T v, int) { \
+    return __atomic_exchange_n(p, v, __ATOMIC_SEQ_CST);       \
+  }                                                           \
+  SIM_CHANGE(bits, T, fetch_add)                              \
+  SIM_CHANGE(bits, T, fetch_sub)                              \
+  SIM_CHANGE(bits, T, fetch_and)                              \
+  SIM_CHANGE(bits, T, fetch_or)                               \
+  SIM_CHANGE(bits, T, fetch_xor)                              \
+  SIM_COMPARE(bits, T, strong, false)                         \
+  SIM_COMPARE(bits, T, weak, true)
 
 extern "C" {
 SIM_HOOKS(1)

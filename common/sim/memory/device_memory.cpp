@@ -11,7 +11,7 @@
 #include "common/sim/memory/device_memory.h"
 #include "common/sim/memory/memory.h"
 #include "common/sim/observer.h"
-#include "common/sim/recording.h"
+#include "common/sim/sim.h"
 
 namespace sim {
 

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace sim {
 
@@ -25,6 +26,12 @@ bool is_device(const void* p);
 /// From now on host code may touch this buffer, too, and nobody asks who wrote it.
 void share_with_host(void* p);
 bool is_for_host(const void* p);
+
+/// What a control group, of version 2 or 1, leaves its processes, in bytes: its limit less what
+/// cannot be reclaimed. The page cache can, so a container that has read large files is not full.
+/// \param folder holds the group's files, such as /sys/fs/cgroup.
+/// \returns the largest size_t where there is no limit.
+size_t free_in_control_group(const std::string& folder);
 
 // --- variables of a program, which the linker has placed among the host's ------------------------
 

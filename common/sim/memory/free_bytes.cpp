@@ -1,6 +1,4 @@
 // The smallest of what the machine and the process's control group leave.
-#include "common/sim/memory/free_bytes.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <fstream>
 #include <initializer_list>
 
+#include "common/sim/memory/device_memory.h"
 #include "common/sim/sim.h"
 
 namespace sim {

@@ -28,7 +28,7 @@
 #include <cstring>
 
 #include "common/sim/memory/device_memory.h"
-#include "common/sim/recording.h"
+#include "common/sim/observers/watchers.h"
 #include "common/sim/sim.h"
 
 namespace sim {

@@ -461,6 +461,4 @@ std::string earlier(const Block&, const Access&, Kind, unsigned entry, uint32_t 
 /// The program's code lies within 2 GiB, so a neighbour tells the high bits.
 const void* widen(uint32_t pc, const void* neighbour);
 
-Watcher& hazard_watcher();
-
 }  // namespace sim

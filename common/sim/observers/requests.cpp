@@ -24,10 +24,9 @@
 #include "common/sim/memory/request_log.h"
 #include "common/sim/messages/symbols.h"
 #include "common/sim/observers/l2.h"
-#include "common/sim/observers/requests.h"
-#include "common/sim/observers/trace.h"
 #include "common/sim/observers/warp_clocks.h"
-#include "common/sim/recording.h"
+#include "common/sim/observers/watchers.h"
+#include "common/sim/sim.h"
 
 namespace sim {
 

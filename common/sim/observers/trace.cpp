@@ -1,5 +1,11 @@
-#include "common/sim/observers/trace.h"
-
+// Records a trace (common/harness/trace.h): what every block did, in its order.
+//
+// Accesses become one event as long as they come from the same line by the same calls, go to the
+// same buffer or shared array in the same way, and no thread of theirs has waited for others in
+// between. A thread's clock counts these waits: behind a barrier all have the largest of their
+// clocks plus one, and so has who waited for an mbarrier; behind a __syncwarp all lanes have the
+// largest. So tile j of a loop is an event of its own, and a tile that eight warps load together
+// is one. What wgmma reads is an event per warpgroup.
 #include <unwind.h>
 
 #include <algorithm>
@@ -12,7 +18,8 @@
 
 #include "common/sim/block.h"
 #include "common/sim/messages/symbols.h"
-#include "common/sim/recording.h"
+#include "common/sim/observers/watchers.h"
+#include "common/sim/sim.h"
 
 #ifndef FA_DATA_DIR  // a build without CMake runs in the repository's root
 #define FA_DATA_DIR "common/data"

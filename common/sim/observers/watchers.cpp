@@ -1,7 +1,4 @@
-// All that may watch a launch.
-#include "common/sim/observers/hazards.h"
-#include "common/sim/observers/requests.h"
-#include "common/sim/observers/trace.h"
+#include "common/sim/observers/watchers.h"
 
 namespace sim {
 

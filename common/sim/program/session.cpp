@@ -18,7 +18,7 @@
 #include "common/sim/memory/device_memory.h"
 #include "common/sim/messages/messages.h"
 #include "common/sim/program/program.h"
-#include "common/sim/recording.h"
+#include "common/sim/sim.h"
 
 // The program's variables in device memory, where it has any: scripts/sim puts them here.
 extern char __start_fa_constant[] __attribute__((weak));

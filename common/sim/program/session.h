@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "common/clock/clock.h"
-#include "common/sim/scheduler/launch_refused.h"
 #include "common/sim/sim.h"
 
 namespace sim {

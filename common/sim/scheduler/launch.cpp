@@ -17,11 +17,10 @@
 
 #include "common/harness/backend.h"
 #include "common/sim/messages/messages.h"
-#include "common/sim/recording.h"
-#include "common/sim/scheduler/launch_refused.h"
 #include "common/sim/scheduler/residency.h"
 #include "common/sim/scheduler/scheduler.h"
 #include "common/sim/scheduler/stacks.h"
+#include "common/sim/sim.h"
 
 namespace sim {
 
@@ -525,7 +524,7 @@ void run_grid(const Launch& launch) {
     kernel.shared_atomic += b.shared_bytes[2];
     kernel.shuffles += b.shuffles;
     kernel.wgmma_wavefronts += b.wgmma_wavefronts;
-    add_tensor_flops(counts, b.tensor_flops);
+    counts.tensor_flops = counts.tensor_flops.value_or(0) + b.tensor_flops;
     for (size_t k = 0; k < hbm.size(); ++k) {
       for (int kind = 0; kind < 3; ++kind) hbm[k].bytes[kind] += b.hbm[k].bytes[kind];
     }
