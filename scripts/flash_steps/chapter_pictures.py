@@ -1,6 +1,6 @@
 """The drawings at the beginning of chapters: one idea each. `maintain plots` writes them."""
 
-from .picture import CELLS, LANE, Picture
+from .picture import CELLS, INK, LANE, Picture
 
 BLUE, ORANGE, GREEN, PURPLE = CELLS[:4]
 TILE = 46
@@ -120,6 +120,38 @@ def swapped():
     return picture
 
 
+def aligned_sum():
+    """1,000 or 16,000 and 0.875 * 0.8125 as binary digits, and which of them wgmma adds."""
+    picture = Picture("A sum of e4m3 products keeps 13 digits after the leading one", 760)
+    size, left, highest = 24, 176, 13
+
+    def digits(y, number, name, lowest):
+        picture.text(left - 12, y + 17, name, "end bold")
+        for power in range(highest, -8, -1):
+            digit = int(number / 2**power) % 2
+            if number < 2**power and power > 0:
+                continue
+            fill = LANE if power < lowest else BLUE
+            x = left + size * (highest - power)
+            picture.box(x, y, size, size, fill, "edge")
+            look = "middle quiet" if power < lowest else "middle bold"
+            picture.text(x + size / 2, y + 17, str(digit), look)
+
+    for y, total, lowest, words in (
+        (84, 1000, -4, "u = 2^-4: p adds 11 u = 0.6875, and its last digits are cut off"),
+        (204, 16000, 0, "u = 1: all of p is cut off, and the sum stays at 16,000"),
+    ):
+        digits(y, total, f"C = {total:,}", lowest)
+        digits(y + 36, 0.875 * 0.8125, "p = 0.7109375", lowest)
+        picture.text(left, y + 84, words)
+        edge = left + size * (highest - lowest + 1)
+        picture.box(edge - 1, y - 6, 2, 72, INK)
+    for power in (13, 9, 0, -4, -7):
+        x = left + size * (highest - power + 0.5)
+        picture.text(x, 70, f"2^{power}", "middle quiet small")
+    return picture
+
+
 def decode():
     picture = Picture("One query, 65,536 keys: splits, tiles, and two merges", 760)
     for i, words in enumerate(("split 0", "split 1", "…", "split 15")):
@@ -153,6 +185,7 @@ def drawings():
         "03_online_softmax": online(),
         "04_fused": fused(),
         "06_work_partitioning": swapped(),
+        "12_fp8": aligned_sum(),
         "13_decode": decode(),
     }
     return {f"{name}.svg": picture.svg() for name, picture in pictures.items()}
