@@ -9,7 +9,6 @@ same as before, as with another word of a description, docs/results/equal_code.j
 """
 
 import functools
-import hashlib
 import os
 import subprocess
 
@@ -129,19 +128,3 @@ def equal_code():
     """[{since, at, steps, how}]: a later commit at which these steps have another text than at the
     first, and a GPU does the same."""
     return read_json(EQUAL_CODE) if os.path.exists(EQUAL_CODE) else []
-
-
-def source_digest():
-    """Of everything that decides what a step counts, the simulator included: equal sources count
-    equally. What a GPU measures is decided by less: is_current()."""
-    digest = hashlib.sha256()
-    for top in ("steps", "common"):
-        for folder, folders, files in os.walk(os.path.join(ROOT, top)):
-            folders[:] = sorted(set(folders) - {"exercises"})  # no step depends on them
-            for name in sorted(set(files) - {"test.cu"}):
-                if name.endswith((".cuh", ".cu", ".h", ".cpp", ".json")):
-                    path = os.path.join(folder, name)
-                    digest.update(os.path.relpath(path, ROOT).encode())
-                    with open(path, "rb") as file:
-                        digest.update(file.read())
-    return digest.hexdigest()

@@ -27,8 +27,6 @@ class Comparison:
         try:
             self.tensors = self.torch.tensors(self.problem, self.options.directions)
             self.truth = self.torch.truth(self.problem, self.tensors)
-            if any(v.get("fp8") for library, _ in self.sides for v in library.variants):
-                self.fp8_truth = self.torch.truth(self.problem, self.tensors, fp8=True)
             self.addresses = {name: x.data_ptr() for name, x in self.tensors.items()}
             return sum(map(self.direction, self.options.directions), [])
         except Refused as error:  # of a run that had gone well before
@@ -36,7 +34,7 @@ class Comparison:
         except self.torch.torch.cuda.OutOfMemoryError as error:
             self.notes.append(f"{self.text}: {first_line(error)}")
         finally:
-            self.tensors = self.truth = self.fp8_truth = None
+            self.tensors = self.truth = None
             for library, _ in self.sides:
                 library.release()
             self.torch.torch.cuda.empty_cache()
@@ -124,8 +122,8 @@ class Comparison:
         if direction == "backward":
             runner("backward")()
         label = Run({"step": library.step, "variant": variant["name"]}, direction).label
-        outputs = {name: self.tensors[name] for name in written}
-        self.require(label, outputs, self.fp8_truth if variant.get("fp8") else self.truth)
+        truth = self.torch.truth_in_8_bits(self.truth) if variant.get("fp8") else self.truth
+        self.require(label, {name: self.tensors[name] for name in written}, truth)
         # Timed with these O and LSE, or with those of the next variant: the work is the same.
         return Contender(variant["name"], label, runner(direction), step=library.step)
 

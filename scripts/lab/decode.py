@@ -151,10 +151,6 @@ class DecodeMeasurement(Measurement):
         jobs.sort(key=lambda keys_and_job: keys_and_job[0] > LARGE)
         return [job for _, job in jobs]
 
-    def said(self, text, row):
-        rate = f"{row['bytes_per_s'] / 1e12:.3g} TB/s"
-        return f"{row['what']}: {row['label']} {row['problem']}: {time_text(row['ms'])}, {rate}"
-
     # --- jobs: each behind the keys that it has in all ---
 
     def compared(self, what, p, variants=None):
@@ -310,11 +306,11 @@ def table(what, rows):
 
 def facts(result):
     rate, copied = (result["copy"][key] for key in ("bytes_per_s", "bytes"))
-    return [
+    return (
         f"{result['device']}, PyTorch {result['torch']}, medians. Percentages are of the bandwidth "
         f"of a copy, {three_digits(rate / 1e12, always=True)} TB/s with {bytes_text(copied)} read "
         f"and written; the smallest kernel takes {time_text(result['floor_ms'])} by this clock."
-    ]
+    )
 
 
 # --- the command ----------------------------------------------------------------------------------

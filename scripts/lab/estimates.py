@@ -16,12 +16,12 @@ import subprocess
 import tempfile
 
 from flash_steps.command import BadInput, Failure, NotHere, parser
-from flash_steps.commits import here, is_current
+from flash_steps.commits import here
 from flash_steps.files import read_json, write_rows
 from flash_steps.problems import in_series, own_tiles
 from flash_steps.results import PASSES, load, published
 from flash_steps.steps import ROOT, chosen_of, numbered_steps
-from flash_steps.text import time_text
+from flash_steps.text import Column, time_text
 
 from . import measured
 
@@ -132,16 +132,6 @@ def in_reading_order(rows):
     return sorted(rows, key=lambda key: (*key[:2], key[3], rows[key]["place"], key))
 
 
-def ratios(rows, measured):
-    """{(gpu, step, variant, direction): [estimated / measured]}, in the order of reading."""
-    found = {}
-    for key in in_reading_order(rows):
-        row = rows[key]
-        if key in measured:
-            found.setdefault(key[:4], []).append(row["ms"] / measured[key])
-    return found
-
-
 # --- tables ---------------------------------------------------------------------------------------
 
 
@@ -168,11 +158,6 @@ def pairs_in_order(rows, measured, apart=1.15):
     return right, count
 
 
-def share_within(values, factor):
-    inside = sum(1 / factor <= value <= factor for value in values)
-    return f"{100 * inside / len(values):.0f}%"
-
-
 def chosen(filters):
     """Kept rows whose keys have these texts."""
     for key in filters:
@@ -185,50 +170,67 @@ def chosen(filters):
     }
 
 
-def accuracy_table(filters):
-    """Estimated over measured, by variant."""
-    measured = measured_times()
-    rows = chosen(filters)
-    found = ratios(rows, measured)
-    if not found:
+def accuracy(rows):
+    """A table of estimated over measured, by variant."""
+    measured, found = measured_times(), {"all": []}
+    for key in in_reading_order(rows):
+        if key in measured:
+            ratio = rows[key]["ms"] / measured[key]
+            found.setdefault(label(key), []).append(ratio)
+            found["all"].append(ratio)
+    if not found["all"]:
         raise BadInput("table 'accuracy': nothing was estimated that passes its filters")
-    lines = [
-        "| variant | problems | mean | least | largest | within 1.15x | 1.3x | 1.5x |",
-        "|:--|--:|--:|--:|--:|--:|--:|--:|",
+
+    def figure(head, of, text="{:.2f}x"):
+        return Column(("", head), lambda line: text.format(of(line[1])))
+
+    def within(head, factor):
+        def share(ratios):
+            return sum(1 / factor <= ratio <= factor for ratio in ratios) / len(ratios)
+
+        return figure(head, share, "{:.0%}")
+
+    columns = [
+        Column(("", "variant"), lambda line: line[0], left=True),
+        figure("problems", len, "{}"),
+        figure("mean", statistics.geometric_mean),
+        figure("least", min),
+        figure("largest", max),
+        *(within("within 1.15x", 1.15), within("1.3x", 1.3), within("1.5x", 1.5)),
     ]
-    everything = [value for values in found.values() for value in values]
-    for name, values in [(label(k), v) for k, v in found.items()] + [("all", everything)]:
-        within = " | ".join(share_within(values, factor) for factor in (1.15, 1.3, 1.5))
-        span = f"{statistics.geometric_mean(values):.2f}x | {min(values):.2f}x | {max(values):.2f}x"
-        lines.append(f"| {name} | {len(values)} | {span} | {within} |")
+    found["all"] = found.pop("all")  # the last line
+    return columns, list(found.items())
+
+
+def order_text(rows):
+    measured = measured_times()
     right, count = pairs_in_order(rows, measured)
     far_right, far = pairs_in_order(rows, measured, apart=1.5)
-    order = (
-        f"\n\nOf {count:,} pairs of variants whose measured times for one problem differ by more "
+    return (
+        f"Of {count:,} pairs of variants whose measured times for one problem differ by more "
         f"than 15%, {right:,} were estimated in the right order ({100 * right / count:.1f}%). "
         f"Of the {count - far:,} that differ by less than 1.5x: {right - far_right:,} "
         f"({100 * (right - far_right) / (count - far):.0f}%)."
     )
-    stale = sorted(
-        {row["step"] for row in rows.values() if not is_current(row["step"], row["commit"])}
-    )
-    old = f"\n\n*Estimated from an older text of the kernel: {', '.join(stale)}.*" if stale else ""
-    return "\n".join(lines) + order + old
 
 
-def estimated_table(filters):
-    """Estimated and measured times of one problem, by variant."""
-    measured = measured_times()
-    rows = chosen(filters)
+def problem(filters):
+    """A table of one problem's estimated and measured times, by variant."""
+    measured, rows = measured_times(), chosen(filters)
     if len({key[4:] for key in rows}) != 1:
         raise BadInput("table 'estimated': its filters must choose one problem")
-    lines = ["| variant | estimated | measured | | limited by |", "|:--|--:|--:|--:|:--|"]
-    for key in in_reading_order(rows):
-        row, ms = rows[key], measured.get(key)
-        beside = (time_text(ms), f"{row['ms'] / ms:.2f}x") if ms else ("-", "")
-        cells = (label(key), time_text(row["ms"]), *beside, row["limit"])
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+
+    def factor(key):
+        return f"{rows[key]['ms'] / measured[key]:.2f}x" if key in measured else ""
+
+    columns = [
+        Column(("", "variant"), label, left=True),
+        Column(("", "estimated"), lambda key: time_text(rows[key]["ms"])),
+        Column(("", "measured"), lambda key: time_text(measured.get(key))),
+        Column(("", "ratio"), factor),
+        Column(("", "limited by"), lambda key: rows[key]["limit"], left=True),
+    ]
+    return columns, in_reading_order(rows)
 
 
 def main():

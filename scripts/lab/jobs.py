@@ -35,10 +35,9 @@ class Job:
 class Measurement:
     """A subclass has `name`, of the command and its files, `iters`, the timed runs in a turn, and
 
-    jobs()           [Job]: what matters most comes first
-    said(text, row)  a line of the run, of a row and of its job's text
-    tables(rows)     [(title, columns, lines)] for the screen
-    facts(result)    sentences: where and how it was measured
+    jobs()         [Job]: what matters most comes first
+    tables(rows)   [(title, columns, lines)] for the screen
+    facts(result)  a sentence: where and how it was measured
     """
 
     def __init__(self, options):
@@ -85,8 +84,7 @@ class Measurement:
                 for row in rows:
                     self.keep(row)
                 result["done"][job.text] = {"steps": job.steps, "commit": here()}
-                for text in [self.said(job.text, row) for row in rows if row["step"]] or [job.text]:
-                    print(f"{self.seconds():4.0f} s  {text}", file=sys.stderr, flush=True)
+                print(f"{self.seconds():4.0f} s  {job.text}", file=sys.stderr, flush=True)
             except Failure as error:  # the others may be right
                 result["failures"].append(str(error))
                 print(error, file=sys.stderr, flush=True)
@@ -100,7 +98,7 @@ class Measurement:
         """All tables, and what else is to be said as the run ends."""
         result = self.result
         parts = [f"{title}\n{text_table(*table)}" for title, *table in self.tables(result["rows"])]
-        said = self.facts(result) if result["rows"] else []
+        said = [self.facts(result)] if result["rows"] else []
         said += dict.fromkeys(result["notes"])
         said += [f"FAILED: {line}" for line in dict.fromkeys(result["failures"])]
         if left := result["left_out"]:

@@ -29,7 +29,7 @@ from flash_steps.files import require_writable
 from flash_steps.problems import DIRECTIONS, problem_text, series
 from flash_steps.step_library import StepLibrary
 from flash_steps.steps import chosen_of, find_libraries, library_path
-from flash_steps.text import Column, flops_text, time_text
+from flash_steps.text import Column, flops_text
 
 from . import jobs
 from .comparison import Comparison
@@ -137,10 +137,6 @@ class PeersMeasurement(Measurement):
         text = f"{turn + 1}: {problem_text(problem)}: {who} | {against}"
         return Job(text, tuple(library.step for library, _ in side), rows)
 
-    def said(self, text, row):
-        ratios = ", ".join(f"{value:.3g}x {name}" for name, value in row["ratios"].items())
-        return f"{row['label']} {row['problem']}: {time_text(row['ms'])}; {ratios}"
-
     def keep(self, row):
         """One more repeat."""
         run = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -209,7 +205,7 @@ def facts(result):
     for dtype, rates in result.get("matmul", {}).items():
         span = " to ".join(dict.fromkeys(map(flops_text, rates)))
         said += f" The {dtype} matmul reached {span} TFLOP/s."
-    return [said]
+    return said
 
 
 # --- the command ----------------------------------------------------------------------------------

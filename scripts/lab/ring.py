@@ -87,14 +87,6 @@ class RingMeasurement(Measurement):
         first += [self.timed("hop", VARIANT, p, sides=("one",)) for p in hops]
         return first + more
 
-    def said(self, text, row):
-        parts = []
-        for way, name in (("forward", "forward"), ("both", "with backward")):
-            share = row[way].get("share")
-            ideal = f" {percent_text(share)}" if share else ""
-            parts.append(f"{name} {time_text(row[way]['ms'])}{ideal}")
-        return f"{text}: {', '.join(parts)}"
-
     def tables(self, rows):
         found = [(what, rows_for(what, rows)) for what in TABLES]
         return [(what, *table(what, mine)) for what, mine in found if mine]
@@ -281,10 +273,10 @@ def table(what, rows):
 
 
 def facts(result):
-    return [
+    return (
         f"{result['ranks']} x {result['device']}, {result['carrier']}; medians of "
         f"{result['iters']} batches of runs, in up to {result['turns']} turns."
-    ]
+    )
 
 
 # --- the command ----------------------------------------------------------------------------------

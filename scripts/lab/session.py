@@ -19,8 +19,8 @@ import time
 
 from flash_steps import building
 from flash_steps.command import Failure, NotHere
-from flash_steps.commits import here, is_current, source_digest
-from flash_steps.files import read_json, read_text, write_json, write_text
+from flash_steps.commits import here, is_current
+from flash_steps.files import read_json, write_json, write_text
 from flash_steps.gpu_table import find_model
 from flash_steps.nvcc import find_nvcc, version_of
 from flash_steps.problems import flags, tag
@@ -95,19 +95,17 @@ class Session:
 
     def remove_old_runs(self):
         """Those of another text, or on a GPU that was slowed down. What the simulator counts also
-        depends on the simulator."""
-        mark, sources = os.path.join(self.out, "sources.sha256"), source_digest()
-        same = os.path.exists(mark) and read_text(mark) == sources
+        depends on the simulator: those of another commit."""
         for kind in ("gpu", "sim"):
             folder = os.path.join(self.out, kind)
             os.makedirs(folder, exist_ok=True)
             runs = {path: load(path)[0] for path in glob.glob(os.path.join(folder, "*.json"))}
             mark_slowed(list(runs.values()))
             for path, run in runs.items():
-                current = is_current(run.data["step"], run.data.get("commit"))
-                if run.data["slowed"] or not current or (kind == "sim" and not same):
+                commit = run.data.get("commit")
+                other = kind == "sim" and commit != here()
+                if run.data["slowed"] or other or not is_current(run.data["step"], commit):
                     os.remove(path)
-        write_text(mark, sources)
 
     def path_of(self, folder, case):
         return os.path.join(self.out, folder, name_of(case) + ".json")

@@ -48,6 +48,7 @@ import os
 import re
 import statistics
 import subprocess
+import textwrap
 
 from flash_steps import command
 from flash_steps.command import BadInput
@@ -55,7 +56,7 @@ from flash_steps.commits import UNKNOWN, here
 from flash_steps.files import read_json, read_text, write_text
 from flash_steps.problems import in_series, own_tiles
 from flash_steps.results import PICTURES, columns_for, notes_on_estimates, published, speed, total
-from flash_steps.standing import rows_of, standing_of, standing_parts, standing_text
+from flash_steps.standing import rows_of, standing, standing_of, standing_parts, standing_text
 from flash_steps.steps import ROOT
 from flash_steps.text import (
     bytes_text,
@@ -72,6 +73,7 @@ from .counters_vs_sim import differences
 TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
 COMMAND = re.compile(r"(<!-- run: (.+?) -->\n).*?(<!-- /run -->)", re.DOTALL)
 FIGURE = re.compile(r"(<!-- figure: (.+?) -->)(.*?)(<!-- /figure -->)", re.DOTALL)
+PAGE_WIDTH = 118
 EMPTY = re.compile(r"<!-- ((table|run|figure): .+?) -->\s*<!-- /\2 -->")
 
 
@@ -131,6 +133,10 @@ def one_result(name, results, filters):
     if len(found) > 1:
         raise BadInput(f"table '{name}': its filters must choose one device")
     return found[0]
+
+
+def paragraph(sentence):
+    return textwrap.fill(sentence, PAGE_WIDTH)
 
 
 def reasons_of(rows):
@@ -220,7 +226,7 @@ def means_of(results, filters):
 
 def peers_run(results, filters):
     result, _ = one_result("peers", results, filters)
-    return "\n".join(peers.facts(result)), []
+    return paragraph(peers.facts(result)), []
 
 
 def measured_table(name, module):
@@ -230,18 +236,24 @@ def measured_table(name, module):
         if what not in (*module.TABLES, "facts"):
             known = ", ".join(module.TABLES)
             raise BadInput(f"table '{name}': what={what}: choose from {known}, facts")
-        if not results.of[name]:
-            return f"*Not measured yet: run `./scripts/maintain {name}`.*", []
-        filters = {"device": results.of[name][-1]["device"].replace(" ", "_"), **filters}
+        if results.of[name]:
+            filters = {"device": results.of[name][-1]["device"].replace(" ", "_"), **filters}
         result, rows = one_result(name, results, filters)
         if what == "facts":
-            return "\n".join(module.facts(result)), []
+            return paragraph(module.facts(result)), []
         rows = module.rows_for(what, rows)
         if not rows:
             raise BadInput(f"table '{name}': no result passes its filters")
         return markdown_table(*module.table(what, rows)), reasons_of(rows)
 
     return table
+
+
+def accuracy_table(filters):
+    rows = estimates.chosen(filters)
+    table, order = markdown_table(*estimates.accuracy(rows)), estimates.order_text(rows)
+    found = [(row["step"], standing(row["step"], row["commit"])) for row in rows.values()]
+    return f"{table}\n\n{paragraph(order)}", found
 
 
 TABLES = {
@@ -253,8 +265,8 @@ TABLES = {
     "peers_run": peers_run,
     "decode": measured_table("decode", decode),
     "ring": measured_table("ring", ring),
-    "accuracy": lambda results, filters: (estimates.accuracy_table(filters), []),
-    "estimated": lambda results, filters: (estimates.estimated_table(filters), []),
+    "accuracy": lambda results, filters: accuracy_table(filters),
+    "estimated": lambda results, filters: (markdown_table(*estimates.problem(filters)), []),
     "neighbours": lambda results, filters: (neighbours.markdown(), []),
     "where": lambda results, filters: (where.markdown(), []),
 }

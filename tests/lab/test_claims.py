@@ -1,11 +1,12 @@
-"""docs/claims.md: each figure that it says was found is found in a run of the simulator, or in
-docs/results.
+"""docs/claims.md: each figure that it says was found is found again, by the row's own commands in
+the simulator or in docs/results.
 
 Argument: a build folder.
 """
 
 import functools
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -15,55 +16,53 @@ import unittest
 
 from basis import ROOT
 from flash_steps import mpi
-from flash_steps.files import read_json
+from flash_steps.files import read_json, read_text
 from flash_steps.gpu_table import find_model
 from flash_steps.problems import own_tiles
 from flash_steps.results import total
 from flash_steps.text import bytes_text
 
 BUILD = os.path.abspath(sys.argv.pop()) if len(sys.argv) > 1 else os.path.join(ROOT, "build", "sim")
-H200 = "NVIDIA H200"
 
 
 # --- where figures come from ----------------------------------------------------------------------
 
 
 @functools.cache
-def sim(line, ranks=1):
+def simulated(line):
     """The JSON of a step's program; of a wrong result, too."""
-    program, *flags = shlex.split(line)
+    *launcher, program = re.match(r"(?:(mpirun) (-n) (\d+) )?(\S+)", line).groups()
+    launcher = [word for word in launcher if word]
+    flags = shlex.split(line)[len(launcher) + 1 :]
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "run.json")
-        call = [os.path.join(BUILD, "steps", program), *flags, "--estimate-heads=0", "--json", path]
-        call = ["mpirun", "-n", str(ranks), *call] if ranks > 1 else call
+        call = [*launcher, os.path.join(BUILD, "steps", program), *flags]
+        call += ["--estimate-heads=0", "--json", path]
         done = subprocess.run(call, capture_output=True, text=True, env=mpi.environment(folder))
         assert done.returncode in (0, 1), done.stderr
         return read_json(path)
 
 
+@functools.cache
 def results(name):
     return read_json(os.path.join(ROOT, "docs", "results", name))
-
-
-@functools.cache
-def runs_on_h200():
-    return [run for name in ("h200.json", "h200_bf16.json") for run in results(name)["runs"]]
 
 
 def h200(variant, n, causal=False):
     """A run of FlashAttention's series with d = 64."""
     step, name = variant.split()
     wanted = {"b": 16384 // n, "h": 32, "n": n, "d": 64, "causal": causal}
-    for run in runs_on_h200():
+    for run in results("h200.json")["runs"] + results("h200_bf16.json")["runs"]:
         p = run["problem"]
         same = run["step"][:2] == step and run["variant"] == name and own_tiles(p)
-        if same and run["device"]["name"] == H200 and wanted.items() <= p.items():
+        if same and run["device"]["name"] == "NVIDIA H200" and wanted.items() <= p.items():
             return run
     raise LookupError(f"{variant}, {wanted}")
 
 
-def ms(run):
-    return run["time"]["median_ms"]
+def ms(variant, n, causal=False, way=None):
+    run = h200(variant, n, causal)
+    return (run[way] if way else run)["time"]["median_ms"]
 
 
 def rows(name, **wanted):
@@ -77,17 +76,20 @@ def peers(variant, direction="forward", **wanted):
     return rows("h200_bf16.json", variant=variant, direction=direction, **wanted)
 
 
-def speed(*found):
-    return max(row["flops_per_s"] for row in found) / 1e12
+def best(variant, **wanted):
+    """TFLOP/s without a mask, at d = 128 unless said otherwise."""
+    wanted = {"d": 128, "causal": False, **wanted}
+    return max(row["flops_per_s"] for row in peers(variant, **wanted)) / 1e12
 
 
-def mean(found, name="flash"):
-    return statistics.geometric_mean(row["ratios"][name] for row in found)
+def mean(variant, direction="forward"):
+    found = peers(variant, direction)
+    return statistics.geometric_mean(row["ratios"]["flash"] for row in found)
 
 
-def decode(what="peers", **wanted):
-    (row,) = rows("decode_h100.json", what=what, **wanted)
-    return row
+def decode(figure, what="peers", variant="once", **wanted):
+    (row,) = rows("decode_h100.json", what=what, variant=variant, **wanted)
+    return row[figure]
 
 
 def ring(what, **wanted):
@@ -95,303 +97,339 @@ def ring(what, **wanted):
     return row["forward"]["share"], row["both"]["share"]
 
 
+def constant(name):
+    return results("microbenchmarks_h200.json")["constants"][name]["value"]
+
+
 def requested(run, *buffers):
     """Counted bytes, of these buffers or of all."""
     counts = run["traffic"]["requested"]
-    if not buffers:
-        return total(counts["counted"])
-    return sum(
-        total(counts["buffers"][name]["counted"]) for name in buffers if name in counts["buffers"]
-    )
+    there = [counts["buffers"][name] for name in buffers if name in counts["buffers"]]
+    return sum(total(each["counted"]) for each in (there if buffers else [counts]))
+
+
+def written(run, buffer, kind="counted"):
+    return run["traffic"]["requested"]["buffers"][buffer][kind]["write"]
 
 
 def hbm(run, kind="measured"):
     return total(run["traffic"]["hbm"][kind])
 
 
-def rmse(line, ranks=1):
-    return sim(line, ranks)["check"][0]["rmse"]
+# --- figures --------------------------------------------------------------------------------------
 
 
-# --- what the page says ---------------------------------------------------------------------------
+def half_of_scores(run):
+    return written(run, "S"), written(run, "S") // 2
 
 
-def the_problem():
-    naive = sim("01_naive --h 1 --n 512 --d 32")
-    written = naive["traffic"]["requested"]["buffers"]["S"]["counted"]["write"]
-    yield f"{written:,} bytes of S are written in fp32, so {written // 2:,} in 2 bytes"
-    layer = sim("01_naive --predict --h 32 --n 4096")
-    scores = layer["traffic"]["requested"]["buffers"]["S"]["predicted"]["write"] // 2
-    both = bytes_text(layer["workspace_bytes"])
-    yield f"{scores:,} bytes; with P and in fp32 step 01 needs {both}"
-    yield f"{requested(sim('02_tiled --h 1 --n 512'), 'S', 'P') / (4 * 512**2):g} are requested"
-    passes = [
-        hbm(h200("02 registers", n)) / (4 * 32 * 16384 * n) - 4 * 64 / n for n in (1024, 4096)
-    ]
-    yield "{:.1f} passes at N = 1024, {:.1f} at N = 4096".format(*passes)
-    one_pass = sim("03_online_softmax --variant one_pass --h 1 --n 256")
-    fused = sim("04_fused --h 1 --n 256")
-    p, both = requested(one_pass, "P"), requested(fused, "S", "P")
-    yield f"Step 03 moves {p} bytes of P, step 04 {both} of S and P, and both are right"
-    naive, tiled = h200("01 naive", 4096), h200("02 registers", 4096)
-    copy = hbm(naive) / (ms(naive) * 1e-3) / naive["roofs"]["copy_bytes_per_s"]
-    fma = naive["flops"] / (ms(naive) * 1e-3) / naive["roofs"]["fp32_flops"]
-    yield f"{copy:.1%} of the copy rate and {fma:.1%} of the FMA rate"
-    yield f"with the same HBM traffic, is {ms(naive) / ms(tiled):.0f} times as fast"
+def half_and_all_of_layer(run):
+    return written(run, "S", "predicted") // 2, bytes_text(run["workspace_bytes"])
 
 
-def the_algorithm():
-    naive, fused = (sim(f"{step} --h 1 --n 512 --d 32") for step in ("01_naive", "04_fused"))
-    more = fused["flops_executed"] - naive["flops_executed"]
-    yield f"{naive['flops_executed']:,} FLOP and {more} more"
-    a, b = (run["check"][0]["max_abs_err"] for run in (naive, fused))
-    yield f"largest error of O against fp64 {a:.0e} in step 01, {b:.0e} in step 04"
-    half, whole = (sim(f"04_fused --h 1 --n {n}") for n in (256, 512))
-    a, b = half["workspace_bytes"], whole["workspace_bytes"]
-    yield f"{a:,} bytes at N = 256 and {b:,} at N = 512"
-    a, b = half["naive_workspace_bytes"], whole["naive_workspace_bytes"]
-    yield f"S and P would take {a:,} and {b:,}"
-    accesses = [
-        sim(f"03_online_softmax --variant {variant} --h 1 --n 128")["traffic"]["per_element"][0]
-        for variant in ("safe", "online", "naive")
-    ]
-    accesses = [each["counted"] for each in accesses]
-    yield "{:g} safe, {:g} online, {:g} without a maximum".format(*accesses)
+def scores_passes(n):
+    """Over N x N numbers, in HBM."""
+    return hbm(h200("02 registers", n)) / (4 * 32 * 16384 * n) - 4 * 64 / n
 
 
-def traffic():
-    a100, gpu = find_model("A100"), find_model("H200")
-    sram, dram = a100["fp32_flops"], a100["hbm_bytes_per_s"]  # 128 per clock and SM are both
-    size = a100["memory_bytes"] / (a100["sms"] * a100["sm_shared_bytes"])
-    yield (
-        f"{bytes_text(sram)}/s of shared memory beside {bytes_text(dram)}/s: {sram / dram:.1f} "
-        f"times, at 1/{size:.0f} of the size"
-    )
-    parts = results("microbenchmarks_h200.json")
-    constants = parts["constants"]
-    sram = parts["sms"] * parts["clock_hz"] * 128 / constants["shared_load_w4_dense"]["value"]
-    now = constants["hbm_read"]["value"]
-    yield f"{bytes_text(sram)}/s of shared memory beside {bytes_text(now)}/s of HBM"
-    yield f"{sram / now:.1f} times. **Differs**"
-    yield f"HBM became {now / dram:.1f} times as fast as an A100's"
-    half, whole = (requested(sim(f"04_fused --h 1 --n {n}")) for n in (256, 512))
-    yield f"Twice the N, {whole / half:.1f} times the requested bytes"
-    large, small = (sim(f"04_fused --n 256 --h 16 --d 128 --gpu {name}") for name in ("H200", "T4"))
-    a, b = (bytes_text(hbm(run, "model")) for run in (large, small))
-    yield f"{bytes_text(requested(large))} are requested; {a} cross HBM with the modelled L2 of an"
-    yield f"H200, {b} with that of a T4"
-    short, long = ((h200("02 registers", n), h200("04 fused", n)) for n in (1024, 16384))
-    a, b = (ms(tiled) / ms(fused) for tiled, fused in (short, long))
-    yield f"Step 04 runs at {a:.2f} times the speed of step 02 at N = 1024, and at {b:.2f} times at"
-    yield f"it moves only {hbm(long[1]) / hbm(long[0]):.2f} of step 02's HBM bytes there"
-    heads = long[1]["problem"]["b"] * long[1]["problem"]["h"]
-    yield f"{heads} of {gpu['sms']} SMs work at N = 16384"
-    a, b = (
-        hbm(h200("06 registers", n)) / (4 * 32 * (16384 // n) * (4 * n * 64 + n))
-        for n in (1024, 16384)
-    )
-    yield f"FlashAttention-2's order {a:.3f} times that at N = 1024, {b:.3f} times at N = 16384"
+def textbook():
+    run = h200("01 naive", 4096)
+    seconds, roofs = ms("01 naive", 4096) * 1e-3, run["roofs"]
+    yield hbm(run) / seconds / roofs["copy_bytes_per_s"]
+    yield run["flops"] / seconds / roofs["fp32_flops"]
+    yield ms("01 naive", 4096) / ms("02 registers", 4096)
 
 
-def the_backward():
-    standard, recompute = (
-        sim(f"05_recompute_backward --variant {variant} --h 1 --n 256")
-        for variant in ("standard", "recompute")
-    )
+def flops_and_errors(naive, fused):
+    yield naive["flops_executed"]
+    yield fused["flops_executed"] - naive["flops_executed"]
+    for run in (naive, fused):
+        yield run["check"][0]["max_abs_err"]
+
+
+def workspaces(*runs):
+    return (run[key] for key in ("workspace_bytes", "naive_workspace_bytes") for run in runs)
+
+
+def accesses(run):
+    return run["traffic"]["per_element"][0]["counted"]
+
+
+def sram_of_a100():
+    gpu = find_model("A100")
+    sram, dram = gpu["fp32_flops"], gpu["hbm_bytes_per_s"]  # 128 per clock and SM are both
+    size = gpu["memory_bytes"] / (gpu["sms"] * gpu["sm_shared_bytes"])
+    return bytes_text(sram), bytes_text(dram), sram / dram, size
+
+
+def sram_of_h200():
+    parts, dram = results("microbenchmarks_h200.json"), constant("hbm_read")
+    sram = parts["sms"] * parts["clock_hz"] * 128 / constant("shared_load_w4_dense")
+    a100 = find_model("A100")["hbm_bytes_per_s"]
+    return bytes_text(sram), bytes_text(dram), sram / dram, dram / a100
+
+
+def with_two_l2s(large, small):
+    return map(bytes_text, (requested(large), hbm(large, "model"), hbm(small, "model")))
+
+
+def fused_beside_tiled():
+    for n in (1024, 16384):
+        yield ms("02 registers", n) / ms("04 fused", n)
+    fused = h200("04 fused", 16384)
+    yield hbm(fused) / hbm(h200("02 registers", 16384))
+    yield fused["problem"]["b"] * fused["problem"]["h"]
+    yield find_model("H200")["sms"]
+
+
+def over_inputs_and_outputs(n):
+    return hbm(h200("06 registers", n)) / (4 * 32 * (16384 // n) * (4 * n * 64 + n))
+
+
+def backward_flops(standard, recompute):
+    for run in (standard["backward"], recompute):
+        yield recompute["backward"]["flops_executed"] / run["flops_executed"]
+
+
+def smaller(standard, recompute):
     first, last = standard["backward"], recompute["backward"]
-    ratio = last["flops_executed"] / first["flops_executed"]
-    forward = last["flops_executed"] / recompute["flops_executed"]
-    yield f"{ratio:.3g} times the FLOPs of the standard backward, {forward:.3g} times those of the"
-    fewer, crossing = requested(first) / requested(last), hbm(first, "model") / hbm(last, "model")
-    smaller = standard["workspace_bytes"] / recompute["workspace_bytes"]
-    yield f"it requests {fewer:.1f} times fewer bytes, {crossing:.1f} times fewer cross"
-    yield f"its workspace is {smaller:.0f} times smaller"
-    numbers = last["traffic"]["requested"]["buffers"]["delta"]["counted"]["write"] // 4
-    yield f"Step 05 writes {numbers} numbers for N = 256 and d = 64"
-    found = []
+    yield requested(first) / requested(last)
+    yield hbm(first, "model") / hbm(last, "model")
+    yield standard["workspace_bytes"] / recompute["workspace_bytes"]
+
+
+def backward_speedups():
     for variant in ("06 backward", "05 recompute"):
         for n in (1024, 4096):
-            found.append(ms(h200("05 standard", n)["backward"]) / ms(h200(variant, n)["backward"]))
-    yield "{:.2f} and {:.2f} times as fast in FlashAttention-2's order, {:.2f} and".format(*found)
-    yield f"with too few blocks, {found[3]:.2f} times in FlashAttention-1's"
-    all_of = [
-        run["flops_executed"] + run["backward"]["flops_executed"] for run in (recompute, standard)
-    ]
-    yield f"{all_of[0] / all_of[1]:.2f} times as many: seven products for six"
-    shape = sim("01_naive --predict --b 64 --h 16 --n 1024 --d 64")
-    yield f"whose forward alone has {shape['flops'] / 1e9:.1f}"
+            yield ms("05 standard", n, way="backward") / ms(variant, n, way="backward")
 
 
-def flash_attention_2():
-    first, second = (
-        sim(f"{step} --h 1 --n 512")
-        for step in ("04_fused", "06_work_partitioning --variant swapped")
-    )
-    blocks = [max(kernel["blocks"] for kernel in run["kernels"]) for run in (second, first)]
-    yield (
-        f"{requested(second) / requested(first):.2f} of the requested bytes with the same tiles, "
-        "and {} blocks instead of {} for one head".format(*blocks)
-    )
-    causal = sim("06_work_partitioning --variant swapped --h 1 --n 512 --causal")
-    yield f"{requested(causal, 'K') / requested(second, 'K'):.1%} of the tiles are visited"
-    short, long = (
-        ms(h200("06 registers", n)) / ms(h200("06 registers", n, causal=True)) for n in (1024, 4096)
-    )
-    yield f"{short:.2f} times at N = 1024, {long:.2f} times at N = 4096"
-    a100, new = find_model("A100"), find_model("H200")
+def both(run):
+    return run["flops_executed"] + run["backward"]["flops_executed"]
+
+
+def swapped(first, second):
+    yield requested(second) / requested(first)
+    for run in (second, first):
+        yield max(kernel["blocks"] for kernel in run["kernels"])
+
+
+def by_mask(n):
+    return ms("06 registers", n) / ms("06 registers", n, causal=True)
+
+
+def by_order(n):
+    return ms("04 fused", n) / ms("06 registers", n)
+
+
+def peaks():
+    a100, h200 = find_model("A100"), find_model("H200")
     rates = a100["bf16_flops"] / 1e12, a100["fp32_flops"] / 1e12
-    ratio = new["bf16_flops"] / new["fp32_flops"]
-    yield f"{rates[0]:g} / {rates[1]:g} TFLOP/s = {rates[0] / rates[1]:.0f}; on an H200 {ratio:.1f}"
-    times = [ms(h200("04 fused", n)) / ms(h200("06 registers", n)) for n in (1024, 4096, 16384)]
-    yield "{:.1f} times at N = 1024, {:.1f} at 4096, {:.1f} at 16384".format(*times)
+    return *rates, rates[0] / rates[1], h200["bf16_flops"] / h200["fp32_flops"]
 
 
-def flash_attention_3():
+def of_peak(variant):
     peak = find_model("H200")["bf16_flops"] / 1e12
-    share = speed(*peers("flash", d=128, causal=False)) / peak
-    yield f"PyTorch's, at d = 128, at best {share:.0%} of {peak:.0f} TFLOP/s"
-    best = speed(*peers("scheduled", d=128, causal=False))
-    yield f"Step 10, at d = 128, at best {best:.0f} TFLOP/s, {best / peak:.0%} of {peak:.0f}"
-    papers, ours = peers("specialized"), peers("scheduled")
-    yield f"(`specialized`) {mean(papers):.2f} times in the geometric mean of {len(papers)}"
-    yield f"with step 10's further ones {mean(ours):.2f} times"
-    first, last = (peers(variant, "backward") for variant in ("wgmma", "columns"))
-    yield f"Step 11 {mean(first):.2f} times in its first variant and {mean(last):.2f} times in its"
-    at_8k = {"n": 8192, "d": 128, "causal": False}
-    without, with_it, alike = (
-        speed(*peers(variant, **at_8k)) for variant in ("producer", "specialized", "wgmma")
-    )
-    gain = with_it / without - 1
-    yield f"At N = 8192 {with_it:.0f} TFLOP/s instead of {without:.0f}: {gain:.0%}"
-    gain = with_it / alike - 1
-    yield f"{with_it:.0f} TFLOP/s in step 10 instead of {alike:.0f} in step 09: {gain:.0%}"
-    constants, h100 = results("microbenchmarks_h200.json")["constants"], find_model("H100")
-    exp = constants["rate_ex2"]["value"] * 32
-    flops = 2 * 64 * 256 * 16 / constants["wgmma_n256_ss_wg2"]["value"]
-    clock = h100["bf16_flops"] / (h100["sms"] * flops)
-    yield f"{exp:.0f} per clock and SM beside {flops:.0f} FLOP: {flops / exp:.0f} times fewer"
-    rate = h100["sms"] * clock * exp / 1e12
-    yield f"at {clock / 1e9:.2f} GHz, where an H100 has its peak, {rate:.2f} T per second"
+    return best(variant), best(variant) / peak, peak
 
 
-def fp8():
-    outliers = "--input outliers --h 2 --n 256 --nk 8192 --d 128"
-    yield f"{rmse('10_warp_specialized ' + outliers):.1e}. **Differs**: the paper has fp16"
-    tensor, blocks, rotated = (
-        rmse(f"12_fp8 --variant {variant} {outliers}")
-        for variant in ("tensor", "blocks", "rotated")
-    )
-    yield f"| {rotated:.1e}. Reproduced. |"
-    yield f"{blocks:.1e} instead of {tensor:.1e}"
-    yield f"{tensor / rotated:.1f} times at 8192 keys"
-    plain, centred = (
-        sim(f"12_fp8 --variant {variant} --h 1 --n 64 --nk 16384")["check"][0]["used"]
-        for variant in ("tensor", "centred")
-    )
-    yield f"has {plain:.0%} of the allowed error in `tensor`, and {centred:.0%} in `centred`"
+def forward_means():
+    return mean("specialized"), len(peers("specialized")), mean("scheduled")
+
+
+def backward_means():
+    return mean("wgmma", "backward"), mean("columns", "backward")
+
+
+def gain(variant, other):
+    mine, others = (best(name, n=8192) for name in (variant, other))
+    return mine, others, mine / others - 1
+
+
+def exponentials():
+    gpu, exp = find_model("H100"), constant("rate_ex2") * 32
+    flops = 2 * 64 * 256 * 16 / constant("wgmma_n256_ss_wg2")
+    clock = gpu["bf16_flops"] / (gpu["sms"] * flops)
+    return exp, flops, flops / exp, clock / 1e9, gpu["sms"] * clock * exp / 1e12
+
+
+def rmse(run):
+    return run["check"][0]["rmse"]
+
+
+def used(run):
+    return run["check"][0]["used"]
+
+
+def in_fp8():
     gpu = find_model("H200")
-    yield f"The peak {gpu['fp8_flops'] / gpu['bf16_flops']:.1f} times, attention"
-    wide, narrow = (
-        speed(*peers("late", n=16384, causal=False, d=d))
-        / speed(*peers("scheduled", n=16384, causal=False, d=d))
-        for d in (128, 64)
-    )
-    yield f"attention {wide:.2f} times at d = 128 and {narrow:.2f} times at d = 64, N = 16384"
-    best = speed(*peers("late", d=128, causal=False))
-    yield f"Step 12, at d = 128, at best {best:,.0f} TFLOP/s"
+    yield gpu["fp8_flops"] / gpu["bf16_flops"]
+    for d in (128, 64):
+        yield best("late", n=16384, d=d) / best("scheduled", n=16384, d=d)
 
 
-def decoding():
-    heads = "--n 1 --nk 4096 --h 32 --hkv 8 --d 128"
-    flash = sim(f"07_tensor_cores --variant lazy {heads}")
-    splits, groups = (sim(f"13_decode --variant {v} {heads}") for v in ("splits", "groups"))
-    a, b = (run["estimate"]["kernels"][0]["sms"] for run in (flash, splits))
-    sms = find_model("H200")["sms"]
-    yield f"With 32 heads {a} of an H200's {sms} SMs have a block, with splits {b}"
-    each, once = requested(splits, "K", "V"), requested(groups, "K", "V")
-    yield f"{each:,} bytes are requested by each head for itself, {once:,} once for the 4 heads"
-    others = ("once --b 3 --lengths 0,1,700 --page 16", "fp8 --b 2 --lengths 900,33 --page 64")
-    runs = [sim(f"13_decode --variant once {heads}")]
-    runs += [sim(f"13_decode --variant {other} --h 8 --hkv 2 --d 128") for other in others]
-    predicted = sum(total(run["traffic"]["requested"]["predicted"]) for run in runs)
-    counted = sum(map(requested, runs))
-    yield f"{predicted:,} bytes are predicted of three runs, {counted:,} counted"
+def busy_sms(run):
+    return run["estimate"]["kernels"][0]["sms"]
 
-    long = [decode(b=1, nk=262144, variant=name)["ms"] for name in ("lazy", "splits", "once")]
-    a, b = long[0] / long[1], long[0] / long[2]
-    yield f"at B = 1 and 262,144 keys: {a:.1f} times by splits, {b:.1f} times in all"
-    first, second, third = (decode(b=1, nk=nk, variant="once")["ms"] for nk in (1024, 4096, 16384))
-    a, b = second / first, third / first
-    yield f"4,096 keys take {a:.2f} times as long as 1,024, 16,384 keys {b:.2f}"
-    apart, four, sixteen = (decode("groups", hkv=hkv, variant="once")["ms"] for hkv in (32, 8, 2))
-    a, b = apart / four, apart / sixteen
-    yield f"{a:.2f} times with groups of 4, {b:.2f} times with groups of 16"
+
+def beside_lazy(variant):
+    longest = {"b": 1, "nk": 262144}
+    return decode("ms", variant="lazy", **longest) / decode("ms", variant=variant, **longest)
+
+
+def beside_1k(nk):
+    return decode("ms", b=1, nk=nk) / decode("ms", b=1, nk=1024)
+
+
+def of_cache(*runs):
+    return (requested(run, "K", "V") for run in runs)
+
+
+def apart(hkv):
+    return decode("ms", "groups", hkv=32) / decode("ms", "groups", hkv=hkv)
+
+
+def slower_with_pages():
+    found = rows("decode_h100.json", what="pages", page=16)
     slower = [
-        row["ms"] / decode("pages", b=row["b"], nk=row["nk"], page=None)["ms"] - 1
-        for row in rows("decode_h100.json", what="pages", page=16)
+        row["ms"] / decode("ms", "pages", b=row["b"], nk=row["nk"], page=None) - 1 for row in found
     ]
-    yield f"With pages of 16 keys, {min(slower):.1%} to {max(slower):.1%} slower than without"
-    long, batch, short = (
-        decode(b=b, nk=nk, variant="once")["of_copy"]
-        for b, nk in ((1, 262144), (32, 4096), (1, 4096))
-    )
-    yield (
-        f"{long:.0%} of a copy's bandwidth at 262,144 keys and {batch:.0%} at 4,096 keys of 32 "
-        f"sequences, but {short:.0%} at 4,096 keys of one"
-    )
-    long, short = (
-        decode("fp8", b=1, nk=nk, variant="once")["ms"]
-        / decode("fp8", b=1, nk=nk, variant="fp8")["ms"]
-        for nk in (262144, 4096)
-    )
-    yield f"{long:.2f} times as fast at 262,144 keys, {short:.2f} times at 4,096"
+    return min(slower), max(slower)
 
 
-def measured_rings():
-    yield "{:.0%} and {:.0%} with 2 GPUs, variant fused".format(*ring("share", tokens=8192))
-    yield "{:.0%} forward and {:.0%} with the backward".format(*ring("variants", variant="plain"))
+def of_copy():
+    return (decode("of_copy", b=b, nk=nk) for b, nk in ((1, 262144), (32, 4096), (1, 4096)))
 
 
-def simulated_rings():
-    plain, zigzag = (
-        sim(f"14_ring --h 1 --n 512 --causal --variant {variant}", ranks=4)
-        for variant in ("plain", "zigzag")
-    )
+def faster_in_8_bits(nk):
+    return decode("ms", "fp8", b=1, nk=nk) / decode("ms", "fp8", "fp8", b=1, nk=nk)
 
-    def share(run):
-        scores = [rank["scores"] for rank in run["ranks"]]
-        return sum(map(sum, scores)) / 4 / sum(map(max, zip(*scores)))
 
-    yield f"reach {share(plain):.0%} of the ideal with 4 chunks and {share(zigzag):.0%} with 8"
-    sent, chunk = zigzag["ranks"][0]["sent"], 2 * 2 * 512 // 4 * 64
+def predicted_and_counted(*runs):
+    predicted = sum(total(run["traffic"]["requested"]["predicted"]) for run in runs)
+    return predicted, sum(map(requested, runs))
+
+
+def share_of_ideal(run):
+    scores = [rank["scores"] for rank in run["ranks"]]
+    return sum(map(sum, scores)) / 4 / sum(map(max, zip(*scores)))
+
+
+def chunks(run):
+    sent, chunk = run["ranks"][0]["sent"], 2 * 2 * 512 // 4 * 64
     forward, backward = (sent[way]["counted"] for way in ("forward", "backward"))
-    yield f"{forward:,} bytes, {forward / chunk:g} chunks; the backward sends"
-    sums = (backward - 2 * chunk) / (2 * chunk)
-    yield f"2 such chunks and {sums:g} of dK and dV in fp32, {backward:,}"
-    errors = [rmse("14_ring --h 1 --n 512 --input normal", ranks) for ranks in (2, 4, 8)]
-    yield "{:.1e} with 2 ranks, {:.1e} with 4 and {:.1e} with 8".format(*errors)
-    sent = [
-        sim(f"14_ring --h 8 --n {4096 * ranks} --predict --variant {variant}", ranks)["ranks"][0]
-        for variant in ("heads", "zigzag")
-        for ranks in (4, 8)
-    ]
-    sent = [bytes_text(rank["sent"]["forward"]["predicted"]) for rank in sent]
-    yield "4 ranks send {} each and 8 ranks, with twice the rows, {}".format(*sent)
-    yield "in a ring it is {2} and {3}".format(*sent)
+    return forward, forward / chunk, (backward - 2 * chunk) / (2 * chunk), backward
+
+
+def sent_text(run):
+    return bytes_text(run["ranks"][0]["sent"]["forward"]["predicted"])
+
+
+# --- the claims -----------------------------------------------------------------------------------
+
+# In the page's order: what it says was found, and a function of its commands' runs: the figures.
+CLAIMS = (
+    ("{:,} bytes of S are written in fp32, so {:,} in 2 bytes", half_of_scores),
+    ("{:,} bytes; with P and in fp32 step 01 needs {}", half_and_all_of_layer),
+    ("{:g} are requested", lambda a: [requested(a, "S", "P") / (4 * 512**2)]),
+    ("{:.1f} passes at N = 1024, {:.1f} at", lambda: map(scores_passes, (1024, 4096))),
+    ("{} bytes of P, step 04 {} of S", lambda a, b: (requested(a, "P"), requested(b, "S", "P"))),
+    ("{:.1%} of the copy rate and {:.1%} of the FMA rate; ... {:.0f} times as fast", textbook),
+    # The algorithm.
+    ("{:,} FLOP and {} more; ... {:.0e} in step 01, {:.0e} in step 04", flops_and_errors),
+    ("{:,} bytes at N = 256 and {:,} at N = 512; S and P would take {:,} and {:,}", workspaces),
+    ("{2:g} safe, {1:g} online, {0:g} without", lambda a, b, c: map(accesses, (a, c, b))),
+    # Traffic.
+    ("{}/s of shared memory beside {}/s: {:.1f} times, at 1/{:.0f}", sram_of_a100),
+    ("{}/s of shared memory beside {}/s of HBM: {:.1f} times. ... {:.1f} times", sram_of_h200),
+    ("the requested bytes have the formula's slope", tuple),  # held by the tests of fit_m.py
+    ("{:.1f} times the requested bytes", lambda a, b: [requested(b) / requested(a)]),
+    ("{} are requested; {} cross HBM ... H200, {} with that of a T4", with_two_l2s),
+    ("{:.2f} times the ... {:.2f} times at ... only {:.2f} ... {} of {} SMs", fused_beside_tiled),
+    ("{:.3f} times that at ... {:.3f} times", lambda: map(over_inputs_and_outputs, (1024, 16384))),
+    # The backward.
+    ("{:.3g} times the FLOPs of the standard backward, {:.3g} times those", backward_flops),
+    ("{:.1f} times fewer bytes, {:.1f} times fewer cross ... {:.0f} times smaller", smaller),
+    ("{:.2f} and {:.2f} times as ... {:.2f} and, with too few blocks, {:.2f}", backward_speedups),
+    ("Step 05 writes {} numbers", lambda a: [written(a["backward"], "delta") // 4]),
+    (
+        "{:.2f} times as many: ... alone has {:.1f}.",
+        lambda a, b, c: (both(b) / both(a), c["flops"] / 1e9),
+    ),
+    # FlashAttention-2.
+    ("{:.2f} of the requested bytes with the same tiles, and {} blocks instead of {}", swapped),
+    ("{:.1%} of the tiles are visited", lambda a, b: [requested(b, "K") / requested(a, "K")]),
+    ("{:.2f} times at N = 1024, {:.2f} times at N = 4096", lambda: map(by_mask, (1024, 4096))),
+    ("{:g} / {:g} TFLOP/s = {:.0f}; on an H200 {:.1f}", peaks),
+    ("{:.1f} times ... {:.1f} at 4096, {:.1f} at", lambda: map(by_order, (1024, 4096, 16384))),
+    # FlashAttention-3.
+    ("at best {1:.0%} of {2:.0f} TFLOP/s", lambda: of_peak("flash")),
+    ("at best {:.0f} TFLOP/s, {:.0%} of {:.0f}", lambda: of_peak("scheduled")),
+    ("{:.2f} times in the geometric mean of {} problems; ... {:.2f} times.", forward_means),
+    ("{:.2f} times in its first variant and {:.2f} times in its last", backward_means),
+    ("{:.0f} TFLOP/s instead of {:.0f}: {:.0%}", lambda: gain("specialized", "producer")),
+    ("{:.0f} TFLOP/s ... instead of {:.0f} ... {:.0%}", lambda: gain("specialized", "wgmma")),
+    (
+        "{:.0f} per clock and SM beside {:.0f} FLOP: {:.0f} ... {:.2f} GHz, ... {:.2f} T",
+        exponentials,
+    ),
+    # FP8.
+    ("{:.1e}. **Differs**", lambda a: [rmse(a)]),
+    ("{:.1e}. Reproduced.", lambda a: [rmse(a)]),
+    ("{1:.1e} instead of {0:.1e}", lambda *runs: map(rmse, runs)),
+    ("{:.1f} times at 8192 keys", lambda a, b: [rmse(a) / rmse(b)]),
+    ("{:.0%} of the allowed error in `tensor`, and {:.0%} in", lambda *runs: map(used, runs)),
+    ("The peak {:.1f} times, attention {:.2f} times at d = 128 and {:.2f} times at d = 64", in_fp8),
+    ("at best {:,.0f} TFLOP/s", lambda: [best("late")]),
+    # Decoding.
+    (
+        "With 32 heads {} of an H200's 132 SMs have a block, with splits {}",
+        lambda *runs: map(busy_sms, runs),
+    ),
+    ("{:.1f} times by splits, {:.1f} times in all", lambda: map(beside_lazy, ("splits", "once"))),
+    ("take {:.2f} times as long as 1,024, ... {:.2f}", lambda: map(beside_1k, (4096, 16384))),
+    ("{:,} bytes are requested by each head for itself, {:,} once", of_cache),
+    ("{:.2f} times with groups of 4, {:.2f} times with groups of 16", lambda: map(apart, (8, 2))),
+    ("With pages of 16 keys, {:.1%} to {:.1%} slower", slower_with_pages),
+    ("{:.0%} of a copy's bandwidth at ... {:.0%} at 4,096 ... but {:.0%} at 4,096", of_copy),
+    ("{:.2f} times as fast at 262,144 keys, {:.2f}", lambda: map(faster_in_8_bits, (262144, 4096))),
+    ("{:,} bytes are predicted of three runs, {:,} counted", predicted_and_counted),
+    # Several GPUs.
+    (
+        "reach {:.0%} of the ideal with 4 chunks and {:.0%} with 8",
+        lambda *runs: map(share_of_ideal, runs),
+    ),
+    ("{:,} bytes, {:g} chunks; ... {:g} of dK and dV in fp32, {:,} bytes", chunks),
+    ("{:.1e} with 2 ranks, {:.1e} with 4 and {:.1e} with 8", lambda *runs: map(rmse, runs)),
+    (
+        "ranks send {} each and ... rows, {}; in a ring it is {} and {}",
+        lambda *runs: map(sent_text, runs),
+    ),
+    ("{:.0%} and {:.0%} with 2 GPUs", lambda: ring("share", tokens=8192)),
+    ("{:.0%} forward and {:.0%} with the", lambda: ring("variants", variant="plain")),
+)
+
+
+def page_rows():
+    """[(claim, found here, the programs' lines)]"""
+    for line in read_text(os.path.join(ROOT, "docs", "claims.md")).splitlines():
+        if line.startswith("| ") and not line.startswith("| claim"):
+            claim, found, how = (cell.strip() for cell in line.strip("| ").split(" | "))
+            yield claim, found, re.findall(r"`((?:mpirun -n \d+ )?\d\d_[^`]*)`", how)
 
 
 class Claims(unittest.TestCase):
     def test_the_page_says_what_is_found(self):
-        with open(os.path.join(ROOT, "docs", "claims.md"), encoding="utf-8") as file:
-            page = file.read()
-        groups = [the_problem, the_algorithm, traffic, the_backward, flash_attention_2]
-        groups += [flash_attention_3, fp8, decoding, measured_rings]
-        if mpi.has_mpi(os.path.join(BUILD, "steps", "14_ring")):
-            groups.append(simulated_rings)
-        for group in groups:
-            for words in group():
-                with self.subTest(group=group.__name__):
-                    self.assertIn(words, page)
+        with_mpi = mpi.has_mpi(os.path.join(BUILD, "steps", "14_ring"))
+        found = list(page_rows())
+        self.assertEqual(len(found), len(CLAIMS))
+        for (claim, said, lines), (template, figures) in zip(found, CLAIMS):
+            if "mpirun" in " ".join(lines) and not with_mpi:
+                continue
+            with self.subTest(claim=claim):
+                words = template.format(*figures(*map(simulated, lines)))
+                for part in words.split(" ... "):
+                    self.assertIn(part, said)
 
 
 if __name__ == "__main__":

@@ -21,23 +21,6 @@ STEPS = {
     "07_tensor_cores": ("mma", "lazy"),
     "13_decode": ("warps", "splits", "groups", "pages", "once", "fp8"),
 }
-# Refuses 7 keys, and does 13 keys wrong.
-LIBRARY = r"""
-#include <stdlib.h>
-#include "common/harness/library/library.h"
-const char* fa_describe(void) { return DESCRIPTION; }
-const char* fa_last_error(void) { return "the pretended library says no"; }
-int fa_check(const FaProblem* p) { return p->Nk == 7 ? 2 : 0; }
-int fa_workspace_bytes(int v, const FaProblem* p, size_t* bytes) { *bytes = 0; return v - v; }
-int fa_forward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
-  return v >= MOST || p->N > 16 || t->O == NULL || t->dV != NULL || stream != (void*)0x77;
-}
-int fa_release(void) { return 0; }
-int fa_malloc(void** p, size_t bytes) { return (*p = malloc(bytes)) == NULL; }
-int fa_free(void* p) { free(p); return 0; }
-int fa_upload(void* to, const void* from, size_t bytes) { return to == from; }
-int fa_download(void* to, const void* from, size_t bytes) { return to == from; }
-"""
 # Says how it was called, and a time: pages cost 1%, ragged lengths 50%, 8 bits take half.
 PROGRAM = r"""#!{python}
 import json, sys
@@ -81,7 +64,7 @@ class Decode(unittest.TestCase):
         for step, names in STEPS.items():
             most = names.index("fp8") if "fp8" in names else len(names)
             about = described(step, [(name, "bf16", FORWARD) for name in names])
-            compiled(steps, step, LIBRARY, about, f"-DMOST={most}")
+            compiled(steps, step, about, most=most)
         cls.program = os.path.join(steps, "13_decode")
         with open(cls.program, "w", encoding="utf-8") as file:
             file.write(PROGRAM.format(python=sys.executable))
@@ -256,8 +239,6 @@ class Decode(unittest.TestCase):
             json.dump({**self.result, "rows": rows}, file)
         older = "*Of an older text of the kernel: 07_tensor_cores, 13_decode.*"
         self.assertIn(older, self.table("what=peers"))
-        os.remove(self.json)
-        self.assertIn("Not measured yet: run", self.table("what=peers"))
 
     def test_estimates_take_the_short_caches(self):
         """Of the clock: all heads are simulated, since the splits depend on them."""

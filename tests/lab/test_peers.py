@@ -20,7 +20,7 @@ LIBRARY = r"""
 #include "common/harness/library/library.h"
 const char* fa_describe(void) { return DESCRIPTION; }
 const char* fa_last_error(void) { return "the pretended library says no"; }
-int fa_check(const FaProblem* p) { return p->d == 128 ? 2 : p->d == 96 ? 3 : 0; }
+int fa_check(const FaProblem* p) { return p->d == REFUSED_D ? 2 : 0; }
 int fa_workspace_bytes(int v, const FaProblem* p, size_t* bytes) { *bytes = 0; return v - v; }
 static int prepared;
 int fa_prepare(int v, const FaProblem* p, const FaTensors* t, void* stream) {
@@ -29,7 +29,7 @@ int fa_prepare(int v, const FaProblem* p, const FaTensors* t, void* stream) {
 }
 int fa_forward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
   int called_well = prepared == PREPARES && t->Q != NULL && t->LSE != NULL && stream == (void*)0x77;
-  return !called_well || p->d == 32 || v > 1;
+  return !called_well || p->d == 32 || v >= MOST;
 }
 int fa_backward(int v, const FaProblem* p, const FaTensors* t, void* stream) {
   return fa_forward(v, p, t, stream) || t->dV == NULL;
@@ -64,15 +64,15 @@ REFUSALS = {
 GOOD = {name: (2e-7, 0.5) for name in ("O", "LSE", "dQ", "dK", "dV")}
 
 
-def compiled(folder, name, source, *flags):
+def compiled(folder, name, description, refused_d=0, prepares=False, most=2):
     """A library in plain C: what it includes is the real interface."""
     source_path = os.path.join(folder, name + ".c")
     path = os.path.join(folder, f"lib{name}.so")
     with open(source_path, "w", encoding="utf-8") as file:
-        file.write(source)
-    how = ["-std=c99", "-Wall", "-Werror", "-shared", "-fPIC", "-I", ROOT, *flags]
+        file.write(LIBRARY)
+    how = ["-std=c99", "-Wall", "-Werror", "-shared", "-fPIC", "-I", ROOT, description]
+    how += [f"-DREFUSED_D={refused_d}", f"-DPREPARES={int(prepares)}", f"-DMOST={most}"]
     subprocess.run(["gcc", *how, source_path, "-o", path], check=True)
-    return path
 
 
 def described(step, variants, **supports):
@@ -156,8 +156,7 @@ class Peers(unittest.TestCase):
         os.makedirs(steps)
         for step, variants in STEPS.items():
             about = described(step, variants, d=[64], gqa=False, cross=False)
-            prepares = f"-DPREPARES={int(variants[0][2]['prepare'])}"
-            compiled(steps, step, LIBRARY, about, prepares)
+            compiled(steps, step, about, refused_d=128, prepares=variants[0][2]["prepare"])
 
     def setUp(self):
         if os.path.exists(self.json):
