@@ -79,6 +79,7 @@ class EqualCode(Folder):
             calls = list(equal_code.calls_of(STEP))
         self.assertEqual(len(calls), 2 * 2 * 2)  # d, mask, ranks
         size = ["--n=300", "--nk=300", "--h=6", "--hkv=6", "--d=128", "--input=normal"]
+        size += ["--estimate-heads=0"]
         self.assertIn((["--variant", "one", *size, "--causal"], 3), calls)
 
 
