@@ -189,8 +189,8 @@ STEPS = [
         "11_hopper_backward",
         "Hopper backward",
         "08 roles",
-        "The backward by TMA and wgmma. In columns a warpgroup of its own computes dQ, and TMA "
-        "adds its tiles to the sums in device memory (purple).",
+        "The backward with TMA and wgmma. In columns a warpgroup of its own multiplies dQ and adds "
+        "it to the sums in device memory (purple).",
         dict.fromkeys(
             ("late", "deterministic", "columns"), "Registers: dK and dV of the block's keys."
         ),

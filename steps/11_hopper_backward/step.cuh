@@ -3,11 +3,11 @@
 
 #include "steps/08_tensor_core_backward/7_roles.cuh"
 #include "steps/10_warp_specialized/5_scheduled.cuh"
-#include "steps/11_hopper_backward/2_wgmma.cuh"
-#include "steps/11_hopper_backward/3_late.cuh"
-#include "steps/11_hopper_backward/4_apart.cuh"
-#include "steps/11_hopper_backward/6_columns.cuh"
-#include "steps/11_hopper_backward/7_deterministic.cuh"
+#include "steps/11_hopper_backward/3_wgmma.cuh"
+#include "steps/11_hopper_backward/4_late.cuh"
+#include "steps/11_hopper_backward/5_apart.cuh"
+#include "steps/11_hopper_backward/7_columns.cuh"
+#include "steps/11_hopper_backward/9_deterministic.cuh"
 
 namespace step11 {
 
@@ -32,7 +32,7 @@ inline fa::Variant over_step_10(const char* name, const char* idea) {
 // --- variants -----------------------------------------------------------------------------------
 
 inline fa::Variant wgmma() {
-  fa::Variant v = over_step_10("wgmma", "step 08's loop by TMA and wgmma");
+  fa::Variant v = over_step_10("wgmma", "step 08's loop with TMA and wgmma");
   v.workspace = both<workspace>;
   v.backward_parent = "08 roles";
   v.backward = step11_wgmma::backward;
@@ -41,7 +41,7 @@ inline fa::Variant wgmma() {
 }
 
 inline fa::Variant late() {
-  fa::Variant v = over_step_10("late", "products under P and dS; dQ one tile late");
+  fa::Variant v = over_step_10("late", "products in flight during P; dQ one tile late");
   v.workspace = both<workspace>;
   v.backward_parent = "11 wgmma";
   v.backward = step11_late::backward;
@@ -59,8 +59,7 @@ inline fa::Variant apart() {
 }
 
 inline fa::Variant deterministic() {
-  fa::Variant v = over_step_10("deterministic",
-                               "columns, with additions that do not round: always the same bits");
+  fa::Variant v = over_step_10("deterministic", "columns, whose additions to dQ do not round");
   v.workspace = both<step11_deterministic::workspace>;
   v.backward_parent = "11 columns";
   v.backward = step11_deterministic::backward;
@@ -69,7 +68,7 @@ inline fa::Variant deterministic() {
 }
 
 inline fa::Variant columns() {
-  fa::Variant v = over_step_10("columns", "LSE and delta as columns of the products");
+  fa::Variant v = over_step_10("columns", "the products subtract LSE and delta");
   v.workspace = both<step11_columns::workspace>;
   v.backward_parent = "11 apart";
   v.backward = step11_columns::backward;

@@ -1,5 +1,5 @@
 // Tests of step 11. steps/CMakeLists.txt says what it is linked with.
-#include "steps/11_hopper_backward/6_columns.cuh"
+#include "steps/11_hopper_backward/7_columns.cuh"
 #include "tests/backward.h"
 #include "tests/device.h"
 #if !FA_BACKEND_GPU

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "steps/10_warp_specialized/5_scheduled.cuh"
-#include "steps/11_hopper_backward/6_columns.cuh"
+#include "steps/11_hopper_backward/7_columns.cuh"
 #include "steps/14_ring/rows.cuh"
 
 namespace step14 {

@@ -1,9 +1,9 @@
 // Step 11 -- dQ one tile late.
-// Idea      While a warpgroup computes P or dS, a product of its own runs: dK of one tile under P
-//           of the next, dV under the additions to dQ. dQ of a tile is multiplied after the scores
-//           of the next one, so that no warpgroup waits at once for the other's dS, and the two
-//           drift apart: one multiplies while the other computes
-// Changed   since 11 2_wgmma: the order of a tile's products; mbarriers instead of __syncthreads,
+// Idea      A product is in flight while the warpgroup computes: dK of one tile beside P of the
+//           next, dV beside the additions to dQ. dQ of a tile is multiplied after the scores of the
+//           next one. By then the other warpgroup's dS is usually complete, so the two need not
+//           keep in step: one multiplies while the other computes
+// Changed   since 11 3_wgmma: the order of a tile's products; mbarriers instead of __syncthreads,
 //           for Q, for dO and for dS
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 2*Tc*Np) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*Np) B
@@ -12,11 +12,10 @@
 // Launch    delta; backward (Tc * B*Hkv), 256 threads; convert
 // Owns      block: dK and dV of 128 keys; warpgroup: 64 of them, and 64 rows of each tile's dQ
 // Still bad each warpgroup waits for the other's dS and, at d = 128, until the additions have read
-//           dQ's registers; dS is not computed beside dV, which has P as its operand
+//           dQ's registers; no product is in flight during dS, because dV reads P's registers
 #pragma once
 
-#include "common/dialect/ptx/barrier.h"
-#include "steps/11_hopper_backward/1_products.cuh"
+#include "steps/11_hopper_backward/rows.cuh"
 
 namespace step11_late {
 
@@ -49,13 +48,6 @@ struct Copier {
   const WorkTile& work;
   int Tr;
 
-  __device__ void load_keys(bf16 (&to)[kGroups][kGroupKeys * d], uint64_t* full,
-                            const fa::TensorMap* from) const {
-    fa::mbarrier_arrive_expect_tx(full, sizeof to);
-    for (int wg = 0; wg < kGroups; ++wg) {
-      fa::tma_load(to[wg], from, full, {0, work.j * Bc + wg * kGroupKeys, 0, work.bh_kv});
-    }
-  }
   // A tile of rows, the n-th of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
@@ -65,7 +57,7 @@ struct Copier {
     fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.LSE2[0]);
     fa::tma_load(smem.Q[stage], Q, q_full, {0, at.i * Br, 0, at.head});
     fa::bulk_load(smem.LSE2[stage], LSE2 + row, sizeof smem.LSE2[0], q_full);
-    if (n == 0) load_keys(smem.V, &smem.v_full, V);  // in the order of their use
+    if (n == 0) load_keys(smem.V, &smem.v_full, V, work);  // in the order of their use
     fa::mbarrier_wait(&smem.o_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0] + sizeof smem.delta[0]);
     fa::tma_load(smem.dO[stage], dO, o_full, {0, at.i * Br, 0, at.head});
@@ -86,8 +78,8 @@ struct Group {
   // Descriptors differ by constants from that of the first tile.
   using Memory = Tiles<d>;
   const uint64_t first = descriptor(smem.K[0]);
-  // 0, which the compiler cannot know when d = 128. What depends on it is computed where it is
-  // used, else before the loop: there are no registers to keep 24 descriptors of K, V and dS.
+  // 0, which the compiler cannot know when d = 128. Without it nvcc computes 24 descriptors of K, V
+  // and dS before the loop and has no registers to keep them.
   __device__ unsigned zero() const { return d == 128 ? n >> 31 : 0; }
   __device__ uint64_t first_tile() const { return first + zero(); }
   static constexpr uint64_t distance(size_t bytes, int panel_bytes = 16) {
@@ -169,7 +161,7 @@ struct Group {
     put_ds(rP, smem.dS);
   }
   __device__ void show_ds() {
-    fa::fence_proxy_async();  // wgmma reads by another path what this thread wrote
+    fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
     arrive(&smem.ds_full);
   }
 
@@ -180,7 +172,7 @@ struct Group {
     const bool copies = wg == kGroups - 1 && thread == 0;
     if (copies) {
       RowTile ahead = at;  // the tile to copy next
-      copier.load_keys(smem.K, &smem.k_full, copier.K);
+      load_keys(smem.K, &smem.k_full, copier.K, work);
       for (unsigned i = 0; i < min(tiles(), unsigned(kStages)); ++i) {
         copier.load_rows(i, ahead);
         ahead.next(work, shape.Tr);
@@ -199,7 +191,7 @@ struct Group {
     issue_dv();
     differentiate();
 
-    // --- mainloop: S of the next tile beside dK of this one; its dV beside dQ of this one
+    // --- mainloop: S of the next tile and dK of this one, then dQ of this one and dV of the next
     while (++n < tiles()) {
       const int old_half = half();
       at.next(work, shape.Tr);
@@ -232,21 +224,14 @@ struct Group {
     show_ds();
     issue_dk(n - 1);
     issue_dq(n - 1, rdQ);
-    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp: over the keys that only its own part of dP read
+    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp overwrites keys that only its own dP has read
     wait_for<0>(rdK);
     fa::pin_registers(rdQ);
     dQ_sum.template part<d>(half()).add(rdQ);
     arrive(&smem.k_read);
     fa::mbarrier_wait(&smem.k_read, 0);  // both warpgroups' products have read K
     put_rows<d>(rdK, scales, smem.K[wg]);
-    fa::fence_proxy_async();              // TMA reads what this thread has written ...
-    fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
-    if (thread == 0 && key < shape.Nk) {
-      fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh_kv});
-      fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh_kv});
-      fa::tma_store_commit();
-      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
-    }
+    store_keys(dK, dV, smem.K, smem.V, wg, thread, key, shape.Nk, work.bh_kv);
   }
 };
 

@@ -1,22 +1,20 @@
-// Step 11 -- LSE and delta as columns of the products.
-// Idea      S - LSE / scale is a product, too: of [K, 1] and [Q, -LSE / scale]. So is dP - delta,
-//           of [V, 1] and [dO, -delta]. As bf16 each takes three columns, since three bf16 hold the
-//           24 bits of a float. One more wgmma of 16 columns each replaces the loads of LSE and
-//           delta from shared memory, and the subtractions
-// Changed   since 11 4_apart: LSE and delta
+// Step 11 -- LSE and delta are subtracted by the products.
+// Idea      One more wgmma, of 16 columns, in S and in dP subtracts LSE / scale and delta. It
+//           replaces their loads from shared memory and the subtractions
+// Changed   since 11 5_apart: LSE and delta
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 4*Tc*Nv) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 4*Np) B
 //                     atomic 4*BH*Tc*Nv*d B   Np: N in tiles of 128; Nv: in tiles of 128 (d = 64)
 //                                             or 64; causal: visited tiles
 //           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
 // Launch    columns; backward (Tc * B*Hkv), 384 threads; convert
-// Owns      as 4_apart
-// Still bad the order of the additions to dQ changes from run to run, and with it the last bits
+// Owns      as 5_apart
+// Still bad the order of the additions to dQ differs from run to run, and with it the last bits
 #pragma once
 
-#include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/11_hopper_backward/5_augmented.cuh"
+#include "steps/11_hopper_backward/5_apart.cuh"
+#include "steps/11_hopper_backward/6_augmented.cuh"
 
 namespace step11_columns {
 
@@ -51,13 +49,6 @@ struct Copier {
   const WorkTile& work;
   int Np;
 
-  __device__ void load_keys(bf16 (&to)[kGroups][kGroupKeys * d], uint64_t* full,
-                            const fa::TensorMap* from) const {
-    fa::mbarrier_arrive_expect_tx(full, sizeof to);
-    for (int wg = 0; wg < kGroups; ++wg) {
-      fa::tma_load(to[wg], from, full, {0, work.j * Bc + wg * kGroupKeys, 0, work.bh_kv});
-    }
-  }
   // A tile of rows, the n-th of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
@@ -67,14 +58,14 @@ struct Copier {
     fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.columns[0]);
     fa::tma_load(smem.Q[stage], Q, q_full, {0, at.i * Br<d>, 0, at.head});
     fa::bulk_load(smem.columns[stage], columns + row * kColumns, sizeof smem.columns[0], q_full);
-    if (n == 0) load_keys(smem.V, &smem.v_full, V);  // in the order of their use
+    if (n == 0) load_keys(smem.V, &smem.v_full, V, work);  // in the order of their use
     fa::mbarrier_wait(&smem.o_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0]);
     fa::tma_load(smem.dO[stage], dO, o_full, {0, at.i * Br<d>, 0, at.head});
   }
 };
 
-// --- a warpgroup multiplies dQ -------------------------------------------------------------------
+// --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
 // dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is there. One thread
 // also copies: when dS of a tile is there, the tile before it has been read.
@@ -85,7 +76,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   const unsigned tiles = shape.group * (shape.Tr - work.first);
   RowTile at = work, ahead = at;  // ahead: the tile to copy next
   if (thread == 0) {
-    copier.load_keys(smem.K, &smem.k_full, copier.K);
+    load_keys(smem.K, &smem.k_full, copier.K, work);
     UNROLL_BY(1)
     for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
       copier.load_rows(i, ahead);
@@ -97,7 +88,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
     const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see 3_late's zero()
+    const uint64_t k = first_k + (n >> 31);  // + 0: see 4_late's zero()
     const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
     constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
@@ -160,8 +151,8 @@ struct Group {
   RowTile at = work;  // and the tile
   float rX[Br / 2], rdK[d / 2] = {}, rdV[d / 2] = {};
   uint32_t rP[Br / kMma][4];  // P, then dS
-  // A of the columns' product: 1 in the columns of LSE, or of delta, for each key. A lane has the
-  // columns 2 (lane % 4) and the next one, of two keys; 8 to 15 are 0.
+  // A of the columns' product: for each key 1 in the columns of LSE, or of delta. A lane holds
+  // column 2 (lane % 4) and the next one of two keys; columns 8 to 15 are 0.
   uint32_t lse_ones[4], delta_ones[4];
 
   __device__ Group(Tiles<d>& smem, const Shape& shape, const WorkTile& work)
@@ -216,11 +207,11 @@ struct Group {
   __device__ void issue_dk(unsigned i) {
     multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
   }
-  // (dP - delta)^T and dV += P^T dO, once dO is there; beside dV, dS: to registers and, once its
-  // place has been read, to shared memory.
+  // (dP - delta)^T and dV += P^T dO, once dO is there. dS, computed beside dV, goes to registers,
+  // and to shared memory once its stage is empty.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: ptxas moves reads of A's registers behind dV's wait
+    uint32_t copy[Br / kMma][4];  // of P: ptxas moves all reads of A's registers after dV's wait
     UNROLL
     for (int r = 0; r < Br / kMma; ++r) {
       UNROLL
@@ -245,12 +236,12 @@ struct Group {
     put_ds(rP, smem.dS[n % kDsStages]);
   }
   __device__ void show_ds() {
-    fa::fence_proxy_async();  // wgmma reads by another path what this thread wrote
+    fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
     arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // With the mask the rows of the walk's first tile may see none of this warpgroup's keys. Then its
-  // dS is 0, and the warpgroup begins with the next tile. (In further heads it computes the 0s.)
+  // With the mask, rows of the walk's first tile may see none of this warpgroup's keys. Then its dS
+  // is 0, and the warpgroup begins with the next tile. (In further heads it computes the zeros.)
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {
@@ -297,19 +288,12 @@ struct Group {
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
     issue_dk(n - 1);
-    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp: over the keys that only its own part of dP read
+    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp overwrites keys that only its own dP has read
     wait_for<0>(rdK);
     // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
     put_rows<d>(rdK, scales, smem.K[wg]);
-    fa::fence_proxy_async();              // TMA reads what this thread has written ...
-    fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
-    if (thread == 0 && key < shape.Nk) {
-      fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh_kv});
-      fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh_kv});
-      fa::tma_store_commit();
-      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
-    }
+    store_keys(dK, dV, smem.K, smem.V, wg, thread, key, shape.Nk, work.bh_kv);
   }
 };
 
@@ -351,6 +335,20 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 // --- host ----------------------------------------------------------------------------------------
+
+inline fa::Prediction backward_traffic(const fa::Problem& p) {
+  fa::Prediction traffic = step11_apart::backward_traffic(p);
+  const int Br = step11_apart::rows_of_a_tile(p);
+  const uint64_t row = 2 * kColumns, BH = p.heads(), Np = padded_rows(p);
+  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;  // in whole tiles
+  const uint64_t tiles = fa::visited_tiles(p, Br, Bc).tiles;
+  traffic.buffers.erase("LSE2"), traffic.buffers.erase("delta");
+  traffic["columns"] = {.read = row * BH * tiles * Br, .write = row * BH * Np};
+  traffic.hbm.read += (row - 8) * BH * Nv, traffic.hbm.write += (row - 8) * BH * Np;
+  // 16 columns more in S and dP
+  traffic.flops += 2 * 2 * (BH * Br * Bc * tiles - step11_apart::skipped_scores(p)) * kMma;
+  return traffic;
+}
 
 template <int d, class Sums>
 void launch_backward(const fa::Problem& p, const fa::Tensors<bf16>& t, const Sums& dQ_sum) {

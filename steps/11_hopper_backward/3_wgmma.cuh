@@ -1,20 +1,17 @@
-// Step 11 -- the backward by TMA and wgmma.
-// Idea      Step 08's loop with Hopper's copies and products. A warpgroup's S^T and dP^T are the
-//           accumulators of a product of 64 keys; packed, they are the A operands of dV and dK.
-//           dS^T also goes to shared memory, where the product of dQ reads it transposed
-// Changed   since 08 6_atomics: TMA and wgmma; 128 rows a tile; each warpgroup makes half of the
-//           tile's dQ over all keys, added by 16 bytes a lane
+// Step 11 -- the backward with TMA and wgmma.
+// Idea      Step 08's loop with Hopper's copies and products. Each product is waited for at once
+// Changed   since 08 6_atomics: TMA and wgmma; 128 rows per tile; each warpgroup multiplies half of
+//           the tile's dQ over the keys of both
 // Traffic   requested read   2*BH*(2*N + 2*Tc*N)*d + 2*BHkv*2*Nk*d + 4*BH*(N + Np*d + 2*Tc*Np) B
 //                     write  2*BH*N*d + 2*BHkv*2*Nk*d + 4*BH*(Np*d + 2*Np) B
 //                     atomic 4*BH*Tc*Np*d B   Np: N in whole tiles; causal: visited tiles
 //           compulsory       2*(4*BH*N*d + 4*BHkv*Nk*d) + 4*BH*N B
 // Launch    delta; backward (Tc * B*Hkv), 256 threads; convert
 // Owns      block: dK and dV of 128 keys; warpgroup: 64 of them, and 64 rows of each tile's dQ
-// Still bad every product is waited for: the tensor cores idle while P and dS are computed
+// Still bad the tensor cores are idle while P and dS are computed
 #pragma once
 
-#include "common/dialect/ptx/barrier.h"
-#include "steps/11_hopper_backward/1_products.cuh"
+#include "steps/11_hopper_backward/rows.cuh"
 
 namespace step11_wgmma {
 
@@ -34,7 +31,7 @@ struct alignas(1024) Tiles {
   uint64_t kv_full, full[kStages];              // mbarriers
 };
 
-// One thread copies.
+// What one thread copies.
 struct Sources {
   const fa::TensorMap *Q, *K, *V, *dO;
   const float *LSE2, *delta;  // [B*H * Tr, Br]
@@ -109,7 +106,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     const bf16 *sQ = smem.Q[stage], *sdO = smem.dO[stage];
     fa::mbarrier_wait(&smem.full[stage], n / kStages & 1);
 
-    // P^T
+    // P^T = 2^(S^T - LSE2)
     float rX[Br / 2];
     uint32_t rP[Br / kMma][4];
     multiply_features<d>(k, descriptor(sQ), rX);

@@ -1,19 +1,19 @@
 // Step 11 -- a warpgroup of its own for dQ.
-// Idea      A third warpgroup multiplies dQ, adds it to HBM, and copies. The others wait neither at
-//           once for each other's dS nor for the additions: dS has two places. Without dQ they have
-//           registers for a copy of P, so that dS is computed beside dV. At d = 128 a tile has 64
-//           rows: there are no registers for more
-// Changed   since 11 3_late: who multiplies dQ and who copies; the order of dV and dP
-// Traffic   as 3_late; at d = 128 the walk reads and adds tiles of 64 rows
+// Idea      A third warpgroup multiplies dQ, adds it to HBM, and copies. The other two wait neither
+//           for each other nor for the additions. The rest follows: dS has two stages, so that they
+//           need not wait for the third; at d = 128 three warpgroups have registers for 64 rows
+//           only; and without dQ there is room for a copy of P, so that dS is computed beside dV
+// Changed   since 11 4_late: who multiplies dQ and who copies; the order of dV and dP; a first tile
+//           that sees no key is skipped
+// Traffic   as 4_late; at d = 128 the walk reads and adds tiles of 64 rows
 // Launch    delta; backward (Tc * B*Hkv), 384 threads; convert
 // Owns      block: dK and dV of 128 keys; warpgroups 0 and 1: 64 of them; warpgroup 2: dQ of a tile
-// Still bad LSE and delta are read from shared memory for each element of P and dS, beside the
-//           additions: both go through the same unit
+// Still bad LSE and delta are loaded from shared memory in each tile, by the unit of the SM that
+//           also performs the additions
 #pragma once
 
-#include "common/dialect/ptx/barrier.h"
 #include "common/dialect/ptx/setmaxnreg.h"
-#include "steps/11_hopper_backward/1_products.cuh"
+#include "steps/11_hopper_backward/rows.cuh"
 
 namespace step11_apart {
 
@@ -24,7 +24,7 @@ constexpr int Br = d == 64 ? 128 : 64;  // rows of a tile of Q and dO
 constexpr int kThreads = (kGroups + 1) * kGroupThreads;
 constexpr int kStages = 3, kDsStages = 2;  // of Q and dO; of dS
 template <int d>
-constexpr int kGroupRegisters = d == 64 ? 208 : 216;  // setmaxnreg; the third one has the rest
+constexpr int kGroupRegisters = d == 64 ? 208 : 216;  // by setmaxnreg; the third has the rest
 template <int d>
 constexpr int kThirdRegisters = 3 * 168 - 2 * kGroupRegisters<d>;
 
@@ -53,13 +53,6 @@ struct Copier {
   const WorkTile& work;
   int Np;
 
-  __device__ void load_keys(bf16 (&to)[kGroups][kGroupKeys * d], uint64_t* full,
-                            const fa::TensorMap* from) const {
-    fa::mbarrier_arrive_expect_tx(full, sizeof to);
-    for (int wg = 0; wg < kGroups; ++wg) {
-      fa::tma_load(to[wg], from, full, {0, work.j * Bc + wg * kGroupKeys, 0, work.bh_kv});
-    }
-  }
   // A tile of rows, the n-th of the walk, once its stage is empty.
   __device__ void load_rows(unsigned n, const RowTile& at) const {
     const unsigned stage = n % kStages, parity = (n / kStages & 1) ^ 1;
@@ -69,7 +62,7 @@ struct Copier {
     fa::mbarrier_arrive_expect_tx(q_full, sizeof smem.Q[0] + sizeof smem.LSE2[0]);
     fa::tma_load(smem.Q[stage], Q, q_full, {0, at.i * Br<d>, 0, at.head});
     fa::bulk_load(smem.LSE2[stage], LSE2 + row, sizeof smem.LSE2[0], q_full);
-    if (n == 0) load_keys(smem.V, &smem.v_full, V);  // in the order of their use
+    if (n == 0) load_keys(smem.V, &smem.v_full, V, work);  // in the order of their use
     fa::mbarrier_wait(&smem.o_empty[stage], parity);
     fa::mbarrier_arrive_expect_tx(o_full, sizeof smem.dO[0] + sizeof smem.delta[0]);
     fa::tma_load(smem.dO[stage], dO, o_full, {0, at.i * Br<d>, 0, at.head});
@@ -77,7 +70,7 @@ struct Copier {
   }
 };
 
-// --- a warpgroup multiplies dQ -------------------------------------------------------------------
+// --- the third warpgroup multiplies dQ -----------------------------------------------------------
 
 // dQ of each tile, 64 rows and 64 features at a time, once both warpgroups' dS is there. One thread
 // also copies: when dS of a tile is there, the tile before it has been read.
@@ -88,7 +81,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   const unsigned tiles = shape.group * (shape.Tr - work.first);
   RowTile at = work, ahead = at;  // ahead: the tile to copy next
   if (thread == 0) {
-    copier.load_keys(smem.K, &smem.k_full, copier.K);
+    load_keys(smem.K, &smem.k_full, copier.K, work);
     UNROLL_BY(1)
     for (unsigned i = 0; i < min(tiles, unsigned(kStages)); ++i, ahead.next(work, shape.Tr)) {
       copier.load_rows(i, ahead);
@@ -100,7 +93,7 @@ __device__ inline void multiply_dq(Tiles<d>& smem, const Shape& shape, const Wor
   UNROLL_BY(1)
   for (unsigned n = 0; n < tiles; ++n, at.next(work, shape.Tr)) {
     const unsigned stage = n % kDsStages;
-    const uint64_t k = first_k + (n >> 31);  // + 0: see 3_late's zero()
+    const uint64_t k = first_k + (n >> 31);  // + 0: see 4_late's zero()
     const uint64_t ds = first_ds + stage * (sizeof smem.dS[0] >> 4);
     fa::mbarrier_wait(&smem.ds_full[stage], n / kDsStages & 1);
     constexpr int kParts = 2;  // d = 64: of rows; d = 128: of features
@@ -194,11 +187,11 @@ struct Group {
   __device__ void issue_dk(unsigned i) {
     multiply_rows<d>(rP, first_tile() + kQRows + i % kStages * kStageOf, rdK);
   }
-  // dP^T = V dO^T and dV += P^T dO, once dO is there; beside dV, dS: to registers and, once its
-  // place has been read, to shared memory.
+  // dP^T = V dO^T and dV += P^T dO, once dO is there. dS, computed beside dV, goes to registers,
+  // and to shared memory once its stage is empty.
   __device__ void differentiate() {
     float(&rdP)[Br / 2] = rX;
-    uint32_t copy[Br / kMma][4];  // of P: ptxas moves reads of A's registers behind dV's wait
+    uint32_t copy[Br / kMma][4];  // of P: ptxas moves all reads of A's registers after dV's wait
     UNROLL
     for (int r = 0; r < Br / kMma; ++r) {
       UNROLL
@@ -219,12 +212,12 @@ struct Group {
     put_ds(rP, smem.dS[n % kDsStages]);
   }
   __device__ void show_ds() {
-    fa::fence_proxy_async();  // wgmma reads by another path what this thread wrote
+    fa::fence_proxy_async();  // wgmma, another path to shared memory, sees what this thread wrote
     arrive(&smem.ds_full[(n - 1) % kDsStages]);
   }
 
-  // With the mask the rows of the walk's first tile may see none of this warpgroup's keys. Then its
-  // dS is 0, and the warpgroup begins with the next tile. (In further heads it computes the 0s.)
+  // With the mask, rows of the walk's first tile may see none of this warpgroup's keys. Then its dS
+  // is 0, and the warpgroup begins with the next tile. (In further heads it computes the zeros.)
   __device__ void skip_hidden() {
     if (key <= at.i * Br + Br - 1 + shape.shift || tiles() == 1) return;
     for (int panel = 0; panel < Br / 64; ++panel) {
@@ -271,19 +264,12 @@ struct Group {
     const float scales[2] = {shape.scale, shape.scale}, ones[2] = {1.f, 1.f};
     show_ds();
     issue_dk(n - 1);
-    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp: over the keys that only its own part of dP read
+    put_rows<d>(rdV, ones, smem.V[wg]);  // a warp overwrites keys that only its own dP has read
     wait_for<0>(rdK);
     // dQ of the last tile has read K
     fa::mbarrier_wait(&smem.ds_empty[(n - 1) % kDsStages], (n - 1) / kDsStages & 1);
     put_rows<d>(rdK, scales, smem.K[wg]);
-    fa::fence_proxy_async();              // TMA reads what this thread has written ...
-    fa::bar_sync(1 + wg, kGroupThreads);  // ... and what the warpgroup's others have
-    if (thread == 0 && key < shape.Nk) {
-      fa::tma_store(dK, smem.K[wg], {0, key, 0, work.bh_kv});
-      fa::tma_store(dV, smem.V[wg], {0, key, 0, work.bh_kv});
-      fa::tma_store_commit();
-      fa::tma_store_wait_read<0>();  // a block's memory must stay until it has been read
-    }
+    store_keys(dK, dV, smem.K, smem.V, wg, thread, key, shape.Nk, work.bh_kv);
   }
 };
 
@@ -328,7 +314,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 inline int rows_of_a_tile(const fa::Problem& p) { return p.d == 64 ? Br<64> : Br<128>; }
 
-// Elements of scores that are not computed: those of the tiles that skip_hidden() skips.
+// Scores of the tiles that skip_hidden() skips.
 inline uint64_t skipped_scores(const fa::Problem& p) {
   const int Br = rows_of_a_tile(p);
   const Shape shape = shape_of(p, Br);

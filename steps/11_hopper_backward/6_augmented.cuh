@@ -1,17 +1,19 @@
-// Step 11 -- LSE and delta as columns of the products: what rows look like.
-// Idea      S - LSE / scale is a product, too: of K with a column of ones, and Q with a column of
-//           -LSE / scale. So is dP - delta: V and ones, dO and -delta. A bf16 holds 8 bits, a float
-//           24: three columns each
-// Changed   since 11 1_products: the kernel before writes columns; a product with columns
+// Step 11 -- rows with columns for LSE and delta.
+// Idea      S - LSE / scale is itself a product: of K with a column of ones, and Q with a column of
+//           -LSE / scale. dP - delta is one of V with ones, and dO with -delta. A bf16 has 8 bits
+//           of mantissa and a float 24, so each value needs three columns
+// Changed   since 11 1_products: a product that reads the columns; the kernel before writes them,
+//           instead of rows.cuh's delta_kernel
 #pragma once
 
-#include "steps/11_hopper_backward/4_apart.cuh"
+#include "steps/11_hopper_backward/rows.cuh"
 
 namespace step11_columns {
 
 using namespace step11;
 
-constexpr int kColumns = 8;  // of a row: three of -LSE / scale, three of -delta, two unused
+constexpr int kColumns =
+    8;  // of a row: three of -LSE / scale, three of -delta, two of 9_deterministic
 
 // C = A B^T of 64 keys and a tile's rows, with the columns: the sum over the features and, for each
 // of the columns that `ones` chooses, the row's value.
@@ -40,7 +42,7 @@ __device__ inline void split(float x, bf16* to) {
 
 // A row's columns. Both products read all of them: an inf or a NaN in one is NaN in both. A row
 // without a key, and one past the end, gets -1e30: its P is 0, and -inf times 0 would be NaN. The
-// last two are for 7_deterministic.cuh.
+// last two hold a float for 9_deterministic.cuh, or 0.
 __device__ inline void put_columns(bf16* to, float scaled_lse, float delta, float last = 0.f) {
   __align__(16) bf16 row[kColumns];
   split(scaled_lse == -INFINITY ? -1e30f : -scaled_lse, row);
@@ -49,7 +51,7 @@ __device__ inline void put_columns(bf16* to, float scaled_lse, float delta, floa
   *reinterpret_cast<uint4*>(to) = *reinterpret_cast<const uint4*>(row);
 }
 
-// As delta_kernel, but to columns.
+// As delta_kernel, which writes LSE2 and delta instead.
 template <int d>
 __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
                                const bf16* dO,    // [B*H, N, d]
@@ -63,7 +65,7 @@ __global__ void columns_kernel(const bf16* O,     // [B*H, N, d]
   if (at.lane == 0) put_columns(columns + at.padded * kColumns, at.lse(LSE) / scale, delta);
 }
 
-// Does a sum of dQ need something from each row's columns? See 7_deterministic.cuh.
+// Whether dQ's sums read the last two columns: 9_deterministic's do.
 template <class Sums>
 constexpr bool kReadsColumns = requires(typename Sums::Part part, const bf16* row) {
   part.read(row);
@@ -80,20 +82,6 @@ void launch_columns(const fa::Problem& p, const fa::Tensors<bf16>& t) {
 inline std::vector<fa::Scratch> workspace(const fa::Problem& p) {
   const size_t rows = p.heads() * size_t(padded_rows(p));
   return {{"columns", 2 * kColumns * rows}, {"dQ_sum", 4 * rows * p.d}};
-}
-
-inline fa::Prediction backward_traffic(const fa::Problem& p) {
-  fa::Prediction traffic = step11_apart::backward_traffic(p);
-  const int Br = step11_apart::rows_of_a_tile(p);
-  const uint64_t row = 2 * kColumns, BH = p.heads(), Np = padded_rows(p);
-  const uint64_t Nv = uint64_t(fa::ceil_div(p.N, Br)) * Br;  // in whole tiles
-  const uint64_t tiles = fa::visited_tiles(p, Br, Bc).tiles;
-  traffic.buffers.erase("LSE2"), traffic.buffers.erase("delta");
-  traffic["columns"] = {.read = row * BH * tiles * Br, .write = row * BH * Np};
-  traffic.hbm.read += (row - 8) * BH * Nv, traffic.hbm.write += (row - 8) * BH * Np;
-  // 16 columns more in S and dP
-  traffic.flops += 2 * 2 * (BH * Br * Bc * tiles - step11_apart::skipped_scores(p)) * kMma;
-  return traffic;
 }
 
 }  // namespace step11_columns
