@@ -32,6 +32,18 @@ BlockWork work_of(void (*kernel)(P...), const fa::LaunchConfig& config, A&&... a
   return k.work[0];
 }
 
+void check(const BlockWork& got, const BlockWork& want) {
+  CHECK(got.lines == want.lines);
+  CHECK(got.atomic_lines == want.atomic_lines);
+  CHECK(got.wavefronts == want.wavefronts);
+  CHECK(got.instructions == want.instructions);
+  CHECK(got.mma == want.mma);
+  CHECK(got.wgmma_columns == want.wgmma_columns);
+  CHECK(got.l2_bytes == want.l2_bytes);
+  CHECK(got.latency == want.latency);
+  CHECK(got.fetches == want.fetches);
+}
+
 constexpr int kFloats = 1 << 20;
 struct Buffers {
   Buffer<float> x{"x", kFloats}, y{"y", kFloats};
@@ -221,9 +233,7 @@ const fa::LaunchConfig kWarp{1, 32, 64 * 1024}, kWarpgroup{1, 128, 64 * 1024};
 TEST_CASE("a barrier costs its latency, and more for more warps", "[sim][clock]") {
   for (const unsigned warps : {1u, 2u, 8u}) {
     CHECK(work_of(barriers, {1, 32 * warps}, 1).latency == barrier(warps));
-    const BlockWork three = work_of(barriers, {1, 32 * warps}, 3);
-    CHECK(three.latency == 3 * barrier(warps));
-    CHECK(three.instructions == 0);
+    check(work_of(barriers, {1, 32 * warps}, 3), {.latency = 3 * barrier(warps)});
   }
   CHECK(work_of(barrier_of_two_warps, {1, 128}).latency == barrier(2));
 }
@@ -250,15 +260,13 @@ TEST_CASE_METHOD(Buffers, "loads of a loop are on their way together, four trips
     CAPTURE(trips);
     const unsigned rounds = (trips + 3) / 4;
     const int n = static_cast<int>(trips);
-    const BlockWork global = work_of(loop, kWarp, x, y, n);
-    CHECK(global.latency == rounds * figures.l2_latency);
-    CHECK(global.fetches == rounds);
-    CHECK(global.instructions == trips);
-    CHECK(global.lines == trips);
-    const BlockWork shared = work_of(shared_loop, kWarp, y, n);
-    CHECK(shared.latency == rounds * figures.shared_latency);
-    CHECK(shared.fetches == 0);
-    CHECK(shared.wavefronts == trips);
+    check(work_of(loop, kWarp, x, y, n), {.lines = trips,
+                                          .instructions = trips,
+                                          .l2_bytes = 128 * trips,
+                                          .latency = rounds * figures.l2_latency,
+                                          .fetches = rounds});
+    check(work_of(shared_loop, kWarp, y, n),
+          {.wavefronts = trips, .instructions = trips, .latency = rounds * figures.shared_latency});
   }
   for (const unsigned warps : {1u, 2u}) {  // they are counted anew behind a barrier
     CHECK(work_of(loop_between_barriers, {1, 32 * warps}, x, y, 5).latency ==
@@ -303,11 +311,11 @@ TEST_CASE_METHOD(Buffers, "each block's work stands at its place in the grid", "
   const fa::KernelCount k = kernel_of(blocks_of_growing_length, {20, 32}, x, y);
   REQUIRE(k.work.size() == 20);
   for (size_t i = 0; i < 20; ++i) {
-    CHECK(k.work[i].lines == i + 1);
-    CHECK(k.work[i].instructions == i + 1);
-    CHECK(k.work[i].l2_bytes == 128 * (i + 1));
-    CHECK(k.work[i].fetches == i / 4 + 1);
-    CHECK(k.work[i].latency == static_cast<double>(i / 4 + 1) * figures.l2_latency);
+    check(k.work[i], {.lines = i + 1,
+                      .instructions = i + 1,
+                      .l2_bytes = 128 * (i + 1),
+                      .latency = static_cast<double>(i / 4 + 1) * figures.l2_latency,
+                      .fetches = i / 4 + 1});
   }
 }
 
@@ -333,46 +341,30 @@ TEST_CASE_METHOD(Buffers, "a block finds in its L1 what it has loaded, unless mu
 
 TEST_CASE_METHOD(Buffers, "a reduction costs a latency for each step; rows go through it together",
                  "[sim][clock]") {
-  const BlockWork one = work_of(reductions<1>, kWarp, y, 1);
-  const BlockWork four = work_of(reductions<4>, kWarp, y, 1);
-  CHECK(one.latency == 5 * figures.shuffle_latency + barrier(1));
-  CHECK(one.instructions == 5);
-  CHECK(one.wavefronts == 5);
-  CHECK(four.latency == one.latency);
-  CHECK(four.instructions == 20);
-  CHECK(four.wavefronts == 20);
-  CHECK(work_of(reductions<4>, kWarp, y, 3).latency == 3 * one.latency);
+  const double latency = 5 * figures.shuffle_latency + barrier(1);
+  check(work_of(reductions<1>, kWarp, y, 1),
+        {.wavefronts = 5, .instructions = 5, .latency = latency});
+  check(work_of(reductions<4>, kWarp, y, 1),
+        {.wavefronts = 20, .instructions = 20, .latency = latency});
+  CHECK(work_of(reductions<4>, kWarp, y, 3).latency == 3 * latency);
 }
 
 TEST_CASE_METHOD(Buffers, "products of a warp are a latency, of a warpgroup the wait's",
                  "[sim][clock]") {
-  const BlockWork w = work_of(products, kWarp, 7);
-  CHECK(w.mma == 7);
-  CHECK(w.instructions == 7);
-  CHECK(w.latency == figures.mma_latency);
-
-  const BlockWork three = work_of(warpgroup_products, kWarpgroup, x, y, 3, false);
-  CHECK(three.wgmma_columns == 3 * 64);
-  CHECK(three.instructions == 3);
-  CHECK(three.mma == 0);
-  CHECK(three.wavefronts == 0);  // its operands are counted elsewhere
-  CHECK(three.latency == figures.wgmma_latency);
+  check(work_of(products, kWarp, 7), {.instructions = 7, .mma = 7, .latency = figures.mma_latency});
+  // Its operands are counted elsewhere.
+  check(work_of(warpgroup_products, kWarpgroup, x, y, 3, false),
+        {.instructions = 3, .wgmma_columns = 3 * 64, .latency = figures.wgmma_latency});
   CHECK(work_of(warpgroup_products, kWarpgroup, x, y, 3, true).latency ==
         figures.l2_latency + figures.wgmma_latency);  // loaded meanwhile, by each warp
 }
 
 TEST_CASE_METHOD(Buffers, "cp.async costs a latency when its wait follows at once",
                  "[sim][clock]") {
-  const BlockWork at_once = work_of(copy_async, kWarp, x, false);
-  CHECK(at_once.latency == figures.copy_latency);
-  CHECK(at_once.fetches == 1);
-  CHECK(at_once.l2_bytes == 512);
-  CHECK(at_once.instructions == 1);
-  CHECK(at_once.lines == 0);
-  CHECK(at_once.wavefronts == 0);
-  const BlockWork later = work_of(copy_async, kWarp, x, true);
-  CHECK(later.latency == barrier(1));
-  CHECK(later.fetches == 0);
+  check(work_of(copy_async, kWarp, x, false),
+        {.instructions = 1, .l2_bytes = 512, .latency = figures.copy_latency, .fetches = 1});
+  check(work_of(copy_async, kWarp, x, true),
+        {.instructions = 1, .l2_bytes = 512, .latency = barrier(1)});
 }
 
 TEST_CASE_METHOD(Buffers,
@@ -398,10 +390,7 @@ TEST_CASE_METHOD(Buffers,
 
 TEST_CASE_METHOD(Buffers, "a bulk store costs a latency where somebody waits for it",
                  "[sim][clock]") {
-  const BlockWork w = work_of(store_bulk, kWarp, y, true);
-  CHECK(w.latency == figures.tma_latency);
-  CHECK(w.fetches == 0);
-  CHECK(w.l2_bytes == 1024);
+  check(work_of(store_bulk, kWarp, y, true), {.l2_bytes = 1024, .latency = figures.tma_latency});
   CHECK(work_of(store_bulk, kWarp, y, false).latency == 0);
   // Lanes that wait for their stores wait together.
   CHECK(work_of(store_bulk_of_each_lane, kWarp, y).latency == figures.tma_latency);

@@ -105,6 +105,19 @@ std::string demangle(const char* name) {
   return result;
 }
 
+// "kernel(float*)::tile" -> "tile"
+std::string last_name(const char* symbol) {
+  const std::string name = demangle(symbol);
+  const auto p = name.rfind("::");
+  return p == std::string::npos ? name : name.substr(p + 2);
+}
+
+// The shared array that begins at this offset or is the last one in front of it; null: none.
+const std::pair<const uint64_t, Symbol>* array_before(uint64_t offset) {
+  const auto it = table().thread_locals.upper_bound(offset);
+  return it == table().thread_locals.begin() ? nullptr : &*std::prev(it);
+}
+
 // "ns::P::operator=(ns::P const&)" or "ns::P<4>::P(ns::P<4> const&)", or with &&
 bool copies_struct(const std::string& function) {
   for (const std::string end : {" const&)", "&&)"}) {
@@ -247,13 +260,11 @@ std::string shared_name(const Block& b, uint64_t offset) {
     return field.empty() ? "dynamic shared memory, " + byte
                          : field + ", " + byte + " of dynamic shared memory";
   }
-  auto it = table().thread_locals.upper_bound(offset);
-  if (it == table().thread_locals.begin()) return "shared memory";
-  --it;
-  std::string name = demangle(it->second.name);
-  if (const auto p = name.rfind("::"); p != std::string::npos) name = name.substr(p + 2);
-  const uint64_t byte = offset - it->first;
-  const std::string field = static_field(table().file, name, it->first, byte);
+  const auto* array = array_before(offset);
+  if (!array) return "shared memory";
+  const std::string name = last_name(array->second.name);
+  const uint64_t byte = offset - array->first;
+  const std::string field = static_field(table().file, name, array->first, byte);
   return (field.empty() ? name : field) + ", byte " + std::to_string(byte);
 }
 
@@ -282,9 +293,8 @@ std::string shared_bounds(const Block& b, uint64_t offset) {
   const bool before = !in_dynamic && distance(above) < distance(below);
   const auto& [start, symbol] = before ? *above : *below;
   const bool dynamic = symbol.name == kDynamic;
-  std::string name = demangle(symbol.name);
-  if (const auto p = name.rfind("::"); p != std::string::npos) name = name.substr(p + 2);
-  name = dynamic ? "dynamic shared memory" : "the shared array " + name;
+  const std::string name =
+      dynamic ? "dynamic shared memory" : "the shared array " + last_name(symbol.name);
   const auto begin = static_cast<int64_t>(start);
   if (before) return std::to_string(begin - at) + " bytes before the start of " + name;
   const std::string byte = "at byte " + std::to_string(at - begin);
@@ -332,14 +342,13 @@ SharedArray shared_array(const Block& b, uint64_t offset) {
     if (found.bytes > 0) return found;
     return {"dynamic", dynamic, b.launch->config.smem, {}, {}};
   }
-  auto it = table().thread_locals.upper_bound(offset);
-  if (it == table().thread_locals.begin()) return {"shared memory", 0, b.shared_size, {}, {}};
-  --it;
-  std::string name = demangle(it->second.name);
-  if (const auto p = name.rfind("::"); p != std::string::npos) name = name.substr(p + 2);
+  const auto* array = array_before(offset);
+  if (!array) return {"shared memory", 0, b.shared_size, {}, {}};
+  const auto& [begin, symbol] = *array;
+  const std::string name = last_name(symbol.name);
   const SharedArray found =
-      at_offset(arrays_of(static_fields(table().file, name, it->first), it->first), offset);
-  return found.bytes > 0 ? found : SharedArray{name, it->first, it->second.size, {}, {}};
+      at_offset(arrays_of(static_fields(table().file, name, begin), begin), offset);
+  return found.bytes > 0 ? found : SharedArray{name, begin, symbol.size, {}, {}};
 }
 
 std::vector<DeclaredArray> declared_arrays(const void* pc) {
