@@ -1,9 +1,12 @@
-// The simulator's workers at their start: threads that the system starts late, while the host goes
-// on, and threads that it refuses. pthread_create and operator delete are replaced, because only
-// they can make the moment come that otherwise comes once in thousands of starts.
+// What the simulator says when the system refuses it address space or threads, and its workers when
+// the system starts them late, while the host goes on. The system's functions are replaced, because
+// no limit of the system refuses exactly one call, and only so comes the moment that otherwise comes
+// once in thousands of starts.
 #include <dlfcn.h>
 #include <link.h>
 #include <pthread.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -18,13 +21,21 @@ using sim::test::Buffer;
 namespace {
 
 constexpr int kNever = 1 << 30;
-int granted_threads = kNever;      // how many more before a refusal
-volatile bool late_start = false;  // a new thread starts while the host frees memory
-
-pthread_t host;
 
 // The simulator's own code comes here from the middle of its work, so there must be no hooks.
 #define UNWATCHED __attribute__((no_sanitize("thread")))
+
+// How many more before a refusal.
+int granted_mmaps = kNever, granted_mprotects = kNever, granted_threads = kNever;
+
+UNWATCHED bool refused(int& granted) {
+  if (granted == 0) errno = ENOMEM;
+  return granted == 0 || granted-- == 0;
+}
+
+volatile bool late_start = false;  // a new thread starts while the host frees memory
+
+pthread_t host;
 
 struct Start {
   void* (*routine)(void*);
@@ -47,7 +58,7 @@ UNWATCHED void release(void* p, size_t bytes) {
   std::free(p);
 }
 
-__global__ void store(float* x) { x[blockIdx.x] = 2; }
+__global__ void store(float* x) { x[blockIdx.x * blockDim.x + threadIdx.x] = 2; }
 
 // On a pool of its own: one that has more workers than any before.
 std::vector<float> filled_by(int workers) {
@@ -59,12 +70,22 @@ std::vector<float> filled_by(int workers) {
 
 }  // namespace
 
+extern "C" UNWATCHED void* mmap(void* p, size_t bytes, int protection, int flags, int file,
+                                off_t offset) noexcept {
+  if (refused(granted_mmaps)) return MAP_FAILED;
+  return reinterpret_cast<void*>(syscall(SYS_mmap, p, bytes, protection, flags, file, offset));
+}
+
+extern "C" UNWATCHED int mprotect(void* p, size_t bytes, int protection) noexcept {
+  if (refused(granted_mprotects)) return -1;
+  return static_cast<int>(syscall(SYS_mprotect, p, bytes, protection));
+}
+
 extern "C" UNWATCHED int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                                         void* (*routine)(void*), void* argument) noexcept {
   using Create = int (*)(pthread_t*, const pthread_attr_t*, void* (*)(void*), void*);
   static const auto create = reinterpret_cast<Create>(dlsym(RTLD_NEXT, "pthread_create"));
-  if (granted_threads == 0) return EAGAIN;
-  --granted_threads;
+  if (refused(granted_threads)) return EAGAIN;
   if (!late_start) return create(thread, attributes, routine, argument);
   auto* start = static_cast<Start*>(std::malloc(sizeof(Start)));
   *start = {routine, argument};
@@ -73,6 +94,16 @@ extern "C" UNWATCHED int pthread_create(pthread_t* thread, const pthread_attr_t*
 
 UNWATCHED void operator delete(void* p) noexcept { std::free(p); }
 UNWATCHED void operator delete(void* p, size_t bytes) noexcept { release(p, bytes); }
+
+// The first case: nobody has asked for device memory before.
+TEST_CASE("without address space there is no device memory", "[sim]") {
+  void* p = nullptr;
+  granted_mmaps = GENERATE(0, 1);  // the window, and its marks of written words
+  CHECK_THROWS_WITH(cudaMalloc(&p, 4), ContainsSubstring("cannot reserve address space"));
+  granted_mmaps = 0;
+  CHECK_THROWS_AS(cudaMalloc(&p, 4), fa::ResourceError);
+  granted_mmaps = kNever;
+}
 
 // Whatever is thread-local lies in the window of shared memory, where a kernel's stray index may
 // meet it. This program has no shared array.
@@ -106,4 +137,32 @@ TEST_CASE("without threads a launch is refused, the next one runs", "[sim]") {
     granted_threads = kNever;
   }
   CHECK(filled_by(8) == std::vector<float>(32, 2.f));
+}
+
+TEST_CASE("device memory that the system does not grant is refused", "[sim]") {
+  Buffer<float> x("x", 32);
+  void* p = nullptr;
+  granted_mprotects = 0;
+  CHECK(cudaMalloc(&p, 4) == cudaErrorMemoryAllocation);
+  granted_mprotects = kNever;
+  CHECK(p == nullptr);
+  SILENT(store, {1, 32}, x);
+}
+
+TEST_CASE("without room for the threads' stacks a launch is refused, the next one runs", "[sim]") {
+  Buffer<float> x("x", 32);
+  sim::Options with_new_stacks;  // every worker takes them at its next launch
+  with_new_stacks.stack_bytes += 4096;
+  const sim::test::WithOptions with(with_new_stacks);
+  for (const int granted : {0, 1000}) {
+    granted_mprotects = granted;
+    CHECK_THROWS_AS(fa::launch(store, {1, 32}, x), fa::ResourceError);
+  }
+  granted_mprotects = kNever;
+  granted_mmaps = 0;
+  CHECK_THROWS_WITH(fa::launch(store, {1, 32}, x),
+                    ContainsSubstring("no address space for the stacks"));
+  granted_mmaps = kNever;
+  fa::launch(store, {1, 32}, x);
+  CHECK(x.download() == std::vector<float>(32, 2.f));
 }
