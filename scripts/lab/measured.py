@@ -7,6 +7,7 @@ import glob
 import os
 import statistics
 
+from flash_steps.command import BadInput
 from flash_steps.files import read_json
 from flash_steps.problems import flops_of
 from flash_steps.results import get
@@ -82,8 +83,15 @@ def ratio_text(ratio):
     return f"{three_digits(ratio, always=True)}x"
 
 
-def against_n(title, cells):
-    """A table of {(label, N): text}: a line for each label, a column for each N."""
+def against_n(title, entries):
+    r"""A table of [(label, N, text)]: a line for each label, a column for each N.
+
+    \raises BadInput where there are two results for one cell."""
+    cells = {}
+    for label, n, text in entries:
+        if (label, n) in cells:
+            raise BadInput(f"two results of {label} at N={n}: choose one d, mask and direction")
+        cells[label, n] = text
     columns = [Column(("", title), str, left=True)]
     for n in sorted({n for _, n in cells}):
         columns.append(Column(("", f"N={n}"), lambda label, n=n: cells.get((label, n), "-")))

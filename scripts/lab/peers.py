@@ -165,8 +165,8 @@ class PeersMeasurement(Measurement):
 def speeds(rows):
     """TFLOP/s of all variants and backends."""
     ours_first = sorted(rows, key=lambda row: (not row["step"], row["step"] or ""))
-    cells = {(row["label"], row["n"]): flops_text(row["flops_per_s"]) for row in ours_first}
-    return against_n("TFLOP/s", cells)
+    entries = [(row["label"], row["n"], flops_text(row["flops_per_s"])) for row in ours_first]
+    return against_n("TFLOP/s", entries)
 
 
 def means(rows):

@@ -58,23 +58,13 @@ from flash_steps.problems import in_series, own_tiles
 from flash_steps.results import PICTURES, columns_for, notes_on_estimates, published, speed, total
 from flash_steps.standing import rows_of, standing, standing_of, standing_parts, standing_text
 from flash_steps.steps import ROOT
-from flash_steps.text import (
-    bytes_text,
-    flops_text,
-    markdown_table,
-    range_text,
-    three_digits,
-    time_text,
-)
+from flash_steps.text import bytes_text, flops_text, markdown_table, range_text, time_text
 
 from . import decode, estimates, measured, neighbours, peers, ring, where
 from .counters_vs_sim import differences
 
-TABLE = re.compile(r"(<!-- table: (.+?) -->\n).*?(<!-- /table -->)", re.DOTALL)
-COMMAND = re.compile(r"(<!-- run: (.+?) -->\n).*?(<!-- /run -->)", re.DOTALL)
-FIGURE = re.compile(r"(<!-- figure: (.+?) -->)(.*?)(<!-- /figure -->)", re.DOTALL)
+MARKER = re.compile(r"(<!-- (table|figure|run):\s(.+?)\s-->)(.*?)(<!-- /\2 -->)", re.DOTALL)
 PAGE_WIDTH = 118
-EMPTY = re.compile(r"<!-- ((table|run|figure): .+?) -->\s*<!-- /\2 -->")
 
 
 class Results:
@@ -183,12 +173,6 @@ def is_measured_series(row):
     return row.gpu and in_series(p) and own_tiles(p)
 
 
-def require_one(name, rows, keys):
-    for key in keys:
-        if len({row[key] for row in rows}) > 1:
-            raise BadInput(f"table '{name}': its filters must choose one {key}")
-
-
 def scale_table(results, filters, figures=None):
     """A small table for each figure, B*N and H*d as constant as FlashAttention's series has
     them."""
@@ -199,29 +183,25 @@ def scale_table(results, filters, figures=None):
         raise BadInput(
             "table 'scale': no measured run with B*N = 16384 and H*d = 2048 passes its filters"
         )
-    require_one("scale", list(map(keys_of, rows)), ("d", "causal", "device"))
     tables = []
     for figure in figures:
         if figure not in SCALE_FIGURES:
             known = ", ".join(SCALE_FIGURES)
             raise BadInput(f"table 'scale': figure '{figure}': choose from {known}")
         title, cell = SCALE_FIGURES[figure]
-        cells = {(row.any.label, row.any.data["problem"]["n"]): cell(row) for row in rows}
-        said = {label for (label, _), text in cells.items() if text != "-"}
-        shown = {place: text for place, text in cells.items() if place[0] in said}
+        cells = [(row.any.label, row.any.data["problem"]["n"], cell(row)) for row in rows]
+        said = {label for label, _, text in cells if text != "-"}
+        shown = [entry for entry in cells if entry[0] in said]
         tables.append(markdown_table(*measured.against_n(title, shown)))
     return "\n\n".join(tables), runs_standing(row.gpu for row in rows)
 
 
-def peers_of(results, filters):
-    _, rows = one_result("peers", results, filters)
-    require_one("peers", rows, ("direction", "d", "causal"))
-    return markdown_table(*peers.speeds(rows)), reasons_of(rows)
+def peers_table(table):
+    def filled(results, filters):
+        _, rows = one_result("peers", results, filters)
+        return markdown_table(*table(rows)), reasons_of(rows)
 
-
-def means_of(results, filters):
-    _, rows = one_result("peers", results, filters)
-    return markdown_table(*peers.means(rows)), reasons_of(rows)
+    return filled
 
 
 def peers_run(results, filters):
@@ -260,8 +240,8 @@ TABLES = {
     "steps": steps_table,
     "speed": lambda results, filters: scale_table(results, filters, ["speed"]),
     "scale": scale_table,
-    "peers": peers_of,
-    "means": means_of,
+    "peers": peers_table(peers.speeds),
+    "means": peers_table(peers.means),
     "peers_run": peers_run,
     "decode": measured_table("decode", decode),
     "ring": measured_table("ring", ring),
@@ -272,83 +252,84 @@ TABLES = {
 }
 
 
-def read_spec(kind, spec, known):
-    """(name, {key: value}) of what a marker says."""
+# --- figures in a sentence ------------------------------------------------------------------------
+
+
+def of_peers(text):
+    """`text`: a function of rows and a backend."""
+
+    def figure(results, filters):
+        filters = dict(filters)
+        backend = filters.pop("against", None)
+        if not backend:
+            raise BadInput("a figure: name the backend, as in against=flash")
+        source = "rivals" if backend in ("flash3", "flash4") else "peers"
+        rows = [row for row in one_result(source, results, filters)[1] if backend in row["ratios"]]
+        if not rows:
+            raise BadInput(f"a figure: no ratio against '{backend}' passes its filters")
+        return text(rows, backend), reasons_of(rows)
+
+    return figure
+
+
+def equal_counters(results, filters):
+    rows = [row for row in results.rows if matches(keys_of(row), filters) and row.sim and row.gpu]
+    entries = [entry for row in rows for entry in differences(row)]
+    compared = [entry for entry in entries if entry["equal"] is not None]
+    if not compared or not all(entry["equal"] for entry in compared):
+        raise BadInput("a figure: nothing was counted and measured, or a figure differs")
+    return f"{len(compared):,}", runs_standing(row.gpu for row in rows)
+
+
+def mean_text(rows, backend):
+    mean = statistics.geometric_mean(row["ratios"][backend] for row in rows)
+    return measured.ratio_text(mean)
+
+
+FIGURES = {
+    "mean": of_peers(mean_text),
+    "least": of_peers(lambda rows, name: measured.ratio_text(measured.least_of(rows, name)[0])),
+    "speed": of_peers(lambda rows, _: range_text([r["flops_per_s"] for r in rows], flops_text)),
+    "share": of_peers(lambda rows, _: range_text([r["of_matmul"] for r in rows], "{:.0%}".format)),
+    "counters": equal_counters,
+}
+
+
+# --- pages ----------------------------------------------------------------------------------------
+
+
+def value(kind, spec, results):
+    """(the text of a table or a figure, reasons_of what it shows)"""
+    known = {"table": TABLES, "figure": FIGURES}[kind]
     name, *words = spec.split()
     if name not in known:
         raise BadInput(f"{kind} '{name}': choose from {', '.join(known)}")
     if not all("=" in word for word in words):
         raise BadInput(f"{kind} '{spec}': a filter is key=value")
-    return name, dict(word.split("=", 1) for word in words)
+    return known[name](results, dict(word.split("=", 1) for word in words))
 
 
-def table(spec, results):
-    name, filters = read_spec("table", spec, TABLES)
-    text, reasons = TABLES[name](results, filters)
-    return text + standing_text(reasons)
-
-
-# --- figures in a sentence ------------------------------------------------------------------------
-
-
-def times(ratio):
-    return f"{three_digits(ratio, always=True)}x"
-
-
-# Of rows of peers and a backend.
-OF_PEERS = {
-    "mean": lambda rows, name: times(statistics.geometric_mean(r["ratios"][name] for r in rows)),
-    "least": lambda rows, name: times(measured.least_of(rows, name)[0]),
-    "speed": lambda rows, name: range_text([row["flops_per_s"] for row in rows], flops_text),
-    "share": lambda rows, name: range_text([row["of_matmul"] for row in rows], "{:.0%}".format),
-}
-
-
-def figure_of_peers(name, spec, results, filters):
-    backend = filters.pop("against", None)
-    if not backend:
-        raise BadInput(f"figure '{spec}': name the backend, as in against=flash")
-    source = "rivals" if backend in ("flash3", "flash4") else "peers"
-    rows = [row for row in one_result(source, results, filters)[1] if backend in row["ratios"]]
-    if not rows:
-        raise BadInput(f"figure '{spec}': no ratio against '{backend}' passes its filters")
-    return OF_PEERS[name](rows, backend), reasons_of(rows)
-
-
-def equal_counters(spec, results, filters):
-    rows = [row for row in results.rows if matches(keys_of(row), filters) and row.sim and row.gpu]
-    entries = [entry for row in rows for entry in differences(row)]
-    compared = [entry for entry in entries if entry["equal"] is not None]
-    if not compared or not all(entry["equal"] for entry in compared):
-        raise BadInput(f"figure '{spec}': nothing was counted and measured, or a figure differs")
-    return f"{len(compared):,}", runs_standing(row.gpu for row in rows)
-
-
-def figure(spec, results):
-    """(the text, reasons_of what it shows)"""
-    name, filters = read_spec("figure", spec, (*OF_PEERS, "counters"))
-    if name == "counters":
-        return equal_counters(spec, results, filters)
-    return figure_of_peers(name, spec, results, filters)
-
-
-def fill_figures(paragraph, results):
+def fill(text, results, run=False):
     """The last figure of a paragraph says what is to be said of any of them."""
-    reasons, left = [], len(FIGURE.findall(paragraph))
+    of_paragraph = []
 
-    def one(match):
-        nonlocal left
-        left -= 1
-        text, found = figure(match[2], results)
-        reasons.extend(found)
-        if left == 0 and (said := standing_parts(reasons)):
-            text += f" ({'; '.join(said)})"
-        return match[1] + text + match[4]
+    def filled(match):
+        begin, kind, spec, old, end = match.groups()
+        if kind == "run":
+            return f"{begin}\n{output_of(spec)}\n{end}" if run else match[0]
+        if spec == "where" and not where.built():
+            return match[0]  # as it was: test.sh, which builds, holds it to the programs
+        new, reasons = value(kind, spec, results)
+        if kind == "table":
+            return f"{begin}\n{new}{standing_text(reasons)}\n{end}"
+        of_paragraph.extend(reasons)
+        if "<!-- figure:" not in text[match.end() :].split("\n\n", 1)[0]:
+            if said := standing_parts(of_paragraph):
+                new += f" ({'; '.join(said)})"
+            of_paragraph.clear()
+        return begin + new + end
 
-    return FIGURE.sub(one, paragraph)
-
-
-# --- pages ----------------------------------------------------------------------------------------
+    return MARKER.sub(filled, text)
 
 
 def picture_findings(rows):
@@ -389,19 +370,6 @@ def output_of(command):
     return f"```\n{on_screen(command)}\n{text}\n```"
 
 
-def fill(text, results, run=False):
-    def filled(m):
-        if m[2] == "where" and not where.built():
-            return m[0]  # as it was: test.sh, which builds, holds it to the programs
-        return f"{m[1]}{table(m[2], results)}\n{m[3]}"
-
-    text = TABLE.sub(filled, text)
-    text = "\n\n".join(fill_figures(part, results) for part in text.split("\n\n"))
-    if run:
-        text = COMMAND.sub(lambda m: f"{m[1]}{output_of(m[2])}\n{m[3]}", text)
-    return text
-
-
 def markdown_files():
     return [
         path
@@ -431,7 +399,8 @@ def main():
             raise BadInput(f"{path}: {error.strerror}") from None
         name = os.path.relpath(path, ROOT)
         # The output of a command holds times, so the check is only that there is one.
-        empty = [match[1] for match in EMPTY.finditer(before)] if args.check else []
+        blocks = MARKER.findall(before) if args.check else []
+        empty = [f"{kind}: {spec}" for _, kind, spec, old, _ in blocks if not old.strip()]
         if empty:
             findings += [f"{name}: nothing below '{block}'" for block in empty]
             continue  # there may be no results yet to compare the others with

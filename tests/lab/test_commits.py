@@ -3,12 +3,10 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
-import tempfile
 import unittest
 
-from basis import HAVE_GIT, ROOT, commit_all, maintain
+from basis import HAVE_GIT, ROOT, Folder, commit_all, main, maintain, said
 from flash_steps.results import PICTURES, published
 from flash_steps.standing import rows_of
 from flash_steps.steps import numbered_steps
@@ -26,28 +24,19 @@ print(commit, *[step[:2] for step in numbered_steps() if not commits.is_current(
 
 
 @unittest.skipUnless(HAVE_GIT, "git is not installed")
-class Copy(unittest.TestCase):
+class Copy(Folder):
     """A copy of what results and pages need, with a history of its own, to be changed."""
 
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.root = folder.name
+        super().setUp()
+        unwanted = shutil.ignore_patterns("__pycache__", "exercises", "*.npy", "learn_lib")
         for name in ("docs", "scripts", "steps", "common"):
-            unwanted = shutil.ignore_patterns("__pycache__", "exercises", "*.npy", "learn_lib")
-            shutil.copytree(
-                os.path.join(ROOT, name), os.path.join(self.root, name), ignore=unwanted
-            )
-        shutil.copy(os.path.join(ROOT, "README.md"), self.root)
-        self.commit = commit_all(self.root)
+            shutil.copytree(os.path.join(ROOT, name), self.folder / name, ignore=unwanted)
+        shutil.copy(os.path.join(ROOT, "README.md"), self.folder)
+        self.commit = commit_all(self.folder)
 
     def read(self, path):
-        with open(os.path.join(self.root, path), encoding="utf-8") as file:
-            return file.read()
-
-    def write(self, path, text):
-        with open(os.path.join(self.root, path), "w", encoding="utf-8") as file:
-            file.write(text)
+        return (self.folder / path).read_text()
 
     def replace(self, path, before, after):
         text = self.read(path)
@@ -56,11 +45,8 @@ class Copy(unittest.TestCase):
 
     def ask(self, *commit, **environment):
         """(the commit, the steps that are not as they were there)"""
-        environment = {**os.environ, **environment}
         call = [sys.executable, "-c", ASK, *commit]
-        done = subprocess.run(
-            call, cwd=self.root, env=environment, capture_output=True, text=True, check=True
-        )
+        done = said(call, cwd=self.folder, env={**os.environ, **environment}, check=True)
         commit, *steps = done.stdout.split()
         return commit, steps
 
@@ -92,17 +78,17 @@ class Copy(unittest.TestCase):
                 self.assertEqual(changed & FIRST, steps)
 
     def test_a_file_that_is_only_moved_changes_nothing(self):
-        folder = os.path.join(self.root, "steps", "03_online_softmax")
-        os.rename(os.path.join(folder, "1_merge.cuh"), os.path.join(folder, "4_moved.cuh"))
+        moved = self.folder / "steps/03_online_softmax/1_merge.cuh"
+        moved.rename(moved.with_name("4_moved.cuh"))
         for path in ("03_online_softmax/3_online.cuh", "14_ring/1_merge.cuh"):
             self.replace(f"steps/{path}", "softmax/1_merge.cuh", "softmax/4_moved.cuh")
-        commit_all(self.root)
+        commit_all(self.folder)
         self.assertEqual(self.changed(), set())
 
     def test_another_text_may_be_the_same_to_a_gpu(self):
         self.replace("steps/14_ring/step.cuh", "one problem", "a problem")
         self.replace("steps/02_tiled/step.cuh", "tiles", "squares")
-        at = commit_all(self.root)
+        at = commit_all(self.folder)
         self.assertEqual(self.changed(), {"02", "14"})
 
         def says(**entry):
@@ -122,17 +108,17 @@ class Copy(unittest.TestCase):
         self.assertEqual(self.ask()[0], self.commit)  # what decides nothing
         self.replace("steps/02_tiled/step.cuh", "\n\n", "\nint more;\n")
         self.assertEqual(self.ask(), (self.commit + "+", []))
-        commit_all(self.root)  # what was measured before this is of no commit
+        commit_all(self.folder)  # what was measured before this is of no commit
         self.assertEqual(self.ask(self.commit + "+")[1], ALL)
         self.assertEqual(self.ask("0123456789ab")[1], ALL)  # a shallow clone
-        shutil.rmtree(os.path.join(self.root, ".git"))
+        shutil.rmtree(self.folder / ".git")
         self.assertEqual(self.ask(), ("unknown", []))
         self.assertEqual(self.ask(FLASH_STEPS_COMMIT="0123"), ("0123", []))
         self.assertEqual(self.ask("4567", FLASH_STEPS_COMMIT="0123")[1], ALL)
         self.assertEqual(self.ask("4567")[1], [])  # a copy: its results came with it
 
     def tables(self, *args):
-        done = maintain("tables", *args, root=self.root, python=["-S"])
+        done = maintain("tables", *args, root=self.folder, python=["-S"])
         self.assertEqual(done.stderr, "")
         return done.returncode, done.stdout
 
@@ -145,27 +131,32 @@ class Copy(unittest.TestCase):
                     stamp(value)
             if isinstance(tree, dict) and tree.get("step"):
                 tree["commit"] = self.commit
-                for run in tree.get("repeats", []):
-                    run["commit"] = self.commit
 
-        folder = os.path.join(self.root, "docs", "results")
-        for name in os.listdir(folder):
-            if name.endswith(".json"):
-                tree = json.loads(self.read(f"docs/results/{name}"))
-                stamp(tree)
-                self.write(f"docs/results/{name}", json.dumps(tree))
-        for name in PICTURES:
-            os.remove(os.path.join(self.root, "docs", "pictures", name))
+        folder = self.folder / "docs/results"
+        for path in folder.glob("*.json"):
+            tree = json.loads(path.read_text())
+            stamp(tree)
+            path.write_text(json.dumps(tree))
+        rows = rows_of(published(folder))
+        for name, rows_of_picture in PICTURES.items():
+            steps = {row.any.data["step"] for row in rows_of_picture(rows)}
+            self.write(f"docs/pictures/{name}", " ".join(f"{x}={self.commit}" for x in steps))
         self.tables()
 
     def test_the_check_of_tables_fails_after_one_changed_character(self):
         self.measured_here()
         self.assertEqual(self.tables("--check"), (0, ""))
-        said = "f an older text of the kernel"
+        for name in PICTURES:
+            picture = f"docs/pictures/{name}"
+            self.replace(picture, f"02_tiled={self.commit}", "02_tiled=0123456789ab")
+            why = "drawn from other results (02_tiled): run ./scripts/maintain plots"
+            self.assertEqual(self.tables("--check"), (1, f"{picture}: {why}\n"))
+            self.replace(picture, "02_tiled=0123456789ab", f"02_tiled={self.commit}")
+        older = "f an older text of the kernel"
         kernel = "steps/10_warp_specialized/4_persistent.cuh"
         step = kernel.split("/")[1]
         page = f"steps/{step}/README.md"
-        self.assertNotIn(said, self.read(page))
+        self.assertNotIn(older, self.read(page))
         self.replace(kernel, "//", "// reworded:")
         self.assertEqual(self.tables("--check"), (0, ""))
         self.replace(kernel, "int d = T::d", "int d = T::b")
@@ -174,26 +165,7 @@ class Copy(unittest.TestCase):
         self.assertIn(f"{page}: out of date", out)
         self.assertIn("README.md: out of date", out)
         self.tables()
-        self.assertIn(f"{said}: {step}", self.read(page))
-        self.assertEqual(self.tables("--check"), (0, ""))
-
-    def test_the_pictures_must_be_of_the_results(self):
-        self.measured_here()
-        rows = rows_of(published(os.path.join(self.root, "docs/results")))
-        for name, rows_of_picture in PICTURES.items():
-            picture = f"docs/pictures/{name}"
-            steps = {row.any.data["step"] for row in rows_of_picture(rows)}
-            self.write(picture, " ".join(f"{step}={self.commit}" for step in steps))
-        self.assertEqual(self.tables("--check"), (0, ""))
-        for name in PICTURES:
-            picture = f"docs/pictures/{name}"
-            self.replace(picture, f"02_tiled={self.commit}", "02_tiled=0123456789ab")
-            said = "drawn from other results (02_tiled): run ./scripts/maintain plots"
-            self.assertEqual(self.tables("--check"), (1, f"{picture}: {said}\n"))
-            self.replace(picture, "02_tiled=0123456789ab", f"02_tiled={self.commit}")
+        self.assertIn(f"{older}: {step}", self.read(page))
 
 
-if __name__ == "__main__":
-    unittest.main(
-        argv=[a for a in sys.argv if not os.path.isdir(a)]
-    )  # ctest passes the build folder
+main()

@@ -136,10 +136,11 @@ class Ring(Folder):
             ("long", "| 4.00 GB |"),
             ("facts", "2 x NVIDIA H200, nothing; medians of 20 batches"),
         ):
-            self.assertIn(cell, tables.table(f"ring what={what}", results))
+            text, _ = tables.value("table", f"ring what={what}", results)
+            self.assertIn(cell, text)
         for spec in ("what=share n=7", "what=speed"):
             with self.assertRaises(BadInput):
-                tables.table(f"ring {spec}", results)
+                tables.value("table", f"ring {spec}", results)
         svg = ring_picture.draw(self.result()["lanes"], "NVIDIA H200")
         self.assertIn("fused on 2 x NVIDIA H200", svg)
         self.assertEqual(svg.count("<title>forward, hop 0</title>"), 4)  # two ranks, two lanes
