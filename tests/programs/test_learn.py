@@ -308,7 +308,7 @@ class Checks(Classroom):
         e = exercise("which_product")
         message = self.verdict(e.name, e.unsolved(), "race").message
         called = re.search(
-            rf"accumulators, element 3, at 1_products\.cuh:\d+ \(called at {e.label}\.cuh:(\d+)\)",
+            rf"accumulators, element 3, at 2_walk\.cuh:\d+ \(called at {e.label}\.cuh:(\d+)\)",
             message,
         )
         self.assertTrue(called, message)
